@@ -1,0 +1,1 @@
+//! Placeholder paragraph to be replaced by the crate.

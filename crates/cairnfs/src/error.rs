@@ -1,0 +1,195 @@
+//! The one error type of the library.
+//!
+//! Every floor returns it; the fronts map it to an errno with [`Error::errno`].
+//! It may be used from everywhere and uses nothing of the crate itself.
+
+use std::fmt;
+use std::io;
+use std::sync::Arc;
+
+/// The result of every fallible call of the library.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// What was found wrong in the bytes of a volume, and where.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Corruption {
+    /// The device block (4 KiB units) that holds the bytes.
+    pub block: u64,
+    /// The structure that was being read, for example `"index node"`.
+    pub what: &'static str,
+    /// What a sound volume would hold there.
+    pub expected: String,
+    /// What is there instead.
+    pub found: String,
+}
+
+impl Corruption {
+    /// A corruption of `what` in `block`; `expected` and `found` are rendered for people.
+    pub fn new(
+        block: u64,
+        what: &'static str,
+        expected: impl fmt::Display,
+        found: impl fmt::Display,
+    ) -> Self {
+        Self {
+            block,
+            what,
+            expected: expected.to_string(),
+            found: found.to_string(),
+        }
+    }
+}
+
+impl fmt::Display for Corruption {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{} at block {}: expected {}, found {}",
+            self.what, self.block, self.expected, self.found
+        )
+    }
+}
+
+/// Everything that can go wrong.
+#[derive(Debug, Clone, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// No entry of that name, or no inode of that number.
+    #[error("no such file or directory")]
+    NotFound,
+    /// The name is taken.
+    #[error("file exists")]
+    Exists,
+    /// A directory was needed.
+    #[error("not a directory")]
+    NotDirectory,
+    /// A directory was given where none can be.
+    #[error("is a directory")]
+    IsDirectory,
+    /// Only an empty directory can be removed or replaced.
+    #[error("directory not empty")]
+    NotEmpty,
+    /// A name is longer than 255 bytes, or a symlink target longer than 4095.
+    #[error("name too long")]
+    NameTooLong,
+    /// The arguments make no sense together.
+    #[error("invalid argument: {0}")]
+    Invalid(&'static str),
+    /// The volume is full.
+    #[error("no space left on volume")]
+    NoSpace,
+    /// The file would become larger than 2^60 bytes.
+    #[error("file too large")]
+    FileTooLarge,
+    /// The inode has 2^31 links already.
+    #[error("too many links")]
+    TooManyLinks,
+    /// The extended attribute does not exist.
+    #[error("no such attribute")]
+    NoAttribute,
+    /// The buffer given for an attribute, or the attribute, has the wrong size.
+    #[error("attribute too large")]
+    AttributeTooLarge,
+    /// More symbolic links in a row than a path may have.
+    #[error("too many levels of symbolic links")]
+    SymlinkLoop,
+    /// An offset beyond the end, for example `SEEK_DATA` behind the last byte.
+    #[error("no such offset")]
+    NoSuchOffset,
+    /// The kind of file does not support the operation.
+    #[error("operation not supported: {0}")]
+    Unsupported(&'static str),
+    /// The operation is refused whoever asks.
+    #[error("operation not permitted: {0}")]
+    NotPermitted(&'static str),
+    /// The volume is open read-only.
+    #[error("volume is open read-only")]
+    ReadOnly,
+    /// Someone else has the volume open.
+    #[error("volume {0} is in use by another process: unmount it or close it there first")]
+    InUse(String),
+    /// The file or device holds no CairnFS volume.
+    #[error("{0}")]
+    NotAVolume(String),
+    /// The volume needs features that this version does not have.
+    #[error("volume needs a newer version of CairnFS: {0}")]
+    Incompatible(String),
+    /// Bytes of the volume are not what was written.
+    #[error("volume is damaged: {0}; run `cairnfs check` on it")]
+    Corrupt(Box<Corruption>),
+    /// The device failed.
+    #[error("{op} of {len} bytes at offset {offset} failed: {source}")]
+    Io {
+        /// What was asked of the device.
+        op: &'static str,
+        /// Byte offset on the device.
+        offset: u64,
+        /// Bytes.
+        len: usize,
+        /// The cause.
+        source: Arc<io::Error>,
+    },
+    /// Opening or preparing the file or device failed.
+    #[error("{path}: {source}")]
+    Open {
+        /// The volume's path.
+        path: String,
+        /// The cause.
+        source: Arc<io::Error>,
+    },
+    /// An earlier failure stopped all changes; the volume is read-only until it is opened again.
+    #[error("volume stopped accepting changes after a failure: {0}")]
+    Stopped(Arc<Error>),
+}
+
+impl Error {
+    /// The errno value (of Linux) that tells a program the same.
+    pub fn errno(&self) -> i32 {
+        match self {
+            Error::NotFound => libc::ENOENT,
+            Error::Exists => libc::EEXIST,
+            Error::NotDirectory => libc::ENOTDIR,
+            Error::IsDirectory => libc::EISDIR,
+            Error::NotEmpty => libc::ENOTEMPTY,
+            Error::NameTooLong => libc::ENAMETOOLONG,
+            Error::Invalid(_) | Error::NotAVolume(_) => libc::EINVAL,
+            Error::NoSpace => libc::ENOSPC,
+            Error::FileTooLarge => libc::EFBIG,
+            Error::TooManyLinks => libc::EMLINK,
+            Error::NoAttribute => libc::ENODATA,
+            Error::AttributeTooLarge => libc::E2BIG,
+            Error::SymlinkLoop => libc::ELOOP,
+            Error::NoSuchOffset => libc::ENXIO,
+            Error::Unsupported(_) => libc::EOPNOTSUPP,
+            Error::NotPermitted(_) => libc::EPERM,
+            Error::ReadOnly => libc::EROFS,
+            Error::InUse(_) => libc::EBUSY,
+            Error::Incompatible(_) => libc::EOPNOTSUPP,
+            Error::Open { source, .. } => source.raw_os_error().unwrap_or(libc::EIO),
+            Error::Corrupt(_) | Error::Io { .. } | Error::Stopped(_) => libc::EIO,
+        }
+    }
+
+    /// Shorthand for a boxed [`Error::Corrupt`].
+    pub fn corrupt(
+        block: u64,
+        what: &'static str,
+        expected: impl fmt::Display,
+        found: impl fmt::Display,
+    ) -> Self {
+        Error::Corrupt(Box::new(Corruption::new(block, what, expected, found)))
+    }
+}
+
+impl From<Corruption> for Error {
+    fn from(c: Corruption) -> Self {
+        Error::Corrupt(Box::new(c))
+    }
+}
+
+impl From<Error> for io::Error {
+    fn from(e: Error) -> Self {
+        let kind = io::Error::from_raw_os_error(e.errno()).kind();
+        io::Error::new(kind, e)
+    }
+}

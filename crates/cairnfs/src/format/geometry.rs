@@ -1,0 +1,143 @@
+//! Where the fixed areas of a volume lie, computed from its size alone.
+//!
+//! ```text
+//! block 0            superblock slot 0        block 8   superblock slot 1
+//! 16 ..              the log
+//! table_start ..     group table, copy 0 then copy 1
+//! bitmap_start ..    group bitmaps, copy 0 of every group, then copy 1 of every group
+//! data_start ..      data and index blocks, to the end
+//! ```
+
+use crate::error::{Error, Result};
+use crate::format::BLOCK_SIZE;
+
+/// Blocks before the log: the two superblock slots and room around them.
+pub const LOG_START: u64 = 16;
+/// The block of each superblock slot.
+pub const SUPERBLOCK_SLOTS: [u64; 2] = [0, 8];
+/// Blocks of an allocation group (128 MiB): what one bitmap block can tell.
+pub const GROUP_BLOCKS: u64 = (BLOCK_SIZE * 8) as u64;
+/// Bytes of an entry of the group table.
+pub const GROUP_ENTRY_SIZE: u64 = 8;
+/// Smallest volume in bytes.
+pub const MIN_VOLUME_SIZE: u64 = 16 << 20;
+/// Largest volume in bytes (16 TiB): bounds what a superblock can make us allocate.
+pub const MAX_VOLUME_SIZE: u64 = 16 << 40;
+/// Smallest log in blocks.
+pub const MIN_LOG_BLOCKS: u64 = 1024;
+/// Largest log in blocks.
+pub const MAX_LOG_BLOCKS: u64 = 1 << 18;
+/// Largest log, in blocks, that is chosen when none is asked for.
+pub const DEFAULT_LOG_LIMIT: u64 = 1 << 16;
+
+/// The areas of a volume, in blocks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Geometry {
+    /// Size of the volume.
+    pub total_blocks: u64,
+    /// Blocks of the log, which begins at [`LOG_START`].
+    pub log_blocks: u64,
+}
+
+impl Geometry {
+    /// The areas of a volume of `bytes`, with a log of `log_bytes` or 1/32 of the volume
+    /// (4 MiB to 256 MiB).
+    pub fn for_size(bytes: u64, log_bytes: Option<u64>) -> Result<Self> {
+        if bytes < MIN_VOLUME_SIZE {
+            return Err(Error::Invalid("a volume needs at least 16 MiB"));
+        }
+        if bytes > MAX_VOLUME_SIZE {
+            return Err(Error::Invalid("a volume has at most 16 TiB"));
+        }
+        let total_blocks = bytes / BLOCK_SIZE as u64;
+        let log_blocks = match log_bytes {
+            Some(b) => b / BLOCK_SIZE as u64,
+            None => (total_blocks / 32).clamp(MIN_LOG_BLOCKS, DEFAULT_LOG_LIMIT),
+        };
+        let geometry = Self {
+            total_blocks,
+            log_blocks,
+        };
+        geometry.validate().map_err(Error::Invalid)?;
+        Ok(geometry)
+    }
+
+    /// Whether the areas fit; the error says what does not.
+    pub fn validate(&self) -> std::result::Result<(), &'static str> {
+        let most = MAX_VOLUME_SIZE / BLOCK_SIZE as u64;
+        if self.total_blocks < MIN_VOLUME_SIZE / BLOCK_SIZE as u64 || self.total_blocks > most {
+            return Err("a volume has 16 MiB to 16 TiB");
+        }
+        if self.log_blocks < MIN_LOG_BLOCKS || self.log_blocks > MAX_LOG_BLOCKS {
+            return Err("a log has 4 MiB to 1 GiB");
+        }
+        if self.data_start() + GROUP_BLOCKS / 64 > self.total_blocks {
+            return Err("the log leaves no room for files");
+        }
+        Ok(())
+    }
+
+    /// Number of allocation groups; the last one may be short.
+    pub fn groups(&self) -> u64 {
+        self.total_blocks.div_ceil(GROUP_BLOCKS)
+    }
+
+    /// Blocks of one copy of the group table.
+    pub fn table_blocks(&self) -> u64 {
+        (self.groups() * GROUP_ENTRY_SIZE).div_ceil(BLOCK_SIZE as u64)
+    }
+
+    /// First block of a copy (0 or 1) of the group table.
+    pub fn table_start(&self, copy: u8) -> u64 {
+        LOG_START + self.log_blocks + u64::from(copy & 1) * self.table_blocks()
+    }
+
+    /// The block of a copy (0 or 1) of a group's bitmap.
+    pub fn bitmap_block(&self, group: u64, copy: u8) -> u64 {
+        self.bitmap_start() + u64::from(copy & 1) * self.groups() + group
+    }
+
+    /// First block of the bitmap area.
+    pub fn bitmap_start(&self) -> u64 {
+        LOG_START + self.log_blocks + 2 * self.table_blocks()
+    }
+
+    /// First block behind the fixed areas.
+    pub fn data_start(&self) -> u64 {
+        self.bitmap_start() + 2 * self.groups()
+    }
+
+    /// Whether `len` blocks from `block` lie in the data area.
+    pub fn in_data(&self, block: u64, len: u64) -> bool {
+        block >= self.data_start()
+            && block
+                .checked_add(len)
+                .is_some_and(|end| end <= self.total_blocks)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn areas_follow_each_other() {
+        let g = Geometry::for_size(1 << 30, None).unwrap();
+        assert_eq!(g.total_blocks, 262_144);
+        assert_eq!(g.log_blocks, 8192);
+        assert_eq!(g.groups(), 8);
+        assert_eq!(g.table_start(0), LOG_START + 8192);
+        assert_eq!(g.table_start(1), g.table_start(0) + 1);
+        assert_eq!(g.bitmap_block(0, 0), g.table_start(1) + 1);
+        assert_eq!(g.bitmap_block(0, 1), g.bitmap_block(7, 0) + 1);
+        assert_eq!(g.data_start(), g.bitmap_block(7, 1) + 1);
+    }
+
+    #[test]
+    fn sizes_out_of_range_are_refused() {
+        assert!(Geometry::for_size(1 << 20, None).is_err());
+        assert!(Geometry::for_size(u64::MAX, None).is_err());
+        assert!(Geometry::for_size(16 << 20, Some(16 << 20)).is_err());
+        assert!(Geometry::for_size(16 << 20, None).is_ok());
+    }
+}

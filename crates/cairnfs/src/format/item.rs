@@ -1,0 +1,320 @@
+//! Values of items: inode attributes, directory entries, extents, attributes, roots.
+//!
+//! Each reader checks lengths and ranges and returns what is wrong as text; the caller, who knows
+//! the block, makes a [`crate::error::Corruption`] of it.
+
+use zerocopy::little_endian::{I64, U32, U64};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+use crate::format::superblock::RawPtr;
+use crate::format::{MAX_EXTENT_BLOCKS, MAX_NAME, MAX_XATTR_VALUE};
+
+/// File type bits of a mode.
+pub const S_IFMT: u32 = 0o170_000;
+/// FIFO.
+pub const S_IFIFO: u32 = 0o010_000;
+/// Character device.
+pub const S_IFCHR: u32 = 0o020_000;
+/// Directory.
+pub const S_IFDIR: u32 = 0o040_000;
+/// Block device.
+pub const S_IFBLK: u32 = 0o060_000;
+/// Regular file.
+pub const S_IFREG: u32 = 0o100_000;
+/// Symbolic link.
+pub const S_IFLNK: u32 = 0o120_000;
+/// Socket.
+pub const S_IFSOCK: u32 = 0o140_000;
+/// Set-user-id bit.
+pub const S_ISUID: u32 = 0o4000;
+/// Set-group-id bit.
+pub const S_ISGID: u32 = 0o2000;
+
+/// First index a directory gives to an entry; smaller cookies are "." and "..".
+pub const FIRST_DIR_INDEX: u64 = 3;
+
+/// The bytes of a time stamp.
+#[derive(
+    Debug,
+    Clone,
+    Copy,
+    Default,
+    PartialEq,
+    Eq,
+    FromBytes,
+    IntoBytes,
+    Immutable,
+    KnownLayout,
+    Unaligned,
+)]
+#[repr(C)]
+pub struct RawTime {
+    /// Seconds since the epoch.
+    pub secs: I64,
+    /// Nanoseconds, below 10^9.
+    pub nanos: U32,
+}
+
+/// The bytes of an inode item.
+#[derive(
+    Debug,
+    Clone,
+    Copy,
+    Default,
+    PartialEq,
+    Eq,
+    FromBytes,
+    IntoBytes,
+    Immutable,
+    KnownLayout,
+    Unaligned,
+)]
+#[repr(C)]
+pub struct RawInode {
+    /// Type and permissions.
+    pub mode: U32,
+    /// Owner.
+    pub uid: U32,
+    /// Group.
+    pub gid: U32,
+    /// Links. A directory has 2 and one for each subdirectory.
+    pub nlink: U32,
+    /// Flags given by the user.
+    pub flags: U32,
+    /// Number of extended attributes.
+    pub xattrs: U32,
+    /// Device number of a special file.
+    pub rdev: U64,
+    /// Bytes; of a directory the number of its entries.
+    pub size: U64,
+    /// Data blocks (4 KiB) that its extents hold.
+    pub blocks: U64,
+    /// Last access.
+    pub atime: RawTime,
+    /// Last change of the contents.
+    pub mtime: RawTime,
+    /// Last change of anything.
+    pub ctime: RawTime,
+    /// Birth.
+    pub btime: RawTime,
+    /// Index for the next entry of a directory; 0 for others.
+    pub next_index: U64,
+    /// The directory that holds it: exact for directories, a hint for others.
+    pub parent: U64,
+}
+
+/// Decodes the value of an inode item.
+pub fn decode_inode(value: &[u8]) -> Result<RawInode, String> {
+    let raw = RawInode::read_from_bytes(value)
+        .map_err(|_| format!("inode item of {} bytes", value.len()))?;
+    let kind = raw.mode.get() & S_IFMT;
+    if ![
+        S_IFIFO, S_IFCHR, S_IFDIR, S_IFBLK, S_IFREG, S_IFLNK, S_IFSOCK,
+    ]
+    .contains(&kind)
+    {
+        return Err(format!("inode of type {kind:o}"));
+    }
+    for time in [raw.atime, raw.mtime, raw.ctime, raw.btime] {
+        if time.nanos.get() >= 1_000_000_000 {
+            return Err(format!("{} nanoseconds", time.nanos));
+        }
+    }
+    if kind == S_IFDIR && raw.next_index.get() < FIRST_DIR_INDEX {
+        return Err(format!("directory with next index {}", raw.next_index));
+    }
+    Ok(raw)
+}
+
+/// A directory entry.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct DirEntryRef<'a> {
+    /// The child.
+    pub ino: u64,
+    /// Type bits of the child's mode.
+    pub kind: u32,
+    /// The name.
+    pub name: &'a [u8],
+}
+
+/// Bytes of a directory entry before its name.
+pub const DIR_ENTRY_HEADER: usize = 9;
+
+/// Encodes a directory entry.
+pub fn encode_dir_entry(out: &mut Vec<u8>, entry: &DirEntryRef<'_>) {
+    out.extend_from_slice(&entry.ino.to_le_bytes());
+    out.push((entry.kind >> 12) as u8);
+    out.extend_from_slice(entry.name);
+}
+
+/// Decodes a directory entry.
+pub fn decode_dir_entry(value: &[u8]) -> Result<DirEntryRef<'_>, String> {
+    let short = || format!("directory entry of {} bytes", value.len());
+    let (ino, rest) = value.split_first_chunk::<8>().ok_or_else(short)?;
+    let (kind, name) = rest.split_first().ok_or_else(short)?;
+    if name.is_empty() || name.len() > MAX_NAME {
+        return Err(format!("name of {} bytes", name.len()));
+    }
+    if name.contains(&b'/') || name.contains(&0) || name == b"." || name == b".." {
+        return Err("a name that no entry can have".into());
+    }
+    Ok(DirEntryRef {
+        ino: u64::from_le_bytes(*ino),
+        kind: u32::from(*kind) << 12,
+        name,
+    })
+}
+
+/// Encodes the indexes of the entries with equal name hash.
+pub fn encode_dir_name(indexes: &[u64]) -> Vec<u8> {
+    indexes.iter().flat_map(|i| i.to_le_bytes()).collect()
+}
+
+/// Decodes the indexes of the entries with equal name hash.
+pub fn decode_dir_name(value: &[u8]) -> Result<impl Iterator<Item = u64> + '_, String> {
+    if value.is_empty() || value.len() % 8 != 0 {
+        return Err(format!("name item of {} bytes", value.len()));
+    }
+    Ok(value
+        .as_chunks::<8>()
+        .0
+        .iter()
+        .map(|c| u64::from_le_bytes(*c)))
+}
+
+/// Flag of an extent: allocated, never written, reads as zeros; it has no checksums.
+pub const EXTENT_UNWRITTEN: u32 = 1;
+
+/// The bytes of an extent item before its checksums.
+#[derive(
+    Debug,
+    Clone,
+    Copy,
+    Default,
+    PartialEq,
+    Eq,
+    FromBytes,
+    IntoBytes,
+    Immutable,
+    KnownLayout,
+    Unaligned,
+)]
+#[repr(C)]
+pub struct RawExtent {
+    /// First device block.
+    pub block: U64,
+    /// Context sequence of its first commit.
+    pub birth: U64,
+    /// Blocks, 1 to 256.
+    pub len: U32,
+    /// [`EXTENT_UNWRITTEN`].
+    pub flags: U32,
+}
+
+/// A decoded extent item: the header, and a CRC32C for each block unless unwritten.
+pub fn decode_extent(value: &[u8]) -> Result<(RawExtent, &[U32]), String> {
+    let (raw, rest) = RawExtent::read_from_prefix(value)
+        .map_err(|_| format!("extent item of {} bytes", value.len()))?;
+    let len = u64::from(raw.len.get());
+    if len == 0 || len > MAX_EXTENT_BLOCKS {
+        return Err(format!("extent of {len} blocks"));
+    }
+    let sums = if raw.flags.get() & EXTENT_UNWRITTEN != 0 {
+        0
+    } else {
+        len as usize
+    };
+    if rest.len() != sums * 4 {
+        return Err(format!(
+            "extent of {len} blocks with {} checksum bytes",
+            rest.len()
+        ));
+    }
+    let crcs = <[U32]>::ref_from_bytes(rest).map_err(|_| "extent checksums".to_string())?;
+    Ok((raw, crcs))
+}
+
+/// An extended attribute.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct XattrRef<'a> {
+    /// Full name with its namespace, for example `user.mime`.
+    pub name: &'a [u8],
+    /// The value.
+    pub value: &'a [u8],
+}
+
+/// Appends an attribute to the value of an attribute item.
+pub fn encode_xattr(out: &mut Vec<u8>, xattr: &XattrRef<'_>) {
+    out.push(xattr.name.len() as u8);
+    out.extend_from_slice(&(xattr.value.len() as u32).to_le_bytes());
+    out.extend_from_slice(xattr.name);
+    out.extend_from_slice(xattr.value);
+}
+
+/// The attributes of an attribute item (all with equal name hash), in order.
+pub fn decode_xattrs(value: &[u8]) -> Result<Vec<XattrRef<'_>>, String> {
+    let mut rest = value;
+    let mut out = Vec::new();
+    while !rest.is_empty() {
+        let short = || format!("attribute item cut off after {} bytes", value.len());
+        let (name_len, tail) = rest.split_first().ok_or_else(short)?;
+        let (value_len, tail) = tail.split_first_chunk::<4>().ok_or_else(short)?;
+        let value_len = u32::from_le_bytes(*value_len) as usize;
+        let (name, tail) = tail
+            .split_at_checked(usize::from(*name_len))
+            .ok_or_else(short)?;
+        let (value, tail) = tail.split_at_checked(value_len).ok_or_else(short)?;
+        if name.is_empty() || value.len() > MAX_XATTR_VALUE {
+            return Err(format!(
+                "attribute of {} + {} bytes",
+                name.len(),
+                value.len()
+            ));
+        }
+        out.push(XattrRef { name, value });
+        rest = tail;
+    }
+    if out.is_empty() {
+        return Err("empty attribute item".into());
+    }
+    Ok(out)
+}
+
+/// Orphan to be removed with all it has.
+pub const ORPHAN_REMOVE: u8 = 1;
+/// Orphan whose blocks behind its size are to be freed.
+pub const ORPHAN_TRUNCATE: u8 = 2;
+
+/// The bytes of a root item.
+#[derive(
+    Debug,
+    Clone,
+    Copy,
+    Default,
+    PartialEq,
+    Eq,
+    FromBytes,
+    IntoBytes,
+    Immutable,
+    KnownLayout,
+    Unaligned,
+)]
+#[repr(C)]
+pub struct RawRoot {
+    /// The tree.
+    pub ptr: RawPtr,
+    /// Height of the tree: 1 for a single leaf, 0 if empty.
+    pub height: U32,
+    /// Context sequence in which the root was made.
+    pub birth: U64,
+}
+
+/// Decodes a root item.
+pub fn decode_root(value: &[u8]) -> Result<RawRoot, String> {
+    let raw = RawRoot::read_from_bytes(value)
+        .map_err(|_| format!("root item of {} bytes", value.len()))?;
+    if raw.height.get() > crate::format::node::MAX_HEIGHT {
+        return Err(format!("tree of height {}", raw.height));
+    }
+    Ok(raw)
+}

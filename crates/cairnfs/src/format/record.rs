@@ -1,0 +1,237 @@
+//! Log records: a header, then the entries of one part of a context.
+//!
+//! A record begins at a block boundary and fills whole blocks; behind its payload come zeros. Its
+//! LSN is the number of its first block, counted from the volume's making without wrapping; the
+//! block in the ring is `LSN mod ring size`. The chain field holds the checksum of the record
+//! before, so a stale record, from before the wrap or from another mount, never passes.
+
+use zerocopy::little_endian::{U32, U64};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+use crate::error::Corruption;
+use crate::format::key::{Key, Kind};
+use crate::format::{BLOCK_SIZE, MAX_VALUE, checksum};
+
+/// First bytes of a record.
+pub const RECORD_MAGIC: u32 = u32::from_le_bytes(*b"CLog");
+/// Bytes of a record header.
+pub const HEADER_SIZE: usize = 128;
+/// Most blocks of a record (1 MiB).
+pub const MAX_RECORD_BLOCKS: u64 = 256;
+/// Most payload bytes of a record.
+pub const MAX_PAYLOAD: usize = MAX_RECORD_BLOCKS as usize * BLOCK_SIZE - HEADER_SIZE;
+/// Bytes of an entry before its value.
+pub const ENTRY_HEADER_SIZE: usize = 24;
+
+/// Flag: the last part of its context.
+pub const FLAG_LAST: u32 = 1;
+/// Flag: the record a mount writes before anything else; it has no entries.
+pub const FLAG_MOUNT: u32 = 2;
+
+/// The bytes of a record header.
+#[derive(
+    Debug,
+    Clone,
+    Copy,
+    Default,
+    PartialEq,
+    Eq,
+    FromBytes,
+    IntoBytes,
+    Immutable,
+    KnownLayout,
+    Unaligned,
+)]
+#[repr(C)]
+pub struct RecordHeader {
+    /// XXH3-64 of the header behind this field.
+    pub checksum: U64,
+    /// [`RECORD_MAGIC`].
+    pub magic: U32,
+    /// [`FLAG_LAST`], [`FLAG_MOUNT`].
+    pub flags: U32,
+    /// The volume's identity.
+    pub uuid: [u8; 16],
+    /// Random number of the mount that wrote it.
+    pub nonce: U64,
+    /// Log sequence number: first block of the record.
+    pub lsn: U64,
+    /// Checksum field of the record before.
+    pub chain: U64,
+    /// Sequence of the context it belongs to.
+    pub seq: U64,
+    /// An LSN up to which the log was durable when this was written.
+    pub durable_lsn: U64,
+    /// Generation of the newest superblock when this was written.
+    pub generation: U64,
+    /// Number of the part within the context, from 0.
+    pub part: U32,
+    /// Number of entries.
+    pub entries: U32,
+    /// Bytes of the payload.
+    pub payload_len: U32,
+    /// CRC32C of the payload.
+    pub payload_crc: U32,
+    /// Zero.
+    pub reserved: [u8; 32],
+}
+
+impl RecordHeader {
+    /// Blocks of the record.
+    pub fn blocks(&self) -> u64 {
+        blocks_for(self.payload_len.get() as usize)
+    }
+
+    /// Fills in magic and checksum.
+    pub fn seal(&mut self) {
+        self.magic = U32::new(RECORD_MAGIC);
+        self.checksum = U64::new(self.compute());
+    }
+
+    fn compute(&self) -> u64 {
+        checksum::hash64(self.as_bytes().get(8..).unwrap_or_default())
+    }
+
+    /// The header at the begin of `bytes`, if its magic, checksum and length are sound.
+    pub fn decode(bytes: &[u8]) -> Option<Self> {
+        let (header, _) = RecordHeader::read_from_prefix(bytes).ok()?;
+        (header.magic.get() == RECORD_MAGIC
+            && header.checksum.get() == header.compute()
+            && header.payload_len.get() as usize <= MAX_PAYLOAD)
+            .then_some(header)
+    }
+}
+
+/// Blocks of a record with so many payload bytes.
+pub fn blocks_for(payload_len: usize) -> u64 {
+    (payload_len + HEADER_SIZE).div_ceil(BLOCK_SIZE) as u64
+}
+
+#[derive(Debug, Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+struct RawEntry {
+    /// Kind in the low byte, its top bit set for a deletion; value length above.
+    head: U32,
+    root: U32,
+    object: U64,
+    offset: U64,
+}
+
+/// A change as the log tells it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Entry<'a> {
+    /// The root whose item it is.
+    pub root: u32,
+    /// The item's key.
+    pub key: Key,
+    /// A deletion. Its value is empty, but for a directory index: there it is the name's hash.
+    pub delete: bool,
+    /// The new value.
+    pub value: &'a [u8],
+}
+
+/// Bytes an entry with a value of `len` bytes takes in the log.
+pub const fn entry_size(len: usize) -> usize {
+    ENTRY_HEADER_SIZE + len
+}
+
+/// Appends an entry to a payload.
+pub fn push_entry(payload: &mut Vec<u8>, entry: &Entry<'_>) {
+    debug_assert!(entry.value.len() <= MAX_VALUE);
+    let kind = entry.key.kind as u32 | if entry.delete { 0x80 } else { 0 };
+    let raw = RawEntry {
+        head: U32::new(kind | (entry.value.len() as u32) << 8),
+        root: U32::new(entry.root),
+        object: U64::new(entry.key.object),
+        offset: U64::new(entry.key.offset),
+    };
+    payload.extend_from_slice(raw.as_bytes());
+    payload.extend_from_slice(entry.value);
+}
+
+/// The entries of a payload whose checksum was verified; `block` is named in errors.
+pub fn entries(block: u64, payload: &[u8]) -> impl Iterator<Item = Result<Entry<'_>, Corruption>> {
+    let mut rest = payload;
+    std::iter::from_fn(move || {
+        if rest.is_empty() {
+            return None;
+        }
+        let bad = |expected: &str, found: String| {
+            Some(Err(Corruption::new(block, "log entry", expected, found)))
+        };
+        let Ok((raw, tail)) = RawEntry::read_from_prefix(rest) else {
+            let len = rest.len();
+            rest = &[];
+            return bad("a whole entry header", format!("{len} bytes"));
+        };
+        let head = raw.head.get();
+        let len = (head >> 8) as usize;
+        let Some(kind) = Kind::from_u8(head as u8 & 0x7f) else {
+            rest = &[];
+            return bad("a known kind", format!("kind {}", head & 0x7f));
+        };
+        let Some((value, tail)) = tail.split_at_checked(len) else {
+            rest = &[];
+            return bad(
+                "a whole value",
+                format!("length {len} of {} bytes", tail.len()),
+            );
+        };
+        if len > MAX_VALUE {
+            rest = &[];
+            return bad("a value of bounded length", format!("length {len}"));
+        }
+        rest = tail;
+        Some(Ok(Entry {
+            root: raw.root.get(),
+            key: Key::new(raw.object.get(), kind, raw.offset.get()),
+            delete: head & 0x80 != 0,
+            value,
+        }))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn entries_return_as_pushed() {
+        let mut payload = Vec::new();
+        let a = Entry {
+            root: 1,
+            key: Key::new(7, Kind::DirIndex, 9),
+            delete: false,
+            value: b"hello",
+        };
+        let b = Entry {
+            root: 1,
+            key: Key::new(8, Kind::Extent, 1 << 40),
+            delete: true,
+            value: b"",
+        };
+        push_entry(&mut payload, &a);
+        push_entry(&mut payload, &b);
+        assert_eq!(payload.len(), entry_size(5) + entry_size(0));
+        let got: Vec<_> = entries(0, &payload).map(|e| e.unwrap()).collect();
+        assert_eq!(got, vec![a, b]);
+        assert!(entries(3, &payload[..20]).any(|e| e.is_err()));
+    }
+
+    #[test]
+    fn a_flipped_bit_in_a_header_is_seen() {
+        let mut header = RecordHeader {
+            lsn: U64::new(5),
+            payload_len: U32::new(10),
+            ..Default::default()
+        };
+        header.seal();
+        assert_eq!(header.as_bytes().len(), HEADER_SIZE);
+        assert_eq!(RecordHeader::decode(header.as_bytes()), Some(header));
+        for bit in 0..HEADER_SIZE * 8 {
+            let mut bytes = header.as_bytes().to_vec();
+            bytes[bit / 8] ^= 1 << (bit % 8);
+            assert_eq!(RecordHeader::decode(&bytes), None, "bit {bit}");
+        }
+    }
+}

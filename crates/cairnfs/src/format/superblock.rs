@@ -1,0 +1,211 @@
+//! The superblock: identity, geometry, and the state that a mount starts from.
+//!
+//! Two slots are written in turn (slot = generation mod 2), each with a checksum; the newest
+//! valid one counts.
+
+use zerocopy::little_endian::{U32, U64};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+use crate::error::Corruption;
+use crate::format::geometry::{Geometry, SUPERBLOCK_SLOTS};
+use crate::format::{BLOCK_SIZE, NODE_SIZE, checksum};
+
+/// First bytes of a volume.
+pub const MAGIC: [u8; 8] = *b"CairnFS\x01";
+/// Incompatible features that this version knows.
+pub const KNOWN_INCOMPATIBLE: u64 = 0;
+/// Read-only compatible features that this version knows.
+pub const KNOWN_RO_COMPATIBLE: u64 = 0;
+/// Longest label in bytes.
+pub const MAX_LABEL: usize = 64;
+
+/// Address of an index node, as stored in parents, in root items and in the superblock.
+#[derive(
+    Debug,
+    Clone,
+    Copy,
+    Default,
+    PartialEq,
+    Eq,
+    FromBytes,
+    IntoBytes,
+    Immutable,
+    KnownLayout,
+    Unaligned,
+)]
+#[repr(C)]
+pub struct RawPtr {
+    /// First block of the node; 0 for none.
+    pub block: U64,
+    /// Context sequence of the merge that wrote it.
+    pub birth: U64,
+    /// CRC32C of the node's bytes.
+    pub crc: U32,
+}
+
+/// The bytes of a superblock. `checksum` covers everything behind it, to the end of the block.
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned,
+)]
+#[repr(C)]
+pub struct RawSuperblock {
+    /// [`MAGIC`].
+    pub magic: [u8; 8],
+    /// XXH3-64 of the block's bytes behind this field.
+    pub checksum: U64,
+    /// Features that any version may ignore.
+    pub compatible: U64,
+    /// Features whose ignorance allows reading only.
+    pub ro_compatible: U64,
+    /// Features that must be known.
+    pub incompatible: U64,
+    /// Identity of the volume.
+    pub uuid: [u8; 16],
+    /// Seed of the name hashes.
+    pub hash_seed: U64,
+    /// Name given by the user, padded with NUL.
+    pub label: [u8; MAX_LABEL],
+    /// Seconds since the epoch of mkfs.
+    pub created: U64,
+    /// Bytes of a block.
+    pub block_size: U32,
+    /// Bytes of an index node.
+    pub node_size: U32,
+    /// Size of the volume in blocks.
+    pub total_blocks: U64,
+    /// Size of the log in blocks.
+    pub log_blocks: U64,
+    /// Grows by one with each superblock written.
+    pub generation: U64,
+    /// The index holds all contexts up to this sequence.
+    pub merged_seq: U64,
+    /// LSN of the first record to replay.
+    pub tail_lsn: U64,
+    /// What the chain field of the record at the tail must hold.
+    pub tail_chain: U64,
+    /// Recovery must reach this LSN (the end of a record); less is damage.
+    pub required_lsn: U64,
+    /// No inode number from here on has been used by a merged context.
+    pub next_ino: U64,
+    /// Id for the next root to be made.
+    pub next_root: U32,
+    /// Copy of the group table that counts (0 or 1).
+    pub table_copy: U32,
+    /// CRC32C of that copy, all its blocks.
+    pub table_crc: U32,
+    /// Height of the volume root's tree: 1 for a single leaf, 0 if empty.
+    pub root_height: U32,
+    /// The volume root's tree.
+    pub root: RawPtr,
+    /// Free blocks as the bitmaps tell.
+    pub free_blocks: U64,
+}
+
+/// A decoded, checked superblock.
+pub type Superblock = RawSuperblock;
+
+impl RawSuperblock {
+    /// The areas of the volume.
+    pub fn geometry(&self) -> Geometry {
+        Geometry {
+            total_blocks: self.total_blocks.get(),
+            log_blocks: self.log_blocks.get(),
+        }
+    }
+
+    /// The slot (0 or 1) that this generation is written to.
+    pub fn slot(&self) -> usize {
+        (self.generation.get() & 1) as usize
+    }
+
+    /// The device block of [`Self::slot`].
+    pub fn slot_block(&self) -> u64 {
+        let [even, odd] = SUPERBLOCK_SLOTS;
+        if self.slot() == 0 { even } else { odd }
+    }
+
+    /// The label as text, without its padding.
+    pub fn label_text(&self) -> String {
+        let end = self.label.iter().position(|b| *b == 0).unwrap_or(MAX_LABEL);
+        String::from_utf8_lossy(self.label.get(..end).unwrap_or_default()).into_owned()
+    }
+
+    /// The block to write, with its checksum.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut block = vec![0; BLOCK_SIZE];
+        let mut raw = *self;
+        raw.magic = MAGIC;
+        for (to, from) in block.iter_mut().zip(raw.as_bytes()) {
+            *to = *from;
+        }
+        let sum = checksum::hash64(block.get(16..).unwrap_or_default());
+        if let Some(field) = block.get_mut(8..16) {
+            field.copy_from_slice(&sum.to_le_bytes());
+        }
+        block
+    }
+
+    /// Checks and decodes a superblock read from `block`.
+    ///
+    /// # Errors
+    /// Magic, checksum, sizes or geometry that are not those of a volume. Unknown features are
+    /// not an error here: the caller decides by what it wants to do.
+    pub fn decode(block: u64, bytes: &[u8]) -> Result<Self, Corruption> {
+        let bad = |what: &'static str, expected: String, found: String| {
+            Corruption::new(block, what, expected, found)
+        };
+        let (raw, _) = RawSuperblock::read_from_prefix(bytes).map_err(|_| {
+            bad(
+                "superblock",
+                format!("{BLOCK_SIZE} bytes"),
+                format!("{} bytes", bytes.len()),
+            )
+        })?;
+        if raw.magic != MAGIC {
+            return Err(bad(
+                "superblock magic",
+                format!("{:02x?}", MAGIC),
+                format!("{:02x?}", raw.magic),
+            ));
+        }
+        let sum = checksum::hash64(bytes.get(16..BLOCK_SIZE).unwrap_or_default());
+        if sum != raw.checksum.get() {
+            return Err(bad(
+                "superblock checksum",
+                format!("{:016x}", raw.checksum.get()),
+                format!("{sum:016x}"),
+            ));
+        }
+        if raw.block_size.get() as usize != BLOCK_SIZE || raw.node_size.get() as usize != NODE_SIZE
+        {
+            return Err(bad(
+                "superblock sizes",
+                format!("blocks of {BLOCK_SIZE}, nodes of {NODE_SIZE}"),
+                format!("blocks of {}, nodes of {}", raw.block_size, raw.node_size),
+            ));
+        }
+        raw.geometry().validate().map_err(|why| {
+            bad(
+                "superblock geometry",
+                why.to_string(),
+                format!("{} blocks, log of {}", raw.total_blocks, raw.log_blocks),
+            )
+        })?;
+        let height = raw.root_height.get();
+        if height > crate::format::node::MAX_HEIGHT {
+            return Err(bad(
+                "superblock root height",
+                format!("at most {}", crate::format::node::MAX_HEIGHT),
+                height.to_string(),
+            ));
+        }
+        if raw.table_copy.get() > 1 {
+            return Err(bad(
+                "superblock table copy",
+                "0 or 1".into(),
+                raw.table_copy.to_string(),
+            ));
+        }
+        Ok(raw)
+    }
+}

@@ -1,0 +1,302 @@
+//! The words in which the library speaks of files: attributes, times, flags.
+//!
+//! Plain values that any floor may use; they use nothing of the crate but the format's constants.
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use crate::format::item::{
+    RawTime, S_IFBLK, S_IFCHR, S_IFDIR, S_IFIFO, S_IFLNK, S_IFMT, S_IFREG, S_IFSOCK,
+};
+use zerocopy::little_endian::{I64, U32};
+
+/// What a file is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum FileKind {
+    /// Regular file.
+    File,
+    /// Directory.
+    Directory,
+    /// Symbolic link.
+    Symlink,
+    /// FIFO.
+    Fifo,
+    /// Character device.
+    CharDevice,
+    /// Block device.
+    BlockDevice,
+    /// Socket.
+    Socket,
+}
+
+impl FileKind {
+    /// The kind told by the type bits of a mode.
+    pub fn from_mode(mode: u32) -> Option<Self> {
+        Some(match mode & S_IFMT {
+            S_IFREG => FileKind::File,
+            S_IFDIR => FileKind::Directory,
+            S_IFLNK => FileKind::Symlink,
+            S_IFIFO => FileKind::Fifo,
+            S_IFCHR => FileKind::CharDevice,
+            S_IFBLK => FileKind::BlockDevice,
+            S_IFSOCK => FileKind::Socket,
+            _ => return None,
+        })
+    }
+
+    /// The type bits of a mode.
+    pub fn mode_bits(self) -> u32 {
+        match self {
+            FileKind::File => S_IFREG,
+            FileKind::Directory => S_IFDIR,
+            FileKind::Symlink => S_IFLNK,
+            FileKind::Fifo => S_IFIFO,
+            FileKind::CharDevice => S_IFCHR,
+            FileKind::BlockDevice => S_IFBLK,
+            FileKind::Socket => S_IFSOCK,
+        }
+    }
+}
+
+/// A point in time, with nanoseconds.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Time {
+    /// Seconds since the epoch, negative before it.
+    pub secs: i64,
+    /// Nanoseconds after that second, below 10^9.
+    pub nanos: u32,
+}
+
+impl Time {
+    /// The current time.
+    pub fn now() -> Self {
+        SystemTime::now().into()
+    }
+}
+
+impl From<SystemTime> for Time {
+    fn from(t: SystemTime) -> Self {
+        match t.duration_since(UNIX_EPOCH) {
+            Ok(d) => Time {
+                secs: d.as_secs() as i64,
+                nanos: d.subsec_nanos(),
+            },
+            Err(before) => {
+                let d = before.duration();
+                match d.subsec_nanos() {
+                    0 => Time {
+                        secs: -(d.as_secs() as i64),
+                        nanos: 0,
+                    },
+                    n => Time {
+                        secs: -(d.as_secs() as i64) - 1,
+                        nanos: 1_000_000_000 - n,
+                    },
+                }
+            }
+        }
+    }
+}
+
+impl From<Time> for SystemTime {
+    fn from(t: Time) -> Self {
+        let nanos = Duration::from_nanos(u64::from(t.nanos));
+        let whole = Duration::from_secs(t.secs.unsigned_abs());
+        let second = if t.secs >= 0 {
+            UNIX_EPOCH.checked_add(whole)
+        } else {
+            UNIX_EPOCH.checked_sub(whole)
+        };
+        second
+            .and_then(|s| s.checked_add(nanos))
+            .unwrap_or(UNIX_EPOCH)
+    }
+}
+
+impl From<RawTime> for Time {
+    fn from(t: RawTime) -> Self {
+        Time {
+            secs: t.secs.get(),
+            nanos: t.nanos.get(),
+        }
+    }
+}
+
+impl From<Time> for RawTime {
+    fn from(t: Time) -> Self {
+        RawTime {
+            secs: I64::new(t.secs),
+            nanos: U32::new(t.nanos),
+        }
+    }
+}
+
+/// Attributes of an inode.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Attr {
+    /// Inode number; never reused.
+    pub ino: u64,
+    /// What it is.
+    pub kind: FileKind,
+    /// Type bits and permissions, as in `st_mode`.
+    pub mode: u32,
+    /// Links.
+    pub nlink: u32,
+    /// Owner.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
+    /// Device number of a special file, as `makedev(3)` makes it.
+    pub rdev: u64,
+    /// Bytes; of a directory, the number of its entries.
+    pub size: u64,
+    /// Space taken, in units of 512 bytes.
+    pub blocks: u64,
+    /// Last access.
+    pub atime: Time,
+    /// Last change of the contents.
+    pub mtime: Time,
+    /// Last change of anything.
+    pub ctime: Time,
+    /// Birth.
+    pub btime: Time,
+}
+
+/// Who makes a file: its owner and group.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Creds {
+    /// Owner of what is made.
+    pub uid: u32,
+    /// Group of what is made, unless the directory's set-group-id bit gives its own.
+    pub gid: u32,
+}
+
+/// A time to set.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SetTime {
+    /// The time of the call.
+    Now,
+    /// A given time.
+    At(Time),
+}
+
+/// Attributes to set; what is `None` stays.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct SetAttr {
+    /// Permissions (the type bits are ignored).
+    pub mode: Option<u32>,
+    /// Owner.
+    pub uid: Option<u32>,
+    /// Group.
+    pub gid: Option<u32>,
+    /// Size of a regular file.
+    pub size: Option<u64>,
+    /// Last access.
+    pub atime: Option<SetTime>,
+    /// Last change of the contents.
+    pub mtime: Option<SetTime>,
+    /// Last change of anything; without it, the time of the call.
+    pub ctime: Option<Time>,
+    /// Clear set-user-id, and set-group-id where the group may execute.
+    pub kill_privileges: bool,
+}
+
+/// How a rename treats a name that is taken.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum RenameMode {
+    /// Replace what the name holds.
+    #[default]
+    Replace,
+    /// Fail if the name is taken.
+    NoReplace,
+    /// Exchange the two.
+    Exchange,
+}
+
+/// What `fallocate` does with a range.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fallocate {
+    /// Give it space.
+    Allocate {
+        /// Leave the size even if the range ends behind it.
+        keep_size: bool,
+    },
+    /// Make a hole; the size stays.
+    PunchHole,
+    /// Make it read as zeros and give it space.
+    ZeroRange {
+        /// Leave the size even if the range ends behind it.
+        keep_size: bool,
+    },
+}
+
+/// How an attribute is set.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum XattrMode {
+    /// Make it or replace it.
+    #[default]
+    Set,
+    /// Fail if it exists.
+    Create,
+    /// Fail if it does not exist.
+    Replace,
+}
+
+/// Where to seek within a sparse file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SeekTo {
+    /// The next data, as `SEEK_DATA`.
+    Data,
+    /// The next hole, as `SEEK_HOLE`; the end of a file counts as one.
+    Hole,
+}
+
+/// An entry that a listing delivers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct EntryRef<'a> {
+    /// Inode number.
+    pub ino: u64,
+    /// What it is.
+    pub kind: FileKind,
+    /// The name; "." and ".." come first.
+    pub name: &'a [u8],
+    /// Where a later listing goes on behind this entry. Stable for the entry's life.
+    pub cookie: u64,
+}
+
+/// Space and inodes of a volume.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct StatFs {
+    /// Bytes of a block.
+    pub block_size: u32,
+    /// Blocks that files and index can use.
+    pub blocks: u64,
+    /// Blocks not in use.
+    pub free: u64,
+    /// Blocks that can still be given to files.
+    pub available: u64,
+    /// Longest name in bytes.
+    pub name_max: u32,
+}
+
+/// What is known of a volume without its files.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct VolumeInfo {
+    /// Identity.
+    pub uuid: [u8; 16],
+    /// Name given by the user.
+    pub label: String,
+    /// When it was made.
+    pub created: Time,
+    /// Size in bytes.
+    pub size: u64,
+    /// Size of the log in bytes.
+    pub log_size: u64,
+    /// Generation of the newest superblock.
+    pub generation: u64,
+    /// The index holds all contexts up to this sequence.
+    pub merged_seq: u64,
+    /// Bytes of log that a mount would have to replay.
+    pub log_used: u64,
+    /// Features: compatible, read-only compatible, incompatible.
+    pub features: [u64; 3],
+}
