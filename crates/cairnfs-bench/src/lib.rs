@@ -1,1 +1,52 @@
-//! Placeholder paragraph to be replaced by the crate.
+//! Benchmarks: workloads over the CairnFS library, or over any directory by system calls.
+//!
+//! A `target` is what is measured, a `workload` what is done to it, `phase` measures a step
+//! done by many threads, and `report` shows the figures. A workload knows targets only by their
+//! traits, so each runs on everything. Uses only what the library exports.
+
+mod args;
+mod phase;
+mod report;
+mod target;
+mod workload;
+
+use std::error::Error;
+use std::io::Write;
+use std::process::ExitCode;
+
+pub use args::{Args, Workload};
+
+/// A failure of a benchmark, to be shown to a person.
+pub type Failure = Box<dyn Error + Send + Sync>;
+/// What may fail so.
+pub type Result<T> = std::result::Result<T, Failure>;
+
+/// Runs what the arguments ask for, and prints the figures to standard output.
+///
+/// # Errors
+/// Arguments that cannot be used, or the first failure of the target. What was made until then
+/// stays in its own directory of the target.
+pub fn run(args: Args) -> std::result::Result<ExitCode, Box<dyn Error>> {
+    match run_to(&args, &mut std::io::stdout().lock()) {
+        Ok(()) => Ok(ExitCode::SUCCESS),
+        Err(e) => Err(e),
+    }
+}
+
+/// The same, printing to `out`.
+///
+/// # Errors
+/// As [`run`], or a failure of `out`.
+pub fn run_to(args: &Args, out: &mut dyn Write) -> Result<()> {
+    args.check()?;
+    let target = target::open(args)?;
+    let report = match args.workload {
+        Workload::Fsmark => workload::fsmark::run(args, &*target)?,
+    };
+    if args.json {
+        report.print_json(out)?;
+    } else {
+        report.print_table(out)?;
+    }
+    Ok(())
+}

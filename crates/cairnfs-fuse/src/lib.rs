@@ -1,1 +1,23 @@
-//! Placeholder paragraph to be replaced by the crate.
+//! Mounts a CairnFS volume through FUSE.
+//!
+//! Three layers, each of which knows only the next: [`adapter`] speaks fuser's trait, [`ops`] is
+//! what a mounted file system does with each request, and the engine ([`cairnfs::fs::FileSystem`])
+//! does it. Beside them stand the mounting itself ([`mounter`], [`mountinfo`], [`session`]), its
+//! options ([`options`]) and the channel over which commands reach a running daemon ([`control`]).
+//! Only `adapter`, `convert`, `negotiate` and `session` name the crate `fuser`; the transport can be
+//! exchanged there.
+
+pub mod acl;
+pub mod adapter;
+pub mod control;
+pub mod convert;
+pub mod mounter;
+pub mod mountinfo;
+pub mod negotiate;
+pub mod ops;
+pub mod options;
+pub mod session;
+pub mod waiting;
+
+pub use options::MountOptions;
+pub use session::{ServeError, serve};

@@ -5,6 +5,7 @@
 
 use std::fmt;
 use std::io;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// The result of every fallible call of the library.
@@ -102,6 +103,12 @@ pub enum Error {
     /// The operation is refused whoever asks.
     #[error("operation not permitted: {0}")]
     NotPermitted(&'static str),
+    /// The file was opened without the access that the call needs.
+    #[error("file is not open for {0}")]
+    NotOpenFor(&'static str),
+    /// The file ended before the bytes that were asked for.
+    #[error("unexpected end of file")]
+    UnexpectedEnd,
     /// The volume is open read-only.
     #[error("volume is open read-only")]
     ReadOnly,
@@ -140,6 +147,14 @@ pub enum Error {
     /// An earlier failure stopped all changes; the volume is read-only until it is opened again.
     #[error("volume stopped accepting changes after a failure: {0}")]
     Stopped(Arc<Error>),
+    /// Any of the above, met at a path within the volume. [`Error::cause`] takes the path away.
+    #[error("{}: {source}", path.display())]
+    At {
+        /// The path as the caller gave it.
+        path: PathBuf,
+        /// What happened there.
+        source: Box<Error>,
+    },
 }
 
 impl Error {
@@ -162,11 +177,43 @@ impl Error {
             Error::NoSuchOffset => libc::ENXIO,
             Error::Unsupported(_) => libc::EOPNOTSUPP,
             Error::NotPermitted(_) => libc::EPERM,
+            Error::NotOpenFor(_) => libc::EBADF,
             Error::ReadOnly => libc::EROFS,
             Error::InUse(_) => libc::EBUSY,
             Error::Incompatible(_) => libc::EOPNOTSUPP,
             Error::Open { source, .. } => source.raw_os_error().unwrap_or(libc::EIO),
-            Error::Corrupt(_) | Error::Io { .. } | Error::Stopped(_) => libc::EIO,
+            Error::At { source, .. } => source.errno(),
+            Error::Corrupt(_) | Error::Io { .. } | Error::Stopped(_) | Error::UnexpectedEnd => {
+                libc::EIO
+            }
+        }
+    }
+
+    /// The kind that `std::io` gives such an error, to match on as with `std::fs`.
+    pub fn kind(&self) -> io::ErrorKind {
+        match self.cause() {
+            Error::UnexpectedEnd => io::ErrorKind::UnexpectedEof,
+            other => io::Error::from_raw_os_error(other.errno()).kind(),
+        }
+    }
+
+    /// The error itself, without the path at which it was met.
+    pub fn cause(&self) -> &Error {
+        let mut error = self;
+        while let Error::At { source, .. } = error {
+            error = source;
+        }
+        error
+    }
+
+    /// Says at which path of the volume this was met; a path that is told already stays.
+    pub(crate) fn at(self, path: &Path) -> Self {
+        match self {
+            Error::At { .. } => self,
+            source => Error::At {
+                path: path.to_path_buf(),
+                source: Box::new(source),
+            },
         }
     }
 
@@ -189,7 +236,6 @@ impl From<Corruption> for Error {
 
 impl From<Error> for io::Error {
     fn from(e: Error) -> Self {
-        let kind = io::Error::from_raw_os_error(e.errno()).kind();
-        io::Error::new(kind, e)
+        io::Error::new(e.kind(), e)
     }
 }

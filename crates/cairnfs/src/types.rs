@@ -43,6 +43,21 @@ impl FileKind {
         })
     }
 
+    /// Whether it is a regular file.
+    pub fn is_file(self) -> bool {
+        self == FileKind::File
+    }
+
+    /// Whether it is a directory.
+    pub fn is_dir(self) -> bool {
+        self == FileKind::Directory
+    }
+
+    /// Whether it is a symbolic link.
+    pub fn is_symlink(self) -> bool {
+        self == FileKind::Symlink
+    }
+
     /// The type bits of a mode.
     pub fn mode_bits(self) -> u32 {
         match self {

@@ -7,12 +7,50 @@
 mod buffer;
 mod file;
 mod memory;
+mod storage;
 
 pub use buffer::AlignedBuf;
 pub use file::{Access, FileDevice};
 pub use memory::MemoryDevice;
+pub use storage::Storage;
 
-use crate::error::Result;
+use std::io;
+use std::sync::Arc;
+
+use crate::error::{Error, Result};
+
+/// Offsets and lengths are multiples of this.
+const SECTOR: u64 = 4096;
+
+/// Checks that `len` bytes from `offset` are whole blocks of a device of `size` bytes.
+///
+/// # Errors
+/// [`Error::Io`] of kind `InvalidInput`.
+pub fn check_range(op: &'static str, offset: u64, len: u64, size: u64) -> Result<()> {
+    let why = if !offset.is_multiple_of(SECTOR) || !len.is_multiple_of(SECTOR) {
+        "not a multiple of 4096 bytes".to_owned()
+    } else if offset.checked_add(len).is_none_or(|end| end > size) {
+        format!("beyond the end of the device, which has {size} bytes")
+    } else {
+        return Ok(());
+    };
+    Err(io_error(
+        op,
+        offset,
+        len,
+        io::Error::new(io::ErrorKind::InvalidInput, why),
+    ))
+}
+
+/// An [`Error::Io`].
+fn io_error(op: &'static str, offset: u64, len: u64, source: io::Error) -> Error {
+    Error::Io {
+        op,
+        offset,
+        len: usize::try_from(len).unwrap_or(usize::MAX),
+        source: Arc::new(source),
+    }
+}
 
 /// A device of fixed size.
 pub trait Device: Send + Sync {

@@ -172,7 +172,7 @@ pub fn encode_dir_name(indexes: &[u64]) -> Vec<u8> {
 
 /// Decodes the indexes of the entries with equal name hash.
 pub fn decode_dir_name(value: &[u8]) -> Result<impl Iterator<Item = u64> + '_, String> {
-    if value.is_empty() || value.len() % 8 != 0 {
+    if value.is_empty() || !value.len().is_multiple_of(8) {
         return Err(format!("name item of {} bytes", value.len()));
     }
     Ok(value

@@ -11,6 +11,7 @@ pub mod group;
 pub mod item;
 pub mod key;
 pub mod node;
+pub mod overflow;
 pub mod record;
 pub mod superblock;
 

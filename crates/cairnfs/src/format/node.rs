@@ -4,8 +4,8 @@
 //! All keys of a node share a prefix that the header holds once; a cell holds the rest of the
 //! encoded key without trailing zero bytes. A cell of a leaf holds an item's value, or the address
 //! of a value too large for a node; a cell of an interior node holds a child's address. The key of
-//! a child's cell is a lower bound of the keys below it (the first cell's bound is never used:
-//! smaller keys go there too).
+//! a child's cell is a lower bound of the keys below it (a smaller key, to be looked up or put,
+//! goes to the first child; putting it there lowers the bound).
 
 use std::sync::Arc;
 
@@ -67,7 +67,7 @@ pub struct NodeHeader {
     pub reserved: [u8; 13],
 }
 
-/// Address of a value too large for a leaf: a run of blocks.
+/// Address of a value too large for a leaf: a chain of units, see [`crate::format::overflow`].
 #[derive(
     Debug,
     Clone,
@@ -83,14 +83,25 @@ pub struct NodeHeader {
 )]
 #[repr(C)]
 pub struct RawOverflow {
-    /// First block.
+    /// First block of the first unit.
     pub block: U64,
     /// Context sequence of the merge that wrote it.
     pub birth: U64,
     /// Bytes of the value.
     pub len: U32,
-    /// CRC32C of the value.
+    /// CRC32C of the whole bytes of all units in the order of the chain.
     pub crc: U32,
+}
+
+/// A cell as it lies in a node, but for its key, which is whole.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct RawCell<'a> {
+    /// The encoded key.
+    pub key: [u8; KEY_LEN],
+    /// A value, a [`RawOverflow`] or a [`RawPtr`].
+    pub value: &'a [u8],
+    /// Whether `value` is a [`RawOverflow`].
+    pub overflow: bool,
 }
 
 /// What a leaf's cell holds.
@@ -190,6 +201,9 @@ impl Node {
             let key = self
                 .raw_key(i)
                 .ok_or(("a whole cell", format!("cell {i}")))?;
+            if self.cell(i).is_some_and(|(s, ..)| s.last() == Some(&0)) {
+                return Err(("keys without trailing zeros", format!("cell {i}")));
+            }
             if Key::decode(&key).is_none() {
                 return Err(("a key of a known kind", format!("{key:02x?} in cell {i}")));
             }
@@ -213,6 +227,12 @@ impl Node {
             }
         }
         Ok(())
+    }
+
+    /// The node of bytes that a [`NodeBuilder`] just made.
+    pub(crate) fn built(bytes: Arc<[u8]>) -> Option<Self> {
+        let (header, _) = NodeHeader::read_from_prefix(&bytes).ok()?;
+        Some(Self { bytes, header })
     }
 
     /// Number of cells.
@@ -260,6 +280,17 @@ impl Node {
         key.get_mut(prefix..prefix + suffix.len())?
             .copy_from_slice(suffix);
         Some(key)
+    }
+
+    /// A whole cell, for copying it to another node.
+    pub(crate) fn raw_cell(&self, i: usize) -> Option<RawCell<'_>> {
+        let key = self.raw_key(i)?;
+        let (_, value, overflow) = self.cell(i)?;
+        Some(RawCell {
+            key,
+            value,
+            overflow,
+        })
     }
 
     /// The key of a cell; for a child, the lower bound of the keys below it.
@@ -319,12 +350,12 @@ impl Node {
     }
 }
 
-fn strip_zeros(bytes: &[u8]) -> &[u8] {
+pub(crate) fn strip_zeros(bytes: &[u8]) -> &[u8] {
     let end = bytes.iter().rposition(|b| *b != 0).map_or(0, |i| i + 1);
     bytes.get(..end).unwrap_or_default()
 }
 
-fn common_prefix(a: &[u8; KEY_LEN], b: &[u8; KEY_LEN]) -> usize {
+pub(crate) fn common_prefix(a: &[u8; KEY_LEN], b: &[u8; KEY_LEN]) -> usize {
     a.iter().zip(b).take_while(|(x, y)| x == y).count()
 }
 
@@ -375,18 +406,22 @@ impl NodeBuilder {
     /// Keys must come in ascending order.
     pub fn push(&mut self, key: &Key, value: CellValue<'_>) -> bool {
         match value {
-            CellValue::Inline(v) => self.push_raw(key, v, false),
-            CellValue::Overflow(o) => self.push_raw(key, o.as_bytes(), true),
+            CellValue::Inline(v) => self.push_raw(key.encode(), v, false),
+            CellValue::Overflow(o) => self.push_raw(key.encode(), o.as_bytes(), true),
         }
     }
 
     /// Adds a child; `false`, and nothing done, if the node has no room for it.
     pub fn push_child(&mut self, key: &Key, child: &RawPtr) -> bool {
-        self.push_raw(key, child.as_bytes(), false)
+        self.push_raw(key.encode(), child.as_bytes(), false)
     }
 
-    fn push_raw(&mut self, key: &Key, value: &[u8], overflow: bool) -> bool {
-        let encoded = key.encode();
+    /// Adds a cell of another node.
+    pub(crate) fn push_cell(&mut self, cell: &RawCell<'_>) -> bool {
+        self.push_raw(cell.key, cell.value, cell.overflow)
+    }
+
+    fn push_raw(&mut self, encoded: [u8; KEY_LEN], value: &[u8], overflow: bool) -> bool {
         debug_assert!(self.cells.last().is_none_or(|l| l.key < encoded));
         let stripped = strip_zeros(&encoded).len();
         let prefix = self.cells.first().map_or(KEY_LEN, |f| {
@@ -468,7 +503,8 @@ impl NodeBuilder {
     }
 }
 
-fn cell_size(stripped: usize, prefix: usize, value: usize) -> usize {
+/// Bytes a cell takes in a node: its offset, its header, the rest of its key, its value.
+pub(crate) fn cell_size(stripped: usize, prefix: usize, value: usize) -> usize {
     2 + CELL_HEADER + stripped.saturating_sub(prefix) + value
 }
 

@@ -1,205 +1,251 @@
-//! SKELETON for other crates to compile against. Signatures are final, bodies are not.
-#![allow(missing_docs, unused_variables, clippy::todo)]
-use crate::device::Device;
-use crate::error::Result;
-use crate::types::*;
+//! The file system of an open volume, by inode: what a FUSE daemon, or the path API above, needs.
+//!
+//! Floor 5: operations built from transactions ([`crate::txn`]). Each mutating operation validates
+//! under the locks of all inodes it touches, then commits; a commit cannot fail. Locks of several
+//! inodes are taken in order of their numbers; what was looked up before is checked again then.
+
+mod allocate;
+mod attributes;
+mod extents;
+mod locked;
+mod make;
+mod namespace;
+mod orphans;
+mod read;
+mod remove;
+mod rename;
+mod sync;
+mod truncate;
+mod workers;
+mod write;
+mod writeback;
+mod xattr;
+
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+use std::thread::JoinHandle;
 use std::time::Duration;
+
+use parking_lot::Mutex;
+
+pub use make::{MakeOptions, inspect, make, make_device};
+
+use crate::device::{Access, Device, FileDevice};
+use crate::error::{Error, Result};
+use crate::format::superblock::Superblock;
+use crate::format::{BLOCK_SIZE, MAX_NAME};
+use crate::inode::Inode;
+use crate::shard::Sharded;
+use crate::txn::{Core, Limits, OpenMode};
+use crate::types::{StatFs, Time, VolumeInfo};
 
 /// How to open a volume.
 #[derive(Debug, Clone)]
 pub struct Options {
+    /// Nothing is written; the log is replayed in memory.
     pub read_only: bool,
-    /// Bytes that caches and unwritten changes may take (default 256 MiB).
+    /// Bytes that caches and unwritten changes may take.
     pub cache_budget: usize,
-    /// What nobody fsyncs becomes durable within this time (default 5 s); `None`: only on request.
+    /// What nobody fsyncs becomes durable within this time; `None`: only on request.
     pub durability_interval: Option<Duration>,
-    /// Tell the device of freed space (default true).
+    /// Tell the device of freed space.
     pub discard: bool,
+    /// Run worker threads. Without them pushes and merges run in the calling threads, which makes
+    /// every device operation a function of the calls: a simulation wants that.
+    pub workers: bool,
 }
+
 impl Default for Options {
     fn default() -> Self {
-        todo!()
+        Self {
+            read_only: false,
+            cache_budget: 256 << 20,
+            durability_interval: Some(Duration::from_secs(5)),
+            discard: true,
+            workers: true,
+        }
     }
 }
 
-/// How to make a volume.
-#[derive(Debug, Clone, Default)]
-pub struct MakeOptions {
-    /// Bytes; for an image file that does not exist yet this is needed (the command's default is chosen by the command). None: the size of the device/file.
-    pub size: Option<u64>,
-    pub label: String,
-    /// Bytes of log.
-    pub log_size: Option<u64>,
-    /// Overwrite whatever is there.
-    pub force: bool,
-    /// Owner of the root directory (uid, gid), and its mode.
-    pub root_owner: (u32, u32),
+/// The file system of an open volume. `Send + Sync`.
+///
+/// Every call that returns the attributes of an inode found or made by name (`lookup`, `mknod`,
+/// `mkdir`, `symlink`, `link`, `tmpfile`, `readdir_plus`) takes one use of that inode, to be given
+/// back by [`FileSystem::forget`]. An inode without links is removed with its last use.
+pub struct FileSystem {
+    core: Core,
+    /// Files with unwritten data or attributes.
+    files: Sharded<Arc<Inode>>,
+    /// Bytes of unwritten pages.
+    page_bytes: AtomicI64,
+    /// Held while the list of files is worked off, so that a sync cannot overtake another.
+    syncing: Mutex<()>,
+    /// Held while a directory moves to another parent: nobody else changes the shape of the tree.
+    moving: Mutex<()>,
+    closed: AtomicBool,
+    threads: Mutex<Vec<JoinHandle<()>>>,
 }
 
-/// Makes a volume on a file or block device. `progress(done, total)` bytes written.
-pub fn make(
-    path: &Path,
-    options: &MakeOptions,
-    progress: &mut dyn FnMut(u64, u64),
-) -> Result<VolumeInfo> {
-    todo!()
-}
-
-/// What the superblock tells, without opening the volume (works while it is mounted).
-pub fn inspect(path: &Path) -> Result<VolumeInfo> {
-    todo!()
-}
-
-/// The file system of an open volume, by inode: what a FUSE daemon needs. `Send + Sync`.
-/// Every call that returns an `Attr` of a *named* inode (lookup, mknod, mkdir, symlink, link, tmpfile, readdir_plus)
-/// takes one use of that inode, to be given back by `forget`. An inode with no links is removed when its last use is given back.
-pub struct FileSystem {}
-
-#[allow(clippy::too_many_arguments)]
 impl FileSystem {
+    /// Opens the volume in a file or on a block device.
+    ///
+    /// # Errors
+    /// No volume, a damaged or an incompatible one, one in use, a failing device.
     pub fn open(path: &Path, options: &Options) -> Result<Arc<FileSystem>> {
-        todo!()
-    }
-    pub fn open_device(device: Arc<dyn Device>, options: &Options) -> Result<Arc<FileSystem>> {
-        todo!()
-    }
-    /// Writes everything, merges, marks the volume clean. Later calls fail. Also done (without error report) on drop.
-    pub fn close(&self) -> Result<()> {
-        todo!()
-    }
-    pub fn info(&self) -> VolumeInfo {
-        todo!()
-    }
-    pub fn statfs(&self) -> StatFs {
-        todo!()
-    }
-    pub fn is_read_only(&self) -> bool {
-        todo!()
-    }
-    /// The failure that stopped all changes, if one did.
-    pub fn failure(&self) -> Option<crate::Error> {
-        todo!()
+        let access = if options.read_only {
+            Access::ReadOnly
+        } else {
+            Access::ReadWrite
+        };
+        Self::open_device(Arc::new(FileDevice::open(path, access)?), options)
     }
 
-    pub fn lookup(&self, dir: u64, name: &[u8]) -> Result<Attr> {
-        todo!()
+    /// Opens the volume on a device.
+    ///
+    /// # Errors
+    /// As [`FileSystem::open`].
+    pub fn open_device(device: Arc<dyn Device>, options: &Options) -> Result<Arc<FileSystem>> {
+        let core = Core::open(
+            device,
+            OpenMode {
+                read_only: options.read_only,
+                discard: options.discard,
+                limits: Limits::for_budget(options.cache_budget),
+            },
+        )?;
+        let fs = Arc::new(FileSystem {
+            core,
+            files: Sharded::default(),
+            page_bytes: AtomicI64::new(0),
+            syncing: Mutex::new(()),
+            moving: Mutex::new(()),
+            closed: AtomicBool::new(false),
+            threads: Mutex::new(Vec::new()),
+        });
+        if !options.read_only {
+            fs.finish_orphans()?;
+            if options.workers {
+                fs.start_workers(options.durability_interval)?;
+            }
+        }
+        Ok(fs)
     }
-    pub fn forget(&self, ino: u64, uses: u64) {
-        todo!()
+
+    /// Makes everything durable, merges it, lets the device go. Later calls fail. Dropping the last
+    /// reference does the same, but cannot report errors.
+    ///
+    /// # Errors
+    /// The device's failure, now or earlier.
+    pub fn close(&self) -> Result<()> {
+        if self.closed.swap(true, Ordering::AcqRel) {
+            return Ok(());
+        }
+        let result = if self.core.read_only() {
+            Ok(())
+        } else {
+            self.write_back_all().and_then(|()| self.core.merge())
+        };
+        self.stop_workers();
+        self.core.storage().release();
+        result
     }
-    pub fn getattr(&self, ino: u64) -> Result<Attr> {
-        todo!()
+
+    /// What is known of the volume without its files.
+    pub fn info(&self) -> VolumeInfo {
+        let mut info = volume_info(&self.core.superblock());
+        let used = self.core.journal().end().lsn - self.core.journal().ring().tail();
+        info.log_used = used * BLOCK_SIZE as u64;
+        info
     }
-    pub fn setattr(&self, ino: u64, set: &SetAttr) -> Result<Attr> {
-        todo!()
+
+    /// Space of the volume.
+    pub fn statfs(&self) -> StatFs {
+        let geometry = self.core.geometry();
+        let space = self.core.space();
+        let pending = self.core.pending_free().max(0) as u64;
+        StatFs {
+            block_size: BLOCK_SIZE as u32,
+            blocks: geometry.total_blocks - geometry.data_start(),
+            free: space.free_blocks() + pending,
+            available: space.available() + pending,
+            name_max: MAX_NAME as u32,
+        }
     }
-    pub fn readlink(&self, ino: u64) -> Result<Vec<u8>> {
-        todo!()
+
+    /// Whether changes are refused: the volume was opened so.
+    pub fn is_read_only(&self) -> bool {
+        self.core.read_only()
     }
-    /// mode holds type bits and permissions; regular files, FIFOs, sockets, devices.
-    pub fn mknod(&self, dir: u64, name: &[u8], mode: u32, rdev: u64, creds: Creds) -> Result<Attr> {
-        todo!()
+
+    /// The failure that stopped all changes, if one did.
+    pub fn failure(&self) -> Option<Error> {
+        self.core.storage().failure().map(|e| (**e).clone())
     }
-    pub fn mkdir(&self, dir: u64, name: &[u8], mode: u32, creds: Creds) -> Result<Attr> {
-        todo!()
-    }
-    pub fn symlink(&self, dir: u64, name: &[u8], target: &[u8], creds: Creds) -> Result<Attr> {
-        todo!()
-    }
-    pub fn link(&self, ino: u64, dir: u64, name: &[u8]) -> Result<Attr> {
-        todo!()
-    }
-    pub fn tmpfile(&self, dir: u64, mode: u32, creds: Creds) -> Result<Attr> {
-        todo!()
-    }
-    pub fn unlink(&self, dir: u64, name: &[u8]) -> Result<()> {
-        todo!()
-    }
-    pub fn rmdir(&self, dir: u64, name: &[u8]) -> Result<()> {
-        todo!()
-    }
-    pub fn rename(
-        &self,
-        dir: u64,
-        name: &[u8],
-        to_dir: u64,
-        to_name: &[u8],
-        mode: RenameMode,
-    ) -> Result<()> {
-        todo!()
-    }
-    /// Entries behind `cookie` (0 from the start; "." has 1, ".." 2) until `each` returns false.
-    pub fn readdir(
-        &self,
-        dir: u64,
-        cookie: u64,
-        each: &mut dyn FnMut(EntryRef<'_>) -> bool,
-    ) -> Result<()> {
-        todo!()
-    }
-    /// The same with attributes; takes a use of each inode for which `each` returned true, except "." and "..".
-    /// When `each` returns false that entry counts as not delivered.
-    pub fn readdir_plus(
-        &self,
-        dir: u64,
-        cookie: u64,
-        each: &mut dyn FnMut(EntryRef<'_>, &Attr) -> bool,
-    ) -> Result<()> {
-        todo!()
-    }
-    pub fn read(&self, ino: u64, offset: u64, buf: &mut [u8]) -> Result<usize> {
-        todo!()
-    }
-    /// kill_privileges: clear setuid/setgid as a write by an ordinary user does.
-    pub fn write(
-        &self,
-        ino: u64,
-        offset: u64,
-        data: &[u8],
-        kill_privileges: bool,
-    ) -> Result<usize> {
-        todo!()
-    }
-    pub fn fallocate(&self, ino: u64, offset: u64, len: u64, what: Fallocate) -> Result<()> {
-        todo!()
-    }
-    pub fn seek(&self, ino: u64, offset: u64, to: SeekTo) -> Result<u64> {
-        todo!()
-    }
-    pub fn copy_range(
-        &self,
-        from: u64,
-        from_offset: u64,
-        to: u64,
-        to_offset: u64,
-        len: u64,
-    ) -> Result<u64> {
-        todo!()
-    }
-    /// File or directory. data_only = fdatasync.
-    pub fn fsync(&self, ino: u64, data_only: bool) -> Result<()> {
-        todo!()
-    }
-    pub fn sync(&self) -> Result<()> {
-        todo!()
-    }
-    pub fn getxattr(&self, ino: u64, name: &[u8]) -> Result<Vec<u8>> {
-        todo!()
-    }
-    pub fn setxattr(&self, ino: u64, name: &[u8], value: &[u8], mode: XattrMode) -> Result<()> {
-        todo!()
-    }
-    /// Names, each followed by NUL.
-    pub fn listxattr(&self, ino: u64) -> Result<Vec<u8>> {
-        todo!()
-    }
-    pub fn removexattr(&self, ino: u64, name: &[u8]) -> Result<()> {
-        todo!()
-    }
-    /// Counters for people and benchmarks (name, value), e.g. ("log_bytes", n).
+
+    /// Counters for people and benchmarks: name and value, since the volume was opened.
     pub fn counters(&self) -> Vec<(&'static str, u64)> {
-        todo!()
+        let journal = self.core.journal().counters();
+        let get = |c: &std::sync::atomic::AtomicU64| c.load(Ordering::Relaxed);
+        let mut counters = self.core.storage().counters().to_vec();
+        counters.extend([
+            ("log_bytes", get(&journal.log_bytes)),
+            ("log_records", get(&journal.records)),
+            ("log_entries", get(&journal.entries)),
+            ("contexts", get(&journal.contexts)),
+            ("commits", get(&journal.commits)),
+            ("vectors_reused", get(&journal.reused)),
+            ("vectors_allocated", get(&journal.allocated)),
+            ("items_cancelled", get(&journal.cancelled)),
+            ("throttled", get(&journal.throttled)),
+            ("log_waits", self.core.journal().ring().waits()),
+            ("merges", self.core.merges()),
+            ("inodes_in_memory", self.core.table().len() as u64),
+            ("dirty_bytes", self.core.dirty_bytes().max(0) as u64),
+        ]);
+        counters
+    }
+
+    /// The inode of a number, while the volume is open.
+    fn inode(&self, ino: u64) -> Result<Arc<Inode>> {
+        if self.closed.load(Ordering::Acquire) {
+            return Err(Error::Invalid("the volume is closed"));
+        }
+        self.core.inode(ino)
+    }
+}
+
+impl Drop for FileSystem {
+    fn drop(&mut self) {
+        if let Err(error) = self.close() {
+            tracing::error!(%error, "closing the volume failed");
+        }
+    }
+}
+
+/// What a superblock tells people.
+fn volume_info(superblock: &Superblock) -> VolumeInfo {
+    let block = BLOCK_SIZE as u64;
+    VolumeInfo {
+        uuid: superblock.uuid,
+        label: superblock.label_text(),
+        created: Time {
+            secs: superblock.created.get() as i64,
+            nanos: 0,
+        },
+        size: superblock.total_blocks.get() * block,
+        log_size: superblock.log_blocks.get() * block,
+        generation: superblock.generation.get(),
+        merged_seq: superblock.merged_seq.get(),
+        log_used: (superblock
+            .required_lsn
+            .get()
+            .saturating_sub(superblock.tail_lsn.get()))
+            * block,
+        features: [
+            superblock.compatible.get(),
+            superblock.ro_compatible.get(),
+            superblock.incompatible.get(),
+        ],
     }
 }

@@ -1,0 +1,3 @@
+//! What is done to a target: a module for each workload, each with `run(args, target)`.
+
+pub mod fsmark;

@@ -1,0 +1,70 @@
+//! Sets of blocks: one bit each, memory only for the groups that have any.
+
+use cairnfs::format::geometry::{GROUP_BLOCKS, Geometry};
+
+/// Words of a group's bitmap.
+pub(crate) const GROUP_WORDS: usize = (GROUP_BLOCKS / 64) as usize;
+
+type Words = [u64; GROUP_WORDS];
+
+/// A set of blocks of one volume.
+pub(crate) struct BlockSet {
+    groups: Vec<Option<Box<Words>>>,
+}
+
+impl BlockSet {
+    /// An empty set; the geometry, already checked, bounds its memory.
+    pub(crate) fn new(geometry: &Geometry) -> Self {
+        Self {
+            groups: (0..geometry.groups()).map(|_| None).collect(),
+        }
+    }
+
+    /// Adds a run of blocks; returns the first that was in the set before, and how many were.
+    pub(crate) fn insert(&mut self, block: u64, len: u64) -> Option<(u64, u64)> {
+        let mut known = None;
+        for b in block..block.saturating_add(len) {
+            if !self.insert_one(b) {
+                let (first, count) = known.unwrap_or((b, 0));
+                known = Some((first, count + 1));
+            }
+        }
+        known
+    }
+
+    fn insert_one(&mut self, block: u64) -> bool {
+        let Some(group) = self.groups.get_mut((block / GROUP_BLOCKS) as usize) else {
+            return true;
+        };
+        let words = group.get_or_insert_with(|| Box::new([0; GROUP_WORDS]));
+        let bit = block % GROUP_BLOCKS;
+        let Some(word) = words.get_mut((bit / 64) as usize) else {
+            return true;
+        };
+        let mask = 1 << (bit % 64);
+        let new = *word & mask == 0;
+        *word |= mask;
+        new
+    }
+
+    /// The 64 bits of word `word` of a group.
+    pub(crate) fn word(&self, group: u64, word: usize) -> u64 {
+        let group = self.groups.get(group as usize).and_then(|g| g.as_deref());
+        group.and_then(|w| w.get(word)).copied().unwrap_or(0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn blocks_seen_before_are_told() {
+        let geometry = Geometry::for_size(1 << 30, None).unwrap();
+        let mut set = BlockSet::new(&geometry);
+        assert_eq!(set.insert(GROUP_BLOCKS - 2, 4), None);
+        assert_eq!(set.insert(GROUP_BLOCKS, 4), Some((GROUP_BLOCKS, 2)));
+        assert_eq!(set.word(0, GROUP_WORDS - 1), 3 << 62);
+        assert_eq!(set.word(1, 0), 0b1111);
+    }
+}

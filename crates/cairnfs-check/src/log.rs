@@ -1,0 +1,281 @@
+//! Reads the log as recovery would: which records count, and what they change.
+//!
+//! The log begins at the superblock's tail and ends at the first record that is not valid there.
+//! Whether that end is the true one, or damage, the superblock's required LSN and the durable
+//! LSNs in valid records behind the end decide.
+
+use cairnfs::error::Result;
+use cairnfs::format::BLOCK_SIZE;
+use cairnfs::format::geometry::LOG_START;
+use cairnfs::format::record::{FLAG_LAST, FLAG_MOUNT, HEADER_SIZE, RecordHeader, entries};
+use cairnfs::format::{checksum, record};
+
+use crate::codes;
+use crate::overlay::Overlay;
+use crate::report::{Finding, Ledger};
+use crate::volume::Volume;
+
+/// Blocks behind the end of the log in which statements of durability are looked for (32 MiB).
+const BEYOND_BLOCKS: u64 = 8192;
+/// Blocks read at once when looking for headers.
+const SCAN_BLOCKS: u64 = 256;
+
+/// The state that the log adds to the index.
+pub(crate) struct Replay {
+    pub(crate) overlay: Overlay,
+    /// Sequence of the newest context that counts.
+    pub(crate) seq: u64,
+    /// Whether some entries could not be understood.
+    pub(crate) incomplete: bool,
+}
+
+/// Reads and replays the log; `None` if the state it belongs to is lost.
+pub(crate) fn read(volume: &Volume<'_>, ledger: &mut Ledger<'_>) -> Result<Option<Replay>> {
+    let mut reader = Reader {
+        volume,
+        generation: 0,
+        durable: 0,
+    };
+    let mut contexts = Contexts::new(volume.superblock.merged_seq.get());
+    let (end, in_order) = reader.follow(&mut contexts, ledger)?;
+    reader.look_beyond(end)?;
+    if !volume.both_slots {
+        reader.scan_generations(ledger)?;
+    }
+    let generation = volume.superblock.generation.get();
+    if reader.generation > generation {
+        let message = format!(
+            "the log was written under superblock {}, the newest that can be read is {generation}",
+            reader.generation
+        );
+        ledger.add(Finding::new(codes::SUPERBLOCK_LOST, message));
+        ledger.unchecked("everything behind the superblock: its newest state is lost");
+        return Ok(None);
+    }
+    let wanted = reader.durable.max(volume.superblock.required_lsn.get());
+    if in_order && wanted > end {
+        let message = format!("log ends at LSN {end}, but was durable up to {wanted}");
+        ledger.add(Finding::new(codes::LOG_DAMAGED, message).at(reader.block(end)));
+        ledger.unchecked("changes in the lost part of the log");
+    }
+    Ok(Some(contexts.replay(volume.superblock.hash_seed.get())))
+}
+
+struct Reader<'v, 'd> {
+    volume: &'v Volume<'d>,
+    /// Greatest superblock generation that a record tells.
+    generation: u64,
+    /// Greatest durable LSN that a record behind the end tells.
+    durable: u64,
+}
+
+impl Reader<'_, '_> {
+    fn ring(&self) -> u64 {
+        self.volume.geometry.log_blocks
+    }
+
+    fn block(&self, lsn: u64) -> u64 {
+        LOG_START + lsn % self.ring()
+    }
+
+    /// Blocks of the ring from `lsn`, around its end if need be.
+    fn read(&self, lsn: u64, count: u64) -> Result<Vec<u8>> {
+        let start = lsn % self.ring();
+        let first = count.min(self.ring() - start);
+        let mut bytes = self.volume.read(LOG_START + start, first)?.to_vec();
+        if first < count {
+            bytes.extend_from_slice(&self.volume.read(LOG_START, count - first)?);
+        }
+        Ok(bytes)
+    }
+
+    fn header(&self, bytes: &[u8]) -> Option<RecordHeader> {
+        RecordHeader::decode(bytes).filter(|h| h.uuid == self.volume.superblock.uuid)
+    }
+
+    /// The valid record at `lsn` that follows `chain`, at most `room` blocks long.
+    fn record(&self, lsn: u64, chain: u64, room: u64) -> Result<Option<(RecordHeader, Vec<u8>)>> {
+        let Some(header) = self.header(&self.read(lsn, 1)?) else {
+            return Ok(None);
+        };
+        let blocks = header.blocks();
+        if header.lsn.get() != lsn || header.chain.get() != chain || blocks > room {
+            return Ok(None);
+        }
+        let bytes = self.read(lsn, blocks)?;
+        let len = header.payload_len.get() as usize;
+        let payload = bytes.get(HEADER_SIZE..HEADER_SIZE + len);
+        Ok(payload
+            .filter(|p| checksum::crc(p) == header.payload_crc.get())
+            .map(|p| (header, p.to_vec())))
+    }
+
+    /// Follows the chain from the tail. Returns the end, and whether all came in order.
+    fn follow(&mut self, contexts: &mut Contexts, ledger: &mut Ledger<'_>) -> Result<(u64, bool)> {
+        let tail = self.volume.superblock.tail_lsn.get();
+        let limit = tail.saturating_add(self.ring());
+        let (mut at, mut chain) = (tail, self.volume.superblock.tail_chain.get());
+        while at < limit {
+            ledger.progress("log", at - tail, self.ring());
+            let Some((header, payload)) = self.record(at, chain, limit - at)? else {
+                break;
+            };
+            let block = self.block(at);
+            if let Err(why) = contexts.accept(&header) {
+                ledger.add(Finding::new(codes::LOG_ORDER, why).at(block));
+                ledger.unchecked(format!("log records from LSN {at}"));
+                return Ok((at, false));
+            }
+            contexts.add(&header, Part { block, payload }, ledger);
+            self.generation = self.generation.max(header.generation.get());
+            at += header.blocks();
+            chain = header.checksum.get();
+        }
+        ledger.progress("log", at - tail, self.ring());
+        Ok((at, true))
+    }
+
+    /// Learns what valid records behind the end say was durable.
+    fn look_beyond(&mut self, end: u64) -> Result<()> {
+        let last = end.saturating_add(BEYOND_BLOCKS.min(self.ring()));
+        let mut at = end;
+        while at < last {
+            let count = SCAN_BLOCKS.min(last - at);
+            let bytes = self.read(at, count)?;
+            for (block, lsn) in bytes.chunks(BLOCK_SIZE).zip(at..) {
+                if let Some(header) = self.header(block)
+                    && header.lsn.get() == lsn
+                {
+                    self.durable = self.durable.max(header.durable_lsn.get());
+                    self.generation = self.generation.max(header.generation.get());
+                }
+            }
+            at += count;
+        }
+        Ok(())
+    }
+
+    /// Learns the newest generation that any record in the whole ring tells.
+    fn scan_generations(&mut self, ledger: &mut Ledger<'_>) -> Result<()> {
+        let mut at = 0;
+        while at < self.ring() {
+            ledger.progress("log", at, self.ring());
+            let count = SCAN_BLOCKS.min(self.ring() - at);
+            let bytes = self.read(at, count)?;
+            for (block, position) in bytes.chunks(BLOCK_SIZE).zip(at..) {
+                if let Some(header) = self.header(block)
+                    && header.lsn.get() % self.ring() == position
+                {
+                    self.generation = self.generation.max(header.generation.get());
+                }
+            }
+            at += count;
+        }
+        Ok(())
+    }
+}
+
+/// The payload of a record, and the device block at which the record begins.
+struct Part {
+    block: u64,
+    payload: Vec<u8>,
+}
+
+/// Puts parts together to contexts and contexts to a final state.
+struct Contexts {
+    merged_seq: u64,
+    nonce: Option<u64>,
+    /// Sequence of the last context that is complete, or whose place a mount record took.
+    last: Option<u64>,
+    /// The parts so far of a context that is not complete.
+    open: Option<(u64, Vec<Part>)>,
+    overlay: Overlay,
+    incomplete: bool,
+}
+
+impl Contexts {
+    fn new(merged_seq: u64) -> Self {
+        Self {
+            merged_seq,
+            nonce: None,
+            last: None,
+            open: None,
+            overlay: Overlay::default(),
+            incomplete: false,
+        }
+    }
+
+    /// Whether a record may come next; the error says why not.
+    fn accept(&mut self, header: &RecordHeader) -> std::result::Result<(), String> {
+        let (seq, part, flags) = (header.seq.get(), header.part.get(), header.flags.get());
+        if flags & FLAG_MOUNT != 0 {
+            if flags & FLAG_LAST == 0 || part != 0 || header.payload_len.get() != 0 {
+                return Err("a mount record with contents".into());
+            }
+            self.open = None;
+        } else if self.nonce.is_some_and(|n| n != header.nonce.get()) {
+            return Err("a record of another mount without a mount record before it".into());
+        }
+        self.nonce = Some(header.nonce.get());
+        match &self.open {
+            Some((open, parts)) if *open == seq && parts.len() as u64 == u64::from(part) => Ok(()),
+            Some((open, parts)) => Err(format!(
+                "part {} of context {open} expected, part {part} of context {seq} found",
+                parts.len()
+            )),
+            None if part != 0 => Err(format!("context {seq} begins with part {part}")),
+            None if self.last.is_some_and(|last| last >= seq) => {
+                Err(format!("context {seq} behind context {:?}", self.last))
+            }
+            None => Ok(()),
+        }
+    }
+
+    fn add(&mut self, header: &RecordHeader, part: Part, ledger: &mut Ledger<'_>) {
+        let seq = header.seq.get();
+        ledger.stats().log_records += 1;
+        let counted = entries(part.block, &part.payload).count() as u64;
+        if counted != u64::from(header.entries.get()) {
+            let message = format!("{} entries expected, {counted} found", header.entries);
+            self.report(ledger, message, part.block);
+        }
+        let (_, parts) = self.open.get_or_insert_with(|| (seq, Vec::new()));
+        parts.push(part);
+        if header.flags.get() & FLAG_LAST != 0 {
+            self.last = Some(seq);
+            if let Some((_, parts)) = self.open.take()
+                && seq > self.merged_seq
+            {
+                self.apply(&parts, ledger);
+            }
+        }
+    }
+
+    fn apply(&mut self, parts: &[Part], ledger: &mut Ledger<'_>) {
+        for part in parts {
+            for entry in record::entries(part.block, &part.payload) {
+                let applied = entry
+                    .map_err(|c| format!("expected {}, found {}", c.expected, c.found))
+                    .and_then(|entry| self.overlay.apply(&entry, part.block));
+                match applied {
+                    Ok(()) => ledger.stats().log_entries += 1,
+                    Err(why) => self.report(ledger, why, part.block),
+                }
+            }
+        }
+    }
+
+    fn report(&mut self, ledger: &mut Ledger<'_>, message: String, block: u64) {
+        self.incomplete = true;
+        ledger.add(Finding::new(codes::LOG_ENTRY, message).at(block));
+    }
+
+    fn replay(mut self, hash_seed: u64) -> Replay {
+        self.overlay.derive_names(hash_seed);
+        Replay {
+            overlay: self.overlay,
+            seq: self.last.unwrap_or(0).max(self.merged_seq),
+            incomplete: self.incomplete,
+        }
+    }
+}

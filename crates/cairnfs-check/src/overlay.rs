@@ -1,0 +1,277 @@
+//! What the log changes, and the logical state: the index with these changes laid over it.
+//!
+//! Items come in key order, those of the index from a walk of the tree. Name items are never
+//! logged; their changes are derived from those of the entries, removals before additions.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Bound;
+
+use cairnfs::error::Result;
+use cairnfs::format::checksum::name_hash;
+use cairnfs::format::item::{decode_dir_entry, decode_dir_name, encode_dir_name};
+use cairnfs::format::key::{Key, Kind, MAIN_ROOT};
+use cairnfs::format::record::Entry;
+
+use crate::codes;
+use crate::holes::KeyRange;
+use crate::report::{Finding, Ledger};
+use crate::tree::Visitor;
+
+/// An item of the logical state.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Item<'a> {
+    pub(crate) key: Key,
+    pub(crate) value: &'a [u8],
+    /// First block of the leaf or the log record that holds it; none for a derived item.
+    pub(crate) block: Option<u64>,
+}
+
+/// The final change of a key.
+enum Change {
+    Put { value: Box<[u8]>, block: u64 },
+    Delete { name_hash: Option<u64>, block: u64 },
+}
+
+#[derive(Default, Clone)]
+struct NameChange {
+    remove: BTreeSet<u64>,
+    add: BTreeSet<u64>,
+}
+
+impl NameChange {
+    /// The changed value; one that makes no sense stays as it is, to be reported.
+    fn apply(&self, indexed: &[u8]) -> Vec<u8> {
+        let mut list: Vec<u64> = match decode_dir_name(indexed) {
+            Ok(list) => list.collect(),
+            Err(_) if indexed.is_empty() => Vec::new(),
+            Err(_) => return indexed.to_vec(),
+        };
+        list.retain(|index| !self.remove.contains(index));
+        for index in &self.add {
+            if !list.contains(index) {
+                list.push(*index);
+            }
+        }
+        encode_dir_name(&list)
+    }
+}
+
+type Names = BTreeMap<Key, NameChange>;
+
+/// What the log changes in the files' tree: the final value of each key.
+#[derive(Default)]
+pub(crate) struct Overlay {
+    changes: BTreeMap<Key, Change>,
+    names: Names,
+}
+
+impl Overlay {
+    /// Takes an entry in; a later one of the same key wins.
+    pub(crate) fn apply(&mut self, entry: &Entry<'_>, block: u64) -> Result<(), String> {
+        if entry.root != MAIN_ROOT {
+            return Err(format!("a change of root {}", entry.root));
+        }
+        if matches!(
+            entry.key.kind,
+            Kind::DirName | Kind::SharedValue | Kind::Root
+        ) {
+            return Err(format!("a logged item of kind {:?}", entry.key.kind));
+        }
+        let change = if entry.delete {
+            let name_hash = entry.value.as_array().map(|hash| u64::from_le_bytes(*hash));
+            if name_hash.is_some() != (entry.key.kind == Kind::DirIndex)
+                || (name_hash.is_none() && !entry.value.is_empty())
+            {
+                let (kind, len) = (entry.key.kind, entry.value.len());
+                return Err(format!("a deletion of a {kind:?} item with {len} bytes"));
+            }
+            Change::Delete { name_hash, block }
+        } else {
+            let value = entry.value.into();
+            Change::Put { value, block }
+        };
+        self.changes.insert(entry.key, change);
+        Ok(())
+    }
+
+    /// Derives the changes of the name items, once all entries are in.
+    pub(crate) fn derive_names(&mut self, hash_seed: u64) {
+        for (key, change) in &self.changes {
+            if key.kind != Kind::DirIndex {
+                continue;
+            }
+            match change {
+                Change::Put { value, .. } => {
+                    if let Ok(entry) = decode_dir_entry(value) {
+                        let name = name_key(key.object, name_hash(hash_seed, entry.name));
+                        self.names.entry(name).or_default().add.insert(key.offset);
+                    }
+                }
+                Change::Delete { name_hash, .. } => {
+                    if let Some(hash) = name_hash {
+                        let name = name_key(key.object, *hash);
+                        let change = self.names.entry(name).or_default();
+                        change.remove.insert(key.offset);
+                    }
+                }
+            }
+        }
+    }
+
+    /// The greatest number of an inode that the log puts.
+    pub(crate) fn greatest_ino(&self) -> u64 {
+        let puts = self.changes.iter().rev();
+        puts.filter(|(k, c)| k.kind == Kind::Inode && matches!(c, Change::Put { .. }))
+            .map(|(k, _)| k.object)
+            .next()
+            .unwrap_or(0)
+    }
+}
+
+fn name_key(dir: u64, hash: u64) -> Key {
+    Key::new(dir, Kind::DirName, hash)
+}
+
+/// Who wants the logical state.
+pub(crate) trait Sink {
+    /// An item of the index, whether or not the log changes it; before [`Sink::item`].
+    fn indexed(&mut self, item: &Item<'_>, ledger: &mut Ledger<'_>);
+    /// An item of the logical state, in key order.
+    fn item(&mut self, item: &Item<'_>, ledger: &mut Ledger<'_>) -> Result<()>;
+    /// Keys that cannot be read.
+    fn hole(&mut self, hole: KeyRange);
+}
+
+/// Lays the log's changes over the items of a walk.
+pub(crate) struct Merge<'a, S> {
+    overlay: &'a Overlay,
+    names: Names,
+    hash_seed: u64,
+    /// Key of the last item or change taken.
+    last: Option<Key>,
+    pub(crate) sink: &'a mut S,
+}
+
+impl<'a, S: Sink> Merge<'a, S> {
+    pub(crate) fn new(overlay: &'a Overlay, hash_seed: u64, sink: &'a mut S) -> Self {
+        Self {
+            overlay,
+            names: overlay.names.clone(),
+            hash_seed,
+            last: None,
+            sink,
+        }
+    }
+
+    /// Delivers what the log adds behind the last item of the index.
+    pub(crate) fn finish(mut self, ledger: &mut Ledger<'_>) -> Result<()> {
+        self.advance(Bound::Unbounded, ledger)
+    }
+
+    /// Delivers the log's items behind the last key, up to `end`.
+    fn advance(&mut self, end: Bound<Key>, ledger: &mut Ledger<'_>) -> Result<()> {
+        if let (Some(last), Bound::Excluded(end)) = (self.last, end)
+            && last >= end
+        {
+            return Ok(());
+        }
+        loop {
+            let start = self.last.map_or(Bound::Unbounded, Bound::Excluded);
+            let range = (start, end);
+            let change = self.overlay.changes.range(range).next();
+            let name = self.names.range(range).next();
+            match (change, name) {
+                (Some((key, change)), name) if name.is_none_or(|(n, _)| key < n) => {
+                    self.last = Some(*key);
+                    self.deliver(*key, change, ledger)?;
+                }
+                (_, Some((key, _))) => {
+                    let key = *key;
+                    self.last = Some(key);
+                    self.deliver_name(key, &[], None, ledger)?;
+                }
+                _ => return Ok(()),
+            }
+        }
+    }
+
+    fn deliver(&mut self, key: Key, change: &Change, ledger: &mut Ledger<'_>) -> Result<()> {
+        let Change::Put { value, block } = change else {
+            return Ok(());
+        };
+        let item = Item {
+            key,
+            value,
+            block: Some(*block),
+        };
+        self.sink.item(&item, ledger)
+    }
+
+    /// Delivers a name item: the value in the index with the derived changes.
+    fn deliver_name(
+        &mut self,
+        key: Key,
+        indexed: &[u8],
+        block: Option<u64>,
+        ledger: &mut Ledger<'_>,
+    ) -> Result<()> {
+        let value = match self.names.get(&key) {
+            Some(change) => change.apply(indexed),
+            None => indexed.to_vec(),
+        };
+        let removed = value.is_empty() && (block.is_none() || !indexed.is_empty());
+        if removed {
+            return Ok(());
+        }
+        let item = Item {
+            key,
+            value: &value,
+            block,
+        };
+        self.sink.item(&item, ledger)
+    }
+
+    /// Takes the old name of a changed entry out of its name item.
+    fn replaced(&mut self, item: &Item<'_>, change: &Change, ledger: &mut Ledger<'_>) {
+        let Ok(old) = decode_dir_entry(item.value) else {
+            return;
+        };
+        let hash = name_hash(self.hash_seed, old.name);
+        if let Change::Delete { name_hash, block } = change
+            && *name_hash != Some(hash)
+        {
+            let message = format!("deletion of entry {} with a wrong hash", item.key.offset);
+            let finding = Finding::new(codes::LOG_ENTRY, message);
+            ledger.add(finding.at(*block).of(item.key.object));
+        }
+        let name = self.names.entry(name_key(item.key.object, hash));
+        name.or_default().remove.insert(item.key.offset);
+    }
+}
+
+impl<S: Sink> Visitor for Merge<'_, S> {
+    fn item(&mut self, item: &Item<'_>, ledger: &mut Ledger<'_>) -> Result<()> {
+        self.advance(Bound::Excluded(item.key), ledger)?;
+        self.last = Some(item.key);
+        self.sink.indexed(item, ledger);
+        let overlay = self.overlay;
+        match overlay.changes.get(&item.key) {
+            Some(change) => {
+                if item.key.kind == Kind::DirIndex {
+                    self.replaced(item, change, ledger);
+                }
+                self.deliver(item.key, change, ledger)
+            }
+            None if item.key.kind == Kind::DirName => {
+                self.deliver_name(item.key, item.value, item.block, ledger)
+            }
+            None => self.sink.item(item, ledger),
+        }
+    }
+
+    fn hole(&mut self, hole: KeyRange, ledger: &mut Ledger<'_>) -> Result<()> {
+        self.advance(Bound::Excluded(hole.low), ledger)?;
+        self.sink.hole(hole);
+        Ok(())
+    }
+}

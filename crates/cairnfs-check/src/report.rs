@@ -1,0 +1,169 @@
+//! What a check says in the end, and the ledger in which it collects that.
+
+use std::fmt;
+
+use cairnfs::error::Corruption;
+
+use crate::{Progress, codes};
+
+/// Most findings that a report holds, the final [`codes::TOO_MANY`] not counted.
+pub const MAX_FINDINGS: usize = 10_000;
+
+/// Something wrong with the volume.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Finding {
+    /// Its kind: one of [`crate::codes`].
+    pub code: &'static str,
+    /// What was expected and what was found, for people.
+    pub message: String,
+    /// The device block (4 KiB units) it is about.
+    pub block: Option<u64>,
+    /// The inode it is about.
+    pub ino: Option<u64>,
+}
+
+impl Finding {
+    pub(crate) fn new(code: &'static str, message: impl Into<String>) -> Self {
+        Self {
+            code,
+            message: message.into(),
+            block: None,
+            ino: None,
+        }
+    }
+
+    pub(crate) fn at(mut self, block: impl Into<Option<u64>>) -> Self {
+        self.block = block.into();
+        self
+    }
+
+    pub(crate) fn of(mut self, ino: u64) -> Self {
+        self.ino = Some(ino);
+        self
+    }
+
+    pub(crate) fn corruption(code: &'static str, corruption: &Corruption) -> Self {
+        let Corruption {
+            block,
+            what,
+            expected,
+            found,
+        } = corruption;
+        Self::new(code, format!("{what}: expected {expected}, found {found}")).at(*block)
+    }
+}
+
+impl fmt::Display for Finding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.code)?;
+        match (self.ino, self.block) {
+            (Some(ino), Some(block)) => write!(f, " (inode {ino}, block {block})")?,
+            (Some(ino), None) => write!(f, " (inode {ino})")?,
+            (None, Some(block)) => write!(f, " (block {block})")?,
+            (None, None) => {}
+        }
+        write!(f, ": {}", self.message)
+    }
+}
+
+/// What a check has seen.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Stats {
+    /// Superblock slots that are valid: 2, or 1 after a crash while one was written.
+    pub superblocks: u64,
+    /// Regular files.
+    pub files: u64,
+    /// Directories.
+    pub directories: u64,
+    /// Symbolic links.
+    pub symlinks: u64,
+    /// FIFOs, sockets, devices.
+    pub other: u64,
+    /// Directory entries.
+    pub entries: u64,
+    /// Extended attributes.
+    pub xattrs: u64,
+    /// Inodes to be removed or truncated.
+    pub orphans: u64,
+    /// Extents.
+    pub extents: u64,
+    /// Data blocks (4 KiB) in extents, unwritten ones included.
+    pub data_blocks: u64,
+    /// Data blocks whose contents were verified.
+    pub verified_blocks: u64,
+    /// Index nodes.
+    pub index_nodes: u64,
+    /// Units of values too large for a node.
+    pub overflow_units: u64,
+    /// Log records that a mount would replay.
+    pub log_records: u64,
+    /// Changes in those records.
+    pub log_entries: u64,
+    /// Free blocks as the bitmaps tell.
+    pub free_blocks: u64,
+}
+
+/// The result of a check.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Report {
+    /// What is wrong; at most [`MAX_FINDINGS`], then one of [`codes::TOO_MANY`].
+    pub findings: Vec<Finding>,
+    /// What could not be checked because of the findings.
+    pub unchecked: Vec<String>,
+    /// What was seen.
+    pub stats: Stats,
+}
+
+impl Report {
+    /// Whether nothing is wrong.
+    pub fn is_clean(&self) -> bool {
+        self.findings.is_empty()
+    }
+}
+
+/// Collects a report while the check goes on.
+pub(crate) struct Ledger<'p> {
+    report: Report,
+    dropped: u64,
+    progress: &'p mut dyn FnMut(Progress),
+}
+
+impl<'p> Ledger<'p> {
+    pub(crate) fn new(progress: &'p mut dyn FnMut(Progress)) -> Self {
+        Self {
+            report: Report::default(),
+            dropped: 0,
+            progress,
+        }
+    }
+
+    pub(crate) fn add(&mut self, finding: Finding) {
+        if self.report.findings.len() < MAX_FINDINGS {
+            self.report.findings.push(finding);
+        } else {
+            self.dropped += 1;
+        }
+    }
+
+    pub(crate) fn unchecked(&mut self, what: impl Into<String>) {
+        self.report.unchecked.push(what.into());
+    }
+
+    pub(crate) fn stats(&mut self) -> &mut Stats {
+        &mut self.report.stats
+    }
+
+    pub(crate) fn progress(&mut self, phase: &'static str, done: u64, total: u64) {
+        (self.progress)(Progress { phase, done, total });
+    }
+
+    pub(crate) fn into_report(mut self) -> Report {
+        if self.dropped > 0 {
+            let message = format!("{} more findings are not shown", self.dropped);
+            self.report
+                .findings
+                .push(Finding::new(codes::TOO_MANY, message));
+        }
+        self.report
+    }
+}

@@ -1,0 +1,231 @@
+//! Compares the group table and the bitmaps with the blocks that are in use.
+//!
+//! The bitmaps describe the index as it lies on the device: its nodes, its large values, the
+//! extents in it, the fixed areas and what is behind the end of the volume. The log adds nothing.
+
+use cairnfs::error::Result;
+use cairnfs::format::checksum;
+use cairnfs::format::geometry::{GROUP_BLOCKS, GROUP_ENTRY_SIZE};
+use cairnfs::format::group::GroupEntry;
+use zerocopy::FromBytes;
+
+use crate::blocks::GROUP_WORDS;
+use crate::codes;
+use crate::report::{Finding, Ledger};
+use crate::structure::Claims;
+use crate::volume::Volume;
+
+/// Checks table, bitmaps and counts.
+pub(crate) fn check(volume: &Volume<'_>, claims: &Claims, ledger: &mut Ledger<'_>) -> Result<()> {
+    check_shared(volume, claims, ledger);
+    let Some(table) = read_table(volume, ledger)? else {
+        ledger.unchecked("the bitmaps of free space");
+        return Ok(());
+    };
+    let groups = volume.geometry.groups();
+    let mut checker = Checker {
+        volume,
+        claims,
+        ledger,
+        free: 0,
+        all_read: true,
+    };
+    for (group, entry) in (0..groups).zip(table) {
+        checker.ledger.progress("space", group, groups);
+        checker.group(group, &entry)?;
+    }
+    checker.check_total();
+    if claims.incomplete {
+        ledger.unchecked("whether blocks are marked in use that nothing uses");
+    }
+    ledger.progress("space", groups, groups);
+    Ok(())
+}
+
+/// Finds blocks that both the index and a file's extents use.
+fn check_shared(volume: &Volume<'_>, claims: &Claims, ledger: &mut Ledger<'_>) {
+    for group in 0..volume.geometry.groups() {
+        let mut runs = Runs::default();
+        for word in 0..GROUP_WORDS {
+            let both = claims.index.word(group, word) & claims.live.word(group, word);
+            runs.add_word(word, both, |run| report_shared(group, run, ledger));
+        }
+        runs.finish(|run| report_shared(group, run, ledger));
+    }
+}
+
+fn report_shared(group: u64, run: Run, ledger: &mut Ledger<'_>) {
+    let message = format!("{} blocks are used by the index and by a file", run.len);
+    let block = group * GROUP_BLOCKS + run.start;
+    ledger.add(Finding::new(codes::BLOCK_SHARED, message).at(block));
+}
+
+fn read_table(volume: &Volume<'_>, ledger: &mut Ledger<'_>) -> Result<Option<Vec<GroupEntry>>> {
+    let copy = u8::from(volume.superblock.table_copy.get() == 1);
+    let start = volume.geometry.table_start(copy);
+    let bytes = volume.read(start, volume.geometry.table_blocks())?;
+    let (expected, found) = (volume.superblock.table_crc.get(), checksum::crc(&bytes));
+    if expected != found {
+        let message = format!("expected {expected:08x}, found {found:08x}");
+        ledger.add(Finding::new(codes::TABLE_CHECKSUM, message).at(start));
+        return Ok(None);
+    }
+    let entries = bytes
+        .chunks_exact(GROUP_ENTRY_SIZE as usize)
+        .filter_map(|chunk| GroupEntry::read_from_bytes(chunk).ok());
+    Ok(Some(entries.collect()))
+}
+
+struct Checker<'a, 'd, 'l, 'p> {
+    volume: &'a Volume<'d>,
+    claims: &'a Claims,
+    ledger: &'l mut Ledger<'p>,
+    /// Free blocks in the bitmaps so far.
+    free: u64,
+    all_read: bool,
+}
+
+impl Checker<'_, '_, '_, '_> {
+    fn group(&mut self, group: u64, entry: &GroupEntry) -> Result<()> {
+        if entry.copy > 1 {
+            let message = format!("copy {} of the bitmap of group {group}", entry.copy);
+            self.ledger.add(Finding::new(codes::TABLE_ENTRY, message));
+            self.all_read = false;
+            return Ok(());
+        }
+        let block = self.volume.geometry.bitmap_block(group, entry.copy);
+        let bitmap = self.volume.read(block, 1)?;
+        let (expected, found) = (entry.crc.get(), checksum::crc(&bitmap));
+        if expected != found {
+            let message = format!("group {group}: expected {expected:08x}, found {found:08x}");
+            let finding = Finding::new(codes::BITMAP_CHECKSUM, message);
+            self.ledger.add(finding.at(block));
+            self.all_read = false;
+            return Ok(());
+        }
+        let words = bitmap.as_chunks::<8>().0;
+        let free: u64 = words
+            .iter()
+            .map(|w| u64::from(u64::from_le_bytes(*w).count_zeros()))
+            .sum();
+        if u64::from(entry.free.get()) != free {
+            let message = format!(
+                "group {group}: table tells {}, bitmap has {free}",
+                entry.free
+            );
+            let finding = Finding::new(codes::GROUP_FREE_COUNT, message);
+            self.ledger.add(finding.at(block));
+        }
+        self.free += free;
+        self.compare(group, words);
+        Ok(())
+    }
+
+    fn compare(&mut self, group: u64, words: &[[u8; 8]]) {
+        let (mut missing, mut leaked) = (Runs::default(), Runs::default());
+        for (i, word) in words.iter().enumerate() {
+            let told = u64::from_le_bytes(*word);
+            let used = self.used(group, i);
+            missing.add_word(i, used & !told, |run| self.report_missing(group, run));
+            leaked.add_word(i, told & !used, |run| self.report_leaked(group, run));
+        }
+        missing.finish(|run| self.report_missing(group, run));
+        leaked.finish(|run| self.report_leaked(group, run));
+    }
+
+    /// The 64 bits that a bitmap's word must hold.
+    fn used(&self, group: u64, word: usize) -> u64 {
+        let first = group * GROUP_BLOCKS + word as u64 * 64;
+        let geometry = &self.volume.geometry;
+        let fixed = low_bits(geometry.data_start().saturating_sub(first));
+        let inside = low_bits(geometry.total_blocks.saturating_sub(first));
+        let claims = self.claims;
+        fixed | !inside | claims.index.word(group, word) | claims.indexed.word(group, word)
+    }
+
+    fn report_missing(&mut self, group: u64, run: Run) {
+        let message = format!("{} blocks in use are marked free", run.len);
+        let block = group * GROUP_BLOCKS + run.start;
+        let finding = Finding::new(codes::BLOCK_NOT_ALLOCATED, message);
+        self.ledger.add(finding.at(block));
+    }
+
+    fn report_leaked(&mut self, group: u64, run: Run) {
+        if self.claims.incomplete {
+            return;
+        }
+        let message = format!("{} blocks that nothing uses are marked in use", run.len);
+        let block = group * GROUP_BLOCKS + run.start;
+        let finding = Finding::new(codes::BLOCK_LEAKED, message);
+        self.ledger.add(finding.at(block));
+    }
+
+    fn check_total(&mut self) {
+        let told = self.volume.superblock.free_blocks.get();
+        self.ledger.stats().free_blocks = self.free;
+        if self.all_read && told != self.free {
+            let message = format!("superblock tells {told}, bitmaps have {}", self.free);
+            self.ledger.add(Finding::new(codes::FREE_COUNT, message));
+        }
+    }
+}
+
+/// A word with its `count` lowest bits set.
+fn low_bits(count: u64) -> u64 {
+    if count >= 64 {
+        u64::MAX
+    } else {
+        (1 << count) - 1
+    }
+}
+
+/// Neighbouring blocks, counted from the begin of their group.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Run {
+    start: u64,
+    len: u64,
+}
+
+/// Joins bits to runs.
+#[derive(Default)]
+struct Runs {
+    open: Option<Run>,
+}
+
+impl Runs {
+    /// Takes the bits of the next word; `done` gets each run that ends before them.
+    fn add_word(&mut self, word: usize, mut bits: u64, mut done: impl FnMut(Run)) {
+        while bits != 0 {
+            let at = word as u64 * 64 + u64::from(bits.trailing_zeros());
+            bits &= bits - 1;
+            match &mut self.open {
+                Some(run) if run.start + run.len == at => run.len += 1,
+                open => {
+                    if let Some(run) = open.replace(Run { start: at, len: 1 }) {
+                        done(run);
+                    }
+                }
+            }
+        }
+    }
+
+    fn finish(self, mut done: impl FnMut(Run)) {
+        if let Some(run) = self.open {
+            done(run);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bits_join_to_runs_across_words() {
+        let (mut runs, mut got) = (Runs::default(), Vec::new());
+        runs.add_word(0, 0b101 | 1 << 63, |r| got.push((r.start, r.len)));
+        runs.add_word(1, 0b11, |r| got.push((r.start, r.len)));
+        runs.finish(|r| got.push((r.start, r.len)));
+        assert_eq!(got, vec![(0, 1), (2, 1), (63, 3)]);
+    }
+}

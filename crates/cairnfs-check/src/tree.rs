@@ -1,0 +1,230 @@
+//! Walks a tree in key order, checking nodes and large values on the way.
+//!
+//! What cannot be read becomes a hole. No block is read twice as a node or unit, and levels fall
+//! with each step, so a walk ends whatever the bytes say.
+
+use std::sync::Arc;
+
+use cairnfs::error::Result;
+use cairnfs::format::key::Key;
+use cairnfs::format::node::{CellValue, Expected, Node, RawOverflow};
+use cairnfs::format::superblock::RawPtr;
+use cairnfs::format::{MAX_VALUE, NODE_BLOCKS, NODE_SIZE, checksum};
+
+use crate::blocks::BlockSet;
+use crate::codes;
+use crate::holes::KeyRange;
+use crate::overlay::Item;
+use crate::report::{Finding, Ledger};
+use crate::volume::Volume;
+
+/// Data bytes of a unit of a large value; before them stands the next unit's block.
+const UNIT_DATA: usize = NODE_SIZE - 8;
+
+/// Who wants the items of a tree.
+pub(crate) trait Visitor {
+    /// An item, in key order.
+    fn item(&mut self, item: &Item<'_>, ledger: &mut Ledger<'_>) -> Result<()>;
+    /// Keys that cannot be read.
+    fn hole(&mut self, hole: KeyRange, ledger: &mut Ledger<'_>) -> Result<()>;
+}
+
+/// Walks trees; one walker for all trees of a volume, so that it sees blocks used twice.
+pub(crate) struct Walker<'a, 'd> {
+    volume: &'a Volume<'d>,
+    /// Blocks of nodes and units so far.
+    pub(crate) used: BlockSet,
+}
+
+impl<'a, 'd> Walker<'a, 'd> {
+    pub(crate) fn new(volume: &'a Volume<'d>) -> Self {
+        Self {
+            volume,
+            used: BlockSet::new(&volume.geometry),
+        }
+    }
+
+    /// Walks the tree at `ptr`; a tree of height 0 is empty.
+    pub(crate) fn walk(
+        &mut self,
+        ptr: &RawPtr,
+        height: u32,
+        visitor: &mut dyn Visitor,
+        ledger: &mut Ledger<'_>,
+    ) -> Result<()> {
+        match u8::try_from(height).ok().and_then(|h| h.checked_sub(1)) {
+            Some(level) => self.node(ptr, level, KeyRange::ALL, visitor, ledger),
+            None => Ok(()),
+        }
+    }
+
+    fn node(
+        &mut self,
+        ptr: &RawPtr,
+        level: u8,
+        range: KeyRange,
+        visitor: &mut dyn Visitor,
+        ledger: &mut Ledger<'_>,
+    ) -> Result<()> {
+        let node = self.load(ptr, level, ledger)?;
+        let Some(node) = node.filter(|node| in_order(node, &range, ledger)) else {
+            return visitor.hole(range, ledger);
+        };
+        ledger.stats().index_nodes += 1;
+        let nodes = ledger.stats().index_nodes;
+        ledger.progress("index", nodes, 0);
+        if level == 0 {
+            return self.leaf(&node, visitor, ledger);
+        }
+        for i in 0..node.len() {
+            let low = if i == 0 { None } else { node.key(i) };
+            let child = KeyRange {
+                low: low.unwrap_or(range.low),
+                high: node.key(i + 1).or(range.high),
+            };
+            if let Some(ptr) = node.child(i) {
+                self.node(&ptr, level - 1, child, visitor, ledger)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads and checks a node; `None` if it cannot be used.
+    fn load(&mut self, ptr: &RawPtr, level: u8, ledger: &mut Ledger<'_>) -> Result<Option<Node>> {
+        let block = ptr.block.get();
+        if !self.volume.can_hold_node(block) {
+            let message = format!("no index node can lie at block {block}");
+            ledger.add(Finding::new(codes::NODE_POINTER, message).at(block));
+            return Ok(None);
+        }
+        if self.used.insert(block, NODE_BLOCKS).is_some() {
+            let message = "used twice by the index";
+            ledger.add(Finding::new(codes::BLOCK_SHARED, message).at(block));
+            return Ok(None);
+        }
+        let bytes: Arc<[u8]> = Arc::from(&*self.volume.read(block, NODE_BLOCKS)?);
+        let expected = Expected {
+            ptr: *ptr,
+            level,
+            volume: self.volume.short_id(),
+        };
+        match Node::decode(bytes, &expected) {
+            Ok(node) => {
+                self.check_birth(ptr.birth.get(), block, ledger);
+                Ok(Some(node))
+            }
+            Err(c) => {
+                let code = match c.what {
+                    "index node checksum" => codes::NODE_CHECKSUM,
+                    "index node identity" => codes::NODE_IDENTITY,
+                    _ => codes::NODE_LAYOUT,
+                };
+                ledger.add(Finding::corruption(code, &c));
+                Ok(None)
+            }
+        }
+    }
+
+    fn check_birth(&self, birth: u64, block: u64, ledger: &mut Ledger<'_>) {
+        let merged = self.volume.superblock.merged_seq.get();
+        if birth > merged {
+            let message = format!("born in context {birth}, the index holds those up to {merged}");
+            ledger.add(Finding::new(codes::NODE_BIRTH, message).at(block));
+        }
+    }
+
+    fn leaf(
+        &mut self,
+        node: &Node,
+        visitor: &mut dyn Visitor,
+        ledger: &mut Ledger<'_>,
+    ) -> Result<()> {
+        for i in 0..node.len() {
+            let (Some(key), Some(value)) = (node.key(i), node.value(i)) else {
+                continue;
+            };
+            let large;
+            let value = match value {
+                CellValue::Inline(value) => value,
+                CellValue::Overflow(at) => match self.overflow(&key, &at, ledger)? {
+                    Some(value) => {
+                        large = value;
+                        &large
+                    }
+                    None => {
+                        visitor.hole(KeyRange::one(key), ledger)?;
+                        continue;
+                    }
+                },
+            };
+            let item = Item {
+                key,
+                value,
+                block: Some(node.header().block.get()),
+            };
+            visitor.item(&item, ledger)?;
+        }
+        Ok(())
+    }
+
+    /// Reads a large value; `None` if it cannot be used.
+    fn overflow(
+        &mut self,
+        key: &Key,
+        at: &RawOverflow,
+        ledger: &mut Ledger<'_>,
+    ) -> Result<Option<Vec<u8>>> {
+        let first = at.block.get();
+        let len = (at.len.get() as usize).min(MAX_VALUE);
+        let mut value = Vec::with_capacity(len.next_multiple_of(UNIT_DATA));
+        let (mut next, mut crc) = (first, 0);
+        for _ in 0..len.div_ceil(UNIT_DATA) {
+            if !self.volume.can_hold_node(next) || self.used.insert(next, NODE_BLOCKS).is_some() {
+                let message = format!("no unit of the value of {key:?} can lie at block {next}");
+                ledger.add(Finding::new(codes::OVERFLOW_CHAIN, message).at(first));
+                return Ok(None);
+            }
+            ledger.stats().overflow_units += 1;
+            let unit = self.volume.read(next, NODE_BLOCKS)?;
+            crc = checksum::crc_append(crc, &unit);
+            let Some((link, data)) = unit.split_first_chunk::<8>() else {
+                return Ok(None);
+            };
+            next = u64::from_le_bytes(*link);
+            value.extend_from_slice(data);
+        }
+        if next != 0 {
+            let message = format!("the value of {key:?} goes on at block {next} behind its end");
+            ledger.add(Finding::new(codes::OVERFLOW_CHAIN, message).at(first));
+            return Ok(None);
+        }
+        if crc != at.crc.get() {
+            let message = format!(
+                "value of {key:?}: expected {:08x}, found {crc:08x}",
+                at.crc.get()
+            );
+            ledger.add(Finding::new(codes::OVERFLOW_CHECKSUM, message).at(first));
+            return Ok(None);
+        }
+        self.check_birth(at.birth.get(), first, ledger);
+        value.truncate(len);
+        Ok(Some(value))
+    }
+}
+
+/// Whether a node's keys lie in the range its parent gives. An interior node's first key is not
+/// used and may be anything.
+fn in_order(node: &Node, range: &KeyRange, ledger: &mut Ledger<'_>) -> bool {
+    let first = usize::from(node.level() > 0);
+    let outside = [first, node.len().saturating_sub(1)]
+        .into_iter()
+        .filter(|i| *i >= first)
+        .filter_map(|i| node.key(i))
+        .find(|key| !range.contains(key));
+    if let Some(key) = outside {
+        let message = format!("{key:?} lies outside the bounds of its node, {range:?}");
+        let block = node.header().block.get();
+        ledger.add(Finding::new(codes::NODE_ORDER, message).at(block));
+    }
+    outside.is_none()
+}

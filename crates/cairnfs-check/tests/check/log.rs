@@ -1,0 +1,131 @@
+//! Damage to the log: the records' chain, their order, their entries.
+
+use cairnfs::format::key::{Key, Kind};
+use cairnfs::format::record::{FLAG_LAST, FLAG_MOUNT};
+use zerocopy::little_endian::U64;
+
+use crate::image::*;
+use crate::plan::*;
+use crate::{with_image, with_plan};
+
+#[test]
+fn an_end_before_the_required_lsn_is_damage() {
+    for record in 0..3 {
+        let found = with_image(|image| image.flip(image.records[record], 20));
+        assert_eq!(found, ["log-damaged"], "header of record {record}");
+    }
+    let found = with_image(|image| image.flip(image.records[1], 140));
+    assert_eq!(found, ["log-damaged"], "payload");
+}
+
+#[test]
+fn a_break_before_what_a_later_record_knows_durable_is_damage() {
+    let lost = |durable: u64| {
+        with_plan_then(
+            |plan| {
+                plan.context(vec![]);
+                plan.log[3].durable = durable;
+            },
+            |image| {
+                image.edit_superblock(|s| s.required_lsn = U64::new(TAIL));
+                image.flip(image.records[2], 20);
+            },
+        )
+    };
+    assert_eq!(lost(TAIL + 3), ["log-damaged"]);
+    assert_eq!(lost(TAIL + 2), Vec::<&str>::new(), "an end is no damage");
+}
+
+fn with_plan_then(
+    plan_damage: impl FnOnce(&mut Plan),
+    image_damage: impl FnOnce(&mut Image),
+) -> Vec<&'static str> {
+    let mut plan = Plan::base();
+    plan_damage(&mut plan);
+    let mut image = plan.build();
+    image_damage(&mut image);
+    codes(&image)
+}
+
+#[test]
+fn a_tail_that_does_not_chain_is_an_empty_log() {
+    let found = with_image(|image| {
+        image.edit_superblock(|s| {
+            s.tail_chain = U64::new(99);
+            s.required_lsn = U64::new(TAIL);
+        });
+    });
+    // The records behind the tail state that everything up to the tail was durable: no damage.
+    assert_eq!(found, Vec::<&str>::new());
+}
+
+#[test]
+fn records_out_of_order_are_found() {
+    type Damage = fn(&mut Plan);
+    let cases: [(&str, Damage); 6] = [
+        ("a part is missing", |plan| plan.log[2].part = 2),
+        ("a context begins late", |plan| plan.log[1].part = 1),
+        ("a context within another", |plan| plan.log[2].seq = 7),
+        ("contexts descend", |plan| {
+            plan.context(vec![]);
+            plan.log[3].seq = 6;
+        }),
+        ("another mount", |plan| {
+            plan.context(vec![]);
+            plan.log[3].nonce = 78;
+        }),
+        ("a mount record of a part", |plan| {
+            plan.context(vec![]);
+            plan.log[3].flags = FLAG_MOUNT;
+        }),
+    ];
+    for (what, damage) in cases {
+        assert_eq!(with_plan(damage), ["log-order"], "{what}");
+    }
+    let found = with_plan(|plan| {
+        plan.context(vec![put(Key::inode(30), vec![])]);
+        plan.log[3].flags = FLAG_MOUNT | FLAG_LAST;
+    });
+    assert_eq!(found, ["log-order"], "a mount record with entries");
+}
+
+#[test]
+fn entries_that_make_no_sense_are_found() {
+    let entry = |change: Change| with_plan(|plan| plan.context(vec![change]));
+    let other_root = Change {
+        root: 7,
+        ..delete(Key::inode(90), vec![])
+    };
+    assert_eq!(entry(other_root), ["log-entry"]);
+    let name = Key::new(1, Kind::DirName, 5);
+    assert_eq!(entry(put(name, vec![0; 8])), ["log-entry"]);
+    let shared = Key::new(3, Kind::SharedValue, 5);
+    assert_eq!(entry(put(shared, vec![0; 8])), ["log-entry"]);
+    assert_eq!(entry(delete(Key::inode(90), vec![0; 8])), ["log-entry"]);
+    assert_eq!(entry(delete(index_key(1, 90), vec![])), ["log-entry"]);
+}
+
+#[test]
+fn a_deletion_with_a_wrong_hash_is_found() {
+    let found = with_plan(|plan| plan.log[1].changes[0].value = vec![3; 8]);
+    assert_eq!(found, ["log-entry"]);
+}
+
+#[test]
+fn a_replay_over_a_half_merged_index_gives_the_same() {
+    // What a merge that was cut off may leave: an entry's change in the index, its name's not.
+    let found = with_plan(|plan| {
+        plan.items.remove(&index_key(1, 6));
+        plan.items.insert(
+            index_key(1, 7),
+            entry(22, cairnfs::format::item::S_IFREG, "new"),
+        );
+    });
+    assert_eq!(found, Vec::<&str>::new());
+}
+
+#[test]
+fn a_value_of_the_log_is_checked_as_one_of_the_index() {
+    let found = with_plan(|plan| plan.context(vec![put(Key::inode(22), vec![1; 9])]));
+    assert_eq!(found, ["inode-item"]);
+}

@@ -1,0 +1,230 @@
+//! Damage to the items of one object.
+
+use cairnfs::format::item::*;
+use cairnfs::format::key::{Key, Kind};
+use zerocopy::IntoBytes;
+use zerocopy::little_endian::{U32, U64};
+
+use crate::image::*;
+use crate::plan::*;
+use crate::{with_image, with_plan};
+
+#[test]
+fn items_that_an_object_cannot_have_are_found() {
+    let with = |key: Key| with_plan(|plan| drop(plan.items.insert(key, vec![0; 40])));
+    for key in [
+        Key::inode(9),
+        Key::new(3, Kind::SharedValue, 1),
+        Key::new(2, Kind::Extent, 1),
+        Key::new(16, Kind::Inode, 1),
+        Key::new(16, Kind::Inline, 1),
+        Key::new(16, Kind::DirIndex, 3),
+        Key::new(17, Kind::Extent, 0),
+        Key::new(18, Kind::Extent, 0),
+        Key::new(17, Kind::Inline, 0),
+        Key::new(16, Kind::Orphan, 0),
+    ] {
+        assert_eq!(with(key), ["unexpected-item"], "{key:?}");
+    }
+}
+
+#[test]
+fn inode_items_that_make_no_sense_are_found() {
+    let found = with_plan(|plan| drop(plan.items.insert(Key::inode(19), vec![0; 7])));
+    assert_eq!(found, ["inode-item"]);
+    let found = with_plan(|plan| plan.edit(19, |i| i.mode = U32::new(0o644)));
+    assert_eq!(found, ["inode-item"]);
+    let found = with_plan(|plan| plan.edit(16, |i| i.size = U64::new((1 << 60) + 1)));
+    assert_eq!(found, ["inode-item"]);
+}
+
+#[test]
+fn numbers_that_were_not_given_are_found() {
+    let found = with_plan(|plan| {
+        plan.inode(50, inode(S_IFREG, 0, 0));
+        plan.items.insert(Key::orphan(50), vec![ORPHAN_REMOVE]);
+    });
+    assert_eq!(found, ["inode-number"]);
+}
+
+#[test]
+fn items_without_an_inode_are_one_finding() {
+    for ino in [16, 17, 19] {
+        let found = with_plan(|plan| drop(plan.items.remove(&Key::inode(ino))));
+        assert_eq!(found, ["inode-missing"], "{ino}");
+    }
+}
+
+#[test]
+fn a_wrong_number_of_blocks_is_found() {
+    let found = with_plan(|plan| plan.edit(16, |i| i.blocks = U64::new(4)));
+    assert_eq!(found, ["inode-blocks"]);
+    let found = with_plan(|plan| plan.edit(17, |i| i.blocks = U64::new(1)));
+    assert_eq!(found, ["inode-blocks"]);
+}
+
+#[test]
+fn inline_contents_must_fit_the_inode() {
+    let found = with_plan(|plan| plan.edit(19, |i| i.size = U64::new(6)));
+    assert_eq!(found, ["inline-item"]);
+    let target = |value: Option<&[u8]>, size: u64| {
+        with_plan(|plan| {
+            plan.items.remove(&Key::new(18, Kind::Inline, 0));
+            if let Some(value) = value {
+                let key = Key::new(18, Kind::Inline, 0);
+                plan.items.insert(key, value.to_vec());
+            }
+            plan.edit(18, |i| i.size = U64::new(size));
+        })
+    };
+    assert_eq!(target(None, 6), ["inline-item"]);
+    assert_eq!(target(Some(b"a\0b"), 3), ["inline-item"]);
+    assert_eq!(target(Some(b"abc"), 4), ["inline-item"]);
+    assert_eq!(target(Some(&[b'x'; 4096]), 4096), ["inline-item"]);
+    assert_eq!(target(Some(&[b'x'; 4095]), 4095), Vec::<&str>::new());
+    let found = with_plan(|plan| {
+        plan.items.insert(extent_key(19, 0), extent(25, 1, 1));
+        plan.edit(19, |i| i.blocks = U64::new(1));
+    });
+    assert_eq!(found, ["inline-item"], "inline and in extents");
+}
+
+#[test]
+fn extent_items_that_make_no_sense_are_found() {
+    let found = with_plan(|plan| drop(plan.items.insert(extent_key(16, 2), vec![0; 24])));
+    assert_eq!(found, ["extent-item"]);
+    let found = with_plan(|plan| {
+        plan.items.remove(&extent_key(16, 2));
+        plan.items.insert(extent_key(16, 1 << 48), unwritten(10, 3));
+    });
+    assert_eq!(found, ["extent-item"]);
+}
+
+#[test]
+fn extents_outside_the_data_area_are_found() {
+    for block in [3, data_block(0) - 2, SIZE / 4096 - 2, u64::MAX] {
+        let found = with_plan(|plan| {
+            let mut value = unwritten(10, 3);
+            value[..8].copy_from_slice(&block.to_le_bytes());
+            plan.items.insert(extent_key(16, 2), value);
+        });
+        assert_eq!(found, ["extent-range"], "{block}");
+    }
+}
+
+#[test]
+fn extents_that_overlap_in_the_file_are_found() {
+    let found = with_plan(|plan| {
+        let value = plan.items.remove(&extent_key(16, 2)).unwrap();
+        plan.items.insert(extent_key(16, 1), value);
+    });
+    assert_eq!(found, ["extent-overlap"]);
+}
+
+#[test]
+fn written_extents_behind_the_end_are_found() {
+    let shrink = |plan: &mut Plan| plan.edit(16, |i| i.size = U64::new(4096));
+    assert_eq!(with_plan(shrink), ["extent-beyond-end"]);
+    let found = with_plan(|plan| {
+        shrink(plan);
+        plan.items.insert(Key::orphan(16), vec![ORPHAN_TRUNCATE]);
+    });
+    assert_eq!(found, Vec::<&str>::new(), "to be truncated");
+}
+
+#[test]
+fn extents_younger_than_the_volume_are_found() {
+    let found = with_plan(|plan| drop(plan.items.insert(extent_key(16, 0), extent(0, 2, 7))));
+    assert_eq!(found, ["extent-birth"]);
+}
+
+#[test]
+fn blocks_of_two_extents_are_found() {
+    let found = with_plan(|plan| {
+        plan.context(vec![put(extent_key(22, 0), extent(1, 1, 7))]);
+    });
+    assert_eq!(found, ["block-shared"]);
+}
+
+#[test]
+fn attribute_items_that_make_no_sense_are_found() {
+    let key = xattr_key(16, "user.a");
+    let found = with_plan(|plan| drop(plan.items.insert(key, vec![6, 1])));
+    assert_eq!(found, ["xattr-item"]);
+    let found = with_plan(|plan| {
+        let twice = [xattr("user.a", b"1"), xattr("user.a", b"2")].concat();
+        plan.items.insert(key, twice);
+        plan.edit(16, |i| i.xattrs = U32::new(3));
+    });
+    assert_eq!(found, ["xattr-item"]);
+}
+
+#[test]
+fn attributes_under_another_hash_are_found() {
+    let key = xattr_key(16, "user.a");
+    let found = with_plan(|plan| drop(plan.items.insert(key, xattr("user.b", b"1"))));
+    assert_eq!(found, ["xattr-hash"]);
+}
+
+#[test]
+fn a_wrong_number_of_attributes_is_found() {
+    let found = with_plan(|plan| plan.edit(16, |i| i.xattrs = U32::new(3)));
+    assert_eq!(found, ["xattr-count"]);
+}
+
+#[test]
+fn orphan_items_must_fit_their_inodes() {
+    let orphan = |ino: u64, value: Vec<u8>| {
+        with_plan(|plan| drop(plan.items.insert(Key::orphan(ino), value)))
+    };
+    assert_eq!(orphan(21, vec![7]), ["orphan-item"]);
+    assert_eq!(orphan(16, vec![ORPHAN_REMOVE]), ["orphan-item"]);
+    assert_eq!(orphan(99, vec![ORPHAN_REMOVE]), ["orphan-item"]);
+    assert_eq!(orphan(99, vec![ORPHAN_TRUNCATE]), ["orphan-item"]);
+    assert_eq!(orphan(21, vec![ORPHAN_TRUNCATE]), ["orphan-missing"]);
+    let found = with_plan(|plan| drop(plan.items.remove(&Key::orphan(21))));
+    assert_eq!(found, ["orphan-missing"]);
+}
+
+#[test]
+fn rot_in_contents_names_file_and_offset() {
+    for (i, ino, offset) in [(1, 16, 4096), (20, 22, 0)] {
+        let mut image = Plan::base().build();
+        image.flip(data_block(i), 77);
+        let findings = image.check(true).unwrap().findings;
+        let [finding] = &findings[..] else {
+            panic!("{findings:?}")
+        };
+        assert_eq!(finding.code, "data-checksum");
+        assert_eq!(
+            (finding.ino, finding.block),
+            (Some(ino), Some(data_block(i)))
+        );
+        let text = finding.to_string();
+        assert!(text.contains(&format!("file offset {offset}:")), "{text}");
+    }
+    let found = with_image(|image| image.flip(data_block(11), 7));
+    assert_eq!(
+        found,
+        Vec::<&str>::new(),
+        "unwritten blocks have no contents"
+    );
+}
+
+#[test]
+fn a_sound_extent_of_the_log_frees_the_blocks_it_replaces() {
+    let found = with_plan(|plan| {
+        let raw = RawInode {
+            blocks: U64::new(2),
+            ..inode(S_IFREG, 1, 5000)
+        };
+        plan.context(vec![
+            put(extent_key(16, 0), extent(22, 2, 7)),
+            delete(extent_key(16, 2), vec![]),
+            delete(xattr_key(16, "user.a"), vec![]),
+            delete(xattr_key(16, "user.big"), vec![]),
+            put(Key::inode(16), raw.as_bytes().to_vec()),
+        ]);
+    });
+    assert_eq!(found, Vec::<&str>::new());
+}

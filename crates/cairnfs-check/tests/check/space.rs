@@ -1,0 +1,85 @@
+//! Damage to the group table, the bitmaps and their counts.
+
+use zerocopy::little_endian::{U16, U64};
+
+use crate::image::*;
+use crate::plan::*;
+use crate::with_image;
+
+#[test]
+fn rot_in_the_table_is_found() {
+    let found = with_image(|image| image.flip(geometry().table_start(1), 2000));
+    assert_eq!(found, ["table-checksum"]);
+    let found = with_image(|image| image.flip(geometry().table_start(0), 2000));
+    assert_eq!(found, Vec::<&str>::new(), "the other copy does not count");
+}
+
+#[test]
+fn a_table_entry_that_makes_no_sense_is_found() {
+    let found = with_image(|image| {
+        image.group.copy = 2;
+        image.write_table();
+    });
+    assert_eq!(found, ["table-entry"]);
+}
+
+#[test]
+fn rot_in_a_bitmap_is_found() {
+    let found = with_image(|image| image.flip(geometry().bitmap_block(0, 1), 300));
+    assert_eq!(found, ["bitmap-checksum"]);
+}
+
+#[test]
+fn wrong_counts_are_found() {
+    let found = with_image(|image| {
+        image.group.free = U16::new(image.group.free.get() + 1);
+        image.write_table();
+    });
+    assert_eq!(found, ["group-free-count"]);
+    let found = with_image(|image| {
+        let free = image.superblock.free_blocks.get() - 1;
+        image.edit_superblock(|s| s.free_blocks = U64::new(free));
+    });
+    assert_eq!(found, ["free-count"]);
+}
+
+#[test]
+fn blocks_in_use_that_are_marked_free_are_found() {
+    let units = Plan::base().build().units;
+    let last = geometry().total_blocks + 5;
+    for block in [0, 16, data_block(0), data_block(12), 2000, units[1], last] {
+        let mut image = Plan::base().build();
+        image.unmark(block);
+        image.write_bitmaps();
+        let findings = image.check(true).unwrap().findings;
+        let found: Vec<_> = findings.iter().map(|f| (f.code, f.block)).collect();
+        assert_eq!(found, [("block-not-allocated", Some(block))]);
+    }
+}
+
+#[test]
+fn neighbouring_leaked_blocks_are_one_finding() {
+    let found = with_image(|image| {
+        image.mark(3000, 70);
+        image.write_bitmaps();
+    });
+    assert_eq!(found, ["block-leaked"]);
+}
+
+#[test]
+fn a_block_of_the_log_alone_is_not_in_the_bitmap() {
+    let found = with_image(|image| {
+        image.mark(data_block(20), 1);
+        image.write_bitmaps();
+    });
+    assert_eq!(found, ["block-leaked"]);
+}
+
+#[test]
+fn a_block_of_a_node_and_a_file_is_found() {
+    let mut plan = Plan::base();
+    let mut value = unwritten(10, 1);
+    value[..8].copy_from_slice(&2001u64.to_le_bytes());
+    plan.context(vec![put(extent_key(22, 0), value)]);
+    assert_eq!(codes(&plan.build()), ["block-shared"]);
+}

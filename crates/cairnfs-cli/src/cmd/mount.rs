@@ -1,0 +1,545 @@
+//! `cairnfs mount`: makes a volume usable under a directory; also as mount(8)'s helper.
+//!
+//! The command prepares volume and directory, then starts its own program once more as the daemon
+//! and waits until that says the mount is live. (A process with threads cannot fork; a new program
+//! can be started at any time.) Exit codes are those of mount(8).
+
+use std::error::Error;
+use std::ffi::OsString;
+use std::fs::{File, OpenOptions};
+use std::io::{self, BufRead, BufReader, IsTerminal, Write};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode, Stdio};
+use std::sync::{Arc, Mutex};
+
+use cairnfs::fs::{FileSystem, MakeOptions, Options};
+use cairnfs_fuse::adapter::Adapter;
+use cairnfs_fuse::ops::Ops;
+use cairnfs_fuse::options::parse_size;
+use cairnfs_fuse::{MountOptions, mounter, mountinfo, serve};
+use rustix::process::{getegid, geteuid};
+
+/// mount(8): the arguments are wrong.
+const EXIT_USAGE: u8 = 1;
+/// mount(8): the system lacks something, for example memory for a process.
+const EXIT_SYSTEM: u8 = 2;
+/// mount(8): the mount failed.
+const EXIT_MOUNT: u8 = 32;
+
+/// Size of an image that `--create` makes. It takes space only as it fills.
+const DEFAULT_SIZE: u64 = 64 << 30;
+
+/// What the daemon says when the mount is live.
+const READY: &str = "ready";
+
+/// Mount a volume on a directory.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// Make the volume (an image file) and the directory if they do not exist
+    #[arg(long)]
+    create: bool,
+    /// Size of an image that --create makes, for example 500M or 2T [default: 64G]
+    #[arg(long, value_parser = parse_size, requires = "create")]
+    size: Option<u64>,
+    /// Mount options, separated by commas: ro, allow_other, cache=SIZE, durability=SECONDS,
+    /// threads=N, nodiscard, noexec, ... and those of fstab
+    #[arg(short = 'o', value_name = "OPTIONS")]
+    options: Vec<String>,
+    /// Serve the mount from this process, not in the background; Ctrl-C unmounts
+    #[arg(long)]
+    foreground: bool,
+    /// Append messages of the daemon to this file
+    #[arg(long, value_name = "FILE")]
+    log: Option<PathBuf>,
+    /// Say what is done
+    #[arg(long, short)]
+    verbose: bool,
+    /// Ignore unknown mount options
+    #[arg(long, hide = true)]
+    sloppy: bool,
+    /// Check everything, but do not mount
+    #[arg(long, hide = true)]
+    fake: bool,
+    /// Be the daemon: leave the terminal once the mount is live
+    #[arg(long, hide = true)]
+    detached: bool,
+    /// Image file or block device
+    volume: PathBuf,
+    /// Directory to mount on
+    dir: PathBuf,
+}
+
+/// The exit code, and a message, which is empty if the daemon has told it already.
+#[derive(Debug)]
+struct Failure(u8, String);
+
+fn failed(text: impl ToString) -> Failure {
+    Failure(EXIT_MOUNT, text.to_string())
+}
+
+/// Runs the command.
+///
+/// # Errors
+/// None: failures are told here, with the exit code mount(8) wants.
+pub fn run(args: Args) -> Result<ExitCode, Box<dyn Error>> {
+    match mount(&args) {
+        Ok(()) => Ok(ExitCode::SUCCESS),
+        Err(Failure(code, text)) => {
+            if !text.is_empty() {
+                eprintln!("cairnfs mount: {text}");
+            }
+            Ok(ExitCode::from(code))
+        }
+    }
+}
+
+fn mount(args: &Args) -> Result<(), Failure> {
+    let options = parse_options(args).map_err(|text| Failure(EXIT_USAGE, text))?;
+    let volume = find_volume(args)?;
+    let dir = find_dir(args)?;
+    if args.fake {
+        return Ok(());
+    }
+    if args.foreground || args.detached {
+        serve_here(args, &volume, &dir, &options)
+    } else {
+        start_daemon(args, &volume, &dir)
+    }
+}
+
+fn parse_options(args: &Args) -> Result<MountOptions, String> {
+    let mut options = MountOptions {
+        sloppy: args.sloppy,
+        ..MountOptions::default()
+    };
+    for list in &args.options {
+        options.apply(list)?;
+    }
+    Ok(options)
+}
+
+/// The volume's canonical path, after making it if that is asked for.
+fn find_volume(args: &Args) -> Result<PathBuf, Failure> {
+    let path = &args.volume;
+    match path.canonicalize() {
+        Err(e) if e.kind() == io::ErrorKind::NotFound && args.create => {
+            make_volume(args)?;
+            path.canonicalize()
+                .map_err(|e| failed(format_args!("{}: {e}", path.display())))
+        }
+        Err(e) if e.kind() == io::ErrorKind::NotFound => Err(failed(format_args!(
+            "{} does not exist: make it with `cairnfs mkfs`, or mount with --create",
+            path.display()
+        ))),
+        other => other.map_err(|e| failed(format_args!("{}: {e}", path.display()))),
+    }
+}
+
+fn make_volume(args: &Args) -> Result<(), Failure> {
+    let size = args.size.unwrap_or(DEFAULT_SIZE);
+    let options = MakeOptions {
+        size: Some(size),
+        root_owner: (geteuid().as_raw(), getegid().as_raw()),
+        ..MakeOptions::default()
+    };
+    let name = args.volume.display();
+    let live = io::stderr().is_terminal();
+    let mut shown = u64::MAX;
+    let mut progress = |done: u64, total: u64| {
+        let percent = done.saturating_mul(100).checked_div(total).unwrap_or(100);
+        if live && percent != shown {
+            shown = percent;
+            eprint!("\rmaking volume {name}: {percent:3} %");
+        }
+    };
+    let made = cairnfs::fs::make(&args.volume, &options, &mut progress);
+    if live {
+        eprint!("\r\x1b[K");
+    }
+    made.map_err(|e| failed(format_args!("cannot make the volume {name}: {e}")))?;
+    eprintln!(
+        "made volume {name} of {} (it takes space only as it fills)",
+        readable(size)
+    );
+    Ok(())
+}
+
+fn readable(bytes: u64) -> String {
+    let (shift, unit) = [(40, "TiB"), (30, "GiB"), (20, "MiB"), (10, "KiB")]
+        .into_iter()
+        .find(|(shift, _)| bytes >> shift > 0 && bytes.trailing_zeros() >= *shift)
+        .unwrap_or((0, "bytes"));
+    format!("{} {unit}", bytes >> shift)
+}
+
+/// The directory's canonical path, fit to be mounted on.
+fn find_dir(args: &Args) -> Result<PathBuf, Failure> {
+    let given = args.dir.as_path();
+    let wrong = |e: io::Error| failed(format_args!("{}: {e}", given.display()));
+    let dir = match mountinfo::resolve(given) {
+        Err(e) if e.kind() == io::ErrorKind::NotFound && args.create => {
+            std::fs::create_dir_all(given).map_err(wrong)?;
+            mountinfo::resolve(given).map_err(wrong)?
+        }
+        Err(e) if e.kind() == io::ErrorKind::NotFound => {
+            return Err(failed(format_args!(
+                "{} does not exist: make the directory first, or mount with --create",
+                given.display()
+            )));
+        }
+        other => other.map_err(wrong)?,
+    };
+    mounter::clear_dead(&dir).map_err(wrong)?;
+    if !dir.is_dir() {
+        return Err(failed(format_args!("{} is not a directory", dir.display())));
+    }
+    match mountinfo::at(&dir).map_err(wrong)? {
+        None => Ok(dir),
+        Some(entry) => Err(failed(format_args!(
+            "{} is taken: {} ({}) is mounted there",
+            dir.display(),
+            entry.source.display(),
+            entry.fs_type
+        ))),
+    }
+}
+
+/// Starts the daemon and waits until the mount is live.
+fn start_daemon(args: &Args, volume: &Path, dir: &Path) -> Result<(), Failure> {
+    let system = |e: io::Error| Failure(EXIT_SYSTEM, format!("cannot start the daemon: {e}"));
+    let program = std::env::current_exe().map_err(system)?;
+    let mut command = Command::new(program);
+    command.arg0("cairnfs").args(["mount", "--detached"]);
+    for list in &args.options {
+        command.arg("-o").arg(list);
+    }
+    if args.sloppy {
+        command.arg("--sloppy");
+    }
+    if args.verbose {
+        command.arg("--verbose");
+    }
+    if let Some(log) = &args.log {
+        command.arg("--log");
+        command.arg(std::path::absolute(log).map_err(system)?);
+    }
+    let mut daemon = command
+        .arg("--")
+        .args([volume, dir])
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .spawn()
+        .map_err(system)?;
+    let mut word = String::new();
+    if let Some(output) = daemon.stdout.take() {
+        BufReader::new(output)
+            .read_line(&mut word)
+            .map_err(system)?;
+    }
+    if word.trim_end() == READY {
+        if args.verbose {
+            eprintln!("mounted {} on {}", volume.display(), dir.display());
+        }
+        return Ok(());
+    }
+    let status = daemon.wait().map_err(system)?;
+    Err(match status.code().map(u8::try_from) {
+        Some(Ok(code)) => Failure(code, String::new()),
+        _ => failed(format_args!(
+            "the daemon died ({status}); {} is not mounted",
+            volume.display()
+        )),
+    })
+}
+
+/// Opens the volume, serves it until the end, and closes it.
+fn serve_here(
+    args: &Args,
+    volume: &Path,
+    dir: &Path,
+    options: &MountOptions,
+) -> Result<(), Failure> {
+    start_log(args).map_err(failed)?;
+    if args.detached {
+        // Fails only for the leader of a process group, which has no terminal to lose here.
+        let _ = rustix::process::setsid();
+        std::env::set_current_dir("/").map_err(failed)?;
+        std::panic::set_hook(Box::new(|info| tracing::error!("{info}")));
+    }
+    let name = volume.display();
+    let fs = FileSystem::open(volume, &engine_options(options))
+        .map_err(|e| failed(format_args!("cannot open {name}: {e}")))?;
+    let ops = Arc::new(Ops::new(Arc::clone(&fs), volume));
+    let adapter = Adapter::new(ops, options.event_loops());
+    let ready = || announce(args, volume, dir);
+    let served = serve(adapter, volume, dir, options, !args.detached, ready);
+    let closed = fs.close();
+    if let Err(e) = &closed {
+        tracing::error!("closing {name}: {e}");
+    }
+    served.map_err(|e| {
+        tracing::error!("{e}");
+        failed(e)
+    })?;
+    closed.map_err(|e| failed(format_args!("closing {name}: {e}")))?;
+    tracing::info!("closed {name}");
+    Ok(())
+}
+
+fn engine_options(options: &MountOptions) -> Options {
+    let mut engine = Options {
+        read_only: options.read_only,
+        discard: options.discard,
+        ..Options::default()
+    };
+    if let Some(bytes) = options.cache {
+        engine.cache_budget = bytes;
+    }
+    if let Some(interval) = options.durability {
+        engine.durability_interval = interval;
+    }
+    engine
+}
+
+/// Messages go to the log file; in the foreground without one, to the terminal.
+fn start_log(args: &Args) -> Result<(), String> {
+    let level = match args.verbose || args.log.is_some() {
+        true => tracing::Level::INFO,
+        false => tracing::Level::WARN,
+    };
+    let log = tracing_subscriber::fmt().with_max_level(level);
+    match &args.log {
+        Some(path) => {
+            let file = OpenOptions::new()
+                .create(true)
+                .append(true)
+                .open(path)
+                .map_err(|e| format!("{}: {e}", path.display()))?;
+            log.with_ansi(false).with_writer(Mutex::new(file)).init();
+        }
+        None if args.foreground => log.with_writer(io::stderr).init(),
+        None => {}
+    }
+    Ok(())
+}
+
+/// The mount is live: tells it, and leaves the terminal if in the background.
+fn announce(args: &Args, volume: &Path, dir: &Path) {
+    tracing::info!("mounted {} on {}", volume.display(), dir.display());
+    if !args.detached {
+        eprintln!(
+            "mounted {} on {}; Ctrl-C unmounts",
+            volume.display(),
+            dir.display()
+        );
+        return;
+    }
+    if let Err(e) = leave_terminal() {
+        tracing::warn!("cannot leave the terminal: {e}");
+    }
+}
+
+fn leave_terminal() -> io::Result<()> {
+    let mut stdout = io::stdout();
+    writeln!(stdout, "{READY}")?;
+    stdout.flush()?;
+    let null = File::options().read(true).write(true).open("/dev/null")?;
+    rustix::stdio::dup2_stdout(&null)?;
+    rustix::stdio::dup2_stderr(&null)?;
+    Ok(())
+}
+
+/// Translates the arguments that mount(8) gives its helper `mount.cairnfs`:
+/// `VOLUME DIR [-sfnv] [-o OPTIONS] [-t TYPE]`. `None` if the program was not called by that name.
+pub fn helper_arguments(argv: &[OsString]) -> Option<Result<Vec<OsString>, String>> {
+    let (program, given) = argv.split_first()?;
+    let name = Path::new(program).file_name()?;
+    (name == "mount.cairnfs").then(|| translate(given))
+}
+
+fn translate(given: &[OsString]) -> Result<Vec<OsString>, String> {
+    let mut flags: Vec<OsString> = vec!["cairnfs".into(), "mount".into()];
+    let mut places: Vec<OsString> = Vec::new();
+    let mut rest = given.iter();
+    while let Some(arg) = rest.next() {
+        let cluster = match arg.to_str() {
+            Some("--") => {
+                places.extend(rest.by_ref().cloned());
+                break;
+            }
+            Some(text) if text.len() > 1 => text.strip_prefix('-'),
+            _ => None,
+        };
+        let Some(cluster) = cluster else {
+            places.push(arg.clone());
+            continue;
+        };
+        for (at, letter) in cluster.char_indices() {
+            match letter {
+                's' => flags.push("--sloppy".into()),
+                'f' => flags.push("--fake".into()),
+                'v' => flags.push("--verbose".into()),
+                'n' => {}
+                'o' | 't' | 'N' => {
+                    let attached = cluster.get(at + 1..).unwrap_or_default();
+                    let value = match attached {
+                        "" => rest
+                            .next()
+                            .cloned()
+                            .ok_or_else(|| format!("-{letter} needs a value"))?,
+                        text => text.into(),
+                    };
+                    match letter {
+                        'o' => flags.extend(["-o".into(), value]),
+                        'N' => return Err("-N (another mount namespace) is not supported".into()),
+                        _ => {}
+                    }
+                    break;
+                }
+                _ => return Err(format!("unknown option -{letter}")),
+            }
+        }
+    }
+    if places.len() != 2 {
+        return Err("usage: mount.cairnfs VOLUME DIR [-sfnv] [-o OPTIONS]".into());
+    }
+    flags.push("--".into());
+    flags.append(&mut places);
+    Ok(flags)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    #[derive(Debug, Parser)]
+    struct Whole {
+        #[command(flatten)]
+        args: Args,
+    }
+
+    fn parse(words: &[&str]) -> Args {
+        let words = std::iter::once("mount").chain(words.iter().copied());
+        Whole::try_parse_from(words).expect("valid arguments").args
+    }
+
+    fn helper(words: &[&str]) -> Option<Result<Vec<OsString>, String>> {
+        helper_arguments(&words.iter().map(OsString::from).collect::<Vec<_>>())
+    }
+
+    #[test]
+    fn other_names_are_not_the_helper() {
+        assert!(helper(&["cairnfs", "mount", "a", "b"]).is_none());
+        assert!(helper(&[]).is_none());
+    }
+
+    #[test]
+    fn the_helpers_arguments_become_ours() {
+        let words = [
+            "/sbin/mount.cairnfs",
+            "/v.cairn",
+            "/m",
+            "-sfv",
+            "-n",
+            "-o",
+            "ro,nofail",
+        ];
+        let ours = helper(&words).unwrap().unwrap();
+        let expected = "cairnfs mount --sloppy --fake --verbose -o ro,nofail -- /v.cairn /m";
+        assert_eq!(ours, expected.split(' ').collect::<Vec<_>>());
+        let args = Whole::try_parse_from(&ours[1..]).unwrap().args;
+        assert!(args.sloppy && args.fake && args.verbose);
+        assert_eq!((args.volume, args.dir), ("/v.cairn".into(), "/m".into()));
+    }
+
+    #[test]
+    fn values_may_be_attached_or_come_first() {
+        let words = [
+            "mount.cairnfs",
+            "-t",
+            "fuse.cairnfs",
+            "-voro",
+            "a b",
+            "--",
+            "-m",
+        ];
+        let ours = helper(&words).unwrap().unwrap();
+        assert_eq!(
+            ours,
+            [
+                "cairnfs",
+                "mount",
+                "--verbose",
+                "-o",
+                "ro",
+                "--",
+                "a b",
+                "-m"
+            ]
+        );
+    }
+
+    #[test]
+    fn wrong_helper_arguments_are_refused() {
+        for words in [
+            &["mount.cairnfs", "v"][..],
+            &["mount.cairnfs", "v", "m", "x"],
+            &["mount.cairnfs", "v", "m", "-x"],
+            &["mount.cairnfs", "v", "m", "-N", "ns"],
+            &["mount.cairnfs", "v", "m", "-o"],
+        ] {
+            assert!(helper(words).unwrap().is_err(), "{words:?}");
+        }
+    }
+
+    #[test]
+    fn size_belongs_to_create() {
+        assert!(Whole::try_parse_from(["mount", "--size", "1G", "v", "m"]).is_err());
+        assert_eq!(
+            parse(&["--create", "--size", "1G", "v", "m"]).size,
+            Some(1 << 30)
+        );
+    }
+
+    #[test]
+    fn option_lists_add_up() {
+        let args = parse(&["-o", "ro,threads=3", "-o", "rw", "v", "m"]);
+        let options = parse_options(&args).unwrap();
+        assert!(!options.read_only);
+        assert_eq!(options.threads, Some(3));
+        let unknown = parse(&["-o", "colour=red", "v", "m"]);
+        let Failure(code, text) = mount(&unknown).unwrap_err();
+        assert_eq!(code, EXIT_USAGE);
+        assert!(text.contains("colour=red"));
+    }
+
+    #[test]
+    fn what_is_missing_is_named() {
+        let dir = tempfile::tempdir().unwrap();
+        let volume = dir.path().join("none.cairn");
+        let args = parse(&[volume.to_str().unwrap(), dir.path().to_str().unwrap()]);
+        let Failure(code, text) = mount(&args).unwrap_err();
+        assert_eq!(code, EXIT_MOUNT);
+        assert!(text.contains("mkfs") && text.contains("--create"), "{text}");
+
+        std::fs::write(&volume, b"").unwrap();
+        let missing = dir.path().join("no");
+        let args = parse(&[volume.to_str().unwrap(), missing.to_str().unwrap()]);
+        assert!(mount(&args).unwrap_err().1.contains("does not exist"));
+
+        let args = parse(&[volume.to_str().unwrap(), volume.to_str().unwrap()]);
+        assert!(mount(&args).unwrap_err().1.contains("not a directory"));
+
+        let args = parse(&[volume.to_str().unwrap(), "/proc"]);
+        assert!(mount(&args).unwrap_err().1.contains("is taken"));
+    }
+
+    #[test]
+    fn sizes_are_readable() {
+        assert_eq!(readable(64 << 30), "64 GiB");
+        assert_eq!(readable(1536 << 20), "1536 MiB");
+        assert_eq!(readable(1000), "1000 bytes");
+    }
+}

@@ -1,0 +1,60 @@
+//! `cairnfs sync`: makes everything in a mounted volume durable, and waits for it.
+//!
+//! sync(2) does not reach a FUSE daemon; this command asks it directly.
+
+use std::error::Error;
+use std::io;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use cairnfs_fuse::control;
+
+/// Make everything in a mounted volume durable.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// The mountpoint, or anything in it that can be read
+    dir: PathBuf,
+}
+
+/// Runs the command.
+///
+/// # Errors
+/// The path cannot be opened, is in no mounted volume, or the volume has failed.
+pub fn run(args: Args) -> Result<ExitCode, Box<dyn Error>> {
+    let name = args.dir.display();
+    match control::sync(&args.dir) {
+        Ok(()) => Ok(ExitCode::SUCCESS),
+        Err(e) if is_foreign(&e) => Err(format!("{name} is not in a mounted volume").into()),
+        Err(e) => Err(format!("{name}: {e}").into()),
+    }
+}
+
+/// Other file systems know nothing of our attribute, or of attributes at all.
+fn is_foreign(error: &io::Error) -> bool {
+    let code = error
+        .raw_os_error()
+        .map(rustix::io::Errno::from_raw_os_error);
+    matches!(
+        code,
+        Some(rustix::io::Errno::NODATA | rustix::io::Errno::OPNOTSUPP)
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_elsewhere_are_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let args = Args {
+            dir: dir.path().to_path_buf(),
+        };
+        assert!(
+            run(args)
+                .unwrap_err()
+                .to_string()
+                .contains("not in a mounted volume")
+        );
+    }
+}

@@ -1,0 +1,138 @@
+//! `cairnfs umount`: makes everything durable, unmounts, and waits until the volume is closed.
+//!
+//! Plain umount(8) works too, but returns while the daemon is still writing. That the daemon is
+//! done is told by the volume's lock, which it holds as long as the volume is open.
+
+use std::error::Error;
+use std::fs::File;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use cairnfs_fuse::{control, mounter, mountinfo};
+use rustix::fs::{FlockOperation, flock};
+use rustix::io::Errno;
+
+/// umount(8): unmounting failed.
+const EXIT_UMOUNT: u8 = 32;
+
+/// Unmount a volume and wait until it is closed.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// Unmount even if it is in use: it disappears now, and is closed, unwatched, when its last
+    /// file is
+    #[arg(long, short)]
+    lazy: bool,
+    /// Directory on which the volume is mounted
+    dir: PathBuf,
+}
+
+/// Runs the command.
+///
+/// # Errors
+/// None: failures are told here, with the exit code umount(8) uses.
+pub fn run(args: Args) -> Result<ExitCode, Box<dyn Error>> {
+    match umount(&args) {
+        Ok(()) => Ok(ExitCode::SUCCESS),
+        Err(text) => {
+            eprintln!("cairnfs umount: {text}");
+            Ok(ExitCode::from(EXIT_UMOUNT))
+        }
+    }
+}
+
+fn umount(args: &Args) -> Result<(), String> {
+    let wrong = |e: io::Error| format!("{}: {e}", args.dir.display());
+    let dir = mountinfo::resolve(&args.dir).map_err(wrong)?;
+    let entry = match mountinfo::at(&dir).map_err(wrong)? {
+        Some(entry) if entry.is_ours() => entry,
+        Some(entry) => {
+            return Err(format!(
+                "{} holds no CairnFS volume, but {} ({}): use umount(8)",
+                dir.display(),
+                entry.source.display(),
+                entry.fs_type
+            ));
+        }
+        None => return Err(format!("{} is not a mountpoint", dir.display())),
+    };
+    if std::fs::metadata(&dir).is_err_and(|e| mountinfo::is_dead(&e)) {
+        return mounter::unmount(&dir, true).map_err(wrong);
+    }
+    let volume = control::volume(&dir).unwrap_or(entry.source);
+    let lock = File::open(&volume);
+    let synced = sync(&dir);
+    mounter::unmount(&dir, args.lazy).map_err(|e| told(&dir, e))?;
+    if !args.lazy {
+        wait_until_closed(lock).map_err(|e| {
+            format!(
+                "{} is unmounted; cannot tell when {} is closed: {e}",
+                dir.display(),
+                volume.display()
+            )
+        })?;
+    }
+    synced.map_err(|e| {
+        format!(
+            "{} is unmounted, but {} could not be made durable: {e}",
+            dir.display(),
+            volume.display()
+        )
+    })
+}
+
+/// Who may not read the directory leaves it to the daemon, which writes everything at its end.
+fn sync(dir: &Path) -> io::Result<()> {
+    match control::sync(dir) {
+        Err(e) if e.kind() == io::ErrorKind::PermissionDenied => Ok(()),
+        other => other,
+    }
+}
+
+/// A shared lock waits for a daemon that may write, and not for those that only read.
+fn wait_until_closed(volume: io::Result<File>) -> io::Result<()> {
+    let volume = volume?;
+    loop {
+        match flock(&volume, FlockOperation::LockShared) {
+            Err(Errno::INTR) => {}
+            other => return Ok(other?),
+        }
+    }
+}
+
+fn told(dir: &Path, error: io::Error) -> String {
+    match error.kind() {
+        io::ErrorKind::ResourceBusy => format!(
+            "{} is busy: close the files in use there (`fuser -vm` lists them), or use --lazy",
+            dir.display()
+        ),
+        _ => format!("{}: {error}", dir.display()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refused(dir: &Path) -> String {
+        let dir = dir.to_path_buf();
+        umount(&Args { lazy: false, dir }).unwrap_err()
+    }
+
+    #[test]
+    fn only_our_mounts_are_touched() {
+        let dir = tempfile::tempdir().unwrap();
+        assert!(refused(dir.path()).contains("not a mountpoint"));
+        assert!(refused(Path::new("/proc")).contains("holds no CairnFS volume"));
+        assert!(refused(&dir.path().join("no")).contains("No such file"));
+    }
+
+    #[test]
+    fn busy_is_told_clearly() {
+        let text = told(
+            Path::new("/m"),
+            io::Error::from(io::ErrorKind::ResourceBusy),
+        );
+        assert!(text.contains("/m is busy") && text.contains("--lazy"));
+    }
+}

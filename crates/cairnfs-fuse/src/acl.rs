@@ -1,0 +1,209 @@
+//! POSIX access control lists: how they, the mode and inheritance go together.
+//!
+//! The kernel checks access and caches lists, but leaves it to the file system to keep the mode and
+//! the list of an inode in step and to give new inodes their directory's default list. Lists are
+//! the bytes of the two `system.posix_acl_*` attributes: a version and entries of tag, permissions
+//! and id. Pure functions; bytes that are no list are refused, never trusted.
+
+/// Attribute that holds who may access an inode.
+pub const ACCESS: &[u8] = b"system.posix_acl_access";
+/// Attribute of a directory that holds what new inodes in it begin with.
+pub const DEFAULT: &[u8] = b"system.posix_acl_default";
+
+const VERSION: u32 = 2;
+const HEADER_LEN: usize = 4;
+const ENTRY_LEN: usize = 8;
+
+const USER_OBJ: u16 = 0x01;
+const USER: u16 = 0x02;
+const GROUP_OBJ: u16 = 0x04;
+const GROUP: u16 = 0x08;
+const MASK: u16 = 0x10;
+const OTHER: u16 = 0x20;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Entry {
+    tag: u16,
+    perm: u16,
+    id: u32,
+}
+
+/// An access control list with its three obligatory entries.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Acl {
+    entries: Vec<Entry>,
+}
+
+impl Acl {
+    /// The list in an attribute's value; `None` if it is not a valid one.
+    pub fn parse(value: &[u8]) -> Option<Self> {
+        let (version, body) = value.split_first_chunk::<HEADER_LEN>()?;
+        let (raw, rest) = body.as_chunks::<ENTRY_LEN>();
+        if u32::from_le_bytes(*version) != VERSION || !rest.is_empty() {
+            return None;
+        }
+        let entries: Vec<Entry> = raw.iter().map(entry).collect();
+        let count = |tag| entries.iter().filter(|e| e.tag == tag).count();
+        let known = USER_OBJ | USER | GROUP_OBJ | GROUP | MASK | OTHER;
+        let sound = entries
+            .iter()
+            .all(|e| e.tag.is_power_of_two() && e.tag & known != 0 && e.perm <= 7);
+        let named = count(USER) + count(GROUP) > 0;
+        let complete = [USER_OBJ, GROUP_OBJ, OTHER].iter().all(|&t| count(t) == 1)
+            && (count(MASK) == 1 || (count(MASK) == 0 && !named));
+        (sound && complete).then_some(Self { entries })
+    }
+
+    /// The attribute's value.
+    pub fn to_bytes(&self) -> Vec<u8> {
+        let mut out = Vec::with_capacity(HEADER_LEN + ENTRY_LEN * self.entries.len());
+        out.extend_from_slice(&VERSION.to_le_bytes());
+        for e in &self.entries {
+            out.extend_from_slice(&e.tag.to_le_bytes());
+            out.extend_from_slice(&e.perm.to_le_bytes());
+            out.extend_from_slice(&e.id.to_le_bytes());
+        }
+        out
+    }
+
+    /// A list that says no more than a mode does; it need not be stored.
+    pub fn is_minimal(&self) -> bool {
+        self.entries.len() == 3
+    }
+
+    /// The nine permission bits that the list shows as.
+    pub fn permissions(&self) -> u32 {
+        self.entries.iter().fold(0, |mode, e| {
+            mode | self
+                .shift(e.tag)
+                .map_or(0, |shift| u32::from(e.perm) << shift)
+        })
+    }
+
+    /// Makes the list agree with permissions that `chmod` gave.
+    pub fn set_permissions(&mut self, mode: u32) {
+        self.each_class(mode, |_, given| given);
+    }
+
+    /// Turns a default list into the access list of an inode made with `mode`, and gives the
+    /// permissions of the inode: what both allow. The umask has no say then.
+    pub fn restrict(&mut self, mode: u32) -> u32 {
+        self.each_class(mode, |perm, given| perm & given);
+        (mode & !0o777) | self.permissions()
+    }
+
+    fn each_class(&mut self, mode: u32, f: impl Fn(u16, u16) -> u16) {
+        let shifts: Vec<_> = self.entries.iter().map(|e| self.shift(e.tag)).collect();
+        for (e, shift) in self.entries.iter_mut().zip(shifts) {
+            if let Some(shift) = shift {
+                e.perm = f(e.perm, (mode >> shift) as u16 & 7);
+            }
+        }
+    }
+
+    /// Where in a mode an entry shows. The mask, if there is one, stands for the group.
+    fn shift(&self, tag: u16) -> Option<u32> {
+        let masked = self.entries.iter().any(|e| e.tag == MASK);
+        match tag {
+            USER_OBJ => Some(6),
+            MASK => Some(3),
+            GROUP_OBJ if !masked => Some(3),
+            OTHER => Some(0),
+            _ => None,
+        }
+    }
+}
+
+fn entry(raw: &[u8; ENTRY_LEN]) -> Entry {
+    let [t0, t1, p0, p1, i0, i1, i2, i3] = *raw;
+    Entry {
+        tag: u16::from_le_bytes([t0, t1]),
+        perm: u16::from_le_bytes([p0, p1]),
+        id: u32::from_le_bytes([i0, i1, i2, i3]),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOBODY: u32 = u32::MAX;
+
+    fn acl(entries: &[(u16, u16, u32)]) -> Acl {
+        let entries = entries
+            .iter()
+            .map(|&(tag, perm, id)| Entry { tag, perm, id })
+            .collect();
+        let bytes = Acl { entries }.to_bytes();
+        Acl::parse(&bytes).expect("a valid list")
+    }
+
+    fn named() -> Acl {
+        acl(&[
+            (USER_OBJ, 7, NOBODY),
+            (USER, 6, 1000),
+            (GROUP_OBJ, 5, NOBODY),
+            (MASK, 7, NOBODY),
+            (OTHER, 1, NOBODY),
+        ])
+    }
+
+    #[test]
+    fn a_minimal_list_is_its_mode() {
+        let list = acl(&[
+            (USER_OBJ, 6, NOBODY),
+            (GROUP_OBJ, 4, NOBODY),
+            (OTHER, 0, NOBODY),
+        ]);
+        assert!(list.is_minimal());
+        assert_eq!(list.permissions(), 0o640);
+    }
+
+    #[test]
+    fn the_mask_shows_as_the_group() {
+        let mut list = named();
+        assert!(!list.is_minimal());
+        assert_eq!(list.permissions(), 0o771);
+        list.set_permissions(0o104_640);
+        assert_eq!(list.permissions(), 0o640);
+        let group = list.entries.iter().find(|e| e.tag == GROUP_OBJ);
+        assert_eq!(
+            group.map(|e| e.perm),
+            Some(5),
+            "the mask changes, not the group"
+        );
+    }
+
+    #[test]
+    fn inheritance_allows_what_both_allow() {
+        let mut list = named();
+        assert_eq!(list.restrict(0o100_660), 0o100_660);
+        assert_eq!(list.permissions(), 0o660);
+        assert_eq!(named().restrict(0o040_777), 0o040_771);
+    }
+
+    #[test]
+    fn bytes_that_are_no_list_are_refused() {
+        let good = named().to_bytes();
+        assert!(Acl::parse(&good).is_some());
+        assert!(Acl::parse(&[]).is_none());
+        assert!(Acl::parse(&good[..good.len() - 1]).is_none());
+        let mut version = good.clone();
+        version[0] = 1;
+        assert!(Acl::parse(&version).is_none());
+        let mut tag = good.clone();
+        tag[4] = 3;
+        assert!(Acl::parse(&tag).is_none());
+        let mut perm = good;
+        perm[6] = 8;
+        assert!(Acl::parse(&perm).is_none());
+        let unmasked = Acl {
+            entries: named()
+                .entries
+                .into_iter()
+                .filter(|e| e.tag != MASK)
+                .collect(),
+        };
+        assert!(Acl::parse(&unmasked.to_bytes()).is_none());
+    }
+}

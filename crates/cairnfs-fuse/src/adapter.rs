@@ -1,0 +1,593 @@
+//! Ties fuser's callbacks to [`Ops`]: decode the arguments, call, reply.
+//!
+//! Holds what belongs to the wire: how long the kernel may keep what it was told, and which messages
+//! it shall not send at all. A panic in an operation becomes EIO for
+//! that request; every request is answered.
+
+use std::cell::RefCell;
+use std::ffi::OsStr;
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use cairnfs::types::{Attr, SetAttr};
+use fuser::{
+    BsdFileFlags, CopyFileRangeFlags, Errno, FileHandle, Filesystem, Generation, INodeNo,
+    IoctlFlags, KernelConfig, LockOwner, Notifier, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate,
+    ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyIoctl, ReplyLseek,
+    ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
+};
+
+use crate::control;
+use crate::convert::{absent_attr, file_attr, file_type, set_time, wire_time};
+use crate::negotiate;
+use crate::ops::{Caller, Kernel, NewEntry, Ops, Outcome};
+use crate::waiting::Waiting;
+
+/// How long the kernel may keep names (also missing ones) and attributes. All changes pass through
+/// this kernel, so they never become wrong; the length only bounds nothing of importance.
+const TTL: Duration = Duration::from_secs(30 * 24 * 3600);
+
+/// Inode numbers are never reused, so there is one generation.
+const GENERATION: Generation = Generation(0);
+
+thread_local! {
+    /// Where this thread's reads put their bytes before they are sent.
+    static READ_BUFFER: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+}
+
+/// The file system that fuser sees.
+pub struct Adapter {
+    ops: Arc<Ops>,
+    waiting: Waiting,
+}
+
+impl Adapter {
+    /// Serves `ops` from `event_loops` threads.
+    pub fn new(ops: Arc<Ops>, event_loops: usize) -> Self {
+        Self {
+            ops,
+            waiting: Waiting::new(event_loops),
+        }
+    }
+
+    /// What is served.
+    pub fn ops(&self) -> Arc<Ops> {
+        Arc::clone(&self.ops)
+    }
+}
+
+/// The way to the kernel: unasked messages.
+pub struct Notices(pub Notifier);
+
+impl Kernel for Notices {
+    fn forget_attributes(&self, ino: u64) {
+        self.invalidate(ino, -1);
+    }
+
+    fn fetch_dirty(&self, ino: u64, offset: u64) {
+        self.invalidate(ino, offset as i64);
+    }
+}
+
+impl Notices {
+    /// The kernel writes dirty pages before it drops them, and then answers.
+    fn invalidate(&self, ino: u64, offset: i64) {
+        if let Err(e) = self.0.inval_inode(INodeNo(ino), offset, 0) {
+            tracing::warn!("the kernel keeps what it has of inode {ino}: {e}");
+        }
+    }
+}
+
+/// Runs one operation; a panic in it is logged and refused as EIO.
+fn guarded<T>(what: &str, ino: INodeNo, op: impl FnOnce() -> Outcome<T>) -> Result<T, Errno> {
+    match catch_unwind(AssertUnwindSafe(op)) {
+        Ok(outcome) => outcome.map_err(Errno::from),
+        Err(panic) => {
+            let text = panic
+                .downcast_ref::<&str>()
+                .map(|s| (*s).to_owned())
+                .or_else(|| panic.downcast_ref::<String>().cloned())
+                .unwrap_or_default();
+            tracing::error!("{what} of inode {} panicked: {text}", ino.0);
+            Err(Errno::EIO)
+        }
+    }
+}
+
+fn caller(req: &Request) -> Caller {
+    Caller {
+        uid: req.uid(),
+        gid: req.gid(),
+    }
+}
+
+fn reply_empty(reply: ReplyEmpty, outcome: Result<(), Errno>) {
+    match outcome {
+        Ok(()) => reply.ok(),
+        Err(e) => reply.error(e),
+    }
+}
+
+fn reply_attr(reply: ReplyAttr, outcome: Result<Attr, Errno>) {
+    match outcome {
+        Ok(attr) => reply.attr(&TTL, &file_attr(&attr)),
+        Err(e) => reply.error(e),
+    }
+}
+
+fn reply_entry(reply: ReplyEntry, outcome: Result<Attr, Errno>) {
+    match outcome {
+        Ok(attr) => reply.entry(&TTL, &file_attr(&attr), GENERATION),
+        Err(e) => reply.error(e),
+    }
+}
+
+/// A caller that gives no room asks for the length.
+fn reply_xattr(reply: ReplyXattr, size: u32, outcome: Result<Vec<u8>, Errno>) {
+    match outcome {
+        Err(e) => reply.error(e),
+        Ok(value) if size == 0 => reply.size(value.len() as u32),
+        Ok(value) if value.len() > size as usize => reply.error(Errno::ERANGE),
+        Ok(value) => reply.data(&value),
+    }
+}
+
+impl Filesystem for Adapter {
+    fn init(&mut self, _req: &Request, config: &mut KernelConfig) -> io::Result<()> {
+        negotiate::ask(config)
+    }
+
+    fn lookup(&self, _req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
+        match guarded("lookup", parent, || {
+            self.ops.lookup(parent.0, name.as_bytes())
+        }) {
+            Ok(Some(attr)) => reply.entry(&TTL, &file_attr(&attr), GENERATION),
+            Ok(None) => reply.entry(&TTL, &absent_attr(), GENERATION),
+            Err(e) => reply.error(e),
+        }
+    }
+
+    fn forget(&self, _req: &Request, ino: INodeNo, nlookup: u64) {
+        // Nobody waits for an answer; a panic has been logged.
+        let _ = guarded("forget", ino, || {
+            self.ops.forget(ino.0, nlookup);
+            Ok(())
+        });
+    }
+
+    fn getattr(&self, _req: &Request, ino: INodeNo, _fh: Option<FileHandle>, reply: ReplyAttr) {
+        reply_attr(reply, guarded("getattr", ino, || self.ops.getattr(ino.0)));
+    }
+
+    fn setattr(
+        &self,
+        req: &Request,
+        ino: INodeNo,
+        mode: Option<u32>,
+        uid: Option<u32>,
+        gid: Option<u32>,
+        size: Option<u64>,
+        atime: Option<TimeOrNow>,
+        mtime: Option<TimeOrNow>,
+        ctime: Option<SystemTime>,
+        _fh: Option<FileHandle>,
+        _crtime: Option<SystemTime>,
+        _chgtime: Option<SystemTime>,
+        _bkuptime: Option<SystemTime>,
+        _flags: Option<BsdFileFlags>,
+        reply: ReplyAttr,
+    ) {
+        let set = SetAttr {
+            mode,
+            uid,
+            gid,
+            size,
+            atime: atime.map(set_time),
+            mtime: mtime.map(set_time),
+            ctime: ctime.map(wire_time),
+            kill_privileges: false,
+        };
+        let outcome = guarded("setattr", ino, || self.ops.setattr(caller(req), ino.0, set));
+        reply_attr(reply, outcome);
+    }
+
+    fn readlink(&self, _req: &Request, ino: INodeNo, reply: ReplyData) {
+        match guarded("readlink", ino, || self.ops.readlink(ino.0)) {
+            Ok(target) => reply.data(&target),
+            Err(e) => reply.error(e),
+        }
+    }
+
+    fn mknod(
+        &self,
+        req: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        mode: u32,
+        umask: u32,
+        rdev: u32,
+        reply: ReplyEntry,
+    ) {
+        let new = NewEntry {
+            caller: caller(req),
+            dir: parent.0,
+            name: name.as_bytes(),
+            mode,
+            umask,
+        };
+        let outcome = guarded("mknod", parent, || self.ops.mknod(new, u64::from(rdev)));
+        reply_entry(reply, outcome);
+    }
+
+    fn mkdir(
+        &self,
+        req: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        mode: u32,
+        umask: u32,
+        reply: ReplyEntry,
+    ) {
+        let new = NewEntry {
+            caller: caller(req),
+            dir: parent.0,
+            name: name.as_bytes(),
+            mode: mode | libc::S_IFDIR,
+            umask,
+        };
+        reply_entry(reply, guarded("mkdir", parent, || self.ops.mkdir(new)));
+    }
+
+    fn unlink(&self, _req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        let outcome = guarded("unlink", parent, || {
+            self.ops.unlink(parent.0, name.as_bytes())
+        });
+        reply_empty(reply, outcome);
+    }
+
+    fn rmdir(&self, _req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        let outcome = guarded("rmdir", parent, || {
+            self.ops.rmdir(parent.0, name.as_bytes())
+        });
+        reply_empty(reply, outcome);
+    }
+
+    fn symlink(
+        &self,
+        req: &Request,
+        parent: INodeNo,
+        link_name: &OsStr,
+        target: &Path,
+        reply: ReplyEntry,
+    ) {
+        let target = target.as_os_str().as_bytes();
+        let outcome = guarded("symlink", parent, || {
+            self.ops
+                .symlink(caller(req), parent.0, link_name.as_bytes(), target)
+        });
+        reply_entry(reply, outcome);
+    }
+
+    fn rename(
+        &self,
+        _req: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        newparent: INodeNo,
+        newname: &OsStr,
+        flags: RenameFlags,
+        reply: ReplyEmpty,
+    ) {
+        let from = (parent.0, name.as_bytes());
+        let to = (newparent.0, newname.as_bytes());
+        let ops = &self.ops;
+        let outcome = guarded("rename", parent, || ops.rename(from, to, flags.bits()));
+        reply_empty(reply, outcome);
+    }
+
+    fn link(
+        &self,
+        _req: &Request,
+        ino: INodeNo,
+        newparent: INodeNo,
+        newname: &OsStr,
+        reply: ReplyEntry,
+    ) {
+        let outcome = guarded("link", ino, || {
+            self.ops.link(ino.0, newparent.0, newname.as_bytes())
+        });
+        reply_entry(reply, outcome);
+    }
+
+    /// The kernel takes this for the last OPEN it need send; RELEASE goes with it.
+    fn open(&self, _req: &Request, _ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
+        reply.error(Errno::ENOSYS);
+    }
+
+    /// The kernel makes files by MKNOD from then on, and opens them without a message.
+    fn create(
+        &self,
+        _req: &Request,
+        _parent: INodeNo,
+        _name: &OsStr,
+        _mode: u32,
+        _umask: u32,
+        _flags: i32,
+        reply: ReplyCreate,
+    ) {
+        reply.error(Errno::ENOSYS);
+    }
+
+    fn flush(
+        &self,
+        _req: &Request,
+        _ino: INodeNo,
+        _fh: FileHandle,
+        _lock_owner: LockOwner,
+        reply: ReplyEmpty,
+    ) {
+        reply.error(Errno::ENOSYS);
+    }
+
+    /// Cookies are stable, so a directory needs no state; the kernel then also keeps listings.
+    fn opendir(&self, _req: &Request, _ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
+        reply.error(Errno::ENOSYS);
+    }
+
+    fn read(
+        &self,
+        _req: &Request,
+        ino: INodeNo,
+        _fh: FileHandle,
+        offset: u64,
+        size: u32,
+        _flags: OpenFlags,
+        _lock_owner: Option<LockOwner>,
+        reply: ReplyData,
+    ) {
+        READ_BUFFER.with_borrow_mut(|buffer| {
+            let size = size as usize;
+            if buffer.len() < size {
+                buffer.resize(size, 0);
+            }
+            let room = buffer.get_mut(..size).unwrap_or_default();
+            match guarded("read", ino, || self.ops.read(ino.0, offset, room)) {
+                Ok(len) => reply.data(room.get(..len).unwrap_or_default()),
+                Err(e) => reply.error(e),
+            }
+        });
+    }
+
+    fn write(
+        &self,
+        _req: &Request,
+        ino: INodeNo,
+        _fh: FileHandle,
+        offset: u64,
+        data: &[u8],
+        write_flags: WriteFlags,
+        _flags: OpenFlags,
+        _lock_owner: Option<LockOwner>,
+        reply: ReplyWrite,
+    ) {
+        let kill = write_flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID);
+        match guarded("write", ino, || self.ops.write(ino.0, offset, data, kill)) {
+            Ok(len) => reply.written(len as u32),
+            Err(e) => reply.error(e),
+        }
+    }
+
+    fn fsync(
+        &self,
+        _req: &Request,
+        ino: INodeNo,
+        _fh: FileHandle,
+        datasync: bool,
+        reply: ReplyEmpty,
+    ) {
+        let ops = self.ops();
+        self.waiting.run(move || {
+            let outcome = guarded("fsync", ino, || ops.fsync(ino.0, datasync));
+            reply_empty(reply, outcome);
+        });
+    }
+
+    fn fsyncdir(
+        &self,
+        req: &Request,
+        ino: INodeNo,
+        fh: FileHandle,
+        datasync: bool,
+        reply: ReplyEmpty,
+    ) {
+        self.fsync(req, ino, fh, datasync, reply);
+    }
+
+    fn readdir(
+        &self,
+        _req: &Request,
+        ino: INodeNo,
+        _fh: FileHandle,
+        offset: u64,
+        mut reply: ReplyDirectory,
+    ) {
+        let mut added = false;
+        let outcome = guarded("readdir", ino, || {
+            self.ops.readdir(ino.0, offset, &mut |entry| {
+                let name = OsStr::from_bytes(entry.name);
+                let kind = file_type(entry.kind);
+                let full = reply.add(INodeNo(entry.ino), entry.cookie, kind, name);
+                added |= !full;
+                !full
+            })
+        });
+        match outcome {
+            Err(e) if !added => reply.error(e),
+            _ => reply.ok(),
+        }
+    }
+
+    /// An error behind the first entries shows at the next call: the kernel must learn of the
+    /// entries already added, because a use was taken for each.
+    fn readdirplus(
+        &self,
+        _req: &Request,
+        ino: INodeNo,
+        _fh: FileHandle,
+        offset: u64,
+        mut reply: ReplyDirectoryPlus,
+    ) {
+        let mut added = false;
+        let outcome = guarded("readdir", ino, || {
+            self.ops.readdir_plus(ino.0, offset, &mut |entry, attr| {
+                let name = OsStr::from_bytes(entry.name);
+                let attr = file_attr(attr);
+                let full = reply.add(attr.ino, entry.cookie, name, &TTL, &attr, GENERATION);
+                added |= !full;
+                !full
+            })
+        });
+        match outcome {
+            Err(e) if !added => reply.error(e),
+            _ => reply.ok(),
+        }
+    }
+
+    /// Inodes are not limited: both counts are 0, as other file systems of that kind say it.
+    fn statfs(&self, _req: &Request, ino: INodeNo, reply: ReplyStatfs) {
+        match guarded("statfs", ino, || Ok(self.ops.statfs())) {
+            Ok(s) => reply.statfs(
+                s.blocks,
+                s.free,
+                s.available,
+                0,
+                0,
+                s.block_size,
+                s.name_max,
+                s.block_size,
+            ),
+            Err(e) => reply.error(e),
+        }
+    }
+
+    fn setxattr(
+        &self,
+        req: &Request,
+        ino: INodeNo,
+        name: &OsStr,
+        value: &[u8],
+        flags: i32,
+        _position: u32,
+        reply: ReplyEmpty,
+    ) {
+        let outcome = guarded("setxattr", ino, || {
+            self.ops
+                .setxattr(caller(req), ino.0, name.as_bytes(), value, flags)
+        });
+        reply_empty(reply, outcome);
+    }
+
+    fn getxattr(&self, _req: &Request, ino: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {
+        if control::is_reserved(name.as_bytes()) {
+            let (ops, name) = (self.ops(), name.to_owned());
+            return self.waiting.run_elsewhere(move || {
+                let outcome = guarded("control", ino, || ops.getxattr(ino.0, name.as_bytes()));
+                reply_xattr(reply, size, outcome);
+            });
+        }
+        let outcome = guarded("getxattr", ino, || {
+            self.ops.getxattr(ino.0, name.as_bytes())
+        });
+        reply_xattr(reply, size, outcome);
+    }
+
+    fn listxattr(&self, _req: &Request, ino: INodeNo, size: u32, reply: ReplyXattr) {
+        let outcome = guarded("listxattr", ino, || self.ops.listxattr(ino.0));
+        reply_xattr(reply, size, outcome);
+    }
+
+    fn removexattr(&self, _req: &Request, ino: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        let outcome = guarded("removexattr", ino, || {
+            self.ops.removexattr(ino.0, name.as_bytes())
+        });
+        reply_empty(reply, outcome);
+    }
+
+    fn fallocate(
+        &self,
+        req: &Request,
+        ino: INodeNo,
+        _fh: FileHandle,
+        offset: u64,
+        length: u64,
+        mode: i32,
+        reply: ReplyEmpty,
+    ) {
+        let outcome = guarded("fallocate", ino, || {
+            self.ops.fallocate(caller(req), ino.0, offset, length, mode)
+        });
+        reply_empty(reply, outcome);
+    }
+
+    /// The writes this waits for come to the event loops.
+    fn lseek(
+        &self,
+        _req: &Request,
+        ino: INodeNo,
+        _fh: FileHandle,
+        offset: i64,
+        whence: i32,
+        reply: ReplyLseek,
+    ) {
+        let ops = self.ops();
+        self.waiting.run_elsewhere(move || {
+            let outcome = guarded("lseek", ino, || ops.seek(ino.0, offset, whence));
+            match outcome {
+                Ok(found) => reply.offset(found),
+                Err(e) => reply.error(e),
+            }
+        });
+    }
+
+    /// There are none; programs ask every file whether it is a terminal.
+    fn ioctl(
+        &self,
+        _req: &Request,
+        _ino: INodeNo,
+        _fh: FileHandle,
+        _flags: IoctlFlags,
+        _cmd: u32,
+        _in_data: &[u8],
+        _out_size: u32,
+        reply: ReplyIoctl,
+    ) {
+        reply.error(Errno::ENOTTY);
+    }
+
+    fn copy_file_range(
+        &self,
+        req: &Request,
+        ino_in: INodeNo,
+        _fh_in: FileHandle,
+        offset_in: u64,
+        ino_out: INodeNo,
+        _fh_out: FileHandle,
+        offset_out: u64,
+        len: u64,
+        _flags: CopyFileRangeFlags,
+        reply: ReplyWrite,
+    ) {
+        let (from, to) = ((ino_in.0, offset_in), (ino_out.0, offset_out));
+        let outcome = guarded("copy_file_range", ino_in, || {
+            self.ops.copy_range(caller(req), from, to, len)
+        });
+        match outcome {
+            Ok(copied) => reply.written(copied),
+            Err(e) => reply.error(e),
+        }
+    }
+}

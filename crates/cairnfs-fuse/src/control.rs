@@ -1,0 +1,135 @@
+//! How commands reach the daemon of a mounted volume: by reading reserved extended attributes.
+//!
+//! Every inode of a mount answers names that begin with `user.cairnfs.`; none of them is stored or
+//! listed, and none can be set. This needs no ioctl (hence no unsafe code), works on read-only
+//! mounts, and asks no more than permission to read the directory. Both ends live here.
+
+use std::ffi::OsStr;
+use std::fs::File;
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{fgetxattr, syncfs};
+
+/// Names that begin so are the daemon's.
+pub const RESERVED: &[u8] = b"user.cairnfs.";
+
+const SYNC: &str = "user.cairnfs.sync";
+const VOLUME: &str = "user.cairnfs.volume";
+const COUNTERS: &str = "user.cairnfs.counters";
+
+/// An attribute's value can be no longer than this.
+const VALUE_MAX: usize = 64 << 10;
+
+/// What a command asks of the daemon.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Question {
+    /// Make everything durable; the answer comes when it is.
+    Sync,
+    /// The path of the volume.
+    Volume,
+    /// The engine's counters, as a JSON object.
+    Counters,
+}
+
+impl Question {
+    /// The question that reading this attribute asks; `None` for a name that means nothing.
+    pub fn parse(name: &[u8]) -> Option<Self> {
+        [
+            (SYNC, Question::Sync),
+            (VOLUME, Question::Volume),
+            (COUNTERS, Question::Counters),
+        ]
+        .into_iter()
+        .find_map(|(known, question)| (known.as_bytes() == name).then_some(question))
+    }
+}
+
+/// Whether an attribute is the daemon's own, not the user's.
+pub fn is_reserved(name: &[u8]) -> bool {
+    name.starts_with(RESERVED)
+}
+
+/// Counters as a JSON object. Names are plain words; nothing in them needs escaping.
+pub fn counters_json(counters: &[(&'static str, u64)]) -> String {
+    let fields: Vec<String> = counters
+        .iter()
+        .map(|(name, value)| format!("\"{name}\":{value}"))
+        .collect();
+    format!("{{{}}}", fields.join(","))
+}
+
+/// Makes everything in the volume mounted at (or above) `path` durable.
+///
+/// First the kernel sends what it still holds for files being written, then the daemon writes
+/// everything; the second round covers requests that were under way between the two.
+///
+/// # Errors
+/// `path` cannot be opened, lies in no volume (`ENODATA`, `EOPNOTSUPP`), or the volume failed.
+pub fn sync(path: &Path) -> io::Result<()> {
+    let file = File::open(path)?;
+    for _ in 0..2 {
+        syncfs(&file)?;
+        ask(&file, SYNC)?;
+    }
+    Ok(())
+}
+
+/// The path of the volume mounted at (or above) `path`.
+///
+/// # Errors
+/// As [`sync`].
+pub fn volume(path: &Path) -> io::Result<PathBuf> {
+    let answer = ask(&File::open(path)?, VOLUME)?;
+    Ok(PathBuf::from(OsStr::from_bytes(&answer)))
+}
+
+/// The counters of the volume mounted at (or above) `path`, as a JSON object.
+///
+/// # Errors
+/// As [`sync`].
+pub fn counters(path: &Path) -> io::Result<String> {
+    let answer = ask(&File::open(path)?, COUNTERS)?;
+    Ok(String::from_utf8_lossy(&answer).into_owned())
+}
+
+fn ask(file: &File, name: &str) -> io::Result<Vec<u8>> {
+    let mut value = vec![0; VALUE_MAX];
+    let len = fgetxattr(file, name, value.as_mut_slice())?;
+    value.truncate(len);
+    Ok(value)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn questions_are_reserved_names() {
+        for (name, question) in [
+            (SYNC, Question::Sync),
+            (VOLUME, Question::Volume),
+            (COUNTERS, Question::Counters),
+        ] {
+            assert!(is_reserved(name.as_bytes()));
+            assert_eq!(Question::parse(name.as_bytes()), Some(question));
+        }
+        assert!(is_reserved(b"user.cairnfs.other"));
+        assert_eq!(Question::parse(b"user.cairnfs.other"), None);
+        assert!(!is_reserved(b"user.cairn"));
+    }
+
+    #[test]
+    fn counters_are_json() {
+        assert_eq!(counters_json(&[]), "{}");
+        assert_eq!(counters_json(&[("a", 1), ("b_c", 2)]), r#"{"a":1,"b_c":2}"#);
+    }
+
+    #[test]
+    fn a_directory_outside_any_volume_answers_nothing() {
+        let dir = tempfile::tempdir().unwrap();
+        assert!(volume(dir.path()).is_err());
+        assert!(sync(dir.path()).is_err());
+    }
+}

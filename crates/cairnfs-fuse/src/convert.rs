@@ -1,0 +1,185 @@
+//! Between the library's words and those of the FUSE wire: attributes, times, error numbers.
+//!
+//! Pure functions and the error type of a request. Nothing here asks the engine or the kernel.
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use cairnfs::Error;
+use cairnfs::types::{Attr, FileKind, SetTime, Time};
+use fuser::{FileAttr, FileType, INodeNo, TimeOrNow};
+
+/// Preferred size of a read or write that `stat` tells, in bytes.
+const BLOCK_SIZE: u32 = 4096;
+
+/// Why a request is refused: an errno value.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Refusal(pub i32);
+
+impl From<Error> for Refusal {
+    /// Failures of the device and damage are logged, because an errno cannot tell them.
+    fn from(error: Error) -> Self {
+        if matches!(error, Error::Io { .. } | Error::Corrupt(_)) {
+            tracing::error!("{error}");
+        }
+        Refusal(error.errno())
+    }
+}
+
+impl From<Refusal> for fuser::Errno {
+    fn from(refusal: Refusal) -> Self {
+        fuser::Errno::from_i32(refusal.0)
+    }
+}
+
+/// The file type that goes with a kind.
+pub fn file_type(kind: FileKind) -> FileType {
+    match kind {
+        FileKind::File => FileType::RegularFile,
+        FileKind::Directory => FileType::Directory,
+        FileKind::Symlink => FileType::Symlink,
+        FileKind::Fifo => FileType::NamedPipe,
+        FileKind::CharDevice => FileType::CharDevice,
+        FileKind::BlockDevice => FileType::BlockDevice,
+        FileKind::Socket => FileType::Socket,
+    }
+}
+
+/// Attributes as a reply carries them.
+///
+/// The kernel's 32-bit device number is the low half of the one `makedev(3)` makes.
+pub fn file_attr(attr: &Attr) -> FileAttr {
+    FileAttr {
+        ino: INodeNo(attr.ino),
+        size: attr.size,
+        blocks: attr.blocks,
+        atime: attr.atime.into(),
+        mtime: attr.mtime.into(),
+        ctime: attr.ctime.into(),
+        crtime: attr.btime.into(),
+        kind: file_type(attr.kind),
+        perm: (attr.mode & 0o7777) as u16,
+        nlink: attr.nlink,
+        uid: attr.uid,
+        gid: attr.gid,
+        rdev: attr.rdev as u32,
+        blksize: BLOCK_SIZE,
+        flags: 0,
+    }
+}
+
+/// The reply that lets the kernel remember that a name does not exist: inode number 0.
+pub fn absent_attr() -> FileAttr {
+    FileAttr {
+        ino: INodeNo(0),
+        size: 0,
+        blocks: 0,
+        atime: UNIX_EPOCH,
+        mtime: UNIX_EPOCH,
+        ctime: UNIX_EPOCH,
+        crtime: UNIX_EPOCH,
+        kind: FileType::RegularFile,
+        perm: 0,
+        nlink: 0,
+        uid: 0,
+        gid: 0,
+        rdev: 0,
+        blksize: BLOCK_SIZE,
+        flags: 0,
+    }
+}
+
+/// A time as fuser 0.18 decodes it from a request.
+///
+/// Before the epoch fuser subtracts the nanoseconds where the wire adds them: `-2 s + 5 ns` comes
+/// as the epoch less 2.000000005 s. Whole seconds and nanoseconds are still apart in it, so the
+/// true time can be told.
+pub fn wire_time(time: SystemTime) -> Time {
+    match time.duration_since(UNIX_EPOCH) {
+        Ok(_) => time.into(),
+        Err(before) => {
+            let d: Duration = before.duration();
+            Time {
+                secs: (d.as_secs() as i64).wrapping_neg(),
+                nanos: d.subsec_nanos(),
+            }
+        }
+    }
+}
+
+/// A time to set, as a request names it.
+pub fn set_time(time: TimeOrNow) -> SetTime {
+    match time {
+        TimeOrNow::Now => SetTime::Now,
+        TimeOrNow::SpecificTime(t) => SetTime::At(wire_time(t)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn attr() -> Attr {
+        let t = |secs, nanos| Time { secs, nanos };
+        Attr {
+            ino: 77,
+            kind: FileKind::CharDevice,
+            mode: 0o020_4751,
+            nlink: 3,
+            uid: 1000,
+            gid: 100,
+            rdev: 0x0010_0342,
+            size: 12345,
+            blocks: 32,
+            atime: t(1, 2),
+            mtime: t(-3, 4),
+            ctime: t(5, 999_999_999),
+            btime: t(7, 8),
+        }
+    }
+
+    #[test]
+    fn attributes_keep_every_field() {
+        let a = file_attr(&attr());
+        assert_eq!(a.ino, INodeNo(77));
+        assert_eq!(a.kind, FileType::CharDevice);
+        assert_eq!(a.perm, 0o4751);
+        assert_eq!((a.nlink, a.uid, a.gid), (3, 1000, 100));
+        assert_eq!((a.size, a.blocks, a.rdev), (12345, 32, 0x0010_0342));
+        assert_eq!(a.atime, UNIX_EPOCH + Duration::new(1, 2));
+        assert_eq!(
+            a.mtime,
+            UNIX_EPOCH - Duration::from_secs(3) + Duration::from_nanos(4)
+        );
+        assert_eq!(a.ctime, UNIX_EPOCH + Duration::new(5, 999_999_999));
+        assert_eq!(a.crtime, UNIX_EPOCH + Duration::new(7, 8));
+    }
+
+    #[test]
+    fn a_missing_name_is_inode_zero() {
+        assert_eq!(absent_attr().ino, INodeNo(0));
+    }
+
+    #[test]
+    fn times_before_the_epoch_are_read_as_sent() {
+        // What fuser makes of the wire's (-2, 5).
+        let decoded = UNIX_EPOCH - Duration::new(2, 5);
+        assert_eq!(wire_time(decoded), Time { secs: -2, nanos: 5 });
+        let after = UNIX_EPOCH + Duration::new(2, 5);
+        assert_eq!(wire_time(after), Time { secs: 2, nanos: 5 });
+        assert_eq!(set_time(TimeOrNow::Now), SetTime::Now);
+    }
+
+    #[test]
+    fn errors_become_errno() {
+        assert_eq!(Refusal::from(Error::NotFound), Refusal(libc::ENOENT));
+        assert_eq!(Refusal::from(Error::NoSpace), Refusal(libc::ENOSPC));
+        assert_eq!(
+            Refusal::from(Error::corrupt(1, "node", 1, 2)),
+            Refusal(libc::EIO)
+        );
+        assert_eq!(
+            fuser::Errno::from(Refusal(libc::EXDEV)),
+            fuser::Errno::EXDEV
+        );
+    }
+}

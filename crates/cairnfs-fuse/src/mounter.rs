@@ -1,0 +1,267 @@
+//! Mounting and unmounting: the system calls, or `fusermount3` for ordinary users.
+//!
+//! Gives the descriptor of a mounted FUSE connection and takes mounts away again; serves none.
+//! Nothing is unmounted but what the caller names.
+
+use std::ffi::{CString, OsStr, OsString};
+use std::fs::{File, OpenOptions};
+use std::io::{self, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use rustix::io::{Errno, FdFlags, fcntl_setfd};
+use rustix::mount::{MountFlags, UnmountFlags};
+use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
+use rustix::process::{getegid, geteuid};
+
+use crate::mountinfo::{self, FS_TYPE};
+use crate::options::MountOptions;
+
+const FUSE_DEVICE: &str = "/dev/fuse";
+const HELPER: &str = "fusermount3";
+/// Tells the helper over which socket to pass the descriptor.
+const HELPER_SOCKET: &str = "_FUSE_COMMFD";
+
+/// Mounts a FUSE connection on `dir`; `volume` is shown as its source.
+///
+/// # Errors
+/// There is no FUSE, or the kernel or the helper refuses; the text says so.
+pub fn mount(volume: &Path, dir: &Path, options: &MountOptions) -> io::Result<OwnedFd> {
+    let source = match &options.source {
+        Some(name) => OsStr::new(name),
+        None => volume.as_os_str(),
+    };
+    if geteuid().is_root() {
+        match mount_directly(source, dir, options) {
+            Err(e) if e.raw_os_error() == Some(libc::EPERM) => {}
+            other => return other,
+        }
+    }
+    mount_by_helper(source, dir, options)
+}
+
+fn mount_directly(source: &OsStr, dir: &Path, options: &MountOptions) -> io::Result<OwnedFd> {
+    let device = open_device()?;
+    let (uid, gid) = (geteuid().as_raw(), getegid().as_raw());
+    let mut data = format!(
+        "fd={},rootmode=40000,user_id={uid},group_id={gid},default_permissions",
+        device.as_raw_fd()
+    );
+    if options.allow_other {
+        data.push_str(",allow_other");
+    }
+    let data = CString::new(data)?;
+    let mut flags = MountFlags::empty();
+    flags.set(MountFlags::RDONLY, options.read_only);
+    flags.set(MountFlags::NODEV, !options.dev);
+    flags.set(MountFlags::NOSUID, !options.suid);
+    flags.set(MountFlags::NOEXEC, !options.exec);
+    rustix::mount::mount(source, dir, FS_TYPE, flags, data.as_c_str())?;
+    Ok(device.into())
+}
+
+fn open_device() -> io::Result<File> {
+    OpenOptions::new()
+        .read(true)
+        .write(true)
+        .open(FUSE_DEVICE)
+        .map_err(|e| {
+            let hint = match e.kind() {
+                io::ErrorKind::NotFound => ": is the kernel module fuse loaded?",
+                _ => "",
+            };
+            io::Error::new(e.kind(), format!("{FUSE_DEVICE}: {e}{hint}"))
+        })
+}
+
+/// Whether event loops can each open the device anew.
+pub fn can_clone_device() -> bool {
+    open_device().is_ok()
+}
+
+fn mount_by_helper(source: &OsStr, dir: &Path, options: &MountOptions) -> io::Result<OwnedFd> {
+    let (ours, theirs) = UnixStream::pair()?;
+    fcntl_setfd(&theirs, FdFlags::empty())?;
+    let child = Command::new(HELPER)
+        .arg("-o")
+        .arg(helper_options(source, options))
+        .arg("--")
+        .arg(dir)
+        .env(HELPER_SOCKET, theirs.as_raw_fd().to_string())
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .map_err(no_helper)?;
+    drop(theirs);
+    let received = receive_descriptor(&ours);
+    let output = child.wait_with_output()?;
+    match received? {
+        Some(fd) if output.status.success() => {
+            fcntl_setfd(&fd, FdFlags::CLOEXEC)?;
+            Ok(fd)
+        }
+        _ => Err(helper_error(&output.stderr)),
+    }
+}
+
+fn helper_options(source: &OsStr, options: &MountOptions) -> OsString {
+    let mut list = b"default_permissions,subtype=cairnfs".to_vec();
+    let mut word = |set: bool, word: &str| {
+        if set {
+            list.push(b',');
+            list.extend_from_slice(word.as_bytes());
+        }
+    };
+    word(options.read_only, "ro");
+    word(options.allow_other, "allow_other");
+    word(!options.exec, "noexec");
+    let privileged = geteuid().is_root();
+    word(options.dev && privileged, "dev");
+    word(options.suid && privileged, "suid");
+    list.extend_from_slice(b",fsname=");
+    for &byte in source.as_bytes() {
+        if matches!(byte, b',' | b'\\') {
+            list.push(b'\\');
+        }
+        list.push(byte);
+    }
+    OsString::from_vec(list)
+}
+
+/// The helper sends the descriptor, or closes its end after an error.
+fn receive_descriptor(socket: &UnixStream) -> io::Result<Option<OwnedFd>> {
+    let mut byte = [0u8];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let flags = RecvFlags::CMSG_CLOEXEC;
+    loop {
+        let mut data = [IoSliceMut::new(&mut byte)];
+        match recvmsg(socket.as_fd(), &mut data, &mut control, flags) {
+            Err(Errno::INTR) => {}
+            Err(e) => return Err(e.into()),
+            Ok(_) => break,
+        }
+    }
+    Ok(control.drain().find_map(|message| match message {
+        RecvAncillaryMessage::ScmRights(mut fds) => fds.next(),
+        _ => None,
+    }))
+}
+
+fn no_helper(error: io::Error) -> io::Error {
+    match error.kind() {
+        io::ErrorKind::NotFound => io::Error::new(
+            error.kind(),
+            format!("{HELPER} is not installed; ordinary users need it (package fuse3)"),
+        ),
+        _ => error,
+    }
+}
+
+fn helper_error(stderr: &[u8]) -> io::Error {
+    let text = String::from_utf8_lossy(stderr);
+    let text = text.trim();
+    let kind = match text {
+        t if t.contains("busy") => io::ErrorKind::ResourceBusy,
+        t if t.contains("user_allow_other") || t.contains("ermi") => {
+            io::ErrorKind::PermissionDenied
+        }
+        _ => io::ErrorKind::Other,
+    };
+    let text = match text {
+        "" => "fusermount3 failed without saying why",
+        t => t,
+    };
+    io::Error::new(kind, text)
+}
+
+/// Takes away the mount at `dir`. With `lazy` also one that is in use: it disappears at once and
+/// ends when its last file is closed.
+///
+/// # Errors
+/// `ResourceBusy` if it is in use; other refusals of the kernel or the helper.
+pub fn unmount(dir: &Path, lazy: bool) -> io::Result<()> {
+    let mut flags = UnmountFlags::NOFOLLOW;
+    flags.set(UnmountFlags::DETACH, lazy);
+    match rustix::mount::unmount(dir, flags) {
+        Err(Errno::PERM) => unmount_by_helper(dir, lazy),
+        other => Ok(other?),
+    }
+}
+
+fn unmount_by_helper(dir: &Path, lazy: bool) -> io::Result<()> {
+    let mut command = Command::new(HELPER);
+    command.arg("-u");
+    if lazy {
+        command.arg("-z");
+    }
+    let output = command
+        .arg("--")
+        .arg(dir)
+        .stdin(Stdio::null())
+        .output()
+        .map_err(no_helper)?;
+    match output.status.success() {
+        true => Ok(()),
+        false => Err(helper_error(&output.stderr)),
+    }
+}
+
+/// Takes away mounts at `dir` whose daemons are dead, so that it can be mounted over.
+///
+/// # Errors
+/// Looking or unmounting fails.
+pub fn clear_dead(dir: &Path) -> io::Result<()> {
+    while let Err(error) = std::fs::metadata(dir) {
+        let dead =
+            mountinfo::is_dead(&error) && mountinfo::at(dir)?.is_some_and(|entry| entry.is_fuse());
+        if !dead {
+            return Err(error);
+        }
+        tracing::info!("unmounting {}: its daemon is gone", dir.display());
+        unmount(dir, true)?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_source_is_escaped_for_the_helper() {
+        let mut options = MountOptions::default();
+        options.apply("ro,noexec,allow_other").unwrap();
+        assert_eq!(
+            helper_options(OsStr::new("/a,b\\c d"), &options),
+            "default_permissions,subtype=cairnfs,ro,allow_other,noexec,fsname=/a\\,b\\\\c d"
+        );
+    }
+
+    #[test]
+    fn the_helpers_words_become_kinds() {
+        let kind = |text: &str| helper_error(text.as_bytes()).kind();
+        assert_eq!(
+            kind("fusermount3: failed to unmount /m: Device or resource busy\n"),
+            io::ErrorKind::ResourceBusy
+        );
+        assert_eq!(
+            kind("fusermount3: option allow_other only allowed if 'user_allow_other' is set"),
+            io::ErrorKind::PermissionDenied
+        );
+        assert_eq!(kind(""), io::ErrorKind::Other);
+    }
+
+    #[test]
+    fn a_living_directory_is_left_alone() {
+        let dir = tempfile::tempdir().unwrap();
+        clear_dead(dir.path()).unwrap();
+        let missing = clear_dead(&dir.path().join("no")).unwrap_err();
+        assert_eq!(missing.kind(), io::ErrorKind::NotFound);
+    }
+}

@@ -1,0 +1,159 @@
+//! What is mounted where, as `/proc/self/mountinfo` tells.
+//!
+//! Reads that one file. Paths in it are compared as bytes: give absolute paths without symlinks.
+
+use std::ffi::OsString;
+use std::io;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
+
+/// The type under which volumes are mounted.
+pub const FS_TYPE: &str = "fuse.cairnfs";
+
+/// One mount.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MountEntry {
+    /// Device number, `MAJOR:MINOR`; of one mount of FUSE only.
+    pub device: String,
+    /// Where it is mounted.
+    pub mountpoint: PathBuf,
+    /// For example `ext4`, or [`FS_TYPE`].
+    pub fs_type: String,
+    /// What is mounted.
+    pub source: PathBuf,
+}
+
+impl MountEntry {
+    /// Whether it is a volume of ours.
+    pub fn is_ours(&self) -> bool {
+        self.fs_type == FS_TYPE
+    }
+
+    /// Whether it is served by a daemon through FUSE.
+    pub fn is_fuse(&self) -> bool {
+        self.fs_type == "fuse" || self.fs_type.starts_with("fuse.")
+    }
+}
+
+/// The mount that is seen at exactly this path: the topmost, if several are stacked.
+///
+/// # Errors
+/// The file cannot be read.
+pub fn at(path: &Path) -> io::Result<Option<MountEntry>> {
+    let table = std::fs::read("/proc/self/mountinfo")?;
+    Ok(find(&table, path))
+}
+
+fn find(table: &[u8], path: &Path) -> Option<MountEntry> {
+    table
+        .split(|&b| b == b'\n')
+        .filter_map(parse)
+        .rfind(|entry| entry.mountpoint == path)
+}
+
+/// `ID PARENT MAJOR:MINOR ROOT MOUNTPOINT OPTIONS [FIELD...] - TYPE SOURCE SUPEROPTIONS`
+fn parse(line: &[u8]) -> Option<MountEntry> {
+    let mut fields = line.split(|&b| b == b' ');
+    let device = fields.nth(2)?;
+    let mountpoint = fields.nth(1)?;
+    let mut rest = fields.skip_while(|f| *f != b"-").skip(1);
+    let (fs_type, source) = (rest.next()?, rest.next()?);
+    Some(MountEntry {
+        device: String::from_utf8_lossy(device).into_owned(),
+        mountpoint: unescape(mountpoint).into(),
+        fs_type: String::from_utf8_lossy(fs_type).into_owned(),
+        source: unescape(source).into(),
+    })
+}
+
+/// Space, tab, newline and backslash are written as three octal digits.
+fn unescape(field: &[u8]) -> OsString {
+    let mut out = Vec::with_capacity(field.len());
+    let mut rest = field;
+    while let Some((&first, tail)) = rest.split_first() {
+        let octal = tail.get(..3).filter(|_| first == b'\\').and_then(|digits| {
+            digits.iter().try_fold(0u8, |value, d| {
+                let digit = d.checked_sub(b'0').filter(|d| *d < 8)?;
+                value.checked_mul(8)?.checked_add(digit)
+            })
+        });
+        match octal {
+            Some(byte) => {
+                out.push(byte);
+                rest = tail.get(3..).unwrap_or_default();
+            }
+            None => {
+                out.push(first);
+                rest = tail;
+            }
+        }
+    }
+    OsString::from_vec(out)
+}
+
+/// An absolute form of a path whose last component may be a dead mount, which cannot be looked at.
+///
+/// # Errors
+/// The directory that holds it cannot be found.
+pub fn resolve(path: &Path) -> io::Result<PathBuf> {
+    match path.canonicalize() {
+        Err(e) if is_dead(&e) => {
+            let absolute = std::path::absolute(path)?;
+            match (absolute.parent(), absolute.file_name()) {
+                (Some(parent), Some(name)) => Ok(parent.canonicalize()?.join(name)),
+                _ => Err(e),
+            }
+        }
+        other => other,
+    }
+}
+
+/// Whether an error tells that the daemon behind a path is gone.
+pub fn is_dead(error: &io::Error) -> bool {
+    matches!(
+        error.raw_os_error(),
+        Some(libc::ENOTCONN | libc::ECONNABORTED)
+    )
+}
+
+/// The path as bytes, for messages to programs.
+pub fn bytes(path: &Path) -> &[u8] {
+    path.as_os_str().as_bytes()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TABLE: &[u8] = b"22 1 254:1 / / rw,relatime shared:1 - ext4 /dev/root rw\n\
+        40 22 0:35 / /a\\040b rw,nosuid shared:7 master:2 - fuse.cairnfs /x\\134y.cairn rw,user_id=0\n\
+        41 22 0:36 / /m rw - tmpfs none rw\n\
+        42 41 0:37 / /m ro - fuse.other thing ro\n";
+
+    #[test]
+    fn finds_escaped_paths() {
+        let entry = find(TABLE, Path::new("/a b")).expect("mounted");
+        assert_eq!(entry.device, "0:35");
+        assert_eq!(entry.source, Path::new("/x\\y.cairn"));
+        assert!(entry.is_ours() && entry.is_fuse());
+    }
+
+    #[test]
+    fn the_topmost_mount_counts() {
+        let entry = find(TABLE, Path::new("/m")).expect("mounted");
+        assert_eq!(entry.fs_type, "fuse.other");
+        assert!(!entry.is_ours() && entry.is_fuse());
+    }
+
+    #[test]
+    fn other_paths_are_not_mounts() {
+        assert_eq!(find(TABLE, Path::new("/a")), None);
+        assert_eq!(find(b"garbage\n\n1 2 3", Path::new("/a")), None);
+    }
+
+    #[test]
+    fn a_backslash_without_octal_digits_stays() {
+        assert_eq!(unescape(b"a\\9xyz\\04"), "a\\9xyz\\04");
+        assert_eq!(unescape(b"\\777"), "\\777");
+    }
+}

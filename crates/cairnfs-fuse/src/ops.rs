@@ -1,0 +1,499 @@
+//! What a mounted volume does with each request, whatever transport brings it.
+//!
+//! Uses the engine and knows nothing of fuser: requests come as plain arguments, refusals go as
+//! errno values. Here live credentials, umask, the clearing of privileges, access control lists and
+//! the reserved attributes. The kernel has already checked permissions (`default_permissions`).
+
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, OnceLock};
+
+use cairnfs::Error;
+use cairnfs::fs::FileSystem;
+use cairnfs::types::{
+    Attr, Creds, EntryRef, Fallocate, FileKind, RenameMode, SeekTo, SetAttr, StatFs, XattrMode,
+};
+use parking_lot::RwLock;
+
+use crate::acl::{self, Acl};
+use crate::control::{self, Question};
+use crate::convert::Refusal;
+use crate::mountinfo;
+
+/// The result of a request.
+pub type Outcome<T> = Result<T, Refusal>;
+
+/// At most so many bytes are copied by one request: it holds a thread, and its reply has 32 bits.
+const COPY_MAX: u64 = 1 << 30;
+
+const SET_USER_ID: u32 = libc::S_ISUID;
+const SET_GROUP_ID: u32 = libc::S_ISGID;
+
+/// Who makes a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Caller {
+    /// User.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
+}
+
+impl Caller {
+    /// Whether writing and truncating leave set-user-id bits alone. The request does not tell the
+    /// capability that decides (`CAP_FSETID`); the superuser has it and others do not.
+    fn keeps_privileges(self) -> bool {
+        self.uid == 0
+    }
+
+    fn creds(self) -> Creds {
+        Creds {
+            uid: self.uid,
+            gid: self.gid,
+        }
+    }
+}
+
+/// A new entry's place and who makes it.
+#[derive(Debug, Clone, Copy)]
+pub struct NewEntry<'a> {
+    /// Who.
+    pub caller: Caller,
+    /// The directory.
+    pub dir: u64,
+    /// The name in it.
+    pub name: &'a [u8],
+    /// Type bits and permissions as asked for.
+    pub mode: u32,
+    /// The caller's umask; it counts where the directory has no default access control list.
+    pub umask: u32,
+}
+
+/// What operations ask of the kernel in turn. Failures are logged by whoever implements it.
+pub trait Kernel: Send + Sync {
+    /// What it was told of an inode's attributes does not hold any more. Returns at once.
+    fn forget_attributes(&self, ino: u64);
+
+    /// Has it write what it holds of a file's contents from `offset` on, and waits for that; it
+    /// drops its clean pages there, too. Must not be called where requests are received.
+    fn fetch_dirty(&self, ino: u64, offset: u64);
+}
+
+/// The lists a new inode begins with.
+struct Inherited {
+    access: Option<Vec<u8>>,
+    default: Option<Vec<u8>>,
+}
+
+/// The operations of a mounted volume.
+pub struct Ops {
+    fs: Arc<FileSystem>,
+    volume: PathBuf,
+    /// Held shared by requests that bring data or times from the kernel's cache, so that a sync
+    /// can wait for those that came before it.
+    arriving: RwLock<()>,
+    kernel: OnceLock<Box<dyn Kernel>>,
+}
+
+impl Ops {
+    /// Operations on an open volume. `volume` is the path commands are told.
+    pub fn new(fs: Arc<FileSystem>, volume: &Path) -> Self {
+        Self {
+            fs,
+            volume: volume.to_path_buf(),
+            arriving: RwLock::new(()),
+            kernel: OnceLock::new(),
+        }
+    }
+
+    /// Gives the way to the kernel, once there is one.
+    pub fn connect(&self, kernel: Box<dyn Kernel>) {
+        self.kernel.get_or_init(|| kernel);
+    }
+
+    /// The inode of a name, or `None`. Takes a use.
+    ///
+    /// # Errors
+    /// What the engine says; so for all operations here.
+    pub fn lookup(&self, dir: u64, name: &[u8]) -> Outcome<Option<Attr>> {
+        match self.fs.lookup(dir, name) {
+            Ok(attr) => Ok(Some(attr)),
+            Err(Error::NotFound) => Ok(None),
+            Err(e) => Err(e.into()),
+        }
+    }
+
+    /// Gives back uses.
+    pub fn forget(&self, ino: u64, uses: u64) {
+        self.fs.forget(ino, uses);
+    }
+
+    /// Attributes.
+    pub fn getattr(&self, ino: u64) -> Outcome<Attr> {
+        Ok(self.fs.getattr(ino)?)
+    }
+
+    /// Changes attributes; gives those after the change.
+    pub fn setattr(&self, caller: Caller, ino: u64, mut set: SetAttr) -> Outcome<Attr> {
+        let _arriving = self.arriving.read();
+        let given = set.uid.is_some() || set.gid.is_some();
+        let truncated = set.size.is_some() && !caller.keeps_privileges();
+        if set.mode.is_none() && (given || truncated) {
+            set.kill_privileges = self.fs.getattr(ino)?.kind != FileKind::Directory;
+        }
+        let attr = self.fs.setattr(ino, &set)?;
+        match set.mode {
+            Some(mode) if self.list_follows_mode(ino, mode)? => Ok(self.fs.getattr(ino)?),
+            _ => Ok(attr),
+        }
+    }
+
+    /// The target of a symlink.
+    pub fn readlink(&self, ino: u64) -> Outcome<Vec<u8>> {
+        Ok(self.fs.readlink(ino)?)
+    }
+
+    /// Makes a file, FIFO, socket or device. Takes a use.
+    pub fn mknod(&self, new: NewEntry<'_>, rdev: u64) -> Outcome<Attr> {
+        let (mode, lists) = self.inherit(&new)?;
+        let attr = self
+            .fs
+            .mknod(new.dir, new.name, mode, rdev, new.caller.creds())?;
+        self.give_lists(&new, attr, lists)
+    }
+
+    /// Makes a directory. Takes a use.
+    pub fn mkdir(&self, new: NewEntry<'_>) -> Outcome<Attr> {
+        let (mode, lists) = self.inherit(&new)?;
+        let attr = self.fs.mkdir(new.dir, new.name, mode, new.caller.creds())?;
+        self.give_lists(&new, attr, lists)
+    }
+
+    /// Makes a symlink. Takes a use.
+    pub fn symlink(&self, caller: Caller, dir: u64, name: &[u8], target: &[u8]) -> Outcome<Attr> {
+        Ok(self.fs.symlink(dir, name, target, caller.creds())?)
+    }
+
+    /// Gives an inode one more name. Takes a use.
+    pub fn link(&self, ino: u64, dir: u64, name: &[u8]) -> Outcome<Attr> {
+        Ok(self.fs.link(ino, dir, name)?)
+    }
+
+    /// Removes a name of something that is no directory.
+    pub fn unlink(&self, dir: u64, name: &[u8]) -> Outcome<()> {
+        Ok(self.fs.unlink(dir, name)?)
+    }
+
+    /// Removes an empty directory.
+    pub fn rmdir(&self, dir: u64, name: &[u8]) -> Outcome<()> {
+        Ok(self.fs.rmdir(dir, name)?)
+    }
+
+    /// Renames, with the flags of `renameat2`.
+    pub fn rename(&self, from: (u64, &[u8]), to: (u64, &[u8]), flags: u32) -> Outcome<()> {
+        let mode = match flags {
+            0 => RenameMode::Replace,
+            libc::RENAME_NOREPLACE => RenameMode::NoReplace,
+            libc::RENAME_EXCHANGE => RenameMode::Exchange,
+            _ => return Err(Refusal(libc::EINVAL)),
+        };
+        Ok(self.fs.rename(from.0, from.1, to.0, to.1, mode)?)
+    }
+
+    /// Entries behind a cookie, until `each` returns false.
+    pub fn readdir(
+        &self,
+        dir: u64,
+        cookie: u64,
+        each: &mut dyn FnMut(EntryRef<'_>) -> bool,
+    ) -> Outcome<()> {
+        Ok(self.fs.readdir(dir, cookie, each)?)
+    }
+
+    /// The same with attributes. Takes a use of each inode for which `each` returned true, except
+    /// "." and "..".
+    pub fn readdir_plus(
+        &self,
+        dir: u64,
+        cookie: u64,
+        each: &mut dyn FnMut(EntryRef<'_>, &Attr) -> bool,
+    ) -> Outcome<()> {
+        Ok(self.fs.readdir_plus(dir, cookie, each)?)
+    }
+
+    /// Reads; fewer bytes only at the end of the file.
+    pub fn read(&self, ino: u64, offset: u64, buf: &mut [u8]) -> Outcome<usize> {
+        Ok(self.fs.read(ino, offset, buf)?)
+    }
+
+    /// Writes. With `kill`, the kernel leaves clearing set-user-id and set-group-id to us, and
+    /// must learn that they are gone.
+    pub fn write(&self, ino: u64, offset: u64, data: &[u8], kill: bool) -> Outcome<usize> {
+        let _arriving = self.arriving.read();
+        let killed = kill && self.is_privileged(ino)?;
+        let len = self.fs.write(ino, offset, data, kill)?;
+        if killed {
+            self.forget_attributes(ino);
+        }
+        Ok(len)
+    }
+
+    /// Gives a range space or takes it, with the modes of `fallocate(2)`.
+    pub fn fallocate(
+        &self,
+        caller: Caller,
+        ino: u64,
+        offset: u64,
+        len: u64,
+        mode: i32,
+    ) -> Outcome<()> {
+        let what = fallocate_mode(mode).ok_or(Refusal(libc::EOPNOTSUPP))?;
+        self.kill_privileges(caller, ino)?;
+        Ok(self.fs.fallocate(ino, offset, len, what)?)
+    }
+
+    /// Finds data or a hole, with the words of `lseek(2)`. Waits.
+    ///
+    /// The kernel asks without having written its cache back, so that data just written would pass
+    /// for a hole, and a copy would lose it.
+    pub fn seek(&self, ino: u64, offset: i64, whence: i32) -> Outcome<i64> {
+        let to = match whence {
+            libc::SEEK_DATA => SeekTo::Data,
+            libc::SEEK_HOLE => SeekTo::Hole,
+            _ => return Err(Refusal(libc::EINVAL)),
+        };
+        let offset = u64::try_from(offset).map_err(|_| Refusal(libc::ENXIO))?;
+        if let Some(kernel) = self.kernel.get() {
+            kernel.fetch_dirty(ino, offset);
+        }
+        let found = self.fs.seek(ino, offset, to)?;
+        i64::try_from(found).map_err(|_| Refusal(libc::EOVERFLOW))
+    }
+
+    /// Copies between files (inode, offset); gives how many bytes were copied.
+    pub fn copy_range(
+        &self,
+        caller: Caller,
+        from: (u64, u64),
+        to: (u64, u64),
+        len: u64,
+    ) -> Outcome<u32> {
+        self.kill_privileges(caller, to.0)?;
+        let len = len.min(COPY_MAX);
+        let copied = self.fs.copy_range(from.0, from.1, to.0, to.1, len)?;
+        u32::try_from(copied).map_err(|_| Refusal(libc::EIO))
+    }
+
+    /// Makes a file or directory durable. Waits.
+    pub fn fsync(&self, ino: u64, data_only: bool) -> Outcome<()> {
+        Ok(self.fs.fsync(ino, data_only)?)
+    }
+
+    /// Makes everything durable that came before. Waits.
+    pub fn sync(&self) -> Outcome<()> {
+        drop(self.arriving.write());
+        Ok(self.fs.sync()?)
+    }
+
+    /// Space.
+    pub fn statfs(&self) -> StatFs {
+        self.fs.statfs()
+    }
+
+    /// The value of an attribute. [`Question::Sync`] waits.
+    pub fn getxattr(&self, ino: u64, name: &[u8]) -> Outcome<Vec<u8>> {
+        if !control::is_reserved(name) {
+            return Ok(self.fs.getxattr(ino, name)?);
+        }
+        match Question::parse(name) {
+            Some(Question::Sync) => self.sync().map(|()| b"durable".to_vec()),
+            Some(Question::Volume) => Ok(mountinfo::bytes(&self.volume).to_vec()),
+            Some(Question::Counters) => {
+                Ok(control::counters_json(&self.fs.counters()).into_bytes())
+            }
+            None => Err(Refusal(libc::ENODATA)),
+        }
+    }
+
+    /// Sets an attribute, with the flags of `setxattr(2)`.
+    pub fn setxattr(
+        &self,
+        caller: Caller,
+        ino: u64,
+        name: &[u8],
+        value: &[u8],
+        flags: i32,
+    ) -> Outcome<()> {
+        if control::is_reserved(name) {
+            return Err(Refusal(libc::EPERM));
+        }
+        if name == acl::ACCESS {
+            return self.set_access_list(caller, ino, value);
+        }
+        if name == acl::DEFAULT && Acl::parse(value).is_none() {
+            return Err(Refusal(libc::EINVAL));
+        }
+        let mode = match flags {
+            0 => XattrMode::Set,
+            libc::XATTR_CREATE => XattrMode::Create,
+            libc::XATTR_REPLACE => XattrMode::Replace,
+            _ => return Err(Refusal(libc::EINVAL)),
+        };
+        Ok(self.fs.setxattr(ino, name, value, mode)?)
+    }
+
+    /// The names of all attributes, each followed by NUL.
+    pub fn listxattr(&self, ino: u64) -> Outcome<Vec<u8>> {
+        Ok(self.fs.listxattr(ino)?)
+    }
+
+    /// Removes an attribute.
+    pub fn removexattr(&self, ino: u64, name: &[u8]) -> Outcome<()> {
+        if control::is_reserved(name) {
+            return Err(Refusal(libc::EPERM));
+        }
+        Ok(self.fs.removexattr(ino, name)?)
+    }
+
+    /// Clears set-user-id and set-group-id before contents change by a request that has no flag
+    /// for it.
+    fn kill_privileges(&self, caller: Caller, ino: u64) -> Outcome<()> {
+        if caller.keeps_privileges() || !self.is_privileged(ino)? {
+            return Ok(());
+        }
+        let set = SetAttr {
+            kill_privileges: true,
+            ..SetAttr::default()
+        };
+        self.fs.setattr(ino, &set)?;
+        self.forget_attributes(ino);
+        Ok(())
+    }
+
+    fn is_privileged(&self, ino: u64) -> Outcome<bool> {
+        Ok(self.fs.getattr(ino)?.mode & (SET_USER_ID | SET_GROUP_ID) != 0)
+    }
+
+    fn forget_attributes(&self, ino: u64) {
+        if let Some(kernel) = self.kernel.get() {
+            kernel.forget_attributes(ino);
+        }
+    }
+
+    fn list(&self, ino: u64, name: &[u8]) -> Outcome<Option<Acl>> {
+        match self.fs.getxattr(ino, name) {
+            Ok(value) => Ok(Acl::parse(&value)),
+            Err(Error::NoAttribute | Error::Unsupported(_)) => Ok(None),
+            Err(e) => Err(e.into()),
+        }
+    }
+
+    /// After a chmod; whether there was a list to change.
+    fn list_follows_mode(&self, ino: u64, mode: u32) -> Outcome<bool> {
+        let Some(mut list) = self.list(ino, acl::ACCESS)? else {
+            return Ok(false);
+        };
+        list.set_permissions(mode);
+        self.fs
+            .setxattr(ino, acl::ACCESS, &list.to_bytes(), XattrMode::Set)?;
+        Ok(true)
+    }
+
+    /// The mode follows the list; a list that says no more than a mode is not kept.
+    fn set_access_list(&self, caller: Caller, ino: u64, value: &[u8]) -> Outcome<()> {
+        let list = Acl::parse(value).ok_or(Refusal(libc::EINVAL))?;
+        let attr = self.fs.getattr(ino)?;
+        let mut mode = (attr.mode & !0o777) | list.permissions();
+        if caller.uid != 0 && caller.gid != attr.gid {
+            mode &= !SET_GROUP_ID;
+        }
+        let set = SetAttr {
+            mode: Some(mode),
+            ..SetAttr::default()
+        };
+        self.fs.setattr(ino, &set)?;
+        if !list.is_minimal() {
+            return Ok(self.fs.setxattr(ino, acl::ACCESS, value, XattrMode::Set)?);
+        }
+        match self.fs.removexattr(ino, acl::ACCESS) {
+            Ok(()) | Err(Error::NoAttribute) => Ok(()),
+            Err(e) => Err(e.into()),
+        }
+    }
+
+    /// The mode of a new inode, and the lists it inherits from its directory.
+    fn inherit(&self, new: &NewEntry<'_>) -> Outcome<(u32, Option<Inherited>)> {
+        let Some(default) = self.list(new.dir, acl::DEFAULT)? else {
+            return Ok((new.mode & !new.umask, None));
+        };
+        let mut access = default.clone();
+        let mode = access.restrict(new.mode);
+        let is_dir = new.mode & libc::S_IFMT == libc::S_IFDIR;
+        let lists = Inherited {
+            access: (!access.is_minimal()).then(|| access.to_bytes()),
+            default: is_dir.then(|| default.to_bytes()),
+        };
+        Ok((mode, Some(lists)))
+    }
+
+    /// Sets inherited lists, or takes the new inode back if that fails.
+    fn give_lists(
+        &self,
+        new: &NewEntry<'_>,
+        attr: Attr,
+        lists: Option<Inherited>,
+    ) -> Outcome<Attr> {
+        let Some(lists) = lists else {
+            return Ok(attr);
+        };
+        let set = |name, value: Option<Vec<u8>>| match value {
+            Some(value) => self.fs.setxattr(attr.ino, name, &value, XattrMode::Set),
+            None => Ok(()),
+        };
+        let outcome =
+            set(acl::ACCESS, lists.access).and_then(|()| set(acl::DEFAULT, lists.default));
+        if let Err(error) = outcome {
+            let undone = match attr.kind {
+                FileKind::Directory => self.fs.rmdir(new.dir, new.name),
+                _ => self.fs.unlink(new.dir, new.name),
+            };
+            if let Err(undo) = undone {
+                tracing::warn!("inode {} stays without its access list: {undo}", attr.ino);
+            }
+            self.fs.forget(attr.ino, 1);
+            return Err(error.into());
+        }
+        Ok(attr)
+    }
+}
+
+fn fallocate_mode(mode: i32) -> Option<Fallocate> {
+    const KEEP_SIZE: i32 = libc::FALLOC_FL_KEEP_SIZE;
+    let keep_size = mode & KEEP_SIZE != 0;
+    match mode & !KEEP_SIZE {
+        0 => Some(Fallocate::Allocate { keep_size }),
+        libc::FALLOC_FL_PUNCH_HOLE if keep_size => Some(Fallocate::PunchHole),
+        libc::FALLOC_FL_ZERO_RANGE => Some(Fallocate::ZeroRange { keep_size }),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fallocate_modes() {
+        use libc::{
+            FALLOC_FL_COLLAPSE_RANGE, FALLOC_FL_KEEP_SIZE as KEEP, FALLOC_FL_PUNCH_HOLE as PUNCH,
+            FALLOC_FL_ZERO_RANGE as ZERO,
+        };
+        let allocate = |keep_size| Some(Fallocate::Allocate { keep_size });
+        assert_eq!(fallocate_mode(0), allocate(false));
+        assert_eq!(fallocate_mode(KEEP), allocate(true));
+        assert_eq!(fallocate_mode(PUNCH | KEEP), Some(Fallocate::PunchHole));
+        assert_eq!(fallocate_mode(PUNCH), None);
+        let zero = |keep_size| Some(Fallocate::ZeroRange { keep_size });
+        assert_eq!(fallocate_mode(ZERO), zero(false));
+        assert_eq!(fallocate_mode(ZERO | KEEP), zero(true));
+        assert_eq!(fallocate_mode(FALLOC_FL_COLLAPSE_RANGE), None);
+    }
+}

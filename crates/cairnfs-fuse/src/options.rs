@@ -1,0 +1,278 @@
+//! Mount options: the words behind `-o`, and what they mean to kernel and engine.
+//!
+//! Pure parsing; an unknown word is an error that names it. Later words override earlier ones, as
+//! everywhere with mount.
+
+use std::time::Duration;
+
+/// How a volume shall be mounted.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MountOptions {
+    /// Refuse changes; the volume is opened read-only.
+    pub read_only: bool,
+    /// Other users than the one who mounts may use it.
+    pub allow_other: bool,
+    /// Devices can be opened (superuser only).
+    pub dev: bool,
+    /// Set-user-id bits count (superuser only).
+    pub suid: bool,
+    /// Programs can be run.
+    pub exec: bool,
+    /// Bytes that the engine's caches and unwritten changes may take.
+    pub cache: Option<usize>,
+    /// Time after which what nobody fsyncs is durable. `Some(None)`: only on request.
+    pub durability: Option<Option<Duration>>,
+    /// Event loops.
+    pub threads: Option<usize>,
+    /// Tell the device of freed space.
+    pub discard: bool,
+    /// What to show as the source of the mount, instead of the volume's path.
+    pub source: Option<String>,
+    /// Ignore unknown words.
+    pub sloppy: bool,
+}
+
+impl Default for MountOptions {
+    fn default() -> Self {
+        Self {
+            read_only: false,
+            allow_other: false,
+            dev: false,
+            suid: false,
+            exec: true,
+            cache: None,
+            durability: None,
+            threads: None,
+            discard: true,
+            source: None,
+            sloppy: false,
+        }
+    }
+}
+
+/// Most event loops that can be asked for.
+const THREADS_MAX: usize = 256;
+
+impl MountOptions {
+    /// Applies a list of words separated by commas.
+    ///
+    /// # Errors
+    /// A text that names the word and what is wrong with it.
+    pub fn apply(&mut self, list: &str) -> Result<(), String> {
+        list.split(',')
+            .map(str::trim)
+            .filter(|word| !word.is_empty())
+            .try_for_each(|word| self.apply_word(word))
+    }
+
+    fn apply_word(&mut self, word: &str) -> Result<(), String> {
+        if let Some((key, value)) = word.split_once('=') {
+            return self.apply_value(word, key, value);
+        }
+        match word {
+            "ro" => self.read_only = true,
+            "rw" => self.read_only = false,
+            "allow_other" => self.allow_other = true,
+            "allow_root" => return Err("allow_root is not supported: use allow_other".into()),
+            "dev" => self.dev = true,
+            "nodev" => self.dev = false,
+            "suid" => self.suid = true,
+            "nosuid" => self.suid = false,
+            "exec" => self.exec = true,
+            "noexec" => self.exec = false,
+            "discard" => self.discard = true,
+            "nodiscard" => self.discard = false,
+            "defaults" => {
+                self.read_only = false;
+                self.dev = true;
+                self.suid = true;
+                self.exec = true;
+            }
+            "strictatime" => {
+                return Err("strictatime is not supported: reading changes no times".into());
+            }
+            _ if is_without_effect(word) || self.sloppy => {}
+            _ => return Err(format!("unknown mount option {word:?}")),
+        }
+        Ok(())
+    }
+
+    fn apply_value(&mut self, word: &str, key: &str, value: &str) -> Result<(), String> {
+        let wrong = |what: &str| format!("mount option {word:?}: {what}");
+        match key {
+            "cache" => {
+                let bytes = parse_size(value).map_err(|e| wrong(&e))?;
+                self.cache = Some(usize::try_from(bytes).map_err(|_| wrong("too large"))?);
+            }
+            "durability" => {
+                let seconds: f64 = value
+                    .parse()
+                    .map_err(|_| wrong("not a number of seconds"))?;
+                let interval = Duration::try_from_secs_f64(seconds)
+                    .map_err(|_| wrong("not a number of seconds"))?;
+                self.durability = Some((!interval.is_zero()).then_some(interval));
+            }
+            "threads" => match value.parse() {
+                Ok(n @ 1..=THREADS_MAX) => self.threads = Some(n),
+                _ => return Err(wrong("not a number from 1 to 256")),
+            },
+            "fsname" => self.source = Some(value.to_owned()),
+            "subtype" if value == "cairnfs" => {}
+            "subtype" => return Err(wrong("the subtype is always cairnfs")),
+            _ if is_without_effect(key) || self.sloppy => {}
+            _ => return Err(format!("unknown mount option {word:?}")),
+        }
+        Ok(())
+    }
+
+    /// Event loops to run: one for each processor, at least two.
+    pub fn event_loops(&self) -> usize {
+        self.threads.unwrap_or_else(|| {
+            std::thread::available_parallelism()
+                .map_or(2, usize::from)
+                .clamp(2, 16)
+        })
+    }
+}
+
+/// Words of fstab that are somebody else's business, and words for what is always so: the kernel
+/// checks permissions, and access times change only when they are set.
+fn is_without_effect(word: &str) -> bool {
+    const WORDS: &[&str] = &[
+        "auto",
+        "noauto",
+        "user",
+        "nouser",
+        "users",
+        "owner",
+        "group",
+        "nofail",
+        "_netdev",
+        "async",
+        "default_permissions",
+        "atime",
+        "noatime",
+        "diratime",
+        "nodiratime",
+        "relatime",
+        "norelatime",
+        "nostrictatime",
+        "lazytime",
+        "nolazytime",
+        "silent",
+        "loud",
+        "comment",
+    ];
+    WORDS.contains(&word) || word.starts_with("x-") || word.starts_with("X-")
+}
+
+/// A number of bytes, with an optional suffix K, M, G, T or P (powers of 1024; `KiB`, `kb` and the
+/// like mean the same).
+///
+/// # Errors
+/// A text that says what was expected.
+pub fn parse_size(text: &str) -> Result<u64, String> {
+    let wrong = || format!("{text:?} is not a size: give bytes, or a number with K, M, G, T or P");
+    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+    let suffix = text.get(digits.len()..).unwrap_or_default();
+    let number: u64 = digits.trim().parse().map_err(|_| wrong())?;
+    let shift = match suffix.to_ascii_lowercase().as_str() {
+        "" | "b" => 0,
+        "k" | "kb" | "kib" => 10,
+        "m" | "mb" | "mib" => 20,
+        "g" | "gb" | "gib" => 30,
+        "t" | "tb" | "tib" => 40,
+        "p" | "pb" | "pib" => 50,
+        _ => return Err(wrong()),
+    };
+    number.checked_mul(1 << shift).ok_or_else(wrong)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(list: &str) -> Result<MountOptions, String> {
+        let mut options = MountOptions::default();
+        options.apply(list)?;
+        Ok(options)
+    }
+
+    #[test]
+    fn nothing_changes_nothing() {
+        assert_eq!(parse("").unwrap(), MountOptions::default());
+        assert_eq!(parse(",,").unwrap(), MountOptions::default());
+    }
+
+    #[test]
+    fn words_of_fstab_are_understood() {
+        let list = "rw,auto,noauto,user,nofail,_netdev,relatime,noatime,x-systemd.automount,\
+                    x-gvfs-name=Cairn,default_permissions,comment=hello,subtype=cairnfs";
+        assert_eq!(parse(list).unwrap(), MountOptions::default());
+        let all = parse("defaults").unwrap();
+        assert!(all.dev && all.suid && all.exec && !all.read_only);
+        let some = parse("defaults,nodev,nosuid,noexec,ro").unwrap();
+        assert!(!some.dev && !some.suid && !some.exec && some.read_only);
+    }
+
+    #[test]
+    fn the_last_word_counts() {
+        assert!(!parse("ro,rw").unwrap().read_only);
+        assert!(parse("discard").unwrap().discard);
+        assert!(!parse("discard,nodiscard").unwrap().discard);
+    }
+
+    #[test]
+    fn values_are_parsed() {
+        let o = parse("cache=512M,durability=1.5,threads=3,fsname=my volume,allow_other").unwrap();
+        assert_eq!(o.cache, Some(512 << 20));
+        assert_eq!(o.durability, Some(Some(Duration::from_millis(1500))));
+        assert_eq!(o.threads, Some(3));
+        assert_eq!(o.event_loops(), 3);
+        assert_eq!(o.source.as_deref(), Some("my volume"));
+        assert!(o.allow_other);
+        assert_eq!(parse("durability=0").unwrap().durability, Some(None));
+    }
+
+    #[test]
+    fn wrong_words_are_named() {
+        for word in [
+            "noatme",
+            "cache=much",
+            "durability=-1",
+            "durability=soon",
+            "threads=0",
+            "threads=257",
+            "colour=red",
+            "subtype=other",
+            "allow_root",
+            "strictatime",
+        ] {
+            let error = parse(&format!("rw,{word}")).unwrap_err();
+            let key = word.split('=').next().unwrap();
+            assert!(error.contains(key), "{error}");
+        }
+    }
+
+    #[test]
+    fn sloppy_ignores_unknown_words_only() {
+        let mut options = MountOptions {
+            sloppy: true,
+            ..MountOptions::default()
+        };
+        assert_eq!(options.apply("noatme,colour=red,ro"), Ok(()));
+        assert!(options.read_only);
+        assert!(options.apply("threads=0").is_err());
+    }
+
+    #[test]
+    fn sizes() {
+        assert_eq!(parse_size("4096"), Ok(4096));
+        assert_eq!(parse_size("64G"), Ok(64 << 30));
+        assert_eq!(parse_size("64 GiB"), Ok(64 << 30));
+        assert_eq!(parse_size("2tb"), Ok(2 << 40));
+        for wrong in ["", "G", "-1", "1.5G", "12Q", "99999999999P"] {
+            assert!(parse_size(wrong).is_err(), "{wrong}");
+        }
+    }
+}

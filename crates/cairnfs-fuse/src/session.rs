@@ -1,0 +1,193 @@
+//! The life of a mount: from the system call to the end of the session.
+//!
+//! Mounts, runs the event loops, and waits until somebody unmounts or a signal asks for the end.
+//! Unmounts nothing but its own mount, known by its device number. Opening and closing the volume
+//! is the caller's.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread;
+
+use fuser::{Config, Session, SessionACL};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+
+use crate::adapter::{Adapter, Notices};
+use crate::mounter;
+use crate::mountinfo;
+use crate::negotiate::MAX_REQUEST;
+use crate::options::MountOptions;
+
+/// Why a mount came to no good.
+#[derive(Debug, thiserror::Error)]
+pub enum ServeError {
+    /// It could not be mounted; nothing is mounted.
+    #[error("cannot mount on {}: {source}", dir.display())]
+    Mount {
+        /// The mountpoint.
+        dir: PathBuf,
+        /// The cause.
+        source: io::Error,
+    },
+    /// It was mounted, and the connection to the kernel broke; it is unmounted now.
+    #[error("the mount on {} was broken off: {source}", dir.display())]
+    Broken {
+        /// The mountpoint.
+        dir: PathBuf,
+        /// The cause.
+        source: io::Error,
+    },
+}
+
+/// What a serving thread waits for.
+enum Event {
+    Signal,
+    Ended(io::Result<()>),
+}
+
+/// Mounts a file system on `dir`, which is absolute and without symlinks, and serves it until it is
+/// unmounted or SIGTERM or SIGINT come (SIGHUP too, if `hangup_ends`). Calls `ready` when the mount
+/// is live.
+///
+/// When a signal comes while files are open, what the kernel holds of them is fetched, and the
+/// mount is detached; it is dead when the process ends.
+///
+/// # Errors
+/// Mounting fails, or the connection to the kernel breaks.
+pub fn serve(
+    adapter: Adapter,
+    volume: &Path,
+    dir: &Path,
+    options: &MountOptions,
+    hangup_ends: bool,
+    ready: impl FnOnce(),
+) -> Result<(), ServeError> {
+    let failed = |source| ServeError::Mount {
+        dir: dir.to_path_buf(),
+        source,
+    };
+    let (events, coming) = channel();
+    watch_signals(events.clone(), hangup_ends).map_err(failed)?;
+    let connection = mounter::mount(volume, dir, options).map_err(failed)?;
+    let device = mountinfo::at(dir).map_err(failed)?.map(|m| m.device);
+    let mounted = Mounted { dir, device };
+    if let Err(e) = start(adapter, connection, options, events) {
+        mounted.detach();
+        return Err(failed(e));
+    }
+    mounted.raise_readahead();
+    ready();
+    mounted.wait(&coming).map_err(|source| ServeError::Broken {
+        dir: dir.to_path_buf(),
+        source,
+    })
+}
+
+fn watch_signals(events: Sender<Event>, hangup_ends: bool) -> io::Result<()> {
+    let mut signals = Signals::new([SIGTERM, SIGINT, SIGHUP])?;
+    thread::Builder::new()
+        .name("cairnfs-signals".into())
+        .spawn(move || {
+            for signal in signals.forever() {
+                let counts = signal != SIGHUP || hangup_ends;
+                if counts && events.send(Event::Signal).is_err() {
+                    return;
+                }
+            }
+        })?;
+    Ok(())
+}
+
+/// Greets the kernel and starts the event loops.
+///
+/// The kernel checks who may use the mount. fuser's own check stays off: it would also refuse what
+/// the kernel's flusher sends in root's name for an ordinary user's mount.
+fn start(
+    adapter: Adapter,
+    connection: OwnedFd,
+    options: &MountOptions,
+    events: Sender<Event>,
+) -> io::Result<()> {
+    let mut config = Config::default();
+    config.n_threads = Some(options.event_loops());
+    config.clone_fd = mounter::can_clone_device();
+    let ops = adapter.ops();
+    let session = Session::from_fd(adapter, connection, SessionACL::All, config)?;
+    ops.connect(Box::new(Notices(session.notifier())));
+    thread::Builder::new()
+        .name("cairnfs-session".into())
+        .spawn(move || {
+            let ended = session.run();
+            // Nobody listens any more if a signal ended it first.
+            let _ = events.send(Event::Ended(ended));
+        })?;
+    Ok(())
+}
+
+/// Our mount.
+struct Mounted<'a> {
+    dir: &'a Path,
+    device: Option<String>,
+}
+
+impl Mounted<'_> {
+    fn wait(&self, coming: &Receiver<Event>) -> io::Result<()> {
+        for event in coming {
+            match event {
+                Event::Signal if self.is_there() => match mounter::unmount(self.dir, false) {
+                    Ok(()) => {}
+                    Err(e) => {
+                        tracing::warn!("{} is in use ({e}): detaching it", self.dir.display());
+                        self.fetch();
+                        self.detach();
+                        return Ok(());
+                    }
+                },
+                Event::Signal => return Ok(()),
+                Event::Ended(ended) => {
+                    if ended.is_err() {
+                        self.detach();
+                    }
+                    return ended;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether our mount, and not another, is what is seen at its place.
+    fn is_there(&self) -> bool {
+        let seen = mountinfo::at(self.dir).ok().flatten();
+        seen.is_some_and(|m| Some(m.device) == self.device)
+    }
+
+    fn detach(&self) {
+        if !self.is_there() {
+            return;
+        }
+        if let Err(e) = mounter::unmount(self.dir, true) {
+            tracing::error!("cannot unmount {}: {e}", self.dir.display());
+        }
+    }
+
+    /// Has the kernel send what it holds of files being written.
+    fn fetch(&self) {
+        let fetched = File::open(self.dir).and_then(|root| Ok(rustix::fs::syncfs(root)?));
+        if let Err(e) = fetched {
+            tracing::warn!("data of open files may be lost: {e}");
+        }
+    }
+
+    /// Lets the kernel read ahead as much as one request holds. Only root may.
+    fn raise_readahead(&self) {
+        if let Some(device) = &self.device {
+            let path = format!("/sys/class/bdi/{device}/read_ahead_kb");
+            if let Err(e) = std::fs::write(&path, (MAX_REQUEST >> 10).to_string()) {
+                tracing::debug!("readahead stays small: {path}: {e}");
+            }
+        }
+    }
+}

@@ -1,0 +1,188 @@
+//! Calls of [`Volume`] on attributes: metadata, owner, permissions, times, extended attributes.
+//!
+//! Each resolves a path and makes one call of the engine.
+
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::Path;
+
+use super::Volume;
+use super::metadata::{FileTimes, Metadata};
+use super::path::Follow;
+use crate::error::{Error, Result};
+use crate::types::{SetAttr, XattrMode};
+
+impl Volume {
+    /// What is known of a file or directory; symbolic links are followed.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`], [`Error::NotDirectory`], [`Error::SymlinkLoop`].
+    pub fn metadata(&self, path: impl AsRef<Path>) -> Result<Metadata> {
+        let (_held, attr) = self.find(path.as_ref(), Follow::Yes)?;
+        Ok(Metadata::new(attr))
+    }
+
+    /// The same, but of a symbolic link at the end of the path itself.
+    ///
+    /// # Errors
+    /// As [`metadata`](Self::metadata).
+    pub fn symlink_metadata(&self, path: impl AsRef<Path>) -> Result<Metadata> {
+        let (_held, attr) = self.find(path.as_ref(), Follow::No)?;
+        Ok(Metadata::new(attr))
+    }
+
+    /// Whether the path leads to something; `false` also if that cannot be told.
+    pub fn exists(&self, path: impl AsRef<Path>) -> bool {
+        self.try_exists(path).unwrap_or(false)
+    }
+
+    /// Whether the path leads to something. A symbolic link to nothing does not.
+    ///
+    /// # Errors
+    /// Whatever keeps it from being told, such as [`Error::NotDirectory`].
+    pub fn try_exists(&self, path: impl AsRef<Path>) -> Result<bool> {
+        match self.metadata(path) {
+            Ok(_) => Ok(true),
+            Err(e) if matches!(e.cause(), Error::NotFound) => Ok(false),
+            Err(e) => Err(e),
+        }
+    }
+
+    /// Sets the permissions, with the set-id and sticky bits, such as `0o600`.
+    ///
+    /// # Errors
+    /// As [`metadata`](Self::metadata).
+    pub fn set_permissions(&self, path: impl AsRef<Path>, mode: u32) -> Result<()> {
+        let set = SetAttr {
+            mode: Some(mode),
+            ..SetAttr::default()
+        };
+        self.set(path.as_ref(), Follow::Yes, &set)
+    }
+
+    /// Sets owner and group; `None` stays. A symbolic link is followed.
+    ///
+    /// # Errors
+    /// As [`metadata`](Self::metadata).
+    pub fn set_owner(
+        &self,
+        path: impl AsRef<Path>,
+        uid: Option<u32>,
+        gid: Option<u32>,
+    ) -> Result<()> {
+        let set = SetAttr {
+            uid,
+            gid,
+            ..SetAttr::default()
+        };
+        self.set(path.as_ref(), Follow::Yes, &set)
+    }
+
+    /// Sets times; a symbolic link is followed.
+    ///
+    /// # Errors
+    /// As [`metadata`](Self::metadata).
+    pub fn set_times(&self, path: impl AsRef<Path>, times: FileTimes) -> Result<()> {
+        self.set(path.as_ref(), Follow::Yes, &times.to_set())
+    }
+
+    /// Sets any attributes, also of a symbolic link at the end of the path itself.
+    ///
+    /// # Errors
+    /// As [`metadata`](Self::metadata).
+    pub fn set_symlink_attributes(&self, path: impl AsRef<Path>, set: &SetAttr) -> Result<()> {
+        self.set(path.as_ref(), Follow::No, set)
+    }
+
+    fn set(&self, path: &Path, follow: Follow, set: &SetAttr) -> Result<()> {
+        self.on(path, follow, |fs, attr| fs.setattr(attr.ino, set))?;
+        Ok(())
+    }
+
+    /// The value of an extended attribute; `None` if there is none of that name.
+    ///
+    /// ```
+    /// # use cairnfs::Volume;
+    /// # fn main() -> cairnfs::Result<()> {
+    /// let volume = Volume::in_memory(64 << 20)?;
+    /// volume.write("photo", b"...")?;
+    /// volume.set_xattr("photo", "user.place", b"Porto")?;
+    /// assert_eq!(volume.get_xattr("photo", "user.place")?.as_deref(), Some(&b"Porto"[..]));
+    /// assert_eq!(volume.list_xattrs("photo")?, ["user.place"]);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// As [`metadata`](Self::metadata).
+    pub fn get_xattr(
+        &self,
+        path: impl AsRef<Path>,
+        name: impl AsRef<OsStr>,
+    ) -> Result<Option<Vec<u8>>> {
+        let name = name.as_ref().as_bytes();
+        self.on(path.as_ref(), Follow::Yes, |fs, attr| {
+            match fs.getxattr(attr.ino, name) {
+                Ok(value) => Ok(Some(value)),
+                Err(Error::NoAttribute) => Ok(None),
+                Err(e) => Err(e),
+            }
+        })
+    }
+
+    /// Makes or replaces an extended attribute.
+    ///
+    /// # Errors
+    /// [`Error::AttributeTooLarge`] above 64 KiB, or as [`metadata`](Self::metadata).
+    pub fn set_xattr(
+        &self,
+        path: impl AsRef<Path>,
+        name: impl AsRef<OsStr>,
+        value: impl AsRef<[u8]>,
+    ) -> Result<()> {
+        self.set_xattr_with(path, name, value, XattrMode::Set)
+    }
+
+    /// Sets an extended attribute that must, or must not, exist already.
+    ///
+    /// # Errors
+    /// [`Error::Exists`], [`Error::NoAttribute`], or as [`set_xattr`](Self::set_xattr).
+    pub fn set_xattr_with(
+        &self,
+        path: impl AsRef<Path>,
+        name: impl AsRef<OsStr>,
+        value: impl AsRef<[u8]>,
+        mode: XattrMode,
+    ) -> Result<()> {
+        let name = name.as_ref().as_bytes();
+        self.on(path.as_ref(), Follow::Yes, |fs, attr| {
+            fs.setxattr(attr.ino, name, value.as_ref(), mode)
+        })
+    }
+
+    /// The names of all extended attributes.
+    ///
+    /// # Errors
+    /// As [`metadata`](Self::metadata).
+    pub fn list_xattrs(&self, path: impl AsRef<Path>) -> Result<Vec<OsString>> {
+        let names = self.on(path.as_ref(), Follow::Yes, |fs, attr| {
+            fs.listxattr(attr.ino)
+        })?;
+        Ok(names
+            .split(|b| *b == 0)
+            .filter(|name| !name.is_empty())
+            .map(|name| OsString::from_vec(name.to_vec()))
+            .collect())
+    }
+
+    /// Removes an extended attribute.
+    ///
+    /// # Errors
+    /// [`Error::NoAttribute`], or as [`metadata`](Self::metadata).
+    pub fn remove_xattr(&self, path: impl AsRef<Path>, name: impl AsRef<OsStr>) -> Result<()> {
+        let name = name.as_ref().as_bytes();
+        self.on(path.as_ref(), Follow::Yes, |fs, attr| {
+            fs.removexattr(attr.ino, name)
+        })
+    }
+}

@@ -1,0 +1,278 @@
+//! Calls of [`Volume`] on the contents of files: opening, reading and writing whole files,
+//! copying.
+//!
+//! Opening follows the rules of `open(2)`: a link at the end of the path is followed, also when
+//! the file it points to is yet to be made, unless the file must be new.
+
+use std::path::Path;
+
+use super::Volume;
+use super::file::{File, Mode};
+use super::handle::{Use, lookup};
+use super::options::OpenOptions;
+use super::path::{Follow, Last, Walk};
+use crate::error::{Error, Result};
+use crate::fs::FileSystem;
+use crate::types::{Attr, FileKind, SeekTo, SetAttr};
+
+/// How often opening starts again because others make and remove the same name.
+const RACES: u32 = 64;
+
+/// Bytes that one call of a copy moves at most.
+const COPY_STEP: u64 = 64 << 20;
+
+/// What opening came to.
+struct Opened<'f> {
+    held: Use<'f>,
+    attr: Attr,
+    made: bool,
+}
+
+impl Volume {
+    /// Opens a file for reading. A directory can be opened too: to be synced, not to be read.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`], [`Error::NotDirectory`], [`Error::SymlinkLoop`].
+    pub fn open_file(&self, path: impl AsRef<Path>) -> Result<File> {
+        self.open_with(OpenOptions::new().read(true), path)
+    }
+
+    /// Opens a file for writing: makes it, or cuts it to nothing if it exists.
+    ///
+    /// # Errors
+    /// [`Error::IsDirectory`], or as [`open_file`](Self::open_file).
+    pub fn create_file(&self, path: impl AsRef<Path>) -> Result<File> {
+        let mut options = OpenOptions::new();
+        options.write(true).create(true).truncate(true);
+        self.open_with(&options, path)
+    }
+
+    /// Opens a file as `options` say.
+    ///
+    /// # Errors
+    /// [`Error::Exists`] if it must be new; [`Error::Invalid`] for options that make no sense
+    /// together; else as [`create_file`](Self::create_file).
+    pub fn open_with(&self, options: &OpenOptions, path: impl AsRef<Path>) -> Result<File> {
+        let path = path.as_ref();
+        self.open_path(options, path).map_err(|e| e.at(path))
+    }
+
+    /// Makes a file without a name, in the directory's part of the volume, for reading and
+    /// writing; it is gone with the last [`File`].
+    ///
+    /// # Errors
+    /// As [`open_file`](Self::open_file).
+    pub fn tempfile(&self, dir: impl AsRef<Path>) -> Result<File> {
+        let attr = self.on(dir.as_ref(), Follow::Yes, |fs, dir| {
+            fs.tmpfile(dir.ino, 0o600, self.owner())
+        })?;
+        let options = OpenOptions {
+            read: true,
+            write: true,
+            ..OpenOptions::default()
+        };
+        Ok(self.file(Use::of(self.file_system(), &attr), &options))
+    }
+
+    fn file(&self, held: Use<'_>, options: &OpenOptions) -> File {
+        let mode = Mode {
+            read: options.read,
+            write: options.write,
+            append: options.append,
+            kill_privileges: Mode::kill_privileges_of(self.owner()),
+        };
+        File::new(held.keep(self.file_system()), mode)
+    }
+
+    fn open_path(&self, options: &OpenOptions, path: &Path) -> Result<File> {
+        options.check()?;
+        let opened = self.find_or_make(options, path)?;
+        let writes = options.write || options.append;
+        match opened.attr.kind {
+            FileKind::File => {}
+            FileKind::Directory if writes => return Err(Error::IsDirectory),
+            FileKind::Directory => {}
+            _ => return Err(Error::Unsupported("a special file has no contents here")),
+        }
+        if writes && self.is_read_only() {
+            let failure = self.file_system().failure();
+            return Err(failure.unwrap_or(Error::ReadOnly));
+        }
+        if options.truncate && !opened.made {
+            let empty = SetAttr {
+                size: Some(0),
+                kill_privileges: Mode::kill_privileges_of(self.owner()),
+                ..SetAttr::default()
+            };
+            self.file_system().setattr(opened.attr.ino, &empty)?;
+        }
+        Ok(self.file(opened.held, options))
+    }
+
+    fn find_or_make(&self, options: &OpenOptions, path: &Path) -> Result<Opened<'_>> {
+        let fs: &FileSystem = self.file_system();
+        let mut walk = Walk::new(fs, path)?;
+        let mut races = 0;
+        'links: loop {
+            if walk.go_to_last()? == Last::Itself {
+                if options.create_new {
+                    return Err(Error::Exists);
+                }
+                let (held, attr) = walk.into_dir()?;
+                return Ok(Opened {
+                    held,
+                    attr,
+                    made: false,
+                });
+            }
+            loop {
+                match lookup(fs, walk.dir(), walk.name()) {
+                    Ok(_) if options.create_new => return Err(Error::Exists),
+                    Ok((link, attr)) if attr.kind.is_symlink() => {
+                        walk.follow(&link)?;
+                        continue 'links;
+                    }
+                    Ok((_, attr)) if walk.wants_dir() && !attr.kind.is_dir() => {
+                        return Err(Error::NotDirectory);
+                    }
+                    Ok((held, attr)) => {
+                        return Ok(Opened {
+                            held,
+                            attr,
+                            made: false,
+                        });
+                    }
+                    Err(Error::NotFound) if options.create || options.create_new => {}
+                    Err(e) => return Err(e),
+                }
+                match self.make_file(&walk, options) {
+                    Err(Error::Exists) if !options.create_new && races < RACES => races += 1,
+                    made => return made,
+                }
+            }
+        }
+    }
+
+    fn make_file(&self, walk: &Walk<'_, '_>, options: &OpenOptions) -> Result<Opened<'_>> {
+        if walk.wants_dir() {
+            return Err(Error::IsDirectory);
+        }
+        let fs = self.file_system();
+        let mode = FileKind::File.mode_bits() | (options.mode & 0o7777);
+        let attr = fs.mknod(walk.dir(), walk.name(), mode, 0, self.owner())?;
+        let held = Use::of(fs, &attr);
+        Ok(Opened {
+            held,
+            attr,
+            made: true,
+        })
+    }
+
+    /// All bytes of a file.
+    ///
+    /// # Errors
+    /// [`Error::IsDirectory`], or as [`open_file`](Self::open_file).
+    pub fn read(&self, path: impl AsRef<Path>) -> Result<Vec<u8>> {
+        self.on(path.as_ref(), Follow::Yes, |fs, attr| match attr.kind {
+            FileKind::File => read_all(fs, attr),
+            FileKind::Directory => Err(Error::IsDirectory),
+            _ => Err(Error::Unsupported("a special file has no contents here")),
+        })
+    }
+
+    /// All of a file, as text.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if it is not UTF-8, or as [`read`](Self::read).
+    pub fn read_to_string(&self, path: impl AsRef<Path>) -> Result<String> {
+        let path = path.as_ref();
+        String::from_utf8(self.read(path)?)
+            .map_err(|_| Error::Invalid("the file is not UTF-8").at(path))
+    }
+
+    /// Makes a file with these bytes, or replaces what is in it. That is two steps if it exists:
+    /// to have the old or the new contents after a crash, write another file and
+    /// [`rename`](Self::rename) it.
+    ///
+    /// # Errors
+    /// As [`create_file`](Self::create_file).
+    pub fn write(&self, path: impl AsRef<Path>, contents: impl AsRef<[u8]>) -> Result<()> {
+        let path = path.as_ref();
+        let file = self.create_file(path)?;
+        file.write_all_at(contents.as_ref(), 0)
+            .map_err(|e| e.at(path))
+    }
+
+    /// Copies contents and permissions of a file, within the volume; gives its size. Holes stay
+    /// holes. `to` is made, or replaced step by step as [`write`](Self::write) does.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if both are one file, or as [`create_file`](Self::create_file).
+    pub fn copy(&self, from: impl AsRef<Path>, to: impl AsRef<Path>) -> Result<u64> {
+        let (from, to) = (from.as_ref(), to.as_ref());
+        let (source_use, source) = self.find(from, Follow::Yes)?;
+        if !source.kind.is_file() {
+            return Err(Error::Invalid("only a regular file can be copied").at(from));
+        }
+        let mut options = OpenOptions::new();
+        options.write(true).create(true).mode(source.mode);
+        let target = self.open_with(&options, to)?;
+        let copied = || {
+            let ino = target.metadata()?.ino();
+            if ino == source_use.ino() {
+                return Err(Error::Invalid("a file cannot be copied to itself"));
+            }
+            target.set_len(0)?;
+            let fs = self.file_system();
+            copy_data(fs, source_use.ino(), ino)?;
+            let size = fs.getattr(source_use.ino())?.size;
+            target.set_len(size)?;
+            target.set_permissions(source.mode)?;
+            Ok(size)
+        };
+        copied().map_err(|e: Error| e.at(to))
+    }
+}
+
+fn read_all(fs: &FileSystem, attr: &Attr) -> Result<Vec<u8>> {
+    /// The size is a hint only: a sparse file may claim more than memory holds.
+    const STEP: usize = 1 << 20;
+    let mut bytes = Vec::new();
+    // One more than the size, so that a single short read tells that the end was reached.
+    let mut step = attr.size.saturating_add(1).min(STEP as u64) as usize;
+    loop {
+        let start = bytes.len();
+        bytes.resize(start + step, 0);
+        let n = fs.read(
+            attr.ino,
+            start as u64,
+            bytes.get_mut(start..).unwrap_or_default(),
+        )?;
+        bytes.truncate(start + n);
+        if n == 0 || (n < step && bytes.len() as u64 >= attr.size) {
+            return Ok(bytes);
+        }
+        step = STEP;
+    }
+}
+
+/// Copies every range that holds data.
+fn copy_data(fs: &FileSystem, from: u64, to: u64) -> Result<()> {
+    let mut at = 0;
+    loop {
+        let data = match fs.seek(from, at, SeekTo::Data) {
+            Ok(data) => data,
+            Err(Error::NoSuchOffset) => return Ok(()),
+            Err(e) => return Err(e),
+        };
+        let hole = fs.seek(from, data, SeekTo::Hole)?;
+        at = data;
+        while at < hole {
+            let copied = fs.copy_range(from, at, to, at, (hole - at).min(COPY_STEP))?;
+            if copied == 0 {
+                return Ok(());
+            }
+            at += copied;
+        }
+    }
+}

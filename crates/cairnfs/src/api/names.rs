@@ -1,0 +1,351 @@
+//! Calls of [`Volume`] on names: making, linking, renaming, removing, listing.
+//!
+//! Each walks to the directory of the last component and makes one call of the engine, so each
+//! is atomic; but for [`Volume::create_dir_all`] and [`Volume::remove_dir_all`], which are many.
+
+use std::ffi::OsString;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
+
+use super::Volume;
+use super::handle::{Use, lookup};
+use super::path::{Follow, Last, Walk, canonical};
+use super::read_dir::{self, Listing, ReadDir};
+use crate::error::{Error, Result};
+use crate::fs::FileSystem;
+use crate::types::{Attr, RenameMode};
+
+/// Permissions of directories that are made.
+const DEFAULT_DIR_MODE: u32 = 0o755;
+
+impl Volume {
+    /// Makes an empty directory.
+    ///
+    /// # Errors
+    /// [`Error::Exists`]; [`Error::NotFound`] if there is no directory to make it in.
+    pub fn create_dir(&self, path: impl AsRef<Path>) -> Result<()> {
+        let path = path.as_ref();
+        self.make_at(path, true, |fs, dir, name| {
+            fs.mkdir(dir, name, DEFAULT_DIR_MODE, self.owner())
+        })
+    }
+
+    /// Makes a directory and those that lead to it, as far as they do not exist.
+    ///
+    /// # Errors
+    /// [`Error::NotDirectory`] or [`Error::Exists`] if there is something else on the way.
+    pub fn create_dir_all(&self, path: impl AsRef<Path>) -> Result<()> {
+        let path = path.as_ref();
+        let mut missing = Vec::new();
+        for dir in path.ancestors() {
+            match self.create_dir(dir) {
+                Ok(()) => break,
+                Err(_) if dir.as_os_str().is_empty() || self.is_dir(dir) => break,
+                Err(e) if matches!(e.cause(), Error::NotFound) => missing.push(dir),
+                Err(e) => return Err(e.cause().clone().at(path)),
+            }
+        }
+        while let Some(dir) = missing.pop() {
+            match self.create_dir(dir) {
+                // Someone else may have been quicker.
+                Err(_) if self.is_dir(dir) => {}
+                made => made?,
+            }
+        }
+        Ok(())
+    }
+
+    fn is_dir(&self, path: &Path) -> bool {
+        self.metadata(path).is_ok_and(|m| m.is_dir())
+    }
+
+    /// Lists a directory.
+    ///
+    /// ```
+    /// # use cairnfs::Volume;
+    /// # fn main() -> cairnfs::Result<()> {
+    /// let volume = Volume::in_memory(64 << 20)?;
+    /// volume.create_dir("letters")?;
+    /// volume.write("letters/a", b"Dear A")?;
+    /// for entry in volume.read_dir("letters")? {
+    ///     let entry = entry?;
+    ///     println!("{} {}", entry.path().display(), entry.metadata()?.len());
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::NotFound`], [`Error::NotDirectory`].
+    pub fn read_dir(&self, path: impl AsRef<Path>) -> Result<ReadDir> {
+        let path = path.as_ref();
+        let (dir, attr) = self.find(path, Follow::Yes)?;
+        if !attr.kind.is_dir() {
+            return Err(Error::NotDirectory.at(path));
+        }
+        Ok(ReadDir::new(dir.keep(self.file_system()), path))
+    }
+
+    /// Everything below a directory, each directory before what it holds.
+    ///
+    /// # Errors
+    /// As [`read_dir`](Self::read_dir).
+    pub fn walk(&self, path: impl AsRef<Path>) -> Result<read_dir::Walk> {
+        self.read_dir(path).map(read_dir::Walk::new)
+    }
+
+    /// Removes a name that is not a directory's. A file that is open stays usable.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`], [`Error::IsDirectory`].
+    pub fn remove_file(&self, path: impl AsRef<Path>) -> Result<()> {
+        let path = path.as_ref();
+        self.at_name(path, Error::IsDirectory, |fs, walk| {
+            if walk.wants_dir() {
+                let (_, attr) = lookup(fs, walk.dir(), walk.name())?;
+                return Err(match attr.kind.is_dir() {
+                    true => Error::IsDirectory,
+                    false => Error::NotDirectory,
+                });
+            }
+            fs.unlink(walk.dir(), walk.name())
+        })
+    }
+
+    /// Removes an empty directory.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`], [`Error::NotDirectory`], [`Error::NotEmpty`]; [`Error::Invalid`] for
+    /// the root, and for a path that ends with `.` or `..`.
+    pub fn remove_dir(&self, path: impl AsRef<Path>) -> Result<()> {
+        let path = path.as_ref();
+        self.at_name(path, NOT_BY_NAME, |fs, walk| {
+            fs.rmdir(walk.dir(), walk.name())
+        })
+    }
+
+    /// Removes a directory with everything in it; symbolic links are removed, not followed. This
+    /// takes many steps: a crash, or a failure, leaves a part.
+    ///
+    /// # Errors
+    /// [`Error::NotEmpty`] if others make files in it meanwhile, or as
+    /// [`remove_dir`](Self::remove_dir).
+    pub fn remove_dir_all(&self, path: impl AsRef<Path>) -> Result<()> {
+        let path = path.as_ref();
+        self.at_name(path, NOT_BY_NAME, |fs, walk| {
+            let (top, attr) = lookup(fs, walk.dir(), walk.name())?;
+            if !attr.kind.is_dir() {
+                return Err(Error::NotDirectory);
+            }
+            empty(fs, top)?;
+            fs.rmdir(walk.dir(), walk.name())
+        })
+    }
+
+    /// Gives a file or directory another name, replacing what has it: a file, or an empty
+    /// directory if it is one itself. After a crash the name leads to the old or the new.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`], [`Error::IsDirectory`], [`Error::NotDirectory`],
+    /// [`Error::NotEmpty`]; [`Error::Invalid`] to move a directory into itself.
+    pub fn rename(&self, from: impl AsRef<Path>, to: impl AsRef<Path>) -> Result<()> {
+        self.rename_with(from, to, RenameMode::Replace)
+    }
+
+    /// Renames, and never replaces ([`RenameMode::NoReplace`]), or exchanges the two
+    /// ([`RenameMode::Exchange`]).
+    ///
+    /// # Errors
+    /// [`Error::Exists`], or as [`rename`](Self::rename).
+    pub fn rename_with(
+        &self,
+        from: impl AsRef<Path>,
+        to: impl AsRef<Path>,
+        mode: RenameMode,
+    ) -> Result<()> {
+        let (from, to) = (from.as_ref(), to.as_ref());
+        let fs: &FileSystem = self.file_system();
+        let source = walk_to_name(fs, from, NOT_BY_NAME).map_err(|e| e.at(from))?;
+        let target = walk_to_name(fs, to, NOT_BY_NAME).map_err(|e| e.at(to))?;
+        if source.wants_dir() || target.wants_dir() {
+            needs_dir(fs, &source).map_err(|e| e.at(from))?;
+        }
+        if target.wants_dir() && mode == RenameMode::Exchange {
+            needs_dir(fs, &target).map_err(|e| e.at(to))?;
+        }
+        fs.rename(
+            source.dir(),
+            source.name(),
+            target.dir(),
+            target.name(),
+            mode,
+        )
+        .map_err(|e| match e {
+            Error::NotFound if mode != RenameMode::Exchange => e.at(from),
+            _ => e.at(to),
+        })
+    }
+
+    /// Gives a file a further name, `link`. A symbolic link at the end of `original` gets it
+    /// itself.
+    ///
+    /// # Errors
+    /// [`Error::Exists`]; [`Error::NotPermitted`] for a directory; [`Error::NotFound`].
+    pub fn hard_link(&self, original: impl AsRef<Path>, link: impl AsRef<Path>) -> Result<()> {
+        let (held, _) = self.find(original.as_ref(), Follow::No)?;
+        self.make_at(link.as_ref(), false, |fs, dir, name| {
+            fs.link(held.ino(), dir, name)
+        })
+    }
+
+    /// Makes the symbolic link `link`, which points to `original`, whatever that is.
+    ///
+    /// # Errors
+    /// [`Error::Exists`], [`Error::NotFound`], [`Error::NameTooLong`].
+    pub fn symlink(&self, original: impl AsRef<Path>, link: impl AsRef<Path>) -> Result<()> {
+        let target = original.as_ref().as_os_str().as_bytes();
+        let link = link.as_ref();
+        if target.is_empty() {
+            return Err(Error::NotFound.at(link));
+        }
+        self.make_at(link, false, |fs, dir, name| {
+            fs.symlink(dir, name, target, self.owner())
+        })
+    }
+
+    /// What a symbolic link points to.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`]; [`Error::Invalid`] if it is none.
+    pub fn read_link(&self, path: impl AsRef<Path>) -> Result<PathBuf> {
+        let target = self.on(path.as_ref(), Follow::No, |fs, attr| {
+            if !attr.kind.is_symlink() {
+                return Err(Error::Invalid("not a symbolic link"));
+            }
+            fs.readlink(attr.ino)
+        })?;
+        Ok(PathBuf::from(OsString::from_vec(target)))
+    }
+
+    /// The path from the root, without symbolic links, `.` and `..`, of something that exists.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`], [`Error::NotDirectory`], [`Error::SymlinkLoop`].
+    pub fn canonicalize(&self, path: impl AsRef<Path>) -> Result<PathBuf> {
+        let path = path.as_ref();
+        let names = canonical(self.file_system(), path).map_err(|e| e.at(path))?;
+        Ok(PathBuf::from(OsString::from_vec(names)))
+    }
+
+    /// Makes an empty file, FIFO, socket or device node. `mode` holds the type bits and the
+    /// permissions, as for `mknod(2)`; `rdev` a device's number, as `makedev(3)` makes it.
+    ///
+    /// # Errors
+    /// [`Error::Exists`], [`Error::NotFound`], [`Error::Invalid`].
+    pub fn mknod(&self, path: impl AsRef<Path>, mode: u32, rdev: u64) -> Result<()> {
+        self.make_at(path.as_ref(), false, |fs, dir, name| {
+            fs.mknod(dir, name, mode, rdev, self.owner())
+        })
+    }
+
+    /// Makes something at a path, and gives back the use of it that the engine took.
+    fn make_at(
+        &self,
+        path: &Path,
+        makes_dir: bool,
+        make: impl FnOnce(&FileSystem, u64, &[u8]) -> Result<Attr>,
+    ) -> Result<()> {
+        self.at_name(path, Error::Exists, |fs, walk| {
+            if walk.wants_dir() && !makes_dir {
+                lookup(fs, walk.dir(), walk.name())?;
+                return Err(Error::Exists);
+            }
+            let made = make(fs, walk.dir(), walk.name())?;
+            drop(Use::of(fs, &made));
+            Ok(())
+        })
+    }
+
+    /// Does something to the name that a path ends with; `unnamed` is the answer to a path that
+    /// ends with none. An error says the path.
+    fn at_name(
+        &self,
+        path: &Path,
+        unnamed: Error,
+        what: impl FnOnce(&FileSystem, &Walk<'_, '_>) -> Result<()>,
+    ) -> Result<()> {
+        let fs: &FileSystem = self.file_system();
+        walk_to_name(fs, path, unnamed)
+            .and_then(|walk| what(fs, &walk))
+            .map_err(|e| e.at(path))
+    }
+}
+
+const NOT_BY_NAME: Error = Error::Invalid("the root, `.` and `..` are no names");
+
+fn walk_to_name<'f, 'p>(
+    fs: &'f FileSystem,
+    path: &'p Path,
+    unnamed: Error,
+) -> Result<Walk<'f, 'p>> {
+    let mut walk = Walk::new(fs, path)?;
+    match walk.go_to_last()? {
+        Last::Name => Ok(walk),
+        Last::Itself => Err(unnamed),
+    }
+}
+
+fn needs_dir(fs: &FileSystem, walk: &Walk<'_, '_>) -> Result<()> {
+    let (_, attr) = lookup(fs, walk.dir(), walk.name())?;
+    match attr.kind.is_dir() {
+        true => Ok(()),
+        false => Err(Error::NotDirectory),
+    }
+}
+
+/// A directory that is being emptied.
+struct Level<'f> {
+    dir: Use<'f>,
+    /// Its name in the level above.
+    name: Vec<u8>,
+    listing: Listing,
+}
+
+/// Removes everything in a directory. Goes by inode, so a directory that is moved away meanwhile
+/// leads nowhere else; and without recursion, so the depth of a tree is no limit.
+fn empty<'f>(fs: &'f FileSystem, top: Use<'f>) -> Result<()> {
+    let level = |dir, name| Level {
+        dir,
+        name,
+        listing: Listing::default(),
+    };
+    let mut levels = vec![level(top, Vec::new())];
+    while let Some(current) = levels.last_mut() {
+        let dir = current.dir.ino();
+        if let Some(entry) = current.listing.next(fs, dir)? {
+            if !entry.kind.is_dir() {
+                gone(fs.unlink(dir, &entry.name))?;
+                continue;
+            }
+            match lookup(fs, dir, &entry.name) {
+                Ok((child, attr)) if attr.kind.is_dir() => levels.push(level(child, entry.name)),
+                Ok(_) | Err(Error::NotFound) => {}
+                Err(e) => return Err(e),
+            }
+            continue;
+        }
+        let done = levels.pop();
+        if let (Some(done), Some(above)) = (done, levels.last()) {
+            gone(fs.rmdir(above.dir.ino(), &done.name))?;
+        }
+    }
+    Ok(())
+}
+
+/// What someone else removed first is removed all the same.
+fn gone(removed: Result<()>) -> Result<()> {
+    match removed {
+        Err(Error::NotFound) => Ok(()),
+        other => other,
+    }
+}

@@ -1,0 +1,221 @@
+//! From paths to inodes: the walk that POSIX describes, within one volume.
+//!
+//! Uses the engine's `lookup` and `readlink` through [`super::handle`]. Paths are bytes. They
+//! start at the root whether or not they begin with a slash; `..` goes back the way the walk
+//! came (so after a symbolic link it is the parent of the link's target) and stays at the root;
+//! symbolic links are followed, at most [`MAX_LINKS`] in one walk, so every walk ends. All uses
+//! taken on the way are held until the walk is dropped: a directory it stands in cannot vanish.
+
+use std::borrow::Cow;
+use std::ops::Range;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+use super::handle::{Trail, Use, lookup};
+use crate::error::{Error, Result};
+use crate::format::ROOT_INO;
+use crate::fs::FileSystem;
+use crate::types::{Attr, FileKind};
+
+/// Symbolic links that one walk may follow.
+const MAX_LINKS: u32 = 40;
+
+/// Whether a symbolic link that a path ends with is followed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Follow {
+    Yes,
+    /// A trailing slash asks for a directory, and follows all the same.
+    No,
+}
+
+/// What a path ends with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Last {
+    /// A name in the directory that the walk stands in: [`Walk::name`].
+    Name,
+    /// That directory itself: the path was `/`, or ended with `.` or `..`.
+    Itself,
+}
+
+/// A walk along a path.
+pub(super) struct Walk<'f, 'p> {
+    fs: &'f FileSystem,
+    trail: Trail<'f>,
+    path: Cow<'p, [u8]>,
+    /// Where in `path` the walk goes on.
+    at: usize,
+    /// The last component, once the walk has come to it.
+    name: Range<usize>,
+    links: u32,
+    /// The names walked, if someone wants to know them.
+    names: Option<Vec<u8>>,
+}
+
+impl<'f, 'p> Walk<'f, 'p> {
+    pub(super) fn new(fs: &'f FileSystem, path: &'p Path) -> Result<Self> {
+        let path = path.as_os_str().as_bytes();
+        if path.is_empty() {
+            return Err(Error::NotFound);
+        }
+        if path.contains(&0) {
+            return Err(Error::Invalid("a path holds a zero byte"));
+        }
+        Ok(Self {
+            fs,
+            trail: Trail::new(),
+            path: Cow::Borrowed(path),
+            at: 0,
+            name: 0..0,
+            links: 0,
+            names: None,
+        })
+    }
+
+    /// The directory that the walk stands in.
+    pub(super) fn dir(&self) -> u64 {
+        self.trail.last().map_or(ROOT_INO, Use::ino)
+    }
+
+    /// The last component, after [`Walk::go_to_last`] gave [`Last::Name`].
+    pub(super) fn name(&self) -> &[u8] {
+        self.path.get(self.name.clone()).unwrap_or_default()
+    }
+
+    /// Whether slashes follow the last component, so that it must be a directory.
+    pub(super) fn wants_dir(&self) -> bool {
+        self.path.len() > self.name.end
+    }
+
+    /// Goes to the directory of the last component, following every link on the way to it.
+    pub(super) fn go_to_last(&mut self) -> Result<Last> {
+        loop {
+            let Some(name) = self.next_component() else {
+                return Ok(Last::Itself);
+            };
+            let last = self.is_at_end();
+            match self.path.get(name.clone()).unwrap_or_default() {
+                b"." => {}
+                b".." => self.up(),
+                _ if last => {
+                    self.name = name;
+                    return Ok(Last::Name);
+                }
+                bytes => {
+                    let (child, attr) = lookup(self.fs, self.dir(), bytes)?;
+                    match attr.kind {
+                        FileKind::Directory => self.down(child, name),
+                        FileKind::Symlink => self.follow(&child)?,
+                        _ => return Err(Error::NotDirectory),
+                    }
+                }
+            }
+        }
+    }
+
+    /// Goes on at the target of `link`, which was found in the directory that the walk stands
+    /// in; what the path held behind the link follows.
+    pub(super) fn follow(&mut self, link: &Use<'_>) -> Result<()> {
+        self.links += 1;
+        if self.links > MAX_LINKS {
+            return Err(Error::SymlinkLoop);
+        }
+        let mut path = self.fs.readlink(link.ino())?;
+        if path.is_empty() {
+            return Err(Error::NotFound);
+        }
+        if path.first() == Some(&b'/') {
+            self.trail.clear();
+            if let Some(names) = &mut self.names {
+                names.clear();
+            }
+        }
+        path.extend_from_slice(self.path.get(self.at..).unwrap_or_default());
+        self.path = Cow::Owned(path);
+        self.at = 0;
+        Ok(())
+    }
+
+    /// The first component that is left; what is left then begins with the slash behind it.
+    fn next_component(&mut self) -> Option<Range<usize>> {
+        let rest = self.path.get(self.at..)?;
+        let start = self.at + rest.iter().position(|b| *b != b'/')?;
+        let name = self.path.get(start..)?;
+        let end = start + name.iter().position(|b| *b == b'/').unwrap_or(name.len());
+        self.at = end;
+        Some(start..end)
+    }
+
+    fn is_at_end(&self) -> bool {
+        let rest = self.path.get(self.at..).unwrap_or_default();
+        rest.iter().all(|b| *b == b'/')
+    }
+
+    fn down(&mut self, child: Use<'f>, name: Range<usize>) {
+        self.trail.push(child);
+        if let Some(names) = &mut self.names {
+            names.push(b'/');
+            names.extend_from_slice(self.path.get(name).unwrap_or_default());
+        }
+    }
+
+    fn up(&mut self) {
+        self.trail.pop();
+        if let Some(names) = &mut self.names {
+            let parent = names.iter().rposition(|b| *b == b'/').unwrap_or(0);
+            names.truncate(parent);
+        }
+    }
+
+    /// The directory that the walk stands in, with a use to keep.
+    pub(super) fn into_dir(mut self) -> Result<(Use<'f>, Attr)> {
+        let dir = self.trail.pop().unwrap_or_else(|| Use::root(self.fs));
+        let attr = self.fs.getattr(dir.ino())?;
+        Ok((dir, attr))
+    }
+
+    /// Walks to the end of the path.
+    fn find(&mut self, follow: Follow) -> Result<Option<(Use<'f>, Attr)>> {
+        loop {
+            if self.go_to_last()? == Last::Itself {
+                return Ok(None);
+            }
+            let (found, attr) = lookup(self.fs, self.dir(), self.name())?;
+            let wants_dir = self.wants_dir();
+            match attr.kind {
+                FileKind::Symlink if wants_dir || follow == Follow::Yes => self.follow(&found)?,
+                FileKind::Directory => return Ok(Some((found, attr))),
+                _ if wants_dir => return Err(Error::NotDirectory),
+                _ => return Ok(Some((found, attr))),
+            }
+        }
+    }
+}
+
+/// The inode that a path names, with a use of it.
+pub(super) fn resolve<'f>(
+    fs: &'f FileSystem,
+    path: &Path,
+    follow: Follow,
+) -> Result<(Use<'f>, Attr)> {
+    let mut walk = Walk::new(fs, path)?;
+    match walk.find(follow)? {
+        Some(found) => Ok(found),
+        None => walk.into_dir(),
+    }
+}
+
+/// The path of the same inode from the root, without links, `.` or `..`.
+pub(super) fn canonical(fs: &FileSystem, path: &Path) -> Result<Vec<u8>> {
+    let mut walk = Walk::new(fs, path)?;
+    walk.names = Some(Vec::new());
+    let named = walk.find(Follow::Yes)?.is_some();
+    let mut names = walk.names.take().unwrap_or_default();
+    if named {
+        names.push(b'/');
+        names.extend_from_slice(walk.name());
+    }
+    if names.is_empty() {
+        names.push(b'/');
+    }
+    Ok(names)
+}

@@ -1,0 +1,124 @@
+//! Data blocks: writing runs with checksums, reading them verified, keeping hot ones in memory.
+//!
+//! Floor 2: uses device, format, errors. Data is never overwritten in place, so a cached block is
+//! found by its device address; writing to an address replaces what the cache holds of it.
+
+mod cache;
+
+use std::sync::Arc;
+
+use crate::data::cache::BlockCache;
+use crate::device::{AlignedBuf, Device, Storage};
+use crate::error::{Error, Result};
+use crate::format::{BLOCK_SIZE, checksum};
+
+/// Reads and writes data blocks.
+pub struct DataStore {
+    storage: Arc<Storage>,
+    cache: BlockCache,
+}
+
+impl DataStore {
+    /// A store whose cache holds up to `cache_bytes`.
+    pub fn new(storage: Arc<Storage>, cache_bytes: usize) -> Self {
+        Self {
+            storage,
+            cache: BlockCache::new(cache_bytes / BLOCK_SIZE),
+        }
+    }
+
+    /// Writes whole blocks at device block `block`; returns once the device took them.
+    ///
+    /// # Errors
+    /// The device's failure.
+    pub fn write(&self, block: u64, bytes: &[u8], keep: bool) -> Result<()> {
+        self.storage.write(block * BLOCK_SIZE as u64, bytes)?;
+        let (blocks, _) = bytes.as_chunks::<BLOCK_SIZE>();
+        for (i, bytes) in blocks.iter().enumerate() {
+            if keep {
+                self.cache.put(block + i as u64, bytes);
+            } else {
+                self.cache.remove(block + i as u64);
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads one block into `out`, verified.
+    ///
+    /// # Errors
+    /// The device's failure, or a checksum that does not fit.
+    pub fn read_block(&self, block: u64, crc: u32, out: &mut [u8; BLOCK_SIZE]) -> Result<()> {
+        if self.cache.get(block, out) {
+            return Ok(());
+        }
+        let mut buffer = AlignedBuf::zeroed(BLOCK_SIZE);
+        self.storage.read(block * BLOCK_SIZE as u64, &mut buffer)?;
+        verify(block, &buffer, crc)?;
+        out.copy_from_slice(&buffer);
+        self.cache.put(block, out);
+        Ok(())
+    }
+
+    /// Reads adjacent blocks, one for each checksum in `crcs`, and hands each to `each` by its
+    /// position. Blocks that are not cached are read together.
+    ///
+    /// # Errors
+    /// The device's failure, or a checksum that does not fit.
+    pub fn read_run(
+        &self,
+        block: u64,
+        crcs: &[u32],
+        each: &mut dyn FnMut(usize, &[u8; BLOCK_SIZE]),
+    ) -> Result<()> {
+        let mut scratch = [0; BLOCK_SIZE];
+        let mut missing: Option<usize> = None;
+        for i in 0..=crcs.len() {
+            let cached = i < crcs.len() && self.cache.get(block + i as u64, &mut scratch);
+            if (cached || i == crcs.len())
+                && let Some(first) = missing.take()
+            {
+                let sums = crcs.get(first..i).unwrap_or_default();
+                self.read_missing(block + first as u64, sums, &mut |at, bytes| {
+                    each(first + at, bytes);
+                })?;
+            }
+            if cached {
+                each(i, &scratch);
+            } else if missing.is_none() {
+                missing = Some(i);
+            }
+        }
+        Ok(())
+    }
+
+    fn read_missing(
+        &self,
+        block: u64,
+        crcs: &[u32],
+        each: &mut dyn FnMut(usize, &[u8; BLOCK_SIZE]),
+    ) -> Result<()> {
+        let mut buffer = AlignedBuf::zeroed(crcs.len() * BLOCK_SIZE);
+        self.storage.read(block * BLOCK_SIZE as u64, &mut buffer)?;
+        let (blocks, _) = buffer.as_chunks::<BLOCK_SIZE>();
+        for (i, (bytes, crc)) in blocks.iter().zip(crcs).enumerate() {
+            verify(block + i as u64, bytes, *crc)?;
+            self.cache.put(block + i as u64, bytes);
+            each(i, bytes);
+        }
+        Ok(())
+    }
+}
+
+fn verify(block: u64, bytes: &[u8], expected: u32) -> Result<()> {
+    let found = checksum::crc(bytes);
+    if found == expected {
+        return Ok(());
+    }
+    Err(Error::corrupt(
+        block,
+        "data checksum",
+        format!("{expected:08x}"),
+        format!("{found:08x}"),
+    ))
+}

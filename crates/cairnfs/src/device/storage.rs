@@ -1,0 +1,225 @@
+//! The device as the engine uses it: writes are counted, flushes shared, the first failure kept.
+//!
+//! A write gets a stamp once it has returned; a flush covers exactly the stamps given out before it
+//! was issued, so nobody is acknowledged by a flush that his write did not precede. Who needs a
+//! flush leads it if none is running; those who come meanwhile share the next one. After a failed
+//! write or flush nothing is known of the cache below, so every later write and flush is refused.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use crossbeam_utils::CachePadded;
+use parking_lot::{Condvar, Mutex, RwLock};
+
+use crate::device::Device;
+use crate::error::{Error, Result};
+
+/// What went to the device since the volume was opened.
+#[derive(Debug, Default)]
+struct Traffic {
+    writes: AtomicU64,
+    write_bytes: AtomicU64,
+    reads: AtomicU64,
+    read_bytes: AtomicU64,
+    flushes: AtomicU64,
+}
+
+#[derive(Default)]
+struct FlushState {
+    running: bool,
+    flushed: u64,
+}
+
+/// A device with write stamps, shared flushes and a latch for the first failure.
+pub struct Storage {
+    device: RwLock<Arc<dyn Device>>,
+    size: u64,
+    completed: CachePadded<AtomicU64>,
+    flushed: CachePadded<AtomicU64>,
+    state: CachePadded<Mutex<FlushState>>,
+    done: Condvar,
+    failure: OnceLock<Arc<Error>>,
+    traffic: Traffic,
+}
+
+impl Storage {
+    /// Takes over a device.
+    pub fn new(device: Arc<dyn Device>) -> Self {
+        Self {
+            size: device.size(),
+            device: RwLock::new(device),
+            // Stamp 0 means "nothing written": a fresh storage has it flushed.
+            completed: CachePadded::new(AtomicU64::new(0)),
+            flushed: CachePadded::new(AtomicU64::new(0)),
+            state: CachePadded::new(Mutex::new(FlushState::default())),
+            done: Condvar::new(),
+            failure: OnceLock::new(),
+            traffic: Traffic::default(),
+        }
+    }
+
+    fn device(&self) -> Arc<dyn Device> {
+        self.device.read().clone()
+    }
+
+    /// Lets the device go, and with it the lock on the volume; every later call fails.
+    pub fn release(&self) {
+        *self.device.write() = Arc::new(Released);
+    }
+
+    /// The stamp of the newest write that has returned.
+    pub fn stamp(&self) -> u64 {
+        self.completed.load(Ordering::Acquire)
+    }
+
+    /// Whether all writes up to `stamp` are durable.
+    pub fn is_flushed(&self, stamp: u64) -> bool {
+        self.flushed.load(Ordering::Acquire) >= stamp
+    }
+
+    /// Returns once all writes up to `stamp` are durable.
+    ///
+    /// # Errors
+    /// The device's failure, now or earlier.
+    pub fn flush_through(&self, stamp: u64) -> Result<()> {
+        let mut state = self.state.lock();
+        loop {
+            self.check()?;
+            if state.flushed >= stamp {
+                return Ok(());
+            }
+            if state.running {
+                self.done.wait(&mut state);
+                continue;
+            }
+            state.running = true;
+            let covers = self.stamp();
+            drop(state);
+            let result = self.device().flush();
+            self.traffic.flushes.fetch_add(1, Ordering::Relaxed);
+            state = self.state.lock();
+            state.running = false;
+            match result {
+                Ok(()) => {
+                    state.flushed = state.flushed.max(covers);
+                    self.flushed.fetch_max(covers, Ordering::Release);
+                }
+                Err(e) => self.fail(e),
+            }
+            self.done.notify_all();
+        }
+    }
+
+    /// Flushes whatever the device's cache holds, also what others wrote before us.
+    ///
+    /// # Errors
+    /// The device's failure.
+    pub fn flush_now(&self) -> Result<()> {
+        self.check()?;
+        self.traffic.flushes.fetch_add(1, Ordering::Relaxed);
+        self.device().flush()
+    }
+
+    /// Keeps the first failure; from then on nothing is written.
+    pub fn fail(&self, error: Error) {
+        if self.failure.set(Arc::new(error)).is_ok()
+            && let Some(kept) = self.failure.get()
+        {
+            tracing::error!(error = %kept, "the volume accepts no more changes");
+        }
+    }
+
+    /// The failure that stopped all changes.
+    pub fn failure(&self) -> Option<&Arc<Error>> {
+        self.failure.get()
+    }
+
+    /// An error if a failure stopped all changes.
+    pub fn check(&self) -> Result<()> {
+        match self.failure.get() {
+            Some(e) => Err(Error::Stopped(e.clone())),
+            None => Ok(()),
+        }
+    }
+
+    /// Counters: name and value.
+    pub fn counters(&self) -> [(&'static str, u64); 5] {
+        let get = |c: &AtomicU64| c.load(Ordering::Relaxed);
+        [
+            ("device_writes", get(&self.traffic.writes)),
+            ("device_write_bytes", get(&self.traffic.write_bytes)),
+            ("device_reads", get(&self.traffic.reads)),
+            ("device_read_bytes", get(&self.traffic.read_bytes)),
+            ("device_flushes", get(&self.traffic.flushes)),
+        ]
+    }
+}
+
+impl Device for Storage {
+    fn size(&self) -> u64 {
+        self.size
+    }
+
+    fn read(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
+        self.traffic.reads.fetch_add(1, Ordering::Relaxed);
+        self.traffic
+            .read_bytes
+            .fetch_add(buf.len() as u64, Ordering::Relaxed);
+        self.device().read(offset, buf)
+    }
+
+    fn write(&self, offset: u64, buf: &[u8]) -> Result<()> {
+        self.check()?;
+        let result = self.device().write(offset, buf);
+        self.traffic.writes.fetch_add(1, Ordering::Relaxed);
+        self.traffic
+            .write_bytes
+            .fetch_add(buf.len() as u64, Ordering::Relaxed);
+        match result {
+            Ok(()) => {
+                self.completed.fetch_add(1, Ordering::AcqRel);
+                Ok(())
+            }
+            Err(e) => {
+                self.fail(e.clone());
+                Err(e)
+            }
+        }
+    }
+
+    fn flush(&self) -> Result<()> {
+        self.flush_through(self.stamp())
+    }
+
+    fn discard(&self, offset: u64, len: u64) -> Result<()> {
+        self.check()?;
+        self.device().discard(offset, len)
+    }
+}
+
+/// What stands for the device of a closed volume.
+struct Released;
+
+impl Released {
+    fn error<T>() -> Result<T> {
+        Err(Error::Invalid("the volume is closed"))
+    }
+}
+
+impl Device for Released {
+    fn size(&self) -> u64 {
+        0
+    }
+    fn read(&self, _offset: u64, _buf: &mut [u8]) -> Result<()> {
+        Self::error()
+    }
+    fn write(&self, _offset: u64, _buf: &[u8]) -> Result<()> {
+        Self::error()
+    }
+    fn flush(&self) -> Result<()> {
+        Self::error()
+    }
+    fn discard(&self, _offset: u64, _len: u64) -> Result<()> {
+        Self::error()
+    }
+}

@@ -1,0 +1,298 @@
+//! fallocate: space ahead of data, holes, ranges of zeros; and copying within the volume.
+
+use std::sync::Arc;
+
+use crate::error::{Error, Result};
+use crate::format::{BLOCK_SIZE, MAX_EXTENT_BLOCKS, MAX_FILE_SIZE};
+use crate::fs::FileSystem;
+use crate::fs::extents::Extent;
+use crate::fs::locked::{attrs, attrs_mut};
+use crate::fs::truncate::STEP;
+use crate::fs::write::check_file;
+use crate::inode::Inode;
+use crate::space::Class;
+use crate::types::{Fallocate, Time};
+
+const BLOCK: u64 = BLOCK_SIZE as u64;
+/// Blocks allocated in one transaction (64 MiB).
+const ALLOCATE_STEP: u64 = 64 * MAX_EXTENT_BLOCKS;
+/// Bytes copied at a time.
+const COPY_CHUNK: u64 = 1 << 20;
+
+impl FileSystem {
+    /// Gives space to a range of a regular file, makes a hole of it, or makes it read as zeros.
+    ///
+    /// # Errors
+    /// Not a regular file; an empty range; too large; no space.
+    pub fn fallocate(&self, ino: u64, offset: u64, len: u64, what: Fallocate) -> Result<()> {
+        if self.core.read_only() {
+            return Err(Error::ReadOnly);
+        }
+        if len == 0 {
+            return Err(Error::Invalid("an empty range"));
+        }
+        let end = offset
+            .checked_add(len)
+            .filter(|e| *e <= MAX_FILE_SIZE)
+            .ok_or(Error::FileTooLarge)?;
+        let inode = self.inode(ino)?;
+        let _contents = inode.contents();
+        check_file(&inode.read())?;
+        match what {
+            Fallocate::PunchHole => self.punch(&inode, offset, end),
+            Fallocate::Allocate { keep_size } => self.allocate(&inode, offset, end, keep_size),
+            Fallocate::ZeroRange { keep_size } => {
+                self.punch(&inode, offset, end)?;
+                self.allocate(&inode, offset, end, keep_size)
+            }
+        }
+    }
+
+    /// Makes a hole. Blocks at the edges that are covered in part are rewritten with zeros there.
+    fn punch(&self, inode: &Arc<Inode>, offset: u64, end: u64) -> Result<()> {
+        let size = attrs(&inode.read())?.size;
+        let (first, last) = (offset.div_ceil(BLOCK), end / BLOCK);
+        let edges = if first > last {
+            vec![(offset, end)]
+        } else {
+            vec![(offset, first * BLOCK), (last * BLOCK, end)]
+        };
+        for (from, to) in edges {
+            self.zero_edge(inode, from, to.min(size))?;
+        }
+        // The edges are durable no later than the hole.
+        self.write_back(inode)?;
+        let mut from = first;
+        while from < last {
+            from = self.punch_step(inode, from, last)?;
+        }
+        Ok(())
+    }
+
+    /// Zeroes part of a block in its page, if anything is there.
+    fn zero_edge(&self, inode: &Arc<Inode>, from: u64, to: u64) -> Result<()> {
+        if from >= to {
+            return Ok(());
+        }
+        self.core.reserve_space(1, 0, Class::Delete)?;
+        let mut state = inode.write();
+        let block = from / BLOCK;
+        let mut taken = 0;
+        if !state.pages.dirty.contains_key(&block) {
+            let page = self.load_page(inode, &state, block);
+            if let Ok(Some(page)) = page {
+                state.pages.dirty.insert(block, page);
+                taken = 1;
+            } else {
+                self.keep_reserved(&mut state, 1, 0);
+                return page.map(|_| ());
+            }
+        }
+        self.keep_reserved(&mut state, 1, taken);
+        let range = (from % BLOCK) as usize..((to - 1) % BLOCK) as usize + 1;
+        if let Some(part) = state
+            .pages
+            .dirty
+            .get_mut(&block)
+            .and_then(|p| p.get_mut(range))
+        {
+            part.fill(0);
+        }
+        let now = Time::now();
+        let a = attrs_mut(&mut state)?;
+        a.mtime = now;
+        a.ctime = now;
+        state.uncommitted = true;
+        self.list_file(inode, &mut state);
+        Ok(())
+    }
+
+    /// Frees up to a step's worth of extents in `from..to`; returns where to go on.
+    fn punch_step(&self, inode: &Arc<Inode>, from: u64, to: u64) -> Result<u64> {
+        let reservation = self
+            .core
+            .reserve(Self::replace_need(STEP, 2, 0).deleting())?;
+        let mut state = inode.write();
+        let old = self.extents(inode, &state, from, to, STEP)?;
+        let until = match old.last() {
+            Some(last) if old.len() == STEP => last.end().min(to),
+            _ => to,
+        };
+        let pages: Vec<u64> = state.pages.dirty.range(from..until).map(|p| *p.0).collect();
+        for block in &pages {
+            state.pages.dirty.remove(block);
+        }
+        self.release_pages(&mut state, pages.len() as u64);
+        let now = Time::now();
+        let a = attrs_mut(&mut state)?;
+        a.mtime = now;
+        a.ctime = now;
+        let mut commit = self.core.commit();
+        self.replace(
+            &mut commit,
+            inode,
+            &mut state,
+            (from, until),
+            &old,
+            Vec::new(),
+        )?;
+        commit.put_inode(inode, &mut state);
+        state.uncommitted = !state.pages.dirty.is_empty();
+        let receipt = commit.finish(reservation);
+        drop(state);
+        self.core.settle(receipt)?;
+        Ok(until)
+    }
+
+    fn allocate(&self, inode: &Arc<Inode>, offset: u64, end: u64, keep_size: bool) -> Result<()> {
+        let size = attrs(&inode.read())?.size;
+        if !keep_size && end > size {
+            self.grow(inode, end)?;
+        }
+        self.leave_inline(inode)?;
+        let last = end.div_ceil(BLOCK);
+        let mut from = offset / BLOCK;
+        while from < last {
+            let to = last.min(from + ALLOCATE_STEP);
+            self.allocate_step(inode, from, to)?;
+            from = to;
+        }
+        Ok(())
+    }
+
+    /// A file with extents has no inline contents: they move to a block of their own.
+    fn leave_inline(&self, inode: &Arc<Inode>) -> Result<()> {
+        if self.inline(inode, &inode.read())?.is_none() && inode.read().pages.dirty.is_empty() {
+            return Ok(());
+        }
+        self.core.reserve_space(1, 0, Class::Ordinary)?;
+        let mut state = inode.write();
+        let mut taken = 0;
+        if !state.pages.dirty.contains_key(&0)
+            && let Some(page) = self.load_page(inode, &state, 0)?
+        {
+            state.pages.dirty.insert(0, page);
+            taken = 1;
+        }
+        self.keep_reserved(&mut state, 1, taken);
+        state.pages.not_inline = true;
+        state.uncommitted = true;
+        self.list_file(inode, &mut state);
+        drop(state);
+        self.write_back(inode)
+    }
+
+    /// Allocates unwritten extents where `from..to` has none.
+    fn allocate_step(&self, inode: &Arc<Inode>, from: u64, to: u64) -> Result<()> {
+        let holes = {
+            let state = inode.read();
+            holes(
+                &self.extents(inode, &state, from, to, usize::MAX)?,
+                from,
+                to,
+            )
+        };
+        let blocks: u64 = holes.iter().map(|(a, b)| b - a).sum();
+        if blocks == 0 {
+            return Ok(());
+        }
+        self.core.reserve_space(blocks, 0, Class::Ordinary)?;
+        let mut left = blocks;
+        let result = self.allocate_holes(inode, &holes, &mut left);
+        self.core.space().unreserve(left, 0);
+        result
+    }
+
+    fn allocate_holes(
+        &self,
+        inode: &Arc<Inode>,
+        holes: &[(u64, u64)],
+        left: &mut u64,
+    ) -> Result<()> {
+        let mut goal = 0;
+        for (from, to) in holes {
+            let mut at = *from;
+            while at < *to {
+                let reservation = self.core.reserve(Self::replace_need(1, 3, 0))?;
+                let mut state = inode.write();
+                let want = (to - at).min(MAX_EXTENT_BLOCKS);
+                let run = self
+                    .core
+                    .space()
+                    .alloc_reserved(goal, want)?
+                    .ok_or(Error::NoSpace)?;
+                *left = left.saturating_sub(run.len);
+                goal = run.start + run.len;
+                let a = attrs_mut(&mut state)?;
+                a.ctime = Time::now();
+                let mut commit = self.core.commit();
+                let new = vec![Extent::unwritten(at, run.start, run.len)];
+                let range = (at, at + run.len);
+                self.replace(&mut commit, inode, &mut state, range, &[], new)?;
+                commit.put_inode(inode, &mut state);
+                state.uncommitted = !state.pages.dirty.is_empty();
+                let receipt = commit.finish(reservation);
+                drop(state);
+                self.core.settle(receipt)?;
+                at += run.len;
+            }
+        }
+        Ok(())
+    }
+
+    /// Copies up to `len` bytes between regular files; returns how many. Short at the source's end.
+    ///
+    /// # Errors
+    /// As [`FileSystem::read`] and [`FileSystem::write`]; overlapping ranges of one file.
+    pub fn copy_range(
+        &self,
+        from: u64,
+        from_offset: u64,
+        to: u64,
+        to_offset: u64,
+        len: u64,
+    ) -> Result<u64> {
+        let apart = from_offset.saturating_add(len) <= to_offset
+            || to_offset.saturating_add(len) <= from_offset;
+        if from == to && !apart {
+            return Err(Error::Invalid("overlapping ranges"));
+        }
+        let mut buffer = vec![0; len.min(COPY_CHUNK) as usize];
+        let mut copied = 0;
+        while copied < len {
+            let want = (len - copied).min(COPY_CHUNK) as usize;
+            let part = buffer.get_mut(..want).unwrap_or_default();
+            let n = self.read(from, from_offset + copied, part)?;
+            if n == 0 {
+                break;
+            }
+            let data = part.get(..n).unwrap_or_default();
+            let written = match self.write(to, to_offset + copied, data, true) {
+                Ok(w) => w,
+                Err(_) if copied > 0 => break,
+                Err(e) => return Err(e),
+            };
+            copied += written as u64;
+            if written < n {
+                break;
+            }
+        }
+        Ok(copied)
+    }
+}
+
+/// The parts of `from..to` that no extent covers.
+fn holes(extents: &[Extent], from: u64, to: u64) -> Vec<(u64, u64)> {
+    let mut holes = Vec::new();
+    let mut at = from;
+    for extent in extents {
+        if extent.at > at {
+            holes.push((at, extent.at.min(to)));
+        }
+        at = at.max(extent.end());
+    }
+    if at < to {
+        holes.push((at, to));
+    }
+    holes
+}

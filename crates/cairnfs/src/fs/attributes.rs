@@ -1,0 +1,85 @@
+//! Attributes: read and set.
+
+use crate::error::{Error, Result};
+use crate::format::item::{S_IFMT, S_ISGID, S_ISUID};
+use crate::fs::FileSystem;
+use crate::fs::locked::{attrs, attrs_mut};
+use crate::fs::namespace::{INODE_LEN, pending_blocks};
+use crate::inode::attrs::Attrs;
+use crate::txn::Need;
+use crate::types::{Attr, SetAttr, SetTime, Time};
+
+/// Clears set-user-id, and set-group-id where the group may execute.
+pub(super) fn kill_privileges(attrs: &mut Attrs) {
+    if !attrs.is_file() {
+        return;
+    }
+    attrs.mode &= !S_ISUID;
+    if attrs.mode & 0o010 != 0 {
+        attrs.mode &= !S_ISGID;
+    }
+}
+
+fn time(set: SetTime, now: Time) -> Time {
+    match set {
+        SetTime::Now => now,
+        SetTime::At(t) => t,
+    }
+}
+
+impl FileSystem {
+    /// The attributes of an inode.
+    ///
+    /// # Errors
+    /// No such inode.
+    pub fn getattr(&self, ino: u64) -> Result<Attr> {
+        let inode = self.inode(ino)?;
+        let state = inode.read();
+        Ok(attrs(&state)?.public(ino, pending_blocks(&state)))
+    }
+
+    /// Sets attributes. A size is set first, in transactions of its own.
+    ///
+    /// # Errors
+    /// No such inode; a size for anything but a regular file; no space.
+    pub fn setattr(&self, ino: u64, set: &SetAttr) -> Result<Attr> {
+        let inode = self.inode(ino)?;
+        for t in [set.atime, set.mtime, set.ctime.map(SetTime::At)] {
+            if let Some(SetTime::At(t)) = t
+                && t.nanos >= 1_000_000_000
+            {
+                return Err(Error::Invalid("a time of 10^9 nanoseconds or more"));
+            }
+        }
+        if let Some(size) = set.size {
+            self.truncate(&inode, size)?;
+        }
+        let need = Need::items(1, INODE_LEN, 0).deleting();
+        let reservation = self.core.reserve(need)?;
+        let mut state = inode.write();
+        let now = Time::now();
+        let a = attrs_mut(&mut state)?;
+        if set.kill_privileges {
+            kill_privileges(a);
+        }
+        if let Some(mode) = set.mode {
+            a.mode = a.mode & S_IFMT | mode & !S_IFMT;
+        }
+        a.uid = set.uid.unwrap_or(a.uid);
+        a.gid = set.gid.unwrap_or(a.gid);
+        if let Some(t) = set.atime {
+            a.atime = time(t, now);
+        }
+        if let Some(t) = set.mtime {
+            a.mtime = time(t, now);
+        }
+        a.ctime = set.ctime.unwrap_or(now);
+        let mut commit = self.core.commit();
+        commit.put_inode(&inode, &mut state);
+        let receipt = commit.finish(reservation);
+        let attr = attrs(&state)?.public(ino, pending_blocks(&state));
+        drop(state);
+        self.core.settle(receipt)?;
+        Ok(attr)
+    }
+}

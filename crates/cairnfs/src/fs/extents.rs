@@ -1,0 +1,275 @@
+//! Extents of a file: finding them, and replacing what a range of file blocks maps to.
+
+use std::sync::Arc;
+
+use zerocopy::IntoBytes;
+use zerocopy::little_endian::{U32, U64};
+
+use crate::error::{Error, Result};
+use crate::format::MAX_EXTENT_BLOCKS;
+use crate::format::item::{EXTENT_UNWRITTEN, RawExtent, decode_extent};
+use crate::format::key::Kind;
+use crate::fs::FileSystem;
+use crate::fs::locked::attrs_mut;
+use crate::inode::{Inode, InodeState};
+use crate::space::Run;
+use crate::txn::{Commit, Item};
+
+/// Most bytes of an extent item's value.
+pub(super) const EXTENT_MAX: usize = size_of::<RawExtent>() + 4 * MAX_EXTENT_BLOCKS as usize;
+
+/// A run of file blocks and where it lies.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Extent {
+    /// First file block.
+    pub at: u64,
+    /// First device block.
+    pub block: u64,
+    /// Context sequence of its first commit; 0 before that.
+    pub birth: u64,
+    /// Blocks, if unwritten; else there is a checksum for each.
+    unwritten: u64,
+    /// A CRC32C for each block; empty if unwritten.
+    pub crcs: Vec<u32>,
+    /// The item was found below the current set.
+    pub below: bool,
+}
+
+impl Extent {
+    /// A written extent not committed yet.
+    pub fn written(at: u64, block: u64, crcs: Vec<u32>) -> Self {
+        Self {
+            at,
+            block,
+            birth: 0,
+            unwritten: 0,
+            crcs,
+            below: false,
+        }
+    }
+
+    /// An unwritten extent not committed yet.
+    pub fn unwritten(at: u64, block: u64, len: u64) -> Self {
+        Self {
+            at,
+            block,
+            birth: 0,
+            unwritten: len,
+            crcs: Vec::new(),
+            below: false,
+        }
+    }
+
+    /// Decodes an item of the inode `ino`.
+    pub fn decode(ino: u64, at: u64, item: &Item) -> Result<Self> {
+        let (raw, crcs) = decode_extent(&item.value)
+            .map_err(|found| Error::corrupt(0, "extent item", format!("inode {ino}"), found))?;
+        let unwritten = raw.flags.get() & EXTENT_UNWRITTEN != 0;
+        Ok(Self {
+            at,
+            block: raw.block.get(),
+            birth: raw.birth.get(),
+            unwritten: if unwritten {
+                u64::from(raw.len.get())
+            } else {
+                0
+            },
+            crcs: crcs.iter().map(|c| c.get()).collect(),
+            below: item.below,
+        })
+    }
+
+    fn encode(&self, seq: u64) -> Vec<u8> {
+        let raw = RawExtent {
+            block: U64::new(self.block),
+            birth: U64::new(if self.birth == 0 { seq } else { self.birth }),
+            len: U32::new(self.len() as u32),
+            flags: U32::new(if self.is_unwritten() {
+                EXTENT_UNWRITTEN
+            } else {
+                0
+            }),
+        };
+        let mut value = raw.as_bytes().to_vec();
+        for crc in &self.crcs {
+            value.extend_from_slice(&crc.to_le_bytes());
+        }
+        value
+    }
+
+    /// Blocks.
+    pub fn len(&self) -> u64 {
+        self.unwritten + self.crcs.len() as u64
+    }
+
+    /// Whether it was allocated and never written: reads as zeros.
+    pub fn is_unwritten(&self) -> bool {
+        self.unwritten > 0
+    }
+
+    /// First file block behind it.
+    pub fn end(&self) -> u64 {
+        self.at + self.len()
+    }
+
+    /// Its device blocks.
+    pub fn run(&self) -> Run {
+        Run {
+            start: self.block,
+            len: self.len(),
+        }
+    }
+
+    /// The part of it in `from..to`, if there is any.
+    pub fn part(&self, from: u64, to: u64) -> Option<Extent> {
+        let (from, to) = (from.max(self.at), to.min(self.end()));
+        if from >= to {
+            return None;
+        }
+        let skip = from - self.at;
+        let len = to - from;
+        let crcs = self.crcs.iter().skip(skip as usize).take(len as usize);
+        Some(Extent {
+            at: from,
+            block: self.block + skip,
+            birth: self.birth,
+            unwritten: if self.is_unwritten() { len } else { 0 },
+            crcs: crcs.copied().collect(),
+            below: self.below,
+        })
+    }
+
+    /// Appends `next`, if it goes on where this ends, in the file and on the device, and both
+    /// together are not too long.
+    fn join(&mut self, next: &Extent) -> bool {
+        let fits = self.end() == next.at
+            && self.block + self.len() == next.block
+            && self.is_unwritten() == next.is_unwritten()
+            && self.len() + next.len() <= MAX_EXTENT_BLOCKS;
+        if fits {
+            self.unwritten += next.unwritten;
+            self.crcs.extend_from_slice(&next.crcs);
+        }
+        fits
+    }
+}
+
+impl FileSystem {
+    /// The extents that touch `from..to`, ascending; at most `most` of them.
+    pub(super) fn extents(
+        &self,
+        inode: &Inode,
+        state: &InodeState,
+        from: u64,
+        to: u64,
+        most: usize,
+    ) -> Result<Vec<Extent>> {
+        let mut found = Vec::new();
+        if to <= from || state.attrs.as_ref().is_none_or(|a| a.blocks == 0) {
+            return Ok(found);
+        }
+        // No extent is longer than MAX_EXTENT_BLOCKS, so none that reaches `from` begins earlier.
+        let first = (from + 1).saturating_sub(MAX_EXTENT_BLOCKS);
+        self.core.items(
+            inode,
+            state,
+            Kind::Extent,
+            first,
+            to - 1,
+            &mut |at, item| {
+                let extent = Extent::decode(inode.ino, at, &item)?;
+                if extent.end() > from {
+                    found.push(extent);
+                }
+                Ok(found.len() < most)
+            },
+        )?;
+        Ok(found)
+    }
+
+    /// Log bytes that [`Self::replace`] needs at most for `old` extents and new ones of `blocks`
+    /// blocks in `pieces`: the edges of the first and last old extent stay.
+    pub(super) fn replace_need(old: usize, pieces: usize, blocks: u64) -> crate::txn::Need {
+        let values = 3 * EXTENT_MAX + pieces * size_of::<RawExtent>() + 4 * blocks as usize;
+        crate::txn::Need::items(
+            pieces + 4,
+            values + crate::fs::namespace::INODE_LEN,
+            old + 1,
+        )
+    }
+
+    /// Makes `from..to` map to `new` (ascending, within the range): `old`, all extents that touch
+    /// the range, lose their part of it. Blocks that nothing maps to any more are freed.
+    pub(super) fn replace(
+        &self,
+        commit: &mut Commit<'_>,
+        inode: &Arc<Inode>,
+        state: &mut InodeState,
+        (from, to): (u64, u64),
+        old: &[Extent],
+        new: Vec<Extent>,
+    ) -> Result<()> {
+        let mut gone: Vec<Run> = Vec::new();
+        let mut kept: Vec<Extent> = Vec::new();
+        for extent in old {
+            commit.delete(inode, state, Kind::Extent, extent.at, &[], extent.below);
+            kept.extend(extent.part(extent.at, from));
+            kept.extend(extent.part(to, extent.end()));
+            gone.extend(extent.part(from, to).map(|p| p.run()));
+        }
+        let added: u64 = new.iter().map(Extent::len).sum();
+        let lost: u64 = gone.iter().map(|r| r.len).sum();
+        let used: Vec<Run> = new.iter().map(Extent::run).collect();
+        for run in crate::txn::without(gone, &used) {
+            commit.free(run);
+        }
+        let mut pieces = kept;
+        pieces.extend(new);
+        pieces.sort_by_key(|p| p.at);
+        let mut joined: Vec<Extent> = Vec::with_capacity(pieces.len());
+        for piece in pieces {
+            if !joined.last_mut().is_some_and(|l| l.join(&piece)) {
+                joined.push(piece);
+            }
+        }
+        let seq = commit.seq();
+        for piece in &joined {
+            commit.put(
+                inode,
+                state,
+                Kind::Extent,
+                piece.at,
+                &piece.encode(seq),
+                false,
+            );
+        }
+        let attrs = attrs_mut(state)?;
+        attrs.blocks = (attrs.blocks + added).saturating_sub(lost);
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_and_joins_keep_blocks_and_checksums_together() {
+        let whole = Extent::written(10, 100, vec![1, 2, 3, 4, 5]);
+        let mut head = whole.part(0, 12).unwrap();
+        let middle = whole.part(12, 13).unwrap();
+        let tail = whole.part(13, 99).unwrap();
+        assert_eq!(
+            (middle.at, middle.block, middle.crcs.clone()),
+            (12, 102, vec![3])
+        );
+        assert!(whole.part(15, 20).is_none());
+        assert!(!head.join(&tail));
+        assert!(head.join(&middle) && head.join(&tail));
+        assert_eq!(head, whole);
+        let mut hole = Extent::unwritten(0, 50, 4);
+        assert!(!hole.join(&Extent::written(4, 54, vec![9])));
+        assert!(hole.join(&Extent::unwritten(4, 54, 252)));
+        assert!(!hole.join(&Extent::unwritten(256, 306, 1)));
+    }
+}

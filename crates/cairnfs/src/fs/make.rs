@@ -1,0 +1,304 @@
+//! Making a volume, and looking at one without opening it.
+
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::sync::Arc;
+
+use zerocopy::IntoBytes;
+use zerocopy::little_endian::{U32, U64};
+
+use crate::device::{Access, AlignedBuf, Device, FileDevice};
+use crate::error::{Error, Result};
+use crate::format::geometry::{Geometry, LOG_START, SUPERBLOCK_SLOTS};
+use crate::format::item::{RawRoot, S_IFDIR};
+use crate::format::key::{Key, Kind, MAIN_ROOT};
+use crate::format::node::{CellValue, NodeBuilder};
+use crate::format::superblock::{MAGIC, MAX_LABEL, RawSuperblock, Superblock};
+use crate::format::{BLOCK_SIZE, FIRST_USER_INO, NODE_BLOCKS, NODE_SIZE, ROOT_INO};
+use crate::fs::volume_info;
+use crate::inode::attrs::Attrs;
+use crate::space::{Run, Space};
+use crate::txn::read_superblock;
+use crate::types::{Time, VolumeInfo};
+
+/// Bytes written or looked at in one go.
+const CHUNK: usize = 1 << 20;
+
+/// How to make a volume.
+#[derive(Debug, Clone, Default)]
+pub struct MakeOptions {
+    /// Bytes; `None` for the size the file or device has.
+    pub size: Option<u64>,
+    /// A name for people, up to 64 bytes.
+    pub label: String,
+    /// Bytes of log; `None` for 1/32 of the volume, 4 to 256 MiB.
+    pub log_size: Option<u64>,
+    /// Overwrite whatever is there.
+    pub force: bool,
+    /// Owner and group of the root directory.
+    pub root_owner: (u32, u32),
+}
+
+/// Makes a volume in a file, which is made if absent, or on a block device. `progress` is told how
+/// many bytes of how many are written.
+///
+/// # Errors
+/// Something is there already and `force` is not set; sizes that make no volume; one in use; the
+/// device's failure.
+pub fn make(
+    path: &Path,
+    options: &MakeOptions,
+    progress: &mut dyn FnMut(u64, u64),
+) -> Result<VolumeInfo> {
+    let existing = std::fs::metadata(path).ok();
+    let image = existing.as_ref().is_none_or(std::fs::Metadata::is_file);
+    if !image {
+        return make_device(
+            &FileDevice::open(path, Access::ReadWrite)?,
+            options,
+            progress,
+        );
+    }
+    let length = existing.map_or(0, |m| m.len());
+    if length > 0 && !options.force {
+        return Err(Error::Exists);
+    }
+    let size = match options.size {
+        Some(size) => size,
+        None if length > 0 => length,
+        None => return Err(Error::Invalid("a new image file needs a size")),
+    };
+    // Refused before the file is touched.
+    Geometry::for_size(size, options.log_size)?;
+    check_label(&options.label)?;
+    let size = size - size % BLOCK_SIZE as u64;
+    let device = FileDevice::create(path, size)?;
+    let forced = MakeOptions {
+        force: true,
+        size: Some(size),
+        ..options.clone()
+    };
+    write_volume(&device, &forced, true, progress)
+}
+
+/// Makes a volume on a device that is open already.
+///
+/// # Errors
+/// As [`make`]; a size beyond the device's.
+pub fn make_device(
+    device: &dyn Device,
+    options: &MakeOptions,
+    progress: &mut dyn FnMut(u64, u64),
+) -> Result<VolumeInfo> {
+    if !options.force && !looks_empty(device)? {
+        return Err(Error::Exists);
+    }
+    write_volume(device, options, false, progress)
+}
+
+fn check_label(label: &str) -> Result<()> {
+    if label.len() > MAX_LABEL {
+        return Err(Error::Invalid("a label has at most 64 bytes"));
+    }
+    Ok(())
+}
+
+/// Whether the device's first megabyte is zeros: no file system or partition table is there.
+fn looks_empty(device: &dyn Device) -> Result<bool> {
+    let len = device.size().min(CHUNK as u64) as usize;
+    let mut bytes = AlignedBuf::zeroed(len - len % BLOCK_SIZE);
+    device.read(0, &mut bytes)?;
+    Ok(bytes.iter().all(|b| *b == 0))
+}
+
+fn write_volume(
+    device: &dyn Device,
+    options: &MakeOptions,
+    fresh: bool,
+    progress: &mut dyn FnMut(u64, u64),
+) -> Result<VolumeInfo> {
+    check_label(&options.label)?;
+    let size = options.size.unwrap_or(device.size());
+    if size > device.size() {
+        return Err(Error::Invalid("the volume would be larger than its device"));
+    }
+    let geometry = Geometry::for_size(size, options.log_size)?;
+    // Whatever was there is no volume any more before its parts are overwritten.
+    for slot in SUPERBLOCK_SLOTS {
+        device.write(slot * BLOCK_SIZE as u64, &AlignedBuf::zeroed(BLOCK_SIZE))?;
+    }
+    device.flush()?;
+    zero_log(device, &geometry, progress)?;
+    let mut superblock = first_superblock(&geometry, options)?;
+    let first = geometry.data_start().next_multiple_of(NODE_BLOCKS);
+    let root = write_trees(device, &superblock, first, options.root_owner)?;
+    superblock.root = root;
+    superblock.root_height = U32::new(1);
+    let used = Run {
+        start: first,
+        len: 2 * NODE_BLOCKS,
+    };
+    let table = Space::format(device, &geometry, fresh, &[used])?;
+    superblock.table_copy = U32::new(u32::from(table.copy));
+    superblock.table_crc = U32::new(table.crc);
+    superblock.free_blocks = U64::new(table.free_blocks);
+    device.flush()?;
+    for generation in [1, 2] {
+        superblock.generation = U64::new(generation);
+        let offset = superblock.slot_block() * BLOCK_SIZE as u64;
+        let mut block = AlignedBuf::zeroed(BLOCK_SIZE);
+        block.copy_from_slice(&superblock.encode());
+        device.write(offset, &block)?;
+    }
+    device.flush()?;
+    Ok(volume_info(&superblock))
+}
+
+/// Writes the log's area with zeros: a hole or an unwritten extent in an image file would cost one
+/// more write each time the log first comes by.
+fn zero_log(
+    device: &dyn Device,
+    geometry: &Geometry,
+    progress: &mut dyn FnMut(u64, u64),
+) -> Result<()> {
+    let total = geometry.log_blocks * BLOCK_SIZE as u64;
+    let zeros = AlignedBuf::zeroed(CHUNK);
+    let mut done = 0;
+    while done < total {
+        let len = (total - done).min(CHUNK as u64);
+        let part = zeros.get(..len as usize).unwrap_or_default();
+        device.write(LOG_START * BLOCK_SIZE as u64 + done, part)?;
+        done += len;
+        progress(done, total);
+    }
+    Ok(())
+}
+
+fn first_superblock(geometry: &Geometry, options: &MakeOptions) -> Result<Superblock> {
+    let mut random = [0; 24];
+    getrandom::fill(&mut random)
+        .map_err(|_| Error::Unsupported("the system gives no random numbers"))?;
+    let (uuid, seed) = random.split_first_chunk::<16>().unwrap_or((&[0; 16], &[]));
+    let mut uuid = *uuid;
+    // Version 4, variant 1, as RFC 9562 has it.
+    let [_, _, _, _, _, _, version, _, variant, ..] = &mut uuid;
+    *version = *version & 0x0f | 0x40;
+    *variant = *variant & 0x3f | 0x80;
+    let mut label = [0; MAX_LABEL];
+    for (to, from) in label.iter_mut().zip(options.label.bytes()) {
+        *to = from;
+    }
+    Ok(RawSuperblock {
+        magic: MAGIC,
+        checksum: U64::new(0),
+        compatible: U64::new(0),
+        ro_compatible: U64::new(0),
+        incompatible: U64::new(0),
+        uuid,
+        hash_seed: U64::new(seed.first_chunk().map_or(0, |s| u64::from_le_bytes(*s))),
+        label,
+        created: U64::new(Time::now().secs as u64),
+        block_size: U32::new(BLOCK_SIZE as u32),
+        node_size: U32::new(NODE_SIZE as u32),
+        total_blocks: U64::new(geometry.total_blocks),
+        log_blocks: U64::new(geometry.log_blocks),
+        generation: U64::new(1),
+        merged_seq: U64::new(1),
+        tail_lsn: U64::new(0),
+        tail_chain: U64::new(0),
+        required_lsn: U64::new(0),
+        next_ino: U64::new(FIRST_USER_INO),
+        next_root: U32::new(MAIN_ROOT + 1),
+        table_copy: U32::new(0),
+        table_crc: U32::new(0),
+        root_height: U32::new(0),
+        root: Default::default(),
+        free_blocks: U64::new(0),
+    })
+}
+
+/// Writes the two trees, a leaf each: the root directory, and the item that names its tree.
+fn write_trees(
+    device: &dyn Device,
+    superblock: &Superblock,
+    first: u64,
+    owner: (u32, u32),
+) -> Result<crate::format::superblock::RawPtr> {
+    let volume = superblock
+        .uuid
+        .first_chunk::<8>()
+        .map_or(0, |c| u64::from_le_bytes(*c));
+    let birth = superblock.merged_seq.get();
+    let mut builder = NodeBuilder::new();
+    let root_dir = Attrs::new(S_IFDIR | 0o755, owner.0, owner.1, 0, ROOT_INO);
+    builder.push(&Key::inode(ROOT_INO), CellValue::Inline(&root_dir.encode()));
+    let main = write_node(device, &mut builder, first, birth, volume)?;
+    let root = RawRoot {
+        ptr: main,
+        height: U32::new(1),
+        birth: U64::new(birth),
+    };
+    let key = Key::new(u64::from(MAIN_ROOT), Kind::Root, 0);
+    builder.push(&key, CellValue::Inline(root.as_bytes()));
+    write_node(device, &mut builder, first + NODE_BLOCKS, birth, volume)
+}
+
+fn write_node(
+    device: &dyn Device,
+    builder: &mut NodeBuilder,
+    block: u64,
+    birth: u64,
+    volume: u64,
+) -> Result<crate::format::superblock::RawPtr> {
+    let (bytes, ptr) = builder.finish(0, block, birth, volume);
+    let mut aligned = AlignedBuf::zeroed(NODE_SIZE);
+    aligned.copy_from_slice(&bytes);
+    device.write(block * BLOCK_SIZE as u64, &aligned)?;
+    Ok(ptr)
+}
+
+/// What the superblock tells, without opening the volume: works while it is mounted.
+///
+/// # Errors
+/// No volume; the file cannot be read.
+pub fn inspect(path: &Path) -> Result<VolumeInfo> {
+    let open = |source| Error::Open {
+        path: path.display().to_string(),
+        source: Arc::new(source),
+    };
+    let file = std::fs::File::open(path).map_err(open)?;
+    let size = rustix::fs::seek(&file, rustix::fs::SeekFrom::End(0)).map_err(|e| open(e.into()))?;
+    let identity = read_superblock(&Peek { file, size })?;
+    Ok(volume_info(&identity.superblock))
+}
+
+/// A file read without a lock, for its superblocks only.
+struct Peek {
+    file: std::fs::File,
+    size: u64,
+}
+
+impl Device for Peek {
+    fn size(&self) -> u64 {
+        self.size
+    }
+    fn read(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
+        self.file
+            .read_exact_at(buf, offset)
+            .map_err(|source| Error::Io {
+                op: "read",
+                offset,
+                len: buf.len(),
+                source: Arc::new(source),
+            })
+    }
+    fn write(&self, _offset: u64, _buf: &[u8]) -> Result<()> {
+        Err(Error::ReadOnly)
+    }
+    fn flush(&self) -> Result<()> {
+        Ok(())
+    }
+    fn discard(&self, _offset: u64, _len: u64) -> Result<()> {
+        Err(Error::ReadOnly)
+    }
+}

@@ -1,0 +1,522 @@
+//! Names: look-up, making files of every kind, links, listings.
+//!
+//! An entry gets an index that only grows and is never given again, so it also is the listing's
+//! cookie. The entry and the directory's attributes are one transaction with what they name.
+
+use std::sync::Arc;
+
+use crate::error::{Error, Result};
+use crate::format::checksum::name_hash;
+use crate::format::item::{
+    DIR_ENTRY_HEADER, DirEntryRef, RawInode, S_IFDIR, S_IFLNK, S_IFMT, S_ISGID, decode_dir_entry,
+    encode_dir_entry,
+};
+use crate::format::key::Kind;
+use crate::format::{MAX_LINKS, MAX_NAME, MAX_SYMLINK, ROOT_INO};
+use crate::fs::FileSystem;
+use crate::fs::locked::{Locked, attrs, attrs_mut, live_dir};
+use crate::inode::attrs::Attrs;
+use crate::inode::{Inode, InodeState};
+use crate::txn::{Commit, Need};
+use crate::types::{Attr, Creds, EntryRef, FileKind, Time};
+
+/// Most bytes of a directory entry's value.
+pub(super) const ENTRY_MAX: usize = DIR_ENTRY_HEADER + MAX_NAME;
+/// Bytes of an inode item's value.
+pub(super) const INODE_LEN: usize = size_of::<RawInode>();
+/// Entries that a listing with attributes reads before it looks at their inodes.
+const PLUS_BATCH: usize = 64;
+
+/// Refuses what no entry can be called.
+pub(super) fn check_name(name: &[u8]) -> Result<()> {
+    if name.len() > MAX_NAME {
+        return Err(Error::NameTooLong);
+    }
+    if name.is_empty() || name.contains(&b'/') || name.contains(&0) {
+        return Err(Error::Invalid("a name is empty, or has '/' or NUL in it"));
+    }
+    if name == b"." || name == b".." {
+        return Err(Error::Invalid(
+            "\".\" and \"..\" cannot be made, moved or removed",
+        ));
+    }
+    Ok(())
+}
+
+struct New<'a> {
+    mode: u32,
+    rdev: u64,
+    creds: Creds,
+    target: Option<&'a [u8]>,
+}
+
+impl FileSystem {
+    /// The inode of a name, with one use taken.
+    ///
+    /// # Errors
+    /// No such name; not a directory.
+    pub fn lookup(&self, dir: u64, name: &[u8]) -> Result<Attr> {
+        if name.len() > MAX_NAME {
+            return Err(Error::NameTooLong);
+        }
+        let dir = self.inode(dir)?;
+        let found = {
+            let state = dir.read();
+            let attrs = attrs(&state)?;
+            if !attrs.is_dir() {
+                return Err(Error::NotDirectory);
+            }
+            match name {
+                b"." => dir.ino,
+                b".." => attrs.parent,
+                _ => {
+                    let hash = self.hash(name);
+                    self.core
+                        .find_name(&dir, &state, hash, name)?
+                        .ok_or(Error::NotFound)?
+                        .ino
+                }
+            }
+        };
+        self.take_use(found)
+    }
+
+    /// Takes a use of an inode that was found by name.
+    fn take_use(&self, ino: u64) -> Result<Attr> {
+        let inode = self.inode(ino)?;
+        let state = inode.read();
+        let attr = attrs(&state)?.public(ino, pending_blocks(&state));
+        inode.take_use();
+        Ok(attr)
+    }
+
+    pub(super) fn hash(&self, name: &[u8]) -> u64 {
+        name_hash(self.core.hash_seed(), name)
+    }
+
+    /// Makes a regular file, FIFO, socket or device; `mode` holds type bits and permissions.
+    /// Takes one use.
+    ///
+    /// # Errors
+    /// The name is taken or cannot be; no space.
+    pub fn mknod(&self, dir: u64, name: &[u8], mode: u32, rdev: u64, creds: Creds) -> Result<Attr> {
+        match FileKind::from_mode(mode) {
+            None => return Err(Error::Invalid("a mode without a file type")),
+            Some(FileKind::Directory | FileKind::Symlink) => {
+                return Err(Error::Invalid("mknod makes no directories and no symlinks"));
+            }
+            Some(_) => {}
+        }
+        let new = New {
+            mode,
+            rdev,
+            creds,
+            target: None,
+        };
+        self.make_entry(dir, name, &new)
+    }
+
+    /// Makes a directory. Takes one use.
+    ///
+    /// # Errors
+    /// The name is taken or cannot be; no space.
+    pub fn mkdir(&self, dir: u64, name: &[u8], mode: u32, creds: Creds) -> Result<Attr> {
+        let new = New {
+            mode: S_IFDIR | mode & !S_IFMT,
+            rdev: 0,
+            creds,
+            target: None,
+        };
+        self.make_entry(dir, name, &new)
+    }
+
+    /// Makes a symbolic link. Takes one use.
+    ///
+    /// # Errors
+    /// The name is taken or cannot be; an empty or too long target; no space.
+    pub fn symlink(&self, dir: u64, name: &[u8], target: &[u8], creds: Creds) -> Result<Attr> {
+        if target.len() > MAX_SYMLINK {
+            return Err(Error::NameTooLong);
+        }
+        if target.is_empty() || target.contains(&0) {
+            return Err(Error::Invalid("a target is empty or has NUL in it"));
+        }
+        let new = New {
+            mode: S_IFLNK | 0o777,
+            rdev: 0,
+            creds,
+            target: Some(target),
+        };
+        self.make_entry(dir, name, &new)
+    }
+
+    fn make_entry(&self, dir: u64, name: &[u8], new: &New<'_>) -> Result<Attr> {
+        check_name(name)?;
+        let dir = self.inode(dir)?;
+        let target = new.target.unwrap_or_default();
+        let need = Need::items(4, 2 * INODE_LEN + ENTRY_MAX + target.len(), 0);
+        let reservation = self.core.reserve(need)?;
+        let hash = self.hash(name);
+        let mut dir_state = dir.write();
+        let (gid, mode) = inherit(live_dir(&dir_state)?, new);
+        if self.core.find_name(&dir, &dir_state, hash, name)?.is_some() {
+            return Err(Error::Exists);
+        }
+        let ino = self.core.new_ino(&mut dir_state.chunk);
+        let mut made = Attrs::new(mode, new.creds.uid, gid, new.rdev, dir.ino);
+        made.set_size(target.len() as u64);
+        let now = made.btime;
+        let is_dir = made.is_dir();
+        change_dir(attrs_mut(&mut dir_state)?, now, i64::from(is_dir))?;
+        let child = Arc::new(Inode::with_state(
+            ino,
+            InodeState {
+                attrs: Some(made),
+                loaded: true,
+                ..InodeState::default()
+            },
+        ));
+        child.take_use();
+        let mut child_state = child.write();
+        self.core.table().insert(child.clone());
+        let mut commit = self.core.commit();
+        self.put_entry(
+            &mut commit,
+            &dir,
+            &mut dir_state,
+            hash,
+            &DirEntryRef {
+                ino,
+                kind: mode & S_IFMT,
+                name,
+            },
+        )?;
+        commit.put_inode(&dir, &mut dir_state);
+        if let Some(target) = new.target {
+            commit.put(&child, &mut child_state, Kind::Inline, 0, target, false);
+        }
+        commit.put_inode(&child, &mut child_state);
+        let attr = attrs(&child_state)?.public(ino, 0);
+        let receipt = commit.finish(reservation);
+        drop(child_state);
+        drop(dir_state);
+        self.core.settle(receipt)?;
+        Ok(attr)
+    }
+
+    /// Adds an entry under a new index; the directory's size grows by it.
+    pub(super) fn put_entry(
+        &self,
+        commit: &mut Commit<'_>,
+        dir: &Arc<Inode>,
+        state: &mut InodeState,
+        hash: u64,
+        entry: &DirEntryRef<'_>,
+    ) -> Result<()> {
+        let attrs = attrs_mut(state)?;
+        let index = attrs.next_index;
+        attrs.next_index += 1;
+        attrs.set_size(attrs.size + 1);
+        let mut value = Vec::with_capacity(DIR_ENTRY_HEADER + entry.name.len());
+        encode_dir_entry(&mut value, entry);
+        commit.put(dir, state, Kind::DirIndex, index, &value, false);
+        state.current.add_name(hash, index);
+        Ok(())
+    }
+
+    /// Takes an entry away; the directory's size shrinks by it.
+    pub(super) fn delete_entry(
+        &self,
+        commit: &mut Commit<'_>,
+        dir: &Arc<Inode>,
+        state: &mut InodeState,
+        hash: u64,
+        (index, below): (u64, bool),
+    ) -> Result<()> {
+        let attrs = attrs_mut(state)?;
+        attrs.set_size(attrs.size.saturating_sub(1));
+        let note = hash.to_le_bytes();
+        commit.delete(dir, state, Kind::DirIndex, index, &note, below);
+        state.current.remove_name(hash, index);
+        Ok(())
+    }
+
+    /// Makes a regular file without a name; it goes with its last use unless it is linked.
+    /// Takes one use.
+    ///
+    /// # Errors
+    /// Not a directory; no space.
+    pub fn tmpfile(&self, dir: u64, mode: u32, creds: Creds) -> Result<Attr> {
+        let dir = self.inode(dir)?;
+        let need = Need::items(2, INODE_LEN + 1, 0);
+        let reservation = self.core.reserve(need)?;
+        let new = New {
+            mode: crate::format::item::S_IFREG | mode & !S_IFMT,
+            rdev: 0,
+            creds,
+            target: None,
+        };
+        let mut dir_state = dir.write();
+        let (gid, mode) = inherit(live_dir(&dir_state)?, &new);
+        let ino = self.core.new_ino(&mut dir_state.chunk);
+        drop(dir_state);
+        let mut made = Attrs::new(mode, creds.uid, gid, 0, dir.ino);
+        made.nlink = 0;
+        let attr = made.public(ino, 0);
+        let child = Arc::new(Inode::with_state(
+            ino,
+            InodeState {
+                attrs: Some(made),
+                loaded: true,
+                ..InodeState::default()
+            },
+        ));
+        child.take_use();
+        let mut state = child.write();
+        self.core.table().insert(child.clone());
+        let mut commit = self.core.commit();
+        self.put_orphan(
+            &mut commit,
+            &child,
+            &mut state,
+            crate::format::item::ORPHAN_REMOVE,
+        );
+        commit.put_inode(&child, &mut state);
+        let receipt = commit.finish(reservation);
+        drop(state);
+        self.core.settle(receipt)?;
+        Ok(attr)
+    }
+
+    /// Makes a further name for a file. What was written to it before is written out first, so
+    /// that a crash cannot show the name without the data. Takes one use.
+    ///
+    /// # Errors
+    /// A directory; the name is taken or cannot be; too many links; no space.
+    pub fn link(&self, ino: u64, dir: u64, name: &[u8]) -> Result<Attr> {
+        check_name(name)?;
+        let (inode, dir) = (self.inode(ino)?, self.inode(dir)?);
+        self.write_back(&inode)?;
+        let need = Need::items(3, 2 * INODE_LEN + ENTRY_MAX, 1);
+        let reservation = self.core.reserve(need)?;
+        let hash = self.hash(name);
+        let mut locked = Locked::new(&[&inode, &dir]);
+        live_dir(locked.state(&dir)?)?;
+        let linked = locked.attrs(&inode)?;
+        if linked.is_dir() {
+            return Err(Error::NotPermitted("a directory has one name only"));
+        }
+        if linked.nlink >= MAX_LINKS {
+            return Err(Error::TooManyLinks);
+        }
+        if self
+            .core
+            .find_name(&dir, locked.state(&dir)?, hash, name)?
+            .is_some()
+        {
+            return Err(Error::Exists);
+        }
+        let now = Time::now();
+        let linked = locked.attrs(&inode)?;
+        let was_orphan = linked.nlink == 0;
+        linked.nlink += 1;
+        linked.ctime = now;
+        linked.parent = dir.ino;
+        let kind = linked.mode & S_IFMT;
+        change_dir(locked.attrs(&dir)?, now, 0)?;
+        let mut commit = self.core.commit();
+        let state = locked.state(&dir)?;
+        let entry = DirEntryRef { ino, kind, name };
+        self.put_entry(&mut commit, &dir, state, hash, &entry)?;
+        commit.put_inode(&dir, state);
+        let state = locked.state(&inode)?;
+        if was_orphan {
+            self.delete_orphan(&mut commit, &inode, state);
+        }
+        commit.put_inode(&inode, state);
+        let attr = attrs(state)?.public(ino, pending_blocks(state));
+        inode.take_use();
+        let receipt = commit.finish(reservation);
+        drop(locked);
+        self.core.settle(receipt)?;
+        Ok(attr)
+    }
+
+    /// The target of a symbolic link.
+    ///
+    /// # Errors
+    /// Not a symbolic link.
+    pub fn readlink(&self, ino: u64) -> Result<Vec<u8>> {
+        let inode = self.inode(ino)?;
+        let state = inode.read();
+        if attrs(&state)?.kind() != FileKind::Symlink {
+            return Err(Error::Invalid("not a symbolic link"));
+        }
+        let target = self.core.item(&inode, &state, Kind::Inline, 0)?;
+        target.map(|item| item.value).ok_or_else(|| {
+            Error::corrupt(
+                0,
+                "symbolic link",
+                format!("a target of inode {ino}"),
+                "none",
+            )
+        })
+    }
+
+    /// Delivers the entries behind `cookie` until `each` returns `false`: 0 is the start, "." has
+    /// the cookie 1, ".." 2.
+    ///
+    /// # Errors
+    /// Not a directory; damage.
+    pub fn readdir(
+        &self,
+        dir: u64,
+        cookie: u64,
+        each: &mut dyn FnMut(EntryRef<'_>) -> bool,
+    ) -> Result<()> {
+        let inode = self.inode(dir)?;
+        let state = inode.read();
+        let parent = match attrs(&state)? {
+            a if a.is_dir() => a.parent,
+            _ => return Err(Error::NotDirectory),
+        };
+        for (own, name, ino) in [(1, &b"."[..], dir), (2, &b".."[..], parent)] {
+            let entry = EntryRef {
+                ino,
+                kind: FileKind::Directory,
+                name,
+                cookie: own,
+            };
+            if cookie < own && !each(entry) {
+                return Ok(());
+            }
+        }
+        let from = cookie.saturating_add(1);
+        self.core.items(
+            &inode,
+            &state,
+            Kind::DirIndex,
+            from,
+            u64::MAX,
+            &mut |index, item| {
+                let entry = decode_dir_entry(&item.value).map_err(|found| {
+                    Error::corrupt(0, "directory entry", format!("directory {dir}"), found)
+                })?;
+                Ok(each(EntryRef {
+                    ino: entry.ino,
+                    kind: FileKind::from_mode(entry.kind).unwrap_or(FileKind::File),
+                    name: entry.name,
+                    cookie: index,
+                }))
+            },
+        )
+    }
+
+    /// As [`FileSystem::readdir`], with attributes. Takes a use of each inode for which `each`
+    /// returned `true`, except "." and ".."; an entry for which it returned `false` was not
+    /// delivered.
+    ///
+    /// # Errors
+    /// Not a directory; damage.
+    pub fn readdir_plus(
+        &self,
+        dir: u64,
+        cookie: u64,
+        each: &mut dyn FnMut(EntryRef<'_>, &Attr) -> bool,
+    ) -> Result<()> {
+        let mut cookie = cookie;
+        loop {
+            let mut batch = Vec::with_capacity(PLUS_BATCH);
+            self.readdir(dir, cookie, &mut |e| {
+                batch.push((e.ino, e.kind, e.name.to_vec(), e.cookie));
+                batch.len() < PLUS_BATCH
+            })?;
+            let whole = batch.len() < PLUS_BATCH;
+            for (ino, kind, name, at) in batch {
+                cookie = at;
+                let entry = EntryRef {
+                    ino,
+                    kind,
+                    name: &name,
+                    cookie: at,
+                };
+                let dots = at < crate::format::item::FIRST_DIR_INDEX;
+                let attr = match if dots {
+                    self.getattr(ino)
+                } else {
+                    self.take_use(ino)
+                } {
+                    Ok(attr) => attr,
+                    // Removed since the batch was read.
+                    Err(Error::NotFound) => continue,
+                    Err(e) => return Err(e),
+                };
+                if !each(entry, &attr) {
+                    if !dots {
+                        self.forget(ino, 1);
+                    }
+                    return Ok(());
+                }
+            }
+            if whole {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Gives back uses of an inode. The root is never in need of any.
+    pub fn forget(&self, ino: u64, uses: u64) {
+        let Some(inode) = self.core.table().get(ino) else {
+            return;
+        };
+        if !inode.drop_uses(uses) || ino == ROOT_INO {
+            return;
+        }
+        let orphaned = inode.read().attrs.as_ref().is_some_and(|a| a.nlink == 0);
+        if orphaned
+            && !self.closed.load(std::sync::atomic::Ordering::Acquire)
+            && let Err(error) = self.reap(&inode)
+        {
+            // The orphan item stays: the next mount removes the inode.
+            tracing::warn!(ino, %error, "removing an unlinked inode was put off");
+        }
+    }
+}
+
+/// Group and mode of what is made in a directory: its set-group-id bit passes on.
+fn inherit(dir: &Attrs, new: &New<'_>) -> (u32, u32) {
+    if dir.mode & S_ISGID == 0 {
+        return (new.creds.gid, new.mode);
+    }
+    let pass = if new.mode & S_IFMT == S_IFDIR {
+        S_ISGID
+    } else {
+        0
+    };
+    (dir.gid, new.mode | pass)
+}
+
+/// Notes a change of a directory's entries; `subdirs` is by how many its subdirectories grow.
+pub(super) fn change_dir(attrs: &mut Attrs, now: Time, subdirs: i64) -> Result<()> {
+    let nlink = i64::from(attrs.nlink) + subdirs;
+    if nlink > i64::from(MAX_LINKS) {
+        return Err(Error::TooManyLinks);
+    }
+    attrs.nlink = nlink.max(0) as u32;
+    attrs.mtime = now;
+    attrs.ctime = now;
+    Ok(())
+}
+
+/// Unwritten blocks, for `st_blocks`; a file small enough to stay inline takes none.
+pub(super) fn pending_blocks(state: &InodeState) -> u64 {
+    let inline = state
+        .attrs
+        .as_ref()
+        .is_some_and(|a| a.blocks == 0 && a.size <= crate::format::MAX_INLINE as u64);
+    if inline {
+        0
+    } else {
+        state.pages.dirty.len() as u64
+    }
+}

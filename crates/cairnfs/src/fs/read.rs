@@ -1,0 +1,237 @@
+//! Reading: unwritten pages first, then inline contents or extents, zeros where there is nothing.
+
+use std::sync::atomic::Ordering;
+
+use crate::error::{Error, Result};
+use crate::format::key::Kind;
+use crate::format::{BLOCK_SIZE, MAX_INLINE};
+use crate::fs::FileSystem;
+use crate::fs::extents::Extent;
+use crate::fs::locked::attrs;
+use crate::inode::pages::{Page, zero_page};
+use crate::inode::{Inode, InodeState};
+use crate::types::SeekTo;
+
+/// Blocks read beyond what a sequential reader asked for.
+const READ_AHEAD: u64 = 32;
+const BLOCK: u64 = BLOCK_SIZE as u64;
+
+impl FileSystem {
+    /// Reads from a regular file; short only at its end.
+    ///
+    /// # Errors
+    /// Not a regular file; data that is not what was written.
+    pub fn read(&self, ino: u64, offset: u64, buf: &mut [u8]) -> Result<usize> {
+        let inode = self.inode(ino)?;
+        let state = inode.read();
+        let attrs = attrs(&state)?;
+        if attrs.is_dir() {
+            return Err(Error::IsDirectory);
+        }
+        if !attrs.is_file() {
+            return Err(Error::Invalid("not a regular file"));
+        }
+        let n = (buf.len() as u64).min(attrs.size.saturating_sub(offset)) as usize;
+        if let Some(buf) = buf.get_mut(..n)
+            && n > 0
+        {
+            self.read_state(&inode, &state, offset, buf)?;
+        }
+        Ok(n)
+    }
+
+    /// Fills `buf` from `offset`; the whole range lies within the size.
+    fn read_state(
+        &self,
+        inode: &Inode,
+        state: &InodeState,
+        offset: u64,
+        buf: &mut [u8],
+    ) -> Result<()> {
+        let end = offset + buf.len() as u64;
+        let (first, last) = (offset / BLOCK, end.div_ceil(BLOCK));
+        buf.fill(0);
+        if let Some(contents) = self.inline(inode, state)? {
+            let from = contents.get(offset as usize..).unwrap_or_default();
+            for (to, from) in buf.iter_mut().zip(from) {
+                *to = *from;
+            }
+        }
+        let sequential = inode.last_read.swap(end, Ordering::Relaxed) == offset && offset > 0;
+        let ahead = if sequential { READ_AHEAD } else { 0 };
+        for extent in self.extents(inode, state, first, last, usize::MAX)? {
+            if extent.is_unwritten() {
+                continue;
+            }
+            let Some(part) = extent.part(first, last + ahead) else {
+                continue;
+            };
+            self.read_extent(state, &part, offset, buf)?;
+        }
+        for (block, page) in state.pages.dirty.range(first..last) {
+            copy_block(buf, offset, *block, page);
+        }
+        Ok(())
+    }
+
+    /// Copies what an extent holds, but for blocks that have a newer, unwritten page.
+    fn read_extent(
+        &self,
+        state: &InodeState,
+        extent: &Extent,
+        offset: u64,
+        buf: &mut [u8],
+    ) -> Result<()> {
+        let mut at = extent.at;
+        while at < extent.end() {
+            if state.pages.dirty.contains_key(&at) {
+                at += 1;
+                continue;
+            }
+            let next = state.pages.dirty.range(at..).next();
+            let until = next.map_or(extent.end(), |(b, _)| (*b).min(extent.end()));
+            if let Some(part) = extent.part(at, until) {
+                self.core
+                    .data()
+                    .read_run(part.block, &part.crcs, &mut |i, bytes| {
+                        copy_block(buf, offset, at + i as u64, bytes);
+                    })?;
+            }
+            at = until;
+        }
+        Ok(())
+    }
+
+    /// The inline contents of a file, if it has any.
+    pub(super) fn inline(&self, inode: &Inode, state: &InodeState) -> Result<Option<Vec<u8>>> {
+        let may = state
+            .attrs
+            .as_ref()
+            .is_some_and(|a| a.blocks == 0 && a.disk_size > 0 && a.disk_size <= MAX_INLINE as u64);
+        if !may {
+            return Ok(None);
+        }
+        let item = self.core.item(inode, state, Kind::Inline, 0)?;
+        Ok(item.map(|i| i.value))
+    }
+
+    /// A block's contents as they are now, zeros behind the size; `None` where nothing was written.
+    pub(super) fn load_page(
+        &self,
+        inode: &Inode,
+        state: &InodeState,
+        block: u64,
+    ) -> Result<Option<Page>> {
+        let size = attrs(state)?.size;
+        let start = block * BLOCK;
+        if start >= size {
+            return Ok(None);
+        }
+        let mut page = zero_page();
+        let inline = match block {
+            0 => self.inline(inode, state)?,
+            _ => None,
+        };
+        if let Some(contents) = inline {
+            for (to, from) in page.iter_mut().zip(&contents) {
+                *to = *from;
+            }
+        } else {
+            let extents = self.extents(inode, state, block, block + 1, 1)?;
+            let Some(part) = extents.first().and_then(|e| e.part(block, block + 1)) else {
+                return Ok(None);
+            };
+            let Some(crc) = part.crcs.first() else {
+                return Ok(None);
+            };
+            self.core.data().read_block(part.block, *crc, &mut page)?;
+        }
+        if let Some(behind) = page.get_mut((size - start).min(BLOCK) as usize..) {
+            behind.fill(0);
+        }
+        Ok(Some(page))
+    }
+
+    /// The next data or hole from `offset` on.
+    ///
+    /// # Errors
+    /// [`Error::NoSuchOffset`] at or behind the end, or if no data follows.
+    pub fn seek(&self, ino: u64, offset: u64, to: SeekTo) -> Result<u64> {
+        let inode = self.inode(ino)?;
+        let state = inode.read();
+        let attrs = attrs(&state)?;
+        if !attrs.is_file() {
+            return Err(Error::Invalid("not a regular file"));
+        }
+        let size = attrs.size;
+        if offset >= size {
+            return Err(Error::NoSuchOffset);
+        }
+        if self.inline(&inode, &state)?.is_some() && size <= BLOCK {
+            return Ok(match to {
+                SeekTo::Data => offset,
+                SeekTo::Hole => size,
+            });
+        }
+        let (first, last) = (offset / BLOCK, size.div_ceil(BLOCK));
+        let found = match to {
+            SeekTo::Data => self.next_data(&inode, &state, first, last)?,
+            SeekTo::Hole => Some(self.next_hole(&inode, &state, first, last)?),
+        };
+        match found {
+            Some(block) => Ok((block * BLOCK).max(offset).min(size)),
+            None => Err(Error::NoSuchOffset),
+        }
+    }
+
+    fn next_data(
+        &self,
+        inode: &Inode,
+        state: &InodeState,
+        first: u64,
+        last: u64,
+    ) -> Result<Option<u64>> {
+        let page = state.pages.dirty.range(first..last).next().map(|(b, _)| *b);
+        let mut from = first;
+        let mut extent = None;
+        while from < page.unwrap_or(last).min(last) {
+            let found = self.extents(inode, state, from, last, 1)?;
+            let Some(e) = found.first() else { break };
+            if !e.is_unwritten() {
+                extent = Some(e.at.max(first));
+                break;
+            }
+            from = e.end();
+        }
+        Ok([page, extent].into_iter().flatten().min())
+    }
+
+    fn next_hole(&self, inode: &Inode, state: &InodeState, first: u64, last: u64) -> Result<u64> {
+        let mut at = first;
+        while at < last {
+            if state.pages.dirty.contains_key(&at) {
+                at += 1;
+                continue;
+            }
+            let found = self.extents(inode, state, at, at + 1, 1)?;
+            match found.first() {
+                Some(e) if !e.is_unwritten() => at = e.end(),
+                _ => return Ok(at),
+            }
+        }
+        Ok(u64::MAX / BLOCK)
+    }
+}
+
+/// Copies the part of a file block that lies within the buffer, which begins at `offset`.
+fn copy_block(buf: &mut [u8], offset: u64, block: u64, bytes: &[u8; BLOCK_SIZE]) {
+    let start = block * BLOCK;
+    let skip = offset.saturating_sub(start) as usize;
+    let at = start.saturating_sub(offset) as usize;
+    let from = bytes.get(skip..).unwrap_or_default();
+    let to = buf.get_mut(at..).unwrap_or_default();
+    let n = from.len().min(to.len());
+    if let (Some(to), Some(from)) = (to.get_mut(..n), from.get(..n)) {
+        to.copy_from_slice(from);
+    }
+}

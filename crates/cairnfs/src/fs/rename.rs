@@ -1,0 +1,265 @@
+//! Rename: replace, no replace, exchange.
+//!
+//! One transaction takes the old entry away, replaces or exchanges what the new name held, and adds
+//! the new entry. What was written to the file before is written out first, holding no lock, so a
+//! crash leads to the old or the whole new contents. A directory moves to another parent only under
+//! the volume's one lock for that, so that the walk to the root that rules out a cycle is sound.
+
+use std::sync::Arc;
+
+use crate::error::{Error, Result};
+use crate::format::ROOT_INO;
+use crate::format::item::DirEntryRef;
+use crate::fs::FileSystem;
+use crate::fs::locked::{Locked, live_dir};
+use crate::fs::namespace::{ENTRY_MAX, INODE_LEN, change_dir, check_name};
+use crate::fs::remove::check_removable;
+use crate::inode::Inode;
+use crate::txn::{Commit, NameFound, Need};
+use crate::types::{RenameMode, Time};
+
+/// Most items that a replaced inode may have to be removed within the rename.
+const INLINE_REMOVAL: usize = 64;
+
+/// One side of a rename.
+struct Side<'a> {
+    dir: Arc<Inode>,
+    name: &'a [u8],
+    hash: u64,
+}
+
+/// What a name leads to.
+struct Target {
+    found: NameFound,
+    inode: Arc<Inode>,
+}
+
+impl FileSystem {
+    /// Gives what `name` in `dir` leads to the name `to_name` in `to_dir`.
+    ///
+    /// # Errors
+    /// No such name; the new name is taken (no replace), not (exchange), or by something that
+    /// cannot be replaced by it; a directory moved into itself; no space.
+    pub fn rename(
+        &self,
+        dir: u64,
+        name: &[u8],
+        to_dir: u64,
+        to_name: &[u8],
+        mode: RenameMode,
+    ) -> Result<()> {
+        check_name(name)?;
+        check_name(to_name)?;
+        let from = self.side(dir, name)?;
+        let to = self.side(to_dir, to_name)?;
+        loop {
+            let source = self.target(&from)?.ok_or(Error::NotFound)?;
+            let target = self.target(&to)?;
+            match (mode, &target) {
+                (RenameMode::NoReplace, Some(_)) => return Err(Error::Exists),
+                (RenameMode::Exchange, None) => return Err(Error::NotFound),
+                _ => {}
+            }
+            if target
+                .as_ref()
+                .is_some_and(|t| t.found.ino == source.found.ino)
+            {
+                return Ok(());
+            }
+            let files = [Some(&source), target.as_ref()];
+            for file in files.into_iter().flatten() {
+                if mode == RenameMode::Exchange || file.found.ino == source.found.ino {
+                    self.write_back(&file.inode)?;
+                }
+            }
+            let apart = from.dir.ino != to.dir.ino;
+            let moves_dir = is_dir(&source) || target.as_ref().is_some_and(is_dir);
+            let _moving = (apart && moves_dir).then(|| self.moving.lock());
+            if apart && moves_dir {
+                self.refuse_cycle(&source, &to)?;
+                if let (RenameMode::Exchange, Some(target)) = (mode, &target) {
+                    self.refuse_cycle(target, &from)?;
+                }
+            }
+            if self.rename_now(&from, &to, &source, target.as_ref(), mode)? {
+                return Ok(());
+            }
+        }
+    }
+
+    fn side<'a>(&self, dir: u64, name: &'a [u8]) -> Result<Side<'a>> {
+        Ok(Side {
+            dir: self.inode(dir)?,
+            name,
+            hash: self.hash(name),
+        })
+    }
+
+    fn target(&self, side: &Side<'_>) -> Result<Option<Target>> {
+        loop {
+            let found = {
+                let state = side.dir.read();
+                live_dir(&state)?;
+                self.core
+                    .find_name(&side.dir, &state, side.hash, side.name)?
+            };
+            let Some(found) = found else { return Ok(None) };
+            match self.inode(found.ino) {
+                Ok(inode) => return Ok(Some(Target { found, inode })),
+                Err(Error::NotFound) if self.entry(side, &found)?.is_none() => {}
+                Err(e) => return Err(e),
+            }
+        }
+    }
+
+    fn entry(&self, side: &Side<'_>, found: &NameFound) -> Result<Option<bool>> {
+        self.core
+            .dir_entry(&side.dir, &side.dir.read(), found.index, |_, below| below)
+    }
+
+    /// Refuses to move a directory into itself or below.
+    fn refuse_cycle(&self, moved: &Target, to: &Side<'_>) -> Result<()> {
+        let mut ino = to.dir.ino;
+        while ino != ROOT_INO {
+            if ino == moved.found.ino {
+                return Err(Error::Invalid("a directory cannot move into itself"));
+            }
+            let dir = self.inode(ino)?;
+            let parent = live_dir(&dir.read())?.parent;
+            ino = parent;
+        }
+        Ok(())
+    }
+
+    /// The rename itself; `false` if an entry went meanwhile and all must be looked up again.
+    fn rename_now(
+        &self,
+        from: &Side<'_>,
+        to: &Side<'_>,
+        source: &Target,
+        target: Option<&Target>,
+        mode: RenameMode,
+    ) -> Result<bool> {
+        let need = Need::items(8, 4 * INODE_LEN + 2 * ENTRY_MAX + 1, INLINE_REMOVAL + 4);
+        let reservation = self.core.reserve(need)?;
+        let mut inodes = vec![&from.dir, &to.dir, &source.inode];
+        inodes.extend(target.map(|t| &t.inode));
+        let mut locked = Locked::new(&inodes);
+        live_dir(locked.state(&from.dir)?)?;
+        live_dir(locked.state(&to.dir)?)?;
+        let Some(source_below) = self.still(&mut locked, from, source)? else {
+            return Ok(false);
+        };
+        let target_below = match target {
+            Some(t) => match self.still(&mut locked, to, t)? {
+                Some(below) => Some(below),
+                None => return Ok(false),
+            },
+            None => {
+                let state = locked.state(&to.dir)?;
+                if self
+                    .core
+                    .find_name(&to.dir, state, to.hash, to.name)?
+                    .is_some()
+                {
+                    return Ok(false);
+                }
+                None
+            }
+        };
+        let source_dir = locked.attrs(&source.inode)?.is_dir();
+        let exchange = mode == RenameMode::Exchange;
+        if let (Some(t), false) = (target, exchange) {
+            check_removable(locked.state(&t.inode)?, source_dir)?;
+        }
+        let removed = match target {
+            Some(t) if !exchange => {
+                Some(self.belongings(&t.inode, locked.state(&t.inode)?, INLINE_REMOVAL)?)
+            }
+            _ => None,
+        };
+        let target_dir = match target {
+            Some(t) => locked.attrs(&t.inode)?.is_dir(),
+            None => false,
+        };
+        let now = Time::now();
+        // Subdirectories that leave and reach each side.
+        let (left, reached) = (i64::from(source_dir), i64::from(target_dir));
+        change_dir(
+            locked.attrs(&from.dir)?,
+            now,
+            if exchange { reached - left } else { -left },
+        )?;
+        change_dir(locked.attrs(&to.dir)?, now, left - reached)?;
+        let mut commit = self.core.commit();
+        let at = (source.found.index, source_below);
+        self.delete_entry(
+            &mut commit,
+            &from.dir,
+            locked.state(&from.dir)?,
+            from.hash,
+            at,
+        )?;
+        if let (Some(t), Some(below)) = (target, target_below) {
+            let at = (t.found.index, below);
+            self.delete_entry(&mut commit, &to.dir, locked.state(&to.dir)?, to.hash, at)?;
+        }
+        self.place(&mut commit, &mut locked, to, source, now)?;
+        if let Some(t) = target {
+            if exchange {
+                self.place(&mut commit, &mut locked, from, t, now)?;
+            } else if let Some(removed) = &removed {
+                self.drop_link(&mut commit, &t.inode, locked.state(&t.inode)?, now, removed)?;
+            }
+        }
+        commit.put_inode(&from.dir, locked.state(&from.dir)?);
+        commit.put_inode(&to.dir, locked.state(&to.dir)?);
+        let receipt = commit.finish(reservation);
+        drop(locked);
+        self.core.settle(receipt)?;
+        Ok(true)
+    }
+
+    /// Whether an entry still stands, and then whether it was found below the current set.
+    fn still(
+        &self,
+        locked: &mut Locked<'_>,
+        side: &Side<'_>,
+        target: &Target,
+    ) -> Result<Option<bool>> {
+        let state = locked.state(&side.dir)?;
+        self.core
+            .dir_entry(&side.dir, state, target.found.index, |_, below| below)
+    }
+
+    /// Adds the entry of what moves to a side.
+    fn place(
+        &self,
+        commit: &mut Commit<'_>,
+        locked: &mut Locked<'_>,
+        side: &Side<'_>,
+        moved: &Target,
+        now: Time,
+    ) -> Result<()> {
+        let attrs = locked.attrs(&moved.inode)?;
+        attrs.ctime = now;
+        attrs.parent = side.dir.ino;
+        commit.put_inode(&moved.inode, locked.state(&moved.inode)?);
+        let entry = DirEntryRef {
+            ino: moved.found.ino,
+            kind: moved.found.kind,
+            name: side.name,
+        };
+        self.put_entry(
+            commit,
+            &side.dir,
+            locked.state(&side.dir)?,
+            side.hash,
+            &entry,
+        )
+    }
+}
+
+fn is_dir(target: &Target) -> bool {
+    target.found.kind == crate::format::item::S_IFDIR
+}

@@ -1,0 +1,36 @@
+//! Durability on request.
+
+use crate::error::Result;
+use crate::fs::FileSystem;
+use crate::fs::locked::attrs;
+
+impl FileSystem {
+    /// Makes a file or directory durable: data, attributes, extended attributes, every name it has
+    /// and the directories that lead to it; of a directory also all its entries. With `data_only`
+    /// nothing less is promised.
+    ///
+    /// # Errors
+    /// The device's failure, now or earlier: then nothing is known of what was not yet durable.
+    pub fn fsync(&self, ino: u64, data_only: bool) -> Result<()> {
+        let _ = data_only;
+        let inode = self.inode(ino)?;
+        attrs(&inode.read())?;
+        if self.core.read_only() {
+            return Ok(());
+        }
+        self.write_back(&inode)?;
+        self.core.force_all()
+    }
+
+    /// Makes everything durable.
+    ///
+    /// # Errors
+    /// As [`FileSystem::fsync`].
+    pub fn sync(&self) -> Result<()> {
+        if self.core.read_only() {
+            return Ok(());
+        }
+        self.write_back_all()?;
+        self.core.force_all()
+    }
+}

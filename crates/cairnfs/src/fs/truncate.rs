@@ -1,0 +1,209 @@
+//! Changing a file's size.
+//!
+//! Shrinking frees whole blocks behind the new size; the last block keeps its bytes on the device,
+//! and whoever makes the file grow again zeroes them first. A file with very many extents becomes
+//! an orphan of the truncating kind: its new size is committed at once, its blocks go in steps.
+
+use std::sync::Arc;
+
+use crate::error::{Error, Result};
+use crate::format::item::ORPHAN_TRUNCATE;
+use crate::format::key::Kind;
+use crate::format::{BLOCK_SIZE, MAX_FILE_SIZE, MAX_INLINE};
+use crate::fs::FileSystem;
+use crate::fs::extents::Extent;
+use crate::fs::locked::{attrs, attrs_mut};
+use crate::fs::write::check_file;
+use crate::inode::{Inode, InodeState};
+use crate::space::Class;
+use crate::txn::{Commit, Reservation};
+use crate::types::Time;
+
+const BLOCK: u64 = BLOCK_SIZE as u64;
+/// Extents freed in one transaction.
+pub(super) const STEP: usize = 512;
+
+impl FileSystem {
+    /// Sets the size of a regular file.
+    pub(super) fn truncate(&self, inode: &Arc<Inode>, size: u64) -> Result<()> {
+        if size > MAX_FILE_SIZE {
+            return Err(Error::FileTooLarge);
+        }
+        if self.core.read_only() {
+            return Err(Error::ReadOnly);
+        }
+        let _contents = inode.contents();
+        self.truncate_contents(inode, size)
+    }
+
+    /// Sets the size, holding the contents lock.
+    pub(super) fn truncate_contents(&self, inode: &Arc<Inode>, size: u64) -> Result<()> {
+        check_file(&inode.read())?;
+        let old = attrs(&inode.read())?.size;
+        if size > old {
+            self.grow(inode, size)
+        } else {
+            self.shrink(inode, size)
+        }
+    }
+
+    /// Makes a file larger. If a block must be zeroed first, it is written before the new size is
+    /// committed, so a crash cannot show what it held.
+    pub(super) fn grow(&self, inode: &Arc<Inode>, size: u64) -> Result<()> {
+        self.core.reserve_space(2, 0, Class::Ordinary)?;
+        let waiting = {
+            let mut state = inode.write();
+            let before = state.pages.dirty.len() as u64;
+            let old = attrs(&state)?.size;
+            let prepared = self.prepare_growth(inode, &mut state, size, size);
+            let taken = state.pages.dirty.len() as u64 - before;
+            self.keep_reserved(&mut state, 2, taken);
+            prepared?;
+            let small = size <= MAX_INLINE as u64 && self.inline(inode, &state)?.is_some();
+            if small
+                && !state.pages.dirty.contains_key(&0)
+                && let Some(page) = self.load_page(inode, &state, 0)?
+            {
+                // The item's length is the file's size: it is rewritten with its new zeros.
+                state.pages.dirty.insert(0, page);
+                self.page_bytes
+                    .fetch_add(BLOCK as i64, std::sync::atomic::Ordering::Relaxed);
+            }
+            let now = Time::now();
+            let a = attrs_mut(&mut state)?;
+            debug_assert!(old <= size);
+            a.size = size;
+            a.mtime = now;
+            a.ctime = now;
+            state.uncommitted = true;
+            self.list_file(inode, &mut state);
+            !state.pages.dirty.is_empty()
+        };
+        if waiting {
+            return self.write_back(inode);
+        }
+        let reservation = self.core.reserve(Self::replace_need(0, 0, 0).deleting())?;
+        let mut state = inode.write();
+        attrs_mut(&mut state)?.disk_size = size;
+        let mut commit = self.core.commit();
+        commit.put_inode(inode, &mut state);
+        let receipt = commit.finish(reservation);
+        drop(state);
+        self.core.settle(receipt)
+    }
+
+    fn shrink(&self, inode: &Arc<Inode>, size: u64) -> Result<()> {
+        let reservation = self
+            .core
+            .reserve(Self::replace_need(STEP, 2, MAX_INLINE as u64 / 4).deleting())?;
+        let mut state = inode.write();
+        let first = size.div_ceil(BLOCK);
+        let mut old = self.extents(inode, &state, first, u64::MAX, STEP + 1)?;
+        let more = old.len() > STEP;
+        old.truncate(if more { 0 } else { STEP });
+        let inline = self.core_inline(inode, &state)?;
+        self.drop_pages(&mut state, first);
+        if let Some(page) = state.pages.dirty.get_mut(&(size / BLOCK))
+            && let Some(behind) = page.get_mut((size % BLOCK) as usize..)
+        {
+            behind.fill(0);
+        }
+        let now = Time::now();
+        let waiting = !state.pages.dirty.is_empty();
+        let a = attrs_mut(&mut state)?;
+        a.size = size;
+        a.disk_size = if waiting { a.disk_size.min(size) } else { size };
+        a.mtime = now;
+        a.ctime = now;
+        let disk_size = a.disk_size;
+        let mut commit = self.core.commit();
+        self.shrink_inline(&mut commit, inode, &mut state, inline, disk_size);
+        self.replace(
+            &mut commit,
+            inode,
+            &mut state,
+            (first, u64::MAX),
+            &old,
+            Vec::new(),
+        )?;
+        if more {
+            self.put_orphan(&mut commit, inode, &mut state, ORPHAN_TRUNCATE);
+        }
+        commit.put_inode(inode, &mut state);
+        state.uncommitted = waiting;
+        let receipt = commit.finish(reservation);
+        drop(state);
+        self.core.settle(receipt)?;
+        if more {
+            return self.finish_truncate(inode);
+        }
+        Ok(())
+    }
+
+    fn core_inline(&self, inode: &Inode, state: &InodeState) -> Result<Option<crate::txn::Item>> {
+        let a = attrs(state)?;
+        if a.blocks > 0 || a.disk_size == 0 || a.disk_size > MAX_INLINE as u64 {
+            return Ok(None);
+        }
+        self.core.item(inode, state, Kind::Inline, 0)
+    }
+
+    fn shrink_inline(
+        &self,
+        commit: &mut Commit<'_>,
+        inode: &Arc<Inode>,
+        state: &mut InodeState,
+        inline: Option<crate::txn::Item>,
+        disk_size: u64,
+    ) {
+        let Some(item) = inline else { return };
+        match item.value.get(..disk_size as usize) {
+            Some(kept) if !kept.is_empty() => {
+                commit.put(inode, state, Kind::Inline, 0, kept, item.below);
+            }
+            _ => commit.delete(inode, state, Kind::Inline, 0, &[], item.below),
+        }
+    }
+
+    /// Frees what lies behind the size, in steps, and ends the orphan. The contents lock is held,
+    /// or nobody uses the volume yet.
+    pub(super) fn finish_truncate(&self, inode: &Arc<Inode>) -> Result<()> {
+        loop {
+            let reservation = self
+                .core
+                .reserve(Self::replace_need(STEP, 1, 0).deleting())?;
+            let mut state = inode.write();
+            let first = attrs(&state)?.size.div_ceil(BLOCK);
+            let old = self.extents(inode, &state, first, u64::MAX, STEP)?;
+            let done = old.len() < STEP;
+            let receipt = self.truncate_step(inode, &mut state, first, &old, done, reservation)?;
+            drop(state);
+            self.core.settle(receipt)?;
+            if done {
+                return Ok(());
+            }
+        }
+    }
+
+    fn truncate_step(
+        &self,
+        inode: &Arc<Inode>,
+        state: &mut InodeState,
+        first: u64,
+        old: &[Extent],
+        done: bool,
+        reservation: Reservation<'_>,
+    ) -> Result<crate::txn::Receipt> {
+        let to = match old.last() {
+            Some(last) if !done => last.end(),
+            _ => u64::MAX,
+        };
+        let mut commit = self.core.commit();
+        self.replace(&mut commit, inode, state, (first, to), old, Vec::new())?;
+        if done {
+            self.delete_orphan(&mut commit, inode, state);
+        }
+        commit.put_inode(inode, state);
+        Ok(commit.finish(reservation))
+    }
+}

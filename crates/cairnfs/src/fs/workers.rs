@@ -1,0 +1,101 @@
+//! The worker threads: one for the log (pushes, writeback, the durability interval), one for merges.
+//!
+//! A worker holds no reference to the volume while it waits, so a volume that is dropped closes.
+
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
+
+use crate::error::{Error, Result};
+use crate::fs::FileSystem;
+use crate::journal::signals::{LogWork, Signals};
+
+impl FileSystem {
+    pub(super) fn start_workers(self: &Arc<Self>, interval: Option<Duration>) -> Result<()> {
+        let signals = self.core.signals();
+        let (volume, wishes) = (Arc::downgrade(self), signals.clone());
+        self.spawn("cairnfs-log", move || work_log(&volume, &wishes, interval))?;
+        let (volume, wishes) = (Arc::downgrade(self), signals.clone());
+        self.spawn("cairnfs-merge", move || work_merges(&volume, &wishes))?;
+        signals.set_workers(true);
+        Ok(())
+    }
+
+    fn spawn(&self, name: &str, work: impl FnOnce() + Send + 'static) -> Result<()> {
+        let thread = std::thread::Builder::new()
+            .name(name.into())
+            .spawn(work)
+            .map_err(|e| Error::Open {
+                path: format!("thread {name}"),
+                source: Arc::new(e),
+            })?;
+        self.threads.lock().push(thread);
+        Ok(())
+    }
+
+    /// Ends the workers and waits for them, unless a worker itself closes the volume.
+    pub(super) fn stop_workers(&self) {
+        let signals = self.core.signals();
+        signals.set_workers(false);
+        signals.stop();
+        self.core.journal().ring().wake();
+        let this = std::thread::current().id();
+        for thread in std::mem::take(&mut *self.threads.lock()) {
+            if thread.thread().id() != this && thread.join().is_err() {
+                let error = Error::Invalid("a worker thread panicked");
+                self.core.storage().fail(error);
+            }
+        }
+    }
+
+    fn work(&self, work: LogWork) -> Result<()> {
+        let core = &self.core;
+        match work {
+            LogWork::Push => {
+                let seq = core.journal().cil().seq();
+                core.journal().write_through(seq, &|| core.merge())
+            }
+            LogWork::Writeback => self.write_back_all(),
+            LogWork::Interval => self.sync(),
+            LogWork::Stop => Ok(()),
+        }
+    }
+}
+
+/// A panic in a worker stops the volume: what it was doing is not known.
+fn guarded(volume: &FileSystem, name: &'static str, work: impl FnOnce() -> Result<()>) {
+    let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(work));
+    match result {
+        Ok(Ok(())) => {}
+        Ok(Err(error)) => {
+            volume.core.storage().fail(error);
+            volume.core.journal().ring().wake();
+        }
+        Err(_) => {
+            let error = Error::Invalid("a worker thread panicked");
+            tracing::error!(name, "a worker panicked");
+            volume.core.storage().fail(error);
+            volume.core.journal().ring().wake();
+        }
+    }
+}
+
+fn work_log(volume: &Weak<FileSystem>, signals: &Signals, interval: Option<Duration>) {
+    let mut deadline = interval.map(|i| Instant::now() + i);
+    loop {
+        let work = signals.next_log_work(deadline);
+        if work == LogWork::Interval {
+            deadline = interval.map(|i| Instant::now() + i);
+        }
+        let Some(fs) = volume.upgrade().filter(|_| work != LogWork::Stop) else {
+            return;
+        };
+        guarded(&fs, "log", || fs.work(work));
+    }
+}
+
+fn work_merges(volume: &Weak<FileSystem>, signals: &Signals) {
+    while signals.next_merge() {
+        let Some(fs) = volume.upgrade() else { return };
+        guarded(&fs, "merge", || fs.core.merge());
+    }
+}

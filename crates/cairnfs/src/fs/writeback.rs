@@ -1,0 +1,355 @@
+//! Writeback: gives unwritten pages their place, writes them, and only then commits extents.
+//!
+//! In ascending order and in bounded batches, each a transaction of its own, under the file's lock.
+//! Pages over space allocated before (unwritten extents) go there; all others go to new blocks, so
+//! data the log may still name is never overwritten. The committed size follows what is written.
+
+use std::sync::Arc;
+
+use crate::device::AlignedBuf;
+use crate::error::{Error, Result};
+use crate::format::key::Kind;
+use crate::format::{BLOCK_SIZE, MAX_EXTENT_BLOCKS, MAX_INLINE, checksum};
+use crate::fs::FileSystem;
+use crate::fs::extents::Extent;
+use crate::fs::locked::{attrs, attrs_mut};
+use crate::fs::namespace::INODE_LEN;
+use crate::inode::{Inode, InodeState};
+use crate::space::{Class, Run};
+use crate::txn::{Commit, Need, Reservation};
+
+/// Most pages of a batch, and most separate ranges of file blocks.
+const BATCH_PAGES: usize = MAX_EXTENT_BLOCKS as usize;
+const BATCH_RANGES: usize = 16;
+/// Runs up to this many blocks stay in the cache: they are likely to be read or changed again.
+const KEEP: usize = 16;
+const BLOCK: u64 = BLOCK_SIZE as u64;
+
+/// Pages that go to adjacent device blocks.
+struct Placed {
+    run: Run,
+    /// The file block of each page.
+    blocks: Vec<u64>,
+}
+
+impl FileSystem {
+    /// Writes and commits what waits of a file: data, size, times.
+    ///
+    /// # Errors
+    /// The device's failure. Space was set aside when the data was written.
+    pub(super) fn write_back(&self, inode: &Arc<Inode>) -> Result<()> {
+        loop {
+            {
+                let state = inode.read();
+                if state.pages.dirty.is_empty() && !state.uncommitted {
+                    return Ok(());
+                }
+            }
+            let mut need = batch_need();
+            need.class = Class::Merge;
+            let reservation = self.core.reserve(need)?;
+            let mut state = inode.write();
+            if state.attrs.is_none() {
+                return Ok(());
+            }
+            let receipt = self.write_batch(inode, &mut state, reservation)?;
+            drop(state);
+            self.core.settle(receipt)?;
+        }
+    }
+
+    fn write_batch(
+        &self,
+        inode: &Arc<Inode>,
+        state: &mut InodeState,
+        reservation: Reservation<'_>,
+    ) -> Result<crate::txn::Receipt> {
+        let a = attrs(state)?;
+        let small = a.blocks == 0 && a.size <= MAX_INLINE as u64;
+        if small && !state.pages.not_inline {
+            return self.write_inline(inode, state, reservation);
+        }
+        let batch = take_batch(state);
+        let placed = self.place_batch(inode, state, &batch)?;
+        let mut new = Vec::new();
+        for part in &placed {
+            self.write_placed(state, part, &mut new)?;
+        }
+        let inline = match batch.first() {
+            Some(0) => self.inline(inode, state)?.is_some(),
+            _ => false,
+        };
+        let inline_below = match inline {
+            true => self
+                .core
+                .item(inode, state, Kind::Inline, 0)?
+                .is_some_and(|i| i.below),
+            false => false,
+        };
+        // The extents that each range touches, read before anything is changed.
+        let mut ranges = Vec::new();
+        for range in ranges_of(&batch) {
+            let before = range.0.saturating_sub(1);
+            let mut old = self.extents(inode, state, before, range.1, usize::MAX)?;
+            if old
+                .first()
+                .is_some_and(|e| e.end() <= range.0 && !goes_on(e, &new))
+            {
+                old.remove(0);
+            }
+            ranges.push((range, old));
+        }
+        let mut commit = self.core.commit();
+        commit.needs_data();
+        if inline {
+            commit.delete(inode, state, Kind::Inline, 0, &[], inline_below);
+        }
+        self.commit_ranges(&mut commit, inode, state, ranges, new)?;
+        for block in &batch {
+            state.pages.dirty.remove(block);
+        }
+        self.release_pages(state, batch.len() as u64);
+        state.pages.not_inline = false;
+        let written = batch.last().map_or(0, |b| (b + 1) * BLOCK);
+        let waiting = !state.pages.dirty.is_empty();
+        let a = attrs_mut(state)?;
+        a.disk_size = if waiting {
+            a.disk_size.max(written.min(a.size))
+        } else {
+            a.size
+        };
+        commit.put_inode(inode, state);
+        state.uncommitted = waiting;
+        Ok(commit.finish(reservation))
+    }
+
+    /// Commits the new extents range by range. Ranges that touch the same old extent, or whose
+    /// extents may be joined, see what the range before has made of it.
+    fn commit_ranges(
+        &self,
+        commit: &mut Commit<'_>,
+        inode: &Arc<Inode>,
+        state: &mut InodeState,
+        ranges: Vec<((u64, u64), Vec<Extent>)>,
+        new: Vec<Extent>,
+    ) -> Result<()> {
+        let mut new = new.into_iter().peekable();
+        // Ranges with an old extent in common are replaced as one, the gaps kept as they are.
+        let mut groups: Vec<((u64, u64), Vec<Extent>, Vec<Extent>)> = Vec::new();
+        for ((from, to), old) in ranges {
+            let mut pieces = Vec::new();
+            while let Some(piece) = new.next_if(|p| p.at < to) {
+                pieces.push(piece);
+            }
+            match groups.last_mut() {
+                Some((range, olds, news))
+                    if olds
+                        .last()
+                        .zip(old.first())
+                        .is_some_and(|(a, b)| a.at == b.at) =>
+                {
+                    if let Some(shared) = old.first() {
+                        news.extend(shared.part(range.1, from));
+                    }
+                    range.1 = to;
+                    olds.extend(old.into_iter().skip(1));
+                    news.extend(pieces);
+                }
+                _ => groups.push(((from, to), old, pieces)),
+            }
+        }
+        for (range, old, pieces) in groups {
+            self.replace(commit, inode, state, range, &old, pieces)?;
+        }
+        Ok(())
+    }
+
+    /// A small file's contents become an item.
+    fn write_inline(
+        &self,
+        inode: &Arc<Inode>,
+        state: &mut InodeState,
+        reservation: Reservation<'_>,
+    ) -> Result<crate::txn::Receipt> {
+        let size = attrs(state)?.size;
+        let below = self
+            .core
+            .item(inode, state, Kind::Inline, 0)?
+            .is_some_and(|i| i.below);
+        let pages = std::mem::take(&mut state.pages.dirty);
+        let mut commit = self.core.commit();
+        if let Some(page) = pages.get(&0)
+            && size > 0
+        {
+            let contents = page.get(..size as usize).unwrap_or_default();
+            commit.put(inode, state, Kind::Inline, 0, contents, below);
+        }
+        self.release_pages(state, pages.len() as u64);
+        attrs_mut(state)?.disk_size = size;
+        commit.put_inode(inode, state);
+        Ok(commit.finish(reservation))
+    }
+
+    /// Device blocks for a batch: space allocated before where there is some, else new runs that go
+    /// on where the file ends so far.
+    fn place_batch(
+        &self,
+        inode: &Inode,
+        state: &mut InodeState,
+        batch: &[u64],
+    ) -> Result<Vec<Placed>> {
+        let (Some(first), Some(last)) = (batch.first(), batch.last()) else {
+            return Ok(Vec::new());
+        };
+        let old = self.extents(inode, state, first.saturating_sub(1), last + 1, usize::MAX)?;
+        let mut goal = old
+            .iter()
+            .take_while(|e| e.end() <= *first)
+            .last()
+            .map_or(0, |e| e.block + e.len());
+        let own = |block: u64| {
+            old.iter()
+                .find(|e| e.is_unwritten() && e.at <= block && block < e.end())
+                .map(|e| e.block + (block - e.at))
+        };
+        let mut placed: Vec<Placed> = Vec::new();
+        let mut without_place = Vec::new();
+        for block in batch {
+            match own(*block) {
+                Some(place) => push_place(&mut placed, place, *block),
+                None => without_place.push(*block),
+            }
+        }
+        let mut rest = without_place.as_slice();
+        while !rest.is_empty() {
+            let run = self
+                .core
+                .space()
+                .alloc_reserved(goal, rest.len() as u64)?
+                .ok_or(Error::NoSpace)?;
+            state.pages.reserved = state.pages.reserved.saturating_sub(run.len);
+            let (taken, later) = rest.split_at(rest.len().min(run.len as usize));
+            placed.push(Placed {
+                run,
+                blocks: taken.to_vec(),
+            });
+            goal = run.start + run.len;
+            rest = later;
+        }
+        Ok(placed)
+    }
+
+    /// Writes pages to their place; appends their extents to `new`.
+    fn write_placed(
+        &self,
+        state: &InodeState,
+        placed: &Placed,
+        new: &mut Vec<Extent>,
+    ) -> Result<()> {
+        let mut buffer = AlignedBuf::zeroed(placed.blocks.len() * BLOCK_SIZE);
+        let (to, _) = buffer.as_chunks_mut::<BLOCK_SIZE>();
+        let mut extent: Option<Extent> = None;
+        for (i, (to, block)) in to.iter_mut().zip(&placed.blocks).enumerate() {
+            if let Some(page) = state.pages.dirty.get(block) {
+                to.copy_from_slice(page.as_slice());
+            }
+            let crc = checksum::crc(to);
+            match &mut extent {
+                Some(e) if e.end() == *block => e.crcs.push(crc),
+                _ => {
+                    let next = Extent::written(*block, placed.run.start + i as u64, vec![crc]);
+                    new.extend(extent.replace(next));
+                }
+            }
+        }
+        new.extend(extent);
+        self.core
+            .data()
+            .write(placed.run.start, &buffer, placed.blocks.len() <= KEEP)?;
+        new.sort_by_key(|e| e.at);
+        Ok(())
+    }
+
+    /// Writes back every file on the list.
+    ///
+    /// # Errors
+    /// The device's failure.
+    pub(super) fn write_back_all(&self) -> Result<()> {
+        let _one = self.syncing.lock();
+        let files = self.files.take();
+        for (done, inode) in files.iter().enumerate() {
+            inode.write().listed = false;
+            if let Err(e) = self.write_back(inode) {
+                for left in files.iter().skip(done) {
+                    self.list_file(left, &mut left.write());
+                }
+                return Err(e);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The log space a batch may need: every page its own extent, every range splitting two.
+fn batch_need() -> Need {
+    let edges = 2 * BATCH_RANGES * crate::fs::extents::EXTENT_MAX;
+    Need::items(
+        2 * BATCH_PAGES + 2,
+        edges + BATCH_PAGES * 28 + INODE_LEN + MAX_INLINE,
+        BATCH_PAGES + 2 * BATCH_RANGES,
+    )
+}
+
+/// Whether a new extent goes on where `extent` ends, so that both can be one item.
+fn goes_on(extent: &Extent, new: &[Extent]) -> bool {
+    new.iter().any(|n| {
+        n.at == extent.end()
+            && n.block == extent.block + extent.len()
+            && !extent.is_unwritten()
+            && n.len() + extent.len() <= MAX_EXTENT_BLOCKS
+    })
+}
+
+fn push_place(placed: &mut Vec<Placed>, place: u64, block: u64) {
+    match placed.last_mut() {
+        Some(p) if p.run.start + p.run.len == place => {
+            p.run.len += 1;
+            p.blocks.push(block);
+        }
+        _ => placed.push(Placed {
+            run: Run {
+                start: place,
+                len: 1,
+            },
+            blocks: vec![block],
+        }),
+    }
+}
+
+/// The first pages that wait, bounded in number and in separate ranges.
+fn take_batch(state: &InodeState) -> Vec<u64> {
+    let mut batch: Vec<u64> = Vec::new();
+    let mut ranges = 0;
+    for block in state.pages.dirty.keys() {
+        if batch.last().is_none_or(|l| l + 1 != *block) {
+            ranges += 1;
+        }
+        if ranges > BATCH_RANGES || batch.len() == BATCH_PAGES {
+            break;
+        }
+        batch.push(*block);
+    }
+    batch
+}
+
+/// The runs of adjacent file blocks in a batch.
+fn ranges_of(batch: &[u64]) -> Vec<(u64, u64)> {
+    let mut ranges: Vec<(u64, u64)> = Vec::new();
+    for block in batch {
+        match ranges.last_mut() {
+            Some((_, end)) if *end == *block => *end += 1,
+            _ => ranges.push((*block, *block + 1)),
+        }
+    }
+    ranges
+}

@@ -1,0 +1,205 @@
+//! Applying edits: the walk over the old tree, and the merge of a leaf's cells with the edits.
+//!
+//! Uses [`Output`] for all that becomes of it. The walk goes only where edits are. It checks that
+//! the keys of a node lie between the bounds that its parents state, so cells reach the output in
+//! ascending order whatever the bytes on the device say.
+
+use crate::error::{Error, Result};
+use crate::format::key::Key;
+use crate::format::node::{CellValue, Node};
+use crate::format::superblock::RawPtr;
+use crate::index::output::Output;
+use crate::index::read::{child, no_cell, root_level};
+use crate::index::{Edits, Index, NodeSpace, Tree};
+
+/// Makes the tree that [`Index::apply`] promises.
+pub(super) fn run(
+    index: &Index,
+    tree: &Tree,
+    edits: &mut dyn Edits,
+    birth: u64,
+    space: &dyn NodeSpace,
+) -> Result<Tree> {
+    let mut walk = Walk {
+        feed: Feed {
+            edits,
+            last: None,
+            ended: false,
+        },
+        out: Output::new(index, birth, space),
+    };
+    match root_level(tree)? {
+        None => {
+            walk.plant()?;
+            walk.out.finish(0)
+        }
+        Some(level) => {
+            let whole = Bounds::default();
+            if walk.feed.next(&whole)?.is_some() && walk.visit(&tree.ptr, level, &whole)? {
+                walk.out.finish(level)
+            } else {
+                Ok(*tree)
+            }
+        }
+    }
+}
+
+/// The keys a node may hold.
+#[derive(Clone, Copy, Default)]
+struct Bounds {
+    /// The smallest; smaller ones may be put there if it is the first child.
+    least: Option<Key>,
+    /// The smallest of the nodes behind.
+    end: Option<Key>,
+}
+
+/// The edits, with their order checked.
+struct Feed<'a> {
+    edits: &'a mut dyn Edits,
+    last: Option<Key>,
+    ended: bool,
+}
+
+impl Feed<'_> {
+    /// The next key to change, if it lies before the end of `bounds`.
+    fn next(&mut self, bounds: &Bounds) -> Result<Option<Key>> {
+        let next = if self.ended { None } else { self.edits.peek()? };
+        self.ended = next.is_none();
+        if next.is_some() && next <= self.last {
+            return Err(Error::Invalid("edits out of order"));
+        }
+        Ok(next.filter(|key| bounds.end.is_none_or(|end| *key < end)))
+    }
+}
+
+/// The value of an edited key before the edit.
+#[derive(Default)]
+enum Old<'a> {
+    #[default]
+    Absent,
+    Inline(&'a [u8]),
+    Large {
+        value: Vec<u8>,
+        units: Vec<u64>,
+    },
+}
+
+impl Old<'_> {
+    fn bytes(&self) -> Option<&[u8]> {
+        match self {
+            Old::Absent => None,
+            Old::Inline(value) => Some(value),
+            Old::Large { value, .. } => Some(value),
+        }
+    }
+
+    fn units(&self) -> &[u64] {
+        match self {
+            Old::Large { units, .. } => units,
+            _ => &[],
+        }
+    }
+}
+
+struct Walk<'a> {
+    feed: Feed<'a>,
+    out: Output<'a>,
+}
+
+impl Walk<'_> {
+    /// Applies the edits to an empty tree.
+    fn plant(&mut self) -> Result<()> {
+        while let Some(key) = self.feed.next(&Bounds::default())? {
+            self.feed.last = Some(key);
+            if let Some(value) = self.feed.edits.take(&key, None)? {
+                self.out.put(&key, &value, true)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Applies the edits within `bounds` to the subtree at `ptr`; tells whether anything changed.
+    fn visit(&mut self, ptr: &RawPtr, level: u8, bounds: &Bounds) -> Result<bool> {
+        let node = self.out.index.load(ptr, level)?;
+        check_bounds(&node, bounds)?;
+        self.out.enter(node.clone());
+        if let Some(below) = level.checked_sub(1) {
+            self.children(&node, below, bounds)?;
+        } else {
+            self.leaf(&node, bounds)?;
+        }
+        self.out.leave()
+    }
+
+    fn children(&mut self, node: &Node, below: u8, bounds: &Bounds) -> Result<()> {
+        let mut i = 0;
+        while let Some(key) = self.feed.next(bounds)? {
+            i = node.child_for(&key).max(i);
+            let inner = Bounds {
+                least: node.key(i),
+                end: node.key(i + 1).or(bounds.end),
+            };
+            self.out.pass(i);
+            self.visit(&child(node, i)?, below, &inner)?;
+            i += 1;
+        }
+        Ok(())
+    }
+
+    fn leaf(&mut self, leaf: &Node, bounds: &Bounds) -> Result<()> {
+        let mut copied = 0;
+        while let Some(key) = self.feed.next(bounds)? {
+            self.feed.last = Some(key);
+            let (at, behind, old) = match leaf.search(&key) {
+                Ok(i) => (i, i + 1, self.old(leaf, i)?),
+                Err(i) => (i, i, Old::Absent),
+            };
+            let new = self.feed.edits.take(&key, old.bytes())?;
+            if new.as_deref() == old.bytes() {
+                continue;
+            }
+            self.out.open()?;
+            self.out.keep(leaf, copied, at)?;
+            copied = behind;
+            old.units().iter().for_each(|unit| self.out.retire(*unit));
+            if let Some(value) = new {
+                let appended = at == leaf.len();
+                self.out.put(&key, &value, appended)?;
+            }
+        }
+        if self.out.is_open() {
+            self.out.keep(leaf, copied, leaf.len())?;
+        }
+        Ok(())
+    }
+
+    fn old<'n>(&self, leaf: &'n Node, i: usize) -> Result<Old<'n>> {
+        match leaf.value(i).ok_or_else(|| no_cell(leaf, i))? {
+            CellValue::Inline(value) => Ok(Old::Inline(value)),
+            CellValue::Overflow(address) => {
+                let mut units = Vec::new();
+                let block = leaf.header().block.get();
+                let mut note = |unit| units.push(unit);
+                let value = self.out.index.large_value(block, &address, &mut note)?;
+                Ok(Old::Large { value, units })
+            }
+        }
+    }
+}
+
+/// Whether all keys of a node lie where its parents say.
+fn check_bounds(node: &Node, bounds: &Bounds) -> Result<()> {
+    let (first, last) = (node.key(0), node.key(node.len().saturating_sub(1)));
+    let low = bounds.least.is_some() && first < bounds.least;
+    let high = bounds.end.is_some() && last >= bounds.end;
+    if low || high {
+        let Bounds { least, end } = bounds;
+        return Err(Error::corrupt(
+            node.header().block.get(),
+            "index node keys",
+            format!("keys from {least:?} to below {end:?}"),
+            format!("{first:?} to {last:?}"),
+        ));
+    }
+    Ok(())
+}

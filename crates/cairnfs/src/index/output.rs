@@ -1,0 +1,348 @@
+//! The making of a new tree: from cells to nodes on the device, level by level.
+//!
+//! Uses the packers, the writer, the cache and the caller's space. It knows the way from the old
+//! root to the node being edited. Nothing happens to the nodes on that way until a value below
+//! them changes: then [`Output::open`] hands over what stood before the way. From there on the
+//! order of all cells of a level is kept by this rule: before a level gets a kept child, or its
+//! node ends, the level below is written out.
+
+use zerocopy::{FromBytes, IntoBytes};
+
+use crate::error::{Error, Result};
+use crate::format::key::Key;
+use crate::format::node::{MAX_HEIGHT, Node, RawCell, RawOverflow};
+use crate::format::overflow::{UNIT_DATA, UNIT_SIZE, encode_unit, units_for};
+use crate::format::superblock::RawPtr;
+use crate::format::{MAX_VALUE, NODE_SIZE, checksum};
+use crate::index::pack::{Origin, Packer, Run};
+use crate::index::read::{child, no_cell};
+use crate::index::writer::Writer;
+use crate::index::{Index, NodeSpace, Tree};
+
+/// A node of the old tree on the way to where edits are.
+struct Frame {
+    node: Node,
+    /// The child that the way goes through.
+    at: usize,
+    /// Children before this one were handed over, or went into what is being made.
+    handed: usize,
+    /// Whether something below changes, so that the node goes.
+    open: bool,
+}
+
+/// What a new tree is made with.
+pub(super) struct Output<'a> {
+    pub index: &'a Index,
+    space: &'a dyn NodeSpace,
+    birth: u64,
+    writer: Writer<'a>,
+    packers: [Level; MAX_HEIGHT as usize + 1],
+    path: Vec<Frame>,
+}
+
+#[derive(Default)]
+struct Level {
+    packer: Packer,
+    /// Nodes made of this level's cells.
+    made: u64,
+}
+
+impl<'a> Output<'a> {
+    /// An output with nothing in it.
+    pub fn new(index: &'a Index, birth: u64, space: &'a dyn NodeSpace) -> Self {
+        Self {
+            index,
+            space,
+            birth,
+            writer: Writer::new(&*index.device),
+            packers: Default::default(),
+            path: Vec::new(),
+        }
+    }
+
+    fn level(&mut self, level: u8) -> Result<&mut Level> {
+        self.packers
+            .get_mut(usize::from(level))
+            .ok_or(Error::Invalid("an index of more levels than there can be"))
+    }
+
+    /// Goes down into `node`.
+    pub fn enter(&mut self, node: Node) {
+        self.path.push(Frame {
+            node,
+            at: 0,
+            handed: 0,
+            open: false,
+        });
+    }
+
+    /// Notes that the way goes through child `i` of the node entered last.
+    pub fn pass(&mut self, i: usize) {
+        if let Some(frame) = self.path.last_mut() {
+            frame.at = i;
+        }
+    }
+
+    /// Whether the node entered last is being replaced.
+    pub fn is_open(&self) -> bool {
+        self.path.last().is_some_and(|f| f.open)
+    }
+
+    /// Something in the leaf entered last changes: all nodes on the way will be replaced.
+    pub fn open(&mut self) -> Result<()> {
+        for depth in 0..self.path.len() {
+            let Some(frame) = self.path.get_mut(depth) else {
+                break;
+            };
+            let (first, at, leaf) = (!frame.open, frame.at, frame.node.level() == 0);
+            frame.open = true;
+            if first {
+                let block = frame.node.header().block.get();
+                self.retire(block);
+            }
+            if !leaf {
+                self.hand_over(depth, at)?;
+                if let Some(frame) = self.path.get_mut(depth) {
+                    frame.handed = at + 1;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Leaves the node entered last; tells whether it was replaced.
+    pub fn leave(&mut self) -> Result<bool> {
+        let depth = self.path.len().saturating_sub(1);
+        let Some(frame) = self.path.last() else {
+            return Ok(false);
+        };
+        let (open, level, len) = (frame.open, frame.node.level(), frame.node.len());
+        if open {
+            if let Some(below) = level.checked_sub(1) {
+                self.hand_over(depth, len)?;
+                self.join_left(level, below)?;
+                self.drain(below)?;
+            }
+            self.cut(level)?;
+        }
+        self.path.pop();
+        Ok(open)
+    }
+
+    /// Hands the children of an open frame that were not edited, up to `end`, to its level.
+    fn hand_over(&mut self, depth: usize, end: usize) -> Result<()> {
+        let Some(frame) = self.path.get(depth) else {
+            return Ok(());
+        };
+        let (node, mut from) = (frame.node.clone(), frame.handed);
+        if from >= end {
+            return Ok(());
+        }
+        let level = node.level();
+        if let Some(below) = level.checked_sub(1) {
+            from = self.join_right(below, &node, from, end)?;
+            self.drain(below)?;
+        }
+        self.keep(&node, from, end)
+    }
+
+    /// Adds the cells `from..end` of a node of the old tree as they are.
+    pub fn keep(&mut self, node: &Node, from: usize, end: usize) -> Result<()> {
+        for i in from..end {
+            let cell = node.raw_cell(i).ok_or_else(|| no_cell(node, i))?;
+            self.push(node.level(), &cell, Origin::Kept)?;
+        }
+        Ok(())
+    }
+
+    /// Joins the small rest at `level` with the children of `parent` from `from` on that fit with
+    /// it; the first one that was not taken.
+    fn join_right(&mut self, level: u8, parent: &Node, from: usize, end: usize) -> Result<usize> {
+        for i in from..end {
+            if self.level(level)?.packer.small().is_none() {
+                return Ok(i);
+            }
+            let run = self.neighbour(&child(parent, i)?, level)?;
+            let packer = &mut self.level(level)?.packer;
+            if packer
+                .small()
+                .is_none_or(|rest| rest.size_with(&run) > NODE_SIZE)
+            {
+                return Ok(i);
+            }
+            packer.join_right(&run);
+            self.retire(child(parent, i)?.block.get());
+            self.cut(level)?;
+        }
+        Ok(end)
+    }
+
+    /// Joins the small rest at level `below` with the kept child that stands before it at `level`,
+    /// if it fits.
+    fn join_left(&mut self, level: u8, below: u8) -> Result<()> {
+        let packer = &self.level(below)?.packer;
+        if packer.small().is_none() || packer.has_ready() {
+            return Ok(());
+        }
+        let ptr = match self.level(level)?.packer.last() {
+            Some((value, Origin::Kept)) => RawPtr::read_from_bytes(value).unwrap_or_default(),
+            _ => return Ok(()),
+        };
+        let run = self.neighbour(&ptr, below)?;
+        let packer = &mut self.level(below)?.packer;
+        if packer
+            .small()
+            .is_some_and(|rest| run.size_with(rest) <= NODE_SIZE)
+        {
+            packer.join_left(run);
+            self.level(level)?.packer.pop();
+            self.retire(ptr.block.get());
+            self.cut(below)?;
+        }
+        Ok(())
+    }
+
+    /// The cells of a node of the old tree.
+    fn neighbour(&self, ptr: &RawPtr, level: u8) -> Result<Run> {
+        let node = self.index.load(ptr, level)?;
+        let mut run = Run::default();
+        for i in 0..node.len() {
+            let cell = node.raw_cell(i).ok_or_else(|| no_cell(&node, i))?;
+            run.push(&cell, Origin::Kept);
+        }
+        Ok(run)
+    }
+
+    fn push(&mut self, level: u8, cell: &RawCell<'_>, origin: Origin) -> Result<()> {
+        self.level(level)?.packer.push(cell, origin);
+        while let Some(run) = self.level(level)?.packer.overfull() {
+            self.make(level, &run)?;
+        }
+        Ok(())
+    }
+
+    fn cut(&mut self, level: u8) -> Result<()> {
+        let runs = self.level(level)?.packer.cut();
+        runs.into_iter().try_for_each(|run| self.make(level, &run))
+    }
+
+    fn drain(&mut self, level: u8) -> Result<()> {
+        let runs = self.level(level)?.packer.drain();
+        runs.into_iter().try_for_each(|run| self.make(level, &run))
+    }
+
+    /// Makes a node, and a child of the level above of it.
+    fn make(&mut self, level: u8, run: &Run) -> Result<()> {
+        if u32::from(level) >= MAX_HEIGHT {
+            return Err(Error::Invalid("an index of more levels than there can be"));
+        }
+        let block = self.space.alloc()?;
+        let appended = matches!(run.last(), Some((_, Origin::Appended)));
+        let volume = self.index.volume;
+        let (Some(key), Some((bytes, ptr))) =
+            (run.first_key(), run.build(level, block, self.birth, volume))
+        else {
+            return Err(Error::Invalid("cells that do not fit into a node"));
+        };
+        self.writer.write(block, &bytes)?;
+        if let Some(node) = Node::built(bytes.into()) {
+            self.index.cache.insert(&ptr, node);
+        }
+        self.level(level)?.made += 1;
+        let cell = RawCell {
+            key: key.encode(),
+            value: ptr.as_bytes(),
+            overflow: false,
+        };
+        let origin = if appended {
+            Origin::Appended
+        } else {
+            Origin::Changed
+        };
+        self.push(level + 1, &cell, origin)
+    }
+
+    /// Adds an item whose value is new.
+    pub fn put(&mut self, key: &Key, value: &[u8], appended: bool) -> Result<()> {
+        let address;
+        let mut cell = RawCell {
+            key: key.encode(),
+            value,
+            overflow: false,
+        };
+        if value.len() > crate::format::node::MAX_CELL_VALUE {
+            address = self.put_large(value)?;
+            cell.value = address.as_bytes();
+            cell.overflow = true;
+        }
+        let origin = if appended {
+            Origin::Appended
+        } else {
+            Origin::Changed
+        };
+        self.push(0, &cell, origin)
+    }
+
+    fn put_large(&mut self, value: &[u8]) -> Result<RawOverflow> {
+        if value.len() > MAX_VALUE {
+            return Err(Error::Invalid("a value too large for an item"));
+        }
+        let blocks = (0..units_for(value.len()))
+            .map(|_| self.space.alloc())
+            .collect::<Result<Vec<u64>>>()?;
+        let next = blocks.iter().skip(1).copied().chain([0]);
+        let mut crc = 0;
+        for ((block, next), data) in blocks.iter().zip(next).zip(value.chunks(UNIT_DATA)) {
+            let mut unit = [0; UNIT_SIZE];
+            encode_unit(&mut unit, next, data);
+            crc = checksum::crc_append(crc, &unit);
+            self.writer.write(*block, &unit)?;
+        }
+        Ok(RawOverflow {
+            block: blocks.first().copied().unwrap_or_default().into(),
+            birth: self.birth.into(),
+            len: (value.len() as u32).into(),
+            crc: crc.into(),
+        })
+    }
+
+    /// The new tree does not need the node or unit at `block`.
+    pub fn retire(&self, block: u64) {
+        self.space.retire(block);
+        self.index.cache.cool(block);
+    }
+
+    /// Writes out what is left, once the old tree's root, of `level`, was left; the new tree.
+    pub fn finish(mut self, mut level: u8) -> Result<Tree> {
+        let (mut ptr, mut top) = loop {
+            self.cut(level)?;
+            let at = self.level(level)?;
+            if at.packer.is_empty() && at.made == 0 {
+                self.writer.flush()?;
+                return Ok(Tree::default());
+            }
+            if let (Some(below), 0, 1) = (level.checked_sub(1), at.made, at.packer.len())
+                && let Some((value, _)) = at.packer.last()
+            {
+                break (RawPtr::read_from_bytes(value).unwrap_or_default(), below);
+            }
+            self.drain(level)?;
+            level += 1;
+        };
+        self.writer.flush()?;
+        // A root with one child is none.
+        while top > 0 {
+            let node = self.index.load(&ptr, top)?;
+            if node.len() > 1 {
+                break;
+            }
+            self.retire(ptr.block.get());
+            ptr = child(&node, 0)?;
+            top -= 1;
+        }
+        Ok(Tree {
+            ptr,
+            height: u32::from(top) + 1,
+        })
+    }
+}

@@ -1,0 +1,260 @@
+//! Reading trees: one value, the greatest key below, ascending scans; and loading nodes.
+//!
+//! Uses the device, the format and the cache. Takes no lock but a cache shard's, for a moment.
+
+use std::sync::Arc;
+
+use crate::device::AlignedBuf;
+use crate::error::{Error, Result};
+use crate::format::key::Key;
+use crate::format::node::{CellValue, Expected, MAX_HEIGHT, Node, RawOverflow};
+use crate::format::overflow::{Chain, UNIT_SIZE};
+use crate::format::superblock::RawPtr;
+use crate::format::{BLOCK_SIZE, NODE_BLOCKS, NODE_SIZE};
+use crate::index::{Index, Tree};
+
+/// The way from the root to a cell: each node, and the cell taken in it. Ends in a leaf.
+type Path = Vec<(Node, usize)>;
+
+impl Index {
+    /// Gives the value of `key`, if there is one, to `f`. Values kept in leaves are not copied.
+    ///
+    /// # Errors
+    /// [`Error::Corrupt`] (or an out-of-date tree, see the module), or the device's failure.
+    pub fn get_with<R>(
+        &self,
+        tree: &Tree,
+        key: &Key,
+        f: impl FnOnce(Option<&[u8]>) -> R,
+    ) -> Result<R> {
+        let Some(mut level) = root_level(tree)? else {
+            return Ok(f(None));
+        };
+        let mut ptr = tree.ptr;
+        while level > 0 {
+            let child = |node: &Node| child(node, node.child_for(key));
+            ptr = match self.cache.with_hot(&ptr, child) {
+                Some(found) => found?,
+                None => {
+                    let node = self.load(&ptr, level)?;
+                    self.cache.warm(&ptr, &node);
+                    child(&node)?
+                }
+            };
+            level -= 1;
+        }
+        let leaf = self.load(&ptr, 0)?;
+        match leaf.search(key).ok().and_then(|i| leaf.value(i)) {
+            None => Ok(f(None)),
+            Some(CellValue::Inline(value)) => Ok(f(Some(value))),
+            Some(CellValue::Overflow(address)) => {
+                let value = self.large_value(ptr.block.get(), &address, &mut |_| ())?;
+                Ok(f(Some(&value)))
+            }
+        }
+    }
+
+    /// The value of `key`.
+    ///
+    /// # Errors
+    /// As [`Index::get_with`].
+    pub fn get(&self, tree: &Tree, key: &Key) -> Result<Option<Vec<u8>>> {
+        self.get_with(tree, key, |value| value.map(<[u8]>::to_vec))
+    }
+
+    /// The item with the greatest key that is not greater than `key`.
+    ///
+    /// # Errors
+    /// As [`Index::get_with`].
+    pub fn floor(&self, tree: &Tree, key: &Key) -> Result<Option<(Key, Vec<u8>)>> {
+        let Some((mut path, found)) = self.descend(tree, key)? else {
+            return Ok(None);
+        };
+        if !found && !self.step_back(&mut path)? {
+            return Ok(None);
+        }
+        let Some((leaf, i)) = path.last() else {
+            return Ok(None);
+        };
+        self.with_cell(leaf, *i, |key, value| (*key, value.to_vec()))
+            .map(Some)
+    }
+
+    /// Gives the items from `from` on, in ascending order, to `each` until it returns `false`.
+    ///
+    /// # Errors
+    /// As [`Index::get_with`], and those of `each`.
+    pub fn scan(
+        &self,
+        tree: &Tree,
+        from: &Key,
+        each: &mut dyn FnMut(&Key, &[u8]) -> Result<bool>,
+    ) -> Result<()> {
+        let Some((mut path, _)) = self.descend(tree, from)? else {
+            return Ok(());
+        };
+        loop {
+            let Some((leaf, start)) = path.last() else {
+                return Ok(());
+            };
+            for i in *start..leaf.len() {
+                if !self.with_cell(leaf, i, |key, value| each(key, value))?? {
+                    return Ok(());
+                }
+            }
+            if !self.next_leaf(&mut path)? {
+                return Ok(());
+            }
+        }
+    }
+
+    /// The way to the cell of `key` (and `true`), or to where it would stand.
+    fn descend(&self, tree: &Tree, key: &Key) -> Result<Option<(Path, bool)>> {
+        let Some(mut level) = root_level(tree)? else {
+            return Ok(None);
+        };
+        let mut path = Path::with_capacity(tree.height as usize);
+        let mut node = self.load(&tree.ptr, level)?;
+        while level > 0 {
+            let i = node.child_for(key);
+            let ptr = child(&node, i)?;
+            path.push((node, i));
+            level -= 1;
+            node = self.load(&ptr, level)?;
+        }
+        let found = node.search(key);
+        path.push((node, found.unwrap_or_else(|i| i)));
+        Ok(Some((path, found.is_ok())))
+    }
+
+    /// Moves the end of the way to the cell before; `false` if there is none.
+    fn step_back(&self, path: &mut Path) -> Result<bool> {
+        self.turn(path, |_, i| i.checked_sub(1), |node| node.len() - 1)
+    }
+
+    /// Moves the end of the way to the first cell of the next leaf; `false` if there is none.
+    fn next_leaf(&self, path: &mut Path) -> Result<bool> {
+        path.pop();
+        self.turn(
+            path,
+            |node, i| Some(i + 1).filter(|i| *i < node.len()),
+            |_| 0,
+        )
+    }
+
+    /// Goes up to the lowest node where `beside` finds another cell, and down again from there
+    /// through the cells that `enter` picks.
+    fn turn(
+        &self,
+        path: &mut Path,
+        beside: impl Fn(&Node, usize) -> Option<usize>,
+        enter: impl Fn(&Node) -> usize,
+    ) -> Result<bool> {
+        while let Some((node, i)) = path.pop() {
+            let Some(i) = beside(&node, i) else {
+                continue;
+            };
+            let mut level = node.level();
+            path.push((node, i));
+            while let (Some((node, i)), Some(below)) = (path.last(), level.checked_sub(1)) {
+                let next = self.load(&child(node, *i)?, below)?;
+                let i = enter(&next);
+                path.push((next, i));
+                level = below;
+            }
+            return Ok(true);
+        }
+        Ok(false)
+    }
+
+    /// Gives key and value of a leaf's cell to `f`.
+    fn with_cell<R>(&self, leaf: &Node, i: usize, f: impl FnOnce(&Key, &[u8]) -> R) -> Result<R> {
+        let block = leaf.header().block.get();
+        match (leaf.key(i), leaf.value(i)) {
+            (Some(key), Some(CellValue::Inline(value))) => Ok(f(&key, value)),
+            (Some(key), Some(CellValue::Overflow(address))) => {
+                let value = self.large_value(block, &address, &mut |_| ())?;
+                Ok(f(&key, &value))
+            }
+            _ => Err(no_cell(leaf, i)),
+        }
+    }
+
+    /// The node at `ptr`, from the cache or from the device.
+    pub(super) fn load(&self, ptr: &RawPtr, level: u8) -> Result<Node> {
+        if let Some(node) = self.cache.get(ptr) {
+            if node.level() == level {
+                return Ok(node);
+            }
+            let block = ptr.block.get();
+            return Err(Error::corrupt(
+                block,
+                "index node level",
+                level,
+                node.level(),
+            ));
+        }
+        let bytes: Arc<[u8]> = Arc::from(&*self.read_blocks(ptr.block.get(), "index pointer")?);
+        let expected = Expected {
+            ptr: *ptr,
+            level,
+            volume: self.volume,
+        };
+        let node = Node::decode(bytes, &expected)?;
+        self.cache.insert(ptr, node.clone());
+        Ok(node)
+    }
+
+    /// The value at `address`, which stands in the leaf at block `leaf`; tells the first block of
+    /// each unit.
+    pub(super) fn large_value(
+        &self,
+        leaf: u64,
+        address: &RawOverflow,
+        unit: &mut dyn FnMut(u64),
+    ) -> Result<Vec<u8>> {
+        let mut chain = Chain::new(leaf, address)?;
+        while let Some(block) = chain.next() {
+            let bytes = self.read_blocks(block, "large value pointer")?;
+            let whole = bytes
+                .first_chunk::<UNIT_SIZE>()
+                .ok_or_else(|| Error::corrupt(block, "large value", UNIT_SIZE, bytes.len()))?;
+            chain.push(whole)?;
+            unit(block);
+        }
+        Ok(chain.finish()?)
+    }
+
+    fn read_blocks(&self, block: u64, what: &'static str) -> Result<AlignedBuf> {
+        let data = &self.data_blocks;
+        let inside = block >= data.start && data.end.saturating_sub(NODE_BLOCKS) >= block;
+        if !inside || !block.is_multiple_of(NODE_BLOCKS) {
+            let expected = format!("a multiple of {NODE_BLOCKS} within {data:?}");
+            return Err(Error::corrupt(block, what, expected, block));
+        }
+        let mut bytes = AlignedBuf::zeroed(NODE_SIZE);
+        self.device.read(block * BLOCK_SIZE as u64, &mut bytes)?;
+        Ok(bytes)
+    }
+}
+
+/// The level of a tree's root; `None` if the tree is empty.
+pub(super) fn root_level(tree: &Tree) -> Result<Option<u8>> {
+    if tree.height > MAX_HEIGHT {
+        let block = tree.ptr.block.get();
+        let expected = format!("at most {MAX_HEIGHT}");
+        return Err(Error::corrupt(block, "index height", expected, tree.height));
+    }
+    Ok((tree.height as u8).checked_sub(1))
+}
+
+/// The pointer in cell `i` of an interior node.
+pub(super) fn child(node: &Node, i: usize) -> Result<RawPtr> {
+    node.child(i).ok_or_else(|| no_cell(node, i))
+}
+
+/// The error for a cell that does not exist.
+pub(super) fn no_cell(node: &Node, i: usize) -> Error {
+    let block = node.header().block.get();
+    Error::corrupt(block, "index node", format!("cell {i}"), node.len())
+}

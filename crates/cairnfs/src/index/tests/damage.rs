@@ -1,0 +1,164 @@
+//! Damaged and hostile trees, readers that come too late, devices that fail.
+
+use std::sync::atomic::Ordering;
+
+use super::support::{Bench, key, offset, scan};
+use crate::error::Error;
+use crate::format::key::Key;
+use crate::format::node::{CellValue, MAX_HEIGHT, NodeBuilder};
+use crate::format::superblock::RawPtr;
+use crate::index::{Index, Tree};
+
+fn filled() -> Bench {
+    let mut bench = Bench::new(16 << 20);
+    bench.put((0..3000).map(|i| (key(i), vec![i as u8; 100])));
+    bench.put([(key(1500), vec![5; 40_000])]);
+    bench
+}
+
+fn scan_all(index: &Index, tree: &Tree) -> crate::Result<()> {
+    index.scan(tree, &Key::first_of(0), &mut |_, _| Ok(true))
+}
+
+#[track_caller]
+fn assert_corrupt<T: std::fmt::Debug>(result: crate::Result<T>) -> u64 {
+    match result {
+        Err(Error::Corrupt(c)) => c.block,
+        other => panic!("expected corruption, got {other:?}"),
+    }
+}
+
+#[test]
+fn a_flipped_byte_anywhere_is_found_and_named() {
+    let bench = filled();
+    let is_node = |block| bench.device.bytes.lock()[offset(block)..].starts_with(b"CNod");
+    let mut units = 0;
+    for block in bench.blocks() {
+        let node = is_node(block);
+        units += usize::from(!node);
+        for at in [0, 5, 30, 100, 16_000] {
+            bench.device.bytes.lock()[offset(block) + at] ^= 0x10;
+            let found = assert_corrupt(scan_all(&bench.fresh(), &bench.tree));
+            // The checksum of a large value covers all its units, so any of them may be named.
+            assert!(found == block || !node, "{found} named for {block}");
+            bench.device.bytes.lock()[offset(block) + at] ^= 0x10;
+        }
+    }
+    assert_eq!(units, 3);
+    scan_all(&bench.fresh(), &bench.tree).unwrap();
+}
+
+/// Writes a node of children with these lower bounds.
+fn interior(bench: &Bench, block: u64, level: u8, children: &[(Key, RawPtr)]) -> RawPtr {
+    let mut builder = NodeBuilder::new();
+    for (key, ptr) in children {
+        assert!(builder.push_child(key, ptr));
+    }
+    write(bench, block, level, &mut builder)
+}
+
+fn write(bench: &Bench, block: u64, level: u8, builder: &mut NodeBuilder) -> RawPtr {
+    let (bytes, ptr) = builder.finish(level, block, 1, 7);
+    let device: &dyn crate::device::Device = &*bench.device;
+    device.write(offset(block) as u64, &bytes).unwrap();
+    ptr
+}
+
+fn leaf(bench: &Bench, block: u64, first: u64) -> RawPtr {
+    let mut builder = NodeBuilder::new();
+    for i in first..first + 10 {
+        assert!(builder.push(&key(i), CellValue::Inline(b"value")));
+    }
+    write(bench, block, 0, &mut builder)
+}
+
+/// All ways to use a tree give an error that names `block`.
+#[track_caller]
+fn assert_refused(bench: &mut Bench, tree: Tree, block: u64) {
+    let index = bench.fresh();
+    assert_eq!(assert_corrupt(index.get(&tree, &key(3))), block);
+    assert_eq!(assert_corrupt(index.floor(&tree, &key(3))), block);
+    assert_eq!(assert_corrupt(scan_all(&index, &tree)), block);
+    bench.tree = tree;
+    let changes = [(key(3), Some(vec![1]))].into();
+    assert_eq!(assert_corrupt(bench.step(changes, 1)), block);
+}
+
+#[test]
+fn children_of_a_wrong_level_are_refused() {
+    let mut bench = Bench::new(1 << 20);
+    let low = leaf(&bench, 100, 0);
+    let ptr = interior(&bench, 104, 2, &[(key(0), low)]);
+    assert_refused(&mut bench, Tree { ptr, height: 3 }, 100);
+    let ptr = interior(&bench, 104, 1, &[(key(0), low)]);
+    assert_refused(&mut bench, Tree { ptr, height: 3 }, 104);
+    let height = MAX_HEIGHT + 1;
+    assert_refused(&mut bench, Tree { ptr, height }, 104);
+}
+
+#[test]
+fn pointers_out_of_the_data_area_or_unaligned_are_refused() {
+    let mut bench = Bench::new(1 << 20);
+    let low = leaf(&bench, 100, 0);
+    for block in [0, 60, 101, 1 << 20, u64::MAX, u64::MAX - 3] {
+        let wild = RawPtr {
+            block: block.into(),
+            ..low
+        };
+        let ptr = interior(&bench, 104, 1, &[(key(0), wild)]);
+        assert_refused(&mut bench, Tree { ptr, height: 2 }, block);
+    }
+}
+
+#[test]
+fn an_edit_of_a_node_whose_keys_lie_elsewhere_is_refused() {
+    let mut bench = Bench::new(1 << 20);
+    bench.space.lax = true;
+    let (a, b) = (leaf(&bench, 100, 0), leaf(&bench, 108, 100));
+    for (first, second) in [((key(0), b), (key(50), a)), ((key(0), a), (key(50), a))] {
+        let ptr = interior(&bench, 104, 1, &[first, second]);
+        bench.tree = Tree { ptr, height: 2 };
+        let changes = [(key(20), Some(vec![1])), (key(60), Some(vec![1]))].into();
+        assert_corrupt(bench.step(changes, 2));
+        scan_all_ends(&bench.fresh(), &bench.tree);
+    }
+}
+
+/// A scan of a tree out of order ends, whatever it gives.
+fn scan_all_ends(index: &Index, tree: &Tree) {
+    let mut items = 0;
+    let mut count = |_: &Key, _: &[u8]| {
+        items += 1;
+        Ok(true)
+    };
+    index.scan(tree, &Key::first_of(0), &mut count).unwrap();
+    assert!(items <= 20);
+}
+
+#[test]
+fn a_reader_of_an_old_tree_gets_the_old_items_or_an_error() {
+    let mut bench = Bench::new(16 << 20);
+    bench.put((0..3000).map(|i| (key(i), vec![1; 100])));
+    let (old_tree, old_items) = (bench.tree, bench.model.clone());
+    bench.put((0..3000).map(|i| (key(i), vec![2; 100])));
+    assert_eq!(scan(&bench.index, &old_tree, &key(0)), old_items);
+    bench.check();
+    bench.space.reuse();
+    bench.put((0..3000).map(|i| (key(i), vec![3; 100])));
+    assert_corrupt(scan_all(&bench.index, &old_tree));
+    assert_corrupt(bench.index.get(&old_tree, &key(9)));
+    bench.check();
+}
+
+#[test]
+fn after_a_failed_apply_the_old_tree_is_whole() {
+    let mut bench = filled();
+    let items = bench.model.clone();
+    bench.device.failing.store(true, Ordering::Relaxed);
+    let changes = (0..3000)
+        .map(|i| (key(i), None))
+        .chain([(key(9000), Some(vec![1]))]);
+    assert!(bench.step(changes.collect(), usize::MAX).is_err());
+    assert_eq!(scan(&bench.index, &bench.tree, &key(0)), items);
+    assert_eq!(scan(&bench.fresh(), &bench.tree, &key(0)), items);
+}

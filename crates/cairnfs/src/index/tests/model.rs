@@ -1,0 +1,80 @@
+//! Random batches of edits, compared with a map.
+
+use proptest::prelude::*;
+
+use super::support::{Bench, Changes, scan};
+use crate::format::key::{Key, Kind};
+
+fn any_key() -> impl Strategy<Value = Key> {
+    let clustered = (0u64..40, 0u64..60);
+    let random = (any::<u64>(), any::<u64>());
+    let kind = prop_oneof![
+        Just(Kind::Inode),
+        Just(Kind::DirIndex),
+        Just(Kind::Extent),
+        Just(Kind::Root)
+    ];
+    (prop_oneof![4 => clustered, 1 => random], kind)
+        .prop_map(|((object, offset), kind)| Key::new(object, kind, offset))
+}
+
+fn any_value() -> impl Strategy<Value = Option<Vec<u8>>> {
+    let len = prop_oneof![
+        40 => 0usize..200,
+        10 => 0usize..4097,
+        1 => 4097usize..131_073,
+    ];
+    let value = (len, any::<u8>()).prop_map(|(len, b)| {
+        let byte = |i: usize| b.wrapping_add((i / 7) as u8);
+        Some((0..len).map(byte).collect::<Vec<u8>>())
+    });
+    prop_oneof![3 => value, 2 => Just(None)]
+}
+
+fn batch() -> impl Strategy<Value = (Changes, usize)> {
+    let few = proptest::collection::btree_map(any_key(), any_value(), 0..12);
+    let many = proptest::collection::btree_map(any_key(), any_value(), 0..600);
+    (
+        prop_oneof![few, many],
+        prop_oneof![Just(usize::MAX), 1usize..300],
+    )
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(60))]
+    #[test]
+    fn a_tree_is_a_map(
+        batches in proptest::collection::vec(batch(), 1..8),
+        probes in proptest::collection::vec(any_key(), 20),
+        cache in prop_oneof![Just(0usize), Just(1 << 19), Just(64 << 20)],
+        purge in any::<bool>(),
+    ) {
+        let mut bench = Bench::new(cache);
+        for (mut changes, most) in batches {
+            while !changes.is_empty() {
+                changes = bench.step(changes, most).unwrap();
+                bench.check();
+                bench.space.reuse();
+            }
+            for probe in &probes {
+                let got = bench.index.get(&bench.tree, probe).unwrap();
+                prop_assert_eq!(got.as_ref(), bench.model.get(probe));
+                let floor = bench.index.floor(&bench.tree, probe).unwrap();
+                let want = bench.model.range(..=probe).next_back();
+                prop_assert_eq!(floor, want.map(|(k, v)| (*k, v.clone())));
+                let want = bench.model.range(probe..).map(|(k, v)| (*k, v.clone())).collect();
+                prop_assert_eq!(scan(&bench.index, &bench.tree, probe), want);
+            }
+        }
+        if purge {
+            let all: Vec<Key> = bench.model.keys().copied().collect();
+            let (most, few) = all.split_at(all.len() - all.len().min(3));
+            bench.delete(most.iter().copied());
+            bench.check();
+            prop_assert!(bench.tree.height <= 1);
+            bench.delete(few.iter().copied());
+            prop_assert_eq!(bench.tree, Default::default());
+            prop_assert!(bench.space.live().is_empty());
+        }
+    }
+}

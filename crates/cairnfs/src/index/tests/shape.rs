@@ -1,0 +1,203 @@
+//! How full trees are, what is rewritten, how it is written, what the cache holds.
+
+use std::sync::atomic::Ordering;
+
+use super::support::{Bench, Changes, fill, key};
+use crate::format::NODE_SIZE;
+use crate::format::key::Key;
+
+fn numbered(range: std::ops::Range<u64>) -> impl Iterator<Item = (Key, Vec<u8>)> {
+    range.map(|i| (key(i), vec![i as u8; 40 + (i % 50) as usize]))
+}
+
+#[test]
+fn ascending_inserts_fill_the_nodes() {
+    let mut bench = Bench::new(16 << 20);
+    for batch in 0..60 {
+        bench.put(numbered(batch * 700..(batch + 1) * 700));
+    }
+    bench.check();
+    assert!(bench.tree.height >= 2);
+    assert!(fill(&bench) > 0.85, "fill grade {}", fill(&bench));
+}
+
+#[test]
+fn a_large_batch_makes_full_nodes_and_large_writes() {
+    let mut bench = Bench::new(64 << 20);
+    bench.put(numbered(0..100_000));
+    bench.check();
+    assert_eq!(bench.tree.height, 3);
+    assert!(fill(&bench) > 0.9, "fill grade {}", fill(&bench));
+    let bytes = bench.blocks().len() * NODE_SIZE;
+    let writes = bench.device.writes.load(Ordering::Relaxed);
+    assert_eq!(writes, bytes.div_ceil(1 << 20));
+}
+
+#[test]
+fn scattered_inserts_leave_nodes_half_full_at_least() {
+    let mut bench = Bench::new(16 << 20);
+    let scatter = |i: u64| Key::inode(i.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 8);
+    for batch in 0..100 {
+        bench.put((batch * 50..(batch + 1) * 50).map(|i| (scatter(i), vec![1; 100])));
+        bench.space.reuse();
+    }
+    bench.check();
+    assert!(fill(&bench) > 0.5, "fill grade {}", fill(&bench));
+}
+
+#[test]
+fn deletions_join_small_nodes() {
+    let mut bench = Bench::new(16 << 20);
+    bench.put(numbered(0..20_000));
+    let full = bench.blocks().len();
+    for start in 0..20 {
+        let gone = (0..1000).map(|i| i * 20 + start).filter(|i| i % 20 != 7);
+        bench.delete(gone.map(key));
+        bench.check();
+        bench.space.reuse();
+    }
+    assert_eq!(bench.model.len(), 1000);
+    let left = bench.blocks().len();
+    assert!(left <= full / 6, "{left} of {full} nodes are left");
+}
+
+#[test]
+fn only_the_way_to_a_change_is_rewritten() {
+    let mut bench = Bench::new(16 << 20);
+    bench.put(numbered(0..50_000));
+    let before = bench.blocks();
+    bench.put([(key(25_000), vec![9; 40])]);
+    bench.check();
+    let after = bench.blocks();
+    assert_eq!(
+        after.difference(&before).count(),
+        bench.tree.height as usize
+    );
+}
+
+#[test]
+fn edits_that_change_nothing_write_nothing() {
+    let mut bench = Bench::new(16 << 20);
+    bench.put(numbered(0..5000));
+    bench.put([(key(1 << 40), vec![3; 50_000])]);
+    let (tree, writes) = (bench.tree, bench.device.writes.load(Ordering::Relaxed));
+    let mut same: Changes = bench
+        .model
+        .clone()
+        .into_iter()
+        .map(|(k, v)| (k, Some(v)))
+        .collect();
+    same.insert(key(1 << 50), None);
+    bench.apply(same);
+    assert_eq!(bench.tree, tree);
+    assert_eq!(bench.device.writes.load(Ordering::Relaxed), writes);
+}
+
+#[test]
+fn large_values_of_untouched_items_stay_where_they_are() {
+    let mut bench = Bench::new(16 << 20);
+    bench.put([(key(1), vec![1; 131_072]), (key(2), vec![2; 10])]);
+    let before = bench.blocks();
+    bench.put([(key(2), vec![3; 10])]);
+    bench.check();
+    assert_eq!(bench.blocks().difference(&before).count(), 1);
+}
+
+#[test]
+fn the_cache_keeps_its_bound_and_serves_what_was_written() {
+    let mut bench = Bench::new(1 << 20);
+    bench.put(numbered(0..100_000));
+    assert!(bench.index.counters().bytes <= 1 << 20);
+    assert!(bench.index.counters().bytes > 1 << 19);
+    bench.index.set_cache_bytes(64 << 20);
+    bench.check();
+    let misses = bench.index.counters().misses;
+    bench.check();
+    assert_eq!(bench.index.counters().misses, misses);
+    bench.index.set_cache_bytes(0);
+    assert_eq!(bench.index.counters().bytes, 0);
+}
+
+#[test]
+fn edits_out_of_order_and_values_too_large_are_refused() {
+    let mut bench = Bench::new(1 << 20);
+    let huge = vec![0; crate::format::MAX_VALUE + 1];
+    assert!(bench.step([(key(1), Some(huge))].into(), 1).is_err());
+    struct Twice;
+    impl crate::index::Edits for Twice {
+        fn peek(&mut self) -> crate::Result<Option<Key>> {
+            Ok(Some(key(1)))
+        }
+        fn take(
+            &mut self,
+            _: &Key,
+            _: Option<&[u8]>,
+        ) -> crate::Result<Option<std::borrow::Cow<'_, [u8]>>> {
+            Ok(None)
+        }
+    }
+    assert!(
+        bench
+            .index
+            .apply(&bench.tree, &mut Twice, 1, &bench.space)
+            .is_err()
+    );
+}
+
+/// Numbers without a pattern, the same in each run.
+struct Numbers(u64);
+
+impl Numbers {
+    fn below(&mut self, end: u64) -> u64 {
+        self.0 = self
+            .0
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1);
+        (self.0 >> 33) % end
+    }
+}
+
+#[test]
+fn high_trees_grow_and_shrink_at_all_levels() {
+    let mut bench = Bench::new(16 << 20);
+    let mut numbers = Numbers(1);
+    bench.put((0..20_000).map(|i| (key(i), vec![1; 3000])));
+    assert_eq!(bench.tree.height, 3);
+    for round in 0..24 {
+        let mut changes = Changes::new();
+        for _ in 0..4 {
+            let (start, len) = (numbers.below(20_000), numbers.below(3000));
+            let value = (numbers.below(3) == 0).then(|| vec![round; 2000]);
+            let step = 1 + numbers.below(4) * numbers.below(20);
+            let range = (start..start + len).step_by(step as usize);
+            changes.extend(range.map(|i| (key(i), value.clone())));
+        }
+        let most = 500 + numbers.below(5000) as usize;
+        while !changes.is_empty() {
+            changes = bench.step(changes, most).unwrap();
+            assert_eq!(bench.blocks(), bench.space.live());
+            bench.space.reuse();
+        }
+        bench.check();
+    }
+    let keys: Vec<Key> = bench.model.keys().copied().collect();
+    bench.delete(keys[100..].iter().copied());
+    bench.check();
+    assert!(bench.tree.height <= 2);
+}
+
+#[test]
+fn a_small_leaf_joins_an_untouched_one_on_either_side() {
+    for right in [false, true] {
+        let mut bench = Bench::new(1 << 20);
+        let even = |range: std::ops::Range<u64>| range.map(|i| (key(2 * i), vec![1; 100]));
+        bench.put(even(0..130));
+        bench.put((35..95).map(|i| (key(2 * i + 1), vec![2; 100])));
+        assert_eq!((bench.tree.height, bench.blocks().len()), (2, 3));
+        let keys: Vec<Key> = bench.model.keys().copied().collect();
+        let gone = if right { 100..188 } else { 2..90 };
+        bench.delete(keys[gone].iter().copied());
+        bench.check();
+        assert_eq!(bench.tree.height, 1, "rest on the right: {right}");
+    }
+}

@@ -1,0 +1,265 @@
+//! A device in memory, a space that hands out its blocks, edits from a map, and a bench of all.
+
+use std::borrow::Cow;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+use parking_lot::Mutex;
+
+use crate::device::Device;
+use crate::error::{Error, Result};
+use crate::format::key::{Key, Kind};
+use crate::format::node::CellValue;
+use crate::format::superblock::RawPtr;
+use crate::format::{BLOCK_SIZE, NODE_BLOCKS, NODE_SIZE};
+use crate::index::{Edits, Index, NodeSpace, Tree};
+
+pub const FIRST: u64 = 64;
+
+/// Bytes in memory that grow as they are written.
+#[derive(Default)]
+pub struct Memory {
+    pub bytes: Mutex<Vec<u8>>,
+    pub writes: AtomicUsize,
+    pub failing: AtomicBool,
+}
+
+impl Device for Memory {
+    fn size(&self) -> u64 {
+        1 << 40
+    }
+
+    fn read(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
+        let bytes = self.bytes.lock();
+        buf.fill(0);
+        let from = bytes.get(offset as usize..).unwrap_or_default();
+        let len = from.len().min(buf.len());
+        buf[..len].copy_from_slice(&from[..len]);
+        Ok(())
+    }
+
+    fn write(&self, offset: u64, buf: &[u8]) -> Result<()> {
+        if self.failing.load(Ordering::Relaxed) {
+            return Err(Error::NoSpace);
+        }
+        self.writes.fetch_add(1, Ordering::Relaxed);
+        let mut bytes = self.bytes.lock();
+        let end = offset as usize + buf.len();
+        if bytes.len() < end {
+            bytes.resize(end, 0);
+        }
+        bytes[offset as usize..end].copy_from_slice(buf);
+        Ok(())
+    }
+
+    fn flush(&self) -> Result<()> {
+        panic!("the index does not flush");
+    }
+
+    fn discard(&self, _: u64, _: u64) -> Result<()> {
+        panic!("the index does not discard");
+    }
+}
+
+/// Hands out the lowest free blocks; what was retired becomes free by [`Space::reuse`].
+#[derive(Default)]
+pub struct Space {
+    state: Mutex<State>,
+    /// Blocks that it never handed out may be retired, as a tree made by hand has them.
+    pub lax: bool,
+}
+
+#[derive(Default)]
+struct State {
+    live: BTreeSet<u64>,
+    retired: Vec<u64>,
+    free: BTreeSet<u64>,
+    next: u64,
+}
+
+impl Space {
+    pub fn live(&self) -> BTreeSet<u64> {
+        self.state.lock().live.clone()
+    }
+
+    pub fn reuse(&self) {
+        let mut state = self.state.lock();
+        let retired = std::mem::take(&mut state.retired);
+        state.free.extend(retired);
+    }
+}
+
+impl NodeSpace for Space {
+    fn alloc(&self) -> Result<u64> {
+        let mut state = self.state.lock();
+        let block = state.free.pop_first().unwrap_or_else(|| {
+            state.next += NODE_BLOCKS;
+            FIRST + state.next - NODE_BLOCKS
+        });
+        assert!(state.live.insert(block));
+        Ok(block)
+    }
+
+    fn retire(&self, block: u64) {
+        let mut state = self.state.lock();
+        let known = state.live.remove(&block);
+        assert!(known || self.lax, "block {block} retired but not live");
+        state.retired.push(block);
+    }
+}
+
+pub type Items = BTreeMap<Key, Vec<u8>>;
+pub type Changes = BTreeMap<Key, Option<Vec<u8>>>;
+
+/// Edits out of a map; checks the old values against a model, and brings the model up to date.
+pub struct FromMap<'a> {
+    pub changes: std::iter::Peekable<std::collections::btree_map::IntoIter<Key, Option<Vec<u8>>>>,
+    pub model: &'a mut Items,
+    pub most: usize,
+    value: Option<Vec<u8>>,
+}
+
+impl Edits for FromMap<'_> {
+    fn peek(&mut self) -> Result<Option<Key>> {
+        Ok((self.most > 0)
+            .then(|| self.changes.peek().map(|(k, _)| *k))
+            .flatten())
+    }
+
+    fn take(&mut self, key: &Key, old: Option<&[u8]>) -> Result<Option<Cow<'_, [u8]>>> {
+        assert!(self.most > 0);
+        self.most -= 1;
+        let (next, value) = self.changes.next().unwrap();
+        assert_eq!(*key, next);
+        assert_eq!(old, self.model.get(key).map(|v| &**v), "old value");
+        match &value {
+            Some(v) => self.model.insert(*key, v.clone()),
+            None => self.model.remove(key),
+        };
+        self.value = value;
+        Ok(self.value.as_deref().map(Cow::Borrowed))
+    }
+}
+
+/// An index with all it needs, and the items it should hold.
+pub struct Bench {
+    pub device: Arc<Memory>,
+    pub space: Space,
+    pub index: Index,
+    pub tree: Tree,
+    pub model: Items,
+    pub birth: u64,
+}
+
+impl Bench {
+    pub fn new(cache_bytes: usize) -> Self {
+        let device = Arc::new(Memory::default());
+        Self {
+            index: Index::new(device.clone(), 7, FIRST..1 << 20, cache_bytes),
+            device,
+            space: Space::default(),
+            tree: Tree::default(),
+            model: Items::new(),
+            birth: 0,
+        }
+    }
+
+    /// Another index on the same device, which has nothing cached.
+    pub fn fresh(&self) -> Index {
+        Index::new(self.device.clone(), 7, FIRST..1 << 20, 1 << 20)
+    }
+
+    /// Applies at most `most` of `changes`; gives back the rest.
+    pub fn step(&mut self, changes: Changes, most: usize) -> Result<Changes> {
+        self.birth += 1;
+        let mut edits = FromMap {
+            changes: changes.into_iter().peekable(),
+            model: &mut self.model,
+            most,
+            value: None,
+        };
+        let tree = self
+            .index
+            .apply(&self.tree, &mut edits, self.birth, &self.space)?;
+        let rest = edits.changes.collect();
+        self.tree = tree;
+        Ok(rest)
+    }
+
+    pub fn apply(&mut self, changes: Changes) {
+        let rest = self.step(changes, usize::MAX).unwrap();
+        assert!(rest.is_empty());
+    }
+
+    pub fn put(&mut self, items: impl IntoIterator<Item = (Key, Vec<u8>)>) {
+        self.apply(items.into_iter().map(|(k, v)| (k, Some(v))).collect());
+    }
+
+    pub fn delete(&mut self, keys: impl IntoIterator<Item = Key>) {
+        self.apply(keys.into_iter().map(|k| (k, None)).collect());
+    }
+
+    /// The blocks of the tree's nodes and large values.
+    pub fn blocks(&self) -> BTreeSet<u64> {
+        let mut out = BTreeSet::new();
+        if let Some(level) = self.tree.height.checked_sub(1) {
+            blocks_below(&self.fresh(), &self.tree.ptr, level as u8, &mut out);
+        }
+        out
+    }
+
+    /// Checks everything that can be read, and that no block is lost or used twice.
+    pub fn check(&self) {
+        assert_eq!(self.blocks(), self.space.live(), "live blocks");
+        for index in [&self.index, &self.fresh()] {
+            assert_eq!(scan(index, &self.tree, &Key::first_of(0)), self.model);
+        }
+        for (key, value) in &self.model {
+            let got = self.index.get(&self.tree, key).unwrap();
+            assert_eq!(got.as_ref(), Some(value));
+        }
+    }
+}
+
+pub fn scan(index: &Index, tree: &Tree, from: &Key) -> Items {
+    let mut out = Items::new();
+    index
+        .scan(tree, from, &mut |key, value| {
+            assert!(out.last_key_value().is_none_or(|(k, _)| k < key));
+            out.insert(*key, value.to_vec());
+            Ok(true)
+        })
+        .unwrap();
+    out
+}
+
+fn blocks_below(index: &Index, ptr: &RawPtr, level: u8, out: &mut BTreeSet<u64>) {
+    assert!(out.insert(ptr.block.get()), "a node used twice");
+    let node = index.load(ptr, level).unwrap();
+    for i in 0..node.len() {
+        if level > 0 {
+            blocks_below(index, &node.child(i).unwrap(), level - 1, out);
+        } else if let Some(CellValue::Overflow(address)) = node.value(i) {
+            let mut units = Vec::new();
+            index
+                .large_value(0, &address, &mut |b| units.push(b))
+                .unwrap();
+            units.into_iter().for_each(|b| assert!(out.insert(b)));
+        }
+    }
+}
+
+pub fn offset(block: u64) -> usize {
+    block as usize * BLOCK_SIZE
+}
+
+/// Bytes of the values and keys of a model over the bytes of its nodes.
+pub fn fill(bench: &Bench) -> f64 {
+    let bytes: usize = bench.model.values().map(|v| v.len() + 8).sum();
+    bytes as f64 / (bench.blocks().len() * NODE_SIZE) as f64
+}
+
+pub fn key(i: u64) -> Key {
+    Key::new(i / 64, Kind::DirIndex, i % 64)
+}

@@ -1,0 +1,162 @@
+//! Attributes of an inode in memory, and their way to and from the inode item.
+
+use zerocopy::IntoBytes;
+use zerocopy::little_endian::{U32, U64};
+
+use crate::error::{Error, Result};
+use crate::format::item::{FIRST_DIR_INDEX, RawInode, S_IFDIR, S_IFMT, S_IFREG, decode_inode};
+use crate::types::{Attr, FileKind, Time};
+
+/// Attributes of an inode.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Attrs {
+    /// Type and permissions.
+    pub mode: u32,
+    /// Owner.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
+    /// Links.
+    pub nlink: u32,
+    /// Flags given by the user.
+    pub flags: u32,
+    /// Number of extended attributes.
+    pub xattrs: u32,
+    /// Device number.
+    pub rdev: u64,
+    /// Bytes, as programs see it; of a directory the number of entries.
+    pub size: u64,
+    /// The size that is committed: behind `size` while data waits to be written.
+    pub disk_size: u64,
+    /// Data blocks held by extents.
+    pub blocks: u64,
+    /// Last access.
+    pub atime: Time,
+    /// Last change of the contents.
+    pub mtime: Time,
+    /// Last change of anything.
+    pub ctime: Time,
+    /// Birth.
+    pub btime: Time,
+    /// Index for the next entry.
+    pub next_index: u64,
+    /// The directory that holds it.
+    pub parent: u64,
+}
+
+impl Attrs {
+    /// Attributes of a new inode, born now, with one link (a directory with two).
+    pub fn new(mode: u32, uid: u32, gid: u32, rdev: u64, parent: u64) -> Self {
+        let now = Time::now();
+        let dir = mode & S_IFMT == S_IFDIR;
+        Self {
+            mode,
+            uid,
+            gid,
+            nlink: if dir { 2 } else { 1 },
+            flags: 0,
+            xattrs: 0,
+            rdev,
+            size: 0,
+            disk_size: 0,
+            blocks: 0,
+            atime: now,
+            mtime: now,
+            ctime: now,
+            btime: now,
+            next_index: if dir { FIRST_DIR_INDEX } else { 0 },
+            parent,
+        }
+    }
+
+    /// Decodes the value of the inode item of `ino`.
+    ///
+    /// # Errors
+    /// A value that is no inode item.
+    pub fn decode(ino: u64, value: &[u8]) -> Result<Self> {
+        let raw = decode_inode(value)
+            .map_err(|found| Error::corrupt(0, "inode item", format!("inode {ino}"), found))?;
+        Ok(Self {
+            mode: raw.mode.get(),
+            uid: raw.uid.get(),
+            gid: raw.gid.get(),
+            nlink: raw.nlink.get(),
+            flags: raw.flags.get(),
+            xattrs: raw.xattrs.get(),
+            rdev: raw.rdev.get(),
+            size: raw.size.get(),
+            disk_size: raw.size.get(),
+            blocks: raw.blocks.get(),
+            atime: raw.atime.into(),
+            mtime: raw.mtime.into(),
+            ctime: raw.ctime.into(),
+            btime: raw.btime.into(),
+            next_index: raw.next_index.get(),
+            parent: raw.parent.get(),
+        })
+    }
+
+    /// The item's bytes.
+    pub fn encode(&self) -> [u8; size_of::<RawInode>()] {
+        let raw = RawInode {
+            mode: U32::new(self.mode),
+            uid: U32::new(self.uid),
+            gid: U32::new(self.gid),
+            nlink: U32::new(self.nlink),
+            flags: U32::new(self.flags),
+            xattrs: U32::new(self.xattrs),
+            rdev: U64::new(self.rdev),
+            size: U64::new(self.disk_size),
+            blocks: U64::new(self.blocks),
+            atime: self.atime.into(),
+            mtime: self.mtime.into(),
+            ctime: self.ctime.into(),
+            btime: self.btime.into(),
+            next_index: U64::new(self.next_index),
+            parent: U64::new(self.parent),
+        };
+        let mut out = [0; size_of::<RawInode>()];
+        out.copy_from_slice(raw.as_bytes());
+        out
+    }
+
+    /// What it is.
+    pub fn kind(&self) -> FileKind {
+        FileKind::from_mode(self.mode).unwrap_or(FileKind::File)
+    }
+
+    /// Whether it is a directory.
+    pub fn is_dir(&self) -> bool {
+        self.mode & S_IFMT == S_IFDIR
+    }
+
+    /// Whether it is a regular file.
+    pub fn is_file(&self) -> bool {
+        self.mode & S_IFMT == S_IFREG
+    }
+
+    /// Sets both sizes.
+    pub fn set_size(&mut self, size: u64) {
+        self.size = size;
+        self.disk_size = size;
+    }
+
+    /// As callers see them. `pending` counts blocks of data that has no space of its own yet.
+    pub fn public(&self, ino: u64, pending: u64) -> Attr {
+        Attr {
+            ino,
+            kind: self.kind(),
+            mode: self.mode,
+            nlink: self.nlink,
+            uid: self.uid,
+            gid: self.gid,
+            rdev: self.rdev,
+            size: self.size,
+            blocks: (self.blocks + pending) * 8,
+            atime: self.atime,
+            mtime: self.mtime,
+            ctime: self.ctime,
+            btime: self.btime,
+        }
+    }
+}

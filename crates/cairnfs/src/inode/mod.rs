@@ -1,0 +1,12 @@
+//! In-memory inodes: attributes, dirty sets, unwritten pages, and the table that finds them.
+//!
+//! Floor 3: uses journal vectors, format and types; knows nothing of transactions. An inode owns
+//! its changes: everything of it that is not yet in the index hangs here, under one lock.
+
+pub mod attrs;
+pub mod dirty;
+pub mod pages;
+pub mod state;
+pub mod table;
+
+pub use state::{Inode, InodeState};

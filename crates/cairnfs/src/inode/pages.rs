@@ -1,0 +1,27 @@
+//! Written data that is not on the device yet: whole blocks, by file block.
+//!
+//! Bytes behind the file's size are zero in every page, so a page can go to the device as it is.
+
+use std::collections::BTreeMap;
+
+use crate::format::BLOCK_SIZE;
+
+/// A block of data.
+pub type Page = Box<[u8; BLOCK_SIZE]>;
+
+/// A page of zeros.
+pub fn zero_page() -> Page {
+    Box::new([0; BLOCK_SIZE])
+}
+
+/// Unwritten pages of a file.
+#[derive(Default)]
+pub struct Pages {
+    /// The pages.
+    pub dirty: BTreeMap<u64, Page>,
+    /// Blocks of space set aside for them: one each, but for those that go to space allocated
+    /// before.
+    pub reserved: u64,
+    /// However small the file is, its contents go to blocks: it is about to get extents.
+    pub not_inline: bool,
+}

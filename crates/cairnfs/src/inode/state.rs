@@ -1,0 +1,152 @@
+//! An inode in memory and the state under its lock.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use parking_lot::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
+
+use crate::inode::attrs::Attrs;
+use crate::inode::dirty::DirtySet;
+use crate::inode::pages::Pages;
+
+/// An inode in memory.
+pub struct Inode {
+    /// Its number.
+    pub ino: u64,
+    state: RwLock<InodeState>,
+    /// Taken for a whole change of the contents (write, truncate, fallocate), before any
+    /// reservation. Merge, push and writeback never take it, so waiting under it cannot deadlock.
+    contents: Mutex<()>,
+    /// Uses by callers: look-ups to be forgotten, open files.
+    uses: AtomicU64,
+    /// Second chance against eviction.
+    pub(super) recent: AtomicBool,
+    /// End of the last read, to see sequential reading.
+    pub last_read: AtomicU64,
+}
+
+/// What an inode's lock guards.
+#[derive(Default)]
+pub struct InodeState {
+    /// `None` before it was loaded, and once it is gone.
+    pub attrs: Option<Attrs>,
+    /// Whether the index was asked for it.
+    pub loaded: bool,
+    /// Whether the inode item exists below the current set.
+    pub persisted: bool,
+    /// Whether the index may hold items of it.
+    pub indexed: bool,
+    /// Changes since the newest merge began.
+    pub current: DirtySet,
+    /// Changes that a running merge takes.
+    pub frozen: Option<Arc<DirtySet>>,
+    /// Merge boundary under which the current set began.
+    pub epoch: u64,
+    /// Attributes changed in memory only (size and times of writes).
+    pub uncommitted: bool,
+    /// Unwritten data.
+    pub pages: Pages,
+    /// Whether it stands in the volume's list of files with unwritten data.
+    pub listed: bool,
+    /// Inode numbers set aside for children: next and end.
+    pub chunk: (u64, u64),
+}
+
+impl Inode {
+    /// An inode not loaded yet.
+    pub fn new(ino: u64) -> Self {
+        Self::with_state(ino, InodeState::default())
+    }
+
+    /// A new inode with its attributes.
+    pub fn with_state(ino: u64, state: InodeState) -> Self {
+        Self {
+            ino,
+            state: RwLock::new(state),
+            contents: Mutex::new(()),
+            uses: AtomicU64::new(0),
+            recent: AtomicBool::new(true),
+            last_read: AtomicU64::new(0),
+        }
+    }
+
+    /// Locks the state for reading.
+    pub fn read(&self) -> RwLockReadGuard<'_, InodeState> {
+        self.state.read()
+    }
+
+    /// Locks the state for changes. Several inodes are locked in order of their numbers.
+    pub fn write(&self) -> RwLockWriteGuard<'_, InodeState> {
+        self.state.write()
+    }
+
+    /// Locks the state for reading if that needs no waiting.
+    pub fn try_read(&self) -> Option<RwLockReadGuard<'_, InodeState>> {
+        self.state.try_read()
+    }
+
+    /// Locks the contents for a whole change.
+    pub fn contents(&self) -> parking_lot::MutexGuard<'_, ()> {
+        self.contents.lock()
+    }
+
+    /// Takes a use. The caller holds the state's lock and saw the inode exist.
+    pub fn take_use(&self) {
+        self.uses.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// Gives back `n` uses; tells whether none is left.
+    pub fn drop_uses(&self, n: u64) -> bool {
+        let before = self.uses.fetch_sub(n, Ordering::AcqRel);
+        debug_assert!(
+            before >= n,
+            "inode {} has {before} uses, {n} given back",
+            self.ino
+        );
+        before <= n
+    }
+
+    /// Number of uses.
+    pub fn uses(&self) -> u64 {
+        self.uses.load(Ordering::Acquire)
+    }
+
+    /// Whether nothing would be lost if it left memory.
+    pub(super) fn is_clean(&self) -> bool {
+        self.uses() == 0
+            && self.state.try_read().is_some_and(|s| {
+                s.current.is_empty()
+                    && s.frozen.is_none()
+                    && !s.uncommitted
+                    && !s.listed
+                    && s.pages.dirty.is_empty()
+            })
+    }
+}
+
+impl InodeState {
+    /// Whether the index can hold anything of it: not while the inode is new since the newest merge.
+    pub fn may_be_indexed(&self) -> bool {
+        !self.loaded || self.indexed
+    }
+
+    /// Hands the current set over to the merge whose boundary has been passed.
+    pub fn freeze(&mut self) {
+        if self.current.is_empty() {
+            return;
+        }
+        assert!(
+            self.frozen.is_none(),
+            "two merges hold changes of one inode"
+        );
+        if self
+            .current
+            .get(crate::format::key::Kind::Inode, 0)
+            .is_some()
+        {
+            self.persisted = true;
+        }
+        self.indexed = true;
+        self.frozen = Some(Arc::new(std::mem::take(&mut self.current)));
+    }
+}

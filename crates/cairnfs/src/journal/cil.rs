@@ -1,0 +1,149 @@
+//! The committed item list: the open context, and how commits get into it.
+//!
+//! A commit holds the context lock shared from its first vector to its last; a push takes it
+//! exclusively just long enough to swap in a new context. Each committer adds its new vectors to
+//! one shard of the list under one lock acquisition.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+
+use crossbeam_utils::CachePadded;
+use parking_lot::{Mutex, RwLock, RwLockReadGuard};
+use smallvec::SmallVec;
+
+use crate::journal::vector::LogVector;
+use crate::shard::thread_shard;
+use crate::space::Run;
+
+const SHARDS: usize = 16;
+
+#[derive(Default)]
+struct Shard {
+    vectors: Vec<Arc<LogVector>>,
+    freed: Vec<Run>,
+}
+
+/// An open set of committed changes.
+pub struct Context {
+    /// Its sequence number.
+    pub seq: u64,
+    /// The newest merge took everything up to this sequence; later changes stay out of it.
+    pub boundary: u64,
+    shards: Box<[CachePadded<Mutex<Shard>>]>,
+    charged: CachePadded<AtomicI64>,
+    data_stamp: CachePadded<AtomicU64>,
+}
+
+impl Context {
+    fn new(seq: u64, boundary: u64) -> Self {
+        Self {
+            seq,
+            boundary,
+            shards: (0..SHARDS).map(|_| CachePadded::default()).collect(),
+            charged: CachePadded::new(AtomicI64::new(0)),
+            data_stamp: CachePadded::new(AtomicU64::new(0)),
+        }
+    }
+
+    /// Adds a transaction's new vectors and freed runs; one lock acquisition.
+    pub fn insert(
+        &self,
+        vectors: &mut SmallVec<[Arc<LogVector>; 8]>,
+        freed: &mut SmallVec<[Run; 4]>,
+    ) {
+        if vectors.is_empty() && freed.is_empty() {
+            return;
+        }
+        if let Some(shard) = self.shards.get(thread_shard(SHARDS)) {
+            let mut shard = shard.lock();
+            shard.vectors.extend(vectors.drain(..));
+            shard.freed.extend(freed.drain(..));
+        }
+    }
+
+    /// Accounts log bytes; returns the context's new total.
+    pub fn charge(&self, bytes: i64) -> i64 {
+        self.charged.fetch_add(bytes, Ordering::AcqRel) + bytes
+    }
+
+    /// Log bytes of its entries.
+    pub fn charged(&self) -> i64 {
+        self.charged.load(Ordering::Acquire)
+    }
+
+    /// Notes that data written up to `stamp` must be durable before this context is logged.
+    pub fn needs_data(&self, stamp: u64) {
+        self.data_stamp.fetch_max(stamp, Ordering::AcqRel);
+    }
+
+    /// The stamp of the newest data that an entry of this context refers to.
+    pub fn data_stamp(&self) -> u64 {
+        self.data_stamp.load(Ordering::Acquire)
+    }
+
+    /// Whether nothing was committed to it.
+    pub fn is_empty(&self) -> bool {
+        self.shards.iter().all(|s| {
+            let s = s.lock();
+            s.vectors.is_empty() && s.freed.is_empty()
+        })
+    }
+
+    /// Takes its vectors and freed runs; only once it is closed.
+    pub fn drain(&self) -> (Vec<Arc<LogVector>>, Vec<Run>) {
+        let mut vectors = Vec::new();
+        let mut freed = Vec::new();
+        for shard in &self.shards {
+            let mut shard = shard.lock();
+            vectors.append(&mut shard.vectors);
+            freed.append(&mut shard.freed);
+        }
+        (vectors, freed)
+    }
+}
+
+/// The committed item list.
+pub struct Cil {
+    current: CachePadded<RwLock<Arc<Context>>>,
+}
+
+/// A shared hold of the open context: it will not be closed meanwhile.
+pub struct Hold<'a>(RwLockReadGuard<'a, Arc<Context>>);
+
+impl std::ops::Deref for Hold<'_> {
+    type Target = Context;
+    fn deref(&self) -> &Context {
+        &self.0
+    }
+}
+
+impl Cil {
+    /// A list whose open context has the sequence `seq`.
+    pub fn new(seq: u64, boundary: u64) -> Self {
+        Self {
+            current: CachePadded::new(RwLock::new(Arc::new(Context::new(seq, boundary)))),
+        }
+    }
+
+    /// Holds the open context for a commit.
+    pub fn hold(&self) -> Hold<'_> {
+        // A thread that commits while it holds the context already would deadlock with a waiting
+        // push; no commit nests, so the fair variant is right.
+        Hold(self.current.read())
+    }
+
+    /// The open context's sequence.
+    pub fn seq(&self) -> u64 {
+        self.current.read().seq
+    }
+
+    /// Closes the open context and opens the next; `at_swap` runs while nobody commits. With
+    /// `merge`, the closed context is the last that the coming merge takes.
+    pub fn swap<R>(&self, merge: bool, at_swap: impl FnOnce() -> R) -> (Arc<Context>, R) {
+        let mut current = self.current.write();
+        let seq = current.seq;
+        let boundary = if merge { seq } else { current.boundary };
+        let closed = std::mem::replace(&mut *current, Arc::new(Context::new(seq + 1, boundary)));
+        (closed, at_swap())
+    }
+}

@@ -1,0 +1,296 @@
+//! Delayed logging: changes gather in a context in memory; a push writes it to the log at once.
+//!
+//! Floor 2: uses device, format, space's [`crate::space::Run`] and errors. Contexts are written in
+//! order of their sequence, one push at a time, under the head's lock; inserting commits never
+//! touch that lock. A context counts once all its records are valid, so no commit record follows.
+
+pub mod cil;
+mod push;
+pub mod recover;
+pub mod ring;
+pub mod signals;
+pub mod vector;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crossbeam_utils::CachePadded;
+use parking_lot::Mutex;
+
+use crate::device::Storage;
+use crate::error::Result;
+use crate::format::superblock::Superblock;
+use crate::journal::cil::{Cil, Context};
+use crate::journal::push::Head;
+use crate::journal::recover::LogPosition;
+use crate::journal::ring::{CONTEXT_BASE, Ring};
+use crate::journal::signals::Signals;
+use crate::space::Run;
+
+/// Smallest and largest size of a context that starts a background push, in log bytes.
+const SOFT_LIMIT: std::ops::RangeInclusive<i64> = (256 << 10)..=(32 << 20);
+
+/// How far the log has been written.
+#[derive(Debug, Clone, Copy, Default)]
+struct Written {
+    seq: u64,
+    lsn: u64,
+    chain: u64,
+}
+
+/// Counters of the journal.
+#[derive(Debug, Default)]
+pub struct JournalCounters {
+    /// Contexts written.
+    pub contexts: AtomicU64,
+    /// Records written.
+    pub records: AtomicU64,
+    /// Bytes written to the log, rounding included.
+    pub log_bytes: AtomicU64,
+    /// Entries written.
+    pub entries: AtomicU64,
+    /// Vectors that were dead when their context was pushed.
+    pub cancelled: AtomicU64,
+    /// Transactions committed.
+    pub commits: AtomicU64,
+    /// Items formatted in place into the vector they had.
+    pub reused: AtomicU64,
+    /// Vectors allocated.
+    pub allocated: AtomicU64,
+    /// Times a committer was held back because the context was too large.
+    pub throttled: AtomicU64,
+}
+
+/// What a push for a merge closed.
+pub struct MergePoint<R> {
+    /// The last sequence the merge takes.
+    pub seq: u64,
+    /// Where the log goes on behind it.
+    pub end: LogPosition,
+    /// Runs freed by contexts up to that sequence.
+    pub freed: Vec<Run>,
+    /// What the caller took while nobody committed.
+    pub taken: R,
+}
+
+/// The journal of an open volume.
+pub struct Journal {
+    storage: Arc<Storage>,
+    log_blocks: u64,
+    uuid: [u8; 16],
+    nonce: u64,
+    cil: Cil,
+    ring: Ring,
+    head: CachePadded<Mutex<Head>>,
+    written: CachePadded<Mutex<Written>>,
+    durable_seq: AtomicU64,
+    durable_lsn: AtomicU64,
+    generation: AtomicU64,
+    signals: Arc<Signals>,
+    counters: JournalCounters,
+}
+
+impl Journal {
+    /// A journal that goes on at `end`, the end of what was found valid; contexts begin at `seq`.
+    /// Nothing is written yet.
+    pub fn new(
+        storage: Arc<Storage>,
+        superblock: &Superblock,
+        nonce: u64,
+        end: LogPosition,
+        seq: u64,
+        signals: Arc<Signals>,
+    ) -> Self {
+        let tail = superblock.tail_lsn.get();
+        let log_blocks = superblock.log_blocks.get();
+        Self {
+            storage,
+            log_blocks,
+            uuid: superblock.uuid,
+            nonce,
+            cil: Cil::new(seq, superblock.merged_seq.get()),
+            ring: Ring::new(log_blocks, tail, end.lsn - tail),
+            head: CachePadded::new(Mutex::new(Head::new(end))),
+            written: CachePadded::new(Mutex::new(Written {
+                seq: seq - 1,
+                lsn: end.lsn,
+                chain: end.chain,
+            })),
+            durable_seq: AtomicU64::new(seq - 1),
+            durable_lsn: AtomicU64::new(end.lsn),
+            generation: AtomicU64::new(superblock.generation.get()),
+            signals,
+            counters: JournalCounters::default(),
+        }
+    }
+
+    /// The committed item list.
+    pub fn cil(&self) -> &Cil {
+        &self.cil
+    }
+
+    /// The log's space.
+    pub fn ring(&self) -> &Ring {
+        &self.ring
+    }
+
+    /// The counters.
+    pub fn counters(&self) -> &JournalCounters {
+        &self.counters
+    }
+
+    /// Everything up to this LSN survives a power cut.
+    pub fn durable_lsn(&self) -> u64 {
+        self.durable_lsn.load(Ordering::Acquire)
+    }
+
+    /// Where the log goes on.
+    pub fn end(&self) -> LogPosition {
+        let written = self.written.lock();
+        LogPosition {
+            lsn: written.lsn,
+            chain: written.chain,
+        }
+    }
+
+    /// Notes the generation of a superblock that has become durable.
+    pub fn set_generation(&self, generation: u64) {
+        self.generation.store(generation, Ordering::Release);
+    }
+
+    /// Log bytes at which a background push starts.
+    pub fn soft_limit(&self) -> i64 {
+        (self.ring.capacity() / 8).clamp(*SOFT_LIMIT.start(), *SOFT_LIMIT.end())
+    }
+
+    /// Takes log space for a transaction's worst case; waits for a merge if the log is full. The
+    /// caller holds no lock. `merge` runs a merge in this thread if no worker would.
+    ///
+    /// # Errors
+    /// The volume has failed.
+    pub fn reserve(&self, bytes: i64, merge: &dyn Fn() -> Result<()>) -> Result<()> {
+        loop {
+            self.storage.check()?;
+            if self.ring.try_take(bytes) {
+                return Ok(());
+            }
+            if self.signals.has_workers() {
+                self.signals.want_merge();
+                self.ring.wait(bytes, || self.storage.failure().is_some());
+            } else {
+                merge()?;
+            }
+        }
+    }
+
+    /// After a commit, holding no lock: starts a push beyond the soft limit, waits for it beyond
+    /// the hard one.
+    ///
+    /// # Errors
+    /// The push's failure.
+    pub fn throttle(&self, charged: i64, seq: u64, merge: &dyn Fn() -> Result<()>) -> Result<()> {
+        let soft = self.soft_limit();
+        if charged < soft {
+            return Ok(());
+        }
+        if charged >= 2 * soft || !self.signals.has_workers() {
+            self.counters.throttled.fetch_add(1, Ordering::Relaxed);
+            return self.write_through(seq, merge);
+        }
+        self.signals.want_push();
+        Ok(())
+    }
+
+    /// Returns once the context `seq` and all before it are written (not yet durable).
+    ///
+    /// # Errors
+    /// The device's failure.
+    pub fn write_through(&self, seq: u64, merge: &dyn Fn() -> Result<()>) -> Result<()> {
+        if self.written.lock().seq >= seq {
+            return self.storage.check();
+        }
+        self.reserve(CONTEXT_BASE, merge)?;
+        let mut head = self.head.lock();
+        if self.written.lock().seq >= seq {
+            self.ring.give(CONTEXT_BASE);
+            return self.storage.check();
+        }
+        let (context, ()) = self.cil.swap(false, || ());
+        self.write_context(&mut head, &context)
+    }
+
+    /// Returns once the context `seq` and all before it survive a power cut.
+    ///
+    /// # Errors
+    /// The device's failure, now or earlier.
+    pub fn force(&self, seq: u64, merge: &dyn Fn() -> Result<()>) -> Result<()> {
+        if self.durable_seq.load(Ordering::Acquire) >= seq {
+            return self.storage.check();
+        }
+        self.write_through(seq, merge)?;
+        self.flush()
+    }
+
+    /// Makes everything written so far durable.
+    ///
+    /// # Errors
+    /// The device's failure, now or earlier.
+    pub fn flush(&self) -> Result<()> {
+        let written = *self.written.lock();
+        self.storage.flush_through(self.storage.stamp())?;
+        self.durable_lsn.fetch_max(written.lsn, Ordering::AcqRel);
+        self.durable_seq.fetch_max(written.seq, Ordering::AcqRel);
+        Ok(())
+    }
+
+    /// Closes the open context as the last one of a merge and writes it. `take` runs while nobody
+    /// commits. Uses the standing credit, so it never waits for log space; the merge pays it back
+    /// with [`Self::merged`].
+    ///
+    /// # Errors
+    /// The device's failure.
+    pub fn push_for_merge<R>(&self, take: impl FnOnce() -> R) -> Result<MergePoint<R>> {
+        let mut head = self.head.lock();
+        let (context, taken) = self.cil.swap(true, take);
+        self.write_context(&mut head, &context)?;
+        Ok(MergePoint {
+            seq: context.seq,
+            end: head.position(),
+            freed: std::mem::take(&mut head.freed),
+            taken,
+        })
+    }
+
+    /// A merge's superblock is durable: moves the tail and restores the standing credit.
+    pub fn merged(&self, tail: u64) {
+        self.ring.take(CONTEXT_BASE);
+        self.ring.move_tail(tail);
+    }
+
+    /// Moves the tail during recovery, when no context was closed.
+    pub fn recovered_up_to(&self, tail: u64) {
+        self.ring.move_tail(tail);
+    }
+
+    /// Writes the record that a mount writes before anything else, and makes it durable.
+    ///
+    /// # Errors
+    /// The device's failure.
+    pub fn write_mount_record(&self) -> Result<()> {
+        let mut head = self.head.lock();
+        let (context, ()) = self.cil.swap(false, || ());
+        self.write_mount(&mut head, context.seq)?;
+        drop(head);
+        self.flush()
+    }
+
+    fn finish_context(&self, head: &Head, context: &Context) {
+        let position = head.position();
+        *self.written.lock() = Written {
+            seq: context.seq,
+            lsn: position.lsn,
+            chain: position.chain,
+        };
+        self.signals.pushed();
+    }
+}

@@ -1,0 +1,200 @@
+//! Writing a closed context to the log: formatting vectors into records, large sequential writes.
+//!
+//! Runs under the head's lock and takes no other lock but each vector's own for the copy. Data that
+//! the context refers to is made durable before the first record that names it is written.
+
+use std::sync::atomic::Ordering;
+
+use zerocopy::IntoBytes;
+use zerocopy::little_endian::{U32, U64};
+
+use crate::device::{AlignedBuf, Device};
+use crate::error::{Error, Result};
+use crate::format::geometry::LOG_START;
+use crate::format::record::{
+    FLAG_LAST, FLAG_MOUNT, HEADER_SIZE, MAX_PAYLOAD, MAX_RECORD_BLOCKS, RecordHeader, blocks_for,
+};
+use crate::format::{BLOCK_SIZE, checksum};
+use crate::journal::Journal;
+use crate::journal::cil::Context;
+use crate::journal::recover::LogPosition;
+use crate::journal::ring::CONTEXT_BASE;
+use crate::journal::vector::Logged;
+use crate::space::Run;
+
+/// Blocks of log after which a push flushes, so that what recovery must search stays bounded.
+pub const FLUSH_EVERY: u64 = 4096;
+
+/// The end of the log, and what the pusher keeps between pushes.
+pub struct Head {
+    lsn: u64,
+    chain: u64,
+    flushed_lsn: u64,
+    payload: Vec<u8>,
+    buffer: AlignedBuf,
+    /// Runs freed by contexts written since the last merge began.
+    pub(super) freed: Vec<Run>,
+}
+
+impl Head {
+    pub(super) fn new(end: LogPosition) -> Self {
+        Self {
+            lsn: end.lsn,
+            chain: end.chain,
+            flushed_lsn: end.lsn,
+            payload: Vec::new(),
+            buffer: AlignedBuf::zeroed(MAX_RECORD_BLOCKS as usize * BLOCK_SIZE),
+            freed: Vec::new(),
+        }
+    }
+
+    pub(super) fn position(&self) -> LogPosition {
+        LogPosition {
+            lsn: self.lsn,
+            chain: self.chain,
+        }
+    }
+}
+
+/// What goes into a record's header beside its payload.
+struct Part {
+    seq: u64,
+    part: u32,
+    entries: u32,
+    flags: u32,
+}
+
+impl Journal {
+    /// Writes a closed context; its log space was charged when it was filled.
+    pub(super) fn write_context(&self, head: &mut Head, context: &Context) -> Result<()> {
+        let start = head.lsn;
+        let charged = context.charged();
+        self.storage.check()?;
+        let stamp = context.data_stamp();
+        if !self.storage.is_flushed(stamp) {
+            self.storage.flush_through(stamp)?;
+        }
+        let (vectors, mut freed) = context.drain();
+        head.freed.append(&mut freed);
+        let mut part = Part {
+            seq: context.seq,
+            part: 0,
+            entries: 0,
+            flags: 0,
+        };
+        for vector in &vectors {
+            let mut logged = vector.log_to(&mut head.payload, MAX_PAYLOAD);
+            if logged == Logged::Full {
+                self.write_record(head, &part)?;
+                part.part += 1;
+                part.entries = 0;
+                logged = vector.log_to(&mut head.payload, MAX_PAYLOAD);
+            }
+            match logged {
+                Logged::Added => part.entries += 1,
+                Logged::Nothing => {
+                    self.counters.cancelled.fetch_add(1, Ordering::Relaxed);
+                }
+                Logged::Full => return Err(Error::Invalid("an item larger than a log record")),
+            }
+        }
+        if part.part > 0 || part.entries > 0 {
+            part.flags = FLAG_LAST;
+            self.write_record(head, &part)?;
+            self.counters.contexts.fetch_add(1, Ordering::Relaxed);
+        }
+        let paid = charged + CONTEXT_BASE;
+        let used = (head.lsn - start) as i64 * BLOCK_SIZE as i64;
+        assert!(
+            used <= paid,
+            "a context needs {used} log bytes, {paid} were reserved"
+        );
+        self.ring.give(paid - used);
+        self.finish_context(head, context);
+        if head.lsn - head.flushed_lsn >= FLUSH_EVERY {
+            head.flushed_lsn = head.lsn;
+            self.flush()?;
+        }
+        Ok(())
+    }
+
+    /// Writes a mount record; it is paid by the base of the context `seq`.
+    pub(super) fn write_mount(&self, head: &mut Head, seq: u64) -> Result<()> {
+        head.payload.clear();
+        self.write_record(
+            head,
+            &Part {
+                seq,
+                part: 0,
+                entries: 0,
+                flags: FLAG_MOUNT | FLAG_LAST,
+            },
+        )?;
+        let mut written = self.written.lock();
+        written.seq = seq;
+        written.lsn = head.lsn;
+        written.chain = head.chain;
+        drop(written);
+        // The next context needs its base; of the old one a block is used.
+        self.ring.take(BLOCK_SIZE as i64);
+        Ok(())
+    }
+
+    fn write_record(&self, head: &mut Head, part: &Part) -> Result<()> {
+        let len = head.payload.len();
+        let blocks = blocks_for(len);
+        let occupied = head.lsn + blocks - self.ring.tail();
+        assert!(
+            occupied <= self.log_blocks,
+            "the log would overwrite its tail: {occupied} of {} blocks",
+            self.log_blocks
+        );
+        let mut header = RecordHeader {
+            flags: U32::new(part.flags),
+            uuid: self.uuid,
+            nonce: U64::new(self.nonce),
+            lsn: U64::new(head.lsn),
+            chain: U64::new(head.chain),
+            seq: U64::new(part.seq),
+            durable_lsn: U64::new(self.durable_lsn()),
+            generation: U64::new(self.generation.load(Ordering::Acquire)),
+            part: U32::new(part.part),
+            entries: U32::new(part.entries),
+            payload_len: U32::new(len as u32),
+            payload_crc: U32::new(checksum::crc(&head.payload)),
+            ..RecordHeader::default()
+        };
+        header.seal();
+        let bytes = blocks as usize * BLOCK_SIZE;
+        let buffer = head.buffer.get_mut(..bytes).unwrap_or_default();
+        let (to_header, rest) = buffer.split_at_mut(HEADER_SIZE.min(bytes));
+        to_header.copy_from_slice(header.as_bytes());
+        let (to_payload, padding) = rest.split_at_mut(len.min(rest.len()));
+        to_payload.copy_from_slice(&head.payload);
+        padding.fill(0);
+        self.write_ring(head.lsn, head.buffer.get(..bytes).unwrap_or_default())?;
+        head.lsn += blocks;
+        head.chain = header.checksum.get();
+        head.payload.clear();
+        self.counters.records.fetch_add(1, Ordering::Relaxed);
+        self.counters
+            .log_bytes
+            .fetch_add(bytes as u64, Ordering::Relaxed);
+        self.counters
+            .entries
+            .fetch_add(u64::from(part.entries), Ordering::Relaxed);
+        Ok(())
+    }
+
+    fn write_ring(&self, lsn: u64, bytes: &[u8]) -> Result<()> {
+        let at = lsn % self.log_blocks;
+        let room = (self.log_blocks - at) as usize * BLOCK_SIZE;
+        let (first, wrapped) = bytes.split_at(bytes.len().min(room));
+        let offset = (LOG_START + at) * BLOCK_SIZE as u64;
+        self.storage.write(offset, first)?;
+        if !wrapped.is_empty() {
+            self.storage.write(LOG_START * BLOCK_SIZE as u64, wrapped)?;
+        }
+        Ok(())
+    }
+}

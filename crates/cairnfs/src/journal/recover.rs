@@ -1,0 +1,273 @@
+//! Reading the log: which records hold, where it ends, and whether the end is an end or damage.
+//!
+//! Uses the device and the format only, writes nothing. The first pass follows the chain from the
+//! tail and notes complete contexts; [`read_context`] then delivers their entries, one context at
+//! a time, so that memory stays bounded.
+
+use crate::device::{AlignedBuf, Device};
+use crate::error::{Error, Result};
+use crate::format::geometry::LOG_START;
+use crate::format::record::{
+    self, Entry, FLAG_LAST, FLAG_MOUNT, HEADER_SIZE, MAX_RECORD_BLOCKS, RecordHeader,
+};
+use crate::format::superblock::Superblock;
+use crate::format::{BLOCK_SIZE, checksum};
+use crate::journal::push::FLUSH_EVERY;
+
+/// Blocks behind the log's end that are searched for records which say that it was longer. A push
+/// flushes at least so often that no durable record can lie further away.
+const SEARCH_BLOCKS: u64 = 2 * FLUSH_EVERY;
+
+/// A place between two records.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct LogPosition {
+    /// LSN of the record that begins here.
+    pub lsn: u64,
+    /// What its chain field must hold.
+    pub chain: u64,
+}
+
+/// A complete context in the log.
+#[derive(Debug, Clone, Copy)]
+pub struct FoundContext {
+    /// Its sequence.
+    pub seq: u64,
+    /// Where its first record begins.
+    pub start: LogPosition,
+    /// Where the log goes on behind it.
+    pub end: LogPosition,
+}
+
+/// What the log holds.
+#[derive(Debug, Default)]
+pub struct Scan {
+    /// Complete contexts in order, mount records included.
+    pub contexts: Vec<FoundContext>,
+    /// The end of the last valid record; parts of a context that was never finished may precede it.
+    pub end: LogPosition,
+    /// The largest sequence seen, be it complete or not.
+    pub last_seq: u64,
+}
+
+struct Reader<'a> {
+    device: &'a dyn Device,
+    superblock: &'a Superblock,
+    log_blocks: u64,
+    buffer: AlignedBuf,
+}
+
+impl<'a> Reader<'a> {
+    fn new(device: &'a dyn Device, superblock: &'a Superblock) -> Self {
+        Self {
+            device,
+            superblock,
+            log_blocks: superblock.log_blocks.get(),
+            buffer: AlignedBuf::zeroed(MAX_RECORD_BLOCKS as usize * BLOCK_SIZE),
+        }
+    }
+
+    fn block_of(&self, lsn: u64) -> u64 {
+        LOG_START + lsn % self.log_blocks
+    }
+
+    /// Reads `blocks` blocks of the ring from `lsn` into the buffer's begin.
+    fn read(&mut self, lsn: u64, blocks: u64) -> Result<()> {
+        let at = lsn % self.log_blocks;
+        let first = blocks.min(self.log_blocks - at) as usize * BLOCK_SIZE;
+        let all = blocks as usize * BLOCK_SIZE;
+        let (head, tail) = self
+            .buffer
+            .get_mut(..all)
+            .unwrap_or_default()
+            .split_at_mut(first.min(all));
+        self.device
+            .read((LOG_START + at) * BLOCK_SIZE as u64, head)?;
+        if !tail.is_empty() {
+            self.device.read(LOG_START * BLOCK_SIZE as u64, tail)?;
+        }
+        Ok(())
+    }
+
+    /// The record at `position` with its payload in the buffer, if it is valid and of this volume.
+    fn record(&mut self, position: LogPosition, limit: u64) -> Result<Option<RecordHeader>> {
+        if position.lsn >= limit {
+            return Ok(None);
+        }
+        self.read(position.lsn, 1)?;
+        let Some(header) = RecordHeader::decode(&self.buffer) else {
+            return Ok(None);
+        };
+        let fits = header.uuid == self.superblock.uuid
+            && header.lsn.get() == position.lsn
+            && header.chain.get() == position.chain
+            && position.lsn + header.blocks() <= limit;
+        if !fits {
+            return Ok(None);
+        }
+        if header.blocks() > 1 {
+            self.read(position.lsn, header.blocks())?;
+        }
+        let valid = checksum::crc(self.payload(&header)) == header.payload_crc.get();
+        Ok(valid.then_some(header))
+    }
+
+    fn payload(&self, header: &RecordHeader) -> &[u8] {
+        let len = header.payload_len.get() as usize;
+        self.buffer
+            .get(HEADER_SIZE..HEADER_SIZE + len)
+            .unwrap_or_default()
+    }
+}
+
+/// Follows the log from the superblock's tail. `other_slot_lost` tells that the other superblock
+/// slot is invalid: records of a newer generation then mean that the newest superblock was lost.
+///
+/// # Errors
+/// The device's failure; damage: a break before what is known to have been durable.
+pub fn scan(device: &dyn Device, superblock: &Superblock, other_slot_lost: bool) -> Result<Scan> {
+    let mut reader = Reader::new(device, superblock);
+    let tail = LogPosition {
+        lsn: superblock.tail_lsn.get(),
+        chain: superblock.tail_chain.get(),
+    };
+    let limit = tail.lsn + reader.log_blocks;
+    let mut scan = Scan {
+        contexts: Vec::new(),
+        end: tail,
+        last_seq: superblock.merged_seq.get(),
+    };
+    let mut position = tail;
+    let mut open: Option<(u64, LogPosition, u32)> = None;
+    let mut durable = superblock.required_lsn.get();
+    let mut newest_generation = superblock.generation.get();
+    let mut nonce = None;
+    while let Some(header) = reader.record(position, limit)? {
+        let mount = header.flags.get() & FLAG_MOUNT != 0;
+        let (seq, part) = (header.seq.get(), header.part.get());
+        let follows = match open {
+            _ if mount => part == 0,
+            Some((open_seq, _, next)) => seq == open_seq && part == next,
+            None => part == 0 && seq > scan.contexts.last().map_or(0, |c| c.seq),
+        };
+        let same_mount = mount || nonce.is_none_or(|n| n == header.nonce.get());
+        if !follows || !same_mount {
+            return Err(Error::corrupt(
+                reader.block_of(position.lsn),
+                "log record order",
+                "the next part of its context, written by the same mount",
+                format!("context {seq} part {part} at LSN {}", position.lsn),
+            ));
+        }
+        nonce = Some(header.nonce.get());
+        scan.last_seq = scan.last_seq.max(seq);
+        durable = durable.max(header.durable_lsn.get());
+        newest_generation = newest_generation.max(header.generation.get());
+        let start = match open {
+            Some((_, start, _)) if !mount => start,
+            _ => position,
+        };
+        position = LogPosition {
+            lsn: position.lsn + header.blocks(),
+            chain: header.checksum.get(),
+        };
+        if header.flags.get() & FLAG_LAST != 0 {
+            open = None;
+            scan.contexts.push(FoundContext {
+                seq,
+                start,
+                end: position,
+            });
+        } else {
+            open = Some((seq, start, part + 1));
+        }
+    }
+    scan.end = position;
+    let beyond = search_beyond(&mut reader, position.lsn, limit)?;
+    durable = durable.max(beyond.durable);
+    newest_generation = newest_generation.max(beyond.generation);
+    if position.lsn < durable {
+        return Err(Error::corrupt(
+            reader.block_of(position.lsn),
+            "log",
+            format!("valid records up to LSN {durable}, which were durable"),
+            format!("no valid record at LSN {}", position.lsn),
+        ));
+    }
+    if other_slot_lost && newest_generation > superblock.generation.get() {
+        return Err(Error::corrupt(
+            superblock.slot_block() ^ 8,
+            "superblock",
+            format!("generation {newest_generation}, which the log knows"),
+            format!(
+                "an invalid slot; the other has generation {}",
+                superblock.generation
+            ),
+        ));
+    }
+    Ok(scan)
+}
+
+#[derive(Default)]
+struct Beyond {
+    durable: u64,
+    generation: u64,
+}
+
+/// Looks behind the end of the log for records that say that more of it was durable.
+fn search_beyond(reader: &mut Reader<'_>, end: u64, limit: u64) -> Result<Beyond> {
+    let mut beyond = Beyond::default();
+    let stop = limit.min(end + SEARCH_BLOCKS);
+    let mut lsn = end;
+    while lsn < stop {
+        let blocks = MAX_RECORD_BLOCKS.min(stop - lsn);
+        reader.read(lsn, blocks)?;
+        for i in 0..blocks {
+            let block = reader
+                .buffer
+                .get(i as usize * BLOCK_SIZE..)
+                .unwrap_or_default();
+            let Some(header) = RecordHeader::decode(block) else {
+                continue;
+            };
+            if header.uuid == reader.superblock.uuid && header.lsn.get() == lsn + i {
+                beyond.durable = beyond.durable.max(header.durable_lsn.get().min(lsn + i));
+                beyond.generation = beyond.generation.max(header.generation.get());
+            }
+        }
+        lsn += blocks;
+    }
+    Ok(beyond)
+}
+
+/// Delivers the entries of a context in the order in which they were logged.
+///
+/// # Errors
+/// The device's failure, malformed entries, or what `each` returns.
+pub fn read_context(
+    device: &dyn Device,
+    superblock: &Superblock,
+    context: &FoundContext,
+    each: &mut dyn FnMut(&Entry<'_>) -> Result<()>,
+) -> Result<()> {
+    let mut reader = Reader::new(device, superblock);
+    let mut position = context.start;
+    while position.lsn < context.end.lsn {
+        let block = reader.block_of(position.lsn);
+        let Some(header) = reader.record(position, context.end.lsn)? else {
+            return Err(Error::corrupt(
+                block,
+                "log record",
+                "the record found there before",
+                "another",
+            ));
+        };
+        for entry in record::entries(block, reader.payload(&header)) {
+            each(&entry?)?;
+        }
+        position = LogPosition {
+            lsn: position.lsn + header.blocks(),
+            chain: header.checksum.get(),
+        };
+    }
+    Ok(())
+}

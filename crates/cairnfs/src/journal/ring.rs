@@ -1,0 +1,108 @@
+//! Space in the log: who may commit, and who waits until a merge has moved the tail.
+//!
+//! One signed counter of free bytes. A transaction takes its worst case before it takes any lock
+//! and gives back what it did not need; written records take whole blocks; a merge gives back what
+//! lies before the new tail. Beside it a standing credit lets a merge close a context however full
+//! the log is, so a full log always empties.
+
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+
+use crossbeam_utils::CachePadded;
+use parking_lot::{Condvar, Mutex};
+
+use crate::format::BLOCK_SIZE;
+
+/// Bytes that a context takes beside its entries: header and rounding of its last record.
+pub const CONTEXT_BASE: i64 = 2 * BLOCK_SIZE as i64;
+
+/// Accounting of the log's space.
+pub struct Ring {
+    capacity: i64,
+    free: CachePadded<AtomicI64>,
+    /// LSN up to which blocks are occupied from the tail; checked before each write.
+    tail: AtomicU64,
+    lock: Mutex<()>,
+    moved: Condvar,
+    waits: AtomicU64,
+}
+
+impl Ring {
+    /// A ring of `blocks` with `used` of them between tail and head. The base of the open context
+    /// and the standing credit of merges are taken at once.
+    pub fn new(blocks: u64, tail: u64, used: u64) -> Self {
+        let block = BLOCK_SIZE as i64;
+        let capacity = blocks as i64 * block;
+        Self {
+            capacity,
+            free: CachePadded::new(AtomicI64::new(
+                capacity - used as i64 * block - 2 * CONTEXT_BASE,
+            )),
+            tail: AtomicU64::new(tail),
+            lock: Mutex::new(()),
+            moved: Condvar::new(),
+            waits: AtomicU64::new(0),
+        }
+    }
+
+    /// Size of the log in bytes.
+    pub fn capacity(&self) -> i64 {
+        self.capacity
+    }
+
+    /// Bytes neither written nor promised.
+    pub fn free(&self) -> i64 {
+        self.free.load(Ordering::Relaxed)
+    }
+
+    /// LSN of the tail.
+    pub fn tail(&self) -> u64 {
+        self.tail.load(Ordering::Acquire)
+    }
+
+    /// Takes `bytes` if they are free.
+    pub fn try_take(&self, bytes: i64) -> bool {
+        if self.free.fetch_sub(bytes, Ordering::AcqRel) >= bytes {
+            return true;
+        }
+        self.give(bytes);
+        false
+    }
+
+    /// Takes `bytes` whether they are free or not: only what a reservation or credit stands for.
+    pub fn take(&self, bytes: i64) {
+        self.free.fetch_sub(bytes, Ordering::AcqRel);
+    }
+
+    /// Gives back `bytes`.
+    pub fn give(&self, bytes: i64) {
+        self.free.fetch_add(bytes, Ordering::AcqRel);
+    }
+
+    /// Waits until the tail has moved or `recheck` tells to stop waiting. The caller asked for a
+    /// merge before; spurious returns are fine, callers loop.
+    pub fn wait(&self, bytes: i64, stop: impl Fn() -> bool) {
+        self.waits.fetch_add(1, Ordering::Relaxed);
+        let mut guard = self.lock.lock();
+        if self.free() < bytes && !stop() {
+            self.moved.wait(&mut guard);
+        }
+    }
+
+    /// Wakes everybody who waits, for example because the volume has failed.
+    pub fn wake(&self) {
+        drop(self.lock.lock());
+        self.moved.notify_all();
+    }
+
+    /// Moves the tail and gives back what lay before it.
+    pub fn move_tail(&self, lsn: u64) {
+        let old = self.tail.swap(lsn, Ordering::AcqRel);
+        self.give(lsn.saturating_sub(old) as i64 * BLOCK_SIZE as i64);
+        self.wake();
+    }
+
+    /// How often somebody waited for the tail.
+    pub fn waits(&self) -> u64 {
+        self.waits.load(Ordering::Relaxed)
+    }
+}

@@ -1,0 +1,133 @@
+//! What workers wait for: a push, a merge, the next interval, the end.
+//!
+//! Wishes are flags under one small lock that nobody takes on the hot path unless a limit was
+//! passed. Without workers (a simulation drives the volume itself) nobody waits here.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use parking_lot::{Condvar, Mutex};
+
+#[derive(Default)]
+struct Wishes {
+    push: bool,
+    merge: bool,
+    writeback: bool,
+    stop: bool,
+}
+
+/// Wishes for background work.
+#[derive(Default)]
+pub struct Signals {
+    wishes: Mutex<Wishes>,
+    log: Condvar,
+    merge: Condvar,
+    workers: AtomicBool,
+    push_wanted: AtomicBool,
+    merge_wanted: AtomicBool,
+}
+
+/// Why the log worker woke up.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LogWork {
+    /// The open context passed its soft limit.
+    Push,
+    /// Too much unwritten data.
+    Writeback,
+    /// The durability interval has passed.
+    Interval,
+    /// The volume closes.
+    Stop,
+}
+
+impl Signals {
+    /// Whether workers serve the wishes.
+    pub fn has_workers(&self) -> bool {
+        self.workers.load(Ordering::Acquire)
+    }
+
+    /// Says that workers run, or no longer do.
+    pub fn set_workers(&self, running: bool) {
+        self.workers.store(running, Ordering::Release);
+    }
+
+    /// Asks for a push.
+    pub fn want_push(&self) {
+        if !self.push_wanted.swap(true, Ordering::AcqRel) {
+            self.wishes.lock().push = true;
+            self.log.notify_one();
+        }
+    }
+
+    /// Asks for writeback of old data.
+    pub fn want_writeback(&self) {
+        let mut wishes = self.wishes.lock();
+        if !wishes.writeback {
+            wishes.writeback = true;
+            self.log.notify_one();
+        }
+    }
+
+    /// Asks for a merge.
+    pub fn want_merge(&self) {
+        if !self.merge_wanted.swap(true, Ordering::AcqRel) {
+            self.wishes.lock().merge = true;
+            self.merge.notify_one();
+        }
+    }
+
+    /// A push is done; the next passing of the limit asks anew.
+    pub fn pushed(&self) {
+        self.push_wanted.store(false, Ordering::Release);
+    }
+
+    /// A merge begins; whoever needs more asks anew.
+    pub fn merging(&self) {
+        self.merge_wanted.store(false, Ordering::Release);
+    }
+
+    /// Tells the workers to end.
+    pub fn stop(&self) {
+        self.wishes.lock().stop = true;
+        self.log.notify_all();
+        self.merge.notify_all();
+    }
+
+    /// Waits for work on the log, at most until `deadline`.
+    pub fn next_log_work(&self, deadline: Option<Instant>) -> LogWork {
+        let mut wishes = self.wishes.lock();
+        loop {
+            if wishes.stop {
+                return LogWork::Stop;
+            }
+            if std::mem::take(&mut wishes.push) {
+                return LogWork::Push;
+            }
+            if std::mem::take(&mut wishes.writeback) {
+                return LogWork::Writeback;
+            }
+            let wait = match deadline {
+                Some(d) => d.saturating_duration_since(Instant::now()),
+                None => Duration::from_secs(3600),
+            };
+            if wait.is_zero() {
+                return LogWork::Interval;
+            }
+            self.log.wait_for(&mut wishes, wait);
+        }
+    }
+
+    /// Waits for a wish to merge; `false` when the volume closes.
+    pub fn next_merge(&self) -> bool {
+        let mut wishes = self.wishes.lock();
+        loop {
+            if wishes.stop {
+                return false;
+            }
+            if std::mem::take(&mut wishes.merge) {
+                return true;
+            }
+            self.merge.wait(&mut wishes);
+        }
+    }
+}

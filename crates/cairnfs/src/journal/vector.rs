@@ -1,0 +1,249 @@
+//! Log vectors: the formatted value of a changed item, as the log will get it.
+//!
+//! One allocation holds key, state and bytes. While its context is open a vector is overwritten in
+//! place by whoever holds its inode's lock; once the context is closed nobody changes it, so the
+//! push may copy it without that lock. The small lock inside is therefore never waited for long.
+
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+
+use crate::format::key::Key;
+use crate::format::record::{Entry, entry_size, push_entry};
+
+/// What happens to an item.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Change<'a> {
+    /// It gets this value.
+    Put(&'a [u8]),
+    /// It goes. The bytes are what the log keeps with a deletion (a directory index: the name's hash).
+    Delete(&'a [u8]),
+}
+
+impl<'a> Change<'a> {
+    fn bytes(&self) -> &'a [u8] {
+        match self {
+            Change::Put(b) | Change::Delete(b) => b,
+        }
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum State {
+    Put,
+    Delete,
+    /// Replaced by a larger vector of the same context, or died in its context: never logged.
+    Dead,
+}
+
+/// Where a vector keeps its bytes.
+pub trait Buffer: Send + Sync {
+    /// The bytes.
+    fn bytes(&self) -> &[u8];
+    /// The bytes, to be changed.
+    fn bytes_mut(&mut self) -> &mut [u8];
+}
+
+impl<const N: usize> Buffer for [u8; N] {
+    fn bytes(&self) -> &[u8] {
+        self
+    }
+    fn bytes_mut(&mut self) -> &mut [u8] {
+        self
+    }
+}
+
+impl Buffer for Vec<u8> {
+    fn bytes(&self) -> &[u8] {
+        self
+    }
+    fn bytes_mut(&mut self) -> &mut [u8] {
+        self
+    }
+}
+
+/// State and bytes of a vector.
+pub struct Body<B: ?Sized> {
+    state: State,
+    len: u32,
+    buffer: B,
+}
+
+/// The formatted value of a changed item.
+pub struct LogVector<B: ?Sized = dyn Buffer> {
+    root: u32,
+    key: Key,
+    seq: u64,
+    body: Mutex<Body<B>>,
+}
+
+impl LogVector {
+    /// A vector that belongs to the context `seq`.
+    pub fn new(root: u32, key: Key, seq: u64, change: &Change<'_>) -> Arc<LogVector> {
+        match change.bytes().len() {
+            0..=24 => Self::sized([0; 24], root, key, seq, change),
+            25..=48 => Self::sized([0; 48], root, key, seq, change),
+            49..=80 => Self::sized([0; 80], root, key, seq, change),
+            81..=128 => Self::sized([0; 128], root, key, seq, change),
+            129..=320 => Self::sized([0; 320], root, key, seq, change),
+            321..=1056 => Self::sized([0; 1056], root, key, seq, change),
+            len => Self::sized(vec![0; len], root, key, seq, change),
+        }
+    }
+
+    fn sized<B: Buffer + 'static>(
+        mut buffer: B,
+        root: u32,
+        key: Key,
+        seq: u64,
+        change: &Change<'_>,
+    ) -> Arc<LogVector> {
+        let (state, len) = fill(&mut buffer, change);
+        Arc::new(LogVector {
+            root,
+            key,
+            seq,
+            body: Mutex::new(Body { state, len, buffer }),
+        })
+    }
+
+    /// The item's key.
+    pub fn key(&self) -> Key {
+        self.key
+    }
+
+    /// The context it belongs to.
+    pub fn seq(&self) -> u64 {
+        self.seq
+    }
+
+    /// Overwrites the value in place, if the new one fits. Only while its context is open.
+    pub fn overwrite(&self, change: &Change<'_>) -> bool {
+        let mut body = self.body.lock();
+        if change.bytes().len() > body.buffer.bytes().len() {
+            return false;
+        }
+        let (state, len) = fill(&mut body.buffer, change);
+        body.state = state;
+        body.len = len;
+        true
+    }
+
+    /// Takes it out of the log: its item died in this context, or a larger vector replaces it.
+    pub fn kill(&self) {
+        self.body.lock().state = State::Dead;
+    }
+
+    /// Shows the value, `None` if the item is deleted.
+    pub fn with<R>(&self, f: impl FnOnce(Option<&[u8]>) -> R) -> R {
+        let body = self.body.lock();
+        match body.state {
+            State::Put => f(Some(body.used())),
+            State::Delete | State::Dead => f(None),
+        }
+    }
+
+    /// Whether it is a deletion; then what the log keeps with it.
+    pub fn deletion(&self) -> Option<Vec<u8>> {
+        let body = self.body.lock();
+        (body.state == State::Delete).then(|| body.used().to_vec())
+    }
+
+    /// Bytes the log needs for it, its share of record headers and rounding included.
+    pub fn charge(&self) -> i64 {
+        let body = self.body.lock();
+        match body.state {
+            State::Dead => 0,
+            State::Put | State::Delete => charge_for(body.len as usize),
+        }
+    }
+
+    /// Memory it takes, about.
+    pub fn memory(&self) -> usize {
+        96 + self.body.lock().buffer.bytes().len()
+    }
+
+    /// Appends it to a record's payload if it is to be logged and fits below `limit`.
+    pub fn log_to(&self, payload: &mut Vec<u8>, limit: usize) -> Logged {
+        let body = self.body.lock();
+        if body.state == State::Dead {
+            return Logged::Nothing;
+        }
+        if payload.len() + entry_size(body.len as usize) > limit {
+            return Logged::Full;
+        }
+        push_entry(
+            payload,
+            &Entry {
+                root: self.root,
+                key: self.key,
+                delete: body.state == State::Delete,
+                value: body.used(),
+            },
+        );
+        Logged::Added
+    }
+}
+
+impl<B: Buffer + ?Sized> Body<B> {
+    fn used(&self) -> &[u8] {
+        self.buffer
+            .bytes()
+            .get(..self.len as usize)
+            .unwrap_or_default()
+    }
+}
+
+/// What [`LogVector::log_to`] did.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Logged {
+    /// An entry was appended.
+    Added,
+    /// The item died in its context.
+    Nothing,
+    /// The record has no room for it.
+    Full,
+}
+
+/// Log bytes charged for an entry with a value of `len` bytes. The share of 1/64 pays for headers
+/// and rounding of full records; a context's own last record is paid by the context.
+pub fn charge_for(len: usize) -> i64 {
+    let size = entry_size(len);
+    (size + size / 64 + 1) as i64
+}
+
+fn fill<B: Buffer + ?Sized>(buffer: &mut B, change: &Change<'_>) -> (State, u32) {
+    let bytes = change.bytes();
+    if let Some(to) = buffer.bytes_mut().get_mut(..bytes.len()) {
+        to.copy_from_slice(bytes);
+    }
+    let state = match change {
+        Change::Put(_) => State::Put,
+        Change::Delete(_) => State::Delete,
+    };
+    (state, bytes.len() as u32)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::format::record::entries;
+
+    #[test]
+    fn a_value_that_fits_is_overwritten_in_place() {
+        let key = Key::inode(20);
+        let v = LogVector::new(1, key, 5, &Change::Put(&[1; 100]));
+        assert!(v.overwrite(&Change::Put(&[2; 120])));
+        assert!(!v.overwrite(&Change::Put(&[3; 200])));
+        v.with(|b| assert_eq!(b, Some(&[2u8; 120][..])));
+        let mut payload = Vec::new();
+        assert_eq!(v.log_to(&mut payload, 100), Logged::Full);
+        assert_eq!(v.log_to(&mut payload, 1000), Logged::Added);
+        let got: Vec<_> = entries(0, &payload).map(|e| e.unwrap()).collect();
+        assert_eq!(got.len(), 1);
+        assert_eq!(got[0].value, &[2u8; 120][..]);
+        v.kill();
+        assert_eq!(v.log_to(&mut payload, 1000), Logged::Nothing);
+        assert_eq!(v.charge(), 0);
+    }
+}

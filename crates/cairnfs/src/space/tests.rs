@@ -1,0 +1,1 @@
+//! Allocation, release and image against a plain set of blocks.

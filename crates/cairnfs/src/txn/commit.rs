@@ -1,0 +1,367 @@
+//! Reservation and commit of a transaction.
+//!
+//! A reservation is made holding no lock of an inode's state and covers the worst case. A commit is
+//! made under the locks of all inodes it changes and cannot fail: it formats each changed item into
+//! its slot's vector, adds the new vectors to the open context, and gives back what was reserved
+//! too much. Afterwards, with all locks dropped, [`Core::settle`] holds back committers that
+//! outrun push or merge.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use smallvec::SmallVec;
+
+use crate::error::{Error, Result};
+use crate::format::NODE_SIZE;
+use crate::format::key::{Key, Kind, MAIN_ROOT};
+use crate::inode::dirty::Slot;
+use crate::inode::{Inode, InodeState};
+use crate::journal::cil::Hold;
+use crate::journal::vector::{Change, LogVector, charge_for};
+use crate::space::{Class, Run};
+use crate::txn::Core;
+
+/// The most a transaction may need.
+#[derive(Debug, Clone, Copy)]
+pub struct Need {
+    /// Bytes of log, as [`charge_for`] counts.
+    pub log: i64,
+    /// Which reserve of space it may use for what the index grows.
+    pub class: Class,
+}
+
+impl Need {
+    /// A need of `puts` items with values of up to `len` bytes together, and of `deletes`.
+    pub fn items(puts: usize, len: usize, deletes: usize) -> Self {
+        Self {
+            log: puts as i64 * charge_for(0) + charge_for(len) + deletes as i64 * charge_for(8),
+            class: Class::Ordinary,
+        }
+    }
+
+    /// The same, from the reserve for deletions.
+    pub fn deleting(self) -> Self {
+        Self {
+            class: Class::Delete,
+            ..self
+        }
+    }
+}
+
+/// Space of log and index set aside for a transaction.
+pub struct Reservation<'a> {
+    core: &'a Core,
+    log: i64,
+    units: u64,
+}
+
+impl Drop for Reservation<'_> {
+    fn drop(&mut self) {
+        self.core.journal.ring().give(self.log);
+        self.core.space.unreserve(0, self.units);
+    }
+}
+
+/// What a commit tells [`Core::settle`].
+#[derive(Debug, Clone, Copy, Default)]
+#[must_use = "a committer that is not settled escapes the limits"]
+pub struct Receipt {
+    /// The context the change belongs to; it is durable once that context is.
+    pub seq: u64,
+    charged: i64,
+}
+
+/// Index nodes that `bytes` of new items may take in the end: leaves half full, and their parents.
+fn growth_units(bytes: i64) -> i64 {
+    bytes.max(0) * 5 / 2 / NODE_SIZE as i64
+}
+
+impl Core {
+    /// Sets aside what a transaction may need; waits for a merge if the log is full.
+    ///
+    /// # Errors
+    /// No space for what the index may grow; a read-only or failed volume.
+    pub fn reserve(&self, need: Need) -> Result<Reservation<'_>> {
+        if self.read_only {
+            return Err(Error::ReadOnly);
+        }
+        self.journal.reserve(need.log, &|| self.merge())?;
+        let units = growth_units(need.log) as u64 + 1;
+        if let Err(e) = self.reserve_space(0, units, need.class) {
+            self.journal.ring().give(need.log);
+            return Err(e);
+        }
+        Ok(Reservation {
+            core: self,
+            log: need.log,
+            units,
+        })
+    }
+
+    /// Sets aside data blocks and index units; merges before it says that there is no space, if
+    /// that can yield any. The caller holds no lock of an inode's state.
+    ///
+    /// # Errors
+    /// No space; a failed volume.
+    pub fn reserve_space(&self, blocks: u64, units: u64, class: Class) -> Result<()> {
+        if self.space.reserve(blocks, units, class) {
+            return Ok(());
+        }
+        for _ in 0..2 {
+            self.storage.check()?;
+            let yields = self.pending_free.load(Ordering::Acquire) > 0
+                || self.growth.load(Ordering::Acquire) > 0
+                || self.frozen_bytes.load(Ordering::Acquire) > 0;
+            if !yields {
+                break;
+            }
+            self.merge()?;
+            if self.space.reserve(blocks, units, class) {
+                return Ok(());
+            }
+        }
+        Err(Error::NoSpace)
+    }
+
+    /// Begins to commit. The caller holds the locks of all inodes it will change, and takes no
+    /// further one before [`Commit::finish`].
+    pub fn commit(&self) -> Commit<'_> {
+        Commit {
+            core: self,
+            hold: self.journal.cil().hold(),
+            vectors: SmallVec::new(),
+            freed: SmallVec::new(),
+            delta: 0,
+            memory: 0,
+            growth: 0,
+        }
+    }
+
+    /// Holds back a committer that outruns push or merge. No lock is held.
+    ///
+    /// # Errors
+    /// The failure of a push or merge that was waited for.
+    pub fn settle(&self, receipt: Receipt) -> Result<()> {
+        self.journal
+            .throttle(receipt.charged, receipt.seq, &|| self.merge())?;
+        if self.dirty_bytes.load(Ordering::Relaxed) < self.limits.dirty_soft
+            && self.journal.ring().free() > self.journal.ring().capacity() / 2
+        {
+            return Ok(());
+        }
+        self.press()
+    }
+
+    /// Starts a merge, or waits for one if too much memory is held.
+    fn press(&self) -> Result<()> {
+        if self.dirty_bytes() >= self.limits.dirty_hard || !self.signals.has_workers() {
+            let seen = self.merges();
+            let _running = self.merging.lock();
+            if self.merges() == seen {
+                drop(_running);
+                return self.merge();
+            }
+            return Ok(());
+        }
+        self.signals.want_merge();
+        Ok(())
+    }
+}
+
+/// A transaction being committed.
+pub struct Commit<'a> {
+    core: &'a Core,
+    hold: Hold<'a>,
+    vectors: SmallVec<[Arc<LogVector>; 8]>,
+    freed: SmallVec<[Run; 4]>,
+    delta: i64,
+    memory: i64,
+    growth: i64,
+}
+
+impl Commit<'_> {
+    /// Sequence of the context.
+    pub fn seq(&self) -> u64 {
+        self.hold.seq
+    }
+
+    /// Gives an item a value. `existed` tells that the key has a value below the current set; it
+    /// counts only if the current set has no slot for it.
+    pub fn put(
+        &mut self,
+        inode: &Arc<Inode>,
+        state: &mut InodeState,
+        kind: Kind,
+        offset: u64,
+        value: &[u8],
+        existed: bool,
+    ) {
+        self.growth += value.len() as i64 + 32;
+        self.change(inode, state, kind, offset, &Change::Put(value), existed);
+    }
+
+    /// Deletes an item; `note` goes with a tombstone. `existed` as for [`Self::put`].
+    pub fn delete(
+        &mut self,
+        inode: &Arc<Inode>,
+        state: &mut InodeState,
+        kind: Kind,
+        offset: u64,
+        note: &[u8],
+        existed: bool,
+    ) {
+        self.change(inode, state, kind, offset, &Change::Delete(note), existed);
+    }
+
+    /// Puts the inode item as the attributes tell.
+    pub fn put_inode(&mut self, inode: &Arc<Inode>, state: &mut InodeState) {
+        let Some(attrs) = &state.attrs else {
+            return;
+        };
+        let bytes = attrs.encode();
+        state.uncommitted = false;
+        let existed = state.persisted;
+        self.put(inode, state, Kind::Inode, 0, &bytes, existed);
+    }
+
+    /// Deletes the inode item; the inode is gone then.
+    pub fn delete_inode(&mut self, inode: &Arc<Inode>, state: &mut InodeState) {
+        let existed = state.persisted;
+        self.delete(inode, state, Kind::Inode, 0, &[], existed);
+        state.attrs = None;
+        state.loaded = true;
+        state.uncommitted = false;
+    }
+
+    /// Frees data blocks; they become usable once a merge has taken this context.
+    pub fn free(&mut self, run: Run) {
+        self.core
+            .pending_free
+            .fetch_add(run.len as i64, Ordering::AcqRel);
+        self.freed.push(run);
+    }
+
+    /// Says that the log must not be written before all data written so far is durable.
+    pub fn needs_data(&mut self) {
+        self.hold.needs_data(self.core.storage.stamp());
+    }
+
+    /// Prepares an inode for changes of this context: a later merge boundary freezes what it has.
+    fn enter(&mut self, inode: &Arc<Inode>, state: &mut InodeState) {
+        if state.epoch != self.hold.boundary {
+            state.freeze();
+            state.epoch = self.hold.boundary;
+        }
+        if state.current.is_empty() {
+            self.core.dirty.push(inode.clone());
+        }
+    }
+
+    fn change(
+        &mut self,
+        inode: &Arc<Inode>,
+        state: &mut InodeState,
+        kind: Kind,
+        offset: u64,
+        change: &Change<'_>,
+        existed: bool,
+    ) {
+        let delete = matches!(change, Change::Delete(_));
+        self.enter(inode, state);
+        let seq = self.hold.seq;
+        let key = match kind {
+            Kind::Orphan => Key::orphan(inode.ino),
+            _ => Key::new(inode.ino, kind, offset),
+        };
+        let counters = self.core.journal.counters();
+        let Some(slot) = state.current.get_mut(kind, offset) else {
+            if delete && !existed {
+                return;
+            }
+            let vector = LogVector::new(MAIN_ROOT, key, seq, change);
+            self.delta += vector.charge();
+            self.memory += vector.memory() as i64 + 64;
+            self.vectors.push(vector.clone());
+            state.current.insert(
+                kind,
+                offset,
+                Slot {
+                    vector,
+                    baseline: existed,
+                },
+            );
+            return;
+        };
+        if slot.vector.seq() == seq {
+            let old = slot.vector.charge();
+            if delete && !slot.baseline {
+                slot.vector.kill();
+                self.delta -= old;
+                state.current.remove(kind, offset);
+                return;
+            }
+            if slot.vector.overwrite(change) {
+                counters.reused.fetch_add(1, Ordering::Relaxed);
+                self.delta += slot.vector.charge() - old;
+                return;
+            }
+            slot.vector.kill();
+            self.delta -= old;
+        } else {
+            // An earlier context has it: it may be in the log already, or get there.
+            slot.baseline = true;
+            self.memory -= slot.vector.memory() as i64;
+        }
+        let vector = LogVector::new(MAIN_ROOT, key, seq, change);
+        self.delta += vector.charge();
+        self.memory += vector.memory() as i64;
+        slot.vector = vector.clone();
+        self.vectors.push(vector);
+    }
+
+    /// Adds the changes to the open context and settles the reservation.
+    pub fn finish(self, mut reservation: Reservation<'_>) -> Receipt {
+        let Commit {
+            core,
+            hold,
+            mut vectors,
+            mut freed,
+            delta,
+            memory,
+            growth,
+        } = self;
+        assert!(
+            delta <= reservation.log,
+            "a transaction needs {delta} log bytes, {} were reserved",
+            reservation.log
+        );
+        let counters = core.journal.counters();
+        counters.commits.fetch_add(1, Ordering::Relaxed);
+        counters
+            .allocated
+            .fetch_add(vectors.len() as u64, Ordering::Relaxed);
+        let charged = hold.charge(delta);
+        hold.insert(&mut vectors, &mut freed);
+        reservation.log -= delta;
+        if growth > 0 {
+            let before = core.growth.fetch_add(growth, Ordering::AcqRel);
+            let grown = growth_units(before + growth) - growth_units(before);
+            let kept = reservation.units.min(grown.max(0) as u64);
+            reservation.units -= kept;
+            core.growth_kept.fetch_add(kept, Ordering::AcqRel);
+        }
+        core.dirty_bytes.fetch_add(memory, Ordering::Relaxed);
+        Receipt {
+            seq: hold.seq,
+            charged,
+        }
+    }
+}
+
+impl Core {
+    /// Takes over the units set aside for what the index grows by the changes that a merge takes.
+    pub(super) fn take_growth(&self) -> u64 {
+        self.growth.store(0, Ordering::Release);
+        self.growth_kept.swap(0, Ordering::AcqRel)
+    }
+}

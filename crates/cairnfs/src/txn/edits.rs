@@ -1,0 +1,256 @@
+//! What a merge brings into the index: the frozen sets in key order, and what follows from them.
+//!
+//! Derived state is computed here and nowhere else, from the value in the index and the final value
+//! of each touched key: the name items of directories, and which blocks the persistent free space
+//! gains and loses. Live merges and merges of a replayed log use it alike.
+
+use std::borrow::Cow;
+use std::cell::Cell;
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+
+use crate::error::{Error, Result};
+use crate::format::checksum::name_hash;
+use crate::format::item::{decode_dir_entry, decode_dir_name, decode_extent, encode_dir_name};
+use crate::format::key::{Key, Kind, ORPHANS};
+use crate::index::Edits;
+use crate::inode::dirty::DirtySet;
+use crate::journal::vector::LogVector;
+use crate::space::Run;
+
+/// Changes of the entries whose names share a hash.
+#[derive(Debug, Default)]
+struct NameChange {
+    hash: u64,
+    remove: SmallVec<[u64; 1]>,
+    add: SmallVec<[u64; 1]>,
+}
+
+enum Edit {
+    Item(Arc<LogVector>),
+    Names(NameChange),
+}
+
+/// Blocks that the index loses and gains; all losses are applied before all gains.
+#[derive(Debug, Default)]
+pub struct ImageChange {
+    /// No longer referred to.
+    pub removed: Vec<Run>,
+    /// Newly referred to.
+    pub added: Vec<Run>,
+}
+
+/// The frozen sets of a merge as edits of the index, delivered in steps.
+pub struct MergeEdits<'a> {
+    hash_seed: u64,
+    /// Dirty sets by object, ascending; the orphan items stand as an object of their own.
+    sets: VecDeque<(u64, Source)>,
+    edits: VecDeque<(Key, Edit)>,
+    /// Index nodes that this step has taken so far, and may take.
+    taken: &'a Cell<u64>,
+    limit: u64,
+    /// File block up to which extents taken in this step reach, and their inode.
+    covered: (u64, u64),
+    /// What this step changes in the persistent free space.
+    pub image: ImageChange,
+}
+
+enum Source {
+    Inode(Arc<DirtySet>),
+    Orphans(Vec<(Key, Edit)>),
+}
+
+impl<'a> MergeEdits<'a> {
+    /// The edits of frozen sets, which are given with their inode numbers, in any order. `taken`
+    /// counts the nodes that the caller allocates.
+    pub fn new(hash_seed: u64, mut sets: Vec<(u64, Arc<DirtySet>)>, taken: &'a Cell<u64>) -> Self {
+        sets.sort_unstable_by_key(|(ino, _)| *ino);
+        // An inode whose changes all died and that was changed again was listed twice.
+        sets.dedup_by_key(|(ino, _)| *ino);
+        let mut orphans: Vec<(Key, Edit)> = sets
+            .iter()
+            .flat_map(|(_, set)| set.range(Kind::Orphan, 0))
+            .map(|(_, slot)| (slot.vector.key(), Edit::Item(slot.vector.clone())))
+            .collect();
+        orphans.sort_unstable_by_key(|(key, _)| *key);
+        let mut sources: VecDeque<_> = sets
+            .into_iter()
+            .map(|(ino, set)| (ino, Source::Inode(set)))
+            .collect();
+        if !orphans.is_empty() {
+            let at = sources.partition_point(|(ino, _)| *ino < ORPHANS);
+            sources.insert(at, (ORPHANS, Source::Orphans(orphans)));
+        }
+        Self {
+            hash_seed,
+            sets: sources,
+            edits: VecDeque::new(),
+            taken,
+            limit: u64::MAX,
+            covered: (0, 0),
+            image: ImageChange::default(),
+        }
+    }
+
+    /// Begins a step that ends, at the next sound place, once `limit` nodes were taken.
+    pub fn begin_step(&mut self, limit: u64) {
+        self.limit = limit;
+        self.image = ImageChange::default();
+    }
+
+    /// Whether nothing is left for a further step.
+    pub fn is_done(&mut self) -> Result<bool> {
+        self.fill()?;
+        Ok(self.edits.is_empty())
+    }
+
+    /// Makes sure that the next edit, if there is one, stands first.
+    fn fill(&mut self) -> Result<()> {
+        while self.edits.is_empty() {
+            let Some((ino, source)) = self.sets.pop_front() else {
+                return Ok(());
+            };
+            match source {
+                Source::Orphans(orphans) => self.edits.extend(orphans),
+                Source::Inode(set) => self.add_set(ino, &set)?,
+            }
+        }
+        Ok(())
+    }
+
+    fn add_set(&mut self, ino: u64, set: &DirtySet) -> Result<()> {
+        let mut names: Vec<NameChange> = Vec::new();
+        let mut later = Vec::new();
+        for ((kind, _), slot) in set.iter() {
+            let edit = (slot.vector.key(), Edit::Item(slot.vector.clone()));
+            match kind {
+                Kind::Orphan => {}
+                Kind::Inode | Kind::Inline => self.edits.push_back(edit),
+                Kind::DirIndex => {
+                    names.push(self.name_change(&slot.vector)?);
+                    self.edits.push_back(edit);
+                }
+                _ => later.push(edit),
+            }
+        }
+        // Entries with equal hashes make one edit of their name item.
+        names.sort_by_key(|n| n.hash);
+        names.dedup_by(|next, kept| {
+            let same = next.hash == kept.hash;
+            if same {
+                kept.add.extend(next.add.drain(..));
+                kept.remove.extend(next.remove.drain(..));
+            }
+            same
+        });
+        for change in names {
+            let key = Key::new(ino, Kind::DirName, change.hash);
+            self.edits.push_back((key, Edit::Names(change)));
+        }
+        self.edits.extend(later);
+        Ok(())
+    }
+
+    fn name_change(&self, vector: &LogVector) -> Result<NameChange> {
+        let index = vector.key().offset;
+        let dir = vector.key().object;
+        let bad =
+            |found: String| Error::corrupt(0, "directory entry", format!("directory {dir}"), found);
+        if let Some(note) = vector.deletion() {
+            let hash = note
+                .first_chunk::<8>()
+                .ok_or_else(|| bad("a deletion without its name's hash".into()))?;
+            return Ok(NameChange {
+                hash: u64::from_le_bytes(*hash),
+                remove: SmallVec::from_slice(&[index]),
+                add: SmallVec::new(),
+            });
+        }
+        let hash = vector.with(|value| {
+            decode_dir_entry(value.unwrap_or_default())
+                .map(|entry| name_hash(self.hash_seed, entry.name))
+                .map_err(bad)
+        })?;
+        Ok(NameChange {
+            hash,
+            remove: SmallVec::new(),
+            add: SmallVec::from_slice(&[index]),
+        })
+    }
+
+    /// A step may end before this key: never inside the reach of an extent already taken, where the
+    /// same block could stand in one half as gained and in the other as lost.
+    fn may_end_before(&self, key: &Key) -> bool {
+        key.kind != Kind::Extent || key.object != self.covered.0 || key.offset >= self.covered.1
+    }
+
+    fn note_extent(&mut self, key: &Key, old: Option<&[u8]>, new: Option<&[u8]>) -> Result<()> {
+        if self.covered.0 != key.object {
+            self.covered = (key.object, 0);
+        }
+        for (value, gained) in [(old, false), (new, true)] {
+            let Some(value) = value else { continue };
+            let (raw, _) = decode_extent(value).map_err(|found| {
+                Error::corrupt(0, "extent item", format!("inode {}", key.object), found)
+            })?;
+            let run = Run {
+                start: raw.block.get(),
+                len: u64::from(raw.len.get()),
+            };
+            self.covered.1 = self.covered.1.max(key.offset.saturating_add(run.len));
+            if gained {
+                self.image.added.push(run);
+            } else {
+                self.image.removed.push(run);
+            }
+        }
+        Ok(())
+    }
+}
+
+fn change_names(key: &Key, old: Option<&[u8]>, change: &NameChange) -> Result<Option<Vec<u8>>> {
+    let mut indexes: Vec<u64> = match old {
+        Some(old) => decode_dir_name(old)
+            .map_err(|found| {
+                Error::corrupt(0, "name item", format!("directory {}", key.object), found)
+            })?
+            .collect(),
+        None => Vec::new(),
+    };
+    indexes.retain(|i| !change.remove.contains(i));
+    for index in &change.add {
+        if !indexes.contains(index) {
+            indexes.push(*index);
+        }
+    }
+    Ok((!indexes.is_empty()).then(|| encode_dir_name(&indexes)))
+}
+
+impl Edits for MergeEdits<'_> {
+    fn peek(&mut self) -> Result<Option<Key>> {
+        self.fill()?;
+        let Some((key, _)) = self.edits.front() else {
+            return Ok(None);
+        };
+        if self.taken.get() >= self.limit && self.may_end_before(key) {
+            return Ok(None);
+        }
+        Ok(Some(*key))
+    }
+
+    fn take(&mut self, key: &Key, old: Option<&[u8]>) -> Result<Option<Cow<'_, [u8]>>> {
+        let Some((_, edit)) = self.edits.pop_front() else {
+            return Err(Error::Invalid("an edit was taken twice"));
+        };
+        let new = match edit {
+            Edit::Names(change) => change_names(key, old, &change)?,
+            Edit::Item(vector) => vector.with(|value| value.map(<[u8]>::to_vec)),
+        };
+        if key.kind == Kind::Extent {
+            self.note_extent(key, old, new.as_deref())?;
+        }
+        Ok(new.map(Cow::Owned))
+    }
+}

@@ -1,0 +1,331 @@
+//! The merge: brings the logged changes into the index, writes a superblock, moves the log's tail.
+//!
+//! A merge takes exactly the state after its boundary: contexts up to it, nothing newer, and nobody
+//! waits for it. It goes in steps when the index it must rewrite is larger than what may be taken at
+//! once; each step ends with a superblock, but only the last one moves the tail and says that the
+//! boundary is merged, so a crash between steps replays the same log over what the steps have done.
+//!
+//! Reuse: blocks and nodes that a step has freed become usable only once its superblock is durable;
+//! data blocks, to which the log may still refer, only after the last step.
+
+use std::cell::{Cell, RefCell};
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use zerocopy::IntoBytes;
+use zerocopy::little_endian::{U32, U64};
+
+use crate::device::Device;
+use crate::error::{Error, Result};
+use crate::format::item::RawRoot;
+use crate::format::key::{Key, Kind, MAIN_ROOT};
+use crate::format::superblock::Superblock;
+use crate::format::{BLOCK_SIZE, NODE_BLOCKS};
+use crate::index::{Edits, NodeSpace};
+use crate::inode::Inode;
+use crate::journal::recover::LogPosition;
+use crate::space::Run;
+use crate::txn::edits::MergeEdits;
+use crate::txn::{Core, Trees};
+
+/// What a merge takes.
+pub(super) struct Taken {
+    /// The last sequence.
+    pub seq: u64,
+    /// Where the log goes on behind it.
+    pub end: LogPosition,
+    /// Blocks that contexts up to there have freed.
+    pub freed: Vec<Run>,
+    /// Inodes with changes up to there.
+    pub inodes: Vec<Arc<Inode>>,
+    /// Index units set aside for what the index grows.
+    pub units: u64,
+    /// Nobody commits yet: all that the inodes hold is to be taken.
+    pub recovering: bool,
+}
+
+/// Index nodes of one step.
+struct StepSpace<'a> {
+    core: &'a Core,
+    taken: &'a Cell<u64>,
+    allocated: RefCell<Vec<u64>>,
+    retired: RefCell<Vec<u64>>,
+}
+
+impl NodeSpace for StepSpace<'_> {
+    fn alloc(&self) -> Result<u64> {
+        let block = self.core.space.alloc_unit()?.ok_or(Error::NoSpace)?;
+        self.taken.set(self.taken.get() + 1);
+        self.allocated.borrow_mut().push(block);
+        Ok(block)
+    }
+
+    fn retire(&self, block: u64) {
+        self.retired.borrow_mut().push(block);
+    }
+}
+
+/// The one edit of the volume's root: where the tree of the files is.
+struct RootEdit(Option<RawRoot>);
+
+impl Edits for RootEdit {
+    fn peek(&mut self) -> Result<Option<Key>> {
+        Ok(self
+            .0
+            .map(|_| Key::new(u64::from(MAIN_ROOT), Kind::Root, 0)))
+    }
+
+    fn take(
+        &mut self,
+        _key: &Key,
+        old: Option<&[u8]>,
+    ) -> Result<Option<std::borrow::Cow<'_, [u8]>>> {
+        let mut root = self.0.take().unwrap_or_default();
+        if let Some(old) = old {
+            let old = crate::format::item::decode_root(old)
+                .map_err(|found| Error::corrupt(0, "root item", "the main root", found))?;
+            root.birth = old.birth;
+        }
+        Ok(Some(root.as_bytes().to_vec().into()))
+    }
+}
+
+impl Core {
+    /// Merges everything committed so far. Merges run one at a time; a second caller waits and then
+    /// runs his own.
+    ///
+    /// # Errors
+    /// The device's failure, or damage found in the index: both stop the volume.
+    pub fn merge(&self) -> Result<()> {
+        if self.read_only {
+            return Err(Error::ReadOnly);
+        }
+        let _one = self.merging.lock();
+        self.signals.merging();
+        self.storage.check()?;
+        let result = self.merge_now();
+        if let Err(e) = &result {
+            self.storage.fail(e.clone());
+        }
+        self.merges.fetch_add(1, Ordering::Relaxed);
+        self.journal.ring().wake();
+        result
+    }
+
+    fn merge_now(&self) -> Result<()> {
+        let point = self.journal.push_for_merge(|| {
+            let dirty = self.dirty.take();
+            let memory = self.dirty_bytes.swap(0, Ordering::AcqRel);
+            self.frozen_bytes.store(memory, Ordering::Release);
+            (dirty, self.take_growth())
+        })?;
+        let (inodes, units) = point.taken;
+        let tail = point.end.lsn;
+        self.merge_taken(Taken {
+            seq: point.seq,
+            end: point.end,
+            freed: point.freed,
+            inodes,
+            units,
+            recovering: false,
+        })?;
+        self.journal.merged(tail);
+        Ok(())
+    }
+
+    /// Freezes what has not been frozen by a later commit, merges it in steps, and lets it go.
+    pub(super) fn merge_taken(&self, mut taken: Taken) -> Result<()> {
+        let mut sets = Vec::with_capacity(taken.inodes.len());
+        for inode in &taken.inodes {
+            let mut state = inode.write();
+            if taken.recovering {
+                state.freeze();
+            } else if state.epoch != taken.seq {
+                state.freeze();
+                state.epoch = taken.seq;
+            }
+            if let Some(frozen) = &state.frozen {
+                sets.push((inode.ino, frozen.clone()));
+            }
+        }
+        let count = Cell::new(0);
+        let mut edits = MergeEdits::new(self.hash_seed, sets, &count);
+        let mut freed = std::mem::take(&mut taken.freed);
+        let pending: u64 = freed.iter().map(|r| r.len).sum();
+        loop {
+            let removed = self.merge_step(&mut edits, &count, &taken)?;
+            freed.extend(removed);
+            if edits.is_done()? {
+                break;
+            }
+        }
+        for inode in &taken.inodes {
+            inode.write().frozen = None;
+        }
+        self.frozen_bytes.store(0, Ordering::Release);
+        self.space.release(&mut join_runs(freed), self.discard)?;
+        self.space.unreserve(0, taken.units);
+        self.pending_free
+            .fetch_sub(pending as i64, Ordering::AcqRel);
+        drop(taken);
+        self.table.shrink();
+        Ok(())
+    }
+
+    /// One step: part of the edits, a superblock. Returns the data blocks that the index lost.
+    fn merge_step(
+        &self,
+        edits: &mut MergeEdits<'_>,
+        count: &Cell<u64>,
+        taken: &Taken,
+    ) -> Result<Vec<Run>> {
+        count.set(0);
+        edits.begin_step(self.space.step_units());
+        let space = StepSpace {
+            core: self,
+            taken: count,
+            allocated: RefCell::default(),
+            retired: RefCell::default(),
+        };
+        let old = **self.trees.load();
+        let main = self.index.apply(&old.main, edits, taken.seq, &space)?;
+        let mut volume = old.volume;
+        if main != old.main {
+            let root = RawRoot {
+                ptr: main.ptr,
+                height: U32::new(main.height),
+                birth: U64::new(taken.seq),
+            };
+            volume = self
+                .index
+                .apply(&old.volume, &mut RootEdit(Some(root)), taken.seq, &space)?;
+        }
+        let last = edits.is_done()?;
+        let image = std::mem::take(&mut edits.image);
+        let unit = |block: u64| Run {
+            start: block,
+            len: NODE_BLOCKS,
+        };
+        let allocated: HashSet<u64> = space.allocated.take().into_iter().collect();
+        let retired: HashSet<u64> = space.retired.take().into_iter().collect();
+        for run in &image.removed {
+            self.space.image_remove(*run)?;
+        }
+        // A node made and given up within the step was never in the image.
+        for block in retired.difference(&allocated) {
+            self.space.image_remove(unit(*block))?;
+        }
+        for run in image.added.iter().copied() {
+            self.space.image_add(run)?;
+        }
+        for block in allocated.difference(&retired) {
+            self.space.image_add(unit(*block))?;
+        }
+        let trees = Trees { volume, main };
+        self.trees.store(Arc::new(trees));
+        self.flip(|superblock| {
+            superblock.root = trees.volume.ptr;
+            superblock.root_height = U32::new(trees.volume.height);
+            if last {
+                superblock.merged_seq = U64::new(taken.seq);
+                superblock.tail_lsn = U64::new(taken.end.lsn);
+                superblock.tail_chain = U64::new(taken.end.chain);
+            }
+        })?;
+        let unused = retired.into_iter().map(unit).collect();
+        self.space.release(&mut join_runs(unused), self.discard)?;
+        // What was lost here and gained again by another key is still in use.
+        Ok(without(image.removed, &image.added))
+    }
+
+    /// Writes the free space and a superblock changed by `change`; both are durable afterwards.
+    fn flip(&self, change: impl FnOnce(&mut Superblock)) -> Result<()> {
+        let table = self.space.write_image()?;
+        self.journal.flush()?;
+        let mut current = self.superblock.lock();
+        let mut next = *current;
+        change(&mut next);
+        next.generation = U64::new(current.generation.get() + 1);
+        next.required_lsn = U64::new(self.journal.durable_lsn().max(next.tail_lsn.get()));
+        next.next_ino = U64::new(self.next_ino.load(Ordering::Acquire));
+        next.table_copy = U32::new(u32::from(table.copy));
+        next.table_crc = U32::new(table.crc);
+        next.free_blocks = U64::new(table.free_blocks);
+        self.storage
+            .write(next.slot_block() * BLOCK_SIZE as u64, &next.encode())?;
+        self.storage.flush()?;
+        *current = next;
+        drop(current);
+        self.journal.set_generation(next.generation.get());
+        self.space.commit_image();
+        Ok(())
+    }
+}
+
+/// Sorts runs and joins those that touch or overlap.
+pub(super) fn join_runs(mut runs: Vec<Run>) -> Vec<Run> {
+    runs.sort_unstable_by_key(|r| r.start);
+    let mut joined: Vec<Run> = Vec::with_capacity(runs.len());
+    for run in runs {
+        match joined.last_mut() {
+            Some(last) if run.start <= last.start + last.len => {
+                last.len = last.len.max(run.start + run.len - last.start);
+            }
+            _ => joined.push(run),
+        }
+    }
+    joined
+}
+
+/// The blocks of `runs` that are in none of `except`.
+pub fn without(runs: Vec<Run>, except: &[Run]) -> Vec<Run> {
+    let except = join_runs(except.to_vec());
+    let mut left = Vec::new();
+    for run in join_runs(runs) {
+        let end = run.start + run.len;
+        let mut start = run.start;
+        let first = except.partition_point(|e| e.start + e.len <= start);
+        for e in except.iter().skip(first) {
+            if e.start >= end {
+                break;
+            }
+            if e.start > start {
+                left.push(Run {
+                    start,
+                    len: e.start - start,
+                });
+            }
+            start = start.max(e.start + e.len);
+        }
+        if start < end {
+            left.push(Run {
+                start,
+                len: end - start,
+            });
+        }
+    }
+    left
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn run(start: u64, len: u64) -> Run {
+        Run { start, len }
+    }
+
+    #[test]
+    fn runs_are_joined_and_subtracted() {
+        assert_eq!(
+            join_runs(vec![run(8, 2), run(1, 3), run(4, 1), run(9, 5)]),
+            vec![run(1, 4), run(8, 6)]
+        );
+        assert_eq!(
+            without(vec![run(0, 10), run(20, 4)], &[run(2, 3), run(8, 14)]),
+            vec![run(0, 2), run(5, 3), run(22, 2)]
+        );
+        assert_eq!(without(vec![run(4, 4)], &[run(4, 4)]), vec![]);
+    }
+}

@@ -1,0 +1,210 @@
+//! Transactions over the volume's state: reservation, commit, look-up of items, merge, recovery.
+//!
+//! Floor 4: ties together journal, index, space, data and inodes; knows items, but not what files
+//! are. [`Core`] is the open volume. Locks are taken in this order: an inode's contents lock, then
+//! reservations (which may wait), then inode states in order of their numbers, then the shared hold
+//! of the open context, then a shard of a list. Nobody waits for log space, memory or a push while
+//! holding an inode state or the context.
+
+mod commit;
+mod edits;
+mod merge;
+mod mount;
+mod read;
+mod replay;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+
+use arc_swap::ArcSwap;
+use crossbeam_utils::CachePadded;
+use parking_lot::Mutex;
+
+pub use commit::{Commit, Need, Receipt, Reservation};
+pub use merge::without;
+pub use mount::{OpenMode, read_superblock};
+pub use read::{Item, NameFound};
+
+use crate::data::DataStore;
+use crate::device::Storage;
+use crate::error::Result;
+use crate::format::geometry::Geometry;
+use crate::format::superblock::Superblock;
+use crate::index::{Index, Tree};
+use crate::inode::Inode;
+use crate::inode::table::InodeTable;
+use crate::journal::Journal;
+use crate::journal::signals::Signals;
+use crate::shard::Sharded;
+use crate::space::Space;
+
+/// Inode numbers a directory takes at once for its children.
+pub const INO_CHUNK: u64 = 64;
+
+/// The roots of the newest index. Readers load them once per look-up.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Trees {
+    /// The volume's own root, which names the others.
+    pub volume: Tree,
+    /// The root of the files.
+    pub main: Tree,
+}
+
+/// How the memory budget is divided, in bytes (inodes: in number).
+#[derive(Debug, Clone, Copy)]
+pub struct Limits {
+    /// Index nodes.
+    pub nodes: usize,
+    /// Data blocks read or written before.
+    pub data: usize,
+    /// Inodes kept although clean.
+    pub inodes: usize,
+    /// Dirty sets beyond which a merge starts.
+    pub dirty_soft: i64,
+    /// Dirty sets beyond which committers wait.
+    pub dirty_hard: i64,
+    /// Unwritten data beyond which writers write.
+    pub pages: i64,
+}
+
+impl Limits {
+    /// Divides a budget.
+    pub fn for_budget(bytes: usize) -> Self {
+        let bytes = bytes.max(8 << 20);
+        Self {
+            nodes: bytes / 4,
+            data: bytes / 8,
+            inodes: bytes / 8 / 512,
+            dirty_soft: (bytes / 8) as i64,
+            dirty_hard: (bytes / 4) as i64,
+            pages: (bytes / 8) as i64,
+        }
+    }
+}
+
+/// An open volume below the level of files.
+pub struct Core {
+    storage: Arc<Storage>,
+    geometry: Geometry,
+    hash_seed: u64,
+    read_only: bool,
+    discard: bool,
+    limits: Limits,
+    superblock: Mutex<Superblock>,
+    trees: ArcSwap<Trees>,
+    index: Index,
+    space: Space,
+    data: DataStore,
+    journal: Journal,
+    signals: Arc<Signals>,
+    table: InodeTable,
+    next_ino: AtomicU64,
+    /// Inodes whose current dirty set is not empty.
+    dirty: Sharded<Arc<Inode>>,
+    dirty_bytes: CachePadded<AtomicI64>,
+    frozen_bytes: AtomicI64,
+    /// Bytes of items committed since the newest merge began, for index growth.
+    growth: CachePadded<AtomicI64>,
+    /// Index units set aside for it.
+    growth_kept: AtomicU64,
+    /// Blocks freed by commits that no merge has made usable yet.
+    pending_free: CachePadded<AtomicI64>,
+    merging: Mutex<()>,
+    merges: AtomicU64,
+}
+
+impl Core {
+    /// The device.
+    pub fn storage(&self) -> &Arc<Storage> {
+        &self.storage
+    }
+
+    /// Where the areas lie.
+    pub fn geometry(&self) -> &Geometry {
+        &self.geometry
+    }
+
+    /// The seed of name hashes.
+    pub fn hash_seed(&self) -> u64 {
+        self.hash_seed
+    }
+
+    /// Whether the volume was opened for reading only.
+    pub fn read_only(&self) -> bool {
+        self.read_only
+    }
+
+    /// How memory is divided.
+    pub fn limits(&self) -> &Limits {
+        &self.limits
+    }
+
+    /// The newest superblock.
+    pub fn superblock(&self) -> Superblock {
+        *self.superblock.lock()
+    }
+
+    /// The journal.
+    pub fn journal(&self) -> &Journal {
+        &self.journal
+    }
+
+    /// The allocator.
+    pub fn space(&self) -> &Space {
+        &self.space
+    }
+
+    /// Data blocks.
+    pub fn data(&self) -> &DataStore {
+        &self.data
+    }
+
+    /// The index.
+    pub fn index(&self) -> &Index {
+        &self.index
+    }
+
+    /// Wishes for background work.
+    pub fn signals(&self) -> &Arc<Signals> {
+        &self.signals
+    }
+
+    /// Inodes in memory.
+    pub fn table(&self) -> &InodeTable {
+        &self.table
+    }
+
+    /// Bytes of dirty sets, those being merged included.
+    pub fn dirty_bytes(&self) -> i64 {
+        self.dirty_bytes.load(Ordering::Relaxed) + self.frozen_bytes.load(Ordering::Relaxed)
+    }
+
+    /// Blocks that become usable with the next merge.
+    pub fn pending_free(&self) -> i64 {
+        self.pending_free.load(Ordering::Relaxed)
+    }
+
+    /// Merges done.
+    pub fn merges(&self) -> u64 {
+        self.merges.load(Ordering::Relaxed)
+    }
+
+    /// A number for a new inode, from the chunk its directory holds.
+    pub fn new_ino(&self, chunk: &mut (u64, u64)) -> u64 {
+        if chunk.0 >= chunk.1 {
+            let start = self.next_ino.fetch_add(INO_CHUNK, Ordering::Relaxed);
+            *chunk = (start, start + INO_CHUNK);
+        }
+        chunk.0 += 1;
+        chunk.0 - 1
+    }
+
+    /// Writes the open context and makes everything committed so far durable.
+    ///
+    /// # Errors
+    /// The device's failure, now or earlier.
+    pub fn force_all(&self) -> Result<()> {
+        self.journal
+            .force(self.journal.cil().seq(), &|| self.merge())
+    }
+}

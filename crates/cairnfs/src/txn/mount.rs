@@ -1,0 +1,229 @@
+//! Opening a volume: superblock, log, replay, and the mount record.
+//!
+//! Opened for changes, the device is flushed before anything on it is believed, and the mount
+//! record is durable before anything else is written: what a killed predecessor left in the
+//! device's cache is settled then. Opened for reading only, nothing is ever written; the log is
+//! replayed in memory.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, AtomicU64};
+
+use arc_swap::ArcSwap;
+use crossbeam_utils::CachePadded;
+use parking_lot::Mutex;
+
+use crate::data::DataStore;
+use crate::device::{AlignedBuf, Device, Storage};
+use crate::error::{Corruption, Error, Result};
+use crate::format::BLOCK_SIZE;
+use crate::format::geometry::SUPERBLOCK_SLOTS;
+use crate::format::item::decode_root;
+use crate::format::key::{Key, Kind, MAIN_ROOT};
+use crate::format::superblock::{
+    KNOWN_INCOMPATIBLE, KNOWN_RO_COMPATIBLE, MAGIC, RawSuperblock, Superblock,
+};
+use crate::index::{Index, Tree};
+use crate::inode::table::InodeTable;
+use crate::journal::Journal;
+use crate::journal::recover::{Scan, scan};
+use crate::journal::signals::Signals;
+use crate::shard::Sharded;
+use crate::space::{Space, TableState};
+use crate::txn::{Core, Limits, Trees};
+
+/// How a volume is opened.
+#[derive(Debug, Clone, Copy)]
+pub struct OpenMode {
+    /// Nothing is written.
+    pub read_only: bool,
+    /// Tell the device of freed space.
+    pub discard: bool,
+    /// How memory is divided.
+    pub limits: Limits,
+}
+
+/// The newest superblock, and whether the other slot is invalid.
+#[derive(Debug, Clone, Copy)]
+pub struct Identity {
+    /// The newest valid superblock.
+    pub superblock: Superblock,
+    /// The other slot holds no valid superblock.
+    pub other_lost: bool,
+}
+
+/// Reads the superblocks.
+///
+/// # Errors
+/// [`Error::NotAVolume`] if neither slot looks like one; [`Error::Corrupt`] if one does but none is
+/// valid; [`Error::Incompatible`] for features that must be known; a device that is too small.
+pub fn read_superblock(device: &dyn Device) -> Result<Identity> {
+    let mut newest: Option<Superblock> = None;
+    let mut damage: Option<Corruption> = None;
+    let mut lost = false;
+    for block in SUPERBLOCK_SLOTS {
+        let offset = block * BLOCK_SIZE as u64;
+        let mut bytes = AlignedBuf::zeroed(BLOCK_SIZE);
+        if offset + BLOCK_SIZE as u64 > device.size() {
+            return Err(Error::NotAVolume(format!(
+                "not a CairnFS volume: only {} bytes; `cairnfs mkfs` makes one",
+                device.size()
+            )));
+        }
+        device.read(offset, &mut bytes)?;
+        match RawSuperblock::decode(block, &bytes) {
+            Ok(s) => {
+                if newest.is_none_or(|n| n.generation.get() < s.generation.get()) {
+                    newest = Some(s);
+                }
+            }
+            Err(c) => {
+                lost = true;
+                if bytes.get(..MAGIC.len()) == Some(&MAGIC) {
+                    damage = Some(c);
+                }
+            }
+        }
+    }
+    let superblock = match (newest, damage) {
+        (Some(s), _) => s,
+        (None, Some(c)) => return Err(c.into()),
+        (None, None) => {
+            return Err(Error::NotAVolume(
+                "not a CairnFS volume: no superblock; `cairnfs mkfs` makes one".into(),
+            ));
+        }
+    };
+    check_features(&superblock)?;
+    let size = superblock.total_blocks.get() * BLOCK_SIZE as u64;
+    if size > device.size() {
+        return Err(Error::corrupt(
+            superblock.slot_block(),
+            "volume size",
+            format!("a device of at least {size} bytes"),
+            format!("{} bytes: was the file cut off?", device.size()),
+        ));
+    }
+    Ok(Identity {
+        superblock,
+        other_lost: lost,
+    })
+}
+
+fn check_features(superblock: &Superblock) -> Result<()> {
+    let unknown = superblock.incompatible.get() & !KNOWN_INCOMPATIBLE;
+    if unknown != 0 {
+        return Err(Error::Incompatible(format!(
+            "incompatible features {unknown:#x}; update CairnFS to open it"
+        )));
+    }
+    Ok(())
+}
+
+impl Core {
+    /// Opens a volume and replays its log.
+    ///
+    /// # Errors
+    /// What [`read_superblock`] says; damage in the log or the index; the device's failure.
+    pub fn open(device: Arc<dyn Device>, mode: OpenMode) -> Result<Self> {
+        let storage = Arc::new(Storage::new(device));
+        if !mode.read_only {
+            storage.flush_now()?;
+        }
+        let identity = read_superblock(&*storage)?;
+        let superblock = identity.superblock;
+        let unknown = superblock.ro_compatible.get() & !KNOWN_RO_COMPATIBLE;
+        if unknown != 0 && !mode.read_only {
+            return Err(Error::Incompatible(format!(
+                "features {unknown:#x} that allow reading only; open it read-only, or update CairnFS"
+            )));
+        }
+        let found = scan(&*storage, &superblock, identity.other_lost)?;
+        let core = Self::assemble(storage, superblock, &found, mode)?;
+        if !mode.read_only {
+            core.journal.write_mount_record()?;
+        }
+        core.replay(&found)?;
+        Ok(core)
+    }
+
+    fn assemble(
+        storage: Arc<Storage>,
+        superblock: Superblock,
+        found: &Scan,
+        mode: OpenMode,
+    ) -> Result<Self> {
+        let geometry = superblock.geometry();
+        let device: Arc<dyn Device> = storage.clone();
+        let volume_id = superblock
+            .uuid
+            .first_chunk::<8>()
+            .map_or(0, |c| u64::from_le_bytes(*c));
+        let data_blocks = geometry.data_start()..geometry.total_blocks;
+        let index = Index::new(device.clone(), volume_id, data_blocks, mode.limits.nodes);
+        let volume = Tree {
+            ptr: superblock.root,
+            height: superblock.root_height.get(),
+        };
+        let main = main_tree(&index, &volume, superblock.root.block.get())?;
+        let space = Space::open(
+            device,
+            geometry,
+            TableState {
+                copy: superblock.table_copy.get() as u8,
+                crc: superblock.table_crc.get(),
+                free_blocks: superblock.free_blocks.get(),
+            },
+        )?;
+        let signals = Arc::new(Signals::default());
+        let mut nonce = [0; 8];
+        getrandom::fill(&mut nonce)
+            .map_err(|_| Error::Unsupported("the system gives no random numbers"))?;
+        let journal = Journal::new(
+            storage.clone(),
+            &superblock,
+            u64::from_le_bytes(nonce),
+            found.end,
+            found.last_seq + 1,
+            signals.clone(),
+        );
+        Ok(Self {
+            data: DataStore::new(storage.clone(), mode.limits.data),
+            storage,
+            geometry,
+            hash_seed: superblock.hash_seed.get(),
+            read_only: mode.read_only,
+            discard: mode.discard,
+            limits: mode.limits,
+            next_ino: AtomicU64::new(superblock.next_ino.get()),
+            superblock: Mutex::new(superblock),
+            trees: ArcSwap::from_pointee(Trees { volume, main }),
+            index,
+            space,
+            journal,
+            signals,
+            table: InodeTable::new(mode.limits.inodes),
+            dirty: Sharded::default(),
+            dirty_bytes: CachePadded::new(AtomicI64::new(0)),
+            frozen_bytes: AtomicI64::new(0),
+            growth: CachePadded::new(AtomicI64::new(0)),
+            growth_kept: AtomicU64::new(0),
+            pending_free: CachePadded::new(AtomicI64::new(0)),
+            merging: Mutex::new(()),
+            merges: AtomicU64::new(0),
+        })
+    }
+}
+
+/// The tree of the files, as the volume's root names it.
+fn main_tree(index: &Index, volume: &Tree, block: u64) -> Result<Tree> {
+    let key = Key::new(u64::from(MAIN_ROOT), Kind::Root, 0);
+    let bad = |found: String| Error::corrupt(block, "root item", "the tree of the files", found);
+    let value = index
+        .get(volume, &key)?
+        .ok_or_else(|| bad("nothing".into()))?;
+    let root = decode_root(&value).map_err(bad)?;
+    Ok(Tree {
+        ptr: root.ptr,
+        height: root.height.get(),
+    })
+}

@@ -1,0 +1,347 @@
+//! Look-up of inodes and of their items: current set, frozen set, index, in this order.
+//!
+//! The caller holds the inode's lock, so its frozen set stays while he reads. The index is read
+//! without any lock: if a merge has replaced the tree meanwhile and reused its blocks, the checksum
+//! in the pointer tells, and the look-up is done again in the new tree.
+
+use std::sync::Arc;
+
+use crate::error::{Error, Result};
+use crate::format::item::{DirEntryRef, decode_dir_entry, decode_dir_name};
+use crate::format::key::{Key, Kind};
+use crate::index::Tree;
+use crate::inode::attrs::Attrs;
+use crate::inode::{Inode, InodeState};
+use crate::txn::Core;
+
+/// Items read from the index at a time while a listing merges it with the dirty sets.
+const BATCH: usize = 128;
+
+/// An item as found.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Item {
+    /// Its value.
+    pub value: Vec<u8>,
+    /// It was found below the current set.
+    pub below: bool,
+}
+
+impl Core {
+    /// Runs a look-up in the newest tree of the files; again if the tree changed under it.
+    fn in_index<R>(&self, mut look: impl FnMut(&Tree) -> Result<R>) -> Result<R> {
+        loop {
+            let trees = self.trees.load_full();
+            match look(&trees.main) {
+                Err(Error::Corrupt(c)) => {
+                    if Arc::ptr_eq(&trees, &self.trees.load_full()) {
+                        return Err(Error::Corrupt(c));
+                    }
+                }
+                other => return other,
+            }
+        }
+    }
+
+    /// The inode, loaded.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`] if there is none of that number.
+    pub fn inode(&self, ino: u64) -> Result<Arc<Inode>> {
+        let inode = self.table.get_or_new(ino);
+        {
+            let state = inode.read();
+            if state.loaded {
+                return match state.attrs {
+                    Some(_) => {
+                        drop(state);
+                        Ok(inode)
+                    }
+                    None => Err(Error::NotFound),
+                };
+            }
+        }
+        let mut state = inode.write();
+        self.load(&inode, &mut state)?;
+        if state.attrs.is_none() {
+            drop(state);
+            return Err(Error::NotFound);
+        }
+        drop(state);
+        Ok(inode)
+    }
+
+    /// Makes sure that the attributes of an inode are in memory, if it exists.
+    ///
+    /// # Errors
+    /// A damaged volume, the device's failure.
+    pub fn load(&self, inode: &Inode, state: &mut InodeState) -> Result<()> {
+        if state.loaded {
+            return Ok(());
+        }
+        state.attrs = match self.item(inode, state, Kind::Inode, 0)? {
+            Some(item) => Some(Attrs::decode(inode.ino, &item.value)?),
+            None => None,
+        };
+        state.persisted = state.attrs.is_some();
+        state.indexed = true;
+        state.loaded = true;
+        Ok(())
+    }
+
+    /// An item of an inode whose lock the caller holds.
+    ///
+    /// # Errors
+    /// A damaged volume, the device's failure.
+    pub fn item(
+        &self,
+        inode: &Inode,
+        state: &InodeState,
+        kind: Kind,
+        offset: u64,
+    ) -> Result<Option<Item>> {
+        let found = |value: Option<Vec<u8>>, below| value.map(|value| Item { value, below });
+        if let Some(slot) = state.current.get(kind, offset) {
+            let value = slot.vector.with(|v| v.map(<[u8]>::to_vec));
+            return Ok(found(value, false));
+        }
+        if let Some(frozen) = &state.frozen
+            && let Some(slot) = frozen.get(kind, offset)
+        {
+            let value = slot.vector.with(|v| v.map(<[u8]>::to_vec));
+            return Ok(found(value, true));
+        }
+        if !state.may_be_indexed() {
+            return Ok(None);
+        }
+        let key = match kind {
+            Kind::Orphan => Key::orphan(inode.ino),
+            _ => Key::new(inode.ino, kind, offset),
+        };
+        let value = self.in_index(|tree| self.index.get(tree, &key))?;
+        Ok(found(value, true))
+    }
+
+    /// Delivers the items of one kind in `from..=to`, ascending, until `each` returns `false`.
+    ///
+    /// # Errors
+    /// A damaged volume, the device's failure, or what `each` returns.
+    pub fn items(
+        &self,
+        inode: &Inode,
+        state: &InodeState,
+        kind: Kind,
+        from: u64,
+        to: u64,
+        each: &mut dyn FnMut(u64, Item) -> Result<bool>,
+    ) -> Result<()> {
+        let mut from = from;
+        loop {
+            let batch = self.batch(inode, state, kind, from, to)?;
+            for (offset, item) in batch.items {
+                if let Some(item) = item
+                    && !each(offset, item)?
+                {
+                    return Ok(());
+                }
+            }
+            match batch.upto {
+                Some(upto) if upto < to => from = upto + 1,
+                _ => return Ok(()),
+            }
+        }
+    }
+
+    /// The items in a first part of `from..=to`; `upto` is where that part ends, `None` if it is
+    /// the whole. Deleted items stand as `None`.
+    fn batch(
+        &self,
+        inode: &Inode,
+        state: &InodeState,
+        kind: Kind,
+        from: u64,
+        to: u64,
+    ) -> Result<Batch> {
+        let mut batch = Batch::default();
+        if state.may_be_indexed() {
+            self.index_batch(inode.ino, kind, from, to, &mut batch)?;
+        }
+        if let Some(frozen) = &state.frozen {
+            let slots = frozen.range(kind, from);
+            batch.overlay(to, true, slots);
+        }
+        batch.overlay(to, false, state.current.range(kind, from));
+        Ok(batch)
+    }
+
+    fn index_batch(
+        &self,
+        ino: u64,
+        kind: Kind,
+        from: u64,
+        to: u64,
+        batch: &mut Batch,
+    ) -> Result<()> {
+        let first = Key::new(ino, kind, from);
+        let last = Key::new(ino, kind, to);
+        self.in_index(|tree| {
+            batch.items.clear();
+            batch.upto = None;
+            self.index.scan(tree, &first, &mut |key, value| {
+                if *key > last {
+                    return Ok(false);
+                }
+                let item = Item {
+                    value: value.to_vec(),
+                    below: true,
+                };
+                batch.items.push((key.offset, Some(item)));
+                if batch.items.len() == BATCH {
+                    batch.upto = Some(key.offset);
+                    return Ok(false);
+                }
+                Ok(true)
+            })
+        })
+    }
+
+    /// The directory entry at `index`, shown to `f`.
+    ///
+    /// # Errors
+    /// A damaged volume, the device's failure.
+    pub fn dir_entry<R>(
+        &self,
+        dir: &Inode,
+        state: &InodeState,
+        index: u64,
+        f: impl FnOnce(&DirEntryRef<'_>, bool) -> R,
+    ) -> Result<Option<R>> {
+        let Some(item) = self.item(dir, state, Kind::DirIndex, index)? else {
+            return Ok(None);
+        };
+        let entry = decode_dir_entry(&item.value).map_err(|found| {
+            Error::corrupt(
+                0,
+                "directory entry",
+                format!("directory {}", dir.ino),
+                found,
+            )
+        })?;
+        Ok(Some(f(&entry, item.below)))
+    }
+
+    /// The entry with that name: its index, inode number, type bits, and whether it was found below
+    /// the current set.
+    ///
+    /// # Errors
+    /// A damaged volume, the device's failure.
+    pub fn find_name(
+        &self,
+        dir: &Inode,
+        state: &InodeState,
+        hash: u64,
+        name: &[u8],
+    ) -> Result<Option<NameFound>> {
+        let check = |index: u64| -> Result<Option<NameFound>> {
+            let found = self.dir_entry(dir, state, index, |entry, below| {
+                (entry.name == name).then_some(NameFound {
+                    index,
+                    ino: entry.ino,
+                    kind: entry.kind,
+                    below,
+                })
+            })?;
+            Ok(found.flatten())
+        };
+        for index in state.current.named(hash) {
+            if let Some(found) = check(*index)? {
+                return Ok(Some(found));
+            }
+        }
+        if let Some(frozen) = &state.frozen {
+            for index in frozen.named(hash) {
+                if let Some(found) = check(*index)? {
+                    return Ok(Some(found));
+                }
+            }
+        }
+        if !state.may_be_indexed() {
+            return Ok(None);
+        }
+        let key = Key::new(dir.ino, Kind::DirName, hash);
+        let Some(value) = self.in_index(|tree| self.index.get(tree, &key))? else {
+            return Ok(None);
+        };
+        let indexes = decode_dir_name(&value).map_err(|found| {
+            Error::corrupt(0, "name item", format!("directory {}", dir.ino), found)
+        })?;
+        for index in indexes {
+            if let Some(found) = check(index)? {
+                return Ok(Some(found));
+            }
+        }
+        Ok(None)
+    }
+}
+
+/// Where a name was found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct NameFound {
+    /// Index of the entry.
+    pub index: u64,
+    /// The child.
+    pub ino: u64,
+    /// Type bits of the child.
+    pub kind: u32,
+    /// Found below the current set.
+    pub below: bool,
+}
+
+#[derive(Default)]
+struct Batch {
+    /// Ascending by offset.
+    items: Vec<(u64, Option<Item>)>,
+    upto: Option<u64>,
+}
+
+impl Batch {
+    /// Lays slots of a dirty set over what is there; a long set ends the batch early.
+    fn overlay<'a>(
+        &mut self,
+        to: u64,
+        below: bool,
+        slots: impl Iterator<Item = (u64, &'a crate::inode::dirty::Slot)>,
+    ) {
+        let mut upto = self.upto.unwrap_or(to);
+        let mut over = Vec::new();
+        for (offset, slot) in slots {
+            if offset > upto {
+                break;
+            }
+            let item = slot.vector.with(|v| {
+                v.map(|v| Item {
+                    value: v.to_vec(),
+                    below,
+                })
+            });
+            over.push((offset, item));
+            if over.len() == BATCH && offset < upto {
+                upto = offset;
+                self.upto = Some(offset);
+                break;
+            }
+        }
+        if over.is_empty() {
+            return;
+        }
+        let under = std::mem::take(&mut self.items);
+        let mut under = under.into_iter().filter(|(o, _)| *o <= upto).peekable();
+        for (offset, item) in over {
+            while let Some(before) = under.next_if(|(o, _)| *o < offset) {
+                self.items.push(before);
+            }
+            under.next_if(|(o, _)| *o == offset);
+            self.items.push((offset, item));
+        }
+        self.items.extend(under);
+    }
+}

@@ -1,0 +1,277 @@
+//! Open files: what they may do, positions, appending, holes, files without a name.
+
+use std::io::{ErrorKind, Read, Seek, SeekFrom, Write};
+
+use cairnfs::OpenOptions;
+
+use super::{fails, fails_with, names, volume};
+
+#[test]
+fn open_options_follow_std() {
+    let v = volume();
+    let open = |o: &mut OpenOptions, p: &str| v.open_with(o, p);
+    fails(open(&mut OpenOptions::new(), "f"), ErrorKind::InvalidInput);
+    fails(
+        open(OpenOptions::new().read(true).create(true), "f"),
+        ErrorKind::InvalidInput,
+    );
+    fails(
+        open(OpenOptions::new().read(true).truncate(true), "f"),
+        ErrorKind::InvalidInput,
+    );
+    fails(
+        open(OpenOptions::new().append(true).truncate(true), "f"),
+        ErrorKind::InvalidInput,
+    );
+    fails(
+        open(OpenOptions::new().write(true), "f"),
+        ErrorKind::NotFound,
+    );
+    assert!(!v.exists("f"));
+    open(
+        OpenOptions::new().write(true).create_new(true).mode(0o600),
+        "f",
+    )
+    .unwrap();
+    assert_eq!(v.metadata("f").unwrap().permissions(), 0o600);
+    fails(
+        open(OpenOptions::new().write(true).create_new(true), "f"),
+        ErrorKind::AlreadyExists,
+    );
+    v.write("f", b"12345").unwrap();
+    open(OpenOptions::new().write(true).create(true), "f").unwrap();
+    assert_eq!(v.metadata("f").unwrap().len(), 5);
+    open(OpenOptions::new().write(true).truncate(true), "f").unwrap();
+    assert_eq!(v.metadata("f").unwrap().len(), 0);
+    v.write("g", b"").unwrap();
+    assert_eq!(v.metadata("g").unwrap().permissions(), 0o644);
+    v.create_dir("d").unwrap();
+    assert_eq!(v.metadata("d").unwrap().permissions(), 0o755);
+    fails(
+        open(OpenOptions::new().write(true), "d"),
+        ErrorKind::IsADirectory,
+    );
+    fails(v.read("d"), ErrorKind::IsADirectory);
+}
+
+#[test]
+fn a_file_does_only_what_it_was_opened_for() {
+    let v = volume();
+    v.write("f", b"data").unwrap();
+    let mut reader = v.open_file("f").unwrap();
+    fails_with(reader.write_at(b"x", 0), libc::EBADF);
+    fails_with(reader.set_len(0), libc::EBADF);
+    fails_with(reader.allocate(0, 4096), libc::EBADF);
+    fails_with(reader.punch_hole(0, 4096), libc::EBADF);
+    fails_with(reader.zero_range(0, 4096), libc::EBADF);
+    assert!(reader.write(b"x").is_err());
+    let mut writer = v.open_with(OpenOptions::new().write(true), "f").unwrap();
+    fails_with(writer.read_at(&mut [0], 0), libc::EBADF);
+    assert!(writer.read(&mut [0]).is_err());
+    assert_eq!(v.read("f").unwrap(), b"data");
+}
+
+#[test]
+fn read_write_and_seek_share_one_position() {
+    let v = volume();
+    let mut options = OpenOptions::new();
+    let mut file = v
+        .open_with(options.read(true).write(true).create(true), "f")
+        .unwrap();
+    file.write_all(b"hello world").unwrap();
+    assert_eq!(file.stream_position().unwrap(), 11);
+    assert_eq!(file.seek(SeekFrom::End(-5)).unwrap(), 6);
+    let mut text = String::new();
+    file.read_to_string(&mut text).unwrap();
+    assert_eq!(text, "world");
+    assert_eq!(file.seek(SeekFrom::Start(0)).unwrap(), 0);
+    assert!(file.seek(SeekFrom::Current(-1)).is_err());
+    assert!(file.seek(SeekFrom::End(-12)).is_err());
+    assert_eq!(file.stream_position().unwrap(), 0);
+    let mut clone = file.try_clone().unwrap();
+    clone.write_all(b"J").unwrap();
+    assert_eq!(file.stream_position().unwrap(), 1);
+    (&file).write_all(b"E").unwrap();
+    assert_eq!(v.read("f").unwrap(), b"JEllo world");
+    file.write_all_at(b"W", 6).unwrap();
+    assert_eq!(file.stream_position().unwrap(), 2);
+    let mut five = [0; 5];
+    file.read_exact_at(&mut five, 6).unwrap();
+    assert_eq!(&five, b"World");
+    let short = file.read_exact_at(&mut five, 7).unwrap_err();
+    assert_eq!(short.kind(), ErrorKind::UnexpectedEof);
+    assert_eq!(file.read_at(&mut five, 100).unwrap(), 0);
+    file.set_len(3).unwrap();
+    file.set_len(5).unwrap();
+    assert_eq!(v.read("f").unwrap(), b"JEl\0\0");
+}
+
+#[test]
+fn sixteen_threads_append_without_overlap() {
+    let v = volume();
+    v.write("log", b"").unwrap();
+    std::thread::scope(|s| {
+        for thread in 0..16 {
+            let v = v.clone();
+            s.spawn(move || {
+                let mut log = v.open_with(OpenOptions::new().append(true), "log").unwrap();
+                for line in 0..100 {
+                    writeln!(log, "{thread:02} {line:03}").unwrap();
+                }
+                log.sync_data().unwrap();
+            });
+        }
+    });
+    let text = v.read_to_string("log").unwrap();
+    // `writeln!` may write in pieces, which interleave; none of them may be lost or overwritten.
+    assert_eq!(text.len(), 16 * 100 * "00 000\n".len());
+    assert_eq!(text.matches('\n').count(), 1600);
+    let log = v.open_with(OpenOptions::new().append(true), "log").unwrap();
+    (&log).write_all(b"whole record\n").unwrap();
+    assert!(v.read_to_string("log").unwrap().ends_with("whole record\n"));
+    log.write_all_at(b"##", 0).unwrap();
+    assert!(v.read_to_string("log").unwrap().starts_with("##"));
+}
+
+#[test]
+fn appended_records_stay_whole() {
+    let v = volume();
+    v.write("log", b"").unwrap();
+    std::thread::scope(|s| {
+        for thread in 0..8u8 {
+            let v = &v;
+            s.spawn(move || {
+                let mut log = v.open_with(OpenOptions::new().append(true), "log").unwrap();
+                for _ in 0..50 {
+                    log.write_all(&[b'a' + thread; 5000]).unwrap();
+                }
+            });
+        }
+    });
+    let bytes = v.read("log").unwrap();
+    assert_eq!(bytes.len(), 8 * 50 * 5000);
+    for record in bytes.chunks(5000) {
+        assert!(record.iter().all(|b| *b == record[0]));
+    }
+}
+
+#[test]
+fn unlinked_files_live_until_closed() {
+    let v = volume();
+    let mut options = OpenOptions::new();
+    let file = v
+        .open_with(options.read(true).write(true).create(true), "f")
+        .unwrap();
+    file.write_all_at(&[7; 100_000], 0).unwrap();
+    v.remove_file("f").unwrap();
+    assert!(!v.exists("f"));
+    assert_eq!(file.metadata().unwrap().nlink(), 0);
+    file.write_all_at(b"more", 100_000).unwrap();
+    let mut bytes = vec![0; 100_004];
+    file.read_exact_at(&mut bytes, 0).unwrap();
+    assert_eq!(&bytes[99_999..], b"\x07more");
+    file.sync_all().unwrap();
+    v.write("f", b"another").unwrap();
+    assert_ne!(
+        v.metadata("f").unwrap().ino(),
+        file.metadata().unwrap().ino()
+    );
+    let clone = file.try_clone().unwrap();
+    drop(file);
+    assert_eq!(clone.metadata().unwrap().len(), 100_004);
+    let ino = clone.metadata().unwrap().ino();
+    drop(clone);
+    v.sync().unwrap();
+    fails(v.file_system().getattr(ino), ErrorKind::NotFound);
+    let temp = v.tempfile("/").unwrap();
+    temp.write_all_at(b"nameless", 0).unwrap();
+    assert_eq!(temp.metadata().unwrap().len(), 8);
+    assert_eq!(names(&v, "/"), ["f"]);
+}
+
+#[test]
+fn sparse_files() {
+    let v = volume();
+    let mut options = OpenOptions::new();
+    let file = v
+        .open_with(options.read(true).write(true).create(true), "s")
+        .unwrap();
+    file.set_len(1 << 40).unwrap();
+    assert_eq!(file.seek_data(0).unwrap(), None);
+    assert_eq!(file.seek_hole(0).unwrap(), Some(0));
+    file.write_all_at(&[1; 8192], 1 << 30).unwrap();
+    file.sync_all().unwrap();
+    assert_eq!(file.seek_data(0).unwrap(), Some(1 << 30));
+    assert_eq!(file.seek_hole(1 << 30).unwrap(), Some((1 << 30) + 8192));
+    assert_eq!(file.seek_data((1 << 30) + 8192).unwrap(), None);
+    assert_eq!(file.seek_hole(1 << 40).unwrap(), None);
+    assert!(file.metadata().unwrap().blocks() * 512 < 1 << 20);
+    let mut bytes = [9; 16];
+    file.read_exact_at(&mut bytes, (1 << 30) - 8).unwrap();
+    assert_eq!(bytes, [0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1]);
+    file.punch_hole(1 << 30, 4096).unwrap();
+    assert_eq!(file.seek_data(0).unwrap(), Some((1 << 30) + 4096));
+    file.zero_range((1 << 30) + 4096, 4096).unwrap();
+    file.read_exact_at(&mut bytes, (1 << 30) + 4096).unwrap();
+    assert_eq!(bytes, [0; 16]);
+    assert_eq!(file.metadata().unwrap().len(), 1 << 40);
+    file.set_len(0).unwrap();
+    file.allocate(0, 1 << 20).unwrap();
+    let m = file.metadata().unwrap();
+    assert_eq!(m.len(), 1 << 20);
+    assert!(m.blocks() * 512 >= 1 << 20);
+}
+
+#[test]
+fn copies_keep_contents_mode_and_holes() {
+    let v = volume();
+    let mut options = OpenOptions::new();
+    let file = v
+        .open_with(options.write(true).create(true), "from")
+        .unwrap();
+    let bytes: Vec<u8> = (0..300_000u32).map(|i| i as u8).collect();
+    file.write_all_at(&bytes, 1 << 20).unwrap();
+    file.set_len(1 << 32).unwrap();
+    v.set_permissions("from", 0o750).unwrap();
+    v.write("to", vec![5; 5_000_000]).unwrap();
+    assert_eq!(v.copy("from", "to").unwrap(), 1 << 32);
+    let to = v.open_file("to").unwrap();
+    let m = to.metadata().unwrap();
+    assert_eq!((m.len(), m.permissions()), (1 << 32, 0o750));
+    let mut copied = vec![1; 300_000];
+    to.read_exact_at(&mut copied, 1 << 20).unwrap();
+    assert_eq!(copied, bytes);
+    assert!(m.blocks() * 512 < 1 << 20);
+    let mut start = vec![1; 1 << 20];
+    to.read_exact_at(&mut start, 0).unwrap();
+    assert!(start.iter().all(|b| *b == 0));
+    fails(v.copy("from", "from"), ErrorKind::InvalidInput);
+    assert_eq!(v.metadata("from").unwrap().len(), 1 << 32);
+    v.create_dir("d").unwrap();
+    fails(v.copy("d", "x"), ErrorKind::InvalidInput);
+    v.write("empty", b"").unwrap();
+    assert_eq!(v.copy("empty", "empty2").unwrap(), 0);
+}
+
+#[test]
+fn whole_files_of_many_sizes() {
+    let v = volume();
+    for size in [
+        0,
+        1,
+        100,
+        2048,
+        2049,
+        4096,
+        4097,
+        1 << 20,
+        (1 << 20) + 1,
+        5_000_003,
+    ] {
+        let bytes: Vec<u8> = (0..size).map(|i: usize| (i * 31 + size) as u8).collect();
+        v.write("f", &bytes).unwrap();
+        assert_eq!(v.read("f").unwrap(), bytes, "{size} bytes");
+    }
+    v.write("f", b"\xff").unwrap();
+    fails(v.read_to_string("f"), ErrorKind::InvalidInput);
+}

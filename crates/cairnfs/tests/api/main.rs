@@ -1,0 +1,41 @@
+//! The public face as programs use it: paths, files, listings, attributes, threads, reopening.
+//!
+//! Uses nothing but what the crate exports. Each test has a volume of its own, in memory unless
+//! it is opened twice.
+#![allow(clippy::unwrap_used, reason = "a test fails where it stands")]
+
+mod attributes;
+mod files;
+mod names;
+mod paths;
+mod volumes;
+
+use std::io::ErrorKind;
+
+use cairnfs::{Result, Volume};
+
+const SIZE: u64 = 256 << 20;
+
+fn volume() -> Volume {
+    Volume::in_memory(SIZE).unwrap()
+}
+
+#[track_caller]
+fn fails<T: std::fmt::Debug>(result: Result<T>, kind: ErrorKind) {
+    assert_eq!(result.unwrap_err().kind(), kind);
+}
+
+#[track_caller]
+fn fails_with<T: std::fmt::Debug>(result: Result<T>, errno: i32) {
+    assert_eq!(result.unwrap_err().errno(), errno);
+}
+
+fn names(volume: &Volume, dir: &str) -> Vec<String> {
+    let mut names: Vec<_> = volume
+        .read_dir(dir)
+        .unwrap()
+        .map(|e| e.unwrap().file_name().into_string().unwrap())
+        .collect();
+    names.sort();
+    names
+}
