@@ -1,2 +1,193 @@
-//! Placeholder.
-fn main() {}
+//! The `cairnfs` command: arguments in, exit code out.
+//!
+//! Reads the arguments, runs one command of [`cmd`], and shows its failure. Called as
+//! `mount.cairnfs`, `mkfs.cairnfs` or `fsck.cairnfs`, it is what mount(8), mkfs(8) and fsck(8)
+//! look for.
+
+mod cmd;
+mod failure;
+mod output;
+mod size;
+mod spec;
+mod tree;
+mod volume;
+
+use std::ffi::OsString;
+use std::path::Path;
+use std::process::ExitCode;
+
+use clap::{CommandFactory, Parser, Subcommand};
+
+use crate::failure::{AnyError, BROKEN_PIPE, Failure};
+
+const EXAMPLES: &str = "\
+Examples:
+  cairnfs mkfs --size 10G disk.img          make a volume
+  cairnfs mount disk.img ~/disk             mount it, without root
+  cairnfs umount ~/disk
+  cairnfs cp -a photos disk.img:/           use it without mounting
+  cairnfs check disk.img
+
+`cairnfs COMMAND --help` shows each command's options and examples.";
+
+/// A crash-safe file system in one file or block device
+#[derive(Debug, Parser)]
+#[command(name = "cairnfs", version, after_help = EXAMPLES)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    Mkfs(cmd::mkfs::Args),
+    Mount(cmd::mount::Args),
+    Umount(cmd::umount::Args),
+    Sync(cmd::sync::Args),
+    Check(cmd::check::Args),
+    Info(cmd::info::Args),
+    Ls(cmd::ls::Args),
+    Cat(cmd::cat::Args),
+    Cp(cmd::cp::Args),
+    Mkdir(cmd::mkdir::Args),
+    Rm(cmd::rm::Args),
+    Import(cmd::import::Args),
+    Export(cmd::export::Args),
+    /// Measure a volume or any mounted directory
+    Bench(cairnfs_bench::Args),
+    Completions(cmd::completions::Args),
+}
+
+fn main() -> ExitCode {
+    let args = match translate(std::env::args_os().collect()) {
+        Ok(args) => args,
+        Err(why) => {
+            eprintln!("cairnfs: {why}");
+            return ExitCode::from(1);
+        }
+    };
+    let cli = match Cli::try_parse_from(&args) {
+        Ok(cli) => cli,
+        Err(error) => {
+            let told = error.print();
+            return match (error.use_stderr(), told) {
+                (true, _) => ExitCode::from(usage_code(&args)),
+                (false, Ok(())) => ExitCode::SUCCESS,
+                (false, Err(_)) => ExitCode::from(BROKEN_PIPE),
+            };
+        }
+    };
+    match run(cli.command) {
+        Ok(code) => code,
+        Err(error) => report(error.as_ref()),
+    }
+}
+
+fn run(command: Command) -> Result<ExitCode, AnyError> {
+    match command {
+        Command::Mkfs(args) => cmd::mkfs::run(args),
+        Command::Mount(args) => cmd::mount::run(args),
+        Command::Umount(args) => cmd::umount::run(args),
+        Command::Sync(args) => cmd::sync::run(args),
+        Command::Check(args) => cmd::check::run(args),
+        Command::Info(args) => cmd::info::run(args),
+        Command::Ls(args) => cmd::ls::run(args),
+        Command::Cat(args) => cmd::cat::run(args),
+        Command::Cp(args) => cmd::cp::run(args),
+        Command::Mkdir(args) => cmd::mkdir::run(args),
+        Command::Rm(args) => cmd::rm::run(args),
+        Command::Import(args) => cmd::import::run(args),
+        Command::Export(args) => cmd::export::run(args),
+        Command::Bench(args) => cairnfs_bench::run(args),
+        Command::Completions(args) => cmd::completions::run(args, &mut Cli::command()),
+    }
+}
+
+/// Shows a failure and gives its exit code. A reader that has gone is no failure to talk about.
+fn report(error: &(dyn std::error::Error + 'static)) -> ExitCode {
+    if failure::is_broken_pipe(error) {
+        return ExitCode::from(BROKEN_PIPE);
+    }
+    eprintln!("cairnfs: {error}");
+    let (hint, code) = match error.downcast_ref::<Failure>() {
+        Some(failure) => (failure.next_step(), failure.exit_code()),
+        None => {
+            let engine = error.downcast_ref::<cairnfs::Error>();
+            (engine.and_then(failure::hint_for), 1)
+        }
+    };
+    if let Some(hint) = hint {
+        eprintln!("  {hint}");
+    }
+    ExitCode::from(code)
+}
+
+/// The arguments as ours, when called by another name.
+fn translate(args: Vec<OsString>) -> Result<Vec<OsString>, String> {
+    if let Some(translated) = cmd::mount::helper_arguments(&args) {
+        return translated;
+    }
+    let name = args.first().and_then(|name| Path::new(name).file_name());
+    let command = match name.and_then(|name| name.to_str()) {
+        Some("mkfs.cairnfs") => "mkfs",
+        Some("fsck.cairnfs") => "check",
+        _ => return Ok(args),
+    };
+    let ours = ["cairnfs", command].into_iter().map(OsString::from);
+    Ok(ours.chain(args.into_iter().skip(1)).collect())
+}
+
+/// The exit code for arguments that make no sense, as the tools of that name have it.
+fn usage_code(args: &[OsString]) -> u8 {
+    match args.get(1).and_then(|command| command.to_str()) {
+        Some("check") => 16,
+        Some("mkfs" | "mount" | "umount") => 1,
+        _ => 2,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn strings(args: &[&str]) -> Vec<OsString> {
+        args.iter().map(OsString::from).collect()
+    }
+
+    #[test]
+    fn the_arguments_are_declared_soundly() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn every_command_has_examples() {
+        for command in Cli::command().get_subcommands() {
+            let ours = ["mount", "umount", "sync", "bench"];
+            if !ours.contains(&command.get_name()) {
+                assert!(command.get_after_help().is_some(), "{}", command.get_name());
+                assert!(command.get_about().is_some(), "{}", command.get_name());
+            }
+        }
+    }
+
+    #[test]
+    fn other_names_choose_the_command() {
+        assert_eq!(
+            translate(strings(&["/sbin/fsck.cairnfs", "-a", "/dev/x"])),
+            Ok(strings(&["cairnfs", "check", "-a", "/dev/x"]))
+        );
+        assert_eq!(
+            translate(strings(&["mkfs.cairnfs", "/dev/x"])),
+            Ok(strings(&["cairnfs", "mkfs", "/dev/x"]))
+        );
+        let plain = strings(&["./cairnfs", "ls"]);
+        assert_eq!(translate(plain.clone()), Ok(plain));
+    }
+
+    #[test]
+    fn usage_errors_have_the_codes_of_their_tools() {
+        assert_eq!(usage_code(&strings(&["cairnfs", "check", "--no"])), 16);
+        assert_eq!(usage_code(&strings(&["cairnfs", "mkfs"])), 1);
+        assert_eq!(usage_code(&strings(&["cairnfs", "nonsense"])), 2);
+    }
+}

@@ -1,0 +1,150 @@
+//! `cairnfs check`: looks for damage, as fsck(8) does. Nothing is repaired.
+
+use std::io::{self, Write};
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use cairnfs::Error;
+use cairnfs::device::{Access, FileDevice};
+use cairnfs_check::{CheckOptions, Finding, Report, check};
+use serde::Serialize;
+
+use crate::failure::{AnyError, Failure, show_bytes, shown};
+use crate::output::{self, Progress};
+
+/// Exit code: damage was found and is still there.
+const ERRORS_LEFT: u8 = 4;
+/// Exit code: the volume could not be checked.
+const OPERATIONAL: u8 = 8;
+
+const EXAMPLES: &str = "\
+Examples:
+  cairnfs check disk.img           the structure, in proportion to the metadata
+  cairnfs check --data disk.img    also the checksums of all contents
+
+The volume must not be in use. Nothing is changed or repaired: to save what can
+be read of a damaged volume, use `cairnfs export`.
+
+Exit codes, as of fsck(8): 0 no errors, 4 errors found and left, 8 the volume
+could not be checked, 16 usage.";
+
+/// Check a volume for damage (nothing is repaired)
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub struct Args {
+    /// File or block device
+    volume: PathBuf,
+    /// Also read all contents and verify their checksums
+    #[arg(short, long)]
+    data: bool,
+    /// Tell the findings as JSON
+    #[arg(long)]
+    json: bool,
+    /// Change nothing (always so)
+    #[arg(short)]
+    n: bool,
+    /// Accepted for fsck(8); nothing is repaired
+    #[arg(short)]
+    y: bool,
+    /// Accepted for fsck(8); nothing is repaired
+    #[arg(short)]
+    p: bool,
+    /// Accepted for fsck(8); nothing is repaired
+    #[arg(short)]
+    a: bool,
+    /// Check even if the volume seems clean (always so)
+    #[arg(short)]
+    f: bool,
+}
+
+#[derive(Serialize)]
+struct Told {
+    volume: String,
+    clean: bool,
+    files: u64,
+    directories: u64,
+    findings: Vec<ToldFinding>,
+}
+
+#[derive(Serialize)]
+struct ToldFinding {
+    code: &'static str,
+    message: String,
+    block: Option<u64>,
+    inode: Option<u64>,
+}
+
+/// Runs the command.
+pub fn run(args: Args) -> Result<ExitCode, AnyError> {
+    if args.y || args.p || args.a {
+        eprintln!("cairnfs: -y, -p and -a are accepted, but nothing is repaired");
+    }
+    let report = examine(&args)?;
+    let clean = report.findings.is_empty();
+    if args.json {
+        output::json(&Told {
+            volume: shown(&args.volume),
+            clean,
+            files: report.stats.files,
+            directories: report.stats.directories,
+            findings: report.findings.into_iter().map(told).collect(),
+        })?;
+    } else {
+        tell(&args, &report)?;
+    }
+    Ok(ExitCode::from(if clean { 0 } else { ERRORS_LEFT }))
+}
+
+fn examine(args: &Args) -> Result<Report, Failure> {
+    let fail = |e: Error| Failure::engine(shown(&args.volume), &e).code(OPERATIONAL);
+    let device = FileDevice::open(&args.volume, Access::ReadOnly).map_err(fail)?;
+    let options = CheckOptions { data: args.data };
+    let progress = Progress::steps("check", args.json);
+    check(&device, &options, &mut |at| {
+        progress.phase(at.phase);
+        progress.set(at.done, at.total);
+    })
+    .map_err(fail)
+}
+
+fn told(finding: Finding) -> ToldFinding {
+    ToldFinding {
+        code: finding.code,
+        message: finding.message,
+        block: finding.block,
+        inode: finding.ino,
+    }
+}
+
+fn tell(args: &Args, report: &Report) -> io::Result<()> {
+    let mut out = io::stdout().lock();
+    for finding in &report.findings {
+        write!(
+            out,
+            "{}: {}",
+            finding.code,
+            show_bytes(finding.message.as_bytes())
+        )?;
+        if let Some(block) = finding.block {
+            write!(out, " (block {block})")?;
+        }
+        if let Some(ino) = finding.ino {
+            write!(out, " (inode {ino})")?;
+        }
+        writeln!(out)?;
+    }
+    let volume = shown(&args.volume);
+    let stats = &report.stats;
+    let holds = format!("{} files, {} directories", stats.files, stats.directories);
+    match report.findings.len() {
+        0 if args.data => writeln!(out, "{volume}: clean, contents too; {holds}"),
+        0 => writeln!(out, "{volume}: clean; {holds}"),
+        n => {
+            writeln!(out, "{volume}: {n} errors, nothing was repaired; {holds}")?;
+            writeln!(
+                out,
+                "Save what can be read with: cairnfs export {volume} DIR"
+            )
+        }
+    }
+}

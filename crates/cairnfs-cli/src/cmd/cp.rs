@@ -1,0 +1,340 @@
+//! `cairnfs cp`: files and trees between the host and volumes, in any direction.
+
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use cairnfs::types::FileKind;
+
+use crate::cmd::export::tell_lost;
+use crate::failure::{AnyError, Explain, Failure, shown};
+use crate::output::Progress;
+use crate::spec::{Spec, VolumePath, meant_volume};
+use crate::tree::host::{HostNode, HostSource};
+use crate::tree::host_sink::HostSink;
+use crate::tree::volume_sink::VolumeSink;
+use crate::tree::volume_source::{VolumeNode, VolumeSource};
+use crate::tree::{Copier, Keep, Sink, Source, join};
+use crate::volume::{Access, LastLink, Volume, split_last};
+
+const EXAMPLES: &str = "\
+Examples:
+  cairnfs cp notes.txt disk.img:/               into a volume
+  cairnfs cp disk.img:/etc/hosts .              out of it
+  cairnfs cp -a disk.img:/home other.img:/      from one to another
+  cairnfs cp -r disk.img:/a disk.img:/b         within one
+
+Which arguments are inside a volume: one that names something existing on the
+host is that. Otherwise the first colon behind the name of an existing file or
+device ends the volume's name. Anything else is a host path: ./a:b is one
+unless ./a is a file and ./a:b does not exist.
+
+If the destination is a directory, sources go into it under their own names.
+Existing files are replaced. Holes stay holes.
+
+Exit codes: 0 all was copied, 1 something was not.";
+
+/// Copy files to, from, between and within volumes
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES, override_usage = "cairnfs cp [OPTIONS] SOURCE... DESTINATION")]
+pub struct Args {
+    /// Copy directories with everything in them; symbolic links stay links
+    #[arg(short, long, visible_short_alias = 'R')]
+    recursive: bool,
+    /// Keep all mode bits, times, extended attributes, hard links, and owners if you are root
+    #[arg(short, long)]
+    preserve: bool,
+    /// The same as -r -p
+    #[arg(short, long)]
+    archive: bool,
+    /// Show no progress
+    #[arg(short, long)]
+    quiet: bool,
+    /// Sources and destination, each a host path or VOLUME:PATH
+    #[arg(required = true, num_args = 2.., value_name = "PATH")]
+    paths: Vec<OsString>,
+}
+
+/// Volumes opened so far: each is opened once, whatever it is called.
+#[derive(Default)]
+struct Open {
+    volumes: Vec<((u64, u64), Volume)>,
+}
+
+impl Open {
+    /// The volume, and a number that tells it from the host's devices.
+    fn get(&mut self, path: &Path, access: Access) -> Result<(Volume, u64), Failure> {
+        let meta = path.metadata().explain(shown(path))?;
+        let id = (meta.dev(), meta.ino());
+        let at = match self.volumes.iter().position(|(known, _)| *known == id) {
+            Some(at) => at,
+            None => {
+                self.volumes.push((id, Volume::open(path, access)?));
+                self.volumes.len() - 1
+            }
+        };
+        match self.volumes.get(at) {
+            Some((_, volume)) => Ok((volume.clone(), u64::MAX - at as u64)),
+            None => Err(Failure::new(shown(path), "not open")),
+        }
+    }
+}
+
+/// Where copies go.
+enum Target {
+    Host(HostSink),
+    Volume {
+        sink: Box<VolumeSink>,
+        volume: Volume,
+        base: Vec<u8>,
+    },
+}
+
+impl Target {
+    fn sink(&mut self) -> &mut dyn Sink {
+        match self {
+            Target::Host(sink) => sink,
+            Target::Volume { sink, .. } => sink.as_mut(),
+        }
+    }
+
+    /// Ends the filling; what has been copied stays, whatever failed.
+    fn close(self) -> Result<(), Failure> {
+        match self {
+            Target::Host(_) => Ok(()),
+            Target::Volume { sink, volume, .. } => {
+                drop(sink);
+                volume.close()
+            }
+        }
+    }
+
+    fn lost_xattrs(&self) -> u64 {
+        match self {
+            Target::Host(sink) => sink.lost_xattrs(),
+            Target::Volume { sink, .. } => sink.lost_xattrs(),
+        }
+    }
+}
+
+/// Runs the command.
+pub fn run(args: Args) -> Result<ExitCode, AnyError> {
+    let recursive = args.recursive || args.archive;
+    let keep = if args.preserve || args.archive {
+        Keep {
+            owner: rustix::process::geteuid().is_root(),
+            ..Keep::ALL
+        }
+    } else {
+        Keep::PLAIN
+    };
+    let mut specs: Vec<Spec> = args.paths.iter().map(|arg| Spec::parse(arg)).collect();
+    if !specs.iter().any(|s| matches!(s, Spec::Volume(_))) {
+        return Err(no_volume(&args.paths).into());
+    }
+    let destination = specs
+        .pop()
+        .ok_or_else(|| Failure::new("cp", "no destination"))?;
+    let mut open = Open::default();
+    let several = specs.len() > 1;
+    let (mut target, name) = target(&destination, &mut open, keep, several)?;
+    let progress = Progress::bytes("copying", 0, args.quiet);
+    let mut copier = Copier::new(keep, &progress);
+    let mut job = Job {
+        copier: &mut copier,
+        target: &mut target,
+        name,
+        recursive,
+    };
+    let done = specs.iter().try_for_each(|source| match source {
+        Spec::Host(path) => job.take_host(path),
+        Spec::Volume(place) => job.take_volume(place, &mut open),
+    });
+    tell_lost(&progress, target.lost_xattrs());
+    let failed = copier.summary.failed > 0;
+    drop(progress);
+    let closed = target.close();
+    done.and(closed)?;
+    Ok(ExitCode::from(u8::from(failed)))
+}
+
+fn no_volume(paths: &[OsString]) -> Failure {
+    let failure = Failure::new("cp", "neither side is inside a volume");
+    let guess = paths.iter().find_map(|p| meant_volume(Path::new(p)));
+    match guess {
+        Some(volume) if !volume.exists() => {
+            Failure::new(shown(&volume), "no such volume").hint("to make it: cairnfs mkfs VOLUME")
+        }
+        _ => failure.hint("write VOLUME:PATH for a place inside a volume, for example disk.img:/"),
+    }
+}
+
+/// Where to, and the new name if it is not a directory that the sources go into.
+fn target(
+    destination: &Spec,
+    open: &mut Open,
+    keep: Keep,
+    several: bool,
+) -> Result<(Target, Option<Vec<u8>>), Failure> {
+    let not_directory = || {
+        Failure::new(destination.shown(), "is not a directory")
+            .hint("several sources need an existing directory to go into")
+    };
+    match destination {
+        Spec::Host(path) if path.is_dir() => {
+            Ok((Target::Host(HostSink::new(path.clone(), keep)), None))
+        }
+        Spec::Host(path) => {
+            let name = path
+                .file_name()
+                .filter(|_| !several)
+                .ok_or_else(not_directory)?;
+            let parent = path.parent().filter(|p| !p.as_os_str().is_empty());
+            let base = parent.map_or_else(|| PathBuf::from("."), Path::to_owned);
+            if !base.is_dir() {
+                return Err(Failure::new(shown(&base), "no such directory"));
+            }
+            let sink = HostSink::new(base, keep);
+            Ok((Target::Host(sink), Some(name.as_bytes().to_vec())))
+        }
+        Spec::Volume(place) => {
+            let (volume, _) = open.get(&place.volume, Access::Write)?;
+            let there = volume.find(&place.inside, LastLink::Follow);
+            let (base, base_path, name) = match there {
+                Ok(node) if node.is_dir() => (node, place.inside.clone(), None),
+                _ if several || place.inside.ends_with(b"/") => return Err(not_directory()),
+                _ => {
+                    let (above, name) = split_last(&place.inside).ok_or_else(not_directory)?;
+                    let node = volume
+                        .find(&above, LastLink::Follow)
+                        .map_err(|f| f.hint("make it first: cairnfs mkdir -p"))?;
+                    (node, above, Some(name))
+                }
+            };
+            if !base.is_dir() {
+                return Err(Failure::new(volume.shown(&base_path), "is not a directory"));
+            }
+            let target = Target::Volume {
+                sink: Box::new(VolumeSink::new(
+                    volume.clone(),
+                    base,
+                    base_path.clone(),
+                    keep,
+                )),
+                volume,
+                base: base_path,
+            };
+            Ok((target, name))
+        }
+    }
+}
+
+/// One run of cp.
+struct Job<'j, 'p> {
+    copier: &'j mut Copier<'p>,
+    target: &'j mut Target,
+    name: Option<Vec<u8>>,
+    recursive: bool,
+}
+
+impl Job<'_, '_> {
+    fn take_host(&mut self, path: &Path) -> Result<(), Failure> {
+        if matches!(self.target, Target::Host(_)) {
+            return Err(
+                Failure::new(shown(path), "is on the host, and so is the destination")
+                    .hint("use cp(1), or write VOLUME:PATH for a place inside a volume"),
+            );
+        }
+        let meant = meant_volume(path).filter(|volume| !volume.exists());
+        let from = if self.recursive {
+            path.symlink_metadata().map(|_| path.to_owned())
+        } else {
+            path.canonicalize()
+        };
+        let from = from.explain(shown(path)).map_err(|failure| match meant {
+            Some(volume) => failure.hint(format!("there is no volume {}", shown(&volume))),
+            None => failure,
+        })?;
+        let contents = path.as_os_str().as_bytes().ends_with(b"/.");
+        let own = path.file_name().filter(|_| !contents).map(OsStr::as_bytes);
+        let to = self
+            .name
+            .clone()
+            .unwrap_or_else(|| own.unwrap_or_default().to_vec());
+        self.copy(&HostSource, HostNode::new(from), to, shown(path))
+    }
+
+    fn take_volume(&mut self, place: &VolumePath, open: &mut Open) -> Result<(), Failure> {
+        let (volume, id) = open.get(&place.volume, Access::Read)?;
+        let last = if self.recursive {
+            LastLink::Keep
+        } else {
+            LastLink::Follow
+        };
+        let node = volume.find(&place.inside, last)?;
+        let contents = place.inside.ends_with(b"/.");
+        let own = split_last(&place.inside).filter(|_| !contents);
+        let own = own.map(|(_, name)| name).unwrap_or_default();
+        let to = self.name.clone().unwrap_or(own);
+        if let Target::Volume {
+            volume: into, base, ..
+        } = &self.target
+            && std::sync::Arc::ptr_eq(into.fs(), volume.fs())
+        {
+            apart(into, base, &to, node.ino(), node.is_dir(), &place.shown())?;
+        }
+        let node = VolumeNode::new(node, place.inside.clone());
+        self.copy(&VolumeSource::new(volume, id), node, to, place.shown())
+    }
+
+    fn copy<S: Source>(
+        &mut self,
+        source: &S,
+        node: S::Node,
+        to: Vec<u8>,
+        shown: String,
+    ) -> Result<(), Failure> {
+        let kind = source.meta(&node)?.kind;
+        match kind {
+            FileKind::Directory if !self.recursive => {
+                return Err(Failure::new(shown, "is a directory")
+                    .hint("to copy it with everything in it: cairnfs cp -r"));
+            }
+            FileKind::File | FileKind::Directory | FileKind::Symlink => {}
+            _ if !self.recursive => {
+                return Err(Failure::new(shown, "is a device, FIFO or socket")
+                    .hint("to make one of the same kind: cairnfs cp -r"));
+            }
+            _ => {}
+        }
+        if to.is_empty() && kind != FileKind::Directory {
+            return Err(Failure::new(shown, "has no name to copy it under"));
+        }
+        self.copier
+            .copy_counted(source, node, self.target.sink(), to)
+    }
+}
+
+/// Makes sure that a copy within a volume is not onto or into what is copied.
+fn apart(
+    volume: &Volume,
+    base: &[u8],
+    name: &[u8],
+    source: u64,
+    is_dir: bool,
+    shown: &str,
+) -> Result<(), Failure> {
+    if is_dir && volume.lineage(base)?.contains(&source) {
+        return Err(Failure::new(shown, "cannot be copied into itself"));
+    }
+    let there = volume.find(&join(base, name), LastLink::Keep);
+    if there.is_ok_and(|node| node.ino() == source) {
+        return Err(Failure::new(
+            shown,
+            "source and destination are the same file",
+        ));
+    }
+    Ok(())
+}

@@ -1,0 +1,193 @@
+//! `cairnfs import`: whole trees into a volume, from a directory or a tar archive.
+
+use std::ffi::OsString;
+use std::fs::File;
+use std::io::{self, BufReader, Read};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use cairnfs::fs::MakeOptions;
+
+use crate::cmd::export::tell_lost;
+use crate::cmd::mkfs;
+use crate::failure::{AnyError, Explain, Failure, shown};
+use crate::output::{self, Progress};
+use crate::spec::{VolumePath, meant_volume};
+use crate::tree::host::{HostNode, HostSource};
+use crate::tree::tar_in::TarReader;
+use crate::tree::volume_sink::VolumeSink;
+use crate::tree::{CHUNK, Copier, Keep, Summary, umask};
+use crate::volume::{Access, Volume};
+
+const EXAMPLES: &str = "\
+Examples:
+  cairnfs import photos/ disk.img:/photos
+  cairnfs import rootfs.tar disk.img
+  zstd -dc rootfs.tar.zst | cairnfs import - disk.img
+  cairnfs import --create --size 2G site/ site.img
+
+The contents of the directory or archive go into PATH (the root without one),
+which is made if it is missing; files of the same names are replaced. Modes,
+times to the nanosecond, symbolic and hard links, holes, special files and
+extended attributes are kept. Owners are kept, by number, if you are root or
+with --same-owner; otherwise everything is yours. Archive members with absolute
+names or with '..' are refused.
+
+Exit codes: 0 all was imported, 1 something was not.";
+
+/// Copy a tree into a volume from a directory or tar archive
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub struct Args {
+    /// A directory, a tar archive, or - for an archive on standard input
+    #[arg(value_name = "DIR|TAR|-")]
+    source: PathBuf,
+    /// Where to, as VOLUME[:PATH]
+    #[arg(value_name = "VOLUME[:PATH]")]
+    place: OsString,
+    /// Make the volume if it does not exist
+    #[arg(long)]
+    create: bool,
+    /// Size of a volume made by --create [default: 64G, sparse]
+    #[arg(long, requires = "create", value_parser = crate::size::parse)]
+    size: Option<u64>,
+    /// Name of a volume made by --create
+    #[arg(short = 'L', long, requires = "create", default_value = "", value_parser = mkfs::label)]
+    label: String,
+    /// Keep owners (default for root)
+    #[arg(long, overrides_with = "no_same_owner")]
+    same_owner: bool,
+    /// Make everything yours (default for others)
+    #[arg(long)]
+    no_same_owner: bool,
+    /// Show no progress and no summary
+    #[arg(short, long)]
+    quiet: bool,
+    /// Tell a summary as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// Runs the command.
+pub fn run(args: Args) -> Result<ExitCode, AnyError> {
+    let archive = Archive::of(&args.source)?;
+    let place = place(&args)?;
+    let volume = Volume::open(&place.volume, Access::Write)?;
+    let base = volume.make_dirs(&place.inside, 0o777 & !umask())?;
+    let root = rustix::process::geteuid().is_root();
+    let keep = Keep {
+        owner: args.same_owner || (root && !args.no_same_owner),
+        ..Keep::ALL
+    };
+    let mut sink = VolumeSink::new(volume.clone(), base, place.inside, keep);
+    let total = archive.as_ref().map_or(0, |a| a.size);
+    let progress = Progress::bytes("importing", total, args.quiet || args.json);
+    let mut copier = Copier::new(keep, &progress);
+    let done = match archive {
+        Some(archive) => {
+            let input = Watched {
+                input: archive.input,
+                progress: &progress,
+            };
+            let input = BufReader::with_capacity(CHUNK, input);
+            TarReader::new(input, archive.name).import(&mut copier, &mut sink)
+        }
+        None => {
+            let node = HostNode::new(args.source.clone());
+            copier.copy_counted(&HostSource, node, &mut sink, Vec::new())
+        }
+    };
+    tell_lost(&progress, sink.lost_xattrs());
+    let summary = copier.summary;
+    drop(progress);
+    drop(sink);
+    // What came in before a failure stays, and must be closed in order.
+    let closed = volume.close();
+    done.and(closed)?;
+    finish(&summary, "Imported", args.quiet, args.json, false)
+}
+
+/// Where to, making the volume if that was asked for.
+fn place(args: &Args) -> Result<VolumePath, Failure> {
+    let parsed = VolumePath::parse(&args.place);
+    if parsed.is_ok() || !args.create {
+        return parsed.map_err(|f| match args.create {
+            true => f,
+            false => f.hint("to make the volume on the way: cairnfs import --create"),
+        });
+    }
+    let whole = Path::new(&args.place);
+    if whole.is_dir() {
+        return parsed;
+    }
+    let volume = meant_volume(whole).unwrap_or_else(|| whole.to_owned());
+    let options = MakeOptions {
+        size: args.size,
+        label: args.label.clone(),
+        ..MakeOptions::default()
+    };
+    mkfs::make_volume(&volume, options, args.quiet || args.json)?;
+    VolumePath::parse(&args.place)
+}
+
+/// A tar archive to read.
+struct Archive {
+    input: Box<dyn Read>,
+    name: String,
+    /// Bytes, 0 if not known.
+    size: u64,
+}
+
+impl Archive {
+    /// The archive that a source is, or `None` if it is a directory.
+    fn of(source: &Path) -> Result<Option<Self>, Failure> {
+        if source.as_os_str() == "-" {
+            return Ok(Some(Self {
+                input: Box::new(io::stdin().lock()),
+                name: "standard input".into(),
+                size: 0,
+            }));
+        }
+        let meta = source.metadata().explain(shown(source))?;
+        if meta.is_dir() {
+            return Ok(None);
+        }
+        let file = File::open(source).explain(shown(source))?;
+        Ok(Some(Self {
+            input: Box::new(file),
+            name: shown(source),
+            size: meta.len(),
+        }))
+    }
+}
+
+/// Tells the progress what was read.
+struct Watched<'a> {
+    input: Box<dyn Read>,
+    progress: &'a Progress,
+}
+
+impl Read for Watched<'_> {
+    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        let got = self.input.read(buf)?;
+        self.progress.add(got as u64);
+        Ok(got)
+    }
+}
+
+/// Tells how a copy went; standard output may be taken by an archive.
+pub fn finish(
+    summary: &Summary,
+    what: &str,
+    quiet: bool,
+    json: bool,
+    stdout_taken: bool,
+) -> Result<ExitCode, AnyError> {
+    match (json, stdout_taken) {
+        (true, true) => eprintln!("{}", serde_json::to_string(summary)?),
+        (true, false) => output::json(summary)?,
+        (false, _) if !quiet => eprintln!("{what} {}", summary.text()),
+        _ => {}
+    }
+    Ok(ExitCode::from(u8::from(summary.failed > 0)))
+}

@@ -1,0 +1,170 @@
+//! `cairnfs info`: what a volume is, also while it is mounted.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use cairnfs::Error;
+use cairnfs::fs::inspect;
+use cairnfs::types::{StatFs, VolumeInfo};
+use serde::Serialize;
+
+use crate::failure::{AnyError, Explain, show_bytes, shown};
+use crate::output;
+use crate::size::human;
+
+const EXAMPLES: &str = "\
+Examples:
+  cairnfs info disk.img
+  cairnfs info --json /dev/sdb1 | jq -r .uuid
+
+Works while the volume is mounted; its free space is then told by df(1) on the
+directory it is mounted on.
+
+Exit codes: 0 told, 1 not a volume, damaged or unreadable.";
+
+/// Show what a volume is: label, size, features, free space
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub struct Args {
+    /// File or block device
+    volume: PathBuf,
+    /// Tell it as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Serialize)]
+struct Told {
+    volume: String,
+    label: String,
+    uuid: String,
+    created: String,
+    size: u64,
+    log_size: u64,
+    log_used: u64,
+    generation: u64,
+    merged_seq: u64,
+    features: Features,
+    in_use: bool,
+    space: Option<Space>,
+    problem: Option<String>,
+}
+
+#[derive(Serialize)]
+struct Features {
+    compatible: u64,
+    ro_compatible: u64,
+    incompatible: u64,
+}
+
+#[derive(Serialize)]
+struct Space {
+    total: u64,
+    free: u64,
+    available: u64,
+}
+
+/// Runs the command.
+pub fn run(args: Args) -> Result<ExitCode, AnyError> {
+    let info = inspect(&args.volume).explain(shown(&args.volume))?;
+    let told = told(&args.volume, info);
+    if args.json {
+        output::json(&told)?;
+    } else {
+        output::table(&mut io::stdout().lock(), &rows(&told))?;
+    }
+    Ok(ExitCode::from(u8::from(told.problem.is_some())))
+}
+
+fn told(path: &Path, info: VolumeInfo) -> Told {
+    let (in_use, space, problem) = state(path);
+    let [compatible, ro_compatible, incompatible] = info.features;
+    Told {
+        volume: shown(path),
+        label: show_bytes(info.label.as_bytes()),
+        uuid: output::uuid(&info.uuid),
+        created: output::utc_time(info.created),
+        size: info.size,
+        log_size: info.log_size,
+        log_used: info.log_used,
+        generation: info.generation,
+        merged_seq: info.merged_seq,
+        features: Features {
+            compatible,
+            ro_compatible,
+            incompatible,
+        },
+        in_use,
+        space,
+        problem,
+    }
+}
+
+/// Whether it is in use, its space if it is not, and why it cannot be opened.
+fn state(path: &Path) -> (bool, Option<Space>, Option<String>) {
+    use cairnfs::fs::{FileSystem, Options};
+    let options = Options {
+        read_only: true,
+        ..Options::default()
+    };
+    match FileSystem::open(path, &options) {
+        Ok(fs) => (false, Some(space(&fs.statfs())), None),
+        Err(Error::InUse(_)) => (true, None, None),
+        Err(e) => (false, None, Some(e.to_string())),
+    }
+}
+
+fn space(stat: &StatFs) -> Space {
+    let bytes = |blocks: u64| blocks.saturating_mul(stat.block_size.into());
+    Space {
+        total: bytes(stat.blocks),
+        free: bytes(stat.free),
+        available: bytes(stat.available),
+    }
+}
+
+fn rows(told: &Told) -> Vec<(&'static str, String)> {
+    let exact = |bytes: u64| format!("{} ({bytes} bytes)", human(bytes));
+    let f = &told.features;
+    let features = if f.compatible | f.ro_compatible | f.incompatible == 0 {
+        "none".into()
+    } else {
+        format!(
+            "compatible {:#x}, read-only compatible {:#x}, incompatible {:#x}",
+            f.compatible, f.ro_compatible, f.incompatible
+        )
+    };
+    let label = if told.label.is_empty() {
+        "(none)"
+    } else {
+        &told.label
+    };
+    let mut rows = vec![
+        ("Volume", told.volume.clone()),
+        ("Label", label.to_owned()),
+        ("UUID", told.uuid.clone()),
+        ("Created", told.created.clone()),
+        ("Size", exact(told.size)),
+        (
+            "Log",
+            format!(
+                "{}, {} to replay",
+                human(told.log_size),
+                human(told.log_used)
+            ),
+        ),
+        ("Features", features),
+        ("Generation", told.generation.to_string()),
+        ("In use", if told.in_use { "yes" } else { "no" }.to_owned()),
+    ];
+    if let Some(space) = &told.space {
+        let percent = space.available.saturating_mul(100) / space.total.max(1);
+        let (free, total) = (human(space.available), human(space.total));
+        rows.push(("Free", format!("{free} of {total} ({percent}%)")));
+    }
+    if let Some(problem) = &told.problem {
+        rows.push(("Problem", problem.clone()));
+    }
+    rows
+}

@@ -1,0 +1,344 @@
+//! `cairnfs ls`: names and attributes in a volume.
+
+use std::collections::HashSet;
+use std::ffi::OsString;
+use std::io::{self, IsTerminal, Write};
+use std::process::ExitCode;
+
+use cairnfs::types::{Attr, FileKind};
+use serde::Serialize;
+
+use crate::failure::{AnyError, Explain, Failure, show_bytes};
+use crate::output::{json, local_time, mode_string, utc_time, write_name};
+use crate::spec::VolumePath;
+use crate::tree::join;
+use crate::volume::{LastLink, Volume};
+
+const EXAMPLES: &str = "\
+Examples:
+  cairnfs ls disk.img               the root directory
+  cairnfs ls -l disk.img:/home
+  cairnfs ls -R --json disk.img | jq -r '.[].path'
+
+Owners are shown as numbers: the names of this machine may not be those of the
+volume's files.
+
+Exit codes: 0 listed, 1 something was not.";
+
+/// List files in a volume
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub struct Args {
+    /// A directory or file, as VOLUME[:PATH]
+    #[arg(value_name = "VOLUME[:PATH]")]
+    place: OsString,
+    /// Mode, links, owner, group, size, time and target of each
+    #[arg(short, long)]
+    long: bool,
+    /// Also names that begin with a dot
+    #[arg(short, long)]
+    all: bool,
+    /// Also everything below
+    #[arg(short = 'R', long)]
+    recursive: bool,
+    /// Tell all attributes as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// A line of a listing.
+struct Entry {
+    name: Vec<u8>,
+    path: Vec<u8>,
+    attr: Attr,
+    target: Option<Vec<u8>>,
+}
+
+#[derive(Serialize)]
+struct Told {
+    path: String,
+    /// The bytes of a path that is no UTF-8, in hexadecimal.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    path_hex: Option<String>,
+    kind: &'static str,
+    inode: u64,
+    mode: String,
+    links: u32,
+    uid: u32,
+    gid: u32,
+    size: u64,
+    allocated: u64,
+    device: Option<[u32; 2]>,
+    mtime: String,
+    atime: String,
+    ctime: String,
+    btime: String,
+    target: Option<String>,
+}
+
+/// Runs the command.
+pub fn run(args: Args) -> Result<ExitCode, AnyError> {
+    let place = VolumePath::parse(&args.place)?;
+    let last = if args.long {
+        LastLink::Keep
+    } else {
+        LastLink::Follow
+    };
+    let (volume, node) = Volume::open_at(&place, crate::volume::Access::Read, last)?;
+    let mut told = Vec::new();
+    if !node.is_dir() {
+        let entry = entry(&volume, node.attr, place.inside.clone(), place.inside)?;
+        show(&args, &[entry], &mut told)?;
+    } else {
+        drop(node);
+        directories(&args, &volume, place.inside, &mut told)?;
+    }
+    if args.json {
+        json(&told)?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Lists a directory and, if asked for, all below it, each once.
+fn directories(
+    args: &Args,
+    volume: &Volume,
+    top: Vec<u8>,
+    told: &mut Vec<Told>,
+) -> Result<(), AnyError> {
+    let mut seen = HashSet::new();
+    let mut waiting = vec![top];
+    let mut first = true;
+    while let Some(path) = waiting.pop() {
+        let entries = directory(args, volume, &path)?;
+        if args.recursive && !args.json {
+            let mut out = io::stdout().lock();
+            if !first {
+                writeln!(out)?;
+            }
+            let terminal = out.is_terminal();
+            write_name(&mut out, &rooted(&path), terminal)?;
+            writeln!(out, ":")?;
+        }
+        first = false;
+        show(args, &entries, told)?;
+        if args.recursive {
+            let below = entries.iter().rev().filter(|e| {
+                let dots = e.name == b"." || e.name == b"..";
+                e.attr.kind == FileKind::Directory && !dots && seen.insert(e.attr.ino)
+            });
+            waiting.extend(below.map(|e| e.path.clone()));
+        }
+    }
+    Ok(())
+}
+
+fn directory(args: &Args, volume: &Volume, path: &[u8]) -> Result<Vec<Entry>, Failure> {
+    let dir = volume.find(path, LastLink::Follow)?;
+    let mut entries = Vec::new();
+    if args.all {
+        let above = volume.find(&join(path, b".."), LastLink::Follow)?;
+        entries.push(entry(volume, dir.attr, b".".to_vec(), path.to_vec())?);
+        entries.push(entry(
+            volume,
+            above.attr,
+            b"..".to_vec(),
+            join(path, b".."),
+        )?);
+    }
+    for name in volume.names(dir.ino()).explain(volume.shown(path))? {
+        if name.starts_with(b".") && !args.all {
+            continue;
+        }
+        let path = join(path, &name);
+        let node = volume.lookup(&dir, &name).explain(volume.shown(&path))?;
+        entries.push(entry(volume, node.attr, name, path)?);
+    }
+    Ok(entries)
+}
+
+fn entry(volume: &Volume, attr: Attr, name: Vec<u8>, path: Vec<u8>) -> Result<Entry, Failure> {
+    let target = match attr.kind {
+        FileKind::Symlink => {
+            let target = volume.fs().readlink(attr.ino);
+            Some(target.explain(volume.shown(&path))?)
+        }
+        _ => None,
+    };
+    Ok(Entry {
+        name,
+        path,
+        attr,
+        target,
+    })
+}
+
+fn show(args: &Args, entries: &[Entry], told: &mut Vec<Told>) -> io::Result<()> {
+    if args.json {
+        let shown = entries.iter().filter(|e| e.name != b"." && e.name != b"..");
+        told.extend(shown.map(tell));
+        return Ok(());
+    }
+    let mut out = io::BufWriter::new(io::stdout().lock());
+    let terminal = io::stdout().is_terminal();
+    if args.long {
+        long(&mut out, entries, terminal)?;
+    } else {
+        for entry in entries {
+            write_name(&mut out, &entry.name, terminal)?;
+            writeln!(out)?;
+        }
+    }
+    out.flush()
+}
+
+/// Columns as of `ls -l`, each as wide as its widest value.
+fn long(out: &mut dyn Write, entries: &[Entry], terminal: bool) -> io::Result<()> {
+    let rows: Vec<[String; 4]> = entries.iter().map(|e| columns(&e.attr)).collect();
+    let mut widths = [0; 4];
+    for row in &rows {
+        for (width, value) in widths.iter_mut().zip(row) {
+            *width = value.len().max(*width);
+        }
+    }
+    for (entry, row) in entries.iter().zip(&rows) {
+        let [links, uid, gid, size] = row;
+        let [w_links, w_uid, w_gid, w_size] = widths;
+        let mode = mode_string(entry.attr.kind, entry.attr.mode);
+        let time = local_time(entry.attr.mtime);
+        write!(
+            out,
+            "{mode} {links:>w_links$} {uid:>w_uid$} {gid:>w_gid$} {size:>w_size$} {time} "
+        )?;
+        write_name(out, &entry.name, terminal)?;
+        if let Some(target) = &entry.target {
+            write!(out, " -> ")?;
+            write_name(out, target, terminal)?;
+        }
+        writeln!(out)?;
+    }
+    Ok(())
+}
+
+fn columns(attr: &Attr) -> [String; 4] {
+    let size = match device(attr) {
+        Some([major, minor]) => format!("{major}, {minor}"),
+        None => attr.size.to_string(),
+    };
+    [
+        attr.nlink.to_string(),
+        attr.uid.to_string(),
+        attr.gid.to_string(),
+        size,
+    ]
+}
+
+fn device(attr: &Attr) -> Option<[u32; 2]> {
+    match attr.kind {
+        FileKind::CharDevice | FileKind::BlockDevice => {
+            Some([rustix::fs::major(attr.rdev), rustix::fs::minor(attr.rdev)])
+        }
+        _ => None,
+    }
+}
+
+fn rooted(path: &[u8]) -> Vec<u8> {
+    let mut rooted = b"/".to_vec();
+    rooted.extend(crate::volume::components(path).join(&b'/'));
+    rooted
+}
+
+fn tell(entry: &Entry) -> Told {
+    let a = &entry.attr;
+    let path = rooted(&entry.path);
+    let hex = || path.iter().map(|b| format!("{b:02x}")).collect();
+    Told {
+        path_hex: std::str::from_utf8(&path).is_err().then(hex),
+        path: String::from_utf8_lossy(&path).into_owned(),
+        kind: kind_name(a.kind),
+        inode: a.ino,
+        mode: format!("{:04o}", a.mode & 0o7777),
+        links: a.nlink,
+        uid: a.uid,
+        gid: a.gid,
+        size: a.size,
+        allocated: a.blocks.saturating_mul(512),
+        device: device(a),
+        mtime: utc_time(a.mtime),
+        atime: utc_time(a.atime),
+        ctime: utc_time(a.ctime),
+        btime: utc_time(a.btime),
+        target: entry.target.as_ref().map(|t| show_bytes(t)),
+    }
+}
+
+fn kind_name(kind: FileKind) -> &'static str {
+    match kind {
+        FileKind::File => "file",
+        FileKind::Directory => "directory",
+        FileKind::Symlink => "symlink",
+        FileKind::Fifo => "fifo",
+        FileKind::CharDevice => "char-device",
+        FileKind::BlockDevice => "block-device",
+        FileKind::Socket => "socket",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use cairnfs::types::Time;
+
+    fn file(name: &str, size: u64, uid: u32) -> Entry {
+        let time = Time {
+            secs: i64::MAX,
+            nanos: 0,
+        };
+        Entry {
+            name: name.into(),
+            path: name.into(),
+            attr: Attr {
+                ino: 2,
+                kind: FileKind::File,
+                mode: 0o100644,
+                nlink: 1,
+                uid,
+                gid: 0,
+                rdev: 0,
+                size,
+                blocks: 8,
+                atime: time,
+                mtime: time,
+                ctime: time,
+                btime: time,
+            },
+            target: None,
+        }
+    }
+
+    #[test]
+    fn columns_align_and_links_show_where_they_lead() {
+        let mut link = file("b\n", 10, 1000);
+        link.attr.kind = FileKind::Symlink;
+        link.target = Some(b"t".to_vec());
+        let mut out = Vec::new();
+        long(&mut out, &[file("a", 5, 0), link], true).unwrap();
+        let text = String::from_utf8(out).unwrap();
+        let time = format!("@{}", i64::MAX);
+        assert_eq!(
+            text,
+            format!("-rw-r--r-- 1    0 0  5 {time} a\nlrw-r--r-- 1 1000 0 10 {time} b\\n -> t\n")
+        );
+    }
+
+    #[test]
+    fn paths_are_told_from_the_root() {
+        let told = tell(&file("x/./y", 1, 0));
+        assert_eq!(told.path, "/x/y");
+        assert_eq!(told.mode, "0644");
+        assert!(told.path_hex.is_none());
+        let mut odd = file("", 1, 0);
+        odd.path = b"\xff".to_vec();
+        assert_eq!(tell(&odd).path_hex.as_deref(), Some("2fff"));
+    }
+}

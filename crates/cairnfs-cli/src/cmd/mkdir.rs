@@ -1,0 +1,56 @@
+//! `cairnfs mkdir`: makes directories in volumes.
+
+use std::ffi::OsString;
+use std::process::ExitCode;
+
+use crate::failure::{AnyError, Explain, Failure};
+use crate::spec::VolumePath;
+use crate::tree;
+use crate::volume::{Access, LastLink, Volume, caller, split_last};
+
+const EXAMPLES: &str = "\
+Examples:
+  cairnfs mkdir disk.img:/home
+  cairnfs mkdir -p disk.img:/a/b/c";
+
+/// Make directories in a volume
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub struct Args {
+    /// Make missing parents too; no error if it exists
+    #[arg(short, long)]
+    parents: bool,
+    /// Directories, as VOLUME:PATH
+    #[arg(required = true, value_name = "VOLUME:PATH")]
+    directories: Vec<OsString>,
+}
+
+/// Runs the command.
+pub fn run(args: Args) -> Result<ExitCode, AnyError> {
+    for arg in &args.directories {
+        let place = VolumePath::parse(arg)?;
+        let volume = Volume::open(&place.volume, Access::Write)?;
+        let mode = 0o777 & !tree::umask();
+        if args.parents {
+            drop(volume.make_dirs(&place.inside, mode)?);
+        } else {
+            one(&volume, &place, mode)?;
+        }
+        volume.close()?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn one(volume: &Volume, place: &VolumePath, mode: u32) -> Result<(), Failure> {
+    let Some((above, name)) = split_last(&place.inside) else {
+        return Err(Failure::new(place.shown(), "exists"));
+    };
+    let dir = volume
+        .find(&above, LastLink::Follow)
+        .map_err(|f| f.hint("make the missing directories too with: cairnfs mkdir -p"))?;
+    volume
+        .fs()
+        .mkdir(dir.ino(), &name, mode, caller())
+        .map(|attr| drop(volume.hold(attr)))
+        .explain(place.shown())
+}

@@ -1,0 +1,16 @@
+//! The commands, one module each: its arguments and `run`.
+
+pub mod cat;
+pub mod check;
+pub mod completions;
+pub mod cp;
+pub mod export;
+pub mod import;
+pub mod info;
+pub mod ls;
+pub mod mkdir;
+pub mod mkfs;
+pub mod mount;
+pub mod rm;
+pub mod sync;
+pub mod umount;

@@ -1,0 +1,95 @@
+//! `cairnfs rm`: removes files and trees from volumes.
+
+use std::ffi::OsString;
+use std::process::ExitCode;
+
+use crate::failure::{AnyError, Explain, Failure};
+use crate::spec::VolumePath;
+use crate::volume::{Access, LastLink, Node, Volume, split_last};
+
+const EXAMPLES: &str = "\
+Examples:
+  cairnfs rm disk.img:/tmp/log
+  cairnfs rm -r disk.img:/old";
+
+/// Remove files from a volume
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub struct Args {
+    /// Remove directories and everything in them
+    #[arg(short, long, visible_short_alias = 'R')]
+    recursive: bool,
+    /// No error if a file does not exist
+    #[arg(short, long)]
+    force: bool,
+    /// Files, as VOLUME:PATH
+    #[arg(required = true, value_name = "VOLUME:PATH")]
+    files: Vec<OsString>,
+}
+
+/// Runs the command.
+pub fn run(args: Args) -> Result<ExitCode, AnyError> {
+    for arg in &args.files {
+        let place = VolumePath::parse(arg)?;
+        let volume = Volume::open(&place.volume, Access::Write)?;
+        one(&args, &volume, &place)?;
+        volume.close()?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn one(args: &Args, volume: &Volume, place: &VolumePath) -> Result<(), Failure> {
+    let Some((above, name)) = split_last(&place.inside) else {
+        return Err(
+            Failure::new(place.shown(), "the root directory cannot be removed")
+                .hint("to empty the volume: cairnfs mkfs --force"),
+        );
+    };
+    let dir = volume.find(&above, LastLink::Follow)?;
+    let found = volume.lookup_opt(&dir, &name).explain(place.shown())?;
+    match found {
+        None if args.force => Ok(()),
+        None => Err(cairnfs::Error::NotFound).explain(place.shown()),
+        Some(node) if !node.is_dir() => volume.fs().unlink(dir.ino(), &name).explain(place.shown()),
+        Some(_) if !args.recursive => Err(Failure::new(place.shown(), "is a directory")
+            .hint("to remove it with everything in it: cairnfs rm -r")),
+        Some(node) => remove_tree(volume, dir.ino(), name, node).explain(place.shown()),
+    }
+}
+
+/// A directory being emptied.
+struct Frame {
+    above: u64,
+    name: Vec<u8>,
+    node: Node,
+    names: Vec<Vec<u8>>,
+}
+
+fn remove_tree(volume: &Volume, above: u64, name: Vec<u8>, node: Node) -> cairnfs::Result<()> {
+    let enter = |above, name, node: Node| {
+        volume.names(node.ino()).map(|names| Frame {
+            above,
+            name,
+            node,
+            names,
+        })
+    };
+    let mut stack = vec![enter(above, name, node)?];
+    while let Some(frame) = stack.last_mut() {
+        let Some(name) = frame.names.pop() else {
+            volume.fs().rmdir(frame.above, &frame.name)?;
+            stack.pop();
+            continue;
+        };
+        let dir = frame.node.ino();
+        let node = volume.lookup(&frame.node, &name)?;
+        if !node.is_dir() {
+            volume.fs().unlink(dir, &name)?;
+        } else if stack.iter().any(|above| above.node.ino() == node.ino()) {
+            return Err(cairnfs::Error::Invalid("a directory contains itself"));
+        } else {
+            stack.push(enter(dir, name, node)?);
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,218 @@
+//! What went wrong, as people read it: `cairnfs: <what>: <why>`, and a hint what to do next.
+//!
+//! Every command returns a [`Failure`] (or another error that is shown as it is). This module
+//! alone decides about hints and about the exit code of a failure. It uses nothing of the crate.
+
+use std::error::Error;
+use std::fmt;
+use std::io;
+use std::path::Path;
+
+/// What a command returns when it fails.
+pub type AnyError = Box<dyn Error>;
+
+/// Exit code of a command whose output nobody reads any more: that of a process killed by SIGPIPE.
+pub const BROKEN_PIPE: u8 = 141;
+
+/// A failure with its exit code and, where there is one, the next step.
+#[derive(Debug)]
+pub struct Failure {
+    message: String,
+    hint: Option<String>,
+    code: u8,
+}
+
+impl Failure {
+    /// A failure of `what` because of `why`; exit code 1.
+    pub fn new(what: impl fmt::Display, why: impl fmt::Display) -> Self {
+        Self {
+            message: format!("{what}: {why}"),
+            hint: None,
+            code: 1,
+        }
+    }
+
+    /// The same with a next step, in place of any earlier one.
+    #[must_use]
+    pub fn hint(mut self, hint: impl fmt::Display) -> Self {
+        self.hint = Some(hint.to_string());
+        self
+    }
+
+    /// The same with another exit code.
+    #[must_use]
+    pub fn code(mut self, code: u8) -> Self {
+        self.code = code;
+        self
+    }
+
+    /// The failure of an engine call on `what`.
+    pub fn engine(what: impl fmt::Display, why: &cairnfs::Error) -> Self {
+        let failure = match why {
+            // These two name the volume in their own text, and so does `what`.
+            cairnfs::Error::Open { source, .. } => Failure::new(what, io_text(source)),
+            cairnfs::Error::InUse(_) => Failure::new(what, "is in use by another process"),
+            other => Failure::new(what, other),
+        };
+        match hint_for(why) {
+            Some(hint) => failure.hint(hint),
+            None => failure,
+        }
+    }
+
+    /// The exit code.
+    pub fn exit_code(&self) -> u8 {
+        self.code
+    }
+
+    /// The next step.
+    pub fn next_step(&self) -> Option<&str> {
+        self.hint.as_deref()
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+impl Error for Failure {}
+
+/// The next step after an engine error whose own text names none.
+pub fn hint_for(error: &cairnfs::Error) -> Option<&'static str> {
+    use cairnfs::Error as E;
+    match error {
+        E::InUse(_) => Some("unmount it first: cairnfs umount DIR"),
+        E::Open { source, .. } => match source.kind() {
+            io::ErrorKind::NotFound => Some("to make a volume: cairnfs mkfs VOLUME"),
+            io::ErrorKind::PermissionDenied => {
+                Some("you need permission to read it, and for changes to write it")
+            }
+            _ => None,
+        },
+        E::NotAVolume(_) => Some("to make a volume there: cairnfs mkfs VOLUME"),
+        E::Stopped(_) => {
+            Some("the volume is sound up to the failure; look at it with: cairnfs check VOLUME")
+        }
+        E::NoSpace => {
+            Some("remove files, or make a larger volume: cairnfs mkfs --size SIZE VOLUME")
+        }
+        E::Io { .. } => {
+            Some("the file or device below the volume failed: see the kernel's messages (dmesg)")
+        }
+        _ => None,
+    }
+}
+
+/// Says what was being done when a call failed.
+pub trait Explain<T> {
+    /// Turns the error into a failure of `what`.
+    fn explain(self, what: impl fmt::Display) -> Result<T, Failure>;
+}
+
+impl<T> Explain<T> for cairnfs::Result<T> {
+    fn explain(self, what: impl fmt::Display) -> Result<T, Failure> {
+        self.map_err(|e| Failure::engine(what, &e))
+    }
+}
+
+impl<T> Explain<T> for io::Result<T> {
+    fn explain(self, what: impl fmt::Display) -> Result<T, Failure> {
+        self.map_err(|e| {
+            let failure = Failure::new(what, io_text(&e));
+            match e.kind() {
+                io::ErrorKind::BrokenPipe => failure.code(BROKEN_PIPE),
+                _ => failure,
+            }
+        })
+    }
+}
+
+impl<T> Explain<T> for Result<T, rustix::io::Errno> {
+    fn explain(self, what: impl fmt::Display) -> Result<T, Failure> {
+        self.map_err(io::Error::from).explain(what)
+    }
+}
+
+/// The text of an I/O error without the "(os error N)" that helps nobody.
+pub fn io_text(error: &io::Error) -> String {
+    let text = error.to_string();
+    match text.rfind(" (os error ") {
+        Some(at) => text.get(..at).unwrap_or(&text).to_owned(),
+        None => text,
+    }
+}
+
+/// A path as shown in messages.
+pub fn shown(path: &Path) -> String {
+    show_bytes(path.as_os_str().as_encoded_bytes())
+}
+
+/// A name as shown in messages and on terminals: what could steer a terminal is escaped.
+pub fn show_bytes(name: &[u8]) -> String {
+    let mut text = String::new();
+    for chunk in name.utf8_chunks() {
+        for c in chunk.valid().chars() {
+            if c.is_control() {
+                text.extend(c.escape_default());
+            } else {
+                text.push(c);
+            }
+        }
+        for byte in chunk.invalid() {
+            text.push_str(&format!("\\x{byte:02x}"));
+        }
+    }
+    text
+}
+
+/// Whether the error only says that the reader of our output has gone.
+pub fn is_broken_pipe(error: &(dyn Error + 'static)) -> bool {
+    if let Some(failure) = error.downcast_ref::<Failure>() {
+        return failure.exit_code() == BROKEN_PIPE;
+    }
+    if let Some(json) = error.downcast_ref::<serde_json::Error>() {
+        return json.io_error_kind() == Some(io::ErrorKind::BrokenPipe);
+    }
+    error
+        .downcast_ref::<io::Error>()
+        .is_some_and(|e| e.kind() == io::ErrorKind::BrokenPipe)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_cannot_steer_a_terminal() {
+        assert_eq!(show_bytes("plain é".as_bytes()), "plain é");
+        assert_eq!(show_bytes(b"a\x1b[2Jb"), "a\\u{1b}[2Jb");
+        assert_eq!(show_bytes(b"\xff\n"), "\\xff\\n");
+    }
+
+    #[test]
+    fn failures_read_what_then_why() {
+        let f = Failure::engine("disk.img", &cairnfs::Error::NoSpace);
+        assert_eq!(f.to_string(), "disk.img: no space left on volume");
+        assert!(f.next_step().is_some());
+        let used = Failure::engine("disk.img", &cairnfs::Error::InUse("disk.img".into()));
+        assert_eq!(used.to_string(), "disk.img: is in use by another process");
+        assert_eq!(f.exit_code(), 1);
+    }
+
+    #[test]
+    fn broken_pipes_are_recognised() {
+        let e = io::Error::from(io::ErrorKind::BrokenPipe);
+        assert!(is_broken_pipe(&e));
+        let f: Result<(), Failure> = Err(e).explain("standard output");
+        assert!(is_broken_pipe(&f.unwrap_err()));
+        assert!(!is_broken_pipe(&Failure::new("a", "b")));
+    }
+
+    #[test]
+    fn error_numbers_are_not_shown() {
+        let e = io::Error::from_raw_os_error(2);
+        assert_eq!(io_text(&e), "No such file or directory");
+    }
+}

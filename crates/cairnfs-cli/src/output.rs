@@ -1,0 +1,210 @@
+//! What people and programs see: tables, JSON, times and progress bars.
+//!
+//! Progress goes to standard error and only to a terminal; results go to standard output.
+//! Uses nothing of the crate but sizes and failures.
+
+use std::io::{self, IsTerminal, Write};
+use std::time::Duration;
+
+use cairnfs::types::{FileKind, Time};
+use indicatif::{ProgressBar, ProgressStyle};
+use serde::Serialize;
+
+use crate::failure::{AnyError, show_bytes};
+
+/// Rows of a name and a value, the values aligned.
+pub fn table(out: &mut dyn Write, rows: &[(&str, String)]) -> io::Result<()> {
+    let width = rows.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
+    for (name, value) in rows {
+        writeln!(out, "{name:width$}  {value}")?;
+    }
+    Ok(())
+}
+
+/// One JSON document on standard output.
+pub fn json(value: &impl Serialize) -> Result<(), AnyError> {
+    let mut out = io::stdout().lock();
+    serde_json::to_writer_pretty(&mut out, value)?;
+    writeln!(out)?;
+    Ok(())
+}
+
+/// A name for people if a terminal reads it, its bytes otherwise.
+pub fn write_name(out: &mut dyn Write, name: &[u8], terminal: bool) -> io::Result<()> {
+    if terminal {
+        out.write_all(show_bytes(name).as_bytes())
+    } else {
+        out.write_all(name)
+    }
+}
+
+/// A time in the local zone, to the minute.
+pub fn local_time(time: Time) -> String {
+    match jiff::Timestamp::new(time.secs, time.nanos.try_into().unwrap_or(0)) {
+        Ok(stamp) => stamp
+            .to_zoned(jiff::tz::TimeZone::system())
+            .strftime("%Y-%m-%d %H:%M")
+            .to_string(),
+        Err(_) => format!("@{}", time.secs),
+    }
+}
+
+/// A time for programs: RFC 3339 in UTC with nanoseconds, or seconds since the epoch behind an
+/// `@` if the year has no four digits.
+pub fn utc_time(time: Time) -> String {
+    match jiff::Timestamp::new(time.secs, time.nanos.try_into().unwrap_or(0)) {
+        Ok(stamp) => stamp.strftime("%Y-%m-%dT%H:%M:%S.%9fZ").to_string(),
+        Err(_) => format!("@{}.{:09}", time.secs, time.nanos),
+    }
+}
+
+/// A UUID in its usual form.
+pub fn uuid(bytes: &[u8; 16]) -> String {
+    let mut text = String::with_capacity(36);
+    for (i, byte) in bytes.iter().enumerate() {
+        if matches!(i, 4 | 6 | 8 | 10) {
+            text.push('-');
+        }
+        text.push_str(&format!("{byte:02x}"));
+    }
+    text
+}
+
+/// The mode column of `ls -l`.
+pub fn mode_string(kind: FileKind, mode: u32) -> String {
+    let mut text = String::with_capacity(10);
+    text.push(match kind {
+        FileKind::File => '-',
+        FileKind::Directory => 'd',
+        FileKind::Symlink => 'l',
+        FileKind::Fifo => 'p',
+        FileKind::CharDevice => 'c',
+        FileKind::BlockDevice => 'b',
+        FileKind::Socket => 's',
+    });
+    let special = [(0o4000, 's', 'S'), (0o2000, 's', 'S'), (0o1000, 't', 'T')];
+    for (class, (bit, with_x, without_x)) in special.into_iter().enumerate() {
+        let bits = mode >> (6 - 3 * class);
+        text.push(if bits & 4 != 0 { 'r' } else { '-' });
+        text.push(if bits & 2 != 0 { 'w' } else { '-' });
+        text.push(match (mode & bit != 0, bits & 1 != 0) {
+            (true, true) => with_x,
+            (true, false) => without_x,
+            (false, true) => 'x',
+            (false, false) => '-',
+        });
+    }
+    text
+}
+
+/// How far a long piece of work is; silent where no terminal watches.
+pub struct Progress {
+    bar: ProgressBar,
+}
+
+impl Progress {
+    /// Progress in bytes; a total of 0 is not known.
+    pub fn bytes(what: &'static str, total: u64, quiet: bool) -> Self {
+        let known = "{msg:12} [{bar:30}] {bytes}/{total_bytes} {bytes_per_sec} {eta}";
+        let unknown = "{msg:12} {spinner} {bytes} {bytes_per_sec}";
+        Self::new(what, total, quiet, if total > 0 { known } else { unknown })
+    }
+
+    /// Progress in steps of any kind.
+    pub fn steps(what: &'static str, quiet: bool) -> Self {
+        Self::new(what, 1, quiet, "{msg:20} [{bar:30}] {percent:>3}% {eta}")
+    }
+
+    fn new(what: &'static str, total: u64, quiet: bool, template: &str) -> Self {
+        let bar = if quiet || !io::stderr().is_terminal() {
+            ProgressBar::hidden()
+        } else {
+            ProgressBar::new(total)
+        };
+        if let Ok(style) = ProgressStyle::with_template(template) {
+            bar.set_style(style.progress_chars("=> "));
+        }
+        bar.set_message(what);
+        if !bar.is_hidden() {
+            bar.enable_steady_tick(Duration::from_millis(200));
+        }
+        Self { bar }
+    }
+
+    /// Whether someone sees it.
+    pub fn is_shown(&self) -> bool {
+        !self.bar.is_hidden()
+    }
+
+    /// `n` more are done.
+    pub fn add(&self, n: u64) {
+        self.bar.inc(n);
+    }
+
+    /// `done` of `total` are done.
+    pub fn set(&self, done: u64, total: u64) {
+        self.bar.set_length(total);
+        self.bar.set_position(done);
+    }
+
+    /// The total grows by `n`.
+    pub fn expect_more(&self, n: u64) {
+        self.bar.inc_length(n);
+    }
+
+    /// What is being done now.
+    pub fn phase(&self, what: &'static str) {
+        self.bar.set_message(what);
+    }
+
+    /// A line for people on standard error, above the bar.
+    pub fn note(&self, text: &str) {
+        self.bar.suspend(|| eprintln!("cairnfs: {text}"));
+    }
+}
+
+impl Drop for Progress {
+    fn drop(&mut self) {
+        self.bar.finish_and_clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn modes_look_like_ls() {
+        assert_eq!(mode_string(FileKind::File, 0o644), "-rw-r--r--");
+        assert_eq!(mode_string(FileKind::Directory, 0o1777), "drwxrwxrwt");
+        assert_eq!(mode_string(FileKind::File, 0o4755), "-rwsr-xr-x");
+        assert_eq!(mode_string(FileKind::File, 0o6644), "-rwSr-Sr--");
+        assert_eq!(mode_string(FileKind::Directory, 0o1000), "d--------T");
+    }
+
+    #[test]
+    fn tables_align() {
+        let mut out = Vec::new();
+        table(&mut out, &[("A", "1".into()), ("Long", "2".into())]).unwrap();
+        assert_eq!(out, b"A     1\nLong  2\n");
+    }
+
+    #[test]
+    fn times_and_uuids_have_their_usual_forms() {
+        let time = Time { secs: 0, nanos: 5 };
+        assert_eq!(utc_time(time), "1970-01-01T00:00:00.000000005Z");
+        let before = Time {
+            secs: -1,
+            nanos: 500_000_000,
+        };
+        assert_eq!(utc_time(before), "1969-12-31T23:59:59.500000000Z");
+        let far = Time {
+            secs: i64::MAX,
+            nanos: 0,
+        };
+        assert!(utc_time(far).starts_with('@'));
+        assert!(local_time(far).starts_with('@'));
+        let id = std::array::from_fn(|i| i as u8);
+        assert_eq!(uuid(&id), "00010203-0405-0607-0809-0a0b0c0d0e0f");
+    }
+}

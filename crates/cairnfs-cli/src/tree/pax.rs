@@ -1,0 +1,169 @@
+//! The records of pax extended headers: `LENGTH KEY=VALUE\n`, values of any bytes.
+//!
+//! Pure functions for both directions; attributes with newlines in them pass unharmed.
+
+use cairnfs::types::Time;
+
+/// The key before the name of an extended attribute.
+pub const XATTR: &[u8] = b"SCHILY.xattr.";
+
+/// A record: its key and its value.
+pub type Record<'a> = (&'a [u8], &'a [u8]);
+
+/// Appends a record.
+pub fn push(to: &mut Vec<u8>, key: &[u8], value: &[u8]) {
+    let rest = key.len() + value.len() + 3;
+    let mut len = rest + 1;
+    // The length counts its own digits.
+    while rest + len.to_string().len() != len {
+        len = rest + len.to_string().len();
+    }
+    to.extend_from_slice(format!("{len} ").as_bytes());
+    to.extend_from_slice(key);
+    to.push(b'=');
+    to.extend_from_slice(value);
+    to.push(b'\n');
+}
+
+/// The records of a header, as keys and values.
+///
+/// # Errors
+/// What is wrong with it.
+pub fn parse(mut bytes: &[u8]) -> Result<Vec<Record<'_>>, &'static str> {
+    const BAD: &str = "malformed extended header";
+    let mut records = Vec::new();
+    while !bytes.is_empty() {
+        let space = bytes.iter().take(20).position(|b| *b == b' ').ok_or(BAD)?;
+        let len = number(bytes.get(..space).ok_or(BAD)?).ok_or(BAD)?;
+        let len = usize::try_from(len).map_err(|_| BAD)?;
+        let record = bytes.get(space + 1..len).ok_or(BAD)?;
+        let record = record.strip_suffix(b"\n").ok_or(BAD)?;
+        let equals = record.iter().position(|b| *b == b'=').ok_or(BAD)?;
+        let (key, value) = record.split_at_checked(equals).ok_or(BAD)?;
+        records.push((key, value.get(1..).unwrap_or_default()));
+        bytes = bytes.get(len..).ok_or(BAD)?;
+    }
+    Ok(records)
+}
+
+/// A decimal number.
+pub fn number(text: &[u8]) -> Option<u64> {
+    if !text.first()?.is_ascii_digit() {
+        return None;
+    }
+    std::str::from_utf8(text).ok()?.parse().ok()
+}
+
+/// A time as seconds with a decimal fraction.
+pub fn time_text(time: Time) -> String {
+    let (sign, secs, nanos) = if time.secs < 0 && time.nanos > 0 {
+        (
+            "-",
+            (time.secs + 1).unsigned_abs(),
+            1_000_000_000 - time.nanos,
+        )
+    } else if time.secs < 0 {
+        ("-", time.secs.unsigned_abs(), 0)
+    } else {
+        ("", time.secs.unsigned_abs(), time.nanos)
+    };
+    if nanos == 0 {
+        return format!("{sign}{secs}");
+    }
+    let text = format!("{sign}{secs}.{nanos:09}");
+    text.trim_end_matches('0').to_owned()
+}
+
+/// The time told by [`time_text`]; digits beyond nanoseconds are dropped.
+pub fn parse_time(text: &[u8]) -> Option<Time> {
+    let text = std::str::from_utf8(text).ok()?;
+    let (negative, text) = match text.strip_prefix('-') {
+        Some(rest) => (true, rest),
+        None => (false, text),
+    };
+    let (secs, fraction) = text.split_once('.').unwrap_or((text, ""));
+    let secs = i64::try_from(number(secs.as_bytes())?).ok()?;
+    if !fraction.bytes().all(|b| b.is_ascii_digit()) {
+        return None;
+    }
+    let digits: String = fraction
+        .chars()
+        .chain("000000000".chars())
+        .take(9)
+        .collect();
+    let nanos: u32 = digits.parse().ok()?;
+    Some(match (negative, nanos) {
+        (false, _) => Time { secs, nanos },
+        (true, 0) => Time {
+            secs: -secs,
+            nanos: 0,
+        },
+        (true, _) => Time {
+            secs: -secs - 1,
+            nanos: 1_000_000_000 - nanos,
+        },
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn records_come_back_whatever_they_hold() {
+        let long = vec![b'x'; 5000];
+        let records: Vec<(&[u8], &[u8])> = vec![
+            (b"path", b"a"),
+            (b"SCHILY.xattr.user.x", b"two\nlines=\0"),
+            (b"empty", b""),
+            (b"k", &long),
+        ];
+        for n in 0..120 {
+            let value = vec![b'v'; n];
+            let mut bytes = Vec::new();
+            push(&mut bytes, b"key", &value);
+            assert_eq!(parse(&bytes), Ok(vec![(&b"key"[..], &value[..])]));
+        }
+        let mut bytes = Vec::new();
+        for (key, value) in &records {
+            push(&mut bytes, key, value);
+        }
+        assert_eq!(parse(&bytes), Ok(records));
+    }
+
+    #[test]
+    fn hostile_records_are_refused() {
+        for bad in [
+            &b"5 a=b"[..],
+            b"0 a=b\n",
+            b"1 a=b\n",
+            b"6 ab\n",
+            b"99 a=b\n",
+            b"-6 a=b\n",
+            b"99999999999999999999 a=b\n",
+            b"nonsense",
+            b"7 abcd\n",
+        ] {
+            assert!(parse(bad).is_err(), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn times_come_back_to_the_nanosecond() {
+        for (secs, nanos, text) in [
+            (0, 0, "0"),
+            (12, 5, "12.000000005"),
+            (-1, 500_000_000, "-0.5"),
+            (-2, 0, "-2"),
+            (-3, 250_000_000, "-2.75"),
+        ] {
+            let time = Time { secs, nanos };
+            assert_eq!(time_text(time), text);
+            assert_eq!(parse_time(text.as_bytes()), Some(time));
+        }
+        assert_eq!(parse_time(b"1.0000000019").map(|t| t.nanos), Some(1));
+        for bad in ["", "x", "1.x", "--1", "99999999999999999999", "+1"] {
+            assert_eq!(parse_time(bad.as_bytes()), None, "{bad}");
+        }
+    }
+}

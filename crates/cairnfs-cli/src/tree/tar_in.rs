@@ -1,0 +1,442 @@
+//! Tar archives as they come from anyone: ustar, GNU and pax, with sparse members.
+//!
+//! Everything in an archive is hostile: numbers are checked, what is kept in memory is bounded,
+//! and names that lead out of the tree (absolute, or with "..") end the import. The headers are
+//! decoded by the `tar` crate; extended records are read here, because theirs end at a newline.
+
+use std::io::{ErrorKind, Read};
+
+use cairnfs::types::{FileKind, Time};
+use tar::{GnuExtSparseHeader, Header};
+
+use super::tar_member::{
+    Kind, Member, Records, check_segments, clean, compression, kind, merge, pairs, xattr,
+};
+use super::{CHUNK, Copier, Meta, Segment, Sink, pax};
+use crate::failure::{Explain, Failure, show_bytes};
+
+const BLOCK: u64 = 512;
+/// Most bytes of an extended header or a sparse map.
+const MAX_RECORDS: u64 = 16 << 20;
+/// Most ranges of a sparse member.
+const MAX_SEGMENTS: u64 = 1 << 20;
+
+/// Most records that hold for all members.
+const MAX_GLOBAL: usize = 1024;
+
+/// An archive that is read from `R`.
+pub struct TarReader<R: Read> {
+    input: R,
+    name: String,
+    global: Records,
+    /// Bytes until the next block of a header.
+    padding: u64,
+    any: bool,
+}
+
+impl<R: Read> TarReader<R> {
+    /// The archive in `input`, called `name` in messages.
+    pub fn new(input: R, name: String) -> Self {
+        Self {
+            input,
+            name,
+            global: Records::new(),
+            padding: 0,
+            any: false,
+        }
+    }
+
+    fn bad(&self, why: impl std::fmt::Display) -> Failure {
+        Failure::new(&self.name, why)
+    }
+
+    fn fill(&mut self, buf: &mut [u8]) -> Result<(), Failure> {
+        match self.input.read_exact(buf) {
+            Err(e) if e.kind() == ErrorKind::UnexpectedEof => {
+                Err(self.bad("archive ends too early"))
+            }
+            other => other.explain(&self.name),
+        }
+    }
+
+    fn skip(&mut self, count: u64) -> Result<(), Failure> {
+        let skipped = std::io::copy(&mut self.input.by_ref().take(count), &mut std::io::sink())
+            .explain(&self.name)?;
+        if skipped < count {
+            return Err(self.bad("archive ends too early"));
+        }
+        Ok(())
+    }
+
+    fn records(&mut self, size: u64) -> Result<Vec<u8>, Failure> {
+        if size > MAX_RECORDS {
+            return Err(self.bad("an extended header is larger than 16 MiB"));
+        }
+        let mut bytes = vec![0; size as usize];
+        self.fill(&mut bytes)?;
+        self.skip(size.next_multiple_of(BLOCK) - size)?;
+        Ok(bytes)
+    }
+
+    /// The next header block; `None` at the end of the archive.
+    fn header(&mut self) -> Result<Option<Header>, Failure> {
+        let padding = std::mem::take(&mut self.padding);
+        self.skip(padding)?;
+        let mut header = Header::new_old();
+        let bytes = header.as_mut_bytes();
+        let mut have = 0;
+        while have < bytes.len() {
+            match self.input.read(bytes.get_mut(have..).unwrap_or_default()) {
+                Ok(0) if have == 0 && self.any => return Ok(None),
+                Ok(0) => return Err(self.bad("archive ends too early")),
+                Ok(n) => have += n,
+                Err(e) if e.kind() == ErrorKind::Interrupted => {}
+                Err(e) => return Err(e).explain(&self.name),
+            }
+        }
+        if bytes.iter().all(|b| *b == 0) {
+            return Ok(None);
+        }
+        if let (false, Some(tool)) = (self.any, compression(bytes)) {
+            return Err(self.bad(format!("is compressed with {tool}")).hint(format!(
+                "unpack it on the way: {tool} -dc FILE | cairnfs import - VOLUME"
+            )));
+        }
+        let sum: u32 = bytes
+            .iter()
+            .enumerate()
+            .map(|(i, b)| {
+                if (148..156).contains(&i) {
+                    32
+                } else {
+                    u32::from(*b)
+                }
+            })
+            .sum();
+        if header.cksum().ok() != Some(sum) {
+            return Err(self.bad(if self.any {
+                "a header is damaged"
+            } else {
+                "is not a tar archive"
+            }));
+        }
+        self.any = true;
+        Ok(Some(header))
+    }
+
+    fn next(&mut self) -> Result<Option<Member>, Failure> {
+        let mut records = Records::new();
+        loop {
+            let Some(header) = self.header()? else {
+                return Ok(None);
+            };
+            let flag = header.entry_type().as_byte();
+            let size = header
+                .entry_size()
+                .map_err(|_| self.bad("a header has an impossible size"))?;
+            match flag {
+                b'x' | b'X' => {
+                    let bytes = self.records(size)?;
+                    merge(&mut records, &bytes).map_err(|why| self.bad(why))?;
+                }
+                b'g' => {
+                    let bytes = self.records(size)?;
+                    merge(&mut self.global, &bytes).map_err(|why| self.bad(why))?;
+                    if self.global.len() > MAX_GLOBAL {
+                        return Err(self.bad("too many global records"));
+                    }
+                }
+                b'L' | b'K' => {
+                    let key: &[u8] = if flag == b'L' { b"path" } else { b"linkpath" };
+                    let bytes = self.records(size)?;
+                    let name = bytes.split(|b| *b == 0).next().unwrap_or_default();
+                    records.insert(key.to_vec(), name.to_vec());
+                }
+                _ => return self.member(&header, size, &records).map(Some),
+            }
+        }
+    }
+
+    fn member(&mut self, header: &Header, size: u64, own: &Records) -> Result<Member, Failure> {
+        let find = |key: &[u8]| {
+            let found = own.get(key).or_else(|| self.global.get(key));
+            found.map(Vec::as_slice)
+        };
+        let count = |key: &[u8]| find(key).and_then(pax::number);
+        let path = find(b"GNU.sparse.name").or(find(b"path"));
+        let raw_path = path.map_or_else(|| header.path_bytes().into_owned(), <[u8]>::to_vec);
+        let link = find(b"linkpath").map_or_else(
+            || {
+                header
+                    .link_name_bytes()
+                    .map(|l| l.into_owned())
+                    .unwrap_or_default()
+            },
+            <[u8]>::to_vec,
+        );
+        let stored = count(b"size").unwrap_or(size);
+        let kind = kind(header.entry_type().as_byte(), &raw_path);
+        let rdev = rustix::fs::makedev(
+            header.device_major().ok().flatten().unwrap_or(0),
+            header.device_minor().ok().flatten().unwrap_or(0),
+        );
+        let id = |key: &[u8], field: std::io::Result<u64>| {
+            let id = count(key).or(field.ok()).unwrap_or(0);
+            u32::try_from(id).unwrap_or(0)
+        };
+        let mtime = find(b"mtime").and_then(pax::parse_time).unwrap_or(Time {
+            secs: header
+                .mtime()
+                .ok()
+                .and_then(|t| t.try_into().ok())
+                .unwrap_or(0),
+            nanos: 0,
+        });
+        let meta = Meta {
+            kind: match kind {
+                Kind::Node(kind) => kind,
+                _ => FileKind::File,
+            },
+            mode: header.mode().unwrap_or(0o644) & 0o7777,
+            uid: id(b"uid", header.uid()),
+            gid: id(b"gid", header.gid()),
+            rdev,
+            size: stored,
+            nlink: 1,
+            id: (0, 0),
+            atime: find(b"atime").and_then(pax::parse_time).unwrap_or(mtime),
+            mtime,
+            xattrs: self.global.iter().chain(own).filter_map(xattr).collect(),
+        };
+        let map = find(b"GNU.sparse.map").map(<[u8]>::to_vec);
+        let real = count(b"GNU.sparse.realsize").or(count(b"GNU.sparse.size"));
+        let version_1 = find(b"GNU.sparse.major") == Some(b"1");
+        let version_0 = find(b"GNU.sparse.numblocks").is_some();
+        let mut member = Member {
+            path: clean(&raw_path).map_err(|why| self.refusal(&raw_path, why))?,
+            link,
+            kind,
+            meta,
+            segments: Vec::new(),
+            stored,
+        };
+        if !matches!(kind, Kind::Node(FileKind::File)) {
+            // The sizes of other members tell nothing, except of those that are passed over.
+            if matches!(kind, Kind::Node(k) if k != FileKind::Directory) || kind == Kind::HardLink {
+                member.stored = 0;
+            }
+            member.meta.size = 0;
+            return Ok(member);
+        }
+        member.segments = vec![Segment {
+            start: 0,
+            end: stored,
+        }];
+        if header.entry_type().as_byte() == b'S' {
+            self.old_sparse(header, &mut member)?;
+        } else if version_1 {
+            self.sparse_1(real, &mut member)?;
+        } else if let Some(map) = map {
+            let numbers = map.split(|b| *b == b',').map(pax::number);
+            let numbers: Option<Vec<u64>> = numbers.collect();
+            let numbers = numbers.ok_or_else(|| self.bad("malformed sparse map"))?;
+            member.segments = pairs(&numbers).map_err(|why| self.bad(why))?;
+            member.meta.size = real.unwrap_or(stored);
+        } else if version_0 {
+            return Err(self
+                .bad(format!(
+                    "{}: sparse format 0.0 is not supported",
+                    show_bytes(&member.path)
+                ))
+                .hint("make the archive again with: tar --format=pax -S"));
+        }
+        check_segments(&member).map_err(|why| self.bad(why))?;
+        Ok(member)
+    }
+
+    fn refusal(&self, path: &[u8], why: &str) -> Failure {
+        self.bad(format!("refusing '{}': {why}", show_bytes(path)))
+            .hint("such an entry would land outside of the tree; make the archive with relative names")
+    }
+
+    /// GNU's own sparse members: ranges in the header and in blocks behind it.
+    fn old_sparse(&mut self, header: &Header, member: &mut Member) -> Result<(), Failure> {
+        let Some(gnu) = header.as_gnu() else {
+            return Err(self.bad("sparse member without a GNU header"));
+        };
+        let mut numbers = Vec::new();
+        let mut take = |ranges: &[tar::GnuSparseHeader]| {
+            for range in ranges.iter().filter(|r| !r.is_empty()) {
+                match (range.offset(), range.length()) {
+                    (Ok(offset), Ok(length)) => numbers.extend([offset, length]),
+                    _ => return Err("malformed sparse map"),
+                }
+            }
+            if numbers.len() as u64 > 2 * MAX_SEGMENTS {
+                return Err("sparse map too long");
+            }
+            Ok(())
+        };
+        let mut first = take(&gnu.sparse);
+        let mut more = gnu.is_extended();
+        while more && first.is_ok() {
+            let mut block = GnuExtSparseHeader::new();
+            self.input
+                .read_exact(block.as_mut_bytes())
+                .explain(&self.name)?;
+            first = take(block.sparse());
+            more = block.is_extended();
+        }
+        first.map_err(|why| self.bad(why))?;
+        member.segments = pairs(&numbers).map_err(|why| self.bad(why))?;
+        member.meta.size = gnu
+            .real_size()
+            .map_err(|_| self.bad("a header has an impossible size"))?;
+        Ok(())
+    }
+
+    /// Pax format 1.0: the map stands before the data.
+    fn sparse_1(&mut self, real: Option<u64>, member: &mut Member) -> Result<(), Failure> {
+        let mut numbers: Vec<u64> = Vec::new();
+        let mut number: Option<u64> = None;
+        let mut wanted = 1;
+        while (numbers.len() as u64) < wanted {
+            if member.stored < BLOCK {
+                return Err(self.bad("malformed sparse map"));
+            }
+            let mut block = [0; BLOCK as usize];
+            self.fill(&mut block)?;
+            member.stored -= BLOCK;
+            for byte in block {
+                if (numbers.len() as u64) >= wanted {
+                    break;
+                }
+                let digit = u64::from(byte.wrapping_sub(b'0'));
+                match (byte, number) {
+                    (b'\n', Some(n)) => {
+                        if numbers.is_empty() && n > MAX_SEGMENTS {
+                            return Err(self.bad("sparse map too long"));
+                        }
+                        wanted = if numbers.is_empty() {
+                            1 + 2 * n
+                        } else {
+                            wanted
+                        };
+                        numbers.push(n);
+                        number = None;
+                    }
+                    (b'0'..=b'9', n) => {
+                        let n = n.unwrap_or(0).checked_mul(10);
+                        number = n.and_then(|n| n.checked_add(digit));
+                        if number.is_none() {
+                            return Err(self.bad("malformed sparse map"));
+                        }
+                    }
+                    _ => return Err(self.bad("malformed sparse map")),
+                }
+            }
+        }
+        let ranges = numbers.get(1..).unwrap_or_default();
+        member.segments = pairs(ranges).map_err(|why| self.bad(why))?;
+        member.meta.size = real.ok_or_else(|| self.bad("sparse member without a size"))?;
+        Ok(())
+    }
+
+    /// Puts everything into `sink`.
+    ///
+    /// # Errors
+    /// A broken or hostile archive, the reader's failure or the sink's.
+    pub fn import(mut self, copier: &mut Copier<'_>, sink: &mut dyn Sink) -> Result<(), Failure> {
+        let mut directories: Vec<(Vec<u8>, Meta)> = Vec::new();
+        while let Some(mut member) = self.next()? {
+            self.one(copier, sink, &mut member)?;
+            self.padding = member.stored.next_multiple_of(BLOCK);
+            if member.kind == Kind::Node(FileKind::Directory) {
+                directories.push((member.path, member.meta));
+            }
+        }
+        // What is put into a directory changes its times: they are set when all is done, the
+        // directories below first.
+        directories.sort_by(|(a, _), (b, _)| b.cmp(a));
+        for (path, meta) in directories {
+            sink.end_directory(&path, &meta)?;
+        }
+        Ok(())
+    }
+
+    fn one(
+        &mut self,
+        copier: &mut Copier<'_>,
+        sink: &mut dyn Sink,
+        member: &mut Member,
+    ) -> Result<(), Failure> {
+        let (path, meta) = (&member.path, &member.meta);
+        if path.is_empty() && member.kind != Kind::Node(FileKind::Directory) {
+            return Err(self.bad("a member other than a directory has no name"));
+        }
+        let summary = &mut copier.summary;
+        match member.kind {
+            Kind::Node(FileKind::Directory) => {
+                sink.begin_directory(path, meta)?;
+                summary.directories += 1;
+            }
+            Kind::Node(FileKind::File) => {
+                sink.begin_file(path, meta, &member.segments)?;
+                self.data(copier, sink, member)?;
+                sink.end_file(&member.path, &member.meta)?;
+                copier.summary.files += 1;
+            }
+            Kind::Node(FileKind::Symlink) => {
+                sink.symlink(path, &member.link, meta)?;
+                summary.symlinks += 1;
+            }
+            Kind::Node(_) => {
+                sink.special(path, meta)?;
+                summary.special += 1;
+            }
+            Kind::HardLink => {
+                let original =
+                    clean(&member.link).map_err(|why| self.refusal(&member.link, why))?;
+                sink.hard_link(path, &original)?;
+                summary.hard_links += 1;
+            }
+            Kind::Unknown(flag) => copier.tell(&self.bad(format!(
+                "'{}' is of unknown type '{}'; skipped",
+                show_bytes(path),
+                show_bytes(&[flag])
+            ))),
+            Kind::Label => {}
+        }
+        Ok(())
+    }
+
+    fn data(
+        &mut self,
+        copier: &mut Copier<'_>,
+        sink: &mut dyn Sink,
+        member: &mut Member,
+    ) -> Result<(), Failure> {
+        let padded = member.stored.next_multiple_of(BLOCK);
+        let mut buffer = vec![0; CHUNK];
+        let mut taken = 0;
+        for segment in &member.segments {
+            let mut at = segment.start;
+            while at < segment.end {
+                let want = (segment.end - at).min(CHUNK as u64) as usize;
+                let part = buffer.get_mut(..want).unwrap_or_default();
+                self.fill(part)?;
+                sink.write(at, part)?;
+                at += want as u64;
+                taken += want as u64;
+                copier.summary.bytes += want as u64;
+            }
+        }
+        // From here on only the padding is left.
+        member.stored = 0;
+        self.skip(padded.saturating_sub(taken))
+    }
+}
+
+#[cfg(test)]
+#[path = "tar_tests.rs"]
+mod tests;

@@ -1,0 +1,133 @@
+//! A member of a tar archive, and the rules that its name, type and ranges must keep.
+//!
+//! Pure: the reader in `tar_in` brings the bytes.
+
+use std::collections::BTreeMap;
+
+use cairnfs::types::FileKind;
+
+use super::{Meta, Segment, Xattr, pax};
+
+/// Extended records by their keys.
+pub type Records = BTreeMap<Vec<u8>, Vec<u8>>;
+
+/// A member of an archive, before its contents.
+#[derive(Debug)]
+pub struct Member {
+    pub path: Vec<u8>,
+    pub link: Vec<u8>,
+    pub kind: Kind,
+    pub meta: Meta,
+    pub segments: Vec<Segment>,
+    /// Bytes of data still in the archive.
+    pub stored: u64,
+}
+
+/// What a member is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// A file of this kind.
+    Node(FileKind),
+    /// Another name of an earlier member.
+    HardLink,
+    /// Told and passed over.
+    Unknown(u8),
+    /// Passed over.
+    Label,
+}
+
+/// What a type flag means; old archives mark directories by a trailing slash.
+pub fn kind(flag: u8, path: &[u8]) -> Kind {
+    Kind::Node(match flag {
+        b'0' | 0 if path.ends_with(b"/") => FileKind::Directory,
+        b'0' | 0 | b'7' | b'S' => FileKind::File,
+        b'1' => return Kind::HardLink,
+        b'2' => FileKind::Symlink,
+        b'3' => FileKind::CharDevice,
+        b'4' => FileKind::BlockDevice,
+        b'5' | b'D' => FileKind::Directory,
+        b'6' => FileKind::Fifo,
+        b'V' => return Kind::Label,
+        other => return Kind::Unknown(other),
+    })
+}
+
+/// Adds the records of an extended header.
+///
+/// # Errors
+/// What is wrong with it.
+pub fn merge(into: &mut Records, bytes: &[u8]) -> Result<(), &'static str> {
+    for (key, value) in pax::parse(bytes)? {
+        into.insert(key.to_vec(), value.to_vec());
+    }
+    Ok(())
+}
+
+/// The extended attribute that a record holds, if it does.
+pub fn xattr((key, value): (&Vec<u8>, &Vec<u8>)) -> Option<Xattr> {
+    let name = key.strip_prefix(pax::XATTR)?;
+    Some((name.to_vec(), value.clone()))
+}
+
+/// Ranges from their offsets and lengths.
+pub fn pairs(numbers: &[u64]) -> Result<Vec<Segment>, &'static str> {
+    let mut found = Vec::with_capacity(numbers.len() / 2);
+    for pair in numbers.chunks(2) {
+        let [start, len] = *pair else {
+            return Err("malformed sparse map");
+        };
+        let end = start.checked_add(len).ok_or("malformed sparse map")?;
+        // A range without bytes only marks the end of the file.
+        if len > 0 {
+            found.push(Segment { start, end });
+        }
+    }
+    Ok(found)
+}
+
+/// Ranges must ascend, lie within the size and need no more data than there is.
+///
+/// # Errors
+/// What does not fit.
+pub fn check_segments(member: &Member) -> Result<(), &'static str> {
+    let mut behind = 0;
+    let mut total: u64 = 0;
+    for s in &member.segments {
+        if s.start < behind || s.end > member.meta.size {
+            return Err("the ranges of a sparse member do not fit");
+        }
+        behind = s.end;
+        total += s.end - s.start;
+    }
+    if total > member.stored {
+        return Err("a sparse member promises more data than it has");
+    }
+    Ok(())
+}
+
+/// A member's name as a path below the target.
+pub fn clean(raw: &[u8]) -> Result<Vec<u8>, &'static str> {
+    if raw.starts_with(b"/") {
+        return Err("the name is absolute");
+    }
+    if raw.contains(&0) {
+        return Err("the name holds a NUL");
+    }
+    let names = crate::volume::components(raw);
+    if names.iter().any(|name| name == b"..") {
+        return Err("the name leads upwards");
+    }
+    Ok(names.join(&b'/'))
+}
+
+/// The tool that unpacks what begins like this.
+pub fn compression(start: &[u8]) -> Option<&'static str> {
+    const MAGICS: [(&[u8], &str); 4] = [
+        (b"\x1f\x8b", "gzip"),
+        (b"BZh", "bzip2"),
+        (b"\xfd7zXZ\0", "xz"),
+        (b"\x28\xb5\x2f\xfd", "zstd"),
+    ];
+    let found = MAGICS.iter().find(|(magic, _)| start.starts_with(magic));
+    found.map(|(_, tool)| *tool)
+}

@@ -1,0 +1,302 @@
+//! An open volume, addressed by paths.
+//!
+//! The engine speaks of inodes whose uses are counted; here every use is a [`Node`] that gives
+//! itself back. Symbolic links stay inside the volume: an absolute target begins at its root, and
+//! ".." at the root is the root. Uses the engine, failures and specs.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use cairnfs::Error;
+use cairnfs::format::ROOT_INO;
+use cairnfs::fs::{FileSystem, Options};
+use cairnfs::types::{Attr, Creds, FileKind};
+
+use crate::failure::{Explain, Failure, shown};
+use crate::spec::{VolumePath, place};
+
+/// Links that one path may lead through.
+const MAX_LINKS: u32 = 40;
+
+/// What is wanted of a volume.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Access {
+    /// Reading; others may read meanwhile.
+    Read,
+    /// Changing; nobody else may have it open.
+    Write,
+}
+
+/// Whether a symbolic link at the end of a path is followed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LastLink {
+    /// It leads on.
+    Follow,
+    /// It is what was asked for.
+    Keep,
+}
+
+/// An open volume.
+#[derive(Clone)]
+pub struct Volume {
+    fs: Arc<FileSystem>,
+    path: PathBuf,
+}
+
+/// A held inode; given back when dropped.
+pub struct Node {
+    fs: Arc<FileSystem>,
+    /// Its attributes when it was found.
+    pub attr: Attr,
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        if self.attr.ino != ROOT_INO {
+            self.fs.forget(self.attr.ino, 1);
+        }
+    }
+}
+
+impl Node {
+    /// Its number.
+    pub fn ino(&self) -> u64 {
+        self.attr.ino
+    }
+
+    /// Whether it is a directory.
+    pub fn is_dir(&self) -> bool {
+        self.attr.kind == FileKind::Directory
+    }
+}
+
+/// Who the caller is: the owner of what is made without an owner of its own.
+pub fn caller() -> Creds {
+    Creds {
+        uid: rustix::process::geteuid().as_raw(),
+        gid: rustix::process::getegid().as_raw(),
+    }
+}
+
+impl Volume {
+    /// Opens the volume at `path`.
+    ///
+    /// # Errors
+    /// What the engine says: no such file, not a volume, in use, damaged.
+    pub fn open(path: &Path, access: Access) -> Result<Self, Failure> {
+        let options = Options {
+            read_only: access == Access::Read,
+            ..Options::default()
+        };
+        let fs = FileSystem::open(path, &options).explain(shown(path))?;
+        Ok(Self {
+            fs,
+            path: path.to_owned(),
+        })
+    }
+
+    /// Opens the volume that a path names, and finds the path inside.
+    ///
+    /// # Errors
+    /// As [`Volume::open`] and [`Volume::find`].
+    pub fn open_at(
+        place: &VolumePath,
+        access: Access,
+        last: LastLink,
+    ) -> Result<(Self, Node), Failure> {
+        let volume = Self::open(&place.volume, access)?;
+        let node = volume.find(&place.inside, last)?;
+        Ok((volume, node))
+    }
+
+    /// Writes everything and closes.
+    ///
+    /// # Errors
+    /// What could not be written.
+    pub fn close(self) -> Result<(), Failure> {
+        self.fs.close().explain(shown(&self.path))
+    }
+
+    /// The engine.
+    pub fn fs(&self) -> &Arc<FileSystem> {
+        &self.fs
+    }
+
+    /// The file or device.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// How a path inside is shown.
+    pub fn shown(&self, inside: &[u8]) -> String {
+        place(&self.path, inside)
+    }
+
+    /// Holds an inode that the engine just returned with a use.
+    pub fn hold(&self, attr: Attr) -> Node {
+        Node {
+            fs: Arc::clone(&self.fs),
+            attr,
+        }
+    }
+
+    /// The root directory.
+    ///
+    /// # Errors
+    /// Damage.
+    pub fn root(&self) -> cairnfs::Result<Node> {
+        self.fs.getattr(ROOT_INO).map(|attr| self.hold(attr))
+    }
+
+    /// An entry of a directory.
+    ///
+    /// # Errors
+    /// There is none of that name, or damage.
+    pub fn lookup(&self, dir: &Node, name: &[u8]) -> cairnfs::Result<Node> {
+        self.fs.lookup(dir.ino(), name).map(|attr| self.hold(attr))
+    }
+
+    /// An entry of a directory, or `None`.
+    ///
+    /// # Errors
+    /// Damage.
+    pub fn lookup_opt(&self, dir: &Node, name: &[u8]) -> cairnfs::Result<Option<Node>> {
+        match self.lookup(dir, name) {
+            Ok(node) => Ok(Some(node)),
+            Err(Error::NotFound) => Ok(None),
+            Err(e) => Err(e),
+        }
+    }
+
+    /// The inode at a path.
+    ///
+    /// # Errors
+    /// There is none, or damage.
+    pub fn find(&self, path: &[u8], last: LastLink) -> Result<Node, Failure> {
+        self.walk(path, last).explain(self.shown(path))
+    }
+
+    /// The inodes of the directories that lead to a path, and its own, from the root on.
+    ///
+    /// # Errors
+    /// As [`Volume::find`].
+    pub fn lineage(&self, path: &[u8]) -> Result<Vec<u64>, Failure> {
+        let nodes = self.walk_all(path, LastLink::Follow);
+        let nodes = nodes.explain(self.shown(path))?;
+        Ok(nodes.iter().map(Node::ino).collect())
+    }
+
+    fn walk(&self, path: &[u8], last: LastLink) -> cairnfs::Result<Node> {
+        let mut nodes = self.walk_all(path, last)?;
+        nodes.pop().ok_or(Error::NotFound)
+    }
+
+    fn walk_all(&self, path: &[u8], last: LastLink) -> cairnfs::Result<Vec<Node>> {
+        let mut above: Vec<Node> = vec![self.root()?];
+        let mut rest = components(path);
+        rest.reverse();
+        let trailing_slash = path.ends_with(b"/");
+        let mut links = 0;
+        while let Some(name) = rest.pop() {
+            if name == b".." {
+                if above.len() > 1 {
+                    above.pop();
+                }
+                continue;
+            }
+            let Some(dir) = above.last() else { break };
+            let node = self.lookup(dir, &name)?;
+            let follow = last == LastLink::Follow || !rest.is_empty() || trailing_slash;
+            if node.attr.kind != FileKind::Symlink || !follow {
+                above.push(node);
+                continue;
+            }
+            links += 1;
+            if links > MAX_LINKS {
+                return Err(Error::SymlinkLoop);
+            }
+            let target = self.fs.readlink(node.ino())?;
+            if target.starts_with(b"/") {
+                above.truncate(1);
+            }
+            rest.extend(components(&target).into_iter().rev());
+        }
+        if trailing_slash && !above.last().is_some_and(Node::is_dir) {
+            return Err(Error::NotDirectory);
+        }
+        Ok(above)
+    }
+
+    /// The directory at a path, made with all that lead to it if they are missing.
+    ///
+    /// # Errors
+    /// A part of the path is no directory, or the engine's failure.
+    pub fn make_dirs(&self, path: &[u8], mode: u32) -> Result<Node, Failure> {
+        let mut at = self.root().explain(self.shown(b""))?;
+        let mut done: Vec<u8> = Vec::new();
+        for name in components(path) {
+            done.push(b'/');
+            done.extend_from_slice(&name);
+            let found = self.walk(&done, LastLink::Follow);
+            at = match found {
+                Err(Error::NotFound) => self
+                    .fs
+                    .mkdir(at.ino(), &name, mode, caller())
+                    .map(|attr| self.hold(attr)),
+                Ok(node) if !node.is_dir() => Err(Error::NotDirectory),
+                other => other,
+            }
+            .explain(self.shown(&done))?;
+        }
+        Ok(at)
+    }
+
+    /// All names in a directory, without "." and "..", sorted.
+    ///
+    /// # Errors
+    /// Damage, also a name that no entry can have.
+    pub fn names(&self, dir: u64) -> cairnfs::Result<Vec<Vec<u8>>> {
+        let mut names = Vec::new();
+        self.fs.readdir(dir, 0, &mut |entry| {
+            if entry.name != b"." && entry.name != b".." {
+                names.push(entry.name.to_vec());
+            }
+            true
+        })?;
+        if names.iter().any(|n| n.is_empty() || n.contains(&b'/')) {
+            return Err(Error::Invalid("the directory holds an impossible name"));
+        }
+        names.sort_unstable();
+        Ok(names)
+    }
+}
+
+/// The names that a path goes through, without empty ones and ".".
+pub fn components(path: &[u8]) -> Vec<Vec<u8>> {
+    path.split(|b| *b == b'/')
+        .filter(|name| !name.is_empty() && *name != b".")
+        .map(<[u8]>::to_vec)
+        .collect()
+}
+
+/// The directory's path and the last name of a path; `None` for the root and for "..".
+pub fn split_last(path: &[u8]) -> Option<(Vec<u8>, Vec<u8>)> {
+    let mut names = components(path);
+    let last = names.pop().filter(|name| name != b"..")?;
+    Some((names.join(&b'/'), last))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_split_into_names() {
+        assert_eq!(components(b"/a//./b/"), vec![b"a".to_vec(), b"b".to_vec()]);
+        assert!(components(b"/").is_empty());
+        assert_eq!(split_last(b"/a/b"), Some((b"a".to_vec(), b"b".to_vec())));
+        assert_eq!(split_last(b"b"), Some((b"".to_vec(), b"b".to_vec())));
+        assert_eq!(split_last(b"/"), None);
+        assert_eq!(split_last(b"a/.."), None);
+    }
+}

@@ -1,0 +1,113 @@
+//! What the command says and returns when it is called wrongly. No volume is touched.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    reason = "a test fails by panicking"
+)]
+
+use std::process::{Command, Output, Stdio};
+
+fn cairnfs(args: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_cairnfs"))
+        .args(args)
+        .stdin(Stdio::null())
+        .output()
+        .unwrap()
+}
+
+fn refused(args: &[&str], code: i32, says: &str) {
+    let out = cairnfs(args);
+    let text = String::from_utf8_lossy(&out.stderr);
+    assert_eq!(out.status.code(), Some(code), "{args:?}: {text}");
+    assert!(text.contains(says), "{args:?}: {text}");
+    assert!(out.stdout.is_empty(), "{args:?}");
+}
+
+#[test]
+fn help_and_version_succeed() {
+    let help = cairnfs(&["--help"]);
+    assert!(help.status.success());
+    let text = String::from_utf8_lossy(&help.stdout).into_owned();
+    for word in ["Examples:", "mkfs", "mount", "check", "import", "export"] {
+        assert!(text.contains(word), "{word}");
+    }
+    assert!(cairnfs(&["--version"]).status.success());
+    let mkfs = cairnfs(&["mkfs", "--help"]);
+    assert!(String::from_utf8_lossy(&mkfs.stdout).contains("--size"));
+}
+
+#[test]
+fn unknown_options_are_named() {
+    refused(&["ls", "--nonsense", "x"], 2, "--nonsense");
+    refused(&["mkfs", "--nonsense"], 1, "--nonsense");
+    refused(&["check", "--nonsense"], 16, "--nonsense");
+    refused(&["nonsense"], 2, "nonsense");
+    refused(&[], 2, "Usage");
+}
+
+#[test]
+fn sizes_and_labels_are_checked_first() {
+    refused(&["mkfs", "--size", "12Q", "unused.img"], 1, "512M");
+    let long = "x".repeat(65);
+    refused(&["mkfs", "-L", &long, "unused.img"], 1, "64 bytes");
+    refused(
+        &["import", "--size", "1G", ".", "unused.img"],
+        2,
+        "--create",
+    );
+}
+
+#[test]
+fn missing_volumes_are_told_with_the_next_step() {
+    refused(&["ls", "missing.img:/x"], 1, "cairnfs mkfs");
+    refused(&["cat", "missing.img:/x"], 1, "no such volume");
+    refused(&["import", ".", "missing.img"], 1, "--create");
+    refused(&["ls", "."], 1, "is a directory");
+}
+
+#[test]
+fn cp_needs_a_volume() {
+    refused(&["cp", "a", "b"], 1, "VOLUME:PATH");
+    refused(
+        &["cp", "missing.img:/x", "."],
+        1,
+        "missing.img: no such volume",
+    );
+    refused(&["cp", "a"], 2, "DESTINATION");
+}
+
+#[test]
+fn exports_are_not_compressed() {
+    let dir = tempfile::tempdir().unwrap();
+    let volume = dir.path().join("v.img");
+    std::fs::write(&volume, b"x").unwrap();
+    let volume = volume.to_str().unwrap();
+    refused(&["export", volume, "out.tar.gz"], 1, "gzip");
+}
+
+#[test]
+fn completions_are_written() {
+    for shell in ["bash", "zsh", "fish"] {
+        let out = cairnfs(&["completions", shell]);
+        assert!(out.status.success());
+        assert!(String::from_utf8_lossy(&out.stdout).contains("mkfs"));
+    }
+}
+
+#[test]
+fn a_reader_that_leaves_is_no_error() {
+    let mut child = Command::new(env!("CARGO_BIN_EXE_cairnfs"))
+        .args(["completions", "bash"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    drop(child.stdout.take());
+    let out = child.wait_with_output().unwrap();
+    assert!(
+        out.stderr.is_empty(),
+        "{}",
+        String::from_utf8_lossy(&out.stderr)
+    );
+}
