@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use cairnfs::device::{Device, MemoryDevice};
 use cairnfs::fs::{FileSystem, MakeOptions, Options, make_device};
-use cairnfs::types::{Creds, Fallocate, RenameMode, SetAttr, XattrMode};
+use cairnfs::types::{Attr, Creds, Fallocate, FileKind, RenameMode, SetAttr, XattrMode};
 use cairnfs::{Error, Result};
 use cairnfs_check::{CheckOptions, check};
 use parking_lot::Mutex;
@@ -93,11 +93,12 @@ enum Op {
     Release,
     Fsync(u8, u8),
     Sync,
+    Merge,
 }
 
 fn op() -> impl Strategy<Value = Op> {
     let d = 0u8..4;
-    let n = 0u8..12;
+    let n = 0u8..7;
     let at = prop_oneof![Just(0u32), 0u32..5000, 0u32..400_000];
     let len = prop_oneof![1u32..100, 1u32..5000, 1u32..300_000];
     prop_oneof![
@@ -119,6 +120,7 @@ fn op() -> impl Strategy<Value = Op> {
         1 => Just(Op::Release),
         2 => (d, n).prop_map(|(a, b)| Op::Fsync(a, b)),
         1 => Just(Op::Sync),
+        2 => Just(Op::Merge),
     ]
 }
 
@@ -190,7 +192,12 @@ impl Run {
                 fs.setattr(self.file(d, n)?, &set)?;
             }
             Op::Punch(d, n, at, len) => {
-                fs.fallocate(self.file(d, n)?, at.into(), len.into(), Fallocate::PunchHole)?;
+                fs.fallocate(
+                    self.file(d, n)?,
+                    at.into(),
+                    len.into(),
+                    Fallocate::PunchHole,
+                )?;
             }
             Op::Allocate(d, n, at, len) => {
                 let how = match len % 4 {
@@ -227,6 +234,7 @@ impl Run {
             }
             Op::Fsync(d, n) => fs.fsync(self.file(d, n)?, false)?,
             Op::Sync => fs.sync()?,
+            Op::Merge => fs.merge()?,
         }
         Ok(())
     }
@@ -246,6 +254,49 @@ fn refused(e: &Error) -> bool {
             | Error::NotPermitted(_)
             | Error::NoSpace
     )
+}
+
+/// Everything a program can see of a volume, by path.
+fn tree(fs: &FileSystem) -> Vec<(String, Attr, Vec<u8>, Vec<Vec<u8>>)> {
+    let mut seen = Vec::new();
+    let mut todo = vec![(String::new(), 1)];
+    while let Some((path, ino)) = todo.pop() {
+        let attr = fs.getattr(ino).unwrap();
+        let contents = match attr.kind {
+            FileKind::File => {
+                let mut bytes = vec![0; attr.size as usize];
+                assert_eq!(fs.read(ino, 0, &mut bytes).unwrap(), bytes.len());
+                bytes
+            }
+            FileKind::Symlink => fs.readlink(ino).unwrap(),
+            _ => Vec::new(),
+        };
+        let names = fs.listxattr(ino).unwrap();
+        let mut xattrs: Vec<Vec<u8>> = names
+            .split(|b| *b == 0)
+            .filter(|n| !n.is_empty())
+            .map(|n| [n, b"=", &fs.getxattr(ino, n).unwrap()].concat())
+            .collect();
+        xattrs.sort();
+        if attr.kind == FileKind::Directory {
+            let mut cookie = 0;
+            fs.readdir(ino, 0, &mut |e| {
+                assert!(e.cookie > cookie);
+                cookie = e.cookie;
+                if e.cookie > 2 {
+                    let name = String::from_utf8_lossy(e.name);
+                    todo.push((format!("{path}/{name}"), e.ino));
+                }
+                true
+            })
+            .unwrap();
+        }
+        // Blocks of unwritten data are known only once it is written.
+        let attr = Attr { blocks: 0, ..attr };
+        seen.push((path, attr, contents, xattrs));
+    }
+    seen.sort_by(|a, b| a.0.cmp(&b.0));
+    seen
 }
 
 fn options(workers: bool) -> Options {
@@ -271,17 +322,36 @@ fn run(ops: &[Op], size: u64, kill_after: u64, workers: bool) {
             assert!(refused(&e), "{i}: {op:?}: {e}");
         }
     }
-    eprintln!("DBG ops {} {:?}", ops.len(), fs.counters());
+    for ino in run.held.drain(..) {
+        fs.forget(ino, 1);
+    }
+    let before = tree(&fs);
     fs.close().unwrap();
     assert_sound(&*device, "closed");
+    let reopened = FileSystem::open_device(device.clone(), &options(false)).unwrap();
+    assert_eq!(tree(&reopened), before);
+    reopened.close().unwrap();
     let Some(image) = device.image.lock().take() else {
         return;
     };
     assert_sound(&*image, "killed");
+    let seen = {
+        let read_only = Options {
+            read_only: true,
+            ..options(false)
+        };
+        let fs = FileSystem::open_device(image.clone(), &read_only).unwrap();
+        tree(&fs)
+    };
     let again = FileSystem::open_device(image.clone(), &options(false)).unwrap();
     assert_sound(&*image, "mounted again");
+    assert_eq!(tree(&again), seen);
+    again.merge().unwrap();
+    assert_eq!(tree(&again), seen);
     again.close().unwrap();
     assert_sound(&*image, "closed again");
+    let last = FileSystem::open_device(image, &options(false)).unwrap();
+    assert_eq!(tree(&last), seen);
 }
 
 proptest! {
@@ -302,5 +372,141 @@ proptest! {
         kill_after in 1u64..2000,
     ) {
         run(&ops, 16 << 20, kill_after, false);
+    }
+}
+
+/// What happens to one file's contents.
+#[derive(Debug, Clone)]
+enum Change {
+    Write(u32, u32),
+    Truncate(u32),
+    Punch(u32, u32),
+    Zero(u32, u32, bool),
+    Allocate(u32, u32, bool),
+    Copy(u32, u32, u32),
+    Fsync,
+    Merge,
+    Reopen,
+}
+
+fn change() -> impl Strategy<Value = Change> {
+    let at = prop_oneof![0u32..3000, 0u32..20_000, 0u32..3_000_000];
+    let len = prop_oneof![1u32..100, 1u32..9000, 1u32..1_200_000];
+    prop_oneof![
+        8 => (at.clone(), len.clone()).prop_map(|(a, l)| Change::Write(a, l)),
+        3 => at.clone().prop_map(Change::Truncate),
+        2 => (at.clone(), len.clone()).prop_map(|(a, l)| Change::Punch(a, l)),
+        2 => (at.clone(), len.clone(), any::<bool>()).prop_map(|(a, l, k)| Change::Zero(a, l, k)),
+        2 => (at.clone(), len.clone(), any::<bool>()).prop_map(|(a, l, k)| Change::Allocate(a, l, k)),
+        1 => (at.clone(), at, len).prop_map(|(a, b, l)| Change::Copy(a, b, l)),
+        2 => Just(Change::Fsync),
+        2 => Just(Change::Merge),
+        1 => Just(Change::Reopen),
+    ]
+}
+
+fn grow(model: &mut Vec<u8>, end: usize) {
+    if model.len() < end {
+        model.resize(end, 0);
+    }
+}
+
+/// Makes the change in the file and in the bytes it should hold.
+fn change_both(fs: &FileSystem, ino: u64, model: &mut Vec<u8>, change: &Change, salt: usize) {
+    match *change {
+        Change::Write(at, len) => {
+            let data: Vec<u8> = (0..len as usize)
+                .map(|i| (i * 13 + salt) as u8 | 1)
+                .collect();
+            assert_eq!(fs.write(ino, at.into(), &data, false).unwrap(), data.len());
+            grow(model, at as usize + data.len());
+            model[at as usize..at as usize + data.len()].copy_from_slice(&data);
+        }
+        Change::Truncate(size) => {
+            let set = SetAttr {
+                size: Some(size.into()),
+                ..SetAttr::default()
+            };
+            fs.setattr(ino, &set).unwrap();
+            model.resize(size as usize, 0);
+        }
+        Change::Punch(at, len) => {
+            fs.fallocate(ino, at.into(), len.into(), Fallocate::PunchHole)
+                .unwrap();
+            let end = model.len().min((at + len) as usize);
+            if let Some(range) = model.get_mut(at as usize..end) {
+                range.fill(0);
+            }
+        }
+        Change::Zero(at, len, keep_size) => {
+            let what = Fallocate::ZeroRange { keep_size };
+            fs.fallocate(ino, at.into(), len.into(), what).unwrap();
+            if !keep_size {
+                grow(model, (at + len) as usize);
+            }
+            let end = model.len().min((at + len) as usize);
+            if let Some(range) = model.get_mut(at as usize..end) {
+                range.fill(0);
+            }
+        }
+        Change::Allocate(at, len, keep_size) => {
+            let what = Fallocate::Allocate { keep_size };
+            fs.fallocate(ino, at.into(), len.into(), what).unwrap();
+            if !keep_size {
+                grow(model, (at + len) as usize);
+            }
+        }
+        Change::Copy(from, to, len) => {
+            if from.abs_diff(to) < len {
+                return;
+            }
+            let n = fs
+                .copy_range(ino, from.into(), ino, to.into(), len.into())
+                .unwrap() as usize;
+            let data = match model.get(from as usize..) {
+                Some(rest) => rest[..n].to_vec(),
+                None => Vec::new(),
+            };
+            assert_eq!(data.len(), n);
+            if n > 0 {
+                grow(model, to as usize + n);
+                model[to as usize..to as usize + n].copy_from_slice(&data);
+            }
+        }
+        Change::Fsync => fs.fsync(ino, false).unwrap(),
+        Change::Merge => fs.merge().unwrap(),
+        Change::Reopen => {}
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 32, ..ProptestConfig::default() })]
+
+    #[test]
+    fn a_file_holds_what_was_written(changes in proptest::collection::vec(change(), 1..60)) {
+        let device = Arc::new(MemoryDevice::new(256 << 20));
+        make_device(&*device, &MakeOptions::default(), &mut |_, _| {}).unwrap();
+        let mut fs = FileSystem::open_device(device.clone(), &options(false)).unwrap();
+        let ino = fs.mknod(1, b"f", 0o100_644, 0, Creds::default()).unwrap().ino;
+        let mut model = Vec::new();
+        for (i, change) in changes.iter().enumerate() {
+            change_both(&fs, ino, &mut model, change, i);
+            if matches!(change, Change::Reopen) {
+                fs.close().unwrap();
+                drop(fs);
+                assert_sound(&*device, "reopened");
+                fs = FileSystem::open_device(device.clone(), &options(false)).unwrap();
+                fs.lookup(1, b"f").unwrap();
+            }
+            prop_assert_eq!(fs.getattr(ino).unwrap().size as usize, model.len());
+            let mut got = vec![7; model.len() + 10];
+            prop_assert_eq!(fs.read(ino, 0, &mut got).unwrap(), model.len());
+            got.truncate(model.len());
+            let differs = got.iter().zip(&model).position(|(a, b)| a != b);
+            prop_assert_eq!(differs, None, "{:?}", change);
+        }
+        fs.forget(ino, 1);
+        fs.close().unwrap();
+        assert_sound(&*device, "closed");
     }
 }

@@ -187,6 +187,7 @@ impl FileSystem {
     pub fn counters(&self) -> Vec<(&'static str, u64)> {
         let journal = self.core.journal().counters();
         let get = |c: &std::sync::atomic::AtomicU64| c.load(Ordering::Relaxed);
+        let nodes = self.core.index_counters();
         let mut counters = self.core.storage().counters().to_vec();
         counters.extend([
             ("log_bytes", get(&journal.log_bytes)),
@@ -200,7 +201,10 @@ impl FileSystem {
             ("throttled", get(&journal.throttled)),
             ("log_waits", self.core.journal().ring().waits()),
             ("merges", self.core.merges()),
-            ("inodes_in_memory", self.core.table().len() as u64),
+            ("inodes_in_memory", self.core.table().count() as u64),
+            ("node_cache_hits", nodes.hits),
+            ("node_cache_misses", nodes.misses),
+            ("node_cache_bytes", nodes.bytes),
             ("dirty_bytes", self.core.dirty_bytes().max(0) as u64),
         ]);
         counters

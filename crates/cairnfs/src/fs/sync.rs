@@ -22,6 +22,15 @@ impl FileSystem {
         self.core.force_all()
     }
 
+    /// Brings everything committed so far into the index and moves the log's tail. Workers do this
+    /// when it is due; a program that drives the volume itself does it when it likes.
+    ///
+    /// # Errors
+    /// The device's failure, damage in the index: both stop the volume.
+    pub fn merge(&self) -> Result<()> {
+        self.core.merge()
+    }
+
     /// Makes everything durable.
     ///
     /// # Errors

@@ -1,4 +1,4 @@
-//! The worker threads: one for the log (pushes, writeback, the durability interval), one for merges.
+//! The worker threads: one for the log (pushes, the durability interval), one for merges.
 //!
 //! A worker holds no reference to the volume while it waits, so a volume that is dropped closes.
 
@@ -54,7 +54,6 @@ impl FileSystem {
                 let seq = core.journal().cil().seq();
                 core.journal().write_through(seq, &|| core.merge())
             }
-            LogWork::Writeback => self.write_back_all(),
             LogWork::Interval => self.sync(),
             LogWork::Stop => Ok(()),
         }

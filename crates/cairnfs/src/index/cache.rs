@@ -8,7 +8,7 @@
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use arc_swap::ArcSwapOption;
 use crossbeam_utils::CachePadded;
@@ -133,7 +133,7 @@ pub(super) struct NodeCache {
     hot: Vec<ArcSwapOption<Entry>>,
     attempts: AtomicU32,
     /// Most nodes of a shard.
-    limit: AtomicUsize,
+    limit: usize,
 }
 
 impl NodeCache {
@@ -143,7 +143,7 @@ impl NodeCache {
             shards: (0..SHARDS).map(|_| CachePadded::default()).collect(),
             hot: (0..HOT).map(|_| ArcSwapOption::empty()).collect(),
             attempts: AtomicU32::new(0),
-            limit: AtomicUsize::new(nodes_per_shard(bytes)),
+            limit: nodes_per_shard(bytes),
         }
     }
 
@@ -188,9 +188,8 @@ impl NodeCache {
 
     /// Puts a node in, in the place of any other at its block.
     pub fn insert(&self, ptr: &RawPtr, node: Node) {
-        let limit = self.limit.load(Ordering::Relaxed);
         if let Some(shard) = self.shard(ptr.block.get()) {
-            shard.lock().insert(Entry { ptr: *ptr, node }, limit);
+            shard.lock().insert(Entry { ptr: *ptr, node }, self.limit);
         }
     }
 
@@ -202,15 +201,6 @@ impl NodeCache {
             if let Some(slot) = place.and_then(|i| shard.slots.get_mut(i)) {
                 slot.referenced = false;
             }
-        }
-    }
-
-    /// Sets the most bytes of nodes.
-    pub fn set_limit(&self, bytes: usize) {
-        let limit = nodes_per_shard(bytes);
-        self.limit.store(limit, Ordering::Relaxed);
-        for shard in &self.shards {
-            shard.lock().shrink(limit);
         }
     }
 

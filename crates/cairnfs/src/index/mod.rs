@@ -135,9 +135,4 @@ impl Index {
     pub fn counters(&self) -> CacheCounters {
         self.cache.counters()
     }
-
-    /// Changes how many bytes of nodes the cache may hold.
-    pub fn set_cache_bytes(&self, bytes: usize) {
-        self.cache.set_limit(bytes);
-    }
 }

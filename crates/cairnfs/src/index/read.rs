@@ -62,24 +62,6 @@ impl Index {
         self.get_with(tree, key, |value| value.map(<[u8]>::to_vec))
     }
 
-    /// The item with the greatest key that is not greater than `key`.
-    ///
-    /// # Errors
-    /// As [`Index::get_with`].
-    pub fn floor(&self, tree: &Tree, key: &Key) -> Result<Option<(Key, Vec<u8>)>> {
-        let Some((mut path, found)) = self.descend(tree, key)? else {
-            return Ok(None);
-        };
-        if !found && !self.step_back(&mut path)? {
-            return Ok(None);
-        }
-        let Some((leaf, i)) = path.last() else {
-            return Ok(None);
-        };
-        self.with_cell(leaf, *i, |key, value| (*key, value.to_vec()))
-            .map(Some)
-    }
-
     /// Gives the items from `from` on, in ascending order, to `each` until it returns `false`.
     ///
     /// # Errors
@@ -90,7 +72,7 @@ impl Index {
         from: &Key,
         each: &mut dyn FnMut(&Key, &[u8]) -> Result<bool>,
     ) -> Result<()> {
-        let Some((mut path, _)) = self.descend(tree, from)? else {
+        let Some(mut path) = self.descend(tree, from)? else {
             return Ok(());
         };
         loop {
@@ -108,8 +90,8 @@ impl Index {
         }
     }
 
-    /// The way to the cell of `key` (and `true`), or to where it would stand.
-    fn descend(&self, tree: &Tree, key: &Key) -> Result<Option<(Path, bool)>> {
+    /// The way to the cell of `key`, or to where it would stand.
+    fn descend(&self, tree: &Tree, key: &Key) -> Result<Option<Path>> {
         let Some(mut level) = root_level(tree)? else {
             return Ok(None);
         };
@@ -122,14 +104,9 @@ impl Index {
             level -= 1;
             node = self.load(&ptr, level)?;
         }
-        let found = node.search(key);
-        path.push((node, found.unwrap_or_else(|i| i)));
-        Ok(Some((path, found.is_ok())))
-    }
-
-    /// Moves the end of the way to the cell before; `false` if there is none.
-    fn step_back(&self, path: &mut Path) -> Result<bool> {
-        self.turn(path, |_, i| i.checked_sub(1), |node| node.len() - 1)
+        let at = node.search(key).unwrap_or_else(|i| i);
+        path.push((node, at));
+        Ok(Some(path))
     }
 
     /// Moves the end of the way to the first cell of the next leaf; `false` if there is none.

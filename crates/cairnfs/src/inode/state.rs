@@ -80,11 +80,6 @@ impl Inode {
         self.state.write()
     }
 
-    /// Locks the state for reading if that needs no waiting.
-    pub fn try_read(&self) -> Option<RwLockReadGuard<'_, InodeState>> {
-        self.state.try_read()
-    }
-
     /// Locks the contents for a whole change.
     pub fn contents(&self) -> parking_lot::MutexGuard<'_, ()> {
         self.contents.lock()

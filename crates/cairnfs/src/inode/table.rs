@@ -107,13 +107,6 @@ impl InodeTable {
         }
     }
 
-    /// Lets an inode go that is known not to exist on the volume.
-    pub fn remove(&self, ino: u64) {
-        if let Some(shard) = self.shard(ino) {
-            shard.lock().inodes.remove(&ino);
-        }
-    }
-
     /// Lets every cold and clean inode go, in steps.
     pub fn shrink(&self) {
         for shard in &self.shards {
@@ -128,13 +121,8 @@ impl InodeTable {
     }
 
     /// Number of inodes in memory.
-    pub fn len(&self) -> usize {
+    pub fn count(&self) -> usize {
         self.shards.iter().map(|s| s.lock().inodes.len()).sum()
-    }
-
-    /// Whether there is none.
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
     }
 }
 
@@ -166,7 +154,7 @@ mod tests {
         for ino in 0..20_000 {
             drop(table.get_or_new(ino));
         }
-        assert!(table.len() < SHARDS * 8 * 2, "{} inodes", table.len());
+        assert!(table.count() < SHARDS * 8 * 2, "{} inodes", table.count());
         assert!(table.get(5).is_some());
         assert_eq!(table.get(5).unwrap().uses(), 1);
     }

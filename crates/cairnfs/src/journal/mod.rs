@@ -211,7 +211,7 @@ impl Journal {
         }
         self.reserve(CONTEXT_BASE, merge)?;
         let mut head = self.head.lock();
-        if self.written.lock().seq >= seq {
+        if self.written.lock().seq >= seq || self.cil.hold().is_empty() {
             self.ring.give(CONTEXT_BASE);
             return self.storage.check();
         }

@@ -12,7 +12,6 @@ use parking_lot::{Condvar, Mutex};
 struct Wishes {
     push: bool,
     merge: bool,
-    writeback: bool,
     stop: bool,
 }
 
@@ -32,8 +31,6 @@ pub struct Signals {
 pub enum LogWork {
     /// The open context passed its soft limit.
     Push,
-    /// Too much unwritten data.
-    Writeback,
     /// The durability interval has passed.
     Interval,
     /// The volume closes.
@@ -55,15 +52,6 @@ impl Signals {
     pub fn want_push(&self) {
         if !self.push_wanted.swap(true, Ordering::AcqRel) {
             self.wishes.lock().push = true;
-            self.log.notify_one();
-        }
-    }
-
-    /// Asks for writeback of old data.
-    pub fn want_writeback(&self) {
-        let mut wishes = self.wishes.lock();
-        if !wishes.writeback {
-            wishes.writeback = true;
             self.log.notify_one();
         }
     }
@@ -102,9 +90,6 @@ impl Signals {
             }
             if std::mem::take(&mut wishes.push) {
                 return LogWork::Push;
-            }
-            if std::mem::take(&mut wishes.writeback) {
-                return LogWork::Writeback;
             }
             let wait = match deadline {
                 Some(d) => d.saturating_duration_since(Instant::now()),

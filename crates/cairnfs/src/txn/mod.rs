@@ -159,11 +159,6 @@ impl Core {
         &self.data
     }
 
-    /// The index.
-    pub fn index(&self) -> &Index {
-        &self.index
-    }
-
     /// Wishes for background work.
     pub fn signals(&self) -> &Arc<Signals> {
         &self.signals
@@ -172,6 +167,11 @@ impl Core {
     /// Inodes in memory.
     pub fn table(&self) -> &InodeTable {
         &self.table
+    }
+
+    /// Look-ups in the cache of index nodes.
+    pub fn index_counters(&self) -> crate::index::CacheCounters {
+        self.index.counters()
     }
 
     /// Bytes of dirty sets, those being merged included.

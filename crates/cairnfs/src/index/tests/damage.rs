@@ -77,7 +77,6 @@ fn leaf(bench: &Bench, block: u64, first: u64) -> RawPtr {
 fn assert_refused(bench: &mut Bench, tree: Tree, block: u64) {
     let index = bench.fresh();
     assert_eq!(assert_corrupt(index.get(&tree, &key(3))), block);
-    assert_eq!(assert_corrupt(index.floor(&tree, &key(3))), block);
     assert_eq!(assert_corrupt(scan_all(&index, &tree)), block);
     bench.tree = tree;
     let changes = [(key(3), Some(vec![1]))].into();

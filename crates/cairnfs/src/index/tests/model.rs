@@ -59,9 +59,6 @@ proptest! {
             for probe in &probes {
                 let got = bench.index.get(&bench.tree, probe).unwrap();
                 prop_assert_eq!(got.as_ref(), bench.model.get(probe));
-                let floor = bench.index.floor(&bench.tree, probe).unwrap();
-                let want = bench.model.range(..=probe).next_back();
-                prop_assert_eq!(floor, want.map(|(k, v)| (*k, v.clone())));
                 let want = bench.model.range(probe..).map(|(k, v)| (*k, v.clone())).collect();
                 prop_assert_eq!(scan(&bench.index, &bench.tree, probe), want);
             }
