@@ -1,6 +1,12 @@
 //! The engine against the check: whatever a workload does, the volume it leaves is sound, when it
 //! was closed, when the process was killed at any moment, and when it was mounted again after that.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    reason = "a test may panic"
+)]
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -256,8 +262,11 @@ fn refused(e: &Error) -> bool {
     )
 }
 
+/// A path, its attributes, its contents, its extended attributes.
+type Seen = (String, Attr, Vec<u8>, Vec<Vec<u8>>);
+
 /// Everything a program can see of a volume, by path.
-fn tree(fs: &FileSystem) -> Vec<(String, Attr, Vec<u8>, Vec<Vec<u8>>)> {
+fn tree(fs: &FileSystem) -> Vec<Seen> {
     let mut seen = Vec::new();
     let mut todo = vec![(String::new(), 1)];
     while let Some((path, ino)) = todo.pop() {

@@ -10,7 +10,7 @@ use crate::fs::locked::{attrs, attrs_mut};
 use crate::fs::truncate::STEP;
 use crate::fs::write::check_file;
 use crate::inode::Inode;
-use crate::space::Class;
+use crate::space::{Class, Funding};
 use crate::types::{Fallocate, Time};
 
 const BLOCK: u64 = BLOCK_SIZE as u64;
@@ -219,7 +219,7 @@ impl FileSystem {
                 let run = self
                     .core
                     .space()
-                    .alloc_reserved(goal, want)?
+                    .alloc(goal, want, Funding::Reserved)?
                     .ok_or(Error::NoSpace)?;
                 *left = left.saturating_sub(run.len);
                 goal = run.start + run.len;

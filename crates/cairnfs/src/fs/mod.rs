@@ -37,6 +37,7 @@ use crate::format::superblock::Superblock;
 use crate::format::{BLOCK_SIZE, MAX_NAME};
 use crate::inode::Inode;
 use crate::shard::Sharded;
+use crate::space::Class;
 use crate::txn::{Core, Limits, OpenMode};
 use crate::types::{StatFs, Time, VolumeInfo};
 
@@ -168,7 +169,7 @@ impl FileSystem {
             block_size: BLOCK_SIZE as u32,
             blocks: geometry.total_blocks - geometry.data_start(),
             free: space.free_blocks() + pending,
-            available: space.available() + pending,
+            available: space.available(Class::Ordinary).unwrap_or(0) + pending,
             name_max: MAX_NAME as u32,
         }
     }

@@ -15,7 +15,7 @@ use crate::fs::extents::Extent;
 use crate::fs::locked::{attrs, attrs_mut};
 use crate::fs::namespace::INODE_LEN;
 use crate::inode::{Inode, InodeState};
-use crate::space::{Class, Run};
+use crate::space::{Class, Funding, Run};
 use crate::txn::{Commit, Need, Reservation};
 
 /// Most pages of a batch, and most separate ranges of file blocks.
@@ -30,6 +30,13 @@ struct Placed {
     run: Run,
     /// The file block of each page.
     blocks: Vec<u64>,
+}
+
+/// What a range of file blocks mapped to, and what it is to map to.
+struct Replacement {
+    range: (u64, u64),
+    old: Vec<Extent>,
+    new: Vec<Extent>,
 }
 
 impl FileSystem {
@@ -135,31 +142,33 @@ impl FileSystem {
     ) -> Result<()> {
         let mut new = new.into_iter().peekable();
         // Ranges with an old extent in common are replaced as one, the gaps kept as they are.
-        let mut groups: Vec<((u64, u64), Vec<Extent>, Vec<Extent>)> = Vec::new();
+        let mut groups: Vec<Replacement> = Vec::new();
         for ((from, to), old) in ranges {
             let mut pieces = Vec::new();
             while let Some(piece) = new.next_if(|p| p.at < to) {
                 pieces.push(piece);
             }
             match groups.last_mut() {
-                Some((range, olds, news))
-                    if olds
-                        .last()
-                        .zip(old.first())
-                        .is_some_and(|(a, b)| a.at == b.at) =>
+                Some(group)
+                    if !old.is_empty()
+                        && group.old.last().map(|e| e.at) == old.first().map(|e| e.at) =>
                 {
                     if let Some(shared) = old.first() {
-                        news.extend(shared.part(range.1, from));
+                        group.new.extend(shared.part(group.range.1, from));
                     }
-                    range.1 = to;
-                    olds.extend(old.into_iter().skip(1));
-                    news.extend(pieces);
+                    group.range.1 = to;
+                    group.old.extend(old.into_iter().skip(1));
+                    group.new.extend(pieces);
                 }
-                _ => groups.push(((from, to), old, pieces)),
+                _ => groups.push(Replacement {
+                    range: (from, to),
+                    old,
+                    new: pieces,
+                }),
             }
         }
-        for (range, old, pieces) in groups {
-            self.replace(commit, inode, state, range, &old, pieces)?;
+        for group in groups {
+            self.replace(commit, inode, state, group.range, &group.old, group.new)?;
         }
         Ok(())
     }
@@ -225,7 +234,7 @@ impl FileSystem {
             let run = self
                 .core
                 .space()
-                .alloc_reserved(goal, rest.len() as u64)?
+                .alloc(goal, rest.len() as u64, Funding::Reserved)?
                 .ok_or(Error::NoSpace)?;
             state.pages.reserved = state.pages.reserved.saturating_sub(run.len);
             let (taken, later) = rest.split_at(rest.len().min(run.len as usize));

@@ -1,107 +1,342 @@
-//! A group's bitmap: 32768 bits, set for a block in use, handled by words of 64.
+//! The bitmap of one allocation group, and the searches in it.
+//!
+//! Uses only [`crate::format`]. A set bit is a block in use. On disk, block `i` of the group is
+//! bit `i % 8` of byte `i / 8`; in memory the same bits lie in words of 64 blocks (256 KiB).
+//! A unit is 4 aligned blocks, so no unit crosses a word. Searches go by words; whatever lies
+//! behind the last bit counts as in use.
 
 use crate::format::BLOCK_SIZE;
+use crate::format::geometry::GROUP_BLOCKS;
 
+/// Blocks of a word.
+pub(super) const WORD_BLOCKS: u32 = 64;
 /// Words of a bitmap.
-pub const WORDS: usize = BLOCK_SIZE / 8;
-const NIBBLES: u64 = 0x1111_1111_1111_1111;
+const WORDS: usize = (GROUP_BLOCKS / WORD_BLOCKS as u64) as usize;
+/// Blocks of a group, in the width that positions within a group have.
+pub(super) const BITS: u32 = GROUP_BLOCKS as u32;
+/// Bit 0 of each unit of a word.
+const UNIT_BITS: u64 = 0x1111_1111_1111_1111;
+/// Words with fewer free units than this are no place to go on with index nodes.
+const ROOMY: u32 = 4;
 
-/// The bits of a group.
-#[derive(Clone)]
-pub struct Bitmap(Box<[u64; WORDS]>);
+/// Which free blocks a search sees.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// All.
+    Free,
+    /// Those in units of which a part is in use.
+    Loose,
+}
+
+/// Free blocks in a row, by their position within the group.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Span {
+    pub bit: u32,
+    pub len: u32,
+}
+
+/// A bit for each block of a group.
+#[derive(Clone, PartialEq, Eq)]
+pub(super) struct Bitmap(Box<[u64; WORDS]>);
+
+/// The first bits of the units that are wholly free.
+fn unit_bits(free: u64) -> u64 {
+    free & (free >> 1) & (free >> 2) & (free >> 3) & UNIT_BITS
+}
+
+/// The words that `len` blocks from `bit` lie in, each with their bits.
+pub(super) fn words(bit: u32, len: u32) -> impl Iterator<Item = (usize, u64)> {
+    let end = bit.saturating_add(len).min(BITS);
+    let mut at = bit;
+    std::iter::from_fn(move || {
+        if at >= end {
+            return None;
+        }
+        let within = at % WORD_BLOCKS;
+        let count = (WORD_BLOCKS - within).min(end - at);
+        let word = (at / WORD_BLOCKS) as usize;
+        at += count;
+        Some((word, (u64::MAX >> (WORD_BLOCKS - count)) << within))
+    })
+}
 
 impl Bitmap {
-    /// All blocks free.
-    pub fn empty() -> Self {
+    /// A bitmap of free blocks.
+    pub fn free() -> Self {
         Self(Box::new([0; WORDS]))
     }
 
-    /// The bits of a bitmap block.
+    /// Decodes the bytes of a bitmap block.
     pub fn decode(bytes: &[u8]) -> Self {
-        let mut words = [0; WORDS];
-        let (chunks, _) = bytes.as_chunks::<8>();
-        for (word, chunk) in words.iter_mut().zip(chunks) {
-            *word = u64::from_le_bytes(*chunk);
+        let mut map = Self(Box::new([u64::MAX; WORDS]));
+        for (word, bytes) in map.0.iter_mut().zip(bytes.as_chunks().0) {
+            *word = u64::from_le_bytes(*bytes);
         }
-        Self(Box::new(words))
+        map
     }
 
-    /// The block's bytes.
-    pub fn encode(&self, out: &mut [u8]) {
-        let (chunks, _) = out.as_chunks_mut::<8>();
-        for (chunk, word) in chunks.iter_mut().zip(self.0.iter()) {
-            *chunk = word.to_le_bytes();
+    /// Writes the bytes of a bitmap block.
+    pub fn encode(&self, block: &mut [u8]) {
+        debug_assert_eq!(block.len(), BLOCK_SIZE);
+        for (word, bytes) in self.0.iter().zip(block.as_chunks_mut().0) {
+            *bytes = word.to_le_bytes();
         }
     }
 
-    /// A word; all set behind the end.
-    pub fn word(&self, i: usize) -> u64 {
-        self.0.get(i).copied().unwrap_or(u64::MAX)
+    /// The bits in use of a word.
+    pub fn word(&self, index: usize) -> u64 {
+        self.0.get(index).copied().unwrap_or(u64::MAX)
     }
 
-    /// A word, to be changed.
-    pub fn word_mut(&mut self, i: usize) -> Option<&mut u64> {
-        self.0.get_mut(i)
+    /// Replaces a word.
+    pub fn set_word(&mut self, index: usize, used: u64) {
+        if let Some(word) = self.0.get_mut(index) {
+            *word = used;
+        }
     }
 
-    /// Number of free blocks.
-    pub fn free(&self) -> u32 {
+    /// The first block in use among `len` blocks from `bit`.
+    pub fn first_used(&self, bit: u32, len: u32) -> Option<u32> {
+        words(bit, len)
+            .map(|(w, mask)| (w, self.word(w) & mask))
+            .find(|(_, hit)| *hit != 0)
+            .map(|(w, hit)| w as u32 * WORD_BLOCKS + hit.trailing_zeros())
+    }
+
+    /// The first free block among `len` blocks from `bit`.
+    pub fn first_free(&self, bit: u32, len: u32) -> Option<u32> {
+        words(bit, len)
+            .map(|(w, mask)| (w, !self.word(w) & mask))
+            .find(|(_, hit)| *hit != 0)
+            .map(|(w, hit)| w as u32 * WORD_BLOCKS + hit.trailing_zeros())
+    }
+
+    /// Marks `len` blocks from `bit` as in use.
+    pub fn set(&mut self, bit: u32, len: u32) {
+        for (w, mask) in words(bit, len) {
+            self.set_word(w, self.word(w) | mask);
+        }
+    }
+
+    /// Marks `len` blocks from `bit` as free.
+    pub fn clear(&mut self, bit: u32, len: u32) {
+        for (w, mask) in words(bit, len) {
+            self.set_word(w, self.word(w) & !mask);
+        }
+    }
+
+    /// Free blocks.
+    pub fn count_free(&self) -> u32 {
         self.0.iter().map(|w| w.count_zeros()).sum()
     }
 
-    /// Number of whole free units.
-    pub fn units(&self) -> u32 {
-        self.0.iter().map(|w| whole_units(*w).count_ones()).sum()
+    /// Units that are wholly free.
+    pub fn count_units(&self) -> u32 {
+        self.0.iter().map(|w| unit_bits(!w).count_ones()).sum()
     }
 
-    /// The words that `len` blocks from `at` touch, with the bits in each.
-    pub fn masks(at: u64, len: u64) -> impl Iterator<Item = (usize, u64)> {
-        let end = at + len;
-        let mut at = at;
-        std::iter::from_fn(move || {
-            if at >= end {
-                return None;
+    /// Free units of a word.
+    pub fn word_units(&self, index: usize) -> u32 {
+        unit_bits(!self.word(index)).count_ones()
+    }
+
+    /// Free units that taking `len` blocks from `bit` would break or use up.
+    pub fn units_touched(&self, bit: u32, len: u32) -> u32 {
+        words(bit, len)
+            .map(|(w, mask)| {
+                let touched = mask | mask >> 1 | mask >> 2 | mask >> 3;
+                (unit_bits(!self.word(w)) & touched).count_ones()
+            })
+            .sum()
+    }
+
+    /// How many of `len` blocks from `bit` can be taken before more than `units` free units
+    /// are touched.
+    pub fn fit_units(&self, bit: u32, len: u32, units: u32) -> u32 {
+        let mut left = units;
+        let mut at = bit;
+        while at < bit + len {
+            let next = (at / 4 + 1) * 4;
+            let touched = self.units_touched(at, 1);
+            if touched > left {
+                return at - bit;
             }
-            let bit = at % 64;
-            let n = (64 - bit).min(end - at);
-            let ones = if n == 64 { u64::MAX } else { (1 << n) - 1 };
-            let item = ((at / 64) as usize, ones << bit);
-            at += n;
-            Some(item)
-        })
-    }
-
-    /// The first free block in `from..to`, and how many free ones follow it, at most `most`.
-    pub fn next_free(&self, from: u64, to: u64, most: u64) -> Option<(u64, u64)> {
-        let start = self.next_with(from, to, false)?;
-        let end = to.min(start.saturating_add(most));
-        let end = self.next_with(start, end, true).unwrap_or(end);
-        Some((start, end - start))
-    }
-
-    /// The first block in `from..to` that is in use, or free.
-    fn next_with(&self, from: u64, to: u64, used: bool) -> Option<u64> {
-        let mut at = from;
-        while at < to {
-            let word = self.word((at / 64) as usize);
-            let bits = if used { word } else { !word } >> (at % 64);
-            if bits != 0 {
-                let found = at + u64::from(bits.trailing_zeros());
-                return (found < to).then_some(found);
-            }
-            at = (at / 64 + 1) * 64;
+            left -= touched;
+            at = next;
         }
-        None
+        len
+    }
+
+    /// Free blocks in a row from `bit`, at most `most`.
+    pub fn free_at(&self, bit: u32, most: u32) -> u32 {
+        let most = most.min(BITS.saturating_sub(bit));
+        self.first_used(bit, most).map_or(most, |used| used - bit)
+    }
+
+    /// The first `want` blocks in a row behind `hint`, else the first before it, else the
+    /// longest row there is.
+    pub fn find(&self, kind: Kind, hint: u32, want: u32) -> Option<Span> {
+        let hint = if hint < BITS { hint } else { 0 };
+        let mut best = Span::default();
+        let _found = self.scan(kind, hint, BITS, want, &mut best)
+            || self.scan(kind, 0, hint, want, &mut best);
+        (best.len > 0).then_some(best)
+    }
+
+    /// Looks at the words of `from..to`; true once `best` has `want` blocks.
+    fn scan(&self, kind: Kind, from: u32, to: u32, want: u32, best: &mut Span) -> bool {
+        let mut run = Span { bit: from, len: 0 };
+        let mut mask = u64::MAX << (from % WORD_BLOCKS);
+        for index in from / WORD_BLOCKS..to.div_ceil(WORD_BLOCKS) {
+            let free = !self.word(index as usize);
+            let seen = mask
+                & match kind {
+                    Kind::Free => free,
+                    Kind::Loose => free & !(unit_bits(free) * 0xf),
+                };
+            mask = u64::MAX;
+            if extend(&mut run, index * WORD_BLOCKS, seen, want, best) {
+                return true;
+            }
+        }
+        false
+    }
+
+    /// The first bit of a free unit: the next in the word of `hint`, else in the next roomy
+    /// word, else in any.
+    pub fn find_unit(&self, hint: u32) -> Option<u32> {
+        let hint = if hint < BITS { hint } else { 0 };
+        let (first, within) = ((hint / WORD_BLOCKS) as usize, hint % WORD_BLOCKS);
+        let here = unit_bits(!self.word(first)) & (u64::MAX << within);
+        if here != 0 {
+            return Some(first as u32 * WORD_BLOCKS + here.trailing_zeros());
+        }
+        let order = || (first + 1..WORDS).chain(0..=first);
+        order()
+            .find(|w| self.word_units(*w) >= ROOMY)
+            .or_else(|| order().find(|w| self.word_units(*w) > 0))
+            .map(|w| w as u32 * WORD_BLOCKS + unit_bits(!self.word(w)).trailing_zeros())
     }
 }
 
-/// A bit at the first block of each whole free unit of a word.
-pub fn whole_units(word: u64) -> u64 {
-    let free = !word;
-    free & (free >> 1) & (free >> 2) & (free >> 3) & NIBBLES
+/// Goes on with `run` through the bits of the word that begins at `base`.
+fn extend(run: &mut Span, base: u32, seen: u64, want: u32, best: &mut Span) -> bool {
+    let mut at = 0;
+    while at < WORD_BLOCKS {
+        let rest = seen >> at;
+        let ones = (!rest).trailing_zeros().min(WORD_BLOCKS - at);
+        if run.len == 0 {
+            run.bit = base + at;
+        }
+        run.len += ones;
+        if run.len > best.len {
+            *best = Span {
+                bit: run.bit,
+                len: run.len.min(want),
+            };
+            if run.len >= want {
+                return true;
+            }
+        }
+        at += ones;
+        if at < WORD_BLOCKS {
+            run.len = 0;
+            at += (seen >> at).trailing_zeros().clamp(1, WORD_BLOCKS - at);
+        }
+    }
+    false
 }
 
-/// The free blocks of a word that are in no whole free unit.
-pub fn broken_free(word: u64) -> u64 {
-    !word & !(whole_units(word) * 0xf)
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn map(used: &[bool]) -> Bitmap {
+        let mut map = Bitmap::free();
+        for (i, _) in used.iter().enumerate().filter(|(_, u)| **u) {
+            map.set(i as u32, 1);
+        }
+        map.set(used.len() as u32, BITS - used.len() as u32);
+        map
+    }
+
+    fn is_loose(used: &[bool], i: usize) -> bool {
+        let unit = &used[i / 4 * 4..(i / 4 * 4 + 4).min(used.len())];
+        !used[i] && (unit.len() < 4 || unit.iter().any(|u| *u))
+    }
+
+    fn longest(seen: impl Iterator<Item = bool>) -> u32 {
+        let (mut run, mut best) = (0, 0);
+        for s in seen {
+            run = if s { run + 1 } else { 0 };
+            best = best.max(run);
+        }
+        best
+    }
+
+    proptest! {
+        #[test]
+        fn searches_agree_with_bits(
+            runs in prop::collection::vec((any::<bool>(), 1..90usize), 1..30),
+            hint in 0..900u32, want in 1..80u32, at in 0..900u32, len in 1..200u32, units in 0..9u32,
+        ) {
+            let used: Vec<bool> = runs.iter().flat_map(|(u, n)| vec![*u; *n]).collect();
+            let map = map(&used);
+            let size = used.len() as u32;
+            prop_assert_eq!(map.count_free(), used.iter().filter(|u| !**u).count() as u32);
+            let whole = |u: &[bool]| u.len() == 4 && !u.iter().any(|b| *b);
+            let unit_count = used.chunks(4).filter(|u| whole(u)).count() as u32;
+            prop_assert_eq!(map.count_units(), unit_count);
+            for kind in [Kind::Free, Kind::Loose] {
+                let seen = |i: usize| match kind {
+                    Kind::Free => !used[i],
+                    Kind::Loose => is_loose(&used, i),
+                };
+                let found = map.find(kind, 0, want);
+                let most = longest((0..used.len()).map(seen));
+                prop_assert_eq!(found.map_or(0, |s| s.len), most.min(want));
+                for span in found.into_iter().chain(map.find(kind, hint, want)) {
+                    prop_assert!(span.len > 0 && span.len <= want);
+                    prop_assert!((span.bit..span.bit + span.len).all(|i| seen(i as usize)));
+                }
+                prop_assert_eq!(map.find(kind, hint, want).is_some(), most > 0);
+            }
+            let unit = map.find_unit(hint);
+            prop_assert_eq!(unit.is_some(), unit_count > 0);
+            if let Some(bit) = unit {
+                prop_assert!(bit.is_multiple_of(4) && whole(&used[bit as usize..bit as usize + 4]));
+            }
+            if at < size && !used[at as usize] {
+                let run = map.free_at(at, len);
+                prop_assert!((at..at + run).all(|i| !used[i as usize]));
+                prop_assert!(run == len || at + run == size || used[(at + run) as usize]);
+                let fit = map.fit_units(at, run, units);
+                prop_assert!(map.units_touched(at, fit) <= units);
+                prop_assert!(fit == run || map.units_touched(at, fit + 1) > units);
+                let mut taken = map.clone();
+                taken.set(at, run);
+                prop_assert_eq!(
+                    map.units_touched(at, run), map.count_units() - taken.count_units());
+                taken.clear(at, run);
+                prop_assert!(taken == map);
+            }
+            let mut block = vec![0; BLOCK_SIZE];
+            map.encode(&mut block);
+            prop_assert!(Bitmap::decode(&block) == map);
+        }
+    }
+
+    #[test]
+    fn nodes_go_on_in_roomy_words() {
+        let mut map = Bitmap::free();
+        map.set(0, BITS);
+        map.clear(64, 4);
+        map.clear(256, 16);
+        assert_eq!(map.find_unit(0), Some(256));
+        assert_eq!(map.find_unit(64), Some(64));
+        map.set(256, 4);
+        assert_eq!(map.find_unit(260), Some(260));
+        assert_eq!(map.find_unit(0), Some(64));
+    }
 }

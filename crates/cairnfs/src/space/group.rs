@@ -1,348 +1,176 @@
-//! An allocation group: its two bitmaps and the search for free blocks in it.
+//! An allocation group in memory: its lock, its two bitmaps and what is known without them.
+//!
+//! Uses the bitmap and the format. Bitmaps come into memory when first touched; until then
+//! nothing of the group has changed, so the table read at open tells where they are. The counts
+//! beside the lock change only under it and may be read without it, as hints. For a group whose
+//! bitmap was never read, `units` is a lower bound.
 
-use crate::device::{AlignedBuf, Device};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+
+use parking_lot::Mutex;
+
+use super::bitmap::{BITS, Bitmap};
+use crate::device::Device;
 use crate::error::{Error, Result};
 use crate::format::geometry::{GROUP_BLOCKS, Geometry};
 use crate::format::group::GroupEntry;
 use crate::format::{BLOCK_SIZE, NODE_BLOCKS, checksum};
-use crate::space::bitmap::{Bitmap, WORDS, broken_free, whole_units};
 
-/// Requests shorter than this take blocks of broken units first.
-const SMALL: u64 = NODE_BLOCKS;
-
-/// What an allocation looks for.
-pub struct Search {
-    /// Most blocks.
-    pub want: u64,
-    /// Most whole units that it may break.
-    pub spare: u64,
-}
-
-struct Bitmaps {
-    live: Bitmap,
-    image: Bitmap,
+/// The bitmaps of a group.
+pub(super) struct Maps {
+    /// What allocation sees.
+    pub live: Bitmap,
+    /// What the index on disk refers to as of the next superblock. A subset of `live`.
+    pub image: Bitmap,
+    /// `image` differs from what was last given to the device, and the group is listed so.
+    pub image_changed: bool,
+    /// Where the next long run is looked for.
+    pub data_hint: u32,
+    /// Where the next block of a broken unit is looked for.
+    pub loose_hint: u32,
+    /// Where the next unit is looked for.
+    pub unit_hint: u32,
+    /// The merge that `unit_hint` is of.
+    pub unit_epoch: u64,
 }
 
 /// An allocation group.
-pub struct Group {
-    bitmaps: Option<Box<Bitmaps>>,
-    free: u32,
-    /// Whole free units; a lower bound while the bitmaps are not loaded.
-    units: u32,
-    /// Units that the last change of the live bitmap broke.
-    broken: u32,
-    /// Where the next search for a run begins, for single blocks, and for units.
-    hint: u64,
-    small_hint: usize,
-    unit_hint: usize,
-    /// The image differs from what is on disk.
-    pub changed: bool,
+pub(super) struct Group {
+    pub maps: Mutex<Option<Box<Maps>>>,
+    pub free: AtomicU32,
+    pub units: AtomicU32,
+    /// No run of free blocks is longer.
+    pub longest: AtomicU32,
+    /// `units` is exact.
+    pub settled: AtomicBool,
+}
+
+/// The blocks of a group that can be allocated: behind the fixed areas, before the end.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Bounds {
+    pub first: u32,
+    pub end: u32,
+}
+
+impl Bounds {
+    pub fn of(geometry: &Geometry, group: u64) -> Self {
+        let start = group * GROUP_BLOCKS;
+        let within = |block: u64| block.saturating_sub(start).min(GROUP_BLOCKS) as u32;
+        let end = within(geometry.total_blocks);
+        Self {
+            first: within(geometry.data_start()).min(end),
+            end,
+        }
+    }
+
+    pub fn blocks(self) -> u32 {
+        self.end - self.first
+    }
+
+    pub fn units(self) -> u32 {
+        let unit = NODE_BLOCKS as u32;
+        (self.end / unit).saturating_sub(self.first.div_ceil(unit))
+    }
+
+    /// A bitmap in which only the rest is in use.
+    pub fn empty_map(self) -> Bitmap {
+        let mut map = Bitmap::free();
+        map.set(0, self.first);
+        map.set(self.end, BITS - self.end);
+        map
+    }
 }
 
 impl Group {
-    /// A group of which only the number of free blocks is known.
-    pub fn unloaded(free: u32) -> Self {
-        let used = (GROUP_BLOCKS as u32).saturating_sub(free);
+    /// A group of which only the table's entry is known.
+    pub fn unread(bounds: Bounds, free: u32) -> Self {
+        let used = bounds.blocks().saturating_sub(free);
         Self {
-            bitmaps: None,
-            free,
-            units: (GROUP_BLOCKS as u32 / NODE_BLOCKS as u32).saturating_sub(used),
-            broken: 0,
-            hint: 0,
-            small_hint: 0,
-            unit_hint: WORDS / 2,
-            changed: false,
+            maps: Mutex::new(None),
+            free: AtomicU32::new(free),
+            // At worst, each block in use breaks a unit of its own.
+            units: AtomicU32::new(bounds.units().saturating_sub(used)),
+            longest: AtomicU32::new(BITS),
+            settled: AtomicBool::new(used == 0 || free < NODE_BLOCKS as u32),
         }
     }
 
-    /// Free blocks.
     pub fn free(&self) -> u32 {
-        self.free
+        self.free.load(Ordering::Acquire)
     }
 
-    /// Whole free units, or a lower bound.
     pub fn units(&self) -> u32 {
-        self.units
+        self.units.load(Ordering::Acquire)
     }
 
-    /// Whether the bitmaps are in memory.
-    pub fn is_loaded(&self) -> bool {
-        self.bitmaps.is_some()
+    pub fn is_settled(&self) -> bool {
+        self.settled.load(Ordering::Acquire)
     }
 
-    /// Units broken by the last change; asked once.
-    pub fn take_broken(&mut self) -> u32 {
-        std::mem::take(&mut self.broken)
+    /// May hold free blocks of broken units.
+    pub fn has_loose(&self) -> bool {
+        !self.is_settled() || self.free() > self.units() * NODE_BLOCKS as u32
     }
 
-    /// Reads and checks the bitmap.
-    pub fn load(
-        &mut self,
-        device: &dyn Device,
-        geometry: &Geometry,
-        number: u64,
-        entry: &GroupEntry,
-    ) -> Result<()> {
-        let block = geometry.bitmap_block(number, entry.copy);
-        let mut bytes = AlignedBuf::zeroed(BLOCK_SIZE);
-        device.read(block * BLOCK_SIZE as u64, &mut bytes)?;
-        let crc = checksum::crc(&bytes);
-        if crc != entry.crc.get() {
-            let want = format!("{:08x}", entry.crc.get());
-            return Err(Error::corrupt(
-                block,
-                "bitmap checksum",
-                want,
-                format!("{crc:08x}"),
-            ));
-        }
-        let image = Bitmap::decode(&bytes);
-        if image.free() != u32::from(entry.free.get()) {
-            return Err(Error::corrupt(
-                block,
-                "bitmap",
-                format!("{} free blocks, as the group table says", entry.free),
-                image.free(),
-            ));
-        }
-        let first = number * GROUP_BLOCKS;
-        let fixed = fixed_parts(geometry, first);
-        for (at, len) in fixed {
-            if Bitmap::masks(at, len).any(|(i, mask)| image.word(i) & mask != mask) {
-                return Err(Error::corrupt(
-                    block,
-                    "bitmap",
-                    "the volume's own areas, and what is behind its end, in use",
-                    "free blocks there",
-                ));
-            }
-        }
-        self.free = image.free();
-        self.units = image.units();
-        self.bitmaps = Some(Box::new(Bitmaps {
-            live: image.clone(),
-            image,
-        }));
-        Ok(())
+    /// May hold a free unit.
+    pub fn has_unit(&self) -> bool {
+        !self.is_settled() || self.units() > 0
     }
 
-    /// Sets live bits; returns how many were clear.
-    fn set_live(&mut self, at: u64, len: u64) -> u64 {
-        let Some(bitmaps) = &mut self.bitmaps else {
-            return 0;
-        };
-        let mut set = 0;
-        for (i, mask) in Bitmap::masks(at, len) {
-            if let Some(word) = bitmaps.live.word_mut(i) {
-                let before = whole_units(*word).count_ones();
-                set += u64::from((mask & !*word).count_ones());
-                *word |= mask;
-                self.broken += before - whole_units(*word).count_ones();
-            }
-        }
-        self.free -= set as u32;
-        self.units -= self.broken;
-        set
+    /// Under the lock: blocks and units were taken.
+    pub fn count_taken(&self, blocks: u32, units: u32) {
+        self.free.fetch_sub(blocks, Ordering::AcqRel);
+        self.units.fetch_sub(units, Ordering::AcqRel);
     }
 
-    /// Takes free blocks from `at` on, if the block there is free and enough follow.
-    pub fn take_at(&mut self, at: u64, search: &Search) -> Option<(u64, u64)> {
-        let live = &self.bitmaps.as_ref()?.live;
-        let (start, len) = live.next_free(at, GROUP_BLOCKS, search.want)?;
-        if start != at || len < search.want.min(8) {
-            return None;
-        }
-        self.take(start, len, search)
-    }
-
-    /// Takes a run of at least `least` blocks, `search.want` if there is one.
-    pub fn take_run(&mut self, least: u64, search: &Search) -> Option<(u64, u64)> {
-        if search.want < SMALL || search.spare == 0 {
-            if let Some(found) = self.take_broken_block(search) {
-                return Some(found);
-            }
-            if search.spare == 0 {
-                return None;
-            }
-        }
-        let live = &self.bitmaps.as_ref()?.live;
-        let mut best: Option<(u64, u64)> = None;
-        let ranges = [(self.hint, GROUP_BLOCKS), (0, self.hint)];
-        'found: for (from, to) in ranges {
-            let mut at = from;
-            while let Some((start, len)) = live.next_free(at, to, search.want) {
-                if best.is_none_or(|(_, l)| l < len) {
-                    best = Some((start, len));
-                }
-                if len == search.want {
-                    break 'found;
-                }
-                at = start + len;
-            }
-        }
-        let (start, len) = best.filter(|(_, len)| *len >= least)?;
-        self.hint = start + len;
-        self.take(start, len, search)
-    }
-
-    /// Takes `len` blocks, fewer if they would break more units than may be.
-    fn take(&mut self, start: u64, len: u64, search: &Search) -> Option<(u64, u64)> {
-        let live = &self.bitmaps.as_ref()?.live;
-        let mut len = len.min(search.want);
-        while len > 0 && breaks(live, start, len) > search.spare {
-            len -= 1;
-        }
-        if len == 0 {
-            return None;
-        }
-        self.set_live(start, len);
-        Some((start, len))
-    }
-
-    /// Takes free blocks of one broken unit.
-    fn take_broken_block(&mut self, search: &Search) -> Option<(u64, u64)> {
-        let live = &self.bitmaps.as_ref()?.live;
-        let order = (self.small_hint..WORDS).chain(0..self.small_hint);
-        for i in order {
-            let free = broken_free(live.word(i));
-            if free == 0 {
-                continue;
-            }
-            let bit = u64::from(free.trailing_zeros());
-            let len = u64::from((free >> bit).trailing_ones()).min(search.want);
-            self.small_hint = i;
-            let at = i as u64 * 64 + bit;
-            self.set_live(at, len);
-            return Some((at, len));
-        }
-        None
-    }
-
-    /// Takes a whole unit.
-    pub fn take_unit(&mut self) -> Option<u64> {
-        let live = &self.bitmaps.as_ref()?.live;
-        let order = (self.unit_hint..WORDS).chain(0..self.unit_hint);
-        for i in order {
-            let units = whole_units(live.word(i));
-            if units != 0 {
-                let at = i as u64 * 64 + u64::from(units.trailing_zeros());
-                self.unit_hint = i;
-                self.set_live(at, NODE_BLOCKS);
-                return Some(at);
-            }
-        }
-        None
-    }
-
-    /// Sets live bits whether they are set or not; returns how many were not.
-    pub fn claim(&mut self, at: u64, len: u64) -> u64 {
-        self.set_live(at, len)
-    }
-
-    /// Clears live bits that must be set, and that the image does not hold. With `keep`, a word
-    /// that would become wholly free is taken as a whole instead and told to `kept`. Returns by how
-    /// much free blocks and units grow; `None` if a bit was not as it must be.
-    pub fn release(
-        &mut self,
-        at: u64,
-        len: u64,
-        keep: bool,
-        kept: &mut dyn FnMut(u64),
-    ) -> Option<(i64, i64)> {
-        let bitmaps = self.bitmaps.as_mut()?;
-        let (mut blocks, mut units) = (0, 0);
-        for (i, mask) in Bitmap::masks(at, len) {
-            let in_image = bitmaps.image.word(i) & mask;
-            let word = bitmaps.live.word_mut(i)?;
-            if *word & mask != mask || in_image != 0 {
-                return None;
-            }
-            let (free, whole) = (word.count_zeros(), whole_units(*word).count_ones());
-            if keep && *word == mask {
-                *word = u64::MAX;
-                kept(i as u64 * 64);
-            } else {
-                *word &= !mask;
-            }
-            blocks += i64::from(word.count_zeros()) - i64::from(free);
-            units += i64::from(whole_units(*word).count_ones()) - i64::from(whole);
-        }
-        self.free = (i64::from(self.free) + blocks) as u32;
-        self.units = (i64::from(self.units) + units) as u32;
-        Some((blocks, units))
-    }
-
-    /// Clears whole words that [`Self::release`] kept.
-    pub fn free_words(&mut self, at: u64, len: u64) -> (u64, u64) {
-        let Some(bitmaps) = &mut self.bitmaps else {
-            return (0, 0);
-        };
-        for (i, mask) in Bitmap::masks(at, len) {
-            if let Some(word) = bitmaps.live.word_mut(i) {
-                *word &= !mask;
-            }
-        }
-        let units = len / NODE_BLOCKS;
-        self.free += len as u32;
-        self.units += units as u32;
-        (len, units)
-    }
-
-    /// Sets or clears image bits, each of which must change; what is set must be live.
-    pub fn change_image(&mut self, at: u64, len: u64, used: bool) -> bool {
-        let Some(bitmaps) = &mut self.bitmaps else {
-            return false;
-        };
-        for (i, mask) in Bitmap::masks(at, len) {
-            let live = bitmaps.live.word(i);
-            let Some(word) = bitmaps.image.word_mut(i) else {
-                return false;
-            };
-            let sound = if used {
-                *word & mask == 0 && live & mask == mask
-            } else {
-                *word & mask == mask
-            };
-            if !sound {
-                return false;
-            }
-            *word ^= mask;
-        }
-        self.changed = true;
-        true
-    }
-
-    /// The image's bytes and its number of free blocks.
-    pub fn encode_image(&self, out: &mut [u8]) -> u32 {
-        match &self.bitmaps {
-            Some(b) => {
-                b.image.encode(out);
-                b.image.free()
-            }
-            None => self.free,
-        }
+    /// Under the lock: blocks and units became free.
+    pub fn count_given(&self, blocks: u32, units: u32) {
+        self.free.fetch_add(blocks, Ordering::AcqRel);
+        self.units.fetch_add(units, Ordering::AcqRel);
+        self.longest.store(BITS, Ordering::Release);
     }
 }
 
-/// Whole units that taking `len` blocks from `start` breaks.
-fn breaks(live: &Bitmap, start: u64, len: u64) -> u64 {
-    Bitmap::masks(start, len)
-        .map(|(i, mask)| {
-            let word = live.word(i);
-            u64::from(whole_units(word).count_ones() - whole_units(word | mask).count_ones())
-        })
-        .sum()
-}
-
-/// Blocks of the group that begins at block `first` that are never free: position and length.
-pub fn fixed_parts(geometry: &Geometry, first: u64) -> [(u64, u64); 2] {
-    let fixed = geometry
-        .data_start()
-        .saturating_sub(first)
-        .min(GROUP_BLOCKS);
-    let end = geometry
-        .total_blocks
-        .saturating_sub(first)
-        .min(GROUP_BLOCKS);
-    [(0, fixed), (end, GROUP_BLOCKS - end)]
+/// Reads and checks a group's bitmap.
+pub(super) fn read_bitmap(
+    device: &dyn Device,
+    geometry: &Geometry,
+    group: u64,
+    entry: GroupEntry,
+) -> Result<Bitmap> {
+    let at = geometry.bitmap_block(group, entry.copy);
+    let mut block = crate::device::AlignedBuf::zeroed(BLOCK_SIZE);
+    device.read(at * BLOCK_SIZE as u64, &mut block)?;
+    let crc = checksum::crc(&block);
+    if crc != entry.crc.get() {
+        return Err(Error::corrupt(
+            at,
+            "group bitmap checksum",
+            format_args!("{:08x}", entry.crc.get()),
+            format_args!("{crc:08x}"),
+        ));
+    }
+    let map = Bitmap::decode(&block);
+    let free = map.count_free();
+    if free != u32::from(entry.free.get()) {
+        return Err(Error::corrupt(
+            at,
+            "group bitmap",
+            format_args!("{} free blocks in group {group}", entry.free.get()),
+            free,
+        ));
+    }
+    let bounds = Bounds::of(geometry, group);
+    let outside = map
+        .first_free(0, bounds.first)
+        .or_else(|| map.first_free(bounds.end, BITS - bounds.end));
+    match outside {
+        Some(bit) => Err(Error::corrupt(
+            at,
+            "group bitmap",
+            "blocks outside of the data area in use",
+            format_args!("block {} free", group * GROUP_BLOCKS + u64::from(bit)),
+        )),
+        None => Ok(map),
+    }
 }

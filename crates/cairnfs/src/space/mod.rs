@@ -1,277 +1,318 @@
-//! Space: allocation groups, what of them is free, and promises of space.
+//! Allocation groups: free space in memory and on disk.
 //!
-//! Floor 2: uses device, format, errors. Each group has two states: what allocation sees (live:
-//! everything in use, and what was freed but must not be reused yet), and the image: what the index
-//! of the next superblock refers to. The image never holds a block that is not live. Bitmaps are
-//! read when a group is first touched; opening reads the group table only.
+//! Floor 2: uses error, format and device. Each group has two bitmaps. **live** is what
+//! allocation sees: everything the live file system refers to, and freed blocks that may not be
+//! reused yet. **image** is what the index on disk refers to as of the next superblock; every
+//! block of it is live. Bitmaps are read when first touched, so opening reads the table only.
 //!
-//! A unit is four aligned blocks, an index node. Blocks and units are two resources: data takes
-//! broken units before it breaks whole ones, and leaves as many whole ones as are promised or held
-//! for merges. So fragmentation never keeps the index from growing.
+//! Blocks (data) and units (4 aligned blocks, an index node) are two resources: data breaks a
+//! free unit only if enough units stay for those who were promised some and for the standing
+//! reserve of merges and deletes. Whoever was promised space gets it.
+//!
+//! Locks, in this order: `settling`, the image, one group, the list of changed groups. Nobody
+//! holds two groups. I/O under a group's lock is the reading of its own bitmap, nothing else.
 
+mod alloc;
 mod bitmap;
+mod budget;
 mod group;
 mod image;
-mod reserve;
+mod release;
+mod table;
+#[cfg(test)]
+mod tests;
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use crossbeam_utils::CachePadded;
-use parking_lot::{Mutex, MutexGuard};
-
-pub use image::TableState;
-pub use reserve::Class;
+use parking_lot::{MappedMutexGuard, Mutex, MutexGuard};
 
 use crate::device::Device;
 use crate::error::{Error, Result};
 use crate::format::geometry::{GROUP_BLOCKS, Geometry};
-use crate::format::{BLOCK_SIZE, NODE_BLOCKS};
-use crate::shard::thread_shard;
-use crate::space::group::{Group, Search};
-use crate::space::image::Table;
-use crate::space::reserve::Counters;
+use crate::format::group::GroupEntry;
+use budget::{Budget, Short};
+use group::{Bounds, Group, Maps};
+use image::Image;
 
-/// Groups that a thread's allocations begin at: each thread has its own.
-const CURSORS: usize = 16;
+pub use table::TableState;
 
-/// Adjacent blocks.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+/// Blocks in a row on the device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Run {
-    /// First block.
+    /// The first block.
     pub start: u64,
-    /// Number of blocks.
+    /// Blocks.
     pub len: u64,
 }
 
-/// The space of an open volume.
+impl Run {
+    /// `len` blocks from `start`.
+    pub fn new(start: u64, len: u64) -> Self {
+        Self { start, len }
+    }
+
+    /// The block behind the last one.
+    pub fn end(&self) -> u64 {
+        self.start.saturating_add(self.len)
+    }
+}
+
+/// How far a promise may go into the standing reserve.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Class {
+    /// Leaves the whole reserve.
+    Ordinary,
+    /// May use the part kept for deletes.
+    Delete,
+    /// May use everything.
+    Merge,
+}
+
+/// What an allocation is paid with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Funding {
+    /// A promise that [`Space::reserve`] made before and that covers all that is wanted.
+    Reserved,
+    /// A promise to be made now.
+    New(Class),
+}
+
+/// Ways through the groups that allocating threads are spread over.
+const SLOTS: usize = 16;
+
+/// The free space of a volume.
 pub struct Space {
     device: Arc<dyn Device>,
     geometry: Geometry,
-    groups: Box<[Mutex<Group>]>,
-    counters: Counters,
-    table: Mutex<Table>,
-    cursors: Box<[CachePadded<AtomicU64>]>,
-    unit_cursor: AtomicU64,
+    /// The table as it was at open: where the bitmap of an unread group is.
+    opened: Vec<GroupEntry>,
+    groups: Vec<Group>,
+    budget: Budget,
+    image: Mutex<Image>,
+    /// Groups whose image changed since it was last given to the device.
+    changed: Mutex<BTreeSet<usize>>,
+    /// Groups whose free units are known by a bound only, and where to look for the next.
+    unsettled: AtomicUsize,
+    settling: Mutex<usize>,
+    /// Tells spaces apart in a thread's memory of its slot.
+    id: u64,
+    next_slot: AtomicUsize,
+    /// The group that each slot allocates data from.
+    slots: [CachePadded<AtomicUsize>; SLOTS],
+    /// The group that nodes are allocated from.
+    unit_group: AtomicUsize,
+    /// Counts merges, so that each begins its nodes at the front.
+    epoch: AtomicU64,
+}
+
+/// Units kept for merges, and for deletes, on a volume of this size.
+fn standing_units(geometry: &Geometry) -> (u64, u64) {
+    let merge = (geometry.total_blocks / 256).clamp(64, 4096);
+    (merge, merge / 8)
 }
 
 impl Space {
-    /// The free space that a superblock's group table tells.
+    /// Opens the free space that the superblock tells of.
     ///
     /// # Errors
-    /// A damaged table; the device's failure.
+    /// [`Error::Corrupt`] if the table is not what the superblock says, or cannot be.
     pub fn open(device: Arc<dyn Device>, geometry: Geometry, state: TableState) -> Result<Self> {
-        let table = Table::read(&*device, &geometry, state)?;
-        let groups: Box<[Mutex<Group>]> = table
-            .entries()
-            .map(|e| Mutex::new(Group::unloaded(u32::from(e.free.get()))))
+        geometry.validate().map_err(Error::Invalid)?;
+        let opened = table::read(&*device, &geometry, state)?;
+        let groups: Vec<Group> = (0..)
+            .zip(&opened)
+            .map(|(g, e)| Group::unread(Bounds::of(&geometry, g), e.free.get().into()))
             .collect();
-        let counters = Counters::new(&geometry);
-        for group in &groups {
-            let group = group.lock();
-            counters.add_free(u64::from(group.free()), u64::from(group.units()));
-        }
-        let count = groups.len() as u64;
+        let units = groups.iter().map(|g| u64::from(g.units())).sum();
+        let (merge, delete) = standing_units(&geometry);
+        static IDS: AtomicU64 = AtomicU64::new(1);
+        let count = groups.len();
         Ok(Self {
             device,
             geometry,
+            budget: Budget::new(state.free_blocks, units, merge, delete),
+            image: Mutex::new(Image::new(opened.clone(), state.copy)),
+            changed: Mutex::default(),
+            unsettled: AtomicUsize::new(groups.iter().filter(|g| !g.is_settled()).count()),
+            settling: Mutex::new(0),
+            id: IDS.fetch_add(1, Ordering::Relaxed),
+            next_slot: AtomicUsize::new(0),
+            slots: std::array::from_fn(|slot| {
+                let apart = (count / SLOTS).max(1);
+                CachePadded::new(AtomicUsize::new(slot * apart % count.max(1)))
+            }),
+            unit_group: AtomicUsize::new(count / 2),
+            epoch: AtomicU64::new(0),
+            opened,
             groups,
-            counters,
-            table: Mutex::new(table),
-            cursors: (0..CURSORS as u64)
-                .map(|i| CachePadded::new(AtomicU64::new(i * count / CURSORS as u64)))
-                .collect(),
-            unit_cursor: AtomicU64::new(count / 2),
         })
     }
 
-    /// Locks a group, with its bitmaps loaded.
-    fn group(&self, number: u64) -> Result<MutexGuard<'_, Group>> {
-        let group = self
-            .groups
-            .get(number as usize)
-            .ok_or(Error::Invalid("a block behind the end of the volume"))?;
-        let mut group = group.lock();
-        if !group.is_loaded() {
-            let entry = self.table.lock().entry(number);
-            let bound = group.units();
-            group.load(&*self.device, &self.geometry, number, &entry)?;
-            self.counters.add_free(0, u64::from(group.units() - bound));
-        }
-        Ok(group)
-    }
-
-    /// The parts of a run by group: the group's number, and the part relative to its begin.
-    fn by_group(run: Run) -> impl Iterator<Item = (u64, u64, u64)> {
-        let end = run.start.saturating_add(run.len);
-        let mut at = run.start;
-        std::iter::from_fn(move || {
-            if at >= end {
-                return None;
+    /// Promises `blocks` for data and `units` for nodes; false if there is not enough.
+    ///
+    /// # Errors
+    /// Near the limit bitmaps may have to be read, and can be damaged.
+    pub fn reserve(&self, blocks: u64, units: u64, class: Class) -> Result<bool> {
+        loop {
+            match self.budget.reserve(blocks, units, class) {
+                Ok(()) => return Ok(true),
+                Err(Short::Blocks) => return Ok(false),
+                Err(Short::Units) => {
+                    if !self.settle_one()? {
+                        // Others may have settled the last group meanwhile.
+                        return Ok(self.budget.reserve(blocks, units, class).is_ok());
+                    }
+                }
             }
-            let number = at / GROUP_BLOCKS;
-            let until = end.min((number + 1) * GROUP_BLOCKS);
-            let part = (number, at % GROUP_BLOCKS, until - at);
-            at = until;
-            Some(part)
+        }
+    }
+
+    /// Takes back what [`Self::reserve`] promised and nobody used.
+    pub fn unreserve(&self, blocks: u64, units: u64) {
+        self.budget.unreserve(blocks, units);
+    }
+
+    /// Free blocks, promised or not.
+    pub fn free_blocks(&self) -> u64 {
+        self.budget.free_blocks()
+    }
+
+    /// Free units, promised or not, as far as bitmaps were read: never more than there are.
+    pub fn free_units(&self) -> u64 {
+        self.budget.free_units()
+    }
+
+    /// Blocks and units promised.
+    pub fn reserved(&self) -> (u64, u64) {
+        self.budget.reserved()
+    }
+
+    /// Blocks that a new promise of this class could get.
+    ///
+    /// # Errors
+    /// Near the limit bitmaps may have to be read, and can be damaged.
+    pub fn available(&self, class: Class) -> Result<u64> {
+        loop {
+            match self.budget.available(class) {
+                Ok(blocks) => return Ok(blocks),
+                Err(Short::Blocks) => return Ok(0),
+                Err(Short::Units) => {
+                    if !self.settle_one()? {
+                        return Ok(self.budget.available(class).unwrap_or(0));
+                    }
+                }
+            }
+        }
+    }
+
+    /// Units that one step of a merge may take: half of those nobody was promised, at least half of
+    /// what is kept for merges.
+    pub fn step_units(&self) -> u64 {
+        let spare = self.free_units().saturating_sub(self.reserved().1);
+        (spare / 2).max(self.standing(Class::Delete) / 2)
+    }
+
+    /// Units that a promise of this class leaves: the standing reserve it may not use.
+    pub fn standing(&self, class: Class) -> u64 {
+        self.budget.floor(class)
+    }
+
+    /// Locks a group whose bitmaps are in memory, reading them if need be.
+    fn lock(&self, index: usize) -> Result<MappedMutexGuard<'_, Maps>> {
+        let group = self.group(index)?;
+        let mut slot = group.maps.lock();
+        let maps = match slot.take() {
+            Some(maps) => maps,
+            None => Box::new(self.read_maps(index, group)?),
+        };
+        Ok(MutexGuard::map(slot, |slot| &mut **slot.insert(maps)))
+    }
+
+    fn group(&self, index: usize) -> Result<&Group> {
+        self.groups
+            .get(index)
+            .ok_or(Error::Invalid("block beyond the end of the volume"))
+    }
+
+    /// Reads a group's bitmap; the caller holds its lock.
+    fn read_maps(&self, index: usize, group: &Group) -> Result<Maps> {
+        let entry = self.opened.get(index).copied().unwrap_or_default();
+        let image = group::read_bitmap(&*self.device, &self.geometry, index as u64, entry)?;
+        if !group.settled.load(Ordering::Acquire) {
+            let exact = image.count_units();
+            let bound = group.units.swap(exact, Ordering::AcqRel);
+            group.settled.store(true, Ordering::Release);
+            self.budget
+                .found_units(u64::from(exact.saturating_sub(bound)));
+            self.unsettled.fetch_sub(1, Ordering::AcqRel);
+        }
+        Ok(Maps {
+            live: image.clone(),
+            image,
+            image_changed: false,
+            data_hint: 0,
+            loose_hint: 0,
+            unit_hint: 0,
+            unit_epoch: u64::MAX,
         })
     }
 
-    fn check(&self, run: Run) -> Result<()> {
-        if self.geometry.in_data(run.start, run.len) {
+    /// Counts the free units of one more group; false if all are counted. Its bitmaps do not
+    /// stay in memory.
+    fn settle_one(&self) -> Result<bool> {
+        if self.unsettled.load(Ordering::Acquire) == 0 {
+            return Ok(false);
+        }
+        let mut next = self.settling.lock();
+        while let Some(group) = self.groups.get(*next) {
+            if !group.is_settled() {
+                let maps = group.maps.lock();
+                if maps.is_none() {
+                    self.read_maps(*next, group)?;
+                }
+                *next += 1;
+                return Ok(true);
+            }
+            *next += 1;
+        }
+        Ok(false)
+    }
+
+    /// Checks that a run lies in the data area.
+    fn check_run(&self, run: Run) -> Result<()> {
+        if run.len > 0 && self.geometry.in_data(run.start, run.len) {
             return Ok(());
         }
         Err(Error::corrupt(
             run.start,
             "block address",
-            "blocks of the data area",
-            format!("{} blocks from {}", run.len, run.start),
+            format_args!(
+                "blocks from {} to {}",
+                self.geometry.data_start(),
+                self.geometry.total_blocks
+            ),
+            format_args!("{} blocks from {}", run.len, run.start),
         ))
-    }
-
-    /// Allocates adjacent blocks for data, 1 to `want` of them, against a reservation made before.
-    /// Tries to begin at `goal`, then to find a run long enough, then the longest at hand. `None`
-    /// only if no block is free.
-    ///
-    /// # Errors
-    /// A damaged bitmap; the device's failure.
-    pub fn alloc_reserved(&self, goal: u64, want: u64) -> Result<Option<Run>> {
-        for may_break in [Some(self.counters.held()), Some(0)] {
-            let spare = may_break.map_or(0, |held| self.counters.units().saturating_sub(held));
-            if let Some(run) = self.alloc_sparing(goal, want, spare)? {
-                self.counters.consume(run.len);
-                return Ok(Some(run));
-            }
-        }
-        Ok(None)
-    }
-
-    /// Allocates, breaking at most `spare` whole units.
-    fn alloc_sparing(&self, goal: u64, want: u64, spare: u64) -> Result<Option<Run>> {
-        let search = Search { want, spare };
-        if goal > 0 && goal < self.geometry.total_blocks {
-            let number = goal / GROUP_BLOCKS;
-            let mut group = self.group(number)?;
-            if let Some((at, len)) = group.take_at(goal % GROUP_BLOCKS, &search) {
-                return Ok(Some(self.taken(number, at, len, &mut group)));
-            }
-        }
-        let shard = thread_shard(CURSORS);
-        let Some(cursor) = self.cursors.get(shard) else {
-            return Ok(None);
-        };
-        let count = self.groups.len() as u64;
-        let first = cursor.load(Ordering::Relaxed);
-        // First a run as long as wanted, then whatever there is.
-        for least in [want.min(16), 1] {
-            for i in 0..count {
-                let number = (first + i) % count;
-                let Some(group) = self.groups.get(number as usize) else {
-                    continue;
-                };
-                if u64::from(group.lock().free()) < least {
-                    continue;
-                }
-                let mut group = self.group(number)?;
-                if let Some((at, len)) = group.take_run(least, &search) {
-                    cursor.store(number, Ordering::Relaxed);
-                    return Ok(Some(self.taken(number, at, len, &mut group)));
-                }
-            }
-        }
-        Ok(None)
-    }
-
-    fn taken(&self, number: u64, at: u64, len: u64, group: &mut Group) -> Run {
-        self.counters.sub_free(len, u64::from(group.take_broken()));
-        Run {
-            start: number * GROUP_BLOCKS + at,
-            len,
-        }
-    }
-
-    /// Allocates a unit for an index node. `None` if no whole unit is free.
-    ///
-    /// # Errors
-    /// A damaged bitmap; the device's failure.
-    pub fn alloc_unit(&self) -> Result<Option<u64>> {
-        let count = self.groups.len() as u64;
-        let first = self.unit_cursor.load(Ordering::Relaxed);
-        for i in 0..count {
-            let number = (first + i) % count;
-            let enough = self
-                .groups
-                .get(number as usize)
-                .is_some_and(|g| u64::from(g.lock().free()) >= NODE_BLOCKS);
-            if !enough {
-                continue;
-            }
-            let mut group = self.group(number)?;
-            if let Some(at) = group.take_unit() {
-                self.unit_cursor.store(number, Ordering::Relaxed);
-                return Ok(Some(self.taken(number, at, NODE_BLOCKS, &mut group).start));
-            }
-        }
-        Ok(None)
-    }
-
-    /// Marks blocks that recovery found referred to. Blocks in use already stay so.
-    ///
-    /// # Errors
-    /// Blocks outside the data area; a damaged bitmap; the device's failure.
-    pub fn claim(&self, run: Run) -> Result<()> {
-        self.check(run)?;
-        for (number, at, len) in Self::by_group(run) {
-            let mut group = self.group(number)?;
-            let claimed = group.claim(at, len);
-            self.counters
-                .sub_free(claimed, u64::from(group.take_broken()));
-        }
-        Ok(())
-    }
-
-    /// Makes blocks usable again; they must be in use. Where 64 aligned blocks become free at once
-    /// or together with free neighbours, the device is told first, while they are still taken.
-    ///
-    /// # Errors
-    /// Blocks that are free already: the volume's state is wrong. The device's failure.
-    pub fn release(&self, runs: &mut Vec<Run>, discard: bool) -> Result<()> {
-        runs.sort_unstable();
-        let mut kept: Vec<Run> = Vec::new();
-        for run in runs.drain(..) {
-            self.check(run)?;
-            for (number, at, len) in Self::by_group(run) {
-                let mut group = self.group(number)?;
-                let released = group.release(at, len, discard, &mut |word_at| {
-                    let start = number * GROUP_BLOCKS + word_at;
-                    match kept.last_mut() {
-                        Some(last) if last.start + last.len == start => last.len += 64,
-                        _ => kept.push(Run { start, len: 64 }),
-                    }
-                });
-                let Some((blocks, units)) = released else {
-                    return Err(Error::corrupt(
-                        run.start,
-                        "free space",
-                        "blocks in use",
-                        format!("free ones among the {} to be freed", run.len),
-                    ));
-                };
-                self.counters.change_free(blocks, units);
-            }
-        }
-        for run in kept {
-            let block = BLOCK_SIZE as u64;
-            self.device.discard(run.start * block, run.len * block)?;
-            for (number, at, len) in Self::by_group(run) {
-                let mut group = self.group(number)?;
-                let (blocks, units) = group.free_words(at, len);
-                self.counters.add_free(blocks, units);
-            }
-        }
-        Ok(())
     }
 }
 
-#[cfg(test)]
-mod tests;
+/// The parts of a run that lie in one group each: group, position within it, blocks.
+fn parts(run: Run) -> impl Iterator<Item = (usize, u32, u32)> {
+    let end = run.end();
+    let mut at = run.start;
+    std::iter::from_fn(move || {
+        let bit = at % GROUP_BLOCKS;
+        let len = (GROUP_BLOCKS - bit).min(end.saturating_sub(at));
+        let group = (at / GROUP_BLOCKS) as usize;
+        at += len;
+        (len > 0).then_some((group, bit as u32, len as u32))
+    })
+}
+
+/// The device block of a position within a group.
+fn block_of(group: usize, bit: u32) -> u64 {
+    group as u64 * GROUP_BLOCKS + u64::from(bit)
+}

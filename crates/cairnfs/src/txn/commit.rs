@@ -104,7 +104,7 @@ impl Core {
     /// # Errors
     /// No space; a failed volume.
     pub fn reserve_space(&self, blocks: u64, units: u64, class: Class) -> Result<()> {
-        if self.space.reserve(blocks, units, class) {
+        if self.space.reserve(blocks, units, class)? {
             return Ok(());
         }
         for _ in 0..2 {
@@ -116,7 +116,7 @@ impl Core {
                 break;
             }
             self.merge()?;
-            if self.space.reserve(blocks, units, class) {
+            if self.space.reserve(blocks, units, class)? {
                 return Ok(());
             }
         }

@@ -25,7 +25,7 @@ use crate::format::{BLOCK_SIZE, NODE_BLOCKS};
 use crate::index::{Edits, NodeSpace};
 use crate::inode::Inode;
 use crate::journal::recover::LogPosition;
-use crate::space::Run;
+use crate::space::{Class, Funding, Run};
 use crate::txn::edits::MergeEdits;
 use crate::txn::{Core, Trees};
 
@@ -49,13 +49,22 @@ pub(super) struct Taken {
 struct StepSpace<'a> {
     core: &'a Core,
     taken: &'a Cell<u64>,
+    promised: &'a Cell<u64>,
     allocated: RefCell<Vec<u64>>,
     retired: RefCell<Vec<u64>>,
 }
 
 impl NodeSpace for StepSpace<'_> {
     fn alloc(&self) -> Result<u64> {
-        let block = self.core.space.alloc_unit()?.ok_or(Error::NoSpace)?;
+        // What committers set aside for the growth of the index comes first.
+        let funding = match self.promised.get() {
+            0 => Funding::New(Class::Merge),
+            left => {
+                self.promised.set(left - 1);
+                Funding::Reserved
+            }
+        };
+        let block = self.core.space.alloc_unit(funding)?.ok_or(Error::NoSpace)?;
         self.taken.set(self.taken.get() + 1);
         self.allocated.borrow_mut().push(block);
         Ok(block)
@@ -150,11 +159,12 @@ impl Core {
             }
         }
         let count = Cell::new(0);
+        let promised = Cell::new(taken.units);
         let mut edits = MergeEdits::new(self.hash_seed, sets, &count);
         let mut freed = std::mem::take(&mut taken.freed);
         let pending: u64 = freed.iter().map(|r| r.len).sum();
         loop {
-            let removed = self.merge_step(&mut edits, &count, &taken)?;
+            let removed = self.merge_step(&mut edits, &count, &promised, &taken)?;
             freed.extend(removed);
             if edits.is_done()? {
                 break;
@@ -165,7 +175,7 @@ impl Core {
         }
         self.frozen_bytes.store(0, Ordering::Release);
         self.space.release(&mut join_runs(freed), self.discard)?;
-        self.space.unreserve(0, taken.units);
+        self.space.unreserve(0, promised.get());
         self.pending_free
             .fetch_sub(pending as i64, Ordering::AcqRel);
         drop(taken);
@@ -178,6 +188,7 @@ impl Core {
         &self,
         edits: &mut MergeEdits<'_>,
         count: &Cell<u64>,
+        promised: &Cell<u64>,
         taken: &Taken,
     ) -> Result<Vec<Run>> {
         count.set(0);
@@ -185,6 +196,7 @@ impl Core {
         let space = StepSpace {
             core: self,
             taken: count,
+            promised,
             allocated: RefCell::default(),
             retired: RefCell::default(),
         };

@@ -1,0 +1,303 @@
+//! What may still be promised and used: the counters of the whole volume.
+//!
+//! Touches atomics only. With F free blocks, U free units, D and R blocks and units promised,
+//! two numbers decide everything:
+//!
+//! - spare blocks A = F - D - 4R,
+//! - spare units  B = U - R.
+//!
+//! Both are never negative, and lie in one word, so a promise is one compare-and-swap. Taking
+//! what was promised leaves A as it is; it lowers B only by the units that data breaks, and data
+//! may break a unit only if that leaves the reserve: B >= min(standing, A/4) afterwards. If no
+//! block outside of free units is left, F = 4U, so a promise of data (D > 0) makes A/4 < B: a
+//! unit may be broken. Hence a promise can always be kept.
+//!
+//! Units of groups that were not looked at yet are counted by a lower bound, so B only grows
+//! when they are.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crossbeam_utils::CachePadded;
+
+use super::Class;
+use crate::format::NODE_BLOCKS;
+
+/// Why a promise was not made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Short {
+    Blocks,
+    Units,
+}
+
+/// The spare blocks and units.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Spare {
+    blocks: u64,
+    units: u64,
+}
+
+impl Spare {
+    fn unpack(word: u64) -> Self {
+        Self {
+            blocks: word & u64::from(u32::MAX),
+            units: word >> 32,
+        }
+    }
+
+    /// Both fit: a volume has less than 2^32 blocks besides its fixed areas.
+    fn pack(self) -> u64 {
+        self.units << 32 | self.blocks
+    }
+
+    fn minus(self, blocks: u64, units: u64) -> Option<Self> {
+        Some(Self {
+            blocks: self.blocks.checked_sub(blocks)?,
+            units: self.units.checked_sub(units)?,
+        })
+    }
+
+    /// Units that data may break and leave the reserve whole.
+    fn breakable(self, standing: u64) -> u64 {
+        let held = standing.min(self.blocks / NODE_BLOCKS);
+        self.units.saturating_sub(held)
+    }
+}
+
+/// The counters.
+pub(super) struct Budget {
+    spare: CachePadded<AtomicU64>,
+    promised_blocks: CachePadded<AtomicU64>,
+    promised_units: AtomicU64,
+    taken: CachePadded<AtomicU64>,
+    given: AtomicU64,
+    free_at_open: u64,
+    merge_units: u64,
+    delete_units: u64,
+}
+
+impl Budget {
+    /// Counters of a volume with that much free; `merge` and `delete` are the units kept back.
+    pub fn new(blocks: u64, units: u64, merge: u64, delete: u64) -> Self {
+        Self {
+            spare: CachePadded::new(AtomicU64::new(Spare { blocks, units }.pack())),
+            promised_blocks: CachePadded::new(AtomicU64::new(0)),
+            promised_units: AtomicU64::new(0),
+            taken: CachePadded::new(AtomicU64::new(0)),
+            given: AtomicU64::new(0),
+            free_at_open: blocks,
+            merge_units: merge,
+            delete_units: delete,
+        }
+    }
+
+    /// Units that a promise of this class must leave.
+    pub fn floor(&self, class: Class) -> u64 {
+        match class {
+            Class::Ordinary => self.merge_units + self.delete_units,
+            Class::Delete => self.merge_units,
+            Class::Merge => 0,
+        }
+    }
+
+    fn now(&self) -> Spare {
+        Spare::unpack(self.spare.load(Ordering::Acquire))
+    }
+
+    fn update<T, E>(&self, mut change: impl FnMut(Spare) -> Result<(Spare, T), E>) -> Result<T, E> {
+        let mut word = self.spare.load(Ordering::Acquire);
+        loop {
+            let (next, value) = change(Spare::unpack(word))?;
+            match self.spare.compare_exchange_weak(
+                word,
+                next.pack(),
+                Ordering::AcqRel,
+                Ordering::Acquire,
+            ) {
+                Ok(_) => return Ok(value),
+                Err(seen) => word = seen,
+            }
+        }
+    }
+
+    /// Promises `blocks` for data and `units` for nodes.
+    pub fn reserve(&self, blocks: u64, units: u64, class: Class) -> Result<(), Short> {
+        let floor = self.floor(class);
+        let all = units
+            .checked_mul(NODE_BLOCKS)
+            .and_then(|n| n.checked_add(blocks))
+            .ok_or(Short::Blocks)?;
+        self.update(|spare| {
+            let left = spare.blocks.checked_sub(all).ok_or(Short::Blocks)?;
+            if left < floor * NODE_BLOCKS {
+                return Err(Short::Blocks);
+            }
+            let units = spare.units.checked_sub(units).ok_or(Short::Units)?;
+            if units < floor {
+                return Err(Short::Units);
+            }
+            let next = Spare {
+                blocks: left,
+                units,
+            };
+            Ok((next, ()))
+        })?;
+        self.promised_blocks.fetch_add(blocks, Ordering::Relaxed);
+        self.promised_units.fetch_add(units, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Takes promises back.
+    pub fn unreserve(&self, blocks: u64, units: u64) {
+        if blocks | units == 0 {
+            return;
+        }
+        lower(&self.promised_blocks, blocks);
+        lower(&self.promised_units, units);
+        self.add(blocks + NODE_BLOCKS * units, units);
+    }
+
+    fn add(&self, blocks: u64, units: u64) {
+        let more = Spare { blocks, units };
+        self.spare.fetch_add(more.pack(), Ordering::AcqRel);
+    }
+
+    /// Asks to break up to `units` free units for promised data; tells how many it may.
+    pub fn break_units(&self, units: u64) -> u64 {
+        if units == 0 {
+            return 0;
+        }
+        let standing = self.floor(Class::Ordinary);
+        let granted = self.update(|spare| {
+            let granted = spare.breakable(standing).min(units);
+            match spare.minus(0, granted) {
+                Some(next) if granted > 0 => Ok((next, granted)),
+                _ => Err(()),
+            }
+        });
+        granted.unwrap_or(0)
+    }
+
+    /// Units that data could break now.
+    pub fn breakable(&self) -> u64 {
+        self.now().breakable(self.floor(Class::Ordinary))
+    }
+
+    /// Promised data became allocated.
+    pub fn took_data(&self, blocks: u64) {
+        lower(&self.promised_blocks, blocks);
+        self.taken.fetch_add(blocks, Ordering::AcqRel);
+    }
+
+    /// A promised unit became allocated.
+    pub fn took_unit(&self) {
+        lower(&self.promised_units, 1);
+        self.taken.fetch_add(NODE_BLOCKS, Ordering::AcqRel);
+    }
+
+    /// Takes free blocks, and the units broken by it, that nobody was promised.
+    pub fn take_unpromised(&self, blocks: u64, units: u64) -> bool {
+        let taken = self.update(|s| s.minus(blocks, units).map(|n| (n, ())).ok_or(()));
+        if taken.is_ok() {
+            self.taken.fetch_add(blocks, Ordering::AcqRel);
+        }
+        taken.is_ok()
+    }
+
+    /// Blocks became free, and `units` units whole by it.
+    pub fn give(&self, blocks: u64, units: u64) {
+        self.add(blocks, units);
+        self.given.fetch_add(blocks, Ordering::AcqRel);
+    }
+
+    /// A group that was looked at has more free units than the bound said.
+    pub fn found_units(&self, units: u64) {
+        self.add(0, units);
+    }
+
+    /// Changes with every allocation and every release.
+    pub fn moves(&self) -> (u64, u64) {
+        (
+            self.given.load(Ordering::Acquire),
+            self.taken.load(Ordering::Acquire),
+        )
+    }
+
+    /// Free blocks, promised or not.
+    pub fn free_blocks(&self) -> u64 {
+        let (given, taken) = self.moves();
+        (self.free_at_open + given).saturating_sub(taken)
+    }
+
+    /// Free units known, promised or not.
+    pub fn free_units(&self) -> u64 {
+        self.now().units + self.promised_units.load(Ordering::Acquire)
+    }
+
+    /// Blocks and units promised.
+    pub fn reserved(&self) -> (u64, u64) {
+        (
+            self.promised_blocks.load(Ordering::Acquire),
+            self.promised_units.load(Ordering::Acquire),
+        )
+    }
+
+    /// Blocks that a new promise of the class could get, or what is short for the smallest.
+    pub fn available(&self, class: Class) -> Result<u64, Short> {
+        let (spare, floor) = (self.now(), self.floor(class));
+        match spare.blocks.checked_sub(floor * NODE_BLOCKS) {
+            None | Some(0) => Err(Short::Blocks),
+            Some(_) if spare.units < floor => Err(Short::Units),
+            Some(blocks) => Ok(blocks),
+        }
+    }
+}
+
+/// Lowers a count of promises. More than was promised is a mistake of the caller; it must not
+/// turn into a count near 2^64.
+fn lower(count: &AtomicU64, by: u64) {
+    let before = count.fetch_update(Ordering::AcqRel, Ordering::Acquire, |n| {
+        Some(n.saturating_sub(by))
+    });
+    debug_assert!(before.is_ok_and(|n| n >= by), "more used than promised");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn classes_reach_different_floors() {
+        let budget = Budget::new(1000, 250, 10, 5);
+        assert_eq!(budget.available(Class::Ordinary), Ok(940));
+        assert_eq!(budget.reserve(941, 0, Class::Ordinary), Err(Short::Blocks));
+        assert_eq!(budget.reserve(940, 0, Class::Ordinary), Ok(()));
+        assert_eq!(budget.reserve(0, 1, Class::Ordinary), Err(Short::Blocks));
+        assert_eq!(budget.reserve(0, 5, Class::Delete), Ok(()));
+        assert_eq!(budget.reserve(1, 0, Class::Delete), Err(Short::Blocks));
+        assert_eq!(budget.reserve(0, 10, Class::Merge), Ok(()));
+        assert_eq!(budget.reserve(1, 0, Class::Merge), Err(Short::Blocks));
+        assert_eq!(budget.reserved(), (940, 15));
+        budget.unreserve(940, 15);
+        assert_eq!(budget.available(Class::Ordinary), Ok(940));
+    }
+
+    #[test]
+    fn absurd_promises_are_refused() {
+        let budget = Budget::new(1000, 250, 0, 0);
+        for (blocks, units) in [(u64::MAX, 1), (0, u64::MAX), (u64::MAX, 0)] {
+            assert!(budget.reserve(blocks, units, Class::Merge).is_err());
+        }
+        assert_eq!(budget.available(Class::Merge), Ok(1000));
+    }
+
+    #[test]
+    fn data_breaks_no_unit_that_is_kept() {
+        let budget = Budget::new(400, 20, 10, 0);
+        budget.reserve(320, 0, Class::Ordinary).unwrap();
+        assert_eq!(budget.break_units(50), 10);
+        assert_eq!(budget.break_units(1), 0);
+        budget.reserve(0, 10, Class::Merge).unwrap();
+        assert_eq!(budget.free_units(), 10);
+        assert_eq!(budget.available(Class::Merge), Ok(40));
+    }
+}

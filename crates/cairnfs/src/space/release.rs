@@ -1,0 +1,163 @@
+//! Giving blocks back, and discarding what became wholly free.
+//!
+//! The device hears of words (256 KiB) of which no block is in use any more. While it discards
+//! one, all of the word is marked as in use, also the blocks that were free before, so nobody
+//! can be given, and write, what is being discarded; and no lock is held.
+
+use super::bitmap::{WORD_BLOCKS, words};
+use super::{Run, Space, block_of, parts};
+use crate::error::{Error, Result};
+use crate::format::BLOCK_SIZE;
+
+/// The bits of a word to be cleared.
+#[derive(Clone, Copy)]
+struct Part {
+    word: usize,
+    mask: u64,
+}
+
+impl Space {
+    /// Frees blocks for reuse and empties `runs`. With `discard`, the device is told of every
+    /// 256 KiB that becomes wholly free by it.
+    ///
+    /// # Errors
+    /// [`Error::Corrupt`] if a block is not in use, or still referred to by the image: groups
+    /// before it are released then, it and those behind are not. A failed discard is reported
+    /// after everything was released.
+    pub fn release(&self, runs: &mut Vec<Run>, discard: bool) -> Result<()> {
+        coalesce(runs)?;
+        for run in runs.iter() {
+            self.check_run(*run)?;
+        }
+        let mut parts = runs.drain(..).flat_map(parts).peekable();
+        let mut discarded = Ok(());
+        let mut masks = Vec::new();
+        while let Some((index, bit, len)) = parts.next() {
+            masks.clear();
+            add_masks(&mut masks, bit, len);
+            while let Some((_, bit, len)) = parts.next_if(|(g, ..)| *g == index) {
+                add_masks(&mut masks, bit, len);
+            }
+            let kept = self.clear_or_keep(index, &masks, discard)?;
+            if !kept.is_empty() {
+                discarded = discarded.and(self.discard_words(index, &kept));
+                self.clear_words(index, &kept)?;
+            }
+        }
+        discarded
+    }
+
+    /// Clears the bits, except in words to be discarded: of those all bits are set.
+    fn clear_or_keep(&self, index: usize, masks: &[Part], discard: bool) -> Result<Vec<Part>> {
+        let mut kept = Vec::new();
+        let mut cleared = Vec::with_capacity(masks.len());
+        let mut maps = self.lock(index)?;
+        for part in masks {
+            let (live, image) = (maps.live.word(part.word), maps.image.word(part.word));
+            let (free, referred) = (part.mask & !live, part.mask & image);
+            if free | referred != 0 {
+                let bit = part.word as u32 * WORD_BLOCKS + (free | referred).trailing_zeros();
+                return Err(Error::corrupt(
+                    block_of(index, bit),
+                    "free space",
+                    "a block in use by nobody but who frees it",
+                    if free != 0 {
+                        "a free block"
+                    } else {
+                        "a block of the image"
+                    },
+                ));
+            }
+        }
+        for part in masks {
+            let live = maps.live.word(part.word);
+            let rest = (!live).count_ones();
+            let units = maps.live.word_units(part.word);
+            // Refused only if all that is free is promised: those who hold promises come first.
+            let keep = discard
+                && live == part.mask
+                && (rest == 0 || self.budget.take_unpromised(rest.into(), units.into()));
+            if keep {
+                maps.live.set_word(part.word, u64::MAX);
+                self.group(index)?.count_taken(rest, units);
+                kept.push(Part {
+                    word: part.word,
+                    mask: u64::MAX,
+                });
+            } else {
+                cleared.push(*part);
+            }
+        }
+        self.clear_in(index, &mut maps, &cleared)?;
+        Ok(kept)
+    }
+
+    fn clear_words(&self, index: usize, parts: &[Part]) -> Result<()> {
+        let mut maps = self.lock(index)?;
+        self.clear_in(index, &mut maps, parts)
+    }
+
+    fn clear_in(&self, index: usize, maps: &mut super::Maps, parts: &[Part]) -> Result<()> {
+        let (mut blocks, mut units) = (0, 0);
+        for part in parts {
+            let before = maps.live.word_units(part.word);
+            let live = maps.live.word(part.word);
+            maps.live.set_word(part.word, live & !part.mask);
+            units += maps.live.word_units(part.word) - before;
+            blocks += part.mask.count_ones();
+        }
+        if blocks > 0 {
+            self.group(index)?.count_given(blocks, units);
+            self.budget.give(blocks.into(), units.into());
+        }
+        Ok(())
+    }
+
+    /// Tells the device of words that nobody can use now, adjacent ones at once.
+    fn discard_words(&self, index: usize, kept: &[Part]) -> Result<()> {
+        let word_bytes = u64::from(WORD_BLOCKS) * BLOCK_SIZE as u64;
+        let mut result = Ok(());
+        for row in kept.chunk_by(|a, b| a.word + 1 == b.word) {
+            let Some(first) = row.first() else { continue };
+            let start = block_of(index, first.word as u32 * WORD_BLOCKS) * BLOCK_SIZE as u64;
+            let done = self.device.discard(start, row.len() as u64 * word_bytes);
+            result = result.and(done);
+        }
+        result
+    }
+}
+
+/// Adds the words of a part of a group; parts come in ascending order.
+fn add_masks(masks: &mut Vec<Part>, bit: u32, len: u32) {
+    for (word, mask) in words(bit, len) {
+        match masks.last_mut().filter(|last| last.word == word) {
+            Some(last) => last.mask |= mask,
+            None => masks.push(Part { word, mask }),
+        }
+    }
+}
+
+/// Sorts runs and joins those that touch.
+fn coalesce(runs: &mut Vec<Run>) -> Result<()> {
+    runs.retain(|run| run.len > 0);
+    runs.sort_unstable();
+    for pair in runs.array_windows() {
+        let [a, b] = pair;
+        if a.end() > b.start {
+            return Err(Error::corrupt(
+                b.start,
+                "free space",
+                "a block freed once",
+                "a block freed twice",
+            ));
+        }
+    }
+    runs.dedup_by(|next, last| {
+        let joined = last.end() == next.start;
+        if joined {
+            last.len += next.len;
+        }
+        joined
+    });
+    Ok(())
+}

@@ -1,1 +1,0 @@
-//! Allocation, release and image against a plain set of blocks.

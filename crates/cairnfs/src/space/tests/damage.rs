@@ -1,0 +1,160 @@
+//! Bytes that are not what was written are reported, and by name.
+
+use super::*;
+use crate::format::{checksum, group::GroupEntry};
+use zerocopy::{FromBytes, IntoBytes};
+
+fn change(volume: &Volume, block: u64, change: impl FnOnce(&mut [u8])) {
+    let mut bytes = vec![0; BLOCK_SIZE];
+    let offset = block * BLOCK_SIZE as u64;
+    volume.device.read(offset, &mut bytes).unwrap();
+    change(&mut bytes);
+    volume.device.write(offset, &bytes).unwrap();
+}
+
+/// Changes the entry of a group and makes the table's checksum and sum fit.
+fn change_entry(volume: &mut Volume, group: usize, edit: impl FnOnce(&mut GroupEntry)) {
+    let mut crc = 0;
+    let mut free = 0;
+    change(volume, volume.geometry.table_start(0), |bytes| {
+        let at = group * 8;
+        let mut entry = GroupEntry::read_from_bytes(&bytes[at..at + 8]).unwrap();
+        edit(&mut entry);
+        bytes[at..at + 8].copy_from_slice(entry.as_bytes());
+        crc = checksum::crc(bytes);
+        for raw in bytes.chunks(8) {
+            free += u64::from(GroupEntry::read_from_bytes(raw).unwrap().free.get());
+        }
+    });
+    volume.state.crc = crc;
+    volume.state.free_blocks = free;
+}
+
+fn damage<T>(result: Result<T>, block: u64) -> String {
+    match result.map(|_| ()) {
+        Err(Error::Corrupt(found)) => {
+            assert_eq!(found.block, block, "{found}");
+            found.to_string()
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_changed_table_is_found_at_open() {
+    let mut volume = Volume::new(256 * MIB, &[]);
+    let table = volume.geometry.table_start(0);
+    volume.state.free_blocks += 1;
+    assert!(damage(volume.try_open(), table).contains("free blocks"));
+    volume.state.free_blocks -= 1;
+    change(&volume, table, |bytes| bytes[9] ^= 1);
+    assert!(damage(volume.try_open(), table).contains("checksum"));
+    change(&volume, table, |bytes| bytes[9] ^= 1);
+    volume.try_open().unwrap();
+    change_entry(&mut volume, 1, |e| e.copy = 2);
+    assert!(damage(volume.try_open(), table).contains("copy"));
+    change_entry(&mut volume, 1, |e| e.copy = 0);
+    change_entry(&mut volume, 1, |e| e.free = 40_000.into());
+    assert!(damage(volume.try_open(), table).contains("at most 32768"));
+}
+
+#[test]
+fn a_changed_bitmap_is_found_when_it_is_touched() {
+    let volume = Volume::new(256 * MIB, &[]);
+    let bitmap = volume.geometry.bitmap_block(1, 0);
+    change(&volume, bitmap, |bytes| bytes[100] ^= 4);
+    let space = volume.open();
+    space
+        .claim(Run::new(volume.geometry.data_start(), 1))
+        .unwrap();
+    let run = Run::new(GROUP_BLOCKS + 5, 1);
+    assert!(damage(space.claim(run), bitmap).contains("checksum"));
+    let funding = Funding::New(Class::Merge);
+    damage(space.alloc(run.start, 1, funding), bitmap);
+    let kept = space.reserved();
+    assert_eq!(kept, (0, 0), "a failed allocation keeps its promise");
+}
+
+#[test]
+fn bitmaps_that_contradict_the_table_or_the_geometry_are_found() {
+    // Blocks whose bits are flipped: a data block alone, or with one that no file can have.
+    for (group, bits, words) in [
+        (
+            1,
+            &[17][..],
+            "expected 32768 free blocks in group 1, found 32767",
+        ),
+        (0, &[3, 32_000], "block 3 free"),
+        (2, &[32_767, 5], "block 98303 free"),
+    ] {
+        let mut volume = Volume::new(300 * MIB, &[]);
+        let bitmap = volume.geometry.bitmap_block(group as u64, 0);
+        let mut crc = 0;
+        change(&volume, bitmap, |bytes| {
+            for bit in bits {
+                bytes[bit / 8] ^= 1 << (bit % 8);
+            }
+            crc = checksum::crc(bytes);
+        });
+        change_entry(&mut volume, group, |e| e.crc = crc.into());
+        let space = volume.open();
+        let said = damage(space.lock(group).map(|_| ()), bitmap);
+        assert!(said.contains(words), "{said}");
+    }
+}
+
+#[test]
+fn mistakes_of_callers_are_refused_and_change_nothing() {
+    let volume = Volume::new(256 * MIB, &[]);
+    let space = volume.open();
+    let first = volume.geometry.data_start();
+    let run = Run::new(first + 10, 10);
+    space.claim(run).unwrap();
+    let end = volume.geometry.total_blocks;
+    assert_eq!(space.claim(Run::new(first + 19, 1)).unwrap(), 0);
+    for outside in [
+        Run::new(first - 1, 2),
+        Run::new(end - 1, 2),
+        Run::new(u64::MAX, 2),
+        Run::new(first, 0),
+    ] {
+        damage(space.claim(outside), outside.start);
+        damage(space.image_add(outside), outside.start);
+        if outside.len > 0 {
+            damage(release(&space, [outside]), outside.start);
+        }
+    }
+    damage(release(&space, [Run::new(first + 15, 6)]), first + 20);
+    damage(release(&space, [run, Run::new(first + 12, 1)]), first + 12);
+    damage(space.image_add(Run::new(first + 9, 2)), first + 9);
+    space.image_add(run).unwrap();
+    damage(space.image_add(Run::new(first + 19, 1)), first + 19);
+    damage(space.image_remove(Run::new(first + 19, 2)), first + 20);
+    damage(release(&space, [run]), first + 10);
+    assert_eq!(used(&space, |m| &m.live).len(), 10);
+    assert_eq!(used(&space, |m| &m.image).len(), 10);
+    check(&space);
+}
+
+#[test]
+fn formatting_refuses_what_overlaps_and_ignores_old_bytes() {
+    let volume = Volume::new(256 * MIB, &[]);
+    let first = volume.geometry.data_start();
+    let format =
+        |fresh, used: &[Run]| Space::format(&*volume.device, &volume.geometry, fresh, used);
+    let overlap = [Run::new(first, 5), Run::new(first + 4, 1)];
+    assert!(matches!(format(true, &overlap), Err(Error::Invalid(_))));
+    let outside = [Run::new(first - 1, 1)];
+    assert!(matches!(format(true, &outside), Err(Error::Invalid(_))));
+    for group in 0..2 {
+        change(&volume, volume.geometry.bitmap_block(group, 0), |b| {
+            b.fill(0x5a)
+        });
+    }
+    let across = Run::new(GROUP_BLOCKS - 3, 6);
+    let state = format(false, &[across, Run::new(first, 1)]).unwrap();
+    let space = Space::open(volume.device.clone(), volume.geometry, state).unwrap();
+    let expected = std::iter::once(first).chain(across.start..across.end());
+    assert!(used(&space, |m| &m.live).into_iter().eq(expected));
+    check(&space);
+}
