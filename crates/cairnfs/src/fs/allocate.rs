@@ -215,6 +215,7 @@ impl FileSystem {
             while at < *to {
                 let reservation = self.core.reserve(Self::replace_need(1, 3, 0))?;
                 let mut state = inode.write();
+                attrs_mut(&mut state)?.ctime = Time::now();
                 let want = (to - at).min(MAX_EXTENT_BLOCKS);
                 let run = self
                     .core
@@ -223,8 +224,6 @@ impl FileSystem {
                     .ok_or(Error::NoSpace)?;
                 *left = left.saturating_sub(run.len);
                 goal = run.start + run.len;
-                let a = attrs_mut(&mut state)?;
-                a.ctime = Time::now();
                 let mut commit = self.core.commit();
                 let new = vec![Extent::unwritten(at, run.start, run.len)];
                 let range = (at, at + run.len);

@@ -54,7 +54,6 @@ impl FileSystem {
         let waiting = {
             let mut state = inode.write();
             let before = state.pages.dirty.len() as u64;
-            let old = attrs(&state)?.size;
             let prepared = self.prepare_growth(inode, &mut state, size, size);
             let taken = state.pages.dirty.len() as u64 - before;
             self.keep_reserved(&mut state, 2, taken);
@@ -71,7 +70,6 @@ impl FileSystem {
             }
             let now = Time::now();
             let a = attrs_mut(&mut state)?;
-            debug_assert!(old <= size);
             a.size = size;
             a.mtime = now;
             a.ctime = now;

@@ -274,6 +274,9 @@ impl Commit<'_> {
             _ => Key::new(inode.ino, kind, offset),
         };
         let counters = self.core.journal.counters();
+        // What the caller found in the current set may have been frozen just now.
+        let frozen = state.frozen.as_ref();
+        let existed = existed || frozen.is_some_and(|f| f.get(kind, offset).is_some());
         let Some(slot) = state.current.get_mut(kind, offset) else {
             if delete && !existed {
                 return;
