@@ -34,7 +34,7 @@ Exit codes: 0 all was exported, 1 something was not.";
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// What to export, as VOLUME[:PATH]
+    /// What to export, as `VOLUME[:PATH]`
     #[arg(value_name = "VOLUME[:PATH]")]
     place: OsString,
     /// A directory, a FILE.tar, or - for an archive on standard output

@@ -42,7 +42,7 @@ pub struct Args {
     /// A directory, a tar archive, or - for an archive on standard input
     #[arg(value_name = "DIR|TAR|-")]
     source: PathBuf,
-    /// Where to, as VOLUME[:PATH]
+    /// Where to, as `VOLUME[:PATH]`
     #[arg(value_name = "VOLUME[:PATH]")]
     place: OsString,
     /// Make the volume if it does not exist

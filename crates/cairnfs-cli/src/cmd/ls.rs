@@ -29,7 +29,7 @@ Exit codes: 0 listed, 1 something was not.";
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// A directory or file, as VOLUME[:PATH]
+    /// A directory or file, as `VOLUME[:PATH]`
     #[arg(value_name = "VOLUME[:PATH]")]
     place: OsString,
     /// Mode, links, owner, group, size, time and target of each

@@ -1,12 +1,13 @@
 //! The file system of an open volume, by inode: what a FUSE daemon, or the path API above, needs.
 //!
-//! Floor 5: operations built from transactions ([`crate::txn`]). Each mutating operation validates
+//! Floor 5: operations built from transactions (`txn`). Each mutating operation validates
 //! under the locks of all inodes it touches, then commits; a commit cannot fail. Locks of several
 //! inodes are taken in order of their numbers; what was looked up before is checked again then.
 
 mod allocate;
 mod attributes;
 mod extents;
+mod listing;
 mod locked;
 mod make;
 mod namespace;

@@ -1,4 +1,4 @@
-//! Names: look-up, making files of every kind, links, listings.
+//! Names: look-up, making files of every kind, links.
 //!
 //! An entry gets an index that only grows and is never given again, so it also is the listing's
 //! cookie. The entry and the directory's attributes are one transaction with what they name.
@@ -8,8 +8,7 @@ use std::sync::Arc;
 use crate::error::{Error, Result};
 use crate::format::checksum::name_hash;
 use crate::format::item::{
-    DIR_ENTRY_HEADER, DirEntryRef, RawInode, S_IFDIR, S_IFLNK, S_IFMT, S_ISGID, decode_dir_entry,
-    encode_dir_entry,
+    DIR_ENTRY_HEADER, DirEntryRef, RawInode, S_IFDIR, S_IFLNK, S_IFMT, S_ISGID, encode_dir_entry,
 };
 use crate::format::key::Kind;
 use crate::format::{MAX_LINKS, MAX_NAME, MAX_SYMLINK, ROOT_INO};
@@ -18,14 +17,12 @@ use crate::fs::locked::{Locked, attrs, attrs_mut, live_dir};
 use crate::inode::attrs::Attrs;
 use crate::inode::{Inode, InodeState};
 use crate::txn::{Commit, Need};
-use crate::types::{Attr, Creds, EntryRef, FileKind, Time};
+use crate::types::{Attr, Creds, FileKind, Time};
 
 /// Most bytes of a directory entry's value.
 pub(super) const ENTRY_MAX: usize = DIR_ENTRY_HEADER + MAX_NAME;
 /// Bytes of an inode item's value.
 pub(super) const INODE_LEN: usize = size_of::<RawInode>();
-/// Entries that a listing with attributes reads before it looks at their inodes.
-const PLUS_BATCH: usize = 64;
 
 /// Refuses what no entry can be called.
 pub(super) fn check_name(name: &[u8]) -> Result<()> {
@@ -82,7 +79,7 @@ impl FileSystem {
     }
 
     /// Takes a use of an inode that was found by name.
-    fn take_use(&self, ino: u64) -> Result<Attr> {
+    pub(super) fn take_use(&self, ino: u64) -> Result<Attr> {
         let inode = self.inode(ino)?;
         let state = inode.read();
         let attr = attrs(&state)?.public(ino, pending_blocks(&state));
@@ -168,15 +165,7 @@ impl FileSystem {
         let now = made.btime;
         let is_dir = made.is_dir();
         change_dir(attrs_mut(&mut dir_state)?, now, i64::from(is_dir))?;
-        let child = Arc::new(Inode::with_state(
-            ino,
-            InodeState {
-                attrs: Some(made),
-                loaded: true,
-                ..InodeState::default()
-            },
-        ));
-        child.take_use();
+        let child = Arc::new(Inode::born(ino, made));
         let mut child_state = child.write();
         self.core.table().insert(child.clone());
         let mut commit = self.core.commit();
@@ -263,15 +252,7 @@ impl FileSystem {
         let mut made = Attrs::new(mode, creds.uid, gid, 0, dir.ino);
         made.nlink = 0;
         let attr = made.public(ino, 0);
-        let child = Arc::new(Inode::with_state(
-            ino,
-            InodeState {
-                attrs: Some(made),
-                loaded: true,
-                ..InodeState::default()
-            },
-        ));
-        child.take_use();
+        let child = Arc::new(Inode::born(ino, made));
         let mut state = child.write();
         self.core.table().insert(child.clone());
         let mut commit = self.core.commit();
@@ -361,107 +342,6 @@ impl FileSystem {
                 "none",
             )
         })
-    }
-
-    /// Delivers the entries behind `cookie` until `each` returns `false`: 0 is the start, "." has
-    /// the cookie 1, ".." 2.
-    ///
-    /// # Errors
-    /// Not a directory; damage.
-    pub fn readdir(
-        &self,
-        dir: u64,
-        cookie: u64,
-        each: &mut dyn FnMut(EntryRef<'_>) -> bool,
-    ) -> Result<()> {
-        let inode = self.inode(dir)?;
-        let state = inode.read();
-        let parent = match attrs(&state)? {
-            a if a.is_dir() => a.parent,
-            _ => return Err(Error::NotDirectory),
-        };
-        for (own, name, ino) in [(1, &b"."[..], dir), (2, &b".."[..], parent)] {
-            let entry = EntryRef {
-                ino,
-                kind: FileKind::Directory,
-                name,
-                cookie: own,
-            };
-            if cookie < own && !each(entry) {
-                return Ok(());
-            }
-        }
-        let from = cookie.saturating_add(1);
-        self.core.items(
-            &inode,
-            &state,
-            Kind::DirIndex,
-            from,
-            u64::MAX,
-            &mut |index, item| {
-                let entry = decode_dir_entry(&item.value).map_err(|found| {
-                    Error::corrupt(0, "directory entry", format!("directory {dir}"), found)
-                })?;
-                Ok(each(EntryRef {
-                    ino: entry.ino,
-                    kind: FileKind::from_mode(entry.kind).unwrap_or(FileKind::File),
-                    name: entry.name,
-                    cookie: index,
-                }))
-            },
-        )
-    }
-
-    /// As [`FileSystem::readdir`], with attributes. Takes a use of each inode for which `each`
-    /// returned `true`, except "." and ".."; an entry for which it returned `false` was not
-    /// delivered.
-    ///
-    /// # Errors
-    /// Not a directory; damage.
-    pub fn readdir_plus(
-        &self,
-        dir: u64,
-        cookie: u64,
-        each: &mut dyn FnMut(EntryRef<'_>, &Attr) -> bool,
-    ) -> Result<()> {
-        let mut cookie = cookie;
-        loop {
-            let mut batch = Vec::with_capacity(PLUS_BATCH);
-            self.readdir(dir, cookie, &mut |e| {
-                batch.push((e.ino, e.kind, e.name.to_vec(), e.cookie));
-                batch.len() < PLUS_BATCH
-            })?;
-            let whole = batch.len() < PLUS_BATCH;
-            for (ino, kind, name, at) in batch {
-                cookie = at;
-                let entry = EntryRef {
-                    ino,
-                    kind,
-                    name: &name,
-                    cookie: at,
-                };
-                let dots = at < crate::format::item::FIRST_DIR_INDEX;
-                let attr = match if dots {
-                    self.getattr(ino)
-                } else {
-                    self.take_use(ino)
-                } {
-                    Ok(attr) => attr,
-                    // Removed since the batch was read.
-                    Err(Error::NotFound) => continue,
-                    Err(e) => return Err(e),
-                };
-                if !each(entry, &attr) {
-                    if !dots {
-                        self.forget(ino, 1);
-                    }
-                    return Ok(());
-                }
-            }
-            if whole {
-                return Ok(());
-            }
-        }
     }
 
     /// Gives back uses of an inode. The root is never in need of any.

@@ -58,8 +58,19 @@ impl Inode {
         Self::with_state(ino, InodeState::default())
     }
 
-    /// A new inode with its attributes.
-    pub fn with_state(ino: u64, state: InodeState) -> Self {
+    /// An inode just made, with one use.
+    pub fn born(ino: u64, attrs: Attrs) -> Self {
+        let state = InodeState {
+            attrs: Some(attrs),
+            loaded: true,
+            ..InodeState::default()
+        };
+        let inode = Self::with_state(ino, state);
+        inode.take_use();
+        inode
+    }
+
+    fn with_state(ino: u64, state: InodeState) -> Self {
         Self {
             ino,
             state: RwLock::new(state),

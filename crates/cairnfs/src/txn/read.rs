@@ -11,6 +11,7 @@ use crate::format::item::{DirEntryRef, decode_dir_entry, decode_dir_name};
 use crate::format::key::{Key, Kind};
 use crate::index::Tree;
 use crate::inode::attrs::Attrs;
+use crate::inode::dirty::Slot;
 use crate::inode::{Inode, InodeState};
 use crate::txn::Core;
 
@@ -24,6 +25,14 @@ pub struct Item {
     pub value: Vec<u8>,
     /// It was found below the current set.
     pub below: bool,
+}
+
+impl Item {
+    /// The item of a slot, `None` if it is deleted there.
+    fn of(slot: &Slot, below: bool) -> Option<Item> {
+        let value = slot.vector.with(|v| v.map(<[u8]>::to_vec))?;
+        Some(Item { value, below })
+    }
 }
 
 impl Core {
@@ -99,16 +108,13 @@ impl Core {
         kind: Kind,
         offset: u64,
     ) -> Result<Option<Item>> {
-        let found = |value: Option<Vec<u8>>, below| value.map(|value| Item { value, below });
         if let Some(slot) = state.current.get(kind, offset) {
-            let value = slot.vector.with(|v| v.map(<[u8]>::to_vec));
-            return Ok(found(value, false));
+            return Ok(Item::of(slot, false));
         }
         if let Some(frozen) = &state.frozen
             && let Some(slot) = frozen.get(kind, offset)
         {
-            let value = slot.vector.with(|v| v.map(<[u8]>::to_vec));
-            return Ok(found(value, true));
+            return Ok(Item::of(slot, true));
         }
         if !state.may_be_indexed() {
             return Ok(None);
@@ -118,7 +124,7 @@ impl Core {
             _ => Key::new(inode.ino, kind, offset),
         };
         let value = self.in_index(|tree| self.index.get(tree, &key))?;
-        Ok(found(value, true))
+        Ok(value.map(|value| Item { value, below: true }))
     }
 
     /// Delivers the items of one kind in `from..=to`, ascending, until `each` returns `false`.
@@ -305,25 +311,14 @@ struct Batch {
 
 impl Batch {
     /// Lays slots of a dirty set over what is there; a long set ends the batch early.
-    fn overlay<'a>(
-        &mut self,
-        to: u64,
-        below: bool,
-        slots: impl Iterator<Item = (u64, &'a crate::inode::dirty::Slot)>,
-    ) {
+    fn overlay<'a>(&mut self, to: u64, below: bool, slots: impl Iterator<Item = (u64, &'a Slot)>) {
         let mut upto = self.upto.unwrap_or(to);
         let mut over = Vec::new();
         for (offset, slot) in slots {
             if offset > upto {
                 break;
             }
-            let item = slot.vector.with(|v| {
-                v.map(|v| Item {
-                    value: v.to_vec(),
-                    below,
-                })
-            });
-            over.push((offset, item));
+            over.push((offset, Item::of(slot, below)));
             if over.len() == BATCH && offset < upto {
                 upto = offset;
                 self.upto = Some(offset);
