@@ -78,7 +78,12 @@ pub fn run(args: Args) -> Result<ExitCode, AnyError> {
 }
 
 fn told(path: &Path, info: VolumeInfo) -> Told {
-    let (in_use, space, problem) = state(path);
+    let State {
+        in_use,
+        space,
+        log_used,
+        problem,
+    } = state(path);
     let [compatible, ro_compatible, incompatible] = info.features;
     Told {
         volume: shown(path),
@@ -87,7 +92,8 @@ fn told(path: &Path, info: VolumeInfo) -> Told {
         created: output::utc_time(info.created),
         size: info.size,
         log_size: info.log_size,
-        log_used: info.log_used,
+        // The superblock alone tells what was in the log when it was written.
+        log_used: log_used.unwrap_or(info.log_used),
         generation: info.generation,
         merged_seq: info.merged_seq,
         features: Features {
@@ -101,17 +107,36 @@ fn told(path: &Path, info: VolumeInfo) -> Told {
     }
 }
 
-/// Whether it is in use, its space if it is not, and why it cannot be opened.
-fn state(path: &Path) -> (bool, Option<Space>, Option<String>) {
+/// What opening the volume tells: whether it is in use, its space and the log to replay if it is
+/// not, and why it cannot be opened.
+#[derive(Default)]
+struct State {
+    in_use: bool,
+    space: Option<Space>,
+    log_used: Option<u64>,
+    problem: Option<String>,
+}
+
+fn state(path: &Path) -> State {
     use cairnfs::fs::{FileSystem, Options};
     let options = Options {
         read_only: true,
         ..Options::default()
     };
     match FileSystem::open(path, &options) {
-        Ok(fs) => (false, Some(space(&fs.statfs())), None),
-        Err(Error::InUse(_)) => (true, None, None),
-        Err(e) => (false, None, Some(e.to_string())),
+        Ok(fs) => State {
+            space: Some(space(&fs.statfs())),
+            log_used: Some(fs.info().log_used),
+            ..State::default()
+        },
+        Err(Error::InUse(_)) => State {
+            in_use: true,
+            ..State::default()
+        },
+        Err(e) => State {
+            problem: Some(e.to_string()),
+            ..State::default()
+        },
     }
 }
 
