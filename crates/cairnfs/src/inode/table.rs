@@ -101,8 +101,11 @@ impl InodeTable {
         shard.queue.push_back(inode.ino);
         shard.inodes.insert(inode.ino, inode);
         if shard.inodes.len() > self.limit {
+            // One that cannot go is a sign that many cannot: a merge will free them all at once.
             for _ in 0..EVICT_STEPS {
-                evict_one(shard);
+                if evict_one(shard) == Outcome::Busy {
+                    break;
+                }
             }
         }
     }
@@ -126,19 +129,33 @@ impl InodeTable {
     }
 }
 
-fn evict_one(shard: &mut Shard) {
+#[derive(PartialEq)]
+enum Outcome {
+    Gone,
+    SecondChance,
+    Busy,
+}
+
+fn evict_one(shard: &mut Shard) -> Outcome {
     let Some(ino) = shard.queue.pop_front() else {
-        return;
+        return Outcome::Gone;
     };
     let Some(inode) = shard.inodes.get(&ino) else {
-        return;
+        return Outcome::Gone;
     };
-    let recent = inode.recent.swap(false, Ordering::Relaxed);
-    if recent || Arc::strong_count(inode) > 1 || !inode.is_clean() {
-        shard.queue.push_back(ino);
+    let outcome = if Arc::strong_count(inode) > 1 || !inode.is_clean() {
+        Outcome::Busy
+    } else if inode.recent.swap(false, Ordering::Relaxed) {
+        Outcome::SecondChance
     } else {
+        Outcome::Gone
+    };
+    if outcome == Outcome::Gone {
         shard.inodes.remove(&ino);
+    } else {
+        shard.queue.push_back(ino);
     }
+    outcome
 }
 
 #[cfg(test)]
