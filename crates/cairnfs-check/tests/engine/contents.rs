@@ -1,0 +1,146 @@
+//! The contents of one file against the bytes it should hold.
+
+use std::sync::Arc;
+
+use cairnfs::device::MemoryDevice;
+use cairnfs::fs::{FileSystem, MakeOptions, make_device};
+use cairnfs::types::{Creds, Fallocate, SetAttr};
+use proptest::prelude::*;
+
+use crate::seen::{assert_sound, options};
+
+/// What happens to one file's contents.
+#[derive(Debug, Clone)]
+enum Change {
+    Write(u32, u32),
+    Truncate(u32),
+    Punch(u32, u32),
+    Zero(u32, u32, bool),
+    Allocate(u32, u32, bool),
+    Copy(u32, u32, u32),
+    Fsync,
+    Merge,
+    Reopen,
+}
+
+fn change() -> impl Strategy<Value = Change> {
+    let at = prop_oneof![0u32..3000, 0u32..20_000, 0u32..3_000_000];
+    let len = prop_oneof![1u32..100, 1u32..9000, 1u32..1_200_000];
+    prop_oneof![
+        8 => (at.clone(), len.clone()).prop_map(|(a, l)| Change::Write(a, l)),
+        3 => at.clone().prop_map(Change::Truncate),
+        2 => (at.clone(), len.clone()).prop_map(|(a, l)| Change::Punch(a, l)),
+        2 => (at.clone(), len.clone(), any::<bool>()).prop_map(|(a, l, k)| Change::Zero(a, l, k)),
+        2 => (at.clone(), len.clone(), any::<bool>()).prop_map(|(a, l, k)| Change::Allocate(a, l, k)),
+        1 => (at.clone(), at, len).prop_map(|(a, b, l)| Change::Copy(a, b, l)),
+        2 => Just(Change::Fsync),
+        2 => Just(Change::Merge),
+        1 => Just(Change::Reopen),
+    ]
+}
+
+fn grow(model: &mut Vec<u8>, end: usize) {
+    if model.len() < end {
+        model.resize(end, 0);
+    }
+}
+
+/// Makes the change in the file and in the bytes it should hold.
+fn change_both(fs: &FileSystem, ino: u64, model: &mut Vec<u8>, change: &Change, salt: usize) {
+    match *change {
+        Change::Write(at, len) => {
+            let data: Vec<u8> = (0..len as usize)
+                .map(|i| (i * 13 + salt) as u8 | 1)
+                .collect();
+            assert_eq!(fs.write(ino, at.into(), &data, false).unwrap(), data.len());
+            grow(model, at as usize + data.len());
+            model[at as usize..at as usize + data.len()].copy_from_slice(&data);
+        }
+        Change::Truncate(size) => {
+            let set = SetAttr {
+                size: Some(size.into()),
+                ..SetAttr::default()
+            };
+            fs.setattr(ino, &set).unwrap();
+            model.resize(size as usize, 0);
+        }
+        Change::Punch(at, len) => {
+            fs.fallocate(ino, at.into(), len.into(), Fallocate::PunchHole)
+                .unwrap();
+            let end = model.len().min((at + len) as usize);
+            if let Some(range) = model.get_mut(at as usize..end) {
+                range.fill(0);
+            }
+        }
+        Change::Zero(at, len, keep_size) => {
+            let what = Fallocate::ZeroRange { keep_size };
+            fs.fallocate(ino, at.into(), len.into(), what).unwrap();
+            if !keep_size {
+                grow(model, (at + len) as usize);
+            }
+            let end = model.len().min((at + len) as usize);
+            if let Some(range) = model.get_mut(at as usize..end) {
+                range.fill(0);
+            }
+        }
+        Change::Allocate(at, len, keep_size) => {
+            let what = Fallocate::Allocate { keep_size };
+            fs.fallocate(ino, at.into(), len.into(), what).unwrap();
+            if !keep_size {
+                grow(model, (at + len) as usize);
+            }
+        }
+        Change::Copy(from, to, len) => {
+            if from.abs_diff(to) < len {
+                return;
+            }
+            let n = fs
+                .copy_range(ino, from.into(), ino, to.into(), len.into())
+                .unwrap() as usize;
+            let data = match model.get(from as usize..) {
+                Some(rest) => rest[..n].to_vec(),
+                None => Vec::new(),
+            };
+            assert_eq!(data.len(), n);
+            if n > 0 {
+                grow(model, to as usize + n);
+                model[to as usize..to as usize + n].copy_from_slice(&data);
+            }
+        }
+        Change::Fsync => fs.fsync(ino, false).unwrap(),
+        Change::Merge => fs.merge().unwrap(),
+        Change::Reopen => {}
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 32, ..ProptestConfig::default() })]
+
+    #[test]
+    fn a_file_holds_what_was_written(changes in proptest::collection::vec(change(), 1..60)) {
+        let device = Arc::new(MemoryDevice::new(256 << 20));
+        make_device(&*device, &MakeOptions::default(), &mut |_, _| {}).unwrap();
+        let mut fs = FileSystem::open_device(device.clone(), &options(false)).unwrap();
+        let ino = fs.mknod(1, b"f", 0o100_644, 0, Creds::default()).unwrap().ino;
+        let mut model = Vec::new();
+        for (i, change) in changes.iter().enumerate() {
+            change_both(&fs, ino, &mut model, change, i);
+            if matches!(change, Change::Reopen) {
+                fs.close().unwrap();
+                drop(fs);
+                assert_sound(&*device, "reopened");
+                fs = FileSystem::open_device(device.clone(), &options(false)).unwrap();
+                fs.lookup(1, b"f").unwrap();
+            }
+            prop_assert_eq!(fs.getattr(ino).unwrap().size as usize, model.len());
+            let mut got = vec![7; model.len() + 10];
+            prop_assert_eq!(fs.read(ino, 0, &mut got).unwrap(), model.len());
+            got.truncate(model.len());
+            let differs = got.iter().zip(&model).position(|(a, b)| a != b);
+            prop_assert_eq!(differs, None, "{:?}", change);
+        }
+        fs.forget(ino, 1);
+        fs.close().unwrap();
+        assert_sound(&*device, "closed");
+    }
+}

@@ -1,0 +1,15 @@
+//! The engine against the check: whatever a workload does, the volume it leaves is sound, when it
+//! was closed, when the process was killed at any moment, and when it was mounted again after that.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    reason = "a test may panic"
+)]
+
+mod contents;
+mod failing;
+mod killed;
+mod ops;
+mod seen;
+mod threads;
