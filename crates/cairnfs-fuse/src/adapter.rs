@@ -159,8 +159,9 @@ impl Filesystem for Adapter {
         });
     }
 
-    fn getattr(&self, _req: &Request, ino: INodeNo, _fh: Option<FileHandle>, reply: ReplyAttr) {
-        reply_attr(reply, guarded("getattr", ino, || self.ops.getattr(ino.0)));
+    fn getattr(&self, _req: &Request, ino: INodeNo, fh: Option<FileHandle>, reply: ReplyAttr) {
+        let found = guarded("getattr", ino, || self.ops.getattr(ino.0, fh.is_some()));
+        reply_attr(reply, found);
     }
 
     fn setattr(

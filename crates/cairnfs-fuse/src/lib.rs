@@ -11,6 +11,7 @@ pub mod acl;
 pub mod adapter;
 pub mod control;
 pub mod convert;
+mod full;
 pub mod mounter;
 pub mod mountinfo;
 pub mod negotiate;

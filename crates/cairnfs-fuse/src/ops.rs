@@ -17,6 +17,7 @@ use parking_lot::RwLock;
 use crate::acl::{self, Acl};
 use crate::control::{self, Question};
 use crate::convert::Refusal;
+use crate::full::Full;
 use crate::mountinfo;
 
 /// The result of a request.
@@ -91,6 +92,7 @@ pub struct Ops {
     /// can wait for those that came before it.
     arriving: RwLock<()>,
     kernel: OnceLock<Box<dyn Kernel>>,
+    full: Full,
 }
 
 impl Ops {
@@ -101,6 +103,7 @@ impl Ops {
             volume: volume.to_path_buf(),
             arriving: RwLock::new(()),
             kernel: OnceLock::new(),
+            full: Full::default(),
         }
     }
 
@@ -123,11 +126,16 @@ impl Ops {
 
     /// Gives back uses.
     pub fn forget(&self, ino: u64, uses: u64) {
+        self.full.remove(ino);
         self.fs.forget(ino, uses);
     }
 
-    /// Attributes.
-    pub fn getattr(&self, ino: u64) -> Outcome<Attr> {
+    /// Attributes. `writer` tells that the question comes through an open file, as it does before
+    /// the kernel takes data.
+    pub fn getattr(&self, ino: u64, writer: bool) -> Outcome<Attr> {
+        if writer && self.full.refuses(ino, || self.fs.statfs().available) {
+            return Err(Error::NoSpace.into());
+        }
         Ok(self.fs.getattr(ino)?)
     }
 
@@ -229,7 +237,14 @@ impl Ops {
     pub fn write(&self, ino: u64, offset: u64, data: &[u8], kill: bool) -> Outcome<usize> {
         let _arriving = self.arriving.read();
         let killed = kill && self.is_privileged(ino)?;
-        let len = self.fs.write(ino, offset, data, kill)?;
+        let len = match self.fs.write(ino, offset, data, kill) {
+            Err(Error::NoSpace) => {
+                self.full.add(ino);
+                self.forget_attributes(ino);
+                return Err(Error::NoSpace.into());
+            }
+            other => other?,
+        };
         if killed {
             self.forget_attributes(ino);
         }

@@ -1,0 +1,60 @@
+//! Files that met a full volume, so that their writers learn of it.
+//!
+//! With the writeback cache the kernel takes a program's bytes without asking, and tells a failure
+//! only at fsync or close: a program that just writes on would never end. The one thing it asks
+//! before it takes more, if it does not know them, is the file's attributes, through the open file.
+//! So once data of a file found no space, its attributes are made unknown, and that question is
+//! answered with "no space" until there is some again. A stat by anyone is not refused.
+
+use std::collections::HashSet;
+
+use parking_lot::Mutex;
+
+/// Blocks that must be available before a writer that met a full volume may go on: what the kernel
+/// may hold of his data meanwhile must find room.
+const ENOUGH: u64 = 256;
+
+/// Numbers of the inodes whose data found no space.
+#[derive(Default)]
+pub struct Full(Mutex<HashSet<u64>>);
+
+impl Full {
+    /// Data of this inode found no space.
+    pub fn add(&self, ino: u64) {
+        self.0.lock().insert(ino);
+    }
+
+    /// It is not used any more.
+    pub fn remove(&self, ino: u64) {
+        self.0.lock().remove(&ino);
+    }
+
+    /// Whether its writers must be refused; `available` tells how many blocks there are now.
+    pub fn refuses(&self, ino: u64, available: impl FnOnce() -> u64) -> bool {
+        let mut inodes = self.0.lock();
+        if !inodes.contains(&ino) {
+            return false;
+        }
+        if available() < ENOUGH {
+            return true;
+        }
+        inodes.remove(&ino);
+        false
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_is_refused_until_there_is_space() {
+        let full = Full::default();
+        assert!(!full.refuses(7, || 0));
+        full.add(7);
+        assert!(full.refuses(7, || ENOUGH - 1));
+        assert!(!full.refuses(8, || 0));
+        assert!(!full.refuses(7, || ENOUGH));
+        assert!(!full.refuses(7, || 0));
+    }
+}
