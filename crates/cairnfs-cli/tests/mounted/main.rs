@@ -15,4 +15,7 @@
 
 mod kill;
 mod kill_load;
+mod life;
 mod place;
+mod posix;
+mod programs;

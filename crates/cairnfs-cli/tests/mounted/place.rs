@@ -177,18 +177,6 @@ impl Place {
         self.wait_for_end();
     }
 
-    /// Whether the daemon has ended by now.
-    pub fn has_ended(&self) -> bool {
-        let Some(daemon) = &self.daemon else {
-            return true;
-        };
-        let now = rustix::event::Timespec {
-            tv_sec: 0,
-            tv_nsec: 0,
-        };
-        poll(&mut [PollFd::new(daemon, PollFlags::IN)], Some(&now)).unwrap() > 0
-    }
-
     /// Unmounts with the command, which must return only when the volume is closed.
     pub fn umount(&mut self) {
         loop {
