@@ -217,7 +217,7 @@ fn unmount_by_helper(dir: &Path, lazy: bool) -> io::Result<()> {
 /// # Errors
 /// Looking or unmounting fails.
 pub fn clear_dead(dir: &Path) -> io::Result<()> {
-    while let Err(error) = std::fs::metadata(dir) {
+    while let Err(error) = mountinfo::probe(dir) {
         let dead =
             mountinfo::is_dead(&error) && mountinfo::at(dir)?.is_some_and(|entry| entry.is_fuse());
         if !dead {

@@ -108,6 +108,17 @@ pub fn resolve(path: &Path) -> io::Result<PathBuf> {
     }
 }
 
+/// Asks whoever serves a path whether it is there. Attributes alone do not tell: the kernel
+/// remembers those of a dead daemon's root.
+///
+/// # Errors
+/// The path cannot be looked at; [`is_dead`] knows whether for want of a daemon.
+pub fn probe(path: &Path) -> io::Result<()> {
+    std::fs::metadata(path)?;
+    rustix::fs::statfs(path)?;
+    Ok(())
+}
+
 /// Whether an error tells that the daemon behind a path is gone.
 pub fn is_dead(error: &io::Error) -> bool {
     matches!(

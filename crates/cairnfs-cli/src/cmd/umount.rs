@@ -56,7 +56,7 @@ fn umount(args: &Args) -> Result<(), String> {
         }
         None => return Err(format!("{} is not a mountpoint", dir.display())),
     };
-    if std::fs::metadata(&dir).is_err_and(|e| mountinfo::is_dead(&e)) {
+    if mountinfo::probe(&dir).is_err_and(|e| mountinfo::is_dead(&e)) {
         return mounter::unmount(&dir, true).map_err(wrong);
     }
     let volume = control::volume(&dir).unwrap_or(entry.source);

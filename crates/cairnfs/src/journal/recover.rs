@@ -57,12 +57,14 @@ struct Reader<'a> {
 }
 
 impl<'a> Reader<'a> {
-    fn new(device: &'a dyn Device, superblock: &'a Superblock) -> Self {
+    /// For records of at most `blocks` blocks; none has more than [`MAX_RECORD_BLOCKS`].
+    fn new(device: &'a dyn Device, superblock: &'a Superblock, blocks: u64) -> Self {
+        let blocks = blocks.min(MAX_RECORD_BLOCKS);
         Self {
             device,
             superblock,
             log_blocks: superblock.log_blocks.get(),
-            buffer: AlignedBuf::zeroed(MAX_RECORD_BLOCKS as usize * BLOCK_SIZE),
+            buffer: AlignedBuf::zeroed(blocks as usize * BLOCK_SIZE),
         }
     }
 
@@ -125,7 +127,7 @@ impl<'a> Reader<'a> {
 /// # Errors
 /// The device's failure; damage: a break before what is known to have been durable.
 pub fn scan(device: &dyn Device, superblock: &Superblock, other_slot_lost: bool) -> Result<Scan> {
-    let mut reader = Reader::new(device, superblock);
+    let mut reader = Reader::new(device, superblock, MAX_RECORD_BLOCKS);
     let tail = LogPosition {
         lsn: superblock.tail_lsn.get(),
         chain: superblock.tail_chain.get(),
@@ -249,7 +251,9 @@ pub fn read_context(
     context: &FoundContext,
     each: &mut dyn FnMut(&Entry<'_>) -> Result<()>,
 ) -> Result<()> {
-    let mut reader = Reader::new(device, superblock);
+    // A log of many fsyncs has many contexts of a block or two: no large buffer for each.
+    let blocks = context.end.lsn.saturating_sub(context.start.lsn);
+    let mut reader = Reader::new(device, superblock, blocks);
     let mut position = context.start;
     while position.lsn < context.end.lsn {
         let block = reader.block_of(position.lsn);

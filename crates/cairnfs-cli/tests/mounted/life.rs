@@ -1,0 +1,277 @@
+//! The life of a mount: how it begins, is made durable, and ends, for root and for ordinary users.
+
+use std::fs::{self, File};
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use rustix::process::Signal;
+
+use crate::place::{CAIRNFS, Place, able, arg, pattern, said, shell};
+
+fn is_mounted(dir: &Path) -> bool {
+    let table = fs::read_to_string("/proc/self/mountinfo").unwrap();
+    table
+        .lines()
+        .any(|line| line.split(' ').nth(4) == dir.to_str())
+}
+
+#[test]
+fn umount_returns_when_the_volume_is_closed() {
+    if !able(&[]) {
+        return;
+    }
+    let mut place = Place::mounted("256M", "durability=0");
+    for n in 0..50 {
+        fs::write(place.at(format!("f{n}")), pattern(n, 1 << 20)).unwrap();
+    }
+    place.ok(&["umount", "m"]);
+    // It can be opened for writing at once, and holds everything.
+    place.ok(&["mkdir", "v.cairn:/new"]);
+    place.wait_for_end();
+    place.check();
+    place.mount("ro");
+    for n in 0..50 {
+        assert!(fs::read(place.at(format!("f{n}"))).unwrap() == pattern(n, 1 << 20));
+    }
+    let refused = File::create(place.at("x")).unwrap_err();
+    assert_eq!(
+        refused.raw_os_error(),
+        Some(rustix::io::Errno::ROFS.raw_os_error())
+    );
+    place.finish();
+}
+
+#[test]
+fn a_busy_mount_is_left_alone() {
+    if !able(&[]) {
+        return;
+    }
+    let place = Place::mounted("64M", "");
+    let file = File::create(place.at("open")).unwrap();
+    place.fails(&["umount", "m"], 32, &["busy", "--lazy"]);
+    drop(file);
+    place.finish();
+}
+
+#[test]
+fn a_volume_and_a_mountpoint_are_used_once() {
+    if !able(&[]) {
+        return;
+    }
+    let place = Place::mounted("64M", "");
+    fs::create_dir(place.beside("other")).unwrap();
+    let says = ["v.cairn", "in use", "unmount"];
+    place.fails(&["mount", "v.cairn", "other"], 32, &says);
+    place.ok(&["mkfs", "-q", "--size", "64M", "w.cairn"]);
+    place.fails(&["mount", "w.cairn", "m"], 32, &["is taken", "v.cairn"]);
+    place.fails(&["mkdir", "v.cairn:/x"], 1, &["in use", "umount"]);
+    place.fails(&["mkfs", "--force", "v.cairn"], 1, &["in use"]);
+    fs::write(place.at("still"), b"here").unwrap();
+    place.finish();
+}
+
+#[test]
+fn sync_makes_everything_durable() {
+    if !able(&["fusermount3"]) {
+        return;
+    }
+    let mut place = Place::mounted("256M", "durability=0");
+    shell(
+        &place.dir(),
+        "mkdir -p a/b; for n in $(seq 500); do echo $n > a/b/$n; done",
+    );
+    let open = File::create(place.at("open")).unwrap();
+    std::os::unix::fs::FileExt::write_all_at(&open, &pattern(1, 3_000_000), 0).unwrap();
+    place.ok(&["sync", "m/a"]);
+    place.kill();
+    drop(open);
+    place.mount("");
+    shell(
+        &place.dir(),
+        "test $(ls a/b | wc -l) = 500; test $(cat a/b/250) = 250",
+    );
+    assert!(fs::read(place.at("open")).unwrap() == pattern(1, 3_000_000));
+    place.finish();
+}
+
+#[test]
+fn the_interval_makes_everything_durable() {
+    if !able(&[]) {
+        return;
+    }
+    let mut place = Place::mounted("64M", "durability=0.1");
+    fs::write(place.at("f"), b"nobody syncs this").unwrap();
+    // A copy of the volume is what a crash would leave now.
+    let started = std::time::Instant::now();
+    loop {
+        shell(&place.beside(""), "cp --sparse=always v.cairn copy.cairn");
+        if place.run(&["cat", "copy.cairn:/f"]).stdout == b"nobody syncs this" {
+            break;
+        }
+        assert!(
+            started.elapsed().as_secs() < 60,
+            "not durable after a minute"
+        );
+    }
+    place.kill();
+    place.mount("");
+    assert_eq!(fs::read(place.at("f")).unwrap(), b"nobody syncs this");
+    place.finish();
+}
+
+#[test]
+fn a_dead_mount_is_mounted_over() {
+    if !able(&[]) {
+        return;
+    }
+    let mut place = Place::mounted("64M", "");
+    fs::write(place.at("f"), b"kept").unwrap();
+    File::open(place.at("f")).unwrap().sync_all().unwrap();
+    place.kill();
+    assert!(is_mounted(&place.dir()));
+    place.check();
+    place.mount("");
+    assert_eq!(fs::read(place.at("f")).unwrap(), b"kept");
+    place.kill();
+    place.ok(&["umount", "m"]);
+    assert!(!is_mounted(&place.dir()));
+    place.check();
+}
+
+#[test]
+fn a_signal_unmounts_cleanly() {
+    if !able(&[]) {
+        return;
+    }
+    for busy in [false, true] {
+        let mut place = Place::mounted("64M", "durability=0");
+        fs::write(place.at("f"), pattern(1, 5_000_000)).unwrap();
+        let open = busy.then(|| File::create(place.at("open")).unwrap());
+        if let Some(mut open) = open.as_ref() {
+            std::io::Write::write_all(&mut open, &pattern(2, 1_000_000)).unwrap();
+        }
+        place.signal(Signal::TERM);
+        place.wait_for_end();
+        assert!(!is_mounted(&place.dir()), "busy: {busy}");
+        drop(open);
+        place.check();
+        place.mount("");
+        assert!(fs::read(place.at("f")).unwrap() == pattern(1, 5_000_000));
+        assert!(!busy || fs::read(place.at("open")).unwrap() == pattern(2, 1_000_000));
+        place.finish();
+    }
+}
+
+#[test]
+fn a_foreground_mount_ends_with_its_terminal() {
+    if !able(&[]) {
+        return;
+    }
+    let mut place = Place::new("64M");
+    let mut child = Command::new(CAIRNFS)
+        .args([
+            "mount",
+            "--foreground",
+            "--",
+            arg(&place.volume()),
+            arg(&place.dir()),
+        ])
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut said = std::io::BufReader::new(child.stderr.take().unwrap());
+    let mut line = String::new();
+    std::io::BufRead::read_line(&mut said, &mut line).unwrap();
+    assert!(line.contains("Ctrl-C unmounts"), "{line}");
+    let pid = rustix::process::Pid::from_child(&child);
+    fs::write(place.at("f"), b"x").unwrap();
+    rustix::process::kill_process(pid, Signal::INT).unwrap();
+    assert!(child.wait().unwrap().success());
+    assert!(!is_mounted(&place.dir()));
+    place.mount("");
+    assert_eq!(fs::read(place.at("f")).unwrap(), b"x");
+    place.finish();
+}
+
+#[test]
+fn mount_and_fstab_find_the_helper() {
+    if !able(&["mount", "umount", "unshare"]) {
+        return;
+    }
+    // mount(8) looks for helpers in fixed folders, so one of them is covered in a private
+    // namespace; the mount ends with it.
+    let place = Place::new("64M");
+    let helpers = place.beside("helpers");
+    fs::create_dir(&helpers).unwrap();
+    symlink(CAIRNFS, helpers.join("mount.cairnfs")).unwrap();
+    let line = format!(
+        "{} {} cairnfs ro,nofail,noauto,x-systemd.automount 0 0\n",
+        arg(&place.volume()),
+        arg(&place.dir())
+    );
+    fs::write(place.beside("fstab"), line).unwrap();
+    place.ok(&["mkdir", "v.cairn:/inside"]);
+    let script = "
+        export PATH=$PATH:/usr/sbin:/sbin
+        cp -a /sbin/mount.* helpers/ 2>/dev/null || true
+        helper=$(readlink -f helpers/mount.cairnfs)
+        helpers/mount.cairnfs $PWD/v.cairn $PWD/m -o rw,noatime
+        test -d m/inside; umount m
+        for n in $(seq 1000); do flock -s v.cairn true && break; done
+        mkdir up work
+        mount -t tmpfs none up; mkdir up/u up/w; ln -s $helper up/u/mount.cairnfs
+        mount -t overlay none -o lowerdir=$(readlink -f /sbin),upperdir=$PWD/up/u,workdir=$PWD/up/w $(readlink -f /sbin)
+        mount -T fstab $PWD/m
+        test -d m/inside; ! mkdir m/x 2>/dev/null
+        grep -q \"$PWD/m ro.* fuse.cairnfs $PWD/v.cairn\" /proc/self/mountinfo
+        umount m; flock -s v.cairn true";
+    private(&place, script);
+    place.check();
+}
+
+#[test]
+fn an_ordinary_user_mounts() {
+    if !able(&["unshare", "setpriv", "fusermount3"]) {
+        return;
+    }
+    let place = Place::new("16M");
+    let open = fs::Permissions::from_mode(0o777);
+    fs::set_permissions(place.beside(""), open).unwrap();
+    fs::copy(CAIRNFS, place.beside("cairnfs")).unwrap();
+    // The device may be root's alone here, so the namespace has another one.
+    let script = "
+        mknod fuse c 10 229; chmod 666 fuse; mount --bind fuse /dev/fuse
+        cat > user.sh <<'END'
+        set -eux
+        ./cairnfs mount --create --size 64M own.cairn own
+        grep \" $PWD/own .*nosuid,nodev.* fuse.cairnfs .*user_id=65534\" /proc/self/mountinfo
+        mkdir own/d; head -c 3000000 /dev/urandom > own/d/f; sha256sum own/d/f > sum
+        ! ./cairnfs mount own.cairn own
+        ./cairnfs sync own/d
+        sha256sum -c --quiet sum; ln own/d/f own/l; ! chown 0 own/l; test $(stat -c %u own/l) = 65534
+        ./cairnfs umount own
+        ./cairnfs check --data own.cairn
+        ./cairnfs mount -o ro own.cairn own
+        sha256sum -c --quiet sum; ! touch own/x
+        ./cairnfs umount own
+        ! ./cairnfs mount -o allow_other own.cairn own 2>refused; grep -q user_allow_other refused
+        ! ./cairnfs mount v.cairn own 2>refused; grep -qi permission refused
+END
+        setpriv --reuid=65534 --regid=65534 --clear-groups bash user.sh";
+    private(&place, script);
+    place.check();
+}
+
+/// Runs a script as root in the place's folder, in namespaces of its own: its mounts and all it
+/// started end with it.
+fn private(place: &Place, script: &str) {
+    let out = Command::new("unshare")
+        .args(["--mount", "--pid", "--fork", "--kill-child", "--mount-proc"])
+        .args(["bash", "-euxo", "pipefail", "-c", script])
+        .current_dir(place.beside(""))
+        .stdin(Stdio::null())
+        .output()
+        .unwrap();
+    assert!(out.status.success(), "{}", said(&out));
+}

@@ -1,0 +1,21 @@
+//! The `cairnfs` command and its mounts under real programs, crashes and wrong input.
+//!
+//! Everything here drives the built command as users do. What needs root, `/dev/fuse` or a program
+//! that is not there is skipped with a line on standard error; with `CAIRNFS_REQUIRE_FUSE=1` it
+//! fails instead. Each test has a volume and a mountpoint of its own in a temporary folder, and
+//! both are taken away even when it panics.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "a test fails by panicking"
+)]
+
+mod kill;
+mod kill_load;
+mod life;
+mod place;
+mod posix;
+mod programs;

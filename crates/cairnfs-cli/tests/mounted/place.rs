@@ -1,0 +1,289 @@
+//! A volume and a mountpoint in a temporary folder, and the daemon between them.
+//!
+//! Starts and ends only its own daemon, which it holds by a descriptor of the process, so never
+//! another one. When a [`Place`] is dropped nothing of it is left: no mount, no daemon, no file.
+
+use std::ffi::OsStr;
+use std::fs;
+use std::io::{self, Write};
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use tempfile::TempDir;
+
+/// The command under test.
+pub const CAIRNFS: &str = env!("CARGO_BIN_EXE_cairnfs");
+
+/// With this variable set to 1, a test that cannot run here fails.
+const REQUIRE: &str = "CAIRNFS_REQUIRE_FUSE";
+
+/// Whether this machine can run a test that mounts and uses `programs`. Tells why not.
+pub fn able(programs: &[&str]) -> bool {
+    let missing = if !rustix::process::geteuid().is_root() {
+        "root".to_owned()
+    } else if let Err(e) = fs::File::options().read(true).write(true).open("/dev/fuse") {
+        format!("/dev/fuse ({e})")
+    } else if let Some(program) = programs.iter().find(|p| !installed(p)) {
+        format!("the program {program}")
+    } else {
+        return true;
+    };
+    assert!(
+        std::env::var_os(REQUIRE).is_none_or(|v| v != "1"),
+        "{REQUIRE}=1, but this test needs {missing}"
+    );
+    let test = std::thread::current();
+    let name = test.name().unwrap_or("a test");
+    // Not `eprintln!`, which the harness would hide for a test that passes.
+    writeln!(io::stderr(), "SKIPPED {name}: it needs {missing}").unwrap();
+    false
+}
+
+fn installed(program: &str) -> bool {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path).any(|dir| dir.join(program).is_file())
+}
+
+/// A temporary folder with a volume `v.cairn`, a directory `m` to mount it on, and room beside.
+pub struct Place {
+    folder: TempDir,
+    daemon: Option<OwnedFd>,
+}
+
+impl Place {
+    /// With a new, unmounted volume of `size`.
+    pub fn new(size: &str) -> Self {
+        let place = Self {
+            folder: tempfile::tempdir().unwrap(),
+            daemon: None,
+        };
+        fs::create_dir(place.dir()).unwrap();
+        place.ok(&["mkfs", "-q", "--size", size, "v.cairn"]);
+        place
+    }
+
+    /// With a new volume, mounted.
+    pub fn mounted(size: &str, options: &str) -> Self {
+        let mut place = Self::new(size);
+        place.mount(options);
+        place
+    }
+
+    /// A path beside the volume.
+    pub fn beside(&self, name: impl AsRef<Path>) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    /// The volume.
+    pub fn volume(&self) -> PathBuf {
+        self.beside("v.cairn")
+    }
+
+    /// The mountpoint.
+    pub fn dir(&self) -> PathBuf {
+        self.beside("m")
+    }
+
+    /// A path in the mounted volume.
+    pub fn at(&self, name: impl AsRef<Path>) -> PathBuf {
+        self.dir().join(name)
+    }
+
+    /// Runs `cairnfs` in the folder.
+    pub fn run(&self, args: &[&str]) -> Output {
+        Command::new(CAIRNFS)
+            .current_dir(self.folder.path())
+            .args(args)
+            .stdin(Stdio::null())
+            .output()
+            .unwrap()
+    }
+
+    /// Runs `cairnfs`, which must succeed, and gives what it prints.
+    pub fn ok(&self, args: &[&str]) -> String {
+        let out = self.run(args);
+        assert!(out.status.success(), "cairnfs {args:?}: {}", said(&out));
+        String::from_utf8_lossy(&out.stdout).into_owned()
+    }
+
+    /// Runs `cairnfs`, which must fail with this exit code, say each of `says`, and not panic.
+    pub fn fails(&self, args: &[&str], code: i32, says: &[&str]) -> String {
+        let out = self.run(args);
+        let text = said(&out);
+        assert_eq!(out.status.code(), Some(code), "cairnfs {args:?}: {text}");
+        assert!(!text.contains("panicked"), "cairnfs {args:?}: {text}");
+        for word in says {
+            assert!(
+                text.contains(word),
+                "cairnfs {args:?}: no {word:?} in: {text}"
+            );
+        }
+        text
+    }
+
+    /// Mounts the volume with mount options, which may be empty.
+    pub fn mount(&mut self, options: &str) {
+        self.ok(&["mount", "-o", options, "v.cairn", "m"]);
+        self.adopt();
+    }
+
+    /// Takes charge of the daemon that serves the volume.
+    pub fn adopt(&mut self) {
+        let pid = self.find_daemon().expect("a mount has a daemon");
+        self.daemon = Some(pidfd_open(pid, PidfdFlags::empty()).unwrap());
+    }
+
+    fn find_daemon(&self) -> Option<Pid> {
+        let (volume, dir) = (self.volume(), self.dir());
+        let tail = [
+            b"--",
+            volume.as_os_str().as_encoded_bytes(),
+            dir.as_os_str().as_encoded_bytes(),
+        ];
+        let tail: Vec<u8> = tail
+            .iter()
+            .flat_map(|word| [b"\0", *word].concat())
+            .collect();
+        fs::read_dir("/proc").unwrap().find_map(|entry| {
+            let entry = entry.ok()?;
+            let pid: i32 = entry.file_name().to_str()?.parse().ok()?;
+            let line = fs::read(entry.path().join("cmdline")).ok()?;
+            let line = line.strip_suffix(b"\0")?;
+            let ours = line.starts_with(b"cairnfs\0mount\0") && line.ends_with(&tail);
+            ours.then(|| Pid::from_raw(pid)).flatten()
+        })
+    }
+
+    /// Sends the daemon a signal.
+    pub fn signal(&self, signal: Signal) {
+        let daemon = self.daemon.as_ref().expect("a daemon runs");
+        pidfd_send_signal(daemon, signal).unwrap();
+    }
+
+    /// Waits until the daemon has ended.
+    pub fn wait_for_end(&mut self) {
+        if let Some(daemon) = self.daemon.take() {
+            let mut fds = [PollFd::new(&daemon, PollFlags::IN)];
+            while poll(&mut fds, None).is_err() {}
+        }
+    }
+
+    /// Kills the daemon as a crash would. The dead mount stays.
+    pub fn kill(&mut self) {
+        self.signal(Signal::KILL);
+        self.wait_for_end();
+    }
+
+    /// Unmounts with the command, which must return only when the volume is closed.
+    pub fn umount(&mut self) {
+        loop {
+            let out = self.run(&["umount", "m"]);
+            if out.status.success() {
+                break;
+            }
+            // A process that another test is just starting holds copies of this test's files
+            // until it executes its program.
+            let text = said(&out);
+            assert!(text.contains("is busy"), "{text}");
+            std::thread::yield_now();
+        }
+        self.wait_for_end();
+    }
+
+    /// The volume must be free of damage, contents too.
+    pub fn check(&self) {
+        let out = self.run(&["check", "--data", "v.cairn"]);
+        assert!(out.status.success(), "check: {}", said(&out));
+    }
+
+    /// Unmounts, checks, mounts again.
+    pub fn remount(&mut self, options: &str) {
+        self.umount();
+        self.check();
+        self.mount(options);
+    }
+
+    /// Unmounts and checks: the end of a test that went well.
+    pub fn finish(mut self) {
+        self.umount();
+        self.check();
+    }
+
+    /// Runs a shell script in the mounted volume, which must succeed, and gives what it prints.
+    pub fn sh(&self, script: &str) -> String {
+        shell(&self.dir(), script)
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        if self.daemon.is_none() {
+            return;
+        }
+        let flags = rustix::mount::UnmountFlags::DETACH;
+        let _ = rustix::mount::unmount(self.dir(), flags);
+        self.kill();
+    }
+}
+
+/// Runs a shell script in `dir`, which must succeed, and gives what it prints.
+pub fn shell(dir: &Path, script: &str) -> String {
+    succeed(
+        Command::new("bash")
+            .args(["-euo", "pipefail", "-c", script])
+            .current_dir(dir),
+    )
+}
+
+/// Runs a program, which must succeed, and gives what it prints.
+pub fn succeed(command: &mut Command) -> String {
+    let out = command.stdin(Stdio::null()).output().unwrap();
+    assert!(out.status.success(), "{command:?}: {}", said(&out));
+    String::from_utf8_lossy(&out.stdout).into_owned()
+}
+
+/// A path as an argument.
+pub fn arg(path: &impl AsRef<OsStr>) -> &str {
+    path.as_ref().to_str().unwrap()
+}
+
+/// The exit status and all that a program said, for messages.
+pub fn said(out: &Output) -> String {
+    format!(
+        "{}\n{}{}",
+        out.status,
+        String::from_utf8_lossy(&out.stdout),
+        String::from_utf8_lossy(&out.stderr)
+    )
+}
+
+/// `len` bytes that differ by `seed` and position.
+pub fn pattern(seed: u64, len: usize) -> Vec<u8> {
+    let mut random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
+    let mut bytes = Vec::with_capacity(len + 8);
+    while bytes.len() < len {
+        bytes.extend_from_slice(&random.next().to_le_bytes());
+    }
+    bytes.truncate(len);
+    bytes
+}
+
+/// Random numbers that a seed repeats (xorshift).
+pub struct Random(pub u64);
+
+impl Random {
+    pub fn next(&mut self) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0
+    }
+
+    /// A number below `end`.
+    pub fn below(&mut self, end: u64) -> u64 {
+        (self.next() >> 11) % end
+    }
+}
