@@ -387,7 +387,8 @@ impl Database {
             .unwrap();
         let mut input = process.stdin.take().unwrap();
         let mut numbers = BufReader::new(process.stdout.take().unwrap());
-        // With less than EXTRA, SQLite itself promises nothing after it has removed its journal.
+        // EXTRA: with less, SQLite does not sync the directory after it removes its journal, and
+        // may lose the last transaction in that mode.
         let begin = format!(
             "PRAGMA journal_mode={mode}; PRAGMA synchronous=EXTRA;\n\
              CREATE TABLE t(n INTEGER PRIMARY KEY, x BLOB); SELECT 'ready';\n"
@@ -434,6 +435,7 @@ impl Load for Database {
         let count = told.lines().nth(1).and_then(|line| line.split('|').next());
         let count: u64 = count.and_then(|n| n.parse().ok()).unwrap_or_default();
         let sound = told.starts_with("ok\n") && count >= self.promised;
-        assert!(sound, "{what}: {} promised: {told}", self.promised);
+        let path = self.path.display();
+        assert!(sound, "{what}: {path}: {} promised: {told}", self.promised);
     }
 }

@@ -13,6 +13,7 @@
     reason = "a test fails by panicking"
 )]
 
+mod bad_input;
 mod kill;
 mod kill_load;
 mod life;

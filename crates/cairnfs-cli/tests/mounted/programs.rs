@@ -217,7 +217,7 @@ fn fio_verifies_random_buffered_writes() {
 fn fio_verifies_fsynced_overwrites() {
     fio(
         "fsync",
-        &["--rw=randrw", "--bs=4k", "--fsync=64", "--loops=2"],
+        &["--rw=randwrite", "--bs=4k", "--fsync=64", "--loops=2"],
     );
 }
 

@@ -1,0 +1,427 @@
+//! Files that are no volumes, damaged ones, full ones, and wrong requests.
+//!
+//! Each gives an error that says what is wrong and what to do, no command panics, and whatever is
+//! sound stays readable.
+
+use std::fs::{self, File};
+use std::os::unix::fs::{FileExt, PermissionsExt};
+use std::path::Path;
+use std::process::Command;
+
+use cairnfs::format::BLOCK_SIZE;
+use cairnfs::format::checksum::hash64;
+use cairnfs::format::geometry::{LOG_START, SUPERBLOCK_SLOTS};
+use cairnfs::format::superblock::RawSuperblock;
+
+use crate::place::{CAIRNFS, Place, able, pattern, said};
+
+const BLOCK: u64 = BLOCK_SIZE as u64;
+
+fn block_at(file: &File, block: u64) -> Vec<u8> {
+    let mut bytes = vec![0; BLOCK_SIZE];
+    file.read_exact_at(&mut bytes, block * BLOCK).unwrap();
+    bytes
+}
+
+/// The newest superblock of a volume.
+fn superblock(path: &Path) -> RawSuperblock {
+    let file = File::open(path).unwrap();
+    let slots = SUPERBLOCK_SLOTS.map(|at| RawSuperblock::decode(at, &block_at(&file, at)));
+    slots
+        .into_iter()
+        .flatten()
+        .max_by_key(|s| s.generation.get())
+        .unwrap()
+}
+
+/// Turns all bits of a byte.
+fn flip(path: &Path, offset: u64) {
+    let file = File::options().read(true).write(true).open(path).unwrap();
+    let mut byte = [0];
+    file.read_exact_at(&mut byte, offset).unwrap();
+    file.write_all_at(&[!byte[0]], offset).unwrap();
+}
+
+/// Offsets in blocks from `first` on at which `bytes` lie in the volume.
+fn find(path: &Path, first: u64, bytes: &[u8]) -> Vec<u64> {
+    let volume = fs::read(path).unwrap();
+    let from = (first * BLOCK) as usize;
+    let head = bytes[0];
+    (from..volume.len() - bytes.len())
+        .filter(|&at| volume[at] == head && volume[at..].starts_with(bytes))
+        .map(|at| at as u64)
+        .collect()
+}
+
+/// A volume with a few files in its index, unmounted.
+fn filled() -> Place {
+    let place = Place::new("32M");
+    fs::create_dir(place.beside("tree")).unwrap();
+    for n in 0..200 {
+        fs::write(place.beside(format!("tree/small{n}")), pattern(n, 1000)).unwrap();
+    }
+    for n in 0..4 {
+        fs::write(
+            place.beside(format!("tree/large{n}")),
+            pattern(1000 + n, 100_000),
+        )
+        .unwrap();
+    }
+    place.ok(&["import", "tree", "v.cairn"]);
+    place.check();
+    place
+}
+
+/// Every command that opens a volume says `says` of the file `v.cairn`.
+fn all_refuse(place: &Place, says: &[&str]) {
+    place.fails(&["mount", "v.cairn", "m"], 32, says);
+    place.fails(&["ls", "v.cairn:/"], 1, says);
+    place.fails(&["info", "v.cairn"], 1, says);
+    place.fails(&["import", "m", "v.cairn"], 1, says);
+    place.fails(&["export", "v.cairn", "out"], 1, says);
+}
+
+#[test]
+fn files_that_are_no_volumes() {
+    let place = Place::new("16M");
+    for bytes in [&b""[..], b"text\n", &pattern(1, 100_000), &[0; 1 << 20]] {
+        fs::write(place.volume(), bytes).unwrap();
+        all_refuse(&place, &["v.cairn", "CairnFS volume", "cairnfs mkfs"]);
+        place.fails(
+            &["check", "v.cairn"],
+            8,
+            &["CairnFS volume", "cairnfs mkfs"],
+        );
+        assert!(fs::read(place.volume()).unwrap() == bytes, "it was changed");
+    }
+    fs::write(place.volume(), b"precious").unwrap();
+    place.fails(
+        &["mkfs", "--size", "16M", "v.cairn"],
+        1,
+        &["not empty", "--force"],
+    );
+    assert_eq!(fs::read(place.volume()).unwrap(), b"precious");
+    place.fails(
+        &["mount", "absent.cairn", "m"],
+        32,
+        &["absent.cairn", "mkfs", "--create"],
+    );
+    place.fails(&["mount", "m", "m"], 32, &["directory"]);
+}
+
+#[test]
+fn a_truncated_volume() {
+    let place = filled();
+    let whole = fs::read(place.volume()).unwrap();
+    for len in [whole.len() - 4096, whole.len() / 2, 200_000] {
+        fs::write(place.volume(), &whole[..len]).unwrap();
+        all_refuse(&place, &["v.cairn", "cut off"]);
+        let out = place.run(&["check", "v.cairn"]);
+        assert!(matches!(out.status.code(), Some(4 | 8)), "{}", said(&out));
+        assert!(
+            fs::read(place.volume()).unwrap() == whole[..len],
+            "it was changed"
+        );
+    }
+    fs::write(place.volume(), &whole).unwrap();
+    place.check();
+}
+
+#[test]
+fn a_volume_of_a_newer_version() {
+    let place = filled();
+    let before = fs::read(place.volume()).unwrap();
+    let with = |change: &dyn Fn(&mut RawSuperblock)| {
+        fs::write(place.volume(), &before).unwrap();
+        let file = File::options()
+            .read(true)
+            .write(true)
+            .open(place.volume())
+            .unwrap();
+        for at in SUPERBLOCK_SLOTS {
+            if let Ok(mut raw) = RawSuperblock::decode(at, &block_at(&file, at)) {
+                change(&mut raw);
+                let bytes = raw.encode();
+                assert_eq!(hash64(&bytes[16..]).to_le_bytes(), bytes[8..16]);
+                file.write_all_at(&bytes, at * BLOCK).unwrap();
+            }
+        }
+    };
+    with(&|raw| raw.incompatible = (1 << 40).into());
+    all_refuse(&place, &["v.cairn", "newer version", "update CairnFS"]);
+    let out = place.run(&["check", "v.cairn"]);
+    assert!(
+        !out.status.success() && said(&out).contains("newer"),
+        "{}",
+        said(&out)
+    );
+    with(&|raw| raw.ro_compatible = 4.into());
+    place.fails(
+        &["mount", "v.cairn", "m"],
+        32,
+        &["read-only", "update CairnFS"],
+    );
+    place.fails(&["mkdir", "v.cairn:/x"], 1, &["read-only"]);
+    assert!(place.ok(&["ls", "v.cairn:/"]).contains("small7"));
+    with(&|raw| raw.compatible = 4.into());
+    place.ok(&["mkdir", "v.cairn:/x"]);
+}
+
+#[test]
+fn flipped_bytes_in_superblocks() {
+    let place = filled();
+    let newest = superblock(&place.volume()).slot_block();
+    let whole = fs::read(place.volume()).unwrap();
+    for offset in [0, 9, 100, 200, 3000] {
+        for both in [false, true] {
+            fs::write(place.volume(), &whole).unwrap();
+            flip(&place.volume(), newest * BLOCK + offset);
+            if both {
+                flip(&place.volume(), (newest ^ 8) * BLOCK + offset);
+            }
+            let out = place.run(&["ls", "v.cairn:/"]);
+            let text = said(&out);
+            assert!(!text.contains("panicked"), "{text}");
+            let checked = place.run(&["check", "v.cairn"]);
+            if !both && out.status.success() {
+                // The older superblock and the log hold everything, as after a crash while the
+                // newer one was being written.
+                assert_eq!(text.matches("small").count(), 200, "byte {offset}");
+                assert!(checked.status.success(), "{}", said(&checked));
+                continue;
+            }
+            let told = ["damaged", "superblock", "not a CairnFS volume"];
+            let clear = told.iter().any(|word| text.contains(word));
+            assert!(!out.status.success() && clear, "byte {offset}: {text}");
+            assert!(
+                matches!(checked.status.code(), Some(4 | 8)),
+                "{}",
+                said(&checked)
+            );
+        }
+    }
+}
+
+#[test]
+fn a_flipped_byte_in_data() {
+    if !able(&[]) {
+        return;
+    }
+    let mut place = filled();
+    let at = find(&place.volume(), 0, &pattern(1002, 4096));
+    assert_eq!(at.len(), 1, "large2 lies in one place");
+    flip(&place.volume(), at[0] + 50_000);
+    place.fails(
+        &["cat", "v.cairn:/large2"],
+        1,
+        &["large2", "damaged", "cairnfs check"],
+    );
+    place.fails(
+        &["check", "--data", "v.cairn"],
+        4,
+        &["data", "cairnfs export"],
+    );
+    place.mount("");
+    let read = fs::read(place.at("large2")).unwrap_err();
+    assert_eq!(
+        read.raw_os_error(),
+        Some(rustix::io::Errno::IO.raw_os_error())
+    );
+    // All else is there, and what is whole of that file too.
+    for n in [0, 1, 3] {
+        assert!(fs::read(place.at(format!("large{n}"))).unwrap() == pattern(1000 + n, 100_000));
+    }
+    let file = File::open(place.at("large2")).unwrap();
+    let mut begin = vec![0; 4096];
+    file.read_exact_at(&mut begin, 0).unwrap();
+    assert!(begin == pattern(1002, 4096));
+    drop(file);
+    fs::write(place.at("large2"), b"new").unwrap();
+    place.remount("");
+    assert_eq!(fs::read(place.at("large2")).unwrap(), b"new");
+    place.finish();
+}
+
+#[test]
+fn flipped_bytes_in_the_index() {
+    if !able(&[]) {
+        return;
+    }
+    let mut place = filled();
+    // An item of a leaf: the contents of a small file lie in it.
+    let log_end = LOG_START + superblock(&place.volume()).log_blocks.get();
+    let at = find(&place.volume(), log_end, &pattern(70, 1000));
+    assert!(!at.is_empty());
+    let whole = fs::read(place.volume()).unwrap();
+    for at in &at {
+        flip(&place.volume(), at + 5);
+    }
+    place.fails(
+        &["cat", "v.cairn:/small70"],
+        1,
+        &["damaged", "index", "cairnfs check"],
+    );
+    place.fails(&["check", "v.cairn"], 4, &["cairnfs export"]);
+    place.fails(&["export", "v.cairn", "out"], 1, &["damaged"]);
+    place.mount("ro");
+    let read = fs::read(place.at("small70")).unwrap_err();
+    assert_eq!(
+        read.raw_os_error(),
+        Some(rustix::io::Errno::IO.raw_os_error())
+    );
+    place.umount();
+    fs::write(place.volume(), &whole).unwrap();
+    place.check();
+    let root = superblock(&place.volume()).root.block.get();
+    flip(&place.volume(), root * BLOCK + 70);
+    place.fails(
+        &["mount", "v.cairn", "m"],
+        32,
+        &["damaged", "cairnfs check"],
+    );
+    place.fails(&["check", "v.cairn"], 4, &["index"]);
+}
+
+#[test]
+fn a_flipped_byte_in_the_log() {
+    if !able(&[]) {
+        return;
+    }
+    let mut place = Place::mounted("32M", "durability=0");
+    for n in 0..20 {
+        fs::write(place.at(format!("f{n}")), pattern(n, 1500)).unwrap();
+        File::open(place.at(format!("f{n}")))
+            .unwrap()
+            .sync_all()
+            .unwrap();
+    }
+    place.kill();
+    place.ok(&["umount", "m"]);
+    let at = find(&place.volume(), LOG_START, &pattern(5, 1500));
+    assert!(!at.is_empty(), "the contents are in the log");
+    let whole = fs::read(place.volume()).unwrap();
+    for at in &at {
+        flip(&place.volume(), at + 100);
+    }
+    let says = ["damaged", "log", "cairnfs check"];
+    place.fails(&["mount", "v.cairn", "m"], 32, &says);
+    place.fails(&["cat", "v.cairn:/f1"], 1, &says);
+    place.fails(&["check", "v.cairn"], 4, &["log"]);
+    fs::write(place.volume(), &whole).unwrap();
+    place.check();
+    place.mount("");
+    for n in 0..20 {
+        assert!(fs::read(place.at(format!("f{n}"))).unwrap() == pattern(n, 1500));
+    }
+    place.finish();
+}
+
+#[test]
+fn a_full_volume() {
+    if !able(&[]) {
+        return;
+    }
+    let mut place = Place::mounted("32M", "");
+    fs::write(place.at("kept"), pattern(1, 1_000_000)).unwrap();
+    File::open(place.at("kept")).unwrap().sync_all().unwrap();
+    let mut files = 0;
+    let error = loop {
+        let path = place.at(format!("filler{files}"));
+        let wrote = fs::write(&path, pattern(files, 500_000));
+        let wrote = wrote.and_then(|()| File::open(&path)?.sync_all());
+        match wrote {
+            Ok(()) => files += 1,
+            Err(e) => break e,
+        }
+        assert!(files < 100, "more than it can hold");
+    };
+    assert_eq!(error.kind(), std::io::ErrorKind::StorageFull, "{error}");
+    assert!(files > 20, "only {files} files of 500 kB fit in 32 MiB");
+    // The kernel tells of the failed write once more, to the first who syncs the whole mount.
+    place.run(&["sync", "m"]);
+    place.ok(&["sync", "m"]);
+    place.remount("");
+    for n in 0..files {
+        assert!(fs::read(place.at(format!("filler{n}"))).unwrap() == pattern(n, 500_000));
+    }
+    fs::write(place.beside("more"), pattern(2, 30_000_000)).unwrap();
+    place.umount();
+    place.fails(
+        &["cp", "more", "v.cairn:/more"],
+        1,
+        &["no space left", "remove files"],
+    );
+    place.check();
+    place.mount("");
+    for n in 0..files {
+        fs::remove_file(place.at(format!("filler{n}"))).unwrap();
+    }
+    let _ = fs::remove_file(place.at(format!("filler{files}")));
+    place.remount("");
+    fs::write(place.at("again"), pattern(3, 10_000_000)).unwrap();
+    place.remount("");
+    assert!(fs::read(place.at("again")).unwrap() == pattern(3, 10_000_000));
+    assert!(fs::read(place.at("kept")).unwrap() == pattern(1, 1_000_000));
+    place.finish();
+}
+
+#[test]
+fn a_file_that_may_not_be_written() {
+    if !able(&["setpriv"]) {
+        return;
+    }
+    let place = filled();
+    let mode = |bits| fs::Permissions::from_mode(bits);
+    fs::set_permissions(place.beside(""), mode(0o755)).unwrap();
+    fs::set_permissions(place.volume(), mode(0o444)).unwrap();
+    let copy = place.beside("cairnfs");
+    fs::copy(CAIRNFS, &copy).unwrap();
+    let nobody = |args: &[&str]| {
+        let ids = ["--reuid=65534", "--regid=65534", "--clear-groups"];
+        let mut command = Command::new("setpriv");
+        command
+            .args(ids)
+            .arg(&copy)
+            .args(args)
+            .current_dir(place.beside(""));
+        let out = command.output().unwrap();
+        (out.status.success(), said(&out))
+    };
+    let (done, text) = nobody(&["mkdir", "v.cairn:/x"]);
+    assert!(
+        !done && text.contains("ermission") && text.contains("write it"),
+        "{text}"
+    );
+    assert!(nobody(&["ls", "v.cairn:/"]).1.contains("small7"));
+    assert!(nobody(&["cat", "v.cairn:/large1"]).0);
+    fs::set_permissions(place.volume(), mode(0o400)).unwrap();
+    let (done, text) = nobody(&["ls", "v.cairn:/"]);
+    assert!(!done && text.contains("permission to read"), "{text}");
+    place.check();
+}
+
+#[test]
+fn wrong_requests_for_a_mount() {
+    let place = Place::new("16M");
+    let cases: [(&[&str], i32, &[&str]); 7] = [
+        (
+            &["mount", "-o", "colour=red", "v.cairn", "m"],
+            1,
+            &["colour=red", "unknown"],
+        ),
+        (
+            &["mount", "-o", "cache=lots", "v.cairn", "m"],
+            1,
+            &["cache=lots", "K, M, G"],
+        ),
+        (&["mount", "--colour", "v.cairn", "m"], 1, &["--colour"]),
+        (&["mount", "v.cairn", "none"], 32, &["none", "--create"]),
+        (&["mount", "v.cairn", "v.cairn"], 32, &["not a directory"]),
+        (&["mount", "v.cairn", "/proc"], 32, &["/proc", "is taken"]),
+        (&["umount", "m"], 32, &["not a mountpoint"]),
+    ];
+    for (args, code, says) in cases {
+        place.fails(args, code, says);
+    }
+    place.check();
+}
