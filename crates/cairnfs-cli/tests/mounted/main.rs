@@ -17,6 +17,7 @@ mod bad_input;
 mod kill;
 mod kill_load;
 mod life;
+mod long;
 mod place;
 mod posix;
 mod programs;

@@ -47,10 +47,16 @@ fn installed(program: &str) -> bool {
     std::env::split_paths(&path).any(|dir| dir.join(program).is_file())
 }
 
+/// The process that serves a mount. The descriptor stays its own when its number is used again.
+struct Daemon {
+    pid: Pid,
+    process: OwnedFd,
+}
+
 /// A temporary folder with a volume `v.cairn`, a directory `m` to mount it on, and room beside.
 pub struct Place {
     folder: TempDir,
-    daemon: Option<OwnedFd>,
+    daemon: Option<Daemon>,
 }
 
 impl Place {
@@ -133,7 +139,8 @@ impl Place {
     /// Takes charge of the daemon that serves the volume.
     pub fn adopt(&mut self) {
         let pid = self.find_daemon().expect("a mount has a daemon");
-        self.daemon = Some(pidfd_open(pid, PidfdFlags::empty()).unwrap());
+        let process = pidfd_open(pid, PidfdFlags::empty()).unwrap();
+        self.daemon = Some(Daemon { pid, process });
     }
 
     fn find_daemon(&self) -> Option<Pid> {
@@ -160,15 +167,21 @@ impl Place {
     /// Sends the daemon a signal.
     pub fn signal(&self, signal: Signal) {
         let daemon = self.daemon.as_ref().expect("a daemon runs");
-        pidfd_send_signal(daemon, signal).unwrap();
+        pidfd_send_signal(&daemon.process, signal).unwrap();
     }
 
     /// Waits until the daemon has ended.
     pub fn wait_for_end(&mut self) {
         if let Some(daemon) = self.daemon.take() {
-            let mut fds = [PollFd::new(&daemon, PollFlags::IN)];
+            let mut fds = [PollFd::new(&daemon.process, PollFlags::IN)];
             while poll(&mut fds, None).is_err() {}
         }
+    }
+
+    /// The most memory that the daemon has had so far, in bytes.
+    pub fn daemon_memory(&self) -> u64 {
+        let daemon = self.daemon.as_ref().expect("a daemon runs");
+        peak_memory(daemon.pid.as_raw_nonzero().get()).unwrap()
     }
 
     /// Kills the daemon as a crash would. The dead mount stays.
@@ -227,6 +240,16 @@ impl Drop for Place {
         let _ = rustix::mount::unmount(self.dir(), flags);
         self.kill();
     }
+}
+
+/// The most memory that a process has had so far, in bytes; `None` once it has ended.
+pub fn peak_memory(pid: i32) -> Option<u64> {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let line = status
+        .lines()
+        .find_map(|line| line.strip_prefix("VmHWM:"))?;
+    let kib: u64 = line.trim().strip_suffix(" kB")?.parse().ok()?;
+    Some(kib << 10)
 }
 
 /// Runs a shell script in `dir`, which must succeed, and gives what it prints.

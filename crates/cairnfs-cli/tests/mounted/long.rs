@@ -1,0 +1,58 @@
+//! Two million files with the default memory budget. Takes minutes, so it runs only when asked:
+//! `cargo test --release -p cairnfs-cli --test mounted -- --ignored --nocapture two_million`.
+
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use crate::place::{CAIRNFS, Place, able, arg, peak_memory};
+
+/// Threads, and files of each.
+const WORK: [&str; 6] = ["--threads", "4", "--files", "500000", "--dirs", "50"];
+
+/// No process may need more.
+const MEMORY: u64 = 1 << 30;
+
+/// Creates, walks and deletes two million files in `target`. Gives the peak memory of the command.
+fn two_million(target: &str) -> u64 {
+    let mut child = Command::new(CAIRNFS)
+        .args(["bench", "fsmark", "--target", target])
+        .args(WORK)
+        .stdin(Stdio::null())
+        .spawn()
+        .unwrap();
+    let pid = i32::try_from(child.id()).unwrap();
+    let mut peak = 0;
+    let status = loop {
+        peak = peak_memory(pid).unwrap_or(0).max(peak);
+        if let Some(status) = child.try_wait().unwrap() {
+            break status;
+        }
+        std::thread::sleep(Duration::from_millis(50));
+    };
+    assert!(status.success(), "bench: {status}");
+    peak
+}
+
+fn within_budget(what: &str, peak: u64) {
+    println!("{what}: at most {} MiB of memory", peak >> 20);
+    assert!(peak > 0 && peak < MEMORY, "{what} took {peak} bytes");
+}
+
+#[test]
+#[ignore = "takes minutes"]
+fn two_million_files_in_process() {
+    let place = Place::new("16G");
+    let peak = two_million(&format!("lib:{}", arg(&place.volume())));
+    within_budget("the library", peak);
+    place.check();
+}
+
+#[test]
+#[ignore = "takes minutes"]
+fn two_million_files_on_a_mount() {
+    assert!(able(&[]), "needs root and /dev/fuse");
+    let place = Place::mounted("16G", "");
+    two_million(arg(&place.dir()));
+    within_budget("the daemon", place.daemon_memory());
+    place.finish();
+}
