@@ -10,6 +10,7 @@
 mod contents;
 mod failing;
 mod killed;
+mod named;
 mod ops;
 mod seen;
 mod threads;

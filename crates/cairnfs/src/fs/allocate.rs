@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::error::{Error, Result};
-use crate::format::{BLOCK_SIZE, MAX_EXTENT_BLOCKS, MAX_FILE_SIZE};
+use crate::format::{BLOCK_SIZE, MAX_EXTENT_BLOCKS, MAX_FILE_SIZE, MAX_INLINE};
 use crate::fs::FileSystem;
 use crate::fs::extents::Extent;
 use crate::fs::locked::{attrs, attrs_mut};
@@ -52,7 +52,8 @@ impl FileSystem {
     fn punch(&self, inode: &Arc<Inode>, offset: u64, end: u64) -> Result<()> {
         let size = attrs(&inode.read())?.size;
         let (first, last) = (offset.div_ceil(BLOCK), end / BLOCK);
-        let edges = if first > last {
+        // The contents of a small file may lie in its inode, where no block can be freed.
+        let edges = if first > last || size <= MAX_INLINE as u64 {
             vec![(offset, end)]
         } else {
             vec![(offset, first * BLOCK), (last * BLOCK, end)]

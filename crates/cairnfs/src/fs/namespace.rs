@@ -352,10 +352,8 @@ impl FileSystem {
         if !inode.drop_uses(uses) || ino == ROOT_INO {
             return;
         }
-        let orphaned = inode.read().attrs.as_ref().is_some_and(|a| a.nlink == 0);
-        if orphaned
-            && !self.closed.load(std::sync::atomic::Ordering::Acquire)
-            && let Err(error) = self.reap(&inode)
+        if !self.closed.load(std::sync::atomic::Ordering::Acquire)
+            && let Err(error) = self.reap_unused(&inode)
         {
             // The orphan item stays: the next mount removes the inode.
             tracing::warn!(ino, %error, "removing an unlinked inode was put off");

@@ -70,6 +70,18 @@ impl FileSystem {
         }
     }
 
+    /// Removes an inode that lost its last name while nobody used it, so that nobody will forget it.
+    pub(super) fn reap_unused(&self, inode: &Arc<Inode>) -> Result<()> {
+        let orphaned = {
+            let state = inode.read();
+            state.attrs.as_ref().is_some_and(|a| a.nlink == 0)
+        };
+        if orphaned && inode.uses() == 0 {
+            return self.reap(inode);
+        }
+        Ok(())
+    }
+
     /// Keeps the counts of an inode true between two steps.
     fn account_removed(&self, state: &mut InodeState, removed: &Belongings) {
         let blocks: u64 = removed.extents.iter().map(|e| e.len()).sum();

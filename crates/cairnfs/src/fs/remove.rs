@@ -83,7 +83,8 @@ impl FileSystem {
             self.drop_link(&mut commit, &child, locked.state(&child)?, now, &belongings)?;
             let receipt = commit.finish(reservation);
             drop(locked);
-            return self.core.settle(receipt);
+            self.core.settle(receipt)?;
+            return self.reap_unused(&child);
         }
     }
 

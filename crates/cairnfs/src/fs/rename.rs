@@ -217,6 +217,9 @@ impl FileSystem {
         let receipt = commit.finish(reservation);
         drop(locked);
         self.core.settle(receipt)?;
+        if let (Some(t), false) = (target, exchange) {
+            self.reap_unused(&t.inode)?;
+        }
         Ok(true)
     }
 

@@ -124,7 +124,8 @@ impl FileSystem {
             &old,
             Vec::new(),
         )?;
-        if more {
+        // An inode without names is an orphan already, and stays one.
+        if more && attrs(&state)?.nlink > 0 {
             self.put_orphan(&mut commit, inode, &mut state, ORPHAN_TRUNCATE);
         }
         commit.put_inode(inode, &mut state);
@@ -198,7 +199,7 @@ impl FileSystem {
         };
         let mut commit = self.core.commit();
         self.replace(&mut commit, inode, state, (first, to), old, Vec::new())?;
-        if done {
+        if done && attrs(state)?.nlink > 0 {
             self.delete_orphan(&mut commit, inode, state);
         }
         commit.put_inode(inode, state);

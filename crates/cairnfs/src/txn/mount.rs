@@ -143,6 +143,11 @@ impl Core {
             core.journal.write_mount_record()?;
         }
         core.replay(&found)?;
+        let ring = core.journal.ring();
+        if !mode.read_only && ring.free() < ring.capacity() / 2 {
+            // Mounts that never come to a merge of their own must not fill the log either.
+            core.merge()?;
+        }
         Ok(core)
     }
 

@@ -30,18 +30,39 @@ impl Core {
     pub(super) fn replay(&self, found: &Scan) -> Result<()> {
         let superblock = self.superblock();
         let mut replaced = Replaced::default();
-        for context in &found.contexts {
-            if context.seq <= superblock.merged_seq.get() {
-                continue;
-            }
+        let first = found
+            .contexts
+            .partition_point(|c| c.seq <= superblock.merged_seq.get());
+        let contexts = found.contexts.get(first..).unwrap_or_default();
+        let mut all_claimed = false;
+        for (i, context) in contexts.iter().enumerate() {
             read_context(&*self.storage, &superblock, context, &mut |entry| {
                 self.replay_entry(context.seq, entry, &mut replaced)
             })?;
             if self.dirty_bytes() > self.limits.dirty_hard && !self.read_only {
+                if !all_claimed {
+                    self.claim_all(contexts.get(i + 1..).unwrap_or_default())?;
+                    all_claimed = true;
+                }
                 self.merge_replayed(context, std::mem::take(&mut replaced))?;
             }
         }
         self.hold_back(replaced);
+        Ok(())
+    }
+
+    /// Takes all blocks that contexts still to be replayed name, before a merge may allocate any.
+    fn claim_all(&self, contexts: &[FoundContext]) -> Result<()> {
+        let superblock = self.superblock();
+        for context in contexts {
+            read_context(&*self.storage, &superblock, context, &mut |entry| {
+                let extent = entry.key.kind == Kind::Extent && !entry.delete;
+                match run_of(entry.value).filter(|_| extent) {
+                    Some(run) => self.space.claim(run).map(|_| ()),
+                    None => Ok(()),
+                }
+            })?;
+        }
         Ok(())
     }
 

@@ -1,0 +1,158 @@
+//! Histories that once went wrong.
+
+use std::sync::Arc;
+
+use cairnfs::device::{Device, MemoryDevice};
+use cairnfs::fs::{FileSystem, MakeOptions, Options, make_device};
+use cairnfs::types::{Creds, Fallocate, SetAttr};
+
+fn device(size: u64, log: Option<u64>) -> Arc<dyn Device> {
+    let d = MemoryDevice::new(size);
+    make_device(
+        &d,
+        &MakeOptions {
+            log_size: log,
+            ..MakeOptions::default()
+        },
+        &mut |_, _| (),
+    )
+    .unwrap();
+    Arc::new(d)
+}
+fn with_budget(budget: usize) -> Options {
+    Options {
+        workers: false,
+        cache_budget: budget,
+        durability_interval: None,
+        ..Options::default()
+    }
+}
+fn open(d: &Arc<dyn Device>, budget: usize) -> Arc<FileSystem> {
+    FileSystem::open_device(d.clone(), &with_budget(budget)).unwrap()
+}
+fn creds() -> Creds {
+    Creds { uid: 0, gid: 0 }
+}
+fn file(fs: &FileSystem, name: &str) -> u64 {
+    fs.mknod(1, name.as_bytes(), 0o100644, 0, creds())
+        .unwrap()
+        .ino
+}
+fn size_to(n: u64) -> SetAttr {
+    SetAttr {
+        size: Some(n),
+        ..SetAttr::default()
+    }
+}
+
+/// Ends a volume as a kill does, and opens it again.
+fn kill(fs: Arc<FileSystem>, device: &Arc<dyn Device>, budget: usize) -> Arc<FileSystem> {
+    std::mem::forget(fs);
+    open(device, budget)
+}
+
+#[test]
+fn punch_of_a_small_file() {
+    let d = device(64 << 20, None);
+    let fs = open(&d, 64 << 20);
+    let a = file(&fs, "a");
+    fs.write(a, 0, &[7; 100], false).unwrap();
+    fs.fallocate(a, 0, 4096, Fallocate::PunchHole).unwrap();
+    let mut buf = [1; 100];
+    fs.read(a, 0, &mut buf).unwrap();
+    assert_eq!(buf, [0; 100]);
+}
+
+#[test]
+fn zero_range_of_a_small_file() {
+    let d = device(64 << 20, None);
+    let fs = open(&d, 64 << 20);
+    let a = file(&fs, "a");
+    fs.write(a, 0, &[7; 100], false).unwrap();
+    fs.fallocate(a, 0, 8192, Fallocate::ZeroRange { keep_size: true })
+        .unwrap();
+    let mut buf = [1; 100];
+    fs.read(a, 0, &mut buf).unwrap();
+    assert_eq!(buf, [0; 100]);
+}
+
+#[test]
+fn many_mounts_without_close() {
+    let d = device(64 << 20, None);
+    for _ in 0..1100 {
+        std::mem::forget(open(&d, 8 << 20));
+    }
+}
+
+#[test]
+fn a_large_file_removed_gives_its_space_back() {
+    let d = device(512 << 20, None);
+    let fs = open(&d, 64 << 20);
+    let before = fs.statfs().free;
+    let a = file(&fs, "a");
+    for i in 0..100u64 {
+        fs.write(a, i << 20, &vec![7; 1 << 20], false).unwrap();
+    }
+    fs.sync().unwrap();
+    fs.forget(a, 1);
+    fs.unlink(1, b"a").unwrap();
+    fs.sync().unwrap();
+    assert!(
+        fs.statfs().free + 100 > before,
+        "{} of {before} blocks free",
+        fs.statfs().free
+    );
+}
+
+#[test]
+fn truncate_of_an_unlinked_file_keeps_its_orphan() {
+    let d = device(512 << 20, None);
+    let fs = open(&d, 64 << 20);
+    let a = file(&fs, "a");
+    for i in 0..600u64 {
+        fs.write(a, i * 8192, &[7; 4096], false).unwrap();
+    }
+    fs.sync().unwrap();
+    fs.unlink(1, b"a").unwrap();
+    fs.setattr(a, &size_to(0)).unwrap();
+    fs.sync().unwrap();
+    let fs = kill(fs, &d, 64 << 20);
+    let left = fs.getattr(a);
+    assert!(left.is_err(), "{left:?}");
+}
+
+#[test]
+fn replay_in_steps_leaves_logged_data_alone() {
+    let d = device(128 << 20, Some(32 << 20));
+    let fs = open(&d, 1 << 30);
+    // Metadata first: more than a small budget takes.
+    for i in 0..9000 {
+        let n = file(&fs, &format!("meta{i}"));
+        fs.forget(n, 1);
+    }
+    fs.sync().unwrap();
+    let mut files = Vec::new();
+    for i in 0..70u64 {
+        let n = file(&fs, &format!("data{i}"));
+        fs.write(n, 0, &vec![i as u8 + 1; 1 << 20], false).unwrap();
+        fs.fsync(n, false).unwrap();
+        files.push(n);
+    }
+    let fs = kill(fs, &d, 8 << 20);
+    let mut bad = Vec::new();
+    for (i, n) in files.iter().enumerate() {
+        let mut buf = vec![0; 1 << 20];
+        match fs.read(*n, 0, &mut buf) {
+            Ok(len) if len == buf.len() && buf.iter().all(|b| *b == i as u8 + 1) => {}
+            other => bad.push((i, format!("{other:?}"))),
+        }
+    }
+    assert!(
+        bad.is_empty(),
+        "{} bad: {:?}; failure {:?}",
+        bad.len(),
+        bad.first(),
+        fs.failure()
+    );
+    fs.close().unwrap();
+}
