@@ -184,7 +184,13 @@ pub fn scan(device: &dyn Device, superblock: &Superblock, other_slot_lost: bool)
         }
     }
     scan.end = position;
-    let beyond = search_beyond(&mut reader, position.lsn, limit)?;
+    // Any record anywhere tells of a superblock that was lost.
+    let stop = if other_slot_lost {
+        limit
+    } else {
+        limit.min(position.lsn + SEARCH_BLOCKS)
+    };
+    let beyond = search_beyond(&mut reader, position.lsn, stop)?;
     durable = durable.max(beyond.durable);
     newest_generation = newest_generation.max(beyond.generation);
     if position.lsn < durable {
@@ -216,9 +222,8 @@ struct Beyond {
 }
 
 /// Looks behind the end of the log for records that say that more of it was durable.
-fn search_beyond(reader: &mut Reader<'_>, end: u64, limit: u64) -> Result<Beyond> {
+fn search_beyond(reader: &mut Reader<'_>, end: u64, stop: u64) -> Result<Beyond> {
     let mut beyond = Beyond::default();
-    let stop = limit.min(end + SEARCH_BLOCKS);
     let mut lsn = end;
     while lsn < stop {
         let blocks = MAX_RECORD_BLOCKS.min(stop - lsn);
