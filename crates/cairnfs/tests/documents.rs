@@ -1,0 +1,211 @@
+//! What the documents name exists: files, tests, commands, dependencies; and the example in
+//! README.md is the one that the library's own documentation runs.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "a test fails by panicking"
+)]
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+const DOCUMENTS: [&str; 4] = [
+    "README.md",
+    "ARCHITECTURE.md",
+    "docs/contract.md",
+    "docs/format.md",
+];
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+fn read(path: &str) -> String {
+    fs::read_to_string(root().join(path)).unwrap_or_else(|e| panic!("{path}: {e}"))
+}
+
+/// What stands between a pair of backticks, outside of fenced blocks.
+fn code_spans(text: &str) -> Vec<String> {
+    let mut fenced = false;
+    let mut spans = Vec::new();
+    for line in text.lines() {
+        if line.starts_with("```") {
+            fenced = !fenced;
+        } else if !fenced {
+            spans.extend(line.split('`').skip(1).step_by(2).map(str::to_owned));
+        }
+    }
+    spans
+}
+
+/// Targets of links, without those that lead out of the repository.
+fn links(text: &str) -> Vec<String> {
+    text.split("](")
+        .skip(1)
+        .filter_map(|rest| rest.split_once(')'))
+        .map(|(target, _)| target.to_owned())
+        .filter(|target| !target.contains("://"))
+        .collect()
+}
+
+/// Headings as the anchors that links use.
+fn anchors(text: &str) -> Vec<String> {
+    text.lines()
+        .filter(|line| line.starts_with('#'))
+        .map(|line| {
+            line.trim_start_matches('#')
+                .trim()
+                .to_lowercase()
+                .chars()
+                .filter(|c| c.is_alphanumeric() || *c == ' ' || *c == '-')
+                .map(|c| if c == ' ' { '-' } else { c })
+                .collect()
+        })
+        .collect()
+}
+
+#[test]
+fn links_lead_somewhere() {
+    for document in DOCUMENTS {
+        let text = read(document);
+        let dir = root().join(document);
+        let dir = dir.parent().unwrap();
+        for link in links(&text) {
+            let (file, anchor) = link.split_once('#').unwrap_or((&link, ""));
+            let target = match file {
+                "" => text.clone(),
+                _ if dir.join(file).is_dir() => continue,
+                _ => fs::read_to_string(dir.join(file))
+                    .unwrap_or_else(|e| panic!("{document}: {link}: {e}")),
+            };
+            assert!(
+                anchor.is_empty() || anchors(&target).iter().any(|a| a == anchor),
+                "{document}: {link}: no such heading"
+            );
+        }
+    }
+}
+
+#[test]
+fn named_files_and_tests_exist() {
+    let mut missing = Vec::new();
+    let mut seen = 0;
+    for document in DOCUMENTS {
+        for span in code_spans(&read(document)) {
+            let inside = ["crates/", "docs/"].iter().any(|d| span.starts_with(d));
+            if !inside {
+                continue;
+            }
+            seen += 1;
+            let (path, test) = span.split_once("::").unwrap_or((&span, ""));
+            let full = root().join(path);
+            let names_it = || {
+                let text = fs::read_to_string(&full).unwrap_or_default();
+                text.contains(&format!("fn {test}("))
+            };
+            if !full.exists() || !test.is_empty() && !names_it() {
+                missing.push(format!("{document}: {span}"));
+            }
+        }
+    }
+    assert!(seen > 20, "only {seen} paths: were they not found?");
+    assert!(missing.is_empty(), "{missing:#?}");
+}
+
+#[test]
+fn every_command_is_in_the_readme() {
+    let readme = read("README.md");
+    let listed: BTreeSet<String> = readme
+        .lines()
+        .filter_map(|line| line.strip_prefix("| `cairnfs "))
+        .filter_map(|line| line.split(['`', ' ']).next())
+        .map(str::to_owned)
+        .collect();
+    // A command has a module of its own; `bench` has a crate.
+    let mut known: BTreeSet<String> = fs::read_dir(root().join("crates/cairnfs-cli/src/cmd"))
+        .unwrap()
+        .map(|entry| entry.unwrap().path())
+        .map(|path| path.file_stem().unwrap().to_str().unwrap().to_owned())
+        .filter(|name| name != "mod")
+        .collect();
+    known.insert("bench".into());
+    assert_eq!(listed, known);
+}
+
+#[test]
+fn the_example_is_the_one_that_runs() {
+    let fenced = |text: &str, fence: &str| -> Vec<String> {
+        text.lines()
+            .skip_while(|line| *line != fence)
+            .skip(1)
+            .take_while(|line| *line != "```")
+            .map(str::to_owned)
+            .collect()
+    };
+    let docs: Vec<String> = read("crates/cairnfs/src/lib.rs")
+        .lines()
+        .filter_map(|line| line.strip_prefix("//!"))
+        .map(|line| line.strip_prefix(' ').unwrap_or(line).to_owned())
+        .collect();
+    let run: Vec<String> = fenced(&docs.join("\n"), "```")
+        .into_iter()
+        .filter(|line| line != "#" && !line.starts_with("# "))
+        .collect();
+    assert!(!run.is_empty());
+    assert_eq!(fenced(&read("README.md"), "```rust"), run);
+}
+
+/// Names of the dependencies in a manifest's sections whose titles end so.
+fn dependencies(manifest: &str) -> BTreeSet<String> {
+    let mut inside = false;
+    let mut names = BTreeSet::new();
+    for line in manifest.lines() {
+        if line.starts_with('[') {
+            inside = line.trim_matches(['[', ']']).ends_with("dependencies");
+        } else if inside && let Some(name) = line.split(['=', '.', ' ']).next() {
+            names.insert(name.to_owned());
+        }
+    }
+    names.retain(|name| !name.is_empty() && !name.starts_with("cairnfs"));
+    names
+}
+
+#[test]
+fn every_dependency_is_told_and_used() {
+    let mut used = BTreeSet::new();
+    for entry in fs::read_dir(root().join("crates")).unwrap() {
+        let manifest = entry.unwrap().path().join("Cargo.toml");
+        used.extend(dependencies(&fs::read_to_string(manifest).unwrap()));
+    }
+    let declared = dependencies(&read("Cargo.toml"));
+    let unused: Vec<_> = declared.difference(&used).collect();
+    assert!(unused.is_empty(), "declared, but used nowhere: {unused:?}");
+    let told: BTreeSet<String> = read("ARCHITECTURE.md")
+        .lines()
+        .skip_while(|line| !line.starts_with("| Crate |"))
+        .skip(2)
+        .take_while(|line| line.starts_with('|'))
+        .filter_map(|line| line.split('`').nth(1).map(str::to_owned))
+        .collect();
+    assert_eq!(told, used);
+}
+
+#[test]
+fn licences_are_there() {
+    let manifest = read("Cargo.toml");
+    assert!(manifest.contains("license = \"MIT OR Apache-2.0\""));
+    for entry in fs::read_dir(root().join("crates")).unwrap() {
+        let manifest = entry.unwrap().path().join("Cargo.toml");
+        let text = fs::read_to_string(&manifest).unwrap();
+        assert!(
+            text.contains("license.workspace = true"),
+            "{}",
+            manifest.display()
+        );
+    }
+    assert!(read("LICENSE-MIT").contains("Permission is hereby granted"));
+    assert!(read("LICENSE-APACHE").contains("Version 2.0"));
+}

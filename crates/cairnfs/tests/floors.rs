@@ -1,0 +1,276 @@
+//! The floors of the library: a module imports only from floors below its own.
+//!
+//! Reads the sources as text: comments, strings and test modules are left out, paths that begin
+//! with `crate` or `super` are resolved, names that `lib.rs` re-exports lead to their module. The
+//! table here and the one in ARCHITECTURE.md must be the same.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    reason = "a test fails by panicking"
+)]
+
+#[path = "floors/source.rs"]
+mod source;
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use source::{paths_from, without_tests};
+
+/// A module's floor, and what it may use of its own floor.
+const FLOORS: &[(&str, u8, &[&str])] = &[
+    ("error", 0, &[]),
+    ("shard", 0, &[]),
+    ("device", 0, &["error"]),
+    ("format", 1, &[]),
+    ("types", 1, &["format::item"]),
+    ("space", 2, &[]),
+    ("index", 2, &[]),
+    ("journal", 2, &["space::Run"]),
+    ("data", 2, &[]),
+    ("inode", 3, &[]),
+    ("txn", 4, &[]),
+    ("fs", 5, &[]),
+    ("api", 6, &[]),
+];
+
+/// What of the library the offline check may use.
+const CHECK_USES: [&str; 4] = ["device", "error", "format", "types"];
+
+/// Most lines of a file.
+const LINES: usize = 700;
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+/// All Rust files below a directory, in order.
+fn rust_files(dir: &Path) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(dir).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            found.extend(rust_files(&path));
+        } else if path.extension().is_some_and(|e| e == "rs") {
+            found.push(path);
+        }
+    }
+    found.sort();
+    found
+}
+
+/// The module that a file of `src` is, as the names that lead to it.
+fn module_of(src: &Path, file: &Path) -> Vec<String> {
+    let inside = file.strip_prefix(src).unwrap().with_extension("");
+    let mut names: Vec<String> = inside
+        .iter()
+        .map(|n| n.to_str().unwrap().to_owned())
+        .collect();
+    if names.last().is_some_and(|n| n == "mod" || n == "lib") {
+        names.pop();
+    }
+    names
+}
+
+/// What `lib.rs` re-exports: name and module.
+fn exports() -> BTreeMap<String, String> {
+    let text = fs::read_to_string(root().join("crates/cairnfs/src/lib.rs")).unwrap();
+    let mut names = BTreeMap::new();
+    for (module, _, _) in FLOORS {
+        for path in paths_from(&text, module) {
+            if let Some(name) = path.get(1) {
+                names.insert(name.clone(), (*module).to_owned());
+            }
+        }
+    }
+    names
+}
+
+/// What paths that begin at the crate's root reach: modules, not the names they are exported by.
+fn through_exports(mut path: Vec<String>, exports: &BTreeMap<String, String>) -> Vec<String> {
+    if let Some(module) = path.first().and_then(|name| exports.get(name)) {
+        path.insert(0, module.clone());
+    }
+    path
+}
+
+/// Imports of a file, as paths from the crate's root, its own module's left out.
+fn imports(module: &[String], text: &str, exports: &BTreeMap<String, String>) -> Vec<Vec<String>> {
+    let code = without_tests(text);
+    let mut found = paths_from(&code, "crate");
+    for path in paths_from(&code, "super") {
+        let ups = path.iter().take_while(|n| *n == "super").count();
+        let mut from_root = module
+            .get(..module.len().saturating_sub(ups))
+            .unwrap_or_default()
+            .to_vec();
+        from_root.extend(path.into_iter().skip(ups));
+        let mut with_crate = vec!["crate".to_owned()];
+        with_crate.extend(from_root);
+        found.push(with_crate);
+    }
+    found
+        .into_iter()
+        .map(|path| through_exports(path.into_iter().skip(1).collect(), exports))
+        .filter(|path| path.first() != module.first())
+        .collect()
+}
+
+/// The rule that an import breaks.
+fn broken(module: &str, path: &[String]) -> Option<String> {
+    let floor = |name: &str| FLOORS.iter().find(|(m, _, _)| *m == name);
+    let Some((_, own, beside)) = floor(module) else {
+        return Some("a module without a floor".into());
+    };
+    let to = path.first().map_or("", String::as_str);
+    let Some((_, other, _)) = floor(to) else {
+        return Some(format!("{to:?} is no module with a floor"));
+    };
+    let text = path.join("::");
+    let declared = |b: &&str| text == **b || text.starts_with(&format!("{b}::"));
+    if other < own || other == own && beside.iter().any(declared) {
+        return None;
+    }
+    Some(format!("floor {own} uses floor {other}"))
+}
+
+#[test]
+fn modules_import_from_floors_below() {
+    let src = root().join("crates/cairnfs/src");
+    let exports = exports();
+    let mut wrong = Vec::new();
+    let mut seen = 0;
+    for file in rust_files(&src) {
+        let module = module_of(&src, &file);
+        let Some(top) = module.first() else { continue };
+        if module.iter().any(|n| n == "tests") {
+            continue;
+        }
+        for path in imports(&module, &fs::read_to_string(&file).unwrap(), &exports) {
+            seen += 1;
+            if let Some(why) = broken(top, &path) {
+                wrong.push(format!("{}: {}: {why}", file.display(), path.join("::")));
+            }
+        }
+    }
+    assert!(seen > 200, "only {seen} imports: were they not found?");
+    assert!(wrong.is_empty(), "{wrong:#?}");
+}
+
+#[test]
+fn every_module_has_a_floor() {
+    let text = fs::read_to_string(root().join("crates/cairnfs/src/lib.rs")).unwrap();
+    let mut declared: Vec<&str> = text
+        .lines()
+        .filter_map(|line| line.trim_start_matches("pub ").strip_prefix("mod "))
+        .map(|name| name.trim_end_matches(';'))
+        .collect();
+    let mut known: Vec<&str> = FLOORS.iter().map(|(m, _, _)| *m).collect();
+    declared.sort_unstable();
+    known.sort_unstable();
+    assert_eq!(declared, known);
+}
+
+#[test]
+fn the_document_has_the_same_table() {
+    let text = fs::read_to_string(root().join("ARCHITECTURE.md")).unwrap();
+    let rows = text
+        .lines()
+        .skip_while(|line| !line.starts_with("| Floor | Module |"))
+        .skip(2)
+        .take_while(|line| line.starts_with('|'));
+    let told: Vec<(String, String, String)> = rows
+        .map(|row| {
+            let cells: Vec<String> = row.split('|').map(|c| c.trim().replace('`', "")).collect();
+            (cells[2].clone(), cells[1].clone(), cells[4].clone())
+        })
+        .collect();
+    let known: Vec<(String, String, String)> = FLOORS
+        .iter()
+        .map(|(m, f, b)| ((*m).to_owned(), f.to_string(), b.join(", ")))
+        .collect();
+    assert_eq!(told, known);
+}
+
+#[test]
+fn the_check_uses_the_format_and_not_the_engine() {
+    let exports = exports();
+    let mut wrong = Vec::new();
+    let mut seen = 0;
+    for file in rust_files(&root().join("crates/cairnfs-check/src")) {
+        let code = without_tests(&fs::read_to_string(&file).unwrap());
+        for path in paths_from(&code, "cairnfs") {
+            seen += 1;
+            let path = through_exports(path.into_iter().skip(1).collect(), &exports);
+            let allowed = path
+                .first()
+                .is_some_and(|m| CHECK_USES.contains(&m.as_str()));
+            if !allowed {
+                wrong.push(format!("{}: cairnfs::{}", file.display(), path.join("::")));
+            }
+        }
+    }
+    assert!(seen > 20, "only {seen} paths: were they not found?");
+    assert!(wrong.is_empty(), "{wrong:#?}");
+}
+
+#[test]
+fn files_are_short() {
+    let long: Vec<String> = rust_files(&root().join("crates"))
+        .into_iter()
+        .filter_map(|file| {
+            let lines = fs::read_to_string(&file).unwrap().lines().count();
+            (lines > LINES).then(|| format!("{}: {lines} lines", file.display()))
+        })
+        .collect();
+    assert!(long.is_empty(), "more than {LINES} lines: {long:#?}");
+}
+
+#[test]
+fn forbidden_imports_are_found() {
+    let exports = exports();
+    let breaks = |module: &[&str], text: &str| {
+        let module: Vec<String> = module.iter().map(|n| (*n).to_owned()).collect();
+        imports(&module, text, &exports)
+            .iter()
+            .filter(|path| broken(&module[0], path).is_some())
+            .count()
+    };
+    assert_eq!(breaks(&["journal"], "use crate::fs::FileSystem;"), 1);
+    assert_eq!(
+        breaks(
+            &["journal"],
+            "use crate::{error::Result, txn::{Core, Need}};"
+        ),
+        2
+    );
+    assert_eq!(
+        breaks(&["space", "group"], "use super::super::index::Tree;"),
+        1
+    );
+    assert_eq!(breaks(&["space", "group"], "use super::Run;"), 0);
+    assert_eq!(breaks(&["journal", "cil"], "use crate::space::Run;"), 0);
+    assert_eq!(
+        breaks(&["journal", "cil"], "use crate::space::{Run, Space};"),
+        1
+    );
+    assert_eq!(
+        breaks(&["device"], "fn f() -> crate::Volume { loop {} }"),
+        1
+    );
+    assert_eq!(breaks(&["device"], "fn f() -> crate::Error { loop {} }"), 0);
+    let hidden = r#"
+        // use crate::fs::FileSystem;
+        /* crate::fs::FileSystem */
+        const TEXT: &str = "crate::fs::FileSystem \" crate::fs::X";
+        #[cfg(test)]
+        mod tests { use crate::fs::FileSystem; fn f() { if true {} } }
+        #[cfg(test)]
+        mod more;
+    "#;
+    assert_eq!(breaks(&["format"], hidden), 0);
+    let behind = format!("{hidden} use crate::fs::FileSystem;");
+    assert_eq!(breaks(&["format"], &behind), 1);
+}
