@@ -4,7 +4,6 @@
 //! there byte for byte. `CAIRNFS_KILL_ROUNDS` sets the number of kills (10), `CAIRNFS_KILL_SEED`
 //! repeats a run's moments.
 
-use std::io::Write;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,7 +11,7 @@ use std::thread;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use crate::kill_load::{Load, workers};
-use crate::place::{Place, Random, able, arg, succeed};
+use crate::place::{Place, Random, able, arg, succeed, tell};
 
 fn setting(name: &str) -> Option<u64> {
     std::env::var(name).ok().map(|text| {
@@ -31,7 +30,7 @@ fn kills_lose_nothing_promised() {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
         now.as_nanos() as u64 >> 10 | 1
     });
-    writeln!(std::io::stderr(), "CAIRNFS_KILL_SEED={seed}").unwrap();
+    tell(&format!("{rounds} kills with CAIRNFS_KILL_SEED={seed}"));
     let mut random = Random(seed | 1);
     let mut place = Place::mounted("8G", "durability=1");
     let mut before: Vec<Box<dyn Load>> = Vec::new();

@@ -37,9 +37,15 @@ pub fn able(programs: &[&str]) -> bool {
     );
     let test = std::thread::current();
     let name = test.name().unwrap_or("a test");
-    // Not `eprintln!`, which the harness would hide for a test that passes.
-    writeln!(io::stderr(), "SKIPPED {name}: it needs {missing}").unwrap();
+    tell(&format!("SKIPPED {name}: it needs {missing}"));
     false
+}
+
+/// A line on standard error. Not by `eprintln!`, which the harness hides for a test that passes.
+pub fn tell(line: &str) {
+    io::stderr()
+        .write_all(format!("{line}\n").as_bytes())
+        .unwrap();
 }
 
 fn installed(program: &str) -> bool {
