@@ -9,6 +9,7 @@
 
 mod contents;
 mod failing;
+mod full;
 mod killed;
 mod named;
 mod ops;

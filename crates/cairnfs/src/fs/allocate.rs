@@ -38,6 +38,7 @@ impl FileSystem {
         let inode = self.inode(ino)?;
         let _contents = inode.contents();
         check_file(&inode.read())?;
+        self.settle_truncate(&inode)?;
         match what {
             Fallocate::PunchHole => self.punch(&inode, offset, end),
             Fallocate::Allocate { keep_size } => self.allocate(&inode, offset, end, keep_size),
@@ -169,13 +170,19 @@ impl FileSystem {
         self.core.reserve_space(1, 0, Class::Ordinary)?;
         let mut state = inode.write();
         let mut taken = 0;
-        if !state.pages.dirty.contains_key(&0)
-            && let Some(page) = self.load_page(inode, &state, 0)?
-        {
+        let page = if state.pages.dirty.contains_key(&0) {
+            Ok(None)
+        } else {
+            self.load_page(inode, &state, 0)
+        };
+        if let Ok(Some(page)) = page {
             state.pages.dirty.insert(0, page);
             taken = 1;
+            self.keep_reserved(&mut state, 1, taken);
+        } else {
+            self.keep_reserved(&mut state, 1, taken);
+            page?;
         }
-        self.keep_reserved(&mut state, 1, taken);
         state.pages.not_inline = true;
         state.uncommitted = true;
         self.list_file(inode, &mut state);

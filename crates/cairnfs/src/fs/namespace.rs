@@ -8,7 +8,8 @@ use std::sync::Arc;
 use crate::error::{Error, Result};
 use crate::format::checksum::name_hash;
 use crate::format::item::{
-    DIR_ENTRY_HEADER, DirEntryRef, RawInode, S_IFDIR, S_IFLNK, S_IFMT, S_ISGID, encode_dir_entry,
+    DIR_ENTRY_HEADER, DirEntryRef, ORPHAN_TRUNCATE, RawInode, S_IFDIR, S_IFLNK, S_IFMT, S_ISGID,
+    encode_dir_entry,
 };
 use crate::format::key::Kind;
 use crate::format::{MAX_LINKS, MAX_NAME, MAX_SYMLINK, ROOT_INO};
@@ -312,7 +313,11 @@ impl FileSystem {
         commit.put_inode(&dir, state);
         let state = locked.state(&inode)?;
         if was_orphan {
-            self.delete_orphan(&mut commit, &inode, state);
+            if state.truncating {
+                self.put_orphan(&mut commit, &inode, state, ORPHAN_TRUNCATE);
+            } else {
+                self.delete_orphan(&mut commit, &inode, state);
+            }
         }
         commit.put_inode(&inode, state);
         let attr = attrs(state)?.public(ino, pending_blocks(state));

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use crate::error::{Error, Result};
-use crate::format::item::ORPHAN_REMOVE;
+use crate::format::item::ORPHAN_TRUNCATE;
 use crate::format::key::Kind;
 use crate::fs::FileSystem;
 use crate::fs::locked::attrs;
@@ -27,7 +27,10 @@ impl FileSystem {
         state: &mut InodeState,
         what: u8,
     ) {
-        commit.put(inode, state, Kind::Orphan, inode.ino, &[what], false);
+        // A truncation that is not finished has an item already, which may be in the index.
+        let existed = state.truncating;
+        state.truncating |= what == ORPHAN_TRUNCATE;
+        commit.put(inode, state, Kind::Orphan, inode.ino, &[what], existed);
     }
 
     /// Ends that.
@@ -37,6 +40,7 @@ impl FileSystem {
         inode: &Arc<Inode>,
         state: &mut InodeState,
     ) {
+        state.truncating = false;
         commit.delete(inode, state, Kind::Orphan, inode.ino, &[], true);
     }
 
@@ -100,14 +104,14 @@ impl FileSystem {
                 Err(Error::NotFound) => continue,
                 Err(e) => return Err(e),
             };
-            let kind = {
-                let state = inode.read();
+            let links = {
+                let mut state = inode.write();
                 let item = self.core.item(&inode, &state, Kind::Orphan, ino)?;
-                let links = attrs(&state)?.nlink;
-                item.map(|i| (i.value.first().copied(), links))
+                state.truncating = item.is_some();
+                item.map(|_| attrs(&state).map(|a| a.nlink)).transpose()?
             };
-            match kind {
-                Some((Some(ORPHAN_REMOVE), 0)) => self.reap(&inode)?,
+            match links {
+                Some(0) => self.reap(&inode)?,
                 Some(_) => self.finish_truncate(&inode)?,
                 None => {}
             }

@@ -153,6 +153,9 @@ impl FileSystem {
             commit.put_inode(inode, state);
         } else {
             self.delete_belongings(commit, inode, state, belongings);
+            if state.truncating {
+                self.delete_orphan(commit, inode, state);
+            }
             commit.delete_inode(inode, state);
         }
         Ok(())

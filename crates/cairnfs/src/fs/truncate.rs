@@ -39,6 +39,7 @@ impl FileSystem {
     /// Sets the size, holding the contents lock.
     pub(super) fn truncate_contents(&self, inode: &Arc<Inode>, size: u64) -> Result<()> {
         check_file(&inode.read())?;
+        self.settle_truncate(inode)?;
         let old = attrs(&inode.read())?.size;
         if size > old {
             self.grow(inode, size)
@@ -164,6 +165,14 @@ impl FileSystem {
         }
     }
 
+    /// Finishes a truncation that failed on its way: a file must not grow over what it left.
+    pub(super) fn settle_truncate(&self, inode: &Arc<Inode>) -> Result<()> {
+        if inode.read().truncating {
+            return self.finish_truncate(inode);
+        }
+        Ok(())
+    }
+
     /// Frees what lies behind the size, in steps, and ends the orphan. The contents lock is held,
     /// or nobody uses the volume yet.
     pub(super) fn finish_truncate(&self, inode: &Arc<Inode>) -> Result<()> {
@@ -202,6 +211,7 @@ impl FileSystem {
         if done && attrs(state)?.nlink > 0 {
             self.delete_orphan(&mut commit, inode, state);
         }
+        state.truncating &= !done;
         commit.put_inode(inode, state);
         Ok(commit.finish(reservation))
     }

@@ -65,6 +65,8 @@ fn guarded(volume: &FileSystem, name: &'static str, work: impl FnOnce() -> Resul
     let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(work));
     match result {
         Ok(Ok(())) => {}
+        // Space promised to others for a moment; the next round finds it.
+        Ok(Err(Error::NoSpace)) => tracing::warn!(name, "background work was put off: no space"),
         Ok(Err(error)) => {
             volume.core.storage().fail(error);
             volume.core.journal().ring().wake();

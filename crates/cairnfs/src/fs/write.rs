@@ -81,6 +81,7 @@ impl FileSystem {
         }
         self.core.storage().check()?;
         check_file(&inode.read())?;
+        self.settle_truncate(inode)?;
         let fits = offset
             .checked_add(data.len() as u64)
             .is_some_and(|end| end <= MAX_FILE_SIZE);
@@ -115,7 +116,7 @@ impl FileSystem {
         let most = last - first + 2;
         let reserved = match self.core.reserve_space(most, 0, Class::Ordinary) {
             Ok(()) => most,
-            Err(Error::NoSpace) => self.reserve_exactly(inode, first, last)?,
+            Err(Error::NoSpace) => self.reserve_exactly(inode, offset, (first, last), end)?,
             Err(e) => return Err(e),
         };
         let mut state = inode.write();
@@ -140,18 +141,25 @@ impl FileSystem {
     }
 
     /// On a full volume: reserves only for blocks that have neither a page nor space of their own.
-    fn reserve_exactly(&self, inode: &Arc<Inode>, first: u64, last: u64) -> Result<u64> {
+    fn reserve_exactly(
+        &self,
+        inode: &Arc<Inode>,
+        offset: u64,
+        (first, last): (u64, u64),
+        end: u64,
+    ) -> Result<u64> {
         let need = {
             let state = inode.read();
             let extents = self.extents(inode, &state, first, last, usize::MAX)?;
-            (first..last)
-                .filter(|b| {
-                    let own = extents
-                        .iter()
-                        .any(|e| e.is_unwritten() && e.at <= *b && *b < e.end());
-                    !own && !state.pages.dirty.contains_key(b)
-                })
-                .count() as u64
+            let own = |block: u64| {
+                let mut unwritten = extents.iter().filter(|e| e.is_unwritten());
+                unwritten.any(|e| e.at <= block && block < e.end())
+            };
+            let mut blocks: Vec<u64> = self.growth_blocks(inode, &state, end, offset)?;
+            blocks.retain(|b| !(first..last).contains(b));
+            blocks.extend((first..last).filter(|b| !own(*b)));
+            blocks.retain(|b| !state.pages.dirty.contains_key(b));
+            blocks.len() as u64
         };
         self.core.reserve_space(need, 0, Class::Ordinary)?;
         Ok(need)
@@ -215,16 +223,7 @@ impl FileSystem {
         end: u64,
         offset: u64,
     ) -> Result<()> {
-        let size = attrs(state)?.size;
-        let edge = size / BLOCK;
-        let mut blocks = [None, None];
-        if end > size && !size.is_multiple_of(BLOCK) && offset > size {
-            blocks[0] = Some(edge);
-        }
-        if end.max(size) > MAX_INLINE as u64 && self.inline(inode, state)?.is_some() {
-            blocks[1] = Some(0);
-        }
-        for block in blocks.into_iter().flatten() {
+        for block in self.growth_blocks(inode, state, end, offset)? {
             if !state.pages.dirty.contains_key(&block)
                 && let Some(page) = self.load_page(inode, state, block)?
             {
@@ -232,6 +231,29 @@ impl FileSystem {
             }
         }
         Ok(())
+    }
+
+    /// The blocks that [`Self::prepare_growth`] may load, at most two.
+    fn growth_blocks(
+        &self,
+        inode: &Inode,
+        state: &InodeState,
+        end: u64,
+        offset: u64,
+    ) -> Result<Vec<u64>> {
+        let size = attrs(state)?.size;
+        let mut blocks = Vec::new();
+        if end > size && !size.is_multiple_of(BLOCK) && offset > size {
+            blocks.push(size / BLOCK);
+        }
+        let first_listed = blocks.contains(&0);
+        if !first_listed
+            && end.max(size) > MAX_INLINE as u64
+            && self.inline(inode, state)?.is_some()
+        {
+            blocks.push(0);
+        }
+        Ok(blocks)
     }
 
     /// Puts a file on the list of those with unwritten data.

@@ -4,6 +4,7 @@
 //! Pages over space allocated before (unwritten extents) go there; all others go to new blocks, so
 //! data the log may still name is never overwritten. The committed size follows what is written.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use crate::device::AlignedBuf;
@@ -16,7 +17,7 @@ use crate::fs::locked::{attrs, attrs_mut};
 use crate::fs::namespace::INODE_LEN;
 use crate::inode::{Inode, InodeState};
 use crate::space::{Class, Funding, Run};
-use crate::txn::{Commit, Need, Reservation};
+use crate::txn::{Commit, Need, Receipt, Reservation};
 
 /// Most pages of a batch, and most separate ranges of file blocks.
 const BATCH_PAGES: usize = MAX_EXTENT_BLOCKS as usize;
@@ -45,13 +46,16 @@ impl FileSystem {
     /// # Errors
     /// The device's failure. Space was set aside when the data was written.
     pub(super) fn write_back(&self, inode: &Arc<Inode>) -> Result<()> {
-        loop {
-            {
-                let state = inode.read();
-                if state.pages.dirty.is_empty() && !state.uncommitted {
-                    return Ok(());
-                }
+        // One sweep over what is there now: who goes on writing must not keep it busy for ever.
+        let mut sweep = {
+            let state = inode.read();
+            match state.pages.dirty.last_key_value() {
+                None if !state.uncommitted => return Ok(()),
+                None => 0..0,
+                Some((last, _)) => 0..last + 1,
             }
+        };
+        loop {
             let mut need = batch_need();
             need.class = Class::Merge;
             let reservation = self.core.reserve(need)?;
@@ -59,9 +63,17 @@ impl FileSystem {
             if state.attrs.is_none() {
                 return Ok(());
             }
-            let receipt = self.write_batch(inode, &mut state, reservation)?;
+            let (receipt, reached) = self.write_batch(inode, &mut state, &sweep, reservation)?;
             drop(state);
             self.core.settle(receipt)?;
+            sweep.start = reached;
+            let left = {
+                let state = inode.read();
+                !sweep.is_empty() && state.pages.dirty.range(sweep.clone()).next().is_some()
+            };
+            if !left {
+                return Ok(());
+            }
         }
     }
 
@@ -69,14 +81,16 @@ impl FileSystem {
         &self,
         inode: &Arc<Inode>,
         state: &mut InodeState,
+        sweep: &Range<u64>,
         reservation: Reservation<'_>,
-    ) -> Result<crate::txn::Receipt> {
+    ) -> Result<(Receipt, u64)> {
         let a = attrs(state)?;
         let small = a.blocks == 0 && a.size <= MAX_INLINE as u64;
         if small && !state.pages.not_inline {
-            return self.write_inline(inode, state, reservation);
+            let receipt = self.write_inline(inode, state, reservation)?;
+            return Ok((receipt, sweep.end));
         }
-        let batch = take_batch(state);
+        let batch = take_batch(state, sweep);
         let placed = self.place_batch(inode, state, &batch)?;
         let mut new = Vec::new();
         for part in &placed {
@@ -127,7 +141,8 @@ impl FileSystem {
         };
         commit.put_inode(inode, state);
         state.uncommitted = waiting;
-        Ok(commit.finish(reservation))
+        let reached = batch.last().map_or(sweep.end, |b| b + 1);
+        Ok((commit.finish(reservation), reached))
     }
 
     /// Commits the new extents range by range. Ranges that touch the same old extent, or whose
@@ -179,7 +194,7 @@ impl FileSystem {
         inode: &Arc<Inode>,
         state: &mut InodeState,
         reservation: Reservation<'_>,
-    ) -> Result<crate::txn::Receipt> {
+    ) -> Result<Receipt> {
         let size = attrs(state)?.size;
         let below = self
             .core
@@ -207,15 +222,15 @@ impl FileSystem {
         state: &mut InodeState,
         batch: &[u64],
     ) -> Result<Vec<Placed>> {
-        let (Some(first), Some(last)) = (batch.first(), batch.last()) else {
+        let Some(first) = batch.first() else {
             return Ok(Vec::new());
         };
-        let old = self.extents(inode, state, first.saturating_sub(1), last + 1, usize::MAX)?;
-        let mut goal = old
-            .iter()
-            .take_while(|e| e.end() <= *first)
-            .last()
-            .map_or(0, |e| e.block + e.len());
+        let before = self.extents(inode, state, first.saturating_sub(1), *first, 1)?;
+        let mut goal = before.first().map_or(0, |e| e.block + (first - e.at));
+        let mut old = Vec::new();
+        for (from, to) in ranges_of(batch) {
+            old.extend(self.extents(inode, state, from, to, usize::MAX)?);
+        }
         let own = |block: u64| {
             old.iter()
                 .find(|e| e.is_unwritten() && e.at <= block && block < e.end())
@@ -335,11 +350,11 @@ fn push_place(placed: &mut Vec<Placed>, place: u64, block: u64) {
     }
 }
 
-/// The first pages that wait, bounded in number and in separate ranges.
-fn take_batch(state: &InodeState) -> Vec<u64> {
+/// The first pages of the sweep, bounded in number and in separate ranges.
+fn take_batch(state: &InodeState, sweep: &Range<u64>) -> Vec<u64> {
     let mut batch: Vec<u64> = Vec::new();
     let mut ranges = 0;
-    for block in state.pages.dirty.keys() {
+    for (block, _) in state.pages.dirty.range(sweep.clone()) {
         if batch.last().is_none_or(|l| l + 1 != *block) {
             ranges += 1;
         }

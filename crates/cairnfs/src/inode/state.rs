@@ -48,6 +48,8 @@ pub struct InodeState {
     pub pages: Pages,
     /// Whether it stands in the volume's list of files with unwritten data.
     pub listed: bool,
+    /// An orphan item says that blocks behind the size are still to be freed.
+    pub truncating: bool,
     /// Inode numbers set aside for children: next and end.
     pub chunk: (u64, u64),
 }
@@ -103,7 +105,11 @@ impl Inode {
 
     /// Gives back `n` uses; tells whether none is left.
     pub fn drop_uses(&self, n: u64) -> bool {
-        let before = self.uses.fetch_sub(n, Ordering::AcqRel);
+        let less = |uses: u64| Some(uses.saturating_sub(n));
+        let before = self
+            .uses
+            .fetch_update(Ordering::AcqRel, Ordering::Acquire, less)
+            .unwrap_or_default();
         debug_assert!(
             before >= n,
             "inode {} has {before} uses, {n} given back",

@@ -176,7 +176,9 @@ impl Journal {
             }
             if self.signals.has_workers() {
                 self.signals.want_merge();
-                self.ring.wait(bytes, || self.storage.failure().is_some());
+                self.ring.wait(bytes, || {
+                    self.storage.failure().is_some() || !self.signals.has_workers()
+                });
             } else {
                 merge()?;
             }

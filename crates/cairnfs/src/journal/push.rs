@@ -86,6 +86,7 @@ impl Journal {
             let mut logged = vector.log_to(&mut head.payload, MAX_PAYLOAD);
             if logged == Logged::Full {
                 self.write_record(head, &part)?;
+                self.flush_far(head)?;
                 part.part += 1;
                 part.entries = 0;
                 logged = vector.log_to(&mut head.payload, MAX_PAYLOAD);
@@ -111,16 +112,28 @@ impl Journal {
         );
         self.ring.give(paid - used);
         self.finish_context(head, context);
-        if head.lsn - head.flushed_lsn >= FLUSH_EVERY {
-            head.flushed_lsn = head.lsn;
-            self.flush()?;
+        self.flush_far(head)
+    }
+
+    /// Makes the log durable if much of it is not: what recovery must search stays bounded.
+    fn flush_far(&self, head: &mut Head) -> Result<()> {
+        if head.lsn - head.flushed_lsn < FLUSH_EVERY {
+            return Ok(());
         }
+        self.storage.flush_through(self.storage.stamp())?;
+        head.flushed_lsn = head.lsn;
+        self.durable_lsn.fetch_max(head.lsn, Ordering::AcqRel);
         Ok(())
     }
 
     /// Writes a mount record; it is paid by the base of the context `seq`.
     pub(super) fn write_mount(&self, head: &mut Head, seq: u64) -> Result<()> {
         head.payload.clear();
+        if head.lsn + 1 - self.ring.tail() > self.log_blocks {
+            return Err(Error::Invalid(
+                "the log has no room for one more mount; open the volume read-only to save its files",
+            ));
+        }
         self.write_record(
             head,
             &Part {

@@ -6,6 +6,7 @@
 //! the log is, so a full log always empties.
 
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use std::time::Duration;
 
 use crossbeam_utils::CachePadded;
 use parking_lot::{Condvar, Mutex};
@@ -14,6 +15,11 @@ use crate::format::BLOCK_SIZE;
 
 /// Bytes that a context takes beside its entries: header and rounding of its last record.
 pub const CONTEXT_BASE: i64 = 2 * BLOCK_SIZE as i64;
+
+/// Longest wait for space without another look at it.
+const LOOK_AGAIN: Duration = Duration::from_millis(50);
+/// Bytes that only mount records may take: so many mounts may be killed before their first merge.
+const MOUNT_RESERVE: i64 = 64 * BLOCK_SIZE as i64;
 
 /// Accounting of the log's space.
 pub struct Ring {
@@ -35,7 +41,7 @@ impl Ring {
         Self {
             capacity,
             free: CachePadded::new(AtomicI64::new(
-                capacity - used as i64 * block - 2 * CONTEXT_BASE,
+                capacity - used as i64 * block - 2 * CONTEXT_BASE - MOUNT_RESERVE,
             )),
             tail: AtomicU64::new(tail),
             lock: Mutex::new(()),
@@ -84,8 +90,15 @@ impl Ring {
         self.waits.fetch_add(1, Ordering::Relaxed);
         let mut guard = self.lock.lock();
         if self.free() < bytes && !stop() {
-            self.moved.wait(&mut guard);
+            // Reservations are given back without a word, so a waiter looks again now and then.
+            self.moved.wait_for(&mut guard, LOOK_AGAIN);
         }
+    }
+
+    /// Waits a moment, or until the tail moves.
+    pub fn pause(&self) {
+        let mut guard = self.lock.lock();
+        self.moved.wait_for(&mut guard, LOOK_AGAIN);
     }
 
     /// Wakes everybody who waits, for example because the volume has failed.

@@ -88,15 +88,15 @@ impl Signals {
             if wishes.stop {
                 return LogWork::Stop;
             }
-            if std::mem::take(&mut wishes.push) {
-                return LogWork::Push;
-            }
             let wait = match deadline {
                 Some(d) => d.saturating_duration_since(Instant::now()),
                 None => Duration::from_secs(3600),
             };
             if wait.is_zero() {
                 return LogWork::Interval;
+            }
+            if std::mem::take(&mut wishes.push) {
+                return LogWork::Push;
             }
             self.log.wait_for(&mut wishes, wait);
         }

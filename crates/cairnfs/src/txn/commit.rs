@@ -107,15 +107,21 @@ impl Core {
         if self.space.reserve(blocks, units, class)? {
             return Ok(());
         }
-        for _ in 0..2 {
+        // What must not fail waits for those whose promises are on their way back.
+        let rounds = if class == Class::Merge { 200 } else { 2 };
+        for round in 0..rounds {
             self.storage.check()?;
+            if round >= 2 {
+                self.journal.ring().pause();
+            }
             let yields = self.pending_free.load(Ordering::Acquire) > 0
                 || self.growth.load(Ordering::Acquire) > 0
                 || self.frozen_bytes.load(Ordering::Acquire) > 0;
-            if !yields {
+            if yields {
+                self.merge()?;
+            } else if class != Class::Merge {
                 break;
             }
-            self.merge()?;
             if self.space.reserve(blocks, units, class)? {
                 return Ok(());
             }

@@ -152,7 +152,8 @@ impl Core {
             };
             self.space.claim(run)?;
         }
-        self.next_ino.fetch_max(ino + 1, Ordering::AcqRel);
+        self.next_ino
+            .fetch_max(ino.saturating_add(1), Ordering::AcqRel);
         if state.current.is_empty() {
             state.epoch = self.journal.cil().hold().boundary;
             self.dirty.push(inode.clone());
