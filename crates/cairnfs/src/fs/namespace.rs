@@ -351,10 +351,10 @@ impl FileSystem {
 
     /// Gives back uses of an inode. The root is never in need of any.
     pub fn forget(&self, ino: u64, uses: u64) {
-        let Some(inode) = self.core.table().get(ino) else {
+        let Some(inode) = self.core.table().forget(ino, uses) else {
             return;
         };
-        if !inode.drop_uses(uses) || ino == ROOT_INO {
+        if ino == ROOT_INO {
             return;
         }
         if !self.closed.load(std::sync::atomic::Ordering::Acquire)

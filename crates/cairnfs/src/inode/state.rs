@@ -103,6 +103,11 @@ impl Inode {
         self.uses.fetch_add(1, Ordering::AcqRel);
     }
 
+    /// Puts back uses that were kept elsewhere while the inode was not in memory.
+    pub(super) fn add_uses(&self, n: u64) {
+        self.uses.fetch_add(n, Ordering::AcqRel);
+    }
+
     /// Gives back `n` uses; tells whether none is left.
     pub fn drop_uses(&self, n: u64) -> bool {
         let less = |uses: u64| Some(uses.saturating_sub(n));
@@ -123,16 +128,18 @@ impl Inode {
         self.uses.load(Ordering::Acquire)
     }
 
-    /// Whether nothing would be lost if it left memory.
-    pub(super) fn is_clean(&self) -> bool {
-        self.uses() == 0
-            && self.state.try_read().is_some_and(|s| {
-                s.current.is_empty()
-                    && s.frozen.is_none()
-                    && !s.uncommitted
-                    && !s.listed
-                    && s.pages.dirty.is_empty()
-            })
+    /// Whether nothing but the number of its uses would be lost if it left memory.
+    pub(super) fn may_leave(&self) -> bool {
+        let used = self.uses() > 0;
+        self.state.try_read().is_some_and(|s| {
+            let linked = s.attrs.as_ref().is_some_and(|a| a.nlink > 0);
+            (linked || !used)
+                && s.current.is_empty()
+                && s.frozen.is_none()
+                && !s.uncommitted
+                && !s.listed
+                && s.pages.dirty.is_empty()
+        })
     }
 }
 

@@ -1,10 +1,12 @@
 //! The inode table: finds inodes in memory, and lets the cold and clean ones go.
 //!
 //! Sharded by number; each shard has its own map and its own second-chance queue, so neither a
-//! look-up nor an eviction takes a lock of the volume. An inode that only the table holds, that
-//! nobody uses and that has no changes may leave; a look-up needs the shard's lock, so it cannot
-//! come back meanwhile.
+//! look-up nor an eviction takes a lock of the volume. An inode that only the table holds and that
+//! has no changes may leave; a look-up needs the shard's lock, so it cannot come back meanwhile. Of
+//! one in use (a kernel may remember millions) only the number of uses is kept, but not if it has
+//! no links: its end depends on them.
 
+use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::Arc;
@@ -46,6 +48,8 @@ pub type IntHash = BuildHasherDefault<IntHasher>;
 struct Shard {
     inodes: HashMap<u64, Arc<Inode>, IntHash>,
     queue: VecDeque<u64>,
+    /// Uses of inodes that have left.
+    parked: HashMap<u64, u64, IntHash>,
 }
 
 /// All inodes in memory.
@@ -68,13 +72,6 @@ impl InodeTable {
         self.shards.get((ino >> 3) as usize % SHARDS).map(|s| &**s)
     }
 
-    /// The inode, if it is in memory.
-    pub fn get(&self, ino: u64) -> Option<Arc<Inode>> {
-        let inode = self.shard(ino)?.lock().inodes.get(&ino).cloned()?;
-        inode.recent.store(true, Ordering::Relaxed);
-        Some(inode)
-    }
-
     /// The inode; one not loaded yet if it was not in memory.
     pub fn get_or_new(&self, ino: u64) -> Arc<Inode> {
         let Some(shard) = self.shard(ino) else {
@@ -86,8 +83,28 @@ impl InodeTable {
             return inode.clone();
         }
         let inode = Arc::new(Inode::new(ino));
+        if let Some(uses) = shard.parked.remove(&ino) {
+            inode.add_uses(uses);
+        }
         self.add(&mut shard, inode.clone());
         inode
+    }
+
+    /// Gives back uses of an inode. Returns it if none is left and it is in memory; one that is not
+    /// has links, and nothing depends on its uses.
+    pub fn forget(&self, ino: u64, uses: u64) -> Option<Arc<Inode>> {
+        let mut shard = self.shard(ino)?.lock();
+        if let Some(inode) = shard.inodes.get(&ino).cloned() {
+            drop(shard);
+            return inode.drop_uses(uses).then_some(inode);
+        }
+        if let Entry::Occupied(mut parked) = shard.parked.entry(ino) {
+            match parked.get().checked_sub(uses) {
+                None | Some(0) => drop(parked.remove()),
+                Some(left) => drop(parked.insert(left)),
+            }
+        }
+        None
     }
 
     /// Adds a new inode.
@@ -143,7 +160,7 @@ fn evict_one(shard: &mut Shard) -> Outcome {
     let Some(inode) = shard.inodes.get(&ino) else {
         return Outcome::Gone;
     };
-    let outcome = if Arc::strong_count(inode) > 1 || !inode.is_clean() {
+    let outcome = if Arc::strong_count(inode) > 1 || !inode.may_leave() {
         Outcome::Busy
     } else if inode.recent.swap(false, Ordering::Relaxed) {
         Outcome::SecondChance
@@ -151,6 +168,10 @@ fn evict_one(shard: &mut Shard) -> Outcome {
         Outcome::Gone
     };
     if outcome == Outcome::Gone {
+        let uses = inode.uses();
+        if uses > 0 {
+            shard.parked.insert(ino, uses);
+        }
         shard.inodes.remove(&ino);
     } else {
         shard.queue.push_back(ino);
@@ -161,6 +182,32 @@ fn evict_one(shard: &mut Shard) -> Outcome {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::inode::attrs::Attrs;
+
+    fn holds(table: &InodeTable, ino: u64) -> bool {
+        table.shard(ino).unwrap().lock().inodes.contains_key(&ino)
+    }
+
+    #[test]
+    fn uses_are_kept_of_inodes_that_leave() {
+        let table = InodeTable::new(SHARDS);
+        for ino in 0..10_000 {
+            let mut attrs = Attrs::new(0o100_644, 0, 0, 0, 1);
+            attrs.nlink = u32::from(ino != 5);
+            table.insert(Arc::new(Inode::born(ino, attrs)));
+        }
+        table.shrink();
+        table.shrink();
+        assert!(table.count() < 200, "{} inodes", table.count());
+        assert!(holds(&table, 5), "without links, but in use");
+        assert_eq!(table.get_or_new(77).uses(), 1);
+        table.get_or_new(78).take_use();
+        assert!(!holds(&table, 79));
+        assert!(table.forget(79, 1).is_none());
+        assert_eq!(table.get_or_new(79).uses(), 0);
+        assert!(table.forget(78, 1).is_none(), "one use is left");
+        assert!(table.forget(78, 1).is_some_and(|inode| inode.uses() == 0));
+    }
 
     #[test]
     fn cold_clean_inodes_leave_and_used_ones_stay() {
@@ -172,7 +219,7 @@ mod tests {
             drop(table.get_or_new(ino));
         }
         assert!(table.count() < SHARDS * 8 * 2, "{} inodes", table.count());
-        assert!(table.get(5).is_some());
-        assert_eq!(table.get(5).unwrap().uses(), 1);
+        assert!(holds(&table, 5));
+        assert_eq!(table.get_or_new(5).uses(), 1);
     }
 }
