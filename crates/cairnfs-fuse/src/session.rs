@@ -4,7 +4,6 @@
 //! Unmounts nothing but its own mount, known by its device number. Opening and closing the volume
 //! is the caller's.
 
-use std::fs::File;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
@@ -16,6 +15,7 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
 use crate::adapter::{Adapter, Notices};
+use crate::control;
 use crate::mounter;
 use crate::mountinfo;
 use crate::negotiate::MAX_REQUEST;
@@ -173,10 +173,10 @@ impl Mounted<'_> {
         }
     }
 
-    /// Has the kernel send what it holds of files being written.
+    /// Has the kernel send what it holds of files being written, and waits until it has arrived:
+    /// syncfs(2) alone returns before.
     fn fetch(&self) {
-        let fetched = File::open(self.dir).and_then(|root| Ok(rustix::fs::syncfs(root)?));
-        if let Err(e) = fetched {
+        if let Err(e) = control::sync(self.dir) {
             tracing::warn!("data of open files may be lost: {e}");
         }
     }

@@ -13,7 +13,7 @@ use cairnfs::format::checksum::hash64;
 use cairnfs::format::geometry::{LOG_START, SUPERBLOCK_SLOTS};
 use cairnfs::format::superblock::RawSuperblock;
 
-use crate::place::{CAIRNFS, Place, able, pattern, said};
+use crate::place::{Place, able, pattern, said};
 
 const BLOCK: u64 = BLOCK_SIZE as u64;
 
@@ -375,7 +375,7 @@ fn a_file_that_may_not_be_written() {
     fs::set_permissions(place.beside(""), mode(0o755)).unwrap();
     fs::set_permissions(place.volume(), mode(0o444)).unwrap();
     let copy = place.beside("cairnfs");
-    fs::copy(CAIRNFS, &copy).unwrap();
+    place.copy_command();
     let nobody = |args: &[&str]| {
         let ids = ["--reuid=65534", "--regid=65534", "--clear-groups"];
         let mut command = Command::new("setpriv");

@@ -104,6 +104,12 @@ impl Place {
         self.dir().join(name)
     }
 
+    /// Copies `cairnfs` to beside the volume, where any user can run it. Another process writes
+    /// the copy: a child of this one, not executing yet, would keep it busy.
+    pub fn copy_command(&self) {
+        succeed(Command::new("cp").args([CAIRNFS, arg(&self.beside("cairnfs"))]));
+    }
+
     /// Runs `cairnfs` in the folder.
     pub fn run(&self, args: &[&str]) -> Output {
         Command::new(CAIRNFS)
@@ -239,12 +245,12 @@ impl Place {
 
 impl Drop for Place {
     fn drop(&mut self) {
-        if self.daemon.is_none() {
-            return;
-        }
+        // Also a dead mount, whose daemon this test has killed.
         let flags = rustix::mount::UnmountFlags::DETACH;
-        let _ = rustix::mount::unmount(self.dir(), flags);
-        self.kill();
+        while rustix::mount::unmount(self.dir(), flags).is_ok() {}
+        if self.daemon.is_some() {
+            self.kill();
+        }
     }
 }
 
