@@ -10,7 +10,7 @@ use crate::format::item::ORPHAN_REMOVE;
 use crate::format::key::Kind;
 use crate::fs::FileSystem;
 use crate::fs::extents::Extent;
-use crate::fs::locked::{Locked, attrs, live_dir};
+use crate::fs::locked::{Locked, attrs, attrs_mut, live_dir};
 use crate::fs::namespace::{INODE_LEN, change_dir, check_name};
 use crate::inode::{Inode, InodeState};
 use crate::txn::{Commit, Need};
@@ -77,7 +77,7 @@ impl FileSystem {
             let now = Time::now();
             let mut commit = self.core.commit();
             let state = locked.state(&dir)?;
-            change_dir(locked_attrs(state)?, now, -i64::from(directory))?;
+            change_dir(attrs_mut(state)?, now, -i64::from(directory))?;
             self.delete_entry(&mut commit, &dir, state, hash, (found.index, below))?;
             commit.put_inode(&dir, state);
             self.drop_link(&mut commit, &child, locked.state(&child)?, now, &belongings)?;
@@ -139,7 +139,7 @@ impl FileSystem {
         now: Time,
         belongings: &Belongings,
     ) -> Result<()> {
-        let attrs = locked_attrs(state)?;
+        let attrs = attrs_mut(state)?;
         attrs.nlink = if attrs.is_dir() {
             0
         } else {
@@ -177,10 +177,6 @@ impl FileSystem {
             commit.free(extent.run());
         }
     }
-}
-
-fn locked_attrs(state: &mut InodeState) -> Result<&mut crate::inode::attrs::Attrs> {
-    crate::fs::locked::attrs_mut(state)
 }
 
 /// Whether the name of this inode may be taken away as that of a directory, or of something else.

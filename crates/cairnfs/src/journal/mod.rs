@@ -20,7 +20,7 @@ use parking_lot::Mutex;
 use crate::device::Storage;
 use crate::error::Result;
 use crate::format::superblock::Superblock;
-use crate::journal::cil::{Cil, Context};
+use crate::journal::cil::Cil;
 use crate::journal::push::Head;
 use crate::journal::recover::LogPosition;
 use crate::journal::ring::{CONTEXT_BASE, Ring};
@@ -286,10 +286,10 @@ impl Journal {
         self.flush()
     }
 
-    fn finish_context(&self, head: &Head, context: &Context) {
+    fn finish_context(&self, head: &Head, seq: u64) {
         let position = head.position();
         *self.written.lock() = Written {
-            seq: context.seq,
+            seq,
             lsn: position.lsn,
             chain: position.chain,
         };

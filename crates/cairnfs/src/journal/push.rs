@@ -111,7 +111,7 @@ impl Journal {
             "a context needs {used} log bytes, {paid} were reserved"
         );
         self.ring.give(paid - used);
-        self.finish_context(head, context);
+        self.finish_context(head, context.seq);
         self.flush_far(head)
     }
 
@@ -143,11 +143,7 @@ impl Journal {
                 flags: FLAG_MOUNT | FLAG_LAST,
             },
         )?;
-        let mut written = self.written.lock();
-        written.seq = seq;
-        written.lsn = head.lsn;
-        written.chain = head.chain;
-        drop(written);
+        self.finish_context(head, seq);
         // The next context needs its base; of the old one a block is used.
         self.ring.take(BLOCK_SIZE as i64);
         Ok(())

@@ -162,12 +162,13 @@ impl Core {
     fn press(&self) -> Result<()> {
         if self.dirty_bytes() >= self.limits.dirty_hard || !self.signals.has_workers() {
             let seen = self.merges();
-            let _running = self.merging.lock();
-            if self.merges() == seen {
-                drop(_running);
-                return self.merge();
-            }
-            return Ok(());
+            // One that was running when we came, and has ended since, served us too.
+            drop(self.merging.lock());
+            return if self.merges() == seen {
+                self.merge()
+            } else {
+                Ok(())
+            };
         }
         self.signals.want_merge();
         Ok(())
