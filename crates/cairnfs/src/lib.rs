@@ -56,6 +56,7 @@ mod index;
 mod inode;
 mod journal;
 mod shard;
+mod source;
 mod space;
 mod txn;
 pub mod types;

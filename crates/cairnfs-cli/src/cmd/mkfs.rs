@@ -84,6 +84,7 @@ pub fn run(args: Args) -> Result<ExitCode, AnyError> {
         log_size: args.log_size,
         force: args.force,
         root_owner: (0, 0),
+        ..MakeOptions::default()
     };
     let (info, chosen) = make_volume(&args.volume, options, args.quiet || args.json)?;
     if args.json {

@@ -136,7 +136,7 @@ impl VolumeOptions {
                 Err(e) => return Err(e),
             }
         }
-        self.volume(FileSystem::open(path, &self.open)?)
+        Ok(self.volume(FileSystem::open(path, &self.open)?))
     }
 
     /// Makes a volume in a file that does not exist yet, and opens it.
@@ -149,7 +149,7 @@ impl VolumeOptions {
             return Err(Error::Exists.at(path));
         }
         self.make(path)?;
-        self.volume(FileSystem::open(path, &self.open)?)
+        Ok(self.volume(FileSystem::open(path, &self.open)?))
     }
 
     /// Opens the volume on a device.
@@ -157,7 +157,7 @@ impl VolumeOptions {
     /// # Errors
     /// As [`open`](Self::open).
     pub fn open_device(&self, device: Arc<dyn Device>) -> Result<Volume> {
-        self.volume(FileSystem::open_device(device, &self.open)?)
+        Ok(self.volume(FileSystem::open_device(device, &self.open)?))
     }
 
     /// Makes a volume on a device, whatever it holds, and opens it.
@@ -197,8 +197,8 @@ impl VolumeOptions {
         }
     }
 
-    fn volume(&self, fs: Arc<FileSystem>) -> Result<Volume> {
-        Ok(Volume::new(fs, self.owner))
+    pub(super) fn volume(&self, fs: Arc<FileSystem>) -> Volume {
+        Volume::new(fs, self.owner)
     }
 }
 

@@ -67,6 +67,14 @@ const _: () = {
     shared_between_threads::<Volume>();
 };
 
+impl From<Arc<FileSystem>> for Volume {
+    /// The calls on paths over an engine that is open already; what is made belongs to the process's
+    /// effective user and group.
+    fn from(fs: Arc<FileSystem>) -> Self {
+        VolumeOptions::new().volume(fs)
+    }
+}
+
 impl Volume {
     pub(super) fn new(fs: Arc<FileSystem>, owner: Creds) -> Self {
         Self { fs, owner }

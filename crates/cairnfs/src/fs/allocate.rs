@@ -7,11 +7,12 @@ use crate::format::{BLOCK_SIZE, MAX_EXTENT_BLOCKS, MAX_FILE_SIZE, MAX_INLINE};
 use crate::fs::FileSystem;
 use crate::fs::extents::Extent;
 use crate::fs::locked::{attrs, attrs_mut};
+use crate::fs::observe::Call;
 use crate::fs::truncate::STEP;
 use crate::fs::write::check_file;
 use crate::inode::Inode;
 use crate::space::{Class, Funding};
-use crate::types::{Fallocate, Time};
+use crate::types::Fallocate;
 
 const BLOCK: u64 = BLOCK_SIZE as u64;
 /// Blocks allocated in one transaction (64 MiB).
@@ -25,6 +26,16 @@ impl FileSystem {
     /// # Errors
     /// Not a regular file; an empty range; too large; no space.
     pub fn fallocate(&self, ino: u64, offset: u64, len: u64, what: Fallocate) -> Result<()> {
+        let call = Call::Fallocate {
+            ino,
+            offset,
+            len,
+            what,
+        };
+        self.observed(call, || self.change_space(ino, offset, len, what))
+    }
+
+    fn change_space(&self, ino: u64, offset: u64, len: u64, what: Fallocate) -> Result<()> {
         if self.core.read_only() {
             return Err(Error::ReadOnly);
         }
@@ -100,7 +111,7 @@ impl FileSystem {
         {
             part.fill(0);
         }
-        let now = Time::now();
+        let now = self.core.now();
         let a = attrs_mut(&mut state)?;
         a.mtime = now;
         a.ctime = now;
@@ -125,7 +136,7 @@ impl FileSystem {
             state.pages.dirty.remove(block);
         }
         self.release_pages(&mut state, pages.len() as u64);
-        let now = Time::now();
+        let now = self.core.now();
         let a = attrs_mut(&mut state)?;
         a.mtime = now;
         a.ctime = now;
@@ -223,7 +234,7 @@ impl FileSystem {
             while at < *to {
                 let reservation = self.core.reserve(Self::replace_need(1, 3, 0))?;
                 let mut state = inode.write();
-                attrs_mut(&mut state)?.ctime = Time::now();
+                attrs_mut(&mut state)?.ctime = self.core.now();
                 let want = (to - at).min(MAX_EXTENT_BLOCKS);
                 let run = self
                     .core

@@ -5,6 +5,7 @@ use crate::format::item::{S_IFMT, S_ISGID, S_ISUID};
 use crate::fs::FileSystem;
 use crate::fs::locked::{attrs, attrs_mut};
 use crate::fs::namespace::{INODE_LEN, pending_blocks};
+use crate::fs::observe::Call;
 use crate::inode::attrs::Attrs;
 use crate::txn::Need;
 use crate::types::{Attr, SetAttr, SetTime, Time};
@@ -43,6 +44,10 @@ impl FileSystem {
     /// # Errors
     /// No such inode; a size for anything but a regular file; no space.
     pub fn setattr(&self, ino: u64, set: &SetAttr) -> Result<Attr> {
+        self.observed(Call::SetAttr { ino, set }, || self.set_attributes(ino, set))
+    }
+
+    fn set_attributes(&self, ino: u64, set: &SetAttr) -> Result<Attr> {
         let inode = self.inode(ino)?;
         for t in [set.atime, set.mtime, set.ctime.map(SetTime::At)] {
             if let Some(SetTime::At(t)) = t
@@ -57,7 +62,7 @@ impl FileSystem {
         let need = Need::items(1, INODE_LEN, 0).deleting();
         let reservation = self.core.reserve(need)?;
         let mut state = inode.write();
-        let now = Time::now();
+        let now = self.core.now();
         let a = attrs_mut(&mut state)?;
         if set.kill_privileges {
             kill_privileges(a);

@@ -17,6 +17,7 @@ use crate::format::superblock::{MAGIC, MAX_LABEL, RawSuperblock, Superblock};
 use crate::format::{BLOCK_SIZE, FIRST_USER_INO, NODE_BLOCKS, NODE_SIZE, ROOT_INO};
 use crate::fs::volume_info;
 use crate::inode::attrs::Attrs;
+use crate::source::Source;
 use crate::space::{Run, Space};
 use crate::txn::read_superblock;
 use crate::types::{Time, VolumeInfo};
@@ -37,6 +38,8 @@ pub struct MakeOptions {
     pub force: bool,
     /// Owner and group of the root directory.
     pub root_owner: (u32, u32),
+    /// Makes identity and times a function of this number; `None`: random, and now.
+    pub seed: Option<u64>,
 }
 
 /// Makes a volume in a file, which is made if absent, or on a block device. `progress` is told how
@@ -175,11 +178,9 @@ fn zero_log(
 }
 
 fn first_superblock(geometry: &Geometry, options: &MakeOptions) -> Result<Superblock> {
-    let mut random = [0; 24];
-    getrandom::fill(&mut random)
-        .map_err(|_| Error::Unsupported("the system gives no random numbers"))?;
-    let (uuid, seed) = random.split_first_chunk::<16>().unwrap_or((&[0; 16], &[]));
-    let mut uuid = *uuid;
+    let source = Source::new(options.seed);
+    let mut uuid =
+        (u128::from(source.random()?) << 64 | u128::from(source.random()?)).to_le_bytes();
     // Version 4, variant 1, as RFC 9562 has it.
     let [_, _, _, _, _, _, version, _, variant, ..] = &mut uuid;
     *version = *version & 0x0f | 0x40;
@@ -195,9 +196,9 @@ fn first_superblock(geometry: &Geometry, options: &MakeOptions) -> Result<Superb
         ro_compatible: U64::new(0),
         incompatible: U64::new(0),
         uuid,
-        hash_seed: U64::new(seed.first_chunk().map_or(0, |s| u64::from_le_bytes(*s))),
+        hash_seed: U64::new(source.random()?),
         label,
-        created: U64::new(Time::now().secs as u64),
+        created: U64::new(source.now().secs as u64),
         block_size: U32::new(BLOCK_SIZE as u32),
         node_size: U32::new(NODE_SIZE as u32),
         total_blocks: U64::new(geometry.total_blocks),
@@ -229,8 +230,12 @@ fn write_trees(
         .first_chunk::<8>()
         .map_or(0, |c| u64::from_le_bytes(*c));
     let birth = superblock.merged_seq.get();
+    let born = Time {
+        secs: superblock.created.get() as i64,
+        nanos: 0,
+    };
     let mut builder = NodeBuilder::new();
-    let root_dir = Attrs::new(S_IFDIR | 0o755, owner.0, owner.1, 0, ROOT_INO);
+    let root_dir = Attrs::new(S_IFDIR | 0o755, owner, 0, ROOT_INO, born);
     builder.push(&Key::inode(ROOT_INO), CellValue::Inline(&root_dir.encode()));
     let main = write_node(device, &mut builder, first, birth, volume)?;
     let root = RawRoot {

@@ -11,6 +11,7 @@ mod listing;
 mod locked;
 mod make;
 mod namespace;
+mod observe;
 mod orphans;
 mod read;
 mod remove;
@@ -30,12 +31,15 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 
+pub use observe::{Call, Observer, Outcome};
+
 pub use make::{MakeOptions, inspect, make, make_device};
 
 use crate::device::{Access, Device, FileDevice};
 use crate::error::{Error, Result};
 use crate::format::superblock::Superblock;
 use crate::format::{BLOCK_SIZE, MAX_NAME};
+use crate::fs::observe::Watch;
 use crate::inode::Inode;
 use crate::shard::Sharded;
 use crate::space::Class;
@@ -56,6 +60,11 @@ pub struct Options {
     /// Run worker threads. Without them pushes and merges run in the calling threads, which makes
     /// every device operation a function of the calls: a simulation wants that.
     pub workers: bool,
+    /// Makes times and random numbers a function of this number and the calls; `None`: the
+    /// system's. Two openings of one volume must not have the same.
+    pub seed: Option<u64>,
+    /// Who is told of every call that changes the volume or makes it durable.
+    pub observer: Option<Arc<dyn Observer>>,
 }
 
 impl Default for Options {
@@ -66,6 +75,8 @@ impl Default for Options {
             durability_interval: Some(Duration::from_secs(5)),
             discard: true,
             workers: true,
+            seed: None,
+            observer: None,
         }
     }
 }
@@ -86,6 +97,7 @@ pub struct FileSystem {
     /// Held while a directory moves to another parent: nobody else changes the shape of the tree.
     moving: Mutex<()>,
     closed: AtomicBool,
+    watch: Option<Watch>,
     threads: Mutex<Vec<JoinHandle<()>>>,
 }
 
@@ -114,6 +126,7 @@ impl FileSystem {
                 read_only: options.read_only,
                 discard: options.discard,
                 limits: Limits::for_budget(options.cache_budget),
+                seed: options.seed,
             },
         )?;
         let fs = Arc::new(FileSystem {
@@ -123,6 +136,7 @@ impl FileSystem {
             syncing: Mutex::new(()),
             moving: Mutex::new(()),
             closed: AtomicBool::new(false),
+            watch: options.observer.clone().map(Watch::new),
             threads: Mutex::new(Vec::new()),
         });
         if !options.read_only {

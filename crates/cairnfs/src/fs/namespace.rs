@@ -15,6 +15,7 @@ use crate::format::key::Kind;
 use crate::format::{MAX_LINKS, MAX_NAME, MAX_SYMLINK, ROOT_INO};
 use crate::fs::FileSystem;
 use crate::fs::locked::{Locked, attrs, attrs_mut, live_dir};
+use crate::fs::observe::Call;
 use crate::inode::attrs::Attrs;
 use crate::inode::{Inode, InodeState};
 use crate::txn::{Commit, Need};
@@ -111,7 +112,7 @@ impl FileSystem {
             creds,
             target: None,
         };
-        self.make_entry(dir, name, &new)
+        self.make(dir, name, &new)
     }
 
     /// Makes a directory. Takes one use.
@@ -125,7 +126,7 @@ impl FileSystem {
             creds,
             target: None,
         };
-        self.make_entry(dir, name, &new)
+        self.make(dir, name, &new)
     }
 
     /// Makes a symbolic link. Takes one use.
@@ -145,7 +146,13 @@ impl FileSystem {
             creds,
             target: Some(target),
         };
-        self.make_entry(dir, name, &new)
+        self.make(dir, name, &new)
+    }
+
+    fn make(&self, dir: u64, name: &[u8], new: &New<'_>) -> Result<Attr> {
+        let target = new.target.unwrap_or_default();
+        let call = Call::Make { dir, name, target };
+        self.observed(call, || self.make_entry(dir, name, new))
     }
 
     fn make_entry(&self, dir: u64, name: &[u8], new: &New<'_>) -> Result<Attr> {
@@ -161,7 +168,13 @@ impl FileSystem {
             return Err(Error::Exists);
         }
         let ino = self.core.new_ino(&mut dir_state.chunk);
-        let mut made = Attrs::new(mode, new.creds.uid, gid, new.rdev, dir.ino);
+        let mut made = Attrs::new(
+            mode,
+            (new.creds.uid, gid),
+            new.rdev,
+            dir.ino,
+            self.core.now(),
+        );
         made.set_size(target.len() as u64);
         let now = made.btime;
         let is_dir = made.is_dir();
@@ -237,6 +250,10 @@ impl FileSystem {
     /// # Errors
     /// Not a directory; no space.
     pub fn tmpfile(&self, dir: u64, mode: u32, creds: Creds) -> Result<Attr> {
+        self.observed(Call::Tmpfile, || self.make_unnamed(dir, mode, creds))
+    }
+
+    fn make_unnamed(&self, dir: u64, mode: u32, creds: Creds) -> Result<Attr> {
         let dir = self.inode(dir)?;
         let need = Need::items(2, INODE_LEN + 1, 0);
         let reservation = self.core.reserve(need)?;
@@ -250,7 +267,7 @@ impl FileSystem {
         let (gid, mode) = inherit(live_dir(&dir_state)?, &new);
         let ino = self.core.new_ino(&mut dir_state.chunk);
         drop(dir_state);
-        let mut made = Attrs::new(mode, creds.uid, gid, 0, dir.ino);
+        let mut made = Attrs::new(mode, (creds.uid, gid), 0, dir.ino, self.core.now());
         made.nlink = 0;
         let attr = made.public(ino, 0);
         let child = Arc::new(Inode::born(ino, made));
@@ -276,6 +293,11 @@ impl FileSystem {
     /// # Errors
     /// A directory; the name is taken or cannot be; too many links; no space.
     pub fn link(&self, ino: u64, dir: u64, name: &[u8]) -> Result<Attr> {
+        let call = Call::Link { ino, dir, name };
+        self.observed(call, || self.add_link(ino, dir, name))
+    }
+
+    fn add_link(&self, ino: u64, dir: u64, name: &[u8]) -> Result<Attr> {
         check_name(name)?;
         let (inode, dir) = (self.inode(ino)?, self.inode(dir)?);
         self.write_back(&inode)?;
@@ -298,7 +320,7 @@ impl FileSystem {
         {
             return Err(Error::Exists);
         }
-        let now = Time::now();
+        let now = self.core.now();
         let linked = locked.attrs(&inode)?;
         let was_orphan = linked.nlink == 0;
         linked.nlink += 1;

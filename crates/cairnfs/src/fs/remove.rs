@@ -12,6 +12,7 @@ use crate::fs::FileSystem;
 use crate::fs::extents::Extent;
 use crate::fs::locked::{Locked, attrs, attrs_mut, live_dir};
 use crate::fs::namespace::{INODE_LEN, change_dir, check_name};
+use crate::fs::observe::Call;
 use crate::inode::{Inode, InodeState};
 use crate::txn::{Commit, Need};
 use crate::types::Time;
@@ -48,6 +49,11 @@ impl FileSystem {
     }
 
     fn remove_name(&self, dir: u64, name: &[u8], directory: bool) -> Result<()> {
+        let call = Call::Remove { dir, name };
+        self.observed(call, || self.remove_entry(dir, name, directory))
+    }
+
+    fn remove_entry(&self, dir: u64, name: &[u8], directory: bool) -> Result<()> {
         check_name(name)?;
         let dir = self.inode(dir)?;
         let hash = self.hash(name);
@@ -74,7 +80,7 @@ impl FileSystem {
             live_dir(locked.state(&dir)?)?;
             check_removable(locked.state(&child)?, directory)?;
             let belongings = self.belongings(&child, locked.state(&child)?, INLINE_REMOVAL)?;
-            let now = Time::now();
+            let now = self.core.now();
             let mut commit = self.core.commit();
             let state = locked.state(&dir)?;
             change_dir(attrs_mut(state)?, now, -i64::from(directory))?;

@@ -13,6 +13,7 @@ use crate::format::item::DirEntryRef;
 use crate::fs::FileSystem;
 use crate::fs::locked::{Locked, live_dir};
 use crate::fs::namespace::{ENTRY_MAX, INODE_LEN, change_dir, check_name};
+use crate::fs::observe::Call;
 use crate::fs::remove::check_removable;
 use crate::inode::Inode;
 use crate::txn::{Commit, NameFound, Need};
@@ -46,6 +47,18 @@ impl FileSystem {
         name: &[u8],
         to_dir: u64,
         to_name: &[u8],
+        mode: RenameMode,
+    ) -> Result<()> {
+        let (from, to) = ((dir, name), (to_dir, to_name));
+        self.observed(Call::Rename { from, to, mode }, || {
+            self.move_name(from, to, mode)
+        })
+    }
+
+    fn move_name(
+        &self,
+        (dir, name): (u64, &[u8]),
+        (to_dir, to_name): (u64, &[u8]),
         mode: RenameMode,
     ) -> Result<()> {
         check_name(name)?;
@@ -182,7 +195,7 @@ impl FileSystem {
             Some(t) => locked.attrs(&t.inode)?.is_dir(),
             None => false,
         };
-        let now = Time::now();
+        let now = self.core.now();
         // Subdirectories that leave and reach each side.
         let (left, reached) = (i64::from(source_dir), i64::from(target_dir));
         change_dir(

@@ -3,6 +3,7 @@
 use crate::error::Result;
 use crate::fs::FileSystem;
 use crate::fs::locked::attrs;
+use crate::fs::observe::Call;
 
 impl FileSystem {
     /// Makes a file or directory durable: data, attributes, extended attributes, every name it has
@@ -12,7 +13,10 @@ impl FileSystem {
     /// # Errors
     /// The device's failure, now or earlier: then nothing is known of what was not yet durable.
     pub fn fsync(&self, ino: u64, data_only: bool) -> Result<()> {
-        let _ = data_only;
+        self.observed(Call::Fsync { ino, data_only }, || self.sync_inode(ino))
+    }
+
+    fn sync_inode(&self, ino: u64) -> Result<()> {
         let inode = self.inode(ino)?;
         attrs(&inode.read())?;
         if self.core.read_only() {
@@ -36,6 +40,10 @@ impl FileSystem {
     /// # Errors
     /// As [`FileSystem::fsync`].
     pub fn sync(&self) -> Result<()> {
+        self.observed(Call::Sync, || self.sync_all())
+    }
+
+    fn sync_all(&self) -> Result<()> {
         if self.core.read_only() {
             return Ok(());
         }

@@ -17,7 +17,6 @@ use crate::fs::write::check_file;
 use crate::inode::{Inode, InodeState};
 use crate::space::Class;
 use crate::txn::{Commit, Reservation};
-use crate::types::Time;
 
 const BLOCK: u64 = BLOCK_SIZE as u64;
 /// Extents freed in one transaction.
@@ -69,7 +68,7 @@ impl FileSystem {
                 self.page_bytes
                     .fetch_add(BLOCK as i64, std::sync::atomic::Ordering::Relaxed);
             }
-            let now = Time::now();
+            let now = self.core.now();
             let a = attrs_mut(&mut state)?;
             a.size = size;
             a.mtime = now;
@@ -107,7 +106,7 @@ impl FileSystem {
         {
             behind.fill(0);
         }
-        let now = Time::now();
+        let now = self.core.now();
         let waiting = !state.pages.dirty.is_empty();
         let a = attrs_mut(&mut state)?;
         a.size = size;

@@ -11,10 +11,10 @@ use crate::format::{BLOCK_SIZE, MAX_FILE_SIZE, MAX_INLINE};
 use crate::fs::FileSystem;
 use crate::fs::attributes::kill_privileges;
 use crate::fs::locked::{attrs, attrs_mut};
+use crate::fs::observe::Call;
 use crate::inode::pages::zero_page;
 use crate::inode::{Inode, InodeState};
 use crate::space::Class;
-use crate::types::Time;
 
 const BLOCK: u64 = BLOCK_SIZE as u64;
 /// Bytes written under one hold of a file's state, so that one huge write needs no huge reservation.
@@ -39,6 +39,16 @@ impl FileSystem {
     /// # Errors
     /// Not a regular file; too large; no space. If part was written before, its length is returned.
     pub fn write(&self, ino: u64, offset: u64, data: &[u8], privileges: bool) -> Result<usize> {
+        let call = Call::Write {
+            ino,
+            offset: Some(offset),
+            data,
+            privileges,
+        };
+        self.observed(call, || self.write_bytes(ino, offset, data, privileges))
+    }
+
+    fn write_bytes(&self, ino: u64, offset: u64, data: &[u8], privileges: bool) -> Result<usize> {
         let inode = self.inode(ino)?;
         let written = {
             let _contents = inode.contents();
@@ -53,6 +63,16 @@ impl FileSystem {
     /// # Errors
     /// As [`FileSystem::write`]; nothing stays of what was written in part.
     pub fn append(&self, ino: u64, data: &[u8], privileges: bool) -> Result<u64> {
+        let call = Call::Write {
+            ino,
+            offset: None,
+            data,
+            privileges,
+        };
+        self.observed(call, || self.append_bytes(ino, data, privileges))
+    }
+
+    fn append_bytes(&self, ino: u64, data: &[u8], privileges: bool) -> Result<u64> {
         let inode = self.inode(ino)?;
         let offset = {
             let _contents = inode.contents();
@@ -128,7 +148,7 @@ impl FileSystem {
             self.list_file(inode, &mut state);
         }
         result?;
-        let now = Time::now();
+        let now = self.core.now();
         let a = attrs_mut(&mut state)?;
         a.size = a.size.max(end);
         a.mtime = now;

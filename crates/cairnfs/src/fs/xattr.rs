@@ -9,9 +9,10 @@ use crate::format::{MAX_NAME, MAX_XATTR_VALUE};
 use crate::fs::FileSystem;
 use crate::fs::locked::{attrs, attrs_mut};
 use crate::fs::namespace::INODE_LEN;
+use crate::fs::observe::Call;
 use crate::inode::{Inode, InodeState};
 use crate::txn::{Item, Need};
-use crate::types::{FileKind, Time, XattrMode};
+use crate::types::{FileKind, XattrMode};
 
 const NAMESPACES: [&[u8]; 4] = [b"user.", b"trusted.", b"security.", b"system."];
 
@@ -78,7 +79,13 @@ impl FileSystem {
         if value.len() > MAX_XATTR_VALUE {
             return Err(Error::AttributeTooLarge);
         }
-        self.change_xattr(ino, name, Some(value), mode)
+        let call = Call::SetXattr {
+            ino,
+            name,
+            value,
+            mode,
+        };
+        self.observed(call, || self.change_xattr(ino, name, Some(value), mode))
     }
 
     /// Removes an attribute.
@@ -86,7 +93,10 @@ impl FileSystem {
     /// # Errors
     /// No such attribute.
     pub fn removexattr(&self, ino: u64, name: &[u8]) -> Result<()> {
-        self.change_xattr(ino, name, None, XattrMode::Replace)
+        let call = Call::RemoveXattr { ino, name };
+        self.observed(call, || {
+            self.change_xattr(ino, name, None, XattrMode::Replace)
+        })
     }
 
     fn change_xattr(
@@ -122,7 +132,7 @@ impl FileSystem {
                 return Err(Error::NoSpace);
             }
             let a = attrs_mut(&mut state)?;
-            a.ctime = Time::now();
+            a.ctime = self.core.now();
             match (existed, value) {
                 (false, Some(_)) => a.xattrs += 1,
                 (true, None) => a.xattrs = a.xattrs.saturating_sub(1),

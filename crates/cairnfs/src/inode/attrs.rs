@@ -45,9 +45,8 @@ pub struct Attrs {
 }
 
 impl Attrs {
-    /// Attributes of a new inode, born now, with one link (a directory with two).
-    pub fn new(mode: u32, uid: u32, gid: u32, rdev: u64, parent: u64) -> Self {
-        let now = Time::now();
+    /// Attributes of a new inode, born at `now`, with one link (a directory with two).
+    pub fn new(mode: u32, (uid, gid): (u32, u32), rdev: u64, parent: u64, now: Time) -> Self {
         let dir = mode & S_IFMT == S_IFDIR;
         Self {
             mode,

@@ -183,6 +183,7 @@ fn evict_one(shard: &mut Shard) -> Outcome {
 mod tests {
     use super::*;
     use crate::inode::attrs::Attrs;
+    use crate::types::Time;
 
     fn holds(table: &InodeTable, ino: u64) -> bool {
         table.shard(ino).unwrap().lock().inodes.contains_key(&ino)
@@ -192,7 +193,7 @@ mod tests {
     fn uses_are_kept_of_inodes_that_leave() {
         let table = InodeTable::new(SHARDS);
         for ino in 0..10_000 {
-            let mut attrs = Attrs::new(0o100_644, 0, 0, 0, 1);
+            let mut attrs = Attrs::new(0o100_644, (0, 0), 0, 1, Time::default());
             attrs.nlink = u32::from(ino != 5);
             table.insert(Arc::new(Inode::born(ino, attrs)));
         }

@@ -36,7 +36,9 @@ use crate::inode::table::InodeTable;
 use crate::journal::Journal;
 use crate::journal::signals::Signals;
 use crate::shard::Sharded;
+use crate::source::Source;
 use crate::space::Space;
+use crate::types::Time;
 
 /// Inode numbers a directory takes at once for its children.
 pub const INO_CHUNK: u64 = 64;
@@ -95,6 +97,7 @@ pub struct Core {
     index: Index,
     space: Space,
     data: DataStore,
+    source: Source,
     journal: Journal,
     signals: Arc<Signals>,
     table: InodeTable,
@@ -114,6 +117,11 @@ pub struct Core {
 }
 
 impl Core {
+    /// The current time.
+    pub fn now(&self) -> Time {
+        self.source.now()
+    }
+
     /// The device.
     pub fn storage(&self) -> &Arc<Storage> {
         &self.storage

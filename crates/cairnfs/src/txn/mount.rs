@@ -28,6 +28,7 @@ use crate::journal::Journal;
 use crate::journal::recover::{Scan, scan};
 use crate::journal::signals::Signals;
 use crate::shard::Sharded;
+use crate::source::Source;
 use crate::space::{Space, TableState};
 use crate::txn::{Core, Limits, Trees};
 
@@ -40,6 +41,8 @@ pub struct OpenMode {
     pub discard: bool,
     /// How memory is divided.
     pub limits: Limits,
+    /// What times and random numbers are a function of; `None` for the system's.
+    pub seed: Option<u64>,
 }
 
 /// The newest superblock, and whether the other slot is invalid.
@@ -180,13 +183,11 @@ impl Core {
             },
         )?;
         let signals = Arc::new(Signals::default());
-        let mut nonce = [0; 8];
-        getrandom::fill(&mut nonce)
-            .map_err(|_| Error::Unsupported("the system gives no random numbers"))?;
+        let source = Source::new(mode.seed);
         let journal = Journal::new(
             storage.clone(),
             &superblock,
-            u64::from_le_bytes(nonce),
+            source.random()?,
             found.end,
             found.last_seq + 1,
             signals.clone(),
@@ -195,6 +196,7 @@ impl Core {
             data: DataStore::new(storage.clone(), mode.limits.data),
             storage,
             geometry,
+            source,
             hash_seed: superblock.hash_seed.get(),
             read_only: mode.read_only,
             discard: mode.discard,
