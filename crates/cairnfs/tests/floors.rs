@@ -30,6 +30,7 @@ const FLOORS: &[(&str, u8, &[&str])] = &[
     ("index", 2, &[]),
     ("journal", 2, &["space::Run"]),
     ("data", 2, &[]),
+    ("source", 2, &[]),
     ("inode", 3, &[]),
     ("txn", 4, &[]),
     ("fs", 5, &[]),
