@@ -1,0 +1,250 @@
+//! A disk with a volatile write cache, which records what it was asked and fails on demand.
+//!
+//! Reads see everything written. What a power cut may leave is not decided here: the recorded
+//! events say what was written between which flushes, and [`crate::states`] enumerates from them.
+//! A discarded range reads as a pattern that nobody wrote, for a disk may give anything.
+
+use std::io;
+use std::sync::Arc;
+
+use cairnfs::device::{Device, check_range};
+use cairnfs::error::{Error, Result};
+use parking_lot::Mutex;
+
+use crate::image::{BLOCK, Image};
+
+/// What a discarded byte reads as.
+const DISCARDED: u8 = 0xdb;
+
+/// A call that may have changed the disk.
+#[derive(Debug, Clone)]
+pub enum Event {
+    /// Bytes were written to the cache.
+    Write {
+        /// Byte offset.
+        offset: u64,
+        /// The bytes.
+        data: Arc<[u8]>,
+    },
+    /// The cache was emptied onto the disk.
+    Flush,
+}
+
+/// How a call goes wrong.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fault {
+    /// It fails, and so does every later call: the disk is gone.
+    Gone,
+    /// It fails; later ones do not.
+    Error,
+    /// A write or flush reports success and does nothing.
+    Lost,
+    /// A write goes to the block behind the one it was meant for.
+    Misdirected,
+    /// One bit of what is written, or read, is another.
+    Rot,
+}
+
+/// Which calls a fault may hit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// Any call but a discard.
+    Any,
+    /// Reads only.
+    Read,
+    /// Writes only.
+    Write,
+    /// Flushes only.
+    Flush,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Planned {
+    kind: Kind,
+    left: u64,
+    fault: Fault,
+}
+
+struct State {
+    cached: Image,
+    recording: bool,
+    events: Vec<Event>,
+    calls: u64,
+    planned: Option<Planned>,
+    gone: bool,
+}
+
+/// A simulated disk.
+pub struct SimDisk {
+    size: u64,
+    state: Mutex<State>,
+}
+
+impl SimDisk {
+    /// A disk with these bytes, all durable. With `recording` it keeps what it is asked.
+    pub fn new(image: Image, recording: bool) -> Self {
+        Self {
+            size: image.size(),
+            state: Mutex::new(State {
+                cached: image,
+                recording,
+                events: Vec::new(),
+                calls: 0,
+                planned: None,
+                gone: false,
+            }),
+        }
+    }
+
+    /// What the disk would read as now.
+    pub fn image(&self) -> Image {
+        self.state.lock().cached.clone()
+    }
+
+    /// Events recorded so far.
+    pub fn recorded(&self) -> usize {
+        self.state.lock().events.len()
+    }
+
+    /// Takes the recorded events.
+    pub fn take_events(&self) -> Vec<Event> {
+        std::mem::take(&mut self.state.lock().events)
+    }
+
+    /// Calls so far, discards not counted.
+    pub fn calls(&self) -> u64 {
+        self.state.lock().calls
+    }
+
+    /// Has the call behind `skip` more of this kind go wrong.
+    pub fn plan(&self, kind: Kind, skip: u64, fault: Fault) {
+        self.state.lock().planned = Some(Planned {
+            kind,
+            left: skip,
+            fault,
+        });
+    }
+
+    /// Fails every call from now on, as for a process that was killed, or a disk pulled out.
+    pub fn cut(&self) {
+        self.state.lock().gone = true;
+    }
+
+    /// Undoes [`SimDisk::cut`], and drops a fault that was planned and not met.
+    pub fn mend(&self) {
+        let mut state = self.state.lock();
+        state.gone = false;
+        state.planned = None;
+    }
+}
+
+impl State {
+    /// Counts a call, and tells what goes wrong with it.
+    fn call(&mut self, kind: Kind) -> Option<Fault> {
+        if self.gone {
+            return Some(Fault::Gone);
+        }
+        self.calls += 1;
+        let planned = self.planned.as_mut()?;
+        if planned.kind != Kind::Any && planned.kind != kind {
+            return None;
+        }
+        if planned.left > 0 {
+            planned.left -= 1;
+            return None;
+        }
+        let fault = planned.fault;
+        self.planned = None;
+        self.gone |= fault == Fault::Gone;
+        Some(fault)
+    }
+
+    fn put(&mut self, offset: u64, data: &[u8]) {
+        self.cached.write(offset, data);
+        if self.recording {
+            self.events.push(Event::Write {
+                offset,
+                data: data.into(),
+            });
+        }
+    }
+}
+
+fn failure(op: &'static str, offset: u64, len: usize) -> Error {
+    Error::Io {
+        op,
+        offset,
+        len,
+        source: Arc::new(io::Error::other("simulated")),
+    }
+}
+
+/// Flips a bit in the middle.
+fn rot(bytes: &mut [u8]) {
+    let middle = bytes.len() / 2;
+    if let Some(byte) = bytes.get_mut(middle) {
+        *byte ^= 0x10;
+    }
+}
+
+impl Device for SimDisk {
+    fn size(&self) -> u64 {
+        self.size
+    }
+
+    fn read(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
+        check_range("read", offset, buf.len() as u64, self.size)?;
+        let mut state = self.state.lock();
+        let fault = state.call(Kind::Read);
+        match fault {
+            Some(Fault::Gone | Fault::Error) => return Err(failure("read", offset, buf.len())),
+            _ => state.cached.read(offset, buf),
+        }
+        if fault == Some(Fault::Rot) {
+            rot(buf);
+        }
+        Ok(())
+    }
+
+    fn write(&self, offset: u64, buf: &[u8]) -> Result<()> {
+        check_range("write", offset, buf.len() as u64, self.size)?;
+        let mut state = self.state.lock();
+        match state.call(Kind::Write) {
+            None => state.put(offset, buf),
+            Some(Fault::Gone | Fault::Error) => return Err(failure("write", offset, buf.len())),
+            Some(Fault::Lost) => {}
+            Some(Fault::Misdirected) => {
+                let behind = offset + BLOCK as u64;
+                let room = self.size.saturating_sub(behind) as usize;
+                state.put(behind, buf.get(..buf.len().min(room)).unwrap_or_default());
+            }
+            Some(Fault::Rot) => {
+                let mut rotten = buf.to_vec();
+                rot(&mut rotten);
+                state.put(offset, &rotten);
+            }
+        }
+        Ok(())
+    }
+
+    fn flush(&self) -> Result<()> {
+        let mut state = self.state.lock();
+        match state.call(Kind::Flush) {
+            Some(Fault::Gone | Fault::Error) => return Err(failure("flush", 0, 0)),
+            Some(Fault::Lost) => {}
+            _ if state.recording => state.events.push(Event::Flush),
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn discard(&self, offset: u64, len: u64) -> Result<()> {
+        check_range("discard", offset, len, self.size)?;
+        let mut state = self.state.lock();
+        if state.gone {
+            return Err(failure("discard", offset, len as usize));
+        }
+        state.put(offset, &vec![DISCARDED; len as usize]);
+        Ok(())
+    }
+}

@@ -1,0 +1,61 @@
+//! Goes on with a recovered volume: whatever a crash left must not hinder later work.
+
+use cairnfs::Error;
+use cairnfs::fs::FileSystem;
+use cairnfs::types::{Creds, FileKind};
+
+use crate::tree::{ROOT, Tree};
+
+/// Makes something in each directory, writes to each file, removes everything, and merges.
+///
+/// # Errors
+/// A call that must work fails, or something is left.
+pub fn exercise(fs: &FileSystem, tree: &Tree) -> Result<(), String> {
+    let failed = |what: &'static str| move |e: Error| format!("{what} after recovery: {e}");
+    let mut inodes: Vec<_> = tree.nodes.iter().collect();
+    inodes.sort_by_key(|(ino, _)| **ino);
+    for (ino, node) in &inodes {
+        match node.facts.kind {
+            FileKind::Directory => {
+                let made = fs
+                    .mknod(**ino, b"\xffnew", 0o100_600, 0, Creds::default())
+                    .map_err(failed("making a file"))?;
+                fs.write(made.ino, 0, b"new", false)
+                    .map_err(failed("writing to a new file"))?;
+                fs.forget(made.ino, 1);
+            }
+            FileKind::File => {
+                fs.append(**ino, &[1; 5000], false)
+                    .map_err(failed("appending"))?;
+            }
+            _ => {}
+        }
+    }
+    fs.sync().map_err(failed("sync"))?;
+    remove_all(fs, ROOT).map_err(failed("removing"))?;
+    fs.merge().map_err(failed("merging"))?;
+    let root = fs.getattr(ROOT).map_err(failed("looking at the root"))?;
+    match root.size {
+        0 => Ok(()),
+        n => Err(format!("{n} entries are left after all were removed")),
+    }
+}
+
+fn remove_all(fs: &FileSystem, dir: u64) -> Result<(), Error> {
+    let mut entries = Vec::new();
+    fs.readdir(dir, 0, &mut |entry| {
+        if entry.name != b"." && entry.name != b".." {
+            entries.push((entry.name.to_vec(), entry.ino, entry.kind));
+        }
+        true
+    })?;
+    for (name, ino, kind) in entries {
+        if kind == FileKind::Directory {
+            remove_all(fs, ino)?;
+            fs.rmdir(dir, &name)?;
+        } else {
+            fs.unlink(dir, &name)?;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,307 @@
+//! Recovers the states that a power cut may leave of a recorded run, and judges what comes back.
+//!
+//! Each state is checked offline, opened, read, and compared with the model. Of some the recovery
+//! itself is recorded: the power fails again in the middle of it, and again in the recovery of that.
+//! Some are used on afterwards: everything in them is removed, and the volume must be sound and empty.
+
+use std::collections::HashSet;
+use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+
+use cairnfs::fs::FileSystem;
+use cairnfs_check::{CheckOptions, check};
+
+use crate::disk::{Event, SimDisk};
+use crate::exercise::exercise;
+use crate::image::Image;
+use crate::model::Moment;
+use crate::record::{Recording, options};
+use crate::states::{Cursor, StateId, mix};
+use crate::tree::Tree;
+
+/// How thoroughly states are tried.
+#[derive(Debug, Clone, Copy)]
+pub struct Depth {
+    /// States of a recording at most; beyond, states are left out evenly.
+    pub states: usize,
+    /// Of one state in so many the recovery is interrupted; 0 for none.
+    pub interrupted: u64,
+    /// States tried of each interrupted recovery.
+    pub within: usize,
+    /// One state in so many is used on; 0 for none.
+    pub used: u64,
+}
+
+impl Default for Depth {
+    fn default() -> Self {
+        Self {
+            states: usize::MAX,
+            interrupted: 16,
+            within: 6,
+            used: 8,
+        }
+    }
+}
+
+/// A state whose recovery breaks the contract.
+#[derive(Debug, Clone)]
+pub struct Failure {
+    /// The state; more than one when recoveries were interrupted.
+    pub id: Vec<StateId>,
+    /// What is wrong.
+    pub message: String,
+}
+
+impl Failure {
+    /// The id that replays it: states joined by slashes.
+    pub fn id(&self) -> String {
+        let ids: Vec<String> = self.id.iter().map(StateId::to_string).collect();
+        ids.join("/")
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "state {}: {}", self.id(), self.message)
+    }
+}
+
+/// What was tried.
+#[derive(Debug, Default)]
+pub struct Tally {
+    /// States recovered, those of interrupted recoveries included.
+    pub states: u64,
+    /// Of them, states of interrupted recoveries.
+    pub interrupted: u64,
+    /// Of them, states that were used on.
+    pub used: u64,
+    /// Digests of the disks, to count those that differ.
+    pub disks: HashSet<u64>,
+    /// What went wrong.
+    pub failures: Vec<Failure>,
+}
+
+impl Tally {
+    /// Adds what another has tried.
+    pub fn add(&mut self, other: Tally) {
+        self.states += other.states;
+        self.interrupted += other.interrupted;
+        self.used += other.used;
+        self.disks.extend(other.disks);
+        self.failures.extend(other.failures);
+    }
+}
+
+/// Tries the states of a recording. `progress` is told after each place how many places are done.
+pub fn explore(recording: &Recording, depth: &Depth, progress: &mut dyn FnMut(usize)) -> Tally {
+    let mut explorer = Explorer {
+        recording,
+        depth,
+        tally: Tally::default(),
+        seen: HashSet::new(),
+    };
+    let keep = keep_one_in(recording, depth.states);
+    let mut cursor = recording.cursor();
+    loop {
+        let event = cursor.at();
+        let choices = cursor.choices(recording.promises_more(event));
+        for (choice, fates) in choices.iter().enumerate() {
+            let id = StateId {
+                event: event as u32,
+                choice: choice as u32,
+            };
+            if keep == 1 || mix(event as u64, choice as u64).is_multiple_of(keep) {
+                explorer.state(id, || cursor.image(fates));
+            }
+        }
+        progress(event);
+        if !cursor.step() {
+            return explorer.tally;
+        }
+    }
+}
+
+/// How many states there are for each that is to be tried.
+fn keep_one_in(recording: &Recording, most: usize) -> u64 {
+    if most == usize::MAX {
+        return 1;
+    }
+    let mut cursor = recording.cursor();
+    let mut all = 0;
+    loop {
+        all += cursor.choices(recording.promises_more(cursor.at())).len();
+        if !cursor.step() {
+            return all.div_ceil(most.max(1)).max(1) as u64;
+        }
+    }
+}
+
+/// Tries one state, told by its id.
+///
+/// # Errors
+/// What is wrong with it, or that there is no such state.
+pub fn replay(recording: &Recording, id: &[StateId]) -> Result<(), String> {
+    let none = || "the recording has no such state".to_owned();
+    let (first, within) = id.split_first().ok_or_else(none)?;
+    let moment = recording.moment(first.event as usize);
+    let mut image = recording.image(*first).ok_or_else(none)?;
+    for id in within {
+        let start = image.clone();
+        let recovered = recover(image, true)?;
+        let mut cursor = Cursor::new(start, &recovered.events);
+        cursor.step_to(id.event as usize);
+        let choices = cursor.choices(false);
+        let fates = choices.get(id.choice as usize).ok_or_else(none)?;
+        image = cursor.image(fates);
+    }
+    judge(recording, image, moment, false, true).map(|_| ())
+}
+
+struct Explorer<'a> {
+    recording: &'a Recording,
+    depth: &'a Depth,
+    tally: Tally,
+    seen: HashSet<(u64, Moment)>,
+}
+
+fn one_in(n: u64, digest: u64, salt: u64) -> bool {
+    n > 0 && mix(digest, salt).is_multiple_of(n)
+}
+
+impl Explorer<'_> {
+    fn state(&mut self, id: StateId, image: impl FnOnce() -> Image) {
+        let image = image();
+        let moment = self.recording.moment(id.event as usize);
+        let digest = image.digest();
+        if !self.seen.insert((digest, moment)) {
+            return;
+        }
+        self.tally.states += 1;
+        self.tally.disks.insert(digest);
+        let interrupted = one_in(self.depth.interrupted, digest, 1);
+        let used = one_in(self.depth.used, digest, 2);
+        self.tally.used += u64::from(used);
+        let start = interrupted.then(|| image.clone());
+        match judge(self.recording, image, moment, interrupted, used) {
+            Err(message) => self.tally.failures.push(Failure {
+                id: vec![id],
+                message,
+            }),
+            Ok(events) => {
+                if let Some(start) = start {
+                    self.within(&[id], start, &events, moment);
+                }
+            }
+        }
+    }
+
+    /// Interrupts a recovery.
+    fn within(&mut self, outer: &[StateId], start: Image, events: &[Event], moment: Moment) {
+        let mut places = Vec::new();
+        let mut cursor = Cursor::new(start.clone(), events);
+        loop {
+            let n = cursor.choices(false).len();
+            places.extend((0..n).map(|choice| (cursor.at(), choice)));
+            if !cursor.step() {
+                break;
+            }
+        }
+        let step = places.len().div_ceil(self.depth.within.max(1)).max(1);
+        let mut cursor = Cursor::new(start, events);
+        for (event, choice) in places.into_iter().step_by(step) {
+            cursor.step_to(event);
+            let choices = cursor.choices(false);
+            let Some(image) = choices.get(choice).map(|f| cursor.image(f)) else {
+                continue;
+            };
+            let mut id = outer.to_vec();
+            id.push(StateId {
+                event: event as u32,
+                choice: choice as u32,
+            });
+            self.interrupted(id, image, moment);
+        }
+    }
+
+    fn interrupted(&mut self, id: Vec<StateId>, image: Image, moment: Moment) {
+        let digest = image.digest();
+        if !self.seen.insert((digest, moment)) {
+            return;
+        }
+        self.tally.states += 1;
+        self.tally.interrupted += 1;
+        self.tally.disks.insert(digest);
+        let again = id.len() < 3;
+        let start = image.clone();
+        match judge(self.recording, image, moment, again, false) {
+            Err(message) => self.tally.failures.push(Failure { id, message }),
+            Ok(events) if again => self.within(&id, start, &events, moment),
+            Ok(_) => {}
+        }
+    }
+}
+
+/// A volume that came back.
+struct Recovered {
+    disk: Arc<SimDisk>,
+    fs: Arc<FileSystem>,
+    events: Vec<Event>,
+}
+
+fn recover(image: Image, recording: bool) -> Result<Recovered, String> {
+    let seed = image.digest();
+    let disk = Arc::new(SimDisk::new(image, recording));
+    let fs = FileSystem::open_device(disk.clone(), &options(seed))
+        .map_err(|e| format!("does not open: {e}"))?;
+    let events = disk.take_events();
+    Ok(Recovered { disk, fs, events })
+}
+
+/// Recovers a state and compares; returns what the recovery asked of the disk.
+fn judge(
+    recording: &Recording,
+    image: Image,
+    moment: Moment,
+    record: bool,
+    used: bool,
+) -> Result<Vec<Event>, String> {
+    let judged = catch_unwind(AssertUnwindSafe(|| {
+        sound(&image, "as the crash left it")?;
+        let recovered = recover(image, record)?;
+        let tree = Tree::read(&recovered.fs).map_err(|e| e.to_string())?;
+        recording
+            .model()
+            .verify(&tree, moment)
+            .map_err(|v| v.to_string())?;
+        if used {
+            exercise(&recovered.fs, &tree)?;
+            recovered.fs.close().map_err(|e| format!("close: {e}"))?;
+            sound(&recovered.disk.image(), "after it was used")?;
+        }
+        recovered.disk.cut();
+        Ok(recovered.events)
+    }));
+    judged.unwrap_or_else(|panic| Err(format!("panicked: {}", panic_text(&*panic))))
+}
+
+fn panic_text(panic: &(dyn std::any::Any + Send)) -> String {
+    let text = panic.downcast_ref::<String>().map(String::as_str);
+    let text = text.or_else(|| panic.downcast_ref::<&str>().copied());
+    text.unwrap_or("for an unknown reason").to_owned()
+}
+
+/// The offline check finds nothing.
+pub(crate) fn sound(image: &Image, when: &str) -> Result<(), String> {
+    let disk = SimDisk::new(image.clone(), false);
+    let report = check(&disk, &CheckOptions { data: true }, &mut |_| {})
+        .map_err(|e| format!("cannot be checked {when}: {e}"))?;
+    match report.findings.first() {
+        None => Ok(()),
+        Some(first) => Err(format!(
+            "unsound {when}: {} ({} findings)",
+            first.message,
+            report.findings.len()
+        )),
+    }
+}

@@ -1,0 +1,309 @@
+//! What each call does to the tree, what it depends on, and what it promises.
+
+use std::sync::Arc;
+
+use cairnfs::fs::{Call, Outcome};
+use cairnfs::types::{Attr, Fallocate, RenameMode, SetAttr};
+
+use super::Model;
+use super::chain::{Part, Promise, Value, Version};
+use crate::tree::{Facts, ROOT};
+
+const SET_USER_ID: u32 = 0o4000;
+const SET_GROUP_ID: u32 = 0o2000;
+const GROUP_EXECUTES: u32 = 0o010;
+
+impl Model {
+    /// Follows a call that ended so.
+    pub fn apply(&mut self, call: &Call<'_>, outcome: &Outcome<'_>) {
+        self.calls.push(shown(call, outcome));
+        match (*call, *outcome) {
+            (_, Outcome::Failed(_)) => {}
+            (Call::Make { dir, name, target }, Outcome::Inode(attr)) => {
+                self.make(dir, name, target, attr);
+            }
+            (Call::Tmpfile, Outcome::Inode(attr)) => self.make_unnamed(attr),
+            (Call::Link { ino, dir, name }, _) => self.link(ino, dir, name),
+            (Call::Remove { dir, name }, _) => self.remove(dir, name),
+            (Call::Rename { from, to, mode }, _) => self.rename(from, to, mode),
+            (
+                Call::Write {
+                    ino,
+                    offset,
+                    data,
+                    privileges,
+                },
+                Outcome::Number(n),
+            ) => {
+                let (at, len) = match offset {
+                    Some(offset) => (offset, n as usize),
+                    None => (n, data.len()),
+                };
+                if privileges && len > 0 {
+                    self.change_facts(ino, drop_privileges);
+                }
+                self.write(ino, at, data.get(..len).unwrap_or(data));
+            }
+            (Call::SetAttr { ino, set }, _) => self.set_attributes(ino, set),
+            (
+                Call::Fallocate {
+                    ino,
+                    offset,
+                    len,
+                    what,
+                },
+                _,
+            ) => self.fallocate(ino, offset, offset + len, what),
+            (
+                Call::SetXattr {
+                    ino, name, value, ..
+                },
+                _,
+            ) => self.change_facts(ino, |facts| {
+                facts.xattrs.insert(name.to_vec(), value.to_vec());
+            }),
+            (Call::RemoveXattr { ino, name }, _) => self.change_facts(ino, |facts| {
+                facts.xattrs.remove(name);
+            }),
+            (Call::Fsync { ino, .. }, _) => self.promise_inode(ino),
+            (Call::Sync, _) => self.promise_all(),
+            (Call::Make { .. } | Call::Tmpfile | Call::Write { .. }, _) => {}
+        }
+    }
+
+    fn make(&mut self, dir: u64, name: &[u8], target: &[u8], attr: &Attr) {
+        let facts = Facts::of(attr, target);
+        let live = self.live.entry(attr.ino).or_default();
+        live.directory = facts.kind.is_dir();
+        let needs = self.places(&[dir]);
+        let makes = vec![
+            self.enter(dir, name, Some(attr.ino)),
+            (Part::Facts(attr.ino), Value::Facts(Some(Arc::new(facts)))),
+        ];
+        self.add(makes, needs);
+    }
+
+    fn make_unnamed(&mut self, attr: &Attr) {
+        self.live.entry(attr.ino).or_default();
+        let facts = Value::Facts(Some(Arc::new(Facts::of(attr, &[]))));
+        self.add(vec![(Part::Facts(attr.ino), facts)], Vec::new());
+    }
+
+    fn link(&mut self, ino: u64, dir: u64, name: &[u8]) {
+        let mut needs = self.places(&[dir]);
+        needs.extend(self.contents(ino));
+        let mut makes = vec![self.enter(dir, name, Some(ino))];
+        makes.extend(self.touch(ino));
+        self.add(makes, needs);
+    }
+
+    fn remove(&mut self, dir: u64, name: &[u8]) {
+        let Some(ino) = self.entry(dir, name) else {
+            return;
+        };
+        let mut needs = self.places(&[dir]);
+        needs.extend(self.children(ino));
+        let mut makes = vec![self.enter(dir, name, None)];
+        makes.extend(self.touch(ino));
+        self.add(makes, needs);
+    }
+
+    fn rename(&mut self, from: (u64, &[u8]), to: (u64, &[u8]), mode: RenameMode) {
+        let (moved, replaced) = (self.entry(from.0, from.1), self.entry(to.0, to.1));
+        let Some(ino) = moved.filter(|_| moved != replaced) else {
+            return;
+        };
+        let mut needs = self.places(&[from.0, to.0]);
+        needs.extend(self.contents(ino));
+        if let Some(other) = replaced {
+            match mode {
+                RenameMode::Exchange => needs.extend(self.contents(other)),
+                _ => needs.extend(self.children(other)),
+            }
+        }
+        let left = replaced.filter(|_| mode == RenameMode::Exchange);
+        let mut makes = vec![
+            self.enter(from.0, from.1, left),
+            self.enter(to.0, to.1, moved),
+        ];
+        for inode in [Some(ino), replaced].into_iter().flatten() {
+            makes.extend(self.touch(inode));
+        }
+        self.add(makes, needs);
+    }
+
+    fn set_attributes(&mut self, ino: u64, set: &SetAttr) {
+        if let Some(size) = set.size {
+            self.truncate(ino, size);
+        }
+        let set = *set;
+        self.change_facts(ino, |facts| {
+            if set.kill_privileges {
+                drop_privileges(facts);
+            }
+            facts.mode = set.mode.map_or(facts.mode, |m| m & 0o7777);
+            facts.uid = set.uid.unwrap_or(facts.uid);
+            facts.gid = set.gid.unwrap_or(facts.gid);
+        });
+    }
+
+    fn fallocate(&mut self, ino: u64, from: u64, to: u64, what: Fallocate) {
+        let keeps_size = match what {
+            Fallocate::PunchHole => {
+                self.zero(ino, from, to);
+                true
+            }
+            Fallocate::ZeroRange { keep_size } => {
+                self.zero(ino, from, to);
+                keep_size
+            }
+            Fallocate::Allocate { keep_size } => keep_size,
+        };
+        if !keeps_size {
+            self.grow(ino, to);
+        }
+    }
+
+    fn change_facts(&mut self, ino: u64, change: impl FnOnce(&mut Facts)) {
+        let Some(old) = self.facts(ino) else { return };
+        let mut new = (*old).clone();
+        change(&mut new);
+        if new != *old {
+            let value = Value::Facts(Some(Arc::new(new)));
+            self.add(vec![(Part::Facts(ino), value)], Vec::new());
+        }
+    }
+
+    /// An inode that an operation changes besides what the model knows of it.
+    fn touch(&mut self, ino: u64) -> Option<(Part, Value)> {
+        let facts = self.facts(ino)?;
+        Some((Part::Facts(ino), Value::Facts(Some(facts))))
+    }
+
+    /// A name leads elsewhere; the live tree follows.
+    fn enter(&mut self, dir: u64, name: &[u8], ino: Option<u64>) -> (Part, Value) {
+        let key = (dir, name.to_vec());
+        let old = self
+            .entry(dir, name)
+            .and_then(|old| self.live.get_mut(&old));
+        if let Some(old) = old {
+            old.names.remove(&key);
+        }
+        if let Some(ino) = ino {
+            self.live.entry(ino).or_default().names.insert(key);
+        }
+        let live = self.live.entry(dir).or_default();
+        live.children.insert(name.to_vec());
+        (Part::Name(dir, name.to_vec()), Value::Entry(ino))
+    }
+
+    /// Where these directories are.
+    fn places(&mut self, dirs: &[u64]) -> Vec<Version> {
+        dirs.iter().filter_map(|dir| self.place(*dir)).collect()
+    }
+
+    /// All names that a directory had, as they are now.
+    fn children(&mut self, dir: u64) -> Vec<Version> {
+        let names = match self.live.get(&dir) {
+            Some(live) if live.directory => live.children.clone(),
+            _ => return Vec::new(),
+        };
+        names
+            .into_iter()
+            .map(|name| self.newest(Part::Name(dir, name)))
+            .collect()
+    }
+
+    /// An inode with its contents or entries, its names, and the directories that lead to it.
+    fn promise_inode(&mut self, ino: u64) {
+        let mut keeps = vec![self.newest(Part::Facts(ino))];
+        keeps.extend(self.contents(ino));
+        keeps.extend(self.children(ino));
+        let names = self.live.get(&ino).map(|l| l.names.clone());
+        for (dir, name) in names.unwrap_or_default() {
+            keeps.push(self.newest(Part::Name(dir, name)));
+            let mut at = dir;
+            while at != ROOT {
+                let Some(live) = self.live.get(&at) else {
+                    break;
+                };
+                let Some((parent, name)) = live.names.first().cloned() else {
+                    break;
+                };
+                keeps.push(self.newest(Part::Name(parent, name)));
+                at = parent;
+            }
+        }
+        self.promise(keeps);
+    }
+
+    fn promise_all(&mut self) {
+        let keeps = self.chains.iter().enumerate().map(|(chain, c)| Version {
+            chain,
+            nth: c.versions.len() - 1,
+        });
+        let keeps = keeps.collect();
+        self.promise(keeps);
+    }
+
+    fn promise(&mut self, keeps: Vec<Version>) {
+        let call = self.calls.len().saturating_sub(1);
+        self.promises.push(Promise { call, keeps });
+    }
+}
+
+fn drop_privileges(facts: &mut Facts) {
+    if !facts.kind.is_file() {
+        return;
+    }
+    facts.mode &= !SET_USER_ID;
+    if facts.mode & GROUP_EXECUTES != 0 {
+        facts.mode &= !SET_GROUP_ID;
+    }
+}
+
+/// A call as people read it.
+fn shown(call: &Call<'_>, outcome: &Outcome<'_>) -> String {
+    let name = |n: &[u8]| String::from_utf8_lossy(n).into_owned();
+    let what = match *call {
+        Call::Make { dir, name: n, .. } => format!("make {} in {dir}", name(n)),
+        Call::Tmpfile => "tmpfile".into(),
+        Call::Link { ino, dir, name: n } => format!("link {ino} as {} in {dir}", name(n)),
+        Call::Remove { dir, name: n } => format!("remove {} in {dir}", name(n)),
+        Call::Rename { from, to, mode } => format!(
+            "rename {} in {} to {} in {} ({mode:?})",
+            name(from.1),
+            from.0,
+            name(to.1),
+            to.0
+        ),
+        Call::Write {
+            ino, offset, data, ..
+        } => match offset {
+            Some(offset) => format!("write {} bytes at {offset} to {ino}", data.len()),
+            None => format!("append {} bytes to {ino}", data.len()),
+        },
+        Call::SetAttr { ino, set } => match set.size {
+            Some(size) => format!("truncate {ino} to {size}"),
+            None => format!("set attributes of {ino}"),
+        },
+        Call::Fallocate {
+            ino,
+            offset,
+            len,
+            what,
+        } => format!("fallocate {len} at {offset} of {ino} ({what:?})"),
+        Call::SetXattr { ino, name: n, .. } => format!("set attribute {} of {ino}", name(n)),
+        Call::RemoveXattr { ino, name: n } => format!("remove attribute {} of {ino}", name(n)),
+        Call::Fsync { ino, data_only } => match data_only {
+            true => format!("fdatasync {ino}"),
+            false => format!("fsync {ino}"),
+        },
+        Call::Sync => "sync".into(),
+    };
+    match outcome {
+        Outcome::Inode(attr) => format!("{what}: inode {}", attr.ino),
+        Outcome::Failed(e) => format!("{what}: {e}"),
+        _ => what,
+    }
+}

@@ -1,0 +1,298 @@
+//! Whether a recovered tree is allowed, and if not, which promise it breaks.
+//!
+//! Of each chain a version is sought that looks as what was found, such that all operations of these
+//! versions survive whole and with what they need, and all that was promised is there. Choices that
+//! fulfil this are closed under taking the older version of each chain, so the oldest that will do
+//! is found without trying: begin with the oldest versions, and raise those that must be newer until
+//! nothing changes. Where no version is left, the reason for the last raise is the broken promise.
+
+use std::fmt;
+
+use super::chain::{Chain, ChainId, OpId, Part, Value, Version};
+use super::{Model, Moment};
+use crate::image::BLOCK;
+use crate::tree::{Node, Tree};
+
+/// Why a version must survive.
+#[derive(Debug, Clone, Copy)]
+enum Why {
+    /// Nothing older looks as what was found.
+    Seen,
+    /// It was promised, by the promise of this number.
+    Promised(usize),
+    /// It is part of an operation that survived.
+    Whole(OpId),
+    /// An operation that survived needs it.
+    Needed(OpId),
+}
+
+/// A recovered tree that the contract does not allow.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Violation {
+    /// The promise of the contract that is broken.
+    pub promise: &'static str,
+    /// What was found, and what should be.
+    pub message: String,
+}
+
+impl fmt::Display for Violation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.promise, self.message)
+    }
+}
+
+/// The search: what version of each chain is needed at least.
+struct Search<'a> {
+    model: &'a Model,
+    tree: &'a Tree,
+    moment: Moment,
+    least: Vec<usize>,
+    todo: Vec<(Version, Why)>,
+}
+
+impl Model {
+    /// Whether `tree` may be what a crash at this moment left.
+    ///
+    /// # Errors
+    /// The promise that it breaks.
+    pub fn verify(&self, tree: &Tree, moment: Moment) -> Result<(), Violation> {
+        self.known(tree)?;
+        let mut search = Search {
+            model: self,
+            tree,
+            moment,
+            least: vec![0; self.chains.len()],
+            todo: Vec::new(),
+        };
+        for chain in 0..self.chains.len() {
+            search.settle(chain, Why::Seen)?;
+        }
+        for (i, promise) in self.promises.iter().enumerate().take(moment.promises) {
+            for version in &promise.keeps {
+                search.todo.push((*version, Why::Promised(i)));
+            }
+        }
+        while let Some((version, why)) = search.todo.pop() {
+            search.raise(version, why)?;
+        }
+        Ok(())
+    }
+
+    /// Nothing is there that no call made.
+    fn known(&self, tree: &Tree) -> Result<(), Violation> {
+        let strange = |what: String| Violation {
+            promise: "no stale or rotten bytes",
+            message: format!("{what}, which no call made"),
+        };
+        for (ino, node) in &tree.nodes {
+            for name in node.entries.keys() {
+                if !self.parts.contains_key(&Part::Name(*ino, name.clone())) {
+                    let name = String::from_utf8_lossy(name);
+                    return Err(strange(format!("{} holds {name}", tree.path(*ino))));
+                }
+            }
+            if node.size > 0 && !self.parts.contains_key(&Part::Size(*ino)) {
+                return Err(strange(format!(
+                    "{} has {} bytes",
+                    tree.path(*ino),
+                    node.size
+                )));
+            }
+            for block in node.blocks.keys() {
+                if !self.parts.contains_key(&Part::Block(*ino, *block)) {
+                    return Err(strange(format!(
+                        "{} has bytes in block {block}",
+                        tree.path(*ino)
+                    )));
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Search<'_> {
+    /// Makes a version the least of its chain, with what follows from that.
+    fn raise(&mut self, version: Version, why: Why) -> Result<(), Violation> {
+        let least = self.least.get(version.chain).copied().unwrap_or(0);
+        if version.nth <= least {
+            return Ok(());
+        }
+        self.take(version.chain, least, version.nth);
+        self.settle(version.chain, why)
+    }
+
+    /// Versions above `old` up to `new` survive: so do their operations.
+    fn take(&mut self, chain: ChainId, old: usize, new: usize) {
+        if let Some(least) = self.least.get_mut(chain) {
+            *least = new;
+        }
+        let versions = self.model.chains.get(chain).map(|c| &c.versions);
+        let taken = versions.and_then(|v| v.get(old + 1..=new));
+        for (op, _) in taken.unwrap_or_default() {
+            let Some((id, op)) = op.and_then(|id| Some((id, self.model.ops.get(id)?))) else {
+                continue;
+            };
+            let makes = op.makes.iter().map(|v| (*v, Why::Whole(id)));
+            let needs = op.needs.iter().map(|v| (*v, Why::Needed(id)));
+            self.todo.extend(makes.chain(needs));
+        }
+    }
+
+    /// Goes on to the first version of a chain that looks as what was found.
+    fn settle(&mut self, id: ChainId, why: Why) -> Result<(), Violation> {
+        let Some(chain) = self.model.chains.get(id) else {
+            return Ok(());
+        };
+        let least = self.least.get(id).copied().unwrap_or(0);
+        let end = chain.versions_before(self.moment.ops);
+        let looks = |nth: &usize| {
+            let version = chain.versions.get(*nth);
+            version.is_some_and(|(_, value)| self.looks(&chain.part, value))
+        };
+        match (least..end).find(looks) {
+            Some(nth) => {
+                self.take(id, least, nth);
+                Ok(())
+            }
+            None => Err(self.violation(chain, least, end, why)),
+        }
+    }
+
+    /// Whether a value is what the tree shows.
+    fn looks(&self, part: &Part, value: &Value) -> bool {
+        let node = |ino: &u64| self.tree.nodes.get(ino);
+        match (part, value) {
+            (Part::Name(dir, name), Value::Entry(entry)) => {
+                node(dir).is_none_or(|n| n.entries.get(name).copied() == *entry)
+            }
+            (Part::Facts(ino), Value::Facts(facts)) => {
+                node(ino).is_none_or(|n| facts.as_ref().is_some_and(|f| **f == n.facts))
+            }
+            (Part::Size(ino), Value::Size(size)) => node(ino).is_none_or(|n| n.size == *size),
+            (Part::Block(ino, block), Value::Block(bytes)) => {
+                let bytes = bytes.as_ref().map(|b| &b[..]);
+                node(ino).is_none_or(|n| shows(n, *block, bytes))
+            }
+            _ => false,
+        }
+    }
+
+    fn violation(&self, chain: &Chain, least: usize, end: usize, why: Why) -> Violation {
+        let call = |op: OpId| {
+            let call = self.model.ops.get(op).map(|o| o.call);
+            call.and_then(|c| self.model.calls.get(c))
+                .map_or("the beginning", String::as_str)
+        };
+        let before = (0..least).any(|nth| {
+            let version = chain.versions.get(nth);
+            version.is_some_and(|(_, value)| self.looks(&chain.part, value))
+        });
+        let (promise, reason) = match why {
+            Why::Promised(i) => {
+                let promised = self.model.promises.get(i).map(|p| p.call);
+                let call = promised.and_then(|c| self.model.calls.get(c));
+                let call = call.map_or("an earlier call", String::as_str);
+                ("durable", format!("lost after `{call}` had returned"))
+            }
+            Why::Whole(op) => (
+                "atomic",
+                format!("not there though other parts of `{}` are", call(op)),
+            ),
+            Why::Needed(op) => (
+                "ordered by cause",
+                format!("not there though `{}` depends on it", call(op)),
+            ),
+            Why::Seen => ("atomic", "in a state that no call left".into()),
+        };
+        let (promise, reason) = match before || !matches!(why, Why::Promised(_)) {
+            true => (promise, reason),
+            false => ("atomic", "in a state that no call left".into()),
+        };
+        Violation {
+            promise,
+            message: format!(
+                "{} is {reason}; it is {}, versions {least} to {end} of it are allowed: {}",
+                self.named(&chain.part),
+                self.found(&chain.part),
+                chain
+                    .versions
+                    .get(least..end)
+                    .unwrap_or_default()
+                    .iter()
+                    .map(|(_, value)| brief(value))
+                    .collect::<Vec<_>>()
+                    .join(", "),
+            ),
+        }
+    }
+
+    fn named(&self, part: &Part) -> String {
+        let path = |ino: &u64| self.tree.path(*ino);
+        match part {
+            Part::Name(dir, name) => {
+                format!(
+                    "the name {} in {}",
+                    String::from_utf8_lossy(name),
+                    path(dir)
+                )
+            }
+            Part::Facts(ino) => format!("the inode {}", path(ino)),
+            Part::Size(ino) => format!("the size of {}", path(ino)),
+            Part::Block(ino, block) => format!("block {block} of {}", path(ino)),
+        }
+    }
+
+    fn found(&self, part: &Part) -> String {
+        let node = |ino: &u64| self.tree.nodes.get(ino);
+        match part {
+            Part::Name(dir, name) => {
+                let entry = node(dir).and_then(|n| n.entries.get(name).copied());
+                brief(&Value::Entry(entry))
+            }
+            Part::Facts(ino) => node(ino).map_or("gone".into(), |n| format!("{:?}", n.facts)),
+            Part::Size(ino) => node(ino).map_or("gone".into(), |n| format!("{} bytes", n.size)),
+            Part::Block(ino, block) => match node(ino).and_then(|n| n.blocks.get(block)) {
+                Some(bytes) => brief_bytes(bytes),
+                None => "zeros".into(),
+            },
+        }
+    }
+}
+
+/// Whether a file shows these bytes in a block, as far as it reaches; `None` for zeros.
+fn shows(node: &Node, block: u64, bytes: Option<&[u8]>) -> bool {
+    let visible = node
+        .size
+        .saturating_sub(block * BLOCK as u64)
+        .min(BLOCK as u64) as usize;
+    let expected = bytes.and_then(|b| b.get(..visible));
+    match (node.blocks.get(&block), expected) {
+        (Some(found), Some(expected)) => found.as_slice() == expected,
+        (None, Some(expected)) => expected.iter().all(|b| *b == 0),
+        (Some(_), None) => false,
+        (None, None) => true,
+    }
+}
+
+fn brief(value: &Value) -> String {
+    match value {
+        Value::Entry(Some(ino)) => format!("inode {ino}"),
+        Value::Entry(None) => "no entry".into(),
+        Value::Facts(Some(facts)) => format!("{facts:?}"),
+        Value::Facts(None) => "not made".into(),
+        Value::Size(size) => format!("{size} bytes"),
+        Value::Block(Some(bytes)) => brief_bytes(&bytes[..]),
+        Value::Block(None) => "zeros".into(),
+    }
+}
+
+/// The bytes of a block as runs of equal ones.
+fn brief_bytes(bytes: &[u8]) -> String {
+    let mut runs = Vec::new();
+    for run in bytes.chunk_by(|a, b| a == b).take(6) {
+        let first = run.first().copied().unwrap_or(0);
+        runs.push(format!("{}x{first:02x}", run.len()));
+    }
+    runs.join(" ")
+}

@@ -1,0 +1,272 @@
+//! What a program can see of a volume, read through its public calls.
+//!
+//! Everything that can be asked in two ways is asked in both, and must agree: names that a listing
+//! tells are looked up, the size of a directory is the number of its entries, links are counted.
+
+use std::collections::{BTreeMap, HashMap};
+
+use cairnfs::fs::FileSystem;
+use cairnfs::types::{Attr, FileKind, SeekTo};
+use cairnfs::{Error, Result};
+
+use crate::image::BLOCK;
+
+/// The inode number of the root directory.
+pub const ROOT: u64 = 1;
+/// A file larger than this is not read between its data.
+const WHOLE: u64 = 4 << 20;
+
+/// What is the same for every kind of inode.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Facts {
+    /// What it is.
+    pub kind: FileKind,
+    /// Permissions, without the type bits.
+    pub mode: u32,
+    /// Owner.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
+    /// Device number.
+    pub rdev: u64,
+    /// What a symbolic link holds.
+    pub target: Vec<u8>,
+    /// Extended attributes.
+    pub xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
+}
+
+impl Facts {
+    /// Of an inode with these attributes and no more.
+    pub fn of(attr: &Attr, target: &[u8]) -> Self {
+        Self {
+            kind: attr.kind,
+            mode: attr.mode & 0o7777,
+            uid: attr.uid,
+            gid: attr.gid,
+            rdev: attr.rdev,
+            target: target.to_vec(),
+            xattrs: BTreeMap::new(),
+        }
+    }
+}
+
+/// An inode as it is seen.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Node {
+    /// Attributes.
+    pub facts: Facts,
+    /// Links that the inode claims to have.
+    pub nlink: u32,
+    /// Bytes of a file.
+    pub size: u64,
+    /// Blocks of a file that are not all zeros, by their number; the last ends with the file.
+    pub blocks: BTreeMap<u64, Vec<u8>>,
+    /// Entries of a directory.
+    pub entries: BTreeMap<Vec<u8>, u64>,
+}
+
+/// Everything that is reachable, by inode number.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Tree {
+    /// The inodes.
+    pub nodes: HashMap<u64, Node>,
+}
+
+/// Why a volume could not be read, or what contradicts itself in it.
+#[derive(Debug)]
+pub enum Unreadable {
+    /// A call failed.
+    Failed(String, Error),
+    /// Two answers disagree.
+    Contradiction(String),
+}
+
+impl std::fmt::Display for Unreadable {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Unreadable::Failed(what, error) => write!(f, "{what}: {error}"),
+            Unreadable::Contradiction(what) => f.write_str(what),
+        }
+    }
+}
+
+impl Tree {
+    /// Reads everything from the root down.
+    ///
+    /// # Errors
+    /// A call fails, or contradicts another.
+    pub fn read(fs: &FileSystem) -> Result<Tree, Unreadable> {
+        let mut tree = Tree::default();
+        let mut names: HashMap<u64, u32> = HashMap::new();
+        let mut todo = vec![ROOT];
+        while let Some(ino) = todo.pop() {
+            if tree.nodes.contains_key(&ino) {
+                continue;
+            }
+            let node = read_node(fs, ino).map_err(|e| match e {
+                Unreadable::Failed(what, e) => {
+                    Unreadable::Failed(format!("{what} of {}", tree.path(ino)), e)
+                }
+                other => other,
+            })?;
+            for (name, child) in &node.entries {
+                look_up(fs, ino, name, *child)?;
+                *names.entry(*child).or_default() += 1;
+                todo.push(*child);
+            }
+            tree.nodes.insert(ino, node);
+        }
+        tree.check_links(&names)?;
+        Ok(tree)
+    }
+
+    fn check_links(&self, names: &HashMap<u64, u32>) -> Result<(), Unreadable> {
+        for (ino, node) in &self.nodes {
+            let links = match node.facts.kind {
+                FileKind::Directory => {
+                    let subdirs = node.entries.values().filter(|c| {
+                        let child = self.nodes.get(c);
+                        child.is_some_and(|c| c.facts.kind == FileKind::Directory)
+                    });
+                    2 + subdirs.count() as u32
+                }
+                _ => names.get(ino).copied().unwrap_or(0),
+            };
+            if node.nlink != links {
+                return Err(Unreadable::Contradiction(format!(
+                    "{} has {links} links and says {}",
+                    self.path(*ino),
+                    node.nlink
+                )));
+            }
+        }
+        Ok(())
+    }
+
+    /// A path that leads to an inode, for people.
+    pub fn path(&self, ino: u64) -> String {
+        let mut parts = Vec::new();
+        let mut at = ino;
+        while at != ROOT && parts.len() < 64 {
+            let found = self.nodes.iter().find_map(|(dir, node)| {
+                let name = node.entries.iter().find(|(_, child)| **child == at)?.0;
+                Some((*dir, String::from_utf8_lossy(name).into_owned()))
+            });
+            let Some((dir, name)) = found else {
+                return format!("inode {ino}");
+            };
+            parts.push(name);
+            at = dir;
+        }
+        parts.reverse();
+        format!("/{}", parts.join("/"))
+    }
+}
+
+fn look_up(fs: &FileSystem, dir: u64, name: &[u8], listed: u64) -> Result<(), Unreadable> {
+    let shown = String::from_utf8_lossy(name);
+    let found = fs
+        .lookup(dir, name)
+        .map_err(|e| Unreadable::Failed(format!("look-up of the listed name {shown}"), e))?
+        .ino;
+    fs.forget(found, 1);
+    if found != listed {
+        return Err(Unreadable::Contradiction(format!(
+            "{shown} is inode {listed} in the listing and inode {found} when looked up"
+        )));
+    }
+    Ok(())
+}
+
+fn read_node(fs: &FileSystem, ino: u64) -> Result<Node, Unreadable> {
+    let failed = |what: &str| {
+        let what = what.to_owned();
+        move |e| Unreadable::Failed(what, e)
+    };
+    let attr = fs.getattr(ino).map_err(failed("attributes"))?;
+    let target = match attr.kind {
+        FileKind::Symlink => fs.readlink(ino).map_err(failed("target"))?,
+        _ => Vec::new(),
+    };
+    let mut facts = Facts::of(&attr, &target);
+    facts.xattrs = read_xattrs(fs, ino).map_err(failed("extended attributes"))?;
+    let mut node = Node {
+        facts,
+        nlink: attr.nlink,
+        size: 0,
+        blocks: BTreeMap::new(),
+        entries: BTreeMap::new(),
+    };
+    match attr.kind {
+        FileKind::File => {
+            node.size = attr.size;
+            node.blocks = read_blocks(fs, ino, attr.size).map_err(failed("contents"))?;
+        }
+        FileKind::Directory => {
+            node.entries = read_entries(fs, ino)?;
+            if attr.size != node.entries.len() as u64 {
+                return Err(Unreadable::Contradiction(format!(
+                    "directory {ino} has {} entries and says {}",
+                    node.entries.len(),
+                    attr.size
+                )));
+            }
+        }
+        _ => {}
+    }
+    Ok(node)
+}
+
+fn read_xattrs(fs: &FileSystem, ino: u64) -> Result<BTreeMap<Vec<u8>, Vec<u8>>> {
+    let names = fs.listxattr(ino)?;
+    names
+        .split(|b| *b == 0)
+        .filter(|name| !name.is_empty())
+        .map(|name| Ok((name.to_vec(), fs.getxattr(ino, name)?)))
+        .collect()
+}
+
+fn read_entries(fs: &FileSystem, ino: u64) -> Result<BTreeMap<Vec<u8>, u64>, Unreadable> {
+    let mut entries = BTreeMap::new();
+    let mut twice = None;
+    fs.readdir(ino, 0, &mut |entry| {
+        let own = entry.name == b"." || entry.name == b"..";
+        if !own && entries.insert(entry.name.to_vec(), entry.ino).is_some() {
+            twice = Some(String::from_utf8_lossy(entry.name).into_owned());
+        }
+        true
+    })
+    .map_err(|e| Unreadable::Failed("listing".into(), e))?;
+    match twice {
+        Some(name) => Err(Unreadable::Contradiction(format!(
+            "directory {ino} has two entries named {name}"
+        ))),
+        None => Ok(entries),
+    }
+}
+
+fn read_blocks(fs: &FileSystem, ino: u64, size: u64) -> Result<BTreeMap<u64, Vec<u8>>> {
+    let mut blocks = BTreeMap::new();
+    let mut at = 0;
+    let mut bytes = vec![0; BLOCK];
+    while at < size {
+        if size > WHOLE {
+            match fs.seek(ino, at, SeekTo::Data) {
+                Ok(data) => at = data - data % BLOCK as u64,
+                Err(Error::NoSuchOffset) => break,
+                Err(e) => return Err(e),
+            }
+        }
+        let want = (size - at).min(BLOCK as u64) as usize;
+        let part = bytes.get_mut(..want).unwrap_or_default();
+        let n = fs.read(ino, at, part)?;
+        if n < want {
+            return Err(Error::UnexpectedEnd);
+        }
+        if part.iter().any(|b| *b != 0) {
+            blocks.insert(at / BLOCK as u64, part.to_vec());
+        }
+        at += BLOCK as u64;
+    }
+    Ok(blocks)
+}

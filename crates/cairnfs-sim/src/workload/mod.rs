@@ -1,0 +1,69 @@
+//! Workloads to record: all short sequences of steps, and long random ones.
+
+mod bounded;
+mod random;
+mod step;
+
+use cairnfs::fs::FileSystem;
+use cairnfs::{Error, Result};
+
+pub use bounded::{Bounded, base_steps};
+pub use random::random_steps;
+pub use step::{Runner, Step, steps};
+
+use crate::image::Image;
+use crate::record::{Recording, VOLUME_SIZE, fresh_volume, options};
+
+/// The volume that short workloads begin with: a few files and directories, all in the index.
+///
+/// # Errors
+/// The engine's.
+pub fn base_volume() -> Result<Image> {
+    after(fresh_volume(VOLUME_SIZE)?, &base_steps())
+}
+
+/// A volume after these steps, closed.
+///
+/// # Errors
+/// The engine's.
+pub fn after(image: Image, steps: &[Step]) -> Result<Image> {
+    let disk = std::sync::Arc::new(crate::disk::SimDisk::new(image, false));
+    let fs = FileSystem::open_device(disk.clone(), &options(3))?;
+    let mut runner = Runner::new(&fs);
+    for step in steps {
+        runner.run(step)?;
+    }
+    fs.close()?;
+    Ok(disk.image())
+}
+
+/// Records steps on a volume; a step that is refused is passed over.
+///
+/// # Errors
+/// The volume cannot be opened.
+pub fn record(start: Image, steps: &[Step]) -> Result<Recording> {
+    Recording::of(start, &options(4), |fs| {
+        let mut runner = Runner::new(fs);
+        for step in steps {
+            if let Err(e) = runner.run(step)
+                && matches!(e, Error::Io { .. } | Error::Corrupt(_) | Error::Stopped(_))
+            {
+                return Err(e);
+            }
+        }
+        Ok(())
+    })
+}
+
+/// Whether a volume takes all of these steps.
+///
+/// # Errors
+/// The volume cannot be opened.
+pub fn is_possible(start: Image, steps: &[Step]) -> Result<bool> {
+    let disk = std::sync::Arc::new(crate::disk::SimDisk::new(start, false));
+    let fs = FileSystem::open_device(disk.clone(), &options(4))?;
+    let mut runner = Runner::new(&fs);
+    let possible = steps.iter().all(|step| runner.run(step).is_ok());
+    disk.cut();
+    Ok(possible)
+}

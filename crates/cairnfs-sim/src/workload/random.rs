@@ -1,0 +1,92 @@
+//! Long random workloads, each a function of its seed.
+
+use super::step::Step;
+use crate::states::mix;
+
+/// Numbers that follow from a seed.
+struct Dice {
+    seed: u64,
+    thrown: u64,
+}
+
+impl Dice {
+    fn throw(&mut self, sides: u64) -> u64 {
+        self.thrown += 1;
+        mix(self.seed, self.thrown) % sides.max(1)
+    }
+
+    fn directory(&mut self) -> &'static str {
+        match self.throw(6) {
+            0 | 1 => "",
+            2 => "d/",
+            3 => "e/",
+            4 => "d/n1/",
+            _ => "n2/",
+        }
+    }
+
+    fn path(&mut self) -> String {
+        let name = self.throw(5);
+        format!("{}n{name}", self.directory())
+    }
+
+    fn offset(&mut self) -> u64 {
+        match self.throw(3) {
+            0 => 0,
+            1 => self.throw(6) * 4096,
+            _ => self.throw(30_000),
+        }
+    }
+
+    fn length(&mut self) -> u64 {
+        match self.throw(4) {
+            0 => 1 + self.throw(100),
+            1 => 4096,
+            2 => 1 + self.throw(6000),
+            _ => 1 + self.throw(40_000),
+        }
+    }
+
+    fn letter(&mut self) -> char {
+        if self.throw(2) == 0 { 'a' } else { 'b' }
+    }
+
+    fn step(&mut self) -> Step {
+        match self.throw(44) {
+            0..4 => Step::Create(self.path()),
+            4..6 => Step::Mkdir(self.path()),
+            6 => Step::Symlink(self.path(), 1 + self.throw(3000) as u32),
+            7 => Step::Fifo(self.path()),
+            8 => Step::Tmpfile(self.path()),
+            9..11 => Step::Link(self.path(), self.path()),
+            11..13 => Step::Unlink(self.path()),
+            13 => Step::UnlinkOpen(self.path()),
+            14 => Step::Rmdir(self.path()),
+            15..19 => Step::Rename(self.path(), self.path()),
+            19 => Step::Exchange(self.path(), self.path()),
+            20..24 => Step::Write(self.path(), self.offset(), self.length() as u32),
+            24..26 => Step::Append(self.path(), self.length() as u32),
+            26..28 => Step::Truncate(self.path(), self.offset()),
+            28 => Step::Punch(self.path(), self.offset(), self.length()),
+            29 => Step::Zero(self.path(), self.offset(), self.length()),
+            30 => Step::Allocate(self.path(), self.offset(), self.length()),
+            31 => Step::Reserve(self.path(), self.offset(), self.length()),
+            32 => Step::Chmod(self.path(), 0o400 + self.throw(0o400) as u32),
+            33..35 => Step::SetXattr(self.path(), self.letter(), self.length() as u32 % 30_000),
+            35 => Step::RemoveXattr(self.path(), self.letter()),
+            36..40 => Step::Fsync(self.path()),
+            40 => Step::Fdatasync(self.path()),
+            41 => Step::Fsync(self.directory().trim_end_matches('/').to_owned()),
+            42 => Step::Sync,
+            _ => Step::Merge,
+        }
+    }
+}
+
+/// So many steps.
+pub fn random_steps(seed: u64, count: usize) -> Vec<Step> {
+    let mut dice = Dice { seed, thrown: 0 };
+    let mut steps = vec![Step::Mkdir("d".into()), Step::Mkdir("e".into())];
+    steps.extend((0..count).map(|_| dice.step()));
+    steps
+}

@@ -1,0 +1,320 @@
+//! The steps of workloads, by path, as text that people and ids can hold.
+//!
+//! A step is a word and its arguments, `rename d/h n`. What POSIX refuses in the state a volume is in
+//! is refused here too; the callers decide whether that ends a workload.
+
+use std::fmt;
+use std::str::FromStr;
+
+use cairnfs::fs::FileSystem;
+use cairnfs::types::{Creds, Fallocate, RenameMode, SetAttr, XattrMode};
+use cairnfs::{Error, Result};
+
+use crate::tree::ROOT;
+
+/// Something that a workload does.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum Step {
+    /// Makes an empty file.
+    Create(String),
+    /// Makes a directory.
+    Mkdir(String),
+    /// Makes a symbolic link that holds so many bytes.
+    Symlink(String, u32),
+    /// Makes a named pipe.
+    Fifo(String),
+    /// Makes a file without a name and gives it this one.
+    Tmpfile(String),
+    /// Gives a file a second name.
+    Link(String, String),
+    /// Takes the name of a file away.
+    Unlink(String),
+    /// Takes the name of a file away while it is open; it stays open to the end.
+    UnlinkOpen(String),
+    /// Removes a directory.
+    Rmdir(String),
+    /// Renames, replacing what is there.
+    Rename(String, String),
+    /// Exchanges two names.
+    Exchange(String, String),
+    /// Writes so many bytes at an offset.
+    Write(String, u64, u32),
+    /// Writes so many bytes at the end.
+    Append(String, u32),
+    /// Sets the size.
+    Truncate(String, u64),
+    /// Makes a hole.
+    Punch(String, u64, u64),
+    /// Makes a range read as zeros.
+    Zero(String, u64, u64),
+    /// Gives a range space, and the file the size.
+    Allocate(String, u64, u64),
+    /// Gives a range space, and keeps the size.
+    Reserve(String, u64, u64),
+    /// Sets permissions.
+    Chmod(String, u32),
+    /// Sets the extended attribute of this letter to so many bytes.
+    SetXattr(String, char, u32),
+    /// Removes the extended attribute of this letter.
+    RemoveXattr(String, char),
+    /// Makes a file or directory durable.
+    Fsync(String),
+    /// Makes the contents of a file durable.
+    Fdatasync(String),
+    /// Makes everything durable.
+    Sync,
+    /// Brings the log into the index.
+    Merge,
+}
+
+impl fmt::Display for Step {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        use Step::*;
+        match self {
+            Create(p) => write!(f, "create {p}"),
+            Mkdir(p) => write!(f, "mkdir {p}"),
+            Symlink(p, n) => write!(f, "symlink {p} {n}"),
+            Fifo(p) => write!(f, "fifo {p}"),
+            Tmpfile(p) => write!(f, "tmpfile {p}"),
+            Link(p, q) => write!(f, "link {p} {q}"),
+            Unlink(p) => write!(f, "unlink {p}"),
+            UnlinkOpen(p) => write!(f, "unlink-open {p}"),
+            Rmdir(p) => write!(f, "rmdir {p}"),
+            Rename(p, q) => write!(f, "rename {p} {q}"),
+            Exchange(p, q) => write!(f, "exchange {p} {q}"),
+            Write(p, at, n) => write!(f, "write {p} {at} {n}"),
+            Append(p, n) => write!(f, "append {p} {n}"),
+            Truncate(p, n) => write!(f, "truncate {p} {n}"),
+            Punch(p, at, n) => write!(f, "punch {p} {at} {n}"),
+            Zero(p, at, n) => write!(f, "zero {p} {at} {n}"),
+            Allocate(p, at, n) => write!(f, "allocate {p} {at} {n}"),
+            Reserve(p, at, n) => write!(f, "reserve {p} {at} {n}"),
+            Chmod(p, mode) => write!(f, "chmod {p} {mode}"),
+            SetXattr(p, x, n) => write!(f, "setxattr {p} {x} {n}"),
+            RemoveXattr(p, x) => write!(f, "removexattr {p} {x}"),
+            Fsync(p) => write!(f, "fsync {p}"),
+            Fdatasync(p) => write!(f, "fdatasync {p}"),
+            Sync => f.write_str("sync"),
+            Merge => f.write_str("merge"),
+        }
+    }
+}
+
+impl FromStr for Step {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let wrong = || format!("`{text}` is no step");
+        let words: Vec<&str> = text.split_whitespace().collect();
+        let path = |i: usize| words.get(i).map(|w| (*w).to_owned()).ok_or_else(wrong);
+        let number = |i: usize| -> Result<u64, String> {
+            let word = words.get(i).ok_or_else(wrong)?;
+            word.parse().map_err(|_| wrong())
+        };
+        let small = |i: usize| number(i).and_then(|n| u32::try_from(n).map_err(|_| wrong()));
+        let letter = |i: usize| path(i)?.chars().next().ok_or_else(wrong);
+        Ok(match *words.first().ok_or_else(wrong)? {
+            "create" => Step::Create(path(1)?),
+            "mkdir" => Step::Mkdir(path(1)?),
+            "symlink" => Step::Symlink(path(1)?, small(2)?),
+            "fifo" => Step::Fifo(path(1)?),
+            "tmpfile" => Step::Tmpfile(path(1)?),
+            "link" => Step::Link(path(1)?, path(2)?),
+            "unlink" => Step::Unlink(path(1)?),
+            "unlink-open" => Step::UnlinkOpen(path(1)?),
+            "rmdir" => Step::Rmdir(path(1)?),
+            "rename" => Step::Rename(path(1)?, path(2)?),
+            "exchange" => Step::Exchange(path(1)?, path(2)?),
+            "write" => Step::Write(path(1)?, number(2)?, small(3)?),
+            "append" => Step::Append(path(1)?, small(2)?),
+            "truncate" => Step::Truncate(path(1)?, number(2)?),
+            "punch" => Step::Punch(path(1)?, number(2)?, number(3)?),
+            "zero" => Step::Zero(path(1)?, number(2)?, number(3)?),
+            "allocate" => Step::Allocate(path(1)?, number(2)?, number(3)?),
+            "reserve" => Step::Reserve(path(1)?, number(2)?, number(3)?),
+            "chmod" => Step::Chmod(path(1)?, small(2)?),
+            "setxattr" => Step::SetXattr(path(1)?, letter(2)?, small(3)?),
+            "removexattr" => Step::RemoveXattr(path(1)?, letter(2)?),
+            "fsync" => Step::Fsync(path(1)?),
+            "fdatasync" => Step::Fdatasync(path(1)?),
+            "sync" => Step::Sync,
+            "merge" => Step::Merge,
+            _ => return Err(wrong()),
+        })
+    }
+}
+
+/// Reads steps that are separated by semicolons or lines.
+///
+/// # Errors
+/// The first that is none.
+pub fn steps(text: &str) -> Result<Vec<Step>, String> {
+    text.split([';', '\n'])
+        .map(str::trim)
+        .filter(|step| !step.is_empty())
+        .map(str::parse)
+        .collect()
+}
+
+/// Does steps on a volume.
+pub struct Runner<'a> {
+    fs: &'a FileSystem,
+    written: u8,
+    open: Vec<u64>,
+}
+
+impl<'a> Runner<'a> {
+    /// On this volume.
+    pub fn new(fs: &'a FileSystem) -> Self {
+        Self {
+            fs,
+            written: 0,
+            open: Vec::new(),
+        }
+    }
+
+    fn look_up(&self, path: &str) -> Result<u64> {
+        let mut at = ROOT;
+        for name in path.split('/').filter(|n| !n.is_empty() && *n != ".") {
+            at = self.fs.lookup(at, name.as_bytes())?.ino;
+            self.fs.forget(at, 1);
+        }
+        Ok(at)
+    }
+
+    /// The directory that holds a path, and the name in it.
+    fn entry<'p>(&self, path: &'p str) -> Result<(u64, &'p [u8])> {
+        let (dir, name) = path.rsplit_once('/').unwrap_or(("", path));
+        Ok((self.look_up(dir)?, name.as_bytes()))
+    }
+
+    /// Bytes that no other write has.
+    fn bytes(&mut self, len: u32) -> Vec<u8> {
+        self.written = self.written % 250 + 1;
+        vec![self.written; len as usize]
+    }
+
+    /// Does a step.
+    ///
+    /// # Errors
+    /// What the volume says.
+    pub fn run(&mut self, step: &Step) -> Result<()> {
+        let fs = self.fs;
+        let creds = Creds::default();
+        let made = match step {
+            Step::Create(p) => {
+                let (dir, name) = self.entry(p)?;
+                fs.mknod(dir, name, 0o100_644, 0, creds)?.ino
+            }
+            Step::Mkdir(p) => {
+                let (dir, name) = self.entry(p)?;
+                fs.mkdir(dir, name, 0o755, creds)?.ino
+            }
+            Step::Symlink(p, n) => {
+                let (dir, name) = self.entry(p)?;
+                fs.symlink(dir, name, &vec![b't'; *n as usize], creds)?.ino
+            }
+            Step::Fifo(p) => {
+                let (dir, name) = self.entry(p)?;
+                fs.mknod(dir, name, 0o010_600, 0, creds)?.ino
+            }
+            Step::Link(p, q) => {
+                let (dir, name) = self.entry(q)?;
+                fs.link(self.look_up(p)?, dir, name)?.ino
+            }
+            Step::Tmpfile(p) => return self.tmpfile(p),
+            other => return self.change(other),
+        };
+        fs.forget(made, 1);
+        Ok(())
+    }
+
+    fn tmpfile(&mut self, path: &str) -> Result<()> {
+        let (dir, name) = self.entry(path)?;
+        let ino = self.fs.tmpfile(dir, 0o600, Creds::default())?.ino;
+        let bytes = self.bytes(5000);
+        let linked = self
+            .fs
+            .write(ino, 0, &bytes, false)
+            .and_then(|_| self.fs.link(ino, dir, name));
+        self.fs.forget(ino, 1);
+        self.fs.forget(linked?.ino, 1);
+        Ok(())
+    }
+
+    fn change(&mut self, step: &Step) -> Result<()> {
+        let fs = self.fs;
+        let rename = |from: &str, to: &str, mode| {
+            let (from, to) = (self.entry(from)?, self.entry(to)?);
+            fs.rename(from.0, from.1, to.0, to.1, mode)
+        };
+        match step {
+            Step::Unlink(p) => {
+                let (dir, name) = self.entry(p)?;
+                fs.unlink(dir, name)
+            }
+            Step::UnlinkOpen(p) => {
+                let (dir, name) = self.entry(p)?;
+                self.open.push(fs.lookup(dir, name)?.ino);
+                fs.unlink(dir, name)
+            }
+            Step::Rmdir(p) => {
+                let (dir, name) = self.entry(p)?;
+                fs.rmdir(dir, name)
+            }
+            Step::Rename(p, q) => rename(p, q, RenameMode::Replace),
+            Step::Exchange(p, q) => rename(p, q, RenameMode::Exchange),
+            Step::Chmod(p, mode) => {
+                let set = SetAttr {
+                    mode: Some(*mode),
+                    ..SetAttr::default()
+                };
+                fs.setattr(self.look_up(p)?, &set).map(|_| ())
+            }
+            Step::SetXattr(p, x, n) => {
+                let value = self.bytes(*n);
+                let name = format!("user.{x}");
+                fs.setxattr(self.look_up(p)?, name.as_bytes(), &value, XattrMode::Set)
+            }
+            Step::RemoveXattr(p, x) => {
+                fs.removexattr(self.look_up(p)?, format!("user.{x}").as_bytes())
+            }
+            Step::Fsync(p) => fs.fsync(self.look_up(p)?, false),
+            Step::Fdatasync(p) => fs.fsync(self.look_up(p)?, true),
+            Step::Sync => fs.sync(),
+            Step::Merge => fs.merge(),
+            other => self.change_contents(other),
+        }
+    }
+
+    fn change_contents(&mut self, step: &Step) -> Result<()> {
+        let allocate = |p: &str, at: &u64, n: &u64, what| {
+            let ino = self.look_up(p)?;
+            self.fs.fallocate(ino, *at, *n, what)
+        };
+        match step {
+            Step::Write(p, at, n) => {
+                let (ino, bytes) = (self.look_up(p)?, self.bytes(*n));
+                self.fs.write(ino, *at, &bytes, false).map(|_| ())
+            }
+            Step::Append(p, n) => {
+                let (ino, bytes) = (self.look_up(p)?, self.bytes(*n));
+                self.fs.append(ino, &bytes, false).map(|_| ())
+            }
+            Step::Truncate(p, n) => {
+                let set = SetAttr {
+                    size: Some(*n),
+                    ..SetAttr::default()
+                };
+                self.fs.setattr(self.look_up(p)?, &set).map(|_| ())
+            }
+            Step::Punch(p, at, n) => allocate(p, at, n, Fallocate::PunchHole),
+            Step::Zero(p, at, n) => allocate(p, at, n, Fallocate::ZeroRange { keep_size: false }),
+            Step::Allocate(p, at, n) => {
+                allocate(p, at, n, Fallocate::Allocate { keep_size: false })
+            }
+            Step::Reserve(p, at, n) => allocate(p, at, n, Fallocate::Allocate { keep_size: true }),
+            _ => Err(Error::Invalid("a step that changes no contents")),
+        }
+    }
+}
