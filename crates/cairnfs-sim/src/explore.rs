@@ -270,10 +270,7 @@ fn judge(
         sound(&image, "as the crash left it")?;
         let recovered = recover(image, record)?;
         let tree = Tree::read(&recovered.fs).map_err(|e| e.to_string())?;
-        recording
-            .model()
-            .verify(&tree, moment)
-            .map_err(|v| v.to_string())?;
+        recording.verify(&tree, moment).map_err(|v| v.to_string())?;
         if used {
             exercise(&recovered.fs, &tree)?;
             recovered.fs.close().map_err(|e| format!("close: {e}"))?;

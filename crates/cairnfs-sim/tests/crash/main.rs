@@ -36,7 +36,7 @@ fn probe() {
                 tally.states,
                 tally.failures.len(),
                 tally.failures[0],
-                r.model().calls()
+                r.calls().collect::<Vec<_>>()
             );
         }
         all.add(tally);
@@ -81,7 +81,7 @@ fn probe_random() {
                 tally.states,
                 tally.failures.len(),
                 tally.failures[0],
-                r.model().calls()
+                r.calls().collect::<Vec<_>>()
             );
         }
         all.add(tally);
