@@ -83,10 +83,18 @@ impl Dice {
     }
 }
 
-/// So many steps.
+/// A step, told by a number; steps of any numbers make a workload.
+pub fn random_step(number: u64) -> Step {
+    let mut dice = Dice {
+        seed: number,
+        thrown: 0,
+    };
+    dice.step()
+}
+
+/// So many steps, with two directories to begin with.
 pub fn random_steps(seed: u64, count: usize) -> Vec<Step> {
-    let mut dice = Dice { seed, thrown: 0 };
     let mut steps = vec![Step::Mkdir("d".into()), Step::Mkdir("e".into())];
-    steps.extend((0..count).map(|_| dice.step()));
+    steps.extend((0..count as u64).map(|i| random_step(mix(seed, i))));
     steps
 }
