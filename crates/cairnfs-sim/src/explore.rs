@@ -152,8 +152,9 @@ pub fn replay(recording: &Recording, id: &[StateId]) -> Result<(), String> {
         let mut cursor = Cursor::new(start, &recovered.events);
         cursor.step_to(id.event as usize);
         let choices = cursor.choices(false);
-        let fates = choices.get(id.choice as usize).ok_or_else(none)?;
-        image = cursor.image(fates);
+        let fates = choices.get(id.choice as usize);
+        let there = fates.filter(|_| cursor.at() == id.event as usize);
+        image = cursor.image(there.ok_or_else(none)?);
     }
     judge(recording, image, moment, false, true).map(|_| ())
 }
