@@ -1,6 +1,13 @@
 //! Histories that broke earlier designs of this file system. Each is told by the rule that it guards.
 
-use crate::support::history;
+use cairnfs::fs::{MakeOptions, Options, make_device};
+use cairnfs_sim::disk::SimDisk;
+use cairnfs_sim::explore::Depth;
+use cairnfs_sim::image::Image;
+use cairnfs_sim::record::{Recording, VOLUME_SIZE, fresh_volume, options};
+use cairnfs_sim::workload::{Runner, record, steps};
+
+use crate::support::{THOROUGH, history, try_recording};
 
 /// Rule: changes are reduced to final values, removals before additions.
 #[test]
@@ -114,6 +121,63 @@ fn a_merge_touches_all_of_the_index() {
         text += &format!("chmod f{i} 384;");
     }
     history(&(text + "sync; merge; sync"));
+}
+
+/// Rule: a merge has space of its own, also when the index is larger than what is free.
+#[test]
+fn a_full_volume_is_merged() {
+    let mut text = String::new();
+    for i in 0..1500 {
+        text += &format!("create f{i}; setxattr f{i} a 3900; append f{i} 5000;");
+    }
+    text += "sync; merge;";
+    for i in 0..1500 {
+        text += &format!("chmod f{i} 384;");
+    }
+    let start = fresh_volume(VOLUME_SIZE).unwrap();
+    let recording = record(start, &steps(&(text + "sync; merge; sync")).unwrap()).unwrap();
+    let refused = |call: &str| call.ends_with("no space left on volume");
+    assert!(recording.calls().any(refused), "the volume never got full");
+    let depth = Depth {
+        states: 120,
+        interrupted: 8,
+        ..THOROUGH
+    };
+    try_recording("a full volume", &recording, &depth);
+}
+
+/// Rule: a log larger than the memory of who replays it is merged while it is replayed.
+#[test]
+fn a_log_is_larger_than_memory() {
+    let mut text = String::from("create f; write f 0 50000; sync; unlink f;");
+    for i in 0..50 {
+        text += &format!("create f{i}; setxattr f{i} a 60000; write f{i} 0 5000; fsync f{i};");
+    }
+    text += "unlink f3; truncate f7 100; rename f9 f10; sync";
+    let large = Options {
+        cache_budget: 64 << 20,
+        ..options(1)
+    };
+    let steps = steps(&text).unwrap();
+    let disk = SimDisk::new(Image::new(3 * VOLUME_SIZE), false);
+    let make = MakeOptions {
+        log_size: Some(VOLUME_SIZE),
+        seed: Some(1),
+        ..MakeOptions::default()
+    };
+    make_device(&disk, &make, &mut |_, _| {}).unwrap();
+    let recording = Recording::of(disk.image(), &large, |fs| {
+        let mut runner = Runner::new(fs);
+        steps.iter().try_for_each(|step| runner.run(step))?;
+        assert_eq!(fs.info().merged_seq, 1, "it was merged before the end");
+        Ok(())
+    })
+    .unwrap();
+    let depth = Depth {
+        states: 40,
+        ..THOROUGH
+    };
+    try_recording("a large log", &recording, &depth);
 }
 
 /// Rule: an fsync has reserved what it rounds up.

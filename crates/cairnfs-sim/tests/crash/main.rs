@@ -17,3 +17,4 @@ mod killed;
 mod named;
 mod random;
 mod support;
+mod workers;
