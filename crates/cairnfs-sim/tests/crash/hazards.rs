@@ -1,9 +1,12 @@
 //! Histories that broke earlier designs of this file system. Each is told by the rule that it guards.
 
+use cairnfs::format::checksum::name_hash;
+use cairnfs::format::geometry::SUPERBLOCK_SLOTS;
+use cairnfs::format::superblock::RawSuperblock;
 use cairnfs::fs::{MakeOptions, Options, make_device};
 use cairnfs_sim::disk::SimDisk;
 use cairnfs_sim::explore::Depth;
-use cairnfs_sim::image::Image;
+use cairnfs_sim::image::{BLOCK, Image};
 use cairnfs_sim::record::{Recording, VOLUME_SIZE, fresh_volume, options};
 use cairnfs_sim::workload::{Runner, record, steps};
 
@@ -90,6 +93,37 @@ fn a_name_is_used_again() {
 fn a_second_link_lies_in_a_new_directory() {
     history("create f; write f 0 9000; sync; mkdir d2; link f d2/f; fsync f; unlink f; fsync d2/f");
     history("create f; mkdir d; mkdir d/e; link f d/e/f; fsync f; rename d g; fsync f");
+}
+
+/// Two names that have the same hash on a fresh volume.
+const NEIGHBOURS: [&str; 2] = ["38VrjY4dng1", "YBhODC8FUU9"];
+
+fn assert_neighbours(names: [&str; 2]) {
+    let image = fresh_volume(VOLUME_SIZE).unwrap();
+    let block = SUPERBLOCK_SLOTS[0];
+    let mut bytes = [0; BLOCK];
+    image.read(block * BLOCK as u64, &mut bytes);
+    let seed = RawSuperblock::decode(block, &bytes)
+        .unwrap()
+        .hash_seed
+        .get();
+    let [a, b] = names.map(|name| name_hash(seed, name.as_bytes()));
+    assert_eq!(a, b, "{names:?}");
+}
+
+/// Rule: no probing; all entries of a hash are found by it.
+#[test]
+fn neighbours_by_hash_do_not_hide_each_other() {
+    assert_neighbours(NEIGHBOURS);
+    let [a, b] = NEIGHBOURS;
+    history(&format!(
+        "create {a}; write {a} 0 100; create {b}; sync; merge; unlink {a}; fsync {b}; chmod {b} 384;
+         create {a}; sync; rename {b} c; merge; rename c {b}; unlink {a}; fsync .; merge"
+    ));
+    history(&format!(
+        "create {a}; fsync {a}; mkdir {b}; create {b}/x; fsync {b}/x; exchange {a} {b}; fsync {b};
+         merge; unlink {b}; create {b}; fsync {b}; rename {b} {a}x; sync; rename {a} {b}; fsync ."
+    ));
 }
 
 /// Rule: what is derived of a directory is derived again.
