@@ -57,6 +57,7 @@ mod inode;
 mod journal;
 mod shard;
 mod space;
+mod sync;
 mod txn;
 pub mod types;
 

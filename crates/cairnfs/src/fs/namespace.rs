@@ -357,7 +357,7 @@ impl FileSystem {
         if ino == ROOT_INO {
             return;
         }
-        if !self.closed.load(std::sync::atomic::Ordering::Acquire)
+        if !self.closed.load(crate::sync::atomic::Ordering::Acquire)
             && let Err(error) = self.reap_unused(&inode)
         {
             // The orphan item stays: the next mount removes the inode.

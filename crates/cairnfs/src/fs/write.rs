@@ -4,7 +4,6 @@
 //! reserved under it, before the inode's state is locked.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use crate::error::{Error, Result};
 use crate::format::{BLOCK_SIZE, MAX_FILE_SIZE, MAX_INLINE};
@@ -14,6 +13,7 @@ use crate::fs::locked::{attrs, attrs_mut};
 use crate::inode::pages::zero_page;
 use crate::inode::{Inode, InodeState};
 use crate::space::Class;
+use crate::sync::atomic::Ordering;
 use crate::types::Time;
 
 const BLOCK: u64 = BLOCK_SIZE as u64;

@@ -12,10 +12,8 @@ pub mod signals;
 pub mod vector;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use crossbeam_utils::CachePadded;
-use parking_lot::Mutex;
 
 use crate::device::Storage;
 use crate::error::Result;
@@ -26,6 +24,8 @@ use crate::journal::recover::LogPosition;
 use crate::journal::ring::{CONTEXT_BASE, Ring};
 use crate::journal::signals::Signals;
 use crate::space::Run;
+use crate::sync::Mutex;
+use crate::sync::atomic::{AtomicU64, Ordering};
 
 /// Smallest and largest size of a context that starts a background push, in log bytes.
 const SOFT_LIMIT: std::ops::RangeInclusive<i64> = (256 << 10)..=(32 << 20);

@@ -5,13 +5,13 @@
 //! lies before the new tail. Beside it a standing credit lets a merge close a context however full
 //! the log is, so a full log always empties.
 
-use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::time::Duration;
 
 use crossbeam_utils::CachePadded;
-use parking_lot::{Condvar, Mutex};
 
 use crate::format::BLOCK_SIZE;
+use crate::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use crate::sync::{Condvar, Mutex};
 
 /// Bytes that a context takes beside its entries: header and rounding of its last record.
 pub const CONTEXT_BASE: i64 = 2 * BLOCK_SIZE as i64;

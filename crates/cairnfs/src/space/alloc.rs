@@ -7,7 +7,6 @@
 //! says so instead of searching for ever.
 
 use std::cell::Cell;
-use std::sync::atomic::Ordering;
 
 use super::bitmap::{BITS, Kind};
 use super::group::{Group, Maps};
@@ -15,6 +14,8 @@ use super::{Class, Funding, Run, SLOTS, Space, block_of, parts};
 use crate::error::{Error, Result};
 use crate::format::NODE_BLOCKS;
 use crate::format::geometry::GROUP_BLOCKS;
+use crate::sync::atomic::Ordering;
+use crate::sync::thread_local;
 
 /// Groups that are looked into for a long run before a shorter one does.
 const PROBES: usize = 8;
@@ -136,11 +137,11 @@ impl Space {
 
     /// This thread's slot. Numbered by first use, so that one thread alone always allocates in
     /// the same order.
-    fn slot(&self) -> &std::sync::atomic::AtomicUsize {
-        let (id, mut slot) = SLOT.get();
+    fn slot(&self) -> &crate::sync::atomic::AtomicUsize {
+        let (id, mut slot) = SLOT.with(Cell::get);
         if id != self.id {
             slot = self.next_slot.fetch_add(1, Ordering::Relaxed) % SLOTS;
-            SLOT.set((self.id, slot));
+            SLOT.with(|s| s.set((self.id, slot)));
         }
         self.slots.get(slot).unwrap_or(&self.slots[0])
     }
@@ -341,7 +342,7 @@ impl Space {
     /// the search may have missed what moved; otherwise the counts are wrong.
     fn check_moved(&self, before: (u64, u64)) -> Result<()> {
         if self.budget.moves() != before {
-            std::thread::yield_now();
+            crate::sync::thread::yield_now();
             return Ok(());
         }
         Err(Error::corrupt(

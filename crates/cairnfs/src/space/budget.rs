@@ -15,12 +15,11 @@
 //! Units of groups that were not looked at yet are counted by a lower bound, so B only grows
 //! when they are.
 
-use std::sync::atomic::{AtomicU64, Ordering};
-
 use crossbeam_utils::CachePadded;
 
 use super::Class;
 use crate::format::NODE_BLOCKS;
+use crate::sync::atomic::{AtomicU64, Ordering};
 
 /// Why a promise was not made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

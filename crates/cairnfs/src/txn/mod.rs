@@ -14,11 +14,9 @@ mod read;
 mod replay;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 
 use arc_swap::ArcSwap;
 use crossbeam_utils::CachePadded;
-use parking_lot::Mutex;
 
 pub use commit::{Commit, Need, Receipt, Reservation};
 pub use merge::without;
@@ -37,6 +35,8 @@ use crate::journal::Journal;
 use crate::journal::signals::Signals;
 use crate::shard::Sharded;
 use crate::space::Space;
+use crate::sync::Mutex;
+use crate::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 
 /// Inode numbers a directory takes at once for its children.
 pub const INO_CHUNK: u64 = 64;
