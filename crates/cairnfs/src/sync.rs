@@ -22,8 +22,12 @@ pub use {
     std::thread_local,
 };
 
+#[cfg(all(test, shuttle))]
+pub mod explore;
 #[cfg(shuttle)]
 mod scheduled;
+#[cfg(all(test, shuttle))]
+pub use scheduled::wait_for_ever;
 #[cfg(shuttle)]
 pub use scheduled::{
     Condvar, MappedMutexGuard, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard,

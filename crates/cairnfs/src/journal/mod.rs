@@ -8,6 +8,9 @@ pub mod cil;
 mod push;
 pub mod recover;
 pub mod ring;
+#[cfg(all(test, shuttle))]
+#[path = "tests/schedules.rs"]
+mod schedules;
 pub mod signals;
 pub mod vector;
 
@@ -171,12 +174,13 @@ impl Journal {
     pub fn reserve(&self, bytes: i64, merge: &dyn Fn() -> Result<()>) -> Result<()> {
         loop {
             self.storage.check()?;
+            let seen = self.ring.wakes();
             if self.ring.try_take(bytes) {
                 return Ok(());
             }
             if self.signals.has_workers() {
                 self.signals.want_merge();
-                self.ring.wait(bytes, || {
+                self.ring.wait(bytes, seen, || {
                     self.storage.failure().is_some() || !self.signals.has_workers()
                 });
             } else {
@@ -215,6 +219,8 @@ impl Journal {
         let mut head = self.head.lock();
         if self.written.lock().seq >= seq || self.cil.hold().is_empty() {
             self.ring.give(CONTEXT_BASE);
+            // Who asked for this push was overtaken by another; a later wish must be heard.
+            self.signals.pushed();
             return self.storage.check();
         }
         let (context, ()) = self.cil.swap(false, || ());
