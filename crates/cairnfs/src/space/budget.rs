@@ -202,10 +202,11 @@ impl Budget {
         taken.is_ok()
     }
 
-    /// Blocks became free, and `units` units whole by it.
+    /// Blocks became free, and `units` units whole by it. Told before anybody can be promised
+    /// them, and while their group is locked, so that a search in vain knows that it missed them.
     pub fn give(&self, blocks: u64, units: u64) {
-        self.add(blocks, units);
         self.given.fetch_add(blocks, Ordering::AcqRel);
+        self.add(blocks, units);
     }
 
     /// A group that was looked at has more free units than the bound said.

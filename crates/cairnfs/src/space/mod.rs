@@ -244,9 +244,10 @@ impl Space {
         if !group.settled.load(Ordering::Acquire) {
             let exact = image.count_units();
             let bound = group.units.swap(exact, Ordering::AcqRel);
-            group.settled.store(true, Ordering::Release);
+            // Whoever sees the group settled finds its units promised or spare.
             self.budget
                 .found_units(u64::from(exact.saturating_sub(bound)));
+            group.settled.store(true, Ordering::Release);
             self.unsettled.fetch_sub(1, Ordering::AcqRel);
         }
         Ok(Maps {

@@ -11,13 +11,15 @@ const SCHEDULES: usize = 200;
 /// Changes of priority in a schedule, and one: most mistakes need very few.
 const DEPTH: usize = 3;
 /// What the library uses of a stack, with room.
-const STACK: usize = 1 << 20;
+const STACK: usize = 256 << 10;
 
 /// How much of the number of schedules a scenario gets, by what a run of it takes.
 #[derive(Debug, Clone, Copy)]
 pub enum Cost {
     /// Some ten thousand runs in a second.
     Small,
+    /// Some thousand.
+    Medium,
     /// Some hundred.
     Large,
 }
@@ -27,7 +29,8 @@ pub fn explore(name: &str, cost: Cost, scenario: fn()) {
     let asked = std::env::var("CAIRNFS_SCHEDULES").ok();
     let unit = asked.and_then(|n| n.parse().ok()).unwrap_or(SCHEDULES);
     let each = match cost {
-        Cost::Small => unit * 10,
+        Cost::Small => unit * 20,
+        Cost::Medium => unit * 4,
         Cost::Large => unit,
     };
     let config = || {
