@@ -22,11 +22,13 @@ pub use {
     std::thread_local,
 };
 
-#[cfg(all(test, shuttle))]
+#[cfg(test)]
+#[cfg(shuttle)]
 pub mod explore;
 #[cfg(shuttle)]
 mod scheduled;
-#[cfg(all(test, shuttle))]
+#[cfg(test)]
+#[cfg(shuttle)]
 pub use scheduled::wait_for_ever;
 #[cfg(shuttle)]
 pub use scheduled::{

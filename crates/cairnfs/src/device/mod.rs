@@ -5,12 +5,14 @@
 //! writes that had returned when it was called, and no others.
 
 mod buffer;
-#[cfg(all(test, shuttle))]
+#[cfg(test)]
+#[cfg(shuttle)]
 #[path = "tests/disk.rs"]
 pub(crate) mod disk;
 mod file;
 mod memory;
-#[cfg(all(test, shuttle))]
+#[cfg(test)]
+#[cfg(shuttle)]
 #[path = "tests/schedules.rs"]
 mod schedules;
 mod storage;

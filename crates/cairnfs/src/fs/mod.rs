@@ -15,6 +15,10 @@ mod orphans;
 mod read;
 mod remove;
 mod rename;
+#[cfg(test)]
+#[cfg(shuttle)]
+#[path = "tests/schedules.rs"]
+mod schedules;
 mod sync;
 mod truncate;
 mod workers;

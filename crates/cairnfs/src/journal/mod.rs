@@ -8,7 +8,8 @@ pub mod cil;
 mod push;
 pub mod recover;
 pub mod ring;
-#[cfg(all(test, shuttle))]
+#[cfg(test)]
+#[cfg(shuttle)]
 #[path = "tests/schedules.rs"]
 mod schedules;
 pub mod signals;

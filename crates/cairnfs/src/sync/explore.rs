@@ -30,7 +30,7 @@ pub fn explore(name: &str, cost: Cost, scenario: fn()) {
     let unit = asked.and_then(|n| n.parse().ok()).unwrap_or(SCHEDULES);
     let each = match cost {
         Cost::Small => unit * 20,
-        Cost::Medium => unit * 4,
+        Cost::Medium => unit * 20,
         Cost::Large => unit,
     };
     let config = || {

@@ -12,6 +12,10 @@ mod merge;
 mod mount;
 mod read;
 mod replay;
+#[cfg(test)]
+#[cfg(shuttle)]
+#[path = "tests/schedules.rs"]
+pub(crate) mod schedules;
 
 use std::sync::Arc;
 
