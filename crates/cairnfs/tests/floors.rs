@@ -22,8 +22,9 @@ use source::{paths_from, without_tests};
 /// A module's floor, and what it may use of its own floor.
 const FLOORS: &[(&str, u8, &[&str])] = &[
     ("error", 0, &[]),
-    ("shard", 0, &[]),
-    ("device", 0, &["error"]),
+    ("sync", 0, &[]),
+    ("shard", 0, &["sync"]),
+    ("device", 0, &["error", "sync"]),
     ("format", 1, &[]),
     ("types", 1, &["format::item"]),
     ("space", 2, &[]),

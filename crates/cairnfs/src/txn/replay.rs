@@ -5,7 +5,6 @@
 //! when the dirty sets outgrow the memory budget, so a full log never needs more than that.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use crate::error::{Error, Result};
 use crate::format::checksum::name_hash;
@@ -18,6 +17,7 @@ use crate::inode::{Inode, InodeState};
 use crate::journal::recover::{FoundContext, Scan, read_context};
 use crate::journal::vector::{Change, LogVector};
 use crate::space::Run;
+use crate::sync::atomic::Ordering;
 use crate::txn::Core;
 use crate::txn::merge::{Taken, without};
 
