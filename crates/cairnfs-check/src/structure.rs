@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use cairnfs::error::Result;
 use cairnfs::format::geometry::Geometry;
-use cairnfs::format::item::{ORPHAN_REMOVE, ORPHAN_TRUNCATE, decode_extent};
+use cairnfs::format::item::{ORPHAN_REMOVE, ORPHAN_TRUNCATE, decode_dir_entry, decode_extent_at};
 use cairnfs::format::key::{Kind, ORPHANS};
 use cairnfs::format::{FIRST_USER_INO, ROOT_INO};
 
@@ -171,18 +171,31 @@ impl<'a> Structure<'a> {
 }
 
 impl Sink for Structure<'_> {
-    fn indexed(&mut self, item: &Item<'_>, _: &mut Ledger<'_>) {
-        if item.key.kind != Kind::Extent {
-            return;
-        }
-        let claims = &mut self.context.found.claims;
-        match decode_extent(item.value) {
-            Ok((raw, _))
-                if (self.context.geometry).in_data(raw.block.get(), raw.len.get().into()) =>
-            {
-                claims.indexed.insert(raw.block.get(), raw.len.get().into());
-            }
-            _ => claims.incomplete = true,
+    /// What a merge reads of the old value of an item must make sense though the log changes it.
+    fn indexed(&mut self, item: &Item<'_>, changed: bool, ledger: &mut Ledger<'_>) {
+        let key = item.key;
+        let wrong = match key.kind {
+            Kind::Extent => match decode_extent_at(key.offset, item.value, self.context.geometry) {
+                Ok((raw, _)) => {
+                    let claims = &mut self.context.found.claims;
+                    claims.indexed.insert(raw.block.get(), raw.len.get().into());
+                    return;
+                }
+                Err(why) => {
+                    self.context.found.claims.incomplete = true;
+                    (codes::EXTENT_ITEM, why)
+                }
+            },
+            Kind::DirIndex => match decode_dir_entry(item.value) {
+                Ok(_) => return,
+                Err(why) => (codes::DIR_ENTRY, why),
+            },
+            _ => return,
+        };
+        if changed {
+            let (code, why) = wrong;
+            let message = format!("changed by the log, but in the index {why}");
+            ledger.add(Finding::new(code, message).of(key.object).at(item.block));
         }
     }
 

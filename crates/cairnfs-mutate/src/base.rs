@@ -161,10 +161,7 @@ fn contents(len: usize, salt: usize) -> Vec<u8> {
 
 /// A new file with contents, not used any more.
 fn file(fs: &FileSystem, dir: u64, name: &str, len: usize) -> u64 {
-    let ino = fs
-        .mknod(dir, name.as_bytes(), FILE, 0, WHO)
-        .unwrap()
-        .ino;
+    let ino = fs.mknod(dir, name.as_bytes(), FILE, 0, WHO).unwrap().ino;
     fs.write(ino, 0, &contents(len, name.len()), false).unwrap();
     fs.forget(ino, 1);
     ino
@@ -191,7 +188,8 @@ fn everything(fs: &FileSystem) {
     let inline = file(fs, a, "inline", 700);
     let blocks = file(fs, a, "blocks", 30_000);
     let sparse = file(fs, b, "sparse", 5000);
-    fs.write(sparse, 9 << 20, &contents(9000, 1), false).unwrap();
+    fs.write(sparse, 9 << 20, &contents(9000, 1), false)
+        .unwrap();
     fs.fallocate(
         sparse,
         64 << 20,
@@ -257,7 +255,12 @@ fn levels(fs: &FileSystem) {
         let name = format!("link-{i}");
         let made = fs.symlink(dirs[i % 4], name.as_bytes(), &target, WHO);
         fs.forget(made.unwrap().ino, 1);
-        file(fs, dirs[(i + 1) % 4], &format!("file-{i}"), 50 + 80 * (i % 30));
+        file(
+            fs,
+            dirs[(i + 1) % 4],
+            &format!("file-{i}"),
+            50 + 80 * (i % 30),
+        );
     }
     fs.merge().unwrap();
     for i in 0..30 {

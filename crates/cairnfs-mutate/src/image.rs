@@ -121,7 +121,9 @@ impl Bounded {
         self.calls.fetch_add(1, Ordering::Relaxed);
         self.bytes.fetch_add(len as u64, Ordering::Relaxed);
         if self.exceeded() {
-            return Err(Error::Invalid("more reads than a volume of this size needs"));
+            return Err(Error::Invalid(
+                "more reads than a volume of this size needs",
+            ));
         }
         Ok(())
     }

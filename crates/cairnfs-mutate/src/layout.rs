@@ -133,7 +133,10 @@ impl Layout {
                 self.node(image, &node.child(i).unwrap(), level - 1, link);
                 continue;
             }
-            let len = usize::from(u16::from_le_bytes([bytes[cell + 1], bytes[cell + 2] & 0x7f]));
+            let len = usize::from(u16::from_le_bytes([
+                bytes[cell + 1],
+                bytes[cell + 2] & 0x7f,
+            ]));
             let key = node.key(i).unwrap();
             let item = ItemAt {
                 node: block,

@@ -4,6 +4,8 @@
 //! Whoever calls it finds panics by catching them, and memory by counting it.
 
 use std::fmt;
+use std::mem::ManuallyDrop;
+use std::sync::Arc;
 
 use cairnfs::fs::{FileSystem, Options};
 use cairnfs::{Error, Result};
@@ -127,9 +129,14 @@ fn checked(image: &Image) -> Held<Result<Report>> {
     Ok(report)
 }
 
+/// Opens a volume. A panic leaves it as it is: closing it then could only panic again.
+fn open(device: &Arc<Bounded>, read_only: bool) -> Result<ManuallyDrop<Arc<FileSystem>>> {
+    FileSystem::open_device(device.clone(), &options(read_only)).map(ManuallyDrop::new)
+}
+
 fn read_only(image: &Image) -> Held<Result<Seen>> {
     let device = Bounded::new(image);
-    let fs = match FileSystem::open_device(device.clone(), &options(true)) {
+    let fs = match open(&device, true) {
         Ok(fs) => fs,
         Err(e) => {
             ended(&device, "opening read-only")?;
@@ -140,6 +147,7 @@ fn read_only(image: &Image) -> Held<Result<Seen>> {
     let seen = walk(&fs);
     fs.statfs();
     fs.info();
+    drop(ManuallyDrop::into_inner(fs));
     ended(&device, "reading")?;
     for (path, e) in &seen.errors {
         tells_of_damage(e, &format!("reading {path:?}"))?;
@@ -162,7 +170,7 @@ struct Used {
 
 fn read_write(image: &Image) -> Held<Result<Used>> {
     let device = Bounded::new(image);
-    let fs = match FileSystem::open_device(device.clone(), &options(false)) {
+    let fs = match open(&device, false) {
         Ok(fs) => fs,
         Err(e) => {
             ended(&device, "opening")?;
@@ -177,6 +185,7 @@ fn read_write(image: &Image) -> Held<Result<Used>> {
         errors.push(Error::Stopped(failure.into()));
     }
     errors.extend(fs.close().err());
+    drop(ManuallyDrop::into_inner(fs));
     ended(&device, "using")?;
     for e in &errors {
         tells_of_damage(e, "using")?;

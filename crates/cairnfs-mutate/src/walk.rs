@@ -44,7 +44,9 @@ pub(crate) fn walk(fs: &FileSystem) -> Seen {
         };
         let mut bytes = Vec::new();
         describe(&attr, &mut bytes);
-        if let Err(e) = attributes(fs, ino, &mut bytes).and_then(|()| contents(fs, &attr, &mut bytes)) {
+        if let Err(e) =
+            attributes(fs, ino, &mut bytes).and_then(|()| contents(fs, &attr, &mut bytes))
+        {
             seen.errors.push((path.clone(), e));
         }
         if attr.kind == FileKind::Directory && listed.insert(ino) {
