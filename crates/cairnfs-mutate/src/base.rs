@@ -82,11 +82,17 @@ impl Device for Recorder {
 
 /// The volumes that mutations begin with.
 pub fn bases() -> Vec<Base> {
-    vec![
-        make("empty", |_| {}),
-        make("one of everything", everything),
-        make("two levels", levels),
-    ]
+    vec![make("empty", |_, _| {}), one_of_everything(), two_levels()]
+}
+
+/// A volume with all kinds of files and items, merged ones and such that only the log tells of.
+pub fn one_of_everything() -> Base {
+    make("one of everything", everything)
+}
+
+/// A volume whose index has a level above its leaves, and whose log goes round the ring's end.
+pub fn two_levels() -> Base {
+    make("two levels", levels)
 }
 
 fn options() -> Options {
@@ -98,7 +104,7 @@ fn options() -> Options {
     }
 }
 
-fn make(name: &'static str, fill: fn(&FileSystem)) -> Base {
+fn make(name: &'static str, fill: fn(&FileSystem, &dyn Device)) -> Base {
     let recorder = Arc::new(Recorder {
         device: MemoryDevice::new(SIZE),
         older: Mutex::default(),
@@ -106,7 +112,7 @@ fn make(name: &'static str, fill: fn(&FileSystem)) -> Base {
     make_device(&*recorder, &MakeOptions::default(), &mut |_, _| {}).unwrap();
     fix_identity(&*recorder);
     let fs = FileSystem::open_device(recorder.clone(), &options()).unwrap();
-    fill(&fs);
+    fill(&fs, &*recorder);
     let image = copy(&*recorder);
     drop(fs);
     let layout = Layout::of(&image);
@@ -181,7 +187,7 @@ fn set(fs: &FileSystem, ino: u64, name: &str, len: usize) {
 
 /// All kinds of files and items, half of them merged, then a log of several contexts, and inodes
 /// without a name that somebody uses.
-fn everything(fs: &FileSystem) {
+fn everything(fs: &FileSystem, _: &dyn Device) {
     let a = dir(fs, 1, "a");
     let b = dir(fs, a, "b");
     let c = dir(fs, b, "c");
@@ -247,8 +253,22 @@ fn unmerged(fs: &FileSystem, a: u64, c: u64, blocks: u64) {
     fs.write(held, 0, b"more", false).unwrap();
 }
 
-/// A tree of more than a leaf, one context in the log, and deletions in the index.
-fn levels(fs: &FileSystem) {
+/// Fills the log up to a few blocks before the end of its ring.
+fn to_the_end_of_the_ring(fs: &FileSystem, device: &dyn Device) {
+    fs.merge().unwrap();
+    let layout = Layout::of(&copy(device));
+    let ring = layout.geometry.log_blocks;
+    let tail = layout.superblock.tail_lsn.get() % ring;
+    for _ in tail..ring - 8 {
+        fs.setattr(1, &SetAttr::default()).unwrap();
+        set(fs, 1, "user.round", 1);
+        fs.sync().unwrap();
+    }
+    fs.merge().unwrap();
+}
+
+/// A tree of more than a leaf, and deletions in the index.
+fn levels(fs: &FileSystem, device: &dyn Device) {
     let dirs: Vec<u64> = (0..4).map(|i| dir(fs, 1, &format!("dir-{i}"))).collect();
     let target = vec![b'x'; 1500];
     for i in 0..80 {
@@ -269,8 +289,11 @@ fn levels(fs: &FileSystem) {
     }
     fs.rename(1, b"dir-1", dirs[0], b"below", RenameMode::Replace)
         .unwrap();
-    fs.merge().unwrap();
-    file(fs, dirs[2], "new", 4000);
-    fs.unlink(dirs[3], b"link-31").unwrap();
-    fs.sync().unwrap();
+    to_the_end_of_the_ring(fs, device);
+    for i in 0..6 {
+        file(fs, dirs[2], &format!("new-{i}"), 1900);
+        fs.unlink(dirs[3], format!("link-{}", 31 + 4 * i).as_bytes())
+            .unwrap();
+        fs.sync().unwrap();
+    }
 }

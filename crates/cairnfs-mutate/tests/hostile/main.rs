@@ -22,7 +22,7 @@ const DEFAULT: u64 = 2300;
 /// Memory that one volume may need at once, whatever its bytes say.
 const MOST_MEMORY: usize = 64 << 20;
 /// Failures that are told before a run gives up.
-const MOST_FAILURES: usize = 400;
+const MOST_FAILURES: usize = 40;
 
 /// Where the last panic was.
 static PANIC: Mutex<String> = Mutex::new(String::new());
