@@ -3,7 +3,7 @@
 //!
 //! For tests and fuzzing only. [`base`] makes the images, [`layout`] knows where their structures
 //! lie, [`seal`] makes checksums right again so that the readers behind them are reached,
-//! [`mutation`] damages, and [`survives`] opens, reads, uses and checks the result.
+//! [`mutation`] and [`bytes`] damage, and [`survives`] opens, reads, uses and checks the result.
 //!
 //! What always holds: the same seed gives the same mutation of the same base.
 
@@ -15,6 +15,7 @@
 )]
 
 pub mod base;
+pub mod bytes;
 pub mod image;
 pub mod layout;
 pub mod mutation;
