@@ -189,6 +189,9 @@ impl Object {
             );
             context.found.claims.incomplete = true;
         }
+        if context.replaced.contains(&self.ino) {
+            context.found.claims.waiting.remove(block, len);
+        }
         self.extents.count += 1;
         self.extents.blocks += len;
         self.extents.end = self.extents.end.max(end);

@@ -10,8 +10,8 @@ use cairnfs::error::Result;
 use cairnfs::format::checksum::name_hash;
 use cairnfs::format::geometry::Geometry;
 use cairnfs::format::item::{
-    decode_dir_entry, decode_dir_name, decode_extent_at, decode_inode, decode_xattrs,
-    encode_dir_name,
+    decode_dir_entry, decode_dir_name, decode_extent, decode_extent_at, decode_inode,
+    decode_xattrs, encode_dir_name,
 };
 use cairnfs::format::key::{Key, Kind, MAIN_ROOT};
 use cairnfs::format::record::Entry;
@@ -66,6 +66,9 @@ type Names = BTreeMap<Key, NameChange>;
 #[derive(Default)]
 pub(crate) struct Overlay {
     changes: BTreeMap<Key, Change>,
+    /// By inode the extents that the log put and replaced: first block and blocks. What of them
+    /// the inode does not have any more waits to be free.
+    pub(crate) replaced: BTreeMap<u64, Vec<(u64, u64)>>,
     names: Names,
 }
 
@@ -100,11 +103,16 @@ impl Overlay {
             let value = entry.value.into();
             Change::Put { value, block }
         };
-        match self.changes.insert(entry.key, change) {
-            Some(Change::Put { value, .. }) => check_value(&entry.key, &value, geometry)
-                .map_err(|why| format!("{:?}, which is replaced later: {why}", entry.key)),
-            _ => Ok(()),
+        let Some(Change::Put { value, .. }) = self.changes.insert(entry.key, change) else {
+            return Ok(());
+        };
+        check_value(&entry.key, &value, geometry)
+            .map_err(|why| format!("{:?}, which is replaced later: {why}", entry.key))?;
+        if let (Kind::Extent, Ok((raw, _))) = (entry.key.kind, decode_extent(&value)) {
+            let runs = self.replaced.entry(entry.key.object).or_default();
+            runs.push((raw.block.get(), raw.len.get().into()));
         }
+        Ok(())
     }
 
     /// Derives the changes of the name items, once all entries are in.

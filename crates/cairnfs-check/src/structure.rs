@@ -54,6 +54,8 @@ pub(crate) struct Claims {
     pub(crate) indexed: BlockSet,
     /// Extents of the logical state.
     pub(crate) live: BlockSet,
+    /// Blocks of extents that the log put and replaced, but for those that their inodes still have.
+    pub(crate) waiting: BlockSet,
     /// Whether something in use may not be known.
     pub(crate) incomplete: bool,
 }
@@ -75,6 +77,8 @@ pub(crate) struct Found {
 /// What an object's checks use beside its items.
 pub(crate) struct Context<'a> {
     pub(crate) geometry: &'a Geometry,
+    /// Inodes of which the log put extents and replaced them.
+    pub(crate) replaced: BTreeSet<u64>,
     pub(crate) hash_seed: u64,
     /// Sequence of the newest context.
     pub(crate) seq: u64,
@@ -94,9 +98,14 @@ impl<'a> Structure<'a> {
         let superblock = &volume.superblock;
         let geometry = &volume.geometry;
         let next = superblock.next_ino.get();
+        let mut waiting = BlockSet::new(geometry);
+        for (block, len) in replay.overlay.replaced.values().flatten() {
+            waiting.insert(*block, *len);
+        }
         Self {
             context: Context {
                 geometry,
+                replaced: replay.overlay.replaced.keys().copied().collect(),
                 hash_seed: superblock.hash_seed.get(),
                 seq: replay.seq,
                 found: Found {
@@ -104,6 +113,7 @@ impl<'a> Structure<'a> {
                         index: BlockSet::new(geometry),
                         indexed: BlockSet::new(geometry),
                         live: BlockSet::new(geometry),
+                        waiting,
                         incomplete: replay.incomplete,
                     },
                     holes: Holes::default(),

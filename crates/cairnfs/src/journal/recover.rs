@@ -191,7 +191,7 @@ pub fn scan(device: &dyn Device, superblock: &Superblock, other_slot_lost: bool)
     } else {
         limit.min(position.lsn + SEARCH_BLOCKS)
     };
-    let beyond = search_beyond(&mut reader, position.lsn, stop)?;
+    let beyond = search_beyond(&mut reader, position.lsn, stop, other_slot_lost)?;
     durable = durable.max(beyond.durable);
     newest_generation = newest_generation.max(beyond.generation);
     if position.lsn < durable {
@@ -220,7 +220,8 @@ struct Beyond {
 }
 
 /// Looks behind the end of the log for records that say that more of it was durable.
-fn search_beyond(reader: &mut Reader<'_>, end: u64, stop: u64) -> Result<Beyond> {
+/// With `came_round`, those of other rounds of the ring tell of superblocks, too.
+fn search_beyond(reader: &mut Reader<'_>, end: u64, stop: u64, came_round: bool) -> Result<Beyond> {
     let mut beyond = Beyond::default();
     let mut lsn = end;
     while lsn < stop {
@@ -234,14 +235,17 @@ fn search_beyond(reader: &mut Reader<'_>, end: u64, stop: u64) -> Result<Beyond>
             let Some(header) = RecordHeader::decode(block) else {
                 continue;
             };
-            let here = reader.block_of(header.lsn.get()) == reader.block_of(lsn + i);
-            if header.uuid != reader.superblock.uuid || !here {
+            if header.uuid != reader.superblock.uuid {
                 continue;
             }
-            // Behind a superblock that was lost the log may have come round.
-            beyond.generation = beyond.generation.max(header.generation.get());
-            if header.lsn.get() == lsn + i {
+            let here = header.lsn.get() == lsn + i;
+            if here {
                 beyond.durable = beyond.durable.max(header.durable_lsn.get().min(lsn + i));
+            }
+            // Behind a superblock that was lost the log may have come round.
+            let place = reader.block_of(header.lsn.get()) == reader.block_of(lsn + i);
+            if here || came_round && place {
+                beyond.generation = beyond.generation.max(header.generation.get());
             }
         }
         lsn += blocks;
