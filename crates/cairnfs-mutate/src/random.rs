@@ -11,7 +11,7 @@ impl Random {
     }
 
     /// The next number.
-    pub fn next(&mut self) -> u64 {
+    pub fn number(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
         z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -21,7 +21,7 @@ impl Random {
 
     /// A number below `bound`, which is not 0.
     pub fn below(&mut self, bound: usize) -> usize {
-        (self.next() % bound as u64) as usize
+        (self.number() % bound as u64) as usize
     }
 
     /// One of a list that is not empty.
@@ -37,7 +37,7 @@ impl Random {
     /// Random bytes.
     pub fn fill(&mut self, bytes: &mut [u8]) {
         for byte in bytes {
-            *byte = self.next() as u8;
+            *byte = self.number() as u8;
         }
     }
 
@@ -48,15 +48,15 @@ impl Random {
             0 => 0,
             1 => 1,
             2 => u64::MAX,
-            3 => u64::MAX - self.next() % 8,
-            4 => old.wrapping_add(1 + self.next() % 4),
-            5 => old.wrapping_sub(1 + self.next() % 4),
-            6 => 1 << (self.next() % u64::from(bits)),
-            7 => (1 << (self.next() % u64::from(bits))) - 1,
-            8 => old ^ (1 << (self.next() % u64::from(bits))),
-            9 => self.next() % 5000,
+            3 => u64::MAX - self.number() % 8,
+            4 => old.wrapping_add(1 + self.number() % 4),
+            5 => old.wrapping_sub(1 + self.number() % 4),
+            6 => 1 << (self.number() % u64::from(bits)),
+            7 => (1 << (self.number() % u64::from(bits))) - 1,
+            8 => old ^ (1 << (self.number() % u64::from(bits))),
+            9 => self.number() % 5000,
             10 => old.wrapping_mul(2),
-            _ => self.next(),
+            _ => self.number(),
         }
     }
 }

@@ -126,7 +126,7 @@ fn values_that_the_log_replaces_are_checked() {
     ] {
         let found = with_plan(|plan| {
             let logged = plan.log.iter().flat_map(|r| r.changes.clone());
-            let good = logged.filter(|c| c.key == key).last().unwrap();
+            let good = logged.rev().find(|c| c.key == key).unwrap();
             plan.context(vec![put(key, bad)]);
             plan.context(vec![good]);
         });

@@ -18,9 +18,11 @@ use std::sync::Mutex;
 use cairnfs_mutate::{Base, CLASSES, Class, Verdict, bases, mutate, survives};
 
 /// Mutations of a run that nobody asked more of.
-const DEFAULT: u64 = 2300;
+const DEFAULT: u64 = 11_500;
+/// Which base a round of all classes damages: the empty one has not much to damage.
+const BASES: [usize; 5] = [1, 2, 1, 2, 0];
 /// Memory that one volume may need at once, whatever its bytes say.
-const MOST_MEMORY: usize = 64 << 20;
+const MOST_MEMORY: usize = 16 << 20;
 /// Failures that are told before a run gives up.
 const MOST_FAILURES: usize = 40;
 
@@ -90,7 +92,7 @@ fn damaged_volumes_are_survived() {
     let mut most_memory = 0;
     let count = seeds.end - seeds.start;
     for seed in seeds {
-        let which = (seed / CLASSES.len() as u64) as usize % bases.len();
+        let which = BASES[(seed / CLASSES.len() as u64) as usize % BASES.len()];
         match attempt(seed, &bases[which], &sound[which]) {
             Ok((class, verdict, memory)) => {
                 *tried.entry(class).or_default().entry(verdict).or_default() += 1;
