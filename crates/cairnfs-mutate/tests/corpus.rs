@@ -2,6 +2,7 @@
 
 #![allow(
     clippy::unwrap_used,
+    clippy::panic,
     clippy::indexing_slicing,
     reason = "a test may panic"
 )]
@@ -23,7 +24,7 @@ fn run(bases: &[Base], target: Target, input: &[u8], what: &str) -> Verdict {
     let base = bytes::choose(bases, input);
     match survives(&target(base, input)) {
         Ok(outcome) => outcome.verdict,
-        Err(broken) => std::panic::panic_any(format!("{what}: {broken}")),
+        Err(broken) => panic!("{what}: {broken}"),
     }
 }
 

@@ -2,6 +2,7 @@
 
 #![allow(
     clippy::unwrap_used,
+    clippy::panic,
     clippy::indexing_slicing,
     reason = "a test may panic"
 )]
@@ -20,7 +21,7 @@ use zerocopy::IntoBytes;
 use zerocopy::little_endian::U64;
 
 fn outcome(image: &Image) -> Outcome {
-    survives(image).unwrap_or_else(|broken| std::panic::panic_any(broken.to_string()))
+    survives(image).unwrap_or_else(|broken| panic!("{broken}"))
 }
 
 fn assert_found(outcome: &Outcome, verdict: Verdict, code: &str) {
@@ -169,7 +170,7 @@ fn a_move_into_directories_that_contain_each_other_ends() {
     fs.mkdir(1, b"moved", 0o755, Creds::default()).unwrap();
     let result = fs.rename(1, b"moved", below, b"moved", RenameMode::Replace);
     let Err(Error::Corrupt(damage)) = result else {
-        std::panic::panic_any(format!("{result:?}"));
+        panic!("{result:?}")
     };
     assert_eq!(damage.what, "directory parents");
     let codes = outcome(&image).codes.unwrap();
