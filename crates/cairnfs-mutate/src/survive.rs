@@ -150,7 +150,12 @@ fn read_only(image: &Image) -> Held<Result<Seen>> {
     drop(ManuallyDrop::into_inner(fs));
     ended(&device, "reading")?;
     for (path, e) in &seen.errors {
-        tells_of_damage(e, &format!("reading {path:?}"))?;
+        let what = format!("reading {path:?}");
+        tells_of_damage(e, &what)?;
+        // An entry may lead nowhere, and a hash to no attribute; all else must be named.
+        if !is_damage(e) && !matches!(e, Error::NotFound | Error::NoAttribute) {
+            return Err(Broken(format!("{what}: damage without a name: {e}")));
+        }
     }
     if device.image().differs_from(image) {
         return Err(Broken("opened read-only, it was written to".into()));
