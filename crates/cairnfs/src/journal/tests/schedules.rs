@@ -151,7 +151,7 @@ fn commits_are_logged_once_in_the_context_they_hold() {
         let log = Log::new();
         let threads = [
             committer(&log, 20, true),
-            committer(&log, 30, false),
+            committer(&log, 30, true),
             thread::spawn({
                 let log = log.clone();
                 move || {
