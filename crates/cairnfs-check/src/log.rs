@@ -4,6 +4,7 @@
 //! Whether that end is the true one, or damage, the superblock's required LSN and the durable
 //! LSNs in valid records behind the end decide.
 
+use cairnfs::device::AlignedBuf;
 use cairnfs::error::Result;
 use cairnfs::format::BLOCK_SIZE;
 use cairnfs::format::geometry::{Geometry, LOG_START};
@@ -18,7 +19,7 @@ use crate::volume::Volume;
 /// Blocks behind the end of the log in which statements of durability are looked for (32 MiB).
 const BEYOND_BLOCKS: u64 = 8192;
 /// Blocks read at once when looking for headers.
-const SCAN_BLOCKS: u64 = 256;
+const SCAN_BLOCKS: u64 = 64;
 
 /// The state that the log adds to the index.
 pub(crate) struct Replay {
@@ -79,14 +80,18 @@ impl Reader<'_, '_> {
     }
 
     /// Blocks of the ring from `lsn`, around its end if need be.
-    fn read(&self, lsn: u64, count: u64) -> Result<Vec<u8>> {
+    fn read(&self, lsn: u64, count: u64) -> Result<AlignedBuf> {
         let start = lsn % self.ring();
         let first = count.min(self.ring() - start);
-        let mut bytes = self.volume.read(LOG_START + start, first)?.to_vec();
-        if first < count {
-            bytes.extend_from_slice(&self.volume.read(LOG_START, count - first)?);
+        let bytes = self.volume.read(LOG_START + start, first)?;
+        if first == count {
+            return Ok(bytes);
         }
-        Ok(bytes)
+        let mut both = AlignedBuf::zeroed(count as usize * BLOCK_SIZE);
+        let (head, tail) = both.split_at_mut(bytes.len());
+        head.copy_from_slice(&bytes);
+        tail.copy_from_slice(&self.volume.read(LOG_START, count - first)?);
+        Ok(both)
     }
 
     fn header(&self, bytes: &[u8]) -> Option<RecordHeader> {

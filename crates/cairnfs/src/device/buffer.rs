@@ -2,7 +2,7 @@
 
 use std::ops::{Deref, DerefMut};
 
-use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
 
 const ALIGN: usize = 4096;
 
@@ -20,8 +20,17 @@ impl AlignedBuf {
     /// A buffer of `len` zero bytes.
     pub fn zeroed(len: usize) -> Self {
         Self {
-            pages: vec![Page([0; ALIGN]); len.div_ceil(ALIGN)],
+            // Memory that comes zeroed is not written again; without memory it panics like `vec!`.
+            pages: Page::new_vec_zeroed(len.div_ceil(ALIGN))
+                .unwrap_or_else(|_| vec![Page([0; ALIGN]); len.div_ceil(ALIGN)]),
             len,
+        }
+    }
+
+    /// Makes it at least `len` bytes long; what it held is lost if it grows.
+    pub fn ensure(&mut self, len: usize) {
+        if self.len < len {
+            *self = Self::zeroed(len);
         }
     }
 

@@ -10,7 +10,7 @@ use crate::device::{AlignedBuf, Device};
 use crate::error::{Error, Result};
 use crate::format::geometry::LOG_START;
 use crate::format::record::{
-    FLAG_LAST, FLAG_MOUNT, HEADER_SIZE, MAX_PAYLOAD, MAX_RECORD_BLOCKS, RecordHeader, blocks_for,
+    FLAG_LAST, FLAG_MOUNT, HEADER_SIZE, MAX_PAYLOAD, RecordHeader, blocks_for,
 };
 use crate::format::{BLOCK_SIZE, checksum};
 use crate::journal::Journal;
@@ -42,7 +42,7 @@ impl Head {
             chain: end.chain,
             flushed_lsn: end.lsn,
             payload: Vec::new(),
-            buffer: AlignedBuf::zeroed(MAX_RECORD_BLOCKS as usize * BLOCK_SIZE),
+            buffer: AlignedBuf::zeroed(0),
             freed: Vec::new(),
         }
     }
@@ -174,6 +174,7 @@ impl Journal {
         };
         header.seal();
         let bytes = blocks as usize * BLOCK_SIZE;
+        head.buffer.ensure(bytes);
         let buffer = head.buffer.get_mut(..bytes).unwrap_or_default();
         let (to_header, rest) = buffer.split_at_mut(HEADER_SIZE.min(bytes));
         to_header.copy_from_slice(header.as_bytes());

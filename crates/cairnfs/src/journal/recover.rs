@@ -7,9 +7,7 @@
 use crate::device::{AlignedBuf, Device};
 use crate::error::{Error, Result};
 use crate::format::geometry::LOG_START;
-use crate::format::record::{
-    self, Entry, FLAG_LAST, FLAG_MOUNT, HEADER_SIZE, MAX_RECORD_BLOCKS, RecordHeader,
-};
+use crate::format::record::{self, Entry, FLAG_LAST, FLAG_MOUNT, HEADER_SIZE, RecordHeader};
 use crate::format::superblock::Superblock;
 use crate::format::{BLOCK_SIZE, checksum};
 use crate::journal::push::FLUSH_EVERY;
@@ -17,6 +15,9 @@ use crate::journal::push::FLUSH_EVERY;
 /// Blocks behind the log's end that are searched for records which say that it was longer. A push
 /// flushes at least so often that no durable record can lie further away.
 const SEARCH_BLOCKS: u64 = 2 * FLUSH_EVERY;
+
+/// Blocks read at once when records are searched for.
+const AT_ONCE: u64 = 64;
 
 /// A place between two records.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -57,14 +58,12 @@ struct Reader<'a> {
 }
 
 impl<'a> Reader<'a> {
-    /// For records of at most `blocks` blocks; none has more than [`MAX_RECORD_BLOCKS`].
-    fn new(device: &'a dyn Device, superblock: &'a Superblock, blocks: u64) -> Self {
-        let blocks = blocks.min(MAX_RECORD_BLOCKS);
+    fn new(device: &'a dyn Device, superblock: &'a Superblock) -> Self {
         Self {
             device,
             superblock,
             log_blocks: superblock.log_blocks.get(),
-            buffer: AlignedBuf::zeroed(blocks as usize * BLOCK_SIZE),
+            buffer: AlignedBuf::zeroed(0),
         }
     }
 
@@ -72,11 +71,13 @@ impl<'a> Reader<'a> {
         LOG_START + lsn % self.log_blocks
     }
 
-    /// Reads `blocks` blocks of the ring from `lsn` into the buffer's begin.
+    /// Reads `blocks` blocks of the ring from `lsn` into the buffer's begin; no record has more than
+    /// [`record::MAX_RECORD_BLOCKS`].
     fn read(&mut self, lsn: u64, blocks: u64) -> Result<()> {
         let at = lsn % self.log_blocks;
         let first = blocks.min(self.log_blocks - at) as usize * BLOCK_SIZE;
         let all = blocks as usize * BLOCK_SIZE;
+        self.buffer.ensure(all);
         let (head, tail) = self
             .buffer
             .get_mut(..all)
@@ -128,7 +129,7 @@ impl<'a> Reader<'a> {
 /// # Errors
 /// The device's failure; damage: a break before what is known to have been durable.
 pub fn scan(device: &dyn Device, superblock: &Superblock, other_slot_lost: bool) -> Result<Scan> {
-    let mut reader = Reader::new(device, superblock, MAX_RECORD_BLOCKS);
+    let mut reader = Reader::new(device, superblock);
     let tail = LogPosition {
         lsn: superblock.tail_lsn.get(),
         chain: superblock.tail_chain.get(),
@@ -225,7 +226,7 @@ fn search_beyond(reader: &mut Reader<'_>, end: u64, stop: u64, came_round: bool)
     let mut beyond = Beyond::default();
     let mut lsn = end;
     while lsn < stop {
-        let blocks = MAX_RECORD_BLOCKS.min(stop - lsn);
+        let blocks = AT_ONCE.min(stop - lsn);
         reader.read(lsn, blocks)?;
         for i in 0..blocks {
             let block = reader
@@ -263,9 +264,7 @@ pub fn read_context(
     context: &FoundContext,
     each: &mut dyn FnMut(&Entry<'_>) -> Result<()>,
 ) -> Result<()> {
-    // A log of many fsyncs has many contexts of a block or two: no large buffer for each.
-    let blocks = context.end.lsn.saturating_sub(context.start.lsn);
-    let mut reader = Reader::new(device, superblock, blocks);
+    let mut reader = Reader::new(device, superblock);
     let mut position = context.start;
     while position.lsn < context.end.lsn {
         let block = reader.block_of(position.lsn);
