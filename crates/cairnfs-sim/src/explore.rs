@@ -167,15 +167,20 @@ pub fn explore_with(
 
 /// How many states there are for each that is to be tried.
 fn keep_one_in(recording: &Recording, most: usize) -> u64 {
-    if most == usize::MAX {
-        return 1;
+    match most {
+        usize::MAX => 1,
+        most => count_states(recording).div_ceil(most.max(1)).max(1) as u64,
     }
+}
+
+/// States that a recording has, without those of interrupted recoveries.
+pub fn count_states(recording: &Recording) -> usize {
     let mut cursor = recording.cursor();
     let mut all = 0;
     loop {
         all += cursor.choices(recording.promises_more(cursor.at())).len();
         if !cursor.step() {
-            return all.div_ceil(most.max(1)).max(1) as u64;
+            return all;
         }
     }
 }
