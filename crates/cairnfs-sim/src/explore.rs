@@ -243,7 +243,8 @@ pub fn parse_id(text: &str) -> Result<Vec<StateId>, String> {
     text.split('/').map(str::parse).collect()
 }
 
-fn joined(id: &[StateId]) -> String {
+/// An id as text: its states joined by slashes.
+pub fn joined(id: &[StateId]) -> String {
     let ids: Vec<String> = id.iter().map(StateId::to_string).collect();
     ids.join("/")
 }

@@ -95,7 +95,7 @@ pub struct Args {
     #[arg(long, default_value_t = 4)]
     seed: u64,
     /// Try at most about so many states, evenly; 0: all
-    #[arg(long, value_name = "N", default_value_t = 2000)]
+    #[arg(long, value_name = "N", default_value_t = 5000)]
     states: usize,
     /// Shell command that must succeed in each recovered state
     #[arg(long, value_name = "COMMAND")]
@@ -296,7 +296,7 @@ fn replay(
         checker.check(volume, crash)
     });
     checker.finish()?;
-    report::tell_one(args, id, &verdict)?;
+    report::tell_one(args, recording, &states, &verdict)?;
     Ok(ExitCode::from(match verdict {
         Ok(()) => 0,
         Err(_) => BROKEN,

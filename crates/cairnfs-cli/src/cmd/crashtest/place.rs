@@ -135,6 +135,10 @@ impl Processes {
     fn follow(&self, child: &Child) -> io::Result<()> {
         let process = pidfd_open(Pid::from_child(child), PidfdFlags::empty())?;
         *self.0.process() = Some(process);
+        // A signal that came before had nobody to be passed on to.
+        if self.interrupted() {
+            self.0.signal(SIGTERM);
+        }
         Ok(())
     }
 }

@@ -5,7 +5,9 @@ use std::path::PathBuf;
 use std::process::Output;
 
 use cairnfs_sim::disk::Event;
-use cairnfs_sim::explore::Tally;
+use cairnfs_sim::explore::{Tally, joined};
+use cairnfs_sim::record::Recording;
+use cairnfs_sim::states::StateId;
 use serde::Serialize;
 
 use super::Args;
@@ -32,9 +34,29 @@ struct Told {
 }
 
 #[derive(Serialize)]
+struct ToldState<'a> {
+    state: String,
+    after: String,
+    allowed: bool,
+    message: Option<&'a str>,
+}
+
+#[derive(Serialize)]
 struct ToldFailure {
     state: String,
+    after: String,
     message: String,
+}
+
+/// The last call that had returned when the power failed.
+fn after(recording: &Recording, id: &[StateId]) -> String {
+    let event = id.first().map_or(0, |first| first.event as usize);
+    let calls = recording.model().calls();
+    let n = recording.returned(event).calls;
+    match n.checked_sub(1).and_then(|last| calls.get(last)) {
+        Some(call) => format!("call {n} of {}, {call}", calls.len()),
+        None => "the beginning".into(),
+    }
 }
 
 /// Tells what was tried and found.
@@ -61,6 +83,7 @@ pub fn tell(
         failures: failures
             .map(|failure| ToldFailure {
                 state: failure.id(),
+                after: after(&run.recording, &failure.id),
                 message: failure.message.clone(),
             })
             .collect(),
@@ -111,7 +134,9 @@ fn table(out: &mut dyn Write, told: &Told) -> io::Result<()> {
 fn tell_failures(out: &mut dyn Write, args: &Args, told: &Told) -> io::Result<()> {
     for failure in told.failures.iter().take(SHOWN) {
         let message = show_bytes(failure.message.as_bytes());
+        let after = show_bytes(failure.after.as_bytes());
         writeln!(out, "state {}: {message}", failure.state)?;
+        writeln!(out, "  after {after}")?;
     }
     if told.failures.len() > SHOWN {
         writeln!(out, "and {} more", told.failures.len() - SHOWN)?;
@@ -132,18 +157,33 @@ fn tell_failures(out: &mut dyn Write, args: &Args, told: &Told) -> io::Result<()
 }
 
 /// Tells of one state.
-pub fn tell_one(args: &Args, id: &str, verdict: &Result<(), String>) -> Result<(), AnyError> {
+pub fn tell_one(
+    args: &Args,
+    recording: &Recording,
+    id: &[StateId],
+    verdict: &Result<(), String>,
+) -> Result<(), AnyError> {
+    let told = ToldState {
+        state: joined(id),
+        after: after(recording, id),
+        allowed: verdict.is_ok(),
+        message: verdict.as_ref().err().map(String::as_str),
+    };
     if args.json {
-        return output::json(&ToldFailure {
-            state: id.to_owned(),
-            message: verdict.clone().err().unwrap_or_default(),
-        });
+        return output::json(&told);
     }
-    match verdict {
-        Ok(()) if args.quiet => {}
-        Ok(()) => println!("state {id}: keeps the contract"),
-        Err(message) => println!("state {id}: {}", show_bytes(message.as_bytes())),
+    if args.quiet && told.allowed {
+        return Ok(());
     }
+    let message = told.message.unwrap_or("keeps the contract");
+    let mut out = io::stdout().lock();
+    writeln!(
+        out,
+        "state {}: {}",
+        told.state,
+        show_bytes(message.as_bytes())
+    )?;
+    writeln!(out, "  after {}", show_bytes(told.after.as_bytes()))?;
     Ok(())
 }
 
