@@ -55,6 +55,7 @@ enum Command {
     Export(cmd::export::Args),
     /// Measure a volume or any mounted directory
     Bench(cairnfs_bench::Args),
+    Crashtest(cmd::crashtest::Args),
     Completions(cmd::completions::Args),
 }
 
@@ -99,6 +100,7 @@ fn run(command: Command) -> Result<ExitCode, AnyError> {
         Command::Import(args) => cmd::import::run(args),
         Command::Export(args) => cmd::export::run(args),
         Command::Bench(args) => cairnfs_bench::run(args),
+        Command::Crashtest(args) => cmd::crashtest::run(args),
         Command::Completions(args) => cmd::completions::run(args, &mut Cli::command()),
     }
 }
@@ -140,7 +142,7 @@ fn translate(args: Vec<OsString>) -> Result<Vec<OsString>, String> {
 /// The exit code for arguments that make no sense, as the tools of that name have it.
 fn usage_code(args: &[OsString]) -> u8 {
     match args.get(1).and_then(|command| command.to_str()) {
-        Some("check") => 16,
+        Some("check" | "crashtest") => 16,
         Some("mkfs" | "mount" | "umount") => 1,
         _ => 2,
     }

@@ -59,6 +59,44 @@ fn sizes_and_labels_are_checked_first() {
 }
 
 #[test]
+fn crash_tests_of_steps_repeat_and_replay() {
+    let steps = "create a; write a 0 5000; rename a b; fsync b";
+    let tell = || cairnfs(&["crashtest", "--json", "--steps", steps]);
+    let (first, second) = (tell(), tell());
+    assert_eq!(first.status.code(), Some(0));
+    assert_eq!(first.stdout, second.stdout);
+    assert!(String::from_utf8_lossy(&first.stdout).contains("\"allowed\": true"));
+
+    let dir = tempfile::tempdir().unwrap();
+    let disk = dir.path().join("disk.img");
+    let disk = disk.to_str().unwrap();
+    let one = ["crashtest", "--steps", steps, "--replay", "3.0"];
+    let out = cairnfs(&[&one[..], &["--image", disk]].concat());
+    assert_eq!(out.status.code(), Some(0));
+    assert!(String::from_utf8_lossy(&out.stdout).contains("state 3.0: keeps"));
+    assert!(cairnfs(&["check", "--data", disk]).status.success());
+}
+
+#[test]
+fn crash_tests_need_something_to_test() {
+    refused(&["crashtest"], 16, "no COMMAND");
+    refused(&["crashtest", "--nonsense"], 16, "--nonsense");
+    refused(&["crashtest", "--steps", "creat a"], 16, "creat a");
+    refused(&["crashtest", "--steps", "unlink a"], 8, "unlink a");
+    refused(
+        &["crashtest", "--file", "missing.steps"],
+        8,
+        "missing.steps",
+    );
+    refused(&["crashtest", "--steps", "sync", "ls"], 16, "--steps");
+    let steps = ["crashtest", "--steps", "sync", "--replay"];
+    refused(&[&steps[..], &["7"]].concat(), 16, "7");
+    refused(&[&steps[..], &["9999.0"]].concat(), 16, "no such state");
+    refused(&["crashtest", "--replay", "1.0", "ls"], 16, "--replay");
+    refused(&["crashtest", "--replay", "1.0"], 16, "COMMAND");
+}
+
+#[test]
 fn missing_volumes_are_told_with_the_next_step() {
     refused(&["ls", "missing.img:/x"], 1, "cairnfs mkfs");
     refused(&["cat", "missing.img:/x"], 1, "no such volume");

@@ -21,4 +21,4 @@ pub mod session;
 pub mod waiting;
 
 pub use options::MountOptions;
-pub use session::{ServeError, serve};
+pub use session::{ServeError, Serving, serve};

@@ -65,25 +65,89 @@ pub fn serve(
     hangup_ends: bool,
     ready: impl FnOnce(),
 ) -> Result<(), ServeError> {
-    let failed = |source| ServeError::Mount {
-        dir: dir.to_path_buf(),
-        source,
-    };
     let (events, coming) = channel();
-    watch_signals(events.clone(), hangup_ends).map_err(failed)?;
-    let connection = mounter::mount(volume, dir, options).map_err(failed)?;
-    let device = mountinfo::at(dir).map_err(failed)?.map(|m| m.device);
-    let mounted = Mounted { dir, device };
-    if let Err(e) = start(adapter, connection, options, events) {
-        mounted.detach();
-        return Err(failed(e));
-    }
-    mounted.raise_readahead();
-    ready();
-    mounted.wait(&coming).map_err(|source| ServeError::Broken {
+    watch_signals(events.clone(), hangup_ends).map_err(|source| ServeError::Mount {
         dir: dir.to_path_buf(),
         source,
-    })
+    })?;
+    let serving = Serving::begin(adapter, volume, dir, options, events, coming)?;
+    ready();
+    serving.wait()
+}
+
+/// A live mount, served by threads of this process until [`Serving::end`].
+pub struct Serving {
+    mounted: Mounted,
+    events: Sender<Event>,
+    coming: Receiver<Event>,
+}
+
+impl Serving {
+    /// Mounts a file system on `dir`, which is absolute and without symlinks. Signals are the
+    /// caller's business.
+    ///
+    /// # Errors
+    /// Mounting fails; nothing is mounted then.
+    pub fn start(
+        adapter: Adapter,
+        volume: &Path,
+        dir: &Path,
+        options: &MountOptions,
+    ) -> Result<Self, ServeError> {
+        let (events, coming) = channel();
+        Self::begin(adapter, volume, dir, options, events, coming)
+    }
+
+    fn begin(
+        adapter: Adapter,
+        volume: &Path,
+        dir: &Path,
+        options: &MountOptions,
+        events: Sender<Event>,
+        coming: Receiver<Event>,
+    ) -> Result<Self, ServeError> {
+        let failed = |source| ServeError::Mount {
+            dir: dir.to_path_buf(),
+            source,
+        };
+        let connection = mounter::mount(volume, dir, options).map_err(failed)?;
+        let device = mountinfo::at(dir).map_err(failed)?.map(|m| m.device);
+        let mounted = Mounted {
+            dir: dir.to_path_buf(),
+            device,
+        };
+        if let Err(e) = start(adapter, connection, options, events.clone()) {
+            mounted.detach();
+            return Err(failed(e));
+        }
+        mounted.raise_readahead();
+        Ok(Self {
+            mounted,
+            events,
+            coming,
+        })
+    }
+
+    /// Unmounts, and waits until all that the kernel held has arrived. While files are open it is
+    /// detached instead, and lives on unseen until they are closed.
+    ///
+    /// # Errors
+    /// The connection to the kernel broke.
+    pub fn end(self) -> Result<(), ServeError> {
+        // Fails only if nobody receives, and the receiver is ours.
+        let _ = self.events.send(Event::Signal);
+        self.wait()
+    }
+
+    fn wait(self) -> Result<(), ServeError> {
+        drop(self.events);
+        self.mounted
+            .wait(&self.coming)
+            .map_err(|source| ServeError::Broken {
+                dir: self.mounted.dir,
+                source,
+            })
+    }
 }
 
 fn watch_signals(events: Sender<Event>, hangup_ends: bool) -> io::Result<()> {
@@ -128,16 +192,16 @@ fn start(
 }
 
 /// Our mount.
-struct Mounted<'a> {
-    dir: &'a Path,
+struct Mounted {
+    dir: PathBuf,
     device: Option<String>,
 }
 
-impl Mounted<'_> {
+impl Mounted {
     fn wait(&self, coming: &Receiver<Event>) -> io::Result<()> {
         for event in coming {
             match event {
-                Event::Signal if self.is_there() => match mounter::unmount(self.dir, false) {
+                Event::Signal if self.is_there() => match mounter::unmount(&self.dir, false) {
                     Ok(()) => {}
                     Err(e) => {
                         tracing::warn!("{} is in use ({e}): detaching it", self.dir.display());
@@ -160,7 +224,7 @@ impl Mounted<'_> {
 
     /// Whether our mount, and not another, is what is seen at its place.
     fn is_there(&self) -> bool {
-        let seen = mountinfo::at(self.dir).ok().flatten();
+        let seen = mountinfo::at(&self.dir).ok().flatten();
         seen.is_some_and(|m| Some(m.device) == self.device)
     }
 
@@ -168,7 +232,7 @@ impl Mounted<'_> {
         if !self.is_there() {
             return;
         }
-        if let Err(e) = mounter::unmount(self.dir, true) {
+        if let Err(e) = mounter::unmount(&self.dir, true) {
             tracing::error!("cannot unmount {}: {e}", self.dir.display());
         }
     }
@@ -176,7 +240,7 @@ impl Mounted<'_> {
     /// Has the kernel send what it holds of files being written, and waits until it has arrived:
     /// syncfs(2) alone returns before.
     fn fetch(&self) {
-        if let Err(e) = control::sync(self.dir) {
+        if let Err(e) = control::sync(&self.dir) {
             tracing::warn!("data of open files may be lost: {e}");
         }
     }

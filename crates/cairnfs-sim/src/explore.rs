@@ -3,12 +3,15 @@
 //! Each state is checked offline, opened, read, and compared with the model. Of some the recovery
 //! itself is recorded: the power fails again in the middle of it, and again in the recovery of that.
 //! Some are used on afterwards: everything in them is removed, and the volume must be sound and empty.
+//! A caller may demand more of each state: what its own program relies on ([`Invariant`]).
 
 use std::collections::HashSet;
 use std::fmt;
+use std::ops::ControlFlow;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
+use cairnfs::Volume;
 use cairnfs::fs::FileSystem;
 use cairnfs_check::{CheckOptions, check};
 
@@ -16,7 +19,7 @@ use crate::disk::{Event, SimDisk};
 use crate::exercise::exercise;
 use crate::image::Image;
 use crate::model::Moment;
-use crate::record::{Recording, options};
+use crate::record::{Recording, Returned, options};
 use crate::states::{Cursor, StateId, mix};
 use crate::tree::Tree;
 
@@ -56,8 +59,7 @@ pub struct Failure {
 impl Failure {
     /// The id that replays it: states joined by slashes.
     pub fn id(&self) -> String {
-        let ids: Vec<String> = self.id.iter().map(StateId::to_string).collect();
-        ids.join("/")
+        joined(&self.id)
     }
 }
 
@@ -93,11 +95,49 @@ impl Tally {
     }
 }
 
+/// A crash state, as an [`Invariant`] is told of it.
+#[derive(Debug, Clone, Copy)]
+pub struct Crash<'a> {
+    /// The id of the state, as [`Failure::id`] gives it.
+    pub id: &'a str,
+    /// How far the program had come.
+    pub returned: Returned,
+}
+
+/// What a program relies on: told a recovered volume, it says what is wrong with it. The volume is
+/// a copy, to be changed as the program does when it starts again.
+pub type Invariant<'a> = &'a mut dyn FnMut(&Volume, &Crash<'_>) -> Result<(), String>;
+
+/// How far an exploration has come.
+#[derive(Debug, Clone, Copy)]
+pub struct Progress {
+    /// Events done.
+    pub events: usize,
+    /// Failures found.
+    pub failures: usize,
+}
+
 /// Tries the states of a recording. `progress` is told after each place how many places are done.
 pub fn explore(recording: &Recording, depth: &Depth, progress: &mut dyn FnMut(usize)) -> Tally {
+    let mut anything = |_: &Volume, _: &Crash<'_>| Ok(());
+    explore_with(recording, depth, &mut anything, &mut |at| {
+        progress(at.events);
+        ControlFlow::Continue(())
+    })
+}
+
+/// The same, and `invariant` holds in each state that the contract allows. `progress` may end it
+/// early.
+pub fn explore_with(
+    recording: &Recording,
+    depth: &Depth,
+    invariant: Invariant<'_>,
+    progress: &mut dyn FnMut(Progress) -> ControlFlow<()>,
+) -> Tally {
     let mut explorer = Explorer {
         recording,
         depth,
+        invariant,
         tally: Tally::default(),
         seen: HashSet::new(),
     };
@@ -115,8 +155,11 @@ pub fn explore(recording: &Recording, depth: &Depth, progress: &mut dyn FnMut(us
                 explorer.state(id, || cursor.image(fates));
             }
         }
-        progress(event);
-        if !cursor.step() {
+        let at = Progress {
+            events: event,
+            failures: explorer.tally.failures.len(),
+        };
+        if progress(at).is_break() || !cursor.step() {
             return explorer.tally;
         }
     }
@@ -124,15 +167,20 @@ pub fn explore(recording: &Recording, depth: &Depth, progress: &mut dyn FnMut(us
 
 /// How many states there are for each that is to be tried.
 fn keep_one_in(recording: &Recording, most: usize) -> u64 {
-    if most == usize::MAX {
-        return 1;
+    match most {
+        usize::MAX => 1,
+        most => count_states(recording).div_ceil(most.max(1)).max(1) as u64,
     }
+}
+
+/// States that a recording has, without those of interrupted recoveries.
+pub fn count_states(recording: &Recording) -> usize {
     let mut cursor = recording.cursor();
     let mut all = 0;
     loop {
         all += cursor.choices(recording.promises_more(cursor.at())).len();
         if !cursor.step() {
-            return all.div_ceil(most.max(1)).max(1) as u64;
+            return all;
         }
     }
 }
@@ -142,13 +190,42 @@ fn keep_one_in(recording: &Recording, most: usize) -> u64 {
 /// # Errors
 /// What is wrong with it, or that there is no such state.
 pub fn replay(recording: &Recording, id: &[StateId]) -> Result<(), String> {
+    replay_with(recording, id, &mut |_, _| Ok(()))
+}
+
+/// The same, and `invariant` holds in it.
+///
+/// # Errors
+/// As [`replay`].
+pub fn replay_with(
+    recording: &Recording,
+    id: &[StateId],
+    invariant: Invariant<'_>,
+) -> Result<(), String> {
+    let image = image_of(recording, id)?;
+    let event = id.first().map_or(0, |first| first.event as usize);
+    judge(
+        recording,
+        image.clone(),
+        recording.moment(event),
+        false,
+        true,
+    )?;
+    demand(recording, id, image, invariant)
+}
+
+/// The disk in a state, told by its id, before it is recovered.
+///
+/// # Errors
+/// There is no such state, or a recovery that it interrupts fails.
+pub fn image_of(recording: &Recording, id: &[StateId]) -> Result<Image, String> {
     let none = || "the recording has no such state".to_owned();
     let (first, within) = id.split_first().ok_or_else(none)?;
-    let moment = recording.moment(first.event as usize);
     let mut image = recording.image(*first).ok_or_else(none)?;
     for id in within {
         let start = image.clone();
         let recovered = recover(image, true)?;
+        recovered.disk.cut();
         let mut cursor = Cursor::new(start, &recovered.events);
         cursor.step_to(id.event as usize);
         let choices = cursor.choices(false);
@@ -156,12 +233,48 @@ pub fn replay(recording: &Recording, id: &[StateId]) -> Result<(), String> {
         let there = fates.filter(|_| cursor.at() == id.event as usize);
         image = cursor.image(there.ok_or_else(none)?);
     }
-    judge(recording, image, moment, false, true).map(|_| ())
+    Ok(image)
+}
+
+/// Reads an id as [`Failure::id`] gives it.
+///
+/// # Errors
+/// It is none.
+pub fn parse_id(text: &str) -> Result<Vec<StateId>, String> {
+    text.split('/').map(str::parse).collect()
+}
+
+/// An id as text: its states joined by slashes.
+pub fn joined(id: &[StateId]) -> String {
+    let ids: Vec<String> = id.iter().map(StateId::to_string).collect();
+    ids.join("/")
+}
+
+/// Recovers a copy of a state for the caller's own check.
+fn demand(
+    recording: &Recording,
+    id: &[StateId],
+    image: Image,
+    invariant: Invariant<'_>,
+) -> Result<(), String> {
+    let event = id.first().map_or(0, |first| first.event as usize);
+    let recovered = recover(image, false)?;
+    let text = joined(id);
+    let crash = Crash {
+        id: &text,
+        returned: recording.returned(event),
+    };
+    let volume = Volume::from(recovered.fs);
+    let told = catch_unwind(AssertUnwindSafe(|| invariant(&volume, &crash)));
+    recovered.disk.cut();
+    told.unwrap_or_else(|panic| Err(format!("panicked: {}", panic_text(&*panic))))
+        .map_err(|e| format!("your own check: {e}"))
 }
 
 struct Explorer<'a> {
     recording: &'a Recording,
     depth: &'a Depth,
+    invariant: Invariant<'a>,
     tally: Tally,
     seen: HashSet<(u64, Moment)>,
 }
@@ -183,16 +296,35 @@ impl Explorer<'_> {
         let interrupted = one_in(self.depth.interrupted, digest, 1);
         let used = one_in(self.depth.used, digest, 2);
         self.tally.used += u64::from(used);
-        let start = interrupted.then(|| image.clone());
-        match judge(self.recording, image, moment, interrupted, used) {
-            Err(message) => self.tally.failures.push(Failure {
-                id: vec![id],
-                message,
-            }),
-            Ok(events) => {
-                if let Some(start) = start {
-                    self.within(&[id], start, &events, moment);
-                }
+        let start = image.clone();
+        match self.judge(&[id], image, moment, interrupted, used) {
+            Some(events) if interrupted => self.within(&[id], start, &events, moment),
+            _ => {}
+        }
+    }
+
+    /// Judges a state, by the caller's check too; what its recovery asked of the disk if all is well.
+    fn judge(
+        &mut self,
+        id: &[StateId],
+        image: Image,
+        moment: Moment,
+        record: bool,
+        used: bool,
+    ) -> Option<Vec<Event>> {
+        let judged =
+            judge(self.recording, image.clone(), moment, record, used).and_then(|events| {
+                demand(self.recording, id, image, self.invariant)?;
+                Ok(events)
+            });
+        match judged {
+            Ok(events) => Some(events),
+            Err(message) => {
+                self.tally.failures.push(Failure {
+                    id: id.to_vec(),
+                    message,
+                });
+                None
             }
         }
     }
@@ -235,10 +367,9 @@ impl Explorer<'_> {
         self.tally.disks.insert(digest);
         let again = id.len() < 3;
         let start = image.clone();
-        match judge(self.recording, image, moment, again, false) {
-            Err(message) => self.tally.failures.push(Failure { id, message }),
-            Ok(events) if again => self.within(&id, start, &events, moment),
-            Ok(_) => {}
+        match self.judge(&id, image, moment, again, false) {
+            Some(events) if again => self.within(&id, start, &events, moment),
+            _ => {}
         }
     }
 }

@@ -1,7 +1,8 @@
 //! Recording a run: what the disk was asked, what the calls promised, and how these lie in time.
 //!
-//! A [`Recorder`] watches a volume on a simulated disk. The [`Recording`] it leaves tells for each
-//! moment at which the power may fail what the disk may hold, and what must be recovered from it.
+//! A [`Recorder`] watches a volume on a simulated disk, for as long as a [`Run`] lasts. The
+//! [`Recording`] it leaves tells for each moment at which the power may fail what the disk may hold,
+//! and what must be recovered from it.
 
 use std::fmt;
 use std::sync::Arc;
@@ -39,6 +40,7 @@ struct Watched {
 /// Watches the calls on a volume.
 pub struct Recorder {
     disk: Arc<SimDisk>,
+    interval: u64,
     watched: Mutex<Watched>,
 }
 
@@ -63,6 +65,11 @@ impl Observer for Recorder {
         };
         watched.marks.push(mark);
     }
+
+    fn interval_ends(&self) -> bool {
+        let calls = self.watched.lock().marks.len() as u64;
+        self.interval > 0 && calls.is_multiple_of(self.interval)
+    }
 }
 
 /// How simulated volumes are opened: nothing happens but in the calls, and the same each time.
@@ -81,13 +88,31 @@ pub fn options(seed: u64) -> Options {
 /// # Errors
 /// A size that makes no volume.
 pub fn fresh_volume(size: u64) -> Result<Image> {
+    fresh_volume_of(size, (0, 0))
+}
+
+/// The same, its root directory owned by this user and group.
+///
+/// # Errors
+/// A size that makes no volume.
+pub fn fresh_volume_of(size: u64, root_owner: (u32, u32)) -> Result<Image> {
     let disk = SimDisk::new(Image::new(size), false);
     let make = MakeOptions {
         seed: Some(1),
+        root_owner,
         ..MakeOptions::default()
     };
     make_device(&disk, &make, &mut |_, _| {})?;
     Ok(disk.image())
+}
+
+/// How far a program had come when the power failed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Returned {
+    /// Calls that had returned, those that change nothing not counted.
+    pub calls: usize,
+    /// Of them, successful calls of fsync and sync.
+    pub syncs: usize,
 }
 
 /// From one opening of the volume to the next.
@@ -110,15 +135,17 @@ pub struct Run {
 }
 
 impl Run {
-    /// Opens the volume in `start` with `options`.
+    /// Opens the volume in `start` with `options`. After every `interval` calls everything becomes
+    /// durable without being promised, as it does in time on a volume in use; 0 for never.
     ///
     /// # Errors
     /// The volume cannot be opened or read.
-    pub fn begin(start: Image, options: &Options) -> Result<Self> {
+    pub fn begin(start: Image, options: &Options, interval: u64) -> Result<Self> {
         let tree = read(&*read_only(&start)?)?;
         let disk = Arc::new(SimDisk::new(start.clone(), true));
         let recorder = Arc::new(Recorder {
             disk: disk.clone(),
+            interval,
             watched: Mutex::new(Watched {
                 model: Model::of(&tree),
                 marks: Vec::new(),
@@ -207,19 +234,46 @@ impl Recording {
         options: &Options,
         run: impl FnOnce(&Arc<FileSystem>) -> Result<()>,
     ) -> Result<Self> {
-        let under_way = Run::begin(start, options)?;
+        let under_way = Run::begin(start, options, 0)?;
         let result = run(under_way.fs());
         let recording = under_way.end();
         result.map(|()| recording)
     }
 
-    /// Records what `run` does to an empty volume through the calls on paths.
+    /// Records what `run` does to an empty volume through the calls on paths. After each call
+    /// everything becomes durable, promised or not, so that each prefix of the calls is among the
+    /// states; in the end all is synced and the volume closed.
     ///
     /// # Errors
     /// As [`Recording::of`].
     pub fn of_volume(run: impl FnOnce(&Volume) -> Result<()>) -> Result<Self> {
         let start = fresh_volume(VOLUME_SIZE)?;
-        Self::of(start, &options(2), |fs| run(&Volume::from(fs.clone())))
+        let under_way = Run::begin(start, &options(2), 1)?;
+        let volume = Volume::from(under_way.fs().clone());
+        let result = run(&volume)
+            .and_then(|()| volume.sync())
+            .and_then(|()| volume.close());
+        let recording = under_way.end();
+        result.map(|()| recording)
+    }
+
+    /// What had returned when so many events had happened.
+    pub fn returned(&self, event: usize) -> Returned {
+        let before = self.moment(event).phase;
+        let over = self.phases.iter().take(before).map(|p| Returned {
+            calls: p.marks.len(),
+            syncs: p.marks.last().map_or(0, |m| m.after.promises),
+        });
+        let marks = self.phases.get(before).map(|p| p.marks.as_slice());
+        let ended = marks.map_or(0, |m| m.partition_point(|m| m.ended <= event));
+        let now = Returned {
+            calls: ended,
+            syncs: self.moment(event).promises,
+        };
+        over.fold(now, |sum, phase| Returned {
+            calls: sum.calls + phase.calls,
+            syncs: sum.syncs + phase.syncs,
+        })
     }
 
     /// Events recorded.

@@ -4,6 +4,7 @@ pub mod cat;
 pub mod check;
 pub mod completions;
 pub mod cp;
+pub mod crashtest;
 pub mod export;
 pub mod import;
 pub mod info;

@@ -26,7 +26,7 @@ fn do_steps(run: &Run, steps: &[Step]) {
 /// The process dies at the `nth` write or flush of `last`, others go on with `after`.
 fn die_in(last: Step, nth: u64, before: &[Step], after: &[Step]) -> bool {
     let seed = |life: u64| options(100 + life);
-    let mut run = Run::begin(fresh_volume(VOLUME_SIZE).unwrap(), &seed(0)).unwrap();
+    let mut run = Run::begin(fresh_volume(VOLUME_SIZE).unwrap(), &seed(0), 0).unwrap();
     do_steps(&run, before);
     let calls = run.disk().calls();
     run.disk().plan(Kind::Any, nth, Fault::Gone);
@@ -67,7 +67,7 @@ fn at_every_call_of_a_merge() {
 #[test]
 fn between_random_steps() {
     for seed in 0..12 {
-        let mut run = Run::begin(fresh_volume(VOLUME_SIZE).unwrap(), &options(seed)).unwrap();
+        let mut run = Run::begin(fresh_volume(VOLUME_SIZE).unwrap(), &options(seed), 0).unwrap();
         for life in 0..4 {
             do_steps(&run, &random_steps(seed * 10 + life, 40));
             run.kill(&options(1000 + seed * 10 + life)).unwrap();

@@ -26,7 +26,7 @@ fn beside_the_calls() {
             durability_interval: Some(Duration::from_millis(1)),
             ..options(seed)
         };
-        let run = Run::begin(fresh_volume(VOLUME_SIZE).unwrap(), &with_workers).unwrap();
+        let run = Run::begin(fresh_volume(VOLUME_SIZE).unwrap(), &with_workers, 0).unwrap();
         let steps = random_steps(seed, 300);
         let mut runner = Runner::new(run.fs());
         for step in &steps {

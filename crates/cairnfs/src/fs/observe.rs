@@ -130,6 +130,11 @@ pub trait Observer: Debug + Send + Sync {
     fn begin(&self, call: &Call<'_>);
     /// The call that began last has ended.
     fn end(&self, call: &Call<'_>, outcome: &Outcome<'_>);
+    /// Whether everything becomes durable now, before the next call, as at the end of an interval;
+    /// asked after each call. Nobody is promised anything by that.
+    fn interval_ends(&self) -> bool {
+        false
+    }
 }
 
 /// What calls return.
@@ -195,6 +200,10 @@ impl FileSystem {
             Err(e) => Outcome::Failed(e),
         };
         watch.observer.end(&call, &outcome);
+        if watch.observer.interval_ends() {
+            // A failure is kept by the volume, and the next call that promises anything tells it.
+            let _ = self.sync_all();
+        }
         result
     }
 }

@@ -43,7 +43,7 @@ impl FileSystem {
         self.observed(Call::Sync, || self.sync_all())
     }
 
-    fn sync_all(&self) -> Result<()> {
+    pub(super) fn sync_all(&self) -> Result<()> {
         if self.core.read_only() {
             return Ok(());
         }

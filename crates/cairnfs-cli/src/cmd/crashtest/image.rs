@@ -1,0 +1,50 @@
+//! Simulated disks from and to files. Files are sparse where disks are zeros.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+
+use cairnfs::device::{Access, Device, FileDevice};
+use cairnfs_sim::image::{BLOCK, Image};
+use rustix::fs::{SeekFrom, seek};
+use rustix::io::Errno;
+
+/// Bytes that are copied at a time.
+const PIECE: u64 = 1 << 20;
+
+/// A copy of a volume, which nobody changes meanwhile.
+pub fn load(path: &Path) -> cairnfs::Result<Image> {
+    let device = FileDevice::open(path, Access::ReadOnly)?;
+    let holes = File::open(path).ok();
+    let mut image = Image::new(device.size());
+    let mut bytes = vec![0; PIECE as usize];
+    let mut at = 0;
+    while at < image.size() {
+        match holes.as_ref().map(|file| seek(file, SeekFrom::Data(at))) {
+            Some(Ok(data)) => at = data - data % BLOCK as u64,
+            Some(Err(Errno::NXIO)) => break,
+            _ => {}
+        }
+        let len = PIECE.min(image.size() - at) as usize;
+        let piece = bytes.get_mut(..len).unwrap_or_default();
+        device.read(at, piece)?;
+        image.write(at, piece);
+        at += len as u64;
+    }
+    Ok(image)
+}
+
+/// Writes a disk to a file.
+pub fn save(image: &Image, path: &Path) -> io::Result<()> {
+    let file = File::create(path)?;
+    file.set_len(image.size())?;
+    let mut block = [0; BLOCK];
+    for at in (0..image.size()).step_by(BLOCK) {
+        image.read(at, &mut block);
+        if block.iter().any(|b| *b != 0) {
+            file.write_all_at(&block, at)?;
+        }
+    }
+    Ok(())
+}

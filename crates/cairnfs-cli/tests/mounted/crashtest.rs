@@ -1,0 +1,168 @@
+//! `cairnfs crashtest`: programs under which the power is cut, and what is told of it.
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::place::{CAIRNFS, Place, able, arg, said};
+
+/// Runs a crash test with this script, and gives what it tells as JSON.
+fn tested(options: &[&str], script: &str, code: i32) -> serde_json::Value {
+    let out = Command::new(CAIRNFS)
+        .args(["crashtest", "--json"])
+        .args(options)
+        .args(["--", "bash", "-euc", script])
+        .stdin(Stdio::null())
+        .output()
+        .unwrap();
+    assert_eq!(out.status.code(), Some(code), "{script}: {}", said(&out));
+    serde_json::from_slice(&out.stdout).unwrap()
+}
+
+fn number(told: &serde_json::Value, what: &str) -> u64 {
+    told[what].as_u64().unwrap()
+}
+
+#[test]
+fn a_rename_keeps_the_contract() {
+    if !able(&[]) {
+        return;
+    }
+    let told = tested(&[], "echo a > f; sync f; mv f g", 0);
+    assert_eq!(told["allowed"], true);
+    assert!(number(&told, "calls") >= 5, "{told}");
+    assert!(number(&told, "distinct_disks") > 20, "{told}");
+}
+
+#[test]
+fn databases_keep_the_contract() {
+    if !able(&["sqlite3"]) {
+        return;
+    }
+    for journal in ["wal", "delete"] {
+        let script = format!(
+            "sqlite3 db 'pragma journal_mode={journal}; create table t(x); insert into t values(1);
+             begin; insert into t values(2); insert into t values(3); commit;' >&2"
+        );
+        // Both rows of a transaction are there or none, whenever the power fails.
+        let check = "test ! -e db || sqlite3 db 'pragma integrity_check; select count(*) from t' \
+                     | tr '\\n' ' ' | grep -Eqx '(ok (0|1|3) |ok )'";
+        let told = tested(&["--states", "120", "--check", check], &script, 0);
+        assert!(number(&told, "states") > 50, "{journal}: {told}");
+    }
+}
+
+#[test]
+fn commits_keep_the_contract() {
+    if !able(&["git"]) {
+        return;
+    }
+    let script = "git init -q .; echo a > a; git add a
+                  git -c user.name=a -c user.email=a@b -c core.fsync=all commit -qm a";
+    let told = tested(&["--states", "300"], script, 0);
+    assert!(number(&told, "calls") > 50, "{told}");
+}
+
+#[test]
+fn a_file_written_in_place_is_found_torn() {
+    if !able(&["grep"]) {
+        return;
+    }
+    let check = "test ! -e done || grep -qx -e old -e new f";
+    let place = Place::new("16M");
+    let keep = place.beside("kept");
+    let options = ["--check", check, "--keep", arg(&keep)];
+    let told = tested(
+        &options,
+        "echo old > f; sync f; mkdir done; echo new > f",
+        4,
+    );
+    let failures = told["failures"].as_array().unwrap();
+    assert!(!failures.is_empty());
+    assert!(
+        failures[0]["message"]
+            .as_str()
+            .unwrap()
+            .contains("own check")
+    );
+    // The disk of such a state is a volume as any other: here, f is empty in it.
+    let disk = Path::new(told["kept"][0].as_str().unwrap()).to_owned();
+    place.ok(&["check", "--data", arg(&disk)]);
+    assert_eq!(place.ok(&["cat", &format!("{}:/f", arg(&disk))]), "");
+
+    let renamed = "echo old > f; sync f; mkdir done; echo new > f.tmp; mv f.tmp f";
+    tested(&["--check", check], renamed, 0);
+}
+
+#[test]
+fn checks_are_told_what_had_been_synced() {
+    if !able(&[]) {
+        return;
+    }
+    let check = "test $CAIRNFS_CRASHTEST_SYNCS = 0 || test -s f";
+    tested(
+        &["--interval", "0", "--check", check],
+        "echo a > f; sync f",
+        0,
+    );
+    // What is promised by the first sync is not there yet.
+    let early = "test $CAIRNFS_CRASHTEST_SYNCS = 0 || test -s g";
+    let script = "echo a > f; sync f; echo b > g; sync g";
+    tested(&["--interval", "0", "--check", early], script, 4);
+}
+
+#[test]
+fn a_failing_command_is_told() {
+    if !able(&[]) {
+        return;
+    }
+    let told = tested(&[], "echo a > f; exit 3", 0);
+    let status = told["command_failed"].as_str().unwrap().to_owned();
+    assert!(status.contains('3'), "{status}");
+    let place = Place::new("16M");
+    let strict = ["crashtest", "--strict", "--", "sh", "-c", "exit 3"];
+    place.fails(&strict, 8, &["command failed", "3"]);
+    let missing = ["crashtest", "--", "no-such-program"];
+    place.fails(&missing, 8, &["no-such-program", "No such file"]);
+}
+
+#[test]
+fn a_volume_to_begin_with_is_not_changed() {
+    if !able(&[]) {
+        return;
+    }
+    let place = Place::new("64M");
+    fs::write(place.beside("old"), b"kept").unwrap();
+    place.ok(&["cp", "old", "v.cairn:/f"]);
+    let before = fs::read(place.volume()).unwrap();
+    let volume = place.volume();
+    let script = "test $(cat f) = kept; mv f g; mkdir d";
+    let told = tested(&["--volume", arg(&volume)], script, 0);
+    assert!(number(&told, "calls") >= 3);
+    assert!(fs::read(&volume).unwrap() == before);
+}
+
+#[test]
+fn a_signal_ends_command_and_mount() {
+    if !able(&["sleep"]) {
+        return;
+    }
+    let mut child = Command::new(CAIRNFS)
+        .args(["crashtest", "--", "sh", "-c", "pwd; exec sleep 1000"])
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut dir = String::new();
+    let mut out = BufReader::new(child.stdout.take().unwrap());
+    out.read_line(&mut dir).unwrap();
+    kill_process(Pid::from_child(&child), Signal::TERM).unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(8));
+    let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap();
+    assert!(dir.contains("cairnfs-crashtest-"), "{dir}");
+    assert!(!mounts.contains(dir.trim()), "{mounts}");
+    assert!(!Path::new(dir.trim()).exists());
+}
