@@ -23,6 +23,7 @@ use source::{paths_from, without_tests};
 const FLOORS: &[(&str, u8, &[&str])] = &[
     ("error", 0, &[]),
     ("shard", 0, &[]),
+    ("deliberate", 0, &[]),
     ("device", 0, &["error"]),
     ("format", 1, &[]),
     ("types", 1, &["format::item"]),

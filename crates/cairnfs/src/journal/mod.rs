@@ -17,6 +17,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use crossbeam_utils::CachePadded;
 use parking_lot::Mutex;
 
+use crate::deliberate::{Deliberate, happens};
 use crate::device::Storage;
 use crate::error::Result;
 use crate::format::superblock::Superblock;
@@ -230,6 +231,9 @@ impl Journal {
             return self.storage.check();
         }
         self.write_through(seq, merge)?;
+        if happens(Deliberate::FsyncWithoutFlush) {
+            return Ok(());
+        }
         self.flush()
     }
 
@@ -279,10 +283,16 @@ impl Journal {
     /// # Errors
     /// The device's failure.
     pub fn write_mount_record(&self) -> Result<()> {
+        if happens(Deliberate::MountRecordMissing) {
+            return Ok(());
+        }
         let mut head = self.head.lock();
         let (context, ()) = self.cil.swap(false, || ());
         self.write_mount(&mut head, context.seq)?;
         drop(head);
+        if happens(Deliberate::MountRecordUnflushed) {
+            return Ok(());
+        }
         self.flush()
     }
 

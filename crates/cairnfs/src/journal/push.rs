@@ -8,6 +8,7 @@ use std::sync::atomic::Ordering;
 use zerocopy::IntoBytes;
 use zerocopy::little_endian::{U32, U64};
 
+use crate::deliberate::{Deliberate, happens};
 use crate::device::{AlignedBuf, Device};
 use crate::error::{Error, Result};
 use crate::format::geometry::LOG_START;
@@ -71,7 +72,7 @@ impl Journal {
         let charged = context.charged();
         self.storage.check()?;
         let stamp = context.data_stamp();
-        if !self.storage.is_flushed(stamp) {
+        if !self.storage.is_flushed(stamp) && !happens(Deliberate::LogBeforeData) {
             self.storage.flush_through(stamp)?;
         }
         let (vectors, mut freed) = context.drain();
@@ -173,6 +174,9 @@ impl Journal {
             payload_crc: U32::new(checksum::crc(&head.payload)),
             ..RecordHeader::default()
         };
+        if happens(Deliberate::DurableLsnAhead) {
+            header.durable_lsn = U64::new(head.lsn);
+        }
         header.seal();
         let bytes = blocks as usize * BLOCK_SIZE;
         let buffer = head.buffer.get_mut(..bytes).unwrap_or_default();
