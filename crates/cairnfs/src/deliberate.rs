@@ -21,6 +21,8 @@ pub enum Deliberate {
     SuperblockUnflushed,
     /// A superblock moves the log's tail before the index holds what the log held.
     TailBeforeIndex,
+    /// Each step of a merge moves the log's tail, not only the last.
+    TailMovedEachStep,
     /// The superblock does not tell the next inode number.
     NextInodeForgotten,
     /// The group table is written over the copy that counts.
@@ -61,6 +63,10 @@ pub enum Deliberate {
     BlocksNotClaimed,
     /// Data blocks are not compared with their checksums.
     DataUnchecked,
+    /// Index nodes are not compared with their checksums.
+    NodeUnchecked,
+    /// A log that ends before what was durable is taken for a shorter one.
+    EndUnchecked,
     /// A volume is opened without flushing what a killed process left in the cache.
     MountWithoutFlush,
     /// Opening writes no mount record.

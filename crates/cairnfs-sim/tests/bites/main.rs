@@ -16,7 +16,7 @@ use std::time::Instant;
 use cairnfs::deliberate::Deliberate::{self, *};
 use cairnfs_sim::workload::{Step, steps};
 use trial::During::{Both, Recovery, Run};
-use trial::{During, Faults, Life, Outcome, base, cuts, grafted, lives, long_log, rot};
+use trial::{During, Faults, Life, Outcome, Rot, base, cuts, full, grafted, lives, long_log, rot};
 
 /// A mistake, when it is made, and steps on the base volume of which some power cut shows it.
 const CUTS: &[(Deliberate, During, &str)] = &[
@@ -72,15 +72,19 @@ const CUTS: &[(Deliberate, During, &str)] = &[
     ),
 ];
 
-/// The same on volumes with a long log, in which contexts of many records have room.
-const LONG: &[(Deliberate, During, u8)] = &[(HalfContextCounts, Recovery, 24)];
+/// So many attributes of `f` that they fill a large part of a log record each.
+fn large(count: u8) -> Vec<Step> {
+    let letters = (b'b'..b'b' + count).map(char::from);
+    letters
+        .map(|x| Step::SetXattr("f".into(), x, 60_000))
+        .collect()
+}
 
-/// Attributes, `count` of them, so large that a few fill a record.
-fn large(first: u8, count: u8) -> Vec<Step> {
-    let letters = (first..first + count).map(char::from);
-    let mut all = vec![Step::Create("f".into())];
-    all.extend(letters.map(|x| Step::SetXattr("f".into(), x, 60_000)));
-    all.push(Step::Sync);
+/// Steps around large attributes.
+fn around(before: &str, count: u8, behind: &str) -> Vec<Step> {
+    let mut all = steps(before).unwrap();
+    all.extend(large(count));
+    all.extend(steps(behind).unwrap());
     all
 }
 
@@ -119,6 +123,19 @@ impl Table {
         ));
     }
 
+    /// Does a trial with a mistake that something else makes good.
+    fn harmless(&mut self, fault: Deliberate, why: &str, f: impl Fn(Faults<'_>) -> Outcome) {
+        let with = f(Faults(&[fault], Both));
+        if with.caught.is_some() || with.made == 0 {
+            self.wrong
+                .push(format!("{fault:?} should do no harm, for {why}: {with:?}"));
+        }
+        self.rows.push(format!(
+            "{fault:?}: harmless in {} states, for {why}",
+            with.tried
+        ));
+    }
+
     fn done(self) {
         println!("{}", self.rows.join("\n"));
         assert!(self.wrong.is_empty(), "{}", self.wrong.join("\n"));
@@ -136,56 +153,89 @@ fn power_cuts_show_mistakes() {
 }
 
 #[test]
-fn large_contexts() {
+fn power_cuts_among_large_records_show_mistakes() {
     let mut table = Table::new();
-    for (fault, during, count) in LONG {
-        table.bites(&[*fault], *during, |f| {
-            cuts(f, long_log(), &large(b'a', *count))
-        });
-    }
-    table.bites(&[DurableLsnAhead], Run, |f| {
-        cuts(f, base(), &large(b'b', 20))
+    // A directory counts its entries in the first part, and has one of them in the second.
+    let parts = around("chmod d 448", 24, "mkdir d/x; sync");
+    table.bites(&[HalfContextCounts], Recovery, |f| {
+        cuts(f, long_log(), &parts)
     });
-    table.bites(&[ChainUnchecked], Recovery, |f| {
-        grafted(f, base(), &large(b'b', 20))
-    });
+    let two = around("", 20, "sync");
+    table.bites(&[DurableLsnAhead], Run, |f| cuts(f, base(), &two));
+    table.bites(&[ChainUnchecked], Recovery, |f| grafted(f, base(), &two));
+    let merge = around("chmod e 448", 14, "sync; merge");
+    table.bites(&[TailMovedEachStep], Run, |f| cuts(f, full(), &merge));
+    table.done();
+}
+
+#[test]
+fn rotten_blocks_show_mistakes() {
+    let mut table = Table::new();
+    let steps = steps("chmod f 384; fsync f; chmod g 384; fsync g; chmod d 448; fsync d").unwrap();
     table.bites(&[DataUnchecked], Recovery, |f| {
-        rot(f, base(), &steps("sync").unwrap())
+        rot(f, base(), &steps, Rot::Data)
+    });
+    table.bites(&[NodeUnchecked], Recovery, |f| {
+        rot(f, base(), &steps, Rot::Data)
+    });
+    table.bites(&[EndUnchecked], Recovery, |f| {
+        rot(f, base(), &steps, Rot::Log)
     });
     table.done();
 }
 
-const A: Life = Life {
-    steps: "create a; fsync a",
-    killed_in_flush: false,
-};
-const A_CUT: Life = Life {
-    steps: "create a; fsync a",
-    killed_in_flush: true,
-};
-const Q: Life = Life {
-    steps: "create q; fsync q",
-    killed_in_flush: false,
-};
+/// A process that is killed when its steps are done.
+const fn killed(steps: &'static str) -> Life {
+    Life {
+        steps,
+        killed_in_flush: false,
+    }
+}
 
 #[test]
-fn kills() {
+fn kills_before_power_cuts_show_mistakes() {
     let mut table = Table::new();
-    table.bites(&[MountRecordMissing], Both, |f| lives(f, base(), &[A, Q]));
-    table.bites(&[MountWithoutFlush], Both, |f| {
-        lives(f, base(), &[A_CUT, Q])
-    });
-    table.bites(&[MountRecordUnflushed], Both, |f| lives(f, base(), &[A, Q]));
-    table.bites(&[SameNonce], Both, |f| lives(f, base(), &[A, Q]));
-    table.bites(&[MountRecordUnflushed, SameNonce], Both, |f| {
-        lives(f, base(), &[A, Q])
-    });
-    table.bites(&[NamesAddedFirst], Both, |f| {
-        cuts(
-            f,
-            base(),
-            &steps("exchange f d/h; rename g n; rename n g; merge; sync").unwrap(),
-        )
-    });
+    let two = [killed("create a; fsync a"), killed("create q; fsync q")];
+    table.bites(&[MountRecordMissing], Both, |f| lives(f, base(), &two));
+    let in_flush = Life {
+        killed_in_flush: true,
+        ..two[0]
+    };
+    let both = [in_flush, two[1]];
+    table.bites(&[MountWithoutFlush], Both, |f| lives(f, base(), &both));
+    // Either is made good by the other.
+    let faults = [MountRecordUnflushed, SameNonce];
+    table.bites(&faults, Both, |f| lives(f, base(), &two));
+    table.done();
+}
+
+/// Mistakes that another mechanism makes good: were they to do harm, that one would be broken.
+#[test]
+fn mistakes_that_do_no_harm() {
+    let mut table = Table::new();
+    let three = [
+        killed("create a; write a 0 5000; fsync a; write f 0 9000; fsync f"),
+        Life {
+            steps: "create q; write q 0 9000; fsync q",
+            killed_in_flush: true,
+        },
+        killed("unlink f; create r; write r 0 9000; fsync r; merge; create s; fsync s"),
+    ];
+    table.harmless(
+        MountRecordUnflushed,
+        "what follows a lost mount record names its checksum, which has the nonce of that mount",
+        |f| lives(f, base(), &three),
+    );
+    table.harmless(
+        SameNonce,
+        "what could follow an equal mount record was only written when that one was durable",
+        |f| lives(f, base(), &three),
+    );
+    let names = steps("exchange f d/h; rename g n; rename n g; unlink g; sync; merge").unwrap();
+    table.harmless(
+        NamesAddedFirst,
+        "an index is given once, so no name item has one to add and to remove at once",
+        |f| cuts(f, base(), &names),
+    );
     table.done();
 }

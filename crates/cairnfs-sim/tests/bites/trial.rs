@@ -4,15 +4,15 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use cairnfs::deliberate::{Deliberate, made, within};
-use cairnfs::fs::{FileSystem, MakeOptions, make_device};
+use cairnfs::fs::{FileSystem, MakeOptions, Options, make_device};
 use cairnfs_check::{CheckOptions, check};
 use cairnfs_sim::disk::{Event, Fault, Kind, SimDisk};
 use cairnfs_sim::explore::replay;
-use cairnfs_sim::image::Image;
-use cairnfs_sim::record::{Recording, options};
+use cairnfs_sim::image::{BLOCK, Image};
+use cairnfs_sim::record::{Recording, VOLUME_SIZE, fresh_volume, options};
 use cairnfs_sim::states::{Cursor, Fate, StateId};
 use cairnfs_sim::tree::Tree;
-use cairnfs_sim::workload::{Runner, Step, base_volume, record, steps};
+use cairnfs_sim::workload::{Runner, Step, after, base_steps, base_volume, steps};
 
 /// When the engine makes a mistake.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -80,14 +80,36 @@ pub fn long_log() -> Image {
         ..MakeOptions::default()
     };
     make_device(&disk, &make, &mut |_, _| {}).unwrap();
-    disk.image()
+    after(disk.image(), &base_steps()).unwrap()
+}
+
+/// A volume so full that a merge must go in steps.
+pub fn full() -> Image {
+    let mut all = base_steps();
+    all.push(Step::Create("full".into()));
+    let room = |image: &Image| read_only(image).unwrap().statfs().available;
+    let blocks = room(&base()) - FREE;
+    all.push(Step::Reserve("full".into(), 0, blocks * BLOCK as u64));
+    after(fresh_volume(VOLUME_SIZE).unwrap(), &all).unwrap()
+}
+
+/// Records steps that are all possible, with memory for contexts of more than one record.
+fn recorded(volume: Image, steps: &[Step]) -> cairnfs::Result<Recording> {
+    let roomy = Options {
+        cache_budget: 64 << 20,
+        ..options(4)
+    };
+    Recording::of(volume, &roomy, |fs| {
+        let mut runner = Runner::new(fs);
+        steps.iter().try_for_each(|step| runner.run(step))
+    })
 }
 
 /// Tries the states that a power cut may leave of these steps, until one is wrong.
 pub fn cuts(faults: Faults<'_>, volume: Image, steps: &[Step]) -> Outcome {
     trial(|tried| {
-        let recorded = faults.run(|| record(volume, steps));
-        let recording = recorded.map_err(|e| format!("the run stops: {e}"))?;
+        let recording = faults.run(|| recorded(volume, steps));
+        let recording = recording.map_err(|e| format!("the run stops: {e}"))?;
         let mut seen = HashSet::new();
         each_choice(
             recording.cursor(),
@@ -194,55 +216,96 @@ fn settles(image: Image) -> Result<(), String> {
         return Err(format!("unsound: {}", first.message));
     }
     let (first, after) = opened(image)?;
-    let (second, _) = opened(after)?;
-    match first == second {
+    match first == tree_of(&after)? {
         true => Ok(()),
         false => Err("opened again, it holds something else".into()),
     }
 }
 
-/// Changes each data block and each block of the index that these steps leave, one at a time: what
-/// is read must be an error or the same.
-pub fn rot(faults: Faults<'_>, volume: Image, steps: &[Step]) -> Outcome {
+/// Where blocks rot.
+#[derive(Clone, Copy)]
+pub enum Rot {
+    /// Contents of files, and index nodes.
+    Data,
+    /// The log, but for its newest record: that nobody could tell from one never written.
+    Log,
+}
+
+/// Changes a bit of a few bytes of each block that these steps leave, one at a time: what is read must be an error
+/// or the same.
+pub fn rot(faults: Faults<'_>, volume: Image, steps: &[Step], place: Rot) -> Outcome {
     trial(|tried| {
-        let recording = faults.run(|| record(volume, steps)).unwrap();
+        let recording = faults.run(|| recorded(volume, steps)).unwrap();
         let mut cursor = recording.cursor();
         while cursor.step() {}
         let image = cursor.image(&[Fate::Kept; 64]);
-        let (sound, _) = opened(image.clone())?;
-        let info = data_start(&image);
-        for block in info..image.size() / 4096 {
-            let mut bytes = [0; 4096];
-            image.read(block * 4096, &mut bytes);
-            if bytes.iter().all(|b| *b == 0) {
-                continue;
-            }
-            *tried += 1;
-            let mut rotten = image.clone();
-            rotten.alter(block, |bytes| bytes[17] ^= 1);
-            let found = faults.recover(|| opened(rotten));
-            if found.is_ok_and(|(tree, _)| tree != sound) {
-                return Err(format!(
-                    "block {block} is rotten, and was read as if it were not"
-                ));
+        let sound = tree_of(&image)?;
+        for block in used_blocks(&image, place) {
+            for byte in used_bytes(&image, block) {
+                *tried += 1;
+                let mut rotten = image.clone();
+                rotten.alter(block, |bytes| bytes[byte] ^= 1);
+                let found = faults.recover(|| tree_of(&rotten));
+                if found.is_ok_and(|tree| tree != sound) {
+                    return Err(format!(
+                        "byte {byte} of block {block} is rotten, and was read as if it were not"
+                    ));
+                }
             }
         }
         Ok(())
     })
 }
 
-fn data_start(image: &Image) -> u64 {
-    let disk = Arc::new(SimDisk::new(image.clone(), false));
-    let fs = FileSystem::open_device(disk.clone(), &options(1)).unwrap();
-    disk.cut();
-    16 + fs.info().log_size / 4096
+/// A few bytes of a block that are not zero.
+fn used_bytes(image: &Image, block: u64) -> Vec<usize> {
+    let mut bytes = [0; BLOCK];
+    image.read(block * BLOCK as u64, &mut bytes);
+    let used: Vec<usize> = (0..BLOCK).filter(|i| bytes[*i] != 0).collect();
+    used.iter()
+        .copied()
+        .step_by(used.len().div_ceil(24).max(1))
+        .collect()
+}
+
+/// Blocks that are not all zeros.
+fn used_blocks(image: &Image, place: Rot) -> Vec<u64> {
+    let fs = read_only(image).unwrap();
+    let behind_log = 16 + fs.info().log_size / BLOCK as u64;
+    let range = match place {
+        Rot::Data => behind_log..image.size() / BLOCK as u64,
+        Rot::Log => 16..behind_log,
+    };
+    let used = |block: &u64| {
+        let mut bytes = [0; BLOCK];
+        image.read(block * BLOCK as u64, &mut bytes);
+        bytes.iter().any(|b| *b != 0)
+    };
+    let mut blocks: Vec<u64> = range.filter(used).collect();
+    if matches!(place, Rot::Log) {
+        blocks.pop();
+    }
+    blocks
+}
+
+fn read_only(image: &Image) -> cairnfs::Result<Arc<FileSystem>> {
+    let read_only = Options {
+        read_only: true,
+        ..options(1)
+    };
+    FileSystem::open_device(Arc::new(SimDisk::new(image.clone(), false)), &read_only)
+}
+
+fn tree_of(image: &Image) -> Result<Tree, String> {
+    let fs = read_only(image).map_err(|e| e.to_string())?;
+    Tree::read(&fs).map_err(|e| e.to_string())
 }
 
 /// A record is lost behind which another is kept; the next mount writes until its log ends where the
 /// kept one begins. That one must not count again.
 pub fn grafted(faults: Faults<'_>, volume: Image, steps: &[Step]) -> Outcome {
     trial(|tried| {
-        let recording = record(volume, steps).unwrap();
+        let recording = recorded(volume, steps).unwrap();
         let image =
             without_first_record(&recording).ok_or("no two records are unflushed at once")?;
         let (lost_at, kept_at, image) = image;
@@ -288,6 +351,9 @@ fn without_first_record(recording: &Recording) -> Option<(u64, u64, Image)> {
     }
     None
 }
+
+/// Blocks that [`full`] leaves to ordinary requests.
+const FREE: u64 = 560;
 
 /// The volume that most trials begin with.
 pub fn base() -> Image {

@@ -201,7 +201,7 @@ pub fn scan(device: &dyn Device, superblock: &Superblock, other_slot_lost: bool)
     let beyond = search_beyond(&mut reader, position.lsn, stop)?;
     durable = durable.max(beyond.durable);
     newest_generation = newest_generation.max(beyond.generation);
-    if position.lsn < durable {
+    if position.lsn < durable && !happens(Deliberate::EndUnchecked) {
         return Err(Error::corrupt(
             reader.block_of(position.lsn),
             "log",

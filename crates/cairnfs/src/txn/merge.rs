@@ -263,7 +263,7 @@ impl Core {
         self.flip(|superblock| {
             superblock.root = trees.volume.ptr;
             superblock.root_height = U32::new(trees.volume.height);
-            if last {
+            if last || happens(Deliberate::TailMovedEachStep) {
                 taken.moves_tail(superblock);
             }
         })?;
