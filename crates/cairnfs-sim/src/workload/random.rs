@@ -7,6 +7,8 @@ use crate::states::mix;
 struct Dice {
     seed: u64,
     thrown: u64,
+    /// The path that was last chosen anew.
+    last: String,
 }
 
 impl Dice {
@@ -26,8 +28,12 @@ impl Dice {
     }
 
     fn path(&mut self) -> String {
+        if self.throw(2) == 0 && !self.last.is_empty() {
+            return self.last.clone();
+        }
         let name = self.throw(5);
-        format!("{}n{name}", self.directory())
+        self.last = format!("{}n{name}", self.directory());
+        self.last.clone()
     }
 
     fn offset(&mut self) -> u64 {
@@ -85,7 +91,11 @@ impl Dice {
 
 /// So many steps.
 pub fn random_steps(seed: u64, count: usize) -> Vec<Step> {
-    let mut dice = Dice { seed, thrown: 0 };
+    let mut dice = Dice {
+        seed,
+        thrown: 0,
+        last: String::new(),
+    };
     let mut steps = vec![Step::Mkdir("d".into()), Step::Mkdir("e".into())];
     steps.extend((0..count).map(|_| dice.step()));
     steps

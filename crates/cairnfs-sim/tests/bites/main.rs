@@ -11,12 +11,12 @@
 
 mod trial;
 
-use std::time::Instant;
-
 use cairnfs::deliberate::Deliberate::{self, *};
-use cairnfs_sim::workload::{Step, steps};
+use cairnfs_sim::workload::{Step, random_steps, steps};
 use trial::During::{Both, Recovery, Run};
-use trial::{During, Faults, Life, Outcome, Rot, base, cuts, full, grafted, lives, long_log, rot};
+use trial::{
+    During, Faults, Life, Outcome, Rot, base, cuts, full, grafted, lives, long_log, rot, sampled,
+};
 
 /// A mistake, when it is made, and steps on the base volume of which some power cut shows it.
 const CUTS: &[(Deliberate, During, &str)] = &[
@@ -72,6 +72,9 @@ const CUTS: &[(Deliberate, During, &str)] = &[
     ),
 ];
 
+/// Random runs that are tried until a mistake shows.
+const RUNS: u64 = 200;
+
 /// So many attributes of `f` that they fill a large part of a log record each.
 fn large(count: u8) -> Vec<Step> {
     let letters = (b'b'..b'b' + count).map(char::from);
@@ -88,54 +91,44 @@ fn around(before: &str, count: u8, behind: &str) -> Vec<Step> {
     all
 }
 
+/// What trials came to.
+#[derive(Default)]
 struct Table {
     rows: Vec<String>,
     wrong: Vec<String>,
 }
 
 impl Table {
-    fn new() -> Self {
-        Self {
-            rows: Vec::new(),
-            wrong: Vec::new(),
-        }
+    fn row(&mut self, faults: &[Deliberate], tried: u64, what: Option<&str>) {
+        let what: String = what.unwrap_or("NOT NOTICED").chars().take(130).collect();
+        let faults = format!("{faults:?}");
+        self.rows.push(format!("{faults:<36} {tried:>5}  {what}"));
     }
 
     /// Does a trial as the engine is, and with a mistake that must be noticed.
     fn bites(&mut self, faults: &[Deliberate], during: During, f: impl Fn(Faults<'_>) -> Outcome) {
-        let clock = Instant::now();
         let sound = f(Faults(&[], during));
         if let Some(what) = &sound.caught {
             self.wrong.push(format!("without {faults:?}: {what}"));
         }
         let with = f(Faults(faults, during));
-        let caught = with.caught.as_deref().unwrap_or("NOT NOTICED");
         if with.caught.is_none() || with.made == 0 {
             self.wrong.push(format!("{faults:?}: {with:?}"));
         }
-        self.rows.push(format!(
-            "{:<40} {:>4} of {:>4} {:>6.0?}  {}",
-            format!("{faults:?}"),
-            with.tried,
-            sound.tried,
-            clock.elapsed(),
-            caught.chars().take(130).collect::<String>(),
-        ));
+        self.row(faults, with.tried, with.caught.as_deref());
     }
 
     /// Does a trial with a mistake that something else makes good.
     fn harmless(&mut self, fault: Deliberate, why: &str, f: impl Fn(Faults<'_>) -> Outcome) {
         let with = f(Faults(&[fault], Both));
         if with.caught.is_some() || with.made == 0 {
-            self.wrong
-                .push(format!("{fault:?} should do no harm, for {why}: {with:?}"));
+            let wrong = format!("{fault:?} should do no harm, for {why}: {with:?}");
+            self.wrong.push(wrong);
         }
-        self.rows.push(format!(
-            "{fault:?}: harmless in {} states, for {why}",
-            with.tried
-        ));
+        self.row(&[fault], with.tried, Some(&format!("harmless: {why}")));
     }
 
+    /// Shows all: mistakes, states tried until one was noticed, what was noticed.
     fn done(self) {
         println!("{}", self.rows.join("\n"));
         assert!(self.wrong.is_empty(), "{}", self.wrong.join("\n"));
@@ -144,7 +137,7 @@ impl Table {
 
 #[test]
 fn power_cuts_show_mistakes() {
-    let mut table = Table::new();
+    let mut table = Table::default();
     for (fault, during, text) in CUTS {
         let steps = steps(text).unwrap();
         table.bites(&[*fault], *during, |f| cuts(f, base(), &steps));
@@ -154,7 +147,7 @@ fn power_cuts_show_mistakes() {
 
 #[test]
 fn power_cuts_among_large_records_show_mistakes() {
-    let mut table = Table::new();
+    let mut table = Table::default();
     // A directory counts its entries in the first part, and has one of them in the second.
     let parts = around("chmod d 448", 24, "mkdir d/x; sync");
     table.bites(&[HalfContextCounts], Recovery, |f| {
@@ -170,7 +163,7 @@ fn power_cuts_among_large_records_show_mistakes() {
 
 #[test]
 fn rotten_blocks_show_mistakes() {
-    let mut table = Table::new();
+    let mut table = Table::default();
     let steps = steps("chmod f 384; fsync f; chmod g 384; fsync g; chmod d 448; fsync d").unwrap();
     table.bites(&[DataUnchecked], Recovery, |f| {
         rot(f, base(), &steps, Rot::Data)
@@ -194,7 +187,7 @@ const fn killed(steps: &'static str) -> Life {
 
 #[test]
 fn kills_before_power_cuts_show_mistakes() {
-    let mut table = Table::new();
+    let mut table = Table::default();
     let two = [killed("create a; fsync a"), killed("create q; fsync q")];
     table.bites(&[MountRecordMissing], Both, |f| lives(f, base(), &two));
     let in_flush = Life {
@@ -212,7 +205,7 @@ fn kills_before_power_cuts_show_mistakes() {
 /// Mistakes that another mechanism makes good: were they to do harm, that one would be broken.
 #[test]
 fn mistakes_that_do_no_harm() {
-    let mut table = Table::new();
+    let mut table = Table::default();
     let three = [
         killed("create a; write a 0 5000; fsync a; write f 0 9000; fsync f"),
         Life {
@@ -237,5 +230,30 @@ fn mistakes_that_do_no_harm() {
         "an index is given once, so no name item has one to add and to remove at once",
         |f| cuts(f, base(), &names),
     );
+    table.done();
+}
+
+/// Random steps, which nobody aimed at anything, notice each of the mistakes, too.
+#[test]
+fn random_steps_show_mistakes() {
+    let runs: Vec<Vec<Step>> = (0..RUNS).map(|seed| random_steps(seed, 120)).collect();
+    let volume = base();
+    let mut table = Table::default();
+    for steps in &runs {
+        let sound = sampled(Faults(&[], Run), volume.clone(), steps, 40);
+        table.wrong.extend(sound.caught);
+    }
+    for (fault, during, _) in CUTS {
+        let mut tried = 0;
+        let caught = (1..).zip(&runs).find_map(|(n, steps)| {
+            let with = sampled(Faults(&[*fault], *during), volume.clone(), steps, 40);
+            tried += with.tried;
+            with.caught.map(|what| format!("run {n:>3}: {what}"))
+        });
+        if caught.is_none() {
+            table.wrong.push(format!("{fault:?} went unnoticed"));
+        }
+        table.row(&[*fault], tried, caught.as_deref());
+    }
     table.done();
 }

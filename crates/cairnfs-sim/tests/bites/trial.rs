@@ -10,9 +10,9 @@ use cairnfs_sim::disk::{Event, Fault, Kind, SimDisk};
 use cairnfs_sim::explore::replay;
 use cairnfs_sim::image::{BLOCK, Image};
 use cairnfs_sim::record::{Recording, VOLUME_SIZE, fresh_volume, options};
-use cairnfs_sim::states::{Cursor, Fate, StateId};
+use cairnfs_sim::states::{Cursor, Fate, StateId, mix};
 use cairnfs_sim::tree::Tree;
-use cairnfs_sim::workload::{Runner, Step, after, base_steps, base_volume, steps};
+use cairnfs_sim::workload::{Runner, Step, after, base_steps, base_volume, record, steps};
 
 /// When the engine makes a mistake.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -110,20 +110,49 @@ pub fn cuts(faults: Faults<'_>, volume: Image, steps: &[Step]) -> Outcome {
     trial(|tried| {
         let recording = faults.run(|| recorded(volume, steps));
         let recording = recording.map_err(|e| format!("the run stops: {e}"))?;
-        let mut seen = HashSet::new();
+        cut(faults, &recording, 1, tried)
+    })
+}
+
+/// Tries about `most` of the states of steps of which those that cannot be done are passed over.
+pub fn sampled(faults: Faults<'_>, volume: Image, steps: &[Step], most: u64) -> Outcome {
+    trial(|tried| {
+        let recording = faults.run(|| record(volume, steps));
+        let recording = recording.map_err(|e| format!("the run stops: {e}"))?;
+        let mut all = 0;
         each_choice(
             recording.cursor(),
             &|e| recording.promises_more(e),
-            |id, image| {
-                let moment = recording.moment(id.event as usize);
-                if !seen.insert((image().digest(), moment)) {
-                    return Ok(());
-                }
-                *tried += 1;
-                let judged = faults.recover(|| replay(&recording, &[id]));
-                judged.map_err(|what| format!("state {id}: {what}"))
+            |_, _| {
+                all += 1;
+                Ok(())
             },
-        )
+        )?;
+        cut(faults, &recording, all / most, tried)
+    })
+}
+
+/// Tries one state in so many.
+fn cut(
+    faults: Faults<'_>,
+    recording: &Recording,
+    one_in: u64,
+    tried: &mut u64,
+) -> Result<(), String> {
+    let mut seen = HashSet::new();
+    let more = |event| recording.promises_more(event);
+    each_choice(recording.cursor(), &more, |id, image| {
+        let chance = mix(id.event.into(), id.choice.into());
+        if !chance.is_multiple_of(one_in.max(1)) {
+            return Ok(());
+        }
+        let moment = recording.moment(id.event as usize);
+        if !seen.insert((image().digest(), moment)) {
+            return Ok(());
+        }
+        *tried += 1;
+        let judged = faults.recover(|| replay(recording, &[id]));
+        judged.map_err(|what| format!("state {id}: {what}"))
     })
 }
 
