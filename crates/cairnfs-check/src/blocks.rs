@@ -32,6 +32,18 @@ impl BlockSet {
         known
     }
 
+    /// Takes a run of blocks out.
+    pub(crate) fn remove(&mut self, block: u64, len: u64) {
+        for b in block..block.saturating_add(len) {
+            let group = self.groups.get_mut((b / GROUP_BLOCKS) as usize);
+            let bit = b % GROUP_BLOCKS;
+            let words = group.and_then(Option::as_mut);
+            if let Some(word) = words.and_then(|w| w.get_mut((bit / 64) as usize)) {
+                *word &= !(1 << (bit % 64));
+            }
+        }
+    }
+
     fn insert_one(&mut self, block: u64) -> bool {
         let Some(group) = self.groups.get_mut((block / GROUP_BLOCKS) as usize) else {
             return true;
@@ -66,5 +78,8 @@ mod tests {
         assert_eq!(set.insert(GROUP_BLOCKS, 4), Some((GROUP_BLOCKS, 2)));
         assert_eq!(set.word(0, GROUP_WORDS - 1), 3 << 62);
         assert_eq!(set.word(1, 0), 0b1111);
+        set.remove(GROUP_BLOCKS - 1, 3);
+        assert_eq!(set.word(0, GROUP_WORDS - 1), 1 << 62);
+        assert_eq!(set.word(1, 0), 0b1100);
     }
 }

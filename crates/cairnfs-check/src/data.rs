@@ -47,7 +47,7 @@ struct Reader<'a, 'd, 'p> {
 }
 
 impl Sink for Reader<'_, '_, '_> {
-    fn indexed(&mut self, _: &Item<'_>, _: &mut Ledger<'_>) {}
+    fn indexed(&mut self, _: &Item<'_>, _: bool, _: &mut Ledger<'_>) {}
 
     fn item(&mut self, item: &Item<'_>, _: &mut Ledger<'_>) -> Result<()> {
         if item.key.kind != Kind::Extent {

@@ -6,7 +6,7 @@
 
 use cairnfs::error::Result;
 use cairnfs::format::BLOCK_SIZE;
-use cairnfs::format::geometry::LOG_START;
+use cairnfs::format::geometry::{Geometry, LOG_START};
 use cairnfs::format::record::{FLAG_LAST, FLAG_MOUNT, HEADER_SIZE, RecordHeader, entries};
 use cairnfs::format::{checksum, record};
 
@@ -36,7 +36,7 @@ pub(crate) fn read(volume: &Volume<'_>, ledger: &mut Ledger<'_>) -> Result<Optio
         generation: 0,
         durable: 0,
     };
-    let mut contexts = Contexts::new(volume.superblock.merged_seq.get());
+    let mut contexts = Contexts::new(volume.superblock.merged_seq.get(), volume.geometry);
     let (end, in_order) = reader.follow(&mut contexts, ledger)?;
     reader.look_beyond(end)?;
     if !volume.both_slots {
@@ -65,7 +65,7 @@ struct Reader<'v, 'd> {
     volume: &'v Volume<'d>,
     /// Greatest superblock generation that a record tells.
     generation: u64,
-    /// Greatest durable LSN that a record behind the end tells.
+    /// Greatest durable LSN that a record tells.
     durable: u64,
 }
 
@@ -128,6 +128,7 @@ impl Reader<'_, '_> {
             }
             contexts.add(&header, Part { block, payload }, ledger);
             self.generation = self.generation.max(header.generation.get());
+            self.durable = self.durable.max(header.durable_lsn.get());
             at += header.blocks();
             chain = header.checksum.get();
         }
@@ -184,6 +185,7 @@ struct Part {
 /// Puts parts together to contexts and contexts to a final state.
 struct Contexts {
     merged_seq: u64,
+    geometry: Geometry,
     nonce: Option<u64>,
     /// Sequence of the last context that is complete, or whose place a mount record took.
     last: Option<u64>,
@@ -194,9 +196,10 @@ struct Contexts {
 }
 
 impl Contexts {
-    fn new(merged_seq: u64) -> Self {
+    fn new(merged_seq: u64, geometry: Geometry) -> Self {
         Self {
             merged_seq,
+            geometry,
             nonce: None,
             last: None,
             open: None,
@@ -224,6 +227,7 @@ impl Contexts {
                 parts.len()
             )),
             None if part != 0 => Err(format!("context {seq} begins with part {part}")),
+            None if seq == 0 => Err("context 0, which no volume has".into()),
             None if self.last.is_some_and(|last| last >= seq) => {
                 Err(format!("context {seq} behind context {:?}", self.last))
             }
@@ -256,7 +260,7 @@ impl Contexts {
             for entry in record::entries(part.block, &part.payload) {
                 let applied = entry
                     .map_err(|c| format!("expected {}, found {}", c.expected, c.found))
-                    .and_then(|entry| self.overlay.apply(&entry, part.block));
+                    .and_then(|entry| self.overlay.apply(&entry, part.block, &self.geometry));
                 match applied {
                     Ok(()) => ledger.stats().log_entries += 1,
                     Err(why) => self.report(ledger, why, part.block),

@@ -189,6 +189,9 @@ impl Object {
             );
             context.found.claims.incomplete = true;
         }
+        if context.replaced.contains(&self.ino) {
+            context.found.claims.waiting.remove(block, len);
+        }
         self.extents.count += 1;
         self.extents.blocks += len;
         self.extents.end = self.extents.end.max(end);
@@ -241,9 +244,6 @@ impl Object {
         let kind = inode.mode.get() & S_IFMT;
         if self.ino == ROOT_INO && kind != S_IFDIR {
             return Err("the root is no directory".into());
-        }
-        if kind == S_IFREG && inode.size.get() > MAX_FILE_SIZE {
-            return Err(format!("a file of {} bytes", inode.size));
         }
         Ok(())
     }

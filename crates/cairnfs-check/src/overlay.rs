@@ -8,7 +8,11 @@ use std::ops::Bound;
 
 use cairnfs::error::Result;
 use cairnfs::format::checksum::name_hash;
-use cairnfs::format::item::{decode_dir_entry, decode_dir_name, encode_dir_name};
+use cairnfs::format::geometry::Geometry;
+use cairnfs::format::item::{
+    decode_dir_entry, decode_dir_name, decode_extent, decode_extent_at, decode_inode,
+    decode_xattrs, encode_dir_name,
+};
 use cairnfs::format::key::{Key, Kind, MAIN_ROOT};
 use cairnfs::format::record::Entry;
 
@@ -62,12 +66,21 @@ type Names = BTreeMap<Key, NameChange>;
 #[derive(Default)]
 pub(crate) struct Overlay {
     changes: BTreeMap<Key, Change>,
+    /// By inode the extents that the log put and replaced: first block and blocks. What of them
+    /// the inode does not have any more waits to be free.
+    pub(crate) replaced: BTreeMap<u64, Vec<(u64, u64)>>,
     names: Names,
 }
 
 impl Overlay {
-    /// Takes an entry in; a later one of the same key wins.
-    pub(crate) fn apply(&mut self, entry: &Entry<'_>, block: u64) -> Result<(), String> {
+    /// Takes an entry in; a later one of the same key wins. What was replaced is seen by nobody
+    /// but a replay, so that it makes sense is checked here.
+    pub(crate) fn apply(
+        &mut self,
+        entry: &Entry<'_>,
+        block: u64,
+        geometry: &Geometry,
+    ) -> Result<(), String> {
         if entry.root != MAIN_ROOT {
             return Err(format!("a change of root {}", entry.root));
         }
@@ -90,7 +103,15 @@ impl Overlay {
             let value = entry.value.into();
             Change::Put { value, block }
         };
-        self.changes.insert(entry.key, change);
+        let Some(Change::Put { value, .. }) = self.changes.insert(entry.key, change) else {
+            return Ok(());
+        };
+        check_value(&entry.key, &value, geometry)
+            .map_err(|why| format!("{:?}, which is replaced later: {why}", entry.key))?;
+        if let (Kind::Extent, Ok((raw, _))) = (entry.key.kind, decode_extent(&value)) {
+            let runs = self.replaced.entry(entry.key.object).or_default();
+            runs.push((raw.block.get(), raw.len.get().into()));
+        }
         Ok(())
     }
 
@@ -128,14 +149,26 @@ impl Overlay {
     }
 }
 
+/// Whether a value can be decoded.
+fn check_value(key: &Key, value: &[u8], geometry: &Geometry) -> Result<(), String> {
+    match key.kind {
+        Kind::Inode => decode_inode(value).map(|_| ()),
+        Kind::DirIndex => decode_dir_entry(value).map(|_| ()),
+        Kind::Extent => decode_extent_at(key.offset, value, geometry).map(|_| ()),
+        Kind::Xattr => decode_xattrs(value).map(|_| ()),
+        _ => Ok(()),
+    }
+}
+
 fn name_key(dir: u64, hash: u64) -> Key {
     Key::new(dir, Kind::DirName, hash)
 }
 
 /// Who wants the logical state.
 pub(crate) trait Sink {
-    /// An item of the index, whether or not the log changes it; before [`Sink::item`].
-    fn indexed(&mut self, item: &Item<'_>, ledger: &mut Ledger<'_>);
+    /// An item of the index, whether or not the log has changed it; before [`Sink::item`], which
+    /// does not get one that has.
+    fn indexed(&mut self, item: &Item<'_>, changed: bool, ledger: &mut Ledger<'_>);
     /// An item of the logical state, in key order.
     fn item(&mut self, item: &Item<'_>, ledger: &mut Ledger<'_>) -> Result<()>;
     /// Keys that cannot be read.
@@ -253,8 +286,9 @@ impl<S: Sink> Visitor for Merge<'_, S> {
     fn item(&mut self, item: &Item<'_>, ledger: &mut Ledger<'_>) -> Result<()> {
         self.advance(Bound::Excluded(item.key), ledger)?;
         self.last = Some(item.key);
-        self.sink.indexed(item, ledger);
         let overlay = self.overlay;
+        let changed = overlay.changes.contains_key(&item.key);
+        self.sink.indexed(item, changed, ledger);
         match overlay.changes.get(&item.key) {
             Some(change) => {
                 if item.key.kind == Kind::DirIndex {

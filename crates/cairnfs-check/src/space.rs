@@ -42,20 +42,31 @@ pub(crate) fn check(volume: &Volume<'_>, claims: &Claims, ledger: &mut Ledger<'_
     Ok(())
 }
 
-/// Finds blocks that both the index and a file's extents use.
+/// Finds blocks that both the index and a file's extents use, and such that anyone uses though an
+/// extent waits to give them back.
 fn check_shared(volume: &Volume<'_>, claims: &Claims, ledger: &mut Ledger<'_>) {
+    let by_file = "the index and by a file";
+    let by_waiting = "an extent that the log replaced and by something else";
     for group in 0..volume.geometry.groups() {
-        let mut runs = Runs::default();
+        let (mut shared, mut reused) = (Runs::default(), Runs::default());
         for word in 0..GROUP_WORDS {
-            let both = claims.index.word(group, word) & claims.live.word(group, word);
-            runs.add_word(word, both, |run| report_shared(group, run, ledger));
+            let index = claims.index.word(group, word);
+            let live = claims.live.word(group, word);
+            let waiting = claims.waiting.word(group, word) & (index | live);
+            shared.add_word(word, index & live, |run| {
+                report_shared(group, run, by_file, ledger);
+            });
+            reused.add_word(word, waiting, |run| {
+                report_shared(group, run, by_waiting, ledger);
+            });
         }
-        runs.finish(|run| report_shared(group, run, ledger));
+        shared.finish(|run| report_shared(group, run, by_file, ledger));
+        reused.finish(|run| report_shared(group, run, by_waiting, ledger));
     }
 }
 
-fn report_shared(group: u64, run: Run, ledger: &mut Ledger<'_>) {
-    let message = format!("{} blocks are used by the index and by a file", run.len);
+fn report_shared(group: u64, run: Run, by: &str, ledger: &mut Ledger<'_>) {
+    let message = format!("{} blocks are used by {by}", run.len);
     let block = group * GROUP_BLOCKS + run.start;
     ledger.add(Finding::new(codes::BLOCK_SHARED, message).at(block));
 }

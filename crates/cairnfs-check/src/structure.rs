@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use cairnfs::error::Result;
 use cairnfs::format::geometry::Geometry;
-use cairnfs::format::item::{ORPHAN_REMOVE, ORPHAN_TRUNCATE, decode_extent};
+use cairnfs::format::item::{ORPHAN_REMOVE, ORPHAN_TRUNCATE, decode_dir_entry, decode_extent_at};
 use cairnfs::format::key::{Kind, ORPHANS};
 use cairnfs::format::{FIRST_USER_INO, ROOT_INO};
 
@@ -54,6 +54,8 @@ pub(crate) struct Claims {
     pub(crate) indexed: BlockSet,
     /// Extents of the logical state.
     pub(crate) live: BlockSet,
+    /// Blocks of extents that the log put and replaced, but for those that their inodes still have.
+    pub(crate) waiting: BlockSet,
     /// Whether something in use may not be known.
     pub(crate) incomplete: bool,
 }
@@ -75,6 +77,8 @@ pub(crate) struct Found {
 /// What an object's checks use beside its items.
 pub(crate) struct Context<'a> {
     pub(crate) geometry: &'a Geometry,
+    /// Inodes of which the log put extents and replaced them.
+    pub(crate) replaced: BTreeSet<u64>,
     pub(crate) hash_seed: u64,
     /// Sequence of the newest context.
     pub(crate) seq: u64,
@@ -94,9 +98,14 @@ impl<'a> Structure<'a> {
         let superblock = &volume.superblock;
         let geometry = &volume.geometry;
         let next = superblock.next_ino.get();
+        let mut waiting = BlockSet::new(geometry);
+        for (block, len) in replay.overlay.replaced.values().flatten() {
+            waiting.insert(*block, *len);
+        }
         Self {
             context: Context {
                 geometry,
+                replaced: replay.overlay.replaced.keys().copied().collect(),
                 hash_seed: superblock.hash_seed.get(),
                 seq: replay.seq,
                 found: Found {
@@ -104,6 +113,7 @@ impl<'a> Structure<'a> {
                         index: BlockSet::new(geometry),
                         indexed: BlockSet::new(geometry),
                         live: BlockSet::new(geometry),
+                        waiting,
                         incomplete: replay.incomplete,
                     },
                     holes: Holes::default(),
@@ -171,18 +181,31 @@ impl<'a> Structure<'a> {
 }
 
 impl Sink for Structure<'_> {
-    fn indexed(&mut self, item: &Item<'_>, _: &mut Ledger<'_>) {
-        if item.key.kind != Kind::Extent {
-            return;
-        }
-        let claims = &mut self.context.found.claims;
-        match decode_extent(item.value) {
-            Ok((raw, _))
-                if (self.context.geometry).in_data(raw.block.get(), raw.len.get().into()) =>
-            {
-                claims.indexed.insert(raw.block.get(), raw.len.get().into());
-            }
-            _ => claims.incomplete = true,
+    /// What a merge reads of the old value of an item must make sense though the log changes it.
+    fn indexed(&mut self, item: &Item<'_>, changed: bool, ledger: &mut Ledger<'_>) {
+        let key = item.key;
+        let wrong = match key.kind {
+            Kind::Extent => match decode_extent_at(key.offset, item.value, self.context.geometry) {
+                Ok((raw, _)) => {
+                    let claims = &mut self.context.found.claims;
+                    claims.indexed.insert(raw.block.get(), raw.len.get().into());
+                    return;
+                }
+                Err(why) => {
+                    self.context.found.claims.incomplete = true;
+                    (codes::EXTENT_ITEM, why)
+                }
+            },
+            Kind::DirIndex => match decode_dir_entry(item.value) {
+                Ok(_) => return,
+                Err(why) => (codes::DIR_ENTRY, why),
+            },
+            _ => return,
+        };
+        if changed {
+            let (code, why) = wrong;
+            let message = format!("changed by the log, but in the index {why}");
+            ledger.add(Finding::new(code, message).of(key.object).at(item.block));
         }
     }
 

@@ -18,31 +18,20 @@ pub fn exercise(fs: &FileSystem, tree: &Tree) -> Result<(), String> {
     let failed = |what: &'static str| move |e: Error| format!("{what} after recovery: {e}");
     let mut inodes: Vec<_> = tree.nodes.iter().collect();
     inodes.sort_by_key(|(ino, _)| **ino);
+    let mut grown = Vec::new();
     for (ino, node) in &inodes {
-        match node.facts.kind {
-            FileKind::Directory => {
-                let made = fs
-                    .mknod(**ino, b"\xffnew", 0o100_600, 0, Creds::default())
-                    .map_err(failed("making a file"))?;
-                fs.write(made.ino, 0, b"new", false)
-                    .map_err(failed("writing to a new file"))?;
-                fs.forget(made.ino, 1);
-            }
-            FileKind::File => {
-                fs.append(**ino, &ADDED, false)
-                    .map_err(failed("appending"))?;
-            }
-            _ => {}
+        match add(fs, **ino, node.facts.kind) {
+            Ok(()) => grown.push((**ino, *node)),
+            Err(Error::NoSpace) => {}
+            Err(e) => return Err(failed("adding")(e)),
         }
     }
     fs.sync().map_err(failed("sync"))?;
-    for (ino, node) in &inodes {
-        if node.facts.kind == FileKind::File
-            && !holds(fs, **ino, node).map_err(failed("reading"))?
-        {
+    for (ino, node) in grown {
+        if node.facts.kind == FileKind::File && !holds(fs, ino, node).map_err(failed("reading"))? {
             return Err(format!(
                 "{} does not hold what it held before others were written to",
-                tree.path(**ino)
+                tree.path(ino)
             ));
         }
     }
@@ -67,6 +56,19 @@ fn holds(fs: &FileSystem, ino: u64, before: &Node) -> Result<bool, Error> {
     let mut found = [0; ADDED.len()];
     let n = fs.read(ino, before.size, &mut found)?;
     Ok(n == ADDED.len() && found == ADDED)
+}
+
+/// Makes a file in a directory, and appends to a file.
+fn add(fs: &FileSystem, ino: u64, kind: FileKind) -> Result<(), Error> {
+    match kind {
+        FileKind::Directory => {
+            let made = fs.mknod(ino, b"\xffnew", 0o100_600, 0, Creds::default())?;
+            fs.forget(made.ino, 1);
+            fs.write(made.ino, 0, b"new", false).map(|_| ())
+        }
+        FileKind::File => fs.append(ino, &ADDED, false).map(|_| ()),
+        _ => Ok(()),
+    }
 }
 
 fn remove_all(fs: &FileSystem, dir: u64) -> Result<(), Error> {

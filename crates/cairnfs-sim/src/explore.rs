@@ -152,8 +152,9 @@ pub fn replay(recording: &Recording, id: &[StateId]) -> Result<(), String> {
         let mut cursor = Cursor::new(start, &recovered.events);
         cursor.step_to(id.event as usize);
         let choices = cursor.choices(false);
-        let fates = choices.get(id.choice as usize).ok_or_else(none)?;
-        image = cursor.image(fates);
+        let fates = choices.get(id.choice as usize);
+        let there = fates.filter(|_| cursor.at() == id.event as usize);
+        image = cursor.image(there.ok_or_else(none)?);
     }
     judge(recording, image, moment, false, true).map(|_| ())
 }
@@ -270,10 +271,7 @@ fn judge(
         sound(&image, "as the crash left it")?;
         let recovered = recover(image, record)?;
         let tree = Tree::read(&recovered.fs).map_err(|e| e.to_string())?;
-        recording
-            .model()
-            .verify(&tree, moment)
-            .map_err(|v| v.to_string())?;
+        recording.verify(&tree, moment).map_err(|v| v.to_string())?;
         if used {
             exercise(&recovered.fs, &tree)?;
             recovered.fs.close().map_err(|e| format!("close: {e}"))?;

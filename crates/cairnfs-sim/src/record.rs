@@ -7,14 +7,14 @@ use std::fmt;
 use std::sync::Arc;
 
 use cairnfs::fs::{Call, FileSystem, MakeOptions, Observer, Options, Outcome, make_device};
-use cairnfs::{Result, Volume};
+use cairnfs::{Error, Result, Volume};
 use parking_lot::Mutex;
 
 use crate::disk::{Event, SimDisk};
 use crate::image::Image;
-use crate::model::{Model, Moment};
+use crate::model::{Model, Moment, Violation};
 use crate::states::{Cursor, StateId};
-use crate::tree::Tree;
+use crate::tree::{Tree, Unreadable};
 
 /// Bytes of the volumes that are simulated: the least there is.
 pub const VOLUME_SIZE: u64 = 16 << 20;
@@ -90,28 +90,33 @@ pub fn fresh_volume(size: u64) -> Result<Image> {
     Ok(disk.image())
 }
 
-/// A run as it was recorded.
-pub struct Recording {
-    start: Image,
-    events: Vec<Event>,
+/// From one opening of the volume to the next.
+struct Phase {
+    /// Events when the volume was open.
+    opened: usize,
     model: Model,
     marks: Vec<Mark>,
 }
 
-impl Recording {
-    /// Records what `run` does to the volume in `start`, which is opened with `options`. When `run`
-    /// returns, the power is off: nothing is written any more.
+/// A run under way: a volume on a recording disk, and what its calls promise.
+pub struct Run {
+    start: Image,
+    disk: Arc<SimDisk>,
+    recorder: Arc<Recorder>,
+    /// Events when the volume was opened last.
+    opened: usize,
+    phases: Vec<Phase>,
+    fs: Arc<FileSystem>,
+}
+
+impl Run {
+    /// Opens the volume in `start` with `options`.
     ///
     /// # Errors
-    /// The volume cannot be opened or read, or what `run` says.
-    pub fn of(
-        start: Image,
-        options: &Options,
-        run: impl FnOnce(&Arc<FileSystem>) -> Result<()>,
-    ) -> Result<Self> {
+    /// The volume cannot be opened or read.
+    pub fn begin(start: Image, options: &Options) -> Result<Self> {
+        let tree = read(&*read_only(&start)?)?;
         let disk = Arc::new(SimDisk::new(start.clone(), true));
-        let before = SimDisk::new(start.clone(), false);
-        let tree = read_only(before)?;
         let recorder = Arc::new(Recorder {
             disk: disk.clone(),
             watched: Mutex::new(Watched {
@@ -120,22 +125,92 @@ impl Recording {
                 began: 0,
             }),
         });
-        let watched = Options {
-            observer: Some(recorder.clone()),
-            ..options.clone()
-        };
-        let fs = FileSystem::open_device(disk.clone(), &watched)?;
-        let result = run(&fs);
-        disk.cut();
-        drop(fs);
-        result?;
-        let mut watched = recorder.watched.lock();
+        let fs = open(&disk, &recorder, options)?;
         Ok(Self {
             start,
-            events: disk.take_events(),
-            model: std::mem::take(&mut watched.model),
-            marks: std::mem::take(&mut watched.marks),
+            disk,
+            recorder,
+            opened: 0,
+            phases: Vec::new(),
+            fs,
         })
+    }
+
+    /// The volume.
+    pub fn fs(&self) -> &Arc<FileSystem> {
+        &self.fs
+    }
+
+    /// The disk.
+    pub fn disk(&self) -> &Arc<SimDisk> {
+        &self.disk
+    }
+
+    /// Kills the process, and opens the volume again: what was written is still in the disk's cache,
+    /// though it may not be durable; what was in memory is gone. Once it is open, all that is seen
+    /// then is promised.
+    ///
+    /// # Errors
+    /// The volume cannot be opened or read, or is not what the calls allow.
+    pub fn kill(&mut self, options: &Options) -> Result<(), String> {
+        let shown = |e: cairnfs::Error| format!("after a kill: {e}");
+        self.disk.cut();
+        self.fs = read_only(&self.disk.image()).map_err(shown)?;
+        let tree = read(&self.fs).map_err(shown)?;
+        {
+            let watched = self.recorder.watched.lock();
+            let verdict = watched.model.verify(&tree, watched.model.moment());
+            verdict.map_err(|v| format!("after a kill: {v}"))?;
+        }
+        self.disk.mend();
+        self.fs = open(&self.disk, &self.recorder, options).map_err(shown)?;
+        self.end_phase(Model::of(&tree));
+        Ok(())
+    }
+
+    fn end_phase(&mut self, next: Model) {
+        let mut watched = self.recorder.watched.lock();
+        self.phases.push(Phase {
+            opened: self.opened,
+            model: std::mem::replace(&mut watched.model, next),
+            marks: std::mem::take(&mut watched.marks),
+        });
+        self.opened = self.disk.recorded();
+    }
+
+    /// Cuts the power: nothing is written any more.
+    pub fn end(mut self) -> Recording {
+        self.disk.cut();
+        self.end_phase(Model::default());
+        Recording {
+            start: self.start.clone(),
+            events: self.disk.take_events(),
+            phases: std::mem::take(&mut self.phases),
+        }
+    }
+}
+
+/// A run as it was recorded.
+pub struct Recording {
+    start: Image,
+    events: Vec<Event>,
+    phases: Vec<Phase>,
+}
+
+impl Recording {
+    /// Records what `run` does to the volume in `start`, which is opened with `options`.
+    ///
+    /// # Errors
+    /// The volume cannot be opened or read, or what `run` says.
+    pub fn of(
+        start: Image,
+        options: &Options,
+        run: impl FnOnce(&Arc<FileSystem>) -> Result<()>,
+    ) -> Result<Self> {
+        let under_way = Run::begin(start, options)?;
+        let result = run(under_way.fs());
+        let recording = under_way.end();
+        result.map(|()| recording)
     }
 
     /// Records what `run` does to an empty volume through the calls on paths.
@@ -152,9 +227,10 @@ impl Recording {
         &self.events
     }
 
-    /// What must survive.
-    pub fn model(&self) -> &Model {
-        &self.model
+    /// The calls, as people read them.
+    pub fn calls(&self) -> impl Iterator<Item = &str> {
+        let models = self.phases.iter().map(|p| p.model.calls());
+        models.flatten().map(String::as_str)
     }
 
     /// The begin of the axis of events.
@@ -164,15 +240,29 @@ impl Recording {
 
     /// What may and must survive when so many events had happened.
     pub fn moment(&self, event: usize) -> Moment {
-        let begun = self.marks.partition_point(|m| m.began <= event);
-        let ended = self.marks.partition_point(|m| m.ended <= event);
+        let phases = self.phases.partition_point(|p| p.opened <= event);
+        let phase = phases.saturating_sub(1);
+        let marks = self.phases.get(phase).map(|p| p.marks.as_slice());
+        let marks = marks.unwrap_or_default();
         let after = |n: usize| {
-            let last = n.checked_sub(1).and_then(|n| self.marks.get(n));
+            let last = n.checked_sub(1).and_then(|n| marks.get(n));
             last.map_or(Moment::default(), |m| m.after)
         };
         Moment {
-            ops: after(begun).ops,
-            promises: after(ended).promises,
+            phase,
+            ops: after(marks.partition_point(|m| m.began <= event)).ops,
+            promises: after(marks.partition_point(|m| m.ended <= event)).promises,
+        }
+    }
+
+    /// Whether a recovered tree is allowed at this moment.
+    ///
+    /// # Errors
+    /// The promise that it breaks.
+    pub fn verify(&self, tree: &Tree, moment: Moment) -> Result<(), Violation> {
+        match self.phases.get(moment.phase) {
+            Some(phase) => phase.model.verify(tree, moment),
+            None => Ok(()),
         }
     }
 
@@ -187,22 +277,40 @@ impl Recording {
 
     /// Whether more is promised when `event` events have happened than when one less had.
     pub fn promises_more(&self, event: usize) -> bool {
-        let before = event.checked_sub(1).map_or(0, |e| self.moment(e).promises);
-        self.moment(event).promises > before
+        let promised = |event| {
+            let moment = self.moment(event);
+            (moment.phase, moment.promises)
+        };
+        event
+            .checked_sub(1)
+            .is_some_and(|e| promised(event) > promised(e))
     }
 }
 
-/// The tree of a volume that nobody changes.
-fn read_only(disk: SimDisk) -> Result<Tree> {
+fn open(
+    disk: &Arc<SimDisk>,
+    recorder: &Arc<Recorder>,
+    options: &Options,
+) -> Result<Arc<FileSystem>> {
+    let watched = Options {
+        observer: Some(recorder.clone()),
+        ..options.clone()
+    };
+    FileSystem::open_device(disk.clone(), &watched)
+}
+
+/// The volume in an image, opened for reading.
+fn read_only(image: &Image) -> Result<Arc<FileSystem>> {
     let options = Options {
         read_only: true,
         ..options(0)
     };
-    let fs = FileSystem::open_device(Arc::new(disk), &options)?;
-    Tree::read(&fs).map_err(|e| match e {
-        crate::tree::Unreadable::Failed(_, error) => error,
-        crate::tree::Unreadable::Contradiction(_) => {
-            cairnfs::Error::Invalid("the volume to begin with contradicts itself")
-        }
+    FileSystem::open_device(Arc::new(SimDisk::new(image.clone(), false)), &options)
+}
+
+fn read(fs: &FileSystem) -> Result<Tree> {
+    Tree::read(fs).map_err(|e| match e {
+        Unreadable::Failed(_, error) => error,
+        Unreadable::Contradiction(_) => Error::Invalid("a volume that contradicts itself"),
     })
 }

@@ -60,6 +60,7 @@ mod journal;
 mod shard;
 mod source;
 mod space;
+mod sync;
 mod txn;
 pub mod types;
 

@@ -1,12 +1,13 @@
 //! Spreading threads over the parts of what they share, so that they seldom meet at a lock.
 //!
-//! Floor 0: uses nothing of the crate.
+//! Floor 0: uses only [`crate::sync`].
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crossbeam_utils::CachePadded;
-use parking_lot::Mutex;
+
+use crate::sync::{Mutex, thread_local};
 
 const SHARDS: usize = 16;
 

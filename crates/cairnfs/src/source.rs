@@ -3,11 +3,10 @@
 //! Floor 2: uses errors and types. With a seed both are functions of it and of how often they were
 //! asked for, so that the same calls put the same bytes on the device.
 
-use std::sync::atomic::{AtomicU64, Ordering};
-
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use crate::error::{Error, Result};
+use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::types::Time;
 
 /// Second at which the clock of a seeded source begins: in March 2026.

@@ -12,11 +12,12 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-const DOCUMENTS: [&str; 4] = [
+const DOCUMENTS: [&str; 5] = [
     "README.md",
     "ARCHITECTURE.md",
     "docs/contract.md",
     "docs/format.md",
+    "docs/testing.md",
 ];
 
 fn root() -> PathBuf {

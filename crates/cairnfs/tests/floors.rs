@@ -22,9 +22,10 @@ use source::{paths_from, without_tests};
 /// A module's floor, and what it may use of its own floor.
 const FLOORS: &[(&str, u8, &[&str])] = &[
     ("error", 0, &[]),
-    ("shard", 0, &[]),
+    ("sync", 0, &[]),
+    ("shard", 0, &["sync"]),
     ("deliberate", 0, &[]),
-    ("device", 0, &["error"]),
+    ("device", 0, &["error", "sync"]),
     ("format", 1, &[]),
     ("types", 1, &["format::item"]),
     ("space", 2, &[]),

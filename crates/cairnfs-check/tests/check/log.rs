@@ -106,6 +106,49 @@ fn entries_that_make_no_sense_are_found() {
 }
 
 #[test]
+fn a_record_that_calls_durable_what_is_not_there_is_damage() {
+    let found = with_plan(|plan| plan.log[1].durable = TAIL + 100);
+    assert_eq!(found, ["log-damaged"]);
+}
+
+#[test]
+fn a_context_without_a_number_is_found() {
+    let found = with_plan(|plan| plan.log[0].seq = 0);
+    assert_eq!(found, ["log-order"]);
+}
+
+#[test]
+fn values_that_the_log_replaces_are_checked() {
+    for (key, bad) in [
+        (Key::inode(22), vec![1; 9]),
+        (extent_key(22, 0), unwritten(1 << 40, 1)),
+        (index_key(1, 7), vec![0; 3]),
+    ] {
+        let found = with_plan(|plan| {
+            let logged = plan.log.iter().flat_map(|r| r.changes.clone());
+            let good = logged.rev().find(|c| c.key == key).unwrap();
+            plan.context(vec![put(key, bad)]);
+            plan.context(vec![good]);
+        });
+        assert_eq!(found, ["log-entry"], "{key:?}");
+    }
+    let found = with_plan(|plan| {
+        plan.items.insert(index_key(1, 6), vec![0; 3]);
+    });
+    assert_eq!(found, ["dir-entry"], "an entry that the log deletes");
+    let found = with_plan(|plan| {
+        plan.items.insert(extent_key(22, 0), vec![0; 3]);
+    });
+    assert_eq!(found, ["extent-item"], "an extent that the log replaces");
+}
+
+#[test]
+fn a_number_that_no_inode_has_is_found() {
+    let found = with_plan(|plan| plan.context(vec![delete(Key::inode(u64::MAX), vec![])]));
+    assert_eq!(found, ["log-entry"]);
+}
+
+#[test]
 fn a_deletion_with_a_wrong_hash_is_found() {
     let found = with_plan(|plan| plan.log[1].changes[0].value = vec![3; 8]);
     assert_eq!(found, ["log-entry"]);

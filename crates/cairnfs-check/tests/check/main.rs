@@ -36,6 +36,20 @@ fn with_image(damage: impl FnOnce(&mut Image)) -> Vec<&'static str> {
     codes(&image)
 }
 
+/// Names and texts of the kinds of findings.
+fn kinds() -> Vec<(&'static str, &'static str)> {
+    let lines = include_str!("../../src/codes.rs").lines();
+    let constants = lines.filter_map(|line| line.strip_prefix("pub const "));
+    constants
+        .map(|line| {
+            let (name, rest) = line.split_once(": &str = \"").unwrap();
+            (name, rest.strip_suffix("\";").unwrap())
+        })
+        .collect()
+}
+
+/// Of each kind there is a test with one damage that expects exactly that finding. The one that
+/// stands for findings left out cannot come alone.
 #[test]
 fn each_kind_of_finding_has_a_test() {
     let tests = [
@@ -48,10 +62,35 @@ fn each_kind_of_finding_has_a_test() {
         include_str!("space.rs"),
     ]
     .concat();
-    let codes = include_str!("../../src/codes.rs");
-    let quoted: Vec<_> = codes.split('"').skip(1).step_by(2).collect();
-    assert!(quoted.len() > 40);
-    for code in quoted {
-        assert!(tests.contains(&format!("\"{code}\"")), "{code}");
+    let kinds = kinds();
+    assert!(
+        kinds.len() > 50,
+        "only {}: were they not found?",
+        kinds.len()
+    );
+    for (_, code) in kinds {
+        let alone = [format!("[\"{code}\"]"), format!("[(\"{code}\", ")];
+        let expected = match code {
+            "too-many" => tests.contains("\"too-many\""),
+            _ => alone.iter().any(|a| tests.contains(a)),
+        };
+        assert!(expected, "no test expects {code} alone");
+    }
+}
+
+/// What no check reports is no kind of finding.
+#[test]
+fn each_kind_of_finding_is_reported_somewhere() {
+    let dir = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+    let files = std::fs::read_dir(dir).unwrap().map(|e| e.unwrap().path());
+    let sources: String = files.map(|f| std::fs::read_to_string(f).unwrap()).collect();
+    for (name, _) in kinds() {
+        let path = format!("codes::{name}");
+        let used = sources.match_indices(&path);
+        let whole = used.filter(|(at, found)| {
+            let next = sources[at + found.len()..].chars().next();
+            !next.is_some_and(|c| c == '_' || c.is_alphanumeric())
+        });
+        assert!(whole.count() > 0, "{name}");
     }
 }

@@ -203,6 +203,8 @@ fn rot_in_contents_names_file_and_offset() {
         let text = finding.to_string();
         assert!(text.contains(&format!("file offset {offset}:")), "{text}");
     }
+    let found = with_image(|image| image.flip(data_block(0), 7));
+    assert_eq!(found, ["data-checksum"]);
     let found = with_image(|image| image.flip(data_block(11), 7));
     assert_eq!(
         found,

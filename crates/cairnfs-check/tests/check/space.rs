@@ -83,3 +83,20 @@ fn a_block_of_a_node_and_a_file_is_found() {
     plan.context(vec![put(extent_key(22, 0), value)]);
     assert_eq!(codes(&plan.build()), ["block-shared"]);
 }
+
+#[test]
+fn a_block_that_an_extent_gave_back_too_early_is_found() {
+    let put_and_replace = |block: u64, ino: u64| {
+        let mut plan = Plan::base();
+        let mut value = unwritten(10, 1);
+        value[..8].copy_from_slice(&block.to_le_bytes());
+        plan.context(vec![put(extent_key(ino, 90), value)]);
+        plan.context(vec![delete(extent_key(ino, 90), vec![])]);
+        codes(&plan.build())
+    };
+    assert_eq!(put_and_replace(2001, 22), ["block-shared"], "a node has it");
+    assert_eq!(put_and_replace(data_block(0), 22), ["block-shared"]);
+    let own = put_and_replace(data_block(0), 16);
+    assert_eq!(own, Vec::<&str>::new(), "the file has it still");
+    assert_eq!(put_and_replace(3000, 22), Vec::<&str>::new());
+}

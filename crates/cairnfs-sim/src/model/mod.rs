@@ -21,6 +21,8 @@ use chain::{Chain, ChainId, OpId, Operation, Part, Promise, Value, Version};
 /// How far a run had come: what may survive, and what must.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub struct Moment {
+    /// How often the volume had been opened again.
+    pub phase: usize,
     /// Operations that had begun.
     pub ops: OpId,
     /// Promises that had been given.
@@ -90,6 +92,7 @@ impl Model {
     /// How far the run is now.
     pub fn moment(&self) -> Moment {
         Moment {
+            phase: 0,
             ops: self.ops.len(),
             promises: self.promises.len(),
         }

@@ -6,6 +6,7 @@
 //! is found without trying: begin with the oldest versions, and raise those that must be newer until
 //! nothing changes. Where no version is left, the reason for the last raise is the broken promise.
 
+use std::collections::VecDeque;
 use std::fmt;
 
 use super::chain::{Chain, ChainId, OpId, Part, Value, Version};
@@ -47,7 +48,7 @@ struct Search<'a> {
     tree: &'a Tree,
     moment: Moment,
     least: Vec<usize>,
-    todo: Vec<(Version, Why)>,
+    todo: VecDeque<(Version, Why)>,
 }
 
 impl Model {
@@ -62,17 +63,18 @@ impl Model {
             tree,
             moment,
             least: vec![0; self.chains.len()],
-            todo: Vec::new(),
+            todo: VecDeque::new(),
         };
+        // What was promised first: it is the reason that says most.
+        for (i, promise) in self.promises.iter().enumerate().take(moment.promises) {
+            for version in &promise.keeps {
+                search.todo.push_back((*version, Why::Promised(i)));
+            }
+        }
         for chain in 0..self.chains.len() {
             search.settle(chain, Why::Seen)?;
         }
-        for (i, promise) in self.promises.iter().enumerate().take(moment.promises) {
-            for version in &promise.keeps {
-                search.todo.push((*version, Why::Promised(i)));
-            }
-        }
-        while let Some((version, why)) = search.todo.pop() {
+        while let Some((version, why)) = search.todo.pop_front() {
             search.raise(version, why)?;
         }
         Ok(())

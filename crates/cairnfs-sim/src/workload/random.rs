@@ -7,8 +7,6 @@ use crate::states::mix;
 struct Dice {
     seed: u64,
     thrown: u64,
-    /// The path that was last chosen anew.
-    last: String,
 }
 
 impl Dice {
@@ -27,13 +25,13 @@ impl Dice {
         }
     }
 
+    /// Half of all paths are one: what goes wrong takes several steps on one file.
     fn path(&mut self) -> String {
-        if self.throw(2) == 0 && !self.last.is_empty() {
-            return self.last.clone();
+        if self.throw(2) == 0 {
+            return "n0".into();
         }
         let name = self.throw(5);
-        self.last = format!("{}n{name}", self.directory());
-        self.last.clone()
+        format!("{}n{name}", self.directory())
     }
 
     fn offset(&mut self) -> u64 {
@@ -89,14 +87,18 @@ impl Dice {
     }
 }
 
-/// So many steps.
-pub fn random_steps(seed: u64, count: usize) -> Vec<Step> {
+/// A step, told by a number; steps of any numbers make a workload.
+pub fn random_step(number: u64) -> Step {
     let mut dice = Dice {
-        seed,
+        seed: number,
         thrown: 0,
-        last: String::new(),
     };
+    dice.step()
+}
+
+/// So many steps, with two directories to begin with.
+pub fn random_steps(seed: u64, count: usize) -> Vec<Step> {
     let mut steps = vec![Step::Mkdir("d".into()), Step::Mkdir("e".into())];
-    steps.extend((0..count).map(|_| dice.step()));
+    steps.extend((0..count as u64).map(|i| random_step(mix(seed, i))));
     steps
 }

@@ -8,11 +8,10 @@ use std::fmt;
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::sync::Arc;
 
-use parking_lot::Mutex;
-
 use super::handle::Handle;
 use super::metadata::{FileTimes, Metadata};
 use crate::error::{Error, Result};
+use crate::sync::Mutex;
 use crate::types::{Creds, Fallocate, SeekTo, SetAttr, SetTime, Time};
 
 /// What an open file may be used for.

@@ -3,9 +3,9 @@
 use std::collections::HashMap;
 
 use crossbeam_utils::CachePadded;
-use parking_lot::Mutex;
 
 use crate::format::BLOCK_SIZE;
+use crate::sync::Mutex;
 
 const SHARDS: usize = 16;
 

@@ -9,13 +9,13 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::fs::{FallocateFlags, FileType, FlockOperation, Mode, OFlags, SeekFrom};
 use rustix::io::Errno;
 
 use super::{AlignedBuf, Device, SECTOR, check_range, io_error};
 use crate::error::{Error, Result};
+use crate::sync::atomic::{AtomicBool, Ordering};
 
 /// Most bytes that a bounce buffer holds.
 const BOUNCE: usize = 1 << 20;

@@ -5,10 +5,9 @@
 
 use std::collections::HashMap;
 
-use parking_lot::RwLock;
-
 use super::{Device, check_range};
 use crate::error::Result;
+use crate::sync::RwLock;
 
 const CHUNK: u64 = 64 << 10;
 const SHARDS: u64 = 16;

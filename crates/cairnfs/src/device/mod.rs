@@ -1,12 +1,20 @@
 //! The only way to storage.
 //!
-//! Floor 0: uses only [`crate::error`]. Offsets and lengths are multiples of 4 KiB. A write that
-//! has returned may still be in a volatile cache; [`Device::flush`] covers the writes that had
-//! returned when it was called, and no others.
+//! Floor 0: uses only [`crate::error`] and [`crate::sync`]. Offsets and lengths are multiples of
+//! 4 KiB. A write that has returned may still be in a volatile cache; [`Device::flush`] covers the
+//! writes that had returned when it was called, and no others.
 
 mod buffer;
+#[cfg(test)]
+#[cfg(shuttle)]
+#[path = "tests/disk.rs"]
+pub(crate) mod disk;
 mod file;
 mod memory;
+#[cfg(test)]
+#[cfg(shuttle)]
+#[path = "tests/schedules.rs"]
+mod schedules;
 mod storage;
 
 pub use buffer::AlignedBuf;

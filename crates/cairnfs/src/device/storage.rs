@@ -5,14 +5,14 @@
 //! flush leads it if none is running; those who come meanwhile share the next one. After a failed
 //! write or flush nothing is known of the cache below, so every later write and flush is refused.
 
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use crossbeam_utils::CachePadded;
-use parking_lot::{Condvar, Mutex, RwLock};
 
 use crate::device::Device;
 use crate::error::{Error, Result};
+use crate::sync::atomic::{AtomicU64, Ordering};
+use crate::sync::{Condvar, Mutex, RwLock};
 
 /// What went to the device since the volume was opened.
 #[derive(Debug, Default)]

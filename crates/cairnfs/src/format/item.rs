@@ -6,8 +6,11 @@
 use zerocopy::little_endian::{I64, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
+use crate::format::geometry::Geometry;
 use crate::format::superblock::RawPtr;
-use crate::format::{MAX_EXTENT_BLOCKS, MAX_NAME, MAX_XATTR_VALUE};
+use crate::format::{
+    BLOCK_SIZE, MAX_COUNTER, MAX_EXTENT_BLOCKS, MAX_FILE_SIZE, MAX_LINKS, MAX_NAME, MAX_XATTR_VALUE,
+};
 
 /// File type bits of a mode.
 pub const S_IFMT: u32 = 0o170_000;
@@ -123,7 +126,25 @@ pub fn decode_inode(value: &[u8]) -> Result<RawInode, String> {
     if kind == S_IFDIR && raw.next_index.get() < FIRST_DIR_INDEX {
         return Err(format!("directory with next index {}", raw.next_index));
     }
+    check_bounds(&raw)?;
     Ok(raw)
+}
+
+/// Whether the numbers of an inode leave room for adding to them.
+fn check_bounds(raw: &RawInode) -> Result<(), String> {
+    let most_blocks = MAX_FILE_SIZE / BLOCK_SIZE as u64;
+    for (what, value, most) in [
+        ("bytes or entries", raw.size.get(), MAX_FILE_SIZE),
+        ("blocks", raw.blocks.get(), most_blocks),
+        ("links", raw.nlink.get().into(), MAX_LINKS.into()),
+        ("attributes", raw.xattrs.get().into(), MAX_LINKS.into()),
+        ("as next index", raw.next_index.get(), MAX_COUNTER),
+    ] {
+        if value > most {
+            return Err(format!("inode with {value} {what}"));
+        }
+    }
+    Ok(())
 }
 
 /// A directory entry.
@@ -234,6 +255,23 @@ pub fn decode_extent(value: &[u8]) -> Result<(RawExtent, &[U32]), String> {
     Ok((raw, crcs))
 }
 
+/// Decodes an extent item at file block `at` and checks that file and volume can hold it.
+pub fn decode_extent_at<'a>(
+    at: u64,
+    value: &'a [u8],
+    geometry: &Geometry,
+) -> Result<(RawExtent, &'a [U32]), String> {
+    let (raw, crcs) = decode_extent(value)?;
+    let len = u64::from(raw.len.get());
+    if at.saturating_add(len) > MAX_FILE_SIZE / BLOCK_SIZE as u64 {
+        return Err(format!("extent at file block {at}"));
+    }
+    if !geometry.in_data(raw.block.get(), len) {
+        return Err(format!("extent of {len} blocks at block {}", raw.block));
+    }
+    Ok((raw, crcs))
+}
+
 /// An extended attribute.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct XattrRef<'a> {
@@ -317,4 +355,51 @@ pub fn decode_root(value: &[u8]) -> Result<RawRoot, String> {
         return Err(format!("tree of height {}", raw.height));
     }
     Ok(raw)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sound() -> RawInode {
+        RawInode {
+            mode: U32::new(S_IFREG),
+            ..RawInode::default()
+        }
+    }
+
+    #[test]
+    fn inodes_whose_numbers_leave_no_room_are_refused() {
+        assert!(decode_inode(sound().as_bytes()).is_ok());
+        let changes: [fn(&mut RawInode); 5] = [
+            |i| i.size = U64::new(MAX_FILE_SIZE + 1),
+            |i| i.blocks = U64::new(u64::MAX / 8),
+            |i| i.nlink = U32::new(u32::MAX),
+            |i| i.xattrs = U32::new(u32::MAX),
+            |i| i.next_index = U64::new(u64::MAX),
+        ];
+        for change in changes {
+            let mut raw = sound();
+            change(&mut raw);
+            assert!(decode_inode(raw.as_bytes()).is_err(), "{raw:?}");
+        }
+    }
+
+    #[test]
+    fn extents_that_nothing_can_hold_are_refused() {
+        let geometry = Geometry::for_size(16 << 20, None).unwrap();
+        let extent = |at: u64, block: u64| {
+            let raw = RawExtent {
+                block: U64::new(block),
+                len: U32::new(2),
+                flags: U32::new(EXTENT_UNWRITTEN),
+                ..RawExtent::default()
+            };
+            decode_extent_at(at, raw.as_bytes(), &geometry).is_ok()
+        };
+        let last = geometry.total_blocks - 2;
+        assert!(extent(0, geometry.data_start()) && extent((1 << 48) - 2, last));
+        assert!(!extent(0, last + 1) && !extent(0, 3) && !extent(0, u64::MAX));
+        assert!(!extent((1 << 48) - 1, last) && !extent(u64::MAX, last));
+    }
 }

@@ -39,6 +39,9 @@ pub const MAX_LINKS: u32 = 1 << 31;
 pub const MAX_XATTR_VALUE: usize = 65536;
 /// Largest value of any item in bytes: two attributes of the largest size with equal hashes.
 pub const MAX_VALUE: usize = 2 * (MAX_XATTR_VALUE + MAX_NAME + 8);
+/// Sequences, LSNs, generations, inode numbers and indexes of directories stay below: no volume
+/// lives long enough to reach it, and adding to one never wraps.
+pub const MAX_COUNTER: u64 = 1_000_000_000_000_000_000;
 /// Inode number of the root directory.
 pub const ROOT_INO: u64 = 1;
 /// First inode number given to a user's file; smaller ones are the volume's own.

@@ -10,7 +10,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::error::Corruption;
 use crate::format::key::{Key, Kind};
-use crate::format::{BLOCK_SIZE, MAX_VALUE, checksum};
+use crate::format::{BLOCK_SIZE, MAX_COUNTER, MAX_VALUE, checksum};
 
 /// First bytes of a record.
 pub const RECORD_MAGIC: u32 = u32::from_le_bytes(*b"CLog");
@@ -92,13 +92,15 @@ impl RecordHeader {
         checksum::hash64(self.as_bytes().get(8..).unwrap_or_default())
     }
 
-    /// The header at the begin of `bytes`, if its magic, checksum and length are sound.
+    /// The header at the begin of `bytes`, if its magic, checksum, length and counters are sound.
     pub fn decode(bytes: &[u8]) -> Option<Self> {
         let (header, _) = RecordHeader::read_from_prefix(bytes).ok()?;
+        let counters = [header.lsn, header.seq, header.generation];
         (header.magic.get() == RECORD_MAGIC
             && header.checksum.get() == header.compute()
-            && header.payload_len.get() as usize <= MAX_PAYLOAD)
-            .then_some(header)
+            && header.payload_len.get() as usize <= MAX_PAYLOAD
+            && counters.iter().all(|c| c.get() < MAX_COUNTER))
+        .then_some(header)
     }
 }
 
@@ -181,6 +183,15 @@ pub fn entries(block: u64, payload: &[u8]) -> impl Iterator<Item = Result<Entry<
             rest = &[];
             return bad("a value of bounded length", format!("length {len}"));
         }
+        // Of an orphan the offset is the inode's number.
+        let ino = match kind {
+            Kind::Orphan => raw.offset.get(),
+            _ => raw.object.get(),
+        };
+        if ino >= MAX_COUNTER {
+            rest = &[];
+            return bad("an inode number that was given", ino.to_string());
+        }
         rest = tail;
         Some(Ok(Entry {
             root: raw.root.get(),
@@ -216,6 +227,31 @@ mod tests {
         let got: Vec<_> = entries(0, &payload).map(|e| e.unwrap()).collect();
         assert_eq!(got, vec![a, b]);
         assert!(entries(3, &payload[..20]).any(|e| e.is_err()));
+    }
+
+    #[test]
+    fn counters_that_no_volume_reaches_are_refused() {
+        let sealed = |change: fn(&mut RecordHeader)| {
+            let mut header = RecordHeader::default();
+            change(&mut header);
+            header.seal();
+            RecordHeader::decode(header.as_bytes())
+        };
+        assert!(sealed(|h| h.seq = U64::new(MAX_COUNTER - 1)).is_some());
+        assert!(sealed(|h| h.seq = U64::new(MAX_COUNTER)).is_none());
+        assert!(sealed(|h| h.lsn = U64::new(u64::MAX)).is_none());
+        assert!(sealed(|h| h.generation = U64::new(u64::MAX)).is_none());
+        for key in [Key::inode(u64::MAX), Key::orphan(MAX_COUNTER)] {
+            let mut payload = Vec::new();
+            let entry = Entry {
+                root: 1,
+                key,
+                delete: false,
+                value: b"",
+            };
+            push_entry(&mut payload, &entry);
+            assert!(entries(3, &payload).any(|e| e.is_err()), "{key:?}");
+        }
     }
 
     #[test]

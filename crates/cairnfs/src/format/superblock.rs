@@ -8,7 +8,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::error::Corruption;
 use crate::format::geometry::{Geometry, SUPERBLOCK_SLOTS};
-use crate::format::{BLOCK_SIZE, NODE_SIZE, checksum};
+use crate::format::{BLOCK_SIZE, FIRST_USER_INO, MAX_COUNTER, NODE_SIZE, checksum};
 
 /// First bytes of a volume.
 pub const MAGIC: [u8; 8] = *b"CairnFS\x01";
@@ -206,6 +206,27 @@ impl RawSuperblock {
                 raw.table_copy.to_string(),
             ));
         }
+        raw.check_counters()
+            .map_err(|(expected, found)| bad("superblock counter", expected, found))?;
         Ok(raw)
+    }
+
+    /// The error tells what was expected, and what was found.
+    fn check_counters(&self) -> Result<(), (String, String)> {
+        let counters = [
+            ("generation", self.generation),
+            ("sequence", self.merged_seq),
+            ("tail", self.tail_lsn),
+            ("required LSN", self.required_lsn),
+            ("next inode number", self.next_ino),
+        ];
+        if let Some((what, value)) = counters.iter().find(|(_, c)| c.get() >= MAX_COUNTER) {
+            return Err((format!("a {what} below {MAX_COUNTER}"), value.to_string()));
+        }
+        if self.next_ino.get() < FIRST_USER_INO {
+            let expected = format!("a next inode number from {FIRST_USER_INO} on");
+            return Err((expected, self.next_ino.to_string()));
+        }
+        Ok(())
     }
 }

@@ -1,12 +1,12 @@
 //! Several inode states locked for one change, in order of their numbers.
 
-use parking_lot::RwLockWriteGuard;
 use smallvec::SmallVec;
 use std::sync::Arc;
 
 use crate::error::{Error, Result};
 use crate::inode::attrs::Attrs;
 use crate::inode::{Inode, InodeState};
+use crate::sync::RwLockWriteGuard;
 
 /// Inode states locked for changes.
 pub struct Locked<'a> {

@@ -16,6 +16,10 @@ mod orphans;
 mod read;
 mod remove;
 mod rename;
+#[cfg(test)]
+#[cfg(shuttle)]
+#[path = "tests/schedules.rs"]
+mod schedules;
 mod sync;
 mod truncate;
 mod workers;
@@ -25,11 +29,7 @@ mod xattr;
 
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
-use std::thread::JoinHandle;
 use std::time::Duration;
-
-use parking_lot::Mutex;
 
 pub use observe::{Call, Observer, Outcome};
 
@@ -43,6 +43,9 @@ use crate::fs::observe::Watch;
 use crate::inode::Inode;
 use crate::shard::Sharded;
 use crate::space::Class;
+use crate::sync::Mutex;
+use crate::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+use crate::sync::thread::JoinHandle;
 use crate::txn::{Core, Limits, OpenMode};
 use crate::types::{StatFs, Time, VolumeInfo};
 
@@ -202,7 +205,7 @@ impl FileSystem {
     /// Counters for people and benchmarks: name and value, since the volume was opened.
     pub fn counters(&self) -> Vec<(&'static str, u64)> {
         let journal = self.core.journal().counters();
-        let get = |c: &std::sync::atomic::AtomicU64| c.load(Ordering::Relaxed);
+        let get = |c: &crate::sync::atomic::AtomicU64| c.load(Ordering::Relaxed);
         let nodes = self.core.index_counters();
         let mut counters = self.core.storage().counters().to_vec();
         counters.extend([

@@ -60,25 +60,36 @@ impl FileSystem {
             return Err(Error::NameTooLong);
         }
         let dir = self.inode(dir)?;
-        let found = {
-            let state = dir.read();
-            let attrs = attrs(&state)?;
-            if !attrs.is_dir() {
-                return Err(Error::NotDirectory);
-            }
-            match name {
-                b"." => dir.ino,
-                b".." => attrs.parent,
-                _ => {
-                    let hash = self.hash(name);
-                    self.core
-                        .find_name(&dir, &state, hash, name)?
-                        .ok_or(Error::NotFound)?
-                        .ino
+        loop {
+            let (ino, index) = {
+                let state = dir.read();
+                let attrs = attrs(&state)?;
+                if !attrs.is_dir() {
+                    return Err(Error::NotDirectory);
                 }
+                match name {
+                    b"." => (dir.ino, None),
+                    b".." => (attrs.parent, None),
+                    _ => {
+                        let hash = self.hash(name);
+                        let found = self.core.find_name(&dir, &state, hash, name)?;
+                        let found = found.ok_or(Error::NotFound)?;
+                        (found.ino, Some(found.index))
+                    }
+                }
+            };
+            match (self.take_use(ino), index) {
+                // Gone since, and the entry with it: another may have taken its place at once.
+                (Err(Error::NotFound), Some(index)) if !self.has_entry(&dir, index)? => {}
+                (result, _) => return result,
             }
-        };
-        self.take_use(found)
+        }
+    }
+
+    /// Whether a directory still has the entry at an index, which no other will ever have.
+    pub(super) fn has_entry(&self, dir: &Inode, index: u64) -> Result<bool> {
+        let entry = self.core.dir_entry(dir, &dir.read(), index, |_, _| ())?;
+        Ok(entry.is_some())
     }
 
     /// Takes a use of an inode that was found by name.
@@ -382,7 +393,7 @@ impl FileSystem {
         if ino == ROOT_INO {
             return;
         }
-        if !self.closed.load(std::sync::atomic::Ordering::Acquire)
+        if !self.closed.load(crate::sync::atomic::Ordering::Acquire)
             && let Err(error) = self.reap_unused(&inode)
         {
             // The orphan item stays: the next mount removes the inode.

@@ -7,10 +7,9 @@
 use std::fmt::Debug;
 use std::sync::Arc;
 
-use parking_lot::Mutex;
-
 use crate::error::{Error, Result};
 use crate::fs::FileSystem;
+use crate::sync::Mutex;
 use crate::types::{Attr, Fallocate, RenameMode, SetAttr, XattrMode};
 
 /// A call that changes a volume, or makes it durable. Inodes are given by number. Copying within the

@@ -1,7 +1,5 @@
 //! Reading: unwritten pages first, then inline contents or extents, zeros where there is nothing.
 
-use std::sync::atomic::Ordering;
-
 use crate::error::{Error, Result};
 use crate::format::key::Kind;
 use crate::format::{BLOCK_SIZE, MAX_INLINE};
@@ -10,6 +8,7 @@ use crate::fs::extents::Extent;
 use crate::fs::locked::attrs;
 use crate::inode::pages::{Page, zero_page};
 use crate::inode::{Inode, InodeState};
+use crate::sync::atomic::Ordering;
 use crate::types::SeekTo;
 
 /// Blocks read beyond what a sequential reader asked for.

@@ -67,7 +67,7 @@ impl FileSystem {
                     .ok_or(Error::NotFound)?
             };
             let child = match self.inode(found.ino) {
-                Err(Error::NotFound) if self.entry_below(&dir, found.index)?.is_none() => continue,
+                Err(Error::NotFound) if !self.has_entry(&dir, found.index)? => continue,
                 other => other?,
             };
             let need = Need::items(4, 2 * INODE_LEN + 1, INLINE_REMOVAL + 4).deleting();
@@ -93,11 +93,6 @@ impl FileSystem {
             self.core.settle(receipt)?;
             return self.reap_unused(&child);
         }
-    }
-
-    fn entry_below(&self, dir: &Inode, index: u64) -> Result<Option<bool>> {
-        self.core
-            .dir_entry(dir, &dir.read(), index, |_, below| below)
     }
 
     /// What an inode has, up to `most` items.

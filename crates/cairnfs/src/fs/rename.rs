@@ -5,6 +5,7 @@
 //! crash leads to the old or the whole new contents. A directory moves to another parent only under
 //! the volume's one lock for that, so that the walk to the root that rules out a cycle is sound.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use crate::deliberate::{Deliberate, happens};
@@ -137,9 +138,15 @@ impl FileSystem {
     /// Refuses to move a directory into itself or below.
     fn refuse_cycle(&self, moved: &Target, to: &Side<'_>) -> Result<()> {
         let mut ino = to.dir.ino;
+        let mut passed = HashSet::new();
         while ino != ROOT_INO {
             if ino == moved.found.ino {
                 return Err(Error::Invalid("a directory cannot move into itself"));
+            }
+            if !passed.insert(ino) {
+                let expected = format!("a way from directory {} to the root", to.dir.ino);
+                let found = format!("directory {ino} twice on it");
+                return Err(Error::corrupt(0, "directory parents", expected, found));
             }
             let dir = self.inode(ino)?;
             let parent = live_dir(&dir.read())?.parent;

@@ -66,7 +66,7 @@ impl FileSystem {
                 // The item's length is the file's size: it is rewritten with its new zeros.
                 state.pages.dirty.insert(0, page);
                 self.page_bytes
-                    .fetch_add(BLOCK as i64, std::sync::atomic::Ordering::Relaxed);
+                    .fetch_add(BLOCK as i64, crate::sync::atomic::Ordering::Relaxed);
             }
             let now = self.core.now();
             let a = attrs_mut(&mut state)?;

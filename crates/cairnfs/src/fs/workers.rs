@@ -21,7 +21,7 @@ impl FileSystem {
     }
 
     fn spawn(&self, name: &str, work: impl FnOnce() + Send + 'static) -> Result<()> {
-        let thread = std::thread::Builder::new()
+        let thread = crate::sync::thread::Builder::new()
             .name(name.into())
             .spawn(work)
             .map_err(|e| Error::Open {
@@ -38,7 +38,7 @@ impl FileSystem {
         signals.set_workers(false);
         signals.stop();
         self.core.journal().ring().wake();
-        let this = std::thread::current().id();
+        let this = crate::sync::thread::current().id();
         for thread in std::mem::take(&mut *self.threads.lock()) {
             if thread.thread().id() != this && thread.join().is_err() {
                 let error = Error::Invalid("a worker thread panicked");

@@ -4,7 +4,6 @@
 //! reserved under it, before the inode's state is locked.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use crate::deliberate::{Deliberate, happens};
 use crate::error::{Error, Result};
@@ -16,6 +15,7 @@ use crate::fs::observe::Call;
 use crate::inode::pages::zero_page;
 use crate::inode::{Inode, InodeState};
 use crate::space::Class;
+use crate::sync::atomic::Ordering;
 
 const BLOCK: u64 = BLOCK_SIZE as u64;
 /// Bytes written under one hold of a file's state, so that one huge write needs no huge reservation.

@@ -8,16 +8,16 @@
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
 
 use arc_swap::ArcSwapOption;
 use crossbeam_utils::CachePadded;
-use parking_lot::Mutex;
 
 use crate::format::node::Node;
 use crate::format::superblock::RawPtr;
 use crate::format::{NODE_BLOCKS, NODE_SIZE};
 use crate::index::CacheCounters;
+use crate::sync::Mutex;
+use crate::sync::atomic::{AtomicU32, Ordering};
 
 const SHARDS: usize = 16;
 const HOT: usize = 64;

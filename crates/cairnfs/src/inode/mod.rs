@@ -6,6 +6,10 @@
 pub mod attrs;
 pub mod dirty;
 pub mod pages;
+#[cfg(test)]
+#[cfg(shuttle)]
+#[path = "tests/schedules.rs"]
+mod schedules;
 pub mod state;
 pub mod table;
 

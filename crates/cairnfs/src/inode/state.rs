@@ -1,13 +1,12 @@
 //! An inode in memory and the state under its lock.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-
-use parking_lot::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use crate::inode::attrs::Attrs;
 use crate::inode::dirty::DirtySet;
 use crate::inode::pages::Pages;
+use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use crate::sync::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 /// An inode in memory.
 pub struct Inode {
@@ -94,7 +93,7 @@ impl Inode {
     }
 
     /// Locks the contents for a whole change.
-    pub fn contents(&self) -> parking_lot::MutexGuard<'_, ()> {
+    pub fn contents(&self) -> crate::sync::MutexGuard<'_, ()> {
         self.contents.lock()
     }
 

@@ -10,12 +10,12 @@ use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use crossbeam_utils::CachePadded;
-use parking_lot::Mutex;
 
 use crate::inode::Inode;
+use crate::sync::Mutex;
+use crate::sync::atomic::Ordering;
 
 const SHARDS: usize = 64;
 /// Queue entries examined for each inode that comes in beyond the limit.

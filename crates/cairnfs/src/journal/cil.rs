@@ -5,15 +5,15 @@
 //! one shard of the list under one lock acquisition.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 
 use crossbeam_utils::CachePadded;
-use parking_lot::{Mutex, RwLock, RwLockReadGuard};
 use smallvec::SmallVec;
 
 use crate::journal::vector::LogVector;
 use crate::shard::thread_shard;
 use crate::space::Run;
+use crate::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use crate::sync::{Mutex, RwLock, RwLockReadGuard};
 
 const SHARDS: usize = 16;
 

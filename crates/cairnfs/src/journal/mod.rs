@@ -8,14 +8,16 @@ pub mod cil;
 mod push;
 pub mod recover;
 pub mod ring;
+#[cfg(test)]
+#[cfg(shuttle)]
+#[path = "tests/schedules.rs"]
+mod schedules;
 pub mod signals;
 pub mod vector;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use crossbeam_utils::CachePadded;
-use parking_lot::Mutex;
 
 use crate::deliberate::{Deliberate, happens};
 use crate::device::Storage;
@@ -27,6 +29,8 @@ use crate::journal::recover::LogPosition;
 use crate::journal::ring::{CONTEXT_BASE, Ring};
 use crate::journal::signals::Signals;
 use crate::space::Run;
+use crate::sync::Mutex;
+use crate::sync::atomic::{AtomicU64, Ordering};
 
 /// Smallest and largest size of a context that starts a background push, in log bytes.
 const SOFT_LIMIT: std::ops::RangeInclusive<i64> = (256 << 10)..=(32 << 20);
@@ -172,12 +176,13 @@ impl Journal {
     pub fn reserve(&self, bytes: i64, merge: &dyn Fn() -> Result<()>) -> Result<()> {
         loop {
             self.storage.check()?;
+            let seen = self.ring.wakes();
             if self.ring.try_take(bytes) {
                 return Ok(());
             }
             if self.signals.has_workers() {
                 self.signals.want_merge();
-                self.ring.wait(bytes, || {
+                self.ring.wait(bytes, seen, || {
                     self.storage.failure().is_some() || !self.signals.has_workers()
                 });
             } else {
@@ -216,6 +221,8 @@ impl Journal {
         let mut head = self.head.lock();
         if self.written.lock().seq >= seq || self.cil.hold().is_empty() {
             self.ring.give(CONTEXT_BASE);
+            // Who asked for this push was overtaken by another; a later wish must be heard.
+            self.signals.pushed();
             return self.storage.check();
         }
         let (context, ()) = self.cil.swap(false, || ());

@@ -3,8 +3,6 @@
 //! Runs under the head's lock and takes no other lock but each vector's own for the copy. Data that
 //! the context refers to is made durable before the first record that names it is written.
 
-use std::sync::atomic::Ordering;
-
 use zerocopy::IntoBytes;
 use zerocopy::little_endian::{U32, U64};
 
@@ -22,6 +20,7 @@ use crate::journal::recover::LogPosition;
 use crate::journal::ring::CONTEXT_BASE;
 use crate::journal::vector::Logged;
 use crate::space::Run;
+use crate::sync::atomic::Ordering;
 
 /// Blocks of log after which a push flushes, so that what recovery must search stays bounded.
 pub const FLUSH_EVERY: u64 = 4096;

@@ -123,8 +123,9 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// Follows the log from the superblock's tail. `other_slot_lost` tells that the other superblock
-/// slot is invalid: records of a newer generation then mean that the newest superblock was lost.
+/// Follows the log from the superblock's tail. Records of a newer generation mean that the newest
+/// superblock was lost; if `other_slot_lost`, the other slot is invalid, and the whole ring is
+/// searched for one.
 ///
 /// # Errors
 /// The device's failure; damage: a break before what is known to have been durable.
@@ -198,7 +199,7 @@ pub fn scan(device: &dyn Device, superblock: &Superblock, other_slot_lost: bool)
     } else {
         limit.min(position.lsn + SEARCH_BLOCKS)
     };
-    let beyond = search_beyond(&mut reader, position.lsn, stop)?;
+    let beyond = search_beyond(&mut reader, position.lsn, stop, other_slot_lost)?;
     durable = durable.max(beyond.durable);
     newest_generation = newest_generation.max(beyond.generation);
     if position.lsn < durable && !happens(Deliberate::EndUnchecked) {
@@ -209,15 +210,12 @@ pub fn scan(device: &dyn Device, superblock: &Superblock, other_slot_lost: bool)
             format!("no valid record at LSN {}", position.lsn),
         ));
     }
-    if other_slot_lost && newest_generation > superblock.generation.get() {
+    if newest_generation > superblock.generation.get() {
         return Err(Error::corrupt(
             superblock.slot_block() ^ 8,
             "superblock",
             format!("generation {newest_generation}, which the log knows"),
-            format!(
-                "an invalid slot; the other has generation {}",
-                superblock.generation
-            ),
+            format!("at most generation {}", superblock.generation),
         ));
     }
     Ok(scan)
@@ -230,7 +228,8 @@ struct Beyond {
 }
 
 /// Looks behind the end of the log for records that say that more of it was durable.
-fn search_beyond(reader: &mut Reader<'_>, end: u64, stop: u64) -> Result<Beyond> {
+/// With `came_round`, those of other rounds of the ring tell of superblocks, too.
+fn search_beyond(reader: &mut Reader<'_>, end: u64, stop: u64, came_round: bool) -> Result<Beyond> {
     let mut beyond = Beyond::default();
     let mut lsn = end;
     while lsn < stop {
@@ -244,8 +243,16 @@ fn search_beyond(reader: &mut Reader<'_>, end: u64, stop: u64) -> Result<Beyond>
             let Some(header) = RecordHeader::decode(block) else {
                 continue;
             };
-            if header.uuid == reader.superblock.uuid && header.lsn.get() == lsn + i {
+            if header.uuid != reader.superblock.uuid {
+                continue;
+            }
+            let here = header.lsn.get() == lsn + i;
+            if here {
                 beyond.durable = beyond.durable.max(header.durable_lsn.get().min(lsn + i));
+            }
+            // Behind a superblock that was lost the log may have come round.
+            let place = reader.block_of(header.lsn.get()) == reader.block_of(lsn + i);
+            if here || came_round && place {
                 beyond.generation = beyond.generation.max(header.generation.get());
             }
         }

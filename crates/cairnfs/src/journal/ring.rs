@@ -5,13 +5,13 @@
 //! lies before the new tail. Beside it a standing credit lets a merge close a context however full
 //! the log is, so a full log always empties.
 
-use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::time::Duration;
 
 use crossbeam_utils::CachePadded;
-use parking_lot::{Condvar, Mutex};
 
 use crate::format::BLOCK_SIZE;
+use crate::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use crate::sync::{Condvar, Mutex};
 
 /// Bytes that a context takes beside its entries: header and rounding of its last record.
 pub const CONTEXT_BASE: i64 = 2 * BLOCK_SIZE as i64;
@@ -27,7 +27,8 @@ pub struct Ring {
     free: CachePadded<AtomicI64>,
     /// LSN up to which blocks are occupied from the tail; checked before each write.
     tail: AtomicU64,
-    lock: Mutex<()>,
+    /// How often waiters were woken.
+    wakes: Mutex<u64>,
     moved: Condvar,
     waits: AtomicU64,
 }
@@ -44,7 +45,7 @@ impl Ring {
                 capacity - used as i64 * block - 2 * CONTEXT_BASE - MOUNT_RESERVE,
             )),
             tail: AtomicU64::new(tail),
-            lock: Mutex::new(()),
+            wakes: Mutex::new(0),
             moved: Condvar::new(),
             waits: AtomicU64::new(0),
         }
@@ -84,26 +85,32 @@ impl Ring {
         self.free.fetch_add(bytes, Ordering::AcqRel);
     }
 
-    /// Waits until the tail has moved or `recheck` tells to stop waiting. The caller asked for a
-    /// merge before; spurious returns are fine, callers loop.
-    pub fn wait(&self, bytes: i64, stop: impl Fn() -> bool) {
+    /// How often waiters were woken; to be asked before looking for space.
+    pub fn wakes(&self) -> u64 {
+        *self.wakes.lock()
+    }
+
+    /// Waits until waiters are woken or `stop` tells to stop waiting, but not if they were since
+    /// `seen`: then the merge that the caller asked for may be over, and others may have taken what
+    /// it gave. Spurious returns are fine, callers loop.
+    pub fn wait(&self, bytes: i64, seen: u64, stop: impl Fn() -> bool) {
         self.waits.fetch_add(1, Ordering::Relaxed);
-        let mut guard = self.lock.lock();
-        if self.free() < bytes && !stop() {
+        let mut wakes = self.wakes.lock();
+        if *wakes == seen && self.free() < bytes && !stop() {
             // Reservations are given back without a word, so a waiter looks again now and then.
-            self.moved.wait_for(&mut guard, LOOK_AGAIN);
+            self.moved.wait_for(&mut wakes, LOOK_AGAIN);
         }
     }
 
     /// Waits a moment, or until the tail moves.
     pub fn pause(&self) {
-        let mut guard = self.lock.lock();
-        self.moved.wait_for(&mut guard, LOOK_AGAIN);
+        let mut wakes = self.wakes.lock();
+        self.moved.wait_for(&mut wakes, LOOK_AGAIN);
     }
 
     /// Wakes everybody who waits, for example because the volume has failed.
     pub fn wake(&self) {
-        drop(self.lock.lock());
+        *self.wakes.lock() += 1;
         self.moved.notify_all();
     }
 

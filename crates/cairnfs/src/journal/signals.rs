@@ -3,10 +3,10 @@
 //! Wishes are flags under one small lock that nobody takes on the hot path unless a limit was
 //! passed. Without workers (a simulation drives the volume itself) nobody waits here.
 
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use parking_lot::{Condvar, Mutex};
+use crate::sync::atomic::{AtomicBool, Ordering};
+use crate::sync::{Condvar, Mutex};
 
 #[derive(Default)]
 struct Wishes {

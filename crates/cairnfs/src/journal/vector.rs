@@ -6,10 +6,9 @@
 
 use std::sync::Arc;
 
-use parking_lot::Mutex;
-
 use crate::format::key::Key;
 use crate::format::record::{Entry, entry_size, push_entry};
+use crate::sync::Mutex;
 
 /// What happens to an item.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

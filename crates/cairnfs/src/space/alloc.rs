@@ -7,7 +7,6 @@
 //! says so instead of searching for ever.
 
 use std::cell::Cell;
-use std::sync::atomic::Ordering;
 
 use super::bitmap::{BITS, Kind};
 use super::group::{Group, Maps};
@@ -15,6 +14,8 @@ use super::{Class, Funding, Run, SLOTS, Space, block_of, parts};
 use crate::error::{Error, Result};
 use crate::format::NODE_BLOCKS;
 use crate::format::geometry::GROUP_BLOCKS;
+use crate::sync::atomic::Ordering;
+use crate::sync::thread_local;
 
 /// Groups that are looked into for a long run before a shorter one does.
 const PROBES: usize = 8;
@@ -136,11 +137,11 @@ impl Space {
 
     /// This thread's slot. Numbered by first use, so that one thread alone always allocates in
     /// the same order.
-    fn slot(&self) -> &std::sync::atomic::AtomicUsize {
-        let (id, mut slot) = SLOT.get();
+    fn slot(&self) -> &crate::sync::atomic::AtomicUsize {
+        let (id, mut slot) = SLOT.with(Cell::get);
         if id != self.id {
             slot = self.next_slot.fetch_add(1, Ordering::Relaxed) % SLOTS;
-            SLOT.set((self.id, slot));
+            SLOT.with(|s| s.set((self.id, slot)));
         }
         self.slots.get(slot).unwrap_or(&self.slots[0])
     }
@@ -281,11 +282,13 @@ impl Space {
 
     /// Anything that data may use, wherever it is.
     fn take_anywhere(&self, start: usize, want: u32) -> Result<Run> {
+        let mut sure = false;
         loop {
             let before = self.budget.moves();
             for kind in [Kind::Loose, Kind::Free] {
                 for (index, group) in self.around(start) {
-                    if group.free() == 0 || (kind == Kind::Loose && !group.has_loose()) {
+                    let none = group.free() == 0 || (kind == Kind::Loose && !group.has_loose());
+                    if none && !sure {
                         continue;
                     }
                     if let Found::Taken(run) = self.find_and_take(index, group, kind, want, 1)? {
@@ -293,17 +296,19 @@ impl Space {
                     }
                 }
             }
-            self.check_moved(before)?;
+            sure = self.search_again(before, sure)?;
         }
     }
 
     /// Allocates a promised unit.
     fn take_unit(&self) -> Result<u64> {
+        let mut sure = false;
         loop {
             let before = self.budget.moves();
             let start = self.unit_group.load(Ordering::Relaxed);
             for (index, group) in self.around(start) {
-                if u64::from(group.free()) < NODE_BLOCKS || !group.has_unit() {
+                let none = u64::from(group.free()) < NODE_BLOCKS || !group.has_unit();
+                if none && !sure {
                     continue;
                 }
                 let mut maps = self.lock(index)?;
@@ -324,7 +329,7 @@ impl Space {
                 }
                 return Ok(block_of(index, bit));
             }
-            self.check_moved(before)?;
+            sure = self.search_again(before, sure)?;
         }
     }
 
@@ -338,11 +343,15 @@ impl Space {
     }
 
     /// A promise could not be kept: fine if others allocated or released meanwhile, for then
-    /// the search may have missed what moved; otherwise the counts are wrong.
-    fn check_moved(&self, before: (u64, u64)) -> Result<()> {
+    /// the search may have missed what moved. Else the next one must be `sure` and skip no group
+    /// for its counts, which change one after the other; if that fails too, the counts are wrong.
+    fn search_again(&self, before: (u64, u64), sure: bool) -> Result<bool> {
         if self.budget.moves() != before {
-            std::thread::yield_now();
-            return Ok(());
+            crate::sync::thread::yield_now();
+            return Ok(false);
+        }
+        if !sure {
+            return Ok(true);
         }
         Err(Error::corrupt(
             self.geometry.bitmap_start(),

@@ -15,12 +15,11 @@
 //! Units of groups that were not looked at yet are counted by a lower bound, so B only grows
 //! when they are.
 
-use std::sync::atomic::{AtomicU64, Ordering};
-
 use crossbeam_utils::CachePadded;
 
 use super::Class;
 use crate::format::NODE_BLOCKS;
+use crate::sync::atomic::{AtomicU64, Ordering};
 
 /// Why a promise was not made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -203,10 +202,11 @@ impl Budget {
         taken.is_ok()
     }
 
-    /// Blocks became free, and `units` units whole by it.
+    /// Blocks became free, and `units` units whole by it. Told before anybody can be promised
+    /// them, and while their group is locked, so that a search in vain knows that it missed them.
     pub fn give(&self, blocks: u64, units: u64) {
-        self.add(blocks, units);
         self.given.fetch_add(blocks, Ordering::AcqRel);
+        self.add(blocks, units);
     }
 
     /// A group that was looked at has more free units than the bound said.

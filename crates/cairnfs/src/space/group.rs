@@ -5,16 +5,14 @@
 //! beside the lock change only under it and may be read without it, as hints. For a group whose
 //! bitmap was never read, `units` is a lower bound.
 
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-
-use parking_lot::Mutex;
-
 use super::bitmap::{BITS, Bitmap};
 use crate::device::Device;
 use crate::error::{Error, Result};
 use crate::format::geometry::{GROUP_BLOCKS, Geometry};
 use crate::format::group::GroupEntry;
 use crate::format::{BLOCK_SIZE, NODE_BLOCKS, checksum};
+use crate::sync::Mutex;
+use crate::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 /// The bitmaps of a group.
 pub(super) struct Maps {

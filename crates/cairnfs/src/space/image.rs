@@ -5,13 +5,13 @@
 //! superblock is durable, writing again writes the same copies again.
 
 use std::collections::BTreeSet;
-use std::sync::atomic::Ordering;
 
 use super::table::{self, BitmapWriter};
 use super::{Run, Space, TableState, block_of, parts};
 use crate::deliberate::{Deliberate, happens};
 use crate::error::{Error, Result};
 use crate::format::group::GroupEntry;
+use crate::sync::atomic::Ordering;
 
 /// The state of the table on disk.
 pub(super) struct Image {

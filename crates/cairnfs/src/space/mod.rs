@@ -24,15 +24,15 @@ mod tests;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use crossbeam_utils::CachePadded;
-use parking_lot::{MappedMutexGuard, Mutex, MutexGuard};
 
 use crate::device::Device;
 use crate::error::{Error, Result};
 use crate::format::geometry::{GROUP_BLOCKS, Geometry};
 use crate::format::group::GroupEntry;
+use crate::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use crate::sync::{MappedMutexGuard, Mutex, MutexGuard};
 use budget::{Budget, Short};
 use group::{Bounds, Group, Maps};
 use image::Image;
@@ -128,7 +128,7 @@ impl Space {
             .collect();
         let units = groups.iter().map(|g| u64::from(g.units())).sum();
         let (merge, delete) = standing_units(&geometry);
-        static IDS: AtomicU64 = AtomicU64::new(1);
+        static IDS: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(1);
         let count = groups.len();
         Ok(Self {
             device,
@@ -244,9 +244,10 @@ impl Space {
         if !group.settled.load(Ordering::Acquire) {
             let exact = image.count_units();
             let bound = group.units.swap(exact, Ordering::AcqRel);
-            group.settled.store(true, Ordering::Release);
+            // Whoever sees the group settled finds its units promised or spare.
             self.budget
                 .found_units(u64::from(exact.saturating_sub(bound)));
+            group.settled.store(true, Ordering::Release);
             self.unsettled.fetch_sub(1, Ordering::AcqRel);
         }
         Ok(Maps {

@@ -7,7 +7,6 @@
 //! outrun push or merge.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use smallvec::SmallVec;
 
@@ -20,6 +19,7 @@ use crate::inode::{Inode, InodeState};
 use crate::journal::cil::Hold;
 use crate::journal::vector::{Change, LogVector, charge_for};
 use crate::space::{Class, Run};
+use crate::sync::atomic::Ordering;
 use crate::txn::Core;
 
 /// The most a transaction may need.

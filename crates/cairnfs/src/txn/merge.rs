@@ -11,7 +11,6 @@
 use std::cell::{Cell, RefCell};
 use std::collections::HashSet;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use zerocopy::IntoBytes;
 use zerocopy::little_endian::{U32, U64};
@@ -27,6 +26,7 @@ use crate::index::{Edits, NodeSpace};
 use crate::inode::Inode;
 use crate::journal::recover::LogPosition;
 use crate::space::{Class, Funding, Run};
+use crate::sync::atomic::Ordering;
 use crate::txn::edits::MergeEdits;
 use crate::txn::{Core, Trees};
 

@@ -12,13 +12,15 @@ mod merge;
 mod mount;
 mod read;
 mod replay;
+#[cfg(test)]
+#[cfg(shuttle)]
+#[path = "tests/schedules.rs"]
+pub(crate) mod schedules;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 
 use arc_swap::ArcSwap;
 use crossbeam_utils::CachePadded;
-use parking_lot::Mutex;
 
 pub use commit::{Commit, Need, Receipt, Reservation};
 pub use merge::without;
@@ -38,6 +40,8 @@ use crate::journal::signals::Signals;
 use crate::shard::Sharded;
 use crate::source::Source;
 use crate::space::Space;
+use crate::sync::Mutex;
+use crate::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use crate::types::Time;
 
 /// Inode numbers a directory takes at once for its children.

@@ -6,11 +6,9 @@
 //! replayed in memory.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, AtomicU64};
 
 use arc_swap::ArcSwap;
 use crossbeam_utils::CachePadded;
-use parking_lot::Mutex;
 
 use crate::data::DataStore;
 use crate::deliberate::{Deliberate, happens};
@@ -31,6 +29,8 @@ use crate::journal::signals::Signals;
 use crate::shard::Sharded;
 use crate::source::Source;
 use crate::space::{Space, TableState};
+use crate::sync::Mutex;
+use crate::sync::atomic::{AtomicI64, AtomicU64};
 use crate::txn::{Core, Limits, Trees};
 
 /// How a volume is opened.

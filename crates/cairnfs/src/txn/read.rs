@@ -7,7 +7,7 @@
 use std::sync::Arc;
 
 use crate::error::{Error, Result};
-use crate::format::item::{DirEntryRef, decode_dir_entry, decode_dir_name};
+use crate::format::item::{DirEntryRef, decode_dir_entry, decode_dir_name, decode_extent_at};
 use crate::format::key::{Key, Kind};
 use crate::index::Tree;
 use crate::inode::attrs::Attrs;
@@ -196,6 +196,11 @@ impl Core {
                 if *key > last {
                     return Ok(false);
                 }
+                if kind == Kind::Extent {
+                    // Whoever takes extents up computes with their places.
+                    decode_extent_at(key.offset, value, &self.geometry)
+                        .map_err(|found| bad_extent(ino, found))?;
+                }
                 let item = Item {
                     value: value.to_vec(),
                     below: true,
@@ -287,6 +292,11 @@ impl Core {
         }
         Ok(None)
     }
+}
+
+fn bad_extent(ino: u64, found: String) -> Error {
+    let expected = format!("an extent of inode {ino} within file and volume");
+    Error::corrupt(0, "extent item", expected, found)
 }
 
 /// Where a name was found.

@@ -5,12 +5,11 @@
 //! when the dirty sets outgrow the memory budget, so a full log never needs more than that.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use crate::deliberate::{Deliberate, happens};
 use crate::error::{Error, Result};
 use crate::format::checksum::name_hash;
-use crate::format::item::{decode_dir_entry, decode_extent, decode_xattrs};
+use crate::format::item::{decode_dir_entry, decode_extent, decode_extent_at, decode_xattrs};
 use crate::format::key::{Key, Kind, MAIN_ROOT};
 use crate::format::record::Entry;
 use crate::inode::attrs::Attrs;
@@ -19,6 +18,7 @@ use crate::inode::{Inode, InodeState};
 use crate::journal::recover::{FoundContext, Scan, read_context};
 use crate::journal::vector::{Change, LogVector};
 use crate::space::Run;
+use crate::sync::atomic::Ordering;
 use crate::txn::Core;
 use crate::txn::merge::{Taken, without};
 
@@ -197,13 +197,7 @@ impl Core {
                 state.current.remove_name(u64::from_le_bytes(*hash), index);
             }
             (Kind::Extent, false) => {
-                let (raw, _) = decode_extent(entry.value)?;
-                if !self
-                    .geometry
-                    .in_data(raw.block.get(), u64::from(raw.len.get()))
-                {
-                    return Err(format!("extent at block {}", raw.block));
-                }
+                decode_extent_at(index, entry.value, &self.geometry)?;
             }
             (Kind::Xattr, false) => {
                 decode_xattrs(entry.value)?;

@@ -5,6 +5,8 @@ mod damage;
 mod limits;
 mod model;
 mod placement;
+#[cfg(shuttle)]
+mod schedules;
 mod threads;
 
 use std::sync::Arc;

@@ -1,0 +1,303 @@
+//! Sound volumes to be damaged, made by the engine itself and left as a kill leaves them.
+//!
+//! Identity and hash seed are fixed, so that the trees have the same shape each time; times and
+//! the mounts' random numbers are not, and nothing here depends on them.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use cairnfs::Result;
+use cairnfs::device::{Device, MemoryDevice};
+use cairnfs::format::BLOCK_SIZE;
+use cairnfs::format::geometry::SUPERBLOCK_SLOTS;
+use cairnfs::format::superblock::Superblock;
+use cairnfs::fs::{FileSystem, MakeOptions, Options, make_device};
+use cairnfs::types::{Creds, Fallocate, RenameMode, SetAttr, XattrMode};
+use parking_lot::Mutex;
+use zerocopy::little_endian::U64;
+
+use crate::image::Image;
+use crate::layout::Layout;
+use crate::seal;
+
+/// Bytes of every base: the smallest volume.
+pub const SIZE: u64 = 16 << 20;
+const UUID: [u8; 16] = *b"damaged volumes!";
+const HASH_SEED: u64 = 0x5eed;
+const WHO: Creds = Creds { uid: 1, gid: 2 };
+const FILE: u32 = 0o100_644;
+/// Older contents kept of each block.
+const KEPT: usize = 3;
+
+/// A sound volume.
+pub struct Base {
+    /// What it is called.
+    pub name: &'static str,
+    /// Its bytes.
+    pub image: Image,
+    /// Where its structures lie.
+    pub layout: Layout,
+    /// Blocks that hold anything.
+    pub used: Vec<u64>,
+    /// What blocks held before they were written again.
+    pub older: Vec<(u64, Box<[u8]>)>,
+}
+
+/// A device that keeps what it overwrites.
+struct Recorder {
+    device: MemoryDevice,
+    older: Mutex<BTreeMap<u64, Vec<Box<[u8]>>>>,
+}
+
+impl Device for Recorder {
+    fn size(&self) -> u64 {
+        self.device.size()
+    }
+    fn read(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
+        self.device.read(offset, buf)
+    }
+    fn write(&self, offset: u64, buf: &[u8]) -> Result<()> {
+        let mut before = vec![0; buf.len()];
+        self.device.read(offset, &mut before)?;
+        let first = offset / BLOCK_SIZE as u64;
+        for (block, bytes) in (first..).zip(before.chunks(BLOCK_SIZE)) {
+            if bytes.iter().any(|b| *b != 0) {
+                let mut older = self.older.lock();
+                let list = older.entry(block).or_default();
+                list.push(bytes.into());
+                if list.len() > KEPT {
+                    list.remove(0);
+                }
+            }
+        }
+        self.device.write(offset, buf)
+    }
+    fn flush(&self) -> Result<()> {
+        self.device.flush()
+    }
+    fn discard(&self, _: u64, _: u64) -> Result<()> {
+        Ok(())
+    }
+}
+
+/// The volumes that mutations begin with.
+pub fn bases() -> Vec<Base> {
+    vec![make("empty", |_, _| {}), one_of_everything(), two_levels()]
+}
+
+/// A volume with all kinds of files and items, merged ones and such that only the log tells of.
+pub fn one_of_everything() -> Base {
+    make("one of everything", everything)
+}
+
+/// A volume whose index has a level above its leaves, and whose log goes round the ring's end.
+pub fn two_levels() -> Base {
+    make("two levels", levels)
+}
+
+fn options() -> Options {
+    Options {
+        cache_budget: 4 << 20,
+        durability_interval: None,
+        workers: false,
+        ..Options::default()
+    }
+}
+
+fn make(name: &'static str, fill: fn(&FileSystem, &dyn Device)) -> Base {
+    let recorder = Arc::new(Recorder {
+        device: MemoryDevice::new(SIZE),
+        older: Mutex::default(),
+    });
+    make_device(&*recorder, &MakeOptions::default(), &mut |_, _| {}).unwrap();
+    fix_identity(&*recorder);
+    let fs = FileSystem::open_device(recorder.clone(), &options()).unwrap();
+    fill(&fs, &*recorder);
+    let image = copy(&*recorder);
+    drop(fs);
+    let layout = Layout::of(&image);
+    let older = std::mem::take(&mut *recorder.older.lock());
+    Base {
+        name,
+        used: layout.used(&image),
+        older: older
+            .into_iter()
+            .flat_map(|(block, list)| list.into_iter().map(move |bytes| (block, bytes)))
+            .collect(),
+        layout,
+        image,
+    }
+}
+
+fn copy(device: &dyn Device) -> Image {
+    let mut bytes = vec![0; SIZE as usize];
+    device.read(0, &mut bytes).unwrap();
+    Image::new(bytes.into())
+}
+
+/// Gives a new volume the identity that all bases have.
+fn fix_identity(device: &dyn Device) {
+    let mut image = copy(device);
+    let layout = Layout::of(&image);
+    for node in layout.nodes.keys() {
+        image.patch(*node, 24, &UUID[..8]);
+        seal::node(&mut image, &layout, *node);
+    }
+    let newest = layout.superblock.slot_block();
+    let block = image.read(newest, 1);
+    let mut superblock = Superblock::decode(newest, &block).unwrap();
+    superblock.uuid = UUID;
+    superblock.hash_seed = U64::new(HASH_SEED);
+    for slot in SUPERBLOCK_SLOTS {
+        superblock.generation = U64::new(1 + u64::from(slot == newest));
+        assert_eq!(superblock.slot_block(), slot);
+        image.write(slot, &superblock.encode());
+    }
+    for block in layout.used(&image) {
+        let at = block * BLOCK_SIZE as u64;
+        device.write(at, &image.read(block, 1)).unwrap();
+    }
+}
+
+fn contents(len: usize, salt: usize) -> Vec<u8> {
+    (0..len)
+        .map(|i| (i / 5 + i * i / 77 + salt) as u8)
+        .collect()
+}
+
+/// A new file with contents, not used any more.
+fn file(fs: &FileSystem, dir: u64, name: &str, len: usize) -> u64 {
+    let ino = fs.mknod(dir, name.as_bytes(), FILE, 0, WHO).unwrap().ino;
+    fs.write(ino, 0, &contents(len, name.len()), false).unwrap();
+    fs.forget(ino, 1);
+    ino
+}
+
+fn dir(fs: &FileSystem, parent: u64, name: &str) -> u64 {
+    let ino = fs.mkdir(parent, name.as_bytes(), 0o755, WHO).unwrap().ino;
+    fs.forget(ino, 1);
+    ino
+}
+
+fn set(fs: &FileSystem, ino: u64, name: &str, len: usize) {
+    let value = contents(len, 3);
+    fs.setxattr(ino, name.as_bytes(), &value, XattrMode::Set)
+        .unwrap();
+}
+
+/// All kinds of files and items, half of them merged, then a log of several contexts, and inodes
+/// without a name that somebody uses.
+fn everything(fs: &FileSystem, _: &dyn Device) {
+    let a = dir(fs, 1, "a");
+    let b = dir(fs, a, "b");
+    let c = dir(fs, b, "c");
+    let inline = file(fs, a, "inline", 700);
+    let blocks = file(fs, a, "blocks", 30_000);
+    let sparse = file(fs, b, "sparse", 5000);
+    fs.write(sparse, 9 << 20, &contents(9000, 1), false)
+        .unwrap();
+    fs.fallocate(
+        sparse,
+        64 << 20,
+        100_000,
+        Fallocate::Allocate { keep_size: true },
+    )
+    .unwrap();
+    let link = fs.symlink(a, b"link", b"../a/inline", WHO).unwrap().ino;
+    fs.forget(link, 1);
+    for (name, mode) in [("fifo", 0o010_600), ("device", 0o020_600)] {
+        let ino = fs.mknod(c, name.as_bytes(), mode, 0x501, WHO).unwrap().ino;
+        fs.forget(ino, 1);
+    }
+    for to in ["hard", "harder"] {
+        fs.link(blocks, c, to.as_bytes()).unwrap();
+        fs.forget(blocks, 1);
+    }
+    set(fs, inline, "user.small", 20);
+    set(fs, blocks, "user.large", 50_000);
+    set(fs, a, "user.larger", 65_000);
+    set(fs, a, "user.cell", 3000);
+    for i in 0..12 {
+        file(fs, c, &format!("many-{i}"), 300 * i);
+    }
+    fs.merge().unwrap();
+    fs.write(blocks, 8000, &contents(20_000, 9), false).unwrap();
+    fs.merge().unwrap();
+    unmerged(fs, a, c, blocks);
+}
+
+/// What only the log tells of.
+fn unmerged(fs: &FileSystem, a: u64, c: u64, blocks: u64) {
+    let late = file(fs, a, "late", 6000);
+    set(fs, late, "user.late", 9000);
+    fs.fsync(late, false).unwrap();
+    fs.rename(c, b"many-3", a, b"moved", RenameMode::Replace)
+        .unwrap();
+    fs.unlink(c, b"many-4").unwrap();
+    fs.fsync(a, false).unwrap();
+    fs.write(blocks, 4096, &contents(4096, 5), false).unwrap();
+    fs.fsync(blocks, false).unwrap();
+    let held = file(fs, a, "held", 20_000);
+    fs.lookup(a, b"held").unwrap();
+    fs.unlink(a, b"held").unwrap();
+    fs.fsync(a, false).unwrap();
+    let shorter = SetAttr {
+        size: Some(10_000),
+        ..SetAttr::default()
+    };
+    fs.setattr(blocks, &shorter).unwrap();
+    let d = dir(fs, c, "d");
+    fs.rename(c, b"d", 1, b"d", RenameMode::Replace).unwrap();
+    file(fs, d, "last", 100);
+    fs.sync().unwrap();
+    fs.write(held, 0, b"more", false).unwrap();
+}
+
+/// Fills the log, and merges it, up to a few blocks before the end of its ring.
+fn to_the_end_of_the_ring(fs: &FileSystem, device: &dyn Device) {
+    loop {
+        fs.merge().unwrap();
+        let layout = Layout::of(&copy(device));
+        let ring = layout.geometry.log_blocks;
+        let left = ring - layout.superblock.tail_lsn.get() % ring;
+        if left <= 4 {
+            return;
+        }
+        // A merge writes a record, too: half of what is left never goes beyond the end.
+        for _ in 0..left / 2 {
+            set(fs, 1, "user.round", 1);
+            fs.sync().unwrap();
+        }
+    }
+}
+
+/// A tree of more than a leaf, and deletions in the index.
+fn levels(fs: &FileSystem, device: &dyn Device) {
+    let dirs: Vec<u64> = (0..4).map(|i| dir(fs, 1, &format!("dir-{i}"))).collect();
+    let target = vec![b'x'; 1500];
+    for i in 0..80 {
+        let name = format!("link-{i}");
+        let made = fs.symlink(dirs[i % 4], name.as_bytes(), &target, WHO);
+        fs.forget(made.unwrap().ino, 1);
+        file(
+            fs,
+            dirs[(i + 1) % 4],
+            &format!("file-{i}"),
+            50 + 80 * (i % 30),
+        );
+    }
+    fs.merge().unwrap();
+    for i in 0..30 {
+        fs.unlink(dirs[i % 4], format!("link-{i}").as_bytes())
+            .unwrap();
+    }
+    fs.rename(1, b"dir-1", dirs[0], b"below", RenameMode::Replace)
+        .unwrap();
+    to_the_end_of_the_ring(fs, device);
+    for i in 0..6 {
+        file(fs, dirs[2], &format!("new-{i}"), 1900);
+        fs.unlink(dirs[3], format!("link-{}", 31 + 4 * i).as_bytes())
+            .unwrap();
+        fs.sync().unwrap();
+    }
+}

@@ -1,0 +1,164 @@
+//! The bytes of a volume: a shared base, and the blocks that differ from it.
+//!
+//! As a [`Device`] it counts what is asked of it and refuses everything beyond a bound, so that a
+//! reader which runs in circles is found without a clock.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use cairnfs::device::{Device, check_range};
+use cairnfs::format::BLOCK_SIZE;
+use cairnfs::{Error, Result};
+use parking_lot::RwLock;
+
+/// Calls that no volume of the size of the bases needs.
+const MOST_CALLS: u64 = 200_000;
+/// Bytes read that no volume of the size of the bases needs.
+const MOST_BYTES: u64 = 2 << 30;
+
+/// A volume's bytes.
+#[derive(Clone)]
+pub struct Image {
+    base: Arc<[u8]>,
+    blocks: u64,
+    changed: BTreeMap<u64, Box<[u8]>>,
+}
+
+impl Image {
+    /// The bytes of a base.
+    pub fn new(base: Arc<[u8]>) -> Self {
+        Self {
+            blocks: (base.len() / BLOCK_SIZE) as u64,
+            base,
+            changed: BTreeMap::new(),
+        }
+    }
+
+    /// Size in blocks.
+    pub fn blocks(&self) -> u64 {
+        self.blocks
+    }
+
+    /// Cuts the end off.
+    pub fn truncate(&mut self, blocks: u64) {
+        self.blocks = self.blocks.min(blocks);
+    }
+
+    fn block(&self, block: u64) -> &[u8] {
+        let at = block as usize * BLOCK_SIZE;
+        match self.changed.get(&block) {
+            Some(bytes) => bytes,
+            None => &self.base[at..at + BLOCK_SIZE],
+        }
+    }
+
+    /// A number of blocks.
+    pub fn read(&self, block: u64, count: u64) -> Vec<u8> {
+        let blocks = (block..block + count).flat_map(|b| self.block(b));
+        blocks.copied().collect()
+    }
+
+    /// Writes whole blocks.
+    pub fn write(&mut self, block: u64, bytes: &[u8]) {
+        for (i, bytes) in (0..).zip(bytes.chunks_exact(BLOCK_SIZE)) {
+            self.changed.insert(block + i, bytes.into());
+        }
+    }
+
+    /// Changes bytes, counted from the begin of `block`.
+    pub fn patch(&mut self, block: u64, offset: usize, bytes: &[u8]) {
+        let first = block + (offset / BLOCK_SIZE) as u64;
+        let within = offset % BLOCK_SIZE;
+        let count = (within + bytes.len()).div_ceil(BLOCK_SIZE) as u64;
+        let mut all = self.read(first, count);
+        all[within..within + bytes.len()].copy_from_slice(bytes);
+        self.write(first, &all);
+    }
+
+    /// Whether any byte of a block is not zero.
+    pub fn holds_something(&self, block: u64) -> bool {
+        self.block(block).iter().any(|b| *b != 0)
+    }
+
+    /// Whether it differs from an image of the same base.
+    pub fn differs_from(&self, other: &Image) -> bool {
+        let blocks = self.changed.keys().chain(other.changed.keys());
+        self.blocks != other.blocks || { blocks }.any(|b| self.block(*b) != other.block(*b))
+    }
+}
+
+/// An image as a device.
+pub struct Bounded {
+    image: RwLock<Image>,
+    calls: AtomicU64,
+    bytes: AtomicU64,
+}
+
+impl Bounded {
+    /// A device with a copy of the image, which no more than a bound may be asked of.
+    pub fn new(image: &Image) -> Arc<Self> {
+        Arc::new(Self {
+            image: RwLock::new(image.clone()),
+            calls: AtomicU64::new(0),
+            bytes: AtomicU64::new(0),
+        })
+    }
+
+    /// Whether more was asked than a reader that ends can need.
+    pub fn exceeded(&self) -> bool {
+        self.calls.load(Ordering::Relaxed) > MOST_CALLS
+            || self.bytes.load(Ordering::Relaxed) > MOST_BYTES
+    }
+
+    /// The bytes as they are now.
+    pub fn image(&self) -> Image {
+        self.image.read().clone()
+    }
+
+    fn count(&self, op: &'static str, offset: u64, len: usize) -> Result<()> {
+        check_range(op, offset, len as u64, self.size())?;
+        self.calls.fetch_add(1, Ordering::Relaxed);
+        self.bytes.fetch_add(len as u64, Ordering::Relaxed);
+        if self.exceeded() {
+            return Err(Error::Invalid(
+                "more reads than a volume of this size needs",
+            ));
+        }
+        Ok(())
+    }
+}
+
+impl Device for Bounded {
+    fn size(&self) -> u64 {
+        self.image.read().blocks * BLOCK_SIZE as u64
+    }
+
+    fn read(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
+        self.count("read", offset, buf.len())?;
+        let image = self.image.read();
+        let at = offset as usize;
+        buf.copy_from_slice(&image.base[at..at + buf.len()]);
+        let first = offset / BLOCK_SIZE as u64;
+        let end = first + (buf.len() / BLOCK_SIZE) as u64;
+        for (block, bytes) in image.changed.range(first..end) {
+            let at = (block - first) as usize * BLOCK_SIZE;
+            buf[at..at + BLOCK_SIZE].copy_from_slice(bytes);
+        }
+        Ok(())
+    }
+
+    fn write(&self, offset: u64, buf: &[u8]) -> Result<()> {
+        self.count("write", offset, buf.len())?;
+        self.image.write().write(offset / BLOCK_SIZE as u64, buf);
+        Ok(())
+    }
+
+    fn flush(&self) -> Result<()> {
+        Ok(())
+    }
+
+    fn discard(&self, offset: u64, len: u64) -> Result<()> {
+        check_range("discard", offset, len, self.size())
+    }
+}

@@ -1,0 +1,232 @@
+//! Damage that follows from a seed: plain rot, and changes of single structures with the
+//! checksums above them broken or right.
+
+mod fixed;
+mod log;
+mod rot;
+mod trees;
+
+use cairnfs::format::{BLOCK_SIZE, NODE_BLOCKS};
+
+use crate::base::Base;
+use crate::image::Image;
+use crate::random::Random;
+
+/// What is damaged. Those called `Sealed` have right checksums, as a mistake or someone who means
+/// harm would make them; all others are rot.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Class {
+    /// Some bits anywhere.
+    Flip,
+    /// A block of zeros, ones or random bytes.
+    Fill,
+    /// A block in the place of another.
+    Swap,
+    /// A block as it was before it was last written.
+    Stale,
+    /// A device that was cut off.
+    Truncate,
+    /// Fields of a superblock.
+    Superblock,
+    /// Fields of a superblock.
+    SuperblockSealed,
+    /// Fields of a log record's header.
+    LogHeader,
+    /// Fields of a log record's header.
+    LogHeaderSealed,
+    /// A bit of a log record's payload.
+    LogPayload,
+    /// Keys, lengths and values of log entries.
+    LogEntrySealed,
+    /// A log that ends earlier.
+    LogCut,
+    /// Header, offsets or any bits of an index node.
+    Node,
+    /// Header, offsets or any bits of an index node.
+    NodeSealed,
+    /// Lengths, key or address in a cell.
+    CellSealed,
+    /// Fields of a value in a leaf.
+    ItemSealed,
+    /// A unit of a large value, or its address.
+    Large,
+    /// A unit of a large value, or its address.
+    LargeSealed,
+    /// Fields of the group table.
+    Table,
+    /// Fields of the group table.
+    TableSealed,
+    /// Bits of a bitmap.
+    Bitmap,
+    /// Bits of a bitmap.
+    BitmapSealed,
+    /// A block of a file's contents.
+    Data,
+}
+
+/// All classes.
+pub const CLASSES: [Class; 23] = [
+    Class::Flip,
+    Class::Fill,
+    Class::Swap,
+    Class::Stale,
+    Class::Truncate,
+    Class::Superblock,
+    Class::SuperblockSealed,
+    Class::LogHeader,
+    Class::LogHeaderSealed,
+    Class::LogPayload,
+    Class::LogEntrySealed,
+    Class::LogCut,
+    Class::Node,
+    Class::NodeSealed,
+    Class::CellSealed,
+    Class::ItemSealed,
+    Class::Large,
+    Class::LargeSealed,
+    Class::Table,
+    Class::TableSealed,
+    Class::Bitmap,
+    Class::BitmapSealed,
+    Class::Data,
+];
+
+impl Class {
+    /// Whether checksums are right, so that another sound volume may come out.
+    pub fn is_sealed(self) -> bool {
+        matches!(
+            self,
+            Class::SuperblockSealed
+                | Class::LogHeaderSealed
+                | Class::LogEntrySealed
+                | Class::NodeSealed
+                | Class::CellSealed
+                | Class::ItemSealed
+                | Class::LargeSealed
+                | Class::TableSealed
+                | Class::BitmapSealed
+        )
+    }
+}
+
+/// A damaged volume.
+pub struct Mutation {
+    /// What was damaged.
+    pub class: Class,
+    /// How, for people.
+    pub how: String,
+    /// The result.
+    pub image: Image,
+}
+
+/// Damages a base as `seed` tells.
+pub fn mutate(base: &Base, class: Class, seed: u64) -> Mutation {
+    let mut at = Mutator {
+        base,
+        image: base.image.clone(),
+        random: Random::new(seed),
+    };
+    let how = match class {
+        Class::Flip => at.flip(),
+        Class::Fill => at.fill(),
+        Class::Swap => at.swap(),
+        Class::Stale => at.stale(),
+        Class::Truncate => at.truncate(),
+        Class::Superblock => at.superblock(false),
+        Class::SuperblockSealed => at.superblock(true),
+        Class::LogHeader => at.log_header(false),
+        Class::LogHeaderSealed => at.log_header(true),
+        Class::LogPayload => at.log_payload(),
+        Class::LogEntrySealed => at.log_entry(),
+        Class::LogCut => at.log_cut(),
+        Class::Node => at.node(false),
+        Class::NodeSealed => at.node(true),
+        Class::CellSealed => at.cell(),
+        Class::ItemSealed => at.item(),
+        Class::Large => at.large(false),
+        Class::LargeSealed => at.large(true),
+        Class::Table => at.table(false),
+        Class::TableSealed => at.table(true),
+        Class::Bitmap => at.bitmap(false),
+        Class::BitmapSealed => at.bitmap(true),
+        Class::Data => at.data(),
+    };
+    Mutation {
+        class,
+        how: how.unwrap_or_else(|| "nothing there to damage".into()),
+        image: at.image,
+    }
+}
+
+struct Mutator<'a> {
+    base: &'a Base,
+    image: Image,
+    random: Random,
+}
+
+/// What was done; nothing if the base has no such structure.
+type How = Option<String>;
+
+impl Mutator<'_> {
+    /// Flips some bits of a range of bytes that begins at `block`.
+    fn flip_bits(&mut self, block: u64, range: std::ops::Range<usize>) -> String {
+        let mut how = format!("block {block}: flipped");
+        for _ in 0..1 + self.random.below(3) {
+            let at = range.start + self.random.below(range.len());
+            let bit = self.random.below(8);
+            let old = self.byte(block, at);
+            self.image.patch(block, at, &[old ^ (1 << bit)]);
+            how += &format!(" {at}.{bit}");
+        }
+        how
+    }
+
+    fn byte(&self, block: u64, at: usize) -> u8 {
+        self.image.read(block + (at / BLOCK_SIZE) as u64, 1)[at % BLOCK_SIZE]
+    }
+
+    /// Replaces a number by one that readers may stumble over.
+    fn change_number(&mut self, block: u64, at: usize, width: usize) -> String {
+        let mut old = [0; 8];
+        for (i, byte) in old[..width].iter_mut().enumerate() {
+            *byte = self.byte(block, at + i);
+        }
+        let old = u64::from_le_bytes(old);
+        let new = self.likely_number(old, width);
+        self.image.patch(block, at, &new.to_le_bytes()[..width]);
+        format!("block {block}: {width} bytes at {at} from {old:#x} to {new:#x}")
+    }
+
+    /// An awkward number, or one that means something in this volume.
+    fn likely_number(&mut self, old: u64, width: usize) -> u64 {
+        let layout = &self.base.layout;
+        let g = layout.geometry;
+        match self.random.below(6) {
+            0 if width == 8 => *self.random.pick(&[
+                g.data_start(),
+                g.data_start() - 1,
+                g.total_blocks,
+                g.total_blocks - 1,
+                g.total_blocks - NODE_BLOCKS,
+                1,
+                2,
+                16,
+                (1 << 60) + 1,
+                1 << 48,
+                layout.superblock.root.block.get(),
+                layout.superblock.merged_seq.get() + 1,
+                layout.superblock.next_ino.get(),
+            ]),
+            1 if width == 8 => {
+                let nodes: Vec<_> = layout.nodes.keys().copied().collect();
+                *self.random.pick(&nodes)
+            }
+            2 if width == 8 => self.random.pick(&layout.items).key.object,
+            _ => self.random.awkward(old, width),
+        }
+    }
+
+    fn some_block(&mut self) -> u64 {
+        *self.random.pick(&self.base.used)
+    }
+}

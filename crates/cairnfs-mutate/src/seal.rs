@@ -1,0 +1,101 @@
+//! Makes checksums right again behind a change, from where it was made up to the superblock.
+
+use cairnfs::format::NODE_BLOCKS;
+use cairnfs::format::checksum::{crc, crc_append, hash64};
+use cairnfs::format::record::{HEADER_SIZE, MAX_PAYLOAD, RecordHeader};
+use cairnfs::format::superblock::Superblock;
+use zerocopy::little_endian::{U32, U64};
+use zerocopy::{FromBytes, IntoBytes};
+
+use crate::image::Image;
+use crate::layout::{LargeAt, Layout, Link, RecordAt};
+
+/// Where the CRC stands in the address of a node, and in that of a large value.
+const POINTER_CRC: usize = 16;
+const LARGE_CRC: usize = 20;
+
+/// Writes the checksum of a superblock's block.
+pub fn superblock_bytes(image: &mut Image, slot: u64) {
+    let block = image.read(slot, 1);
+    image.patch(slot, 8, &hash64(&block[16..]).to_le_bytes());
+}
+
+/// Changes the newest superblock.
+pub fn superblock(image: &mut Image, layout: &Layout, change: impl FnOnce(&mut Superblock)) {
+    let slot = layout.superblock.slot_block();
+    let (mut raw, _) = Superblock::read_from_prefix(&image.read(slot, 1)).unwrap();
+    change(&mut raw);
+    image.patch(slot, 0, raw.as_bytes());
+    superblock_bytes(image, slot);
+}
+
+/// Writes the checksums above a changed node.
+pub fn node(image: &mut Image, layout: &Layout, block: u64) {
+    let mut block = block;
+    loop {
+        let sum = crc(&image.read(block, NODE_BLOCKS));
+        match layout.nodes[&block] {
+            Link::Superblock => {
+                return superblock(image, layout, |s| s.root.crc = U32::new(sum));
+            }
+            Link::Node { node, at } => {
+                image.patch(node, at + POINTER_CRC, &sum.to_le_bytes());
+                block = node;
+            }
+        }
+    }
+}
+
+/// Writes the checksums above a changed large value.
+pub fn large(image: &mut Image, layout: &Layout, value: &LargeAt) {
+    let units = value.units.iter();
+    let sum = units.fold(0, |sum, unit| {
+        crc_append(sum, &image.read(*unit, NODE_BLOCKS))
+    });
+    let cell = value.cell;
+    image.patch(cell.node, cell.at + LARGE_CRC, &sum.to_le_bytes());
+    node(image, layout, cell.node);
+}
+
+/// Writes the checksums above the changed copy of the group table that counts.
+pub fn table(image: &mut Image, layout: &Layout) {
+    let copy = layout.superblock.table_copy.get() as u8;
+    let start = layout.geometry.table_start(copy);
+    let sum = crc(&image.read(start, layout.geometry.table_blocks()));
+    superblock(image, layout, |s| s.table_crc = U32::new(sum));
+}
+
+/// Writes the checksum of a record whose bytes were changed, and those of all records behind it.
+/// `payload` tells whether that of its payload is made right, too.
+pub fn log(image: &mut Image, layout: &Layout, from: usize, payload: bool) {
+    let mut chain: Option<U64> = None;
+    for (i, record) in layout.records.iter().enumerate().skip(from) {
+        let mut bytes = layout.record(image, record);
+        let (mut header, _) = RecordHeader::read_from_prefix(&bytes).unwrap();
+        if let Some(chain) = chain {
+            header.chain = chain;
+        }
+        if i == from && payload {
+            header.payload_crc = U32::new(payload_crc(&header, &bytes));
+        }
+        let magic = header.magic;
+        header.seal();
+        header.magic = magic;
+        header.checksum = U64::new(hash64(&header.as_bytes()[8..]));
+        chain = Some(header.checksum);
+        bytes[..HEADER_SIZE].copy_from_slice(header.as_bytes());
+        layout.write_record(image, record.lsn, &bytes);
+    }
+}
+
+fn payload_crc(header: &RecordHeader, bytes: &[u8]) -> u32 {
+    let len = (header.payload_len.get() as usize).min(MAX_PAYLOAD);
+    let mut payload = bytes[HEADER_SIZE..].to_vec();
+    payload.resize(len, 0);
+    crc(&payload)
+}
+
+/// The payload's place in the bytes of a record.
+pub fn payload_range(record: &RecordAt) -> std::ops::Range<usize> {
+    HEADER_SIZE..HEADER_SIZE + record.header.payload_len.get() as usize
+}

@@ -1,0 +1,229 @@
+//! What must hold of any image: it is checked, opened, read and used, and every step ends with a
+//! result or an error that tells of damage.
+//!
+//! Whoever calls it finds panics by catching them, and memory by counting it.
+
+use std::fmt;
+use std::mem::ManuallyDrop;
+use std::sync::Arc;
+
+use cairnfs::fs::{FileSystem, Options};
+use cairnfs::{Error, Result};
+use cairnfs_check::{CheckOptions, Report, check};
+
+use crate::image::{Bounded, Image};
+use crate::usage::exercise;
+use crate::walk::{Seen, walk};
+
+/// What became of an image, the first that holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Verdict {
+    /// It does not open.
+    Refused,
+    /// It opens, and some of it is an error to read or to use.
+    ReadError,
+    /// Only the check finds something.
+    Found,
+    /// Nobody finds anything.
+    Harmless,
+}
+
+/// What became of an image.
+#[derive(Debug)]
+pub struct Outcome {
+    /// In a word.
+    pub verdict: Verdict,
+    /// What the check found; none if it refused the image.
+    pub codes: Option<Vec<&'static str>>,
+    /// What a reader sees: a line and a hash for each path.
+    pub tree: Vec<(String, u64)>,
+}
+
+/// Something that must not be.
+#[derive(Debug)]
+pub struct Broken(pub String);
+
+impl fmt::Display for Broken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+type Held<T> = std::result::Result<T, Broken>;
+
+fn options(read_only: bool) -> Options {
+    Options {
+        read_only,
+        cache_budget: 2 << 20,
+        durability_interval: None,
+        discard: true,
+        workers: false,
+        ..Options::default()
+    }
+}
+
+/// Checks, opens, reads and uses an image.
+///
+/// # Errors
+/// A step that ended in a way that hides the damage, or did not end; a clean report of an image
+/// that the engine finds damaged, or leaves damaged.
+pub fn survives(image: &Image) -> Held<Outcome> {
+    let report = checked(image)?;
+    let clean = matches!(&report, Ok(report) if report.is_clean());
+    let read = read_only(image)?;
+    let used = read_write(image)?;
+    let verdict = match (&read, &used) {
+        (Err(_), _) | (_, Err(_)) => Verdict::Refused,
+        (Ok(seen), Ok(used)) if !seen.errors.is_empty() || used.damage.is_some() => {
+            Verdict::ReadError
+        }
+        _ if !clean => Verdict::Found,
+        _ => Verdict::Harmless,
+    };
+    if clean {
+        agree(&read, &used)?;
+    }
+    let codes = report.ok().map(|report| {
+        let mut codes: Vec<_> = report.findings.iter().map(|f| f.code).collect();
+        codes.dedup();
+        codes
+    });
+    Ok(Outcome {
+        verdict,
+        codes,
+        tree: read.map(|seen| seen.lines).unwrap_or_default(),
+    })
+}
+
+/// What was clean must be so for everyone.
+fn agree(read: &Result<Seen>, used: &Result<Used>) -> Held<()> {
+    let broken = |what: String| Err(Broken(format!("the check finds nothing, but {what}")));
+    let (read, used) = match (read, used) {
+        (Ok(read), Ok(used)) => (read, used),
+        (Err(e), _) => return broken(format!("opening it read-only fails: {e}")),
+        (_, Err(e)) => return broken(format!("opening it fails: {e}")),
+    };
+    if let Some((path, e)) = read.errors.first() {
+        return broken(format!("reading {path:?} fails: {e}"));
+    }
+    if let Some(e) = &used.damage {
+        return broken(format!("using it fails: {e}"));
+    }
+    if read.lines != used.before {
+        return broken("it shows another tree once it was opened for changes".into());
+    }
+    match checked(&used.after)? {
+        Ok(report) if report.is_clean() => Ok(()),
+        Ok(report) => broken(format!("after some use it does: {:?}", report.findings)),
+        Err(e) => broken(format!("after some use it fails: {e}")),
+    }
+}
+
+/// Checks an image with its data.
+fn checked(image: &Image) -> Held<Result<Report>> {
+    let device = Bounded::new(image);
+    let report = check(&*device, &CheckOptions { data: true }, &mut |_| {});
+    ended(&device, "the check")?;
+    if let Err(e) = &report {
+        tells_of_damage(e, "the check")?;
+    }
+    Ok(report)
+}
+
+/// Opens a volume. A panic leaves it as it is: closing it then could only panic again.
+fn open(device: &Arc<Bounded>, read_only: bool) -> Result<ManuallyDrop<Arc<FileSystem>>> {
+    FileSystem::open_device(device.clone(), &options(read_only)).map(ManuallyDrop::new)
+}
+
+fn read_only(image: &Image) -> Held<Result<Seen>> {
+    let device = Bounded::new(image);
+    let fs = match open(&device, true) {
+        Ok(fs) => fs,
+        Err(e) => {
+            ended(&device, "opening read-only")?;
+            tells_of_damage(&e, "opening read-only")?;
+            return Ok(Err(e));
+        }
+    };
+    let seen = walk(&fs);
+    fs.statfs();
+    fs.info();
+    drop(ManuallyDrop::into_inner(fs));
+    ended(&device, "reading")?;
+    for (path, e) in &seen.errors {
+        let what = format!("reading {path:?}");
+        tells_of_damage(e, &what)?;
+        // An entry may lead nowhere, and a hash to no attribute; all else must be named.
+        if !is_damage(e) && !matches!(e, Error::NotFound | Error::NoAttribute) {
+            return Err(Broken(format!("{what}: damage without a name: {e}")));
+        }
+    }
+    if device.image().differs_from(image) {
+        return Err(Broken("opened read-only, it was written to".into()));
+    }
+    Ok(Ok(seen))
+}
+
+/// What came of changing a volume.
+struct Used {
+    /// The tree before the first change.
+    before: Vec<(String, u64)>,
+    /// The first error that tells of damage.
+    damage: Option<Error>,
+    /// The image in the end.
+    after: Image,
+}
+
+fn read_write(image: &Image) -> Held<Result<Used>> {
+    let device = Bounded::new(image);
+    let fs = match open(&device, false) {
+        Ok(fs) => fs,
+        Err(e) => {
+            ended(&device, "opening")?;
+            tells_of_damage(&e, "opening")?;
+            return Ok(Err(e));
+        }
+    };
+    let seen = walk(&fs);
+    let mut errors: Vec<_> = seen.errors.into_iter().map(|(_, e)| e).collect();
+    errors.extend(exercise(&fs));
+    if let Some(failure) = fs.failure() {
+        errors.push(Error::Stopped(failure.into()));
+    }
+    errors.extend(fs.close().err());
+    drop(ManuallyDrop::into_inner(fs));
+    ended(&device, "using")?;
+    for e in &errors {
+        tells_of_damage(e, "using")?;
+    }
+    Ok(Ok(Used {
+        before: seen.lines,
+        damage: errors.into_iter().find(is_damage),
+        after: device.image(),
+    }))
+}
+
+fn ended(device: &Bounded, what: &str) -> Held<()> {
+    if device.exceeded() {
+        return Err(Broken(format!("{what} reads without end")));
+    }
+    Ok(())
+}
+
+fn is_damage(e: &Error) -> bool {
+    matches!(e, Error::Corrupt(_) | Error::Stopped(_))
+}
+
+/// Whether an error names damage, or is what an operation may answer on a sound volume.
+fn tells_of_damage(e: &Error, what: &str) -> Held<()> {
+    match e.cause() {
+        Error::Corrupt(c) if c.expected.is_empty() || c.found.is_empty() => {
+            Err(Broken(format!("{what}: damage without a name: {e}")))
+        }
+        Error::Stopped(cause) => tells_of_damage(cause, what),
+        Error::Io { .. } | Error::Open { .. } | Error::InUse(_) => {
+            Err(Broken(format!("{what} asks the device for too much: {e}")))
+        }
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,178 @@
+//! Damage that once went wrong, each as small as it can be.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "a test may panic"
+)]
+
+use cairnfs::Error;
+use cairnfs::format::BLOCK_SIZE;
+use cairnfs::format::geometry::SUPERBLOCK_SLOTS;
+use cairnfs::format::key::{Key, Kind};
+use cairnfs::format::record::{HEADER_SIZE, RecordHeader};
+use cairnfs::fs::{FileSystem, Options};
+use cairnfs::types::{Creds, RenameMode};
+use cairnfs_mutate::base::{Base, one_of_everything, two_levels};
+use cairnfs_mutate::image::{Bounded, Image};
+use cairnfs_mutate::{Outcome, Verdict, seal, survives};
+use zerocopy::IntoBytes;
+use zerocopy::little_endian::U64;
+
+fn outcome(image: &Image) -> Outcome {
+    survives(image).unwrap_or_else(|broken| panic!("{broken}"))
+}
+
+fn assert_found(outcome: &Outcome, verdict: Verdict, code: &str) {
+    assert_eq!(outcome.verdict, verdict);
+    let codes = outcome.codes.as_ref().unwrap();
+    assert!(codes.contains(&code), "{codes:?}");
+}
+
+fn options() -> Options {
+    Options {
+        workers: false,
+        durability_interval: None,
+        ..Options::default()
+    }
+}
+
+/// The extents in the index; the log changes the first, but not the last.
+fn extents(base: &Base) -> Vec<Key> {
+    let keys = base.layout.items.iter().map(|i| i.key);
+    keys.filter(|k| k.kind == Kind::Extent).collect()
+}
+
+/// Changes eight bytes of an item's value.
+fn change_item(base: &Base, key: Key, at: usize, value: u64) -> Image {
+    let item = base.layout.items.iter().find(|i| i.key == key).unwrap();
+    let mut image = base.image.clone();
+    image.patch(item.node, item.at + at, &value.to_le_bytes());
+    seal::node(&mut image, &base.layout, item.node);
+    image
+}
+
+/// Changes a record's header.
+fn change_record(base: &Base, i: usize, change: impl FnOnce(&mut RecordHeader)) -> Image {
+    let mut image = base.image.clone();
+    let record = base.layout.records[i];
+    let mut header = record.header;
+    change(&mut header);
+    let block = base.layout.log_block(record.lsn);
+    image.patch(block, 0, header.as_bytes());
+    seal::log(&mut image, &base.layout, i, false);
+    image
+}
+
+#[test]
+fn superblocks_with_counters_at_their_end_are_refused() {
+    let base = one_of_everything();
+    // Generation, sequence, tail, required LSN, next inode number; then the latter too small.
+    let fields = [160, 168, 176, 192, 200].map(|at| (at, u64::MAX));
+    for (at, value) in fields.into_iter().chain([(200, 1)]) {
+        let mut image = base.image.clone();
+        for slot in SUPERBLOCK_SLOTS {
+            image.patch(slot, at, &value.to_le_bytes());
+            seal::superblock_bytes(&mut image, slot);
+        }
+        let outcome = outcome(&image);
+        assert_eq!(outcome.verdict, Verdict::Refused, "field at {at}");
+        assert_eq!(outcome.codes, None, "field at {at}");
+    }
+}
+
+#[test]
+fn records_with_counters_at_their_end_are_none() {
+    let base = one_of_everything();
+    let image = change_record(&base, 2, |h| h.seq = U64::new(u64::MAX));
+    assert_found(&outcome(&image), Verdict::Refused, "log-damaged");
+    let image = change_record(&base, 0, |h| h.seq = U64::new(0));
+    assert_found(&outcome(&image), Verdict::Refused, "log-order");
+}
+
+#[test]
+fn a_record_that_knows_too_much_durable_is_damage() {
+    let base = one_of_everything();
+    let image = change_record(&base, 1, |h| h.durable_lsn = U64::new(1 << 40));
+    assert_found(&outcome(&image), Verdict::Refused, "log-damaged");
+}
+
+#[test]
+fn a_log_that_knows_a_newer_superblock_is_damage_though_both_slots_are_valid() {
+    let base = one_of_everything();
+    let image = change_record(&base, 1, |h| h.generation = U64::new(1 << 40));
+    assert_found(&outcome(&image), Verdict::Refused, "superblock-lost");
+}
+
+#[test]
+fn a_lost_superblock_is_told_by_a_log_that_came_round() {
+    let base = one_of_everything();
+    let mut image = base.image.clone();
+    let slot = base.layout.superblock.slot_block();
+    image.write(slot, &[0; BLOCK_SIZE]);
+    let ring = base.layout.geometry.log_blocks;
+    for lsn in 0..ring {
+        image.write(base.layout.log_block(lsn), &[0; BLOCK_SIZE]);
+    }
+    // The older superblock requires nothing of the log: its end alone is no damage.
+    let older = SUPERBLOCK_SLOTS[0] + SUPERBLOCK_SLOTS[1] - slot;
+    let tail: [u8; 8] = image.read(older, 1)[176..184].try_into().unwrap();
+    image.patch(older, 192, &tail);
+    seal::superblock_bytes(&mut image, older);
+    let lsn = u64::from_le_bytes(tail) + ring + 5;
+    let mut header = base.layout.records[1].header;
+    header.lsn = U64::new(lsn);
+    header.durable_lsn = U64::new(0);
+    header.seal();
+    let mut block = vec![0; BLOCK_SIZE];
+    block[..HEADER_SIZE].copy_from_slice(header.as_bytes());
+    image.write(base.layout.log_block(lsn), &block);
+    assert_found(&outcome(&image), Verdict::Refused, "superblock-lost");
+}
+
+#[test]
+fn an_extent_outside_of_the_volume_is_named() {
+    let base = one_of_everything();
+    let extents = extents(&base);
+    for block in [3, base.layout.geometry.total_blocks - 1, u64::MAX] {
+        let image = change_item(&base, *extents.last().unwrap(), 0, block);
+        assert_found(&outcome(&image), Verdict::ReadError, "extent-range");
+        // Nobody reads this one but the merge that replaces it.
+        let image = change_item(&base, extents[0], 0, block);
+        assert_found(&outcome(&image), Verdict::ReadError, "extent-item");
+    }
+}
+
+#[test]
+fn an_inode_with_more_blocks_than_there_can_be_is_named() {
+    let base = one_of_everything();
+    let ino = extents(&base).last().unwrap().object;
+    let image = change_item(&base, Key::inode(ino), 40, u64::MAX / 8);
+    assert_found(&outcome(&image), Verdict::ReadError, "inode-item");
+}
+
+#[test]
+fn a_move_into_directories_that_contain_each_other_ends() {
+    let base = two_levels();
+    let open = |image: &Image| FileSystem::open_device(Bounded::new(image), &options()).unwrap();
+    let lookup = |fs: &FileSystem, dir: u64, name: &str| {
+        let found = fs.lookup(dir, name.as_bytes()).unwrap();
+        fs.forget(found.ino, 1);
+        found.ino
+    };
+    let sound = open(&base.image);
+    let above = lookup(&sound, 1, "dir-0");
+    let below = lookup(&sound, above, "below");
+    drop(sound);
+    let image = change_item(&base, Key::inode(above), 104, below);
+    let fs = open(&image);
+    fs.mkdir(1, b"moved", 0o755, Creds::default()).unwrap();
+    let result = fs.rename(1, b"moved", below, b"moved", RenameMode::Replace);
+    let Err(Error::Corrupt(damage)) = result else {
+        panic!("{result:?}")
+    };
+    assert_eq!(damage.what, "directory parents");
+    let codes = outcome(&image).codes.unwrap();
+    assert!(codes.contains(&"parent"), "{codes:?}");
+}

@@ -1,0 +1,41 @@
+//! All sequences of one and two steps, and a share of those of three; on request all of them.
+
+use cairnfs_sim::explore::Depth;
+use cairnfs_sim::workload::{Bounded, base_volume};
+
+use crate::support::try_all;
+
+/// One sequence of three steps in so many is tried.
+const SHARE: u64 = 41;
+
+fn sequences(length: u32, share: u64) {
+    let bounded = Bounded::new(length);
+    let (name, depth) = (format!("sequences of {length}"), Depth::default());
+    try_all(
+        &name,
+        &base_volume().unwrap(),
+        &|i| {
+            let number = i as u64 * share;
+            (number < bounded.count()).then(|| bounded.sequence(number))
+        },
+        &depth,
+    );
+}
+
+#[test]
+fn all_sequences_of_one_and_two() {
+    sequences(1, 1);
+    sequences(2, 1);
+}
+
+#[test]
+fn a_share_of_the_sequences_of_three() {
+    sequences(3, SHARE);
+}
+
+/// Hours on two processors.
+#[test]
+#[ignore = "long: all 314,432 sequences; run it with --release"]
+fn all_sequences_of_three() {
+    sequences(3, 1);
+}

@@ -1,0 +1,50 @@
+//! The same workload asks the same of the disk, byte for byte; so an id names a state for ever.
+
+use cairnfs_sim::disk::Event;
+use cairnfs_sim::record::{VOLUME_SIZE, fresh_volume};
+use cairnfs_sim::workload::{random_steps, record};
+
+use crate::support::replay;
+
+/// Events as they can be compared.
+fn trace(seed: u64) -> Vec<Option<(u64, Vec<u8>)>> {
+    let start = fresh_volume(VOLUME_SIZE).unwrap();
+    let recording = record(start, &random_steps(seed, 300)).unwrap();
+    let events = recording.events().iter().map(|event| match event {
+        Event::Write { offset, data } => Some((*offset, data.to_vec())),
+        Event::Flush => None,
+    });
+    events.collect()
+}
+
+#[test]
+fn the_same_seed_gives_the_same_trace() {
+    for seed in 0..6 {
+        let first = trace(seed);
+        assert!(first.len() > 20);
+        let other = std::thread::spawn(move || trace(seed)).join().unwrap();
+        let same = first.iter().zip(&other).take_while(|(a, b)| a == b).count();
+        assert_eq!(same, first.len().max(other.len()), "seed {seed}");
+    }
+    assert_ne!(trace(1), trace(2));
+}
+
+#[test]
+fn a_fresh_volume_is_always_the_same() {
+    let digest = || fresh_volume(VOLUME_SIZE).unwrap().digest();
+    assert_eq!(digest(), digest());
+}
+
+#[test]
+fn an_id_replays_its_state() {
+    let text = "create f; write f 0 9000; fsync f; rename f g; sync";
+    for id in ["0.0", "4.2", "6.1", "6.1/2.3", "6.1/2.0/2.2"] {
+        assert_eq!(replay(text, id), Ok(()), "{id}");
+    }
+    for id in ["1000.0", "6.1000", "6.1/1000.0"] {
+        assert!(
+            replay(text, id).unwrap_err().contains("no such state"),
+            "{id}"
+        );
+    }
+}

@@ -1,0 +1,225 @@
+//! Histories that broke earlier designs of this file system. Each is told by the rule that it guards.
+
+use cairnfs::format::checksum::name_hash;
+use cairnfs::format::geometry::SUPERBLOCK_SLOTS;
+use cairnfs::format::superblock::RawSuperblock;
+use cairnfs::fs::{MakeOptions, Options, make_device};
+use cairnfs_sim::disk::SimDisk;
+use cairnfs_sim::explore::Depth;
+use cairnfs_sim::image::{BLOCK, Image};
+use cairnfs_sim::record::{Recording, VOLUME_SIZE, fresh_volume, options};
+use cairnfs_sim::workload::{Runner, record, steps};
+
+use crate::support::{THOROUGH, history, try_recording};
+
+/// Rule: changes are reduced to final values, removals before additions.
+#[test]
+fn transitions_are_not_additive() {
+    history(
+        "create a; write a 0 16384; fsync a; write a 4096 4096; fsync a; merge;
+         write a 8192 4096; fsync a; write a 4096 8192; sync; merge",
+    );
+    history(
+        "create a; write a 0 4096; fsync a; write a 8192 4096; fsync a; write a 4096 4096; fsync a;
+         merge; write a 0 16384; fsync a; punch a 4096 4096; sync; merge; write a 4096 4096; sync",
+    );
+}
+
+/// Rule: freed space is used again only when no index and no log that may be read refers to it.
+#[test]
+fn nothing_is_reused_during_a_merge() {
+    history(
+        "create a; write a 0 16384; sync; truncate a 0; create b; write b 0 16384; merge;
+         create c; write c 0 16384; fsync c; unlink b; merge; create d; write d 0 32768; sync; merge",
+    );
+}
+
+/// Rule: the deletion of what is known elsewhere is logged.
+#[test]
+fn no_tombstone_is_lost() {
+    history("create f; merge; unlink f; sync; merge");
+    history("create f; fsync f; unlink f; create f; unlink f; sync; merge");
+    history("create f; sync; merge; unlink f; create f; unlink f; sync; create f; sync");
+    history("create f; setxattr f a 10; fsync f; removexattr f a; sync; setxattr f a 5; merge");
+    history("create f; create g; sync; rename f g; create f; rename g f; sync; merge");
+}
+
+/// Rule: space that was freed after an unverified record is not used again inside of it.
+#[test]
+fn nothing_is_reused_inside_the_log_that_may_be_read() {
+    history(
+        "create a; write a 0 8192; fsync a; truncate a 0; fsync a; create b; write b 0 8192; fsync b;
+         unlink b; sync; create c; write c 0 20000; fsync c; merge; write c 0 20000; fsync c",
+    );
+}
+
+/// Rule: of two changes of one item the later one wins, however they reached the log.
+#[test]
+fn nothing_is_overtaken() {
+    history(
+        "create i; write i 0 100; sync; chmod i 384; write i 0 50; fsync i; chmod i 420; create j;
+         fsync j; chmod i 448; merge; chmod i 384; fsync i",
+    );
+}
+
+/// Rule: what moved on the way to the root is part of the cause.
+#[test]
+fn directories_do_not_contain_each_other() {
+    history(
+        "mkdir a; mkdir a/b; sync; rename a/b b; rename a b/a; fsync b/a; create b/a/x; fsync b/a/x;
+         merge",
+    );
+    history("mkdir a; mkdir b; sync; merge; rename a b/a; rename b/a a; rename b a/b; fsync a/b");
+}
+
+/// Rule: removing a directory is caused by the removal of its entries.
+#[test]
+fn a_directory_is_removed_after_its_entries() {
+    history(
+        "mkdir d; mkdir e; create d/f; write d/f 0 5000; sync; rename d/f e/f; rmdir d; mkdir d;
+         fsync d; create d/f; fsync d; merge",
+    );
+}
+
+/// Rule: a name is a cause of what comes under it.
+#[test]
+fn a_name_is_used_again() {
+    history("mkdir d; create d/f; write d/f 0 100; sync; unlink d/f; create d/f; fsync d/f; merge");
+    history("mkdir d; create d/f; sync; rename d/f d/g; create d/f; fsync d/f; fsync d/g");
+}
+
+/// Rule: an fsync makes every name durable, and what leads to it.
+#[test]
+fn a_second_link_lies_in_a_new_directory() {
+    history("create f; write f 0 9000; sync; mkdir d2; link f d2/f; fsync f; unlink f; fsync d2/f");
+    history("create f; mkdir d; mkdir d/e; link f d/e/f; fsync f; rename d g; fsync f");
+}
+
+/// Two names that have the same hash on a fresh volume.
+const NEIGHBOURS: [&str; 2] = ["38VrjY4dng1", "YBhODC8FUU9"];
+
+fn assert_neighbours(names: [&str; 2]) {
+    let image = fresh_volume(VOLUME_SIZE).unwrap();
+    let block = SUPERBLOCK_SLOTS[0];
+    let mut bytes = [0; BLOCK];
+    image.read(block * BLOCK as u64, &mut bytes);
+    let seed = RawSuperblock::decode(block, &bytes)
+        .unwrap()
+        .hash_seed
+        .get();
+    let [a, b] = names.map(|name| name_hash(seed, name.as_bytes()));
+    assert_eq!(a, b, "{names:?}");
+}
+
+/// Rule: no probing; all entries of a hash are found by it.
+#[test]
+fn neighbours_by_hash_do_not_hide_each_other() {
+    assert_neighbours(NEIGHBOURS);
+    let [a, b] = NEIGHBOURS;
+    history(&format!(
+        "create {a}; write {a} 0 100; create {b}; sync; merge; unlink {a}; fsync {b}; chmod {b} 384;
+         create {a}; sync; rename {b} c; merge; rename c {b}; unlink {a}; fsync .; merge"
+    ));
+    history(&format!(
+        "create {a}; fsync {a}; mkdir {b}; create {b}/x; fsync {b}/x; exchange {a} {b}; fsync {b};
+         merge; unlink {b}; create {b}; fsync {b}; rename {b} {a}x; sync; rename {a} {b}; fsync ."
+    ));
+}
+
+/// Rule: what is derived of a directory is derived again.
+#[test]
+fn a_directory_counts_what_it_holds() {
+    history(
+        "mkdir d; sync; mkdir d/s; create d/a; fsync d/a; unlink d/a; rmdir d/s; rmdir d; sync",
+    );
+}
+
+/// Rule: a group of causes is closed when it is written.
+#[test]
+fn no_half_of_a_group_is_durable() {
+    history(
+        "mkdir d; mkdir e; create d/a; create e/b; sync; write d/a 0 5000; fsync d/a;
+         rename d/a e/a; exchange e/a e/b; fsync e/b; fsync d; link e/b d/b; fsync e/b",
+    );
+}
+
+/// Rule: a merge has space of its own, and goes in steps.
+#[test]
+fn a_merge_touches_all_of_the_index() {
+    let mut text = String::new();
+    for i in 0..60 {
+        text += &format!("create f{i}; setxattr f{i} a 3500;");
+    }
+    text += "sync; merge;";
+    for i in 0..60 {
+        text += &format!("chmod f{i} 384;");
+    }
+    history(&(text + "sync; merge; sync"));
+}
+
+/// Rule: a merge has space of its own, also when the index is larger than what is free.
+#[test]
+fn a_full_volume_is_merged() {
+    let mut text = String::new();
+    for i in 0..1500 {
+        text += &format!("create f{i}; setxattr f{i} a 3900; append f{i} 5000;");
+    }
+    text += "sync; merge;";
+    for i in 0..1500 {
+        text += &format!("chmod f{i} 384;");
+    }
+    let start = fresh_volume(VOLUME_SIZE).unwrap();
+    let recording = record(start, &steps(&(text + "sync; merge; sync")).unwrap()).unwrap();
+    let refused = |call: &str| call.ends_with("no space left on volume");
+    assert!(recording.calls().any(refused), "the volume never got full");
+    let depth = Depth {
+        states: 120,
+        interrupted: 8,
+        ..THOROUGH
+    };
+    try_recording("a full volume", &recording, &depth);
+}
+
+/// Rule: a log larger than the memory of who replays it is merged while it is replayed.
+#[test]
+fn a_log_is_larger_than_memory() {
+    let mut text = String::from("create f; write f 0 50000; sync; unlink f;");
+    for i in 0..50 {
+        text += &format!("create f{i}; setxattr f{i} a 60000; write f{i} 0 5000; fsync f{i};");
+    }
+    text += "unlink f3; truncate f7 100; rename f9 f10; sync";
+    let large = Options {
+        cache_budget: 64 << 20,
+        ..options(1)
+    };
+    let steps = steps(&text).unwrap();
+    let disk = SimDisk::new(Image::new(3 * VOLUME_SIZE), false);
+    let make = MakeOptions {
+        log_size: Some(VOLUME_SIZE),
+        seed: Some(1),
+        ..MakeOptions::default()
+    };
+    make_device(&disk, &make, &mut |_, _| {}).unwrap();
+    let recording = Recording::of(disk.image(), &large, |fs| {
+        let mut runner = Runner::new(fs);
+        steps.iter().try_for_each(|step| runner.run(step))?;
+        assert_eq!(fs.info().merged_seq, 1, "it was merged before the end");
+        Ok(())
+    })
+    .unwrap();
+    let depth = Depth {
+        states: 40,
+        ..THOROUGH
+    };
+    try_recording("a large log", &recording, &depth);
+}
+
+/// Rule: an fsync has reserved what it rounds up.
+#[test]
+fn many_small_fsyncs_wrap_the_log() {
+    let mut text = String::from("create f;");
+    for i in 0..1300 {
+        text += &format!("write f {} 10; fsync f;", i % 30 * 5);
+    }
+    history(&text);
+}

@@ -1,0 +1,154 @@
+//! Histories of the kinds that broke the log replay of btrfs, ext4 and others, by name.
+
+use crate::support::history;
+
+#[test]
+fn rename_then_create_under_the_old_name() {
+    history(
+        "create a; write a 0 5000; sync; rename a b; create a; write a 0 100; fsync a; fsync b",
+    );
+    history("mkdir a; create a/x; sync; rename a b; mkdir a; create a/y; fsync a/y; fsync b");
+}
+
+#[test]
+fn unlink_then_link_again() {
+    history(
+        "create f; write f 0 5000; link f g; sync; unlink g; link f g; fsync f; unlink f; fsync g",
+    );
+    history("create f; link f g; sync; unlink f; create f; fsync f; link g h; unlink g; fsync h");
+}
+
+#[test]
+fn exchanged_names() {
+    history(
+        "create a; write a 0 5000; create b; write b 0 50; sync; exchange a b; fsync a; fsync b",
+    );
+    history(
+        "mkdir d; create d/x; create f; sync; exchange d f; fsync f; create f/y; exchange d f; fsync .",
+    );
+    history(
+        "mkdir d; mkdir e; mkdir d/x; create e/y; sync; exchange d/x e/y; fsync d; exchange d e; sync",
+    );
+}
+
+#[test]
+fn an_open_file_is_replaced() {
+    history(
+        "create f; write f 0 9000; sync; create n; write n 0 5000; unlink-open f; fsync n;
+         rename n f; fsync f; create m; write m 0 5000; rename m f; sync; merge",
+    );
+}
+
+#[test]
+fn a_replaced_file_is_the_old_or_the_whole_new_one() {
+    history("create f; write f 0 9000; sync; create t; write t 0 12000; rename t f");
+    history(
+        "create f; write f 0 100; sync; create t; write t 0 900; rename t f; create x; fsync x",
+    );
+    history("create f; write f 0 100; fsync f; tmpfile t; rename t f; fsync .");
+}
+
+#[test]
+fn a_directory_is_renamed_with_unlogged_children() {
+    history(
+        "mkdir d; sync; create d/a; mkdir d/b; create d/b/c; rename d e; fsync e/a; rename e/b b;
+         fsync b/c; merge",
+    );
+}
+
+#[test]
+fn hard_links_in_two_directories() {
+    history(
+        "mkdir d; mkdir e; create d/f; sync; link d/f e/f; link d/f e/g; unlink d/f; fsync e/f",
+    );
+    history(
+        "mkdir d; mkdir e; create d/f; write d/f 0 5000; link d/f e/f; fsync e; unlink d/f; fsync d",
+    );
+}
+
+#[test]
+fn fsync_after_a_hole_was_made() {
+    history(
+        "create f; write f 0 40000; sync; punch f 4096 8192; fsync f; punch f 5000 20000; fsync f; merge",
+    );
+    history("create f; write f 0 1500; fsync f; punch f 100 500; fsync f; write f 200 50; fsync f");
+    history(
+        "create f; write f 0 20000; fsync f; zero f 3000 10000; fsync f; reserve f 20480 8192; append f 3000; fsync f",
+    );
+}
+
+#[test]
+fn fsync_after_the_size_changed() {
+    history(
+        "create f; write f 0 20000; sync; truncate f 5000; fsync f; truncate f 30000; fsync f; append f 10; fsync f",
+    );
+    history(
+        "create f; write f 0 20000; fsync f; truncate f 0; fsync f; write f 0 100; fsync f; truncate f 90; truncate f 4000; fsync f",
+    );
+    history(
+        "create f; write f 0 8192; truncate f 5000; write f 12288 100; fsync f; truncate f 1; truncate f 9000; sync; merge",
+    );
+}
+
+#[test]
+fn an_attribute_is_removed() {
+    history(
+        "create f; setxattr f a 10; setxattr f b 20000; sync; removexattr f a; fsync f; removexattr f b; fsync f; merge",
+    );
+    history(
+        "mkdir d; setxattr d a 300; fsync d; setxattr d a 20; setxattr d b 5; fsync d; removexattr d a; create d/x; fsync d/x",
+    );
+}
+
+#[test]
+fn special_files() {
+    history(
+        "mkdir d; fifo d/p; symlink d/l 3000; fsync d; rename d/p p; fsync p; link p q; unlink p; fsync q; unlink d/l; fsync d",
+    );
+}
+
+#[test]
+fn orphans() {
+    history(
+        "create f; write f 0 60000; create g; write g 0 100; sync; unlink-open f; unlink-open g;
+         sync; create f; fsync f; merge; tmpfile t; unlink-open t; sync",
+    );
+    history("create f; write f 0 300000; sync; truncate f 0; unlink f; sync; merge");
+}
+
+#[test]
+fn a_file_of_many_extents_is_cut() {
+    let mut text = String::from("create f;");
+    for i in 0..600 {
+        text += &format!("write f {} 10;", i * 8192);
+    }
+    history(
+        &(text
+            + "fsync f; merge; truncate f 100; sync; truncate f 20000; fsync f; unlink f; sync; merge"),
+    );
+}
+
+#[test]
+fn the_log_is_nearly_full_and_wraps() {
+    let mut text = String::from("create f; create g; mkdir d;");
+    for i in 0..90 {
+        text += &format!(
+            "setxattr f a {}; fsync f; rename g d/g; rename d/g g;",
+            60_000 - i
+        );
+    }
+    history(&(text + "sync"));
+}
+
+#[test]
+fn a_merge_is_in_progress() {
+    history(
+        "create f; write f 0 20000; mkdir d; sync; rename f d/f; write d/f 4096 4096; merge;
+         create f; write f 0 100; fsync f; unlink d/f; merge; rmdir d; rename f g; merge; fsync g",
+    );
+}
+
+#[test]
+fn nothing_needs_a_sync() {
+    history("create a; write a 0 5000; rename a b; link b c; write c 0 100; rename c d; merge");
+}

@@ -1,0 +1,106 @@
+//! Trying workloads, on several threads where there are many, and telling what was tried.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use cairnfs_sim::explore::{self, Depth, Tally, explore};
+use cairnfs_sim::image::Image;
+use cairnfs_sim::record::{Recording, VOLUME_SIZE, fresh_volume};
+use cairnfs_sim::workload::{Step, record, steps};
+use parking_lot::Mutex;
+
+/// For workloads that somebody thought of: recoveries are interrupted often.
+pub const THOROUGH: Depth = Depth {
+    states: 3000,
+    interrupted: 4,
+    within: 12,
+    used: 4,
+};
+
+/// Failures that are printed.
+const SHOWN: usize = 5;
+
+/// Steps as they are written.
+pub fn text(steps: &[Step]) -> String {
+    let texts: Vec<String> = steps.iter().map(Step::to_string).collect();
+    texts.join("; ")
+}
+
+/// Tries one recording; panics if it breaks the contract.
+pub fn try_recording(what: &str, recording: &Recording, depth: &Depth) -> Tally {
+    let tally = explore(recording, depth, &mut |_| {});
+    for failure in tally.failures.iter().take(SHOWN) {
+        eprintln!("{what}\n  {failure}");
+    }
+    assert!(
+        tally.failures.is_empty(),
+        "{} of {} states break the contract",
+        tally.failures.len(),
+        tally.states
+    );
+    tally
+}
+
+/// Tries a history, which begins with an empty volume.
+pub fn history(text: &str) {
+    let start = fresh_volume(VOLUME_SIZE).unwrap();
+    let steps = steps(text).unwrap();
+    let recording = record(start, &steps).unwrap();
+    let tally = try_recording(text, &recording, &THOROUGH);
+    assert!(tally.states > 3, "only {} states", tally.states);
+}
+
+/// Tries one state of a history alone.
+pub fn replay(text: &str, id: &str) -> Result<(), String> {
+    let start = fresh_volume(VOLUME_SIZE).unwrap();
+    let recording = record(start, &steps(text).unwrap()).unwrap();
+    let id: Vec<_> = id.split('/').map(|id| id.parse().unwrap()).collect();
+    explore::replay(&recording, &id)
+}
+
+/// Tries many workloads on as many threads as there are processors; panics if one breaks the
+/// contract, and says how it went.
+pub fn try_all(
+    name: &str,
+    start: &Image,
+    workloads: &(dyn Fn(usize) -> Option<Vec<Step>> + Sync),
+    depth: &Depth,
+) {
+    let next = AtomicUsize::new(0);
+    let tried = AtomicUsize::new(0);
+    let all = Mutex::new(Tally::default());
+    let work = || {
+        while let Some(steps) = workloads(next.fetch_add(1, Ordering::Relaxed)) {
+            let recording = record(start.clone(), &steps).unwrap();
+            let tally = explore(&recording, depth, &mut |_| {});
+            tried.fetch_add(1, Ordering::Relaxed);
+            let mut all = all.lock();
+            for failure in &tally.failures {
+                if all.failures.len() < SHOWN {
+                    eprintln!("{name}: {}\n  {failure}", text(&steps));
+                }
+            }
+            all.add(tally);
+        }
+    };
+    std::thread::scope(|scope| {
+        let threads = std::thread::available_parallelism().map_or(1, usize::from);
+        for _ in 0..threads {
+            scope.spawn(work);
+        }
+    });
+    let all = all.into_inner();
+    println!(
+        "{name}: {} workloads, {} crash states recovered, {} distinct disks, {} interrupted recoveries, {} used on",
+        tried.into_inner(),
+        all.states,
+        all.disks.len(),
+        all.interrupted,
+        all.used
+    );
+    assert!(
+        all.failures.is_empty(),
+        "{name}: {} of {} states break the contract",
+        all.failures.len(),
+        all.states
+    );
+}

@@ -1,0 +1,233 @@
+//! Orders of events in the whole engine: a few calls by a few threads on one directory, merges and
+//! power cuts between.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use crate::device::disk::{Disk, Image};
+use crate::error::Error;
+use crate::format::ROOT_INO;
+use crate::fs::{FileSystem, Options};
+use crate::sync::explore::{Cost, explore};
+use crate::sync::{thread, wait_for_ever};
+use crate::txn::schedules::fresh;
+use crate::types::{Creds, RenameMode};
+
+const SIZE: u64 = 16 << 20;
+
+struct Volume {
+    disk: Arc<Disk>,
+    fs: Arc<FileSystem>,
+}
+
+fn open(image: &Image) -> Arc<Volume> {
+    let disk = Disk::new(SIZE, image);
+    let options = Options {
+        workers: false,
+        durability_interval: None,
+        cache_budget: 8 << 20,
+        ..Options::default()
+    };
+    let fs = FileSystem::open_device(disk.clone(), &options).unwrap();
+    Arc::new(Volume { disk, fs })
+}
+
+impl Volume {
+    fn create(&self, name: &str) -> Result<u64, Error> {
+        let creds = Creds { uid: 0, gid: 0 };
+        let made = self
+            .fs
+            .mknod(ROOT_INO, name.as_bytes(), 0o100_644, 0, creds)?;
+        self.fs.forget(made.ino, 1);
+        Ok(made.ino)
+    }
+
+    fn write(&self, ino: u64, data: &[u8]) {
+        assert_eq!(self.fs.write(ino, 0, data, true).unwrap(), data.len());
+    }
+
+    fn rename(&self, from: &str, to: &str) {
+        let (from, to) = (from.as_bytes(), to.as_bytes());
+        self.fs
+            .rename(ROOT_INO, from, ROOT_INO, to, RenameMode::Replace)
+            .unwrap();
+    }
+
+    fn unlink(&self, name: &str) {
+        self.fs.unlink(ROOT_INO, name.as_bytes()).unwrap();
+    }
+
+    fn names(&self) -> BTreeSet<String> {
+        let mut names = BTreeSet::new();
+        let mut each = |entry: crate::types::EntryRef<'_>| {
+            let name = String::from_utf8(entry.name.to_vec()).unwrap();
+            assert!(entry.cookie < 3 || names.insert(name), "listed twice");
+            true
+        };
+        self.fs.readdir(ROOT_INO, 0, &mut each).unwrap();
+        for name in &names {
+            let found = self.fs.lookup(ROOT_INO, name.as_bytes()).unwrap();
+            assert_eq!(found.nlink, 1);
+            self.fs.forget(found.ino, 1);
+        }
+        names
+    }
+
+    fn contents(&self, name: &str) -> Vec<u8> {
+        let found = self.fs.lookup(ROOT_INO, name.as_bytes()).unwrap();
+        let mut data = vec![0; found.size as usize];
+        assert_eq!(self.fs.read(found.ino, 0, &mut data).unwrap(), data.len());
+        self.fs.forget(found.ino, 1);
+        data
+    }
+
+    /// What a power cut now would leave.
+    fn cut(&self) -> Arc<Volume> {
+        open(&self.disk.durable())
+    }
+
+    /// The names are these, as seen now, after a power cut, and after closing; nothing else takes
+    /// space.
+    fn check(&self, names: &[&str]) {
+        let expected: BTreeSet<String> = names.iter().map(|n| (*n).to_owned()).collect();
+        assert_eq!(self.names(), expected);
+        self.fs.sync().unwrap();
+        assert_eq!(self.cut().names(), expected);
+        self.fs.close().unwrap();
+        assert_eq!(self.fs.core.space().reserved(), (0, 0));
+        let again = open(&self.disk.seen());
+        assert_eq!(again.names(), expected);
+        assert!(again.fs.core.orphans().unwrap().is_empty());
+    }
+}
+
+fn join(threads: impl IntoIterator<Item = thread::JoinHandle<()>>) {
+    for thread in threads {
+        thread.join().unwrap();
+    }
+}
+
+fn start(volume: &Arc<Volume>, work: fn(&Volume)) -> thread::JoinHandle<()> {
+    let volume = volume.clone();
+    thread::spawn(move || work(&volume))
+}
+
+#[test]
+fn names_are_as_if_the_calls_came_one_after_the_other() {
+    explore("fs: names", Cost::Large, || {
+        wait_for_ever(true);
+        let volume = open(fresh());
+        let threads = [
+            start(&volume, |volume| {
+                volume.create("a").unwrap();
+                volume.fs.fsync(ROOT_INO, false).unwrap();
+                assert!(volume.cut().names().contains("a"));
+                volume.rename("a", "b");
+            }),
+            start(&volume, |volume| {
+                volume.create("c").unwrap();
+                volume.unlink("c");
+                let _ = volume.create("same");
+                volume.create("d").unwrap();
+            }),
+            start(&volume, |volume| {
+                volume.fs.merge().unwrap();
+                let _ = volume.create("same");
+                volume.rename("same", "e");
+                let _ = volume.create("same");
+                volume.fs.merge().unwrap();
+            }),
+        ];
+        join(threads);
+        volume.check(&["b", "d", "e", "same"]);
+    });
+}
+
+#[test]
+fn a_name_that_is_replaced_is_always_there() {
+    explore("fs: rename over a name", Cost::Large, || {
+        wait_for_ever(true);
+        let volume = open(fresh());
+        for name in ["x", "new", "newer"] {
+            volume.create(name).unwrap();
+        }
+        let threads = [
+            start(&volume, |volume| {
+                volume.rename("new", "x");
+                volume.rename("newer", "x");
+            }),
+            start(&volume, |volume| {
+                for _ in 0..3 {
+                    let found = volume.fs.lookup(ROOT_INO, b"x").unwrap();
+                    volume.fs.forget(found.ino, 1);
+                }
+            }),
+            start(&volume, |volume| volume.fs.merge().unwrap()),
+        ];
+        join(threads);
+        volume.check(&["x"]);
+    });
+}
+
+#[test]
+fn data_that_was_synced_survives_with_its_name() {
+    explore("fs: data, merges and power cuts", Cost::Large, || {
+        wait_for_ever(true);
+        let volume = open(fresh());
+        let old = volume.create("old").unwrap();
+        volume.write(old, &[1; 9000]);
+        volume.fs.sync().unwrap();
+        let threads = [
+            start(&volume, |volume| {
+                let ino = volume.create("small").unwrap();
+                volume.write(ino, &[2; 100]);
+                volume.fs.fsync(ino, false).unwrap();
+                assert_eq!(volume.cut().contents("small"), [2; 100]);
+            }),
+            start(&volume, |volume| {
+                let ino = volume.create("large").unwrap();
+                volume.write(ino, &[3; 9000]);
+                volume.fs.fsync(ino, false).unwrap();
+                volume.write(ino, &[4; 5000]);
+                assert!(volume.cut().contents("large").len() == 9000);
+            }),
+            start(&volume, |volume| {
+                volume.fs.merge().unwrap();
+                volume.unlink("old");
+                volume.fs.merge().unwrap();
+            }),
+        ];
+        join(threads);
+        volume.check(&["large", "small"]);
+        let again = open(&volume.disk.durable());
+        let large = again.contents("large");
+        assert!(large[..5000].iter().all(|b| *b == 4) && large[5000..].iter().all(|b| *b == 3));
+    });
+}
+
+#[test]
+fn an_inode_goes_with_its_last_name_and_its_last_use() {
+    explore("fs: uses and unlink", Cost::Large, || {
+        wait_for_ever(true);
+        let volume = open(fresh());
+        volume.create("x").unwrap();
+        volume.create("y").unwrap();
+        let threads = [
+            start(&volume, |volume| {
+                for _ in 0..2 {
+                    if let Ok(found) = volume.fs.lookup(ROOT_INO, b"x") {
+                        volume.fs.getattr(found.ino).unwrap();
+                        volume.fs.forget(found.ino, 1);
+                    }
+                }
+            }),
+            start(&volume, |volume| {
+                volume.unlink("x");
+                volume.rename("y", "x");
+            }),
+            start(&volume, |volume| volume.fs.merge().unwrap()),
+        ];
+        join(threads);
+        volume.check(&["x"]);
+    });
+}

@@ -1,0 +1,397 @@
+//! Orders of events among commits, pushes, forces and merge points; waiting for the log's space
+//! and for work.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex as Plain};
+
+use smallvec::smallvec;
+use zerocopy::little_endian::U64;
+
+use crate::device::disk::{Disk, Image};
+use crate::device::{Device, Storage};
+use crate::error::{Error, Result};
+use crate::format::BLOCK_SIZE;
+use crate::format::geometry::LOG_START;
+use crate::format::key::Key;
+use crate::format::superblock::Superblock;
+use crate::journal::Journal;
+use crate::journal::recover::{LogPosition, read_context, scan};
+use crate::journal::ring::{CONTEXT_BASE, Ring};
+use crate::journal::signals::{LogWork, Signals};
+use crate::journal::vector::{Change, LogVector, charge_for};
+use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use crate::sync::explore::{Cost, explore};
+use crate::sync::{Mutex, thread, wait_for_ever};
+
+const LOG_BLOCKS: u64 = 128;
+const BLOCK: i64 = BLOCK_SIZE as i64;
+/// More than the largest vector here is charged.
+const WORST: i64 = 1024;
+
+fn superblock() -> Superblock {
+    Superblock {
+        log_blocks: U64::new(LOG_BLOCKS),
+        uuid: [3; 16],
+        tail_lsn: U64::new(LOG_BLOCKS),
+        ..zerocopy::FromZeros::new_zeroed()
+    }
+}
+
+fn no_merge() -> Result<()> {
+    Err(Error::Invalid("the log has room enough"))
+}
+
+/// The value of each (sequence, object).
+type Values = BTreeMap<(u64, u64), Vec<u8>>;
+
+struct Log {
+    disk: Arc<Disk>,
+    journal: Journal,
+    /// What each context was given last for each object.
+    expected: Plain<Values>,
+    commits: AtomicU64,
+}
+
+impl Log {
+    fn new() -> Arc<Self> {
+        let disk = Disk::new((LOG_START + LOG_BLOCKS) * BLOCK as u64, &Image::new());
+        let end = LogPosition {
+            lsn: LOG_BLOCKS,
+            chain: 0,
+        };
+        let storage = Arc::new(Storage::new(disk.clone()));
+        let signals = Arc::new(Signals::default());
+        Arc::new(Self {
+            disk,
+            journal: Journal::new(storage, &superblock(), 9, end, 1, signals),
+            expected: Plain::default(),
+            commits: AtomicU64::new(0),
+        })
+    }
+
+    /// Commits a value as transactions do; `slot` is the object's vector, if it has one.
+    fn commit(&self, object: u64, value: &[u8], slot: &mut Option<Arc<LogVector>>) -> u64 {
+        self.journal.reserve(WORST, &no_merge).unwrap();
+        let hold = self.journal.cil().hold();
+        let change = Change::Put(value);
+        let (mut vectors, mut freed) = (smallvec![], smallvec![]);
+        let mut delta = 0;
+        let overwritten = slot.as_ref().filter(|v| v.seq() == hold.seq).map(|v| {
+            delta -= v.charge();
+            let fits = v.overwrite(&change);
+            if !fits {
+                v.kill();
+            }
+            fits
+        });
+        if overwritten != Some(true) {
+            let vector = LogVector::new(1, Key::inode(object), hold.seq, &change);
+            vectors.push(vector.clone());
+            *slot = Some(vector);
+        }
+        delta += slot.as_ref().unwrap().charge();
+        hold.charge(delta);
+        hold.insert(&mut vectors, &mut freed);
+        self.journal.ring().give(WORST - delta);
+        self.commits.fetch_add(1, Ordering::Relaxed);
+        let seq = hold.seq;
+        let mut expected = self.expected.lock().unwrap();
+        expected.insert((seq, object), value.to_vec());
+        seq
+    }
+
+    fn found(&self, image: &Image) -> (Values, LogPosition) {
+        let disk = Disk::new(self.disk.size(), image);
+        let scan = scan(&*disk, &superblock(), false).unwrap();
+        let mut values = Values::new();
+        for context in &scan.contexts {
+            read_context(&*disk, &superblock(), context, &mut |entry| {
+                let key = (context.seq, entry.key.object);
+                assert_eq!(values.insert(key, entry.value.to_vec()), None, "twice");
+                Ok(())
+            })
+            .unwrap();
+        }
+        (values, scan.end)
+    }
+
+    /// Everything is in the log, each in its context, and no byte of space is lost.
+    fn check(&self) {
+        let seq = self.journal.cil().seq();
+        self.journal.force(seq, &no_merge).unwrap();
+        let (found, end) = self.found(&self.disk.durable());
+        assert_eq!(found, *self.expected.lock().unwrap());
+        assert_eq!(end, self.journal.end());
+        let ring = self.journal.ring();
+        let fresh = Ring::new(LOG_BLOCKS, LOG_BLOCKS, end.lsn - LOG_BLOCKS);
+        assert_eq!(ring.free(), fresh.free());
+    }
+}
+
+fn committer(log: &Arc<Log>, object: u64, force: bool) -> thread::JoinHandle<()> {
+    let log = log.clone();
+    thread::spawn(move || {
+        let mut slot = None;
+        for (round, len) in [(1, 20), (2, 24), (3, 100)] {
+            let value = vec![round; len];
+            let seq = log.commit(object, &value, &mut slot);
+            if force && round == 2 {
+                log.journal.force(seq, &no_merge).unwrap();
+                let (found, _) = log.found(&log.disk.durable());
+                assert_eq!(found.get(&(seq, object)), Some(&value));
+            }
+        }
+    })
+}
+
+#[test]
+fn commits_are_logged_once_in_the_context_they_hold() {
+    explore("journal: commits and pushes", Cost::Small, || {
+        wait_for_ever(true);
+        let log = Log::new();
+        let threads = [
+            committer(&log, 20, true),
+            committer(&log, 30, true),
+            thread::spawn({
+                let log = log.clone();
+                move || {
+                    for _ in 0..2 {
+                        let seq = log.journal.cil().seq();
+                        log.journal.write_through(seq, &no_merge).unwrap();
+                    }
+                }
+            }),
+        ];
+        for thread in threads {
+            thread.join().unwrap();
+        }
+        log.check();
+    });
+}
+
+#[test]
+fn a_merge_takes_exactly_what_was_committed_up_to_its_boundary() {
+    explore("journal: commits and merge points", Cost::Small, || {
+        wait_for_ever(true);
+        let log = Log::new();
+        let merges = thread::spawn({
+            let log = log.clone();
+            move || {
+                for _ in 0..2 {
+                    let commits = || log.commits.load(Ordering::Relaxed);
+                    let point = log.journal.push_for_merge(commits).unwrap();
+                    let (found, _) = log.found(&log.disk.seen());
+                    let expected = log.expected.lock().unwrap().clone();
+                    let upto = |values: &Values| values.range(..=(point.seq, u64::MAX)).count();
+                    assert_eq!(upto(&found), upto(&expected));
+                    assert_eq!(log.journal.cil().hold().boundary, point.seq);
+                    log.journal.merged(LOG_BLOCKS);
+                }
+            }
+        });
+        let threads = [
+            committer(&log, 20, false),
+            committer(&log, 30, true),
+            merges,
+        ];
+        for thread in threads {
+            thread.join().unwrap();
+        }
+        log.check();
+    });
+}
+
+#[test]
+fn commits_of_one_object_by_turns_are_logged_as_they_were_when_their_context_closed() {
+    explore("journal: one vector, two threads", Cost::Small, || {
+        wait_for_ever(true);
+        let log = Log::new();
+        let slot = Arc::new(Mutex::new(None));
+        let threads = [1, 10].map(|base| {
+            let (log, slot) = (log.clone(), slot.clone());
+            thread::spawn(move || {
+                for round in 0..3 {
+                    // As the lock of an inode's state.
+                    let mut slot = slot.lock();
+                    let seq = log.commit(20, &[base + round; 24], &mut slot);
+                    drop(slot);
+                    if round == 1 {
+                        log.journal.write_through(seq, &no_merge).unwrap();
+                    }
+                }
+            })
+        });
+        for thread in threads {
+            thread.join().unwrap();
+        }
+        log.check();
+    });
+}
+
+#[test]
+fn a_merge_counts_the_commits_before_its_swap() {
+    explore("journal: what is taken at the swap", Cost::Small, || {
+        wait_for_ever(true);
+        let log = Log::new();
+        let in_context = Arc::new(Plain::new(BTreeMap::<u64, u64>::new()));
+        let threads = [20, 30].map(|object| {
+            let (log, in_context) = (log.clone(), in_context.clone());
+            thread::spawn(move || {
+                for _ in 0..3 {
+                    log.journal.reserve(WORST, &no_merge).unwrap();
+                    let hold = log.journal.cil().hold();
+                    log.commits.fetch_add(1, Ordering::Relaxed);
+                    hold.charge(charge_for(8));
+                    let vector =
+                        LogVector::new(1, Key::inode(object), hold.seq, &Change::Put(&[1; 8]));
+                    hold.insert(&mut smallvec![vector], &mut smallvec![]);
+                    log.journal.ring().give(WORST - charge_for(8));
+                    *in_context.lock().unwrap().entry(hold.seq).or_default() += 1;
+                }
+            })
+        });
+        let point = log
+            .journal
+            .push_for_merge(|| log.commits.swap(0, Ordering::Relaxed))
+            .unwrap();
+        log.journal.merged(LOG_BLOCKS);
+        for thread in threads {
+            thread.join().unwrap();
+        }
+        let before: u64 = in_context
+            .lock()
+            .unwrap()
+            .range(..=point.seq)
+            .map(|c| c.1)
+            .sum();
+        assert_eq!(point.taken, before);
+    });
+}
+
+#[test]
+fn nobody_who_waits_for_the_log_is_forgotten() {
+    explore("journal: waiting for the log", Cost::Small, || {
+        wait_for_ever(true);
+        let ring = Arc::new(Ring::new(LOG_BLOCKS, 0, 0));
+        let signals = Arc::new(Signals::default());
+        let used = Arc::new(AtomicU64::new(0));
+        let large = ring.free() / BLOCK * 2 / 3;
+        let takes = [1, 2].map(|_| {
+            let (ring, signals, used) = (ring.clone(), signals.clone(), used.clone());
+            thread::spawn(move || {
+                for _ in 0..2 {
+                    loop {
+                        let seen = ring.wakes();
+                        if ring.try_take(large * BLOCK) {
+                            break;
+                        }
+                        signals.want_merge();
+                        ring.wait(large * BLOCK, seen, || false);
+                        // Not fair to one who has taken and cannot say so.
+                        thread::yield_now();
+                    }
+                    used.fetch_add(large as u64, Ordering::Relaxed);
+                }
+            })
+        });
+        let merges = thread::spawn({
+            let (ring, signals, used) = (ring.clone(), signals.clone(), used.clone());
+            move || {
+                while signals.next_merge() {
+                    signals.merging();
+                    ring.move_tail(used.load(Ordering::Relaxed));
+                    thread::yield_now();
+                }
+            }
+        });
+        for thread in takes {
+            thread.join().unwrap();
+        }
+        signals.stop();
+        merges.join().unwrap();
+        ring.move_tail(used.load(Ordering::Relaxed));
+        assert_eq!(ring.free(), Ring::new(LOG_BLOCKS, 0, 0).free());
+    });
+}
+
+#[test]
+fn a_reservation_that_waits_ends_when_the_workers_do() {
+    explore(
+        "journal: waiting while the volume closes",
+        Cost::Small,
+        || {
+            wait_for_ever(true);
+            let log = Log::new();
+            let signals = &log.journal.signals;
+            signals.set_workers(true);
+            let all = log.journal.ring().free();
+            log.journal.ring().take(all);
+            let waits = thread::spawn({
+                let log = log.clone();
+                move || {
+                    let merge = || {
+                        log.journal.ring().give(all);
+                        Ok(())
+                    };
+                    log.journal.reserve(CONTEXT_BASE, &merge)
+                }
+            });
+            signals.set_workers(false);
+            signals.stop();
+            log.journal.ring().wake();
+            waits.join().unwrap().unwrap();
+        },
+    );
+}
+
+#[test]
+fn a_wish_to_push_is_heard_whatever_was_pushed_before() {
+    explore("journal: wishes to push", Cost::Small, || {
+        wait_for_ever(true);
+        let log = Log::new();
+        let last = Arc::new(AtomicBool::new(false));
+        let done = Arc::new(AtomicBool::new(false));
+        log.journal.signals.set_workers(true);
+        let soft = log.journal.soft_limit();
+        let worker = thread::spawn({
+            let (log, last, done) = (log.clone(), last.clone(), done.clone());
+            move || {
+                while log.journal.signals.next_log_work(None) == LogWork::Push {
+                    let seq = log.journal.cil().seq();
+                    let enough = last.load(Ordering::Acquire);
+                    log.journal.write_through(seq, &no_merge).unwrap();
+                    if enough {
+                        break;
+                    }
+                }
+                done.store(true, Ordering::Release);
+            }
+        });
+        let commits = thread::spawn({
+            let log = log.clone();
+            move || {
+                let seq = log.commit(20, &[1; 20], &mut None);
+                log.journal.throttle(soft, seq, &no_merge).unwrap();
+            }
+        });
+        let forces = thread::spawn({
+            let log = log.clone();
+            move || {
+                let seq = log.commit(30, &[2; 20], &mut None);
+                log.journal.force(seq, &no_merge).unwrap();
+            }
+        });
+        commits.join().unwrap();
+        forces.join().unwrap();
+        last.store(true, Ordering::Release);
+        let mut slot = None;
+        while !done.load(Ordering::Acquire) {
+            // A wish is not heard while a push runs; then the next one is.
+            let seq = log.commit(40, &[3; 20], &mut slot);
+            log.journal.throttle(soft, seq, &no_merge).unwrap();
+            thread::yield_now();
+        }
+        worker.join().unwrap();
+        log.check();
+    });
+}

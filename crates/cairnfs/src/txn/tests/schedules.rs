@@ -1,0 +1,171 @@
+//! Orders of events between commits and a merge: what each of them freezes, and what survives.
+
+use std::sync::{Arc, Mutex as Plain, OnceLock};
+
+use crate::device::disk::{Disk, Image};
+use crate::format::key::{Key, Kind};
+use crate::fs::{MakeOptions, make_device};
+use crate::sync::explore::{Cost, explore};
+use crate::sync::{thread, wait_for_ever};
+use crate::txn::{Core, Limits, Need, OpenMode};
+
+const SIZE: u64 = 16 << 20;
+const INO: u64 = 100;
+
+/// A volume just made.
+pub(crate) fn fresh() -> &'static Image {
+    static IMAGE: OnceLock<Image> = OnceLock::new();
+    IMAGE.get_or_init(|| {
+        let disk = Disk::new(SIZE, &Image::new());
+        make_device(&*disk, &MakeOptions::default(), &mut |_, _| {}).unwrap();
+        disk.seen()
+    })
+}
+
+struct Volume {
+    disk: Arc<Disk>,
+    core: Core,
+    /// Sequence and value of each commit to the item, in order.
+    history: Plain<Vec<(u64, Option<u8>)>>,
+}
+
+fn open(image: &Image) -> (Arc<Disk>, Core) {
+    let disk = Disk::new(SIZE, image);
+    let mode = OpenMode {
+        read_only: false,
+        discard: false,
+        limits: Limits::for_budget(8 << 20),
+    };
+    let core = Core::open(disk.clone(), mode).unwrap();
+    (disk, core)
+}
+
+fn value_of(core: &Core) -> Option<u8> {
+    let inode = core.table().get_or_new(INO);
+    let state = inode.read();
+    let item = core.item(&inode, &state, Kind::Inline, 0).unwrap();
+    item.map(|item| item.value[0])
+}
+
+impl Volume {
+    fn new() -> Arc<Self> {
+        let (disk, core) = open(fresh());
+        Arc::new(Self {
+            disk,
+            core,
+            history: Plain::default(),
+        })
+    }
+
+    /// Commits a value of the item, or its deletion; returns the sequence.
+    fn commit(&self, value: Option<u8>) -> u64 {
+        let reservation = self.core.reserve(Need::items(1, 64, 1)).unwrap();
+        let inode = self.core.table().get_or_new(INO);
+        let mut state = inode.write();
+        let found = self.core.item(&inode, &state, Kind::Inline, 0).unwrap();
+        let last = self.history.lock().unwrap().last().copied();
+        let seen = found.as_ref().map(|item| item.value[0]);
+        assert_eq!(seen, last.and_then(|(_, value)| value), "a change is lost");
+        let below = found.is_some_and(|item| item.below);
+        let mut commit = self.core.commit();
+        let seq = commit.seq();
+        match value {
+            Some(value) => {
+                let bytes = vec![value; 1 + value as usize % 2 * 40];
+                commit.put(&inode, &mut state, Kind::Inline, 0, &bytes, below);
+            }
+            None if seen.is_some() => {
+                commit.delete(&inode, &mut state, Kind::Inline, 0, &[], below);
+            }
+            None => {}
+        }
+        self.history.lock().unwrap().push((seq, value));
+        let receipt = commit.finish(reservation);
+        drop(state);
+        self.core.settle(receipt).unwrap();
+        seq
+    }
+
+    /// The item's value after the contexts up to `seq`.
+    fn after(&self, seq: u64) -> Option<u8> {
+        let history = self.history.lock().unwrap();
+        let last = history.iter().rev().find(|(at, _)| *at <= seq);
+        last.and_then(|(_, value)| *value)
+    }
+
+    /// Merges; what the index holds then is the state after the boundary, to the byte.
+    fn merge(&self) {
+        self.core.merge().unwrap();
+        let merged = self.core.superblock().merged_seq.get();
+        let key = Key::new(INO, Kind::Inline, 0);
+        let trees = self.core.trees.load_full();
+        let value = self.core.index.get(&trees.main, &key).unwrap();
+        assert_eq!(value.map(|v| v[0]), self.after(merged), "after {merged}");
+    }
+
+    fn check(&self) {
+        assert_eq!(value_of(&self.core), self.after(u64::MAX));
+        self.merge();
+        let reserved = self.core.space().reserved();
+        assert_eq!(reserved, (0, 0), "promises that nobody has");
+        assert_eq!(self.core.dirty_bytes(), 0);
+        let ring = self.core.journal().ring();
+        let used = self.core.journal().end().lsn - ring.tail();
+        let log_blocks = self.core.geometry().log_blocks;
+        let fresh = crate::journal::ring::Ring::new(log_blocks, 0, used);
+        assert_eq!(ring.free(), fresh.free(), "log space that nobody has");
+        let (_, again) = open(&self.disk.durable());
+        assert_eq!(value_of(&again), self.after(u64::MAX));
+    }
+}
+
+#[test]
+fn a_merge_takes_exactly_the_state_after_its_boundary() {
+    explore("txn: commits and merges", Cost::Large, || {
+        wait_for_ever(true);
+        let volume = Volume::new();
+        let commits = [[Some(1), None, Some(2)], [Some(3), Some(4), None]].map(|values| {
+            let volume = volume.clone();
+            thread::spawn(move || {
+                for value in values {
+                    volume.commit(value);
+                }
+            })
+        });
+        for _ in 0..2 {
+            volume.merge();
+        }
+        for thread in commits {
+            thread.join().unwrap();
+        }
+        volume.check();
+    });
+}
+
+#[test]
+fn what_was_forced_survives_a_power_cut() {
+    explore("txn: force and power cut", Cost::Large, || {
+        wait_for_ever(true);
+        let volume = Volume::new();
+        let commits = thread::spawn({
+            let volume = volume.clone();
+            move || {
+                for value in [1, 2] {
+                    let seq = volume.commit(Some(value));
+                    let merge = || volume.core.merge();
+                    volume.core.journal().force(seq, &merge).unwrap();
+                    let (_, cut) = open(&volume.disk.durable());
+                    assert_eq!(value_of(&cut), Some(value));
+                }
+            }
+        });
+        let merges = thread::spawn({
+            let volume = volume.clone();
+            move || volume.merge()
+        });
+        volume.core.force_all().unwrap();
+        commits.join().unwrap();
+        merges.join().unwrap();
+        volume.check();
+    });
+}
