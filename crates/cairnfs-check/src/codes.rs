@@ -24,7 +24,7 @@ pub const NODE_IDENTITY: &str = "node-identity";
 pub const NODE_LAYOUT: &str = "node-layout";
 /// An index node cannot lie where its parent says.
 pub const NODE_POINTER: &str = "node-pointer";
-/// An index node is younger than the index.
+/// An index node is younger than the newest merge can be.
 pub const NODE_BIRTH: &str = "node-birth";
 /// An index node has keys that its parent's bounds exclude.
 pub const NODE_ORDER: &str = "node-order";

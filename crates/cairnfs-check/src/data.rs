@@ -7,7 +7,8 @@ use cairnfs::format::{BLOCK_SIZE, checksum};
 
 use crate::codes;
 use crate::holes::KeyRange;
-use crate::overlay::{Item, Merge, Overlay, Sink};
+use crate::log::Replay;
+use crate::overlay::{Item, Merge, Sink};
 use crate::report::{Finding, Ledger};
 use crate::tree::Walker;
 use crate::volume::Volume;
@@ -15,7 +16,7 @@ use crate::volume::Volume;
 /// Verifies all written extents of the files' logical state.
 pub(crate) fn check(
     volume: &Volume<'_>,
-    overlay: &Overlay,
+    replay: &Replay,
     main: &RawRoot,
     ledger: &mut Ledger<'_>,
 ) -> Result<()> {
@@ -30,8 +31,8 @@ pub(crate) fn check(
     let mut ignore = |_| {};
     let mut ignored = Ledger::new(&mut ignore);
     let seed = volume.superblock.hash_seed.get();
-    let mut merge = Merge::new(overlay, seed, &mut reader);
-    let mut walker = Walker::new(volume);
+    let mut merge = Merge::new(&replay.overlay, seed, &mut reader);
+    let mut walker = Walker::new(volume, replay.seq);
     walker.walk(&main.ptr, main.height.get(), &mut merge, &mut ignored)?;
     merge.finish(&mut ignored)?;
     ledger.progress("data", total, total);

@@ -81,7 +81,7 @@ fn run(device: &dyn Device, options: &CheckOptions, ledger: &mut Ledger<'_>) -> 
     let claims = links::check(structure, ledger);
     space::check(&volume, &claims, ledger)?;
     if let (true, Some(main)) = (options.data, main) {
-        data::check(&volume, &replay.overlay, &main, ledger)?;
+        data::check(&volume, &replay, &main, ledger)?;
     }
     Ok(())
 }

@@ -21,7 +21,7 @@ pub(crate) fn walk(
     ledger: &mut Ledger<'_>,
 ) -> Result<Option<RawRoot>> {
     let superblock = &volume.superblock;
-    let mut walker = Walker::new(volume);
+    let mut walker = Walker::new(volume, replay.seq);
     let mut table = Table::default();
     let height = superblock.root_height.get();
     walker.walk(&superblock.root, height, &mut table, ledger)?;

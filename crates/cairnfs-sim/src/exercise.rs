@@ -4,23 +4,37 @@ use cairnfs::Error;
 use cairnfs::fs::FileSystem;
 use cairnfs::types::{Creds, FileKind};
 
-use crate::tree::{ROOT, Tree};
+use crate::image::BLOCK;
+use crate::tree::{Node, ROOT, Tree};
+
+/// What is appended to each file.
+const ADDED: [u8; 5000] = [1; 5000];
 
 /// Makes something in each directory, writes to each file, removes everything, and merges.
 ///
 /// # Errors
-/// A call that must work fails, or something is left.
+/// A call that must work fails, a file lost what it held, or something is left.
 pub fn exercise(fs: &FileSystem, tree: &Tree) -> Result<(), String> {
     let failed = |what: &'static str| move |e: Error| format!("{what} after recovery: {e}");
     let mut inodes: Vec<_> = tree.nodes.iter().collect();
     inodes.sort_by_key(|(ino, _)| **ino);
+    let mut grown = Vec::new();
     for (ino, node) in &inodes {
         match add(fs, **ino, node.facts.kind) {
-            Ok(()) | Err(Error::NoSpace) => {}
+            Ok(()) => grown.push((**ino, *node)),
+            Err(Error::NoSpace) => {}
             Err(e) => return Err(failed("adding")(e)),
         }
     }
     fs.sync().map_err(failed("sync"))?;
+    for (ino, node) in grown {
+        if node.facts.kind == FileKind::File && !holds(fs, ino, node).map_err(failed("reading"))? {
+            return Err(format!(
+                "{} does not hold what it held before others were written to",
+                tree.path(ino)
+            ));
+        }
+    }
     remove_all(fs, ROOT).map_err(failed("removing"))?;
     fs.merge().map_err(failed("merging"))?;
     let root = fs.getattr(ROOT).map_err(failed("looking at the root"))?;
@@ -28,6 +42,20 @@ pub fn exercise(fs: &FileSystem, tree: &Tree) -> Result<(), String> {
         0 => Ok(()),
         n => Err(format!("{n} entries are left after all were removed")),
     }
+}
+
+/// Whether a file holds what it held before, and what was appended.
+fn holds(fs: &FileSystem, ino: u64, before: &Node) -> Result<bool, Error> {
+    for (block, bytes) in &before.blocks {
+        let mut found = vec![0; bytes.len()];
+        let n = fs.read(ino, block * BLOCK as u64, &mut found)?;
+        if n != bytes.len() || found != *bytes {
+            return Ok(false);
+        }
+    }
+    let mut found = [0; ADDED.len()];
+    let n = fs.read(ino, before.size, &mut found)?;
+    Ok(n == ADDED.len() && found == ADDED)
 }
 
 /// Makes a file in a directory, and appends to a file.
@@ -38,7 +66,7 @@ fn add(fs: &FileSystem, ino: u64, kind: FileKind) -> Result<(), Error> {
             fs.forget(made.ino, 1);
             fs.write(made.ino, 0, b"new", false).map(|_| ())
         }
-        FileKind::File => fs.append(ino, &[1; 5000], false).map(|_| ()),
+        FileKind::File => fs.append(ino, &ADDED, false).map(|_| ()),
         _ => Ok(()),
     }
 }

@@ -48,6 +48,8 @@
 
 mod api;
 mod data;
+#[doc(hidden)]
+pub mod deliberate;
 pub mod device;
 pub mod error;
 pub mod format;

@@ -24,6 +24,7 @@ const FLOORS: &[(&str, u8, &[&str])] = &[
     ("error", 0, &[]),
     ("sync", 0, &[]),
     ("shard", 0, &["sync"]),
+    ("deliberate", 0, &[]),
     ("device", 0, &["error", "sync"]),
     ("format", 1, &[]),
     ("types", 1, &["format::item"]),

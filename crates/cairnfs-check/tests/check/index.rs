@@ -68,17 +68,26 @@ fn a_node_that_cannot_lie_where_the_parent_says_is_found() {
     }
 }
 
-#[test]
-fn a_node_younger_than_the_index_is_found() {
-    let found = with_plan(|plan| {
-        plan.node_hook = Some(Box::new(|level, nth, bytes, ptr| {
+/// Findings where a leaf was born so many contexts behind those in the index.
+fn with_birth_behind(more: u8) -> Vec<&'static str> {
+    with_plan(|plan| {
+        plan.node_hook = Some(Box::new(move |level, nth, bytes, ptr| {
             if (level, nth) == (0, 1) {
-                ptr.birth = U64::new(MERGED + 1);
-                bytes[16] += 1;
+                ptr.birth = U64::new(MERGED + u64::from(more));
+                bytes[16] += more;
             }
         }));
-    });
-    assert_eq!(found, ["node-birth"]);
+    })
+}
+
+#[test]
+fn a_node_younger_than_any_merge_is_found() {
+    assert_eq!(with_birth_behind(100), ["node-birth"]);
+}
+
+#[test]
+fn a_node_of_a_merge_that_was_cut_off_is_sound() {
+    assert_eq!(with_birth_behind(1), [""; 0]);
 }
 
 #[test]
@@ -142,9 +151,9 @@ fn rot_in_a_large_value_is_found() {
 }
 
 #[test]
-fn a_large_value_younger_than_the_index_is_found() {
+fn a_large_value_younger_than_any_merge_is_found() {
     let found = with_plan(|plan| {
-        plan.cell_hook = Some(|_, at| at.birth = U64::new(MERGED + 1));
+        plan.cell_hook = Some(|_, at| at.birth = U64::new(MERGED + 100));
     });
     assert_eq!(found, ["node-birth"]);
 }

@@ -25,7 +25,11 @@ impl Dice {
         }
     }
 
+    /// Half of all paths are one: what goes wrong takes several steps on one file.
     fn path(&mut self) -> String {
+        if self.throw(2) == 0 {
+            return "n0".into();
+        }
         let name = self.throw(5);
         format!("{}n{name}", self.directory())
     }

@@ -10,6 +10,7 @@ use cairnfs::fs::FileSystem;
 use cairnfs::types::{Creds, Fallocate, RenameMode, SetAttr, XattrMode};
 use cairnfs::{Error, Result};
 
+use crate::image::{BLOCK, SECTOR};
 use crate::tree::ROOT;
 
 /// Something that a workload does.
@@ -166,9 +167,12 @@ pub struct Runner<'a> {
 impl<'a> Runner<'a> {
     /// On this volume.
     pub fn new(fs: &'a FileSystem) -> Self {
+        // Superblocks and mount records grow in number, so a later run writes other bytes.
+        let info = fs.info();
+        let runs = info.generation + info.log_used / BLOCK as u64;
         Self {
             fs,
-            written: 0,
+            written: (runs * 37 % 250) as u8,
             open: Vec::new(),
         }
     }
@@ -188,10 +192,12 @@ impl<'a> Runner<'a> {
         Ok((self.look_up(dir)?, name.as_bytes()))
     }
 
-    /// Bytes that no other write has.
+    /// Bytes that no other write has, other ones in each sector.
     fn bytes(&mut self, len: u32) -> Vec<u8> {
         self.written = self.written % 250 + 1;
-        vec![self.written; len as usize]
+        let first = usize::from(self.written);
+        let byte = |at: usize| (1 + (first + at / SECTOR * 11) % 255) as u8;
+        (0..len as usize).map(byte).collect()
     }
 
     /// Does a step.

@@ -8,6 +8,7 @@ mod cache;
 use std::sync::Arc;
 
 use crate::data::cache::BlockCache;
+use crate::deliberate::{Deliberate, happens};
 use crate::device::{AlignedBuf, Device, Storage};
 use crate::error::{Error, Result};
 use crate::format::{BLOCK_SIZE, checksum};
@@ -112,7 +113,7 @@ impl DataStore {
 
 fn verify(block: u64, bytes: &[u8], expected: u32) -> Result<()> {
     let found = checksum::crc(bytes);
-    if found == expected {
+    if found == expected || happens(Deliberate::DataUnchecked) {
         return Ok(());
     }
     Err(Error::corrupt(

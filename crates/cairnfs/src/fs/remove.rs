@@ -5,6 +5,7 @@
 
 use std::sync::Arc;
 
+use crate::deliberate::{Deliberate, happens};
 use crate::error::{Error, Result};
 use crate::format::item::ORPHAN_REMOVE;
 use crate::format::key::Kind;
@@ -150,7 +151,9 @@ impl FileSystem {
         if attrs.nlink > 0 {
             commit.put_inode(inode, state);
         } else if inode.uses() > 0 || belongings.more {
-            self.put_orphan(commit, inode, state, ORPHAN_REMOVE);
+            if !happens(Deliberate::UnlinkWithoutOrphan) {
+                self.put_orphan(commit, inode, state, ORPHAN_REMOVE);
+            }
             commit.put_inode(inode, state);
         } else {
             self.delete_belongings(commit, inode, state, belongings);

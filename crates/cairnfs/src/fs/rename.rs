@@ -8,6 +8,7 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
+use crate::deliberate::{Deliberate, happens};
 use crate::error::{Error, Result};
 use crate::format::ROOT_INO;
 use crate::format::item::DirEntryRef;
@@ -82,6 +83,9 @@ impl FileSystem {
             }
             let files = [Some(&source), target.as_ref()];
             for file in files.into_iter().flatten() {
+                if happens(Deliberate::RenameWithoutData) {
+                    continue;
+                }
                 if mode == RenameMode::Exchange || file.found.ino == source.found.ino {
                     self.write_back(&file.inode)?;
                 }

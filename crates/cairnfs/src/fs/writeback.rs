@@ -7,6 +7,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
+use crate::deliberate::{Deliberate, happens};
 use crate::device::AlignedBuf;
 use crate::error::{Error, Result};
 use crate::format::key::Kind;
@@ -233,7 +234,8 @@ impl FileSystem {
         }
         let own = |block: u64| {
             old.iter()
-                .find(|e| e.is_unwritten() && e.at <= block && block < e.end())
+                .filter(|e| e.is_unwritten() || happens(Deliberate::DataInPlace))
+                .find(|e| e.at <= block && block < e.end())
                 .map(|e| e.block + (block - e.at))
         };
         let mut placed: Vec<Placed> = Vec::new();

@@ -3,6 +3,7 @@
 use zerocopy::IntoBytes;
 use zerocopy::little_endian::{U32, U64};
 
+use crate::deliberate::{Deliberate, happens};
 use crate::error::{Error, Result};
 use crate::format::item::{FIRST_DIR_INDEX, RawInode, S_IFDIR, S_IFMT, S_IFREG, decode_inode};
 use crate::types::{Attr, FileKind, Time};
@@ -105,7 +106,10 @@ impl Attrs {
             flags: U32::new(self.flags),
             xattrs: U32::new(self.xattrs),
             rdev: U64::new(self.rdev),
-            size: U64::new(self.disk_size),
+            size: U64::new(match happens(Deliberate::SizeBeforeData) {
+                true => self.size,
+                false => self.disk_size,
+            }),
             blocks: U64::new(self.blocks),
             atime: self.atime.into(),
             mtime: self.mtime.into(),

@@ -19,6 +19,7 @@ use std::sync::Arc;
 
 use crossbeam_utils::CachePadded;
 
+use crate::deliberate::{Deliberate, happens};
 use crate::device::Storage;
 use crate::error::Result;
 use crate::format::superblock::Superblock;
@@ -237,6 +238,9 @@ impl Journal {
             return self.storage.check();
         }
         self.write_through(seq, merge)?;
+        if happens(Deliberate::FsyncWithoutFlush) {
+            return Ok(());
+        }
         self.flush()
     }
 
@@ -286,10 +290,16 @@ impl Journal {
     /// # Errors
     /// The device's failure.
     pub fn write_mount_record(&self) -> Result<()> {
+        if happens(Deliberate::MountRecordMissing) {
+            return Ok(());
+        }
         let mut head = self.head.lock();
         let (context, ()) = self.cil.swap(false, || ());
         self.write_mount(&mut head, context.seq)?;
         drop(head);
+        if happens(Deliberate::MountRecordUnflushed) {
+            return Ok(());
+        }
         self.flush()
     }
 

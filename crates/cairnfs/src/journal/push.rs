@@ -6,6 +6,7 @@
 use zerocopy::IntoBytes;
 use zerocopy::little_endian::{U32, U64};
 
+use crate::deliberate::{Deliberate, happens};
 use crate::device::{AlignedBuf, Device};
 use crate::error::{Error, Result};
 use crate::format::geometry::LOG_START;
@@ -70,7 +71,7 @@ impl Journal {
         let charged = context.charged();
         self.storage.check()?;
         let stamp = context.data_stamp();
-        if !self.storage.is_flushed(stamp) {
+        if !self.storage.is_flushed(stamp) && !happens(Deliberate::LogBeforeData) {
             self.storage.flush_through(stamp)?;
         }
         let (vectors, mut freed) = context.drain();
@@ -172,6 +173,9 @@ impl Journal {
             payload_crc: U32::new(checksum::crc(&head.payload)),
             ..RecordHeader::default()
         };
+        if happens(Deliberate::DurableLsnAhead) {
+            header.durable_lsn = U64::new(head.lsn);
+        }
         header.seal();
         let bytes = blocks as usize * BLOCK_SIZE;
         head.buffer.ensure(bytes);

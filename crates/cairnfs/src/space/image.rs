@@ -8,6 +8,7 @@ use std::collections::BTreeSet;
 
 use super::table::{self, BitmapWriter};
 use super::{Run, Space, TableState, block_of, parts};
+use crate::deliberate::{Deliberate, happens};
 use crate::error::{Error, Result};
 use crate::format::group::GroupEntry;
 use crate::sync::atomic::Ordering;
@@ -104,7 +105,8 @@ impl Space {
                 *slot = *entry;
             }
         }
-        let copy = 1 - (image.copy & 1);
+        let other = !happens(Deliberate::TableInPlace);
+        let copy = (image.copy & 1) ^ u8::from(other);
         let state = table::write(&*self.device, &self.geometry, copy, &table)?;
         image.written = Some(written);
         Ok(state)

@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
+use crate::deliberate::{Deliberate, happens};
 use crate::error::{Error, Result};
 use crate::format::NODE_SIZE;
 use crate::format::key::{Key, Kind, MAIN_ROOT};
@@ -242,6 +243,11 @@ impl Commit<'_> {
 
     /// Frees data blocks; they become usable once a merge has taken this context.
     pub fn free(&mut self, run: Run) {
+        if happens(Deliberate::FreedBlocksReused)
+            && self.core.space.release(&mut vec![run], false).is_ok()
+        {
+            return;
+        }
         self.core
             .pending_free
             .fetch_add(run.len as i64, Ordering::AcqRel);
@@ -302,9 +308,9 @@ impl Commit<'_> {
             );
             return;
         };
-        if slot.vector.seq() == seq {
+        if slot.vector.seq() == seq || happens(Deliberate::RelogInPlace) {
             let old = slot.vector.charge();
-            if delete && !slot.baseline {
+            if delete && (!slot.baseline || happens(Deliberate::TombstoneLost)) {
                 slot.vector.kill();
                 self.delta -= old;
                 state.current.remove(kind, offset);

@@ -11,6 +11,7 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
+use crate::deliberate::{Deliberate, happens};
 use crate::error::{Error, Result};
 use crate::format::checksum::name_hash;
 use crate::format::item::{decode_dir_entry, decode_dir_name, decode_extent, encode_dir_name};
@@ -219,12 +220,14 @@ fn change_names(key: &Key, old: Option<&[u8]>, change: &NameChange) -> Result<Op
             .collect(),
         None => Vec::new(),
     };
-    indexes.retain(|i| !change.remove.contains(i));
+    let late = happens(Deliberate::NamesAddedFirst);
+    indexes.retain(|i| late || !change.remove.contains(i));
     for index in &change.add {
         if !indexes.contains(index) {
             indexes.push(*index);
         }
     }
+    indexes.retain(|i| !late || !change.remove.contains(i));
     Ok((!indexes.is_empty()).then(|| encode_dir_name(&indexes)))
 }
 

@@ -15,6 +15,7 @@ use std::sync::Arc;
 use zerocopy::IntoBytes;
 use zerocopy::little_endian::{U32, U64};
 
+use crate::deliberate::{Deliberate, happens};
 use crate::device::Device;
 use crate::error::{Error, Result};
 use crate::format::item::RawRoot;
@@ -45,6 +46,15 @@ pub(super) struct Taken {
     pub recovering: bool,
 }
 
+impl Taken {
+    /// The log is not needed up to the last sequence.
+    fn moves_tail(&self, superblock: &mut Superblock) {
+        superblock.merged_seq = U64::new(self.seq);
+        superblock.tail_lsn = U64::new(self.end.lsn);
+        superblock.tail_chain = U64::new(self.end.chain);
+    }
+}
+
 /// Index nodes of one step.
 struct StepSpace<'a> {
     core: &'a Core,
@@ -71,6 +81,13 @@ impl NodeSpace for StepSpace<'_> {
     }
 
     fn retire(&self, block: u64) {
+        let unit = Run::new(block, NODE_BLOCKS);
+        if happens(Deliberate::FreedUnitsReused)
+            && self.core.space.image_remove(unit).is_ok()
+            && self.core.space.release(&mut vec![unit], false).is_ok()
+        {
+            return;
+        }
         self.retired.borrow_mut().push(block);
     }
 }
@@ -200,6 +217,9 @@ impl Core {
             allocated: RefCell::default(),
             retired: RefCell::default(),
         };
+        if happens(Deliberate::TailBeforeIndex) {
+            self.flip(|superblock| taken.moves_tail(superblock))?;
+        }
         let old = **self.trees.load();
         let main = self.index.apply(&old.main, edits, taken.seq, &space)?;
         let mut volume = old.volume;
@@ -221,6 +241,10 @@ impl Core {
         };
         let allocated: HashSet<u64> = space.allocated.take().into_iter().collect();
         let retired: HashSet<u64> = space.retired.take().into_iter().collect();
+        let gains_first = happens(Deliberate::GainsBeforeLosses);
+        if gains_first {
+            self.gain(&image.added)?;
+        }
         for run in &image.removed {
             self.space.image_remove(*run)?;
         }
@@ -228,8 +252,8 @@ impl Core {
         for block in retired.difference(&allocated) {
             self.space.image_remove(unit(*block))?;
         }
-        for run in image.added.iter().copied() {
-            self.space.image_add(run)?;
+        if !gains_first {
+            self.gain(&image.added)?;
         }
         for block in allocated.difference(&retired) {
             self.space.image_add(unit(*block))?;
@@ -239,10 +263,8 @@ impl Core {
         self.flip(|superblock| {
             superblock.root = trees.volume.ptr;
             superblock.root_height = U32::new(trees.volume.height);
-            if last {
-                superblock.merged_seq = U64::new(taken.seq);
-                superblock.tail_lsn = U64::new(taken.end.lsn);
-                superblock.tail_chain = U64::new(taken.end.chain);
+            if last || happens(Deliberate::TailMovedEachStep) {
+                taken.moves_tail(superblock);
             }
         })?;
         let unused = retired.into_iter().map(unit).collect();
@@ -251,22 +273,32 @@ impl Core {
         Ok(without(image.removed, &image.added))
     }
 
+    fn gain(&self, added: &[Run]) -> Result<()> {
+        added.iter().try_for_each(|run| self.space.image_add(*run))
+    }
+
     /// Writes the free space and a superblock changed by `change`; both are durable afterwards.
     fn flip(&self, change: impl FnOnce(&mut Superblock)) -> Result<()> {
         let table = self.space.write_image()?;
-        self.journal.flush()?;
+        if !happens(Deliberate::SuperblockBeforeIndex) {
+            self.journal.flush()?;
+        }
         let mut current = self.superblock.lock();
         let mut next = *current;
         change(&mut next);
         next.generation = U64::new(current.generation.get() + 1);
         next.required_lsn = U64::new(self.journal.durable_lsn().max(next.tail_lsn.get()));
-        next.next_ino = U64::new(self.next_ino.load(Ordering::Acquire));
+        if !happens(Deliberate::NextInodeForgotten) {
+            next.next_ino = U64::new(self.next_ino.load(Ordering::Acquire));
+        }
         next.table_copy = U32::new(u32::from(table.copy));
         next.table_crc = U32::new(table.crc);
         next.free_blocks = U64::new(table.free_blocks);
         self.storage
             .write(next.slot_block() * BLOCK_SIZE as u64, &next.encode())?;
-        self.storage.flush()?;
+        if !happens(Deliberate::SuperblockUnflushed) {
+            self.storage.flush()?;
+        }
         *current = next;
         drop(current);
         self.journal.set_generation(next.generation.get());

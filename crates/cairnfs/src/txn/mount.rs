@@ -11,6 +11,7 @@ use arc_swap::ArcSwap;
 use crossbeam_utils::CachePadded;
 
 use crate::data::DataStore;
+use crate::deliberate::{Deliberate, happens};
 use crate::device::{AlignedBuf, Device, Storage};
 use crate::error::{Corruption, Error, Result};
 use crate::format::BLOCK_SIZE;
@@ -129,7 +130,7 @@ impl Core {
     /// What [`read_superblock`] says; damage in the log or the index; the device's failure.
     pub fn open(device: Arc<dyn Device>, mode: OpenMode) -> Result<Self> {
         let storage = Arc::new(Storage::new(device));
-        if !mode.read_only {
+        if !mode.read_only && !happens(Deliberate::MountWithoutFlush) {
             storage.flush_now()?;
         }
         let identity = read_superblock(&*storage)?;
@@ -187,7 +188,10 @@ impl Core {
         let journal = Journal::new(
             storage.clone(),
             &superblock,
-            source.random()?,
+            match happens(Deliberate::SameNonce) {
+                true => 1,
+                false => source.random()?,
+            },
             found.end,
             found.last_seq + 1,
             signals.clone(),

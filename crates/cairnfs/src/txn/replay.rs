@@ -6,6 +6,7 @@
 
 use std::sync::Arc;
 
+use crate::deliberate::{Deliberate, happens};
 use crate::error::{Error, Result};
 use crate::format::checksum::name_hash;
 use crate::format::item::{decode_dir_entry, decode_extent, decode_extent_at, decode_xattrs};
@@ -122,6 +123,9 @@ impl Core {
     }
 
     fn replay_entry(&self, seq: u64, entry: &Entry<'_>, replaced: &mut Replaced) -> Result<()> {
+        if entry.delete && happens(Deliberate::DeletionsNotReplayed) {
+            return Ok(());
+        }
         let key = entry.key;
         let bad = |expected: &str, found: String| {
             Err(Error::corrupt(
@@ -150,7 +154,9 @@ impl Core {
             let Some(run) = run_of(entry.value) else {
                 return bad("an extent", "another value".into());
             };
-            self.space.claim(run)?;
+            if !happens(Deliberate::BlocksNotClaimed) {
+                self.space.claim(run)?;
+            }
         }
         self.next_ino
             .fetch_max(ino.saturating_add(1), Ordering::AcqRel);

@@ -1,0 +1,259 @@
+//! Mistakes of the engine, each made on purpose, and what notices it.
+//!
+//! A promise is only shown to hold if a break of it would have been noticed. So each trial is done
+//! twice: as the engine is, where nothing may be found, and with the mistake, where something must.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    reason = "a test may panic"
+)]
+
+mod trial;
+
+use cairnfs::deliberate::Deliberate::{self, *};
+use cairnfs_sim::workload::{Step, random_steps, steps};
+use trial::During::{Both, Recovery, Run};
+use trial::{
+    During, Faults, Life, Outcome, Rot, base, cuts, full, grafted, lives, long_log, rot, sampled,
+};
+
+/// A mistake, when it is made, and steps on the base volume of which some power cut shows it.
+const CUTS: &[(Deliberate, During, &str)] = &[
+    (LogBeforeData, Run, "write f 4096 4096; fsync f"),
+    (FsyncWithoutFlush, Run, "chmod f 384; fsync f"),
+    (FsyncWithoutPages, Run, "write f 4096 4096; fsync f"),
+    (
+        RenameWithoutData,
+        Run,
+        "create n; write n 0 5000; rename n g; fsync .",
+    ),
+    (
+        LinkWithoutData,
+        Run,
+        "create n; write n 0 5000; link n e/m; fsync e",
+    ),
+    (SizeBeforeData, Run, "append f 9000; chmod f 384; fsync g"),
+    (
+        TailNotZeroed,
+        Run,
+        "truncate f 5000; sync; truncate f 20000; sync",
+    ),
+    (DataInPlace, Run, "write f 0 4096; fsync f"),
+    (TombstoneLost, Run, "setxattr f a 20; removexattr f a; sync"),
+    (
+        RelogInPlace,
+        Run,
+        "chmod f 384; fsync f; chmod f 448; fsync f",
+    ),
+    (UnlinkWithoutOrphan, Run, "unlink-open f; sync"),
+    (
+        FreedBlocksReused,
+        Run,
+        "create n; write n 0 8192; fsync n; write n 4096 4096; rename n k; write k 4096 4096; fsync k",
+    ),
+    (SuperblockBeforeIndex, Run, "chmod f 384; merge"),
+    (
+        SuperblockUnflushed,
+        Run,
+        "chmod f 384; merge; chmod f 448; merge; chmod f 384; merge",
+    ),
+    (TailBeforeIndex, Run, "unlink f; sync; merge"),
+    (TableInPlace, Run, "chmod f 384; merge"),
+    (NextInodeForgotten, Run, "mkdir n; create n/a; merge"),
+    (FreedUnitsReused, Run, "chmod f 384; merge"),
+    (GainsBeforeLosses, Run, "punch f 4096 4096; merge"),
+    (PayloadUnchecked, Recovery, "setxattr f a 20000; sync"),
+    (DeletionsNotReplayed, Recovery, "unlink d/h; sync"),
+    (
+        BlocksNotClaimed,
+        Recovery,
+        "create m; write m 0 5000; create n; write n 0 5000; sync",
+    ),
+];
+
+/// Random runs that are tried until a mistake shows.
+const RUNS: u64 = 200;
+
+/// So many attributes of `f` that they fill a large part of a log record each.
+fn large(count: u8) -> Vec<Step> {
+    let letters = (b'b'..b'b' + count).map(char::from);
+    letters
+        .map(|x| Step::SetXattr("f".into(), x, 60_000))
+        .collect()
+}
+
+/// Steps around large attributes.
+fn around(before: &str, count: u8, behind: &str) -> Vec<Step> {
+    let mut all = steps(before).unwrap();
+    all.extend(large(count));
+    all.extend(steps(behind).unwrap());
+    all
+}
+
+/// What trials came to.
+#[derive(Default)]
+struct Table {
+    rows: Vec<String>,
+    wrong: Vec<String>,
+}
+
+impl Table {
+    fn row(&mut self, faults: &[Deliberate], tried: u64, what: Option<&str>) {
+        let what: String = what.unwrap_or("NOT NOTICED").chars().take(130).collect();
+        let faults = format!("{faults:?}");
+        self.rows.push(format!("{faults:<36} {tried:>5}  {what}"));
+    }
+
+    /// Does a trial as the engine is, and with a mistake that must be noticed.
+    fn bites(&mut self, faults: &[Deliberate], during: During, f: impl Fn(Faults<'_>) -> Outcome) {
+        let sound = f(Faults(&[], during));
+        if let Some(what) = &sound.caught {
+            self.wrong.push(format!("without {faults:?}: {what}"));
+        }
+        let with = f(Faults(faults, during));
+        if with.caught.is_none() || with.made == 0 {
+            self.wrong.push(format!("{faults:?}: {with:?}"));
+        }
+        self.row(faults, with.tried, with.caught.as_deref());
+    }
+
+    /// Does a trial with a mistake that something else makes good.
+    fn harmless(&mut self, fault: Deliberate, why: &str, f: impl Fn(Faults<'_>) -> Outcome) {
+        let with = f(Faults(&[fault], Both));
+        if with.caught.is_some() || with.made == 0 {
+            let wrong = format!("{fault:?} should do no harm, for {why}: {with:?}");
+            self.wrong.push(wrong);
+        }
+        self.row(&[fault], with.tried, Some(&format!("harmless: {why}")));
+    }
+
+    /// Shows all: mistakes, states tried until one was noticed, what was noticed.
+    fn done(self) {
+        println!("{}", self.rows.join("\n"));
+        assert!(self.wrong.is_empty(), "{}", self.wrong.join("\n"));
+    }
+}
+
+#[test]
+fn power_cuts_show_mistakes() {
+    let mut table = Table::default();
+    for (fault, during, text) in CUTS {
+        let steps = steps(text).unwrap();
+        table.bites(&[*fault], *during, |f| cuts(f, base(), &steps));
+    }
+    table.done();
+}
+
+#[test]
+fn power_cuts_among_large_records_show_mistakes() {
+    let mut table = Table::default();
+    // A directory counts its entries in the first part, and has one of them in the second.
+    let parts = around("chmod d 448", 24, "mkdir d/x; sync");
+    table.bites(&[HalfContextCounts], Recovery, |f| {
+        cuts(f, long_log(), &parts)
+    });
+    let two = around("", 20, "sync");
+    table.bites(&[DurableLsnAhead], Run, |f| cuts(f, base(), &two));
+    table.bites(&[ChainUnchecked], Recovery, |f| grafted(f, base(), &two));
+    let merge = around("chmod e 448", 14, "sync; merge");
+    table.bites(&[TailMovedEachStep], Run, |f| cuts(f, full(), &merge));
+    table.done();
+}
+
+#[test]
+fn rotten_blocks_show_mistakes() {
+    let mut table = Table::default();
+    let steps = steps("chmod f 384; fsync f; chmod g 384; fsync g; chmod d 448; fsync d").unwrap();
+    table.bites(&[DataUnchecked], Recovery, |f| {
+        rot(f, base(), &steps, Rot::Data)
+    });
+    table.bites(&[NodeUnchecked], Recovery, |f| {
+        rot(f, base(), &steps, Rot::Data)
+    });
+    table.bites(&[EndUnchecked], Recovery, |f| {
+        rot(f, base(), &steps, Rot::Log)
+    });
+    table.done();
+}
+
+/// A process that is killed when its steps are done.
+const fn killed(steps: &'static str) -> Life {
+    Life {
+        steps,
+        killed_in_flush: false,
+    }
+}
+
+#[test]
+fn kills_before_power_cuts_show_mistakes() {
+    let mut table = Table::default();
+    let two = [killed("create a; fsync a"), killed("create q; fsync q")];
+    table.bites(&[MountRecordMissing], Both, |f| lives(f, base(), &two));
+    let in_flush = Life {
+        killed_in_flush: true,
+        ..two[0]
+    };
+    let both = [in_flush, two[1]];
+    table.bites(&[MountWithoutFlush], Both, |f| lives(f, base(), &both));
+    // Either is made good by the other.
+    let faults = [MountRecordUnflushed, SameNonce];
+    table.bites(&faults, Both, |f| lives(f, base(), &two));
+    table.done();
+}
+
+/// Mistakes that another mechanism makes good: were they to do harm, that one would be broken.
+#[test]
+fn mistakes_that_do_no_harm() {
+    let mut table = Table::default();
+    let three = [
+        killed("create a; write a 0 5000; fsync a; write f 0 9000; fsync f"),
+        Life {
+            steps: "create q; write q 0 9000; fsync q",
+            killed_in_flush: true,
+        },
+        killed("unlink f; create r; write r 0 9000; fsync r; merge; create s; fsync s"),
+    ];
+    table.harmless(
+        MountRecordUnflushed,
+        "what follows a lost mount record names its checksum, which has the nonce of that mount",
+        |f| lives(f, base(), &three),
+    );
+    table.harmless(
+        SameNonce,
+        "what could follow an equal mount record was only written when that one was durable",
+        |f| lives(f, base(), &three),
+    );
+    let names = steps("exchange f d/h; rename g n; rename n g; unlink g; sync; merge").unwrap();
+    table.harmless(
+        NamesAddedFirst,
+        "an index is given once, so no name item has one to add and to remove at once",
+        |f| cuts(f, base(), &names),
+    );
+    table.done();
+}
+
+/// Random steps, which nobody aimed at anything, notice each of the mistakes, too.
+#[test]
+fn random_steps_show_mistakes() {
+    let runs: Vec<Vec<Step>> = (0..RUNS).map(|seed| random_steps(seed, 120)).collect();
+    let volume = base();
+    let mut table = Table::default();
+    for steps in &runs {
+        let sound = sampled(Faults(&[], Run), volume.clone(), steps, 40);
+        table.wrong.extend(sound.caught);
+    }
+    for (fault, during, _) in CUTS {
+        let mut tried = 0;
+        let caught = (1..).zip(&runs).find_map(|(n, steps)| {
+            let with = sampled(Faults(&[*fault], *during), volume.clone(), steps, 40);
+            tried += with.tried;
+            with.caught.map(|what| format!("run {n:>3}: {what}"))
+        });
+        if caught.is_none() {
+            table.wrong.push(format!("{fault:?} went unnoticed"));
+        }
+        table.row(&[*fault], tried, caught.as_deref());
+    }
+    table.done();
+}

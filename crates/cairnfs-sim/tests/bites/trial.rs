@@ -1,0 +1,390 @@
+//! Trials: a workload, a mistake of the engine, and how many states until something shows.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use cairnfs::deliberate::{Deliberate, made, within};
+use cairnfs::fs::{FileSystem, MakeOptions, Options, make_device};
+use cairnfs_check::{CheckOptions, check};
+use cairnfs_sim::disk::{Event, Fault, Kind, SimDisk};
+use cairnfs_sim::explore::replay;
+use cairnfs_sim::image::{BLOCK, Image};
+use cairnfs_sim::record::{Recording, VOLUME_SIZE, fresh_volume, options};
+use cairnfs_sim::states::{Cursor, Fate, StateId, mix};
+use cairnfs_sim::tree::Tree;
+use cairnfs_sim::workload::{Runner, Step, after, base_steps, base_volume, record, steps};
+
+/// When the engine makes a mistake.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum During {
+    /// While the run is recorded.
+    Run,
+    /// While states are recovered.
+    Recovery,
+    /// All the time.
+    Both,
+}
+
+/// How a trial ended.
+#[derive(Debug, Default)]
+pub struct Outcome {
+    /// States tried.
+    pub tried: u64,
+    /// How often the mistake was made.
+    pub made: u64,
+    /// What showed first.
+    pub caught: Option<String>,
+}
+
+/// Mistakes, and when they are made.
+#[derive(Clone, Copy)]
+pub struct Faults<'a>(pub &'a [Deliberate], pub During);
+
+impl Faults<'_> {
+    /// Runs what is recorded.
+    fn run<R>(&self, f: impl FnOnce() -> R) -> R {
+        within(
+            if self.1 == During::Recovery {
+                &[]
+            } else {
+                self.0
+            },
+            f,
+        )
+    }
+
+    /// Recovers and judges.
+    fn recover<R>(&self, f: impl FnOnce() -> R) -> R {
+        within(if self.1 == During::Run { &[] } else { self.0 }, f)
+    }
+}
+
+/// Counts and keeps what a trial finds.
+fn trial(f: impl FnOnce(&mut u64) -> Result<(), String>) -> Outcome {
+    let before = made();
+    let mut tried = 0;
+    let caught = f(&mut tried).err();
+    Outcome {
+        tried,
+        made: made() - before,
+        caught,
+    }
+}
+
+/// A volume with a log in which a context of more than one record has room.
+pub fn long_log() -> Image {
+    let disk = SimDisk::new(Image::new(48 << 20), false);
+    let make = MakeOptions {
+        seed: Some(1),
+        log_size: Some(16 << 20),
+        ..MakeOptions::default()
+    };
+    make_device(&disk, &make, &mut |_, _| {}).unwrap();
+    after(disk.image(), &base_steps()).unwrap()
+}
+
+/// A volume so full that a merge must go in steps.
+pub fn full() -> Image {
+    let mut all = base_steps();
+    all.push(Step::Create("full".into()));
+    let room = |image: &Image| read_only(image).unwrap().statfs().available;
+    let blocks = room(&base()) - FREE;
+    all.push(Step::Reserve("full".into(), 0, blocks * BLOCK as u64));
+    after(fresh_volume(VOLUME_SIZE).unwrap(), &all).unwrap()
+}
+
+/// Records steps that are all possible, with memory for contexts of more than one record.
+fn recorded(volume: Image, steps: &[Step]) -> cairnfs::Result<Recording> {
+    let roomy = Options {
+        cache_budget: 64 << 20,
+        ..options(4)
+    };
+    Recording::of(volume, &roomy, |fs| {
+        let mut runner = Runner::new(fs);
+        steps.iter().try_for_each(|step| runner.run(step))
+    })
+}
+
+/// Tries the states that a power cut may leave of these steps, until one is wrong.
+pub fn cuts(faults: Faults<'_>, volume: Image, steps: &[Step]) -> Outcome {
+    trial(|tried| {
+        let recording = faults.run(|| recorded(volume, steps));
+        let recording = recording.map_err(|e| format!("the run stops: {e}"))?;
+        cut(faults, &recording, 1, tried)
+    })
+}
+
+/// Tries about `most` of the states of steps of which those that cannot be done are passed over.
+pub fn sampled(faults: Faults<'_>, volume: Image, steps: &[Step], most: u64) -> Outcome {
+    trial(|tried| {
+        let recording = faults.run(|| record(volume, steps));
+        let recording = recording.map_err(|e| format!("the run stops: {e}"))?;
+        let mut all = 0;
+        each_choice(
+            recording.cursor(),
+            &|e| recording.promises_more(e),
+            |_, _| {
+                all += 1;
+                Ok(())
+            },
+        )?;
+        cut(faults, &recording, all / most, tried)
+    })
+}
+
+/// Tries one state in so many.
+fn cut(
+    faults: Faults<'_>,
+    recording: &Recording,
+    one_in: u64,
+    tried: &mut u64,
+) -> Result<(), String> {
+    let mut seen = HashSet::new();
+    let more = |event| recording.promises_more(event);
+    each_choice(recording.cursor(), &more, |id, image| {
+        let chance = mix(id.event.into(), id.choice.into());
+        if !chance.is_multiple_of(one_in.max(1)) {
+            return Ok(());
+        }
+        let moment = recording.moment(id.event as usize);
+        if !seen.insert((image().digest(), moment)) {
+            return Ok(());
+        }
+        *tried += 1;
+        let judged = faults.recover(|| replay(recording, &[id]));
+        judged.map_err(|what| format!("state {id}: {what}"))
+    })
+}
+
+/// Every choice at every place.
+fn each_choice(
+    mut cursor: Cursor<'_>,
+    more: &dyn Fn(usize) -> bool,
+    mut each: impl FnMut(StateId, &dyn Fn() -> Image) -> Result<(), String>,
+) -> Result<(), String> {
+    loop {
+        let event = cursor.at();
+        for (choice, fates) in cursor.choices(more(event)).iter().enumerate() {
+            let id = StateId {
+                event: event as u32,
+                choice: choice as u32,
+            };
+            each(id, &|| cursor.image(fates))?;
+        }
+        if !cursor.step() {
+            return Ok(());
+        }
+    }
+}
+
+/// What a process does until it is killed, the disk's cache staying as it is.
+#[derive(Clone, Copy)]
+pub struct Life {
+    /// Its steps.
+    pub steps: &'static str,
+    /// It is killed in the first flush of the last step, not behind it.
+    pub killed_in_flush: bool,
+}
+
+/// Lives one after another on one disk; then the power fails. States must be sound and must open,
+/// and must be the same when they are opened again.
+pub fn lives(faults: Faults<'_>, volume: Image, all: &[Life]) -> Outcome {
+    trial(|tried| {
+        let events = faults.run(|| live(volume.clone(), all))?;
+        let mut seen = HashSet::new();
+        let cursor = Cursor::new(volume, &events);
+        each_choice(cursor, &|_| false, |id, image| {
+            let image = image();
+            if !seen.insert(image.digest()) {
+                return Ok(());
+            }
+            *tried += 1;
+            let settled = faults.recover(|| settles(image));
+            settled.map_err(|what| format!("state {id}: {what}"))
+        })
+    })
+}
+
+fn live(volume: Image, lives: &[Life]) -> Result<Vec<Event>, String> {
+    let disk = Arc::new(SimDisk::new(volume, true));
+    for (n, life) in (10..).zip(lives) {
+        let stops = |e| format!("the run stops: {e}");
+        let fs = FileSystem::open_device(disk.clone(), &options(n)).map_err(stops)?;
+        let all = steps(life.steps).unwrap();
+        let mut runner = Runner::new(&fs);
+        for (i, step) in all.iter().enumerate() {
+            let last = life.killed_in_flush && i + 1 == all.len();
+            if last {
+                disk.plan(Kind::Flush, 0, Fault::Gone);
+            }
+            assert_eq!(runner.run(step).is_err(), last, "{step}");
+        }
+        disk.cut();
+        drop(fs);
+        disk.mend();
+    }
+    Ok(disk.take_events())
+}
+
+/// Opens a volume and leaves it as a kill does; its tree, and the disk.
+fn opened(image: Image) -> Result<(Tree, Image), String> {
+    let disk = Arc::new(SimDisk::new(image, false));
+    let seed = disk.image().digest();
+    let fs = FileSystem::open_device(disk.clone(), &options(seed))
+        .map_err(|e| format!("does not open: {e}"))?;
+    let tree = Tree::read(&fs).map_err(|e| e.to_string())?;
+    disk.cut();
+    Ok((tree, disk.image()))
+}
+
+fn settles(image: Image) -> Result<(), String> {
+    let disk = SimDisk::new(image.clone(), false);
+    let report = check(&disk, &CheckOptions { data: true }, &mut |_| {})
+        .map_err(|e| format!("cannot be checked: {e}"))?;
+    if let Some(first) = report.findings.first() {
+        return Err(format!("unsound: {}", first.message));
+    }
+    let (first, after) = opened(image)?;
+    match first == tree_of(&after)? {
+        true => Ok(()),
+        false => Err("opened again, it holds something else".into()),
+    }
+}
+
+/// Where blocks rot.
+#[derive(Clone, Copy)]
+pub enum Rot {
+    /// Contents of files, and index nodes.
+    Data,
+    /// The log, but for its newest record: that nobody could tell from one never written.
+    Log,
+}
+
+/// Changes a bit of a few bytes of each block that these steps leave, one at a time: what is read must be an error
+/// or the same.
+pub fn rot(faults: Faults<'_>, volume: Image, steps: &[Step], place: Rot) -> Outcome {
+    trial(|tried| {
+        let recording = faults.run(|| recorded(volume, steps)).unwrap();
+        let mut cursor = recording.cursor();
+        while cursor.step() {}
+        let image = cursor.image(&[Fate::Kept; 64]);
+        let sound = tree_of(&image)?;
+        for block in used_blocks(&image, place) {
+            for byte in used_bytes(&image, block) {
+                *tried += 1;
+                let mut rotten = image.clone();
+                rotten.alter(block, |bytes| bytes[byte] ^= 1);
+                let found = faults.recover(|| tree_of(&rotten));
+                if found.is_ok_and(|tree| tree != sound) {
+                    return Err(format!(
+                        "byte {byte} of block {block} is rotten, and was read as if it were not"
+                    ));
+                }
+            }
+        }
+        Ok(())
+    })
+}
+
+/// A few bytes of a block that are not zero.
+fn used_bytes(image: &Image, block: u64) -> Vec<usize> {
+    let mut bytes = [0; BLOCK];
+    image.read(block * BLOCK as u64, &mut bytes);
+    let used: Vec<usize> = (0..BLOCK).filter(|i| bytes[*i] != 0).collect();
+    used.iter()
+        .copied()
+        .step_by(used.len().div_ceil(24).max(1))
+        .collect()
+}
+
+/// Blocks that are not all zeros.
+fn used_blocks(image: &Image, place: Rot) -> Vec<u64> {
+    let fs = read_only(image).unwrap();
+    let behind_log = 16 + fs.info().log_size / BLOCK as u64;
+    let range = match place {
+        Rot::Data => behind_log..image.size() / BLOCK as u64,
+        Rot::Log => 16..behind_log,
+    };
+    let used = |block: &u64| {
+        let mut bytes = [0; BLOCK];
+        image.read(block * BLOCK as u64, &mut bytes);
+        bytes.iter().any(|b| *b != 0)
+    };
+    let mut blocks: Vec<u64> = range.filter(used).collect();
+    if matches!(place, Rot::Log) {
+        blocks.pop();
+    }
+    blocks
+}
+
+fn read_only(image: &Image) -> cairnfs::Result<Arc<FileSystem>> {
+    let read_only = Options {
+        read_only: true,
+        ..options(1)
+    };
+    FileSystem::open_device(Arc::new(SimDisk::new(image.clone(), false)), &read_only)
+}
+
+fn tree_of(image: &Image) -> Result<Tree, String> {
+    let fs = read_only(image).map_err(|e| e.to_string())?;
+    Tree::read(&fs).map_err(|e| e.to_string())
+}
+
+/// A record is lost behind which another is kept; the next mount writes until its log ends where the
+/// kept one begins. That one must not count again.
+pub fn grafted(faults: Faults<'_>, volume: Image, steps: &[Step]) -> Outcome {
+    trial(|tried| {
+        let recording = recorded(volume, steps).unwrap();
+        let image =
+            without_first_record(&recording).ok_or("no two records are unflushed at once")?;
+        let (lost_at, kept_at, image) = image;
+        let disk = Arc::new(SimDisk::new(image, false));
+        let fs = FileSystem::open_device(disk.clone(), &options(20)).unwrap();
+        let mut runner = Runner::new(&fs);
+        // The mount record took the first block.
+        for n in 0..kept_at - lost_at - 1 {
+            runner
+                .run(&Step::Chmod(".".into(), 0o700 + n as u32 % 8))
+                .unwrap();
+            runner.run(&Step::Fsync(".".into())).unwrap();
+        }
+        disk.cut();
+        drop(fs);
+        *tried += 1;
+        faults.recover(|| settles(disk.image()))
+    })
+}
+
+/// The disk where of two unflushed records the first is lost, and the blocks where they begin.
+fn without_first_record(recording: &Recording) -> Option<(u64, u64, Image)> {
+    let begins = |event: &Event| match event {
+        Event::Write { offset, data } if data.get(8..12) == Some(b"CLog") => Some(offset / 4096),
+        _ => None,
+    };
+    let mut cursor = recording.cursor();
+    let mut pending: Vec<Option<u64>> = Vec::new();
+    for event in recording.events() {
+        cursor.step();
+        match event {
+            Event::Flush => pending.clear(),
+            write => pending.push(begins(write)),
+        }
+        let records: Vec<usize> = (0..pending.len())
+            .filter(|i| pending[*i].is_some())
+            .collect();
+        if let [first, second] = records[..] {
+            let mut fates = vec![Fate::Kept; pending.len()];
+            fates[first] = Fate::Dropped;
+            return Some((pending[first]?, pending[second]?, cursor.image(&fates)));
+        }
+    }
+    None
+}
+
+/// Blocks that [`full`] leaves to ordinary requests.
+const FREE: u64 = 560;
+
+/// The volume that most trials begin with.
+pub fn base() -> Image {
+    base_volume().unwrap()
+}
