@@ -109,9 +109,23 @@ impl Recording {
         options: &Options,
         run: impl FnOnce(&Arc<FileSystem>) -> Result<()>,
     ) -> Result<Self> {
-        let disk = Arc::new(SimDisk::new(start.clone(), true));
-        let before = SimDisk::new(start.clone(), false);
-        let tree = read_only(before)?;
+        let disk = Arc::new(SimDisk::new(start, true));
+        let (recording, result) = Self::on(&disk, options, run)?;
+        result.map(|()| recording)
+    }
+
+    /// As [`Recording::of`], on a disk that records and may have a fault planned. Whatever `run`
+    /// meets, the recording holds what happened until then, and what `run` returns comes with it.
+    ///
+    /// # Errors
+    /// The volume cannot be opened or read.
+    pub fn on<R>(
+        disk: &Arc<SimDisk>,
+        options: &Options,
+        run: impl FnOnce(&Arc<FileSystem>) -> R,
+    ) -> Result<(Self, R)> {
+        let start = disk.image();
+        let tree = read_only(SimDisk::new(start.clone(), false))?;
         let recorder = Arc::new(Recorder {
             disk: disk.clone(),
             watched: Mutex::new(Watched {
@@ -128,14 +142,14 @@ impl Recording {
         let result = run(&fs);
         disk.cut();
         drop(fs);
-        result?;
         let mut watched = recorder.watched.lock();
-        Ok(Self {
+        let recording = Self {
             start,
             events: disk.take_events(),
             model: std::mem::take(&mut watched.model),
             marks: std::mem::take(&mut watched.marks),
-        })
+        };
+        Ok((recording, result))
     }
 
     /// Records what `run` does to an empty volume through the calls on paths.

@@ -50,6 +50,8 @@ impl FileSystem {
     /// Makes a file larger. If a block must be zeroed first, it is written before the new size is
     /// committed, so a crash cannot show what it held.
     pub(super) fn grow(&self, inode: &Arc<Inode>, size: u64) -> Result<()> {
+        // Everything that may be refused comes first: the new size shows at once.
+        let reservation = self.core.reserve(Self::replace_need(0, 0, 0).deleting())?;
         self.core.reserve_space(2, 0, Class::Ordinary)?;
         let waiting = {
             let mut state = inode.write();
@@ -78,9 +80,9 @@ impl FileSystem {
             !state.pages.dirty.is_empty()
         };
         if waiting {
+            drop(reservation);
             return self.write_back(inode);
         }
-        let reservation = self.core.reserve(Self::replace_need(0, 0, 0).deleting())?;
         let mut state = inode.write();
         attrs_mut(&mut state)?.disk_size = size;
         let mut commit = self.core.commit();
