@@ -30,6 +30,8 @@
 )]
 
 mod errors;
+mod full;
+mod gaps;
 mod opening;
 mod reads;
 mod silent;

@@ -1,7 +1,7 @@
 //! The disk lies: a write is lost, goes elsewhere, or rots, a flush does nothing, a read rots.
 //!
 //! Whatever it was, afterwards a volume is right, or says that it is damaged: in a call, at the next
-//! opening, to a reader, or to the check. What nobody can know is told in `main.rs`.
+//! opening, or to a reader. What nobody can know is told in `main.rs`.
 
 use std::sync::Arc;
 
@@ -70,20 +70,19 @@ fn known(recording: &Recording, layout: &Layout, hit: &Hit, until: usize) -> Mom
     }
 }
 
-/// Whether a volume that came back is right, or says that it is not.
+/// Whether a volume that came back is right, or says that it is not. The check may find what no
+/// reader meets, but no reader may rely on the check.
 fn judge(
     recording: &Recording,
     image: &Image,
-    (end, known): (Moment, Option<Moment>),
+    moments: (Moment, Option<Moment>),
 ) -> Result<End, String> {
-    if sound(image).is_err() {
-        // Whoever does not check meets the damage, or nothing that matters.
-        let _ = reopen(image);
+    let Some(tree) = open_and_read(Arc::new(SimDisk::new(image.clone(), false)))? else {
         return Ok(End::Detected);
-    }
-    match open_and_read(Arc::new(SimDisk::new(image.clone(), false)))? {
-        None => Ok(End::Detected),
-        Some(tree) => verify(recording, &tree, (end, known)),
+    };
+    match (verify(recording, &tree, moments)?, sound(image)) {
+        (End::Harmless, Err(_)) => Ok(End::Detected),
+        (end, _) => Ok(end),
     }
 }
 
@@ -171,28 +170,29 @@ fn run(
         count.add((what, "closed", result), 1);
     }
     if kind == Kind::Flush {
-        crash(&recording, &layout, &hit, count);
+        crash(&recording, &hit, count);
     }
     Some(())
 }
 
 /// The power fails after the lie.
-fn crash(recording: &Recording, layout: &Layout, hit: &Hit, count: &mut Count) {
+fn crash(recording: &Recording, hit: &Hit, count: &mut Count) {
     let events = recording.events();
     // Where the next flush makes true what the last one claimed, or the events end.
     let later = events.iter().skip(hit.event);
     let reach = later
         .take_while(|e| matches!(e, Event::Write { .. }))
         .count();
+    // A promise that was given without an event since may rest on the lie.
+    let before = recording.moment(hit.event.saturating_sub(1)).promises;
     let mut cursor = recording.cursor();
     for event in hit.event..=hit.event + reach {
         cursor.step_to(event);
         let choices = cursor.choices(true);
         let step = choices.len().div_ceil(STATES).max(1);
         let moment = recording.moment(event);
-        // What was promised before the lie was flushed before it.
         let known = Moment {
-            promises: recording.moment(hit.event).promises.min(moment.promises),
+            promises: before.min(moment.promises),
             ..moment
         };
         for fates in choices.iter().step_by(step) {

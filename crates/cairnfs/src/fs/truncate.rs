@@ -41,7 +41,7 @@ impl FileSystem {
         self.settle_truncate(inode)?;
         let old = attrs(&inode.read())?.size;
         if size > old {
-            self.grow(inode, size)
+            self.grow(inode, size, Class::Ordinary)
         } else {
             self.shrink(inode, size)
         }
@@ -49,10 +49,10 @@ impl FileSystem {
 
     /// Makes a file larger. If a block must be zeroed first, it is written before the new size is
     /// committed, so a crash cannot show what it held.
-    pub(super) fn grow(&self, inode: &Arc<Inode>, size: u64) -> Result<()> {
+    pub(super) fn grow(&self, inode: &Arc<Inode>, size: u64, class: Class) -> Result<()> {
         // Everything that may be refused comes first: the new size shows at once.
         let reservation = self.core.reserve(Self::replace_need(0, 0, 0).deleting())?;
-        self.core.reserve_space(2, 0, Class::Ordinary)?;
+        self.core.reserve_space(2, 0, class)?;
         let waiting = {
             let mut state = inode.write();
             let before = state.pages.dirty.len() as u64;
