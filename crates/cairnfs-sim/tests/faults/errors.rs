@@ -1,6 +1,9 @@
 //! A write or flush fails, once or from then on: the volume stops, says why, and loses nothing.
 
-use cairnfs::fs::FileSystem;
+use std::sync::Arc;
+
+use cairnfs::Error;
+use cairnfs::fs::{FileSystem, Options};
 use cairnfs_sim::disk::{Fault, Hit, Kind, SimDisk};
 use cairnfs_sim::record::{Recording, options};
 use cairnfs_sim::tree::Tree;
@@ -28,11 +31,15 @@ fn makes_durable(step: &Step) -> bool {
 }
 
 /// What finds nothing to do asks for nothing: a rename to another name of the same file, a hole in
-/// an empty one.
+/// an empty one, space for what has it.
 fn may_do_nothing(step: &Step) -> bool {
     matches!(
         step,
-        Step::Rename(..) | Step::Exchange(..) | Step::Punch(..)
+        Step::Rename(..)
+            | Step::Exchange(..)
+            | Step::Punch(..)
+            | Step::Allocate(..)
+            | Step::Reserve(..)
     )
 }
 
@@ -48,12 +55,20 @@ impl Watch<'_> {
     fn struck(&self, steps: &[Step], at: usize, runner: &mut Runner<'_>, error: bool) {
         let step = &steps[at];
         assert!(error || !makes_durable(step), "`{step}` was acknowledged");
-        let failure = self.fs.failure().expect("the volume has stopped");
+        let failure = self.fs.failure().unwrap();
         assert!(failure.to_string().contains("simulated"), "{failure}");
         self.reads(at, step);
         for step in &steps[at + 1..] {
             let result = runner.run(step);
-            assert!(result.is_err() || may_do_nothing(step), "`{step}` was done");
+            match result {
+                Ok(()) => assert!(may_do_nothing(step), "`{step}` was done"),
+                Err(Error::Stopped(cause)) => assert!(cause.to_string().contains("simulated")),
+                // Nothing can be looked up any more on a disk that is gone.
+                Err(e) => assert!(
+                    !is_failure(&e) || self.fault == Fault::Gone,
+                    "`{step}`: {e}"
+                ),
+            }
         }
         self.reads(at, step);
         assert!(
@@ -84,7 +99,7 @@ impl Watch<'_> {
 
 /// Runs a workload whose `n`-th call of a kind fails.
 fn run(work: &Workload, trees: &[Tree], kind: Kind, n: u64, fault: Fault) -> Seen {
-    let disk = std::sync::Arc::new(SimDisk::new(work.start.clone(), true));
+    let disk = Arc::new(SimDisk::new(work.start.clone(), true));
     let (recording, hit) = Recording::on(&disk, &options(4), |fs| {
         disk.plan(kind, n, fault);
         let mut runner = Runner::new(fs);
@@ -181,4 +196,36 @@ fn a_failed_call_in_random_work_stops_the_volume() {
         every_call(&work, Kind::Flush, 3, &mut count);
     }
     count.print("random work");
+}
+
+#[test]
+fn a_failed_call_in_a_worker_stops_the_volume() {
+    let work = every_step();
+    let mut count = Count::default();
+    let workers = Options {
+        workers: true,
+        ..options(4)
+    };
+    for n in (0..60).step_by(4) {
+        let disk = Arc::new(SimDisk::new(work.start.clone(), true));
+        let (recording, ()) = Recording::on(&disk, &workers, |fs| {
+            disk.plan(Kind::Write, n, Fault::Error);
+            let mut runner = Runner::new(fs);
+            for step in &work.steps {
+                let before = fs.failure().is_some();
+                let result = runner.run(step);
+                let acknowledged = before && result.is_ok();
+                assert!(!acknowledged || may_do_nothing(step), "`{step}` was done");
+            }
+            assert_eq!(fs.sync().is_err(), disk.hit().is_some());
+            assert_eq!(fs.failure().is_some(), disk.hit().is_some());
+        })
+        .unwrap();
+        if disk.hit().is_some() {
+            let end = recording.moment(recording.events().len());
+            assert_eq!(verdict(&recording, &disk.image(), end), Ok(()), "{n}");
+            count.add("failed writes", crash(&recording).min(1));
+        }
+    }
+    count.print("with workers");
 }

@@ -193,9 +193,8 @@ impl Volume {
     fn fill(&self, filler: Filler, from: u64, most: u64) -> u64 {
         for i in 0..most {
             match filler(self, from + i) {
-                Ok(()) => {}
                 Err(Error::NoSpace) => return i,
-                Err(e) => panic!("{e}"),
+                done => done.unwrap(),
             }
         }
         most

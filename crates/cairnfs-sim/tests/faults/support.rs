@@ -65,6 +65,24 @@ pub fn random(seed: u64, count: usize) -> Workload {
     }
 }
 
+/// A volume that has been used before, so that little is in memory.
+pub fn used(seed: u64) -> Workload {
+    let fresh = random(seed, 0).start;
+    let before: Vec<_> = random_steps(seed, 150);
+    let disk = Arc::new(SimDisk::new(fresh.clone(), false));
+    let fs = FileSystem::open_device(disk, &options(3)).unwrap();
+    let mut runner = Runner::new(&fs);
+    let done: Vec<_> = before
+        .into_iter()
+        .filter(|step| runner.run(step).is_ok())
+        .collect();
+    Workload {
+        name: format!("used {seed}"),
+        start: after(fresh, &done).unwrap(),
+        steps: random_steps(seed + 1000, 100).split_off(2),
+    }
+}
+
 /// The seeds to try: `few`, or as many as the environment says.
 pub fn seeds(few: u64) -> std::ops::Range<u64> {
     let told = std::env::var("CAIRNFS_FAULT_SEEDS").ok();
