@@ -2,7 +2,9 @@
 //!
 //! Reads see everything written. What a power cut may leave is not decided here: the recorded
 //! events say what was written between which flushes, and [`crate::states`] enumerates from them.
-//! A discarded range reads as a pattern that nobody wrote, for a disk may give anything.
+//! A write that fails may still have reached the disk, in whole or in part: it is recorded, though
+//! reads do not see it. A discarded range reads as a pattern that nobody wrote, for a disk may give
+//! anything.
 
 use std::io;
 use std::sync::Arc;
@@ -35,6 +37,8 @@ pub enum Event {
 pub enum Fault {
     /// It fails, and so does every later call: the disk is gone.
     Gone,
+    /// It is never made, nor is any later one: the process is dead.
+    Killed,
     /// It fails; later ones do not.
     Error,
     /// A write or flush reports success and does nothing.
@@ -58,6 +62,17 @@ pub enum Kind {
     Flush,
 }
 
+/// Where a planned fault struck.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Hit {
+    /// What was asked.
+    pub kind: Kind,
+    /// Byte offset; 0 for a flush.
+    pub offset: u64,
+    /// Events recorded before.
+    pub event: usize,
+}
+
 #[derive(Debug, Clone, Copy)]
 struct Planned {
     kind: Kind,
@@ -71,6 +86,7 @@ struct State {
     events: Vec<Event>,
     calls: u64,
     planned: Option<Planned>,
+    hit: Option<Hit>,
     gone: bool,
 }
 
@@ -91,6 +107,7 @@ impl SimDisk {
                 events: Vec::new(),
                 calls: 0,
                 planned: None,
+                hit: None,
                 gone: false,
             }),
         }
@@ -118,11 +135,18 @@ impl SimDisk {
 
     /// Has the call behind `skip` more of this kind go wrong.
     pub fn plan(&self, kind: Kind, skip: u64, fault: Fault) {
-        self.state.lock().planned = Some(Planned {
+        let mut state = self.state.lock();
+        state.hit = None;
+        state.planned = Some(Planned {
             kind,
             left: skip,
             fault,
         });
+    }
+
+    /// Where the fault that was planned last struck, if it did.
+    pub fn hit(&self) -> Option<Hit> {
+        self.state.lock().hit
     }
 
     /// Fails every call from now on, as for a process that was killed, or a disk pulled out.
@@ -140,7 +164,7 @@ impl SimDisk {
 
 impl State {
     /// Counts a call, and tells what goes wrong with it.
-    fn call(&mut self, kind: Kind) -> Option<Fault> {
+    fn call(&mut self, kind: Kind, offset: u64) -> Option<Fault> {
         if self.gone {
             return Some(Fault::Gone);
         }
@@ -155,12 +179,21 @@ impl State {
         }
         let fault = planned.fault;
         self.planned = None;
-        self.gone |= fault == Fault::Gone;
+        self.hit = Some(Hit {
+            kind,
+            offset,
+            event: self.events.len(),
+        });
+        self.gone |= matches!(fault, Fault::Gone | Fault::Killed);
         Some(fault)
     }
 
     fn put(&mut self, offset: u64, data: &[u8]) {
         self.cached.write(offset, data);
+        self.record(offset, data);
+    }
+
+    fn record(&mut self, offset: u64, data: &[u8]) {
         if self.recording {
             self.events.push(Event::Write {
                 offset,
@@ -195,9 +228,11 @@ impl Device for SimDisk {
     fn read(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
         check_range("read", offset, buf.len() as u64, self.size)?;
         let mut state = self.state.lock();
-        let fault = state.call(Kind::Read);
+        let fault = state.call(Kind::Read, offset);
         match fault {
-            Some(Fault::Gone | Fault::Error) => return Err(failure("read", offset, buf.len())),
+            Some(Fault::Gone | Fault::Killed | Fault::Error) => {
+                return Err(failure("read", offset, buf.len()));
+            }
             _ => state.cached.read(offset, buf),
         }
         if fault == Some(Fault::Rot) {
@@ -209,9 +244,16 @@ impl Device for SimDisk {
     fn write(&self, offset: u64, buf: &[u8]) -> Result<()> {
         check_range("write", offset, buf.len() as u64, self.size)?;
         let mut state = self.state.lock();
-        match state.call(Kind::Write) {
+        let gone = state.gone;
+        match state.call(Kind::Write, offset) {
             None => state.put(offset, buf),
-            Some(Fault::Gone | Fault::Error) => return Err(failure("write", offset, buf.len())),
+            Some(Fault::Gone | Fault::Error) => {
+                if !gone {
+                    state.record(offset, buf);
+                }
+                return Err(failure("write", offset, buf.len()));
+            }
+            Some(Fault::Killed) => return Err(failure("write", offset, buf.len())),
             Some(Fault::Lost) => {}
             Some(Fault::Misdirected) => {
                 let behind = offset + BLOCK as u64;
@@ -229,8 +271,8 @@ impl Device for SimDisk {
 
     fn flush(&self) -> Result<()> {
         let mut state = self.state.lock();
-        match state.call(Kind::Flush) {
-            Some(Fault::Gone | Fault::Error) => return Err(failure("flush", 0, 0)),
+        match state.call(Kind::Flush, 0) {
+            Some(Fault::Gone | Fault::Killed | Fault::Error) => return Err(failure("flush", 0, 0)),
             Some(Fault::Lost) => {}
             _ if state.recording => state.events.push(Event::Flush),
             _ => {}

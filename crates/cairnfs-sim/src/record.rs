@@ -141,8 +141,16 @@ impl Run {
     /// # Errors
     /// The volume cannot be opened or read.
     pub fn begin(start: Image, options: &Options, interval: u64) -> Result<Self> {
+        Self::on(Arc::new(SimDisk::new(start, true)), options, interval)
+    }
+
+    /// As [`Run::begin`], on a disk that records, and holds the volume.
+    ///
+    /// # Errors
+    /// The volume cannot be opened or read.
+    pub fn on(disk: Arc<SimDisk>, options: &Options, interval: u64) -> Result<Self> {
+        let start = disk.image();
         let tree = read(&*read_only(&start)?)?;
-        let disk = Arc::new(SimDisk::new(start.clone(), true));
         let recorder = Arc::new(Recorder {
             disk: disk.clone(),
             interval,
@@ -234,10 +242,24 @@ impl Recording {
         options: &Options,
         run: impl FnOnce(&Arc<FileSystem>) -> Result<()>,
     ) -> Result<Self> {
-        let under_way = Run::begin(start, options, 0)?;
-        let result = run(under_way.fs());
-        let recording = under_way.end();
+        let disk = Arc::new(SimDisk::new(start, true));
+        let (recording, result) = Self::on(&disk, options, run)?;
         result.map(|()| recording)
+    }
+
+    /// As [`Recording::of`], on a disk that records and may have a fault planned. Whatever `run`
+    /// meets, the recording holds what happened until then, and what `run` returns comes with it.
+    ///
+    /// # Errors
+    /// The volume cannot be opened or read.
+    pub fn on<R>(
+        disk: &Arc<SimDisk>,
+        options: &Options,
+        run: impl FnOnce(&Arc<FileSystem>) -> R,
+    ) -> Result<(Self, R)> {
+        let under_way = Run::on(disk.clone(), options, 0)?;
+        let result = run(under_way.fs());
+        Ok((under_way.end(), result))
     }
 
     /// Records what `run` does to an empty volume through the calls on paths. After each call

@@ -2,11 +2,12 @@
 
 use std::sync::Arc;
 
+use cairnfs::Error;
 use cairnfs::fs::{Call, Outcome};
 use cairnfs::types::{Attr, Fallocate, RenameMode, SetAttr};
 
 use super::Model;
-use super::chain::{Part, Promise, Value, Version};
+use super::chain::{Part, Promise, UNTOLD, Value, Version};
 use crate::tree::{Facts, ROOT};
 
 const SET_USER_ID: u32 = 0o4000;
@@ -17,6 +18,13 @@ impl Model {
     /// Follows a call that ended so.
     pub fn apply(&mut self, call: &Call<'_>, outcome: &Outcome<'_>) {
         self.calls.push(shown(call, outcome));
+        match outcome {
+            Outcome::Failed(error) => self.failed(call, error),
+            done => self.done(call, done),
+        }
+    }
+
+    fn done(&mut self, call: &Call<'_>, outcome: &Outcome<'_>) {
         match (*call, *outcome) {
             (_, Outcome::Failed(_)) => {}
             (Call::Make { dir, name, target }, Outcome::Inode(attr)) => {
@@ -68,6 +76,43 @@ impl Model {
             (Call::Fsync { ino, .. }, _) => self.promise_inode(ino),
             (Call::Sync, _) => self.promise_all(),
             (Call::Make { .. } | Call::Tmpfile | Call::Write { .. }, _) => {}
+        }
+    }
+
+    /// A call that the disk failed, or damage, may have been done before it failed, or not: a commit
+    /// is not undone when the push or merge that followed it fails. So what it does is possible and
+    /// never promised. Every other refusal, and every call after the volume was stopped, did nothing.
+    ///
+    /// The live tree goes on as if it had been done. That is right only because nothing succeeds
+    /// afterwards: a failed read, which stops nothing, must be the end of what the model follows.
+    fn failed(&mut self, call: &Call<'_>, error: &Error) {
+        let stopped = matches!(error.cause(), Error::Stopped(_));
+        let unknown = matches!(error.cause(), Error::Io { .. } | Error::Corrupt(_));
+        if self.stopped || !(stopped || unknown) {
+            return;
+        }
+        self.stopped = stopped || !matches!(error.cause(), Error::Io { op: "read", .. });
+        match *call {
+            // Which number it would have got was not told.
+            Call::Make { dir, name, .. } => {
+                let needs = self.places(&[dir]);
+                let makes = vec![self.enter(dir, name, Some(UNTOLD))];
+                self.add(makes, needs);
+            }
+            Call::Write {
+                ino, offset, data, ..
+            } => {
+                let at = offset.unwrap_or(self.size(ino));
+                self.done(
+                    call,
+                    &Outcome::Number(match offset {
+                        Some(_) => data.len() as u64,
+                        None => at,
+                    }),
+                );
+            }
+            Call::Tmpfile | Call::Fsync { .. } | Call::Sync => {}
+            _ => self.done(call, &Outcome::Done),
         }
     }
 

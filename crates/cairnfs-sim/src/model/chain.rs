@@ -36,6 +36,9 @@ pub enum Value {
     Block(Option<Arc<[u8; BLOCK]>>),
 }
 
+/// Stands for the number of an inode whose making failed, so that nobody was told it.
+pub const UNTOLD: u64 = 0;
+
 /// Number of a chain.
 pub type ChainId = usize;
 /// Number of an operation.

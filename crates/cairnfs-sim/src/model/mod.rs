@@ -50,6 +50,8 @@ pub struct Model {
     promises: Vec<Promise>,
     live: BTreeMap<u64, Live>,
     calls: Vec<String>,
+    /// The volume takes no more changes.
+    stopped: bool,
 }
 
 impl Model {

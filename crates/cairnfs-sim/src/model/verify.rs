@@ -9,7 +9,7 @@
 use std::collections::VecDeque;
 use std::fmt;
 
-use super::chain::{Chain, ChainId, OpId, Part, Value, Version};
+use super::chain::{Chain, ChainId, OpId, Part, UNTOLD, Value, Version};
 use super::{Model, Moment};
 use crate::image::BLOCK;
 use crate::tree::{Node, Tree};
@@ -165,6 +165,10 @@ impl Search<'_> {
     fn looks(&self, part: &Part, value: &Value) -> bool {
         let node = |ino: &u64| self.tree.nodes.get(ino);
         match (part, value) {
+            (Part::Name(dir, name), Value::Entry(Some(UNTOLD))) => node(dir).is_none_or(|n| {
+                let found = n.entries.get(name);
+                found.is_some_and(|ino| !self.model.parts.contains_key(&Part::Facts(*ino)))
+            }),
             (Part::Name(dir, name), Value::Entry(entry)) => {
                 node(dir).is_none_or(|n| n.entries.get(name).copied() == *entry)
             }

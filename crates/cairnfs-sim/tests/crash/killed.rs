@@ -29,7 +29,7 @@ fn die_in(last: Step, nth: u64, before: &[Step], after: &[Step]) -> bool {
     let mut run = Run::begin(fresh_volume(VOLUME_SIZE).unwrap(), &seed(0), 0).unwrap();
     do_steps(&run, before);
     let calls = run.disk().calls();
-    run.disk().plan(Kind::Any, nth, Fault::Gone);
+    run.disk().plan(Kind::Any, nth, Fault::Killed);
     do_steps(&run, std::slice::from_ref(&last));
     let died = run.disk().calls() - calls > nth;
     run.kill(&seed(1)).unwrap();

@@ -20,7 +20,7 @@ mod storage;
 pub use buffer::AlignedBuf;
 pub use file::{Access, FileDevice};
 pub use memory::MemoryDevice;
-pub use storage::Storage;
+pub use storage::{Guard, Storage};
 
 use std::io;
 use std::sync::Arc;

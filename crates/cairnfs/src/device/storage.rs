@@ -95,18 +95,33 @@ impl Storage {
             state.running = true;
             let covers = self.stamp();
             drop(state);
-            let result = self.device().flush();
-            self.traffic.flushes.fetch_add(1, Ordering::Relaxed);
+            self.lead_flush(covers);
             state = self.state.lock();
-            state.running = false;
-            match result {
-                Ok(()) => {
-                    state.flushed = state.flushed.max(covers);
-                    self.flushed.fetch_max(covers, Ordering::Release);
-                }
-                Err(e) => self.fail(e),
+        }
+    }
+
+    /// Flushes, and lets those go on who wait for it, however it ends.
+    fn lead_flush(&self, covers: u64) {
+        let _lead = Lead(self);
+        let guard = self.guard("a thread panicked in a flush");
+        let result = self.device().flush();
+        guard.done();
+        self.traffic.flushes.fetch_add(1, Ordering::Relaxed);
+        match result {
+            Ok(()) => {
+                let mut state = self.state.lock();
+                state.flushed = state.flushed.max(covers);
+                self.flushed.fetch_max(covers, Ordering::Release);
             }
-            self.done.notify_all();
+            Err(e) => self.fail(e),
+        }
+    }
+
+    /// Stops the volume unless the guard is told that what began here was done.
+    pub fn guard(&self, otherwise: &'static str) -> Guard<'_> {
+        Guard {
+            storage: self,
+            otherwise,
         }
     }
 
@@ -152,6 +167,37 @@ impl Storage {
             ("device_read_bytes", get(&self.traffic.read_bytes)),
             ("device_flushes", get(&self.traffic.flushes)),
         ]
+    }
+}
+
+/// The flush that this thread leads.
+struct Lead<'a>(&'a Storage);
+
+impl Drop for Lead<'_> {
+    fn drop(&mut self) {
+        self.0.state.lock().running = false;
+        self.0.done.notify_all();
+    }
+}
+
+/// Half-done work: dropped before it is done, by an error or a panic, it stops the volume, for what
+/// was done of it is not known.
+#[must_use = "a guard that is dropped at once stops the volume"]
+pub struct Guard<'a> {
+    storage: &'a Storage,
+    otherwise: &'static str,
+}
+
+impl Guard<'_> {
+    /// The work is done, or has told its failure itself.
+    pub fn done(self) {
+        std::mem::forget(self);
+    }
+}
+
+impl Drop for Guard<'_> {
+    fn drop(&mut self) {
+        self.storage.fail(Error::Invalid(self.otherwise));
     }
 }
 

@@ -52,12 +52,36 @@ impl FileSystem {
         self.settle_truncate(&inode)?;
         match what {
             Fallocate::PunchHole => self.punch(&inode, offset, end),
-            Fallocate::Allocate { keep_size } => self.allocate(&inode, offset, end, keep_size),
+            Fallocate::Allocate { keep_size } => {
+                self.allocate(&inode, offset, end, None)?;
+                self.grow_to(&inode, end, keep_size)
+            }
             Fallocate::ZeroRange { keep_size } => {
-                self.punch(&inode, offset, end)?;
-                self.allocate(&inode, offset, end, keep_size)
+                self.zero_range(&inode, offset, end)?;
+                self.grow_to(&inode, end, keep_size)
             }
         }
+    }
+
+    /// The size follows the space, so that a refusal shows nowhere.
+    fn grow_to(&self, inode: &Arc<Inode>, end: u64, keep_size: bool) -> Result<()> {
+        let size = attrs(&inode.read())?.size;
+        if keep_size || end <= size {
+            return Ok(());
+        }
+        self.grow(inode, end, Class::Delete)
+    }
+
+    /// Makes a range read as zeros. Its space is set aside before the old contents go.
+    fn zero_range(&self, inode: &Arc<Inode>, offset: u64, end: u64) -> Result<()> {
+        let blocks = end.div_ceil(BLOCK) - offset / BLOCK;
+        self.core.reserve_space(blocks, 0, Class::Ordinary)?;
+        let mut left = blocks;
+        let result = self
+            .punch(inode, offset, end)
+            .and_then(|()| self.allocate(inode, offset, end, Some(&mut left)));
+        self.core.space().unreserve(left, 0);
+        result
     }
 
     /// Makes a hole. Blocks at the edges that are covered in part are rewritten with zeros there.
@@ -157,28 +181,31 @@ impl FileSystem {
         Ok(until)
     }
 
-    fn allocate(&self, inode: &Arc<Inode>, offset: u64, end: u64, keep_size: bool) -> Result<()> {
-        let size = attrs(&inode.read())?.size;
-        if !keep_size && end > size {
-            self.grow(inode, end)?;
-        }
-        self.leave_inline(inode)?;
+    /// Gives a range space of its own, from `funds` if they were set aside.
+    fn allocate(
+        &self,
+        inode: &Arc<Inode>,
+        offset: u64,
+        end: u64,
+        mut funds: Option<&mut u64>,
+    ) -> Result<()> {
+        self.leave_inline(inode, class_with(&funds))?;
         let last = end.div_ceil(BLOCK);
         let mut from = offset / BLOCK;
         while from < last {
             let to = last.min(from + ALLOCATE_STEP);
-            self.allocate_step(inode, from, to)?;
+            self.allocate_step(inode, from, to, funds.as_deref_mut())?;
             from = to;
         }
         Ok(())
     }
 
     /// A file with extents has no inline contents: they move to a block of their own.
-    fn leave_inline(&self, inode: &Arc<Inode>) -> Result<()> {
+    fn leave_inline(&self, inode: &Arc<Inode>, class: Class) -> Result<()> {
         if self.inline(inode, &inode.read())?.is_none() && inode.read().pages.dirty.is_empty() {
             return Ok(());
         }
-        self.core.reserve_space(1, 0, Class::Ordinary)?;
+        self.core.reserve_space(1, 0, class)?;
         let mut state = inode.write();
         let mut taken = 0;
         let page = if state.pages.dirty.contains_key(&0) {
@@ -202,7 +229,13 @@ impl FileSystem {
     }
 
     /// Allocates unwritten extents where `from..to` has none.
-    fn allocate_step(&self, inode: &Arc<Inode>, from: u64, to: u64) -> Result<()> {
+    fn allocate_step(
+        &self,
+        inode: &Arc<Inode>,
+        from: u64,
+        to: u64,
+        funds: Option<&mut u64>,
+    ) -> Result<()> {
         let holes = {
             let state = inode.read();
             holes(
@@ -215,9 +248,13 @@ impl FileSystem {
         if blocks == 0 {
             return Ok(());
         }
-        self.core.reserve_space(blocks, 0, Class::Ordinary)?;
+        let class = class_with(&funds);
+        if let Some(funds) = funds {
+            return self.allocate_holes(inode, &holes, funds, class);
+        }
+        self.core.reserve_space(blocks, 0, class)?;
         let mut left = blocks;
-        let result = self.allocate_holes(inode, &holes, &mut left);
+        let result = self.allocate_holes(inode, &holes, &mut left, class);
         self.core.space().unreserve(left, 0);
         result
     }
@@ -227,12 +264,15 @@ impl FileSystem {
         inode: &Arc<Inode>,
         holes: &[(u64, u64)],
         left: &mut u64,
+        class: Class,
     ) -> Result<()> {
         let mut goal = 0;
         for (from, to) in holes {
             let mut at = *from;
             while at < *to {
-                let reservation = self.core.reserve(Self::replace_need(1, 3, 0))?;
+                let mut need = Self::replace_need(1, 3, 0);
+                need.class = class;
+                let reservation = self.core.reserve(need)?;
                 let mut state = inode.write();
                 attrs_mut(&mut state)?.ctime = self.core.now();
                 let want = (to - at).min(MAX_EXTENT_BLOCKS);
@@ -298,6 +338,14 @@ impl FileSystem {
             }
         }
         Ok(copied)
+    }
+}
+
+/// What an allocation may use beside its blocks: one that must not be refused any more, more.
+fn class_with(funds: &Option<&mut u64>) -> Class {
+    match funds {
+        Some(_) => Class::Delete,
+        None => Class::Ordinary,
     }
 }
 

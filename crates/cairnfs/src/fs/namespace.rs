@@ -284,6 +284,7 @@ impl FileSystem {
         let attr = made.public(ino, 0);
         let child = Arc::new(Inode::born(ino, made));
         let mut state = child.write();
+        state.nameless = true;
         self.core.table().insert(child.clone());
         let mut commit = self.core.commit();
         self.put_orphan(
@@ -303,7 +304,8 @@ impl FileSystem {
     /// that a crash cannot show the name without the data. Takes one use.
     ///
     /// # Errors
-    /// A directory; the name is taken or cannot be; too many links; no space.
+    /// A directory; a file that lost its last name; the name is taken or cannot be; too many links;
+    /// no space.
     pub fn link(&self, ino: u64, dir: u64, name: &[u8]) -> Result<Attr> {
         let call = Call::Link { ino, dir, name };
         self.observed(call, || self.add_link(ino, dir, name))
@@ -327,6 +329,9 @@ impl FileSystem {
         if linked.nlink >= MAX_LINKS {
             return Err(Error::TooManyLinks);
         }
+        if linked.nlink == 0 && !locked.state(&inode)?.nameless {
+            return Err(Error::NotFound);
+        }
         if self
             .core
             .find_name(&dir, locked.state(&dir)?, hash, name)?
@@ -348,6 +353,7 @@ impl FileSystem {
         self.put_entry(&mut commit, &dir, state, hash, &entry)?;
         commit.put_inode(&dir, state);
         let state = locked.state(&inode)?;
+        state.nameless = false;
         if was_orphan {
             if state.truncating {
                 self.put_orphan(&mut commit, &inode, state, ORPHAN_TRUNCATE);

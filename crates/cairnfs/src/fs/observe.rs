@@ -183,12 +183,19 @@ impl Watch {
 }
 
 impl FileSystem {
-    /// Runs a call, and tells the observer if there is one.
+    /// Runs a call, and tells the observer if there is one. A panic in it stops the volume: what it
+    /// was doing is not known.
     pub(super) fn observed<T: Answer>(
         &self,
         call: Call<'_>,
         run: impl FnOnce() -> Result<T>,
     ) -> Result<T> {
+        let run = || {
+            let guard = self.core.storage().guard("a call panicked");
+            let result = run();
+            guard.done();
+            result
+        };
         let Some(watch) = &self.watch else {
             return run();
         };

@@ -164,7 +164,11 @@ impl FileSystem {
         target: Option<&Target>,
         mode: RenameMode,
     ) -> Result<bool> {
-        let need = Need::items(8, 4 * INODE_LEN + 2 * ENTRY_MAX + 1, INLINE_REMOVAL + 4);
+        let mut need = Need::items(8, 4 * INODE_LEN + 2 * ENTRY_MAX + 1, INLINE_REMOVAL + 4);
+        // The index does not grow by it in the end, so it works on a full volume.
+        if target.is_some() || to.name.len() <= from.name.len() {
+            need = need.deleting();
+        }
         let reservation = self.core.reserve(need)?;
         let mut inodes = vec![&from.dir, &to.dir, &source.inode];
         inodes.extend(target.map(|t| &t.inode));

@@ -41,7 +41,7 @@ impl FileSystem {
         self.settle_truncate(inode)?;
         let old = attrs(&inode.read())?.size;
         if size > old {
-            self.grow(inode, size)
+            self.grow(inode, size, Class::Ordinary)
         } else {
             self.shrink(inode, size)
         }
@@ -49,8 +49,10 @@ impl FileSystem {
 
     /// Makes a file larger. If a block must be zeroed first, it is written before the new size is
     /// committed, so a crash cannot show what it held.
-    pub(super) fn grow(&self, inode: &Arc<Inode>, size: u64) -> Result<()> {
-        self.core.reserve_space(2, 0, Class::Ordinary)?;
+    pub(super) fn grow(&self, inode: &Arc<Inode>, size: u64, class: Class) -> Result<()> {
+        // Everything that may be refused comes first: the new size shows at once.
+        let reservation = self.core.reserve(Self::replace_need(0, 0, 0).deleting())?;
+        self.core.reserve_space(2, 0, class)?;
         let waiting = {
             let mut state = inode.write();
             let before = state.pages.dirty.len() as u64;
@@ -78,9 +80,9 @@ impl FileSystem {
             !state.pages.dirty.is_empty()
         };
         if waiting {
+            drop(reservation);
             return self.write_back(inode);
         }
-        let reservation = self.core.reserve(Self::replace_need(0, 0, 0).deleting())?;
         let mut state = inode.write();
         attrs_mut(&mut state)?.disk_size = size;
         let mut commit = self.core.commit();

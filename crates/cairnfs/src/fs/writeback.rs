@@ -91,12 +91,8 @@ impl FileSystem {
             let receipt = self.write_inline(inode, state, reservation)?;
             return Ok((receipt, sweep.end));
         }
-        let batch = take_batch(state, sweep);
-        let placed = self.place_batch(inode, state, &batch)?;
-        let mut new = Vec::new();
-        for part in &placed {
-            self.write_placed(state, part, &mut new)?;
-        }
+        // All that is read comes before space is taken: what fails then leaves nothing behind.
+        let mut batch = take_batch(state, sweep);
         let inline = match batch.first() {
             Some(0) => self.inline(inode, state)?.is_some(),
             _ => false,
@@ -108,19 +104,19 @@ impl FileSystem {
                 .is_some_and(|i| i.below),
             false => false,
         };
-        // The extents that each range touches, read before anything is changed.
-        let mut ranges = Vec::new();
-        for range in ranges_of(&batch) {
-            let before = range.0.saturating_sub(1);
-            let mut old = self.extents(inode, state, before, range.1, usize::MAX)?;
-            if old
-                .first()
-                .is_some_and(|e| e.end() <= range.0 && !goes_on(e, &new))
-            {
-                old.remove(0);
-            }
-            ranges.push((range, old));
+        let mut touched = Vec::new();
+        for (from, to) in ranges_of(&batch) {
+            touched.extend(self.extents(inode, state, from.saturating_sub(1), to, usize::MAX)?);
         }
+        let placed = self.place_batch(state, &mut batch, &touched)?;
+        let mut new = Vec::new();
+        for part in &placed {
+            self.write_placed(state, part, &mut new)?;
+        }
+        let ranges: Vec<_> = ranges_of(&batch)
+            .into_iter()
+            .map(|range| (range, replaced(&touched, range, &new)))
+            .collect();
         let mut commit = self.core.commit();
         commit.needs_data();
         if inline {
@@ -216,43 +212,44 @@ impl FileSystem {
     }
 
     /// Device blocks for a batch: space allocated before where there is some, else new runs that go
-    /// on where the file ends so far.
+    /// on where the file ends so far. Where no more can be allocated, the batch ends; it is an error
+    /// only if nothing was. `touched` are the extents there, and just before.
     fn place_batch(
         &self,
-        inode: &Inode,
         state: &mut InodeState,
-        batch: &[u64],
+        batch: &mut Vec<u64>,
+        touched: &[Extent],
     ) -> Result<Vec<Placed>> {
-        let Some(first) = batch.first() else {
-            return Ok(Vec::new());
-        };
-        let before = self.extents(inode, state, first.saturating_sub(1), *first, 1)?;
-        let mut goal = before.first().map_or(0, |e| e.block + (first - e.at));
-        let mut old = Vec::new();
-        for (from, to) in ranges_of(batch) {
-            old.extend(self.extents(inode, state, from, to, usize::MAX)?);
-        }
+        let before = |first: &u64| touched.iter().find(|e| e.at < *first && *first <= e.end());
+        let mut goal = batch.first().map_or(0, |first| {
+            before(first).map_or(0, |e| e.block + (first - e.at))
+        });
         let own = |block: u64| {
-            old.iter()
+            touched
+                .iter()
                 .filter(|e| e.is_unwritten() || happens(Deliberate::DataInPlace))
                 .find(|e| e.at <= block && block < e.end())
                 .map(|e| e.block + (block - e.at))
         };
         let mut placed: Vec<Placed> = Vec::new();
         let mut without_place = Vec::new();
-        for block in batch {
+        for block in batch.iter() {
             match own(*block) {
                 Some(place) => push_place(&mut placed, place, *block),
                 None => without_place.push(*block),
             }
         }
         let mut rest = without_place.as_slice();
-        while !rest.is_empty() {
-            let run = self
-                .core
-                .space()
-                .alloc(goal, rest.len() as u64, Funding::Reserved)?
-                .ok_or(Error::NoSpace)?;
+        while let Some(first) = rest.first() {
+            let space = self.core.space();
+            let found = space.alloc(goal, rest.len() as u64, Funding::Reserved);
+            let run = match found.and_then(|run| run.ok_or(Error::NoSpace)) {
+                Ok(run) => run,
+                Err(e) => {
+                    end_before(*first, batch, &mut placed);
+                    return if batch.is_empty() { Err(e) } else { Ok(placed) };
+                }
+            };
             state.pages.reserved = state.pages.reserved.saturating_sub(run.len);
             let (taken, later) = rest.split_at(rest.len().min(run.len as usize));
             placed.push(Placed {
@@ -334,6 +331,36 @@ fn goes_on(extent: &Extent, new: &[Extent]) -> bool {
             && !extent.is_unwritten()
             && n.len() + extent.len() <= MAX_EXTENT_BLOCKS
     })
+}
+
+/// Of the extents that `touched` lists, those that a range replaces: what touches it, and the one
+/// just before it if new blocks go on there.
+fn replaced(touched: &[Extent], (from, to): (u64, u64), new: &[Extent]) -> Vec<Extent> {
+    let before = from.saturating_sub(1);
+    let mut old: Vec<Extent> = Vec::new();
+    for extent in touched {
+        let twice = old.last().is_some_and(|o| o.at >= extent.at);
+        if extent.at < to && extent.end() > before && !twice {
+            old.push(extent.clone());
+        }
+    }
+    if old
+        .first()
+        .is_some_and(|e| e.end() <= from && !goes_on(e, new))
+    {
+        old.remove(0);
+    }
+    old
+}
+
+/// Ends a batch before a file block.
+fn end_before(end: u64, batch: &mut Vec<u64>, placed: &mut Vec<Placed>) {
+    batch.retain(|b| *b < end);
+    for part in placed.iter_mut() {
+        part.blocks.retain(|b| *b < end);
+        part.run.len = part.blocks.len() as u64;
+    }
+    placed.retain(|p| !p.blocks.is_empty());
 }
 
 fn push_place(placed: &mut Vec<Placed>, place: u64, block: u64) {

@@ -49,6 +49,8 @@ pub struct InodeState {
     pub listed: bool,
     /// An orphan item says that blocks behind the size are still to be freed.
     pub truncating: bool,
+    /// It was made without a name and never had one: only then may it get its first.
+    pub nameless: bool,
     /// Inode numbers set aside for children: next and end.
     pub chunk: (u64, u64),
 }

@@ -23,7 +23,7 @@ use crate::deliberate::{Deliberate, happens};
 use crate::device::Storage;
 use crate::error::Result;
 use crate::format::superblock::Superblock;
-use crate::journal::cil::Cil;
+use crate::journal::cil::{Cil, Context};
 use crate::journal::push::Head;
 use crate::journal::recover::LogPosition;
 use crate::journal::ring::{CONTEXT_BASE, Ring};
@@ -226,7 +226,19 @@ impl Journal {
             return self.storage.check();
         }
         let (context, ()) = self.cil.swap(false, || ());
-        self.write_context(&mut head, &context)
+        self.write_closed(&mut head, &context)
+    }
+
+    /// Writes a context that nobody can add to any more: if it does not get to the log, what was
+    /// committed with it is lost, and so must be everything later.
+    fn write_closed(&self, head: &mut Head, context: &Context) -> Result<()> {
+        let guard = self.storage.guard("a push to the log was broken off");
+        let result = self.write_context(head, context);
+        if let Err(e) = &result {
+            self.storage.fail(e.clone());
+        }
+        guard.done();
+        result
     }
 
     /// Returns once the context `seq` and all before it survive a power cut.
@@ -265,7 +277,7 @@ impl Journal {
     pub fn push_for_merge<R>(&self, take: impl FnOnce() -> R) -> Result<MergePoint<R>> {
         let mut head = self.head.lock();
         let (context, taken) = self.cil.swap(true, take);
-        self.write_context(&mut head, &context)?;
+        self.write_closed(&mut head, &context)?;
         Ok(MergePoint {
             seq: context.seq,
             end: head.position(),

@@ -11,6 +11,7 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use crate::deliberate::{Deliberate, happens};
+use crate::device::Guard;
 use crate::error::{Error, Result};
 use crate::format::NODE_SIZE;
 use crate::format::key::{Key, Kind, MAIN_ROOT};
@@ -105,6 +106,7 @@ impl Core {
     /// # Errors
     /// No space; a failed volume.
     pub fn reserve_space(&self, blocks: u64, units: u64, class: Class) -> Result<()> {
+        self.storage.check()?;
         if self.space.reserve(blocks, units, class)? {
             return Ok(());
         }
@@ -141,6 +143,7 @@ impl Core {
             delta: 0,
             memory: 0,
             growth: 0,
+            unfinished: None,
         }
     }
 
@@ -185,6 +188,8 @@ pub struct Commit<'a> {
     delta: i64,
     memory: i64,
     growth: i64,
+    /// From the first change on: dirty sets hold what no context does yet.
+    unfinished: Option<Guard<'a>>,
 }
 
 impl Commit<'_> {
@@ -261,6 +266,9 @@ impl Commit<'_> {
 
     /// Prepares an inode for changes of this context: a later merge boundary freezes what it has.
     fn enter(&mut self, inode: &Arc<Inode>, state: &mut InodeState) {
+        let storage = &self.core.storage;
+        self.unfinished
+            .get_or_insert_with(|| storage.guard("a transaction was given up half done"));
         if state.epoch != self.hold.boundary {
             state.freeze();
             state.epoch = self.hold.boundary;
@@ -345,6 +353,7 @@ impl Commit<'_> {
             delta,
             memory,
             growth,
+            unfinished,
         } = self;
         assert!(
             delta <= reservation.log,
@@ -367,6 +376,9 @@ impl Commit<'_> {
             core.growth_kept.fetch_add(kept, Ordering::AcqRel);
         }
         core.dirty_bytes.fetch_add(memory, Ordering::Relaxed);
+        if let Some(guard) = unfinished {
+            guard.done();
+        }
         Receipt {
             seq: hold.seq,
             charged,

@@ -130,10 +130,12 @@ impl Core {
         let _one = self.merging.lock();
         self.signals.merging();
         self.storage.check()?;
+        let guard = self.storage.guard("a merge was broken off");
         let result = self.merge_now();
         if let Err(e) = &result {
             self.storage.fail(e.clone());
         }
+        guard.done();
         self.merges.fetch_add(1, Ordering::Relaxed);
         self.journal.ring().wake();
         result

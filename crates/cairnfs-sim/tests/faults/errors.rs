@@ -1,0 +1,231 @@
+//! A write or flush fails, once or from then on: the volume stops, says why, and loses nothing.
+
+use std::sync::Arc;
+
+use cairnfs::Error;
+use cairnfs::fs::{FileSystem, Options};
+use cairnfs_sim::disk::{Fault, Hit, Kind, SimDisk};
+use cairnfs_sim::record::{Recording, options};
+use cairnfs_sim::tree::Tree;
+use cairnfs_sim::workload::{Runner, Step};
+
+use crate::support::{
+    Count, Told, Workload, difference, every_step, is_failure, long_truncations, random, seeds,
+    trees, verdict,
+};
+
+/// Crash states tried behind a fault.
+const STATES: usize = 6;
+
+/// What a run with a fault was like.
+struct Seen {
+    hit: Option<Hit>,
+    recording: Recording,
+}
+
+fn makes_durable(step: &Step) -> bool {
+    matches!(
+        step,
+        Step::Fsync(_) | Step::Fdatasync(_) | Step::Sync | Step::Merge
+    )
+}
+
+/// What finds nothing to do asks for nothing: a rename to another name of the same file, a hole in
+/// an empty one, space for what has it.
+fn may_do_nothing(step: &Step) -> bool {
+    matches!(
+        step,
+        Step::Rename(..)
+            | Step::Exchange(..)
+            | Step::Punch(..)
+            | Step::Allocate(..)
+            | Step::Reserve(..)
+    )
+}
+
+struct Watch<'a> {
+    fs: &'a FileSystem,
+    disk: &'a SimDisk,
+    trees: &'a [Tree],
+    fault: Fault,
+}
+
+impl Watch<'_> {
+    /// The step in which the fault struck has ended.
+    fn struck(&self, steps: &[Step], at: usize, runner: &mut Runner<'_>, error: bool) {
+        let step = &steps[at];
+        assert!(error || !makes_durable(step), "`{step}` was acknowledged");
+        let failure = self.fs.failure().unwrap();
+        assert!(failure.to_string().contains("simulated"), "{failure}");
+        self.reads(at, step);
+        for step in &steps[at + 1..] {
+            let result = runner.run(step);
+            match result {
+                Ok(()) => assert!(may_do_nothing(step), "`{step}` was done"),
+                Err(Error::Stopped(cause)) => assert!(cause.to_string().contains("simulated")),
+                // Nothing can be looked up any more on a disk that is gone.
+                Err(e) => assert!(
+                    !is_failure(&e) || self.fault == Fault::Gone,
+                    "`{step}`: {e}"
+                ),
+            }
+        }
+        self.reads(at, step);
+        assert!(
+            self.fs
+                .sync()
+                .unwrap_err()
+                .to_string()
+                .contains("simulated")
+        );
+        assert!(self.fs.merge().is_err());
+    }
+
+    /// What can be read is as it was before the step or after it.
+    fn reads(&self, at: usize, step: &Step) {
+        if self.fault == Fault::Gone {
+            return;
+        }
+        let tree = Tree::read(self.fs).unwrap();
+        let known = [&self.trees[at], &self.trees[at + 1]];
+        assert!(
+            known.contains(&&tree),
+            "`{step}` left something between: {}",
+            difference(&tree, known[0])
+        );
+        assert!(self.disk.hit().is_some());
+    }
+}
+
+/// Runs a workload whose `n`-th call of a kind fails.
+fn run(work: &Workload, trees: &[Tree], kind: Kind, n: u64, fault: Fault) -> Seen {
+    let disk = Arc::new(SimDisk::new(work.start.clone(), true));
+    let (recording, hit) = Recording::on(&disk, &options(4), |fs| {
+        disk.plan(kind, n, fault);
+        let mut runner = Runner::new(fs);
+        let watch = Watch {
+            fs,
+            disk: &disk,
+            trees,
+            fault,
+        };
+        for (at, step) in work.steps.iter().enumerate() {
+            let result = runner.run(step);
+            match disk.hit() {
+                // Reads have their own test.
+                Some(hit) if hit.kind == Kind::Read => return Some(hit),
+                Some(hit) => {
+                    watch.struck(&work.steps, at, &mut runner, result.is_err());
+                    assert!(fs.close().is_err());
+                    return Some(hit);
+                }
+                None => assert!(!result.is_err_and(|e| is_failure(&e)), "`{step}`"),
+            }
+        }
+        None
+    })
+    .unwrap();
+    let seen = Seen { hit, recording };
+    if hit.is_some_and(|h| h.kind != Kind::Read) {
+        let end = seen.recording.moment(seen.recording.events().len());
+        let kept = verdict(&seen.recording, &disk.image(), end);
+        assert_eq!(kept, Ok(()), "killed after the fault");
+    }
+    seen
+}
+
+/// The power fails behind the fault: what no flush covered is there, or not, or in part.
+fn crash(recording: &Recording) -> u64 {
+    let mut cursor = recording.cursor();
+    let end = recording.events().len();
+    cursor.step_to(end);
+    let choices = cursor.choices(true);
+    let step = choices.len().div_ceil(STATES).max(1);
+    let mut states = 0;
+    for fates in choices.iter().step_by(step) {
+        let image = cursor.image(fates);
+        let result = verdict(recording, &image, recording.moment(end));
+        assert_eq!(result, Ok(()), "a power cut after the fault: {fates:?}");
+        states += 1;
+    }
+    states
+}
+
+/// Every call of a workload fails once.
+fn every_call(work: &Workload, kind: Kind, step: usize, count: &mut Count) {
+    let trees = trees(work);
+    for fault in [Fault::Error, Fault::Gone] {
+        for n in (0..).step_by(step) {
+            let told = format!("{}: {kind:?} {n} {fault:?}", work.name);
+            let watched = Told::new(told);
+            let seen = run(work, &trees, kind, n, fault);
+            let Some(hit) = seen.hit else {
+                watched.well();
+                break;
+            };
+            count.add((fault, hit.kind), 1);
+            if n % 4 == 0 && hit.kind != Kind::Read {
+                count.add("crash states", crash(&seen.recording));
+            }
+            watched.well();
+        }
+    }
+}
+
+#[test]
+fn a_failed_call_stops_the_volume_wherever_it_is() {
+    let mut count = Count::default();
+    every_call(&every_step(), Kind::Any, 1, &mut count);
+    count.print("every step");
+}
+
+#[test]
+fn a_failed_call_within_long_truncations_stops_the_volume() {
+    let mut count = Count::default();
+    every_call(&long_truncations(), Kind::Write, 1, &mut count);
+    every_call(&long_truncations(), Kind::Flush, 1, &mut count);
+    count.print("long truncations");
+}
+
+#[test]
+fn a_failed_call_in_random_work_stops_the_volume() {
+    let mut count = Count::default();
+    for seed in seeds(3) {
+        let work = random(seed, 120);
+        every_call(&work, Kind::Write, 3, &mut count);
+        every_call(&work, Kind::Flush, 3, &mut count);
+    }
+    count.print("random work");
+}
+
+#[test]
+fn a_failed_call_in_a_worker_stops_the_volume() {
+    let work = every_step();
+    let mut count = Count::default();
+    let workers = Options {
+        workers: true,
+        ..options(4)
+    };
+    for n in (0..60).step_by(4) {
+        let disk = Arc::new(SimDisk::new(work.start.clone(), true));
+        let (recording, ()) = Recording::on(&disk, &workers, |fs| {
+            disk.plan(Kind::Write, n, Fault::Error);
+            let mut runner = Runner::new(fs);
+            for step in &work.steps {
+                let before = fs.failure().is_some();
+                let result = runner.run(step);
+                let acknowledged = before && result.is_ok();
+                assert!(!acknowledged || may_do_nothing(step), "`{step}` was done");
+            }
+            assert_eq!(fs.sync().is_err(), disk.hit().is_some());
+            assert_eq!(fs.failure().is_some(), disk.hit().is_some());
+        })
+        .unwrap();
+        if disk.hit().is_some() {
+            let end = recording.moment(recording.events().len());
+            assert_eq!(verdict(&recording, &disk.image(), end), Ok(()), "{n}");
+            count.add("failed writes", crash(&recording).min(1));
+        }
+    }
+    count.print("with workers");
+}

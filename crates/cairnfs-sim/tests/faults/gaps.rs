@@ -1,0 +1,148 @@
+//! What broke off, or lost its last name, cannot go on as if nothing had happened.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
+
+use cairnfs::device::Device;
+use cairnfs::fs::FileSystem;
+use cairnfs::types::{Creds, SetAttr};
+use cairnfs::{Error, Result};
+use cairnfs_sim::disk::{Fault, Kind, SimDisk};
+use cairnfs_sim::record::options;
+use cairnfs_sim::tree::{ROOT, Tree};
+use cairnfs_sim::workload::{Runner, base_volume};
+
+use crate::support::{Count, every_step, reopen, sound, trees};
+
+/// A disk whose driver panics, once, at a write or flush.
+struct Panics {
+    disk: SimDisk,
+    left: AtomicI64,
+}
+
+impl Panics {
+    fn count(&self) {
+        let left = self.left.fetch_sub(1, Ordering::SeqCst);
+        assert_ne!(left, 0, "the driver broke");
+    }
+}
+
+impl Device for Panics {
+    fn size(&self) -> u64 {
+        self.disk.size()
+    }
+    fn read(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
+        self.disk.read(offset, buf)
+    }
+    fn write(&self, offset: u64, buf: &[u8]) -> Result<()> {
+        self.count();
+        self.disk.write(offset, buf)
+    }
+    fn flush(&self) -> Result<()> {
+        self.count();
+        self.disk.flush()
+    }
+    fn discard(&self, offset: u64, len: u64) -> Result<()> {
+        self.disk.discard(offset, len)
+    }
+}
+
+#[test]
+fn a_panic_in_a_callers_thread_stops_the_volume() {
+    let work = every_step();
+    let trees = trees(&work);
+    let mut count = Count::default();
+    for n in 0.. {
+        let device = Arc::new(Panics {
+            disk: SimDisk::new(work.start.clone(), false),
+            left: AtomicI64::new(i64::MAX),
+        });
+        let fs = FileSystem::open_device(device.clone(), &options(4)).unwrap();
+        device.left.store(n, Ordering::SeqCst);
+        let mut runner = Runner::new(&fs);
+        let broken = work.steps.iter().position(|step| {
+            let result = catch_unwind(AssertUnwindSafe(|| runner.run(step)));
+            result.is_err()
+        });
+        let Some(at) = broken else {
+            device.left.store(i64::MAX, Ordering::SeqCst);
+            break;
+        };
+        count.add("panics", 1);
+        let failure = fs.failure().unwrap();
+        let late = fs.mkdir(ROOT, b"late", 0o755, Creds::default());
+        assert!(
+            matches!(late, Err(Error::Stopped(_))),
+            "{late:?}, {failure}"
+        );
+        assert!(fs.sync().is_err() && fs.merge().is_err());
+        let tree = Tree::read(&fs).unwrap();
+        assert!(
+            [&trees[at], &trees[at + 1]].contains(&&tree),
+            "{}",
+            work.steps[at]
+        );
+        assert!(fs.close().is_err());
+        sound(&device.disk.image()).unwrap();
+        reopen(&device.disk.image()).unwrap();
+    }
+    count.print("broken off");
+}
+
+#[test]
+fn a_file_that_lost_its_last_name_gets_no_other() {
+    let disk = Arc::new(SimDisk::new(base_volume().unwrap(), false));
+    let fs = FileSystem::open_device(disk.clone(), &options(1)).unwrap();
+    let open = fs.lookup(ROOT, b"f").unwrap().ino;
+    fs.unlink(ROOT, b"f").unwrap();
+    let again = fs.link(open, ROOT, b"again");
+    assert!(matches!(again, Err(Error::NotFound)), "{again:?}");
+    // One that never had a name may get its first, and then is like all others.
+    let unnamed = fs.tmpfile(ROOT, 0o600, Creds::default()).unwrap().ino;
+    fs.link(unnamed, ROOT, b"first").unwrap();
+    fs.link(unnamed, ROOT, b"second").unwrap();
+    fs.unlink(ROOT, b"first").unwrap();
+    fs.unlink(ROOT, b"second").unwrap();
+    let again = fs.link(unnamed, ROOT, b"third");
+    assert!(matches!(again, Err(Error::NotFound)), "{again:?}");
+    fs.forget(open, 1);
+    fs.forget(unnamed, 3);
+    fs.close().unwrap();
+    sound(&disk.image()).unwrap();
+}
+
+#[test]
+fn a_writeback_that_could_not_read_keeps_no_space() {
+    // Opened anew, the file's extents and the bitmaps are not in memory.
+    let start = base_volume().unwrap();
+    let mut failed = 0;
+    for n in 0.. {
+        let disk = Arc::new(SimDisk::new(start.clone(), false));
+        let fs = FileSystem::open_device(disk.clone(), &options(1)).unwrap();
+        let ino = fs.lookup(ROOT, b"f").unwrap().ino;
+        let free = fs.statfs().free;
+        fs.write(ino, 0, &[1; 8192], false).unwrap();
+        fs.write(ino, 40_000, &[1; 8192], false).unwrap();
+        disk.plan(Kind::Read, n, Fault::Error);
+        let result = fs.fsync(ino, false);
+        if disk.hit().is_none() {
+            break;
+        }
+        failed += u64::from(result.is_err());
+        fs.fsync(ino, false).unwrap();
+        let none = SetAttr {
+            size: Some(0),
+            ..SetAttr::default()
+        };
+        fs.setattr(ino, &none).unwrap();
+        fs.merge().unwrap();
+        // The three blocks that the file had are free now, too.
+        assert_eq!(fs.statfs().free, free + 3, "read {n}");
+        fs.forget(ino, 1);
+        fs.close().unwrap();
+        sound(&disk.image()).unwrap();
+    }
+    println!("failed reads in writeback: {failed}");
+    assert!(failed > 0);
+}

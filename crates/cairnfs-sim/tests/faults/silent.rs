@@ -1,0 +1,278 @@
+//! The disk lies: a write is lost, goes elsewhere, or rots, a flush does nothing, a read rots.
+//!
+//! Whatever it was, afterwards a volume is right, or says that it is damaged: in a call, at the next
+//! opening, or to a reader. What nobody can know is told in `main.rs`.
+
+use std::sync::Arc;
+
+use cairnfs::fs::FileSystem;
+use cairnfs_sim::disk::{Event, Fault, Hit, Kind, SimDisk};
+use cairnfs_sim::image::{BLOCK, Image};
+use cairnfs_sim::model::Moment;
+use cairnfs_sim::record::{Recording, options};
+use cairnfs_sim::tree::{Tree, Unreadable};
+use cairnfs_sim::workload::{Runner, record};
+
+use crate::support::{
+    Count, Told, Workload, every_step, is_failure, long_truncations, random, reopen, seeds, sound,
+    trees, used,
+};
+
+/// Crash states tried behind a lie.
+const STATES: usize = 4;
+
+/// What became of a lie.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum End {
+    Harmless,
+    Detected,
+    /// Nobody can know: what the last flush covered is lost.
+    Unknowable,
+}
+
+/// The places where a lie may leave a volume that looks like an older one.
+struct Layout {
+    log: std::ops::Range<u64>,
+}
+
+impl Layout {
+    fn of(image: &Image) -> Self {
+        let disk = Arc::new(SimDisk::new(image.clone(), false));
+        let info = FileSystem::open_device(disk, &options(5)).unwrap().info();
+        let start = cairnfs::format::geometry::LOG_START * BLOCK as u64;
+        Self {
+            log: start..start + info.log_size,
+        }
+    }
+
+    /// The log, or a superblock before it.
+    fn tells_of_time(&self, offset: u64) -> bool {
+        offset < self.log.end
+    }
+}
+
+/// What must be there although the disk lied: what was promised before the last write of a record or
+/// superblock, for that write says so.
+fn known(recording: &Recording, layout: &Layout, hit: &Hit, until: usize) -> Moment {
+    let mut last = 0;
+    for (i, event) in recording.events().iter().enumerate().take(until) {
+        let lie = i == hit.event && hit.kind == Kind::Write;
+        if let Event::Write { offset, .. } = event
+            && layout.tells_of_time(*offset)
+            && !lie
+        {
+            last = i;
+        }
+    }
+    Moment {
+        promises: recording.moment(last).promises,
+        ..recording.moment(until)
+    }
+}
+
+/// Whether a volume that came back is right, or says that it is not. The check may find what no
+/// reader meets, but no reader may rely on the check.
+fn judge(
+    recording: &Recording,
+    image: &Image,
+    moments: (Moment, Option<Moment>),
+) -> Result<End, String> {
+    let Some(tree) = open_and_read(Arc::new(SimDisk::new(image.clone(), false)))? else {
+        return Ok(End::Detected);
+    };
+    match (verify(recording, &tree, moments)?, sound(image)) {
+        (End::Harmless, Err(_)) => Ok(End::Detected),
+        (end, _) => Ok(end),
+    }
+}
+
+fn verify(
+    recording: &Recording,
+    tree: &Tree,
+    (end, known): (Moment, Option<Moment>),
+) -> Result<End, String> {
+    match (recording.verify(tree, end), known) {
+        (Ok(()), _) => Ok(End::Harmless),
+        (Err(v), None) => Err(format!("silent: {v}")),
+        (Err(_), Some(known)) => match recording.verify(tree, known) {
+            Ok(()) => Ok(End::Unknowable),
+            Err(v) => Err(format!("silent, and knowable: {v}")),
+        },
+    }
+}
+
+/// The tree, or nothing if damage was reported.
+fn open_and_read(disk: Arc<SimDisk>) -> Result<Option<Tree>, String> {
+    let fs = match FileSystem::open_device(disk.clone(), &options(77)) {
+        Ok(fs) => fs,
+        Err(e) if is_failure(&e) => return Ok(None),
+        Err(e) => return Err(format!("opening: {e}")),
+    };
+    let tree = Tree::read(&fs);
+    disk.cut();
+    match tree {
+        Ok(tree) => Ok(Some(tree)),
+        Err(Unreadable::Failed(_, e)) if is_failure(&e) => Ok(None),
+        Err(e) => Err(format!("reading: {e}")),
+    }
+}
+
+/// A workload during which a call lies; `None` if there are not so many calls.
+fn run(
+    work: &Workload,
+    trees: &[Tree],
+    (kind, n, fault): (Kind, u64, Fault),
+    count: &mut Count,
+) -> Option<()> {
+    let disk = Arc::new(SimDisk::new(work.start.clone(), true));
+    let layout = Layout::of(&work.start);
+    let mut closed = None;
+    let (recording, told) = Recording::on(&disk, &options(4), |fs| {
+        disk.plan(kind, n, fault);
+        let mut runner = Runner::new(fs);
+        for step in &work.steps {
+            if let Err(e) = runner.run(step)
+                && is_failure(&e)
+            {
+                return true;
+            }
+        }
+        let kept = (disk.image(), disk.recorded());
+        let live = Tree::read(fs);
+        let told = match (&live, trees.last()) {
+            (Ok(tree), Some(right)) => {
+                assert_eq!(tree, right, "the running volume");
+                false
+            }
+            _ => true,
+        };
+        closed = Some((kept, fs.close().is_err()));
+        told
+    })
+    .unwrap();
+    let hit = disk.hit()?;
+    let what = (fault, kind);
+    let Some(((killed, until), told_at_close)) = closed.filter(|_| !told) else {
+        count.add((what, End::Detected, "by a call"), 1);
+        let _ = reopen(&disk.image());
+        return Some(());
+    };
+    let blind =
+        hit.kind == Kind::Flush || hit.kind == Kind::Write && layout.tells_of_time(hit.offset);
+    let end = recording.moment(until);
+    let least = blind.then(|| known(&recording, &layout, &hit, until));
+    let moments = (end, least);
+    let result = judge(&recording, &killed, moments)
+        .map_err(|e| format!("killed: {e}"))
+        .unwrap();
+    count.add((what, result), 1);
+    if !told_at_close {
+        let result = judge(&recording, &disk.image(), (end, None));
+        let result = result.map_err(|e| format!("closed: {e}")).unwrap();
+        count.add((what, "closed", result), 1);
+    }
+    if kind == Kind::Flush {
+        crash(&recording, &hit, count);
+    }
+    Some(())
+}
+
+/// The power fails after the lie.
+fn crash(recording: &Recording, hit: &Hit, count: &mut Count) {
+    let events = recording.events();
+    // Where the next flush makes true what the last one claimed, or the events end.
+    let later = events.iter().skip(hit.event);
+    let reach = later
+        .take_while(|e| matches!(e, Event::Write { .. }))
+        .count();
+    // A promise that was given without an event since may rest on the lie.
+    let before = recording.moment(hit.event.saturating_sub(1)).promises;
+    let mut cursor = recording.cursor();
+    for event in hit.event..=hit.event + reach {
+        cursor.step_to(event);
+        let choices = cursor.choices(true);
+        let step = choices.len().div_ceil(STATES).max(1);
+        let moment = recording.moment(event);
+        let known = Moment {
+            promises: before.min(moment.promises),
+            ..moment
+        };
+        for fates in choices.iter().step_by(step) {
+            let image = cursor.image(fates);
+            let result = judge(recording, &image, (moment, Some(known)));
+            let result = result
+                .map_err(|e| format!("power cut at {event}, {fates:?}: {e}"))
+                .unwrap();
+            count.add(("lost flush, power cut", result), 1);
+        }
+    }
+}
+
+const LIES: [(Kind, Fault); 5] = [
+    (Kind::Read, Fault::Rot),
+    (Kind::Write, Fault::Lost),
+    (Kind::Write, Fault::Misdirected),
+    (Kind::Write, Fault::Rot),
+    (Kind::Flush, Fault::Lost),
+];
+
+fn all(work: &Workload, lies: &[(Kind, Fault)], step: usize, count: &mut Count) {
+    let trees = trees(work);
+    for (kind, fault) in lies.iter().copied() {
+        for n in (0..).step_by(step) {
+            let told = Told::new(format!("{}: {kind:?} {n} {fault:?}", work.name));
+            let hit = run(work, &trees, (kind, n, fault), count);
+            told.well();
+            if hit.is_none() {
+                break;
+            }
+        }
+    }
+}
+
+#[test]
+fn a_lie_of_the_disk_never_gives_wrong_data() {
+    let mut count = Count::default();
+    all(&every_step(), &LIES, 1, &mut count);
+    all(&long_truncations(), &LIES, 2, &mut count);
+    for seed in seeds(2) {
+        all(&random(seed, 120), &LIES, 5, &mut count);
+        all(&used(seed), &LIES[..1], 1, &mut count);
+    }
+    count.print("lies");
+}
+
+#[test]
+fn a_rotten_read_while_opening_never_gives_wrong_data() {
+    let mut count = Count::default();
+    let mut work = vec![every_step()];
+    work.extend(seeds(2).map(|seed| random(seed, 150)));
+    for work in &work {
+        let recording = record(work.start.clone(), &work.steps).unwrap();
+        let events = recording.events().len();
+        let mut cursor = recording.cursor();
+        cursor.step_to(events);
+        let image = cursor.image(cursor.choices(true).last().unwrap());
+        let end = recording.moment(events);
+        let layout = Layout::of(&work.start);
+        for n in 0.. {
+            let told = Told::new(format!("{}: opening: read {n} rots", work.name));
+            let disk = Arc::new(SimDisk::new(image.clone(), false));
+            disk.plan(Kind::Read, n, Fault::Rot);
+            let opened = open_and_read(disk.clone()).unwrap();
+            let Some(hit) = disk.hit() else {
+                told.well();
+                break;
+            };
+            let blind = layout.tells_of_time(hit.offset);
+            let least = blind.then(|| known(&recording, &layout, &hit, events));
+            let result = match opened {
+                None => End::Detected,
+                Some(tree) => verify(&recording, &tree, (end, least)).unwrap(),
+            };
+            count.add(result, 1);
+            told.well();
+        }
+    }
+    count.print("rotten reads while opening");
+}
