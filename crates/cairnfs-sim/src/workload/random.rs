@@ -51,8 +51,8 @@ impl Dice {
         }
     }
 
-    fn letter(&mut self) -> char {
-        if self.throw(2) == 0 { 'a' } else { 'b' }
+    fn attribute(&mut self) -> String {
+        if self.throw(2) == 0 { "a" } else { "b" }.into()
     }
 
     fn step(&mut self) -> Step {
@@ -76,8 +76,8 @@ impl Dice {
             30 => Step::Allocate(self.path(), self.offset(), self.length()),
             31 => Step::Reserve(self.path(), self.offset(), self.length()),
             32 => Step::Chmod(self.path(), 0o400 + self.throw(0o400) as u32),
-            33..35 => Step::SetXattr(self.path(), self.letter(), self.length() as u32 % 30_000),
-            35 => Step::RemoveXattr(self.path(), self.letter()),
+            33..35 => Step::SetXattr(self.path(), self.attribute(), self.length() as u32 % 30_000),
+            35 => Step::RemoveXattr(self.path(), self.attribute()),
             36..40 => Step::Fsync(self.path()),
             40 => Step::Fdatasync(self.path()),
             41 => Step::Fsync(self.directory().trim_end_matches('/').to_owned()),

@@ -54,10 +54,10 @@ pub enum Step {
     Reserve(String, u64, u64),
     /// Sets permissions.
     Chmod(String, u32),
-    /// Sets the extended attribute of this letter to so many bytes.
-    SetXattr(String, char, u32),
-    /// Removes the extended attribute of this letter.
-    RemoveXattr(String, char),
+    /// Sets the extended attribute of this name, in `user.`, to so many bytes.
+    SetXattr(String, String, u32),
+    /// Removes the extended attribute of this name, in `user.`.
+    RemoveXattr(String, String),
     /// Makes a file or directory durable.
     Fsync(String),
     /// Makes the contents of a file durable.
@@ -113,7 +113,6 @@ impl FromStr for Step {
             word.parse().map_err(|_| wrong())
         };
         let small = |i: usize| number(i).and_then(|n| u32::try_from(n).map_err(|_| wrong()));
-        let letter = |i: usize| path(i)?.chars().next().ok_or_else(wrong);
         Ok(match *words.first().ok_or_else(wrong)? {
             "create" => Step::Create(path(1)?),
             "mkdir" => Step::Mkdir(path(1)?),
@@ -134,8 +133,8 @@ impl FromStr for Step {
             "allocate" => Step::Allocate(path(1)?, number(2)?, number(3)?),
             "reserve" => Step::Reserve(path(1)?, number(2)?, number(3)?),
             "chmod" => Step::Chmod(path(1)?, small(2)?),
-            "setxattr" => Step::SetXattr(path(1)?, letter(2)?, small(3)?),
-            "removexattr" => Step::RemoveXattr(path(1)?, letter(2)?),
+            "setxattr" => Step::SetXattr(path(1)?, path(2)?, small(3)?),
+            "removexattr" => Step::RemoveXattr(path(1)?, path(2)?),
             "fsync" => Step::Fsync(path(1)?),
             "fdatasync" => Step::Fdatasync(path(1)?),
             "sync" => Step::Sync,

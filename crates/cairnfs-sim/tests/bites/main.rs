@@ -79,7 +79,7 @@ const RUNS: u64 = 200;
 fn large(count: u8) -> Vec<Step> {
     let letters = (b'b'..b'b' + count).map(char::from);
     letters
-        .map(|x| Step::SetXattr("f".into(), x, 60_000))
+        .map(|x| Step::SetXattr("f".into(), x.to_string(), 60_000))
         .collect()
 }
 

@@ -97,6 +97,8 @@ fn a_second_link_lies_in_a_new_directory() {
 
 /// Two names that have the same hash on a fresh volume.
 const NEIGHBOURS: [&str; 2] = ["38VrjY4dng1", "YBhODC8FUU9"];
+/// The same of two attributes, behind `user.`.
+const ATTRIBUTES: [&str; 2] = ["2KYhuLdzFE8", "4Mb5IpU6INd"];
 
 fn assert_neighbours(names: [&str; 2]) {
     let image = fresh_volume(VOLUME_SIZE).unwrap();
@@ -123,6 +125,18 @@ fn neighbours_by_hash_do_not_hide_each_other() {
     history(&format!(
         "create {a}; fsync {a}; mkdir {b}; create {b}/x; fsync {b}/x; exchange {a} {b}; fsync {b};
          merge; unlink {b}; create {b}; fsync {b}; rename {b} {a}x; sync; rename {a} {b}; fsync ."
+    ));
+}
+
+/// Rule: no probing; all attributes of a hash are one item.
+#[test]
+fn attributes_with_one_hash_do_not_hide_each_other() {
+    let [a, b] = ATTRIBUTES;
+    assert_neighbours([&format!("user.{a}"), &format!("user.{b}")]);
+    history(&format!(
+        "create f; setxattr f {a} 10; setxattr f {b} 20000; sync; merge; removexattr f {a}; fsync f;
+         setxattr f {b} 5; fsync f; setxattr f {a} 3000; merge; removexattr f {b}; sync;
+         removexattr f {a}; fsync f; merge"
     ));
 }
 
