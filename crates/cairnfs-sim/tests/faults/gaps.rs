@@ -146,3 +146,29 @@ fn a_writeback_that_could_not_read_keeps_no_space() {
     println!("failed reads in writeback: {failed}");
     assert!(failed > 0);
 }
+
+#[test]
+fn a_sync_that_failed_forgets_no_file() {
+    let start = base_volume().unwrap();
+    let mut failed = 0;
+    for n in 0.. {
+        let disk = Arc::new(SimDisk::new(start.clone(), false));
+        let fs = FileSystem::open_device(disk.clone(), &options(1)).unwrap();
+        let d = fs.lookup(ROOT, b"d").unwrap().ino;
+        for (dir, name) in [(ROOT, b"f"), (ROOT, b"g"), (d, b"h")] {
+            let ino = fs.lookup(dir, name).unwrap().ino;
+            fs.write(ino, 0, &[9; 4096], false).unwrap();
+        }
+        disk.plan(Kind::Read, n, Fault::Error);
+        failed += u64::from(fs.sync().is_err());
+        if disk.hit().is_none() {
+            break;
+        }
+        fs.sync().unwrap();
+        let tree = Tree::read(&fs).unwrap();
+        disk.cut();
+        assert_eq!(reopen(&disk.image()).unwrap(), tree, "read {n}");
+    }
+    println!("failed syncs: {failed}");
+    assert!(failed > 0);
+}

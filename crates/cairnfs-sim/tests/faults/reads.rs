@@ -79,7 +79,8 @@ fn run(work: &Workload, trees: &[Tree], n: u64) -> Seen {
         let tree = Tree::read(fs).unwrap();
         fs.close().unwrap();
         sound(&disk.image()).unwrap();
-        assert_eq!(reopen(&disk.image()).unwrap(), tree);
+        let again = reopen(&disk.image()).unwrap();
+        assert!(again == tree, "closed: {}", difference(&again, &tree));
         Seen::Passed
     };
     let (recording, seen) = Recording::on(&disk, &options(4), watched).unwrap();

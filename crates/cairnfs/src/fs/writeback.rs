@@ -304,7 +304,10 @@ impl FileSystem {
             inode.write().listed = false;
             if let Err(e) = self.write_back(inode) {
                 for left in files.iter().skip(done) {
-                    self.list_file(left, &mut left.write());
+                    let mut state = left.write();
+                    // Its mark stands for the list that was taken.
+                    state.listed = false;
+                    self.list_file(left, &mut state);
                 }
                 return Err(e);
             }
