@@ -119,8 +119,7 @@ pub struct Progress {
 
 /// Tries the states of a recording. `progress` is told after each place how many places are done.
 pub fn explore(recording: &Recording, depth: &Depth, progress: &mut dyn FnMut(usize)) -> Tally {
-    let mut anything = |_: &Volume, _: &Crash<'_>| Ok(());
-    explore_with(recording, depth, &mut anything, &mut |at| {
+    all_states(recording, depth, None, &mut |at| {
         progress(at.events);
         ControlFlow::Continue(())
     })
@@ -128,10 +127,19 @@ pub fn explore(recording: &Recording, depth: &Depth, progress: &mut dyn FnMut(us
 
 /// The same, and `invariant` holds in each state that the contract allows. `progress` may end it
 /// early.
-pub fn explore_with(
-    recording: &Recording,
-    depth: &Depth,
-    invariant: Invariant<'_>,
+pub fn explore_with<'a>(
+    recording: &'a Recording,
+    depth: &'a Depth,
+    invariant: Invariant<'a>,
+    progress: &mut dyn FnMut(Progress) -> ControlFlow<()>,
+) -> Tally {
+    all_states(recording, depth, Some(invariant), progress)
+}
+
+fn all_states<'a>(
+    recording: &'a Recording,
+    depth: &'a Depth,
+    invariant: Option<Invariant<'a>>,
     progress: &mut dyn FnMut(Progress) -> ControlFlow<()>,
 ) -> Tally {
     let mut explorer = Explorer {
@@ -190,7 +198,10 @@ pub fn count_states(recording: &Recording) -> usize {
 /// # Errors
 /// What is wrong with it, or that there is no such state.
 pub fn replay(recording: &Recording, id: &[StateId]) -> Result<(), String> {
-    replay_with(recording, id, &mut |_, _| Ok(()))
+    let image = image_of(recording, id)?;
+    let event = id.first().map_or(0, |first| first.event as usize);
+    let moment = recording.moment(event);
+    judge(recording, image, moment, false, true).map(|_| ())
 }
 
 /// The same, and `invariant` holds in it.
@@ -202,16 +213,8 @@ pub fn replay_with(
     id: &[StateId],
     invariant: Invariant<'_>,
 ) -> Result<(), String> {
-    let image = image_of(recording, id)?;
-    let event = id.first().map_or(0, |first| first.event as usize);
-    judge(
-        recording,
-        image.clone(),
-        recording.moment(event),
-        false,
-        true,
-    )?;
-    demand(recording, id, image, invariant)
+    replay(recording, id)?;
+    demand(recording, id, image_of(recording, id)?, invariant)
 }
 
 /// The disk in a state, told by its id, before it is recovered.
@@ -274,7 +277,7 @@ fn demand(
 struct Explorer<'a> {
     recording: &'a Recording,
     depth: &'a Depth,
-    invariant: Invariant<'a>,
+    invariant: Option<Invariant<'a>>,
     tally: Tally,
     seen: HashSet<(u64, Moment)>,
 }
@@ -314,7 +317,9 @@ impl Explorer<'_> {
     ) -> Option<Vec<Event>> {
         let judged =
             judge(self.recording, image.clone(), moment, record, used).and_then(|events| {
-                demand(self.recording, id, image, self.invariant)?;
+                if let Some(invariant) = self.invariant.as_mut() {
+                    demand(self.recording, id, image, *invariant)?;
+                }
                 Ok(events)
             });
         match judged {
@@ -404,6 +409,7 @@ fn judge(
         let tree = Tree::read(&recovered.fs).map_err(|e| e.to_string())?;
         recording.verify(&tree, moment).map_err(|v| v.to_string())?;
         if used {
+            lasting(&recovered, &tree)?;
             exercise(&recovered.fs, &tree)?;
             recovered.fs.close().map_err(|e| format!("close: {e}"))?;
             sound(&recovered.disk.image(), "after it was used")?;
@@ -412,6 +418,21 @@ fn judge(
         Ok(recovered.events)
     }));
     judged.unwrap_or_else(|panic| Err(format!("panicked: {}", panic_text(&*panic))))
+}
+
+/// What was recovered is there again when the volume is opened again, and after a merge.
+fn lasting(recovered: &Recovered, tree: &Tree) -> Result<(), String> {
+    let same = |fs: &FileSystem, when: &str| match Tree::read(fs) {
+        Ok(again) if again == *tree => Ok(()),
+        Ok(_) => Err(format!("is another tree {when}")),
+        Err(e) => Err(format!("{e} {when}")),
+    };
+    let again = recover(recovered.disk.image(), false)?;
+    same(&again.fs, "when it is opened again")?;
+    again.disk.cut();
+    recovered.fs.merge().map_err(|e| format!("merge: {e}"))?;
+    same(&recovered.fs, "after a merge")?;
+    sound(&recovered.disk.image(), "after a merge")
 }
 
 fn panic_text(panic: &(dyn std::any::Any + Send)) -> String {

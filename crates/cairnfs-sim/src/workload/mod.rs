@@ -12,7 +12,7 @@ pub use random::{random_step, random_steps};
 pub use step::{Runner, Step, steps};
 
 use crate::image::Image;
-use crate::record::{Recording, VOLUME_SIZE, fresh_volume, options};
+use crate::record::{Recording, Run, VOLUME_SIZE, fresh_volume, options};
 
 /// The volume that short workloads begin with: a few files and directories, all in the index.
 ///
@@ -42,28 +42,29 @@ pub fn after(image: Image, steps: &[Step]) -> Result<Image> {
 /// # Errors
 /// The volume cannot be opened.
 pub fn record(start: Image, steps: &[Step]) -> Result<Recording> {
-    Recording::of(start, &options(4), |fs| {
-        let mut runner = Runner::new(fs);
-        for step in steps {
-            if let Err(e) = runner.run(step)
-                && matches!(e, Error::Io { .. } | Error::Corrupt(_) | Error::Stopped(_))
-            {
-                return Err(e);
-            }
-        }
-        Ok(())
-    })
+    record_with(start, steps, 0)
 }
 
-/// Whether a volume takes all of these steps.
+/// The same, and after every `interval` calls everything becomes durable without being promised; 0
+/// for never.
 ///
 /// # Errors
 /// The volume cannot be opened.
-pub fn is_possible(start: Image, steps: &[Step]) -> Result<bool> {
-    let disk = std::sync::Arc::new(crate::disk::SimDisk::new(start, false));
-    let fs = FileSystem::open_device(disk.clone(), &options(4))?;
-    let mut runner = Runner::new(&fs);
-    let possible = steps.iter().all(|step| runner.run(step).is_ok());
-    disk.cut();
-    Ok(possible)
+pub fn record_with(start: Image, steps: &[Step], interval: u64) -> Result<Recording> {
+    let run = Run::begin(start, &options(4), interval)?;
+    let result = do_steps(run.fs(), steps);
+    let recording = run.end();
+    result.map(|()| recording)
+}
+
+fn do_steps(fs: &FileSystem, steps: &[Step]) -> Result<()> {
+    let mut runner = Runner::new(fs);
+    for step in steps {
+        if let Err(e) = runner.run(step)
+            && matches!(e, Error::Io { .. } | Error::Corrupt(_) | Error::Stopped(_))
+        {
+            return Err(e);
+        }
+    }
+    Ok(())
 }

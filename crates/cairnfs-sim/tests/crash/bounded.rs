@@ -8,12 +8,14 @@ use crate::support::try_all;
 /// One sequence of three steps in so many is tried.
 const SHARE: u64 = 41;
 
-fn sequences(length: u32, share: u64) {
+fn sequences(length: u32, share: u64, interval: u64) {
     let bounded = Bounded::new(length);
-    let (name, depth) = (format!("sequences of {length}"), Depth::default());
+    let durable = ["", ", all durable after each step"][interval as usize];
+    let (name, depth) = (format!("sequences of {length}{durable}"), Depth::default());
     try_all(
         &name,
         &base_volume().unwrap(),
+        interval,
         &|i| {
             let number = i as u64 * share;
             (number < bounded.count()).then(|| bounded.sequence(number))
@@ -24,18 +26,20 @@ fn sequences(length: u32, share: u64) {
 
 #[test]
 fn all_sequences_of_one_and_two() {
-    sequences(1, 1);
-    sequences(2, 1);
+    for interval in [0, 1] {
+        sequences(1, 1, interval);
+        sequences(2, 1, interval);
+    }
 }
 
 #[test]
 fn a_share_of_the_sequences_of_three() {
-    sequences(3, SHARE);
+    sequences(3, SHARE, 0);
 }
 
 /// Hours on two processors.
 #[test]
 #[ignore = "long: all 314,432 sequences; run it with --release"]
 fn all_sequences_of_three() {
-    sequences(3, 1);
+    sequences(3, 1, 0);
 }

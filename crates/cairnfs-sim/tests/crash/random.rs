@@ -29,7 +29,7 @@ fn workloads_of_many_seeds() {
         let seed = (from + i) as u64;
         (i < seeds).then(|| random_steps(seed, 40 + 60 * (i % 6)))
     };
-    try_all(&name, &start, &steps, &DEPTH);
+    try_all(&name, &start, 0, &steps, &DEPTH);
 }
 
 proptest! {

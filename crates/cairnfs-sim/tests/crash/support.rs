@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use cairnfs_sim::explore::{self, Depth, Tally, explore};
 use cairnfs_sim::image::Image;
 use cairnfs_sim::record::{Recording, VOLUME_SIZE, fresh_volume};
-use cairnfs_sim::workload::{Step, record, steps};
+use cairnfs_sim::workload::{Step, record, record_with, steps};
 use parking_lot::Mutex;
 
 /// For workloads that somebody thought of: recoveries are interrupted often.
@@ -58,10 +58,11 @@ pub fn replay(text: &str, id: &str) -> Result<(), String> {
 }
 
 /// Tries many workloads on as many threads as there are processors; panics if one breaks the
-/// contract, and says how it went.
+/// contract, and says how it went. After every `interval` steps all becomes durable; 0 for never.
 pub fn try_all(
     name: &str,
     start: &Image,
+    interval: u64,
     workloads: &(dyn Fn(usize) -> Option<Vec<Step>> + Sync),
     depth: &Depth,
 ) {
@@ -70,7 +71,7 @@ pub fn try_all(
     let all = Mutex::new(Tally::default());
     let work = || {
         while let Some(steps) = workloads(next.fetch_add(1, Ordering::Relaxed)) {
-            let recording = record(start.clone(), &steps).unwrap();
+            let recording = record_with(start.clone(), &steps, interval).unwrap();
             let tally = explore(&recording, depth, &mut |_| {});
             tried.fetch_add(1, Ordering::Relaxed);
             let mut all = all.lock();
