@@ -37,9 +37,10 @@ fn a_share_of_the_sequences_of_three() {
     sequences(3, SHARE, 0);
 }
 
-/// Hours on two processors.
 #[test]
-#[ignore = "long: all 314,432 sequences; run it with --release"]
+#[ignore = "long: all 314,432 sequences, twice; scripts/crash-states runs it"]
 fn all_sequences_of_three() {
-    sequences(3, 1, 0);
+    for interval in [0, 1] {
+        sequences(3, 1, interval);
+    }
 }
