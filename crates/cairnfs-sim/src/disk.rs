@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use cairnfs::device::{Device, check_range};
 use cairnfs::error::{Error, Result};
-use parking_lot::Mutex;
+use parking_lot::{Condvar, Mutex};
 
 use crate::image::{BLOCK, Image};
 
@@ -39,6 +39,8 @@ pub enum Fault {
     Gone,
     /// It is never made, nor is any later one: the process is dead.
     Killed,
+    /// A write fails for want of space, and so does every later one, as in a file on a full host.
+    Full,
     /// It fails; later ones do not.
     Error,
     /// A write or flush reports success and does nothing.
@@ -88,12 +90,26 @@ struct State {
     planned: Option<Planned>,
     hit: Option<Hit>,
     gone: bool,
+    full: bool,
+}
+
+/// What a slow write waits for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Gate {
+    /// Nothing waits.
+    Open,
+    /// The write behind so many more will wait.
+    Armed(u64),
+    /// A write waits.
+    Waiting,
 }
 
 /// A simulated disk.
 pub struct SimDisk {
     size: u64,
     state: Mutex<State>,
+    gate: Mutex<Gate>,
+    gate_moved: Condvar,
 }
 
 impl SimDisk {
@@ -109,7 +125,45 @@ impl SimDisk {
                 planned: None,
                 hit: None,
                 gone: false,
+                full: false,
             }),
+            gate: Mutex::new(Gate::Open),
+            gate_moved: Condvar::new(),
+        }
+    }
+
+    /// Has the write behind `skip` more take until [`SimDisk::release`].
+    pub fn hold_write(&self, skip: u64) {
+        *self.gate.lock() = Gate::Armed(skip);
+    }
+
+    /// Returns when a write is being held.
+    pub fn wait_held(&self) {
+        let mut gate = self.gate.lock();
+        while *gate != Gate::Waiting {
+            self.gate_moved.wait(&mut gate);
+        }
+    }
+
+    /// Lets the write that is held go on.
+    pub fn release(&self) {
+        *self.gate.lock() = Gate::Open;
+        self.gate_moved.notify_all();
+    }
+
+    fn pass_gate(&self) {
+        let mut gate = self.gate.lock();
+        match *gate {
+            Gate::Armed(0) => *gate = Gate::Waiting,
+            Gate::Armed(n) => *gate = Gate::Armed(n - 1),
+            // Only one write is slow.
+            Gate::Open | Gate::Waiting => return,
+        }
+        if *gate == Gate::Waiting {
+            self.gate_moved.notify_all();
+            while *gate == Gate::Waiting {
+                self.gate_moved.wait(&mut gate);
+            }
         }
     }
 
@@ -158,6 +212,7 @@ impl SimDisk {
     pub fn mend(&self) {
         let mut state = self.state.lock();
         state.gone = false;
+        state.full = false;
         state.planned = None;
     }
 }
@@ -169,6 +224,9 @@ impl State {
             return Some(Fault::Gone);
         }
         self.calls += 1;
+        if self.full && kind == Kind::Write {
+            return Some(Fault::Full);
+        }
         let planned = self.planned.as_mut()?;
         if planned.kind != Kind::Any && planned.kind != kind {
             return None;
@@ -184,6 +242,7 @@ impl State {
             offset,
             event: self.events.len(),
         });
+        self.full |= fault == Fault::Full;
         self.gone |= matches!(fault, Fault::Gone | Fault::Killed);
         Some(fault)
     }
@@ -209,6 +268,15 @@ fn failure(op: &'static str, offset: u64, len: usize) -> Error {
         offset,
         len,
         source: Arc::new(io::Error::other("simulated")),
+    }
+}
+
+fn no_space(offset: u64, len: usize) -> Error {
+    Error::Io {
+        op: "write",
+        offset,
+        len,
+        source: Arc::new(io::Error::new(io::ErrorKind::StorageFull, "simulated")),
     }
 }
 
@@ -243,6 +311,7 @@ impl Device for SimDisk {
 
     fn write(&self, offset: u64, buf: &[u8]) -> Result<()> {
         check_range("write", offset, buf.len() as u64, self.size)?;
+        self.pass_gate();
         let mut state = self.state.lock();
         let gone = state.gone;
         match state.call(Kind::Write, offset) {
@@ -254,6 +323,7 @@ impl Device for SimDisk {
                 return Err(failure("write", offset, buf.len()));
             }
             Some(Fault::Killed) => return Err(failure("write", offset, buf.len())),
+            Some(Fault::Full) => return Err(no_space(offset, buf.len())),
             Some(Fault::Lost) => {}
             Some(Fault::Misdirected) => {
                 let behind = offset + BLOCK as u64;

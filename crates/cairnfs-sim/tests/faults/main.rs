@@ -35,4 +35,5 @@ mod gaps;
 mod opening;
 mod reads;
 mod silent;
+mod slow;
 mod support;
