@@ -89,6 +89,11 @@ impl<'a> Cursor<'a> {
         self.at
     }
 
+    /// Writes that no flush covers.
+    pub fn pending(&self) -> usize {
+        self.pending.len()
+    }
+
     /// Lets one more event happen; `false` if there is none.
     pub fn step(&mut self) -> bool {
         match self.events.get(self.at) {

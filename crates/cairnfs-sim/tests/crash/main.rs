@@ -17,4 +17,5 @@ mod killed;
 mod named;
 mod random;
 mod support;
+mod threads;
 mod workers;
