@@ -8,7 +8,6 @@
 )]
 
 mod contents;
-mod failing;
 mod full;
 mod killed;
 mod named;

@@ -40,6 +40,12 @@ fn remove(tree: &mut Tree, name: &str) {
     }
 }
 
+fn first_block<'t>(tree: &'t mut Tree, name: &str) -> &'t mut Vec<u8> {
+    let ino = named(tree, name);
+    let node = tree.nodes.get_mut(&ino).unwrap();
+    node.blocks.get_mut(&0).unwrap()
+}
+
 fn cut(tree: &mut Tree, name: &str, size: u64) {
     let ino = named(tree, name);
     let node = tree.nodes.get_mut(&ino).unwrap();
@@ -115,14 +121,7 @@ fn an_entry_comes_after_its_directory_was_moved() {
 fn a_size_does_not_come_before_the_data() {
     let text = "create f; write f 0 100; sync; append f 100";
     assert_breaks("ordered by cause", text, |tree| {
-        let ino = named(tree, "f");
-        let block = tree
-            .nodes
-            .get_mut(&ino)
-            .unwrap()
-            .blocks
-            .get_mut(&0)
-            .unwrap();
+        let block = first_block(tree, "f");
         block[100..].fill(0);
     });
 }
@@ -152,14 +151,7 @@ fn nothing_comes_from_nowhere() {
         cut(tree, "f", 10);
     });
     assert_breaks("atomic", "create f; write f 0 4096; sync", |tree| {
-        let ino = named(tree, "f");
-        let block = tree
-            .nodes
-            .get_mut(&ino)
-            .unwrap()
-            .blocks
-            .get_mut(&0)
-            .unwrap();
+        let block = first_block(tree, "f");
         block[2000] ^= 1;
     });
 }
