@@ -3,7 +3,9 @@
 use proptest::prelude::*;
 
 use super::support::{Bench, Changes, scan};
+use crate::format::NODE_SIZE;
 use crate::format::key::{Key, Kind};
+use crate::format::node::MAX_CELL_VALUE;
 
 fn any_key() -> impl Strategy<Value = Key> {
     let clustered = (0u64..40, 0u64..60);
@@ -68,7 +70,9 @@ proptest! {
             let (most, few) = all.split_at(all.len() - all.len().min(3));
             bench.delete(most.iter().copied());
             bench.check();
-            prop_assert!(bench.tree.height <= 1);
+            // Two nodes stay apart where neither is small: a few large values may need them.
+            let left: usize = bench.model.values().map(|v| v.len().min(MAX_CELL_VALUE)).sum();
+            prop_assert!(bench.tree.height <= 1 || left > NODE_SIZE / 3);
             bench.delete(few.iter().copied());
             prop_assert_eq!(bench.tree, Default::default());
             prop_assert!(bench.space.live().is_empty());
