@@ -26,6 +26,7 @@ fn open(image: &Image) -> Arc<Volume> {
         workers: false,
         durability_interval: None,
         cache_budget: 8 << 20,
+        seed: Some(1),
         ..Options::default()
     };
     let fs = FileSystem::open_device(disk.clone(), &options).unwrap();

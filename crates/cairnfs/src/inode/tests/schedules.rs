@@ -7,12 +7,13 @@ use crate::inode::attrs::Attrs;
 use crate::inode::table::InodeTable;
 use crate::sync::explore::{Cost, explore};
 use crate::sync::{thread, wait_for_ever};
+use crate::types::Time;
 
 /// Numbers that share a shard of the table.
 const SAME_SHARD: u64 = 512;
 
 fn born(ino: u64) -> Arc<Inode> {
-    let mut attrs = Attrs::new(0o100_644, 0, 0, 0, 1);
+    let mut attrs = Attrs::new(0o100_644, (0, 0), 0, 1, Time::default());
     attrs.nlink = 1;
     Arc::new(Inode::born(ino, attrs))
 }

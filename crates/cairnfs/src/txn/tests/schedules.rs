@@ -35,6 +35,7 @@ fn open(image: &Image) -> (Arc<Disk>, Core) {
         read_only: false,
         discard: false,
         limits: Limits::for_budget(8 << 20),
+        seed: Some(1),
     };
     let core = Core::open(disk.clone(), mode).unwrap();
     (disk, core)
