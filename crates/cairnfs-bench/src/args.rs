@@ -1,16 +1,89 @@
-//! What can be asked for on the command line.
+//! What can be asked for on the command line: a workload with its settings, and where it runs.
 //!
 //! Plain values; nothing is opened here.
 
 use crate::Result;
+use crate::workload::{Dirfsync, Fsmark, Fsync, Maildir, Mixed, Xattr};
+
+const EXAMPLES: &str = "\
+Examples:
+  cairnfs bench fsmark --threads 8          the library, on a temporary volume
+  cairnfs bench fsync --target lib:disk.img the library, on that volume
+  cairnfs bench fsync --target /mnt         any mounted file system, by system calls
+  cairnfs bench maildir --target /mnt --json | jq '.phases[0].latency_ns'
+
+`cairnfs bench WORKLOAD --help` shows each workload's options and examples.";
 
 /// Measure what a file system does per second, and what it writes for it.
 #[derive(Debug, Clone, clap::Args)]
+#[command(after_help = EXAMPLES, subcommand_value_name = "WORKLOAD", subcommand_help_heading = "Workloads")]
 pub struct Args {
-    /// What to do.
-    #[arg(value_enum, default_value_t = Workload::Fsmark)]
-    pub workload: Workload,
+    /// What to measure.
+    #[command(subcommand)]
+    pub command: Command,
+}
 
+/// The workloads.
+#[derive(Debug, Clone, clap::Subcommand)]
+pub enum Command {
+    /// Make many files, list and stat them all, remove them all
+    #[command(after_help = "\
+Examples:
+  cairnfs bench fsmark --threads 8 --files 50000
+  cairnfs bench fsmark --size 4K --sync --target /mnt")]
+    Fsmark(Run<Fsmark>),
+    /// Set attributes whose values are equal for many files, and read them
+    #[command(after_help = "\
+Examples:
+  cairnfs bench xattr --threads 8 --values 10
+  cairnfs bench xattr --threads 64 --files 1000 --values 100000 --target /mnt")]
+    Xattr(Run<Xattr>),
+    /// Sync a directory after many names were added, and after some were deleted
+    #[command(after_help = "\
+Examples:
+  cairnfs bench dirfsync --adds 1000000 --deletes 10000
+  cairnfs bench dirfsync --target /mnt")]
+    Dirfsync(Run<Dirfsync>),
+    /// Write files block by block, and sync each again and again
+    #[command(after_help = "\
+Examples:
+  cairnfs bench fsync --jobs 16
+  cairnfs bench fsync --jobs 16 --random --block 4K --total 16M
+  cairnfs bench fsync --append --block 4K --every 8 --target /mnt")]
+    Fsync(Run<Fsync>),
+    /// Append and sync, alone and while others make and remove small files
+    #[command(after_help = "\
+Examples:
+  cairnfs bench mixed --load 4
+  cairnfs bench mixed --appends 5000 --target /mnt")]
+    Mixed(Run<Mixed>),
+    /// Deliver messages as a mail server does
+    #[command(after_help = "\
+Examples:
+  cairnfs bench maildir --jobs 16
+  cairnfs bench maildir --size 64K --target /mnt")]
+    Maildir(Run<Maildir>),
+}
+
+/// One run of a workload.
+#[derive(Debug, Clone, clap::Args)]
+pub struct Run<W: clap::Args> {
+    /// The workload, as it is set.
+    #[command(flatten)]
+    pub workload: W,
+
+    /// Where it runs.
+    #[command(flatten)]
+    pub place: Place,
+
+    /// Print JSON instead of a table.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Where a workload runs.
+#[derive(Debug, Clone, clap::Args)]
+pub struct Place {
     /// What to measure: `lib:VOLUME` the library on a volume (made if it does not exist), `lib:`
     /// the library on a temporary volume, or a directory of any file system.
     #[arg(long, value_name = "TARGET", default_value = "lib:")]
@@ -24,56 +97,14 @@ pub struct Args {
     #[arg(long, value_name = "BYTES", default_value = "4G", value_parser = parse_size)]
     pub volume_size: u64,
 
-    /// Threads, each in a directory of its own.
-    #[arg(long, short = 't', value_name = "N", default_value_t = 1)]
-    pub threads: usize,
-
-    /// Files of each thread.
-    #[arg(long, short = 'n', value_name = "N", default_value_t = 10_000)]
-    pub files: u64,
-
-    /// Directories of each thread; they are filled one after the other.
-    #[arg(long, short = 'd', value_name = "N", default_value_t = 10)]
-    pub dirs: u64,
-
-    /// Bytes of each file; suffixes K, M, G, T.
-    #[arg(long, short = 's', value_name = "BYTES", default_value = "0", value_parser = parse_size)]
-    pub size: u64,
-
-    /// Sync each file after it is written.
-    #[arg(long)]
-    pub sync: bool,
-
-    /// Sync the file system at the end of each phase, within its time, so that each bears its
-    /// own log bytes; without it, all that was left to write is in the last phases.
-    #[arg(long)]
-    pub sync_phases: bool,
-
-    /// Leave the files, and remove nothing.
+    /// Leave the files, and remove nothing but what the workload is about.
     #[arg(long)]
     pub keep: bool,
-
-    /// Print JSON instead of a table.
-    #[arg(long)]
-    pub json: bool,
 }
 
-/// What is done to the target.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-pub enum Workload {
-    /// Make many files, list and stat them all, remove them all.
-    Fsmark,
-}
-
-impl Args {
+impl Place {
     /// Refuses what makes no sense.
     pub(crate) fn check(&self) -> Result<()> {
-        if self.threads == 0 || self.files == 0 || self.dirs == 0 {
-            return Err("threads, files and dirs must be at least 1".into());
-        }
-        if self.size > MAX_FILE {
-            return Err("a file of this workload holds at most 1G".into());
-        }
         if self.by_inode && !self.target.starts_with(LIBRARY) {
             return Err("--by-inode is for the library: --target lib:...".into());
         }
@@ -86,13 +117,21 @@ impl Args {
     }
 }
 
+/// Settings from words such as those of the command line, with its defaults for the rest. So
+/// programs set a workload or a place.
+///
+/// # Errors
+/// Words that are no options of it.
+pub fn parse<T: clap::Args>(words: &[&str]) -> Result<T> {
+    let command = T::augment_args(clap::Command::new("bench").no_binary_name(true));
+    let matches = command.try_get_matches_from(words)?;
+    Ok(T::from_arg_matches(&matches)?)
+}
+
 const LIBRARY: &str = "lib:";
 
-/// A file's bytes are held in memory, once.
-const MAX_FILE: u64 = 1 << 30;
-
 /// Bytes, with a suffix of a power of 1024.
-fn parse_size(text: &str) -> std::result::Result<u64, String> {
+pub(crate) fn parse_size(text: &str) -> std::result::Result<u64, String> {
     let (digits, shift) = match text.char_indices().last() {
         Some((at, 'k' | 'K')) => (text.get(..at), 10),
         Some((at, 'm' | 'M')) => (text.get(..at), 20),

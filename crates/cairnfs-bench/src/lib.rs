@@ -6,7 +6,9 @@
 
 mod args;
 mod phase;
+mod random;
 mod report;
+mod tally;
 mod target;
 mod workload;
 
@@ -14,7 +16,11 @@ use std::error::Error;
 use std::io::Write;
 use std::process::ExitCode;
 
-pub use args::{Args, Workload};
+pub use args::{Args, Command, Place, Run, parse};
+pub use phase::Phase;
+pub use report::Report;
+pub use tally::Latency;
+pub use workload::{Dirfsync, Fsmark, Fsync, Maildir, Mixed, Workload, Xattr, measure};
 
 /// A failure of a benchmark, to be shown to a person.
 pub type Failure = Box<dyn Error + Send + Sync>;
@@ -38,12 +44,19 @@ pub fn run(args: Args) -> std::result::Result<ExitCode, Box<dyn Error>> {
 /// # Errors
 /// As [`run`], or a failure of `out`.
 pub fn run_to(args: &Args, out: &mut dyn Write) -> Result<()> {
-    args.check()?;
-    let target = target::open(args)?;
-    let report = match args.workload {
-        Workload::Fsmark => workload::fsmark::run(args, &*target)?,
-    };
-    if args.json {
+    match &args.command {
+        Command::Fsmark(run) => print(run, out),
+        Command::Xattr(run) => print(run, out),
+        Command::Dirfsync(run) => print(run, out),
+        Command::Fsync(run) => print(run, out),
+        Command::Mixed(run) => print(run, out),
+        Command::Maildir(run) => print(run, out),
+    }
+}
+
+fn print<W: Workload + clap::Args>(run: &Run<W>, out: &mut dyn Write) -> Result<()> {
+    let report = measure(&run.workload, &run.place)?;
+    if run.json {
         report.print_json(out)?;
     } else {
         report.print_table(out)?;

@@ -5,7 +5,10 @@
 use std::sync::Barrier;
 use std::time::{Duration, Instant};
 
+use serde::ser::{Serialize, SerializeStruct, Serializer};
+
 use crate::Result;
+use crate::tally::{Latency, Tally};
 use crate::target::Target;
 
 /// The figures of one step.
@@ -15,92 +18,189 @@ pub struct Phase {
     pub name: &'static str,
     /// Operations, of all threads; none if it is no matter of operations.
     pub operations: u64,
+    /// Bytes written to files, of all threads; none if it is no matter of bytes.
+    pub bytes: u64,
     /// Time from the first thread's start to the last one's end.
     pub time: Duration,
+    /// How long single operations took, where each was timed.
+    pub latency: Option<Latency>,
     /// What each counter of the target rose by.
     pub counters: Vec<(&'static str, u64)>,
+}
+
+impl Phase {
+    /// Operations per second; 0 if there were none, or no time.
+    pub fn rate(&self) -> f64 {
+        self.per_second(self.operations as f64)
+    }
+
+    /// MiB per second; 0 if there were none, or no time.
+    pub fn mebibytes_per_second(&self) -> f64 {
+        self.per_second(self.bytes as f64 / (1 << 20) as f64)
+    }
+
+    /// What a counter of the target rose by, if it has that one.
+    pub fn counter(&self, name: &str) -> Option<u64> {
+        let found = self.counters.iter().find(|(n, _)| *n == name);
+        found.map(|(_, value)| *value)
+    }
+
+    fn per_second(&self, amount: f64) -> f64 {
+        let seconds = self.time.as_secs_f64();
+        match seconds > 0.0 {
+            true => amount / seconds,
+            false => 0.0,
+        }
+    }
+}
+
+impl Serialize for Phase {
+    fn serialize<S: Serializer>(&self, to: S) -> std::result::Result<S::Ok, S::Error> {
+        let mut phase = to.serialize_struct("Phase", 8)?;
+        phase.serialize_field("phase", self.name)?;
+        phase.serialize_field("operations", &self.operations)?;
+        phase.serialize_field("bytes", &self.bytes)?;
+        phase.serialize_field("seconds", &self.time.as_secs_f64())?;
+        phase.serialize_field("per_second", &self.rate())?;
+        phase.serialize_field("mib_per_second", &self.mebibytes_per_second())?;
+        phase.serialize_field("latency_ns", &self.latency)?;
+        phase.serialize_field("counters", &Pairs(&self.counters))?;
+        phase.end()
+    }
+}
+
+/// Names with their values, as one JSON object.
+pub struct Pairs<'a, T>(pub &'a [(&'static str, T)]);
+
+impl<T: Serialize> Serialize for Pairs<'_, T> {
+    fn serialize<S: Serializer>(&self, to: S) -> std::result::Result<S::Ok, S::Error> {
+        to.collect_map(self.0.iter().map(|(name, value)| (name, value)))
+    }
 }
 
 /// Measures phases one after the other.
 pub struct Meter<'t> {
     target: &'t dyn Target,
-    threads: usize,
     sync_phases: bool,
     phases: Vec<Phase>,
+    ratios: Vec<(&'static str, f64)>,
 }
 
 impl<'t> Meter<'t> {
-    /// Measures on `target`, with so many threads; each phase of them ends with a sync if told.
-    pub fn new(target: &'t dyn Target, threads: usize, sync_phases: bool) -> Self {
+    /// Measures on `target`.
+    pub fn new(target: &'t dyn Target) -> Self {
         Self {
             target,
-            threads,
-            sync_phases,
+            sync_phases: false,
             phases: Vec::new(),
+            ratios: Vec::new(),
         }
     }
 
-    /// Lets every thread do `work(its number)`, which gives the number of its operations.
+    /// From now on each phase of threads ends with a sync, within its time.
+    pub fn sync_phases(&mut self) {
+        self.sync_phases = true;
+    }
+
+    /// Lets so many threads do `work(its number, its count)`; gives how long timed operations took.
     pub fn threads(
         &mut self,
         name: &'static str,
-        work: impl Fn(usize) -> Result<u64> + Sync,
-    ) -> Result<()> {
-        let target = self.target;
-        let (threads, sync) = (self.threads, self.sync_phases);
+        threads: usize,
+        work: impl Fn(usize, &mut Tally) -> Result<()> + Sync,
+    ) -> Result<Option<Latency>> {
+        let (target, sync) = (self.target, self.sync_phases);
         self.measure(name, || {
-            let operations = side_by_side(threads, work)?;
+            let tally = side_by_side(threads, work)?;
             if sync {
                 target.sync()?;
             }
-            Ok(operations)
+            Ok(tally)
         })
     }
 
     /// Does one thing in this thread, which counts as no operation.
     pub fn once(&mut self, name: &'static str, work: impl FnOnce() -> Result<()>) -> Result<()> {
-        self.measure(name, || work().map(|()| 0))
-    }
-
-    fn measure(&mut self, name: &'static str, work: impl FnOnce() -> Result<u64>) -> Result<()> {
-        let before = self.target.counters();
-        let start = Instant::now();
-        let operations = work()?;
-        self.phases.push(Phase {
-            name,
-            operations,
-            time: start.elapsed(),
-            counters: difference(&before, &self.target.counters()),
-        });
+        self.measure(name, || work().map(|()| Tally::default()))?;
         Ok(())
     }
 
-    /// All phases, in their order.
-    pub fn finish(self) -> Vec<Phase> {
-        self.phases
+    /// Makes everything durable, and measures that.
+    pub fn sync(&mut self) -> Result<()> {
+        let target = self.target;
+        self.once("sync", || target.sync())
+    }
+
+    /// Tells of operations that went on beside those of the last phase.
+    pub fn beside(&mut self, name: &'static str, operations: u64, bytes: u64) {
+        let time = self.phases.last().map_or(Duration::ZERO, |p| p.time);
+        self.phases.push(Phase {
+            name,
+            operations,
+            bytes,
+            time,
+            latency: None,
+            counters: Vec::new(),
+        });
+    }
+
+    /// Tells how two figures compare.
+    pub fn ratio(&mut self, name: &'static str, value: f64) {
+        self.ratios.push((name, value));
+    }
+
+    fn measure(
+        &mut self,
+        name: &'static str,
+        work: impl FnOnce() -> Result<Tally>,
+    ) -> Result<Option<Latency>> {
+        let before = self.target.counters();
+        let start = Instant::now();
+        let mut tally = work()?;
+        let time = start.elapsed();
+        let counters = difference(&before, &self.target.counters());
+        let latency = tally.latency();
+        self.phases.push(Phase {
+            name,
+            operations: tally.operations,
+            bytes: tally.bytes,
+            time,
+            latency,
+            counters,
+        });
+        Ok(latency)
+    }
+
+    /// All phases in their order, and the ratios.
+    pub fn finish(self) -> (Vec<Phase>, Vec<(&'static str, f64)>) {
+        (self.phases, self.ratios)
     }
 }
 
-/// Runs the threads and adds up their operations; the first failure is the answer.
-fn side_by_side(threads: usize, work: impl Fn(usize) -> Result<u64> + Sync) -> Result<u64> {
+/// Runs the threads and adds up what they counted; the first failure is the answer.
+fn side_by_side(
+    threads: usize,
+    work: impl Fn(usize, &mut Tally) -> Result<()> + Sync,
+) -> Result<Tally> {
     let start = Barrier::new(threads);
     std::thread::scope(|scope| {
         let running: Vec<_> = (0..threads)
             .map(|thread| {
                 let (start, work) = (&start, &work);
                 scope.spawn(move || {
+                    let mut tally = Tally::default();
                     start.wait();
-                    work(thread)
+                    work(thread, &mut tally).map(|()| tally)
                 })
             })
             .collect();
         // All are waited for before a failure is told.
         let done: Vec<_> = running.into_iter().map(|thread| thread.join()).collect();
-        let mut operations = 0;
+        let mut all = Tally::default();
         for thread in done {
-            operations += thread.map_err(|_| "a thread of the workload panicked")??;
+            all.add(thread.map_err(|_| "a thread of the workload panicked")??);
         }
-        Ok(operations)
+        Ok(all)
     })
 }
 
@@ -127,6 +227,8 @@ pub fn total(name: &'static str, operations: u64, phases: &[Phase]) -> Phase {
     Phase {
         name,
         operations,
+        bytes: phases.iter().map(|p| p.bytes).sum(),
+        latency: None,
         time: phases.iter().map(|p| p.time).sum(),
         counters,
     }
@@ -138,10 +240,14 @@ mod tests {
 
     #[test]
     fn threads_add_up_and_failures_come_out() {
-        assert_eq!(side_by_side(4, |t| Ok(t as u64)).unwrap(), 6);
-        let failed = side_by_side(4, |t| match t {
+        let all = side_by_side(4, |thread, tally| {
+            tally.operations += thread as u64;
+            tally.timed(|| Ok(()))
+        });
+        assert_eq!(all.unwrap().operations, 10);
+        let failed = side_by_side(4, |thread, _| match thread {
             2 => Err("two".into()),
-            _ => Ok(1),
+            _ => Ok(()),
         });
         assert_eq!(failed.unwrap_err().to_string(), "two");
     }
@@ -151,6 +257,8 @@ mod tests {
         let phase = |counters| Phase {
             name: "p",
             operations: 1,
+            bytes: 5,
+            latency: None,
             time: Duration::from_secs(1),
             counters,
         };
@@ -158,6 +266,6 @@ mod tests {
         assert_eq!(rose, [("a", 3), ("b", 7)]);
         let all = total("all", 9, &[phase(rose), phase(vec![("b", 1)])]);
         assert_eq!(all.counters, [("a", 3), ("b", 8)]);
-        assert_eq!((all.operations, all.time.as_secs()), (9, 2));
+        assert_eq!((all.operations, all.bytes, all.time.as_secs()), (9, 10, 2));
     }
 }

@@ -1,22 +1,23 @@
 //! The figures of a run, as a table for people and as JSON for programs.
 //!
-//! A column of the table stands for a counter that the target has; what it has none of is left
-//! out. JSON holds every counter, as totals.
+//! A column of the table stands for what the target or the workload has; what there is none of is
+//! left out. JSON holds every counter, as totals.
 
 use std::io::{self, Write};
 
-use serde::Serialize;
-use serde_json::{Map, Value, json};
+use serde::ser::{Serialize, SerializeStruct, Serializer};
 
-use crate::phase::Phase;
+use crate::phase::{Pairs, Phase};
+use crate::tally::Latency;
 
 /// What a workload found.
+#[derive(Debug, Clone)]
 pub struct Report {
     /// The workload.
     pub workload: &'static str,
     /// What was measured.
     pub target: String,
-    /// By which calls.
+    /// By which calls: in-process, or system calls.
     pub interface: &'static str,
     /// How the workload was set.
     pub settings: Vec<(&'static str, u64)>,
@@ -24,6 +25,22 @@ pub struct Report {
     pub unit: &'static str,
     /// The figures.
     pub phases: Vec<Phase>,
+    /// How figures of it compare, where that is what the workload is about.
+    pub ratios: Vec<(&'static str, f64)>,
+}
+
+impl Serialize for Report {
+    fn serialize<S: Serializer>(&self, to: S) -> std::result::Result<S::Ok, S::Error> {
+        let mut report = to.serialize_struct("Report", 7)?;
+        report.serialize_field("workload", self.workload)?;
+        report.serialize_field("target", &self.target)?;
+        report.serialize_field("interface", self.interface)?;
+        report.serialize_field("settings", &Pairs(&self.settings))?;
+        report.serialize_field("unit", self.unit)?;
+        report.serialize_field("phases", &self.phases)?;
+        report.serialize_field("ratios", &Pairs(&self.ratios))?;
+        report.end()
+    }
 }
 
 /// How a counter is shown.
@@ -42,14 +59,29 @@ enum Shown {
 const COLUMNS: &[(&str, &str, Shown)] = &[
     ("log_bytes", "log B/op", Shown::PerOperation),
     ("log_bytes", "log KiB", Shown::Kibibytes),
-    ("log_records", "log records", Shown::Total),
+    ("device_write_bytes", "written B/op", Shown::PerOperation),
     ("device_write_bytes", "written MiB", Shown::Mebibytes),
     ("device_writes", "writes", Shown::Total),
     ("device_flushes", "flushes", Shown::Total),
+    ("device_flushes", "flushes/op", Shown::PerOperation),
     ("commits", "commits", Shown::Total),
     ("vectors_reused", "reused", Shown::Total),
     ("items_cancelled", "cancelled", Shown::Total),
 ];
+
+/// The latencies that the table shows, if any operation was timed.
+const LATENCIES: &[(&str, Figure)] = &[
+    ("p50 us", |latency| latency.p50),
+    ("p90 us", |latency| latency.p90),
+    ("p99 us", |latency| latency.p99),
+    ("max us", |latency| latency.max),
+];
+
+/// One of the figures of a latency.
+type Figure = fn(&Latency) -> u64;
+
+/// A column: its title, and its cell for a phase.
+type Column = (String, Box<dyn Fn(&Phase) -> Option<String>>);
 
 impl Report {
     /// Prints a table.
@@ -84,103 +116,88 @@ impl Report {
             }
             writeln!(out, "{}", line.trim_end())?;
         }
+        for (name, value) in &self.ratios {
+            writeln!(out, "{}: {value:.2}", name.replace('_', " "))?;
+        }
         Ok(())
     }
 
     fn rows(&self) -> Vec<Vec<String>> {
-        let columns: Vec<_> = COLUMNS
-            .iter()
-            .filter(|(name, ..)| self.phases.iter().any(|p| counter(p, name).is_some()))
-            .collect();
-        let mut head: Vec<String> = vec!["phase".into(), self.unit.into(), "seconds".into()];
-        head.push(format!("{}/s", self.unit));
-        head.extend(columns.iter().map(|(_, title, _)| (*title).to_owned()));
-        let mut rows = vec![head];
+        let columns = self.columns();
+        let head = std::iter::once("phase".to_owned()).chain(columns.iter().map(|c| c.0.clone()));
+        let mut rows = vec![head.collect()];
         for phase in &self.phases {
-            let mut row = vec![phase.name.to_owned()];
-            row.push(or_dash(phase.operations > 0, phase.operations.to_string()));
-            row.push(format!("{:.3}", phase.time.as_secs_f64()));
-            row.push(or_dash(phase.operations > 0, format!("{:.0}", rate(phase))));
-            row.extend(columns.iter().map(|(name, _, shown)| {
-                counter(phase, name).map_or("-".into(), |value| show(value, shown, phase))
-            }));
-            rows.push(row);
+            let cells = columns.iter().map(|(_, cell)| cell(phase));
+            let cells = cells.map(|cell| cell.unwrap_or_else(|| "-".into()));
+            rows.push(
+                std::iter::once(phase.name.to_owned())
+                    .chain(cells)
+                    .collect(),
+            );
         }
         rows
     }
 
+    fn columns(&self) -> Vec<Column> {
+        let unit = self.unit;
+        let any = |has: &dyn Fn(&Phase) -> bool| self.phases.iter().any(has);
+        let mut columns = vec![
+            column(unit, |p| some(p.operations, p.operations.to_string())),
+            column("seconds", |p| Some(format!("{:.3}", p.time.as_secs_f64()))),
+            column(format!("{unit}/s"), |p| {
+                some(p.operations, format!("{:.0}", p.rate()))
+            }),
+        ];
+        if any(&|p| p.bytes > 0) {
+            columns.push(column("MiB/s", |p| {
+                some(p.bytes, format!("{:.1}", p.mebibytes_per_second()))
+            }));
+        }
+        if any(&|p| p.latency.is_some()) {
+            columns.extend(
+                LATENCIES.iter().map(|(title, of)| {
+                    column(*title, |p| p.latency.as_ref().map(|l| micros(of(l))))
+                }),
+            );
+        }
+        for (name, title, shown) in COLUMNS {
+            if any(&|p| p.counter(name).is_some()) {
+                columns.push(column(*title, |p| {
+                    p.counter(name).and_then(|value| show(value, shown, p))
+                }));
+            }
+        }
+        columns
+    }
+
     /// Prints one JSON object.
     pub fn print_json(&self, out: &mut dyn Write) -> io::Result<()> {
-        let settings: Map<String, Value> = object(&self.settings);
-        let phases: Vec<JsonPhase> = self
-            .phases
-            .iter()
-            .map(|phase| JsonPhase {
-                phase: phase.name,
-                operations: phase.operations,
-                seconds: phase.time.as_secs_f64(),
-                per_second: rate(phase),
-                counters: object(&phase.counters),
-            })
-            .collect();
-        let report = json!({
-            "workload": self.workload,
-            "target": self.target,
-            "interface": self.interface,
-            "settings": settings,
-            "phases": phases,
-        });
-        serde_json::to_writer_pretty(&mut *out, &report)?;
+        serde_json::to_writer_pretty(&mut *out, self)?;
         writeln!(out)
     }
 }
 
-#[derive(Serialize)]
-struct JsonPhase {
-    phase: &'static str,
-    operations: u64,
-    seconds: f64,
-    per_second: f64,
-    counters: Map<String, Value>,
+fn column(title: impl Into<String>, cell: impl Fn(&Phase) -> Option<String> + 'static) -> Column {
+    (title.into(), Box::new(cell))
 }
 
-fn object(pairs: &[(&'static str, u64)]) -> Map<String, Value> {
-    pairs
-        .iter()
-        .map(|(name, value)| ((*name).to_owned(), json!(value)))
-        .collect()
+fn some(count: u64, text: String) -> Option<String> {
+    (count > 0).then_some(text)
 }
 
-fn counter(phase: &Phase, name: &str) -> Option<u64> {
-    let found = phase.counters.iter().find(|(n, _)| *n == name);
-    found.map(|(_, value)| *value)
+fn micros(nanos: u64) -> String {
+    format!("{:.1}", nanos as f64 / 1000.0)
 }
 
-/// Operations per second; 0 if there were none, or no time.
-fn rate(phase: &Phase) -> f64 {
-    let seconds = phase.time.as_secs_f64();
-    match seconds > 0.0 {
-        true => phase.operations as f64 / seconds,
-        false => 0.0,
-    }
-}
-
-fn show(value: u64, shown: &Shown, phase: &Phase) -> String {
+fn show(value: u64, shown: &Shown, phase: &Phase) -> Option<String> {
     match shown {
-        Shown::Total => value.to_string(),
-        Shown::Kibibytes => format!("{:.1}", value as f64 / 1024.0),
-        Shown::Mebibytes => format!("{:.1}", value as f64 / (1 << 20) as f64),
-        Shown::PerOperation => or_dash(
-            phase.operations > 0,
-            format!("{:.1}", value as f64 / phase.operations as f64),
-        ),
-    }
-}
-
-fn or_dash(known: bool, text: String) -> String {
-    match known {
-        true => text,
-        false => "-".into(),
+        Shown::Total => Some(value.to_string()),
+        Shown::Kibibytes => Some(format!("{:.1}", value as f64 / 1024.0)),
+        Shown::Mebibytes => Some(format!("{:.1}", value as f64 / (1 << 20) as f64)),
+        Shown::PerOperation => {
+            let each = value as f64 / phase.operations as f64;
+            some(phase.operations, format!("{each:.1}"))
+        }
     }
 }
 
@@ -188,54 +205,89 @@ fn or_dash(known: bool, text: String) -> String {
 mod tests {
     use std::time::Duration;
 
+    use serde_json::Value;
+
     use super::*;
+
+    fn phase(name: &'static str, operations: u64, millis: u64) -> Phase {
+        Phase {
+            name,
+            operations,
+            bytes: 0,
+            time: Duration::from_millis(millis),
+            latency: None,
+            counters: Vec::new(),
+        }
+    }
 
     fn report() -> Report {
         Report {
             workload: "fsmark",
             target: "somewhere".into(),
-            interface: "library, by path",
+            interface: "system calls",
             settings: vec![("threads", 2), ("fsync_each", 0)],
             unit: "files",
-            phases: vec![
-                Phase {
-                    name: "create",
-                    operations: 1000,
-                    time: Duration::from_millis(500),
-                    counters: vec![("log_bytes", 123_400), ("device_write_bytes", 3 << 20)],
-                },
-                Phase {
-                    name: "sync",
-                    operations: 0,
-                    time: Duration::from_millis(20),
-                    counters: vec![("log_bytes", 10), ("device_write_bytes", 0)],
-                },
-            ],
+            phases: vec![phase("create", 1000, 500), phase("sync", 0, 20)],
+            ratios: Vec::new(),
         }
+    }
+
+    fn table(report: &Report) -> String {
+        let mut out = Vec::new();
+        report.print_table(&mut out).unwrap();
+        String::from_utf8(out).unwrap()
     }
 
     #[test]
     fn the_table_shows_the_counters_there_are() {
-        let mut out = Vec::new();
-        report().print_table(&mut out).unwrap();
+        let mut report = report();
+        report.phases[0].counters = vec![("log_bytes", 123_400), ("commits", 1000)];
+        report.phases[1].counters = vec![("log_bytes", 10), ("commits", 0)];
         assert_eq!(
-            String::from_utf8(out).unwrap(),
-            "fsmark: somewhere (library, by path)\n\
+            table(&report),
+            "fsmark: somewhere (system calls)\n\
              threads 2, fsync each 0\n\
              \n\
-             phase   files  seconds  files/s  log B/op  log KiB  written MiB\n\
-             create   1000    0.500     2000     123.4    120.5          3.0\n\
-             sync        -    0.020        -         -      0.0          0.0\n"
+             phase   files  seconds  files/s  log B/op  log KiB  commits\n\
+             create   1000    0.500     2000     123.4    120.5     1000\n\
+             sync        -    0.020        -         -      0.0        0\n"
+        );
+    }
+
+    #[test]
+    fn the_table_shows_latencies_bytes_and_ratios_there_are() {
+        let mut report = report();
+        report.phases[0].bytes = 5 << 20;
+        report.phases[0].latency = Some(Latency {
+            count: 1000,
+            p50: 1500,
+            p90: 20_000,
+            p99: 300_000,
+            max: 4_000_000,
+        });
+        report.ratios = vec![("p50_beside_load_to_alone", 3.456)];
+        assert_eq!(
+            table(&report),
+            "fsmark: somewhere (system calls)\n\
+             threads 2, fsync each 0\n\
+             \n\
+             phase   files  seconds  files/s  MiB/s  p50 us  p90 us  p99 us  max us\n\
+             create   1000    0.500     2000   10.0     1.5    20.0   300.0  4000.0\n\
+             sync        -    0.020        -      -       -       -       -       -\n\
+             p50 beside load to alone: 3.46\n"
         );
     }
 
     #[test]
     fn json_holds_totals() {
+        let mut report = report();
+        report.phases[1].counters = vec![("log_bytes", 10)];
         let mut out = Vec::new();
-        report().print_json(&mut out).unwrap();
+        report.print_json(&mut out).unwrap();
         let value: Value = serde_json::from_slice(&out).unwrap();
         assert_eq!(value["settings"]["threads"], 2);
         assert_eq!(value["phases"][0]["per_second"], 2000.0);
+        assert_eq!(value["phases"][0]["latency_ns"], Value::Null);
         assert_eq!(value["phases"][1]["counters"]["log_bytes"], 10);
     }
 }

@@ -1,27 +1,15 @@
-//! The benchmark run as the command runs it, small.
+//! Many files made, walked and removed, small; and what all workloads have in common.
 #![allow(
     clippy::unwrap_used,
     clippy::indexing_slicing,
     reason = "a test fails where it stands"
 )]
+#![allow(dead_code, reason = "each test uses some of what they share")]
 
-use cairnfs_bench::{Args, run_to};
-use clap::Parser;
-use serde_json::Value;
+mod common;
 
-#[derive(Parser)]
-struct Command {
-    #[command(flatten)]
-    args: Args,
-}
-
-fn run(args: &[&str]) -> Result<String, String> {
-    let command =
-        Command::try_parse_from([&["bench"], args].concat()).map_err(|e| e.to_string())?;
-    let mut out = Vec::new();
-    run_to(&command.args, &mut out).map_err(|e| e.to_string())?;
-    Ok(String::from_utf8(out).unwrap())
-}
+use cairnfs_bench::{Fsmark, Place, Xattr, measure, parse};
+use common::{everywhere, kept_in, kept_on_a_volume, phases, run};
 
 const SMALL: [&str; 9] = [
     "fsmark",
@@ -35,102 +23,113 @@ const SMALL: [&str; 9] = [
     "100",
 ];
 
-fn phases(json: &str) -> Vec<(String, u64)> {
-    let value: Value = serde_json::from_str(json).unwrap();
-    let phases = value["phases"].as_array().unwrap();
-    phases
-        .iter()
-        .map(|p| {
-            let name = p["phase"].as_str().unwrap().to_owned();
-            (name, p["operations"].as_u64().unwrap())
-        })
-        .collect()
-}
-
-fn expected(phases: &[(&str, u64)]) -> Vec<(String, u64)> {
-    phases.iter().map(|(n, o)| ((*n).to_owned(), *o)).collect()
+#[test]
+fn every_file_is_made_walked_and_removed() {
+    for figures in everywhere(&[&SMALL[..], &["--sync"]].concat()) {
+        let mut expected = vec![("create", 60), ("walk", 60), ("unlink", 60), ("sync", 0)];
+        if figures["interface"] != "system calls" {
+            expected.push(("close", 0));
+            assert!(figures["phases"][5]["counters"]["log_bytes"].as_u64() > Some(0));
+        }
+        expected.push(("all, until synced", 60));
+        assert_eq!(phases(&figures), expected);
+        assert_eq!(figures["phases"][0]["bytes"], 6000);
+        assert_eq!(figures["settings"]["files_per_thread"], 20);
+    }
 }
 
 #[test]
-fn a_directory_is_measured_and_left_clean() {
+fn a_table_has_the_columns_that_its_target_has() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().to_str().unwrap();
-    let target = ["--target", path, "--json", "--sync"];
-    let json = run(&[&SMALL[..], &target].concat()).unwrap();
-    assert_eq!(
-        phases(&json),
-        expected(&[
-            ("create", 60),
-            ("walk", 60),
-            ("unlink", 60),
-            ("sync", 0),
-            ("all, until synced", 60),
-        ])
-    );
-    assert_eq!(dir.path().read_dir().unwrap().count(), 0);
     let table = run(&[&SMALL[..], &["--target", path, "--sync-phases"]].concat()).unwrap();
     assert!(table.contains("system calls"), "{table}");
     assert!(!table.contains("log B/op"), "{table}");
+    let table = run(&[&SMALL[..], &["--volume-size", "64M"]].concat()).unwrap();
+    assert!(table.contains("in-process"), "{table}");
+    assert!(table.contains("log B/op"), "{table}");
 }
 
 #[test]
 fn files_are_kept_on_request() {
     let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().to_str().unwrap();
-    run(&[&SMALL[..], &["--target", path, "--keep"]].concat()).unwrap();
-    let top = dir
-        .path()
-        .read_dir()
-        .unwrap()
-        .next()
-        .unwrap()
-        .unwrap()
-        .path();
-    let first = top.join("t2/d3/file00000015");
+    let first = kept_in(dir.path(), &SMALL).join("t2/d3/file00000015");
     assert_eq!(first.metadata().unwrap().len(), 100);
+    let files = kept_on_a_volume(&SMALL);
+    assert_eq!(files.len(), 60);
+    assert_eq!(files[0], ("t0/d0/file00000000".into(), 100));
 }
 
 #[test]
-fn the_library_is_measured_by_path_and_by_inode() {
-    for how in [&[][..], &["--by-inode"]] {
-        let target = ["--target", "lib:", "--volume-size", "64M", "--json"];
-        let json = run(&[&SMALL[..], &target, how].concat()).unwrap();
-        let names = phases(&json);
-        assert_eq!(names.len(), 6);
-        assert_eq!(names[4].0, "close");
-        let value: Value = serde_json::from_str(&json).unwrap();
-        assert!(
-            value["phases"][5]["counters"]["log_bytes"]
-                .as_u64()
-                .unwrap()
-                > 0
-        );
-    }
-}
-
-#[test]
-fn a_volume_of_ones_own_stays() {
-    let dir = tempfile::tempdir().unwrap();
-    let image = dir.path().join("v.cairn");
-    let target = format!("lib:{}", image.display());
-    let options = ["--target", &target, "--volume-size", "64M", "--keep"];
-    run(&[&SMALL[..], &options].concat()).unwrap();
-    let volume = cairnfs::Volume::open(&image).unwrap();
-    let files = volume
-        .walk("/")
-        .unwrap()
-        .filter(|e| e.as_ref().unwrap().file_type().is_file());
-    assert_eq!(files.count(), 60);
+fn a_program_gets_the_figures_as_values() {
+    let place: Place = parse(&["--volume-size", "64M"]).unwrap();
+    let fsmark: Fsmark = parse(&["--files", "30", "--threads", "2"]).unwrap();
+    let report = measure(&fsmark, &place).unwrap();
+    assert_eq!((report.workload, report.unit), ("fsmark", "files"));
+    let create = &report.phases[0];
+    assert_eq!((create.name, create.operations), ("create", 60));
+    assert!(create.rate() > 0.0 && create.counter("commits") >= Some(60));
+    let json = serde_json::to_value(&report).unwrap();
+    assert_eq!(json["phases"][0]["operations"], 60);
+    assert!(parse::<Xattr>(&["--dirs", "3"]).is_err());
 }
 
 #[test]
 fn what_makes_no_sense_is_refused() {
-    assert!(run(&["--threads", "0"]).is_err());
-    assert!(run(&["--target", "/", "--by-inode"]).is_err());
-    assert!(run(&["--size", "many"]).is_err());
-    assert!(
-        run(&["--target", "no/such/directory"])
-            .unwrap_err()
-            .contains("no/such/directory")
+    for (args, told) in [
+        (&["fsmark", "--threads", "0"][..], "--threads"),
+        (&["fsmark", "--files", "0"], "--files"),
+        (&["fsmark", "--size", "many"], "--size"),
+        (&["fsmark", "--size", "2G"], "1G"),
+        (&["fsmark", "--target", "/", "--by-inode"], "--by-inode"),
+        (
+            &["maildir", "--target", "no/such/directory"],
+            "no/such/directory",
+        ),
+        (&["xattr", "--values", "0"], "--values"),
+        (&["xattr", "--value-size", "65K"], "64K"),
+        (&["xattr", "--value-size", "1", "--values", "300"], "values"),
+        (
+            &["xattr", "--value-size", "64K", "--values", "100000"],
+            "1G",
+        ),
+        (
+            &["dirfsync", "--adds", "10", "--deletes", "11"],
+            "--deletes",
+        ),
+        (&["dirfsync", "--deletes", "0"], "--deletes"),
+        (&["fsync", "--random", "--append"], "--append"),
+        (&["fsync", "--total", "10K", "--block", "4K"], "--total"),
+        (&["fsync", "--block", "0"], "--block"),
+        (&["fsync", "--every", "0"], "--every"),
+        (&["mixed", "--load", "0"], "--load"),
+        (&["mixed", "--appends", "0"], "--appends"),
+        (&["maildir", "--jobs", "0"], "--jobs"),
+        (&["maildir", "--messages", "0"], "--messages"),
+        (&["juggling"], "juggling"),
+        (&[], "WORKLOAD"),
+    ] {
+        let refused = run(args).unwrap_err();
+        assert!(refused.contains(told), "{args:?}: {refused}");
+    }
+}
+
+#[test]
+fn every_workload_has_help_with_examples() {
+    let mut command = <common::Command as clap::CommandFactory>::command();
+    command.build();
+    assert_eq!(
+        command
+            .get_subcommands()
+            .filter(|c| c.get_name() != "help")
+            .count(),
+        6
     );
+    for workload in command.get_subcommands().filter(|c| c.get_name() != "help") {
+        let examples = workload.get_after_help().unwrap().to_string();
+        let own = format!("cairnfs bench {}", workload.get_name());
+        assert!(examples.contains(&own), "{examples}");
+        let about = workload.get_about().unwrap().to_string();
+        assert!(!about.contains("run of a workload"), "{about}");
+    }
 }

@@ -164,7 +164,7 @@ mod tests {
     #[test]
     fn every_command_has_examples() {
         for command in Cli::command().get_subcommands() {
-            let ours = ["mount", "umount", "sync", "bench"];
+            let ours = ["mount", "umount", "sync"];
             if !ours.contains(&command.get_name()) {
                 assert!(command.get_after_help().is_some(), "{}", command.get_name());
                 assert!(command.get_about().is_some(), "{}", command.get_name());

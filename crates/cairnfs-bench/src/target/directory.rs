@@ -1,13 +1,18 @@
-//! Any file system, by the system calls that `std::fs` makes on a directory in it.
+//! Any file system, by the system calls that `std::fs` makes on a directory in it, and those for
+//! extended attributes.
 //!
 //! `sync` is `syncfs(2)`. A FUSE mount does not pass that on, so what its daemon still holds is
 //! not in the figures then.
 
 use std::fs::{self, File};
 use std::io::Write;
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-use super::{Dir, Target, at};
+use rustix::fs::XattrFlags;
+use rustix::io::Errno;
+
+use super::{Dir, Handle, Open, OpenFile, Target, at};
 use crate::Result;
 
 /// A directory of a mounted file system.
@@ -45,12 +50,14 @@ impl Target for Directory {
         fs::create_dir(self.path.join(path)).map_err(|e| at(path, e))
     }
 
-    fn remove_dir(&self, path: &str) -> Result<()> {
-        fs::remove_dir(self.path.join(path)).map_err(|e| at(path, e))
+    fn remove_tree(&self, path: &str) -> Result<()> {
+        fs::remove_dir_all(self.path.join(path)).map_err(|e| at(path, e))
     }
 
     fn dir<'a>(&'a self, path: &str) -> Result<Box<dyn Dir + 'a>> {
-        Ok(Box::new(Subdirectory(self.path.join(path))))
+        let path = self.path.join(path);
+        let handle = File::open(&path).map_err(|e| at(path.display(), e))?;
+        Ok(Box::new(Subdirectory { path, handle }))
     }
 
     fn sync(&self) -> Result<()> {
@@ -66,37 +73,88 @@ impl Target for Directory {
     }
 }
 
-struct Subdirectory(PathBuf);
+struct Subdirectory {
+    path: PathBuf,
+    handle: File,
+}
 
 impl Subdirectory {
-    fn on<T>(&self, name: &str, what: impl FnOnce(&Path) -> std::io::Result<T>) -> Result<T> {
-        let path = self.0.join(name);
+    fn on<T, E: std::fmt::Display>(
+        &self,
+        name: &str,
+        what: impl FnOnce(&Path) -> std::result::Result<T, E>,
+    ) -> Result<T> {
+        let path = self.path.join(name);
         what(&path).map_err(|e| at(path.display(), e))
     }
 }
 
 impl Dir for Subdirectory {
-    fn create(&self, name: &str, contents: &[u8], sync: bool) -> Result<()> {
-        self.on(name, |path| {
-            let mut file = File::create_new(path)?;
-            file.write_all(contents)?;
-            match sync {
-                true => file.sync_all(),
-                false => Ok(()),
-            }
-        })
+    fn open<'a>(&'a self, name: &str, how: Open) -> Result<Box<dyn OpenFile + 'a>> {
+        let mut options = File::options();
+        match how {
+            Open::New => options.write(true).create_new(true),
+            Open::Existing => options.write(true),
+            Open::Append => options.append(true).create(true),
+        };
+        let file = self.on(name, |path| options.open(path))?;
+        Ok(Box::new(file))
     }
 
     fn walk(&self) -> Result<(u64, u64)> {
         let (mut entries, mut bytes) = (0, 0);
-        for entry in fs::read_dir(&self.0)? {
+        for entry in fs::read_dir(&self.path)? {
             bytes += entry?.metadata()?.len();
             entries += 1;
         }
         Ok((entries, bytes))
     }
 
+    fn rename(&self, name: &str, to: &dyn Dir, to_name: &str) -> Result<()> {
+        let to = to.handle().path()?.join(to_name);
+        self.on(name, |path| fs::rename(path, to))
+    }
+
     fn remove(&self, name: &str) -> Result<()> {
         self.on(name, |path| fs::remove_file(path))
+    }
+
+    fn set_xattr(&self, name: &str, attribute: &str, value: &[u8]) -> Result<()> {
+        self.on(name, |path| {
+            rustix::fs::setxattr(path, attribute, value, XattrFlags::empty())
+        })
+    }
+
+    fn get_xattr(&self, name: &str, attribute: &str, value: &mut [u8]) -> Result<Option<usize>> {
+        self.on(name, |path| {
+            match rustix::fs::getxattr(path, attribute, value) {
+                Ok(length) => Ok(Some(length)),
+                Err(Errno::NODATA) => Ok(None),
+                Err(e) => Err(e),
+            }
+        })
+    }
+
+    fn sync(&self) -> Result<()> {
+        Ok(self.handle.sync_all()?)
+    }
+
+    fn handle(&self) -> Handle<'_> {
+        Handle::Path(&self.path)
+    }
+}
+
+impl OpenFile for File {
+    fn write_at(&self, bytes: &[u8], offset: u64) -> Result<()> {
+        Ok(self.write_all_at(bytes, offset)?)
+    }
+
+    fn append(&self, bytes: &[u8]) -> Result<()> {
+        let mut file: &File = self;
+        Ok(file.write_all(bytes)?)
+    }
+
+    fn sync(&self) -> Result<()> {
+        Ok(self.sync_all()?)
     }
 }

@@ -3,9 +3,9 @@
 
 use cairnfs::fs::FileSystem;
 use cairnfs::types::{Attr, Creds};
-use cairnfs::{FileKind, Volume};
+use cairnfs::{Error, FileKind, RenameMode, Volume, XattrMode};
 
-use super::{Dir, Image, Target};
+use super::{Dir, Handle, Image, Open, OpenFile, Target, copied};
 use crate::Result;
 
 /// An open volume.
@@ -26,23 +26,22 @@ impl Target for Engine {
     }
 
     fn interface(&self) -> &'static str {
-        "library, by inode"
+        "in-process, library by inode"
     }
 
     fn make_dir(&self, path: &str) -> Result<()> {
         Ok(self.volume.create_dir(path)?)
     }
 
-    fn remove_dir(&self, path: &str) -> Result<()> {
-        Ok(self.volume.remove_dir(path)?)
+    fn remove_tree(&self, path: &str) -> Result<()> {
+        Ok(self.volume.remove_dir_all(path)?)
     }
 
     fn dir<'a>(&'a self, path: &str) -> Result<Box<dyn Dir + 'a>> {
         let fs: &FileSystem = self.volume.file_system();
-        let mut dir = Subdirectory { fs, ino: ROOT };
+        let mut dir = Used { fs, ino: ROOT };
         for name in path.split('/') {
-            let ino = fs.lookup(dir.ino, name.as_bytes())?.ino;
-            dir = Subdirectory { fs, ino };
+            dir = dir.find(name)?;
         }
         Ok(Box::new(dir))
     }
@@ -62,13 +61,13 @@ impl Target for Engine {
 
 const ROOT: u64 = cairnfs::format::ROOT_INO;
 
-/// A directory with the use of it that its look-up took.
-struct Subdirectory<'a> {
+/// A file or directory with the use of it that its look-up, or its making, took.
+struct Used<'a> {
     fs: &'a FileSystem,
     ino: u64,
 }
 
-impl Drop for Subdirectory<'_> {
+impl Drop for Used<'_> {
     fn drop(&mut self) {
         if self.ino != ROOT {
             self.fs.forget(self.ino, 1);
@@ -76,28 +75,59 @@ impl Drop for Subdirectory<'_> {
     }
 }
 
-impl Subdirectory<'_> {
-    fn fill(&self, file: &Attr, contents: &[u8], sync: bool) -> cairnfs::Result<()> {
-        let mut at = 0;
-        while let Some(rest) = contents.get(at..).filter(|rest| !rest.is_empty()) {
-            at += self.fs.write(file.ino, at as u64, rest, false)?;
-        }
-        match sync {
-            true => self.fs.fsync(file.ino, false),
-            false => Ok(()),
+impl<'a> Used<'a> {
+    fn take(fs: &'a FileSystem, attr: &Attr) -> Self {
+        Self { fs, ino: attr.ino }
+    }
+
+    fn find(&self, name: &str) -> Result<Used<'a>> {
+        let attr = self.fs.lookup(self.ino, name.as_bytes())?;
+        Ok(Used::take(self.fs, &attr))
+    }
+
+    fn make(&self, name: &str) -> Result<Used<'a>> {
+        let mode = FileKind::File.mode_bits() | 0o644;
+        let attr = self
+            .fs
+            .mknod(self.ino, name.as_bytes(), mode, 0, Creds::default())?;
+        Ok(Used::take(self.fs, &attr))
+    }
+
+    fn find_or_make(&self, name: &str) -> Result<Used<'a>> {
+        match self.fs.lookup(self.ino, name.as_bytes()) {
+            Ok(attr) => Ok(Used::take(self.fs, &attr)),
+            Err(Error::NotFound) => self.make(name),
+            Err(e) => Err(e.into()),
         }
     }
 }
 
-impl Dir for Subdirectory<'_> {
-    fn create(&self, name: &str, contents: &[u8], sync: bool) -> Result<()> {
-        let mode = FileKind::File.mode_bits() | 0o644;
-        let file = self
-            .fs
-            .mknod(self.ino, name.as_bytes(), mode, 0, Creds::default())?;
-        let filled = self.fill(&file, contents, sync);
-        self.fs.forget(file.ino, 1);
-        Ok(filled?)
+impl OpenFile for Used<'_> {
+    fn write_at(&self, bytes: &[u8], offset: u64) -> Result<()> {
+        let mut at = 0;
+        while let Some(rest) = bytes.get(at..).filter(|rest| !rest.is_empty()) {
+            at += self.fs.write(self.ino, offset + at as u64, rest, false)?;
+        }
+        Ok(())
+    }
+
+    fn append(&self, bytes: &[u8]) -> Result<()> {
+        self.fs.append(self.ino, bytes, false)?;
+        Ok(())
+    }
+
+    fn sync(&self) -> Result<()> {
+        Ok(self.fs.fsync(self.ino, false)?)
+    }
+}
+
+impl Dir for Used<'_> {
+    fn open<'a>(&'a self, name: &str, how: Open) -> Result<Box<dyn OpenFile + 'a>> {
+        Ok(Box::new(match how {
+            Open::New => self.make(name)?,
+            Open::Existing => self.find(name)?,
+            Open::Append => self.find_or_make(name)?,
+        }))
     }
 
     fn walk(&self) -> Result<(u64, u64)> {
@@ -129,7 +159,40 @@ impl Dir for Subdirectory<'_> {
         }
     }
 
+    fn rename(&self, name: &str, to: &dyn Dir, to_name: &str) -> Result<()> {
+        let to = to.handle().inode()?;
+        let (name, to_name) = (name.as_bytes(), to_name.as_bytes());
+        Ok(self
+            .fs
+            .rename(self.ino, name, to, to_name, RenameMode::default())?)
+    }
+
     fn remove(&self, name: &str) -> Result<()> {
         Ok(self.fs.unlink(self.ino, name.as_bytes())?)
+    }
+
+    fn set_xattr(&self, name: &str, attribute: &str, value: &[u8]) -> Result<()> {
+        let file = self.find(name)?;
+        let attribute = attribute.as_bytes();
+        Ok(self
+            .fs
+            .setxattr(file.ino, attribute, value, XattrMode::Set)?)
+    }
+
+    fn get_xattr(&self, name: &str, attribute: &str, value: &mut [u8]) -> Result<Option<usize>> {
+        let file = self.find(name)?;
+        match self.fs.getxattr(file.ino, attribute.as_bytes()) {
+            Ok(found) => copied(&found, value).map(Some),
+            Err(Error::NoAttribute) => Ok(None),
+            Err(e) => Err(e.into()),
+        }
+    }
+
+    fn sync(&self) -> Result<()> {
+        Ok(self.fs.fsync(self.ino, false)?)
+    }
+
+    fn handle(&self) -> Handle<'_> {
+        Handle::Inode(self.ino)
     }
 }

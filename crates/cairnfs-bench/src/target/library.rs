@@ -1,8 +1,11 @@
 //! The library as programs use it: by path, through [`Volume`].
 
-use cairnfs::{OpenOptions, Volume};
+use std::io::Write;
+use std::path::PathBuf;
 
-use super::{Dir, Image, Target};
+use cairnfs::{File, OpenOptions, Volume};
+
+use super::{Dir, Handle, Image, Open, OpenFile, Target};
 use crate::Result;
 
 /// An open volume.
@@ -23,21 +26,21 @@ impl Target for Library {
     }
 
     fn interface(&self) -> &'static str {
-        "library, by path"
+        "in-process, library by path"
     }
 
     fn make_dir(&self, path: &str) -> Result<()> {
         Ok(self.volume.create_dir(path)?)
     }
 
-    fn remove_dir(&self, path: &str) -> Result<()> {
-        Ok(self.volume.remove_dir(path)?)
+    fn remove_tree(&self, path: &str) -> Result<()> {
+        Ok(self.volume.remove_dir_all(path)?)
     }
 
     fn dir<'a>(&'a self, path: &str) -> Result<Box<dyn Dir + 'a>> {
         Ok(Box::new(Subdirectory {
             volume: &self.volume,
-            path: path.to_owned(),
+            path: PathBuf::from(path),
         }))
     }
 
@@ -56,21 +59,19 @@ impl Target for Library {
 
 struct Subdirectory<'a> {
     volume: &'a Volume,
-    path: String,
+    path: PathBuf,
 }
 
 impl Dir for Subdirectory<'_> {
-    fn create(&self, name: &str, contents: &[u8], sync: bool) -> Result<()> {
-        let mut new = OpenOptions::new();
-        new.write(true).create_new(true);
-        let file = self
-            .volume
-            .open_with(&new, format!("{}/{name}", self.path))?;
-        file.write_all_at(contents, 0)?;
-        if sync {
-            file.sync_all()?;
-        }
-        Ok(())
+    fn open<'a>(&'a self, name: &str, how: Open) -> Result<Box<dyn OpenFile + 'a>> {
+        let mut options = OpenOptions::new();
+        match how {
+            Open::New => options.write(true).create_new(true),
+            Open::Existing => options.write(true),
+            Open::Append => options.append(true).create(true),
+        };
+        let file = self.volume.open_with(&options, self.path.join(name))?;
+        Ok(Box::new(file))
     }
 
     fn walk(&self) -> Result<(u64, u64)> {
@@ -82,7 +83,45 @@ impl Dir for Subdirectory<'_> {
         Ok((entries, bytes))
     }
 
+    fn rename(&self, name: &str, to: &dyn Dir, to_name: &str) -> Result<()> {
+        let to = to.handle().path()?.join(to_name);
+        Ok(self.volume.rename(self.path.join(name), to)?)
+    }
+
     fn remove(&self, name: &str) -> Result<()> {
-        Ok(self.volume.remove_file(format!("{}/{name}", self.path))?)
+        Ok(self.volume.remove_file(self.path.join(name))?)
+    }
+
+    fn set_xattr(&self, name: &str, attribute: &str, value: &[u8]) -> Result<()> {
+        let path = self.path.join(name);
+        Ok(self.volume.set_xattr(path, attribute, value)?)
+    }
+
+    fn get_xattr(&self, name: &str, attribute: &str, value: &mut [u8]) -> Result<Option<usize>> {
+        let found = self.volume.get_xattr(self.path.join(name), attribute)?;
+        found.map(|found| super::copied(&found, value)).transpose()
+    }
+
+    fn sync(&self) -> Result<()> {
+        Ok(self.volume.sync_dir(&self.path)?)
+    }
+
+    fn handle(&self) -> Handle<'_> {
+        Handle::Path(&self.path)
+    }
+}
+
+impl OpenFile for File {
+    fn write_at(&self, bytes: &[u8], offset: u64) -> Result<()> {
+        Ok(self.write_all_at(bytes, offset)?)
+    }
+
+    fn append(&self, bytes: &[u8]) -> Result<()> {
+        let mut file: &File = self;
+        Ok(file.write_all(bytes)?)
+    }
+
+    fn sync(&self) -> Result<()> {
+        Ok(self.sync_all()?)
     }
 }

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 
 use cairnfs::Volume;
 
-use crate::args::Args;
+use crate::args::Place;
 use crate::{Failure, Result};
 
 /// A file system to be measured. Calls from several threads run side by side.
@@ -25,8 +25,8 @@ pub trait Target: Send + Sync {
     /// Makes a directory; its parent exists. Paths are relative, without `.` and `..`.
     fn make_dir(&self, path: &str) -> Result<()>;
 
-    /// Removes an empty directory.
-    fn remove_dir(&self, path: &str) -> Result<()>;
+    /// Removes a directory and all that is in it.
+    fn remove_tree(&self, path: &str) -> Result<()>;
 
     /// A directory to work in.
     fn dir<'a>(&'a self, path: &str) -> Result<Box<dyn Dir + 'a>>;
@@ -43,29 +43,105 @@ pub trait Target: Send + Sync {
 
 /// A directory that one thread works in.
 pub trait Dir {
+    /// Opens a file for writing.
+    fn open<'a>(&'a self, name: &str, how: Open) -> Result<Box<dyn OpenFile + 'a>>;
+
     /// Makes a file with these bytes, and syncs it if told.
-    fn create(&self, name: &str, contents: &[u8], sync: bool) -> Result<()>;
+    fn create(&self, name: &str, contents: &[u8], sync: bool) -> Result<()> {
+        let file = self.open(name, Open::New)?;
+        if !contents.is_empty() {
+            file.write_at(contents, 0)?;
+        }
+        match sync {
+            true => file.sync(),
+            false => Ok(()),
+        }
+    }
 
     /// Lists the directory and asks for the attributes of every entry; gives the number of
     /// entries, and of the bytes that they hold.
     fn walk(&self) -> Result<(u64, u64)>;
 
+    /// Moves a file to another directory of the same target.
+    fn rename(&self, name: &str, to: &dyn Dir, to_name: &str) -> Result<()>;
+
     /// Removes a file.
     fn remove(&self, name: &str) -> Result<()>;
+
+    /// Sets an extended attribute of a file.
+    fn set_xattr(&self, name: &str, attribute: &str, value: &[u8]) -> Result<()>;
+
+    /// Reads an extended attribute of a file into `value`, if there is one; gives its length.
+    fn get_xattr(&self, name: &str, attribute: &str, value: &mut [u8]) -> Result<Option<usize>>;
+
+    /// Makes the directory's entries durable.
+    fn sync(&self) -> Result<()>;
+
+    /// How another directory of the same target names this one.
+    fn handle(&self) -> Handle<'_>;
 }
 
-/// Opens, or makes, what the arguments name.
-pub fn open(args: &Args) -> Result<Box<dyn Target>> {
-    let Some(path) = args.volume() else {
-        return Ok(Box::new(directory::Directory::open(&args.target)?));
+/// A file that is open for writing. All bytes are written, or the call fails.
+pub trait OpenFile {
+    /// Writes at an offset; not for a file that was opened for appending.
+    fn write_at(&self, bytes: &[u8], offset: u64) -> Result<()>;
+
+    /// Writes at the end; for a file that was opened for appending.
+    fn append(&self, bytes: &[u8]) -> Result<()>;
+
+    /// Makes the file durable.
+    fn sync(&self) -> Result<()>;
+}
+
+/// How a file is opened.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Open {
+    /// It is made; one of that name must not exist.
+    New,
+    /// It exists.
+    Existing,
+    /// For appending; it is made if there is none.
+    Append,
+}
+
+/// A directory, as its target knows it.
+pub enum Handle<'a> {
+    /// By path.
+    Path(&'a Path),
+    /// By inode number.
+    Inode(u64),
+}
+
+impl Handle<'_> {
+    fn path(&self) -> Result<&Path> {
+        match self {
+            Handle::Path(path) => Ok(path),
+            Handle::Inode(_) => Err(OTHER_TARGET.into()),
+        }
+    }
+
+    fn inode(&self) -> Result<u64> {
+        match self {
+            Handle::Inode(ino) => Ok(*ino),
+            Handle::Path(_) => Err(OTHER_TARGET.into()),
+        }
+    }
+}
+
+const OTHER_TARGET: &str = "a file cannot be moved to another target";
+
+/// Opens, or makes, what is to be measured.
+pub fn open(place: &Place) -> Result<Box<dyn Target>> {
+    let Some(path) = place.volume() else {
+        return Ok(Box::new(directory::Directory::open(&place.target)?));
     };
     let image = Image::at(path)?;
     let volume = Volume::options()
         .create(true)
-        .size(args.volume_size)
+        .size(place.volume_size)
         .label("bench")
         .open(&image.path)?;
-    Ok(match args.by_inode {
+    Ok(match place.by_inode {
         true => Box::new(engine::Engine::new(volume, image)),
         false => Box::new(library::Library::new(volume, image)),
     })
@@ -104,4 +180,13 @@ fn parent_of(path: &Path) -> &Path {
 /// Says which entry a failure is about.
 fn at(path: impl std::fmt::Display, error: impl std::fmt::Display) -> Failure {
     format!("{path}: {error}").into()
+}
+
+/// Puts an attribute's value where a caller of the kernel would find it; gives its length.
+fn copied(found: &[u8], value: &mut [u8]) -> Result<usize> {
+    let place = value
+        .get_mut(..found.len())
+        .ok_or("the attribute is longer than what was set")?;
+    place.copy_from_slice(found);
+    Ok(found.len())
 }

@@ -5,160 +5,169 @@
 //! still to be written after the last removal is measured as phases of their own, and the last
 //! line holds all of it: a target cannot win by putting work off.
 
+use super::{Ground, Workload, at_least_one, at_most_1g, contents, file_name};
 use crate::Result;
-use crate::args::Args;
-use crate::phase::{Meter, Phase, total};
-use crate::report::Report;
-use crate::target::Target;
+use crate::args::parse_size;
+use crate::phase::Meter;
+use crate::tally::Tally;
 
-/// Runs the workload.
-pub fn run(args: &Args, target: &dyn Target) -> Result<Report> {
-    let tree = Tree::new(args);
-    tree.make_dirs(target)?;
-    target.sync()?;
-    let mut meter = Meter::new(target, args.threads, args.sync_phases);
-    let contents: Vec<u8> = (0..args.size).map(|i| (i % 251) as u8).collect();
-    meter.threads("create", |thread| {
-        tree.create(target, thread, &contents, args.sync)
-    })?;
-    meter.threads("walk", |thread| tree.walk(target, thread, args.size))?;
-    if !args.keep {
-        meter.threads("unlink", |thread| tree.unlink(target, thread))?;
-    }
-    meter.once("sync", || target.sync())?;
-    if !args.keep {
-        tree.remove_dirs(target)?;
-    }
-    meter.once("close", || target.close())?;
-    Ok(report(args, target, meter.finish()))
+/// Make many files, list and stat them all, remove them all.
+#[derive(Debug, Clone, clap::Args)]
+pub struct Fsmark {
+    /// Threads, each in a directory of its own.
+    #[arg(long, short = 't', value_name = "N", default_value_t = 1)]
+    pub threads: usize,
+
+    /// Files of each thread.
+    #[arg(long, short = 'n', value_name = "N", default_value_t = 10_000)]
+    pub files: u64,
+
+    /// Directories of each thread; they are filled one after the other.
+    #[arg(long, short = 'd', value_name = "N", default_value_t = 10)]
+    pub dirs: u64,
+
+    /// Bytes of each file; suffixes K, M, G, T.
+    #[arg(long, short = 's', value_name = "BYTES", default_value = "0", value_parser = parse_size)]
+    pub size: u64,
+
+    /// Sync each file after it is written.
+    #[arg(long)]
+    pub sync: bool,
+
+    /// Sync the file system at the end of each phase, within its time, so that each bears its
+    /// own log bytes; without it, all that was left to write is in the last phases.
+    #[arg(long)]
+    pub sync_phases: bool,
 }
 
-fn report(args: &Args, target: &dyn Target, mut phases: Vec<Phase>) -> Report {
-    if target.counters().is_empty() {
-        // What is not opened by the benchmark is not closed by it either.
-        phases.retain(|p| p.name != "close");
-    }
-    // A file's whole life is one operation here.
-    let files = args.files * args.threads as u64;
-    let all = total("all, until synced", files, &phases);
-    phases.push(all);
-    Report {
-        workload: "fsmark",
-        target: target.name().to_owned(),
-        interface: target.interface(),
-        settings: vec![
-            ("threads", args.threads as u64),
-            ("files_per_thread", args.files),
-            ("dirs_per_thread", args.dirs),
-            ("file_bytes", args.size),
-            ("fsync_each", u64::from(args.sync)),
-            ("sync_each_phase", u64::from(args.sync_phases)),
-        ],
-        unit: "files",
-        phases,
-    }
-}
-
-/// The names of the workload's directories and files.
-struct Tree {
-    top: String,
-    threads: usize,
-    files: u64,
-    dirs: u64,
-}
-
-impl Tree {
-    fn new(args: &Args) -> Self {
-        Self {
-            top: format!("cairnfs-bench-{}", std::process::id()),
-            threads: args.threads,
-            files: args.files,
-            // A directory without files would only be listed.
-            dirs: args.dirs.min(args.files),
-        }
+impl Workload for Fsmark {
+    fn name(&self) -> &'static str {
+        "fsmark"
     }
 
-    fn thread_dir(&self, thread: usize) -> String {
-        format!("{}/t{thread}", self.top)
+    fn unit(&self) -> &'static str {
+        "files"
     }
 
-    fn dir(&self, thread: usize, dir: u64) -> String {
-        format!("{}/t{thread}/d{dir}", self.top)
+    fn threads(&self) -> usize {
+        self.threads
     }
 
-    /// The files of a directory, by number.
-    fn files_of(&self, dir: u64) -> std::ops::Range<u64> {
-        let start =
-            |d: u64| (u128::from(self.files) * u128::from(d) / u128::from(self.dirs)) as u64;
-        start(dir)..start(dir + 1)
+    fn settings(&self) -> Vec<(&'static str, u64)> {
+        vec![
+            ("threads", self.threads as u64),
+            ("files_per_thread", self.files),
+            ("dirs_per_thread", self.dirs),
+            ("file_bytes", self.size),
+            ("fsync_each", u64::from(self.sync)),
+            ("sync_each_phase", u64::from(self.sync_phases)),
+        ]
     }
 
-    fn make_dirs(&self, target: &dyn Target) -> Result<()> {
-        target.make_dir(&self.top)?;
+    fn check(&self) -> Result<()> {
+        at_least_one(&[
+            ("--threads", self.threads as u64),
+            ("--files", self.files),
+            ("--dirs", self.dirs),
+        ])?;
+        at_most_1g("--size", self.size)
+    }
+
+    fn prepare(&self, ground: &Ground<'_>) -> Result<()> {
         for thread in 0..self.threads {
-            target.make_dir(&self.thread_dir(thread))?;
-            for dir in 0..self.dirs {
-                target.make_dir(&self.dir(thread, dir))?;
+            for dir in 0..self.dirs() {
+                ground.make_subdir(thread, &dir_name(dir))?;
             }
         }
         Ok(())
     }
 
-    fn remove_dirs(&self, target: &dyn Target) -> Result<()> {
-        for thread in 0..self.threads {
-            for dir in 0..self.dirs {
-                target.remove_dir(&self.dir(thread, dir))?;
-            }
-            target.remove_dir(&self.thread_dir(thread))?;
+    fn measure(&self, ground: &Ground<'_>, meter: &mut Meter<'_>) -> Result<()> {
+        if self.sync_phases {
+            meter.sync_phases();
         }
-        target.remove_dir(&self.top)
+        let bytes = contents(self.size);
+        meter.threads("create", self.threads, |thread, tally| {
+            self.create(ground, thread, &bytes, tally)
+        })?;
+        meter.threads("walk", self.threads, |thread, tally| {
+            self.walk(ground, thread, tally)
+        })?;
+        if !ground.keep() {
+            meter.threads("unlink", self.threads, |thread, tally| {
+                self.unlink(ground, thread, tally)
+            })?;
+        }
+        meter.sync()
+    }
+
+    fn lives(&self) -> Option<u64> {
+        Some(self.files * self.threads as u64)
+    }
+}
+
+impl Fsmark {
+    /// Directories of each thread. One without files would only be listed.
+    fn dirs(&self) -> u64 {
+        self.dirs.min(self.files)
+    }
+
+    /// The files of a directory, by number.
+    fn files_of(&self, dir: u64) -> std::ops::Range<u64> {
+        let (files, dirs) = (u128::from(self.files), u128::from(self.dirs()));
+        let start = |d: u64| (files * u128::from(d) / dirs) as u64;
+        start(dir)..start(dir + 1)
     }
 
     fn create(
         &self,
-        target: &dyn Target,
+        ground: &Ground<'_>,
         thread: usize,
-        contents: &[u8],
-        sync: bool,
-    ) -> Result<u64> {
-        for dir in 0..self.dirs {
-            let place = target.dir(&self.dir(thread, dir))?;
+        bytes: &[u8],
+        tally: &mut Tally,
+    ) -> Result<()> {
+        for dir in 0..self.dirs() {
+            let place = ground.subdir(thread, &dir_name(dir))?;
             for file in self.files_of(dir) {
-                place.create(&name(file), contents, sync)?;
+                place.create(&file_name(file), bytes, self.sync)?;
             }
         }
-        Ok(self.files)
+        tally.operations += self.files;
+        tally.bytes += self.files * self.size;
+        Ok(())
     }
 
-    fn walk(&self, target: &dyn Target, thread: usize, size: u64) -> Result<u64> {
-        for dir in 0..self.dirs {
-            let path = self.dir(thread, dir);
+    fn walk(&self, ground: &Ground<'_>, thread: usize, tally: &mut Tally) -> Result<()> {
+        for dir in 0..self.dirs() {
             let files = self.files_of(dir);
             let expected = files.end - files.start;
-            let (found, bytes) = target.dir(&path)?.walk()?;
-            if (found, bytes) != (expected, expected * size) {
+            let (found, bytes) = ground.subdir(thread, &dir_name(dir))?.walk()?;
+            if (found, bytes) != (expected, expected * self.size) {
                 return Err(format!(
-                    "{path} should hold {expected} files of {size} bytes, but has {found} with {bytes} bytes"
+                    "directory {dir} of thread {thread} should hold {expected} files of {} bytes, but has {found} with {bytes} bytes",
+                    self.size
                 )
                 .into());
             }
         }
-        Ok(self.files)
+        tally.operations += self.files;
+        Ok(())
     }
 
-    fn unlink(&self, target: &dyn Target, thread: usize) -> Result<u64> {
-        for dir in 0..self.dirs {
-            let place = target.dir(&self.dir(thread, dir))?;
+    fn unlink(&self, ground: &Ground<'_>, thread: usize, tally: &mut Tally) -> Result<()> {
+        for dir in 0..self.dirs() {
+            let place = ground.subdir(thread, &dir_name(dir))?;
             for file in self.files_of(dir) {
-                place.remove(&name(file))?;
+                place.remove(&file_name(file))?;
             }
         }
-        Ok(self.files)
+        tally.operations += self.files;
+        Ok(())
     }
 }
 
-fn name(file: u64) -> String {
-    format!("file{file:08}")
+fn dir_name(dir: u64) -> String {
+    format!("d{dir}")
 }
 
 #[cfg(test)]
@@ -168,12 +177,9 @@ mod tests {
     #[test]
     fn every_file_has_one_directory() {
         for (files, dirs) in [(10, 3), (1, 1), (7, 7), (1000, 13), (5, 4)] {
-            let tree = Tree {
-                top: String::new(),
-                threads: 1,
-                files,
-                dirs,
-            };
+            let (files_word, dirs_word) = (files.to_string(), dirs.to_string());
+            let words = ["--files", &files_word, "--dirs", &dirs_word];
+            let tree: Fsmark = crate::parse(&words).unwrap();
             let all: Vec<u64> = (0..dirs).flat_map(|d| tree.files_of(d)).collect();
             assert_eq!(all, (0..files).collect::<Vec<_>>());
             assert!((0..dirs).all(|d| !tree.files_of(d).is_empty()));

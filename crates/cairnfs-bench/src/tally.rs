@@ -1,0 +1,110 @@
+//! What one thread counts while it works: operations, bytes, and how long single ones took.
+//!
+//! Every latency is kept, so percentiles are exact.
+
+use std::time::{Duration, Instant};
+
+use serde::Serialize;
+
+use crate::Result;
+
+/// A thread's count.
+#[derive(Debug, Clone, Default)]
+pub struct Tally {
+    /// Operations done.
+    pub operations: u64,
+    /// Bytes of files written.
+    pub bytes: u64,
+    latencies: Vec<u64>,
+}
+
+impl Tally {
+    /// Does one operation and remembers how long it took.
+    pub fn timed<T>(&mut self, operation: impl FnOnce() -> Result<T>) -> Result<T> {
+        let start = Instant::now();
+        let done = operation()?;
+        self.latencies.push(nanos(start.elapsed()));
+        self.operations += 1;
+        Ok(done)
+    }
+
+    /// Adds what another thread counted.
+    pub fn add(&mut self, mut other: Tally) {
+        self.operations += other.operations;
+        self.bytes += other.bytes;
+        self.latencies.append(&mut other.latencies);
+    }
+
+    /// How long the timed operations took; nothing if there were none.
+    pub fn latency(&mut self) -> Option<Latency> {
+        self.latencies.sort_unstable();
+        let sorted = &self.latencies;
+        Some(Latency {
+            count: sorted.len() as u64,
+            p50: percentile(sorted, 50)?,
+            p90: percentile(sorted, 90)?,
+            p99: percentile(sorted, 99)?,
+            max: percentile(sorted, 100)?,
+        })
+    }
+}
+
+/// How long operations took, in nanoseconds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct Latency {
+    /// Operations that were timed.
+    pub count: u64,
+    /// Half of them took no longer.
+    pub p50: u64,
+    /// Nine in ten took no longer.
+    pub p90: u64,
+    /// 99 in a hundred took no longer.
+    pub p99: u64,
+    /// The longest.
+    pub max: u64,
+}
+
+/// The smallest value that so many percent do not exceed.
+fn percentile(sorted: &[u64], percent: usize) -> Option<u64> {
+    let rank = (sorted.len() * percent).div_ceil(100);
+    sorted.get(rank.saturating_sub(1)).copied()
+}
+
+fn nanos(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn percentiles_are_of_what_was_timed() {
+        let mut tally = Tally::default();
+        assert_eq!(tally.latency(), None);
+        let parts = [1..=60, 61..=200];
+        for part in parts {
+            tally.add(Tally {
+                operations: 1,
+                bytes: 10,
+                latencies: part.rev().collect(),
+            });
+        }
+        let found = tally.latency().unwrap();
+        assert_eq!(
+            (found.count, found.p50, found.p90, found.p99, found.max),
+            (200, 100, 180, 198, 200)
+        );
+        assert_eq!((tally.operations, tally.bytes), (2, 20));
+        assert_eq!(percentile(&[7], 50), Some(7));
+    }
+
+    #[test]
+    fn a_failure_is_not_counted() {
+        let mut tally = Tally::default();
+        assert!(tally.timed::<()>(|| Err("no".into())).is_err());
+        assert_eq!(tally.timed(|| Ok(5)).unwrap(), 5);
+        assert_eq!(tally.operations, 1);
+        assert_eq!(tally.latency().unwrap().count, 1);
+    }
+}

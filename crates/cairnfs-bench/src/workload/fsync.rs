@@ -1,0 +1,150 @@
+//! Syncing files that are written block by block: one after the other from the start, at random
+//! places of a file that is there already, or at the end.
+//!
+//! Each job has a file and a thread of its own. The latencies are those of the syncs alone.
+
+use super::{Ground, Workload, at_least_one, at_most_1g, contents};
+use crate::Result;
+use crate::args::parse_size;
+use crate::phase::Meter;
+use crate::random::Random;
+use crate::tally::Tally;
+use crate::target::{Open, OpenFile};
+
+/// Write files block by block, and sync each again and again.
+#[derive(Debug, Clone, clap::Args)]
+pub struct Fsync {
+    /// Jobs, each a thread with a file of its own.
+    #[arg(long, short = 'j', value_name = "N", default_value_t = 1)]
+    pub jobs: usize,
+
+    /// Bytes that each job writes; suffixes K, M, G, T.
+    #[arg(long, value_name = "BYTES", default_value = "64M", value_parser = parse_size)]
+    pub total: u64,
+
+    /// Bytes of each write; suffixes K, M, G.
+    #[arg(long, value_name = "BYTES", default_value = "64K", value_parser = parse_size)]
+    pub block: u64,
+
+    /// Blocks from one sync to the next.
+    #[arg(long, value_name = "K", default_value_t = 1)]
+    pub every: u64,
+
+    /// Overwrite blocks of a file of that size, at random.
+    #[arg(long)]
+    pub random: bool,
+
+    /// Open the file for appending.
+    #[arg(long, conflicts_with = "random")]
+    pub append: bool,
+
+    /// Decides which blocks are overwritten.
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub seed: u64,
+}
+
+const FILE: &str = "file";
+
+impl Workload for Fsync {
+    fn name(&self) -> &'static str {
+        "fsync"
+    }
+
+    fn unit(&self) -> &'static str {
+        "fsyncs"
+    }
+
+    fn threads(&self) -> usize {
+        self.jobs
+    }
+
+    fn settings(&self) -> Vec<(&'static str, u64)> {
+        vec![
+            ("jobs", self.jobs as u64),
+            ("total_bytes", self.total),
+            ("block_bytes", self.block),
+            ("blocks_per_fsync", self.every),
+            ("random", u64::from(self.random)),
+            ("append", u64::from(self.append)),
+            ("seed", self.seed),
+        ]
+    }
+
+    fn check(&self) -> Result<()> {
+        at_least_one(&[
+            ("--jobs", self.jobs as u64),
+            ("--block", self.block),
+            ("--every", self.every),
+        ])?;
+        if self.random && self.append {
+            return Err("a file is overwritten at random, or appended to".into());
+        }
+        if self.total < self.block || !self.total.is_multiple_of(self.block) {
+            return Err("--total must be a multiple of --block".into());
+        }
+        at_most_1g("--block", self.block)
+    }
+
+    fn prepare(&self, ground: &Ground<'_>) -> Result<()> {
+        if !self.random {
+            return Ok(());
+        }
+        let block = contents(self.block);
+        for job in 0..self.jobs {
+            let dir = ground.dir(job)?;
+            let file = dir.open(FILE, Open::New)?;
+            (0..self.blocks()).try_for_each(|n| file.write_at(&block, n * self.block))?;
+        }
+        Ok(())
+    }
+
+    fn measure(&self, ground: &Ground<'_>, meter: &mut Meter<'_>) -> Result<()> {
+        let block = contents(self.block);
+        let name = match (self.random, self.append) {
+            (true, _) => "random write + fsync",
+            (_, true) => "append + fsync",
+            _ => "write + fsync",
+        };
+        meter.threads(name, self.jobs, |job, tally| {
+            self.work(ground, job, &block, tally)
+        })?;
+        meter.sync()
+    }
+}
+
+impl Fsync {
+    fn blocks(&self) -> u64 {
+        self.total / self.block
+    }
+
+    fn how(&self) -> Open {
+        match (self.random, self.append) {
+            (true, _) => Open::Existing,
+            (_, true) => Open::Append,
+            _ => Open::New,
+        }
+    }
+
+    fn work(&self, ground: &Ground<'_>, job: usize, block: &[u8], tally: &mut Tally) -> Result<()> {
+        let dir = ground.dir(job)?;
+        let file = dir.open(FILE, self.how())?;
+        let mut random = Random::new(self.seed, job as u64);
+        let last = self.blocks() - 1;
+        for n in 0..=last {
+            self.write(&*file, n, block, &mut random)?;
+            tally.bytes += self.block;
+            if (n + 1).is_multiple_of(self.every) || n == last {
+                tally.timed(|| file.sync())?;
+            }
+        }
+        Ok(())
+    }
+
+    fn write(&self, file: &dyn OpenFile, n: u64, block: &[u8], random: &mut Random) -> Result<()> {
+        match (self.random, self.append) {
+            (true, _) => file.write_at(block, random.below(self.blocks()) * self.block),
+            (_, true) => file.append(block),
+            _ => file.write_at(block, n * self.block),
+        }
+    }
+}

@@ -1,0 +1,161 @@
+//! What unrelated work does to a sync: the latency of an append with its fsync by one thread,
+//! first alone, then while others make, write and remove small files.
+//!
+//! The others go on until the last append is done, so how much they do depends on the time.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use super::{Ground, Workload, at_least_one, at_most_1g, contents, file_name};
+use crate::Result;
+use crate::args::parse_size;
+use crate::phase::Meter;
+use crate::tally::{Latency, Tally};
+use crate::target::Open;
+
+/// Append and sync, alone and while others make and remove small files.
+#[derive(Debug, Clone, clap::Args)]
+pub struct Mixed {
+    /// Threads of the load, each in a directory of its own.
+    #[arg(long, value_name = "N", default_value_t = 4)]
+    pub load: usize,
+
+    /// Appends, alone and again beside the load.
+    #[arg(long, value_name = "N", default_value_t = 1000)]
+    pub appends: u64,
+
+    /// Bytes of each append, and of each file of the load; suffixes K, M.
+    #[arg(long, short = 's', value_name = "BYTES", default_value = "4K", value_parser = parse_size)]
+    pub size: u64,
+}
+
+/// Files that a thread of the load has at a time.
+const LIVE: u64 = 16;
+
+/// The directory of the thread that appends; those of the load follow.
+const APPENDS: usize = 0;
+
+impl Workload for Mixed {
+    fn name(&self) -> &'static str {
+        "mixed"
+    }
+
+    fn unit(&self) -> &'static str {
+        "operations"
+    }
+
+    fn threads(&self) -> usize {
+        self.load + 1
+    }
+
+    fn settings(&self) -> Vec<(&'static str, u64)> {
+        vec![
+            ("load_threads", self.load as u64),
+            ("appends", self.appends),
+            ("append_bytes", self.size),
+            ("load_file_bytes", self.size),
+        ]
+    }
+
+    fn check(&self) -> Result<()> {
+        at_least_one(&[
+            ("--load", self.load as u64),
+            ("--appends", self.appends),
+            ("--size", self.size),
+        ])?;
+        at_most_1g("--size", self.size)
+    }
+
+    fn prepare(&self, ground: &Ground<'_>) -> Result<()> {
+        ground.dir(APPENDS)?.create(FILE, &[], false)
+    }
+
+    fn measure(&self, ground: &Ground<'_>, meter: &mut Meter<'_>) -> Result<()> {
+        let bytes = contents(self.size);
+        let alone = meter.threads("append + fsync, alone", 1, |_, tally| {
+            self.append(ground, &bytes, tally)
+        })?;
+        meter.sync()?;
+        let load = Load::default();
+        let beside = meter.threads(
+            "append + fsync, beside load",
+            self.load + 1,
+            |n, tally| match n {
+                APPENDS => {
+                    let _end = End(&load.over);
+                    self.append(ground, &bytes, tally)
+                }
+                _ => load.work(ground, n, &bytes),
+            },
+        )?;
+        let files = load.files.into_inner();
+        meter.beside("the load: create, write, delete", files, files * self.size);
+        if let (Some(alone), Some(beside)) = (alone, beside) {
+            meter.ratio(
+                "p50_beside_load_to_alone",
+                ratio(&beside, &alone, |l| l.p50),
+            );
+            meter.ratio(
+                "p99_beside_load_to_alone",
+                ratio(&beside, &alone, |l| l.p99),
+            );
+        }
+        meter.sync()
+    }
+}
+
+const FILE: &str = "appended";
+
+impl Mixed {
+    fn append(&self, ground: &Ground<'_>, bytes: &[u8], tally: &mut Tally) -> Result<()> {
+        let dir = ground.dir(APPENDS)?;
+        let file = dir.open(FILE, Open::Append)?;
+        for _ in 0..self.appends {
+            tally.timed(|| {
+                file.append(bytes)?;
+                file.sync()
+            })?;
+            tally.bytes += self.size;
+        }
+        Ok(())
+    }
+}
+
+/// What the threads of the load share.
+#[derive(Default)]
+struct Load {
+    over: AtomicBool,
+    files: AtomicU64,
+}
+
+impl Load {
+    /// Makes and writes files, and removes each when some later ones are there; at the end all.
+    fn work(&self, ground: &Ground<'_>, thread: usize, bytes: &[u8]) -> Result<()> {
+        let dir = ground.dir(thread)?;
+        let mut made = 0;
+        loop {
+            dir.create(&file_name(made), bytes, false)?;
+            made += 1;
+            if let Some(old) = made.checked_sub(LIVE + 1) {
+                dir.remove(&file_name(old))?;
+            }
+            if self.over.load(Ordering::Relaxed) {
+                break;
+            }
+        }
+        self.files.fetch_add(made, Ordering::Relaxed);
+        (made.saturating_sub(LIVE)..made).try_for_each(|file| dir.remove(&file_name(file)))
+    }
+}
+
+/// Ends the load, also when the appends failed.
+struct End<'a>(&'a AtomicBool);
+
+impl Drop for End<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+fn ratio(one: &Latency, other: &Latency, of: impl Fn(&Latency) -> u64) -> f64 {
+    of(one) as f64 / of(other).max(1) as f64
+}

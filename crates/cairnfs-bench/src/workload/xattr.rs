@@ -1,0 +1,179 @@
+//! Extended attributes: each thread sets one on every file of its own, to values that many files
+//! share, and reads it back; then it asks for one that is not there.
+//!
+//! The files are made before the clock starts. Which file gets which value follows from the seed.
+
+use super::{Ground, Workload, at_least_one, at_most_1g, file_name};
+use crate::Result;
+use crate::args::parse_size;
+use crate::phase::Meter;
+use crate::random::Random;
+use crate::tally::Tally;
+
+/// Set attributes whose values are equal for many files, and read them.
+#[derive(Debug, Clone, clap::Args)]
+pub struct Xattr {
+    /// Threads, each in a directory of its own.
+    #[arg(long, short = 't', value_name = "N", default_value_t = 1)]
+    pub threads: usize,
+
+    /// Files of each thread.
+    #[arg(long, short = 'n', value_name = "N", default_value_t = 1000)]
+    pub files: u64,
+
+    /// Different values; each file gets one of them.
+    #[arg(long, value_name = "N", default_value_t = 10)]
+    pub values: u64,
+
+    /// Bytes of each value; suffix K.
+    #[arg(long, value_name = "BYTES", default_value = "400", value_parser = parse_size)]
+    pub value_size: u64,
+
+    /// Decides which file gets which value.
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub seed: u64,
+}
+
+const PRESENT: &str = "user.cairnfs-bench";
+const ABSENT: &str = "user.cairnfs-absent";
+
+/// Linux allows no more.
+const MAX_VALUE: u64 = 64 << 10;
+
+impl Workload for Xattr {
+    fn name(&self) -> &'static str {
+        "xattr"
+    }
+
+    fn unit(&self) -> &'static str {
+        "calls"
+    }
+
+    fn threads(&self) -> usize {
+        self.threads
+    }
+
+    fn settings(&self) -> Vec<(&'static str, u64)> {
+        vec![
+            ("threads", self.threads as u64),
+            ("files_per_thread", self.files),
+            ("values", self.values),
+            ("value_bytes", self.value_size),
+            ("seed", self.seed),
+        ]
+    }
+
+    fn check(&self) -> Result<()> {
+        at_least_one(&[
+            ("--threads", self.threads as u64),
+            ("--files", self.files),
+            ("--values", self.values),
+        ])?;
+        if self.value_size > MAX_VALUE {
+            return Err("--value-size may be at most 64K".into());
+        }
+        if self.value_size < 8 && self.values > 1 << (8 * self.value_size) {
+            return Err("there are not so many values of so few bytes".into());
+        }
+        at_most_1g(
+            "all values together",
+            self.values.saturating_mul(self.value_size),
+        )
+    }
+
+    fn prepare(&self, ground: &Ground<'_>) -> Result<()> {
+        for thread in 0..self.threads {
+            let dir = ground.dir(thread)?;
+            for file in 0..self.files {
+                dir.create(&file_name(file), &[], false)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn measure(&self, ground: &Ground<'_>, meter: &mut Meter<'_>) -> Result<()> {
+        let values: Vec<Vec<u8>> = (0..self.values).map(|number| self.value(number)).collect();
+        meter.threads("set", self.threads, |thread, tally| {
+            self.set(ground, thread, &values, tally)
+        })?;
+        meter.sync()?;
+        meter.threads("get, present", self.threads, |thread, tally| {
+            self.get(ground, thread, PRESENT, Some(self.value_size), tally)
+        })?;
+        meter.threads("get, absent", self.threads, |thread, tally| {
+            self.get(ground, thread, ABSENT, None, tally)
+        })?;
+        Ok(())
+    }
+}
+
+impl Xattr {
+    /// A value; its number is in it, so that no two are equal.
+    fn value(&self, number: u64) -> Vec<u8> {
+        let mut bytes = number.to_le_bytes().to_vec();
+        bytes.extend(Random::new(self.seed, number).bytes(self.value_size as usize));
+        bytes.truncate(self.value_size as usize);
+        bytes
+    }
+
+    fn set(
+        &self,
+        ground: &Ground<'_>,
+        thread: usize,
+        values: &[Vec<u8>],
+        tally: &mut Tally,
+    ) -> Result<()> {
+        let dir = ground.dir(thread)?;
+        let mut random = Random::new(self.seed, thread as u64);
+        for file in 0..self.files {
+            let chosen = random.below(self.values) as usize;
+            let value = values.get(chosen).map_or(&[][..], |value| value);
+            dir.set_xattr(&file_name(file), PRESENT, value)?;
+        }
+        tally.operations += self.files;
+        Ok(())
+    }
+
+    fn get(
+        &self,
+        ground: &Ground<'_>,
+        thread: usize,
+        attribute: &str,
+        expected: Option<u64>,
+        tally: &mut Tally,
+    ) -> Result<()> {
+        let dir = ground.dir(thread)?;
+        let mut value = vec![0; MAX_VALUE as usize];
+        for file in 0..self.files {
+            let name = file_name(file);
+            let found = dir.get_xattr(&name, attribute, &mut value)?;
+            if found.map(|length| length as u64) != expected {
+                return Err(format!(
+                    "{attribute} of {name} should have {expected:?} bytes, but has {found:?}"
+                )
+                .into());
+            }
+        }
+        tally.operations += self.files;
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_differ_and_are_as_long_as_told() {
+        for (size, values) in [("400", 300), ("1", 256), ("9", 300)] {
+            let count = values.to_string();
+            let xattr: Xattr = crate::parse(&["--value-size", size, "--values", &count]).unwrap();
+            xattr.check().unwrap();
+            let all: std::collections::BTreeSet<_> = (0..values).map(|n| xattr.value(n)).collect();
+            assert_eq!(all.len(), values as usize);
+            assert!(all.iter().all(|v| v.len() as u64 == xattr.value_size));
+        }
+        let crowded: Xattr = crate::parse(&["--value-size", "1", "--values", "257"]).unwrap();
+        assert!(crowded.check().is_err());
+    }
+}
