@@ -7,9 +7,9 @@ use crate::workload::{Dirfsync, Fsmark, Fsync, Maildir, Mixed, Xattr};
 
 const EXAMPLES: &str = "\
 Examples:
-  cairnfs bench fsmark --threads 8          the library, on a temporary volume
-  cairnfs bench fsync --target lib:disk.img the library, on that volume
-  cairnfs bench fsync --target /mnt         any mounted file system, by system calls
+  cairnfs bench fsmark --threads 8            the library, on a temporary volume
+  cairnfs bench fsync --target lib:disk.img   the library, on that volume
+  cairnfs bench fsync --target /mnt           any mounted file system, by system calls
   cairnfs bench maildir --target /mnt --json | jq '.phases[0].latency_ns'
 
 `cairnfs bench WORKLOAD --help` shows each workload's options and examples.";

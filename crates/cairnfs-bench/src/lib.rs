@@ -1,8 +1,12 @@
 //! Benchmarks: workloads over the CairnFS library, or over any directory by system calls.
 //!
 //! A `target` is what is measured, a `workload` what is done to it, `phase` measures a step
-//! done by many threads, and `report` shows the figures. A workload knows targets only by their
-//! traits, so each runs on everything. Uses only what the library exports.
+//! done by many threads, `tally` counts for one of them, and `report` shows the figures. A workload
+//! knows targets only by their traits, so each runs on everything. Uses only what the library
+//! exports.
+//!
+//! [`run`] is the command. Programs set a workload and a place with [`parse`], and get the figures as
+//! values from [`measure`].
 
 mod args;
 mod phase;

@@ -1,7 +1,8 @@
 //! What unrelated work does to a sync: the latency of an append with its fsync by one thread,
 //! first alone, then while others make, write and remove small files.
 //!
-//! The others go on until the last append is done, so how much they do depends on the time.
+//! The others go on until the last append is done, so how much they do depends on the time. What
+//! the target's counters rise by meanwhile is the work of all.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 

@@ -155,7 +155,7 @@ fn file_name(file: u64) -> String {
     format!("file{file:08}")
 }
 
-/// Bytes to write; no two places of a block look alike to a device that compresses little.
+/// Bytes to write; not zeros, which a file system might not store.
 fn contents(size: u64) -> Vec<u8> {
     (0..size).map(|i| (i % 251) as u8).collect()
 }
