@@ -84,10 +84,8 @@ pub fn inode(mode: u32, nlink: u32, size: u64) -> RawInode {
 }
 
 pub fn entry(ino: u64, kind: u32, name: &str) -> Vec<u8> {
-    let mut value = Vec::new();
     let name = name.as_bytes();
-    encode_dir_entry(&mut value, &DirEntryRef { ino, kind, name });
-    value
+    encode_dir_entry(&DirEntryRef { ino, kind, name }).into_vec()
 }
 
 pub fn index_key(dir: u64, index: u64) -> Key {

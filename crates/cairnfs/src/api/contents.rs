@@ -63,15 +63,16 @@ impl Volume {
     /// # Errors
     /// As [`open_file`](Self::open_file).
     pub fn tempfile(&self, dir: impl AsRef<Path>) -> Result<File> {
-        let attr = self.on(dir.as_ref(), Follow::Yes, |fs, dir| {
-            fs.tmpfile(dir.ino, 0o600, self.owner())
+        let inode = self.on(dir.as_ref(), Follow::Yes, |fs, dir| {
+            let attr = fs.tmpfile(dir.ino, 0o600, self.owner())?;
+            fs.inode(attr.ino)
         })?;
         let options = OpenOptions {
             read: true,
             write: true,
             ..OpenOptions::default()
         };
-        Ok(self.file(Use::of(self.file_system(), &attr), &options))
+        Ok(self.file(Use::of(self.file_system(), inode), &options))
     }
 
     fn file(&self, held: Use<'_>, options: &OpenOptions) -> File {
@@ -111,7 +112,7 @@ impl Volume {
 
     fn find_or_make(&self, options: &OpenOptions, path: &Path) -> Result<Opened<'_>> {
         let fs: &FileSystem = self.file_system();
-        let mut walk = Walk::new(fs, path)?;
+        let mut walk = Walk::new(self, path)?;
         let mut races = 0;
         'links: loop {
             if walk.go_to_last()? == Last::Itself {
@@ -126,10 +127,14 @@ impl Volume {
                 });
             }
             loop {
-                match lookup(fs, walk.dir(), walk.name()) {
-                    Ok(_) if options.create_new => return Err(Error::Exists),
+                // What must be new is not looked for: making it does that.
+                let found = match options.create_new {
+                    true => Err(Error::NotFound),
+                    false => lookup(fs, walk.dir(), walk.name()),
+                };
+                match found {
                     Ok((link, attr)) if attr.kind.is_symlink() => {
-                        walk.follow(&link)?;
+                        walk.follow(link.ino())?;
                         continue 'links;
                     }
                     Ok((_, attr)) if walk.wants_dir() && !attr.kind.is_dir() => {
@@ -159,8 +164,8 @@ impl Volume {
         }
         let fs = self.file_system();
         let mode = FileKind::File.mode_bits() | (options.mode & 0o7777);
-        let attr = fs.mknod(walk.dir(), walk.name(), mode, 0, self.owner())?;
-        let held = Use::of(fs, &attr);
+        let (inode, attr) = fs.mknod_in(walk.dir(), walk.name(), mode, 0, self.owner())?;
+        let held = Use::of(fs, inode);
         Ok(Opened {
             held,
             attr,

@@ -12,6 +12,7 @@ mod metadata;
 mod names;
 mod options;
 mod path;
+mod prefixes;
 mod read_dir;
 mod volume;
 

@@ -108,7 +108,7 @@ impl Volume {
                     false => Error::NotDirectory,
                 });
             }
-            fs.unlink(walk.dir(), walk.name())
+            fs.unlink_in(walk.dir(), walk.name())
         })
     }
 
@@ -120,7 +120,7 @@ impl Volume {
     pub fn remove_dir(&self, path: impl AsRef<Path>) -> Result<()> {
         let path = path.as_ref();
         self.at_name(path, NOT_BY_NAME, |fs, walk| {
-            fs.rmdir(walk.dir(), walk.name())
+            fs.rmdir(walk.dir().ino, walk.name())
         })
     }
 
@@ -138,7 +138,7 @@ impl Volume {
                 return Err(Error::NotDirectory);
             }
             empty(fs, top)?;
-            fs.rmdir(walk.dir(), walk.name())
+            fs.rmdir(walk.dir().ino, walk.name())
         })
     }
 
@@ -165,8 +165,8 @@ impl Volume {
     ) -> Result<()> {
         let (from, to) = (from.as_ref(), to.as_ref());
         let fs: &FileSystem = self.file_system();
-        let source = walk_to_name(fs, from, NOT_BY_NAME).map_err(|e| e.at(from))?;
-        let target = walk_to_name(fs, to, NOT_BY_NAME).map_err(|e| e.at(to))?;
+        let source = walk_to_name(self, from, NOT_BY_NAME).map_err(|e| e.at(from))?;
+        let target = walk_to_name(self, to, NOT_BY_NAME).map_err(|e| e.at(to))?;
         if source.wants_dir() || target.wants_dir() {
             needs_dir(fs, &source).map_err(|e| e.at(from))?;
         }
@@ -174,9 +174,9 @@ impl Volume {
             needs_dir(fs, &target).map_err(|e| e.at(to))?;
         }
         fs.rename(
-            source.dir(),
+            source.dir().ino,
             source.name(),
-            target.dir(),
+            target.dir().ino,
             target.name(),
             mode,
         )
@@ -233,7 +233,7 @@ impl Volume {
     /// [`Error::NotFound`], [`Error::NotDirectory`], [`Error::SymlinkLoop`].
     pub fn canonicalize(&self, path: impl AsRef<Path>) -> Result<PathBuf> {
         let path = path.as_ref();
-        let names = canonical(self.file_system(), path).map_err(|e| e.at(path))?;
+        let names = canonical(self, path).map_err(|e| e.at(path))?;
         Ok(PathBuf::from(OsString::from_vec(names)))
     }
 
@@ -260,8 +260,8 @@ impl Volume {
                 lookup(fs, walk.dir(), walk.name())?;
                 return Err(Error::Exists);
             }
-            let made = make(fs, walk.dir(), walk.name())?;
-            drop(Use::of(fs, &made));
+            let made = make(fs, walk.dir().ino, walk.name())?;
+            fs.forget(made.ino, 1);
             Ok(())
         })
     }
@@ -275,7 +275,7 @@ impl Volume {
         what: impl FnOnce(&FileSystem, &Walk<'_, '_>) -> Result<()>,
     ) -> Result<()> {
         let fs: &FileSystem = self.file_system();
-        walk_to_name(fs, path, unnamed)
+        walk_to_name(self, path, unnamed)
             .and_then(|walk| what(fs, &walk))
             .map_err(|e| e.at(path))
     }
@@ -284,11 +284,11 @@ impl Volume {
 const NOT_BY_NAME: Error = Error::Invalid("the root, `.` and `..` are no names");
 
 fn walk_to_name<'f, 'p>(
-    fs: &'f FileSystem,
+    volume: &'f Volume,
     path: &'p Path,
     unnamed: Error,
 ) -> Result<Walk<'f, 'p>> {
-    let mut walk = Walk::new(fs, path)?;
+    let mut walk = Walk::new(volume, path)?;
     match walk.go_to_last()? {
         Last::Name => Ok(walk),
         Last::Itself => Err(unnamed),
@@ -327,7 +327,7 @@ fn empty<'f>(fs: &'f FileSystem, top: Use<'f>) -> Result<()> {
                 gone(fs.unlink(dir, &entry.name))?;
                 continue;
             }
-            match lookup(fs, dir, &entry.name) {
+            match lookup(fs, &*fs.inode(dir)?, &entry.name) {
                 Ok((child, attr)) if attr.kind.is_dir() => levels.push(level(child, entry.name)),
                 Ok(_) | Err(Error::NotFound) => {}
                 Err(e) => return Err(e),

@@ -3,18 +3,23 @@
 //! Uses the engine's `lookup` and `readlink` through [`super::handle`]. Paths are bytes. They
 //! start at the root whether or not they begin with a slash; `..` goes back the way the walk
 //! came (so after a symbolic link it is the parent of the link's target) and stays at the root;
-//! symbolic links are followed, at most [`MAX_LINKS`] in one walk, so every walk ends. All uses
-//! taken on the way are held until the walk is dropped: a directory it stands in cannot vanish.
+//! symbolic links are followed, at most [`MAX_LINKS`] in one walk, so every walk ends. The
+//! directories on the way are held in memory, but not used: one that is removed meanwhile has no
+//! names.
 
 use std::borrow::Cow;
 use std::ops::Range;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
+use std::sync::Arc;
 
+use super::Volume;
 use super::handle::{Trail, Use, lookup};
 use crate::error::{Error, Result};
 use crate::format::ROOT_INO;
+use crate::format::item::{S_IFDIR, S_IFLNK};
 use crate::fs::FileSystem;
+use crate::inode::Inode;
 use crate::types::{Attr, FileKind};
 
 /// Symbolic links that one walk may follow.
@@ -39,8 +44,13 @@ pub(super) enum Last {
 
 /// A walk along a path.
 pub(super) struct Walk<'f, 'p> {
+    volume: &'f Volume,
     fs: &'f FileSystem,
-    trail: Trail<'f>,
+    /// Where the walk stands.
+    here: Arc<Inode>,
+    /// The directories above, from the root on; unknown after a short cut.
+    trail: Trail,
+    short_cut: bool,
     path: Cow<'p, [u8]>,
     /// Where in `path` the walk goes on.
     at: usize,
@@ -52,7 +62,8 @@ pub(super) struct Walk<'f, 'p> {
 }
 
 impl<'f, 'p> Walk<'f, 'p> {
-    pub(super) fn new(fs: &'f FileSystem, path: &'p Path) -> Result<Self> {
+    pub(super) fn new(volume: &'f Volume, path: &'p Path) -> Result<Self> {
+        let fs: &FileSystem = volume.file_system();
         let path = path.as_os_str().as_bytes();
         if path.is_empty() {
             return Err(Error::NotFound);
@@ -61,8 +72,11 @@ impl<'f, 'p> Walk<'f, 'p> {
             return Err(Error::Invalid("a path holds a zero byte"));
         }
         Ok(Self {
+            volume,
             fs,
+            here: fs.inode(ROOT_INO)?,
             trail: Trail::new(),
+            short_cut: false,
             path: Cow::Borrowed(path),
             at: 0,
             name: 0..0,
@@ -72,8 +86,8 @@ impl<'f, 'p> Walk<'f, 'p> {
     }
 
     /// The directory that the walk stands in.
-    pub(super) fn dir(&self) -> u64 {
-        self.trail.last().map_or(ROOT_INO, Use::ino)
+    pub(super) fn dir(&self) -> &Arc<Inode> {
+        &self.here
     }
 
     /// The last component, after [`Walk::go_to_last`] gave [`Last::Name`].
@@ -88,6 +102,42 @@ impl<'f, 'p> Walk<'f, 'p> {
 
     /// Goes to the directory of the last component, following every link on the way to it.
     pub(super) fn go_to_last(&mut self) -> Result<Last> {
+        let begins = self.at == 0 && self.links == 0 && self.names.is_none();
+        let prefix = if begins { self.prefix() } else { 0 };
+        if prefix == 0 {
+            return self.walk_to_last();
+        }
+        let shape = self.fs.shape();
+        let path = self.path.get(..prefix).unwrap_or_default();
+        if let Some(dir) = self.volume.prefixes().find(path, shape) {
+            (self.here, self.at, self.short_cut) = (dir, prefix, true);
+            return self.walk_to_last();
+        }
+        let last = self.walk_to_last()?;
+        if self.links == 0 {
+            let path = self.path.get(..prefix).unwrap_or_default();
+            self.volume.prefixes().remember(path, shape, &self.here);
+        }
+        Ok(last)
+    }
+
+    /// Length of what leads to the last component, without the slashes before it; 0 if that is the
+    /// root, or if the last component is no name.
+    fn prefix(&self) -> usize {
+        let after =
+            |part: &[u8], is: fn(&u8) -> bool| part.iter().rposition(is).map_or(0, |p| p + 1);
+        let whole = &*self.path;
+        let named = whole
+            .get(..after(whole, |b| *b != b'/'))
+            .unwrap_or_default();
+        let start = after(named, |b| *b == b'/');
+        match named.get(start..) {
+            None | Some(b"." | b"..") => 0,
+            Some(_) => after(named.get(..start).unwrap_or_default(), |b| *b != b'/'),
+        }
+    }
+
+    fn walk_to_last(&mut self) -> Result<Last> {
         loop {
             let Some(name) = self.next_component() else {
                 return Ok(Last::Itself);
@@ -101,10 +151,10 @@ impl<'f, 'p> Walk<'f, 'p> {
                     return Ok(Last::Name);
                 }
                 bytes => {
-                    let (child, attr) = lookup(self.fs, self.dir(), bytes)?;
-                    match attr.kind {
-                        FileKind::Directory => self.down(child, name),
-                        FileKind::Symlink => self.follow(&child)?,
+                    let (child, kind) = self.fs.child(&self.here, bytes)?;
+                    match kind {
+                        S_IFDIR => self.down(child, name),
+                        S_IFLNK => self.follow(child.ino)?,
                         _ => return Err(Error::NotDirectory),
                     }
                 }
@@ -114,16 +164,18 @@ impl<'f, 'p> Walk<'f, 'p> {
 
     /// Goes on at the target of `link`, which was found in the directory that the walk stands
     /// in; what the path held behind the link follows.
-    pub(super) fn follow(&mut self, link: &Use<'_>) -> Result<()> {
+    pub(super) fn follow(&mut self, link: u64) -> Result<()> {
         self.links += 1;
         if self.links > MAX_LINKS {
             return Err(Error::SymlinkLoop);
         }
-        let mut path = self.fs.readlink(link.ino())?;
+        self.retrace()?;
+        let mut path = self.fs.readlink(link)?;
         if path.is_empty() {
             return Err(Error::NotFound);
         }
         if path.first() == Some(&b'/') {
+            self.here = self.fs.inode(ROOT_INO)?;
             self.trail.clear();
             if let Some(names) = &mut self.names {
                 names.clear();
@@ -133,6 +185,18 @@ impl<'f, 'p> Walk<'f, 'p> {
         self.path = Cow::Owned(path);
         self.at = 0;
         Ok(())
+    }
+
+    /// Walks the whole way to where a short cut led, for a link may lead up from there.
+    fn retrace(&mut self) -> Result<()> {
+        if !std::mem::take(&mut self.short_cut) {
+            return Ok(());
+        }
+        (self.here, self.at) = (self.fs.inode(ROOT_INO)?, 0);
+        match self.walk_to_last()? {
+            Last::Name => Ok(()),
+            Last::Itself => Err(Error::NotFound),
+        }
     }
 
     /// The first component that is left; what is left then begins with the slash behind it.
@@ -150,8 +214,8 @@ impl<'f, 'p> Walk<'f, 'p> {
         rest.iter().all(|b| *b == b'/')
     }
 
-    fn down(&mut self, child: Use<'f>, name: Range<usize>) {
-        self.trail.push(child);
+    fn down(&mut self, child: Arc<Inode>, name: Range<usize>) {
+        self.trail.push(std::mem::replace(&mut self.here, child));
         if let Some(names) = &mut self.names {
             names.push(b'/');
             names.extend_from_slice(self.path.get(name).unwrap_or_default());
@@ -159,7 +223,9 @@ impl<'f, 'p> Walk<'f, 'p> {
     }
 
     fn up(&mut self) {
-        self.trail.pop();
+        if let Some(above) = self.trail.pop() {
+            self.here = above;
+        }
         if let Some(names) = &mut self.names {
             let parent = names.iter().rposition(|b| *b == b'/').unwrap_or(0);
             names.truncate(parent);
@@ -167,10 +233,8 @@ impl<'f, 'p> Walk<'f, 'p> {
     }
 
     /// The directory that the walk stands in, with a use to keep.
-    pub(super) fn into_dir(mut self) -> Result<(Use<'f>, Attr)> {
-        let dir = self.trail.pop().unwrap_or_else(|| Use::root(self.fs));
-        let attr = self.fs.getattr(dir.ino())?;
-        Ok((dir, attr))
+    pub(super) fn into_dir(self) -> Result<(Use<'f>, Attr)> {
+        lookup(self.fs, &self.here, b".")
     }
 
     /// Walks to the end of the path.
@@ -182,7 +246,9 @@ impl<'f, 'p> Walk<'f, 'p> {
             let (found, attr) = lookup(self.fs, self.dir(), self.name())?;
             let wants_dir = self.wants_dir();
             match attr.kind {
-                FileKind::Symlink if wants_dir || follow == Follow::Yes => self.follow(&found)?,
+                FileKind::Symlink if wants_dir || follow == Follow::Yes => {
+                    self.follow(found.ino())?
+                }
                 FileKind::Directory => return Ok(Some((found, attr))),
                 _ if wants_dir => return Err(Error::NotDirectory),
                 _ => return Ok(Some((found, attr))),
@@ -193,11 +259,11 @@ impl<'f, 'p> Walk<'f, 'p> {
 
 /// The inode that a path names, with a use of it.
 pub(super) fn resolve<'f>(
-    fs: &'f FileSystem,
+    volume: &'f Volume,
     path: &Path,
     follow: Follow,
 ) -> Result<(Use<'f>, Attr)> {
-    let mut walk = Walk::new(fs, path)?;
+    let mut walk = Walk::new(volume, path)?;
     match walk.find(follow)? {
         Some(found) => Ok(found),
         None => walk.into_dir(),
@@ -205,8 +271,8 @@ pub(super) fn resolve<'f>(
 }
 
 /// The path of the same inode from the root, without links, `.` or `..`.
-pub(super) fn canonical(fs: &FileSystem, path: &Path) -> Result<Vec<u8>> {
-    let mut walk = Walk::new(fs, path)?;
+pub(super) fn canonical(volume: &Volume, path: &Path) -> Result<Vec<u8>> {
+    let mut walk = Walk::new(volume, path)?;
     walk.names = Some(Vec::new());
     let named = walk.find(Follow::Yes)?.is_some();
     let mut names = walk.names.take().unwrap_or_default();

@@ -142,14 +142,14 @@ impl DirEntry {
         self.entry.kind
     }
 
-    /// What is known of it; of a symbolic link that, not what it points to.
+    /// What is known of it; of a symbolic link that, not what it points to. It is found by its
+    /// number, whatever it is called by now.
     ///
     /// # Errors
-    /// [`Error::NotFound`] if the name is gone by now, or the engine's.
+    /// [`Error::NotFound`] if it is gone by now, or the engine's.
     pub fn metadata(&self) -> Result<Metadata> {
-        let dir = &self.dir.handle;
-        match lookup(dir.fs(), dir.ino(), &self.entry.name) {
-            Ok((_, attr)) => Ok(Metadata::new(attr)),
+        match self.dir.handle.fs().getattr(self.entry.ino) {
+            Ok(attr) => Ok(Metadata::new(attr)),
             Err(e) => Err(e.at(&self.path())),
         }
     }
@@ -157,7 +157,7 @@ impl DirEntry {
     /// Lists it, if it still is the directory that the entry named.
     fn read_dir(&self) -> Result<Option<ReadDir>> {
         let dir = &self.dir.handle;
-        match lookup(dir.fs(), dir.ino(), &self.entry.name) {
+        match lookup(dir.fs(), &*dir.fs().inode(dir.ino())?, &self.entry.name) {
             Ok((child, attr)) if attr.kind.is_dir() => {
                 let handle = child.keep(dir.engine());
                 Ok(Some(ReadDir::new(handle, &self.path())))

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use super::handle::Use;
 use super::options::VolumeOptions;
 use super::path::{Follow, resolve};
+use super::prefixes::Prefixes;
 use crate::error::Result;
 use crate::fs::FileSystem;
 use crate::types::{Attr, Creds, StatFs, VolumeInfo};
@@ -60,6 +61,7 @@ use crate::types::{Attr, Creds, StatFs, VolumeInfo};
 pub struct Volume {
     fs: Arc<FileSystem>,
     owner: Creds,
+    prefixes: Arc<Prefixes>,
 }
 
 const _: () = {
@@ -77,7 +79,11 @@ impl From<Arc<FileSystem>> for Volume {
 
 impl Volume {
     pub(super) fn new(fs: Arc<FileSystem>, owner: Creds) -> Self {
-        Self { fs, owner }
+        Self {
+            fs,
+            owner,
+            prefixes: Arc::default(),
+        }
     }
 
     /// What can be chosen when a volume is opened or made.
@@ -166,6 +172,11 @@ impl Volume {
         self.owner
     }
 
+    /// Directories by path, of all clones.
+    pub(super) fn prefixes(&self) -> &Prefixes {
+        &self.prefixes
+    }
+
     /// Does something with the inode that a path names, and says the path in an error.
     pub(super) fn on<T>(
         &self,
@@ -173,14 +184,14 @@ impl Volume {
         follow: Follow,
         what: impl FnOnce(&FileSystem, &Attr) -> Result<T>,
     ) -> Result<T> {
-        resolve(&self.fs, path, follow)
+        resolve(self, path, follow)
             .and_then(|(_held, attr)| what(&self.fs, &attr))
             .map_err(|e| e.at(path))
     }
 
     /// The inode that a path names, with a use of it; a failure says the path.
     pub(super) fn find(&self, path: &Path, follow: Follow) -> Result<(Use<'_>, Attr)> {
-        resolve(&self.fs, path, follow).map_err(|e| e.at(path))
+        resolve(self, path, follow).map_err(|e| e.at(path))
     }
 }
 

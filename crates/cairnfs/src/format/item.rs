@@ -3,6 +3,7 @@
 //! Each reader checks lengths and ranges and returns what is wrong as text; the caller, who knows
 //! the block, makes a [`crate::error::Corruption`] of it.
 
+use smallvec::SmallVec;
 use zerocopy::little_endian::{I64, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
@@ -162,10 +163,12 @@ pub struct DirEntryRef<'a> {
 pub const DIR_ENTRY_HEADER: usize = 9;
 
 /// Encodes a directory entry.
-pub fn encode_dir_entry(out: &mut Vec<u8>, entry: &DirEntryRef<'_>) {
+pub fn encode_dir_entry(entry: &DirEntryRef<'_>) -> SmallVec<[u8; 64]> {
+    let mut out = SmallVec::new();
     out.extend_from_slice(&entry.ino.to_le_bytes());
     out.push((entry.kind >> 12) as u8);
     out.extend_from_slice(entry.name);
+    out
 }
 
 /// Decodes a directory entry.
@@ -176,7 +179,7 @@ pub fn decode_dir_entry(value: &[u8]) -> Result<DirEntryRef<'_>, String> {
     if name.is_empty() || name.len() > MAX_NAME {
         return Err(format!("name of {} bytes", name.len()));
     }
-    if name.contains(&b'/') || name.contains(&0) || name == b"." || name == b".." {
+    if holds_separator(name) || name == b"." || name == b".." {
         return Err("a name that no entry can have".into());
     }
     Ok(DirEntryRef {
@@ -184,6 +187,13 @@ pub fn decode_dir_entry(value: &[u8]) -> Result<DirEntryRef<'_>, String> {
         kind: u32::from(*kind) << 12,
         name,
     })
+}
+
+/// Whether a name holds a slash or a NUL. Looks at every byte: names are short, and a loop without
+/// a way out is done many bytes at a time.
+pub fn holds_separator(name: &[u8]) -> bool {
+    name.iter()
+        .fold(false, |found, b| found | (*b == b'/') | (*b == 0))
 }
 
 /// Encodes the indexes of the entries with equal name hash.

@@ -1,6 +1,6 @@
 //! Several inode states locked for one change, in order of their numbers.
 
-use smallvec::SmallVec;
+use smallvec::{SmallVec, smallvec};
 use std::sync::Arc;
 
 use crate::error::{Error, Result};
@@ -21,6 +21,20 @@ impl<'a> Locked<'a> {
         sorted.dedup_by_key(|i| i.ino);
         Self {
             guards: sorted.iter().map(|i| (i.ino, i.write())).collect(),
+        }
+    }
+
+    /// Adds the lock of a further inode, whose number is larger, to the lock that is held.
+    pub fn two(
+        (inode, state): (&Arc<Inode>, RwLockWriteGuard<'a, InodeState>),
+        larger: &'a Arc<Inode>,
+    ) -> Self {
+        assert!(
+            inode.ino < larger.ino,
+            "inodes are locked in the order of their numbers"
+        );
+        Self {
+            guards: smallvec![(inode.ino, state), (larger.ino, larger.write())],
         }
     }
 
@@ -49,12 +63,18 @@ pub fn attrs(state: &InodeState) -> Result<&Attrs> {
     state.attrs.as_ref().ok_or(Error::NotFound)
 }
 
+/// The attributes of a directory.
+pub fn dir_attrs(state: &InodeState) -> Result<&Attrs> {
+    let attrs = attrs(state)?;
+    match attrs.is_dir() {
+        true => Ok(attrs),
+        false => Err(Error::NotDirectory),
+    }
+}
+
 /// The attributes of a directory that is still linked.
 pub fn live_dir(state: &InodeState) -> Result<&Attrs> {
-    let attrs = attrs(state)?;
-    if !attrs.is_dir() {
-        return Err(Error::NotDirectory);
-    }
+    let attrs = dir_attrs(state)?;
     if attrs.nlink == 0 {
         return Err(Error::NotFound);
     }

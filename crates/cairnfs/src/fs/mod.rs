@@ -35,6 +35,8 @@ pub use observe::{Call, Observer, Outcome};
 
 pub use make::{MakeOptions, inspect, make, make_device};
 
+use crossbeam_utils::CachePadded;
+
 use crate::device::{Access, Device, FileDevice};
 use crate::error::{Error, Result};
 use crate::format::superblock::Superblock;
@@ -44,7 +46,7 @@ use crate::inode::Inode;
 use crate::shard::Sharded;
 use crate::space::Class;
 use crate::sync::Mutex;
-use crate::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+use crate::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use crate::sync::thread::JoinHandle;
 use crate::txn::{Core, Limits, OpenMode};
 use crate::types::{StatFs, Time, VolumeInfo};
@@ -99,6 +101,8 @@ pub struct FileSystem {
     syncing: Mutex<()>,
     /// Held while a directory moves to another parent: nobody else changes the shape of the tree.
     moving: Mutex<()>,
+    /// Grows when a directory or a symbolic link is moved or removed: a path may lead elsewhere.
+    shape: CachePadded<AtomicU64>,
     closed: AtomicBool,
     watch: Option<Watch>,
     threads: Mutex<Vec<JoinHandle<()>>>,
@@ -138,6 +142,7 @@ impl FileSystem {
             page_bytes: AtomicI64::new(0),
             syncing: Mutex::new(()),
             moving: Mutex::new(()),
+            shape: CachePadded::default(),
             closed: AtomicBool::new(false),
             watch: options.observer.clone().map(Watch::new),
             threads: Mutex::new(Vec::new()),
@@ -230,11 +235,26 @@ impl FileSystem {
     }
 
     /// The inode of a number, while the volume is open.
-    fn inode(&self, ino: u64) -> Result<Arc<Inode>> {
-        if self.closed.load(Ordering::Acquire) {
-            return Err(Error::Invalid("the volume is closed"));
-        }
+    pub(crate) fn inode(&self, ino: u64) -> Result<Arc<Inode>> {
+        self.check_open()?;
         self.core.inode(ino)
+    }
+
+    /// The count of events that change what an existing path leads to. A path walked before it grew
+    /// is to be walked again.
+    pub(crate) fn shape(&self) -> u64 {
+        self.shape.load(Ordering::Acquire)
+    }
+
+    fn is_closed(&self) -> bool {
+        self.closed.load(Ordering::Acquire)
+    }
+
+    fn check_open(&self) -> Result<()> {
+        match self.is_closed() {
+            true => Err(Error::Invalid("the volume is closed")),
+            false => Ok(()),
+        }
     }
 }
 

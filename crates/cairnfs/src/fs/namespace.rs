@@ -10,16 +10,17 @@ use crate::error::{Error, Result};
 use crate::format::checksum::name_hash;
 use crate::format::item::{
     DIR_ENTRY_HEADER, DirEntryRef, ORPHAN_TRUNCATE, RawInode, S_IFDIR, S_IFLNK, S_IFMT, S_ISGID,
-    encode_dir_entry,
+    encode_dir_entry, holds_separator,
 };
 use crate::format::key::Kind;
 use crate::format::{MAX_LINKS, MAX_NAME, MAX_SYMLINK, ROOT_INO};
 use crate::fs::FileSystem;
-use crate::fs::locked::{Locked, attrs, attrs_mut, live_dir};
+use crate::fs::locked::{Locked, attrs, attrs_mut, dir_attrs, live_dir};
 use crate::fs::observe::Call;
 use crate::inode::attrs::Attrs;
 use crate::inode::{Inode, InodeState};
-use crate::txn::{Commit, Need};
+use crate::sync::atomic::Ordering;
+use crate::txn::{Commit, NameFound, Need};
 use crate::types::{Attr, Creds, FileKind, Time};
 
 /// Most bytes of a directory entry's value.
@@ -32,7 +33,7 @@ pub(super) fn check_name(name: &[u8]) -> Result<()> {
     if name.len() > MAX_NAME {
         return Err(Error::NameTooLong);
     }
-    if name.is_empty() || name.contains(&b'/') || name.contains(&0) {
+    if name.is_empty() || holds_separator(name) {
         return Err(Error::Invalid("a name is empty, or has '/' or NUL in it"));
     }
     if name == b"." || name == b".." {
@@ -56,32 +57,56 @@ impl FileSystem {
     /// # Errors
     /// No such name; not a directory.
     pub fn lookup(&self, dir: u64, name: &[u8]) -> Result<Attr> {
+        Ok(self.lookup_in(&*self.inode(dir)?, name)?.1)
+    }
+
+    /// The same in a directory at hand.
+    pub(crate) fn lookup_in(&self, dir: &Inode, name: &[u8]) -> Result<(Arc<Inode>, Attr)> {
+        let used = |inode: Arc<Inode>| {
+            let attr = self.use_inode(&inode)?;
+            Ok((inode, attr))
+        };
+        match name {
+            b"." => used(self.inode(dir.ino)?),
+            b".." => {
+                let parent = dir_attrs(&dir.read())?.parent;
+                used(self.inode(parent)?)
+            }
+            _ => self.with_child(dir, name, |child, _| used(child)),
+        }
+    }
+
+    /// The inode of a name other than "." and "..", and its type bits. It is held in memory, but no
+    /// use is taken: it may go.
+    pub(crate) fn child(&self, dir: &Inode, name: &[u8]) -> Result<(Arc<Inode>, u32)> {
+        self.with_child(dir, name, |child, kind| Ok((child, kind)))
+    }
+
+    fn with_child<R>(
+        &self,
+        dir: &Inode,
+        name: &[u8],
+        what: impl Fn(Arc<Inode>, u32) -> Result<R>,
+    ) -> Result<R> {
+        self.check_open()?;
         if name.len() > MAX_NAME {
             return Err(Error::NameTooLong);
         }
-        let dir = self.inode(dir)?;
+        let hash = self.hash(name);
         loop {
-            let (ino, index) = {
+            let found = {
                 let state = dir.read();
-                let attrs = attrs(&state)?;
-                if !attrs.is_dir() {
-                    return Err(Error::NotDirectory);
-                }
-                match name {
-                    b"." => (dir.ino, None),
-                    b".." => (attrs.parent, None),
-                    _ => {
-                        let hash = self.hash(name);
-                        let found = self.core.find_name(&dir, &state, hash, name)?;
-                        let found = found.ok_or(Error::NotFound)?;
-                        (found.ino, Some(found.index))
-                    }
-                }
+                dir_attrs(&state)?;
+                let found = self.core.find_name(dir, &state, hash, name)?;
+                found.ok_or(Error::NotFound)?
             };
-            match (self.take_use(ino), index) {
+            match self
+                .inode(found.ino)
+                .and_then(|child| what(child, found.kind))
+            {
                 // Gone since, and the entry with it: another may have taken its place at once.
-                (Err(Error::NotFound), Some(index)) if !self.has_entry(&dir, index)? => {}
-                (result, _) => return result,
+                Err(Error::NotFound) if !self.has_entry(dir, found.index)? => {}
+                result => return result,
             }
         }
     }
@@ -94,9 +119,12 @@ impl FileSystem {
 
     /// Takes a use of an inode that was found by name.
     pub(super) fn take_use(&self, ino: u64) -> Result<Attr> {
-        let inode = self.inode(ino)?;
+        self.use_inode(&*self.inode(ino)?)
+    }
+
+    fn use_inode(&self, inode: &Inode) -> Result<Attr> {
         let state = inode.read();
-        let attr = attrs(&state)?.public(ino, pending_blocks(&state));
+        let attr = attrs(&state)?.public(inode.ino, pending_blocks(&state));
         inode.take_use();
         Ok(attr)
     }
@@ -111,6 +139,18 @@ impl FileSystem {
     /// # Errors
     /// The name is taken or cannot be; no space.
     pub fn mknod(&self, dir: u64, name: &[u8], mode: u32, rdev: u64, creds: Creds) -> Result<Attr> {
+        Ok(self.mknod_in(&self.inode(dir)?, name, mode, rdev, creds)?.1)
+    }
+
+    /// The same in a directory at hand.
+    pub(crate) fn mknod_in(
+        &self,
+        dir: &Arc<Inode>,
+        name: &[u8],
+        mode: u32,
+        rdev: u64,
+        creds: Creds,
+    ) -> Result<(Arc<Inode>, Attr)> {
         match FileKind::from_mode(mode) {
             None => return Err(Error::Invalid("a mode without a file type")),
             Some(FileKind::Directory | FileKind::Symlink) => {
@@ -138,7 +178,7 @@ impl FileSystem {
             creds,
             target: None,
         };
-        self.make(dir, name, &new)
+        Ok(self.make(&self.inode(dir)?, name, &new)?.1)
     }
 
     /// Makes a symbolic link. Takes one use.
@@ -158,25 +198,44 @@ impl FileSystem {
             creds,
             target: Some(target),
         };
-        self.make(dir, name, &new)
+        Ok(self.make(&self.inode(dir)?, name, &new)?.1)
     }
 
-    fn make(&self, dir: u64, name: &[u8], new: &New<'_>) -> Result<Attr> {
+    fn make(&self, dir: &Arc<Inode>, name: &[u8], new: &New<'_>) -> Result<(Arc<Inode>, Attr)> {
         let target = new.target.unwrap_or_default();
-        let call = Call::Make { dir, name, target };
+        let call = Call::Make {
+            dir: dir.ino,
+            name,
+            target,
+        };
+        self.check_open()?;
         self.observed(call, || self.make_entry(dir, name, new))
     }
 
-    fn make_entry(&self, dir: u64, name: &[u8], new: &New<'_>) -> Result<Attr> {
+    fn make_entry(
+        &self,
+        dir: &Arc<Inode>,
+        name: &[u8],
+        new: &New<'_>,
+    ) -> Result<(Arc<Inode>, Attr)> {
         check_name(name)?;
-        let dir = self.inode(dir)?;
         let target = new.target.unwrap_or_default();
         let need = Need::items(4, 2 * INODE_LEN + ENTRY_MAX + target.len(), 0);
-        let reservation = self.core.reserve(need)?;
+        let reservation = match self.core.reserve(need) {
+            Ok(reservation) => reservation,
+            // That the name is taken is told also where nothing can be changed.
+            Err(e) => {
+                return match self.child(dir, name) {
+                    Ok(_) => Err(Error::Exists),
+                    Err(Error::NotFound) => Err(e),
+                    Err(other) => Err(other),
+                };
+            }
+        };
         let hash = self.hash(name);
         let mut dir_state = dir.write();
         let (gid, mode) = inherit(live_dir(&dir_state)?, new);
-        if self.core.find_name(&dir, &dir_state, hash, name)?.is_some() {
+        if self.core.find_name(dir, &dir_state, hash, name)?.is_some() {
             return Err(Error::Exists);
         }
         let ino = self.core.new_ino(&mut dir_state.chunk);
@@ -197,7 +256,7 @@ impl FileSystem {
         let mut commit = self.core.commit();
         self.put_entry(
             &mut commit,
-            &dir,
+            dir,
             &mut dir_state,
             hash,
             &DirEntryRef {
@@ -206,7 +265,7 @@ impl FileSystem {
                 name,
             },
         )?;
-        commit.put_inode(&dir, &mut dir_state);
+        commit.put_inode(dir, &mut dir_state);
         if let Some(target) = new.target {
             commit.put(&child, &mut child_state, Kind::Inline, 0, target, false);
         }
@@ -216,7 +275,7 @@ impl FileSystem {
         drop(child_state);
         drop(dir_state);
         self.core.settle(receipt)?;
-        Ok(attr)
+        Ok((child, attr))
     }
 
     /// Adds an entry under a new index; the directory's size grows by it.
@@ -232,10 +291,9 @@ impl FileSystem {
         let index = attrs.next_index;
         attrs.next_index += 1;
         attrs.set_size(attrs.size + 1);
-        let mut value = Vec::with_capacity(DIR_ENTRY_HEADER + entry.name.len());
-        encode_dir_entry(&mut value, entry);
+        let value = encode_dir_entry(entry);
         commit.put(dir, state, Kind::DirIndex, index, &value, false);
-        state.current.add_name(hash, index);
+        self.core.add_name(dir, state, hash, index);
         Ok(())
     }
 
@@ -246,13 +304,16 @@ impl FileSystem {
         dir: &Arc<Inode>,
         state: &mut InodeState,
         hash: u64,
-        (index, below): (u64, bool),
+        entry: &NameFound,
     ) -> Result<()> {
         let attrs = attrs_mut(state)?;
         attrs.set_size(attrs.size.saturating_sub(1));
+        if matches!(entry.kind, S_IFDIR | S_IFLNK) {
+            self.shape.fetch_add(1, Ordering::AcqRel);
+        }
         let note = hash.to_le_bytes();
-        commit.delete(dir, state, Kind::DirIndex, index, &note, below);
-        state.current.remove_name(hash, index);
+        commit.delete(dir, state, Kind::DirIndex, entry.index, &note, entry.below);
+        state.remove_name(hash, entry.index);
         Ok(())
     }
 
@@ -396,14 +457,24 @@ impl FileSystem {
         let Some(inode) = self.core.table().forget(ino, uses) else {
             return;
         };
-        if ino == ROOT_INO {
+        self.unused(&inode);
+    }
+
+    /// Gives back a use of an inode at hand.
+    pub(crate) fn forget_one(&self, inode: &Arc<Inode>) {
+        if inode.drop_uses(1) {
+            self.unused(inode);
+        }
+    }
+
+    /// Nobody uses the inode any more.
+    fn unused(&self, inode: &Arc<Inode>) {
+        if inode.ino == ROOT_INO || self.is_closed() {
             return;
         }
-        if !self.closed.load(crate::sync::atomic::Ordering::Acquire)
-            && let Err(error) = self.reap_unused(&inode)
-        {
+        if let Err(error) = self.reap_unused(inode) {
             // The orphan item stays: the next mount removes the inode.
-            tracing::warn!(ino, %error, "removing an unlinked inode was put off");
+            tracing::warn!(ino = inode.ino, %error, "removing an unlinked inode was put off");
         }
     }
 }

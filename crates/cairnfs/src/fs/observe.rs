@@ -1,7 +1,7 @@
 //! Watching what is asked of a volume: each call that changes it or makes it durable, and how it
 //! ended.
 //!
-//! Uses nothing but values. Calls are watched one at a time: while a volume has an observer, its
+//! Calls are watched one at a time: while a volume has an observer, its
 //! changing calls wait for one another, so the order that the observer sees is the order they took.
 
 use std::fmt::Debug;
@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use crate::error::{Error, Result};
 use crate::fs::FileSystem;
+use crate::inode::Inode;
 use crate::sync::Mutex;
 use crate::types::{Attr, Fallocate, RenameMode, SetAttr, XattrMode};
 
@@ -152,6 +153,12 @@ impl Answer for () {
 impl Answer for Attr {
     fn outcome(&self) -> Outcome<'_> {
         Outcome::Inode(self)
+    }
+}
+
+impl Answer for (Arc<Inode>, Attr) {
+    fn outcome(&self) -> Outcome<'_> {
+        Outcome::Inode(&self.1)
     }
 }
 

@@ -11,7 +11,7 @@ use crate::format::key::Kind;
 use crate::fs::FileSystem;
 use crate::fs::locked::attrs;
 use crate::fs::namespace::INODE_LEN;
-use crate::fs::remove::Belongings;
+use crate::fs::remove::{Belongings, is_orphaned};
 use crate::inode::{Inode, InodeState};
 use crate::txn::{Commit, Need};
 
@@ -76,11 +76,7 @@ impl FileSystem {
 
     /// Removes an inode that lost its last name while nobody used it, so that nobody will forget it.
     pub(super) fn reap_unused(&self, inode: &Arc<Inode>) -> Result<()> {
-        let orphaned = {
-            let state = inode.read();
-            state.attrs.as_ref().is_some_and(|a| a.nlink == 0)
-        };
-        if orphaned && inode.uses() == 0 {
+        if inode.uses() == 0 && is_orphaned(&inode.read()) {
             return self.reap(inode);
         }
         Ok(())

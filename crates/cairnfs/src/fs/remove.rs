@@ -15,7 +15,7 @@ use crate::fs::locked::{Locked, attrs, attrs_mut, live_dir};
 use crate::fs::namespace::{INODE_LEN, change_dir, check_name};
 use crate::fs::observe::Call;
 use crate::inode::{Inode, InodeState};
-use crate::txn::{Commit, Need};
+use crate::txn::{Commit, NameFound, Need, Reservation};
 use crate::types::Time;
 
 /// Most items that an inode may have to be removed within the transaction that unlinks it.
@@ -38,6 +38,11 @@ impl FileSystem {
     /// # Errors
     /// No such name; a directory.
     pub fn unlink(&self, dir: u64, name: &[u8]) -> Result<()> {
+        self.remove_name(&self.inode(dir)?, name, false)
+    }
+
+    /// The same in a directory at hand.
+    pub(crate) fn unlink_in(&self, dir: &Arc<Inode>, name: &[u8]) -> Result<()> {
         self.remove_name(dir, name, false)
     }
 
@@ -46,52 +51,87 @@ impl FileSystem {
     /// # Errors
     /// No such name; not a directory; not empty.
     pub fn rmdir(&self, dir: u64, name: &[u8]) -> Result<()> {
-        self.remove_name(dir, name, true)
+        self.remove_name(&self.inode(dir)?, name, true)
     }
 
-    fn remove_name(&self, dir: u64, name: &[u8], directory: bool) -> Result<()> {
-        let call = Call::Remove { dir, name };
+    fn remove_name(&self, dir: &Arc<Inode>, name: &[u8], directory: bool) -> Result<()> {
+        self.check_open()?;
+        let call = Call::Remove { dir: dir.ino, name };
         self.observed(call, || self.remove_entry(dir, name, directory))
     }
 
-    fn remove_entry(&self, dir: u64, name: &[u8], directory: bool) -> Result<()> {
+    fn remove_entry(&self, dir: &Arc<Inode>, name: &[u8], directory: bool) -> Result<()> {
         check_name(name)?;
-        let dir = self.inode(dir)?;
+        let need = Need::items(4, 2 * INODE_LEN + 1, INLINE_REMOVAL + 4).deleting();
+        let reservation = match self.core.reserve(need) {
+            Ok(reservation) => reservation,
+            // That there is no such name is told also where nothing can be changed.
+            Err(e) => return self.child(dir, name).and(Err(e)),
+        };
         let hash = self.hash(name);
         loop {
-            let found = {
-                let state = dir.read();
-                live_dir(&state)?;
-                self.core
-                    .find_name(&dir, &state, hash, name)?
-                    .ok_or(Error::NotFound)?
-            };
+            let state = dir.write();
+            live_dir(&state)?;
+            let found = self.core.find_name(dir, &state, hash, name)?;
+            let found = found.ok_or(Error::NotFound)?;
+            // A child made in the directory has a larger number, so no lock need be let go.
+            if found.ino > dir.ino
+                && let Some(child) = self.core.table().ready(found.ino)
+            {
+                let locked = Locked::two((dir, state), &child);
+                return self.remove_found(
+                    locked,
+                    reservation,
+                    (dir, &child),
+                    (hash, found),
+                    directory,
+                );
+            }
+            drop(state);
             let child = match self.inode(found.ino) {
-                Err(Error::NotFound) if !self.has_entry(&dir, found.index)? => continue,
+                Err(Error::NotFound) if !self.has_entry(dir, found.index)? => continue,
                 other => other?,
             };
-            let need = Need::items(4, 2 * INODE_LEN + 1, INLINE_REMOVAL + 4).deleting();
-            let reservation = self.core.reserve(need)?;
-            let mut locked = Locked::new(&[&dir, &child]);
+            let mut locked = Locked::new(&[dir, &child]);
             // The entry may have gone while no lock was held; an index is never given again.
-            let entry =
-                self.core
-                    .dir_entry(&dir, locked.state(&dir)?, found.index, |_, below| below)?;
-            let Some(below) = entry else { continue };
-            live_dir(locked.state(&dir)?)?;
-            check_removable(locked.state(&child)?, directory)?;
-            let belongings = self.belongings(&child, locked.state(&child)?, INLINE_REMOVAL)?;
-            let now = self.core.now();
-            let mut commit = self.core.commit();
-            let state = locked.state(&dir)?;
-            change_dir(attrs_mut(state)?, now, -i64::from(directory))?;
-            self.delete_entry(&mut commit, &dir, state, hash, (found.index, below))?;
-            commit.put_inode(&dir, state);
-            self.drop_link(&mut commit, &child, locked.state(&child)?, now, &belongings)?;
-            let receipt = commit.finish(reservation);
-            drop(locked);
-            self.core.settle(receipt)?;
-            return self.reap_unused(&child);
+            let state = locked.state(dir)?;
+            let below = self
+                .core
+                .dir_entry(dir, state, found.index, |_, below| below)?;
+            let Some(below) = below else { continue };
+            live_dir(state)?;
+            let found = NameFound { below, ..found };
+            return self.remove_found(locked, reservation, (dir, &child), (hash, found), directory);
+        }
+    }
+
+    /// Takes an entry away, under the locks of the directory and of its child.
+    fn remove_found(
+        &self,
+        mut locked: Locked<'_>,
+        reservation: Reservation<'_>,
+        (dir, child): (&Arc<Inode>, &Arc<Inode>),
+        (hash, found): (u64, NameFound),
+        directory: bool,
+    ) -> Result<()> {
+        let state = locked.state(child)?;
+        check_removable(state, directory)?;
+        let belongings = self.belongings(child, state, INLINE_REMOVAL)?;
+        let now = self.core.now();
+        let mut commit = self.core.commit();
+        let state = locked.state(dir)?;
+        change_dir(attrs_mut(state)?, now, -i64::from(directory))?;
+        self.delete_entry(&mut commit, dir, state, hash, &found)?;
+        commit.put_inode(dir, state);
+        let state = locked.state(child)?;
+        self.drop_link(&mut commit, child, state, now, &belongings)?;
+        let orphaned = is_orphaned(state);
+        let receipt = commit.finish(reservation);
+        drop(locked);
+        self.core.settle(receipt)?;
+        match orphaned {
+            true => self.reap_unused(child),
+            false => Ok(()),
         }
     }
 
@@ -181,6 +221,11 @@ impl FileSystem {
             commit.free(extent.run());
         }
     }
+}
+
+/// Whether it lost its last name, and is still there.
+pub(super) fn is_orphaned(state: &InodeState) -> bool {
+    state.attrs.as_ref().is_some_and(|a| a.nlink == 0)
 }
 
 /// Whether the name of this inode may be taken away as that of a directory, or of something else.

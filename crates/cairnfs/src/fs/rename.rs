@@ -220,17 +220,14 @@ impl FileSystem {
         )?;
         change_dir(locked.attrs(&to.dir)?, now, left - reached)?;
         let mut commit = self.core.commit();
-        let at = (source.found.index, source_below);
-        self.delete_entry(
-            &mut commit,
-            &from.dir,
-            locked.state(&from.dir)?,
-            from.hash,
-            at,
-        )?;
+        let still = |found: NameFound, below| NameFound { below, ..found };
+        let entry = still(source.found, source_below);
+        let state = locked.state(&from.dir)?;
+        self.delete_entry(&mut commit, &from.dir, state, from.hash, &entry)?;
         if let (Some(t), Some(below)) = (target, target_below) {
-            let at = (t.found.index, below);
-            self.delete_entry(&mut commit, &to.dir, locked.state(&to.dir)?, to.hash, at)?;
+            let entry = still(t.found, below);
+            let state = locked.state(&to.dir)?;
+            self.delete_entry(&mut commit, &to.dir, state, to.hash, &entry)?;
         }
         self.place(&mut commit, &mut locked, to, source, now)?;
         if let Some(t) = target {

@@ -1,17 +1,13 @@
 //! The dirty set of an inode: its items that are not yet in the index.
 //!
 //! A map from (kind, offset) to a slot with the newest value's log vector. The inode item, which
-//! every change touches, has a place of its own. For a directory the set also finds its new
-//! entries by name hash; those are derived and never logged.
+//! every change touches, has a place of its own.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::sync::Arc;
 
-use smallvec::SmallVec;
-
 use crate::format::key::Kind;
-use crate::inode::table::IntHash;
 use crate::journal::vector::LogVector;
 
 /// An item's newest value.
@@ -29,7 +25,6 @@ pub struct Slot {
 pub struct DirtySet {
     inode: Option<Slot>,
     others: BTreeMap<(Kind, u64), Slot>,
-    names: HashMap<u64, SmallVec<[u64; 1]>, IntHash>,
 }
 
 impl DirtySet {
@@ -90,28 +85,5 @@ impl DirtySet {
             .iter()
             .map(|s| ((Kind::Inode, 0), s))
             .chain(self.others.iter().map(|(k, s)| (*k, s)))
-    }
-
-    /// Remembers that the entry at `index` has a name of that hash.
-    pub fn add_name(&mut self, hash: u64, index: u64) {
-        let indexes = self.names.entry(hash).or_default();
-        if !indexes.contains(&index) {
-            indexes.push(index);
-        }
-    }
-
-    /// Forgets it.
-    pub fn remove_name(&mut self, hash: u64, index: u64) {
-        if let Some(indexes) = self.names.get_mut(&hash) {
-            indexes.retain(|i| *i != index);
-            if indexes.is_empty() {
-                self.names.remove(&hash);
-            }
-        }
-    }
-
-    /// Entries of this set whose names have that hash.
-    pub fn named(&self, hash: u64) -> &[u64] {
-        self.names.get(&hash).map_or(&[], |v| v.as_slice())
     }
 }

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use crate::inode::attrs::Attrs;
 use crate::inode::dirty::DirtySet;
+use crate::inode::names::{NameMemory, Names};
 use crate::inode::pages::Pages;
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::sync::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
@@ -18,6 +19,8 @@ pub struct Inode {
     contents: Mutex<()>,
     /// Uses by callers: look-ups to be forgotten, open files.
     uses: AtomicU64,
+    /// It was loaded and found to exist: nobody need lock the state to see that.
+    ready: AtomicBool,
     /// Second chance against eviction.
     pub(super) recent: AtomicBool,
     /// End of the last read, to see sequential reading.
@@ -39,6 +42,10 @@ pub struct InodeState {
     pub current: DirtySet,
     /// Changes that a running merge takes.
     pub frozen: Option<Arc<DirtySet>>,
+    /// Of a directory: names known in memory.
+    names: Option<Box<Names>>,
+    /// Of a directory: no other names exist.
+    knows_all_names: bool,
     /// Merge boundary under which the current set began.
     pub epoch: u64,
     /// Attributes changed in memory only (size and times of writes).
@@ -64,6 +71,7 @@ impl Inode {
     /// An inode just made, with one use.
     pub fn born(ino: u64, attrs: Attrs) -> Self {
         let state = InodeState {
+            knows_all_names: attrs.is_dir(),
             attrs: Some(attrs),
             loaded: true,
             ..InodeState::default()
@@ -76,12 +84,23 @@ impl Inode {
     fn with_state(ino: u64, state: InodeState) -> Self {
         Self {
             ino,
+            ready: AtomicBool::new(state.loaded),
             state: RwLock::new(state),
             contents: Mutex::new(()),
             uses: AtomicU64::new(0),
             recent: AtomicBool::new(true),
             last_read: AtomicU64::new(0),
         }
+    }
+
+    /// Whether it was loaded and found to exist. It may have gone since: its state tells.
+    pub fn is_ready(&self) -> bool {
+        self.ready.load(Ordering::Acquire)
+    }
+
+    /// Says so, or that it is gone.
+    pub fn set_ready(&self, ready: bool) {
+        self.ready.store(ready, Ordering::Release);
     }
 
     /// Locks the state for reading.
@@ -92,6 +111,16 @@ impl Inode {
     /// Locks the state for changes. Several inodes are locked in order of their numbers.
     pub fn write(&self) -> RwLockWriteGuard<'_, InodeState> {
         self.state.write()
+    }
+
+    /// The same, if nobody holds it.
+    pub fn try_write(&self) -> Option<RwLockWriteGuard<'_, InodeState>> {
+        self.state.try_write()
+    }
+
+    /// Whether it was found by its number since this was last asked.
+    pub fn used_lately(&self) -> bool {
+        self.recent.swap(false, Ordering::Relaxed)
     }
 
     /// Locks the contents for a whole change.
@@ -148,6 +177,39 @@ impl InodeState {
     /// Whether the index can hold anything of it: not while the inode is new since the newest merge.
     pub fn may_be_indexed(&self) -> bool {
         !self.loaded || self.indexed
+    }
+
+    /// Of a directory: indexes of the entries in memory whose names have that hash.
+    pub fn named(&self, hash: u64) -> impl Iterator<Item = u64> {
+        self.names.iter().flat_map(move |names| names.find(hash))
+    }
+
+    /// Of a directory: whether a name that is not in memory may exist.
+    pub fn may_have_other_names(&self) -> bool {
+        !self.knows_all_names && self.may_be_indexed()
+    }
+
+    /// Of a directory: remembers an entry's name. Tells whether memory grew by much.
+    pub fn add_name(&mut self, memory: &NameMemory, hash: u64, index: u64) -> bool {
+        let names = self
+            .names
+            .get_or_insert_with(|| Box::new(Names::new(memory)));
+        names.add(hash, index)
+    }
+
+    /// Of a directory: forgets the name of an entry that goes.
+    pub fn remove_name(&mut self, hash: u64, index: u64) {
+        if let Some(names) = &mut self.names {
+            names.remove(hash, index);
+        }
+    }
+
+    /// Of a directory: keeps only these names, which are all that are not in the index.
+    pub fn trim_names(&mut self, dirty: impl Iterator<Item = (u64, u64)>) {
+        self.knows_all_names = false;
+        if let Some(names) = &mut self.names {
+            names.replace(dirty);
+        }
     }
 
     /// Hands the current set over to the merge whose boundary has been passed.

@@ -79,7 +79,10 @@ impl InodeTable {
         };
         let mut shard = shard.lock();
         if let Some(inode) = shard.inodes.get(&ino) {
-            inode.recent.store(true, Ordering::Relaxed);
+            // A line that many threads read is not written without need.
+            if !inode.recent.load(Ordering::Relaxed) {
+                inode.recent.store(true, Ordering::Relaxed);
+            }
             return inode.clone();
         }
         let inode = Arc::new(Inode::new(ino));
@@ -88,6 +91,16 @@ impl InodeTable {
         }
         self.add(&mut shard, inode.clone());
         inode
+    }
+
+    /// The inode, if it is in memory, loaded and was found to exist.
+    pub fn ready(&self, ino: u64) -> Option<Arc<Inode>> {
+        self.peek(ino).filter(|inode| inode.is_ready())
+    }
+
+    /// The inode, if it is in memory. It does not count as used by that.
+    pub fn peek(&self, ino: u64) -> Option<Arc<Inode>> {
+        self.shard(ino)?.lock().inodes.get(&ino).cloned()
     }
 
     /// Gives back uses of an inode. Returns it if none is left and it is in memory; one that is not
@@ -162,7 +175,7 @@ fn evict_one(shard: &mut Shard) -> Outcome {
     };
     let outcome = if Arc::strong_count(inode) > 1 || !inode.may_leave() {
         Outcome::Busy
-    } else if inode.recent.swap(false, Ordering::Relaxed) {
+    } else if inode.used_lately() {
         Outcome::SecondChance
     } else {
         Outcome::Gone

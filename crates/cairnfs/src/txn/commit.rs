@@ -241,6 +241,7 @@ impl Commit<'_> {
     pub fn delete_inode(&mut self, inode: &Arc<Inode>, state: &mut InodeState) {
         let existed = state.persisted;
         self.delete(inode, state, Kind::Inode, 0, &[], existed);
+        inode.set_ready(false);
         state.attrs = None;
         state.loaded = true;
         state.uncommitted = false;

@@ -10,6 +10,7 @@ mod commit;
 mod edits;
 mod merge;
 mod mount;
+mod names;
 mod read;
 mod replay;
 #[cfg(test)]
@@ -34,6 +35,7 @@ use crate::format::geometry::Geometry;
 use crate::format::superblock::Superblock;
 use crate::index::{Index, Tree};
 use crate::inode::Inode;
+use crate::inode::names::NameMemory;
 use crate::inode::table::InodeTable;
 use crate::journal::Journal;
 use crate::journal::signals::Signals;
@@ -71,6 +73,8 @@ pub struct Limits {
     pub dirty_hard: i64,
     /// Unwritten data beyond which writers write.
     pub pages: i64,
+    /// Names of directories beyond which those of cold ones leave.
+    pub names: i64,
 }
 
 impl Limits {
@@ -84,6 +88,7 @@ impl Limits {
             dirty_soft: (bytes / 8) as i64,
             dirty_hard: (bytes / 4) as i64,
             pages: (bytes / 8) as i64,
+            names: (bytes / 8) as i64,
         }
     }
 }
@@ -105,6 +110,8 @@ pub struct Core {
     journal: Journal,
     signals: Arc<Signals>,
     table: InodeTable,
+    name_memory: NameMemory,
+    named: names::Named,
     next_ino: AtomicU64,
     /// Inodes whose current dirty set is not empty.
     dirty: Sharded<Arc<Inode>>,

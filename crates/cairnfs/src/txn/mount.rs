@@ -213,6 +213,8 @@ impl Core {
             journal,
             signals,
             table: InodeTable::new(mode.limits.inodes),
+            name_memory: Default::default(),
+            named: Default::default(),
             dirty: Sharded::default(),
             dirty_bytes: CachePadded::new(AtomicI64::new(0)),
             frozen_bytes: AtomicI64::new(0),

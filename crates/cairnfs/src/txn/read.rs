@@ -51,31 +51,20 @@ impl Core {
         }
     }
 
-    /// The inode, loaded.
+    /// The inode, loaded. It may be gone by the time its state is locked.
     ///
     /// # Errors
     /// [`Error::NotFound`] if there is none of that number.
     pub fn inode(&self, ino: u64) -> Result<Arc<Inode>> {
         let inode = self.table.get_or_new(ino);
-        {
-            let state = inode.read();
-            if state.loaded {
-                return match state.attrs {
-                    Some(_) => {
-                        drop(state);
-                        Ok(inode)
-                    }
-                    None => Err(Error::NotFound),
-                };
+        if !inode.is_ready() {
+            let mut state = inode.write();
+            self.load(&inode, &mut state)?;
+            if state.attrs.is_none() {
+                return Err(Error::NotFound);
             }
+            inode.set_ready(true);
         }
-        let mut state = inode.write();
-        self.load(&inode, &mut state)?;
-        if state.attrs.is_none() {
-            drop(state);
-            return Err(Error::NotFound);
-        }
-        drop(state);
         Ok(inode)
     }
 
@@ -108,13 +97,28 @@ impl Core {
         kind: Kind,
         offset: u64,
     ) -> Result<Option<Item>> {
+        self.with_item(inode, state, kind, offset, |value, below| Item {
+            value: value.to_vec(),
+            below,
+        })
+    }
+
+    /// The same, shown to `f` with whether it was found below the current set.
+    fn with_item<R>(
+        &self,
+        inode: &Inode,
+        state: &InodeState,
+        kind: Kind,
+        offset: u64,
+        f: impl FnOnce(&[u8], bool) -> R,
+    ) -> Result<Option<R>> {
         if let Some(slot) = state.current.get(kind, offset) {
-            return Ok(Item::of(slot, false));
+            return Ok(slot.vector.with(|value| value.map(|v| f(v, false))));
         }
         if let Some(frozen) = &state.frozen
             && let Some(slot) = frozen.get(kind, offset)
         {
-            return Ok(Item::of(slot, true));
+            return Ok(slot.vector.with(|value| value.map(|v| f(v, true))));
         }
         if !state.may_be_indexed() {
             return Ok(None);
@@ -124,7 +128,7 @@ impl Core {
             _ => Key::new(inode.ino, kind, offset),
         };
         let value = self.in_index(|tree| self.index.get(tree, &key))?;
-        Ok(value.map(|value| Item { value, below: true }))
+        Ok(value.map(|value| f(&value, true)))
     }
 
     /// Delivers the items of one kind in `from..=to`, ascending, until `each` returns `false`.
@@ -226,18 +230,13 @@ impl Core {
         index: u64,
         f: impl FnOnce(&DirEntryRef<'_>, bool) -> R,
     ) -> Result<Option<R>> {
-        let Some(item) = self.item(dir, state, Kind::DirIndex, index)? else {
-            return Ok(None);
-        };
-        let entry = decode_dir_entry(&item.value).map_err(|found| {
-            Error::corrupt(
-                0,
-                "directory entry",
-                format!("directory {}", dir.ino),
-                found,
-            )
+        let shown = self.with_item(dir, state, Kind::DirIndex, index, |value, below| {
+            decode_dir_entry(value).map(|entry| f(&entry, below))
         })?;
-        Ok(Some(f(&entry, item.below)))
+        shown.transpose().map_err(|found| {
+            let expected = format!("directory {}", dir.ino);
+            Error::corrupt(0, "directory entry", expected, found)
+        })
     }
 
     /// The entry with that name: its index, inode number, type bits, and whether it was found below
@@ -263,19 +262,12 @@ impl Core {
             })?;
             Ok(found.flatten())
         };
-        for index in state.current.named(hash) {
-            if let Some(found) = check(*index)? {
+        for index in state.named(hash) {
+            if let Some(found) = check(index)? {
                 return Ok(Some(found));
             }
         }
-        if let Some(frozen) = &state.frozen {
-            for index in frozen.named(hash) {
-                if let Some(found) = check(*index)? {
-                    return Ok(Some(found));
-                }
-            }
-        }
-        if !state.may_be_indexed() {
+        if !state.may_have_other_names() {
             return Ok(None);
         }
         let key = Key::new(dir.ino, Kind::DirName, hash);

@@ -150,6 +150,9 @@ impl Core {
         if let Err(found) = self.replay_meaning(ino, &mut state, entry) {
             return bad("a sound value", found);
         }
+        if key.kind == Kind::Inode && entry.delete {
+            inode.set_ready(false);
+        }
         if key.kind == Kind::Extent && !entry.delete {
             let Some(run) = run_of(entry.value) else {
                 return bad("an extent", "another value".into());
@@ -190,11 +193,11 @@ impl Core {
             }
             (Kind::DirIndex, false) => {
                 let hash = name_hash(self.hash_seed, decode_dir_entry(entry.value)?.name);
-                state.current.add_name(hash, index);
+                state.add_name(&self.name_memory, hash, index);
             }
             (Kind::DirIndex, true) => {
                 let hash = entry.value.first_chunk::<8>().ok_or("no name hash")?;
-                state.current.remove_name(u64::from_le_bytes(*hash), index);
+                state.remove_name(u64::from_le_bytes(*hash), index);
             }
             (Kind::Extent, false) => {
                 decode_extent_at(index, entry.value, &self.geometry)?;
