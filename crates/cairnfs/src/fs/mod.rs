@@ -6,6 +6,7 @@
 
 mod allocate;
 mod attributes;
+mod budget;
 mod extents;
 mod listing;
 mod locked;
@@ -76,7 +77,7 @@ impl Default for Options {
     fn default() -> Self {
         Self {
             read_only: false,
-            cache_budget: 256 << 20,
+            cache_budget: budget::default_budget(),
             durability_interval: Some(Duration::from_secs(5)),
             discard: true,
             workers: true,

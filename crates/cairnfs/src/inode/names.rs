@@ -121,7 +121,9 @@ mod tests {
         names.remove(7, 11);
         assert!(found(&names, 7).is_empty());
         assert_eq!(found(&names, 8), [20]);
-        (0..1000).for_each(|n| drop(names.add(n << 32, n)));
+        (0..1000).for_each(|n| {
+            names.add(n << 32, n);
+        });
         assert!(memory.load(Ordering::Relaxed) >= 1000 * PLACE as i64);
         names.replace([(1, 2)].into_iter());
         assert_eq!((found(&names, 1), found(&names, 8)), (vec![2], vec![]));
