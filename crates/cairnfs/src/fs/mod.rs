@@ -186,6 +186,7 @@ impl FileSystem {
 
     /// Space of the volume.
     pub fn statfs(&self) -> StatFs {
+        self.core.sweep_lanes();
         let geometry = self.core.geometry();
         let space = self.core.space();
         let pending = self.core.pending_free().max(0) as u64;
@@ -213,15 +214,19 @@ impl FileSystem {
         let journal = self.core.journal().counters();
         let get = |c: &crate::sync::atomic::AtomicU64| c.load(Ordering::Relaxed);
         let nodes = self.core.index_counters();
+        let commits = self.core.commit_counts();
         let mut counters = self.core.storage().counters().to_vec();
         counters.extend([
             ("log_bytes", get(&journal.log_bytes)),
             ("log_records", get(&journal.records)),
             ("log_entries", get(&journal.entries)),
             ("contexts", get(&journal.contexts)),
-            ("commits", get(&journal.commits)),
-            ("vectors_reused", get(&journal.reused)),
-            ("vectors_allocated", get(&journal.allocated)),
+            ("commits", commits.commits),
+            ("vectors_reused", commits.reused),
+            ("vectors_allocated", commits.allocated),
+            ("items_died", commits.died),
+            ("bytes_formatted", commits.formatted),
+            ("bytes_relogged", commits.relogged),
             ("items_cancelled", get(&journal.cancelled)),
             ("throttled", get(&journal.throttled)),
             ("log_waits", self.core.journal().ring().waits()),

@@ -52,7 +52,7 @@ impl FileSystem {
         match work {
             LogWork::Push => {
                 let seq = core.journal().cil().seq();
-                core.journal().write_through(seq, &|| core.merge())
+                core.journal().write_through(seq, core)
             }
             LogWork::Interval => self.sync(),
             LogWork::Stop => Ok(()),

@@ -15,12 +15,19 @@ use crate::space::Run;
 use crate::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use crate::sync::{Mutex, RwLock, RwLockReadGuard};
 
-const SHARDS: usize = 16;
+const SHARDS: usize = if cfg!(shuttle) { 2 } else { 16 };
+
+/// Log bytes that a shard keeps to itself before it adds them to the context's sum.
+const STEP: i64 = 4096;
 
 #[derive(Default)]
 struct Shard {
     vectors: Vec<Arc<LogVector>>,
     freed: Vec<Run>,
+    /// Log bytes of its entries.
+    charged: i64,
+    /// Of these, what the context's sum does not have yet.
+    unsummed: i64,
 }
 
 /// An open set of committed changes.
@@ -30,6 +37,7 @@ pub struct Context {
     /// The newest merge took everything up to this sequence; later changes stay out of it.
     pub boundary: u64,
     shards: Box<[CachePadded<Mutex<Shard>>]>,
+    /// Sum of what the shards were charged, up to [`STEP`] for each.
     charged: CachePadded<AtomicI64>,
     data_stamp: CachePadded<AtomicU64>,
 }
@@ -45,30 +53,30 @@ impl Context {
         }
     }
 
-    /// Adds a transaction's new vectors and freed runs; one lock acquisition.
+    /// Adds a transaction's new vectors and freed runs, and accounts the log bytes of its changes;
+    /// one lock acquisition. Returns about how much the context was charged in all.
     pub fn insert(
         &self,
         vectors: &mut SmallVec<[Arc<LogVector>; 8]>,
         freed: &mut SmallVec<[Run; 4]>,
-    ) {
-        if vectors.is_empty() && freed.is_empty() {
-            return;
-        }
+        charge: i64,
+    ) -> i64 {
+        let mut unsummed = charge;
         if let Some(shard) = self.shards.get(thread_shard(SHARDS)) {
             let mut shard = shard.lock();
             shard.vectors.extend(vectors.drain(..));
             shard.freed.extend(freed.drain(..));
+            shard.charged += charge;
+            shard.unsummed += charge;
+            unsummed = match shard.unsummed.abs() >= STEP {
+                true => std::mem::take(&mut shard.unsummed),
+                false => 0,
+            };
         }
-    }
-
-    /// Accounts log bytes; returns the context's new total.
-    pub fn charge(&self, bytes: i64) -> i64 {
-        self.charged.fetch_add(bytes, Ordering::AcqRel) + bytes
-    }
-
-    /// Log bytes of its entries.
-    pub fn charged(&self) -> i64 {
-        self.charged.load(Ordering::Acquire)
+        match unsummed {
+            0 => self.charged.load(Ordering::Relaxed),
+            more => self.charged.fetch_add(more, Ordering::AcqRel) + more,
+        }
     }
 
     /// Notes that data written up to `stamp` must be durable before this context is logged.
@@ -89,22 +97,36 @@ impl Context {
         })
     }
 
-    /// Takes its vectors and freed runs; only once it is closed.
-    pub fn drain(&self) -> (Vec<Arc<LogVector>>, Vec<Run>) {
-        let mut vectors = Vec::new();
-        let mut freed = Vec::new();
+    /// Takes what is in it; only once it is closed.
+    pub fn drain(&self) -> Drained {
+        let mut all = Drained::default();
         for shard in &self.shards {
             let mut shard = shard.lock();
-            vectors.append(&mut shard.vectors);
-            freed.append(&mut shard.freed);
+            all.vectors.append(&mut shard.vectors);
+            all.freed.append(&mut shard.freed);
+            all.charged += std::mem::take(&mut shard.charged);
         }
-        (vectors, freed)
+        all
     }
+}
+
+/// What a closed context held.
+#[derive(Default)]
+pub struct Drained {
+    /// Its vectors.
+    pub vectors: Vec<Arc<LogVector>>,
+    /// Blocks its changes freed.
+    pub freed: Vec<Run>,
+    /// Log bytes of its entries.
+    pub charged: i64,
 }
 
 /// The committed item list.
 pub struct Cil {
-    current: CachePadded<RwLock<Arc<Context>>>,
+    /// The open context, the same behind each lock: a commit takes that of its shard of threads, a
+    /// push takes all.
+    first: CachePadded<RwLock<Arc<Context>>>,
+    others: Box<[CachePadded<RwLock<Arc<Context>>>]>,
 }
 
 /// A shared hold of the open context: it will not be closed meanwhile.
@@ -120,8 +142,11 @@ impl std::ops::Deref for Hold<'_> {
 impl Cil {
     /// A list whose open context has the sequence `seq`.
     pub fn new(seq: u64, boundary: u64) -> Self {
+        let context = Arc::new(Context::new(seq, boundary));
+        let lock = || CachePadded::new(RwLock::new(context.clone()));
         Self {
-            current: CachePadded::new(RwLock::new(Arc::new(Context::new(seq, boundary)))),
+            first: lock(),
+            others: (1..SHARDS).map(|_| lock()).collect(),
         }
     }
 
@@ -129,21 +154,27 @@ impl Cil {
     pub fn hold(&self) -> Hold<'_> {
         // A thread that commits while it holds the context already would deadlock with a waiting
         // push; no commit nests, so the fair variant is right.
-        Hold(self.current.read())
+        let own = self.others.get(thread_shard(SHARDS));
+        Hold(own.unwrap_or(&self.first).read())
     }
 
     /// The open context's sequence.
     pub fn seq(&self) -> u64 {
-        self.current.read().seq
+        self.first.read().seq
     }
 
     /// Closes the open context and opens the next; `at_swap` runs while nobody commits. With
     /// `merge`, the closed context is the last that the coming merge takes.
     pub fn swap<R>(&self, merge: bool, at_swap: impl FnOnce() -> R) -> (Arc<Context>, R) {
-        let mut current = self.current.write();
-        let seq = current.seq;
-        let boundary = if merge { seq } else { current.boundary };
-        let closed = std::mem::replace(&mut *current, Arc::new(Context::new(seq + 1, boundary)));
+        let mut first = self.first.write();
+        let mut others: SmallVec<[_; SHARDS]> = self.others.iter().map(|l| l.write()).collect();
+        let seq = first.seq;
+        let boundary = if merge { seq } else { first.boundary };
+        let next = Arc::new(Context::new(seq + 1, boundary));
+        for other in &mut others {
+            **other = next.clone();
+        }
+        let closed = std::mem::replace(&mut *first, next);
         (closed, at_swap())
     }
 }

@@ -56,14 +56,26 @@ pub struct JournalCounters {
     pub entries: AtomicU64,
     /// Vectors that were dead when their context was pushed.
     pub cancelled: AtomicU64,
-    /// Transactions committed.
-    pub commits: AtomicU64,
-    /// Items formatted in place into the vector they had.
-    pub reused: AtomicU64,
-    /// Vectors allocated.
-    pub allocated: AtomicU64,
     /// Times a committer was held back because the context was too large.
     pub throttled: AtomicU64,
+}
+
+/// What makes room in a full log.
+pub trait Relief {
+    /// Gives back what is promised, but to nobody.
+    fn sweep(&self);
+    /// Runs a merge in this thread: asked for where no worker would.
+    ///
+    /// # Errors
+    /// The failure of the merge.
+    fn merge(&self) -> Result<()>;
+}
+
+impl<F: Fn() -> Result<()>> Relief for F {
+    fn sweep(&self) {}
+    fn merge(&self) -> Result<()> {
+        self()
+    }
 }
 
 /// What a push for a merge closed.
@@ -169,14 +181,18 @@ impl Journal {
     }
 
     /// Takes log space for a transaction's worst case; waits for a merge if the log is full. The
-    /// caller holds no lock. `merge` runs a merge in this thread if no worker would.
+    /// caller holds no lock.
     ///
     /// # Errors
     /// The volume has failed.
-    pub fn reserve(&self, bytes: i64, merge: &dyn Fn() -> Result<()>) -> Result<()> {
+    pub fn reserve(&self, bytes: i64, relief: &dyn Relief) -> Result<()> {
         loop {
             self.storage.check()?;
             let seen = self.ring.wakes();
+            if self.ring.try_take(bytes) {
+                return Ok(());
+            }
+            relief.sweep();
             if self.ring.try_take(bytes) {
                 return Ok(());
             }
@@ -186,7 +202,7 @@ impl Journal {
                     self.storage.failure().is_some() || !self.signals.has_workers()
                 });
             } else {
-                merge()?;
+                relief.merge()?;
             }
         }
     }
@@ -196,14 +212,14 @@ impl Journal {
     ///
     /// # Errors
     /// The push's failure.
-    pub fn throttle(&self, charged: i64, seq: u64, merge: &dyn Fn() -> Result<()>) -> Result<()> {
+    pub fn throttle(&self, charged: i64, seq: u64, relief: &dyn Relief) -> Result<()> {
         let soft = self.soft_limit();
         if charged < soft {
             return Ok(());
         }
         if charged >= 2 * soft || !self.signals.has_workers() {
             self.counters.throttled.fetch_add(1, Ordering::Relaxed);
-            return self.write_through(seq, merge);
+            return self.write_through(seq, relief);
         }
         self.signals.want_push();
         Ok(())
@@ -213,11 +229,11 @@ impl Journal {
     ///
     /// # Errors
     /// The device's failure.
-    pub fn write_through(&self, seq: u64, merge: &dyn Fn() -> Result<()>) -> Result<()> {
+    pub fn write_through(&self, seq: u64, relief: &dyn Relief) -> Result<()> {
         if self.written.lock().seq >= seq {
             return self.storage.check();
         }
-        self.reserve(CONTEXT_BASE, merge)?;
+        self.reserve(CONTEXT_BASE, relief)?;
         let mut head = self.head.lock();
         if self.written.lock().seq >= seq || self.cil.hold().is_empty() {
             self.ring.give(CONTEXT_BASE);
@@ -245,11 +261,11 @@ impl Journal {
     ///
     /// # Errors
     /// The device's failure, now or earlier.
-    pub fn force(&self, seq: u64, merge: &dyn Fn() -> Result<()>) -> Result<()> {
+    pub fn force(&self, seq: u64, relief: &dyn Relief) -> Result<()> {
         if self.durable_seq.load(Ordering::Acquire) >= seq {
             return self.storage.check();
         }
-        self.write_through(seq, merge)?;
+        self.write_through(seq, relief)?;
         if happens(Deliberate::FsyncWithoutFlush) {
             return Ok(());
         }

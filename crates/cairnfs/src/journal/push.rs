@@ -15,7 +15,7 @@ use crate::format::record::{
 };
 use crate::format::{BLOCK_SIZE, checksum};
 use crate::journal::Journal;
-use crate::journal::cil::Context;
+use crate::journal::cil::{Context, Drained};
 use crate::journal::recover::LogPosition;
 use crate::journal::ring::CONTEXT_BASE;
 use crate::journal::vector::Logged;
@@ -68,13 +68,16 @@ impl Journal {
     /// Writes a closed context; its log space was charged when it was filled.
     pub(super) fn write_context(&self, head: &mut Head, context: &Context) -> Result<()> {
         let start = head.lsn;
-        let charged = context.charged();
         self.storage.check()?;
         let stamp = context.data_stamp();
         if !self.storage.is_flushed(stamp) && !happens(Deliberate::LogBeforeData) {
             self.storage.flush_through(stamp)?;
         }
-        let (vectors, mut freed) = context.drain();
+        let Drained {
+            vectors,
+            mut freed,
+            charged,
+        } = context.drain();
         head.freed.append(&mut freed);
         let mut part = Part {
             seq: context.seq,

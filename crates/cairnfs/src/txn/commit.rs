@@ -17,11 +17,13 @@ use crate::format::NODE_SIZE;
 use crate::format::key::{Key, Kind, MAIN_ROOT};
 use crate::inode::dirty::Slot;
 use crate::inode::{Inode, InodeState};
+use crate::journal::Relief;
 use crate::journal::cil::Hold;
 use crate::journal::vector::{Change, LogVector, charge_for};
 use crate::space::{Class, Run};
 use crate::sync::atomic::Ordering;
 use crate::txn::Core;
+use crate::txn::lanes::{Credit, Done};
 
 /// The most a transaction may need.
 #[derive(Debug, Clone, Copy)]
@@ -53,14 +55,12 @@ impl Need {
 /// Space of log and index set aside for a transaction.
 pub struct Reservation<'a> {
     core: &'a Core,
-    log: i64,
-    units: u64,
+    credit: Credit,
 }
 
 impl Drop for Reservation<'_> {
     fn drop(&mut self) {
-        self.core.journal.ring().give(self.log);
-        self.core.space.unreserve(0, self.units);
+        self.core.give_back(self.credit);
     }
 }
 
@@ -74,8 +74,8 @@ pub struct Receipt {
 }
 
 /// Index nodes that `bytes` of new items may take in the end: leaves half full, and their parents.
-fn growth_units(bytes: i64) -> i64 {
-    bytes.max(0) * 5 / 2 / NODE_SIZE as i64
+pub(super) fn growth_units(bytes: i64) -> u64 {
+    (bytes.max(0) as u64 * 5 / 2).div_ceil(NODE_SIZE as u64)
 }
 
 impl Core {
@@ -87,17 +87,60 @@ impl Core {
         if self.read_only {
             return Err(Error::ReadOnly);
         }
-        self.journal.reserve(need.log, &|| self.merge())?;
-        let units = growth_units(need.log) as u64 + 1;
-        if let Err(e) = self.reserve_space(0, units, need.class) {
-            self.journal.ring().give(need.log);
-            return Err(e);
-        }
-        Ok(Reservation {
-            core: self,
+        self.storage.check()?;
+        let credit = Credit {
             log: need.log,
-            units,
-        })
+            units: growth_units(need.log) + 1,
+        };
+        if !self.lanes.take(credit) && !self.take_with_batch(credit)? {
+            self.take_exactly(credit, need.class)?;
+        }
+        Ok(Reservation { core: self, credit })
+    }
+
+    /// Takes what is needed, and a batch for the lane's next reservations, if there is plenty.
+    fn take_with_batch(&self, need: Credit) -> Result<bool> {
+        let batch = self.lanes.batch();
+        let (log, units) = (need.log + batch.log, need.units + batch.units);
+        if !self.journal.ring().try_take(log) {
+            return Ok(false);
+        }
+        let reserved = self.space.reserve(0, units, Class::Ordinary);
+        if !matches!(reserved, Ok(true)) {
+            self.journal.ring().give(log);
+            return reserved;
+        }
+        self.settle_lane(batch, &Done::default());
+        Ok(true)
+    }
+
+    fn take_exactly(&self, need: Credit, class: Class) -> Result<()> {
+        self.journal.reserve(need.log, self)?;
+        let reserved = self.reserve_space(0, need.units, class);
+        if reserved.is_err() {
+            self.journal.ring().give(need.log);
+        }
+        reserved
+    }
+
+    fn give_back(&self, credit: Credit) {
+        if credit.log != 0 {
+            self.journal.ring().give(credit.log);
+        }
+        self.space.unreserve(0, credit.units);
+    }
+
+    /// Gives back the credit of all lanes, which nobody has reserved yet.
+    pub fn sweep_lanes(&self) {
+        self.give_back(self.lanes.sweep());
+    }
+
+    fn settle_lane(&self, rest: Credit, done: &Done) {
+        let (surplus, memory) = self.lanes.settle(rest, done);
+        self.give_back(surplus);
+        if memory != 0 {
+            self.dirty_bytes.fetch_add(memory, Ordering::Relaxed);
+        }
     }
 
     /// Sets aside data blocks and index units; merges before it says that there is no space, if
@@ -110,6 +153,10 @@ impl Core {
         if self.space.reserve(blocks, units, class)? {
             return Ok(());
         }
+        self.sweep_lanes();
+        if self.space.reserve(blocks, units, class)? {
+            return Ok(());
+        }
         // What must not fail waits for those whose promises are on their way back.
         let rounds = if class == Class::Merge { 200 } else { 2 };
         for round in 0..rounds {
@@ -118,7 +165,7 @@ impl Core {
                 self.journal.ring().pause();
             }
             let yields = self.pending_free.load(Ordering::Acquire) > 0
-                || self.growth.load(Ordering::Acquire) > 0
+                || self.lanes.grows()
                 || self.frozen_bytes.load(Ordering::Acquire) > 0;
             if yields {
                 self.merge()?;
@@ -141,8 +188,7 @@ impl Core {
             vectors: SmallVec::new(),
             freed: SmallVec::new(),
             delta: 0,
-            memory: 0,
-            growth: 0,
+            done: Done::default(),
             unfinished: None,
         }
     }
@@ -152,8 +198,7 @@ impl Core {
     /// # Errors
     /// The failure of a push or merge that was waited for.
     pub fn settle(&self, receipt: Receipt) -> Result<()> {
-        self.journal
-            .throttle(receipt.charged, receipt.seq, &|| self.merge())?;
+        self.journal.throttle(receipt.charged, receipt.seq, self)?;
         if self.dirty_bytes.load(Ordering::Relaxed) < self.limits.dirty_soft
             && self.journal.ring().free() > self.journal.ring().capacity() / 2
         {
@@ -179,6 +224,16 @@ impl Core {
     }
 }
 
+impl Relief for Core {
+    fn sweep(&self) {
+        self.sweep_lanes();
+    }
+
+    fn merge(&self) -> Result<()> {
+        Core::merge(self)
+    }
+}
+
 /// A transaction being committed.
 pub struct Commit<'a> {
     core: &'a Core,
@@ -186,8 +241,7 @@ pub struct Commit<'a> {
     vectors: SmallVec<[Arc<LogVector>; 8]>,
     freed: SmallVec<[Run; 4]>,
     delta: i64,
-    memory: i64,
-    growth: i64,
+    done: Done,
     /// From the first change on: dirty sets hold what no context does yet.
     unfinished: Option<Guard<'a>>,
 }
@@ -209,7 +263,7 @@ impl Commit<'_> {
         value: &[u8],
         existed: bool,
     ) {
-        self.growth += value.len() as i64 + 32;
+        self.done.growth += value.len() as i64 + 32;
         self.change(inode, state, kind, offset, &Change::Put(value), existed);
     }
 
@@ -295,7 +349,7 @@ impl Commit<'_> {
             Kind::Orphan => Key::orphan(inode.ino),
             _ => Key::new(inode.ino, kind, offset),
         };
-        let counters = self.core.journal.counters();
+        let counts = &mut self.done.counts;
         // What the caller found in the current set may have been frozen just now.
         let frozen = state.frozen.as_ref();
         let existed = existed || frozen.is_some_and(|f| f.get(kind, offset).is_some());
@@ -304,8 +358,10 @@ impl Commit<'_> {
                 return;
             }
             let vector = LogVector::new(MAIN_ROOT, key, seq, change);
-            self.delta += vector.charge();
-            self.memory += vector.memory() as i64 + 64;
+            let charge = vector.charge();
+            counts.formatted += charge as u64;
+            self.delta += charge;
+            self.done.memory += vector.memory() as i64 + 64;
             self.vectors.push(vector.clone());
             state.current.insert(
                 kind,
@@ -321,25 +377,33 @@ impl Commit<'_> {
             let old = slot.vector.charge();
             if delete && (!slot.baseline || happens(Deliberate::TombstoneLost)) {
                 slot.vector.kill();
+                counts.died += 1;
                 self.delta -= old;
+                self.done.memory -= slot.vector.memory() as i64 + 64;
                 state.current.remove(kind, offset);
                 return;
             }
+            counts.relogged += old as u64;
             if slot.vector.overwrite(change) {
-                counters.reused.fetch_add(1, Ordering::Relaxed);
-                self.delta += slot.vector.charge() - old;
+                let new = slot.vector.charge();
+                counts.reused += 1;
+                counts.formatted += new as u64;
+                self.delta += new - old;
                 return;
             }
             slot.vector.kill();
             self.delta -= old;
+            self.done.memory -= slot.vector.memory() as i64;
         } else {
             // An earlier context has it: it may be in the log already, or get there.
             slot.baseline = true;
-            self.memory -= slot.vector.memory() as i64;
+            self.done.memory -= slot.vector.memory() as i64;
         }
         let vector = LogVector::new(MAIN_ROOT, key, seq, change);
-        self.delta += vector.charge();
-        self.memory += vector.memory() as i64;
+        let charge = vector.charge();
+        counts.formatted += charge as u64;
+        self.delta += charge;
+        self.done.memory += vector.memory() as i64;
         slot.vector = vector.clone();
         self.vectors.push(vector);
     }
@@ -352,31 +416,20 @@ impl Commit<'_> {
             mut vectors,
             mut freed,
             delta,
-            memory,
-            growth,
+            mut done,
             unfinished,
         } = self;
+        let reserved = &mut reservation.credit;
         assert!(
-            delta <= reservation.log,
+            delta <= reserved.log,
             "a transaction needs {delta} log bytes, {} were reserved",
-            reservation.log
+            reserved.log
         );
-        let counters = core.journal.counters();
-        counters.commits.fetch_add(1, Ordering::Relaxed);
-        counters
-            .allocated
-            .fetch_add(vectors.len() as u64, Ordering::Relaxed);
-        let charged = hold.charge(delta);
-        hold.insert(&mut vectors, &mut freed);
-        reservation.log -= delta;
-        if growth > 0 {
-            let before = core.growth.fetch_add(growth, Ordering::AcqRel);
-            let grown = growth_units(before + growth) - growth_units(before);
-            let kept = reservation.units.min(grown.max(0) as u64);
-            reservation.units -= kept;
-            core.growth_kept.fetch_add(kept, Ordering::AcqRel);
-        }
-        core.dirty_bytes.fetch_add(memory, Ordering::Relaxed);
+        done.counts.commits = 1;
+        done.counts.allocated = vectors.len() as u64;
+        let charged = hold.insert(&mut vectors, &mut freed, delta);
+        reserved.log -= delta;
+        core.settle_lane(std::mem::take(reserved), &done);
         if let Some(guard) = unfinished {
             guard.done();
         }
@@ -384,13 +437,5 @@ impl Commit<'_> {
             seq: hold.seq,
             charged,
         }
-    }
-}
-
-impl Core {
-    /// Takes over the units set aside for what the index grows by the changes that a merge takes.
-    pub(super) fn take_growth(&self) -> u64 {
-        self.growth.store(0, Ordering::Release);
-        self.growth_kept.swap(0, Ordering::AcqRel)
     }
 }

@@ -144,9 +144,9 @@ impl Core {
     fn merge_now(&self) -> Result<()> {
         let point = self.journal.push_for_merge(|| {
             let dirty = self.dirty.take();
-            let memory = self.dirty_bytes.swap(0, Ordering::AcqRel);
+            let memory = self.dirty_bytes.swap(0, Ordering::AcqRel) + self.lanes.take_memory();
             self.frozen_bytes.store(memory, Ordering::Release);
-            (dirty, self.take_growth())
+            (dirty, self.lanes.take_growth())
         })?;
         let (inodes, units) = point.taken;
         let tail = point.end.lsn;

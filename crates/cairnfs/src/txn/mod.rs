@@ -8,6 +8,7 @@
 
 mod commit;
 mod edits;
+mod lanes;
 mod merge;
 mod mount;
 mod names;
@@ -24,6 +25,7 @@ use arc_swap::ArcSwap;
 use crossbeam_utils::CachePadded;
 
 pub use commit::{Commit, Need, Receipt, Reservation};
+pub use lanes::CommitCounts;
 pub use merge::without;
 pub use mount::{OpenMode, read_superblock};
 pub use read::{Item, NameFound};
@@ -44,6 +46,7 @@ use crate::source::Source;
 use crate::space::Space;
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use crate::txn::lanes::Lanes;
 use crate::types::Time;
 
 /// Inode numbers a directory takes at once for its children.
@@ -115,12 +118,10 @@ pub struct Core {
     next_ino: AtomicU64,
     /// Inodes whose current dirty set is not empty.
     dirty: Sharded<Arc<Inode>>,
+    /// Memory of dirty sets, but for what the lanes keep to themselves.
     dirty_bytes: CachePadded<AtomicI64>,
+    lanes: Lanes,
     frozen_bytes: AtomicI64,
-    /// Bytes of items committed since the newest merge began, for index growth.
-    growth: CachePadded<AtomicI64>,
-    /// Index units set aside for it.
-    growth_kept: AtomicU64,
     /// Blocks freed by commits that no merge has made usable yet.
     pending_free: CachePadded<AtomicI64>,
     merging: Mutex<()>,
@@ -198,6 +199,11 @@ impl Core {
         self.dirty_bytes.load(Ordering::Relaxed) + self.frozen_bytes.load(Ordering::Relaxed)
     }
 
+    /// What commits did since the volume was opened.
+    pub fn commit_counts(&self) -> CommitCounts {
+        self.lanes.counts()
+    }
+
     /// Blocks that become usable with the next merge.
     pub fn pending_free(&self) -> i64 {
         self.pending_free.load(Ordering::Relaxed)
@@ -223,7 +229,6 @@ impl Core {
     /// # Errors
     /// The device's failure, now or earlier.
     pub fn force_all(&self) -> Result<()> {
-        self.journal
-            .force(self.journal.cil().seq(), &|| self.merge())
+        self.journal.force(self.journal.cil().seq(), self)
     }
 }

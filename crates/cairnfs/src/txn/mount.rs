@@ -14,13 +14,13 @@ use crate::data::DataStore;
 use crate::deliberate::{Deliberate, happens};
 use crate::device::{AlignedBuf, Device, Storage};
 use crate::error::{Corruption, Error, Result};
-use crate::format::BLOCK_SIZE;
 use crate::format::geometry::SUPERBLOCK_SLOTS;
 use crate::format::item::decode_root;
 use crate::format::key::{Key, Kind, MAIN_ROOT};
 use crate::format::superblock::{
     KNOWN_INCOMPATIBLE, KNOWN_RO_COMPATIBLE, MAGIC, RawSuperblock, Superblock,
 };
+use crate::format::{BLOCK_SIZE, NODE_BLOCKS};
 use crate::index::{Index, Tree};
 use crate::inode::table::InodeTable;
 use crate::journal::Journal;
@@ -31,6 +31,7 @@ use crate::source::Source;
 use crate::space::{Space, TableState};
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicI64, AtomicU64};
+use crate::txn::lanes::{Credit, Lanes};
 use crate::txn::{Core, Limits, Trees};
 
 /// How a volume is opened.
@@ -123,6 +124,10 @@ fn check_features(superblock: &Superblock) -> Result<()> {
     Ok(())
 }
 
+/// Most log bytes and index units that a lane of committers takes at once.
+const LANE_LOG: i64 = 64 << 10;
+const LANE_UNITS: u64 = 16;
+
 impl Core {
     /// Opens a volume and replays its log.
     ///
@@ -183,6 +188,10 @@ impl Core {
                 free_blocks: superblock.free_blocks.get(),
             },
         )?;
+        let batch = Credit {
+            log: (geometry.log_blocks as i64 * BLOCK_SIZE as i64 / 1024).min(LANE_LOG),
+            units: (geometry.total_blocks / NODE_BLOCKS / 4096).clamp(1, LANE_UNITS),
+        };
         let signals = Arc::new(Signals::default());
         let source = Source::new(mode.seed);
         let journal = Journal::new(
@@ -218,8 +227,7 @@ impl Core {
             dirty: Sharded::default(),
             dirty_bytes: CachePadded::new(AtomicI64::new(0)),
             frozen_bytes: AtomicI64::new(0),
-            growth: CachePadded::new(AtomicI64::new(0)),
-            growth_kept: AtomicU64::new(0),
+            lanes: Lanes::new(batch, mode.limits.dirty_soft / 64),
             pending_free: CachePadded::new(AtomicI64::new(0)),
             merging: Mutex::new(()),
             merges: AtomicU64::new(0),

@@ -103,7 +103,7 @@ impl Core {
             self.pending_free
                 .fetch_add(run.len as i64, Ordering::AcqRel);
             let mut one = smallvec::smallvec![run];
-            hold.insert(&mut smallvec::SmallVec::new(), &mut one);
+            hold.insert(&mut smallvec::SmallVec::new(), &mut one, 0);
         }
     }
 

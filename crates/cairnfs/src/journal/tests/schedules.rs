@@ -90,8 +90,7 @@ impl Log {
             *slot = Some(vector);
         }
         delta += slot.as_ref().unwrap().charge();
-        hold.charge(delta);
-        hold.insert(&mut vectors, &mut freed);
+        hold.insert(&mut vectors, &mut freed, delta);
         self.journal.ring().give(WORST - delta);
         self.commits.fetch_add(1, Ordering::Relaxed);
         let seq = hold.seq;
@@ -241,10 +240,9 @@ fn a_merge_counts_the_commits_before_its_swap() {
                     log.journal.reserve(WORST, &no_merge).unwrap();
                     let hold = log.journal.cil().hold();
                     log.commits.fetch_add(1, Ordering::Relaxed);
-                    hold.charge(charge_for(8));
                     let vector =
                         LogVector::new(1, Key::inode(object), hold.seq, &Change::Put(&[1; 8]));
-                    hold.insert(&mut smallvec![vector], &mut smallvec![]);
+                    hold.insert(&mut smallvec![vector], &mut smallvec![], charge_for(8));
                     log.journal.ring().give(WORST - charge_for(8));
                     *in_context.lock().unwrap().entry(hold.seq).or_default() += 1;
                 }
