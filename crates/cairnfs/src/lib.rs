@@ -47,6 +47,7 @@
 //! Everything is `Send + Sync`; calls on different files do not wait for one another.
 
 mod api;
+mod clocked;
 mod data;
 #[doc(hidden)]
 pub mod deliberate;

@@ -13,5 +13,6 @@ pub mod mkdir;
 pub mod mkfs;
 pub mod mount;
 pub mod rm;
+pub mod stats;
 pub mod sync;
 pub mod umount;

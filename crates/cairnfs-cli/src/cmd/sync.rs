@@ -30,7 +30,7 @@ pub fn run(args: Args) -> Result<ExitCode, Box<dyn Error>> {
 }
 
 /// Other file systems know nothing of our attribute, or of attributes at all.
-fn is_foreign(error: &io::Error) -> bool {
+pub fn is_foreign(error: &io::Error) -> bool {
     let code = error
         .raw_os_error()
         .map(rustix::io::Errno::from_raw_os_error);

@@ -43,6 +43,33 @@ fn umount_returns_when_the_volume_is_closed() {
 }
 
 #[test]
+fn stats_tell_what_a_mount_did() {
+    if !able(&[]) {
+        return;
+    }
+    let place = Place::mounted("64M", "durability=0");
+    let stats = |args: &[&str]| {
+        let told = place.ok(&[&["stats"], args].concat());
+        serde_json::from_str::<serde_json::Value>(&told).unwrap()
+    };
+    let before = stats(&["--json", "m"]);
+    for n in 0..10 {
+        File::create(place.at(format!("f{n}"))).unwrap();
+    }
+    place.ok(&["sync", "m"]);
+    let after = stats(&["--json", "m/f3"]);
+    let rose = |name: &str| after[name].as_u64().unwrap() - before[name].as_u64().unwrap();
+    assert!(rose("commits") >= 10, "{after}");
+    assert!(rose("vectors_reused") >= 9, "{after}");
+    assert!(rose("log_bytes") > 0 && rose("pushes") > 0, "{after}");
+    let table = place.ok(&["stats", "-i", "0.01", "-n", "2", "m"]);
+    assert_eq!(table.matches("transactions").count(), 2, "{table}");
+    let outside = place.dir().to_str().unwrap().to_owned();
+    place.fails(&["stats", &outside], 1, &["not in a mounted volume"]);
+    place.finish();
+}
+
+#[test]
 fn a_busy_mount_is_left_alone() {
     if !able(&[]) {
         return;

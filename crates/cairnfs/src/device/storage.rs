@@ -9,6 +9,7 @@ use std::sync::{Arc, OnceLock};
 
 use crossbeam_utils::CachePadded;
 
+use crate::clocked::Clocked;
 use crate::device::Device;
 use crate::error::{Error, Result};
 use crate::sync::atomic::{AtomicU64, Ordering};
@@ -22,6 +23,8 @@ struct Traffic {
     reads: AtomicU64,
     read_bytes: AtomicU64,
     flushes: AtomicU64,
+    /// Flushes that callers waited for; others shared them.
+    flush_times: Clocked,
 }
 
 #[derive(Default)]
@@ -104,7 +107,7 @@ impl Storage {
     fn lead_flush(&self, covers: u64) {
         let _lead = Lead(self);
         let guard = self.guard("a thread panicked in a flush");
-        let result = self.device().flush();
+        let result = self.traffic.flush_times.time(|| self.device().flush());
         guard.done();
         self.traffic.flushes.fetch_add(1, Ordering::Relaxed);
         match result {
@@ -155,6 +158,11 @@ impl Storage {
             Some(e) => Err(Error::Stopped(e.clone())),
             None => Ok(()),
         }
+    }
+
+    /// Flushes that callers waited for, with their times.
+    pub fn flush_times(&self) -> &Clocked {
+        &self.traffic.flush_times
     }
 
     /// Counters: name and value.

@@ -34,6 +34,10 @@ impl FileSystem {
     /// # Errors
     /// No such inode.
     pub fn getattr(&self, ino: u64) -> Result<Attr> {
+        self.check_open()?;
+        if let Some(attrs) = self.core.glance(ino)? {
+            return Ok(attrs.public(ino, 0));
+        }
         let inode = self.inode(ino)?;
         let state = inode.read();
         Ok(attrs(&state)?.public(ino, pending_blocks(&state)))

@@ -21,6 +21,7 @@ mod rename;
 #[cfg(shuttle)]
 #[path = "tests/schedules.rs"]
 mod schedules;
+mod stats;
 mod sync;
 mod truncate;
 mod workers;
@@ -33,6 +34,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 pub use observe::{Call, Observer, Outcome};
+
+pub use stats::LEVELS;
 
 pub use make::{MakeOptions, inspect, make, make_device};
 
@@ -207,37 +210,6 @@ impl FileSystem {
     /// The failure that stopped all changes, if one did.
     pub fn failure(&self) -> Option<Error> {
         self.core.storage().failure().map(|e| (**e).clone())
-    }
-
-    /// Counters for people and benchmarks: name and value, since the volume was opened.
-    pub fn counters(&self) -> Vec<(&'static str, u64)> {
-        let journal = self.core.journal().counters();
-        let get = |c: &crate::sync::atomic::AtomicU64| c.load(Ordering::Relaxed);
-        let nodes = self.core.index_counters();
-        let commits = self.core.commit_counts();
-        let mut counters = self.core.storage().counters().to_vec();
-        counters.extend([
-            ("log_bytes", get(&journal.log_bytes)),
-            ("log_records", get(&journal.records)),
-            ("log_entries", get(&journal.entries)),
-            ("contexts", get(&journal.contexts)),
-            ("commits", commits.commits),
-            ("vectors_reused", commits.reused),
-            ("vectors_allocated", commits.allocated),
-            ("items_died", commits.died),
-            ("bytes_formatted", commits.formatted),
-            ("bytes_relogged", commits.relogged),
-            ("items_cancelled", get(&journal.cancelled)),
-            ("throttled", get(&journal.throttled)),
-            ("log_waits", self.core.journal().ring().waits()),
-            ("merges", self.core.merges()),
-            ("inodes_in_memory", self.core.table().count() as u64),
-            ("node_cache_hits", nodes.hits),
-            ("node_cache_misses", nodes.misses),
-            ("node_cache_bytes", nodes.bytes),
-            ("dirty_bytes", self.core.dirty_bytes().max(0) as u64),
-        ]);
-        counters
     }
 
     /// The inode of a number, while the volume is open.

@@ -23,6 +23,8 @@ pub struct Inode {
     ready: AtomicBool,
     /// Second chance against eviction.
     pub(super) recent: AtomicBool,
+    /// It stands in the table's queue.
+    pub(super) queued: AtomicBool,
     /// End of the last read, to see sequential reading.
     pub last_read: AtomicU64,
 }
@@ -88,7 +90,8 @@ impl Inode {
             state: RwLock::new(state),
             contents: Mutex::new(()),
             uses: AtomicU64::new(0),
-            recent: AtomicBool::new(true),
+            recent: AtomicBool::new(false),
+            queued: AtomicBool::new(false),
             last_read: AtomicU64::new(0),
         }
     }
@@ -156,6 +159,14 @@ impl Inode {
     /// Number of uses.
     pub fn uses(&self) -> u64 {
         self.uses.load(Ordering::Acquire)
+    }
+
+    /// Whether it has changes that are not in the index, as far as can be seen without waiting: a
+    /// merge will clean it.
+    pub(super) fn has_changes(&self) -> bool {
+        let dirty =
+            |s: RwLockReadGuard<'_, InodeState>| !s.current.is_empty() || s.frozen.is_some();
+        self.state.try_read().is_some_and(dirty)
     }
 
     /// Whether nothing but the number of its uses would be lost if it left memory.

@@ -5,6 +5,9 @@
 //! has no changes may leave; a look-up needs the shard's lock, so it cannot come back meanwhile. Of
 //! one in use (a kernel may remember millions) only the number of uses is kept, but not if it has
 //! no links: its end depends on them.
+//!
+//! An inode with changes stands in no queue: whoever cleans it tells the table. So a table full of
+//! changes is not searched again and again for what may leave.
 
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};
@@ -89,8 +92,19 @@ impl InodeTable {
         if let Some(uses) = shard.parked.remove(&ino) {
             inode.add_uses(uses);
         }
+        shard.queue.push_back(ino);
+        inode.queued.store(true, Ordering::Relaxed);
         self.add(&mut shard, inode.clone());
         inode
+    }
+
+    /// Whether the inode is not in memory, and would take the place of another there.
+    pub fn is_full_without(&self, ino: u64) -> bool {
+        let Some(shard) = self.shard(ino) else {
+            return false;
+        };
+        let shard = shard.lock();
+        shard.inodes.len() >= self.limit && !shard.inodes.contains_key(&ino)
     }
 
     /// The inode, if it is in memory, loaded and was found to exist.
@@ -120,7 +134,22 @@ impl InodeTable {
         None
     }
 
-    /// Adds a new inode.
+    /// The changes of an inode are in the index: it may leave, at once if there are too many.
+    pub fn cleaned(&self, inode: Arc<Inode>) {
+        let Some(shard) = self.shard(inode.ino) else {
+            return;
+        };
+        let mut shard = shard.lock();
+        let full = shard.inodes.len() > self.limit;
+        // The table holds it, and the caller.
+        if full && Arc::strong_count(&inode) == 2 && !inode.used_lately() && inode.may_leave() {
+            shard.leave(&inode);
+        } else if !inode.queued.swap(true, Ordering::Relaxed) {
+            shard.queue.push_back(inode.ino);
+        }
+    }
+
+    /// Adds a new inode, whose changes are about to be committed.
     pub fn insert(&self, inode: Arc<Inode>) {
         if let Some(shard) = self.shard(inode.ino) {
             self.add(&mut shard.lock(), inode);
@@ -128,12 +157,10 @@ impl InodeTable {
     }
 
     fn add(&self, shard: &mut Shard, inode: Arc<Inode>) {
-        shard.queue.push_back(inode.ino);
         shard.inodes.insert(inode.ino, inode);
         if shard.inodes.len() > self.limit {
-            // One that cannot go is a sign that many cannot: a merge will free them all at once.
             for _ in 0..EVICT_STEPS {
-                if evict_one(shard) == Outcome::Busy {
+                if shard.evict_one() {
                     break;
                 }
             }
@@ -148,7 +175,7 @@ impl InodeTable {
                 if shard.inodes.len() <= self.limit {
                     break;
                 }
-                evict_one(&mut shard);
+                shard.evict_one();
             }
         }
     }
@@ -159,37 +186,36 @@ impl InodeTable {
     }
 }
 
-#[derive(PartialEq)]
-enum Outcome {
-    Gone,
-    SecondChance,
-    Busy,
-}
+impl Shard {
+    /// Looks at the inode that waits longest; tells whether it left.
+    fn evict_one(&mut self) -> bool {
+        let Some(ino) = self.queue.pop_front() else {
+            return false;
+        };
+        let Some(inode) = self.inodes.get(&ino).cloned() else {
+            return true;
+        };
+        if inode.has_changes() {
+            inode.queued.store(false, Ordering::Relaxed);
+            return false;
+        }
+        // The table holds it, and this function.
+        let stays = Arc::strong_count(&inode) > 2 || inode.used_lately() || !inode.may_leave();
+        if stays {
+            self.queue.push_back(ino);
+        } else {
+            self.leave(&inode);
+        }
+        !stays
+    }
 
-fn evict_one(shard: &mut Shard) -> Outcome {
-    let Some(ino) = shard.queue.pop_front() else {
-        return Outcome::Gone;
-    };
-    let Some(inode) = shard.inodes.get(&ino) else {
-        return Outcome::Gone;
-    };
-    let outcome = if Arc::strong_count(inode) > 1 || !inode.may_leave() {
-        Outcome::Busy
-    } else if inode.used_lately() {
-        Outcome::SecondChance
-    } else {
-        Outcome::Gone
-    };
-    if outcome == Outcome::Gone {
+    fn leave(&mut self, inode: &Inode) {
         let uses = inode.uses();
         if uses > 0 {
-            shard.parked.insert(ino, uses);
+            self.parked.insert(inode.ino, uses);
         }
-        shard.inodes.remove(&ino);
-    } else {
-        shard.queue.push_back(ino);
+        self.inodes.remove(&inode.ino);
     }
-    outcome
 }
 
 #[cfg(test)]
@@ -208,7 +234,9 @@ mod tests {
         for ino in 0..10_000 {
             let mut attrs = Attrs::new(0o100_644, (0, 0), 0, 1, Time::default());
             attrs.nlink = u32::from(ino != 5);
-            table.insert(Arc::new(Inode::born(ino, attrs)));
+            let inode = Arc::new(Inode::born(ino, attrs));
+            table.insert(inode.clone());
+            table.cleaned(inode);
         }
         table.shrink();
         table.shrink();

@@ -19,6 +19,7 @@ use std::sync::Arc;
 
 use crossbeam_utils::CachePadded;
 
+use crate::clocked::Clocked;
 use crate::deliberate::{Deliberate, happens};
 use crate::device::Storage;
 use crate::error::Result;
@@ -56,8 +57,14 @@ pub struct JournalCounters {
     pub entries: AtomicU64,
     /// Vectors that were dead when their context was pushed.
     pub cancelled: AtomicU64,
-    /// Times a committer was held back because the context was too large.
-    pub throttled: AtomicU64,
+    /// Log bytes of the largest context.
+    pub largest: AtomicU64,
+    /// Contexts written.
+    pub pushes: Clocked,
+    /// Committers held back because the context was too large.
+    pub throttled: Clocked,
+    /// Waits for room in the log.
+    pub log_waits: Clocked,
 }
 
 /// What makes room in a full log.
@@ -198,8 +205,10 @@ impl Journal {
             }
             if self.signals.has_workers() {
                 self.signals.want_merge();
-                self.ring.wait(bytes, seen, || {
-                    self.storage.failure().is_some() || !self.signals.has_workers()
+                self.counters.log_waits.time(|| {
+                    self.ring.wait(bytes, seen, || {
+                        self.storage.failure().is_some() || !self.signals.has_workers()
+                    });
                 });
             } else {
                 relief.merge()?;
@@ -218,8 +227,8 @@ impl Journal {
             return Ok(());
         }
         if charged >= 2 * soft || !self.signals.has_workers() {
-            self.counters.throttled.fetch_add(1, Ordering::Relaxed);
-            return self.write_through(seq, relief);
+            let throttled = &self.counters.throttled;
+            return throttled.time(|| self.write_through(seq, relief));
         }
         self.signals.want_push();
         Ok(())
@@ -249,7 +258,8 @@ impl Journal {
     /// committed with it is lost, and so must be everything later.
     fn write_closed(&self, head: &mut Head, context: &Context) -> Result<()> {
         let guard = self.storage.guard("a push to the log was broken off");
-        let result = self.write_context(head, context);
+        let pushes = &self.counters.pushes;
+        let result = pushes.time(|| self.write_context(head, context));
         if let Err(e) = &result {
             self.storage.fail(e.clone());
         }

@@ -107,6 +107,8 @@ impl Journal {
             self.write_record(head, &part)?;
             self.counters.contexts.fetch_add(1, Ordering::Relaxed);
         }
+        let largest = &self.counters.largest;
+        largest.fetch_max(charged.max(0) as u64, Ordering::Relaxed);
         let paid = charged + CONTEXT_BASE;
         let used = (head.lsn - start) as i64 * BLOCK_SIZE as i64;
         assert!(

@@ -30,7 +30,6 @@ pub struct Ring {
     /// How often waiters were woken.
     wakes: Mutex<u64>,
     moved: Condvar,
-    waits: AtomicU64,
 }
 
 impl Ring {
@@ -47,7 +46,6 @@ impl Ring {
             tail: AtomicU64::new(tail),
             wakes: Mutex::new(0),
             moved: Condvar::new(),
-            waits: AtomicU64::new(0),
         }
     }
 
@@ -94,7 +92,6 @@ impl Ring {
     /// `seen`: then the merge that the caller asked for may be over, and others may have taken what
     /// it gave. Spurious returns are fine, callers loop.
     pub fn wait(&self, bytes: i64, seen: u64, stop: impl Fn() -> bool) {
-        self.waits.fetch_add(1, Ordering::Relaxed);
         let mut wakes = self.wakes.lock();
         if *wakes == seen && self.free() < bytes && !stop() {
             // Reservations are given back without a word, so a waiter looks again now and then.
@@ -119,10 +116,5 @@ impl Ring {
         let old = self.tail.swap(lsn, Ordering::AcqRel);
         self.give(lsn.saturating_sub(old) as i64 * BLOCK_SIZE as i64);
         self.wake();
-    }
-
-    /// How often somebody waited for the tail.
-    pub fn waits(&self) -> u64 {
-        self.waits.load(Ordering::Relaxed)
     }
 }

@@ -52,6 +52,9 @@ impl Need {
     }
 }
 
+/// Bytes of memory that an inode takes, about, beside its items.
+const INODE_MEMORY: i64 = size_of::<Inode>() as i64 + 64;
+
 /// Space of log and index set aside for a transaction.
 pub struct Reservation<'a> {
     core: &'a Core,
@@ -330,6 +333,8 @@ impl Commit<'_> {
         }
         if state.current.is_empty() {
             self.core.dirty.push(inode.clone());
+            // Until a merge comes by, it stays in memory, even if its changes die.
+            self.done.memory += INODE_MEMORY;
         }
     }
 

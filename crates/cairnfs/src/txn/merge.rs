@@ -131,7 +131,7 @@ impl Core {
         self.signals.merging();
         self.storage.check()?;
         let guard = self.storage.guard("a merge was broken off");
-        let result = self.merge_now();
+        let result = self.merge_times.time(|| self.merge_now());
         if let Err(e) = &result {
             self.storage.fail(e.clone());
         }
@@ -189,8 +189,15 @@ impl Core {
                 break;
             }
         }
-        for inode in &taken.inodes {
-            inode.write().frozen = None;
+        for inode in std::mem::take(&mut taken.inodes) {
+            let mut state = inode.write();
+            let frozen = state.frozen.take();
+            let clean = state.current.is_empty();
+            drop(state);
+            drop(frozen);
+            if clean {
+                self.table.cleaned(inode);
+            }
         }
         self.frozen_bytes.store(0, Ordering::Release);
         self.space.release(&mut join_runs(freed), self.discard)?;

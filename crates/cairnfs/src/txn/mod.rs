@@ -30,6 +30,7 @@ pub use merge::without;
 pub use mount::{OpenMode, read_superblock};
 pub use read::{Item, NameFound};
 
+use crate::clocked::Clocked;
 use crate::data::DataStore;
 use crate::device::Storage;
 use crate::error::Result;
@@ -88,10 +89,10 @@ impl Limits {
             nodes: bytes / 4,
             data: bytes / 8,
             inodes: bytes / 8 / 512,
-            dirty_soft: (bytes / 8) as i64,
-            dirty_hard: (bytes / 4) as i64,
+            dirty_soft: (bytes / 16 * 3) as i64,
+            dirty_hard: (bytes / 16 * 5) as i64,
             pages: (bytes / 8) as i64,
-            names: (bytes / 8) as i64,
+            names: (bytes / 16) as i64,
         }
     }
 }
@@ -126,6 +127,7 @@ pub struct Core {
     pending_free: CachePadded<AtomicI64>,
     merging: Mutex<()>,
     merges: AtomicU64,
+    merge_times: Clocked,
 }
 
 impl Core {
@@ -207,6 +209,11 @@ impl Core {
     /// Blocks that become usable with the next merge.
     pub fn pending_free(&self) -> i64 {
         self.pending_free.load(Ordering::Relaxed)
+    }
+
+    /// Merges, with their times.
+    pub fn merge_times(&self) -> &Clocked {
+        &self.merge_times
     }
 
     /// Merges done.

@@ -231,6 +231,7 @@ impl Core {
             pending_free: CachePadded::new(AtomicI64::new(0)),
             merging: Mutex::new(()),
             merges: AtomicU64::new(0),
+            merge_times: Default::default(),
         })
     }
 }

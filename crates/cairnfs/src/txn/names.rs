@@ -37,8 +37,13 @@ impl Core {
         }
     }
 
+    /// Memory of names, in bytes.
+    pub fn name_bytes(&self) -> i64 {
+        self.name_memory.load(Ordering::Relaxed)
+    }
+
     fn too_many_names(&self) -> bool {
-        self.name_memory.load(Ordering::Relaxed) > self.limits.names
+        self.name_bytes() > self.limits.names
     }
 
     /// Looks at the oldest: drops it if it has left memory, trims it if it is cold and must.

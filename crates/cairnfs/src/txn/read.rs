@@ -68,6 +68,20 @@ impl Core {
         Ok(inode)
     }
 
+    /// The attributes of an inode that is not in memory, where it would take another's place: so a
+    /// walk through more files than memory holds does not drive out those in use.
+    ///
+    /// # Errors
+    /// A damaged volume, the device's failure.
+    pub fn glance(&self, ino: u64) -> Result<Option<Attrs>> {
+        if !self.table.is_full_without(ino) {
+            return Ok(None);
+        }
+        // It was not in memory, so the index held all of it; what changed since came after this call.
+        let value = self.in_index(|tree| self.index.get(tree, &Key::inode(ino)))?;
+        value.map(|value| Attrs::decode(ino, &value)).transpose()
+    }
+
     /// Makes sure that the attributes of an inode are in memory, if it exists.
     ///
     /// # Errors

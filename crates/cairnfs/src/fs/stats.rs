@@ -1,0 +1,105 @@
+//! Counters of an open volume: what it did, where time went, what memory holds.
+//!
+//! Only reads; nothing depends on it.
+
+use crate::clocked::Clocked;
+use crate::fs::FileSystem;
+use crate::sync::atomic::{AtomicU64, Ordering};
+
+/// Name and value.
+type Counter = (&'static str, u64);
+
+/// Counters whose values are levels, not sums: a difference of two readings means nothing.
+pub const LEVELS: &[&str] = &[
+    "push_longest_ns",
+    "push_largest_bytes",
+    "throttle_longest_ns",
+    "log_wait_longest_ns",
+    "merge_longest_ns",
+    "flush_longest_ns",
+    "inodes_in_memory",
+    "node_cache_bytes",
+    "name_bytes",
+    "dirty_bytes",
+    "page_bytes",
+];
+
+impl FileSystem {
+    /// Counters for people and benchmarks, since the volume was opened. Those in [`LEVELS`] tell how
+    /// things stand; all others only grow.
+    pub fn counters(&self) -> Vec<Counter> {
+        let mut counters = self.core.storage().counters().to_vec();
+        counters.extend(self.log_counters());
+        counters.extend(self.commit_counters());
+        counters.extend(self.wait_counters());
+        counters.extend(self.memory_counters());
+        counters
+    }
+
+    fn log_counters(&self) -> [Counter; 6] {
+        let journal = self.core.journal().counters();
+        let get = |c: &AtomicU64| c.load(Ordering::Relaxed);
+        [
+            ("log_bytes", get(&journal.log_bytes)),
+            ("log_records", get(&journal.records)),
+            ("log_entries", get(&journal.entries)),
+            ("contexts", get(&journal.contexts)),
+            ("items_cancelled", get(&journal.cancelled)),
+            ("push_largest_bytes", get(&journal.largest)),
+        ]
+    }
+
+    fn commit_counters(&self) -> [Counter; 6] {
+        let commits = self.core.commit_counts();
+        [
+            ("commits", commits.commits),
+            ("vectors_reused", commits.reused),
+            ("vectors_allocated", commits.allocated),
+            ("items_died", commits.died),
+            ("bytes_formatted", commits.formatted),
+            ("bytes_relogged", commits.relogged),
+        ]
+    }
+
+    fn wait_counters(&self) -> Vec<Counter> {
+        let journal = self.core.journal().counters();
+        let storage = self.core.storage();
+        let clocked = |names: [&'static str; 3], clocked: &Clocked| {
+            let found = clocked.get();
+            names
+                .into_iter()
+                .zip([found.times, found.nanos, found.longest])
+        };
+        let pushes = clocked(["pushes", "push_ns", "push_longest_ns"], &journal.pushes);
+        let merges = self.core.merge_times();
+        pushes
+            .chain(clocked(
+                ["throttled", "throttle_ns", "throttle_longest_ns"],
+                &journal.throttled,
+            ))
+            .chain(clocked(
+                ["log_waits", "log_wait_ns", "log_wait_longest_ns"],
+                &journal.log_waits,
+            ))
+            .chain(clocked(["merges", "merge_ns", "merge_longest_ns"], merges))
+            .chain(clocked(
+                ["flushes_led", "flush_ns", "flush_longest_ns"],
+                storage.flush_times(),
+            ))
+            .collect()
+    }
+
+    fn memory_counters(&self) -> [Counter; 7] {
+        let nodes = self.core.index_counters();
+        let bytes = |n: i64| n.max(0) as u64;
+        [
+            ("inodes_in_memory", self.core.table().count() as u64),
+            ("node_cache_hits", nodes.hits),
+            ("node_cache_misses", nodes.misses),
+            ("node_cache_bytes", nodes.bytes),
+            ("name_bytes", bytes(self.core.name_bytes())),
+            ("dirty_bytes", bytes(self.core.dirty_bytes())),
+            ("page_bytes", bytes(self.page_bytes.load(Ordering::Relaxed))),
+        ]
+    }
+}
