@@ -63,6 +63,9 @@ pub trait Workload {
     }
 }
 
+/// The sum of all phases.
+pub const ALL: &str = "all, until synced";
+
 /// Where a workload works.
 pub struct Ground<'t> {
     target: &'t dyn Target,
@@ -110,22 +113,33 @@ pub fn measure(workload: &dyn Workload, place: &Place) -> Result<Report> {
     place.check()?;
     workload.check()?;
     let target = target::open(place)?;
-    let target = &*target;
+    // What is not opened by the benchmark is not closed by it either.
+    let closes = place.volume().is_some();
+    measure_on(workload, &*target, place.keep, closes)
+}
+
+/// Runs a workload on a target that is open; closes it, and measures that if `closes`.
+pub fn measure_on(
+    workload: &dyn Workload,
+    target: &dyn Target,
+    keep: bool,
+    closes: bool,
+) -> Result<Report> {
+    workload.check()?;
     let ground = Ground {
         target,
         top: format!("cairnfs-bench-{}", std::process::id()),
-        keep: place.keep,
+        keep,
     };
     ground.make_dirs(workload.threads())?;
     workload.prepare(&ground)?;
     target.sync()?;
     let mut meter = Meter::new(target);
     workload.measure(&ground, &mut meter)?;
-    if !place.keep {
+    if !keep {
         target.remove_tree(&ground.top)?;
     }
-    // What is not opened by the benchmark is not closed by it either.
-    match workload.lives().is_some() && place.volume().is_some() {
+    match workload.lives().is_some() && closes {
         true => meter.once("close", || target.close())?,
         false => target.close()?,
     }
@@ -136,7 +150,7 @@ fn report(workload: &dyn Workload, target: &dyn Target, meter: Meter<'_>) -> Rep
     let (mut phases, ratios) = meter.finish();
     if let Some(files) = workload.lives() {
         // A file's whole life is one operation here.
-        let all = total("all, until synced", files, &phases);
+        let all = total(ALL, files, &phases);
         phases.push(all);
     }
     Report {

@@ -1,0 +1,353 @@
+//! The figures as pictures: for each task bars with the least and most of all rounds, a panel for
+//! each phase with a scale of its own from zero; for each sweep lines over the number of threads.
+
+use super::Found;
+use super::figures::{BYTES_EACH, CPU_EACH, Kind, Row};
+use super::svg::{Anchor, FAINT, INK, Picture, Type, hatched};
+use super::system::System;
+use super::table::readable;
+use super::task::Task;
+
+const WIDTH: f64 = 1120.0;
+const MARGIN: f64 = 24.0;
+const GAP: f64 = 40.0;
+const PANEL: f64 = (WIDTH - 2.0 * MARGIN - GAP) / 2.0;
+/// Above the panels: title, legend.
+const TOP: f64 = 92.0;
+/// Below them: conditions.
+const FOOT: f64 = 44.0;
+
+/// All pictures, with their file names.
+pub fn all(found: &Found) -> Vec<(String, String)> {
+    let mut pictures = Vec::new();
+    let mut sweeps: Vec<&str> = Vec::new();
+    for (task, rows) in found.tasks.iter().zip(&found.rows) {
+        let rows: Vec<&Row> = rows.iter().filter(|row| is_drawn(row)).collect();
+        if !rows.is_empty() {
+            let name = file_name(&task.title);
+            pictures.push((format!("{name}.svg"), bars(found, task, &rows)));
+        }
+        if let Some((sweep, _)) = &task.sweep
+            && !sweeps.contains(&sweep.as_str())
+        {
+            sweeps.push(sweep);
+        }
+    }
+    for sweep in sweeps {
+        let name = file_name(sweep);
+        pictures.push((format!("{name}-over-threads.svg"), lines(found, sweep)));
+    }
+    pictures
+}
+
+/// What is drawn: rates, latencies, and the bytes that a synced creation takes.
+fn is_drawn(row: &Row) -> bool {
+    let told = match row.kind {
+        Kind::Rate => true,
+        Kind::Time => row.figure != "seconds",
+        Kind::Cost => [BYTES_EACH, CPU_EACH].contains(&row.figure.as_str()),
+        Kind::Load => false,
+    };
+    let zero = |cell: &Option<super::figures::Spread>| cell.as_ref().is_none_or(|c| c.most <= 0.0);
+    told && !row.cells.iter().all(zero)
+}
+
+fn file_name(title: &str) -> String {
+    let words = title.split(|c: char| !c.is_alphanumeric() && c != '_');
+    let words: Vec<&str> = words.filter(|word| !word.is_empty()).collect();
+    words.join("-").to_lowercase()
+}
+
+/// One colour for each system, told apart also by those who do not see all colours.
+fn colour(system: System) -> &'static str {
+    match system {
+        System::Cairnfs => "#0072b2",
+        System::CairnfsInode => "#56b4e9",
+        System::CairnfsMount => "#005a8c",
+        System::Noop => "#9a9a9a",
+        System::Xfs => "#e69f00",
+        System::Ext4 => "#009e73",
+        System::Btrfs => "#cc79a7",
+    }
+}
+
+fn fill(system: System) -> String {
+    match system.in_process() {
+        true => hatched(system.name()),
+        false => colour(system).to_owned(),
+    }
+}
+
+/// A picture with title, legend and foot; `draw` gives how high the rest is.
+fn framed(
+    found: &Found,
+    title: &str,
+    remark: &str,
+    draw: impl FnOnce(&mut Picture) -> f64,
+) -> String {
+    let mut picture = Picture::new(WIDTH);
+    for system in found.systems.iter().filter(|system| system.in_process()) {
+        picture.hatch(system.name(), colour(*system));
+    }
+    picture.text((MARGIN, 34.0), Anchor::Start, Type::Title, title);
+    let mut x = MARGIN;
+    for system in &found.systems {
+        picture.rect((x, 52.0), (22.0, 16.0), &fill(*system), colour(*system));
+        let label = match system.in_process() {
+            true => format!("{system} (in-process)"),
+            false => system.name().to_owned(),
+        };
+        picture.text((x + 28.0, 65.0), Anchor::Start, Type::Plain, &label);
+        x += 52.0 + label.len() as f64 * 8.4;
+    }
+    let height = TOP + draw(&mut picture);
+    picture.text((MARGIN, height + 14.0), Anchor::Start, Type::Small, remark);
+    let conditions = found.conditions.short();
+    picture.text(
+        (MARGIN, height + 32.0),
+        Anchor::Start,
+        Type::Small,
+        &conditions,
+    );
+    picture.finish(height + FOOT)
+}
+
+const BAR: f64 = 20.0;
+const PITCH: f64 = 27.0;
+const HEADING: f64 = 30.0;
+const NAMES: f64 = 118.0;
+/// Room for a value behind the longest whisker.
+const VALUES: f64 = 66.0;
+
+fn bars(found: &Found, task: &Task, rows: &[&Row]) -> String {
+    let height = HEADING + PITCH * found.systems.len() as f64 + 18.0;
+    let remark = "Bars: median; whiskers: least and most of all rounds. Hatched: in-process, by calls of the \
+                  library; filled: through system calls.";
+    framed(found, &task.title, remark, |picture| {
+        for (number, row) in rows.iter().enumerate() {
+            let column = (number % 2) as f64;
+            let line = (number / 2) as f64;
+            let place = (MARGIN + column * (PANEL + GAP), TOP + line * height);
+            bar_panel(picture, &found.systems, row, place);
+        }
+        height * rows.len().div_ceil(2) as f64
+    })
+}
+
+fn bar_panel(picture: &mut Picture, systems: &[System], row: &Row, (x, y): (f64, f64)) {
+    let better = match row.kind {
+        Kind::Rate | Kind::Load => "longer is better",
+        Kind::Time | Kind::Cost => "shorter is better",
+    };
+    let heading = format!("{}: {}", row.phase, row.figure);
+    picture.text((x, y + 16.0), Anchor::Start, Type::Heading, &heading);
+    picture.text((x + PANEL, y + 16.0), Anchor::End, Type::Small, better);
+    let (left, room) = (x + NAMES, PANEL - NAMES - VALUES);
+    let most = row.cells.iter().flatten().map(|cell| cell.most);
+    let scale = room / most.fold(f64::MIN_POSITIVE, f64::max);
+    for (number, (system, cell)) in systems.iter().zip(&row.cells).enumerate() {
+        let top = y + HEADING + PITCH * number as f64;
+        let middle = top + BAR / 2.0;
+        let name = (left - 8.0, middle + 5.0);
+        picture.text(name, Anchor::End, Type::Plain, system.name());
+        let Some(cell) = cell else {
+            picture.text(
+                (left + 6.0, middle + 5.0),
+                Anchor::Start,
+                Type::Small,
+                "not measured",
+            );
+            continue;
+        };
+        let size = (cell.median * scale, BAR);
+        picture.rect((left, top), size, &fill(*system), colour(*system));
+        whisker(
+            picture,
+            (left + cell.least * scale, left + cell.most * scale),
+            middle,
+        );
+        let value = (left + cell.most * scale + 8.0, middle + 5.0);
+        picture.text(value, Anchor::Start, Type::Small, &readable(cell.median));
+    }
+    let bottom = y + HEADING + PITCH * systems.len() as f64;
+    picture.line((left, y + HEADING - 4.0), (left, bottom), INK, 1.0);
+}
+
+fn whisker(picture: &mut Picture, (from, to): (f64, f64), y: f64) {
+    picture.line((from, y), (to, y), INK, 1.5);
+    for end in [from, to] {
+        picture.line((end, y - 5.0), (end, y + 5.0), INK, 1.5);
+    }
+}
+
+const PLOT: f64 = 240.0;
+const SCALE: f64 = 62.0;
+
+/// The rates of each phase over the number of threads.
+fn lines(found: &Found, sweep: &str) -> String {
+    let mut of_it: Vec<(usize, &[Row])> = Vec::new();
+    for (task, rows) in found.tasks.iter().zip(&found.rows) {
+        if let Some((name, threads)) = &task.sweep
+            && name == sweep
+        {
+            of_it.push((*threads, rows));
+        }
+    }
+    of_it.sort_by_key(|(threads, _)| *threads);
+    let mut panels: Vec<(&str, &str)> = Vec::new();
+    let rows = of_it.iter().flat_map(|(_, rows)| *rows);
+    for row in rows.filter(|row| row.kind == Kind::Rate) {
+        if !panels.contains(&(row.phase, &row.figure)) {
+            panels.push((row.phase, &row.figure));
+        }
+    }
+    let title = format!("{sweep}, over the number of threads");
+    let remark = "Medians; bars from least to most of all rounds. The same number of files in all. Dashed: \
+                  in-process, by calls of the library.";
+    framed(found, &title, remark, |picture| {
+        let height = HEADING + PLOT + 52.0;
+        for (number, (phase, figure)) in panels.iter().enumerate() {
+            let column = (number % 2) as f64;
+            let line = (number / 2) as f64;
+            let place = (MARGIN + column * (PANEL + GAP), TOP + line * height);
+            let find = |rows: &'_ [Row]| -> Option<Row> {
+                let mut rows = rows.iter();
+                rows.find(|row| row.phase == *phase && row.figure == *figure)
+                    .cloned()
+            };
+            let points: Vec<(usize, Row)> = of_it
+                .iter()
+                .filter_map(|(threads, rows)| Some((*threads, find(rows)?)))
+                .collect();
+            line_panel(picture, &found.systems, &points, place);
+        }
+        height * panels.len().div_ceil(2) as f64
+    })
+}
+
+fn line_panel(picture: &mut Picture, systems: &[System], points: &[(usize, Row)], at: (f64, f64)) {
+    let (x, y) = at;
+    if let Some((_, row)) = points.first() {
+        let heading = format!("{}: {}", row.phase, row.figure);
+        picture.text((x, y + 16.0), Anchor::Start, Type::Heading, &heading);
+    }
+    let cells = points
+        .iter()
+        .flat_map(|(_, row)| row.cells.iter().flatten());
+    let top = nice(
+        cells
+            .map(|cell| cell.most)
+            .fold(f64::MIN_POSITIVE, f64::max),
+    );
+    let (left, right) = (x + SCALE, x + PANEL - 12.0);
+    let (up, down) = (y + HEADING, y + HEADING + PLOT);
+    for step in 0..=4 {
+        let value = top * f64::from(step) / 4.0;
+        let height = down - PLOT * f64::from(step) / 4.0;
+        picture.line((left, height), (right, height), FAINT, 1.0);
+        let place = (left - 8.0, height + 5.0);
+        picture.text(place, Anchor::End, Type::Small, &readable(value));
+    }
+    // One step to the right for each count: counts usually double.
+    let last = points.len().saturating_sub(1).max(1) as f64;
+    let across = |n: usize| left + 16.0 + (right - left - 32.0) * n as f64 / last;
+    for (n, (threads, _)) in points.iter().enumerate() {
+        let place = (across(n), down + 20.0);
+        picture.text(place, Anchor::Middle, Type::Small, &threads.to_string());
+    }
+    let middle = (f64::midpoint(left, right), down + 38.0);
+    picture.text(middle, Anchor::Middle, Type::Small, "threads");
+    let height = |value: f64| down - (down - up) * value / top;
+    for (number, system) in systems.iter().enumerate() {
+        let mut path = Vec::new();
+        for (n, (_, row)) in points.iter().enumerate() {
+            if let Some(Some(cell)) = row.cells.get(number) {
+                let (x, colour) = (across(n), colour(*system));
+                path.push((x, height(cell.median)));
+                picture.line((x, height(cell.least)), (x, height(cell.most)), colour, 1.5);
+            }
+        }
+        if !path.is_empty() {
+            picture.path(&path, colour(*system), system.in_process());
+        }
+    }
+}
+
+/// The next number above of those that make a good scale in four steps.
+fn nice(value: f64) -> f64 {
+    let power = 10f64.powf(value.log10().floor());
+    let steps = [1.0, 1.2, 1.6, 2.0, 2.4, 3.0, 4.0, 5.0, 6.0, 8.0];
+    let found = steps.iter().map(|step| step * power);
+    found
+        .into_iter()
+        .find(|top| *top >= value)
+        .unwrap_or(10.0 * power)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::conditions::Conditions;
+    use super::super::figures::rows;
+    use super::super::figures::tests::sample;
+    use super::super::svg::tests::well_formed;
+    use super::*;
+
+    fn found() -> Found {
+        let (runs, systems) = sample();
+        let rows = rows(&runs, &systems, 0);
+        let tasks = Task::parse("fsmark --files 1000").unwrap();
+        let tasks = tasks.with_threads(&[1, 2]).unwrap();
+        Found {
+            conditions: Conditions::new("/dev/x <&>", 3),
+            systems,
+            tasks,
+            runs,
+            rows: vec![rows.clone(), rows],
+        }
+    }
+
+    #[test]
+    fn a_picture_names_every_system_phase_and_value() {
+        let found = found();
+        let pictures = all(&found);
+        assert_eq!(pictures.len(), 3);
+        assert_eq!(
+            pictures[0].0,
+            "fsmark-files-1000-1-threads-1000-files-each.svg"
+        );
+        let texts = well_formed(&pictures[0].1);
+        for text in [
+            "create: files/s",
+            "cairnfs (in-process)",
+            "xfs",
+            "5000",
+            "not measured",
+        ] {
+            assert!(texts.iter().any(|t| t == text), "{text}: {texts:?}");
+        }
+        assert!(pictures[0].1.contains("fill=\"url(#cairnfs)\""));
+        assert!(
+            texts
+                .iter()
+                .any(|text| text.contains("/dev/x &lt;&amp;&gt;"))
+        );
+    }
+
+    #[test]
+    fn a_sweep_is_drawn_over_threads() {
+        let found = found();
+        let (name, svg) = all(&found).pop().unwrap();
+        assert_eq!(name, "fsmark-files-1000-over-threads.svg");
+        let texts = well_formed(&svg);
+        assert!(texts.iter().any(|text| text == "threads"));
+        // Three systems have both phases, the no-op one.
+        assert_eq!(svg.matches("<polyline").count(), 7);
+    }
+
+    #[test]
+    fn scales_end_above_the_highest_value() {
+        for (value, top) in [(1.0, 1.0), (1.1, 1.2), (9.0, 10.0), (268_000.0, 300_000.0)] {
+            assert!((nice(value) - top).abs() < 1e-6, "{value}");
+        }
+    }
+}
