@@ -95,12 +95,13 @@ impl Conditions {
         writeln!(out)
     }
 
-    /// In one line, for plots.
-    pub fn short(&self) -> String {
-        format!(
-            "Linux {}, {} CPUs; {}; {} rounds",
-            self.kernel, self.cpus, self.device, self.rounds
-        )
+    /// In two lines, for plots.
+    pub fn short(&self) -> [String; 2] {
+        let system = format!(
+            "Linux {}, {} x {}; {} rounds, interleaved.",
+            self.kernel, self.cpus, self.cpu, self.rounds
+        );
+        [system, format!("Device: {}.", self.device)]
     }
 }
 

@@ -98,6 +98,11 @@ impl Row {
         best.map(|(n, _)| n)
     }
 
+    /// Whether it is anything but zeros.
+    pub fn is_something(&self) -> bool {
+        self.cells.iter().flatten().any(|cell| cell.most > 0.0)
+    }
+
     fn cell(&self, system: usize) -> Option<&Spread> {
         self.cells.get(system)?.as_ref()
     }
@@ -139,14 +144,10 @@ impl Of {
 const FIGURES: &[(&str, Kind, Of)] = &[
     ("/s", Kind::Rate, Of::Rate),
     ("MiB/s", Kind::Rate, Of::Mebibytes),
-    ("seconds", Kind::Time, Of::Seconds),
+    (SECONDS, Kind::Time, Of::Seconds),
     ("p50 us", Kind::Time, Of::Latency(|l| l.p50)),
     ("p99 us", Kind::Time, Of::Latency(|l| l.p99)),
-    (
-        "device writes per 1000",
-        Kind::Cost,
-        Of::Each("device_writes", 1e3),
-    ),
+    (WRITES_EACH, Kind::Cost, Of::Each("device_writes", 1e3)),
     (BYTES_EACH, Kind::Cost, Of::Each("device_write_bytes", 1.0)),
     (
         "device reads per 1000",
@@ -158,7 +159,7 @@ const FIGURES: &[(&str, Kind, Of)] = &[
         Kind::Cost,
         Of::Each("device_flushes", 1e3),
     ),
-    (CPU_EACH, Kind::Cost, Of::Each("cpu_us", 1.0)),
+    ("CPU us each", Kind::Cost, Of::Each("cpu_us", 1.0)),
     (
         "write IOPS",
         Kind::Load,
@@ -179,8 +180,10 @@ const FIGURES: &[(&str, Kind, Of)] = &[
 
 /// Bytes that the device is given for each operation.
 pub const BYTES_EACH: &str = "device bytes written each";
-/// Processor time of each operation.
-pub const CPU_EACH: &str = "CPU us each";
+/// Writes that the device is given for a thousand operations.
+pub const WRITES_EACH: &str = "device writes per 1000";
+/// How long a phase without operations takes.
+pub const SECONDS: &str = "seconds";
 
 /// All rows of one task, phase by phase.
 pub fn rows(runs: &[Run], systems: &[System], task: usize) -> Vec<Row> {

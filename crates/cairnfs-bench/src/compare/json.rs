@@ -23,7 +23,13 @@ pub fn write(found: &Found, out: &mut dyn Write) -> io::Result<()> {
     let systems: Vec<Value> = found
         .systems
         .iter()
-        .map(|system| json!({"name": system.name(), "interface": system.interface()}))
+        .map(|system| {
+            json!({
+                "name": system.name(),
+                "interface": system.interface(),
+                "in_process": system.in_process(),
+            })
+        })
         .collect();
     let tasks: Vec<Value> = found
         .tasks

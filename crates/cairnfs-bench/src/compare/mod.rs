@@ -245,7 +245,7 @@ fn show(args: &Compare, found: &Found, out: &mut dyn Write) -> Result<()> {
         let conditions = &found.conditions;
         conditions.print(&task.title, &present, form, out)?;
         table::speed(rows, &found.systems).print(form, out)?;
-        if let Some(ratios) = table::ratios(rows, &found.systems) {
+        for ratios in table::ratios(rows, &found.systems) {
             ratios.print(form, out)?;
         }
         table::cost(rows, &found.systems).print(form, out)?;

@@ -2,7 +2,7 @@
 //! each phase with a scale of its own from zero; for each sweep lines over the number of threads.
 
 use super::Found;
-use super::figures::{BYTES_EACH, CPU_EACH, Kind, Row};
+use super::figures::{BYTES_EACH, Kind, Row, SECONDS, WRITES_EACH};
 use super::svg::{Anchor, FAINT, INK, Picture, Type, hatched};
 use super::system::System;
 use super::table::readable;
@@ -15,14 +15,14 @@ const PANEL: f64 = (WIDTH - 2.0 * MARGIN - GAP) / 2.0;
 /// Above the panels: title, legend.
 const TOP: f64 = 92.0;
 /// Below them: conditions.
-const FOOT: f64 = 44.0;
+const FOOT: f64 = 62.0;
 
 /// All pictures, with their file names.
 pub fn all(found: &Found) -> Vec<(String, String)> {
     let mut pictures = Vec::new();
     let mut sweeps: Vec<&str> = Vec::new();
     for (task, rows) in found.tasks.iter().zip(&found.rows) {
-        let rows: Vec<&Row> = rows.iter().filter(|row| is_drawn(row)).collect();
+        let rows = drawn(rows);
         if !rows.is_empty() {
             let name = file_name(&task.title);
             pictures.push((format!("{name}.svg"), bars(found, task, &rows)));
@@ -40,16 +40,17 @@ pub fn all(found: &Found) -> Vec<(String, String)> {
     pictures
 }
 
-/// What is drawn: rates, latencies, and the bytes that a synced creation takes.
-fn is_drawn(row: &Row) -> bool {
-    let told = match row.kind {
-        Kind::Rate => true,
-        Kind::Time => row.figure != "seconds",
-        Kind::Cost => [BYTES_EACH, CPU_EACH].contains(&row.figure.as_str()),
-        Kind::Load => false,
-    };
-    let zero = |cell: &Option<super::figures::Spread>| cell.as_ref().is_none_or(|c| c.most <= 0.0);
-    told && !row.cells.iter().all(zero)
+/// What is drawn: rates, then latencies, then what the device was given for each operation. What
+/// a system has none of takes no room.
+fn drawn(rows: &[Row]) -> Vec<&Row> {
+    let groups: [fn(&Row) -> bool; 3] = [
+        |row| row.kind == Kind::Rate,
+        |row| row.kind == Kind::Time && row.figure != SECONDS,
+        |row| [BYTES_EACH, WRITES_EACH].contains(&row.figure.as_str()),
+    ];
+    let some = || rows.iter().filter(|row| row.is_something());
+    let of = |group: fn(&Row) -> bool| some().filter(move |row| group(row));
+    groups.into_iter().flat_map(of).collect()
 }
 
 fn file_name(title: &str) -> String {
@@ -102,13 +103,11 @@ fn framed(
     }
     let height = TOP + draw(&mut picture);
     picture.text((MARGIN, height + 14.0), Anchor::Start, Type::Small, remark);
-    let conditions = found.conditions.short();
-    picture.text(
-        (MARGIN, height + 32.0),
-        Anchor::Start,
-        Type::Small,
-        &conditions,
-    );
+    let mut y = height + 14.0;
+    for line in &found.conditions.short() {
+        y += 18.0;
+        picture.text((MARGIN, y), Anchor::Start, Type::Small, line);
+    }
     picture.finish(height + FOOT)
 }
 

@@ -82,7 +82,7 @@ impl<'a> Ground<'a> {
                 Report {
                     workload: external.name(),
                     target: String::new(),
-                    interface: system.interface(),
+                    interface: target.interface(),
                     settings: Vec::new(),
                     unit: external.unit(),
                     phases,
@@ -98,7 +98,6 @@ impl<'a> Ground<'a> {
             // Without the walks it is not the sum that the others have.
             report.phases.retain(|phase| phase.name != ALL);
         }
-        report.interface = system.interface();
         report.target = system.name().to_owned();
         Ok(report)
     }

@@ -58,11 +58,11 @@ impl System {
     /// How it is used, in words.
     pub fn interface(self) -> &'static str {
         match self {
-            System::Cairnfs => "in-process, library by path",
-            System::CairnfsInode => "in-process, library by inode",
-            System::CairnfsMount => "system calls, through FUSE to the daemon",
-            System::Noop => "system calls, through FUSE to a daemon that stores nothing",
-            System::Xfs | System::Ext4 | System::Btrfs => "system calls, file system of the kernel",
+            System::Cairnfs => "library by path",
+            System::CairnfsInode => "library by inode",
+            System::CairnfsMount => "FUSE",
+            System::Noop => "FUSE, stores nothing",
+            System::Xfs | System::Ext4 | System::Btrfs => "kernel",
         }
     }
 
@@ -137,7 +137,7 @@ mod tests {
             assert_eq!(value.get_name(), system.name());
             assert_eq!(
                 system.in_process(),
-                system.interface().starts_with("in-process")
+                system.interface().starts_with("library")
             );
         }
     }

@@ -84,7 +84,7 @@ pub fn speed(rows: &[Row], systems: &[System]) -> Table {
     })
 }
 
-/// What each system costs: medians.
+/// What each system costs: medians. Rows of zeros are left out.
 pub fn cost(rows: &[Row], systems: &[System]) -> Table {
     let shown = |kind| matches!(kind, Kind::Cost | Kind::Load);
     let title = "Cost: medians; `each` and `per 1000` are of operations";
@@ -101,7 +101,10 @@ fn figures(
     cell: impl Fn(&Spread) -> String,
 ) -> Table {
     let head = ["phase", "figure"].map(str::to_owned).into_iter();
-    let lines = rows.iter().filter(|row| shown(row.kind)).map(|row| {
+    let shown = rows
+        .iter()
+        .filter(|row| shown(row.kind) && row.is_something());
+    let lines = shown.map(|row| {
         let cells = row.cells.iter();
         let cells = cells.map(|spread| spread.as_ref().map_or_else(none, &cell));
         [row.phase.to_owned(), row.figure.clone()]
@@ -140,17 +143,27 @@ impl Against {
     }
 
     fn title(&self, systems: &[System]) -> String {
-        let name = |n: &usize| systems.get(*n).map_or("", |system| system.name());
         match self {
-            Against::One(ours, other) => format!("{} : {}", name(ours), name(other)),
-            Against::Best(ours, _) => format!("{} : best of kernel", name(ours)),
+            Against::One(_, other) => systems
+                .get(*other)
+                .map_or_else(none, |system| format!(": {system}")),
+            Against::Best(..) => ": best of kernel".to_owned(),
         }
     }
 }
 
-/// How many times as fast CairnFS is as each of the others, and as the best of the kernel's.
-pub fn ratios(rows: &[Row], systems: &[System]) -> Option<Table> {
-    let columns = against(systems);
+/// How many times as fast CairnFS is as each of the others and as the best of the kernel's: a table
+/// for each way of using it.
+pub fn ratios(rows: &[Row], systems: &[System]) -> Vec<Table> {
+    let all = systems.iter().enumerate();
+    all.filter(|(_, system)| system.is_ours())
+        .map(|(ours, system)| ratios_of(ours, *system, rows, systems))
+        .filter(|table| table.head.len() > 2)
+        .collect()
+}
+
+fn ratios_of(ours: usize, system: System, rows: &[Row], systems: &[System]) -> Table {
+    let columns = against(ours, system, systems);
     let shown = rows
         .iter()
         .filter(|row| matches!(row.kind, Kind::Rate | Kind::Time));
@@ -161,32 +174,33 @@ pub fn ratios(rows: &[Row], systems: &[System]) -> Option<Table> {
             .collect()
     });
     let head = ["phase", "figure"].map(str::to_owned).into_iter();
-    (!columns.is_empty()).then(|| Table {
-        title: "How many times as fast: median of the ratios of each round".to_owned(),
+    let how = match system.in_process() {
+        true => "in-process",
+        false => "through system calls",
+    };
+    Table {
+        title: format!("{system} ({how}), how many times as fast: median of each round's ratio"),
         lines: lines.collect(),
         head: head
             .chain(columns.iter().map(|column| column.title(systems)))
             .collect(),
         words: 2,
-    })
+    }
 }
 
-fn against(systems: &[System]) -> Vec<Against> {
+fn against(ours: usize, system: System, systems: &[System]) -> Vec<Against> {
     let places = |wanted: fn(System) -> bool| -> Vec<usize> {
         let all = systems.iter().enumerate();
         all.filter(|(_, s)| wanted(**s)).map(|(n, _)| n).collect()
     };
     let kernels = places(System::is_kernels);
-    let noop = places(|system| system == System::Noop);
-    let mut columns = Vec::new();
-    for ours in places(System::is_ours) {
-        columns.extend(kernels.iter().map(|&other| Against::One(ours, other)));
-        if kernels.len() > 1 {
-            columns.push(Against::Best(ours, kernels.clone()));
-        }
-        if systems.get(ours) == Some(&System::CairnfsMount) {
-            columns.extend(noop.iter().map(|&noop| Against::One(ours, noop)));
-        }
+    let one = |&other: &usize| Against::One(ours, other);
+    let mut columns: Vec<Against> = kernels.iter().map(one).collect();
+    if kernels.len() > 1 {
+        columns.push(Against::Best(ours, kernels));
+    }
+    if system == System::CairnfsMount {
+        columns.extend(places(|system| system == System::Noop).iter().map(one));
     }
     columns
 }
@@ -282,21 +296,18 @@ mod tests {
     fn ratios_are_of_ours_to_others() {
         let (runs, systems) = sample();
         let rows = rows(&runs, &systems, 0);
-        let table = ratios(&rows, &systems).unwrap();
-        assert_eq!(
-            table.head[2..],
-            [
-                "cairnfs : xfs",
-                "cairnfs-mount : xfs",
-                "cairnfs-mount : noop"
-            ]
-        );
-        assert_eq!(table.lines[0][2..], ["2.00", "0.25", "0.50"]);
-        assert_eq!(table.lines[1][2..], ["1.00", "1.00", "-"]);
+        let tables = ratios(&rows, &systems);
+        let (library, mounted) = (&tables[0], &tables[1]);
+        assert!(library.title.starts_with("cairnfs (in-process)"));
+        assert_eq!(library.head[2..], [": xfs"]);
+        assert_eq!(library.lines[0][2..], ["2.00"]);
+        assert_eq!(mounted.head[2..], [": xfs", ": noop"]);
+        assert_eq!(mounted.lines[0][2..], ["0.25", "0.50"]);
+        assert_eq!(mounted.lines[1][2..], ["1.00", "-"]);
         let more = [&systems[..], &[System::Ext4]].concat();
-        let table = ratios(&rows, &more).unwrap();
-        assert!(table.head.contains(&"cairnfs : best of kernel".into()));
-        assert!(table.lines[0].contains(&"2.00 xfs".into()), "{table:?}");
-        assert!(ratios(&rows, &[System::Xfs]).is_none());
+        let library = &ratios(&rows, &more)[0];
+        assert_eq!(library.head[2..], [": xfs", ": ext4", ": best of kernel"]);
+        assert_eq!(library.lines[0][2..], ["2.00", "-", "2.00 xfs"]);
+        assert!(ratios(&rows, &[System::Xfs]).is_empty());
     }
 }

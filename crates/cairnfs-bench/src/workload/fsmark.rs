@@ -53,9 +53,6 @@ pub struct Fsmark {
     pub no_walk: bool,
 }
 
-const COLD: &str = "--cold closes and opens what it measures, which a directory does not allow: \
-                    use --target lib:..., or `cairnfs bench compare`, which mounts it";
-
 impl Workload for Fsmark {
     fn name(&self) -> &'static str {
         "fsmark"
@@ -92,10 +89,11 @@ impl Workload for Fsmark {
         at_most_1g("--size", self.size)
     }
 
+    fn reopens(&self) -> bool {
+        self.cold
+    }
+
     fn prepare(&self, ground: &Ground<'_>) -> Result<()> {
-        if self.cold && !ground.target.can_reopen() {
-            return Err(COLD.into());
-        }
         for thread in 0..self.threads {
             for dir in 0..self.dirs() {
                 ground.make_subdir(thread, &dir_name(dir))?;

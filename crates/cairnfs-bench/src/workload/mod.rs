@@ -56,6 +56,11 @@ pub trait Workload {
     /// The target's, or that it lost something.
     fn measure(&self, ground: &Ground<'_>, meter: &mut Meter<'_>) -> Result<()>;
 
+    /// Whether it closes the target and opens it again.
+    fn reopens(&self) -> bool {
+        false
+    }
+
     /// How many files live their whole life in the workload, if it measures that: then closing
     /// the target is measured too, and a line holds the sum of all.
     fn lives(&self) -> Option<u64> {
@@ -126,6 +131,9 @@ pub fn measure_on(
     closes: bool,
 ) -> Result<Report> {
     workload.check()?;
+    if workload.reopens() && !target.can_reopen() {
+        return Err(NOT_REOPENED.into());
+    }
     let ground = Ground {
         target,
         top: format!("cairnfs-bench-{}", std::process::id()),
@@ -145,6 +153,9 @@ pub fn measure_on(
     }
     Ok(report(workload, target, meter))
 }
+
+const NOT_REOPENED: &str = "--cold closes and opens what it measures, which a directory does not allow: use \
+--target lib:..., or `cairnfs bench compare`, which mounts it";
 
 fn report(workload: &dyn Workload, target: &dyn Target, meter: Meter<'_>) -> Report {
     let (mut phases, ratios) = meter.finish();
