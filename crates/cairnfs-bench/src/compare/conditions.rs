@@ -71,15 +71,7 @@ impl Conditions {
                 lines.push(format!("{how}: {named}."));
             }
         }
-        let plural = if self.rounds == 1 { "" } else { "s" };
-        lines.push(format!(
-            "Linux {}, {} x {}, {} MiB of memory; {} round{plural}, interleaved.",
-            self.kernel,
-            self.cpus,
-            self.cpu,
-            self.memory >> 20,
-            self.rounds
-        ));
+        lines.push(self.machine());
         lines.push(format!("Device: {}.", self.device));
         lines.push(match form {
             Form::Text => format!("Command: {}", self.command),
@@ -97,11 +89,21 @@ impl Conditions {
 
     /// In two lines, for plots.
     pub fn short(&self) -> [String; 2] {
-        let system = format!(
-            "Linux {}, {} x {}; {} rounds, interleaved.",
-            self.kernel, self.cpus, self.cpu, self.rounds
-        );
-        [system, format!("Device: {}.", self.device)]
+        [self.machine(), format!("Device: {}.", self.device)]
+    }
+
+    fn machine(&self) -> String {
+        let rounds = match self.rounds {
+            1 => "1 round".to_owned(),
+            more => format!("{more} rounds, interleaved"),
+        };
+        format!(
+            "Linux {}, {} x {}, {} MiB of memory; {rounds}.",
+            self.kernel,
+            self.cpus,
+            self.cpu,
+            self.memory >> 20
+        )
     }
 }
 

@@ -50,8 +50,8 @@ const DBENCH_CLIENTS: u32 = 40;
 const FS_MARK_PROCESSES: u32 = 8;
 const FS_MARK_FILES: u32 = 10_000;
 /// What all jobs of fio write together.
-const FIO_TOTAL: u32 = 512 << 20;
-const FIO_RANDOM_TOTAL: u32 = 64 << 20;
+const FIO_TOTAL: u32 = 256 << 20;
+const FIO_RANDOM_TOTAL: u32 = 16 << 20;
 
 impl Program {
     /// Fails if it is not installed.

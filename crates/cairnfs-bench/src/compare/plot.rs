@@ -113,7 +113,7 @@ fn framed(
 
 const BAR: f64 = 20.0;
 const PITCH: f64 = 27.0;
-const HEADING: f64 = 30.0;
+const HEADING: f64 = 46.0;
 const NAMES: f64 = 118.0;
 /// Room for a value behind the longest whisker.
 const VALUES: f64 = 66.0;
@@ -138,9 +138,7 @@ fn bar_panel(picture: &mut Picture, systems: &[System], row: &Row, (x, y): (f64,
         Kind::Rate | Kind::Load => "longer is better",
         Kind::Time | Kind::Cost => "shorter is better",
     };
-    let heading = format!("{}: {}", row.phase, row.figure);
-    picture.text((x, y + 16.0), Anchor::Start, Type::Heading, &heading);
-    picture.text((x + PANEL, y + 16.0), Anchor::End, Type::Small, better);
+    heading(picture, row, better, (x, y));
     let (left, room) = (x + NAMES, PANEL - NAMES - VALUES);
     let most = row.cells.iter().flatten().map(|cell| cell.most);
     let scale = room / most.fold(f64::MIN_POSITIVE, f64::max);
@@ -170,6 +168,12 @@ fn bar_panel(picture: &mut Picture, systems: &[System], row: &Row, (x, y): (f64,
     }
     let bottom = y + HEADING + PITCH * systems.len() as f64;
     picture.line((left, y + HEADING - 4.0), (left, bottom), INK, 1.0);
+}
+
+fn heading(picture: &mut Picture, row: &Row, better: &str, (x, y): (f64, f64)) {
+    picture.text((x, y + 14.0), Anchor::Start, Type::Heading, row.phase);
+    let figure = format!("{}; {better}", row.figure);
+    picture.text((x, y + 33.0), Anchor::Start, Type::Small, &figure);
 }
 
 fn whisker(picture: &mut Picture, (from, to): (f64, f64), y: f64) {
@@ -227,8 +231,7 @@ fn lines(found: &Found, sweep: &str) -> String {
 fn line_panel(picture: &mut Picture, systems: &[System], points: &[(usize, Row)], at: (f64, f64)) {
     let (x, y) = at;
     if let Some((_, row)) = points.first() {
-        let heading = format!("{}: {}", row.phase, row.figure);
-        picture.text((x, y + 16.0), Anchor::Start, Type::Heading, &heading);
+        heading(picture, row, "higher is better", (x, y));
     }
     let cells = points
         .iter()
@@ -316,7 +319,7 @@ mod tests {
         );
         let texts = well_formed(&pictures[0].1);
         for text in [
-            "create: files/s",
+            "files/s; longer is better",
             "cairnfs (in-process)",
             "xfs",
             "5000",
