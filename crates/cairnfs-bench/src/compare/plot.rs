@@ -315,7 +315,7 @@ mod tests {
         assert_eq!(pictures.len(), 3);
         assert_eq!(
             pictures[0].0,
-            "fsmark-files-1000-1-threads-1000-files-each.svg"
+            "fsmark-files-1000-1-thread-1000-files-each.svg"
         );
         let texts = well_formed(&pictures[0].1);
         for text in [

@@ -2,7 +2,7 @@
 
 use std::io::{self, Write};
 
-use super::figures::{Kind, Row, Spread};
+use super::figures::{Kind, Row, SECONDS, Spread};
 use super::system::System;
 
 /// A table: a title, a head and lines of the same number of cells.
@@ -129,6 +129,12 @@ enum Against {
 impl Against {
     fn cell(&self, row: &Row, systems: &[System]) -> String {
         match self {
+            // What stores nothing has nothing to sync or to close.
+            Against::One(_, other)
+                if row.figure == SECONDS && systems.get(*other) == Some(&System::Noop) =>
+            {
+                none()
+            }
             Against::One(ours, other) => times(row.ratio(*ours, *other)),
             Against::Best(ours, others) => {
                 let best = row.best(others);
@@ -144,10 +150,8 @@ impl Against {
 
     fn title(&self, systems: &[System]) -> String {
         match self {
-            Against::One(_, other) => systems
-                .get(*other)
-                .map_or_else(none, |system| format!(": {system}")),
-            Against::Best(..) => ": best of kernel".to_owned(),
+            Against::One(_, other) => systems.get(*other).map_or_else(none, System::to_string),
+            Against::Best(..) => "best of kernel".to_owned(),
         }
     }
 }
@@ -179,7 +183,9 @@ fn ratios_of(ours: usize, system: System, rows: &[Row], systems: &[System]) -> T
         false => "through system calls",
     };
     Table {
-        title: format!("{system} ({how}), how many times as fast: median of each round's ratio"),
+        title: format!(
+            "How many times as fast {system} ({how}) is as each: median of the rounds' ratios"
+        ),
         lines: lines.collect(),
         head: head
             .chain(columns.iter().map(|column| column.title(systems)))
@@ -221,7 +227,7 @@ pub fn readable(value: f64) -> String {
         _ => (value, ""),
     };
     let digits = match value.abs() {
-        0.0 => 0,
+        v if v < 0.000_05 => 0,
         v if v >= 99.95 => 0,
         v if v >= 9.995 => 1,
         v if v >= 0.1 => 2,
@@ -298,15 +304,16 @@ mod tests {
         let rows = rows(&runs, &systems, 0);
         let tables = ratios(&rows, &systems);
         let (library, mounted) = (&tables[0], &tables[1]);
-        assert!(library.title.starts_with("cairnfs (in-process)"));
-        assert_eq!(library.head[2..], [": xfs"]);
+        assert!(library.title.contains("cairnfs (in-process)"));
+        assert_eq!(library.head[2..], ["xfs"]);
         assert_eq!(library.lines[0][2..], ["2.00"]);
-        assert_eq!(mounted.head[2..], [": xfs", ": noop"]);
+        assert_eq!(mounted.head[2..], ["xfs", "noop"]);
         assert_eq!(mounted.lines[0][2..], ["0.25", "0.50"]);
         assert_eq!(mounted.lines[1][2..], ["1.00", "-"]);
+        assert_eq!(mounted.lines[2][..], ["sync", "seconds", "1.00", "-"]);
         let more = [&systems[..], &[System::Ext4]].concat();
         let library = &ratios(&rows, &more)[0];
-        assert_eq!(library.head[2..], [": xfs", ": ext4", ": best of kernel"]);
+        assert_eq!(library.head[2..], ["xfs", "ext4", "best of kernel"]);
         assert_eq!(library.lines[0][2..], ["2.00", "-", "2.00 xfs"]);
         assert!(ratios(&rows, &[System::Xfs]).is_empty());
     }

@@ -86,8 +86,12 @@ impl Task {
                     ..fsmark.clone()
                 };
                 workload.check()?;
+                let plural = if threads == 1 { "" } else { "s" };
                 Ok(Task {
-                    title: format!("{}; {threads} threads, {each} files each", self.title),
+                    title: format!(
+                        "{}; {threads} thread{plural}, {each} files each",
+                        self.title
+                    ),
                     work: Work::Fsmark(workload),
                     sweep: Some((self.title.clone(), threads)),
                 })
