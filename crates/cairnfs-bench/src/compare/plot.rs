@@ -230,24 +230,26 @@ fn lines(found: &Found, sweep: &str) -> String {
 
 fn line_panel(picture: &mut Picture, systems: &[System], points: &[(usize, Row)], at: (f64, f64)) {
     let (x, y) = at;
+    let cells = || {
+        points
+            .iter()
+            .flat_map(|(_, row)| row.cells.iter().flatten())
+    };
+    let least = cells().map(|cell| cell.least).fold(f64::MAX, f64::min);
+    let most = cells()
+        .map(|cell| cell.most)
+        .fold(f64::MIN_POSITIVE, f64::max);
+    let scale = Scale::of(least, most);
     if let Some((_, row)) = points.first() {
-        heading(picture, row, "higher is better", (x, y));
+        heading(picture, row, scale.remark(), (x, y));
     }
-    let cells = points
-        .iter()
-        .flat_map(|(_, row)| row.cells.iter().flatten());
-    let top = nice(
-        cells
-            .map(|cell| cell.most)
-            .fold(f64::MIN_POSITIVE, f64::max),
-    );
     let (left, right) = (x + SCALE, x + PANEL - 12.0);
     let (up, down) = (y + HEADING, y + HEADING + PLOT);
-    for step in 0..=4 {
-        let value = top * f64::from(step) / 4.0;
-        let height = down - PLOT * f64::from(step) / 4.0;
-        picture.line((left, height), (right, height), FAINT, 1.0);
-        let place = (left - 8.0, height + 5.0);
+    let height = |value: f64| down - (down - up) * scale.part(value);
+    for value in scale.marks() {
+        let y = height(value);
+        picture.line((left, y), (right, y), FAINT, 1.0);
+        let place = (left - 8.0, y + 5.0);
         picture.text(place, Anchor::End, Type::Small, &readable(value));
     }
     // One step to the right for each count: counts usually double.
@@ -259,7 +261,6 @@ fn line_panel(picture: &mut Picture, systems: &[System], points: &[(usize, Row)]
     }
     let middle = (f64::midpoint(left, right), down + 38.0);
     picture.text(middle, Anchor::Middle, Type::Small, "threads");
-    let height = |value: f64| down - (down - up) * value / top;
     for (number, system) in systems.iter().enumerate() {
         let mut path = Vec::new();
         for (n, (_, row)) in points.iter().enumerate() {
@@ -271,6 +272,52 @@ fn line_panel(picture: &mut Picture, systems: &[System], points: &[(usize, Row)]
         }
         if !path.is_empty() {
             picture.path(&path, colour(*system), system.in_process());
+        }
+    }
+}
+
+/// What heights mean.
+enum Scale {
+    /// From zero to this.
+    Linear(f64),
+    /// From one power of ten to another, each decade as high as the next.
+    Logarithmic(i32, i32),
+}
+
+impl Scale {
+    /// Linear, unless the small would lie flat below the large.
+    fn of(least: f64, most: f64) -> Self {
+        match least > 0.0 && most / least > 12.0 {
+            true => Scale::Logarithmic(least.log10().floor() as i32, most.log10().ceil() as i32),
+            false => Scale::Linear(nice(most)),
+        }
+    }
+
+    fn remark(&self) -> &'static str {
+        match self {
+            Scale::Linear(_) => "higher is better",
+            Scale::Logarithmic(..) => "higher is better; logarithmic",
+        }
+    }
+
+    /// How high a value is, of 1.
+    fn part(&self, value: f64) -> f64 {
+        match self {
+            Scale::Linear(top) => value / top,
+            Scale::Logarithmic(from, to) => {
+                (value.log10() - f64::from(*from)) / f64::from(to - from)
+            }
+        }
+    }
+
+    fn marks(&self) -> Vec<f64> {
+        match self {
+            Scale::Linear(top) => (0..=4).map(|n| top * f64::from(n) / 4.0).collect(),
+            Scale::Logarithmic(from, to) => {
+                let decade = |n| [1.0, 2.0, 5.0].map(|step| step * 10f64.powi(n));
+                let inner = (*from..*to).flat_map(decade);
+                inner.chain([10f64.powi(*to)]).collect()
+            }
         }
     }
 }
@@ -344,6 +391,28 @@ mod tests {
         assert!(texts.iter().any(|text| text == "threads"));
         // Three systems have both phases, the no-op one.
         assert_eq!(svg.matches("<polyline").count(), 7);
+    }
+
+    #[test]
+    fn a_scale_holds_its_values_and_marks() {
+        for (least, most) in [
+            (1.0, 5.0),
+            (0.0, 3.0),
+            (29_000.0, 1_070_000.0),
+            (10.0, 1000.0),
+        ] {
+            let scale = Scale::of(least, most);
+            let marks = scale.marks();
+            let last = *marks.last().unwrap();
+            assert!(marks[0] <= least.max(marks[0]) && last >= most, "{marks:?}");
+            for value in [most, least.max(marks[0]), marks[0], last] {
+                let part = scale.part(value);
+                assert!((0.0..=1.0 + 1e-9).contains(&part), "{value}: {part}");
+            }
+        }
+        assert!(matches!(Scale::of(1.0, 5.0), Scale::Linear(_)));
+        let wide = Scale::of(29_000.0, 1_070_000.0);
+        assert!(matches!(wide, Scale::Logarithmic(4, 7)));
     }
 
     #[test]
