@@ -31,7 +31,7 @@ pub struct Spot {
     pub device: PathBuf,
     /// The directory to mount on.
     pub dir: PathBuf,
-    /// Where a daemon's messages go.
+    /// The file that a daemon's messages go to; it is there.
     pub log: PathBuf,
 }
 
@@ -132,7 +132,10 @@ impl Mount {
         if stores {
             daemon.arg(&self.spot.device);
         }
-        let log = File::create(&self.spot.log)?;
+        let log = File::options()
+            .write(true)
+            .truncate(true)
+            .open(&self.spot.log)?;
         daemon
             .arg(&self.spot.dir)
             .stdout(log.try_clone()?)

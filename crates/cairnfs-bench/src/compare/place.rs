@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use super::stats::Block;
-use super::undo::{Trace, Undo, loops_of, take_away};
+use super::undo::{Made, Trace, Undo, loops_of};
 use crate::Result;
 
 /// Where file systems are made.
@@ -85,9 +85,11 @@ impl Device {
             .into());
         }
         let mut made = Made::new(undo);
-        made.note(Trace::File(path.clone()));
-        write_zeros(&path, size, progress).map_err(|e| format!("{}: {e}", path.display()))?;
-        made.note(Trace::Loops(path.clone()));
+        let written = made
+            .make(Trace::File(path.clone()), || File::create(&path))
+            .and_then(|file| write_zeros(file, size, progress));
+        written.map_err(|e| format!("{}: {e}", path.display()))?;
+        made.make(Trace::Loops(path.clone()), || Ok(()))?;
         let device = attach(&path, undo)?;
         Ok(Self {
             description: format!(
@@ -115,46 +117,7 @@ impl Device {
     }
 }
 
-/// What was made for a device; it is gone when this is.
-struct Made {
-    traces: Vec<Trace>,
-    undo: Undo,
-}
-
-impl Made {
-    fn new(undo: &Undo) -> Self {
-        Self {
-            traces: Vec::new(),
-            undo: undo.clone(),
-        }
-    }
-
-    fn note(&mut self, trace: Trace) {
-        self.undo.note(trace.clone());
-        self.traces.push(trace);
-    }
-
-    fn take_away(&mut self) -> Result<()> {
-        let mut result = Ok(());
-        while let Some(trace) = self.traces.pop() {
-            let gone = take_away(&trace);
-            self.undo.cross_out(&trace);
-            result = result.and(gone);
-        }
-        result
-    }
-}
-
-impl Drop for Made {
-    fn drop(&mut self) {
-        if let Err(e) = self.take_away() {
-            eprintln!("cairnfs bench compare: {e}");
-        }
-    }
-}
-
-fn write_zeros(path: &Path, size: u64, progress: &dyn Fn(u64)) -> io::Result<()> {
-    let mut file = File::create(path)?;
+fn write_zeros(mut file: File, size: u64, progress: &dyn Fn(u64)) -> io::Result<()> {
     let zeros = vec![0; CHUNK];
     let mut left = size;
     while left > 0 {
@@ -212,7 +175,7 @@ mod tests {
         let file = dir.path().join("image");
         let told = std::cell::Cell::new(0);
         let size = CHUNK as u64 + 4096;
-        write_zeros(&file, size, &|bytes| told.set(bytes)).unwrap();
+        write_zeros(File::create(&file).unwrap(), size, &|bytes| told.set(bytes)).unwrap();
         let found = fs::metadata(&file).unwrap();
         assert_eq!((found.len(), told.get()), (size, size));
         assert!(std::os::unix::fs::MetadataExt::blocks(&found) * 512 >= size);

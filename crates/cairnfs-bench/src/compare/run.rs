@@ -1,14 +1,15 @@
 //! The runs of a comparison: round by round, each file system in turn, in each round another one
 //! first, so that what drifts while time goes by meets all of them alike.
 
-use std::path::{Path, PathBuf};
+use std::fs::File;
+use std::path::Path;
 
 use super::make::{Shared, Spot, drop_caches};
 use super::place::Device;
 use super::stats::{Block, own_cpu};
 use super::system::System;
 use super::task::{Task, Work};
-use super::undo::{Trace, Undo};
+use super::undo::{Made, Trace, Undo};
 use crate::args::{Place, parse};
 use crate::phase::Meter;
 use crate::report::Report;
@@ -34,29 +35,35 @@ pub struct Ground<'a> {
     device: &'a Device,
     spot: Spot,
     undo: &'a Undo,
-    folder: tempfile::TempDir,
+    _made: Made,
 }
 
 impl<'a> Ground<'a> {
     /// With a folder for the mountpoint.
     pub fn new(device: &'a Device, ours: &Path, undo: &'a Undo) -> Result<Self> {
-        let folder = tempfile::Builder::new()
-            .prefix("cairnfs-compare-")
-            .tempdir()?;
-        undo.note(Trace::Directory(folder.path().to_owned()));
-        let dir = folder.path().join("mnt");
-        std::fs::create_dir(&dir)?;
+        let name = format!("cairnfs-compare-{}", std::process::id());
+        let folder = std::env::temp_dir().join(name);
         let spot = Spot {
             ours: ours.to_owned(),
             device: device.path.clone(),
-            log: folder.path().join("log"),
-            dir,
+            log: folder.join("log"),
+            dir: folder.join("mnt"),
         };
+        if folder.exists() {
+            return Err(format!("{} is in the way: remove it", folder.display()).into());
+        }
+        let mut made = Made::new(undo);
+        made.make(Trace::Directory(folder.clone()), || {
+            std::fs::create_dir(&folder)?;
+            std::fs::create_dir(&spot.dir)?;
+            File::create(&spot.log)
+        })
+        .map_err(|e| format!("{}: {e}", folder.display()))?;
         Ok(Self {
             device,
             spot,
             undo,
-            folder,
+            _made: made,
         })
     }
 
@@ -121,13 +128,6 @@ impl<'a> Ground<'a> {
             block,
             mount: Some(mount),
         })
-    }
-}
-
-impl Drop for Ground<'_> {
-    fn drop(&mut self) {
-        let path: PathBuf = self.folder.path().to_owned();
-        self.undo.cross_out(&Trace::Directory(path));
     }
 }
 

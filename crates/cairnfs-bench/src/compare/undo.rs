@@ -3,7 +3,9 @@
 //!
 //! Each is noted before it is made or at once with it, and crossed out after it is gone. On a signal
 //! a thread takes away what is noted and ends the process; a failure or a panic drops the guards,
-//! which do the same one by one. A program that is noted has not been reaped, so its number is its.
+//! which do the same one by one. Programs are started, and files made and removed, under the lock of
+//! the notes, which that thread never gives back: after it, nothing is made any more. A program that
+//! is noted has not been reaped, so its number is its own.
 
 use std::io::{self, Read};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
@@ -47,6 +49,21 @@ impl Undo {
     /// Crosses something out.
     pub fn cross_out(&self, trace: &Trace) {
         self.notes().retain(|noted| noted != trace);
+    }
+
+    /// Makes something, unless all is being taken away, and notes it.
+    fn make<T>(&self, trace: &Trace, make: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
+        let mut notes = self.notes();
+        notes.push(trace.clone());
+        make()
+    }
+
+    /// Takes something away and crosses it out.
+    fn take_away(&self, trace: &Trace) -> Result<()> {
+        let mut notes = self.notes();
+        let gone = take_away(trace);
+        notes.retain(|noted| noted != trace);
+        gone
     }
 
     /// Starts a program in a process group of its own, which a terminal's signals do not reach.
@@ -126,6 +143,46 @@ impl Undo {
     }
 }
 
+/// Things that are gone when this is, the last first.
+pub struct Made {
+    traces: Vec<Trace>,
+    undo: Undo,
+}
+
+impl Made {
+    /// Nothing yet.
+    pub fn new(undo: &Undo) -> Self {
+        Self {
+            traces: Vec::new(),
+            undo: undo.clone(),
+        }
+    }
+
+    /// Makes something that leaves this trace, even if it fails half-way.
+    pub fn make<T>(&mut self, trace: Trace, make: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
+        let made = self.undo.make(&trace, make);
+        self.traces.push(trace);
+        made
+    }
+
+    /// Takes all of it away.
+    pub fn take_away(&mut self) -> Result<()> {
+        let mut result = Ok(());
+        while let Some(trace) = self.traces.pop() {
+            result = result.and(self.undo.take_away(&trace));
+        }
+        result
+    }
+}
+
+impl Drop for Made {
+    fn drop(&mut self) {
+        if let Err(e) = self.take_away() {
+            eprintln!("cairnfs bench compare: {e}");
+        }
+    }
+}
+
 const PAUSE: Duration = Duration::from_millis(2);
 
 /// While it lives, a signal that ends the process takes away all that is noted.
@@ -159,8 +216,7 @@ impl Drop for Watch {
     }
 }
 
-/// Takes one thing away.
-pub fn take_away(trace: &Trace) -> Result<()> {
+fn take_away(trace: &Trace) -> Result<()> {
     match trace {
         // Programs are ended before anything else.
         Trace::Program(_) => Ok(()),
