@@ -3,6 +3,7 @@
 //! Plain values; nothing is opened here.
 
 use crate::Result;
+use crate::compare::Compare;
 use crate::workload::{Dirfsync, Fsmark, Fsync, Maildir, Mixed, Xattr};
 
 const EXAMPLES: &str = "\
@@ -10,6 +11,7 @@ Examples:
   cairnfs bench fsmark --threads 8            the library, on a temporary volume
   cairnfs bench fsync --target lib:disk.img   the library, on that volume
   cairnfs bench fsync --target /mnt           any mounted file system, by system calls
+  cairnfs bench compare --device /var/tmp/image     file systems side by side
   cairnfs bench maildir --target /mnt --json | jq '.phases[0].latency_ns'
 
 `cairnfs bench WORKLOAD --help` shows each workload's options and examples.";
@@ -63,6 +65,16 @@ Examples:
   cairnfs bench maildir --jobs 16
   cairnfs bench maildir --size 64K --target /mnt")]
     Maildir(Run<Maildir>),
+    /// Measure several file systems in turn on one device, and compare them
+    #[command(after_help = "\
+Examples:
+  cairnfs bench compare --device /var/tmp/image
+  cairnfs bench compare --device /var/tmp/image --with cairnfs-mount,ext4 'maildir --jobs 16' 'fsync --jobs 4'
+  cairnfs bench compare --device /var/tmp/image --threads 1,2,4,8,16,64 --json figures.json --plot plots
+  cairnfs bench compare --device /dev/sdX --force --external dbench,fio,fs_mark --markdown
+
+Only root can do this. What each column means is in docs/benchmarks.md.")]
+    Compare(Box<Compare>),
 }
 
 /// One run of a workload.

@@ -2,13 +2,14 @@
 //!
 //! A `target` is what is measured, a `workload` what is done to it, `phase` measures a step
 //! done by many threads, `tally` counts for one of them, and `report` shows the figures. A workload
-//! knows targets only by their traits, so each runs on everything. Uses only what the library
-//! exports.
+//! knows targets only by their traits, so each runs on everything. `compare` runs them on several
+//! file systems in turn. Uses only what the library exports, and of the FUSE front how to sync.
 //!
 //! [`run`] is the command. Programs set a workload and a place with [`parse`], and get the figures as
 //! values from [`measure`].
 
 mod args;
+mod compare;
 mod phase;
 mod random;
 mod report;
@@ -21,6 +22,7 @@ use std::io::Write;
 use std::process::ExitCode;
 
 pub use args::{Args, Command, Place, Run, parse};
+pub use compare::Compare;
 pub use phase::Phase;
 pub use report::Report;
 pub use tally::Latency;
@@ -55,6 +57,7 @@ pub fn run_to(args: &Args, out: &mut dyn Write) -> Result<()> {
         Command::Fsync(run) => print(run, out),
         Command::Mixed(run) => print(run, out),
         Command::Maildir(run) => print(run, out),
+        Command::Compare(compare) => compare::compare(compare, out),
     }
 }
 

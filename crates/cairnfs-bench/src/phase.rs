@@ -26,6 +26,8 @@ pub struct Phase {
     pub latency: Option<Latency>,
     /// What each counter of the target rose by.
     pub counters: Vec<(&'static str, u64)>,
+    /// Whether it is the sum of phases before it, and so to be left out of other sums.
+    pub sum: bool,
 }
 
 impl Phase {
@@ -76,6 +78,21 @@ impl<T: Serialize> Serialize for Pairs<'_, T> {
     fn serialize<S: Serializer>(&self, to: S) -> std::result::Result<S::Ok, S::Error> {
         to.collect_map(self.0.iter().map(|(name, value)| (name, value)))
     }
+}
+
+/// What a program tells of its run.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Outcome {
+    /// Operations.
+    pub operations: u64,
+    /// Bytes written to files.
+    pub bytes: u64,
+    /// How long they took.
+    pub time: Duration,
+    /// How long single ones took.
+    pub latency: Option<Latency>,
+    /// Processor time that it used.
+    pub cpu: Duration,
 }
 
 /// Measures phases one after the other.
@@ -131,6 +148,23 @@ impl<'t> Meter<'t> {
         self.once("sync", || target.sync())
     }
 
+    /// Closes the target and opens it again, and measures that.
+    pub fn reopen(&mut self) -> Result<()> {
+        let target = self.target;
+        self.once("reopen", || target.reopen())
+    }
+
+    /// Makes what the last phase did durable; a sum of both follows.
+    pub fn sync_last(&mut self, sync: &'static str, both: &'static str) -> Result<()> {
+        let target = self.target;
+        self.once(sync, || target.sync())?;
+        if let [.., last, sync] = self.phases.as_slice() {
+            let sum = total(both, last.operations, &[last.clone(), sync.clone()]);
+            self.phases.push(sum);
+        }
+        Ok(())
+    }
+
     /// Tells of operations that went on beside those of the last phase.
     pub fn beside(&mut self, name: &'static str, operations: u64, bytes: u64) {
         let time = self.phases.last().map_or(Duration::ZERO, |p| p.time);
@@ -141,12 +175,37 @@ impl<'t> Meter<'t> {
             time,
             latency: None,
             counters: Vec::new(),
+            sum: false,
         });
     }
 
     /// Tells how two figures compare.
     pub fn ratio(&mut self, name: &'static str, value: f64) {
         self.ratios.push((name, value));
+    }
+
+    /// Runs a program that tells its own figures; only the counters are taken here.
+    pub fn program(
+        &mut self,
+        name: &'static str,
+        run: impl FnOnce() -> Result<Outcome>,
+    ) -> Result<()> {
+        let before = self.target.counters();
+        let found = run()?;
+        let mut counters = difference(&before, &self.target.counters());
+        if let Some((_, cpu)) = counters.iter_mut().find(|(name, _)| *name == "cpu_us") {
+            *cpu += u64::try_from(found.cpu.as_micros()).unwrap_or(0);
+        }
+        self.phases.push(Phase {
+            name,
+            operations: found.operations,
+            bytes: found.bytes,
+            time: found.time,
+            latency: found.latency,
+            counters,
+            sum: false,
+        });
+        Ok(())
     }
 
     fn measure(
@@ -167,6 +226,7 @@ impl<'t> Meter<'t> {
             time,
             latency,
             counters,
+            sum: false,
         });
         Ok(latency)
     }
@@ -215,10 +275,11 @@ fn difference(
         .collect()
 }
 
-/// The sum of phases, as one.
+/// The sum of phases that are no sums themselves, as one.
 pub fn total(name: &'static str, operations: u64, phases: &[Phase]) -> Phase {
+    let parts = || phases.iter().filter(|p| !p.sum);
     let mut counters: Vec<(&'static str, u64)> = Vec::new();
-    for (name, value) in phases.iter().flat_map(|p| &p.counters) {
+    for (name, value) in parts().flat_map(|p| &p.counters) {
         match counters.iter_mut().find(|(n, _)| n == name) {
             Some((_, sum)) => *sum += value,
             None => counters.push((name, *value)),
@@ -227,10 +288,11 @@ pub fn total(name: &'static str, operations: u64, phases: &[Phase]) -> Phase {
     Phase {
         name,
         operations,
-        bytes: phases.iter().map(|p| p.bytes).sum(),
+        bytes: parts().map(|p| p.bytes).sum(),
         latency: None,
-        time: phases.iter().map(|p| p.time).sum(),
+        time: parts().map(|p| p.time).sum(),
         counters,
+        sum: true,
     }
 }
 
@@ -261,10 +323,13 @@ mod tests {
             latency: None,
             time: Duration::from_secs(1),
             counters,
+            sum: false,
         };
         let rose = difference(&[("a", 2)], &[("a", 5), ("b", 7)]);
         assert_eq!(rose, [("a", 3), ("b", 7)]);
-        let all = total("all", 9, &[phase(rose), phase(vec![("b", 1)])]);
+        let parts = [phase(rose), phase(vec![("b", 1)])];
+        let sum = total("both", 2, &parts);
+        let all = total("all", 9, &[&parts[..], &[sum]].concat());
         assert_eq!(all.counters, [("a", 3), ("b", 8)]);
         assert_eq!((all.operations, all.bytes, all.time.as_secs()), (9, 10, 2));
     }

@@ -217,6 +217,7 @@ mod tests {
             time: Duration::from_millis(millis),
             latency: None,
             counters: Vec::new(),
+            sum: false,
         }
     }
 

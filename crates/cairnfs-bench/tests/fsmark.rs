@@ -39,6 +39,42 @@ fn every_file_is_made_walked_and_removed() {
 }
 
 #[test]
+fn a_cold_walk_comes_after_reopening() {
+    for inode in [&[][..], &["--by-inode"]] {
+        let options = ["--cold", "--sync-create", "--volume-size", "64M"];
+        let figures = common::figures(&[&SMALL[..], &options, inode].concat());
+        let expected = [
+            ("create", 60),
+            ("sync created", 0),
+            ("create synced", 60),
+            ("walk", 60),
+            ("reopen", 0),
+            ("walk cold", 60),
+            ("unlink", 60),
+            ("sync", 0),
+            ("close", 0),
+            ("all, until synced", 60),
+        ];
+        assert_eq!(phases(&figures), expected);
+        let log = |phase: usize| figures["phases"][phase]["counters"]["log_bytes"].as_u64();
+        let parts = [0, 1, 3, 4, 5, 6, 7, 8].map(|phase| log(phase).unwrap());
+        assert_eq!(log(2), Some(parts[0] + parts[1]));
+        assert_eq!(log(9), Some(parts.iter().sum()));
+    }
+}
+
+#[test]
+fn walks_are_left_out_on_request() {
+    for figures in everywhere(&[&SMALL[..], &["--no-walk"]].concat()) {
+        let names: Vec<_> = phases(&figures).into_iter().map(|(name, _)| name).collect();
+        assert!(
+            names.starts_with(&["create", "unlink", "sync"]),
+            "{names:?}"
+        );
+    }
+}
+
+#[test]
 fn a_table_has_the_columns_that_its_target_has() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().to_str().unwrap();
@@ -106,6 +142,10 @@ fn what_makes_no_sense_is_refused() {
         (&["mixed", "--appends", "0"], "--appends"),
         (&["maildir", "--jobs", "0"], "--jobs"),
         (&["maildir", "--messages", "0"], "--messages"),
+        (&["fsmark", "--cold", "--target", "/tmp"], "--cold"),
+        (&["fsmark", "--cold", "--no-walk"], "--no-walk"),
+        (&["compare", "juggling", "--device", "x"], "juggling"),
+        (&["compare"], "--device"),
         (&["juggling"], "juggling"),
         (&[], "WORKLOAD"),
     ] {
@@ -123,7 +163,7 @@ fn every_workload_has_help_with_examples() {
             .get_subcommands()
             .filter(|c| c.get_name() != "help")
             .count(),
-        6
+        7
     );
     for workload in command.get_subcommands().filter(|c| c.get_name() != "help") {
         let examples = workload.get_after_help().unwrap().to_string();

@@ -12,9 +12,10 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-const DOCUMENTS: [&str; 5] = [
+const DOCUMENTS: [&str; 6] = [
     "README.md",
     "ARCHITECTURE.md",
+    "docs/benchmarks.md",
     "docs/contract.md",
     "docs/format.md",
     "docs/testing.md",

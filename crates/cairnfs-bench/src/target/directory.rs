@@ -2,7 +2,7 @@
 //! extended attributes.
 //!
 //! `sync` is `syncfs(2)`. A FUSE mount does not pass that on, so what its daemon still holds is
-//! not in the figures then.
+//! not in the figures then, unless [`Hooks`] say how to reach it.
 
 use std::fs::{self, File};
 use std::io::Write;
@@ -15,24 +15,35 @@ use rustix::io::Errno;
 use super::{Dir, Handle, Open, OpenFile, Target, at};
 use crate::Result;
 
+/// What who mounted the file system can do to it. No call comes while files of it are in use.
+pub trait Hooks: Send + Sync {
+    /// Makes everything durable that is in the file system with this directory.
+    fn sync(&self, path: &Path) -> Result<()>;
+
+    /// Unmounts it and mounts it again, with nothing of it left in memory.
+    fn remount(&self) -> Result<()>;
+
+    /// Unmounts it.
+    fn unmount(&self) -> Result<()>;
+}
+
 /// A directory of a mounted file system.
 pub struct Directory {
     path: PathBuf,
     name: String,
-    handle: File,
+    hooks: Option<Box<dyn Hooks>>,
 }
 
 impl Directory {
-    /// Opens an existing directory.
-    pub fn open(path: &str) -> Result<Self> {
-        let handle = File::open(path).map_err(|e| at(path, e))?;
-        if !handle.metadata()?.is_dir() {
+    /// An existing directory.
+    pub fn open(path: &str, hooks: Option<Box<dyn Hooks>>) -> Result<Self> {
+        if !fs::metadata(path).map_err(|e| at(path, e))?.is_dir() {
             return Err(at(path, "not a directory; a volume is given as lib:VOLUME"));
         }
         Ok(Self {
             path: PathBuf::from(path),
             name: path.to_owned(),
-            handle,
+            hooks,
         })
     }
 }
@@ -61,11 +72,22 @@ impl Target for Directory {
     }
 
     fn sync(&self) -> Result<()> {
-        Ok(rustix::fs::syncfs(&self.handle)?)
+        match &self.hooks {
+            Some(hooks) => hooks.sync(&self.path),
+            None => Ok(rustix::fs::syncfs(&File::open(&self.path)?)?),
+        }
+    }
+
+    fn can_reopen(&self) -> bool {
+        self.hooks.is_some()
+    }
+
+    fn reopen(&self) -> Result<()> {
+        self.hooks.as_ref().map_or(Ok(()), |hooks| hooks.remount())
     }
 
     fn close(&self) -> Result<()> {
-        Ok(())
+        self.hooks.as_ref().map_or(Ok(()), |hooks| hooks.unmount())
     }
 
     fn counters(&self) -> Vec<(&'static str, u64)> {

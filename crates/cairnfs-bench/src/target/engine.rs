@@ -1,28 +1,30 @@
 //! The library's engine as a FUSE daemon uses it: by inode, names looked up in a directory that
 //! is known already.
 
+use std::sync::Arc;
+
 use cairnfs::fs::FileSystem;
 use cairnfs::types::{Attr, Creds};
-use cairnfs::{Error, FileKind, RenameMode, Volume, XattrMode};
+use cairnfs::{Error, FileKind, RenameMode, XattrMode};
 
-use super::{Dir, Handle, Image, Open, OpenFile, Target, copied};
+use super::volume::Opened;
+use super::{Dir, Handle, Open, OpenFile, Target, copied};
 use crate::Result;
 
 /// An open volume.
 pub struct Engine {
-    volume: Volume,
-    image: Image,
+    opened: Opened,
 }
 
 impl Engine {
-    pub(super) fn new(volume: Volume, image: Image) -> Self {
-        Self { volume, image }
+    pub(super) fn new(opened: Opened) -> Self {
+        Self { opened }
     }
 }
 
 impl Target for Engine {
     fn name(&self) -> &str {
-        &self.image.name
+        self.opened.name()
     }
 
     fn interface(&self) -> &'static str {
@@ -30,38 +32,87 @@ impl Target for Engine {
     }
 
     fn make_dir(&self, path: &str) -> Result<()> {
-        Ok(self.volume.create_dir(path)?)
+        Ok(self.opened.volume().create_dir(path)?)
     }
 
     fn remove_tree(&self, path: &str) -> Result<()> {
-        Ok(self.volume.remove_dir_all(path)?)
+        Ok(self.opened.volume().remove_dir_all(path)?)
     }
 
     fn dir<'a>(&'a self, path: &str) -> Result<Box<dyn Dir + 'a>> {
-        let fs: &FileSystem = self.volume.file_system();
-        let mut dir = Used { fs, ino: ROOT };
+        let volume = self.opened.volume();
+        let fs = Arc::clone(volume.file_system());
+        let mut ino = ROOT;
         for name in path.split('/') {
-            dir = dir.find(name)?;
+            // The directory is held before what leads to it is let go.
+            let above = Held {
+                fs: Arc::clone(&fs),
+                ino,
+            };
+            ino = above.fs.lookup(ino, name.as_bytes())?.ino;
         }
-        Ok(Box::new(dir))
+        Ok(Box::new(Held { fs, ino }))
     }
 
     fn sync(&self) -> Result<()> {
-        Ok(self.volume.sync()?)
+        Ok(self.opened.volume().sync()?)
+    }
+
+    fn can_reopen(&self) -> bool {
+        true
+    }
+
+    fn reopen(&self) -> Result<()> {
+        self.opened.reopen()
     }
 
     fn close(&self) -> Result<()> {
-        Ok(self.volume.clone().close()?)
+        self.opened.close()
     }
 
     fn counters(&self) -> Vec<(&'static str, u64)> {
-        self.volume.file_system().counters()
+        self.opened.counters()
     }
 }
 
 const ROOT: u64 = cairnfs::format::ROOT_INO;
 
-/// A file or directory with the use of it that its look-up, or its making, took.
+/// A directory with the use of it that its look-up took. It keeps the engine it is of.
+struct Held {
+    fs: Arc<FileSystem>,
+    ino: u64,
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        forget(&self.fs, self.ino);
+    }
+}
+
+impl Held {
+    fn find(&self, name: &str) -> Result<Used<'_>> {
+        let attr = self.fs.lookup(self.ino, name.as_bytes())?;
+        Ok(Used::take(&self.fs, &attr))
+    }
+
+    fn make(&self, name: &str) -> Result<Used<'_>> {
+        let mode = FileKind::File.mode_bits() | 0o644;
+        let attr = self
+            .fs
+            .mknod(self.ino, name.as_bytes(), mode, 0, Creds::default())?;
+        Ok(Used::take(&self.fs, &attr))
+    }
+
+    fn find_or_make(&self, name: &str) -> Result<Used<'_>> {
+        match self.fs.lookup(self.ino, name.as_bytes()) {
+            Ok(attr) => Ok(Used::take(&self.fs, &attr)),
+            Err(Error::NotFound) => self.make(name),
+            Err(e) => Err(e.into()),
+        }
+    }
+}
+
+/// A file with the use of it that its look-up, or its making, took.
 struct Used<'a> {
     fs: &'a FileSystem,
     ino: u64,
@@ -69,9 +120,7 @@ struct Used<'a> {
 
 impl Drop for Used<'_> {
     fn drop(&mut self) {
-        if self.ino != ROOT {
-            self.fs.forget(self.ino, 1);
-        }
+        forget(self.fs, self.ino);
     }
 }
 
@@ -79,26 +128,11 @@ impl<'a> Used<'a> {
     fn take(fs: &'a FileSystem, attr: &Attr) -> Self {
         Self { fs, ino: attr.ino }
     }
+}
 
-    fn find(&self, name: &str) -> Result<Used<'a>> {
-        let attr = self.fs.lookup(self.ino, name.as_bytes())?;
-        Ok(Used::take(self.fs, &attr))
-    }
-
-    fn make(&self, name: &str) -> Result<Used<'a>> {
-        let mode = FileKind::File.mode_bits() | 0o644;
-        let attr = self
-            .fs
-            .mknod(self.ino, name.as_bytes(), mode, 0, Creds::default())?;
-        Ok(Used::take(self.fs, &attr))
-    }
-
-    fn find_or_make(&self, name: &str) -> Result<Used<'a>> {
-        match self.fs.lookup(self.ino, name.as_bytes()) {
-            Ok(attr) => Ok(Used::take(self.fs, &attr)),
-            Err(Error::NotFound) => self.make(name),
-            Err(e) => Err(e.into()),
-        }
+fn forget(fs: &FileSystem, ino: u64) {
+    if ino != ROOT {
+        fs.forget(ino, 1);
     }
 }
 
@@ -121,7 +155,7 @@ impl OpenFile for Used<'_> {
     }
 }
 
-impl Dir for Used<'_> {
+impl Dir for Held {
     fn open<'a>(&'a self, name: &str, how: Open) -> Result<Box<dyn OpenFile + 'a>> {
         Ok(Box::new(match how {
             Open::New => self.make(name)?,

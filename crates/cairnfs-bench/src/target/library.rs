@@ -5,24 +5,24 @@ use std::path::PathBuf;
 
 use cairnfs::{File, OpenOptions, Volume};
 
-use super::{Dir, Handle, Image, Open, OpenFile, Target};
+use super::volume::Opened;
+use super::{Dir, Handle, Open, OpenFile, Target};
 use crate::Result;
 
 /// An open volume.
 pub struct Library {
-    volume: Volume,
-    image: Image,
+    opened: Opened,
 }
 
 impl Library {
-    pub(super) fn new(volume: Volume, image: Image) -> Self {
-        Self { volume, image }
+    pub(super) fn new(opened: Opened) -> Self {
+        Self { opened }
     }
 }
 
 impl Target for Library {
     fn name(&self) -> &str {
-        &self.image.name
+        self.opened.name()
     }
 
     fn interface(&self) -> &'static str {
@@ -30,39 +30,47 @@ impl Target for Library {
     }
 
     fn make_dir(&self, path: &str) -> Result<()> {
-        Ok(self.volume.create_dir(path)?)
+        Ok(self.opened.volume().create_dir(path)?)
     }
 
     fn remove_tree(&self, path: &str) -> Result<()> {
-        Ok(self.volume.remove_dir_all(path)?)
+        Ok(self.opened.volume().remove_dir_all(path)?)
     }
 
     fn dir<'a>(&'a self, path: &str) -> Result<Box<dyn Dir + 'a>> {
         Ok(Box::new(Subdirectory {
-            volume: &self.volume,
+            volume: self.opened.volume(),
             path: PathBuf::from(path),
         }))
     }
 
     fn sync(&self) -> Result<()> {
-        Ok(self.volume.sync()?)
+        Ok(self.opened.volume().sync()?)
+    }
+
+    fn can_reopen(&self) -> bool {
+        true
+    }
+
+    fn reopen(&self) -> Result<()> {
+        self.opened.reopen()
     }
 
     fn close(&self) -> Result<()> {
-        Ok(self.volume.clone().close()?)
+        self.opened.close()
     }
 
     fn counters(&self) -> Vec<(&'static str, u64)> {
-        self.volume.file_system().counters()
+        self.opened.counters()
     }
 }
 
-struct Subdirectory<'a> {
-    volume: &'a Volume,
+struct Subdirectory {
+    volume: Volume,
     path: PathBuf,
 }
 
-impl Dir for Subdirectory<'_> {
+impl Dir for Subdirectory {
     fn open<'a>(&'a self, name: &str, how: Open) -> Result<Box<dyn OpenFile + 'a>> {
         let mut options = OpenOptions::new();
         match how {

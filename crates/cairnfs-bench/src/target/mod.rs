@@ -6,10 +6,12 @@
 mod directory;
 mod engine;
 mod library;
+mod volume;
 
 use std::path::{Path, PathBuf};
 
-use cairnfs::Volume;
+pub use directory::{Directory, Hooks};
+use volume::Opened;
 
 use crate::args::Place;
 use crate::{Failure, Result};
@@ -34,10 +36,17 @@ pub trait Target: Send + Sync {
     /// Makes everything durable.
     fn sync(&self) -> Result<()>;
 
+    /// Whether [`Target::reopen`] does anything: the target was opened for this use.
+    fn can_reopen(&self) -> bool;
+
+    /// Closes it and opens it again, so that nothing of it is in memory. No directory or file of
+    /// it may be in use.
+    fn reopen(&self) -> Result<()>;
+
     /// Ends the use, if the target was opened for it: what else is to be written is written.
     fn close(&self) -> Result<()>;
 
-    /// Counters since it was opened; also after it was closed.
+    /// Counters since it was first opened; also after it was closed.
     fn counters(&self) -> Vec<(&'static str, u64)>;
 }
 
@@ -133,17 +142,12 @@ const OTHER_TARGET: &str = "a file cannot be moved to another target";
 /// Opens, or makes, what is to be measured.
 pub fn open(place: &Place) -> Result<Box<dyn Target>> {
     let Some(path) = place.volume() else {
-        return Ok(Box::new(directory::Directory::open(&place.target)?));
+        return Ok(Box::new(Directory::open(&place.target, None)?));
     };
-    let image = Image::at(path)?;
-    let volume = Volume::options()
-        .create(true)
-        .size(place.volume_size)
-        .label("bench")
-        .open(&image.path)?;
+    let opened = Opened::new(Image::at(path)?, place.volume_size)?;
     Ok(match place.by_inode {
-        true => Box::new(engine::Engine::new(volume, image)),
-        false => Box::new(library::Library::new(volume, image)),
+        true => Box::new(engine::Engine::new(opened)),
+        false => Box::new(library::Library::new(opened)),
     })
 }
 

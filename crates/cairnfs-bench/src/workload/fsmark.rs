@@ -38,6 +38,19 @@ pub struct Fsmark {
     /// own log bytes; without it, all that was left to write is in the last phases.
     #[arg(long)]
     pub sync_phases: bool,
+
+    /// Sync after creating, and show creating and syncing together as `create synced`.
+    #[arg(long)]
+    pub sync_create: bool,
+
+    /// List and stat all once more after the volume was closed and opened again, with nothing of
+    /// it in memory. For the library and `bench compare`.
+    #[arg(long)]
+    pub cold: bool,
+
+    /// Do not list and stat the files: for a file system that does not keep any.
+    #[arg(long, conflicts_with = "cold")]
+    pub no_walk: bool,
 }
 
 impl Workload for Fsmark {
@@ -61,6 +74,9 @@ impl Workload for Fsmark {
             ("file_bytes", self.size),
             ("fsync_each", u64::from(self.sync)),
             ("sync_each_phase", u64::from(self.sync_phases)),
+            ("sync_after_create", u64::from(self.sync_create)),
+            ("cold_walk", u64::from(self.cold)),
+            ("no_walk", u64::from(self.no_walk)),
         ]
     }
 
@@ -71,6 +87,10 @@ impl Workload for Fsmark {
             ("--dirs", self.dirs),
         ])?;
         at_most_1g("--size", self.size)
+    }
+
+    fn reopens(&self) -> bool {
+        self.cold
     }
 
     fn prepare(&self, ground: &Ground<'_>) -> Result<()> {
@@ -90,9 +110,10 @@ impl Workload for Fsmark {
         meter.threads("create", self.threads, |thread, tally| {
             self.create(ground, thread, &bytes, tally)
         })?;
-        meter.threads("walk", self.threads, |thread, tally| {
-            self.walk(ground, thread, tally)
-        })?;
+        if self.sync_create {
+            meter.sync_last("sync created", "create synced")?;
+        }
+        self.walks(ground, meter)?;
         if !ground.keep() {
             meter.threads("unlink", self.threads, |thread, tally| {
                 self.unlink(ground, thread, tally)
@@ -134,6 +155,22 @@ impl Fsmark {
         }
         tally.operations += self.files;
         tally.bytes += self.files * self.size;
+        Ok(())
+    }
+
+    fn walks(&self, ground: &Ground<'_>, meter: &mut Meter<'_>) -> Result<()> {
+        if self.no_walk {
+            return Ok(());
+        }
+        meter.threads("walk", self.threads, |thread, tally| {
+            self.walk(ground, thread, tally)
+        })?;
+        if self.cold {
+            meter.reopen()?;
+            meter.threads("walk cold", self.threads, |thread, tally| {
+                self.walk(ground, thread, tally)
+            })?;
+        }
         Ok(())
     }
 

@@ -56,12 +56,20 @@ pub trait Workload {
     /// The target's, or that it lost something.
     fn measure(&self, ground: &Ground<'_>, meter: &mut Meter<'_>) -> Result<()>;
 
+    /// Whether it closes the target and opens it again.
+    fn reopens(&self) -> bool {
+        false
+    }
+
     /// How many files live their whole life in the workload, if it measures that: then closing
     /// the target is measured too, and a line holds the sum of all.
     fn lives(&self) -> Option<u64> {
         None
     }
 }
+
+/// The sum of all phases.
+pub const ALL: &str = "all, until synced";
 
 /// Where a workload works.
 pub struct Ground<'t> {
@@ -110,33 +118,50 @@ pub fn measure(workload: &dyn Workload, place: &Place) -> Result<Report> {
     place.check()?;
     workload.check()?;
     let target = target::open(place)?;
-    let target = &*target;
+    // What is not opened by the benchmark is not closed by it either.
+    let closes = place.volume().is_some();
+    measure_on(workload, &*target, place.keep, closes)
+}
+
+/// Runs a workload on a target that is open; closes it, and measures that if `closes`.
+pub fn measure_on(
+    workload: &dyn Workload,
+    target: &dyn Target,
+    keep: bool,
+    closes: bool,
+) -> Result<Report> {
+    workload.check()?;
+    if workload.reopens() && !target.can_reopen() {
+        return Err(NOT_REOPENED.into());
+    }
     let ground = Ground {
         target,
         top: format!("cairnfs-bench-{}", std::process::id()),
-        keep: place.keep,
+        keep,
     };
     ground.make_dirs(workload.threads())?;
     workload.prepare(&ground)?;
     target.sync()?;
     let mut meter = Meter::new(target);
     workload.measure(&ground, &mut meter)?;
-    if !place.keep {
+    if !keep {
         target.remove_tree(&ground.top)?;
     }
-    // What is not opened by the benchmark is not closed by it either.
-    match workload.lives().is_some() && place.volume().is_some() {
+    match workload.lives().is_some() && closes {
         true => meter.once("close", || target.close())?,
         false => target.close()?,
     }
     Ok(report(workload, target, meter))
 }
 
+const NOT_REOPENED: &str = "--cold closes and opens what it measures, which a directory does not allow: use \
+--target lib:..., or `cairnfs bench compare`, which mounts it";
+
 fn report(workload: &dyn Workload, target: &dyn Target, meter: Meter<'_>) -> Report {
     let (mut phases, ratios) = meter.finish();
     if let Some(files) = workload.lives() {
         // A file's whole life is one operation here.
-        let all = total("all, until synced", files, &phases);
+        let all = total(ALL, files, &phases);
         phases.push(all);
     }
     Report {

@@ -14,6 +14,7 @@
 )]
 
 mod bad_input;
+mod compare;
 mod crashtest;
 mod kill;
 mod kill_load;

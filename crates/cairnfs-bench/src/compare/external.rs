@@ -1,0 +1,295 @@
+//! Programs of others that measure a mounted directory: dbench, fio, fs_mark. What they print is
+//! brought into the figures that workloads have.
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use serde_json::Value;
+
+use super::stats::cpu_of_children;
+use super::system::needs;
+use super::undo::Undo;
+use crate::Result;
+use crate::phase::{Meter, Outcome};
+use crate::tally::Latency;
+
+/// The programs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum Program {
+    /// File server load by 40 clients
+    Dbench,
+    /// Writes with an fsync after each, by several numbers of jobs
+    Fio,
+    /// Empty files, made by 8 processes
+    #[value(name = "fs_mark")]
+    FsMark,
+}
+
+/// One run of a program.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum External {
+    /// dbench for so many seconds.
+    Dbench {
+        /// How long it runs.
+        seconds: u32,
+    },
+    /// fio with so many jobs.
+    Fio {
+        /// Jobs, each with a file of its own.
+        jobs: u32,
+        /// 4 KiB at random places of files that are there, instead of 64 KiB one after the other.
+        random: bool,
+    },
+    /// fs_mark.
+    FsMark,
+}
+
+const DBENCH_CLIENTS: u32 = 40;
+const FS_MARK_PROCESSES: u32 = 8;
+const FS_MARK_FILES: u32 = 10_000;
+/// What all jobs of fio write together.
+const FIO_TOTAL: u32 = 256 << 20;
+const FIO_RANDOM_TOTAL: u32 = 16 << 20;
+
+impl Program {
+    /// Fails if it is not installed.
+    pub fn check(self) -> Result<()> {
+        match self {
+            Program::Dbench => needs("dbench", "dbench"),
+            Program::Fio => needs("fio", "fio"),
+            Program::FsMark => needs("fs_mark", "fsmark"),
+        }
+    }
+
+    /// The runs that a comparison makes of it.
+    pub fn runs(self, seconds: u32) -> Vec<External> {
+        let fio = |random| move |jobs| External::Fio { jobs, random };
+        match self {
+            Program::Dbench => vec![External::Dbench { seconds }],
+            Program::Fio => {
+                let sequential = [1, 4, 16, 64].map(fio(false));
+                [&sequential[..], &[1, 16].map(fio(true))].concat()
+            }
+            Program::FsMark => vec![External::FsMark],
+        }
+    }
+}
+
+impl External {
+    /// What it is, for tables.
+    pub fn title(&self) -> String {
+        match self {
+            External::Dbench { seconds } => {
+                format!("dbench, {DBENCH_CLIENTS} clients, {seconds} s")
+            }
+            External::Fio { jobs, random: true } => {
+                format!("fio, 4 KiB random write + fsync, {jobs} jobs")
+            }
+            External::Fio { jobs, .. } => {
+                format!("fio, 64 KiB sequential write + fsync, {jobs} jobs")
+            }
+            External::FsMark => {
+                format!("fs_mark, {FS_MARK_PROCESSES} x {FS_MARK_FILES} empty files")
+            }
+        }
+    }
+
+    /// The program's name.
+    pub fn name(&self) -> &'static str {
+        match self {
+            External::Dbench { .. } => "dbench",
+            External::Fio { .. } => "fio",
+            External::FsMark => "fs_mark",
+        }
+    }
+
+    /// What its operations are counted in.
+    pub fn unit(&self) -> &'static str {
+        match self {
+            External::Dbench { .. } => "MB",
+            External::Fio { .. } => "fsyncs",
+            External::FsMark => "files",
+        }
+    }
+
+    /// Runs it in `dir`, and measures that and the sync behind it.
+    pub fn measure(&self, dir: &Path, undo: &Undo, meter: &mut Meter<'_>) -> Result<()> {
+        let mut command = self.command(dir)?;
+        let phase = match self {
+            External::Dbench { .. } => "load",
+            External::Fio { random: true, .. } => "random write + fsync",
+            External::Fio { .. } => "write + fsync",
+            External::FsMark => "create",
+        };
+        meter.program(phase, || {
+            let before = cpu_of_children();
+            let printed = undo.run(&mut command)?;
+            let mut outcome = self.parse(&printed).ok_or_else(|| {
+                format!(
+                    "cannot find the figures in what {} printed: {printed}",
+                    self.name()
+                )
+            })?;
+            outcome.cpu = cpu_of_children().saturating_sub(before);
+            Ok(outcome)
+        })?;
+        meter.sync()
+    }
+
+    fn command(&self, dir: &Path) -> Result<Command> {
+        let mut command = Command::new(self.name());
+        match self {
+            External::Dbench { seconds } => {
+                let (seconds, clients) = (seconds.to_string(), DBENCH_CLIENTS.to_string());
+                command.arg("-D").arg(dir).args(["-t", &seconds, &clients]);
+            }
+            External::Fio { jobs, random } => {
+                let (how, block, total) = match random {
+                    true => ("randwrite", "4k", FIO_RANDOM_TOTAL),
+                    false => ("write", "64k", FIO_TOTAL),
+                };
+                command
+                    .arg(format!("--directory={}", dir.display()))
+                    .args([
+                        "--name=job",
+                        "--fsync=1",
+                        "--fallocate=none",
+                        "--group_reporting",
+                    ])
+                    .args(["--output-format=json", "--ioengine=psync", "--randseed=1"])
+                    .arg(format!("--rw={how}"))
+                    .arg(format!("--bs={block}"))
+                    .arg(format!("--size={}", total / jobs))
+                    .arg(format!("--numjobs={jobs}"));
+            }
+            External::FsMark => {
+                command.args(["-s", "0", "-S", "0", "-k", "-D", "10", "-N", "1000"]);
+                command.arg("-n").arg(FS_MARK_FILES.to_string());
+                command.arg("-l").arg("/dev/null");
+                for process in 0..FS_MARK_PROCESSES {
+                    let own = dir.join(process.to_string());
+                    fs::create_dir(&own)?;
+                    command.arg("-d").arg(own);
+                }
+            }
+        }
+        Ok(command)
+    }
+
+    fn parse(&self, printed: &str) -> Option<Outcome> {
+        match self {
+            External::Dbench { seconds } => dbench(printed, *seconds),
+            External::Fio { .. } => fio(printed),
+            External::FsMark => fs_mark(printed),
+        }
+    }
+}
+
+/// `Throughput 998.421 MB/sec  2 clients  2 procs  max_latency=3.647 ms`. One operation stands for
+/// a megabyte moved.
+fn dbench(printed: &str, seconds: u32) -> Option<Outcome> {
+    let line = printed
+        .lines()
+        .find(|line| line.starts_with("Throughput"))?;
+    let rate: f64 = line.split_whitespace().nth(1)?.parse().ok()?;
+    let megabytes = (rate * f64::from(seconds)).round();
+    Some(Outcome {
+        operations: megabytes as u64,
+        time: Duration::try_from_secs_f64(megabytes / rate).ok()?,
+        ..Outcome::default()
+    })
+}
+
+fn fio(printed: &str) -> Option<Outcome> {
+    // Warnings may stand before it.
+    let json: Value = serde_json::from_str(printed.get(printed.find('{')?..)?).ok()?;
+    let job = json.get("jobs")?.get(0)?;
+    let write = job.get("write")?;
+    let sync = job.get("sync")?.get("lat_ns")?;
+    let number = |of: &Value, name: &str| of.get(name).and_then(Value::as_u64);
+    let percentile = |percent: &str| number(sync.get("percentile")?, percent);
+    Some(Outcome {
+        operations: number(write, "total_ios")?,
+        bytes: number(write, "io_bytes")?,
+        time: Duration::from_millis(number(write, "runtime")?),
+        latency: Some(Latency {
+            count: number(sync, "N")?,
+            p50: percentile("50.000000")?,
+            p90: percentile("90.000000")?,
+            p99: percentile("99.000000")?,
+            max: number(sync, "max")?,
+        }),
+        cpu: Duration::ZERO,
+    })
+}
+
+/// The line below the heading `FSUse% Count Size Files/sec App Overhead`.
+fn fs_mark(printed: &str) -> Option<Outcome> {
+    let mut lines = printed.lines();
+    lines.find(|line| line.trim_start().starts_with("FSUse%"))?;
+    let fields: Vec<&str> = lines.next()?.split_whitespace().collect();
+    let files: u32 = fields.get(1)?.parse().ok()?;
+    let rate: f64 = fields.get(3)?.parse().ok()?;
+    Some(Outcome {
+        operations: u64::from(files),
+        time: Duration::try_from_secs_f64(f64::from(files) / rate).ok()?,
+        ..Outcome::default()
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn dbench_tells_its_throughput() {
+        let printed = " Flush           4408     0.260     4.527\n\n\
+                       Throughput 998.421 MB/sec  2 clients  2 procs  max_latency=3.647 ms\n";
+        let found = dbench(printed, 20).unwrap();
+        assert_eq!(found.operations, 19968);
+        let rate = found.operations as f64 / found.time.as_secs_f64();
+        assert!((rate - 998.421).abs() < 0.001, "{rate}");
+        assert!(dbench("no server", 20).is_none());
+        assert!(dbench("Throughput 0 MB/sec", 20).is_none());
+    }
+
+    #[test]
+    fn fio_tells_writes_and_the_latency_of_syncs() {
+        let printed = r#"fio: a warning
+            {"fio version": "fio-3.33", "jobs": [{"jobname": "job",
+              "write": {"io_bytes": 2097152, "runtime": 6, "total_ios": 32},
+              "sync": {"total_ios": 30, "lat_ns": {"min": 199308, "max": 1034442, "N": 30,
+                "percentile": {"50.000000": 254976, "90.000000": 296960, "99.000000": 1036288}}}}]}"#;
+        let found = fio(printed).unwrap();
+        assert_eq!((found.operations, found.bytes), (32, 2_097_152));
+        assert_eq!(found.time, Duration::from_millis(6));
+        let latency = found.latency.unwrap();
+        assert_eq!((latency.p50, latency.max), (254_976, 1_034_442));
+        assert!(fio("{}").is_none() && fio("no").is_none());
+    }
+
+    #[test]
+    fn fs_mark_tells_files_per_second() {
+        let printed = "#\tFiles info: size 0 bytes\n\n\
+                       FSUse%        Count         Size    Files/sec     App Overhead\n    \
+                       71         1000            0      36091.5             2798\n";
+        let found = fs_mark(printed).unwrap();
+        assert_eq!(found.operations, 1000);
+        let rate = found.operations as f64 / found.time.as_secs_f64();
+        assert!((rate - 36091.5).abs() < 0.1, "{rate}");
+        assert!(fs_mark("FSUse% Count\n").is_none());
+    }
+
+    #[test]
+    fn each_program_has_its_runs() {
+        let fio = Program::Fio.runs(20);
+        assert_eq!(fio.len(), 6);
+        assert!(fio.iter().all(|run| run.title().starts_with("fio")));
+        assert_eq!(
+            Program::Dbench.runs(7)[0].title(),
+            "dbench, 40 clients, 7 s"
+        );
+    }
+}

@@ -1,0 +1,57 @@
+//! Everything that was found, as JSON: each run of each round, and the figures over all.
+
+use std::io::{self, Write};
+
+use serde_json::{Value, json};
+
+use super::Found;
+
+/// Writes one object.
+pub fn write(found: &Found, out: &mut dyn Write) -> io::Result<()> {
+    let runs: Vec<Value> = found
+        .runs
+        .iter()
+        .map(|run| {
+            json!({
+                "round": run.round,
+                "system": run.system.name(),
+                "task": run.task,
+                "report": run.report,
+            })
+        })
+        .collect();
+    let systems: Vec<Value> = found
+        .systems
+        .iter()
+        .map(|system| {
+            json!({
+                "name": system.name(),
+                "interface": system.interface(),
+                "in_process": system.in_process(),
+            })
+        })
+        .collect();
+    let tasks: Vec<Value> = found
+        .tasks
+        .iter()
+        .zip(&found.rows)
+        .map(|(task, rows)| {
+            let threads = task.sweep.as_ref().map(|(_, threads)| *threads);
+            json!({"title": task.title, "threads": threads, "figures": rows})
+        })
+        .collect();
+    let all = json!({
+        "command": found.conditions.command,
+        "kernel": found.conditions.kernel,
+        "cpus": found.conditions.cpus,
+        "cpu": found.conditions.cpu,
+        "memory_bytes": found.conditions.memory,
+        "device": found.conditions.device,
+        "rounds": found.conditions.rounds,
+        "systems": systems,
+        "tasks": tasks,
+        "runs": runs,
+    });
+    serde_json::to_writer_pretty(&mut *out, &all)?;
+    writeln!(out)
+}

@@ -1,0 +1,424 @@
+//! The figures as pictures: for each task bars with the least and most of all rounds, a panel for
+//! each phase with a scale of its own from zero; for each sweep lines over the number of threads.
+
+use super::Found;
+use super::figures::{BYTES_EACH, Kind, Row, SECONDS, WRITES_EACH};
+use super::svg::{Anchor, FAINT, INK, Picture, Type, hatched};
+use super::system::System;
+use super::table::readable;
+use super::task::Task;
+
+const WIDTH: f64 = 1120.0;
+const MARGIN: f64 = 24.0;
+const GAP: f64 = 40.0;
+const PANEL: f64 = (WIDTH - 2.0 * MARGIN - GAP) / 2.0;
+/// Above the panels: title, legend.
+const TOP: f64 = 92.0;
+/// Below them: conditions.
+const FOOT: f64 = 62.0;
+
+/// All pictures, with their file names.
+pub fn all(found: &Found) -> Vec<(String, String)> {
+    let mut pictures = Vec::new();
+    let mut sweeps: Vec<&str> = Vec::new();
+    for (task, rows) in found.tasks.iter().zip(&found.rows) {
+        let rows = drawn(rows);
+        if !rows.is_empty() {
+            let name = file_name(&task.title);
+            pictures.push((format!("{name}.svg"), bars(found, task, &rows)));
+        }
+        if let Some((sweep, _)) = &task.sweep
+            && !sweeps.contains(&sweep.as_str())
+        {
+            sweeps.push(sweep);
+        }
+    }
+    for sweep in sweeps {
+        let name = file_name(sweep);
+        pictures.push((format!("{name}-over-threads.svg"), lines(found, sweep)));
+    }
+    pictures
+}
+
+/// What is drawn: rates, then latencies, then what the device was given for each operation. What
+/// a system has none of takes no room.
+fn drawn(rows: &[Row]) -> Vec<&Row> {
+    let groups: [fn(&Row) -> bool; 3] = [
+        |row| row.kind == Kind::Rate,
+        |row| row.kind == Kind::Time && row.figure != SECONDS,
+        |row| [BYTES_EACH, WRITES_EACH].contains(&row.figure.as_str()),
+    ];
+    let some = || rows.iter().filter(|row| row.is_something());
+    let of = |group: fn(&Row) -> bool| some().filter(move |row| group(row));
+    groups.into_iter().flat_map(of).collect()
+}
+
+fn file_name(title: &str) -> String {
+    let words = title.split(|c: char| !c.is_alphanumeric() && c != '_');
+    let words: Vec<&str> = words.filter(|word| !word.is_empty()).collect();
+    words.join("-").to_lowercase()
+}
+
+/// One colour for each system, told apart also by those who do not see all colours.
+fn colour(system: System) -> &'static str {
+    match system {
+        System::Cairnfs => "#0072b2",
+        System::CairnfsInode => "#56b4e9",
+        System::CairnfsMount => "#005a8c",
+        System::Noop => "#9a9a9a",
+        System::Xfs => "#e69f00",
+        System::Ext4 => "#009e73",
+        System::Btrfs => "#cc79a7",
+    }
+}
+
+fn fill(system: System) -> String {
+    match system.in_process() {
+        true => hatched(system.name()),
+        false => colour(system).to_owned(),
+    }
+}
+
+/// A picture with title, legend and foot; `draw` gives how high the rest is.
+fn framed(
+    found: &Found,
+    title: &str,
+    remark: &str,
+    draw: impl FnOnce(&mut Picture) -> f64,
+) -> String {
+    let mut picture = Picture::new(WIDTH);
+    for system in found.systems.iter().filter(|system| system.in_process()) {
+        picture.hatch(system.name(), colour(*system));
+    }
+    picture.text((MARGIN, 34.0), Anchor::Start, Type::Title, title);
+    let mut x = MARGIN;
+    for system in &found.systems {
+        picture.rect((x, 52.0), (22.0, 16.0), &fill(*system), colour(*system));
+        let label = match system.in_process() {
+            true => format!("{system} (in-process)"),
+            false => system.name().to_owned(),
+        };
+        picture.text((x + 28.0, 65.0), Anchor::Start, Type::Plain, &label);
+        x += 52.0 + label.len() as f64 * 8.4;
+    }
+    let height = TOP + draw(&mut picture);
+    picture.text((MARGIN, height + 14.0), Anchor::Start, Type::Small, remark);
+    let mut y = height + 14.0;
+    for line in &found.conditions.short() {
+        y += 18.0;
+        picture.text((MARGIN, y), Anchor::Start, Type::Small, line);
+    }
+    picture.finish(height + FOOT)
+}
+
+const BAR: f64 = 20.0;
+const PITCH: f64 = 27.0;
+const HEADING: f64 = 46.0;
+const NAMES: f64 = 118.0;
+/// Room for a value behind the longest whisker.
+const VALUES: f64 = 66.0;
+
+fn bars(found: &Found, task: &Task, rows: &[&Row]) -> String {
+    let height = HEADING + PITCH * found.systems.len() as f64 + 18.0;
+    let remark = "Bars: median; whiskers: least and most of all rounds. Hatched: in-process, by calls of the \
+                  library; filled: through system calls.";
+    framed(found, &task.title, remark, |picture| {
+        for (number, row) in rows.iter().enumerate() {
+            let column = (number % 2) as f64;
+            let line = (number / 2) as f64;
+            let place = (MARGIN + column * (PANEL + GAP), TOP + line * height);
+            bar_panel(picture, &found.systems, row, place);
+        }
+        height * rows.len().div_ceil(2) as f64
+    })
+}
+
+fn bar_panel(picture: &mut Picture, systems: &[System], row: &Row, (x, y): (f64, f64)) {
+    let better = match row.kind {
+        Kind::Rate | Kind::Load => "longer is better",
+        Kind::Time | Kind::Cost => "shorter is better",
+    };
+    heading(picture, row, better, (x, y));
+    let (left, room) = (x + NAMES, PANEL - NAMES - VALUES);
+    let most = row.cells.iter().flatten().map(|cell| cell.most);
+    let scale = room / most.fold(f64::MIN_POSITIVE, f64::max);
+    for (number, (system, cell)) in systems.iter().zip(&row.cells).enumerate() {
+        let top = y + HEADING + PITCH * number as f64;
+        let middle = top + BAR / 2.0;
+        let name = (left - 8.0, middle + 5.0);
+        picture.text(name, Anchor::End, Type::Plain, system.name());
+        let Some(cell) = cell else {
+            picture.text(
+                (left + 6.0, middle + 5.0),
+                Anchor::Start,
+                Type::Small,
+                "not measured",
+            );
+            continue;
+        };
+        let size = (cell.median * scale, BAR);
+        picture.rect((left, top), size, &fill(*system), colour(*system));
+        whisker(
+            picture,
+            (left + cell.least * scale, left + cell.most * scale),
+            middle,
+        );
+        let value = (left + cell.most * scale + 8.0, middle + 5.0);
+        picture.text(value, Anchor::Start, Type::Small, &readable(cell.median));
+    }
+    let bottom = y + HEADING + PITCH * systems.len() as f64;
+    picture.line((left, y + HEADING - 4.0), (left, bottom), INK, 1.0);
+}
+
+fn heading(picture: &mut Picture, row: &Row, better: &str, (x, y): (f64, f64)) {
+    picture.text((x, y + 14.0), Anchor::Start, Type::Heading, row.phase);
+    let figure = format!("{}; {better}", row.figure);
+    picture.text((x, y + 33.0), Anchor::Start, Type::Small, &figure);
+}
+
+fn whisker(picture: &mut Picture, (from, to): (f64, f64), y: f64) {
+    picture.line((from, y), (to, y), INK, 1.5);
+    for end in [from, to] {
+        picture.line((end, y - 5.0), (end, y + 5.0), INK, 1.5);
+    }
+}
+
+const PLOT: f64 = 240.0;
+const SCALE: f64 = 62.0;
+
+/// The rates of each phase over the number of threads.
+fn lines(found: &Found, sweep: &str) -> String {
+    let mut of_it: Vec<(usize, &[Row])> = Vec::new();
+    for (task, rows) in found.tasks.iter().zip(&found.rows) {
+        if let Some((name, threads)) = &task.sweep
+            && name == sweep
+        {
+            of_it.push((*threads, rows));
+        }
+    }
+    of_it.sort_by_key(|(threads, _)| *threads);
+    let mut panels: Vec<(&str, &str)> = Vec::new();
+    let rows = of_it.iter().flat_map(|(_, rows)| *rows);
+    for row in rows.filter(|row| row.kind == Kind::Rate) {
+        if !panels.contains(&(row.phase, &row.figure)) {
+            panels.push((row.phase, &row.figure));
+        }
+    }
+    let title = format!("{sweep}, over the number of threads");
+    let remark = "Medians; bars from least to most of all rounds. The same number of files in all. Dashed: \
+                  in-process, by calls of the library.";
+    framed(found, &title, remark, |picture| {
+        let height = HEADING + PLOT + 52.0;
+        for (number, (phase, figure)) in panels.iter().enumerate() {
+            let column = (number % 2) as f64;
+            let line = (number / 2) as f64;
+            let place = (MARGIN + column * (PANEL + GAP), TOP + line * height);
+            let find = |rows: &'_ [Row]| -> Option<Row> {
+                let mut rows = rows.iter();
+                rows.find(|row| row.phase == *phase && row.figure == *figure)
+                    .cloned()
+            };
+            let points: Vec<(usize, Row)> = of_it
+                .iter()
+                .filter_map(|(threads, rows)| Some((*threads, find(rows)?)))
+                .collect();
+            line_panel(picture, &found.systems, &points, place);
+        }
+        height * panels.len().div_ceil(2) as f64
+    })
+}
+
+fn line_panel(picture: &mut Picture, systems: &[System], points: &[(usize, Row)], at: (f64, f64)) {
+    let (x, y) = at;
+    let cells = || {
+        points
+            .iter()
+            .flat_map(|(_, row)| row.cells.iter().flatten())
+    };
+    let least = cells().map(|cell| cell.least).fold(f64::MAX, f64::min);
+    let most = cells()
+        .map(|cell| cell.most)
+        .fold(f64::MIN_POSITIVE, f64::max);
+    let scale = Scale::of(least, most);
+    if let Some((_, row)) = points.first() {
+        heading(picture, row, scale.remark(), (x, y));
+    }
+    let (left, right) = (x + SCALE, x + PANEL - 12.0);
+    let (up, down) = (y + HEADING, y + HEADING + PLOT);
+    let height = |value: f64| down - (down - up) * scale.part(value);
+    for value in scale.marks() {
+        let y = height(value);
+        picture.line((left, y), (right, y), FAINT, 1.0);
+        let place = (left - 8.0, y + 5.0);
+        picture.text(place, Anchor::End, Type::Small, &readable(value));
+    }
+    // One step to the right for each count: counts usually double.
+    let last = points.len().saturating_sub(1).max(1) as f64;
+    let across = |n: usize| left + 16.0 + (right - left - 32.0) * n as f64 / last;
+    for (n, (threads, _)) in points.iter().enumerate() {
+        let place = (across(n), down + 20.0);
+        picture.text(place, Anchor::Middle, Type::Small, &threads.to_string());
+    }
+    let middle = (f64::midpoint(left, right), down + 38.0);
+    picture.text(middle, Anchor::Middle, Type::Small, "threads");
+    for (number, system) in systems.iter().enumerate() {
+        let mut path = Vec::new();
+        for (n, (_, row)) in points.iter().enumerate() {
+            if let Some(Some(cell)) = row.cells.get(number) {
+                let (x, colour) = (across(n), colour(*system));
+                path.push((x, height(cell.median)));
+                picture.line((x, height(cell.least)), (x, height(cell.most)), colour, 1.5);
+            }
+        }
+        if !path.is_empty() {
+            picture.path(&path, colour(*system), system.in_process());
+        }
+    }
+}
+
+/// What heights mean.
+enum Scale {
+    /// From zero to this.
+    Linear(f64),
+    /// From one power of ten to another, each decade as high as the next.
+    Logarithmic(i32, i32),
+}
+
+impl Scale {
+    /// Linear, unless the small would lie flat below the large.
+    fn of(least: f64, most: f64) -> Self {
+        match least > 0.0 && most / least > 12.0 {
+            true => Scale::Logarithmic(least.log10().floor() as i32, most.log10().ceil() as i32),
+            false => Scale::Linear(nice(most)),
+        }
+    }
+
+    fn remark(&self) -> &'static str {
+        match self {
+            Scale::Linear(_) => "higher is better",
+            Scale::Logarithmic(..) => "higher is better; logarithmic",
+        }
+    }
+
+    /// How high a value is, of 1.
+    fn part(&self, value: f64) -> f64 {
+        match self {
+            Scale::Linear(top) => value / top,
+            Scale::Logarithmic(from, to) => {
+                (value.log10() - f64::from(*from)) / f64::from(to - from)
+            }
+        }
+    }
+
+    fn marks(&self) -> Vec<f64> {
+        match self {
+            Scale::Linear(top) => (0..=4).map(|n| top * f64::from(n) / 4.0).collect(),
+            Scale::Logarithmic(from, to) => {
+                let decade = |n| [1.0, 2.0, 5.0].map(|step| step * 10f64.powi(n));
+                let inner = (*from..*to).flat_map(decade);
+                inner.chain([10f64.powi(*to)]).collect()
+            }
+        }
+    }
+}
+
+/// The next number above of those that make a good scale in four steps.
+fn nice(value: f64) -> f64 {
+    let power = 10f64.powf(value.log10().floor());
+    let steps = [1.0, 1.2, 1.6, 2.0, 2.4, 3.0, 4.0, 5.0, 6.0, 8.0];
+    let found = steps.iter().map(|step| step * power);
+    found
+        .into_iter()
+        .find(|top| *top >= value)
+        .unwrap_or(10.0 * power)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::conditions::Conditions;
+    use super::super::figures::rows;
+    use super::super::figures::tests::sample;
+    use super::super::svg::tests::well_formed;
+    use super::*;
+
+    fn found() -> Found {
+        let (runs, systems) = sample();
+        let rows = rows(&runs, &systems, 0);
+        let tasks = Task::parse("fsmark --files 1000").unwrap();
+        let tasks = tasks.with_threads(&[1, 2]).unwrap();
+        Found {
+            conditions: Conditions::new("/dev/x <&>", 3),
+            systems,
+            tasks,
+            runs,
+            rows: vec![rows.clone(), rows],
+        }
+    }
+
+    #[test]
+    fn a_picture_names_every_system_phase_and_value() {
+        let found = found();
+        let pictures = all(&found);
+        assert_eq!(pictures.len(), 3);
+        assert_eq!(
+            pictures[0].0,
+            "fsmark-files-1000-1-thread-1000-files-each.svg"
+        );
+        let texts = well_formed(&pictures[0].1);
+        for text in [
+            "files/s; longer is better",
+            "cairnfs (in-process)",
+            "xfs",
+            "5000",
+            "not measured",
+        ] {
+            assert!(texts.iter().any(|t| t == text), "{text}: {texts:?}");
+        }
+        assert!(pictures[0].1.contains("fill=\"url(#cairnfs)\""));
+        assert!(
+            texts
+                .iter()
+                .any(|text| text.contains("/dev/x &lt;&amp;&gt;"))
+        );
+    }
+
+    #[test]
+    fn a_sweep_is_drawn_over_threads() {
+        let found = found();
+        let (name, svg) = all(&found).pop().unwrap();
+        assert_eq!(name, "fsmark-files-1000-over-threads.svg");
+        let texts = well_formed(&svg);
+        assert!(texts.iter().any(|text| text == "threads"));
+        // Three systems have both phases, the no-op one.
+        assert_eq!(svg.matches("<polyline").count(), 7);
+    }
+
+    #[test]
+    fn a_scale_holds_its_values_and_marks() {
+        for (least, most) in [
+            (1.0, 5.0),
+            (0.0, 3.0),
+            (29_000.0, 1_070_000.0),
+            (10.0, 1000.0),
+        ] {
+            let scale = Scale::of(least, most);
+            let marks = scale.marks();
+            let last = *marks.last().unwrap();
+            assert!(marks[0] <= least.max(marks[0]) && last >= most, "{marks:?}");
+            for value in [most, least.max(marks[0]), marks[0], last] {
+                let part = scale.part(value);
+                assert!((0.0..=1.0 + 1e-9).contains(&part), "{value}: {part}");
+            }
+        }
+        assert!(matches!(Scale::of(1.0, 5.0), Scale::Linear(_)));
+        let wide = Scale::of(29_000.0, 1_070_000.0);
+        assert!(matches!(wide, Scale::Logarithmic(4, 7)));
+    }
+
+    #[test]
+    fn scales_end_above_the_highest_value() {
+        for (value, top) in [(1.0, 1.0), (1.1, 1.2), (9.0, 10.0), (268_000.0, 300_000.0)] {
+            assert!((nice(value) - top).abs() < 1e-6, "{value}");
+        }
+    }
+}

@@ -1,0 +1,215 @@
+//! The runs of a comparison: round by round, each file system in turn, in each round another one
+//! first, so that what drifts while time goes by meets all of them alike.
+
+use std::fs::File;
+use std::path::Path;
+
+use super::make::{Shared, Spot, drop_caches};
+use super::place::Device;
+use super::stats::{Block, own_cpu};
+use super::system::System;
+use super::task::{Task, Work};
+use super::undo::{Made, Trace, Undo};
+use crate::args::{Place, parse};
+use crate::phase::Meter;
+use crate::report::Report;
+use crate::target::{self, Dir, Directory, Target};
+use crate::workload::{ALL, measure_on};
+use crate::{Failure, Result};
+
+/// One run.
+#[derive(Debug, Clone)]
+pub struct Run {
+    /// The round, from 0.
+    pub round: usize,
+    /// The file system.
+    pub system: System,
+    /// The task, by its place in the list.
+    pub task: usize,
+    /// What was found.
+    pub report: Report,
+}
+
+/// What all runs need.
+pub struct Ground<'a> {
+    device: &'a Device,
+    spot: Spot,
+    undo: &'a Undo,
+    _made: Made,
+}
+
+impl<'a> Ground<'a> {
+    /// With a folder for the mountpoint.
+    pub fn new(device: &'a Device, ours: &Path, undo: &'a Undo) -> Result<Self> {
+        let name = format!("cairnfs-compare-{}", std::process::id());
+        let folder = std::env::temp_dir().join(name);
+        let spot = Spot {
+            ours: ours.to_owned(),
+            device: device.path.clone(),
+            log: folder.join("log"),
+            dir: folder.join("mnt"),
+        };
+        if folder.exists() {
+            return Err(format!("{} is in the way: remove it", folder.display()).into());
+        }
+        let mut made = Made::new(undo);
+        made.make(Trace::Directory(folder.clone()), || {
+            std::fs::create_dir(&folder)?;
+            std::fs::create_dir(&spot.dir)?;
+            File::create(&spot.log)
+        })
+        .map_err(|e| format!("{}: {e}", folder.display()))?;
+        Ok(Self {
+            device,
+            spot,
+            undo,
+            _made: made,
+        })
+    }
+
+    /// Makes a file system anew, does the task on it, and ends it.
+    pub fn run(&self, system: System, task: &Task) -> Result<Report> {
+        let told = |e: Failure| -> Failure { format!("{system}, {}: {e}", task.title).into() };
+        self.measure(system, task).map_err(told)
+    }
+
+    fn measure(&self, system: System, task: &Task) -> Result<Report> {
+        if let Some(mut mkfs) = system.mkfs(&self.spot.ours, &self.device.path) {
+            self.device.wipe()?;
+            self.undo.run(&mut mkfs)?;
+        }
+        drop_caches()?;
+        let target = self.target(system)?;
+        let mut report = match &task.work {
+            Work::External(external) => {
+                let mut meter = Meter::new(&target);
+                external.measure(&self.spot.dir, self.undo, &mut meter)?;
+                meter.once("close", || target.close())?;
+                let (phases, ratios) = meter.finish();
+                Report {
+                    workload: external.name(),
+                    target: String::new(),
+                    interface: target.interface(),
+                    settings: Vec::new(),
+                    unit: external.unit(),
+                    phases,
+                    ratios,
+                }
+            }
+            work => {
+                let workload = work.on(system).ok_or("a workload is no program")?;
+                measure_on(&*workload, &target, false, true)?
+            }
+        };
+        if system == System::Noop {
+            // Without the walks it is not the sum that the others have.
+            report.phases.retain(|phase| phase.name != ALL);
+        }
+        report.target = system.name().to_owned();
+        Ok(report)
+    }
+
+    fn target(&self, system: System) -> Result<Observed> {
+        let block = self.device.block.clone();
+        if system.in_process() {
+            let volume = format!("lib:{}", self.spot.device.display());
+            let mut place: Place = parse(&["--target", &volume])?;
+            place.by_inode = system == System::CairnfsInode;
+            return Ok(Observed {
+                inner: target::open(&place)?,
+                block,
+                mount: None,
+            });
+        }
+        let mount = Shared::new(system, &self.spot, self.undo)?;
+        let dir = self.spot.dir.to_string_lossy().into_owned();
+        Ok(Observed {
+            inner: Box::new(Directory::open(&dir, Some(Box::new(mount.clone())))?),
+            block,
+            mount: Some(mount),
+        })
+    }
+}
+
+/// The systems in the order of a round.
+pub fn order(systems: &[System], round: usize) -> Vec<System> {
+    let mut order = systems.to_vec();
+    let first = round.checked_rem(order.len()).unwrap_or(0);
+    order.rotate_left(first);
+    order
+}
+
+/// A target with the kernel's counters beside its own.
+struct Observed {
+    inner: Box<dyn Target>,
+    block: Block,
+    mount: Option<Shared>,
+}
+
+impl Target for Observed {
+    fn name(&self) -> &str {
+        self.inner.name()
+    }
+
+    fn interface(&self) -> &'static str {
+        self.inner.interface()
+    }
+
+    fn make_dir(&self, path: &str) -> Result<()> {
+        self.inner.make_dir(path)
+    }
+
+    fn remove_tree(&self, _path: &str) -> Result<()> {
+        // The next file system overwrites this one.
+        Ok(())
+    }
+
+    fn dir<'a>(&'a self, path: &str) -> Result<Box<dyn Dir + 'a>> {
+        self.inner.dir(path)
+    }
+
+    fn sync(&self) -> Result<()> {
+        self.inner.sync()
+    }
+
+    fn can_reopen(&self) -> bool {
+        self.inner.can_reopen()
+    }
+
+    fn reopen(&self) -> Result<()> {
+        self.inner.reopen()?;
+        drop_caches()
+    }
+
+    fn close(&self) -> Result<()> {
+        self.inner.close()
+    }
+
+    fn counters(&self) -> Vec<(&'static str, u64)> {
+        let mut counters = self.inner.counters();
+        // What the library counts of the device, the kernel counts for all alike.
+        counters.retain(|(name, _)| !name.starts_with("device_"));
+        counters.extend(self.block.now().counters());
+        let cpu = own_cpu() + self.mount.as_ref().map(Shared::cpu).unwrap_or_default();
+        let micros = u64::try_from(cpu.as_micros()).unwrap_or(u64::MAX);
+        counters.push(("cpu_us", micros));
+        counters
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_round_begins_with_another_system() {
+        let systems = [System::Cairnfs, System::Xfs, System::Ext4];
+        assert_eq!(order(&systems, 0), systems);
+        assert_eq!(
+            order(&systems, 1),
+            [System::Xfs, System::Ext4, System::Cairnfs]
+        );
+        assert_eq!(order(&systems, 3), systems);
+        assert_eq!(order(&[], 1), []);
+    }
+}

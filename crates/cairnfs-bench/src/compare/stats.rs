@@ -1,0 +1,158 @@
+//! What the kernel counts: requests to a block device, and time on the processors.
+
+use std::fs;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use rustix::fs::{major, minor};
+use rustix::time::{ClockId, clock_gettime};
+
+use crate::Result;
+
+/// A block device's statistics file.
+#[derive(Debug, Clone)]
+pub struct Block {
+    stat: PathBuf,
+}
+
+/// What a device was asked for since it is there.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Requests {
+    /// Reads that reached the device, after merging.
+    pub reads: u64,
+    /// Bytes of them.
+    pub read_bytes: u64,
+    /// Writes.
+    pub writes: u64,
+    /// Bytes of them.
+    pub write_bytes: u64,
+    /// Flushes.
+    pub flushes: u64,
+}
+
+impl Block {
+    /// The statistics of the device at `path`.
+    pub fn of(path: &Path) -> Result<Self> {
+        let told = |e: std::io::Error| format!("{}: {e}", path.display());
+        let found = fs::metadata(path).map_err(told)?;
+        if !found.file_type().is_block_device() {
+            return Err(format!("{} is no block device", path.display()).into());
+        }
+        let (major, minor) = (major(found.rdev()), minor(found.rdev()));
+        Ok(Self {
+            stat: PathBuf::from(format!("/sys/dev/block/{major}:{minor}/stat")),
+        })
+    }
+
+    /// The figures now; none if the device is gone.
+    pub fn now(&self) -> Requests {
+        let text = fs::read_to_string(&self.stat).unwrap_or_default();
+        parse_requests(&text).unwrap_or_default()
+    }
+}
+
+impl Requests {
+    /// As counters of a target.
+    pub fn counters(&self) -> [(&'static str, u64); 5] {
+        [
+            ("device_writes", self.writes),
+            ("device_write_bytes", self.write_bytes),
+            ("device_reads", self.reads),
+            ("device_read_bytes", self.read_bytes),
+            ("device_flushes", self.flushes),
+        ]
+    }
+}
+
+/// The fields of the kernel's Documentation/block/stat.rst; sectors there have 512 bytes. Kernels
+/// before 5.5 count no flushes.
+fn parse_requests(text: &str) -> Option<Requests> {
+    let fields: Vec<u64> = text
+        .split_whitespace()
+        .map(|field| field.parse().ok())
+        .collect::<Option<_>>()?;
+    let field = |n: usize| fields.get(n).copied();
+    Some(Requests {
+        reads: field(0)?,
+        read_bytes: field(2)? * 512,
+        writes: field(4)?,
+        write_bytes: field(6)? * 512,
+        flushes: field(15).unwrap_or(0),
+    })
+}
+
+/// User and system time of this process, of all its threads.
+pub fn own_cpu() -> Duration {
+    let time = clock_gettime(ClockId::ProcessCPUTime);
+    let seconds = u64::try_from(time.tv_sec).unwrap_or(0);
+    Duration::from_secs(seconds) + Duration::from_nanos(time.tv_nsec.unsigned_abs())
+}
+
+/// User and system time of a process, in steps of 10 ms; none if it is gone.
+pub fn cpu_of(process: u32) -> Duration {
+    times(&process.to_string()).map_or(Duration::ZERO, |times| times.own)
+}
+
+/// User and system time of those children of this process that have ended and were waited for.
+pub fn cpu_of_children() -> Duration {
+    times("self").map_or(Duration::ZERO, |times| times.children)
+}
+
+struct Times {
+    own: Duration,
+    children: Duration,
+}
+
+fn times(process: &str) -> Option<Times> {
+    parse_times(&fs::read_to_string(format!("/proc/{process}/stat")).ok()?)
+}
+
+/// proc(5): the 14th to 17th field, counted in hundredths of a second on every Linux that has users.
+/// The second is the program's name in parentheses, which may hold anything.
+fn parse_times(stat: &str) -> Option<Times> {
+    let (_, rest) = stat.rsplit_once(") ")?;
+    let fields: Vec<&str> = rest.split_whitespace().collect();
+    let ticks = |n: usize| fields.get(n - 3)?.parse::<u64>().ok();
+    let time = |ticks: u64| Duration::from_millis(ticks * 10);
+    Some(Times {
+        own: time(ticks(14)? + ticks(15)?),
+        children: time(ticks(16)? + ticks(17)?),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn requests_are_read_from_their_fields() {
+        let line = "   16678        1   842068     1794    70399   331083 11576106   101935        0    \
+                    10600   107017       46        0 125960226     2400      941      885\n";
+        assert_eq!(
+            parse_requests(line),
+            Some(Requests {
+                reads: 16678,
+                read_bytes: 842_068 * 512,
+                writes: 70399,
+                write_bytes: 11_576_106 * 512,
+                flushes: 941,
+            })
+        );
+        let old = parse_requests("1 2 3 4 5 6 7 8 9 10 11").unwrap();
+        assert_eq!((old.writes, old.flushes), (5, 0));
+        assert_eq!(parse_requests("1 2 3"), None);
+        assert_eq!(parse_requests("a b c d e f g h"), None);
+    }
+
+    #[test]
+    fn processor_times_are_read_from_their_fields() {
+        let line = "77 (a) b (c) S 1 77 77 0 -1 4194560 9 8 7 6 150 50 30 20 20 0 5 0 9 1 1";
+        let times = parse_times(line).unwrap();
+        assert_eq!(times.own, Duration::from_secs(2));
+        assert_eq!(times.children, Duration::from_millis(500));
+        assert!(parse_times("77 (a) S 1").is_none());
+        assert!(own_cpu() > Duration::ZERO);
+        assert_eq!(cpu_of(0), Duration::ZERO);
+    }
+}

@@ -1,0 +1,151 @@
+//! The file systems that can be compared, and what each needs to be there.
+
+use std::fmt;
+use std::path::Path;
+use std::process::Command;
+
+use super::undo::Undo;
+use crate::Result;
+
+/// A file system, and the way it is used.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum System {
+    /// CairnFS, by the library's calls by path, in this process
+    Cairnfs,
+    /// CairnFS, by the library's calls by inode, in this process
+    CairnfsInode,
+    /// CairnFS, mounted through FUSE
+    CairnfsMount,
+    /// A FUSE file system that stores nothing: what FUSE itself costs
+    Noop,
+    /// XFS of the kernel
+    Xfs,
+    /// ext4 of the kernel
+    Ext4,
+    /// btrfs of the kernel
+    Btrfs,
+}
+
+impl System {
+    /// Its name on the command line and in tables.
+    pub fn name(self) -> &'static str {
+        match self {
+            System::Cairnfs => "cairnfs",
+            System::CairnfsInode => "cairnfs-inode",
+            System::CairnfsMount => "cairnfs-mount",
+            System::Noop => "noop",
+            System::Xfs => "xfs",
+            System::Ext4 => "ext4",
+            System::Btrfs => "btrfs",
+        }
+    }
+
+    /// Whether it is used without system calls, by calls of the library.
+    pub fn in_process(self) -> bool {
+        matches!(self, System::Cairnfs | System::CairnfsInode)
+    }
+
+    /// Whether it is CairnFS, however used.
+    pub fn is_ours(self) -> bool {
+        self.in_process() || self == System::CairnfsMount
+    }
+
+    /// Whether it is one of the kernel's.
+    pub fn is_kernels(self) -> bool {
+        matches!(self, System::Xfs | System::Ext4 | System::Btrfs)
+    }
+
+    /// How it is used, in words.
+    pub fn interface(self) -> &'static str {
+        match self {
+            System::Cairnfs => "library by path",
+            System::CairnfsInode => "library by inode",
+            System::CairnfsMount => "FUSE",
+            System::Noop => "FUSE, stores nothing",
+            System::Xfs | System::Ext4 | System::Btrfs => "kernel",
+        }
+    }
+
+    /// What makes one on a device; none if nothing is stored.
+    pub fn mkfs(self, ours: &Path, device: &Path) -> Option<Command> {
+        let (program, args): (&Path, &[&str]) = match self {
+            System::Cairnfs | System::CairnfsInode | System::CairnfsMount => {
+                (ours, &["mkfs", "--quiet", "--force"])
+            }
+            System::Noop => return None,
+            System::Xfs => (Path::new("mkfs.xfs"), &["-q", "-f"]),
+            System::Ext4 => (Path::new("mkfs.ext4"), &["-q", "-F"]),
+            System::Btrfs => (Path::new("mkfs.btrfs"), &["-q", "-f"]),
+        };
+        let mut command = Command::new(program);
+        command.args(args).arg(device);
+        Some(command)
+    }
+
+    /// Fails if it cannot be used here, and says what is missing.
+    pub fn check(self, ours: &Path, undo: &Undo) -> Result<()> {
+        match self {
+            System::Xfs => needs("mkfs.xfs", "xfsprogs"),
+            System::Ext4 => needs("mkfs.ext4", "e2fsprogs"),
+            System::Btrfs => needs("mkfs.btrfs", "btrfs-progs"),
+            System::Noop => {
+                needs_fuse()?;
+                let help = undo.run(Command::new(ours).args(["bench", "noop", "--help"]));
+                help.map(drop).map_err(|_| {
+                    let line = "this cairnfs has no `bench noop`: leave noop out of --with";
+                    line.into()
+                })
+            }
+            System::CairnfsMount => needs_fuse(),
+            System::Cairnfs | System::CairnfsInode => Ok(()),
+        }
+    }
+}
+
+impl fmt::Display for System {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+/// Fails if a program is not installed, and says which package has it (in Debian).
+pub fn needs(program: &str, package: &str) -> Result<()> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    match std::env::split_paths(&path).any(|dir| dir.join(program).is_file()) {
+        true => Ok(()),
+        false => Err(format!("{program} is missing: install the package {package}").into()),
+    }
+}
+
+fn needs_fuse() -> Result<()> {
+    match Path::new("/dev/fuse").exists() {
+        true => Ok(()),
+        false => Err("/dev/fuse is missing: `modprobe fuse`".into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::ValueEnum;
+
+    use super::*;
+
+    #[test]
+    fn names_are_those_of_the_command_line() {
+        for system in System::value_variants() {
+            let value = system.to_possible_value().unwrap();
+            assert_eq!(value.get_name(), system.name());
+            assert_eq!(
+                system.in_process(),
+                system.interface().starts_with("library")
+            );
+        }
+    }
+
+    #[test]
+    fn what_is_missing_is_told_with_its_package() {
+        assert!(needs("sh", "dash").is_ok());
+        let told = needs("no-such-program", "some-package").unwrap_err();
+        assert!(told.to_string().contains("some-package"));
+    }
+}

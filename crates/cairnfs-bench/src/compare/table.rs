@@ -1,0 +1,320 @@
+//! Tables of figures, for a terminal or as GitHub markdown.
+
+use std::io::{self, Write};
+
+use super::figures::{Kind, Row, SECONDS, Spread};
+use super::system::System;
+
+/// A table: a title, a head and lines of the same number of cells.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Table {
+    /// What it shows.
+    pub title: String,
+    /// The titles of its columns.
+    pub head: Vec<String>,
+    /// Its lines.
+    pub lines: Vec<Vec<String>>,
+    /// How many columns at the left are words.
+    pub words: usize,
+}
+
+/// How tables are printed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Form {
+    /// With columns side by side.
+    Text,
+    /// As GitHub shows it.
+    Markdown,
+}
+
+impl Table {
+    /// Prints it, with an empty line behind it.
+    pub fn print(&self, form: Form, out: &mut dyn Write) -> io::Result<()> {
+        match form {
+            Form::Text => self.print_text(out),
+            Form::Markdown => self.print_markdown(out),
+        }
+    }
+
+    fn print_text(&self, out: &mut dyn Write) -> io::Result<()> {
+        writeln!(out, "{}", self.title)?;
+        let all = || std::iter::once(&self.head).chain(&self.lines);
+        let width = |column: usize| {
+            let cells = all().filter_map(|line| line.get(column));
+            cells.map(|cell| cell.chars().count()).max().unwrap_or(0)
+        };
+        let widths: Vec<usize> = (0..self.head.len()).map(width).collect();
+        for line in all() {
+            let cells = line.iter().zip(&widths).enumerate();
+            let padded = cells.map(|(column, (cell, width))| match column < self.words {
+                true => format!("{cell:<width$}"),
+                false => format!("{cell:>width$}"),
+            });
+            let text = padded.collect::<Vec<_>>().join("  ");
+            writeln!(out, "  {}", text.trim_end())?;
+        }
+        writeln!(out)
+    }
+
+    fn print_markdown(&self, out: &mut dyn Write) -> io::Result<()> {
+        writeln!(out, "**{}**\n", self.title)?;
+        writeln!(out, "| {} |", self.head.join(" | "))?;
+        let rule: Vec<&str> = (0..self.head.len())
+            .map(|column| if column < self.words { "---" } else { "--:" })
+            .collect();
+        writeln!(out, "|{}|", rule.join("|"))?;
+        for line in &self.lines {
+            writeln!(out, "| {} |", line.join(" | "))?;
+        }
+        writeln!(out)
+    }
+}
+
+/// How fast each system is, with the spread over the rounds.
+pub fn speed(rows: &[Row], systems: &[System]) -> Table {
+    let shown = |kind| matches!(kind, Kind::Rate | Kind::Time);
+    let title = "Speed: median (least..most)";
+    figures(title, rows, systems, shown, |spread| {
+        format!(
+            "{} ({}..{})",
+            readable(spread.median),
+            readable(spread.least),
+            readable(spread.most)
+        )
+    })
+}
+
+/// What each system costs: medians. Rows of zeros are left out.
+pub fn cost(rows: &[Row], systems: &[System]) -> Table {
+    let shown = |kind| matches!(kind, Kind::Cost | Kind::Load);
+    let title = "Cost: medians; `each` and `per 1000` are of operations";
+    figures(title, rows, systems, shown, |spread| {
+        readable(spread.median)
+    })
+}
+
+fn figures(
+    title: &str,
+    rows: &[Row],
+    systems: &[System],
+    shown: impl Fn(Kind) -> bool,
+    cell: impl Fn(&Spread) -> String,
+) -> Table {
+    let head = ["phase", "figure"].map(str::to_owned).into_iter();
+    let shown = rows
+        .iter()
+        .filter(|row| shown(row.kind) && row.is_something());
+    let lines = shown.map(|row| {
+        let cells = row.cells.iter();
+        let cells = cells.map(|spread| spread.as_ref().map_or_else(none, &cell));
+        [row.phase.to_owned(), row.figure.clone()]
+            .into_iter()
+            .chain(cells)
+            .collect()
+    });
+    Table {
+        title: title.to_owned(),
+        head: head.chain(systems.iter().map(System::to_string)).collect(),
+        lines: lines.collect(),
+        words: 2,
+    }
+}
+
+/// A column of ratios: how many times as fast the first is.
+enum Against {
+    One(usize, usize),
+    Best(usize, Vec<usize>),
+}
+
+impl Against {
+    fn cell(&self, row: &Row, systems: &[System]) -> String {
+        match self {
+            // What stores nothing has nothing to sync or to close.
+            Against::One(_, other)
+                if row.figure == SECONDS && systems.get(*other) == Some(&System::Noop) =>
+            {
+                none()
+            }
+            Against::One(ours, other) => times(row.ratio(*ours, *other)),
+            Against::Best(ours, others) => {
+                let best = row.best(others);
+                let ratio = best.and_then(|best| row.ratio(*ours, best));
+                let system = best.and_then(|best| systems.get(best));
+                match (ratio, system) {
+                    (Some(ratio), Some(system)) => format!("{ratio:.2} {system}"),
+                    _ => none(),
+                }
+            }
+        }
+    }
+
+    fn title(&self, systems: &[System]) -> String {
+        match self {
+            Against::One(_, other) => systems.get(*other).map_or_else(none, System::to_string),
+            Against::Best(..) => "best of kernel".to_owned(),
+        }
+    }
+}
+
+/// How many times as fast CairnFS is as each of the others and as the best of the kernel's: a table
+/// for each way of using it.
+pub fn ratios(rows: &[Row], systems: &[System]) -> Vec<Table> {
+    let all = systems.iter().enumerate();
+    all.filter(|(_, system)| system.is_ours())
+        .map(|(ours, system)| ratios_of(ours, *system, rows, systems))
+        .filter(|table| table.head.len() > 2)
+        .collect()
+}
+
+fn ratios_of(ours: usize, system: System, rows: &[Row], systems: &[System]) -> Table {
+    let columns = against(ours, system, systems);
+    let shown = rows
+        .iter()
+        .filter(|row| matches!(row.kind, Kind::Rate | Kind::Time));
+    let lines = shown.map(|row| {
+        [row.phase.to_owned(), row.figure.clone()]
+            .into_iter()
+            .chain(columns.iter().map(|column| column.cell(row, systems)))
+            .collect()
+    });
+    let head = ["phase", "figure"].map(str::to_owned).into_iter();
+    let how = match system.in_process() {
+        true => "in-process",
+        false => "through system calls",
+    };
+    Table {
+        title: format!(
+            "How many times as fast {system} ({how}) is as each: median of the rounds' ratios"
+        ),
+        lines: lines.collect(),
+        head: head
+            .chain(columns.iter().map(|column| column.title(systems)))
+            .collect(),
+        words: 2,
+    }
+}
+
+fn against(ours: usize, system: System, systems: &[System]) -> Vec<Against> {
+    let places = |wanted: fn(System) -> bool| -> Vec<usize> {
+        let all = systems.iter().enumerate();
+        all.filter(|(_, s)| wanted(**s)).map(|(n, _)| n).collect()
+    };
+    let kernels = places(System::is_kernels);
+    let one = |&other: &usize| Against::One(ours, other);
+    let mut columns: Vec<Against> = kernels.iter().map(one).collect();
+    if kernels.len() > 1 {
+        columns.push(Against::Best(ours, kernels));
+    }
+    if system == System::CairnfsMount {
+        columns.extend(places(|system| system == System::Noop).iter().map(one));
+    }
+    columns
+}
+
+fn none() -> String {
+    "-".to_owned()
+}
+
+fn times(ratio: Option<f64>) -> String {
+    ratio.map_or_else(none, |ratio| format!("{ratio:.2}"))
+}
+
+/// A number with three digits that count, and a suffix for thousands and millions.
+pub fn readable(value: f64) -> String {
+    let (value, suffix) = match value.abs() {
+        v if v >= 999_500.0 => (value / 1e6, "M"),
+        v if v >= 9_999.5 => (value / 1e3, "k"),
+        _ => (value, ""),
+    };
+    let digits = match value.abs() {
+        v if v < 0.000_05 => 0,
+        v if v >= 99.95 => 0,
+        v if v >= 9.995 => 1,
+        v if v >= 0.1 => 2,
+        _ => 4,
+    };
+    format!("{value:.digits$}{suffix}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::figures::rows;
+    use super::super::figures::tests::sample;
+    use super::*;
+
+    fn print(table: &Table, form: Form) -> String {
+        let mut out = Vec::new();
+        table.print(form, &mut out).unwrap();
+        String::from_utf8(out).unwrap()
+    }
+
+    #[test]
+    fn numbers_are_short() {
+        for (value, text) in [
+            (0.0, "0"),
+            (0.01234, "0.0123"),
+            (0.5, "0.50"),
+            (9.99, "9.99"),
+            (12.34, "12.3"),
+            (99.96, "100"),
+            (9_999.0, "9999"),
+            (10_000.0, "10.0k"),
+            (268_400.0, "268k"),
+            (999_600.0, "1.00M"),
+            (1_033_000.0, "1.03M"),
+        ] {
+            assert_eq!(readable(value), text);
+        }
+    }
+
+    #[test]
+    fn speeds_stand_side_by_side() {
+        let (runs, systems) = sample();
+        let rows = rows(&runs, &systems, 0);
+        assert_eq!(
+            print(&speed(&rows, &systems), Form::Text),
+            "Speed: median (least..most)\n  \
+             phase   figure                   cairnfs            cairnfs-mount                     noop                      xfs\n  \
+             create  files/s       5000 (2500..10.0k)          625 (312..1250)         1250 (625..2500)        2500 (1250..5000)\n  \
+             walk    files/s     20.0k (20.0k..20.0k)     20.0k (20.0k..20.0k)                        -     20.0k (20.0k..20.0k)\n  \
+             sync    seconds  0.0200 (0.0100..0.0400)  0.0200 (0.0100..0.0400)  0.0200 (0.0100..0.0400)  0.0200 (0.0100..0.0400)\n\n"
+        );
+    }
+
+    #[test]
+    fn markdown_has_a_rule_and_a_line_for_each_row() {
+        let (runs, systems) = sample();
+        let rows = rows(&runs, &systems, 0);
+        let text = print(&cost(&rows, &systems), Form::Markdown);
+        let lines: Vec<_> = text.lines().collect();
+        assert_eq!(
+            lines[2],
+            "| phase | figure | cairnfs | cairnfs-mount | noop | xfs |"
+        );
+        assert_eq!(lines[3], "|---|---|--:|--:|--:|--:|");
+        assert_eq!(
+            lines[4],
+            "| create | device writes per 1000 | 50.0 | 50.0 | 50.0 | 50.0 |"
+        );
+    }
+
+    #[test]
+    fn ratios_are_of_ours_to_others() {
+        let (runs, systems) = sample();
+        let rows = rows(&runs, &systems, 0);
+        let tables = ratios(&rows, &systems);
+        let (library, mounted) = (&tables[0], &tables[1]);
+        assert!(library.title.contains("cairnfs (in-process)"));
+        assert_eq!(library.head[2..], ["xfs"]);
+        assert_eq!(library.lines[0][2..], ["2.00"]);
+        assert_eq!(mounted.head[2..], ["xfs", "noop"]);
+        assert_eq!(mounted.lines[0][2..], ["0.25", "0.50"]);
+        assert_eq!(mounted.lines[1][2..], ["1.00", "-"]);
+        assert_eq!(mounted.lines[2][..], ["sync", "seconds", "1.00", "-"]);
+        let more = [&systems[..], &[System::Ext4]].concat();
+        let library = &ratios(&rows, &more)[0];
+        assert_eq!(library.head[2..], ["xfs", "ext4", "best of kernel"]);
+        assert_eq!(library.lines[0][2..], ["2.00", "-", "2.00 xfs"]);
+        assert!(ratios(&rows, &[System::Xfs]).is_empty());
+    }
+}

@@ -1,0 +1,195 @@
+//! What is done to each file system: a workload with its settings, or a program of others. Written
+//! on the command line as words, as one would write them behind `cairnfs bench`.
+
+use super::external::External;
+use super::system::System;
+use crate::Result;
+use crate::args::parse;
+use crate::workload::{Dirfsync, Fsmark, Fsync, Maildir, Mixed, Workload, Xattr};
+
+/// Something to measure.
+#[derive(Debug, Clone)]
+pub struct Task {
+    /// As it is written.
+    pub title: String,
+    /// What it is.
+    pub work: Work,
+    /// The sweep over thread counts that it is part of, and its count.
+    pub sweep: Option<(String, usize)>,
+}
+
+/// A workload or a program.
+#[derive(Debug, Clone)]
+pub enum Work {
+    /// Many files.
+    Fsmark(Fsmark),
+    /// Extended attributes.
+    Xattr(Xattr),
+    /// Syncs of directories.
+    Dirfsync(Dirfsync),
+    /// Syncs of files.
+    Fsync(Fsync),
+    /// Syncs beside a load.
+    Mixed(Mixed),
+    /// Mail.
+    Maildir(Maildir),
+    /// A program.
+    External(External),
+}
+
+/// What is measured if nothing is asked for: 8 threads make 400,000 empty files.
+pub const DEFAULT: &str = "fsmark --threads 8 --files 50000 --sync-create --cold";
+
+impl Task {
+    /// The workload that these words, separated by spaces, set.
+    pub fn parse(title: &str) -> Result<Self> {
+        let words: Vec<&str> = title.split_whitespace().collect();
+        let told = |e: crate::Failure| format!("workload `{title}`: {e}");
+        let (name, rest) = words.split_first().ok_or("a workload has a name")?;
+        let work = Work::parse(name, rest).map_err(told)?;
+        if let Some(workload) = work.on(System::Ext4) {
+            workload.check().map_err(told)?;
+        }
+        Ok(Self {
+            title: words.join(" "),
+            work,
+            sweep: None,
+        })
+    }
+
+    /// A program, as a task.
+    pub fn external(external: External) -> Self {
+        Self {
+            title: external.title(),
+            work: Work::External(external),
+            sweep: None,
+        }
+    }
+
+    /// The same number of files in all, made by other numbers of threads.
+    pub fn with_threads(&self, counts: &[usize]) -> Result<Vec<Task>> {
+        let Work::Fsmark(fsmark) = &self.work else {
+            return Err(format!(
+                "--threads is for fsmark: the threads of `{}` are among its own words",
+                self.title
+            )
+            .into());
+        };
+        let total = fsmark.files * fsmark.threads as u64;
+        counts
+            .iter()
+            .map(|&threads| {
+                let each = total / (threads as u64).max(1);
+                let workload = Fsmark {
+                    threads,
+                    files: each,
+                    ..fsmark.clone()
+                };
+                workload.check()?;
+                let plural = if threads == 1 { "" } else { "s" };
+                Ok(Task {
+                    title: format!(
+                        "{}; {threads} thread{plural}, {each} files each",
+                        self.title
+                    ),
+                    work: Work::Fsmark(workload),
+                    sweep: Some((self.title.clone(), threads)),
+                })
+            })
+            .collect()
+    }
+
+    /// Whether a system can do it.
+    pub fn fits(&self, system: System) -> bool {
+        match &self.work {
+            // It keeps neither attributes nor what a program reads back.
+            Work::Xattr(_) | Work::External(_) if system == System::Noop => false,
+            Work::External(_) => !system.in_process(),
+            _ => true,
+        }
+    }
+}
+
+impl Work {
+    fn parse(name: &str, words: &[&str]) -> Result<Self> {
+        Ok(match name {
+            "fsmark" => Work::Fsmark(parse(words)?),
+            "xattr" => Work::Xattr(parse(words)?),
+            "dirfsync" => Work::Dirfsync(parse(words)?),
+            "fsync" => Work::Fsync(parse(words)?),
+            "mixed" => Work::Mixed(parse(words)?),
+            "maildir" => Work::Maildir(parse(words)?),
+            _ => {
+                let known = "fsmark, xattr, dirfsync, fsync, mixed or maildir";
+                return Err(format!("`{name}` is none of {known}").into());
+            }
+        })
+    }
+
+    /// The workload, as that system can do it; none if it is a program.
+    pub fn on(&self, system: System) -> Option<Box<dyn Workload>> {
+        Some(match self {
+            Work::Fsmark(fsmark) if system == System::Noop => Box::new(Fsmark {
+                cold: false,
+                no_walk: true,
+                ..fsmark.clone()
+            }),
+            Work::Fsmark(workload) => Box::new(workload.clone()),
+            Work::Xattr(workload) => Box::new(workload.clone()),
+            Work::Dirfsync(workload) => Box::new(workload.clone()),
+            Work::Fsync(workload) => Box::new(workload.clone()),
+            Work::Mixed(workload) => Box::new(workload.clone()),
+            Work::Maildir(workload) => Box::new(workload.clone()),
+            Work::External(_) => return None,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_set_a_workload() {
+        let task = Task::parse(" maildir  --jobs 3 ").unwrap();
+        assert_eq!(task.title, "maildir --jobs 3");
+        assert_eq!(task.work.on(System::Xfs).unwrap().threads(), 3);
+        for (words, told) in [
+            ("", "name"),
+            ("juggling", "juggling"),
+            ("fsmark --jobs 3", "--jobs"),
+            ("fsmark --threads 0", "--threads"),
+        ] {
+            let refused = Task::parse(words).unwrap_err().to_string();
+            assert!(refused.contains(told), "{words}: {refused}");
+        }
+        assert!(Task::parse(DEFAULT).is_ok());
+    }
+
+    #[test]
+    fn a_sweep_makes_the_same_number_of_files() {
+        let task = Task::parse("fsmark --threads 8 --files 100").unwrap();
+        let tasks = task.with_threads(&[1, 16]).unwrap();
+        let set: Vec<_> = tasks
+            .iter()
+            .map(|task| match &task.work {
+                Work::Fsmark(fsmark) => (fsmark.threads, fsmark.files),
+                _ => (0, 0),
+            })
+            .collect();
+        assert_eq!(set, [(1, 800), (16, 50)]);
+        assert!(task.with_threads(&[0]).is_err());
+        assert!(task.with_threads(&[10_000]).is_err());
+        let maildir = Task::parse("maildir").unwrap();
+        assert!(maildir.with_threads(&[1]).is_err());
+    }
+
+    #[test]
+    fn what_keeps_nothing_is_not_asked_for_it() {
+        let fsmark = Task::parse(DEFAULT).unwrap();
+        let settings = fsmark.work.on(System::Noop).unwrap().settings();
+        assert!(settings.contains(&("no_walk", 1)) && settings.contains(&("cold_walk", 0)));
+        assert!(fsmark.fits(System::Noop));
+        assert!(!Task::parse("xattr").unwrap().fits(System::Noop));
+    }
+}

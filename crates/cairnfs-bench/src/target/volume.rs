@@ -1,0 +1,85 @@
+//! A volume that can be closed and opened again under its target, and counts over all of it.
+
+use std::sync::{PoisonError, RwLock, RwLockReadGuard};
+
+use cairnfs::Volume;
+
+use super::Image;
+use crate::Result;
+
+/// The volume that is open now, and what the counters of those before it came to.
+pub struct Opened {
+    now: RwLock<Now>,
+    image: Image,
+    size: u64,
+}
+
+struct Now {
+    volume: Volume,
+    before: Vec<(&'static str, u64)>,
+}
+
+impl Opened {
+    /// Opens the volume in `image`, or makes it with that size.
+    pub fn new(image: Image, size: u64) -> Result<Self> {
+        let volume = open(&image, size)?;
+        let before = Vec::new();
+        Ok(Self {
+            now: RwLock::new(Now { volume, before }),
+            image,
+            size,
+        })
+    }
+
+    /// The volume, to be used until the next [`Opened::reopen`].
+    pub fn volume(&self) -> Volume {
+        self.now().volume.clone()
+    }
+
+    /// Where it is, for people.
+    pub fn name(&self) -> &str {
+        &self.image.name
+    }
+
+    /// Closes it and opens it again.
+    pub fn reopen(&self) -> Result<()> {
+        let mut now = self.now.write().unwrap_or_else(PoisonError::into_inner);
+        now.volume.clone().close()?;
+        now.before = now.counters();
+        now.volume = open(&self.image, self.size)?;
+        Ok(())
+    }
+
+    /// Closes it for good.
+    pub fn close(&self) -> Result<()> {
+        Ok(self.volume().close()?)
+    }
+
+    /// Counters since it was first opened.
+    pub fn counters(&self) -> Vec<(&'static str, u64)> {
+        self.now().counters()
+    }
+
+    fn now(&self) -> RwLockReadGuard<'_, Now> {
+        self.now.read().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Now {
+    fn counters(&self) -> Vec<(&'static str, u64)> {
+        let mut counters = self.volume.file_system().counters();
+        for (name, value) in &mut counters {
+            let before = self.before.iter().find(|(n, _)| n == name);
+            *value += before.map_or(0, |(_, value)| *value);
+        }
+        counters
+    }
+}
+
+fn open(image: &Image, size: u64) -> Result<Volume> {
+    Ok(Volume::options()
+        .create(true)
+        .size(size)
+        .label("bench")
+        .open(&image.path)?)
+}

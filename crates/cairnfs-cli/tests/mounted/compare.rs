@@ -1,0 +1,180 @@
+//! `cairnfs bench compare` on a real loop device: it finds what it should, and leaves no image, no
+//! loop device, no mount and no folder: in the end, after a failure, and when it is ended by a signal.
+
+use std::fs;
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+use tempfile::TempDir;
+
+use crate::place::{CAIRNFS, able, said};
+
+/// What the test's own machine must have.
+const PROGRAMS: [&str; 4] = ["losetup", "mkfs.ext4", "mount", "fusermount3"];
+
+/// A folder for the image and, as the folder for temporary files, for the mountpoint.
+struct Bench(TempDir);
+
+impl Bench {
+    fn new() -> Self {
+        let bench = Self(tempfile::tempdir().unwrap());
+        fs::create_dir(bench.temporary()).unwrap();
+        bench
+    }
+
+    fn image(&self) -> PathBuf {
+        self.0.path().join("image")
+    }
+
+    fn temporary(&self) -> PathBuf {
+        self.0.path().join("tmp")
+    }
+
+    fn start(&self, words: &[&str]) -> Child {
+        Command::new(CAIRNFS)
+            .args(["bench", "compare", "--size", "128M"])
+            .arg("--device")
+            .arg(self.image())
+            .args(words)
+            .env("TMPDIR", self.temporary())
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap()
+    }
+
+    fn run(&self, words: &[&str]) -> Output {
+        self.start(words).wait_with_output().unwrap()
+    }
+
+    fn is_attached(&self) -> bool {
+        let image = fs::canonicalize(self.0.path()).unwrap().join("image");
+        fs::read_dir("/sys/block").unwrap().any(|device| {
+            let file = device.unwrap().path().join("loop/backing_file");
+            let backing = fs::read_to_string(file).unwrap_or_default();
+            Path::new(backing.trim().trim_end_matches(" (deleted)")) == image
+        })
+    }
+
+    fn is_mounted(&self) -> bool {
+        let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap();
+        mounts.contains(self.temporary().to_str().unwrap())
+    }
+
+    fn nothing_is_left(&self) {
+        assert!(!self.image().exists());
+        assert!(!self.is_attached());
+        assert!(!self.is_mounted());
+        assert_eq!(fs::read_dir(self.temporary()).unwrap().count(), 0);
+    }
+}
+
+#[test]
+fn file_systems_are_compared_and_nothing_is_left() {
+    if !able(&PROGRAMS) {
+        return;
+    }
+    let bench = Bench::new();
+    let workload = "fsmark --threads 2 --files 50 --dirs 2 --sync-create --cold";
+    let plots = bench.0.path().join("plots");
+    let out = bench.run(&[
+        "--with",
+        "cairnfs,cairnfs-mount,ext4",
+        "--rounds",
+        "1",
+        "--json",
+        "-",
+        "--plot",
+        plots.to_str().unwrap(),
+        workload,
+    ]);
+    assert!(out.status.success(), "{}", said(&out));
+    bench.nothing_is_left();
+    let found: Value = serde_json::from_slice(&out.stdout).unwrap();
+    let runs = found["runs"].as_array().unwrap();
+    assert_eq!(runs.len(), 3);
+    for run in runs {
+        let phases = run["report"]["phases"].as_array().unwrap();
+        let names: Vec<_> = phases
+            .iter()
+            .map(|p| p["phase"].as_str().unwrap())
+            .collect();
+        assert_eq!(
+            names,
+            [
+                "create",
+                "sync created",
+                "create synced",
+                "walk",
+                "reopen",
+                "walk cold",
+                "unlink",
+                "sync",
+                "close",
+                "all, until synced"
+            ]
+        );
+        for counter in ["device_writes", "device_write_bytes", "device_flushes"] {
+            let rose = phases[2]["counters"][counter].as_u64();
+            assert!(rose > Some(0), "{counter}: {run}");
+        }
+        let read = phases[9]["counters"]["device_read_bytes"].as_u64();
+        assert!(read > Some(0), "what was forgotten is read: {run}");
+    }
+    assert_eq!(fs::read_dir(&plots).unwrap().count(), 1);
+}
+
+#[test]
+fn a_comparison_that_fails_leaves_nothing() {
+    if !able(&PROGRAMS) {
+        return;
+    }
+    for system in ["cairnfs", "cairnfs-mount", "ext4"] {
+        let bench = Bench::new();
+        let out = bench.run(&["--with", system, "fsmark --files 300 --size 1M"]);
+        let text = said(&out);
+        assert_eq!(out.status.code(), Some(1), "{text}");
+        assert!(text.contains(system), "{text}");
+        bench.nothing_is_left();
+    }
+}
+
+#[test]
+fn a_comparison_that_is_interrupted_leaves_nothing() {
+    if !able(&PROGRAMS) {
+        return;
+    }
+    for (system, mounts) in [("cairnfs", false), ("cairnfs-mount", true), ("ext4", true)] {
+        let bench = Bench::new();
+        // More than can be made before the signal comes.
+        let mut child = bench.start(&["--rounds", "1000", "--with", system, "fsmark"]);
+        while !(bench.is_attached() && (bench.is_mounted() || !mounts)) {
+            let ended = child.try_wait().unwrap();
+            assert_eq!(ended, None, "{system}");
+            std::thread::yield_now();
+        }
+        let pid = Pid::from_raw(i32::try_from(child.id()).unwrap()).unwrap();
+        kill_process(pid, Signal::TERM).unwrap();
+        let out = child.wait_with_output().unwrap();
+        assert_eq!(out.status.code(), Some(143), "{}", said(&out));
+        assert_eq!(out.status.signal(), None);
+        bench.nothing_is_left();
+    }
+}
+
+#[test]
+fn what_is_at_the_image_s_place_stays() {
+    if !able(&PROGRAMS) {
+        return;
+    }
+    let bench = Bench::new();
+    fs::write(bench.image(), "precious").unwrap();
+    let out = bench.run(&["--with", "ext4"]);
+    assert_eq!(out.status.code(), Some(1));
+    assert!(said(&out).contains("--force"), "{}", said(&out));
+    assert_eq!(fs::read(bench.image()).unwrap(), b"precious");
+}
