@@ -3,6 +3,7 @@
 //! Plain values; nothing is opened here.
 
 use crate::Result;
+use crate::noop::Noop;
 use crate::workload::{Dirfsync, Fsmark, Fsync, Maildir, Mixed, Xattr};
 
 const EXAMPLES: &str = "\
@@ -63,6 +64,12 @@ Examples:
   cairnfs bench maildir --jobs 16
   cairnfs bench maildir --size 64K --target /mnt")]
     Maildir(Run<Maildir>),
+    /// Serve a mount that does nothing, to run workloads on: the ceiling of FUSE
+    #[command(after_help = "\
+Examples:
+  cairnfs bench noop /mnt
+  cairnfs bench noop -o threads=4 /mnt")]
+    Noop(Noop),
 }
 
 /// One run of a workload.

@@ -9,6 +9,7 @@
 //! values from [`measure`].
 
 mod args;
+mod noop;
 mod phase;
 mod random;
 mod report;
@@ -21,6 +22,7 @@ use std::io::Write;
 use std::process::ExitCode;
 
 pub use args::{Args, Command, Place, Run, parse};
+pub use noop::Noop;
 pub use phase::Phase;
 pub use report::Report;
 pub use tally::Latency;
@@ -55,6 +57,7 @@ pub fn run_to(args: &Args, out: &mut dyn Write) -> Result<()> {
         Command::Fsync(run) => print(run, out),
         Command::Mixed(run) => print(run, out),
         Command::Maildir(run) => print(run, out),
+        Command::Noop(noop) => noop.run(out),
     }
 }
 
