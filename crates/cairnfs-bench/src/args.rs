@@ -4,6 +4,7 @@
 
 use crate::Result;
 use crate::compare::Compare;
+use crate::noop::Noop;
 use crate::workload::{Dirfsync, Fsmark, Fsync, Maildir, Mixed, Xattr};
 
 const EXAMPLES: &str = "\
@@ -75,6 +76,12 @@ Examples:
 
 Only root can do this. What each column means is in docs/benchmarks.md.")]
     Compare(Box<Compare>),
+    /// Serve a mount that does nothing, to run workloads on: the ceiling of FUSE
+    #[command(after_help = "\
+Examples:
+  cairnfs bench noop /mnt
+  cairnfs bench noop -o threads=4 /mnt")]
+    Noop(Noop),
 }
 
 /// One run of a workload.

@@ -10,6 +10,7 @@
 
 mod args;
 mod compare;
+mod noop;
 mod phase;
 mod random;
 mod report;
@@ -23,6 +24,7 @@ use std::process::ExitCode;
 
 pub use args::{Args, Command, Place, Run, parse};
 pub use compare::Compare;
+pub use noop::Noop;
 pub use phase::Phase;
 pub use report::Report;
 pub use tally::Latency;
@@ -58,6 +60,7 @@ pub fn run_to(args: &Args, out: &mut dyn Write) -> Result<()> {
         Command::Mixed(run) => print(run, out),
         Command::Maildir(run) => print(run, out),
         Command::Compare(compare) => compare::compare(compare, out),
+        Command::Noop(noop) => noop.run(out),
     }
 }
 

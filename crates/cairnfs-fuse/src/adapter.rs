@@ -29,10 +29,10 @@ use crate::waiting::Waiting;
 
 /// How long the kernel may keep names (also missing ones) and attributes. All changes pass through
 /// this kernel, so they never become wrong; the length only bounds nothing of importance.
-const TTL: Duration = Duration::from_secs(30 * 24 * 3600);
+pub(crate) const TTL: Duration = Duration::from_secs(30 * 24 * 3600);
 
 /// Inode numbers are never reused, so there is one generation.
-const GENERATION: Generation = Generation(0);
+pub(crate) const GENERATION: Generation = Generation(0);
 
 thread_local! {
     /// Where this thread's reads put their bytes before they are sent.

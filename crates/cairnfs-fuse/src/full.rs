@@ -7,6 +7,7 @@
 //! answered with "no space" until there is some again. A stat by anyone is not refused.
 
 use std::collections::HashSet;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::Mutex;
 
@@ -16,29 +17,45 @@ const ENOUGH: u64 = 256;
 
 /// Numbers of the inodes whose data found no space.
 #[derive(Default)]
-pub struct Full(Mutex<HashSet<u64>>);
+pub struct Full {
+    inodes: Mutex<HashSet<u64>>,
+    /// Whether there are any; changed under the lock. Each forgotten inode is looked for.
+    some: AtomicBool,
+}
 
 impl Full {
     /// Data of this inode found no space.
     pub fn add(&self, ino: u64) {
-        self.0.lock().insert(ino);
+        let mut inodes = self.inodes.lock();
+        inodes.insert(ino);
+        self.some.store(true, Ordering::Release);
     }
 
     /// It is not used any more.
     pub fn remove(&self, ino: u64) {
-        self.0.lock().remove(&ino);
+        if self.some.load(Ordering::Acquire) {
+            self.take(&mut self.inodes.lock(), ino);
+        }
+    }
+
+    fn take(&self, inodes: &mut HashSet<u64>, ino: u64) {
+        inodes.remove(&ino);
+        self.some.store(!inodes.is_empty(), Ordering::Release);
     }
 
     /// Whether its writers must be refused; `available` tells how many blocks there are now.
     pub fn refuses(&self, ino: u64, available: impl FnOnce() -> u64) -> bool {
-        let mut inodes = self.0.lock();
+        if !self.some.load(Ordering::Acquire) {
+            return false;
+        }
+        let mut inodes = self.inodes.lock();
         if !inodes.contains(&ino) {
             return false;
         }
         if available() < ENOUGH {
             return true;
         }
-        inodes.remove(&ino);
+        self.take(&mut inodes, ino);
         false
     }
 }
@@ -56,5 +73,17 @@ mod tests {
         assert!(!full.refuses(8, || 0));
         assert!(!full.refuses(7, || ENOUGH));
         assert!(!full.refuses(7, || 0));
+    }
+
+    #[test]
+    fn one_that_is_not_used_any_more_hides_no_other() {
+        let full = Full::default();
+        full.add(7);
+        full.add(8);
+        full.remove(7);
+        assert!(full.refuses(8, || 0));
+        assert!(!full.refuses(7, || 0));
+        full.remove(8);
+        assert!(!full.refuses(8, || 0));
     }
 }

@@ -3,9 +3,9 @@
 //! Three layers, each of which knows only the next: [`adapter`] speaks fuser's trait, [`ops`] is
 //! what a mounted file system does with each request, and the engine ([`cairnfs::fs::FileSystem`])
 //! does it. Beside them stand the mounting itself ([`mounter`], [`mountinfo`], [`session`]), its
-//! options ([`options`]) and the channel over which commands reach a running daemon ([`control`]).
-//! Only `adapter`, `convert`, `negotiate` and `session` name the crate `fuser`; the transport can be
-//! exchanged there.
+//! options ([`options`]), the channel over which commands reach a running daemon ([`control`]), and
+//! what a mount is measured against ([`noop`]). Only `adapter`, `convert`, `negotiate`, `noop` and
+//! `session` name the crate `fuser`; the transport can be exchanged there.
 
 pub mod acl;
 pub mod adapter;
@@ -15,10 +15,11 @@ mod full;
 pub mod mounter;
 pub mod mountinfo;
 pub mod negotiate;
+pub mod noop;
 pub mod ops;
 pub mod options;
 pub mod session;
 pub mod waiting;
 
 pub use options::MountOptions;
-pub use session::{ServeError, Serving, serve};
+pub use session::{ServeError, Served, Serving, serve};

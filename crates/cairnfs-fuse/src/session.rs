@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
 
-use fuser::{Config, Session, SessionACL};
+use fuser::{Config, Filesystem, Notifier, Session, SessionACL};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
@@ -42,6 +42,21 @@ pub enum ServeError {
     },
 }
 
+/// What a session can serve.
+pub trait Served: Filesystem + 'static {
+    /// What takes the way to the kernel, once there is one.
+    fn connected(&self) -> Box<dyn FnOnce(Notifier)> {
+        Box::new(drop)
+    }
+}
+
+impl Served for Adapter {
+    fn connected(&self) -> Box<dyn FnOnce(Notifier)> {
+        let ops = self.ops();
+        Box::new(move |notifier| ops.connect(Box::new(Notices(notifier))))
+    }
+}
+
 /// What a serving thread waits for.
 enum Event {
     Signal,
@@ -58,7 +73,7 @@ enum Event {
 /// # Errors
 /// Mounting fails, or the connection to the kernel breaks.
 pub fn serve(
-    adapter: Adapter,
+    served: impl Served,
     volume: &Path,
     dir: &Path,
     options: &MountOptions,
@@ -70,7 +85,7 @@ pub fn serve(
         dir: dir.to_path_buf(),
         source,
     })?;
-    let serving = Serving::begin(adapter, volume, dir, options, events, coming)?;
+    let serving = Serving::begin(served, volume, dir, options, events, coming)?;
     ready();
     serving.wait()
 }
@@ -89,17 +104,17 @@ impl Serving {
     /// # Errors
     /// Mounting fails; nothing is mounted then.
     pub fn start(
-        adapter: Adapter,
+        served: impl Served,
         volume: &Path,
         dir: &Path,
         options: &MountOptions,
     ) -> Result<Self, ServeError> {
         let (events, coming) = channel();
-        Self::begin(adapter, volume, dir, options, events, coming)
+        Self::begin(served, volume, dir, options, events, coming)
     }
 
     fn begin(
-        adapter: Adapter,
+        served: impl Served,
         volume: &Path,
         dir: &Path,
         options: &MountOptions,
@@ -116,7 +131,7 @@ impl Serving {
             dir: dir.to_path_buf(),
             device,
         };
-        if let Err(e) = start(adapter, connection, options, events.clone()) {
+        if let Err(e) = start(served, connection, options, events.clone()) {
             mounted.detach();
             return Err(failed(e));
         }
@@ -170,7 +185,7 @@ fn watch_signals(events: Sender<Event>, hangup_ends: bool) -> io::Result<()> {
 /// The kernel checks who may use the mount. fuser's own check stays off: it would also refuse what
 /// the kernel's flusher sends in root's name for an ordinary user's mount.
 fn start(
-    adapter: Adapter,
+    served: impl Served,
     connection: OwnedFd,
     options: &MountOptions,
     events: Sender<Event>,
@@ -178,9 +193,9 @@ fn start(
     let mut config = Config::default();
     config.n_threads = Some(options.event_loops());
     config.clone_fd = mounter::can_clone_device();
-    let ops = adapter.ops();
-    let session = Session::from_fd(adapter, connection, SessionACL::All, config)?;
-    ops.connect(Box::new(Notices(session.notifier())));
+    let connected = served.connected();
+    let session = Session::from_fd(served, connection, SessionACL::All, config)?;
+    connected(session.notifier());
     thread::Builder::new()
         .name("cairnfs-session".into())
         .spawn(move || {

@@ -182,7 +182,7 @@ fn parent_of(path: &Path) -> &Path {
 }
 
 /// Says which entry a failure is about.
-fn at(path: impl std::fmt::Display, error: impl std::fmt::Display) -> Failure {
+pub fn at(path: impl std::fmt::Display, error: impl std::fmt::Display) -> Failure {
     format!("{path}: {error}").into()
 }
 

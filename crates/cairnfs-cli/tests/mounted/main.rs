@@ -20,6 +20,7 @@ mod kill;
 mod kill_load;
 mod life;
 mod long;
+mod noop;
 mod place;
 mod posix;
 mod programs;

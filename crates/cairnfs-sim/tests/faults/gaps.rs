@@ -116,6 +116,37 @@ fn a_file_that_lost_its_last_name_gets_no_other() {
 }
 
 #[test]
+fn attributes_of_a_file_without_names_are_logged_with_its_first() {
+    let disk = Arc::new(SimDisk::new(base_volume().unwrap(), false));
+    let fs = FileSystem::open_device(disk.clone(), &options(1)).unwrap();
+    let commits = || fs.counters().iter().find(|c| c.0 == "commits").unwrap().1;
+    let set = SetAttr {
+        mode: Some(0o640),
+        uid: Some(7),
+        ..SetAttr::default()
+    };
+    let lost = fs.lookup(ROOT, b"f").unwrap().ino;
+    fs.unlink(ROOT, b"f").unwrap();
+    let unnamed = fs.tmpfile(ROOT, 0o600, Creds::default()).unwrap().ino;
+    let before = commits();
+    for ino in [lost, unnamed] {
+        let attr = fs.setattr(ino, &set).unwrap();
+        assert_eq!((attr.mode & 0o777, attr.uid, attr.nlink), (0o640, 7, 0));
+        assert_eq!(fs.getattr(ino).unwrap(), attr);
+    }
+    assert_eq!(commits(), before);
+    fs.link(unnamed, ROOT, b"first").unwrap();
+    fs.forget(lost, 1);
+    fs.forget(unnamed, 2);
+    fs.close().unwrap();
+    sound(&disk.image()).unwrap();
+    let fs = FileSystem::open_device(disk, &options(2)).unwrap();
+    let attr = fs.lookup(ROOT, b"first").unwrap();
+    assert_eq!((attr.mode & 0o777, attr.uid, attr.nlink), (0o640, 7, 1));
+    assert!(matches!(fs.lookup(ROOT, b"f"), Err(Error::NotFound)));
+}
+
+#[test]
 fn a_writeback_that_could_not_read_keeps_no_space() {
     // Opened anew, the file's extents and the bitmaps are not in memory.
     let start = base_volume().unwrap();

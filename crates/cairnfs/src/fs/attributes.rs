@@ -6,6 +6,7 @@ use crate::fs::FileSystem;
 use crate::fs::locked::{attrs, attrs_mut};
 use crate::fs::namespace::{INODE_LEN, pending_blocks};
 use crate::fs::observe::Call;
+use crate::inode::Inode;
 use crate::inode::attrs::Attrs;
 use crate::txn::Need;
 use crate::types::{Attr, SetAttr, SetTime, Time};
@@ -26,6 +27,25 @@ fn time(set: SetTime, now: Time) -> Time {
         SetTime::Now => now,
         SetTime::At(t) => t,
     }
+}
+
+/// Sets all but the size.
+fn apply(a: &mut Attrs, set: &SetAttr, now: Time) {
+    if set.kill_privileges {
+        kill_privileges(a);
+    }
+    if let Some(mode) = set.mode {
+        a.mode = a.mode & S_IFMT | mode & !S_IFMT;
+    }
+    a.uid = set.uid.unwrap_or(a.uid);
+    a.gid = set.gid.unwrap_or(a.gid);
+    if let Some(t) = set.atime {
+        a.atime = time(t, now);
+    }
+    if let Some(t) = set.mtime {
+        a.mtime = time(t, now);
+    }
+    a.ctime = set.ctime.unwrap_or(now);
 }
 
 impl FileSystem {
@@ -63,26 +83,13 @@ impl FileSystem {
         if let Some(size) = set.size {
             self.truncate(&inode, size)?;
         }
+        if let Some(attr) = self.set_of_orphan(&inode, set)? {
+            return Ok(attr);
+        }
         let need = Need::items(1, INODE_LEN, 0).deleting();
         let reservation = self.core.reserve(need)?;
         let mut state = inode.write();
-        let now = self.core.now();
-        let a = attrs_mut(&mut state)?;
-        if set.kill_privileges {
-            kill_privileges(a);
-        }
-        if let Some(mode) = set.mode {
-            a.mode = a.mode & S_IFMT | mode & !S_IFMT;
-        }
-        a.uid = set.uid.unwrap_or(a.uid);
-        a.gid = set.gid.unwrap_or(a.gid);
-        if let Some(t) = set.atime {
-            a.atime = time(t, now);
-        }
-        if let Some(t) = set.mtime {
-            a.mtime = time(t, now);
-        }
-        a.ctime = set.ctime.unwrap_or(now);
+        apply(attrs_mut(&mut state)?, set, self.core.now());
         let mut commit = self.core.commit();
         commit.put_inode(&inode, &mut state);
         let receipt = commit.finish(reservation);
@@ -90,5 +97,22 @@ impl FileSystem {
         drop(state);
         self.core.settle(receipt)?;
         Ok(attr)
+    }
+
+    /// Sets attributes of an inode without links in memory alone: a crash takes the inode with it,
+    /// and whoever gives it a name commits all of them. A kernel sends such a change after each
+    /// unlink.
+    fn set_of_orphan(&self, inode: &Inode, set: &SetAttr) -> Result<Option<Attr>> {
+        if attrs(&inode.read())?.nlink > 0 {
+            return Ok(None);
+        }
+        let mut state = inode.write();
+        let a = attrs_mut(&mut state)?;
+        if a.nlink > 0 {
+            return Ok(None);
+        }
+        apply(a, set, self.core.now());
+        let pending = pending_blocks(&state);
+        Ok(Some(attrs(&state)?.public(inode.ino, pending)))
     }
 }

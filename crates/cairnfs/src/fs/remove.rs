@@ -149,9 +149,13 @@ impl FileSystem {
         if attrs.is_dir() && attrs.xattrs == 0 {
             return Ok(found);
         }
-        for kind in [Kind::Inline, Kind::Xattr, Kind::Extent] {
-            if kind == Kind::Xattr && attrs.xattrs == 0 || kind == Kind::Extent && attrs.blocks == 0
-            {
+        let has_inline = attrs.blocks == 0 && attrs.disk_size > 0;
+        for (kind, some) in [
+            (Kind::Inline, has_inline),
+            (Kind::Xattr, attrs.xattrs > 0),
+            (Kind::Extent, attrs.blocks > 0),
+        ] {
+            if !some {
                 continue;
             }
             self.core

@@ -1,0 +1,69 @@
+//! The mount that does nothing, which other mounts are measured against.
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+
+use rustix::mount::{UnmountFlags, unmount};
+use rustix::process::{Pid, Signal, kill_process};
+
+use super::place::{CAIRNFS, able};
+
+/// A served mount; waits until it is live.
+fn serve(dir: &Path) -> Child {
+    let mut child = Command::new(CAIRNFS)
+        .args(["bench", "noop"])
+        .arg(dir)
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut line = String::new();
+    let output = child.stdout.take().unwrap();
+    BufReader::new(output).read_line(&mut line).unwrap();
+    assert!(line.starts_with("serving "), "{line}");
+    child
+}
+
+fn is_mounted(dir: &Path) -> bool {
+    let table = fs::read_to_string("/proc/self/mountinfo").unwrap();
+    table.contains(&format!(" {} ", dir.display()))
+}
+
+#[test]
+fn it_takes_everything_and_ends_on_a_signal() {
+    if !able(&[]) {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let dir = folder.path().canonicalize().unwrap();
+    let mut child = serve(&dir);
+    assert!(is_mounted(&dir));
+    fs::create_dir(dir.join("d")).unwrap();
+    for i in 0..20 {
+        let file = dir.join(format!("d/f{i}"));
+        fs::write(&file, b"swallowed").unwrap();
+        fs::File::open(&file).unwrap().sync_all().unwrap();
+        assert!(fs::metadata(&file).unwrap().is_file());
+        fs::rename(&file, dir.join("d/g")).unwrap();
+        fs::remove_file(dir.join("d/g")).unwrap();
+    }
+    fs::remove_dir(dir.join("d")).unwrap();
+    assert_eq!(fs::read_dir(&dir).unwrap().count(), 0);
+    kill_process(Pid::from_child(&child), Signal::TERM).unwrap();
+    assert!(child.wait().unwrap().success());
+    assert!(!is_mounted(&dir));
+}
+
+#[test]
+fn it_ends_when_it_is_unmounted() {
+    if !able(&[]) {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let dir = folder.path().canonicalize().unwrap();
+    let mut child = serve(&dir);
+    unmount(&dir, UnmountFlags::empty()).unwrap();
+    assert!(child.wait().unwrap().success());
+    assert!(!is_mounted(&dir));
+}
