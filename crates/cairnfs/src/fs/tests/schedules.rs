@@ -95,6 +95,7 @@ impl Volume {
         self.fs.sync().unwrap();
         assert_eq!(self.cut().names(), expected);
         self.fs.close().unwrap();
+        self.fs.core.sweep_lanes();
         assert_eq!(self.fs.core.space().reserved(), (0, 0));
         let again = open(&self.disk.seen());
         assert_eq!(again.names(), expected);

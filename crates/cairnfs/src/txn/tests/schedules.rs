@@ -107,6 +107,7 @@ impl Volume {
     fn check(&self) {
         assert_eq!(value_of(&self.core), self.after(u64::MAX));
         self.merge();
+        self.core.sweep_lanes();
         let reserved = self.core.space().reserved();
         assert_eq!(reserved, (0, 0), "promises that nobody has");
         assert_eq!(self.core.dirty_bytes(), 0);
