@@ -319,6 +319,11 @@ impl Node {
 
     /// The cell with that key, or where it would stand.
     pub fn search(&self, key: &Key) -> Result<usize, usize> {
+        self.search_from(0, key)
+    }
+
+    /// The same for a key that stands at `from` or behind it, the faster the nearer.
+    pub fn search_from(&self, from: usize, key: &Key) -> Result<usize, usize> {
         let wanted = key.encode();
         let prefix = usize::from(self.header.prefix_len);
         let (head, rest) = wanted.split_at(prefix.min(KEY_LEN));
@@ -329,15 +334,18 @@ impl Node {
         }
         // Trailing zeros were cut off on both sides, so plain byte order is key order.
         let rest = strip_zeros(rest);
-        let (mut low, mut high) = (0, self.len());
+        let (mut low, mut high) = (from, self.len());
+        // From the beginning of a node any cell is as likely; from further on, the next.
+        let mut step = if from == 0 { high } else { 1 };
         while low < high {
-            let middle = low + (high - low) / 2;
+            let middle = (low + step / 2).min(low + (high - low) / 2);
             let suffix = self.cell(middle).map_or(&[][..], |(s, _, _)| s);
             match suffix.cmp(rest) {
                 std::cmp::Ordering::Less => low = middle + 1,
                 std::cmp::Ordering::Greater => high = middle,
                 std::cmp::Ordering::Equal => return Ok(middle),
             }
+            step = step.saturating_mul(4);
         }
         Err(low)
     }
@@ -357,8 +365,20 @@ pub(crate) fn strip_zeros(bytes: &[u8]) -> &[u8] {
 }
 
 pub(crate) fn common_prefix(a: &[u8; KEY_LEN], b: &[u8; KEY_LEN]) -> usize {
-    a.iter().zip(b).take_while(|(x, y)| x == y).count()
+    match (a.split_first_chunk::<16>(), b.split_first_chunk::<16>()) {
+        (Some((a, last_a)), Some((b, last_b))) if a == b => 16 + usize::from(last_a == last_b),
+        (Some((a, _)), Some((b, _))) => {
+            let different = u128::from_be_bytes(*a) ^ u128::from_be_bytes(*b);
+            different.leading_zeros() as usize / 8
+        }
+        _ => 0,
+    }
 }
+
+const _: () = assert!(
+    KEY_LEN == 17,
+    "a key is 16 bytes and one more to `common_prefix`"
+);
 
 struct Pending {
     key: [u8; KEY_LEN],

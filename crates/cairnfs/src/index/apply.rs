@@ -150,7 +150,7 @@ impl Walk<'_> {
         let mut copied = 0;
         while let Some(key) = self.feed.next(bounds)? {
             self.feed.last = Some(key);
-            let (at, behind, old) = match leaf.search(&key) {
+            let (at, behind, old) = match leaf.search_from(copied, &key) {
                 Ok(i) => (i, i + 1, self.old(leaf, i)?),
                 Err(i) => (i, i, Old::Absent),
             };

@@ -147,14 +147,23 @@ impl Run {
 
     /// How many cells from the first on fit into a node.
     fn fitting(&self) -> usize {
-        let mut front = Run::default();
-        for (cell, origin) in self.cells(0..self.cells.len()) {
-            front.push(&cell, origin);
-            if front.size() > NODE_SIZE {
-                return front.len() - 1;
+        let Some(first) = self.cells.first() else {
+            return 0;
+        };
+        let (mut prefix, mut used) = (KEY_LEN, 0);
+        for (i, cell) in self.cells.iter().enumerate() {
+            let shared = common_prefix(&first.key, &cell.key);
+            if shared != prefix {
+                prefix = shared;
+                let before = self.cells.get(..i).unwrap_or_default();
+                used = before.iter().map(|c| c.size(prefix)).sum();
+            }
+            used += cell.size(prefix);
+            if NODE_HEADER + used > NODE_SIZE {
+                return i;
             }
         }
-        front.len()
+        self.cells.len()
     }
 
     /// How many cells from the first on fill half of what all fill.
@@ -169,17 +178,32 @@ impl Run {
 
     /// Takes the first `n` cells away, at least one.
     fn take_front(&mut self, n: usize) -> Run {
-        let n = n.max(1);
-        let part = |range| {
-            let mut run = Run::default();
-            for (cell, origin) in self.cells(range) {
-                run.push(&cell, origin);
-            }
-            run
+        let rest = self.cells.split_off(n.clamp(1, self.cells.len().max(1)));
+        let start = rest.first().map_or(self.values.len(), |c| c.value.start);
+        let values = self.values.split_off(start.min(self.values.len()));
+        let moved = rest.into_iter().map(|cell| Cell {
+            value: cell.value.start - start..cell.value.end - start,
+            ..cell
+        });
+        let mut rest = Run {
+            cells: moved.collect(),
+            values,
+            ..Run::default()
         };
-        let (front, rest) = (part(0..n), part(n..self.cells.len()));
-        *self = rest;
-        front
+        rest.measure();
+        std::mem::swap(self, &mut rest);
+        rest.measure();
+        rest
+    }
+
+    /// Computes the prefix and the size anew.
+    fn measure(&mut self) {
+        let ends = (self.cells.first(), self.cells.last());
+        self.prefix = match ends {
+            (Some(first), Some(last)) => common_prefix(&first.key, &last.key),
+            _ => 0,
+        };
+        self.used = self.cells.iter().map(|c| c.size(self.prefix)).sum();
     }
 
     /// The bytes and the address of a node with these cells; `None` if they do not fit into one.

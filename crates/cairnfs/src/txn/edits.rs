@@ -56,6 +56,8 @@ pub struct MergeEdits<'a> {
     covered: (u64, u64),
     /// What this step changes in the persistent free space.
     pub image: ImageChange,
+    /// The value taken last.
+    value: Vec<u8>,
 }
 
 enum Source {
@@ -92,6 +94,7 @@ impl<'a> MergeEdits<'a> {
             limit: u64::MAX,
             covered: (0, 0),
             image: ImageChange::default(),
+            value: Vec::new(),
         }
     }
 
@@ -247,13 +250,26 @@ impl Edits for MergeEdits<'_> {
         let Some((_, edit)) = self.edits.pop_front() else {
             return Err(Error::Invalid("an edit was taken twice"));
         };
-        let new = match edit {
-            Edit::Names(change) => change_names(key, old, &change)?,
-            Edit::Item(vector) => vector.with(|value| value.map(<[u8]>::to_vec)),
+        // A new entry's name item, as nearly all are.
+        if let (Edit::Names(NameChange { add, remove, .. }), None) = (&edit, old)
+            && let ([index], []) = (add.as_slice(), remove.as_slice())
+        {
+            self.value.clear();
+            self.value.extend_from_slice(&index.to_le_bytes());
+            return Ok(Some(Cow::Borrowed(&self.value)));
+        }
+        let vector = match edit {
+            Edit::Names(change) => return Ok(change_names(key, old, &change)?.map(Cow::Owned)),
+            Edit::Item(vector) => vector,
         };
+        let mut bytes = std::mem::take(&mut self.value);
+        bytes.clear();
+        let put = vector.with(|value| value.map(|v| bytes.extend_from_slice(v)).is_some());
+        self.value = bytes;
         if key.kind == Kind::Extent {
+            let new = put.then(|| self.value.clone());
             self.note_extent(key, old, new.as_deref())?;
         }
-        Ok(new.map(Cow::Owned))
+        Ok(put.then_some(Cow::Borrowed(&self.value)))
     }
 }
