@@ -8,7 +8,9 @@ use cairnfs::device::AlignedBuf;
 use cairnfs::error::Result;
 use cairnfs::format::BLOCK_SIZE;
 use cairnfs::format::geometry::{Geometry, LOG_START};
-use cairnfs::format::record::{FLAG_LAST, FLAG_MOUNT, HEADER_SIZE, RecordHeader, entries};
+use cairnfs::format::record::{
+    FLAG_GROUP, FLAG_LAST, FLAG_MOUNT, HEADER_SIZE, RecordHeader, entries,
+};
 use cairnfs::format::{checksum, record};
 
 use crate::codes;
@@ -194,6 +196,8 @@ struct Contexts {
     nonce: Option<u64>,
     /// Sequence of the last context that is complete, or whose place a mount record took.
     last: Option<u64>,
+    /// The last was a group of its context, of which more may come.
+    goes_on: bool,
     /// The parts so far of a context that is not complete.
     open: Option<(u64, Vec<Part>)>,
     overlay: Overlay,
@@ -207,6 +211,7 @@ impl Contexts {
             geometry,
             nonce: None,
             last: None,
+            goes_on: false,
             open: None,
             overlay: Overlay::default(),
             incomplete: false,
@@ -233,7 +238,7 @@ impl Contexts {
             )),
             None if part != 0 => Err(format!("context {seq} begins with part {part}")),
             None if seq == 0 => Err("context 0, which no volume has".into()),
-            None if self.last.is_some_and(|last| last >= seq) => {
+            None if self.last.is_some_and(|last| last >= seq + u64::from(self.goes_on)) => {
                 Err(format!("context {seq} behind context {:?}", self.last))
             }
             None => Ok(()),
@@ -252,6 +257,7 @@ impl Contexts {
         parts.push(part);
         if header.flags.get() & FLAG_LAST != 0 {
             self.last = Some(seq);
+            self.goes_on = header.flags.get() & FLAG_GROUP != 0;
             if let Some((_, parts)) = self.open.take()
                 && seq > self.merged_seq
             {

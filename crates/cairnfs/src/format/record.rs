@@ -27,6 +27,8 @@ pub const ENTRY_HEADER_SIZE: usize = 24;
 pub const FLAG_LAST: u32 = 1;
 /// Flag: the record a mount writes before anything else; it has no entries.
 pub const FLAG_MOUNT: u32 = 2;
+/// Flag: a group of causes, logged ahead of the rest of its context.
+pub const FLAG_GROUP: u32 = 4;
 
 /// The bytes of a record header.
 #[derive(
@@ -48,7 +50,7 @@ pub struct RecordHeader {
     pub checksum: U64,
     /// [`RECORD_MAGIC`].
     pub magic: U32,
-    /// [`FLAG_LAST`], [`FLAG_MOUNT`].
+    /// [`FLAG_LAST`], [`FLAG_MOUNT`], [`FLAG_GROUP`].
     pub flags: U32,
     /// The volume's identity.
     pub uuid: [u8; 16],

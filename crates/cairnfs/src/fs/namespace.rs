@@ -19,7 +19,7 @@ use crate::fs::locked::{Locked, attrs, attrs_mut, live_dir};
 use crate::fs::observe::Call;
 use crate::inode::attrs::Attrs;
 use crate::inode::{Inode, InodeState};
-use crate::txn::{Commit, Need};
+use crate::txn::{Commit, NameAt, Need};
 use crate::types::{Attr, Creds, FileKind, Time};
 
 /// Most bytes of a directory entry's value.
@@ -200,11 +200,14 @@ impl FileSystem {
             &dir,
             &mut dir_state,
             hash,
-            &DirEntryRef {
-                ino,
-                kind: mode & S_IFMT,
-                name,
-            },
+            (
+                &DirEntryRef {
+                    ino,
+                    kind: mode & S_IFMT,
+                    name,
+                },
+                &child,
+            ),
         )?;
         commit.put_inode(&dir, &mut dir_state);
         if let Some(target) = new.target {
@@ -226,7 +229,7 @@ impl FileSystem {
         dir: &Arc<Inode>,
         state: &mut InodeState,
         hash: u64,
-        entry: &DirEntryRef<'_>,
+        (entry, child): (&DirEntryRef<'_>, &Inode),
     ) -> Result<()> {
         let attrs = attrs_mut(state)?;
         let index = attrs.next_index;
@@ -236,6 +239,13 @@ impl FileSystem {
         encode_dir_entry(&mut value, entry);
         commit.put(dir, state, Kind::DirIndex, index, &value, false);
         state.current.add_name(hash, index);
+        let subdir = entry.kind == S_IFDIR;
+        let at = NameAt {
+            index,
+            hash,
+            subdir,
+        };
+        commit.name(dir, state, child, &at, true);
         Ok(())
     }
 
@@ -245,14 +255,15 @@ impl FileSystem {
         commit: &mut Commit<'_>,
         dir: &Arc<Inode>,
         state: &mut InodeState,
-        hash: u64,
-        (index, below): (u64, bool),
+        (at, child): (&NameAt, &Inode),
+        below: bool,
     ) -> Result<()> {
         let attrs = attrs_mut(state)?;
         attrs.set_size(attrs.size.saturating_sub(1));
-        let note = hash.to_le_bytes();
-        commit.delete(dir, state, Kind::DirIndex, index, &note, below);
-        state.current.remove_name(hash, index);
+        let note = at.hash.to_le_bytes();
+        commit.delete(dir, state, Kind::DirIndex, at.index, &note, below);
+        state.current.remove_name(at.hash, at.index);
+        commit.name(dir, state, child, at, false);
         Ok(())
     }
 
@@ -350,7 +361,7 @@ impl FileSystem {
         let mut commit = self.core.commit();
         let state = locked.state(&dir)?;
         let entry = DirEntryRef { ino, kind, name };
-        self.put_entry(&mut commit, &dir, state, hash, &entry)?;
+        self.put_entry(&mut commit, &dir, state, hash, (&entry, &inode))?;
         commit.put_inode(&dir, state);
         let state = locked.state(&inode)?;
         state.nameless = false;

@@ -15,7 +15,7 @@ use crate::fs::locked::{Locked, attrs, attrs_mut, live_dir};
 use crate::fs::namespace::{INODE_LEN, change_dir, check_name};
 use crate::fs::observe::Call;
 use crate::inode::{Inode, InodeState};
-use crate::txn::{Commit, Need};
+use crate::txn::{Commit, NameAt, Need};
 use crate::types::Time;
 
 /// Most items that an inode may have to be removed within the transaction that unlinks it.
@@ -85,7 +85,12 @@ impl FileSystem {
             let mut commit = self.core.commit();
             let state = locked.state(&dir)?;
             change_dir(attrs_mut(state)?, now, -i64::from(directory))?;
-            self.delete_entry(&mut commit, &dir, state, hash, (found.index, below))?;
+            let at = NameAt {
+                index: found.index,
+                hash,
+                subdir: directory,
+            };
+            self.delete_entry(&mut commit, &dir, state, (&at, &child), below)?;
             commit.put_inode(&dir, state);
             self.drop_link(&mut commit, &child, locked.state(&child)?, now, &belongings)?;
             let receipt = commit.finish(reservation);
@@ -148,6 +153,9 @@ impl FileSystem {
             attrs.nlink.saturating_sub(1)
         };
         attrs.ctime = now;
+        if attrs.is_dir() {
+            commit.removed(inode);
+        }
         if attrs.nlink > 0 {
             commit.put_inode(inode, state);
         } else if inode.uses() > 0 || belongings.more {

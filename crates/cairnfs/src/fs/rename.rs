@@ -18,7 +18,7 @@ use crate::fs::namespace::{ENTRY_MAX, INODE_LEN, change_dir, check_name};
 use crate::fs::observe::Call;
 use crate::fs::remove::check_removable;
 use crate::inode::Inode;
-use crate::txn::{Commit, NameFound, Need};
+use crate::txn::{Commit, NameAt, NameFound, Need};
 use crate::types::{RenameMode, Time};
 
 /// Most items that a replaced inode may have to be removed within the rename.
@@ -220,17 +220,13 @@ impl FileSystem {
         )?;
         change_dir(locked.attrs(&to.dir)?, now, left - reached)?;
         let mut commit = self.core.commit();
-        let at = (source.found.index, source_below);
-        self.delete_entry(
-            &mut commit,
-            &from.dir,
-            locked.state(&from.dir)?,
-            from.hash,
-            at,
-        )?;
+        let state = locked.state(&from.dir)?;
+        let at = (&name_at(from, source), &*source.inode);
+        self.delete_entry(&mut commit, &from.dir, state, at, source_below)?;
         if let (Some(t), Some(below)) = (target, target_below) {
-            let at = (t.found.index, below);
-            self.delete_entry(&mut commit, &to.dir, locked.state(&to.dir)?, to.hash, at)?;
+            let at = (&name_at(to, t), &*t.inode);
+            self.delete_entry(&mut commit, &to.dir, locked.state(&to.dir)?, at, below)?;
+            commit.join(&source.inode, &t.inode);
         }
         self.place(&mut commit, &mut locked, to, source, now)?;
         if let Some(t) = target {
@@ -276,6 +272,9 @@ impl FileSystem {
         attrs.ctime = now;
         attrs.parent = side.dir.ino;
         commit.put_inode(&moved.inode, locked.state(&moved.inode)?);
+        if is_dir(moved) {
+            commit.moved(&moved.inode);
+        }
         let entry = DirEntryRef {
             ino: moved.found.ino,
             kind: moved.found.kind,
@@ -286,8 +285,17 @@ impl FileSystem {
             &side.dir,
             locked.state(&side.dir)?,
             side.hash,
-            &entry,
+            (&entry, &moved.inode),
         )
+    }
+}
+
+/// Where a name is found.
+fn name_at(side: &Side<'_>, target: &Target) -> NameAt {
+    NameAt {
+        index: target.found.index,
+        hash: side.hash,
+        subdir: is_dir(target),
     }
 }
 

@@ -26,7 +26,7 @@ impl FileSystem {
         if !happens(Deliberate::FsyncWithoutPages) {
             self.write_back(&inode)?;
         }
-        self.core.force_all()
+        self.core.force_inodes(&[ino])
     }
 
     /// Brings everything committed so far into the index and moves the log's tail. Workers do this

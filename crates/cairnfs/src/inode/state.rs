@@ -5,14 +5,16 @@ use std::sync::Arc;
 use crate::inode::attrs::Attrs;
 use crate::inode::dirty::DirtySet;
 use crate::inode::pages::Pages;
+use crate::inode::unlogged::Unlogged;
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use crate::sync::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use crate::sync::{Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 /// An inode in memory.
 pub struct Inode {
     /// Its number.
     pub ino: u64,
     state: RwLock<InodeState>,
+    unlogged: Mutex<Unlogged>,
     /// Taken for a whole change of the contents (write, truncate, fallocate), before any
     /// reservation. Merge, push and writeback never take it, so waiting under it cannot deadlock.
     contents: Mutex<()>,
@@ -77,6 +79,7 @@ impl Inode {
         Self {
             ino,
             state: RwLock::new(state),
+            unlogged: Mutex::default(),
             contents: Mutex::new(()),
             uses: AtomicU64::new(0),
             recent: AtomicBool::new(true),
@@ -95,8 +98,13 @@ impl Inode {
     }
 
     /// Locks the contents for a whole change.
-    pub fn contents(&self) -> crate::sync::MutexGuard<'_, ()> {
+    pub fn contents(&self) -> MutexGuard<'_, ()> {
         self.contents.lock()
+    }
+
+    /// What the log does not hold yet. Whoever locks it holds the open context.
+    pub fn unlogged(&self) -> MutexGuard<'_, Unlogged> {
+        self.unlogged.lock()
     }
 
     /// Takes a use. The caller holds the state's lock and saw the inode exist.

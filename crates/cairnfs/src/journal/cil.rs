@@ -13,7 +13,7 @@ use crate::journal::vector::LogVector;
 use crate::shard::thread_shard;
 use crate::space::Run;
 use crate::sync::atomic::{AtomicI64, AtomicU64, Ordering};
-use crate::sync::{Mutex, RwLock, RwLockReadGuard};
+use crate::sync::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 const SHARDS: usize = 16;
 
@@ -32,6 +32,7 @@ pub struct Context {
     shards: Box<[CachePadded<Mutex<Shard>>]>,
     charged: CachePadded<AtomicI64>,
     data_stamp: CachePadded<AtomicU64>,
+    moved: Mutex<Vec<u64>>,
 }
 
 impl Context {
@@ -42,6 +43,7 @@ impl Context {
             shards: (0..SHARDS).map(|_| CachePadded::default()).collect(),
             charged: CachePadded::new(AtomicI64::new(0)),
             data_stamp: CachePadded::new(AtomicU64::new(0)),
+            moved: Mutex::default(),
         }
     }
 
@@ -81,6 +83,26 @@ impl Context {
         self.data_stamp.load(Ordering::Acquire)
     }
 
+    /// Notes that a directory was moved.
+    pub fn moved(&self, ino: u64) {
+        self.moved.lock().push(ino);
+    }
+
+    /// Takes the directories that were moved since this was last asked.
+    pub fn take_moved(&self) -> Vec<u64> {
+        std::mem::take(&mut *self.moved.lock())
+    }
+
+    /// Lets vectors go that were logged ahead of it; tells how many are left.
+    pub fn forget_logged(&self) -> usize {
+        let left = |shard: &CachePadded<Mutex<Shard>>| {
+            let mut shard = shard.lock();
+            shard.vectors.retain(|v| !v.is_logged());
+            shard.vectors.len()
+        };
+        self.shards.iter().map(left).sum()
+    }
+
     /// Whether nothing was committed to it.
     pub fn is_empty(&self) -> bool {
         self.shards.iter().all(|s| {
@@ -117,6 +139,16 @@ impl std::ops::Deref for Hold<'_> {
     }
 }
 
+/// The open context while nobody commits.
+pub struct Still<'a>(RwLockWriteGuard<'a, Arc<Context>>);
+
+impl std::ops::Deref for Still<'_> {
+    type Target = Context;
+    fn deref(&self) -> &Context {
+        &self.0
+    }
+}
+
 impl Cil {
     /// A list whose open context has the sequence `seq`.
     pub fn new(seq: u64, boundary: u64) -> Self {
@@ -130,6 +162,11 @@ impl Cil {
         // A thread that commits while it holds the context already would deadlock with a waiting
         // push; no commit nests, so the fair variant is right.
         Hold(self.current.read())
+    }
+
+    /// Holds the open context so that nobody commits, for a moment.
+    pub fn still(&self) -> Still<'_> {
+        Still(self.current.write())
     }
 
     /// The open context's sequence.

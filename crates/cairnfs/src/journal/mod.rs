@@ -5,6 +5,7 @@
 //! touch that lock. A context counts once all its records are valid, so no commit record follows.
 
 pub mod cil;
+pub mod group;
 mod push;
 pub mod recover;
 pub mod ring;
@@ -41,6 +42,8 @@ struct Written {
     seq: u64,
     lsn: u64,
     chain: u64,
+    /// Stamp of the last of these writes, or a later one.
+    stamp: u64,
 }
 
 /// Counters of the journal.
@@ -62,6 +65,18 @@ pub struct JournalCounters {
     pub reused: AtomicU64,
     /// Vectors allocated.
     pub allocated: AtomicU64,
+    /// Calls of fsync.
+    pub fsyncs: AtomicU64,
+    /// Groups of causes written for an fsync.
+    pub groups: AtomicU64,
+    /// Inodes in them.
+    pub group_inodes: AtomicU64,
+    /// Entries in them.
+    pub group_entries: AtomicU64,
+    /// Blocks of log they took.
+    pub group_blocks: AtomicU64,
+    /// Times the whole context was written for an fsync.
+    pub whole_contexts: AtomicU64,
     /// Times a committer was held back because the context was too large.
     pub throttled: AtomicU64,
 }
@@ -120,6 +135,7 @@ impl Journal {
                 seq: seq - 1,
                 lsn: end.lsn,
                 chain: end.chain,
+                stamp: 0,
             })),
             durable_seq: AtomicU64::new(seq - 1),
             durable_lsn: AtomicU64::new(end.lsn),
@@ -268,6 +284,21 @@ impl Journal {
         Ok(())
     }
 
+    /// Makes all records written so far durable, and nothing more.
+    ///
+    /// # Errors
+    /// The device's failure, now or earlier.
+    pub fn flush_log(&self) -> Result<()> {
+        if happens(Deliberate::FsyncWithoutFlush) {
+            return Ok(());
+        }
+        let written = *self.written.lock();
+        self.storage.flush_through(written.stamp)?;
+        self.durable_lsn.fetch_max(written.lsn, Ordering::AcqRel);
+        self.durable_seq.fetch_max(written.seq, Ordering::AcqRel);
+        Ok(())
+    }
+
     /// Closes the open context as the last one of a merge and writes it. `take` runs while nobody
     /// commits. Uses the standing credit, so it never waits for log space; the merge pays it back
     /// with [`Self::merged`].
@@ -315,13 +346,13 @@ impl Journal {
         self.flush()
     }
 
-    fn finish_context(&self, head: &Head, seq: u64) {
+    fn note_written(&self, head: &Head, seq: u64) {
         let position = head.position();
         *self.written.lock() = Written {
             seq,
             lsn: position.lsn,
             chain: position.chain,
+            stamp: self.storage.stamp(),
         };
-        self.signals.pushed();
     }
 }

@@ -8,7 +8,9 @@ use crate::deliberate::{Deliberate, happens};
 use crate::device::{AlignedBuf, Device};
 use crate::error::{Error, Result};
 use crate::format::geometry::LOG_START;
-use crate::format::record::{self, Entry, FLAG_LAST, FLAG_MOUNT, HEADER_SIZE, RecordHeader};
+use crate::format::record::{
+    self, Entry, FLAG_GROUP, FLAG_LAST, FLAG_MOUNT, HEADER_SIZE, RecordHeader,
+};
 use crate::format::superblock::Superblock;
 use crate::format::{BLOCK_SIZE, checksum};
 use crate::journal::push::FLUSH_EVERY;
@@ -29,7 +31,7 @@ pub struct LogPosition {
     pub chain: u64,
 }
 
-/// A complete context in the log.
+/// A complete context in the log, or a group that was logged ahead of its context.
 #[derive(Debug, Clone, Copy)]
 pub struct FoundContext {
     /// Its sequence.
@@ -38,6 +40,8 @@ pub struct FoundContext {
     pub start: LogPosition,
     /// Where the log goes on behind it.
     pub end: LogPosition,
+    /// More of the context may follow.
+    pub group: bool,
 }
 
 /// What the log holds.
@@ -153,7 +157,10 @@ pub fn scan(device: &dyn Device, superblock: &Superblock, other_slot_lost: bool)
         let follows = match open {
             _ if mount => part == 0,
             Some((open_seq, _, next)) => seq == open_seq && part == next,
-            None => part == 0 && seq > scan.contexts.last().map_or(0, |c| c.seq),
+            None => {
+                let least = |c: &FoundContext| c.seq + u64::from(!c.group);
+                part == 0 && seq >= scan.contexts.last().map_or(1, least)
+            }
         };
         let same_mount = mount || nonce.is_none_or(|n| n == header.nonce.get());
         if !follows || !same_mount {
@@ -168,6 +175,7 @@ pub fn scan(device: &dyn Device, superblock: &Superblock, other_slot_lost: bool)
         scan.last_seq = scan.last_seq.max(seq);
         durable = durable.max(header.durable_lsn.get());
         newest_generation = newest_generation.max(header.generation.get());
+        let group = header.flags.get() & FLAG_GROUP != 0;
         let start = match open {
             Some((_, start, _)) if !mount => start,
             _ => position,
@@ -182,6 +190,7 @@ pub fn scan(device: &dyn Device, superblock: &Superblock, other_slot_lost: bool)
                 seq,
                 start,
                 end: position,
+                group,
             });
         } else {
             open = Some((seq, start, part + 1));
@@ -191,7 +200,12 @@ pub fn scan(device: &dyn Device, superblock: &Superblock, other_slot_lost: bool)
         && happens(Deliberate::HalfContextCounts)
     {
         let end = position;
-        scan.contexts.push(FoundContext { seq, start, end });
+        scan.contexts.push(FoundContext {
+            seq,
+            start,
+            end,
+            group: false,
+        });
     }
     scan.end = position;
     // Any record anywhere tells of a superblock that was lost.

@@ -17,7 +17,7 @@ use crate::format::NODE_SIZE;
 use crate::format::key::{Key, Kind, MAIN_ROOT};
 use crate::inode::dirty::Slot;
 use crate::inode::{Inode, InodeState};
-use crate::journal::cil::Hold;
+use crate::journal::cil::{Context, Hold};
 use crate::journal::vector::{Change, LogVector, charge_for};
 use crate::space::{Class, Run};
 use crate::sync::atomic::Ordering;
@@ -259,9 +259,16 @@ impl Commit<'_> {
         self.freed.push(run);
     }
 
-    /// Says that the log must not be written before all data written so far is durable.
-    pub fn needs_data(&mut self) {
-        self.hold.needs_data(self.core.storage.stamp());
+    /// Says that no change of this inode may be logged before all data written so far is durable.
+    pub fn needs_data(&mut self, inode: &Inode) {
+        let stamp = self.core.storage.stamp();
+        self.hold.needs_data(stamp);
+        inode.unlogged().enter(self.hold.seq).data_stamp = stamp;
+    }
+
+    /// The open context.
+    pub(super) fn hold(&self) -> &Context {
+        &self.hold
     }
 
     /// Prepares an inode for changes of this context: a later merge boundary freezes what it has.
@@ -305,6 +312,7 @@ impl Commit<'_> {
             let vector = LogVector::new(MAIN_ROOT, key, seq, change);
             self.delta += vector.charge();
             self.memory += vector.memory() as i64 + 64;
+            self.note(inode, kind, &vector);
             self.vectors.push(vector.clone());
             state.current.insert(
                 kind,
@@ -316,7 +324,11 @@ impl Commit<'_> {
             );
             return;
         };
-        if slot.vector.seq() == seq || happens(Deliberate::RelogInPlace) {
+        // What was logged ahead of its context is known there.
+        slot.baseline |= slot.vector.is_known() && !happens(Deliberate::GroupForgotten);
+        let here = slot.vector.seq() == seq
+            && (!slot.vector.is_logged() || happens(Deliberate::GroupOverwritten));
+        if here || happens(Deliberate::RelogInPlace) {
             let old = slot.vector.charge();
             if delete && (!slot.baseline || happens(Deliberate::TombstoneLost)) {
                 slot.vector.kill();
@@ -340,6 +352,7 @@ impl Commit<'_> {
         self.delta += vector.charge();
         self.memory += vector.memory() as i64;
         slot.vector = vector.clone();
+        self.note(inode, kind, &vector);
         self.vectors.push(vector);
     }
 

@@ -191,6 +191,7 @@ impl Core {
         }
         for inode in &taken.inodes {
             inode.write().frozen = None;
+            inode.unlogged().forget(taken.seq);
         }
         self.frozen_bytes.store(0, Ordering::Release);
         self.space.release(&mut join_runs(freed), self.discard)?;

@@ -6,6 +6,7 @@
 //! of the open context, then a shard of a list. Nobody waits for log space, memory or a push while
 //! holding an inode state or the context.
 
+mod causes;
 mod commit;
 mod edits;
 mod merge;
@@ -22,6 +23,7 @@ use std::sync::Arc;
 use arc_swap::ArcSwap;
 use crossbeam_utils::CachePadded;
 
+pub use causes::NameAt;
 pub use commit::{Commit, Need, Receipt, Reservation};
 pub use merge::without;
 pub use mount::{OpenMode, read_superblock};
@@ -116,6 +118,8 @@ pub struct Core {
     growth_kept: AtomicU64,
     /// Blocks freed by commits that no merge has made usable yet.
     pending_free: CachePadded<AtomicI64>,
+    /// What is to be made durable by its causes.
+    wishes: Mutex<causes::Wishes>,
     merging: Mutex<()>,
     merges: AtomicU64,
 }

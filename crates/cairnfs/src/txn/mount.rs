@@ -219,6 +219,7 @@ impl Core {
             growth: CachePadded::new(AtomicI64::new(0)),
             growth_kept: AtomicU64::new(0),
             pending_free: CachePadded::new(AtomicI64::new(0)),
+            wishes: Mutex::default(),
             merging: Mutex::new(()),
             merges: AtomicU64::new(0),
         })
