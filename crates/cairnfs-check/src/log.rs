@@ -238,7 +238,10 @@ impl Contexts {
             )),
             None if part != 0 => Err(format!("context {seq} begins with part {part}")),
             None if seq == 0 => Err("context 0, which no volume has".into()),
-            None if self.last.is_some_and(|last| last >= seq + u64::from(self.goes_on)) => {
+            None if self
+                .last
+                .is_some_and(|last| last >= seq + u64::from(self.goes_on)) =>
+            {
                 Err(format!("context {seq} behind context {:?}", self.last))
             }
             None => Ok(()),

@@ -52,14 +52,7 @@ pub(super) struct Wishes {
 
 impl Commit<'_> {
     /// Notes that an entry of `dir` begins, or ceases, to name `child`.
-    pub fn name(
-        &mut self,
-        dir: &Inode,
-        state: &InodeState,
-        child: &Inode,
-        at: &NameAt,
-        put: bool,
-    ) {
+    pub fn name(&mut self, dir: &Inode, state: &InodeState, child: &Inode, at: &NameAt, put: bool) {
         let seq = self.seq();
         let by = if put { 1 } else { -1 };
         let slot = state.current.get(Kind::DirIndex, at.index);
@@ -293,7 +286,11 @@ impl Core {
             seq: context.seq,
             inodes: Vec::new(),
             seen: HashMap::new(),
-            todo: wished.into_iter().map(|i| (i, entries)).chain(moved).collect(),
+            todo: wished
+                .into_iter()
+                .map(|i| (i, entries))
+                .chain(moved)
+                .collect(),
             dirs: 0,
         };
         let copies = match followed.close() {
