@@ -92,7 +92,11 @@ impl Dice {
     fn crowded(&mut self) -> String {
         let depth = 1 + self.throw(3);
         let names: Vec<_> = (0..depth)
-            .map(|_| ["a", "b", "c"][self.throw(3) as usize % 3])
+            .map(|_| match self.throw(3) {
+                0 => "a",
+                1 => "b",
+                _ => "c",
+            })
             .collect();
         names.join("/")
     }

@@ -251,13 +251,11 @@ impl Core {
     pub fn force_inodes(&self, inodes: &[u64]) -> Result<()> {
         let counters = self.journal.counters();
         counters.fsyncs.fetch_add(1, Ordering::Relaxed);
-        let stamps = inodes.iter().map(|ino| {
-            let inode = self.table.get_or_new(*ino);
-            let stamp = inode.unlogged().data_stamp;
-            stamp
-        });
-        // Holding no lock, so that others go on and share the flush.
-        self.journal.data_first(stamps.max().unwrap_or(0))?;
+        for ino in inodes {
+            let stamp = self.table.get_or_new(*ino).unlogged().data_stamp;
+            // Holding no lock, so that others go on and share the flush.
+            self.journal.data_first(stamp)?;
+        }
         let ticket = {
             let mut wishes = self.wishes.lock();
             wishes.inodes.extend_from_slice(inodes);

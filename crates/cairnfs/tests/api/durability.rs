@@ -1,0 +1,177 @@
+//! What an fsync costs: told by counters, for what is durable after it is tried with power cuts.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use cairnfs::device::MemoryDevice;
+use cairnfs::fs::{FileSystem, MakeOptions, Options, make_device};
+use cairnfs::types::{Creds, RenameMode, XattrMode};
+
+const ROOT: u64 = 1;
+const OWNER: Creds = Creds { uid: 0, gid: 0 };
+
+/// A volume without workers: nothing happens but in the calls.
+fn quiet() -> Arc<FileSystem> {
+    let device = Arc::new(MemoryDevice::new(super::SIZE));
+    make_device(&*device, &MakeOptions::default(), &mut |_, _| {}).unwrap();
+    let options = Options {
+        workers: false,
+        durability_interval: None,
+        ..Options::default()
+    };
+    FileSystem::open_device(device, &options).unwrap()
+}
+
+fn create(fs: &FileSystem, dir: u64, name: &str) -> u64 {
+    let made = fs.mknod(dir, name.as_bytes(), 0o100_644, 0, OWNER);
+    made.unwrap().ino
+}
+
+fn mkdir(fs: &FileSystem, dir: u64, name: &str) -> u64 {
+    fs.mkdir(dir, name.as_bytes(), 0o755, OWNER).unwrap().ino
+}
+
+/// What an fsync did: by how much counters grew.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Cost {
+    inodes: u64,
+    entries: u64,
+    blocks: u64,
+    writes: u64,
+    flushes: u64,
+    contexts: u64,
+}
+
+fn cost(fs: &FileSystem, ino: u64) -> Cost {
+    let before: HashMap<_, _> = fs.counters().into_iter().collect();
+    fs.fsync(ino, false).unwrap();
+    let after: HashMap<_, _> = fs.counters().into_iter().collect();
+    let by = |name| after.get(name).unwrap() - before.get(name).unwrap();
+    Cost {
+        inodes: by("fsync_inodes"),
+        entries: by("fsync_entries"),
+        blocks: by("fsync_log_blocks"),
+        writes: by("device_writes"),
+        flushes: by("device_flushes"),
+        contexts: by("contexts"),
+    }
+}
+
+/// A new file in the root: its inode, the root's, and the entry.
+const NEW_FILE: Cost = Cost {
+    inodes: 2,
+    entries: 3,
+    blocks: 1,
+    writes: 1,
+    flushes: 1,
+    contexts: 0,
+};
+
+/// An fsync for which nothing is left to do.
+const NOTHING: Cost = Cost {
+    inodes: 0,
+    entries: 0,
+    blocks: 0,
+    writes: 0,
+    flushes: 0,
+    contexts: 0,
+};
+
+#[test]
+fn what_others_change_does_not_count() {
+    let fs = quiet();
+    let alone = create(&fs, ROOT, "alone");
+    assert_eq!(cost(&fs, alone), NEW_FILE);
+    let dir = mkdir(&fs, ROOT, "dir");
+    for i in 0..3000 {
+        let other = create(&fs, if i % 2 == 0 { ROOT } else { dir }, &i.to_string());
+        fs.setxattr(other, b"user.k", &[7; 100], XattrMode::Set)
+            .unwrap();
+        fs.write(other, 0, &[1; 5000], false).unwrap();
+    }
+    let among = create(&fs, ROOT, "among");
+    assert_eq!(cost(&fs, among), NEW_FILE);
+    assert_eq!(
+        cost(&fs, among),
+        Cost {
+            inodes: 1,
+            ..NOTHING
+        }
+    );
+    assert_eq!(
+        cost(&fs, alone),
+        Cost {
+            inodes: 1,
+            ..NOTHING
+        }
+    );
+    fs.sync().unwrap();
+    assert_eq!(cost(&fs, among), NOTHING);
+}
+
+#[test]
+fn one_new_entry_of_many() {
+    let fs = quiet();
+    let dir = mkdir(&fs, ROOT, "dir");
+    for i in 0..20_000 {
+        create(&fs, dir, &i.to_string());
+    }
+    // More than a group may have: its context is written.
+    let all = cost(&fs, dir);
+    assert_eq!((all.contexts, all.flushes, all.entries), (1, 1, 0));
+    for name in ["one", "another"] {
+        create(&fs, dir, name);
+        assert_eq!(cost(&fs, dir), NEW_FILE);
+        fs.unlink(dir, name.as_bytes()).unwrap();
+        // The file is still in use, so there is an orphan as well.
+        let entries = NEW_FILE.entries + 1;
+        assert_eq!(
+            cost(&fs, dir),
+            Cost {
+                entries,
+                ..NEW_FILE
+            }
+        );
+    }
+}
+
+#[test]
+fn one_block_of_a_file_of_many_extents() {
+    let fs = quiet();
+    let costs = [1, 2000].map(|extents: u64| {
+        let ino = create(&fs, ROOT, &extents.to_string());
+        for i in 0..extents {
+            fs.write(ino, i * 8192, &[1; 4096], false).unwrap();
+        }
+        fs.setxattr(ino, b"user.k", &[7; 100], XattrMode::Set)
+            .unwrap();
+        fs.fsync(ino, false).unwrap();
+        fs.write(ino, 0, &[2; 4096], false).unwrap();
+        cost(&fs, ino)
+    });
+    let [small, large] = costs;
+    assert_eq!(small, large);
+    assert_eq!((small.entries, small.blocks), (2, 1));
+    assert_eq!(small.writes, 2, "the data, and the record");
+}
+
+#[test]
+fn only_what_is_a_cause_comes_along() {
+    let fs = quiet();
+    let (a, b) = (mkdir(&fs, ROOT, "a"), mkdir(&fs, ROOT, "b"));
+    let file = create(&fs, a, "file");
+    create(&fs, a, "other");
+    let replaced = create(&fs, b, "file");
+    fs.sync().unwrap();
+    let replace = RenameMode::Replace;
+    fs.rename(a, b"other", a, b"another", replace).unwrap();
+    fs.rename(a, b"file", b, b"file", replace).unwrap();
+    let moved = cost(&fs, file);
+    assert_eq!(
+        moved.inodes, 4,
+        "the file, who was there, and both directories"
+    );
+    // Two entries gone and one new, three inodes, and the orphan that stands for an open file.
+    assert_eq!((moved.entries, moved.blocks), (8, 1));
+    assert_eq!(cost(&fs, replaced).entries, 0);
+}
