@@ -89,6 +89,10 @@ pub enum Deliberate {
     EntriesNotSynced,
     /// A directory that an fsync takes along counts entries that it does not.
     CountsAhead,
+    /// An fsync does not tell what the data that it wrote must hold.
+    DataUntold,
+    /// Recovery does not compare what an fsync told of its data.
+    DataNotCompared,
     /// What an fsync logged is overwritten in place, and not logged again.
     GroupOverwritten,
     /// The deletion of what an fsync logged is not logged.

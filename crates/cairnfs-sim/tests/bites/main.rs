@@ -20,7 +20,7 @@ use trial::{
 
 /// A mistake, when it is made, and steps on the base volume of which some power cut shows it.
 const CUTS: &[(Deliberate, During, &str)] = &[
-    (LogBeforeData, Run, "write f 4096 4096; fsync f"),
+    (LogBeforeData, Run, "write f 4096 4096; sync"),
     (FsyncWithoutFlush, Run, "chmod f 384; fsync f"),
     (FsyncWithoutPages, Run, "write f 4096 4096; fsync f"),
     (
@@ -74,6 +74,8 @@ const CUTS: &[(Deliberate, During, &str)] = &[
         Recovery,
         "create m; write m 0 5000; create n; write n 0 5000; sync",
     ),
+    (DataUntold, Run, "write f 4096 4096; fsync f"),
+    (DataNotCompared, Recovery, "write f 4096 4096; fsync f"),
     (CauseOfDirectoryLost, Run, "mkdir n; create n/a; fsync n/a"),
     (CauseOfPlaceLost, Run, "rename d n; fsync n/h"),
     (

@@ -116,6 +116,36 @@ fn entries_of_a_directory() {
     );
 }
 
+/// Rule: data and record are made durable by one flush, and a record without its data does not count.
+#[test]
+fn data_beside_its_record() {
+    history(
+        "create f; write f 0 20000; fsync f; write f 4096 4096; fsync f; write f 0 4096; fdatasync f;
+         truncate f 5000; write f 4096 100; fsync f; merge; write f 0 8192; fsync f",
+    );
+    history(
+        "create f; reserve f 0 40000; fsync f; write f 4096 8192; fsync f; write f 8192 8192; fsync f;
+         punch f 4096 4096; write f 4096 4096; fsync f; unlink f; create g; write g 0 40000; fsync g",
+    );
+    history(
+        "create a; create b; write a 0 9000; rename a b; write b 4096 4096; fsync .; append b 5000;
+         sync; write b 0 4096; link b c; fsync c; write c 0 4096; fsync b; write b 0 4096; sync",
+    );
+}
+
+/// Rule: much data is made durable before the record, which would have to name it all.
+#[test]
+fn much_data_before_its_record() {
+    let steps = steps("create f; write f 0 5000000; fsync f; write f 0 4096; fsync f").unwrap();
+    let recording = record(fresh_volume(VOLUME_SIZE).unwrap(), &steps).unwrap();
+    let depth = Depth {
+        states: 200,
+        interrupted: 8,
+        ..THOROUGH
+    };
+    try_recording("much data", &recording, &depth);
+}
+
 /// Rule: a group too large to be followed is written with all its context.
 #[test]
 fn more_entries_than_a_group_has() {

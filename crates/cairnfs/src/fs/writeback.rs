@@ -118,7 +118,7 @@ impl FileSystem {
             .map(|range| (range, replaced(&touched, range, &new)))
             .collect();
         let mut commit = self.core.commit();
-        commit.needs_data(inode);
+        commit.needs_data(inode, new.iter().map(|e| (e.block, e.crcs.clone())));
         if inline {
             commit.delete(inode, state, Kind::Inline, 0, &[], inline_below);
         }

@@ -56,6 +56,19 @@ impl Children {
     }
 }
 
+/// Most blocks of new data that a group is checked for; more must be durable before it is written.
+pub const MOST_CHECKED: usize = 1024;
+
+/// Data that was written, to blocks that held none before.
+pub struct Written {
+    /// The first block on the device.
+    pub block: u64,
+    /// What each of them holds.
+    pub crcs: Vec<u32>,
+    /// The stamp that its write got, or a later one.
+    pub stamp: u64,
+}
+
 /// Changes of an inode that are not in the log, and their causes.
 #[derive(Default)]
 pub struct Unlogged {
@@ -68,8 +81,10 @@ pub struct Unlogged {
     pub names: SmallVec<[NameChange; 1]>,
     /// Inodes without whose changes these must not survive.
     pub joined: SmallVec<[u64; 1]>,
-    /// Stamp of the newest data that these changes refer to.
-    pub data_stamp: u64,
+    /// Data that these changes refer to.
+    pub written: Vec<Written>,
+    /// Stamp of such data that is not listed: it was too much.
+    pub unlisted: u64,
     /// Of a directory: its entries.
     pub children: Option<Box<Children>>,
 }
@@ -89,6 +104,17 @@ impl Unlogged {
     /// Whether it holds changes of the context `seq`.
     pub fn is_of(&self, seq: u64) -> bool {
         self.seq == seq
+    }
+
+    /// Notes data that was written up to `stamp`.
+    pub fn wrote(&mut self, stamp: u64, runs: impl Iterator<Item = (u64, Vec<u32>)>) {
+        self.written
+            .extend(runs.map(|(block, crcs)| Written { block, crcs, stamp }));
+        let blocks: usize = self.written.iter().map(|w| w.crcs.len()).sum();
+        if blocks > MOST_CHECKED {
+            self.written.clear();
+            self.unlisted = stamp;
+        }
     }
 
     /// The entries' changes.

@@ -3,6 +3,8 @@
 //! Whoever writes one holds the head's lock, so all contexts before are written, and the open one
 //! stays open. Nobody commits while the group is gathered; it is formatted and written when commits
 //! go on, for what was gathered is no longer changed. Replay takes a group for a context of its own.
+//! The data that it refers to has been written, but need not be durable: the record tells what it
+//! must hold, so one flush makes both durable.
 
 use std::sync::Arc;
 
@@ -27,8 +29,10 @@ pub struct Group {
     pub vectors: Vec<Arc<LogVector>>,
     /// Log bytes that were reserved for them.
     pub paid: i64,
-    /// Stamp of the newest data they refer to.
+    /// Stamp of data they refer to that must be durable before.
     pub data_stamp: u64,
+    /// Checks of other data they refer to, as the record has them.
+    pub checks: Vec<u8>,
 }
 
 impl Group {
@@ -94,7 +98,7 @@ impl Journal {
     fn write_gathered(&self, head: &mut Head, group: &Group) -> Result<()> {
         let start = head.position().lsn;
         self.data_first(group.data_stamp)?;
-        let any = self.write_entries(head, group.seq, FLAG_GROUP, &group.vectors)?;
+        let any = self.write_entries(head, group.seq, FLAG_GROUP, &group.vectors, &group.checks)?;
         self.settle_space(head, start, group.paid + CONTEXT_BASE);
         let counters = &self.counters;
         counters.groups.fetch_add(u64::from(any), Ordering::Relaxed);

@@ -70,6 +70,8 @@ struct Part {
     part: u32,
     entries: u32,
     flags: u32,
+    /// Bytes of checks at the payload's end.
+    checks: u32,
 }
 
 impl Journal {
@@ -82,7 +84,7 @@ impl Journal {
         let (vectors, mut freed) = context.drain();
         head.freed.append(&mut freed);
         let left: Vec<_> = vectors.into_iter().filter(|v| !v.is_logged()).collect();
-        if self.write_entries(head, context.seq, 0, &left)? {
+        if self.write_entries(head, context.seq, 0, &left, &[])? {
             self.counters.contexts.fetch_add(1, Ordering::Relaxed);
         }
         self.settle_space(head, start, charged + CONTEXT_BASE);
@@ -110,12 +112,14 @@ impl Journal {
         seq: u64,
         flags: u32,
         vectors: &[Arc<LogVector>],
+        checks: &[u8],
     ) -> Result<bool> {
         let mut part = Part {
             seq,
             part: 0,
             entries: 0,
             flags,
+            checks: 0,
         };
         for vector in vectors {
             let mut logged = vector.log_to(&mut head.payload, MAX_PAYLOAD);
@@ -136,6 +140,13 @@ impl Journal {
         }
         let any = part.part > 0 || part.entries > 0;
         if any {
+            if head.payload.len() + checks.len() > MAX_PAYLOAD {
+                self.write_record(head, &part)?;
+                part.part += 1;
+                part.entries = 0;
+            }
+            head.payload.extend_from_slice(checks);
+            part.checks = checks.len() as u32;
             part.flags |= FLAG_LAST;
             self.write_record(head, &part)?;
         }
@@ -178,6 +189,7 @@ impl Journal {
                 part: 0,
                 entries: 0,
                 flags: FLAG_MOUNT | FLAG_LAST,
+                checks: 0,
             },
         )?;
         self.note_written(head, seq);
@@ -209,6 +221,7 @@ impl Journal {
             entries: U32::new(part.entries),
             payload_len: U32::new(len as u32),
             payload_crc: U32::new(checksum::crc(&head.payload)),
+            checks_len: U32::new(part.checks),
             ..RecordHeader::default()
         };
         if happens(Deliberate::DurableLsnAhead) {

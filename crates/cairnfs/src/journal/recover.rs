@@ -14,6 +14,7 @@ use crate::format::record::{
 use crate::format::superblock::Superblock;
 use crate::format::{BLOCK_SIZE, checksum};
 use crate::journal::push::FLUSH_EVERY;
+use zerocopy::little_endian::U32;
 
 /// Blocks behind the log's end that are searched for records which say that it was longer. A push
 /// flushes at least so often that no durable record can lie further away.
@@ -126,6 +127,53 @@ impl<'a> Reader<'a> {
             .get(HEADER_SIZE..HEADER_SIZE + len)
             .unwrap_or_default()
     }
+
+    /// The entries and the checks of a record.
+    fn parts(&self, header: &RecordHeader) -> (&[u8], &[u8]) {
+        let payload = self.payload(header);
+        let entries = payload
+            .len()
+            .saturating_sub(header.checks_len.get() as usize);
+        payload.split_at(entries)
+    }
+
+    /// Whether the data is there that a context or group refers to and that need not be durable.
+    fn data_holds(&mut self, context: &FoundContext) -> Result<bool> {
+        let mut position = context.start;
+        while position.lsn < context.end.lsn {
+            let Some(header) = self.record(position, context.end.lsn)? else {
+                return Ok(false);
+            };
+            let mut block = AlignedBuf::zeroed(BLOCK_SIZE);
+            for check in record::checks(self.parts(&header).1) {
+                let Some((first, crcs)) = check.filter(|c| self.in_data_area(c)) else {
+                    return Err(Error::corrupt(
+                        self.block_of(position.lsn),
+                        "log record checks",
+                        "blocks of the volume's data area",
+                        "others",
+                    ));
+                };
+                for (at, crc) in (first..).zip(crcs) {
+                    self.device.read(at * BLOCK_SIZE as u64, &mut block)?;
+                    if checksum::crc(&block) != crc.get() {
+                        return Ok(happens(Deliberate::DataNotCompared));
+                    }
+                }
+            }
+            position = LogPosition {
+                lsn: position.lsn + header.blocks(),
+                chain: header.checksum.get(),
+            };
+        }
+        Ok(true)
+    }
+
+    fn in_data_area(&self, (first, crcs): &(u64, &[U32])) -> bool {
+        let end = first.checked_add(crcs.len() as u64);
+        *first >= LOG_START + self.log_blocks
+            && end.is_some_and(|e| e <= self.superblock.total_blocks.get())
+    }
 }
 
 /// Follows the log from the superblock's tail. Records of a newer generation mean that the newest
@@ -233,6 +281,18 @@ pub fn scan(device: &dyn Device, superblock: &Superblock, other_slot_lost: bool)
             format!("at most generation {}", superblock.generation),
         ));
     }
+    // What lies behind this was written, but its data may not have come to the disk.
+    let first = scan.contexts.partition_point(|c| c.start.lsn < durable);
+    for i in first..scan.contexts.len() {
+        let Some(context) = scan.contexts.get(i).copied() else {
+            break;
+        };
+        if !reader.data_holds(&context)? {
+            scan.end = context.start;
+            scan.contexts.truncate(i);
+            break;
+        }
+    }
     Ok(scan)
 }
 
@@ -298,7 +358,7 @@ pub fn read_context(
                 "another",
             ));
         };
-        for entry in record::entries(block, reader.payload(&header)) {
+        for entry in record::entries(block, reader.parts(&header).0) {
             each(&entry?)?;
         }
         position = LogPosition {

@@ -19,7 +19,8 @@ use crate::deliberate::{Deliberate, happens};
 use crate::error::Result;
 use crate::format::item::RawInode;
 use crate::format::key::{Kind, MAIN_ROOT};
-use crate::inode::unlogged::{Children, NameChange};
+use crate::format::record::push_check;
+use crate::inode::unlogged::{Children, MOST_CHECKED, NameChange, Written};
 use crate::inode::{Inode, InodeState};
 use crate::journal::cil::Context;
 use crate::journal::group::{Gathered, Group};
@@ -181,6 +182,7 @@ impl Followed<'_> {
 
     /// Takes out of the context all that the group holds.
     fn take(&self, context: &Context, group: &mut Group) {
+        let mut written = Vec::new();
         for inode in &self.inodes {
             let names = {
                 let mut unlogged = inode.unlogged();
@@ -188,7 +190,8 @@ impl Followed<'_> {
                     group.take(context, &vector);
                 }
                 unlogged.joined.clear();
-                group.data_stamp = group.data_stamp.max(unlogged.data_stamp);
+                group.data_stamp = group.data_stamp.max(unlogged.unlisted);
+                written.append(&mut unlogged.written);
                 std::mem::take(&mut unlogged.names)
             };
             for change in names {
@@ -202,6 +205,7 @@ impl Followed<'_> {
         for inode in &self.inodes {
             take_inode(inode, context, group);
         }
+        self.core.check_data(&written, group);
     }
 }
 
@@ -243,6 +247,28 @@ fn without(vector: &LogVector, children: &Children) -> Option<Arc<LogVector>> {
 }
 
 impl Core {
+    /// Has data that is not durable checked with the group, if that is little enough.
+    fn check_data(&self, written: &[Written], group: &mut Group) {
+        if happens(Deliberate::DataUntold) {
+            return;
+        }
+        let lost = |w: &&Written| !self.storage.is_flushed(w.stamp);
+        let mut checks = Vec::new();
+        let (mut stamp, mut blocks) = (0, 0);
+        for run in written.iter().filter(lost) {
+            push_check(&mut checks, run.block, &run.crcs);
+            stamp = stamp.max(run.stamp);
+            blocks += run.crcs.len();
+        }
+        let charge = charge_for(checks.len());
+        if blocks <= MOST_CHECKED && self.journal.ring().try_take(charge) {
+            group.paid += charge;
+            group.checks = checks;
+        } else {
+            group.data_stamp = group.data_stamp.max(stamp);
+        }
+    }
+
     /// Makes inodes durable, with all they depend on, and of directories also their entries. What
     /// others changed meanwhile stays where it is.
     ///
@@ -252,7 +278,7 @@ impl Core {
         let counters = self.journal.counters();
         counters.fsyncs.fetch_add(1, Ordering::Relaxed);
         for ino in inodes {
-            let stamp = self.table.get_or_new(*ino).unlogged().data_stamp;
+            let stamp = self.table.get_or_new(*ino).unlogged().unlisted;
             // Holding no lock, so that others go on and share the flush.
             self.journal.data_first(stamp)?;
         }

@@ -259,11 +259,12 @@ impl Commit<'_> {
         self.freed.push(run);
     }
 
-    /// Says that no change of this inode may be logged before all data written so far is durable.
-    pub fn needs_data(&mut self, inode: &Inode) {
+    /// Says that changes of this inode refer to data written just now, runs of device blocks with
+    /// their checksums: it is durable before they are logged, or checked when they are replayed.
+    pub fn needs_data(&mut self, inode: &Inode, runs: impl Iterator<Item = (u64, Vec<u32>)>) {
         let stamp = self.core.storage.stamp();
         self.hold.needs_data(stamp);
-        inode.unlogged().enter(self.hold.seq).data_stamp = stamp;
+        inode.unlogged().enter(self.hold.seq).wrote(stamp, runs);
     }
 
     /// The open context.
