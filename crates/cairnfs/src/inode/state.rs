@@ -7,7 +7,9 @@ use crate::inode::dirty::DirtySet;
 use crate::inode::pages::Pages;
 use crate::inode::unlogged::Unlogged;
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use crate::sync::{Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use crate::sync::{
+    Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockUpgradableReadGuard, RwLockWriteGuard,
+};
 
 /// An inode in memory.
 pub struct Inode {
@@ -95,6 +97,12 @@ impl Inode {
     /// Locks the state for changes. Several inodes are locked in order of their numbers.
     pub fn write(&self) -> RwLockWriteGuard<'_, InodeState> {
         self.state.write()
+    }
+
+    /// Locks the state against changes by others, for reading; readers go on until the guard is
+    /// upgraded for changes.
+    pub fn prepare(&self) -> RwLockUpgradableReadGuard<'_, InodeState> {
+        self.state.upgradable_read()
     }
 
     /// Locks the contents for a whole change.

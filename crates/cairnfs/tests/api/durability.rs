@@ -1,9 +1,11 @@
 //! What an fsync costs: told by counters, for what is durable after it is tried with power cuts.
 
 use std::collections::HashMap;
-use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex};
 
-use cairnfs::device::MemoryDevice;
+use cairnfs::Result;
+use cairnfs::device::{Device, MemoryDevice};
 use cairnfs::fs::{FileSystem, MakeOptions, Options, make_device};
 use cairnfs::types::{Creds, RenameMode, XattrMode};
 
@@ -12,7 +14,10 @@ const OWNER: Creds = Creds { uid: 0, gid: 0 };
 
 /// A volume without workers: nothing happens but in the calls.
 fn quiet() -> Arc<FileSystem> {
-    let device = Arc::new(MemoryDevice::new(super::SIZE));
+    quiet_on(Arc::new(MemoryDevice::new(super::SIZE)))
+}
+
+fn quiet_on(device: Arc<dyn Device>) -> Arc<FileSystem> {
     make_device(&*device, &MakeOptions::default(), &mut |_, _| {}).unwrap();
     let options = Options {
         workers: false,
@@ -174,4 +179,57 @@ fn only_what_is_a_cause_comes_along() {
     // Two entries gone and one new, three inodes, and the orphan that stands for an open file.
     assert_eq!((moved.entries, moved.blocks), (8, 1));
     assert_eq!(cost(&fs, replaced).entries, 0);
+}
+
+/// A device whose writes of some length tell that they began, and wait to be let through.
+struct Gate {
+    memory: MemoryDevice,
+    len: usize,
+    ends: Mutex<(Sender<()>, Receiver<()>)>,
+}
+
+impl Device for Gate {
+    fn size(&self) -> u64 {
+        self.memory.size()
+    }
+    fn read(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
+        self.memory.read(offset, buf)
+    }
+    fn write(&self, offset: u64, buf: &[u8]) -> Result<()> {
+        if buf.len() == self.len {
+            let ends = self.ends.lock().unwrap();
+            ends.0.send(()).unwrap();
+            ends.1.recv().unwrap();
+        }
+        self.memory.write(offset, buf)
+    }
+    fn flush(&self) -> Result<()> {
+        self.memory.flush()
+    }
+    fn discard(&self, offset: u64, len: u64) -> Result<()> {
+        self.memory.discard(offset, len)
+    }
+}
+
+#[test]
+fn readers_do_not_wait_while_data_is_written() {
+    let (begins, began) = channel();
+    let (goes_on, go_on) = channel();
+    let fs = quiet_on(Arc::new(Gate {
+        memory: MemoryDevice::new(super::SIZE),
+        len: 7 * 4096,
+        ends: Mutex::new((begins, go_on)),
+    }));
+    let file = create(&fs, ROOT, "file");
+    fs.write(file, 0, &[5; 7 * 4096], false).unwrap();
+    std::thread::scope(|scope| {
+        let synced = scope.spawn(|| fs.fsync(file, false));
+        began.recv().unwrap();
+        assert_eq!(fs.getattr(file).unwrap().size, 7 * 4096);
+        let mut data = [0; 4096];
+        assert_eq!(fs.read(file, 8192, &mut data).unwrap(), 4096);
+        assert_eq!(data, [5; 4096]);
+        goes_on.send(()).unwrap();
+        synced.join().unwrap().unwrap();
+    });
 }
