@@ -5,19 +5,22 @@ use crate::error::Result;
 use crate::fs::FileSystem;
 use crate::fs::locked::attrs;
 use crate::fs::observe::Call;
+use crate::txn::Wish;
 
 impl FileSystem {
     /// Makes a file or directory durable: data, attributes, extended attributes, every name it has
     /// and the directories that lead to it; of a directory also all its entries. With `data_only`
-    /// nothing less is promised.
+    /// all but the times of a file.
     ///
     /// # Errors
     /// The device's failure, now or earlier: then nothing is known of what was not yet durable.
     pub fn fsync(&self, ino: u64, data_only: bool) -> Result<()> {
-        self.observed(Call::Fsync { ino, data_only }, || self.sync_inode(ino))
+        self.observed(Call::Fsync { ino, data_only }, || {
+            self.sync_inode(ino, data_only)
+        })
     }
 
-    fn sync_inode(&self, ino: u64) -> Result<()> {
+    fn sync_inode(&self, ino: u64, data_only: bool) -> Result<()> {
         let inode = self.inode(ino)?;
         attrs(&inode.read())?;
         if self.core.read_only() {
@@ -26,7 +29,7 @@ impl FileSystem {
         if !happens(Deliberate::FsyncWithoutPages) {
             self.write_back(&inode)?;
         }
-        self.core.force_inodes(&[ino])
+        self.core.force_inodes(&[Wish { ino, data_only }])
     }
 
     /// Brings everything committed so far into the index and moves the log's tail. Workers do this

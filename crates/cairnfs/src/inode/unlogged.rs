@@ -75,6 +75,8 @@ pub struct Unlogged {
     seq: u64,
     /// The inode item.
     pub inode: Option<Arc<LogVector>>,
+    /// Of a file: it differs in nothing but times from what the log holds, or the index.
+    pub times_only: bool,
     /// Its other items, but no directory entries.
     pub others: SmallVec<[Arc<LogVector>; 1]>,
     /// Entries that name it.

@@ -4,6 +4,8 @@
 //! tail and notes complete contexts; [`read_context`] then delivers their entries, one context at
 //! a time, so that memory stays bounded.
 
+use zerocopy::little_endian::U32;
+
 use crate::deliberate::{Deliberate, happens};
 use crate::device::{AlignedBuf, Device};
 use crate::error::{Error, Result};
@@ -14,11 +16,13 @@ use crate::format::record::{
 use crate::format::superblock::Superblock;
 use crate::format::{BLOCK_SIZE, checksum};
 use crate::journal::push::FLUSH_EVERY;
-use zerocopy::little_endian::U32;
 
 /// Blocks behind the log's end that are searched for records which say that it was longer. A push
 /// flushes at least so often that no durable record can lie further away.
 const SEARCH_BLOCKS: u64 = 2 * FLUSH_EVERY;
+
+/// How often a block is read before its contents are believed to be missing.
+const READS: usize = 3;
 
 /// Blocks read at once when records are searched for.
 const AT_ONCE: u64 = 64;
@@ -155,8 +159,7 @@ impl<'a> Reader<'a> {
                     ));
                 };
                 for (at, crc) in (first..).zip(crcs) {
-                    self.device.read(at * BLOCK_SIZE as u64, &mut block)?;
-                    if checksum::crc(&block) != crc.get() {
+                    if !self.block_holds(at, crc.get(), &mut block)? {
                         return Ok(happens(Deliberate::DataNotCompared));
                     }
                 }
@@ -167,6 +170,18 @@ impl<'a> Reader<'a> {
             };
         }
         Ok(true)
+    }
+
+    /// Whether a block has this checksum. One that seems not to is read again: if only the reading
+    /// went wrong, nothing must be lost for it.
+    fn block_holds(&self, at: u64, crc: u32, block: &mut [u8]) -> Result<bool> {
+        for _ in 0..READS {
+            self.device.read(at * BLOCK_SIZE as u64, block)?;
+            if checksum::crc(block) == crc {
+                return Ok(true);
+            }
+        }
+        Ok(false)
     }
 
     fn in_data_area(&self, (first, crcs): &(u64, &[U32])) -> bool {

@@ -42,10 +42,19 @@ pub struct NameAt {
     pub subdir: bool,
 }
 
+/// An inode to be made durable.
+#[derive(Debug, Clone, Copy)]
+pub struct Wish {
+    /// Its number.
+    pub ino: u64,
+    /// Its times need not be.
+    pub data_only: bool,
+}
+
 /// Inodes to be made durable by whoever writes the next group.
 #[derive(Default)]
 pub(super) struct Wishes {
-    inodes: Vec<u64>,
+    inodes: Vec<Wish>,
     /// How many wishes there were, and how many of them a group has taken up.
     wished: u64,
     served: u64,
@@ -128,6 +137,8 @@ struct Followed<'a> {
     todo: Vec<(u64, bool)>,
     /// Directories that may keep unlogged entries.
     dirs: usize,
+    /// Files whose times nobody asked for.
+    timeless: Vec<u64>,
 }
 
 impl Followed<'_> {
@@ -203,7 +214,9 @@ impl Followed<'_> {
             }
         }
         for inode in &self.inodes {
-            take_inode(inode, context, group);
+            if !(self.timeless.contains(&inode.ino) && inode.unlogged().times_only) {
+                take_inode(inode, context, group);
+            }
         }
         self.core.check_data(&written, group);
     }
@@ -227,6 +240,13 @@ fn take_inode(inode: &Inode, context: &Context, group: &mut Group) {
             unlogged.inode = None;
         }
     }
+}
+
+/// Files that all who wished for them can do with without their times.
+fn timeless(wished: &[Wish]) -> Vec<u64> {
+    let full = |ino: u64| wished.iter().any(|w| w.ino == ino && !w.data_only);
+    let files = wished.iter().map(|w| w.ino);
+    files.filter(|ino| !full(*ino)).collect()
 }
 
 /// A directory's inode item as it is without the entries that are not logged.
@@ -274,11 +294,11 @@ impl Core {
     ///
     /// # Errors
     /// The device's failure, now or earlier.
-    pub fn force_inodes(&self, inodes: &[u64]) -> Result<()> {
+    pub fn force_inodes(&self, inodes: &[Wish]) -> Result<()> {
         let counters = self.journal.counters();
         counters.fsyncs.fetch_add(1, Ordering::Relaxed);
-        for ino in inodes {
-            let stamp = self.table.get_or_new(*ino).unlogged().unlisted;
+        for wish in inodes {
+            let stamp = self.table.get_or_new(wish.ino).unlogged().unlisted;
             // Holding no lock, so that others go on and share the flush.
             self.journal.data_first(stamp)?;
         }
@@ -311,10 +331,11 @@ impl Core {
             inodes: Vec::new(),
             seen: HashMap::new(),
             todo: wished
-                .into_iter()
-                .map(|i| (i, entries))
+                .iter()
+                .map(|w| (w.ino, entries))
                 .chain(moved)
                 .collect(),
+            timeless: timeless(&wished),
             dirs: 0,
         };
         let copies = match followed.close() {

@@ -6,6 +6,7 @@
 //! too much. Afterwards, with all locks dropped, [`Core::settle`] holds back committers that
 //! outrun push or merge.
 
+use std::mem::offset_of;
 use std::sync::Arc;
 
 use smallvec::SmallVec;
@@ -14,6 +15,7 @@ use crate::deliberate::{Deliberate, happens};
 use crate::device::Guard;
 use crate::error::{Error, Result};
 use crate::format::NODE_SIZE;
+use crate::format::item::RawInode;
 use crate::format::key::{Key, Kind, MAIN_ROOT};
 use crate::inode::dirty::Slot;
 use crate::inode::{Inode, InodeState};
@@ -76,6 +78,12 @@ pub struct Receipt {
 /// Index nodes that `bytes` of new items may take in the end: leaves half full, and their parents.
 fn growth_units(bytes: i64) -> i64 {
     bytes.max(0) * 5 / 2 / NODE_SIZE as i64
+}
+
+/// Whether two inode items are equal but for the times of access and change.
+fn differ_in_times(old: &[u8], new: &[u8]) -> bool {
+    let times = offset_of!(RawInode, atime)..offset_of!(RawInode, btime);
+    old.get(..times.start) == new.get(..times.start) && old.get(times.end..) == new.get(times.end..)
 }
 
 impl Core {
@@ -232,6 +240,14 @@ impl Commit<'_> {
             return;
         };
         let bytes = attrs.encode();
+        if attrs.is_file() {
+            let old = state.current.get(Kind::Inode, 0);
+            let same = |old: Option<&[u8]>| old.is_some_and(|old| differ_in_times(old, &bytes));
+            let times_only = old.is_some_and(|slot| slot.vector.with(same));
+            let mut unlogged = inode.unlogged();
+            let before = unlogged.enter(self.hold.seq);
+            before.times_only = times_only && (before.inode.is_none() || before.times_only);
+        }
         state.uncommitted = false;
         let existed = state.persisted;
         self.put(inode, state, Kind::Inode, 0, &bytes, existed);

@@ -23,7 +23,7 @@ use std::sync::Arc;
 use arc_swap::ArcSwap;
 use crossbeam_utils::CachePadded;
 
-pub use causes::NameAt;
+pub use causes::{NameAt, Wish};
 pub use commit::{Commit, Need, Receipt, Reservation};
 pub use merge::without;
 pub use mount::{OpenMode, read_superblock};

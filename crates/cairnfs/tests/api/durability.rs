@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use cairnfs::Result;
 use cairnfs::device::{Device, MemoryDevice};
 use cairnfs::fs::{FileSystem, MakeOptions, Options, make_device};
-use cairnfs::types::{Creds, RenameMode, XattrMode};
+use cairnfs::types::{Creds, RenameMode, SetAttr, SetTime, XattrMode};
 
 const ROOT: u64 = 1;
 const OWNER: Creds = Creds { uid: 0, gid: 0 };
@@ -48,8 +48,12 @@ struct Cost {
 }
 
 fn cost(fs: &FileSystem, ino: u64) -> Cost {
+    cost_of(fs, ino, false)
+}
+
+fn cost_of(fs: &FileSystem, ino: u64, data_only: bool) -> Cost {
     let before: HashMap<_, _> = fs.counters().into_iter().collect();
-    fs.fsync(ino, false).unwrap();
+    fs.fsync(ino, data_only).unwrap();
     let after: HashMap<_, _> = fs.counters().into_iter().collect();
     let by = |name| after.get(name).unwrap() - before.get(name).unwrap();
     Cost {
@@ -179,6 +183,36 @@ fn only_what_is_a_cause_comes_along() {
     // Two entries gone and one new, three inodes, and the orphan that stands for an open file.
     assert_eq!((moved.entries, moved.blocks), (8, 1));
     assert_eq!(cost(&fs, replaced).entries, 0);
+}
+
+#[test]
+fn times_alone_are_no_data() {
+    let fs = quiet();
+    let file = create(&fs, ROOT, "file");
+    fs.write(file, 0, &[1; 9000], false).unwrap();
+    fs.fsync(file, false).unwrap();
+    let touch = SetAttr {
+        mtime: Some(SetTime::Now),
+        ..SetAttr::default()
+    };
+    fs.setattr(file, &touch).unwrap();
+    assert_eq!(
+        cost_of(&fs, file, true),
+        Cost {
+            inodes: 1,
+            ..NOTHING
+        }
+    );
+    fs.write(file, 4096, &[2; 4096], false).unwrap();
+    let overwritten = cost_of(&fs, file, true);
+    let parts = |cost: Cost| (cost.entries, cost.flushes);
+    assert!(overwritten.entries > 0 && overwritten.flushes == 1);
+    assert_eq!(parts(cost_of(&fs, file, false)), (1, 1), "the inode");
+    fs.write(file, 9000, &[3; 9000], false).unwrap();
+    let longer = cost_of(&fs, file, true);
+    assert_eq!(longer.flushes, 1);
+    assert!(longer.entries >= 2, "an extent, and the inode");
+    assert_eq!(parts(cost_of(&fs, file, false)), (0, 0));
 }
 
 /// A device whose writes of some length tell that they began, and wait to be let through.
