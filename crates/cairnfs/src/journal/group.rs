@@ -10,11 +10,11 @@ use std::sync::Arc;
 
 use crate::error::Result;
 use crate::format::record::FLAG_GROUP;
-use crate::journal::Journal;
 use crate::journal::cil::Context;
 use crate::journal::push::Head;
 use crate::journal::ring::CONTEXT_BASE;
 use crate::journal::vector::LogVector;
+use crate::journal::{Journal, Written};
 use crate::sync::atomic::Ordering;
 
 /// Vectors logged ahead of a context that it may keep before it is rid of them.
@@ -63,7 +63,8 @@ pub enum Gathered {
 }
 
 impl Journal {
-    /// Writes what `gather` takes while nobody commits. It is not durable yet.
+    /// Writes what `gather` takes while nobody commits. It is not durable yet; tells how far the log
+    /// was written then.
     ///
     /// # Errors
     /// The device's failure.
@@ -71,7 +72,7 @@ impl Journal {
         &self,
         merge: &dyn Fn() -> Result<()>,
         gather: impl FnOnce(&Context) -> Gathered,
-    ) -> Result<()> {
+    ) -> Result<Written> {
         self.reserve(CONTEXT_BASE, merge)?;
         let mut head = self.head.lock();
         let guard = self.storage.guard("an fsync was broken off");
@@ -92,7 +93,7 @@ impl Journal {
             self.storage.fail(e.clone());
         }
         guard.done();
-        result
+        result.map(|()| *self.written.lock())
     }
 
     fn write_gathered(&self, head: &mut Head, group: &Group) -> Result<()> {
@@ -100,8 +101,11 @@ impl Journal {
         self.data_first(group.data_stamp)?;
         let any = self.write_entries(head, group.seq, FLAG_GROUP, &group.vectors, &group.checks)?;
         self.settle_space(head, start, group.paid + CONTEXT_BASE);
+        if !any {
+            return Ok(());
+        }
         let counters = &self.counters;
-        counters.groups.fetch_add(u64::from(any), Ordering::Relaxed);
+        counters.groups.fetch_add(1, Ordering::Relaxed);
         counters
             .group_entries
             .fetch_add(group.vectors.len() as u64, Ordering::Relaxed);

@@ -38,7 +38,7 @@ const SOFT_LIMIT: std::ops::RangeInclusive<i64> = (256 << 10)..=(32 << 20);
 
 /// How far the log has been written.
 #[derive(Debug, Clone, Copy, Default)]
-struct Written {
+pub struct Written {
     seq: u64,
     lsn: u64,
     chain: u64,
@@ -284,15 +284,14 @@ impl Journal {
         Ok(())
     }
 
-    /// Makes all records written so far durable, and nothing more.
+    /// Makes the log durable as far as it was written then, and asks for nothing more.
     ///
     /// # Errors
     /// The device's failure, now or earlier.
-    pub fn flush_log(&self) -> Result<()> {
+    pub fn flush_written(&self, written: &Written) -> Result<()> {
         if happens(Deliberate::FsyncWithoutFlush) {
             return Ok(());
         }
-        let written = *self.written.lock();
         self.storage.flush_through(written.stamp)?;
         self.durable_lsn.fetch_max(written.lsn, Ordering::AcqRel);
         self.durable_seq.fetch_max(written.seq, Ordering::AcqRel);

@@ -308,9 +308,10 @@ impl Core {
             wishes.wished += 1;
             wishes.wished
         };
-        self.journal
+        let written = self
+            .journal
             .write_group(&|| self.merge(), |context| self.gather(ticket, context))?;
-        self.journal.flush_log()
+        self.journal.flush_written(&written)
     }
 
     /// Takes up all wishes at once, unless this one was.

@@ -1,6 +1,7 @@
 //! What an fsync costs: told by counters, for what is durable after it is tried with power cuts.
 
 use std::collections::HashMap;
+use std::io::Write;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 
@@ -115,7 +116,12 @@ fn what_others_change_does_not_count() {
         }
     );
     fs.sync().unwrap();
-    assert_eq!(cost(&fs, among), NOTHING);
+    let large = create(&fs, ROOT, "large");
+    fs.write(large, 0, &[1; 1 << 20], false).unwrap();
+    fs.rename(ROOT, b"large", ROOT, b"written", RenameMode::Replace)
+        .unwrap();
+    let nothing = cost(&fs, among);
+    assert_eq!(nothing, NOTHING, "nor is others' data flushed");
 }
 
 #[test]
@@ -183,6 +189,32 @@ fn only_what_is_a_cause_comes_along() {
     // Two entries gone and one new, three inodes, and the orphan that stands for an open file.
     assert_eq!((moved.entries, moved.blocks), (8, 1));
     assert_eq!(cost(&fs, replaced).entries, 0);
+}
+
+#[test]
+fn many_files_with_one_flush() {
+    let volume = super::volume();
+    let files: Vec<_> = (0..300)
+        .map(|i| {
+            let mut file = volume.create_file(format!("{i}")).unwrap();
+            file.write_all(&[3; 6000]).unwrap();
+            file
+        })
+        .collect();
+    let flushes = || {
+        let counters: HashMap<_, _> = volume.file_system().counters().into_iter().collect();
+        *counters.get("device_flushes").unwrap()
+    };
+    let before = flushes();
+    volume
+        .sync_files(&files.iter().collect::<Vec<_>>())
+        .unwrap();
+    assert_eq!(flushes(), before + 1);
+    let other = super::volume().create_file("other").unwrap();
+    super::fails(
+        volume.sync_files(&[&other]),
+        std::io::ErrorKind::InvalidInput,
+    );
 }
 
 #[test]
