@@ -145,22 +145,22 @@ impl Followed<'_> {
     /// Follows all causes; `false` if there are too many.
     fn close(&mut self) -> bool {
         while let Some((ino, whole)) = self.todo.pop() {
-            self.visit(ino, whole);
-            if self.inodes.len() > MOST {
+            if !self.visit(ino, whole) || self.inodes.len() > MOST {
                 return false;
             }
         }
         true
     }
 
-    fn visit(&mut self, ino: u64, whole: bool) {
+    /// Adds an inode and what leads on from it; `false` if that is too much.
+    fn visit(&mut self, ino: u64, whole: bool) -> bool {
         if self.seen.get(&ino).is_some_and(|w| *w || !whole) {
-            return;
+            return true;
         }
         let inode = self.core.table.get_or_new(ino);
         let unlogged = inode.unlogged();
         if !unlogged.is_of(self.seq) {
-            return;
+            return true;
         }
         let children = unlogged.children.as_deref();
         let whole = whole || children.is_some_and(|c| c.removed);
@@ -175,6 +175,9 @@ impl Followed<'_> {
         }
         if let Some(children) = children {
             self.dirs += usize::from(first);
+            if whole && children.pending > MOST {
+                return false;
+            }
             if whole {
                 let inodes = children.inodes.iter();
                 self.todo.extend(inodes.map(|child| (*child, false)));
@@ -184,6 +187,7 @@ impl Followed<'_> {
         if first {
             self.inodes.push(inode);
         }
+        true
     }
 
     /// Log bytes for the inode items of directories that keep unlogged entries.
