@@ -4,11 +4,15 @@
 //! Whether that end is the true one, or damage, the superblock's required LSN and the durable
 //! LSNs in valid records behind the end decide.
 
+use std::collections::VecDeque;
+
 use cairnfs::device::AlignedBuf;
-use cairnfs::error::Result;
+use cairnfs::error::{Corruption, Result};
 use cairnfs::format::BLOCK_SIZE;
 use cairnfs::format::geometry::{Geometry, LOG_START};
-use cairnfs::format::record::{FLAG_LAST, FLAG_MOUNT, HEADER_SIZE, RecordHeader, entries};
+use cairnfs::format::record::{
+    FLAG_GROUP, FLAG_LAST, FLAG_MOUNT, HEADER_SIZE, RecordHeader, entries,
+};
 use cairnfs::format::{checksum, record};
 
 use crate::codes;
@@ -40,6 +44,11 @@ pub(crate) fn read(volume: &Volume<'_>, ledger: &mut Ledger<'_>) -> Result<Optio
     let mut contexts = Contexts::new(volume.superblock.merged_seq.get(), volume.geometry);
     let (end, in_order) = reader.follow(&mut contexts, ledger)?;
     reader.look_beyond(end)?;
+    contexts.apply_durable(
+        reader.durable.max(volume.superblock.required_lsn.get()),
+        ledger,
+    );
+    reader.apply_checked(&mut contexts, ledger)?;
     if !volume.both_slots {
         reader.scan_generations(ledger)?;
     }
@@ -131,14 +140,57 @@ impl Reader<'_, '_> {
                 ledger.unchecked(format!("log records from LSN {at}"));
                 return Ok((at, false));
             }
-            contexts.add(&header, Part { block, payload }, ledger);
+            let checks = header.checks_len.get() as usize;
+            let part = Part {
+                lsn: at,
+                block,
+                entries: payload.len().saturating_sub(checks),
+                payload,
+            };
+            contexts.add(&header, part, ledger);
             self.generation = self.generation.max(header.generation.get());
             self.durable = self.durable.max(header.durable_lsn.get());
+            contexts.apply_durable(self.durable, ledger);
             at += header.blocks();
             chain = header.checksum.get();
         }
         ledger.progress("log", at - tail, self.ring());
         Ok((at, true))
+    }
+
+    /// Applies what need not have been durable, up to the first of which the data is not there.
+    fn apply_checked(&self, contexts: &mut Contexts, ledger: &mut Ledger<'_>) -> Result<()> {
+        while let Some(parts) = contexts.whole.pop_front() {
+            for part in &parts {
+                if !self.data_holds(part, ledger)? {
+                    return Ok(());
+                }
+            }
+            contexts.apply(&parts, ledger);
+        }
+        Ok(())
+    }
+
+    /// Whether the blocks that a record has checks of hold what they should.
+    fn data_holds(&self, part: &Part, ledger: &mut Ledger<'_>) -> Result<bool> {
+        for check in record::checks(part.payload.get(part.entries..).unwrap_or_default()) {
+            let area = self.volume.geometry.data_start()..=self.volume.geometry.total_blocks;
+            let sound = check.filter(|(block, crcs)| {
+                let end = block.checked_add(crcs.len() as u64);
+                area.contains(block) && end.is_some_and(|end| area.contains(&end))
+            });
+            let Some((block, crcs)) = sound else {
+                let message = "a check of blocks that hold no data";
+                ledger.add(Finding::new(codes::LOG_ENTRY, message).at(part.block));
+                return Ok(false);
+            };
+            for (block, crc) in (block..).zip(crcs) {
+                if checksum::crc(&self.volume.read(block, 1)?) != crc.get() {
+                    return Ok(false);
+                }
+            }
+        }
+        Ok(true)
     }
 
     /// Learns what valid records behind the end say was durable.
@@ -181,10 +233,20 @@ impl Reader<'_, '_> {
     }
 }
 
-/// The payload of a record, and the device block at which the record begins.
+/// The payload of a record, and where the record begins.
 struct Part {
+    lsn: u64,
     block: u64,
     payload: Vec<u8>,
+    /// Bytes of its entries; checks follow.
+    entries: usize,
+}
+
+impl Part {
+    fn entries(&self) -> impl Iterator<Item = Result<record::Entry<'_>, Corruption>> {
+        let bytes = self.payload.get(..self.entries).unwrap_or_default();
+        entries(self.block, bytes)
+    }
 }
 
 /// Puts parts together to contexts and contexts to a final state.
@@ -194,8 +256,12 @@ struct Contexts {
     nonce: Option<u64>,
     /// Sequence of the last context that is complete, or whose place a mount record took.
     last: Option<u64>,
+    /// The last was a group of its context, of which more may come.
+    goes_on: bool,
     /// The parts so far of a context that is not complete.
     open: Option<(u64, Vec<Part>)>,
+    /// What is complete, but not known to be durable with its data.
+    whole: VecDeque<Vec<Part>>,
     overlay: Overlay,
     incomplete: bool,
 }
@@ -207,7 +273,9 @@ impl Contexts {
             geometry,
             nonce: None,
             last: None,
+            goes_on: false,
             open: None,
+            whole: VecDeque::new(),
             overlay: Overlay::default(),
             incomplete: false,
         }
@@ -233,7 +301,10 @@ impl Contexts {
             )),
             None if part != 0 => Err(format!("context {seq} begins with part {part}")),
             None if seq == 0 => Err("context 0, which no volume has".into()),
-            None if self.last.is_some_and(|last| last >= seq) => {
+            None if self
+                .last
+                .is_some_and(|last| last >= seq + u64::from(self.goes_on)) =>
+            {
                 Err(format!("context {seq} behind context {:?}", self.last))
             }
             None => Ok(()),
@@ -243,7 +314,7 @@ impl Contexts {
     fn add(&mut self, header: &RecordHeader, part: Part, ledger: &mut Ledger<'_>) {
         let seq = header.seq.get();
         ledger.stats().log_records += 1;
-        let counted = entries(part.block, &part.payload).count() as u64;
+        let counted = part.entries().count() as u64;
         if counted != u64::from(header.entries.get()) {
             let message = format!("{} entries expected, {counted} found", header.entries);
             self.report(ledger, message, part.block);
@@ -252,17 +323,26 @@ impl Contexts {
         parts.push(part);
         if header.flags.get() & FLAG_LAST != 0 {
             self.last = Some(seq);
+            self.goes_on = header.flags.get() & FLAG_GROUP != 0;
             if let Some((_, parts)) = self.open.take()
                 && seq > self.merged_seq
             {
-                self.apply(&parts, ledger);
+                self.whole.push_back(parts);
             }
+        }
+    }
+
+    /// Applies what lies before an LSN up to which all was durable.
+    fn apply_durable(&mut self, lsn: u64, ledger: &mut Ledger<'_>) {
+        let durable = |parts: &mut Vec<Part>| parts.first().is_some_and(|p| p.lsn < lsn);
+        while let Some(parts) = self.whole.pop_front_if(durable) {
+            self.apply(&parts, ledger);
         }
     }
 
     fn apply(&mut self, parts: &[Part], ledger: &mut Ledger<'_>) {
         for part in parts {
-            for entry in record::entries(part.block, &part.payload) {
+            for entry in part.entries() {
                 let applied = entry
                     .map_err(|c| format!("expected {}, found {}", c.expected, c.found))
                     .and_then(|entry| self.overlay.apply(&entry, part.block, &self.geometry));

@@ -57,7 +57,8 @@ fn of_the_code() -> Vec<(&'static str, Layout)> {
         layout!(RawTime: secs nanos),
         layout!(RawExtent: block birth len flags),
         layout!(RecordHeader: checksum magic flags uuid nonce lsn chain seq durable_lsn generation
-            part entries payload_len payload_crc reserved),
+            part entries payload_len payload_crc checks_len
+            reserved),
     ]
 }
 

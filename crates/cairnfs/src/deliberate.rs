@@ -75,6 +75,28 @@ pub enum Deliberate {
     MountRecordUnflushed,
     /// All mounts have the same nonce.
     SameNonce,
+    /// An fsync does not take along the directories of a file's names.
+    CauseOfDirectoryLost,
+    /// An fsync does not take along the directories that were moved.
+    CauseOfPlaceLost,
+    /// An fsync does not take along what a rename replaced or exchanged.
+    CauseOfPartnerLost,
+    /// An fsync does not take along that a name was given up before.
+    CauseOfNameLost,
+    /// An fsync takes along that a directory was removed, but not what became of its entries.
+    CauseOfRemovalLost,
+    /// An fsync of a directory leaves its entries.
+    EntriesNotSynced,
+    /// A directory that an fsync takes along counts entries that it does not.
+    CountsAhead,
+    /// An fsync does not tell what the data that it wrote must hold.
+    DataUntold,
+    /// Recovery does not compare what an fsync told of its data.
+    DataNotCompared,
+    /// What an fsync logged is overwritten in place, and not logged again.
+    GroupOverwritten,
+    /// The deletion of what an fsync logged is not logged.
+    GroupForgotten,
 }
 
 #[cfg(not(feature = "deliberate-faults"))]

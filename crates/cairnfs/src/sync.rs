@@ -15,7 +15,8 @@
 #[cfg(not(shuttle))]
 pub use {
     parking_lot::{
-        Condvar, MappedMutexGuard, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard,
+        Condvar, MappedMutexGuard, Mutex, MutexGuard, RwLock, RwLockReadGuard,
+        RwLockUpgradableReadGuard, RwLockWriteGuard,
     },
     std::sync::atomic,
     std::thread,
@@ -32,6 +33,6 @@ mod scheduled;
 pub use scheduled::wait_for_ever;
 #[cfg(shuttle)]
 pub use scheduled::{
-    Condvar, MappedMutexGuard, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard,
-    atomic, thread, thread_local,
+    Condvar, MappedMutexGuard, Mutex, MutexGuard, RwLock, RwLockReadGuard,
+    RwLockUpgradableReadGuard, RwLockWriteGuard, atomic, thread, thread_local,
 };

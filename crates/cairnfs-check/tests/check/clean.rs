@@ -1,6 +1,7 @@
 //! Sound volumes: nothing is found, and what was seen is counted right.
 
 use cairnfs::format::key::{Key, Kind};
+use cairnfs::format::record::FLAG_GROUP;
 use cairnfs_check::{CheckOptions, Progress, check};
 
 use crate::image::*;
@@ -78,6 +79,23 @@ fn a_mount_record_may_follow_an_incomplete_context() {
         plan.log.push(mount);
         plan.context(vec![]);
         plan.log.last_mut().unwrap().nonce = 78;
+    });
+    assert_eq!(found, Vec::<&str>::new());
+}
+
+#[test]
+fn groups_precede_the_rest_of_their_context() {
+    let found = with_plan(|plan| {
+        for _ in 0..3 {
+            plan.context(vec![]);
+        }
+        let seq = plan.log[3].seq;
+        for group in &mut plan.log[3..5] {
+            group.flags |= FLAG_GROUP;
+        }
+        for record in &mut plan.log[3..6] {
+            record.seq = seq;
+        }
     });
     assert_eq!(found, Vec::<&str>::new());
 }

@@ -1,7 +1,7 @@
 //! Damage to the log: the records' chain, their order, their entries.
 
 use cairnfs::format::key::{Key, Kind};
-use cairnfs::format::record::{FLAG_LAST, FLAG_MOUNT};
+use cairnfs::format::record::{FLAG_GROUP, FLAG_LAST, FLAG_MOUNT};
 use zerocopy::little_endian::U64;
 
 use crate::image::*;
@@ -62,13 +62,19 @@ fn a_tail_that_does_not_chain_is_an_empty_log() {
 #[test]
 fn records_out_of_order_are_found() {
     type Damage = fn(&mut Plan);
-    let cases: [(&str, Damage); 6] = [
+    let cases: [(&str, Damage); 7] = [
         ("a part is missing", |plan| plan.log[2].part = 2),
         ("a context begins late", |plan| plan.log[1].part = 1),
         ("a context within another", |plan| plan.log[2].seq = 7),
         ("contexts descend", |plan| {
             plan.context(vec![]);
             plan.log[3].seq = 6;
+        }),
+        ("a group behind its context", |plan| {
+            plan.context(vec![]);
+            plan.context(vec![]);
+            plan.log[4].seq = plan.log[3].seq;
+            plan.log[4].flags |= FLAG_GROUP;
         }),
         ("another mount", |plan| {
             plan.context(vec![]);

@@ -74,6 +74,9 @@ impl Model {
                 facts.xattrs.remove(name);
             }),
             (Call::Fsync { ino, .. }, _) => self.promise_inode(ino),
+            (Call::FsyncAll { inodes }, _) => {
+                inodes.iter().for_each(|ino| self.promise_inode(*ino));
+            }
             (Call::Sync, _) => self.promise_all(),
             (Call::Make { .. } | Call::Tmpfile | Call::Write { .. }, _) => {}
         }
@@ -111,7 +114,7 @@ impl Model {
                     }),
                 );
             }
-            Call::Tmpfile | Call::Fsync { .. } | Call::Sync => {}
+            Call::Tmpfile | Call::Fsync { .. } | Call::FsyncAll { .. } | Call::Sync => {}
             _ => self.done(call, &Outcome::Done),
         }
     }
@@ -344,6 +347,7 @@ fn shown(call: &Call<'_>, outcome: &Outcome<'_>) -> String {
             true => format!("fdatasync {ino}"),
             false => format!("fsync {ino}"),
         },
+        Call::FsyncAll { inodes } => format!("fsync of {inodes:?}"),
         Call::Sync => "sync".into(),
     };
     match outcome {

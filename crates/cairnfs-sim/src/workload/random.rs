@@ -87,6 +87,53 @@ impl Dice {
     }
 }
 
+impl Dice {
+    /// A path of up to three of the names `a` to `c`, so that directories meet.
+    fn crowded(&mut self) -> String {
+        let depth = 1 + self.throw(3);
+        let names: Vec<_> = (0..depth)
+            .map(|_| match self.throw(3) {
+                0 => "a",
+                1 => "b",
+                _ => "c",
+            })
+            .collect();
+        names.join("/")
+    }
+
+    /// A step that is about names more often than not.
+    fn naming(&mut self) -> Step {
+        match self.throw(40) {
+            0..7 => Step::Mkdir(self.crowded()),
+            7..12 => Step::Create(self.crowded()),
+            12 => Step::Tmpfile(self.crowded()),
+            13 => Step::Link(self.crowded(), self.crowded()),
+            14..16 => Step::Unlink(self.crowded()),
+            16 => Step::UnlinkOpen(self.crowded()),
+            17..19 => Step::Rmdir(self.crowded()),
+            19..26 => Step::Rename(self.crowded(), self.crowded()),
+            26 => Step::Exchange(self.crowded(), self.crowded()),
+            27 => Step::Append(self.crowded(), self.length() as u32),
+            28 => Step::SetXattr(self.crowded(), self.attribute(), 10),
+            29..38 => Step::Fsync(self.crowded()),
+            38 => Step::Sync,
+            _ => Step::Merge,
+        }
+    }
+}
+
+/// So many steps about names in a few directories, with fsyncs between.
+pub fn random_names(seed: u64, count: usize) -> Vec<Step> {
+    let step = |i| {
+        let mut dice = Dice {
+            seed: mix(!seed, i),
+            thrown: 0,
+        };
+        dice.naming()
+    };
+    (0..count as u64).map(step).collect()
+}
+
 /// A step, told by a number; steps of any numbers make a workload.
 pub fn random_step(number: u64) -> Step {
     let mut dice = Dice {

@@ -96,7 +96,7 @@ fn a_second_link_lies_in_a_new_directory() {
 }
 
 /// Two names that have the same hash on a fresh volume.
-const NEIGHBOURS: [&str; 2] = ["38VrjY4dng1", "YBhODC8FUU9"];
+pub const NEIGHBOURS: [&str; 2] = ["38VrjY4dng1", "YBhODC8FUU9"];
 /// The same of two attributes, behind `user.`.
 const ATTRIBUTES: [&str; 2] = ["2KYhuLdzFE8", "4Mb5IpU6INd"];
 

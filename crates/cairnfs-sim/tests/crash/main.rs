@@ -10,6 +10,7 @@
 )]
 
 mod bounded;
+mod causes;
 mod determined;
 mod hazards;
 mod judged;

@@ -11,6 +11,7 @@ use std::sync::Arc;
 use super::handle::Handle;
 use super::metadata::{FileTimes, Metadata};
 use crate::error::{Error, Result};
+use crate::fs::FileSystem;
 use crate::sync::Mutex;
 use crate::types::{Creds, Fallocate, SeekTo, SetAttr, SetTime, Time};
 
@@ -205,6 +206,12 @@ impl File {
         let file = &self.open.handle;
         file.fs().setattr(file.ino(), set)?;
         Ok(())
+    }
+
+    /// Its inode, if it lies in this file system.
+    pub(super) fn ino_in(&self, fs: &FileSystem) -> Option<u64> {
+        let file = &self.open.handle;
+        std::ptr::eq(file.fs(), fs).then(|| file.ino())
     }
 
     /// Makes data, attributes and extended attributes durable, and every name the file has with

@@ -125,6 +125,18 @@ impl Volume {
         self.fs.sync()
     }
 
+    /// Makes several files durable at once, each as [`File::sync_all`](crate::File::sync_all) does,
+    /// with one flush of the device for all of them.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`](crate::Error::Invalid) for a file of another volume, or as
+    /// [`sync`](Self::sync).
+    pub fn sync_files(&self, files: &[&crate::File]) -> Result<()> {
+        let inodes: Option<Vec<u64>> = files.iter().map(|f| f.ino_in(&self.fs)).collect();
+        let other = crate::Error::Invalid("a file of another volume");
+        self.fs.fsync_all(&inodes.ok_or(other)?)
+    }
+
     /// Makes a directory durable with all its entries, and the directories that lead to it.
     ///
     /// # Errors

@@ -27,6 +27,8 @@ pub const ENTRY_HEADER_SIZE: usize = 24;
 pub const FLAG_LAST: u32 = 1;
 /// Flag: the record a mount writes before anything else; it has no entries.
 pub const FLAG_MOUNT: u32 = 2;
+/// Flag: a group of causes, logged ahead of the rest of its context.
+pub const FLAG_GROUP: u32 = 4;
 
 /// The bytes of a record header.
 #[derive(
@@ -48,7 +50,7 @@ pub struct RecordHeader {
     pub checksum: U64,
     /// [`RECORD_MAGIC`].
     pub magic: U32,
-    /// [`FLAG_LAST`], [`FLAG_MOUNT`].
+    /// [`FLAG_LAST`], [`FLAG_MOUNT`], [`FLAG_GROUP`].
     pub flags: U32,
     /// The volume's identity.
     pub uuid: [u8; 16],
@@ -72,8 +74,10 @@ pub struct RecordHeader {
     pub payload_len: U32,
     /// CRC32C of the payload.
     pub payload_crc: U32,
+    /// Bytes of checks at the end of the payload.
+    pub checks_len: U32,
     /// Zero.
-    pub reserved: [u8; 32],
+    pub reserved: [u8; 28],
 }
 
 impl RecordHeader {
@@ -99,9 +103,40 @@ impl RecordHeader {
         (header.magic.get() == RECORD_MAGIC
             && header.checksum.get() == header.compute()
             && header.payload_len.get() as usize <= MAX_PAYLOAD
+            && header.checks_len.get() <= header.payload_len.get()
             && counters.iter().all(|c| c.get() < MAX_COUNTER))
         .then_some(header)
     }
+}
+
+/// Appends a check to a payload: what blocks of new data, from `block` on, must hold for the record
+/// to count.
+pub fn push_check(payload: &mut Vec<u8>, block: u64, crcs: &[u32]) {
+    payload.extend_from_slice(&block.to_le_bytes());
+    payload.extend_from_slice(&(crcs.len() as u32).to_le_bytes());
+    for crc in crcs {
+        payload.extend_from_slice(&crc.to_le_bytes());
+    }
+}
+
+/// The checks at the end of a payload; one that is cut off ends them, with `None`.
+pub fn checks(bytes: &[u8]) -> impl Iterator<Item = Option<(u64, &[U32])>> {
+    let mut rest = bytes;
+    std::iter::from_fn(move || {
+        if rest.is_empty() {
+            return None;
+        }
+        let check = check(rest);
+        rest = check.map_or(&[], |(.., behind)| behind);
+        Some(check.map(|(block, crcs, _)| (block, crcs)))
+    })
+}
+
+fn check(bytes: &[u8]) -> Option<(u64, &[U32], &[u8])> {
+    let (block, rest) = U64::read_from_prefix(bytes).ok()?;
+    let (count, rest) = U32::read_from_prefix(rest).ok()?;
+    let (crcs, behind) = <[U32]>::ref_from_prefix_with_elems(rest, count.get() as usize).ok()?;
+    Some((block.get(), crcs, behind))
 }
 
 /// Blocks of a record with so many payload bytes.
@@ -227,6 +262,26 @@ mod tests {
         let got: Vec<_> = entries(0, &payload).map(|e| e.unwrap()).collect();
         assert_eq!(got, vec![a, b]);
         assert!(entries(3, &payload[..20]).any(|e| e.is_err()));
+    }
+
+    #[test]
+    fn checks_return_as_pushed() {
+        let mut payload = Vec::new();
+        push_check(&mut payload, 77, &[1, 2, 3]);
+        push_check(&mut payload, 99, &[4]);
+        let got: Vec<_> = checks(&payload)
+            .map(|c| c.map(|(block, crcs)| (block, crcs.len())))
+            .collect();
+        assert_eq!(got, vec![Some((77, 3)), Some((99, 1))]);
+        assert_eq!(payload.len(), 40);
+        for len in 1..payload.len() {
+            let whole = len == 24;
+            assert_eq!(
+                checks(&payload[..len]).any(|c| c.is_none()),
+                !whole,
+                "{len}"
+            );
+        }
     }
 
     #[test]

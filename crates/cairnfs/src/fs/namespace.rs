@@ -20,7 +20,7 @@ use crate::fs::observe::Call;
 use crate::inode::attrs::Attrs;
 use crate::inode::{Inode, InodeState};
 use crate::sync::atomic::Ordering;
-use crate::txn::{Commit, NameFound, Need};
+use crate::txn::{Commit, NameAt, NameFound, Need};
 use crate::types::{Attr, Creds, FileKind, Time};
 
 /// Most bytes of a directory entry's value.
@@ -259,11 +259,14 @@ impl FileSystem {
             dir,
             &mut dir_state,
             hash,
-            &DirEntryRef {
-                ino,
-                kind: mode & S_IFMT,
-                name,
-            },
+            (
+                &DirEntryRef {
+                    ino,
+                    kind: mode & S_IFMT,
+                    name,
+                },
+                &child,
+            ),
         )?;
         commit.put_inode(dir, &mut dir_state);
         if let Some(target) = new.target {
@@ -285,7 +288,7 @@ impl FileSystem {
         dir: &Arc<Inode>,
         state: &mut InodeState,
         hash: u64,
-        entry: &DirEntryRef<'_>,
+        (entry, child): (&DirEntryRef<'_>, &Inode),
     ) -> Result<()> {
         let attrs = attrs_mut(state)?;
         let index = attrs.next_index;
@@ -294,6 +297,13 @@ impl FileSystem {
         let value = encode_dir_entry(entry);
         commit.put(dir, state, Kind::DirIndex, index, &value, false);
         self.core.add_name(dir, state, hash, index);
+        let subdir = entry.kind == S_IFDIR;
+        let at = NameAt {
+            index,
+            hash,
+            subdir,
+        };
+        commit.name(dir, state, child, &at, true);
         Ok(())
     }
 
@@ -303,7 +313,7 @@ impl FileSystem {
         commit: &mut Commit<'_>,
         dir: &Arc<Inode>,
         state: &mut InodeState,
-        hash: u64,
+        (hash, child): (u64, &Inode),
         entry: &NameFound,
     ) -> Result<()> {
         let attrs = attrs_mut(state)?;
@@ -314,6 +324,12 @@ impl FileSystem {
         let note = hash.to_le_bytes();
         commit.delete(dir, state, Kind::DirIndex, entry.index, &note, entry.below);
         state.remove_name(hash, entry.index);
+        let at = NameAt {
+            index: entry.index,
+            hash,
+            subdir: entry.kind == S_IFDIR,
+        };
+        commit.name(dir, state, child, &at, false);
         Ok(())
     }
 
@@ -411,7 +427,7 @@ impl FileSystem {
         let mut commit = self.core.commit();
         let state = locked.state(&dir)?;
         let entry = DirEntryRef { ino, kind, name };
-        self.put_entry(&mut commit, &dir, state, hash, &entry)?;
+        self.put_entry(&mut commit, &dir, state, hash, (&entry, &inode))?;
         commit.put_inode(&dir, state);
         let state = locked.state(&inode)?;
         state.nameless = false;

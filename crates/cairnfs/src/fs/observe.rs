@@ -100,6 +100,11 @@ pub enum Call<'a> {
         /// The attribute.
         name: &'a [u8],
     },
+    /// Several inodes are made durable at once.
+    FsyncAll {
+        /// They.
+        inodes: &'a [u64],
+    },
     /// An inode is made durable.
     Fsync {
         /// The inode.

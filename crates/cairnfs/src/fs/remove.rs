@@ -121,7 +121,7 @@ impl FileSystem {
         let mut commit = self.core.commit();
         let state = locked.state(dir)?;
         change_dir(attrs_mut(state)?, now, -i64::from(directory))?;
-        self.delete_entry(&mut commit, dir, state, hash, &found)?;
+        self.delete_entry(&mut commit, dir, state, (hash, child), &found)?;
         commit.put_inode(dir, state);
         let state = locked.state(child)?;
         self.drop_link(&mut commit, child, state, now, &belongings)?;
@@ -192,6 +192,9 @@ impl FileSystem {
             attrs.nlink.saturating_sub(1)
         };
         attrs.ctime = now;
+        if attrs.is_dir() {
+            commit.removed(inode);
+        }
         if attrs.nlink > 0 {
             commit.put_inode(inode, state);
         } else if inode.uses() > 0 || belongings.more {

@@ -223,11 +223,18 @@ impl FileSystem {
         let still = |found: NameFound, below| NameFound { below, ..found };
         let entry = still(source.found, source_below);
         let state = locked.state(&from.dir)?;
-        self.delete_entry(&mut commit, &from.dir, state, from.hash, &entry)?;
+        self.delete_entry(
+            &mut commit,
+            &from.dir,
+            state,
+            (from.hash, &source.inode),
+            &entry,
+        )?;
         if let (Some(t), Some(below)) = (target, target_below) {
             let entry = still(t.found, below);
             let state = locked.state(&to.dir)?;
-            self.delete_entry(&mut commit, &to.dir, state, to.hash, &entry)?;
+            self.delete_entry(&mut commit, &to.dir, state, (to.hash, &t.inode), &entry)?;
+            commit.join(&source.inode, &t.inode);
         }
         self.place(&mut commit, &mut locked, to, source, now)?;
         if let Some(t) = target {
@@ -273,6 +280,9 @@ impl FileSystem {
         attrs.ctime = now;
         attrs.parent = side.dir.ino;
         commit.put_inode(&moved.inode, locked.state(&moved.inode)?);
+        if is_dir(moved) {
+            commit.moved(&moved.inode);
+        }
         let entry = DirEntryRef {
             ino: moved.found.ino,
             kind: moved.found.kind,
@@ -283,7 +293,7 @@ impl FileSystem {
             &side.dir,
             locked.state(&side.dir)?,
             side.hash,
-            &entry,
+            (&entry, &moved.inode),
         )
     }
 }

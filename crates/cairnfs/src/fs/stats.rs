@@ -31,6 +31,7 @@ impl FileSystem {
         let mut counters = self.core.storage().counters().to_vec();
         counters.extend(self.log_counters());
         counters.extend(self.commit_counters());
+        counters.extend(self.sync_counters());
         counters.extend(self.wait_counters());
         counters.extend(self.memory_counters());
         counters
@@ -46,6 +47,19 @@ impl FileSystem {
             ("contexts", get(&journal.contexts)),
             ("items_cancelled", get(&journal.cancelled)),
             ("push_largest_bytes", get(&journal.largest)),
+        ]
+    }
+
+    fn sync_counters(&self) -> [Counter; 6] {
+        let journal = self.core.journal().counters();
+        let get = |c: &AtomicU64| c.load(Ordering::Relaxed);
+        [
+            ("fsyncs", get(&journal.fsyncs)),
+            ("fsync_groups", get(&journal.groups)),
+            ("fsync_inodes", get(&journal.group_inodes)),
+            ("fsync_entries", get(&journal.group_entries)),
+            ("fsync_log_blocks", get(&journal.group_blocks)),
+            ("fsync_whole_contexts", get(&journal.whole_contexts)),
         ]
     }
 

@@ -1,6 +1,7 @@
 //! Writeback: gives unwritten pages their place, writes them, and only then commits extents.
 //!
-//! In ascending order and in bounded batches, each a transaction of its own, under the file's lock.
+//! In ascending order and in bounded batches, each a transaction of its own, under the file's lock,
+//! which readers share while data is written.
 //! Pages over space allocated before (unwritten extents) go there; all others go to new blocks, so
 //! data the log may still name is never overwritten. The committed size follows what is written.
 
@@ -18,6 +19,7 @@ use crate::fs::locked::{attrs, attrs_mut};
 use crate::fs::namespace::INODE_LEN;
 use crate::inode::{Inode, InodeState};
 use crate::space::{Class, Funding, Run};
+use crate::sync::RwLockUpgradableReadGuard;
 use crate::txn::{Commit, Need, Receipt, Reservation};
 
 /// Most pages of a batch, and most separate ranges of file blocks.
@@ -60,12 +62,11 @@ impl FileSystem {
             let mut need = batch_need();
             need.class = Class::Merge;
             let reservation = self.core.reserve(need)?;
-            let mut state = inode.write();
+            let state = inode.prepare();
             if state.attrs.is_none() {
                 return Ok(());
             }
-            let (receipt, reached) = self.write_batch(inode, &mut state, &sweep, reservation)?;
-            drop(state);
+            let (receipt, reached) = self.write_batch(inode, state, &sweep, reservation)?;
             self.core.settle(receipt)?;
             sweep.start = reached;
             let left = {
@@ -81,44 +82,48 @@ impl FileSystem {
     fn write_batch(
         &self,
         inode: &Arc<Inode>,
-        state: &mut InodeState,
+        state: RwLockUpgradableReadGuard<'_, InodeState>,
         sweep: &Range<u64>,
         reservation: Reservation<'_>,
     ) -> Result<(Receipt, u64)> {
-        let a = attrs(state)?;
+        let a = attrs(&state)?;
         let small = a.blocks == 0 && a.size <= MAX_INLINE as u64;
         if small && !state.pages.not_inline {
+            let state = &mut RwLockUpgradableReadGuard::upgrade(state);
             let receipt = self.write_inline(inode, state, reservation)?;
             return Ok((receipt, sweep.end));
         }
         // All that is read comes before space is taken: what fails then leaves nothing behind.
-        let mut batch = take_batch(state, sweep);
+        let mut batch = take_batch(&state, sweep);
         let inline = match batch.first() {
-            Some(0) => self.inline(inode, state)?.is_some(),
+            Some(0) => self.inline(inode, &state)?.is_some(),
             _ => false,
         };
         let inline_below = match inline {
             true => self
                 .core
-                .item(inode, state, Kind::Inline, 0)?
+                .item(inode, &state, Kind::Inline, 0)?
                 .is_some_and(|i| i.below),
             false => false,
         };
         let mut touched = Vec::new();
         for (from, to) in ranges_of(&batch) {
-            touched.extend(self.extents(inode, state, from.saturating_sub(1), to, usize::MAX)?);
+            touched.extend(self.extents(inode, &state, from.saturating_sub(1), to, usize::MAX)?);
         }
-        let placed = self.place_batch(state, &mut batch, &touched)?;
+        let (placed, taken) = self.place_batch(&mut batch, &touched)?;
         let mut new = Vec::new();
         for part in &placed {
-            self.write_placed(state, part, &mut new)?;
+            self.write_placed(&state, part, &mut new)?;
         }
         let ranges: Vec<_> = ranges_of(&batch)
             .into_iter()
             .map(|range| (range, replaced(&touched, range, &new)))
             .collect();
+        // Only now must readers wait.
+        let state = &mut RwLockUpgradableReadGuard::upgrade(state);
+        state.pages.reserved = state.pages.reserved.saturating_sub(taken);
         let mut commit = self.core.commit();
-        commit.needs_data();
+        commit.needs_data(inode, new.iter().map(|e| (e.block, e.crcs.clone())));
         if inline {
             commit.delete(inode, state, Kind::Inline, 0, &[], inline_below);
         }
@@ -213,13 +218,9 @@ impl FileSystem {
 
     /// Device blocks for a batch: space allocated before where there is some, else new runs that go
     /// on where the file ends so far. Where no more can be allocated, the batch ends; it is an error
-    /// only if nothing was. `touched` are the extents there, and just before.
-    fn place_batch(
-        &self,
-        state: &mut InodeState,
-        batch: &mut Vec<u64>,
-        touched: &[Extent],
-    ) -> Result<Vec<Placed>> {
+    /// only if nothing was. `touched` are the extents there, and just before. Also tells how many
+    /// blocks of those set aside it took.
+    fn place_batch(&self, batch: &mut Vec<u64>, touched: &[Extent]) -> Result<(Vec<Placed>, u64)> {
         let before = |first: &u64| touched.iter().find(|e| e.at < *first && *first <= e.end());
         let mut goal = batch.first().map_or(0, |first| {
             before(first).map_or(0, |e| e.block + (first - e.at))
@@ -232,6 +233,7 @@ impl FileSystem {
                 .map(|e| e.block + (block - e.at))
         };
         let mut placed: Vec<Placed> = Vec::new();
+        let mut used = 0;
         let mut without_place = Vec::new();
         for block in batch.iter() {
             match own(*block) {
@@ -247,10 +249,14 @@ impl FileSystem {
                 Ok(run) => run,
                 Err(e) => {
                     end_before(*first, batch, &mut placed);
-                    return if batch.is_empty() { Err(e) } else { Ok(placed) };
+                    return if batch.is_empty() {
+                        Err(e)
+                    } else {
+                        Ok((placed, used))
+                    };
                 }
             };
-            state.pages.reserved = state.pages.reserved.saturating_sub(run.len);
+            used += run.len;
             let (taken, later) = rest.split_at(rest.len().min(run.len as usize));
             placed.push(Placed {
                 run,
@@ -259,7 +265,7 @@ impl FileSystem {
             goal = run.start + run.len;
             rest = later;
         }
-        Ok(placed)
+        Ok((placed, used))
     }
 
     /// Writes pages to their place; appends their extents to `new`.

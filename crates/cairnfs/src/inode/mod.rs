@@ -13,5 +13,6 @@ pub mod pages;
 mod schedules;
 pub mod state;
 pub mod table;
+pub mod unlogged;
 
 pub use state::{Inode, InodeState};

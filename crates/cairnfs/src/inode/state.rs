@@ -6,14 +6,18 @@ use crate::inode::attrs::Attrs;
 use crate::inode::dirty::DirtySet;
 use crate::inode::names::{NameMemory, Names};
 use crate::inode::pages::Pages;
+use crate::inode::unlogged::Unlogged;
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use crate::sync::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use crate::sync::{
+    Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockUpgradableReadGuard, RwLockWriteGuard,
+};
 
 /// An inode in memory.
 pub struct Inode {
     /// Its number.
     pub ino: u64,
     state: RwLock<InodeState>,
+    unlogged: Mutex<Unlogged>,
     /// Taken for a whole change of the contents (write, truncate, fallocate), before any
     /// reservation. Merge, push and writeback never take it, so waiting under it cannot deadlock.
     contents: Mutex<()>,
@@ -88,6 +92,7 @@ impl Inode {
             ino,
             ready: AtomicBool::new(state.loaded),
             state: RwLock::new(state),
+            unlogged: Mutex::default(),
             contents: Mutex::new(()),
             uses: AtomicU64::new(0),
             recent: AtomicBool::new(false),
@@ -126,9 +131,20 @@ impl Inode {
         self.recent.swap(false, Ordering::Relaxed)
     }
 
+    /// Locks the state against changes by others, for reading; readers go on until the guard is
+    /// upgraded for changes.
+    pub fn prepare(&self) -> RwLockUpgradableReadGuard<'_, InodeState> {
+        self.state.upgradable_read()
+    }
+
     /// Locks the contents for a whole change.
-    pub fn contents(&self) -> crate::sync::MutexGuard<'_, ()> {
+    pub fn contents(&self) -> MutexGuard<'_, ()> {
         self.contents.lock()
+    }
+
+    /// What the log does not hold yet. Whoever locks it holds the open context.
+    pub fn unlogged(&self) -> MutexGuard<'_, Unlogged> {
+        self.unlogged.lock()
     }
 
     /// Takes a use. The caller holds the state's lock and saw the inode exist.
@@ -161,12 +177,16 @@ impl Inode {
         self.uses.load(Ordering::Acquire)
     }
 
-    /// Whether it has changes that are not in the index, as far as can be seen without waiting: a
-    /// merge will clean it.
+    /// Whether it has changes that are not in the index, or are causes of others that are not in the
+    /// log, as far as can be seen without waiting: a merge will clean it.
     pub(super) fn has_changes(&self) -> bool {
         let dirty =
             |s: RwLockReadGuard<'_, InodeState>| !s.current.is_empty() || s.frozen.is_some();
-        self.state.try_read().is_some_and(dirty)
+        self.state.try_read().is_some_and(dirty) || !self.causes_nothing()
+    }
+
+    fn causes_nothing(&self) -> bool {
+        self.unlogged.try_lock().is_some_and(|u| u.is_empty())
     }
 
     /// Whether nothing but the number of its uses would be lost if it left memory.
@@ -180,6 +200,7 @@ impl Inode {
                 && !s.uncommitted
                 && !s.listed
                 && s.pages.dirty.is_empty()
+                && self.causes_nothing()
         })
     }
 }

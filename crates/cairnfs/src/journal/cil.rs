@@ -13,7 +13,7 @@ use crate::journal::vector::LogVector;
 use crate::shard::thread_shard;
 use crate::space::Run;
 use crate::sync::atomic::{AtomicI64, AtomicU64, Ordering};
-use crate::sync::{Mutex, RwLock, RwLockReadGuard};
+use crate::sync::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 const SHARDS: usize = if cfg!(shuttle) { 2 } else { 16 };
 
@@ -40,6 +40,7 @@ pub struct Context {
     /// Sum of what the shards were charged, up to [`STEP`] for each.
     charged: CachePadded<AtomicI64>,
     data_stamp: CachePadded<AtomicU64>,
+    moved: Mutex<Vec<u64>>,
 }
 
 impl Context {
@@ -50,6 +51,7 @@ impl Context {
             shards: (0..SHARDS).map(|_| CachePadded::default()).collect(),
             charged: CachePadded::new(AtomicI64::new(0)),
             data_stamp: CachePadded::new(AtomicU64::new(0)),
+            moved: Mutex::default(),
         }
     }
 
@@ -87,6 +89,34 @@ impl Context {
     /// The stamp of the newest data that an entry of this context refers to.
     pub fn data_stamp(&self) -> u64 {
         self.data_stamp.load(Ordering::Acquire)
+    }
+
+    /// Accounts log bytes that [`Self::insert`] did not.
+    pub fn charge(&self, bytes: i64) {
+        if let Some(shard) = self.shards.first() {
+            shard.lock().charged += bytes;
+        }
+        self.charged.fetch_add(bytes, Ordering::AcqRel);
+    }
+
+    /// Notes that a directory was moved.
+    pub fn moved(&self, ino: u64) {
+        self.moved.lock().push(ino);
+    }
+
+    /// Takes the directories that were moved since this was last asked.
+    pub fn take_moved(&self) -> Vec<u64> {
+        std::mem::take(&mut *self.moved.lock())
+    }
+
+    /// Lets vectors go that were logged ahead of it; tells how many are left.
+    pub fn forget_logged(&self) -> usize {
+        let left = |shard: &CachePadded<Mutex<Shard>>| {
+            let mut shard = shard.lock();
+            shard.vectors.retain(|v| !v.is_logged());
+            shard.vectors.len()
+        };
+        self.shards.iter().map(left).sum()
     }
 
     /// Whether nothing was committed to it.
@@ -139,6 +169,19 @@ impl std::ops::Deref for Hold<'_> {
     }
 }
 
+/// The open context while nobody commits.
+pub struct Still<'a> {
+    first: RwLockWriteGuard<'a, Arc<Context>>,
+    _others: SmallVec<[RwLockWriteGuard<'a, Arc<Context>>; SHARDS]>,
+}
+
+impl std::ops::Deref for Still<'_> {
+    type Target = Context;
+    fn deref(&self) -> &Context {
+        &self.first
+    }
+}
+
 impl Cil {
     /// A list whose open context has the sequence `seq`.
     pub fn new(seq: u64, boundary: u64) -> Self {
@@ -156,6 +199,14 @@ impl Cil {
         // push; no commit nests, so the fair variant is right.
         let own = self.others.get(thread_shard(SHARDS));
         Hold(own.unwrap_or(&self.first).read())
+    }
+
+    /// Holds the open context so that nobody commits, for a moment.
+    pub fn still(&self) -> Still<'_> {
+        Still {
+            first: self.first.write(),
+            _others: self.others.iter().map(|lock| lock.write()).collect(),
+        }
     }
 
     /// The open context's sequence.

@@ -5,6 +5,7 @@
 //! touch that lock. A context counts once all its records are valid, so no commit record follows.
 
 pub mod cil;
+pub mod group;
 mod push;
 pub mod recover;
 pub mod ring;
@@ -38,10 +39,12 @@ const SOFT_LIMIT: std::ops::RangeInclusive<i64> = (256 << 10)..=(32 << 20);
 
 /// How far the log has been written.
 #[derive(Debug, Clone, Copy, Default)]
-struct Written {
+pub struct Written {
     seq: u64,
     lsn: u64,
     chain: u64,
+    /// Stamp of the last of these writes, or a later one.
+    stamp: u64,
 }
 
 /// Counters of the journal.
@@ -65,6 +68,18 @@ pub struct JournalCounters {
     pub throttled: Clocked,
     /// Waits for room in the log.
     pub log_waits: Clocked,
+    /// Calls of fsync.
+    pub fsyncs: AtomicU64,
+    /// Groups of causes written for an fsync.
+    pub groups: AtomicU64,
+    /// Inodes in them.
+    pub group_inodes: AtomicU64,
+    /// Entries in them.
+    pub group_entries: AtomicU64,
+    /// Blocks of log they took.
+    pub group_blocks: AtomicU64,
+    /// Times the whole context was written for an fsync.
+    pub whole_contexts: AtomicU64,
 }
 
 /// What makes room in a full log.
@@ -139,6 +154,7 @@ impl Journal {
                 seq: seq - 1,
                 lsn: end.lsn,
                 chain: end.chain,
+                stamp: 0,
             })),
             durable_seq: AtomicU64::new(seq - 1),
             durable_lsn: AtomicU64::new(end.lsn),
@@ -294,6 +310,20 @@ impl Journal {
         Ok(())
     }
 
+    /// Makes the log durable as far as it was written then, and asks for nothing more.
+    ///
+    /// # Errors
+    /// The device's failure, now or earlier.
+    pub fn flush_written(&self, written: &Written) -> Result<()> {
+        if happens(Deliberate::FsyncWithoutFlush) {
+            return Ok(());
+        }
+        self.storage.flush_through(written.stamp)?;
+        self.durable_lsn.fetch_max(written.lsn, Ordering::AcqRel);
+        self.durable_seq.fetch_max(written.seq, Ordering::AcqRel);
+        Ok(())
+    }
+
     /// Closes the open context as the last one of a merge and writes it. `take` runs while nobody
     /// commits. Uses the standing credit, so it never waits for log space; the merge pays it back
     /// with [`Self::merged`].
@@ -341,13 +371,13 @@ impl Journal {
         self.flush()
     }
 
-    fn finish_context(&self, head: &Head, seq: u64) {
+    fn note_written(&self, head: &Head, seq: u64) {
         let position = head.position();
         *self.written.lock() = Written {
             seq,
             lsn: position.lsn,
             chain: position.chain,
+            stamp: self.storage.stamp(),
         };
-        self.signals.pushed();
     }
 }

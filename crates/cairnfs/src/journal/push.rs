@@ -3,6 +3,8 @@
 //! Runs under the head's lock and takes no other lock but each vector's own for the copy. Data that
 //! the context refers to is made durable before the first record that names it is written.
 
+use std::sync::Arc;
+
 use zerocopy::IntoBytes;
 use zerocopy::little_endian::{U32, U64};
 
@@ -18,7 +20,7 @@ use crate::journal::Journal;
 use crate::journal::cil::{Context, Drained};
 use crate::journal::recover::LogPosition;
 use crate::journal::ring::CONTEXT_BASE;
-use crate::journal::vector::Logged;
+use crate::journal::vector::{LogVector, Logged};
 use crate::space::Run;
 use crate::sync::atomic::Ordering;
 
@@ -34,6 +36,10 @@ pub struct Head {
     buffer: AlignedBuf,
     /// Runs freed by contexts written since the last merge began.
     pub(super) freed: Vec<Run>,
+    /// Vectors that the open context still lists although they were logged ahead of it.
+    pub(super) ahead: usize,
+    /// How many others it had when it was last rid of such.
+    pub(super) keep: usize,
 }
 
 impl Head {
@@ -45,6 +51,8 @@ impl Head {
             payload: Vec::new(),
             buffer: AlignedBuf::zeroed(0),
             freed: Vec::new(),
+            ahead: 0,
+            keep: 0,
         }
     }
 
@@ -62,6 +70,8 @@ struct Part {
     part: u32,
     entries: u32,
     flags: u32,
+    /// Bytes of checks at the payload's end.
+    checks: u32,
 }
 
 impl Journal {
@@ -69,23 +79,54 @@ impl Journal {
     pub(super) fn write_context(&self, head: &mut Head, context: &Context) -> Result<()> {
         let start = head.lsn;
         self.storage.check()?;
-        let stamp = context.data_stamp();
-        if !self.storage.is_flushed(stamp) && !happens(Deliberate::LogBeforeData) {
-            self.storage.flush_through(stamp)?;
-        }
+        self.data_first(context.data_stamp())?;
         let Drained {
             vectors,
             mut freed,
             charged,
         } = context.drain();
+        let largest = &self.counters.largest;
+        largest.fetch_max(charged.max(0) as u64, Ordering::Relaxed);
         head.freed.append(&mut freed);
+        let left: Vec<_> = vectors.into_iter().filter(|v| !v.is_logged()).collect();
+        if self.write_entries(head, context.seq, 0, &left, &[])? {
+            self.counters.contexts.fetch_add(1, Ordering::Relaxed);
+        }
+        self.settle_space(head, start, charged + CONTEXT_BASE);
+        self.note_written(head, context.seq);
+        (head.ahead, head.keep) = (0, 0);
+        self.signals.pushed();
+        self.flush_far(head)
+    }
+
+    /// Makes data durable before a record that names it is written.
+    ///
+    /// # Errors
+    /// The device's failure.
+    pub fn data_first(&self, stamp: u64) -> Result<()> {
+        if self.storage.is_flushed(stamp) || happens(Deliberate::LogBeforeData) {
+            return Ok(());
+        }
+        self.storage.flush_through(stamp)
+    }
+
+    /// Writes items in as many records as they need; tells whether there were any.
+    pub(super) fn write_entries(
+        &self,
+        head: &mut Head,
+        seq: u64,
+        flags: u32,
+        vectors: &[Arc<LogVector>],
+        checks: &[u8],
+    ) -> Result<bool> {
         let mut part = Part {
-            seq: context.seq,
+            seq,
             part: 0,
             entries: 0,
-            flags: 0,
+            flags,
+            checks: 0,
         };
-        for vector in &vectors {
+        for vector in vectors {
             let mut logged = vector.log_to(&mut head.payload, MAX_PAYLOAD);
             if logged == Logged::Full {
                 self.write_record(head, &part)?;
@@ -102,26 +143,33 @@ impl Journal {
                 Logged::Full => return Err(Error::Invalid("an item larger than a log record")),
             }
         }
-        if part.part > 0 || part.entries > 0 {
-            part.flags = FLAG_LAST;
+        let any = part.part > 0 || part.entries > 0;
+        if any {
+            if head.payload.len() + checks.len() > MAX_PAYLOAD {
+                self.write_record(head, &part)?;
+                part.part += 1;
+                part.entries = 0;
+            }
+            head.payload.extend_from_slice(checks);
+            part.checks = checks.len() as u32;
+            part.flags |= FLAG_LAST;
             self.write_record(head, &part)?;
-            self.counters.contexts.fetch_add(1, Ordering::Relaxed);
         }
-        let largest = &self.counters.largest;
-        largest.fetch_max(charged.max(0) as u64, Ordering::Relaxed);
-        let paid = charged + CONTEXT_BASE;
+        Ok(any)
+    }
+
+    /// Gives back what was paid beyond the records since `start`.
+    pub(super) fn settle_space(&self, head: &Head, start: u64, paid: i64) {
         let used = (head.lsn - start) as i64 * BLOCK_SIZE as i64;
         assert!(
             used <= paid,
-            "a context needs {used} log bytes, {paid} were reserved"
+            "records need {used} log bytes, {paid} were reserved"
         );
         self.ring.give(paid - used);
-        self.finish_context(head, context.seq);
-        self.flush_far(head)
     }
 
     /// Makes the log durable if much of it is not: what recovery must search stays bounded.
-    fn flush_far(&self, head: &mut Head) -> Result<()> {
+    pub(super) fn flush_far(&self, head: &mut Head) -> Result<()> {
         if head.lsn - head.flushed_lsn < FLUSH_EVERY {
             return Ok(());
         }
@@ -146,9 +194,11 @@ impl Journal {
                 part: 0,
                 entries: 0,
                 flags: FLAG_MOUNT | FLAG_LAST,
+                checks: 0,
             },
         )?;
-        self.finish_context(head, seq);
+        self.note_written(head, seq);
+        self.signals.pushed();
         // The next context needs its base; of the old one a block is used.
         self.ring.take(BLOCK_SIZE as i64);
         Ok(())
@@ -176,6 +226,7 @@ impl Journal {
             entries: U32::new(part.entries),
             payload_len: U32::new(len as u32),
             payload_crc: U32::new(checksum::crc(&head.payload)),
+            checks_len: U32::new(part.checks),
             ..RecordHeader::default()
         };
         if happens(Deliberate::DurableLsnAhead) {

@@ -4,11 +4,15 @@
 //! tail and notes complete contexts; [`read_context`] then delivers their entries, one context at
 //! a time, so that memory stays bounded.
 
+use zerocopy::little_endian::U32;
+
 use crate::deliberate::{Deliberate, happens};
 use crate::device::{AlignedBuf, Device};
 use crate::error::{Error, Result};
 use crate::format::geometry::LOG_START;
-use crate::format::record::{self, Entry, FLAG_LAST, FLAG_MOUNT, HEADER_SIZE, RecordHeader};
+use crate::format::record::{
+    self, Entry, FLAG_GROUP, FLAG_LAST, FLAG_MOUNT, HEADER_SIZE, RecordHeader,
+};
 use crate::format::superblock::Superblock;
 use crate::format::{BLOCK_SIZE, checksum};
 use crate::journal::push::FLUSH_EVERY;
@@ -16,6 +20,9 @@ use crate::journal::push::FLUSH_EVERY;
 /// Blocks behind the log's end that are searched for records which say that it was longer. A push
 /// flushes at least so often that no durable record can lie further away.
 const SEARCH_BLOCKS: u64 = 2 * FLUSH_EVERY;
+
+/// How often a block is read before its contents are believed to be missing.
+const READS: usize = 3;
 
 /// Blocks read at once when records are searched for.
 const AT_ONCE: u64 = 64;
@@ -29,7 +36,7 @@ pub struct LogPosition {
     pub chain: u64,
 }
 
-/// A complete context in the log.
+/// A complete context in the log, or a group that was logged ahead of its context.
 #[derive(Debug, Clone, Copy)]
 pub struct FoundContext {
     /// Its sequence.
@@ -38,6 +45,8 @@ pub struct FoundContext {
     pub start: LogPosition,
     /// Where the log goes on behind it.
     pub end: LogPosition,
+    /// More of the context may follow.
+    pub group: bool,
 }
 
 /// What the log holds.
@@ -122,6 +131,64 @@ impl<'a> Reader<'a> {
             .get(HEADER_SIZE..HEADER_SIZE + len)
             .unwrap_or_default()
     }
+
+    /// The entries and the checks of a record.
+    fn parts(&self, header: &RecordHeader) -> (&[u8], &[u8]) {
+        let payload = self.payload(header);
+        let entries = payload
+            .len()
+            .saturating_sub(header.checks_len.get() as usize);
+        payload.split_at(entries)
+    }
+
+    /// Whether the data is there that a context or group refers to and that need not be durable.
+    fn data_holds(&mut self, context: &FoundContext) -> Result<bool> {
+        let mut position = context.start;
+        while position.lsn < context.end.lsn {
+            let Some(header) = self.record(position, context.end.lsn)? else {
+                return Ok(false);
+            };
+            let mut block = AlignedBuf::zeroed(BLOCK_SIZE);
+            for check in record::checks(self.parts(&header).1) {
+                let Some((first, crcs)) = check.filter(|c| self.in_data_area(c)) else {
+                    return Err(Error::corrupt(
+                        self.block_of(position.lsn),
+                        "log record checks",
+                        "blocks of the volume's data area",
+                        "others",
+                    ));
+                };
+                for (at, crc) in (first..).zip(crcs) {
+                    if !self.block_holds(at, crc.get(), &mut block)? {
+                        return Ok(happens(Deliberate::DataNotCompared));
+                    }
+                }
+            }
+            position = LogPosition {
+                lsn: position.lsn + header.blocks(),
+                chain: header.checksum.get(),
+            };
+        }
+        Ok(true)
+    }
+
+    /// Whether a block has this checksum. One that seems not to is read again: if only the reading
+    /// went wrong, nothing must be lost for it.
+    fn block_holds(&self, at: u64, crc: u32, block: &mut [u8]) -> Result<bool> {
+        for _ in 0..READS {
+            self.device.read(at * BLOCK_SIZE as u64, block)?;
+            if checksum::crc(block) == crc {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    fn in_data_area(&self, (first, crcs): &(u64, &[U32])) -> bool {
+        let end = first.checked_add(crcs.len() as u64);
+        *first >= LOG_START + self.log_blocks
+            && end.is_some_and(|e| e <= self.superblock.total_blocks.get())
+    }
 }
 
 /// Follows the log from the superblock's tail. Records of a newer generation mean that the newest
@@ -153,7 +220,10 @@ pub fn scan(device: &dyn Device, superblock: &Superblock, other_slot_lost: bool)
         let follows = match open {
             _ if mount => part == 0,
             Some((open_seq, _, next)) => seq == open_seq && part == next,
-            None => part == 0 && seq > scan.contexts.last().map_or(0, |c| c.seq),
+            None => {
+                let least = |c: &FoundContext| c.seq + u64::from(!c.group);
+                part == 0 && seq >= scan.contexts.last().map_or(1, least)
+            }
         };
         let same_mount = mount || nonce.is_none_or(|n| n == header.nonce.get());
         if !follows || !same_mount {
@@ -168,6 +238,7 @@ pub fn scan(device: &dyn Device, superblock: &Superblock, other_slot_lost: bool)
         scan.last_seq = scan.last_seq.max(seq);
         durable = durable.max(header.durable_lsn.get());
         newest_generation = newest_generation.max(header.generation.get());
+        let group = header.flags.get() & FLAG_GROUP != 0;
         let start = match open {
             Some((_, start, _)) if !mount => start,
             _ => position,
@@ -182,6 +253,7 @@ pub fn scan(device: &dyn Device, superblock: &Superblock, other_slot_lost: bool)
                 seq,
                 start,
                 end: position,
+                group,
             });
         } else {
             open = Some((seq, start, part + 1));
@@ -191,7 +263,12 @@ pub fn scan(device: &dyn Device, superblock: &Superblock, other_slot_lost: bool)
         && happens(Deliberate::HalfContextCounts)
     {
         let end = position;
-        scan.contexts.push(FoundContext { seq, start, end });
+        scan.contexts.push(FoundContext {
+            seq,
+            start,
+            end,
+            group: false,
+        });
     }
     scan.end = position;
     // Any record anywhere tells of a superblock that was lost.
@@ -218,6 +295,18 @@ pub fn scan(device: &dyn Device, superblock: &Superblock, other_slot_lost: bool)
             format!("generation {newest_generation}, which the log knows"),
             format!("at most generation {}", superblock.generation),
         ));
+    }
+    // What lies behind this was written, but its data may not have come to the disk.
+    let first = scan.contexts.partition_point(|c| c.start.lsn < durable);
+    for i in first..scan.contexts.len() {
+        let Some(context) = scan.contexts.get(i).copied() else {
+            break;
+        };
+        if !reader.data_holds(&context)? {
+            scan.end = context.start;
+            scan.contexts.truncate(i);
+            break;
+        }
     }
     Ok(scan)
 }
@@ -284,7 +373,7 @@ pub fn read_context(
                 "another",
             ));
         };
-        for entry in record::entries(block, reader.payload(&header)) {
+        for entry in record::entries(block, reader.parts(&header).0) {
             each(&entry?)?;
         }
         position = LogPosition {

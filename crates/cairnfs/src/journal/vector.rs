@@ -9,6 +9,7 @@ use std::sync::Arc;
 use crate::format::key::Key;
 use crate::format::record::{Entry, entry_size, push_entry};
 use crate::sync::Mutex;
+use crate::sync::atomic::{AtomicU8, Ordering};
 
 /// What happens to an item.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -68,11 +69,18 @@ pub struct Body<B: ?Sized> {
     buffer: B,
 }
 
+/// A value of the item went to the log ahead of the vector's context.
+const KNOWN: u8 = 1;
+/// This very value did: the context does not log it again, and nobody changes it.
+const LOGGED: u8 = 2;
+
 /// The formatted value of a changed item.
 pub struct LogVector<B: ?Sized = dyn Buffer> {
     root: u32,
     key: Key,
     seq: u64,
+    /// Changed only while nobody commits.
+    ahead: AtomicU8,
     body: Mutex<Body<B>>,
 }
 
@@ -102,6 +110,7 @@ impl LogVector {
             root,
             key,
             seq,
+            ahead: AtomicU8::new(0),
             body: Mutex::new(Body { state, len, buffer }),
         })
     }
@@ -114,6 +123,26 @@ impl LogVector {
     /// The context it belongs to.
     pub fn seq(&self) -> u64 {
         self.seq
+    }
+
+    /// Whether its value went to the log ahead of its context.
+    pub fn is_logged(&self) -> bool {
+        self.ahead.load(Ordering::Acquire) & LOGGED != 0
+    }
+
+    /// Whether this or an older value of its context went to the log ahead of it.
+    pub fn is_known(&self) -> bool {
+        self.ahead.load(Ordering::Acquire) != 0
+    }
+
+    /// Says that its value goes to the log now.
+    pub fn set_logged(&self) {
+        self.ahead.fetch_or(LOGGED | KNOWN, Ordering::AcqRel);
+    }
+
+    /// Says that another value of its item goes to the log now.
+    pub fn set_known(&self) {
+        self.ahead.fetch_or(KNOWN, Ordering::AcqRel);
     }
 
     /// Overwrites the value in place, if the new one fits. Only while its context is open.

@@ -6,7 +6,8 @@
 pub use shuttle::sync::atomic;
 pub use shuttle::{thread, thread_local};
 pub use shuttle_parking_lot::{
-    MappedMutexGuard, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard,
+    MappedMutexGuard, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockUpgradableReadGuard,
+    RwLockWriteGuard,
 };
 
 use std::cell::Cell;

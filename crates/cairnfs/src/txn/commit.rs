@@ -6,6 +6,7 @@
 //! too much. Afterwards, with all locks dropped, [`Core::settle`] holds back committers that
 //! outrun push or merge.
 
+use std::mem::offset_of;
 use std::sync::Arc;
 
 use smallvec::SmallVec;
@@ -14,11 +15,12 @@ use crate::deliberate::{Deliberate, happens};
 use crate::device::Guard;
 use crate::error::{Error, Result};
 use crate::format::NODE_SIZE;
+use crate::format::item::RawInode;
 use crate::format::key::{Key, Kind, MAIN_ROOT};
 use crate::inode::dirty::Slot;
 use crate::inode::{Inode, InodeState};
 use crate::journal::Relief;
-use crate::journal::cil::Hold;
+use crate::journal::cil::{Context, Hold};
 use crate::journal::vector::{Change, LogVector, charge_for};
 use crate::space::{Class, Run};
 use crate::sync::atomic::Ordering;
@@ -79,6 +81,12 @@ pub struct Receipt {
 /// Index nodes that `bytes` of new items may take in the end: leaves half full, and their parents.
 pub(super) fn growth_units(bytes: i64) -> u64 {
     (bytes.max(0) as u64 * 5 / 2).div_ceil(NODE_SIZE as u64)
+}
+
+/// Whether two inode items are equal but for the times of access and change.
+fn differ_in_times(old: &[u8], new: &[u8]) -> bool {
+    let times = offset_of!(RawInode, atime)..offset_of!(RawInode, btime);
+    old.get(..times.start) == new.get(..times.start) && old.get(times.end..) == new.get(times.end..)
 }
 
 impl Core {
@@ -289,6 +297,14 @@ impl Commit<'_> {
             return;
         };
         let bytes = attrs.encode();
+        if attrs.is_file() {
+            let old = state.current.get(Kind::Inode, 0);
+            let same = |old: Option<&[u8]>| old.is_some_and(|old| differ_in_times(old, &bytes));
+            let times_only = old.is_some_and(|slot| slot.vector.with(same));
+            let mut unlogged = inode.unlogged();
+            let before = unlogged.enter(self.hold.seq);
+            before.times_only = times_only && (before.inode.is_none() || before.times_only);
+        }
         state.uncommitted = false;
         let existed = state.persisted;
         self.put(inode, state, Kind::Inode, 0, &bytes, existed);
@@ -317,9 +333,17 @@ impl Commit<'_> {
         self.freed.push(run);
     }
 
-    /// Says that the log must not be written before all data written so far is durable.
-    pub fn needs_data(&mut self) {
-        self.hold.needs_data(self.core.storage.stamp());
+    /// Says that changes of this inode refer to data written just now, runs of device blocks with
+    /// their checksums: it is durable before they are logged, or checked when they are replayed.
+    pub fn needs_data(&mut self, inode: &Inode, runs: impl Iterator<Item = (u64, Vec<u32>)>) {
+        let stamp = self.core.storage.stamp();
+        self.hold.needs_data(stamp);
+        inode.unlogged().enter(self.hold.seq).wrote(stamp, runs);
+    }
+
+    /// The open context.
+    pub(super) fn hold(&self) -> &Context {
+        &self.hold
     }
 
     /// Prepares an inode for changes of this context: a later merge boundary freezes what it has.
@@ -367,6 +391,7 @@ impl Commit<'_> {
             counts.formatted += charge as u64;
             self.delta += charge;
             self.done.memory += vector.memory() as i64 + 64;
+            self.note(inode, kind, &vector);
             self.vectors.push(vector.clone());
             state.current.insert(
                 kind,
@@ -378,7 +403,11 @@ impl Commit<'_> {
             );
             return;
         };
-        if slot.vector.seq() == seq || happens(Deliberate::RelogInPlace) {
+        // What was logged ahead of its context is known there.
+        slot.baseline |= slot.vector.is_known() && !happens(Deliberate::GroupForgotten);
+        let here = slot.vector.seq() == seq
+            && (!slot.vector.is_logged() || happens(Deliberate::GroupOverwritten));
+        if here || happens(Deliberate::RelogInPlace) {
             let old = slot.vector.charge();
             if delete && (!slot.baseline || happens(Deliberate::TombstoneLost)) {
                 slot.vector.kill();
@@ -410,6 +439,7 @@ impl Commit<'_> {
         self.delta += charge;
         self.done.memory += vector.memory() as i64;
         slot.vector = vector.clone();
+        self.note(inode, kind, &vector);
         self.vectors.push(vector);
     }
 

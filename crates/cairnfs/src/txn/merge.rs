@@ -192,7 +192,11 @@ impl Core {
         for inode in std::mem::take(&mut taken.inodes) {
             let mut state = inode.write();
             let frozen = state.frozen.take();
-            let clean = state.current.is_empty();
+            let clean = {
+                let mut unlogged = inode.unlogged();
+                unlogged.forget(taken.seq);
+                state.current.is_empty() && unlogged.is_empty()
+            };
             drop(state);
             drop(frozen);
             if clean {

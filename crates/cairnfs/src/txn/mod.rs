@@ -6,6 +6,7 @@
 //! of the open context, then a shard of a list. Nobody waits for log space, memory or a push while
 //! holding an inode state or the context.
 
+mod causes;
 mod commit;
 mod edits;
 mod lanes;
@@ -24,6 +25,7 @@ use std::sync::Arc;
 use arc_swap::ArcSwap;
 use crossbeam_utils::CachePadded;
 
+pub use causes::{NameAt, Wish};
 pub use commit::{Commit, Need, Receipt, Reservation};
 pub use lanes::CommitCounts;
 pub use merge::without;
@@ -125,6 +127,8 @@ pub struct Core {
     frozen_bytes: AtomicI64,
     /// Blocks freed by commits that no merge has made usable yet.
     pending_free: CachePadded<AtomicI64>,
+    /// What is to be made durable by its causes.
+    wishes: Mutex<causes::Wishes>,
     merging: Mutex<()>,
     merges: AtomicU64,
     merge_times: Clocked,

@@ -229,6 +229,7 @@ impl Core {
             frozen_bytes: AtomicI64::new(0),
             lanes: Lanes::new(batch, mode.limits.dirty_soft / 64),
             pending_free: CachePadded::new(AtomicI64::new(0)),
+            wishes: Mutex::default(),
             merging: Mutex::new(()),
             merges: AtomicU64::new(0),
             merge_times: Default::default(),

@@ -15,7 +15,7 @@ use crate::format::record::Entry;
 use crate::inode::attrs::Attrs;
 use crate::inode::dirty::Slot;
 use crate::inode::{Inode, InodeState};
-use crate::journal::recover::{FoundContext, Scan, read_context};
+use crate::journal::recover::{FoundContext, LogPosition, Scan, read_context};
 use crate::journal::vector::{Change, LogVector};
 use crate::space::Run;
 use crate::sync::atomic::Ordering;
@@ -45,7 +45,10 @@ impl Core {
                     self.claim_all(contexts.get(i + 1..).unwrap_or_default())?;
                     all_claimed = true;
                 }
-                self.merge_replayed(context, std::mem::take(&mut replaced))?;
+                // Of a context that goes on the rest is still to be replayed.
+                let goes_on = contexts.get(i + 1).is_some_and(|c| c.seq == context.seq);
+                let seq = context.seq - u64::from(goes_on);
+                self.merge_replayed(seq, context.end, std::mem::take(&mut replaced))?;
             }
         }
         self.hold_back(replaced);
@@ -67,8 +70,8 @@ impl Core {
         Ok(())
     }
 
-    /// Merges what was replayed so far, up to and including `context`.
-    fn merge_replayed(&self, context: &FoundContext, replaced: Replaced) -> Result<()> {
+    /// Merges what was replayed so far: all contexts up to `seq`, and what lies before `end`.
+    fn merge_replayed(&self, seq: u64, end: LogPosition, replaced: Replaced) -> Result<()> {
         let inodes = self.dirty.take();
         let freed = self.not_referred(&inodes, replaced);
         self.pending_free.fetch_add(
@@ -80,14 +83,14 @@ impl Core {
             Ordering::Release,
         );
         self.merge_taken(Taken {
-            seq: context.seq,
-            end: context.end,
+            seq,
+            end,
             freed,
             inodes,
             units: 0,
             recovering: true,
         })?;
-        self.journal.recovered_up_to(context.end.lsn);
+        self.journal.recovered_up_to(end.lsn);
         Ok(())
     }
 

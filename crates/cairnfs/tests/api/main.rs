@@ -5,6 +5,7 @@
 #![allow(clippy::unwrap_used, reason = "a test fails where it stands")]
 
 mod attributes;
+mod durability;
 mod files;
 mod names;
 mod paths;

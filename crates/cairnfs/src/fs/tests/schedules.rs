@@ -97,6 +97,12 @@ impl Volume {
         self.fs.close().unwrap();
         self.fs.core.sweep_lanes();
         assert_eq!(self.fs.core.space().reserved(), (0, 0));
+        let journal = self.fs.core.journal();
+        let used = journal.end().lsn - journal.ring().tail();
+        let blocks = self.fs.core.geometry().log_blocks;
+        let fresh = crate::journal::ring::Ring::new(blocks, 0, used);
+        let free = journal.ring().free();
+        assert_eq!(free, fresh.free(), "log space that nobody has");
         let again = open(&self.disk.seen());
         assert_eq!(again.names(), expected);
         assert!(again.fs.core.orphans().unwrap().is_empty());
@@ -142,6 +148,41 @@ fn names_are_as_if_the_calls_came_one_after_the_other() {
         ];
         join(threads);
         volume.check(&["b", "d", "e", "same"]);
+    });
+}
+
+#[test]
+fn groups_that_meet_are_whole() {
+    explore("fs: fsyncs and renames", Cost::Large, || {
+        wait_for_ever(true);
+        let volume = open(fresh());
+        let ino = volume.create("x").unwrap();
+        volume.fs.fsync(ino, false).unwrap();
+        let threads = [
+            start(&volume, |volume| {
+                let ino = volume.create("a").unwrap();
+                volume.fs.fsync(ino, false).unwrap();
+                assert!(volume.cut().names().contains("x"));
+                volume.rename("a", "x");
+                volume.fs.fsync(ino, false).unwrap();
+                assert!(!volume.cut().names().contains("a"));
+            }),
+            start(&volume, |volume| {
+                let ino = volume.create("b").unwrap();
+                volume.rename("b", "x");
+                volume.create("b").unwrap();
+                volume.fs.fsync(ino, false).unwrap_or_default();
+                assert!(volume.cut().names().contains("x"));
+            }),
+            start(&volume, |volume| {
+                volume.create("c").unwrap();
+                volume.fs.merge().unwrap();
+                volume.fs.fsync(ROOT_INO, false).unwrap();
+                assert!(volume.cut().names().contains("c"));
+            }),
+        ];
+        join(threads);
+        volume.check(&["b", "c", "x"]);
     });
 }
 

@@ -1,0 +1,164 @@
+//! What an fsync must take along, and what it must leave: a history for each rule.
+
+use cairnfs_sim::explore::Depth;
+use cairnfs_sim::record::{VOLUME_SIZE, fresh_volume};
+use cairnfs_sim::workload::{record, steps};
+
+use crate::hazards::NEIGHBOURS;
+use crate::support::{THOROUGH, history, try_recording};
+
+/// Rule: the directories of a name come with it, each with its own name.
+#[test]
+fn directories_up_to_the_root() {
+    history(
+        "mkdir a; create x; mkdir a/b; create a/y; mkdir a/b/c; create a/b/z; create a/b/c/f;
+         fsync a/b/c/f; create a/b/c/g; mkdir a/b/c/d; fsync a/b/c/d; sync",
+    );
+    history("mkdir a; tmpfile a/f; setxattr a b 10; fsync a/f; removexattr a b; fsync a");
+}
+
+/// Rule: directories that were moved come along, however far above.
+#[test]
+fn a_way_that_moved() {
+    history(
+        "mkdir a; mkdir a/b; mkdir a/b/c; sync; rename a/b b; rename a b/c/a; fsync b/c/a;
+         create b/c/a/x; fsync b/c/a/x; merge",
+    );
+    history(
+        "mkdir a; mkdir a/b; create a/b/f; mkdir c; sync; rename a c/a; chmod c/a/b/f 384;
+         fsync c/a/b/f; rename c d; fsync d/a/b/f; exchange d/a d; fsync d/a",
+    );
+    history(
+        "mkdir a; mkdir b; mkdir a/x; mkdir b/y; create a/x/f; create b/y/g; sync;
+         exchange a/x b/y; exchange a b; rename b/x c; fsync a/x/f; fsync c/g; fsync b/y/g; sync",
+    );
+}
+
+/// Rule: that holds for each of a file's names, also those that are durable already.
+#[test]
+fn a_way_to_another_name() {
+    history(
+        "create f; mkdir d; mkdir d/e; link f d/e/f; sync; rename d x; chmod f 384; fsync f;
+         rename x/e e; fsync f; unlink f; fsync e/f",
+    );
+}
+
+/// Rule: what one transaction changed comes together.
+#[test]
+fn partners_of_a_rename() {
+    history("create f; create g; link g n; sync; rename f g; fsync n; fsync g; sync");
+    history("create f; mkdir d; create d/x; sync; exchange f d; create f/y; fsync d; fsync f/y");
+    history("mkdir a; mkdir b; create b/x; sync; unlink b/x; rename a b; fsync b; sync");
+}
+
+/// Rule: who takes a name comes after who gave it up, through any number of hands.
+#[test]
+fn a_name_through_many_hands() {
+    history(
+        "create a; create b; create c; sync; unlink a; rename b a; rename a d; rename c a;
+         unlink a; create a; fsync a; fsync d; sync",
+    );
+    history("create f; sync; create n; exchange n f; unlink f; create f; fsync f; sync");
+    history("mkdir a; create a/x; sync; rename a b; mkdir a; create a/x; fsync a/x; fsync b/x");
+    let [a, b] = NEIGHBOURS;
+    history(&format!(
+        "create {a}; create {b}; sync; rename {a} x; unlink {b}; create {a}; fsync {a};
+         rename {a} {b}; fsync {b}; sync"
+    ));
+}
+
+/// Rule: a directory is gone only if its entries are, wherever they went.
+#[test]
+fn a_removed_directory_and_its_entries() {
+    history(
+        "mkdir d; mkdir d/s; create d/s/f; mkdir e; sync; rename d/s/f e/f; rmdir d/s; rmdir d;
+         mkdir d; fsync d; fsync e/f; sync",
+    );
+    history(
+        "mkdir d; create d/f; link d/f g; mkdir e; sync; unlink d/f; rename e d; fsync d; fsync g;
+         sync",
+    );
+    history("mkdir d; create d/f; unlink-open d/f; rmdir d; create d; fsync d; merge");
+}
+
+/// Rule: a directory counts the entries that are there, and those that an fsync leaves do not.
+#[test]
+fn counts_without_the_others() {
+    history(
+        "mkdir d; sync; mkdir d/s; create d/a; mkdir d/t; create d/b; fsync d/a; rmdir d/s; fsync d/t;
+         unlink d/b; fsync d/a; rename d/t t; fsync t; sync; unlink d/a; rmdir d; fsync .",
+    );
+    history(
+        "mkdir n; create n/a; create n/b; fsync n/a; unlink n/a; unlink n/b; rmdir n; fsync .;
+         merge; mkdir n; fsync n",
+    );
+}
+
+/// Rule: what was logged is not changed in place, and its end is logged.
+#[test]
+fn logged_and_changed_again() {
+    history(
+        "create f; fsync f; chmod f 384; sync; chmod f 448; fsync f; chmod f 384; fsync f; unlink f;
+         fsync .; create f; fsync f; merge; chmod f 384; fsync f; unlink f; sync",
+    );
+    history(
+        "create f; write f 0 100; fsync f; write f 0 50; create g; fsync g; append f 5000; fsync f;
+         truncate f 10; fsync g; fsync f; setxattr f a 10; fsync f; removexattr f a; fsync f",
+    );
+}
+
+/// Rule: an fsync of a directory has all its entries, with what they joined.
+#[test]
+fn entries_of_a_directory() {
+    history(
+        "mkdir d; mkdir e; create d/f; sync; create d/g; mkdir d/s; create d/s/x; rename d/f e/f;
+         link e/f d/h; symlink d/l 20; create e/y; fsync d; create d/z; unlink d/g; fsync d; sync",
+    );
+}
+
+/// Rule: data and record are made durable by one flush, and a record without its data does not count.
+#[test]
+fn data_beside_its_record() {
+    history(
+        "create f; write f 0 20000; fsync f; write f 4096 4096; fsync f; write f 0 4096; fdatasync f;
+         truncate f 5000; write f 4096 100; fsync f; merge; write f 0 8192; fsync f",
+    );
+    history(
+        "create f; reserve f 0 40000; fsync f; write f 4096 8192; fsync f; write f 8192 8192; fsync f;
+         punch f 4096 4096; write f 4096 4096; fsync f; unlink f; create g; write g 0 40000; fsync g",
+    );
+    history(
+        "create a; create b; write a 0 9000; rename a b; write b 4096 4096; fsync .; append b 5000;
+         sync; write b 0 4096; link b c; fsync c; write c 0 4096; fsync b; write b 0 4096; sync",
+    );
+}
+
+/// Rule: much data is made durable before the record, which would have to name it all.
+#[test]
+fn much_data_before_its_record() {
+    let steps = steps("create f; write f 0 5000000; fsync f; write f 0 4096; fsync f").unwrap();
+    let recording = record(fresh_volume(VOLUME_SIZE).unwrap(), &steps).unwrap();
+    let depth = Depth {
+        states: 200,
+        interrupted: 8,
+        ..THOROUGH
+    };
+    try_recording("much data", &recording, &depth);
+}
+
+/// Rule: a group too large to be followed is written with all its context.
+#[test]
+fn more_entries_than_a_group_has() {
+    let mut text = String::from("mkdir d; create x;");
+    for i in 0..1100 {
+        text += &format!("create d/{i};");
+    }
+    let steps = steps(&(text + "fsync d; unlink d/7; fsync d; sync")).unwrap();
+    let recording = record(fresh_volume(VOLUME_SIZE).unwrap(), &steps).unwrap();
+    let depth = Depth {
+        states: 60,
+        interrupted: 8,
+        ..THOROUGH
+    };
+    try_recording("a large group", &recording, &depth);
+}

@@ -1,0 +1,142 @@
+//! What of an inode the log does not hold yet, and what must be logged together with it.
+//!
+//! Inodes are the nodes of a graph of causes: an entry of a directory belongs to the inode that it
+//! names, so making a file joins nothing and takes no lock of the volume. All of it belongs to one
+//! context; what an earlier one left here is in the log and counts for nothing. A commit adds to it
+//! while it holds the context; it is followed and taken while nobody does. The lock around it is
+//! a leaf.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+
+use crate::inode::table::IntHash;
+use crate::journal::vector::LogVector;
+
+/// An entry that began or ceased to name the inode.
+pub struct NameChange {
+    /// The directory.
+    pub dir: u64,
+    /// The entry's item; none if it was made and deleted within the context.
+    pub vector: Option<Arc<LogVector>>,
+    /// By how many the directory's entries grow.
+    pub size: i64,
+    /// By how many its links do.
+    pub links: i64,
+}
+
+/// Changes of a directory's entries, which belong to the inodes that they name.
+#[derive(Default)]
+pub struct Children {
+    /// Those inodes; some may have been logged since.
+    pub inodes: Vec<u64>,
+    /// Changes that are not logged.
+    pub pending: usize,
+    /// By how many entries the unlogged changes let it grow.
+    pub size: i64,
+    /// By how many links they do.
+    pub links: i64,
+    /// Hashes of names that were taken away, and which inodes had them last.
+    pub vacated: HashMap<u64, u64, IntHash>,
+    /// The directory itself was removed.
+    pub removed: bool,
+}
+
+impl Children {
+    /// A change that this directory counted has been logged.
+    pub fn logged(&mut self, change: &NameChange) {
+        self.pending = self.pending.saturating_sub(1);
+        self.size -= change.size;
+        self.links -= change.links;
+        if self.pending == 0 {
+            self.inodes.clear();
+            self.vacated.clear();
+        }
+    }
+}
+
+/// Most blocks of new data that a group is checked for; more must be durable before it is written.
+pub const MOST_CHECKED: usize = 1024;
+
+/// Data that was written, to blocks that held none before.
+pub struct Written {
+    /// The first block on the device.
+    pub block: u64,
+    /// What each of them holds.
+    pub crcs: Vec<u32>,
+    /// The stamp that its write got, or a later one.
+    pub stamp: u64,
+}
+
+/// Changes of an inode that are not in the log, and their causes.
+#[derive(Default)]
+pub struct Unlogged {
+    seq: u64,
+    /// The inode item.
+    pub inode: Option<Arc<LogVector>>,
+    /// Of a file: it differs in nothing but times from what the log holds, or the index.
+    pub times_only: bool,
+    /// Its other items, but no directory entries.
+    pub others: SmallVec<[Arc<LogVector>; 1]>,
+    /// Entries that name it.
+    pub names: SmallVec<[NameChange; 1]>,
+    /// Inodes without whose changes these must not survive.
+    pub joined: SmallVec<[u64; 1]>,
+    /// Data that these changes refer to.
+    pub written: Vec<Written>,
+    /// Stamp of such data that is not listed: it was too much.
+    pub unlisted: u64,
+    /// Of a directory: its entries.
+    pub children: Option<Box<Children>>,
+}
+
+impl Unlogged {
+    /// Prepares it for a change of the context `seq`.
+    pub fn enter(&mut self, seq: u64) -> &mut Self {
+        if self.seq != seq {
+            *self = Self {
+                seq,
+                ..Self::default()
+            };
+        }
+        self
+    }
+
+    /// Whether it holds changes of the context `seq`.
+    pub fn is_of(&self, seq: u64) -> bool {
+        self.seq == seq
+    }
+
+    /// Whether nothing is noted: nobody misses it then.
+    pub fn is_empty(&self) -> bool {
+        self.inode.is_none()
+            && self.others.is_empty()
+            && self.names.is_empty()
+            && self.joined.is_empty()
+            && self.children.is_none()
+    }
+
+    /// Notes data that was written up to `stamp`.
+    pub fn wrote(&mut self, stamp: u64, runs: impl Iterator<Item = (u64, Vec<u32>)>) {
+        self.written
+            .extend(runs.map(|(block, crcs)| Written { block, crcs, stamp }));
+        let blocks: usize = self.written.iter().map(|w| w.crcs.len()).sum();
+        if blocks > MOST_CHECKED {
+            self.written.clear();
+            self.unlisted = stamp;
+        }
+    }
+
+    /// The entries' changes.
+    pub fn children(&mut self) -> &mut Children {
+        self.children.get_or_insert_default()
+    }
+
+    /// Lets go what contexts up to `seq` left.
+    pub fn forget(&mut self, seq: u64) {
+        if self.seq <= seq {
+            *self = Self::default();
+        }
+    }
+}

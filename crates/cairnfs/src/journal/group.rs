@@ -1,0 +1,123 @@
+//! Writing a group of causes: changes of the open context that go to the log ahead of it.
+//!
+//! Whoever writes one holds the head's lock, so all contexts before are written, and the open one
+//! stays open. Nobody commits while the group is gathered; it is formatted and written when commits
+//! go on, for what was gathered is no longer changed. Replay takes a group for a context of its own.
+//! The data that it refers to has been written, but need not be durable: the record tells what it
+//! must hold, so one flush makes both durable.
+
+use std::sync::Arc;
+
+use crate::error::Result;
+use crate::format::record::FLAG_GROUP;
+use crate::journal::cil::Context;
+use crate::journal::push::Head;
+use crate::journal::ring::CONTEXT_BASE;
+use crate::journal::vector::LogVector;
+use crate::journal::{Journal, Relief, Written};
+use crate::sync::atomic::Ordering;
+
+/// Vectors logged ahead of a context that it may keep before it is rid of them.
+const KEPT: usize = 1024;
+
+/// Changes that go to the log together.
+#[derive(Default)]
+pub struct Group {
+    /// The context they belong to.
+    pub seq: u64,
+    /// The items.
+    pub vectors: Vec<Arc<LogVector>>,
+    /// Log bytes that were reserved for them.
+    pub paid: i64,
+    /// Stamp of data they refer to that must be durable before.
+    pub data_stamp: u64,
+    /// Checks of other data they refer to, as the record has them.
+    pub checks: Vec<u8>,
+}
+
+impl Group {
+    /// Takes a vector out of its context, unless that was done before.
+    pub fn take(&mut self, context: &Context, vector: &Arc<LogVector>) {
+        if vector.is_logged() {
+            return;
+        }
+        let charge = vector.charge();
+        if charge == 0 {
+            return;
+        }
+        vector.set_logged();
+        context.charge(-charge);
+        self.paid += charge;
+        self.vectors.push(vector.clone());
+    }
+}
+
+/// What is to be written.
+pub enum Gathered {
+    /// Nothing: it is in the log.
+    Nothing,
+    /// This group.
+    Group(Group),
+    /// The whole context.
+    Context,
+}
+
+impl Journal {
+    /// Writes what `gather` takes while nobody commits. It is not durable yet; tells how far the log
+    /// was written then.
+    ///
+    /// # Errors
+    /// The device's failure.
+    pub fn write_group(
+        &self,
+        relief: &dyn Relief,
+        gather: impl FnOnce(&Context) -> Gathered,
+    ) -> Result<Written> {
+        self.reserve(CONTEXT_BASE, relief)?;
+        let mut head = self.head.lock();
+        let guard = self.storage.guard("an fsync was broken off");
+        let gathered = gather(&self.cil.still());
+        let result = match gathered {
+            Gathered::Nothing => {
+                self.ring.give(CONTEXT_BASE);
+                self.storage.check()
+            }
+            Gathered::Context => {
+                self.counters.whole_contexts.fetch_add(1, Ordering::Relaxed);
+                let (context, ()) = self.cil.swap(false, || ());
+                self.write_closed(&mut head, &context)
+            }
+            Gathered::Group(group) => self.write_gathered(&mut head, &group),
+        };
+        if let Err(e) = &result {
+            self.storage.fail(e.clone());
+        }
+        guard.done();
+        result.map(|()| *self.written.lock())
+    }
+
+    fn write_gathered(&self, head: &mut Head, group: &Group) -> Result<()> {
+        let start = head.position().lsn;
+        self.data_first(group.data_stamp)?;
+        let any = self.write_entries(head, group.seq, FLAG_GROUP, &group.vectors, &group.checks)?;
+        self.settle_space(head, start, group.paid + CONTEXT_BASE);
+        if !any {
+            return Ok(());
+        }
+        let counters = &self.counters;
+        counters.groups.fetch_add(1, Ordering::Relaxed);
+        counters
+            .group_entries
+            .fetch_add(group.vectors.len() as u64, Ordering::Relaxed);
+        let blocks = head.position().lsn - start;
+        counters.group_blocks.fetch_add(blocks, Ordering::Relaxed);
+        let before = self.written.lock().seq;
+        self.note_written(head, before);
+        head.ahead += group.vectors.len();
+        if head.ahead >= head.keep.max(KEPT) {
+            head.keep = self.cil.hold().forget_logged();
+            head.ahead = 0;
+        }
+        self.flush_far(head)
+    }
+}

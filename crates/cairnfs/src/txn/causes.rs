@@ -1,0 +1,364 @@
+//! Fsync by cause: what must be durable with an inode, and nothing else.
+//!
+//! Commits note causes as they come ([`Commit::name`], [`Commit::join`]); an fsync follows them from
+//! its inode while nobody commits, takes what the log does not hold yet, and has it written as one
+//! record. Closed transitively: the directories of each entry with their own names up to the root,
+//! whatever shared a transaction, who had the name before, and the entries of a removed directory.
+//! Every directory that was moved is taken along, for its way to the root may be anybody's.
+//!
+//! Of a directory that keeps unlogged entries the inode item is logged as if these did not exist:
+//! it counts exactly the entries that are in the log with it.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use zerocopy::little_endian::{U32, U64};
+use zerocopy::{FromBytes, IntoBytes};
+
+use crate::deliberate::{Deliberate, happens};
+use crate::error::Result;
+use crate::format::item::RawInode;
+use crate::format::key::{Kind, MAIN_ROOT};
+use crate::format::record::push_check;
+use crate::inode::unlogged::{Children, MOST_CHECKED, NameChange, Written};
+use crate::inode::{Inode, InodeState};
+use crate::journal::cil::Context;
+use crate::journal::group::{Gathered, Group};
+use crate::journal::vector::{Change, LogVector, charge_for};
+use crate::sync::atomic::Ordering;
+use crate::txn::{Commit, Core};
+
+/// Most inodes of a group: commits wait while it is followed. A larger one is most of its context,
+/// which is written instead.
+const MOST: usize = 1024;
+
+/// A directory entry that a transaction adds or takes away.
+pub struct NameAt {
+    /// Its index.
+    pub index: u64,
+    /// Hash of its name.
+    pub hash: u64,
+    /// Whether it names a directory.
+    pub subdir: bool,
+}
+
+/// An inode to be made durable.
+#[derive(Debug, Clone, Copy)]
+pub struct Wish {
+    /// Its number.
+    pub ino: u64,
+    /// Its times need not be.
+    pub data_only: bool,
+}
+
+/// Inodes to be made durable by whoever writes the next group.
+#[derive(Default)]
+pub(super) struct Wishes {
+    inodes: Vec<Wish>,
+    /// How many wishes there were, and how many of them a group has taken up.
+    wished: u64,
+    served: u64,
+}
+
+impl Commit<'_> {
+    /// Notes that an entry of `dir` begins, or ceases, to name `child`.
+    pub fn name(&mut self, dir: &Inode, state: &InodeState, child: &Inode, at: &NameAt, put: bool) {
+        let seq = self.seq();
+        let by = if put { 1 } else { -1 };
+        let slot = state.current.get(Kind::DirIndex, at.index);
+        let change = NameChange {
+            dir: dir.ino,
+            vector: slot.map(|s| s.vector.clone()),
+            size: by,
+            links: if at.subdir { by } else { 0 },
+        };
+        let before = {
+            let mut unlogged = dir.unlogged();
+            let children = unlogged.enter(seq).children();
+            children.inodes.push(child.ino);
+            children.pending += 1;
+            children.size += change.size;
+            children.links += change.links;
+            // A name's new holder depends on its loss by the old one; so does who loses it next.
+            match put {
+                true if children.vacated.is_empty() => None,
+                true => children.vacated.get(&at.hash).copied(),
+                false => children.vacated.insert(at.hash, child.ino),
+            }
+        };
+        let mut unlogged = child.unlogged();
+        unlogged.enter(seq).names.push(change);
+        unlogged
+            .joined
+            .extend(before.filter(|b| *b != child.ino && !happens(Deliberate::CauseOfNameLost)));
+    }
+
+    /// Notes that two inodes were changed by one transaction.
+    pub fn join(&mut self, a: &Inode, b: &Inode) {
+        if happens(Deliberate::CauseOfPartnerLost) {
+            return;
+        }
+        let seq = self.seq();
+        a.unlogged().enter(seq).joined.push(b.ino);
+        b.unlogged().enter(seq).joined.push(a.ino);
+    }
+
+    /// Notes that a directory was removed: that depends on all changes of its entries.
+    pub fn removed(&mut self, dir: &Inode) {
+        dir.unlogged().enter(self.seq()).children().removed =
+            !happens(Deliberate::CauseOfRemovalLost);
+    }
+
+    /// Notes that a directory has another place.
+    pub fn moved(&mut self, dir: &Inode) {
+        if !happens(Deliberate::CauseOfPlaceLost) {
+            self.hold().moved(dir.ino);
+        }
+    }
+
+    /// Notes a new vector with the inode that it belongs to; of an entry [`Self::name`] does.
+    pub(super) fn note(&self, inode: &Inode, kind: Kind, vector: &Arc<LogVector>) {
+        let mut unlogged = inode.unlogged();
+        match kind {
+            Kind::DirIndex => {}
+            Kind::Inode => unlogged.enter(self.seq()).inode = Some(vector.clone()),
+            _ => unlogged.enter(self.seq()).others.push(vector.clone()),
+        }
+    }
+}
+
+/// The inodes of a group while it is followed.
+struct Followed<'a> {
+    core: &'a Core,
+    seq: u64,
+    inodes: Vec<Arc<Inode>>,
+    /// Which these are, and whether their entries are wanted.
+    seen: HashMap<u64, bool>,
+    todo: Vec<(u64, bool)>,
+    /// Directories that may keep unlogged entries.
+    dirs: usize,
+    /// Files whose times nobody asked for.
+    timeless: Vec<u64>,
+}
+
+impl Followed<'_> {
+    /// Follows all causes; `false` if there are too many.
+    fn close(&mut self) -> bool {
+        while let Some((ino, whole)) = self.todo.pop() {
+            if !self.visit(ino, whole) || self.inodes.len() > MOST {
+                return false;
+            }
+        }
+        true
+    }
+
+    /// Adds an inode and what leads on from it; `false` if that is too much.
+    fn visit(&mut self, ino: u64, whole: bool) -> bool {
+        if self.seen.get(&ino).is_some_and(|w| *w || !whole) {
+            return true;
+        }
+        let inode = self.core.table.get_or_new(ino);
+        let unlogged = inode.unlogged();
+        if !unlogged.is_of(self.seq) {
+            return true;
+        }
+        let children = unlogged.children.as_deref();
+        let whole = whole || children.is_some_and(|c| c.removed);
+        let first = self.seen.insert(ino, whole).is_none();
+        if first {
+            let dirs = unlogged.names.iter().map(|n| n.dir);
+            if !happens(Deliberate::CauseOfDirectoryLost) {
+                self.todo.extend(dirs.map(|dir| (dir, false)));
+            }
+            let joined = unlogged.joined.iter();
+            self.todo.extend(joined.map(|other| (*other, false)));
+        }
+        if let Some(children) = children {
+            self.dirs += usize::from(first);
+            if whole && children.pending > MOST {
+                return false;
+            }
+            if whole {
+                let inodes = children.inodes.iter();
+                self.todo.extend(inodes.map(|child| (*child, false)));
+            }
+        }
+        drop(unlogged);
+        if first {
+            self.inodes.push(inode);
+        }
+        true
+    }
+
+    /// Log bytes for the inode items of directories that keep unlogged entries.
+    fn copies(&self) -> i64 {
+        self.dirs as i64 * charge_for(size_of::<RawInode>())
+    }
+
+    /// Takes out of the context all that the group holds.
+    fn take(&self, context: &Context, group: &mut Group) {
+        let mut written = Vec::new();
+        for inode in &self.inodes {
+            let names = {
+                let mut unlogged = inode.unlogged();
+                for vector in unlogged.others.drain(..) {
+                    group.take(context, &vector);
+                }
+                unlogged.joined.clear();
+                group.data_stamp = group.data_stamp.max(unlogged.unlisted);
+                written.append(&mut unlogged.written);
+                std::mem::take(&mut unlogged.names)
+            };
+            for change in names {
+                if let Some(vector) = &change.vector {
+                    group.take(context, vector);
+                }
+                let dir = self.core.table.get_or_new(change.dir);
+                dir.unlogged().enter(self.seq).children().logged(&change);
+            }
+        }
+        for inode in &self.inodes {
+            if !(self.timeless.contains(&inode.ino) && inode.unlogged().times_only) {
+                take_inode(inode, context, group);
+            }
+        }
+        self.core.check_data(&written, group);
+    }
+}
+
+/// Takes an inode item; if entries are left to count, as it is without them.
+fn take_inode(inode: &Inode, context: &Context, group: &mut Group) {
+    let mut unlogged = inode.unlogged();
+    let Some(vector) = unlogged.inode.clone().filter(|v| !v.is_logged()) else {
+        return;
+    };
+    let left = unlogged.children.as_deref().filter(|c| c.pending > 0);
+    let copy = left.and_then(|children| without(&vector, children));
+    match copy {
+        Some(copy) => {
+            vector.set_known();
+            group.vectors.push(copy);
+        }
+        None => {
+            group.take(context, &vector);
+            unlogged.inode = None;
+        }
+    }
+}
+
+/// Files that all who wished for them can do with without their times.
+fn timeless(wished: &[Wish]) -> Vec<u64> {
+    let full = |ino: u64| wished.iter().any(|w| w.ino == ino && !w.data_only);
+    let files = wished.iter().map(|w| w.ino);
+    files.filter(|ino| !full(*ino)).collect()
+}
+
+/// A directory's inode item as it is without the entries that are not logged.
+fn without(vector: &LogVector, children: &Children) -> Option<Arc<LogVector>> {
+    let mut raw = vector.with(|value| RawInode::read_from_bytes(value?).ok())?;
+    if !happens(Deliberate::CountsAhead) {
+        raw.size = U64::new(raw.size.get().saturating_add_signed(-children.size));
+        let links = i64::from(raw.nlink.get()) - children.links;
+        raw.nlink = U32::new(links.max(0) as u32);
+    }
+    let change = Change::Put(raw.as_bytes());
+    Some(LogVector::new(
+        MAIN_ROOT,
+        vector.key(),
+        vector.seq(),
+        &change,
+    ))
+}
+
+impl Core {
+    /// Has data that is not durable checked with the group, if that is little enough.
+    fn check_data(&self, written: &[Written], group: &mut Group) {
+        if happens(Deliberate::DataUntold) {
+            return;
+        }
+        let lost = |w: &&Written| !self.storage.is_flushed(w.stamp);
+        let mut checks = Vec::new();
+        let (mut stamp, mut blocks) = (0, 0);
+        for run in written.iter().filter(lost) {
+            push_check(&mut checks, run.block, &run.crcs);
+            stamp = stamp.max(run.stamp);
+            blocks += run.crcs.len();
+        }
+        let charge = charge_for(checks.len());
+        if blocks <= MOST_CHECKED && self.journal.ring().try_take(charge) {
+            group.paid += charge;
+            group.checks = checks;
+        } else {
+            group.data_stamp = group.data_stamp.max(stamp);
+        }
+    }
+
+    /// Makes inodes durable, with all they depend on, and of directories also their entries. What
+    /// others changed meanwhile stays where it is.
+    ///
+    /// # Errors
+    /// The device's failure, now or earlier.
+    pub fn force_inodes(&self, inodes: &[Wish]) -> Result<()> {
+        let counters = self.journal.counters();
+        counters.fsyncs.fetch_add(1, Ordering::Relaxed);
+        for wish in inodes {
+            let stamp = self.table.get_or_new(wish.ino).unlogged().unlisted;
+            // Holding no lock, so that others go on and share the flush.
+            self.journal.data_first(stamp)?;
+        }
+        let ticket = {
+            let mut wishes = self.wishes.lock();
+            wishes.inodes.extend_from_slice(inodes);
+            wishes.wished += 1;
+            wishes.wished
+        };
+        let written = self
+            .journal
+            .write_group(self, |context| self.gather(ticket, context))?;
+        self.journal.flush_written(&written)
+    }
+
+    /// Takes up all wishes at once, unless this one was.
+    fn gather(&self, ticket: u64, context: &Context) -> Gathered {
+        let wished = {
+            let mut wishes = self.wishes.lock();
+            if wishes.served >= ticket {
+                return Gathered::Nothing;
+            }
+            wishes.served = wishes.wished;
+            std::mem::take(&mut wishes.inodes)
+        };
+        let entries = !happens(Deliberate::EntriesNotSynced);
+        let moved = context.take_moved().into_iter().map(|ino| (ino, false));
+        let mut followed = Followed {
+            core: self,
+            seq: context.seq,
+            inodes: Vec::new(),
+            seen: HashMap::new(),
+            todo: wished
+                .iter()
+                .map(|w| (w.ino, entries))
+                .chain(moved)
+                .collect(),
+            timeless: timeless(&wished),
+            dirs: 0,
+        };
+        let copies = match followed.close() {
+            true => followed.copies(),
+            false => return Gathered::Context,
+        };
+        if !self.journal.ring().try_take(copies) {
+            return Gathered::Context;
+        }
+        let mut group = Group {
+            seq: context.seq,
+            paid: copies,
+            ..Group::default()
+        };
+        followed.take(context, &mut group);
+        let inodes = followed.inodes.len() as u64;
+        let counted = &self.journal.counters().group_inodes;
+        counted.fetch_add(inodes, Ordering::Relaxed);
+        Gathered::Group(group)
+    }
+}
