@@ -21,9 +21,9 @@ pub struct NameChange {
     /// The entry's item; none if it was made and deleted within the context.
     pub vector: Option<Arc<LogVector>>,
     /// By how many the directory's entries grow.
-    pub size: i64,
+    pub size: i8,
     /// By how many its links do.
-    pub links: i64,
+    pub links: i8,
 }
 
 /// Changes of a directory's entries, which belong to the inodes that they name.
@@ -47,8 +47,8 @@ impl Children {
     /// A change that this directory counted has been logged.
     pub fn logged(&mut self, change: &NameChange) {
         self.pending = self.pending.saturating_sub(1);
-        self.size -= change.size;
-        self.links -= change.links;
+        self.size -= i64::from(change.size);
+        self.links -= i64::from(change.links);
         if self.pending == 0 {
             self.inodes.clear();
             self.vacated.clear();
@@ -77,18 +77,25 @@ pub struct Unlogged {
     pub inode: Option<Arc<LogVector>>,
     /// Of a file: it differs in nothing but times from what the log holds, or the index.
     pub times_only: bool,
-    /// Its other items, but no directory entries.
-    pub others: SmallVec<[Arc<LogVector>; 1]>,
     /// Entries that name it.
     pub names: SmallVec<[NameChange; 1]>,
+    /// What an empty file that was just made has not.
+    more: Option<Box<More>>,
+    /// Of a directory: its entries.
+    pub children: Option<Box<Children>>,
+}
+
+/// What of an inode's changes is not about the inode item and its names.
+#[derive(Default)]
+pub struct More {
+    /// Its other items, but no directory entries.
+    pub others: Vec<Arc<LogVector>>,
     /// Inodes without whose changes these must not survive.
-    pub joined: SmallVec<[u64; 1]>,
+    pub joined: Vec<u64>,
     /// Data that these changes refer to.
     pub written: Vec<Written>,
     /// Stamp of such data that is not listed: it was too much.
     pub unlisted: u64,
-    /// Of a directory: its entries.
-    pub children: Option<Box<Children>>,
 }
 
 impl Unlogged {
@@ -111,20 +118,35 @@ impl Unlogged {
     /// Whether nothing is noted: nobody misses it then.
     pub fn is_empty(&self) -> bool {
         self.inode.is_none()
-            && self.others.is_empty()
             && self.names.is_empty()
-            && self.joined.is_empty()
+            && self.more.is_none()
             && self.children.is_none()
+    }
+
+    /// What else there is.
+    pub fn more(&self) -> Option<&More> {
+        self.more.as_deref()
+    }
+
+    /// The same, to be added to.
+    pub fn more_mut(&mut self) -> &mut More {
+        self.more.get_or_insert_default()
+    }
+
+    /// Takes it.
+    pub fn take_more(&mut self) -> More {
+        self.more.take().map_or_else(More::default, |more| *more)
     }
 
     /// Notes data that was written up to `stamp`.
     pub fn wrote(&mut self, stamp: u64, runs: impl Iterator<Item = (u64, Vec<u32>)>) {
-        self.written
+        let more = self.more_mut();
+        more.written
             .extend(runs.map(|(block, crcs)| Written { block, crcs, stamp }));
-        let blocks: usize = self.written.iter().map(|w| w.crcs.len()).sum();
+        let blocks: usize = more.written.iter().map(|w| w.crcs.len()).sum();
         if blocks > MOST_CHECKED {
-            self.written.clear();
-            self.unlisted = stamp;
+            more.written.clear();
+            more.unlisted = stamp;
         }
     }
 

@@ -77,8 +77,8 @@ impl Commit<'_> {
             let children = unlogged.enter(seq).children();
             children.inodes.push(child.ino);
             children.pending += 1;
-            children.size += change.size;
-            children.links += change.links;
+            children.size += i64::from(change.size);
+            children.links += i64::from(change.links);
             // A name's new holder depends on its loss by the old one; so does who loses it next.
             match put {
                 true if children.vacated.is_empty() => None,
@@ -88,9 +88,12 @@ impl Commit<'_> {
         };
         let mut unlogged = child.unlogged();
         unlogged.enter(seq).names.push(change);
-        unlogged
-            .joined
-            .extend(before.filter(|b| *b != child.ino && !happens(Deliberate::CauseOfNameLost)));
+        let before = before.filter(|b| *b != child.ino);
+        if let Some(before) = before
+            && !happens(Deliberate::CauseOfNameLost)
+        {
+            unlogged.more_mut().joined.push(before);
+        }
     }
 
     /// Notes that two inodes were changed by one transaction.
@@ -99,8 +102,8 @@ impl Commit<'_> {
             return;
         }
         let seq = self.seq();
-        a.unlogged().enter(seq).joined.push(b.ino);
-        b.unlogged().enter(seq).joined.push(a.ino);
+        a.unlogged().enter(seq).more_mut().joined.push(b.ino);
+        b.unlogged().enter(seq).more_mut().joined.push(a.ino);
     }
 
     /// Notes that a directory was removed: that depends on all changes of its entries.
@@ -118,11 +121,14 @@ impl Commit<'_> {
 
     /// Notes a new vector with the inode that it belongs to; of an entry [`Self::name`] does.
     pub(super) fn note(&self, inode: &Inode, kind: Kind, vector: &Arc<LogVector>) {
+        if kind == Kind::DirIndex {
+            return;
+        }
         let mut unlogged = inode.unlogged();
+        let unlogged = unlogged.enter(self.seq());
         match kind {
-            Kind::DirIndex => {}
-            Kind::Inode => unlogged.enter(self.seq()).inode = Some(vector.clone()),
-            _ => unlogged.enter(self.seq()).others.push(vector.clone()),
+            Kind::Inode => unlogged.inode = Some(vector.clone()),
+            _ => unlogged.more_mut().others.push(vector.clone()),
         }
     }
 }
@@ -170,8 +176,8 @@ impl Followed<'_> {
             if !happens(Deliberate::CauseOfDirectoryLost) {
                 self.todo.extend(dirs.map(|dir| (dir, false)));
             }
-            let joined = unlogged.joined.iter();
-            self.todo.extend(joined.map(|other| (*other, false)));
+            let joined = unlogged.more().map_or(&[][..], |more| &more.joined);
+            self.todo.extend(joined.iter().map(|other| (*other, false)));
         }
         if let Some(children) = children {
             self.dirs += usize::from(first);
@@ -201,12 +207,12 @@ impl Followed<'_> {
         for inode in &self.inodes {
             let names = {
                 let mut unlogged = inode.unlogged();
-                for vector in unlogged.others.drain(..) {
-                    group.take(context, &vector);
+                let mut more = unlogged.take_more();
+                for vector in &more.others {
+                    group.take(context, vector);
                 }
-                unlogged.joined.clear();
-                group.data_stamp = group.data_stamp.max(unlogged.unlisted);
-                written.append(&mut unlogged.written);
+                group.data_stamp = group.data_stamp.max(more.unlisted);
+                written.append(&mut more.written);
                 std::mem::take(&mut unlogged.names)
             };
             for change in names {
@@ -302,7 +308,8 @@ impl Core {
         let counters = self.journal.counters();
         counters.fsyncs.fetch_add(1, Ordering::Relaxed);
         for wish in inodes {
-            let stamp = self.table.get_or_new(wish.ino).unlogged().unlisted;
+            let inode = self.table.get_or_new(wish.ino);
+            let stamp = inode.unlogged().more().map_or(0, |more| more.unlisted);
             // Holding no lock, so that others go on and share the flush.
             self.journal.data_first(stamp)?;
         }

@@ -297,10 +297,12 @@ impl Commit<'_> {
             return;
         };
         let bytes = attrs.encode();
-        if attrs.is_file() {
-            let old = state.current.get(Kind::Inode, 0);
+        // Of the first change of a context nobody can say that.
+        if let Some(slot) = state.current.get(Kind::Inode, 0)
+            && attrs.is_file()
+        {
             let same = |old: Option<&[u8]>| old.is_some_and(|old| differ_in_times(old, &bytes));
-            let times_only = old.is_some_and(|slot| slot.vector.with(same));
+            let times_only = slot.vector.with(same);
             let mut unlogged = inode.unlogged();
             let before = unlogged.enter(self.hold.seq);
             before.times_only = times_only && (before.inode.is_none() || before.times_only);
