@@ -116,6 +116,10 @@ pub struct Place {
     #[arg(long, value_name = "BYTES", default_value = "4G", value_parser = parse_size)]
     pub volume_size: u64,
 
+    /// Memory that the library may take [default: an eighth of what there is]; suffixes K, M, G, T.
+    #[arg(long, value_name = "BYTES", value_parser = parse_size)]
+    pub cache: Option<u64>,
+
     /// Leave the files, and remove nothing but what the workload is about.
     #[arg(long)]
     pub keep: bool,
@@ -126,6 +130,9 @@ impl Place {
     pub(crate) fn check(&self) -> Result<()> {
         if self.by_inode && !self.target.starts_with(LIBRARY) {
             return Err("--by-inode is for the library: --target lib:...".into());
+        }
+        if self.cache.is_some() && !self.target.starts_with(LIBRARY) {
+            return Err("--cache is for the library; a mount has its option cache=SIZE".into());
         }
         Ok(())
     }

@@ -5,6 +5,7 @@
 use std::sync::Barrier;
 use std::time::{Duration, Instant};
 
+use cairnfs::fs::LEVELS;
 use serde::ser::{Serialize, SerializeStruct, Serializer};
 
 use crate::Result;
@@ -271,7 +272,10 @@ fn difference(
     let was = |name| before.iter().find(|(n, _)| *n == name).map_or(0, |c| c.1);
     after
         .iter()
-        .map(|(name, value)| (*name, value.saturating_sub(was(*name))))
+        .map(|(name, value)| match LEVELS.contains(name) {
+            true => (*name, *value),
+            false => (*name, value.saturating_sub(was(*name))),
+        })
         .collect()
 }
 

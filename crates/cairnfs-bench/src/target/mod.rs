@@ -144,7 +144,7 @@ pub fn open(place: &Place) -> Result<Box<dyn Target>> {
     let Some(path) = place.volume() else {
         return Ok(Box::new(Directory::open(&place.target, None)?));
     };
-    let opened = Opened::new(Image::at(path)?, place.volume_size)?;
+    let opened = Opened::new(Image::at(path)?, place)?;
     Ok(match place.by_inode {
         true => Box::new(engine::Engine::new(opened)),
         false => Box::new(library::Library::new(opened)),

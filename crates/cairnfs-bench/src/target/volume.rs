@@ -2,16 +2,18 @@
 
 use std::sync::{PoisonError, RwLock, RwLockReadGuard};
 
-use cairnfs::Volume;
+use cairnfs::fs::LEVELS;
+use cairnfs::{Volume, VolumeOptions};
 
 use super::Image;
 use crate::Result;
+use crate::args::Place;
 
 /// The volume that is open now, and what the counters of those before it came to.
 pub struct Opened {
     now: RwLock<Now>,
     image: Image,
-    size: u64,
+    options: VolumeOptions,
 }
 
 struct Now {
@@ -20,14 +22,19 @@ struct Now {
 }
 
 impl Opened {
-    /// Opens the volume in `image`, or makes it with that size.
-    pub fn new(image: Image, size: u64) -> Result<Self> {
-        let volume = open(&image, size)?;
+    /// Opens the volume in `image`, or makes it, as `place` says.
+    pub fn new(image: Image, place: &Place) -> Result<Self> {
+        let mut options = Volume::options().create(true).size(place.volume_size);
+        if let Some(bytes) = place.cache {
+            options = options.cache_budget(usize::try_from(bytes)?);
+        }
+        let options = options.label("bench");
+        let volume = options.open(&image.path)?;
         let before = Vec::new();
         Ok(Self {
             now: RwLock::new(Now { volume, before }),
             image,
-            size,
+            options,
         })
     }
 
@@ -46,7 +53,7 @@ impl Opened {
         let mut now = self.now.write().unwrap_or_else(PoisonError::into_inner);
         now.volume.clone().close()?;
         now.before = now.counters();
-        now.volume = open(&self.image, self.size)?;
+        now.volume = self.options.open(&self.image.path)?;
         Ok(())
     }
 
@@ -69,17 +76,12 @@ impl Now {
     fn counters(&self) -> Vec<(&'static str, u64)> {
         let mut counters = self.volume.file_system().counters();
         for (name, value) in &mut counters {
+            if LEVELS.contains(name) {
+                continue;
+            }
             let before = self.before.iter().find(|(n, _)| n == name);
             *value += before.map_or(0, |(_, value)| *value);
         }
         counters
     }
-}
-
-fn open(image: &Image, size: u64) -> Result<Volume> {
-    Ok(Volume::options()
-        .create(true)
-        .size(size)
-        .label("bench")
-        .open(&image.path)?)
 }

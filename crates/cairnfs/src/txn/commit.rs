@@ -101,7 +101,7 @@ impl Core {
         self.storage.check()?;
         let credit = Credit {
             log: need.log,
-            units: growth_units(need.log) + 1,
+            units: growth_units(need.log).max(1),
         };
         if !self.lanes.take(credit) && !self.take_with_batch(credit)? {
             self.take_exactly(credit, need.class)?;
