@@ -118,6 +118,14 @@ fn rows(counters: &Counters) -> Vec<(&'static str, String)> {
     let commits = get("commits");
     let items = get("vectors_reused") + get("vectors_allocated");
     vec![
+        (
+            "opened in",
+            format!(
+                "{}, {} of log replayed",
+                duration(get("open_ns")),
+                bytes("replayed_bytes")
+            ),
+        ),
         ("transactions", commits.to_string()),
         (
             "  items formatted in place",

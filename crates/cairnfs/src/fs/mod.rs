@@ -31,7 +31,7 @@ mod xattr;
 
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 pub use observe::{Call, Observer, Outcome};
 
@@ -108,6 +108,8 @@ pub struct FileSystem {
     /// Grows when a directory or a symbolic link is moved or removed: a path may lead elsewhere.
     shape: CachePadded<AtomicU64>,
     closed: AtomicBool,
+    /// Nanoseconds that opening took, replay and orphans included.
+    open_nanos: AtomicU64,
     watch: Option<Watch>,
     threads: Mutex<Vec<JoinHandle<()>>>,
 }
@@ -131,6 +133,7 @@ impl FileSystem {
     /// # Errors
     /// As [`FileSystem::open`].
     pub fn open_device(device: Arc<dyn Device>, options: &Options) -> Result<Arc<FileSystem>> {
+        let start = Instant::now();
         let core = Core::open(
             device,
             OpenMode {
@@ -148,6 +151,7 @@ impl FileSystem {
             moving: Mutex::new(()),
             shape: CachePadded::default(),
             closed: AtomicBool::new(false),
+            open_nanos: AtomicU64::new(0),
             watch: options.observer.clone().map(Watch::new),
             threads: Mutex::new(Vec::new()),
         });
@@ -157,6 +161,8 @@ impl FileSystem {
                 fs.start_workers(options.durability_interval)?;
             }
         }
+        let nanos = u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        fs.open_nanos.store(nanos, Ordering::Relaxed);
         Ok(fs)
     }
 

@@ -11,6 +11,8 @@ type Counter = (&'static str, u64);
 
 /// Counters whose values are levels, not sums: a difference of two readings means nothing.
 pub const LEVELS: &[&str] = &[
+    "open_ns",
+    "replayed_bytes",
     "push_longest_ns",
     "push_largest_bytes",
     "throttle_longest_ns",
@@ -37,10 +39,12 @@ impl FileSystem {
         counters
     }
 
-    fn log_counters(&self) -> [Counter; 6] {
+    fn log_counters(&self) -> [Counter; 8] {
         let journal = self.core.journal().counters();
         let get = |c: &AtomicU64| c.load(Ordering::Relaxed);
         [
+            ("open_ns", get(&self.open_nanos)),
+            ("replayed_bytes", self.core.replayed()),
             ("log_bytes", get(&journal.log_bytes)),
             ("log_records", get(&journal.records)),
             ("log_entries", get(&journal.entries)),

@@ -129,6 +129,8 @@ pub struct Core {
     pending_free: CachePadded<AtomicI64>,
     /// What is to be made durable by its causes.
     wishes: Mutex<causes::Wishes>,
+    /// Bytes of log that were replayed when the volume was opened.
+    replayed: u64,
     merging: Mutex<()>,
     merges: AtomicU64,
     merge_times: Clocked,
@@ -213,6 +215,11 @@ impl Core {
     /// Blocks that become usable with the next merge.
     pub fn pending_free(&self) -> i64 {
         self.pending_free.load(Ordering::Relaxed)
+    }
+
+    /// Bytes of log that were replayed when the volume was opened.
+    pub fn replayed(&self) -> u64 {
+        self.replayed
     }
 
     /// Merges, with their times.

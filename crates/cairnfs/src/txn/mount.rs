@@ -192,6 +192,7 @@ impl Core {
             log: (geometry.log_blocks as i64 * BLOCK_SIZE as i64 / 1024).min(LANE_LOG),
             units: (geometry.total_blocks / NODE_BLOCKS / 4096).clamp(1, LANE_UNITS),
         };
+        let tail = superblock.tail_lsn.get();
         let signals = Arc::new(Signals::default());
         let source = Source::new(mode.seed);
         let journal = Journal::new(
@@ -230,6 +231,7 @@ impl Core {
             lanes: Lanes::new(batch, mode.limits.dirty_soft / 64),
             pending_free: CachePadded::new(AtomicI64::new(0)),
             wishes: Mutex::default(),
+            replayed: (found.end.lsn - tail) * BLOCK_SIZE as u64,
             merging: Mutex::new(()),
             merges: AtomicU64::new(0),
             merge_times: Default::default(),
