@@ -7,7 +7,7 @@
 use std::ffi::OsStr;
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::SystemTime;
 
 use fuser::{
     BsdFileFlags, Errno, FileAttr, FileHandle, FileType, Filesystem, INodeNo, IoctlFlags,
@@ -17,6 +17,7 @@ use fuser::{
 };
 
 use crate::adapter::{GENERATION, TTL};
+use crate::convert::absent_attr;
 use crate::negotiate;
 use crate::session::Served;
 
@@ -66,20 +67,10 @@ fn attr(ino: u64, mode: u32) -> FileAttr {
     };
     FileAttr {
         ino: INodeNo(ino),
-        size: 0,
-        blocks: 0,
-        atime: UNIX_EPOCH,
-        mtime: UNIX_EPOCH,
-        ctime: UNIX_EPOCH,
-        crtime: UNIX_EPOCH,
         kind,
         perm: (mode & 0o7777) as u16,
         nlink,
-        uid: 0,
-        gid: 0,
-        rdev: 0,
-        blksize: BLOCK_SIZE,
-        flags: 0,
+        ..absent_attr()
     }
 }
 

@@ -2,6 +2,7 @@
 //!
 //! Uses only the engine. A guard never outlives its engine, and keeps its inode in memory.
 
+use std::ops::Deref;
 use std::sync::Arc;
 
 use smallvec::SmallVec;
@@ -11,73 +12,60 @@ use crate::fs::FileSystem;
 use crate::inode::Inode;
 use crate::types::Attr;
 
-/// A use held within one call. It borrows the engine, so that taking it touches no reference count
-/// that other threads share.
-pub(super) struct Use<'f> {
-    fs: &'f FileSystem,
-    inode: Option<Arc<Inode>>,
-    ino: u64,
+/// A use of an inode, given back when it is dropped. Held within one call it borrows the engine, so
+/// that taking it touches no reference count that other threads share.
+pub(super) struct Held<E: Deref<Target = FileSystem>> {
+    fs: E,
+    inode: Arc<Inode>,
 }
+
+/// A use held within one call.
+pub(super) type Use<'f> = Held<&'f FileSystem>;
+
+/// A use held by an open file or listing.
+pub(super) type Handle = Held<Arc<FileSystem>>;
 
 impl<'f> Use<'f> {
     /// Takes charge of the use that was taken of `inode`.
     pub(super) fn of(fs: &'f FileSystem, inode: Arc<Inode>) -> Self {
-        Self {
-            fs,
-            ino: inode.ino,
-            inode: Some(inode),
-        }
+        Self { fs, inode }
     }
 
-    pub(super) fn ino(&self) -> u64 {
-        self.ino
-    }
-
-    /// Hands the use on to a guard that may outlive the call.
-    pub(super) fn keep(mut self, fs: &Arc<FileSystem>) -> Handle {
+    /// Goes on in a guard that may outlive the call.
+    pub(super) fn keep(self, fs: &Arc<FileSystem>) -> Handle {
+        // A further use; the one held here goes with it.
+        self.inode.take_use();
         Handle {
             fs: Arc::clone(fs),
-            inode: self.inode.take(),
-            ino: self.ino,
+            inode: Arc::clone(&self.inode),
         }
     }
-}
-
-impl Drop for Use<'_> {
-    fn drop(&mut self) {
-        if let Some(inode) = &self.inode {
-            self.fs.forget_one(inode);
-        }
-    }
-}
-
-/// A use held by an open file or listing.
-pub(super) struct Handle {
-    fs: Arc<FileSystem>,
-    inode: Option<Arc<Inode>>,
-    ino: u64,
 }
 
 impl Handle {
-    pub(super) fn fs(&self) -> &FileSystem {
-        &self.fs
-    }
-
     /// The engine, for what is opened in turn.
     pub(super) fn engine(&self) -> &Arc<FileSystem> {
         &self.fs
     }
+}
+
+impl<E: Deref<Target = FileSystem>> Held<E> {
+    pub(super) fn fs(&self) -> &FileSystem {
+        &self.fs
+    }
+
+    pub(super) fn inode(&self) -> &Arc<Inode> {
+        &self.inode
+    }
 
     pub(super) fn ino(&self) -> u64 {
-        self.ino
+        self.inode.ino
     }
 }
 
-impl Drop for Handle {
+impl<E: Deref<Target = FileSystem>> Drop for Held<E> {
     fn drop(&mut self) {
-        if let Some(inode) = &self.inode {
-            self.fs.forget_one(inode);
-        }
+        self.fs.forget_one(&self.inode);
     }
 }
 

@@ -321,13 +321,13 @@ fn empty<'f>(fs: &'f FileSystem, top: Use<'f>) -> Result<()> {
     };
     let mut levels = vec![level(top, Vec::new())];
     while let Some(current) = levels.last_mut() {
-        let dir = current.dir.ino();
-        if let Some(entry) = current.listing.next(fs, dir)? {
+        let dir = current.dir.inode();
+        if let Some(entry) = current.listing.next(fs, dir.ino)? {
             if !entry.kind.is_dir() {
-                gone(fs.unlink(dir, &entry.name))?;
+                gone(fs.unlink_in(dir, &entry.name))?;
                 continue;
             }
-            match lookup(fs, &*fs.inode(dir)?, &entry.name) {
+            match lookup(fs, dir, &entry.name) {
                 Ok((child, attr)) if attr.kind.is_dir() => levels.push(level(child, entry.name)),
                 Ok(_) | Err(Error::NotFound) => {}
                 Err(e) => return Err(e),

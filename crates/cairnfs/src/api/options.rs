@@ -69,8 +69,8 @@ impl VolumeOptions {
         self
     }
 
-    /// Bytes of memory that caches and changes not yet written may take. Default: an eighth of what this
-    /// process may use, from 64 MiB to 4 GiB.
+    /// Bytes of memory that caches and changes not yet written may take. Default: an eighth of what
+    /// this process may use, from 64 MiB to 4 GiB.
     #[must_use]
     pub fn cache_budget(mut self, bytes: usize) -> Self {
         self.open.cache_budget = bytes;

@@ -51,6 +51,9 @@ pub(super) struct Walk<'f, 'p> {
     /// The directories above, from the root on; unknown after a short cut.
     trail: Trail,
     short_cut: bool,
+    /// How much of the path leads to the last component, and the tree's shape when the walk began, if
+    /// where it leads is worth remembering.
+    to_remember: Option<(usize, u64)>,
     path: Cow<'p, [u8]>,
     /// Where in `path` the walk goes on.
     at: usize,
@@ -71,14 +74,21 @@ impl<'f, 'p> Walk<'f, 'p> {
         if path.contains(&0) {
             return Err(Error::Invalid("a path holds a zero byte"));
         }
+        let (prefix, shape) = (prefix(path), fs.shape());
+        let known = match prefix {
+            0 => None,
+            _ => (volume.prefixes()).find(path.get(..prefix).unwrap_or_default(), shape),
+        };
+        let short_cut = known.is_some();
         Ok(Self {
             volume,
             fs,
-            here: fs.inode(ROOT_INO)?,
+            here: known.map_or_else(|| fs.inode(ROOT_INO), Ok)?,
             trail: Trail::new(),
-            short_cut: false,
+            short_cut,
+            to_remember: (!short_cut && prefix > 0).then_some((prefix, shape)),
             path: Cow::Borrowed(path),
-            at: 0,
+            at: if short_cut { prefix } else { 0 },
             name: 0..0,
             links: 0,
             names: None,
@@ -102,39 +112,14 @@ impl<'f, 'p> Walk<'f, 'p> {
 
     /// Goes to the directory of the last component, following every link on the way to it.
     pub(super) fn go_to_last(&mut self) -> Result<Last> {
-        let begins = self.at == 0 && self.links == 0 && self.names.is_none();
-        let prefix = if begins { self.prefix() } else { 0 };
-        if prefix == 0 {
-            return self.walk_to_last();
-        }
-        let shape = self.fs.shape();
-        let path = self.path.get(..prefix).unwrap_or_default();
-        if let Some(dir) = self.volume.prefixes().find(path, shape) {
-            (self.here, self.at, self.short_cut) = (dir, prefix, true);
-            return self.walk_to_last();
-        }
         let last = self.walk_to_last()?;
-        if self.links == 0 {
+        if let Some((prefix, shape)) = self.to_remember.take()
+            && self.links == 0
+        {
             let path = self.path.get(..prefix).unwrap_or_default();
             self.volume.prefixes().remember(path, shape, &self.here);
         }
         Ok(last)
-    }
-
-    /// Length of what leads to the last component, without the slashes before it; 0 if that is the
-    /// root, or if the last component is no name.
-    fn prefix(&self) -> usize {
-        let after =
-            |part: &[u8], is: fn(&u8) -> bool| part.iter().rposition(is).map_or(0, |p| p + 1);
-        let whole = &*self.path;
-        let named = whole
-            .get(..after(whole, |b| *b != b'/'))
-            .unwrap_or_default();
-        let start = after(named, |b| *b == b'/');
-        match named.get(start..) {
-            None | Some(b"." | b"..") => 0,
-            Some(_) => after(named.get(..start).unwrap_or_default(), |b| *b != b'/'),
-        }
     }
 
     fn walk_to_last(&mut self) -> Result<Last> {
@@ -189,14 +174,22 @@ impl<'f, 'p> Walk<'f, 'p> {
 
     /// Walks the whole way to where a short cut led, for a link may lead up from there.
     fn retrace(&mut self) -> Result<()> {
-        if !std::mem::take(&mut self.short_cut) {
+        if !self.go_back()? {
             return Ok(());
         }
-        (self.here, self.at) = (self.fs.inode(ROOT_INO)?, 0);
         match self.walk_to_last()? {
             Last::Name => Ok(()),
             Last::Itself => Err(Error::NotFound),
         }
+    }
+
+    /// Goes back to the root, if a short cut led away from it; tells whether one did.
+    fn go_back(&mut self) -> Result<bool> {
+        let short_cut = std::mem::take(&mut self.short_cut);
+        if short_cut {
+            (self.here, self.at) = (self.fs.inode(ROOT_INO)?, 0);
+        }
+        Ok(short_cut)
     }
 
     /// The first component that is left; what is left then begins with the slash behind it.
@@ -257,6 +250,18 @@ impl<'f, 'p> Walk<'f, 'p> {
     }
 }
 
+/// Length of what leads to the last component, without the slashes before it; 0 if that is the root,
+/// or if the last component is no name.
+fn prefix(path: &[u8]) -> usize {
+    let after = |part: &[u8], is: fn(&u8) -> bool| part.iter().rposition(is).map_or(0, |p| p + 1);
+    let named = path.get(..after(path, |b| *b != b'/')).unwrap_or_default();
+    let start = after(named, |b| *b == b'/');
+    match named.get(start..) {
+        None | Some(b"." | b"..") => 0,
+        Some(_) => after(named.get(..start).unwrap_or_default(), |b| *b != b'/'),
+    }
+}
+
 /// The inode that a path names, with a use of it.
 pub(super) fn resolve<'f>(
     volume: &'f Volume,
@@ -273,6 +278,7 @@ pub(super) fn resolve<'f>(
 /// The path of the same inode from the root, without links, `.` or `..`.
 pub(super) fn canonical(volume: &Volume, path: &Path) -> Result<Vec<u8>> {
     let mut walk = Walk::new(volume, path)?;
+    walk.go_back()?;
     walk.names = Some(Vec::new());
     let named = walk.find(Follow::Yes)?.is_some();
     let mut names = walk.names.take().unwrap_or_default();

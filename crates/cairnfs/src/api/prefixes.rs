@@ -1,9 +1,10 @@
 //! Directories that paths lead to, remembered by the path: a program that names many files of one
 //! directory walks there once.
 //!
-//! What a path leads to changes only when a directory or a symbolic link is moved or removed. The
-//! engine counts those events; a path that was walked under another count is walked again. A
-//! remembered directory is held in memory, but not used: it may go, and then has no names.
+//! Only paths on which no symbolic link was met are remembered. What such a path leads to changes only
+//! when a directory is moved or removed. The engine counts those events; a path that was walked under
+//! another count is walked again. A remembered directory is held in memory, but not used: it may go,
+//! and then has no names.
 
 use std::sync::Arc;
 

@@ -157,7 +157,7 @@ impl DirEntry {
     /// Lists it, if it still is the directory that the entry named.
     fn read_dir(&self) -> Result<Option<ReadDir>> {
         let dir = &self.dir.handle;
-        match lookup(dir.fs(), &*dir.fs().inode(dir.ino())?, &self.entry.name) {
+        match lookup(dir.fs(), dir.inode(), &self.entry.name) {
             Ok((child, attr)) if attr.kind.is_dir() => {
                 let handle = child.keep(dir.engine());
                 Ok(Some(ReadDir::new(handle, &self.path())))

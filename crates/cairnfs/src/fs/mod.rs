@@ -105,7 +105,7 @@ pub struct FileSystem {
     syncing: Mutex<()>,
     /// Held while a directory moves to another parent: nobody else changes the shape of the tree.
     moving: Mutex<()>,
-    /// Grows when a directory or a symbolic link is moved or removed: a path may lead elsewhere.
+    /// Grows when a directory is moved or removed: a path of directories may lead elsewhere.
     shape: CachePadded<AtomicU64>,
     closed: AtomicBool,
     /// Nanoseconds that opening took, replay and orphans included.
@@ -224,7 +224,7 @@ impl FileSystem {
         self.core.inode(ino)
     }
 
-    /// The count of events that change what an existing path leads to. A path walked before it grew
+    /// The count of events that change what a path of directories leads to. One walked before it grew
     /// is to be walked again.
     pub(crate) fn shape(&self) -> u64 {
         self.shape.load(Ordering::Acquire)

@@ -318,7 +318,8 @@ impl FileSystem {
     ) -> Result<()> {
         let attrs = attrs_mut(state)?;
         attrs.set_size(attrs.size.saturating_sub(1));
-        if matches!(entry.kind, S_IFDIR | S_IFLNK) {
+        let subdir = entry.kind == S_IFDIR;
+        if subdir {
             self.shape.fetch_add(1, Ordering::AcqRel);
         }
         let note = hash.to_le_bytes();
@@ -327,7 +328,7 @@ impl FileSystem {
         let at = NameAt {
             index: entry.index,
             hash,
-            subdir: entry.kind == S_IFDIR,
+            subdir,
         };
         commit.name(dir, state, child, &at, false);
         Ok(())

@@ -1,8 +1,8 @@
 //! Watching what is asked of a volume: each call that changes it or makes it durable, and how it
 //! ended.
 //!
-//! Calls are watched one at a time: while a volume has an observer, its
-//! changing calls wait for one another, so the order that the observer sees is the order they took.
+//! Calls are watched one at a time: while a volume has an observer, its changing calls wait for one
+//! another, so the order that the observer sees is the order they took.
 
 use std::fmt::Debug;
 use std::sync::Arc;

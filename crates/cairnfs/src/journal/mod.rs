@@ -93,13 +93,6 @@ pub trait Relief {
     fn merge(&self) -> Result<()>;
 }
 
-impl<F: Fn() -> Result<()>> Relief for F {
-    fn sweep(&self) {}
-    fn merge(&self) -> Result<()> {
-        self()
-    }
-}
-
 /// What a push for a merge closed.
 pub struct MergePoint<R> {
     /// The last sequence the merge takes.

@@ -136,7 +136,6 @@ impl Core {
             self.storage.fail(e.clone());
         }
         guard.done();
-        self.merges.fetch_add(1, Ordering::Relaxed);
         self.journal.ring().wake();
         result
     }

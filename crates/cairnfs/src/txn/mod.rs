@@ -132,7 +132,6 @@ pub struct Core {
     /// Bytes of log that were replayed when the volume was opened.
     replayed: u64,
     merging: Mutex<()>,
-    merges: AtomicU64,
     merge_times: Clocked,
 }
 
@@ -229,7 +228,7 @@ impl Core {
 
     /// Merges done.
     pub fn merges(&self) -> u64 {
-        self.merges.load(Ordering::Relaxed)
+        self.merge_times.get().times
     }
 
     /// A number for a new inode, from the chunk its directory holds.

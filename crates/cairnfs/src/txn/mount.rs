@@ -233,7 +233,6 @@ impl Core {
             wishes: Mutex::default(),
             replayed: (found.end.lsn - tail) * BLOCK_SIZE as u64,
             merging: Mutex::new(()),
-            merges: AtomicU64::new(0),
             merge_times: Default::default(),
         })
     }
