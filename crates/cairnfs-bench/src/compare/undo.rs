@@ -183,6 +183,9 @@ impl Drop for Made {
     }
 }
 
+/// How often a directory that was not empty after all is emptied again.
+const TRIES: usize = 1000;
+
 const PAUSE: Duration = Duration::from_millis(2);
 
 /// While it lives, a signal that ends the process takes away all that is noted.
@@ -226,8 +229,25 @@ fn take_away(trace: &Trace) -> Result<()> {
         }
         Trace::Loops(image) => detach(image),
         Trace::File(path) => gone(path, std::fs::remove_file(path)),
-        Trace::Directory(path) => gone(path, std::fs::remove_dir_all(path)),
+        Trace::Directory(path) => gone(path, remove_used(path)),
     }
+}
+
+/// Removes a directory that others may be making files in by its path, as a workload does whose mount
+/// was taken away. Under another name it is out of their reach, but for what they have begun.
+fn remove_used(path: &Path) -> io::Result<()> {
+    let aside = path.with_extension("removed");
+    std::fs::rename(path, &aside)?;
+    let mut removed = std::fs::remove_dir_all(&aside);
+    for _ in 0..TRIES {
+        match &removed {
+            Err(e) if e.kind() == io::ErrorKind::DirectoryNotEmpty => {
+                removed = std::fs::remove_dir_all(&aside);
+            }
+            _ => break,
+        }
+    }
+    removed
 }
 
 /// Detaches all loop devices of an image.
@@ -318,6 +338,8 @@ pub fn failed(command: &Command, status: ExitStatus, said: &str) -> Failure {
 
 #[cfg(test)]
 mod tests {
+    use std::fs::File;
+
     use super::*;
 
     #[test]
@@ -351,6 +373,29 @@ mod tests {
         assert!(!file.exists());
         let status = undo.wait(&mut child, None, |_| {}).unwrap();
         assert_eq!(status.signal(), Some(9));
+    }
+
+    #[test]
+    fn a_directory_that_is_being_filled_is_removed() {
+        for _ in 0..20 {
+            let dir = tempfile::tempdir().unwrap();
+            let full = dir.path().join("full");
+            std::fs::create_dir(&full).unwrap();
+            std::thread::scope(|scope| {
+                for name in ["a", "b"] {
+                    let full = &full;
+                    let fill = move || {
+                        (0..).any(|n| File::create(full.join(format!("{name}{n}"))).is_err())
+                    };
+                    scope.spawn(fill);
+                }
+                while std::fs::read_dir(&full).unwrap().count() < 2 {
+                    std::thread::yield_now();
+                }
+                assert!(take_away(&Trace::Directory(full.clone())).is_ok());
+            });
+            assert!(!full.exists());
+        }
     }
 
     #[test]
