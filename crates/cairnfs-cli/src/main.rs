@@ -6,6 +6,7 @@
 
 mod cmd;
 mod failure;
+mod memory;
 mod output;
 mod size;
 mod spec;
@@ -61,6 +62,7 @@ enum Command {
 }
 
 fn main() -> ExitCode {
+    memory::set_up();
     let args = match translate(std::env::args_os().collect()) {
         Ok(args) => args,
         Err(why) => {
