@@ -159,7 +159,7 @@ const FIGURES: &[(&str, Kind, Of)] = &[
         Kind::Cost,
         Of::Each("device_flushes", 1e3),
     ),
-    ("CPU us each", Kind::Cost, Of::Each("cpu_us", 1.0)),
+    (CPU_EACH, Kind::Cost, Of::Each("cpu_us", 1.0)),
     (
         "write IOPS",
         Kind::Load,
@@ -182,6 +182,8 @@ const FIGURES: &[(&str, Kind, Of)] = &[
 pub const BYTES_EACH: &str = "device bytes written each";
 /// Writes that the device is given for a thousand operations.
 pub const WRITES_EACH: &str = "device writes per 1000";
+/// Processor time of each operation, in the program and a FUSE daemon.
+pub const CPU_EACH: &str = "CPU us each";
 /// How long a phase without operations takes.
 pub const SECONDS: &str = "seconds";
 

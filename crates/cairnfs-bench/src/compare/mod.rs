@@ -17,6 +17,7 @@ mod progress;
 mod run;
 mod stats;
 mod svg;
+mod sweep;
 mod system;
 mod table;
 mod task;
@@ -76,7 +77,8 @@ pub struct Compare {
     #[arg(long, value_name = "N", default_value_t = 3)]
     pub rounds: usize,
 
-    /// Run each fsmark with these numbers of threads, which make the same number of files in all.
+    /// Run each fsmark and xattr with these numbers of threads: fsmark makes the same number of files
+    /// in all, xattr as many for each thread.
     #[arg(long, value_delimiter = ',', value_name = "LIST")]
     pub threads: Vec<usize>,
 
@@ -250,6 +252,9 @@ fn show(args: &Compare, found: &Found, out: &mut dyn Write) -> Result<()> {
         }
         table::cost(rows, &found.systems).print(form, out)?;
         writeln!(out, "{COUNTED}\n")?;
+    }
+    for sweep in sweep::sweeps(found) {
+        sweep.table(&found.systems).print(form, out)?;
     }
     Ok(())
 }

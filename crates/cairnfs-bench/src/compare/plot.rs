@@ -4,6 +4,7 @@
 use super::Found;
 use super::figures::{BYTES_EACH, Kind, Row, SECONDS, WRITES_EACH};
 use super::svg::{Anchor, FAINT, INK, Picture, Type, hatched};
+use super::sweep::{Sweep, sweeps};
 use super::system::System;
 use super::table::readable;
 use super::task::Task;
@@ -20,22 +21,16 @@ const FOOT: f64 = 62.0;
 /// All pictures, with their file names.
 pub fn all(found: &Found) -> Vec<(String, String)> {
     let mut pictures = Vec::new();
-    let mut sweeps: Vec<&str> = Vec::new();
     for (task, rows) in found.tasks.iter().zip(&found.rows) {
         let rows = drawn(rows);
         if !rows.is_empty() {
             let name = file_name(&task.title);
             pictures.push((format!("{name}.svg"), bars(found, task, &rows)));
         }
-        if let Some((sweep, _)) = &task.sweep
-            && !sweeps.contains(&sweep.as_str())
-        {
-            sweeps.push(sweep);
-        }
     }
-    for sweep in sweeps {
-        let name = file_name(sweep);
-        pictures.push((format!("{name}-over-threads.svg"), lines(found, sweep)));
+    for sweep in sweeps(found) {
+        let name = file_name(sweep.title);
+        pictures.push((format!("{name}-over-threads.svg"), lines(found, &sweep)));
     }
     pictures
 }
@@ -187,48 +182,24 @@ const PLOT: f64 = 240.0;
 const SCALE: f64 = 62.0;
 
 /// The rates of each phase over the number of threads.
-fn lines(found: &Found, sweep: &str) -> String {
-    let mut of_it: Vec<(usize, &[Row])> = Vec::new();
-    for (task, rows) in found.tasks.iter().zip(&found.rows) {
-        if let Some((name, threads)) = &task.sweep
-            && name == sweep
-        {
-            of_it.push((*threads, rows));
-        }
-    }
-    of_it.sort_by_key(|(threads, _)| *threads);
-    let mut panels: Vec<(&str, &str)> = Vec::new();
-    let rows = of_it.iter().flat_map(|(_, rows)| *rows);
-    for row in rows.filter(|row| row.kind == Kind::Rate) {
-        if !panels.contains(&(row.phase, &row.figure)) {
-            panels.push((row.phase, &row.figure));
-        }
-    }
-    let title = format!("{sweep}, over the number of threads");
-    let remark = "Medians; bars from least to most of all rounds. The same number of files in all. Dashed: \
-                  in-process, by calls of the library.";
+fn lines(found: &Found, sweep: &Sweep<'_>) -> String {
+    let panels = sweep.figures(&[Kind::Rate]);
+    let title = format!("{}, over the number of threads", sweep.title);
+    let remark = "Medians; bars from least to most of all rounds. Dashed: in-process, by calls of the library.";
     framed(found, &title, remark, |picture| {
         let height = HEADING + PLOT + 52.0;
-        for (number, (phase, figure)) in panels.iter().enumerate() {
+        for (number, panel) in panels.iter().enumerate() {
             let column = (number % 2) as f64;
             let line = (number / 2) as f64;
             let place = (MARGIN + column * (PANEL + GAP), TOP + line * height);
-            let find = |rows: &'_ [Row]| -> Option<Row> {
-                let mut rows = rows.iter();
-                rows.find(|row| row.phase == *phase && row.figure == *figure)
-                    .cloned()
-            };
-            let points: Vec<(usize, Row)> = of_it
-                .iter()
-                .filter_map(|(threads, rows)| Some((*threads, find(rows)?)))
-                .collect();
+            let points = sweep.along(*panel);
             line_panel(picture, &found.systems, &points, place);
         }
         height * panels.len().div_ceil(2) as f64
     })
 }
 
-fn line_panel(picture: &mut Picture, systems: &[System], points: &[(usize, Row)], at: (f64, f64)) {
+fn line_panel(picture: &mut Picture, systems: &[System], points: &[(usize, &Row)], at: (f64, f64)) {
     let (x, y) = at;
     let cells = || {
         points
@@ -334,14 +305,15 @@ fn nice(value: f64) -> f64 {
 }
 
 #[cfg(test)]
-mod tests {
+pub mod tests {
     use super::super::conditions::Conditions;
     use super::super::figures::rows;
     use super::super::figures::tests::sample;
     use super::super::svg::tests::well_formed;
     use super::*;
 
-    fn found() -> Found {
+    /// Figures of two numbers of threads.
+    pub fn found() -> Found {
         let (runs, systems) = sample();
         let rows = rows(&runs, &systems, 0);
         let tasks = Task::parse("fsmark --files 1000").unwrap();

@@ -66,44 +66,56 @@ impl Task {
         }
     }
 
-    /// The same number of files in all, made by other numbers of threads.
+    /// The same done by other numbers of threads: as many files in all for fsmark, whose threads share
+    /// the work; as many for each thread for xattr, whose threads each bring their own.
     pub fn with_threads(&self, counts: &[usize]) -> Result<Vec<Task>> {
-        let Work::Fsmark(fsmark) = &self.work else {
-            return Err(format!(
-                "--threads is for fsmark: the threads of `{}` are among its own words",
-                self.title
-            )
-            .into());
-        };
-        let total = fsmark.files * fsmark.threads as u64;
-        counts
-            .iter()
-            .map(|&threads| {
-                let each = total / (threads as u64).max(1);
-                let workload = Fsmark {
+        counts.iter().map(|&threads| self.with(threads)).collect()
+    }
+
+    fn with(&self, threads: usize) -> Result<Task> {
+        let (work, each) = match &self.work {
+            Work::Fsmark(fsmark) => {
+                let files = fsmark.files * fsmark.threads as u64 / (threads as u64).max(1);
+                let fsmark = fsmark.clone();
+                let set = Fsmark {
                     threads,
-                    files: each,
-                    ..fsmark.clone()
+                    files,
+                    ..fsmark
                 };
-                workload.check()?;
-                let plural = if threads == 1 { "" } else { "s" };
-                Ok(Task {
-                    title: format!(
-                        "{}; {threads} thread{plural}, {each} files each",
-                        self.title
-                    ),
-                    work: Work::Fsmark(workload),
-                    sweep: Some((self.title.clone(), threads)),
-                })
-            })
-            .collect()
+                (Work::Fsmark(set), files)
+            }
+            Work::Xattr(xattr) => {
+                let xattr = xattr.clone();
+                let files = xattr.files;
+                (Work::Xattr(Xattr { threads, ..xattr }), files)
+            }
+            _ => {
+                return Err(format!(
+                    "--threads is for fsmark and xattr: the threads of `{}` are among its own words",
+                    self.title
+                )
+                .into());
+            }
+        };
+        if let Some(workload) = work.on(System::Ext4) {
+            workload.check()?;
+        }
+        let plural = if threads == 1 { "" } else { "s" };
+        Ok(Task {
+            title: format!(
+                "{}; {threads} thread{plural}, {each} files each",
+                self.title
+            ),
+            work,
+            sweep: Some((self.title.clone(), threads)),
+        })
     }
 
     /// Whether a system can do it.
     pub fn fits(&self, system: System) -> bool {
         match &self.work {
-            // It keeps neither attributes nor what a program reads back.
-            Work::Xattr(_) | Work::External(_) if system == System::Noop => false,
+            // It keeps nothing that a program reads back.
+            Work::External(_) if system == System::Noop => false,
             Work::External(_) => !system.in_process(),
             _ => true,
         }
@@ -135,6 +147,10 @@ impl Work {
                 ..fsmark.clone()
             }),
             Work::Fsmark(workload) => Box::new(workload.clone()),
+            Work::Xattr(xattr) if system == System::Noop => Box::new(Xattr {
+                only_absent: true,
+                ..xattr.clone()
+            }),
             Work::Xattr(workload) => Box::new(workload.clone()),
             Work::Dirfsync(workload) => Box::new(workload.clone()),
             Work::Fsync(workload) => Box::new(workload.clone()),
@@ -180,6 +196,13 @@ mod tests {
         assert_eq!(set, [(1, 800), (16, 50)]);
         assert!(task.with_threads(&[0]).is_err());
         assert!(task.with_threads(&[10_000]).is_err());
+        let xattr = Task::parse("xattr --files 10").unwrap();
+        let tasks = xattr.with_threads(&[2, 64]).unwrap();
+        let set = |task: &Task| match &task.work {
+            Work::Xattr(xattr) => (xattr.threads, xattr.files),
+            _ => (0, 0),
+        };
+        assert_eq!((set(&tasks[0]), set(&tasks[1])), ((2, 10), (64, 10)));
         let maildir = Task::parse("maildir").unwrap();
         assert!(maildir.with_threads(&[1]).is_err());
     }
@@ -190,6 +213,9 @@ mod tests {
         let settings = fsmark.work.on(System::Noop).unwrap().settings();
         assert!(settings.contains(&("no_walk", 1)) && settings.contains(&("cold_walk", 0)));
         assert!(fsmark.fits(System::Noop));
-        assert!(!Task::parse("xattr").unwrap().fits(System::Noop));
+        let xattr = Task::parse("xattr").unwrap();
+        let settings = xattr.work.on(System::Noop).unwrap().settings();
+        assert!(settings.contains(&("only_absent", 1)));
+        assert!(!Task::external(External::Dbench { seconds: 1 }).fits(System::Noop));
     }
 }

@@ -29,6 +29,10 @@ pub struct Xattr {
     #[arg(long, value_name = "BYTES", default_value = "400", value_parser = parse_size)]
     pub value_size: u64,
 
+    /// Do not read back what was set: for a file system that does not keep any.
+    #[arg(long)]
+    pub only_absent: bool,
+
     /// Decides which file gets which value.
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub seed: u64,
@@ -59,6 +63,7 @@ impl Workload for Xattr {
             ("files_per_thread", self.files),
             ("values", self.values),
             ("value_bytes", self.value_size),
+            ("only_absent", u64::from(self.only_absent)),
             ("seed", self.seed),
         ]
     }
@@ -97,9 +102,11 @@ impl Workload for Xattr {
             self.set(ground, thread, &values, tally)
         })?;
         meter.sync()?;
-        meter.threads("get, present", self.threads, |thread, tally| {
-            self.get(ground, thread, PRESENT, Some(self.value_size), tally)
-        })?;
+        if !self.only_absent {
+            meter.threads("get, present", self.threads, |thread, tally| {
+                self.get(ground, thread, PRESENT, Some(self.value_size), tally)
+            })?;
+        }
         meter.threads("get, absent", self.threads, |thread, tally| {
             self.get(ground, thread, ABSENT, None, tally)
         })?;
