@@ -39,6 +39,8 @@ pub use stats::LEVELS;
 
 pub use make::{MakeOptions, inspect, make, make_device};
 
+pub use crate::txn::Wish;
+
 use crossbeam_utils::CachePadded;
 
 use crate::device::{Access, Device, FileDevice};
@@ -66,6 +68,9 @@ pub struct Options {
     pub durability_interval: Option<Duration>,
     /// Tell the device of freed space.
     pub discard: bool,
+    /// Keep data that was just written in the cache. Not for who has a cache of his own above, as
+    /// the kernel has above a mount.
+    pub keep_written: bool,
     /// Run worker threads. Without them pushes and merges run in the calling threads, which makes
     /// every device operation a function of the calls: a simulation wants that.
     pub workers: bool,
@@ -83,6 +88,7 @@ impl Default for Options {
             cache_budget: budget::default_budget(),
             durability_interval: Some(Duration::from_secs(5)),
             discard: true,
+            keep_written: true,
             workers: true,
             seed: None,
             observer: None,
@@ -108,6 +114,7 @@ pub struct FileSystem {
     /// Grows when a directory is moved or removed: a path of directories may lead elsewhere.
     shape: CachePadded<AtomicU64>,
     closed: AtomicBool,
+    keep_written: bool,
     /// Nanoseconds that opening took, replay and orphans included.
     open_nanos: AtomicU64,
     watch: Option<Watch>,
@@ -151,6 +158,7 @@ impl FileSystem {
             moving: Mutex::new(()),
             shape: CachePadded::default(),
             closed: AtomicBool::new(false),
+            keep_written: options.keep_written,
             open_nanos: AtomicU64::new(0),
             watch: options.observer.clone().map(Watch::new),
             threads: Mutex::new(Vec::new()),

@@ -31,23 +31,63 @@ impl FileSystem {
         })
     }
 
-    fn sync_inodes(&self, inodes: &[u64], data_only: bool) -> Result<()> {
-        let mut wishes = Vec::with_capacity(inodes.len());
-        for ino in inodes {
-            let inode = self.inode(*ino)?;
-            attrs(&inode.read())?;
-            if !self.core.read_only() && !happens(Deliberate::FsyncWithoutPages) {
-                self.write_back(&inode)?;
-            }
-            wishes.push(Wish {
-                ino: *ino,
-                data_only,
-            });
+    /// The same, with an answer for each: what is wrong with one of them is said of that alone, a
+    /// failure of what they share of all.
+    pub fn fsync_each(&self, wishes: &[Wish]) -> Vec<Result<()>> {
+        if self.watch.is_some() {
+            // Watched calls are made one at a time.
+            let one = |wish: &Wish| self.fsync(wish.ino, wish.data_only);
+            return wishes.iter().map(one).collect();
         }
-        if self.core.read_only() {
+        let guard = self.core.storage().guard("a call panicked");
+        let written: Vec<_> = wishes.iter().map(|w| self.write_inode(w.ino)).collect();
+        let ready = wishes.iter().zip(&written).filter(|(_, w)| w.is_ok());
+        let ready: Vec<Wish> = ready.map(|(wish, _)| *wish).collect();
+        let forced = self.force(&ready);
+        guard.done();
+        let answer = |written: Result<()>| written.and_then(|()| forced.clone());
+        written.into_iter().map(answer).collect()
+    }
+
+    /// Writes the data of a file that waits to be written. It is not durable then, but an fsync has
+    /// that much less to do. While there is an observer this does nothing: what the device gets
+    /// belongs to the calls that he sees.
+    ///
+    /// # Errors
+    /// The device's failure, now or earlier; there is no such file.
+    pub fn write_out(&self, ino: u64) -> Result<()> {
+        if self.watch.is_some() {
             return Ok(());
         }
-        self.core.force_inodes(&wishes)
+        let guard = self.core.storage().guard("a call panicked");
+        let written = self.write_inode(ino);
+        guard.done();
+        written
+    }
+
+    fn write_inode(&self, ino: u64) -> Result<()> {
+        let inode = self.inode(ino)?;
+        attrs(&inode.read())?;
+        if self.core.read_only() || happens(Deliberate::FsyncWithoutPages) {
+            return Ok(());
+        }
+        self.write_back(&inode)
+    }
+
+    fn sync_inodes(&self, inodes: &[u64], data_only: bool) -> Result<()> {
+        inodes.iter().try_for_each(|ino| self.write_inode(*ino))?;
+        let wish = |ino: &u64| Wish {
+            ino: *ino,
+            data_only,
+        };
+        self.force(&inodes.iter().map(wish).collect::<Vec<_>>())
+    }
+
+    fn force(&self, wishes: &[Wish]) -> Result<()> {
+        match self.core.read_only() || wishes.is_empty() {
+            true => Ok(()),
+            false => self.core.force_inodes(wishes),
+        }
     }
 
     /// Brings everything committed so far into the index and moves the log's tail. Workers do this

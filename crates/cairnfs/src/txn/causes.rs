@@ -47,7 +47,7 @@ pub struct NameAt {
 pub struct Wish {
     /// Its number.
     pub ino: u64,
-    /// Its times need not be.
+    /// Times alone need not be.
     pub data_only: bool,
 }
 
@@ -306,7 +306,8 @@ impl Core {
     /// The device's failure, now or earlier.
     pub fn force_inodes(&self, inodes: &[Wish]) -> Result<()> {
         let counters = self.journal.counters();
-        counters.fsyncs.fetch_add(1, Ordering::Relaxed);
+        let wished = inodes.len() as u64;
+        counters.fsyncs.fetch_add(wished, Ordering::Relaxed);
         for wish in inodes {
             let inode = self.table.get_or_new(wish.ino);
             let stamp = inode.unlogged().more().map_or(0, |more| more.unlisted);
