@@ -39,6 +39,8 @@ pub use stats::LEVELS;
 
 pub use make::{MakeOptions, inspect, make, make_device};
 
+pub use sync::Sequence;
+
 pub use crate::txn::Wish;
 
 use crossbeam_utils::CachePadded;
@@ -109,6 +111,7 @@ pub struct FileSystem {
     page_bytes: AtomicI64,
     /// Held while the list of files is worked off, so that a sync cannot overtake another.
     syncing: Mutex<()>,
+    syncs: sync::Syncs,
     /// Held while a directory moves to another parent: nobody else changes the shape of the tree.
     moving: Mutex<()>,
     /// Grows when a directory is moved or removed: a path of directories may lead elsewhere.
@@ -155,6 +158,7 @@ impl FileSystem {
             files: Sharded::default(),
             page_bytes: AtomicI64::new(0),
             syncing: Mutex::new(()),
+            syncs: sync::Syncs::default(),
             moving: Mutex::new(()),
             shape: CachePadded::default(),
             closed: AtomicBool::new(false),

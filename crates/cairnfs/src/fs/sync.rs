@@ -1,13 +1,56 @@
-//! Durability on request.
+//! Durability on request: of single files, of everything, of everything up to some point.
 
 use crate::deliberate::{Deliberate, happens};
 use crate::error::Result;
 use crate::fs::FileSystem;
 use crate::fs::locked::attrs;
 use crate::fs::observe::Call;
+use crate::sync::Mutex;
+use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::txn::Wish;
 
+/// A point in the order of a volume's changes, while it is open: see
+/// [`Volume::sequence`](crate::Volume::sequence). A later one is greater or equal.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Sequence(u64);
+
+/// Syncs of everything, numbered as they begin.
+#[derive(Default)]
+pub(super) struct Syncs {
+    begun: AtomicU64,
+    /// The greatest number of those that have succeeded.
+    done: AtomicU64,
+    /// Held by who syncs up to a sequence, while others wait to share that.
+    turn: Mutex<()>,
+}
+
 impl FileSystem {
+    /// A point behind all changes that returned before this call. Costs next to nothing.
+    pub fn sequence(&self) -> Sequence {
+        // A sync that begins later finds them all.
+        Sequence(self.syncs.begun.load(Ordering::Acquire) + 1)
+    }
+
+    /// Makes everything durable up to a sequence. Whoever needs the same shares one sync; nothing
+    /// is left to do if one has begun since, whoever asked for it.
+    ///
+    /// # Errors
+    /// As [`FileSystem::fsync`].
+    pub fn sync_through(&self, sequence: Sequence) -> Result<()> {
+        if !self.is_durable(sequence) {
+            let _turn = self.syncs.turn.lock();
+            if !self.is_durable(sequence) {
+                return self.sync();
+            }
+        }
+        self.core.storage().check()
+    }
+
+    /// Whether everything up to a sequence is known to be durable.
+    pub fn is_durable(&self, sequence: Sequence) -> bool {
+        self.syncs.done.load(Ordering::Acquire) >= sequence.0
+    }
+
     /// Makes a file or directory durable: data, attributes, extended attributes, every name it has
     /// and the directories that lead to it; of a directory also all its entries. With `data_only`
     /// all but the times of a file.
@@ -108,10 +151,12 @@ impl FileSystem {
     }
 
     pub(super) fn sync_all(&self) -> Result<()> {
-        if self.core.read_only() {
-            return Ok(());
+        let number = self.syncs.begun.fetch_add(1, Ordering::AcqRel) + 1;
+        if !self.core.read_only() {
+            self.write_back_all()?;
+            self.core.force_all()?;
         }
-        self.write_back_all()?;
-        self.core.force_all()
+        self.syncs.done.fetch_max(number, Ordering::AcqRel);
+        Ok(())
     }
 }
