@@ -204,6 +204,7 @@ impl Followed<'_> {
     /// Takes out of the context all that the group holds.
     fn take(&self, context: &Context, group: &mut Group) {
         let mut written = Vec::new();
+        let mut stale = Vec::new();
         for inode in &self.inodes {
             let names = {
                 let mut unlogged = inode.unlogged();
@@ -220,15 +221,38 @@ impl Followed<'_> {
                     group.take(context, vector);
                 }
                 let dir = self.core.table.get_or_new(change.dir);
-                dir.unlogged().enter(self.seq).children().logged(&change);
+                let mut unlogged = dir.unlogged();
+                let children = unlogged.enter(self.seq).children();
+                children.logged(&change);
+                if children.is_stale() {
+                    stale.push(dir.clone());
+                }
             }
         }
+        stale.iter().for_each(|dir| self.unlist(dir));
         for inode in &self.inodes {
             if !(self.timeless.contains(&inode.ino) && inode.unlogged().times_only) {
                 take_inode(inode, context, group);
             }
         }
         self.core.check_data(&written, group);
+    }
+
+    /// Takes children off a directory's list whose entries were logged without it.
+    fn unlist(&self, dir: &Inode) {
+        let mut inodes = {
+            let mut unlogged = dir.unlogged();
+            match unlogged.enter(self.seq).children() {
+                children if children.is_stale() => std::mem::take(&mut children.inodes),
+                _ => return,
+            }
+        };
+        inodes.retain(|child| {
+            let child = self.core.table.get_or_new(*child);
+            let unlogged = child.unlogged();
+            unlogged.is_of(self.seq) && unlogged.names.iter().any(|name| name.dir == dir.ino)
+        });
+        dir.unlogged().enter(self.seq).children().inodes = inodes;
     }
 }
 
