@@ -8,11 +8,11 @@ use std::cell::RefCell;
 use std::ffi::OsStr;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use cairnfs::fs::Wish;
 use cairnfs::types::{Attr, SetAttr};
 use fuser::{
     BsdFileFlags, CopyFileRangeFlags, Errno, FileHandle, Filesystem, Generation, INodeNo,
@@ -24,7 +24,8 @@ use fuser::{
 use crate::control;
 use crate::convert::{absent_attr, file_attr, file_type, set_time, wire_time};
 use crate::negotiate;
-use crate::ops::{Caller, Kernel, NewEntry, Ops, Outcome};
+use crate::ops::{Caller, Kernel, NewEntry, Ops, Outcome, caught};
+use crate::syncs::Syncs;
 use crate::waiting::Waiting;
 
 /// How long the kernel may keep names (also missing ones) and attributes. All changes pass through
@@ -43,15 +44,22 @@ thread_local! {
 pub struct Adapter {
     ops: Arc<Ops>,
     waiting: Waiting,
+    syncs: Syncs<Ops>,
 }
 
 impl Adapter {
     /// Serves `ops` from `event_loops` threads.
     pub fn new(ops: Arc<Ops>, event_loops: usize) -> Self {
         Self {
-            ops,
             waiting: Waiting::new(event_loops),
+            syncs: Syncs::new(Arc::clone(&ops)),
+            ops,
         }
+    }
+
+    /// Where requests wait.
+    pub(crate) fn waiting(&self) -> &Waiting {
+        &self.waiting
     }
 
     /// What is served.
@@ -82,20 +90,9 @@ impl Notices {
     }
 }
 
-/// Runs one operation; a panic in it is logged and refused as EIO.
+/// Runs one operation, with its refusal as the wire has it.
 fn guarded<T>(what: &str, ino: INodeNo, op: impl FnOnce() -> Outcome<T>) -> Result<T, Errno> {
-    match catch_unwind(AssertUnwindSafe(op)) {
-        Ok(outcome) => outcome.map_err(Errno::from),
-        Err(panic) => {
-            let text = panic
-                .downcast_ref::<&str>()
-                .map(|s| (*s).to_owned())
-                .or_else(|| panic.downcast_ref::<String>().cloned())
-                .unwrap_or_default();
-            tracing::error!("{what} of inode {} panicked: {text}", ino.0);
-            Err(Errno::EIO)
-        }
-    }
+    caught(what, ino.0, op).map_err(Errno::from)
 }
 
 fn caller(req: &Request) -> Caller {
@@ -390,10 +387,12 @@ impl Filesystem for Adapter {
         datasync: bool,
         reply: ReplyEmpty,
     ) {
-        let ops = self.ops();
-        self.waiting.run(move || {
-            let outcome = guarded("fsync", ino, || ops.fsync(ino.0, datasync));
-            reply_empty(reply, outcome);
+        let wish = Wish {
+            ino: ino.0,
+            data_only: datasync,
+        };
+        self.syncs.sync(wish, &self.waiting, move |outcome| {
+            reply_empty(reply, outcome.map_err(Errno::from));
         });
     }
 
@@ -495,7 +494,7 @@ impl Filesystem for Adapter {
     fn getxattr(&self, _req: &Request, ino: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {
         if control::is_reserved(name.as_bytes()) {
             let (ops, name) = (self.ops(), name.to_owned());
-            return self.waiting.run_elsewhere(move || {
+            return self.waiting.run_elsewhere(move |_under_way| {
                 let outcome = guarded("control", ino, || ops.getxattr(ino.0, name.as_bytes()));
                 reply_xattr(reply, size, outcome);
             });
@@ -545,7 +544,7 @@ impl Filesystem for Adapter {
         reply: ReplyLseek,
     ) {
         let ops = self.ops();
-        self.waiting.run_elsewhere(move || {
+        self.waiting.run_elsewhere(move |_under_way| {
             let outcome = guarded("lseek", ino, || ops.seek(ino.0, offset, whence));
             match outcome {
                 Ok(found) => reply.offset(found),

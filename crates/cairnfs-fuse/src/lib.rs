@@ -19,6 +19,7 @@ pub mod noop;
 pub mod ops;
 pub mod options;
 pub mod session;
+pub mod syncs;
 pub mod waiting;
 
 pub use options::MountOptions;

@@ -4,11 +4,12 @@
 //! errno values. Here live credentials, umask, the clearing of privileges, access control lists and
 //! the reserved attributes. The kernel has already checked permissions (`default_permissions`).
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
 use cairnfs::Error;
-use cairnfs::fs::FileSystem;
+use cairnfs::fs::{FileSystem, Wish};
 use cairnfs::types::{
     Attr, Creds, EntryRef, Fallocate, FileKind, RenameMode, SeekTo, SetAttr, StatFs, XattrMode,
 };
@@ -19,6 +20,7 @@ use crate::control::{self, Question};
 use crate::convert::Refusal;
 use crate::full::Full;
 use crate::mountinfo;
+use crate::syncs::Durable;
 
 /// The result of a request.
 pub type Outcome<T> = Result<T, Refusal>;
@@ -28,6 +30,19 @@ const COPY_MAX: u64 = 1 << 30;
 
 const SET_USER_ID: u32 = libc::S_ISUID;
 const SET_GROUP_ID: u32 = libc::S_ISGID;
+
+/// Runs one operation; a panic in it is logged and refused as EIO.
+pub fn caught<T>(what: &str, ino: u64, op: impl FnOnce() -> Outcome<T>) -> Outcome<T> {
+    catch_unwind(AssertUnwindSafe(op)).unwrap_or_else(|panic| {
+        let text = panic
+            .downcast_ref::<&str>()
+            .map(|s| (*s).to_owned())
+            .or_else(|| panic.downcast_ref::<String>().cloned())
+            .unwrap_or_default();
+        tracing::error!("{what} of inode {ino} panicked: {text}");
+        Err(Refusal(libc::EIO))
+    })
+}
 
 /// Who makes a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -297,11 +312,6 @@ impl Ops {
         u32::try_from(copied).map_err(|_| Refusal(libc::EIO))
     }
 
-    /// Makes a file or directory durable. Waits.
-    pub fn fsync(&self, ino: u64, data_only: bool) -> Outcome<()> {
-        Ok(self.fs.fsync(ino, data_only)?)
-    }
-
     /// Makes everything durable that came before. Waits.
     pub fn sync(&self) -> Outcome<()> {
         drop(self.arriving.write());
@@ -477,6 +487,17 @@ impl Ops {
             return Err(error.into());
         }
         Ok(attr)
+    }
+}
+
+impl Durable for Ops {
+    fn write_out(&self, ino: u64) -> Outcome<()> {
+        Ok(self.fs.write_out(ino)?)
+    }
+
+    fn fsync_each(&self, wishes: &[Wish]) -> Vec<Outcome<()>> {
+        let synced = self.fs.fsync_each(wishes).into_iter();
+        synced.map(|one| one.map_err(Refusal::from)).collect()
     }
 }
 

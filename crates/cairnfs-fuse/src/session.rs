@@ -48,9 +48,19 @@ pub trait Served: Filesystem + 'static {
     fn connected(&self) -> Box<dyn FnOnce(Notifier)> {
         Box::new(drop)
     }
+
+    /// What waits, in the end, for requests that are under way outside of the event loops.
+    fn ending(&self) -> Box<dyn FnOnce() + Send> {
+        Box::new(|| ())
+    }
 }
 
 impl Served for Adapter {
+    fn ending(&self) -> Box<dyn FnOnce() + Send> {
+        let waiting = self.waiting().clone();
+        Box::new(move || waiting.finish())
+    }
+
     fn connected(&self) -> Box<dyn FnOnce(Notifier)> {
         let ops = self.ops();
         Box::new(move |notifier| ops.connect(Box::new(Notices(notifier))))
@@ -68,7 +78,8 @@ enum Event {
 /// is live.
 ///
 /// When a signal comes while files are open, what the kernel holds of them is fetched, and the
-/// mount is detached; it is dead when the process ends.
+/// mount is detached; it is dead when the process ends. However it ends, syncs that are under way
+/// are answered first.
 ///
 /// # Errors
 /// Mounting fails, or the connection to the kernel breaks.
@@ -95,6 +106,7 @@ pub struct Serving {
     mounted: Mounted,
     events: Sender<Event>,
     coming: Receiver<Event>,
+    ending: Box<dyn FnOnce() + Send>,
 }
 
 impl Serving {
@@ -131,6 +143,7 @@ impl Serving {
             dir: dir.to_path_buf(),
             device,
         };
+        let ending = served.ending();
         if let Err(e) = start(served, connection, options, events.clone()) {
             mounted.detach();
             return Err(failed(e));
@@ -140,6 +153,7 @@ impl Serving {
             mounted,
             events,
             coming,
+            ending,
         })
     }
 
@@ -156,12 +170,12 @@ impl Serving {
 
     fn wait(self) -> Result<(), ServeError> {
         drop(self.events);
-        self.mounted
-            .wait(&self.coming)
-            .map_err(|source| ServeError::Broken {
-                dir: self.mounted.dir,
-                source,
-            })
+        let waited = self.mounted.wait(&self.coming);
+        (self.ending)();
+        waited.map_err(|source| ServeError::Broken {
+            dir: self.mounted.dir,
+            source,
+        })
     }
 }
 

@@ -1,14 +1,14 @@
 //! Requests that wait for the device must not use up the event loops.
 //!
-//! A thread that runs an event loop may wait itself as long as one other is left to read requests:
-//! then nothing is handed over, which is fastest while little is going on. Beyond that the request
-//! and its reply go to a thread of their own kind. Every job accepted is run, also when the pool is
-//! dropped.
+//! A thread that runs an event loop may wait itself while nobody else does and another is left to
+//! read requests: then nothing is handed over, which is fastest while little is going on. Else the
+//! request and its reply go to a thread of their own kind; such threads come as they are needed and
+//! end when they are not. Every job accepted is run, also when the pool is dropped.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
+use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex};
 
@@ -17,12 +17,19 @@ type Job = Box<dyn FnOnce() + Send>;
 /// More waiting requests than this stand in a queue.
 const MAX_THREADS: usize = 64;
 
+/// A thread that had nothing to do for so long ends.
+const IDLE: Duration = Duration::from_secs(10);
+
 /// Where requests wait.
+#[derive(Clone)]
 pub struct Waiting {
-    /// Event loops that wait now.
-    inline: AtomicUsize,
-    /// Event loops that may wait at a time.
-    inline_limit: usize,
+    shared: Arc<Shared>,
+}
+
+/// Ends the pool's threads when the last [`Waiting`] is gone.
+struct Shared {
+    /// Whether an event loop may wait itself.
+    inline: bool,
     pool: Arc<Pool>,
 }
 
@@ -30,6 +37,7 @@ pub struct Waiting {
 struct Pool {
     state: Mutex<State>,
     wake: Condvar,
+    done: Condvar,
 }
 
 #[derive(Default)]
@@ -38,46 +46,92 @@ struct State {
     threads: usize,
     idle: usize,
     closed: bool,
+    /// Jobs accepted so far, and the numbers of those that are not done.
+    accepted: u64,
+    under_way: BTreeSet<u64>,
+}
+
+/// A job that is not done; it is when this is dropped.
+pub struct UnderWay {
+    pool: Arc<Pool>,
+    number: u64,
+}
+
+impl Drop for UnderWay {
+    fn drop(&mut self) {
+        self.pool.state.lock().under_way.remove(&self.number);
+        self.pool.done.notify_all();
+    }
 }
 
 impl Waiting {
     /// For a session of `event_loops` threads.
     pub fn new(event_loops: usize) -> Self {
         Self {
-            inline: AtomicUsize::new(0),
-            inline_limit: event_loops.saturating_sub(1),
-            pool: Arc::default(),
+            shared: Arc::new(Shared {
+                inline: event_loops > 1,
+                pool: Arc::default(),
+            }),
         }
     }
 
-    /// Runs a job that may wait: here if another event loop is left, otherwise elsewhere.
-    pub fn run(&self, job: impl FnOnce() + Send + 'static) {
-        if self.inline.fetch_add(1, Ordering::AcqRel) < self.inline_limit {
-            job();
-            self.inline.fetch_sub(1, Ordering::AcqRel);
+    /// Runs a job that may wait: here if nothing else is under way and another event loop is left,
+    /// otherwise elsewhere.
+    pub fn run(&self, job: impl FnOnce(UnderWay) + Send + 'static) {
+        let (under_way, alone) = self.accept();
+        if alone && self.shared.inline {
+            job(under_way);
         } else {
-            self.inline.fetch_sub(1, Ordering::AcqRel);
-            self.run_elsewhere(job);
+            self.hand_over(under_way, job);
         }
     }
 
     /// Runs a job in another thread: for what waits long, or for other requests.
-    pub fn run_elsewhere(&self, job: impl FnOnce() + Send + 'static) {
-        let mut state = self.pool.state.lock();
-        state.jobs.push_back(Box::new(job));
+    pub fn run_elsewhere(&self, job: impl FnOnce(UnderWay) + Send + 'static) {
+        let (under_way, _) = self.accept();
+        self.hand_over(under_way, job);
+    }
+
+    /// Returns when all jobs are done that were accepted before.
+    pub fn finish(&self) {
+        let pool = &self.shared.pool;
+        let mut state = pool.state.lock();
+        let last = state.accepted;
+        while state.under_way.first().is_some_and(|first| *first <= last) {
+            pool.done.wait(&mut state);
+        }
+    }
+
+    /// Also tells whether no other job is under way.
+    fn accept(&self) -> (UnderWay, bool) {
+        let pool = &self.shared.pool;
+        let mut state = pool.state.lock();
+        let alone = state.under_way.is_empty();
+        state.accepted += 1;
+        let number = state.accepted;
+        state.under_way.insert(number);
+        drop(state);
+        let pool = Arc::clone(pool);
+        (UnderWay { pool, number }, alone)
+    }
+
+    fn hand_over(&self, under_way: UnderWay, job: impl FnOnce(UnderWay) + Send + 'static) {
+        let pool = &self.shared.pool;
+        let mut state = pool.state.lock();
+        state.jobs.push_back(Box::new(move || job(under_way)));
         if state.idle >= state.jobs.len() || state.threads >= MAX_THREADS {
-            self.pool.wake.notify_one();
+            pool.wake.notify_one();
             return;
         }
         state.threads += 1;
         drop(state);
-        let pool = Arc::clone(&self.pool);
+        let working = Arc::clone(pool);
         let spawned = thread::Builder::new()
             .name("cairnfs-wait".into())
-            .spawn(move || pool.work());
+            .spawn(move || working.work());
         if let Err(error) = spawned {
             tracing::warn!("no thread for a waiting request: {error}");
-            let mut state = self.pool.state.lock();
+            let mut state = pool.state.lock();
             state.threads -= 1;
             let stranded = match state.threads {
                 0 => state.jobs.pop_front(),
@@ -91,7 +145,7 @@ impl Waiting {
     }
 }
 
-impl Drop for Waiting {
+impl Drop for Shared {
     fn drop(&mut self) {
         self.pool.state.lock().closed = true;
         self.pool.wake.notify_all();
@@ -101,16 +155,19 @@ impl Drop for Waiting {
 impl Pool {
     fn work(&self) {
         let mut state = self.state.lock();
+        let mut enough = false;
         loop {
             if let Some(job) = state.jobs.pop_front() {
                 drop(state);
                 job();
                 state = self.state.lock();
-            } else if state.closed {
+                enough = false;
+            } else if state.closed || enough {
+                state.threads -= 1;
                 return;
             } else {
                 state.idle += 1;
-                self.wake.wait(&mut state);
+                enough = self.wake.wait_for(&mut state, IDLE).timed_out();
                 state.idle -= 1;
             }
         }
@@ -120,6 +177,7 @@ impl Pool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::sync::atomic::{AtomicBool, Ordering};
     use std::sync::mpsc::channel;
     use std::thread::current;
 
@@ -128,14 +186,14 @@ mod tests {
         let (tx, rx) = channel();
         let alone = Waiting::new(1);
         let me = current().id();
-        alone.run(move || tx.send(current().id()).unwrap());
+        alone.run(move |_| tx.send(current().id()).unwrap());
         assert_ne!(rx.recv().unwrap(), me);
     }
 
     #[test]
     fn with_others_left_it_waits_in_place() {
         let (tx, rx) = channel();
-        Waiting::new(2).run(move || tx.send(current().id()).unwrap());
+        Waiting::new(2).run(move |_| tx.send(current().id()).unwrap());
         assert_eq!(rx.recv().unwrap(), current().id());
     }
 
@@ -145,11 +203,49 @@ mod tests {
         let barrier = Arc::new(std::sync::Barrier::new(9));
         for _ in 0..8 {
             let barrier = Arc::clone(&barrier);
-            waiting.run(move || {
+            waiting.run(move |_| {
                 barrier.wait();
             });
         }
         barrier.wait();
+    }
+
+    #[test]
+    fn one_event_loop_waits_at_a_time() {
+        let waiting = Waiting::new(4);
+        let (tx, rx) = channel();
+        let (go_on, held) = channel::<()>();
+        let inner = waiting.clone();
+        waiting.run(move |_outer| {
+            let me = current().id();
+            inner.run(move |_| {
+                tx.send(current().id() == me).unwrap();
+                held.recv().unwrap();
+            });
+        });
+        assert!(!rx.recv().unwrap());
+        go_on.send(()).unwrap();
+        waiting.finish();
+    }
+
+    #[test]
+    fn finishing_waits_for_what_was_there_before() {
+        let waiting = Waiting::new(1);
+        let (go_on, held) = channel::<()>();
+        let done = Arc::new(AtomicBool::new(false));
+        let told = Arc::clone(&done);
+        waiting.run(move |_under_way| {
+            held.recv().unwrap();
+            told.store(true, Ordering::SeqCst);
+        });
+        let ends = thread::spawn({
+            let waiting = waiting.clone();
+            move || waiting.finish()
+        });
+        go_on.send(()).unwrap();
+        ends.join().unwrap();
+        assert!(done.load(Ordering::SeqCst));
+        waiting.finish();
     }
 
     #[test]
@@ -158,7 +254,7 @@ mod tests {
         let waiting = Waiting::new(1);
         for i in 0..100 {
             let tx = tx.clone();
-            waiting.run(move || tx.send(i).unwrap());
+            waiting.run(move |_| tx.send(i).unwrap());
         }
         drop((waiting, tx));
         assert_eq!(rx.iter().count(), 100);

@@ -33,7 +33,7 @@
 //!   the old one, and the name leads to the whole old or the whole new contents, without a sync.
 //! - After [`File::sync_all`] the file is durable with its attributes and every name it has;
 //!   after [`Volume::sync_dir`] a directory with all its entries; after [`Volume::sync`]
-//!   everything.
+//!   everything, after [`Volume::sync_through`] everything up to a [`Sequence`].
 //! - Every read gives what was written, or an error: all data and metadata have checksums.
 //! - A failed write or flush makes the volume read-only, and a sync never succeeds after what it
 //!   should have made durable could have been lost.
@@ -69,4 +69,5 @@ pub use api::{
     DirEntry, File, FileTimes, Metadata, OpenOptions, ReadDir, Volume, VolumeOptions, Walk,
 };
 pub use error::{Error, Result};
+pub use fs::Sequence;
 pub use types::{FileKind, RenameMode, StatFs, VolumeInfo, XattrMode};

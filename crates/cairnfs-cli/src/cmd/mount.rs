@@ -291,6 +291,7 @@ fn engine_options(options: &MountOptions) -> Options {
     let mut engine = Options {
         read_only: options.read_only,
         discard: options.discard,
+        keep_written: false,
         ..Options::default()
     };
     if let Some(bytes) = options.cache {

@@ -24,3 +24,4 @@ mod noop;
 mod place;
 mod posix;
 mod programs;
+mod syncs;

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use cairnfs::Result;
 use cairnfs::device::Device;
-use cairnfs::fs::FileSystem;
+use cairnfs::fs::{FileSystem, Wish};
 use cairnfs::types::Creds;
 use cairnfs_check::{CheckOptions, check};
 use cairnfs_sim::disk::SimDisk;
@@ -60,6 +60,19 @@ fn contents(thread: u64, file: u64) -> Vec<u8> {
     vec![(1 + thread * FILES + file) as u8; len]
 }
 
+/// By each of the calls that promise it.
+fn make_durable(fs: &FileSystem, ino: u64, file: u64) {
+    let wish = Wish {
+        ino,
+        data_only: false,
+    };
+    match file % 3 {
+        0 => fs.fsync(ino, false).unwrap(),
+        1 => fs.sync_through(fs.sequence()).unwrap(),
+        _ => fs.fsync_each(&[wish]).remove(0).unwrap(),
+    }
+}
+
 fn work(fs: &FileSystem, disk: &SimDisk, thread: u64, promised: &Mutex<Vec<Promised>>) {
     let creds = Creds::default();
     for file in 0..FILES {
@@ -68,7 +81,7 @@ fn work(fs: &FileSystem, disk: &SimDisk, thread: u64, promised: &Mutex<Vec<Promi
         let ino = ino.unwrap().ino;
         let bytes = contents(thread, file);
         fs.write(ino, 0, &bytes, false).unwrap();
-        fs.fsync(ino, false).unwrap();
+        make_durable(fs, ino, file);
         fs.forget(ino, 1);
         let events = disk.recorded();
         let kept = Promised { events, ino, bytes };

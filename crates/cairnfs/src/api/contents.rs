@@ -80,6 +80,7 @@ impl Volume {
             read: options.read,
             write: options.write,
             append: options.append,
+            sync: options.sync,
             kill_privileges: Mode::kill_privileges_of(self.owner()),
         };
         File::new(held.keep(self.file_system()), mode)

@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 use super::handle::Handle;
 use super::metadata::{FileTimes, Metadata};
+use super::options::Synced;
 use crate::error::{Error, Result};
 use crate::fs::FileSystem;
 use crate::sync::Mutex;
@@ -21,6 +22,7 @@ pub(super) struct Mode {
     pub read: bool,
     pub write: bool,
     pub append: bool,
+    pub sync: Option<Synced>,
     /// The engine clears set-id bits on a write, as for a user without privileges.
     pub kill_privileges: bool,
 }
@@ -131,7 +133,18 @@ impl File {
     pub fn write_at(&self, data: &[u8], offset: u64) -> Result<usize> {
         let file = self.writing()?;
         let kill = self.open.mode.kill_privileges;
-        file.fs().write(file.ino(), offset, data, kill)
+        let written = file.fs().write(file.ino(), offset, data, kill)?;
+        self.written()?;
+        Ok(written)
+    }
+
+    /// Makes what was written durable, if the file was opened so.
+    fn written(&self) -> Result<()> {
+        match self.open.mode.sync {
+            None => Ok(()),
+            Some(Synced::Data) => self.sync_data(),
+            Some(Synced::All) => self.sync_all(),
+        }
     }
 
     /// Writes all of `data` at a byte offset, leaving the position alone.
@@ -310,6 +323,7 @@ impl File {
         let kill = self.open.mode.kill_privileges;
         let offset = file.fs().append(file.ino(), data, kill)?;
         *position = offset + data.len() as u64;
+        self.written()?;
         Ok(data.len())
     }
 }

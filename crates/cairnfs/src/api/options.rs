@@ -226,7 +226,15 @@ pub struct OpenOptions {
     pub(super) truncate: bool,
     pub(super) create: bool,
     pub(super) create_new: bool,
+    pub(super) sync: Option<Synced>,
     pub(super) mode: u32,
+}
+
+/// What is durable when a write returns.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Synced {
+    Data,
+    All,
 }
 
 impl Default for OpenOptions {
@@ -238,6 +246,7 @@ impl Default for OpenOptions {
             truncate: false,
             create: false,
             create_new: false,
+            sync: None,
             mode: DEFAULT_FILE_MODE,
         }
     }
@@ -287,6 +296,21 @@ impl OpenOptions {
     /// write or append.
     pub fn create_new(&mut self, create_new: bool) -> &mut Self {
         self.create_new = create_new;
+        self
+    }
+
+    /// Every write makes the file durable before it returns, as
+    /// [`File::sync_data`](crate::File::sync_data) does: what `O_DSYNC` among the custom flags asks
+    /// of [`std::fs`]. Overrides [`sync_all`](Self::sync_all) before it, and is overridden by one
+    /// behind it.
+    pub fn sync_data(&mut self, sync: bool) -> &mut Self {
+        self.sync = sync.then_some(Synced::Data);
+        self
+    }
+
+    /// The same as with [`File::sync_all`](crate::File::sync_all), times and names included: `O_SYNC`.
+    pub fn sync_all(&mut self, sync: bool) -> &mut Self {
+        self.sync = sync.then_some(Synced::All);
         self
     }
 

@@ -12,7 +12,7 @@ use super::options::VolumeOptions;
 use super::path::{Follow, resolve};
 use super::prefixes::Prefixes;
 use crate::error::Result;
-use crate::fs::FileSystem;
+use crate::fs::{FileSystem, Sequence};
 use crate::types::{Attr, Creds, StatFs, VolumeInfo};
 
 /// A volume that is open: a tree of files, with the calls of [`std::fs`].
@@ -56,7 +56,9 @@ use crate::types::{Attr, Creds, StatFs, VolumeInfo};
 /// ```
 ///
 /// [`File::sync_all`](crate::File::sync_all), [`sync_dir`](Volume::sync_dir) and
-/// [`sync`](Volume::sync) say when a change has to be on the device.
+/// [`sync`](Volume::sync) say when a change has to be on the device. Who makes many changes gets a
+/// [`sequence`](Volume::sequence) for them, and one [`sync_through`](Volume::sync_through) makes all
+/// of them durable.
 #[derive(Clone)]
 pub struct Volume {
     fs: Arc<FileSystem>,
@@ -123,6 +125,43 @@ impl Volume {
     /// then.
     pub fn sync(&self) -> Result<()> {
         self.fs.sync()
+    }
+
+    /// A point in the order of changes: all that returned before this call, in any thread, lie
+    /// before it. For [`sync_through`](Self::sync_through) of the same open volume.
+    ///
+    /// ```
+    /// # use cairnfs::Volume;
+    /// # fn main() -> cairnfs::Result<()> {
+    /// let volume = Volume::in_memory(64 << 20)?;
+    /// let mut made = Vec::new();
+    /// for n in 0..1000 {
+    ///     volume.write(format!("{n}"), "a small file")?;
+    ///     made.push((n, volume.sequence()));
+    /// }
+    /// // The first of these makes them all durable with one flush.
+    /// for (_, sequence) in made {
+    ///     volume.sync_through(sequence)?;
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn sequence(&self) -> Sequence {
+        self.fs.sequence()
+    }
+
+    /// Makes everything durable up to a sequence. Those who need that at the same time share it, and
+    /// nothing is left to do if a sync of everything has begun since, also that of the interval.
+    ///
+    /// # Errors
+    /// As [`sync`](Self::sync).
+    pub fn sync_through(&self, sequence: Sequence) -> Result<()> {
+        self.fs.sync_through(sequence)
+    }
+
+    /// Whether everything up to a sequence is known to be durable.
+    pub fn is_durable(&self, sequence: Sequence) -> bool {
+        self.fs.is_durable(sequence)
     }
 
     /// Makes several files durable at once, each as [`File::sync_all`](crate::File::sync_all) does,

@@ -39,6 +39,10 @@ pub use stats::LEVELS;
 
 pub use make::{MakeOptions, inspect, make, make_device};
 
+pub use sync::Sequence;
+
+pub use crate::txn::Wish;
+
 use crossbeam_utils::CachePadded;
 
 use crate::device::{Access, Device, FileDevice};
@@ -66,6 +70,9 @@ pub struct Options {
     pub durability_interval: Option<Duration>,
     /// Tell the device of freed space.
     pub discard: bool,
+    /// Keep data that was just written in the cache. Not for who has a cache of his own above, as
+    /// the kernel has above a mount.
+    pub keep_written: bool,
     /// Run worker threads. Without them pushes and merges run in the calling threads, which makes
     /// every device operation a function of the calls: a simulation wants that.
     pub workers: bool,
@@ -83,6 +90,7 @@ impl Default for Options {
             cache_budget: budget::default_budget(),
             durability_interval: Some(Duration::from_secs(5)),
             discard: true,
+            keep_written: true,
             workers: true,
             seed: None,
             observer: None,
@@ -103,11 +111,13 @@ pub struct FileSystem {
     page_bytes: AtomicI64,
     /// Held while the list of files is worked off, so that a sync cannot overtake another.
     syncing: Mutex<()>,
+    syncs: sync::Syncs,
     /// Held while a directory moves to another parent: nobody else changes the shape of the tree.
     moving: Mutex<()>,
     /// Grows when a directory is moved or removed: a path of directories may lead elsewhere.
     shape: CachePadded<AtomicU64>,
     closed: AtomicBool,
+    keep_written: bool,
     /// Nanoseconds that opening took, replay and orphans included.
     open_nanos: AtomicU64,
     watch: Option<Watch>,
@@ -148,9 +158,11 @@ impl FileSystem {
             files: Sharded::default(),
             page_bytes: AtomicI64::new(0),
             syncing: Mutex::new(()),
+            syncs: sync::Syncs::default(),
             moving: Mutex::new(()),
             shape: CachePadded::default(),
             closed: AtomicBool::new(false),
+            keep_written: options.keep_written,
             open_nanos: AtomicU64::new(0),
             watch: options.observer.clone().map(Watch::new),
             threads: Mutex::new(Vec::new()),

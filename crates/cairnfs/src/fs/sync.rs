@@ -1,13 +1,56 @@
-//! Durability on request.
+//! Durability on request: of single files, of everything, of everything up to some point.
 
 use crate::deliberate::{Deliberate, happens};
 use crate::error::Result;
 use crate::fs::FileSystem;
 use crate::fs::locked::attrs;
 use crate::fs::observe::Call;
+use crate::sync::Mutex;
+use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::txn::Wish;
 
+/// A point in the order of a volume's changes, while it is open: see
+/// [`Volume::sequence`](crate::Volume::sequence). A later one is greater or equal.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Sequence(u64);
+
+/// Syncs of everything, numbered as they begin.
+#[derive(Default)]
+pub(super) struct Syncs {
+    begun: AtomicU64,
+    /// The greatest number of those that have succeeded.
+    done: AtomicU64,
+    /// Held by who syncs up to a sequence, while others wait to share that.
+    turn: Mutex<()>,
+}
+
 impl FileSystem {
+    /// A point behind all changes that returned before this call. Costs next to nothing.
+    pub fn sequence(&self) -> Sequence {
+        // A sync that begins later finds them all.
+        Sequence(self.syncs.begun.load(Ordering::Acquire) + 1)
+    }
+
+    /// Makes everything durable up to a sequence. Whoever needs the same shares one sync; nothing
+    /// is left to do if one has begun since, whoever asked for it.
+    ///
+    /// # Errors
+    /// As [`FileSystem::fsync`].
+    pub fn sync_through(&self, sequence: Sequence) -> Result<()> {
+        if !self.is_durable(sequence) {
+            let _turn = self.syncs.turn.lock();
+            if !self.is_durable(sequence) {
+                return self.sync();
+            }
+        }
+        self.core.storage().check()
+    }
+
+    /// Whether everything up to a sequence is known to be durable.
+    pub fn is_durable(&self, sequence: Sequence) -> bool {
+        self.syncs.done.load(Ordering::Acquire) >= sequence.0
+    }
+
     /// Makes a file or directory durable: data, attributes, extended attributes, every name it has
     /// and the directories that lead to it; of a directory also all its entries. With `data_only`
     /// all but the times of a file.
@@ -31,23 +74,63 @@ impl FileSystem {
         })
     }
 
-    fn sync_inodes(&self, inodes: &[u64], data_only: bool) -> Result<()> {
-        let mut wishes = Vec::with_capacity(inodes.len());
-        for ino in inodes {
-            let inode = self.inode(*ino)?;
-            attrs(&inode.read())?;
-            if !self.core.read_only() && !happens(Deliberate::FsyncWithoutPages) {
-                self.write_back(&inode)?;
-            }
-            wishes.push(Wish {
-                ino: *ino,
-                data_only,
-            });
+    /// The same, with an answer for each: what is wrong with one of them is said of that alone, a
+    /// failure of what they share of all.
+    pub fn fsync_each(&self, wishes: &[Wish]) -> Vec<Result<()>> {
+        if self.watch.is_some() {
+            // Watched calls are made one at a time.
+            let one = |wish: &Wish| self.fsync(wish.ino, wish.data_only);
+            return wishes.iter().map(one).collect();
         }
-        if self.core.read_only() {
+        let guard = self.core.storage().guard("a call panicked");
+        let written: Vec<_> = wishes.iter().map(|w| self.write_inode(w.ino)).collect();
+        let ready = wishes.iter().zip(&written).filter(|(_, w)| w.is_ok());
+        let ready: Vec<Wish> = ready.map(|(wish, _)| *wish).collect();
+        let forced = self.force(&ready);
+        guard.done();
+        let answer = |written: Result<()>| written.and_then(|()| forced.clone());
+        written.into_iter().map(answer).collect()
+    }
+
+    /// Writes the data of a file that waits to be written. It is not durable then, but an fsync has
+    /// that much less to do. While there is an observer this does nothing: what the device gets
+    /// belongs to the calls that he sees.
+    ///
+    /// # Errors
+    /// The device's failure, now or earlier; there is no such file.
+    pub fn write_out(&self, ino: u64) -> Result<()> {
+        if self.watch.is_some() {
             return Ok(());
         }
-        self.core.force_inodes(&wishes)
+        let guard = self.core.storage().guard("a call panicked");
+        let written = self.write_inode(ino);
+        guard.done();
+        written
+    }
+
+    fn write_inode(&self, ino: u64) -> Result<()> {
+        let inode = self.inode(ino)?;
+        attrs(&inode.read())?;
+        if self.core.read_only() || happens(Deliberate::FsyncWithoutPages) {
+            return Ok(());
+        }
+        self.write_back(&inode)
+    }
+
+    fn sync_inodes(&self, inodes: &[u64], data_only: bool) -> Result<()> {
+        inodes.iter().try_for_each(|ino| self.write_inode(*ino))?;
+        let wish = |ino: &u64| Wish {
+            ino: *ino,
+            data_only,
+        };
+        self.force(&inodes.iter().map(wish).collect::<Vec<_>>())
+    }
+
+    fn force(&self, wishes: &[Wish]) -> Result<()> {
+        match self.core.read_only() || wishes.is_empty() {
+            true => Ok(()),
+            false => self.core.force_inodes(wishes),
+        }
     }
 
     /// Brings everything committed so far into the index and moves the log's tail. Workers do this
@@ -68,10 +151,12 @@ impl FileSystem {
     }
 
     pub(super) fn sync_all(&self) -> Result<()> {
-        if self.core.read_only() {
-            return Ok(());
+        let number = self.syncs.begun.fetch_add(1, Ordering::AcqRel) + 1;
+        if !self.core.read_only() {
+            self.write_back_all()?;
+            self.core.force_all()?;
         }
-        self.write_back_all()?;
-        self.core.force_all()
+        self.syncs.done.fetch_max(number, Ordering::AcqRel);
+        Ok(())
     }
 }

@@ -292,9 +292,8 @@ impl FileSystem {
             }
         }
         new.extend(extent);
-        self.core
-            .data()
-            .write(placed.run.start, &buffer, placed.blocks.len() <= KEEP)?;
+        let keep = self.keep_written && placed.blocks.len() <= KEEP;
+        self.core.data().write(placed.run.start, &buffer, keep)?;
         new.sort_by_key(|e| e.at);
         Ok(())
     }

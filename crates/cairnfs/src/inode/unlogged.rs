@@ -43,7 +43,15 @@ pub struct Children {
     pub removed: bool,
 }
 
+/// As many that have been logged may be listed, beside one for each that has not.
+const KEPT: usize = 64;
+
 impl Children {
+    /// Whether most of those listed have been logged.
+    pub fn is_stale(&self) -> bool {
+        self.inodes.len() > 2 * self.pending + KEPT
+    }
+
     /// A change that this directory counted has been logged.
     pub fn logged(&mut self, change: &NameChange) {
         self.pending = self.pending.saturating_sub(1);

@@ -68,7 +68,7 @@ pub struct JournalCounters {
     pub throttled: Clocked,
     /// Waits for room in the log.
     pub log_waits: Clocked,
-    /// Calls of fsync.
+    /// Inodes that were to be made durable.
     pub fsyncs: AtomicU64,
     /// Groups of causes written for an fsync.
     pub groups: AtomicU64,

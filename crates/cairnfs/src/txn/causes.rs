@@ -47,7 +47,7 @@ pub struct NameAt {
 pub struct Wish {
     /// Its number.
     pub ino: u64,
-    /// Its times need not be.
+    /// Times alone need not be.
     pub data_only: bool,
 }
 
@@ -204,6 +204,7 @@ impl Followed<'_> {
     /// Takes out of the context all that the group holds.
     fn take(&self, context: &Context, group: &mut Group) {
         let mut written = Vec::new();
+        let mut stale = Vec::new();
         for inode in &self.inodes {
             let names = {
                 let mut unlogged = inode.unlogged();
@@ -220,15 +221,38 @@ impl Followed<'_> {
                     group.take(context, vector);
                 }
                 let dir = self.core.table.get_or_new(change.dir);
-                dir.unlogged().enter(self.seq).children().logged(&change);
+                let mut unlogged = dir.unlogged();
+                let children = unlogged.enter(self.seq).children();
+                children.logged(&change);
+                if children.is_stale() {
+                    stale.push(dir.clone());
+                }
             }
         }
+        stale.iter().for_each(|dir| self.unlist(dir));
         for inode in &self.inodes {
             if !(self.timeless.contains(&inode.ino) && inode.unlogged().times_only) {
                 take_inode(inode, context, group);
             }
         }
         self.core.check_data(&written, group);
+    }
+
+    /// Takes children off a directory's list whose entries were logged without it.
+    fn unlist(&self, dir: &Inode) {
+        let mut inodes = {
+            let mut unlogged = dir.unlogged();
+            match unlogged.enter(self.seq).children() {
+                children if children.is_stale() => std::mem::take(&mut children.inodes),
+                _ => return,
+            }
+        };
+        inodes.retain(|child| {
+            let child = self.core.table.get_or_new(*child);
+            let unlogged = child.unlogged();
+            unlogged.is_of(self.seq) && unlogged.names.iter().any(|name| name.dir == dir.ino)
+        });
+        dir.unlogged().enter(self.seq).children().inodes = inodes;
     }
 }
 
@@ -306,7 +330,8 @@ impl Core {
     /// The device's failure, now or earlier.
     pub fn force_inodes(&self, inodes: &[Wish]) -> Result<()> {
         let counters = self.journal.counters();
-        counters.fsyncs.fetch_add(1, Ordering::Relaxed);
+        let wished = inodes.len() as u64;
+        counters.fsyncs.fetch_add(wished, Ordering::Relaxed);
         for wish in inodes {
             let inode = self.table.get_or_new(wish.ino);
             let stamp = inode.unlogged().more().map_or(0, |more| more.unlisted);

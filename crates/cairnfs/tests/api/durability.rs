@@ -5,10 +5,10 @@ use std::io::Write;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 
-use cairnfs::Result;
 use cairnfs::device::{Device, MemoryDevice};
-use cairnfs::fs::{FileSystem, MakeOptions, Options, make_device};
+use cairnfs::fs::{FileSystem, MakeOptions, Options, Wish, make_device};
 use cairnfs::types::{Creds, RenameMode, SetAttr, SetTime, XattrMode};
+use cairnfs::{OpenOptions, Result};
 
 const ROOT: u64 = 1;
 const OWNER: Creds = Creds { uid: 0, gid: 0 };
@@ -35,6 +35,11 @@ fn create(fs: &FileSystem, dir: u64, name: &str) -> u64 {
 
 fn mkdir(fs: &FileSystem, dir: u64, name: &str) -> u64 {
     fs.mkdir(dir, name.as_bytes(), 0o755, OWNER).unwrap().ino
+}
+
+fn counted(fs: &FileSystem, name: &str) -> u64 {
+    let counters: HashMap<_, _> = fs.counters().into_iter().collect();
+    *counters.get(name).unwrap()
 }
 
 /// What an fsync did: by how much counters grew.
@@ -201,10 +206,7 @@ fn many_files_with_one_flush() {
             file
         })
         .collect();
-    let flushes = || {
-        let counters: HashMap<_, _> = volume.file_system().counters().into_iter().collect();
-        *counters.get("device_flushes").unwrap()
-    };
+    let flushes = || counted(volume.file_system(), "device_flushes");
     let before = flushes();
     volume
         .sync_files(&files.iter().collect::<Vec<_>>())
@@ -215,6 +217,78 @@ fn many_files_with_one_flush() {
         volume.sync_files(&[&other]),
         std::io::ErrorKind::InvalidInput,
     );
+}
+
+#[test]
+fn a_thousand_changes_with_one_flush() {
+    let fs = quiet();
+    let flushes = || counted(&fs, "device_flushes");
+    let before = flushes();
+    let sequences: Vec<_> = (0..1000)
+        .map(|n| {
+            let file = create(&fs, ROOT, &n.to_string());
+            fs.write(file, 0, &[1; 1000], false).unwrap();
+            fs.sequence()
+        })
+        .collect();
+    assert!(sequences.is_sorted());
+    assert!(!sequences.iter().any(|s| fs.is_durable(*s)));
+    assert_eq!(flushes(), before);
+    for sequence in &sequences {
+        fs.sync_through(*sequence).unwrap();
+        assert!(fs.is_durable(*sequence));
+    }
+    assert_eq!(flushes(), before + 1);
+    // Of what came later nothing is known yet.
+    let later = create(&fs, ROOT, "later");
+    let sequence = fs.sequence();
+    assert!(sequence > *sequences.last().unwrap() && !fs.is_durable(sequence));
+    fs.fsync(later, false).unwrap();
+    assert!(!fs.is_durable(sequence), "others may have changed");
+    fs.sync().unwrap();
+    assert!(fs.is_durable(sequence));
+    let all = flushes();
+    fs.sync_through(sequence).unwrap();
+    assert_eq!(flushes(), all);
+}
+
+#[test]
+fn a_file_may_be_synced_by_each_write() {
+    let volume = super::volume();
+    let fs = volume.file_system();
+    let mut options = OpenOptions::new();
+    options.append(true).create(true);
+    for (name, options, syncs) in [
+        ("none", options.clone(), 0),
+        ("data", options.clone().sync_data(true).clone(), 3),
+        ("all", options.clone().sync_all(true).clone(), 3),
+        ("off", options.sync_all(true).sync_all(false).clone(), 0),
+    ] {
+        let mut file = volume.open_with(&options, name).unwrap();
+        let before = ["fsyncs", "device_flushes"].map(|counter| counted(fs, counter));
+        file.write_all(b"one").unwrap();
+        file.write_all_at(&[2; 5000], 3).unwrap();
+        file.write_all(b"three").unwrap();
+        let after = ["fsyncs", "device_flushes"].map(|counter| counted(fs, counter));
+        assert_eq!(after, before.map(|count| count + syncs), "{name}");
+    }
+}
+
+#[test]
+fn each_of_several_has_its_own_answer() {
+    let fs = quiet();
+    let wish = |ino| Wish {
+        ino,
+        data_only: false,
+    };
+    let files = ["a", "b"].map(|name| create(&fs, ROOT, name));
+    fs.write(files[1], 0, &[1; 9000], false).unwrap();
+    let before = counted(&fs, "device_flushes");
+    let outcomes = fs.fsync_each(&[wish(files[0]), wish(4711), wish(files[1])]);
+    let outcomes: Vec<_> = outcomes.iter().map(Result::is_ok).collect();
+    assert_eq!(outcomes, [true, false, true]);
+    assert_eq!(counted(&fs, "device_flushes"), before + 1);
+    assert_eq!(cost(&fs, files[1]).entries, 0);
 }
 
 /// What is on a device, on another, with the blocks changed that hold only this byte.

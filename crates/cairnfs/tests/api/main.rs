@@ -2,9 +2,14 @@
 //!
 //! Uses nothing but what the crate exports. Each test has a volume of its own, in memory unless
 //! it is opened twice.
-#![allow(clippy::unwrap_used, reason = "a test fails where it stands")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    reason = "a test fails where it stands"
+)]
 
 mod attributes;
+mod costs;
 mod durability;
 mod files;
 mod names;

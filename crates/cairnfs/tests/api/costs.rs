@@ -1,0 +1,272 @@
+//! A change costs what it changes: the same on a large inode as on a tiny one, with everything in
+//! memory and with nothing. Told by counters, printed beside times.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use cairnfs::device::MemoryDevice;
+use cairnfs::fs::{FileSystem, MakeOptions, Options, make_device};
+use cairnfs::types::{Creds, Fallocate, SetAttr, SetTime, XattrMode};
+
+const ROOT: u64 = 1;
+const OWNER: Creds = Creds { uid: 0, gid: 0 };
+
+/// The smallest there is: about 2000 inodes and 128 nodes of the index stay in memory.
+const BUDGET: usize = 8 << 20;
+
+/// Enough files to drive everything else out of that.
+const CROWD: u64 = 12_000;
+
+/// Nodes on the way through the index to what is looked for.
+const WAY: u64 = 3;
+
+/// Counters that tell work.
+const WORK: &[&str] = &[
+    "fsync_inodes",
+    "fsync_entries",
+    "fsync_log_blocks",
+    "log_bytes",
+    "device_writes",
+    "device_write_bytes",
+    "device_flushes",
+    "device_reads",
+    "device_read_bytes",
+    "index_nodes",
+    "commits",
+    "bytes_formatted",
+    "contexts",
+];
+
+struct Ground {
+    fs: Arc<FileSystem>,
+    crowd: u64,
+}
+
+impl Ground {
+    fn new() -> Self {
+        let device = Arc::new(MemoryDevice::new(4 << 30));
+        make_device(&*device, &MakeOptions::default(), &mut |_, _| {}).unwrap();
+        let options = Options {
+            workers: false,
+            durability_interval: None,
+            cache_budget: BUDGET,
+            ..Options::default()
+        };
+        let fs = FileSystem::open_device(device, &options).unwrap();
+        let crowd = mkdir(&fs, "crowd");
+        for n in 0..CROWD {
+            create(&fs, crowd, n);
+        }
+        Self { fs, crowd }
+    }
+
+    /// Brings everything into the index.
+    fn settle(&self) {
+        self.fs.sync().unwrap();
+        self.fs.merge().unwrap();
+    }
+
+    /// Drives out of memory what was there.
+    fn crowd_out(&self) {
+        for n in 0..CROWD {
+            let name = n.to_string();
+            let found = self.fs.lookup(self.crowd, name.as_bytes()).unwrap();
+            self.fs.forget(found.ino, 1);
+        }
+    }
+
+    fn counters(&self) -> HashMap<&'static str, u64> {
+        let mut counters: HashMap<_, _> = self.fs.counters().into_iter().collect();
+        let nodes = ["node_cache_hits", "node_cache_misses"].map(|name| counters[name]);
+        counters.insert("index_nodes", nodes.iter().sum());
+        counters
+    }
+
+    /// By how much the counters grow, and how long it takes.
+    fn work(&self, change: &dyn Fn(&FileSystem)) -> (Vec<u64>, Duration) {
+        let before = self.counters();
+        let start = Instant::now();
+        change(&self.fs);
+        let time = start.elapsed();
+        let after = self.counters();
+        let rose = WORK.iter().map(|name| after[name] - before[name]);
+        (rose.collect(), time)
+    }
+
+    /// A change and its fsync on a large inode must cost what they cost on a tiny one, when both
+    /// are in memory and when they are not.
+    fn compare(&self, what: &str, [tiny, large]: [u64; 2], change: &dyn Fn(&FileSystem, u64)) {
+        for cold in [false, true, false] {
+            self.settle();
+            let [small, big] = [tiny, large].map(|ino| {
+                if cold {
+                    self.crowd_out();
+                }
+                self.work(&|fs| change(fs, ino))
+            });
+            println!(
+                "{what}, cold {cold}: {:?} on a tiny one, {:?}",
+                small.1, big.1
+            );
+            for ((name, small), big) in WORK.iter().zip(&small.0).zip(&big.0) {
+                // What the tiny one needs may still be in memory.
+                let way = match *name {
+                    "device_reads" => WAY,
+                    "device_read_bytes" => WAY * 16384,
+                    "index_nodes" => 2 * WAY,
+                    _ => 0,
+                };
+                assert!(
+                    10 * big <= 13 * small || *big <= way,
+                    "{what}, cold {cold}: {name} is {big}, {small} on a tiny one"
+                );
+            }
+        }
+    }
+}
+
+fn create(fs: &FileSystem, dir: u64, name: u64) -> u64 {
+    let made = fs.mknod(dir, name.to_string().as_bytes(), 0o100_644, 0, OWNER);
+    let ino = made.unwrap().ino;
+    fs.forget(ino, 1);
+    ino
+}
+
+fn mkdir(fs: &FileSystem, name: &str) -> u64 {
+    let made = fs.mkdir(ROOT, name.as_bytes(), 0o755, OWNER).unwrap();
+    fs.forget(made.ino, 1);
+    made.ino
+}
+
+/// One byte more.
+fn append(fs: &FileSystem, ino: u64) {
+    fs.append(ino, b"x", false).unwrap();
+    fs.fsync(ino, false).unwrap();
+}
+
+fn extents(count: u64) {
+    let ground = Ground::new();
+    let fs = &ground.fs;
+    let files = [1, count].map(|extents| {
+        let file = create(fs, ROOT, extents);
+        let allocate = Fallocate::Allocate { keep_size: false };
+        for n in 0..extents {
+            fs.fallocate(file, n << 20, 4096, allocate).unwrap();
+        }
+        fs.write(file, extents << 20, &[1; 100], false).unwrap();
+        file
+    });
+    ground.compare(&format!("{count} extents"), files, &append);
+}
+
+fn attributes(count: u64) {
+    let ground = Ground::new();
+    let fs = &ground.fs;
+    let files = [0, 2, count].map(|attributes| {
+        let file = create(fs, ROOT, attributes);
+        fs.write(file, 0, &[1; 5000], false).unwrap();
+        for n in 0..attributes {
+            let name = format!("user.attribute{n}");
+            fs.setxattr(file, name.as_bytes(), &[7; 30], XattrMode::Set)
+                .unwrap();
+        }
+        file
+    });
+    let [none, two, many] = files;
+    let what = format!("{count} attributes");
+    ground.compare(&what, [none, many], &append);
+    let changed = format!("{what}, one changed");
+    ground.compare(&changed, [two, many], &|fs, file| {
+        fs.setxattr(file, b"user.attribute1", &[8; 30], XattrMode::Set)
+            .unwrap();
+        fs.fsync(file, false).unwrap();
+    });
+}
+
+fn entries(count: u64) {
+    let ground = Ground::new();
+    let fs = &ground.fs;
+    let dirs = [1, count].map(|entries| {
+        let dir = mkdir(fs, &format!("dir{entries}"));
+        for n in 0..entries {
+            create(fs, dir, n);
+        }
+        dir
+    });
+    let what = format!("{count} entries");
+    ground.compare(&format!("{what}, one new"), dirs, &|fs, dir| {
+        let before = fs.getattr(dir).unwrap().size;
+        create(fs, dir, 1_000_000_000 + before);
+        fs.fsync(dir, false).unwrap();
+    });
+    ground.compare(&format!("{what}, one gone"), dirs, &|fs, dir| {
+        let last = fs.getattr(dir).unwrap().size - 1;
+        fs.unlink(dir, (1_000_000_000 + last).to_string().as_bytes())
+            .unwrap();
+        fs.fsync(dir, false).unwrap();
+    });
+}
+
+#[test]
+fn a_byte_more_in_a_file_of_many_extents() {
+    extents(20_000);
+}
+
+#[test]
+fn a_change_of_a_file_with_many_attributes() {
+    attributes(10_000);
+}
+
+#[test]
+fn an_entry_of_a_large_directory() {
+    entries(50_000);
+}
+
+#[test]
+#[ignore = "takes long"]
+fn changes_of_the_largest() {
+    extents(100_000);
+    entries(1_000_000);
+}
+
+#[test]
+fn what_was_not_changed_is_not_looked_for() {
+    let ground = Ground::new();
+    let file = create(&ground.fs, ROOT, 0);
+    append(&ground.fs, file);
+    ground.settle();
+    let touch = SetAttr {
+        mtime: Some(SetTime::Now),
+        ..SetAttr::default()
+    };
+    // Neither contents nor attributes, which it has none of.
+    let (work, _) = ground.work(&|fs| {
+        fs.setattr(file, &touch).unwrap();
+        fs.fsync(file, false).unwrap();
+    });
+    let of = |name| work[WORK.iter().position(|n| *n == name).unwrap()];
+    assert_eq!((of("index_nodes"), of("device_reads")), (0, 0));
+    assert_eq!((of("fsync_entries"), of("fsync_log_blocks")), (1, 1));
+}
+
+#[test]
+fn others_that_are_logged_cost_a_directory_nothing() {
+    const OTHERS: u64 = 1500;
+    let ground = Ground::new();
+    let fs = &ground.fs;
+    ground.settle();
+    let dir = mkdir(fs, "dir");
+    fs.fsync(dir, false).unwrap();
+    // One entry nobody asked for keeps the directory's list from being dropped as a whole.
+    create(fs, dir, OTHERS);
+    for n in 0..OTHERS {
+        let file = create(fs, dir, n);
+        fs.fsync(file, false).unwrap();
+    }
+    let (work, _) = ground.work(&|fs| fs.fsync(dir, false).unwrap());
+    let of = |name| work[WORK.iter().position(|n| *n == name).unwrap()];
+    assert_eq!(of("contexts"), 0, "not the whole context");
+    assert!(of("fsync_inodes") <= 100, "{}", of("fsync_inodes"));
+    assert_eq!(of("fsync_entries"), 3);
+}
