@@ -52,6 +52,21 @@ const CUTS: &[(Deliberate, During, &str)] = &[
     ),
     (UnlinkWithoutOrphan, Run, "unlink-open f; sync"),
     (
+        UseNotGivenUp,
+        Run,
+        "setvalue f a 0; merge; removexattr f a; merge",
+    ),
+    (
+        ValueGoneEarly,
+        Run,
+        "setvalue f a 0; setvalue g a 0; merge; removexattr f a; merge",
+    ),
+    (
+        HashesNotCompared,
+        Run,
+        "setvalue f a 1000; merge; setvalue g a 1001; merge",
+    ),
+    (
         FreedBlocksReused,
         Run,
         "create n; write n 0 8192; fsync n; write n 4096 4096; rename n k; write k 4096 4096; fsync k",

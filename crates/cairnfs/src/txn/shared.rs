@@ -13,6 +13,7 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use crate::deliberate::{Deliberate, happens};
 use crate::error::{Error, Result};
 use crate::format::key::Key;
 use crate::format::node::MAX_CELL_VALUE;
@@ -54,6 +55,11 @@ fn cost(len: usize) -> u64 {
     }
 }
 
+/// Whether a value of the same hash is the same.
+fn equal(bytes: &[u8], value: &Value) -> bool {
+    bytes == value.bytes() || happens(Deliberate::HashesNotCompared)
+}
+
 impl<'a> SharedEdits<'a> {
     /// No changes of `tree`.
     pub fn new(seed: u64, index: &'a Index, values: &'a Values, tree: Tree) -> Self {
@@ -74,7 +80,9 @@ impl<'a> SharedEdits<'a> {
 
     /// Gives up a use.
     pub fn lose(&mut self, place: SharedRef) {
-        self.change(place, -1, || None);
+        if !happens(Deliberate::UseNotGivenUp) {
+            self.change(place, -1, || None);
+        }
     }
 
     /// Takes a use: where the value is, or will be after the step. `None` if too many others with its
@@ -113,7 +121,7 @@ impl<'a> SharedEdits<'a> {
     fn holds(&self, place: SharedRef, value: &Value) -> Result<Option<bool>> {
         let change = self.changes.get(&place.offset());
         if let Some(new) = change.and_then(|c| c.new.as_ref()) {
-            return Ok(Some(new.bytes() == value.bytes()));
+            return Ok(Some(equal(new.bytes(), value)));
         }
         let item = self.index.get(&self.tree, &place.key())?;
         let Some(item) = item else {
@@ -121,7 +129,7 @@ impl<'a> SharedEdits<'a> {
         };
         let (_, bytes, _) = decode_shared_value_at(place.offset(), &item, self.seed)
             .map_err(|found| bad_value(place, found))?;
-        Ok(Some(bytes == value.bytes()))
+        Ok(Some(equal(bytes, value)))
     }
 
     fn change(&mut self, place: SharedRef, uses: i64, new: impl FnOnce() -> Option<Arc<Value>>) {
@@ -152,7 +160,7 @@ impl<'a> SharedEdits<'a> {
                 -change.uses
             ))
         })?;
-        if uses > 0 {
+        if uses > u64::from(happens(Deliberate::ValueGoneEarly)) {
             return Ok(Some(encode_shared_value(uses, bytes)));
         }
         self.values.forget(place);
