@@ -10,7 +10,7 @@ use crate::fs::FileSystem;
 use crate::fs::locked::{attrs, attrs_mut};
 use crate::fs::namespace::INODE_LEN;
 use crate::fs::observe::Call;
-use crate::inode::{Inode, InodeState};
+use crate::inode::{Inode, InodeState, KNOWN_ATTRIBUTES};
 use crate::txn::{Attribute, Need, Receipt, Reservation};
 use crate::types::{FileKind, XattrMode};
 use crate::values::{Value, Values};
@@ -50,10 +50,26 @@ impl FileSystem {
         state: &InodeState,
         name: &[u8],
     ) -> Result<(Vec<Attribute>, bool)> {
-        if attrs(state)?.xattrs == 0 {
+        let hash = self.hash(name);
+        if attrs(state)?.xattrs == 0 || state.lacks_attribute(hash) {
             return Ok((Vec::new(), false));
         }
-        self.core.attributes(inode, state, self.hash(name))
+        self.core.attributes(inode, state, hash)
+    }
+
+    /// Remembers which attributes an inode has, if these are few: somebody asked for one that it has
+    /// not, and is likely to ask again.
+    fn remember_attributes(&self, inode: &Inode) -> Result<()> {
+        let mut state = inode.write();
+        let count = attrs(&state)?.xattrs as usize;
+        if state.knows_attributes() || count == 0 || count > KNOWN_ATTRIBUTES {
+            return Ok(());
+        }
+        let mut hashes = Vec::new();
+        let mut each = |hash, _: &[u8]| hashes.push(hash);
+        self.core.attribute_names(inode, &state, &mut each)?;
+        state.set_attributes(hashes.into_iter());
+        Ok(())
     }
 
     /// The value of an attribute.
@@ -64,8 +80,15 @@ impl FileSystem {
         let inode = self.inode(ino)?;
         let state = inode.read();
         let (list, _) = self.attributes_like(&inode, &state, name)?;
-        let found = list.into_iter().find(|x| x.name == name);
-        self.core.held(found.ok_or(Error::NoAttribute)?.value)
+        if let Some(found) = list.into_iter().find(|x| x.name == name) {
+            return self.core.held(found.value);
+        }
+        let knows = state.knows_attributes();
+        drop(state);
+        if !knows {
+            self.remember_attributes(&inode)?;
+        }
+        Err(Error::NoAttribute)
     }
 
     /// Sets an attribute.
@@ -137,7 +160,14 @@ impl FileSystem {
             let a = attrs_mut(&mut state)?;
             a.ctime = self.core.now();
             match (existed, value) {
-                (false, Some(_)) => a.xattrs += 1,
+                (false, Some(_)) => {
+                    a.xattrs += 1;
+                    let first = a.xattrs == 1;
+                    if first {
+                        state.set_attributes(std::iter::empty());
+                    }
+                    state.add_attribute(self.hash(name));
+                }
                 (true, None) => a.xattrs = a.xattrs.saturating_sub(1),
                 _ => {}
             }

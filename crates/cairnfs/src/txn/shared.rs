@@ -193,3 +193,21 @@ impl Edits for SharedEdits<'_> {
         Ok(self.changed(&change, old)?.map(Cow::Owned))
     }
 }
+
+#[cfg(test)]
+#[cfg(shuttle)]
+impl crate::txn::Core {
+    /// Uses that the values in the index tell, in order of their keys.
+    pub fn shared_uses(&self) -> Result<Vec<u64>> {
+        let mut uses = Vec::new();
+        let (tree, from) = (self.trees.load_full().main, shared_key(0));
+        self.index.scan(&tree, &from, &mut |key, item| {
+            let shared = key.kind == from.kind && key.object == from.object;
+            if shared && let Ok((told, _)) = decode_shared_value(item) {
+                uses.push(told);
+            }
+            Ok(shared)
+        })?;
+        Ok(uses)
+    }
+}

@@ -9,6 +9,7 @@ mod durability;
 mod files;
 mod names;
 mod paths;
+mod values;
 mod volumes;
 
 use std::io::ErrorKind;
