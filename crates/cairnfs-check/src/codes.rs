@@ -65,6 +65,18 @@ pub const XATTR_ITEM: &str = "xattr-item";
 pub const XATTR_HASH: &str = "xattr-hash";
 /// The number of attributes in an inode is wrong.
 pub const XATTR_COUNT: &str = "xattr-count";
+/// The item of a shared value makes no sense.
+pub const SHARED_ITEM: &str = "shared-item";
+/// A shared value lies under a key that its hash does not lead to.
+pub const SHARED_HASH: &str = "shared-hash";
+/// A shared value tells more uses than there are.
+pub const SHARED_USES_HIGH: &str = "shared-uses-high";
+/// A shared value tells fewer uses than there are.
+pub const SHARED_USES_LOW: &str = "shared-uses-low";
+/// No attribute refers to a shared value.
+pub const SHARED_UNUSED: &str = "shared-unused";
+/// An attribute refers to a shared value that does not exist.
+pub const SHARED_DANGLING: &str = "shared-dangling";
 /// An orphan item makes no sense or names an inode that is none.
 pub const ORPHAN_ITEM: &str = "orphan-item";
 /// An inode without links has no orphan item.

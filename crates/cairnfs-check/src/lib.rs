@@ -7,8 +7,8 @@
 //! an earlier one explains; [`Report::unchecked`] tells what could not be checked for that.
 //!
 //! The steps, one module each: superblock (`volume`), log (`log`, `overlay`), trees (`roots`,
-//! `tree`), items of each object (`structure`, `object`, `directory`), links between objects
-//! (`links`), bitmaps (`space`), and on request the files' contents (`data`).
+//! `tree`), items of each object (`structure`, `object`, `directory`), values that attributes share
+//! (`shared`), links between objects (`links`), bitmaps (`space`), and on request the files' contents (`data`).
 
 mod blocks;
 pub mod codes;
@@ -21,6 +21,7 @@ mod object;
 mod overlay;
 mod report;
 mod roots;
+mod shared;
 mod space;
 mod structure;
 mod tree;

@@ -3,9 +3,9 @@
 use cairnfs::format::checksum::name_hash;
 use cairnfs::format::item::{
     EXTENT_UNWRITTEN, RawInode, S_IFDIR, S_IFLNK, S_IFMT, S_IFREG, decode_extent, decode_inode,
-    decode_xattrs,
 };
 use cairnfs::format::key::{Key, Kind};
+use cairnfs::format::xattr::{decode_stored_xattrs, decode_xattrs};
 use cairnfs::format::{BLOCK_SIZE, MAX_FILE_SIZE, MAX_INLINE, MAX_SYMLINK, ROOT_INO};
 
 use crate::codes;
@@ -122,25 +122,25 @@ impl Object {
         context: &Context<'_>,
         ledger: &mut Ledger<'_>,
     ) -> Result<(), (&'static str, String)> {
-        let list = decode_xattrs(item.value).map_err(|why| (codes::XATTR_ITEM, why))?;
-        for (i, xattr) in list.iter().enumerate() {
-            let name = String::from_utf8_lossy(xattr.name);
-            let hash = name_hash(context.hash_seed, xattr.name);
+        let names = names_of(item).map_err(|why| (codes::XATTR_ITEM, why))?;
+        for (i, full) in names.iter().enumerate() {
+            let name = String::from_utf8_lossy(full);
+            let hash = name_hash(context.hash_seed, full);
             let finding = if hash != item.key.offset {
                 let message = format!(
                     "attribute {name:?} has hash {hash:016x}, but lies under {:016x}",
                     item.key.offset
                 );
                 Finding::new(codes::XATTR_HASH, message)
-            } else if list.iter().take(i).any(|other| other.name == xattr.name) {
+            } else if names.iter().take(i).any(|other| other == full) {
                 Finding::new(codes::XATTR_ITEM, format!("attribute {name:?} comes twice"))
             } else {
                 continue;
             };
             ledger.add(finding.of(self.ino).at(item.block));
         }
-        self.xattrs += list.len() as u64;
-        ledger.stats().xattrs += list.len() as u64;
+        self.xattrs += names.len() as u64;
+        ledger.stats().xattrs += names.len() as u64;
         Ok(())
     }
 
@@ -319,4 +319,14 @@ impl Object {
             whole: !hidden && !self.directory.lost(),
         });
     }
+}
+
+/// The names in an attribute item.
+fn names_of(item: &Item<'_>) -> Result<Vec<Vec<u8>>, String> {
+    if item.logged {
+        let list = decode_xattrs(item.value)?;
+        return Ok(list.iter().map(|x| x.name.to_vec()).collect());
+    }
+    let list = decode_stored_xattrs(item.value)?;
+    Ok(list.iter().map(|x| x.name()).collect())
 }

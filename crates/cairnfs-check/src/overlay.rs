@@ -11,10 +11,11 @@ use cairnfs::format::checksum::name_hash;
 use cairnfs::format::geometry::Geometry;
 use cairnfs::format::item::{
     decode_dir_entry, decode_dir_name, decode_extent, decode_extent_at, decode_inode,
-    decode_xattrs, encode_dir_name,
+    encode_dir_name,
 };
 use cairnfs::format::key::{Key, Kind, MAIN_ROOT};
 use cairnfs::format::record::Entry;
+use cairnfs::format::xattr::decode_xattrs;
 
 use crate::codes;
 use crate::holes::KeyRange;
@@ -28,6 +29,8 @@ pub(crate) struct Item<'a> {
     pub(crate) value: &'a [u8],
     /// First block of the leaf or the log record that holds it; none for a derived item.
     pub(crate) block: Option<u64>,
+    /// Whether the log holds it: attributes have their values there.
+    pub(crate) logged: bool,
 }
 
 /// The final change of a key.
@@ -236,6 +239,7 @@ impl<'a, S: Sink> Merge<'a, S> {
             key,
             value,
             block: Some(*block),
+            logged: true,
         };
         self.sink.item(&item, ledger)
     }
@@ -260,6 +264,7 @@ impl<'a, S: Sink> Merge<'a, S> {
             key,
             value: &value,
             block,
+            logged: false,
         };
         self.sink.item(&item, ledger)
     }

@@ -83,6 +83,8 @@ pub struct Stats {
     pub entries: u64,
     /// Extended attributes.
     pub xattrs: u64,
+    /// Values that attributes share.
+    pub shared_values: u64,
     /// Inodes to be removed or truncated.
     pub orphans: u64,
     /// Extents.

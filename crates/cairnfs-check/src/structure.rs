@@ -8,7 +8,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use cairnfs::error::Result;
 use cairnfs::format::geometry::Geometry;
 use cairnfs::format::item::{ORPHAN_REMOVE, ORPHAN_TRUNCATE, decode_dir_entry, decode_extent_at};
-use cairnfs::format::key::{Kind, ORPHANS};
+use cairnfs::format::key::{Kind, ORPHANS, SHARED_VALUES};
+use cairnfs::format::xattr::decode_stored_xattrs;
 use cairnfs::format::{FIRST_USER_INO, ROOT_INO};
 
 use crate::blocks::BlockSet;
@@ -18,6 +19,7 @@ use crate::log::Replay;
 use crate::object::Object;
 use crate::overlay::{Item, Sink};
 use crate::report::{Finding, Ledger};
+use crate::shared::Shared;
 use crate::volume::Volume;
 
 /// An inode, as far as others depend on it.
@@ -90,6 +92,7 @@ pub(crate) struct Structure<'a> {
     context: Context<'a>,
     /// No inode has this number or a greater one.
     ino_limit: u64,
+    shared: Shared,
     current: Option<Object>,
 }
 
@@ -125,6 +128,7 @@ impl<'a> Structure<'a> {
                 },
             },
             ino_limit: next.max(replay.overlay.greatest_ino().saturating_add(1)),
+            shared: Shared::new(superblock.hash_seed.get()),
             current: None,
         }
     }
@@ -138,6 +142,7 @@ impl<'a> Structure<'a> {
     pub(crate) fn finish(&mut self, index: BlockSet, ledger: &mut Ledger<'_>) {
         self.finish_object(ledger);
         let found = &mut self.context.found;
+        self.shared.finish(&found.holes, ledger);
         found.claims.index = index;
         found.claims.incomplete |= !found.holes.is_empty();
         found.links_incomplete |= !found.holes.is_empty();
@@ -196,6 +201,21 @@ impl Sink for Structure<'_> {
                     (codes::EXTENT_ITEM, why)
                 }
             },
+            Kind::Xattr => match decode_stored_xattrs(item.value) {
+                Ok(list) => return self.shared.uses(key.object, &list),
+                Err(why) => {
+                    self.shared.incomplete();
+                    (codes::XATTR_ITEM, why)
+                }
+            },
+            Kind::SharedValue if key.object == SHARED_VALUES => {
+                if let Err(finding) = self.shared.value(item) {
+                    ledger.add(finding);
+                    self.context.found.holes.push(KeyRange::one(key));
+                }
+                ledger.stats().shared_values += 1;
+                return;
+            }
             Kind::DirIndex => match decode_dir_entry(item.value) {
                 Ok(_) => return,
                 Err(why) => (codes::DIR_ENTRY, why),
@@ -214,7 +234,9 @@ impl Sink for Structure<'_> {
         if self.current.as_ref().is_some_and(|o| o.ino() != key.object) {
             self.finish_object(ledger);
         }
-        if key.object == ORPHANS && key.kind == Kind::Orphan {
+        if key.object == SHARED_VALUES && key.kind == Kind::SharedValue {
+            // Never logged: it was seen in the index.
+        } else if key.object == ORPHANS && key.kind == Kind::Orphan {
             self.orphan(item, ledger);
         } else if key.object != ROOT_INO && key.object < FIRST_USER_INO {
             let message = format!("{key:?} of an object that has none");

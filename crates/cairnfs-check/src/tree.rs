@@ -166,6 +166,7 @@ impl<'a, 'd> Walker<'a, 'd> {
                 key,
                 value,
                 block: Some(node.header().block.get()),
+                logged: false,
             };
             visitor.item(&item, ledger)?;
         }

@@ -27,6 +27,7 @@ fn one_volume_has_everything() {
         Kind::DirIndex,
         Kind::DirName,
         Kind::Xattr,
+        Kind::SharedValue,
         Kind::Extent,
         Kind::Root,
     ];

@@ -5,14 +5,16 @@
 //! and what must be recovered from it.
 
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
+use cairnfs::format::geometry::SUPERBLOCK_SLOTS;
+use cairnfs::format::superblock::RawSuperblock;
 use cairnfs::fs::{Call, FileSystem, MakeOptions, Observer, Options, Outcome, make_device};
 use cairnfs::{Error, Result, Volume};
 use parking_lot::Mutex;
 
 use crate::disk::{Event, SimDisk};
-use crate::image::Image;
+use crate::image::{BLOCK, Image};
 use crate::model::{Model, Moment, Violation};
 use crate::states::{Cursor, StateId};
 use crate::tree::{Tree, Unreadable};
@@ -89,6 +91,19 @@ pub fn options(seed: u64) -> Options {
 /// A size that makes no volume.
 pub fn fresh_volume(size: u64) -> Result<Image> {
     fresh_volume_of(size, (0, 0))
+}
+
+/// What the hashes of a fresh volume begin with; `None` if there can be none.
+pub(crate) fn fresh_hash_seed() -> Option<u64> {
+    static SEED: OnceLock<Option<u64>> = OnceLock::new();
+    *SEED.get_or_init(|| {
+        let image = fresh_volume(VOLUME_SIZE).ok()?;
+        let [block, _] = SUPERBLOCK_SLOTS;
+        let mut bytes = [0; BLOCK];
+        image.read(block * BLOCK as u64, &mut bytes);
+        let superblock = RawSuperblock::decode(block, &bytes).ok()?;
+        Some(superblock.hash_seed.get())
+    })
 }
 
 /// The same, its root directory owned by this user and group.

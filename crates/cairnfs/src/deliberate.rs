@@ -97,6 +97,12 @@ pub enum Deliberate {
     GroupOverwritten,
     /// The deletion of what an fsync logged is not logged.
     GroupForgotten,
+    /// A merge forgets that an attribute gave up its value.
+    UseNotGivenUp,
+    /// A value goes although an attribute still refers to it.
+    ValueGoneEarly,
+    /// Values with one hash are taken for equal.
+    HashesNotCompared,
 }
 
 #[cfg(not(feature = "deliberate-faults"))]

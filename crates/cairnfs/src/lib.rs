@@ -64,6 +64,7 @@ mod space;
 mod sync;
 mod txn;
 pub mod types;
+mod values;
 
 pub use api::{
     DirEntry, File, FileTimes, Metadata, OpenOptions, ReadDir, Volume, VolumeOptions, Walk,

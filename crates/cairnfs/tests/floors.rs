@@ -29,6 +29,7 @@ const FLOORS: &[(&str, u8, &[&str])] = &[
     ("device", 0, &["clocked", "error", "sync"]),
     ("format", 1, &[]),
     ("types", 1, &["format::item"]),
+    ("values", 1, &["format::xattr"]),
     ("space", 2, &[]),
     ("index", 2, &[]),
     ("journal", 2, &["space::Run"]),

@@ -16,7 +16,8 @@ fn a_sound_volume_is_clean() {
     let s = report.stats;
     assert_eq!((s.superblocks, s.log_records, s.log_entries), (2, 3, 7));
     assert_eq!((s.files, s.directories, s.symlinks, s.other), (4, 2, 1, 0));
-    assert_eq!((s.entries, s.xattrs, s.orphans), (6, 2, 1));
+    assert_eq!((s.entries, s.xattrs, s.orphans), (6, 3, 1));
+    assert_eq!(s.shared_values, 1);
     assert_eq!((s.extents, s.data_blocks, s.verified_blocks), (3, 6, 3));
     assert_eq!(s.overflow_units, 2);
 }
@@ -118,8 +119,11 @@ fn an_empty_tree_with_everything_in_the_log_is_sound() {
     let items = std::mem::take(&mut plan.items);
     let all = items
         .into_iter()
-        .filter(|(k, _)| k.kind != Kind::DirName)
-        .map(|(k, v)| put(k, v))
+        .filter(|(k, _)| !matches!(k.kind, Kind::DirName | Kind::SharedValue))
+        .map(|(k, v)| match k.kind {
+            Kind::Xattr => put(k, logged(&v)),
+            _ => put(k, v),
+        })
         .collect();
     let mut first = plan.log[2].clone();
     (first.part, first.changes) = (0, all);

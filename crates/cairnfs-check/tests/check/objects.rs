@@ -2,6 +2,7 @@
 
 use cairnfs::format::item::*;
 use cairnfs::format::key::{Key, Kind};
+use cairnfs::format::xattr::*;
 use zerocopy::IntoBytes;
 use zerocopy::little_endian::{U32, U64};
 
@@ -14,7 +15,9 @@ fn items_that_an_object_cannot_have_are_found() {
     let with = |key: Key| with_plan(|plan| drop(plan.items.insert(key, vec![0; 40])));
     for key in [
         Key::inode(9),
-        Key::new(3, Kind::SharedValue, 1),
+        Key::new(4, Kind::SharedValue, 1),
+        Key::new(3, Kind::Extent, 1),
+        Key::new(16, Kind::SharedValue, 1),
         Key::new(2, Kind::Extent, 1),
         Key::new(16, Kind::Inode, 1),
         Key::new(16, Kind::Inline, 1),
@@ -152,7 +155,7 @@ fn attribute_items_that_make_no_sense_are_found() {
     let found = with_plan(|plan| drop(plan.items.insert(key, vec![6, 1])));
     assert_eq!(found, ["xattr-item"]);
     let found = with_plan(|plan| {
-        let twice = [xattr("user.a", b"1"), xattr("user.a", b"2")].concat();
+        let twice = [own("user.a", b"1"), own("user.a", b"2")].concat();
         plan.items.insert(key, twice);
         plan.edit(16, |i| i.xattrs = U32::new(3));
     });
@@ -160,9 +163,106 @@ fn attribute_items_that_make_no_sense_are_found() {
 }
 
 #[test]
+fn attribute_items_of_the_log_that_make_no_sense_are_found() {
+    let found = with_plan(|plan| {
+        plan.context(vec![put(xattr_key(16, "user.a"), own("user.a", b"1"))]);
+    });
+    assert_eq!(
+        found,
+        ["xattr-item"],
+        "in the log attributes have their values"
+    );
+}
+
+#[test]
+fn the_log_changes_no_use_before_a_merge() {
+    let found = with_plan(|plan| {
+        let raw = RawInode {
+            xattrs: U32::new(2),
+            ..inode(S_IFREG, 2, 5)
+        };
+        plan.context(vec![
+            put(Key::inode(19), raw.as_bytes().to_vec()),
+            put(xattr_key(19, "user.same"), xattr("user.same", b"other")),
+            put(xattr_key(19, "user.new"), xattr("user.new", &BIG)),
+        ]);
+    });
+    assert_eq!(found, Vec::<&str>::new());
+    let found = with_plan(|plan| {
+        plan.items.insert(xattr_key(16, "user.a"), vec![1, 7]);
+        plan.context(vec![put(xattr_key(16, "user.a"), xattr("user.a", b"2"))]);
+    });
+    assert_eq!(found, ["xattr-item"], "what a merge must read");
+}
+
+#[test]
+fn shared_values_that_make_no_sense_are_found() {
+    for item in [
+        vec![1; 7],
+        encode_shared_value(0, &BIG),
+        encode_shared_value(2, &[9; 64]),
+    ] {
+        let found = with_plan(|plan| drop(plan.items.insert(big().key(), item)));
+        assert_eq!(found, ["shared-item"]);
+    }
+}
+
+#[test]
+fn shared_values_under_another_hash_are_found() {
+    let found = with_plan(|plan| {
+        let item = encode_shared_value(2, &[8; 20_000]);
+        plan.items.insert(big().key(), item);
+    });
+    assert_eq!(found, ["shared-hash"]);
+}
+
+#[test]
+fn wrong_numbers_of_uses_are_found() {
+    let uses = |told: u64| {
+        with_plan(|plan| {
+            let item = encode_shared_value(told, &BIG);
+            plan.items.insert(big().key(), item);
+        })
+    };
+    assert_eq!(uses(3), ["shared-uses-high"]);
+    assert_eq!(uses(1), ["shared-uses-low"]);
+    assert_eq!(uses(2), Vec::<&str>::new());
+}
+
+#[test]
+fn shared_values_that_nobody_uses_are_found() {
+    let found = with_plan(|plan| {
+        let value = [7; 100];
+        let hash = value_hash(SEED, &value);
+        let place = SharedRef { hash, slot: 3 };
+        plan.items
+            .insert(place.key(), encode_shared_value(1, &value));
+    });
+    assert_eq!(found, ["shared-unused"]);
+}
+
+#[test]
+fn references_that_lead_nowhere_are_found() {
+    let found = with_plan(|plan| {
+        plan.items.remove(&big().key());
+    });
+    assert_eq!(found, ["shared-dangling"], "once for a value");
+    let found = with_plan(|plan| {
+        // The same key, but the hash is another.
+        let hash = big().hash.wrapping_sub(2);
+        let item = stored(
+            "user.same",
+            StoredValue::Shared(SharedRef { hash, slot: 2 }),
+        );
+        plan.items.insert(xattr_key(19, "user.same"), item);
+    });
+    assert_eq!(found, ["shared-dangling"]);
+}
+
+#[test]
 fn attributes_under_another_hash_are_found() {
     let key = xattr_key(16, "user.a");
-    let found = with_plan(|plan| drop(plan.items.insert(key, xattr("user.b", b"1"))));
+    let found = with_plan(|plan| drop(plan.items.insert(key, own("user.b", b"1"))));
     assert_eq!(found, ["xattr-hash"]);
 }
 

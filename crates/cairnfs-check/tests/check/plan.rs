@@ -11,6 +11,7 @@ use cairnfs::format::key::{Key, Kind, MAIN_ROOT};
 use cairnfs::format::node::{CellValue, MAX_CELL_VALUE, NodeBuilder, RawOverflow};
 use cairnfs::format::record::{FLAG_LAST, FLAG_MOUNT};
 use cairnfs::format::superblock::RawPtr;
+use cairnfs::format::xattr::*;
 use zerocopy::IntoBytes;
 use zerocopy::little_endian::{U32, U64};
 
@@ -100,11 +101,45 @@ pub fn xattr_key(ino: u64, name: &str) -> Key {
     Key::new(ino, Kind::Xattr, name_hash(SEED, name.as_bytes()))
 }
 
+/// An attribute as the log has it.
 pub fn xattr(name: &str, value: &[u8]) -> Vec<u8> {
     let mut out = Vec::new();
     let name = name.as_bytes();
     encode_xattr(&mut out, &XattrRef { name, value });
     out
+}
+
+/// An attribute as the index has it.
+pub fn stored(name: &str, value: StoredValue<'_>) -> Vec<u8> {
+    let mut out = Vec::new();
+    encode_stored_xattr(&mut out, name.as_bytes(), &value);
+    out
+}
+
+/// An attribute as the index has it, with its value.
+pub fn own(name: &str, value: &[u8]) -> Vec<u8> {
+    stored(name, StoredValue::Own(value))
+}
+
+/// The same attributes as the log has them.
+pub fn logged(item: &[u8]) -> Vec<u8> {
+    let list = decode_stored_xattrs(item).unwrap();
+    let logged = list.iter().map(|x| {
+        let value = match x.value {
+            StoredValue::Own(value) => value,
+            StoredValue::Shared(_) => &BIG,
+        };
+        xattr(std::str::from_utf8(&x.name()).unwrap(), value)
+    });
+    logged.collect::<Vec<_>>().concat()
+}
+
+/// The value that the base volume's attributes share, and where it is.
+pub const BIG: [u8; 20_000] = [9; 20_000];
+
+pub fn big() -> SharedRef {
+    let hash = value_hash(SEED, &BIG);
+    SharedRef { hash, slot: 0 }
 }
 
 /// A written extent of `len` blocks from the `i`-th data block.
@@ -137,9 +172,9 @@ impl Plan {
     /// A small volume that has one of everything, with a log that makes, changes and removes:
     ///
     /// ```text
-    /// /file   16  two written blocks, three unwritten behind the end, small and large attributes
+    /// /file   16  two written blocks, three unwritten behind the end, small and shared attributes
     /// /dir    17  /dir/link 18 -> "target", /dir/hard 19
-    /// /small  19  inline
+    /// /small  19  inline, an attribute with the value that /file has
     /// /pipe   20  removed by the log
     ///         21  orphan to be removed
     /// /new    22  made by the log, one block
@@ -163,16 +198,25 @@ impl Plan {
             },
         );
         plan.items
-            .insert(xattr_key(16, "user.a"), xattr("user.a", b"1"));
-        plan.items
-            .insert(xattr_key(16, "user.big"), xattr("user.big", &[9; 20_000]));
+            .insert(xattr_key(16, "user.a"), own("user.a", b"1"));
+        for (ino, name) in [(16, "user.big"), (19, "user.same")] {
+            let item = stored(name, StoredValue::Shared(big()));
+            plan.items.insert(xattr_key(ino, name), item);
+        }
+        plan.items.insert(big().key(), encode_shared_value(2, &BIG));
         plan.items.insert(extent_key(16, 0), extent(0, 2, 3));
         plan.items.insert(extent_key(16, 2), unwritten(10, 3));
         plan.inode(17, inode(S_IFDIR, 2, 2));
         plan.inode(18, inode(S_IFLNK, 1, 6));
         plan.items
             .insert(Key::new(18, Kind::Inline, 0), b"target".to_vec());
-        plan.inode(19, inode(S_IFREG, 2, 5));
+        plan.inode(
+            19,
+            RawInode {
+                xattrs: U32::new(1),
+                ..inode(S_IFREG, 2, 5)
+            },
+        );
         plan.items
             .insert(Key::new(19, Kind::Inline, 0), b"hello".to_vec());
         plan.inode(20, inode(S_IFIFO, 1, 0));

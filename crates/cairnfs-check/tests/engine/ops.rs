@@ -47,7 +47,7 @@ pub fn op() -> impl Strategy<Value = Op> {
         2 => (d.clone(), n.clone(), at.clone()).prop_map(|(a, b, c)| Op::Truncate(a, b, c)),
         1 => (d.clone(), n.clone(), at.clone(), len.clone()).prop_map(|(a, b, c, e)| Op::Punch(a, b, c, e)),
         1 => (d.clone(), n.clone(), at.clone(), len.clone()).prop_map(|(a, b, c, e)| Op::Allocate(a, b, c, e)),
-        2 => (d.clone(), n.clone(), 0u8..4, prop_oneof![0u32..50, 0u32..65_000]).prop_map(|(a, b, c, e)| Op::Xattr(a, b, c, e)),
+        4 => (d.clone(), n.clone(), 0u8..4, prop_oneof![0u32..50, 0u32..65_000, Just(400), Just(70), Just(5000)]).prop_map(|(a, b, c, e)| Op::Xattr(a, b, c, e)),
         1 => (d.clone(), n.clone(), 0u8..4).prop_map(|(a, b, c)| Op::NoXattr(a, b, c)),
         1 => (d.clone(), n.clone()).prop_map(|(a, b)| Op::Chmod(a, b)),
         1 => (d.clone(), n.clone()).prop_map(|(a, b)| Op::Hold(a, b)),
@@ -143,7 +143,7 @@ impl Run {
                 fs.fallocate(self.file(d, n)?, at.into(), len.into(), how)?;
             }
             Op::Xattr(d, n, x, len) => {
-                let value = vec![x; len as usize];
+                let value = vec![x % 2; len as usize];
                 let key = format!("user.x{x}");
                 fs.setxattr(self.file(d, n)?, key.as_bytes(), &value, XattrMode::Set)?;
             }

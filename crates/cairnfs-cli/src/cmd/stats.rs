@@ -189,6 +189,19 @@ fn rows(counters: &Counters) -> Vec<(&'static str, String)> {
             ),
         ),
         ("names in memory", bytes("name_bytes")),
+        (
+            "attribute values in memory",
+            format!(
+                "{}, found there: {}, not held twice: {}",
+                bytes("xattr_value_bytes"),
+                share(
+                    get("xattr_value_hits"),
+                    get("xattr_value_hits") + get("xattr_value_misses")
+                ),
+                bytes("xattr_shared_bytes")
+            ),
+        ),
+        ("  evicted", get("xattr_value_evictions").to_string()),
         ("changes not merged", bytes("dirty_bytes")),
         ("data not written", bytes("page_bytes")),
     ]

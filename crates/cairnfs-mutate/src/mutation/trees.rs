@@ -85,6 +85,7 @@ impl Mutator<'_> {
             Kind::DirIndex,
             Kind::DirName,
             Kind::Xattr,
+            Kind::SharedValue,
             Kind::Extent,
             Kind::Extent,
             Kind::Orphan,

@@ -25,7 +25,7 @@ const STEPS: &str = "
     punch f 4096 4096; punch f 1000 5000; punch g 10 20; zero f 0 16384; allocate f 8000 9000;
     reserve f 12288 8192;
     chmod f 384; chmod d 448; setxattr f b 100; setxattr f a 20000; setxattr d a 10;
-    removexattr f a;
+    removexattr f a; setvalue f a 0; setvalue g a 0;
     fsync f; fsync g; fsync d/h; fsync n; fsync d; fsync e; fsync .; fdatasync f; sync; merge";
 
 /// The steps that make the volume.

@@ -8,7 +8,7 @@ use cairnfs::fs::FileSystem;
 use cairnfs::{Error, Result};
 
 pub use bounded::{Bounded, base_steps};
-pub use random::{random_names, random_step, random_steps};
+pub use random::{random_names, random_step, random_steps, random_values};
 pub use step::{Runner, Step, steps};
 
 use crate::image::Image;

@@ -55,6 +55,14 @@ impl Dice {
         if self.throw(2) == 0 { "a" } else { "b" }.into()
     }
 
+    /// A value that others are likely to have, too, or one with the hash of another.
+    fn value(&mut self) -> u32 {
+        match self.throw(4) {
+            0 => 1000 + self.throw(3) as u32,
+            _ => self.throw(5) as u32,
+        }
+    }
+
     fn step(&mut self) -> Step {
         match self.throw(44) {
             0..4 => Step::Create(self.path()),
@@ -76,7 +84,8 @@ impl Dice {
             30 => Step::Allocate(self.path(), self.offset(), self.length()),
             31 => Step::Reserve(self.path(), self.offset(), self.length()),
             32 => Step::Chmod(self.path(), 0o400 + self.throw(0o400) as u32),
-            33..35 => Step::SetXattr(self.path(), self.attribute(), self.length() as u32 % 30_000),
+            33 => Step::SetXattr(self.path(), self.attribute(), self.length() as u32 % 30_000),
+            34 => Step::SetValue(self.path(), self.attribute(), self.value()),
             35 => Step::RemoveXattr(self.path(), self.attribute()),
             36..40 => Step::Fsync(self.path()),
             40 => Step::Fdatasync(self.path()),
@@ -148,4 +157,26 @@ pub fn random_steps(seed: u64, count: usize) -> Vec<Step> {
     let mut steps = vec![Step::Mkdir("d".into()), Step::Mkdir("e".into())];
     steps.extend((0..count as u64).map(|i| random_step(mix(seed, i))));
     steps
+}
+
+/// So many steps about attributes whose values few files do not share, on a few files.
+pub fn random_values(seed: u64, count: usize) -> Vec<Step> {
+    let step = |i: u64| {
+        let mut dice = Dice {
+            seed: mix(seed, !i),
+            thrown: 0,
+        };
+        let file = |dice: &mut Dice| format!("f{}", dice.throw(4));
+        match dice.throw(24) {
+            0..4 => Step::Create(file(&mut dice)),
+            4..13 => Step::SetValue(file(&mut dice), dice.attribute(), dice.value()),
+            13..15 => Step::RemoveXattr(file(&mut dice), dice.attribute()),
+            15..17 => Step::Unlink(file(&mut dice)),
+            17 => Step::Rename(file(&mut dice), file(&mut dice)),
+            18..20 => Step::Fsync(file(&mut dice)),
+            20 => Step::Sync,
+            _ => Step::Merge,
+        }
+    };
+    (0..count as u64).map(step).collect()
 }

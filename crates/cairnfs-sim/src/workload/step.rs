@@ -11,6 +11,7 @@ use cairnfs::types::{Creds, Fallocate, RenameMode, SetAttr, XattrMode};
 use cairnfs::{Error, Result};
 
 use crate::image::{BLOCK, SECTOR};
+use crate::record::fresh_hash_seed;
 use crate::tree::ROOT;
 
 /// Something that a workload does.
@@ -56,6 +57,9 @@ pub enum Step {
     Chmod(String, u32),
     /// Sets the extended attribute of this name, in `user.`, to so many bytes.
     SetXattr(String, String, u32),
+    /// Sets the extended attribute of this name, in `user.`, to the value of this number; those from
+    /// 1000 on have one hash on a fresh volume.
+    SetValue(String, String, u32),
     /// Removes the extended attribute of this name, in `user.`.
     RemoveXattr(String, String),
     /// Makes a file or directory durable.
@@ -92,6 +96,7 @@ impl fmt::Display for Step {
             Reserve(p, at, n) => write!(f, "reserve {p} {at} {n}"),
             Chmod(p, mode) => write!(f, "chmod {p} {mode}"),
             SetXattr(p, x, n) => write!(f, "setxattr {p} {x} {n}"),
+            SetValue(p, x, n) => write!(f, "setvalue {p} {x} {n}"),
             RemoveXattr(p, x) => write!(f, "removexattr {p} {x}"),
             Fsync(p) => write!(f, "fsync {p}"),
             Fdatasync(p) => write!(f, "fdatasync {p}"),
@@ -134,6 +139,7 @@ impl FromStr for Step {
             "reserve" => Step::Reserve(path(1)?, number(2)?, number(3)?),
             "chmod" => Step::Chmod(path(1)?, small(2)?),
             "setxattr" => Step::SetXattr(path(1)?, path(2)?, small(3)?),
+            "setvalue" => Step::SetValue(path(1)?, path(2)?, small(3)?),
             "removexattr" => Step::RemoveXattr(path(1)?, path(2)?),
             "fsync" => Step::Fsync(path(1)?),
             "fdatasync" => Step::Fdatasync(path(1)?),
@@ -142,6 +148,36 @@ impl FromStr for Step {
             _ => return Err(wrong()),
         })
     }
+}
+
+/// Lengths of values in turn: on both sides of the least that is stored once, and of the largest that
+/// stands in a node.
+const VALUE_LENGTHS: [usize; 5] = [400, 65, 64, 5000, 20_000];
+
+/// The first value that has the same hash as all behind it.
+const COLLIDING: u32 = 1000;
+
+/// The value of a number, the same each time.
+fn value(number: u32) -> Vec<u8> {
+    if number >= COLLIDING {
+        return colliding(u64::from(number));
+    }
+    let turn = number as usize % VALUE_LENGTHS.len();
+    let len = VALUE_LENGTHS.get(turn).copied().unwrap_or_default();
+    let mut bytes = vec![number as u8 + 1; len];
+    let number = number.to_le_bytes();
+    bytes.iter_mut().zip(number).for_each(|(b, n)| *b = n);
+    bytes
+}
+
+/// Values with one hash: where the first word of a step of the hash is what it is multiplied with,
+/// the second word does not count.
+fn colliding(number: u64) -> Vec<u8> {
+    let seed = fresh_hash_seed().unwrap_or_default();
+    let first = 0xbe4b_a423_396c_feb8_u64.wrapping_add(seed);
+    let mut bytes = [first.to_le_bytes(), number.to_le_bytes()].concat();
+    bytes.resize(200, 5);
+    bytes
 }
 
 /// Reads steps that are separated by semicolons or lines.
@@ -280,6 +316,15 @@ impl<'a> Runner<'a> {
                 let value = self.bytes(*n);
                 let name = format!("user.{x}");
                 fs.setxattr(self.look_up(p)?, name.as_bytes(), &value, XattrMode::Set)
+            }
+            Step::SetValue(p, x, n) => {
+                let name = format!("user.{x}");
+                fs.setxattr(
+                    self.look_up(p)?,
+                    name.as_bytes(),
+                    &value(*n),
+                    XattrMode::Set,
+                )
             }
             Step::RemoveXattr(p, x) => {
                 fs.removexattr(self.look_up(p)?, format!("user.{x}").as_bytes())

@@ -12,7 +12,7 @@
 mod trial;
 
 use cairnfs::deliberate::Deliberate::{self, *};
-use cairnfs_sim::workload::{Step, random_names, random_steps, steps};
+use cairnfs_sim::workload::{Step, random_names, random_steps, random_values, steps};
 use trial::During::{Both, Recovery, Run};
 use trial::{
     During, Faults, Life, Outcome, Rot, base, cuts, full, grafted, lives, long_log, rot, sampled,
@@ -51,6 +51,21 @@ const CUTS: &[(Deliberate, During, &str)] = &[
         "chmod f 384; fsync f; chmod f 448; fsync f",
     ),
     (UnlinkWithoutOrphan, Run, "unlink-open f; sync"),
+    (
+        UseNotGivenUp,
+        Run,
+        "setvalue f a 0; merge; removexattr f a; merge",
+    ),
+    (
+        ValueGoneEarly,
+        Run,
+        "setvalue f a 0; setvalue g a 0; merge; removexattr f a; merge",
+    ),
+    (
+        HashesNotCompared,
+        Run,
+        "setvalue f a 1000; merge; setvalue g a 1001; merge",
+    ),
     (
         FreedBlocksReused,
         Run,
@@ -109,6 +124,7 @@ const RARE: [Deliberate; 2] = [CauseOfRemovalLost, GroupForgotten];
 
 /// Random runs that are tried until a mistake shows.
 const RUNS: u64 = 200;
+const VALUE_RUNS: u64 = 6;
 
 /// So many attributes of `f` that they fill a large part of a log record each.
 fn large(count: u8) -> Vec<Step> {
@@ -271,12 +287,13 @@ fn mistakes_that_do_no_harm() {
 /// Random steps, which nobody aimed at anything, notice each of the mistakes, too.
 #[test]
 fn random_steps_show_mistakes() {
-    // By turns about everything, and about names.
+    // By turns about everything, and about names; then about values that are shared.
     let run = |seed: u64| match seed % 2 {
         0 => random_steps(seed, 120),
         _ => random_names(seed, 120),
     };
-    let runs: Vec<Vec<Step>> = (0..RUNS).map(run).collect();
+    let values = (0..VALUE_RUNS).map(|seed| random_values(seed, 120));
+    let runs: Vec<Vec<Step>> = (0..RUNS).map(run).chain(values).collect();
     let volume = base();
     let mut table = Table::default();
     for steps in &runs {

@@ -19,4 +19,5 @@ mod named;
 mod random;
 mod support;
 mod threads;
+mod values;
 mod workers;

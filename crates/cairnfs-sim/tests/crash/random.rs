@@ -2,7 +2,7 @@
 
 use cairnfs_sim::explore::Depth;
 use cairnfs_sim::record::{VOLUME_SIZE, fresh_volume};
-use cairnfs_sim::workload::{Step, random_names, random_step, random_steps, record};
+use cairnfs_sim::workload::{Step, random_names, random_step, random_steps, random_values, record};
 use proptest::prelude::*;
 
 use crate::support::{text, try_all, try_recording};
@@ -42,6 +42,20 @@ fn names_of_many_seeds() {
     let steps = |i: usize| {
         let seed = (from + i) as u64;
         (i < seeds).then(|| random_names(seed, 60 + 60 * (i % 4)))
+    };
+    try_all(&name, &start, 0, &steps, &DEPTH);
+}
+
+/// The same of attributes whose values are equal, or have equal hashes.
+#[test]
+fn values_of_many_seeds() {
+    let seeds = setting("CAIRNFS_CRASH_SEEDS", 60);
+    let from = setting("CAIRNFS_CRASH_FROM", 0);
+    let name = format!("random values, seeds from {from}");
+    let start = fresh_volume(VOLUME_SIZE).unwrap();
+    let steps = |i: usize| {
+        let seed = (from + i) as u64;
+        (i < seeds).then(|| random_values(seed, 40 + 40 * (i % 4)))
     };
     try_all(&name, &start, 0, &steps, &DEPTH);
 }

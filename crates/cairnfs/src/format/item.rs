@@ -1,4 +1,4 @@
-//! Values of items: inode attributes, directory entries, extents, attributes, roots.
+//! Values of items: inode attributes, directory entries, extents, roots.
 //!
 //! Each reader checks lengths and ranges and returns what is wrong as text; the caller, who knows
 //! the block, makes a [`crate::error::Corruption`] of it.
@@ -10,7 +10,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 use crate::format::geometry::Geometry;
 use crate::format::superblock::RawPtr;
 use crate::format::{
-    BLOCK_SIZE, MAX_COUNTER, MAX_EXTENT_BLOCKS, MAX_FILE_SIZE, MAX_LINKS, MAX_NAME, MAX_XATTR_VALUE,
+    BLOCK_SIZE, MAX_COUNTER, MAX_EXTENT_BLOCKS, MAX_FILE_SIZE, MAX_LINKS, MAX_NAME,
 };
 
 /// File type bits of a mode.
@@ -280,52 +280,6 @@ pub fn decode_extent_at<'a>(
         return Err(format!("extent of {len} blocks at block {}", raw.block));
     }
     Ok((raw, crcs))
-}
-
-/// An extended attribute.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct XattrRef<'a> {
-    /// Full name with its namespace, for example `user.mime`.
-    pub name: &'a [u8],
-    /// The value.
-    pub value: &'a [u8],
-}
-
-/// Appends an attribute to the value of an attribute item.
-pub fn encode_xattr(out: &mut Vec<u8>, xattr: &XattrRef<'_>) {
-    out.push(xattr.name.len() as u8);
-    out.extend_from_slice(&(xattr.value.len() as u32).to_le_bytes());
-    out.extend_from_slice(xattr.name);
-    out.extend_from_slice(xattr.value);
-}
-
-/// The attributes of an attribute item (all with equal name hash), in order.
-pub fn decode_xattrs(value: &[u8]) -> Result<Vec<XattrRef<'_>>, String> {
-    let mut rest = value;
-    let mut out = Vec::new();
-    while !rest.is_empty() {
-        let short = || format!("attribute item cut off after {} bytes", value.len());
-        let (name_len, tail) = rest.split_first().ok_or_else(short)?;
-        let (value_len, tail) = tail.split_first_chunk::<4>().ok_or_else(short)?;
-        let value_len = u32::from_le_bytes(*value_len) as usize;
-        let (name, tail) = tail
-            .split_at_checked(usize::from(*name_len))
-            .ok_or_else(short)?;
-        let (value, tail) = tail.split_at_checked(value_len).ok_or_else(short)?;
-        if name.is_empty() || value.len() > MAX_XATTR_VALUE {
-            return Err(format!(
-                "attribute of {} + {} bytes",
-                name.len(),
-                value.len()
-            ));
-        }
-        out.push(XattrRef { name, value });
-        rest = tail;
-    }
-    if out.is_empty() {
-        return Err("empty attribute item".into());
-    }
-    Ok(out)
 }
 
 /// Orphan to be removed with all it has.

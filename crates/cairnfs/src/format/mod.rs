@@ -14,6 +14,7 @@ pub mod node;
 pub mod overflow;
 pub mod record;
 pub mod superblock;
+pub mod xattr;
 
 /// The unit of space, in bytes.
 pub const BLOCK_SIZE: usize = 4096;
@@ -37,6 +38,10 @@ pub const MAX_FILE_SIZE: u64 = 1 << 60;
 pub const MAX_LINKS: u32 = 1 << 31;
 /// Largest value of an extended attribute in bytes, as on Linux.
 pub const MAX_XATTR_VALUE: usize = 65536;
+/// Longest value of an extended attribute that stands with its name in the index. A longer one stands
+/// there once for all that have it: then a reference takes 8 bytes, and the value's own item about
+/// 40, so that two users of a shorter one would save nothing.
+pub const MAX_OWN_VALUE: usize = 64;
 /// Largest value of any item in bytes: two attributes of the largest size with equal hashes.
 pub const MAX_VALUE: usize = 2 * (MAX_XATTR_VALUE + MAX_NAME + 8);
 /// Sequences, LSNs, generations, inode numbers and indexes of directories stay below: no volume

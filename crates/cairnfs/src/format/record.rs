@@ -174,16 +174,23 @@ pub const fn entry_size(len: usize) -> usize {
 
 /// Appends an entry to a payload.
 pub fn push_entry(payload: &mut Vec<u8>, entry: &Entry<'_>) {
-    debug_assert!(entry.value.len() <= MAX_VALUE);
+    push_entry_parts(payload, entry, &[]);
+}
+
+/// Appends an entry whose value goes on with `rest`.
+pub fn push_entry_parts(payload: &mut Vec<u8>, entry: &Entry<'_>, rest: &[u8]) {
+    let len = entry.value.len() + rest.len();
+    debug_assert!(len <= MAX_VALUE);
     let kind = entry.key.kind as u32 | if entry.delete { 0x80 } else { 0 };
     let raw = RawEntry {
-        head: U32::new(kind | (entry.value.len() as u32) << 8),
+        head: U32::new(kind | (len as u32) << 8),
         root: U32::new(entry.root),
         object: U64::new(entry.key.object),
         offset: U64::new(entry.key.offset),
     };
     payload.extend_from_slice(raw.as_bytes());
     payload.extend_from_slice(entry.value);
+    payload.extend_from_slice(rest);
 }
 
 /// The entries of a payload whose checksum was verified; `block` is named in errors.

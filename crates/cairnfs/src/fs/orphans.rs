@@ -85,10 +85,9 @@ impl FileSystem {
     /// Keeps the counts of an inode true between two steps.
     fn account_removed(&self, state: &mut InodeState, removed: &Belongings) {
         let blocks: u64 = removed.extents.iter().map(|e| e.len()).sum();
-        let xattrs = removed.items.iter().filter(|i| i.0 == Kind::Xattr).count();
         if let Some(attrs) = &mut state.attrs {
             attrs.blocks = attrs.blocks.saturating_sub(blocks);
-            attrs.xattrs = attrs.xattrs.saturating_sub(xattrs as u32);
+            attrs.xattrs = attrs.xattrs.saturating_sub(removed.xattrs as u32);
         }
     }
 

@@ -15,7 +15,7 @@ use crate::fs::locked::{Locked, attrs, attrs_mut, live_dir};
 use crate::fs::namespace::{INODE_LEN, change_dir, check_name};
 use crate::fs::observe::Call;
 use crate::inode::{Inode, InodeState};
-use crate::txn::{Commit, NameFound, Need, Reservation};
+use crate::txn::{Commit, Core, NameFound, Need, Reservation};
 use crate::types::Time;
 
 /// Most items that an inode may have to be removed within the transaction that unlinks it.
@@ -26,6 +26,8 @@ const INLINE_REMOVAL: usize = 64;
 pub(super) struct Belongings {
     /// Kind, offset, and whether it was found below the current set.
     pub items: Vec<(Kind, u64, bool)>,
+    /// Attributes in its attribute items.
+    pub xattrs: usize,
     /// Its extents.
     pub extents: Vec<Extent>,
     /// There is more than was asked for.
@@ -165,6 +167,9 @@ impl FileSystem {
                         return Ok(false);
                     }
                     found.items.push((kind, offset, item.below));
+                    if kind == Kind::Xattr {
+                        found.xattrs += Core::count_attributes(inode.ino, &item)?;
+                    }
                     if kind == Kind::Extent {
                         found
                             .extents

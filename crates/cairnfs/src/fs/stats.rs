@@ -22,6 +22,7 @@ pub const LEVELS: &[&str] = &[
     "inodes_in_memory",
     "node_cache_bytes",
     "name_bytes",
+    "xattr_value_bytes",
     "dirty_bytes",
     "page_bytes",
 ];
@@ -36,6 +37,7 @@ impl FileSystem {
         counters.extend(self.sync_counters());
         counters.extend(self.wait_counters());
         counters.extend(self.memory_counters());
+        counters.extend(self.value_counters());
         counters
     }
 
@@ -105,6 +107,18 @@ impl FileSystem {
                 storage.flush_times(),
             ))
             .collect()
+    }
+
+    fn value_counters(&self) -> [Counter; 5] {
+        let values = self.core.values();
+        let counters = values.counters();
+        [
+            ("xattr_value_hits", counters.hits),
+            ("xattr_value_misses", counters.misses),
+            ("xattr_shared_bytes", counters.shared),
+            ("xattr_value_evictions", counters.evictions),
+            ("xattr_value_bytes", values.memory().max(0) as u64),
+        ]
     }
 
     fn memory_counters(&self) -> [Counter; 7] {

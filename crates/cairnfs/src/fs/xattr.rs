@@ -3,16 +3,17 @@
 use std::sync::Arc;
 
 use crate::error::{Error, Result};
-use crate::format::item::{XattrRef, decode_xattrs, encode_xattr};
 use crate::format::key::Kind;
-use crate::format::{MAX_NAME, MAX_XATTR_VALUE};
+use crate::format::xattr::{XattrRef, encode_xattr, encode_xattr_head};
+use crate::format::{MAX_NAME, MAX_OWN_VALUE, MAX_VALUE, MAX_XATTR_VALUE};
 use crate::fs::FileSystem;
 use crate::fs::locked::{attrs, attrs_mut};
 use crate::fs::namespace::INODE_LEN;
 use crate::fs::observe::Call;
-use crate::inode::{Inode, InodeState};
-use crate::txn::{Item, Need};
+use crate::inode::{Inode, InodeState, KNOWN_ATTRIBUTES};
+use crate::txn::{Attribute, Need, Receipt, Reservation};
 use crate::types::{FileKind, XattrMode};
+use crate::values::{Value, Values};
 
 const NAMESPACES: [&[u8]; 4] = [b"user.", b"trusted.", b"security.", b"system."];
 
@@ -40,16 +41,35 @@ fn check_name(name: &[u8], kind: FileKind) -> Result<()> {
     Ok(())
 }
 
-fn bad_item(ino: u64) -> impl FnOnce(String) -> Error {
-    move |found| Error::corrupt(0, "attribute item", format!("inode {ino}"), found)
-}
-
 impl FileSystem {
-    fn xattr_item(&self, inode: &Inode, state: &InodeState, name: &[u8]) -> Result<Option<Item>> {
-        if attrs(state)?.xattrs == 0 {
-            return Ok(None);
+    /// The attributes whose names have that name's hash, and whether they were found below the
+    /// current set.
+    fn attributes_like(
+        &self,
+        inode: &Inode,
+        state: &InodeState,
+        name: &[u8],
+    ) -> Result<(Vec<Attribute>, bool)> {
+        let hash = self.hash(name);
+        if attrs(state)?.xattrs == 0 || state.lacks_attribute(hash) {
+            return Ok((Vec::new(), false));
         }
-        self.core.item(inode, state, Kind::Xattr, self.hash(name))
+        self.core.attributes(inode, state, hash)
+    }
+
+    /// Remembers which attributes an inode has, if these are few: somebody asked for one that it has
+    /// not, and is likely to ask again.
+    fn remember_attributes(&self, inode: &Inode) -> Result<()> {
+        let mut state = inode.write();
+        let count = attrs(&state)?.xattrs as usize;
+        if state.knows_attributes() || count == 0 || count > KNOWN_ATTRIBUTES {
+            return Ok(());
+        }
+        let mut hashes = Vec::new();
+        let mut each = |hash, _: &[u8]| hashes.push(hash);
+        self.core.attribute_names(inode, &state, &mut each)?;
+        state.set_attributes(hashes.into_iter());
+        Ok(())
     }
 
     /// The value of an attribute.
@@ -59,15 +79,16 @@ impl FileSystem {
     pub fn getxattr(&self, ino: u64, name: &[u8]) -> Result<Vec<u8>> {
         let inode = self.inode(ino)?;
         let state = inode.read();
-        let item = self
-            .xattr_item(&inode, &state, name)?
-            .ok_or(Error::NoAttribute)?;
-        decode_xattrs(&item.value)
-            .map_err(bad_item(ino))?
-            .iter()
-            .find(|x| x.name == name)
-            .map(|x| x.value.to_vec())
-            .ok_or(Error::NoAttribute)
+        let (list, _) = self.attributes_like(&inode, &state, name)?;
+        if let Some(found) = list.into_iter().find(|x| x.name == name) {
+            return self.core.held(found.value);
+        }
+        let knows = state.knows_attributes();
+        drop(state);
+        if !knows {
+            self.remember_attributes(&inode)?;
+        }
+        Err(Error::NoAttribute)
     }
 
     /// Sets an attribute.
@@ -108,7 +129,9 @@ impl FileSystem {
     ) -> Result<()> {
         let inode = self.inode(ino)?;
         check_name(name, attrs(&inode.read())?.kind())?;
-        let mut room = value.map_or(0, |v| v.len()) + name.len() + 8;
+        let new = value.map(|value| New::of(self.core.values(), value));
+        let own = value.map_or(0, <[u8]>::len) + name.len() + 8;
+        let mut room = own;
         loop {
             let mut need = Need::items(2, INODE_LEN + room, 1);
             if value.is_none() {
@@ -116,50 +139,83 @@ impl FileSystem {
             }
             let reservation = self.core.reserve(need)?;
             let mut state = inode.write();
-            let old = self.xattr_item(&inode, &state, name)?;
-            let (new, existed) = replaced(ino, old.as_ref(), name, value)?;
+            let (mut others, below) = self.attributes_like(&inode, &state, name)?;
+            let before = others.len();
+            others.retain(|x| x.name != name);
+            let existed = others.len() < before;
             match (mode, existed) {
                 (XattrMode::Create, true) => return Err(Error::Exists),
                 (XattrMode::Replace, false) => return Err(Error::NoAttribute),
                 _ => {}
             }
-            if new.len() > room {
+            let others = self.logged(others)?;
+            if others.len() + own > room {
                 // Others share the hash: their values are logged along.
-                room = new.len();
+                room = others.len() + own;
                 continue;
             }
-            if new.len() > crate::format::MAX_VALUE {
+            if value.is_some() && room > MAX_VALUE {
                 return Err(Error::NoSpace);
             }
             let a = attrs_mut(&mut state)?;
             a.ctime = self.core.now();
             match (existed, value) {
-                (false, Some(_)) => a.xattrs += 1,
+                (false, Some(_)) => {
+                    a.xattrs += 1;
+                    let first = a.xattrs == 1;
+                    if first {
+                        state.set_attributes(std::iter::empty());
+                    }
+                    state.add_attribute(self.hash(name));
+                }
                 (true, None) => a.xattrs = a.xattrs.saturating_sub(1),
                 _ => {}
             }
-            let receipt = self.commit_xattr(&inode, &mut state, name, &new, old, reservation);
+            let change = (name, new.as_ref(), &others[..]);
+            let receipt = self.commit_xattr(&inode, &mut state, change, below, reservation);
             drop(state);
             return self.core.settle(receipt);
         }
     }
 
+    /// Attributes as they are logged.
+    fn logged(&self, attributes: Vec<Attribute>) -> Result<Vec<u8>> {
+        let mut item = Vec::new();
+        for Attribute { name, value } in attributes {
+            let value = self.core.held(value)?;
+            let (name, value) = (&name[..], &value[..]);
+            encode_xattr(&mut item, &XattrRef { name, value });
+        }
+        Ok(item)
+    }
+
+    /// Commits an item: `others`, which have the name's hash too, with the attribute behind them.
     fn commit_xattr(
         &self,
         inode: &Arc<Inode>,
         state: &mut InodeState,
-        name: &[u8],
-        new: &[u8],
-        old: Option<Item>,
-        reservation: crate::txn::Reservation<'_>,
-    ) -> crate::txn::Receipt {
-        let below = old.is_some_and(|i| i.below);
+        (name, new, others): (&[u8], Option<&New<'_>>, &[u8]),
+        below: bool,
+        reservation: Reservation<'_>,
+    ) -> Receipt {
         let hash = self.hash(name);
         let mut commit = self.core.commit();
-        if new.is_empty() {
-            commit.delete(inode, state, Kind::Xattr, hash, &[], below);
-        } else {
-            commit.put(inode, state, Kind::Xattr, hash, new, below);
+        let mut item = others.to_vec();
+        match new {
+            Some(New::Shared(value)) if others.is_empty() => {
+                encode_xattr_head(&mut item, name, value.bytes().len());
+                let parts = (&item[..], value);
+                commit.put_joined(inode, state, (Kind::Xattr, hash), parts, below);
+            }
+            None if others.is_empty() => {
+                commit.delete(inode, state, Kind::Xattr, hash, &[], below);
+            }
+            new => {
+                if let Some(value) = new.map(New::bytes) {
+                    encode_xattr(&mut item, &XattrRef { name, value });
+                }
+                commit.put(inode, state, Kind::Xattr, hash, &item, below);
+            }
         }
         commit.put_inode(inode, state);
         commit.finish(reservation)
@@ -176,38 +232,33 @@ impl FileSystem {
         if attrs(&state)?.xattrs == 0 {
             return Ok(names);
         }
-        self.core
-            .items(&inode, &state, Kind::Xattr, 0, u64::MAX, &mut |_, item| {
-                for xattr in decode_xattrs(&item.value).map_err(bad_item(ino))? {
-                    names.extend_from_slice(xattr.name);
-                    names.push(0);
-                }
-                Ok(true)
-            })?;
+        self.core.attribute_names(&inode, &state, &mut |_, name| {
+            names.extend_from_slice(name);
+            names.push(0);
+        })?;
         Ok(names)
     }
 }
 
-/// The item's value with an attribute set or removed, and whether it was there before.
-fn replaced(
-    ino: u64,
-    old: Option<&Item>,
-    name: &[u8],
-    value: Option<&[u8]>,
-) -> Result<(Vec<u8>, bool)> {
-    let mut new = Vec::new();
-    let mut existed = false;
-    if let Some(old) = old {
-        for xattr in decode_xattrs(&old.value).map_err(bad_item(ino))? {
-            if xattr.name == name {
-                existed = true;
-            } else {
-                encode_xattr(&mut new, &xattr);
-            }
+/// A value to be set.
+enum New<'a> {
+    Own(&'a [u8]),
+    /// Long enough that others may have it, too.
+    Shared(Arc<Value>),
+}
+
+impl<'a> New<'a> {
+    fn of(values: &Values, value: &'a [u8]) -> Self {
+        match value.len() > MAX_OWN_VALUE {
+            true => New::Shared(values.intern(value)),
+            false => New::Own(value),
         }
     }
-    if let Some(value) = value {
-        encode_xattr(&mut new, &XattrRef { name, value });
+
+    fn bytes(&self) -> &[u8] {
+        match self {
+            New::Own(value) => value,
+            New::Shared(value) => value.bytes(),
+        }
     }
-    Ok((new, existed))
 }

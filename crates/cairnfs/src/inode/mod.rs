@@ -15,4 +15,4 @@ pub mod state;
 pub mod table;
 pub mod unlogged;
 
-pub use state::{Inode, InodeState};
+pub use state::{Inode, InodeState, KNOWN_ATTRIBUTES};

@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use smallvec::SmallVec;
+
 use crate::inode::attrs::Attrs;
 use crate::inode::dirty::DirtySet;
 use crate::inode::names::{NameMemory, Names};
@@ -64,6 +66,9 @@ pub struct InodeState {
     pub truncating: bool,
     /// It was made without a name and never had one: only then may it get its first.
     pub nameless: bool,
+    /// Hashes of attribute names, if all that exist are among them: a name with another hash is not
+    /// looked for anywhere.
+    attribute_hashes: Option<SmallVec<[u64; 2]>>,
     /// Inode numbers set aside for children: next and end.
     pub chunk: (u64, u64),
 }
@@ -205,7 +210,39 @@ impl Inode {
     }
 }
 
+/// Most attributes whose hashes an inode remembers.
+pub const KNOWN_ATTRIBUTES: usize = 16;
+
 impl InodeState {
+    /// Whether no attribute's name has that hash, as far as is known in memory.
+    pub fn lacks_attribute(&self, hash: u64) -> bool {
+        let known = self.attribute_hashes.as_ref();
+        known.is_some_and(|known| !known.contains(&hash))
+    }
+
+    /// Whether it remembers which attributes exist.
+    pub fn knows_attributes(&self) -> bool {
+        self.attribute_hashes.is_some()
+    }
+
+    /// Remembers these hashes of attribute names, which are all.
+    pub fn set_attributes(&mut self, hashes: impl Iterator<Item = u64>) {
+        self.attribute_hashes = Some(hashes.collect());
+    }
+
+    /// Remembers a further attribute.
+    pub fn add_attribute(&mut self, hash: u64) {
+        let Some(known) = &mut self.attribute_hashes else {
+            return;
+        };
+        if !known.contains(&hash) {
+            known.push(hash);
+        }
+        if known.len() > KNOWN_ATTRIBUTES {
+            self.attribute_hashes = None;
+        }
+    }
+
     /// Whether the index can hold anything of it: not while the inode is new since the newest merge.
     pub fn may_be_indexed(&self) -> bool {
         !self.loaded || self.indexed

@@ -7,23 +7,34 @@
 use std::sync::Arc;
 
 use crate::format::key::Key;
-use crate::format::record::{Entry, entry_size, push_entry};
+use crate::format::record::{Entry, entry_size, push_entry_parts};
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicU8, Ordering};
+use crate::values::Value;
 
 /// What happens to an item.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy)]
 pub enum Change<'a> {
     /// It gets this value.
     Put(&'a [u8]),
+    /// It gets a value whose second part others have, too.
+    Join(&'a [u8], &'a Arc<Value>),
     /// It goes. The bytes are what the log keeps with a deletion (a directory index: the name's hash).
     Delete(&'a [u8]),
 }
 
 impl<'a> Change<'a> {
+    /// The bytes that are its own.
     fn bytes(&self) -> &'a [u8] {
         match self {
-            Change::Put(b) | Change::Delete(b) => b,
+            Change::Put(b) | Change::Delete(b) | Change::Join(b, _) => b,
+        }
+    }
+
+    fn shared(&self) -> Option<&'a Arc<Value>> {
+        match self {
+            Change::Join(_, value) => Some(value),
+            Change::Put(_) | Change::Delete(_) => None,
         }
     }
 }
@@ -42,6 +53,36 @@ pub trait Buffer: Send + Sync {
     fn bytes(&self) -> &[u8];
     /// The bytes, to be changed.
     fn bytes_mut(&mut self) -> &mut [u8];
+    /// What stands behind the bytes that are used.
+    fn shared(&self) -> Option<&Arc<Value>> {
+        None
+    }
+    /// Puts another value there; tells whether there is a place for one.
+    fn share(&mut self, value: Option<&Arc<Value>>) -> bool {
+        value.is_none()
+    }
+}
+
+/// A buffer with a value behind it that others have, too.
+struct Joined<B> {
+    own: B,
+    shared: Option<Arc<Value>>,
+}
+
+impl<B: Buffer> Buffer for Joined<B> {
+    fn bytes(&self) -> &[u8] {
+        self.own.bytes()
+    }
+    fn bytes_mut(&mut self) -> &mut [u8] {
+        self.own.bytes_mut()
+    }
+    fn shared(&self) -> Option<&Arc<Value>> {
+        self.shared.as_ref()
+    }
+    fn share(&mut self, value: Option<&Arc<Value>>) -> bool {
+        self.shared = value.cloned();
+        true
+    }
 }
 
 impl<const N: usize> Buffer for [u8; N] {
@@ -87,6 +128,9 @@ pub struct LogVector<B: ?Sized = dyn Buffer> {
 impl LogVector {
     /// A vector that belongs to the context `seq`.
     pub fn new(root: u32, key: Key, seq: u64, change: &Change<'_>) -> Arc<LogVector> {
+        if change.shared().is_some() {
+            return Self::joined(root, key, seq, change);
+        }
         match change.bytes().len() {
             0..=24 => Self::sized([0; 24], root, key, seq, change),
             25..=48 => Self::sized([0; 48], root, key, seq, change),
@@ -95,6 +139,26 @@ impl LogVector {
             129..=320 => Self::sized([0; 320], root, key, seq, change),
             321..=1056 => Self::sized([0; 1056], root, key, seq, change),
             len => Self::sized(vec![0; len], root, key, seq, change),
+        }
+    }
+
+    fn joined(root: u32, key: Key, seq: u64, change: &Change<'_>) -> Arc<LogVector> {
+        let shared = None;
+        match change.bytes().len() {
+            0..=32 => Self::sized(
+                Joined {
+                    own: [0; 32],
+                    shared,
+                },
+                root,
+                key,
+                seq,
+                change,
+            ),
+            len => {
+                let own = vec![0; len];
+                Self::sized(Joined { own, shared }, root, key, seq, change)
+            }
         }
     }
 
@@ -148,7 +212,7 @@ impl LogVector {
     /// Overwrites the value in place, if the new one fits. Only while its context is open.
     pub fn overwrite(&self, change: &Change<'_>) -> bool {
         let mut body = self.body.lock();
-        if change.bytes().len() > body.buffer.bytes().len() {
+        if change.bytes().len() > body.buffer.bytes().len() || !body.buffer.share(change.shared()) {
             return false;
         }
         let (state, len) = fill(&mut body.buffer, change);
@@ -166,9 +230,19 @@ impl LogVector {
     pub fn with<R>(&self, f: impl FnOnce(Option<&[u8]>) -> R) -> R {
         let body = self.body.lock();
         match body.state {
-            State::Put => f(Some(body.used())),
+            State::Put => match body.buffer.shared() {
+                None => f(Some(body.used())),
+                Some(value) => f(Some(&[body.used(), value.bytes()].concat())),
+            },
             State::Delete | State::Dead => f(None),
         }
+    }
+
+    /// A value whose second part others have, too: both parts.
+    pub fn parts(&self) -> Option<(Vec<u8>, Arc<Value>)> {
+        let body = self.body.lock();
+        let shared = body.buffer.shared().filter(|_| body.state == State::Put)?;
+        Some((body.used().to_vec(), shared.clone()))
     }
 
     /// Whether it is a deletion; then what the log keeps with it.
@@ -182,11 +256,11 @@ impl LogVector {
         let body = self.body.lock();
         match body.state {
             State::Dead => 0,
-            State::Put | State::Delete => charge_for(body.len as usize),
+            State::Put | State::Delete => charge_for(body.whole()),
         }
     }
 
-    /// Memory it takes, about.
+    /// Memory it takes, about; that of a value which others have, too, is counted there.
     pub fn memory(&self) -> usize {
         96 + self.body.lock().buffer.bytes().len()
     }
@@ -197,10 +271,11 @@ impl LogVector {
         if body.state == State::Dead {
             return Logged::Nothing;
         }
-        if payload.len() + entry_size(body.len as usize) > limit {
+        if payload.len() + entry_size(body.whole()) > limit {
             return Logged::Full;
         }
-        push_entry(
+        let shared = body.buffer.shared().map_or(&[][..], |v| v.bytes());
+        push_entry_parts(
             payload,
             &Entry {
                 root: self.root,
@@ -208,12 +283,18 @@ impl LogVector {
                 delete: body.state == State::Delete,
                 value: body.used(),
             },
+            shared,
         );
         Logged::Added
     }
 }
 
 impl<B: Buffer + ?Sized> Body<B> {
+    /// Bytes of the value, what is shared included.
+    fn whole(&self) -> usize {
+        self.len as usize + self.buffer.shared().map_or(0, |v| v.bytes().len())
+    }
+
     fn used(&self) -> &[u8] {
         self.buffer
             .bytes()
@@ -242,11 +323,12 @@ pub fn charge_for(len: usize) -> i64 {
 
 fn fill<B: Buffer + ?Sized>(buffer: &mut B, change: &Change<'_>) -> (State, u32) {
     let bytes = change.bytes();
+    buffer.share(change.shared());
     if let Some(to) = buffer.bytes_mut().get_mut(..bytes.len()) {
         to.copy_from_slice(bytes);
     }
     let state = match change {
-        Change::Put(_) => State::Put,
+        Change::Put(_) | Change::Join(..) => State::Put,
         Change::Delete(_) => State::Delete,
     };
     (state, bytes.len() as u32)

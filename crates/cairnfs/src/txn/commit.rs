@@ -26,6 +26,7 @@ use crate::space::{Class, Run};
 use crate::sync::atomic::Ordering;
 use crate::txn::Core;
 use crate::txn::lanes::{Credit, Done};
+use crate::values::Value;
 
 /// The most a transaction may need.
 #[derive(Debug, Clone, Copy)]
@@ -210,7 +211,7 @@ impl Core {
     /// The failure of a push or merge that was waited for.
     pub fn settle(&self, receipt: Receipt) -> Result<()> {
         self.journal.throttle(receipt.charged, receipt.seq, self)?;
-        if self.dirty_bytes.load(Ordering::Relaxed) < self.limits.dirty_soft
+        if self.current_bytes() < self.limits.dirty_soft
             && self.journal.ring().free() > self.journal.ring().capacity() / 2
         {
             return Ok(());
@@ -276,6 +277,21 @@ impl Commit<'_> {
     ) {
         self.done.growth += value.len() as i64 + 32;
         self.change(inode, state, kind, offset, &Change::Put(value), existed);
+    }
+
+    /// Gives an item a value of two parts; others have the second one, too. `existed` as for
+    /// [`Self::put`].
+    pub fn put_joined(
+        &mut self,
+        inode: &Arc<Inode>,
+        state: &mut InodeState,
+        (kind, offset): (Kind, u64),
+        (own, shared): (&[u8], &Arc<Value>),
+        existed: bool,
+    ) {
+        self.done.growth += (own.len() + shared.bytes().len()) as i64 + 64;
+        let change = Change::Join(own, shared);
+        self.change(inode, state, kind, offset, &change, existed);
     }
 
     /// Deletes an item; `note` goes with a tombstone. `existed` as for [`Self::put`].

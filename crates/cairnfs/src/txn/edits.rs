@@ -1,8 +1,8 @@
 //! What a merge brings into the index: the frozen sets in key order, and what follows from them.
 //!
 //! Derived state is computed here and nowhere else, from the value in the index and the final value
-//! of each touched key: the name items of directories, and which blocks the persistent free space
-//! gains and loses. Live merges and merges of a replayed log use it alike.
+//! of each touched key: the name items of directories, which blocks the persistent free space gains
+//! and loses, and how often values that stand once are used. Live merges and merges of a replayed log use it alike.
 
 use std::borrow::Cow;
 use std::cell::Cell;
@@ -13,13 +13,20 @@ use smallvec::SmallVec;
 
 use crate::deliberate::{Deliberate, happens};
 use crate::error::{Error, Result};
+use crate::format::MAX_OWN_VALUE;
 use crate::format::checksum::name_hash;
 use crate::format::item::{decode_dir_entry, decode_dir_name, decode_extent, encode_dir_name};
 use crate::format::key::{Key, Kind, ORPHANS};
-use crate::index::Edits;
+use crate::format::xattr::{
+    StoredValue, XATTR_HEAD, decode_stored_xattrs, decode_xattrs, encode_stored_xattr,
+};
+use crate::index::{Edits, Tree};
 use crate::inode::dirty::DirtySet;
 use crate::journal::vector::LogVector;
 use crate::space::Run;
+use crate::txn::Core;
+use crate::txn::shared::SharedEdits;
+use crate::values::Value;
 
 /// Changes of the entries whose names share a hash.
 #[derive(Debug, Default)]
@@ -56,6 +63,9 @@ pub struct MergeEdits<'a> {
     covered: (u64, u64),
     /// What this step changes in the persistent free space.
     pub image: ImageChange,
+    core: &'a Core,
+    /// What this step changes of the values that stand once.
+    shared: SharedEdits<'a>,
     /// The value taken last.
     value: Vec<u8>,
 }
@@ -68,7 +78,7 @@ enum Source {
 impl<'a> MergeEdits<'a> {
     /// The edits of frozen sets, which are given with their inode numbers, in any order. `taken`
     /// counts the nodes that the caller allocates.
-    pub fn new(hash_seed: u64, mut sets: Vec<(u64, Arc<DirtySet>)>, taken: &'a Cell<u64>) -> Self {
+    pub fn new(core: &'a Core, mut sets: Vec<(u64, Arc<DirtySet>)>, taken: &'a Cell<u64>) -> Self {
         sets.sort_unstable_by_key(|(ino, _)| *ino);
         // An inode whose changes all died and that was changed again was listed twice.
         sets.dedup_by_key(|(ino, _)| *ino);
@@ -87,21 +97,30 @@ impl<'a> MergeEdits<'a> {
             sources.insert(at, (ORPHANS, Source::Orphans(orphans)));
         }
         Self {
-            hash_seed,
+            hash_seed: core.hash_seed,
             sets: sources,
             edits: VecDeque::new(),
             taken,
             limit: u64::MAX,
             covered: (0, 0),
             image: ImageChange::default(),
+            core,
+            shared: core.shared_edits(Tree::default()),
             value: Vec::new(),
         }
     }
 
-    /// Begins a step that ends, at the next sound place, once `limit` nodes were taken.
-    pub fn begin_step(&mut self, limit: u64) {
+    /// Begins a step on `tree` that ends, at the next sound place, once `limit` nodes were taken.
+    pub fn begin_step(&mut self, tree: Tree, limit: u64) {
         self.limit = limit;
         self.image = ImageChange::default();
+        self.shared = self.core.shared_edits(tree);
+    }
+
+    /// What the step changes of the values that stand once, to be applied behind all else.
+    pub fn take_shared(&mut self) -> SharedEdits<'a> {
+        let none = self.core.shared_edits(Tree::default());
+        std::mem::replace(&mut self.shared, none)
     }
 
     /// Whether nothing is left for a further step.
@@ -214,6 +233,67 @@ impl<'a> MergeEdits<'a> {
     }
 }
 
+/// An attribute item that makes no sense.
+fn bad_attributes(key: &Key) -> impl Fn(String) -> Error {
+    let inode = key.object;
+    move |found| Error::corrupt(0, "attribute item", format!("inode {inode}"), found)
+}
+
+impl MergeEdits<'_> {
+    /// The attributes of an item as the index has them; their uses of values are counted.
+    fn attributes(
+        &mut self,
+        key: &Key,
+        vector: &LogVector,
+        old: Option<&[u8]>,
+    ) -> Result<Option<Vec<u8>>> {
+        let mut stored = Vec::new();
+        if let Some((own, value)) = vector.parts() {
+            let name = own.get(XATTR_HEAD..).unwrap_or_default();
+            self.attribute(&mut stored, name, value.bytes(), Some(&value))?;
+        } else {
+            let logged = vector.with(|value| value.map(<[u8]>::to_vec));
+            let list = logged.as_deref().map(decode_xattrs).transpose();
+            for xattr in list.map_err(bad_attributes(key))?.unwrap_or_default() {
+                self.attribute(&mut stored, xattr.name, xattr.value, None)?;
+            }
+        }
+        if let Some(old) = old {
+            for xattr in decode_stored_xattrs(old).map_err(bad_attributes(key))? {
+                if let StoredValue::Shared(place) = xattr.value {
+                    self.shared.lose(place);
+                }
+            }
+        }
+        Ok((!stored.is_empty()).then_some(stored))
+    }
+
+    fn attribute(
+        &mut self,
+        stored: &mut Vec<u8>,
+        name: &[u8],
+        value: &[u8],
+        known: Option<&Arc<Value>>,
+    ) -> Result<()> {
+        let mut held = StoredValue::Own(value);
+        if value.len() > MAX_OWN_VALUE {
+            let place = match known {
+                Some(known) => self.shared.gain(known)?,
+                None => self.shared.gain(&self.core.values.intern(value))?,
+            };
+            held = place.map_or(held, StoredValue::Shared);
+        }
+        encode_stored_xattr(stored, name, &held);
+        Ok(())
+    }
+}
+
+impl Core {
+    fn shared_edits(&self, tree: Tree) -> SharedEdits<'_> {
+        SharedEdits::new(self.hash_seed, &self.index, &self.values, tree)
+    }
+}
+
 fn change_names(key: &Key, old: Option<&[u8]>, change: &NameChange) -> Result<Option<Vec<u8>>> {
     let mut indexes: Vec<u64> = match old {
         Some(old) => decode_dir_name(old)
@@ -240,7 +320,8 @@ impl Edits for MergeEdits<'_> {
         let Some((key, _)) = self.edits.front() else {
             return Ok(None);
         };
-        if self.taken.get() >= self.limit && self.may_end_before(key) {
+        let taken = self.taken.get().saturating_add(self.shared.cost());
+        if taken >= self.limit && self.may_end_before(key) {
             return Ok(None);
         }
         Ok(Some(*key))
@@ -262,6 +343,9 @@ impl Edits for MergeEdits<'_> {
             Edit::Names(change) => return Ok(change_names(key, old, &change)?.map(Cow::Owned)),
             Edit::Item(vector) => vector,
         };
+        if key.kind == Kind::Xattr {
+            return Ok(self.attributes(key, &vector, old)?.map(Cow::Owned));
+        }
         let mut bytes = std::mem::take(&mut self.value);
         bytes.clear();
         let put = vector.with(|value| value.map(|v| bytes.extend_from_slice(v)).is_some());

@@ -178,7 +178,7 @@ impl Core {
         }
         let count = Cell::new(0);
         let promised = Cell::new(taken.units);
-        let mut edits = MergeEdits::new(self.hash_seed, sets, &count);
+        let mut edits = MergeEdits::new(self, sets, &count);
         let mut freed = std::mem::take(&mut taken.freed);
         let pending: u64 = freed.iter().map(|r| r.len).sum();
         loop {
@@ -221,7 +221,6 @@ impl Core {
         taken: &Taken,
     ) -> Result<Vec<Run>> {
         count.set(0);
-        edits.begin_step(self.space.step_units());
         let space = StepSpace {
             core: self,
             taken: count,
@@ -233,7 +232,10 @@ impl Core {
             self.flip(|superblock| taken.moves_tail(superblock))?;
         }
         let old = **self.trees.load();
+        edits.begin_step(old.main, self.space.step_units());
         let main = self.index.apply(&old.main, edits, taken.seq, &space)?;
+        let mut shared = edits.take_shared();
+        let main = self.index.apply(&main, &mut shared, taken.seq, &space)?;
         let mut volume = old.volume;
         if main != old.main {
             let root = RawRoot {

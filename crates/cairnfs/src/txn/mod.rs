@@ -6,6 +6,7 @@
 //! of the open context, then a shard of a list. Nobody waits for log space, memory or a push while
 //! holding an inode state or the context.
 
+mod attributes;
 mod causes;
 mod commit;
 mod edits;
@@ -19,12 +20,14 @@ mod replay;
 #[cfg(shuttle)]
 #[path = "tests/schedules.rs"]
 pub(crate) mod schedules;
+mod shared;
 
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
 use crossbeam_utils::CachePadded;
 
+pub use attributes::Attribute;
 pub use causes::{NameAt, Wish};
 pub use commit::{Commit, Need, Receipt, Reservation};
 pub use lanes::CommitCounts;
@@ -51,6 +54,7 @@ use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use crate::txn::lanes::Lanes;
 use crate::types::Time;
+use crate::values::Values;
 
 /// Inode numbers a directory takes at once for its children.
 pub const INO_CHUNK: u64 = 64;
@@ -71,6 +75,8 @@ pub struct Limits {
     pub nodes: usize,
     /// Data blocks read or written before.
     pub data: usize,
+    /// Values of extended attributes, beside those that dirty sets hold.
+    pub values: usize,
     /// Inodes kept although clean.
     pub inodes: usize,
     /// Dirty sets beyond which a merge starts.
@@ -89,7 +95,8 @@ impl Limits {
         let bytes = bytes.max(8 << 20);
         Self {
             nodes: bytes / 4,
-            data: bytes / 8,
+            data: bytes / 32 * 3,
+            values: bytes / 32,
             inodes: bytes / 8 / 512,
             dirty_soft: (bytes / 16 * 3) as i64,
             dirty_hard: (bytes / 16 * 5) as i64,
@@ -112,6 +119,7 @@ pub struct Core {
     index: Index,
     space: Space,
     data: DataStore,
+    values: Values,
     source: Source,
     journal: Journal,
     signals: Arc<Signals>,
@@ -186,6 +194,11 @@ impl Core {
         &self.data
     }
 
+    /// Values of extended attributes in memory.
+    pub fn values(&self) -> &Values {
+        &self.values
+    }
+
     /// Wishes for background work.
     pub fn signals(&self) -> &Arc<Signals> {
         &self.signals
@@ -203,7 +216,12 @@ impl Core {
 
     /// Bytes of dirty sets, those being merged included.
     pub fn dirty_bytes(&self) -> i64 {
-        self.dirty_bytes.load(Ordering::Relaxed) + self.frozen_bytes.load(Ordering::Relaxed)
+        self.current_bytes() + self.frozen_bytes.load(Ordering::Relaxed)
+    }
+
+    /// Bytes of dirty sets that no merge has taken yet, and of values that only dirty sets hold.
+    fn current_bytes(&self) -> i64 {
+        self.dirty_bytes.load(Ordering::Relaxed) + self.values.beyond()
     }
 
     /// What commits did since the volume was opened.

@@ -33,6 +33,7 @@ use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicI64, AtomicU64};
 use crate::txn::lanes::{Credit, Lanes};
 use crate::txn::{Core, Limits, Trees};
+use crate::values::Values;
 
 /// How a volume is opened.
 #[derive(Debug, Clone, Copy)]
@@ -208,6 +209,7 @@ impl Core {
         );
         Ok(Self {
             data: DataStore::new(storage.clone(), mode.limits.data),
+            values: Values::new(superblock.hash_seed.get(), mode.limits.values),
             storage,
             geometry,
             source,

@@ -25,19 +25,39 @@ pub struct Item {
     pub value: Vec<u8>,
     /// It was found below the current set.
     pub below: bool,
+    /// It was found in the index. Attributes look different there.
+    pub stored: bool,
 }
 
 impl Item {
     /// The item of a slot, `None` if it is deleted there.
     fn of(slot: &Slot, below: bool) -> Option<Item> {
         let value = slot.vector.with(|v| v.map(<[u8]>::to_vec))?;
-        Some(Item { value, below })
+        Some(Item {
+            value,
+            below,
+            stored: false,
+        })
+    }
+}
+
+/// Where an item was found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Place {
+    Current,
+    Frozen,
+    Index,
+}
+
+impl Place {
+    fn below(self) -> bool {
+        self != Place::Current
     }
 }
 
 impl Core {
     /// Runs a look-up in the newest tree of the files; again if the tree changed under it.
-    fn in_index<R>(&self, mut look: impl FnMut(&Tree) -> Result<R>) -> Result<R> {
+    pub(super) fn in_index<R>(&self, mut look: impl FnMut(&Tree) -> Result<R>) -> Result<R> {
         loop {
             let trees = self.trees.load_full();
             match look(&trees.main) {
@@ -111,28 +131,31 @@ impl Core {
         kind: Kind,
         offset: u64,
     ) -> Result<Option<Item>> {
-        self.with_item(inode, state, kind, offset, |value, below| Item {
+        self.with_item(inode, state, kind, offset, |value, place| Item {
             value: value.to_vec(),
-            below,
+            below: place.below(),
+            stored: place == Place::Index,
         })
     }
 
-    /// The same, shown to `f` with whether it was found below the current set.
+    /// The same, shown to `f` with where it was found.
     fn with_item<R>(
         &self,
         inode: &Inode,
         state: &InodeState,
         kind: Kind,
         offset: u64,
-        f: impl FnOnce(&[u8], bool) -> R,
+        f: impl FnOnce(&[u8], Place) -> R,
     ) -> Result<Option<R>> {
         if let Some(slot) = state.current.get(kind, offset) {
-            return Ok(slot.vector.with(|value| value.map(|v| f(v, false))));
+            return Ok(slot
+                .vector
+                .with(|value| value.map(|v| f(v, Place::Current))));
         }
         if let Some(frozen) = &state.frozen
             && let Some(slot) = frozen.get(kind, offset)
         {
-            return Ok(slot.vector.with(|value| value.map(|v| f(v, true))));
+            return Ok(slot.vector.with(|value| value.map(|v| f(v, Place::Frozen))));
         }
         if !state.may_be_indexed() {
             return Ok(None);
@@ -142,7 +165,7 @@ impl Core {
             _ => Key::new(inode.ino, kind, offset),
         };
         let value = self.in_index(|tree| self.index.get(tree, &key))?;
-        Ok(value.map(|value| f(&value, true)))
+        Ok(value.map(|value| f(&value, Place::Index)))
     }
 
     /// Delivers the items of one kind in `from..=to`, ascending, until `each` returns `false`.
@@ -222,6 +245,7 @@ impl Core {
                 let item = Item {
                     value: value.to_vec(),
                     below: true,
+                    stored: true,
                 };
                 batch.items.push((key.offset, Some(item)));
                 if batch.items.len() == BATCH {
@@ -244,8 +268,8 @@ impl Core {
         index: u64,
         f: impl FnOnce(&DirEntryRef<'_>, bool) -> R,
     ) -> Result<Option<R>> {
-        let shown = self.with_item(dir, state, Kind::DirIndex, index, |value, below| {
-            decode_dir_entry(value).map(|entry| f(&entry, below))
+        let shown = self.with_item(dir, state, Kind::DirIndex, index, |value, place| {
+            decode_dir_entry(value).map(|entry| f(&entry, place.below()))
         })?;
         shown.transpose().map_err(|found| {
             let expected = format!("directory {}", dir.ino);

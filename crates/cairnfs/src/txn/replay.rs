@@ -9,9 +9,10 @@ use std::sync::Arc;
 use crate::deliberate::{Deliberate, happens};
 use crate::error::{Error, Result};
 use crate::format::checksum::name_hash;
-use crate::format::item::{decode_dir_entry, decode_extent, decode_extent_at, decode_xattrs};
+use crate::format::item::{decode_dir_entry, decode_extent, decode_extent_at};
 use crate::format::key::{Key, Kind, MAIN_ROOT};
 use crate::format::record::Entry;
+use crate::format::xattr::decode_xattrs;
 use crate::inode::attrs::Attrs;
 use crate::inode::dirty::Slot;
 use crate::inode::{Inode, InodeState};
@@ -221,10 +222,11 @@ impl Core {
         entry: &Entry<'_>,
         replaced: &mut Replaced,
     ) {
-        let change = if entry.delete {
-            Change::Delete(entry.value)
-        } else {
-            Change::Put(entry.value)
+        let shared = self.shared_part(entry);
+        let change = match &shared {
+            _ if entry.delete => Change::Delete(entry.value),
+            Some((own, value)) => Change::Join(own, value),
+            None => Change::Put(entry.value),
         };
         let vector = LogVector::new(MAIN_ROOT, *key, seq, &change);
         let mut memory = vector.memory() as i64 + 64;

@@ -14,6 +14,7 @@ mod durability;
 mod files;
 mod names;
 mod paths;
+mod values;
 mod volumes;
 
 use std::io::ErrorKind;

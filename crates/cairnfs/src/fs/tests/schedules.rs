@@ -11,7 +11,7 @@ use crate::fs::{FileSystem, Options};
 use crate::sync::explore::{Cost, explore};
 use crate::sync::{thread, wait_for_ever};
 use crate::txn::schedules::fresh;
-use crate::types::{Creds, RenameMode};
+use crate::types::{Creds, RenameMode, XattrMode};
 
 const SIZE: u64 = 16 << 20;
 
@@ -274,5 +274,68 @@ fn an_inode_goes_with_its_last_name_and_its_last_use() {
         ];
         join(threads);
         volume.check(&["x"]);
+    });
+}
+
+/// The value that the threads of a scenario give to files, and take away.
+const SHARED: [u8; 100] = [7; 100];
+
+impl Volume {
+    fn set(&self, name: &str, value: &[u8]) {
+        let found = self.fs.lookup(ROOT_INO, name.as_bytes()).unwrap();
+        self.fs
+            .setxattr(found.ino, b"user.x", value, XattrMode::Set)
+            .unwrap();
+        self.fs.forget(found.ino, 1);
+    }
+
+    fn get(&self, name: &str) -> Result<Vec<u8>, Error> {
+        let found = self.fs.lookup(ROOT_INO, name.as_bytes()).unwrap();
+        let value = self.fs.getxattr(found.ino, b"user.x");
+        self.fs.forget(found.ino, 1);
+        value
+    }
+
+    /// Uses of values that the index tells.
+    fn uses(&self) -> Vec<u64> {
+        self.fs.core.shared_uses().unwrap()
+    }
+}
+
+#[test]
+fn a_value_is_there_as_long_as_it_is_used() {
+    explore("fs: shared values", Cost::Large, || {
+        wait_for_ever(true);
+        let volume = open(fresh());
+        for name in ["a", "b", "c"] {
+            volume.create(name).unwrap();
+        }
+        volume.set("a", &SHARED);
+        volume.set("c", &SHARED);
+        volume.fs.merge().unwrap();
+        assert_eq!(volume.uses(), [2]);
+        let threads = [
+            start(&volume, |volume| {
+                volume.set("a", b"own");
+                volume.set("a", &SHARED);
+                volume.unlink("c");
+            }),
+            start(&volume, |volume| {
+                volume.set("b", &SHARED);
+                assert_eq!(volume.get("b").unwrap(), SHARED);
+                let seen = volume.get("a").unwrap();
+                assert!(seen == SHARED || seen == b"own");
+            }),
+            start(&volume, |volume| volume.fs.merge().unwrap()),
+        ];
+        join(threads);
+        volume.fs.merge().unwrap();
+        assert_eq!(volume.uses(), [2]);
+        assert_eq!(volume.cut().get("b").unwrap(), SHARED);
+        volume.set("b", b"own");
+        volume.unlink("a");
+        volume.fs.merge().unwrap();
+        assert_eq!(volume.uses(), [0; 0]);
+        volume.check(&["b"]);
     });
 }

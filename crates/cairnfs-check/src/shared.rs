@@ -1,0 +1,120 @@
+//! Compares the values that attributes share with the attributes that refer to them.
+//!
+//! Both as the index has them: what the log changes is in nobody's count before a merge brings it
+//! into the index. Values are told apart by the offset of their keys; about 60 bytes for each.
+
+use std::collections::BTreeMap;
+
+use cairnfs::format::xattr::{
+    SharedRef, StoredValue, StoredXattr, decode_shared_value, shared_key, value_hash,
+};
+
+use crate::codes;
+use crate::holes::Holes;
+use crate::overlay::Item;
+use crate::report::{Finding, Ledger};
+
+/// A value's item.
+struct Told {
+    uses: u64,
+    /// None if the value lies where its hash does not lead.
+    place: Option<SharedRef>,
+    block: Option<u64>,
+}
+
+/// Attributes that refer to a place.
+struct Uses {
+    count: u64,
+    /// One of the inodes.
+    ino: u64,
+}
+
+/// Values, and their uses.
+pub(crate) struct Shared {
+    seed: u64,
+    told: BTreeMap<u64, Told>,
+    /// By offset and hash: all of one offset should have one hash.
+    found: BTreeMap<(u64, u64), Uses>,
+    incomplete: bool,
+}
+
+impl Shared {
+    pub(crate) fn new(seed: u64) -> Self {
+        Self {
+            seed,
+            told: BTreeMap::new(),
+            found: BTreeMap::new(),
+            incomplete: false,
+        }
+    }
+
+    /// Takes a value's item.
+    pub(crate) fn value(&mut self, item: &Item<'_>) -> Result<(), Finding> {
+        let (uses, value) = decode_shared_value(item.value)
+            .map_err(|why| Finding::new(codes::SHARED_ITEM, why).at(item.block))?;
+        let offset = item.key.offset;
+        let told = Told {
+            uses,
+            place: SharedRef::of(value_hash(self.seed, value), offset),
+            block: item.block,
+        };
+        self.told.insert(offset, told);
+        Ok(())
+    }
+
+    /// Takes the attributes of an item of an inode.
+    pub(crate) fn uses(&mut self, ino: u64, list: &[StoredXattr<'_>]) {
+        for xattr in list {
+            if let StoredValue::Shared(place) = xattr.value {
+                let key = (place.offset(), place.hash);
+                let uses = self.found.entry(key).or_insert(Uses { count: 0, ino });
+                uses.count += 1;
+            }
+        }
+    }
+
+    /// Tells that uses may exist that are not known.
+    pub(crate) fn incomplete(&mut self) {
+        self.incomplete = true;
+    }
+
+    /// Compares them.
+    pub(crate) fn finish(&mut self, holes: &Holes, ledger: &mut Ledger<'_>) {
+        let all_found = !self.incomplete && holes.is_empty();
+        for (offset, told) in &self.told {
+            let uses = self.found.range((*offset, 0)..=(*offset, u64::MAX));
+            let found: u64 = uses.map(|(_, uses)| uses.count).sum();
+            let mut report = |code, message: String| {
+                ledger.add(Finding::new(code, message).at(told.block));
+            };
+            if told.place.is_none() {
+                report(
+                    codes::SHARED_HASH,
+                    format!("a value under {offset:016x}, where its hash does not lead"),
+                );
+            }
+            let message = format!(
+                "value {offset:016x} tells {}, {found} were found",
+                told.uses
+            );
+            if found > told.uses {
+                report(codes::SHARED_USES_LOW, message);
+            } else if found == 0 && all_found {
+                report(codes::SHARED_UNUSED, message);
+            } else if found < told.uses && all_found {
+                report(codes::SHARED_USES_HIGH, message);
+            }
+        }
+        for ((offset, hash), uses) in &self.found {
+            let message = match self.told.get(offset) {
+                Some(told) if told.place.is_none_or(|place| place.hash == *hash) => continue,
+                Some(_) => "another value is there",
+                None if holes.hides(&shared_key(*offset)) => continue,
+                None => "it does not exist",
+            };
+            let slot = offset.wrapping_sub(*hash);
+            let message = format!("refers to value {hash:016x}, slot {slot}: {message}");
+            ledger.add(Finding::new(codes::SHARED_DANGLING, message).of(uses.ino));
+        }
+    }
+}

@@ -1,0 +1,91 @@
+//! Attribute values that stand once: whatever is lost, each value has the uses that it tells, and is
+//! there as long as it has any. The check counts them in every state.
+
+use cairnfs_sim::record::{VOLUME_SIZE, fresh_volume};
+use cairnfs_sim::workload::{record, steps};
+
+use crate::support::{THOROUGH, history, try_recording};
+
+#[test]
+fn equal_values_are_set_and_removed() {
+    history(
+        "create a; create b; setvalue a x 0; sync; merge; setvalue b x 0; fsync b; merge;
+         removexattr a x; fsync a; merge; removexattr b x; sync; merge",
+    );
+}
+
+#[test]
+fn a_value_is_replaced_by_another() {
+    history(
+        "create a; create b; setvalue a x 0; setvalue b x 1; sync; merge; setvalue a x 1; fsync a;
+         setvalue b x 0; merge; setvalue a x 0; setvalue a x 2; fsync a; merge; setvalue b x 3; merge",
+    );
+}
+
+#[test]
+fn a_value_goes_with_its_last_file() {
+    history(
+        "create a; create b; setvalue a x 0; setvalue b y 0; setvalue b x 4; sync; merge; unlink a;
+         fsync .; merge; unlink-open b; sync; merge",
+    );
+}
+
+/// A value leaves with one file and comes with another in the same merge, and in the next.
+#[test]
+fn a_value_comes_back() {
+    history(
+        "create a; create b; create c; setvalue a x 0; merge; removexattr a x; setvalue b x 0; merge;
+         unlink b; merge; setvalue c x 0; fsync c; merge; removexattr c x; setvalue c x 0; merge",
+    );
+}
+
+/// Rule: a record needs nothing but itself; no count joins what shares nothing but a value.
+#[test]
+fn an_fsync_takes_the_value_along() {
+    history(
+        "create a; create b; sync; merge; setvalue a x 0; setvalue b x 0; fsync b; setvalue a y 3;
+         setvalue b y 3; fsync a; merge; setvalue b x 3; fsync b",
+    );
+}
+
+/// Rule: no probing for what must be found.
+#[test]
+fn values_with_one_hash_do_not_hide_each_other() {
+    history(
+        "create a; create b; create c; setvalue a x 1000; setvalue b x 1001; sync; merge;
+         setvalue c x 1001; fsync c; removexattr a x; merge; setvalue a y 1002; sync; merge;
+         setvalue a x 1000; merge; removexattr b x; fsync b; merge; unlink c; merge",
+    );
+}
+
+#[test]
+fn more_values_have_one_hash_than_there_are_places() {
+    let files: String = (0..10)
+        .map(|i| format!("create f{i}; setvalue f{i} x {};", 1000 + i))
+        .collect();
+    history(&format!(
+        "{files} merge; create g; setvalue g x 1009; setvalue g y 1003; removexattr f3 x; fsync g;
+         merge; setvalue f9 x 1003; unlink f0; merge; setvalue g z 1000; sync; merge"
+    ));
+}
+
+/// Rule: in each superblock the uses are those of its index, also between the steps of a merge.
+#[test]
+fn a_merge_in_steps_counts_in_each() {
+    let mut text = String::new();
+    for i in 0..60 {
+        text += &format!(
+            "create f{i}; setxattr f{i} a 3500; setvalue f{i} x {};",
+            i % 3
+        );
+    }
+    text += "sync; merge;";
+    for i in 0..60 {
+        text += &format!("setvalue f{i} x {}; setxattr f{i} a 3400;", i % 4);
+    }
+    text += "sync; merge";
+    let start = fresh_volume(VOLUME_SIZE).unwrap();
+    let recording = record(start, &steps(&text).unwrap()).unwrap();
+    let tally = try_recording(&text, &recording, &THOROUGH);
+    assert!(tally.states > 100, "{}", tally.states);
+}

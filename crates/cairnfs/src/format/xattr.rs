@@ -1,0 +1,371 @@
+//! Extended attributes: as the log has them, as the index has them, and values that stand once.
+//!
+//! Pure, as all of `format`: bytes in, checked values out. In the log an attribute has its value, so
+//! that a record needs nothing but itself. In the index a value of more than [`MAX_OWN_VALUE`] bytes
+//! has an item of its own, under its hash, and attributes refer to it. A reference names the item's
+//! very key; that values may have equal hashes concerns only who looks for a value by its bytes.
+
+use crate::format::key::{Key, Kind, SHARED_VALUES};
+use crate::format::{MAX_COUNTER, MAX_OWN_VALUE, MAX_XATTR_VALUE, checksum};
+
+/// Values with one hash that can have an item of their own; a further one stands with its name.
+pub const SLOTS: u8 = 8;
+
+/// Bytes of a shared value's item before the value.
+const USES: usize = 8;
+
+/// Bytes of an attribute in the log before its name.
+pub const XATTR_HEAD: usize = 5;
+
+/// An attribute with its value.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct XattrRef<'a> {
+    /// Full name with its namespace, for example `user.mime`.
+    pub name: &'a [u8],
+    /// The value.
+    pub value: &'a [u8],
+}
+
+/// Appends what stands before the value of an attribute in the log.
+pub fn encode_xattr_head(out: &mut Vec<u8>, name: &[u8], value_len: usize) {
+    out.push(name.len() as u8);
+    out.extend_from_slice(&(value_len as u32).to_le_bytes());
+    out.extend_from_slice(name);
+}
+
+/// Appends an attribute to the value that an attribute item has in the log.
+pub fn encode_xattr(out: &mut Vec<u8>, xattr: &XattrRef<'_>) {
+    encode_xattr_head(out, xattr.name, xattr.value.len());
+    out.extend_from_slice(xattr.value);
+}
+
+/// The attributes of an attribute item in the log (all with equal name hash), in order.
+pub fn decode_xattrs(value: &[u8]) -> Result<Vec<XattrRef<'_>>, String> {
+    let mut rest = value;
+    let mut out = Vec::new();
+    while !rest.is_empty() {
+        let short = || format!("attribute item cut off after {} bytes", value.len());
+        let (name_len, tail) = rest.split_first().ok_or_else(short)?;
+        let (value_len, tail) = tail.split_first_chunk::<4>().ok_or_else(short)?;
+        let value_len = u32::from_le_bytes(*value_len) as usize;
+        let (name, tail) = tail
+            .split_at_checked(usize::from(*name_len))
+            .ok_or_else(short)?;
+        let (value, tail) = tail.split_at_checked(value_len).ok_or_else(short)?;
+        if name.is_empty() || value.len() > MAX_XATTR_VALUE {
+            return Err(format!(
+                "attribute of {} + {} bytes",
+                name.len(),
+                value.len()
+            ));
+        }
+        out.push(XattrRef { name, value });
+        rest = tail;
+    }
+    if out.is_empty() {
+        return Err("empty attribute item".into());
+    }
+    Ok(out)
+}
+
+/// Namespaces, by the number that stands for them in the index.
+const NAMESPACES: [&[u8]; 5] = [b"", b"user.", b"trusted.", b"security.", b"system."];
+
+/// How the value of a stored attribute is given: bits 3 and 4 of its second byte.
+const OWN: u8 = 0;
+const SHARED: u8 = 1;
+const LONG: u8 = 2;
+
+/// The place of a shared value: its hash, and which of the values with that hash it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct SharedRef {
+    /// Hash of the value.
+    pub hash: u64,
+    /// Below [`SLOTS`].
+    pub slot: u8,
+}
+
+impl SharedRef {
+    /// The place that a key's offset tells for a value of that hash, if it can be its.
+    pub fn of(hash: u64, offset: u64) -> Option<Self> {
+        let slot = u8::try_from(offset.wrapping_sub(hash)).ok()?;
+        (slot < SLOTS).then_some(Self { hash, slot })
+    }
+
+    /// Offset of the item's key.
+    pub fn offset(&self) -> u64 {
+        self.hash.wrapping_add(self.slot.into())
+    }
+
+    /// Key of the item.
+    pub fn key(&self) -> Key {
+        shared_key(self.offset())
+    }
+}
+
+/// Key of a shared value's item.
+pub const fn shared_key(offset: u64) -> Key {
+    Key::new(SHARED_VALUES, Kind::SharedValue, offset)
+}
+
+/// The hash under which a value is found; `seed` is the volume's.
+pub fn value_hash(seed: u64, value: &[u8]) -> u64 {
+    checksum::name_hash(seed, value)
+}
+
+/// The value of an attribute in the index.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum StoredValue<'a> {
+    /// It stands here.
+    Own(&'a [u8]),
+    /// It has an item of its own.
+    Shared(SharedRef),
+}
+
+/// An attribute in the index.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct StoredXattr<'a> {
+    namespace: &'static [u8],
+    bare: &'a [u8],
+    /// Its value.
+    pub value: StoredValue<'a>,
+}
+
+impl StoredXattr<'_> {
+    /// The full name.
+    pub fn name(&self) -> Vec<u8> {
+        [self.namespace, self.bare].concat()
+    }
+}
+
+/// Appends an attribute to the value that an attribute item has in the index.
+pub fn encode_stored_xattr(out: &mut Vec<u8>, name: &[u8], value: &StoredValue<'_>) {
+    let spaces = (1u8..).zip(NAMESPACES.iter().skip(1));
+    let (space, bare) = spaces
+        .filter_map(|(number, space)| Some((number, name.strip_prefix(*space)?)))
+        .find(|(_, bare)| !bare.is_empty())
+        .unwrap_or((0, name));
+    let (form, slot) = match value {
+        StoredValue::Own(value) if value.len() <= MAX_OWN_VALUE => (OWN, 0),
+        StoredValue::Own(_) => (LONG, 0),
+        StoredValue::Shared(place) => (SHARED, place.slot),
+    };
+    out.push(bare.len() as u8);
+    out.push(space | form << 3 | slot << 5);
+    out.extend_from_slice(bare);
+    match value {
+        StoredValue::Shared(place) => out.extend_from_slice(&place.hash.to_le_bytes()),
+        StoredValue::Own(value) => {
+            let len = (value.len() as u32).to_le_bytes();
+            let width = if form == OWN { 1 } else { 4 };
+            out.extend_from_slice(len.get(..width).unwrap_or_default());
+            out.extend_from_slice(value);
+        }
+    }
+}
+
+/// The attributes of an attribute item in the index (all with equal name hash), in order.
+pub fn decode_stored_xattrs(item: &[u8]) -> Result<Vec<StoredXattr<'_>>, String> {
+    let mut rest = item;
+    let mut out = Vec::new();
+    while !rest.is_empty() {
+        let (xattr, tail) = decode_one(rest)
+            .ok_or_else(|| format!("attribute item cut off after {} bytes", item.len()))??;
+        out.push(xattr);
+        rest = tail;
+    }
+    if out.is_empty() {
+        return Err("empty attribute item".into());
+    }
+    Ok(out)
+}
+
+/// `None` if the bytes end too early.
+fn decode_one(bytes: &[u8]) -> Option<Result<(StoredXattr<'_>, &[u8]), String>> {
+    let ([bare_len, tag], rest) = bytes.split_first_chunk::<2>()?;
+    let (bare, rest) = rest.split_at_checked(usize::from(*bare_len))?;
+    let (space, form, slot) = (tag & 7, tag >> 3 & 3, tag >> 5);
+    let namespace = NAMESPACES.get(usize::from(space)).copied();
+    let (namespace, true) = (namespace.unwrap_or_default(), namespace.is_some()) else {
+        return Some(Err(format!("attribute in namespace {space}")));
+    };
+    if bare.is_empty() || form > LONG || (slot > 0 && form != SHARED) {
+        let name_len = bare.len();
+        return Some(Err(format!(
+            "attribute of form {tag:#04x}, name of {name_len}"
+        )));
+    }
+    if form == SHARED {
+        let (hash, rest) = rest.split_first_chunk::<8>()?;
+        let hash = u64::from_le_bytes(*hash);
+        let value = StoredValue::Shared(SharedRef { hash, slot });
+        return Some(Ok((
+            StoredXattr {
+                namespace,
+                bare,
+                value,
+            },
+            rest,
+        )));
+    }
+    let (len, rest) = match form {
+        OWN => rest
+            .split_first()
+            .map(|(len, rest)| (usize::from(*len), rest))?,
+        _ => {
+            let (len, rest) = rest.split_first_chunk::<4>()?;
+            (u32::from_le_bytes(*len) as usize, rest)
+        }
+    };
+    if (len > MAX_OWN_VALUE) != (form == LONG) || len > MAX_XATTR_VALUE {
+        return Some(Err(format!(
+            "attribute of form {tag:#04x} with {len} bytes"
+        )));
+    }
+    let (value, rest) = rest.split_at_checked(len)?;
+    let value = StoredValue::Own(value);
+    Some(Ok((
+        StoredXattr {
+            namespace,
+            bare,
+            value,
+        },
+        rest,
+    )))
+}
+
+/// The item of a shared value that so many attributes in the index refer to.
+pub fn encode_shared_value(uses: u64, value: &[u8]) -> Vec<u8> {
+    [&uses.to_le_bytes(), value].concat()
+}
+
+/// How many attributes in the index refer to a shared value, and the value.
+pub fn decode_shared_value(item: &[u8]) -> Result<(u64, &[u8]), String> {
+    let (uses, value) = item
+        .split_first_chunk::<USES>()
+        .ok_or_else(|| format!("shared value of {} bytes", item.len()))?;
+    let uses = u64::from_le_bytes(*uses);
+    if uses == 0 || uses > MAX_COUNTER {
+        return Err(format!("shared value with {uses} uses"));
+    }
+    if value.len() <= MAX_OWN_VALUE || value.len() > MAX_XATTR_VALUE {
+        return Err(format!("shared value of {} bytes", value.len()));
+    }
+    Ok((uses, value))
+}
+
+/// Decodes the item of a shared value at a key's offset, and compares the value with its hash.
+pub fn decode_shared_value_at(
+    offset: u64,
+    item: &[u8],
+    seed: u64,
+) -> Result<(u64, &[u8], SharedRef), String> {
+    let (uses, value) = decode_shared_value(item)?;
+    let hash = value_hash(seed, value);
+    let place = SharedRef::of(hash, offset)
+        .ok_or_else(|| format!("shared value with hash {hash:016x} under {offset:016x}"))?;
+    Ok((uses, value, place))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const PLACE: SharedRef = SharedRef {
+        hash: u64::MAX - 2,
+        slot: 5,
+    };
+
+    #[test]
+    fn stored_attributes_come_back() {
+        let long = vec![7; 70_000];
+        let values = [
+            StoredValue::Own(b""),
+            StoredValue::Own(long.get(..64).unwrap()),
+            StoredValue::Own(long.get(..65).unwrap()),
+            StoredValue::Own(long.get(..65536).unwrap()),
+            StoredValue::Shared(PLACE),
+        ];
+        let names = [
+            "user.a",
+            "system.posix_acl_access",
+            "user.",
+            "other",
+            "trusted.x",
+        ];
+        for value in values {
+            let mut item = Vec::new();
+            for name in names {
+                encode_stored_xattr(&mut item, name.as_bytes(), &value);
+            }
+            let got = decode_stored_xattrs(&item).unwrap();
+            let found: Vec<_> = got.iter().map(|x| (x.name(), x.value)).collect();
+            assert_eq!(found, names.map(|n| (n.as_bytes().to_vec(), value)));
+            assert!(decode_stored_xattrs(item.get(..item.len() - 1).unwrap()).is_err());
+        }
+        let mut item = Vec::new();
+        encode_stored_xattr(
+            &mut item,
+            b"user.cairnfs-bench",
+            &StoredValue::Shared(PLACE),
+        );
+        assert_eq!(item.len(), 2 + 13 + 8, "a reference is short");
+    }
+
+    #[test]
+    fn fields_out_of_range_are_refused() {
+        let item = |tag: u8, rest: &[u8]| [&[1, tag, b'a'], rest].concat();
+        let sound = |item: Vec<u8>| decode_stored_xattrs(&item).is_ok();
+        assert!(sound(item(1, &[0])) && sound(item(1 | SHARED << 3 | 7 << 5, &[0; 8])));
+        assert!(!sound(item(5, &[0])), "namespace");
+        assert!(!sound(item(1 | 3 << 3, &[0; 8])), "form");
+        assert!(!sound(item(1 | 1 << 5, &[0])), "slot without reference");
+        assert!(
+            !sound(item(1, &[[65].as_slice(), &[0; 65]].concat())),
+            "length"
+        );
+        assert!(!sound(item(1 | LONG << 3, &[64, 0, 0, 0])), "length");
+        assert!(!sound(item(1 | LONG << 3, &[0, 0, 0, 1])), "length");
+        assert!(!sound(vec![0, 1, 0]), "no name");
+        assert!(!sound(Vec::new()), "nothing");
+    }
+
+    #[test]
+    fn shared_values_have_uses_a_length_and_a_place() {
+        let (seed, value) = (3, [9; 65]);
+        let hash = value_hash(seed, &value);
+        for slot in 0..SLOTS {
+            let place = SharedRef { hash, slot };
+            let item = encode_shared_value(12, &value);
+            let got = decode_shared_value_at(place.offset(), &item, seed).unwrap();
+            assert_eq!(got, (12, &value[..], place));
+        }
+        let behind = hash.wrapping_add(SLOTS.into());
+        let item = encode_shared_value(1, &value);
+        assert!(decode_shared_value_at(behind, &item, seed).is_err());
+        assert!(decode_shared_value_at(hash.wrapping_sub(1), &item, seed).is_err());
+        assert!(decode_shared_value(&encode_shared_value(0, &value)).is_err());
+        assert!(decode_shared_value(&encode_shared_value(u64::MAX, &value)).is_err());
+        assert!(decode_shared_value(&encode_shared_value(1, &[9; 64])).is_err());
+        assert!(decode_shared_value(&encode_shared_value(1, &[9; 65_537])).is_err());
+        assert!(decode_shared_value(&[1, 2, 3]).is_err());
+        assert_eq!(PLACE.offset(), 2, "places wrap");
+        assert_eq!(SharedRef::of(PLACE.hash, 2), Some(PLACE));
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_decoded_or_refused(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+            let _ = decode_xattrs(&bytes);
+            let _ = decode_shared_value_at(3, &bytes, 1);
+            if let Ok(list) = decode_stored_xattrs(&bytes) {
+                let mut again = Vec::new();
+                for xattr in &list {
+                    encode_stored_xattr(&mut again, &xattr.name(), &xattr.value);
+                }
+                prop_assert_eq!(decode_stored_xattrs(&again).unwrap().len(), list.len());
+            }
+        }
+    }
+}

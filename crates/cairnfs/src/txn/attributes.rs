@@ -1,0 +1,158 @@
+//! Extended attributes of an inode, wherever they are: in its dirty sets, or in the index.
+//!
+//! In dirty sets an attribute has its value, as in the log; in the index it may refer to one that
+//! stands once. Whoever follows a reference holds the inode's lock all the while: then no merge
+//! changes the attribute, so its use keeps the value where it is, in this tree and in newer ones.
+
+use std::sync::Arc;
+
+use crate::error::{Error, Result};
+use crate::format::MAX_OWN_VALUE;
+use crate::format::key::Kind;
+use crate::format::record::Entry;
+use crate::format::xattr::{
+    SharedRef, StoredValue, decode_shared_value_at, decode_stored_xattrs, decode_xattrs,
+    encode_xattr_head,
+};
+use crate::inode::{Inode, InodeState};
+use crate::txn::{Core, Item};
+use crate::values::Value;
+
+/// The value of an attribute as it was found.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Held {
+    /// The value.
+    Bytes(Vec<u8>),
+    /// Where the index has it; see [`Core::held`].
+    At(SharedRef),
+}
+
+/// An attribute as it was found.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Attribute {
+    /// Its full name.
+    pub name: Vec<u8>,
+    /// Its value.
+    pub value: Held,
+}
+
+fn bad_item(ino: u64) -> impl FnOnce(String) -> Error {
+    move |found| Error::corrupt(0, "attribute item", format!("inode {ino}"), found)
+}
+
+/// The error for a reference that leads to something else.
+pub(super) fn bad_value(place: SharedRef, found: String) -> Error {
+    let expected = format!("a value with hash {:016x}, slot {}", place.hash, place.slot);
+    Error::corrupt(0, "shared attribute value", expected, found)
+}
+
+/// The attributes of an item of inode `ino`.
+fn attributes_of(ino: u64, item: &Item) -> Result<Vec<Attribute>> {
+    if item.stored {
+        let list = decode_stored_xattrs(&item.value).map_err(bad_item(ino))?;
+        let attribute = list.iter().map(|x| Attribute {
+            name: x.name(),
+            value: match x.value {
+                StoredValue::Own(value) => Held::Bytes(value.to_vec()),
+                StoredValue::Shared(place) => Held::At(place),
+            },
+        });
+        return Ok(attribute.collect());
+    }
+    let list = decode_xattrs(&item.value).map_err(bad_item(ino))?;
+    let attribute = list.iter().map(|x| Attribute {
+        name: x.name.to_vec(),
+        value: Held::Bytes(x.value.to_vec()),
+    });
+    Ok(attribute.collect())
+}
+
+impl Core {
+    /// The attributes whose names have that hash, and whether they were found below the current set.
+    /// The caller holds the inode's lock.
+    ///
+    /// # Errors
+    /// A damaged volume, the device's failure.
+    pub fn attributes(
+        &self,
+        inode: &Inode,
+        state: &InodeState,
+        hash: u64,
+    ) -> Result<(Vec<Attribute>, bool)> {
+        match self.item(inode, state, Kind::Xattr, hash)? {
+            Some(item) => Ok((attributes_of(inode.ino, &item)?, item.below)),
+            None => Ok((Vec::new(), false)),
+        }
+    }
+
+    /// Shows the names of all attributes, with the hash of each. The caller holds the inode's lock.
+    ///
+    /// # Errors
+    /// A damaged volume, the device's failure.
+    pub fn attribute_names(
+        &self,
+        inode: &Inode,
+        state: &InodeState,
+        each: &mut dyn FnMut(u64, &[u8]),
+    ) -> Result<()> {
+        self.items(inode, state, Kind::Xattr, 0, u64::MAX, &mut |hash, item| {
+            for attribute in attributes_of(inode.ino, &item)? {
+                each(hash, &attribute.name);
+            }
+            Ok(true)
+        })
+    }
+
+    /// How many attributes an item of an inode holds.
+    ///
+    /// # Errors
+    /// An item that makes no sense.
+    pub fn count_attributes(ino: u64, item: &Item) -> Result<usize> {
+        Ok(attributes_of(ino, item)?.len())
+    }
+
+    /// The bytes of a value. The caller holds the lock of the inode where he found it.
+    ///
+    /// # Errors
+    /// A damaged volume, the device's failure.
+    pub fn held(&self, held: Held) -> Result<Vec<u8>> {
+        let place = match held {
+            Held::Bytes(bytes) => return Ok(bytes),
+            Held::At(place) => place,
+        };
+        if let Some(value) = self.values.at(place) {
+            return Ok(value.bytes().to_vec());
+        }
+        let bytes = self.in_index(|tree| {
+            let item = self.index.get(tree, &place.key())?;
+            let item = item.ok_or_else(|| bad_value(place, "nothing".into()))?;
+            let (_, bytes, found) = decode_shared_value_at(place.offset(), &item, self.hash_seed)
+                .map_err(|found| bad_value(place, found))?;
+            match found == place {
+                true => Ok(bytes.to_vec()),
+                false => Err(bad_value(place, format!("hash {:016x}", found.hash))),
+            }
+        })?;
+        self.values
+            .remember(&self.values.intern(&bytes), place.slot);
+        Ok(bytes)
+    }
+
+    /// Of an attribute in the log: what stands before its value, and the value, if others may share
+    /// it and nothing else is in the item.
+    pub(super) fn shared_part(&self, entry: &Entry<'_>) -> Option<(Vec<u8>, Arc<Value>)> {
+        if entry.key.kind != Kind::Xattr || entry.delete {
+            return None;
+        }
+        let list = decode_xattrs(entry.value).ok()?;
+        let [xattr] = list.as_slice() else {
+            return None;
+        };
+        if xattr.value.len() <= MAX_OWN_VALUE {
+            return None;
+        }
+        let mut own = Vec::new();
+        encode_xattr_head(&mut own, xattr.name, xattr.value.len());
+        Some((own, self.values.intern(xattr.value)))
+    }
+}

@@ -1,0 +1,391 @@
+//! Values of extended attributes in memory: each once, found by its hash.
+//!
+//! Floor 1: uses the format's hashes only. Who sets a value gets the bytes that others set before
+//! him, so dirty sets share them; the merge learns here where the index has a value, and a reader
+//! gets a value without searching for it. Nothing but time and memory depends on what is kept.
+//!
+//! An entry is three words: a hash, the value, and two bytes for its place in the index and for its
+//! second chance. A shard is a table of rows of eight entries, under a small lock of its own; it holds
+//! no more bytes than its share of the limit.
+//!
+//! A place is remembered only while the index has the value there: the merge, which alone changes
+//! that, says so before anybody can put another value in that place.
+
+use std::sync::Arc;
+
+use crossbeam_utils::CachePadded;
+
+use crate::format::xattr::{SharedRef, value_hash};
+use crate::sync::Mutex;
+use crate::sync::atomic::{AtomicI64, Ordering};
+
+/// Entries that a hash may lie in.
+const WAYS: usize = 8;
+/// Bytes of values for which a shard has one entry.
+const BYTES_PER_ENTRY: usize = 256;
+/// Bytes of a shard: the largest value fits.
+const LEAST_SHARD: usize = 128 << 10;
+const MOST_SHARDS: usize = if cfg!(shuttle) { 2 } else { 16 };
+/// Memory of a value beside its bytes, about.
+const BESIDE: i64 = 64;
+/// No place in the index is known.
+const NOWHERE: u8 = u8::MAX;
+
+/// A value that many may hold.
+pub struct Value {
+    hash: u64,
+    bytes: Box<[u8]>,
+    memory: Arc<AtomicI64>,
+}
+
+impl Value {
+    /// Its hash.
+    pub fn hash(&self) -> u64 {
+        self.hash
+    }
+
+    /// Its bytes.
+    pub fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+
+    fn cost(&self) -> usize {
+        self.bytes.len() + BESIDE as usize
+    }
+}
+
+impl Drop for Value {
+    fn drop(&mut self) {
+        self.memory.fetch_sub(self.cost() as i64, Ordering::Relaxed);
+    }
+}
+
+#[derive(Default)]
+struct Entry {
+    hash: u64,
+    value: Option<Arc<Value>>,
+    /// Where the index has it.
+    slot: u8,
+    /// It was used since the hand last passed.
+    recent: bool,
+}
+
+impl Entry {
+    fn holds(&self, hash: u64) -> Option<&Arc<Value>> {
+        self.value.as_ref().filter(|_| self.hash == hash)
+    }
+}
+
+/// What was asked for, and what became of it.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct ValueCounters {
+    /// Values found in memory.
+    pub hits: u64,
+    /// Values not found.
+    pub misses: u64,
+    /// Bytes that were not held again because an equal value was there.
+    pub shared: u64,
+    /// Values that had to leave.
+    pub evictions: u64,
+}
+
+#[derive(Default)]
+struct Shard {
+    /// Empty until the first value comes.
+    entries: Vec<Entry>,
+    bytes: usize,
+    hand: usize,
+    counters: ValueCounters,
+}
+
+impl Shard {
+    fn row(&mut self, hash: u64) -> &mut [Entry] {
+        let rows = (self.entries.len() / WAYS).max(1);
+        let first = (hash >> 8) as usize % rows * WAYS;
+        let end = (first + WAYS).min(self.entries.len());
+        self.entries.get_mut(first..end).unwrap_or_default()
+    }
+
+    fn find(&mut self, hash: u64) -> Option<&mut Entry> {
+        let entry = self
+            .row(hash)
+            .iter_mut()
+            .find(|e| e.holds(hash).is_some())?;
+        entry.recent = true;
+        Some(entry)
+    }
+
+    fn count(&mut self, found: bool) {
+        match found {
+            true => self.counters.hits += 1,
+            false => self.counters.misses += 1,
+        }
+    }
+
+    /// Puts a value into its row; the hash has no entry yet.
+    fn insert(&mut self, value: &Arc<Value>, slot: u8, limit: usize) {
+        if value.cost() > limit {
+            return;
+        }
+        if self.entries.is_empty() {
+            let rows = limit / BYTES_PER_ENTRY / WAYS;
+            let entries = rows.max(1) * WAYS;
+            self.entries.resize_with(entries, Entry::default);
+        }
+        while self.bytes + value.cost() > limit {
+            self.pass_hand();
+        }
+        let row = self.row(value.hash);
+        let free = row.iter().position(|e| e.value.is_none());
+        let cold = || row.iter().position(|e| !e.recent);
+        let way = free.or_else(cold).unwrap_or(0);
+        if free.is_none() {
+            row.iter_mut().for_each(|e| e.recent = false);
+        }
+        let entry = Entry {
+            hash: value.hash,
+            value: Some(value.clone()),
+            slot,
+            recent: false,
+        };
+        let out = row
+            .get_mut(way)
+            .and_then(|at| std::mem::replace(at, entry).value);
+        self.bytes += value.cost();
+        self.gone(out);
+    }
+
+    /// Looks at the next entry: one that was not used since it was last looked at leaves.
+    fn pass_hand(&mut self) {
+        self.hand = (self.hand + 1) % self.entries.len().max(1);
+        let Some(entry) = self.entries.get_mut(self.hand) else {
+            return;
+        };
+        if !std::mem::take(&mut entry.recent) {
+            let out = entry.value.take();
+            self.gone(out);
+        }
+    }
+
+    fn gone(&mut self, out: Option<Arc<Value>>) {
+        if let Some(out) = out {
+            self.bytes -= out.cost();
+            self.counters.evictions += 1;
+        }
+    }
+}
+
+/// The values of a volume.
+pub struct Values {
+    seed: u64,
+    shards: Box<[CachePadded<Mutex<Shard>>]>,
+    /// Most bytes of a shard.
+    limit: usize,
+    /// Bytes of all values that anybody holds.
+    memory: Arc<AtomicI64>,
+}
+
+impl Values {
+    /// None yet; up to `limit` bytes of values nobody holds stay.
+    pub fn new(seed: u64, limit: usize) -> Self {
+        let shards = (limit / LEAST_SHARD).clamp(1, MOST_SHARDS);
+        Self {
+            seed,
+            shards: (0..shards).map(|_| CachePadded::default()).collect(),
+            limit: limit / shards,
+            memory: Arc::default(),
+        }
+    }
+
+    fn with<R>(&self, hash: u64, f: impl FnOnce(&mut Shard) -> R) -> Option<R> {
+        let shard = self.shards.get(hash as usize % self.shards.len().max(1))?;
+        Some(f(&mut shard.lock()))
+    }
+
+    fn make(&self, hash: u64, bytes: &[u8]) -> Arc<Value> {
+        let value = Value {
+            hash,
+            bytes: bytes.into(),
+            memory: self.memory.clone(),
+        };
+        self.memory
+            .fetch_add(value.cost() as i64, Ordering::Relaxed);
+        Arc::new(value)
+    }
+
+    /// The value of these bytes: the one that others have, if it is here.
+    pub fn intern(&self, bytes: &[u8]) -> Arc<Value> {
+        let hash = value_hash(self.seed, bytes);
+        let found = self.with(hash, |shard| {
+            let found = shard.find(hash).and_then(|e| e.value.clone());
+            let equal = found.as_ref().is_some_and(|v| *v.bytes == *bytes);
+            shard.count(equal);
+            if equal {
+                shard.counters.shared += bytes.len() as u64;
+                return found;
+            }
+            let value = self.make(hash, bytes);
+            if found.is_none() {
+                shard.insert(&value, NOWHERE, self.limit);
+            }
+            Some(value)
+        });
+        found.flatten().unwrap_or_else(|| self.make(hash, bytes))
+    }
+
+    /// The value that the index has in that place, if it is here.
+    pub fn at(&self, place: SharedRef) -> Option<Arc<Value>> {
+        self.with(place.hash, |shard| {
+            let entry = shard.find(place.hash).filter(|e| e.slot == place.slot);
+            let value = entry.and_then(|e| e.value.clone());
+            shard.count(value.is_some());
+            value
+        })?
+    }
+
+    /// Where the index has a value, if that is known.
+    pub fn place(&self, value: &Value) -> Option<SharedRef> {
+        let hash = value.hash;
+        self.with(hash, |shard| {
+            let entry = shard.find(hash);
+            let equal = |e: &&mut Entry| e.holds(hash).is_some_and(|v| v.bytes == value.bytes);
+            let slot = entry
+                .filter(equal)
+                .map(|e| e.slot)
+                .filter(|s| *s != NOWHERE);
+            shard.count(slot.is_some());
+            slot.map(|slot| SharedRef { hash, slot })
+        })?
+    }
+
+    /// Remembers that the index has a value in that place, which it keeps until
+    /// [`Values::forget`] is told.
+    pub fn remember(&self, value: &Arc<Value>, slot: u8) {
+        self.with(value.hash, |shard| match shard.find(value.hash) {
+            Some(entry) => {
+                if entry
+                    .holds(value.hash)
+                    .is_some_and(|v| v.bytes == value.bytes)
+                {
+                    entry.slot = slot;
+                }
+            }
+            None => shard.insert(value, slot, self.limit),
+        });
+    }
+
+    /// Forgets that the index has a value in that place.
+    pub fn forget(&self, place: SharedRef) {
+        self.with(place.hash, |shard| {
+            if let Some(entry) = shard.find(place.hash)
+                && entry.slot == place.slot
+            {
+                entry.slot = NOWHERE;
+            }
+        });
+    }
+
+    /// Bytes of all values that anybody holds, those kept here among them.
+    pub fn memory(&self) -> i64 {
+        self.memory.load(Ordering::Relaxed)
+    }
+
+    /// Bytes of values beyond what may be kept here: dirty sets hold them.
+    pub fn beyond(&self) -> i64 {
+        let kept = self.limit * self.shards.len();
+        (self.memory() - kept as i64).max(0)
+    }
+
+    /// What happened so far.
+    pub fn counters(&self) -> ValueCounters {
+        let mut sum = ValueCounters::default();
+        for shard in &self.shards {
+            let counters = shard.lock().counters;
+            sum.hits += counters.hits;
+            sum.misses += counters.misses;
+            sum.shared += counters.shared;
+            sum.evictions += counters.evictions;
+        }
+        sum
+    }
+}
+
+#[cfg(test)]
+#[cfg(not(shuttle))]
+mod tests {
+    use super::*;
+
+    /// Values of 240 bytes that all have one hash: where the first word of a step of the hash is
+    /// this, the second does not count.
+    fn equal_hashes(seed: u64, number: u64) -> Vec<u8> {
+        let first = 0xbe4b_a423_396c_feb8_u64.wrapping_add(seed);
+        let mut bytes = [first.to_le_bytes(), number.to_le_bytes()].concat();
+        bytes.resize(240, 5);
+        bytes
+    }
+
+    #[test]
+    fn an_entry_is_three_words() {
+        assert_eq!(size_of::<Entry>(), 3 * size_of::<usize>());
+    }
+
+    #[test]
+    fn equal_values_are_one_in_memory() {
+        let values = Values::new(9, 1 << 20);
+        let a = values.intern(&[1; 400]);
+        let b = values.intern(&[1; 400]);
+        assert!(Arc::ptr_eq(&a, &b));
+        assert!(!Arc::ptr_eq(&a, &values.intern(&[2; 400])));
+        let counters = values.counters();
+        assert_eq!((counters.hits, counters.misses), (1, 2));
+        assert_eq!(counters.shared, 400);
+        assert_eq!(values.memory(), 2 * 464);
+    }
+
+    #[test]
+    fn values_of_one_hash_are_told_apart() {
+        let values = Values::new(9, 1 << 20);
+        let [a, b] = [1, 2].map(|n| values.intern(&equal_hashes(9, n)));
+        assert_eq!(a.hash(), b.hash(), "the test's values must collide");
+        assert_ne!(a.bytes(), b.bytes());
+        values.remember(&a, 3);
+        values.remember(&b, 4);
+        let at = |slot| {
+            let hash = a.hash();
+            values
+                .at(SharedRef { hash, slot })
+                .map(|v| v.bytes().to_vec())
+        };
+        assert_eq!(at(3).as_deref(), Some(a.bytes()));
+        assert_eq!(at(4), None, "one of a hash is kept");
+        assert_eq!(values.place(&b), None);
+        assert_eq!(values.place(&a).map(|p| p.slot), Some(3));
+        values.forget(SharedRef {
+            hash: a.hash(),
+            slot: 3,
+        });
+        assert_eq!((values.place(&a), at(3)), (None, None));
+    }
+
+    #[test]
+    fn memory_is_bounded_and_what_is_used_stays() {
+        let limit = 256 << 10;
+        let values = Values::new(1, limit);
+        let hot = [7; 200];
+        for number in 0..20_000_u32 {
+            let mut bytes = vec![3; 100 + number as usize % 900];
+            bytes.extend_from_slice(&number.to_le_bytes());
+            drop(values.intern(&bytes));
+            drop(values.intern(&hot));
+            assert!(values.memory() <= limit as i64, "{}", values.memory());
+        }
+        let counters = values.counters();
+        assert!(counters.evictions > 10_000);
+        assert!(counters.hits > 19_900, "{counters:?}");
+        assert_eq!(values.beyond(), 0);
+        let held: Vec<_> = (0..8).map(|n| values.intern(&[n; 60_000])).collect();
+        assert!(values.beyond() > 100_000, "what others hold counts");
+        drop(held);
+        assert_eq!(values.beyond(), 0);
+    }
+}

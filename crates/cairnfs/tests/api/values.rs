@@ -1,0 +1,185 @@
+//! Extended attributes in the index and in memory: what is looked up, and what equal values cost.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use cairnfs::device::MemoryDevice;
+use cairnfs::fs::{FileSystem, MakeOptions, Options, make_device};
+use cairnfs::types::{Creds, XattrMode};
+
+const OWNER: Creds = Creds { uid: 0, gid: 0 };
+
+/// A volume without workers, with this budget: nothing happens but in the calls.
+fn quiet(device: Arc<MemoryDevice>, cache_budget: usize) -> Arc<FileSystem> {
+    let options = Options {
+        workers: false,
+        durability_interval: None,
+        cache_budget,
+        ..Options::default()
+    };
+    FileSystem::open_device(device, &options).unwrap()
+}
+
+fn made(size: u64) -> Arc<MemoryDevice> {
+    made_with(size, None)
+}
+
+fn made_with(size: u64, log_size: Option<u64>) -> Arc<MemoryDevice> {
+    let device = Arc::new(MemoryDevice::new(size));
+    let make = MakeOptions {
+        log_size,
+        ..MakeOptions::default()
+    };
+    make_device(&*device, &make, &mut |_, _| {}).unwrap();
+    device
+}
+
+fn create(fs: &FileSystem, name: &str) -> u64 {
+    let made = fs.mknod(1, name.as_bytes(), 0o100_644, 0, OWNER);
+    made.unwrap().ino
+}
+
+/// By how much counters grow.
+fn grown<const N: usize>(fs: &FileSystem, names: [&str; N], run: impl FnOnce()) -> [u64; N] {
+    let before: HashMap<_, _> = fs.counters().into_iter().collect();
+    run();
+    let after: HashMap<_, _> = fs.counters().into_iter().collect();
+    names.map(|name| after[name] - before[name])
+}
+
+const LOOK_UPS: [&str; 3] = ["node_cache_hits", "node_cache_misses", "device_reads"];
+
+#[test]
+fn what_is_known_of_attributes_is_not_looked_up() {
+    let device = made(64 << 20);
+    let fs = quiet(device.clone(), 64 << 20);
+    let [none, one] = ["none", "one"].map(|name| create(&fs, name));
+    fs.setxattr(one, b"user.a", &[1; 400], XattrMode::Set)
+        .unwrap();
+    fs.close().unwrap();
+    drop(fs);
+    let fs = quiet(device, 64 << 20);
+    for ino in [none, one] {
+        fs.getattr(ino).unwrap();
+    }
+    let absent = |ino, name: &str| {
+        grown(&fs, LOOK_UPS, || {
+            assert!(fs.getxattr(ino, name.as_bytes()).is_err());
+        })
+    };
+    assert_eq!(absent(none, "user.a"), [0; 3], "it counts its attributes");
+    assert_ne!(absent(one, "user.b"), [0; 3], "the first time");
+    assert_eq!(absent(one, "user.b"), [0; 3], "now it knows which it has");
+    assert_eq!(absent(one, "user.c"), [0; 3]);
+    let set = |ino, name: &str, value: &[u8]| {
+        grown(&fs, LOOK_UPS, || {
+            fs.setxattr(ino, name.as_bytes(), value, XattrMode::Set)
+                .unwrap();
+        })
+    };
+    assert_eq!(
+        set(none, "user.a", &[1; 400]),
+        [0; 3],
+        "the first attribute"
+    );
+    assert_eq!(set(none, "user.b", b"small"), [0; 3], "the second");
+    assert_eq!(set(one, "user.b", &[2; 400]), [0; 3]);
+    assert_eq!(absent(none, "user.c"), [0; 3]);
+    fs.removexattr(none, b"user.a").unwrap();
+    fs.merge().unwrap();
+    assert_eq!(absent(none, "user.x"), [0; 3]);
+    assert_eq!(fs.getxattr(one, b"user.a").unwrap(), [1; 400]);
+    assert_eq!(fs.getxattr(one, b"user.b").unwrap(), [2; 400]);
+    let present = grown(&fs, LOOK_UPS, || {
+        fs.getxattr(one, b"user.b").unwrap();
+    });
+    assert!(
+        present[0] <= 1 && present[2] == 0,
+        "the value is in memory: {present:?}"
+    );
+}
+
+/// Bytes of index of `files` files, each with one of `values` values, or with none. One merge takes
+/// them all, so the nodes are as full in either case.
+fn index_bytes(files: usize, values: usize) -> u64 {
+    let fs = quiet(made_with(512 << 20, Some(128 << 20)), 1 << 30);
+    let before = fs.statfs().free;
+    for file in 0..files {
+        let ino = create(&fs, &format!("file{file:08}"));
+        if values > 0 {
+            let value = vec![(file % values) as u8; 400];
+            fs.setxattr(ino, b"user.cairnfs-bench", &value, XattrMode::Set)
+                .unwrap();
+        }
+        fs.forget(ino, 1);
+    }
+    fs.merge().unwrap();
+    let counters: HashMap<_, _> = fs.counters().into_iter().collect();
+    assert_eq!(counters["merges"], 1);
+    (before - fs.statfs().free) * 4096
+}
+
+#[test]
+fn a_value_that_many_files_have_costs_each_of_them_little() {
+    let files = 30_000;
+    let (without, with) = (index_bytes(files, 0), index_bytes(files, 10));
+    let each = (with - without) as f64 / files as f64;
+    println!("{each:.1} bytes of index for each attribute of 400 bytes");
+    assert!(each <= 40.0, "{each}");
+}
+
+#[test]
+fn equal_values_are_held_once_in_memory() {
+    let fs = quiet(made(256 << 20), 256 << 20);
+    let names = [
+        "xattr_value_hits",
+        "xattr_value_misses",
+        "xattr_shared_bytes",
+    ];
+    let files = 1000;
+    let [hits, misses, shared] = grown(&fs, names, || {
+        for file in 0..files {
+            let ino = create(&fs, &format!("f{file}"));
+            let value = vec![(file % 10) as u8; 400];
+            fs.setxattr(ino, b"user.a", &value, XattrMode::Set).unwrap();
+        }
+    });
+    assert_eq!((hits, misses), (files - 10, 10));
+    assert_eq!(shared, (files - 10) * 400);
+    let counters: HashMap<_, _> = fs.counters().into_iter().collect();
+    assert_eq!(counters["xattr_value_bytes"], 10 * 464);
+    let dirty = counters["dirty_bytes"] / files;
+    assert!(dirty < 2500, "{dirty} bytes for each file");
+}
+
+#[test]
+fn attributes_of_all_sizes_come_back_from_the_index() {
+    let device = made(128 << 20);
+    let fs = quiet(device.clone(), 16 << 20);
+    let ino = create(&fs, "f");
+    let sizes = [
+        0, 1, 64, 65, 400, 4000, 4089, 4096, 5000, 16_376, 65_535, 65_536,
+    ];
+    let name = |i: usize| format!("user.number{i}").into_bytes();
+    let value = |i: usize, size: usize| vec![i as u8; size];
+    for round in 0..20 {
+        for (i, size) in sizes.into_iter().enumerate() {
+            let number = round * 100 + i;
+            fs.setxattr(ino, &name(number), &value(number, size), XattrMode::Set)
+                .unwrap();
+        }
+    }
+    let too_large = fs.setxattr(ino, b"user.x", &[0; 65_537], XattrMode::Set);
+    assert!(too_large.is_err());
+    fs.close().unwrap();
+    drop(fs);
+    let fs = quiet(device, 16 << 20);
+    for round in 0..20 {
+        for (i, size) in sizes.into_iter().enumerate() {
+            let number = round * 100 + i;
+            assert!(fs.getxattr(ino, &name(number)).unwrap() == value(number, size));
+        }
+    }
+    let listed = fs.listxattr(ino).unwrap();
+    assert_eq!(listed.split(|b| *b == 0).count() - 1, 240);
+}
