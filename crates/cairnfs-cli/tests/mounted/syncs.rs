@@ -249,7 +249,13 @@ fn a_synchronous_write_is_durable_when_it_returns() {
     let kinds = [
         ("sync", OFlags::SYNC, ReadWriteFlags::empty()),
         ("dsync", OFlags::DSYNC, ReadWriteFlags::empty()),
-        ("call", OFlags::empty(), ReadWriteFlags::DSYNC),
+        (
+            "direct",
+            OFlags::DSYNC | OFlags::DIRECT,
+            ReadWriteFlags::empty(),
+        ),
+        ("call", OFlags::empty(), ReadWriteFlags::SYNC),
+        ("data call", OFlags::empty(), ReadWriteFlags::DSYNC),
     ];
     for (name, open, write) in kinds {
         let file = OpenOptions::new()

@@ -339,3 +339,36 @@ fn a_value_is_there_as_long_as_it_is_used() {
         volume.check(&["b"]);
     });
 }
+
+#[test]
+fn what_lies_before_a_sequence_is_durable_through_it() {
+    explore("fs: sequences", Cost::Large, || {
+        wait_for_ever(true);
+        let volume = open(fresh());
+        let change = |name: &'static str| {
+            move |volume: &Volume| {
+                let ino = volume.create(name).unwrap();
+                volume.write(ino, &[1; 5000]);
+                let sequence = volume.fs.sequence();
+                // What another has made durable meanwhile is durable indeed.
+                let known = volume.fs.is_durable(sequence);
+                if !known {
+                    volume.fs.sync_through(sequence).unwrap();
+                }
+                assert!(volume.fs.is_durable(sequence));
+                assert_eq!(volume.cut().contents(name), [1; 5000]);
+            }
+        };
+        let begin = |work: Box<dyn Fn(&Volume) + Send>| {
+            let volume = volume.clone();
+            thread::spawn(move || work(&volume))
+        };
+        let threads = [
+            begin(Box::new(change("a"))),
+            begin(Box::new(change("b"))),
+            begin(Box::new(|volume| volume.fs.sync().unwrap())),
+        ];
+        join(threads);
+        volume.check(&["a", "b"]);
+    });
+}
