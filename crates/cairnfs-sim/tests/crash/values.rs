@@ -53,6 +53,15 @@ fn an_fsync_takes_the_value_along() {
     );
 }
 
+/// What a file is made with is there when the file is: an inherited access control list.
+#[test]
+fn a_file_comes_with_its_attributes() {
+    history(
+        "createwith a x 0; createwith b x 0; fsync b; merge; createwith c x 4; rename c a; fsync a;
+         unlink b; createwith b y 2; sync; merge",
+    );
+}
+
 /// Rule: no probing for what must be found.
 #[test]
 fn values_with_one_hash_do_not_hide_each_other() {
