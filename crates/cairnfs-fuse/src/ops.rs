@@ -94,6 +94,7 @@ pub trait Kernel: Send + Sync {
 }
 
 /// The lists a new inode begins with.
+#[derive(Default)]
 struct Inherited {
     access: Option<Vec<u8>>,
     default: Option<Vec<u8>>,
@@ -177,17 +178,14 @@ impl Ops {
     /// Makes a file, FIFO, socket or device. Takes a use.
     pub fn mknod(&self, new: NewEntry<'_>, rdev: u64) -> Outcome<Attr> {
         let (mode, lists) = self.inherit(&new)?;
-        let attr = self
-            .fs
-            .mknod(new.dir, new.name, mode, rdev, new.caller.creds())?;
-        self.give_lists(&new, attr, lists)
+        self.make(&new, (mode, rdev), &lists)
     }
 
     /// Makes a directory. Takes a use.
     pub fn mkdir(&self, new: NewEntry<'_>) -> Outcome<Attr> {
         let (mode, lists) = self.inherit(&new)?;
-        let attr = self.fs.mkdir(new.dir, new.name, mode, new.caller.creds())?;
-        self.give_lists(&new, attr, lists)
+        let mode = libc::S_IFDIR | mode & !libc::S_IFMT;
+        self.make(&new, (mode, 0), &lists)
     }
 
     /// Makes a symlink. Takes a use.
@@ -445,9 +443,9 @@ impl Ops {
     }
 
     /// The mode of a new inode, and the lists it inherits from its directory.
-    fn inherit(&self, new: &NewEntry<'_>) -> Outcome<(u32, Option<Inherited>)> {
+    fn inherit(&self, new: &NewEntry<'_>) -> Outcome<(u32, Inherited)> {
         let Some(default) = self.list(new.dir, acl::DEFAULT)? else {
-            return Ok((new.mode & !new.umask, None));
+            return Ok((new.mode & !new.umask, Inherited::default()));
         };
         let mut access = default.clone();
         let mode = access.restrict(new.mode);
@@ -456,37 +454,18 @@ impl Ops {
             access: (!access.is_minimal()).then(|| access.to_bytes()),
             default: is_dir.then(|| default.to_bytes()),
         };
-        Ok((mode, Some(lists)))
+        Ok((mode, lists))
     }
 
-    /// Sets inherited lists, or takes the new inode back if that fails.
-    fn give_lists(
-        &self,
-        new: &NewEntry<'_>,
-        attr: Attr,
-        lists: Option<Inherited>,
-    ) -> Outcome<Attr> {
-        let Some(lists) = lists else {
-            return Ok(attr);
-        };
-        let set = |name, value: Option<Vec<u8>>| match value {
-            Some(value) => self.fs.setxattr(attr.ino, name, &value, XattrMode::Set),
-            None => Ok(()),
-        };
-        let outcome =
-            set(acl::ACCESS, lists.access).and_then(|()| set(acl::DEFAULT, lists.default));
-        if let Err(error) = outcome {
-            let undone = match attr.kind {
-                FileKind::Directory => self.fs.rmdir(new.dir, new.name),
-                _ => self.fs.unlink(new.dir, new.name),
-            };
-            if let Err(undo) = undone {
-                tracing::warn!("inode {} stays without its access list: {undo}", attr.ino);
-            }
-            self.fs.forget(attr.ino, 1);
-            return Err(error.into());
-        }
-        Ok(attr)
+    /// Makes an inode with the lists it inherits, in one step.
+    fn make(&self, new: &NewEntry<'_>, mode: (u32, u64), lists: &Inherited) -> Outcome<Attr> {
+        let lists = [(acl::ACCESS, &lists.access), (acl::DEFAULT, &lists.default)];
+        let given: Vec<_> = lists
+            .iter()
+            .filter_map(|(name, list)| Some((*name, list.as_deref()?)))
+            .collect();
+        let creds = new.caller.creds();
+        Ok(self.fs.make_with(new.dir, new.name, mode, creds, &given)?)
     }
 }
 

@@ -135,7 +135,7 @@ pub fn logged(item: &[u8]) -> Vec<u8> {
 }
 
 /// The value that the base volume's attributes share, and where it is.
-pub const BIG: [u8; 20_000] = [9; 20_000];
+pub static BIG: [u8; 20_000] = [9; 20_000];
 
 pub fn big() -> SharedRef {
     let hash = value_hash(SEED, &BIG);

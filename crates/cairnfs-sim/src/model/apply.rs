@@ -27,8 +27,19 @@ impl Model {
     fn done(&mut self, call: &Call<'_>, outcome: &Outcome<'_>) {
         match (*call, *outcome) {
             (_, Outcome::Failed(_)) => {}
-            (Call::Make { dir, name, target }, Outcome::Inode(attr)) => {
-                self.make(dir, name, target, attr);
+            (
+                Call::Make {
+                    dir,
+                    name,
+                    target,
+                    xattrs,
+                },
+                Outcome::Inode(attr),
+            ) => {
+                let mut facts = Facts::of(attr, target);
+                let owned = |(name, value): &(&[u8], &[u8])| (name.to_vec(), value.to_vec());
+                facts.xattrs.extend(xattrs.iter().map(owned));
+                self.make(dir, name, facts, attr.ino);
             }
             (Call::Tmpfile, Outcome::Inode(attr)) => self.make_unnamed(attr),
             (Call::Link { ino, dir, name }, _) => self.link(ino, dir, name),
@@ -119,14 +130,13 @@ impl Model {
         }
     }
 
-    fn make(&mut self, dir: u64, name: &[u8], target: &[u8], attr: &Attr) {
-        let facts = Facts::of(attr, target);
-        let live = self.live.entry(attr.ino).or_default();
+    fn make(&mut self, dir: u64, name: &[u8], facts: Facts, ino: u64) {
+        let live = self.live.entry(ino).or_default();
         live.directory = facts.kind.is_dir();
         let needs = self.places(&[dir]);
         let makes = vec![
-            self.enter(dir, name, Some(attr.ino)),
-            (Part::Facts(attr.ino), Value::Facts(Some(Arc::new(facts)))),
+            self.enter(dir, name, Some(ino)),
+            (Part::Facts(ino), Value::Facts(Some(Arc::new(facts)))),
         ];
         self.add(makes, needs);
     }

@@ -168,7 +168,8 @@ pub fn random_values(seed: u64, count: usize) -> Vec<Step> {
         };
         let file = |dice: &mut Dice| format!("f{}", dice.throw(4));
         match dice.throw(24) {
-            0..4 => Step::Create(file(&mut dice)),
+            0..2 => Step::Create(file(&mut dice)),
+            2..4 => Step::CreateWith(file(&mut dice), dice.attribute(), dice.value()),
             4..13 => Step::SetValue(file(&mut dice), dice.attribute(), dice.value()),
             13..15 => Step::RemoveXattr(file(&mut dice), dice.attribute()),
             15..17 => Step::Unlink(file(&mut dice)),

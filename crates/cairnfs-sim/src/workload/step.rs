@@ -19,6 +19,9 @@ use crate::tree::ROOT;
 pub enum Step {
     /// Makes an empty file.
     Create(String),
+    /// Makes an empty file with an extended attribute of this name, in `user.`, and the value of this
+    /// number.
+    CreateWith(String, String, u32),
     /// Makes a directory.
     Mkdir(String),
     /// Makes a symbolic link that holds so many bytes.
@@ -77,6 +80,7 @@ impl fmt::Display for Step {
         use Step::*;
         match self {
             Create(p) => write!(f, "create {p}"),
+            CreateWith(p, x, n) => write!(f, "createwith {p} {x} {n}"),
             Mkdir(p) => write!(f, "mkdir {p}"),
             Symlink(p, n) => write!(f, "symlink {p} {n}"),
             Fifo(p) => write!(f, "fifo {p}"),
@@ -120,6 +124,7 @@ impl FromStr for Step {
         let small = |i: usize| number(i).and_then(|n| u32::try_from(n).map_err(|_| wrong()));
         Ok(match *words.first().ok_or_else(wrong)? {
             "create" => Step::Create(path(1)?),
+            "createwith" => Step::CreateWith(path(1)?, path(2)?, small(3)?),
             "mkdir" => Step::Mkdir(path(1)?),
             "symlink" => Step::Symlink(path(1)?, small(2)?),
             "fifo" => Step::Fifo(path(1)?),
@@ -246,6 +251,12 @@ impl<'a> Runner<'a> {
             Step::Create(p) => {
                 let (dir, name) = self.entry(p)?;
                 fs.mknod(dir, name, 0o100_644, 0, creds)?.ino
+            }
+            Step::CreateWith(p, x, n) => {
+                let (dir, name) = self.entry(p)?;
+                let (full, value) = (format!("user.{x}"), value(*n));
+                let given = [(full.as_bytes(), &value[..]), (b"user.small", b"1")];
+                fs.make_with(dir, name, (0o100_644, 0), creds, &given)?.ino
             }
             Step::Mkdir(p) => {
                 let (dir, name) = self.entry(p)?;

@@ -1,10 +1,15 @@
 //! Attribute values that stand once: whatever is lost, each value has the uses that it tells, and is
 //! there as long as it has any. The check counts them in every state.
 
-use cairnfs_sim::record::{VOLUME_SIZE, fresh_volume};
-use cairnfs_sim::workload::{record, steps};
+use cairnfs::fs::{FileSystem, Options};
+use cairnfs_sim::explore::Depth;
+use cairnfs_sim::record::{Recording, VOLUME_SIZE, fresh_volume, options};
+use cairnfs_sim::workload::{Runner, Step, steps};
 
 use crate::support::{THOROUGH, history, try_recording};
+
+/// Blocks that a volume has left when a merge must go in steps.
+const LEFT: u64 = 440;
 
 #[test]
 fn equal_values_are_set_and_removed() {
@@ -48,6 +53,15 @@ fn an_fsync_takes_the_value_along() {
     );
 }
 
+/// What a file is made with is there when the file is: an inherited access control list.
+#[test]
+fn a_file_comes_with_its_attributes() {
+    history(
+        "createwith a x 0; createwith b x 0; fsync b; merge; createwith c x 4; rename c a; fsync a;
+         unlink b; createwith b y 2; sync; merge",
+    );
+}
+
 /// Rule: no probing for what must be found.
 #[test]
 fn values_with_one_hash_do_not_hide_each_other() {
@@ -72,20 +86,43 @@ fn more_values_have_one_hash_than_there_are_places() {
 /// Rule: in each superblock the uses are those of its index, also between the steps of a merge.
 #[test]
 fn a_merge_in_steps_counts_in_each() {
+    let mut before = String::new();
     let mut text = String::new();
-    for i in 0..60 {
-        text += &format!(
-            "create f{i}; setxattr f{i} a 3500; setvalue f{i} x {};",
-            i % 3
-        );
+    for i in 0..900 {
+        before += &format!("create f{i}; append f{i} 1800; setvalue f{i} x {};", i % 6);
+        text += &format!("setvalue f{i} x {};", i * 5 % 35);
     }
-    text += "sync; merge;";
-    for i in 0..60 {
-        text += &format!("setvalue f{i} x {}; setxattr f{i} a 3400;", i % 4);
-    }
-    text += "sync; merge";
-    let start = fresh_volume(VOLUME_SIZE).unwrap();
-    let recording = record(start, &steps(&text).unwrap()).unwrap();
-    let tally = try_recording(&text, &recording, &THOROUGH);
-    assert!(tally.states > 100, "{}", tally.states);
+    before += "sync; merge; create full";
+    let [before, text] = [before, text].map(|text| steps(&text).unwrap());
+    let roomy = Options {
+        cache_budget: 64 << 20,
+        ..options(1)
+    };
+    let recording = Recording::of(fresh_volume(VOLUME_SIZE).unwrap(), &roomy, |fs| {
+        let mut runner = Runner::new(fs);
+        before.iter().try_for_each(|step| runner.run(step))?;
+        let room = fs.statfs().available - LEFT;
+        runner.run(&Step::Reserve("full".into(), 0, room * 4096))?;
+        fs.merge()?;
+        let count = |fs: &FileSystem| {
+            let counters = fs.counters().into_iter();
+            let merges = counters.filter(|(name, _)| *name == "merges");
+            (fs.info().generation, merges.map(|(_, n)| n).sum::<u64>())
+        };
+        let (generation, merges) = count(fs);
+        text.iter().try_for_each(|step| runner.run(step))?;
+        fs.sync()?;
+        fs.merge()?;
+        let (flips, merges) = (count(fs).0 - generation, count(fs).1 - merges);
+        assert!(flips > merges, "{merges} merges of one step each");
+        Ok(())
+    })
+    .unwrap();
+    let depth = Depth {
+        states: 100,
+        interrupted: 8,
+        ..THOROUGH
+    };
+    let tally = try_recording("a merge in steps", &recording, &depth);
+    assert!(tally.states > 60, "{}", tally.states);
 }

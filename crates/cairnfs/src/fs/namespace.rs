@@ -17,6 +17,7 @@ use crate::format::{MAX_LINKS, MAX_NAME, MAX_SYMLINK, ROOT_INO};
 use crate::fs::FileSystem;
 use crate::fs::locked::{Locked, attrs, attrs_mut, dir_attrs, live_dir};
 use crate::fs::observe::Call;
+use crate::fs::xattr::Given;
 use crate::inode::attrs::Attrs;
 use crate::inode::{Inode, InodeState};
 use crate::sync::atomic::Ordering;
@@ -49,6 +50,7 @@ struct New<'a> {
     rdev: u64,
     creds: Creds,
     target: Option<&'a [u8]>,
+    xattrs: &'a [Given<'a>],
 }
 
 impl FileSystem {
@@ -142,7 +144,34 @@ impl FileSystem {
         Ok(self.mknod_in(&self.inode(dir)?, name, mode, rdev, creds)?.1)
     }
 
-    /// The same in a directory at hand.
+    /// The same, or a directory, with attributes, in one transaction. Takes one use.
+    ///
+    /// # Errors
+    /// As for [`FileSystem::mknod`] and [`FileSystem::setxattr`].
+    pub fn make_with(
+        &self,
+        dir: u64,
+        name: &[u8],
+        (mode, rdev): (u32, u64),
+        creds: Creds,
+        xattrs: &[Given<'_>],
+    ) -> Result<Attr> {
+        match FileKind::from_mode(mode) {
+            None => return Err(Error::Invalid("a mode without a file type")),
+            Some(FileKind::Symlink) => return Err(Error::Invalid("a symlink has a target")),
+            Some(_) => {}
+        }
+        let new = New {
+            mode,
+            rdev,
+            creds,
+            target: None,
+            xattrs,
+        };
+        Ok(self.make(&self.inode(dir)?, name, &new)?.1)
+    }
+
+    /// [`FileSystem::mknod`] in a directory at hand.
     pub(crate) fn mknod_in(
         &self,
         dir: &Arc<Inode>,
@@ -163,6 +192,7 @@ impl FileSystem {
             rdev,
             creds,
             target: None,
+            xattrs: &[],
         };
         self.make(dir, name, &new)
     }
@@ -177,6 +207,7 @@ impl FileSystem {
             rdev: 0,
             creds,
             target: None,
+            xattrs: &[],
         };
         Ok(self.make(&self.inode(dir)?, name, &new)?.1)
     }
@@ -197,6 +228,7 @@ impl FileSystem {
             rdev: 0,
             creds,
             target: Some(target),
+            xattrs: &[],
         };
         Ok(self.make(&self.inode(dir)?, name, &new)?.1)
     }
@@ -207,6 +239,7 @@ impl FileSystem {
             dir: dir.ino,
             name,
             target,
+            xattrs: new.xattrs,
         };
         self.check_open()?;
         self.observed(call, || self.make_entry(dir, name, new))
@@ -220,8 +253,11 @@ impl FileSystem {
     ) -> Result<(Arc<Inode>, Attr)> {
         check_name(name)?;
         let target = new.target.unwrap_or_default();
-        let need = Need::items(4, 2 * INODE_LEN + ENTRY_MAX + target.len(), 0);
-        let reservation = match self.core.reserve(need) {
+        let kind = FileKind::from_mode(new.mode).unwrap_or(FileKind::File);
+        let born = self.born(kind, new.xattrs)?;
+        let (items, bytes) = born.need();
+        let len = 2 * INODE_LEN + ENTRY_MAX + target.len() + bytes;
+        let reservation = match self.core.reserve(Need::items(4 + items, len, 0)) {
             Ok(reservation) => reservation,
             // That the name is taken is told also where nothing can be changed.
             Err(e) => {
@@ -271,6 +307,9 @@ impl FileSystem {
         commit.put_inode(dir, &mut dir_state);
         if let Some(target) = new.target {
             commit.put(&child, &mut child_state, Kind::Inline, 0, target, false);
+        }
+        if items > 0 {
+            born.put(&mut commit, &child, &mut child_state);
         }
         commit.put_inode(&child, &mut child_state);
         let attr = attrs(&child_state)?.public(ino, 0);
@@ -352,6 +391,7 @@ impl FileSystem {
             rdev: 0,
             creds,
             target: None,
+            xattrs: &[],
         };
         let mut dir_state = dir.write();
         let (gid, mode) = inherit(live_dir(&dir_state)?, &new);

@@ -25,6 +25,8 @@ pub enum Call<'a> {
         name: &'a [u8],
         /// What a symbolic link holds; empty for all else.
         target: &'a [u8],
+        /// Names and values of the attributes that it is made with.
+        xattrs: &'a [(&'a [u8], &'a [u8])],
     },
     /// A file without a name is made.
     Tmpfile,

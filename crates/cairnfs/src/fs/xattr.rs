@@ -4,16 +4,19 @@ use std::sync::Arc;
 
 use crate::error::{Error, Result};
 use crate::format::key::Kind;
-use crate::format::xattr::{XattrRef, encode_xattr, encode_xattr_head};
+use crate::format::xattr::{XATTR_HEAD, XattrRef, encode_xattr, encode_xattr_head};
 use crate::format::{MAX_NAME, MAX_OWN_VALUE, MAX_VALUE, MAX_XATTR_VALUE};
 use crate::fs::FileSystem;
 use crate::fs::locked::{attrs, attrs_mut};
 use crate::fs::namespace::INODE_LEN;
 use crate::fs::observe::Call;
 use crate::inode::{Inode, InodeState, KNOWN_ATTRIBUTES};
-use crate::txn::{Attribute, Need, Receipt, Reservation};
+use crate::txn::{Attribute, Commit, Need, Receipt, Reservation};
 use crate::types::{FileKind, XattrMode};
 use crate::values::{Value, Values};
+
+/// Name and value of an attribute.
+pub type Given<'a> = (&'a [u8], &'a [u8]);
 
 const NAMESPACES: [&[u8]; 4] = [b"user.", b"trusted.", b"security.", b"system."];
 
@@ -198,24 +201,12 @@ impl FileSystem {
         below: bool,
         reservation: Reservation<'_>,
     ) -> Receipt {
-        let hash = self.hash(name);
         let mut commit = self.core.commit();
-        let mut item = others.to_vec();
-        match new {
-            Some(New::Shared(value)) if others.is_empty() => {
-                encode_xattr_head(&mut item, name, value.bytes().len());
-                let parts = (&item[..], value);
-                commit.put_joined(inode, state, (Kind::Xattr, hash), parts, below);
-            }
-            None if others.is_empty() => {
-                commit.delete(inode, state, Kind::Xattr, hash, &[], below);
-            }
-            new => {
-                if let Some(value) = new.map(New::bytes) {
-                    encode_xattr(&mut item, &XattrRef { name, value });
-                }
-                commit.put(inode, state, Kind::Xattr, hash, &item, below);
-            }
+        let at = (self.hash(name), below);
+        if new.is_none() && others.is_empty() {
+            commit.delete(inode, state, Kind::Xattr, at.0, &[], below);
+        } else {
+            put_item(&mut commit, inode, state, at, (name, new, others));
         }
         commit.put_inode(inode, state);
         commit.finish(reservation)
@@ -237,6 +228,107 @@ impl FileSystem {
             names.push(0);
         })?;
         Ok(names)
+    }
+}
+
+/// Puts an item: `others`, with the attribute behind them if it is there.
+fn put_item(
+    commit: &mut Commit<'_>,
+    inode: &Arc<Inode>,
+    state: &mut InodeState,
+    (hash, below): (u64, bool),
+    (name, new, others): (&[u8], Option<&New<'_>>, &[u8]),
+) {
+    let mut item = others.to_vec();
+    if let (Some(New::Shared(value)), true) = (new, others.is_empty()) {
+        encode_xattr_head(&mut item, name, value.bytes().len());
+        let parts = (&item[..], value);
+        commit.put_joined(inode, state, (Kind::Xattr, hash), parts, below);
+        return;
+    }
+    if let Some(value) = new.map(New::bytes) {
+        encode_xattr(&mut item, &XattrRef { name, value });
+    }
+    commit.put(inode, state, Kind::Xattr, hash, &item, below);
+}
+
+/// Attributes that an inode is made with.
+#[derive(Default)]
+pub(super) struct Born<'a> {
+    /// By the hash of the name, ascending.
+    list: Vec<(u64, &'a [u8], New<'a>)>,
+}
+
+impl FileSystem {
+    /// Prepares attributes for an inode of that kind.
+    ///
+    /// # Errors
+    /// As for [`FileSystem::setxattr`]; a name that comes twice.
+    pub(super) fn born<'a>(&self, kind: FileKind, given: &[Given<'a>]) -> Result<Born<'a>> {
+        let mut list = Vec::with_capacity(given.len());
+        for (name, value) in given.iter().copied() {
+            check_name(name, kind)?;
+            if value.len() > MAX_XATTR_VALUE {
+                return Err(Error::AttributeTooLarge);
+            }
+            if list.iter().any(|(_, other, _)| *other == name) {
+                return Err(Error::Exists);
+            }
+            list.push((self.hash(name), name, New::of(self.core.values(), value)));
+        }
+        list.sort_by_key(|(hash, ..)| *hash);
+        let born = Born { list };
+        if born.groups().any(|group| bytes_of(group) > MAX_VALUE) {
+            return Err(Error::NoSpace);
+        }
+        Ok(born)
+    }
+}
+
+/// Bytes of attributes as they are logged.
+fn bytes_of(list: &[(u64, &[u8], New<'_>)]) -> usize {
+    let bytes = list
+        .iter()
+        .map(|(_, n, v)| XATTR_HEAD + n.len() + v.bytes().len());
+    bytes.sum()
+}
+
+impl<'a> Born<'a> {
+    /// Attributes whose names have one hash.
+    fn groups(&self) -> impl Iterator<Item = &[(u64, &'a [u8], New<'a>)]> {
+        self.list.chunk_by(|(a, ..), (b, ..)| a == b)
+    }
+
+    /// How many items they make at most, and bytes of these as they are logged.
+    pub fn need(&self) -> (usize, usize) {
+        (self.list.len(), bytes_of(&self.list))
+    }
+
+    /// Puts them, of an inode that nobody else has seen; its inode item is still to be put.
+    pub fn put(&self, commit: &mut Commit<'_>, inode: &Arc<Inode>, state: &mut InodeState) {
+        for group in self.groups() {
+            let Some(((hash, name, new), others)) = group.split_last() else {
+                continue;
+            };
+            let mut item = Vec::new();
+            for (_, name, value) in others {
+                let value = value.bytes();
+                encode_xattr(&mut item, &XattrRef { name, value });
+            }
+            put_item(
+                commit,
+                inode,
+                state,
+                (*hash, false),
+                (name, Some(new), &item),
+            );
+        }
+        if let Some(attrs) = &mut state.attrs {
+            attrs.xattrs = self.list.len() as u32;
+        }
+        if self.list.len() <= KNOWN_ATTRIBUTES {
+            state.set_attributes(self.list.iter().map(|(hash, ..)| *hash));
+        }
     }
 }
 

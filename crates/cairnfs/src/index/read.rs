@@ -27,6 +27,25 @@ impl Index {
         key: &Key,
         f: impl FnOnce(Option<&[u8]>) -> R,
     ) -> Result<R> {
+        self.find(tree, key, |found| f(found.map(|(value, _)| value)))
+    }
+
+    /// The value of `key`, and the block of the leaf that holds it.
+    ///
+    /// # Errors
+    /// As [`Index::get_with`].
+    pub fn get_at(&self, tree: &Tree, key: &Key) -> Result<Option<(Vec<u8>, u64)>> {
+        self.find(tree, key, |found| {
+            found.map(|(value, at)| (value.to_vec(), at))
+        })
+    }
+
+    fn find<R>(
+        &self,
+        tree: &Tree,
+        key: &Key,
+        f: impl FnOnce(Option<(&[u8], u64)>) -> R,
+    ) -> Result<R> {
         let Some(mut level) = root_level(tree)? else {
             return Ok(f(None));
         };
@@ -44,12 +63,13 @@ impl Index {
             level -= 1;
         }
         let leaf = self.load(&ptr, 0)?;
+        let block = ptr.block.get();
         match leaf.search(key).ok().and_then(|i| leaf.value(i)) {
             None => Ok(f(None)),
-            Some(CellValue::Inline(value)) => Ok(f(Some(value))),
+            Some(CellValue::Inline(value)) => Ok(f(Some((value, block)))),
             Some(CellValue::Overflow(address)) => {
-                let value = self.large_value(ptr.block.get(), &address, &mut |_| ())?;
-                Ok(f(Some(&value)))
+                let value = self.large_value(block, &address, &mut |_| ())?;
+                Ok(f(Some((&value, block))))
             }
         }
     }

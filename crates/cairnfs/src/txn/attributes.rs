@@ -36,20 +36,21 @@ pub struct Attribute {
     pub value: Held,
 }
 
-fn bad_item(ino: u64) -> impl FnOnce(String) -> Error {
-    move |found| Error::corrupt(0, "attribute item", format!("inode {ino}"), found)
+fn bad_item(block: u64, ino: u64) -> impl FnOnce(String) -> Error {
+    let expected = format!("attributes of inode {ino}");
+    move |found| Error::corrupt(block, "attribute item", expected, found)
 }
 
-/// The error for a reference that leads to something else.
-pub(super) fn bad_value(place: SharedRef, found: String) -> Error {
+/// The error for a reference that leads to something else, in the leaf at `block`.
+pub(super) fn bad_value(block: u64, place: SharedRef, found: String) -> Error {
     let expected = format!("a value with hash {:016x}, slot {}", place.hash, place.slot);
-    Error::corrupt(0, "shared attribute value", expected, found)
+    Error::corrupt(block, "shared attribute value", expected, found)
 }
 
 /// The attributes of an item of inode `ino`.
 fn attributes_of(ino: u64, item: &Item) -> Result<Vec<Attribute>> {
-    if item.stored {
-        let list = decode_stored_xattrs(&item.value).map_err(bad_item(ino))?;
+    if let Some(block) = item.stored {
+        let list = decode_stored_xattrs(&item.value).map_err(bad_item(block, ino))?;
         let attribute = list.iter().map(|x| Attribute {
             name: x.name(),
             value: match x.value {
@@ -59,7 +60,7 @@ fn attributes_of(ino: u64, item: &Item) -> Result<Vec<Attribute>> {
         });
         return Ok(attribute.collect());
     }
-    let list = decode_xattrs(&item.value).map_err(bad_item(ino))?;
+    let list = decode_xattrs(&item.value).map_err(bad_item(0, ino))?;
     let attribute = list.iter().map(|x| Attribute {
         name: x.name.to_vec(),
         value: Held::Bytes(x.value.to_vec()),
@@ -124,13 +125,14 @@ impl Core {
             return Ok(value.bytes().to_vec());
         }
         let bytes = self.in_index(|tree| {
-            let item = self.index.get(tree, &place.key())?;
-            let item = item.ok_or_else(|| bad_value(place, "nothing".into()))?;
-            let (_, bytes, found) = decode_shared_value_at(place.offset(), &item, self.hash_seed)
-                .map_err(|found| bad_value(place, found))?;
+            let found = self.index.get_at(tree, &place.key())?;
+            let (item, block) = found.ok_or_else(|| bad_value(0, place, "nothing".into()))?;
+            let bad = |found| bad_value(block, place, found);
+            let (_, bytes, found) =
+                decode_shared_value_at(place.offset(), &item, self.hash_seed).map_err(bad)?;
             match found == place {
                 true => Ok(bytes.to_vec()),
-                false => Err(bad_value(place, format!("hash {:016x}", found.hash))),
+                false => Err(bad(format!("hash {:016x}", found.hash))),
             }
         })?;
         self.values

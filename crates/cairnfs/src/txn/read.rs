@@ -25,8 +25,9 @@ pub struct Item {
     pub value: Vec<u8>,
     /// It was found below the current set.
     pub below: bool,
-    /// It was found in the index. Attributes look different there.
-    pub stored: bool,
+    /// The leaf's block, if it was found in the index by its key; 0 if by a scan. Attributes look
+    /// different there.
+    pub stored: Option<u64>,
 }
 
 impl Item {
@@ -36,7 +37,7 @@ impl Item {
         Some(Item {
             value,
             below,
-            stored: false,
+            stored: None,
         })
     }
 }
@@ -46,7 +47,8 @@ impl Item {
 enum Place {
     Current,
     Frozen,
-    Index,
+    /// With the leaf's block.
+    Index(u64),
 }
 
 impl Place {
@@ -134,7 +136,10 @@ impl Core {
         self.with_item(inode, state, kind, offset, |value, place| Item {
             value: value.to_vec(),
             below: place.below(),
-            stored: place == Place::Index,
+            stored: match place {
+                Place::Index(block) => Some(block),
+                Place::Current | Place::Frozen => None,
+            },
         })
     }
 
@@ -164,8 +169,8 @@ impl Core {
             Kind::Orphan => Key::orphan(inode.ino),
             _ => Key::new(inode.ino, kind, offset),
         };
-        let value = self.in_index(|tree| self.index.get(tree, &key))?;
-        Ok(value.map(|value| f(&value, Place::Index)))
+        let found = self.in_index(|tree| self.index.get_at(tree, &key))?;
+        Ok(found.map(|(value, block)| f(&value, Place::Index(block))))
     }
 
     /// Delivers the items of one kind in `from..=to`, ascending, until `each` returns `false`.
@@ -245,7 +250,7 @@ impl Core {
                 let item = Item {
                     value: value.to_vec(),
                     below: true,
-                    stored: true,
+                    stored: Some(0),
                 };
                 batch.items.push((key.offset, Some(item)));
                 if batch.items.len() == BATCH {

@@ -123,12 +123,12 @@ impl<'a> SharedEdits<'a> {
         if let Some(new) = change.and_then(|c| c.new.as_ref()) {
             return Ok(Some(equal(new.bytes(), value)));
         }
-        let item = self.index.get(&self.tree, &place.key())?;
-        let Some(item) = item else {
+        let found = self.index.get_at(&self.tree, &place.key())?;
+        let Some((item, block)) = found else {
             return Ok(None);
         };
         let (_, bytes, _) = decode_shared_value_at(place.offset(), &item, self.seed)
-            .map_err(|found| bad_value(place, found))?;
+            .map_err(|found| bad_value(block, place, found))?;
         Ok(Some(equal(bytes, value)))
     }
 
@@ -148,7 +148,7 @@ impl<'a> SharedEdits<'a> {
 
     fn changed(&self, change: &Change, old: Option<&[u8]>) -> Result<Option<Vec<u8>>> {
         let place = change.place;
-        let bad = |found: String| bad_value(place, found);
+        let bad = |found: String| bad_value(0, place, found);
         let (before, bytes) = match (old, &change.new) {
             (Some(old), _) => decode_shared_value(old).map_err(bad)?,
             (None, Some(new)) => (0, new.bytes()),

@@ -39,12 +39,16 @@ fn create(fs: &FileSystem, name: &str) -> u64 {
     made.unwrap().ino
 }
 
+fn counters<const N: usize>(fs: &FileSystem, names: [&str; N]) -> [u64; N] {
+    let all: HashMap<_, _> = fs.counters().into_iter().collect();
+    names.map(|name| *all.get(name).unwrap())
+}
+
 /// By how much counters grow.
 fn grown<const N: usize>(fs: &FileSystem, names: [&str; N], run: impl FnOnce()) -> [u64; N] {
-    let before: HashMap<_, _> = fs.counters().into_iter().collect();
+    let mut before = counters(fs, names).into_iter();
     run();
-    let after: HashMap<_, _> = fs.counters().into_iter().collect();
-    names.map(|name| after[name] - before[name])
+    counters(fs, names).map(|after| after - before.next().unwrap())
 }
 
 const LOOK_UPS: [&str; 3] = ["node_cache_hits", "node_cache_misses", "device_reads"];
@@ -114,8 +118,7 @@ fn index_bytes(files: usize, values: usize) -> u64 {
         fs.forget(ino, 1);
     }
     fs.merge().unwrap();
-    let counters: HashMap<_, _> = fs.counters().into_iter().collect();
-    assert_eq!(counters["merges"], 1);
+    assert_eq!(counters(&fs, ["merges"]), [1]);
     (before - fs.statfs().free) * 4096
 }
 
@@ -146,10 +149,13 @@ fn equal_values_are_held_once_in_memory() {
     });
     assert_eq!((hits, misses), (files - 10, 10));
     assert_eq!(shared, (files - 10) * 400);
-    let counters: HashMap<_, _> = fs.counters().into_iter().collect();
-    assert_eq!(counters["xattr_value_bytes"], 10 * 464);
-    let dirty = counters["dirty_bytes"] / files;
-    assert!(dirty < 2500, "{dirty} bytes for each file");
+    let [bytes, dirty] = counters(&fs, ["xattr_value_bytes", "dirty_bytes"]);
+    assert_eq!(bytes, 10 * 464);
+    assert!(
+        dirty / files < 2500,
+        "{} bytes for each file",
+        dirty / files
+    );
 }
 
 #[test]
@@ -182,4 +188,57 @@ fn attributes_of_all_sizes_come_back_from_the_index() {
     }
     let listed = fs.listxattr(ino).unwrap();
     assert_eq!(listed.split(|b| *b == 0).count() - 1, 240);
+}
+
+/// Two names of attributes that have one hash on a volume of seed 1.
+const NEIGHBOURS: [&[u8]; 2] = [b"user.2KYhuLdzFE8", b"user.4Mb5IpU6INd"];
+
+#[test]
+fn files_are_made_with_attributes() {
+    let device = Arc::new(MemoryDevice::new(64 << 20));
+    let make = MakeOptions {
+        seed: Some(1),
+        ..MakeOptions::default()
+    };
+    make_device(&*device, &make, &mut |_, _| {}).unwrap();
+    let fs = quiet(device, 64 << 20);
+    let [a, b] = NEIGHBOURS;
+    let given = [
+        (a, &[1; 400][..]),
+        (&b"user.c"[..], b"own"),
+        (b, &[2; 9000]),
+    ];
+    let mut made = Vec::new();
+    let [commits] = grown(&fs, ["commits"], || {
+        for (name, mode) in [("f", 0o100_644), ("d", 0o040_755)] {
+            let attr = fs.make_with(1, name.as_bytes(), (mode, 0), OWNER, &given);
+            made.push(attr.unwrap().ino);
+        }
+    });
+    assert_eq!(commits, 2, "one transaction each");
+    let all_there = || {
+        for ino in &made {
+            for (name, value) in given {
+                assert_eq!(fs.getxattr(*ino, name).unwrap(), value);
+            }
+            let listed = fs.listxattr(*ino).unwrap();
+            assert_eq!(listed.split(|b| *b == 0).count() - 1, 3);
+            assert!(fs.getxattr(*ino, b"user.d").is_err());
+        }
+    };
+    all_there();
+    fs.merge().unwrap();
+    all_there();
+    for bad in [
+        &[(&b"user."[..], &b"1"[..])][..],
+        &[(b"user.a", b"1"), (b"user.a", b"2")],
+        &[(b"user.a", &[0; 65_537])],
+    ] {
+        assert!(fs.make_with(1, b"bad", (0o100_644, 0), OWNER, bad).is_err());
+        assert!(fs.lookup(1, b"bad").is_err(), "nothing is left");
+    }
+    fs.removexattr(made[0], a).unwrap();
+    fs.merge().unwrap();
+    assert_eq!(fs.getxattr(made[0], b).unwrap(), [2; 9000]);
+    assert_eq!(fs.getxattr(made[1], a).unwrap(), [1; 400]);
 }
