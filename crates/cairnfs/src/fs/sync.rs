@@ -32,6 +32,7 @@ impl FileSystem {
     }
 
     fn sync_inodes(&self, inodes: &[u64], data_only: bool) -> Result<()> {
+        let _forcing = self.core.forcing();
         let mut wishes = Vec::with_capacity(inodes.len());
         for ino in inodes {
             let inode = self.inode(*ino)?;

@@ -9,7 +9,6 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use crate::deliberate::{Deliberate, happens};
-use crate::device::AlignedBuf;
 use crate::error::{Error, Result};
 use crate::format::key::Kind;
 use crate::format::{BLOCK_SIZE, MAX_EXTENT_BLOCKS, MAX_INLINE, checksum};
@@ -67,7 +66,7 @@ impl FileSystem {
                 return Ok(());
             }
             let (receipt, reached) = self.write_batch(inode, state, &sweep, reservation)?;
-            self.core.settle(receipt)?;
+            self.core.settle_limits(receipt)?;
             sweep.start = reached;
             let left = {
                 let state = inode.read();
@@ -128,8 +127,14 @@ impl FileSystem {
             commit.delete(inode, state, Kind::Inline, 0, &[], inline_below);
         }
         self.commit_ranges(&mut commit, inode, state, ranges, new)?;
-        for block in &batch {
-            state.pages.dirty.remove(block);
+        for part in &placed {
+            let keep = part.blocks.len() <= KEEP;
+            for (place, block) in (part.run.start..).zip(&part.blocks) {
+                let page = state.pages.dirty.remove(block);
+                if let Some(page) = page.filter(|_| keep) {
+                    self.core.data().keep(place, page);
+                }
+            }
         }
         self.release_pages(state, batch.len() as u64);
         state.pages.not_inline = false;
@@ -275,26 +280,27 @@ impl FileSystem {
         placed: &Placed,
         new: &mut Vec<Extent>,
     ) -> Result<()> {
-        let mut buffer = AlignedBuf::zeroed(placed.blocks.len() * BLOCK_SIZE);
-        let (to, _) = buffer.as_chunks_mut::<BLOCK_SIZE>();
         let mut extent: Option<Extent> = None;
-        for (i, (to, block)) in to.iter_mut().zip(&placed.blocks).enumerate() {
-            if let Some(page) = state.pages.dirty.get(block) {
-                to.copy_from_slice(page.as_slice());
-            }
-            let crc = checksum::crc(to);
-            match &mut extent {
-                Some(e) if e.end() == *block => e.crcs.push(crc),
-                _ => {
-                    let next = Extent::written(*block, placed.run.start + i as u64, vec![crc]);
-                    new.extend(extent.replace(next));
+        let fill = |buffer: &mut [u8]| {
+            let (to, _) = buffer.as_chunks_mut::<BLOCK_SIZE>();
+            for (i, (to, block)) in to.iter_mut().zip(&placed.blocks).enumerate() {
+                match state.pages.dirty.get(block) {
+                    Some(page) => to.copy_from_slice(page.as_slice()),
+                    None => to.fill(0),
+                }
+                let crc = checksum::crc(to);
+                match &mut extent {
+                    Some(e) if e.end() == *block => e.crcs.push(crc),
+                    _ => {
+                        let next = Extent::written(*block, placed.run.start + i as u64, vec![crc]);
+                        new.extend(extent.replace(next));
+                    }
                 }
             }
-        }
-        new.extend(extent);
-        self.core
-            .data()
-            .write(placed.run.start, &buffer, placed.blocks.len() <= KEEP)?;
+            new.extend(extent);
+        };
+        let data = self.core.data();
+        data.write(placed.run.start, placed.blocks.len(), fill)?;
         new.sort_by_key(|e| e.at);
         Ok(())
     }

@@ -155,6 +155,21 @@ impl Unlogged {
         self.children.get_or_insert_default()
     }
 
+    /// Whether nothing of it will ever be logged, nor leads on to other inodes; `seq` is the open
+    /// context.
+    pub fn is_vain(&self, seq: u64) -> bool {
+        let live = |vector: &Arc<LogVector>| vector.is_live();
+        let leads_on = |more: &More| more.others.iter().any(live) || !more.joined.is_empty();
+        !self.is_of(seq)
+            || !(self.inode.as_ref().is_some_and(live)
+                || self
+                    .names
+                    .iter()
+                    .any(|n| n.vector.as_ref().is_some_and(live))
+                || self.more().is_some_and(leads_on)
+                || self.children.is_some())
+    }
+
     /// Lets go what contexts up to `seq` left.
     pub fn forget(&mut self, seq: u64) {
         if self.seq <= seq {

@@ -17,9 +17,6 @@ use crate::journal::vector::LogVector;
 use crate::journal::{Journal, Relief, Written};
 use crate::sync::atomic::Ordering;
 
-/// Vectors logged ahead of a context that it may keep before it is rid of them.
-const KEPT: usize = 1024;
-
 /// Changes that go to the log together.
 #[derive(Default)]
 pub struct Group {
@@ -113,11 +110,6 @@ impl Journal {
         counters.group_blocks.fetch_add(blocks, Ordering::Relaxed);
         let before = self.written.lock().seq;
         self.note_written(head, before);
-        head.ahead += group.vectors.len();
-        if head.ahead >= head.keep.max(KEPT) {
-            head.keep = self.cil.hold().forget_logged();
-            head.ahead = 0;
-        }
         self.flush_far(head)
     }
 }

@@ -36,10 +36,6 @@ pub struct Head {
     buffer: AlignedBuf,
     /// Runs freed by contexts written since the last merge began.
     pub(super) freed: Vec<Run>,
-    /// Vectors that the open context still lists although they were logged ahead of it.
-    pub(super) ahead: usize,
-    /// How many others it had when it was last rid of such.
-    pub(super) keep: usize,
 }
 
 impl Head {
@@ -51,8 +47,6 @@ impl Head {
             payload: Vec::new(),
             buffer: AlignedBuf::zeroed(0),
             freed: Vec::new(),
-            ahead: 0,
-            keep: 0,
         }
     }
 
@@ -84,7 +78,9 @@ impl Journal {
             vectors,
             mut freed,
             charged,
+            died,
         } = context.drain();
+        self.counters.cancelled.fetch_add(died, Ordering::Relaxed);
         let largest = &self.counters.largest;
         largest.fetch_max(charged.max(0) as u64, Ordering::Relaxed);
         head.freed.append(&mut freed);
@@ -94,7 +90,6 @@ impl Journal {
         }
         self.settle_space(head, start, charged + CONTEXT_BASE);
         self.note_written(head, context.seq);
-        (head.ahead, head.keep) = (0, 0);
         self.signals.pushed();
         self.flush_far(head)
     }

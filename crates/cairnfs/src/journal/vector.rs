@@ -26,6 +26,18 @@ impl<'a> Change<'a> {
             Change::Put(b) | Change::Delete(b) => b,
         }
     }
+
+    /// By how many bytes the index may grow with it.
+    pub fn growth(&self) -> i64 {
+        match self {
+            Change::Put(value) => growth_of(value),
+            Change::Delete(_) => 0,
+        }
+    }
+}
+
+fn growth_of(value: &[u8]) -> i64 {
+    value.len() as i64 + 32
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -162,6 +174,11 @@ impl LogVector {
         self.body.lock().state = State::Dead;
     }
 
+    /// Whether its context has still to log it.
+    pub fn is_live(&self) -> bool {
+        !self.is_logged() && self.body.lock().state != State::Dead
+    }
+
     /// Shows the value, `None` if the item is deleted.
     pub fn with<R>(&self, f: impl FnOnce(Option<&[u8]>) -> R) -> R {
         let body = self.body.lock();
@@ -169,6 +186,11 @@ impl LogVector {
             State::Put => f(Some(body.used())),
             State::Delete | State::Dead => f(None),
         }
+    }
+
+    /// By how many bytes the index may grow with its value.
+    pub fn growth(&self) -> i64 {
+        self.with(|value| value.map_or(0, growth_of))
     }
 
     /// Whether it is a deletion; then what the log keeps with it.

@@ -6,6 +6,7 @@
 //! too much. Afterwards, with all locks dropped, [`Core::settle`] holds back committers that
 //! outrun push or merge.
 
+use std::cell::Cell;
 use std::mem::offset_of;
 use std::sync::Arc;
 
@@ -20,10 +21,11 @@ use crate::format::key::{Key, Kind, MAIN_ROOT};
 use crate::inode::dirty::Slot;
 use crate::inode::{Inode, InodeState};
 use crate::journal::Relief;
-use crate::journal::cil::{Context, Hold};
+use crate::journal::cil::{Context, Filled, Hold};
 use crate::journal::vector::{Change, LogVector, charge_for};
 use crate::space::{Class, Run};
 use crate::sync::atomic::Ordering;
+use crate::sync::thread_local;
 use crate::txn::Core;
 use crate::txn::lanes::{Credit, Done};
 
@@ -54,6 +56,14 @@ impl Need {
     }
 }
 
+/// Commits from one time that a thread steps aside for an fsync to the next.
+const ASIDE_EVERY: u32 = 8;
+
+thread_local! {
+    /// Commits of this thread beside an fsync.
+    static COMMITS: Cell<u32> = const { Cell::new(0) };
+}
+
 /// Bytes of memory that an inode takes, about, beside its items.
 const INODE_MEMORY: i64 = size_of::<Inode>() as i64 + 64;
 
@@ -75,7 +85,7 @@ impl Drop for Reservation<'_> {
 pub struct Receipt {
     /// The context the change belongs to; it is durable once that context is.
     pub seq: u64,
-    charged: i64,
+    filled: Filled,
 }
 
 /// Index nodes that `bytes` of new items may take in the end: leaves half full, and their parents.
@@ -209,13 +219,41 @@ impl Core {
     /// # Errors
     /// The failure of a push or merge that was waited for.
     pub fn settle(&self, receipt: Receipt) -> Result<()> {
-        self.journal.throttle(receipt.charged, receipt.seq, self)?;
+        self.step_aside();
+        self.settle_limits(receipt)
+    }
+
+    /// The same for whom others step aside.
+    ///
+    /// # Errors
+    /// As [`Self::settle`].
+    pub fn settle_limits(&self, receipt: Receipt) -> Result<()> {
+        self.journal.throttle(receipt.filled, receipt.seq, self)?;
         if self.dirty_bytes.load(Ordering::Relaxed) < self.limits.dirty_soft
             && self.journal.ring().free() > self.journal.ring().capacity() / 2
         {
             return Ok(());
         }
         self.press()
+    }
+
+    /// Lets an fsync have the processor: it, and who serves the device, sleep and wake several times,
+    /// and would wait each time until somebody who never sleeps has used up his share.
+    fn step_aside(&self) {
+        if self.forcing.load(Ordering::Relaxed) == 0 || !self.signals.has_workers() {
+            return;
+        }
+        let turn = COMMITS.get().wrapping_add(1);
+        COMMITS.set(turn);
+        if turn.is_multiple_of(ASIDE_EVERY) {
+            crate::sync::thread::yield_now();
+        }
+    }
+
+    /// Says that an fsync is under way, until the value is dropped.
+    pub fn forcing(&self) -> Forcing<'_> {
+        self.forcing.fetch_add(1, Ordering::Relaxed);
+        Forcing(self)
     }
 
     /// Starts a merge, or waits for one if too much memory is held.
@@ -232,6 +270,15 @@ impl Core {
         }
         self.signals.want_merge();
         Ok(())
+    }
+}
+
+/// An fsync that is under way.
+pub struct Forcing<'a>(&'a Core);
+
+impl Drop for Forcing<'_> {
+    fn drop(&mut self) {
+        self.0.forcing.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -274,7 +321,6 @@ impl Commit<'_> {
         value: &[u8],
         existed: bool,
     ) {
-        self.done.growth += value.len() as i64 + 32;
         self.change(inode, state, kind, offset, &Change::Put(value), existed);
     }
 
@@ -358,9 +404,12 @@ impl Commit<'_> {
             state.epoch = self.hold.boundary;
         }
         if state.current.is_empty() {
-            self.core.dirty.push(inode.clone());
-            // Until a merge comes by, it stays in memory, even if its changes die.
-            self.done.memory += INODE_MEMORY;
+            let seq = self.hold.seq;
+            let dirty = &self.core.dirty;
+            let gone = dirty.push_pruned(inode.clone(), |i| i.has_vanished(seq));
+            // It stays in memory until a merge comes by, or it is found to have vanished.
+            self.done.memory += INODE_MEMORY * (1 - gone.len() as i64);
+            gone.into_iter().for_each(|i| self.core.table.vanished(i));
         }
     }
 
@@ -374,6 +423,7 @@ impl Commit<'_> {
         existed: bool,
     ) {
         let delete = matches!(change, Change::Delete(_));
+        let grown = change.growth();
         self.enter(inode, state);
         let seq = self.hold.seq;
         let key = match kind {
@@ -392,6 +442,7 @@ impl Commit<'_> {
             let charge = vector.charge();
             counts.formatted += charge as u64;
             self.delta += charge;
+            self.done.growth += grown;
             self.done.memory += vector.memory() as i64 + 64;
             self.note(inode, kind, &vector);
             self.vectors.push(vector.clone());
@@ -405,6 +456,8 @@ impl Commit<'_> {
             );
             return;
         };
+        // What the set has already was counted when it came: no merge has taken it since.
+        let counted = slot.vector.growth();
         // What was logged ahead of its context is known there.
         slot.baseline |= slot.vector.is_known() && !happens(Deliberate::GroupForgotten);
         let here = slot.vector.seq() == seq
@@ -413,12 +466,14 @@ impl Commit<'_> {
             let old = slot.vector.charge();
             if delete && (!slot.baseline || happens(Deliberate::TombstoneLost)) {
                 slot.vector.kill();
+                self.done.growth -= counted;
                 counts.died += 1;
                 self.delta -= old;
                 self.done.memory -= slot.vector.memory() as i64 + 64;
                 state.current.remove(kind, offset);
                 return;
             }
+            self.done.growth += (grown - counted).max(0);
             counts.relogged += old as u64;
             if slot.vector.overwrite(change) {
                 let new = slot.vector.charge();
@@ -433,6 +488,7 @@ impl Commit<'_> {
         } else {
             // An earlier context has it: it may be in the log already, or get there.
             slot.baseline = true;
+            self.done.growth += (grown - counted).max(0);
             self.done.memory -= slot.vector.memory() as i64;
         }
         let vector = LogVector::new(MAIN_ROOT, key, seq, change);
@@ -464,7 +520,7 @@ impl Commit<'_> {
         );
         done.counts.commits = 1;
         done.counts.allocated = vectors.len() as u64;
-        let charged = hold.insert(&mut vectors, &mut freed, delta);
+        let filled = hold.insert(&mut vectors, &mut freed, delta);
         reserved.log -= delta;
         core.settle_lane(std::mem::take(reserved), &done);
         if let Some(guard) = unfinished {
@@ -472,7 +528,7 @@ impl Commit<'_> {
         }
         Receipt {
             seq: hold.seq,
-            charged,
+            filled,
         }
     }
 }
