@@ -97,6 +97,10 @@ pub enum Deliberate {
     GroupOverwritten,
     /// The deletion of what an fsync logged is not logged.
     GroupForgotten,
+    /// A push writes staged data together with its records, not before.
+    StagedWithContext,
+    /// A record is written without the data that waits for it.
+    StagedLeft,
 }
 
 #[cfg(not(feature = "deliberate-faults"))]

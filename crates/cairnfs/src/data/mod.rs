@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use crate::data::cache::BlockCache;
 use crate::deliberate::{Deliberate, happens};
-use crate::device::{AlignedBuf, Device, Storage};
+use crate::device::{AlignedBuf, DataStamp, Device, Piece, Storage};
 use crate::error::{Error, Result};
 use crate::format::{BLOCK_SIZE, checksum};
 use crate::sync::Mutex;
@@ -18,8 +18,8 @@ use crate::sync::Mutex;
 pub struct DataStore {
     storage: Arc<Storage>,
     cache: BlockCache,
-    /// Memory of writes that are over.
-    buffers: Mutex<Vec<AlignedBuf>>,
+    /// Memory of writes that are over, or soon will be.
+    buffers: Mutex<Vec<Arc<AlignedBuf>>>,
 }
 
 /// How many buffers are kept for the next writes, and up to which size.
@@ -42,19 +42,41 @@ impl DataStore {
     /// # Errors
     /// The device's failure.
     pub fn write(&self, block: u64, blocks: usize, fill: impl FnOnce(&mut [u8])) -> Result<()> {
+        let piece = self.piece(block, blocks, fill);
+        self.storage.write(piece.offset, piece.bytes())
+    }
+
+    /// Has whole blocks written together with the next record of the log.
+    pub fn stage(&self, block: u64, blocks: usize, fill: impl FnOnce(&mut [u8])) -> DataStamp {
+        self.storage.stage(self.piece(block, blocks, fill))
+    }
+
+    fn piece(&self, block: u64, blocks: usize, fill: impl FnOnce(&mut [u8])) -> Piece {
         let bytes = blocks * BLOCK_SIZE;
-        let mut buffer = self.buffers.lock().pop().unwrap_or_default();
-        buffer.ensure(bytes);
-        fill(buffer.get_mut(..bytes).unwrap_or_default());
-        let from = buffer.get(..bytes).unwrap_or_default();
-        let result = self.storage.write(block * BLOCK_SIZE as u64, from);
-        let mut buffers = self.buffers.lock();
-        if buffers.len() < BUFFERS && bytes <= BUFFER {
-            buffers.push(buffer);
+        let mut buffer = self.buffer(bytes);
+        if let Some(to) = Arc::get_mut(&mut buffer).and_then(|b| b.get_mut(..bytes)) {
+            fill(to);
         }
-        drop(buffers);
+        if bytes <= BUFFER {
+            let mut buffers = self.buffers.lock();
+            if buffers.len() < BUFFERS {
+                buffers.push(buffer.clone());
+            }
+        }
         (0..blocks as u64).for_each(|i| self.cache.remove(block + i));
-        result
+        Piece::new(block * BLOCK_SIZE as u64, buffer, 0..bytes)
+    }
+
+    /// A buffer that nobody else has; one of a write that is over, if there is any.
+    fn buffer(&self, bytes: usize) -> Arc<AlignedBuf> {
+        let mut buffers = self.buffers.lock();
+        let free = buffers
+            .iter_mut()
+            .position(|b| Arc::get_mut(b).is_some_and(|b| b.len() >= bytes));
+        match free {
+            Some(i) => buffers.swap_remove(i),
+            None => Arc::new(AlignedBuf::zeroed(bytes)),
+        }
     }
 
     /// Keeps a block that was written.

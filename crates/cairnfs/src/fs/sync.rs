@@ -38,7 +38,7 @@ impl FileSystem {
             let inode = self.inode(*ino)?;
             attrs(&inode.read())?;
             if !self.core.read_only() && !happens(Deliberate::FsyncWithoutPages) {
-                self.write_back(&inode)?;
+                self.write_back_staged(&inode)?;
             }
             wishes.push(Wish {
                 ino: *ino,

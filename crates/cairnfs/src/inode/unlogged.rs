@@ -11,6 +11,7 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
+use crate::device::DataStamp;
 use crate::inode::table::IntHash;
 use crate::journal::vector::LogVector;
 
@@ -66,7 +67,7 @@ pub struct Written {
     /// What each of them holds.
     pub crcs: Vec<u32>,
     /// The stamp that its write got, or a later one.
-    pub stamp: u64,
+    pub stamp: DataStamp,
 }
 
 /// Changes of an inode that are not in the log, and their causes.
@@ -139,14 +140,17 @@ impl Unlogged {
     }
 
     /// Notes data that was written up to `stamp`.
-    pub fn wrote(&mut self, stamp: u64, runs: impl Iterator<Item = (u64, Vec<u32>)>) {
+    pub fn wrote(&mut self, stamp: &DataStamp, runs: impl Iterator<Item = (u64, Vec<u32>)>) {
         let more = self.more_mut();
-        more.written
-            .extend(runs.map(|(block, crcs)| Written { block, crcs, stamp }));
+        more.written.extend(runs.map(|(block, crcs)| Written {
+            block,
+            crcs,
+            stamp: stamp.clone(),
+        }));
         let blocks: usize = more.written.iter().map(|w| w.crcs.len()).sum();
         if blocks > MOST_CHECKED {
             more.written.clear();
-            more.unlisted = stamp;
+            more.unlisted = stamp.get();
         }
     }
 

@@ -9,10 +9,11 @@ use std::sync::Arc;
 use crossbeam_utils::CachePadded;
 use smallvec::SmallVec;
 
+use crate::device::DataStamp;
 use crate::journal::vector::LogVector;
 use crate::shard::{Pruned, thread_shard};
 use crate::space::Run;
-use crate::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use crate::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use crate::sync::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 const SHARDS: usize = if cfg!(shuttle) { 2 } else { 16 };
@@ -44,6 +45,7 @@ pub struct Context {
     /// Sum of what the shards were charged, up to [`STEP`] for each.
     charged: CachePadded<AtomicI64>,
     data_stamp: CachePadded<AtomicU64>,
+    staged: AtomicBool,
     moved: Mutex<Vec<u64>>,
 }
 
@@ -55,6 +57,7 @@ impl Context {
             shards: (0..SHARDS).map(|_| CachePadded::default()).collect(),
             charged: CachePadded::new(AtomicI64::new(0)),
             data_stamp: CachePadded::new(AtomicU64::new(0)),
+            staged: AtomicBool::new(false),
             moved: Mutex::default(),
         }
     }
@@ -91,7 +94,16 @@ impl Context {
 
     /// Notes that data written up to `stamp` must be durable before this context is logged.
     pub fn needs_data(&self, stamp: u64) {
-        self.data_stamp.fetch_max(stamp, Ordering::AcqRel);
+        if stamp == DataStamp::WAITING {
+            self.staged.store(true, Ordering::Release);
+        } else {
+            self.data_stamp.fetch_max(stamp, Ordering::AcqRel);
+        }
+    }
+
+    /// Whether an entry of this context refers to data that was staged.
+    pub fn has_staged(&self) -> bool {
+        self.staged.load(Ordering::Acquire)
     }
 
     /// The stamp of the newest data that an entry of this context refers to.

@@ -8,6 +8,7 @@
 
 use std::sync::Arc;
 
+use crate::device::DataStamp;
 use crate::error::Result;
 use crate::format::record::FLAG_GROUP;
 use crate::journal::cil::Context;
@@ -95,7 +96,12 @@ impl Journal {
 
     fn write_gathered(&self, head: &mut Head, group: &Group) -> Result<()> {
         let start = head.position().lsn;
-        self.data_first(group.data_stamp)?;
+        let mut stamp = group.data_stamp;
+        if stamp == DataStamp::WAITING {
+            self.storage.write_with_staged(&[])?;
+            stamp = self.storage.staged_stamp();
+        }
+        self.data_first(stamp)?;
         let any = self.write_entries(head, group.seq, FLAG_GROUP, &group.vectors, &group.checks)?;
         self.settle_space(head, start, group.paid + CONTEXT_BASE);
         if !any {

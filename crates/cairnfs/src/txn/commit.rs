@@ -13,7 +13,7 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use crate::deliberate::{Deliberate, happens};
-use crate::device::Guard;
+use crate::device::{DataStamp, Guard};
 use crate::error::{Error, Result};
 use crate::format::NODE_SIZE;
 use crate::format::item::RawInode;
@@ -381,11 +381,16 @@ impl Commit<'_> {
         self.freed.push(run);
     }
 
-    /// Says that changes of this inode refer to data written just now, runs of device blocks with
-    /// their checksums: it is durable before they are logged, or checked when they are replayed.
-    pub fn needs_data(&mut self, inode: &Inode, runs: impl Iterator<Item = (u64, Vec<u32>)>) {
-        let stamp = self.core.storage.stamp();
-        self.hold.needs_data(stamp);
+    /// Says that changes of this inode refer to data, runs of device blocks with their checksums,
+    /// written with that stamp: it is durable before they are logged, or checked when they are
+    /// replayed.
+    pub fn needs_data(
+        &mut self,
+        inode: &Inode,
+        stamp: &DataStamp,
+        runs: impl Iterator<Item = (u64, Vec<u32>)>,
+    ) {
+        self.hold.needs_data(stamp.get());
         inode.unlogged().enter(self.hold.seq).wrote(stamp, runs);
     }
 
@@ -423,7 +428,7 @@ impl Commit<'_> {
         existed: bool,
     ) {
         let delete = matches!(change, Change::Delete(_));
-        let grown = change.growth();
+        self.done.growth += change.growth();
         self.enter(inode, state);
         let seq = self.hold.seq;
         let key = match kind {
@@ -442,7 +447,6 @@ impl Commit<'_> {
             let charge = vector.charge();
             counts.formatted += charge as u64;
             self.delta += charge;
-            self.done.growth += grown;
             self.done.memory += vector.memory() as i64 + 64;
             self.note(inode, kind, &vector);
             self.vectors.push(vector.clone());
@@ -456,8 +460,6 @@ impl Commit<'_> {
             );
             return;
         };
-        // What the set has already was counted when it came: no merge has taken it since.
-        let counted = slot.vector.growth();
         // What was logged ahead of its context is known there.
         slot.baseline |= slot.vector.is_known() && !happens(Deliberate::GroupForgotten);
         let here = slot.vector.seq() == seq
@@ -465,15 +467,15 @@ impl Commit<'_> {
         if here || happens(Deliberate::RelogInPlace) {
             let old = slot.vector.charge();
             if delete && (!slot.baseline || happens(Deliberate::TombstoneLost)) {
+                // It was counted when it came: no merge has taken it since.
+                self.done.growth -= slot.vector.growth();
                 slot.vector.kill();
-                self.done.growth -= counted;
                 counts.died += 1;
                 self.delta -= old;
                 self.done.memory -= slot.vector.memory() as i64 + 64;
                 state.current.remove(kind, offset);
                 return;
             }
-            self.done.growth += (grown - counted).max(0);
             counts.relogged += old as u64;
             if slot.vector.overwrite(change) {
                 let new = slot.vector.charge();
@@ -488,7 +490,6 @@ impl Commit<'_> {
         } else {
             // An earlier context has it: it may be in the log already, or get there.
             slot.baseline = true;
-            self.done.growth += (grown - counted).max(0);
             self.done.memory -= slot.vector.memory() as i64;
         }
         let vector = LogVector::new(MAIN_ROOT, key, seq, change);
