@@ -309,6 +309,11 @@ impl Device for SimDisk {
         Ok(())
     }
 
+    /// They are made one after the other, and any of them may be lost.
+    fn writes_together(&self) -> bool {
+        true
+    }
+
     fn write(&self, offset: u64, buf: &[u8]) -> Result<()> {
         check_range("write", offset, buf.len() as u64, self.size)?;
         self.pass_gate();

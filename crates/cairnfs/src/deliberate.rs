@@ -103,6 +103,10 @@ pub enum Deliberate {
     ValueGoneEarly,
     /// Values with one hash are taken for equal.
     HashesNotCompared,
+    /// A push writes staged data together with its records, not before.
+    StagedWithContext,
+    /// A record is written without the data that waits for it.
+    StagedLeft,
 }
 
 #[cfg(not(feature = "deliberate-faults"))]

@@ -11,6 +11,9 @@ use crate::sync::{Mutex, thread_local};
 
 const SHARDS: usize = 16;
 
+/// Entries of a list below which nobody looks whether some are of no use any more.
+const FEW: usize = 1024;
+
 thread_local! {
     static SHARD: Cell<usize> = const { Cell::new(usize::MAX) };
 }
@@ -26,9 +29,52 @@ pub fn thread_shard(shards: usize) -> usize {
     })
 }
 
+/// A list that is rid of useless entries whenever it has doubled.
+pub struct Pruned<T> {
+    items: Vec<T>,
+    /// Length at which it was last rid of them.
+    kept: usize,
+}
+
+impl<T> Default for Pruned<T> {
+    fn default() -> Self {
+        Self {
+            items: Vec::new(),
+            kept: 0,
+        }
+    }
+}
+
+impl<T> Pruned<T> {
+    /// Adds some, and lets go what `useless` finds if there may be much of it.
+    pub fn extend(
+        &mut self,
+        more: impl Iterator<Item = T>,
+        useless: impl FnMut(&mut T) -> bool,
+    ) -> Vec<T> {
+        self.items.extend(more);
+        if self.items.len() < (2 * self.kept).max(FEW) {
+            return Vec::new();
+        }
+        let gone = self.items.extract_if(.., useless).collect();
+        self.kept = self.items.len();
+        gone
+    }
+
+    /// Whether nothing is in it.
+    pub fn is_empty(&self) -> bool {
+        self.items.is_empty()
+    }
+
+    /// Takes all.
+    pub fn take(&mut self) -> Vec<T> {
+        std::mem::take(self).items
+    }
+}
+
 /// Lists that many threads add to and one takes as a whole.
 pub struct Sharded<T> {
-    shards: Box<[CachePadded<Mutex<Vec<T>>>]>,
+    shards: Box<[CachePadded<Mutex<Pruned<T>>>]>,
 }
 
 impl<T> Default for Sharded<T> {
@@ -42,8 +88,14 @@ impl<T> Default for Sharded<T> {
 impl<T> Sharded<T> {
     /// Adds one.
     pub fn push(&self, item: T) {
-        if let Some(shard) = self.shards.get(thread_shard(SHARDS)) {
-            shard.lock().push(item);
+        self.push_pruned(item, |_| false);
+    }
+
+    /// Adds one. Gives back what `useless` finds if there may be much of it; that must not wait.
+    pub fn push_pruned(&self, item: T, useless: impl FnMut(&mut T) -> bool) -> Vec<T> {
+        match self.shards.get(thread_shard(SHARDS)) {
+            Some(shard) => shard.lock().extend(std::iter::once(item), useless),
+            None => Vec::new(),
         }
     }
 
@@ -51,9 +103,29 @@ impl<T> Sharded<T> {
     pub fn take(&self) -> Vec<T> {
         let mut all = Vec::new();
         for shard in &self.shards {
-            let mut taken = std::mem::take(&mut *shard.lock());
+            let mut taken = shard.lock().take();
             all.append(&mut taken);
         }
         all
+    }
+}
+
+#[cfg(test)]
+#[cfg(not(shuttle))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_list_of_useless_entries_stays_short_and_loses_no_other() {
+        let mut list = Pruned::default();
+        let mut gone = 0;
+        for n in 0..100_000_u32 {
+            gone += list.extend(std::iter::once(n), |n| *n % 1000 != 0).len();
+            assert!(list.items.len() <= FEW);
+        }
+        let left = list.take();
+        assert_eq!(left.len() + gone, 100_000);
+        assert_eq!(left.iter().filter(|n| *n % 1000 == 0).count(), 100);
+        assert!(list.is_empty());
     }
 }

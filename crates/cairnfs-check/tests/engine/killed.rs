@@ -48,6 +48,10 @@ impl Device for Killed {
     fn read(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
         self.device.read(offset, buf)
     }
+    fn writes_together(&self) -> bool {
+        true
+    }
+
     fn write(&self, offset: u64, buf: &[u8]) -> Result<()> {
         self.device.write(offset, buf)?;
         if self.left.fetch_sub(1, Ordering::SeqCst) == 1 {

@@ -91,6 +91,7 @@ const CUTS: &[(Deliberate, During, &str)] = &[
     ),
     (DataUntold, Run, "write f 4096 4096; fsync f"),
     (DataNotCompared, Recovery, "write f 4096 4096; fsync f"),
+    (StagedLeft, Run, "write f 4096 4096; fsync f"),
     (CauseOfDirectoryLost, Run, "mkdir n; create n/a; fsync n/a"),
     (CauseOfPlaceLost, Run, "rename d n; fsync n/h"),
     (
@@ -193,6 +194,15 @@ fn power_cuts_show_mistakes() {
         let steps = steps(text).unwrap();
         table.bites(&[*fault], *during, |f| cuts(f, base(), &steps));
     }
+    // So many changes come with the fsync that the whole context is written for it.
+    let many = (0..1025).map(|i| format!("create n/{i};"));
+    let gone = (0..1025).map(|i| format!("unlink n/{i};"));
+    let made: String = std::iter::once("mkdir n;".to_owned()).chain(many).collect();
+    let text: String = std::iter::once(made + "sync;").chain(gone).collect();
+    let whole = steps(&(text + "rmdir n; create n; write n 0 9000; fsync n")).unwrap();
+    table.bites(&[StagedWithContext], Run, |f| {
+        sampled(f, base(), &whole, 40)
+    });
     table.done();
 }
 

@@ -133,6 +133,24 @@ fn data_beside_its_record() {
     );
 }
 
+/// Rule: data that waits for its record is written before a whole context is, and durable.
+#[test]
+fn data_before_a_whole_context() {
+    let mut text = String::from("mkdir d;");
+    (0..1100).for_each(|i| text += &format!("create d/{i};"));
+    text += "sync;";
+    (0..1100).for_each(|i| text += &format!("unlink d/{i};"));
+    text += "rmdir d; create d; write d 0 9000; fsync d; write d 4096 9000; fsync d; sync";
+    let steps = steps(&text).unwrap();
+    let recording = record(fresh_volume(VOLUME_SIZE).unwrap(), &steps).unwrap();
+    let depth = Depth {
+        states: 60,
+        interrupted: 8,
+        ..THOROUGH
+    };
+    try_recording("data and a whole context", &recording, &depth);
+}
+
 /// Rule: much data is made durable before the record, which would have to name it all.
 #[test]
 fn much_data_before_its_record() {

@@ -30,6 +30,9 @@ impl Device for Yielding {
     fn read(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
         self.0.read(offset, buf)
     }
+    fn writes_together(&self) -> bool {
+        true
+    }
     fn write(&self, offset: u64, buf: &[u8]) -> Result<()> {
         std::thread::yield_now();
         self.0.write(offset, buf)

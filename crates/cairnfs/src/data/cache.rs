@@ -60,13 +60,13 @@ impl BlockCache {
     }
 
     /// Keeps a block, in place of a cold one if the cache is full.
-    pub fn put(&self, block: u64, bytes: &[u8; BLOCK_SIZE]) {
+    pub fn put(&self, block: u64, bytes: Box<[u8; BLOCK_SIZE]>) {
         let Some(mut shard) = self.shard(block).map(|s| s.lock()) else {
             return;
         };
         if let Some(place) = shard.places.get(&block).copied() {
             if let Some(entry) = shard.entries.get_mut(place) {
-                entry.bytes.copy_from_slice(bytes);
+                entry.bytes = bytes;
             }
             return;
         }
@@ -74,7 +74,7 @@ impl BlockCache {
             shard.entries.push(Entry {
                 block,
                 recent: false,
-                bytes: Box::new(*bytes),
+                bytes,
             });
             shard.entries.len() - 1
         } else {
@@ -82,7 +82,7 @@ impl BlockCache {
             if let Some(entry) = shard.entries.get_mut(place) {
                 let old = std::mem::replace(&mut entry.block, block);
                 entry.recent = false;
-                entry.bytes.copy_from_slice(bytes);
+                entry.bytes = bytes;
                 shard.places.remove(&old);
             }
             place
@@ -130,7 +130,7 @@ mod tests {
         let cache = BlockCache::new(64);
         let page = |n: u64| [n as u8; BLOCK_SIZE];
         for n in 0..1000 {
-            cache.put(n, &page(n));
+            cache.put(n, Box::new(page(n)));
             if n % 7 == 0 {
                 cache.remove(n / 2);
             }
@@ -144,7 +144,7 @@ mod tests {
             })
             .count();
         assert!(held > 0 && held <= 64);
-        cache.put(999, &[7; BLOCK_SIZE]);
+        cache.put(999, Box::new([7; BLOCK_SIZE]));
         assert!(cache.get(999, &mut out));
         assert_eq!(out, [7; BLOCK_SIZE]);
     }

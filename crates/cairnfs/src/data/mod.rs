@@ -9,15 +9,22 @@ use std::sync::Arc;
 
 use crate::data::cache::BlockCache;
 use crate::deliberate::{Deliberate, happens};
-use crate::device::{AlignedBuf, Device, Storage};
+use crate::device::{AlignedBuf, DataStamp, Device, Piece, Storage};
 use crate::error::{Error, Result};
 use crate::format::{BLOCK_SIZE, checksum};
+use crate::sync::Mutex;
 
 /// Reads and writes data blocks.
 pub struct DataStore {
     storage: Arc<Storage>,
     cache: BlockCache,
+    /// Memory of writes that are over, or soon will be.
+    buffers: Mutex<Vec<Arc<AlignedBuf>>>,
 }
+
+/// How many buffers are kept for the next writes, and up to which size.
+const BUFFERS: usize = 16;
+const BUFFER: usize = 128 << 10;
 
 impl DataStore {
     /// A store whose cache holds up to `cache_bytes`.
@@ -25,24 +32,56 @@ impl DataStore {
         Self {
             storage,
             cache: BlockCache::new(cache_bytes / BLOCK_SIZE),
+            buffers: Mutex::default(),
         }
     }
 
-    /// Writes whole blocks at device block `block`; returns once the device took them.
+    /// Writes whole blocks at device block `block`; returns once the device took them. `fill` puts
+    /// them into a buffer of `blocks` blocks.
     ///
     /// # Errors
     /// The device's failure.
-    pub fn write(&self, block: u64, bytes: &[u8], keep: bool) -> Result<()> {
-        self.storage.write(block * BLOCK_SIZE as u64, bytes)?;
-        let (blocks, _) = bytes.as_chunks::<BLOCK_SIZE>();
-        for (i, bytes) in blocks.iter().enumerate() {
-            if keep {
-                self.cache.put(block + i as u64, bytes);
-            } else {
-                self.cache.remove(block + i as u64);
+    pub fn write(&self, block: u64, blocks: usize, fill: impl FnOnce(&mut [u8])) -> Result<()> {
+        let piece = self.piece(block, blocks, fill);
+        self.storage.write(piece.offset, piece.bytes())
+    }
+
+    /// Has whole blocks written together with the next record of the log.
+    pub fn stage(&self, block: u64, blocks: usize, fill: impl FnOnce(&mut [u8])) -> DataStamp {
+        self.storage.stage(self.piece(block, blocks, fill))
+    }
+
+    fn piece(&self, block: u64, blocks: usize, fill: impl FnOnce(&mut [u8])) -> Piece {
+        let bytes = blocks * BLOCK_SIZE;
+        let mut buffer = self.buffer(bytes);
+        if let Some(to) = Arc::get_mut(&mut buffer).and_then(|b| b.get_mut(..bytes)) {
+            fill(to);
+        }
+        if bytes <= BUFFER {
+            let mut buffers = self.buffers.lock();
+            if buffers.len() < BUFFERS {
+                buffers.push(buffer.clone());
             }
         }
-        Ok(())
+        (0..blocks as u64).for_each(|i| self.cache.remove(block + i));
+        Piece::new(block * BLOCK_SIZE as u64, buffer, 0..bytes)
+    }
+
+    /// A buffer that nobody else has; one of a write that is over, if there is any.
+    fn buffer(&self, bytes: usize) -> Arc<AlignedBuf> {
+        let mut buffers = self.buffers.lock();
+        let free = buffers
+            .iter_mut()
+            .position(|b| Arc::get_mut(b).is_some_and(|b| b.len() >= bytes));
+        match free {
+            Some(i) => buffers.swap_remove(i),
+            None => Arc::new(AlignedBuf::zeroed(bytes)),
+        }
+    }
+
+    /// Keeps a block that was written.
+    pub fn keep(&self, block: u64, bytes: Box<[u8; BLOCK_SIZE]>) {
+        self.cache.put(block, bytes);
     }
 
     /// Reads one block into `out`, verified.
@@ -57,7 +96,7 @@ impl DataStore {
         self.storage.read(block * BLOCK_SIZE as u64, &mut buffer)?;
         verify(block, &buffer, crc)?;
         out.copy_from_slice(&buffer);
-        self.cache.put(block, out);
+        self.cache.put(block, Box::new(*out));
         Ok(())
     }
 
@@ -104,7 +143,7 @@ impl DataStore {
         let (blocks, _) = buffer.as_chunks::<BLOCK_SIZE>();
         for (i, (bytes, crc)) in blocks.iter().zip(crcs).enumerate() {
             verify(block + i as u64, bytes, *crc)?;
-            self.cache.put(block + i as u64, bytes);
+            self.cache.put(block + i as u64, Box::new(*bytes));
             each(i, bytes);
         }
         Ok(())

@@ -10,7 +10,8 @@ const ALIGN: usize = 4096;
 #[repr(C, align(4096))]
 struct Page([u8; ALIGN]);
 
-/// A buffer of zeros, aligned to 4 KiB, whose length is what was asked for.
+/// A buffer of zeros at first, aligned to 4 KiB, whose length is what was asked for.
+#[derive(Default)]
 pub struct AlignedBuf {
     pages: Vec<Page>,
     len: usize,

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use rustix::fs::{FallocateFlags, FileType, FlockOperation, Mode, OFlags, SeekFrom};
 use rustix::io::Errno;
 
-use super::{AlignedBuf, Device, SECTOR, check_range, io_error};
+use super::{AlignedBuf, Device, Piece, SECTOR, check_range, io_error, ring};
 use crate::error::{Error, Result};
 use crate::sync::atomic::{AtomicBool, Ordering};
 
@@ -32,11 +32,12 @@ pub enum Access {
 /// An open, locked file or block device.
 #[derive(Debug)]
 pub struct FileDevice {
-    file: OwnedFd,
+    file: Arc<OwnedFd>,
     size: u64,
     access: Access,
     block_device: bool,
     direct: bool,
+    rings: bool,
     discards: AtomicBool,
 }
 
@@ -82,8 +83,8 @@ impl FileDevice {
         let flags = OFlags::CLOEXEC | OFlags::RDWR | OFlags::CREATE;
         let mut device = Self::open_locked(path, flags, Access::ReadWrite, false)?;
         // Emptied only under the lock: it may be someone's volume.
-        rustix::fs::ftruncate(&device.file, 0)
-            .and_then(|()| rustix::fs::ftruncate(&device.file, size))
+        rustix::fs::ftruncate(&*device.file, 0)
+            .and_then(|()| rustix::fs::ftruncate(&*device.file, size))
             .map_err(|e| open_error(path, e.into()))?;
         device.size = size;
         device.settle_direct(path)?;
@@ -108,7 +109,7 @@ impl FileDevice {
         if self.block_device {
             return Ok(self.size);
         }
-        let stat = rustix::fs::fstat(&self.file).map_err(|e| io_error("stat", 0, 0, e.into()))?;
+        let stat = rustix::fs::fstat(&*self.file).map_err(|e| io_error("stat", 0, 0, e.into()))?;
         Ok(u64::try_from(stat.st_blocks).unwrap_or_default() * 512)
     }
 
@@ -125,14 +126,16 @@ impl FileDevice {
         let size =
             rustix::fs::seek(&file, SeekFrom::End(0)).map_err(|e| open_error(path, e.into()))?;
         let mut device = Self {
-            file,
+            file: Arc::new(file),
             size,
             access,
             block_device,
             direct,
+            rings: false,
             discards: AtomicBool::new(true),
         };
         device.settle_direct(path)?;
+        device.rings = device.direct && access == Access::ReadWrite && ring::is_there();
         Ok(device)
     }
 
@@ -142,10 +145,10 @@ impl FileDevice {
             return Ok(());
         }
         let mut probe = AlignedBuf::zeroed(SECTOR as usize);
-        if rustix::io::pread(&self.file, &mut *probe, 0) == Err(Errno::INVAL) {
+        if rustix::io::pread(&*self.file, &mut *probe, 0) == Err(Errno::INVAL) {
             let flags =
-                rustix::fs::fcntl_getfl(&self.file).map_err(|e| open_error(path, e.into()))?;
-            rustix::fs::fcntl_setfl(&self.file, flags - OFlags::DIRECT)
+                rustix::fs::fcntl_getfl(&*self.file).map_err(|e| open_error(path, e.into()))?;
+            rustix::fs::fcntl_setfl(&*self.file, flags - OFlags::DIRECT)
                 .map_err(|e| open_error(path, e.into()))?;
             self.direct = false;
         }
@@ -165,7 +168,7 @@ impl FileDevice {
         let len = buf.len() as u64;
         let mut done = 0;
         while let Some(rest) = buf.get_mut(done..).filter(|r| !r.is_empty()) {
-            let n = retry(|| rustix::io::pread(&self.file, &mut *rest, offset + done as u64))
+            let n = retry(|| rustix::io::pread(&*self.file, &mut *rest, offset + done as u64))
                 .map_err(|e| io_error("read", offset, len, e.into()))?;
             let step = self.progress(n);
             if step == 0 {
@@ -184,11 +187,32 @@ impl FileDevice {
         Ok(())
     }
 
+    /// Writes what a ring has not taken of a piece.
+    fn finish_write(&self, piece: &Piece, taken: io::Result<usize>) -> Result<()> {
+        let again = [io::ErrorKind::Interrupted, io::ErrorKind::WouldBlock];
+        let done = match taken {
+            Ok(n) => self.progress(n),
+            Err(e) if again.contains(&e.kind()) => 0,
+            Err(e) => {
+                return Err(io_error(
+                    "write",
+                    piece.offset,
+                    piece.bytes().len() as u64,
+                    e,
+                ));
+            }
+        };
+        match piece.bytes().get(done..) {
+            Some(rest) if !rest.is_empty() => self.write_aligned(piece.offset + done as u64, rest),
+            _ => Ok(()),
+        }
+    }
+
     fn write_aligned(&self, offset: u64, buf: &[u8]) -> Result<()> {
         let len = buf.len() as u64;
         let mut done = 0;
         while let Some(rest) = buf.get(done..).filter(|r| !r.is_empty()) {
-            let n = retry(|| rustix::io::pwrite(&self.file, rest, offset + done as u64))
+            let n = retry(|| rustix::io::pwrite(&*self.file, rest, offset + done as u64))
                 .map_err(|e| io_error("write", offset, len, e.into()))?;
             let step = self.progress(n);
             if step == 0 {
@@ -298,8 +322,33 @@ impl Device for FileDevice {
         Ok(())
     }
 
+    fn writes_together(&self) -> bool {
+        self.rings && self.direct
+    }
+
+    fn write_all(&self, pieces: &[Piece]) -> Result<()> {
+        let one_by_one = pieces.len() < 2 || !self.writes_together();
+        if one_by_one || self.access == Access::ReadOnly {
+            return pieces
+                .iter()
+                .try_for_each(|piece| self.write(piece.offset, piece.bytes()));
+        }
+        for piece in pieces {
+            check_range("write", piece.offset, piece.bytes().len() as u64, self.size)?;
+        }
+        for some in pieces.chunks(ring::MOST) {
+            let len = some.iter().map(|p| p.bytes().len() as u64).sum();
+            let error = |e| io_error("write", some.first().map_or(0, |p| p.offset), len, e);
+            let taken = ring::write(&self.file, some).map_err(error)?;
+            for (piece, taken) in some.iter().zip(taken) {
+                self.finish_write(piece, taken)?;
+            }
+        }
+        Ok(())
+    }
+
     fn flush(&self) -> Result<()> {
-        retry(|| rustix::fs::fdatasync(&self.file)).map_err(|e| io_error("flush", 0, 0, e.into()))
+        retry(|| rustix::fs::fdatasync(&*self.file)).map_err(|e| io_error("flush", 0, 0, e.into()))
     }
 
     fn discard(&self, offset: u64, len: u64) -> Result<()> {
@@ -311,7 +360,7 @@ impl Device for FileDevice {
             return Ok(());
         }
         let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-        match retry(|| rustix::fs::fallocate(&self.file, flags, offset, len)) {
+        match retry(|| rustix::fs::fallocate(&*self.file, flags, offset, len)) {
             Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::NODEV) => {
                 self.discards.store(false, Ordering::Relaxed);
                 Ok(())

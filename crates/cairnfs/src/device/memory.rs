@@ -103,6 +103,10 @@ impl Device for MemoryDevice {
         Ok(())
     }
 
+    fn writes_together(&self) -> bool {
+        true
+    }
+
     fn flush(&self) -> Result<()> {
         Ok(())
     }

@@ -11,15 +11,18 @@ mod buffer;
 pub(crate) mod disk;
 mod file;
 mod memory;
+mod ring;
 #[cfg(test)]
 #[cfg(shuttle)]
 #[path = "tests/schedules.rs"]
 mod schedules;
+mod staged;
 mod storage;
 
 pub use buffer::AlignedBuf;
 pub use file::{Access, FileDevice};
 pub use memory::MemoryDevice;
+pub use staged::{DataStamp, Piece};
 pub use storage::{Guard, Storage};
 
 use std::io;
@@ -76,6 +79,21 @@ pub trait Device: Send + Sync {
     /// # Errors
     /// A range beyond the end, or the device's failure; part may have been written.
     fn write(&self, offset: u64, buf: &[u8]) -> Result<()>;
+
+    /// Whether several writes at once take less time than one after the other.
+    fn writes_together(&self) -> bool {
+        false
+    }
+
+    /// Makes several writes, in any order or at once; returns when all are done.
+    ///
+    /// # Errors
+    /// As [`Self::write`]; the others may have been written.
+    fn write_all(&self, pieces: &[Piece]) -> Result<()> {
+        pieces
+            .iter()
+            .try_for_each(|piece| self.write(piece.offset, piece.bytes()))
+    }
 
     /// Makes all writes that returned before this call durable.
     ///

@@ -11,6 +11,7 @@ use crossbeam_utils::CachePadded;
 
 use crate::clocked::Clocked;
 use crate::device::Device;
+use crate::device::staged::{DataStamp, Piece, Stage, lay_over};
 use crate::error::{Error, Result};
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::{Condvar, Mutex, RwLock};
@@ -42,6 +43,9 @@ pub struct Storage {
     state: CachePadded<Mutex<FlushState>>,
     done: Condvar,
     failure: OnceLock<Arc<Error>>,
+    stage: Stage,
+    /// Whether data may wait for the record that tells of it.
+    stages: bool,
     traffic: Traffic,
 }
 
@@ -50,6 +54,8 @@ impl Storage {
     pub fn new(device: Arc<dyn Device>) -> Self {
         Self {
             size: device.size(),
+            stages: device.writes_together(),
+            stage: Stage::default(),
             device: RwLock::new(device),
             // Stamp 0 means "nothing written": a fresh storage has it flushed.
             completed: CachePadded::new(AtomicU64::new(0)),
@@ -117,6 +123,57 @@ impl Storage {
                 self.flushed.fetch_max(covers, Ordering::Release);
             }
             Err(e) => self.fail(e),
+        }
+    }
+
+    /// Whether data may be staged.
+    pub fn stages(&self) -> bool {
+        self.stages
+    }
+
+    /// Has data written by whoever writes the log next. Before a change that refers to it is committed.
+    pub fn stage(&self, piece: Piece) -> DataStamp {
+        self.stage.add(piece)
+    }
+
+    /// Stamp of the newest data that was staged and has been written.
+    pub fn staged_stamp(&self) -> u64 {
+        self.stage.newest()
+    }
+
+    /// Writes `pieces` together with all staged data. Only who holds the log head's lock.
+    ///
+    /// # Errors
+    /// The device's failure, now or earlier.
+    pub fn write_with_staged(&self, pieces: &[Piece]) -> Result<()> {
+        self.check()?;
+        let mut all = self.stage.take();
+        let staged = all.len();
+        all.extend_from_slice(pieces);
+        if all.is_empty() {
+            return Ok(());
+        }
+        let result = self.device().write_all(&all);
+        let bytes: usize = all.iter().map(|p| p.bytes().len()).sum();
+        let traffic = &self.traffic;
+        traffic
+            .writes
+            .fetch_add(all.len() as u64, Ordering::Relaxed);
+        traffic
+            .write_bytes
+            .fetch_add(bytes as u64, Ordering::Relaxed);
+        match result {
+            Ok(()) => {
+                let stamp = self.completed.fetch_add(1, Ordering::AcqRel) + 1;
+                if staged > 0 {
+                    self.stage.written(stamp);
+                }
+                Ok(())
+            }
+            Err(e) => {
+                self.fail(e.clone());
+                Err(e)
+            }
         }
     }
 
@@ -219,7 +276,10 @@ impl Device for Storage {
         self.traffic
             .read_bytes
             .fetch_add(buf.len() as u64, Ordering::Relaxed);
-        self.device().read(offset, buf)
+        let staged = self.stage.over(offset, buf.len());
+        self.device().read(offset, buf)?;
+        lay_over(&staged, offset, buf);
+        Ok(())
     }
 
     fn write(&self, offset: u64, buf: &[u8]) -> Result<()> {

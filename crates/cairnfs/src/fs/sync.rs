@@ -83,6 +83,7 @@ impl FileSystem {
             return wishes.iter().map(one).collect();
         }
         let guard = self.core.storage().guard("a call panicked");
+        let _forcing = self.core.forcing();
         let written: Vec<_> = wishes.iter().map(|w| self.write_inode(w.ino)).collect();
         let ready = wishes.iter().zip(&written).filter(|(_, w)| w.is_ok());
         let ready: Vec<Wish> = ready.map(|(wish, _)| *wish).collect();
@@ -92,9 +93,9 @@ impl FileSystem {
         written.into_iter().map(answer).collect()
     }
 
-    /// Writes the data of a file that waits to be written. It is not durable then, but an fsync has
-    /// that much less to do. While there is an observer this does nothing: what the device gets
-    /// belongs to the calls that he sees.
+    /// Takes up the data of a file that waits to be written: an fsync of it has that much less to do.
+    /// It is not durable then, and may come to the device only with the next record. While there is an
+    /// observer this does nothing: what the device gets belongs to the calls that he sees.
     ///
     /// # Errors
     /// The device's failure, now or earlier; there is no such file.
@@ -114,10 +115,11 @@ impl FileSystem {
         if self.core.read_only() || happens(Deliberate::FsyncWithoutPages) {
             return Ok(());
         }
-        self.write_back(&inode)
+        self.write_back_staged(&inode)
     }
 
     fn sync_inodes(&self, inodes: &[u64], data_only: bool) -> Result<()> {
+        let _forcing = self.core.forcing();
         inodes.iter().try_for_each(|ino| self.write_inode(*ino))?;
         let wish = |ino: &u64| Wish {
             ino: *ino,

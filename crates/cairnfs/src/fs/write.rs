@@ -3,6 +3,7 @@
 //! So no-space is said here and never later. A file's contents lock orders whole writes; space is
 //! reserved under it, before the inode's state is locked.
 
+use std::collections::btree_map::Entry;
 use std::sync::Arc;
 
 use crate::deliberate::{Deliberate, happens};
@@ -12,7 +13,7 @@ use crate::fs::FileSystem;
 use crate::fs::attributes::kill_privileges;
 use crate::fs::locked::{attrs, attrs_mut};
 use crate::fs::observe::Call;
-use crate::inode::pages::zero_page;
+use crate::inode::pages::{page_with, zero_page};
 use crate::inode::{Inode, InodeState};
 use crate::space::Class;
 use crate::sync::atomic::Ordering;
@@ -220,13 +221,15 @@ impl FileSystem {
         while !rest.is_empty() {
             let skip = (at % BLOCK) as usize;
             let (part, later) = rest.split_at(rest.len().min(BLOCK_SIZE - skip));
-            let page = state
-                .pages
-                .dirty
-                .entry(at / BLOCK)
-                .or_insert_with(zero_page);
-            if let Some(to) = page.get_mut(skip..skip + part.len()) {
-                to.copy_from_slice(part);
+            match state.pages.dirty.entry(at / BLOCK) {
+                Entry::Vacant(place) => {
+                    place.insert(page_with(skip, part));
+                }
+                Entry::Occupied(mut page) => {
+                    if let Some(to) = page.get_mut().get_mut(skip..skip + part.len()) {
+                        to.copy_from_slice(part);
+                    }
+                }
             }
             at += part.len() as u64;
             rest = later;
@@ -282,7 +285,11 @@ impl FileSystem {
     pub(super) fn list_file(&self, inode: &Arc<Inode>, state: &mut InodeState) {
         if !state.listed {
             state.listed = true;
-            self.files.push(inode.clone());
+            let gone = self
+                .files
+                .push_pruned(inode.clone(), |file| file.unlist_if_gone());
+            let table = self.core.table();
+            gone.into_iter().for_each(|file| table.vanished(file));
         }
     }
 

@@ -9,7 +9,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use crate::deliberate::{Deliberate, happens};
-use crate::device::AlignedBuf;
+use crate::device::DataStamp;
 use crate::error::{Error, Result};
 use crate::format::key::Kind;
 use crate::format::{BLOCK_SIZE, MAX_EXTENT_BLOCKS, MAX_INLINE, checksum};
@@ -27,6 +27,8 @@ const BATCH_PAGES: usize = MAX_EXTENT_BLOCKS as usize;
 const BATCH_RANGES: usize = 16;
 /// Runs up to this many blocks stay in the cache: they are likely to be read or changed again.
 const KEEP: usize = 16;
+/// Most pages that wait for the next record of the log.
+const STAGED: usize = 64;
 const BLOCK: u64 = BLOCK_SIZE as u64;
 
 /// Pages that go to adjacent device blocks.
@@ -49,6 +51,18 @@ impl FileSystem {
     /// # Errors
     /// The device's failure. Space was set aside when the data was written.
     pub(super) fn write_back(&self, inode: &Arc<Inode>) -> Result<()> {
+        self.sweep(inode, false)
+    }
+
+    /// The same for who writes the log next: then little data may be written together with that.
+    ///
+    /// # Errors
+    /// As [`Self::write_back`].
+    pub(super) fn write_back_staged(&self, inode: &Arc<Inode>) -> Result<()> {
+        self.sweep(inode, self.core.storage().stages())
+    }
+
+    fn sweep(&self, inode: &Arc<Inode>, stage: bool) -> Result<()> {
         // One sweep over what is there now: who goes on writing must not keep it busy for ever.
         let mut sweep = {
             let state = inode.read();
@@ -66,8 +80,9 @@ impl FileSystem {
             if state.attrs.is_none() {
                 return Ok(());
             }
-            let (receipt, reached) = self.write_batch(inode, state, &sweep, reservation)?;
-            self.core.settle(receipt)?;
+            let (receipt, reached) =
+                self.write_batch(inode, state, (&sweep, stage), reservation)?;
+            self.core.settle_limits(receipt)?;
             sweep.start = reached;
             let left = {
                 let state = inode.read();
@@ -83,7 +98,7 @@ impl FileSystem {
         &self,
         inode: &Arc<Inode>,
         state: RwLockUpgradableReadGuard<'_, InodeState>,
-        sweep: &Range<u64>,
+        (sweep, stage): (&Range<u64>, bool),
         reservation: Reservation<'_>,
     ) -> Result<(Receipt, u64)> {
         let a = attrs(&state)?;
@@ -112,8 +127,10 @@ impl FileSystem {
         }
         let (placed, taken) = self.place_batch(&mut batch, &touched)?;
         let mut new = Vec::new();
+        let stage = stage && batch.len() <= STAGED;
+        let mut staged = None;
         for part in &placed {
-            self.write_placed(&state, part, &mut new)?;
+            staged = self.write_placed(&state, part, &mut new, stage)?;
         }
         let ranges: Vec<_> = ranges_of(&batch)
             .into_iter()
@@ -123,13 +140,21 @@ impl FileSystem {
         let state = &mut RwLockUpgradableReadGuard::upgrade(state);
         state.pages.reserved = state.pages.reserved.saturating_sub(taken);
         let mut commit = self.core.commit();
-        commit.needs_data(inode, new.iter().map(|e| (e.block, e.crcs.clone())));
+        let stamp = staged.unwrap_or_else(|| DataStamp::new(self.core.storage().stamp()));
+        let runs = new.iter().map(|e| (e.block, e.crcs.clone()));
+        commit.needs_data(inode, &stamp, runs);
         if inline {
             commit.delete(inode, state, Kind::Inline, 0, &[], inline_below);
         }
         self.commit_ranges(&mut commit, inode, state, ranges, new)?;
-        for block in &batch {
-            state.pages.dirty.remove(block);
+        for part in &placed {
+            let keep = self.keep_written && part.blocks.len() <= KEEP;
+            for (place, block) in (part.run.start..).zip(&part.blocks) {
+                let page = state.pages.dirty.remove(block);
+                if let Some(page) = page.filter(|_| keep) {
+                    self.core.data().keep(place, page);
+                }
+            }
         }
         self.release_pages(state, batch.len() as u64);
         state.pages.not_inline = false;
@@ -268,34 +293,41 @@ impl FileSystem {
         Ok((placed, used))
     }
 
-    /// Writes pages to their place; appends their extents to `new`.
+    /// Writes pages to their place, or stages them; appends their extents to `new`.
     fn write_placed(
         &self,
         state: &InodeState,
         placed: &Placed,
         new: &mut Vec<Extent>,
-    ) -> Result<()> {
-        let mut buffer = AlignedBuf::zeroed(placed.blocks.len() * BLOCK_SIZE);
-        let (to, _) = buffer.as_chunks_mut::<BLOCK_SIZE>();
+        stage: bool,
+    ) -> Result<Option<DataStamp>> {
         let mut extent: Option<Extent> = None;
-        for (i, (to, block)) in to.iter_mut().zip(&placed.blocks).enumerate() {
-            if let Some(page) = state.pages.dirty.get(block) {
-                to.copy_from_slice(page.as_slice());
-            }
-            let crc = checksum::crc(to);
-            match &mut extent {
-                Some(e) if e.end() == *block => e.crcs.push(crc),
-                _ => {
-                    let next = Extent::written(*block, placed.run.start + i as u64, vec![crc]);
-                    new.extend(extent.replace(next));
+        let fill = |buffer: &mut [u8]| {
+            let (to, _) = buffer.as_chunks_mut::<BLOCK_SIZE>();
+            for (i, (to, block)) in to.iter_mut().zip(&placed.blocks).enumerate() {
+                match state.pages.dirty.get(block) {
+                    Some(page) => to.copy_from_slice(page.as_slice()),
+                    None => to.fill(0),
+                }
+                let crc = checksum::crc(to);
+                match &mut extent {
+                    Some(e) if e.end() == *block => e.crcs.push(crc),
+                    _ => {
+                        let next = Extent::written(*block, placed.run.start + i as u64, vec![crc]);
+                        new.extend(extent.replace(next));
+                    }
                 }
             }
-        }
-        new.extend(extent);
-        let keep = self.keep_written && placed.blocks.len() <= KEEP;
-        self.core.data().write(placed.run.start, &buffer, keep)?;
+            new.extend(extent);
+        };
+        let data = self.core.data();
+        let (start, blocks) = (placed.run.start, placed.blocks.len());
+        let staged = match stage {
+            true => Some(data.stage(start, blocks, fill)),
+            false => data.write(start, blocks, fill).map(|()| None)?,
+        };
         new.sort_by_key(|e| e.at);
-        Ok(())
+        Ok(staged)
     }
 
     /// Writes back every file on the list.

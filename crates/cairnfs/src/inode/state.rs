@@ -190,6 +190,32 @@ impl Inode {
         self.state.try_read().is_some_and(dirty) || !self.causes_nothing()
     }
 
+    /// Whether it is gone, and neither log nor index ever hear of it: it was made and removed within
+    /// contexts that were not written in between. `seq` is the open one. Waits for nobody.
+    pub fn has_vanished(&self, seq: u64) -> bool {
+        let vanished = |s: RwLockReadGuard<'_, InodeState>| {
+            s.loaded && s.attrs.is_none() && s.current.is_empty() && s.frozen.is_none()
+        };
+        self.state.try_read().is_some_and(vanished)
+            && self.unlogged.try_lock().is_some_and(|mut unlogged| {
+                let vain = unlogged.is_vain(seq);
+                if vain {
+                    unlogged.forget(seq);
+                }
+                vain
+            })
+    }
+
+    /// Takes its mark off that it stands in the list of files with unwritten data, if it is gone.
+    /// Waits for nobody.
+    pub fn unlist_if_gone(&self) -> bool {
+        self.try_write().is_some_and(|mut state| {
+            let gone = state.loaded && state.attrs.is_none() && state.pages.dirty.is_empty();
+            state.listed &= !gone;
+            gone
+        })
+    }
+
     fn causes_nothing(&self) -> bool {
         self.unlogged.try_lock().is_some_and(|u| u.is_empty())
     }

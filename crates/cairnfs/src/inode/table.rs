@@ -149,6 +149,19 @@ impl InodeTable {
         }
     }
 
+    /// An inode is gone, and nothing remembers it but the caller, the table and who still uses it.
+    pub fn vanished(&self, inode: Arc<Inode>) {
+        let Some(shard) = self.shard(inode.ino) else {
+            return;
+        };
+        let mut shard = shard.lock();
+        if Arc::strong_count(&inode) == 2 && inode.may_leave() {
+            shard.leave(&inode);
+        } else if !inode.queued.swap(true, Ordering::Relaxed) {
+            shard.queue.push_back(inode.ino);
+        }
+    }
+
     /// Adds a new inode, whose changes are about to be committed.
     pub fn insert(&self, inode: Arc<Inode>) {
         if let Some(shard) = self.shard(inode.ino) {

@@ -11,6 +11,7 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
+use crate::device::DataStamp;
 use crate::inode::table::IntHash;
 use crate::journal::vector::LogVector;
 
@@ -74,7 +75,7 @@ pub struct Written {
     /// What each of them holds.
     pub crcs: Vec<u32>,
     /// The stamp that its write got, or a later one.
-    pub stamp: u64,
+    pub stamp: DataStamp,
 }
 
 /// Changes of an inode that are not in the log, and their causes.
@@ -147,20 +148,38 @@ impl Unlogged {
     }
 
     /// Notes data that was written up to `stamp`.
-    pub fn wrote(&mut self, stamp: u64, runs: impl Iterator<Item = (u64, Vec<u32>)>) {
+    pub fn wrote(&mut self, stamp: &DataStamp, runs: impl Iterator<Item = (u64, Vec<u32>)>) {
         let more = self.more_mut();
-        more.written
-            .extend(runs.map(|(block, crcs)| Written { block, crcs, stamp }));
+        more.written.extend(runs.map(|(block, crcs)| Written {
+            block,
+            crcs,
+            stamp: stamp.clone(),
+        }));
         let blocks: usize = more.written.iter().map(|w| w.crcs.len()).sum();
         if blocks > MOST_CHECKED {
             more.written.clear();
-            more.unlisted = stamp;
+            more.unlisted = stamp.get();
         }
     }
 
     /// The entries' changes.
     pub fn children(&mut self) -> &mut Children {
         self.children.get_or_insert_default()
+    }
+
+    /// Whether nothing of it will ever be logged, nor leads on to other inodes; `seq` is the open
+    /// context.
+    pub fn is_vain(&self, seq: u64) -> bool {
+        let live = |vector: &Arc<LogVector>| vector.is_live();
+        let leads_on = |more: &More| more.others.iter().any(live) || !more.joined.is_empty();
+        !self.is_of(seq)
+            || !(self.inode.as_ref().is_some_and(live)
+                || self
+                    .names
+                    .iter()
+                    .any(|n| n.vector.as_ref().is_some_and(live))
+                || self.more().is_some_and(leads_on)
+                || self.children.is_some())
     }
 
     /// Lets go what contexts up to `seq` left.

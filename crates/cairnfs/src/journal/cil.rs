@@ -9,10 +9,11 @@ use std::sync::Arc;
 use crossbeam_utils::CachePadded;
 use smallvec::SmallVec;
 
+use crate::device::DataStamp;
 use crate::journal::vector::LogVector;
-use crate::shard::thread_shard;
+use crate::shard::{Pruned, thread_shard};
 use crate::space::Run;
-use crate::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use crate::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use crate::sync::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 const SHARDS: usize = if cfg!(shuttle) { 2 } else { 16 };
@@ -22,12 +23,16 @@ const STEP: i64 = 4096;
 
 #[derive(Default)]
 struct Shard {
-    vectors: Vec<Arc<LogVector>>,
+    vectors: Pruned<Arc<LogVector>>,
     freed: Vec<Run>,
     /// Log bytes of its entries.
     charged: i64,
     /// Of these, what the context's sum does not have yet.
     unsummed: i64,
+    /// Vectors that were ever added.
+    added: u64,
+    /// Of these, how many died and have been let go.
+    died: u64,
 }
 
 /// An open set of committed changes.
@@ -40,6 +45,7 @@ pub struct Context {
     /// Sum of what the shards were charged, up to [`STEP`] for each.
     charged: CachePadded<AtomicI64>,
     data_stamp: CachePadded<AtomicU64>,
+    staged: AtomicBool,
     moved: Mutex<Vec<u64>>,
 }
 
@@ -51,22 +57,26 @@ impl Context {
             shards: (0..SHARDS).map(|_| CachePadded::default()).collect(),
             charged: CachePadded::new(AtomicI64::new(0)),
             data_stamp: CachePadded::new(AtomicU64::new(0)),
+            staged: AtomicBool::new(false),
             moved: Mutex::default(),
         }
     }
 
     /// Adds a transaction's new vectors and freed runs, and accounts the log bytes of its changes;
-    /// one lock acquisition. Returns about how much the context was charged in all.
+    /// one lock acquisition.
     pub fn insert(
         &self,
         vectors: &mut SmallVec<[Arc<LogVector>; 8]>,
         freed: &mut SmallVec<[Run; 4]>,
         charge: i64,
-    ) -> i64 {
-        let mut unsummed = charge;
+    ) -> Filled {
+        let (mut unsummed, mut changes) = (charge, 0);
         if let Some(shard) = self.shards.get(thread_shard(SHARDS)) {
             let mut shard = shard.lock();
-            shard.vectors.extend(vectors.drain(..));
+            shard.added += vectors.len() as u64;
+            changes = shard.added;
+            let useless = shard.vectors.extend(vectors.drain(..), |v| !v.is_live());
+            shard.died += useless.iter().filter(|v| !v.is_logged()).count() as u64;
             shard.freed.extend(freed.drain(..));
             shard.charged += charge;
             shard.unsummed += charge;
@@ -75,15 +85,25 @@ impl Context {
                 false => 0,
             };
         }
-        match unsummed {
+        let charged = match unsummed {
             0 => self.charged.load(Ordering::Relaxed),
             more => self.charged.fetch_add(more, Ordering::AcqRel) + more,
-        }
+        };
+        Filled { charged, changes }
     }
 
     /// Notes that data written up to `stamp` must be durable before this context is logged.
     pub fn needs_data(&self, stamp: u64) {
-        self.data_stamp.fetch_max(stamp, Ordering::AcqRel);
+        if stamp == DataStamp::WAITING {
+            self.staged.store(true, Ordering::Release);
+        } else {
+            self.data_stamp.fetch_max(stamp, Ordering::AcqRel);
+        }
+    }
+
+    /// Whether an entry of this context refers to data that was staged.
+    pub fn has_staged(&self) -> bool {
+        self.staged.load(Ordering::Acquire)
     }
 
     /// The stamp of the newest data that an entry of this context refers to.
@@ -109,16 +129,6 @@ impl Context {
         std::mem::take(&mut *self.moved.lock())
     }
 
-    /// Lets vectors go that were logged ahead of it; tells how many are left.
-    pub fn forget_logged(&self) -> usize {
-        let left = |shard: &CachePadded<Mutex<Shard>>| {
-            let mut shard = shard.lock();
-            shard.vectors.retain(|v| !v.is_logged());
-            shard.vectors.len()
-        };
-        self.shards.iter().map(left).sum()
-    }
-
     /// Whether nothing was committed to it.
     pub fn is_empty(&self) -> bool {
         self.shards.iter().all(|s| {
@@ -132,9 +142,10 @@ impl Context {
         let mut all = Drained::default();
         for shard in &self.shards {
             let mut shard = shard.lock();
-            all.vectors.append(&mut shard.vectors);
+            all.vectors.append(&mut shard.vectors.take());
             all.freed.append(&mut shard.freed);
             all.charged += std::mem::take(&mut shard.charged);
+            all.died += std::mem::take(&mut shard.died);
         }
         all
     }
@@ -149,6 +160,17 @@ pub struct Drained {
     pub freed: Vec<Run>,
     /// Log bytes of its entries.
     pub charged: i64,
+    /// Vectors that died in it and are not among these any more.
+    pub died: u64,
+}
+
+/// How full a context is, about.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Filled {
+    /// What it was charged in all.
+    pub charged: i64,
+    /// Vectors that the threads of the caller's shard added to it, dead ones included.
+    pub changes: u64,
 }
 
 /// The committed item list.

@@ -8,6 +8,7 @@
 
 use std::sync::Arc;
 
+use crate::device::DataStamp;
 use crate::error::Result;
 use crate::format::record::FLAG_GROUP;
 use crate::journal::cil::Context;
@@ -16,9 +17,6 @@ use crate::journal::ring::CONTEXT_BASE;
 use crate::journal::vector::LogVector;
 use crate::journal::{Journal, Relief, Written};
 use crate::sync::atomic::Ordering;
-
-/// Vectors logged ahead of a context that it may keep before it is rid of them.
-const KEPT: usize = 1024;
 
 /// Changes that go to the log together.
 #[derive(Default)]
@@ -98,7 +96,12 @@ impl Journal {
 
     fn write_gathered(&self, head: &mut Head, group: &Group) -> Result<()> {
         let start = head.position().lsn;
-        self.data_first(group.data_stamp)?;
+        let mut stamp = group.data_stamp;
+        if stamp == DataStamp::WAITING {
+            self.storage.write_with_staged(&[])?;
+            stamp = self.storage.staged_stamp();
+        }
+        self.data_first(stamp)?;
         let any = self.write_entries(head, group.seq, FLAG_GROUP, &group.vectors, &group.checks)?;
         self.settle_space(head, start, group.paid + CONTEXT_BASE);
         if !any {
@@ -113,11 +116,6 @@ impl Journal {
         counters.group_blocks.fetch_add(blocks, Ordering::Relaxed);
         let before = self.written.lock().seq;
         self.note_written(head, before);
-        head.ahead += group.vectors.len();
-        if head.ahead >= head.keep.max(KEPT) {
-            head.keep = self.cil.hold().forget_logged();
-            head.ahead = 0;
-        }
         self.flush_far(head)
     }
 }

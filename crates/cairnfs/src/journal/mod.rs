@@ -25,7 +25,7 @@ use crate::deliberate::{Deliberate, happens};
 use crate::device::Storage;
 use crate::error::Result;
 use crate::format::superblock::Superblock;
-use crate::journal::cil::{Cil, Context};
+use crate::journal::cil::{Cil, Context, Filled};
 use crate::journal::push::Head;
 use crate::journal::recover::LogPosition;
 use crate::journal::ring::{CONTEXT_BASE, Ring};
@@ -34,8 +34,16 @@ use crate::space::Run;
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicU64, Ordering};
 
-/// Smallest and largest size of a context that starts a background push, in log bytes.
-const SOFT_LIMIT: std::ops::RangeInclusive<i64> = (256 << 10)..=(32 << 20);
+/// Smallest and largest size of a context that starts a background push, in log bytes: an fsync
+/// that comes meanwhile waits for it.
+const SOFT_LIMIT: std::ops::RangeInclusive<i64> = (256 << 10)..=(1 << 20);
+
+/// Smallest and largest size of a context beyond which committers wait for the push.
+const HARD_LIMIT: std::ops::RangeInclusive<i64> = (512 << 10)..=(64 << 20);
+
+/// Changes by the threads of one shard that start a background push, however many of them died: the
+/// inodes' lists of causes go with their context.
+const MANY_CHANGES: u64 = 1 << 15;
 
 /// How far the log has been written.
 #[derive(Debug, Clone, Copy, Default)]
@@ -193,7 +201,11 @@ impl Journal {
 
     /// Log bytes at which a background push starts.
     pub fn soft_limit(&self) -> i64 {
-        (self.ring.capacity() / 8).clamp(*SOFT_LIMIT.start(), *SOFT_LIMIT.end())
+        (self.ring.capacity() / 64).clamp(*SOFT_LIMIT.start(), *SOFT_LIMIT.end())
+    }
+
+    fn hard_limit(&self) -> i64 {
+        (self.ring.capacity() / 4).clamp(*HARD_LIMIT.start(), *HARD_LIMIT.end())
     }
 
     /// Takes log space for a transaction's worst case; waits for a merge if the log is full. The
@@ -230,16 +242,22 @@ impl Journal {
     ///
     /// # Errors
     /// The push's failure.
-    pub fn throttle(&self, charged: i64, seq: u64, relief: &dyn Relief) -> Result<()> {
-        let soft = self.soft_limit();
-        if charged < soft {
-            return Ok(());
-        }
-        if charged >= 2 * soft || !self.signals.has_workers() {
+    pub fn throttle(&self, filled: Filled, seq: u64, relief: &dyn Relief) -> Result<()> {
+        let hard = self.hard_limit();
+        // Without workers nobody waits for a push that he did not start himself.
+        let most = if self.signals.has_workers() {
+            hard
+        } else {
+            hard / 2
+        };
+        if filled.charged >= most {
             let throttled = &self.counters.throttled;
             return throttled.time(|| self.write_through(seq, relief));
         }
-        self.signals.want_push();
+        let many = filled.charged >= self.soft_limit() || filled.changes >= MANY_CHANGES;
+        if many && self.signals.has_workers() {
+            self.signals.want_push();
+        }
         Ok(())
     }
 

@@ -9,7 +9,7 @@ use zerocopy::IntoBytes;
 use zerocopy::little_endian::{U32, U64};
 
 use crate::deliberate::{Deliberate, happens};
-use crate::device::{AlignedBuf, Device};
+use crate::device::{AlignedBuf, DataStamp, Device, Piece};
 use crate::error::{Error, Result};
 use crate::format::geometry::LOG_START;
 use crate::format::record::{
@@ -33,13 +33,9 @@ pub struct Head {
     chain: u64,
     flushed_lsn: u64,
     payload: Vec<u8>,
-    buffer: AlignedBuf,
+    buffer: Arc<AlignedBuf>,
     /// Runs freed by contexts written since the last merge began.
     pub(super) freed: Vec<Run>,
-    /// Vectors that the open context still lists although they were logged ahead of it.
-    pub(super) ahead: usize,
-    /// How many others it had when it was last rid of such.
-    pub(super) keep: usize,
 }
 
 impl Head {
@@ -49,10 +45,8 @@ impl Head {
             chain: end.chain,
             flushed_lsn: end.lsn,
             payload: Vec::new(),
-            buffer: AlignedBuf::zeroed(0),
+            buffer: Arc::default(),
             freed: Vec::new(),
-            ahead: 0,
-            keep: 0,
         }
     }
 
@@ -79,12 +73,22 @@ impl Journal {
     pub(super) fn write_context(&self, head: &mut Head, context: &Context) -> Result<()> {
         let start = head.lsn;
         self.storage.check()?;
-        self.data_first(context.data_stamp())?;
+        if !happens(Deliberate::StagedWithContext) {
+            self.storage.write_with_staged(&[])?;
+        }
+        let staged = if context.has_staged() {
+            self.storage.staged_stamp()
+        } else {
+            0
+        };
+        self.data_first(context.data_stamp().max(staged))?;
         let Drained {
             vectors,
             mut freed,
             charged,
+            died,
         } = context.drain();
+        self.counters.cancelled.fetch_add(died, Ordering::Relaxed);
         let largest = &self.counters.largest;
         largest.fetch_max(charged.max(0) as u64, Ordering::Relaxed);
         head.freed.append(&mut freed);
@@ -94,17 +98,17 @@ impl Journal {
         }
         self.settle_space(head, start, charged + CONTEXT_BASE);
         self.note_written(head, context.seq);
-        (head.ahead, head.keep) = (0, 0);
         self.signals.pushed();
         self.flush_far(head)
     }
 
-    /// Makes data durable before a record that names it is written.
+    /// Makes data durable before a record that names it is written; not what waits for a record.
     ///
     /// # Errors
     /// The device's failure.
     pub fn data_first(&self, stamp: u64) -> Result<()> {
-        if self.storage.is_flushed(stamp) || happens(Deliberate::LogBeforeData) {
+        let waits = stamp == DataStamp::WAITING;
+        if waits || self.storage.is_flushed(stamp) || happens(Deliberate::LogBeforeData) {
             return Ok(());
         }
         self.storage.flush_through(stamp)
@@ -234,14 +238,17 @@ impl Journal {
         }
         header.seal();
         let bytes = blocks as usize * BLOCK_SIZE;
-        head.buffer.ensure(bytes);
-        let buffer = head.buffer.get_mut(..bytes).unwrap_or_default();
+        if Arc::get_mut(&mut head.buffer).is_none_or(|b| b.len() < bytes) {
+            head.buffer = Arc::new(AlignedBuf::zeroed(bytes));
+        }
+        let buffer = Arc::get_mut(&mut head.buffer);
+        let buffer = buffer.and_then(|b| b.get_mut(..bytes)).unwrap_or_default();
         let (to_header, rest) = buffer.split_at_mut(HEADER_SIZE.min(bytes));
         to_header.copy_from_slice(header.as_bytes());
         let (to_payload, padding) = rest.split_at_mut(len.min(rest.len()));
         to_payload.copy_from_slice(&head.payload);
         padding.fill(0);
-        self.write_ring(head.lsn, head.buffer.get(..bytes).unwrap_or_default())?;
+        self.write_ring(head.lsn, &head.buffer, bytes)?;
         head.lsn += blocks;
         head.chain = header.checksum.get();
         head.payload.clear();
@@ -255,15 +262,22 @@ impl Journal {
         Ok(())
     }
 
-    fn write_ring(&self, lsn: u64, bytes: &[u8]) -> Result<()> {
+    /// Writes a record, and with it the data that waits for one.
+    fn write_ring(&self, lsn: u64, buffer: &Arc<AlignedBuf>, bytes: usize) -> Result<()> {
         let at = lsn % self.log_blocks;
-        let room = (self.log_blocks - at) as usize * BLOCK_SIZE;
-        let (first, wrapped) = bytes.split_at(bytes.len().min(room));
-        let offset = (LOG_START + at) * BLOCK_SIZE as u64;
-        self.storage.write(offset, first)?;
-        if !wrapped.is_empty() {
-            self.storage.write(LOG_START * BLOCK_SIZE as u64, wrapped)?;
+        let first = bytes.min((self.log_blocks - at) as usize * BLOCK_SIZE);
+        let block = BLOCK_SIZE as u64;
+        let pieces = [
+            Piece::new((LOG_START + at) * block, buffer.clone(), 0..first),
+            Piece::new(LOG_START * block, buffer.clone(), first..bytes),
+        ];
+        let used = if first < bytes { 2 } else { 1 };
+        let pieces = pieces.get(..used).unwrap_or_default();
+        if happens(Deliberate::StagedLeft) {
+            return pieces
+                .iter()
+                .try_for_each(|piece| self.storage.write(piece.offset, piece.bytes()));
         }
-        Ok(())
+        self.storage.write_with_staged(pieces)
     }
 }

@@ -37,6 +37,19 @@ impl<'a> Change<'a> {
             Change::Put(_) | Change::Delete(_) => None,
         }
     }
+
+    /// By how many bytes the index may grow with it.
+    pub fn growth(&self) -> i64 {
+        match self {
+            Change::Put(_) | Change::Join(..) => growth_of(self.bytes(), self.shared()),
+            Change::Delete(_) => 0,
+        }
+    }
+}
+
+fn growth_of(own: &[u8], shared: Option<&Arc<Value>>) -> i64 {
+    let shared = shared.map_or(0, |value| value.bytes().len() as i64 + 32);
+    own.len() as i64 + 32 + shared
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -226,6 +239,11 @@ impl LogVector {
         self.body.lock().state = State::Dead;
     }
 
+    /// Whether its context has still to log it.
+    pub fn is_live(&self) -> bool {
+        !self.is_logged() && self.body.lock().state != State::Dead
+    }
+
     /// Shows the value, `None` if the item is deleted.
     pub fn with<R>(&self, f: impl FnOnce(Option<&[u8]>) -> R) -> R {
         let body = self.body.lock();
@@ -243,6 +261,15 @@ impl LogVector {
         let body = self.body.lock();
         let shared = body.buffer.shared().filter(|_| body.state == State::Put)?;
         Some((body.used().to_vec(), shared.clone()))
+    }
+
+    /// By how many bytes the index may grow with its value.
+    pub fn growth(&self) -> i64 {
+        let body = self.body.lock();
+        match body.state {
+            State::Put => growth_of(body.used(), body.buffer.shared()),
+            _ => 0,
+        }
     }
 
     /// Whether it is a deletion; then what the log keeps with it.

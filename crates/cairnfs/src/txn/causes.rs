@@ -306,12 +306,12 @@ impl Core {
         if happens(Deliberate::DataUntold) {
             return;
         }
-        let lost = |w: &&Written| !self.storage.is_flushed(w.stamp);
+        let lost = |w: &&Written| !self.storage.is_flushed(w.stamp.get());
         let mut checks = Vec::new();
         let (mut stamp, mut blocks) = (0, 0);
         for run in written.iter().filter(lost) {
             push_check(&mut checks, run.block, &run.crcs);
-            stamp = stamp.max(run.stamp);
+            stamp = stamp.max(run.stamp.get());
             blocks += run.crcs.len();
         }
         let charge = charge_for(checks.len());

@@ -6,13 +6,14 @@
 //! too much. Afterwards, with all locks dropped, [`Core::settle`] holds back committers that
 //! outrun push or merge.
 
+use std::cell::Cell;
 use std::mem::offset_of;
 use std::sync::Arc;
 
 use smallvec::SmallVec;
 
 use crate::deliberate::{Deliberate, happens};
-use crate::device::Guard;
+use crate::device::{DataStamp, Guard};
 use crate::error::{Error, Result};
 use crate::format::NODE_SIZE;
 use crate::format::item::RawInode;
@@ -20,10 +21,11 @@ use crate::format::key::{Key, Kind, MAIN_ROOT};
 use crate::inode::dirty::Slot;
 use crate::inode::{Inode, InodeState};
 use crate::journal::Relief;
-use crate::journal::cil::{Context, Hold};
+use crate::journal::cil::{Context, Filled, Hold};
 use crate::journal::vector::{Change, LogVector, charge_for};
 use crate::space::{Class, Run};
 use crate::sync::atomic::Ordering;
+use crate::sync::thread_local;
 use crate::txn::Core;
 use crate::txn::lanes::{Credit, Done};
 use crate::values::Value;
@@ -55,6 +57,14 @@ impl Need {
     }
 }
 
+/// Commits from one time that a thread steps aside for an fsync to the next.
+const ASIDE_EVERY: u32 = 8;
+
+thread_local! {
+    /// Commits of this thread beside an fsync.
+    static COMMITS: Cell<u32> = const { Cell::new(0) };
+}
+
 /// Bytes of memory that an inode takes, about, beside its items.
 const INODE_MEMORY: i64 = size_of::<Inode>() as i64 + 64;
 
@@ -76,7 +86,7 @@ impl Drop for Reservation<'_> {
 pub struct Receipt {
     /// The context the change belongs to; it is durable once that context is.
     pub seq: u64,
-    charged: i64,
+    filled: Filled,
 }
 
 /// Index nodes that `bytes` of new items may take in the end: leaves half full, and their parents.
@@ -210,13 +220,41 @@ impl Core {
     /// # Errors
     /// The failure of a push or merge that was waited for.
     pub fn settle(&self, receipt: Receipt) -> Result<()> {
-        self.journal.throttle(receipt.charged, receipt.seq, self)?;
+        self.step_aside();
+        self.settle_limits(receipt)
+    }
+
+    /// The same for whom others step aside.
+    ///
+    /// # Errors
+    /// As [`Self::settle`].
+    pub fn settle_limits(&self, receipt: Receipt) -> Result<()> {
+        self.journal.throttle(receipt.filled, receipt.seq, self)?;
         if self.current_bytes() < self.limits.dirty_soft
             && self.journal.ring().free() > self.journal.ring().capacity() / 2
         {
             return Ok(());
         }
         self.press()
+    }
+
+    /// Lets an fsync have the processor: it, and who serves the device, sleep and wake several times,
+    /// and would wait each time until somebody who never sleeps has used up his share.
+    fn step_aside(&self) {
+        if self.forcing.load(Ordering::Relaxed) == 0 || !self.signals.has_workers() {
+            return;
+        }
+        let turn = COMMITS.get().wrapping_add(1);
+        COMMITS.set(turn);
+        if turn.is_multiple_of(ASIDE_EVERY) {
+            crate::sync::thread::yield_now();
+        }
+    }
+
+    /// Says that an fsync is under way, until the value is dropped.
+    pub fn forcing(&self) -> Forcing<'_> {
+        self.forcing.fetch_add(1, Ordering::Relaxed);
+        Forcing(self)
     }
 
     /// Starts a merge, or waits for one if too much memory is held.
@@ -233,6 +271,15 @@ impl Core {
         }
         self.signals.want_merge();
         Ok(())
+    }
+}
+
+/// An fsync that is under way.
+pub struct Forcing<'a>(&'a Core);
+
+impl Drop for Forcing<'_> {
+    fn drop(&mut self) {
+        self.0.forcing.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -275,7 +322,6 @@ impl Commit<'_> {
         value: &[u8],
         existed: bool,
     ) {
-        self.done.growth += value.len() as i64 + 32;
         self.change(inode, state, kind, offset, &Change::Put(value), existed);
     }
 
@@ -289,7 +335,6 @@ impl Commit<'_> {
         (own, shared): (&[u8], &Arc<Value>),
         existed: bool,
     ) {
-        self.done.growth += (own.len() + shared.bytes().len()) as i64 + 64;
         let change = Change::Join(own, shared);
         self.change(inode, state, kind, offset, &change, existed);
     }
@@ -351,11 +396,16 @@ impl Commit<'_> {
         self.freed.push(run);
     }
 
-    /// Says that changes of this inode refer to data written just now, runs of device blocks with
-    /// their checksums: it is durable before they are logged, or checked when they are replayed.
-    pub fn needs_data(&mut self, inode: &Inode, runs: impl Iterator<Item = (u64, Vec<u32>)>) {
-        let stamp = self.core.storage.stamp();
-        self.hold.needs_data(stamp);
+    /// Says that changes of this inode refer to data, runs of device blocks with their checksums,
+    /// written with that stamp: it is durable before they are logged, or checked when they are
+    /// replayed.
+    pub fn needs_data(
+        &mut self,
+        inode: &Inode,
+        stamp: &DataStamp,
+        runs: impl Iterator<Item = (u64, Vec<u32>)>,
+    ) {
+        self.hold.needs_data(stamp.get());
         inode.unlogged().enter(self.hold.seq).wrote(stamp, runs);
     }
 
@@ -374,9 +424,12 @@ impl Commit<'_> {
             state.epoch = self.hold.boundary;
         }
         if state.current.is_empty() {
-            self.core.dirty.push(inode.clone());
-            // Until a merge comes by, it stays in memory, even if its changes die.
-            self.done.memory += INODE_MEMORY;
+            let seq = self.hold.seq;
+            let dirty = &self.core.dirty;
+            let gone = dirty.push_pruned(inode.clone(), |i| i.has_vanished(seq));
+            // It stays in memory until a merge comes by, or it is found to have vanished.
+            self.done.memory += INODE_MEMORY * (1 - gone.len() as i64);
+            gone.into_iter().for_each(|i| self.core.table.vanished(i));
         }
     }
 
@@ -390,6 +443,7 @@ impl Commit<'_> {
         existed: bool,
     ) {
         let delete = matches!(change, Change::Delete(_));
+        self.done.growth += change.growth();
         self.enter(inode, state);
         let seq = self.hold.seq;
         let key = match kind {
@@ -428,6 +482,8 @@ impl Commit<'_> {
         if here || happens(Deliberate::RelogInPlace) {
             let old = slot.vector.charge();
             if delete && (!slot.baseline || happens(Deliberate::TombstoneLost)) {
+                // It was counted when it came: no merge has taken it since.
+                self.done.growth -= slot.vector.growth();
                 slot.vector.kill();
                 counts.died += 1;
                 self.delta -= old;
@@ -480,7 +536,7 @@ impl Commit<'_> {
         );
         done.counts.commits = 1;
         done.counts.allocated = vectors.len() as u64;
-        let charged = hold.insert(&mut vectors, &mut freed, delta);
+        let filled = hold.insert(&mut vectors, &mut freed, delta);
         reserved.log -= delta;
         core.settle_lane(std::mem::take(reserved), &done);
         if let Some(guard) = unfinished {
@@ -488,7 +544,7 @@ impl Commit<'_> {
         }
         Receipt {
             seq: hold.seq,
-            charged,
+            filled,
         }
     }
 }

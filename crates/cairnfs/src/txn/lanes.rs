@@ -52,7 +52,8 @@ impl CommitCounts {
 #[derive(Default)]
 pub(super) struct Lane {
     pub credit: Credit,
-    /// Bytes of items committed, for index growth.
+    /// Bytes of items committed, for index growth; less than none if what died here was committed by
+    /// others, whose lanes have it.
     pub growth: i64,
     /// Index units set aside for it.
     pub kept: u64,
@@ -151,15 +152,17 @@ impl Lanes {
         // Rounded up in each lane, it is enough for all of them together.
         let before = growth_units(lane.growth);
         lane.growth += done.growth;
-        let kept = rest.units.min(growth_units(lane.growth) - before);
-        lane.kept += kept;
+        let after = growth_units(lane.growth);
+        let kept = rest.units.min(after.saturating_sub(before));
+        let freed = lane.kept.min(before.saturating_sub(after));
+        lane.kept = lane.kept + kept - freed;
         lane.memory += done.memory;
         let memory = match lane.memory.abs() >= self.memory_step {
             true => std::mem::take(&mut lane.memory),
             false => 0,
         };
         lane.credit.log += rest.log;
-        lane.credit.units += rest.units - kept;
+        lane.credit.units += rest.units - kept + freed;
         let most = Credit {
             log: 2 * self.batch.log,
             units: 2 * self.batch.units,
@@ -177,7 +180,7 @@ impl Lanes {
 /// What a transaction did to its lane.
 #[derive(Debug, Default)]
 pub(super) struct Done {
-    /// Bytes of items that it put.
+    /// Bytes of items that it put, less those that died.
     pub growth: i64,
     /// Change of the memory of dirty sets.
     pub memory: i64,

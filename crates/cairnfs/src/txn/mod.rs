@@ -135,6 +135,8 @@ pub struct Core {
     frozen_bytes: AtomicI64,
     /// Blocks freed by commits that no merge has made usable yet.
     pending_free: CachePadded<AtomicI64>,
+    /// How many fsyncs are under way.
+    forcing: CachePadded<AtomicU64>,
     /// What is to be made durable by its causes.
     wishes: Mutex<causes::Wishes>,
     /// Bytes of log that were replayed when the volume was opened.

@@ -228,6 +228,7 @@ impl Core {
             name_memory: Default::default(),
             named: Default::default(),
             dirty: Sharded::default(),
+            forcing: CachePadded::default(),
             dirty_bytes: CachePadded::new(AtomicI64::new(0)),
             frozen_bytes: AtomicI64::new(0),
             lanes: Lanes::new(batch, mode.limits.dirty_soft / 64),

@@ -90,6 +90,10 @@ impl Device for Disk {
         Ok(())
     }
 
+    fn writes_together(&self) -> bool {
+        true
+    }
+
     fn write(&self, offset: u64, buf: &[u8]) -> Result<()> {
         check_range("write", offset, buf.len() as u64, self.size)?;
         self.moment();

@@ -14,6 +14,7 @@ use crate::format::BLOCK_SIZE;
 use crate::format::geometry::LOG_START;
 use crate::format::key::Key;
 use crate::format::superblock::Superblock;
+use crate::journal::cil::Filled;
 use crate::journal::recover::{LogPosition, read_context, scan};
 use crate::journal::ring::{CONTEXT_BASE, Ring};
 use crate::journal::signals::{LogWork, Signals};
@@ -357,7 +358,10 @@ fn a_wish_to_push_is_heard_whatever_was_pushed_before() {
         let last = Arc::new(AtomicBool::new(false));
         let done = Arc::new(AtomicBool::new(false));
         log.journal.signals.set_workers(true);
-        let soft = log.journal.soft_limit();
+        let full = Filled {
+            charged: log.journal.soft_limit(),
+            changes: 0,
+        };
         let worker = thread::spawn({
             let (log, last, done) = (log.clone(), last.clone(), done.clone());
             move || {
@@ -376,7 +380,7 @@ fn a_wish_to_push_is_heard_whatever_was_pushed_before() {
             let log = log.clone();
             move || {
                 let seq = log.commit(20, &[1; 20], &mut None);
-                log.journal.throttle(soft, seq, &no_merge).unwrap();
+                log.journal.throttle(full, seq, &no_merge).unwrap();
             }
         });
         let forces = thread::spawn({
@@ -393,7 +397,7 @@ fn a_wish_to_push_is_heard_whatever_was_pushed_before() {
         while !done.load(Ordering::Acquire) {
             // A wish is not heard while a push runs; then the next one is.
             let seq = log.commit(40, &[3; 20], &mut slot);
-            log.journal.throttle(soft, seq, &no_merge).unwrap();
+            log.journal.throttle(full, seq, &no_merge).unwrap();
             thread::yield_now();
         }
         worker.join().unwrap();

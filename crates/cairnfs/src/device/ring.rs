@@ -1,0 +1,94 @@
+//! Several writes in flight at once, through io_uring, where the kernel has it.
+//!
+//! Each thread has a ring of its own, made when it first needs one. What a write reads is shared
+//! with the ring until the write is over, so nothing here depends on how a call ends.
+
+use std::cell::RefCell;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use compio_buf::IoBuf;
+use compio_driver::op::WriteAt;
+use compio_driver::{Key, Proactor, PushEntry};
+
+use super::staged::Piece;
+
+type Write = WriteAt<Piece, Arc<OwnedFd>>;
+
+/// Writes in flight at a time.
+pub(super) const MOST: usize = 64;
+
+impl IoBuf for Piece {
+    fn as_init(&self) -> &[u8] {
+        self.bytes()
+    }
+}
+
+thread_local! {
+    static RING: RefCell<Option<Proactor>> = const { RefCell::new(None) };
+}
+
+/// Whether the kernel lets us have a ring.
+pub(super) fn is_there() -> bool {
+    with_ring(|ring| Ok(ring.driver_type().is_iouring())).unwrap_or(false)
+}
+
+fn with_ring<R>(work: impl FnOnce(&mut Proactor) -> io::Result<R>) -> io::Result<R> {
+    RING.with_borrow_mut(|ring| {
+        if ring.is_none() {
+            *ring = Some(Proactor::builder().capacity(MOST as u32).build()?);
+        }
+        match ring {
+            Some(ring) => work(ring),
+            None => Err(io::ErrorKind::Unsupported.into()),
+        }
+    })
+}
+
+/// Makes up to [`MOST`] writes at once; returns, for each in order, how many bytes were taken.
+pub(super) fn write(file: &Arc<OwnedFd>, pieces: &[Piece]) -> io::Result<Vec<io::Result<usize>>> {
+    with_ring(|ring| {
+        let mut flights: Vec<Flight> = Vec::with_capacity(pieces.len());
+        for piece in pieces {
+            let write = WriteAt::new(file.clone(), piece.offset, piece.clone());
+            flights.push(Flight::of(ring.push(write)));
+        }
+        loop {
+            flights = flights.into_iter().map(|f| f.look(ring)).collect();
+            if flights.iter().all(|f| matches!(f, Flight::Over(_))) {
+                break;
+            }
+            match ring.poll(None) {
+                Err(e) if e.kind() != io::ErrorKind::Interrupted => return Err(e),
+                _ => {}
+            }
+        }
+        let over = |flight| match flight {
+            Flight::Over(result) => result,
+            Flight::Pending(_) => Err(io::ErrorKind::Other.into()),
+        };
+        Ok(flights.into_iter().map(over).collect())
+    })
+}
+
+enum Flight {
+    Pending(Key<Write>),
+    Over(io::Result<usize>),
+}
+
+impl Flight {
+    fn of(entry: PushEntry<Key<Write>, compio_buf::BufResult<usize, Write>>) -> Self {
+        match entry {
+            PushEntry::Pending(key) => Self::Pending(key),
+            PushEntry::Ready(result) => Self::Over(result.0),
+        }
+    }
+
+    fn look(self, ring: &mut Proactor) -> Self {
+        match self {
+            Self::Pending(key) => Self::of(ring.pop(key)),
+            over => over,
+        }
+    }
+}

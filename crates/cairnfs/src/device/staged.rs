@@ -1,0 +1,139 @@
+//! Data that waits to be written together with the log record that tells of it.
+//!
+//! It is staged before the change that refers to it is committed, and written by whoever writes the
+//! log next, under the log head's lock: with his record, or, before a push, ahead of it. So no
+//! record comes to the device before a write of the data it names was begun, and no flush that
+//! acknowledges a record before both have returned. Until then readers find it here.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use super::AlignedBuf;
+use crate::sync::Mutex;
+use crate::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+
+/// A write whose bytes are shared until it is over.
+#[derive(Clone)]
+pub struct Piece {
+    /// Where it goes.
+    pub offset: u64,
+    buffer: Arc<AlignedBuf>,
+    part: Range<usize>,
+}
+
+impl Piece {
+    /// A write of part of a buffer.
+    pub fn new(offset: u64, buffer: Arc<AlignedBuf>, part: Range<usize>) -> Self {
+        Self {
+            offset,
+            buffer,
+            part,
+        }
+    }
+
+    /// What is written.
+    pub fn bytes(&self) -> &[u8] {
+        self.buffer.get(self.part.clone()).unwrap_or_default()
+    }
+}
+
+/// The stamp of a write of data, which may not have been made yet.
+#[derive(Debug, Clone)]
+pub struct DataStamp(Arc<AtomicU64>);
+
+impl DataStamp {
+    /// That of a write not made yet.
+    pub const WAITING: u64 = u64::MAX;
+
+    /// A stamp.
+    pub fn new(stamp: u64) -> Self {
+        Self(Arc::new(AtomicU64::new(stamp)))
+    }
+
+    /// The stamp, or [`Self::WAITING`].
+    pub fn get(&self) -> u64 {
+        self.0.load(Ordering::Acquire)
+    }
+}
+
+struct Staged {
+    piece: Piece,
+    stamp: DataStamp,
+}
+
+#[derive(Default)]
+struct Lists {
+    waiting: Vec<Staged>,
+    flying: Vec<Staged>,
+}
+
+/// Writes that wait for a record.
+#[derive(Default)]
+pub(super) struct Stage {
+    lists: Mutex<Lists>,
+    /// How many there are.
+    count: AtomicUsize,
+    /// Stamp of the newest of those made.
+    written: AtomicU64,
+}
+
+impl Stage {
+    pub fn add(&self, piece: Piece) -> DataStamp {
+        let stamp = DataStamp::new(DataStamp::WAITING);
+        let mut lists = self.lists.lock();
+        lists.waiting.push(Staged {
+            piece,
+            stamp: stamp.clone(),
+        });
+        self.count.fetch_add(1, Ordering::AcqRel);
+        stamp
+    }
+
+    /// Takes all that waits, to be written now by the only one who does.
+    pub fn take(&self) -> Vec<Piece> {
+        if self.count.load(Ordering::Acquire) == 0 {
+            return Vec::new();
+        }
+        let mut lists = self.lists.lock();
+        let mut waiting = std::mem::take(&mut lists.waiting);
+        lists.flying.append(&mut waiting);
+        lists.flying.iter().map(|s| s.piece.clone()).collect()
+    }
+
+    /// What was taken has been written.
+    pub fn written(&self, stamp: u64) {
+        let mut lists = self.lists.lock();
+        self.count.fetch_sub(lists.flying.len(), Ordering::AcqRel);
+        for staged in lists.flying.drain(..) {
+            staged.stamp.0.store(stamp, Ordering::Release);
+        }
+        self.written.fetch_max(stamp, Ordering::AcqRel);
+    }
+
+    pub fn newest(&self) -> u64 {
+        self.written.load(Ordering::Acquire)
+    }
+
+    /// Writes that overlap a range.
+    pub fn over(&self, offset: u64, len: usize) -> Vec<Piece> {
+        if self.count.load(Ordering::Acquire) == 0 {
+            return Vec::new();
+        }
+        let end = offset + len as u64;
+        let lists = self.lists.lock();
+        let pieces = lists.flying.iter().chain(&lists.waiting).map(|s| &s.piece);
+        let overlaps = |p: &&Piece| p.offset < end && offset < p.offset + p.part.len() as u64;
+        pieces.filter(overlaps).cloned().collect()
+    }
+}
+
+/// Lays writes over what was read at `offset`.
+pub(super) fn lay_over(pieces: &[Piece], offset: u64, read: &mut [u8]) {
+    for piece in pieces {
+        let skip = offset.saturating_sub(piece.offset) as usize;
+        let at = piece.offset.saturating_sub(offset) as usize;
+        let from = piece.bytes().get(skip..).unwrap_or_default();
+        let to = read.get_mut(at..).unwrap_or_default();
+        to.iter_mut().zip(from).for_each(|(to, from)| *to = *from);
+    }
+}
