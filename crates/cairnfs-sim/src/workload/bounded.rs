@@ -76,7 +76,7 @@ mod tests {
         for step in base_steps().into_iter().chain(Bounded::new(1).steps) {
             assert_eq!(step.to_string().parse::<Step>(), Ok(step));
         }
-        assert_eq!(Bounded::new(1).steps.len(), 68);
+        assert_eq!(Bounded::new(1).steps.len(), 70);
         assert_eq!(base_steps().len(), 11);
         assert!("creat f".parse::<Step>().is_err());
         assert!("write f 1".parse::<Step>().is_err());

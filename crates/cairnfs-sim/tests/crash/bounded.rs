@@ -38,7 +38,7 @@ fn a_share_of_the_sequences_of_three() {
 }
 
 #[test]
-#[ignore = "long: all 314,432 sequences, twice; scripts/crash-states runs it"]
+#[ignore = "long: all 343,000 sequences, twice; scripts/crash-states runs it"]
 fn all_sequences_of_three() {
     for interval in [0, 1] {
         sequences(3, 1, interval);
