@@ -256,6 +256,11 @@ impl Core {
         Forcing(self)
     }
 
+    /// How many fsyncs are under way.
+    pub fn forced(&self) -> u64 {
+        self.forcing.load(Ordering::Relaxed)
+    }
+
     /// Starts a merge, or waits for one if too much memory is held.
     fn press(&self) -> Result<()> {
         if self.dirty_bytes() >= self.limits.dirty_hard || !self.signals.has_workers() {
