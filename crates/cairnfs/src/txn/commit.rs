@@ -243,8 +243,10 @@ impl Core {
         if self.forcing.load(Ordering::Relaxed) == 0 || !self.signals.has_workers() {
             return;
         }
-        let turn = COMMITS.get().wrapping_add(1);
-        COMMITS.set(turn);
+        let turn = COMMITS.with(|commits| {
+            commits.set(commits.get().wrapping_add(1));
+            commits.get()
+        });
         if turn.is_multiple_of(ASIDE_EVERY) {
             crate::sync::thread::yield_now();
         }
