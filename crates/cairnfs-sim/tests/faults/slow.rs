@@ -1,4 +1,5 @@
-//! A write that takes its time: nobody else waits for it, and nobody is told that it is durable.
+//! A write that takes its time: nobody else waits for it, and nobody is told that it is durable. Little
+//! data is written together with the log's record, for which others wait as they wait for that.
 
 use std::sync::Arc;
 
@@ -29,7 +30,7 @@ fn a_slow_write_of_data_holds_up_nobody_else() {
     let fs = FileSystem::open_device(disk.clone(), &options(1)).unwrap();
     let (slow, quick) = (make(&fs, "slow"), make(&fs, "quick"));
     fs.sync().unwrap();
-    fs.write(slow, 0, &[1; 20_000], false).unwrap();
+    fs.write(slow, 0, &[1; 100_000], false).unwrap();
     disk.hold_write(0);
     std::thread::scope(|scope| {
         let syncing = scope.spawn(|| fs.fsync(slow, false));
@@ -44,5 +45,5 @@ fn a_slow_write_of_data_holds_up_nobody_else() {
         disk.release();
         syncing.join().unwrap().unwrap();
     });
-    assert_eq!(size_after_kill(&disk, slow), Some(20_000));
+    assert_eq!(size_after_kill(&disk, slow), Some(100_000));
 }

@@ -28,7 +28,9 @@ const BATCH_RANGES: usize = 16;
 /// Runs up to this many blocks stay in the cache: they are likely to be read or changed again.
 const KEEP: usize = 16;
 /// Most pages that wait for the next record of the log.
-const STAGED: usize = 64;
+const STAGED: usize = 16;
+/// Most fsyncs at a time whose data does: more write theirs side by side.
+const FEW_SYNCS: u64 = 2;
 const BLOCK: u64 = BLOCK_SIZE as u64;
 
 /// Pages that go to adjacent device blocks.
@@ -59,7 +61,8 @@ impl FileSystem {
     /// # Errors
     /// As [`Self::write_back`].
     pub(super) fn write_back_staged(&self, inode: &Arc<Inode>) -> Result<()> {
-        self.sweep(inode, self.core.storage().stages())
+        let few = self.core.forced() <= FEW_SYNCS;
+        self.sweep(inode, few && self.core.storage().stages())
     }
 
     fn sweep(&self, inode: &Arc<Inode>, stage: bool) -> Result<()> {

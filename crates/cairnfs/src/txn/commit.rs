@@ -244,8 +244,10 @@ impl Core {
         if self.forcing.load(Ordering::Relaxed) == 0 || !self.signals.has_workers() {
             return;
         }
-        let turn = COMMITS.get().wrapping_add(1);
-        COMMITS.set(turn);
+        let turn = COMMITS.with(|commits| {
+            commits.set(commits.get().wrapping_add(1));
+            commits.get()
+        });
         if turn.is_multiple_of(ASIDE_EVERY) {
             crate::sync::thread::yield_now();
         }
@@ -255,6 +257,11 @@ impl Core {
     pub fn forcing(&self) -> Forcing<'_> {
         self.forcing.fetch_add(1, Ordering::Relaxed);
         Forcing(self)
+    }
+
+    /// How many fsyncs are under way.
+    pub fn forced(&self) -> u64 {
+        self.forcing.load(Ordering::Relaxed)
     }
 
     /// Starts a merge, or waits for one if too much memory is held.
