@@ -104,6 +104,7 @@ impl FileSystem {
             return Ok(());
         }
         let guard = self.core.storage().guard("a call panicked");
+        let _forcing = self.core.forcing();
         let written = self.write_inode(ino);
         guard.done();
         written
