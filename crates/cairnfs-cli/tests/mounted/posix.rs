@@ -404,7 +404,7 @@ fn temporary_files_without_a_name() {
 #[test]
 fn attributes_and_access_lists_survive_copies() {
     if !able(&[
-        "getfacl", "setfacl", "getfattr", "setfattr", "cp", "setpriv",
+        "getfacl", "setfacl", "getfattr", "setfattr", "cp", "rsync", "tar", "setpriv",
     ]) {
         return;
     }
@@ -439,8 +439,20 @@ fn attributes_and_access_lists_survive_copies() {
     assert_eq!(place.sh(all), expected);
     let dump = "getfacl -n d d/sub d/file f | grep -v ^$ ; getfattr -d -m - d f";
     let before = place.sh(dump);
-    place.sh("mkdir copy; cp -a d f copy/");
-    assert_eq!(shell(&place.at("copy"), dump), before);
+    place.sh(
+        "mkdir copied synced unpacked; cp -a d f copied/; rsync -aAX d f synced/
+        tar --xattrs --xattrs-include='*' --acls -cf both.tar d f
+        tar --xattrs --xattrs-include='*' --acls -xf both.tar -C unpacked",
+    );
+    for copy in ["copied", "synced", "unpacked"] {
+        assert_eq!(shell(&place.at(copy), dump), before, "{copy}");
+    }
+    // With a list, the group bits of a mode are its mask.
+    let masked = place.sh("chmod 720 d/sub; getfacl -n -c d/sub; stat -c %a d/sub");
+    assert!(
+        masked.contains("mask::-w-") && masked.ends_with("720\n"),
+        "{masked}"
+    );
     let cat = [
         "--reuid=65534",
         "--regid=65534",
