@@ -164,6 +164,23 @@ fn much_data_before_its_record() {
     try_recording("much data", &recording, &depth);
 }
 
+/// Rule: data of which not all is named is durable before the record, also what waits for that.
+#[test]
+fn much_data_of_which_some_waits_for_its_record() {
+    // 900 blocks are written with the link; of the fsync's, 16 wait, and 200 more are too many to name.
+    let mut text = String::from("create f; write f 4194304 3686400; link f g;");
+    (0..16).for_each(|i| text += &format!("write f {} 4096;", i * 40_960));
+    text += "write f 2097152 819200; fsync f; write f 0 4096; fsync f";
+    let steps = steps(&text).unwrap();
+    let recording = record(fresh_volume(VOLUME_SIZE).unwrap(), &steps).unwrap();
+    let depth = Depth {
+        states: 200,
+        interrupted: 8,
+        ..THOROUGH
+    };
+    try_recording("much data, some of it waiting", &recording, &depth);
+}
+
 /// Rule: a group too large to be followed is written with all its context.
 #[test]
 fn more_entries_than_a_group_has() {

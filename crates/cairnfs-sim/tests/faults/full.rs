@@ -338,3 +338,36 @@ fn a_power_cut_on_a_full_volume_loses_nothing() {
     }
     count.print("crash states of full volumes");
 }
+
+/// Large values that two files each have are counted down one by one, each written anew with its count.
+#[test]
+fn large_values_are_given_up_on_a_full_volume() {
+    const VALUES: u64 = 40;
+    let (volume, disk) = Volume::open(&fresh_volume(64 << 20).unwrap());
+    let file = |n: u64| long(n % (2 * VALUES));
+    let made = |name: &[u8]| volume.fs.mknod(ROOT, name, 0o100_644, 0, Creds::default());
+    volume.made(made(b"fill")).unwrap();
+    for n in 0..2 * VALUES {
+        volume.made(made(&file(n))).unwrap();
+        let value = vec![(n % VALUES) as u8; 65_000];
+        let ino = volume.fs.lookup(ROOT, &file(n)).unwrap().ino;
+        let set = XattrMode::Set;
+        volume.fs.setxattr(ino, b"user.v", &value, set).unwrap();
+        volume.fs.forget(ino, 1);
+    }
+    volume.fs.sync().unwrap();
+    volume.fs.merge().unwrap();
+    volume.use_up();
+    volume.fs.sync().unwrap();
+    volume.fs.merge().unwrap();
+    volume.use_up();
+    for half in [0..VALUES, VALUES..2 * VALUES] {
+        for n in half {
+            volume.fs.unlink(ROOT, &file(n)).unwrap();
+        }
+        volume.fs.sync().unwrap();
+        volume.fs.merge().unwrap();
+        sound(&disk.image()).unwrap();
+    }
+    volume.fs.close().unwrap();
+}

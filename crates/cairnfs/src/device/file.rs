@@ -327,11 +327,12 @@ impl Device for FileDevice {
     }
 
     fn write_all(&self, pieces: &[Piece]) -> Result<()> {
-        let one_by_one = pieces.len() < 2 || !self.writes_together();
-        if one_by_one || self.access == Access::ReadOnly {
-            return pieces
-                .iter()
-                .try_for_each(|piece| self.write(piece.offset, piece.bytes()));
+        let one_by_one = |pieces: &[Piece]| {
+            let mut pieces = pieces.iter();
+            pieces.try_for_each(|piece| self.write(piece.offset, piece.bytes()))
+        };
+        if pieces.len() < 2 || !self.writes_together() || self.access == Access::ReadOnly {
+            return one_by_one(pieces);
         }
         for piece in pieces {
             check_range("write", piece.offset, piece.bytes().len() as u64, self.size)?;
@@ -339,8 +340,11 @@ impl Device for FileDevice {
         for some in pieces.chunks(ring::MOST) {
             let len = some.iter().map(|p| p.bytes().len() as u64).sum();
             let error = |e| io_error("write", some.first().map_or(0, |p| p.offset), len, e);
-            let taken = ring::write(&self.file, some).map_err(error)?;
-            for (piece, taken) in some.iter().zip(taken) {
+            let Some(taken) = ring::write(&self.file, some) else {
+                one_by_one(some)?;
+                continue;
+            };
+            for (piece, taken) in some.iter().zip(taken.map_err(error)?) {
                 self.finish_write(piece, taken)?;
             }
         }

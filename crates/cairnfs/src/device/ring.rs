@@ -31,23 +31,25 @@ thread_local! {
 
 /// Whether the kernel lets us have a ring.
 pub(super) fn is_there() -> bool {
-    with_ring(|ring| Ok(ring.driver_type().is_iouring())).unwrap_or(false)
+    with_ring(|ring| ring.driver_type().is_iouring()).unwrap_or(false)
 }
 
-fn with_ring<R>(work: impl FnOnce(&mut Proactor) -> io::Result<R>) -> io::Result<R> {
+/// Does something with this thread's ring; `None` if it can have none, as its descriptors or memory
+/// are limited, or the call is forbidden.
+fn with_ring<R>(work: impl FnOnce(&mut Proactor) -> R) -> Option<R> {
     RING.with_borrow_mut(|ring| {
         if ring.is_none() {
-            *ring = Some(Proactor::builder().capacity(MOST as u32).build()?);
+            *ring = Proactor::builder().capacity(MOST as u32).build().ok();
         }
-        match ring {
-            Some(ring) => work(ring),
-            None => Err(io::ErrorKind::Unsupported.into()),
-        }
+        ring.as_mut().map(work)
     })
 }
 
-/// Makes up to [`MOST`] writes at once; returns, for each in order, how many bytes were taken.
-pub(super) fn write(file: &Arc<OwnedFd>, pieces: &[Piece]) -> io::Result<Vec<io::Result<usize>>> {
+/// What became of several writes: for each in order, how many bytes were taken.
+type Taken = Vec<io::Result<usize>>;
+
+/// Makes up to [`MOST`] writes at once; `None` if there is no ring, and nothing was begun.
+pub(super) fn write(file: &Arc<OwnedFd>, pieces: &[Piece]) -> Option<io::Result<Taken>> {
     with_ring(|ring| {
         let mut flights: Vec<Flight> = Vec::with_capacity(pieces.len());
         for piece in pieces {
@@ -59,8 +61,11 @@ pub(super) fn write(file: &Arc<OwnedFd>, pieces: &[Piece]) -> io::Result<Vec<io:
             if flights.iter().all(|f| matches!(f, Flight::Over(_))) {
                 break;
             }
+            use io::ErrorKind::{Interrupted, TimedOut};
             match ring.poll(None) {
-                Err(e) if e.kind() != io::ErrorKind::Interrupted => return Err(e),
+                // A signal ends the wait, too: with the first, or with the second if the same call
+                // had begun the writes.
+                Err(e) if !matches!(e.kind(), Interrupted | TimedOut) => return Err(e),
                 _ => {}
             }
         }

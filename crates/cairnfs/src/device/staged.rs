@@ -77,7 +77,14 @@ pub(super) struct Stage {
     written: AtomicU64,
 }
 
+/// Writes that wait at a time: the memory they take, and those who write the log wait for them.
+const MOST: usize = 64;
+
 impl Stage {
+    pub fn has_room(&self) -> bool {
+        self.count.load(Ordering::Acquire) < MOST
+    }
+
     pub fn add(&self, piece: Piece) -> DataStamp {
         let stamp = DataStamp::new(DataStamp::WAITING);
         let mut lists = self.lists.lock();

@@ -126,9 +126,9 @@ impl Storage {
         }
     }
 
-    /// Whether data may be staged.
+    /// Whether data may be staged: the device gains by it, and not too much waits already.
     pub fn stages(&self) -> bool {
-        self.stages
+        self.stages && self.stage.has_room()
     }
 
     /// Has data written by whoever writes the log next. Before a change that refers to it is committed.

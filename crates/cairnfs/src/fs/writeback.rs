@@ -62,7 +62,7 @@ impl FileSystem {
     /// As [`Self::write_back`].
     pub(super) fn write_back_staged(&self, inode: &Arc<Inode>) -> Result<()> {
         let few = self.core.forced() <= FEW_SYNCS;
-        self.sweep(inode, few && self.core.storage().stages())
+        self.sweep(inode, few)
     }
 
     fn sweep(&self, inode: &Arc<Inode>, stage: bool) -> Result<()> {
@@ -130,7 +130,7 @@ impl FileSystem {
         }
         let (placed, taken) = self.place_batch(&mut batch, &touched)?;
         let mut new = Vec::new();
-        let stage = stage && batch.len() <= STAGED;
+        let stage = stage && batch.len() <= STAGED && self.core.storage().stages();
         let mut staged = None;
         for part in &placed {
             staged = self.write_placed(&state, part, &mut new, stage)?;

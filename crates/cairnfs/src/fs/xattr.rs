@@ -86,7 +86,7 @@ impl FileSystem {
         if let Some(found) = list.into_iter().find(|x| x.name == name) {
             return self.core.held(found.value);
         }
-        let knows = state.knows_attributes();
+        let knows = state.knows_attributes() || attrs(&state)?.xattrs == 0;
         drop(state);
         if !knows {
             self.remember_attributes(&inode)?;

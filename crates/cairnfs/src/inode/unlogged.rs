@@ -157,8 +157,10 @@ impl Unlogged {
         }));
         let blocks: usize = more.written.iter().map(|w| w.crcs.len()).sum();
         if blocks > MOST_CHECKED {
+            // All of it must be durable before the record, also what is not written yet.
+            let stamps = more.written.iter().map(|w| w.stamp.get());
+            more.unlisted = stamps.fold(more.unlisted, u64::max);
             more.written.clear();
-            more.unlisted = stamp.get();
         }
     }
 

@@ -15,6 +15,7 @@ use std::sync::Arc;
 
 use crate::deliberate::{Deliberate, happens};
 use crate::error::{Error, Result};
+use crate::format::MAX_XATTR_VALUE;
 use crate::format::key::Key;
 use crate::format::node::MAX_CELL_VALUE;
 use crate::format::overflow::UNIT_DATA;
@@ -73,7 +74,8 @@ impl<'a> SharedEdits<'a> {
         }
     }
 
-    /// Index nodes that the changes so far may take: a leaf for each value, and its units.
+    /// Index nodes that the changes so far may take: a leaf for each value, and the units of its bytes,
+    /// which are written anew with its count.
     pub fn cost(&self) -> u64 {
         self.cost
     }
@@ -81,15 +83,22 @@ impl<'a> SharedEdits<'a> {
     /// Gives up a use.
     pub fn lose(&mut self, place: SharedRef) {
         if !happens(Deliberate::UseNotGivenUp) {
-            self.change(place, -1, || None);
+            let values = self.values;
+            let len = || {
+                values
+                    .at(place)
+                    .map_or(MAX_XATTR_VALUE, |v| v.bytes().len())
+            };
+            self.change(place, -1, len, None);
         }
     }
 
     /// Takes a use: where the value is, or will be after the step. `None` if too many others with its
     /// hash are in the way.
     pub fn gain(&mut self, value: &Arc<Value>) -> Result<Option<SharedRef>> {
+        let len = || value.bytes().len();
         if let Some(place) = self.values.place(value) {
-            self.change(place, 1, || None);
+            self.change(place, 1, len, None);
             return Ok(Some(place));
         }
         let hash = value.hash();
@@ -99,7 +108,7 @@ impl<'a> SharedEdits<'a> {
             match self.holds(place, value)? {
                 Some(true) => {
                     self.values.remember(value, slot);
-                    self.change(place, 1, || None);
+                    self.change(place, 1, len, None);
                     return Ok(Some(place));
                 }
                 Some(false) => {}
@@ -111,8 +120,11 @@ impl<'a> SharedEdits<'a> {
             }
         }
         if let Some(place) = free {
+            if self.changes.contains_key(&place.offset()) {
+                return Err(bad_value(0, place, "nothing".into()));
+            }
             self.values.remember(value, place.slot);
-            self.change(place, 1, || Some(value.clone()));
+            self.change(place, 1, len, Some(value));
         }
         Ok(free)
     }
@@ -132,15 +144,20 @@ impl<'a> SharedEdits<'a> {
         Ok(Some(equal(bytes, value)))
     }
 
-    fn change(&mut self, place: SharedRef, uses: i64, new: impl FnOnce() -> Option<Arc<Value>>) {
+    fn change(
+        &mut self,
+        place: SharedRef,
+        uses: i64,
+        len: impl FnOnce() -> usize,
+        new: Option<&Arc<Value>>,
+    ) {
         let cost = &mut self.cost;
         let change = self.changes.entry(place.offset()).or_insert_with(|| {
-            let new = new();
-            *cost += self::cost(new.as_ref().map_or(0, |v| v.bytes().len()));
+            *cost += self::cost(len());
             Change {
                 place,
                 uses: 0,
-                new,
+                new: new.cloned(),
             }
         });
         change.uses += uses;
