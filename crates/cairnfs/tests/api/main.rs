@@ -14,6 +14,7 @@ mod durability;
 mod files;
 mod names;
 mod paths;
+mod signals;
 mod values;
 mod volumes;
 
