@@ -133,6 +133,18 @@ fn data_beside_its_record() {
     );
 }
 
+/// A history too long to be tried as deep as the others.
+#[track_caller]
+fn long_history(title: &str, text: &str, states: usize) {
+    let recording = record(fresh_volume(VOLUME_SIZE).unwrap(), &steps(text).unwrap()).unwrap();
+    let depth = Depth {
+        states,
+        interrupted: 8,
+        ..THOROUGH
+    };
+    try_recording(title, &recording, &depth);
+}
+
 /// Rule: data that waits for its record is written before a whole context is, and durable.
 #[test]
 fn data_before_a_whole_context() {
@@ -141,27 +153,17 @@ fn data_before_a_whole_context() {
     text += "sync;";
     (0..1100).for_each(|i| text += &format!("unlink d/{i};"));
     text += "rmdir d; create d; write d 0 9000; fsync d; write d 4096 9000; fsync d; sync";
-    let steps = steps(&text).unwrap();
-    let recording = record(fresh_volume(VOLUME_SIZE).unwrap(), &steps).unwrap();
-    let depth = Depth {
-        states: 60,
-        interrupted: 8,
-        ..THOROUGH
-    };
-    try_recording("data and a whole context", &recording, &depth);
+    long_history("data and a whole context", &text, 60);
 }
 
 /// Rule: much data is made durable before the record, which would have to name it all.
 #[test]
 fn much_data_before_its_record() {
-    let steps = steps("create f; write f 0 5000000; fsync f; write f 0 4096; fsync f").unwrap();
-    let recording = record(fresh_volume(VOLUME_SIZE).unwrap(), &steps).unwrap();
-    let depth = Depth {
-        states: 200,
-        interrupted: 8,
-        ..THOROUGH
-    };
-    try_recording("much data", &recording, &depth);
+    long_history(
+        "much data",
+        "create f; write f 0 5000000; fsync f; write f 0 4096; fsync f",
+        200,
+    );
 }
 
 /// Rule: data of which not all is named is durable before the record, also what waits for that.
@@ -171,14 +173,7 @@ fn much_data_of_which_some_waits_for_its_record() {
     let mut text = String::from("create f; write f 4194304 3686400; link f g;");
     (0..16).for_each(|i| text += &format!("write f {} 4096;", i * 40_960));
     text += "write f 2097152 819200; fsync f; write f 0 4096; fsync f";
-    let steps = steps(&text).unwrap();
-    let recording = record(fresh_volume(VOLUME_SIZE).unwrap(), &steps).unwrap();
-    let depth = Depth {
-        states: 200,
-        interrupted: 8,
-        ..THOROUGH
-    };
-    try_recording("much data, some of it waiting", &recording, &depth);
+    long_history("much data, some of it waiting", &text, 200);
 }
 
 /// Rule: a group too large to be followed is written with all its context.
@@ -188,12 +183,9 @@ fn more_entries_than_a_group_has() {
     for i in 0..1100 {
         text += &format!("create d/{i};");
     }
-    let steps = steps(&(text + "fsync d; unlink d/7; fsync d; sync")).unwrap();
-    let recording = record(fresh_volume(VOLUME_SIZE).unwrap(), &steps).unwrap();
-    let depth = Depth {
-        states: 60,
-        interrupted: 8,
-        ..THOROUGH
-    };
-    try_recording("a large group", &recording, &depth);
+    long_history(
+        "a large group",
+        &(text + "fsync d; unlink d/7; fsync d; sync"),
+        60,
+    );
 }

@@ -53,6 +53,19 @@ struct New<'a> {
     xattrs: &'a [Given<'a>],
 }
 
+impl New<'_> {
+    /// One without a target and without attributes.
+    fn bare(mode: u32, rdev: u64, creds: Creds) -> Self {
+        Self {
+            mode,
+            rdev,
+            creds,
+            target: None,
+            xattrs: &[],
+        }
+    }
+}
+
 impl FileSystem {
     /// The inode of a name, with one use taken.
     ///
@@ -161,13 +174,8 @@ impl FileSystem {
             Some(FileKind::Symlink) => return Err(Error::Invalid("a symlink has a target")),
             Some(_) => {}
         }
-        let new = New {
-            mode,
-            rdev,
-            creds,
-            target: None,
-            xattrs,
-        };
+        let bare = New::bare(mode, rdev, creds);
+        let new = New { xattrs, ..bare };
         Ok(self.make(&self.inode(dir)?, name, &new)?.1)
     }
 
@@ -187,13 +195,7 @@ impl FileSystem {
             }
             Some(_) => {}
         }
-        let new = New {
-            mode,
-            rdev,
-            creds,
-            target: None,
-            xattrs: &[],
-        };
+        let new = New::bare(mode, rdev, creds);
         self.make(dir, name, &new)
     }
 
@@ -202,13 +204,7 @@ impl FileSystem {
     /// # Errors
     /// The name is taken or cannot be; no space.
     pub fn mkdir(&self, dir: u64, name: &[u8], mode: u32, creds: Creds) -> Result<Attr> {
-        let new = New {
-            mode: S_IFDIR | mode & !S_IFMT,
-            rdev: 0,
-            creds,
-            target: None,
-            xattrs: &[],
-        };
+        let new = New::bare(S_IFDIR | mode & !S_IFMT, 0, creds);
         Ok(self.make(&self.inode(dir)?, name, &new)?.1)
     }
 
@@ -223,13 +219,9 @@ impl FileSystem {
         if target.is_empty() || target.contains(&0) {
             return Err(Error::Invalid("a target is empty or has NUL in it"));
         }
-        let new = New {
-            mode: S_IFLNK | 0o777,
-            rdev: 0,
-            creds,
-            target: Some(target),
-            xattrs: &[],
-        };
+        let target = Some(target);
+        let bare = New::bare(S_IFLNK | 0o777, 0, creds);
+        let new = New { target, ..bare };
         Ok(self.make(&self.inode(dir)?, name, &new)?.1)
     }
 
@@ -386,13 +378,8 @@ impl FileSystem {
         let dir = self.inode(dir)?;
         let need = Need::items(2, INODE_LEN + 1, 0);
         let reservation = self.core.reserve(need)?;
-        let new = New {
-            mode: crate::format::item::S_IFREG | mode & !S_IFMT,
-            rdev: 0,
-            creds,
-            target: None,
-            xattrs: &[],
-        };
+        let regular = crate::format::item::S_IFREG | mode & !S_IFMT;
+        let new = New::bare(regular, 0, creds);
         let mut dir_state = dir.write();
         let (gid, mode) = inherit(live_dir(&dir_state)?, &new);
         let ino = self.core.new_ino(&mut dir_state.chunk);
