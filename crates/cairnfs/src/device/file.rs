@@ -2,13 +2,14 @@
 //!
 //! Direct I/O where the file takes it (found out by a probe), buffered otherwise. A lock
 //! (`flock`) keeps a second opener away: exclusive for writers, shared for readers; it lasts as
-//! long as the value. Callers' memory need not be aligned: what is not goes through a bounce
-//! buffer of bounded size.
+//! long as the value or, if the process is killed, as its writes in flight. Callers' memory need
+//! not be aligned: what is not goes through a bounce buffer of bounded size.
 
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use rustix::fs::{FallocateFlags, FileType, FlockOperation, Mode, OFlags, SeekFrom};
 use rustix::io::Errno;
@@ -16,6 +17,11 @@ use rustix::io::Errno;
 use super::{AlignedBuf, Device, Piece, SECTOR, check_range, io_error, ring};
 use crate::error::{Error, Result};
 use crate::sync::atomic::{AtomicBool, Ordering};
+
+/// How long a lock is waited for. The kernel keeps that of a killed process until its writes in flight
+/// are over, which is after the process is gone; so they meet nobody else's.
+const LINGER: Duration = Duration::from_secs(1);
+const PAUSE: Duration = Duration::from_millis(2);
 
 /// Most bytes that a bounce buffer holds.
 const BOUNCE: usize = 1 << 20;
@@ -113,7 +119,23 @@ impl FileDevice {
         Ok(u64::try_from(stat.st_blocks).unwrap_or_default() * 512)
     }
 
+    /// Opens and locks; waits for what a killed process left, but not for one that lives.
     fn open_locked(path: &Path, flags: OFlags, access: Access, block_device: bool) -> Result<Self> {
+        let start = Instant::now();
+        loop {
+            match Self::try_open_locked(path, flags, access, block_device) {
+                Err(Error::InUse(_)) if start.elapsed() < LINGER => std::thread::sleep(PAUSE),
+                other => return other,
+            }
+        }
+    }
+
+    fn try_open_locked(
+        path: &Path,
+        flags: OFlags,
+        access: Access,
+        block_device: bool,
+    ) -> Result<Self> {
         let (file, direct) = open_direct_or_not(path, flags)?;
         let stat = rustix::fs::fstat(&file).map_err(|e| open_error(path, e.into()))?;
         if check_kind(path, FileType::from_raw_mode(stat.st_mode))? != block_device {
@@ -437,6 +459,17 @@ mod tests {
         assert!(matches!(result, Err(Error::InUse(_))));
         drop((reader, other));
         FileDevice::open(&path, Access::ReadWrite).unwrap();
+    }
+
+    #[test]
+    fn who_leaves_soon_is_waited_for() {
+        let (_dir, path) = image();
+        let writer = FileDevice::create(&path, SIZE).unwrap();
+        std::thread::scope(|scope| {
+            let opening = scope.spawn(|| FileDevice::open(&path, Access::ReadWrite));
+            drop(writer);
+            opening.join().unwrap().unwrap();
+        });
     }
 
     #[test]
