@@ -18,46 +18,39 @@ fn setting(name: &str, otherwise: usize) -> usize {
     std::env::var(name).map_or(otherwise, |v| v.parse().unwrap())
 }
 
-/// `CAIRNFS_CRASH_SEEDS` tells how many workloads, `CAIRNFS_CRASH_FROM` the first one's seed.
+/// Workloads by seed and place. `CAIRNFS_CRASH_SEEDS` tells how many, `CAIRNFS_CRASH_FROM` the first
+/// one's seed.
+#[track_caller]
+fn many_seeds(what: &str, few: usize, workload: &(dyn Fn(u64, usize) -> Vec<Step> + Sync)) {
+    let seeds = setting("CAIRNFS_CRASH_SEEDS", few);
+    let from = setting("CAIRNFS_CRASH_FROM", 0);
+    let name = format!("random {what}, seeds from {from}");
+    let start = fresh_volume(VOLUME_SIZE).unwrap();
+    let steps = |i: usize| (i < seeds).then(|| workload((from + i) as u64, i));
+    try_all(&name, &start, 0, &steps, &DEPTH);
+}
+
 #[test]
 fn workloads_of_many_seeds() {
-    let seeds = setting("CAIRNFS_CRASH_SEEDS", 90);
-    let from = setting("CAIRNFS_CRASH_FROM", 0);
-    let name = format!("random workloads, seeds from {from}");
-    let start = fresh_volume(VOLUME_SIZE).unwrap();
-    let steps = |i: usize| {
-        let seed = (from + i) as u64;
-        (i < seeds).then(|| random_steps(seed, 40 + 60 * (i % 6)))
-    };
-    try_all(&name, &start, 0, &steps, &DEPTH);
+    many_seeds("workloads", 90, &|seed, i| {
+        random_steps(seed, 40 + 60 * (i % 6))
+    });
 }
 
 /// The same of names and directories, with an fsync after every fourth of them.
 #[test]
 fn names_of_many_seeds() {
-    let seeds = setting("CAIRNFS_CRASH_SEEDS", 120);
-    let from = setting("CAIRNFS_CRASH_FROM", 0);
-    let name = format!("random names, seeds from {from}");
-    let start = fresh_volume(VOLUME_SIZE).unwrap();
-    let steps = |i: usize| {
-        let seed = (from + i) as u64;
-        (i < seeds).then(|| random_names(seed, 60 + 60 * (i % 4)))
-    };
-    try_all(&name, &start, 0, &steps, &DEPTH);
+    many_seeds("names", 120, &|seed, i| {
+        random_names(seed, 60 + 60 * (i % 4))
+    });
 }
 
 /// The same of attributes whose values are equal, or have equal hashes.
 #[test]
 fn values_of_many_seeds() {
-    let seeds = setting("CAIRNFS_CRASH_SEEDS", 60);
-    let from = setting("CAIRNFS_CRASH_FROM", 0);
-    let name = format!("random values, seeds from {from}");
-    let start = fresh_volume(VOLUME_SIZE).unwrap();
-    let steps = |i: usize| {
-        let seed = (from + i) as u64;
-        (i < seeds).then(|| random_values(seed, 40 + 40 * (i % 4)))
-    };
-    try_all(&name, &start, 0, &steps, &DEPTH);
+    many_seeds("values", 60, &|seed, i| {
+        random_values(seed, 40 + 40 * (i % 4))
+    });
 }
 
 proptest! {

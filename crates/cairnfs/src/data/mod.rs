@@ -54,9 +54,8 @@ impl DataStore {
     fn piece(&self, block: u64, blocks: usize, fill: impl FnOnce(&mut [u8])) -> Piece {
         let bytes = blocks * BLOCK_SIZE;
         let mut buffer = self.buffer(bytes);
-        if let Some(to) = Arc::get_mut(&mut buffer).and_then(|b| b.get_mut(..bytes)) {
-            fill(to);
-        }
+        fill(buffer.get_mut(..bytes).unwrap_or_default());
+        let buffer = Arc::new(buffer);
         if bytes <= BUFFER {
             let mut buffers = self.buffers.lock();
             if buffers.len() < BUFFERS {
@@ -68,15 +67,13 @@ impl DataStore {
     }
 
     /// A buffer that nobody else has; one of a write that is over, if there is any.
-    fn buffer(&self, bytes: usize) -> Arc<AlignedBuf> {
+    fn buffer(&self, bytes: usize) -> AlignedBuf {
         let mut buffers = self.buffers.lock();
         let free = buffers
             .iter_mut()
             .position(|b| Arc::get_mut(b).is_some_and(|b| b.len() >= bytes));
-        match free {
-            Some(i) => buffers.swap_remove(i),
-            None => Arc::new(AlignedBuf::zeroed(bytes)),
-        }
+        free.and_then(|i| Arc::into_inner(buffers.swap_remove(i)))
+            .unwrap_or_else(|| AlignedBuf::zeroed(bytes))
     }
 
     /// Keeps a block that was written.

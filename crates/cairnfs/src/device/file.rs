@@ -353,7 +353,7 @@ impl Device for FileDevice {
             let mut pieces = pieces.iter();
             pieces.try_for_each(|piece| self.write(piece.offset, piece.bytes()))
         };
-        if pieces.len() < 2 || !self.writes_together() || self.access == Access::ReadOnly {
+        if pieces.len() < 2 || !self.writes_together() {
             return one_by_one(pieces);
         }
         for piece in pieces {

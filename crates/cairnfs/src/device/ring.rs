@@ -4,7 +4,7 @@
 //! with the ring until the write is over, so nothing here depends on how a call ends.
 
 use std::cell::RefCell;
-use std::io;
+use std::io::{self, ErrorKind};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
@@ -61,17 +61,18 @@ pub(super) fn write(file: &Arc<OwnedFd>, pieces: &[Piece]) -> Option<io::Result<
             if flights.iter().all(|f| matches!(f, Flight::Over(_))) {
                 break;
             }
-            use io::ErrorKind::{Interrupted, TimedOut};
             match ring.poll(None) {
                 // A signal ends the wait, too: with the first, or with the second if the same call
                 // had begun the writes.
-                Err(e) if !matches!(e.kind(), Interrupted | TimedOut) => return Err(e),
+                Err(e) if !matches!(e.kind(), ErrorKind::Interrupted | ErrorKind::TimedOut) => {
+                    return Err(e);
+                }
                 _ => {}
             }
         }
         let over = |flight| match flight {
             Flight::Over(result) => result,
-            Flight::Pending(_) => Err(io::ErrorKind::Other.into()),
+            Flight::Pending(_) => Err(ErrorKind::Other.into()),
         };
         Ok(flights.into_iter().map(over).collect())
     })

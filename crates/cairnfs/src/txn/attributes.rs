@@ -36,7 +36,8 @@ pub struct Attribute {
     pub value: Held,
 }
 
-fn bad_item(block: u64, ino: u64) -> impl FnOnce(String) -> Error {
+/// The error for an item of inode `ino` that makes no sense, in the leaf at `block`; 0 if it is not known.
+pub(super) fn bad_item(block: u64, ino: u64) -> impl FnOnce(String) -> Error {
     let expected = format!("attributes of inode {ino}");
     move |found| Error::corrupt(block, "attribute item", expected, found)
 }

@@ -25,6 +25,7 @@ use crate::inode::dirty::DirtySet;
 use crate::journal::vector::LogVector;
 use crate::space::Run;
 use crate::txn::Core;
+use crate::txn::attributes::bad_item;
 use crate::txn::shared::SharedEdits;
 use crate::values::Value;
 
@@ -233,12 +234,6 @@ impl<'a> MergeEdits<'a> {
     }
 }
 
-/// An attribute item that makes no sense.
-fn bad_attributes(key: &Key) -> impl Fn(String) -> Error {
-    let inode = key.object;
-    move |found| Error::corrupt(0, "attribute item", format!("inode {inode}"), found)
-}
-
 impl MergeEdits<'_> {
     /// The attributes of an item as the index has them; their uses of values are counted.
     fn attributes(
@@ -254,12 +249,12 @@ impl MergeEdits<'_> {
         } else {
             let logged = vector.with(|value| value.map(<[u8]>::to_vec));
             let list = logged.as_deref().map(decode_xattrs).transpose();
-            for xattr in list.map_err(bad_attributes(key))?.unwrap_or_default() {
+            for xattr in list.map_err(bad_item(0, key.object))?.unwrap_or_default() {
                 self.attribute(&mut stored, xattr.name, xattr.value, None)?;
             }
         }
         if let Some(old) = old {
-            for xattr in decode_stored_xattrs(old).map_err(bad_attributes(key))? {
+            for xattr in decode_stored_xattrs(old).map_err(bad_item(0, key.object))? {
                 if let StoredValue::Shared(place) = xattr.value {
                     self.shared.lose(place);
                 }
