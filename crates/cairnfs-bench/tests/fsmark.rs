@@ -41,13 +41,14 @@ fn every_file_is_made_walked_and_removed() {
 #[test]
 fn a_cold_walk_comes_after_reopening() {
     for inode in [&[][..], &["--by-inode"]] {
-        let options = ["--cold", "--sync-create", "--volume-size", "64M"];
+        let options = ["--cold", "--sync-create", "--walk-again", "--volume-size", "64M"];
         let figures = common::figures(&[&SMALL[..], &options, inode].concat());
         let expected = [
             ("create", 60),
             ("sync created", 0),
             ("create synced", 60),
             ("walk", 60),
+            ("walk again", 60),
             ("reopen", 0),
             ("walk cold", 60),
             ("unlink", 60),
@@ -57,9 +58,9 @@ fn a_cold_walk_comes_after_reopening() {
         ];
         assert_eq!(phases(&figures), expected);
         let log = |phase: usize| figures["phases"][phase]["counters"]["log_bytes"].as_u64();
-        let parts = [0, 1, 3, 4, 5, 6, 7, 8].map(|phase| log(phase).unwrap());
+        let parts = [0, 1, 3, 4, 5, 6, 7, 8, 9].map(|phase| log(phase).unwrap());
         assert_eq!(log(2), Some(parts[0] + parts[1]));
-        assert_eq!(log(9), Some(parts.iter().sum()));
+        assert_eq!(log(10), Some(parts.iter().sum()));
     }
 }
 
@@ -144,6 +145,8 @@ fn what_makes_no_sense_is_refused() {
         (&["maildir", "--messages", "0"], "--messages"),
         (&["fsmark", "--cold", "--target", "/tmp"], "--cold"),
         (&["fsmark", "--cold", "--no-walk"], "--no-walk"),
+        (&["fsmark", "--walk-again", "--no-walk"], "--no-walk"),
+        (&["compare", "--device", "x", "--cache", "much"], "--cache"),
         (&["compare", "juggling", "--device", "x"], "juggling"),
         (&["compare"], "--device"),
         (&["juggling"], "juggling"),

@@ -104,6 +104,11 @@ fn appends_are_synced_alone_and_beside_a_load() {
     }
     let kept = kept_on_a_volume(&words);
     assert_eq!(kept, [("t0/appended".into(), 40 << 10)]);
+    for figures in everywhere(&[&words[..], &["--alone"]].concat()) {
+        let expected = [("append + fsync, alone", 20), ("sync", 0)];
+        assert_eq!(phases(&figures), expected);
+        assert_eq!(figures["ratios"], serde_json::json!({}));
+    }
 }
 
 #[test]

@@ -51,6 +51,7 @@ fn attributes_are_set_and_read() {
             [
                 ("set", 80),
                 ("sync", 0),
+                ("set synced", 80),
                 ("get, present", 80),
                 ("get, absent", 80),
             ]

@@ -160,6 +160,7 @@ const FIGURES: &[(&str, Kind, Of)] = &[
         Of::Each("device_flushes", 1e3),
     ),
     (CPU_EACH, Kind::Cost, Of::Each("cpu_us", 1.0)),
+    (MACHINE_EACH, Kind::Cost, Of::Each("machine_cpu_us", 1.0)),
     (
         "write IOPS",
         Kind::Load,
@@ -184,6 +185,8 @@ pub const BYTES_EACH: &str = "device bytes written each";
 pub const WRITES_EACH: &str = "device writes per 1000";
 /// Processor time of each operation, in the program and a FUSE daemon.
 pub const CPU_EACH: &str = "CPU us each";
+/// Processor time of each operation, of all that runs on the machine.
+pub const MACHINE_EACH: &str = "machine CPU us each";
 /// How long a phase without operations takes.
 pub const SECONDS: &str = "seconds";
 

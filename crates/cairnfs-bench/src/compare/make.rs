@@ -29,6 +29,8 @@ pub struct Spot {
     pub ours: PathBuf,
     /// The block device.
     pub device: PathBuf,
+    /// Memory that CairnFS may take, if it is limited.
+    pub cache: Option<u64>,
     /// The directory to mount on.
     pub dir: PathBuf,
     /// The file that a daemon's messages go to; it is there.
@@ -107,7 +109,12 @@ impl Mount {
         let dir = self.spot.dir.clone();
         self.undo.note(Trace::Mount(dir));
         let mounted = match self.system {
-            System::CairnfsMount => self.serve(&["mount", "--foreground"], true),
+            System::CairnfsMount => {
+                let cache = self.spot.cache.map(|bytes| format!("-ocache={bytes}"));
+                let options = ["mount", "--foreground"].into_iter();
+                let options: Vec<&str> = options.chain(cache.as_deref()).collect();
+                self.serve(&options, true)
+            }
             System::Noop => self.serve(&["bench", "noop"], false),
             _ => self.by_kernel(),
         };

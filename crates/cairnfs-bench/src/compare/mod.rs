@@ -90,6 +90,11 @@ pub struct Compare {
     #[arg(long, value_name = "N", default_value_t = 20)]
     pub dbench_seconds: u32,
 
+    /// Memory that CairnFS may take, in-process and mounted [default: an eighth of what there is];
+    /// the kernel's file systems have no such limit.
+    #[arg(long, value_name = "BYTES", value_parser = parse_size)]
+    pub cache: Option<u64>,
+
     /// Write all figures of all rounds to FILE; `-` is standard output, instead of tables.
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
@@ -183,7 +188,7 @@ fn measure(args: &Compare, tasks: Vec<Task>, ours: &Path, undo: &Undo) -> Result
     let fits = |task: &Task| args.with.iter().filter(|s| task.fits(**s)).count();
     let steps = args.rounds * tasks.iter().map(fits).sum::<usize>();
     let progress = Progress::runs(steps);
-    let ground = Ground::new(&device, ours, undo)?;
+    let ground = Ground::new(&device, ours, args.cache, undo)?;
     let mut runs = Vec::with_capacity(steps);
     for round in 0..args.rounds {
         for system in order(&args.with, round) {
@@ -260,8 +265,8 @@ fn show(args: &Compare, found: &Found, out: &mut dyn Write) -> Result<()> {
 }
 
 /// What stands below the tables.
-const COUNTED: &str = "CPU is that of the program and, for what goes through FUSE, of the daemon; the kernel's own \
-threads are not counted. The device's figures are the kernel's, for the block device.";
+const COUNTED: &str = "CPU is that of the program and, for what goes through FUSE, of the daemon; machine CPU is that of all \
+that ran meanwhile, the kernel's own threads among it. The device's figures are the kernel's, for the block device.";
 
 #[cfg(test)]
 mod tests {

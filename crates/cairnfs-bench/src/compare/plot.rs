@@ -61,6 +61,7 @@ fn colour(system: System) -> &'static str {
         System::CairnfsInode => "#56b4e9",
         System::CairnfsMount => "#005a8c",
         System::Noop => "#9a9a9a",
+        System::Raw => "#5a5a5a",
         System::Xfs => "#e69f00",
         System::Ext4 => "#009e73",
         System::Btrfs => "#cc79a7",

@@ -6,14 +6,14 @@ use std::path::Path;
 
 use super::make::{Shared, Spot, drop_caches};
 use super::place::Device;
-use super::stats::{Block, own_cpu};
+use super::stats::{Block, machine_cpu, own_cpu};
 use super::system::System;
 use super::task::{Task, Work};
 use super::undo::{Made, Trace, Undo};
 use crate::args::{Place, parse};
 use crate::phase::Meter;
 use crate::report::Report;
-use crate::target::{self, Dir, Directory, Target};
+use crate::target::{self, Dir, Directory, Raw, Target};
 use crate::workload::{ALL, measure_on};
 use crate::{Failure, Result};
 
@@ -40,12 +40,18 @@ pub struct Ground<'a> {
 
 impl<'a> Ground<'a> {
     /// With a folder for the mountpoint.
-    pub fn new(device: &'a Device, ours: &Path, undo: &'a Undo) -> Result<Self> {
+    pub fn new(
+        device: &'a Device,
+        ours: &Path,
+        cache: Option<u64>,
+        undo: &'a Undo,
+    ) -> Result<Self> {
         let name = format!("cairnfs-compare-{}", std::process::id());
         let folder = std::env::temp_dir().join(name);
         let spot = Spot {
             ours: ours.to_owned(),
             device: device.path.clone(),
+            cache,
             log: folder.join("log"),
             dir: folder.join("mnt"),
         };
@@ -79,7 +85,7 @@ impl<'a> Ground<'a> {
             self.undo.run(&mut mkfs)?;
         }
         drop_caches()?;
-        let target = self.target(system)?;
+        let target = self.target(system, task)?;
         let mut report = match &task.work {
             Work::External(external) => {
                 let mut meter = Meter::new(&target);
@@ -109,12 +115,21 @@ impl<'a> Ground<'a> {
         Ok(report)
     }
 
-    fn target(&self, system: System) -> Result<Observed> {
+    fn target(&self, system: System, task: &Task) -> Result<Observed> {
         let block = self.device.block.clone();
+        if system == System::Raw {
+            let threads = task.work.on(system).map_or(1, |work| work.threads());
+            return Ok(Observed {
+                inner: Box::new(Raw::open(&self.spot.device, threads)?),
+                block,
+                mount: None,
+            });
+        }
         if system.in_process() {
             let volume = format!("lib:{}", self.spot.device.display());
             let mut place: Place = parse(&["--target", &volume])?;
             place.by_inode = system == System::CairnfsInode;
+            place.cache = self.spot.cache;
             return Ok(Observed {
                 inner: target::open(&place)?,
                 block,
@@ -191,8 +206,9 @@ impl Target for Observed {
         counters.retain(|(name, _)| !name.starts_with("device_"));
         counters.extend(self.block.now().counters());
         let cpu = own_cpu() + self.mount.as_ref().map(Shared::cpu).unwrap_or_default();
-        let micros = u64::try_from(cpu.as_micros()).unwrap_or(u64::MAX);
-        counters.push(("cpu_us", micros));
+        for (name, time) in [("cpu_us", cpu), ("machine_cpu_us", machine_cpu())] {
+            counters.push((name, u64::try_from(time.as_micros()).unwrap_or(u64::MAX)));
+        }
         counters
     }
 }

@@ -89,9 +89,40 @@ pub fn own_cpu() -> Duration {
     Duration::from_secs(seconds) + Duration::from_nanos(time.tv_nsec.unsigned_abs())
 }
 
-/// User and system time of a process, in steps of 10 ms; none if it is gone.
+/// User and system time of a process; none if it is gone. What threads used that have ended is told
+/// in steps of 10 ms.
 pub fn cpu_of(process: u32) -> Duration {
-    times(&process.to_string()).map_or(Duration::ZERO, |times| times.own)
+    let all = times(&process.to_string()).map_or(Duration::ZERO, |times| times.own);
+    // Both leave something out: steps that are not full, and threads that have ended.
+    all.max(cpu_of_threads(process).unwrap_or_default())
+}
+
+/// The first field of each thread's `schedstat`: nanoseconds on a processor.
+fn cpu_of_threads(process: u32) -> Option<Duration> {
+    let threads = fs::read_dir(format!("/proc/{process}/task")).ok()?;
+    let nanos = threads.flatten().filter_map(|thread| {
+        let told = fs::read_to_string(thread.path().join("schedstat")).ok()?;
+        told.split_whitespace().next()?.parse::<u64>().ok()
+    });
+    Some(Duration::from_nanos(nanos.sum()))
+}
+
+/// Time that all processors of the machine spent on anything at all, in steps of 10 ms.
+pub fn machine_cpu() -> Duration {
+    let told = fs::read_to_string("/proc/stat").unwrap_or_default();
+    parse_machine(&told).unwrap_or_default()
+}
+
+/// proc(5): `cpu user nice system idle iowait irq softirq steal guest guest_nice`; what guests use is
+/// within user and nice.
+fn parse_machine(stat: &str) -> Option<Duration> {
+    let line = stat.lines().find_map(|line| line.strip_prefix("cpu "))?;
+    let fields: Vec<u64> = line
+        .split_whitespace()
+        .map(|field| field.parse().ok())
+        .collect::<Option<_>>()?;
+    let busy = [0, 1, 2, 5, 6].iter().map(|n| fields.get(*n).copied());
+    Some(Duration::from_millis(10 * busy.sum::<Option<u64>>()?))
 }
 
 /// User and system time of those children of this process that have ended and were waited for.
@@ -143,6 +174,15 @@ mod tests {
         assert_eq!((old.writes, old.flushes), (5, 0));
         assert_eq!(parse_requests("1 2 3"), None);
         assert_eq!(parse_requests("a b c d e f g h"), None);
+    }
+
+    #[test]
+    fn a_machine_is_busy_with_all_but_waiting() {
+        let stat = "cpu  100 20 30 4000 500 6 7 80 9 1\ncpu0 1 2 3 4 5 6 7 8 9 0\n";
+        assert_eq!(parse_machine(stat), Some(Duration::from_millis(1630)));
+        assert_eq!(parse_machine("cpu  1 2 3\n"), None);
+        assert_eq!(parse_machine("intr 5"), None);
+        assert!(machine_cpu() > Duration::ZERO);
     }
 
     #[test]

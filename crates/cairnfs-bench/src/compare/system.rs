@@ -18,6 +18,8 @@ pub enum System {
     CairnfsMount,
     /// A FUSE file system that stores nothing: what FUSE itself costs
     Noop,
+    /// No file system: the device itself, for fsync and mixed
+    Raw,
     /// XFS of the kernel
     Xfs,
     /// ext4 of the kernel
@@ -34,6 +36,7 @@ impl System {
             System::CairnfsInode => "cairnfs-inode",
             System::CairnfsMount => "cairnfs-mount",
             System::Noop => "noop",
+            System::Raw => "raw",
             System::Xfs => "xfs",
             System::Ext4 => "ext4",
             System::Btrfs => "btrfs",
@@ -62,6 +65,7 @@ impl System {
             System::CairnfsInode => "library by inode",
             System::CairnfsMount => "FUSE",
             System::Noop => "FUSE, stores nothing",
+            System::Raw => "the device, no file system",
             System::Xfs | System::Ext4 | System::Btrfs => "kernel",
         }
     }
@@ -72,7 +76,7 @@ impl System {
             System::Cairnfs | System::CairnfsInode | System::CairnfsMount => {
                 (ours, &["mkfs", "--quiet", "--force"])
             }
-            System::Noop => return None,
+            System::Noop | System::Raw => return None,
             System::Xfs => (Path::new("mkfs.xfs"), &["-q", "-f"]),
             System::Ext4 => (Path::new("mkfs.ext4"), &["-q", "-F"]),
             System::Btrfs => (Path::new("mkfs.btrfs"), &["-q", "-f"]),
@@ -97,7 +101,7 @@ impl System {
                 })
             }
             System::CairnfsMount => needs_fuse(),
-            System::Cairnfs | System::CairnfsInode => Ok(()),
+            System::Cairnfs | System::CairnfsInode | System::Raw => Ok(()),
         }
     }
 }

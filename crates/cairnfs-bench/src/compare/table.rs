@@ -130,9 +130,7 @@ impl Against {
     fn cell(&self, row: &Row, systems: &[System]) -> String {
         match self {
             // What stores nothing has nothing to sync or to close.
-            Against::One(_, other)
-                if row.figure == SECONDS && systems.get(*other) == Some(&System::Noop) =>
-            {
+            Against::One(_, other) if row.figure == SECONDS && keeps_nothing(systems, *other) => {
                 none()
             }
             Against::One(ours, other) => times(row.ratio(*ours, *other)),
@@ -154,6 +152,10 @@ impl Against {
             Against::Best(..) => "best of kernel".to_owned(),
         }
     }
+}
+
+fn keeps_nothing(systems: &[System], place: usize) -> bool {
+    matches!(systems.get(place), Some(System::Noop | System::Raw))
 }
 
 /// How many times as fast CairnFS is as each of the others and as the best of the kernel's: a table
@@ -208,6 +210,7 @@ fn against(ours: usize, system: System, systems: &[System]) -> Vec<Against> {
     if system == System::CairnfsMount {
         columns.extend(places(|system| system == System::Noop).iter().map(one));
     }
+    columns.extend(places(|system| system == System::Raw).iter().map(one));
     columns
 }
 

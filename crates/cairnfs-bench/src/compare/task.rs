@@ -38,7 +38,7 @@ pub enum Work {
 }
 
 /// What is measured if nothing is asked for: 8 threads make 400,000 empty files.
-pub const DEFAULT: &str = "fsmark --threads 8 --files 50000 --sync-create --cold";
+pub const DEFAULT: &str = "fsmark --threads 8 --files 50000 --sync-create --walk-again --cold";
 
 impl Task {
     /// The workload that these words, separated by spaces, set.
@@ -114,6 +114,8 @@ impl Task {
     /// Whether a system can do it.
     pub fn fits(&self, system: System) -> bool {
         match &self.work {
+            Work::Fsync(_) | Work::Mixed(_) => true,
+            _ if system == System::Raw => false,
             // It keeps nothing that a program reads back.
             Work::External(_) if system == System::Noop => false,
             Work::External(_) => !system.in_process(),
@@ -143,6 +145,7 @@ impl Work {
         Some(match self {
             Work::Fsmark(fsmark) if system == System::Noop => Box::new(Fsmark {
                 cold: false,
+                walk_again: false,
                 no_walk: true,
                 ..fsmark.clone()
             }),
@@ -154,6 +157,10 @@ impl Work {
             Work::Xattr(workload) => Box::new(workload.clone()),
             Work::Dirfsync(workload) => Box::new(workload.clone()),
             Work::Fsync(workload) => Box::new(workload.clone()),
+            Work::Mixed(mixed) if system == System::Raw => Box::new(Mixed {
+                alone: true,
+                ..mixed.clone()
+            }),
             Work::Mixed(workload) => Box::new(workload.clone()),
             Work::Maildir(workload) => Box::new(workload.clone()),
             Work::External(_) => return None,
@@ -217,5 +224,26 @@ mod tests {
         let settings = xattr.work.on(System::Noop).unwrap().settings();
         assert!(settings.contains(&("only_absent", 1)));
         assert!(!Task::external(External::Dbench { seconds: 1 }).fits(System::Noop));
+    }
+
+    #[test]
+    fn a_bare_device_is_asked_only_for_syncs_of_blocks() {
+        for (words, fits) in [
+            ("fsync --random --block 4K", true),
+            ("mixed", true),
+            ("maildir", false),
+            ("dirfsync", false),
+            (DEFAULT, false),
+        ] {
+            assert_eq!(
+                Task::parse(words).unwrap().fits(System::Raw),
+                fits,
+                "{words}"
+            );
+        }
+        let mixed = Task::parse("mixed").unwrap();
+        let settings = |system| mixed.work.on(system).unwrap().settings();
+        assert!(settings(System::Raw).contains(&("alone", 1)));
+        assert!(settings(System::Xfs).contains(&("alone", 0)));
     }
 }

@@ -1,4 +1,5 @@
-//! What is measured: the library by path, the library by inode, or a directory by system calls.
+//! What is measured: the library by path, the library by inode, a directory by system calls, or a
+//! bare device.
 //!
 //! Workloads see only the two traits here. A target that counts what it writes tells its
 //! counters; another tells none, and its columns are left out.
@@ -6,11 +7,13 @@
 mod directory;
 mod engine;
 mod library;
+mod raw;
 mod volume;
 
 use std::path::{Path, PathBuf};
 
 pub use directory::{Directory, Hooks};
+pub use raw::Raw;
 use volume::Opened;
 
 use crate::args::Place;

@@ -43,6 +43,11 @@ pub struct Fsmark {
     #[arg(long)]
     pub sync_create: bool,
 
+    /// List and stat all a second time: a cache above the target, such as the kernel's above a mount,
+    /// may answer that.
+    #[arg(long, conflicts_with = "no_walk")]
+    pub walk_again: bool,
+
     /// List and stat all once more after the volume was closed and opened again, with nothing of
     /// it in memory. For the library and `bench compare`.
     #[arg(long)]
@@ -75,6 +80,7 @@ impl Workload for Fsmark {
             ("fsync_each", u64::from(self.sync)),
             ("sync_each_phase", u64::from(self.sync_phases)),
             ("sync_after_create", u64::from(self.sync_create)),
+            ("walk_again", u64::from(self.walk_again)),
             ("cold_walk", u64::from(self.cold)),
             ("no_walk", u64::from(self.no_walk)),
         ]
@@ -165,6 +171,11 @@ impl Fsmark {
         meter.threads("walk", self.threads, |thread, tally| {
             self.walk(ground, thread, tally)
         })?;
+        if self.walk_again {
+            meter.threads("walk again", self.threads, |thread, tally| {
+                self.walk(ground, thread, tally)
+            })?;
+        }
         if self.cold {
             meter.reopen()?;
             meter.threads("walk cold", self.threads, |thread, tally| {

@@ -20,6 +20,10 @@ pub struct Mixed {
     #[arg(long, value_name = "N", default_value_t = 4)]
     pub load: usize,
 
+    /// Only append, with no load: for what has no files to make and remove.
+    #[arg(long)]
+    pub alone: bool,
+
     /// Appends, alone and again beside the load.
     #[arg(long, value_name = "N", default_value_t = 1000)]
     pub appends: u64,
@@ -51,6 +55,7 @@ impl Workload for Mixed {
     fn settings(&self) -> Vec<(&'static str, u64)> {
         vec![
             ("load_threads", self.load as u64),
+            ("alone", u64::from(self.alone)),
             ("appends", self.appends),
             ("append_bytes", self.size),
             ("load_file_bytes", self.size),
@@ -76,6 +81,9 @@ impl Workload for Mixed {
             self.append(ground, &bytes, tally)
         })?;
         meter.sync()?;
+        if self.alone {
+            return Ok(());
+        }
         let load = Load::default();
         let beside = meter.threads(
             "append + fsync, beside load",

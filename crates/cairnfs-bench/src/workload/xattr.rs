@@ -101,7 +101,7 @@ impl Workload for Xattr {
         meter.threads("set", self.threads, |thread, tally| {
             self.set(ground, thread, &values, tally)
         })?;
-        meter.sync()?;
+        meter.sync_last("sync", "set synced")?;
         if !self.only_absent {
             meter.threads("get, present", self.threads, |thread, tally| {
                 self.get(ground, thread, PRESENT, Some(self.value_size), tally)

@@ -92,7 +92,7 @@ fn file_systems_are_compared_and_nothing_is_left() {
         return;
     }
     let bench = Bench::new();
-    let workload = "fsmark --threads 2 --files 50 --dirs 2 --sync-create --cold";
+    let workload = "fsmark --threads 2 --files 50 --dirs 2 --sync-create --walk-again --cold";
     let plots = bench.0.path().join("plots");
     let out = bench.run(&[
         "--with",
@@ -123,6 +123,7 @@ fn file_systems_are_compared_and_nothing_is_left() {
                 "sync created",
                 "create synced",
                 "walk",
+                "walk again",
                 "reopen",
                 "walk cold",
                 "unlink",
@@ -135,10 +136,49 @@ fn file_systems_are_compared_and_nothing_is_left() {
             let rose = phases[2]["counters"][counter].as_u64();
             assert!(rose > Some(0), "{counter}: {run}");
         }
-        let read = phases[9]["counters"]["device_read_bytes"].as_u64();
+        let read = phases[10]["counters"]["device_read_bytes"].as_u64();
         assert!(read > Some(0), "what was forgotten is read: {run}");
     }
     assert_eq!(fs::read_dir(&plots).unwrap().count(), 1);
+}
+
+#[test]
+fn the_bare_device_is_measured_beside_what_is_on_it() {
+    if !able(&PROGRAMS) {
+        return;
+    }
+    let bench = Bench::new();
+    let out = bench.run(&[
+        "--with",
+        "raw,cairnfs,cairnfs-mount,ext4",
+        "--rounds",
+        "1",
+        "--cache",
+        "8M",
+        "--json",
+        "-",
+        "fsync --jobs 3 --total 64K --block 4K",
+        "fsync --jobs 2 --total 64K --block 4K --random",
+        "mixed --load 1 --appends 10",
+        "maildir --messages 3",
+    ]);
+    assert!(out.status.success(), "{}", said(&out));
+    bench.nothing_is_left(&out);
+    let found: Value = serde_json::from_slice(&out.stdout).unwrap();
+    let runs = found["runs"].as_array().unwrap();
+    assert_eq!(runs.len(), 3 * 4 + 3);
+    let mut figures = Vec::new();
+    for run in runs.iter().filter(|run| run["system"] == "raw") {
+        let phases = run["report"]["phases"].as_array().unwrap();
+        assert_eq!(phases.len(), 2, "what syncs, and a sync: {run}");
+        let counters = &phases[0]["counters"];
+        assert!(counters["machine_cpu_us"].is_u64(), "{counters}");
+        let wrote = counters["device_write_bytes"].as_u64().unwrap();
+        figures.push((phases[0]["operations"].as_u64().unwrap(), wrote));
+    }
+    // Nothing but what was asked for comes to the device.
+    let kib = 1024;
+    assert_eq!(figures, [(48, 192 * kib), (32, 128 * kib), (10, 40 * kib)]);
 }
 
 #[test]
