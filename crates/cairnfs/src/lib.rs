@@ -58,6 +58,7 @@ pub mod fs;
 mod index;
 mod inode;
 mod journal;
+mod mechanism;
 mod shard;
 mod source;
 mod space;
@@ -71,4 +72,5 @@ pub use api::{
 };
 pub use error::{Error, Result};
 pub use fs::Sequence;
+pub use mechanism::Mechanism;
 pub use types::{FileKind, RenameMode, StatFs, VolumeInfo, XattrMode};

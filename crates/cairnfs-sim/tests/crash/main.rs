@@ -15,6 +15,7 @@ mod determined;
 mod hazards;
 mod judged;
 mod killed;
+mod mechanisms;
 mod named;
 mod random;
 mod support;

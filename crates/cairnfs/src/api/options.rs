@@ -11,6 +11,7 @@ use super::Volume;
 use crate::device::{Device, MemoryDevice};
 use crate::error::{Error, Result};
 use crate::fs::{FileSystem, MakeOptions, Options, make, make_device};
+use crate::mechanism::Mechanism;
 use crate::types::Creds;
 
 /// How to open or make a volume. Begin with [`Volume::options`].
@@ -89,6 +90,14 @@ impl VolumeOptions {
     #[must_use]
     pub fn discard(mut self, discard: bool) -> Self {
         self.open.discard = discard;
+        self
+    }
+
+    /// Leaves a mechanism out, to measure what it saves; every promise holds without it. Default: none
+    /// is left out.
+    #[must_use]
+    pub fn without(mut self, mechanism: Mechanism) -> Self {
+        self.open.without = Some(mechanism);
         self
     }
 

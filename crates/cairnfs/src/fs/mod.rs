@@ -51,6 +51,7 @@ use crate::format::superblock::Superblock;
 use crate::format::{BLOCK_SIZE, MAX_NAME};
 use crate::fs::observe::Watch;
 use crate::inode::Inode;
+use crate::mechanism::Mechanism;
 use crate::shard::Sharded;
 use crate::space::Class;
 use crate::sync::Mutex;
@@ -79,6 +80,8 @@ pub struct Options {
     /// Makes times and random numbers a function of this number and the calls; `None`: the
     /// system's. Two openings of one volume must not have the same.
     pub seed: Option<u64>,
+    /// A mechanism to be left out, to measure what it saves; every promise holds without it.
+    pub without: Option<Mechanism>,
     /// Who is told of every call that changes the volume or makes it durable.
     pub observer: Option<Arc<dyn Observer>>,
 }
@@ -93,6 +96,7 @@ impl Default for Options {
             keep_written: true,
             workers: true,
             seed: None,
+            without: None,
             observer: None,
         }
     }
@@ -151,6 +155,7 @@ impl FileSystem {
                 discard: options.discard,
                 limits: Limits::for_budget(options.cache_budget),
                 seed: options.seed,
+                without: options.without,
             },
         )?;
         let fs = Arc::new(FileSystem {

@@ -85,7 +85,7 @@ impl Journal {
                 let (context, ()) = self.cil.swap(false, || ());
                 self.write_closed(&mut head, &context)
             }
-            Gathered::Group(group) => self.write_gathered(&mut head, &group),
+            Gathered::Group(group) => self.write_gathered(&mut head, group),
         };
         if let Err(e) = &result {
             self.storage.fail(e.clone());
@@ -94,7 +94,7 @@ impl Journal {
         result.map(|()| *self.written.lock())
     }
 
-    fn write_gathered(&self, head: &mut Head, group: &Group) -> Result<()> {
+    fn write_gathered(&self, head: &mut Head, group: Group) -> Result<()> {
         let start = head.position().lsn;
         let mut stamp = group.data_stamp;
         if stamp == DataStamp::WAITING {
@@ -102,8 +102,9 @@ impl Journal {
             stamp = self.storage.staged_stamp();
         }
         self.data_first(stamp)?;
-        let any = self.write_entries(head, group.seq, FLAG_GROUP, &group.vectors, &group.checks)?;
-        self.settle_space(head, start, group.paid + CONTEXT_BASE);
+        let (vectors, paid) = self.entries_again(group.vectors);
+        let any = self.write_entries(head, group.seq, FLAG_GROUP, &vectors, &group.checks)?;
+        self.settle_space(head, start, group.paid + paid + CONTEXT_BASE);
         if !any {
             return Ok(());
         }
@@ -111,7 +112,7 @@ impl Journal {
         counters.groups.fetch_add(1, Ordering::Relaxed);
         counters
             .group_entries
-            .fetch_add(group.vectors.len() as u64, Ordering::Relaxed);
+            .fetch_add(vectors.len() as u64, Ordering::Relaxed);
         let blocks = head.position().lsn - start;
         counters.group_blocks.fetch_add(blocks, Ordering::Relaxed);
         let before = self.written.lock().seq;

@@ -30,6 +30,7 @@ use crate::journal::push::Head;
 use crate::journal::recover::LogPosition;
 use crate::journal::ring::{CONTEXT_BASE, Ring};
 use crate::journal::signals::Signals;
+use crate::mechanism::Mechanism;
 use crate::space::Run;
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicU64, Ordering};
@@ -128,6 +129,7 @@ pub struct Journal {
     generation: AtomicU64,
     signals: Arc<Signals>,
     counters: JournalCounters,
+    without: Option<Mechanism>,
 }
 
 impl Journal {
@@ -162,7 +164,19 @@ impl Journal {
             generation: AtomicU64::new(superblock.generation.get()),
             signals,
             counters: JournalCounters::default(),
+            without: None,
         }
+    }
+
+    /// The same, with a mechanism left out.
+    pub fn without(mut self, mechanism: Option<Mechanism>) -> Self {
+        self.without = mechanism;
+        self
+    }
+
+    /// Whether a mechanism is left out.
+    pub fn is_without(&self, mechanism: Mechanism) -> bool {
+        self.without == Some(mechanism)
     }
 
     /// The committed item list.

@@ -12,6 +12,7 @@ use crate::deliberate::{Deliberate, happens};
 use crate::device::{AlignedBuf, DataStamp, Device, Piece};
 use crate::error::{Error, Result};
 use crate::format::geometry::LOG_START;
+use crate::format::key::Kind;
 use crate::format::record::{
     FLAG_LAST, FLAG_MOUNT, HEADER_SIZE, MAX_PAYLOAD, RecordHeader, blocks_for,
 };
@@ -21,6 +22,7 @@ use crate::journal::cil::{Context, Drained};
 use crate::journal::recover::LogPosition;
 use crate::journal::ring::CONTEXT_BASE;
 use crate::journal::vector::{LogVector, Logged};
+use crate::mechanism::Mechanism;
 use crate::space::Run;
 use crate::sync::atomic::Ordering;
 
@@ -93,10 +95,11 @@ impl Journal {
         largest.fetch_max(charged.max(0) as u64, Ordering::Relaxed);
         head.freed.append(&mut freed);
         let left: Vec<_> = vectors.into_iter().filter(|v| !v.is_logged()).collect();
+        let (left, paid) = self.entries_again(left);
         if self.write_entries(head, context.seq, 0, &left, &[])? {
             self.counters.contexts.fetch_add(1, Ordering::Relaxed);
         }
-        self.settle_space(head, start, charged + CONTEXT_BASE);
+        self.settle_space(head, start, charged + paid + CONTEXT_BASE);
         self.note_written(head, context.seq);
         self.signals.pushed();
         self.flush_far(head)
@@ -112,6 +115,26 @@ impl Journal {
             return Ok(());
         }
         self.storage.flush_through(stamp)
+    }
+
+    /// The same items with each directory entry twice in a row, if that is wanted and the log has room;
+    /// and what was paid for it.
+    pub(super) fn entries_again(&self, vectors: Vec<Arc<LogVector>>) -> (Vec<Arc<LogVector>>, i64) {
+        let is_entry = |v: &Arc<LogVector>| v.key().kind == Kind::DirIndex;
+        if !self.is_without(Mechanism::EntriesOnce) {
+            return (vectors, 0);
+        }
+        let charges = vectors.iter().filter(|v| is_entry(v)).map(|v| v.charge());
+        let paid = charges.sum();
+        if !self.ring.try_take(paid) {
+            return (vectors, 0);
+        }
+        let times = |v: &Arc<LogVector>| if is_entry(v) { 2 } else { 1 };
+        let again = |v: Arc<LogVector>| {
+            let times = times(&v);
+            std::iter::repeat_n(v, times)
+        };
+        (vectors.into_iter().flat_map(again).collect(), paid)
     }
 
     /// Writes items in as many records as they need; tells whether there were any.

@@ -25,6 +25,7 @@ use crate::inode::{Inode, InodeState};
 use crate::journal::cil::Context;
 use crate::journal::group::{Gathered, Group};
 use crate::journal::vector::{Change, LogVector, charge_for};
+use crate::mechanism::Mechanism;
 use crate::sync::atomic::Ordering;
 use crate::txn::{Commit, Core};
 
@@ -315,7 +316,8 @@ impl Core {
             blocks += run.crcs.len();
         }
         let charge = charge_for(checks.len());
-        if blocks <= MOST_CHECKED && self.journal.ring().try_take(charge) {
+        let together = blocks <= MOST_CHECKED && !self.journal.is_without(Mechanism::OneFlush);
+        if together && self.journal.ring().try_take(charge) {
             group.paid += charge;
             group.checks = checks;
         } else {
@@ -334,6 +336,9 @@ impl Core {
         counters.fsyncs.fetch_add(wished, Ordering::Relaxed);
         for wish in inodes {
             let inode = self.table.get_or_new(wish.ino);
+            if self.journal.is_without(Mechanism::AttributesKnown) {
+                self.search(&inode, &inode.read(), Kind::Xattr)?;
+            }
             let stamp = inode.unlogged().more().map_or(0, |more| more.unlisted);
             // Holding no lock, so that others go on and share the flush.
             self.journal.data_first(stamp)?;
@@ -360,6 +365,9 @@ impl Core {
             wishes.served = wishes.wished;
             std::mem::take(&mut wishes.inodes)
         };
+        if self.journal.is_without(Mechanism::ByCause) {
+            return Gathered::Context;
+        }
         let entries = !happens(Deliberate::EntriesNotSynced);
         let moved = context.take_moved().into_iter().map(|ino| (ino, false));
         let mut followed = Followed {

@@ -26,6 +26,7 @@ use crate::inode::table::InodeTable;
 use crate::journal::Journal;
 use crate::journal::recover::{Scan, scan};
 use crate::journal::signals::Signals;
+use crate::mechanism::Mechanism;
 use crate::shard::Sharded;
 use crate::source::Source;
 use crate::space::{Space, TableState};
@@ -46,6 +47,8 @@ pub struct OpenMode {
     pub limits: Limits,
     /// What times and random numbers are a function of; `None` for the system's.
     pub seed: Option<u64>,
+    /// A mechanism to be left out.
+    pub without: Option<Mechanism>,
 }
 
 /// The newest superblock, and whether the other slot is invalid.
@@ -206,7 +209,8 @@ impl Core {
             found.end,
             found.last_seq + 1,
             signals.clone(),
-        );
+        )
+        .without(mode.without);
         Ok(Self {
             data: DataStore::new(storage.clone(), mode.limits.data),
             values: Values::new(superblock.hash_seed.get(), mode.limits.values),

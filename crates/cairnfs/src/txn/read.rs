@@ -225,6 +225,20 @@ impl Core {
         Ok(batch)
     }
 
+    /// Looks for items of one kind wherever they may be, also where there can be none.
+    ///
+    /// # Errors
+    /// A damaged volume, the device's failure.
+    pub(super) fn search(&self, inode: &Inode, state: &InodeState, kind: Kind) -> Result<()> {
+        let mut batch = Batch::default();
+        self.index_batch(inode.ino, kind, 0, u64::MAX, &mut batch)?;
+        if let Some(frozen) = &state.frozen {
+            batch.overlay(u64::MAX, true, frozen.range(kind, 0));
+        }
+        batch.overlay(u64::MAX, false, state.current.range(kind, 0));
+        Ok(())
+    }
+
     fn index_batch(
         &self,
         ino: u64,

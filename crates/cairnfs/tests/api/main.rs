@@ -12,6 +12,7 @@ mod attributes;
 mod costs;
 mod durability;
 mod files;
+mod mechanisms;
 mod names;
 mod paths;
 mod signals;
