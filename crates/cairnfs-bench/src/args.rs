@@ -2,6 +2,8 @@
 //!
 //! Plain values; nothing is opened here.
 
+use cairnfs::Mechanism;
+
 use crate::Result;
 use crate::compare::Compare;
 use crate::noop::Noop;
@@ -52,6 +54,7 @@ Examples:
 Examples:
   cairnfs bench fsync --jobs 16
   cairnfs bench fsync --jobs 16 --random --block 4K --total 16M
+  cairnfs bench fsync --jobs 4 --without one-flush
   cairnfs bench fsync --append --block 4K --every 8 --target /mnt")]
     Fsync(Run<Fsync>),
     /// Append and sync, alone and while others make and remove small files
@@ -72,6 +75,7 @@ Examples:
   cairnfs bench compare --device /var/tmp/image
   cairnfs bench compare --device /var/tmp/image --with cairnfs-mount,ext4 'maildir --jobs 16' 'fsync --jobs 4'
   cairnfs bench compare --device /var/tmp/image --threads 1,2,4,8,16,64 --json figures.json --plot plots
+  cairnfs bench compare --device /var/tmp/image --mechanisms
   cairnfs bench compare --device /dev/sdX --force --external dbench,fio,fs_mark --markdown
 
 Only root can do this. What each column means is in docs/benchmarks.md.")]
@@ -120,6 +124,11 @@ pub struct Place {
     #[arg(long, value_name = "BYTES", value_parser = parse_size)]
     pub cache: Option<u64>,
 
+    /// Leave a mechanism of the library out, to see what it saves: one-flush, by-cause, entries-once or
+    /// attributes-known.
+    #[arg(long, value_name = "MECHANISM", value_parser = parse_mechanism)]
+    pub without: Option<Mechanism>,
+
     /// Leave the files, and remove nothing but what the workload is about.
     #[arg(long)]
     pub keep: bool,
@@ -133,6 +142,9 @@ impl Place {
         }
         if self.cache.is_some() && !self.target.starts_with(LIBRARY) {
             return Err("--cache is for the library; a mount has its option cache=SIZE".into());
+        }
+        if self.without.is_some() && !self.target.starts_with(LIBRARY) {
+            return Err("--without is for the library: --target lib:...".into());
         }
         Ok(())
     }
@@ -155,6 +167,11 @@ pub fn parse<T: clap::Args>(words: &[&str]) -> Result<T> {
 }
 
 const LIBRARY: &str = "lib:";
+
+fn parse_mechanism(name: &str) -> std::result::Result<Mechanism, String> {
+    let known = || Mechanism::ALL.map(Mechanism::name).join(", ");
+    Mechanism::named(name).ok_or_else(|| format!("`{name}` is none of {}", known()))
+}
 
 /// Bytes, with a suffix of a power of 1024.
 pub(crate) fn parse_size(text: &str) -> std::result::Result<u64, String> {

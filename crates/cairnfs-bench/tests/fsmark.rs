@@ -41,7 +41,13 @@ fn every_file_is_made_walked_and_removed() {
 #[test]
 fn a_cold_walk_comes_after_reopening() {
     for inode in [&[][..], &["--by-inode"]] {
-        let options = ["--cold", "--sync-create", "--walk-again", "--volume-size", "64M"];
+        let options = [
+            "--cold",
+            "--sync-create",
+            "--walk-again",
+            "--volume-size",
+            "64M",
+        ];
         let figures = common::figures(&[&SMALL[..], &options, inode].concat());
         let expected = [
             ("create", 60),
@@ -147,6 +153,11 @@ fn what_makes_no_sense_is_refused() {
         (&["fsmark", "--cold", "--no-walk"], "--no-walk"),
         (&["fsmark", "--walk-again", "--no-walk"], "--no-walk"),
         (&["compare", "--device", "x", "--cache", "much"], "--cache"),
+        (&["fsync", "--without", "speed"], "one-flush"),
+        (
+            &["fsync", "--without", "one-flush", "--target", "/tmp"],
+            "--without",
+        ),
         (&["compare", "juggling", "--device", "x"], "juggling"),
         (&["compare"], "--device"),
         (&["juggling"], "juggling"),

@@ -76,6 +76,57 @@ fn files_are_synced_every_so_many_blocks() {
     }
 }
 
+/// A mechanism that is left out shows in the counters of what it saves.
+#[test]
+fn mechanisms_can_be_left_out() {
+    for (words, mechanism, phase, counter, times) in [
+        (
+            "fsync --total 64K --block 4K",
+            "one-flush",
+            0,
+            "device_flushes",
+            2.0,
+        ),
+        (
+            "mixed --load 1 --appends 9",
+            "by-cause",
+            0,
+            "fsync_whole_contexts",
+            9.0,
+        ),
+        (
+            "dirfsync --adds 500 --deletes 9",
+            "entries-once",
+            1,
+            "log_bytes",
+            1.2,
+        ),
+        (
+            "fsync --total 64K --block 4K",
+            "attributes-known",
+            0,
+            "node_cache_hits",
+            2.0,
+        ),
+    ] {
+        let words: Vec<&str> = words.split(' ').collect();
+        let with = common::figures(&[&words[..], &["--volume-size", "64M"]].concat());
+        let lacking = ["--volume-size", "64M", "--without", mechanism];
+        let without = common::figures(&[&words[..], &lacking].concat());
+        let count = |figures: &Value| {
+            let phase = &figures["phases"][phase];
+            phase["counters"][counter].as_f64().unwrap()
+        };
+        let (least, found) = (count(&with).max(1.0) * times, count(&without));
+        assert!(found >= least, "{mechanism}: {found}, not {least}");
+        let target = without["target"].as_str().unwrap();
+        assert!(
+            target.ends_with(&format!("without {mechanism}")),
+            "{target}"
+        );
+    }
+}
+
 #[test]
 fn appends_are_synced_alone_and_beside_a_load() {
     let small = "mixed --load 2 --appends 20 --size 1K";

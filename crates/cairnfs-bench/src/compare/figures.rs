@@ -159,6 +159,7 @@ const FIGURES: &[(&str, Kind, Of)] = &[
         Kind::Cost,
         Of::Each("device_flushes", 1e3),
     ),
+    ("log bytes each", Kind::Cost, Of::Each("log_bytes", 1.0)),
     (CPU_EACH, Kind::Cost, Of::Each("cpu_us", 1.0)),
     (MACHINE_EACH, Kind::Cost, Of::Each("machine_cpu_us", 1.0)),
     (

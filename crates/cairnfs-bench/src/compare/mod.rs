@@ -3,18 +3,20 @@
 //!
 //! `task` is what is done, `system` where; `place` makes the device, `make` file systems on it, and
 //! `undo` takes all of it away whatever happens. `run` measures, with the counters of `stats`;
-//! `figures` brings the runs of all rounds together, and `table`, `json` and `plot` show them under
-//! their `conditions`. Needs root.
+//! `figures` brings the runs of all rounds together, and `table`, `sweep`, `grid`, `saved`, `json` and
+//! `plot` show them under their `conditions`. Needs root.
 
 mod conditions;
 mod external;
 mod figures;
+mod grid;
 mod json;
 mod make;
 mod place;
 mod plot;
 mod progress;
 mod run;
+mod saved;
 mod stats;
 mod svg;
 mod sweep;
@@ -73,6 +75,11 @@ pub struct Compare {
     )]
     pub with: Vec<System>,
 
+    /// Instead of all that: what each mechanism of CairnFS saves. In-process, with each and without it,
+    /// by workloads that show it.
+    #[arg(long, conflicts_with_all = ["workloads", "more", "with", "threads", "external"])]
+    pub mechanisms: bool,
+
     /// How often each is measured; fewer than 3 say nothing about the spread.
     #[arg(long, value_name = "N", default_value_t = 3)]
     pub rounds: usize,
@@ -124,6 +131,14 @@ struct Found {
 /// What cannot be asked for or is missing here, or the first failure of a file system. Nothing
 /// stays that was made.
 pub fn compare(args: &Compare, out: &mut dyn Write) -> Result<()> {
+    let with = match args.mechanisms {
+        true => saved::systems(),
+        false => args.with.clone(),
+    };
+    let args = &Compare {
+        with,
+        ..args.clone()
+    };
     let tasks = tasks(args)?;
     if !rustix::process::geteuid().is_root() {
         return Err("it makes and mounts file systems, which only root may: `sudo`".into());
@@ -151,6 +166,9 @@ fn tasks(args: &Compare) -> Result<Vec<Task>> {
             return Err(format!("--with: {system} is named twice").into());
         }
         once.push(*system);
+    }
+    if args.mechanisms {
+        return saved::tasks();
     }
     let mut titles: Vec<&str> = Vec::new();
     titles.extend(args.workloads.iter().chain(&args.more).map(String::as_str));
@@ -243,6 +261,11 @@ fn show(args: &Compare, found: &Found, out: &mut dyn Write) -> Result<()> {
         true => Form::Markdown,
         false => Form::Text,
     };
+    if args.mechanisms {
+        let conditions = &found.conditions;
+        conditions.print("mechanisms", &found.systems, form, out)?;
+        return Ok(saved::table(found).print(form, out)?);
+    }
     for (number, (task, rows)) in found.tasks.iter().zip(&found.rows).enumerate() {
         let measured = |system: &&System| {
             let mut runs = found.runs.iter();
@@ -260,6 +283,9 @@ fn show(args: &Compare, found: &Found, out: &mut dyn Write) -> Result<()> {
     }
     for sweep in sweep::sweeps(found) {
         sweep.table(&found.systems).print(form, out)?;
+    }
+    for table in grid::Grid::of(found).iter().flat_map(grid::Grid::tables) {
+        table.print(form, out)?;
     }
     Ok(())
 }
@@ -289,5 +315,9 @@ mod tests {
         assert!(asked(&["--rounds", "0"]).is_err());
         assert!(asked(&["--with", "xfs,ext4,xfs"]).is_err());
         assert!(asked(&["--with", "zfs"]).is_err());
+        let mechanisms = asked(&["--mechanisms"]).unwrap();
+        assert!(mechanisms.iter().any(|t| t.starts_with("dirfsync")));
+        assert!(asked(&["--mechanisms", "maildir"]).is_err());
+        assert!(asked(&["--mechanisms", "--with", "xfs"]).is_err());
     }
 }

@@ -65,6 +65,7 @@ fn colour(system: System) -> &'static str {
         System::Xfs => "#e69f00",
         System::Ext4 => "#009e73",
         System::Btrfs => "#cc79a7",
+        _ => "#b0d4ea",
     }
 }
 

@@ -130,6 +130,7 @@ impl<'a> Ground<'a> {
             let mut place: Place = parse(&["--target", &volume])?;
             place.by_inode = system == System::CairnfsInode;
             place.cache = self.spot.cache;
+            place.without = system.without();
             return Ok(Observed {
                 inner: target::open(&place)?,
                 block,

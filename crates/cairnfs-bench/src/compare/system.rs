@@ -4,6 +4,8 @@ use std::fmt;
 use std::path::Path;
 use std::process::Command;
 
+use cairnfs::Mechanism;
+
 use super::undo::Undo;
 use crate::Result;
 
@@ -18,6 +20,14 @@ pub enum System {
     CairnfsMount,
     /// A FUSE file system that stores nothing: what FUSE itself costs
     Noop,
+    /// CairnFS in-process by path, without its mechanism one-flush
+    CairnfsWithoutOneFlush,
+    /// The same, without by-cause
+    CairnfsWithoutByCause,
+    /// The same, without entries-once
+    CairnfsWithoutEntriesOnce,
+    /// The same, without attributes-known
+    CairnfsWithoutAttributesKnown,
     /// No file system: the device itself, for fsync and mixed
     Raw,
     /// XFS of the kernel
@@ -35,6 +45,10 @@ impl System {
             System::Cairnfs => "cairnfs",
             System::CairnfsInode => "cairnfs-inode",
             System::CairnfsMount => "cairnfs-mount",
+            System::CairnfsWithoutOneFlush => "cairnfs-without-one-flush",
+            System::CairnfsWithoutByCause => "cairnfs-without-by-cause",
+            System::CairnfsWithoutEntriesOnce => "cairnfs-without-entries-once",
+            System::CairnfsWithoutAttributesKnown => "cairnfs-without-attributes-known",
             System::Noop => "noop",
             System::Raw => "raw",
             System::Xfs => "xfs",
@@ -45,7 +59,23 @@ impl System {
 
     /// Whether it is used without system calls, by calls of the library.
     pub fn in_process(self) -> bool {
-        matches!(self, System::Cairnfs | System::CairnfsInode)
+        matches!(self, System::Cairnfs | System::CairnfsInode) || self.without().is_some()
+    }
+
+    /// The mechanism of CairnFS that it lacks.
+    pub fn without(self) -> Option<Mechanism> {
+        let lacks = |mechanism: &Mechanism| System::lacking(*mechanism) == self;
+        Mechanism::ALL.into_iter().find(lacks)
+    }
+
+    /// CairnFS without a mechanism.
+    pub fn lacking(mechanism: Mechanism) -> System {
+        match mechanism {
+            Mechanism::OneFlush => System::CairnfsWithoutOneFlush,
+            Mechanism::ByCause => System::CairnfsWithoutByCause,
+            Mechanism::EntriesOnce => System::CairnfsWithoutEntriesOnce,
+            Mechanism::AttributesKnown => System::CairnfsWithoutAttributesKnown,
+        }
     }
 
     /// Whether it is CairnFS, however used.
@@ -61,25 +91,23 @@ impl System {
     /// How it is used, in words.
     pub fn interface(self) -> &'static str {
         match self {
-            System::Cairnfs => "library by path",
             System::CairnfsInode => "library by inode",
             System::CairnfsMount => "FUSE",
             System::Noop => "FUSE, stores nothing",
             System::Raw => "the device, no file system",
             System::Xfs | System::Ext4 | System::Btrfs => "kernel",
+            _ => "library by path",
         }
     }
 
     /// What makes one on a device; none if nothing is stored.
     pub fn mkfs(self, ours: &Path, device: &Path) -> Option<Command> {
         let (program, args): (&Path, &[&str]) = match self {
-            System::Cairnfs | System::CairnfsInode | System::CairnfsMount => {
-                (ours, &["mkfs", "--quiet", "--force"])
-            }
             System::Noop | System::Raw => return None,
             System::Xfs => (Path::new("mkfs.xfs"), &["-q", "-f"]),
             System::Ext4 => (Path::new("mkfs.ext4"), &["-q", "-F"]),
             System::Btrfs => (Path::new("mkfs.btrfs"), &["-q", "-f"]),
+            _ => (ours, &["mkfs", "--quiet", "--force"]),
         };
         let mut command = Command::new(program);
         command.args(args).arg(device);
@@ -101,7 +129,7 @@ impl System {
                 })
             }
             System::CairnfsMount => needs_fuse(),
-            System::Cairnfs | System::CairnfsInode | System::Raw => Ok(()),
+            _ => Ok(()),
         }
     }
 }
@@ -139,6 +167,10 @@ mod tests {
         for system in System::value_variants() {
             let value = system.to_possible_value().unwrap();
             assert_eq!(value.get_name(), system.name());
+            let lacks = system
+                .without()
+                .map(|m| format!("cairnfs-without-{}", m.name()));
+            assert!(lacks.is_none_or(|name| name == system.name()), "{system}");
             assert_eq!(
                 system.in_process(),
                 system.interface().starts_with("library")

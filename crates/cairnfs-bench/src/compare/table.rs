@@ -162,7 +162,7 @@ fn keeps_nothing(systems: &[System], place: usize) -> bool {
 /// for each way of using it.
 pub fn ratios(rows: &[Row], systems: &[System]) -> Vec<Table> {
     let all = systems.iter().enumerate();
-    all.filter(|(_, system)| system.is_ours())
+    all.filter(|(_, system)| system.is_ours() && system.without().is_none())
         .map(|(ours, system)| ratios_of(ours, *system, rows, systems))
         .filter(|table| table.head.len() > 2)
         .collect()
@@ -211,14 +211,19 @@ fn against(ours: usize, system: System, systems: &[System]) -> Vec<Against> {
         columns.extend(places(|system| system == System::Noop).iter().map(one));
     }
     columns.extend(places(|system| system == System::Raw).iter().map(one));
+    if system == System::Cairnfs {
+        columns.extend(places(|system| system.without().is_some()).iter().map(one));
+    }
     columns
 }
 
-fn none() -> String {
+/// What stands where there is no figure.
+pub fn none() -> String {
     "-".to_owned()
 }
 
-fn times(ratio: Option<f64>) -> String {
+/// A ratio.
+pub fn times(ratio: Option<f64>) -> String {
     ratio.map_or_else(none, |ratio| format!("{ratio:.2}"))
 }
 

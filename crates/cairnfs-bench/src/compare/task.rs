@@ -1,6 +1,8 @@
 //! What is done to each file system: a workload with its settings, or a program of others. Written
 //! on the command line as words, as one would write them behind `cairnfs bench`.
 
+use cairnfs::Mechanism;
+
 use super::external::External;
 use super::system::System;
 use crate::Result;
@@ -16,6 +18,8 @@ pub struct Task {
     pub work: Work,
     /// The sweep over thread counts that it is part of, and its count.
     pub sweep: Option<(String, usize)>,
+    /// The mechanism that it shows: it is done with and without that, and nowhere else.
+    pub shows: Option<Mechanism>,
 }
 
 /// A workload or a program.
@@ -54,6 +58,15 @@ impl Task {
             title: words.join(" "),
             work,
             sweep: None,
+            shows: None,
+        })
+    }
+
+    /// A workload that shows what a mechanism saves.
+    pub fn showing(title: &str, mechanism: Mechanism) -> Result<Self> {
+        Ok(Self {
+            shows: Some(mechanism),
+            ..Self::parse(title)?
         })
     }
 
@@ -63,6 +76,7 @@ impl Task {
             title: external.title(),
             work: Work::External(external),
             sweep: None,
+            shows: None,
         }
     }
 
@@ -108,11 +122,16 @@ impl Task {
             ),
             work,
             sweep: Some((self.title.clone(), threads)),
+            shows: None,
         })
     }
 
     /// Whether a system can do it.
     pub fn fits(&self, system: System) -> bool {
+        let others = |m: Mechanism| ![System::Cairnfs, System::lacking(m)].contains(&system);
+        if self.shows.is_some_and(others) {
+            return false;
+        }
         match &self.work {
             Work::Fsync(_) | Work::Mixed(_) => true,
             _ if system == System::Raw => false,

@@ -147,7 +147,11 @@ pub fn open(place: &Place) -> Result<Box<dyn Target>> {
     let Some(path) = place.volume() else {
         return Ok(Box::new(Directory::open(&place.target, None)?));
     };
-    let opened = Opened::new(Image::at(path)?, place)?;
+    let mut image = Image::at(path)?;
+    if let Some(mechanism) = place.without {
+        image.name = format!("{} without {}", image.name, mechanism.name());
+    }
+    let opened = Opened::new(image, place)?;
     Ok(match place.by_inode {
         true => Box::new(engine::Engine::new(opened)),
         false => Box::new(library::Library::new(opened)),

@@ -28,6 +28,9 @@ impl Opened {
         if let Some(bytes) = place.cache {
             options = options.cache_budget(usize::try_from(bytes)?);
         }
+        if let Some(mechanism) = place.without {
+            options = options.without(mechanism);
+        }
         let options = options.label("bench");
         let volume = options.open(&image.path)?;
         let before = Vec::new();
