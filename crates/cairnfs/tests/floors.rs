@@ -26,6 +26,7 @@ const FLOORS: &[(&str, u8, &[&str])] = &[
     ("shard", 0, &["sync"]),
     ("clocked", 0, &["sync"]),
     ("deliberate", 0, &[]),
+    ("mechanism", 0, &[]),
     ("device", 0, &["clocked", "error", "sync"]),
     ("format", 1, &[]),
     ("types", 1, &["format::item"]),
