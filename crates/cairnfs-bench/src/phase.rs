@@ -159,11 +159,16 @@ impl<'t> Meter<'t> {
     pub fn sync_last(&mut self, sync: &'static str, both: &'static str) -> Result<()> {
         let target = self.target;
         self.once(sync, || target.sync())?;
-        if let [.., last, sync] = self.phases.as_slice() {
-            let sum = total(both, last.operations, &[last.clone(), sync.clone()]);
+        self.both(both);
+        Ok(())
+    }
+
+    /// Adds up the last two phases; what counts are the operations of the first.
+    pub fn both(&mut self, name: &'static str) {
+        if let [.., first, second] = self.phases.as_slice() {
+            let sum = total(name, first.operations, &[first.clone(), second.clone()]);
             self.phases.push(sum);
         }
-        Ok(())
     }
 
     /// Tells of operations that went on beside those of the last phase.

@@ -51,8 +51,7 @@ const SHOWN: &[Shown] = &[
             "dirfsync --adds 1000000 --deletes 10000",
         ],
         figures: &[
-            ("add", "log bytes each"),
-            ("fsync after adds", "log bytes each"),
+            ("adds synced", "log bytes each"),
             ("fsync after adds", "p50 us"),
             ("fsync after deletes", "p50 us"),
         ],

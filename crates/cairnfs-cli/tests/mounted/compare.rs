@@ -150,7 +150,7 @@ fn the_bare_device_is_measured_beside_what_is_on_it() {
     let bench = Bench::new();
     let out = bench.run(&[
         "--with",
-        "raw,cairnfs,cairnfs-mount,ext4",
+        "raw,cairnfs,cairnfs-without-one-flush,cairnfs-mount,ext4",
         "--rounds",
         "1",
         "--cache",
@@ -166,7 +166,7 @@ fn the_bare_device_is_measured_beside_what_is_on_it() {
     bench.nothing_is_left(&out);
     let found: Value = serde_json::from_slice(&out.stdout).unwrap();
     let runs = found["runs"].as_array().unwrap();
-    assert_eq!(runs.len(), 3 * 4 + 3);
+    assert_eq!(runs.len(), 4 * 4 + 3);
     let mut figures = Vec::new();
     for run in runs.iter().filter(|run| run["system"] == "raw") {
         let phases = run["report"]["phases"].as_array().unwrap();
@@ -176,6 +176,13 @@ fn the_bare_device_is_measured_beside_what_is_on_it() {
         let wrote = counters["device_write_bytes"].as_u64().unwrap();
         figures.push((phases[0]["operations"].as_u64().unwrap(), wrote));
     }
+    let flushes = |system: &str| {
+        let mut mixed = runs.iter().filter(|run| run["task"] == 2);
+        let run = mixed.find(|run| run["system"] == system).unwrap();
+        run["report"]["phases"][0]["counters"]["device_flushes"].as_u64()
+    };
+    assert!(flushes("cairnfs") < Some(20));
+    assert!(flushes("cairnfs-without-one-flush") >= Some(20));
     // Nothing but what was asked for comes to the device.
     let kib = 1024;
     assert_eq!(figures, [(48, 192 * kib), (32, 128 * kib), (10, 40 * kib)]);
