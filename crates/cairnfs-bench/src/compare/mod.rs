@@ -77,7 +77,7 @@ pub struct Compare {
 
     /// Instead of all that: what each mechanism of CairnFS saves. In-process, with each and without it,
     /// by workloads that show it.
-    #[arg(long, conflicts_with_all = ["workloads", "more", "with", "threads", "external"])]
+    #[arg(long, conflicts_with_all = ["workloads", "more", "with", "threads", "external", "plot"])]
     pub mechanisms: bool,
 
     /// How often each is measured; fewer than 3 say nothing about the spread.

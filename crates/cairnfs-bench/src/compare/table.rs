@@ -323,6 +323,12 @@ mod tests {
         let library = &ratios(&rows, &more)[0];
         assert_eq!(library.head[2..], ["xfs", "ext4", "best of kernel"]);
         assert_eq!(library.lines[0][2..], ["2.00", "-", "2.00 xfs"]);
+        let (raw, lacking) = (System::Raw, System::CairnfsWithoutOneFlush);
+        let tables = ratios(&rows, &[&systems[..], &[raw, lacking]].concat());
+        assert_eq!(tables.len(), 2, "none is about what lacks something");
+        let heads = tables.iter().map(|table| table.head[2..].join(" "));
+        let expected = ["xfs raw cairnfs-without-one-flush", "xfs noop raw"];
+        assert_eq!(heads.collect::<Vec<_>>(), expected);
         assert!(ratios(&rows, &[System::Xfs]).is_empty());
     }
 }
