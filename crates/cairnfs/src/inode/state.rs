@@ -284,6 +284,12 @@ impl InodeState {
         !self.knows_all_names && self.may_be_indexed()
     }
 
+    /// Of what was just loaded: a directory that counts no entries knows all its names.
+    pub fn note_empty(&mut self) {
+        let empty = self.attrs.as_ref().is_some_and(|a| a.is_dir() && a.size == 0);
+        self.knows_all_names = empty && self.current.is_empty() && self.frozen.is_none();
+    }
+
     /// Of a directory: remembers an entry's name. Tells whether memory grew by much.
     pub fn add_name(&mut self, memory: &NameMemory, hash: u64, index: u64) -> bool {
         let names = self
