@@ -161,13 +161,17 @@ impl InodeTable {
         None
     }
 
-    /// The changes of an inode are in the index: it may leave, at once if there are too many.
-    pub fn cleaned(&self, inode: Arc<Inode>) {
+    /// The changes of an inode, one of `together`, are in the index: it may leave. It does at once if
+    /// there is no place for it beside as many new ones, but a quarter of all places is kept: who
+    /// makes files should not have to search for inodes that leave, which nobody has looked at
+    /// for long.
+    pub fn cleaned(&self, inode: Arc<Inode>, together: usize) {
         let Some(shard) = self.shard(inode.ino) else {
             return;
         };
         let mut shard = shard.lock();
-        let full = shard.inodes.len() > self.limit;
+        let coming = (together / SHARDS).min(self.limit / 4 * 3);
+        let full = shard.inodes.len() + coming > self.limit;
         // The table holds it, and the caller.
         if full && Arc::strong_count(&inode) == 2 && !inode.used_lately() && inode.may_leave() {
             shard.leave(&inode);
@@ -276,7 +280,7 @@ mod tests {
             attrs.nlink = u32::from(ino != 5);
             let inode = Arc::new(Inode::born(ino, attrs));
             table.insert(inode.clone());
-            table.cleaned(inode);
+            table.cleaned(inode, 1);
         }
         table.shrink();
         table.shrink();

@@ -194,6 +194,7 @@ impl Core {
 
     /// Lets go what the index has now.
     fn thaw(&self, inodes: Vec<Arc<Inode>>, seq: u64) {
+        let together = inodes.len();
         let mut inodes = inodes.into_iter();
         let mut let_go: Vec<(Option<Arc<DirtySet>>, Unlogged)> = Vec::with_capacity(TOGETHER);
         let mut clean = Vec::with_capacity(TOGETHER);
@@ -216,7 +217,8 @@ impl Core {
                 unlogged.touch();
             }
             let_go.clear();
-            clean.drain(..).for_each(|inode| self.table.cleaned(inode));
+            let cleaned = |inode| self.table.cleaned(inode, together);
+            clean.drain(..).for_each(cleaned);
         }
     }
 
