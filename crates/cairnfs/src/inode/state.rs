@@ -295,7 +295,10 @@ impl InodeState {
 
     /// Of what was just loaded: a directory that counts no entries knows all its names.
     pub fn note_empty(&mut self) {
-        let empty = self.attrs.as_ref().is_some_and(|a| a.is_dir() && a.size == 0);
+        let empty = self
+            .attrs
+            .as_ref()
+            .is_some_and(|a| a.is_dir() && a.size == 0);
         self.knows_all_names = empty && self.current.is_empty() && self.frozen.is_none();
     }
 

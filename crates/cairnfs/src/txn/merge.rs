@@ -199,7 +199,11 @@ impl Core {
         let mut let_go: Vec<(Option<Arc<DirtySet>>, Unlogged)> = Vec::with_capacity(TOGETHER);
         let mut clean = Vec::with_capacity(TOGETHER);
         while !inodes.as_slice().is_empty() {
-            inodes.as_slice().iter().take(TOGETHER).for_each(|i| i.touch());
+            inodes
+                .as_slice()
+                .iter()
+                .take(TOGETHER)
+                .for_each(|i| i.touch());
             for inode in inodes.by_ref().take(TOGETHER) {
                 let mut state = inode.write();
                 let frozen = state.frozen.take();
@@ -348,7 +352,8 @@ fn freeze(taken: &Taken) -> Frozen {
             if let Some(frozen) = &state.frozen {
                 if frozen.lone_inode().is_none() {
                     let orphans = frozen.range(Kind::Orphan, 0);
-                    all.orphans.extend(orphans.map(|(_, slot)| slot.vector.clone()));
+                    all.orphans
+                        .extend(orphans.map(|(_, slot)| slot.vector.clone()));
                 }
                 all.sets.push((inode.ino, frozen.clone()));
             }
