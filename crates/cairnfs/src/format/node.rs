@@ -230,7 +230,7 @@ impl Node {
         Ok(())
     }
 
-    /// The node of bytes that a [`NodeBuilder`] just made.
+    /// The node of bytes that [`write_node`] just made.
     pub(crate) fn built(bytes: Arc<[u8]>) -> Option<Self> {
         let (header, _) = NodeHeader::read_from_prefix(&bytes).ok()?;
         Some(Self { bytes, header })
@@ -437,11 +437,6 @@ impl NodeBuilder {
         self.push_raw(key.encode(), child.as_bytes(), false)
     }
 
-    /// Adds a cell of another node.
-    pub(crate) fn push_cell(&mut self, cell: &RawCell<'_>) -> bool {
-        self.push_raw(cell.key, cell.value, cell.overflow)
-    }
-
     fn push_raw(&mut self, encoded: [u8; KEY_LEN], value: &[u8], overflow: bool) -> bool {
         debug_assert!(self.cells.last().is_none_or(|l| l.key < encoded));
         let stripped = strip_zeros(&encoded).len();
@@ -476,52 +471,89 @@ impl NodeBuilder {
     /// Makes the node's bytes and its address; the builder is empty afterwards.
     pub fn finish(&mut self, level: u8, block: u64, birth: u64, volume: u64) -> (Vec<u8>, RawPtr) {
         let mut bytes = vec![0; NODE_SIZE];
-        let mut end = NODE_SIZE;
-        let mut put = |at: usize, from: &[u8]| {
-            if let Some(to) = bytes.get_mut(at..at + from.len()) {
-                to.copy_from_slice(from);
-            }
-        };
-        for (i, cell) in self.cells.iter().enumerate() {
-            let suffix = cell.key.get(self.prefix..cell.stripped).unwrap_or_default();
-            let value = self.values.get(cell.value.clone()).unwrap_or_default();
-            end -= CELL_HEADER + suffix.len() + value.len();
-            let flag = if cell.overflow { OVERFLOW_BIT } else { 0 };
-            let [v0, v1] = (value.len() as u16 | flag).to_le_bytes();
-            put(end, &[suffix.len() as u8, v0, v1]);
-            put(end + CELL_HEADER, suffix);
-            put(end + CELL_HEADER + suffix.len(), value);
-            put(NODE_HEADER + i * 2, &(end as u16).to_le_bytes());
-        }
-        let mut header = NodeHeader {
-            magic: U32::new(NODE_MAGIC),
+        let cells = self.cells.iter().map(|cell| NewCell {
+            key: &cell.key,
+            stripped: cell.stripped,
+            value: self.values.get(cell.value.clone()).unwrap_or_default(),
+            overflow: cell.overflow,
+        });
+        let place = NodePlace {
             level,
-            prefix_len: self.prefix as u8,
-            count: U16::new(self.cells.len() as u16),
-            block: U64::new(block),
-            birth: U64::new(birth),
-            volume: U64::new(volume),
-            cells_start: U16::new(end as u16),
-            ..NodeHeader::default()
+            block,
+            birth,
+            volume,
         };
-        if let Some(first) = self.cells.first() {
-            for (to, from) in header
-                .prefix
-                .iter_mut()
-                .zip(first.key.iter().take(self.prefix))
-            {
-                *to = *from;
-            }
-        }
-        put(0, header.as_bytes());
-        let ptr = RawPtr {
-            block: U64::new(block),
-            birth: U64::new(birth),
-            crc: U32::new(checksum::crc(&bytes)),
-        };
+        // What was pushed fits.
+        let ptr = write_node(&mut bytes, &place, self.prefix, cells).unwrap_or_default();
         *self = Self::default();
         (bytes, ptr)
     }
+}
+
+/// Where a node that is made stands.
+pub(crate) struct NodePlace {
+    pub level: u8,
+    pub block: u64,
+    pub birth: u64,
+    pub volume: u64,
+}
+
+/// A cell of a node that is made.
+pub(crate) struct NewCell<'a> {
+    /// The encoded key, and its length without trailing zeros.
+    pub key: &'a [u8; KEY_LEN],
+    pub stripped: usize,
+    pub value: &'a [u8],
+    pub overflow: bool,
+}
+
+/// Writes a node of cells in key order, whose keys share the first `prefix` bytes, into zeros; its
+/// address. `None` if it has no room for them.
+pub(crate) fn write_node<'a>(
+    bytes: &mut [u8],
+    place: &NodePlace,
+    prefix: usize,
+    cells: impl Iterator<Item = NewCell<'a>>,
+) -> Option<RawPtr> {
+    let mut header = NodeHeader {
+        magic: U32::new(NODE_MAGIC),
+        level: place.level,
+        prefix_len: prefix as u8,
+        block: U64::new(place.block),
+        birth: U64::new(place.birth),
+        volume: U64::new(place.volume),
+        ..NodeHeader::default()
+    };
+    let (mut slot, mut end, mut count) = (NODE_HEADER, bytes.len(), 0);
+    for cell in cells {
+        if count == 0 {
+            let shared = cell.key.get(..prefix)?;
+            header.prefix.get_mut(..prefix)?.copy_from_slice(shared);
+        }
+        let suffix = cell.key.get(prefix..cell.stripped).unwrap_or_default();
+        let start = end.checked_sub(CELL_HEADER + suffix.len() + cell.value.len())?;
+        let flag = if cell.overflow { OVERFLOW_BIT } else { 0 };
+        let [v0, v1] = (cell.value.len() as u16 | flag).to_le_bytes();
+        let (head, rest) = bytes.get_mut(start..end)?.split_first_chunk_mut()?;
+        *head = [suffix.len() as u8, v0, v1];
+        let (to_suffix, to_value) = rest.split_at_mut_checked(suffix.len())?;
+        to_suffix.copy_from_slice(suffix);
+        to_value.copy_from_slice(cell.value);
+        let offset = bytes
+            .get_mut(slot..slot + 2)
+            .filter(|_| slot + 2 <= start)?;
+        offset.copy_from_slice(&(start as u16).to_le_bytes());
+        (slot, end, count) = (slot + 2, start, count + 1);
+    }
+    header.count = U16::new(count);
+    header.cells_start = U16::new(end as u16);
+    let to_header = bytes.get_mut(..NODE_HEADER)?;
+    to_header.copy_from_slice(header.as_bytes());
+    Some(RawPtr {
+        block: U64::new(place.block),
+        birth: U64::new(place.birth),
+        crc: U32::new(checksum::crc(bytes)),
+    })
 }
 
 /// Bytes a cell takes in a node: its offset, its header, the rest of its key, its value.

@@ -94,7 +94,14 @@ fn work_log(volume: &Weak<FileSystem>, signals: &Signals, interval: Option<Durat
     }
 }
 
+/// Priority of the merge worker, as `nice` counts.
+const MERGE_PRIORITY: i32 = -10;
+
 fn work_merges(volume: &Weak<FileSystem>, signals: &Signals) {
+    // Committers go on during a merge, until memory or log is full and all wait for it. With more of
+    // them than processors it would get a small share until then, and be alone afterwards. Who may
+    // not ask for this works as well, but more slowly.
+    let _ = rustix::process::setpriority_process(None, MERGE_PRIORITY);
     while signals.next_merge() {
         let Some(fs) = volume.upgrade() else { return };
         guarded(&fs, "merge", || fs.core.merge());

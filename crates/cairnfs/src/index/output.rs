@@ -10,7 +10,7 @@ use zerocopy::{FromBytes, IntoBytes};
 
 use crate::error::{Error, Result};
 use crate::format::key::Key;
-use crate::format::node::{MAX_HEIGHT, Node, RawCell, RawOverflow};
+use crate::format::node::{MAX_HEIGHT, Node, NodePlace, RawCell, RawOverflow};
 use crate::format::overflow::{UNIT_DATA, UNIT_SIZE, encode_unit, units_for};
 use crate::format::superblock::RawPtr;
 use crate::format::{MAX_VALUE, NODE_SIZE, checksum};
@@ -238,14 +238,17 @@ impl<'a> Output<'a> {
         }
         let block = self.space.alloc()?;
         let appended = matches!(run.last(), Some((_, Origin::Appended)));
-        let volume = self.index.volume;
-        let (Some(key), Some((bytes, ptr))) =
-            (run.first_key(), run.build(level, block, self.birth, volume))
-        else {
+        let place = NodePlace {
+            level,
+            block,
+            birth: self.birth,
+            volume: self.index.volume,
+        };
+        let (Some(key), Some((bytes, ptr))) = (run.first_key(), run.build(&place)) else {
             return Err(Error::Invalid("cells that do not fit into a node"));
         };
         self.writer.write(block, &bytes)?;
-        if let Some(node) = Node::built(bytes.into()) {
+        if let Some(node) = Node::built(bytes) {
             self.index.cache.insert(&ptr, node);
         }
         self.level(level)?.made += 1;

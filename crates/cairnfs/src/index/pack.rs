@@ -6,11 +6,12 @@
 //! more than about three nodes.
 
 use std::ops::Range;
+use std::sync::Arc;
 
 use crate::format::NODE_SIZE;
 use crate::format::key::{KEY_LEN, Key};
 use crate::format::node::{
-    NODE_HEADER, NodeBuilder, RawCell, cell_size, common_prefix, strip_zeros,
+    NODE_HEADER, NewCell, NodePlace, RawCell, cell_size, common_prefix, strip_zeros, write_node,
 };
 use crate::format::superblock::RawPtr;
 
@@ -21,6 +22,9 @@ const OVERFULL: usize = NODE_SIZE + NODE_SIZE / 2;
 const SMALL: usize = NODE_SIZE / 4;
 /// Neighbours that are both rewritten are joined if they fill no more than this.
 const COMFORTABLE: usize = NODE_SIZE / 4 * 3;
+
+/// Cells of a node of inode items, about.
+const USUAL_CELLS: usize = 256;
 
 /// Where a cell comes from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -92,6 +96,12 @@ impl Run {
         }
     }
 
+    /// Makes room for as much as there usually is, at once.
+    fn reserve(&mut self) {
+        self.cells.reserve(USUAL_CELLS);
+        self.values.reserve(OVERFULL);
+    }
+
     /// Adds a cell behind all others.
     pub fn push(&mut self, cell: &RawCell<'_>, origin: Origin) {
         let prefix = self
@@ -102,6 +112,9 @@ impl Run {
         if prefix != self.prefix {
             self.prefix = prefix;
             self.used = self.cells.iter().map(|c| c.size(prefix)).sum();
+        }
+        if self.cells.is_empty() {
+            self.reserve();
         }
         let start = self.values.len();
         self.values.extend_from_slice(cell.value);
@@ -178,18 +191,21 @@ impl Run {
 
     /// Takes the first `n` cells away, at least one.
     fn take_front(&mut self, n: usize) -> Run {
-        let rest = self.cells.split_off(n.clamp(1, self.cells.len().max(1)));
-        let start = rest.first().map_or(self.values.len(), |c| c.value.start);
-        let values = self.values.split_off(start.min(self.values.len()));
-        let moved = rest.into_iter().map(|cell| Cell {
+        let n = n.clamp(1, self.cells.len().max(1)).min(self.cells.len());
+        let start = self
+            .cells
+            .get(n)
+            .map_or(self.values.len(), |c| c.value.start);
+        let values = self.values.get(start..).unwrap_or_default();
+        let moved = self.cells.drain(n..).map(|cell| Cell {
             value: cell.value.start - start..cell.value.end - start,
             ..cell
         });
-        let mut rest = Run {
-            cells: moved.collect(),
-            values,
-            ..Run::default()
-        };
+        let mut rest = Run::default();
+        rest.reserve();
+        rest.cells.extend(moved);
+        rest.values.extend_from_slice(values);
+        self.values.truncate(start);
         rest.measure();
         std::mem::swap(self, &mut rest);
         rest.measure();
@@ -206,21 +222,18 @@ impl Run {
         self.used = self.cells.iter().map(|c| c.size(self.prefix)).sum();
     }
 
-    /// The bytes and the address of a node with these cells; `None` if they do not fit into one.
-    pub fn build(
-        &self,
-        level: u8,
-        block: u64,
-        birth: u64,
-        volume: u64,
-    ) -> Option<(Vec<u8>, RawPtr)> {
-        let mut builder = NodeBuilder::new();
-        for (cell, _) in self.cells(0..self.cells.len()) {
-            if !builder.push_cell(&cell) {
-                return None;
-            }
-        }
-        Some(builder.finish(level, block, birth, volume))
+    /// A node with these cells, and its address; `None` if they do not fit into one.
+    pub fn build(&self, place: &NodePlace) -> Option<(Arc<[u8]>, RawPtr)> {
+        let cells = self.cells.iter().map(|cell| NewCell {
+            key: &cell.key,
+            stripped: cell.stripped,
+            value: self.values.get(cell.value.clone()).unwrap_or_default(),
+            overflow: cell.overflow,
+        });
+        let prefix = common_prefix(&self.cells.first()?.key, &self.cells.last()?.key);
+        let mut bytes: Arc<[u8]> = std::iter::repeat_n(0, NODE_SIZE).collect();
+        let ptr = write_node(Arc::get_mut(&mut bytes)?, place, prefix, cells)?;
+        Some((bytes, ptr))
     }
 }
 
@@ -402,7 +415,7 @@ mod tests {
             out.extend(packer.drain());
             let mut got = Vec::new();
             for run in &out {
-                let built = run.build(0, 4, 1, 1);
+                let built = run.build(&NodePlace { level: 0, block: 4, birth: 1, volume: 1 });
                 prop_assert!(built.is_some(), "a run of {} bytes", run.size());
                 got.extend(run.cells(0..run.len()).map(|(c, _)| (c.key, c.value.len())));
             }

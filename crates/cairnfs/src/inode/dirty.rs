@@ -104,6 +104,19 @@ impl DirtySet {
         self.inode.is_none() && self.others.is_empty() && self.entries.slots.is_empty()
     }
 
+    /// The slot of the inode item, if nothing else is in it.
+    pub fn lone_inode(&self) -> Option<&Slot> {
+        let alone = self.others.is_empty() && self.entries.slots.is_empty();
+        self.inode.as_ref().filter(|_| alone)
+    }
+
+    /// Touches the vector of the inode item.
+    pub fn touch(&self) {
+        if let Some(slot) = &self.inode {
+            slot.vector.touch();
+        }
+    }
+
     /// The slot of an item.
     pub fn get(&self, kind: Kind, offset: u64) -> Option<&Slot> {
         match kind {

@@ -47,9 +47,36 @@ impl Hasher for IntHasher {
 /// Builds [`IntHasher`]s.
 pub type IntHash = BuildHasherDefault<IntHasher>;
 
+/// A hasher for inode numbers, whose neighbours are used together: a run of 8 gets neighbouring places,
+/// so that they share lines of the processor's cache.
+#[derive(Default)]
+struct RunHasher(u64);
+
+impl Hasher for RunHasher {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+    fn write(&mut self, bytes: &[u8]) {
+        for b in bytes {
+            self.write_u64(self.0 ^ u64::from(*b));
+        }
+    }
+    fn write_u64(&mut self, n: u64) {
+        let mut run = IntHasher::default();
+        run.write_u64(n >> RUN_BITS);
+        // The map finds the place by the lowest bits, and tells entries apart by the highest seven.
+        let within = n % RUN;
+        self.0 = (run.finish() & !(RUN - 1) | within) ^ within << 57;
+    }
+}
+
+/// Neighbouring numbers that lie side by side.
+const RUN: u64 = 1 << RUN_BITS;
+const RUN_BITS: u32 = 3;
+
 #[derive(Default)]
 struct Shard {
-    inodes: HashMap<u64, Arc<Inode>, IntHash>,
+    inodes: HashMap<u64, Arc<Inode>, BuildHasherDefault<RunHasher>>,
     queue: VecDeque<u64>,
     /// Uses of inodes that have left.
     parked: HashMap<u64, u64, IntHash>,
@@ -71,8 +98,8 @@ impl InodeTable {
     }
 
     fn shard(&self, ino: u64) -> Option<&Mutex<Shard>> {
-        // Neighbouring numbers are used together: a run of 8 shares a shard.
-        self.shards.get((ino >> 3) as usize % SHARDS).map(|s| &**s)
+        let shard = (ino >> RUN_BITS) as usize % SHARDS;
+        self.shards.get(shard).map(|s| &**s)
     }
 
     /// The inode; one not loaded yet if it was not in memory.
@@ -134,13 +161,17 @@ impl InodeTable {
         None
     }
 
-    /// The changes of an inode are in the index: it may leave, at once if there are too many.
-    pub fn cleaned(&self, inode: Arc<Inode>) {
+    /// The changes of an inode, one of `together`, are in the index: it may leave. It does at once if
+    /// there is no place for it beside as many new ones, but a quarter of all places is kept: who
+    /// makes files should not have to search for inodes that leave, which nobody has looked at
+    /// for long.
+    pub fn cleaned(&self, inode: Arc<Inode>, together: usize) {
         let Some(shard) = self.shard(inode.ino) else {
             return;
         };
         let mut shard = shard.lock();
-        let full = shard.inodes.len() > self.limit;
+        let coming = (together / SHARDS).min(self.limit / 4 * 3);
+        let full = shard.inodes.len() + coming > self.limit;
         // The table holds it, and the caller.
         if full && Arc::strong_count(&inode) == 2 && !inode.used_lately() && inode.may_leave() {
             shard.leave(&inode);
@@ -249,7 +280,7 @@ mod tests {
             attrs.nlink = u32::from(ino != 5);
             let inode = Arc::new(Inode::born(ino, attrs));
             table.insert(inode.clone());
-            table.cleaned(inode);
+            table.cleaned(inode, 1);
         }
         table.shrink();
         table.shrink();

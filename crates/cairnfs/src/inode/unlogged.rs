@@ -186,8 +186,20 @@ impl Unlogged {
 
     /// Lets go what contexts up to `seq` left.
     pub fn forget(&mut self, seq: u64) {
-        if self.seq <= seq {
-            *self = Self::default();
+        drop(self.take(seq));
+    }
+
+    /// Takes what contexts up to `seq` left.
+    pub fn take(&mut self, seq: u64) -> Self {
+        match self.seq <= seq {
+            true => std::mem::take(self),
+            false => Self::default(),
         }
+    }
+
+    /// Touches the vectors that are noted.
+    pub fn touch(&self) {
+        let named = self.names.iter().filter_map(|n| n.vector.as_ref());
+        named.chain(&self.inode).for_each(|vector| vector.touch());
     }
 }

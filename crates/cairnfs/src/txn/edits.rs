@@ -21,11 +21,12 @@ use crate::format::xattr::{
     StoredValue, XATTR_HEAD, decode_stored_xattrs, decode_xattrs, encode_stored_xattr,
 };
 use crate::index::{Edits, Tree};
-use crate::inode::dirty::DirtySet;
+use crate::inode::dirty::{DirtySet, Slot};
 use crate::journal::vector::LogVector;
 use crate::space::Run;
 use crate::txn::Core;
 use crate::txn::attributes::bad_item;
+use crate::txn::merge::TOGETHER;
 use crate::txn::shared::SharedEdits;
 use crate::values::Value;
 
@@ -54,8 +55,12 @@ pub struct ImageChange {
 /// The frozen sets of a merge as edits of the index, delivered in steps.
 pub struct MergeEdits<'a> {
     hash_seed: u64,
-    /// Dirty sets by object, ascending; the orphan items stand as an object of their own.
-    sets: VecDeque<(u64, Source)>,
+    /// Dirty sets by object, ascending.
+    sets: VecDeque<(u64, Arc<DirtySet>)>,
+    /// Orphan items of all of them, which are an object of their own.
+    orphans: Vec<Arc<LogVector>>,
+    /// The first of them, whose memory was fetched.
+    touched: usize,
     edits: VecDeque<(Key, Edit)>,
     /// Index nodes that this step has taken so far, and may take.
     taken: &'a Cell<u64>,
@@ -71,35 +76,37 @@ pub struct MergeEdits<'a> {
     value: Vec<u8>,
 }
 
-enum Source {
-    Inode(Arc<DirtySet>),
-    Orphans(Vec<(Key, Edit)>),
+/// What a merge takes of the inodes.
+#[derive(Default)]
+pub(super) struct Frozen {
+    /// Frozen sets with their inode numbers.
+    pub sets: Vec<(u64, Arc<DirtySet>)>,
+    /// Orphan items in them.
+    pub orphans: Vec<Arc<LogVector>>,
+}
+
+fn item(slot: &Slot) -> (Key, Edit) {
+    (slot.vector.key(), Edit::Item(slot.vector.clone()))
 }
 
 impl<'a> MergeEdits<'a> {
-    /// The edits of frozen sets, which are given with their inode numbers, in any order. `taken`
+    /// The edits of frozen sets, which are given in any order. `taken`
     /// counts the nodes that the caller allocates.
-    pub fn new(core: &'a Core, mut sets: Vec<(u64, Arc<DirtySet>)>, taken: &'a Cell<u64>) -> Self {
+    pub fn new(core: &'a Core, frozen: Frozen, taken: &'a Cell<u64>) -> Self {
+        let Frozen {
+            mut sets,
+            mut orphans,
+        } = frozen;
         sets.sort_unstable_by_key(|(ino, _)| *ino);
         // An inode whose changes all died and that was changed again was listed twice.
         sets.dedup_by_key(|(ino, _)| *ino);
-        let mut orphans: Vec<(Key, Edit)> = sets
-            .iter()
-            .flat_map(|(_, set)| set.range(Kind::Orphan, 0))
-            .map(|(_, slot)| (slot.vector.key(), Edit::Item(slot.vector.clone())))
-            .collect();
-        orphans.sort_unstable_by_key(|(key, _)| *key);
-        let mut sources: VecDeque<_> = sets
-            .into_iter()
-            .map(|(ino, set)| (ino, Source::Inode(set)))
-            .collect();
-        if !orphans.is_empty() {
-            let at = sources.partition_point(|(ino, _)| *ino < ORPHANS);
-            sources.insert(at, (ORPHANS, Source::Orphans(orphans)));
-        }
+        orphans.sort_unstable_by_key(|vector| vector.key());
+        orphans.dedup_by_key(|vector| vector.key());
         Self {
             hash_seed: core.hash_seed,
-            sets: sources,
+            sets: sets.into(),
+            orphans,
+            touched: 0,
             edits: VecDeque::new(),
             taken,
             limit: u64::MAX,
@@ -133,22 +140,45 @@ impl<'a> MergeEdits<'a> {
     /// Makes sure that the next edit, if there is one, stands first.
     fn fill(&mut self) -> Result<()> {
         while self.edits.is_empty() {
-            let Some((ino, source)) = self.sets.pop_front() else {
+            if self.touched == 0 {
+                self.touch();
+            }
+            let next = self.sets.front().map(|(ino, _)| *ino);
+            if !self.orphans.is_empty() && next.is_none_or(|ino| ino > ORPHANS) {
+                let orphans = std::mem::take(&mut self.orphans).into_iter();
+                let edits = orphans.map(|vector| (vector.key(), Edit::Item(vector)));
+                self.edits.extend(edits);
+                return Ok(());
+            }
+            let Some((ino, set)) = self.sets.pop_front() else {
                 return Ok(());
             };
-            match source {
-                Source::Orphans(orphans) => self.edits.extend(orphans),
-                Source::Inode(set) => self.add_set(ino, &set)?,
+            self.touched = self.touched.saturating_sub(1);
+            match set.lone_inode() {
+                Some(slot) => self.edits.push_back(item(slot)),
+                None => self.add_set(ino, &set)?,
             }
         }
         Ok(())
     }
 
+    /// Fetches what the next sets hold.
+    fn touch(&mut self) {
+        let next = || self.sets.iter().take(TOGETHER);
+        next().for_each(|(_, set)| set.touch());
+        self.touched = next().count();
+    }
+
     fn add_set(&mut self, ino: u64, set: &DirtySet) -> Result<()> {
         let mut names: Vec<NameChange> = Vec::new();
         let mut later = Vec::new();
-        for ((kind, _), slot) in set.iter() {
-            let edit = (slot.vector.key(), Edit::Item(slot.vector.clone()));
+        let mut ahead = set.iter();
+        for (i, ((kind, _), slot)) in set.iter().enumerate() {
+            if i % TOGETHER == 0 {
+                let next = ahead.by_ref().take(TOGETHER);
+                next.for_each(|(_, slot)| slot.vector.touch());
+            }
+            let edit = item(slot);
             match kind {
                 Kind::Orphan => {}
                 Kind::Inode | Kind::Inline => self.edits.push_back(edit),

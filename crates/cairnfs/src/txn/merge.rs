@@ -24,11 +24,16 @@ use crate::format::superblock::Superblock;
 use crate::format::{BLOCK_SIZE, NODE_BLOCKS};
 use crate::index::{Edits, NodeSpace};
 use crate::inode::Inode;
+use crate::inode::dirty::DirtySet;
+use crate::inode::unlogged::Unlogged;
 use crate::journal::recover::LogPosition;
 use crate::space::{Class, Funding, Run};
 use crate::sync::atomic::Ordering;
-use crate::txn::edits::MergeEdits;
+use crate::txn::edits::{Frozen, MergeEdits};
 use crate::txn::{Core, Trees};
+
+/// Inodes whose memory is fetched together.
+pub(super) const TOGETHER: usize = 16;
 
 /// What a merge takes.
 pub(super) struct Taken {
@@ -163,22 +168,10 @@ impl Core {
 
     /// Freezes what has not been frozen by a later commit, merges it in steps, and lets it go.
     pub(super) fn merge_taken(&self, mut taken: Taken) -> Result<()> {
-        let mut sets = Vec::with_capacity(taken.inodes.len());
-        for inode in &taken.inodes {
-            let mut state = inode.write();
-            if taken.recovering {
-                state.freeze();
-            } else if state.epoch != taken.seq {
-                state.freeze();
-                state.epoch = taken.seq;
-            }
-            if let Some(frozen) = &state.frozen {
-                sets.push((inode.ino, frozen.clone()));
-            }
-        }
+        let frozen = freeze(&taken);
         let count = Cell::new(0);
         let promised = Cell::new(taken.units);
-        let mut edits = MergeEdits::new(self, sets, &count);
+        let mut edits = MergeEdits::new(self, frozen, &count);
         let mut freed = std::mem::take(&mut taken.freed);
         let pending: u64 = freed.iter().map(|r| r.len).sum();
         loop {
@@ -188,20 +181,7 @@ impl Core {
                 break;
             }
         }
-        for inode in std::mem::take(&mut taken.inodes) {
-            let mut state = inode.write();
-            let frozen = state.frozen.take();
-            let clean = {
-                let mut unlogged = inode.unlogged();
-                unlogged.forget(taken.seq);
-                state.current.is_empty() && unlogged.is_empty()
-            };
-            drop(state);
-            drop(frozen);
-            if clean {
-                self.table.cleaned(inode);
-            }
-        }
+        self.thaw(std::mem::take(&mut taken.inodes), taken.seq);
         self.frozen_bytes.store(0, Ordering::Release);
         self.space.release(&mut join_runs(freed), self.discard)?;
         self.space.unreserve(0, promised.get());
@@ -210,6 +190,40 @@ impl Core {
         drop(taken);
         self.table.shrink();
         Ok(())
+    }
+
+    /// Lets go what the index has now.
+    fn thaw(&self, inodes: Vec<Arc<Inode>>, seq: u64) {
+        let together = inodes.len();
+        let mut inodes = inodes.into_iter();
+        let mut let_go: Vec<(Option<Arc<DirtySet>>, Unlogged)> = Vec::with_capacity(TOGETHER);
+        let mut clean = Vec::with_capacity(TOGETHER);
+        while !inodes.as_slice().is_empty() {
+            inodes
+                .as_slice()
+                .iter()
+                .take(TOGETHER)
+                .for_each(|i| i.touch());
+            for inode in inodes.by_ref().take(TOGETHER) {
+                let mut state = inode.write();
+                let frozen = state.frozen.take();
+                let mut unlogged = inode.unlogged();
+                let_go.push((frozen, unlogged.take(seq)));
+                let is_clean = state.current.is_empty() && unlogged.is_empty();
+                drop(unlogged);
+                drop(state);
+                if is_clean {
+                    clean.push(inode);
+                }
+            }
+            for (frozen, unlogged) in &let_go {
+                frozen.iter().for_each(|set| set.touch());
+                unlogged.touch();
+            }
+            let_go.clear();
+            let cleaned = |inode| self.table.cleaned(inode, together);
+            clean.drain(..).for_each(cleaned);
+        }
     }
 
     /// One step: part of the edits, a superblock. Returns the data blocks that the index lost.
@@ -319,6 +333,33 @@ impl Core {
         self.space.commit_image();
         Ok(())
     }
+}
+
+/// Freezes what no later commit has, and lists it.
+fn freeze(taken: &Taken) -> Frozen {
+    let mut all = Frozen::default();
+    all.sets.reserve_exact(taken.inodes.len());
+    for inodes in taken.inodes.chunks(TOGETHER) {
+        inodes.iter().for_each(|inode| inode.touch());
+        for inode in inodes {
+            let mut state = inode.write();
+            if taken.recovering {
+                state.freeze();
+            } else if state.epoch != taken.seq {
+                state.freeze();
+                state.epoch = taken.seq;
+            }
+            if let Some(frozen) = &state.frozen {
+                if frozen.lone_inode().is_none() {
+                    let orphans = frozen.range(Kind::Orphan, 0);
+                    all.orphans
+                        .extend(orphans.map(|(_, slot)| slot.vector.clone()));
+                }
+                all.sets.push((inode.ino, frozen.clone()));
+            }
+        }
+    }
+    all
 }
 
 /// Sorts runs and joins those that touch or overlap.

@@ -119,6 +119,7 @@ impl Core {
         state.persisted = state.attrs.is_some();
         state.indexed = true;
         state.loaded = true;
+        state.note_empty();
         Ok(())
     }
 
