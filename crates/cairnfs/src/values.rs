@@ -91,8 +91,10 @@ pub struct ValueCounters {
 
 #[derive(Default)]
 struct Shard {
-    /// Empty until the first value comes.
+    /// Whole rows, as many as a power of two; none until the first value comes.
     entries: Vec<Entry>,
+    /// Values that came since the table last grew.
+    came: usize,
     bytes: usize,
     hand: usize,
     counters: ValueCounters,
@@ -104,6 +106,29 @@ impl Shard {
         let first = (hash >> 8) as usize % rows * WAYS;
         let end = (first + WAYS).min(self.entries.len());
         self.entries.get_mut(first..end).unwrap_or_default()
+    }
+
+    /// Doubles the table, if it may be half full and smaller than `limit` bytes of values deserve.
+    /// So a few values touch little memory.
+    fn grow(&mut self, limit: usize) {
+        let len = self.entries.len();
+        if 2 * self.came < len || len * BYTES_PER_ENTRY > limit / 2 && len > 0 {
+            return;
+        }
+        let mut entries = Vec::new();
+        entries.resize_with((2 * len).max(WAYS), Entry::default);
+        let old = std::mem::replace(&mut self.entries, entries);
+        self.came = 0;
+        for entry in old {
+            let hash = entry.hash;
+            // The entries of a row go to two rows, so each finds a place.
+            if entry.value.is_some()
+                && let Some(free) = self.row(hash).iter_mut().find(|e| e.value.is_none())
+            {
+                *free = entry;
+                self.came += 1;
+            }
+        }
     }
 
     fn find(&mut self, hash: u64) -> Option<&mut Entry> {
@@ -127,11 +152,8 @@ impl Shard {
         if value.cost() > limit {
             return;
         }
-        if self.entries.is_empty() {
-            let rows = limit / BYTES_PER_ENTRY / WAYS;
-            let entries = rows.max(1) * WAYS;
-            self.entries.resize_with(entries, Entry::default);
-        }
+        self.grow(limit);
+        self.came += 1;
         while self.bytes + value.cost() > limit {
             self.pass_hand();
         }

@@ -28,6 +28,7 @@ pub struct XattrRef<'a> {
 
 /// Appends what stands before the value of an attribute in the log.
 pub fn encode_xattr_head(out: &mut Vec<u8>, name: &[u8], value_len: usize) {
+    out.reserve(XATTR_HEAD + name.len());
     out.push(name.len() as u8);
     out.extend_from_slice(&(value_len as u32).to_le_bytes());
     out.extend_from_slice(name);
@@ -135,6 +136,11 @@ impl StoredXattr<'_> {
     /// The full name.
     pub fn name(&self) -> Vec<u8> {
         [self.namespace, self.bare].concat()
+    }
+
+    /// Whether that is its full name.
+    pub fn is_named(&self, name: &[u8]) -> bool {
+        name.strip_prefix(self.namespace) == Some(self.bare)
     }
 }
 
@@ -300,6 +306,11 @@ mod tests {
                 encode_stored_xattr(&mut item, name.as_bytes(), &value);
             }
             let got = decode_stored_xattrs(&item).unwrap();
+            assert!(got.iter().all(|x| x.is_named(&x.name())));
+            assert!(
+                !got.iter()
+                    .any(|x| x.is_named(b"user.b") || x.is_named(b"a"))
+            );
             let found: Vec<_> = got.iter().map(|x| (x.name(), x.value)).collect();
             assert_eq!(found, names.map(|n| (n.as_bytes().to_vec(), value)));
             assert!(decode_stored_xattrs(item.get(..item.len() - 1).unwrap()).is_err());

@@ -4,8 +4,9 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
+use crate::format::key::Kind;
 use crate::inode::attrs::Attrs;
-use crate::inode::dirty::DirtySet;
+use crate::inode::dirty::{DirtySet, Slot};
 use crate::inode::names::{NameMemory, Names};
 use crate::inode::pages::Pages;
 use crate::inode::unlogged::Unlogged;
@@ -14,61 +15,63 @@ use crate::sync::{
     Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockUpgradableReadGuard, RwLockWriteGuard,
 };
 
-/// An inode in memory.
+/// An inode in memory. What a look-up needs stands together at the begin.
+#[repr(C)]
 pub struct Inode {
     /// Its number.
     pub ino: u64,
-    state: RwLock<InodeState>,
-    unlogged: Mutex<Unlogged>,
-    /// Taken for a whole change of the contents (write, truncate, fallocate), before any
-    /// reservation. Merge, push and writeback never take it, so waiting under it cannot deadlock.
-    contents: Mutex<()>,
     /// Uses by callers: look-ups to be forgotten, open files.
     uses: AtomicU64,
+    /// End of the last read, to see sequential reading.
+    pub last_read: AtomicU64,
     /// It was loaded and found to exist: nobody need lock the state to see that.
     ready: AtomicBool,
     /// Second chance against eviction.
     pub(super) recent: AtomicBool,
     /// It stands in the table's queue.
     pub(super) queued: AtomicBool,
-    /// End of the last read, to see sequential reading.
-    pub last_read: AtomicU64,
+    /// Taken for a whole change of the contents (write, truncate, fallocate), before any
+    /// reservation. Merge, push and writeback never take it, so waiting under it cannot deadlock.
+    contents: Mutex<()>,
+    state: RwLock<InodeState>,
+    unlogged: Mutex<Unlogged>,
 }
 
-/// What an inode's lock guards.
+/// What an inode's lock guards. What nearly all changes need stands together at the begin.
 #[derive(Default)]
+#[repr(C)]
 pub struct InodeState {
     /// `None` before it was loaded, and once it is gone.
     pub attrs: Option<Attrs>,
+    /// Changes since the newest merge began.
+    pub current: DirtySet,
+    /// Hashes of attribute names, if all that exist are among them: a name with another hash is not
+    /// looked for anywhere.
+    attribute_hashes: Option<SmallVec<[u64; 2]>>,
+    /// Merge boundary under which the current set began.
+    pub epoch: u64,
     /// Whether the index was asked for it.
     pub loaded: bool,
     /// Whether the inode item exists below the current set.
     pub persisted: bool,
     /// Whether the index may hold items of it.
     pub indexed: bool,
-    /// Changes since the newest merge began.
-    pub current: DirtySet,
-    /// Changes that a running merge takes.
-    pub frozen: Option<Arc<DirtySet>>,
-    /// Of a directory: names known in memory.
-    names: Option<Box<Names>>,
-    /// Of a directory: no other names exist.
-    knows_all_names: bool,
-    /// Merge boundary under which the current set began.
-    pub epoch: u64,
     /// Attributes changed in memory only (size and times of writes).
     pub uncommitted: bool,
-    /// Unwritten data.
-    pub pages: Pages,
+    /// Of a directory: no other names exist.
+    knows_all_names: bool,
     /// Whether it stands in the volume's list of files with unwritten data.
     pub listed: bool,
     /// An orphan item says that blocks behind the size are still to be freed.
     pub truncating: bool,
     /// It was made without a name and never had one: only then may it get its first.
     pub nameless: bool,
-    /// Hashes of attribute names, if all that exist are among them: a name with another hash is not
-    /// looked for anywhere.
-    attribute_hashes: Option<SmallVec<[u64; 2]>>,
+    /// Changes that a running merge takes.
+    pub frozen: Option<Arc<DirtySet>>,
+    /// Of a directory: names known in memory.
+    names: Option<Box<Names>>,
+    /// Unwritten data.
+    pub pages: Pages,
     /// Inode numbers set aside for children: next and end.
     pub chunk: (u64, u64),
 }
@@ -269,6 +272,15 @@ impl InodeState {
         }
     }
 
+    /// The slot of an item in the sets in memory, and whether it is below the current one.
+    pub fn slot(&self, kind: Kind, offset: u64) -> Option<(&Slot, bool)> {
+        if let Some(slot) = self.current.get(kind, offset) {
+            return Some((slot, false));
+        }
+        let frozen = self.frozen.as_ref()?;
+        Some((frozen.get(kind, offset)?, true))
+    }
+
     /// Whether the index can hold anything of it: not while the inode is new since the newest merge.
     pub fn may_be_indexed(&self) -> bool {
         !self.loaded || self.indexed
@@ -316,11 +328,7 @@ impl InodeState {
             self.frozen.is_none(),
             "two merges hold changes of one inode"
         );
-        if self
-            .current
-            .get(crate::format::key::Kind::Inode, 0)
-            .is_some()
-        {
+        if self.current.get(Kind::Inode, 0).is_some() {
             self.persisted = true;
         }
         self.indexed = true;

@@ -52,6 +52,15 @@ fn growth_of(own: &[u8], shared: Option<&Arc<Value>>) -> i64 {
     own.len() as i64 + 32 + shared
 }
 
+/// A value as a vector holds it.
+#[derive(Clone, Copy)]
+pub struct Parts<'a> {
+    /// What is its own.
+    pub own: &'a [u8],
+    /// What stands behind that, and others have, too.
+    pub shared: Option<&'a Arc<Value>>,
+}
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
     Put,
@@ -254,6 +263,18 @@ impl LogVector {
             },
             State::Delete | State::Dead => f(None),
         }
+    }
+
+    /// Shows the parts of the value, `None` if the item is deleted. The value is not copied, so `f`
+    /// takes no lock.
+    pub fn with_parts<R>(&self, f: impl FnOnce(Parts<'_>) -> R) -> Option<R> {
+        let body = self.body.lock();
+        (body.state == State::Put).then(|| {
+            f(Parts {
+                own: body.used(),
+                shared: body.buffer.shared(),
+            })
+        })
     }
 
     /// A value whose second part others have, too: both parts.
