@@ -11,11 +11,12 @@ use crate::format::MAX_OWN_VALUE;
 use crate::format::key::{Key, Kind};
 use crate::format::record::Entry;
 use crate::format::xattr::{
-    SharedRef, StoredValue, XATTR_HEAD, decode_shared_value_at, decode_stored_xattrs,
-    decode_xattrs, encode_xattr_head,
+    SharedRef, StoredValue, XATTR_HEAD, decode_stored_xattrs, decode_xattrs, encode_xattr_head,
+    shared_place,
 };
 use crate::inode::{Inode, InodeState};
 use crate::journal::vector::Parts;
+use crate::txn::shared::value_at;
 use crate::txn::{Core, Item};
 use crate::values::Value;
 
@@ -184,14 +185,13 @@ impl Core {
             return Ok(value.bytes().to_vec());
         }
         let bytes = self.in_index(|tree| {
-            let found = self.index.get_at(tree, &place.key())?;
-            let (item, block) = found.ok_or_else(|| bad_value(0, place, "nothing".into()))?;
-            let bad = |found| bad_value(block, place, found);
-            let (_, bytes, found) =
-                decode_shared_value_at(place.offset(), &item, self.hash_seed).map_err(bad)?;
-            match found == place {
-                true => Ok(bytes.to_vec()),
-                false => Err(bad(format!("hash {:016x}", found.hash))),
+            let found = value_at(&self.index, tree, place)?;
+            let (bytes, block) = found.ok_or_else(|| bad_value(0, place, "nothing".into()))?;
+            let there = shared_place(place.offset(), &bytes, self.hash_seed);
+            match there {
+                Ok(there) if there == place => Ok(bytes),
+                Ok(there) => Err(bad_value(block, place, format!("hash {:016x}", there.hash))),
+                Err(found) => Err(bad_value(block, place, found)),
             }
         })?;
         self.values

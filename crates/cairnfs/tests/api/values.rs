@@ -242,3 +242,44 @@ fn files_are_made_with_attributes() {
     assert_eq!(fs.getxattr(made[0], b).unwrap(), [2; 9000]);
     assert_eq!(fs.getxattr(made[1], a).unwrap(), [1; 400]);
 }
+
+#[test]
+fn a_further_user_of_a_long_value_does_not_write_it_again() {
+    let device = made(256 << 20);
+    let fs = quiet(device.clone(), 64 << 20);
+    let value = vec![7; 65_536];
+    let inos: Vec<u64> = (0..20).map(|n| create(&fs, &format!("f{n}"))).collect();
+    fs.setxattr(inos[0], b"user.a", &value, XattrMode::Set)
+        .unwrap();
+    fs.merge().unwrap();
+    // The log is written before, so this is what goes to the index.
+    let merged = |change: &dyn Fn()| {
+        change();
+        fs.sync().unwrap();
+        let [bytes] = grown(&fs, ["device_write_bytes"], || fs.merge().unwrap());
+        bytes
+    };
+    let set = |ino: u64| {
+        fs.setxattr(ino, b"user.a", &value, XattrMode::Set).unwrap();
+    };
+    let one = merged(&|| set(inos[1]));
+    assert!(one < 65_536, "{one} bytes for one more");
+    let many = merged(&|| inos[2..].iter().for_each(|ino| set(*ino)));
+    assert!(many < 65_536 + 16_384, "{many} bytes for many more");
+    let fewer = merged(&|| fs.removexattr(inos[1], b"user.a").unwrap());
+    assert!(fewer < 65_536, "{fewer} bytes for one less");
+    let free = fs.statfs().free;
+    let last = merged(&|| {
+        let users = inos.iter().filter(|ino| **ino != inos[1]);
+        users.for_each(|ino| fs.removexattr(*ino, b"user.a").unwrap());
+    });
+    assert!(last < 65_536, "{last} bytes to let it go");
+    assert!(fs.statfs().free >= free + 5 * 4, "its units are free");
+    println!("one user more: {one} bytes of index, 18 more: {many}, one less: {fewer}");
+    set(inos[5]);
+    fs.close().unwrap();
+    drop(fs);
+    let fs = quiet(device, 16 << 20);
+    assert_eq!(fs.getxattr(inos[5], b"user.a").unwrap(), value);
+    assert!(fs.getxattr(inos[0], b"user.a").is_err());
+}
