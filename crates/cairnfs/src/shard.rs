@@ -139,7 +139,7 @@ mod tests {
         let mut add = |n: u32, every: u32| {
             let mut useless = |n: &mut u32| {
                 looks += 1;
-                *n % every == 0
+                n.is_multiple_of(every)
             };
             list.extend(std::iter::once(n), &mut useless).len()
         };
