@@ -69,6 +69,8 @@ pub const XATTR_COUNT: &str = "xattr-count";
 pub const SHARED_ITEM: &str = "shared-item";
 /// A shared value lies under a key that its hash does not lead to.
 pub const SHARED_HASH: &str = "shared-hash";
+/// A shared value that stands apart from its uses has none, or there are uses without a value.
+pub const SHARED_APART: &str = "shared-apart";
 /// A shared value tells more uses than there are.
 pub const SHARED_USES_HIGH: &str = "shared-uses-high";
 /// A shared value tells fewer uses than there are.

@@ -1,12 +1,14 @@
 //! Compares the values that attributes share with the attributes that refer to them.
 //!
 //! Both as the index has them: what the log changes is in nobody's count before a merge brings it
-//! into the index. Values are told apart by the offset of their keys; about 60 bytes for each.
+//! into the index. Values are told apart by the offset of their keys; about 60 bytes for each, and as
+//! many for one that stands apart.
 
 use std::collections::BTreeMap;
 
 use cairnfs::format::xattr::{
-    SharedRef, StoredValue, StoredXattr, decode_shared_value, shared_key, value_hash,
+    SharedRef, StoredValue, StoredXattr, bytes_key, decode_shared_bytes, decode_shared_value,
+    shared_key, value_hash,
 };
 
 use crate::codes;
@@ -14,11 +16,27 @@ use crate::holes::Holes;
 use crate::overlay::Item;
 use crate::report::{Finding, Ledger};
 
+/// What a value's hash tells.
+#[derive(Clone, Copy)]
+enum Place {
+    Right(SharedRef),
+    /// The hash leads elsewhere.
+    Wrong,
+    /// The value was not read.
+    Unknown,
+}
+
 /// A value's item.
 struct Told {
     uses: u64,
-    /// None if the value lies where its hash does not lead.
-    place: Option<SharedRef>,
+    /// None if the value stands apart.
+    place: Option<Place>,
+    block: Option<u64>,
+}
+
+/// The item of a value that stands apart.
+struct Apart {
+    place: Place,
     block: Option<u64>,
 }
 
@@ -33,6 +51,7 @@ struct Uses {
 pub(crate) struct Shared {
     seed: u64,
     told: BTreeMap<u64, Told>,
+    apart: BTreeMap<u64, Apart>,
     /// By offset and hash: all of one offset should have one hash.
     found: BTreeMap<(u64, u64), Uses>,
     incomplete: bool,
@@ -43,6 +62,7 @@ impl Shared {
         Self {
             seed,
             told: BTreeMap::new(),
+            apart: BTreeMap::new(),
             found: BTreeMap::new(),
             incomplete: false,
         }
@@ -55,11 +75,51 @@ impl Shared {
         let offset = item.key.offset;
         let told = Told {
             uses,
-            place: SharedRef::of(value_hash(self.seed, value), offset),
+            place: value.map(|value| self.place(offset, value)),
             block: item.block,
         };
         self.told.insert(offset, told);
         Ok(())
+    }
+
+    /// Takes the item of a value that stands apart.
+    pub(crate) fn bytes(&mut self, item: &Item<'_>) -> Result<(), Finding> {
+        let value = decode_shared_bytes(item.value)
+            .map_err(|why| Finding::new(codes::SHARED_ITEM, why).at(item.block))?;
+        let apart = Apart {
+            place: self.place(item.key.offset, value),
+            block: item.block,
+        };
+        self.apart.insert(item.key.offset, apart);
+        Ok(())
+    }
+
+    fn place(&self, offset: u64, value: &[u8]) -> Place {
+        SharedRef::of(value_hash(self.seed, value), offset).map_or(Place::Wrong, Place::Right)
+    }
+
+    /// Brings together what stands apart.
+    fn join(&mut self, holes: &Holes, ledger: &mut Ledger<'_>) {
+        for (offset, apart) in &self.apart {
+            let told = self.told.get(offset);
+            let hidden = holes.hides(&shared_key(*offset));
+            if told.is_none_or(|told| told.place.is_some()) && !hidden {
+                let message = format!("a long value under {offset:016x}, without uses");
+                ledger.add(Finding::new(codes::SHARED_APART, message).at(apart.block));
+            }
+        }
+        for (offset, told) in self
+            .told
+            .iter_mut()
+            .filter(|(_, told)| told.place.is_none())
+        {
+            let apart = self.apart.get(offset);
+            if apart.is_none() && !holes.hides(&bytes_key(*offset)) {
+                let message = format!("uses under {offset:016x}, without a value");
+                ledger.add(Finding::new(codes::SHARED_APART, message).at(told.block));
+            }
+            told.place = Some(apart.map_or(Place::Unknown, |apart| apart.place));
+        }
     }
 
     /// Takes the attributes of an item of an inode.
@@ -80,6 +140,7 @@ impl Shared {
 
     /// Compares them.
     pub(crate) fn finish(&mut self, holes: &Holes, ledger: &mut Ledger<'_>) {
+        self.join(holes, ledger);
         let all_found = !self.incomplete && holes.is_empty();
         for (offset, told) in &self.told {
             let uses = self.found.range((*offset, 0)..=(*offset, u64::MAX));
@@ -87,7 +148,7 @@ impl Shared {
             let mut report = |code, message: String| {
                 ledger.add(Finding::new(code, message).at(told.block));
             };
-            if told.place.is_none() {
+            if let Some(Place::Wrong) = told.place {
                 report(
                     codes::SHARED_HASH,
                     format!("a value under {offset:016x}, where its hash does not lead"),
@@ -107,8 +168,11 @@ impl Shared {
         }
         for ((offset, hash), uses) in &self.found {
             let message = match self.told.get(offset) {
-                Some(told) if told.place.is_none_or(|place| place.hash == *hash) => continue,
-                Some(_) => "another value is there",
+                Some(Told {
+                    place: Some(Place::Right(place)),
+                    ..
+                }) if place.hash != *hash => "another value is there",
+                Some(_) => continue,
                 None if holes.hides(&shared_key(*offset)) => continue,
                 None => "it does not exist",
             };

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use cairnfs::error::Result;
 use cairnfs::format::geometry::Geometry;
 use cairnfs::format::item::{ORPHAN_REMOVE, ORPHAN_TRUNCATE, decode_dir_entry, decode_extent_at};
-use cairnfs::format::key::{Kind, ORPHANS, SHARED_VALUES};
+use cairnfs::format::key::{Kind, ORPHANS, SHARED_BYTES, SHARED_VALUES};
 use cairnfs::format::xattr::decode_stored_xattrs;
 use cairnfs::format::{FIRST_USER_INO, ROOT_INO};
 
@@ -216,6 +216,13 @@ impl Sink for Structure<'_> {
                 ledger.stats().shared_values += 1;
                 return;
             }
+            Kind::SharedValue if key.object == SHARED_BYTES => {
+                if let Err(finding) = self.shared.bytes(item) {
+                    ledger.add(finding);
+                    self.context.found.holes.push(KeyRange::one(key));
+                }
+                return;
+            }
             Kind::DirIndex => match decode_dir_entry(item.value) {
                 Ok(_) => return,
                 Err(why) => (codes::DIR_ENTRY, why),
@@ -234,7 +241,8 @@ impl Sink for Structure<'_> {
         if self.current.as_ref().is_some_and(|o| o.ino() != key.object) {
             self.finish_object(ledger);
         }
-        if key.object == SHARED_VALUES && key.kind == Kind::SharedValue {
+        let shared = matches!(key.object, SHARED_VALUES | SHARED_BYTES);
+        if shared && key.kind == Kind::SharedValue {
             // Never logged: it was seen in the index.
         } else if key.object == ORPHANS && key.kind == Kind::Orphan {
             self.orphan(item, ledger);

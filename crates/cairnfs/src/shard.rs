@@ -14,6 +14,11 @@ const SHARDS: usize = 16;
 /// Entries of a list below which nobody looks whether some are of no use any more.
 const FEW: usize = 1024;
 
+/// Entries looked at to guess how many are of no use, and of how many it pays to look at all: each
+/// look goes to memory that was not used for long.
+const SAMPLE: usize = 64;
+const WORTH: usize = SAMPLE / 8;
+
 thread_local! {
     static SHARD: Cell<usize> = const { Cell::new(usize::MAX) };
 }
@@ -29,10 +34,10 @@ pub fn thread_shard(shards: usize) -> usize {
     })
 }
 
-/// A list that is rid of useless entries whenever it has doubled.
+/// A list that is rid of useless entries whenever it has doubled, if they are more than a few.
 pub struct Pruned<T> {
     items: Vec<T>,
-    /// Length at which it was last rid of them.
+    /// Length at which it was last rid of them, or had few.
     kept: usize,
 }
 
@@ -50,15 +55,27 @@ impl<T> Pruned<T> {
     pub fn extend(
         &mut self,
         more: impl Iterator<Item = T>,
-        useless: impl FnMut(&mut T) -> bool,
+        mut useless: impl FnMut(&mut T) -> bool,
     ) -> Vec<T> {
         self.items.extend(more);
         if self.items.len() < (2 * self.kept).max(FEW) {
             return Vec::new();
         }
-        let gone = self.items.extract_if(.., useless).collect();
+        let gone = match self.is_worth_it(&mut useless) {
+            true => self.items.extract_if(.., useless).collect(),
+            false => Vec::new(),
+        };
         self.kept = self.items.len();
         gone
+    }
+
+    /// Guesses from some entries whether many are useless; they are chosen without any rhythm.
+    fn is_worth_it(&mut self, mut useless: impl FnMut(&mut T) -> bool) -> bool {
+        let len = self.items.len().max(1) as u64;
+        let place = |n: u64| (n.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) % len;
+        let places = (1..=SAMPLE as u64).map(|n| place(n) as usize);
+        let found = places.filter(|at| self.items.get_mut(*at).is_some_and(&mut useless));
+        found.take(WORTH).count() == WORTH
     }
 
     /// Whether nothing is in it.
@@ -114,6 +131,24 @@ impl<T> Sharded<T> {
 #[cfg(not(shuttle))]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_list_without_useless_entries_is_seldom_looked_at() {
+        let mut list = Pruned::default();
+        let mut looks = 0;
+        let mut add = |n: u32, every: u32| {
+            let mut useless = |n: &mut u32| {
+                looks += 1;
+                n.is_multiple_of(every)
+            };
+            list.extend(std::iter::once(n), &mut useless).len()
+        };
+        let gone: usize = (1..=100_000).map(|n| add(n, 100)).sum();
+        assert_eq!(gone, 0, "too few");
+        let gone: usize = (1..=200_000).map(|n| add(n, 4)).sum();
+        assert!(gone > 20_000, "{gone}");
+        assert!(looks < 500_000, "{looks}");
+    }
 
     #[test]
     fn a_list_of_useless_entries_stays_short_and_loses_no_other() {

@@ -31,11 +31,32 @@ const BESIDE: i64 = 64;
 /// No place in the index is known.
 const NOWHERE: u8 = u8::MAX;
 
+/// Most bytes that come or go in a shard before the sum of all hears of it.
+const STEP: usize = 64 << 10;
+
+/// Bytes of the values of a shard that anybody holds. Values come and go with nearly each call, and
+/// who commits asks for the sum, so that is told in steps.
+struct Memory {
+    untold: CachePadded<AtomicI64>,
+    step: i64,
+    sum: Arc<CachePadded<AtomicI64>>,
+}
+
+impl Memory {
+    fn add(&self, bytes: i64) {
+        let untold = self.untold.fetch_add(bytes, Ordering::Relaxed) + bytes;
+        if untold.abs() >= self.step {
+            let untold = self.untold.swap(0, Ordering::Relaxed);
+            self.sum.fetch_add(untold, Ordering::Relaxed);
+        }
+    }
+}
+
 /// A value that many may hold.
 pub struct Value {
     hash: u64,
     bytes: Box<[u8]>,
-    memory: Arc<AtomicI64>,
+    memory: Arc<Memory>,
 }
 
 impl Value {
@@ -56,7 +77,7 @@ impl Value {
 
 impl Drop for Value {
     fn drop(&mut self) {
-        self.memory.fetch_sub(self.cost() as i64, Ordering::Relaxed);
+        self.memory.add(-(self.cost() as i64));
     }
 }
 
@@ -91,8 +112,10 @@ pub struct ValueCounters {
 
 #[derive(Default)]
 struct Shard {
-    /// Empty until the first value comes.
+    /// Whole rows, as many as a power of two; none until the first value comes.
     entries: Vec<Entry>,
+    /// Values that came since the table last grew.
+    came: usize,
     bytes: usize,
     hand: usize,
     counters: ValueCounters,
@@ -104,6 +127,29 @@ impl Shard {
         let first = (hash >> 8) as usize % rows * WAYS;
         let end = (first + WAYS).min(self.entries.len());
         self.entries.get_mut(first..end).unwrap_or_default()
+    }
+
+    /// Doubles the table, if it may be half full and smaller than `limit` bytes of values deserve.
+    /// So a few values touch little memory.
+    fn grow(&mut self, limit: usize) {
+        let len = self.entries.len();
+        if 2 * self.came < len || len * BYTES_PER_ENTRY > limit / 2 && len > 0 {
+            return;
+        }
+        let mut entries = Vec::new();
+        entries.resize_with((2 * len).max(WAYS), Entry::default);
+        let old = std::mem::replace(&mut self.entries, entries);
+        self.came = 0;
+        for entry in old {
+            let hash = entry.hash;
+            // The entries of a row go to two rows, so each finds a place.
+            if entry.value.is_some()
+                && let Some(free) = self.row(hash).iter_mut().find(|e| e.value.is_none())
+            {
+                *free = entry;
+                self.came += 1;
+            }
+        }
     }
 
     fn find(&mut self, hash: u64) -> Option<&mut Entry> {
@@ -127,11 +173,8 @@ impl Shard {
         if value.cost() > limit {
             return;
         }
-        if self.entries.is_empty() {
-            let rows = limit / BYTES_PER_ENTRY / WAYS;
-            let entries = rows.max(1) * WAYS;
-            self.entries.resize_with(entries, Entry::default);
-        }
+        self.grow(limit);
+        self.came += 1;
         while self.bytes + value.cost() > limit {
             self.pass_hand();
         }
@@ -181,19 +224,32 @@ pub struct Values {
     shards: Box<[CachePadded<Mutex<Shard>>]>,
     /// Most bytes of a shard.
     limit: usize,
-    /// Bytes of all values that anybody holds.
-    memory: Arc<AtomicI64>,
+    /// Bytes of all values that anybody holds, but for what the shards have not told.
+    sum: Arc<CachePadded<AtomicI64>>,
+    /// Of the last shard, and of all others in order.
+    last: Arc<Memory>,
+    others: Box<[Arc<Memory>]>,
 }
 
 impl Values {
     /// None yet; up to `limit` bytes of values nobody holds stay.
     pub fn new(seed: u64, limit: usize) -> Self {
         let shards = (limit / LEAST_SHARD).clamp(1, MOST_SHARDS);
+        let sum: Arc<CachePadded<AtomicI64>> = Arc::default();
+        let memory = || {
+            Arc::new(Memory {
+                untold: CachePadded::default(),
+                step: (limit / shards / 8).min(STEP) as i64,
+                sum: sum.clone(),
+            })
+        };
         Self {
             seed,
             shards: (0..shards).map(|_| CachePadded::default()).collect(),
             limit: limit / shards,
-            memory: Arc::default(),
+            others: (1..shards).map(|_| memory()).collect(),
+            last: memory(),
+            sum,
         }
     }
 
@@ -203,13 +259,14 @@ impl Values {
     }
 
     fn make(&self, hash: u64, bytes: &[u8]) -> Arc<Value> {
+        let shard = hash as usize % self.shards.len().max(1);
+        let memory = self.others.get(shard).unwrap_or(&self.last);
         let value = Value {
             hash,
             bytes: bytes.into(),
-            memory: self.memory.clone(),
+            memory: memory.clone(),
         };
-        self.memory
-            .fetch_add(value.cost() as i64, Ordering::Relaxed);
+        memory.add(value.cost() as i64);
         Arc::new(value)
     }
 
@@ -287,13 +344,16 @@ impl Values {
 
     /// Bytes of all values that anybody holds, those kept here among them.
     pub fn memory(&self) -> i64 {
-        self.memory.load(Ordering::Relaxed)
+        let all = self.others.iter().chain([&self.last]);
+        let untold: i64 = all.map(|m| m.untold.load(Ordering::Relaxed)).sum();
+        self.sum.load(Ordering::Relaxed) + untold
     }
 
-    /// Bytes of values beyond what may be kept here: dirty sets hold them.
+    /// Bytes of values beyond what may be kept here, about: dirty sets hold them.
     pub fn beyond(&self) -> i64 {
-        let kept = self.limit * self.shards.len();
-        (self.memory() - kept as i64).max(0)
+        let kept = self.limit as i64 + self.last.step;
+        let kept = kept * self.shards.len() as i64;
+        (self.sum.load(Ordering::Relaxed) - kept).max(0)
     }
 
     /// What happened so far.

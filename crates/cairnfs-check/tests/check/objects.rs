@@ -15,7 +15,7 @@ fn items_that_an_object_cannot_have_are_found() {
     let with = |key: Key| with_plan(|plan| drop(plan.items.insert(key, vec![0; 40])));
     for key in [
         Key::inode(9),
-        Key::new(4, Kind::SharedValue, 1),
+        Key::new(5, Kind::SharedValue, 1),
         Key::new(3, Kind::Extent, 1),
         Key::new(16, Kind::SharedValue, 1),
         Key::new(2, Kind::Extent, 1),
@@ -195,25 +195,65 @@ fn the_log_changes_no_use_before_a_merge() {
     assert_eq!(found, ["xattr-item"], "what a merge must read");
 }
 
+/// Puts a short value where the long one was.
+fn instead_of_big(plan: &mut Plan, item: Vec<u8>) {
+    plan.items.insert(big().key(), item);
+    plan.items.remove(&big().bytes_key());
+}
+
 #[test]
 fn shared_values_that_make_no_sense_are_found() {
     for item in [
         vec![1; 7],
-        encode_shared_value(0, &BIG),
+        encode_shared_value(0, &[9; 65]),
         encode_shared_value(2, &[9; 64]),
+        [&2_u64.to_le_bytes()[..], &[9; 4089]].concat(),
     ] {
-        let found = with_plan(|plan| drop(plan.items.insert(big().key(), item)));
+        let found = with_plan(|plan| instead_of_big(plan, item));
+        assert_eq!(found, ["shared-item"]);
+    }
+    let found = with_plan(|plan| drop(plan.items.insert(big().key(), vec![0; 8])));
+    assert_eq!(found, ["shared-item"], "no uses of a long value");
+    for bytes in [vec![9; 4088], vec![9; 65_537]] {
+        let found = with_plan(|plan| drop(plan.items.insert(big().bytes_key(), bytes)));
         assert_eq!(found, ["shared-item"]);
     }
 }
 
 #[test]
 fn shared_values_under_another_hash_are_found() {
-    let found = with_plan(|plan| {
-        let item = encode_shared_value(2, &[8; 20_000]);
-        plan.items.insert(big().key(), item);
-    });
+    let found = with_plan(|plan| instead_of_big(plan, encode_shared_value(2, &[8; 2000])));
     assert_eq!(found, ["shared-hash"]);
+    let found = with_plan(|plan| {
+        plan.items.insert(big().bytes_key(), vec![8; 20_000]);
+    });
+    assert_eq!(found, ["shared-hash"], "of a long value");
+}
+
+#[test]
+fn long_values_without_uses_and_uses_without_values_are_found() {
+    let found = with_plan(|plan| drop(plan.items.remove(&big().bytes_key())));
+    assert_eq!(found, ["shared-apart"], "no bytes");
+    let found = with_plan(|plan| {
+        let hash = value_hash(SEED, &[6; 5000]);
+        let place = SharedRef { hash, slot: 0 };
+        plan.items.insert(place.bytes_key(), vec![6; 5000]);
+    });
+    assert_eq!(found, ["shared-apart"], "no uses");
+    let found = with_plan(|plan| {
+        let value = [7; 100];
+        let place = SharedRef {
+            hash: value_hash(SEED, &value),
+            slot: 0,
+        };
+        let item = stored("user.same", StoredValue::Shared(place));
+        plan.items.insert(xattr_key(19, "user.same"), item);
+        plan.items
+            .insert(place.key(), encode_shared_value(1, &value));
+        plan.items.insert(big().key(), encode_shared_value(1, &BIG));
+        plan.items.insert(place.bytes_key(), vec![6; 5000]);
+    });
+    assert_eq!(found, ["shared-apart"], "a short value has none");
 }
 
 #[test]
@@ -245,6 +285,7 @@ fn shared_values_that_nobody_uses_are_found() {
 fn references_that_lead_nowhere_are_found() {
     let found = with_plan(|plan| {
         plan.items.remove(&big().key());
+        plan.items.remove(&big().bytes_key());
     });
     assert_eq!(found, ["shared-dangling"], "once for a value");
     let found = with_plan(|plan| {

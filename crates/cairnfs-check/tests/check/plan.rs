@@ -204,6 +204,7 @@ impl Plan {
             plan.items.insert(xattr_key(ino, name), item);
         }
         plan.items.insert(big().key(), encode_shared_value(2, &BIG));
+        plan.items.insert(big().bytes_key(), BIG.to_vec());
         plan.items.insert(extent_key(16, 0), extent(0, 2, 3));
         plan.items.insert(extent_key(16, 2), unwritten(10, 3));
         plan.inode(17, inode(S_IFDIR, 2, 2));

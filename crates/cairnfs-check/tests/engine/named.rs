@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use cairnfs::device::{Device, MemoryDevice};
 use cairnfs::fs::{FileSystem, MakeOptions, Options, make_device};
-use cairnfs::types::{Creds, Fallocate, SetAttr};
+use cairnfs::types::{Creds, Fallocate, SetAttr, XattrMode};
+use cairnfs_check::{CheckOptions, check};
 
 fn device(size: u64, log: Option<u64>) -> Arc<dyn Device> {
     let d = MemoryDevice::new(size);
@@ -119,6 +120,51 @@ fn truncate_of_an_unlinked_file_keeps_its_orphan() {
     let fs = kill(fs, &d, 64 << 20);
     let left = fs.getattr(a);
     assert!(left.is_err(), "{left:?}");
+}
+
+/// The attributes of an orphan go in several transactions; each value loses what referred to it, also
+/// if the process was killed before.
+#[test]
+fn an_orphan_gives_up_its_values() {
+    for killed in [false, true] {
+        let d = device(128 << 20, None);
+        let mut fs = open(&d, 64 << 20);
+        let (gone, stays) = (file(&fs, "gone"), file(&fs, "stays"));
+        let value = |n: usize| vec![n as u8; [100, 400, 5000][n % 3]];
+        for n in 0..1000 {
+            let set = |ino| {
+                let name = format!("user.{n}");
+                let set = fs.setxattr(ino, name.as_bytes(), &value(n % 60), XattrMode::Set);
+                set.unwrap();
+            };
+            set(gone);
+            if n < 20 {
+                set(stays);
+            }
+        }
+        fs.merge().unwrap();
+        fs.unlink(1, b"gone").unwrap();
+        fs.merge().unwrap();
+        let shared = || {
+            let report = check(&*d, &CheckOptions::default(), &mut |_| {}).unwrap();
+            assert!(report.is_clean(), "{:#?}", report.findings);
+            (report.stats.xattrs, report.stats.shared_values)
+        };
+        assert_eq!(shared(), (1020, 60), "it is in use");
+        if killed {
+            fs = kill(fs, &d, 64 << 20);
+        } else {
+            fs.forget(gone, 1);
+        }
+        fs.merge().unwrap();
+        assert_eq!(shared(), (20, 20), "killed: {killed}");
+        fs.unlink(1, b"stays").unwrap();
+        if !killed {
+            fs.forget(stays, 1);
+        }
+        fs.close().unwrap();
+        assert_eq!(shared(), (0, 0), "killed: {killed}");
+    }
 }
 
 #[test]

@@ -120,14 +120,13 @@ impl Volume {
         path: impl AsRef<Path>,
         name: impl AsRef<OsStr>,
     ) -> Result<Option<Vec<u8>>> {
-        let name = name.as_ref().as_bytes();
-        self.on(path.as_ref(), Follow::Yes, |fs, attr| {
-            match fs.getxattr(attr.ino, name) {
-                Ok(value) => Ok(Some(value)),
-                Err(Error::NoAttribute) => Ok(None),
-                Err(e) => Err(e),
-            }
-        })
+        let (path, name) = (path.as_ref(), name.as_ref().as_bytes());
+        let (held, _) = self.find(path, Follow::Yes)?;
+        match held.fs().getxattr_of(held.inode(), name) {
+            Ok(value) => Ok(Some(value)),
+            Err(Error::NoAttribute) => Ok(None),
+            Err(e) => Err(e.at(path)),
+        }
     }
 
     /// Makes or replaces an extended attribute.
@@ -154,10 +153,12 @@ impl Volume {
         value: impl AsRef<[u8]>,
         mode: XattrMode,
     ) -> Result<()> {
-        let name = name.as_ref().as_bytes();
-        self.on(path.as_ref(), Follow::Yes, |fs, attr| {
-            fs.setxattr(attr.ino, name, value.as_ref(), mode)
-        })
+        let (path, name) = (path.as_ref(), name.as_ref().as_bytes());
+        let (held, _) = self.find(path, Follow::Yes)?;
+        let set = held
+            .fs()
+            .setxattr_of(held.inode(), name, value.as_ref(), mode);
+        set.map_err(|e| e.at(path))
     }
 
     /// The names of all extended attributes.

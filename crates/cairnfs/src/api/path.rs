@@ -253,13 +253,20 @@ impl<'f, 'p> Walk<'f, 'p> {
 /// Length of what leads to the last component, without the slashes before it; 0 if that is the root,
 /// or if the last component is no name.
 fn prefix(path: &[u8]) -> usize {
-    let after = |part: &[u8], is: fn(&u8) -> bool| part.iter().rposition(is).map_or(0, |p| p + 1);
-    let named = path.get(..after(path, |b| *b != b'/')).unwrap_or_default();
-    let start = after(named, |b| *b == b'/');
+    let named = without_slashes(path);
+    let start = named.iter().rposition(|b| *b == b'/').map_or(0, |p| p + 1);
     match named.get(start..) {
         None | Some(b"." | b"..") => 0,
-        Some(_) => after(named.get(..start).unwrap_or_default(), |b| *b != b'/'),
+        Some(_) => without_slashes(named.get(..start).unwrap_or_default()).len(),
     }
+}
+
+/// A path without the slashes at its end.
+fn without_slashes(mut path: &[u8]) -> &[u8] {
+    while let Some((b'/', rest)) = path.split_last() {
+        path = rest;
+    }
+    path
 }
 
 /// The inode that a path names, with a use of it.

@@ -5,8 +5,10 @@ pub const KEY_LEN: usize = 17;
 
 /// Object that holds orphan items of a root.
 pub const ORPHANS: u64 = 2;
-/// Object that holds shared attribute values of a root.
+/// Object that holds shared attribute values of a root, with their uses.
 pub const SHARED_VALUES: u64 = 3;
+/// Object that holds the bytes of shared values too long to stand with their uses.
+pub const SHARED_BYTES: u64 = 4;
 
 /// The root that holds the volume's own items, the table of the other roots among them.
 pub const VOLUME_ROOT: u32 = 0;
@@ -29,7 +31,8 @@ pub enum Kind {
     Xattr = 5,
     /// A run of data blocks; key (ino, 6, first file block).
     Extent = 6,
-    /// A shared attribute value; key (SHARED_VALUES, 7, content hash).
+    /// A shared attribute value; key (SHARED_VALUES, 7, content hash), of a long one's bytes
+    /// (SHARED_BYTES, 7, content hash).
     SharedValue = 7,
     /// An inode to remove or truncate once nobody uses it; key (ORPHANS, 8, ino).
     Orphan = 8,

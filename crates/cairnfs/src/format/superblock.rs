@@ -11,7 +11,7 @@ use crate::format::geometry::{Geometry, SUPERBLOCK_SLOTS};
 use crate::format::{BLOCK_SIZE, FIRST_USER_INO, MAX_COUNTER, NODE_SIZE, checksum};
 
 /// First bytes of a volume.
-pub const MAGIC: [u8; 8] = *b"CairnFS\x02";
+pub const MAGIC: [u8; 8] = *b"CairnFS\x03";
 /// Incompatible features that this version knows.
 pub const KNOWN_INCOMPATIBLE: u64 = 0;
 /// Read-only compatible features that this version knows.

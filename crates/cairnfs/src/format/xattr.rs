@@ -3,9 +3,12 @@
 //! Pure, as all of `format`: bytes in, checked values out. In the log an attribute has its value, so
 //! that a record needs nothing but itself. In the index a value of more than [`MAX_OWN_VALUE`] bytes
 //! has an item of its own, under its hash, and attributes refer to it. A reference names the item's
-//! very key; that values may have equal hashes concerns only who looks for a value by its bytes.
+//! very key; that values may have equal hashes concerns only who looks for a value by its bytes. With
+//! the value stands the number of its uses; a long value stands apart, so that its uses may change
+//! without it.
 
-use crate::format::key::{Key, Kind, SHARED_VALUES};
+use crate::format::key::{Key, Kind, SHARED_BYTES, SHARED_VALUES};
+use crate::format::node::MAX_CELL_VALUE;
 use crate::format::{MAX_COUNTER, MAX_OWN_VALUE, MAX_XATTR_VALUE, checksum};
 
 /// Values with one hash that can have an item of their own; a further one stands with its name.
@@ -13,6 +16,9 @@ pub const SLOTS: u8 = 8;
 
 /// Bytes of a shared value's item before the value.
 const USES: usize = 8;
+
+/// The longest value that stands with its uses.
+pub const MAX_WITH_USES: usize = MAX_CELL_VALUE - USES;
 
 /// Bytes of an attribute in the log before its name.
 pub const XATTR_HEAD: usize = 5;
@@ -28,6 +34,7 @@ pub struct XattrRef<'a> {
 
 /// Appends what stands before the value of an attribute in the log.
 pub fn encode_xattr_head(out: &mut Vec<u8>, name: &[u8], value_len: usize) {
+    out.reserve(XATTR_HEAD + name.len());
     out.push(name.len() as u8);
     out.extend_from_slice(&(value_len as u32).to_le_bytes());
     out.extend_from_slice(name);
@@ -101,11 +108,21 @@ impl SharedRef {
     pub fn key(&self) -> Key {
         shared_key(self.offset())
     }
+
+    /// Key of the item with the bytes of a long value.
+    pub fn bytes_key(&self) -> Key {
+        bytes_key(self.offset())
+    }
 }
 
 /// Key of a shared value's item.
 pub const fn shared_key(offset: u64) -> Key {
     Key::new(SHARED_VALUES, Kind::SharedValue, offset)
+}
+
+/// Key of the item with the bytes of a long shared value.
+pub const fn bytes_key(offset: u64) -> Key {
+    Key::new(SHARED_BYTES, Kind::SharedValue, offset)
 }
 
 /// The hash under which a value is found; `seed` is the volume's.
@@ -135,6 +152,11 @@ impl StoredXattr<'_> {
     /// The full name.
     pub fn name(&self) -> Vec<u8> {
         [self.namespace, self.bare].concat()
+    }
+
+    /// Whether that is its full name.
+    pub fn is_named(&self, name: &[u8]) -> bool {
+        name.strip_prefix(self.namespace) == Some(self.bare)
     }
 }
 
@@ -234,13 +256,20 @@ fn decode_one(bytes: &[u8]) -> Option<Result<(StoredXattr<'_>, &[u8]), String>> 
     )))
 }
 
-/// The item of a shared value that so many attributes in the index refer to.
+/// The item of a shared value that so many attributes in the index refer to; a long value stands
+/// apart.
 pub fn encode_shared_value(uses: u64, value: &[u8]) -> Vec<u8> {
-    [&uses.to_le_bytes(), value].concat()
+    let with_uses = if is_apart(value.len()) { &[] } else { value };
+    [&uses.to_le_bytes(), with_uses].concat()
 }
 
-/// How many attributes in the index refer to a shared value, and the value.
-pub fn decode_shared_value(item: &[u8]) -> Result<(u64, &[u8]), String> {
+/// Whether a shared value of that length has an item for its bytes alone.
+pub fn is_apart(len: usize) -> bool {
+    len > MAX_WITH_USES
+}
+
+/// How many attributes in the index refer to a shared value, and the value, unless it stands apart.
+pub fn decode_shared_value(item: &[u8]) -> Result<(u64, Option<&[u8]>), String> {
     let (uses, value) = item
         .split_first_chunk::<USES>()
         .ok_or_else(|| format!("shared value of {} bytes", item.len()))?;
@@ -248,23 +277,28 @@ pub fn decode_shared_value(item: &[u8]) -> Result<(u64, &[u8]), String> {
     if uses == 0 || uses > MAX_COUNTER {
         return Err(format!("shared value with {uses} uses"));
     }
-    if value.len() <= MAX_OWN_VALUE || value.len() > MAX_XATTR_VALUE {
+    if value.is_empty() {
+        return Ok((uses, None));
+    }
+    if value.len() <= MAX_OWN_VALUE || is_apart(value.len()) {
         return Err(format!("shared value of {} bytes", value.len()));
     }
-    Ok((uses, value))
+    Ok((uses, Some(value)))
 }
 
-/// Decodes the item of a shared value at a key's offset, and compares the value with its hash.
-pub fn decode_shared_value_at(
-    offset: u64,
-    item: &[u8],
-    seed: u64,
-) -> Result<(u64, &[u8], SharedRef), String> {
-    let (uses, value) = decode_shared_value(item)?;
+/// A shared value that stands apart.
+pub fn decode_shared_bytes(item: &[u8]) -> Result<&[u8], String> {
+    match is_apart(item.len()) && item.len() <= MAX_XATTR_VALUE {
+        true => Ok(item),
+        false => Err(format!("shared value of {} bytes, apart", item.len())),
+    }
+}
+
+/// The place of a value that was found at a key's offset, if its hash leads there.
+pub fn shared_place(offset: u64, value: &[u8], seed: u64) -> Result<SharedRef, String> {
     let hash = value_hash(seed, value);
-    let place = SharedRef::of(hash, offset)
-        .ok_or_else(|| format!("shared value with hash {hash:016x} under {offset:016x}"))?;
-    Ok((uses, value, place))
+    SharedRef::of(hash, offset)
+        .ok_or_else(|| format!("shared value with hash {hash:016x} under {offset:016x}"))
 }
 
 #[cfg(test)]
@@ -300,6 +334,11 @@ mod tests {
                 encode_stored_xattr(&mut item, name.as_bytes(), &value);
             }
             let got = decode_stored_xattrs(&item).unwrap();
+            assert!(got.iter().all(|x| x.is_named(&x.name())));
+            assert!(
+                !got.iter()
+                    .any(|x| x.is_named(b"user.b") || x.is_named(b"a"))
+            );
             let found: Vec<_> = got.iter().map(|x| (x.name(), x.value)).collect();
             assert_eq!(found, names.map(|n| (n.as_bytes().to_vec(), value)));
             assert!(decode_stored_xattrs(item.get(..item.len() - 1).unwrap()).is_err());
@@ -337,28 +376,42 @@ mod tests {
         let hash = value_hash(seed, &value);
         for slot in 0..SLOTS {
             let place = SharedRef { hash, slot };
-            let item = encode_shared_value(12, &value);
-            let got = decode_shared_value_at(place.offset(), &item, seed).unwrap();
-            assert_eq!(got, (12, &value[..], place));
+            assert_eq!(shared_place(place.offset(), &value, seed), Ok(place));
         }
         let behind = hash.wrapping_add(SLOTS.into());
-        let item = encode_shared_value(1, &value);
-        assert!(decode_shared_value_at(behind, &item, seed).is_err());
-        assert!(decode_shared_value_at(hash.wrapping_sub(1), &item, seed).is_err());
-        assert!(decode_shared_value(&encode_shared_value(0, &value)).is_err());
-        assert!(decode_shared_value(&encode_shared_value(u64::MAX, &value)).is_err());
-        assert!(decode_shared_value(&encode_shared_value(1, &[9; 64])).is_err());
-        assert!(decode_shared_value(&encode_shared_value(1, &[9; 65_537])).is_err());
-        assert!(decode_shared_value(&[1, 2, 3]).is_err());
+        assert!(shared_place(behind, &value, seed).is_err());
+        assert!(shared_place(hash.wrapping_sub(1), &value, seed).is_err());
         assert_eq!(PLACE.offset(), 2, "places wrap");
         assert_eq!(SharedRef::of(PLACE.hash, 2), Some(PLACE));
+    }
+
+    #[test]
+    fn long_values_stand_apart_from_their_uses() {
+        let long = [9; MAX_XATTR_VALUE + 1];
+        let uses_of = |len: usize| {
+            let item = encode_shared_value(12, long.get(..len).unwrap());
+            decode_shared_value(&item).map(|(uses, value)| (uses, value.map(<[u8]>::len)))
+        };
+        assert_eq!(uses_of(65), Ok((12, Some(65))));
+        assert_eq!(uses_of(MAX_WITH_USES), Ok((12, Some(MAX_WITH_USES))));
+        assert_eq!(uses_of(MAX_WITH_USES + 1), Ok((12, None)));
+        assert!(uses_of(64).is_err());
+        let apart = |len: usize| decode_shared_bytes(long.get(..len).unwrap()).is_ok();
+        assert!(apart(MAX_WITH_USES + 1) && apart(MAX_XATTR_VALUE));
+        assert!(!apart(MAX_WITH_USES) && !apart(MAX_XATTR_VALUE + 1));
+        for uses in [0, u64::MAX] {
+            assert!(decode_shared_value(&encode_shared_value(uses, &[9; 65])).is_err());
+        }
+        assert!(decode_shared_value(&[1, 2, 3]).is_err());
+        assert!(decode_shared_value(&[1; MAX_WITH_USES + 9]).is_err());
     }
 
     proptest! {
         #[test]
         fn any_bytes_are_decoded_or_refused(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
             let _ = decode_xattrs(&bytes);
-            let _ = decode_shared_value_at(3, &bytes, 1);
+            let _ = decode_shared_value(&bytes);
+            let _ = decode_shared_bytes(&bytes);
             if let Ok(list) = decode_stored_xattrs(&bytes) {
                 let mut again = Vec::new();
                 for xattr in &list {

@@ -15,13 +15,16 @@ use crate::txn::{Attribute, Commit, Need, Receipt, Reservation};
 use crate::types::{FileKind, XattrMode};
 use crate::values::{Value, Values};
 
+/// Name of an attribute, behind its hash.
+type Name<'a> = (u64, &'a [u8]);
+
 /// Name and value of an attribute.
 pub type Given<'a> = (&'a [u8], &'a [u8]);
 
 const NAMESPACES: [&[u8]; 4] = [b"user.", b"trusted.", b"security.", b"system."];
 
-/// Refuses names that Linux has no namespace for, and `user.` where it does not belong.
-fn check_name(name: &[u8], kind: FileKind) -> Result<()> {
+/// Refuses names that Linux has no namespace for.
+fn check_name(name: &[u8]) -> Result<()> {
     if name.len() > MAX_NAME {
         return Err(Error::NameTooLong);
     }
@@ -36,6 +39,11 @@ fn check_name(name: &[u8], kind: FileKind) -> Result<()> {
             "an attribute's name is empty, or has NUL in it",
         ));
     }
+    Ok(())
+}
+
+/// Refuses `user.` where it does not belong.
+fn check_kind(name: &[u8], kind: FileKind) -> Result<()> {
     if name.starts_with(b"user.") && !matches!(kind, FileKind::File | FileKind::Directory) {
         return Err(Error::NotPermitted(
             "user. attributes are for files and directories",
@@ -44,20 +52,42 @@ fn check_name(name: &[u8], kind: FileKind) -> Result<()> {
     Ok(())
 }
 
+/// What an inode has under a name's hash.
+#[derive(Default)]
+struct Found {
+    /// An attribute of that name.
+    existed: bool,
+    /// Other attributes, as they are logged.
+    others: Vec<u8>,
+    /// They were found below the current set.
+    below: bool,
+}
+
 impl FileSystem {
-    /// The attributes whose names have that name's hash, and whether they were found below the
-    /// current set.
-    fn attributes_like(
-        &self,
-        inode: &Inode,
-        state: &InodeState,
-        name: &[u8],
-    ) -> Result<(Vec<Attribute>, bool)> {
-        let hash = self.hash(name);
-        if attrs(state)?.xattrs == 0 || state.lacks_attribute(hash) {
-            return Ok((Vec::new(), false));
+    /// Whether no attribute's name has that hash, as far as is known without a search.
+    fn lacks(state: &InodeState, hash: u64) -> Result<bool> {
+        Ok(attrs(state)?.xattrs == 0 || state.lacks_attribute(hash))
+    }
+
+    /// What an inode has under a name's hash.
+    fn find_attribute(&self, inode: &Inode, state: &InodeState, at: Name<'_>) -> Result<Found> {
+        if Self::lacks(state, at.0)? {
+            return Ok(Found::default());
         }
-        self.core.attributes(inode, state, hash)
+        if self.core.is_alone(state, at) {
+            return Ok(Found {
+                existed: true,
+                ..Found::default()
+            });
+        }
+        let (mut others, below) = self.core.attributes(inode, state, at.0)?;
+        let before = others.len();
+        others.retain(|x| x.name != at.1);
+        Ok(Found {
+            existed: others.len() < before,
+            others: self.logged(others)?,
+            below,
+        })
     }
 
     /// Remembers which attributes an inode has, if these are few: somebody asked for one that it has
@@ -80,16 +110,24 @@ impl FileSystem {
     /// # Errors
     /// No such attribute.
     pub fn getxattr(&self, ino: u64, name: &[u8]) -> Result<Vec<u8>> {
-        let inode = self.inode(ino)?;
+        self.getxattr_of(&*self.inode(ino)?, name)
+    }
+
+    /// The same of an inode at hand.
+    pub(crate) fn getxattr_of(&self, inode: &Inode, name: &[u8]) -> Result<Vec<u8>> {
+        self.check_open()?;
+        let hash = self.hash(name);
         let state = inode.read();
-        let (list, _) = self.attributes_like(&inode, &state, name)?;
-        if let Some(found) = list.into_iter().find(|x| x.name == name) {
-            return self.core.held(found.value);
+        if Self::lacks(&state, hash)? {
+            return Err(Error::NoAttribute);
         }
-        let knows = state.knows_attributes() || attrs(&state)?.xattrs == 0;
+        if let Some(value) = self.core.attribute(inode, &state, (hash, name))? {
+            return Ok(value);
+        }
+        let knows = state.knows_attributes();
         drop(state);
         if !knows {
-            self.remember_attributes(&inode)?;
+            self.remember_attributes(inode)?;
         }
         Err(Error::NoAttribute)
     }
@@ -100,16 +138,28 @@ impl FileSystem {
     /// A name without a known namespace; a value over 64 KiB; it exists (create) or does not
     /// (replace); no space.
     pub fn setxattr(&self, ino: u64, name: &[u8], value: &[u8], mode: XattrMode) -> Result<()> {
+        self.setxattr_of(&self.inode(ino)?, name, value, mode)
+    }
+
+    /// The same of an inode at hand.
+    pub(crate) fn setxattr_of(
+        &self,
+        inode: &Arc<Inode>,
+        name: &[u8],
+        value: &[u8],
+        mode: XattrMode,
+    ) -> Result<()> {
+        self.check_open()?;
         if value.len() > MAX_XATTR_VALUE {
             return Err(Error::AttributeTooLarge);
         }
         let call = Call::SetXattr {
-            ino,
+            ino: inode.ino,
             name,
             value,
             mode,
         };
-        self.observed(call, || self.change_xattr(ino, name, Some(value), mode))
+        self.observed(call, || self.change_xattr(inode, name, Some(value), mode))
     }
 
     /// Removes an attribute.
@@ -117,21 +167,22 @@ impl FileSystem {
     /// # Errors
     /// No such attribute.
     pub fn removexattr(&self, ino: u64, name: &[u8]) -> Result<()> {
+        let inode = self.inode(ino)?;
         let call = Call::RemoveXattr { ino, name };
         self.observed(call, || {
-            self.change_xattr(ino, name, None, XattrMode::Replace)
+            self.change_xattr(&inode, name, None, XattrMode::Replace)
         })
     }
 
     fn change_xattr(
         &self,
-        ino: u64,
+        inode: &Arc<Inode>,
         name: &[u8],
         value: Option<&[u8]>,
         mode: XattrMode,
     ) -> Result<()> {
-        let inode = self.inode(ino)?;
-        check_name(name, attrs(&inode.read())?.kind())?;
+        check_name(name)?;
+        let at = (self.hash(name), name);
         let new = value.map(|value| New::of(self.core.values(), value));
         let own = value.map_or(0, <[u8]>::len) + name.len() + 8;
         let mut room = own;
@@ -142,40 +193,25 @@ impl FileSystem {
             }
             let reservation = self.core.reserve(need)?;
             let mut state = inode.write();
-            let (mut others, below) = self.attributes_like(&inode, &state, name)?;
-            let before = others.len();
-            others.retain(|x| x.name != name);
-            let existed = others.len() < before;
-            match (mode, existed) {
+            check_kind(name, attrs(&state)?.kind())?;
+            let found = self.find_attribute(inode, &state, at)?;
+            match (mode, found.existed) {
                 (XattrMode::Create, true) => return Err(Error::Exists),
                 (XattrMode::Replace, false) => return Err(Error::NoAttribute),
                 _ => {}
             }
-            let others = self.logged(others)?;
-            if others.len() + own > room {
+            if found.others.len() + own > room {
                 // Others share the hash: their values are logged along.
-                room = others.len() + own;
+                room = found.others.len() + own;
                 continue;
             }
             if value.is_some() && room > MAX_VALUE {
                 return Err(Error::NoSpace);
             }
-            let a = attrs_mut(&mut state)?;
-            a.ctime = self.core.now();
-            match (existed, value) {
-                (false, Some(_)) => {
-                    a.xattrs += 1;
-                    let first = a.xattrs == 1;
-                    if first {
-                        state.set_attributes(std::iter::empty());
-                    }
-                    state.add_attribute(self.hash(name));
-                }
-                (true, None) => a.xattrs = a.xattrs.saturating_sub(1),
-                _ => {}
-            }
-            let change = (name, new.as_ref(), &others[..]);
-            let receipt = self.commit_xattr(&inode, &mut state, change, below, reservation);
+            count_attribute(&mut state, at.0, (found.existed, value.is_some()))?;
+            attrs_mut(&mut state)?.ctime = self.core.now();
+            let receipt =
+                self.commit_xattr(inode, &mut state, at, (new.as_ref(), found), reservation);
             drop(state);
             return self.core.settle(receipt);
         }
@@ -192,21 +228,27 @@ impl FileSystem {
         Ok(item)
     }
 
-    /// Commits an item: `others`, which have the name's hash too, with the attribute behind them.
+    /// Commits an item: what else has the name's hash, with the attribute behind it.
     fn commit_xattr(
         &self,
         inode: &Arc<Inode>,
         state: &mut InodeState,
-        (name, new, others): (&[u8], Option<&New<'_>>, &[u8]),
-        below: bool,
+        (hash, name): Name<'_>,
+        (new, found): (Option<&New<'_>>, Found),
         reservation: Reservation<'_>,
     ) -> Receipt {
+        let (others, below) = (found.others, found.below);
         let mut commit = self.core.commit();
-        let at = (self.hash(name), below);
         if new.is_none() && others.is_empty() {
-            commit.delete(inode, state, Kind::Xattr, at.0, &[], below);
+            commit.delete(inode, state, Kind::Xattr, hash, &[], below);
         } else {
-            put_item(&mut commit, inode, state, at, (name, new, others));
+            put_item(
+                &mut commit,
+                inode,
+                state,
+                (hash, below),
+                (name, new, others),
+            );
         }
         commit.put_inode(inode, state);
         commit.finish(reservation)
@@ -231,16 +273,36 @@ impl FileSystem {
     }
 }
 
-/// Puts an item: `others`, with the attribute behind them if it is there.
+/// An inode gets an attribute whose name has that hash, or loses one.
+fn count_attribute(
+    state: &mut InodeState,
+    hash: u64,
+    (existed, exists): (bool, bool),
+) -> Result<()> {
+    let count = &mut attrs_mut(state)?.xattrs;
+    match (existed, exists) {
+        (false, true) => {
+            *count += 1;
+            if *count == 1 {
+                state.set_attributes(std::iter::empty());
+            }
+            state.add_attribute(hash);
+        }
+        (true, false) => *count = count.saturating_sub(1),
+        _ => {}
+    }
+    Ok(())
+}
+
+/// Puts an item: `item`, which others fill, with the attribute behind them if it is there.
 fn put_item(
     commit: &mut Commit<'_>,
     inode: &Arc<Inode>,
     state: &mut InodeState,
     (hash, below): (u64, bool),
-    (name, new, others): (&[u8], Option<&New<'_>>, &[u8]),
+    (name, new, mut item): (&[u8], Option<&New<'_>>, Vec<u8>),
 ) {
-    let mut item = others.to_vec();
-    if let (Some(New::Shared(value)), true) = (new, others.is_empty()) {
+    if let (Some(New::Shared(value)), true) = (new, item.is_empty()) {
         encode_xattr_head(&mut item, name, value.bytes().len());
         let parts = (&item[..], value);
         commit.put_joined(inode, state, (Kind::Xattr, hash), parts, below);
@@ -267,7 +329,8 @@ impl FileSystem {
     pub(super) fn born<'a>(&self, kind: FileKind, given: &[Given<'a>]) -> Result<Born<'a>> {
         let mut list = Vec::with_capacity(given.len());
         for (name, value) in given.iter().copied() {
-            check_name(name, kind)?;
+            check_name(name)?;
+            check_kind(name, kind)?;
             if value.len() > MAX_XATTR_VALUE {
                 return Err(Error::AttributeTooLarge);
             }
@@ -320,7 +383,7 @@ impl<'a> Born<'a> {
                 inode,
                 state,
                 (*hash, false),
-                (name, Some(new), &item),
+                (name, Some(new), item),
             );
         }
         if let Some(attrs) = &mut state.attrs {

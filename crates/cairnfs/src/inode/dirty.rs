@@ -1,11 +1,14 @@
 //! The dirty set of an inode: its items that are not yet in the index.
 //!
 //! A map from (kind, offset) to a slot with the newest value's log vector. The inode item, which
-//! every change touches, has a place of its own, and so have new entries of a directory.
+//! every change touches, has a place of its own, and so have new entries of a directory. Most files
+//! have next to nothing else, so a single item lies in the set itself, and few in a row.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Bound;
 use std::sync::Arc;
+
+use smallvec::SmallVec;
 
 use crate::format::key::Kind;
 use crate::journal::vector::LogVector;
@@ -24,8 +27,98 @@ pub struct Slot {
 #[derive(Default)]
 pub struct DirtySet {
     inode: Option<Slot>,
-    entries: Entries,
-    others: BTreeMap<(Kind, u64), Slot>,
+    /// Only directories have some.
+    entries: Option<Box<Entries>>,
+    others: Others,
+}
+
+/// Kind and offset of an item.
+type Place = (Kind, u64);
+
+/// Items in a row, at most.
+const FEW: usize = 8;
+
+/// Slots by place, ascending.
+enum Others {
+    Few(SmallVec<[(Place, Slot); 1]>),
+    Many(BTreeMap<Place, Slot>),
+}
+
+impl Default for Others {
+    fn default() -> Self {
+        Others::Few(SmallVec::new())
+    }
+}
+
+impl Others {
+    fn is_empty(&self) -> bool {
+        match self {
+            Others::Few(row) => row.is_empty(),
+            Others::Many(map) => map.is_empty(),
+        }
+    }
+
+    fn get(&self, place: &Place) -> Option<&Slot> {
+        match self {
+            Others::Few(row) => row.iter().find(|(at, _)| at == place).map(|(_, slot)| slot),
+            Others::Many(map) => map.get(place),
+        }
+    }
+
+    fn get_mut(&mut self, place: &Place) -> Option<&mut Slot> {
+        match self {
+            Others::Few(row) => {
+                let found = row.iter_mut().find(|(at, _)| at == place);
+                found.map(|(_, slot)| slot)
+            }
+            Others::Many(map) => map.get_mut(place),
+        }
+    }
+
+    fn insert(&mut self, place: Place, slot: Slot) {
+        match self {
+            Others::Many(map) => {
+                map.insert(place, slot);
+            }
+            Others::Few(row) => {
+                let at = row.partition_point(|(before, _)| *before < place);
+                if let Some((there, old)) = row.get_mut(at)
+                    && *there == place
+                {
+                    *old = slot;
+                } else if row.len() < FEW {
+                    row.insert(at, (place, slot));
+                } else {
+                    let mut map: BTreeMap<_, _> = std::mem::take(row).into_iter().collect();
+                    map.insert(place, slot);
+                    *self = Others::Many(map);
+                }
+            }
+        }
+    }
+
+    fn remove(&mut self, place: &Place) {
+        match self {
+            Others::Few(row) => row.retain(|(at, _)| at != place),
+            Others::Many(map) => {
+                map.remove(place);
+            }
+        }
+    }
+
+    fn range(&self, from: Place, to: Place) -> impl Iterator<Item = (Place, &Slot)> {
+        let (row, map) = match self {
+            Others::Few(row) => (row.as_slice(), None),
+            Others::Many(map) => {
+                let bounds = (Bound::Included(from), Bound::Included(to));
+                (&[][..], Some(map.range(bounds)))
+            }
+        };
+        let row = row.iter().filter(move |(at, _)| (from..=to).contains(at));
+        let map = map.into_iter().flatten();
+        row.map(|(at, slot)| (*at, slot))
+            .chain(map.map(|(at, slot)| (*at, slot)))
+    }
 }
 
 /// Slots of directory entries at consecutive indexes. A new entry gets the index behind the last, so
@@ -101,13 +194,18 @@ impl Entries {
 impl DirtySet {
     /// Whether nothing is in it.
     pub fn is_empty(&self) -> bool {
-        self.inode.is_none() && self.others.is_empty() && self.entries.slots.is_empty()
+        self.inode.is_none() && self.has_no_more()
+    }
+
+    /// Whether nothing but the inode item can be in it.
+    fn has_no_more(&self) -> bool {
+        let none = |entries: &Entries| entries.slots.is_empty();
+        self.others.is_empty() && self.entries.as_deref().is_none_or(none)
     }
 
     /// The slot of the inode item, if nothing else is in it.
     pub fn lone_inode(&self) -> Option<&Slot> {
-        let alone = self.others.is_empty() && self.entries.slots.is_empty();
-        self.inode.as_ref().filter(|_| alone)
+        self.inode.as_ref().filter(|_| self.has_no_more())
     }
 
     /// Touches the vector of the inode item.
@@ -122,7 +220,7 @@ impl DirtySet {
         match kind {
             Kind::Inode => return self.inode.as_ref(),
             Kind::DirIndex => {
-                if let Some(slot) = self.entries.get(offset) {
+                if let Some(slot) = self.entries.as_deref().and_then(|e| e.get(offset)) {
                     return Some(slot);
                 }
             }
@@ -136,7 +234,8 @@ impl DirtySet {
         match kind {
             Kind::Inode => return self.inode.as_mut(),
             Kind::DirIndex => {
-                if let Some(slot) = self.entries.get_mut(offset) {
+                let entries = self.entries.as_deref_mut();
+                if let Some(slot) = entries.and_then(|e| e.get_mut(offset)) {
                     return Some(slot);
                 }
             }
@@ -150,8 +249,8 @@ impl DirtySet {
         let elsewhere = match kind {
             Kind::Inode => self.inode.replace(slot).and(None),
             // What lies apart already stays there.
-            Kind::DirIndex if !self.others.contains_key(&(kind, offset)) => {
-                self.entries.insert(offset, slot)
+            Kind::DirIndex if self.others.get(&(kind, offset)).is_none() => {
+                self.entries.get_or_insert_default().insert(offset, slot)
             }
             _ => Some(slot),
         };
@@ -164,29 +263,27 @@ impl DirtySet {
     pub fn remove(&mut self, kind: Kind, offset: u64) {
         match kind {
             Kind::Inode => self.inode = None,
-            Kind::DirIndex if self.entries.remove(offset) => {}
-            _ => {
-                self.others.remove(&(kind, offset));
-            }
+            Kind::DirIndex if self.entries.as_mut().is_some_and(|e| e.remove(offset)) => {}
+            _ => self.others.remove(&(kind, offset)),
         }
     }
 
     /// Slots of one kind from an offset on, ascending.
     pub fn range(&self, kind: Kind, from: u64) -> impl Iterator<Item = (u64, &Slot)> {
-        let others = self.others.range((
-            Bound::Included((kind, from)),
-            Bound::Included((kind, u64::MAX)),
-        ));
-        let entries = (kind == Kind::DirIndex).then(|| self.entries.from(from));
-        merged(others.map(|(k, s)| (*k, s)), entries.into_iter().flatten())
-            .map(|((_, offset), slot)| (offset, slot))
+        let others = self.others.range((kind, from), (kind, u64::MAX));
+        let entries = self.entries.as_deref();
+        let entries = entries
+            .filter(|_| kind == Kind::DirIndex)
+            .map(|e| e.from(from));
+        merged(others, entries.into_iter().flatten()).map(|((_, offset), slot)| (offset, slot))
     }
 
     /// All slots in key order; an orphan item, which lives under another object, comes last.
     pub fn iter(&self) -> impl Iterator<Item = ((Kind, u64), &Slot)> {
-        let others = self.others.iter().map(|(k, s)| (*k, s));
+        let others = self.others.range((Kind::Inode, 0), (Kind::Root, u64::MAX));
         let inode = self.inode.iter().map(|s| ((Kind::Inode, 0), s));
-        inode.chain(merged(others, self.entries.from(0)))
+        let entries = self.entries.as_deref().map(|e| e.from(0));
+        inode.chain(merged(others, entries.into_iter().flatten()))
     }
 }
 
@@ -226,6 +323,31 @@ mod tests {
     }
 
     proptest! {
+        #[test]
+        fn other_items_are_a_map_however_many(
+            steps in proptest::collection::vec((0..3_u8, 0..24_u64), 1..100),
+        ) {
+            let (mut set, mut model) = (DirtySet::default(), BTreeMap::new());
+            for (tag, (step, offset)) in (1000_u64..).zip(steps) {
+                let kind = [Kind::Xattr, Kind::Extent][offset as usize % 2];
+                if step > 0 {
+                    set.insert(kind, offset, slot(tag));
+                    model.insert((kind, offset), tag);
+                } else {
+                    set.remove(kind, offset);
+                    model.remove(&(kind, offset));
+                }
+                let found = set.iter().map(|(at, slot)| (at, slot.vector.seq()));
+                prop_assert!(found.eq(model.iter().map(|(at, tag)| (*at, *tag))));
+                let range = set.range(kind, 7).map(|(offset, _)| (kind, offset));
+                prop_assert!(range.eq(model.range((kind, 7)..=(kind, 99)).map(|(at, _)| *at)));
+                let one = set.get(kind, offset).map(|s| s.vector.seq());
+                prop_assert_eq!(one, model.get(&(kind, offset)).copied());
+                prop_assert_eq!(set.get_mut(kind, offset).is_some(), one.is_some());
+                prop_assert_eq!(set.is_empty(), model.is_empty());
+            }
+        }
+
         #[test]
         fn entries_are_a_map_however_far_apart(
             steps in proptest::collection::vec((any::<bool>(), index()), 1..200),

@@ -4,8 +4,9 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
+use crate::format::key::Kind;
 use crate::inode::attrs::Attrs;
-use crate::inode::dirty::DirtySet;
+use crate::inode::dirty::{DirtySet, Slot};
 use crate::inode::names::{NameMemory, Names};
 use crate::inode::pages::Pages;
 use crate::inode::unlogged::Unlogged;
@@ -37,7 +38,7 @@ pub struct Inode {
     pub last_read: AtomicU64,
 }
 
-/// What an inode's lock guards.
+/// What an inode's lock guards. What a merge and nearly all changes need comes first.
 #[derive(Default)]
 #[repr(C)]
 pub struct InodeState {
@@ -65,13 +66,13 @@ pub struct InodeState {
     pub current: DirtySet,
     /// `None` before it was loaded, and once it is gone.
     pub attrs: Option<Attrs>,
+    /// Hashes of attribute names, if all that exist are among them: a name with another hash is not
+    /// looked for anywhere.
+    attribute_hashes: Option<SmallVec<[u64; 2]>>,
     /// Unwritten data.
     pub pages: Pages,
     /// Of a directory: names known in memory.
     names: Option<Box<Names>>,
-    /// Hashes of attribute names, if all that exist are among them: a name with another hash is not
-    /// looked for anywhere.
-    attribute_hashes: Option<SmallVec<[u64; 2]>>,
     /// Inode numbers set aside for children: next and end.
     pub chunk: (u64, u64),
 }
@@ -278,6 +279,15 @@ impl InodeState {
         }
     }
 
+    /// The slot of an item in the sets in memory, and whether it is below the current one.
+    pub fn slot(&self, kind: Kind, offset: u64) -> Option<(&Slot, bool)> {
+        if let Some(slot) = self.current.get(kind, offset) {
+            return Some((slot, false));
+        }
+        let frozen = self.frozen.as_ref()?;
+        Some((frozen.get(kind, offset)?, true))
+    }
+
     /// Whether the index can hold anything of it: not while the inode is new since the newest merge.
     pub fn may_be_indexed(&self) -> bool {
         !self.loaded || self.indexed
@@ -334,11 +344,7 @@ impl InodeState {
             self.frozen.is_none(),
             "two merges hold changes of one inode"
         );
-        if self
-            .current
-            .get(crate::format::key::Kind::Inode, 0)
-            .is_some()
-        {
+        if self.current.get(Kind::Inode, 0).is_some() {
             self.persisted = true;
         }
         self.indexed = true;

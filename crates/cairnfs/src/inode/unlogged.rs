@@ -88,7 +88,9 @@ pub struct Unlogged {
     pub times_only: bool,
     /// Entries that name it.
     pub names: SmallVec<[NameChange; 1]>,
-    /// What an empty file that was just made has not.
+    /// The first of its other items; most have no more.
+    other: Option<Arc<LogVector>>,
+    /// What a file that was just made, or got an attribute, has not.
     more: Option<Box<More>>,
     /// Of a directory: its entries.
     pub children: Option<Box<Children>>,
@@ -97,8 +99,8 @@ pub struct Unlogged {
 /// What of an inode's changes is not about the inode item and its names.
 #[derive(Default)]
 pub struct More {
-    /// Its other items, but no directory entries.
-    pub others: Vec<Arc<LogVector>>,
+    /// Its further items, but no directory entries.
+    others: Vec<Arc<LogVector>>,
     /// Inodes without whose changes these must not survive.
     pub joined: Vec<u64>,
     /// Data that these changes refer to.
@@ -128,8 +130,29 @@ impl Unlogged {
     pub fn is_empty(&self) -> bool {
         self.inode.is_none()
             && self.names.is_empty()
+            && self.other.is_none()
             && self.more.is_none()
             && self.children.is_none()
+    }
+
+    /// Notes an item that is neither the inode item nor a directory entry.
+    pub fn add_other(&mut self, vector: &Arc<LogVector>) {
+        match &self.other {
+            None => self.other = Some(vector.clone()),
+            Some(_) => self.more_mut().others.push(vector.clone()),
+        }
+    }
+
+    /// Takes such items.
+    pub fn take_others(&mut self) -> impl Iterator<Item = Arc<LogVector>> {
+        let further = self
+            .more
+            .as_mut()
+            .map(|more| std::mem::take(&mut more.others));
+        self.other
+            .take()
+            .into_iter()
+            .chain(further.into_iter().flatten())
     }
 
     /// What else there is.
@@ -180,6 +203,7 @@ impl Unlogged {
                     .names
                     .iter()
                     .any(|n| n.vector.as_ref().is_some_and(live))
+                || self.other.as_ref().is_some_and(live)
                 || self.more().is_some_and(leads_on)
                 || self.children.is_some())
     }

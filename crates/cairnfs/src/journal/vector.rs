@@ -6,8 +6,11 @@
 
 use std::sync::Arc;
 
+use crate::format::NODE_SIZE;
 use crate::format::key::Key;
+use crate::format::overflow::UNIT_DATA;
 use crate::format::record::{Entry, entry_size, push_entry_parts};
+use crate::format::xattr::is_apart;
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicU8, Ordering};
 use crate::values::Value;
@@ -48,8 +51,28 @@ impl<'a> Change<'a> {
 }
 
 fn growth_of(own: &[u8], shared: Option<&Arc<Value>>) -> i64 {
-    let shared = shared.map_or(0, |value| value.bytes().len() as i64 + 32);
+    let shared = shared.map_or(0, |value| growth_of_value(value.bytes().len()) + 32);
     own.len() as i64 + 32 + shared
+}
+
+/// The same for a value that stands once: a long one has another item, and units of its own, which
+/// are full but for the last.
+fn growth_of_value(len: usize) -> i64 {
+    if !is_apart(len) {
+        return len as i64;
+    }
+    // Two and a half times as much is reserved as is told here.
+    let units = len.div_ceil(UNIT_DATA) * NODE_SIZE;
+    (len.max(units.div_ceil(5) * 2) + 64) as i64
+}
+
+/// A value as a vector holds it.
+#[derive(Clone, Copy)]
+pub struct Parts<'a> {
+    /// What is its own.
+    pub own: &'a [u8],
+    /// What stands behind that, and others have, too.
+    pub shared: Option<&'a Arc<Value>>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -259,6 +282,18 @@ impl LogVector {
             },
             State::Delete | State::Dead => f(None),
         }
+    }
+
+    /// Shows the parts of the value, `None` if the item is deleted. The value is not copied, so `f`
+    /// takes no lock.
+    pub fn with_parts<R>(&self, f: impl FnOnce(Parts<'_>) -> R) -> Option<R> {
+        let body = self.body.lock();
+        (body.state == State::Put).then(|| {
+            f(Parts {
+                own: body.used(),
+                shared: body.buffer.shared(),
+            })
+        })
     }
 
     /// A value whose second part others have, too: both parts.

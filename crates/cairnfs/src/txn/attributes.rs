@@ -8,13 +8,15 @@ use std::sync::Arc;
 
 use crate::error::{Error, Result};
 use crate::format::MAX_OWN_VALUE;
-use crate::format::key::Kind;
+use crate::format::key::{Key, Kind};
 use crate::format::record::Entry;
 use crate::format::xattr::{
-    SharedRef, StoredValue, decode_shared_value_at, decode_stored_xattrs, decode_xattrs,
-    encode_xattr_head,
+    SharedRef, StoredValue, XATTR_HEAD, decode_stored_xattrs, decode_xattrs, encode_xattr_head,
+    shared_place,
 };
 use crate::inode::{Inode, InodeState};
+use crate::journal::vector::Parts;
+use crate::txn::shared::value_at;
 use crate::txn::{Core, Item};
 use crate::values::Value;
 
@@ -54,10 +56,7 @@ fn attributes_of(ino: u64, item: &Item) -> Result<Vec<Attribute>> {
         let list = decode_stored_xattrs(&item.value).map_err(bad_item(block, ino))?;
         let attribute = list.iter().map(|x| Attribute {
             name: x.name(),
-            value: match x.value {
-                StoredValue::Own(value) => Held::Bytes(value.to_vec()),
-                StoredValue::Shared(place) => Held::At(place),
-            },
+            value: held_of(&x.value),
         });
         return Ok(attribute.collect());
     }
@@ -69,7 +68,67 @@ fn attributes_of(ino: u64, item: &Item) -> Result<Vec<Attribute>> {
     Ok(attribute.collect())
 }
 
+/// The value of an attribute as the index has it, if it is in that item of inode `ino`, in the leaf at
+/// `block`.
+fn stored_value(ino: u64, item: &[u8], block: u64, name: &[u8]) -> Result<Option<Held>> {
+    let list = decode_stored_xattrs(item).map_err(bad_item(block, ino))?;
+    let found = list.iter().find(|x| x.is_named(name));
+    Ok(found.map(|x| held_of(&x.value)))
+}
+
+/// The value of an attribute as the log has it, if it is in that item of inode `ino`.
+fn logged_value(ino: u64, parts: Parts<'_>, name: &[u8]) -> Result<Option<Vec<u8>>> {
+    if let Some(value) = parts.shared {
+        let named = parts.own.get(XATTR_HEAD..) == Some(name);
+        return Ok(named.then(|| value.bytes().to_vec()));
+    }
+    let list = decode_xattrs(parts.own).map_err(bad_item(0, ino))?;
+    let found = list.iter().find(|x| x.name == name);
+    Ok(found.map(|x| x.value.to_vec()))
+}
+
+fn held_of(value: &StoredValue<'_>) -> Held {
+    match value {
+        StoredValue::Own(value) => Held::Bytes(value.to_vec()),
+        StoredValue::Shared(place) => Held::At(*place),
+    }
+}
+
 impl Core {
+    /// The value of an attribute whose name has that hash. The caller holds the inode's lock.
+    ///
+    /// # Errors
+    /// A damaged volume, the device's failure.
+    pub fn attribute(
+        &self,
+        inode: &Inode,
+        state: &InodeState,
+        (hash, name): (u64, &[u8]),
+    ) -> Result<Option<Vec<u8>>> {
+        if let Some((slot, _)) = state.slot(Kind::Xattr, hash) {
+            let value = |parts: Parts<'_>| logged_value(inode.ino, parts, name);
+            return slot.vector.with_parts(value).unwrap_or(Ok(None));
+        }
+        if !state.may_be_indexed() {
+            return Ok(None);
+        }
+        let key = Key::new(inode.ino, Kind::Xattr, hash);
+        let Some((item, block)) = self.in_index(|tree| self.index.get_at(tree, &key))? else {
+            return Ok(None);
+        };
+        let held = stored_value(inode.ino, &item, block, name)?;
+        held.map(|held| self.held(held)).transpose()
+    }
+
+    /// Whether nothing but the attribute of that name has its hash, in the current set, with a value
+    /// that others may have, too.
+    pub fn is_alone(&self, state: &InodeState, (hash, name): (u64, &[u8])) -> bool {
+        let slot = state.current.get(Kind::Xattr, hash);
+        let alone =
+            |parts: Parts<'_>| parts.shared.is_some() && parts.own.get(XATTR_HEAD..) == Some(name);
+        slot.and_then(|slot| slot.vector.with_parts(alone)) == Some(true)
+    }
+
     /// The attributes whose names have that hash, and whether they were found below the current set.
     /// The caller holds the inode's lock.
     ///
@@ -126,14 +185,13 @@ impl Core {
             return Ok(value.bytes().to_vec());
         }
         let bytes = self.in_index(|tree| {
-            let found = self.index.get_at(tree, &place.key())?;
-            let (item, block) = found.ok_or_else(|| bad_value(0, place, "nothing".into()))?;
-            let bad = |found| bad_value(block, place, found);
-            let (_, bytes, found) =
-                decode_shared_value_at(place.offset(), &item, self.hash_seed).map_err(bad)?;
-            match found == place {
-                true => Ok(bytes.to_vec()),
-                false => Err(bad(format!("hash {:016x}", found.hash))),
+            let found = value_at(&self.index, tree, place)?;
+            let (bytes, block) = found.ok_or_else(|| bad_value(0, place, "nothing".into()))?;
+            let there = shared_place(place.offset(), &bytes, self.hash_seed);
+            match there {
+                Ok(there) if there == place => Ok(bytes),
+                Ok(there) => Err(bad_value(block, place, format!("hash {:016x}", there.hash))),
+                Err(found) => Err(bad_value(block, place, found)),
             }
         })?;
         self.values

@@ -129,7 +129,7 @@ impl Commit<'_> {
         let unlogged = unlogged.enter(self.seq());
         match kind {
             Kind::Inode => unlogged.inode = Some(vector.clone()),
-            _ => unlogged.more_mut().others.push(vector.clone()),
+            _ => unlogged.add_other(vector),
         }
     }
 }
@@ -209,10 +209,10 @@ impl Followed<'_> {
         for inode in &self.inodes {
             let names = {
                 let mut unlogged = inode.unlogged();
-                let mut more = unlogged.take_more();
-                for vector in &more.others {
-                    group.take(context, vector);
+                for vector in unlogged.take_others() {
+                    group.take(context, &vector);
                 }
+                let mut more = unlogged.take_more();
                 group.data_stamp = group.data_stamp.max(more.unlisted);
                 written.append(&mut more.written);
                 std::mem::take(&mut unlogged.names)

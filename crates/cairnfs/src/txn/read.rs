@@ -153,15 +153,12 @@ impl Core {
         offset: u64,
         f: impl FnOnce(&[u8], Place) -> R,
     ) -> Result<Option<R>> {
-        if let Some(slot) = state.current.get(kind, offset) {
-            return Ok(slot
-                .vector
-                .with(|value| value.map(|v| f(v, Place::Current))));
-        }
-        if let Some(frozen) = &state.frozen
-            && let Some(slot) = frozen.get(kind, offset)
-        {
-            return Ok(slot.vector.with(|value| value.map(|v| f(v, Place::Frozen))));
+        if let Some((slot, below)) = state.slot(kind, offset) {
+            let place = match below {
+                true => Place::Frozen,
+                false => Place::Current,
+            };
+            return Ok(slot.vector.with(|value| value.map(|v| f(v, place))));
         }
         if !state.may_be_indexed() {
             return Ok(None);

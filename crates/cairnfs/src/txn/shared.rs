@@ -7,20 +7,20 @@
 //! merge. A replay over that finds old and final values alike, and counts nothing twice.
 //!
 //! A place keeps its value while it has any use; so what is looked up here in the tree as it was
-//! before the step is also there after it, or is put.
+//! before the step is also there after it, or is put. The bytes of a long value come and go in the
+//! step in which its uses do, and are not touched in between.
 
 use std::borrow::Cow;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use crate::deliberate::{Deliberate, happens};
 use crate::error::{Error, Result};
-use crate::format::MAX_XATTR_VALUE;
-use crate::format::key::Key;
-use crate::format::node::MAX_CELL_VALUE;
+use crate::format::key::{Key, SHARED_BYTES};
 use crate::format::overflow::UNIT_DATA;
 use crate::format::xattr::{
-    SLOTS, SharedRef, decode_shared_value, decode_shared_value_at, encode_shared_value, shared_key,
+    SLOTS, SharedRef, bytes_key, decode_shared_bytes, decode_shared_value, encode_shared_value,
+    is_apart, shared_key, shared_place,
 };
 use crate::index::{Edits, Index, Tree};
 use crate::txn::attributes::bad_value;
@@ -44,16 +44,43 @@ pub(super) struct SharedEdits<'a> {
     tree: Tree,
     /// By offset of the key.
     changes: BTreeMap<u64, Change>,
+    /// Long values that come and, without bytes, go; by offset of the key, ascending, behind all
+    /// changes.
+    apart: VecDeque<(u64, Option<Arc<Value>>)>,
     /// Index nodes that they may take.
     cost: u64,
 }
 
-/// Index nodes that the item of a value may take.
-fn cost(len: usize) -> u64 {
-    match len > MAX_CELL_VALUE {
-        true => 1 + len.div_ceil(UNIT_DATA) as u64,
+/// Index nodes that a change of a value's uses may take: a leaf, and one for the bytes that may go.
+fn cost_of_uses(len: usize) -> u64 {
+    1 + u64::from(is_apart(len))
+}
+
+/// Index nodes that a new value may take.
+fn cost_of_value(len: usize) -> u64 {
+    match is_apart(len) {
+        true => 2 + len.div_ceil(UNIT_DATA) as u64,
         false => 1,
     }
+}
+
+/// The value that the index has in a place, and the leaf's block.
+pub(super) fn value_at(
+    index: &Index,
+    tree: &Tree,
+    place: SharedRef,
+) -> Result<Option<(Vec<u8>, u64)>> {
+    let Some((mut item, block)) = index.get_at(tree, &place.key())? else {
+        return Ok(None);
+    };
+    let bad = |found| bad_value(block, place, found);
+    if let Some(len) = decode_shared_value(&item).map_err(bad)?.1.map(<[u8]>::len) {
+        return Ok(Some((item.split_off(item.len() - len), block)));
+    }
+    let found = index.get_at(tree, &place.bytes_key())?;
+    let (bytes, block) = found.ok_or_else(|| bad("uses without a value".into()))?;
+    decode_shared_bytes(&bytes).map_err(|found| bad_value(block, place, found))?;
+    Ok(Some((bytes, block)))
 }
 
 /// Whether a value of the same hash is the same.
@@ -70,12 +97,12 @@ impl<'a> SharedEdits<'a> {
             values,
             tree,
             changes: BTreeMap::new(),
+            apart: VecDeque::new(),
             cost: 0,
         }
     }
 
-    /// Index nodes that the changes so far may take: a leaf for each value, and the units of its bytes,
-    /// which are written anew with its count.
+    /// Index nodes that the changes so far may take.
     pub fn cost(&self) -> u64 {
         self.cost
     }
@@ -84,21 +111,21 @@ impl<'a> SharedEdits<'a> {
     pub fn lose(&mut self, place: SharedRef) {
         if !happens(Deliberate::UseNotGivenUp) {
             let values = self.values;
-            let len = || {
-                values
-                    .at(place)
-                    .map_or(MAX_XATTR_VALUE, |v| v.bytes().len())
+            let cost = || {
+                let known = values.at(place).map(|v| v.bytes().len());
+                cost_of_uses(known.unwrap_or(usize::MAX))
             };
-            self.change(place, -1, len, None);
+            self.change(place, -1, cost, None);
         }
     }
 
     /// Takes a use: where the value is, or will be after the step. `None` if too many others with its
     /// hash are in the way.
     pub fn gain(&mut self, value: &Arc<Value>) -> Result<Option<SharedRef>> {
-        let len = || value.bytes().len();
+        let len = value.bytes().len();
+        let cost = || cost_of_uses(len);
         if let Some(place) = self.values.place(value) {
-            self.change(place, 1, len, None);
+            self.change(place, 1, cost, None);
             return Ok(Some(place));
         }
         let hash = value.hash();
@@ -108,7 +135,7 @@ impl<'a> SharedEdits<'a> {
             match self.holds(place, value)? {
                 Some(true) => {
                     self.values.remember(value, slot);
-                    self.change(place, 1, len, None);
+                    self.change(place, 1, cost, None);
                     return Ok(Some(place));
                 }
                 Some(false) => {}
@@ -124,7 +151,7 @@ impl<'a> SharedEdits<'a> {
                 return Err(bad_value(0, place, "nothing".into()));
             }
             self.values.remember(value, place.slot);
-            self.change(place, 1, len, Some(value));
+            self.change(place, 1, || cost_of_value(len), Some(value));
         }
         Ok(free)
     }
@@ -135,25 +162,24 @@ impl<'a> SharedEdits<'a> {
         if let Some(new) = change.and_then(|c| c.new.as_ref()) {
             return Ok(Some(equal(new.bytes(), value)));
         }
-        let found = self.index.get_at(&self.tree, &place.key())?;
-        let Some((item, block)) = found else {
+        let Some((bytes, block)) = value_at(self.index, &self.tree, place)? else {
             return Ok(None);
         };
-        let (_, bytes, _) = decode_shared_value_at(place.offset(), &item, self.seed)
+        shared_place(place.offset(), &bytes, self.seed)
             .map_err(|found| bad_value(block, place, found))?;
-        Ok(Some(equal(bytes, value)))
+        Ok(Some(equal(&bytes, value)))
     }
 
     fn change(
         &mut self,
         place: SharedRef,
         uses: i64,
-        len: impl FnOnce() -> usize,
+        cost: impl FnOnce() -> u64,
         new: Option<&Arc<Value>>,
     ) {
-        let cost = &mut self.cost;
+        let sum = &mut self.cost;
         let change = self.changes.entry(place.offset()).or_insert_with(|| {
-            *cost += self::cost(len());
+            *sum += cost();
             Change {
                 place,
                 uses: 0,
@@ -163,12 +189,12 @@ impl<'a> SharedEdits<'a> {
         change.uses += uses;
     }
 
-    fn changed(&self, change: &Change, old: Option<&[u8]>) -> Result<Option<Vec<u8>>> {
+    fn changed(&mut self, change: Change, old: Option<&[u8]>) -> Result<Option<Vec<u8>>> {
         let place = change.place;
         let bad = |found: String| bad_value(0, place, found);
         let (before, bytes) = match (old, &change.new) {
             (Some(old), _) => decode_shared_value(old).map_err(bad)?,
-            (None, Some(new)) => (0, new.bytes()),
+            (None, Some(new)) => (0, Some(new.bytes())),
             (None, None) => return Err(bad("nothing".into())),
         };
         let uses = before.checked_add_signed(change.uses).ok_or_else(|| {
@@ -177,11 +203,30 @@ impl<'a> SharedEdits<'a> {
                 -change.uses
             ))
         })?;
-        if uses > u64::from(happens(Deliberate::ValueGoneEarly)) {
-            return Ok(Some(encode_shared_value(uses, bytes)));
+        let stays = uses > u64::from(happens(Deliberate::ValueGoneEarly));
+        let item = stays.then(|| encode_shared_value(uses, bytes.unwrap_or_default()));
+        if !stays {
+            self.values.forget(place);
         }
-        self.values.forget(place);
-        Ok(None)
+        let is_apart = bytes.is_none_or(|bytes| is_apart(bytes.len()));
+        if is_apart && stays != old.is_some() {
+            let comes = change.new.filter(|_| stays);
+            self.apart.push_back((place.offset(), comes));
+        }
+        Ok(item)
+    }
+
+    /// The bytes of a long value come or go.
+    fn take_apart(&mut self, key: &Key, old: Option<&[u8]>) -> Result<Option<Vec<u8>>> {
+        let Some((_, new)) = self.apart.pop_front() else {
+            return Err(Error::Invalid("an edit was taken twice"));
+        };
+        if new.is_some() == old.is_some() {
+            let expected = format!("bytes of a shared value under {:016x}", key.offset);
+            let found = if old.is_some() { "others" } else { "nothing" };
+            return Err(Error::corrupt(0, "shared attribute value", expected, found));
+        }
+        Ok(new.map(|value| value.bytes().to_vec()))
     }
 }
 
@@ -190,7 +235,7 @@ impl Edits for SharedEdits<'_> {
         // A value gained and lost as often stays as it is, or never comes.
         loop {
             let Some(first) = self.changes.first_entry() else {
-                return Ok(None);
+                return Ok(self.apart.front().map(|(offset, _)| bytes_key(*offset)));
             };
             let change = first.get();
             if change.uses != 0 {
@@ -203,11 +248,14 @@ impl Edits for SharedEdits<'_> {
         }
     }
 
-    fn take(&mut self, _: &Key, old: Option<&[u8]>) -> Result<Option<Cow<'_, [u8]>>> {
+    fn take(&mut self, key: &Key, old: Option<&[u8]>) -> Result<Option<Cow<'_, [u8]>>> {
+        if key.object == SHARED_BYTES {
+            return Ok(self.take_apart(key, old)?.map(Cow::Owned));
+        }
         let Some((_, change)) = self.changes.pop_first() else {
             return Err(Error::Invalid("an edit was taken twice"));
         };
-        Ok(self.changed(&change, old)?.map(Cow::Owned))
+        Ok(self.changed(change, old)?.map(Cow::Owned))
     }
 }
 

@@ -103,16 +103,15 @@ fn what_is_known_of_attributes_is_not_looked_up() {
     );
 }
 
-/// Bytes of index of `files` files, each with one of `values` values, or with none. One merge takes
-/// them all, so the nodes are as full in either case.
-fn index_bytes(files: usize, values: usize) -> u64 {
+/// Bytes of index of `files` files, each with these attributes. One merge takes them all, so the nodes
+/// are as full whatever they have.
+fn index_bytes(files: usize, attributes: impl Fn(usize) -> Vec<(&'static str, Vec<u8>)>) -> u64 {
     let fs = quiet(made_with(512 << 20, Some(128 << 20)), 1 << 30);
     let before = fs.statfs().free;
     for file in 0..files {
         let ino = create(&fs, &format!("file{file:08}"));
-        if values > 0 {
-            let value = vec![(file % values) as u8; 400];
-            fs.setxattr(ino, b"user.cairnfs-bench", &value, XattrMode::Set)
+        for (name, value) in attributes(file) {
+            fs.setxattr(ino, name.as_bytes(), &value, XattrMode::Set)
                 .unwrap();
         }
         fs.forget(ino, 1);
@@ -125,10 +124,39 @@ fn index_bytes(files: usize, values: usize) -> u64 {
 #[test]
 fn a_value_that_many_files_have_costs_each_of_them_little() {
     let files = 30_000;
-    let (without, with) = (index_bytes(files, 0), index_bytes(files, 10));
+    let one = |file: usize| vec![("user.cairnfs-bench", vec![(file % 10) as u8; 400])];
+    let (without, with) = (index_bytes(files, |_| Vec::new()), index_bytes(files, one));
     let each = (with - without) as f64 / files as f64;
     println!("{each:.1} bytes of index for each attribute of 400 bytes");
     assert!(each <= 40.0, "{each}");
+}
+
+/// What a set of attributes that stands once could save: a file would have one reference, which takes
+/// no more than that of an attribute with a short name.
+#[test]
+fn a_set_of_three_attributes_costs_as_told() {
+    const SET: [&str; 3] = [
+        "security.selinux",
+        "system.posix_acl_access",
+        "system.posix_acl_default",
+    ];
+    let files = 20_000;
+    let without = index_bytes(files, |_| Vec::new()) as f64;
+    let each = |len: usize| {
+        let set = |file: usize| {
+            let value = |n: usize| vec![(file % 10 * 3 + n) as u8; len];
+            (0..).zip(SET).map(|(n, name)| (name, value(n))).collect()
+        };
+        (index_bytes(files, set) as f64 - without) / files as f64
+    };
+    let reference = |file: usize| vec![("user.s", vec![(file % 10) as u8; 400])];
+    let reference = (index_bytes(files, reference) as f64 - without) / files as f64;
+    let (own, shared) = (each(44), each(100));
+    let file = without / files as f64;
+    println!(
+        "index for each file: {file:.0} bytes, three values of 44 bytes {own:.0}, of 100 bytes {shared:.0}, one reference {reference:.0}"
+    );
+    assert!(file < 200.0 && own < 260.0 && shared < 140.0 && reference < 35.0);
 }
 
 #[test]
@@ -241,4 +269,45 @@ fn files_are_made_with_attributes() {
     fs.merge().unwrap();
     assert_eq!(fs.getxattr(made[0], b).unwrap(), [2; 9000]);
     assert_eq!(fs.getxattr(made[1], a).unwrap(), [1; 400]);
+}
+
+#[test]
+fn a_further_user_of_a_long_value_does_not_write_it_again() {
+    let device = made(256 << 20);
+    let fs = quiet(device.clone(), 64 << 20);
+    let value = vec![7; 65_536];
+    let inos: Vec<u64> = (0..20).map(|n| create(&fs, &format!("f{n}"))).collect();
+    fs.setxattr(inos[0], b"user.a", &value, XattrMode::Set)
+        .unwrap();
+    fs.merge().unwrap();
+    // The log is written before, so this is what goes to the index.
+    let merged = |change: &dyn Fn()| {
+        change();
+        fs.sync().unwrap();
+        let [bytes] = grown(&fs, ["device_write_bytes"], || fs.merge().unwrap());
+        bytes
+    };
+    let set = |ino: u64| {
+        fs.setxattr(ino, b"user.a", &value, XattrMode::Set).unwrap();
+    };
+    let one = merged(&|| set(inos[1]));
+    assert!(one < 65_536, "{one} bytes for one more");
+    let many = merged(&|| inos[2..].iter().for_each(|ino| set(*ino)));
+    assert!(many < 65_536 + 16_384, "{many} bytes for many more");
+    let fewer = merged(&|| fs.removexattr(inos[1], b"user.a").unwrap());
+    assert!(fewer < 65_536, "{fewer} bytes for one less");
+    let free = fs.statfs().free;
+    let last = merged(&|| {
+        let users = inos.iter().filter(|ino| **ino != inos[1]);
+        users.for_each(|ino| fs.removexattr(*ino, b"user.a").unwrap());
+    });
+    assert!(last < 65_536, "{last} bytes to let it go");
+    assert!(fs.statfs().free >= free + 5 * 4, "its units are free");
+    println!("one user more: {one} bytes of index, 18 more: {many}, one less: {fewer}");
+    set(inos[5]);
+    fs.close().unwrap();
+    drop(fs);
+    let fs = quiet(device, 16 << 20);
+    assert_eq!(fs.getxattr(inos[5], b"user.a").unwrap(), value);
+    assert!(fs.getxattr(inos[0], b"user.a").is_err());
 }
