@@ -428,6 +428,7 @@ impl Device for FileDevice {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::device::Page;
 
     const SIZE: u64 = 4 << 20;
 
@@ -450,6 +451,33 @@ mod tests {
         let mut aligned = AlignedBuf::zeroed(3 << 20);
         device.read(8192, &mut aligned).unwrap();
         assert!(aligned[..] == bytes[1..=3 << 20]);
+    }
+
+    #[test]
+    fn pages_are_written_one_behind_the_other() {
+        let (_dir, path) = image();
+        let device = FileDevice::create(&path, SIZE).unwrap();
+        let pages = |from: u8, to: u8| (from..to).map(|n| Page::with(&[n; 4096])).collect();
+        let mut unaligned = AlignedBuf::zeroed(8192);
+        unaligned.fill(200);
+        let pieces = [
+            Piece::of_pages(4096, pages(1, 20)),
+            Piece::of_pages(SIZE - 8192, pages(30, 32)),
+            Piece::new(1 << 20, Arc::new(unaligned), 512..4608),
+        ];
+        device.write_all(&pieces[..1]).unwrap();
+        device.write_all(&pieces).unwrap();
+        let beyond = Piece::of_pages(SIZE - 8192, pages(0, 3));
+        device.write_all(&[beyond]).unwrap_err();
+        let mut all = vec![0; SIZE as usize];
+        device.read(0, &mut all).unwrap();
+        for (block, expected) in [(0, 0), (1, 1), (19, 19), (20, 0), (256, 200), (257, 0)] {
+            assert!(all[block * 4096..][..4096].iter().all(|b| *b == expected));
+        }
+        assert_eq!(
+            (all[SIZE as usize - 8192], all[SIZE as usize - 1]),
+            (30, 31)
+        );
     }
 
     #[test]
