@@ -10,7 +10,7 @@
 //!   that goes through here. Its own algorithm, and all orders weaker than sequential consistency,
 //!   are not searched.
 //! - `OnceLock` and `Arc`: each use is one step; nobody waits in one.
-//! - Counters in a `static`: they outlive a run of the scheduler.
+//! - Counters and idle memory in a `static`: they outlive a run of the scheduler.
 
 #[cfg(not(shuttle))]
 pub use {

@@ -1,23 +1,28 @@
 //! A bounded cache of data blocks by device address: sharded, second chance.
 
 use std::collections::HashMap;
+use std::ops::Range;
 
 use crossbeam_utils::CachePadded;
+use smallvec::SmallVec;
 
-use crate::format::BLOCK_SIZE;
+use crate::device::Page;
+use crate::shard::IntHash;
 use crate::sync::Mutex;
 
 const SHARDS: usize = 16;
+/// So many blocks side by side are in one shard.
+const TOGETHER: u64 = 16;
 
 struct Entry {
     block: u64,
     recent: bool,
-    bytes: Box<[u8; BLOCK_SIZE]>,
+    page: Page,
 }
 
 #[derive(Default)]
 struct Shard {
-    places: HashMap<u64, usize>,
+    places: HashMap<u64, usize, IntHash>,
     entries: Vec<Entry>,
     hand: usize,
 }
@@ -37,75 +42,86 @@ impl BlockCache {
         }
     }
 
-    fn shard(&self, block: u64) -> Option<&Mutex<Shard>> {
-        self.shards
-            .get((block >> 4) as usize % SHARDS)
-            .map(|s| &**s)
-    }
-
-    /// Copies the block out, if it is here.
-    pub fn get(&self, block: u64, out: &mut [u8; BLOCK_SIZE]) -> bool {
-        let Some(mut shard) = self.shard(block).map(|s| s.lock()) else {
-            return false;
-        };
-        let Some(place) = shard.places.get(&block).copied() else {
-            return false;
-        };
-        let Some(entry) = shard.entries.get_mut(place) else {
-            return false;
-        };
-        entry.recent = true;
-        out.copy_from_slice(entry.bytes.as_slice());
-        true
-    }
-
-    /// Keeps a block, in place of a cold one if the cache is full.
-    pub fn put(&self, block: u64, bytes: Box<[u8; BLOCK_SIZE]>) {
-        let Some(mut shard) = self.shard(block).map(|s| s.lock()) else {
-            return;
-        };
-        if let Some(place) = shard.places.get(&block).copied() {
-            if let Some(entry) = shard.entries.get_mut(place) {
-                entry.bytes = bytes;
+    /// Does something with each of adjacent blocks; a lock is taken once for several of them.
+    fn each(&self, blocks: Range<u64>, mut work: impl FnMut(&mut Shard, u64)) {
+        let mut at = blocks.start;
+        while at < blocks.end {
+            let end = (at / TOGETHER * TOGETHER + TOGETHER).min(blocks.end);
+            let shard = self.shards.get((at / TOGETHER) as usize % SHARDS);
+            if let Some(mut shard) = shard.map(|s| s.lock()) {
+                (at..end).for_each(|block| work(&mut shard, block));
             }
-            return;
+            at = end;
         }
-        let place = if shard.entries.len() < self.limit {
-            shard.entries.push(Entry {
-                block,
-                recent: false,
-                bytes,
-            });
-            shard.entries.len() - 1
-        } else {
-            let place = shard.cold_place();
-            if let Some(entry) = shard.entries.get_mut(place) {
-                let old = std::mem::replace(&mut entry.block, block);
-                entry.recent = false;
-                entry.bytes = bytes;
-                shard.places.remove(&old);
-            }
-            place
-        };
-        shard.places.insert(block, place);
     }
 
-    /// Forgets a block.
-    pub fn remove(&self, block: u64) {
-        let Some(mut shard) = self.shard(block).map(|s| s.lock()) else {
-            return;
-        };
-        let Some(place) = shard.places.remove(&block) else {
-            return;
-        };
-        shard.entries.swap_remove(place);
-        if let Some(moved) = shard.entries.get(place).map(|e| e.block) {
-            shard.places.insert(moved, place);
-        }
+    /// Those of adjacent blocks that are here.
+    pub fn get(&self, blocks: Range<u64>) -> SmallVec<[Option<Page>; 4]> {
+        let mut found = SmallVec::new();
+        self.each(blocks, |shard, block| found.push(shard.get(block)));
+        found
+    }
+
+    /// Keeps adjacent blocks, in place of cold ones if the cache is full.
+    pub fn put(&self, first: u64, pages: Vec<Page>) {
+        let blocks = first..first + pages.len() as u64;
+        let mut pages = pages.into_iter();
+        let mut left = Vec::new();
+        self.each(blocks, |shard, block| {
+            let page = pages.next();
+            left.extend(page.and_then(|page| shard.put(block, page, self.limit)));
+        });
+        Page::let_go(left);
+    }
+
+    /// Forgets adjacent blocks.
+    pub fn remove(&self, blocks: Range<u64>) {
+        let mut left = Vec::new();
+        self.each(blocks, |shard, block| left.extend(shard.remove(block)));
+        Page::let_go(left);
     }
 }
 
 impl Shard {
+    fn get(&mut self, block: u64) -> Option<Page> {
+        let place = *self.places.get(&block)?;
+        let entry = self.entries.get_mut(place)?;
+        entry.recent = true;
+        Some(entry.page.clone())
+    }
+
+    /// Keeps a block; what leaves for it is dropped by the caller, who may let go of the lock first.
+    fn put(&mut self, block: u64, page: Page, limit: usize) -> Option<Page> {
+        if let Some(place) = self.places.get(&block).copied() {
+            let entry = self.entries.get_mut(place)?;
+            return Some(std::mem::replace(&mut entry.page, page));
+        }
+        let entry = Entry {
+            block,
+            recent: false,
+            page,
+        };
+        if self.entries.len() < limit {
+            self.places.insert(block, self.entries.len());
+            self.entries.push(entry);
+            return None;
+        }
+        let place = self.cold_place();
+        let old = std::mem::replace(self.entries.get_mut(place)?, entry);
+        self.places.remove(&old.block);
+        self.places.insert(block, place);
+        Some(old.page)
+    }
+
+    fn remove(&mut self, block: u64) -> Option<Page> {
+        let place = self.places.remove(&block)?;
+        let gone = self.entries.swap_remove(place);
+        if let Some(moved) = self.entries.get(place).map(|e| e.block) {
+            self.places.insert(moved, place);
+        }
+        Some(gone.page)
+    }
+
     fn cold_place(&mut self) -> usize {
         loop {
             self.hand = if self.hand + 1 < self.entries.len() {
@@ -128,24 +144,24 @@ mod tests {
     #[test]
     fn the_cache_is_bounded_and_never_returns_another_block() {
         let cache = BlockCache::new(64);
-        let page = |n: u64| [n as u8; BLOCK_SIZE];
+        let page = |n: u64| Page::with(&[n as u8; 4096]);
         for n in 0..1000 {
-            cache.put(n, Box::new(page(n)));
+            cache.put(n * 3, (n * 3..n * 3 + 3).map(page).collect());
             if n % 7 == 0 {
-                cache.remove(n / 2);
+                cache.remove(n..n + 2);
             }
         }
-        let mut out = [0; BLOCK_SIZE];
-        let held = (0..1000)
-            .filter(|n| {
-                let hit = cache.get(*n, &mut out);
-                assert!(!hit || out == page(*n));
-                hit
-            })
-            .count();
-        assert!(held > 0 && held <= 64);
-        cache.put(999, Box::new([7; BLOCK_SIZE]));
-        assert!(cache.get(999, &mut out));
-        assert_eq!(out, [7; BLOCK_SIZE]);
+        let found = cache.get(0..3000);
+        assert_eq!(found.len(), 3000);
+        let held = found
+            .iter()
+            .zip(0..)
+            .filter_map(|(p, n)| Some((p.as_ref()?, n)));
+        let held: Vec<_> = held.collect();
+        assert!(!held.is_empty() && held.len() <= 64);
+        assert!(held.iter().all(|(p, n)| p.bytes() == page(*n).bytes()));
+        cache.put(2999, vec![page(7)]);
+        let found = cache.get(2999..3000);
+        assert_eq!(found[0].as_ref().unwrap().bytes(), page(7).bytes());
     }
 }

@@ -9,22 +9,15 @@ use std::sync::Arc;
 
 use crate::data::cache::BlockCache;
 use crate::deliberate::{Deliberate, happens};
-use crate::device::{AlignedBuf, DataStamp, Device, Piece, Storage};
+use crate::device::{AlignedBuf, DataStamp, Device, Page, Piece, Storage, Supply};
 use crate::error::{Error, Result};
 use crate::format::{BLOCK_SIZE, checksum};
-use crate::sync::Mutex;
 
 /// Reads and writes data blocks.
 pub struct DataStore {
     storage: Arc<Storage>,
     cache: BlockCache,
-    /// Memory of writes that are over, or soon will be.
-    buffers: Mutex<Vec<Arc<AlignedBuf>>>,
 }
-
-/// How many buffers are kept for the next writes, and up to which size.
-const BUFFERS: usize = 16;
-const BUFFER: usize = 128 << 10;
 
 impl DataStore {
     /// A store whose cache holds up to `cache_bytes`.
@@ -32,69 +25,46 @@ impl DataStore {
         Self {
             storage,
             cache: BlockCache::new(cache_bytes / BLOCK_SIZE),
-            buffers: Mutex::default(),
         }
     }
 
-    /// Writes whole blocks at device block `block`; returns once the device took them. `fill` puts
-    /// them into a buffer of `blocks` blocks.
+    /// Writes whole blocks at device block `block`; returns once the device took them.
     ///
     /// # Errors
     /// The device's failure.
-    pub fn write(&self, block: u64, blocks: usize, fill: impl FnOnce(&mut [u8])) -> Result<()> {
-        let piece = self.piece(block, blocks, fill);
-        self.storage.write(piece.offset, piece.bytes())
+    pub fn write(&self, block: u64, pages: Vec<Page>) -> Result<()> {
+        self.storage.write_piece(&self.piece(block, pages))
     }
 
     /// Has whole blocks written together with the next record of the log.
-    pub fn stage(&self, block: u64, blocks: usize, fill: impl FnOnce(&mut [u8])) -> DataStamp {
-        self.storage.stage(self.piece(block, blocks, fill))
+    pub fn stage(&self, block: u64, pages: Vec<Page>) -> DataStamp {
+        self.storage.stage(self.piece(block, pages))
     }
 
-    fn piece(&self, block: u64, blocks: usize, fill: impl FnOnce(&mut [u8])) -> Piece {
-        let bytes = blocks * BLOCK_SIZE;
-        let mut buffer = self.buffer(bytes);
-        fill(buffer.get_mut(..bytes).unwrap_or_default());
-        let buffer = Arc::new(buffer);
-        if bytes <= BUFFER {
-            let mut buffers = self.buffers.lock();
-            if buffers.len() < BUFFERS {
-                buffers.push(buffer.clone());
-            }
-        }
-        (0..blocks as u64).for_each(|i| self.cache.remove(block + i));
-        Piece::new(block * BLOCK_SIZE as u64, buffer, 0..bytes)
+    fn piece(&self, block: u64, pages: Vec<Page>) -> Piece {
+        self.cache.remove(block..block + pages.len() as u64);
+        Piece::of_pages(block * BLOCK_SIZE as u64, pages)
     }
 
-    /// A buffer that nobody else has; one of a write that is over, if there is any.
-    fn buffer(&self, bytes: usize) -> AlignedBuf {
-        let mut buffers = self.buffers.lock();
-        let free = buffers
-            .iter_mut()
-            .position(|b| Arc::get_mut(b).is_some_and(|b| b.len() >= bytes));
-        free.and_then(|i| Arc::into_inner(buffers.swap_remove(i)))
-            .unwrap_or_else(|| AlignedBuf::zeroed(bytes))
+    /// Keeps adjacent blocks that were written.
+    pub fn keep(&self, block: u64, pages: Vec<Page>) {
+        self.cache.put(block, pages);
     }
 
-    /// Keeps a block that was written.
-    pub fn keep(&self, block: u64, bytes: Box<[u8; BLOCK_SIZE]>) {
-        self.cache.put(block, bytes);
-    }
-
-    /// Reads one block into `out`, verified.
+    /// Reads one block, verified.
     ///
     /// # Errors
     /// The device's failure, or a checksum that does not fit.
-    pub fn read_block(&self, block: u64, crc: u32, out: &mut [u8; BLOCK_SIZE]) -> Result<()> {
-        if self.cache.get(block, out) {
-            return Ok(());
+    pub fn read_block(&self, block: u64, crc: u32) -> Result<Page> {
+        if let Some(Some(page)) = self.cache.get(block..block + 1).pop() {
+            return Ok(page);
         }
-        let mut buffer = AlignedBuf::zeroed(BLOCK_SIZE);
-        self.storage.read(block * BLOCK_SIZE as u64, &mut buffer)?;
-        verify(block, &buffer, crc)?;
-        out.copy_from_slice(&buffer);
-        self.cache.put(block, Box::new(*out));
-        Ok(())
+        let mut page = Page::zeroed();
+        self.storage
+            .read(block * BLOCK_SIZE as u64, page.bytes_mut())?;
+        verify(block, page.bytes(), crc)?;
+        self.cache.put(block, vec![page.clone()]);
+        Ok(page)
     }
 
     /// Reads adjacent blocks, one for each checksum in `crcs`, and hands each to `each` by its
@@ -106,25 +76,18 @@ impl DataStore {
         &self,
         block: u64,
         crcs: &[u32],
-        each: &mut dyn FnMut(usize, &[u8; BLOCK_SIZE]),
+        each: &mut dyn FnMut(usize, &[u8]),
     ) -> Result<()> {
-        let mut scratch = [0; BLOCK_SIZE];
-        let mut missing: Option<usize> = None;
-        for i in 0..=crcs.len() {
-            let cached = i < crcs.len() && self.cache.get(block + i as u64, &mut scratch);
-            if (cached || i == crcs.len())
-                && let Some(first) = missing.take()
-            {
-                let sums = crcs.get(first..i).unwrap_or_default();
-                self.read_missing(block + first as u64, sums, &mut |at, bytes| {
-                    each(first + at, bytes);
-                })?;
+        let cached = self.cache.get(block..block + crcs.len() as u64);
+        let mut at = 0;
+        for run in cached.chunk_by(|a, b| a.is_none() && b.is_none()) {
+            if let [Some(page)] = run {
+                each(at, page.bytes());
+            } else {
+                let sums = crcs.get(at..at + run.len()).unwrap_or_default();
+                self.read_missing(block + at as u64, sums, &mut |i, bytes| each(at + i, bytes))?;
             }
-            if cached {
-                each(i, &scratch);
-            } else if missing.is_none() {
-                missing = Some(i);
-            }
+            at += run.len();
         }
         Ok(())
     }
@@ -133,17 +96,23 @@ impl DataStore {
         &self,
         block: u64,
         crcs: &[u32],
-        each: &mut dyn FnMut(usize, &[u8; BLOCK_SIZE]),
+        each: &mut dyn FnMut(usize, &[u8]),
     ) -> Result<()> {
         let mut buffer = AlignedBuf::zeroed(crcs.len() * BLOCK_SIZE);
         self.storage.read(block * BLOCK_SIZE as u64, &mut buffer)?;
-        let (blocks, _) = buffer.as_chunks::<BLOCK_SIZE>();
-        for (i, (bytes, crc)) in blocks.iter().zip(crcs).enumerate() {
-            verify(block + i as u64, bytes, *crc)?;
-            self.cache.put(block + i as u64, Box::new(*bytes));
+        let mut supply = Supply::new(crcs.len());
+        let mut pages = Vec::with_capacity(crcs.len());
+        let mut result = Ok(());
+        for (i, (bytes, crc)) in buffer.chunks_exact(BLOCK_SIZE).zip(crcs).enumerate() {
+            result = verify(block + i as u64, bytes, *crc);
+            if result.is_err() {
+                break;
+            }
+            pages.push(supply.page_with(0, bytes));
             each(i, bytes);
         }
-        Ok(())
+        self.cache.put(block, pages);
+        result
     }
 }
 

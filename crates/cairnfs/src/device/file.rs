@@ -5,7 +5,7 @@
 //! long as the value or, if the process is killed, as its writes in flight. Callers' memory need
 //! not be aligned: what is not goes through a bounce buffer of bounded size.
 
-use std::io;
+use std::io::{self, IoSlice};
 use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::Arc;
@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 
 use rustix::fs::{FallocateFlags, FileType, FlockOperation, Mode, OFlags, SeekFrom};
 use rustix::io::Errno;
+use smallvec::SmallVec;
 
 use super::{AlignedBuf, Device, Piece, SECTOR, check_range, io_error, ring};
 use crate::error::{Error, Result};
@@ -25,6 +26,9 @@ const PAUSE: Duration = Duration::from_millis(2);
 
 /// Most bytes that a bounce buffer holds.
 const BOUNCE: usize = 1 << 20;
+
+/// Most parts that the kernel takes with one write.
+const SLICES: usize = 1024;
 
 /// What a device is opened for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -209,6 +213,11 @@ impl FileDevice {
         Ok(())
     }
 
+    /// Whether the device takes a piece as it lies in memory.
+    fn lies_well(&self, piece: &Piece) -> bool {
+        !self.direct || piece.parts().all(AlignedBuf::is_aligned)
+    }
+
     /// Writes what a ring has not taken of a piece.
     fn finish_write(&self, piece: &Piece, taken: io::Result<usize>) -> Result<()> {
         let again = [io::ErrorKind::Interrupted, io::ErrorKind::WouldBlock];
@@ -216,17 +225,39 @@ impl FileDevice {
             Ok(n) => self.progress(n),
             Err(e) if again.contains(&e.kind()) => 0,
             Err(e) => {
-                return Err(io_error(
-                    "write",
-                    piece.offset,
-                    piece.bytes().len() as u64,
-                    e,
-                ));
+                let len = piece.len() as u64;
+                return Err(io_error("write", piece.offset, len, e));
             }
         };
-        match piece.bytes().get(done..) {
-            Some(rest) if !rest.is_empty() => self.write_aligned(piece.offset + done as u64, rest),
-            _ => Ok(()),
+        self.write_parts(piece, done)
+    }
+
+    /// Writes a piece from `done` on, as it lies in memory.
+    fn write_parts(&self, piece: &Piece, mut done: usize) -> Result<()> {
+        let (offset, len) = (piece.offset, piece.len());
+        while done < len {
+            let mut skip = done;
+            let rest = piece.parts().filter_map(|part| {
+                let from = part.get(skip..);
+                skip = skip.saturating_sub(part.len());
+                from.filter(|f| !f.is_empty()).map(IoSlice::new)
+            });
+            let slices: SmallVec<[IoSlice<'_>; 16]> = rest.take(SLICES).collect();
+            let n = retry(|| rustix::io::pwritev(&*self.file, &slices, offset + done as u64))
+                .map_err(|e| io_error("write", offset, len as u64, e.into()))?;
+            done += self.taken(n, offset, len as u64)?;
+        }
+        Ok(())
+    }
+
+    /// How far a write got, which must be somewhere.
+    fn taken(&self, n: usize, offset: u64, len: u64) -> Result<usize> {
+        match self.progress(n) {
+            0 => {
+                let nothing = io::Error::new(io::ErrorKind::WriteZero, "the device took nothing");
+                Err(io_error("write", offset, len, nothing))
+            }
+            step => Ok(step),
         }
     }
 
@@ -236,16 +267,7 @@ impl FileDevice {
         while let Some(rest) = buf.get(done..).filter(|r| !r.is_empty()) {
             let n = retry(|| rustix::io::pwrite(&*self.file, rest, offset + done as u64))
                 .map_err(|e| io_error("write", offset, len, e.into()))?;
-            let step = self.progress(n);
-            if step == 0 {
-                return Err(io_error(
-                    "write",
-                    offset,
-                    len,
-                    io::Error::new(io::ErrorKind::WriteZero, "the device took nothing"),
-                ));
-            }
-            done += step;
+            done += self.taken(n, offset, len)?;
         }
         Ok(())
     }
@@ -349,18 +371,25 @@ impl Device for FileDevice {
     }
 
     fn write_all(&self, pieces: &[Piece]) -> Result<()> {
-        let one_by_one = |pieces: &[Piece]| {
-            let mut pieces = pieces.iter();
-            pieces.try_for_each(|piece| self.write(piece.offset, piece.bytes()))
-        };
-        if pieces.len() < 2 || !self.writes_together() {
-            return one_by_one(pieces);
+        if self.access == Access::ReadOnly {
+            return Err(Error::ReadOnly);
         }
         for piece in pieces {
-            check_range("write", piece.offset, piece.bytes().len() as u64, self.size)?;
+            check_range("write", piece.offset, piece.len() as u64, self.size)?;
+        }
+        let one_by_one = |pieces: &[Piece]| {
+            let mut pieces = pieces.iter();
+            pieces.try_for_each(|piece| match self.lies_well(piece) {
+                true => self.write_parts(piece, 0),
+                false => self.write(piece.offset, &piece.bytes()),
+            })
+        };
+        let together = pieces.len() > 1 && self.writes_together();
+        if !together || !pieces.iter().all(|p| self.lies_well(p)) {
+            return one_by_one(pieces);
         }
         for some in pieces.chunks(ring::MOST) {
-            let len = some.iter().map(|p| p.bytes().len() as u64).sum();
+            let len = some.iter().map(|p| p.len() as u64).sum();
             let error = |e| io_error("write", some.first().map_or(0, |p| p.offset), len, e);
             let Some(taken) = ring::write(&self.file, some) else {
                 one_by_one(some)?;
@@ -399,6 +428,7 @@ impl Device for FileDevice {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::device::Page;
 
     const SIZE: u64 = 4 << 20;
 
@@ -421,6 +451,33 @@ mod tests {
         let mut aligned = AlignedBuf::zeroed(3 << 20);
         device.read(8192, &mut aligned).unwrap();
         assert!(aligned[..] == bytes[1..=3 << 20]);
+    }
+
+    #[test]
+    fn pages_are_written_one_behind_the_other() {
+        let (_dir, path) = image();
+        let device = FileDevice::create(&path, SIZE).unwrap();
+        let pages = |from: u8, to: u8| (from..to).map(|n| Page::with(&[n; 4096])).collect();
+        let mut unaligned = AlignedBuf::zeroed(8192);
+        unaligned.fill(200);
+        let pieces = [
+            Piece::of_pages(4096, pages(1, 20)),
+            Piece::of_pages(SIZE - 8192, pages(30, 32)),
+            Piece::new(1 << 20, Arc::new(unaligned), 512..4608),
+        ];
+        device.write_all(&pieces[..1]).unwrap();
+        device.write_all(&pieces).unwrap();
+        let beyond = Piece::of_pages(SIZE - 8192, pages(0, 3));
+        device.write_all(&[beyond]).unwrap_err();
+        let mut all = vec![0; SIZE as usize];
+        device.read(0, &mut all).unwrap();
+        for (block, expected) in [(0, 0), (1, 1), (19, 19), (20, 0), (256, 200), (257, 0)] {
+            assert!(all[block * 4096..][..4096].iter().all(|b| *b == expected));
+        }
+        assert_eq!(
+            (all[SIZE as usize - 8192], all[SIZE as usize - 1]),
+            (30, 31)
+        );
     }
 
     #[test]

@@ -103,6 +103,18 @@ impl Device for MemoryDevice {
         Ok(())
     }
 
+    fn write_all(&self, pieces: &[super::Piece]) -> Result<()> {
+        pieces.iter().try_for_each(|piece| {
+            let mut at = piece.offset;
+            check_range("write", at, piece.len() as u64, self.size)?;
+            piece.parts().try_for_each(|part| {
+                let offset = at;
+                at += part.len() as u64;
+                self.write(offset, part)
+            })
+        })
+    }
+
     fn writes_together(&self) -> bool {
         true
     }

@@ -5,12 +5,14 @@
 //! writes that had returned when it was called, and no others.
 
 mod buffer;
+mod chunks;
 #[cfg(test)]
 #[cfg(shuttle)]
 #[path = "tests/disk.rs"]
 pub(crate) mod disk;
 mod file;
 mod memory;
+mod page;
 mod ring;
 #[cfg(test)]
 #[cfg(shuttle)]
@@ -22,6 +24,7 @@ mod storage;
 pub use buffer::AlignedBuf;
 pub use file::{Access, FileDevice};
 pub use memory::MemoryDevice;
+pub use page::{Page, Supply};
 pub use staged::{DataStamp, Piece};
 pub use storage::{Guard, Storage};
 
@@ -92,7 +95,7 @@ pub trait Device: Send + Sync {
     fn write_all(&self, pieces: &[Piece]) -> Result<()> {
         pieces
             .iter()
-            .try_for_each(|piece| self.write(piece.offset, piece.bytes()))
+            .try_for_each(|piece| self.write(piece.offset, &piece.bytes()))
     }
 
     /// Makes all writes that returned before this call durable.

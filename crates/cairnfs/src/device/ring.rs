@@ -8,20 +8,20 @@ use std::io::{self, ErrorKind};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use compio_buf::IoBuf;
-use compio_driver::op::WriteAt;
+use compio_buf::IoVectoredBuf;
+use compio_driver::op::WriteVectoredAt;
 use compio_driver::{Key, Proactor, PushEntry};
 
 use super::staged::Piece;
 
-type Write = WriteAt<Piece, Arc<OwnedFd>>;
+type Write = WriteVectoredAt<Piece, Arc<OwnedFd>>;
 
 /// Writes in flight at a time.
 pub(super) const MOST: usize = 64;
 
-impl IoBuf for Piece {
-    fn as_init(&self) -> &[u8] {
-        self.bytes()
+impl IoVectoredBuf for Piece {
+    fn iter_slice(&self) -> impl Iterator<Item = &[u8]> {
+        self.parts()
     }
 }
 
@@ -53,7 +53,7 @@ pub(super) fn write(file: &Arc<OwnedFd>, pieces: &[Piece]) -> Option<io::Result<
     with_ring(|ring| {
         let mut flights: Vec<Flight> = Vec::with_capacity(pieces.len());
         for piece in pieces {
-            let write = WriteAt::new(file.clone(), piece.offset, piece.clone());
+            let write = WriteVectoredAt::new(file.clone(), piece.offset, piece.clone());
             flights.push(Flight::of(ring.push(write)));
         }
         loop {

@@ -5,10 +5,11 @@
 //! record comes to the device before a write of the data it names was begun, and no flush that
 //! acknowledges a record before both have returned. Until then readers find it here.
 
+use std::borrow::Cow;
 use std::ops::Range;
 use std::sync::Arc;
 
-use super::AlignedBuf;
+use super::{AlignedBuf, Page};
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
@@ -17,8 +18,22 @@ use crate::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 pub struct Piece {
     /// Where it goes.
     pub offset: u64,
-    buffer: Arc<AlignedBuf>,
-    part: Range<usize>,
+    content: Content,
+}
+
+#[derive(Clone)]
+enum Content {
+    Part(Arc<AlignedBuf>, Range<usize>),
+    Pages(Arc<Pages>),
+}
+
+/// Pages whose memory is given back at once.
+struct Pages(Vec<Page>);
+
+impl Drop for Pages {
+    fn drop(&mut self) {
+        Page::let_go(std::mem::take(&mut self.0));
+    }
 }
 
 impl Piece {
@@ -26,14 +41,45 @@ impl Piece {
     pub fn new(offset: u64, buffer: Arc<AlignedBuf>, part: Range<usize>) -> Self {
         Self {
             offset,
-            buffer,
-            part,
+            content: Content::Part(buffer, part),
         }
     }
 
-    /// What is written.
-    pub fn bytes(&self) -> &[u8] {
-        self.buffer.get(self.part.clone()).unwrap_or_default()
+    /// A write of pages, one behind the other.
+    pub fn of_pages(offset: u64, pages: Vec<Page>) -> Self {
+        Self {
+            offset,
+            content: Content::Pages(Arc::new(Pages(pages))),
+        }
+    }
+
+    /// How many bytes are written.
+    pub fn len(&self) -> usize {
+        self.parts().map(<[u8]>::len).sum()
+    }
+
+    /// Whether nothing is written.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// What is written, as it lies in memory.
+    pub fn parts(&self) -> impl Iterator<Item = &[u8]> {
+        let (part, pages) = match &self.content {
+            Content::Part(buffer, part) => (buffer.get(part.clone()), &[][..]),
+            Content::Pages(pages) => (None, &pages.0[..]),
+        };
+        part.into_iter().chain(pages.iter().map(Page::bytes))
+    }
+
+    /// What is written, as one.
+    pub fn bytes(&self) -> Cow<'_, [u8]> {
+        match &self.content {
+            Content::Part(buffer, part) => {
+                Cow::Borrowed(buffer.get(part.clone()).unwrap_or_default())
+            }
+            Content::Pages(_) => Cow::Owned(self.parts().collect::<Vec<_>>().concat()),
+        }
     }
 }
 
@@ -129,7 +175,7 @@ impl Stage {
         let end = offset + len as u64;
         let lists = self.lists.lock();
         let pieces = lists.flying.iter().chain(&lists.waiting).map(|s| &s.piece);
-        let overlaps = |p: &&Piece| p.offset < end && offset < p.offset + p.part.len() as u64;
+        let overlaps = |p: &&Piece| p.offset < end && offset < p.offset + p.len() as u64;
         pieces.filter(overlaps).cloned().collect()
     }
 }
@@ -137,10 +183,14 @@ impl Stage {
 /// Lays writes over what was read at `offset`.
 pub(super) fn lay_over(pieces: &[Piece], offset: u64, read: &mut [u8]) {
     for piece in pieces {
-        let skip = offset.saturating_sub(piece.offset) as usize;
-        let at = piece.offset.saturating_sub(offset) as usize;
-        let from = piece.bytes().get(skip..).unwrap_or_default();
-        let to = read.get_mut(at..).unwrap_or_default();
-        to.iter_mut().zip(from).for_each(|(to, from)| *to = *from);
+        let mut start = piece.offset;
+        for part in piece.parts() {
+            let skip = offset.saturating_sub(start) as usize;
+            let at = start.saturating_sub(offset) as usize;
+            let from = part.get(skip..).unwrap_or_default();
+            let to = read.get_mut(at..).unwrap_or_default();
+            to.iter_mut().zip(from).for_each(|(to, from)| *to = *from);
+            start += part.len() as u64;
+        }
     }
 }

@@ -153,23 +153,41 @@ impl Storage {
         if all.is_empty() {
             return Ok(());
         }
-        let result = self.device().write_all(&all);
-        let bytes: usize = all.iter().map(|p| p.bytes().len()).sum();
+        let stamp = self.write_pieces(&all)?;
+        if staged > 0 {
+            self.stage.written(stamp);
+        }
+        Ok(())
+    }
+
+    /// Writes one piece.
+    ///
+    /// # Errors
+    /// The device's failure, now or earlier.
+    pub fn write_piece(&self, piece: &Piece) -> Result<()> {
+        self.check()?;
+        self.write_pieces(std::slice::from_ref(piece)).map(|_| ())
+    }
+
+    /// Writes pieces; returns the stamp of that.
+    fn write_pieces(&self, pieces: &[Piece]) -> Result<u64> {
+        let result = self.device().write_all(pieces);
+        let bytes: usize = pieces.iter().map(Piece::len).sum();
+        self.count_writes(pieces.len(), bytes);
+        self.stamped(result)
+    }
+
+    fn count_writes(&self, writes: usize, bytes: usize) {
         let traffic = &self.traffic;
-        traffic
-            .writes
-            .fetch_add(all.len() as u64, Ordering::Relaxed);
-        traffic
-            .write_bytes
-            .fetch_add(bytes as u64, Ordering::Relaxed);
+        traffic.writes.fetch_add(writes as u64, Ordering::Relaxed);
+        let total = &traffic.write_bytes;
+        total.fetch_add(bytes as u64, Ordering::Relaxed);
+    }
+
+    /// The stamp of writes that have returned.
+    fn stamped(&self, result: Result<()>) -> Result<u64> {
         match result {
-            Ok(()) => {
-                let stamp = self.completed.fetch_add(1, Ordering::AcqRel) + 1;
-                if staged > 0 {
-                    self.stage.written(stamp);
-                }
-                Ok(())
-            }
+            Ok(()) => Ok(self.completed.fetch_add(1, Ordering::AcqRel) + 1),
             Err(e) => {
                 self.fail(e.clone());
                 Err(e)
@@ -285,20 +303,8 @@ impl Device for Storage {
     fn write(&self, offset: u64, buf: &[u8]) -> Result<()> {
         self.check()?;
         let result = self.device().write(offset, buf);
-        self.traffic.writes.fetch_add(1, Ordering::Relaxed);
-        self.traffic
-            .write_bytes
-            .fetch_add(buf.len() as u64, Ordering::Relaxed);
-        match result {
-            Ok(()) => {
-                self.completed.fetch_add(1, Ordering::AcqRel);
-                Ok(())
-            }
-            Err(e) => {
-                self.fail(e.clone());
-                Err(e)
-            }
-        }
+        self.count_writes(1, buf.len());
+        self.stamped(result).map(|_| ())
     }
 
     fn flush(&self) -> Result<()> {

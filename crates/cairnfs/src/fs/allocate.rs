@@ -131,7 +131,7 @@ impl FileSystem {
             .pages
             .dirty
             .get_mut(&block)
-            .and_then(|p| p.get_mut(range))
+            .and_then(|p| p.bytes_mut().get_mut(range))
         {
             part.fill(0);
         }

@@ -1,12 +1,12 @@
 //! Reading: unwritten pages first, then inline contents or extents, zeros where there is nothing.
 
+use crate::device::Page;
 use crate::error::{Error, Result};
 use crate::format::key::Kind;
 use crate::format::{BLOCK_SIZE, MAX_INLINE};
 use crate::fs::FileSystem;
 use crate::fs::extents::Extent;
 use crate::fs::locked::attrs;
-use crate::inode::pages::{Page, zero_page};
 use crate::inode::{Inode, InodeState};
 use crate::sync::atomic::Ordering;
 use crate::types::SeekTo;
@@ -68,7 +68,7 @@ impl FileSystem {
             self.read_extent(state, &part, offset, buf)?;
         }
         for (block, page) in state.pages.dirty.range(first..last) {
-            copy_block(buf, offset, *block, page);
+            copy_block(buf, offset, *block, page.bytes());
         }
         Ok(())
     }
@@ -126,15 +126,12 @@ impl FileSystem {
         if start >= size {
             return Ok(None);
         }
-        let mut page = zero_page();
         let inline = match block {
             0 => self.inline(inode, state)?,
             _ => None,
         };
-        if let Some(contents) = inline {
-            for (to, from) in page.iter_mut().zip(&contents) {
-                *to = *from;
-            }
+        let mut page = if let Some(contents) = inline {
+            Page::with(&contents)
         } else {
             let extents = self.extents(inode, state, block, block + 1, 1)?;
             let Some(part) = extents.first().and_then(|e| e.part(block, block + 1)) else {
@@ -143,9 +140,11 @@ impl FileSystem {
             let Some(crc) = part.crcs.first() else {
                 return Ok(None);
             };
-            self.core.data().read_block(part.block, *crc, &mut page)?;
-        }
-        if let Some(behind) = page.get_mut((size - start).min(BLOCK) as usize..) {
+            self.core.data().read_block(part.block, *crc)?
+        };
+        if size - start < BLOCK
+            && let Some(behind) = page.bytes_mut().get_mut((size - start) as usize..)
+        {
             behind.fill(0);
         }
         Ok(Some(page))
@@ -223,7 +222,7 @@ impl FileSystem {
 }
 
 /// Copies the part of a file block that lies within the buffer, which begins at `offset`.
-fn copy_block(buf: &mut [u8], offset: u64, block: u64, bytes: &[u8; BLOCK_SIZE]) {
+fn copy_block(buf: &mut [u8], offset: u64, block: u64, bytes: &[u8]) {
     let start = block * BLOCK;
     let skip = offset.saturating_sub(start) as usize;
     let at = start.saturating_sub(offset) as usize;

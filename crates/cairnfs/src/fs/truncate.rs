@@ -104,7 +104,7 @@ impl FileSystem {
         let inline = self.core_inline(inode, &state)?;
         self.drop_pages(&mut state, first);
         if let Some(page) = state.pages.dirty.get_mut(&(size / BLOCK))
-            && let Some(behind) = page.get_mut((size % BLOCK) as usize..)
+            && let Some(behind) = page.bytes_mut().get_mut((size % BLOCK) as usize..)
         {
             behind.fill(0);
         }

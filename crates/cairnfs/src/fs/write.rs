@@ -7,13 +7,13 @@ use std::collections::btree_map::Entry;
 use std::sync::Arc;
 
 use crate::deliberate::{Deliberate, happens};
+use crate::device::{Page, Supply};
 use crate::error::{Error, Result};
 use crate::format::{BLOCK_SIZE, MAX_FILE_SIZE, MAX_INLINE};
 use crate::fs::FileSystem;
 use crate::fs::attributes::kill_privileges;
 use crate::fs::locked::{attrs, attrs_mut};
 use crate::fs::observe::Call;
-use crate::inode::pages::{page_with, zero_page};
 use crate::inode::{Inode, InodeState};
 use crate::space::Class;
 use crate::sync::atomic::Ordering;
@@ -213,9 +213,12 @@ impl FileSystem {
                 state
                     .pages
                     .dirty
-                    .insert(block, page.unwrap_or_else(zero_page));
+                    .insert(block, page.unwrap_or_else(Page::zeroed));
             }
         }
+        let blocks = offset / BLOCK..end.div_ceil(BLOCK);
+        let there = state.pages.dirty.range(blocks.clone()).count();
+        let mut supply = Supply::new((blocks.end - blocks.start) as usize - there);
         let mut rest = data;
         let mut at = offset;
         while !rest.is_empty() {
@@ -223,10 +226,11 @@ impl FileSystem {
             let (part, later) = rest.split_at(rest.len().min(BLOCK_SIZE - skip));
             match state.pages.dirty.entry(at / BLOCK) {
                 Entry::Vacant(place) => {
-                    place.insert(page_with(skip, part));
+                    place.insert(supply.page_with(skip, part));
                 }
                 Entry::Occupied(mut page) => {
-                    if let Some(to) = page.get_mut().get_mut(skip..skip + part.len()) {
+                    let to = page.get_mut().bytes_mut();
+                    if let Some(to) = to.get_mut(skip..skip + part.len()) {
                         to.copy_from_slice(part);
                     }
                 }

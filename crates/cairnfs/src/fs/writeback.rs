@@ -9,7 +9,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use crate::deliberate::{Deliberate, happens};
-use crate::device::DataStamp;
+use crate::device::{DataStamp, Page};
 use crate::error::{Error, Result};
 use crate::format::key::Kind;
 use crate::format::{BLOCK_SIZE, MAX_EXTENT_BLOCKS, MAX_INLINE, checksum};
@@ -152,11 +152,11 @@ impl FileSystem {
         self.commit_ranges(&mut commit, inode, state, ranges, new)?;
         for part in &placed {
             let keep = self.keep_written && part.blocks.len() <= KEEP;
-            for (place, block) in (part.run.start..).zip(&part.blocks) {
-                let page = state.pages.dirty.remove(block);
-                if let Some(page) = page.filter(|_| keep) {
-                    self.core.data().keep(place, page);
-                }
+            let blocks = part.blocks.iter();
+            let pages = blocks.filter_map(|b| state.pages.dirty.remove(b)).collect();
+            match keep {
+                true => self.core.data().keep(part.run.start, pages),
+                false => Page::let_go(pages),
             }
         }
         self.release_pages(state, batch.len() as u64);
@@ -235,7 +235,7 @@ impl FileSystem {
         if let Some(page) = pages.get(&0)
             && size > 0
         {
-            let contents = page.get(..size as usize).unwrap_or_default();
+            let contents = page.bytes().get(..size as usize).unwrap_or_default();
             commit.put(inode, state, Kind::Inline, 0, contents, below);
         }
         self.release_pages(state, pages.len() as u64);
@@ -305,29 +305,22 @@ impl FileSystem {
         stage: bool,
     ) -> Result<Option<DataStamp>> {
         let mut extent: Option<Extent> = None;
-        let fill = |buffer: &mut [u8]| {
-            let (to, _) = buffer.as_chunks_mut::<BLOCK_SIZE>();
-            for (i, (to, block)) in to.iter_mut().zip(&placed.blocks).enumerate() {
-                match state.pages.dirty.get(block) {
-                    Some(page) => to.copy_from_slice(page.as_slice()),
-                    None => to.fill(0),
-                }
-                let crc = checksum::crc(to);
-                match &mut extent {
-                    Some(e) if e.end() == *block => e.crcs.push(crc),
-                    _ => {
-                        let next = Extent::written(*block, placed.run.start + i as u64, vec![crc]);
-                        new.extend(extent.replace(next));
-                    }
-                }
+        let mut pages = Vec::with_capacity(placed.blocks.len());
+        for (place, block) in (placed.run.start..).zip(&placed.blocks) {
+            let page = state.pages.dirty.get(block);
+            let page = page.cloned().ok_or(Error::Invalid("a page that is gone"))?;
+            let crc = checksum::crc(page.bytes());
+            pages.push(page);
+            match &mut extent {
+                Some(e) if e.end() == *block => e.crcs.push(crc),
+                _ => new.extend(extent.replace(Extent::written(*block, place, vec![crc]))),
             }
-            new.extend(extent);
-        };
+        }
+        new.extend(extent);
         let data = self.core.data();
-        let (start, blocks) = (placed.run.start, placed.blocks.len());
         let staged = match stage {
-            true => Some(data.stage(start, blocks, fill)),
-            false => data.write(start, blocks, fill).map(|()| None)?,
+            true => Some(data.stage(placed.run.start, pages)),
+            false => data.write(placed.run.start, pages).map(|()| None)?,
         };
         new.sort_by_key(|e| e.at);
         Ok(staged)

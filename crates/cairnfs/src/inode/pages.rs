@@ -4,27 +4,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::format::BLOCK_SIZE;
-
-/// A block of data.
-pub type Page = Box<[u8; BLOCK_SIZE]>;
-
-/// A page of zeros.
-pub fn zero_page() -> Page {
-    Box::new([0; BLOCK_SIZE])
-}
-
-/// A page that holds `part` from `skip` on, and zeros.
-pub fn page_with(skip: usize, part: &[u8]) -> Page {
-    let whole = (part.len() == BLOCK_SIZE).then(|| Box::<[u8]>::from(part).try_into().ok());
-    whole.flatten().unwrap_or_else(|| {
-        let mut page = zero_page();
-        if let Some(to) = page.get_mut(skip..skip + part.len()) {
-            to.copy_from_slice(part);
-        }
-        page
-    })
-}
+use crate::device::Page;
 
 /// Unwritten pages of a file.
 #[derive(Default)]

@@ -17,35 +17,13 @@ use std::sync::Arc;
 use crossbeam_utils::CachePadded;
 
 use crate::inode::Inode;
+use crate::shard::{IntHash, IntHasher};
 use crate::sync::Mutex;
 use crate::sync::atomic::Ordering;
 
 const SHARDS: usize = 64;
 /// Queue entries examined for each inode that comes in beyond the limit.
 const EVICT_STEPS: usize = 4;
-
-/// A hasher for numbers that are spread by a multiplication.
-#[derive(Default)]
-pub struct IntHasher(u64);
-
-impl Hasher for IntHasher {
-    fn finish(&self) -> u64 {
-        self.0
-    }
-    fn write(&mut self, bytes: &[u8]) {
-        for b in bytes {
-            self.write_u64(u64::from(*b));
-        }
-    }
-    fn write_u64(&mut self, n: u64) {
-        self.0 = (self.0 ^ n)
-            .wrapping_mul(0x9e37_79b9_7f4a_7c15)
-            .rotate_left(29);
-    }
-}
-
-/// Builds [`IntHasher`]s.
-pub type IntHash = BuildHasherDefault<IntHasher>;
 
 /// A hasher for inode numbers, whose neighbours are used together: a run of 8 gets neighbouring places,
 /// so that they share lines of the processor's cache.

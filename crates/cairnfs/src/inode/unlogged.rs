@@ -12,8 +12,8 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use crate::device::DataStamp;
-use crate::inode::table::IntHash;
 use crate::journal::vector::LogVector;
+use crate::shard::IntHash;
 
 /// An entry that began or ceased to name the inode.
 pub struct NameChange {

@@ -52,8 +52,6 @@ impl Group {
 
 /// What is to be written.
 pub enum Gathered {
-    /// Nothing: it is in the log.
-    Nothing,
     /// This group.
     Group(Group),
     /// The whole context.
@@ -76,10 +74,6 @@ impl Journal {
         let guard = self.storage.guard("an fsync was broken off");
         let gathered = gather(&self.cil.still());
         let result = match gathered {
-            Gathered::Nothing => {
-                self.ring.give(CONTEXT_BASE);
-                self.storage.check()
-            }
             Gathered::Context => {
                 self.counters.whole_contexts.fetch_add(1, Ordering::Relaxed);
                 let (context, ()) = self.cil.swap(false, || ());

@@ -299,7 +299,7 @@ impl Journal {
         if happens(Deliberate::StagedLeft) {
             return pieces
                 .iter()
-                .try_for_each(|piece| self.storage.write(piece.offset, piece.bytes()));
+                .try_for_each(|piece| self.storage.write(piece.offset, &piece.bytes()));
         }
         self.storage.write_with_staged(pieces)
     }

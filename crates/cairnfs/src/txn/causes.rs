@@ -52,15 +52,6 @@ pub struct Wish {
     pub data_only: bool,
 }
 
-/// Inodes to be made durable by whoever writes the next group.
-#[derive(Default)]
-pub(super) struct Wishes {
-    inodes: Vec<Wish>,
-    /// How many wishes there were, and how many of them a group has taken up.
-    wished: u64,
-    served: u64,
-}
-
 impl Commit<'_> {
     /// Notes that an entry of `dir` begins, or ceases, to name `child`.
     pub fn name(&mut self, dir: &Inode, state: &InodeState, child: &Inode, at: &NameAt, put: bool) {
@@ -343,28 +334,17 @@ impl Core {
             // Holding no lock, so that others go on and share the flush.
             self.journal.data_first(stamp)?;
         }
-        let ticket = {
-            let mut wishes = self.wishes.lock();
-            wishes.inodes.extend_from_slice(inodes);
-            wishes.wished += 1;
-            wishes.wished
+        let batch = match self.batches.join(inodes) {
+            Ok(result) => return result,
+            Err(batch) => batch,
         };
-        let written = self
-            .journal
-            .write_group(self, |context| self.gather(ticket, context))?;
-        self.journal.flush_written(&written)
+        let journal = &self.journal;
+        let written = journal.write_group(self, |context| self.gather(&batch.close(), context));
+        batch.end(written.and_then(|written| journal.flush_written(&written)))
     }
 
-    /// Takes up all wishes at once, unless this one was.
-    fn gather(&self, ticket: u64, context: &Context) -> Gathered {
-        let wished = {
-            let mut wishes = self.wishes.lock();
-            if wishes.served >= ticket {
-                return Gathered::Nothing;
-            }
-            wishes.served = wishes.wished;
-            std::mem::take(&mut wishes.inodes)
-        };
+    /// Takes what is to be made durable out of the context.
+    fn gather(&self, wished: &[Wish], context: &Context) -> Gathered {
         if self.journal.is_without(Mechanism::ByCause) {
             return Gathered::Context;
         }
@@ -380,7 +360,7 @@ impl Core {
                 .map(|w| (w.ino, entries))
                 .chain(moved)
                 .collect(),
-            timeless: timeless(&wished),
+            timeless: timeless(wished),
             dirs: 0,
         };
         let copies = match followed.close() {

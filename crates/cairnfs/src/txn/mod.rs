@@ -7,6 +7,7 @@
 //! holding an inode state or the context.
 
 mod attributes;
+mod batch;
 mod causes;
 mod commit;
 mod edits;
@@ -138,7 +139,7 @@ pub struct Core {
     /// How many fsyncs are under way.
     forcing: CachePadded<AtomicU64>,
     /// What is to be made durable by its causes.
-    wishes: Mutex<causes::Wishes>,
+    batches: batch::Batches,
     /// Bytes of log that were replayed when the volume was opened.
     replayed: u64,
     merging: Mutex<()>,

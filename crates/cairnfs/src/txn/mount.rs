@@ -32,6 +32,7 @@ use crate::source::Source;
 use crate::space::{Space, TableState};
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicI64, AtomicU64};
+use crate::txn::batch::Batches;
 use crate::txn::lanes::{Credit, Lanes};
 use crate::txn::{Core, Limits, Trees};
 use crate::values::Values;
@@ -237,7 +238,7 @@ impl Core {
             frozen_bytes: AtomicI64::new(0),
             lanes: Lanes::new(batch, mode.limits.dirty_soft / 64),
             pending_free: CachePadded::new(AtomicI64::new(0)),
-            wishes: Mutex::default(),
+            batches: Batches::default(),
             replayed: (found.end.lsn - tail) * BLOCK_SIZE as u64,
             merging: Mutex::new(()),
             merge_times: Default::default(),
