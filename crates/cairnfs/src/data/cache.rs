@@ -82,6 +82,16 @@ impl BlockCache {
     }
 }
 
+impl Drop for BlockCache {
+    fn drop(&mut self) {
+        let entries = self
+            .shards
+            .iter()
+            .map(|s| std::mem::take(&mut *s.lock()).entries);
+        Page::give_up(entries.flatten().map(|e| e.page).collect());
+    }
+}
+
 impl Shard {
     fn get(&mut self, block: u64) -> Option<Page> {
         let place = *self.places.get(&block)?;

@@ -7,8 +7,8 @@
 //! process share what is here.
 //!
 //! **Bounds.** A chunk is mapped only if no block is idle. So what is mapped is never more than was in
-//! use at one time, and a chunk; and of idle blocks no more keep their memory than half of those in
-//! use, or [`FEW`], and a chunk.
+//! use at one time, and a chunk. Idle blocks that nobody needed from one call of [`Chunks::rest`] to
+//! the next give up their memory, and so do those of a volume that is closed; but for [`FEW`].
 
 use std::ops::DerefMut;
 
@@ -39,6 +39,8 @@ struct Idle {
     cold: Vec<Blank>,
     /// How many others there are.
     used: usize,
+    /// The fewest with memory that there were since the last rest.
+    least: usize,
 }
 
 impl Idle {
@@ -46,15 +48,14 @@ impl Idle {
         let n = most.saturating_sub(to.len()).min(self.warm.len());
         self.used += n;
         to.extend(self.warm.drain(self.warm.len() - n..));
+        self.least = self.least.min(self.warm.len());
     }
 
-    /// What is to go back to the kernel: half of what is idle, if that is too much.
-    fn surplus(&mut self) -> Vec<Blank> {
-        if self.warm.len() <= (self.used / 2).max(FEW) {
-            return Vec::new();
-        }
+    /// Some of those with memory, which are to give it up: such that lie together.
+    fn surplus(&mut self, blocks: usize) -> Vec<Blank> {
+        let kept = self.warm.len() - blocks.min(self.warm.len().saturating_sub(FEW));
         self.warm.sort_unstable_by_key(|b| b.as_ptr().addr());
-        self.warm.split_off(self.warm.len() / 2)
+        self.warm.split_off(kept)
     }
 }
 
@@ -81,6 +82,7 @@ impl Chunks {
             warm: Vec::new(),
             cold: Vec::new(),
             used: 0,
+            least: 0,
         };
         Self {
             idle: Mutex::new(idle),
@@ -119,8 +121,31 @@ impl Chunks {
         let before = idle.warm.len();
         idle.warm.extend(blanks);
         idle.used = idle.used.saturating_sub(idle.warm.len() - before);
-        let mut surplus = idle.surplus();
+    }
+
+    /// Gives the kernel the memory of blocks that nobody has needed since this was called last.
+    pub fn rest(&self) {
+        let mut idle = self.idle.lock();
+        let unneeded = idle.least;
+        let surplus = idle.surplus(unneeded);
+        idle.least = idle.warm.len();
         drop(idle);
+        self.cool(surplus);
+    }
+
+    /// Takes back the blocks of a volume that is closed, which no other will need soon.
+    pub fn give_up(&self, blanks: Vec<Blank>) {
+        let closed = blanks.len();
+        self.give(blanks);
+        let surplus = {
+            let mut idle = self.idle.lock();
+            let unneeded = idle.warm.len() - idle.warm.len().min(idle.used);
+            idle.surplus(unneeded.max(closed))
+        };
+        self.cool(surplus);
+    }
+
+    fn cool(&self, mut surplus: Vec<Blank>) {
         if !surplus.is_empty() {
             advise(&mut surplus, Advised::Idle);
             self.idle.lock().cold.append(&mut surplus);
@@ -204,6 +229,16 @@ mod tests {
         let (stay, go): (Vec<_>, Vec<_>) = (0..).zip(taken).partition(|(n, _)| n % 16 == 0);
         let stay: Vec<Blank> = stay.into_iter().map(|(_, b)| b).collect();
         go.into_iter().for_each(|(_, b)| chunks.give([b]));
+        chunks.rest();
+        assert!(
+            chunks.idle.lock().cold.is_empty(),
+            "they were needed a moment ago"
+        );
+        let idle = chunks.idle.lock().warm.len();
+        let some = chunks.take(FEW);
+        chunks.give(some);
+        chunks.rest();
+        assert_eq!(chunks.idle.lock().cold.len(), idle - FEW);
         assert_eq!(with_memory(&stay), stay.len());
         assert!(stay.iter().all(|b| b.iter().all(|byte| *byte == 7)));
         {
@@ -216,6 +251,8 @@ mod tests {
         assert_eq!(with_memory(&again), again.len());
         again.iter_mut().for_each(|b| b.fill(9));
         assert!(stay.iter().all(|b| b.iter().all(|byte| *byte == 7)));
+        chunks.give_up(again);
+        assert_eq!(chunks.idle.lock().warm.len(), FEW);
     }
 
     proptest! {
@@ -233,12 +270,15 @@ mod tests {
                     let left = held.len().saturating_sub(count);
                     chunks.give(held.drain(left..));
                 }
+                if count % 8 == 0 {
+                    chunks.rest();
+                }
                 most = most.max(held.len());
                 let idle = chunks.idle.lock();
                 prop_assert_eq!(idle.used, held.len());
                 let mapped = held.len() + idle.warm.len() + idle.cold.len();
                 prop_assert!(mapped < most + LARGE);
-                prop_assert!(idle.warm.len() <= (held.len() / 2).max(FEW) + LARGE);
+                prop_assert!(idle.least <= idle.warm.len());
                 let mut all: Vec<_> = held.iter().chain(&idle.warm).chain(&idle.cold).collect();
                 all.sort_by_key(|b| b.as_ptr().addr());
                 prop_assert!(all.windows(2).all(|w| w[0].as_ptr_range().end <= w[1].as_ptr()));

@@ -53,11 +53,20 @@ impl Page {
 
     /// Drops pages; the memory of those that nobody else has is given back at once.
     pub fn let_go(pages: Vec<Self>) {
-        let last = pages.into_iter().filter_map(|p| Arc::into_inner(p.0));
-        let blanks: Vec<Blank> = last.map(|mut held| std::mem::take(&mut held.0)).collect();
+        let blanks = blanks(pages);
         if !blanks.is_empty() {
             CHUNKS.give(blanks);
         }
+    }
+
+    /// Drops the pages of a volume that is closed.
+    pub fn give_up(pages: Vec<Self>) {
+        CHUNKS.give_up(blanks(pages));
+    }
+
+    /// Gives back memory that nobody has needed since this was called last.
+    pub fn rest() {
+        CHUNKS.rest();
     }
 
     /// The bytes.
@@ -69,6 +78,12 @@ impl Page {
     pub fn bytes_mut(&mut self) -> &mut [u8] {
         Arc::make_mut(&mut self.0).0
     }
+}
+
+/// The memory of those that nobody else has.
+fn blanks(pages: Vec<Page>) -> Vec<Blank> {
+    let last = pages.into_iter().filter_map(|p| Arc::into_inner(p.0));
+    last.map(|mut held| std::mem::take(&mut held.0)).collect()
 }
 
 /// Memory for a number of pages, taken at once.

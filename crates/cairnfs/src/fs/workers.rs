@@ -5,6 +5,7 @@
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
+use crate::device::Page;
 use crate::error::{Error, Result};
 use crate::fs::FileSystem;
 use crate::journal::signals::{LogWork, Signals};
@@ -54,7 +55,10 @@ impl FileSystem {
                 let seq = core.journal().cil().seq();
                 core.journal().write_through(seq, core)
             }
-            LogWork::Interval => self.sync(),
+            LogWork::Interval => {
+                Page::rest();
+                self.sync()
+            }
             LogWork::Stop => Ok(()),
         }
     }
