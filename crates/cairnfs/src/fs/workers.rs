@@ -98,16 +98,20 @@ fn work_log(volume: &Weak<FileSystem>, signals: &Signals, interval: Option<Durat
     }
 }
 
-/// Priority of the merge worker, as `nice` counts.
-const MERGE_PRIORITY: i32 = -10;
+/// By how much a merge is preferred while nobody syncs, as `nice` counts.
+const PREFERENCE: i32 = 10;
 
+/// Committers go on during a merge, until memory or log is full and all wait for it: with more of them
+/// than processors it would get a small share until then, and be alone afterwards. So it is preferred
+/// to them; but not to who syncs, for he sleeps and wakes often, and must find a processor.
 fn work_merges(volume: &Weak<FileSystem>, signals: &Signals) {
-    // Committers go on during a merge, until memory or log is full and all wait for it. With more of
-    // them than processors it would get a small share until then, and be alone afterwards. Who may
-    // not ask for this works as well, but more slowly.
-    let _ = rustix::process::setpriority_process(None, MERGE_PRIORITY);
+    let own = rustix::process::getpriority_process(None).unwrap_or(0);
     while signals.next_merge() {
         let Some(fs) = volume.upgrade() else { return };
+        let syncs = fs.core.forced() > 0;
+        let priority = if syncs { own } else { own - PREFERENCE };
+        // Who may not ask for this works as well, but more slowly.
+        let _ = rustix::process::setpriority_process(None, priority);
         guarded(&fs, "merge", || fs.core.merge());
     }
 }

@@ -274,6 +274,18 @@ mod tests {
     }
 
     #[test]
+    fn a_large_merge_leaves_places_for_as_many_as_it_cleaned() {
+        for (together, left) in [(1, SHARDS * 8), (2000, SHARDS * 2)] {
+            let table = InodeTable::new(SHARDS * 8);
+            let inodes: Vec<_> = (0..2000).map(|ino| Arc::new(Inode::new(ino))).collect();
+            inodes.iter().for_each(|i| table.insert(i.clone()));
+            assert_eq!(table.count(), 2000, "none of those with changes leaves");
+            inodes.into_iter().for_each(|i| table.cleaned(i, together));
+            assert_eq!(table.count(), left);
+        }
+    }
+
+    #[test]
     fn cold_clean_inodes_leave_and_used_ones_stay() {
         let table = InodeTable::new(SHARDS * 8);
         let used = table.get_or_new(5);
