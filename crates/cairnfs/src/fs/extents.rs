@@ -168,8 +168,11 @@ impl FileSystem {
         if to <= from || state.attrs.as_ref().is_none_or(|a| a.blocks == 0) {
             return Ok(found);
         }
-        // No extent is longer than MAX_EXTENT_BLOCKS, so none that reaches `from` begins earlier.
-        let first = (from + 1).saturating_sub(MAX_EXTENT_BLOCKS);
+        // No extent is longer than MAX_EXTENT_BLOCKS, so none that reaches `from` begins earlier; and
+        // of those that begin before, only the last can.
+        let least = (from + 1).saturating_sub(MAX_EXTENT_BLOCKS);
+        let core = &self.core;
+        let first = core.last_up_to(inode, state, Kind::Extent, (least, from))?;
         self.core.items(
             inode,
             state,

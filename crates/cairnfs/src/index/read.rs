@@ -46,8 +46,39 @@ impl Index {
         key: &Key,
         f: impl FnOnce(Option<(&[u8], u64)>) -> R,
     ) -> Result<R> {
-        let Some(mut level) = root_level(tree)? else {
+        let Some((leaf, block)) = self.leaf_of(tree, key)? else {
             return Ok(f(None));
+        };
+        match leaf.search(key).ok().and_then(|i| leaf.value(i)) {
+            None => Ok(f(None)),
+            Some(CellValue::Inline(value)) => Ok(f(Some((value, block)))),
+            Some(CellValue::Overflow(address)) => {
+                let value = self.large_value(block, &address, &mut |_| ())?;
+                Ok(f(Some((&value, block))))
+            }
+        }
+    }
+
+    /// The greatest key up to `key` in the leaf where that belongs. `None` tells nothing: there may be
+    /// one in the leaf before.
+    ///
+    /// # Errors
+    /// As [`Index::get_with`].
+    pub fn near_before(&self, tree: &Tree, key: &Key) -> Result<Option<Key>> {
+        let Some((leaf, _)) = self.leaf_of(tree, key)? else {
+            return Ok(None);
+        };
+        let place = match leaf.search(key) {
+            Ok(place) => Some(place),
+            Err(behind) => behind.checked_sub(1),
+        };
+        Ok(place.and_then(|i| leaf.key(i)))
+    }
+
+    /// The leaf where a key belongs, and its block; `None` if the tree is empty.
+    fn leaf_of(&self, tree: &Tree, key: &Key) -> Result<Option<(Node, u64)>> {
+        let Some(mut level) = root_level(tree)? else {
+            return Ok(None);
         };
         let mut ptr = tree.ptr;
         while level > 0 {
@@ -62,16 +93,7 @@ impl Index {
             };
             level -= 1;
         }
-        let leaf = self.load(&ptr, 0)?;
-        let block = ptr.block.get();
-        match leaf.search(key).ok().and_then(|i| leaf.value(i)) {
-            None => Ok(f(None)),
-            Some(CellValue::Inline(value)) => Ok(f(Some((value, block)))),
-            Some(CellValue::Overflow(address)) => {
-                let value = self.large_value(block, &address, &mut |_| ())?;
-                Ok(f(Some((&value, block))))
-            }
-        }
+        Ok(Some((self.load(&ptr, 0)?, ptr.block.get())))
     }
 
     /// The value of `key`.

@@ -106,6 +106,21 @@ impl Others {
         }
     }
 
+    /// The last slot up to a place.
+    fn last_up_to(&self, to: Place) -> Option<(Place, &Slot)> {
+        match self {
+            Others::Few(row) => {
+                let mut back = row.iter().rev();
+                let found = back.find(|(at, _)| *at <= to);
+                found.map(|(at, slot)| (*at, slot))
+            }
+            Others::Many(map) => {
+                let found = map.range(..=to).next_back();
+                found.map(|(at, slot)| (*at, slot))
+            }
+        }
+    }
+
     fn range(&self, from: Place, to: Place) -> impl Iterator<Item = (Place, &Slot)> {
         let (row, map) = match self {
             Others::Few(row) => (row.as_slice(), None),
@@ -268,6 +283,13 @@ impl DirtySet {
         }
     }
 
+    /// The last slot of one kind, which is not that of directory entries, up to an offset.
+    pub fn last_up_to(&self, kind: Kind, to: u64) -> Option<(u64, &Slot)> {
+        let found = self.others.last_up_to((kind, to));
+        let found = found.filter(|((of, _), _)| *of == kind);
+        found.map(|((_, offset), slot)| (offset, slot))
+    }
+
     /// Slots of one kind from an offset on, ascending.
     pub fn range(&self, kind: Kind, from: u64) -> impl Iterator<Item = (u64, &Slot)> {
         let others = self.others.range((kind, from), (kind, u64::MAX));
@@ -341,6 +363,9 @@ mod tests {
                 prop_assert!(found.eq(model.iter().map(|(at, tag)| (*at, *tag))));
                 let range = set.range(kind, 7).map(|(offset, _)| (kind, offset));
                 prop_assert!(range.eq(model.range((kind, 7)..=(kind, 99)).map(|(at, _)| *at)));
+                let last = set.last_up_to(kind, offset + 1).map(|(offset, _)| (kind, offset));
+                let before = model.range((kind, 0)..=(kind, offset + 1)).next_back();
+                prop_assert_eq!(last, before.map(|(at, _)| *at));
                 let one = set.get(kind, offset).map(|s| s.vector.seq());
                 prop_assert_eq!(one, model.get(&(kind, offset)).copied());
                 prop_assert_eq!(set.get_mut(kind, offset).is_some(), one.is_some());

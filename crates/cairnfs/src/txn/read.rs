@@ -18,6 +18,18 @@ use crate::txn::Core;
 /// Items read from the index at a time while a listing merges it with the dirty sets.
 const BATCH: usize = 128;
 
+/// Deleted items that a search backwards passes.
+const MOST_TOMBSTONES: usize = 8;
+
+/// What the index has of one kind up to an offset.
+enum Near {
+    /// The last is there.
+    At(u64),
+    Nothing,
+    /// It would be in another leaf.
+    Unknown,
+}
+
 /// An item as found.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Item {
@@ -169,6 +181,64 @@ impl Core {
         };
         let found = self.in_index(|tree| self.index.get_at(tree, &key))?;
         Ok(found.map(|(value, block)| f(&value, Place::Index(block))))
+    }
+
+    /// An offset in `least..=to` such that no item of one kind, which is not that of directory entries,
+    /// stands behind it up to `to`: that of the last one up to there, if it is soon found.
+    ///
+    /// # Errors
+    /// A damaged volume, the device's failure.
+    pub fn last_up_to(
+        &self,
+        inode: &Inode,
+        state: &InodeState,
+        kind: Kind,
+        (least, to): (u64, u64),
+    ) -> Result<u64> {
+        let mut upto = to;
+        let mut indexed = self.near_in_index(inode, state, kind, upto)?;
+        for _ in 0..MOST_TOMBSTONES {
+            let over = state.last_slot(kind, upto);
+            let under = match indexed {
+                Near::Unknown => return Ok(least),
+                Near::Nothing => None,
+                Near::At(offset) => Some(offset),
+            };
+            match over {
+                Some((at, slot)) if Some(at) >= under => {
+                    if at <= least || slot.vector.with(|value| value.is_some()) {
+                        return Ok(at.max(least));
+                    }
+                    upto = at - 1;
+                    if under == Some(at) {
+                        indexed = self.near_in_index(inode, state, kind, upto)?;
+                    }
+                }
+                _ => return Ok(under.map_or(to, |at| at.max(least))),
+            }
+        }
+        Ok(least)
+    }
+
+    fn near_in_index(
+        &self,
+        inode: &Inode,
+        state: &InodeState,
+        kind: Kind,
+        to: u64,
+    ) -> Result<Near> {
+        if !state.may_be_indexed() {
+            return Ok(Near::Nothing);
+        }
+        let wanted = Key::new(inode.ino, kind, to);
+        let found = self.in_index(|tree| self.index.near_before(tree, &wanted))?;
+        Ok(match found {
+            None => Near::Unknown,
+            Some(key) if (key.object, key.kind) == (wanted.object, wanted.kind) => {
+                Near::At(key.offset)
+            }
+            Some(_) => Near::Nothing,
+        })
     }
 
     /// Delivers the items of one kind in `from..=to`, ascending, until `each` returns `false`.
