@@ -29,8 +29,6 @@ const BATCH_RANGES: usize = 16;
 const KEEP: usize = 16;
 /// Most pages that wait for the next record of the log.
 const STAGED: usize = 16;
-/// Most fsyncs at a time whose data does: more write theirs side by side.
-const FEW_SYNCS: u64 = 2;
 const BLOCK: u64 = BLOCK_SIZE as u64;
 
 /// Pages that go to adjacent device blocks.
@@ -61,8 +59,7 @@ impl FileSystem {
     /// # Errors
     /// As [`Self::write_back`].
     pub(super) fn write_back_staged(&self, inode: &Arc<Inode>) -> Result<()> {
-        let few = self.core.forced() <= FEW_SYNCS;
-        self.sweep(inode, few)
+        self.sweep(inode, true)
     }
 
     fn sweep(&self, inode: &Arc<Inode>, stage: bool) -> Result<()> {
