@@ -470,6 +470,10 @@ impl Ops {
 }
 
 impl Durable for Ops {
+    fn write_out_at_once(&self, ino: u64) -> Outcome<bool> {
+        Ok(self.fs.write_out_at_once(ino)?)
+    }
+
     fn write_out(&self, ino: u64) -> Outcome<()> {
         Ok(self.fs.write_out(ino)?)
     }

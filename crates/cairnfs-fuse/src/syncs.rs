@@ -1,8 +1,10 @@
-//! Fsyncs: data is written side by side, then one flush serves all that are ready.
+//! Fsyncs: data is taken up side by side, then one flush serves all that are ready.
 //!
-//! An fsync is first a job of its own, which writes what its file has. Then it stands with others
-//! until one thread takes all that stand there, has them made durable together, and answers each.
-//! So few threads wait for the device, however many fsyncs do. Every fsync gets exactly one answer.
+//! An fsync first has the data of its file taken up: at once, or in a thread of its own if that waits for
+//! the device. Then it stands with others until one thread takes all that stand there, has them made
+//! durable together, and answers each. So few threads wait for the device, however many fsyncs do. An
+//! event loop leads no more than one such group, and only if nothing else is under way. Every fsync
+//! gets exactly one answer.
 
 use std::sync::Arc;
 
@@ -18,7 +20,9 @@ const LEADERS: usize = 2;
 
 /// What fsyncs are asked of.
 pub trait Durable: Send + Sync + 'static {
-    /// Writes the data of a file.
+    /// Takes up the data of a file if that need not wait for the device; tells whether it did.
+    fn write_out_at_once(&self, ino: u64) -> Outcome<bool>;
+    /// Takes up the data of a file.
     fn write_out(&self, ino: u64) -> Outcome<()>;
     /// Makes files durable, with an answer for each.
     fn fsync_each(&self, wishes: &[Wish]) -> Vec<Outcome<()>>;
@@ -39,6 +43,15 @@ pub struct Syncs<D> {
     ready: Arc<Mutex<Ready>>,
 }
 
+impl<D> Clone for Syncs<D> {
+    fn clone(&self) -> Self {
+        Self {
+            durable: Arc::clone(&self.durable),
+            ready: Arc::clone(&self.ready),
+        }
+    }
+}
+
 impl<D: Durable> Syncs<D> {
     /// None yet.
     pub fn new(durable: Arc<D>) -> Self {
@@ -55,39 +68,69 @@ impl<D: Durable> Syncs<D> {
         waiting: &Waiting,
         answer: impl FnOnce(Outcome<()>) + Send + 'static,
     ) {
-        let durable = Arc::clone(&self.durable);
-        let ready = Arc::clone(&self.ready);
-        waiting.run(move |under_way| {
-            let answer = move |outcome| {
-                answer(outcome);
-                drop(under_way);
-            };
-            match caught("fsync", wish.ino, || durable.write_out(wish.ino)) {
-                Ok(()) => Ready::join(&ready, &*durable, wish, Box::new(answer)),
-                refused => answer(refused),
-            }
+        let (under_way, here) = waiting.begin();
+        let answer: Answer = Box::new(move |outcome| {
+            answer(outcome);
+            drop(under_way);
         });
+        let at_once = || self.durable.write_out_at_once(wish.ino);
+        let syncs = self.clone();
+        match caught("fsync", wish.ino, at_once) {
+            Err(refused) => answer(Err(refused)),
+            Ok(false) if !here => waiting.hand_over(move || {
+                if syncs.write_and_stand(wish, answer) {
+                    syncs.lead_all();
+                }
+            }),
+            Ok(written) => {
+                let to_lead = match written {
+                    true => self.stand(wish, answer),
+                    false => self.write_and_stand(wish, answer),
+                };
+                if to_lead && !(here && self.lead()) {
+                    waiting.hand_over(move || syncs.lead_all());
+                }
+            }
+        }
     }
-}
 
-impl Ready {
-    /// Stands with the others, and leads them if not enough do.
-    fn join(ready: &Mutex<Self>, durable: &impl Durable, wish: Wish, answer: Answer) {
-        let mut standing = ready.lock();
-        standing.wishes.push(wish);
-        standing.answers.push(answer);
-        if standing.leaders == LEADERS {
-            return;
+    /// Takes up the data, and stands with the others; tells whether the caller is to lead them.
+    fn write_and_stand(&self, wish: Wish, answer: Answer) -> bool {
+        match caught("fsync", wish.ino, || self.durable.write_out(wish.ino)) {
+            Ok(()) => self.stand(wish, answer),
+            refused => {
+                answer(refused);
+                false
+            }
         }
-        standing.leaders += 1;
-        while !standing.wishes.is_empty() {
-            let wishes = std::mem::take(&mut standing.wishes);
-            let answers = std::mem::take(&mut standing.answers);
-            drop(standing);
-            lead(durable, &wishes, answers);
-            standing = ready.lock();
+    }
+
+    fn stand(&self, wish: Wish, answer: Answer) -> bool {
+        let mut ready = self.ready.lock();
+        ready.wishes.push(wish);
+        ready.answers.push(answer);
+        let to_lead = ready.leaders < LEADERS;
+        ready.leaders += usize::from(to_lead);
+        to_lead
+    }
+
+    fn lead_all(&self) {
+        while !self.lead() {}
+    }
+
+    /// Leads those who stand there. If none does afterwards, the caller no longer leads: `true`.
+    fn lead(&self) -> bool {
+        let mut ready = self.ready.lock();
+        if !ready.wishes.is_empty() {
+            let wishes = std::mem::take(&mut ready.wishes);
+            let answers = std::mem::take(&mut ready.answers);
+            drop(ready);
+            lead(&*self.durable, &wishes, answers);
+            ready = self.ready.lock();
         }
-        standing.leaders -= 1;
+        let over = ready.wishes.is_empty();
+        ready.leaders -= usize::from(over);
+        over
     }
 }
 
@@ -105,21 +148,34 @@ mod tests {
     use super::*;
     use parking_lot::Condvar;
     use std::sync::mpsc::{Receiver, Sender, channel};
+    use std::thread;
 
     /// Whose flushes begin with a word to the test, and end when it says so.
     struct Slow {
         began: Mutex<Sender<Vec<u64>>>,
         go_on: Mutex<Receiver<()>>,
+        apart_goes_on: Mutex<Receiver<()>>,
         written: Mutex<usize>,
         wrote: Condvar,
     }
 
+    /// A flush of this one is told apart when to go on.
+    const APART: u64 = 11;
+
     impl Durable for Slow {
+        fn write_out_at_once(&self, ino: u64) -> Outcome<bool> {
+            let waits = ino.is_multiple_of(3);
+            if !waits {
+                self.write_out(ino)?;
+            }
+            Ok(!waits)
+        }
+
         fn write_out(&self, ino: u64) -> Outcome<()> {
             *self.written.lock() += 1;
             self.wrote.notify_all();
             match ino {
-                13 => Err(Refusal(libc::ENOENT)),
+                13 | 39 => Err(Refusal(libc::ENOENT)),
                 _ => Ok(()),
             }
         }
@@ -127,7 +183,11 @@ mod tests {
         fn fsync_each(&self, wishes: &[Wish]) -> Vec<Outcome<()>> {
             let inodes = wishes.iter().map(|w| w.ino).collect();
             self.began.lock().send(inodes).unwrap();
-            self.go_on.lock().recv().unwrap();
+            let go_on = match wishes.iter().any(|w| w.ino == APART) {
+                true => &self.apart_goes_on,
+                false => &self.go_on,
+            };
+            go_on.lock().recv().unwrap();
             assert!(wishes.iter().all(|w| w.ino != 99), "on purpose");
             let each = |w: &Wish| match w.ino % 10 {
                 5 => Err(Refusal(libc::ENOSPC)),
@@ -137,37 +197,15 @@ mod tests {
         }
     }
 
-    struct Bench {
-        slow: Arc<Slow>,
+    /// What an event loop has of it all.
+    #[derive(Clone)]
+    struct Loop {
         syncs: Syncs<Slow>,
         waiting: Waiting,
-        began: Receiver<Vec<u64>>,
-        go_on: Sender<()>,
         answers: Sender<(u64, Outcome<()>)>,
-        answered: Receiver<(u64, Outcome<()>)>,
     }
 
-    impl Bench {
-        fn new() -> Self {
-            let ((begins, began), (go_on, goes_on)) = (channel(), channel());
-            let (answers, answered) = channel();
-            let slow = Arc::new(Slow {
-                began: Mutex::new(begins),
-                go_on: Mutex::new(goes_on),
-                written: Mutex::default(),
-                wrote: Condvar::new(),
-            });
-            Self {
-                syncs: Syncs::new(Arc::clone(&slow)),
-                slow,
-                waiting: Waiting::new(1),
-                began,
-                go_on,
-                answers,
-                answered,
-            }
-        }
-
+    impl Loop {
         fn sync(&self, ino: u64) {
             let wish = Wish {
                 ino,
@@ -177,6 +215,50 @@ mod tests {
             self.syncs.sync(wish, &self.waiting, move |outcome| {
                 answers.send((ino, outcome)).unwrap();
             });
+        }
+    }
+
+    struct Bench {
+        slow: Arc<Slow>,
+        asked: Loop,
+        began: Receiver<Vec<u64>>,
+        go_on: Sender<()>,
+        apart_goes_on: Sender<()>,
+        answered: Receiver<(u64, Outcome<()>)>,
+    }
+
+    impl Bench {
+        fn new() -> Self {
+            Self::with_loops(1)
+        }
+
+        fn with_loops(event_loops: usize) -> Self {
+            let ((begins, began), (go_on, goes_on)) = (channel(), channel());
+            let (apart_goes_on, apart) = channel();
+            let (answers, answered) = channel();
+            let slow = Arc::new(Slow {
+                began: Mutex::new(begins),
+                go_on: Mutex::new(goes_on),
+                apart_goes_on: Mutex::new(apart),
+                written: Mutex::default(),
+                wrote: Condvar::new(),
+            });
+            Self {
+                asked: Loop {
+                    syncs: Syncs::new(Arc::clone(&slow)),
+                    waiting: Waiting::new(event_loops),
+                    answers,
+                },
+                slow,
+                began,
+                go_on,
+                apart_goes_on,
+                answered,
+            }
+        }
+
+        fn sync(&self, ino: u64) {
+            self.asked.sync(ino);
         }
 
         fn wait_until_written(&self, count: usize) {
@@ -198,7 +280,7 @@ mod tests {
         let others: Vec<u64> = (100..200).collect();
         others.iter().for_each(|ino| bench.sync(*ino));
         bench.wait_until_written(2 + others.len());
-        while bench.syncs.ready.lock().wishes.len() < others.len() {
+        while bench.asked.syncs.ready.lock().wishes.len() < others.len() {
             std::thread::yield_now();
         }
         bench.go_on.send(()).unwrap();
@@ -206,7 +288,7 @@ mod tests {
         shared.sort_unstable();
         assert_eq!(shared, others);
         (0..2).for_each(|_| bench.go_on.send(()).unwrap());
-        bench.waiting.finish();
+        bench.asked.waiting.finish();
         let answers: Vec<_> = bench.answered.try_iter().collect();
         assert_eq!(answers.len(), 2 + others.len());
         for (ino, outcome) in answers {
@@ -219,13 +301,34 @@ mod tests {
     }
 
     #[test]
+    fn an_event_loop_leads_no_more_than_one_group() {
+        let bench = Bench::with_loops(2);
+        thread::scope(|scope| {
+            let event_loop = scope.spawn({
+                let asked = bench.asked.clone();
+                move || asked.sync(APART)
+            });
+            assert_eq!(bench.began.recv().unwrap(), [APART]);
+            bench.sync(2);
+            assert_eq!(bench.began.recv().unwrap(), [2]);
+            bench.sync(4);
+            bench.apart_goes_on.send(()).unwrap();
+            assert_eq!(bench.began.recv().unwrap(), [4]);
+            event_loop.join().unwrap();
+        });
+        (0..2).for_each(|_| bench.go_on.send(()).unwrap());
+        bench.asked.waiting.finish();
+        assert_eq!(bench.answered.try_iter().count(), 3);
+    }
+
+    #[test]
     fn what_cannot_be_written_is_refused_alone() {
-        let bench = Bench::new();
-        bench.sync(13);
-        assert_eq!(
-            bench.answered.recv().unwrap(),
-            (13, Err(Refusal(libc::ENOENT)))
-        );
+        for refused in [13, 39] {
+            let bench = Bench::new();
+            bench.sync(refused);
+            let answer = (refused, Err(Refusal(libc::ENOENT)));
+            assert_eq!(bench.answered.recv().unwrap(), answer);
+        }
     }
 
     #[test]

@@ -2,7 +2,7 @@
 //!
 //! A thread that runs an event loop may wait itself while nobody else does and another is left to
 //! read requests: then nothing is handed over, which is fastest while little is going on. Else the
-//! request and its reply go to a thread of their own kind; such threads come as they are needed and
+//! job and its reply go to a thread of their own kind; such threads come as they are needed and
 //! end when they are not. Every job accepted is run, also when the pool is dropped.
 
 use std::collections::{BTreeSet, VecDeque};
@@ -75,21 +75,10 @@ impl Waiting {
         }
     }
 
-    /// Runs a job that may wait: here if nothing else is under way and another event loop is left,
-    /// otherwise elsewhere.
-    pub fn run(&self, job: impl FnOnce(UnderWay) + Send + 'static) {
-        let (under_way, alone) = self.accept();
-        if alone && self.shared.inline {
-            job(under_way);
-        } else {
-            self.hand_over(under_way, job);
-        }
-    }
-
-    /// Runs a job in another thread: for what waits long, or for other requests.
+    /// Runs a job that waits long, or for other requests, in another thread.
     pub fn run_elsewhere(&self, job: impl FnOnce(UnderWay) + Send + 'static) {
-        let (under_way, _) = self.accept();
-        self.hand_over(under_way, job);
+        let (under_way, _) = self.begin();
+        self.hand_over(move || job(under_way));
     }
 
     /// Returns when all jobs are done that were accepted before.
@@ -102,8 +91,9 @@ impl Waiting {
         }
     }
 
-    /// Also tells whether no other job is under way.
-    fn accept(&self) -> (UnderWay, bool) {
+    /// Begins a job; also tells whether an event loop may wait for it itself: nothing else is under way
+    /// and another loop is left.
+    pub fn begin(&self) -> (UnderWay, bool) {
         let pool = &self.shared.pool;
         let mut state = pool.state.lock();
         let alone = state.under_way.is_empty();
@@ -112,13 +102,14 @@ impl Waiting {
         state.under_way.insert(number);
         drop(state);
         let pool = Arc::clone(pool);
-        (UnderWay { pool, number }, alone)
+        (UnderWay { pool, number }, alone && self.shared.inline)
     }
 
-    fn hand_over(&self, under_way: UnderWay, job: impl FnOnce(UnderWay) + Send + 'static) {
+    /// Goes on with a job in another thread.
+    pub fn hand_over(&self, job: impl FnOnce() + Send + 'static) {
         let pool = &self.shared.pool;
         let mut state = pool.state.lock();
-        state.jobs.push_back(Box::new(move || job(under_way)));
+        state.jobs.push_back(Box::new(job));
         if state.idle >= state.jobs.len() || state.threads >= MAX_THREADS {
             pool.wake.notify_one();
             return;
@@ -181,19 +172,27 @@ mod tests {
     use std::sync::mpsc::channel;
     use std::thread::current;
 
+    /// As an event loop does with a job that waits.
+    fn run(waiting: &Waiting, job: impl FnOnce(UnderWay) + Send + 'static) {
+        match waiting.begin() {
+            (under_way, true) => job(under_way),
+            (under_way, false) => waiting.hand_over(move || job(under_way)),
+        }
+    }
+
     #[test]
     fn the_last_event_loop_never_waits_itself() {
         let (tx, rx) = channel();
         let alone = Waiting::new(1);
         let me = current().id();
-        alone.run(move |_| tx.send(current().id()).unwrap());
+        run(&alone, move |_| tx.send(current().id()).unwrap());
         assert_ne!(rx.recv().unwrap(), me);
     }
 
     #[test]
     fn with_others_left_it_waits_in_place() {
         let (tx, rx) = channel();
-        Waiting::new(2).run(move |_| tx.send(current().id()).unwrap());
+        run(&Waiting::new(2), move |_| tx.send(current().id()).unwrap());
         assert_eq!(rx.recv().unwrap(), current().id());
     }
 
@@ -203,7 +202,7 @@ mod tests {
         let barrier = Arc::new(std::sync::Barrier::new(9));
         for _ in 0..8 {
             let barrier = Arc::clone(&barrier);
-            waiting.run(move |_| {
+            run(&waiting, move |_| {
                 barrier.wait();
             });
         }
@@ -216,9 +215,9 @@ mod tests {
         let (tx, rx) = channel();
         let (go_on, held) = channel::<()>();
         let inner = waiting.clone();
-        waiting.run(move |_outer| {
+        run(&waiting, move |_outer| {
             let me = current().id();
-            inner.run(move |_| {
+            run(&inner, move |_| {
                 tx.send(current().id() == me).unwrap();
                 held.recv().unwrap();
             });
@@ -234,7 +233,7 @@ mod tests {
         let (go_on, held) = channel::<()>();
         let done = Arc::new(AtomicBool::new(false));
         let told = Arc::clone(&done);
-        waiting.run(move |_under_way| {
+        run(&waiting, move |_under_way| {
             held.recv().unwrap();
             told.store(true, Ordering::SeqCst);
         });
@@ -254,7 +253,7 @@ mod tests {
         let waiting = Waiting::new(1);
         for i in 0..100 {
             let tx = tx.clone();
-            waiting.run(move |_| tx.send(i).unwrap());
+            run(&waiting, move |_| tx.send(i).unwrap());
         }
         drop((waiting, tx));
         assert_eq!(rx.iter().count(), 100);

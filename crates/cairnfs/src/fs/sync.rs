@@ -110,6 +110,19 @@ impl FileSystem {
         written
     }
 
+    /// Does what [`FileSystem::write_out`] does, if that need not wait for the device; tells whether it
+    /// did.
+    ///
+    /// # Errors
+    /// As [`FileSystem::write_out`].
+    pub fn write_out_at_once(&self, ino: u64) -> Result<bool> {
+        let little = self.has_little_data(&*self.inode(ino)?);
+        if little {
+            self.write_out(ino)?;
+        }
+        Ok(little)
+    }
+
     fn write_inode(&self, ino: u64) -> Result<()> {
         let inode = self.inode(ino)?;
         attrs(&inode.read())?;

@@ -62,6 +62,14 @@ impl FileSystem {
         self.sweep(inode, true)
     }
 
+    /// Whether all data that waits of a file can be staged.
+    pub(super) fn has_little_data(&self, inode: &Inode) -> bool {
+        match inode.read().pages.dirty.len() {
+            0 => true,
+            pages => pages <= STAGED && self.core.storage().stages(),
+        }
+    }
+
     fn sweep(&self, inode: &Arc<Inode>, stage: bool) -> Result<()> {
         // One sweep over what is there now: who goes on writing must not keep it busy for ever.
         let mut sweep = {

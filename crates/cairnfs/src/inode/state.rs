@@ -291,7 +291,10 @@ impl InodeState {
     /// The newest slot of the last item of one kind, which is not that of directory entries, up to an
     /// offset; it may be deleted there.
     pub fn last_slot(&self, kind: Kind, to: u64) -> Option<(u64, &Slot)> {
-        let frozen = self.frozen.as_ref().and_then(|set| set.last_up_to(kind, to));
+        let frozen = self
+            .frozen
+            .as_ref()
+            .and_then(|set| set.last_up_to(kind, to));
         let current = self.current.last_up_to(kind, to);
         match (current, frozen) {
             (Some(current), Some(frozen)) if current.0 >= frozen.0 => Some(current),
