@@ -7,6 +7,7 @@ use super::external::External;
 use super::system::System;
 use crate::Result;
 use crate::args::parse;
+use crate::target::raw;
 use crate::workload::{Dirfsync, Fsmark, Fsync, Maildir, Mixed, Workload, Xattr};
 
 /// Something to measure.
@@ -133,6 +134,8 @@ impl Task {
             return false;
         }
         match &self.work {
+            Work::Fsync(fsync) if system == System::Raw => fsync.block.is_multiple_of(raw::BLOCK),
+            Work::Mixed(mixed) if system == System::Raw => mixed.size.is_multiple_of(raw::BLOCK),
             Work::Fsync(_) | Work::Mixed(_) => true,
             _ if system == System::Raw => false,
             // It keeps nothing that a program reads back.
@@ -249,7 +252,9 @@ mod tests {
     fn a_bare_device_is_asked_only_for_syncs_of_blocks() {
         for (words, fits) in [
             ("fsync --random --block 4K", true),
+            ("fsync --block 6K --total 12K", false),
             ("mixed", true),
+            ("mixed --size 1K", false),
             ("maildir", false),
             ("dirfsync", false),
             (DEFAULT, false),

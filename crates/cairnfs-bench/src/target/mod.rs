@@ -7,7 +7,7 @@
 mod directory;
 mod engine;
 mod library;
-mod raw;
+pub mod raw;
 mod volume;
 
 use std::path::{Path, PathBuf};

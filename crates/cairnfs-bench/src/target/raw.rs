@@ -17,8 +17,8 @@ use rustix::fs::OFlags;
 use super::{Dir, Handle, Open, OpenFile, Target, at};
 use crate::Result;
 
-/// What direct I/O may want.
-const BLOCK: u64 = 4096;
+/// What direct I/O may want: writes are multiples of it.
+pub const BLOCK: u64 = 4096;
 
 /// A block device, divided into parts of the same size.
 pub struct Raw {

@@ -53,6 +53,9 @@ impl Idle {
 
     /// Some of those with memory, which are to give it up: such that lie together.
     fn surplus(&mut self, blocks: usize) -> Vec<Blank> {
+        if blocks == 0 {
+            return Vec::new();
+        }
         let kept = self.warm.len() - blocks.min(self.warm.len().saturating_sub(FEW));
         self.warm.sort_unstable_by_key(|b| b.as_ptr().addr());
         self.warm.split_off(kept)
@@ -178,6 +181,10 @@ fn keep<M: DerefMut<Target = [u8]> + 'static>(memory: M) -> &'static mut [u8] {
 
 /// Has the kernel give blocks their memory, or take it; it is told once of those that lie side by side.
 fn advise(blanks: &mut [Blank], advice: Advised) {
+    // A larger page of the kernel may hold blocks of others, who would lose theirs.
+    if rustix::param::page_size() != BLOCK {
+        return;
+    }
     blanks.sort_unstable_by_key(|b| b.as_ptr().addr());
     for run in blanks.chunk_by_mut(|a, b| a.as_ptr_range().end == b.as_ptr()) {
         let len = run.len() * BLOCK;
@@ -187,8 +194,9 @@ fn advise(blanks: &mut [Blank], advice: Advised) {
         };
         if let Some(first) = run.first_mut() {
             let at = first.as_mut_ptr().cast();
-            // SAFETY: the blocks from `at` on are borrowed exclusively, and lie side by side. Either
-            // advice leaves them mapped and changes at most their bytes, of which any will do.
+            // SAFETY: the blocks from `at` on are borrowed exclusively, lie side by side, and are whole
+            // pages of the kernel. Either advice leaves them mapped and changes at most their bytes, of
+            // which any will do.
             #[allow(
                 unsafe_code,
                 reason = "no safe call gives memory back without its addresses"

@@ -25,7 +25,7 @@ pub use buffer::AlignedBuf;
 pub use file::{Access, FileDevice};
 pub use memory::MemoryDevice;
 pub use page::{Page, Supply};
-pub use staged::{DataStamp, Piece};
+pub use staged::{DataStamp, Piece, Stamps};
 pub use storage::{Guard, Storage};
 
 use std::io;

@@ -102,6 +102,31 @@ impl DataStamp {
     }
 }
 
+/// What is known of the stamps of several writes.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Stamps {
+    /// The greatest of those that were made.
+    pub made: u64,
+    /// Whether some were not made yet, and were staged.
+    pub waiting: bool,
+}
+
+impl Stamps {
+    /// Adds a stamp, or [`DataStamp::WAITING`].
+    pub fn add(&mut self, stamp: u64) {
+        match stamp {
+            DataStamp::WAITING => self.waiting = true,
+            made => self.made = self.made.max(made),
+        }
+    }
+
+    /// Adds those of other writes.
+    pub fn join(&mut self, other: Stamps) {
+        self.add(other.made);
+        self.waiting |= other.waiting;
+    }
+}
+
 struct Staged {
     piece: Piece,
     stamp: DataStamp,

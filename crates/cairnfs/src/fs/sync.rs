@@ -111,7 +111,7 @@ impl FileSystem {
     }
 
     /// Does what [`FileSystem::write_out`] does, if that need not wait for the device; tells whether it
-    /// did.
+    /// did. It may wait still for room in the log, or for a write of the same file under way.
     ///
     /// # Errors
     /// As [`FileSystem::write_out`].

@@ -103,7 +103,8 @@ const PREFERENCE: i32 = 10;
 
 /// Committers go on during a merge, until memory or log is full and all wait for it: with more of them
 /// than processors it would get a small share until then, and be alone afterwards. So it is preferred
-/// to them; but not to who syncs, for he sleeps and wakes often, and must find a processor.
+/// to them; but not if somebody syncs as it begins, for he sleeps and wakes often, and must find a
+/// processor.
 fn work_merges(volume: &Weak<FileSystem>, signals: &Signals) {
     let own = rustix::process::getpriority_process(None).unwrap_or(0);
     while signals.next_merge() {

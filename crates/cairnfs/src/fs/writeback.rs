@@ -66,7 +66,7 @@ impl FileSystem {
     pub(super) fn has_little_data(&self, inode: &Inode) -> bool {
         match inode.read().pages.dirty.len() {
             0 => true,
-            pages => pages <= STAGED && self.core.storage().stages(),
+            pages => pages <= STAGED && self.core.stages(),
         }
     }
 
@@ -135,7 +135,7 @@ impl FileSystem {
         }
         let (placed, taken) = self.place_batch(&mut batch, &touched)?;
         let mut new = Vec::new();
-        let stage = stage && batch.len() <= STAGED && self.core.storage().stages();
+        let stage = stage && batch.len() <= STAGED && self.core.stages();
         let mut staged = None;
         for part in &placed {
             staged = self.write_placed(&state, part, &mut new, stage)?;

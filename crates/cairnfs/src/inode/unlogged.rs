@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use crate::device::DataStamp;
+use crate::device::{DataStamp, Stamps};
 use crate::journal::vector::LogVector;
 use crate::shard::IntHash;
 
@@ -105,8 +105,8 @@ pub struct More {
     pub joined: Vec<u64>,
     /// Data that these changes refer to.
     pub written: Vec<Written>,
-    /// Stamp of such data that is not listed: it was too much.
-    pub unlisted: u64,
+    /// Stamps of such data that is not listed: it was too much.
+    pub unlisted: Stamps,
 }
 
 impl Unlogged {
@@ -181,9 +181,8 @@ impl Unlogged {
         let blocks: usize = more.written.iter().map(|w| w.crcs.len()).sum();
         if blocks > MOST_CHECKED {
             // All of it must be durable before the record, also what is not written yet.
-            let stamps = more.written.iter().map(|w| w.stamp.get());
-            more.unlisted = stamps.fold(more.unlisted, u64::max);
-            more.written.clear();
+            let written = more.written.drain(..);
+            written.for_each(|w| more.unlisted.add(w.stamp.get()));
         }
     }
 

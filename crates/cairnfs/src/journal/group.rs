@@ -8,7 +8,7 @@
 
 use std::sync::Arc;
 
-use crate::device::DataStamp;
+use crate::device::Stamps;
 use crate::error::Result;
 use crate::format::record::FLAG_GROUP;
 use crate::journal::cil::Context;
@@ -27,8 +27,8 @@ pub struct Group {
     pub vectors: Vec<Arc<LogVector>>,
     /// Log bytes that were reserved for them.
     pub paid: i64,
-    /// Stamp of data they refer to that must be durable before.
-    pub data_stamp: u64,
+    /// Stamps of data they refer to that must be durable before.
+    pub data: Stamps,
     /// Checks of other data they refer to, as the record has them.
     pub checks: Vec<u8>,
 }
@@ -90,10 +90,11 @@ impl Journal {
 
     fn write_gathered(&self, head: &mut Head, group: Group) -> Result<()> {
         let start = head.position().lsn;
-        let mut stamp = group.data_stamp;
-        if stamp == DataStamp::WAITING {
+        let mut stamp = group.data.made;
+        if group.data.waiting {
+            // Whoever wrote the log since may have written it.
             self.storage.write_with_staged(&[])?;
-            stamp = self.storage.staged_stamp();
+            stamp = stamp.max(self.storage.staged_stamp());
         }
         self.data_first(stamp)?;
         let (vectors, paid) = self.entries_again(group.vectors);

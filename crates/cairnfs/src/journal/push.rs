@@ -9,7 +9,7 @@ use zerocopy::IntoBytes;
 use zerocopy::little_endian::{U32, U64};
 
 use crate::deliberate::{Deliberate, happens};
-use crate::device::{AlignedBuf, DataStamp, Device, Piece};
+use crate::device::{AlignedBuf, Device, Piece};
 use crate::error::{Error, Result};
 use crate::format::geometry::LOG_START;
 use crate::format::key::Kind;
@@ -105,13 +105,12 @@ impl Journal {
         self.flush_far(head)
     }
 
-    /// Makes data durable before a record that names it is written; not what waits for a record.
+    /// Makes data durable before a record that names it is written.
     ///
     /// # Errors
     /// The device's failure.
     pub fn data_first(&self, stamp: u64) -> Result<()> {
-        let waits = stamp == DataStamp::WAITING;
-        if waits || self.storage.is_flushed(stamp) || happens(Deliberate::LogBeforeData) {
+        if self.storage.is_flushed(stamp) || happens(Deliberate::LogBeforeData) {
             return Ok(());
         }
         self.storage.flush_through(stamp)

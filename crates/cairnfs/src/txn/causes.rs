@@ -16,6 +16,7 @@ use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, IntoBytes};
 
 use crate::deliberate::{Deliberate, happens};
+use crate::device::Stamps;
 use crate::error::Result;
 use crate::format::item::RawInode;
 use crate::format::key::{Kind, MAIN_ROOT};
@@ -204,7 +205,7 @@ impl Followed<'_> {
                     group.take(context, &vector);
                 }
                 let mut more = unlogged.take_more();
-                group.data_stamp = group.data_stamp.max(more.unlisted);
+                group.data.join(more.unlisted);
                 written.append(&mut more.written);
                 std::mem::take(&mut unlogged.names)
             };
@@ -300,10 +301,10 @@ impl Core {
         }
         let lost = |w: &&Written| !self.storage.is_flushed(w.stamp.get());
         let mut checks = Vec::new();
-        let (mut stamp, mut blocks) = (0, 0);
+        let (mut stamps, mut blocks) = (Stamps::default(), 0);
         for run in written.iter().filter(lost) {
             push_check(&mut checks, run.block, &run.crcs);
-            stamp = stamp.max(run.stamp.get());
+            stamps.add(run.stamp.get());
             blocks += run.crcs.len();
         }
         let charge = charge_for(checks.len());
@@ -312,7 +313,7 @@ impl Core {
             group.paid += charge;
             group.checks = checks;
         } else {
-            group.data_stamp = group.data_stamp.max(stamp);
+            group.data.join(stamps);
         }
     }
 
@@ -325,12 +326,16 @@ impl Core {
         let counters = self.journal.counters();
         let wished = inodes.len() as u64;
         counters.fsyncs.fetch_add(wished, Ordering::Relaxed);
+        let apart = self.journal.is_without(Mechanism::OneFlush);
         for wish in inodes {
             let inode = self.table.get_or_new(wish.ino);
             if self.journal.is_without(Mechanism::AttributesKnown) {
                 self.search(&inode, &inode.read(), Kind::Xattr)?;
             }
-            let stamp = inode.unlogged().more().map_or(0, |more| more.unlisted);
+            let stamp = match apart {
+                true => self.storage.stamp(),
+                false => inode.unlogged().more().map_or(0, |m| m.unlisted.made),
+            };
             // Holding no lock, so that others go on and share the flush.
             self.journal.data_first(stamp)?;
         }

@@ -23,6 +23,7 @@ use crate::inode::{Inode, InodeState};
 use crate::journal::Relief;
 use crate::journal::cil::{Context, Filled, Hold};
 use crate::journal::vector::{Change, LogVector, charge_for};
+use crate::mechanism::Mechanism;
 use crate::space::{Class, Run};
 use crate::sync::atomic::Ordering;
 use crate::sync::thread_local;
@@ -257,6 +258,11 @@ impl Core {
     pub fn forcing(&self) -> Forcing<'_> {
         self.forcing.fetch_add(1, Ordering::Relaxed);
         Forcing(self)
+    }
+
+    /// Whether data may wait for the record that tells of it.
+    pub fn stages(&self) -> bool {
+        self.storage.stages() && !self.journal.is_without(Mechanism::OneFlush)
     }
 
     /// How many fsyncs are under way.

@@ -57,10 +57,10 @@ pub struct MergeEdits<'a> {
     hash_seed: u64,
     /// Dirty sets by object, ascending.
     sets: VecDeque<(u64, Arc<DirtySet>)>,
-    /// Orphan items of all of them, which are an object of their own.
-    orphans: Vec<Arc<LogVector>>,
     /// The first of them, whose memory was fetched.
     touched: usize,
+    /// Orphan items of all of them, which are an object of their own.
+    orphans: Vec<Arc<LogVector>>,
     edits: VecDeque<(Key, Edit)>,
     /// Index nodes that this step has taken so far, and may take.
     taken: &'a Cell<u64>,

@@ -14,6 +14,7 @@ mod durability;
 mod files;
 mod mechanisms;
 mod names;
+mod order;
 mod paths;
 mod signals;
 mod values;
