@@ -258,6 +258,10 @@ impl Node {
 
     /// Suffix and value bytes of a cell, and whether the overflow bit is set.
     fn cell(&self, i: usize) -> Option<(&[u8], &[u8], bool)> {
+        // In a full node a cell stands where the next offset would.
+        if i >= self.len() {
+            return None;
+        }
         let slot = NODE_HEADER + i * 2;
         let at = u16::from_le_bytes(*self.bytes.get(slot..slot + 2)?.first_chunk()?);
         let at = usize::from(at);
@@ -590,6 +594,31 @@ mod tests {
                 volume: 9,
             },
         )
+    }
+
+    /// Its offsets reach to the first cell, whose bytes are none.
+    #[test]
+    fn a_full_node_has_no_cell_behind_the_last() {
+        let mut builder = NodeBuilder::new();
+        for i in 0..495_u64 {
+            // Three keys have five bytes less, and the node is full to the last byte.
+            let tail = if i % 165 == 0 {
+                0x1100_0000_0000
+            } else {
+                0x1111_1111_1111
+            };
+            let spread = (i + 1) << 48 | tail;
+            let child = RawPtr::default();
+            assert!(builder.push_child(&Key::new(80, Kind::DirName, spread), &child));
+        }
+        assert_eq!(builder.used(), NODE_SIZE);
+        let (bytes, _) = builder.finish(1, 64, 3, 9);
+        let node = Node::built(bytes.into()).unwrap();
+        assert_eq!(node.len(), 495);
+        assert!(node.key(494).is_some() && node.child(494).is_some());
+        for i in [495, 496, 5000] {
+            assert!(node.raw_cell(i).is_none() && node.key(i).is_none() && node.child(i).is_none());
+        }
     }
 
     proptest! {
