@@ -178,13 +178,13 @@ impl<'a> Output<'a> {
     }
 
     /// Joins the small rest at level `below` with the kept child that stands before it at `level`,
-    /// if it fits.
+    /// in the same node of the old tree, if it fits.
     fn join_left(&mut self, level: u8, below: u8) -> Result<()> {
         let packer = &self.level(below)?.packer;
         if packer.small().is_none() || packer.has_ready() {
             return Ok(());
         }
-        let ptr = match self.level(level)?.packer.last() {
+        let ptr = match self.level(level)?.packer.newest() {
             Some((value, Origin::Kept)) => RawPtr::read_from_bytes(value).unwrap_or_default(),
             _ => return Ok(()),
         };

@@ -262,12 +262,17 @@ impl Packer {
         self.open.last().or_else(|| self.ready.last())
     }
 
+    /// The same, if it came since the last cut: only then can it be taken away.
+    pub fn newest(&self) -> Option<(&[u8], Origin)> {
+        self.open.last()
+    }
+
     /// Adds a cell; then [`Packer::overfull`] is to be called until there is nothing to write.
     pub fn push(&mut self, cell: &RawCell<'_>, origin: Origin) {
         self.open.push(cell, origin);
     }
 
-    /// Takes the last cell away, if it came since the last cut.
+    /// Takes the newest cell away.
     pub fn pop(&mut self) {
         self.open.pop();
     }

@@ -61,6 +61,36 @@ fn deletions_join_small_nodes() {
     assert!(left <= full / 6, "{left} of {full} nodes are left");
 }
 
+/// The rest of a node whose children are nearly all gone, behind a node that keeps its last child.
+#[test]
+fn a_small_rest_takes_no_child_of_the_node_before() {
+    for rest in [0, 1, 5, 100] {
+        let mut bench = Bench::new(64 << 20);
+        bench.put(numbered(0..250_000));
+        assert_eq!(bench.tree.height, 3);
+        let root = bench.index.load(&bench.tree.ptr, 2).unwrap();
+        let (second, third) = (root.key(1).unwrap(), root.key(2).unwrap());
+        // It has room, as a rest has to fit in.
+        let thinned: Vec<Key> = bench
+            .model
+            .range(..second)
+            .rev()
+            .step_by(2)
+            .take(50)
+            .map(|(key, _)| *key)
+            .collect();
+        bench.delete(thinned);
+        bench.space.reuse();
+        let emptied = bench.model.range(second..third).map(|(key, _)| *key);
+        let gone: Vec<Key> = std::iter::once(key(0)).chain(emptied.skip(rest)).collect();
+        bench.delete(gone);
+        bench.check();
+        bench.space.reuse();
+        bench.put(numbered(0..250_000).step_by(7));
+        bench.check();
+    }
+}
+
 #[test]
 fn only_the_way_to_a_change_is_rewritten() {
     let mut bench = Bench::new(16 << 20);
