@@ -76,7 +76,8 @@ impl<T> Default for Pruned<T> {
 }
 
 impl<T> Pruned<T> {
-    /// Adds some, and lets go what `useless` finds if there may be much of it.
+    /// Adds some, and lets go what `useless` finds if there may be much of it. It may also be asked of what
+    /// stays, more than once.
     pub fn extend(
         &mut self,
         more: impl Iterator<Item = T>,

@@ -178,7 +178,7 @@ impl<'a> Output<'a> {
     }
 
     /// Joins the small rest at level `below` with the kept child that stands before it at `level`,
-    /// in the same node of the old tree, if it fits.
+    /// if it came since the last cut and fits.
     fn join_left(&mut self, level: u8, below: u8) -> Result<()> {
         let packer = &self.level(below)?.packer;
         if packer.small().is_none() || packer.has_ready() {
