@@ -10,6 +10,8 @@
 //!   that goes through here. Its own algorithm, and all orders weaker than sequential consistency,
 //!   are not searched.
 //! - `OnceLock` and `Arc`: each use is one step; nobody waits in one.
+//! - The thread that writes the nodes of a large merge, and its channels: no merge under that scheduler
+//!   is so large.
 //! - Counters and idle memory in a `static`: they outlive a run of the scheduler.
 
 #[cfg(not(shuttle))]

@@ -85,6 +85,7 @@ fn guarded(volume: &FileSystem, name: &'static str, work: impl FnOnce() -> Resul
 }
 
 fn work_log(volume: &Weak<FileSystem>, signals: &Signals, interval: Option<Duration>) {
+    let own = own_priority();
     let mut deadline = interval.map(|i| Instant::now() + i);
     loop {
         let work = signals.next_log_work(deadline);
@@ -94,25 +95,36 @@ fn work_log(volume: &Weak<FileSystem>, signals: &Signals, interval: Option<Durat
         let Some(fs) = volume.upgrade().filter(|_| work != LogWork::Stop) else {
             return;
         };
+        prefer(&fs, own);
         guarded(&fs, "log", || fs.work(work));
     }
 }
 
-/// By how much a merge is preferred while nobody syncs, as `nice` counts.
+/// By how much a worker is preferred while nobody syncs, as `nice` counts.
 const PREFERENCE: i32 = 10;
 
-/// Committers go on during a merge, until memory or log is full and all wait for it: with more of them
-/// than processors it would get a small share until then, and be alone afterwards. So it is preferred
-/// to them; but not if somebody syncs as it begins, for he sleeps and wakes often, and must find a
-/// processor.
+fn own_priority() -> i32 {
+    rustix::process::getpriority_process(None).unwrap_or(0)
+}
+
+/// Prefers this thread to those that commit, whose priority is `own`.
+///
+/// Committers go on while a worker works, until memory or log is full and all wait for it: with more of
+/// them than processors it would get a small share until then, and be alone afterwards. A merge waits
+/// for the push before it, too. But if somebody syncs as the work begins nobody is preferred, for he
+/// sleeps and wakes often, and must find a processor. Without the right to ask for this all works, only
+/// more slowly.
+fn prefer(volume: &FileSystem, own: i32) {
+    let syncs = volume.core.forced() > 0;
+    let priority = if syncs { own } else { own - PREFERENCE };
+    let _ = rustix::process::setpriority_process(None, priority);
+}
+
 fn work_merges(volume: &Weak<FileSystem>, signals: &Signals) {
-    let own = rustix::process::getpriority_process(None).unwrap_or(0);
+    let own = own_priority();
     while signals.next_merge() {
         let Some(fs) = volume.upgrade() else { return };
-        let syncs = fs.core.forced() > 0;
-        let priority = if syncs { own } else { own - PREFERENCE };
-        // Who may not ask for this works as well, but more slowly.
-        let _ = rustix::process::setpriority_process(None, priority);
+        prefer(&fs, own);
         guarded(&fs, "merge", || fs.core.merge());
     }
 }

@@ -57,6 +57,11 @@ pub trait NodeSpace {
     /// blocks from `block` (blocks of the old tree; rarely one that the same apply allocated).
     /// The old tree needs them as long as it is needed itself.
     fn retire(&self, block: u64);
+
+    /// Whether a thread of its own may write the nodes, beside those who make them.
+    fn writes_apart(&self) -> bool {
+        false
+    }
 }
 
 /// Changes to apply, in ascending order of their keys.

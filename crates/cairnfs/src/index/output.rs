@@ -35,7 +35,7 @@ pub(super) struct Output<'a> {
     pub index: &'a Index,
     space: &'a dyn NodeSpace,
     birth: u64,
-    writer: Writer<'a>,
+    writer: Writer,
     packers: [Level; MAX_HEIGHT as usize + 1],
     path: Vec<Frame>,
 }
@@ -54,7 +54,7 @@ impl<'a> Output<'a> {
             index,
             space,
             birth,
-            writer: Writer::new(&*index.device),
+            writer: Writer::new(index.device.clone(), space.writes_apart()),
             packers: Default::default(),
             path: Vec::new(),
         }

@@ -95,6 +95,10 @@ impl NodeSpace for StepSpace<'_> {
         }
         self.retired.borrow_mut().push(block);
     }
+
+    fn writes_apart(&self) -> bool {
+        self.core.signals.has_workers()
+    }
 }
 
 /// The one edit of the volume's root: where the tree of the files is.

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::Ordering;
 
-use super::support::{Bench, key, offset, scan};
+use super::support::{Bench, Memory, key, offset, scan};
 use crate::error::Error;
 use crate::format::key::Key;
 use crate::format::node::{CellValue, MAX_HEIGHT, NodeBuilder};
@@ -10,7 +10,11 @@ use crate::format::superblock::RawPtr;
 use crate::index::{Index, Tree};
 
 fn filled() -> Bench {
-    let mut bench = Bench::new(16 << 20);
+    filled_on(Memory::default())
+}
+
+fn filled_on(device: Memory) -> Bench {
+    let mut bench = Bench::on(device, 16 << 20);
     bench.put((0..3000).map(|i| (key(i), vec![i as u8; 100])));
     bench.put([(key(1500), vec![5; 40_000])]);
     bench
@@ -151,13 +155,24 @@ fn a_reader_of_an_old_tree_gets_the_old_items_or_an_error() {
 
 #[test]
 fn after_a_failed_apply_the_old_tree_is_whole() {
-    let mut bench = filled();
-    let items = bench.model.clone();
-    bench.device.failing.store(true, Ordering::Relaxed);
-    let changes = (0..3000)
-        .map(|i| (key(i), None))
-        .chain([(key(9000), Some(vec![1]))]);
-    assert!(bench.step(changes.collect(), usize::MAX).is_err());
-    assert_eq!(scan(&bench.index, &bench.tree, &key(0)), items);
-    assert_eq!(scan(&bench.fresh(), &bench.tree, &key(0)), items);
+    let largest = || (0..60_000).map(|i| (key(i), Some(vec![2; 100])));
+    for apart in [false, true] {
+        let mut whole = filled();
+        whole.space.apart = apart;
+        let before = whole.device.writes.load(Ordering::Relaxed);
+        whole.apply(largest().collect());
+        let after = whole.device.writes.load(Ordering::Relaxed);
+        assert!(after > before + 3, "{before} and {after} writes");
+        for failing in before..after {
+            let mut bench = filled_on(Memory {
+                failing_from: Some(failing),
+                ..Memory::default()
+            });
+            bench.space.apart = apart;
+            let items = bench.model.clone();
+            assert!(bench.step(largest().collect(), usize::MAX).is_err());
+            assert_eq!(scan(&bench.index, &bench.tree, &key(0)), items);
+            assert_eq!(scan(&bench.fresh(), &bench.tree, &key(0)), items);
+        }
+    }
 }

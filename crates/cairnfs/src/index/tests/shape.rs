@@ -34,6 +34,23 @@ fn a_large_batch_makes_full_nodes_and_large_writes() {
 }
 
 #[test]
+fn a_thread_that_helps_writes_the_same() {
+    let [alone, helped] = [false, true].map(|apart| {
+        let mut bench = Bench::new(1 << 20);
+        bench.space.apart = apart;
+        bench.put(numbered(0..100_000));
+        bench.delete((0..100_000).filter(|i| i % 1000 < 500).map(key));
+        bench.check();
+        bench
+    });
+    assert_eq!(*alone.device.bytes.lock(), *helped.device.bytes.lock());
+    let counts = [&alone, &helped].map(|b| b.device.writes.load(Ordering::Relaxed));
+    assert_eq!(counts[0], counts[1]);
+    assert_eq!(alone.device.writers.lock().len(), 1);
+    assert!(helped.device.writers.lock().len() > 1);
+}
+
+#[test]
 fn scattered_inserts_leave_nodes_half_full_at_least() {
     let mut bench = Bench::new(16 << 20);
     let scatter = |i: u64| Key::inode(i.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 8);

@@ -1,9 +1,10 @@
 //! A device in memory, a space that hands out its blocks, edits from a map, and a bench of all.
 
 use std::borrow::Cow;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread::ThreadId;
 
 use parking_lot::Mutex;
 
@@ -22,7 +23,9 @@ pub const FIRST: u64 = 64;
 pub struct Memory {
     pub bytes: Mutex<Vec<u8>>,
     pub writes: AtomicUsize,
-    pub failing: AtomicBool,
+    pub writers: Mutex<HashSet<ThreadId>>,
+    /// Writes that fail, from this one on.
+    pub failing_from: Option<usize>,
 }
 
 impl Device for Memory {
@@ -40,10 +43,11 @@ impl Device for Memory {
     }
 
     fn write(&self, offset: u64, buf: &[u8]) -> Result<()> {
-        if self.failing.load(Ordering::Relaxed) {
+        let before = self.writes.fetch_add(1, Ordering::Relaxed);
+        if self.failing_from.is_some_and(|first| before >= first) {
             return Err(Error::NoSpace);
         }
-        self.writes.fetch_add(1, Ordering::Relaxed);
+        self.writers.lock().insert(std::thread::current().id());
         let mut bytes = self.bytes.lock();
         let end = offset as usize + buf.len();
         if bytes.len() < end {
@@ -68,6 +72,8 @@ pub struct Space {
     state: Mutex<State>,
     /// Blocks that it never handed out may be retired, as a tree made by hand has them.
     pub lax: bool,
+    /// A thread may write the nodes.
+    pub apart: bool,
 }
 
 #[derive(Default)]
@@ -106,6 +112,10 @@ impl NodeSpace for Space {
         let known = state.live.remove(&block);
         assert!(known || self.lax, "block {block} retired but not live");
         state.retired.push(block);
+    }
+
+    fn writes_apart(&self) -> bool {
+        self.apart
     }
 }
 
@@ -154,7 +164,11 @@ pub struct Bench {
 
 impl Bench {
     pub fn new(cache_bytes: usize) -> Self {
-        let device = Arc::new(Memory::default());
+        Self::on(Memory::default(), cache_bytes)
+    }
+
+    pub fn on(device: Memory, cache_bytes: usize) -> Self {
+        let device = Arc::new(device);
         Self {
             index: Index::new(device.clone(), 7, FIRST..1 << 20, cache_bytes),
             device,
