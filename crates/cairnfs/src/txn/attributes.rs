@@ -11,8 +11,8 @@ use crate::format::MAX_OWN_VALUE;
 use crate::format::key::{Key, Kind};
 use crate::format::record::Entry;
 use crate::format::xattr::{
-    SharedRef, StoredValue, XATTR_HEAD, decode_stored_xattrs, decode_xattrs, encode_xattr_head,
-    shared_place,
+    SharedRef, StoredValue, XATTR_HEAD, decode_stored_xattrs, decode_xattrs, shared_place,
+    xattr_head,
 };
 use crate::inode::{Inode, InodeState};
 use crate::journal::vector::Parts;
@@ -212,8 +212,8 @@ impl Core {
         if xattr.value.len() <= MAX_OWN_VALUE {
             return None;
         }
-        let mut own = Vec::new();
-        encode_xattr_head(&mut own, xattr.name, xattr.value.len());
+        let head = xattr_head(xattr.name, xattr.value.len());
+        let own = [&head, xattr.name].concat();
         Some((own, self.values.intern(xattr.value)))
     }
 }
