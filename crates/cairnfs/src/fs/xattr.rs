@@ -403,7 +403,7 @@ impl<'a> Born<'a> {
 enum New<'a> {
     Own(&'a [u8]),
     /// Long enough that others may have it, too.
-    Shared(Arc<Value>),
+    Shared(Value),
 }
 
 impl<'a> New<'a> {

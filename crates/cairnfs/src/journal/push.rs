@@ -149,25 +149,21 @@ impl Journal {
             flags,
             checks: 0,
         };
-        for vector in vectors {
-            let mut logged = vector.log_to(head.record.room());
-            if logged == Logged::Full {
-                self.write_record(head, &part)?;
-                self.flush_far(head)?;
-                part.part += 1;
-                part.entries = 0;
-                logged = vector.log_to(head.record.room());
+        let mut left = vectors;
+        loop {
+            let (bytes, rest) = self.put_entries(head.record.room(), left, &mut part);
+            head.record.added(bytes);
+            left = rest;
+            if left.is_empty() {
+                break;
             }
-            match logged {
-                Logged::Added(bytes) => {
-                    head.record.added(bytes);
-                    part.entries += 1;
-                }
-                Logged::Nothing => {
-                    self.counters.cancelled.fetch_add(1, Ordering::Relaxed);
-                }
-                Logged::Full => return Err(Error::Invalid("an item larger than a log record")),
+            if part.entries == 0 {
+                return Err(Error::Invalid("an item larger than a log record"));
             }
+            self.write_record(head, &part)?;
+            self.flush_far(head)?;
+            part.part += 1;
+            part.entries = 0;
         }
         let any = part.part > 0 || part.entries > 0;
         if any {
@@ -186,6 +182,32 @@ impl Journal {
             self.write_record(head, &part)?;
         }
         Ok(any)
+    }
+
+    /// Puts as many items into a record as it has room for; gives the bytes they take, and the items
+    /// that are left.
+    fn put_entries<'v>(
+        &self,
+        mut room: &mut [u8],
+        vectors: &'v [Arc<LogVector>],
+        part: &mut Part,
+    ) -> (usize, &'v [Arc<LogVector>]) {
+        let (mut bytes, mut left) = (0, vectors);
+        while let Some((vector, rest)) = left.split_first() {
+            match vector.log_to(room) {
+                Logged::Added(used) => {
+                    room = room.get_mut(used..).unwrap_or_default();
+                    bytes += used;
+                    part.entries += 1;
+                }
+                Logged::Nothing => {
+                    self.counters.cancelled.fetch_add(1, Ordering::Relaxed);
+                }
+                Logged::Full => break,
+            }
+            left = rest;
+        }
+        (bytes, left)
     }
 
     /// Gives back what was paid beyond the records since `start`.

@@ -21,7 +21,7 @@ pub enum Change<'a> {
     /// It gets this value.
     Put(&'a [u8]),
     /// It gets a value whose second part others have, too.
-    Join(&'a [u8], &'a Arc<Value>),
+    Join(&'a [u8], &'a Value),
     /// It goes. The bytes are what the log keeps with a deletion (a directory index: the name's hash).
     Delete(&'a [u8]),
 }
@@ -34,7 +34,7 @@ impl<'a> Change<'a> {
         }
     }
 
-    fn shared(&self) -> Option<&'a Arc<Value>> {
+    fn shared(&self) -> Option<&'a Value> {
         match self {
             Change::Join(_, value) => Some(value),
             Change::Put(_) | Change::Delete(_) => None,
@@ -50,7 +50,7 @@ impl<'a> Change<'a> {
     }
 }
 
-fn growth_of(own: &[u8], shared: Option<&Arc<Value>>) -> i64 {
+fn growth_of(own: &[u8], shared: Option<&Value>) -> i64 {
     let shared = shared.map_or(0, |value| growth_of_value(value.bytes().len()) + 32);
     own.len() as i64 + 32 + shared
 }
@@ -72,7 +72,7 @@ pub struct Parts<'a> {
     /// What is its own.
     pub own: &'a [u8],
     /// What stands behind that, and others have, too.
-    pub shared: Option<&'a Arc<Value>>,
+    pub shared: Option<&'a Value>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -90,11 +90,11 @@ pub trait Buffer: Send + Sync {
     /// The bytes, to be changed.
     fn bytes_mut(&mut self) -> &mut [u8];
     /// What stands behind the bytes that are used.
-    fn shared(&self) -> Option<&Arc<Value>> {
+    fn shared(&self) -> Option<&Value> {
         None
     }
     /// Puts another value there; tells whether there is a place for one.
-    fn share(&mut self, value: Option<&Arc<Value>>) -> bool {
+    fn share(&mut self, value: Option<&Value>) -> bool {
         value.is_none()
     }
 }
@@ -102,7 +102,7 @@ pub trait Buffer: Send + Sync {
 /// A buffer with a value behind it that others have, too.
 struct Joined<B> {
     own: B,
-    shared: Option<Arc<Value>>,
+    shared: Option<Value>,
 }
 
 impl<B> Joined<B> {
@@ -118,10 +118,10 @@ impl<B: Buffer> Buffer for Joined<B> {
     fn bytes_mut(&mut self) -> &mut [u8] {
         self.own.bytes_mut()
     }
-    fn shared(&self) -> Option<&Arc<Value>> {
+    fn shared(&self) -> Option<&Value> {
         self.shared.as_ref()
     }
-    fn share(&mut self, value: Option<&Arc<Value>>) -> bool {
+    fn share(&mut self, value: Option<&Value>) -> bool {
         self.shared = value.cloned();
         true
     }
@@ -299,7 +299,7 @@ impl LogVector {
     }
 
     /// A value whose second part others have, too: both parts.
-    pub fn parts(&self) -> Option<(Vec<u8>, Arc<Value>)> {
+    pub fn parts(&self) -> Option<(Vec<u8>, Value)> {
         let body = self.body.lock();
         let shared = body.buffer.shared().filter(|_| body.state == State::Put)?;
         Some((body.used().to_vec(), shared.clone()))

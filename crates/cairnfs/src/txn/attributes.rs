@@ -4,8 +4,6 @@
 //! stands once. Whoever follows a reference holds the inode's lock all the while: then no merge
 //! changes the attribute, so its use keeps the value where it is, in this tree and in newer ones.
 
-use std::sync::Arc;
-
 use crate::error::{Error, Result};
 use crate::format::MAX_OWN_VALUE;
 use crate::format::key::{Key, Kind};
@@ -201,7 +199,7 @@ impl Core {
 
     /// Of an attribute in the log: what stands before its value, and the value, if others may share
     /// it and nothing else is in the item.
-    pub(super) fn shared_part(&self, entry: &Entry<'_>) -> Option<(Vec<u8>, Arc<Value>)> {
+    pub(super) fn shared_part(&self, entry: &Entry<'_>) -> Option<(Vec<u8>, Value)> {
         if entry.key.kind != Kind::Xattr || entry.delete {
             return None;
         }

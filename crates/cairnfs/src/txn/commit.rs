@@ -345,7 +345,7 @@ impl Commit<'_> {
         inode: &Arc<Inode>,
         state: &mut InodeState,
         (kind, offset): (Kind, u64),
-        (own, shared): (&[u8], &Arc<Value>),
+        (own, shared): (&[u8], &Value),
         existed: bool,
     ) {
         let change = Change::Join(own, shared);
