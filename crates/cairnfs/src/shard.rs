@@ -109,6 +109,11 @@ impl<T> Pruned<T> {
         self.items.is_empty()
     }
 
+    /// How many are in it.
+    pub fn len(&self) -> usize {
+        self.items.len()
+    }
+
     /// Takes all.
     pub fn take(&mut self) -> Vec<T> {
         std::mem::take(self).items

@@ -14,6 +14,7 @@
 use std::sync::Arc;
 
 use crossbeam_utils::CachePadded;
+use triomphe::ThinArc;
 
 use crate::format::xattr::{SharedRef, value_hash};
 use crate::sync::Mutex;
@@ -52,39 +53,47 @@ impl Memory {
     }
 }
 
-/// A value that many may hold.
-pub struct Value {
+/// A value that many may hold, in one allocation.
+#[derive(Clone)]
+pub struct Value(ThinArc<Head, u8>);
+
+/// What stands before a value's bytes.
+struct Head {
     hash: u64,
-    bytes: Box<[u8]>,
+    cost: usize,
     memory: Arc<Memory>,
 }
 
 impl Value {
     /// Its hash.
     pub fn hash(&self) -> u64 {
-        self.hash
+        self.head().hash
     }
 
     /// Its bytes.
     pub fn bytes(&self) -> &[u8] {
-        &self.bytes
+        &self.0.slice
+    }
+
+    fn head(&self) -> &Head {
+        &self.0.header.header
     }
 
     fn cost(&self) -> usize {
-        self.bytes.len() + BESIDE as usize
+        self.head().cost
     }
 }
 
-impl Drop for Value {
+impl Drop for Head {
     fn drop(&mut self) {
-        self.memory.add(-(self.cost() as i64));
+        self.memory.add(-(self.cost as i64));
     }
 }
 
 #[derive(Default)]
 struct Entry {
     hash: u64,
-    value: Option<Arc<Value>>,
+    value: Option<Value>,
     /// Where the index has it.
     slot: u8,
     /// It was used since the hand last passed.
@@ -92,7 +101,7 @@ struct Entry {
 }
 
 impl Entry {
-    fn holds(&self, hash: u64) -> Option<&Arc<Value>> {
+    fn holds(&self, hash: u64) -> Option<&Value> {
         self.value.as_ref().filter(|_| self.hash == hash)
     }
 }
@@ -169,7 +178,7 @@ impl Shard {
     }
 
     /// Puts a value into its row; the hash has no entry yet.
-    fn insert(&mut self, value: &Arc<Value>, slot: u8, limit: usize) {
+    fn insert(&mut self, value: &Value, slot: u8, limit: usize) {
         if value.cost() > limit {
             return;
         }
@@ -178,7 +187,7 @@ impl Shard {
         while self.bytes + value.cost() > limit {
             self.pass_hand();
         }
-        let row = self.row(value.hash);
+        let row = self.row(value.hash());
         let free = row.iter().position(|e| e.value.is_none());
         let cold = || row.iter().position(|e| !e.recent);
         let way = free.or_else(cold).unwrap_or(0);
@@ -186,7 +195,7 @@ impl Shard {
             row.iter_mut().for_each(|e| e.recent = false);
         }
         let entry = Entry {
-            hash: value.hash,
+            hash: value.hash(),
             value: Some(value.clone()),
             slot,
             recent: false,
@@ -210,7 +219,7 @@ impl Shard {
         }
     }
 
-    fn gone(&mut self, out: Option<Arc<Value>>) {
+    fn gone(&mut self, out: Option<Value>) {
         if let Some(out) = out {
             self.bytes -= out.cost();
             self.counters.evictions += 1;
@@ -258,24 +267,25 @@ impl Values {
         Some(f(&mut shard.lock()))
     }
 
-    fn make(&self, hash: u64, bytes: &[u8]) -> Arc<Value> {
+    fn make(&self, hash: u64, bytes: &[u8]) -> Value {
         let shard = hash as usize % self.shards.len().max(1);
         let memory = self.others.get(shard).unwrap_or(&self.last);
-        let value = Value {
+        let cost = bytes.len() + BESIDE as usize;
+        memory.add(cost as i64);
+        let head = Head {
             hash,
-            bytes: bytes.into(),
+            cost,
             memory: memory.clone(),
         };
-        memory.add(value.cost() as i64);
-        Arc::new(value)
+        Value(ThinArc::from_header_and_slice(head, bytes))
     }
 
     /// The value of these bytes: the one that others have, if it is here.
-    pub fn intern(&self, bytes: &[u8]) -> Arc<Value> {
+    pub fn intern(&self, bytes: &[u8]) -> Value {
         let hash = value_hash(self.seed, bytes);
         let found = self.with(hash, |shard| {
             let found = shard.find(hash).and_then(|e| e.value.clone());
-            let equal = found.as_ref().is_some_and(|v| *v.bytes == *bytes);
+            let equal = found.as_ref().is_some_and(|v| v.bytes() == bytes);
             shard.count(equal);
             if equal {
                 shard.counters.shared += bytes.len() as u64;
@@ -291,7 +301,7 @@ impl Values {
     }
 
     /// The value that the index has in that place, if it is here.
-    pub fn at(&self, place: SharedRef) -> Option<Arc<Value>> {
+    pub fn at(&self, place: SharedRef) -> Option<Value> {
         self.with(place.hash, |shard| {
             let entry = shard.find(place.hash).filter(|e| e.slot == place.slot);
             let value = entry.and_then(|e| e.value.clone());
@@ -302,10 +312,10 @@ impl Values {
 
     /// Where the index has a value, if that is known.
     pub fn place(&self, value: &Value) -> Option<SharedRef> {
-        let hash = value.hash;
+        let hash = value.hash();
         self.with(hash, |shard| {
             let entry = shard.find(hash);
-            let equal = |e: &&mut Entry| e.holds(hash).is_some_and(|v| v.bytes == value.bytes);
+            let equal = |e: &&mut Entry| e.holds(hash).is_some_and(|v| v.bytes() == value.bytes());
             let slot = entry
                 .filter(equal)
                 .map(|e| e.slot)
@@ -317,12 +327,12 @@ impl Values {
 
     /// Remembers that the index has a value in that place, which it keeps until
     /// [`Values::forget`] is told.
-    pub fn remember(&self, value: &Arc<Value>, slot: u8) {
-        self.with(value.hash, |shard| match shard.find(value.hash) {
+    pub fn remember(&self, value: &Value, slot: u8) {
+        self.with(value.hash(), |shard| match shard.find(value.hash()) {
             Some(entry) => {
                 if entry
-                    .holds(value.hash)
-                    .is_some_and(|v| v.bytes == value.bytes)
+                    .holds(value.hash())
+                    .is_some_and(|v| v.bytes() == value.bytes())
                 {
                     entry.slot = slot;
                 }
@@ -392,10 +402,11 @@ mod tests {
     #[test]
     fn equal_values_are_one_in_memory() {
         let values = Values::new(9, 1 << 20);
+        let same = |a: &Value, b: &Value| std::ptr::eq(a.bytes(), b.bytes());
         let a = values.intern(&[1; 400]);
         let b = values.intern(&[1; 400]);
-        assert!(Arc::ptr_eq(&a, &b));
-        assert!(!Arc::ptr_eq(&a, &values.intern(&[2; 400])));
+        assert!(same(&a, &b));
+        assert!(!same(&a, &values.intern(&[2; 400])));
         let counters = values.counters();
         assert_eq!((counters.hits, counters.misses), (1, 2));
         assert_eq!(counters.shared, 400);

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::XattrFlags;
 use rustix::io::Errno;
 
-use super::{Dir, Handle, Open, OpenFile, Target, at};
+use super::{Dir, Handle, Open, OpenFile, Paths, Target, at};
 use crate::Result;
 
 /// What who mounted the file system can do to it. No call comes while files of it are in use.
@@ -68,7 +68,8 @@ impl Target for Directory {
     fn dir<'a>(&'a self, path: &str) -> Result<Box<dyn Dir + 'a>> {
         let path = self.path.join(path);
         let handle = File::open(&path).map_err(|e| at(path.display(), e))?;
-        Ok(Box::new(Subdirectory { path, handle }))
+        let paths = Paths::new(&path);
+        Ok(Box::new(Subdirectory { paths, handle }))
     }
 
     fn sync(&self) -> Result<()> {
@@ -96,7 +97,7 @@ impl Target for Directory {
 }
 
 struct Subdirectory {
-    path: PathBuf,
+    paths: Paths,
     handle: File,
 }
 
@@ -106,8 +107,8 @@ impl Subdirectory {
         name: &str,
         what: impl FnOnce(&Path) -> std::result::Result<T, E>,
     ) -> Result<T> {
-        let path = self.path.join(name);
-        what(&path).map_err(|e| at(path.display(), e))
+        self.paths
+            .with(name, |path| what(path).map_err(|e| at(path.display(), e)))
     }
 }
 
@@ -125,7 +126,7 @@ impl Dir for Subdirectory {
 
     fn walk(&self) -> Result<(u64, u64)> {
         let (mut entries, mut bytes) = (0, 0);
-        for entry in fs::read_dir(&self.path)? {
+        for entry in fs::read_dir(self.paths.dir())? {
             bytes += entry?.metadata()?.len();
             entries += 1;
         }
@@ -162,7 +163,7 @@ impl Dir for Subdirectory {
     }
 
     fn handle(&self) -> Handle<'_> {
-        Handle::Path(&self.path)
+        Handle::Path(self.paths.dir())
     }
 }
 

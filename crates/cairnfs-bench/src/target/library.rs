@@ -1,12 +1,12 @@
 //! The library as programs use it: by path, through [`Volume`].
 
 use std::io::Write;
-use std::path::PathBuf;
+use std::path::Path;
 
 use cairnfs::{File, OpenOptions, Volume};
 
 use super::volume::Opened;
-use super::{Dir, Handle, Open, OpenFile, Target};
+use super::{Dir, Handle, Open, OpenFile, Paths, Target};
 use crate::Result;
 
 /// An open volume.
@@ -40,7 +40,7 @@ impl Target for Library {
     fn dir<'a>(&'a self, path: &str) -> Result<Box<dyn Dir + 'a>> {
         Ok(Box::new(Subdirectory {
             volume: self.opened.volume(),
-            path: PathBuf::from(path),
+            paths: Paths::new(path.as_ref()),
         }))
     }
 
@@ -67,7 +67,7 @@ impl Target for Library {
 
 struct Subdirectory {
     volume: Volume,
-    path: PathBuf,
+    paths: Paths,
 }
 
 impl Dir for Subdirectory {
@@ -78,13 +78,14 @@ impl Dir for Subdirectory {
             Open::Existing => options.write(true),
             Open::Append => options.append(true).create(true),
         };
-        let file = self.volume.open_with(&options, self.path.join(name))?;
+        let open = |path: &Path| self.volume.open_with(&options, path);
+        let file = self.paths.with(name, open)?;
         Ok(Box::new(file))
     }
 
     fn walk(&self) -> Result<(u64, u64)> {
         let (mut entries, mut bytes) = (0, 0);
-        for entry in self.volume.read_dir(&self.path)? {
+        for entry in self.volume.read_dir(self.paths.dir())? {
             bytes += entry?.metadata()?.len();
             entries += 1;
         }
@@ -93,29 +94,32 @@ impl Dir for Subdirectory {
 
     fn rename(&self, name: &str, to: &dyn Dir, to_name: &str) -> Result<()> {
         let to = to.handle().path()?.join(to_name);
-        Ok(self.volume.rename(self.path.join(name), to)?)
+        let rename = |path: &Path| self.volume.rename(path, to);
+        Ok(self.paths.with(name, rename)?)
     }
 
     fn remove(&self, name: &str) -> Result<()> {
-        Ok(self.volume.remove_file(self.path.join(name))?)
+        let remove = |path: &Path| self.volume.remove_file(path);
+        Ok(self.paths.with(name, remove)?)
     }
 
     fn set_xattr(&self, name: &str, attribute: &str, value: &[u8]) -> Result<()> {
-        let path = self.path.join(name);
-        Ok(self.volume.set_xattr(path, attribute, value)?)
+        let set = |path: &Path| self.volume.set_xattr(path, attribute, value);
+        Ok(self.paths.with(name, set)?)
     }
 
     fn get_xattr(&self, name: &str, attribute: &str, value: &mut [u8]) -> Result<Option<usize>> {
-        let found = self.volume.get_xattr(self.path.join(name), attribute)?;
+        let get = |path: &Path| self.volume.get_xattr(path, attribute);
+        let found = self.paths.with(name, get)?;
         found.map(|found| super::copied(&found, value)).transpose()
     }
 
     fn sync(&self) -> Result<()> {
-        Ok(self.volume.sync_dir(&self.path)?)
+        Ok(self.volume.sync_dir(self.paths.dir())?)
     }
 
     fn handle(&self) -> Handle<'_> {
-        Handle::Path(&self.path)
+        Handle::Path(self.paths.dir())
     }
 }
 

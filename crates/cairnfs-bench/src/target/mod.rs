@@ -10,6 +10,9 @@ mod library;
 pub mod raw;
 mod volume;
 
+use std::cell::RefCell;
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 pub use directory::{Directory, Hooks};
@@ -114,6 +117,38 @@ pub enum Open {
     Existing,
     /// For appending; it is made if there is none.
     Append,
+}
+
+/// Paths of a directory's entries, put together in one place again and again.
+struct Paths {
+    dir: PathBuf,
+    /// The directory's path with a slash, and the last entry's name.
+    bytes: RefCell<Vec<u8>>,
+}
+
+impl Paths {
+    fn new(dir: &Path) -> Self {
+        Self {
+            dir: dir.to_owned(),
+            bytes: RefCell::default(),
+        }
+    }
+
+    fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// Does something with an entry's path.
+    fn with<R>(&self, name: &str, what: impl FnOnce(&Path) -> R) -> R {
+        let mut bytes = self.bytes.borrow_mut();
+        let dir = self.dir.as_os_str().as_bytes();
+        match bytes.is_empty() {
+            true => bytes.extend_from_slice(&[dir, b"/"].concat()),
+            false => bytes.truncate(dir.len() + 1),
+        }
+        bytes.extend_from_slice(name.as_bytes());
+        what(Path::new(OsStr::from_bytes(&bytes)))
+    }
 }
 
 /// A directory, as its target knows it.

@@ -1,7 +1,7 @@
 //! Extended attributes: each thread sets one on every file of its own, to values that many files
 //! share, and reads it back; then it asks for one that is not there.
 //!
-//! The files are made before the clock starts. Which file gets which value follows from the seed.
+//! Files, their names and the values are made before the clock starts. Which file gets which value follows from the seed.
 
 use super::{Ground, Workload, at_least_one, at_most_1g, file_name};
 use crate::Result;
@@ -97,18 +97,21 @@ impl Workload for Xattr {
     }
 
     fn measure(&self, ground: &Ground<'_>, meter: &mut Meter<'_>) -> Result<()> {
-        let values: Vec<Vec<u8>> = (0..self.values).map(|number| self.value(number)).collect();
+        let names: Vec<String> = (0..self.files).map(file_name).collect();
+        let mut values = Vec::with_capacity((self.values * self.value_size) as usize);
+        (0..self.values).for_each(|number| values.extend(self.value(number)));
         meter.threads("set", self.threads, |thread, tally| {
-            self.set(ground, thread, &values, tally)
+            self.set(ground, thread, (&names, &values), tally)
         })?;
         meter.sync_last("sync", "set synced")?;
         if !self.only_absent {
             meter.threads("get, present", self.threads, |thread, tally| {
-                self.get(ground, thread, PRESENT, Some(self.value_size), tally)
+                let expected = Some(self.value_size);
+                self.get(ground, thread, &names, (PRESENT, expected), tally)
             })?;
         }
         meter.threads("get, absent", self.threads, |thread, tally| {
-            self.get(ground, thread, ABSENT, None, tally)
+            self.get(ground, thread, &names, (ABSENT, None), tally)
         })?;
         Ok(())
     }
@@ -127,15 +130,16 @@ impl Xattr {
         &self,
         ground: &Ground<'_>,
         thread: usize,
-        values: &[Vec<u8>],
+        (names, values): (&[String], &[u8]),
         tally: &mut Tally,
     ) -> Result<()> {
         let dir = ground.dir(thread)?;
         let mut random = Random::new(self.seed, thread as u64);
-        for file in 0..self.files {
-            let chosen = random.below(self.values) as usize;
-            let value = values.get(chosen).map_or(&[][..], |value| value);
-            dir.set_xattr(&file_name(file), PRESENT, value)?;
+        let size = self.value_size as usize;
+        for name in names {
+            let at = random.below(self.values) as usize * size;
+            let value = values.get(at..at + size).unwrap_or_default();
+            dir.set_xattr(name, PRESENT, value)?;
         }
         tally.operations += self.files;
         Ok(())
@@ -145,15 +149,14 @@ impl Xattr {
         &self,
         ground: &Ground<'_>,
         thread: usize,
-        attribute: &str,
-        expected: Option<u64>,
+        names: &[String],
+        (attribute, expected): (&str, Option<u64>),
         tally: &mut Tally,
     ) -> Result<()> {
         let dir = ground.dir(thread)?;
         let mut value = vec![0; MAX_VALUE as usize];
-        for file in 0..self.files {
-            let name = file_name(file);
-            let found = dir.get_xattr(&name, attribute, &mut value)?;
+        for name in names {
+            let found = dir.get_xattr(name, attribute, &mut value)?;
             if found.map(|length| length as u64) != expected {
                 return Err(format!(
                     "{attribute} of {name} should have {expected:?} bytes, but has {found:?}"

@@ -8,7 +8,7 @@ use std::path::Path;
 
 use super::Volume;
 use super::metadata::{FileTimes, Metadata};
-use super::path::Follow;
+use super::path::{Follow, on_inode};
 use crate::error::{Error, Result};
 use crate::types::{SetAttr, XattrMode};
 
@@ -121,8 +121,7 @@ impl Volume {
         name: impl AsRef<OsStr>,
     ) -> Result<Option<Vec<u8>>> {
         let (path, name) = (path.as_ref(), name.as_ref().as_bytes());
-        let (held, _) = self.find(path, Follow::Yes)?;
-        match held.fs().getxattr_of(held.inode(), name) {
+        match on_inode(self, path, |fs, inode| fs.getxattr_of(inode, name)) {
             Ok(value) => Ok(Some(value)),
             Err(Error::NoAttribute) => Ok(None),
             Err(e) => Err(e.at(path)),
@@ -154,11 +153,11 @@ impl Volume {
         mode: XattrMode,
     ) -> Result<()> {
         let (path, name) = (path.as_ref(), name.as_ref().as_bytes());
-        let (held, _) = self.find(path, Follow::Yes)?;
-        let set = held
-            .fs()
-            .setxattr_of(held.inode(), name, value.as_ref(), mode);
-        set.map_err(|e| e.at(path))
+        let value = value.as_ref();
+        on_inode(self, path, |fs, inode| {
+            fs.setxattr_of(inode, name, value, mode)
+        })
+        .map_err(|e| e.at(path))
     }
 
     /// The names of all extended attributes.

@@ -250,6 +250,35 @@ impl<'f, 'p> Walk<'f, 'p> {
     }
 }
 
+/// Does something to the inode that a path names, without taking a use of it: it does not matter if
+/// it goes meanwhile, for `what` says then that it is not found.
+pub(super) fn on_inode<R>(
+    volume: &Volume,
+    path: &Path,
+    what: impl Fn(&FileSystem, &Arc<Inode>) -> Result<R>,
+) -> Result<R> {
+    let mut walk = Walk::new(volume, path)?;
+    if walk.go_to_last()? == Last::Itself {
+        return what(walk.fs, walk.dir());
+    }
+    let wants_dir = walk.wants_dir();
+    let done = walk
+        .fs
+        .with_child(walk.dir(), walk.name(), |inode, kind| match kind {
+            S_IFLNK => Ok(None),
+            S_IFDIR => what(walk.fs, &inode).map(Some),
+            _ if wants_dir => Err(Error::NotDirectory),
+            _ => what(walk.fs, &inode).map(Some),
+        })?;
+    match done {
+        Some(done) => Ok(done),
+        None => {
+            let (held, _) = resolve(volume, path, Follow::Yes)?;
+            what(held.fs(), held.inode())
+        }
+    }
+}
+
 /// Length of what leads to the last component, without the slashes before it; 0 if that is the root,
 /// or if the last component is no name.
 fn prefix(path: &[u8]) -> usize {

@@ -174,11 +174,14 @@ pub const fn entry_size(len: usize) -> usize {
 
 /// Appends an entry to a payload.
 pub fn push_entry(payload: &mut Vec<u8>, entry: &Entry<'_>) {
-    push_entry_parts(payload, entry, &[]);
+    let len = payload.len();
+    payload.resize(len + entry_size(entry.value.len()), 0);
+    put_entry(payload.get_mut(len..).unwrap_or_default(), entry, &[]);
 }
 
-/// Appends an entry whose value goes on with `rest`.
-pub fn push_entry_parts(payload: &mut Vec<u8>, entry: &Entry<'_>, rest: &[u8]) {
+/// Puts an entry, whose value goes on with `rest`, at the beginning of `to`; tells how many bytes it
+/// takes, or `None` if it does not fit.
+pub fn put_entry(to: &mut [u8], entry: &Entry<'_>, rest: &[u8]) -> Option<usize> {
     let len = entry.value.len() + rest.len();
     debug_assert!(len <= MAX_VALUE);
     let kind = entry.key.kind as u32 | if entry.delete { 0x80 } else { 0 };
@@ -188,9 +191,13 @@ pub fn push_entry_parts(payload: &mut Vec<u8>, entry: &Entry<'_>, rest: &[u8]) {
         object: U64::new(entry.key.object),
         offset: U64::new(entry.key.offset),
     };
-    payload.extend_from_slice(raw.as_bytes());
-    payload.extend_from_slice(entry.value);
-    payload.extend_from_slice(rest);
+    let to = to.get_mut(..entry_size(len))?;
+    let (head, value) = to.split_at_mut_checked(ENTRY_HEADER_SIZE)?;
+    let (own, shared) = value.split_at_mut_checked(entry.value.len())?;
+    head.copy_from_slice(raw.as_bytes());
+    own.copy_from_slice(entry.value);
+    shared.copy_from_slice(rest);
+    Some(entry_size(len))
 }
 
 /// The entries of a payload whose checksum was verified; `block` is named in errors.

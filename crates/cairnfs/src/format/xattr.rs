@@ -32,17 +32,17 @@ pub struct XattrRef<'a> {
     pub value: &'a [u8],
 }
 
-/// Appends what stands before the value of an attribute in the log.
-pub fn encode_xattr_head(out: &mut Vec<u8>, name: &[u8], value_len: usize) {
-    out.reserve(XATTR_HEAD + name.len());
-    out.push(name.len() as u8);
-    out.extend_from_slice(&(value_len as u32).to_le_bytes());
-    out.extend_from_slice(name);
+/// What stands before name and value of an attribute in the log.
+pub fn xattr_head(name: &[u8], value_len: usize) -> [u8; XATTR_HEAD] {
+    let [a, b, c, d] = (value_len as u32).to_le_bytes();
+    [name.len() as u8, a, b, c, d]
 }
 
 /// Appends an attribute to the value that an attribute item has in the log.
 pub fn encode_xattr(out: &mut Vec<u8>, xattr: &XattrRef<'_>) {
-    encode_xattr_head(out, xattr.name, xattr.value.len());
+    out.reserve(XATTR_HEAD + xattr.name.len() + xattr.value.len());
+    out.extend_from_slice(&xattr_head(xattr.name, xattr.value.len()));
+    out.extend_from_slice(xattr.name);
     out.extend_from_slice(xattr.value);
 }
 

@@ -97,7 +97,10 @@ impl FileSystem {
         self.with_child(dir, name, |child, kind| Ok((child, kind)))
     }
 
-    fn with_child<R>(
+    /// What `what` makes of the inode of a name other than "." and "..", and of its type bits. It is
+    /// held in memory, but no use is taken. If it is gone, and says so, but the name is there
+    /// again, `what` is asked anew.
+    pub(crate) fn with_child<R>(
         &self,
         dir: &Inode,
         name: &[u8],

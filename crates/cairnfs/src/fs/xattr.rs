@@ -2,9 +2,11 @@
 
 use std::sync::Arc;
 
+use smallvec::SmallVec;
+
 use crate::error::{Error, Result};
 use crate::format::key::Kind;
-use crate::format::xattr::{XATTR_HEAD, XattrRef, encode_xattr, encode_xattr_head};
+use crate::format::xattr::{XATTR_HEAD, XattrRef, encode_xattr, xattr_head};
 use crate::format::{MAX_NAME, MAX_OWN_VALUE, MAX_VALUE, MAX_XATTR_VALUE};
 use crate::fs::FileSystem;
 use crate::fs::locked::{attrs, attrs_mut};
@@ -303,8 +305,10 @@ fn put_item(
     (name, new, mut item): (&[u8], Option<&New<'_>>, Vec<u8>),
 ) {
     if let (Some(New::Shared(value)), true) = (new, item.is_empty()) {
-        encode_xattr_head(&mut item, name, value.bytes().len());
-        let parts = (&item[..], value);
+        let mut own: SmallVec<[u8; 64]> = SmallVec::new();
+        own.extend_from_slice(&xattr_head(name, value.bytes().len()));
+        own.extend_from_slice(name);
+        let parts = (&own[..], value);
         commit.put_joined(inode, state, (Kind::Xattr, hash), parts, below);
         return;
     }
@@ -399,7 +403,7 @@ impl<'a> Born<'a> {
 enum New<'a> {
     Own(&'a [u8]),
     /// Long enough that others may have it, too.
-    Shared(Arc<Value>),
+    Shared(Value),
 }
 
 impl<'a> New<'a> {

@@ -140,6 +140,8 @@ impl Context {
     /// Takes what is in it; only once it is closed.
     pub fn drain(&self) -> Drained {
         let mut all = Drained::default();
+        let count = self.shards.iter().map(|s| s.lock().vectors.len()).sum();
+        all.vectors.reserve_exact(count);
         for shard in &self.shards {
             let mut shard = shard.lock();
             all.vectors.append(&mut shard.vectors.take());

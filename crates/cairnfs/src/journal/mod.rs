@@ -4,6 +4,7 @@
 //! order of their sequence, one push at a time, under the head's lock; inserting commits never
 //! touch that lock. A context counts once all its records are valid, so no commit record follows.
 
+mod bytes;
 pub mod cil;
 pub mod group;
 mod push;

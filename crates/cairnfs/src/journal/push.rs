@@ -13,11 +13,10 @@ use crate::device::{AlignedBuf, Device, Piece};
 use crate::error::{Error, Result};
 use crate::format::geometry::LOG_START;
 use crate::format::key::Kind;
-use crate::format::record::{
-    FLAG_LAST, FLAG_MOUNT, HEADER_SIZE, MAX_PAYLOAD, RecordHeader, blocks_for,
-};
+use crate::format::record::{FLAG_LAST, FLAG_MOUNT, RecordHeader, blocks_for};
 use crate::format::{BLOCK_SIZE, checksum};
 use crate::journal::Journal;
+use crate::journal::bytes::RecordBytes;
 use crate::journal::cil::{Context, Drained};
 use crate::journal::recover::LogPosition;
 use crate::journal::ring::CONTEXT_BASE;
@@ -34,8 +33,7 @@ pub struct Head {
     lsn: u64,
     chain: u64,
     flushed_lsn: u64,
-    payload: Vec<u8>,
-    buffer: Arc<AlignedBuf>,
+    record: RecordBytes,
     /// Runs freed by contexts written since the last merge began.
     pub(super) freed: Vec<Run>,
 }
@@ -46,8 +44,7 @@ impl Head {
             lsn: end.lsn,
             chain: end.chain,
             flushed_lsn: end.lsn,
-            payload: Vec::new(),
-            buffer: Arc::default(),
+            record: RecordBytes::default(),
             freed: Vec::new(),
         }
     }
@@ -152,36 +149,65 @@ impl Journal {
             flags,
             checks: 0,
         };
-        for vector in vectors {
-            let mut logged = vector.log_to(&mut head.payload, MAX_PAYLOAD);
-            if logged == Logged::Full {
-                self.write_record(head, &part)?;
-                self.flush_far(head)?;
-                part.part += 1;
-                part.entries = 0;
-                logged = vector.log_to(&mut head.payload, MAX_PAYLOAD);
+        let mut left = vectors;
+        loop {
+            let (bytes, rest) = self.put_entries(head.record.room(), left, &mut part);
+            head.record.added(bytes);
+            left = rest;
+            if left.is_empty() {
+                break;
             }
-            match logged {
-                Logged::Added => part.entries += 1,
-                Logged::Nothing => {
-                    self.counters.cancelled.fetch_add(1, Ordering::Relaxed);
-                }
-                Logged::Full => return Err(Error::Invalid("an item larger than a log record")),
+            if part.entries == 0 {
+                return Err(Error::Invalid("an item larger than a log record"));
             }
+            self.write_record(head, &part)?;
+            self.flush_far(head)?;
+            part.part += 1;
+            part.entries = 0;
         }
         let any = part.part > 0 || part.entries > 0;
         if any {
-            if head.payload.len() + checks.len() > MAX_PAYLOAD {
+            if head.record.room().len() < checks.len() {
                 self.write_record(head, &part)?;
                 part.part += 1;
                 part.entries = 0;
             }
-            head.payload.extend_from_slice(checks);
+            let Some(room) = head.record.room().get_mut(..checks.len()) else {
+                return Err(Error::Invalid("checks larger than a log record"));
+            };
+            room.copy_from_slice(checks);
+            head.record.added(checks.len());
             part.checks = checks.len() as u32;
             part.flags |= FLAG_LAST;
             self.write_record(head, &part)?;
         }
         Ok(any)
+    }
+
+    /// Puts as many items into a record as it has room for; gives the bytes they take, and the items
+    /// that are left.
+    fn put_entries<'v>(
+        &self,
+        mut room: &mut [u8],
+        vectors: &'v [Arc<LogVector>],
+        part: &mut Part,
+    ) -> (usize, &'v [Arc<LogVector>]) {
+        let (mut bytes, mut left) = (0, vectors);
+        while let Some((vector, rest)) = left.split_first() {
+            match vector.log_to(room) {
+                Logged::Added(used) => {
+                    room = room.get_mut(used..).unwrap_or_default();
+                    bytes += used;
+                    part.entries += 1;
+                }
+                Logged::Nothing => {
+                    self.counters.cancelled.fetch_add(1, Ordering::Relaxed);
+                }
+                Logged::Full => break,
+            }
+            left = rest;
+        }
+        (bytes, left)
     }
 
     /// Gives back what was paid beyond the records since `start`.
@@ -207,7 +233,7 @@ impl Journal {
 
     /// Writes a mount record; it is paid by the base of the context `seq`.
     pub(super) fn write_mount(&self, head: &mut Head, seq: u64) -> Result<()> {
-        head.payload.clear();
+        head.record.clear();
         if head.lsn + 1 - self.ring.tail() > self.log_blocks {
             return Err(Error::Invalid(
                 "the log has no room for one more mount; open the volume read-only to save its files",
@@ -231,7 +257,7 @@ impl Journal {
     }
 
     fn write_record(&self, head: &mut Head, part: &Part) -> Result<()> {
-        let len = head.payload.len();
+        let len = head.record.len();
         let blocks = blocks_for(len);
         let occupied = head.lsn + blocks - self.ring.tail();
         assert!(
@@ -251,7 +277,7 @@ impl Journal {
             part: U32::new(part.part),
             entries: U32::new(part.entries),
             payload_len: U32::new(len as u32),
-            payload_crc: U32::new(checksum::crc(&head.payload)),
+            payload_crc: U32::new(checksum::crc(head.record.payload())),
             checks_len: U32::new(part.checks),
             ..RecordHeader::default()
         };
@@ -260,20 +286,11 @@ impl Journal {
         }
         header.seal();
         let bytes = blocks as usize * BLOCK_SIZE;
-        if Arc::get_mut(&mut head.buffer).is_none_or(|b| b.len() < bytes) {
-            head.buffer = Arc::new(AlignedBuf::zeroed(bytes));
-        }
-        let buffer = Arc::get_mut(&mut head.buffer);
-        let buffer = buffer.and_then(|b| b.get_mut(..bytes)).unwrap_or_default();
-        let (to_header, rest) = buffer.split_at_mut(HEADER_SIZE.min(bytes));
-        to_header.copy_from_slice(header.as_bytes());
-        let (to_payload, padding) = rest.split_at_mut(len.min(rest.len()));
-        to_payload.copy_from_slice(&head.payload);
-        padding.fill(0);
-        self.write_ring(head.lsn, &head.buffer, bytes)?;
+        let buffer = head.record.close(header.as_bytes(), bytes);
+        self.write_ring(head.lsn, buffer, bytes)?;
         head.lsn += blocks;
         head.chain = header.checksum.get();
-        head.payload.clear();
+        head.record.clear();
         self.counters.records.fetch_add(1, Ordering::Relaxed);
         self.counters
             .log_bytes

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use crate::format::NODE_SIZE;
 use crate::format::key::Key;
 use crate::format::overflow::UNIT_DATA;
-use crate::format::record::{Entry, entry_size, push_entry_parts};
+use crate::format::record::{Entry, entry_size, put_entry};
 use crate::format::xattr::is_apart;
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicU8, Ordering};
@@ -21,7 +21,7 @@ pub enum Change<'a> {
     /// It gets this value.
     Put(&'a [u8]),
     /// It gets a value whose second part others have, too.
-    Join(&'a [u8], &'a Arc<Value>),
+    Join(&'a [u8], &'a Value),
     /// It goes. The bytes are what the log keeps with a deletion (a directory index: the name's hash).
     Delete(&'a [u8]),
 }
@@ -34,7 +34,7 @@ impl<'a> Change<'a> {
         }
     }
 
-    fn shared(&self) -> Option<&'a Arc<Value>> {
+    fn shared(&self) -> Option<&'a Value> {
         match self {
             Change::Join(_, value) => Some(value),
             Change::Put(_) | Change::Delete(_) => None,
@@ -50,7 +50,7 @@ impl<'a> Change<'a> {
     }
 }
 
-fn growth_of(own: &[u8], shared: Option<&Arc<Value>>) -> i64 {
+fn growth_of(own: &[u8], shared: Option<&Value>) -> i64 {
     let shared = shared.map_or(0, |value| growth_of_value(value.bytes().len()) + 32);
     own.len() as i64 + 32 + shared
 }
@@ -72,7 +72,7 @@ pub struct Parts<'a> {
     /// What is its own.
     pub own: &'a [u8],
     /// What stands behind that, and others have, too.
-    pub shared: Option<&'a Arc<Value>>,
+    pub shared: Option<&'a Value>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -90,11 +90,11 @@ pub trait Buffer: Send + Sync {
     /// The bytes, to be changed.
     fn bytes_mut(&mut self) -> &mut [u8];
     /// What stands behind the bytes that are used.
-    fn shared(&self) -> Option<&Arc<Value>> {
+    fn shared(&self) -> Option<&Value> {
         None
     }
     /// Puts another value there; tells whether there is a place for one.
-    fn share(&mut self, value: Option<&Arc<Value>>) -> bool {
+    fn share(&mut self, value: Option<&Value>) -> bool {
         value.is_none()
     }
 }
@@ -102,7 +102,13 @@ pub trait Buffer: Send + Sync {
 /// A buffer with a value behind it that others have, too.
 struct Joined<B> {
     own: B,
-    shared: Option<Arc<Value>>,
+    shared: Option<Value>,
+}
+
+impl<B> Joined<B> {
+    fn new(own: B) -> Self {
+        Self { own, shared: None }
+    }
 }
 
 impl<B: Buffer> Buffer for Joined<B> {
@@ -112,10 +118,10 @@ impl<B: Buffer> Buffer for Joined<B> {
     fn bytes_mut(&mut self) -> &mut [u8] {
         self.own.bytes_mut()
     }
-    fn shared(&self) -> Option<&Arc<Value>> {
+    fn shared(&self) -> Option<&Value> {
         self.shared.as_ref()
     }
-    fn share(&mut self, value: Option<&Arc<Value>>) -> bool {
+    fn share(&mut self, value: Option<&Value>) -> bool {
         self.shared = value.cloned();
         true
     }
@@ -179,22 +185,10 @@ impl LogVector {
     }
 
     fn joined(root: u32, key: Key, seq: u64, change: &Change<'_>) -> Arc<LogVector> {
-        let shared = None;
         match change.bytes().len() {
-            0..=32 => Self::sized(
-                Joined {
-                    own: [0; 32],
-                    shared,
-                },
-                root,
-                key,
-                seq,
-                change,
-            ),
-            len => {
-                let own = vec![0; len];
-                Self::sized(Joined { own, shared }, root, key, seq, change)
-            }
+            0..=24 => Self::sized(Joined::new([0; 24]), root, key, seq, change),
+            25..=40 => Self::sized(Joined::new([0; 40]), root, key, seq, change),
+            len => Self::sized(Joined::new(vec![0; len]), root, key, seq, change),
         }
     }
 
@@ -252,13 +246,21 @@ impl LogVector {
 
     /// Overwrites the value in place, if the new one fits. Only while its context is open.
     pub fn overwrite(&self, change: &Change<'_>) -> bool {
-        let mut body = self.body.lock();
-        if change.bytes().len() > body.buffer.bytes().len() || !body.buffer.share(change.shared()) {
+        self.body.lock().refill(change)
+    }
+
+    /// Makes it a vector of the context `seq`, with another value, if nobody else has it and the value
+    /// fits: the log has long copied what it was.
+    pub fn renew(this: &mut Arc<LogVector>, seq: u64, change: &Change<'_>) -> bool {
+        let Some(vector) = Arc::get_mut(this) else {
+            return false;
+        };
+        let body = vector.body.get_mut();
+        if !body.refill(change) {
             return false;
         }
-        let (state, len) = fill(&mut body.buffer, change);
-        body.state = state;
-        body.len = len;
+        vector.seq = seq;
+        *vector.ahead.get_mut() = 0;
         true
     }
 
@@ -297,7 +299,7 @@ impl LogVector {
     }
 
     /// A value whose second part others have, too: both parts.
-    pub fn parts(&self) -> Option<(Vec<u8>, Arc<Value>)> {
+    pub fn parts(&self) -> Option<(Vec<u8>, Value)> {
         let body = self.body.lock();
         let shared = body.buffer.shared().filter(|_| body.state == State::Put)?;
         Some((body.used().to_vec(), shared.clone()))
@@ -332,31 +334,33 @@ impl LogVector {
         96 + self.body.lock().buffer.bytes().len()
     }
 
-    /// Appends it to a record's payload if it is to be logged and fits below `limit`.
-    pub fn log_to(&self, payload: &mut Vec<u8>, limit: usize) -> Logged {
+    /// Puts it at the beginning of what a record has free, if it is to be logged.
+    pub fn log_to(&self, room: &mut [u8]) -> Logged {
         let body = self.body.lock();
         if body.state == State::Dead {
             return Logged::Nothing;
         }
-        if payload.len() + entry_size(body.whole()) > limit {
-            return Logged::Full;
-        }
+        let entry = Entry {
+            root: self.root,
+            key: self.key,
+            delete: body.state == State::Delete,
+            value: body.used(),
+        };
         let shared = body.buffer.shared().map_or(&[][..], |v| v.bytes());
-        push_entry_parts(
-            payload,
-            &Entry {
-                root: self.root,
-                key: self.key,
-                delete: body.state == State::Delete,
-                value: body.used(),
-            },
-            shared,
-        );
-        Logged::Added
+        put_entry(room, &entry, shared).map_or(Logged::Full, Logged::Added)
     }
 }
 
 impl<B: Buffer + ?Sized> Body<B> {
+    /// Puts another value in, if it fits.
+    fn refill(&mut self, change: &Change<'_>) -> bool {
+        if change.bytes().len() > self.buffer.bytes().len() || !self.buffer.share(change.shared()) {
+            return false;
+        }
+        (self.state, self.len) = fill(&mut self.buffer, change);
+        true
+    }
+
     /// Bytes of the value, what is shared included.
     fn whole(&self) -> usize {
         self.len as usize + self.buffer.shared().map_or(0, |v| v.bytes().len())
@@ -373,8 +377,8 @@ impl<B: Buffer + ?Sized> Body<B> {
 /// What [`LogVector::log_to`] did.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Logged {
-    /// An entry was appended.
-    Added,
+    /// An entry of so many bytes was put there.
+    Added(usize),
     /// The item died in its context.
     Nothing,
     /// The record has no room for it.
@@ -407,20 +411,35 @@ mod tests {
     use crate::format::record::entries;
 
     #[test]
+    fn a_vector_that_nobody_else_has_serves_a_later_context() {
+        let key = Key::inode(20);
+        let mut v = LogVector::new(1, key, 5, &Change::Put(&[1; 100]));
+        v.set_logged();
+        let held = v.clone();
+        assert!(!LogVector::renew(&mut v, 6, &Change::Put(&[2; 110])));
+        drop(held);
+        assert!(!LogVector::renew(&mut v, 6, &Change::Put(&[2; 200])));
+        assert_eq!((v.seq(), v.is_known()), (5, true));
+        assert!(LogVector::renew(&mut v, 6, &Change::Put(&[2; 110])));
+        assert_eq!((v.seq(), v.is_known()), (6, false));
+        v.with(|b| assert_eq!(b, Some(&[2u8; 110][..])));
+    }
+
+    #[test]
     fn a_value_that_fits_is_overwritten_in_place() {
         let key = Key::inode(20);
         let v = LogVector::new(1, key, 5, &Change::Put(&[1; 100]));
         assert!(v.overwrite(&Change::Put(&[2; 120])));
         assert!(!v.overwrite(&Change::Put(&[3; 200])));
         v.with(|b| assert_eq!(b, Some(&[2u8; 120][..])));
-        let mut payload = Vec::new();
-        assert_eq!(v.log_to(&mut payload, 100), Logged::Full);
-        assert_eq!(v.log_to(&mut payload, 1000), Logged::Added);
+        let mut payload = vec![0; entry_size(120)];
+        assert_eq!(v.log_to(&mut payload[1..]), Logged::Full);
+        assert_eq!(v.log_to(&mut payload), Logged::Added(entry_size(120)));
         let got: Vec<_> = entries(0, &payload).map(|e| e.unwrap()).collect();
         assert_eq!(got.len(), 1);
         assert_eq!(got[0].value, &[2u8; 120][..]);
         v.kill();
-        assert_eq!(v.log_to(&mut payload, 1000), Logged::Nothing);
+        assert_eq!(v.log_to(&mut payload), Logged::Nothing);
         assert_eq!(v.charge(), 0);
     }
 }

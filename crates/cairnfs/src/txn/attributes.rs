@@ -4,15 +4,13 @@
 //! stands once. Whoever follows a reference holds the inode's lock all the while: then no merge
 //! changes the attribute, so its use keeps the value where it is, in this tree and in newer ones.
 
-use std::sync::Arc;
-
 use crate::error::{Error, Result};
 use crate::format::MAX_OWN_VALUE;
 use crate::format::key::{Key, Kind};
 use crate::format::record::Entry;
 use crate::format::xattr::{
-    SharedRef, StoredValue, XATTR_HEAD, decode_stored_xattrs, decode_xattrs, encode_xattr_head,
-    shared_place,
+    SharedRef, StoredValue, XATTR_HEAD, decode_stored_xattrs, decode_xattrs, shared_place,
+    xattr_head,
 };
 use crate::inode::{Inode, InodeState};
 use crate::journal::vector::Parts;
@@ -201,7 +199,7 @@ impl Core {
 
     /// Of an attribute in the log: what stands before its value, and the value, if others may share
     /// it and nothing else is in the item.
-    pub(super) fn shared_part(&self, entry: &Entry<'_>) -> Option<(Vec<u8>, Arc<Value>)> {
+    pub(super) fn shared_part(&self, entry: &Entry<'_>) -> Option<(Vec<u8>, Value)> {
         if entry.key.kind != Kind::Xattr || entry.delete {
             return None;
         }
@@ -212,8 +210,8 @@ impl Core {
         if xattr.value.len() <= MAX_OWN_VALUE {
             return None;
         }
-        let mut own = Vec::new();
-        encode_xattr_head(&mut own, xattr.name, xattr.value.len());
+        let head = xattr_head(xattr.name, xattr.value.len());
+        let own = [&head, xattr.name].concat();
         Some((own, self.values.intern(xattr.value)))
     }
 }

@@ -345,7 +345,7 @@ impl Commit<'_> {
         inode: &Arc<Inode>,
         state: &mut InodeState,
         (kind, offset): (Kind, u64),
-        (own, shared): (&[u8], &Arc<Value>),
+        (own, shared): (&[u8], &Value),
         existed: bool,
     ) {
         let change = Change::Join(own, shared);
@@ -473,6 +473,7 @@ impl Commit<'_> {
             }
             let vector = LogVector::new(MAIN_ROOT, key, seq, change);
             let charge = vector.charge();
+            counts.allocated += 1;
             counts.formatted += charge as u64;
             self.delta += charge;
             self.done.memory += vector.memory() as i64 + 64;
@@ -520,12 +521,17 @@ impl Commit<'_> {
             slot.baseline = true;
             self.done.memory -= slot.vector.memory() as i64;
         }
-        let vector = LogVector::new(MAIN_ROOT, key, seq, change);
+        // What an older context noted holds it no more.
+        inode.unlogged().enter(seq);
+        if !LogVector::renew(&mut slot.vector, seq, change) {
+            slot.vector = LogVector::new(MAIN_ROOT, key, seq, change);
+            counts.allocated += 1;
+        }
+        let vector = slot.vector.clone();
         let charge = vector.charge();
         counts.formatted += charge as u64;
         self.delta += charge;
         self.done.memory += vector.memory() as i64;
-        slot.vector = vector.clone();
         self.note(inode, kind, &vector);
         self.vectors.push(vector);
     }
@@ -548,7 +554,6 @@ impl Commit<'_> {
             reserved.log
         );
         done.counts.commits = 1;
-        done.counts.allocated = vectors.len() as u64;
         let filled = hold.insert(&mut vectors, &mut freed, delta);
         reserved.log -= delta;
         core.settle_lane(std::mem::take(reserved), &done);

@@ -298,7 +298,7 @@ impl MergeEdits<'_> {
         stored: &mut Vec<u8>,
         name: &[u8],
         value: &[u8],
-        known: Option<&Arc<Value>>,
+        known: Option<&Value>,
     ) -> Result<()> {
         let mut held = StoredValue::Own(value);
         if value.len() > MAX_OWN_VALUE {

@@ -12,7 +12,6 @@
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::Arc;
 
 use crate::deliberate::{Deliberate, happens};
 use crate::error::{Error, Result};
@@ -32,7 +31,7 @@ struct Change {
     /// Uses gained and lost.
     uses: i64,
     /// Its bytes, if the index did not have them before the step.
-    new: Option<Arc<Value>>,
+    new: Option<Value>,
 }
 
 /// The changes of one step.
@@ -46,7 +45,7 @@ pub(super) struct SharedEdits<'a> {
     changes: BTreeMap<u64, Change>,
     /// Long values that come and, without bytes, go; by offset of the key, ascending, behind all
     /// changes.
-    apart: VecDeque<(u64, Option<Arc<Value>>)>,
+    apart: VecDeque<(u64, Option<Value>)>,
     /// Index nodes that they may take.
     cost: u64,
 }
@@ -121,7 +120,7 @@ impl<'a> SharedEdits<'a> {
 
     /// Takes a use: where the value is, or will be after the step. `None` if too many others with its
     /// hash are in the way.
-    pub fn gain(&mut self, value: &Arc<Value>) -> Result<Option<SharedRef>> {
+    pub fn gain(&mut self, value: &Value) -> Result<Option<SharedRef>> {
         let len = value.bytes().len();
         let cost = || cost_of_uses(len);
         if let Some(place) = self.values.place(value) {
@@ -175,7 +174,7 @@ impl<'a> SharedEdits<'a> {
         place: SharedRef,
         uses: i64,
         cost: impl FnOnce() -> u64,
-        new: Option<&Arc<Value>>,
+        new: Option<&Value>,
     ) {
         let sum = &mut self.cost;
         let change = self.changes.entry(place.offset()).or_insert_with(|| {

@@ -85,3 +85,38 @@ fn extended_attributes() {
     v.set_xattr("/", "user.large", &large).unwrap();
     assert_eq!(v.get_xattr("/", "user.large").unwrap().unwrap(), large);
 }
+
+#[test]
+fn an_attribute_is_set_on_whatever_a_path_leads_to() {
+    let v = Volume::in_memory(64 << 20).unwrap();
+    v.create_dir("d").unwrap();
+    v.write("d/f", b"").unwrap();
+    v.symlink("d", "way").unwrap();
+    v.symlink("missing", "nowhere").unwrap();
+    for (path, value) in [("d/f", b"1"), ("way/f", b"2"), ("d/", b"3"), ("way/", b"4")] {
+        v.set_xattr(path, "user.a", value).unwrap();
+        assert_eq!(v.get_xattr(path, "user.a").unwrap().unwrap(), value);
+    }
+    assert_eq!(v.get_xattr("d", "user.a").unwrap().unwrap(), b"4");
+    fails_with(v.set_xattr("d/f/", "user.a", b"5"), libc::ENOTDIR);
+    fails_with(v.set_xattr("nowhere", "user.a", b"5"), libc::ENOENT);
+    fails_with(v.get_xattr("d/g", "user.a"), libc::ENOENT);
+}
+
+#[test]
+fn a_file_that_is_replaced_meanwhile_is_found_all_the_same() {
+    let v = Volume::in_memory(64 << 20).unwrap();
+    v.write("f", b"").unwrap();
+    std::thread::scope(|scope| {
+        let replaced = scope.spawn(|| {
+            for _ in 0..500 {
+                v.write("new", b"").unwrap();
+                v.rename("new", "f").unwrap();
+            }
+        });
+        while !replaced.is_finished() {
+            v.set_xattr("f", "user.a", [1; 100]).unwrap();
+            v.get_xattr("f", "user.a").unwrap();
+        }
+    });
+}

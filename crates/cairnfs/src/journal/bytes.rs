@@ -1,0 +1,98 @@
+//! The bytes of a log record while it is put together: room for its header, and the payload behind
+//! it, where the device can take them as they lie.
+//!
+//! Memory for the largest record is taken once and kept; the part that no record has reached yet is
+//! never touched.
+
+use std::sync::Arc;
+
+use crate::device::AlignedBuf;
+use crate::format::BLOCK_SIZE;
+use crate::format::record::{HEADER_SIZE, MAX_RECORD_BLOCKS};
+
+const MOST: usize = MAX_RECORD_BLOCKS as usize * BLOCK_SIZE;
+
+/// A record's bytes.
+#[derive(Default)]
+pub(super) struct RecordBytes {
+    buffer: Arc<AlignedBuf>,
+    /// Bytes of the payload so far.
+    len: usize,
+}
+
+impl RecordBytes {
+    /// Bytes of the payload so far.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// The payload so far.
+    pub fn payload(&self) -> &[u8] {
+        let payload = self.buffer.get(HEADER_SIZE..HEADER_SIZE + self.len);
+        payload.unwrap_or_default()
+    }
+
+    /// Forgets the payload.
+    pub fn clear(&mut self) {
+        self.len = 0;
+    }
+
+    /// What is free behind the payload; [`Self::added`] says how much of it was used.
+    pub fn room(&mut self) -> &mut [u8] {
+        let from = HEADER_SIZE + self.len;
+        self.whole().get_mut(from..).unwrap_or_default()
+    }
+
+    /// The payload goes on with that many bytes of the room.
+    pub fn added(&mut self, bytes: usize) {
+        self.len += bytes;
+    }
+
+    /// Puts the header before the payload, and zeros behind it up to `bytes`, the record's whole
+    /// length. It is written from what this gives back.
+    pub fn close(&mut self, header: &[u8], bytes: usize) -> &Arc<AlignedBuf> {
+        let end = HEADER_SIZE + self.len;
+        let whole = self.whole();
+        if let Some(to) = whole.get_mut(..header.len()) {
+            to.copy_from_slice(header);
+        }
+        whole.get_mut(end..bytes).unwrap_or_default().fill(0);
+        &self.buffer
+    }
+
+    /// All of it. A write that failed may still hold the memory: then there is new one, for which
+    /// no payload has come yet.
+    fn whole(&mut self) -> &mut [u8] {
+        if Arc::get_mut(&mut self.buffer).is_none_or(|b| b.len() < MOST) {
+            self.buffer = Arc::new(AlignedBuf::zeroed(MOST));
+        }
+        Arc::get_mut(&mut self.buffer).map_or(&mut [], |b| &mut **b)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_record_is_header_payload_and_zeros() {
+        let mut record = RecordBytes::default();
+        assert_eq!(record.room().len(), MOST - HEADER_SIZE);
+        record.room()[..5000].fill(7);
+        record.added(5000);
+        record.close(&[1; HEADER_SIZE], 2 * BLOCK_SIZE);
+        record.clear();
+        record.room()[..3].fill(8);
+        record.added(3);
+        assert_eq!(record.payload(), [8; 3]);
+        let bytes = record.close(&[2; HEADER_SIZE], BLOCK_SIZE);
+        assert_eq!(bytes[..HEADER_SIZE], [2; HEADER_SIZE]);
+        assert_eq!(bytes[HEADER_SIZE..HEADER_SIZE + 3], [8; 3]);
+        let rest = &bytes[HEADER_SIZE + 3..BLOCK_SIZE];
+        assert!(rest.iter().all(|byte| *byte == 0));
+        let held = Arc::clone(bytes);
+        record.clear();
+        record.room()[..4].fill(9);
+        assert_eq!(held[HEADER_SIZE], 8, "what is being written stays");
+    }
+}
