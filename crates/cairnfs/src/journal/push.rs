@@ -261,7 +261,8 @@ impl Journal {
         header.seal();
         let bytes = blocks as usize * BLOCK_SIZE;
         if Arc::get_mut(&mut head.buffer).is_none_or(|b| b.len() < bytes) {
-            head.buffer = Arc::new(AlignedBuf::zeroed(bytes));
+            // Memory that is touched for the first time costs more than what is written to it.
+            head.buffer = Arc::new(AlignedBuf::zeroed(bytes.next_power_of_two()));
         }
         let buffer = Arc::get_mut(&mut head.buffer);
         let buffer = buffer.and_then(|b| b.get_mut(..bytes)).unwrap_or_default();
