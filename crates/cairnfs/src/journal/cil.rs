@@ -129,6 +129,12 @@ impl Context {
         std::mem::take(&mut *self.moved.lock())
     }
 
+    /// Vectors in it, some of which may have died or been logged.
+    pub fn len(&self) -> usize {
+        let lengths = self.shards.iter().map(|s| s.lock().vectors.len());
+        lengths.sum()
+    }
+
     /// Whether nothing was committed to it.
     pub fn is_empty(&self) -> bool {
         self.shards.iter().all(|s| {
@@ -142,7 +148,11 @@ impl Context {
         let mut all = Drained::default();
         for shard in &self.shards {
             let mut shard = shard.lock();
-            all.vectors.append(&mut shard.vectors.take());
+            let mut vectors = shard.vectors.take();
+            match all.vectors.is_empty() {
+                true => all.vectors = vectors,
+                false => all.vectors.append(&mut vectors),
+            }
             all.freed.append(&mut shard.freed);
             all.charged += std::mem::take(&mut shard.charged);
             all.died += std::mem::take(&mut shard.died);
