@@ -345,13 +345,17 @@ impl Core {
             // Holding no lock, so that others go on and share the flush.
             self.journal.data_first(stamp)?;
         }
-        let batch = match self.batches.join(inodes) {
-            Ok(result) => return result,
-            Err(batch) => batch,
+        let result = match self.batches.join(inodes) {
+            Ok(result) => result,
+            Err(batch) => {
+                let journal = &self.journal;
+                let gather = |context: &Context| self.gather(&batch.close(), context);
+                let written = journal.write_group(self, gather);
+                batch.end(written.and_then(|written| journal.flush_written(&written)))
+            }
         };
-        let journal = &self.journal;
-        let written = journal.write_group(self, |context| self.gather(&batch.close(), context));
-        batch.end(written.and_then(|written| journal.flush_written(&written)))
+        Self::has_waited();
+        result
     }
 
     /// Entries of a directory that are so much of the context that writing all of it costs less than
