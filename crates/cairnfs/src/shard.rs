@@ -104,14 +104,14 @@ impl<T> Pruned<T> {
         found.take(WORTH).count() == WORTH
     }
 
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.items.len()
+    }
+
     /// Whether nothing is in it.
     pub fn is_empty(&self) -> bool {
         self.items.is_empty()
-    }
-
-    /// How many are in it.
-    pub fn len(&self) -> usize {
-        self.items.len()
     }
 
     /// Takes all.

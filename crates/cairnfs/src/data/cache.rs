@@ -1,6 +1,9 @@
 //! A bounded cache of data blocks by device address: sharded, second chance.
+//!
+//! Blocks that were written and not read since have a small part of it, in the order they came: who
+//! writes on and on uses the same memory again while the processor still has it at hand.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::ops::Range;
 
 use crossbeam_utils::CachePadded;
@@ -14,9 +17,28 @@ const SHARDS: usize = 16;
 /// So many blocks side by side are in one shard.
 const TOGETHER: u64 = 16;
 
+/// Of the blocks that a cache may hold, one in so many may be written and not read since; but some.
+const UNREAD: usize = 8;
+const UNREAD_LEAST: usize = 128;
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Use {
+    /// Written as the so many-th block of its shard, and not read since.
+    Unread(u64),
+    /// Not read since it was passed over.
+    Cold,
+    Recent,
+}
+
+impl Use {
+    fn is_unread(self) -> bool {
+        matches!(self, Self::Unread(_))
+    }
+}
+
 struct Entry {
     block: u64,
-    recent: bool,
+    used: Use,
     page: Page,
 }
 
@@ -25,20 +47,29 @@ struct Shard {
     places: HashMap<u64, usize, IntHash>,
     entries: Vec<Entry>,
     hand: usize,
+    /// Blocks that were written, in the order of their numbers; some are read or gone since.
+    written: VecDeque<(u64, u64)>,
+    /// How many were.
+    count: u64,
+    /// How many entries are [`Use::Unread`].
+    unread: usize,
 }
 
 /// Data blocks in memory.
 pub struct BlockCache {
     shards: Box<[CachePadded<Mutex<Shard>>]>,
     limit: usize,
+    limit_unread: usize,
 }
 
 impl BlockCache {
     /// A cache of up to `blocks` blocks.
     pub fn new(blocks: usize) -> Self {
+        let limit = (blocks / SHARDS).max(1);
         Self {
             shards: (0..SHARDS).map(|_| CachePadded::default()).collect(),
-            limit: (blocks / SHARDS).max(1),
+            limit,
+            limit_unread: (limit / UNREAD).max(UNREAD_LEAST),
         }
     }
 
@@ -62,14 +93,33 @@ impl BlockCache {
         found
     }
 
-    /// Keeps adjacent blocks, in place of cold ones if the cache is full.
+    /// Keeps adjacent blocks that were read, in place of cold ones if the cache is full.
     pub fn put(&self, first: u64, pages: Vec<Page>) {
+        self.each_page(first, pages, |shard, block, page| {
+            shard.put(block, Use::Cold, page, self)
+        });
+    }
+
+    /// Keeps adjacent blocks that were written, in place of such as are not read either.
+    pub fn put_written(&self, first: u64, pages: Vec<Page>) {
+        self.each_page(first, pages, |shard, block, page| {
+            let number = shard.wrote(block);
+            shard.put(block, Use::Unread(number), page, self)
+        });
+    }
+
+    fn each_page(
+        &self,
+        first: u64,
+        pages: Vec<Page>,
+        put: impl Fn(&mut Shard, u64, Page) -> Option<Page>,
+    ) {
         let blocks = first..first + pages.len() as u64;
         let mut pages = pages.into_iter();
         let mut left = Vec::new();
         self.each(blocks, |shard, block| {
             let page = pages.next();
-            left.extend(page.and_then(|page| shard.put(block, page, self.limit)));
+            left.extend(page.and_then(|page| put(shard, block, page)));
         });
         Page::let_go(left);
     }
@@ -96,36 +146,67 @@ impl Shard {
     fn get(&mut self, block: u64) -> Option<Page> {
         let place = *self.places.get(&block)?;
         let entry = self.entries.get_mut(place)?;
-        entry.recent = true;
+        let was = std::mem::replace(&mut entry.used, Use::Recent);
+        self.unread -= usize::from(was.is_unread());
         Some(entry.page.clone())
     }
 
     /// Keeps a block; what leaves for it is dropped by the caller, who may let go of the lock first.
-    fn put(&mut self, block: u64, page: Page, limit: usize) -> Option<Page> {
-        if let Some(place) = self.places.get(&block).copied() {
-            let entry = self.entries.get_mut(place)?;
-            return Some(std::mem::replace(&mut entry.page, page));
-        }
-        let entry = Entry {
-            block,
-            recent: false,
-            page,
+    fn put(&mut self, block: u64, used: Use, page: Page, cache: &BlockCache) -> Option<Page> {
+        let place = match self.places.get(&block) {
+            Some(place) => Some(*place),
+            None => self.place_for(used, cache),
         };
-        if self.entries.len() < limit {
+        self.unread += usize::from(used.is_unread());
+        let entry = Entry { block, used, page };
+        let Some(place) = place else {
             self.places.insert(block, self.entries.len());
             self.entries.push(entry);
             return None;
-        }
-        let place = self.cold_place();
+        };
         let old = std::mem::replace(self.entries.get_mut(place)?, entry);
-        self.places.remove(&old.block);
-        self.places.insert(block, place);
+        self.unread -= usize::from(old.used.is_unread());
+        if old.block != block {
+            self.places.remove(&old.block);
+            self.places.insert(block, place);
+        }
         Some(old.page)
+    }
+
+    /// The number of a block that was written.
+    fn wrote(&mut self, block: u64) -> u64 {
+        if self.written.len() > 2 * self.unread + UNREAD_LEAST {
+            let mut written = std::mem::take(&mut self.written);
+            written.retain(|(number, block)| self.unread_place(*number, *block).is_some());
+            self.written = written;
+        }
+        self.count += 1;
+        self.written.push_back((self.count, block));
+        self.count
+    }
+
+    /// The place of a block that was written under a number, and not read since.
+    fn unread_place(&self, number: u64, block: u64) -> Option<usize> {
+        let place = *self.places.get(&block)?;
+        let entry = self.entries.get(place)?;
+        (entry.used == Use::Unread(number)).then_some(place)
+    }
+
+    /// The place of one that must leave for a new one, if there are too many.
+    fn place_for(&mut self, used: Use, cache: &BlockCache) -> Option<usize> {
+        while used.is_unread() && self.unread >= cache.limit_unread {
+            let (number, block) = self.written.pop_front()?;
+            if let Some(place) = self.unread_place(number, block) {
+                return Some(place);
+            }
+        }
+        (self.entries.len() >= cache.limit).then(|| self.cold_place())
     }
 
     fn remove(&mut self, block: u64) -> Option<Page> {
         let place = self.places.remove(&block)?;
         let gone = self.entries.swap_remove(place);
+        self.unread -= usize::from(gone.used.is_unread());
         if let Some(moved) = self.entries.get(place).map(|e| e.block) {
             self.places.insert(moved, place);
         }
@@ -140,7 +221,7 @@ impl Shard {
                 0
             };
             match self.entries.get_mut(self.hand) {
-                Some(entry) if entry.recent => entry.recent = false,
+                Some(entry) if entry.used == Use::Recent => entry.used = Use::Cold,
                 _ => return self.hand,
             }
         }
@@ -173,5 +254,40 @@ mod tests {
         cache.put(2999, vec![page(7)]);
         let found = cache.get(2999..3000);
         assert_eq!(found[0].as_ref().unwrap().bytes(), page(7).bytes());
+    }
+
+    #[test]
+    fn written_blocks_leave_in_their_order_and_not_for_what_was_read() {
+        let blocks = 16 * UNREAD * 2 * UNREAD_LEAST;
+        let unread = blocks / UNREAD;
+        let cache = BlockCache::new(blocks);
+        let page = || Page::with(&[1]);
+        let held = |blocks: Range<u64>| {
+            let (mut held, mut last) = (0, 0);
+            for shard in &cache.shards {
+                let shard = shard.lock();
+                let within = blocks.clone().filter(|b| shard.places.contains_key(b));
+                held += within.count();
+                last = last.max(shard.written.len());
+            }
+            (held, last)
+        };
+        let read = 0..unread as u64 / 2;
+        read.clone()
+            .for_each(|n| cache.put_written(n, vec![page()]));
+        cache.get(read.clone());
+        let written = read.end..read.end + 10 * unread as u64;
+        written
+            .clone()
+            .for_each(|n| cache.put_written(n, vec![page()]));
+        assert_eq!(held(read.clone()).0, unread / 2);
+        assert_eq!(held(written.clone()).0, unread);
+        assert_eq!(held(written.end - unread as u64..written.end).0, unread);
+        // What is written and removed again and again does not make the row longer.
+        for _ in 0..4 * unread {
+            cache.remove(7..8);
+            cache.put_written(7, vec![page()]);
+        }
+        assert!(held(7..8).1 <= 2 * unread / SHARDS + UNREAD_LEAST + 1);
     }
 }

@@ -48,7 +48,7 @@ impl DataStore {
 
     /// Keeps adjacent blocks that were written.
     pub fn keep(&self, block: u64, pages: Vec<Page>) {
-        self.cache.put(block, pages);
+        self.cache.put_written(block, pages);
     }
 
     /// Reads one block, verified.

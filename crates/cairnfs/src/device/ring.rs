@@ -18,6 +18,9 @@ type Write = WriteVectoredAt<Piece, Arc<OwnedFd>>;
 
 /// Writes in flight at a time.
 pub(super) const MOST: usize = 64;
+/// Entries of a ring. It needs some for itself; when it finds none it takes up what is over by then, and
+/// then waits for one more, for ever if that was all.
+const ENTRIES: u32 = 2 * MOST as u32;
 
 impl IoVectoredBuf for Piece {
     fn iter_slice(&self) -> impl Iterator<Item = &[u8]> {
@@ -39,7 +42,7 @@ pub(super) fn is_there() -> bool {
 fn with_ring<R>(work: impl FnOnce(&mut Proactor) -> R) -> Option<R> {
     RING.with_borrow_mut(|ring| {
         if ring.is_none() {
-            *ring = Proactor::builder().capacity(MOST as u32).build().ok();
+            *ring = Proactor::builder().capacity(ENTRIES).build().ok();
         }
         ring.as_mut().map(work)
     })
@@ -96,5 +99,28 @@ impl Flight {
             Self::Pending(key) => Self::of(ring.pop(key)),
             over => over,
         }
+    }
+}
+
+#[cfg(test)]
+#[cfg(not(shuttle))]
+mod tests {
+    use super::*;
+    use crate::device::Page;
+
+    #[test]
+    fn as_many_writes_as_may_be_in_flight_end_though_all_are_over_at_once() {
+        // Writes to this are over when they have begun.
+        let file = std::fs::File::options().write(true).open("/dev/null");
+        let file = Arc::new(OwnedFd::from(file.unwrap()));
+        let piece = |n: usize| Piece::of_pages(n as u64 * 4096, vec![Page::with(&[n as u8])]);
+        let pieces: Vec<Piece> = (0..MOST).map(piece).collect();
+        let written = std::thread::spawn(move || write(&file, &pieces));
+        let Some(taken) = written.join().unwrap() else {
+            return;
+        };
+        let taken = taken.unwrap();
+        assert_eq!(taken.len(), MOST);
+        assert!(taken.into_iter().all(|taken| taken.unwrap() == 4096));
     }
 }

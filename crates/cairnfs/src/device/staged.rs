@@ -9,6 +9,8 @@ use std::borrow::Cow;
 use std::ops::Range;
 use std::sync::Arc;
 
+use smallvec::{SmallVec, smallvec};
+
 use super::{AlignedBuf, Page};
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -24,7 +26,8 @@ pub struct Piece {
 #[derive(Clone)]
 enum Content {
     Part(Arc<AlignedBuf>, Range<usize>),
-    Pages(Arc<Pages>),
+    /// Of one write, or of several to places side by side.
+    Pages(SmallVec<[Arc<Pages>; 1]>),
 }
 
 /// Pages whose memory is given back at once.
@@ -49,8 +52,31 @@ impl Piece {
     pub fn of_pages(offset: u64, pages: Vec<Page>) -> Self {
         Self {
             offset,
-            content: Content::Pages(Arc::new(Pages(pages))),
+            content: Content::Pages(smallvec![Arc::new(Pages(pages))]),
         }
+    }
+
+    /// Makes one write of such as go to places side by side, up to `most` bytes.
+    pub fn join(mut pieces: Vec<Self>, most: usize) -> Vec<Self> {
+        pieces.sort_by_key(|piece| piece.offset);
+        let mut joined: Vec<Self> = Vec::with_capacity(pieces.len());
+        let mut len = 0;
+        for piece in pieces {
+            let more = piece.len();
+            let last = joined.last_mut();
+            let last = last.filter(|l| l.offset + len as u64 == piece.offset && len + more <= most);
+            match (last.map(|l| &mut l.content), &piece.content) {
+                (Some(Content::Pages(runs)), Content::Pages(next)) => {
+                    runs.extend(next.iter().cloned());
+                    len += more;
+                }
+                _ => {
+                    joined.push(piece);
+                    len = more;
+                }
+            }
+        }
+        joined
     }
 
     /// How many bytes are written.
@@ -65,11 +91,12 @@ impl Piece {
 
     /// What is written, as it lies in memory.
     pub fn parts(&self) -> impl Iterator<Item = &[u8]> {
-        let (part, pages) = match &self.content {
+        let (part, runs) = match &self.content {
             Content::Part(buffer, part) => (buffer.get(part.clone()), &[][..]),
-            Content::Pages(pages) => (None, &pages.0[..]),
+            Content::Pages(runs) => (None, &runs[..]),
         };
-        part.into_iter().chain(pages.iter().map(Page::bytes))
+        let pages = runs.iter().flat_map(|run| &run.0);
+        part.into_iter().chain(pages.map(Page::bytes))
     }
 
     /// What is written, as one.
@@ -217,5 +244,27 @@ pub(super) fn lay_over(pieces: &[Piece], offset: u64, read: &mut [u8]) {
             to.iter_mut().zip(from).for_each(|(to, from)| *to = *from);
             start += part.len() as u64;
         }
+    }
+}
+
+#[cfg(test)]
+#[cfg(not(shuttle))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn writes_side_by_side_become_one_as_long_as_that_is_short() {
+        let block = |n: u64| Piece::of_pages(n * 4096, vec![Page::with(&[n as u8; 4096])]);
+        let part = |n: u64| Piece::new(n * 4096, Arc::new(AlignedBuf::zeroed(4096)), 0..4096);
+        let pieces = [7, 3, 1, 2, 4, 9].map(block).into_iter().chain([part(8)]);
+        let joined = Piece::join(pieces.collect(), 3 * 4096);
+        let places: Vec<_> = joined.iter().map(|p| (p.offset / 4096, p.len())).collect();
+        assert_eq!(
+            places,
+            [(1, 3), (4, 1), (7, 1), (8, 1), (9, 1)].map(|(at, blocks)| (at, blocks * 4096))
+        );
+        let bytes: Vec<u8> = joined[0].bytes().chunks(4096).map(|b| b[4095]).collect();
+        assert_eq!(bytes, [1, 2, 3]);
+        assert!(Piece::join(Vec::new(), 4096).is_empty());
     }
 }

@@ -147,7 +147,7 @@ impl Storage {
     /// The device's failure, now or earlier.
     pub fn write_with_staged(&self, pieces: &[Piece]) -> Result<()> {
         self.check()?;
-        let mut all = self.stage.take();
+        let mut all = Piece::join(self.stage.take(), AT_ONCE);
         let staged = all.len();
         all.extend_from_slice(pieces);
         if all.is_empty() {
@@ -252,6 +252,10 @@ impl Storage {
         ]
     }
 }
+
+/// Most bytes of staged data that are one write: a device takes several long ones beside each other
+/// sooner than one.
+const AT_ONCE: usize = 256 << 10;
 
 /// The flush that this thread leads.
 struct Lead<'a>(&'a Storage);

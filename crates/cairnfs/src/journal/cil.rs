@@ -129,6 +129,12 @@ impl Context {
         std::mem::take(&mut *self.moved.lock())
     }
 
+    /// Vectors in it, some of which may have died or been logged.
+    pub fn len(&self) -> usize {
+        let lengths = self.shards.iter().map(|s| s.lock().vectors.len());
+        lengths.sum()
+    }
+
     /// Whether nothing was committed to it.
     pub fn is_empty(&self) -> bool {
         self.shards.iter().all(|s| {
@@ -140,8 +146,7 @@ impl Context {
     /// Takes what is in it; only once it is closed.
     pub fn drain(&self) -> Drained {
         let mut all = Drained::default();
-        let count = self.shards.iter().map(|s| s.lock().vectors.len()).sum();
-        all.vectors.reserve_exact(count);
+        all.vectors.reserve_exact(self.len());
         for shard in &self.shards {
             let mut shard = shard.lock();
             all.vectors.append(&mut shard.vectors.take());

@@ -38,7 +38,7 @@ use crate::sync::atomic::{AtomicU64, Ordering};
 
 /// Smallest and largest size of a context that starts a background push, in log bytes: an fsync
 /// that comes meanwhile waits for it.
-const SOFT_LIMIT: std::ops::RangeInclusive<i64> = (256 << 10)..=(1 << 20);
+const SOFT_LIMIT: std::ops::RangeInclusive<i64> = (256 << 10)..=(512 << 10);
 
 /// Smallest and largest size of a context beyond which committers wait for the push.
 const HARD_LIMIT: std::ops::RangeInclusive<i64> = (512 << 10)..=(64 << 20);

@@ -27,12 +27,16 @@ use crate::journal::cil::Context;
 use crate::journal::group::{Gathered, Group};
 use crate::journal::vector::{Change, LogVector, charge_for};
 use crate::mechanism::Mechanism;
+use crate::shard::IntHash;
 use crate::sync::atomic::Ordering;
 use crate::txn::{Commit, Core};
 
 /// Most inodes of a group: commits wait while it is followed. A larger one is most of its context,
 /// which is written instead.
 const MOST: usize = 1024;
+
+/// So many entries of a directory are followed quickly, whatever else there is.
+const FEW: usize = 64;
 
 /// A directory entry that a transaction adds or takes away.
 pub struct NameAt {
@@ -132,8 +136,10 @@ struct Followed<'a> {
     seq: u64,
     inodes: Vec<Arc<Inode>>,
     /// Which these are, and whether their entries are wanted.
-    seen: HashMap<u64, bool>,
+    seen: HashMap<u64, bool, IntHash>,
     todo: Vec<(u64, bool)>,
+    /// A directory with more entries to log is not followed.
+    most_entries: usize,
     /// Directories that may keep unlogged entries.
     dirs: usize,
     /// Files whose times nobody asked for.
@@ -174,7 +180,7 @@ impl Followed<'_> {
         }
         if let Some(children) = children {
             self.dirs += usize::from(first);
-            if whole && children.pending > MOST {
+            if whole && children.pending > self.most_entries {
                 return false;
             }
             if whole {
@@ -339,13 +345,28 @@ impl Core {
             // Holding no lock, so that others go on and share the flush.
             self.journal.data_first(stamp)?;
         }
-        let batch = match self.batches.join(inodes) {
-            Ok(result) => return result,
-            Err(batch) => batch,
+        let result = match self.batches.join(inodes) {
+            Ok(result) => result,
+            Err(batch) => {
+                let journal = &self.journal;
+                let gather = |context: &Context| self.gather(&batch.close(), context);
+                let written = journal.write_group(self, gather);
+                batch.end(written.and_then(|written| journal.flush_written(&written)))
+            }
         };
-        let journal = &self.journal;
-        let written = journal.write_group(self, |context| self.gather(&batch.close(), context));
-        batch.end(written.and_then(|written| journal.flush_written(&written)))
+        Self::has_waited();
+        result
+    }
+
+    /// Entries of a directory that are so much of the context that writing all of it costs less than
+    /// to follow them. Data that is not durable would be flushed first: then it does not.
+    fn most_entries(&self, context: &Context) -> usize {
+        let durable = self.storage.is_flushed(context.data_stamp()) && !context.has_staged();
+        match durable {
+            // With most entries an inode item is logged: these would be half of the context.
+            true => (context.len() / 4).clamp(FEW, MOST),
+            false => MOST,
+        }
     }
 
     /// Takes what is to be made durable out of the context.
@@ -359,7 +380,7 @@ impl Core {
             core: self,
             seq: context.seq,
             inodes: Vec::new(),
-            seen: HashMap::new(),
+            seen: HashMap::default(),
             todo: wished
                 .iter()
                 .map(|w| (w.ino, entries))
@@ -367,6 +388,7 @@ impl Core {
                 .collect(),
             timeless: timeless(wished),
             dirs: 0,
+            most_entries: self.most_entries(context),
         };
         let copies = match followed.close() {
             true => followed.copies(),

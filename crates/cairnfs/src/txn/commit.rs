@@ -254,6 +254,11 @@ impl Core {
         }
     }
 
+    /// Says that the calling thread has waited for the device: it need not step aside soon.
+    pub(super) fn has_waited() {
+        COMMITS.with(|commits| commits.set(0));
+    }
+
     /// Says that an fsync is under way, until the value is dropped.
     pub fn forcing(&self) -> Forcing<'_> {
         self.forcing.fetch_add(1, Ordering::Relaxed);

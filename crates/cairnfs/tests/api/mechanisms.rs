@@ -98,7 +98,7 @@ fn what_others_did_is_not_written() {
 
 #[test]
 fn entries_are_logged_once() {
-    let counters = ["fsync_entries", "log_bytes"];
+    let counters = ["log_entries", "log_bytes"];
     let [with, without] = costs(Mechanism::EntriesOnce, &counters, |fs| {
         crowd(fs);
         ROOT
@@ -121,6 +121,29 @@ fn attributes_that_are_not_there_are_not_searched() {
     });
     let nodes = found.map(|counts| counts.iter().sum::<u64>());
     assert!(nodes[1] > nodes[0], "{nodes:?}");
+}
+
+#[test]
+fn a_directory_that_is_most_of_what_changed_is_not_followed() {
+    let fs = open(fresh(), None);
+    let counts = |wished: u64| {
+        let count = || -> HashMap<_, _> { fs.counters().into_iter().collect() };
+        let before = count();
+        fs.fsync(wished, false).unwrap();
+        let after = count();
+        ["fsync_groups", "fsync_whole_contexts"].map(|name| after[name] - before[name])
+    };
+    crowd(&fs);
+    assert_eq!(counts(ROOT), [0, 1]);
+    let dir = fs.mkdir(ROOT, b"dir", 0o755, OWNER).unwrap().ino;
+    for n in 0..FILES / 3 {
+        let made = fs.mknod(dir, n.to_string().as_bytes(), 0o100_644, 0, OWNER);
+        made.unwrap();
+    }
+    for n in FILES..2 * FILES {
+        create(&fs, &n.to_string());
+    }
+    assert_eq!(counts(dir), [1, 0]);
 }
 
 /// Names with inode numbers, and what each file holds.
