@@ -242,8 +242,10 @@ impl Journal {
             if self.signals.has_workers() {
                 self.signals.want_merge();
                 self.counters.log_waits.time(|| {
-                    self.ring.wait(bytes, seen, || {
-                        self.storage.failure().is_some() || !self.signals.has_workers()
+                    self.ring.wait(seen, || {
+                        self.ring.free() >= bytes
+                            || self.storage.failure().is_some()
+                            || !self.signals.has_workers()
                     });
                 });
             } else {

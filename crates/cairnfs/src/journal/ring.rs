@@ -1,4 +1,4 @@
-//! Space in the log: who may commit, and who waits until a merge has moved the tail.
+//! Space in the log: who may commit, and who waits until a merge has moved the tail, or let go memory.
 //!
 //! One signed counter of free bytes. A transaction takes its worst case before it takes any lock
 //! and gives back what it did not need; written records take whole blocks; a merge gives back what
@@ -88,12 +88,12 @@ impl Ring {
         *self.wakes.lock()
     }
 
-    /// Waits until waiters are woken or `stop` tells to stop waiting, but not if they were since
-    /// `seen`: then the merge that the caller asked for may be over, and others may have taken what
-    /// it gave. Spurious returns are fine, callers loop.
-    pub fn wait(&self, bytes: i64, seen: u64, stop: impl Fn() -> bool) {
+    /// Waits until waiters are woken, unless `enough` tells that there is nothing to wait for; but not if
+    /// they were since `seen`: then the merge that the caller asked for may be over, and others may have
+    /// taken what it gave. Spurious returns are fine, callers loop.
+    pub fn wait(&self, seen: u64, enough: impl Fn() -> bool) {
         let mut wakes = self.wakes.lock();
-        if *wakes == seen && self.free() < bytes && !stop() {
+        if *wakes == seen && !enough() {
             // Reservations are given back without a word, so a waiter looks again now and then.
             self.moved.wait_for(&mut wakes, LOOK_AGAIN);
         }

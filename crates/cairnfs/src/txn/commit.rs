@@ -277,7 +277,7 @@ impl Core {
 
     /// Starts a merge, or waits for one if too much memory is held.
     fn press(&self) -> Result<()> {
-        if self.dirty_bytes() >= self.limits.dirty_hard || !self.signals.has_workers() {
+        if !self.signals.has_workers() {
             let seen = self.merges();
             // One that was running when we came, and has ended since, served us too.
             drop(self.merging.lock());
@@ -288,7 +288,27 @@ impl Core {
             };
         }
         self.signals.want_merge();
-        Ok(())
+        self.wait_for_memory()
+    }
+
+    /// Waits until merges have let go so much that the dirty sets are within their limit; for two at most:
+    /// the first may have begun before the caller's changes.
+    fn wait_for_memory(&self) -> Result<()> {
+        let (ring, merges) = (self.journal.ring(), self.merges());
+        loop {
+            self.storage.check()?;
+            let seen = ring.wakes();
+            let enough = || {
+                self.dirty_bytes() < self.limits.dirty_hard
+                    || self.merges() >= merges + 2
+                    || !self.signals.has_workers()
+            };
+            if enough() {
+                return Ok(());
+            }
+            self.signals.want_merge();
+            ring.wait(seen, || enough() || self.storage.failure().is_some());
+        }
     }
 }
 

@@ -35,6 +35,9 @@ use crate::txn::{Core, Trees};
 /// Inodes whose memory is fetched together.
 pub(super) const TOGETHER: usize = 16;
 
+/// Inodes after whose thawing those who wait for memory are told.
+const TOLD_EVERY: usize = 1 << 14;
+
 /// What a merge takes.
 pub(super) struct Taken {
     /// The last sequence.
@@ -157,7 +160,6 @@ impl Core {
             (dirty, self.lanes.take_growth())
         })?;
         let (inodes, units) = point.taken;
-        let tail = point.end.lsn;
         self.merge_taken(Taken {
             seq: point.seq,
             end: point.end,
@@ -165,9 +167,7 @@ impl Core {
             inodes,
             units,
             recovering: false,
-        })?;
-        self.journal.merged(tail);
-        Ok(())
+        })
     }
 
     /// Freezes what has not been frozen by a later commit, merges it in steps, and lets it go.
@@ -185,6 +185,10 @@ impl Core {
                 break;
             }
         }
+        match taken.recovering {
+            true => self.journal.recovered_up_to(taken.end.lsn),
+            false => self.journal.merged(taken.end.lsn),
+        }
         self.thaw(std::mem::take(&mut taken.inodes), taken.seq);
         self.frozen_bytes.store(0, Ordering::Release);
         self.space.release(&mut join_runs(freed), self.discard)?;
@@ -196,9 +200,11 @@ impl Core {
         Ok(())
     }
 
-    /// Lets go what the index has now.
+    /// Lets go what the index has now, and tells those who wait for memory every now and then.
     fn thaw(&self, inodes: Vec<Arc<Inode>>, seq: u64) {
         let together = inodes.len();
+        let frozen = self.frozen_bytes.load(Ordering::Acquire);
+        let mut told = together;
         let mut inodes = inodes.into_iter();
         let mut let_go: Vec<(Option<Arc<DirtySet>>, Unlogged)> = Vec::with_capacity(TOGETHER);
         let mut clean = Vec::with_capacity(TOGETHER);
@@ -227,6 +233,14 @@ impl Core {
             let_go.clear();
             let cleaned = |inode| self.table.cleaned(inode, together);
             clean.drain(..).for_each(cleaned);
+            let left = inodes.as_slice().len();
+            if told - left >= TOLD_EVERY && left > 0 {
+                told = left;
+                let each = frozen / together as i64;
+                self.frozen_bytes
+                    .store((each * left as i64).max(1), Ordering::Release);
+                self.journal.ring().wake();
+            }
         }
     }
 

@@ -90,9 +90,7 @@ impl Core {
             inodes,
             units: 0,
             recovering: true,
-        })?;
-        self.journal.recovered_up_to(end.lsn);
-        Ok(())
+        })
     }
 
     /// Blocks that the log named and dropped again stay out of use until the next merge.
