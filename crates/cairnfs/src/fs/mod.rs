@@ -261,6 +261,8 @@ impl FileSystem {
 
 impl Drop for FileSystem {
     fn drop(&mut self) {
+        // They cannot reach a volume that nobody holds, so nobody may wait for what they would do.
+        self.core.signals().set_workers(false);
         if let Err(error) = self.close() {
             tracing::error!(%error, "closing the volume failed");
         }

@@ -128,3 +128,31 @@ fn work_merges(volume: &Weak<FileSystem>, signals: &Signals) {
         guarded(&fs, "merge", || fs.core.merge());
     }
 }
+
+#[cfg(test)]
+#[cfg(not(shuttle))]
+mod tests {
+    use super::*;
+    use crate::device::MemoryDevice;
+    use crate::format::ROOT_INO;
+    use crate::fs::{MakeOptions, Options, make_device};
+    use crate::types::Creds;
+
+    #[test]
+    fn a_volume_that_is_dropped_waits_for_no_worker() {
+        let device = MemoryDevice::new(64 << 20);
+        make_device(&device, &MakeOptions::default(), &mut |_, _| {}).unwrap();
+        let device = Arc::new(device);
+        let open = || FileSystem::open_device(device.clone(), &Options::default()).unwrap();
+        let fs = open();
+        let creds = Creds { uid: 0, gid: 0 };
+        let made = fs.mknod(ROOT_INO, b"file", 0o100_644, 0, creds).unwrap();
+        fs.write(made.ino, 0, b"not written yet", true).unwrap();
+        fs.core.outgrow();
+        drop(fs);
+        let fs = open();
+        let mut read = [0; 100];
+        let len = fs.read(made.ino, 0, &mut read).unwrap();
+        assert_eq!(&read[..len], b"not written yet");
+    }
+}

@@ -227,6 +227,13 @@ impl Core {
         self.dirty_bytes.load(Ordering::Relaxed) + self.values.beyond()
     }
 
+    /// Lets dirty sets look as if they were beyond all limits.
+    #[cfg(test)]
+    pub fn outgrow(&self) {
+        let hard = self.limits.dirty_hard;
+        self.dirty_bytes.fetch_add(hard, Ordering::Relaxed);
+    }
+
     /// What commits did since the volume was opened.
     pub fn commit_counts(&self) -> CommitCounts {
         self.lanes.counts()
