@@ -288,7 +288,10 @@ impl Core {
             };
         }
         self.signals.want_merge();
-        self.wait_for_memory()
+        match self.dirty_bytes() < self.limits.dirty_hard {
+            true => Ok(()),
+            false => self.wait_for_memory(),
+        }
     }
 
     /// Waits until merges have let go so much that the dirty sets are within their limit; for two at most:
