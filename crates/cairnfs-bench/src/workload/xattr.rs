@@ -1,7 +1,8 @@
 //! Extended attributes: each thread sets one on every file of its own, to values that many files
 //! share, and reads it back; then it asks for one that is not there.
 //!
-//! Files, their names and the values are made before the clock starts. Which file gets which value follows from the seed.
+//! Files, their names and the values are made before the clock starts. Which file gets which value
+//! follows from the seed.
 
 use super::{Ground, Workload, at_least_one, at_most_1g, file_name};
 use crate::Result;

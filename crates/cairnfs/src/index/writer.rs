@@ -17,6 +17,8 @@ const BUFFER: usize = 1 << 20;
 /// Buffers that wait to be written, or are being written.
 const BEHIND: usize = 2;
 
+const GONE: Error = Error::Invalid("the thread that writes the index panicked");
+
 /// Bytes for the device.
 #[derive(Default)]
 struct Full {
@@ -69,8 +71,7 @@ impl Helper {
     fn wait(&mut self, most: usize) -> Result<Option<AlignedBuf>> {
         let mut spare = None;
         while self.has > most {
-            let gone = Error::Invalid("the thread that writes the index panicked");
-            let (full, result) = self.written.recv().map_err(|_| gone)?;
+            let (full, result) = self.written.recv().map_err(|_| GONE)?;
             self.has -= 1;
             result?;
             spare = Some(full.buffer);
@@ -79,8 +80,7 @@ impl Helper {
     }
 
     fn give(&mut self, full: Full) -> Result<()> {
-        let gone = Error::Invalid("the thread that writes the index panicked");
-        self.full.send(full).map_err(|_| gone)?;
+        self.full.send(full).map_err(|_| GONE)?;
         self.has += 1;
         Ok(())
     }
@@ -141,9 +141,7 @@ impl Writer {
         }
         self.wrote = true;
         let Some(helper) = &mut self.helper else {
-            let result = self.full.write(&*self.device);
-            self.full.len = 0;
-            return result;
+            return self.write_here();
         };
         let spare = helper.wait(BEHIND - 1)?.unwrap_or_default();
         let next = Full {
@@ -161,6 +159,10 @@ impl Writer {
         if let Some(helper) = &mut self.helper {
             helper.wait(0)?;
         }
+        self.write_here()
+    }
+
+    fn write_here(&mut self) -> Result<()> {
         let result = self.full.write(&*self.device);
         self.full.len = 0;
         result
