@@ -11,6 +11,7 @@ use std::sync::Arc;
 
 use smallvec::{SmallVec, smallvec};
 
+use super::chunks::BLOCK;
 use super::{AlignedBuf, Page};
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -84,7 +85,10 @@ impl Piece {
 
     /// How many bytes are written.
     pub fn len(&self) -> usize {
-        self.parts().map(<[u8]>::len).sum()
+        match &self.content {
+            Content::Part(_, part) => part.len(),
+            Content::Pages(runs) => runs.iter().map(|run| run.0.len() * BLOCK).sum(),
+        }
     }
 
     /// Whether nothing is written.

@@ -19,6 +19,9 @@ use crate::txn::{Commit, Item};
 /// Most bytes of an extent item's value.
 pub(super) const EXTENT_MAX: usize = size_of::<RawExtent>() + 4 * MAX_EXTENT_BLOCKS as usize;
 
+/// Blocks that an extent has room for beyond its own, before its memory grows.
+const MORE: usize = 16;
+
 /// Extents, of most files at most two at a time.
 pub(super) type Extents = SmallVec<[Extent; 2]>;
 
@@ -130,13 +133,17 @@ impl Extent {
     pub fn part(&self, from: u64, to: u64) -> Option<Extent> {
         let run = self.run_in(from, to)?;
         let skip = run.start - self.block;
-        let crcs = self.crcs.iter().skip(skip as usize).take(run.len as usize);
+        let own = skip as usize..(skip + run.len) as usize;
+        let own = self.crcs.get(own).unwrap_or_default();
+        // Most often a little is joined to it then.
+        let mut crcs = Vec::with_capacity(own.len() + MORE);
+        crcs.extend_from_slice(own);
         Some(Extent {
             at: self.at + skip,
             block: run.start,
             birth: self.birth,
             unwritten: if self.is_unwritten() { run.len } else { 0 },
-            crcs: crcs.copied().collect(),
+            crcs,
             below: self.below,
         })
     }
