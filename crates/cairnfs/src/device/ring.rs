@@ -11,6 +11,7 @@ use std::sync::Arc;
 use compio_buf::IoVectoredBuf;
 use compio_driver::op::WriteVectoredAt;
 use compio_driver::{Key, Proactor, PushEntry};
+use smallvec::SmallVec;
 
 use super::staged::Piece;
 
@@ -49,19 +50,25 @@ fn with_ring<R>(work: impl FnOnce(&mut Proactor) -> R) -> Option<R> {
 }
 
 /// What became of several writes: for each in order, how many bytes were taken.
-type Taken = Vec<io::Result<usize>>;
+type Taken = SmallVec<[io::Result<usize>; FEW]>;
+
+/// Most fsyncs have no more writes.
+const FEW: usize = 4;
 
 /// Makes up to [`MOST`] writes at once; `None` if there is no ring, and nothing was begun.
 pub(super) fn write(file: &Arc<OwnedFd>, pieces: &[Piece]) -> Option<io::Result<Taken>> {
     with_ring(|ring| {
-        let mut flights: Vec<Flight> = Vec::with_capacity(pieces.len());
+        let mut flights = SmallVec::<[Flight; FEW]>::new();
         for piece in pieces {
             let write = WriteVectoredAt::new(file.clone(), piece.offset, piece.clone());
             flights.push(Flight::of(ring.push(write)));
         }
         loop {
-            flights = flights.into_iter().map(|f| f.look(ring)).collect();
-            if flights.iter().all(|f| matches!(f, Flight::Over(_))) {
+            let mut over = true;
+            for flight in &mut flights {
+                over &= flight.look(ring);
+            }
+            if over {
                 break;
             }
             match ring.poll(None) {
@@ -73,32 +80,37 @@ pub(super) fn write(file: &Arc<OwnedFd>, pieces: &[Piece]) -> Option<io::Result<
                 _ => {}
             }
         }
-        let over = |flight| match flight {
-            Flight::Over(result) => result,
-            Flight::Pending(_) => Err(ErrorKind::Other.into()),
-        };
-        Ok(flights.into_iter().map(over).collect())
+        let result = |flight: Flight| flight.over.unwrap_or(Err(ErrorKind::Other.into()));
+        Ok(flights.into_iter().map(result).collect())
     })
 }
 
-enum Flight {
-    Pending(Key<Write>),
-    Over(io::Result<usize>),
+/// A write under way, or what became of it.
+struct Flight {
+    pending: Option<Key<Write>>,
+    over: Option<io::Result<usize>>,
 }
 
 impl Flight {
     fn of(entry: PushEntry<Key<Write>, compio_buf::BufResult<usize, Write>>) -> Self {
         match entry {
-            PushEntry::Pending(key) => Self::Pending(key),
-            PushEntry::Ready(result) => Self::Over(result.0),
+            PushEntry::Pending(key) => Self {
+                pending: Some(key),
+                over: None,
+            },
+            PushEntry::Ready(result) => Self {
+                pending: None,
+                over: Some(result.0),
+            },
         }
     }
 
-    fn look(self, ring: &mut Proactor) -> Self {
-        match self {
-            Self::Pending(key) => Self::of(ring.pop(key)),
-            over => over,
+    /// Whether it is over.
+    fn look(&mut self, ring: &mut Proactor) -> bool {
+        if let Some(key) = self.pending.take() {
+            *self = Self::of(ring.pop(key));
         }
+        self.over.is_some()
     }
 }
 

@@ -11,6 +11,7 @@ use std::sync::Arc;
 
 use smallvec::{SmallVec, smallvec};
 
+use super::chunks::BLOCK;
 use super::{AlignedBuf, Page};
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -57,9 +58,12 @@ impl Piece {
     }
 
     /// Makes one write of such as go to places side by side, up to `most` bytes.
-    pub fn join(mut pieces: Vec<Self>, most: usize) -> Vec<Self> {
+    pub fn join(mut pieces: Pieces, most: usize) -> Pieces {
+        if pieces.len() < 2 {
+            return pieces;
+        }
         pieces.sort_by_key(|piece| piece.offset);
-        let mut joined: Vec<Self> = Vec::with_capacity(pieces.len());
+        let mut joined = Pieces::new();
         let mut len = 0;
         for piece in pieces {
             let more = piece.len();
@@ -81,7 +85,10 @@ impl Piece {
 
     /// How many bytes are written.
     pub fn len(&self) -> usize {
-        self.parts().map(<[u8]>::len).sum()
+        match &self.content {
+            Content::Part(_, part) => part.len(),
+            Content::Pages(runs) => runs.iter().map(|run| run.0.len() * BLOCK).sum(),
+        }
     }
 
     /// Whether nothing is written.
@@ -109,6 +116,9 @@ impl Piece {
         }
     }
 }
+
+/// Writes that go to the device together: of most fsyncs one of data, and a record.
+pub type Pieces = SmallVec<[Piece; 3]>;
 
 /// The stamp of a write of data, which may not have been made yet.
 #[derive(Debug, Clone)]
@@ -195,14 +205,13 @@ impl Stage {
     }
 
     /// Takes all that waits, to be written now by the only one who does.
-    pub fn take(&self) -> Vec<Piece> {
+    pub fn take(&self) -> Pieces {
         if self.count.load(Ordering::Acquire) == 0 {
-            return Vec::new();
+            return Pieces::new();
         }
-        let mut lists = self.lists.lock();
-        let mut waiting = std::mem::take(&mut lists.waiting);
-        lists.flying.append(&mut waiting);
-        lists.flying.iter().map(|s| s.piece.clone()).collect()
+        let Lists { waiting, flying } = &mut *self.lists.lock();
+        flying.append(waiting);
+        flying.iter().map(|s| s.piece.clone()).collect()
     }
 
     /// What was taken has been written.
@@ -265,6 +274,6 @@ mod tests {
         );
         let bytes: Vec<u8> = joined[0].bytes().chunks(4096).map(|b| b[4095]).collect();
         assert_eq!(bytes, [1, 2, 3]);
-        assert!(Piece::join(Vec::new(), 4096).is_empty());
+        assert!(Piece::join(Pieces::new(), 4096).is_empty());
     }
 }

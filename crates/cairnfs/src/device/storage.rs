@@ -149,7 +149,7 @@ impl Storage {
         self.check()?;
         let mut all = Piece::join(self.stage.take(), AT_ONCE);
         let staged = all.len();
-        all.extend_from_slice(pieces);
+        all.extend(pieces.iter().cloned());
         if all.is_empty() {
             return Ok(());
         }

@@ -112,6 +112,7 @@ impl RecordHeader {
 /// Appends a check to a payload: what blocks of new data, from `block` on, must hold for the record
 /// to count.
 pub fn push_check(payload: &mut Vec<u8>, block: u64, crcs: &[u32]) {
+    payload.reserve(size_of::<u64>() + size_of::<u32>() + size_of_val(crcs));
     payload.extend_from_slice(&block.to_le_bytes());
     payload.extend_from_slice(&(crcs.len() as u32).to_le_bytes());
     for crc in crcs {

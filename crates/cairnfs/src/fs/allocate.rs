@@ -2,10 +2,12 @@
 
 use std::sync::Arc;
 
+use smallvec::smallvec;
+
 use crate::error::{Error, Result};
 use crate::format::{BLOCK_SIZE, MAX_EXTENT_BLOCKS, MAX_FILE_SIZE, MAX_INLINE};
 use crate::fs::FileSystem;
-use crate::fs::extents::Extent;
+use crate::fs::extents::{Extent, Extents};
 use crate::fs::locked::{attrs, attrs_mut};
 use crate::fs::observe::Call;
 use crate::fs::truncate::STEP;
@@ -171,7 +173,7 @@ impl FileSystem {
             &mut state,
             (from, until),
             &old,
-            Vec::new(),
+            Extents::new(),
         )?;
         commit.put_inode(inode, &mut state);
         state.uncommitted = !state.pages.dirty.is_empty();
@@ -284,7 +286,7 @@ impl FileSystem {
                 *left = left.saturating_sub(run.len);
                 goal = run.start + run.len;
                 let mut commit = self.core.commit();
-                let new = vec![Extent::unwritten(at, run.start, run.len)];
+                let new = smallvec![Extent::unwritten(at, run.start, run.len)];
                 let range = (at, at + run.len);
                 self.replace(&mut commit, inode, &mut state, range, &[], new)?;
                 commit.put_inode(inode, &mut state);

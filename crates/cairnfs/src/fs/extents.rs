@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use smallvec::SmallVec;
 use zerocopy::IntoBytes;
 use zerocopy::little_endian::{U32, U64};
 
@@ -17,6 +18,12 @@ use crate::txn::{Commit, Item};
 
 /// Most bytes of an extent item's value.
 pub(super) const EXTENT_MAX: usize = size_of::<RawExtent>() + 4 * MAX_EXTENT_BLOCKS as usize;
+
+/// Blocks that an extent has room for beyond its own, before its memory grows.
+const MORE: usize = 16;
+
+/// Extents, of most files at most two at a time.
+pub(super) type Extents = SmallVec<[Extent; 2]>;
 
 /// A run of file blocks and where it lies.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -90,9 +97,11 @@ impl Extent {
                 0
             }),
         };
-        let mut value = raw.as_bytes().to_vec();
-        for crc in &self.crcs {
-            value.extend_from_slice(&crc.to_le_bytes());
+        let mut value = vec![0; size_of::<RawExtent>() + 4 * self.crcs.len()];
+        let (head, sums) = value.split_at_mut(size_of::<RawExtent>());
+        head.copy_from_slice(raw.as_bytes());
+        for (to, crc) in sums.chunks_exact_mut(4).zip(&self.crcs) {
+            to.copy_from_slice(&crc.to_le_bytes());
         }
         value
     }
@@ -122,21 +131,27 @@ impl Extent {
 
     /// The part of it in `from..to`, if there is any.
     pub fn part(&self, from: u64, to: u64) -> Option<Extent> {
-        let (from, to) = (from.max(self.at), to.min(self.end()));
-        if from >= to {
-            return None;
-        }
-        let skip = from - self.at;
-        let len = to - from;
-        let crcs = self.crcs.iter().skip(skip as usize).take(len as usize);
+        let run = self.run_in(from, to)?;
+        let skip = run.start - self.block;
+        let own = skip as usize..(skip + run.len) as usize;
+        let own = self.crcs.get(own).unwrap_or_default();
+        // Most often a little is joined to it then.
+        let mut crcs = Vec::with_capacity(own.len() + MORE);
+        crcs.extend_from_slice(own);
         Some(Extent {
-            at: from,
-            block: self.block + skip,
+            at: self.at + skip,
+            block: run.start,
             birth: self.birth,
-            unwritten: if self.is_unwritten() { len } else { 0 },
-            crcs: crcs.copied().collect(),
+            unwritten: if self.is_unwritten() { run.len } else { 0 },
+            crcs,
             below: self.below,
         })
+    }
+
+    /// The device blocks of that part.
+    fn run_in(&self, from: u64, to: u64) -> Option<Run> {
+        let (from, to) = (from.max(self.at), to.min(self.end()));
+        (from < to).then(|| Run::new(self.block + (from - self.at), to - from))
     }
 
     /// Appends `next`, if it goes on where this ends, in the file and on the device, and both
@@ -154,6 +169,12 @@ impl Extent {
     }
 }
 
+/// Of ascending extents the one that begins at a file block.
+fn beginning_at(extents: &[Extent], at: u64) -> Option<&Extent> {
+    let place = extents.binary_search_by_key(&at, |e| e.at).ok()?;
+    extents.get(place)
+}
+
 impl FileSystem {
     /// The extents that touch `from..to`, ascending; at most `most` of them.
     pub(super) fn extents(
@@ -163,8 +184,8 @@ impl FileSystem {
         from: u64,
         to: u64,
         most: usize,
-    ) -> Result<Vec<Extent>> {
-        let mut found = Vec::new();
+    ) -> Result<Extents> {
+        let mut found = Extents::new();
         if to <= from || state.attrs.as_ref().is_none_or(|a| a.blocks == 0) {
             return Ok(found);
         }
@@ -210,41 +231,41 @@ impl FileSystem {
         state: &mut InodeState,
         (from, to): (u64, u64),
         old: &[Extent],
-        new: Vec<Extent>,
+        new: Extents,
     ) -> Result<()> {
         let mut gone: Vec<Run> = Vec::new();
-        let mut kept: Vec<Extent> = Vec::new();
-        for extent in old {
-            commit.delete(inode, state, Kind::Extent, extent.at, &[], extent.below);
-            kept.extend(extent.part(extent.at, from));
-            kept.extend(extent.part(to, extent.end()));
-            gone.extend(extent.part(from, to).map(|p| p.run()));
-        }
         let added: u64 = new.iter().map(Extent::len).sum();
-        let lost: u64 = gone.iter().map(|r| r.len).sum();
-        let used: Vec<Run> = new.iter().map(Extent::run).collect();
-        for run in crate::txn::without(gone, &used) {
-            commit.free(run);
+        let used = new.iter().map(Extent::run).collect::<SmallVec<[Run; 1]>>();
+        let mut pieces = new;
+        for extent in old {
+            pieces.extend(extent.part(extent.at, from));
+            pieces.extend(extent.part(to, extent.end()));
+            gone.extend(extent.run_in(from, to));
         }
-        let mut pieces = kept;
-        pieces.extend(new);
+        let lost: u64 = gone.iter().map(|r| r.len).sum();
+        if !gone.is_empty() {
+            for run in crate::txn::without(gone, &used) {
+                commit.free(run);
+            }
+        }
         pieces.sort_by_key(|p| p.at);
-        let mut joined: Vec<Extent> = Vec::with_capacity(pieces.len());
+        let mut joined = Extents::new();
         for piece in pieces {
             if !joined.last_mut().is_some_and(|l| l.join(&piece)) {
                 joined.push(piece);
             }
         }
         let seq = commit.seq();
+        for extent in old {
+            // What gets another value is not deleted before.
+            if beginning_at(&joined, extent.at).is_none() {
+                commit.delete(inode, state, Kind::Extent, extent.at, &[], extent.below);
+            }
+        }
         for piece in &joined {
-            commit.put(
-                inode,
-                state,
-                Kind::Extent,
-                piece.at,
-                &piece.encode(seq),
-                false,
-            );
+            let below = beginning_at(old, piece.at).is_some_and(|e| e.below);
+            let value = piece.encode(seq);
+            commit.put(inode, state, Kind::Extent, piece.at, &value, below);
         }
         let attrs = attrs_mut(state)?;
         attrs.blocks = (attrs.blocks + added).saturating_sub(lost);

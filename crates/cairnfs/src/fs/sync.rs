@@ -1,5 +1,7 @@
 //! Durability on request: of single files, of everything, of everything up to some point.
 
+use smallvec::SmallVec;
+
 use crate::deliberate::{Deliberate, happens};
 use crate::error::Result;
 use crate::fs::FileSystem;
@@ -139,7 +141,7 @@ impl FileSystem {
             ino: *ino,
             data_only,
         };
-        self.force(&inodes.iter().map(wish).collect::<Vec<_>>())
+        self.force(&inodes.iter().map(wish).collect::<SmallVec<[Wish; 2]>>())
     }
 
     fn force(&self, wishes: &[Wish]) -> Result<()> {

@@ -11,7 +11,7 @@ use crate::format::item::ORPHAN_TRUNCATE;
 use crate::format::key::Kind;
 use crate::format::{BLOCK_SIZE, MAX_FILE_SIZE, MAX_INLINE};
 use crate::fs::FileSystem;
-use crate::fs::extents::Extent;
+use crate::fs::extents::{Extent, Extents};
 use crate::fs::locked::{attrs, attrs_mut};
 use crate::fs::write::check_file;
 use crate::inode::{Inode, InodeState};
@@ -124,7 +124,7 @@ impl FileSystem {
             &mut state,
             (first, u64::MAX),
             &old,
-            Vec::new(),
+            Extents::new(),
         )?;
         // An inode without names is an orphan already, and stays one.
         if more && attrs(&state)?.nlink > 0 {
@@ -208,7 +208,7 @@ impl FileSystem {
             _ => u64::MAX,
         };
         let mut commit = self.core.commit();
-        self.replace(&mut commit, inode, state, (first, to), old, Vec::new())?;
+        self.replace(&mut commit, inode, state, (first, to), old, Extents::new())?;
         if done && attrs(state)?.nlink > 0 {
             self.delete_orphan(&mut commit, inode, state);
         }

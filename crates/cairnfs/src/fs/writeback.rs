@@ -8,13 +8,15 @@
 use std::ops::Range;
 use std::sync::Arc;
 
+use smallvec::{SmallVec, smallvec};
+
 use crate::deliberate::{Deliberate, happens};
 use crate::device::{DataStamp, Page};
 use crate::error::{Error, Result};
 use crate::format::key::Kind;
 use crate::format::{BLOCK_SIZE, MAX_EXTENT_BLOCKS, MAX_INLINE, checksum};
 use crate::fs::FileSystem;
-use crate::fs::extents::Extent;
+use crate::fs::extents::{Extent, Extents};
 use crate::fs::locked::{attrs, attrs_mut};
 use crate::fs::namespace::INODE_LEN;
 use crate::inode::{Inode, InodeState};
@@ -31,18 +33,25 @@ const KEEP: usize = 16;
 const STAGED: usize = 16;
 const BLOCK: u64 = BLOCK_SIZE as u64;
 
+/// File blocks; an fsync has few.
+type Blocks = SmallVec<[u64; STAGED]>;
+
 /// Pages that go to adjacent device blocks.
 struct Placed {
     run: Run,
     /// The file block of each page.
-    blocks: Vec<u64>,
+    blocks: Blocks,
 }
+
+/// All pages of a batch with their places.
+type Places = SmallVec<[Placed; 1]>;
 
 /// What a range of file blocks mapped to, and what it is to map to.
 struct Replacement {
     range: (u64, u64),
-    old: Vec<Extent>,
-    new: Vec<Extent>,
+    /// Among the extents that the batch touches.
+    old: Range<usize>,
+    new: Extents,
 }
 
 impl FileSystem {
@@ -129,21 +138,14 @@ impl FileSystem {
                 .is_some_and(|i| i.below),
             false => false,
         };
-        let mut touched = Vec::new();
-        for (from, to) in ranges_of(&batch) {
-            touched.extend(self.extents(inode, &state, from.saturating_sub(1), to, usize::MAX)?);
-        }
+        let touched = self.touched(inode, &state, &batch)?;
         let (placed, taken) = self.place_batch(&mut batch, &touched)?;
-        let mut new = Vec::new();
+        let mut new = Extents::new();
         let stage = stage && batch.len() <= STAGED && self.core.stages();
         let mut staged = None;
         for part in &placed {
             staged = self.write_placed(&state, part, &mut new, stage)?;
         }
-        let ranges: Vec<_> = ranges_of(&batch)
-            .into_iter()
-            .map(|range| (range, replaced(&touched, range, &new)))
-            .collect();
         // Only now must readers wait.
         let state = &mut RwLockUpgradableReadGuard::upgrade(state);
         state.pages.reserved = state.pages.reserved.saturating_sub(taken);
@@ -154,7 +156,7 @@ impl FileSystem {
         if inline {
             commit.delete(inode, state, Kind::Inline, 0, &[], inline_below);
         }
-        self.commit_ranges(&mut commit, inode, state, ranges, new)?;
+        self.commit_ranges(&mut commit, inode, state, (&batch, &touched), new)?;
         for part in &placed {
             let keep = self.keep_written && part.blocks.len() <= KEEP;
             let blocks = part.blocks.iter();
@@ -180,6 +182,17 @@ impl FileSystem {
         Ok((commit.finish(reservation), reached))
     }
 
+    /// The extents where a batch goes, and just before each of its ranges; ascending.
+    fn touched(&self, inode: &Inode, state: &InodeState, batch: &[u64]) -> Result<Extents> {
+        let mut touched = Extents::new();
+        for (from, to) in ranges_of(batch) {
+            let seen = touched.last().map_or(0, Extent::end);
+            let found = self.extents(inode, state, from.saturating_sub(1), to, usize::MAX)?;
+            touched.extend(found.into_iter().filter(|e| e.at >= seen));
+        }
+        Ok(touched)
+    }
+
     /// Commits the new extents range by range. Ranges that touch the same old extent, or whose
     /// extents may be joined, see what the range before has made of it.
     fn commit_ranges(
@@ -187,27 +200,25 @@ impl FileSystem {
         commit: &mut Commit<'_>,
         inode: &Arc<Inode>,
         state: &mut InodeState,
-        ranges: Vec<((u64, u64), Vec<Extent>)>,
-        new: Vec<Extent>,
+        (batch, touched): (&[u64], &[Extent]),
+        new: Extents,
     ) -> Result<()> {
         let mut new = new.into_iter().peekable();
         // Ranges with an old extent in common are replaced as one, the gaps kept as they are.
-        let mut groups: Vec<Replacement> = Vec::new();
-        for ((from, to), old) in ranges {
-            let mut pieces = Vec::new();
+        let mut groups: SmallVec<[Replacement; 1]> = SmallVec::new();
+        for (from, to) in ranges_of(batch) {
+            let mut pieces = Extents::new();
             while let Some(piece) = new.next_if(|p| p.at < to) {
                 pieces.push(piece);
             }
+            let old = replaced(touched, (from, to), &pieces);
             match groups.last_mut() {
-                Some(group)
-                    if !old.is_empty()
-                        && group.old.last().map(|e| e.at) == old.first().map(|e| e.at) =>
-                {
-                    if let Some(shared) = old.first() {
+                Some(group) if !old.is_empty() && old.start < group.old.end => {
+                    if let Some(shared) = touched.get(old.start) {
                         group.new.extend(shared.part(group.range.1, from));
                     }
                     group.range.1 = to;
-                    group.old.extend(old.into_iter().skip(1));
+                    group.old.end = old.end;
                     group.new.extend(pieces);
                 }
                 _ => groups.push(Replacement {
@@ -218,7 +229,8 @@ impl FileSystem {
             }
         }
         for group in groups {
-            self.replace(commit, inode, state, group.range, &group.old, group.new)?;
+            let old = touched.get(group.old).unwrap_or_default();
+            self.replace(commit, inode, state, group.range, old, group.new)?;
         }
         Ok(())
     }
@@ -253,7 +265,7 @@ impl FileSystem {
     /// on where the file ends so far. Where no more can be allocated, the batch ends; it is an error
     /// only if nothing was. `touched` are the extents there, and just before. Also tells how many
     /// blocks of those set aside it took.
-    fn place_batch(&self, batch: &mut Vec<u64>, touched: &[Extent]) -> Result<(Vec<Placed>, u64)> {
+    fn place_batch(&self, batch: &mut Blocks, touched: &[Extent]) -> Result<(Places, u64)> {
         let before = |first: &u64| touched.iter().find(|e| e.at < *first && *first <= e.end());
         let mut goal = batch.first().map_or(0, |first| {
             before(first).map_or(0, |e| e.block + (first - e.at))
@@ -265,9 +277,9 @@ impl FileSystem {
                 .find(|e| e.at <= block && block < e.end())
                 .map(|e| e.block + (block - e.at))
         };
-        let mut placed: Vec<Placed> = Vec::new();
+        let mut placed = Places::new();
         let mut used = 0;
-        let mut without_place = Vec::new();
+        let mut without_place = Blocks::new();
         for block in batch.iter() {
             match own(*block) {
                 Some(place) => push_place(&mut placed, place, *block),
@@ -293,7 +305,7 @@ impl FileSystem {
             let (taken, later) = rest.split_at(rest.len().min(run.len as usize));
             placed.push(Placed {
                 run,
-                blocks: taken.to_vec(),
+                blocks: taken.into(),
             });
             goal = run.start + run.len;
             rest = later;
@@ -306,7 +318,7 @@ impl FileSystem {
         &self,
         state: &InodeState,
         placed: &Placed,
-        new: &mut Vec<Extent>,
+        new: &mut Extents,
         stage: bool,
     ) -> Result<Option<DataStamp>> {
         let mut extent: Option<Extent> = None;
@@ -376,26 +388,18 @@ fn goes_on(extent: &Extent, new: &[Extent]) -> bool {
 
 /// Of the extents that `touched` lists, those that a range replaces: what touches it, and the one
 /// just before it if new blocks go on there.
-fn replaced(touched: &[Extent], (from, to): (u64, u64), new: &[Extent]) -> Vec<Extent> {
-    let before = from.saturating_sub(1);
-    let mut old: Vec<Extent> = Vec::new();
-    for extent in touched {
-        let twice = old.last().is_some_and(|o| o.at >= extent.at);
-        if extent.at < to && extent.end() > before && !twice {
-            old.push(extent.clone());
-        }
+fn replaced(touched: &[Extent], (from, to): (u64, u64), new: &[Extent]) -> Range<usize> {
+    let start = touched.partition_point(|e| e.end() < from);
+    let end = touched.partition_point(|e| e.at < to);
+    let before = touched.get(start).filter(|e| e.end() == from);
+    match before.is_some_and(|e| !goes_on(e, new)) {
+        true => start + 1..end,
+        false => start..end,
     }
-    if old
-        .first()
-        .is_some_and(|e| e.end() <= from && !goes_on(e, new))
-    {
-        old.remove(0);
-    }
-    old
 }
 
 /// Ends a batch before a file block.
-fn end_before(end: u64, batch: &mut Vec<u64>, placed: &mut Vec<Placed>) {
+fn end_before(end: u64, batch: &mut Blocks, placed: &mut Places) {
     batch.retain(|b| *b < end);
     for part in placed.iter_mut() {
         part.blocks.retain(|b| *b < end);
@@ -404,7 +408,7 @@ fn end_before(end: u64, batch: &mut Vec<u64>, placed: &mut Vec<Placed>) {
     placed.retain(|p| !p.blocks.is_empty());
 }
 
-fn push_place(placed: &mut Vec<Placed>, place: u64, block: u64) {
+fn push_place(placed: &mut Places, place: u64, block: u64) {
     match placed.last_mut() {
         Some(p) if p.run.start + p.run.len == place => {
             p.run.len += 1;
@@ -415,14 +419,14 @@ fn push_place(placed: &mut Vec<Placed>, place: u64, block: u64) {
                 start: place,
                 len: 1,
             },
-            blocks: vec![block],
+            blocks: smallvec![block],
         }),
     }
 }
 
 /// The first pages of the sweep, bounded in number and in separate ranges.
-fn take_batch(state: &InodeState, sweep: &Range<u64>) -> Vec<u64> {
-    let mut batch: Vec<u64> = Vec::new();
+fn take_batch(state: &InodeState, sweep: &Range<u64>) -> Blocks {
+    let mut batch = Blocks::new();
     let mut ranges = 0;
     for (block, _) in state.pages.dirty.range(sweep.clone()) {
         if batch.last().is_none_or(|l| l + 1 != *block) {
@@ -437,8 +441,8 @@ fn take_batch(state: &InodeState, sweep: &Range<u64>) -> Vec<u64> {
 }
 
 /// The runs of adjacent file blocks in a batch.
-fn ranges_of(batch: &[u64]) -> Vec<(u64, u64)> {
-    let mut ranges: Vec<(u64, u64)> = Vec::new();
+fn ranges_of(batch: &[u64]) -> SmallVec<[(u64, u64); 1]> {
+    let mut ranges = SmallVec::<[(u64, u64); 1]>::new();
     for block in batch {
         match ranges.last_mut() {
             Some((_, end)) if *end == *block => *end += 1,

@@ -18,6 +18,8 @@ pub(super) struct RecordBytes {
     buffer: Arc<AlignedBuf>,
     /// Bytes of the payload so far.
     len: usize,
+    /// Of the first block, behind so many bytes all are zero.
+    used: usize,
 }
 
 impl RecordBytes {
@@ -52,11 +54,17 @@ impl RecordBytes {
     /// length. It is written from what this gives back.
     pub fn close(&mut self, header: &[u8], bytes: usize) -> &Arc<AlignedBuf> {
         let end = HEADER_SIZE + self.len;
+        // Most records are of one block, and about as long as the one before.
+        let zeros = match bytes {
+            BLOCK_SIZE => end..self.used.max(end),
+            _ => end..bytes,
+        };
+        self.used = end.min(BLOCK_SIZE);
         let whole = self.whole();
         if let Some(to) = whole.get_mut(..header.len()) {
             to.copy_from_slice(header);
         }
-        whole.get_mut(end..bytes).unwrap_or_default().fill(0);
+        whole.get_mut(zeros).unwrap_or_default().fill(0);
         &self.buffer
     }
 
@@ -73,6 +81,7 @@ impl RecordBytes {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::format::record::blocks_for;
 
     #[test]
     fn a_record_is_header_payload_and_zeros() {
@@ -90,9 +99,17 @@ mod tests {
         assert_eq!(bytes[HEADER_SIZE..HEADER_SIZE + 3], [8; 3]);
         let rest = &bytes[HEADER_SIZE + 3..BLOCK_SIZE];
         assert!(rest.iter().all(|byte| *byte == 0));
-        let held = Arc::clone(bytes);
+        for len in [100, 10, 50, 5000, 20] {
+            record.clear();
+            record.room()[..len].fill(9);
+            record.added(len);
+            let bytes = blocks_for(len) as usize * BLOCK_SIZE;
+            let rest = &record.close(&[3; HEADER_SIZE], bytes)[HEADER_SIZE + len..bytes];
+            assert!(rest.iter().all(|byte| *byte == 0), "behind {len}");
+        }
+        let held = Arc::clone(record.close(&[2; HEADER_SIZE], BLOCK_SIZE));
         record.clear();
-        record.room()[..4].fill(9);
-        assert_eq!(held[HEADER_SIZE], 8, "what is being written stays");
+        record.room()[..4].fill(8);
+        assert_eq!(held[HEADER_SIZE], 9, "what is being written stays");
     }
 }

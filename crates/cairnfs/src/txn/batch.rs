@@ -6,6 +6,8 @@
 
 use std::sync::Arc;
 
+use smallvec::SmallVec;
+
 use crate::error::{Error, Result};
 use crate::sync::{Condvar, Mutex};
 use crate::txn::Wish;
@@ -17,9 +19,12 @@ struct End {
     known: Condvar,
 }
 
+/// What is wished for; most often by one.
+pub(super) type Wishes = SmallVec<[Wish; 2]>;
+
 /// A batch that others may join.
 struct Open {
-    wishes: Vec<Wish>,
+    wishes: Wishes,
     end: Arc<End>,
 }
 
@@ -48,7 +53,7 @@ impl Batches {
         }
         let end = Arc::new(End::default());
         *open = Some(Open {
-            wishes: wishes.to_vec(),
+            wishes: wishes.into(),
             end: end.clone(),
         });
         Err(Lead {
@@ -73,7 +78,7 @@ impl End {
 
 impl Lead<'_> {
     /// Closes the batch and takes what it wishes for.
-    pub fn close(&self) -> Vec<Wish> {
+    pub fn close(&self) -> Wishes {
         let mut open = self.batches.open.lock();
         let own = open.take_if(|batch| Arc::ptr_eq(&batch.end, &self.end));
         own.map(|batch| batch.wishes).unwrap_or_default()

@@ -12,6 +12,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use smallvec::SmallVec;
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, IntoBytes};
 
@@ -134,12 +135,11 @@ impl Commit<'_> {
 struct Followed<'a> {
     core: &'a Core,
     seq: u64,
-    inodes: Vec<Arc<Inode>>,
+    inodes: SmallVec<[Arc<Inode>; 8]>,
     /// Which these are, and whether their entries are wanted.
     seen: HashMap<u64, bool, IntHash>,
-    todo: Vec<(u64, bool)>,
-    /// A directory with more entries to log is not followed.
-    most_entries: usize,
+    todo: SmallVec<[(u64, bool); 8]>,
+    context: &'a Context,
     /// Directories that may keep unlogged entries.
     dirs: usize,
     /// Files whose times nobody asked for.
@@ -180,7 +180,7 @@ impl Followed<'_> {
         }
         if let Some(children) = children {
             self.dirs += usize::from(first);
-            if whole && children.pending > self.most_entries {
+            if whole && self.has_too_many(children) {
                 return false;
             }
             if whole {
@@ -195,6 +195,19 @@ impl Followed<'_> {
         true
     }
 
+    /// Whether a directory's entries are so much of the context that writing all of it costs less than
+    /// to follow them. Data that is not durable would be flushed first: then it does not.
+    fn has_too_many(&self, children: &Children) -> bool {
+        if children.pending <= FEW || children.pending > MOST {
+            return children.pending > MOST;
+        }
+        let context = self.context;
+        let storage = &self.core.storage;
+        let durable = storage.is_flushed(context.data_stamp()) && !context.has_staged();
+        // With most entries an inode item is logged: these would be half of the context.
+        durable && children.pending > context.len() / 4
+    }
+
     /// Log bytes for the inode items of directories that keep unlogged entries.
     fn copies(&self) -> i64 {
         self.dirs as i64 * charge_for(size_of::<RawInode>())
@@ -202,7 +215,7 @@ impl Followed<'_> {
 
     /// Takes out of the context all that the group holds.
     fn take(&self, context: &Context, group: &mut Group) {
-        let mut written = Vec::new();
+        let mut written: SmallVec<[Written; 2]> = SmallVec::new();
         let mut stale = Vec::new();
         for inode in &self.inodes {
             let names = {
@@ -212,7 +225,7 @@ impl Followed<'_> {
                 }
                 let mut more = unlogged.take_more();
                 group.data.join(more.unlisted);
-                written.append(&mut more.written);
+                written.extend(more.written.drain(..));
                 std::mem::take(&mut unlogged.names)
             };
             for change in names {
@@ -358,17 +371,6 @@ impl Core {
         result
     }
 
-    /// Entries of a directory that are so much of the context that writing all of it costs less than
-    /// to follow them. Data that is not durable would be flushed first: then it does not.
-    fn most_entries(&self, context: &Context) -> usize {
-        let durable = self.storage.is_flushed(context.data_stamp()) && !context.has_staged();
-        match durable {
-            // With most entries an inode item is logged: these would be half of the context.
-            true => (context.len() / 4).clamp(FEW, MOST),
-            false => MOST,
-        }
-    }
-
     /// Takes what is to be made durable out of the context.
     fn gather(&self, wished: &[Wish], context: &Context) -> Gathered {
         if self.journal.is_without(Mechanism::ByCause) {
@@ -379,7 +381,7 @@ impl Core {
         let mut followed = Followed {
             core: self,
             seq: context.seq,
-            inodes: Vec::new(),
+            inodes: SmallVec::new(),
             seen: HashMap::default(),
             todo: wished
                 .iter()
@@ -388,7 +390,7 @@ impl Core {
                 .collect(),
             timeless: timeless(wished),
             dirs: 0,
-            most_entries: self.most_entries(context),
+            context,
         };
         let copies = match followed.close() {
             true => followed.copies(),

@@ -254,6 +254,19 @@ impl Core {
         to: u64,
         each: &mut dyn FnMut(u64, Item) -> Result<bool>,
     ) -> Result<()> {
+        if state.frozen.is_none() && !state.may_be_indexed() {
+            for (offset, slot) in state.current.range(kind, from) {
+                if offset > to {
+                    break;
+                }
+                if let Some(item) = Item::of(slot, false)
+                    && !each(offset, item)?
+                {
+                    break;
+                }
+            }
+            return Ok(());
+        }
         let mut from = from;
         loop {
             let batch = self.batch(inode, state, kind, from, to)?;
