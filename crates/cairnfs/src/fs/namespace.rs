@@ -116,7 +116,7 @@ impl FileSystem {
                 let state = dir.read();
                 dir_attrs(&state)?;
                 let found = self.core.find_name(dir, &state, hash, name)?;
-                found.ok_or(Error::NotFound)?
+                found.ok_or_else(|| Error::NotFound)?
             };
             match self
                 .inode(found.ino)
