@@ -157,13 +157,17 @@ const KNOWN: u8 = 1;
 /// This very value did: the context does not log it again, and nobody changes it.
 const LOGGED: u8 = 2;
 
-/// The formatted value of a changed item.
+/// The formatted value of a changed item. In this order, `fetched` lies in one line of the processor's
+/// cache with the lock.
+#[repr(C)]
 pub struct LogVector<B: ?Sized = dyn Buffer> {
-    root: u32,
     key: Key,
     seq: u64,
+    root: u32,
     /// Changed only while nobody commits.
     ahead: AtomicU8,
+    /// Written to, and never read.
+    fetched: AtomicU8,
     body: Mutex<Body<B>>,
 }
 
@@ -216,10 +220,11 @@ impl LogVector {
         let body = Body { state, len, buffer };
         let (charge, memory) = (body.charge(), body.memory());
         let vector = Arc::new(LogVector {
-            root,
             key,
             seq,
+            root,
             ahead: AtomicU8::new(0),
+            fetched: AtomicU8::new(0),
             body: Mutex::new(body),
         });
         (vector, Size { charge, memory })
@@ -238,6 +243,13 @@ impl LogVector {
     /// Reads of it without waiting for what is read, so that the processor fetches several at a time.
     pub fn touch(&self) {
         std::hint::black_box(self.ahead.load(Ordering::Relaxed));
+    }
+
+    /// Has the processor fetch it for whoever is about to lock it, several at a time: a lock waits for
+    /// its line, which another processor has; a plain write, which asks for the line just so, does not.
+    pub fn fetch(&self) {
+        std::hint::black_box(self.key.object);
+        self.fetched.store(0, Ordering::Relaxed);
     }
 
     /// Whether its value went to the log ahead of its context.
