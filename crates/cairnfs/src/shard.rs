@@ -118,6 +118,13 @@ impl<T> Pruned<T> {
     pub fn take(&mut self) -> Vec<T> {
         std::mem::take(self).items
     }
+
+    /// Uses memory for its entries that others have no use for, if it has none yet.
+    pub fn house(&mut self, memory: impl FnOnce() -> Vec<T>) {
+        if self.items.capacity() == 0 {
+            self.items = memory();
+        }
+    }
 }
 
 /// Lists that many threads add to and one takes as a whole.

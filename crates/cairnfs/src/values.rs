@@ -16,7 +16,7 @@ use std::sync::Arc;
 use crossbeam_utils::CachePadded;
 use triomphe::ThinArc;
 
-use crate::format::xattr::{SharedRef, value_hash};
+use crate::format::xattr::{SharedRef, ValueHash};
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicI64, Ordering};
 
@@ -229,7 +229,7 @@ impl Shard {
 
 /// The values of a volume.
 pub struct Values {
-    seed: u64,
+    hash: ValueHash,
     shards: Box<[CachePadded<Mutex<Shard>>]>,
     /// Most bytes of a shard.
     limit: usize,
@@ -253,7 +253,7 @@ impl Values {
             })
         };
         Self {
-            seed,
+            hash: ValueHash::new(seed),
             shards: (0..shards).map(|_| CachePadded::default()).collect(),
             limit: limit / shards,
             others: (1..shards).map(|_| memory()).collect(),
@@ -282,7 +282,7 @@ impl Values {
 
     /// The value of these bytes: the one that others have, if it is here.
     pub fn intern(&self, bytes: &[u8]) -> Value {
-        let hash = value_hash(self.seed, bytes);
+        let hash = self.hash.of(bytes);
         let found = self.with(hash, |shard| {
             let found = shard.find(hash).and_then(|e| e.value.clone());
             let equal = found.as_ref().is_some_and(|v| v.bytes() == bytes);

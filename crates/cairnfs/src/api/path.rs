@@ -64,9 +64,19 @@ pub(super) struct Walk<'f, 'p> {
     names: Option<Vec<u8>>,
 }
 
-impl<'f, 'p> Walk<'f, 'p> {
-    pub(super) fn new(volume: &'f Volume, path: &'p Path) -> Result<Self> {
-        let fs: &FileSystem = volume.file_system();
+/// Where a path begins to be walked.
+struct Start<'p> {
+    path: &'p [u8],
+    /// Length of what leads to the last component, as [`prefix`] tells it.
+    prefix: usize,
+    /// The tree's shape when this was made.
+    shape: u64,
+    /// Where the prefix leads, if that is remembered.
+    known: Option<Arc<Inode>>,
+}
+
+impl<'p> Start<'p> {
+    fn new(volume: &Volume, path: &'p Path) -> Result<Self> {
         let path = path.as_os_str().as_bytes();
         if path.is_empty() {
             return Err(Error::NotFound);
@@ -74,11 +84,45 @@ impl<'f, 'p> Walk<'f, 'p> {
         if path.contains(&0) {
             return Err(Error::Invalid("a path holds a zero byte"));
         }
-        let (prefix, shape) = (prefix(path), fs.shape());
+        let (prefix, shape) = (prefix(path), volume.file_system().shape());
         let known = match prefix {
             0 => None,
             _ => (volume.prefixes()).find(path.get(..prefix).unwrap_or_default(), shape),
         };
+        Ok(Self {
+            path,
+            prefix,
+            shape,
+            known,
+        })
+    }
+
+    /// The directory of the last component, its name, and whether slashes follow it, if the way there
+    /// is remembered.
+    fn last(&self) -> Option<(&Arc<Inode>, &'p [u8], bool)> {
+        let dir = self.known.as_ref()?;
+        let named = without_slashes(self.path);
+        let mut name = named.get(self.prefix..)?;
+        while let Some((b'/', rest)) = name.split_first() {
+            name = rest;
+        }
+        Some((dir, name, named.len() < self.path.len()))
+    }
+}
+
+impl<'f, 'p> Walk<'f, 'p> {
+    pub(super) fn new(volume: &'f Volume, path: &'p Path) -> Result<Self> {
+        Self::from(volume, Start::new(volume, path)?)
+    }
+
+    fn from(volume: &'f Volume, start: Start<'p>) -> Result<Self> {
+        let fs: &FileSystem = volume.file_system();
+        let Start {
+            path,
+            prefix,
+            shape,
+            known,
+        } = start;
         let short_cut = known.is_some();
         Ok(Self {
             volume,
@@ -257,19 +301,26 @@ pub(super) fn on_inode<R>(
     path: &Path,
     what: impl Fn(&FileSystem, &Arc<Inode>) -> Result<R>,
 ) -> Result<R> {
-    let mut walk = Walk::new(volume, path)?;
-    if walk.go_to_last()? == Last::Itself {
-        return what(walk.fs, walk.dir());
-    }
-    let wants_dir = walk.wants_dir();
-    let done = walk
-        .fs
-        .with_child(walk.dir(), walk.name(), |inode, kind| match kind {
+    let fs: &FileSystem = volume.file_system();
+    let on_child = |dir: &Inode, name: &[u8], wants_dir: bool| {
+        fs.with_child(dir, name, |inode, kind| match kind {
             S_IFLNK => Ok(None),
-            S_IFDIR => what(walk.fs, &inode).map(Some),
+            S_IFDIR => what(fs, &inode).map(Some),
             _ if wants_dir => Err(Error::NotDirectory),
-            _ => what(walk.fs, &inode).map(Some),
-        })?;
+            _ => what(fs, &inode).map(Some),
+        })
+    };
+    let start = Start::new(volume, path)?;
+    let done = match start.last() {
+        Some((dir, name, wants_dir)) => on_child(dir, name, wants_dir)?,
+        None => {
+            let mut walk = Walk::from(volume, start)?;
+            if walk.go_to_last()? == Last::Itself {
+                return what(fs, walk.dir());
+            }
+            on_child(walk.dir(), walk.name(), walk.wants_dir())?
+        }
+    };
     match done {
         Some(done) => Ok(done),
         None => {

@@ -7,6 +7,9 @@
 //! the value stands the number of its uses; a long value stands apart, so that its uses may change
 //! without it.
 
+use xxhash_rust::const_xxh3::const_custom_default_secret;
+use xxhash_rust::xxh3::xxh3_64_with_secret;
+
 use crate::format::key::{Key, Kind, SHARED_BYTES, SHARED_VALUES};
 use crate::format::node::MAX_CELL_VALUE;
 use crate::format::{MAX_COUNTER, MAX_OWN_VALUE, MAX_XATTR_VALUE, checksum};
@@ -124,6 +127,31 @@ pub const fn shared_key(offset: u64) -> Key {
 pub const fn bytes_key(offset: u64) -> Key {
     Key::new(SHARED_BYTES, Kind::SharedValue, offset)
 }
+
+/// Hashes values with one seed, for which what long ones need is prepared once.
+pub struct ValueHash {
+    seed: u64,
+    secret: [u8; 192],
+}
+
+impl ValueHash {
+    /// The same as [`value_hash`] with that seed.
+    pub fn new(seed: u64) -> Self {
+        let secret = const_custom_default_secret(seed);
+        Self { seed, secret }
+    }
+
+    /// The hash of a value.
+    pub fn of(&self, value: &[u8]) -> u64 {
+        match value.len() > SHORT {
+            true => xxh3_64_with_secret(value, &self.secret),
+            false => value_hash(self.seed, value),
+        }
+    }
+}
+
+/// Longest input for which XXH3 takes the seed itself.
+const SHORT: usize = 240;
 
 /// The hash under which a value is found; `seed` is the volume's.
 pub fn value_hash(seed: u64, value: &[u8]) -> u64 {
@@ -304,6 +332,17 @@ pub fn shared_place(offset: u64, value: &[u8], seed: u64) -> Result<SharedRef, S
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_prepared_hash_is_the_same() {
+        for seed in [0, 9, u64::MAX] {
+            let hash = ValueHash::new(seed);
+            for len in [0, 64, 239, 240, 241, 400, 1024, 1025, 5000] {
+                let value: Vec<u8> = (0..len).map(|n| (n * 7) as u8).collect();
+                assert_eq!(hash.of(&value), value_hash(seed, &value), "{len}");
+            }
+        }
+    }
     use proptest::prelude::*;
 
     const PLACE: SharedRef = SharedRef {

@@ -55,12 +55,18 @@ impl<'a> Locked<'a> {
 
 /// The attributes of an inode that must exist.
 pub fn attrs_mut(state: &mut InodeState) -> Result<&mut Attrs> {
-    state.attrs.as_mut().ok_or(Error::NotFound)
+    match &mut state.attrs {
+        Some(attrs) => Ok(attrs),
+        None => Err(Error::NotFound),
+    }
 }
 
 /// The attributes of an inode that must exist.
 pub fn attrs(state: &InodeState) -> Result<&Attrs> {
-    state.attrs.as_ref().ok_or(Error::NotFound)
+    match &state.attrs {
+        Some(attrs) => Ok(attrs),
+        None => Err(Error::NotFound),
+    }
 }
 
 /// The attributes of a directory.

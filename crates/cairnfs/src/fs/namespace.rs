@@ -115,8 +115,10 @@ impl FileSystem {
             let found = {
                 let state = dir.read();
                 dir_attrs(&state)?;
-                let found = self.core.find_name(dir, &state, hash, name)?;
-                found.ok_or(Error::NotFound)?
+                let Some(found) = self.core.find_name(dir, &state, hash, name)? else {
+                    return Err(Error::NotFound);
+                };
+                found
             };
             match self
                 .inode(found.ino)

@@ -13,7 +13,7 @@ use crate::fs::locked::{attrs, attrs_mut};
 use crate::fs::namespace::INODE_LEN;
 use crate::fs::observe::Call;
 use crate::inode::{Inode, InodeState, KNOWN_ATTRIBUTES};
-use crate::txn::{Attribute, Commit, Need, Receipt, Reservation};
+use crate::txn::{Attribute, Changes, Commit, Need, Receipt, Reservation};
 use crate::types::{FileKind, XattrMode};
 use crate::values::{Value, Values};
 
@@ -241,18 +241,14 @@ impl FileSystem {
     ) -> Receipt {
         let (others, below) = (found.others, found.below);
         let mut commit = self.core.commit();
+        let mut changes = commit.of(inode, state);
         if new.is_none() && others.is_empty() {
-            commit.delete(inode, state, Kind::Xattr, hash, &[], below);
+            changes.delete(Kind::Xattr, hash, &[], below);
         } else {
-            put_item(
-                &mut commit,
-                inode,
-                state,
-                (hash, below),
-                (name, new, others),
-            );
+            put_item(&mut changes, (hash, below), (name, new, others));
         }
-        commit.put_inode(inode, state);
+        changes.put_inode();
+        drop(changes);
         commit.finish(reservation)
     }
 
@@ -298,9 +294,7 @@ fn count_attribute(
 
 /// Puts an item: `item`, which others fill, with the attribute behind them if it is there.
 fn put_item(
-    commit: &mut Commit<'_>,
-    inode: &Arc<Inode>,
-    state: &mut InodeState,
+    changes: &mut Changes<'_, '_, '_>,
     (hash, below): (u64, bool),
     (name, new, mut item): (&[u8], Option<&New<'_>>, Vec<u8>),
 ) {
@@ -308,14 +302,13 @@ fn put_item(
         let mut own: SmallVec<[u8; 64]> = SmallVec::new();
         own.extend_from_slice(&xattr_head(name, value.bytes().len()));
         own.extend_from_slice(name);
-        let parts = (&own[..], value);
-        commit.put_joined(inode, state, (Kind::Xattr, hash), parts, below);
+        changes.put_joined(Kind::Xattr, hash, (&own[..], value), below);
         return;
     }
     if let Some(value) = new.map(New::bytes) {
         encode_xattr(&mut item, &XattrRef { name, value });
     }
-    commit.put(inode, state, Kind::Xattr, hash, &item, below);
+    changes.put(Kind::Xattr, hash, &item, below);
 }
 
 /// Attributes that an inode is made with.
@@ -382,13 +375,8 @@ impl<'a> Born<'a> {
                 let value = value.bytes();
                 encode_xattr(&mut item, &XattrRef { name, value });
             }
-            put_item(
-                commit,
-                inode,
-                state,
-                (*hash, false),
-                (name, Some(new), item),
-            );
+            let item = (*name, Some(new), item);
+            put_item(&mut commit.of(inode, state), (*hash, false), item);
         }
         if let Some(attrs) = &mut state.attrs {
             attrs.xattrs = self.list.len() as u32;

@@ -35,6 +35,34 @@ struct Shard {
     died: u64,
 }
 
+/// Memory of lists of vectors, which is used again: nobody grows a list step by step, and touches new
+/// memory for it, at the beginning of each context.
+#[derive(Default)]
+struct Spare(Mutex<Vec<Vec<Arc<LogVector>>>>);
+
+impl Spare {
+    /// Vectors that a new list has room for.
+    const NEW: usize = 1024;
+    /// And one that is kept has room for at most.
+    const MOST: usize = 4096;
+
+    fn take(&self) -> Vec<Arc<LogVector>> {
+        let spare = self.0.lock().pop();
+        spare.unwrap_or_else(|| Vec::with_capacity(Self::NEW))
+    }
+
+    /// Keeps the memory of an empty list, if it is neither large nor beyond one for each shard.
+    fn give(&self, list: Vec<Arc<LogVector>>) {
+        if !list.is_empty() || !(1..=Self::MOST).contains(&list.capacity()) {
+            return;
+        }
+        let mut lists = self.0.lock();
+        if lists.len() < SHARDS {
+            lists.push(list);
+        }
+    }
+}
+
 /// An open set of committed changes.
 pub struct Context {
     /// Its sequence number.
@@ -42,6 +70,7 @@ pub struct Context {
     /// The newest merge took everything up to this sequence; later changes stay out of it.
     pub boundary: u64,
     shards: Box<[CachePadded<Mutex<Shard>>]>,
+    spare: Arc<Spare>,
     /// Sum of what the shards were charged, up to [`STEP`] for each.
     charged: CachePadded<AtomicI64>,
     data_stamp: CachePadded<AtomicU64>,
@@ -50,11 +79,12 @@ pub struct Context {
 }
 
 impl Context {
-    fn new(seq: u64, boundary: u64) -> Self {
+    fn new(seq: u64, boundary: u64, spare: Arc<Spare>) -> Self {
         Self {
             seq,
             boundary,
             shards: (0..SHARDS).map(|_| CachePadded::default()).collect(),
+            spare,
             charged: CachePadded::new(AtomicI64::new(0)),
             data_stamp: CachePadded::new(AtomicU64::new(0)),
             staged: AtomicBool::new(false),
@@ -74,6 +104,9 @@ impl Context {
         if let Some(shard) = self.shards.get(thread_shard(SHARDS)) {
             let mut shard = shard.lock();
             shard.added += vectors.len() as u64;
+            if !vectors.is_empty() {
+                shard.vectors.house(|| self.spare.take());
+            }
             changes = shard.added;
             let useless = shard.vectors.extend(vectors.drain(..), |v| !v.is_live());
             shard.died += useless.iter().filter(|v| !v.is_logged()).count() as u64;
@@ -149,7 +182,9 @@ impl Context {
         all.vectors.reserve_exact(self.len());
         for shard in &self.shards {
             let mut shard = shard.lock();
-            all.vectors.append(&mut shard.vectors.take());
+            let mut vectors = shard.vectors.take();
+            all.vectors.append(&mut vectors);
+            self.spare.give(vectors);
             all.freed.append(&mut shard.freed);
             all.charged += std::mem::take(&mut shard.charged);
             all.died += std::mem::take(&mut shard.died);
@@ -214,7 +249,7 @@ impl std::ops::Deref for Still<'_> {
 impl Cil {
     /// A list whose open context has the sequence `seq`.
     pub fn new(seq: u64, boundary: u64) -> Self {
-        let context = Arc::new(Context::new(seq, boundary));
+        let context = Arc::new(Context::new(seq, boundary, Arc::default()));
         let lock = || CachePadded::new(RwLock::new(context.clone()));
         Self {
             first: lock(),
@@ -250,7 +285,7 @@ impl Cil {
         let mut others: SmallVec<[_; SHARDS]> = self.others.iter().map(|l| l.write()).collect();
         let seq = first.seq;
         let boundary = if merge { seq } else { first.boundary };
-        let next = Arc::new(Context::new(seq + 1, boundary));
+        let next = Arc::new(Context::new(seq + 1, boundary, first.spare.clone()));
         for other in &mut others {
             **other = next.clone();
         }

@@ -28,6 +28,9 @@ use crate::sync::atomic::Ordering;
 /// Blocks of log after which a push flushes, so that what recovery must search stays bounded.
 pub const FLUSH_EVERY: u64 = 4096;
 
+/// Vectors that are fetched together.
+const FETCHED: usize = 32;
+
 /// The end of the log, and what the pusher keeps between pushes.
 pub struct Head {
     lsn: u64,
@@ -192,22 +195,25 @@ impl Journal {
         vectors: &'v [Arc<LogVector>],
         part: &mut Part,
     ) -> (usize, &'v [Arc<LogVector>]) {
-        let (mut bytes, mut left) = (0, vectors);
-        while let Some((vector, rest)) = left.split_first() {
-            match vector.log_to(room) {
-                Logged::Added(used) => {
-                    room = room.get_mut(used..).unwrap_or_default();
-                    bytes += used;
-                    part.entries += 1;
+        let (mut bytes, mut done) = (0, 0);
+        'full: for some in vectors.chunks(FETCHED) {
+            some.iter().for_each(|vector| vector.fetch());
+            for vector in some {
+                match vector.log_to(room) {
+                    Logged::Added(used) => {
+                        room = room.get_mut(used..).unwrap_or_default();
+                        bytes += used;
+                        part.entries += 1;
+                    }
+                    Logged::Nothing => {
+                        self.counters.cancelled.fetch_add(1, Ordering::Relaxed);
+                    }
+                    Logged::Full => break 'full,
                 }
-                Logged::Nothing => {
-                    self.counters.cancelled.fetch_add(1, Ordering::Relaxed);
-                }
-                Logged::Full => break,
+                done += 1;
             }
-            left = rest;
         }
-        (bytes, left)
+        (bytes, vectors.get(done..).unwrap_or_default())
     }
 
     /// Gives back what was paid beyond the records since `start`.

@@ -157,56 +157,77 @@ const KNOWN: u8 = 1;
 /// This very value did: the context does not log it again, and nobody changes it.
 const LOGGED: u8 = 2;
 
-/// The formatted value of a changed item.
+/// The formatted value of a changed item. In this order, `fetched` lies in one line of the processor's
+/// cache with the lock.
+#[repr(C)]
 pub struct LogVector<B: ?Sized = dyn Buffer> {
-    root: u32,
     key: Key,
     seq: u64,
+    root: u32,
     /// Changed only while nobody commits.
     ahead: AtomicU8,
+    /// Written to, and never read.
+    fetched: AtomicU8,
     body: Mutex<Body<B>>,
+}
+
+/// What a vector takes.
+pub struct Size {
+    /// Of the log, as [`LogVector::charge`].
+    pub charge: i64,
+    /// Of memory, as [`LogVector::memory`].
+    pub memory: usize,
 }
 
 impl LogVector {
     /// A vector that belongs to the context `seq`.
     pub fn new(root: u32, key: Key, seq: u64, change: &Change<'_>) -> Arc<LogVector> {
+        Self::sized(root, key, seq, change).0
+    }
+
+    /// The same, and what it takes.
+    pub fn sized(root: u32, key: Key, seq: u64, change: &Change<'_>) -> (Arc<LogVector>, Size) {
         if change.shared().is_some() {
             return Self::joined(root, key, seq, change);
         }
         match change.bytes().len() {
-            0..=24 => Self::sized([0; 24], root, key, seq, change),
-            25..=48 => Self::sized([0; 48], root, key, seq, change),
-            49..=80 => Self::sized([0; 80], root, key, seq, change),
-            81..=128 => Self::sized([0; 128], root, key, seq, change),
-            129..=320 => Self::sized([0; 320], root, key, seq, change),
-            321..=1056 => Self::sized([0; 1056], root, key, seq, change),
-            len => Self::sized(vec![0; len], root, key, seq, change),
+            0..=24 => Self::with_buffer([0; 24], root, key, seq, change),
+            25..=48 => Self::with_buffer([0; 48], root, key, seq, change),
+            49..=80 => Self::with_buffer([0; 80], root, key, seq, change),
+            81..=128 => Self::with_buffer([0; 128], root, key, seq, change),
+            129..=320 => Self::with_buffer([0; 320], root, key, seq, change),
+            321..=1056 => Self::with_buffer([0; 1056], root, key, seq, change),
+            len => Self::with_buffer(vec![0; len], root, key, seq, change),
         }
     }
 
-    fn joined(root: u32, key: Key, seq: u64, change: &Change<'_>) -> Arc<LogVector> {
+    fn joined(root: u32, key: Key, seq: u64, change: &Change<'_>) -> (Arc<LogVector>, Size) {
         match change.bytes().len() {
-            0..=24 => Self::sized(Joined::new([0; 24]), root, key, seq, change),
-            25..=40 => Self::sized(Joined::new([0; 40]), root, key, seq, change),
-            len => Self::sized(Joined::new(vec![0; len]), root, key, seq, change),
+            0..=24 => Self::with_buffer(Joined::new([0; 24]), root, key, seq, change),
+            25..=40 => Self::with_buffer(Joined::new([0; 40]), root, key, seq, change),
+            len => Self::with_buffer(Joined::new(vec![0; len]), root, key, seq, change),
         }
     }
 
-    fn sized<B: Buffer + 'static>(
+    fn with_buffer<B: Buffer + 'static>(
         mut buffer: B,
         root: u32,
         key: Key,
         seq: u64,
         change: &Change<'_>,
-    ) -> Arc<LogVector> {
+    ) -> (Arc<LogVector>, Size) {
         let (state, len) = fill(&mut buffer, change);
-        Arc::new(LogVector {
-            root,
+        let body = Body { state, len, buffer };
+        let (charge, memory) = (body.charge(), body.memory());
+        let vector = Arc::new(LogVector {
             key,
             seq,
+            root,
             ahead: AtomicU8::new(0),
-            body: Mutex::new(Body { state, len, buffer }),
-        })
+            fetched: AtomicU8::new(0),
+            body: Mutex::new(body),
+        });
+        (vector, Size { charge, memory })
     }
 
     /// The item's key.
@@ -222,6 +243,13 @@ impl LogVector {
     /// Reads of it without waiting for what is read, so that the processor fetches several at a time.
     pub fn touch(&self) {
         std::hint::black_box(self.ahead.load(Ordering::Relaxed));
+    }
+
+    /// Has the processor fetch it for whoever is about to lock it, several at a time: a lock waits for
+    /// its line, which another processor has; a plain write, which asks for the line just so, does not.
+    pub fn fetch(&self) {
+        std::hint::black_box(self.key.object);
+        self.fetched.store(0, Ordering::Relaxed);
     }
 
     /// Whether its value went to the log ahead of its context.
@@ -244,24 +272,25 @@ impl LogVector {
         self.ahead.fetch_or(KNOWN, Ordering::AcqRel);
     }
 
-    /// Overwrites the value in place, if the new one fits. Only while its context is open.
-    pub fn overwrite(&self, change: &Change<'_>) -> bool {
-        self.body.lock().refill(change)
+    /// Overwrites the value in place, if the new one fits. Only while its context is open. Tells the
+    /// charge for what it was, and that for what it is if it fits.
+    pub fn overwrite(&self, change: &Change<'_>) -> (i64, Option<i64>) {
+        let mut body = self.body.lock();
+        let old = body.charge();
+        (old, body.refill(change).then(|| body.charge()))
     }
 
     /// Makes it a vector of the context `seq`, with another value, if nobody else has it and the value
-    /// fits: the log has long copied what it was.
-    pub fn renew(this: &mut Arc<LogVector>, seq: u64, change: &Change<'_>) -> bool {
-        let Some(vector) = Arc::get_mut(this) else {
-            return false;
-        };
+    /// fits: the log has long copied what it was. Tells the charge for it.
+    pub fn renew(this: &mut Arc<LogVector>, seq: u64, change: &Change<'_>) -> Option<i64> {
+        let vector = Arc::get_mut(this)?;
         let body = vector.body.get_mut();
         if !body.refill(change) {
-            return false;
+            return None;
         }
         vector.seq = seq;
         *vector.ahead.get_mut() = 0;
-        true
+        Some(body.charge())
     }
 
     /// Takes it out of the log: its item died in this context, or a larger vector replaces it.
@@ -322,16 +351,12 @@ impl LogVector {
 
     /// Bytes the log needs for it, its share of record headers and rounding included.
     pub fn charge(&self) -> i64 {
-        let body = self.body.lock();
-        match body.state {
-            State::Dead => 0,
-            State::Put | State::Delete => charge_for(body.whole()),
-        }
+        self.body.lock().charge()
     }
 
     /// Memory it takes, about; that of a value which others have, too, is counted there.
     pub fn memory(&self) -> usize {
-        96 + self.body.lock().buffer.bytes().len()
+        self.body.lock().memory()
     }
 
     /// Puts it at the beginning of what a record has free, if it is to be logged.
@@ -359,6 +384,17 @@ impl<B: Buffer + ?Sized> Body<B> {
         }
         (self.state, self.len) = fill(&mut self.buffer, change);
         true
+    }
+
+    fn charge(&self) -> i64 {
+        match self.state {
+            State::Dead => 0,
+            State::Put | State::Delete => charge_for(self.whole()),
+        }
+    }
+
+    fn memory(&self) -> usize {
+        96 + self.buffer.bytes().len()
     }
 
     /// Bytes of the value, what is shared included.
@@ -416,11 +452,12 @@ mod tests {
         let mut v = LogVector::new(1, key, 5, &Change::Put(&[1; 100]));
         v.set_logged();
         let held = v.clone();
-        assert!(!LogVector::renew(&mut v, 6, &Change::Put(&[2; 110])));
+        assert_eq!(LogVector::renew(&mut v, 6, &Change::Put(&[2; 110])), None);
         drop(held);
-        assert!(!LogVector::renew(&mut v, 6, &Change::Put(&[2; 200])));
+        assert_eq!(LogVector::renew(&mut v, 6, &Change::Put(&[2; 200])), None);
         assert_eq!((v.seq(), v.is_known()), (5, true));
-        assert!(LogVector::renew(&mut v, 6, &Change::Put(&[2; 110])));
+        let renewed = LogVector::renew(&mut v, 6, &Change::Put(&[2; 110]));
+        assert_eq!(renewed, Some(charge_for(110)));
         assert_eq!((v.seq(), v.is_known()), (6, false));
         v.with(|b| assert_eq!(b, Some(&[2u8; 110][..])));
     }
@@ -429,8 +466,10 @@ mod tests {
     fn a_value_that_fits_is_overwritten_in_place() {
         let key = Key::inode(20);
         let v = LogVector::new(1, key, 5, &Change::Put(&[1; 100]));
-        assert!(v.overwrite(&Change::Put(&[2; 120])));
-        assert!(!v.overwrite(&Change::Put(&[3; 200])));
+        let charges = (charge_for(100), Some(charge_for(120)));
+        assert_eq!(v.overwrite(&Change::Put(&[2; 120])), charges);
+        let charges = (charge_for(120), None);
+        assert_eq!(v.overwrite(&Change::Put(&[3; 200])), charges);
         v.with(|b| assert_eq!(b, Some(&[2u8; 120][..])));
         let mut payload = vec![0; entry_size(120)];
         assert_eq!(v.log_to(&mut payload[1..]), Logged::Full);

@@ -116,19 +116,6 @@ impl Commit<'_> {
             self.hold().moved(dir.ino);
         }
     }
-
-    /// Notes a new vector with the inode that it belongs to; of an entry [`Self::name`] does.
-    pub(super) fn note(&self, inode: &Inode, kind: Kind, vector: &Arc<LogVector>) {
-        if kind == Kind::DirIndex {
-            return;
-        }
-        let mut unlogged = inode.unlogged();
-        let unlogged = unlogged.enter(self.seq());
-        match kind {
-            Kind::Inode => unlogged.inode = Some(vector.clone()),
-            _ => unlogged.add_other(vector),
-        }
-    }
 }
 
 /// The inodes of a group while it is followed.

@@ -7,7 +7,6 @@
 //! outrun push or merge.
 
 use std::cell::Cell;
-use std::mem::offset_of;
 use std::sync::Arc;
 
 use smallvec::SmallVec;
@@ -16,20 +15,18 @@ use crate::deliberate::{Deliberate, happens};
 use crate::device::{DataStamp, Guard};
 use crate::error::{Error, Result};
 use crate::format::NODE_SIZE;
-use crate::format::item::RawInode;
-use crate::format::key::{Key, Kind, MAIN_ROOT};
-use crate::inode::dirty::Slot;
+use crate::format::key::Kind;
 use crate::inode::{Inode, InodeState};
 use crate::journal::Relief;
 use crate::journal::cil::{Context, Filled, Hold};
-use crate::journal::vector::{Change, LogVector, charge_for};
+use crate::journal::vector::{LogVector, charge_for};
 use crate::mechanism::Mechanism;
 use crate::space::{Class, Run};
 use crate::sync::atomic::Ordering;
 use crate::sync::thread_local;
 use crate::txn::Core;
+use crate::txn::change::Changes;
 use crate::txn::lanes::{Credit, Done};
-use crate::values::Value;
 
 /// The most a transaction may need.
 #[derive(Debug, Clone, Copy)]
@@ -66,9 +63,6 @@ thread_local! {
     static COMMITS: Cell<u32> = const { Cell::new(0) };
 }
 
-/// Bytes of memory that an inode takes, about, beside its items.
-const INODE_MEMORY: i64 = size_of::<Inode>() as i64 + 64;
-
 /// Space of log and index set aside for a transaction.
 pub struct Reservation<'a> {
     core: &'a Core,
@@ -93,12 +87,6 @@ pub struct Receipt {
 /// Index nodes that `bytes` of new items may take in the end: leaves half full, and their parents.
 pub(super) fn growth_units(bytes: i64) -> u64 {
     (bytes.max(0) as u64 * 5 / 2).div_ceil(NODE_SIZE as u64)
-}
-
-/// Whether two inode items are equal but for the times of access and change.
-fn differ_in_times(old: &[u8], new: &[u8]) -> bool {
-    let times = offset_of!(RawInode, atime)..offset_of!(RawInode, btime);
-    old.get(..times.start) == new.get(..times.start) && old.get(times.end..) == new.get(times.end..)
 }
 
 impl Core {
@@ -336,24 +324,33 @@ impl Relief for Core {
 
 /// A transaction being committed.
 pub struct Commit<'a> {
-    core: &'a Core,
+    pub(super) core: &'a Core,
     hold: Hold<'a>,
-    vectors: SmallVec<[Arc<LogVector>; 8]>,
+    pub(super) vectors: SmallVec<[Arc<LogVector>; 8]>,
     freed: SmallVec<[Run; 4]>,
-    delta: i64,
-    done: Done,
+    /// Log bytes of its changes.
+    pub(super) delta: i64,
+    pub(super) done: Done,
     /// From the first change on: dirty sets hold what no context does yet.
-    unfinished: Option<Guard<'a>>,
+    pub(super) unfinished: Option<Guard<'a>>,
 }
 
-impl Commit<'_> {
+impl<'a> Commit<'a> {
     /// Sequence of the context.
     pub fn seq(&self) -> u64 {
         self.hold.seq
     }
 
-    /// Gives an item a value. `existed` tells that the key has a value below the current set; it
-    /// counts only if the current set has no slot for it.
+    /// Begins to change items of an inode.
+    pub fn of<'c, 'i>(
+        &'c mut self,
+        inode: &'i Arc<Inode>,
+        state: &'c mut InodeState,
+    ) -> Changes<'c, 'a, 'i> {
+        Changes::new(self, inode, state)
+    }
+
+    /// As [`Changes::put`].
     pub fn put(
         &mut self,
         inode: &Arc<Inode>,
@@ -363,24 +360,10 @@ impl Commit<'_> {
         value: &[u8],
         existed: bool,
     ) {
-        self.change(inode, state, kind, offset, &Change::Put(value), existed);
+        self.of(inode, state).put(kind, offset, value, existed);
     }
 
-    /// Gives an item a value of two parts; others have the second one, too. `existed` as for
-    /// [`Self::put`].
-    pub fn put_joined(
-        &mut self,
-        inode: &Arc<Inode>,
-        state: &mut InodeState,
-        (kind, offset): (Kind, u64),
-        (own, shared): (&[u8], &Value),
-        existed: bool,
-    ) {
-        let change = Change::Join(own, shared);
-        self.change(inode, state, kind, offset, &change, existed);
-    }
-
-    /// Deletes an item; `note` goes with a tombstone. `existed` as for [`Self::put`].
+    /// As [`Changes::delete`].
     pub fn delete(
         &mut self,
         inode: &Arc<Inode>,
@@ -390,28 +373,12 @@ impl Commit<'_> {
         note: &[u8],
         existed: bool,
     ) {
-        self.change(inode, state, kind, offset, &Change::Delete(note), existed);
+        self.of(inode, state).delete(kind, offset, note, existed);
     }
 
-    /// Puts the inode item as the attributes tell.
+    /// As [`Changes::put_inode`].
     pub fn put_inode(&mut self, inode: &Arc<Inode>, state: &mut InodeState) {
-        let Some(attrs) = &state.attrs else {
-            return;
-        };
-        let bytes = attrs.encode();
-        // Of the first change of a context nobody can say that.
-        if let Some(slot) = state.current.get(Kind::Inode, 0)
-            && attrs.is_file()
-        {
-            let same = |old: Option<&[u8]>| old.is_some_and(|old| differ_in_times(old, &bytes));
-            let times_only = slot.vector.with(same);
-            let mut unlogged = inode.unlogged();
-            let before = unlogged.enter(self.hold.seq);
-            before.times_only = times_only && (before.inode.is_none() || before.times_only);
-        }
-        state.uncommitted = false;
-        let existed = state.persisted;
-        self.put(inode, state, Kind::Inode, 0, &bytes, existed);
+        self.of(inode, state).put_inode();
     }
 
     /// Deletes the inode item; the inode is gone then.
@@ -453,115 +420,6 @@ impl Commit<'_> {
     /// The open context.
     pub(super) fn hold(&self) -> &Context {
         &self.hold
-    }
-
-    /// Prepares an inode for changes of this context: a later merge boundary freezes what it has.
-    fn enter(&mut self, inode: &Arc<Inode>, state: &mut InodeState) {
-        let storage = &self.core.storage;
-        self.unfinished
-            .get_or_insert_with(|| storage.guard("a transaction was given up half done"));
-        if state.epoch != self.hold.boundary {
-            state.freeze();
-            state.epoch = self.hold.boundary;
-        }
-        if state.current.is_empty() {
-            let seq = self.hold.seq;
-            let dirty = &self.core.dirty;
-            let gone = dirty.push_pruned(inode.clone(), |i| i.has_vanished(seq));
-            // It stays in memory until a merge comes by, or it is found to have vanished.
-            self.done.memory += INODE_MEMORY * (1 - gone.len() as i64);
-            gone.into_iter().for_each(|i| self.core.table.vanished(i));
-        }
-    }
-
-    fn change(
-        &mut self,
-        inode: &Arc<Inode>,
-        state: &mut InodeState,
-        kind: Kind,
-        offset: u64,
-        change: &Change<'_>,
-        existed: bool,
-    ) {
-        let delete = matches!(change, Change::Delete(_));
-        self.done.growth += change.growth();
-        self.enter(inode, state);
-        let seq = self.hold.seq;
-        let key = match kind {
-            Kind::Orphan => Key::orphan(inode.ino),
-            _ => Key::new(inode.ino, kind, offset),
-        };
-        let counts = &mut self.done.counts;
-        // What the caller found in the current set may have been frozen just now.
-        let frozen = state.frozen.as_ref();
-        let existed = existed || frozen.is_some_and(|f| f.get(kind, offset).is_some());
-        let Some(slot) = state.current.get_mut(kind, offset) else {
-            if delete && !existed {
-                return;
-            }
-            let vector = LogVector::new(MAIN_ROOT, key, seq, change);
-            let charge = vector.charge();
-            counts.allocated += 1;
-            counts.formatted += charge as u64;
-            self.delta += charge;
-            self.done.memory += vector.memory() as i64 + 64;
-            self.note(inode, kind, &vector);
-            self.vectors.push(vector.clone());
-            state.current.insert(
-                kind,
-                offset,
-                Slot {
-                    vector,
-                    baseline: existed,
-                },
-            );
-            return;
-        };
-        // What was logged ahead of its context is known there.
-        slot.baseline |= slot.vector.is_known() && !happens(Deliberate::GroupForgotten);
-        let here = slot.vector.seq() == seq
-            && (!slot.vector.is_logged() || happens(Deliberate::GroupOverwritten));
-        if here || happens(Deliberate::RelogInPlace) {
-            let old = slot.vector.charge();
-            if delete && (!slot.baseline || happens(Deliberate::TombstoneLost)) {
-                // It was counted when it came: no merge has taken it since.
-                self.done.growth -= slot.vector.growth();
-                slot.vector.kill();
-                counts.died += 1;
-                self.delta -= old;
-                self.done.memory -= slot.vector.memory() as i64 + 64;
-                state.current.remove(kind, offset);
-                return;
-            }
-            counts.relogged += old as u64;
-            if slot.vector.overwrite(change) {
-                let new = slot.vector.charge();
-                counts.reused += 1;
-                counts.formatted += new as u64;
-                self.delta += new - old;
-                return;
-            }
-            slot.vector.kill();
-            self.delta -= old;
-            self.done.memory -= slot.vector.memory() as i64;
-        } else {
-            // An earlier context has it: it may be in the log already, or get there.
-            slot.baseline = true;
-            self.done.memory -= slot.vector.memory() as i64;
-        }
-        // What an older context noted holds it no more.
-        inode.unlogged().enter(seq);
-        if !LogVector::renew(&mut slot.vector, seq, change) {
-            slot.vector = LogVector::new(MAIN_ROOT, key, seq, change);
-            counts.allocated += 1;
-        }
-        let vector = slot.vector.clone();
-        let charge = vector.charge();
-        counts.formatted += charge as u64;
-        self.delta += charge;
-        self.done.memory += vector.memory() as i64;
-        self.note(inode, kind, &vector);
-        self.vectors.push(vector);
     }
 
     /// Adds the changes to the open context and settles the reservation.

@@ -9,6 +9,7 @@
 mod attributes;
 mod batch;
 mod causes;
+mod change;
 mod commit;
 mod edits;
 mod lanes;
@@ -30,6 +31,7 @@ use crossbeam_utils::CachePadded;
 
 pub use attributes::Attribute;
 pub use causes::{NameAt, Wish};
+pub use change::Changes;
 pub use commit::{Commit, Need, Receipt, Reservation};
 pub use lanes::CommitCounts;
 pub use merge::without;

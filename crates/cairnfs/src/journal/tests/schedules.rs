@@ -86,7 +86,7 @@ impl Log {
         let mut delta = 0;
         let overwritten = slot.as_ref().filter(|v| v.seq() == hold.seq).map(|v| {
             delta -= v.charge();
-            let fits = v.overwrite(&change);
+            let fits = v.overwrite(&change).1.is_some();
             if !fits {
                 v.kill();
             }

@@ -1,0 +1,231 @@
+//! Changes of one inode's items within a transaction: each goes into its slot of the dirty set, and its
+//! vector to the transaction.
+//!
+//! The caller holds the inode's lock. The inode's list of what the log does not hold is locked once for
+//! all changes that need it, until they are dropped.
+
+use std::mem::offset_of;
+use std::sync::Arc;
+
+use crate::deliberate::{Deliberate, happens};
+use crate::format::item::RawInode;
+use crate::format::key::{Key, Kind, MAIN_ROOT};
+use crate::inode::dirty::Slot;
+use crate::inode::unlogged::Unlogged;
+use crate::inode::{Inode, InodeState};
+use crate::journal::vector::{Change, LogVector, Size};
+use crate::sync::MutexGuard;
+use crate::txn::Commit;
+use crate::values::Value;
+
+/// Bytes of memory that an inode takes, about, beside its items.
+const INODE_MEMORY: i64 = size_of::<Inode>() as i64 + 64;
+
+/// Memory that a slot takes beside its vector, about.
+const SLOT_MEMORY: i64 = 64;
+
+/// Whether two inode items are equal but for the times of access and change.
+fn differ_in_times(old: &[u8], new: &[u8]) -> bool {
+    let times = offset_of!(RawInode, atime)..offset_of!(RawInode, btime);
+    old.get(..times.start) == new.get(..times.start) && old.get(times.end..) == new.get(times.end..)
+}
+
+/// Changes of one inode's items.
+pub struct Changes<'c, 'a, 'i> {
+    commit: &'c mut Commit<'a>,
+    inode: &'i Arc<Inode>,
+    state: &'c mut InodeState,
+    /// What the log does not hold, once a change needed it.
+    unlogged: Option<MutexGuard<'i, Unlogged>>,
+}
+
+impl<'c, 'a, 'i> Changes<'c, 'a, 'i> {
+    pub(super) fn new(
+        commit: &'c mut Commit<'a>,
+        inode: &'i Arc<Inode>,
+        state: &'c mut InodeState,
+    ) -> Self {
+        Self {
+            commit,
+            inode,
+            state,
+            unlogged: None,
+        }
+    }
+
+    /// Gives an item a value. `existed` tells that the key has a value below the current set; it
+    /// counts only if the current set has no slot for it.
+    pub fn put(&mut self, kind: Kind, offset: u64, value: &[u8], existed: bool) {
+        self.change(kind, offset, &Change::Put(value), existed);
+    }
+
+    /// Gives an item a value of two parts; others have the second one, too. `existed` as for
+    /// [`Self::put`].
+    pub fn put_joined(
+        &mut self,
+        kind: Kind,
+        offset: u64,
+        (own, shared): (&[u8], &Value),
+        existed: bool,
+    ) {
+        self.change(kind, offset, &Change::Join(own, shared), existed);
+    }
+
+    /// Deletes an item; `note` goes with a tombstone. `existed` as for [`Self::put`].
+    pub fn delete(&mut self, kind: Kind, offset: u64, note: &[u8], existed: bool) {
+        self.change(kind, offset, &Change::Delete(note), existed);
+    }
+
+    /// Puts the inode item as the attributes tell.
+    pub fn put_inode(&mut self) {
+        let Some(attrs) = &self.state.attrs else {
+            return;
+        };
+        let bytes = attrs.encode();
+        // Of the first change of a context nobody can say that.
+        if let Some(slot) = self.state.current.get(Kind::Inode, 0)
+            && attrs.is_file()
+        {
+            let same = |old: Option<&[u8]>| old.is_some_and(|old| differ_in_times(old, &bytes));
+            let times_only = slot.vector.with(same);
+            let before = self.unlogged();
+            before.times_only = times_only && (before.inode.is_none() || before.times_only);
+        }
+        self.state.uncommitted = false;
+        let existed = self.state.persisted;
+        self.put(Kind::Inode, 0, &bytes, existed);
+    }
+
+    /// What the log does not hold, prepared for changes of this context.
+    fn unlogged(&mut self) -> &mut Unlogged {
+        let inode = self.inode;
+        let unlogged = self.unlogged.get_or_insert_with(|| inode.unlogged());
+        unlogged.enter(self.commit.seq())
+    }
+
+    /// Prepares the inode for changes of this context: a later merge boundary freezes what it has.
+    fn enter(&mut self) {
+        let core = self.commit.core;
+        self.commit
+            .unfinished
+            .get_or_insert_with(|| core.storage.guard("a transaction was given up half done"));
+        let boundary = self.commit.hold().boundary;
+        if self.state.epoch != boundary {
+            self.state.freeze();
+            self.state.epoch = boundary;
+        }
+        if self.state.current.is_empty() {
+            // Others' lists are looked at.
+            self.unlogged = None;
+            let seq = self.commit.seq();
+            let gone = core
+                .dirty
+                .push_pruned(self.inode.clone(), |i| i.has_vanished(seq));
+            // It stays in memory until a merge comes by, or it is found to have vanished.
+            self.commit.done.memory += INODE_MEMORY * (1 - gone.len() as i64);
+            gone.into_iter().for_each(|i| core.table.vanished(i));
+        }
+    }
+
+    fn change(&mut self, kind: Kind, offset: u64, change: &Change<'_>, existed: bool) {
+        let delete = matches!(change, Change::Delete(_));
+        self.commit.done.growth += change.growth();
+        self.enter();
+        let seq = self.commit.seq();
+        // What the caller found in the current set may have been frozen just now.
+        let frozen = self.state.frozen.as_ref();
+        let existed = existed || frozen.is_some_and(|f| f.get(kind, offset).is_some());
+        let Some(slot) = self.state.current.get_mut(kind, offset) else {
+            if !delete || existed {
+                self.add(kind, offset, change, existed);
+            }
+            return;
+        };
+        // What was logged ahead of its context is known there.
+        slot.baseline |= slot.vector.is_known() && !happens(Deliberate::GroupForgotten);
+        let here = slot.vector.seq() == seq
+            && (!slot.vector.is_logged() || happens(Deliberate::GroupOverwritten));
+        let done = &mut self.commit.done;
+        if here || happens(Deliberate::RelogInPlace) {
+            if delete && (!slot.baseline || happens(Deliberate::TombstoneLost)) {
+                // It was counted when it came: no merge has taken it since.
+                done.growth -= slot.vector.growth();
+                self.commit.delta -= slot.vector.charge();
+                slot.vector.kill();
+                done.counts.died += 1;
+                done.memory -= slot.vector.memory() as i64 + SLOT_MEMORY;
+                self.state.current.remove(kind, offset);
+                return;
+            }
+            let (old, new) = slot.vector.overwrite(change);
+            done.counts.relogged += old as u64;
+            self.commit.delta -= old;
+            if let Some(new) = new {
+                done.counts.reused += 1;
+                done.counts.formatted += new as u64;
+                self.commit.delta += new;
+                return;
+            }
+            slot.vector.kill();
+        } else {
+            // An earlier context has it: it may be in the log already, or get there.
+            slot.baseline = true;
+        }
+        self.replace(kind, offset, change);
+    }
+
+    /// Makes a slot for an item that the current set does not have.
+    fn add(&mut self, kind: Kind, offset: u64, change: &Change<'_>, existed: bool) {
+        let key = match kind {
+            Kind::Orphan => Key::orphan(self.inode.ino),
+            _ => Key::new(self.inode.ino, kind, offset),
+        };
+        let (vector, size) = LogVector::sized(MAIN_ROOT, key, self.commit.seq(), change);
+        self.commit.done.counts.allocated += 1;
+        self.commit.done.memory += size.memory as i64 + SLOT_MEMORY;
+        self.log(kind, &vector, size.charge);
+        let slot = Slot {
+            vector,
+            baseline: existed,
+        };
+        self.state.current.insert(kind, offset, slot);
+    }
+
+    /// Gives a slot a vector of this context.
+    fn replace(&mut self, kind: Kind, offset: u64, change: &Change<'_>) {
+        let seq = self.commit.seq();
+        // What an older context noted holds it no more.
+        self.unlogged();
+        let Some(slot) = self.state.current.get_mut(kind, offset) else {
+            return;
+        };
+        let done = &mut self.commit.done;
+        let charge = match LogVector::renew(&mut slot.vector, seq, change) {
+            Some(charge) => charge,
+            None => {
+                let old = &slot.vector;
+                let (vector, Size { charge, memory }) =
+                    LogVector::sized(MAIN_ROOT, old.key(), seq, change);
+                done.memory += memory as i64 - old.memory() as i64;
+                done.counts.allocated += 1;
+                slot.vector = vector;
+                charge
+            }
+        };
+        let vector = slot.vector.clone();
+        self.log(kind, &vector, charge);
+    }
+
+    /// Adds a vector of this context to the transaction, and notes it with the inode; of an entry
+    /// [`Commit::name`] does.
+    fn log(&mut self, kind: Kind, vector: &Arc<LogVector>, charge: i64) {
+        self.commit.done.counts.formatted += charge as u64;
+        self.commit.delta += charge;
+        match kind {
+            Kind::DirIndex => {}
+            Kind::Inode => self.unlogged().inode = Some(vector.clone()),
+            _ => self.unlogged().add_other(vector),
+        }
+        self.commit.vectors.push(vector.clone());
+    }
+}
