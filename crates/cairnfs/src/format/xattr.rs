@@ -332,6 +332,12 @@ pub fn shared_place(offset: u64, value: &[u8], seed: u64) -> Result<SharedRef, S
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
+
+    const PLACE: SharedRef = SharedRef {
+        hash: u64::MAX - 2,
+        slot: 5,
+    };
 
     #[test]
     fn a_prepared_hash_is_the_same() {
@@ -343,12 +349,6 @@ mod tests {
             }
         }
     }
-    use proptest::prelude::*;
-
-    const PLACE: SharedRef = SharedRef {
-        hash: u64::MAX - 2,
-        slot: 5,
-    };
 
     #[test]
     fn stored_attributes_come_back() {
