@@ -467,10 +467,12 @@ impl Commit<'_> {
         if state.current.is_empty() {
             let seq = self.hold.seq;
             let dirty = &self.core.dirty;
-            let gone = dirty.push_pruned(inode.clone(), |i| i.has_vanished(seq));
+            let listed = (inode.ino, inode.clone());
+            let gone = dirty.push_pruned(listed, |(_, i)| i.has_vanished(seq));
             // It stays in memory until a merge comes by, or it is found to have vanished.
             self.done.memory += INODE_MEMORY * (1 - gone.len() as i64);
-            gone.into_iter().for_each(|i| self.core.table.vanished(i));
+            gone.into_iter()
+                .for_each(|(_, i)| self.core.table.vanished(i));
         }
     }
 
@@ -488,7 +490,10 @@ impl Commit<'_> {
         self.enter(inode, state);
         let seq = self.hold.seq;
         let key = match kind {
-            Kind::Orphan => Key::orphan(inode.ino),
+            Kind::Orphan => {
+                self.core.orphaned.store(true, Ordering::Relaxed);
+                Key::orphan(inode.ino)
+            }
             _ => Key::new(inode.ino, kind, offset),
         };
         let counts = &mut self.done.counts;
