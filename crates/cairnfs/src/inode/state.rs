@@ -11,7 +11,7 @@ use crate::inode::names::{NameMemory, Names};
 use crate::inode::pages::Pages;
 use crate::inode::unlogged::Unlogged;
 use crate::journal::vector::LogVector;
-use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use crate::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use crate::sync::{
     Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockUpgradableReadGuard, RwLockWriteGuard,
 };
@@ -34,9 +34,9 @@ pub struct Inode {
     /// Taken for a whole change of the contents (write, truncate, fallocate), before any
     /// reservation. Merge, push and writeback never take it, so waiting under it cannot deadlock.
     contents: Mutex<()>,
+    /// The lower half of the end of the last read, to guess at sequential reading.
+    pub last_read: AtomicU32,
     state: RwLock<InodeState>,
-    /// End of the last read, to see sequential reading.
-    pub last_read: AtomicU64,
 }
 
 /// What an inode's lock guards. What a merge and nearly all changes need comes first, then what has to
@@ -75,9 +75,14 @@ pub struct InodeState {
     attribute_hashes: Option<SmallVec<[u64; 2]>>,
     /// `None` before it was loaded, and once it is gone.
     pub attrs: Option<Attrs>,
-    /// Inode numbers set aside for children: next and end.
-    pub chunk: (u64, u64),
+    /// Of a directory: inode numbers set aside for children, next and end.
+    pub chunk: Option<Box<(u64, u64)>>,
 }
+
+/// With its two counters an inode fills a size of memory that allocators have; a byte more, and each
+/// would take a quarter more.
+#[cfg(not(shuttle))]
+const _: () = assert!(size_of::<Inode>() <= 512 - 16);
 
 impl Inode {
     /// An inode not loaded yet.
@@ -108,7 +113,7 @@ impl Inode {
             uses: AtomicU64::new(0),
             recent: AtomicBool::new(false),
             queued: AtomicBool::new(false),
-            last_read: AtomicU64::new(0),
+            last_read: AtomicU32::new(0),
         }
     }
 
