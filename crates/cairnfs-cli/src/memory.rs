@@ -4,7 +4,9 @@
 //! allocator takes locks and asks the kernel for memory in small steps. With huge pages, which mimalloc
 //! asks for, the kernel clears two mebibytes at a first touch; where a virtual machine gets them anew
 //! from its host each time, that costs more than all that they save. What a merge frees the committers
-//! take again within seconds: given back sooner, each page would be cleared by the kernel once more.
+//! take again within seconds; but when the time is up, mimalloc gives back all that is free at that moment,
+//! however short it has been. So it is a minute: given back sooner, each page would be cleared by the kernel
+//! once more.
 
 use libmimalloc_sys as sys;
 
@@ -18,7 +20,7 @@ const PURGE_DELAY: sys::mi_option_t = 15;
 const USUAL_DELAY: std::ffi::c_long = 1000;
 
 /// And as we want it.
-const DELAY: std::ffi::c_long = 10_000;
+const DELAY: std::ffi::c_long = 60_000;
 
 /// Sets the process up; before threads are started.
 pub fn set_up() {

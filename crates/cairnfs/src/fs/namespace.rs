@@ -271,7 +271,7 @@ impl FileSystem {
         if self.core.find_name(dir, &dir_state, hash, name)?.is_some() {
             return Err(Error::Exists);
         }
-        let ino = self.core.new_ino(&mut dir_state.chunk);
+        let ino = self.core.new_ino(dir_state.chunk.get_or_insert_default());
         let mut made = Attrs::new(
             mode,
             (new.creds.uid, gid),
@@ -387,7 +387,7 @@ impl FileSystem {
         let new = New::bare(regular, 0, creds);
         let mut dir_state = dir.write();
         let (gid, mode) = inherit(live_dir(&dir_state)?, &new);
-        let ino = self.core.new_ino(&mut dir_state.chunk);
+        let ino = self.core.new_ino(dir_state.chunk.get_or_insert_default());
         drop(dir_state);
         let mut made = Attrs::new(mode, (creds.uid, gid), 0, dir.ino, self.core.now());
         made.nlink = 0;

@@ -56,7 +56,8 @@ impl FileSystem {
                 *to = *from;
             }
         }
-        let sequential = inode.last_read.swap(end, Ordering::Relaxed) == offset && offset > 0;
+        let sequential =
+            inode.last_read.swap(end as u32, Ordering::Relaxed) == offset as u32 && offset > 0;
         let ahead = if sequential { READ_AHEAD } else { 0 };
         for extent in self.extents(inode, state, first, last, usize::MAX)? {
             if extent.is_unwritten() {

@@ -190,7 +190,7 @@ impl FileSystem {
     /// Of `reserved` blocks keeps those that `taken` new pages need.
     pub(super) fn keep_reserved(&self, state: &mut InodeState, reserved: u64, taken: u64) {
         let kept = taken.min(reserved);
-        state.pages.reserved += kept;
+        state.pages.reserved += kept as u32;
         self.core.space().unreserve(reserved - kept, 0);
         self.page_bytes
             .fetch_add((taken * BLOCK) as i64, Ordering::Relaxed);
@@ -306,8 +306,9 @@ impl FileSystem {
     /// Gives back what `n` pages that are gone had reserved, and accounts their memory.
     pub(super) fn release_pages(&self, state: &mut InodeState, n: u64) {
         let left = state.pages.dirty.len() as u64;
-        let surplus = state.pages.reserved.saturating_sub(left);
-        state.pages.reserved -= surplus;
+        let reserved = u64::from(state.pages.reserved);
+        let surplus = reserved.saturating_sub(left);
+        state.pages.reserved = (reserved - surplus) as u32;
         self.core.space().unreserve(surplus, 0);
         self.page_bytes
             .fetch_sub((n * BLOCK) as i64, Ordering::Relaxed);

@@ -148,7 +148,7 @@ impl FileSystem {
         }
         // Only now must readers wait.
         let state = &mut RwLockUpgradableReadGuard::upgrade(state);
-        state.pages.reserved = state.pages.reserved.saturating_sub(taken);
+        state.pages.reserved = state.pages.reserved.saturating_sub(taken as u32);
         let mut commit = self.core.commit();
         let stamp = staged.unwrap_or_else(|| DataStamp::new(self.core.storage().stamp()));
         let runs = new.iter().map(|e| (e.block, e.crcs.clone()));

@@ -32,6 +32,40 @@ pub struct DirtySet {
     others: Others,
 }
 
+/// The items of an inode that a merge takes. Most inodes have but one, which needs no set.
+#[derive(Clone)]
+pub enum Frozen {
+    /// The inode item.
+    Lone(Slot),
+    /// Others, too.
+    Set(Arc<DirtySet>),
+}
+
+impl Frozen {
+    /// The slot of an item.
+    pub fn get(&self, kind: Kind, offset: u64) -> Option<&Slot> {
+        match self {
+            Frozen::Lone(slot) => Some(slot).filter(|_| kind == Kind::Inode),
+            Frozen::Set(set) => set.get(kind, offset),
+        }
+    }
+
+    /// The set, if the inode item is not all there is.
+    pub fn set(&self) -> Option<&Arc<DirtySet>> {
+        match self {
+            Frozen::Lone(_) => None,
+            Frozen::Set(set) => Some(set),
+        }
+    }
+
+    /// Touches the vector of the inode item.
+    pub fn touch(&self) {
+        if let Some(slot) = self.get(Kind::Inode, 0) {
+            slot.vector.touch();
+        }
+    }
+}
+
 /// Kind and offset of an item.
 type Place = (Kind, u64);
 
@@ -218,16 +252,24 @@ impl DirtySet {
         self.others.is_empty() && self.entries.as_deref().is_none_or(none)
     }
 
-    /// The slot of the inode item, if nothing else is in it.
-    pub fn lone_inode(&self) -> Option<&Slot> {
-        self.inode.as_ref().filter(|_| self.has_no_more())
+    /// Takes all there is, if there is anything.
+    pub fn freeze(&mut self) -> Option<Frozen> {
+        if self.has_no_more() {
+            return self.inode.take().map(Frozen::Lone);
+        }
+        Some(Frozen::Set(Arc::new(std::mem::take(self))))
     }
 
-    /// Touches the vector of the inode item.
-    pub fn touch(&self) {
-        if let Some(slot) = &self.inode {
-            slot.vector.touch();
-        }
+    /// Its vectors.
+    pub fn into_vectors(self) -> impl Iterator<Item = Arc<LogVector>> {
+        let entries = self.entries.into_iter().flat_map(|e| e.slots).flatten();
+        let (row, map) = match self.others {
+            Others::Few(row) => (row, BTreeMap::new()),
+            Others::Many(map) => (SmallVec::new(), map),
+        };
+        let others = row.into_iter().chain(map).map(|(_, slot)| slot);
+        let all = self.inode.into_iter().chain(entries).chain(others);
+        all.map(|slot| slot.vector)
     }
 
     /// The slot of an item.

@@ -6,11 +6,12 @@ use smallvec::SmallVec;
 
 use crate::format::key::Kind;
 use crate::inode::attrs::Attrs;
-use crate::inode::dirty::{DirtySet, Slot};
+use crate::inode::dirty::{DirtySet, Frozen, Slot};
 use crate::inode::names::{NameMemory, Names};
 use crate::inode::pages::Pages;
 use crate::inode::unlogged::Unlogged;
-use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use crate::journal::vector::LogVector;
+use crate::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use crate::sync::{
     Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockUpgradableReadGuard, RwLockWriteGuard,
 };
@@ -33,12 +34,13 @@ pub struct Inode {
     /// Taken for a whole change of the contents (write, truncate, fallocate), before any
     /// reservation. Merge, push and writeback never take it, so waiting under it cannot deadlock.
     contents: Mutex<()>,
+    /// The lower half of the end of the last read, to guess at sequential reading.
+    pub last_read: AtomicU32,
     state: RwLock<InodeState>,
-    /// End of the last read, to see sequential reading.
-    pub last_read: AtomicU64,
 }
 
-/// What an inode's lock guards. What a merge and nearly all changes need comes first.
+/// What an inode's lock guards. What a merge and nearly all changes need comes first, then what has to
+/// be looked at when it leaves memory.
 #[derive(Default)]
 #[repr(C)]
 pub struct InodeState {
@@ -61,21 +63,26 @@ pub struct InodeState {
     /// It was made without a name and never had one: only then may it get its first.
     pub nameless: bool,
     /// Changes that a running merge takes.
-    pub frozen: Option<Arc<DirtySet>>,
+    pub frozen: Option<Frozen>,
     /// Changes since the newest merge began.
     pub current: DirtySet,
-    /// `None` before it was loaded, and once it is gone.
-    pub attrs: Option<Attrs>,
-    /// Hashes of attribute names, if all that exist are among them: a name with another hash is not
-    /// looked for anywhere.
-    attribute_hashes: Option<SmallVec<[u64; 2]>>,
     /// Unwritten data.
     pub pages: Pages,
     /// Of a directory: names known in memory.
     names: Option<Box<Names>>,
-    /// Inode numbers set aside for children: next and end.
-    pub chunk: (u64, u64),
+    /// Hashes of attribute names, if all that exist are among them: a name with another hash is not
+    /// looked for anywhere.
+    attribute_hashes: Option<SmallVec<[u64; 2]>>,
+    /// `None` before it was loaded, and once it is gone.
+    pub attrs: Option<Attrs>,
+    /// Of a directory: inode numbers set aside for children, next and end.
+    pub chunk: Option<Box<(u64, u64)>>,
 }
+
+/// With its two counters an inode fills a size of memory that allocators have; a byte more, and each
+/// would take a quarter more.
+#[cfg(not(shuttle))]
+const _: () = assert!(size_of::<Inode>() <= 512 - 16);
 
 impl Inode {
     /// An inode not loaded yet.
@@ -106,7 +113,7 @@ impl Inode {
             uses: AtomicU64::new(0),
             recent: AtomicBool::new(false),
             queued: AtomicBool::new(false),
-            last_read: AtomicU64::new(0),
+            last_read: AtomicU32::new(0),
         }
     }
 
@@ -226,6 +233,27 @@ impl Inode {
         })
     }
 
+    /// Lets go what a merge up to `seq` took; its vectors go to `vectors`. Tells whether nothing newer is
+    /// there.
+    pub fn thaw(&self, seq: u64, vectors: &mut Vec<Arc<LogVector>>) -> bool {
+        let mut state = self.write();
+        let frozen = state.frozen.take();
+        let mut unlogged = self.unlogged();
+        unlogged.let_go(seq, vectors);
+        let is_clean = state.current.is_empty() && unlogged.is_empty();
+        drop(unlogged);
+        drop(state);
+        match frozen {
+            Some(Frozen::Lone(slot)) => vectors.push(slot.vector),
+            Some(Frozen::Set(set)) => {
+                let set = Arc::into_inner(set);
+                vectors.extend(set.into_iter().flat_map(DirtySet::into_vectors));
+            }
+            None => {}
+        }
+        is_clean
+    }
+
     fn causes_nothing(&self) -> bool {
         self.unlogged.try_lock().is_some_and(|u| u.is_empty())
     }
@@ -234,8 +262,8 @@ impl Inode {
     pub(super) fn may_leave(&self) -> bool {
         let used = self.uses() > 0;
         self.state.try_read().is_some_and(|s| {
-            let linked = s.attrs.as_ref().is_some_and(|a| a.nlink > 0);
-            (linked || !used)
+            let linked = || s.attrs.as_ref().is_some_and(|a| a.nlink > 0);
+            (!used || linked())
                 && s.current.is_empty()
                 && s.frozen.is_none()
                 && !s.uncommitted
@@ -288,13 +316,15 @@ impl InodeState {
         Some((frozen.get(kind, offset)?, true))
     }
 
+    /// The items that a running merge takes, if there are more than the inode item.
+    pub fn frozen_set(&self) -> Option<&Arc<DirtySet>> {
+        self.frozen.as_ref()?.set()
+    }
+
     /// The newest slot of the last item of one kind, which is not that of directory entries, up to an
     /// offset; it may be deleted there.
     pub fn last_slot(&self, kind: Kind, to: u64) -> Option<(u64, &Slot)> {
-        let frozen = self
-            .frozen
-            .as_ref()
-            .and_then(|set| set.last_up_to(kind, to));
+        let frozen = self.frozen_set().and_then(|set| set.last_up_to(kind, to));
         let current = self.current.last_up_to(kind, to);
         match (current, frozen) {
             (Some(current), Some(frozen)) if current.0 >= frozen.0 => Some(current),
@@ -362,6 +392,16 @@ impl InodeState {
             self.persisted = true;
         }
         self.indexed = true;
-        self.frozen = Some(Arc::new(std::mem::take(&mut self.current)));
+        self.frozen = self.current.freeze();
+    }
+
+    /// The same by the merge itself, if no commit has done it; `None` as boundary while nobody commits
+    /// yet: all is to be taken.
+    pub fn freeze_up_to(&mut self, boundary: Option<u64>) {
+        if boundary == Some(self.epoch) {
+            return;
+        }
+        self.freeze();
+        self.epoch = boundary.unwrap_or(self.epoch);
     }
 }

@@ -209,20 +209,24 @@ impl Unlogged {
 
     /// Lets go what contexts up to `seq` left.
     pub fn forget(&mut self, seq: u64) {
-        drop(self.take(seq));
-    }
-
-    /// Takes what contexts up to `seq` left.
-    pub fn take(&mut self, seq: u64) -> Self {
-        match self.seq <= seq {
-            true => std::mem::take(self),
-            false => Self::default(),
+        if self.seq <= seq {
+            *self = Self::default();
         }
     }
 
-    /// Touches the vectors that are noted.
-    pub fn touch(&self) {
-        let named = self.names.iter().filter_map(|n| n.vector.as_ref());
-        named.chain(&self.inode).for_each(|vector| vector.touch());
+    /// The same; the vectors of the inode item and of names go to `vectors`, to be dropped together.
+    pub fn let_go(&mut self, seq: u64, vectors: &mut Vec<Arc<LogVector>>) {
+        if self.seq > seq {
+            return;
+        }
+        vectors.extend(self.inode.take());
+        vectors.extend(self.names.iter_mut().filter_map(|n| n.vector.take()));
+        let alike = self.other.is_none() && self.more.is_none() && self.children.is_none();
+        if alike && !self.names.spilled() {
+            self.names.clear();
+            self.times_only = false;
+        } else {
+            *self = Self::default();
+        }
     }
 }

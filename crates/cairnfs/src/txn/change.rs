@@ -15,6 +15,7 @@ use crate::inode::unlogged::Unlogged;
 use crate::inode::{Inode, InodeState};
 use crate::journal::vector::{Change, LogVector, Size};
 use crate::sync::MutexGuard;
+use crate::sync::atomic::Ordering;
 use crate::txn::Commit;
 use crate::values::Value;
 
@@ -118,12 +119,11 @@ impl<'c, 'a, 'i> Changes<'c, 'a, 'i> {
             // Others' lists are looked at.
             self.unlogged = None;
             let seq = self.commit.seq();
-            let gone = core
-                .dirty
-                .push_pruned(self.inode.clone(), |i| i.has_vanished(seq));
+            let listed = (self.inode.ino, self.inode.clone());
+            let gone = core.dirty.push_pruned(listed, |(_, i)| i.has_vanished(seq));
             // It stays in memory until a merge comes by, or it is found to have vanished.
             self.commit.done.memory += INODE_MEMORY * (1 - gone.len() as i64);
-            gone.into_iter().for_each(|i| core.table.vanished(i));
+            gone.into_iter().for_each(|(_, i)| core.table.vanished(i));
         }
     }
 
@@ -131,6 +131,9 @@ impl<'c, 'a, 'i> Changes<'c, 'a, 'i> {
         let delete = matches!(change, Change::Delete(_));
         self.commit.done.growth += change.growth();
         self.enter();
+        if kind == Kind::Orphan {
+            self.commit.core.orphaned.store(true, Ordering::Relaxed);
+        }
         let seq = self.commit.seq();
         // What the caller found in the current set may have been frozen just now.
         let frozen = self.state.frozen.as_ref();

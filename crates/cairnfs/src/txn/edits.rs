@@ -21,7 +21,8 @@ use crate::format::xattr::{
     StoredValue, XATTR_HEAD, decode_stored_xattrs, decode_xattrs, encode_stored_xattr,
 };
 use crate::index::{Edits, Tree};
-use crate::inode::dirty::{DirtySet, Slot};
+use crate::inode::Inode;
+use crate::inode::dirty::{DirtySet, Frozen};
 use crate::journal::vector::LogVector;
 use crate::space::Run;
 use crate::txn::Core;
@@ -33,14 +34,32 @@ use crate::values::Value;
 /// Changes of the entries whose names share a hash.
 #[derive(Debug, Default)]
 struct NameChange {
-    hash: u64,
     remove: SmallVec<[u64; 1]>,
     add: SmallVec<[u64; 1]>,
 }
 
 enum Edit {
     Item(Arc<LogVector>),
-    Names(NameChange),
+    /// A new entry at that index, and no other change of its name item: so nearly all are.
+    Named(u64),
+    Names(Box<NameChange>),
+}
+
+/// What became of one entry.
+struct Renamed {
+    /// The hash of its name.
+    hash: u64,
+    index: u64,
+    removed: bool,
+}
+
+impl NameChange {
+    fn add(&mut self, entry: &Renamed) {
+        match entry.removed {
+            true => self.remove.push(entry.index),
+            false => self.add.push(entry.index),
+        }
+    }
 }
 
 /// Blocks that the index loses and gains; all losses are applied before all gains.
@@ -52,12 +71,15 @@ pub struct ImageChange {
     pub added: Vec<Run>,
 }
 
-/// The frozen sets of a merge as edits of the index, delivered in steps.
+/// The frozen sets of a merge as edits of the index, delivered in steps. What no later commit has
+/// frozen is frozen when its turn comes, so a merge goes through all inodes but once before it lets go.
 pub struct MergeEdits<'a> {
     hash_seed: u64,
-    /// Dirty sets by object, ascending.
-    sets: VecDeque<(u64, Arc<DirtySet>)>,
-    /// The first of them, whose memory was fetched.
+    /// Inodes whose turn has not come, ascending.
+    inodes: &'a [(u64, Arc<Inode>)],
+    /// The last context that is merged; none while nobody commits yet.
+    boundary: Option<u64>,
+    /// The first of the inodes, whose memory was fetched.
     touched: usize,
     /// Orphan items of all of them, which are an object of their own.
     orphans: Vec<Arc<LogVector>>,
@@ -76,36 +98,24 @@ pub struct MergeEdits<'a> {
     value: Vec<u8>,
 }
 
-/// What a merge takes of the inodes.
-#[derive(Default)]
-pub(super) struct Frozen {
-    /// Frozen sets with their inode numbers.
-    pub sets: Vec<(u64, Arc<DirtySet>)>,
-    /// Orphan items in them.
-    pub orphans: Vec<Arc<LogVector>>,
-}
-
-fn item(slot: &Slot) -> (Key, Edit) {
-    (slot.vector.key(), Edit::Item(slot.vector.clone()))
+fn item(vector: Arc<LogVector>) -> (Key, Edit) {
+    (vector.key(), Edit::Item(vector))
 }
 
 impl<'a> MergeEdits<'a> {
-    /// The edits of frozen sets, which are given in any order. `taken`
-    /// counts the nodes that the caller allocates.
-    pub fn new(core: &'a Core, frozen: Frozen, taken: &'a Cell<u64>) -> Self {
-        let Frozen {
-            mut sets,
-            mut orphans,
-        } = frozen;
-        sets.sort_unstable_by_key(|(ino, _)| *ino);
-        // An inode whose changes all died and that was changed again was listed twice.
-        sets.dedup_by_key(|(ino, _)| *ino);
-        orphans.sort_unstable_by_key(|vector| vector.key());
-        orphans.dedup_by_key(|vector| vector.key());
+    /// The edits of inodes, whose numbers ascend, up to the context `boundary`. `taken` counts the nodes
+    /// that the caller allocates.
+    pub fn new(
+        core: &'a Core,
+        inodes: &'a [(u64, Arc<Inode>)],
+        boundary: Option<u64>,
+        taken: &'a Cell<u64>,
+    ) -> Self {
         Self {
             hash_seed: core.hash_seed,
-            sets: sets.into(),
-            orphans,
+            inodes,
+            boundary,
+            orphans: Vec::new(),
             touched: 0,
             edits: VecDeque::new(),
             taken,
@@ -116,6 +126,23 @@ impl<'a> MergeEdits<'a> {
             shared: core.shared_edits(Tree::default()),
             value: Vec::new(),
         }
+    }
+
+    /// Looks for orphan items, whose turn comes before that of the inodes they tell of.
+    pub fn collect_orphans(&mut self) {
+        for together in self.inodes.chunks(TOGETHER) {
+            together.iter().for_each(|(_, inode)| inode.touch());
+            for (_, inode) in together {
+                let mut state = inode.write();
+                state.freeze_up_to(self.boundary);
+                if let Some(set) = state.frozen_set() {
+                    let orphans = set.range(Kind::Orphan, 0);
+                    let vectors = orphans.map(|(_, slot)| slot.vector.clone());
+                    self.orphans.extend(vectors);
+                }
+            }
+        }
+        self.orphans.sort_unstable_by_key(|vector| vector.key());
     }
 
     /// Begins a step on `tree` that ends, at the next sound place, once `limit` nodes were taken.
@@ -143,34 +170,42 @@ impl<'a> MergeEdits<'a> {
             if self.touched == 0 {
                 self.touch();
             }
-            let next = self.sets.front().map(|(ino, _)| *ino);
+            let next = self.inodes.first().map(|(ino, _)| *ino);
             if !self.orphans.is_empty() && next.is_none_or(|ino| ino > ORPHANS) {
                 let orphans = std::mem::take(&mut self.orphans).into_iter();
                 let edits = orphans.map(|vector| (vector.key(), Edit::Item(vector)));
                 self.edits.extend(edits);
                 return Ok(());
             }
-            let Some((ino, set)) = self.sets.pop_front() else {
+            let Some(((ino, inode), rest)) = self.inodes.split_first() else {
                 return Ok(());
             };
+            self.inodes = rest;
             self.touched = self.touched.saturating_sub(1);
-            match set.lone_inode() {
-                Some(slot) => self.edits.push_back(item(slot)),
-                None => self.add_set(ino, &set)?,
+            let frozen = inode.read().frozen.clone();
+            match frozen {
+                Some(Frozen::Lone(slot)) => self.edits.push_back(item(slot.vector)),
+                Some(Frozen::Set(set)) => self.add_set(*ino, &set)?,
+                None => {}
             }
         }
         Ok(())
     }
 
-    /// Fetches what the next sets hold.
+    /// Freezes the next inodes, and fetches what they hold.
     fn touch(&mut self) {
-        let next = || self.sets.iter().take(TOGETHER);
-        next().for_each(|(_, set)| set.touch());
+        let next = || self.inodes.iter().take(TOGETHER);
+        next().for_each(|(_, inode)| inode.touch());
+        for (_, inode) in next() {
+            let mut state = inode.write();
+            state.freeze_up_to(self.boundary);
+            state.frozen.iter().for_each(Frozen::touch);
+        }
         self.touched = next().count();
     }
 
     fn add_set(&mut self, ino: u64, set: &DirtySet) -> Result<()> {
-        let mut names: Vec<NameChange> = Vec::new();
+        let mut names: Vec<Renamed> = Vec::new();
         let mut later = Vec::new();
         let mut ahead = set.iter();
         for (i, ((kind, _), slot)) in set.iter().enumerate() {
@@ -178,59 +213,57 @@ impl<'a> MergeEdits<'a> {
                 let next = ahead.by_ref().take(TOGETHER);
                 next.for_each(|(_, slot)| slot.vector.touch());
             }
-            let edit = item(slot);
+            let edit = item(slot.vector.clone());
             match kind {
                 Kind::Orphan => {}
                 Kind::Inode | Kind::Inline => self.edits.push_back(edit),
                 Kind::DirIndex => {
-                    names.push(self.name_change(&slot.vector)?);
+                    names.push(self.renamed(&slot.vector)?);
                     self.edits.push_back(edit);
                 }
                 _ => later.push(edit),
             }
         }
         // Entries with equal hashes make one edit of their name item.
-        names.sort_by_key(|n| n.hash);
-        names.dedup_by(|next, kept| {
-            let same = next.hash == kept.hash;
-            if same {
-                kept.add.extend(next.add.drain(..));
-                kept.remove.extend(next.remove.drain(..));
-            }
-            same
-        });
-        for change in names {
-            let key = Key::new(ino, Kind::DirName, change.hash);
-            self.edits.push_back((key, Edit::Names(change)));
+        names.sort_unstable_by_key(|entry| (entry.hash, entry.index));
+        for same in names.chunk_by(|a, b| a.hash == b.hash) {
+            let Some(first) = same.first() else { continue };
+            let edit = match same.len() == 1 && !first.removed {
+                true => Edit::Named(first.index),
+                false => {
+                    let mut change = NameChange::default();
+                    same.iter().for_each(|entry| change.add(entry));
+                    Edit::Names(Box::new(change))
+                }
+            };
+            let key = Key::new(ino, Kind::DirName, first.hash);
+            self.edits.push_back((key, edit));
         }
         self.edits.extend(later);
         Ok(())
     }
 
-    fn name_change(&self, vector: &LogVector) -> Result<NameChange> {
+    fn renamed(&self, vector: &LogVector) -> Result<Renamed> {
         let index = vector.key().offset;
         let dir = vector.key().object;
         let bad =
             |found: String| Error::corrupt(0, "directory entry", format!("directory {dir}"), found);
-        if let Some(note) = vector.deletion() {
-            let hash = note
+        let deletion = vector.deletion();
+        let hash = match &deletion {
+            Some(note) => note
                 .first_chunk::<8>()
-                .ok_or_else(|| bad("a deletion without its name's hash".into()))?;
-            return Ok(NameChange {
-                hash: u64::from_le_bytes(*hash),
-                remove: SmallVec::from_slice(&[index]),
-                add: SmallVec::new(),
-            });
-        }
-        let hash = vector.with(|value| {
-            decode_dir_entry(value.unwrap_or_default())
-                .map(|entry| name_hash(self.hash_seed, entry.name))
-                .map_err(bad)
-        })?;
-        Ok(NameChange {
+                .map(|hash| u64::from_le_bytes(*hash))
+                .ok_or_else(|| bad("a deletion without its name's hash".into()))?,
+            None => vector.with(|value| {
+                decode_dir_entry(value.unwrap_or_default())
+                    .map(|entry| name_hash(self.hash_seed, entry.name))
+                    .map_err(bad)
+            })?,
+        };
+        Ok(Renamed {
             hash,
-            remove: SmallVec::new(),
-            add: SmallVec::from_slice(&[index]),
+            index,
+            removed: deletion.is_some(),
         })
     }
 
@@ -356,17 +389,21 @@ impl Edits for MergeEdits<'_> {
         let Some((_, edit)) = self.edits.pop_front() else {
             return Err(Error::Invalid("an edit was taken twice"));
         };
-        // A new entry's name item, as nearly all are.
-        if let (Edit::Names(NameChange { add, remove, .. }), None) = (&edit, old)
-            && let ([index], []) = (add.as_slice(), remove.as_slice())
-        {
-            self.value.clear();
-            self.value.extend_from_slice(&index.to_le_bytes());
-            return Ok(Some(Cow::Borrowed(&self.value)));
-        }
         let vector = match edit {
-            Edit::Names(change) => return Ok(change_names(key, old, &change)?.map(Cow::Owned)),
             Edit::Item(vector) => vector,
+            Edit::Named(index) if old.is_none() => {
+                self.value.clear();
+                self.value.extend_from_slice(&index.to_le_bytes());
+                return Ok(Some(Cow::Borrowed(&self.value)));
+            }
+            Edit::Named(index) => {
+                let change = NameChange {
+                    add: SmallVec::from_slice(&[index]),
+                    ..NameChange::default()
+                };
+                return Ok(change_names(key, old, &change)?.map(Cow::Owned));
+            }
+            Edit::Names(change) => return Ok(change_names(key, old, &change)?.map(Cow::Owned)),
         };
         if key.kind == Kind::Xattr {
             return Ok(self.attributes(key, &vector, old)?.map(Cow::Owned));

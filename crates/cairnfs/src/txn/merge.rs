@@ -24,12 +24,11 @@ use crate::format::superblock::Superblock;
 use crate::format::{BLOCK_SIZE, NODE_BLOCKS};
 use crate::index::{Edits, NodeSpace};
 use crate::inode::Inode;
-use crate::inode::dirty::DirtySet;
-use crate::inode::unlogged::Unlogged;
 use crate::journal::recover::LogPosition;
+use crate::journal::vector::LogVector;
 use crate::space::{Class, Funding, Run};
 use crate::sync::atomic::Ordering;
-use crate::txn::edits::{Frozen, MergeEdits};
+use crate::txn::edits::MergeEdits;
 use crate::txn::{Core, Trees};
 
 /// Inodes whose memory is fetched together.
@@ -46,8 +45,10 @@ pub(super) struct Taken {
     pub end: LogPosition,
     /// Blocks that contexts up to there have freed.
     pub freed: Vec<Run>,
-    /// Inodes with changes up to there.
-    pub inodes: Vec<Arc<Inode>>,
+    /// Inodes with changes up to there, by their numbers.
+    pub inodes: Vec<(u64, Arc<Inode>)>,
+    /// Some of them may have changed orphan items.
+    pub orphaned: bool,
     /// Index units set aside for what the index grows.
     pub units: u64,
     /// Nobody commits yet: all that the inodes hold is to be taken.
@@ -157,25 +158,34 @@ impl Core {
             let dirty = self.dirty.take();
             let memory = self.dirty_bytes.swap(0, Ordering::AcqRel) + self.lanes.take_memory();
             self.frozen_bytes.store(memory, Ordering::Release);
-            (dirty, self.lanes.take_growth())
+            let orphaned = self.orphaned.swap(false, Ordering::Relaxed);
+            (dirty, orphaned, self.lanes.take_growth())
         })?;
-        let (inodes, units) = point.taken;
+        let (inodes, orphaned, units) = point.taken;
         self.merge_taken(Taken {
             seq: point.seq,
             end: point.end,
             freed: point.freed,
             inodes,
+            orphaned,
             units,
             recovering: false,
         })
     }
 
-    /// Freezes what has not been frozen by a later commit, merges it in steps, and lets it go.
+    /// Merges what was taken in steps, and lets it go.
     pub(super) fn merge_taken(&self, mut taken: Taken) -> Result<()> {
-        let frozen = freeze(&taken);
+        let mut inodes = std::mem::take(&mut taken.inodes);
+        inodes.sort_unstable_by_key(|(ino, _)| *ino);
+        // An inode whose changes all died and that was changed again was listed twice.
+        inodes.dedup_by_key(|(ino, _)| *ino);
         let count = Cell::new(0);
         let promised = Cell::new(taken.units);
-        let mut edits = MergeEdits::new(self, frozen, &count);
+        let boundary = (!taken.recovering).then_some(taken.seq);
+        let mut edits = MergeEdits::new(self, &inodes, boundary, &count);
+        if taken.orphaned {
+            edits.collect_orphans();
+        }
         let mut freed = std::mem::take(&mut taken.freed);
         let pending: u64 = freed.iter().map(|r| r.len).sum();
         loop {
@@ -189,7 +199,8 @@ impl Core {
             true => self.journal.recovered_up_to(taken.end.lsn),
             false => self.journal.merged(taken.end.lsn),
         }
-        self.thaw(std::mem::take(&mut taken.inodes), taken.seq);
+        drop(edits);
+        self.thaw(inodes, taken.seq);
         self.frozen_bytes.store(0, Ordering::Release);
         self.space.release(&mut join_runs(freed), self.discard)?;
         self.space.unreserve(0, promised.get());
@@ -201,36 +212,22 @@ impl Core {
     }
 
     /// Lets go what the index has now, and tells those who wait for memory every now and then.
-    fn thaw(&self, inodes: Vec<Arc<Inode>>, seq: u64) {
+    fn thaw(&self, inodes: Vec<(u64, Arc<Inode>)>, seq: u64) {
         let together = inodes.len();
         let frozen = self.frozen_bytes.load(Ordering::Acquire);
         let mut told = together;
         let mut inodes = inodes.into_iter();
-        let mut let_go: Vec<(Option<Arc<DirtySet>>, Unlogged)> = Vec::with_capacity(TOGETHER);
+        let mut vectors = Vec::new();
         let mut clean = Vec::with_capacity(TOGETHER);
         while !inodes.as_slice().is_empty() {
-            inodes
-                .as_slice()
-                .iter()
-                .take(TOGETHER)
-                .for_each(|i| i.touch());
-            for inode in inodes.by_ref().take(TOGETHER) {
-                let mut state = inode.write();
-                let frozen = state.frozen.take();
-                let mut unlogged = inode.unlogged();
-                let_go.push((frozen, unlogged.take(seq)));
-                let is_clean = state.current.is_empty() && unlogged.is_empty();
-                drop(unlogged);
-                drop(state);
-                if is_clean {
+            let next = inodes.as_slice().iter().take(TOGETHER);
+            next.for_each(|(_, inode)| inode.touch());
+            for (_, inode) in inodes.by_ref().take(TOGETHER) {
+                if inode.thaw(seq, &mut vectors) {
                     clean.push(inode);
                 }
             }
-            for (frozen, unlogged) in &let_go {
-                frozen.iter().for_each(|set| set.touch());
-                unlogged.touch();
-            }
-            let_go.clear();
+            drop_together(&mut vectors);
             let cleaned = |inode| self.table.cleaned(inode, together);
             clean.drain(..).for_each(cleaned);
             let left = inodes.as_slice().len();
@@ -353,31 +350,14 @@ impl Core {
     }
 }
 
-/// Freezes what no later commit has, and lists it.
-fn freeze(taken: &Taken) -> Frozen {
-    let mut all = Frozen::default();
-    all.sets.reserve_exact(taken.inodes.len());
-    for inodes in taken.inodes.chunks(TOGETHER) {
-        inodes.iter().for_each(|inode| inode.touch());
-        for inode in inodes {
-            let mut state = inode.write();
-            if taken.recovering {
-                state.freeze();
-            } else if state.epoch != taken.seq {
-                state.freeze();
-                state.epoch = taken.seq;
-            }
-            if let Some(frozen) = &state.frozen {
-                if frozen.lone_inode().is_none() {
-                    let orphans = frozen.range(Kind::Orphan, 0);
-                    all.orphans
-                        .extend(orphans.map(|(_, slot)| slot.vector.clone()));
-                }
-                all.sets.push((inode.ino, frozen.clone()));
-            }
-        }
+/// Drops vectors, of which many have left the processor's cache.
+fn drop_together(vectors: &mut Vec<Arc<LogVector>>) {
+    while !vectors.is_empty() {
+        let rest = vectors.len().saturating_sub(2 * TOGETHER);
+        let last = vectors.get(rest..).unwrap_or_default();
+        last.iter().for_each(|vector| vector.touch());
+        vectors.truncate(rest);
     }
-    all
 }
 
 /// Sorts runs and joins those that touch or overlap.

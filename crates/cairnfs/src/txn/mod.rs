@@ -54,7 +54,7 @@ use crate::shard::Sharded;
 use crate::source::Source;
 use crate::space::Space;
 use crate::sync::Mutex;
-use crate::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use crate::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use crate::txn::lanes::Lanes;
 use crate::types::Time;
 use crate::values::Values;
@@ -131,7 +131,9 @@ pub struct Core {
     named: names::Named,
     next_ino: AtomicU64,
     /// Inodes whose current dirty set is not empty.
-    dirty: Sharded<Arc<Inode>>,
+    dirty: Sharded<(u64, Arc<Inode>)>,
+    /// Whether some of them may have changed orphan items.
+    orphaned: AtomicBool,
     /// Memory of dirty sets, but for what the lanes keep to themselves.
     dirty_bytes: CachePadded<AtomicI64>,
     lanes: Lanes,

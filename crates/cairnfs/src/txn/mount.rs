@@ -31,7 +31,7 @@ use crate::shard::Sharded;
 use crate::source::Source;
 use crate::space::{Space, TableState};
 use crate::sync::Mutex;
-use crate::sync::atomic::{AtomicI64, AtomicU64};
+use crate::sync::atomic::{AtomicBool, AtomicI64, AtomicU64};
 use crate::txn::batch::Batches;
 use crate::txn::lanes::{Credit, Lanes};
 use crate::txn::{Core, Limits, Trees};
@@ -233,6 +233,7 @@ impl Core {
             name_memory: Default::default(),
             named: Default::default(),
             dirty: Sharded::default(),
+            orphaned: AtomicBool::new(false),
             forcing: CachePadded::default(),
             dirty_bytes: CachePadded::new(AtomicI64::new(0)),
             frozen_bytes: AtomicI64::new(0),

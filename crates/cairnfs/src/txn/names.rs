@@ -66,7 +66,7 @@ impl Core {
 
     /// Leaves a directory only the names that the index does not have.
     fn trim(&self, state: &mut InodeState) {
-        let frozen = state.frozen.clone();
+        let frozen = state.frozen_set().cloned();
         let mut dirty = self.names_of(&state.current, None);
         if let Some(frozen) = &frozen {
             dirty.extend(self.names_of(frozen, Some(&state.current)));

@@ -298,7 +298,7 @@ impl Core {
         if state.may_be_indexed() {
             self.index_batch(inode.ino, kind, from, to, &mut batch)?;
         }
-        if let Some(frozen) = &state.frozen {
+        if let Some(frozen) = state.frozen_set() {
             let slots = frozen.range(kind, from);
             batch.overlay(to, true, slots);
         }
@@ -313,7 +313,7 @@ impl Core {
     pub(super) fn search(&self, inode: &Inode, state: &InodeState, kind: Kind) -> Result<()> {
         let mut batch = Batch::default();
         self.index_batch(inode.ino, kind, 0, u64::MAX, &mut batch)?;
-        if let Some(frozen) = &state.frozen {
+        if let Some(frozen) = state.frozen_set() {
             batch.overlay(u64::MAX, true, frozen.range(kind, 0));
         }
         batch.overlay(u64::MAX, false, state.current.range(kind, 0));

@@ -88,6 +88,7 @@ impl Core {
             end,
             freed,
             inodes,
+            orphaned: true,
             units: 0,
             recovering: true,
         })
@@ -110,12 +111,12 @@ impl Core {
     }
 
     /// Of replaced extents the blocks that no replayed extent refers to.
-    fn not_referred(&self, inodes: &[Arc<Inode>], replaced: Replaced) -> Vec<Run> {
+    fn not_referred(&self, inodes: &[(u64, Arc<Inode>)], replaced: Replaced) -> Vec<Run> {
         if replaced.0.is_empty() {
             return Vec::new();
         }
         let mut referred = Vec::new();
-        for inode in inodes {
+        for (_, inode) in inodes {
             let state = inode.read();
             for (_, slot) in state.current.range(Kind::Extent, 0) {
                 referred.extend(slot.vector.with(|v| v.and_then(run_of)));
@@ -141,7 +142,11 @@ impl Core {
             return bad("an item of the main root", format!("root {}", entry.root));
         }
         let ino = match key.kind {
-            Kind::Orphan => key.offset,
+            Kind::Orphan => {
+                // A later merge takes what is replayed, if none does here.
+                self.orphaned.store(true, Ordering::Relaxed);
+                key.offset
+            }
             Kind::DirName | Kind::SharedValue | Kind::Root => {
                 return bad("a kind that is logged", format!("{:?}", key.kind));
             }
@@ -167,7 +172,7 @@ impl Core {
             .fetch_max(ino.saturating_add(1), Ordering::AcqRel);
         if state.current.is_empty() {
             state.epoch = self.journal.cil().hold().boundary;
-            self.dirty.push(inode.clone());
+            self.dirty.push((inode.ino, inode.clone()));
         }
         self.replay_slot(seq, &key, &mut state, entry, replaced);
         Ok(())
@@ -261,11 +266,11 @@ impl Core {
             Ok(orphan)
         })?;
         let dirty = self.dirty.take();
-        for inode in dirty {
+        for (ino, inode) in dirty {
             if inode.read().current.range(Kind::Orphan, 0).next().is_some() {
-                found.push(inode.ino);
+                found.push(ino);
             }
-            self.dirty.push(inode);
+            self.dirty.push((ino, inode));
         }
         found.sort_unstable();
         found.dedup();
