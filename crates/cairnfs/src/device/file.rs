@@ -220,10 +220,11 @@ impl FileDevice {
 
     /// Writes what a ring has not taken of a piece.
     fn finish_write(&self, piece: &Piece, taken: io::Result<usize>) -> Result<()> {
-        let again = [io::ErrorKind::Interrupted, io::ErrorKind::WouldBlock];
+        // The kernel cancels a write that it has to hand to a thread if signals keep it from making one.
+        let again = [Errno::INTR, Errno::AGAIN, Errno::CANCELED];
         let done = match taken {
             Ok(n) => self.progress(n),
-            Err(e) if again.contains(&e.kind()) => 0,
+            Err(e) if Errno::from_io_error(&e).is_some_and(|e| again.contains(&e)) => 0,
             Err(e) => {
                 let len = piece.len() as u64;
                 return Err(io_error("write", piece.offset, len, e));
@@ -451,6 +452,24 @@ mod tests {
         let mut aligned = AlignedBuf::zeroed(3 << 20);
         device.read(8192, &mut aligned).unwrap();
         assert!(aligned[..] == bytes[1..=3 << 20]);
+    }
+
+    #[test]
+    fn what_a_ring_has_not_taken_is_written() {
+        let (_dir, path) = image();
+        let device = FileDevice::create(&path, SIZE).unwrap();
+        let missed = [Errno::INTR, Errno::AGAIN, Errno::CANCELED].map(|e| Err(e.into()));
+        for (n, taken) in missed.into_iter().chain([Ok(0), Ok(4096)]).enumerate() {
+            let piece = Piece::of_pages(0, vec![Page::with(&[n as u8 + 1; 4096]); 2]);
+            let written = taken.as_ref().map_or(0, |n| *n);
+            device.finish_write(&piece, taken).unwrap();
+            let mut back = [0; 8192];
+            device.read(0, &mut back).unwrap();
+            assert!(back[written..].iter().all(|b| *b == n as u8 + 1), "{n}");
+        }
+        let piece = Piece::of_pages(0, vec![Page::with(&[9; 4096])]);
+        let failed = device.finish_write(&piece, Err(Errno::IO.into()));
+        assert!(matches!(failed, Err(Error::Io { .. })), "{failed:?}");
     }
 
     #[test]
