@@ -202,3 +202,25 @@ fn replay_in_steps_leaves_logged_data_alone() {
     );
     fs.close().unwrap();
 }
+
+#[test]
+fn an_orphan_that_ended_in_the_log_leaves_the_index() {
+    for merged in [false, true] {
+        let d = device(64 << 20, None);
+        let fs = open(&d, 64 << 20);
+        let a = file(&fs, "a");
+        fs.unlink(1, b"a").unwrap();
+        fs.merge().unwrap();
+        fs.forget(a, 1);
+        fs.sync().unwrap();
+        // Nothing else that the log holds, or that comes, is about orphans.
+        let fs = kill(fs, &d, 64 << 20);
+        if merged {
+            fs.merge().unwrap();
+        }
+        fs.close().unwrap();
+        drop(fs);
+        let report = check(&*d, &CheckOptions::default(), &mut |_| {}).unwrap();
+        assert!(report.is_clean(), "{:#?}", report.findings);
+    }
+}

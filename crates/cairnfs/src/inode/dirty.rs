@@ -255,7 +255,8 @@ impl DirtySet {
     /// Takes all there is, if there is anything.
     pub fn freeze(&mut self) -> Option<Frozen> {
         if self.has_no_more() {
-            return self.inode.take().map(Frozen::Lone);
+            // Lists that are empty now may still have much memory.
+            return std::mem::take(self).inode.map(Frozen::Lone);
         }
         Some(Frozen::Set(Arc::new(std::mem::take(self))))
     }

@@ -239,10 +239,11 @@ impl Inode {
         let mut state = self.write();
         let frozen = state.frozen.take();
         let mut unlogged = self.unlogged();
-        unlogged.let_go(seq, vectors);
+        let more = unlogged.let_go(seq, vectors);
         let is_clean = state.current.is_empty() && unlogged.is_empty();
         drop(unlogged);
         drop(state);
+        drop(more);
         match frozen {
             Some(Frozen::Lone(slot)) => vectors.push(slot.vector),
             Some(Frozen::Set(set)) => {

@@ -214,10 +214,11 @@ impl Unlogged {
         }
     }
 
-    /// The same; the vectors of the inode item and of names go to `vectors`, to be dropped together.
-    pub fn let_go(&mut self, seq: u64, vectors: &mut Vec<Arc<LogVector>>) {
+    /// The same; the vectors of the inode item and of names go to `vectors`, to be dropped together. If
+    /// there was more, gives it back, to be dropped under no lock.
+    pub fn let_go(&mut self, seq: u64, vectors: &mut Vec<Arc<LogVector>>) -> Option<Self> {
         if self.seq > seq {
-            return;
+            return None;
         }
         vectors.extend(self.inode.take());
         vectors.extend(self.names.iter_mut().filter_map(|n| n.vector.take()));
@@ -225,8 +226,8 @@ impl Unlogged {
         if alike && !self.names.spilled() {
             self.names.clear();
             self.times_only = false;
-        } else {
-            *self = Self::default();
+            return None;
         }
+        Some(std::mem::take(self))
     }
 }

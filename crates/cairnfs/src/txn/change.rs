@@ -15,7 +15,6 @@ use crate::inode::unlogged::Unlogged;
 use crate::inode::{Inode, InodeState};
 use crate::journal::vector::{Change, LogVector, Size};
 use crate::sync::MutexGuard;
-use crate::sync::atomic::Ordering;
 use crate::txn::Commit;
 use crate::values::Value;
 
@@ -132,7 +131,7 @@ impl<'c, 'a, 'i> Changes<'c, 'a, 'i> {
         self.commit.done.growth += change.growth();
         self.enter();
         if kind == Kind::Orphan {
-            self.commit.core.orphaned.store(true, Ordering::Relaxed);
+            self.commit.core.note_orphan();
         }
         let seq = self.commit.seq();
         // What the caller found in the current set may have been frozen just now.

@@ -83,6 +83,8 @@ pub struct MergeEdits<'a> {
     touched: usize,
     /// Orphan items of all of them, which are an object of their own.
     orphans: Vec<Arc<LogVector>>,
+    /// Whether they were looked for.
+    collected: bool,
     edits: VecDeque<(Key, Edit)>,
     /// Index nodes that this step has taken so far, and may take.
     taken: &'a Cell<u64>,
@@ -116,6 +118,7 @@ impl<'a> MergeEdits<'a> {
             inodes,
             boundary,
             orphans: Vec::new(),
+            collected: false,
             touched: 0,
             edits: VecDeque::new(),
             taken,
@@ -130,6 +133,7 @@ impl<'a> MergeEdits<'a> {
 
     /// Looks for orphan items, whose turn comes before that of the inodes they tell of.
     pub fn collect_orphans(&mut self) {
+        self.collected = true;
         for together in self.inodes.chunks(TOGETHER) {
             together.iter().for_each(|(_, inode)| inode.touch());
             for (_, inode) in together {
@@ -215,7 +219,7 @@ impl<'a> MergeEdits<'a> {
             }
             let edit = item(slot.vector.clone());
             match kind {
-                Kind::Orphan => {}
+                Kind::Orphan => assert!(self.collected, "an orphan item nobody told of"),
                 Kind::Inode | Kind::Inline => self.edits.push_back(edit),
                 Kind::DirIndex => {
                     names.push(self.renamed(&slot.vector)?);

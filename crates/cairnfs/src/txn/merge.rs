@@ -358,6 +358,8 @@ fn drop_together(vectors: &mut Vec<Arc<LogVector>>) {
         last.iter().for_each(|vector| vector.touch());
         vectors.truncate(rest);
     }
+    // A large directory's list would be kept until all inodes were let go.
+    vectors.shrink_to(TOGETHER * TOGETHER);
 }
 
 /// Sorts runs and joins those that touch or overlap.

@@ -8,6 +8,10 @@
 
 mod attributes;
 mod batch;
+#[cfg(test)]
+#[cfg(not(shuttle))]
+#[path = "tests/boundary.rs"]
+mod boundary;
 mod causes;
 mod change;
 mod commit;
@@ -151,6 +155,14 @@ pub struct Core {
 }
 
 impl Core {
+    /// Notes that an orphan item changes. Nearly all removals of files in use do that, so it is looked at
+    /// before it is written.
+    fn note_orphan(&self) {
+        if !self.orphaned.load(Ordering::Relaxed) {
+            self.orphaned.store(true, Ordering::Relaxed);
+        }
+    }
+
     /// The current time.
     pub fn now(&self) -> Time {
         self.source.now()

@@ -70,9 +70,10 @@ proptest! {
             let (most, few) = all.split_at(all.len() - all.len().min(3));
             bench.delete(most.iter().copied());
             bench.check();
-            // Two nodes stay apart where neither is small: a few large values may need them.
+            // A node that was made anew takes in a small one beside it only if it is small itself, which
+            // a large value alone may keep it from.
             let left: usize = bench.model.values().map(|v| v.len().min(MAX_CELL_VALUE)).sum();
-            prop_assert!(bench.tree.height <= 1 || left > NODE_SIZE / 3);
+            prop_assert!(bench.tree.height <= 1 || left > NODE_SIZE / 5);
             bench.delete(few.iter().copied());
             prop_assert_eq!(bench.tree, Default::default());
             prop_assert!(bench.space.live().is_empty());
