@@ -381,7 +381,7 @@ impl InodeState {
     }
 
     /// Hands the current set over to the merge whose boundary has been passed.
-    pub fn freeze(&mut self) {
+    fn freeze(&mut self) {
         if self.current.is_empty() {
             return;
         }
@@ -396,8 +396,8 @@ impl InodeState {
         self.frozen = self.current.freeze();
     }
 
-    /// The same by the merge itself, if no commit has done it; `None` as boundary while nobody commits
-    /// yet: all is to be taken.
+    /// The same by whoever comes by first, a later commit or the merge itself; `None` as boundary while
+    /// nobody commits yet: all is to be taken.
     pub fn freeze_up_to(&mut self, boundary: Option<u64>) {
         if boundary == Some(self.epoch) {
             return;

@@ -109,11 +109,7 @@ impl<'c, 'a, 'i> Changes<'c, 'a, 'i> {
         self.commit
             .unfinished
             .get_or_insert_with(|| core.storage.guard("a transaction was given up half done"));
-        let boundary = self.commit.hold().boundary;
-        if self.state.epoch != boundary {
-            self.state.freeze();
-            self.state.epoch = boundary;
-        }
+        self.state.freeze_up_to(Some(self.commit.hold().boundary));
         if self.state.current.is_empty() {
             // Others' lists are looked at.
             self.unlogged = None;
