@@ -133,10 +133,6 @@ fn what_makes_no_sense_is_refused() {
         (&["xattr", "--value-size", "65K"], "64K"),
         (&["xattr", "--value-size", "1", "--values", "300"], "values"),
         (
-            &["xattr", "--value-size", "64K", "--values", "100000"],
-            "1G",
-        ),
-        (
             &["dirfsync", "--adds", "10", "--deletes", "11"],
             "--deletes",
         ),

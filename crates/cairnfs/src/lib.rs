@@ -53,6 +53,7 @@ mod data;
 pub mod deliberate;
 pub mod device;
 pub mod error;
+mod fetch;
 pub mod format;
 pub mod fs;
 mod index;

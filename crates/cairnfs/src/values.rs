@@ -4,9 +4,10 @@
 //! him, so dirty sets share them; the merge learns here where the index has a value, and a reader
 //! gets a value without searching for it. Nothing but time and memory depends on what is kept.
 //!
-//! An entry is three words: a hash, the value, and two bytes for its place in the index and for its
-//! second chance. A shard is a table of rows of eight entries, under a small lock of its own; it holds
-//! no more bytes than its share of the limit.
+//! An entry is two words: the value, half of its hash, and two bytes for its place in the index and for
+//! its second chance. A shard is a table of rows of eight entries, two lines of the processor's cache
+//! each, under a small lock of its own, which nobody holds while he makes a value; it holds no more
+//! bytes than its share of the limit.
 //!
 //! A place is remembered only while the index has the value there: the merge, which alone changes
 //! that, says so before anybody can put another value in that place.
@@ -16,11 +17,12 @@ use std::sync::Arc;
 use crossbeam_utils::CachePadded;
 use triomphe::ThinArc;
 
+use crate::fetch::fetch;
 use crate::format::xattr::{SharedRef, ValueHash};
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicI64, Ordering};
 
-/// Entries that a hash may lie in.
+/// Entries of a row.
 const WAYS: usize = 8;
 /// Bytes of values for which a shard has one entry.
 const BYTES_PER_ENTRY: usize = 256;
@@ -92,8 +94,9 @@ impl Drop for Head {
 
 #[derive(Default)]
 struct Entry {
-    hash: u64,
     value: Option<Value>,
+    /// As [`tag`] tells it.
+    tag: u32,
     /// Where the index has it.
     slot: u8,
     /// It was used since the hand last passed.
@@ -102,8 +105,20 @@ struct Entry {
 
 impl Entry {
     fn holds(&self, hash: u64) -> Option<&Value> {
-        self.value.as_ref().filter(|_| self.hash == hash)
+        let value = self.value.as_ref().filter(|_| self.tag == tag(hash))?;
+        Some(value).filter(|v| v.hash() == hash)
     }
+}
+
+/// Entries that a hash may lie in.
+#[derive(Default)]
+#[repr(align(64))]
+struct Row([Entry; WAYS]);
+
+/// What an entry has of a hash: it leads to the row, and spares looks at values. A shard's hashes have
+/// the lower bits in common.
+fn tag(hash: u64) -> u32 {
+    (hash >> 32) as u32
 }
 
 /// What was asked for, and what became of it.
@@ -121,8 +136,8 @@ pub struct ValueCounters {
 
 #[derive(Default)]
 struct Shard {
-    /// Whole rows, as many as a power of two; none until the first value comes.
-    entries: Vec<Entry>,
+    /// As many as a power of two; none until the first value comes.
+    rows: Vec<Row>,
     /// Values that came since the table last grew.
     came: usize,
     bytes: usize,
@@ -131,29 +146,32 @@ struct Shard {
 }
 
 impl Shard {
-    fn row(&mut self, hash: u64) -> &mut [Entry] {
-        let rows = (self.entries.len() / WAYS).max(1);
-        let first = (hash >> 8) as usize % rows * WAYS;
-        let end = (first + WAYS).min(self.entries.len());
-        self.entries.get_mut(first..end).unwrap_or_default()
+    fn row(&mut self, tag: u32) -> &mut [Entry] {
+        let row = tag as usize % self.rows.len().max(1);
+        let row = self.rows.get_mut(row);
+        row.map(|row| &mut row.0[..]).unwrap_or_default()
+    }
+
+    /// Has the row fetched that a hash leads to.
+    fn fetch(&mut self, hash: u64) {
+        fetch(self.row(tag(hash)));
     }
 
     /// Doubles the table, if it may be half full and smaller than `limit` bytes of values deserve.
     /// So a few values touch little memory.
     fn grow(&mut self, limit: usize) {
-        let len = self.entries.len();
-        if 2 * self.came < len || len * BYTES_PER_ENTRY > limit / 2 && len > 0 {
+        let entries = self.rows.len() * WAYS;
+        if 2 * self.came < entries || entries * BYTES_PER_ENTRY > limit / 2 && entries > 0 {
             return;
         }
-        let mut entries = Vec::new();
-        entries.resize_with((2 * len).max(WAYS), Entry::default);
-        let old = std::mem::replace(&mut self.entries, entries);
+        let mut rows = Vec::new();
+        rows.resize_with((2 * self.rows.len()).max(1), Row::default);
+        let old = std::mem::replace(&mut self.rows, rows);
         self.came = 0;
-        for entry in old {
-            let hash = entry.hash;
+        for entry in old.into_iter().flat_map(|row| row.0) {
             // The entries of a row go to two rows, so each finds a place.
             if entry.value.is_some()
-                && let Some(free) = self.row(hash).iter_mut().find(|e| e.value.is_none())
+                && let Some(free) = (self.row(entry.tag).iter_mut()).find(|e| e.value.is_none())
             {
                 *free = entry;
                 self.came += 1;
@@ -162,10 +180,8 @@ impl Shard {
     }
 
     fn find(&mut self, hash: u64) -> Option<&mut Entry> {
-        let entry = self
-            .row(hash)
-            .iter_mut()
-            .find(|e| e.holds(hash).is_some())?;
+        let mut row = self.row(tag(hash)).iter_mut();
+        let entry = row.find(|e| e.holds(hash).is_some())?;
         entry.recent = true;
         Some(entry)
     }
@@ -187,7 +203,7 @@ impl Shard {
         while self.bytes + value.cost() > limit {
             self.pass_hand();
         }
-        let row = self.row(value.hash());
+        let row = self.row(tag(value.hash()));
         let free = row.iter().position(|e| e.value.is_none());
         let cold = || row.iter().position(|e| !e.recent);
         let way = free.or_else(cold).unwrap_or(0);
@@ -195,8 +211,8 @@ impl Shard {
             row.iter_mut().for_each(|e| e.recent = false);
         }
         let entry = Entry {
-            hash: value.hash(),
             value: Some(value.clone()),
+            tag: tag(value.hash()),
             slot,
             recent: false,
         };
@@ -209,8 +225,9 @@ impl Shard {
 
     /// Looks at the next entry: one that was not used since it was last looked at leaves.
     fn pass_hand(&mut self) {
-        self.hand = (self.hand + 1) % self.entries.len().max(1);
-        let Some(entry) = self.entries.get_mut(self.hand) else {
+        self.hand = (self.hand + 1) % (self.rows.len() * WAYS).max(1);
+        let row = self.rows.get_mut(self.hand / WAYS);
+        let Some(entry) = row.and_then(|row| row.0.get_mut(self.hand % WAYS)) else {
             return;
         };
         if !std::mem::take(&mut entry.recent) {
@@ -224,6 +241,26 @@ impl Shard {
             self.bytes -= out.cost();
             self.counters.evictions += 1;
         }
+    }
+}
+
+/// Bytes whose value is looked for.
+#[must_use]
+pub struct Sought<'v, 'b> {
+    values: &'v Values,
+    bytes: &'b [u8],
+    hash: u64,
+}
+
+impl Sought<'_, '_> {
+    /// The bytes.
+    pub fn bytes(&self) -> &[u8] {
+        self.bytes
+    }
+
+    /// As [`Values::intern`]; sooner than that if something else was done since it was begun.
+    pub fn intern(&self) -> Value {
+        self.values.intern_as(self.hash, self.bytes)
     }
 }
 
@@ -280,24 +317,44 @@ impl Values {
         Value(ThinArc::from_header_and_slice(head, bytes))
     }
 
+    /// Begins to look for the value of these bytes.
+    pub fn seek<'b>(&self, bytes: &'b [u8]) -> Sought<'_, 'b> {
+        let hash = self.hash.of(bytes);
+        self.with(hash, |shard| shard.fetch(hash));
+        Sought {
+            values: self,
+            bytes,
+            hash,
+        }
+    }
+
     /// The value of these bytes: the one that others have, if it is here.
     pub fn intern(&self, bytes: &[u8]) -> Value {
         let hash = self.hash.of(bytes);
+        self.intern_as(hash, bytes)
+    }
+
+    fn intern_as(&self, hash: u64, bytes: &[u8]) -> Value {
+        let equal = |entry: &mut Entry| entry.value.clone().filter(|v| v.bytes() == bytes);
         let found = self.with(hash, |shard| {
-            let found = shard.find(hash).and_then(|e| e.value.clone());
-            let equal = found.as_ref().is_some_and(|v| v.bytes() == bytes);
-            shard.count(equal);
-            if equal {
-                shard.counters.shared += bytes.len() as u64;
-                return found;
-            }
-            let value = self.make(hash, bytes);
-            if found.is_none() {
-                shard.insert(&value, NOWHERE, self.limit);
-            }
-            Some(value)
+            let found = shard.find(hash).and_then(equal);
+            shard.count(found.is_some());
+            shard.counters.shared += found.as_ref().map_or(0, |v| v.bytes().len() as u64);
+            found
         });
-        found.flatten().unwrap_or_else(|| self.make(hash, bytes))
+        if let Some(value) = found.flatten() {
+            return value;
+        }
+        let value = self.make(hash, bytes);
+        // Somebody may have brought it meanwhile.
+        let other = self.with(hash, |shard| {
+            let Some(there) = shard.find(hash) else {
+                shard.insert(&value, NOWHERE, self.limit);
+                return None;
+            };
+            equal(there)
+        });
+        other.flatten().unwrap_or(value)
     }
 
     /// The value that the index has in that place, if it is here.
@@ -395,8 +452,9 @@ mod tests {
     }
 
     #[test]
-    fn an_entry_is_three_words() {
-        assert_eq!(size_of::<Entry>(), 3 * size_of::<usize>());
+    fn an_entry_is_two_words() {
+        assert_eq!(size_of::<Entry>(), 2 * size_of::<usize>());
+        assert_eq!(size_of::<Row>(), 128);
     }
 
     #[test]

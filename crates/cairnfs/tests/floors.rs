@@ -23,6 +23,7 @@ use source::{paths_from, without_tests};
 const FLOORS: &[(&str, u8, &[&str])] = &[
     ("error", 0, &[]),
     ("sync", 0, &[]),
+    ("fetch", 0, &[]),
     ("shard", 0, &["sync"]),
     ("clocked", 0, &["sync"]),
     ("deliberate", 0, &[]),

@@ -10,6 +10,7 @@ use super::Volume;
 use super::metadata::{FileTimes, Metadata};
 use super::path::{Follow, on_inode};
 use crate::error::{Error, Result};
+use crate::fetch::fetch;
 use crate::types::{SetAttr, XattrMode};
 
 impl Volume {
@@ -154,6 +155,8 @@ impl Volume {
     ) -> Result<()> {
         let (path, name) = (path.as_ref(), name.as_ref().as_bytes());
         let value = value.as_ref();
+        // It comes while the path is walked.
+        fetch(value);
         on_inode(self, path, |fs, inode| {
             fs.setxattr_of(inode, name, value, mode)
         })

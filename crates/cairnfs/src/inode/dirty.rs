@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
+use crate::fetch::fetch;
 use crate::format::key::Kind;
 use crate::journal::vector::LogVector;
 
@@ -58,10 +59,10 @@ impl Frozen {
         }
     }
 
-    /// Touches the vector of the inode item.
-    pub fn touch(&self) {
+    /// Has the vector of the inode item fetched.
+    pub fn fetch(&self) {
         if let Some(slot) = self.get(Kind::Inode, 0) {
-            slot.vector.touch();
+            fetch(&*slot.vector);
         }
     }
 }

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
+use crate::fetch::fetch;
 use crate::format::key::Kind;
 use crate::inode::attrs::Attrs;
 use crate::inode::dirty::{DirtySet, Frozen, Slot};
@@ -127,10 +128,10 @@ impl Inode {
         self.ready.store(ready, Ordering::Release);
     }
 
-    /// Reads of it without waiting for what is read, so that the processor fetches several at a time.
-    pub fn touch(&self) {
-        std::hint::black_box(self.uses.load(Ordering::Relaxed));
-        std::hint::black_box(self.ready.load(Ordering::Relaxed));
+    /// Has that fetched which a merge looks at.
+    pub fn fetch(&self) {
+        fetch(&self.uses);
+        fetch(&self.ready);
     }
 
     /// Locks the state for reading.

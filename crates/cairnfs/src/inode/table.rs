@@ -16,6 +16,7 @@ use std::sync::Arc;
 
 use crossbeam_utils::CachePadded;
 
+use crate::fetch::fetch;
 use crate::inode::Inode;
 use crate::shard::{IntHash, IntHasher};
 use crate::sync::Mutex;
@@ -87,6 +88,7 @@ impl InodeTable {
         };
         let mut shard = shard.lock();
         if let Some(inode) = shard.inodes.get(&ino) {
+            fetch(&**inode);
             // A line that many threads read is not written without need.
             if !inode.recent.load(Ordering::Relaxed) {
                 inode.recent.store(true, Ordering::Relaxed);

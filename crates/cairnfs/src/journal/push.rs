@@ -11,6 +11,7 @@ use zerocopy::little_endian::{U32, U64};
 use crate::deliberate::{Deliberate, happens};
 use crate::device::{AlignedBuf, Device, Piece};
 use crate::error::{Error, Result};
+use crate::fetch::fetch;
 use crate::format::geometry::LOG_START;
 use crate::format::key::Kind;
 use crate::format::record::{FLAG_LAST, FLAG_MOUNT, RecordHeader, blocks_for};
@@ -197,7 +198,7 @@ impl Journal {
     ) -> (usize, &'v [Arc<LogVector>]) {
         let (mut bytes, mut done) = (0, 0);
         'full: for some in vectors.chunks(FETCHED) {
-            some.iter().for_each(|vector| vector.fetch());
+            some.iter().for_each(|vector| fetch(&**vector));
             for vector in some {
                 match vector.log_to(room) {
                     Logged::Added(used) => {

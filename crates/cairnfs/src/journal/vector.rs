@@ -157,8 +157,7 @@ const KNOWN: u8 = 1;
 /// This very value did: the context does not log it again, and nobody changes it.
 const LOGGED: u8 = 2;
 
-/// The formatted value of a changed item. In this order, `fetched` lies in one line of the processor's
-/// cache with the lock.
+/// The formatted value of a changed item.
 #[repr(C)]
 pub struct LogVector<B: ?Sized = dyn Buffer> {
     key: Key,
@@ -166,8 +165,6 @@ pub struct LogVector<B: ?Sized = dyn Buffer> {
     root: u32,
     /// Changed only while nobody commits.
     ahead: AtomicU8,
-    /// Written to, and never read.
-    fetched: AtomicU8,
     body: Mutex<Body<B>>,
 }
 
@@ -224,7 +221,6 @@ impl LogVector {
             seq,
             root,
             ahead: AtomicU8::new(0),
-            fetched: AtomicU8::new(0),
             body: Mutex::new(body),
         });
         (vector, Size { charge, memory })
@@ -238,18 +234,6 @@ impl LogVector {
     /// The context it belongs to.
     pub fn seq(&self) -> u64 {
         self.seq
-    }
-
-    /// Reads of it without waiting for what is read, so that the processor fetches several at a time.
-    pub fn touch(&self) {
-        std::hint::black_box(self.ahead.load(Ordering::Relaxed));
-    }
-
-    /// Has the processor fetch it for whoever is about to lock it, several at a time: a lock waits for
-    /// its line, which another processor has; a plain write, which asks for the line just so, does not.
-    pub fn fetch(&self) {
-        std::hint::black_box(self.key.object);
-        self.fetched.store(0, Ordering::Relaxed);
     }
 
     /// Whether its value went to the log ahead of its context.

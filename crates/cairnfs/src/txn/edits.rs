@@ -13,6 +13,7 @@ use smallvec::SmallVec;
 
 use crate::deliberate::{Deliberate, happens};
 use crate::error::{Error, Result};
+use crate::fetch::fetch;
 use crate::format::MAX_OWN_VALUE;
 use crate::format::checksum::name_hash;
 use crate::format::item::{decode_dir_entry, decode_dir_name, decode_extent, encode_dir_name};
@@ -135,7 +136,7 @@ impl<'a> MergeEdits<'a> {
     pub fn collect_orphans(&mut self) {
         self.collected = true;
         for together in self.inodes.chunks(TOGETHER) {
-            together.iter().for_each(|(_, inode)| inode.touch());
+            together.iter().for_each(|(_, inode)| inode.fetch());
             for (_, inode) in together {
                 let mut state = inode.write();
                 state.freeze_up_to(self.boundary);
@@ -199,11 +200,11 @@ impl<'a> MergeEdits<'a> {
     /// Freezes the next inodes, and fetches what they hold.
     fn touch(&mut self) {
         let next = || self.inodes.iter().take(TOGETHER);
-        next().for_each(|(_, inode)| inode.touch());
+        next().for_each(|(_, inode)| inode.fetch());
         for (_, inode) in next() {
             let mut state = inode.write();
             state.freeze_up_to(self.boundary);
-            state.frozen.iter().for_each(Frozen::touch);
+            state.frozen.iter().for_each(Frozen::fetch);
         }
         self.touched = next().count();
     }
@@ -215,7 +216,7 @@ impl<'a> MergeEdits<'a> {
         for (i, ((kind, _), slot)) in set.iter().enumerate() {
             if i % TOGETHER == 0 {
                 let next = ahead.by_ref().take(TOGETHER);
-                next.for_each(|(_, slot)| slot.vector.touch());
+                next.for_each(|(_, slot)| fetch(&*slot.vector));
             }
             let edit = item(slot.vector.clone());
             match kind {

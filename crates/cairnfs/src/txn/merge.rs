@@ -18,6 +18,7 @@ use zerocopy::little_endian::{U32, U64};
 use crate::deliberate::{Deliberate, happens};
 use crate::device::Device;
 use crate::error::{Error, Result};
+use crate::fetch::fetch;
 use crate::format::item::RawRoot;
 use crate::format::key::{Key, Kind, MAIN_ROOT};
 use crate::format::superblock::Superblock;
@@ -221,7 +222,7 @@ impl Core {
         let mut clean = Vec::with_capacity(TOGETHER);
         while !inodes.as_slice().is_empty() {
             let next = inodes.as_slice().iter().take(TOGETHER);
-            next.for_each(|(_, inode)| inode.touch());
+            next.for_each(|(_, inode)| inode.fetch());
             for (_, inode) in inodes.by_ref().take(TOGETHER) {
                 if inode.thaw(seq, &mut vectors) {
                     clean.push(inode);
@@ -355,7 +356,7 @@ fn drop_together(vectors: &mut Vec<Arc<LogVector>>) {
     while !vectors.is_empty() {
         let rest = vectors.len().saturating_sub(2 * TOGETHER);
         let last = vectors.get(rest..).unwrap_or_default();
-        last.iter().for_each(|vector| vector.touch());
+        last.iter().for_each(|vector| fetch(&**vector));
         vectors.truncate(rest);
     }
     // A large directory's list would be kept until all inodes were let go.
