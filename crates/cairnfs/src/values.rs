@@ -518,3 +518,30 @@ mod tests {
         assert_eq!(values.beyond(), 0);
     }
 }
+
+#[cfg(test)]
+#[cfg(shuttle)]
+mod schedules {
+    use super::*;
+    use crate::sync::explore::{Cost, explore};
+    use crate::sync::thread;
+
+    #[test]
+    fn a_value_that_several_bring_at_once_is_one() {
+        explore("values: one brought by three", Cost::Small, || {
+            let values = Arc::new(Values::new(9, 1 << 20));
+            let threads = [0; 3].map(|_| {
+                let values = values.clone();
+                thread::spawn(move || values.seek(&[1; 100]).intern())
+            });
+            let [a, b, c] = threads.map(|thread| thread.join().unwrap());
+            let same = |a: &Value, b: &Value| std::ptr::eq(a.bytes(), b.bytes());
+            assert!(same(&a, &b) && same(&b, &c));
+            let counters = values.counters();
+            assert_eq!(counters.hits + counters.misses, 3);
+            assert_eq!(counters.shared, 100 * counters.hits);
+            drop((a, b, c));
+            assert_eq!(values.memory(), 164, "the table has one");
+        });
+    }
+}
