@@ -83,13 +83,13 @@ impl FileSystem {
         if let Some(size) = set.size {
             self.truncate(&inode, size)?;
         }
-        if let Some(attr) = self.set_of_orphan(&inode, set)? {
+        if let Some(attr) = self.set_in_place(&inode, set)? {
             return Ok(attr);
         }
         let need = Need::items(1, INODE_LEN, 0).deleting();
         let reservation = self.core.reserve(need)?;
         let mut state = inode.write();
-        apply(attrs_mut(&mut state)?, set, self.core.now());
+        apply(attrs_mut(&mut state)?, set, self.now_for(set));
         let mut commit = self.core.commit();
         commit.put_inode(&inode, &mut state);
         let receipt = commit.finish(reservation);
@@ -99,20 +99,34 @@ impl FileSystem {
         Ok(attr)
     }
 
-    /// Sets attributes of an inode without links in memory alone: a crash takes the inode with it,
-    /// and whoever gives it a name commits all of them. A kernel sends such a change after each
-    /// unlink.
-    fn set_of_orphan(&self, inode: &Inode, set: &SetAttr) -> Result<Option<Attr>> {
-        if attrs(&inode.read())?.nlink > 0 {
-            return Ok(None);
-        }
+    /// Sets attributes without a transaction, where none is needed.
+    ///
+    /// Of an inode without links in memory alone: a crash takes the inode with it, and whoever gives
+    /// it a name commits all of them. A kernel sends such a change after each unlink.
+    ///
+    /// Times of one that the open context has, in place. A kernel sends such a change behind each
+    /// that it made of a file, for the times that it remembers.
+    fn set_in_place(&self, inode: &Inode, set: &SetAttr) -> Result<Option<Attr>> {
+        let now = self.now_for(set);
         let mut state = inode.write();
-        let a = attrs_mut(&mut state)?;
-        if a.nlink > 0 {
+        let mut new = attrs(&state)?.clone();
+        apply(&mut new, set, now);
+        if new.nlink > 0 && !self.core.put_times(&mut state, &new)? {
             return Ok(None);
         }
-        apply(a, set, self.core.now());
-        let pending = pending_blocks(&state);
-        Ok(Some(attrs(&state)?.public(inode.ino, pending)))
+        let attr = new.public(inode.ino, pending_blocks(&state));
+        *attrs_mut(&mut state)? = new;
+        drop(state);
+        self.core.step_aside();
+        Ok(Some(attr))
+    }
+
+    /// The time, if that is to be set.
+    fn now_for(&self, set: &SetAttr) -> Time {
+        let asked = set.ctime.is_none() || [set.atime, set.mtime].contains(&Some(SetTime::Now));
+        match asked {
+            true => self.core.now(),
+            false => Time::default(),
+        }
     }
 }

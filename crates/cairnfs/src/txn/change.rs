@@ -8,14 +8,17 @@ use std::mem::offset_of;
 use std::sync::Arc;
 
 use crate::deliberate::{Deliberate, happens};
+use crate::error::Result;
 use crate::format::item::RawInode;
 use crate::format::key::{Key, Kind, MAIN_ROOT};
+use crate::inode::attrs::Attrs;
 use crate::inode::dirty::Slot;
 use crate::inode::unlogged::Unlogged;
 use crate::inode::{Inode, InodeState};
 use crate::journal::vector::{Change, LogVector, Size};
 use crate::sync::MutexGuard;
-use crate::txn::Commit;
+use crate::txn::lanes::CommitCounts;
+use crate::txn::{Commit, Core};
 use crate::values::Value;
 
 /// Bytes of memory that an inode takes, about, beside its items.
@@ -28,6 +31,40 @@ const SLOT_MEMORY: i64 = 64;
 fn differ_in_times(old: &[u8], new: &[u8]) -> bool {
     let times = offset_of!(RawInode, atime)..offset_of!(RawInode, btime);
     old.get(..times.start) == new.get(..times.start) && old.get(times.end..) == new.get(times.end..)
+}
+
+impl Core {
+    /// Puts the inode item as `attrs` tell, if the open context has it, the log does not, and they differ
+    /// in times alone: overwritten in place it needs no space, no place in the context, and leaves
+    /// all lists as they are. Tells whether that was so.
+    ///
+    /// # Errors
+    /// A read-only or failed volume.
+    pub fn put_times(&self, state: &mut InodeState, attrs: &Attrs) -> Result<bool> {
+        self.check_changeable()?;
+        let hold = self.journal.cil().hold();
+        let Some(slot) = state.current.get(Kind::Inode, 0) else {
+            return Ok(false);
+        };
+        let vector = &slot.vector;
+        if vector.seq() != hold.seq || vector.is_known() {
+            return Ok(false);
+        }
+        let bytes = attrs.encode();
+        let Some(charge) = vector.overwrite_if(&bytes, |old| differ_in_times(old, &bytes)) else {
+            return Ok(false);
+        };
+        drop(hold);
+        state.uncommitted = false;
+        self.lanes.count(&CommitCounts {
+            commits: 1,
+            reused: 1,
+            formatted: charge as u64,
+            relogged: charge as u64,
+            ..CommitCounts::default()
+        });
+        Ok(true)
+    }
 }
 
 /// Changes of one inode's items.

@@ -95,10 +95,7 @@ impl Core {
     /// # Errors
     /// No space for what the index may grow; a read-only or failed volume.
     pub fn reserve(&self, need: Need) -> Result<Reservation<'_>> {
-        if self.read_only {
-            return Err(Error::ReadOnly);
-        }
-        self.storage.check()?;
+        self.check_changeable()?;
         let credit = Credit {
             log: need.log,
             units: growth_units(need.log).max(1),
@@ -107,6 +104,14 @@ impl Core {
             self.take_exactly(credit, need.class)?;
         }
         Ok(Reservation { core: self, credit })
+    }
+
+    /// An error if nothing may be changed.
+    pub(super) fn check_changeable(&self) -> Result<()> {
+        match self.read_only {
+            true => Err(Error::ReadOnly),
+            false => self.storage.check(),
+        }
     }
 
     /// Takes what is needed, and a batch for the lane's next reservations, if there is plenty.
@@ -229,7 +234,7 @@ impl Core {
 
     /// Lets an fsync have the processor: it, and who serves the device, sleep and wake several times,
     /// and would wait each time until somebody who never sleeps has used up his share.
-    fn step_aside(&self) {
+    pub fn step_aside(&self) {
         if self.forcing.load(Ordering::Relaxed) == 0 || !self.signals.has_workers() {
             return;
         }

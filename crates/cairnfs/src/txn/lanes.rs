@@ -134,6 +134,13 @@ impl Lanes {
         self.lanes.iter().map(taken).sum()
     }
 
+    /// Counts what the calling thread did without a reservation.
+    pub fn count(&self, counts: &CommitCounts) {
+        if let Some(mut lane) = self.own() {
+            lane.counts.add(counts);
+        }
+    }
+
     pub fn counts(&self) -> CommitCounts {
         let mut all = CommitCounts::default();
         for lane in &self.lanes {

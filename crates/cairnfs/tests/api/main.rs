@@ -17,6 +17,7 @@ mod names;
 mod order;
 mod paths;
 mod signals;
+mod times;
 mod values;
 mod volumes;
 

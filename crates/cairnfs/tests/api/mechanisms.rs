@@ -13,7 +13,7 @@ const ROOT: u64 = 1;
 const OWNER: Creds = Creds { uid: 0, gid: 0 };
 const FILES: u64 = 300;
 
-fn open(device: Arc<MemoryDevice>, without: Option<Mechanism>) -> Arc<FileSystem> {
+pub(super) fn open(device: Arc<MemoryDevice>, without: Option<Mechanism>) -> Arc<FileSystem> {
     let options = Options {
         workers: false,
         durability_interval: None,
@@ -23,14 +23,14 @@ fn open(device: Arc<MemoryDevice>, without: Option<Mechanism>) -> Arc<FileSystem
     FileSystem::open_device(device, &options).unwrap()
 }
 
-fn fresh() -> Arc<MemoryDevice> {
+pub(super) fn fresh() -> Arc<MemoryDevice> {
     let device = MemoryDevice::new(super::SIZE);
     make_device(&device, &MakeOptions::default(), &mut |_, _| {}).unwrap();
     Arc::new(device)
 }
 
 /// The device as a kill leaves it.
-fn copy(device: &MemoryDevice) -> Arc<MemoryDevice> {
+pub(super) fn copy(device: &MemoryDevice) -> Arc<MemoryDevice> {
     let copy = MemoryDevice::new(device.size());
     let mut chunk = vec![0; 1 << 20];
     for at in (0..device.size()).step_by(chunk.len()) {
@@ -42,7 +42,7 @@ fn copy(device: &MemoryDevice) -> Arc<MemoryDevice> {
     Arc::new(copy)
 }
 
-fn create(fs: &FileSystem, name: &str) -> u64 {
+pub(super) fn create(fs: &FileSystem, name: &str) -> u64 {
     let made = fs.mknod(ROOT, name.as_bytes(), 0o100_644, 0, OWNER);
     made.unwrap().ino
 }
