@@ -128,8 +128,8 @@ impl<'t> Meter<'t> {
         work: impl Fn(usize, &mut Tally) -> Result<()> + Sync,
     ) -> Result<Option<Latency>> {
         let (target, sync) = (self.target, self.sync_phases);
-        self.measure(name, || {
-            let tally = side_by_side(threads, work)?;
+        self.measure(name, |watch| {
+            let tally = side_by_side(threads, || watch.start(), work)?;
             if sync {
                 target.sync()?;
             }
@@ -139,7 +139,7 @@ impl<'t> Meter<'t> {
 
     /// Does one thing in this thread, which counts as no operation.
     pub fn once(&mut self, name: &'static str, work: impl FnOnce() -> Result<()>) -> Result<()> {
-        self.measure(name, || work().map(|()| Tally::default()))?;
+        self.measure(name, |_| work().map(|()| Tally::default()))?;
         Ok(())
     }
 
@@ -217,13 +217,11 @@ impl<'t> Meter<'t> {
     fn measure(
         &mut self,
         name: &'static str,
-        work: impl FnOnce() -> Result<Tally>,
+        work: impl FnOnce(&mut Watch<'t>) -> Result<Tally>,
     ) -> Result<Option<Latency>> {
-        let before = self.target.counters();
-        let start = Instant::now();
-        let mut tally = work()?;
-        let time = start.elapsed();
-        let counters = difference(&before, &self.target.counters());
+        let mut watch = Watch::new(self.target);
+        let mut tally = work(&mut watch)?;
+        let (time, counters) = watch.stop();
         let latency = tally.latency();
         self.phases.push(Phase {
             name,
@@ -243,23 +241,57 @@ impl<'t> Meter<'t> {
     }
 }
 
-/// Runs the threads and adds up what they counted; the first failure is the answer.
+/// Time and counters of a phase, from when it was last started.
+struct Watch<'t> {
+    target: &'t dyn Target,
+    before: Vec<(&'static str, u64)>,
+    start: Instant,
+}
+
+impl<'t> Watch<'t> {
+    /// Started.
+    fn new(target: &'t dyn Target) -> Self {
+        Self {
+            before: target.counters(),
+            target,
+            start: Instant::now(),
+        }
+    }
+
+    fn start(&mut self) {
+        *self = Self::new(self.target);
+    }
+
+    fn stop(self) -> (Duration, Vec<(&'static str, u64)>) {
+        let time = self.start.elapsed();
+        (time, difference(&self.before, &self.target.counters()))
+    }
+}
+
+/// Runs the threads and adds up what they counted; the first failure is the answer. When all stand
+/// ready it calls `begin`, so that making threads is no part of what is measured.
 fn side_by_side(
     threads: usize,
+    begin: impl FnOnce(),
     work: impl Fn(usize, &mut Tally) -> Result<()> + Sync,
 ) -> Result<Tally> {
-    let start = Barrier::new(threads);
+    let ready = Barrier::new(threads + 1);
+    let start = Barrier::new(threads + 1);
     std::thread::scope(|scope| {
         let running: Vec<_> = (0..threads)
             .map(|thread| {
-                let (start, work) = (&start, &work);
+                let (ready, start, work) = (&ready, &start, &work);
                 scope.spawn(move || {
                     let mut tally = Tally::default();
+                    ready.wait();
                     start.wait();
                     work(thread, &mut tally).map(|()| tally)
                 })
             })
             .collect();
+        ready.wait();
+        begin();
+        start.wait();
         // All are waited for before a failure is told.
         let done: Vec<_> = running.into_iter().map(|thread| thread.join()).collect();
         let mut all = Tally::default();
@@ -307,19 +339,31 @@ pub fn total(name: &'static str, operations: u64, phases: &[Phase]) -> Phase {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::Ordering;
+
     use super::*;
 
     #[test]
-    fn threads_add_up_and_failures_come_out() {
-        let all = side_by_side(4, |thread, tally| {
-            tally.operations += thread as u64;
-            tally.timed(|| Ok(()))
-        });
+    fn threads_begin_together_and_add_up_and_failures_come_out() {
+        let begin = std::sync::atomic::AtomicBool::new(false);
+        let all = side_by_side(
+            4,
+            || begin.store(true, Ordering::SeqCst),
+            |thread, tally| {
+                assert!(begin.load(Ordering::SeqCst));
+                tally.operations += thread as u64;
+                tally.timed(|| Ok(()))
+            },
+        );
         assert_eq!(all.unwrap().operations, 10);
-        let failed = side_by_side(4, |thread, _| match thread {
-            2 => Err("two".into()),
-            _ => Ok(()),
-        });
+        let failed = side_by_side(
+            4,
+            || {},
+            |thread, _| match thread {
+                2 => Err("two".into()),
+                _ => Ok(()),
+            },
+        );
         assert_eq!(failed.unwrap_err().to_string(), "two");
     }
 

@@ -82,9 +82,14 @@ pub struct Time {
 }
 
 impl Time {
-    /// The current time.
+    /// The time of the kernel's last tick. The kernel's file systems take theirs from there, too, and a
+    /// mount gets some times from the kernel: by another clock a file could change before it was made.
     pub fn now() -> Self {
-        SystemTime::now().into()
+        let now = rustix::time::clock_gettime(rustix::time::ClockId::RealtimeCoarse);
+        Self {
+            secs: now.tv_sec,
+            nanos: now.tv_nsec as u32,
+        }
     }
 }
 

@@ -14,7 +14,7 @@ use crate::error::{Error, Result};
 use crate::fetch::fetch;
 use crate::format::geometry::LOG_START;
 use crate::format::key::Kind;
-use crate::format::record::{FLAG_LAST, FLAG_MOUNT, RecordHeader, blocks_for};
+use crate::format::record::{FLAG_GROUP, FLAG_LAST, FLAG_MOUNT, RecordHeader, blocks_for};
 use crate::format::{BLOCK_SIZE, checksum};
 use crate::journal::Journal;
 use crate::journal::bytes::RecordBytes;
@@ -95,9 +95,8 @@ impl Journal {
         let largest = &self.counters.largest;
         largest.fetch_max(charged.max(0) as u64, Ordering::Relaxed);
         head.freed.append(&mut freed);
-        let left: Vec<_> = vectors.into_iter().filter(|v| !v.is_logged()).collect();
-        let (left, paid) = self.entries_again(left);
-        if self.write_entries(head, context.seq, 0, &left, &[])? {
+        let (vectors, paid) = self.entries_again(vectors);
+        if self.write_entries(head, context.seq, 0, &vectors, &[])? {
             self.counters.contexts.fetch_add(1, Ordering::Relaxed);
         }
         self.settle_space(head, start, charged + paid + CONTEXT_BASE);
@@ -137,7 +136,8 @@ impl Journal {
         (vectors.into_iter().flat_map(again).collect(), paid)
     }
 
-    /// Writes items in as many records as they need; tells whether there were any.
+    /// Writes items in as many records as they need, a context's without what its groups have; tells
+    /// whether there were any.
     pub(super) fn write_entries(
         &self,
         head: &mut Head,
@@ -197,9 +197,14 @@ impl Journal {
         part: &mut Part,
     ) -> (usize, &'v [Arc<LogVector>]) {
         let (mut bytes, mut done) = (0, 0);
+        let of_group = part.flags & FLAG_GROUP != 0;
         'full: for some in vectors.chunks(FETCHED) {
             some.iter().for_each(|vector| fetch(&**vector));
             for vector in some {
+                if vector.is_logged() && !of_group {
+                    done += 1;
+                    continue;
+                }
                 match vector.log_to(room) {
                     Logged::Added(used) => {
                         room = room.get_mut(used..).unwrap_or_default();
