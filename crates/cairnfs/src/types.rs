@@ -82,14 +82,9 @@ pub struct Time {
 }
 
 impl Time {
-    /// The time of the kernel's last tick. The kernel's file systems take theirs from there, too, and a
-    /// mount gets some times from the kernel: by another clock a file could change before it was made.
+    /// The current time.
     pub fn now() -> Self {
-        let now = rustix::time::clock_gettime(rustix::time::ClockId::RealtimeCoarse);
-        Self {
-            secs: now.tv_sec,
-            nanos: now.tv_nsec as u32,
-        }
+        SystemTime::now().into()
     }
 }
 

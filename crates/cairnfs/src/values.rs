@@ -253,12 +253,7 @@ pub struct Sought<'v, 'b> {
 }
 
 impl Sought<'_, '_> {
-    /// The bytes.
-    pub fn bytes(&self) -> &[u8] {
-        self.bytes
-    }
-
-    /// As [`Values::intern`]; sooner than that if something else was done since it was begun.
+    /// As [`Values::intern`]. Where the value would be has come into the processor's cache meanwhile.
     pub fn intern(&self) -> Value {
         self.values.intern_as(self.hash, self.bytes)
     }

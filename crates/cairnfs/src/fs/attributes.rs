@@ -104,12 +104,16 @@ impl FileSystem {
     /// Of an inode without links in memory alone: a crash takes the inode with it, and whoever gives
     /// it a name commits all of them. A kernel sends such a change after each unlink.
     ///
-    /// Times of one that the open context has, in place. A kernel sends such a change behind each
+    /// Times of one that the open context has, and the log does not, in place. A kernel sends such a change behind each
     /// that it made of a file, for the times that it remembers.
     fn set_in_place(&self, inode: &Inode, set: &SetAttr) -> Result<Option<Attr>> {
         let now = self.now_for(set);
         let mut state = inode.write();
-        let mut new = attrs(&state)?.clone();
+        let old = attrs(&state)?;
+        if old.nlink > 0 && (set.mode.is_some() || set.uid.is_some() || set.gid.is_some()) {
+            return Ok(None);
+        }
+        let mut new = old.clone();
         apply(&mut new, set, now);
         if new.nlink > 0 && !self.core.put_times(&mut state, &new)? {
             return Ok(None);

@@ -15,7 +15,7 @@ use crate::fs::observe::Call;
 use crate::inode::{Inode, InodeState, KNOWN_ATTRIBUTES};
 use crate::txn::{Attribute, Changes, Commit, Need, Receipt, Reservation};
 use crate::types::{FileKind, XattrMode};
-use crate::values::{Sought, Values};
+use crate::values::{Value, Values};
 
 /// Name of an attribute, behind its hash.
 type Name<'a> = (u64, &'a [u8]);
@@ -185,7 +185,8 @@ impl FileSystem {
     ) -> Result<()> {
         check_name(name)?;
         let at = (self.hash(name), name);
-        let new = value.map(|value| New::of(self.core.values(), value));
+        let long = value.filter(|value| value.len() > MAX_OWN_VALUE);
+        let sought = long.map(|value| self.core.values().seek(value));
         let own = value.map_or(0, <[u8]>::len) + name.len() + 8;
         let mut room = own;
         loop {
@@ -210,6 +211,10 @@ impl FileSystem {
             if value.is_some() && room > MAX_VALUE {
                 return Err(Error::NoSpace);
             }
+            let new = match &sought {
+                Some(sought) => Some(New::Shared(sought.intern())),
+                None => value.map(New::Own),
+            };
             count_attribute(&mut state, at.0, (found.existed, new.is_some()))?;
             attrs_mut(&mut state)?.ctime = self.core.now();
             let receipt =
@@ -242,12 +247,12 @@ impl FileSystem {
         let (others, below) = (found.others, found.below);
         let mut commit = self.core.commit();
         let mut changes = commit.of(inode, state);
-        changes.put_inode();
         if new.is_none() && others.is_empty() {
             changes.delete(Kind::Xattr, hash, &[], below);
         } else {
             put_item(&mut changes, (hash, below), (name, new, others));
         }
+        changes.put_inode();
         drop(changes);
         commit.finish(reservation)
     }
@@ -298,12 +303,11 @@ fn put_item(
     (hash, below): (u64, bool),
     (name, new, mut item): (&[u8], Option<&New<'_>>, Vec<u8>),
 ) {
-    if let (Some(New::Shared(sought)), true) = (new, item.is_empty()) {
-        let value = sought.intern();
+    if let (Some(New::Shared(value)), true) = (new, item.is_empty()) {
         let mut own: SmallVec<[u8; 64]> = SmallVec::new();
         own.extend_from_slice(&xattr_head(name, value.bytes().len()));
         own.extend_from_slice(name);
-        changes.put_joined(Kind::Xattr, hash, (&own[..], &value), below);
+        changes.put_joined(Kind::Xattr, hash, (&own[..], value), below);
         return;
     }
     if let Some(value) = new.map(New::bytes) {
@@ -324,7 +328,7 @@ impl FileSystem {
     ///
     /// # Errors
     /// As for [`FileSystem::setxattr`]; a name that comes twice.
-    pub(super) fn born<'a>(&'a self, kind: FileKind, given: &[Given<'a>]) -> Result<Born<'a>> {
+    pub(super) fn born<'a>(&self, kind: FileKind, given: &[Given<'a>]) -> Result<Born<'a>> {
         let mut list = Vec::with_capacity(given.len());
         for (name, value) in given.iter().copied() {
             check_name(name)?;
@@ -392,13 +396,13 @@ impl<'a> Born<'a> {
 enum New<'a> {
     Own(&'a [u8]),
     /// Long enough that others may have it, too.
-    Shared(Sought<'a, 'a>),
+    Shared(Value),
 }
 
 impl<'a> New<'a> {
-    fn of(values: &'a Values, value: &'a [u8]) -> Self {
+    fn of(values: &Values, value: &'a [u8]) -> Self {
         match value.len() > MAX_OWN_VALUE {
-            true => New::Shared(values.seek(value)),
+            true => New::Shared(values.intern(value)),
             false => New::Own(value),
         }
     }
@@ -406,7 +410,7 @@ impl<'a> New<'a> {
     fn bytes(&self) -> &[u8] {
         match self {
             New::Own(value) => value,
-            New::Shared(sought) => sought.bytes(),
+            New::Shared(value) => value.bytes(),
         }
     }
 }

@@ -119,7 +119,7 @@ impl Journal {
     /// The same items with each directory entry twice in a row, if that is wanted and the log has room;
     /// and what was paid for it.
     pub(super) fn entries_again(&self, vectors: Vec<Arc<LogVector>>) -> (Vec<Arc<LogVector>>, i64) {
-        let is_entry = |v: &Arc<LogVector>| v.key().kind == Kind::DirIndex;
+        let is_entry = |v: &Arc<LogVector>| v.key().kind == Kind::DirIndex && !v.is_logged();
         if !self.is_without(Mechanism::EntriesOnce) {
             return (vectors, 0);
         }

@@ -158,7 +158,6 @@ const KNOWN: u8 = 1;
 const LOGGED: u8 = 2;
 
 /// The formatted value of a changed item.
-#[repr(C)]
 pub struct LogVector<B: ?Sized = dyn Buffer> {
     key: Key,
     seq: u64,
@@ -268,8 +267,7 @@ impl LogVector {
     /// while its context is open. Tells the charge for it.
     pub fn overwrite_if(&self, value: &[u8], agreed: impl FnOnce(&[u8]) -> bool) -> Option<i64> {
         let mut body = self.body.lock();
-        let alike = body.state == State::Put && body.buffer.shared().is_none();
-        if !alike || body.used().len() != value.len() || !agreed(body.used()) {
+        if body.state != State::Put || body.used().len() != value.len() || !agreed(body.used()) {
             return None;
         }
         body.refill(&Change::Put(value)).then(|| body.charge())

@@ -1,5 +1,5 @@
 //! Changes of one inode's items within a transaction: each goes into its slot of the dirty set, and its
-//! vector to the transaction.
+//! vector to the transaction. Times alone may need none.
 //!
 //! The caller holds the inode's lock. The inode's list of what the log does not hold is locked once for
 //! all changes that need it, until they are dropped.
@@ -57,7 +57,6 @@ impl Core {
         drop(hold);
         state.uncommitted = false;
         self.lanes.count(&CommitCounts {
-            commits: 1,
             reused: 1,
             formatted: charge as u64,
             relogged: charge as u64,

@@ -81,7 +81,7 @@ pub struct MergeEdits<'a> {
     /// The last context that is merged; none while nobody commits yet.
     boundary: Option<u64>,
     /// The first of the inodes, whose memory was fetched.
-    touched: usize,
+    fetched: usize,
     /// Orphan items of all of them, which are an object of their own.
     orphans: Vec<Arc<LogVector>>,
     /// Whether they were looked for.
@@ -120,7 +120,7 @@ impl<'a> MergeEdits<'a> {
             boundary,
             orphans: Vec::new(),
             collected: false,
-            touched: 0,
+            fetched: 0,
             edits: VecDeque::new(),
             taken,
             limit: u64::MAX,
@@ -172,8 +172,8 @@ impl<'a> MergeEdits<'a> {
     /// Makes sure that the next edit, if there is one, stands first.
     fn fill(&mut self) -> Result<()> {
         while self.edits.is_empty() {
-            if self.touched == 0 {
-                self.touch();
+            if self.fetched == 0 {
+                self.fetch_next();
             }
             let next = self.inodes.first().map(|(ino, _)| *ino);
             if !self.orphans.is_empty() && next.is_none_or(|ino| ino > ORPHANS) {
@@ -186,7 +186,7 @@ impl<'a> MergeEdits<'a> {
                 return Ok(());
             };
             self.inodes = rest;
-            self.touched = self.touched.saturating_sub(1);
+            self.fetched = self.fetched.saturating_sub(1);
             let frozen = inode.read().frozen.clone();
             match frozen {
                 Some(Frozen::Lone(slot)) => self.edits.push_back(item(slot.vector)),
@@ -198,7 +198,7 @@ impl<'a> MergeEdits<'a> {
     }
 
     /// Freezes the next inodes, and fetches what they hold.
-    fn touch(&mut self) {
+    fn fetch_next(&mut self) {
         let next = || self.inodes.iter().take(TOGETHER);
         next().for_each(|(_, inode)| inode.fetch());
         for (_, inode) in next() {
@@ -206,7 +206,7 @@ impl<'a> MergeEdits<'a> {
             state.freeze_up_to(self.boundary);
             state.frozen.iter().for_each(Frozen::fetch);
         }
-        self.touched = next().count();
+        self.fetched = next().count();
     }
 
     fn add_set(&mut self, ino: u64, set: &DirtySet) -> Result<()> {

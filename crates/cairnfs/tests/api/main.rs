@@ -11,6 +11,7 @@
 mod attributes;
 mod costs;
 mod durability;
+mod engine;
 mod files;
 mod mechanisms;
 mod names;

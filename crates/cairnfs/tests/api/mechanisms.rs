@@ -2,50 +2,13 @@
 //! differs.
 
 use std::collections::HashMap;
-use std::sync::Arc;
 
 use cairnfs::Mechanism;
-use cairnfs::device::{Device, MemoryDevice};
-use cairnfs::fs::{FileSystem, MakeOptions, Options, make_device};
-use cairnfs::types::Creds;
+use cairnfs::fs::FileSystem;
 
-const ROOT: u64 = 1;
-const OWNER: Creds = Creds { uid: 0, gid: 0 };
+use super::engine::{OWNER, ROOT, copy, create, fresh, open};
+
 const FILES: u64 = 300;
-
-pub(super) fn open(device: Arc<MemoryDevice>, without: Option<Mechanism>) -> Arc<FileSystem> {
-    let options = Options {
-        workers: false,
-        durability_interval: None,
-        without,
-        ..Options::default()
-    };
-    FileSystem::open_device(device, &options).unwrap()
-}
-
-pub(super) fn fresh() -> Arc<MemoryDevice> {
-    let device = MemoryDevice::new(super::SIZE);
-    make_device(&device, &MakeOptions::default(), &mut |_, _| {}).unwrap();
-    Arc::new(device)
-}
-
-/// The device as a kill leaves it.
-pub(super) fn copy(device: &MemoryDevice) -> Arc<MemoryDevice> {
-    let copy = MemoryDevice::new(device.size());
-    let mut chunk = vec![0; 1 << 20];
-    for at in (0..device.size()).step_by(chunk.len()) {
-        device.read(at, &mut chunk).unwrap();
-        if chunk.iter().any(|b| *b != 0) {
-            copy.write(at, &chunk).unwrap();
-        }
-    }
-    Arc::new(copy)
-}
-
-pub(super) fn create(fs: &FileSystem, name: &str) -> u64 {
-    let made = fs.mknod(ROOT, name.as_bytes(), 0o100_644, 0, OWNER);
-    made.unwrap().ino
-}
 
 /// Files that are not asked for.
 fn crowd(fs: &FileSystem) {

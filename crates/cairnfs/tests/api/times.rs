@@ -1,13 +1,16 @@
 //! Times that are set in place, without a transaction: they are there after a power cut like any
 //! others, and cost nothing that is reserved.
 
+use std::io;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
-use cairnfs::device::MemoryDevice;
+use cairnfs::device::{Device, MemoryDevice};
 use cairnfs::fs::FileSystem;
 use cairnfs::types::{SetAttr, SetTime, Time, XattrMode};
+use cairnfs::{Error, Result};
 
-use super::mechanisms::{copy, create, fresh, open};
+use super::engine::{copy, create, fresh, open};
 
 fn at(secs: i64) -> Time {
     Time { secs, nanos: 5 }
@@ -74,18 +77,74 @@ fn times_behind_a_change_take_no_log() {
         set(&fs, ino, secs);
     }
     let after = (net(), by(&fs, "vectors_allocated"), by(&fs, "commits"));
-    assert_eq!(after, (before.0, before.1, before.2 + 10));
+    assert_eq!(after, before);
+}
+
+/// A device whose flushes fail from some time on.
+struct Failing {
+    device: Arc<MemoryDevice>,
+    fails: AtomicBool,
+}
+
+impl Device for Failing {
+    fn size(&self) -> u64 {
+        self.device.size()
+    }
+
+    fn read(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
+        self.device.read(offset, buf)
+    }
+
+    fn write(&self, offset: u64, buf: &[u8]) -> Result<()> {
+        self.device.write(offset, buf)
+    }
+
+    fn flush(&self) -> Result<()> {
+        match self.fails.load(Ordering::Relaxed) {
+            true => Err(Error::Io {
+                op: "flush",
+                offset: 0,
+                len: 0,
+                source: Arc::new(io::Error::other("the device has failed")),
+            }),
+            false => self.device.flush(),
+        }
+    }
+
+    fn discard(&self, offset: u64, len: u64) -> Result<()> {
+        self.device.discard(offset, len)
+    }
 }
 
 #[test]
-fn times_are_refused_where_nothing_may_be_changed() {
-    let device = fresh();
-    let fs = open(device, None);
-    let ino = create(&fs, "file");
-    fs.close().unwrap();
+fn times_are_refused_once_the_volume_has_failed() {
+    let device = Arc::new(Failing {
+        device: fresh(),
+        fails: AtomicBool::new(false),
+    });
+    let fs = open(device.clone(), None);
+    let [file, other] = ["file", "other"].map(|name| create(&fs, name));
+    set(&fs, file, 1);
+    device.fails.store(true, Ordering::Relaxed);
+    fs.fsync(other, false).unwrap_err();
     let times = SetAttr {
-        ctime: Some(at(1)),
+        ctime: Some(at(9)),
         ..SetAttr::default()
     };
-    assert!(fs.setattr(ino, &times).is_err());
+    fs.setattr(file, &times).unwrap_err();
+}
+
+#[test]
+fn times_wait_with_the_size_of_what_was_written() {
+    let device = fresh();
+    let fs = open(device.clone(), None);
+    let ino = create(&fs, "file");
+    fs.write(ino, 0, &[3; 5000], false).unwrap();
+    set(&fs, ino, 7);
+    fs.fsync(ino, true).unwrap();
+    let again = open(copy(&device), None);
+    assert_eq!(again.getattr(ino).unwrap().size, 5000);
+    set(&fs, ino, 8);
+    fs.fsync(ino, false).unwrap();
+    assert_eq!(after_a_cut(&device, ino), (at(8), at(9)));
 }

@@ -1,0 +1,45 @@
+//! The engine below the volume, on memory: opened without workers, cut off, opened again.
+
+use std::sync::Arc;
+
+use cairnfs::Mechanism;
+use cairnfs::device::{Device, MemoryDevice};
+use cairnfs::fs::{FileSystem, MakeOptions, Options, make_device};
+use cairnfs::types::Creds;
+
+pub const ROOT: u64 = 1;
+pub const OWNER: Creds = Creds { uid: 0, gid: 0 };
+
+pub fn open(device: Arc<dyn Device>, without: Option<Mechanism>) -> Arc<FileSystem> {
+    let options = Options {
+        workers: false,
+        durability_interval: None,
+        without,
+        ..Options::default()
+    };
+    FileSystem::open_device(device, &options).unwrap()
+}
+
+pub fn fresh() -> Arc<MemoryDevice> {
+    let device = MemoryDevice::new(super::SIZE);
+    make_device(&device, &MakeOptions::default(), &mut |_, _| {}).unwrap();
+    Arc::new(device)
+}
+
+/// The device as a kill leaves it.
+pub fn copy(device: &MemoryDevice) -> Arc<MemoryDevice> {
+    let copy = MemoryDevice::new(device.size());
+    let mut chunk = vec![0; 1 << 20];
+    for at in (0..device.size()).step_by(chunk.len()) {
+        device.read(at, &mut chunk).unwrap();
+        if chunk.iter().any(|b| *b != 0) {
+            copy.write(at, &chunk).unwrap();
+        }
+    }
+    Arc::new(copy)
+}
+
+pub fn create(fs: &FileSystem, name: &str) -> u64 {
+    let made = fs.mknod(ROOT, name.as_bytes(), 0o100_644, 0, OWNER);
+    made.unwrap().ino
+}
