@@ -7,10 +7,9 @@ use std::time::{Duration, Instant};
 
 use cairnfs::device::MemoryDevice;
 use cairnfs::fs::{FileSystem, MakeOptions, Options, make_device};
-use cairnfs::types::{Creds, Fallocate, SetAttr, SetTime, XattrMode};
+use cairnfs::types::{Fallocate, SetAttr, SetTime, XattrMode};
 
-const ROOT: u64 = 1;
-const OWNER: Creds = Creds { uid: 0, gid: 0 };
+use super::engine::{OWNER, ROOT};
 
 /// The smallest there is: about 2000 inodes and 128 nodes of the index stay in memory.
 const BUDGET: usize = 8 << 20;

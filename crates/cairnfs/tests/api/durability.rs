@@ -7,11 +7,10 @@ use std::sync::{Arc, Mutex};
 
 use cairnfs::device::{Device, MemoryDevice};
 use cairnfs::fs::{FileSystem, MakeOptions, Options, Wish, make_device};
-use cairnfs::types::{Creds, RenameMode, SetAttr, SetTime, XattrMode};
+use cairnfs::types::{RenameMode, SetAttr, SetTime, XattrMode};
 use cairnfs::{OpenOptions, Result};
 
-const ROOT: u64 = 1;
-const OWNER: Creds = Creds { uid: 0, gid: 0 };
+use super::engine::{OWNER, ROOT};
 
 /// A volume without workers: nothing happens but in the calls.
 fn quiet() -> Arc<FileSystem> {

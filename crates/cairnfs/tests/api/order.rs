@@ -6,10 +6,9 @@ use std::sync::{Arc, Mutex};
 use cairnfs::Result;
 use cairnfs::device::{Device, MemoryDevice};
 use cairnfs::fs::{FileSystem, MakeOptions, Options, make_device};
-use cairnfs::types::Creds;
 
-const ROOT: u64 = 1;
-const OWNER: Creds = Creds { uid: 0, gid: 0 };
+use super::engine::{OWNER, ROOT};
+
 const PAGE: usize = 4096;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use cairnfs::device::MemoryDevice;
 use cairnfs::fs::{FileSystem, MakeOptions, Options, make_device};
-use cairnfs::types::{Creds, XattrMode};
+use cairnfs::types::XattrMode;
 
-const OWNER: Creds = Creds { uid: 0, gid: 0 };
+use super::engine::{OWNER, create};
 
 /// A volume without workers, with this budget: nothing happens but in the calls.
 fn quiet(device: Arc<MemoryDevice>, cache_budget: usize) -> Arc<FileSystem> {
@@ -32,11 +32,6 @@ fn made_with(size: u64, log_size: Option<u64>) -> Arc<MemoryDevice> {
     };
     make_device(&*device, &make, &mut |_, _| {}).unwrap();
     device
-}
-
-fn create(fs: &FileSystem, name: &str) -> u64 {
-    let made = fs.mknod(1, name.as_bytes(), 0o100_644, 0, OWNER);
-    made.unwrap().ino
 }
 
 fn counters<const N: usize>(fs: &FileSystem, names: [&str; N]) -> [u64; N] {
