@@ -275,23 +275,23 @@ fn side_by_side(
     begin: impl FnOnce(),
     work: impl Fn(usize, &mut Tally) -> Result<()> + Sync,
 ) -> Result<Tally> {
-    let ready = Barrier::new(threads + 1);
-    let start = Barrier::new(threads + 1);
+    let gate = Barrier::new(threads + 1);
     std::thread::scope(|scope| {
         let running: Vec<_> = (0..threads)
             .map(|thread| {
-                let (ready, start, work) = (&ready, &start, &work);
+                let (gate, work) = (&gate, &work);
                 scope.spawn(move || {
                     let mut tally = Tally::default();
-                    ready.wait();
-                    start.wait();
+                    // Ready; and then, begun.
+                    gate.wait();
+                    gate.wait();
                     work(thread, &mut tally).map(|()| tally)
                 })
             })
             .collect();
-        ready.wait();
+        gate.wait();
         begin();
-        start.wait();
+        gate.wait();
         // All are waited for before a failure is told.
         let done: Vec<_> = running.into_iter().map(|thread| thread.join()).collect();
         let mut all = Tally::default();
@@ -339,13 +339,13 @@ pub fn total(name: &'static str, operations: u64, phases: &[Phase]) -> Phase {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::Ordering;
+    use std::sync::atomic::{AtomicBool, Ordering};
 
     use super::*;
 
     #[test]
     fn threads_begin_together_and_add_up_and_failures_come_out() {
-        let begin = std::sync::atomic::AtomicBool::new(false);
+        let begin = AtomicBool::new(false);
         let all = side_by_side(
             4,
             || begin.store(true, Ordering::SeqCst),

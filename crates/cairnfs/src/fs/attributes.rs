@@ -1,5 +1,7 @@
 //! Attributes: read and set.
 
+use std::cell::LazyCell;
+
 use crate::error::{Error, Result};
 use crate::format::item::{S_IFMT, S_ISGID, S_ISUID};
 use crate::fs::FileSystem;
@@ -22,15 +24,13 @@ pub(super) fn kill_privileges(attrs: &mut Attrs) {
     }
 }
 
-fn time(set: SetTime, now: Time) -> Time {
-    match set {
-        SetTime::Now => now,
+/// Sets all but the size; asks for the time only if it is to be set.
+fn apply(a: &mut Attrs, set: &SetAttr, now: impl FnOnce() -> Time) {
+    let now = LazyCell::new(now);
+    let time = |set| match set {
+        SetTime::Now => *now,
         SetTime::At(t) => t,
-    }
-}
-
-/// Sets all but the size.
-fn apply(a: &mut Attrs, set: &SetAttr, now: Time) {
+    };
     if set.kill_privileges {
         kill_privileges(a);
     }
@@ -40,12 +40,12 @@ fn apply(a: &mut Attrs, set: &SetAttr, now: Time) {
     a.uid = set.uid.unwrap_or(a.uid);
     a.gid = set.gid.unwrap_or(a.gid);
     if let Some(t) = set.atime {
-        a.atime = time(t, now);
+        a.atime = time(t);
     }
     if let Some(t) = set.mtime {
-        a.mtime = time(t, now);
+        a.mtime = time(t);
     }
-    a.ctime = set.ctime.unwrap_or(now);
+    a.ctime = set.ctime.unwrap_or_else(|| *now);
 }
 
 impl FileSystem {
@@ -89,7 +89,7 @@ impl FileSystem {
         let need = Need::items(1, INODE_LEN, 0).deleting();
         let reservation = self.core.reserve(need)?;
         let mut state = inode.write();
-        apply(attrs_mut(&mut state)?, set, self.now_for(set));
+        apply(attrs_mut(&mut state)?, set, || self.core.now());
         let mut commit = self.core.commit();
         commit.put_inode(&inode, &mut state);
         let receipt = commit.finish(reservation);
@@ -104,17 +104,16 @@ impl FileSystem {
     /// Of an inode without links in memory alone: a crash takes the inode with it, and whoever gives
     /// it a name commits all of them. A kernel sends such a change after each unlink.
     ///
-    /// Times of one that the open context has, and the log does not, in place. A kernel sends such a change behind each
-    /// that it made of a file, for the times that it remembers.
+    /// Times of one that the open context has, and the log does not, in place. A kernel sends such a
+    /// change behind each that it made of a file, for the times that it remembers.
     fn set_in_place(&self, inode: &Inode, set: &SetAttr) -> Result<Option<Attr>> {
-        let now = self.now_for(set);
         let mut state = inode.write();
         let old = attrs(&state)?;
         if old.nlink > 0 && (set.mode.is_some() || set.uid.is_some() || set.gid.is_some()) {
             return Ok(None);
         }
         let mut new = old.clone();
-        apply(&mut new, set, now);
+        apply(&mut new, set, || self.core.now());
         if new.nlink > 0 && !self.core.put_times(&mut state, &new)? {
             return Ok(None);
         }
@@ -123,14 +122,5 @@ impl FileSystem {
         drop(state);
         self.core.step_aside();
         Ok(Some(attr))
-    }
-
-    /// The time, if that is to be set.
-    fn now_for(&self, set: &SetAttr) -> Time {
-        let asked = set.ctime.is_none() || [set.atime, set.mtime].contains(&Some(SetTime::Now));
-        match asked {
-            true => self.core.now(),
-            false => Time::default(),
-        }
     }
 }

@@ -215,7 +215,7 @@ impl FileSystem {
                 Some(sought) => Some(New::Shared(sought.intern())),
                 None => value.map(New::Own),
             };
-            count_attribute(&mut state, at.0, (found.existed, new.is_some()))?;
+            count_attribute(&mut state, at.0, (found.existed, value.is_some()))?;
             attrs_mut(&mut state)?.ctime = self.core.now();
             let receipt =
                 self.commit_xattr(inode, &mut state, at, (new.as_ref(), found), reservation);

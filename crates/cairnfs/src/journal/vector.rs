@@ -263,16 +263,6 @@ impl LogVector {
         (old, body.refill(change).then(|| body.charge()))
     }
 
-    /// Overwrites the value in place with one as long, if `agreed` says so of the value there is. Only
-    /// while its context is open. Tells the charge for it.
-    pub fn overwrite_if(&self, value: &[u8], agreed: impl FnOnce(&[u8]) -> bool) -> Option<i64> {
-        let mut body = self.body.lock();
-        if body.state != State::Put || body.used().len() != value.len() || !agreed(body.used()) {
-            return None;
-        }
-        body.refill(&Change::Put(value)).then(|| body.charge())
-    }
-
     /// Makes it a vector of the context `seq`, with another value, if nobody else has it and the value
     /// fits: the log has long copied what it was. Tells the charge for it.
     pub fn renew(this: &mut Arc<LogVector>, seq: u64, change: &Change<'_>) -> Option<i64> {

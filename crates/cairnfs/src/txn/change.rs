@@ -27,10 +27,14 @@ const INODE_MEMORY: i64 = size_of::<Inode>() as i64 + 64;
 /// Memory that a slot takes beside its vector, about.
 const SLOT_MEMORY: i64 = 64;
 
-/// Whether two inode items are equal but for the times of access and change.
-fn differ_in_times(old: &[u8], new: &[u8]) -> bool {
+/// Whether a vector has an inode item that is equal to another but for the times of access and change.
+fn differs_in_times(vector: &LogVector, new: &[u8]) -> bool {
     let times = offset_of!(RawInode, atime)..offset_of!(RawInode, btime);
-    old.get(..times.start) == new.get(..times.start) && old.get(times.end..) == new.get(times.end..)
+    let equal = |old: &[u8]| {
+        old.get(..times.start) == new.get(..times.start)
+            && old.get(times.end..) == new.get(times.end..)
+    };
+    vector.with(|old| old.is_some_and(equal))
 }
 
 impl Core {
@@ -51,7 +55,10 @@ impl Core {
             return Ok(false);
         }
         let bytes = attrs.encode();
-        let Some(charge) = vector.overwrite_if(&bytes, |old| differ_in_times(old, &bytes)) else {
+        if !differs_in_times(vector, &bytes) {
+            return Ok(false);
+        }
+        let (_, Some(charge)) = vector.overwrite(&Change::Put(&bytes)) else {
             return Ok(false);
         };
         drop(hold);
@@ -122,8 +129,7 @@ impl<'c, 'a, 'i> Changes<'c, 'a, 'i> {
         if let Some(slot) = self.state.current.get(Kind::Inode, 0)
             && attrs.is_file()
         {
-            let same = |old: Option<&[u8]>| old.is_some_and(|old| differ_in_times(old, &bytes));
-            let times_only = slot.vector.with(same);
+            let times_only = differs_in_times(&slot.vector, &bytes);
             let before = self.unlogged();
             before.times_only = times_only && (before.inode.is_none() || before.times_only);
         }

@@ -9,7 +9,7 @@ use cairnfs::device::MemoryDevice;
 use cairnfs::fs::{FileSystem, MakeOptions, Options, make_device};
 use cairnfs::types::{Fallocate, SetAttr, SetTime, XattrMode};
 
-use super::engine::{OWNER, ROOT};
+use super::engine::{OWNER, ROOT, open_with};
 
 /// The smallest there is: about 2000 inodes and 128 nodes of the index stay in memory.
 const BUDGET: usize = 8 << 20;
@@ -52,12 +52,10 @@ impl Ground {
         let device = Arc::new(MemoryDevice::new(4 << 30));
         make_device(&*device, &MakeOptions::default(), &mut |_, _| {}).unwrap();
         let options = Options {
-            workers: false,
-            durability_interval: None,
             cache_budget: BUDGET,
             ..Options::default()
         };
-        let fs = FileSystem::open_device(device, &options).unwrap();
+        let fs = open_with(device, options);
         let crowd = mkdir(&fs, "crowd");
         for n in 0..CROWD {
             create(&fs, crowd, n);

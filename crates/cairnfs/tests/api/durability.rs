@@ -10,7 +10,7 @@ use cairnfs::fs::{FileSystem, MakeOptions, Options, Wish, make_device};
 use cairnfs::types::{RenameMode, SetAttr, SetTime, XattrMode};
 use cairnfs::{OpenOptions, Result};
 
-use super::engine::{OWNER, ROOT};
+use super::engine::{OWNER, ROOT, open};
 
 /// A volume without workers: nothing happens but in the calls.
 fn quiet() -> Arc<FileSystem> {
@@ -19,12 +19,7 @@ fn quiet() -> Arc<FileSystem> {
 
 fn quiet_on(device: Arc<dyn Device>) -> Arc<FileSystem> {
     make_device(&*device, &MakeOptions::default(), &mut |_, _| {}).unwrap();
-    let options = Options {
-        workers: false,
-        durability_interval: None,
-        ..Options::default()
-    };
-    FileSystem::open_device(device, &options).unwrap()
+    open(device)
 }
 
 fn create(fs: &FileSystem, dir: u64, name: &str) -> u64 {

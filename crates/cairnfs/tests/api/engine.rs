@@ -10,14 +10,28 @@ use cairnfs::types::Creds;
 pub const ROOT: u64 = 1;
 pub const OWNER: Creds = Creds { uid: 0, gid: 0 };
 
-pub fn open(device: Arc<dyn Device>, without: Option<Mechanism>) -> Arc<FileSystem> {
+/// Without workers: nothing happens but in the calls.
+pub fn open(device: Arc<dyn Device>) -> Arc<FileSystem> {
+    open_with(device, Options::default())
+}
+
+/// The same, with other options of one's own.
+pub fn open_with(device: Arc<dyn Device>, options: Options) -> Arc<FileSystem> {
     let options = Options {
         workers: false,
         durability_interval: None,
+        ..options
+    };
+    FileSystem::open_device(device, &options).unwrap()
+}
+
+/// The same, left without a mechanism.
+pub fn open_without(device: Arc<dyn Device>, without: Option<Mechanism>) -> Arc<FileSystem> {
+    let options = Options {
         without,
         ..Options::default()
     };
-    FileSystem::open_device(device, &options).unwrap()
+    open_with(device, options)
 }
 
 pub fn fresh() -> Arc<MemoryDevice> {

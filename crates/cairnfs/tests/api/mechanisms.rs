@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use cairnfs::Mechanism;
 use cairnfs::fs::FileSystem;
 
-use super::engine::{OWNER, ROOT, copy, create, fresh, open};
+use super::engine::{OWNER, ROOT, copy, create, fresh, open, open_without};
 
 const FILES: u64 = 300;
 
@@ -24,7 +24,7 @@ fn costs(
     prepare: impl Fn(&FileSystem) -> u64,
 ) -> [Vec<u64>; 2] {
     [None, Some(mechanism)].map(|without| {
-        let fs = open(fresh(), without);
+        let fs = open_without(fresh(), without);
         let ino = prepare(&fs);
         let count = || -> HashMap<_, _> { fs.counters().into_iter().collect() };
         let before = count();
@@ -88,7 +88,7 @@ fn attributes_that_are_not_there_are_not_searched() {
 
 #[test]
 fn a_directory_that_is_most_of_what_changed_is_not_followed() {
-    let fs = open(fresh(), None);
+    let fs = open(fresh());
     let counts = |wished: u64| {
         let count = || -> HashMap<_, _> { fs.counters().into_iter().collect() };
         let before = count();
@@ -139,7 +139,7 @@ fn a_volume_is_the_same_without_any_of_them() {
         .into_iter()
         .map(|without| {
             let device = fresh();
-            let fs = open(device.clone(), without);
+            let fs = open_without(device.clone(), without);
             for n in 0..FILES {
                 let ino = create(&fs, &n.to_string());
                 fs.write(ino, 0, &[n as u8; 5000], false).unwrap();
@@ -153,7 +153,7 @@ fn a_volume_is_the_same_without_any_of_them() {
             }
             fs.fsync(ROOT, false).unwrap();
             let before = seen(&fs);
-            let after = open(copy(&device), None);
+            let after = open(copy(&device));
             assert_eq!(seen(&after), before, "{without:?}");
             after.merge().unwrap();
             assert_eq!(seen(&after), before, "{without:?}");

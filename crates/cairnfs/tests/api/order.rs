@@ -5,9 +5,9 @@ use std::sync::{Arc, Mutex};
 
 use cairnfs::Result;
 use cairnfs::device::{Device, MemoryDevice};
-use cairnfs::fs::{FileSystem, MakeOptions, Options, make_device};
+use cairnfs::fs::{FileSystem, MakeOptions, make_device};
 
-use super::engine::{OWNER, ROOT};
+use super::engine::{OWNER, ROOT, open};
 
 const PAGE: usize = 4096;
 
@@ -68,12 +68,7 @@ fn data_that_cannot_be_checked_is_durable_before_its_record() {
         done: Mutex::default(),
     });
     make_device(&*device, &MakeOptions::default(), &mut |_, _| {}).unwrap();
-    let options = Options {
-        workers: false,
-        durability_interval: None,
-        ..Options::default()
-    };
-    let fs = FileSystem::open_device(device.clone(), &options).unwrap();
+    let fs = open(device.clone());
 
     let long = file(&fs, "long", 1024 + 16);
     fs.write_out(long).unwrap();

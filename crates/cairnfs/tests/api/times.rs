@@ -28,7 +28,7 @@ fn set(fs: &FileSystem, ino: u64, secs: i64) {
 }
 
 fn after_a_cut(device: &Arc<MemoryDevice>, ino: u64) -> (Time, Time) {
-    let attr = open(copy(device), None).getattr(ino).unwrap();
+    let attr = open(copy(device)).getattr(ino).unwrap();
     (attr.mtime, attr.ctime)
 }
 
@@ -40,7 +40,7 @@ fn by(fs: &FileSystem, name: &str) -> u64 {
 #[test]
 fn times_that_are_set_again_and_again_are_durable_with_the_next_sync() {
     let device = fresh();
-    let fs = open(device.clone(), None);
+    let fs = open(device.clone());
     let ino = create(&fs, "file");
     let syncs: [&dyn Fn(); 4] = [
         &|| fs.fsync(ino, false).unwrap(),
@@ -69,7 +69,7 @@ fn times_that_are_set_again_and_again_are_durable_with_the_next_sync() {
 
 #[test]
 fn times_behind_a_change_take_no_log() {
-    let fs = open(fresh(), None);
+    let fs = open(fresh());
     let ino = create(&fs, "file");
     let net = || by(&fs, "bytes_formatted") - by(&fs, "bytes_relogged");
     let before = (net(), by(&fs, "vectors_allocated"), by(&fs, "commits"));
@@ -122,7 +122,7 @@ fn times_are_refused_once_the_volume_has_failed() {
         device: fresh(),
         fails: AtomicBool::new(false),
     });
-    let fs = open(device.clone(), None);
+    let fs = open(device.clone());
     let [file, other] = ["file", "other"].map(|name| create(&fs, name));
     set(&fs, file, 1);
     device.fails.store(true, Ordering::Relaxed);
@@ -137,12 +137,12 @@ fn times_are_refused_once_the_volume_has_failed() {
 #[test]
 fn times_wait_with_the_size_of_what_was_written() {
     let device = fresh();
-    let fs = open(device.clone(), None);
+    let fs = open(device.clone());
     let ino = create(&fs, "file");
     fs.write(ino, 0, &[3; 5000], false).unwrap();
     set(&fs, ino, 7);
     fs.fsync(ino, true).unwrap();
-    let again = open(copy(&device), None);
+    let again = open(copy(&device));
     assert_eq!(again.getattr(ino).unwrap().size, 5000);
     set(&fs, ino, 8);
     fs.fsync(ino, false).unwrap();

@@ -7,17 +7,15 @@ use cairnfs::device::MemoryDevice;
 use cairnfs::fs::{FileSystem, MakeOptions, Options, make_device};
 use cairnfs::types::XattrMode;
 
-use super::engine::{OWNER, create};
+use super::engine::{OWNER, create, open_with};
 
 /// A volume without workers, with this budget: nothing happens but in the calls.
 fn quiet(device: Arc<MemoryDevice>, cache_budget: usize) -> Arc<FileSystem> {
     let options = Options {
-        workers: false,
-        durability_interval: None,
         cache_budget,
         ..Options::default()
     };
-    FileSystem::open_device(device, &options).unwrap()
+    open_with(device, options)
 }
 
 fn made(size: u64) -> Arc<MemoryDevice> {
