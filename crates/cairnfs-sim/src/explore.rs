@@ -19,7 +19,7 @@ use crate::disk::{Event, SimDisk};
 use crate::exercise::exercise;
 use crate::image::Image;
 use crate::model::Moment;
-use crate::record::{Recording, Returned, options};
+use crate::record::{Recording, Returned, pressed};
 use crate::states::{Cursor, StateId, mix};
 use crate::tree::Tree;
 
@@ -389,7 +389,7 @@ struct Recovered {
 fn recover(image: Image, recording: bool) -> Result<Recovered, String> {
     let seed = image.digest();
     let disk = Arc::new(SimDisk::new(image, recording));
-    let fs = FileSystem::open_device(disk.clone(), &options(seed))
+    let fs = FileSystem::open_device(disk.clone(), &pressed(seed))
         .map_err(|e| format!("does not open: {e}"))?;
     let events = disk.take_events();
     Ok(Recovered { disk, fs, events })

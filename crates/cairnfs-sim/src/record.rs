@@ -9,7 +9,9 @@ use std::sync::{Arc, OnceLock};
 
 use cairnfs::format::geometry::SUPERBLOCK_SLOTS;
 use cairnfs::format::superblock::RawSuperblock;
-use cairnfs::fs::{Call, FileSystem, MakeOptions, Observer, Options, Outcome, make_device};
+use cairnfs::fs::{
+    Call, FileSystem, MakeOptions, Observer, Options, Outcome, Pressure, make_device,
+};
 use cairnfs::{Error, Result, Volume};
 use parking_lot::Mutex;
 
@@ -82,6 +84,18 @@ pub fn options(seed: u64) -> Options {
         workers: false,
         seed: Some(seed),
         ..Options::default()
+    }
+}
+
+/// The same with limits so tight that merges go key by key, and replay brings what it has read into
+/// the index again and again; for every second seed.
+pub fn pressed(seed: u64) -> Options {
+    Options {
+        pressure: seed.is_multiple_of(2).then_some(Pressure {
+            replay: (seed / 2 % 3) as i64 * 400,
+            step_keys: 1 + seed / 6 % 4,
+        }),
+        ..options(seed)
     }
 }
 

@@ -4,7 +4,7 @@ mod bounded;
 mod random;
 mod step;
 
-use cairnfs::fs::FileSystem;
+use cairnfs::fs::{FileSystem, Options};
 use cairnfs::{Error, Result};
 
 pub use bounded::{Bounded, base_steps};
@@ -51,7 +51,20 @@ pub fn record(start: Image, steps: &[Step]) -> Result<Recording> {
 /// # Errors
 /// The volume cannot be opened.
 pub fn record_with(start: Image, steps: &[Step], interval: u64) -> Result<Recording> {
-    let run = Run::begin(start, &options(4), interval)?;
+    record_as(start, steps, &options(4), interval)
+}
+
+/// The same on a volume opened with these options.
+///
+/// # Errors
+/// The volume cannot be opened.
+pub fn record_as(
+    start: Image,
+    steps: &[Step],
+    options: &Options,
+    interval: u64,
+) -> Result<Recording> {
+    let run = Run::begin(start, options, interval)?;
     let result = do_steps(run.fs(), steps);
     let recording = run.end();
     result.map(|()| recording)

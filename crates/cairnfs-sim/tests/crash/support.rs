@@ -66,12 +66,34 @@ pub fn try_all(
     workloads: &(dyn Fn(usize) -> Option<Vec<Step>> + Sync),
     depth: &Depth,
 ) {
+    let recorded = |i: usize| {
+        let steps = workloads(i)?;
+        let recording = record_with(start.clone(), &steps, interval).unwrap();
+        Some((recording, steps))
+    };
+    try_recordings(name, &recorded, depth);
+}
+
+/// The same with `count` workloads that were recorded in a way of their own.
+pub fn try_each(
+    name: &str,
+    count: usize,
+    depth: &Depth,
+    recorded: &(dyn Fn(usize) -> (Recording, Vec<Step>) + Sync),
+) {
+    try_recordings(name, &|i| (i < count).then(|| recorded(i)), depth);
+}
+
+fn try_recordings(
+    name: &str,
+    recorded: &(dyn Fn(usize) -> Option<(Recording, Vec<Step>)> + Sync),
+    depth: &Depth,
+) {
     let next = AtomicUsize::new(0);
     let tried = AtomicUsize::new(0);
     let all = Mutex::new(Tally::default());
     let work = || {
-        while let Some(steps) = workloads(next.fetch_add(1, Ordering::Relaxed)) {
-            let recording = record_with(start.clone(), &steps, interval).unwrap();
+        while let Some((recording, steps)) = recorded(next.fetch_add(1, Ordering::Relaxed)) {
             let tally = explore(&recording, depth, &mut |_| {});
             tried.fetch_add(1, Ordering::Relaxed);
             let mut all = all.lock();

@@ -41,7 +41,7 @@ pub use make::{MakeOptions, inspect, make, make_device};
 
 pub use sync::Sequence;
 
-pub use crate::txn::Wish;
+pub use crate::txn::{Pressure, Wish};
 
 use crossbeam_utils::CachePadded;
 
@@ -82,6 +82,9 @@ pub struct Options {
     pub seed: Option<u64>,
     /// A mechanism to be left out, to measure what it saves; every promise holds without it.
     pub without: Option<Mechanism>,
+    /// Tighter limits for merges and replay, to try both with little data; `None`: those of the
+    /// budget.
+    pub pressure: Option<Pressure>,
     /// Who is told of every call that changes the volume or makes it durable.
     pub observer: Option<Arc<dyn Observer>>,
 }
@@ -97,6 +100,7 @@ impl Default for Options {
             workers: true,
             seed: None,
             without: None,
+            pressure: None,
             observer: None,
         }
     }
@@ -153,7 +157,7 @@ impl FileSystem {
             OpenMode {
                 read_only: options.read_only,
                 discard: options.discard,
-                limits: Limits::for_budget(options.cache_budget),
+                limits: Limits::for_budget(options.cache_budget).under(options.pressure),
                 seed: options.seed,
                 without: options.without,
             },

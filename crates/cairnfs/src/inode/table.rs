@@ -173,6 +173,13 @@ impl InodeTable {
         }
     }
 
+    /// Takes an inode away with all that is known of it; it comes anew when it is asked for.
+    pub fn remove(&self, inode: &Inode) {
+        if let Some(shard) = self.shard(inode.ino) {
+            shard.lock().inodes.remove(&inode.ino);
+        }
+    }
+
     /// Adds a new inode, whose changes are about to be committed.
     pub fn insert(&self, inode: Arc<Inode>) {
         if let Some(shard) = self.shard(inode.ino) {

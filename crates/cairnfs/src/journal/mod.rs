@@ -376,11 +376,6 @@ impl Journal {
         self.ring.move_tail(tail);
     }
 
-    /// Moves the tail during recovery, when no context was closed.
-    pub fn recovered_up_to(&self, tail: u64) {
-        self.ring.move_tail(tail);
-    }
-
     /// Writes the record that a mount writes before anything else, and makes it durable.
     ///
     /// # Errors

@@ -90,6 +90,8 @@ pub struct MergeEdits<'a> {
     /// Index nodes that this step has taken so far, and may take.
     taken: &'a Cell<u64>,
     limit: u64,
+    /// Keys that this step has taken so far.
+    keys: u64,
     /// File block up to which extents taken in this step reach, and their inode.
     covered: (u64, u64),
     /// What this step changes in the persistent free space.
@@ -124,6 +126,7 @@ impl<'a> MergeEdits<'a> {
             edits: VecDeque::new(),
             taken,
             limit: u64::MAX,
+            keys: 0,
             covered: (0, 0),
             image: ImageChange::default(),
             core,
@@ -153,6 +156,7 @@ impl<'a> MergeEdits<'a> {
     /// Begins a step on `tree` that ends, at the next sound place, once `limit` nodes were taken.
     pub fn begin_step(&mut self, tree: Tree, limit: u64) {
         self.limit = limit;
+        self.keys = 0;
         self.image = ImageChange::default();
         self.shared = self.core.shared_edits(tree);
     }
@@ -384,7 +388,8 @@ impl Edits for MergeEdits<'_> {
             return Ok(None);
         };
         let taken = self.taken.get().saturating_add(self.shared.cost());
-        if taken >= self.limit && self.may_end_before(key) {
+        let full = taken >= self.limit || self.keys >= self.core.limits.step_keys;
+        if full && self.may_end_before(key) {
             return Ok(None);
         }
         Ok(Some(*key))
@@ -394,6 +399,7 @@ impl Edits for MergeEdits<'_> {
         let Some((_, edit)) = self.edits.pop_front() else {
             return Err(Error::Invalid("an edit was taken twice"));
         };
+        self.keys += 1;
         let vector = match edit {
             Edit::Item(vector) => vector,
             Edit::Named(index) if old.is_none() => {

@@ -39,7 +39,7 @@ pub(super) const TOGETHER: usize = 16;
 const TOLD_EVERY: usize = 1 << 14;
 
 /// What a merge takes.
-pub(super) struct Taken {
+struct Taken {
     /// The last sequence.
     pub seq: u64,
     /// Where the log goes on behind it.
@@ -52,16 +52,28 @@ pub(super) struct Taken {
     pub orphaned: bool,
     /// Index units set aside for what the index grows.
     pub units: u64,
-    /// Nobody commits yet: all that the inodes hold is to be taken.
-    pub recovering: bool,
 }
 
-impl Taken {
+/// What all steps of a merge have in common.
+struct Step<'a> {
+    /// The last sequence that it takes.
+    seq: u64,
+    /// Where the log begins once the last step is done; `None` if all of it stays.
+    tail: Option<LogPosition>,
+    /// Units left of those set aside for what the index grows.
+    promised: &'a Cell<u64>,
+    /// Index nodes that the step has taken so far.
+    count: &'a Cell<u64>,
+}
+
+impl Step<'_> {
     /// The log is not needed up to the last sequence.
     fn moves_tail(&self, superblock: &mut Superblock) {
-        superblock.merged_seq = U64::new(self.seq);
-        superblock.tail_lsn = U64::new(self.end.lsn);
-        superblock.tail_chain = U64::new(self.end.chain);
+        if let Some(tail) = self.tail {
+            superblock.merged_seq = U64::new(self.seq);
+            superblock.tail_lsn = U64::new(tail.lsn);
+            superblock.tail_chain = U64::new(tail.chain);
+        }
     }
 }
 
@@ -170,36 +182,53 @@ impl Core {
             inodes,
             orphaned,
             units,
-            recovering: false,
         })
     }
 
+    /// Brings all that these inodes hold into the index, while nobody commits yet and the log's tail
+    /// stays where it is. Returns the data blocks that the index lost.
+    pub(super) fn merge_replayed(
+        &self,
+        seq: u64,
+        inodes: Vec<(u64, Arc<Inode>)>,
+    ) -> Result<Vec<Run>> {
+        let inodes = in_order(inodes);
+        let count = Cell::new(0);
+        let mut edits = MergeEdits::new(self, &inodes, None, &count);
+        edits.collect_orphans();
+        let promised = Cell::new(0);
+        let step = Step {
+            seq,
+            tail: None,
+            promised: &promised,
+            count: &count,
+        };
+        let lost = self.merge_steps(&mut edits, &step)?;
+        drop(edits);
+        self.thaw(inodes, seq);
+        self.frozen_bytes.store(0, Ordering::Release);
+        Ok(lost)
+    }
+
     /// Merges what was taken in steps, and lets it go.
-    pub(super) fn merge_taken(&self, mut taken: Taken) -> Result<()> {
-        let mut inodes = std::mem::take(&mut taken.inodes);
-        inodes.sort_unstable_by_key(|(ino, _)| *ino);
-        // An inode whose changes all died and that was changed again was listed twice.
-        inodes.dedup_by_key(|(ino, _)| *ino);
+    fn merge_taken(&self, mut taken: Taken) -> Result<()> {
+        let inodes = in_order(std::mem::take(&mut taken.inodes));
         let count = Cell::new(0);
         let promised = Cell::new(taken.units);
-        let boundary = (!taken.recovering).then_some(taken.seq);
-        let mut edits = MergeEdits::new(self, &inodes, boundary, &count);
+        let mut edits = MergeEdits::new(self, &inodes, Some(taken.seq), &count);
         if taken.orphaned {
             edits.collect_orphans();
         }
         let mut freed = std::mem::take(&mut taken.freed);
         let pending: u64 = freed.iter().map(|r| r.len).sum();
-        loop {
-            let removed = self.merge_step(&mut edits, &count, &promised, &taken)?;
-            freed.extend(removed);
-            if edits.is_done()? {
-                break;
-            }
-        }
-        match taken.recovering {
-            true => self.journal.recovered_up_to(taken.end.lsn),
-            false => self.journal.merged(taken.end.lsn),
-        }
+        let step = Step {
+            seq: taken.seq,
+            tail: Some(taken.end),
+            promised: &promised,
+            count: &count,
+        };
+        freed.extend(self.merge_steps(&mut edits, &step)?);
+        self.journal.merged(taken.end.lsn);
         drop(edits);
         self.thaw(inodes, taken.seq);
         self.frozen_bytes.store(0, Ordering::Release);
@@ -210,6 +239,17 @@ impl Core {
         drop(taken);
         self.table.shrink();
         Ok(())
+    }
+
+    /// Brings all edits into the index. Returns the data blocks that it lost.
+    fn merge_steps(&self, edits: &mut MergeEdits<'_>, step: &Step<'_>) -> Result<Vec<Run>> {
+        let mut lost = Vec::new();
+        loop {
+            lost.extend(self.merge_step(edits, step)?);
+            if edits.is_done()? {
+                return Ok(lost);
+            }
+        }
     }
 
     /// Lets go what the index has now, and tells those who wait for memory every now and then.
@@ -243,39 +283,34 @@ impl Core {
     }
 
     /// One step: part of the edits, a superblock. Returns the data blocks that the index lost.
-    fn merge_step(
-        &self,
-        edits: &mut MergeEdits<'_>,
-        count: &Cell<u64>,
-        promised: &Cell<u64>,
-        taken: &Taken,
-    ) -> Result<Vec<Run>> {
-        count.set(0);
+    fn merge_step(&self, edits: &mut MergeEdits<'_>, step: &Step<'_>) -> Result<Vec<Run>> {
+        let seq = step.seq;
+        step.count.set(0);
         let space = StepSpace {
             core: self,
-            taken: count,
-            promised,
+            taken: step.count,
+            promised: step.promised,
             allocated: RefCell::default(),
             retired: RefCell::default(),
         };
         if happens(Deliberate::TailBeforeIndex) {
-            self.flip(|superblock| taken.moves_tail(superblock))?;
+            self.flip(|superblock| step.moves_tail(superblock))?;
         }
         let old = **self.trees.load();
         edits.begin_step(old.main, self.space.step_units());
-        let main = self.index.apply(&old.main, edits, taken.seq, &space)?;
+        let main = self.index.apply(&old.main, edits, seq, &space)?;
         let mut shared = edits.take_shared();
-        let main = self.index.apply(&main, &mut shared, taken.seq, &space)?;
+        let main = self.index.apply(&main, &mut shared, seq, &space)?;
         let mut volume = old.volume;
         if main != old.main {
             let root = RawRoot {
                 ptr: main.ptr,
                 height: U32::new(main.height),
-                birth: U64::new(taken.seq),
+                birth: U64::new(seq),
             };
             volume = self
                 .index
-                .apply(&old.volume, &mut RootEdit(Some(root)), taken.seq, &space)?;
+                .apply(&old.volume, &mut RootEdit(Some(root)), seq, &space)?;
         }
         let last = edits.is_done()?;
         let image = std::mem::take(&mut edits.image);
@@ -308,7 +343,7 @@ impl Core {
             superblock.root = trees.volume.ptr;
             superblock.root_height = U32::new(trees.volume.height);
             if last || happens(Deliberate::TailMovedEachStep) {
-                taken.moves_tail(superblock);
+                step.moves_tail(superblock);
             }
         })?;
         let unused = retired.into_iter().map(unit).collect();
@@ -349,6 +384,14 @@ impl Core {
         self.space.commit_image();
         Ok(())
     }
+}
+
+/// Inodes by their numbers, each once: one whose changes all died and that was changed again was
+/// listed twice.
+fn in_order(mut inodes: Vec<(u64, Arc<Inode>)>) -> Vec<(u64, Arc<Inode>)> {
+    inodes.sort_unstable_by_key(|(ino, _)| *ino);
+    inodes.dedup_by_key(|(ino, _)| *ino);
+    inodes
 }
 
 /// Drops vectors, of which many have left the processor's cache.

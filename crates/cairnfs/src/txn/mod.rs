@@ -94,6 +94,19 @@ pub struct Limits {
     pub pages: i64,
     /// Names of directories beyond which those of cold ones leave.
     pub names: i64,
+    /// Dirty sets beyond which replay brings a part of the log into the index.
+    pub replay: i64,
+    /// Keys that a step of a merge takes, in number.
+    pub step_keys: u64,
+}
+
+/// Limits below those of any budget: a few files reach what else takes many.
+#[derive(Debug, Clone, Copy)]
+pub struct Pressure {
+    /// Bytes of dirty sets that replay may hold.
+    pub replay: i64,
+    /// Keys that a step of a merge may take.
+    pub step_keys: u64,
 }
 
 impl Limits {
@@ -109,6 +122,20 @@ impl Limits {
             dirty_hard: (bytes / 16 * 5) as i64,
             pages: (bytes / 8) as i64,
             names: (bytes / 16) as i64,
+            replay: (bytes / 16 * 5) as i64,
+            step_keys: u64::MAX,
+        }
+    }
+
+    /// The same, with tighter limits for merges and replay.
+    pub fn under(self, pressure: Option<Pressure>) -> Self {
+        match pressure {
+            Some(Pressure { replay, step_keys }) => Self {
+                replay,
+                step_keys,
+                ..self
+            },
+            None => self,
         }
     }
 }

@@ -1,10 +1,14 @@
 //! Replay: puts what the log tells into dirty sets, as if it had just been committed.
 //!
 //! Later entries replace earlier ones, so each key ends with its final value; derived state follows
-//! at the next merge by the same function as ever. Context by context, with a merge in between
-//! when the dirty sets outgrow the memory budget, so a full log never needs more than that.
+//! at the next merge by the same function as ever. Log that does not fit into the memory budget is
+//! replayed in passes: each reads the whole log, takes a range of keys, and brings their final
+//! values into the index. The index so never meets a value that is older than what an interrupted
+//! merge or an earlier pass has put there, and a full log needs no more memory than a short one.
 
 use std::sync::Arc;
+
+use smallvec::SmallVec;
 
 use crate::deliberate::{Deliberate, happens};
 use crate::error::{Error, Result};
@@ -16,103 +20,193 @@ use crate::format::xattr::decode_xattrs;
 use crate::inode::attrs::Attrs;
 use crate::inode::dirty::Slot;
 use crate::inode::{Inode, InodeState};
-use crate::journal::recover::{FoundContext, LogPosition, Scan, read_context};
+use crate::journal::recover::{FoundContext, Scan, read_context};
 use crate::journal::vector::{Change, LogVector};
 use crate::space::Run;
 use crate::sync::atomic::Ordering;
 use crate::txn::Core;
-use crate::txn::merge::{Taken, without};
+use crate::txn::merge::without;
 
-/// Extents named by the log whose entries were replaced later in the log.
-#[derive(Default)]
-struct Replaced(Vec<Run>);
+/// Memory that a slot takes beside its vector, about.
+const SLOT_MEMORY: i64 = 64;
+
+/// Where an item comes in the order of passes: its inode, kind and offset. An orphan item goes with
+/// the inode it names.
+type Place = (u64, u8, u64);
+
+/// A range of places that one reading of the log takes.
+struct Pass {
+    from: Place,
+    /// `None`: no end.
+    until: Option<Place>,
+    /// Bytes that it may hold; more if it cannot leave anything to the next one.
+    limit: i64,
+    /// Extents named by the log whose entries were replaced later in the log, with their inodes.
+    replaced: Vec<(u64, Run)>,
+}
+
+impl Pass {
+    fn new(from: Place, limit: i64) -> Self {
+        Self {
+            from,
+            until: None,
+            limit,
+            replaced: Vec::new(),
+        }
+    }
+
+    fn takes(&self, place: Place) -> bool {
+        place >= self.from && self.until.is_none_or(|until| place < until)
+    }
+
+    /// Before the first pass ends no merge has allocated anything.
+    fn is_first(&self) -> bool {
+        self.from == Place::default()
+    }
+}
+
+fn place_of(key: &Key) -> Place {
+    match key.kind {
+        Kind::Orphan => (key.offset, 0, 0),
+        kind => (key.object, kind as u8, key.offset),
+    }
+}
+
+fn memory_of(vector: &LogVector) -> i64 {
+    vector.memory() as i64 + SLOT_MEMORY
+}
 
 impl Core {
     /// Replays the contexts that the index does not hold yet.
     pub(super) fn replay(&self, found: &Scan) -> Result<()> {
-        let superblock = self.superblock();
-        let mut replaced = Replaced::default();
-        let first = found
-            .contexts
-            .partition_point(|c| c.seq <= superblock.merged_seq.get());
+        let merged = self.superblock().merged_seq.get();
+        let first = found.contexts.partition_point(|c| c.seq <= merged);
         let contexts = found.contexts.get(first..).unwrap_or_default();
-        let mut all_claimed = false;
-        for (i, context) in contexts.iter().enumerate() {
-            read_context(&*self.storage, &superblock, context, &mut |entry| {
-                self.replay_entry(context.seq, entry, &mut replaced)
-            })?;
-            if self.dirty_bytes() > self.limits.dirty_hard && !self.read_only {
-                if !all_claimed {
-                    self.claim_all(contexts.get(i + 1..).unwrap_or_default())?;
-                    all_claimed = true;
-                }
-                // Of a context that goes on the rest is still to be replayed.
-                let goes_on = contexts.get(i + 1).is_some_and(|c| c.seq == context.seq);
-                let seq = context.seq - u64::from(goes_on);
-                self.merge_replayed(seq, context.end, std::mem::take(&mut replaced))?;
+        let mut pass = Pass::new(Place::default(), self.limits.replay);
+        loop {
+            for context in contexts {
+                self.replay_context(context, &mut pass)?;
             }
+            let Some(until) = pass.until else {
+                let inodes = self.dirty.take();
+                let unused = self.not_referred(&inodes, pass.replaced);
+                inodes.into_iter().for_each(|inode| self.dirty.push(inode));
+                self.hold_back(unused);
+                return Ok(());
+            };
+            self.merge_pass(found.last_seq, pass)?;
+            pass = Pass::new(until, self.limits.replay);
         }
-        self.hold_back(replaced);
-        Ok(())
     }
 
-    /// Takes all blocks that contexts still to be replayed name, before a merge may allocate any.
-    fn claim_all(&self, contexts: &[FoundContext]) -> Result<()> {
+    fn replay_context(&self, context: &FoundContext, pass: &mut Pass) -> Result<()> {
         let superblock = self.superblock();
-        for context in contexts {
-            read_context(&*self.storage, &superblock, context, &mut |entry| {
-                let extent = entry.key.kind == Kind::Extent && !entry.delete;
-                match run_of(entry.value).filter(|_| extent) {
-                    Some(run) => self.space.claim(run).map(|_| ()),
-                    None => Ok(()),
-                }
-            })?;
-        }
-        Ok(())
-    }
-
-    /// Merges what was replayed so far: all contexts up to `seq`, and what lies before `end`.
-    fn merge_replayed(&self, seq: u64, end: LogPosition, replaced: Replaced) -> Result<()> {
-        let inodes = self.dirty.take();
-        let freed = self.not_referred(&inodes, replaced);
-        self.pending_free.fetch_add(
-            freed.iter().map(|r| r.len as i64).sum::<i64>(),
-            Ordering::AcqRel,
-        );
-        self.frozen_bytes.store(
-            self.dirty_bytes.swap(0, Ordering::AcqRel),
-            Ordering::Release,
-        );
-        self.merge_taken(Taken {
-            seq,
-            end,
-            freed,
-            inodes,
-            orphaned: true,
-            units: 0,
-            recovering: true,
+        read_context(&*self.storage, &superblock, context, &mut |entry| {
+            if pass.takes(place_of(&entry.key)) {
+                self.replay_entry(context.seq, entry, pass)?;
+            } else if pass.is_first() && entry.key.kind == Kind::Extent && !entry.delete {
+                // All blocks that the log names are claimed before a merge may allocate any.
+                let run = extent_run(context.seq, entry)?;
+                self.claim(run)?;
+            }
+            if self.dirty_bytes() > pass.limit && !self.read_only {
+                self.narrow(pass);
+            }
+            Ok(())
         })
     }
 
-    /// Blocks that the log named and dropped again stay out of use until the next merge.
-    fn hold_back(&self, replaced: Replaced) {
-        let inodes = self.dirty.take();
-        let freed = self.not_referred(&inodes, replaced);
-        for inode in inodes {
-            self.dirty.push(inode);
-        }
-        let hold = self.journal.cil().hold();
-        for run in freed {
-            self.pending_free
-                .fetch_add(run.len as i64, Ordering::AcqRel);
-            let mut one = smallvec::smallvec![run];
-            hold.insert(&mut smallvec::SmallVec::new(), &mut one, 0);
+    fn claim(&self, run: Run) -> Result<()> {
+        match happens(Deliberate::BlocksNotClaimed) {
+            true => Ok(()),
+            false => self.space.claim(run).map(|_| ()),
         }
     }
 
+    /// Leaves the greater half of what a pass holds to the next one.
+    fn narrow(&self, pass: &mut Pass) {
+        let mut inodes = self.dirty.take();
+        inodes.sort_unstable_by_key(|(ino, _)| *ino);
+        inodes.dedup_by_key(|(ino, _)| *ino);
+        let enough = self.limits.replay / 2;
+        let mut held = 0;
+        let kept = inodes
+            .iter()
+            .take_while(|(_, inode)| {
+                let before = held;
+                held += set_memory(&inode.read());
+                before == 0 || held <= enough
+            })
+            .count();
+        let until = match inodes.get(kept) {
+            Some((ino, _)) => Some((*ino, 0, 0)),
+            None => inodes.last().and_then(|(_, inode)| self.split(inode)),
+        };
+        for (_, inode) in inodes.drain(kept..) {
+            self.dirty_bytes
+                .fetch_sub(set_memory(&inode.read()), Ordering::Relaxed);
+            self.table.remove(&inode);
+        }
+        inodes.into_iter().for_each(|inode| self.dirty.push(inode));
+        if let Some(until) = until {
+            pass.until = Some(until);
+            pass.replaced.retain(|(ino, _)| *ino < until.0);
+        }
+        pass.limit = pass.limit.max(2 * self.dirty_bytes());
+    }
+
+    /// Takes the greater half of its entries from a directory, and all that comes behind them;
+    /// tells where they begin.
+    fn split(&self, dir: &Arc<Inode>) -> Option<Place> {
+        let mut state = dir.write();
+        let entries: Vec<u64> = state
+            .current
+            .range(Kind::DirIndex, 0)
+            .map(|(index, _)| index)
+            .collect();
+        let middle = entries.get(entries.len().div_ceil(2)).copied()?;
+        let cut = (Kind::DirIndex, middle);
+        let behind: Vec<(Kind, u64)> = state
+            .current
+            .iter()
+            .map(|(at, _)| at)
+            .filter(|at| *at >= cut && at.0 != Kind::Orphan)
+            .collect();
+        for (kind, offset) in behind {
+            if let Some(slot) = state.current.get(kind, offset) {
+                self.dirty_bytes
+                    .fetch_sub(memory_of(&slot.vector), Ordering::Relaxed);
+            }
+            state.current.remove(kind, offset);
+        }
+        // The pass that takes an entry brings its name, too.
+        state.trim_names(std::iter::empty());
+        Some((dir.ino, Kind::DirIndex as u8, middle))
+    }
+
+    /// Brings what a pass has taken into the index. The log's tail stays: what is to come is there.
+    fn merge_pass(&self, seq: u64, pass: Pass) -> Result<()> {
+        let inodes = self.dirty.take();
+        let mut unused = self.not_referred(&inodes, pass.replaced);
+        let bytes = self.dirty_bytes.swap(0, Ordering::AcqRel);
+        self.frozen_bytes.store(bytes, Ordering::Release);
+        unused.extend(self.merge_replayed(seq, inodes)?);
+        self.hold_back(unused);
+        Ok(())
+    }
+
+    /// Blocks that the log names, and that nothing refers to any more, stay out of use until a merge
+    /// has moved the log's tail.
+    fn hold_back(&self, unused: Vec<Run>) {
+        let blocks: u64 = unused.iter().map(|run| run.len).sum();
+        self.pending_free.fetch_add(blocks as i64, Ordering::AcqRel);
+        let hold = self.journal.cil().hold();
+        hold.insert(&mut SmallVec::new(), &mut unused.into(), 0);
+    }
+
     /// Of replaced extents the blocks that no replayed extent refers to.
-    fn not_referred(&self, inodes: &[(u64, Arc<Inode>)], replaced: Replaced) -> Vec<Run> {
-        if replaced.0.is_empty() {
+    fn not_referred(&self, inodes: &[(u64, Arc<Inode>)], replaced: Vec<(u64, Run)>) -> Vec<Run> {
+        if replaced.is_empty() {
             return Vec::new();
         }
         let mut referred = Vec::new();
@@ -122,24 +216,20 @@ impl Core {
                 referred.extend(slot.vector.with(|v| v.and_then(run_of)));
             }
         }
-        without(replaced.0, &referred)
+        without(
+            replaced.into_iter().map(|(_, run)| run).collect(),
+            &referred,
+        )
     }
 
-    fn replay_entry(&self, seq: u64, entry: &Entry<'_>, replaced: &mut Replaced) -> Result<()> {
+    fn replay_entry(&self, seq: u64, entry: &Entry<'_>, pass: &mut Pass) -> Result<()> {
         if entry.delete && happens(Deliberate::DeletionsNotReplayed) {
             return Ok(());
         }
         let key = entry.key;
-        let bad = |expected: &str, found: String| {
-            Err(Error::corrupt(
-                0,
-                "log entry",
-                format!("{expected} (context {seq}, key {key:?})"),
-                found,
-            ))
-        };
         if entry.root != MAIN_ROOT {
-            return bad("an item of the main root", format!("root {}", entry.root));
+            let found = format!("root {}", entry.root);
+            return Err(bad_entry(seq, &key, "an item of the main root", found));
         }
         let ino = match key.kind {
             Kind::Orphan => {
@@ -148,25 +238,21 @@ impl Core {
                 key.offset
             }
             Kind::DirName | Kind::SharedValue | Kind::Root => {
-                return bad("a kind that is logged", format!("{:?}", key.kind));
+                let found = format!("{:?}", key.kind);
+                return Err(bad_entry(seq, &key, "a kind that is logged", found));
             }
             _ => key.object,
         };
         let inode = self.table.get_or_new(ino);
         let mut state = inode.write();
         if let Err(found) = self.replay_meaning(ino, &mut state, entry) {
-            return bad("a sound value", found);
+            return Err(bad_entry(seq, &key, "a sound value", found));
         }
         if key.kind == Kind::Inode && entry.delete {
             inode.set_ready(false);
         }
         if key.kind == Kind::Extent && !entry.delete {
-            let Some(run) = run_of(entry.value) else {
-                return bad("an extent", "another value".into());
-            };
-            if !happens(Deliberate::BlocksNotClaimed) {
-                self.space.claim(run)?;
-            }
+            self.claim(extent_run(seq, entry)?)?;
         }
         self.next_ino
             .fetch_max(ino.saturating_add(1), Ordering::AcqRel);
@@ -174,7 +260,7 @@ impl Core {
             state.epoch = self.journal.cil().hold().boundary;
             self.dirty.push((inode.ino, inode.clone()));
         }
-        self.replay_slot(seq, &key, &mut state, entry, replaced);
+        self.replay_slot(seq, ino, &mut state, entry, pass);
         Ok(())
     }
 
@@ -220,11 +306,12 @@ impl Core {
     fn replay_slot(
         &self,
         seq: u64,
-        key: &Key,
+        ino: u64,
         state: &mut InodeState,
         entry: &Entry<'_>,
-        replaced: &mut Replaced,
+        pass: &mut Pass,
     ) {
+        let key = &entry.key;
         let shared = self.shared_part(entry);
         let change = match &shared {
             _ if entry.delete => Change::Delete(entry.value),
@@ -232,11 +319,12 @@ impl Core {
             None => Change::Put(entry.value),
         };
         let vector = LogVector::new(MAIN_ROOT, *key, seq, &change);
-        let mut memory = vector.memory() as i64 + 64;
+        let mut memory = memory_of(&vector);
         if let Some(old) = state.current.get(key.kind, key.offset) {
-            memory -= old.vector.memory() as i64 + 64;
+            memory -= memory_of(&old.vector);
             if key.kind == Kind::Extent {
-                replaced.0.extend(old.vector.with(|v| v.and_then(run_of)));
+                let run = old.vector.with(|v| v.and_then(run_of));
+                pass.replaced.extend(run.map(|run| (ino, run)));
             }
         }
         self.dirty_bytes.fetch_add(memory, Ordering::Relaxed);
@@ -285,4 +373,21 @@ fn run_of(value: &[u8]) -> Option<Run> {
         start: raw.block.get(),
         len: u64::from(raw.len.get()),
     })
+}
+
+/// The blocks of an extent that a log entry puts.
+fn extent_run(seq: u64, entry: &Entry<'_>) -> Result<Run> {
+    run_of(entry.value)
+        .ok_or_else(|| bad_entry(seq, &entry.key, "an extent", "another value".into()))
+}
+
+fn bad_entry(seq: u64, key: &Key, expected: &str, found: String) -> Error {
+    let expected = format!("{expected} (context {seq}, key {key:?})");
+    Error::corrupt(0, "log entry", expected, found)
+}
+
+/// Memory of the current set of an inode, as replay counts it.
+fn set_memory(state: &InodeState) -> i64 {
+    let slots = state.current.iter();
+    slots.map(|(_, slot)| memory_of(&slot.vector)).sum()
 }
