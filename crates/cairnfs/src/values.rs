@@ -404,6 +404,15 @@ impl Values {
         });
     }
 
+    /// Forgets where the index has values: a merge was given up that had put some.
+    pub fn forget_places(&self) {
+        for shard in &self.shards {
+            let mut shard = shard.lock();
+            let entries = shard.rows.iter_mut().flat_map(|row| row.0.iter_mut());
+            entries.for_each(|entry| entry.slot = NOWHERE);
+        }
+    }
+
     /// Bytes of all values that anybody holds, those kept here among them.
     pub fn memory(&self) -> i64 {
         let all = self.others.iter().chain([&self.last]);

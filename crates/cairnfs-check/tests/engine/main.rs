@@ -8,6 +8,7 @@
 )]
 
 mod contents;
+mod filled;
 mod full;
 mod killed;
 mod named;

@@ -10,10 +10,11 @@ use crate::fs::FileSystem;
 use crate::fs::extents::{Extent, Extents};
 use crate::fs::locked::{attrs, attrs_mut};
 use crate::fs::observe::Call;
+use crate::fs::room::most;
 use crate::fs::truncate::STEP;
 use crate::fs::write::check_file;
 use crate::inode::Inode;
-use crate::space::{Class, Funding};
+use crate::space::{Class, Delayed, Funding};
 use crate::types::Fallocate;
 
 const BLOCK: u64 = BLOCK_SIZE as u64;
@@ -71,13 +72,13 @@ impl FileSystem {
         if keep_size || end <= size {
             return Ok(());
         }
-        self.grow(inode, end, Class::Delete)
+        self.grow(inode, end, Class::Rewrite)
     }
 
     /// Makes a range read as zeros. Its space is set aside before the old contents go.
     fn zero_range(&self, inode: &Arc<Inode>, offset: u64, end: u64) -> Result<()> {
         let blocks = end.div_ceil(BLOCK) - offset / BLOCK;
-        self.core.reserve_space(blocks, 0, Class::Ordinary)?;
+        self.reserve_blocks(blocks, Class::Ordinary)?;
         let mut left = blocks;
         let result = self
             .punch(inode, offset, end)
@@ -113,7 +114,7 @@ impl FileSystem {
         if from >= to {
             return Ok(());
         }
-        self.core.reserve_space(1, 0, Class::Delete)?;
+        self.reserve_delayed(most(1), Class::Rewrite)?;
         let mut state = inode.write();
         let block = from / BLOCK;
         let mut taken = 0;
@@ -123,11 +124,11 @@ impl FileSystem {
                 state.pages.dirty.insert(block, page);
                 taken = 1;
             } else {
-                self.keep_reserved(&mut state, 1, 0);
+                self.settle_pages(&mut state, most(1), 0);
                 return page.map(|_| ());
             }
         }
-        self.keep_reserved(&mut state, 1, taken);
+        self.settle_pages(&mut state, most(1), taken);
         let range = (from % BLOCK) as usize..((to - 1) % BLOCK) as usize + 1;
         if let Some(part) = state
             .pages
@@ -148,9 +149,7 @@ impl FileSystem {
 
     /// Frees up to a step's worth of extents in `from..to`; returns where to go on.
     fn punch_step(&self, inode: &Arc<Inode>, from: u64, to: u64) -> Result<u64> {
-        let reservation = self
-            .core
-            .reserve(Self::replace_need(STEP, 2, 0).deleting())?;
+        let reservation = self.reserve(Self::replace_need(STEP, 2, 0).deleting())?;
         let mut state = inode.write();
         let old = self.extents(inode, &state, from, to, STEP)?;
         let until = match old.last() {
@@ -161,7 +160,7 @@ impl FileSystem {
         for block in &pages {
             state.pages.dirty.remove(block);
         }
-        self.release_pages(&mut state, pages.len() as u64);
+        self.settle_pages(&mut state, Delayed::default(), -(pages.len() as i64));
         let now = self.core.now();
         let a = attrs_mut(&mut state)?;
         a.mtime = now;
@@ -207,23 +206,22 @@ impl FileSystem {
         if self.inline(inode, &inode.read())?.is_none() && inode.read().pages.dirty.is_empty() {
             return Ok(());
         }
-        self.core.reserve_space(1, 0, class)?;
+        self.reserve_delayed(most(1), class)?;
         let mut state = inode.write();
-        let mut taken = 0;
         let page = if state.pages.dirty.contains_key(&0) {
             Ok(None)
         } else {
             self.load_page(inode, &state, 0)
         };
-        if let Ok(Some(page)) = page {
-            state.pages.dirty.insert(0, page);
-            taken = 1;
-            self.keep_reserved(&mut state, 1, taken);
-        } else {
-            self.keep_reserved(&mut state, 1, taken);
-            page?;
-        }
-        state.pages.not_inline = true;
+        let mut taken = 0;
+        let loaded = page.map(|page| {
+            if let Some(page) = page {
+                state.pages.dirty.insert(0, page);
+                taken = 1;
+            }
+        });
+        self.settle_in_blocks(&mut state, most(1), taken);
+        loaded?;
         state.uncommitted = true;
         self.list_file(inode, &mut state);
         drop(state);
@@ -254,7 +252,7 @@ impl FileSystem {
         if let Some(funds) = funds {
             return self.allocate_holes(inode, &holes, funds, class);
         }
-        self.core.reserve_space(blocks, 0, class)?;
+        self.reserve_blocks(blocks, class)?;
         let mut left = blocks;
         let result = self.allocate_holes(inode, &holes, &mut left, class);
         self.core.space().unreserve(left, 0);
@@ -274,7 +272,7 @@ impl FileSystem {
             while at < *to {
                 let mut need = Self::replace_need(1, 3, 0);
                 need.class = class;
-                let reservation = self.core.reserve(need)?;
+                let reservation = self.reserve(need)?;
                 let mut state = inode.write();
                 attrs_mut(&mut state)?.ctime = self.core.now();
                 let want = (to - at).min(MAX_EXTENT_BLOCKS);
@@ -346,7 +344,7 @@ impl FileSystem {
 /// What an allocation may use beside its blocks: one that must not be refused any more, more.
 fn class_with(funds: &Option<&mut u64>) -> Class {
     match funds {
-        Some(_) => Class::Delete,
+        Some(_) => Class::Rewrite,
         None => Class::Ordinary,
     }
 }

@@ -87,7 +87,7 @@ impl FileSystem {
             return Ok(attr);
         }
         let need = Need::items(1, INODE_LEN, 0).deleting();
-        let reservation = self.core.reserve(need)?;
+        let reservation = self.reserve(need)?;
         let mut state = inode.write();
         apply(attrs_mut(&mut state)?, set, || self.core.now());
         let mut commit = self.core.commit();

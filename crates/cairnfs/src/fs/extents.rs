@@ -12,6 +12,7 @@ use crate::format::item::{EXTENT_UNWRITTEN, RawExtent, decode_extent};
 use crate::format::key::Kind;
 use crate::fs::FileSystem;
 use crate::fs::locked::attrs_mut;
+use crate::fs::room::extent_growth;
 use crate::inode::{Inode, InodeState};
 use crate::space::Run;
 use crate::txn::{Commit, Item};
@@ -223,7 +224,8 @@ impl FileSystem {
     }
 
     /// Makes `from..to` map to `new` (ascending, within the range): `old`, all extents that touch
-    /// the range, lose their part of it. Blocks that nothing maps to any more are freed.
+    /// the range, lose their part of it. Blocks that nothing maps to any more are freed. Returns by
+    /// how many bytes the index may grow.
     pub(super) fn replace(
         &self,
         commit: &mut Commit<'_>,
@@ -232,7 +234,7 @@ impl FileSystem {
         (from, to): (u64, u64),
         old: &[Extent],
         new: Extents,
-    ) -> Result<()> {
+    ) -> Result<u64> {
         let mut gone: Vec<Run> = Vec::new();
         let added: u64 = new.iter().map(Extent::len).sum();
         let used = new.iter().map(Extent::run).collect::<SmallVec<[Run; 1]>>();
@@ -269,7 +271,11 @@ impl FileSystem {
         }
         let attrs = attrs_mut(state)?;
         attrs.blocks = (attrs.blocks + added).saturating_sub(lost);
-        Ok(())
+        let bytes = |extents: &[Extent]| -> u64 {
+            let items = extents.iter().map(|e| extent_growth(e.crcs.len()));
+            items.sum()
+        };
+        Ok(bytes(&joined).saturating_sub(bytes(old)))
     }
 }
 

@@ -17,6 +17,7 @@ mod orphans;
 mod read;
 mod remove;
 mod rename;
+mod room;
 #[cfg(test)]
 #[cfg(shuttle)]
 #[path = "tests/schedules.rs"]
@@ -53,7 +54,6 @@ use crate::fs::observe::Watch;
 use crate::inode::Inode;
 use crate::mechanism::Mechanism;
 use crate::shard::Sharded;
-use crate::space::Class;
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use crate::sync::thread::JoinHandle;
@@ -214,17 +214,15 @@ impl FileSystem {
         info
     }
 
-    /// Space of the volume.
+    /// Space of the volume. What waits in memory counts as in use, at about what it will take.
     pub fn statfs(&self) -> StatFs {
-        self.core.sweep_lanes();
         let geometry = self.core.geometry();
-        let space = self.core.space();
-        let pending = self.core.pending_free().max(0) as u64;
+        let (free, available) = self.core.space_left();
         StatFs {
             block_size: BLOCK_SIZE as u32,
             blocks: geometry.total_blocks - geometry.data_start(),
-            free: space.free_blocks() + pending,
-            available: space.available(Class::Ordinary).unwrap_or(0) + pending,
+            free,
+            available,
             name_max: MAX_NAME as u32,
         }
     }

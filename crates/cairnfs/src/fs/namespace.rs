@@ -254,7 +254,7 @@ impl FileSystem {
         let born = self.born(kind, new.xattrs)?;
         let (items, bytes) = born.need();
         let len = 2 * INODE_LEN + ENTRY_MAX + target.len() + bytes;
-        let reservation = match self.core.reserve(Need::items(4 + items, len, 0)) {
+        let reservation = match self.reserve(Need::items(4 + items, len, 0)) {
             Ok(reservation) => reservation,
             // That the name is taken is told also where nothing can be changed.
             Err(e) => {
@@ -382,7 +382,7 @@ impl FileSystem {
     fn make_unnamed(&self, dir: u64, mode: u32, creds: Creds) -> Result<Attr> {
         let dir = self.inode(dir)?;
         let need = Need::items(2, INODE_LEN + 1, 0);
-        let reservation = self.core.reserve(need)?;
+        let reservation = self.reserve(need)?;
         let regular = crate::format::item::S_IFREG | mode & !S_IFMT;
         let new = New::bare(regular, 0, creds);
         let mut dir_state = dir.write();
@@ -428,7 +428,7 @@ impl FileSystem {
             self.write_back(&inode)?;
         }
         let need = Need::items(3, 2 * INODE_LEN + ENTRY_MAX, 1);
-        let reservation = self.core.reserve(need)?;
+        let reservation = self.reserve(need)?;
         let hash = self.hash(name);
         let mut locked = Locked::new(&[&inode, &dir]);
         live_dir(locked.state(&dir)?)?;

@@ -48,7 +48,7 @@ impl FileSystem {
     pub(super) fn reap(&self, inode: &Arc<Inode>) -> Result<()> {
         loop {
             let need = Need::items(2, INODE_LEN + 1, STEP + 2).deleting();
-            let reservation = self.core.reserve(need)?;
+            let reservation = self.reserve(need)?;
             let mut state = inode.write();
             let gone = state.attrs.as_ref().is_none_or(|a| a.nlink > 0);
             if gone || inode.uses() > 0 {

@@ -65,7 +65,7 @@ impl FileSystem {
     fn remove_entry(&self, dir: &Arc<Inode>, name: &[u8], directory: bool) -> Result<()> {
         check_name(name)?;
         let need = Need::items(4, 2 * INODE_LEN + 1, INLINE_REMOVAL + 4).deleting();
-        let reservation = match self.core.reserve(need) {
+        let reservation = match self.reserve(need) {
             Ok(reservation) => reservation,
             // That there is no such name is told also where nothing can be changed.
             Err(e) => return self.child(dir, name).and(Err(e)),

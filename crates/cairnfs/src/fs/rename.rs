@@ -169,7 +169,7 @@ impl FileSystem {
         if target.is_some() || to.name.len() <= from.name.len() {
             need = need.deleting();
         }
-        let reservation = self.core.reserve(need)?;
+        let reservation = self.reserve(need)?;
         let mut inodes = vec![&from.dir, &to.dir, &source.inode];
         inodes.extend(target.map(|t| &t.inode));
         let mut locked = Locked::new(&inodes);

@@ -13,9 +13,10 @@ use crate::format::{BLOCK_SIZE, MAX_FILE_SIZE, MAX_INLINE};
 use crate::fs::FileSystem;
 use crate::fs::extents::{Extent, Extents};
 use crate::fs::locked::{attrs, attrs_mut};
+use crate::fs::room::most;
 use crate::fs::write::check_file;
 use crate::inode::{Inode, InodeState};
-use crate::space::Class;
+use crate::space::{Class, Delayed};
 use crate::txn::{Commit, Reservation};
 
 const BLOCK: u64 = BLOCK_SIZE as u64;
@@ -51,30 +52,22 @@ impl FileSystem {
     /// committed, so a crash cannot show what it held.
     pub(super) fn grow(&self, inode: &Arc<Inode>, size: u64, class: Class) -> Result<()> {
         // Everything that may be refused comes first: the new size shows at once.
-        let reservation = self.core.reserve(Self::replace_need(0, 0, 0).deleting())?;
-        self.core.reserve_space(2, 0, class)?;
+        let reservation = self.reserve(Self::replace_need(0, 0, 0).deleting())?;
+        self.reserve_delayed(most(3), class)?;
         let waiting = {
             let mut state = inode.write();
-            let before = state.pages.dirty.len() as u64;
-            let prepared = self.prepare_growth(inode, &mut state, size, size);
-            let taken = state.pages.dirty.len() as u64 - before;
-            self.keep_reserved(&mut state, 2, taken);
-            prepared?;
-            let small = size <= MAX_INLINE as u64 && self.inline(inode, &state)?.is_some();
-            if small
-                && !state.pages.dirty.contains_key(&0)
-                && let Some(page) = self.load_page(inode, &state, 0)?
-            {
-                // The item's length is the file's size: it is rewritten with its new zeros.
-                state.pages.dirty.insert(0, page);
-                self.page_bytes
-                    .fetch_add(BLOCK as i64, crate::sync::atomic::Ordering::Relaxed);
+            let before = state.pages.dirty.len() as i64;
+            let prepared = self.load_for_growth(inode, &mut state, size);
+            if prepared.is_ok() {
+                let now = self.core.now();
+                let a = attrs_mut(&mut state)?;
+                a.size = size;
+                a.mtime = now;
+                a.ctime = now;
             }
-            let now = self.core.now();
-            let a = attrs_mut(&mut state)?;
-            a.size = size;
-            a.mtime = now;
-            a.ctime = now;
+            let loaded = state.pages.dirty.len() as i64 - before;
+            self.settle_pages(&mut state, most(3), loaded);
+            prepared?;
             state.uncommitted = true;
             self.list_file(inode, &mut state);
             !state.pages.dirty.is_empty()
@@ -92,10 +85,23 @@ impl FileSystem {
         self.core.settle(receipt)
     }
 
+    /// Loads the pages that a growing file must write again.
+    fn load_for_growth(&self, inode: &Inode, state: &mut InodeState, size: u64) -> Result<()> {
+        self.prepare_growth(inode, state, size, size)?;
+        let small = size <= MAX_INLINE as u64 && self.inline(inode, state)?.is_some();
+        if small
+            && !state.pages.dirty.contains_key(&0)
+            && let Some(page) = self.load_page(inode, state, 0)?
+        {
+            // The item's length is the file's size: it is rewritten with its new zeros.
+            state.pages.dirty.insert(0, page);
+        }
+        Ok(())
+    }
+
     fn shrink(&self, inode: &Arc<Inode>, size: u64) -> Result<()> {
-        let reservation = self
-            .core
-            .reserve(Self::replace_need(STEP, 2, MAX_INLINE as u64 / 4).deleting())?;
+        let reservation =
+            self.reserve(Self::replace_need(STEP, 2, MAX_INLINE as u64 / 4).deleting())?;
         let mut state = inode.write();
         let first = size.div_ceil(BLOCK);
         let mut old = self.extents(inode, &state, first, u64::MAX, STEP + 1)?;
@@ -116,6 +122,7 @@ impl FileSystem {
         a.mtime = now;
         a.ctime = now;
         let disk_size = a.disk_size;
+        self.settle_pages(&mut state, Delayed::default(), 0);
         let mut commit = self.core.commit();
         self.shrink_inline(&mut commit, inode, &mut state, inline, disk_size);
         self.replace(
@@ -178,9 +185,7 @@ impl FileSystem {
     /// or nobody uses the volume yet.
     pub(super) fn finish_truncate(&self, inode: &Arc<Inode>) -> Result<()> {
         loop {
-            let reservation = self
-                .core
-                .reserve(Self::replace_need(STEP, 1, 0).deleting())?;
+            let reservation = self.reserve(Self::replace_need(STEP, 1, 0).deleting())?;
             let mut state = inode.write();
             let first = attrs(&state)?.size.div_ceil(BLOCK);
             let old = self.extents(inode, &state, first, u64::MAX, STEP)?;

@@ -12,10 +12,13 @@ use crate::error::{Error, Result};
 use crate::format::{BLOCK_SIZE, MAX_FILE_SIZE, MAX_INLINE};
 use crate::fs::FileSystem;
 use crate::fs::attributes::kill_privileges;
+use crate::fs::extents::Extent;
 use crate::fs::locked::{attrs, attrs_mut};
 use crate::fs::observe::Call;
+use crate::fs::room::{becomes_inline, most};
 use crate::inode::{Inode, InodeState};
-use crate::space::Class;
+use crate::space::{Class, Delayed};
+use crate::sync::RwLockWriteGuard;
 use crate::sync::atomic::Ordering;
 
 const BLOCK: u64 = BLOCK_SIZE as u64;
@@ -111,13 +114,19 @@ impl FileSystem {
             return Err(Error::FileTooLarge);
         }
         let mut written = 0;
+        let mut most = CHUNK;
         // Chunks end at block boundaries, so that no block is handled twice.
         while let Some(rest) = data.get(written..).filter(|r| !r.is_empty()) {
             let at = offset + written as u64;
-            let room = CHUNK - (at % BLOCK) as usize;
+            let room = most - (at % BLOCK) as usize;
             let part = rest.get(..rest.len().min(room)).unwrap_or_default();
             match self.write_chunk(inode, at, part, privileges) {
                 Ok(()) => written += part.len(),
+                // Of what does not fit as a whole, a part may.
+                Err(Error::NoSpace) if most > BLOCK_SIZE && part.len() > BLOCK_SIZE => {
+                    let blocks = part.len().min(most) / 2 / BLOCK_SIZE;
+                    most = blocks.max(1) * BLOCK_SIZE;
+                }
                 Err(_) if written > 0 => break,
                 Err(e) => return Err(e),
             }
@@ -135,65 +144,100 @@ impl FileSystem {
         let end = offset + data.len() as u64;
         let (first, last) = (offset / BLOCK, end.div_ceil(BLOCK));
         // Beside the blocks written: the old last block, and an inline file's first.
-        let most = last - first + 2;
-        let reserved = match self.core.reserve_space(most, 0, Class::Ordinary) {
-            Ok(()) => most,
+        let blocks = last - first + 3;
+        let (reserved, mut state) = match self.core.reserve_delayed(most(blocks), Class::Ordinary) {
+            Ok(()) => (most(blocks), inode.write()),
             Err(Error::NoSpace) => self.reserve_exactly(inode, offset, (first, last), end)?,
             Err(e) => return Err(e),
         };
-        let mut state = inode.write();
-        let before = state.pages.dirty.len() as u64;
+        let before = state.pages.dirty.len() as i64;
         let result = self.fill_pages(inode, &mut state, offset, data);
-        let taken = state.pages.dirty.len() as u64 - before;
-        self.keep_reserved(&mut state, reserved, taken);
+        let taken = state.pages.dirty.len() as i64 - before;
+        if result.is_ok() {
+            let now = self.core.now();
+            let a = attrs_mut(&mut state)?;
+            a.size = a.size.max(end);
+            a.mtime = now;
+            a.ctime = now;
+            if privileges {
+                kill_privileges(a);
+            }
+            state.uncommitted = true;
+        }
+        self.settle_pages(&mut state, reserved, taken);
         if taken > 0 || result.is_ok() {
             self.list_file(inode, &mut state);
         }
-        result?;
-        let now = self.core.now();
-        let a = attrs_mut(&mut state)?;
-        a.size = a.size.max(end);
-        a.mtime = now;
-        a.ctime = now;
-        if privileges {
-            kill_privileges(a);
-        }
-        state.uncommitted = true;
-        Ok(())
+        result
     }
 
-    /// On a full volume: reserves only for blocks that have neither a page nor space of their own.
-    fn reserve_exactly(
+    /// On a full volume: reserves only for blocks that have neither a page nor space of their own;
+    /// for those that take the place of others, out of what is kept for that. Locks the state, whose
+    /// pages would otherwise be written meanwhile.
+    fn reserve_exactly<'i>(
         &self,
-        inode: &Arc<Inode>,
+        inode: &'i Inode,
+        offset: u64,
+        range: (u64, u64),
+        end: u64,
+    ) -> Result<(Delayed, RwLockWriteGuard<'i, InodeState>)> {
+        loop {
+            let want = || self.exact_need(inode, &inode.read(), offset, range, end);
+            let reserved = self.with_room(|| {
+                let (want, class) = want()?;
+                self.core.reserve_delayed(want, class).map(|()| want)
+            })?;
+            let state = inode.write();
+            match self.exact_need(inode, &state, offset, range, end) {
+                Ok((need, _)) if need.at_most(reserved) == need => return Ok((reserved, state)),
+                changed => {
+                    drop(state);
+                    self.core.space().release_delayed(reserved);
+                    changed?;
+                }
+            }
+        }
+    }
+
+    /// What a write needs, and out of which part of the space.
+    fn exact_need(
+        &self,
+        inode: &Inode,
+        state: &InodeState,
         offset: u64,
         (first, last): (u64, u64),
         end: u64,
-    ) -> Result<u64> {
-        let need = {
-            let state = inode.read();
-            let extents = self.extents(inode, &state, first, last, usize::MAX)?;
-            let own = |block: u64| {
-                let mut unwritten = extents.iter().filter(|e| e.is_unwritten());
-                unwritten.any(|e| e.at <= block && block < e.end())
+    ) -> Result<(Delayed, Class)> {
+        let inline = becomes_inline(state);
+        if inline && end.max(attrs(state)?.size) <= MAX_INLINE as u64 {
+            let none = Delayed {
+                blocks: 0,
+                ..most(0)
             };
-            let mut blocks: Vec<u64> = self.growth_blocks(inode, &state, end, offset)?;
-            blocks.retain(|b| !(first..last).contains(b));
-            blocks.extend((first..last).filter(|b| !own(*b)));
-            blocks.retain(|b| !state.pages.dirty.contains_key(b));
-            blocks.len() as u64
+            return Ok((none, Class::Ordinary));
+        }
+        let extents = self.extents(inode, state, first, last, usize::MAX)?;
+        let mapped = |block: u64| extents.iter().find(|e| e.at <= block && block < e.end());
+        let mut blocks = self.growth_blocks(inode, state, end, offset)?;
+        blocks.extend(first..last);
+        match inline {
+            // The page of a file that was to become inline has no block yet.
+            true => blocks.extend(state.pages.dirty.keys()),
+            false => blocks.retain(|b| !state.pages.dirty.contains_key(b)),
+        }
+        blocks.sort_unstable();
+        blocks.dedup();
+        let pages = blocks.len() as u64;
+        blocks.retain(|b| !mapped(*b).is_some_and(Extent::is_unwritten));
+        let class = match blocks.iter().any(|b| mapped(*b).is_none()) {
+            true => Class::Ordinary,
+            false => Class::Rewrite,
         };
-        self.core.reserve_space(need, 0, Class::Ordinary)?;
-        Ok(need)
-    }
-
-    /// Of `reserved` blocks keeps those that `taken` new pages need.
-    pub(super) fn keep_reserved(&self, state: &mut InodeState, reserved: u64, taken: u64) {
-        let kept = taken.min(reserved);
-        state.pages.reserved += kept as u32;
-        self.core.space().unreserve(reserved - kept, 0);
-        self.page_bytes
-            .fetch_add((taken * BLOCK) as i64, Ordering::Relaxed);
+        let want = Delayed {
+            blocks: blocks.len() as u64,
+            ..most(pages)
+        };
+        Ok((want, class))
     }
 
     fn fill_pages(
@@ -300,18 +344,7 @@ impl FileSystem {
     /// Throws away the pages from file block `from` on, with their reservations.
     pub(super) fn drop_pages(&self, state: &mut InodeState, from: u64) {
         let dropped = state.pages.dirty.split_off(&from);
-        self.release_pages(state, dropped.len() as u64);
-    }
-
-    /// Gives back what `n` pages that are gone had reserved, and accounts their memory.
-    pub(super) fn release_pages(&self, state: &mut InodeState, n: u64) {
-        let left = state.pages.dirty.len() as u64;
-        let reserved = u64::from(state.pages.reserved);
-        let surplus = reserved.saturating_sub(left);
-        state.pages.reserved = (reserved - surplus) as u32;
-        self.core.space().unreserve(surplus, 0);
-        self.page_bytes
-            .fetch_sub((n * BLOCK) as i64, Ordering::Relaxed);
+        self.settle_pages(state, Delayed::default(), -(dropped.len() as i64));
     }
 
     /// Writes back if too much data waits: first of this file, which its writer pays for.

@@ -19,8 +19,9 @@ use crate::fs::FileSystem;
 use crate::fs::extents::{Extent, Extents};
 use crate::fs::locked::{attrs, attrs_mut};
 use crate::fs::namespace::INODE_LEN;
+use crate::fs::room::{becomes_inline, inline_growth};
 use crate::inode::{Inode, InodeState};
-use crate::space::{Class, Funding, Run};
+use crate::space::{Delayed, Funding, Run};
 use crate::sync::RwLockUpgradableReadGuard;
 use crate::txn::{Commit, Need, Receipt, Reservation};
 
@@ -90,9 +91,7 @@ impl FileSystem {
             }
         };
         loop {
-            let mut need = batch_need();
-            need.class = Class::Merge;
-            let reservation = self.core.reserve(need)?;
+            let reservation = self.core.reserve(batch_need().delayed())?;
             let state = inode.prepare();
             if state.attrs.is_none() {
                 return Ok(());
@@ -118,9 +117,7 @@ impl FileSystem {
         (sweep, stage): (&Range<u64>, bool),
         reservation: Reservation<'_>,
     ) -> Result<(Receipt, u64)> {
-        let a = attrs(&state)?;
-        let small = a.blocks == 0 && a.size <= MAX_INLINE as u64;
-        if small && !state.pages.not_inline {
+        if becomes_inline(&state) {
             let state = &mut RwLockUpgradableReadGuard::upgrade(state);
             let receipt = self.write_inline(inode, state, reservation)?;
             return Ok((receipt, sweep.end));
@@ -156,7 +153,7 @@ impl FileSystem {
         if inline {
             commit.delete(inode, state, Kind::Inline, 0, &[], inline_below);
         }
-        self.commit_ranges(&mut commit, inode, state, (&batch, &touched), new)?;
+        let grown = self.commit_ranges(&mut commit, inode, state, (&batch, &touched), new)?;
         for part in &placed {
             let keep = self.keep_written && part.blocks.len() <= KEEP;
             let blocks = part.blocks.iter();
@@ -166,8 +163,8 @@ impl FileSystem {
                 false => Page::let_go(pages),
             }
         }
-        self.release_pages(state, batch.len() as u64);
-        state.pages.not_inline = false;
+        commit.settles_delayed(self.take_growth(state), grown);
+        self.settle_pages(state, Delayed::default(), -(batch.len() as i64));
         let written = batch.last().map_or(0, |b| (b + 1) * BLOCK);
         let waiting = !state.pages.dirty.is_empty();
         let a = attrs_mut(state)?;
@@ -194,7 +191,8 @@ impl FileSystem {
     }
 
     /// Commits the new extents range by range. Ranges that touch the same old extent, or whose
-    /// extents may be joined, see what the range before has made of it.
+    /// extents may be joined, see what the range before has made of it. Returns by how many bytes
+    /// the index may grow.
     fn commit_ranges(
         &self,
         commit: &mut Commit<'_>,
@@ -202,7 +200,7 @@ impl FileSystem {
         state: &mut InodeState,
         (batch, touched): (&[u64], &[Extent]),
         new: Extents,
-    ) -> Result<()> {
+    ) -> Result<u64> {
         let mut new = new.into_iter().peekable();
         // Ranges with an old extent in common are replaced as one, the gaps kept as they are.
         let mut groups: SmallVec<[Replacement; 1]> = SmallVec::new();
@@ -228,11 +226,12 @@ impl FileSystem {
                 }),
             }
         }
+        let mut grown = 0;
         for group in groups {
             let old = touched.get(group.old).unwrap_or_default();
-            self.replace(commit, inode, state, group.range, old, group.new)?;
+            grown += self.replace(commit, inode, state, group.range, old, group.new)?;
         }
-        Ok(())
+        Ok(grown)
     }
 
     /// A small file's contents become an item.
@@ -255,7 +254,13 @@ impl FileSystem {
             let contents = page.bytes().get(..size as usize).unwrap_or_default();
             commit.put(inode, state, Kind::Inline, 0, contents, below);
         }
-        self.release_pages(state, pages.len() as u64);
+        let grown = if pages.is_empty() {
+            0
+        } else {
+            inline_growth(size)
+        };
+        commit.settles_delayed(self.take_growth(state), grown);
+        self.settle_pages(state, Delayed::default(), -(pages.len() as i64));
         attrs_mut(state)?.disk_size = size;
         commit.put_inode(inode, state);
         Ok(commit.finish(reservation))

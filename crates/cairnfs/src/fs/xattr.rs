@@ -194,7 +194,7 @@ impl FileSystem {
             if value.is_none() {
                 need = need.deleting();
             }
-            let reservation = self.core.reserve(need)?;
+            let reservation = self.reserve(need)?;
             let mut state = inode.write();
             check_kind(name, attrs(&state)?.kind())?;
             let found = self.find_attribute(inode, &state, at)?;

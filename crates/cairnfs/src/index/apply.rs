@@ -20,13 +20,17 @@ pub(super) fn run(
     birth: u64,
     space: &dyn NodeSpace,
 ) -> Result<Tree> {
+    let out = Output::new(index, birth, space);
     let mut walk = Walk {
         feed: Feed {
             edits,
             last: None,
             ended: false,
         },
-        out: Output::new(index, birth, space),
+        out: match space.is_short() {
+            true => out.dense(),
+            false => out,
+        },
     };
     match root_level(tree)? {
         None => {
@@ -46,11 +50,21 @@ pub(super) fn run(
 
 /// The keys a node may hold.
 #[derive(Clone, Copy, Default)]
-struct Bounds {
+pub(super) struct Bounds {
     /// The smallest; smaller ones may be put there if it is the first child.
     least: Option<Key>,
     /// The smallest of the nodes behind.
     end: Option<Key>,
+}
+
+impl Bounds {
+    /// Those of child `i` of a node that has these.
+    pub fn of_child(&self, node: &Node, i: usize) -> Self {
+        Self {
+            least: node.key(i),
+            end: node.key(i + 1).or(self.end),
+        }
+    }
 }
 
 /// The edits, with their order checked.
@@ -133,16 +147,36 @@ impl Walk<'_> {
 
     fn children(&mut self, node: &Node, below: u8, bounds: &Bounds) -> Result<()> {
         let mut i = 0;
-        while let Some(key) = self.feed.next(bounds)? {
-            i = node.child_for(&key).max(i);
-            let inner = Bounds {
-                least: node.key(i),
-                end: node.key(i + 1).or(bounds.end),
-            };
+        loop {
+            let next = self.feed.next(bounds)?;
+            let edited = next.map_or(node.len(), |key| node.child_for(&key));
+            // What a leaf has too much goes into the next one, if space is short.
+            let goes_on = below == 0 && !self.feed.ended && self.out.wants_more();
+            if goes_on && (1..edited).contains(&i) {
+                self.rewrite(node, i, bounds)?;
+                i += 1;
+                continue;
+            }
+            if next.is_none() {
+                return Ok(());
+            }
+            i = edited.max(i);
+            let inner = bounds.of_child(node, i);
             self.out.pass(i);
             self.visit(&child(node, i)?, below, &inner)?;
             i += 1;
         }
+    }
+
+    /// Rewrites a leaf as it is, behind what waits.
+    fn rewrite(&mut self, parent: &Node, i: usize, bounds: &Bounds) -> Result<()> {
+        let leaf = self.out.index.load(&child(parent, i)?, 0)?;
+        check_bounds(&leaf, &bounds.of_child(parent, i))?;
+        self.out.pass(i);
+        self.out.enter(leaf.clone());
+        self.out.open()?;
+        self.out.keep(&leaf, 0, leaf.len())?;
+        self.out.leave()?;
         Ok(())
     }
 
@@ -188,7 +222,7 @@ impl Walk<'_> {
 }
 
 /// Whether all keys of a node lie where its parents say.
-fn check_bounds(node: &Node, bounds: &Bounds) -> Result<()> {
+pub(super) fn check_bounds(node: &Node, bounds: &Bounds) -> Result<()> {
     let (first, last) = (node.key(0), node.key(node.len().saturating_sub(1)));
     let low = bounds.least.is_some() && first < bounds.least;
     let high = bounds.end.is_some() && last >= bounds.end;

@@ -17,6 +17,7 @@
 
 mod apply;
 mod cache;
+mod compact;
 mod output;
 mod pack;
 mod read;
@@ -34,6 +35,7 @@ use crate::format::key::Key;
 use crate::format::superblock::RawPtr;
 
 use cache::NodeCache;
+pub use compact::Compacted;
 
 /// A tree: its root node, and how many levels it has.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -57,6 +59,16 @@ pub trait NodeSpace {
     /// blocks from `block` (blocks of the old tree; rarely one that the same apply allocated).
     /// The old tree needs them as long as it is needed itself.
     fn retire(&self, block: u64);
+
+    /// Whether leaves are to be as few as there can be, at the price of rewriting more of them.
+    fn is_short(&self) -> bool {
+        false
+    }
+
+    /// Whether nodes may be rewritten for that alone.
+    fn has_room(&self) -> bool {
+        true
+    }
 
     /// Whether a thread of its own may write the nodes, beside those who make them.
     fn writes_apart(&self) -> bool {
@@ -134,6 +146,22 @@ impl Index {
         space: &dyn NodeSpace,
     ) -> Result<Tree> {
         apply::run(self, tree, edits, birth, space)
+    }
+
+    /// Makes a tree of the same items in fewer nodes, from the leaf that holds `from` on, until `full`
+    /// says that enough nodes were taken. Otherwise as [`Self::apply`].
+    ///
+    /// # Errors
+    /// Those of `space` and the device; damage.
+    pub fn compact(
+        &self,
+        tree: &Tree,
+        from: Option<Key>,
+        birth: u64,
+        space: &dyn NodeSpace,
+        full: &dyn Fn() -> bool,
+    ) -> Result<Compacted> {
+        compact::run(self, tree, (from, full), birth, space)
     }
 
     /// Hits, misses and size of the node cache.

@@ -60,6 +60,20 @@ impl<'a> Output<'a> {
         }
     }
 
+    /// The same, with as few leaves as there can be.
+    pub fn dense(mut self) -> Self {
+        if let Some(leaves) = self.packers.first_mut() {
+            leaves.packer.make_dense();
+        }
+        self
+    }
+
+    /// Whether the next leaf should be rewritten, too, or a leaf that is far from full is made.
+    pub fn wants_more(&self) -> bool {
+        let leaves = self.packers.first();
+        leaves.is_some_and(|leaves| leaves.packer.has_loose_rest()) && self.space.has_room()
+    }
+
     fn level(&mut self, level: u8) -> Result<&mut Level> {
         self.packers
             .get_mut(usize::from(level))

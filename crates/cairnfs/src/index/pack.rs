@@ -23,6 +23,9 @@ const SMALL: usize = NODE_SIZE / 4;
 /// Neighbours that are both rewritten are joined if they fill no more than this.
 const COMFORTABLE: usize = NODE_SIZE / 4 * 3;
 
+/// A node of at least this size is as good as full.
+pub(super) const FULL: usize = NODE_SIZE / 8 * 7;
+
 /// Cells of a node of inode items, about.
 const USUAL_CELLS: usize = 256;
 
@@ -237,6 +240,10 @@ impl Run {
     }
 }
 
+fn is_something(run: &Run) -> bool {
+    !run.is_empty()
+}
+
 /// Cuts the cells of one level into nodes.
 #[derive(Debug, Default)]
 pub(super) struct Packer {
@@ -244,12 +251,24 @@ pub(super) struct Packer {
     ready: Run,
     /// What came since; after a cut nothing, or a small rest that the next cells join.
     open: Run,
+    /// Nodes are filled wherever those of the old tree ended.
+    dense: bool,
 }
 
 impl Packer {
     /// Whether nothing waits.
     pub fn is_empty(&self) -> bool {
         self.ready.is_empty() && self.open.is_empty()
+    }
+
+    /// From here on nodes are filled, and what is left at a cut goes into the next one.
+    pub fn make_dense(&mut self) {
+        self.dense = true;
+    }
+
+    /// Whether dense cells wait that do not fill a node.
+    pub fn has_loose_rest(&self) -> bool {
+        self.dense && !self.open.is_empty() && self.open.size() < FULL
     }
 
     /// Number of cells that wait.
@@ -292,7 +311,8 @@ impl Packer {
     pub fn cut(&mut self) -> impl Iterator<Item = Run> + use<> {
         let mut out = [None, None];
         if self.open.size() > NODE_SIZE {
-            let appended = matches!(self.open.last(), Some((_, Origin::Appended)));
+            let last = self.open.last();
+            let appended = self.dense || matches!(last, Some((_, Origin::Appended)));
             let front = if appended {
                 self.open.fitting()
             } else {
@@ -302,6 +322,9 @@ impl Packer {
                 Some(std::mem::take(&mut self.ready)),
                 Some(self.open.take_front(front)),
             ];
+        }
+        if self.dense {
+            return out.into_iter().flatten().filter(is_something);
         }
         let small = self.open.size() < SMALL;
         let room = if small { NODE_SIZE } else { COMFORTABLE };
@@ -313,7 +336,7 @@ impl Packer {
                 out = [Some(ready), None];
             }
         }
-        out.into_iter().flatten().filter(|run| !run.is_empty())
+        out.into_iter().flatten().filter(is_something)
     }
 
     /// The small rest that would be glad of a neighbour; to be asked after a cut.

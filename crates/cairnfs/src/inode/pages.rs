@@ -12,8 +12,9 @@ pub struct Pages {
     /// The pages.
     pub dirty: BTreeMap<u64, Page>,
     /// Blocks of space set aside for them: one each, but for those that go to space allocated
-    /// before. Memory has far fewer pages than this can count.
+    /// before. Those of a small file that has none become an inline item. Memory has far fewer
+    /// pages than this can count.
     pub reserved: u32,
-    /// However small the file is, its contents go to blocks: it is about to get extents.
-    pub not_inline: bool,
+    /// Bytes of index growth set aside for the items that writeback may make.
+    pub growth: u32,
 }

@@ -24,7 +24,7 @@ use crossbeam_utils::CachePadded;
 use crate::clocked::Clocked;
 use crate::deliberate::{Deliberate, happens};
 use crate::device::Storage;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::format::superblock::Superblock;
 use crate::journal::cil::{Cil, Context, Filled};
 use crate::journal::push::Head;
@@ -101,6 +101,9 @@ pub trait Relief {
     /// # Errors
     /// The failure of the merge.
     fn merge(&self) -> Result<()>;
+
+    /// Whether the last merge found no space, so that waiting for the next may be in vain.
+    fn is_starved(&self) -> bool;
 }
 
 /// What a push for a merge closed.
@@ -248,6 +251,9 @@ impl Journal {
                             || !self.signals.has_workers()
                     });
                 });
+                if relief.is_starved() && self.ring.free() < bytes {
+                    return Err(Error::NoSpace);
+                }
             } else {
                 relief.merge()?;
             }

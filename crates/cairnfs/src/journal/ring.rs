@@ -99,12 +99,6 @@ impl Ring {
         }
     }
 
-    /// Waits a moment, or until the tail moves.
-    pub fn pause(&self) {
-        let mut wakes = self.wakes.lock();
-        self.moved.wait_for(&mut wakes, LOOK_AGAIN);
-    }
-
     /// Wakes everybody who waits, for example because the volume has failed.
     pub fn wake(&self) {
         *self.wakes.lock() += 1;

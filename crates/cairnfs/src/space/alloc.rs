@@ -87,7 +87,10 @@ impl Space {
                 let stop = maps.live.first_used(free, end - free).unwrap_or(end);
                 let len = stop - free;
                 let units = maps.live.units_touched(free, len);
-                if !self.budget.take_unpromised(len.into(), units.into()) {
+                if !self
+                    .budget
+                    .take_unpromised(len.into(), units.into(), Class::Merge)
+                {
                     return Err(Error::NoSpace);
                 }
                 maps.live.set(free, len);

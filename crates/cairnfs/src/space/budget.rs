@@ -10,7 +10,8 @@
 //! what was promised leaves A as it is; it lowers B only by the units that data breaks, and data
 //! may break a unit only if that leaves the reserve: B >= min(standing, A/4) afterwards. If no
 //! block outside of free units is left, F = 4U, so a promise of data (D > 0) makes A/4 < B: a
-//! unit may be broken. Hence a promise can always be kept.
+//! unit may be broken. Hence a promise can always be kept. Data is never promised the blocks of
+//! what deletes and merges have, so their units are never broken.
 //!
 //! Units of groups that were not looked at yet are counted by a lower bound, so B only grows
 //! when they are.
@@ -62,6 +63,17 @@ impl Spare {
     }
 }
 
+/// Units kept back.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Floors {
+    /// For merges.
+    pub merge: u64,
+    /// For deletes, beside those.
+    pub delete: u64,
+    /// For what is rewritten, beside both.
+    pub rewrite: u64,
+}
+
 /// The counters.
 pub(super) struct Budget {
     spare: CachePadded<AtomicU64>,
@@ -70,13 +82,12 @@ pub(super) struct Budget {
     taken: CachePadded<AtomicU64>,
     given: AtomicU64,
     free_at_open: u64,
-    merge_units: u64,
-    delete_units: u64,
+    floors: Floors,
 }
 
 impl Budget {
-    /// Counters of a volume with that much free; `merge` and `delete` are the units kept back.
-    pub fn new(blocks: u64, units: u64, merge: u64, delete: u64) -> Self {
+    /// Counters of a volume with that much free.
+    pub fn new(blocks: u64, units: u64, floors: Floors) -> Self {
         Self {
             spare: CachePadded::new(AtomicU64::new(Spare { blocks, units }.pack())),
             promised_blocks: CachePadded::new(AtomicU64::new(0)),
@@ -84,16 +95,21 @@ impl Budget {
             taken: CachePadded::new(AtomicU64::new(0)),
             given: AtomicU64::new(0),
             free_at_open: blocks,
-            merge_units: merge,
-            delete_units: delete,
+            floors,
         }
     }
 
     /// Units that a promise of this class must leave.
     pub fn floor(&self, class: Class) -> u64 {
+        let Floors {
+            merge,
+            delete,
+            rewrite,
+        } = self.floors;
         match class {
-            Class::Ordinary => self.merge_units + self.delete_units,
-            Class::Delete => self.merge_units,
+            Class::Ordinary => merge + delete + rewrite,
+            Class::Rewrite => merge + delete,
+            Class::Delete => merge,
             Class::Merge => 0,
         }
     }
@@ -125,6 +141,9 @@ impl Budget {
             .checked_mul(NODE_BLOCKS)
             .and_then(|n| n.checked_add(blocks))
             .ok_or(Short::Blocks)?;
+        if all == 0 {
+            return Ok(());
+        }
         self.update(|spare| {
             let left = spare.blocks.checked_sub(all).ok_or(Short::Blocks)?;
             if left < floor * NODE_BLOCKS {
@@ -193,9 +212,15 @@ impl Budget {
         self.taken.fetch_add(NODE_BLOCKS, Ordering::AcqRel);
     }
 
-    /// Takes free blocks, and the units broken by it, that nobody was promised.
-    pub fn take_unpromised(&self, blocks: u64, units: u64) -> bool {
-        let taken = self.update(|s| s.minus(blocks, units).map(|n| (n, ())).ok_or(()));
+    /// Takes free blocks, and the units broken by it, that nobody was promised, as far as the class
+    /// may.
+    pub fn take_unpromised(&self, blocks: u64, units: u64, class: Class) -> bool {
+        let floor = self.floor(class);
+        let leaves = |left: &Spare| left.blocks >= floor * NODE_BLOCKS && left.units >= floor;
+        let taken = self.update(|s| {
+            let left = s.minus(blocks, units).filter(leaves);
+            left.map(|left| (left, ())).ok_or(())
+        });
         if taken.is_ok() {
             self.taken.fetch_add(blocks, Ordering::AcqRel);
         }
@@ -265,25 +290,35 @@ fn lower(count: &AtomicU64, by: u64) {
 mod tests {
     use super::*;
 
+    fn floors(merge: u64, delete: u64, rewrite: u64) -> Floors {
+        Floors {
+            merge,
+            delete,
+            rewrite,
+        }
+    }
+
     #[test]
     fn classes_reach_different_floors() {
-        let budget = Budget::new(1000, 250, 10, 5);
-        assert_eq!(budget.available(Class::Ordinary), Ok(940));
-        assert_eq!(budget.reserve(941, 0, Class::Ordinary), Err(Short::Blocks));
-        assert_eq!(budget.reserve(940, 0, Class::Ordinary), Ok(()));
+        let budget = Budget::new(1000, 250, floors(10, 5, 2));
+        assert_eq!(budget.available(Class::Ordinary), Ok(932));
+        assert_eq!(budget.reserve(933, 0, Class::Ordinary), Err(Short::Blocks));
+        assert_eq!(budget.reserve(932, 0, Class::Ordinary), Ok(()));
         assert_eq!(budget.reserve(0, 1, Class::Ordinary), Err(Short::Blocks));
+        assert_eq!(budget.reserve(8, 0, Class::Rewrite), Ok(()));
+        assert_eq!(budget.reserve(1, 0, Class::Rewrite), Err(Short::Blocks));
         assert_eq!(budget.reserve(0, 5, Class::Delete), Ok(()));
         assert_eq!(budget.reserve(1, 0, Class::Delete), Err(Short::Blocks));
         assert_eq!(budget.reserve(0, 10, Class::Merge), Ok(()));
         assert_eq!(budget.reserve(1, 0, Class::Merge), Err(Short::Blocks));
         assert_eq!(budget.reserved(), (940, 15));
         budget.unreserve(940, 15);
-        assert_eq!(budget.available(Class::Ordinary), Ok(940));
+        assert_eq!(budget.available(Class::Ordinary), Ok(932));
     }
 
     #[test]
     fn absurd_promises_are_refused() {
-        let budget = Budget::new(1000, 250, 0, 0);
+        let budget = Budget::new(1000, 250, floors(0, 0, 0));
         for (blocks, units) in [(u64::MAX, 1), (0, u64::MAX), (u64::MAX, 0)] {
             assert!(budget.reserve(blocks, units, Class::Merge).is_err());
         }
@@ -292,7 +327,7 @@ mod tests {
 
     #[test]
     fn data_breaks_no_unit_that_is_kept() {
-        let budget = Budget::new(400, 20, 10, 0);
+        let budget = Budget::new(400, 20, floors(10, 0, 0));
         budget.reserve(320, 0, Class::Ordinary).unwrap();
         assert_eq!(budget.break_units(50), 10);
         assert_eq!(budget.break_units(1), 0);

@@ -15,6 +15,7 @@
 mod alloc;
 mod bitmap;
 mod budget;
+mod delayed;
 mod group;
 mod image;
 mod release;
@@ -33,10 +34,12 @@ use crate::format::geometry::{GROUP_BLOCKS, Geometry};
 use crate::format::group::GroupEntry;
 use crate::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use crate::sync::{MappedMutexGuard, Mutex, MutexGuard};
-use budget::{Budget, Short};
+use budget::{Budget, Floors, Short};
+use delayed::DelayedGrowth;
 use group::{Bounds, Group, Maps};
 use image::Image;
 
+pub use delayed::{Delayed, growth_units};
 pub use table::TableState;
 
 /// Blocks in a row on the device.
@@ -60,12 +63,16 @@ impl Run {
     }
 }
 
-/// How far a promise may go into the standing reserve.
+/// How far a promise may go into the standing reserve. Data is promised as ordinary or rewritten
+/// only, so however it is placed, the units that deletes and merges need stay whole.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Class {
     /// Leaves the whole reserve.
     Ordinary,
-    /// May use the part kept for deletes.
+    /// May use the part kept for what takes the place of something: data written over data, edges
+    /// of a hole. What it replaces comes back with the next merge.
+    Rewrite,
+    /// May use the part kept for deletes, too.
     Delete,
     /// May use everything.
     Merge,
@@ -91,6 +98,7 @@ pub struct Space {
     opened: Vec<GroupEntry>,
     groups: Vec<Group>,
     budget: Budget,
+    delayed: DelayedGrowth,
     image: Mutex<Image>,
     /// Groups whose image changed since it was last given to the device.
     changed: Mutex<BTreeSet<usize>>,
@@ -108,10 +116,17 @@ pub struct Space {
     epoch: AtomicU64,
 }
 
-/// Units kept for merges, and for deletes, on a volume of this size.
-fn standing_units(geometry: &Geometry) -> (u64, u64) {
-    let merge = (geometry.total_blocks / 256).clamp(64, 4096);
-    (merge, merge / 8)
+/// Units that a merge needs at least, to go on in steps however little is free.
+const LEAST_MERGE_UNITS: u64 = 48;
+
+/// Units kept back on a volume of this size.
+fn floors(geometry: &Geometry) -> Floors {
+    let merge = (geometry.total_blocks / 256).clamp(LEAST_MERGE_UNITS, 4096);
+    Floors {
+        merge,
+        delete: (merge / 8).max(8),
+        rewrite: (merge / 8).max(8),
+    }
 }
 
 impl Space {
@@ -127,13 +142,14 @@ impl Space {
             .map(|(g, e)| Group::unread(Bounds::of(&geometry, g), e.free.get().into()))
             .collect();
         let units = groups.iter().map(|g| u64::from(g.units())).sum();
-        let (merge, delete) = standing_units(&geometry);
+        let floors = floors(&geometry);
         static IDS: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(1);
         let count = groups.len();
         Ok(Self {
             device,
             geometry,
-            budget: Budget::new(state.free_blocks, units, merge, delete),
+            budget: Budget::new(state.free_blocks, units, floors),
+            delayed: DelayedGrowth::default(),
             image: Mutex::new(Image::new(opened.clone(), state.copy)),
             changed: Mutex::default(),
             unsettled: AtomicUsize::new(groups.iter().filter(|g| !g.is_settled()).count()),
@@ -213,6 +229,16 @@ impl Space {
     pub fn step_units(&self) -> u64 {
         let spare = self.free_units().saturating_sub(self.reserved().1);
         (spare / 2).max(self.standing(Class::Delete) / 2)
+    }
+
+    /// Whether so few units are left that the index should grow as little as it can.
+    pub fn is_short(&self) -> bool {
+        self.free_units() < 3 * self.standing(Class::Ordinary)
+    }
+
+    /// Whether the units are there that are kept for deletes and merges, beside all that is promised.
+    pub fn is_reserve_whole(&self) -> bool {
+        self.free_units().saturating_sub(self.reserved().1) >= self.standing(Class::Rewrite)
     }
 
     /// Units that a promise of this class leaves: the standing reserve it may not use.

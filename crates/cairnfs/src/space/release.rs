@@ -5,7 +5,7 @@
 //! can be given, and write, what is being discarded; and no lock is held.
 
 use super::bitmap::{WORD_BLOCKS, words};
-use super::{Run, Space, block_of, parts};
+use super::{Class, Run, Space, block_of, parts};
 use crate::error::{Error, Result};
 use crate::format::BLOCK_SIZE;
 
@@ -73,10 +73,13 @@ impl Space {
             let live = maps.live.word(part.word);
             let rest = (!live).count_ones();
             let units = maps.live.word_units(part.word);
-            // Refused only if all that is free is promised: those who hold promises come first.
+            // Not where space is short: what is taken meanwhile would be missed.
             let keep = discard
                 && live == part.mask
-                && (rest == 0 || self.budget.take_unpromised(rest.into(), units.into()));
+                && (rest == 0
+                    || self
+                        .budget
+                        .take_unpromised(rest.into(), units.into(), Class::Ordinary));
             if keep {
                 maps.live.set_word(part.word, u64::MAX);
                 self.group(index)?.count_taken(rest, units);

@@ -37,6 +37,15 @@ fn differs_in_times(vector: &LogVector, new: &[u8]) -> bool {
     vector.with(|old| old.is_some_and(equal))
 }
 
+/// By how many bytes the index may grow with a change. An inode item takes the place of one of its
+/// size, if one exists.
+fn growth(kind: Kind, change: &Change<'_>, existed: bool) -> i64 {
+    match kind {
+        Kind::Inode if existed => 0,
+        _ => change.growth(),
+    }
+}
+
 impl Core {
     /// Puts the inode item as `attrs` tell, if the open context has it, the log does not, and they differ
     /// in times alone: overwritten in place it needs no space, no place in the context, and leaves
@@ -166,7 +175,6 @@ impl<'c, 'a, 'i> Changes<'c, 'a, 'i> {
 
     fn change(&mut self, kind: Kind, offset: u64, change: &Change<'_>, existed: bool) {
         let delete = matches!(change, Change::Delete(_));
-        self.commit.done.growth += change.growth();
         self.enter();
         if kind == Kind::Orphan {
             self.commit.core.note_orphan();
@@ -177,6 +185,7 @@ impl<'c, 'a, 'i> Changes<'c, 'a, 'i> {
         let existed = existed || frozen.is_some_and(|f| f.get(kind, offset).is_some());
         let Some(slot) = self.state.current.get_mut(kind, offset) else {
             if !delete || existed {
+                self.commit.done.growth += growth(kind, change, existed);
                 self.add(kind, offset, change, existed);
             }
             return;
@@ -186,10 +195,14 @@ impl<'c, 'a, 'i> Changes<'c, 'a, 'i> {
         let here = slot.vector.seq() == seq
             && (!slot.vector.is_logged() || happens(Deliberate::GroupOverwritten));
         let done = &mut self.commit.done;
+        done.growth += growth(kind, change, true);
         if here || happens(Deliberate::RelogInPlace) {
             if delete && (!slot.baseline || happens(Deliberate::TombstoneLost)) {
-                // It was counted when it came: no merge has taken it since.
-                done.growth -= slot.vector.growth();
+                // It was counted when it came: no merge has taken it since. What writeback puts is
+                // counted elsewhere.
+                if !matches!(kind, Kind::Extent | Kind::Inline) {
+                    done.growth -= slot.vector.growth();
+                }
                 self.commit.delta -= slot.vector.charge();
                 slot.vector.kill();
                 done.counts.died += 1;

@@ -14,14 +14,14 @@ use smallvec::SmallVec;
 use crate::deliberate::{Deliberate, happens};
 use crate::device::{DataStamp, Guard};
 use crate::error::{Error, Result};
-use crate::format::NODE_SIZE;
 use crate::format::key::Kind;
+use crate::format::{BLOCK_SIZE, NODE_BLOCKS};
 use crate::inode::{Inode, InodeState};
 use crate::journal::Relief;
 use crate::journal::cil::{Context, Filled, Hold};
 use crate::journal::vector::{LogVector, charge_for};
 use crate::mechanism::Mechanism;
-use crate::space::{Class, Run};
+use crate::space::{Class, Delayed, Run, Space, growth_units};
 use crate::sync::atomic::Ordering;
 use crate::sync::thread_local;
 use crate::txn::Core;
@@ -33,6 +33,8 @@ use crate::txn::lanes::{Credit, Done};
 pub struct Need {
     /// Bytes of log, as [`charge_for`] counts.
     pub log: i64,
+    /// Units that the index may grow.
+    pub units: u64,
     /// Which reserve of space it may use for what the index grows.
     pub class: Class,
 }
@@ -40,10 +42,17 @@ pub struct Need {
 impl Need {
     /// A need of `puts` items with values of up to `len` bytes together, and of `deletes`.
     pub fn items(puts: usize, len: usize, deletes: usize) -> Self {
+        let log = puts as i64 * charge_for(0) + charge_for(len) + deletes as i64 * charge_for(8);
         Self {
-            log: puts as i64 * charge_for(0) + charge_for(len) + deletes as i64 * charge_for(8),
+            log,
+            units: growth_units(log).max(1),
             class: Class::Ordinary,
         }
+    }
+
+    /// The same, where the growth of the index was reserved before.
+    pub fn delayed(self) -> Self {
+        Self { units: 0, ..self }
     }
 
     /// The same, from the reserve for deletions.
@@ -84,11 +93,6 @@ pub struct Receipt {
     filled: Filled,
 }
 
-/// Index nodes that `bytes` of new items may take in the end: leaves half full, and their parents.
-pub(super) fn growth_units(bytes: i64) -> u64 {
-    (bytes.max(0) as u64 * 5 / 2).div_ceil(NODE_SIZE as u64)
-}
-
 impl Core {
     /// Sets aside what a transaction may need; waits for a merge if the log is full.
     ///
@@ -98,7 +102,7 @@ impl Core {
         self.check_changeable()?;
         let credit = Credit {
             log: need.log,
-            units: growth_units(need.log).max(1),
+            units: need.units,
         };
         if !self.lanes.take(credit) && !self.take_with_batch(credit)? {
             self.take_exactly(credit, need.class)?;
@@ -159,40 +163,69 @@ impl Core {
         }
     }
 
-    /// Sets aside data blocks and index units; merges before it says that there is no space, if
-    /// that can yield any. The caller holds no lock of an inode's state.
+    /// Sets aside data blocks and index units, out of the lanes' credit if there is too little. The
+    /// caller holds no lock of an inode's state.
     ///
     /// # Errors
     /// No space; a failed volume.
     pub fn reserve_space(&self, blocks: u64, units: u64, class: Class) -> Result<()> {
+        self.promised(|space| space.reserve(blocks, units, class))
+    }
+
+    /// The same for data that will wait in memory.
+    ///
+    /// # Errors
+    /// As [`Self::reserve_space`].
+    pub fn reserve_delayed(&self, want: Delayed, class: Class) -> Result<()> {
+        self.promised(|space| space.reserve_delayed(want, class))
+    }
+
+    fn promised(&self, promise: impl Fn(&Space) -> Result<bool>) -> Result<()> {
         self.storage.check()?;
-        if self.space.reserve(blocks, units, class)? {
+        if promise(&self.space)? {
             return Ok(());
         }
         self.sweep_lanes();
-        if self.space.reserve(blocks, units, class)? {
-            return Ok(());
+        match promise(&self.space)? {
+            true => Ok(()),
+            false => Err(Error::NoSpace),
         }
-        // What must not fail waits for those whose promises are on their way back.
-        let rounds = if class == Class::Merge { 200 } else { 2 };
-        for round in 0..rounds {
-            self.storage.check()?;
-            if round >= 2 {
-                self.journal.ring().pause();
-            }
-            let yields = self.pending_free.load(Ordering::Acquire) > 0
-                || self.lanes.grows()
-                || self.frozen_bytes.load(Ordering::Acquire) > 0;
-            if yields {
-                self.merge()?;
-            } else if class != Class::Merge {
-                break;
-            }
-            if self.space.reserve(blocks, units, class)? {
-                return Ok(());
-            }
+    }
+
+    /// Blocks that are free, and those of them that ordinary requests may have, once all that waits
+    /// has its place and all that was freed is merged.
+    pub fn space_left(&self) -> (u64, u64) {
+        self.sweep_lanes();
+        let space = &self.space;
+        let pending = self.pending_free.load(Ordering::Acquire).max(0) as u64;
+        let (waiting, committed) = space.delayed_growth();
+        let growth = waiting + committed + self.lanes.growth() as u64;
+        let taken = space.reserved().0 + growth.div_ceil(BLOCK_SIZE as u64);
+        let free = (space.free_blocks() + pending).saturating_sub(taken);
+        let kept = space.standing(Class::Ordinary);
+        // Broken units may be free, but no file can be made without a whole one.
+        let whole = pending > 0
+            || growth > 0
+            || space
+                .available(Class::Ordinary)
+                .is_ok_and(|blocks| blocks > 0);
+        let available = free.saturating_sub(kept * NODE_BLOCKS);
+        (free, if whole { available } else { 0 })
+    }
+
+    /// Merges if that can yield space; tells whether it did.
+    ///
+    /// # Errors
+    /// As [`Self::merge`].
+    pub fn merge_for_space(&self) -> Result<bool> {
+        let yields = self.pending_free.load(Ordering::Acquire) > 0
+            || self.lanes.grows()
+            || self.space.delayed_growth().1 > 0
+            || self.frozen_bytes.load(Ordering::Acquire) > 0;
+        if yields {
+            self.merge()?;
         }
-        Err(Error::NoSpace)
+        Ok(yields)
     }
 
     /// Begins to commit. The caller holds the locks of all inodes it will change, and takes no
@@ -205,6 +238,7 @@ impl Core {
             freed: SmallVec::new(),
             delta: 0,
             done: Done::default(),
+            delayed: None,
             unfinished: None,
         }
     }
@@ -325,6 +359,10 @@ impl Relief for Core {
     fn merge(&self) -> Result<()> {
         Core::merge(self)
     }
+
+    fn is_starved(&self) -> bool {
+        self.starved.load(Ordering::Acquire)
+    }
 }
 
 /// A transaction being committed.
@@ -336,6 +374,8 @@ pub struct Commit<'a> {
     /// Log bytes of its changes.
     pub(super) delta: i64,
     pub(super) done: Done,
+    /// Bytes of items reserved by data that waited, and those that came of it.
+    delayed: Option<(u64, u64)>,
     /// From the first change on: dirty sets hold what no context does yet.
     pub(super) unfinished: Option<Guard<'a>>,
 }
@@ -409,6 +449,12 @@ impl<'a> Commit<'a> {
         self.freed.push(run);
     }
 
+    /// Says that the items are those of data that waited with `reserved` bytes of growth, and that
+    /// they let the index grow by `grown` bytes at most.
+    pub fn settles_delayed(&mut self, reserved: u64, grown: u64) {
+        self.delayed = Some((reserved, grown));
+    }
+
     /// Says that changes of this inode refer to data, runs of device blocks with their checksums,
     /// written with that stamp: it is durable before they are logged, or checked when they are
     /// replayed.
@@ -436,6 +482,7 @@ impl<'a> Commit<'a> {
             mut freed,
             delta,
             mut done,
+            delayed,
             unfinished,
         } = self;
         let reserved = &mut reservation.credit;
@@ -447,6 +494,10 @@ impl<'a> Commit<'a> {
         done.counts.commits = 1;
         let filled = hold.insert(&mut vectors, &mut freed, delta);
         reserved.log -= delta;
+        if let Some((waited, grown)) = delayed {
+            done.growth = 0;
+            core.space.commit_delayed(waited, grown);
+        }
         core.settle_lane(std::mem::take(reserved), &done);
         if let Some(guard) = unfinished {
             guard.done();

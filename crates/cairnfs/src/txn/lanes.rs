@@ -9,8 +9,8 @@
 use crossbeam_utils::CachePadded;
 
 use crate::shard::thread_shard;
+use crate::space::growth_units;
 use crate::sync::{Mutex, MutexGuard};
-use crate::txn::commit::growth_units;
 
 const LANES: usize = if cfg!(shuttle) { 2 } else { 16 };
 
@@ -123,9 +123,17 @@ impl Lanes {
         kept
     }
 
-    /// Whether anything was committed that lets the index grow.
+    /// Bytes of items committed that let the index grow.
+    pub fn growth(&self) -> i64 {
+        self.lanes
+            .iter()
+            .map(|lane| lane.lock().growth.max(0))
+            .sum()
+    }
+
+    /// Whether there are any.
     pub fn grows(&self) -> bool {
-        self.lanes.iter().any(|lane| lane.lock().growth > 0)
+        self.growth() > 0
     }
 
     /// Takes the memory that the sum does not have yet.

@@ -23,13 +23,13 @@ use crate::format::item::RawRoot;
 use crate::format::key::{Key, Kind, MAIN_ROOT};
 use crate::format::superblock::Superblock;
 use crate::format::{BLOCK_SIZE, NODE_BLOCKS};
-use crate::index::{Edits, NodeSpace};
+use crate::index::{Edits, NodeSpace, Tree};
 use crate::inode::Inode;
 use crate::journal::recover::LogPosition;
 use crate::journal::vector::LogVector;
 use crate::space::{Class, Funding, Run};
 use crate::sync::atomic::Ordering;
-use crate::txn::edits::MergeEdits;
+use crate::txn::edits::{ImageChange, MergeEdits};
 use crate::txn::{Core, Trees};
 
 /// Inodes whose memory is fetched together.
@@ -39,7 +39,7 @@ pub(super) const TOGETHER: usize = 16;
 const TOLD_EVERY: usize = 1 << 14;
 
 /// What a merge takes.
-struct Taken {
+pub(super) struct Taken {
     /// The last sequence.
     pub seq: u64,
     /// Where the log goes on behind it.
@@ -77,13 +77,56 @@ impl Step<'_> {
     }
 }
 
-/// Index nodes of one step.
-struct StepSpace<'a> {
+/// Index nodes of one step. Those of a step that fails are given back.
+pub(super) struct StepSpace<'a> {
     core: &'a Core,
     taken: &'a Cell<u64>,
     promised: &'a Cell<u64>,
+    /// Units are short.
+    short: bool,
+    /// Nodes that the step should take.
+    limit: u64,
+    /// Of these, nodes that edits known already may need.
+    held: Cell<u64>,
     allocated: RefCell<Vec<u64>>,
     retired: RefCell<Vec<u64>>,
+}
+
+impl<'a> StepSpace<'a> {
+    /// No nodes yet. `taken` counts those allocated, `promised` has the units set aside.
+    pub fn new(core: &'a Core, taken: &'a Cell<u64>, promised: &'a Cell<u64>) -> Self {
+        Self {
+            core,
+            taken,
+            promised,
+            short: core.space.is_short(),
+            limit: core.space.step_units(),
+            held: Cell::new(0),
+            allocated: RefCell::default(),
+            retired: RefCell::default(),
+        }
+    }
+
+    /// Nodes that the step should take.
+    pub fn limit(&self) -> u64 {
+        self.limit
+    }
+
+    /// What was allocated, and what is not needed any more: the caller's from here on.
+    fn into_changes(self) -> (HashSet<u64>, HashSet<u64>) {
+        let allocated = self.allocated.take().into_iter().collect();
+        (allocated, self.retired.take().into_iter().collect())
+    }
+}
+
+impl Drop for StepSpace<'_> {
+    fn drop(&mut self) {
+        let unit = |block: &u64| Run::new(*block, NODE_BLOCKS);
+        let mut unused = self.allocated.borrow().iter().map(unit).collect();
+        if let Err(error) = self.core.space.release(&mut unused, false) {
+            self.core.storage.fail(error);
+        }
+    }
 }
 
 impl NodeSpace for StepSpace<'_> {
@@ -98,6 +141,7 @@ impl NodeSpace for StepSpace<'_> {
         };
         let block = self.core.space.alloc_unit(funding)?.ok_or(Error::NoSpace)?;
         self.taken.set(self.taken.get() + 1);
+        self.core.made.fetch_add(1, Ordering::Relaxed);
         self.allocated.borrow_mut().push(block);
         Ok(block)
     }
@@ -111,6 +155,14 @@ impl NodeSpace for StepSpace<'_> {
             return;
         }
         self.retired.borrow_mut().push(block);
+    }
+
+    fn is_short(&self) -> bool {
+        self.short
+    }
+
+    fn has_room(&self) -> bool {
+        self.taken.get() + self.held.get() < self.limit
     }
 
     fn writes_apart(&self) -> bool {
@@ -153,12 +205,15 @@ impl Core {
         if self.read_only {
             return Err(Error::ReadOnly);
         }
-        let _one = self.merging.lock();
+        let mut unfinished = self.merging.lock();
         self.signals.merging();
         self.storage.check()?;
         let guard = self.storage.guard("a merge was broken off");
-        let result = self.merge_times.time(|| self.merge_now());
-        if let Err(e) = &result {
+        let result = self.merge_times.time(|| self.merge_now(&mut unfinished));
+        self.starved.store(unfinished.is_some(), Ordering::Release);
+        if let Err(e) = &result
+            && unfinished.is_none()
+        {
             self.storage.fail(e.clone());
         }
         guard.done();
@@ -166,23 +221,42 @@ impl Core {
         result
     }
 
-    fn merge_now(&self) -> Result<()> {
+    fn merge_now(&self, unfinished: &mut Option<Taken>) -> Result<()> {
+        if let Some(taken) = unfinished.take() {
+            self.merge_or_keep(taken, unfinished)?;
+        }
         let point = self.journal.push_for_merge(|| {
             let dirty = self.dirty.take();
             let memory = self.dirty_bytes.swap(0, Ordering::AcqRel) + self.lanes.take_memory();
             self.frozen_bytes.store(memory, Ordering::Release);
             let orphaned = self.orphaned.swap(false, Ordering::Relaxed);
-            (dirty, orphaned, self.lanes.take_growth())
+            let units = self.lanes.take_growth() + self.space.take_committed_growth();
+            (dirty, orphaned, units)
         })?;
         let (inodes, orphaned, units) = point.taken;
-        self.merge_taken(Taken {
+        let taken = Taken {
             seq: point.seq,
             end: point.end,
             freed: point.freed,
-            inodes,
+            inodes: in_order(inodes),
             orphaned,
             units,
-        })
+        };
+        self.merge_or_keep(taken, unfinished)?;
+        self.restore_reserve()
+    }
+
+    /// Merges what was taken. If a step finds no space, all of it stays for a later merge, which does
+    /// it once more: what is in the index already changes nothing.
+    fn merge_or_keep(&self, mut taken: Taken, unfinished: &mut Option<Taken>) -> Result<()> {
+        let result = self.merge_taken(&mut taken);
+        if matches!(result, Err(Error::NoSpace)) {
+            tracing::error!(
+                "a merge found no space for the index; changes wait until there is some"
+            );
+            *unfinished = Some(taken);
+        }
+        result
     }
 
     /// Brings all that these inodes hold into the index, while nobody commits yet and the log's tail
@@ -203,7 +277,8 @@ impl Core {
             promised: &promised,
             count: &count,
         };
-        let lost = self.merge_steps(&mut edits, &step)?;
+        let mut lost = Vec::new();
+        self.merge_steps(&mut edits, &step, &mut lost)?;
         drop(edits);
         self.thaw(inodes, seq);
         self.frozen_bytes.store(0, Ordering::Release);
@@ -211,44 +286,58 @@ impl Core {
     }
 
     /// Merges what was taken in steps, and lets it go.
-    fn merge_taken(&self, mut taken: Taken) -> Result<()> {
-        let inodes = in_order(std::mem::take(&mut taken.inodes));
+    fn merge_taken(&self, taken: &mut Taken) -> Result<()> {
         let count = Cell::new(0);
         let promised = Cell::new(taken.units);
-        let mut edits = MergeEdits::new(self, &inodes, Some(taken.seq), &count);
-        if taken.orphaned {
-            edits.collect_orphans();
-        }
-        let mut freed = std::mem::take(&mut taken.freed);
-        let pending: u64 = freed.iter().map(|r| r.len).sum();
-        let step = Step {
-            seq: taken.seq,
-            tail: Some(taken.end),
-            promised: &promised,
-            count: &count,
+        let pending: u64 = taken.freed.iter().map(|r| r.len).sum();
+        let mut lost = Vec::new();
+        let merged = {
+            let mut edits = MergeEdits::new(self, &taken.inodes, Some(taken.seq), &count);
+            if taken.orphaned {
+                edits.collect_orphans();
+            }
+            let step = Step {
+                seq: taken.seq,
+                tail: Some(taken.end),
+                promised: &promised,
+                count: &count,
+            };
+            self.merge_steps(&mut edits, &step, &mut lost)
         };
-        freed.extend(self.merge_steps(&mut edits, &step)?);
+        taken.units = promised.get();
+        if merged.is_err() {
+            self.values.forget_places();
+            // What earlier steps took out of the index goes with the rest.
+            let blocks: u64 = lost.iter().map(|r| r.len).sum();
+            self.pending_free.fetch_add(blocks as i64, Ordering::AcqRel);
+            taken.freed.extend(lost);
+            return merged;
+        }
         self.journal.merged(taken.end.lsn);
-        drop(edits);
-        self.thaw(inodes, taken.seq);
+        self.thaw(std::mem::take(&mut taken.inodes), taken.seq);
         self.frozen_bytes.store(0, Ordering::Release);
+        let freed = [std::mem::take(&mut taken.freed), lost].concat();
         self.space.release(&mut join_runs(freed), self.discard)?;
-        self.space.unreserve(0, promised.get());
+        self.space.unreserve(0, taken.units);
         self.pending_free
             .fetch_sub(pending as i64, Ordering::AcqRel);
-        drop(taken);
         self.table.shrink();
         Ok(())
     }
 
-    /// Brings all edits into the index. Returns the data blocks that it lost.
-    fn merge_steps(&self, edits: &mut MergeEdits<'_>, step: &Step<'_>) -> Result<Vec<Run>> {
-        let mut lost = Vec::new();
+    /// Brings all edits into the index, and the data blocks that it lost into `lost`.
+    fn merge_steps(
+        &self,
+        edits: &mut MergeEdits<'_>,
+        step: &Step<'_>,
+        lost: &mut Vec<Run>,
+    ) -> Result<()> {
         loop {
             lost.extend(self.merge_step(edits, step)?);
             if edits.is_done()? {
-                return Ok(lost);
+                return Ok(());
             }
+            self.restore_reserve()?;
         }
     }
 
@@ -286,21 +375,38 @@ impl Core {
     fn merge_step(&self, edits: &mut MergeEdits<'_>, step: &Step<'_>) -> Result<Vec<Run>> {
         let seq = step.seq;
         step.count.set(0);
-        let space = StepSpace {
-            core: self,
-            taken: step.count,
-            promised: step.promised,
-            allocated: RefCell::default(),
-            retired: RefCell::default(),
-        };
+        let space = StepSpace::new(self, step.count, step.promised);
         if happens(Deliberate::TailBeforeIndex) {
             self.flip(|superblock| step.moves_tail(superblock))?;
         }
         let old = **self.trees.load();
-        edits.begin_step(old.main, self.space.step_units());
+        edits.begin_step(old.main, space.limit() / 2);
         let main = self.index.apply(&old.main, edits, seq, &space)?;
         let mut shared = edits.take_shared();
+        space.held.set(shared.cost());
         let main = self.index.apply(&main, &mut shared, seq, &space)?;
+        let last = edits.is_done()?;
+        let image = std::mem::take(&mut edits.image);
+        self.finish_step(space, main, seq, &image, |superblock| {
+            if last || happens(Deliberate::TailMovedEachStep) {
+                step.moves_tail(superblock);
+            }
+        })?;
+        // What was lost here and gained again by another key is still in use.
+        Ok(without(image.removed, &image.added))
+    }
+
+    /// Makes a new tree of the files that which counts: with the free space that follows from it, and
+    /// a superblock changed by `change`.
+    pub(super) fn finish_step(
+        &self,
+        space: StepSpace<'_>,
+        main: Tree,
+        seq: u64,
+        image: &ImageChange,
+        change: impl FnOnce(&mut Superblock),
+    ) -> Result<()> {
+        let old = **self.trees.load();
         let mut volume = old.volume;
         if main != old.main {
             let root = RawRoot {
@@ -312,14 +418,11 @@ impl Core {
                 .index
                 .apply(&old.volume, &mut RootEdit(Some(root)), seq, &space)?;
         }
-        let last = edits.is_done()?;
-        let image = std::mem::take(&mut edits.image);
         let unit = |block: u64| Run {
             start: block,
             len: NODE_BLOCKS,
         };
-        let allocated: HashSet<u64> = space.allocated.take().into_iter().collect();
-        let retired: HashSet<u64> = space.retired.take().into_iter().collect();
+        let (allocated, retired) = space.into_changes();
         let gains_first = happens(Deliberate::GainsBeforeLosses);
         if gains_first {
             self.gain(&image.added)?;
@@ -342,14 +445,10 @@ impl Core {
         self.flip(|superblock| {
             superblock.root = trees.volume.ptr;
             superblock.root_height = U32::new(trees.volume.height);
-            if last || happens(Deliberate::TailMovedEachStep) {
-                step.moves_tail(superblock);
-            }
+            change(superblock);
         })?;
         let unused = retired.into_iter().map(unit).collect();
-        self.space.release(&mut join_runs(unused), self.discard)?;
-        // What was lost here and gained again by another key is still in use.
-        Ok(without(image.removed, &image.added))
+        self.space.release(&mut join_runs(unused), self.discard)
     }
 
     fn gain(&self, added: &[Run]) -> Result<()> {

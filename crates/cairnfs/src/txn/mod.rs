@@ -15,6 +15,7 @@ mod boundary;
 mod causes;
 mod change;
 mod commit;
+mod compact;
 mod edits;
 mod lanes;
 mod merge;
@@ -47,6 +48,7 @@ use crate::data::DataStore;
 use crate::device::Storage;
 use crate::error::Result;
 use crate::format::geometry::Geometry;
+use crate::format::key::Key;
 use crate::format::superblock::Superblock;
 use crate::index::{Index, Tree};
 use crate::inode::Inode;
@@ -177,7 +179,16 @@ pub struct Core {
     batches: batch::Batches,
     /// Bytes of log that were replayed when the volume was opened.
     replayed: u64,
-    merging: Mutex<()>,
+    /// Held by a merge; what one that found no space has left to the next.
+    merging: Mutex<Option<merge::Taken>>,
+    /// The last merge found no space.
+    starved: AtomicBool,
+    /// Index nodes made by merges.
+    made: AtomicU64,
+    /// Where packing the index goes on. Taken under the lock of merges.
+    packed_to: Mutex<Option<Key>>,
+    /// So many must have been made before the index is packed again.
+    pack_after: AtomicU64,
     merge_times: Clocked,
 }
 
@@ -280,11 +291,6 @@ impl Core {
     /// What commits did since the volume was opened.
     pub fn commit_counts(&self) -> CommitCounts {
         self.lanes.counts()
-    }
-
-    /// Blocks that become usable with the next merge.
-    pub fn pending_free(&self) -> i64 {
-        self.pending_free.load(Ordering::Relaxed)
     }
 
     /// Bytes of log that were replayed when the volume was opened.

@@ -241,7 +241,11 @@ impl Core {
             pending_free: CachePadded::new(AtomicI64::new(0)),
             batches: Batches::default(),
             replayed: (found.end.lsn - tail) * BLOCK_SIZE as u64,
-            merging: Mutex::new(()),
+            merging: Mutex::default(),
+            starved: AtomicBool::new(false),
+            made: AtomicU64::new(0),
+            packed_to: Mutex::default(),
+            pack_after: AtomicU64::new(0),
             merge_times: Default::default(),
         })
     }

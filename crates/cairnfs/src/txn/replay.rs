@@ -90,9 +90,13 @@ impl Core {
             let Some(until) = pass.until else {
                 let inodes = self.dirty.take();
                 let unused = self.not_referred(&inodes, pass.replaced);
+                let grown = inodes.iter().map(|(_, i)| set_growth(&i.read())).sum();
                 inodes.into_iter().for_each(|inode| self.dirty.push(inode));
                 self.hold_back(unused);
-                return Ok(());
+                return match self.read_only {
+                    true => Ok(()),
+                    false => self.space.adopt_growth(grown),
+                };
             };
             self.merge_pass(found.last_seq, pass)?;
             pass = Pass::new(until, self.limits.replay);
@@ -390,4 +394,10 @@ fn bad_entry(seq: u64, key: &Key, expected: &str, found: String) -> Error {
 fn set_memory(state: &InodeState) -> i64 {
     let slots = state.current.iter();
     slots.map(|(_, slot)| memory_of(&slot.vector)).sum()
+}
+
+/// By how many bytes the index may grow with the current set of an inode.
+fn set_growth(state: &InodeState) -> u64 {
+    let slots = state.current.iter();
+    slots.map(|(_, slot)| slot.vector.growth() as u64).sum()
 }

@@ -55,11 +55,11 @@ fn cost_of_uses(len: usize) -> u64 {
     1 + u64::from(is_apart(len))
 }
 
-/// Index nodes that a new value may take.
+/// Index nodes that a new value may take: a leaf that splits, and another for bytes that lie apart.
 fn cost_of_value(len: usize) -> u64 {
     match is_apart(len) {
-        true => 2 + len.div_ceil(UNIT_DATA) as u64,
-        false => 1,
+        true => 4 + len.div_ceil(UNIT_DATA) as u64,
+        false => 2,
     }
 }
 

@@ -1,0 +1,111 @@
+//! Compaction: leaves that are not full are packed into fewer nodes.
+//!
+//! Uses a dense [`Output`], so a run of leaves becomes as few as hold it. Leaves that are nearly full
+//! stay where they are, unless what is left before them would make one that is not. Bounded like a step of a merge: it ends at a leaf once enough
+//! nodes were taken, and tells the key where the next one begins.
+
+use crate::error::Result;
+use crate::format::NODE_SIZE;
+use crate::format::key::Key;
+use crate::format::node::{NODE_HEADER, Node};
+use crate::format::superblock::RawPtr;
+use crate::index::apply::{Bounds, check_bounds};
+use crate::index::output::Output;
+use crate::index::pack::FULL;
+use crate::index::read::{child, root_level};
+use crate::index::{Index, NodeSpace, Tree};
+
+/// What a compaction came to.
+#[derive(Debug, Clone, Copy)]
+pub struct Compacted {
+    /// The new tree.
+    pub tree: Tree,
+    /// Where the next one begins; `None` at the end of the tree.
+    pub next: Option<Key>,
+    /// Leaves that it looked at.
+    pub leaves: u64,
+}
+
+/// Packs leaves from `from` on until `full` says that enough was taken.
+pub(super) fn run(
+    index: &Index,
+    tree: &Tree,
+    (from, full): (Option<Key>, &dyn Fn() -> bool),
+    birth: u64,
+    space: &dyn NodeSpace,
+) -> Result<Compacted> {
+    let Some(level) = root_level(tree)? else {
+        return Ok(Compacted {
+            tree: *tree,
+            next: None,
+            leaves: 0,
+        });
+    };
+    let mut walk = Walk {
+        out: Output::new(index, birth, space).dense(),
+        from,
+        next: None,
+        leaves: 0,
+        full,
+    };
+    let changed = walk.visit(&tree.ptr, level, &Bounds::default())?;
+    let (next, leaves) = (walk.next, walk.leaves);
+    let tree = match changed {
+        true => walk.out.finish(level)?,
+        false => *tree,
+    };
+    Ok(Compacted { tree, next, leaves })
+}
+
+struct Walk<'a> {
+    out: Output<'a>,
+    /// Leaves of smaller keys are passed over.
+    from: Option<Key>,
+    /// The first leaf that was not looked at.
+    next: Option<Key>,
+    leaves: u64,
+    full: &'a dyn Fn() -> bool,
+}
+
+impl Walk<'_> {
+    fn visit(&mut self, ptr: &RawPtr, level: u8, bounds: &Bounds) -> Result<bool> {
+        let node = self.out.index.load(ptr, level)?;
+        check_bounds(&node, bounds)?;
+        self.leaves += u64::from(level == 0);
+        self.out.enter(node.clone());
+        match level.checked_sub(1) {
+            Some(below) => self.children(&node, below, bounds)?,
+            None if used(&node) < FULL || self.out.wants_more() => {
+                self.out.open()?;
+                self.out.keep(&node, 0, node.len())?;
+            }
+            None => {}
+        }
+        self.out.leave()
+    }
+
+    fn children(&mut self, node: &Node, below: u8, bounds: &Bounds) -> Result<()> {
+        let first = self.from.map_or(0, |key| node.child_for(&key));
+        for i in first..node.len() {
+            if self.next.is_some() {
+                return Ok(());
+            }
+            if below == 0 && (self.full)() {
+                self.next = node.key(i);
+                return Ok(());
+            }
+            let inner = bounds.of_child(node, i);
+            self.out.pass(i);
+            self.visit(&child(node, i)?, below, &inner)?;
+            // Later nodes are visited from their first child on.
+            self.from = None;
+        }
+        Ok(())
+    }
+}
+
+/// Bytes of a node in use.
+fn used(node: &Node) -> usize {
+    let cells = NODE_SIZE.saturating_sub(usize::from(node.header().cells_start.get()));
+    NODE_HEADER + 2 * node.len() + cells
+}

@@ -1,0 +1,89 @@
+//! Packing the index when units are short.
+//!
+//! What transactions reserve for the growth of the index is enough on average; leaves that split
+//! where little is added may take more. The standing reserve pays for that, and packing restores
+//! it: the same items in as few leaves as there can be. It goes in steps like a merge, whose lock
+//! is held, and changes no item.
+
+use std::cell::Cell;
+
+use crate::error::{Error, Result};
+use crate::format::key::Key;
+use crate::index::NodeSpace;
+use crate::sync::atomic::Ordering;
+use crate::txn::Core;
+use crate::txn::edits::ImageChange;
+use crate::txn::merge::StepSpace;
+
+/// Nodes that must have been made before packing is worth another try.
+const WORTH: u64 = 16;
+
+impl Core {
+    /// Packs the index if that can yield units; tells whether it did.
+    ///
+    /// # Errors
+    /// The device's failure, or damage found in the index: both stop the volume.
+    pub fn compact(&self) -> Result<bool> {
+        let unfinished = self.merging.lock();
+        self.storage.check()?;
+        if unfinished.is_some() {
+            return Ok(false);
+        }
+        let before = self.space.free_blocks();
+        let result = self.pack(&|| false);
+        if let Err(e) = &result {
+            self.storage.fail(e.clone());
+        }
+        result.map(|()| self.space.free_blocks() > before)
+    }
+
+    /// Between the steps of a merge and behind it: packs the index if what is kept for deletes and
+    /// merges was touched.
+    pub(super) fn restore_reserve(&self) -> Result<()> {
+        let whole = || self.space.is_reserve_whole();
+        match whole() {
+            true => Ok(()),
+            false => self.pack(&whole),
+        }
+    }
+
+    /// Goes once round the index from where packing ended before, until there is `enough`. Not again
+    /// before nodes were made that may be packed.
+    fn pack(&self, enough: &dyn Fn() -> bool) -> Result<()> {
+        if self.made.load(Ordering::Relaxed) < self.pack_after.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        let mut from = self.packed_to.lock();
+        let mut leaves = 0;
+        let mut ends = 0;
+        while ends < 2 {
+            let (next, looked_at) = self.pack_step(*from)?;
+            *from = next;
+            leaves += looked_at;
+            ends += u32::from(next.is_none());
+            if enough() {
+                return Ok(());
+            }
+        }
+        let after = self.made.load(Ordering::Relaxed) + WORTH + leaves / 128;
+        self.pack_after.store(after, Ordering::Relaxed);
+        Ok(())
+    }
+
+    fn pack_step(&self, from: Option<Key>) -> Result<(Option<Key>, u64)> {
+        let (count, promised) = (Cell::new(0), Cell::new(0));
+        let space = StepSpace::new(self, &count, &promised);
+        let seq = self.superblock().merged_seq.get();
+        let main = self.trees.load().main;
+        let full = || !space.has_room();
+        let packed = match self.index.compact(&main, from, seq, &space, &full) {
+            // There is too little to work with; what waits for a merge is not concerned.
+            Err(Error::NoSpace) => return Ok((None, 0)),
+            other => other?,
+        };
+        if packed.tree != main {
+            self.finish_step(space, packed.tree, seq, &ImageChange::default(), |_| {})?;
+        }
+        Ok((packed.next, packed.leaves))
+    }
+}
