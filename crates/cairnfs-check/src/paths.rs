@@ -36,17 +36,9 @@ pub(crate) fn name(
     for ino in ledger.findings().iter().filter_map(|f| f.ino) {
         names.want(ino, links);
     }
-    if names.ways.is_empty() {
-        return Ok(());
+    if !names.ways.is_empty() {
+        names.find(volume, replay, main)?;
     }
-    // The tree was checked before; what is wrong with it need not be told again.
-    let mut ignore = |_| {};
-    let mut ignored = Ledger::new(&mut ignore);
-    let seed = volume.superblock.hash_seed.get();
-    let mut merge = Merge::new(&replay.overlay, seed, &mut names);
-    let mut walker = Walker::new(volume, replay.seq);
-    walker.walk(&main.ptr, main.height.get(), &mut merge, &mut ignored)?;
-    merge.finish(&mut ignored)?;
     for finding in ledger.findings_mut() {
         finding.path = finding.ino.and_then(|ino| names.path(ino));
     }
@@ -74,6 +66,17 @@ impl Names {
             self.found.insert((link.dir, link.index), None);
             at = link.dir;
         }
+    }
+
+    /// Finds the names that are wanted. What is wrong with the tree was told before.
+    fn find(&mut self, volume: &Volume<'_>, replay: &Replay, main: &RawRoot) -> Result<()> {
+        let mut ignore = |_| {};
+        let mut ignored = Ledger::new(&mut ignore);
+        let seed = volume.superblock.hash_seed.get();
+        let mut merge = Merge::new(&replay.overlay, seed, self);
+        let mut walker = Walker::new(volume, replay.seq);
+        walker.walk(&main.ptr, main.height.get(), &mut merge, &mut ignored)?;
+        merge.finish(&mut ignored)
     }
 
     /// The path of an inode, if an entry refers to it.
