@@ -147,6 +147,37 @@ impl HostSink {
         Ok(())
     }
 
+    /// Makes the directory `name`; whether it was not there.
+    fn make_directory(&self, name: &[u8]) -> Result<bool, Failure> {
+        let made = rustix::fs::mkdirat(self.descent.dir()?, OsStr::from_bytes(name), Mode::RWXU);
+        match made {
+            Ok(()) => Ok(true),
+            Err(Errno::EXIST) => Ok(false),
+            Err(e) => Err(e).explain(self.descent.shown(name)),
+        }
+    }
+
+    fn enter_directory(&mut self, name: &[u8], made: bool) -> Result<(), Failure> {
+        let shown = self.descent.shown(name);
+        let (fd, stat) = match descent::open_dir(self.descent.dir()?, name) {
+            Err(Errno::NOTDIR | Errno::LOOP) => {
+                return Err(
+                    Failure::new(shown, "is in the way of a directory of that name")
+                        .hint("remove it first, or copy to another place"),
+                );
+            }
+            other => other.explain(shown)?,
+        };
+        let id = descent::id(&stat);
+        if made && stat.st_uid == rustix::process::geteuid().as_raw() {
+            self.made.insert(id);
+        } else if made {
+            self.foreign.insert(id);
+        }
+        self.descent.enter(name, fd, id);
+        Ok(())
+    }
+
     fn make_special(&self, pending: &Pending, meta: &Meta) -> Result<(), Failure> {
         let kind = FileType::from_raw_mode(meta.kind.mode_bits());
         let mode = Mode::RUSR | Mode::WUSR;
@@ -173,30 +204,8 @@ impl Sink for HostSink {
         }
         let (above, name) = split(path);
         self.descent.go(above)?;
-        let shown = self.descent.shown(name);
-        let dir = self.descent.dir()?;
-        let made = match rustix::fs::mkdirat(dir, OsStr::from_bytes(name), Mode::RWXU) {
-            Ok(()) => true,
-            Err(Errno::EXIST) => false,
-            Err(e) => return Err(e).explain(shown),
-        };
-        let (fd, stat) = match descent::open_dir(dir, name) {
-            Err(Errno::NOTDIR | Errno::LOOP) => {
-                return Err(
-                    Failure::new(shown, "is in the way of a directory of that name")
-                        .hint("remove it first, or copy to another place"),
-                );
-            }
-            other => other.explain(shown)?,
-        };
-        let id = descent::id(&stat);
-        if made && stat.st_uid == rustix::process::geteuid().as_raw() {
-            self.made.insert(id);
-        } else if made {
-            self.foreign.insert(id);
-        }
-        self.descent.enter(name, fd, id);
-        Ok(())
+        let made = self.make_directory(name)?;
+        self.enter_directory(name, made)
     }
 
     fn end_directory(&mut self, path: &[u8], meta: &Meta) -> Result<(), Failure> {

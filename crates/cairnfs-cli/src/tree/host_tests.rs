@@ -247,6 +247,29 @@ fn a_directory_that_was_there_keeps_its_attributes() {
 }
 
 #[test]
+fn a_directory_of_somebody_else_is_not_attributed() {
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("left out: it takes two users, and so root");
+        return;
+    }
+    let scene = Scene::new();
+    let mut sink = scene.sink();
+    assert!(sink.make_directory(b"d").unwrap());
+    fs::rename(scene.at("target/d"), scene.at("taken")).unwrap();
+    fs::create_dir(scene.at("target/d")).unwrap();
+    std::os::unix::fs::chown(scene.at("target/d"), Some(4711), None).unwrap();
+    fs::set_permissions(scene.at("target/d"), fs::Permissions::from_mode(0o755)).unwrap();
+    sink.enter_directory(b"d", true).unwrap();
+    assert!(
+        sink.end_directory(b"d", &meta(FileKind::Directory))
+            .is_err()
+    );
+    let theirs = scene.at("target/d").metadata().unwrap();
+    assert_eq!((theirs.uid(), theirs.mode() & 0o7777), (4711, 0o755));
+    scene.untouched();
+}
+
+#[test]
 fn a_source_reads_only_what_it_found() {
     let scene = Scene::new();
     let mode = rustix::fs::Mode::from_bits_truncate(0o600);
@@ -263,7 +286,14 @@ fn a_source_reads_only_what_it_found() {
         assert_eq!(source.find(b"f").unwrap().size, 4);
         fs::remove_file(scene.at("target/f")).unwrap();
         swap();
-        assert!(source.segments(4).is_err());
+        let refused = source.segments(4).err().unwrap().to_string();
+        let is_link = scene.at("target/f").is_symlink();
+        let why = if is_link {
+            "symbolic links"
+        } else {
+            "was replaced"
+        };
+        assert!(refused.contains(why), "{refused}");
         assert!(source.read(0, &mut [0; 4]).is_err());
         fs::remove_file(scene.at("target/f")).unwrap();
     }
