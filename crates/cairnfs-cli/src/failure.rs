@@ -75,6 +75,14 @@ impl Failure {
         }
     }
 
+    /// Shows it and the next step on standard error.
+    pub fn tell(&self) {
+        eprintln!("cairnfs: {self}");
+        if let Some(hint) = &self.hint {
+            eprintln!("  {hint}");
+        }
+    }
+
     /// Whether nothing else of the run can succeed, so that it ends here.
     pub fn is_fatal(&self) -> bool {
         self.fatal || self.code == BROKEN_PIPE

@@ -86,7 +86,7 @@ impl Open {
 
 /// Where copies go.
 enum Target {
-    Host(HostSink),
+    Host(Box<HostSink>),
     Volume {
         sink: Box<VolumeSink>,
         volume: Volume,
@@ -97,7 +97,7 @@ enum Target {
 impl Target {
     fn sink(&mut self) -> &mut dyn Sink {
         match self {
-            Target::Host(sink) => sink,
+            Target::Host(sink) => sink.as_mut(),
             Target::Volume { sink, .. } => sink.as_mut(),
         }
     }
@@ -188,7 +188,9 @@ fn target(
             .hint("several sources need an existing directory to go into")
     };
     match destination {
-        Spec::Host(path) if path.is_dir() => Ok((Target::Host(HostSink::open(path, keep)?), None)),
+        Spec::Host(path) if path.is_dir() => {
+            Ok((Target::Host(Box::new(HostSink::open(path, keep)?)), None))
+        }
         Spec::Host(path) => {
             let name = path
                 .file_name()
@@ -201,7 +203,7 @@ fn target(
                     .hint("make it first, or name an existing one"));
             }
             let sink = HostSink::open(&base, keep)?;
-            Ok((Target::Host(sink), Some(name.as_bytes().to_vec())))
+            Ok((Target::Host(Box::new(sink)), Some(name.as_bytes().to_vec())))
         }
         Spec::Volume(place) => {
             let (volume, _) = open.get(&place.volume, Access::Write)?;

@@ -174,7 +174,10 @@ impl ArchiveFile {
             return Err(Failure::new(shown(path), "is no name of a file"));
         };
         let dir = descent::open_named(above).explain(shown(path))?;
-        let pending = Pending::new(dir.as_fd(), name.as_bytes(), shown(path))?;
+        let pending = Pending::new(dir.as_fd(), name.as_bytes(), shown(path));
+        let pending = pending.map_err(|failure| {
+            failure.hint("to write an archive to it: cairnfs export VOLUME - > FILE")
+        })?;
         if pending.replaces() && !force {
             return Err(Failure::new(shown(path), "exists").hint("use --force to overwrite it"));
         }

@@ -111,7 +111,9 @@ fn fill(args: &Args, from: Origin, place: VolumePath) -> Result<Summary, Failure
             let input = BufReader::with_capacity(CHUNK, input);
             TarReader::new(input, archive.name).import(&mut copier, &mut sink)
         }
-        Origin::Directory(mut source) => copier.copy_counted(&mut source, &mut sink, Vec::new()),
+        Origin::Directory(mut source) => {
+            copier.copy_counted(source.as_mut(), &mut sink, Vec::new())
+        }
     };
     tell_lost(&progress, sink.lost_xattrs());
     let summary = copier.summary;
@@ -175,7 +177,7 @@ fn place(args: &Args) -> Result<(VolumePath, Option<Created>), Failure> {
 /// What is imported.
 enum Origin {
     Archive(Archive),
-    Directory(HostSource),
+    Directory(Box<HostSource>),
 }
 
 /// A tar archive to read.
@@ -197,7 +199,8 @@ impl Origin {
         }
         let meta = source.metadata().explain(shown(source))?;
         if meta.is_dir() {
-            return HostSource::open(source, true).map(Origin::Directory);
+            let source = HostSource::open(source, true)?;
+            return Ok(Origin::Directory(Box::new(source)));
         }
         let file = File::open(source).explain(shown(source))?;
         Ok(Origin::Archive(Archive {

@@ -110,7 +110,7 @@ impl Descent {
             return;
         };
         let above = below.and_then(|fd| verified(fd.as_fd(), OsStr::new(".."), id));
-        let fd = above.or_else(|| self.from_base());
+        let fd = above.or_else(|| self.reopened());
         if let Some(level) = self.levels.last_mut() {
             level.fd = fd;
         }
@@ -134,7 +134,7 @@ impl Descent {
     }
 
     /// The current directory, opened again from the base by its names.
-    fn from_base(&self) -> Option<OwnedFd> {
+    fn reopened(&self) -> Option<OwnedFd> {
         let mut fd: Option<OwnedFd> = None;
         let names = self.path.split(|b| *b == b'/');
         for (name, level) in names.zip(&self.levels) {

@@ -28,7 +28,7 @@ pub fn push(to: &mut Vec<u8>, key: &[u8], value: &[u8]) {
 /// What is wrong with the header, or what `each` says.
 pub fn parse(
     mut bytes: &[u8],
-    each: &mut dyn FnMut(&[u8], &[u8]) -> Result<(), &'static str>,
+    mut each: impl FnMut(&[u8], &[u8]) -> Result<(), &'static str>,
 ) -> Result<(), &'static str> {
     const BAD: &str = "malformed extended header";
     while !bytes.is_empty() {
@@ -108,9 +108,11 @@ pub fn parse_time(text: &[u8]) -> Option<Time> {
 mod tests {
     use super::*;
 
-    fn parsed(bytes: &[u8]) -> Result<Vec<(Vec<u8>, Vec<u8>)>, &'static str> {
+    type Owned = Vec<(Vec<u8>, Vec<u8>)>;
+
+    fn parsed(bytes: &[u8]) -> Result<Owned, &'static str> {
         let mut records = Vec::new();
-        parse(bytes, &mut |key, value| {
+        parse(bytes, |key, value| {
             records.push((key.to_vec(), value.to_vec()));
             Ok(())
         })?;

@@ -83,7 +83,7 @@ impl Records {
     /// # Errors
     /// What is wrong with it.
     pub fn merge(&mut self, header: &[u8]) -> Result<(), &'static str> {
-        pax::parse(header, &mut |key, value| self.set(key, value))
+        pax::parse(header, |key, value| self.set(key, value))
     }
 }
 

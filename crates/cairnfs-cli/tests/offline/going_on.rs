@@ -62,6 +62,24 @@ fn several_sources_go_on_behind_one_that_fails() {
 }
 
 #[test]
+fn several_arguments_go_on_behind_one_that_fails() {
+    let p = Place::with_volume();
+    p.fails(
+        &["mkdir", "v.img:/no/a", "v.img:/b", "missing:/c", "v.img:/d"],
+        1,
+        "mkdir -p",
+    );
+    assert_eq!(p.ok(&["ls", "v.img"]), "b\nd\n");
+    p.fails(
+        &["rm", "-r", "v.img:/missing", "v.img:/b"],
+        1,
+        "no such file",
+    );
+    p.fails(&["rm", "v.img:/d", "v.img:/missing"], 1, "is a directory");
+    assert_eq!(p.ok(&["ls", "v.img"]), "d\n");
+}
+
+#[test]
 fn an_export_goes_on_behind_what_the_target_cannot_hold() {
     let p = Place::with_volume();
     let volume = cairnfs::Volume::open(p.path("v.img")).unwrap();

@@ -66,16 +66,14 @@ impl FileSystem {
             let Some(part) = extent.part(first, last + ahead) else {
                 continue;
             };
-            match (
-                self.read_extent(state, &part, offset, buf),
-                extent.part(first, last),
-            ) {
+            if let Err(error) = self.read_extent(state, &part, offset, buf) {
                 // A block that nobody asked for must not fail those that were.
-                (Err(_), Some(asked)) if part.end() > last => {
+                if part.end() <= last {
+                    return Err(error);
+                }
+                if let Some(asked) = extent.part(first, last) {
                     self.read_extent(state, &asked, offset, buf)?;
                 }
-                (Err(_), None) => {}
-                (read, _) => read?,
             }
         }
         for (block, page) in state.pages.dirty.range(first..last) {
