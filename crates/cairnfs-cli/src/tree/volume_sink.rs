@@ -5,6 +5,7 @@
 //! when what replaces them is whole; existing directories are filled.
 
 use std::collections::{HashMap, HashSet};
+use std::fmt;
 
 use cairnfs::Error;
 use cairnfs::types::{FileKind, RenameMode, SetAttr, SetTime, Time, XattrMode};
@@ -75,8 +76,9 @@ impl VolumeSink {
         self.lost_xattrs
     }
 
-    fn shown(&self, path: &[u8]) -> String {
-        self.volume.shown(&join(&self.base_path, path))
+    /// How a path is shown; put together only when it is.
+    fn shown<'a>(&'a self, path: &'a [u8]) -> impl fmt::Display + 'a {
+        fmt::from_fn(move |f| f.write_str(&self.volume.shown(&join(&self.base_path, path))))
     }
 
     /// The directory at `path`, made if it is missing.

@@ -1,5 +1,6 @@
 //! A volume as a source.
 
+use std::fmt;
 use std::rc::Rc;
 
 use cairnfs::Error;
@@ -39,6 +40,11 @@ impl VolumeSource {
         }
     }
 
+    /// How the current entry is shown; put together only when it is.
+    fn what(&self) -> impl fmt::Display + '_ {
+        fmt::from_fn(|f| f.write_str(&self.volume.shown(&self.path)))
+    }
+
     fn ino(&self) -> u64 {
         self.current.ino()
     }
@@ -47,7 +53,7 @@ impl VolumeSource {
         match self.volume.fs().seek(self.ino(), from, to) {
             Ok(at) => Ok(Some(at)),
             Err(Error::NoSuchOffset) => Ok(None),
-            Err(e) => Err(e).explain(self.shown()),
+            Err(e) => Err(e).explain(self.what()),
         }
     }
 
@@ -93,14 +99,14 @@ impl Source for VolumeSource {
         self.path.truncate(*end);
         push_name(&mut self.path, name);
         let found = self.volume.lookup(directory, name);
-        self.current = Rc::new(found.explain(self.shown())?);
+        self.current = Rc::new(found.explain(self.what())?);
         Ok(self.meta())
     }
 
     fn xattrs(&mut self) -> Result<Vec<Xattr>, Failure> {
         let fs = self.volume.fs();
         let ino = self.ino();
-        let what = || format!("{}: extended attributes", self.shown());
+        let what = || fmt::from_fn(|f| write!(f, "{}: extended attributes", self.what()));
         let names = fs.listxattr(ino).explain(what())?;
         let names = names.split(|b| *b == 0).filter(|name| !name.is_empty());
         names
@@ -113,7 +119,7 @@ impl Source for VolumeSource {
 
     fn target(&mut self) -> Result<Vec<u8>, Failure> {
         let target = self.volume.fs().readlink(self.ino());
-        target.explain(self.shown())
+        target.explain(self.what())
     }
 
     fn segments(&mut self, size: u64) -> Result<Segments, Failure> {
@@ -138,12 +144,12 @@ impl Source for VolumeSource {
 
     fn read(&mut self, offset: u64, buf: &mut [u8]) -> Result<usize, Failure> {
         let read = self.volume.fs().read(self.ino(), offset, buf);
-        read.explain(self.shown())
+        read.explain(self.what())
     }
 
     fn enter(&mut self) -> Result<Listing, Failure> {
         let (names, lost) = self.volume.names_found(self.ino());
-        let lost = lost.and_then(|e| Err::<(), _>(e).explain(self.shown()).err());
+        let lost = lost.and_then(|e| Err::<(), _>(e).explain(self.what()).err());
         self.directories
             .push((Rc::clone(&self.current), self.path.len()));
         Ok(Listing { names, lost })
