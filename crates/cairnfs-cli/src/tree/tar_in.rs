@@ -51,11 +51,19 @@ impl<R: Read> TarReader<R> {
         Failure::new(&self.name, why)
     }
 
+    fn cut_off(&self) -> Failure {
+        self.bad("archive ends too early")
+            .hint("it was cut off or damaged on its way: fetch or make it again")
+    }
+
+    fn too_much(&self, why: &str) -> Failure {
+        self.bad(why)
+            .hint("it is damaged, or made to exhaust memory: make it again, or do not trust it")
+    }
+
     fn fill(&mut self, buf: &mut [u8]) -> Result<(), Failure> {
         match self.input.read_exact(buf) {
-            Err(e) if e.kind() == ErrorKind::UnexpectedEof => {
-                Err(self.bad("archive ends too early"))
-            }
+            Err(e) if e.kind() == ErrorKind::UnexpectedEof => Err(self.cut_off()),
             other => other.explain(&self.name),
         }
     }
@@ -64,18 +72,18 @@ impl<R: Read> TarReader<R> {
         let skipped = std::io::copy(&mut self.input.by_ref().take(count), &mut std::io::sink())
             .explain(&self.name)?;
         if skipped < count {
-            return Err(self.bad("archive ends too early"));
+            return Err(self.cut_off());
         }
         Ok(())
     }
 
     fn records(&mut self, size: u64) -> Result<Vec<u8>, Failure> {
         if size > MAX_MEMBER as u64 {
-            return Err(self.bad("an extended header is larger than 16 MiB"));
+            return Err(self.too_much("an extended header is larger than 16 MiB"));
         }
         self.between += BLOCK + size.next_multiple_of(BLOCK);
         if self.between > MAX_BETWEEN {
-            return Err(self.bad("more than 32 MiB of extended headers precede a member"));
+            return Err(self.too_much("more than 32 MiB of extended headers precede a member"));
         }
         let mut bytes = vec![0; size as usize];
         self.fill(&mut bytes)?;
@@ -93,7 +101,7 @@ impl<R: Read> TarReader<R> {
         while have < bytes.len() {
             match self.input.read(bytes.get_mut(have..).unwrap_or_default()) {
                 Ok(0) if have == 0 && self.any => return Ok(None),
-                Ok(0) => return Err(self.bad("archive ends too early")),
+                Ok(0) => return Err(self.cut_off()),
                 Ok(n) => have += n,
                 Err(e) if e.kind() == ErrorKind::Interrupted => {}
                 Err(e) => return Err(e).explain(&self.name),
@@ -143,18 +151,18 @@ impl<R: Read> TarReader<R> {
             match flag {
                 b'x' | b'X' => {
                     let bytes = self.records(size)?;
-                    records.merge(&bytes).map_err(|why| self.bad(why))?;
+                    records.merge(&bytes).map_err(|why| self.too_much(why))?;
                 }
                 b'g' => {
                     let bytes = self.records(size)?;
                     let merged = self.global.merge(&bytes);
-                    merged.map_err(|why| self.bad(why))?;
+                    merged.map_err(|why| self.too_much(why))?;
                 }
                 b'L' | b'K' => {
                     let key: &[u8] = if flag == b'L' { b"path" } else { b"linkpath" };
                     let bytes = self.records(size)?;
                     let name = bytes.split(|b| *b == 0).next().unwrap_or_default();
-                    records.set(key, name).map_err(|why| self.bad(why))?;
+                    records.set(key, name).map_err(|why| self.too_much(why))?;
                 }
                 _ => return self.member(&header, size, &records).map(Some),
             }
