@@ -412,6 +412,7 @@ fn ls_shows_what_is_there() {
     assert_eq!(large["mtime"], "2009-02-13T23:31:30.123456789Z");
     assert_eq!(p.ok(&["cat", "v.img:/sym"]), "small\n");
     p.fails(&["cat", "v.img:/dangling"], 1, "no such file");
+    p.fails(&["cat", "v.img:/fifo"], 1, "v.img:/fifo: is no regular");
 }
 
 #[test]

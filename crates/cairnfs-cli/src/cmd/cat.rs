@@ -4,6 +4,8 @@ use std::ffi::OsString;
 use std::io;
 use std::process::ExitCode;
 
+use cairnfs::types::FileKind;
+
 use crate::failure::{AnyError, Failure};
 use crate::output::Progress;
 use crate::spec::VolumePath;
@@ -57,6 +59,10 @@ fn file(arg: &OsString, open: &mut Option<Volume>) -> Result<VolumeSource, Failu
     if node.is_dir() {
         return Err(Failure::new(place.shown(), "is a directory")
             .hint(format!("to list it: cairnfs ls {}", place.shown())));
+    }
+    if node.attr.kind != FileKind::File {
+        return Err(Failure::new(place.shown(), "is no regular file")
+            .hint("only regular files have contents; to see what it is: cairnfs ls -l"));
     }
     Ok(VolumeSource::new(volume, 0, node, place.inside))
 }

@@ -3,7 +3,7 @@
 use crate::place::Place;
 
 /// Address space of the command in KiB; what comes in is more.
-const LIMIT: &str = "1500000";
+const LIMIT: &str = "3000000";
 const PIECES: u64 = 4096;
 
 /// A header of that kind with records of 1 MiB under a key of its own.
