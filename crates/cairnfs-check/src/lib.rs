@@ -9,6 +9,7 @@
 //! The steps, one module each: superblock (`volume`), log (`log`, `overlay`), trees (`roots`,
 //! `tree`), items of each object (`structure`, `object`, `directory`), values that attributes share
 //! (`shared`), links between objects (`links`), bitmaps (`space`), and on request the files' contents (`data`).
+//! At the end `paths` names the inodes of what was found.
 
 mod blocks;
 pub mod codes;
@@ -19,6 +20,7 @@ mod links;
 mod log;
 mod object;
 mod overlay;
+mod paths;
 mod report;
 mod roots;
 mod shared;
@@ -79,10 +81,13 @@ fn run(device: &dyn Device, options: &CheckOptions, ledger: &mut Ledger<'_>) -> 
     };
     let mut structure = Structure::new(&volume, &replay);
     let main = roots::walk(&volume, &replay, &mut structure, ledger)?;
-    let claims = links::check(structure, ledger);
+    let (claims, links) = links::check(structure, ledger);
     space::check(&volume, &claims, ledger)?;
-    if let (true, Some(main)) = (options.data, main) {
+    let Some(main) = main else {
+        return Ok(());
+    };
+    if options.data {
         data::check(&volume, &replay, &main, ledger)?;
     }
-    Ok(())
+    paths::name(&volume, &replay, &main, &links, ledger)
 }

@@ -15,8 +15,8 @@ use crate::structure::{Claims, Found, InodeRecord, Link, Structure};
 /// Inodes between two reports of progress.
 const PROGRESS_STEP: u64 = 4096;
 
-/// Checks what goes beyond one object, and hands on the blocks in use.
-pub(crate) fn check(structure: Structure<'_>, ledger: &mut Ledger<'_>) -> Claims {
+/// Checks what goes beyond one object, and hands on the blocks in use and all entries, sorted.
+pub(crate) fn check(structure: Structure<'_>, ledger: &mut Ledger<'_>) -> (Claims, Vec<Link>) {
     let mut found = structure.into_found();
     let mut links = std::mem::take(&mut found.links);
     links.sort_unstable();
@@ -33,7 +33,7 @@ pub(crate) fn check(structure: Structure<'_>, ledger: &mut Ledger<'_>) -> Claims
     if found.links_incomplete {
         ledger.unchecked("links and directories that lead to what cannot be read");
     }
-    found.claims
+    (found.claims, links)
 }
 
 /// Where a directory is, and what is known of the way from there to the root.

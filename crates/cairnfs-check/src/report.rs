@@ -20,6 +20,8 @@ pub struct Finding {
     pub block: Option<u64>,
     /// The inode it is about.
     pub ino: Option<u64>,
+    /// A path of that inode from the root, or its end behind "..."; none if no entry leads to it.
+    pub path: Option<Vec<u8>>,
 }
 
 impl Finding {
@@ -29,6 +31,7 @@ impl Finding {
             message: message.into(),
             block: None,
             ino: None,
+            path: None,
         }
     }
 
@@ -61,6 +64,9 @@ impl fmt::Display for Finding {
             (Some(ino), None) => write!(f, " (inode {ino})")?,
             (None, Some(block)) => write!(f, " (block {block})")?,
             (None, None) => {}
+        }
+        if let Some(path) = &self.path {
+            write!(f, " {:?}", String::from_utf8_lossy(path))?;
         }
         write!(f, ": {}", self.message)
     }
@@ -145,6 +151,14 @@ impl<'p> Ledger<'p> {
         } else {
             self.dropped += 1;
         }
+    }
+
+    pub(crate) fn findings(&self) -> &[Finding] {
+        &self.report.findings
+    }
+
+    pub(crate) fn findings_mut(&mut self) -> &mut [Finding] {
+        &mut self.report.findings
     }
 
     pub(crate) fn unchecked(&mut self, what: impl Into<String>) {

@@ -17,19 +17,30 @@ pub const BROKEN_PIPE: u8 = 141;
 /// A failure with its exit code and, where there is one, the next step.
 #[derive(Debug)]
 pub struct Failure {
-    message: String,
+    what: String,
+    why: String,
     hint: Option<String>,
     code: u8,
+    fatal: bool,
 }
 
 impl Failure {
     /// A failure of `what` because of `why`; exit code 1.
     pub fn new(what: impl fmt::Display, why: impl fmt::Display) -> Self {
         Self {
-            message: format!("{what}: {why}"),
+            what: what.to_string(),
+            why: why.to_string(),
             hint: None,
             code: 1,
+            fatal: false,
         }
+    }
+
+    /// The same, as one after which nothing else of the run can succeed.
+    #[must_use]
+    pub fn fatal(mut self) -> Self {
+        self.fatal = true;
+        self
     }
 
     /// The same with a next step, in place of any earlier one.
@@ -54,10 +65,32 @@ impl Failure {
             cairnfs::Error::InUse(_) => Failure::new(what, "is in use by another process"),
             other => Failure::new(what, other),
         };
+        let failure = match why {
+            cairnfs::Error::Stopped(_) | cairnfs::Error::ReadOnly => failure.fatal(),
+            _ => failure,
+        };
         match hint_for(why) {
             Some(hint) => failure.hint(hint),
             None => failure,
         }
+    }
+
+    /// Shows it and the next step on standard error.
+    pub fn tell(&self) {
+        eprintln!("cairnfs: {self}");
+        if let Some(hint) = &self.hint {
+            eprintln!("  {hint}");
+        }
+    }
+
+    /// Whether nothing else of the run can succeed, so that it ends here.
+    pub fn is_fatal(&self) -> bool {
+        self.fatal || self.code == BROKEN_PIPE
+    }
+
+    /// The cause, without what it happened to.
+    pub fn why(&self) -> &str {
+        &self.why
     }
 
     /// The exit code.
@@ -73,7 +106,7 @@ impl Failure {
 
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.message)
+        write!(f, "{}: {}", self.what, self.why)
     }
 }
 

@@ -114,18 +114,16 @@ fn report(error: &(dyn std::error::Error + 'static)) -> ExitCode {
     if failure::is_broken_pipe(error) {
         return ExitCode::from(BROKEN_PIPE);
     }
+    if let Some(failure) = error.downcast_ref::<Failure>() {
+        failure.tell();
+        return ExitCode::from(failure.exit_code());
+    }
     eprintln!("cairnfs: {error}");
-    let (hint, code) = match error.downcast_ref::<Failure>() {
-        Some(failure) => (failure.next_step(), failure.exit_code()),
-        None => {
-            let engine = error.downcast_ref::<cairnfs::Error>();
-            (engine.and_then(failure::hint_for), 1)
-        }
-    };
-    if let Some(hint) = hint {
+    let engine = error.downcast_ref::<cairnfs::Error>();
+    if let Some(hint) = engine.and_then(failure::hint_for) {
         eprintln!("  {hint}");
     }
-    ExitCode::from(code)
+    ExitCode::from(1)
 }
 
 /// The arguments as ours, when called by another name.

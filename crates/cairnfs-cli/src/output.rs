@@ -161,6 +161,11 @@ impl Progress {
     pub fn note(&self, text: &str) {
         self.bar.suspend(|| eprintln!("cairnfs: {text}"));
     }
+
+    /// The next step behind a line.
+    pub fn hint(&self, text: &str) {
+        self.bar.suspend(|| eprintln!("  {text}"));
+    }
 }
 
 impl Drop for Progress {

@@ -256,18 +256,31 @@ impl Volume {
     /// # Errors
     /// Damage, also a name that no entry can have.
     pub fn names(&self, dir: u64) -> cairnfs::Result<Vec<Vec<u8>>> {
+        match self.names_found(dir) {
+            (names, None) => Ok(names),
+            (_, Some(error)) => Err(error),
+        }
+    }
+
+    /// The same as far as they can be read, and why there may be more.
+    pub fn names_found(&self, dir: u64) -> (Vec<Vec<u8>>, Option<Error>) {
         let mut names = Vec::new();
-        self.fs.readdir(dir, 0, &mut |entry| {
-            if entry.name != b"." && entry.name != b".." {
+        let mut impossible = false;
+        let read = self.fs.readdir(dir, 0, &mut |entry| {
+            if entry.name.is_empty() || entry.name.contains(&b'/') {
+                impossible = true;
+            } else if entry.name != b"." && entry.name != b".." {
                 names.push(entry.name.to_vec());
             }
             true
-        })?;
-        if names.iter().any(|n| n.is_empty() || n.contains(&b'/')) {
-            return Err(Error::Invalid("the directory holds an impossible name"));
-        }
+        });
+        let lost = match read {
+            Err(e) => Some(e),
+            Ok(_) if impossible => Some(Error::Invalid("the directory holds an impossible name")),
+            Ok(_) => None,
+        };
         names.sort_unstable();
-        Ok(names)
+        (names, lost)
     }
 }
 

@@ -6,66 +6,25 @@
     reason = "a test fails by panicking"
 )]
 
+#[path = "offline/deep.rs"]
+mod deep;
+#[path = "offline/going_on.rs"]
+mod going_on;
+#[path = "offline/hostile.rs"]
+mod hostile;
+#[path = "offline/place.rs"]
+mod place;
+#[path = "offline/salvage.rs"]
+mod salvage;
+
 use std::ffi::OsStr;
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
-use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+use std::path::Path;
 use std::time::{Duration, UNIX_EPOCH};
 
-use tempfile::TempDir;
-
-/// A directory to work in, with a volume of 64 MiB at `v.img` once it is made.
-struct Place {
-    dir: TempDir,
-}
-
-impl Place {
-    fn new() -> Self {
-        Self {
-            dir: tempfile::tempdir().unwrap(),
-        }
-    }
-
-    fn with_volume() -> Self {
-        let place = Self::new();
-        place.ok(&["mkfs", "-q", "--size", "64M", "v.img"]);
-        place
-    }
-
-    fn path(&self, name: &str) -> PathBuf {
-        self.dir.path().join(name)
-    }
-
-    fn run(&self, args: &[&str]) -> Output {
-        Command::new(env!("CARGO_BIN_EXE_cairnfs"))
-            .current_dir(self.dir.path())
-            .args(args)
-            .stdin(Stdio::null())
-            .output()
-            .unwrap()
-    }
-
-    fn ok(&self, args: &[&str]) -> String {
-        let out = self.run(args);
-        let text = String::from_utf8_lossy(&out.stderr);
-        assert!(out.status.success(), "{args:?}: {text}");
-        String::from_utf8_lossy(&out.stdout).into_owned()
-    }
-
-    fn fails(&self, args: &[&str], code: i32, says: &str) {
-        let out = self.run(args);
-        let text = String::from_utf8_lossy(&out.stderr);
-        assert_eq!(out.status.code(), Some(code), "{args:?}: {text}");
-        assert!(text.contains(says), "{args:?}: {text}");
-        assert!(!text.contains("panicked"), "{text}");
-    }
-
-    fn json(&self, args: &[&str]) -> serde_json::Value {
-        serde_json::from_str(&self.ok(args)).unwrap()
-    }
-}
+use place::{Place, pattern};
 
 /// A time with nanoseconds, which every copy must keep.
 fn time() -> std::time::SystemTime {
@@ -107,10 +66,6 @@ fn plant(root: &Path) {
         let file = fs::File::open(root.join(name)).unwrap();
         file.set_modified(time()).unwrap();
     }
-}
-
-fn pattern(len: usize) -> Vec<u8> {
-    (0..len).map(|i| (i / 7 % 251) as u8).collect()
 }
 
 fn same(a: &Path, b: &Path) {
@@ -178,6 +133,49 @@ fn mkfs_makes_a_sparse_file_and_info_tells_it() {
     let table = p.ok(&["info", "v.img"]);
     assert!(table.contains(info["uuid"].as_str().unwrap()), "{table}");
     assert!(table.contains("Free"), "{table}");
+}
+
+#[test]
+fn images_are_private_however_they_are_made() {
+    let p = Place::new();
+    fs::write(p.path("f"), b"x").unwrap();
+    let mode = |name: &str| p.path(name).metadata().unwrap().mode() & 0o7777;
+    p.ok(&["mkfs", "-q", "--size", "64M", "made.img"]);
+    p.ok(&[
+        "import",
+        "-q",
+        "--create",
+        "--size",
+        "64M",
+        ".",
+        "imported.img",
+    ]);
+    cairnfs::Volume::create(p.path("library.img"), 64 << 20).unwrap();
+    let steps = [
+        "crashtest",
+        "--steps",
+        "create a; fsync a",
+        "--replay",
+        "1.0",
+    ];
+    p.run(&[&steps[..], &["--image", "replayed.img"]].concat());
+    for name in ["made.img", "imported.img", "library.img", "replayed.img"] {
+        assert_eq!(mode(name), 0o600, "{name}");
+    }
+    let shared = fs::Permissions::from_mode(0o640);
+    fs::set_permissions(p.path("made.img"), shared).unwrap();
+    p.ok(&["mkfs", "-q", "-f", "made.img"]);
+    assert_eq!(mode("made.img"), 0o640, "an existing file stays as it is");
+}
+
+#[test]
+fn an_image_that_cannot_be_finished_is_removed() {
+    let p = Place::new();
+    let out = p.limited("mkfs --size 64M v.img");
+    let text = String::from_utf8_lossy(&out.stderr);
+    assert_eq!(out.status.code(), Some(1), "{text}");
+    assert!(text.contains("File too large"), "{text}");
+    assert!(!p.path("v.img").exists());
 }
 
 #[test]
@@ -414,6 +412,7 @@ fn ls_shows_what_is_there() {
     assert_eq!(large["mtime"], "2009-02-13T23:31:30.123456789Z");
     assert_eq!(p.ok(&["cat", "v.img:/sym"]), "small\n");
     p.fails(&["cat", "v.img:/dangling"], 1, "no such file");
+    p.fails(&["cat", "v.img:/fifo"], 1, "v.img:/fifo: is no regular");
 }
 
 #[test]
@@ -436,10 +435,13 @@ fn rm_removes() {
 fn a_full_volume_says_so_and_stays_sound() {
     let p = Place::new();
     p.ok(&["mkfs", "-q", "--size", "16M", "v.img"]);
-    fs::write(p.path("big"), pattern(20 << 20)).unwrap();
-    p.fails(&["cp", "big", "v.img:/"], 1, "no space");
+    fs::write(p.path("third"), pattern(4 << 20)).unwrap();
+    p.ok(&["cp", "third", "v.img:/a"]);
+    p.ok(&["cp", "third", "v.img:/b"]);
+    p.fails(&["cp", "third", "v.img:/c"], 1, "no space");
     p.ok(&["check", "--data", "v.img"]);
-    p.ok(&["rm", "v.img:/big"]);
-    fs::write(p.path("small"), b"fits").unwrap();
-    p.ok(&["cp", "small", "v.img:/"]);
+    p.ok(&["rm", "v.img:/a"]);
+    p.ok(&["cp", "third", "v.img:/c"]);
+    assert_eq!(p.ok(&["ls", "v.img"]), "b\nc\n");
+    p.ok(&["check", "--data", "v.img"]);
 }

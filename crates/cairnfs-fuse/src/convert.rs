@@ -18,10 +18,17 @@ pub struct Refusal(pub i32);
 impl From<Error> for Refusal {
     /// Failures of the device and damage are logged, because an errno cannot tell them.
     fn from(error: Error) -> Self {
-        if matches!(error, Error::Io { .. } | Error::Corrupt(_)) {
+        if Refusal::is_logged(&error) {
             tracing::error!("{error}");
         }
         Refusal(error.errno())
+    }
+}
+
+impl Refusal {
+    /// Whether an errno tells too little of an error.
+    pub fn is_logged(error: &Error) -> bool {
+        matches!(error, Error::Io { .. } | Error::Corrupt(_))
     }
 }
 

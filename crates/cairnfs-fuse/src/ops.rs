@@ -242,7 +242,14 @@ impl Ops {
 
     /// Reads; fewer bytes only at the end of the file.
     pub fn read(&self, ino: u64, offset: u64, buf: &mut [u8]) -> Outcome<usize> {
-        Ok(self.fs.read(ino, offset, buf)?)
+        self.fs.read(ino, offset, buf).map_err(|error| {
+            if Refusal::is_logged(&error) {
+                let path = self.fs.path_hint(ino);
+                let end = offset.saturating_add(buf.len() as u64).saturating_sub(1);
+                tracing::error!("reading bytes {offset} to {end} of {path:?}: {error}");
+            }
+            Refusal(error.errno())
+        })
     }
 
     /// Writes. With `kill`, the kernel leaves clearing set-user-id and set-group-id to us, and

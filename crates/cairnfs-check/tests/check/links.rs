@@ -191,3 +191,59 @@ fn a_removed_directory_with_entries_is_found() {
     });
     assert_eq!(found, ["link-count"]);
 }
+
+/// The paths of what is found in the base volume whose plan was damaged.
+fn paths(damage: impl FnOnce(&mut Plan)) -> Vec<Option<String>> {
+    let mut plan = Plan::base();
+    damage(&mut plan);
+    let report = plan.build().check(true).unwrap();
+    let paths = report.findings.into_iter().map(|f| f.path);
+    paths
+        .map(|path| path.map(|p| String::from_utf8(p).unwrap()))
+        .collect()
+}
+
+#[test]
+fn findings_are_named_by_paths() {
+    let some = |path: &str| vec![Some(path.to_owned())];
+    let of = |ino| paths(move |plan: &mut Plan| plan.edit(ino, |i| i.xattrs = U32::new(9)));
+    let root = paths(|plan| {
+        let changes = &mut plan.log[2].changes;
+        changes.retain(|change| change.key != Key::inode(1));
+        let wrong = RawInode {
+            xattrs: U32::new(9),
+            ..inode(S_IFDIR, 3, 4)
+        };
+        changes.push(put(Key::inode(1), wrong.as_bytes().to_vec()));
+    });
+    assert_eq!(root, some("/"));
+    assert_eq!(of(16), some("/file"));
+    assert_eq!(of(18), some("/dir/link"));
+    assert_eq!(of(19), some("/small"), "one of two names");
+    // By an entry in the log.
+    let found = paths(|plan| {
+        plan.log[2]
+            .changes
+            .retain(|change| change.key != extent_key(22, 0));
+    });
+    assert_eq!(found, some("/new"));
+    // A directory that contains itself is on no way to the root.
+    let found = paths(|plan| {
+        plan.items.remove(&index_key(1, 4));
+        plan.items.remove(&name_key(1, "dir"));
+        plan.entry(17, 5, "self", 17, S_IFDIR);
+    });
+    assert!(
+        found
+            .iter()
+            .flatten()
+            .any(|path| path.starts_with(".../self/"))
+    );
+    assert!(found.iter().flatten().all(|path| path.len() < 5000));
+    let found = paths(|plan| {
+        plan.items.remove(&index_key(17, 3));
+        plan.items.remove(&name_key(17, "link"));
+        plan.edit(17, |i| i.size = U64::new(1));
+    });
+    assert_eq!(found, [None], "nothing leads to it");
+}

@@ -1,18 +1,26 @@
 //! `cairnfs cat`: contents of files in volumes, on standard output.
 
 use std::ffi::OsString;
-use std::io::{self, Write};
+use std::io;
 use std::process::ExitCode;
 
-use crate::failure::{AnyError, Explain, Failure};
+use cairnfs::types::FileKind;
+
+use crate::failure::{AnyError, Failure};
+use crate::output::Progress;
 use crate::spec::VolumePath;
-use crate::tree::CHUNK;
+use crate::tree::stream_sink::StreamSink;
+use crate::tree::volume_source::VolumeSource;
+use crate::tree::{Copier, Keep};
 use crate::volume::{Access, LastLink, Volume};
 
 const EXAMPLES: &str = "\
 Examples:
   cairnfs cat disk.img:/etc/hosts
   cairnfs cat disk.img:/log/a disk.img:/log/b | sort
+
+What cannot be read of a file is written as zeros, and told with its path and
+range; the files behind one that fails are written all the same.
 
 Exit codes: 0 all was written, 1 something was not.";
 
@@ -28,38 +36,33 @@ pub struct Args {
 /// Runs the command.
 pub fn run(args: Args) -> Result<ExitCode, AnyError> {
     let mut open: Option<Volume> = None;
+    let progress = Progress::bytes("", 0, true);
+    let mut copier = Copier::new(Keep::PLAIN, &progress);
+    let mut sink = StreamSink::new(io::stdout().lock(), "standard output".into());
     for arg in &args.files {
-        let place = VolumePath::parse(arg)?;
-        let volume = match open.take() {
-            Some(volume) if volume.path() == place.volume => volume,
-            _ => Volume::open(&place.volume, Access::Read)?,
-        };
-        one(&volume, &place)?;
-        open = Some(volume);
+        if let Some(mut source) = copier.done(file(arg, &mut open))? {
+            copier.copy(&mut source, &mut sink, Vec::new())?;
+        }
     }
-    Ok(ExitCode::SUCCESS)
+    Ok(ExitCode::from(u8::from(copier.summary.failed > 0)))
 }
 
-fn one(volume: &Volume, place: &VolumePath) -> Result<(), Failure> {
+/// A file of a volume, which is opened unless it is the last one used.
+fn file(arg: &OsString, open: &mut Option<Volume>) -> Result<VolumeSource, Failure> {
+    let place = VolumePath::parse(arg)?;
+    let volume = match open.take() {
+        Some(volume) if volume.path() == place.volume => volume,
+        _ => Volume::open(&place.volume, Access::Read)?,
+    };
+    let volume = open.insert(volume).clone();
     let node = volume.find(&place.inside, LastLink::Follow)?;
     if node.is_dir() {
         return Err(Failure::new(place.shown(), "is a directory")
             .hint(format!("to list it: cairnfs ls {}", place.shown())));
     }
-    let mut out = io::stdout().lock();
-    let mut buffer = vec![0; CHUNK];
-    let mut at = 0;
-    loop {
-        let got = volume
-            .fs()
-            .read(node.ino(), at, &mut buffer)
-            .explain(place.shown())?;
-        if got == 0 {
-            break;
-        }
-        out.write_all(buffer.get(..got).unwrap_or_default())
-            .explain("standard output")?;
-        at += got as u64;
+    if node.attr.kind != FileKind::File {
+        return Err(Failure::new(place.shown(), "is no regular file")
+            .hint("only regular files have contents; to see what it is: cairnfs ls -l"));
     }
-    out.flush().explain("standard output")
+    Ok(VolumeSource::new(volume, 0, node, place.inside))
 }

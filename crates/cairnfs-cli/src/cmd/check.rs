@@ -72,6 +72,7 @@ struct ToldFinding {
     message: String,
     block: Option<u64>,
     inode: Option<u64>,
+    path: Option<String>,
 }
 
 /// Runs the command.
@@ -113,6 +114,7 @@ fn told(finding: Finding) -> ToldFinding {
         message: finding.message,
         block: finding.block,
         inode: finding.ino,
+        path: finding.path.map(|path| show_bytes(&path)),
     }
 }
 
@@ -130,6 +132,9 @@ fn tell(args: &Args, report: &Report) -> io::Result<()> {
         }
         if let Some(ino) = finding.ino {
             write!(out, " (inode {ino})")?;
+        }
+        if let Some(path) = &finding.path {
+            write!(out, " in {}", show_bytes(path))?;
         }
         writeln!(out)?;
     }

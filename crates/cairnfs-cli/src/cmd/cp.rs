@@ -12,10 +12,10 @@ use crate::cmd::export::tell_lost;
 use crate::failure::{AnyError, Explain, Failure, shown};
 use crate::output::Progress;
 use crate::spec::{Spec, VolumePath, meant_volume};
-use crate::tree::host::{HostNode, HostSource};
+use crate::tree::host::HostSource;
 use crate::tree::host_sink::HostSink;
 use crate::tree::volume_sink::VolumeSink;
-use crate::tree::volume_source::{VolumeNode, VolumeSource};
+use crate::tree::volume_source::VolumeSource;
 use crate::tree::{Copier, Keep, Sink, Source, join};
 use crate::volume::{Access, LastLink, Volume, split_last};
 
@@ -32,7 +32,9 @@ device ends the volume's name. Anything else is a host path: ./a:b is one
 unless ./a is a file and ./a:b does not exist.
 
 If the destination is a directory, sources go into it under their own names.
-Existing files are replaced. Holes stay holes.
+Existing files are replaced when their copy is whole. Holes stay holes. What
+fails is told, and the rest goes on; what cannot be read of a file is zeros in
+the copy, told with its path and range.
 
 Exit codes: 0 all was copied, 1 something was not.";
 
@@ -84,7 +86,7 @@ impl Open {
 
 /// Where copies go.
 enum Target {
-    Host(HostSink),
+    Host(Box<HostSink>),
     Volume {
         sink: Box<VolumeSink>,
         volume: Volume,
@@ -95,7 +97,7 @@ enum Target {
 impl Target {
     fn sink(&mut self) -> &mut dyn Sink {
         match self {
-            Target::Host(sink) => sink,
+            Target::Host(sink) => sink.as_mut(),
             Target::Volume { sink, .. } => sink.as_mut(),
         }
     }
@@ -148,9 +150,12 @@ pub fn run(args: Args) -> Result<ExitCode, AnyError> {
         name,
         recursive,
     };
-    let done = specs.iter().try_for_each(|source| match source {
-        Spec::Host(path) => job.take_host(path),
-        Spec::Volume(place) => job.take_volume(place, &mut open),
+    let done = specs.iter().try_for_each(|source| {
+        let taken = match source {
+            Spec::Host(path) => job.take_host(path),
+            Spec::Volume(place) => job.take_volume(place, &mut open),
+        };
+        job.copier.done(taken).map(drop)
     });
     tell_lost(&progress, target.lost_xattrs());
     let failed = copier.summary.failed > 0;
@@ -184,7 +189,7 @@ fn target(
     };
     match destination {
         Spec::Host(path) if path.is_dir() => {
-            Ok((Target::Host(HostSink::new(path.clone(), keep)), None))
+            Ok((Target::Host(Box::new(HostSink::open(path, keep)?)), None))
         }
         Spec::Host(path) => {
             let name = path
@@ -194,10 +199,11 @@ fn target(
             let parent = path.parent().filter(|p| !p.as_os_str().is_empty());
             let base = parent.map_or_else(|| PathBuf::from("."), Path::to_owned);
             if !base.is_dir() {
-                return Err(Failure::new(shown(&base), "no such directory"));
+                return Err(Failure::new(shown(&base), "no such directory")
+                    .hint("make it first, or name an existing one"));
             }
-            let sink = HostSink::new(base, keep);
-            Ok((Target::Host(sink), Some(name.as_bytes().to_vec())))
+            let sink = HostSink::open(&base, keep)?;
+            Ok((Target::Host(Box::new(sink)), Some(name.as_bytes().to_vec())))
         }
         Spec::Volume(place) => {
             let (volume, _) = open.get(&place.volume, Access::Write)?;
@@ -248,12 +254,8 @@ impl Job<'_, '_> {
             );
         }
         let meant = meant_volume(path).filter(|volume| !volume.exists());
-        let from = if self.recursive {
-            path.symlink_metadata().map(|_| path.to_owned())
-        } else {
-            path.canonicalize()
-        };
-        let from = from.explain(shown(path)).map_err(|failure| match meant {
+        let from = HostSource::open(path, !self.recursive);
+        let from = from.map_err(|failure| match meant {
             Some(volume) => failure.hint(format!("there is no volume {}", shown(&volume))),
             None => failure,
         })?;
@@ -263,7 +265,7 @@ impl Job<'_, '_> {
             .name
             .clone()
             .unwrap_or_else(|| own.unwrap_or_default().to_vec());
-        self.copy(&HostSource, HostNode::new(from), to, shown(path))
+        self.copy(from, to, shown(path))
     }
 
     fn take_volume(&mut self, place: &VolumePath, open: &mut Open) -> Result<(), Failure> {
@@ -285,18 +287,17 @@ impl Job<'_, '_> {
         {
             apart(into, base, &to, node.ino(), node.is_dir(), &place.shown())?;
         }
-        let node = VolumeNode::new(node, place.inside.clone());
-        self.copy(&VolumeSource::new(volume, id), node, to, place.shown())
+        let source = VolumeSource::new(volume, id, node, place.inside.clone());
+        self.copy(source, to, place.shown())
     }
 
     fn copy<S: Source>(
         &mut self,
-        source: &S,
-        node: S::Node,
+        mut source: S,
         to: Vec<u8>,
         shown: String,
     ) -> Result<(), Failure> {
-        let kind = source.meta(&node)?.kind;
+        let kind = source.start()?.kind;
         match kind {
             FileKind::Directory if !self.recursive => {
                 return Err(Failure::new(shown, "is a directory")
@@ -310,10 +311,11 @@ impl Job<'_, '_> {
             _ => {}
         }
         if to.is_empty() && kind != FileKind::Directory {
-            return Err(Failure::new(shown, "has no name to copy it under"));
+            return Err(Failure::new(shown, "has no name to copy it under")
+                .hint("name the copy: cairnfs cp SOURCE DIRECTORY/NAME"));
         }
         self.copier
-            .copy_counted(source, node, self.target.sink(), to)
+            .copy_counted(&mut source, self.target.sink(), to)
     }
 }
 

@@ -1,8 +1,10 @@
 //! `cairnfs export`: whole trees out of a volume, into a directory or a tar archive.
 
 use std::ffi::OsString;
-use std::fs::{self, File, OpenOptions};
+use std::fs::File;
 use std::io::{self, BufWriter, IsTerminal, Write};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -11,9 +13,10 @@ use crate::failure::{AnyError, Explain, Failure, shown};
 use crate::output::Progress;
 use crate::spec::VolumePath;
 use crate::tree::host_sink::HostSink;
+use crate::tree::pending::Pending;
 use crate::tree::tar_out::TarSink;
-use crate::tree::volume_source::{VolumeNode, VolumeSource};
-use crate::tree::{CHUNK, Copier, Keep, Sink};
+use crate::tree::volume_source::VolumeSource;
+use crate::tree::{CHUNK, Copier, Keep, descent, umask};
 use crate::volume::{Access, LastLink, Volume, split_last};
 
 const EXAMPLES: &str = "\
@@ -25,8 +28,13 @@ Examples:
 A destination that ends in .tar becomes an archive (pax format), anything else
 a directory. Modes, times to the nanosecond, symbolic and hard links, holes,
 special files and extended attributes are kept; owners in archives always, in
-directories if you are root. What cannot be read is told and left out, so this
-also saves what is left of a damaged volume.
+directories if you are root. An existing directory is filled and keeps its own
+owner and mode; files and links of the same names are replaced.
+
+This also saves what is left of a damaged volume, block by block: what cannot
+be read of a file is zeros in the copy (holes, where the target has them), and
+is told with its path and range, on standard error and under \"unreadable\" of
+--json. Whatever fails is told, and the rest goes on.
 
 Exit codes: 0 all was exported, 1 something was not.";
 
@@ -98,33 +106,24 @@ pub fn run(args: Args) -> Result<ExitCode, AnyError> {
             .map(|(_, name)| name)
             .unwrap_or_default(),
     };
-    let source = VolumeSource::new(volume, 0);
-    let node = VolumeNode::new(node, place.inside);
+    let mut source = VolumeSource::new(volume, 0, node, place.inside);
     let progress = Progress::bytes("exporting", 0, args.quiet || args.json);
     let mut copier = Copier::new(Keep::ALL, &progress);
     match to {
         Destination::Directory => {
-            let mut sink = host_directory(&args.destination)?;
-            copier.copy_counted(&source, node, &mut sink, path)?;
+            let mut sink = HostSink::make(&args.destination, Keep::ALL)?;
+            copier.copy_counted(&mut source, &mut sink, path)?;
             tell_lost(&progress, sink.lost_xattrs());
         }
         Destination::Archive => {
-            let file = archive_file(&args.destination, args.force)?;
+            let file = ArchiveFile::make(&args.destination, args.force)?;
             let name = shown(&args.destination);
-            let file = archive(&mut copier, &source, node, path, file, &name, &progress)?;
-            file.sync_all().explain(name)?;
+            archive(&mut copier, &mut source, path, &file.file, &name, &progress)?;
+            file.complete()?;
         }
         Destination::Stdout => {
-            let out = io::stdout().lock();
-            let _out = archive(
-                &mut copier,
-                &source,
-                node,
-                path,
-                out,
-                "standard output",
-                &progress,
-            )?;
+            let (out, name) = (io::stdout().lock(), "standard output");
+            archive(&mut copier, &mut source, path, out, name, &progress)?;
         }
     }
     let summary = copier.summary;
@@ -138,18 +137,17 @@ pub fn run(args: Args) -> Result<ExitCode, AnyError> {
     )
 }
 
-fn archive<W: Write>(
+fn archive(
     copier: &mut Copier<'_>,
-    source: &VolumeSource,
-    node: VolumeNode,
+    source: &mut VolumeSource,
     path: Vec<u8>,
-    out: W,
+    out: impl Write,
     name: &str,
     progress: &Progress,
-) -> Result<W, Failure> {
+) -> Result<(), Failure> {
     let out = BufWriter::with_capacity(CHUNK, out);
     let mut sink = TarSink::new(out, name.to_owned());
-    copier.copy_counted(source, node, &mut sink as &mut dyn Sink, path)?;
+    copier.copy_counted(source, &mut sink, path)?;
     if sink.left_out() > 0 {
         progress.note(&format!(
             "{} sockets left out: tar has no place for them",
@@ -157,31 +155,54 @@ fn archive<W: Write>(
         ));
     }
     let out = sink.finish()?;
-    out.into_inner().map_err(|e| e.into_error()).explain(name)
+    let flushed = out.into_inner().map_err(|e| e.into_error());
+    flushed.map(drop).explain(name)
 }
 
-fn host_directory(path: &Path) -> Result<HostSink, Failure> {
-    match fs::create_dir(path) {
-        Ok(()) => {}
-        Err(e) if e.kind() == io::ErrorKind::AlreadyExists && path.is_dir() => {}
-        Err(e) => return Err(e).explain(shown(path)),
-    }
-    Ok(HostSink::new(path.to_owned(), Keep::ALL))
+/// An archive that is being written. It gets its name when it is whole if it replaces another one,
+/// and is removed if it does not become whole.
+struct ArchiveFile {
+    dir: OwnedFd,
+    pending: Pending,
+    file: File,
+    whole: bool,
 }
 
-fn archive_file(path: &Path, force: bool) -> Result<File, Failure> {
-    let mut options = OpenOptions::new();
-    options.write(true);
-    if force {
-        options.create(true).truncate(true);
-    } else {
-        options.create_new(true);
-    }
-    match options.open(path) {
-        Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {
-            Err(Failure::new(shown(path), "exists").hint("use --force to overwrite it"))
+impl ArchiveFile {
+    fn make(path: &Path, force: bool) -> Result<Self, Failure> {
+        let (Some(above), Some(name)) = (path.parent(), path.file_name()) else {
+            return Err(Failure::new(shown(path), "is no name of a file"));
+        };
+        let dir = descent::open_named(above).explain(shown(path))?;
+        let pending = Pending::new(dir.as_fd(), name.as_bytes(), shown(path));
+        let pending = pending.map_err(|failure| {
+            failure.hint("to write an archive to it: cairnfs export VOLUME - > FILE")
+        })?;
+        if pending.replaces() && !force {
+            return Err(Failure::new(shown(path), "exists").hint("use --force to overwrite it"));
         }
-        other => other.explain(shown(path)),
+        let file = pending.file(dir.as_fd(), !umask() & 0o666)?;
+        Ok(Self {
+            dir,
+            pending,
+            file,
+            whole: false,
+        })
+    }
+
+    fn complete(mut self) -> Result<(), Failure> {
+        self.file.sync_all().explain(self.pending.shown())?;
+        self.pending.publish(self.dir.as_fd())?;
+        self.whole = true;
+        Ok(())
+    }
+}
+
+impl Drop for ArchiveFile {
+    fn drop(&mut self) {
+        if !self.whole {
+            self.pending.remove(self.dir.as_fd());
+        }
     }
 }
 

@@ -13,7 +13,7 @@ use crate::cmd::mkfs;
 use crate::failure::{AnyError, Explain, Failure, shown};
 use crate::output::{self, Progress};
 use crate::spec::{VolumePath, meant_volume};
-use crate::tree::host::{HostNode, HostSource};
+use crate::tree::host::HostSource;
 use crate::tree::tar_in::TarReader;
 use crate::tree::volume_sink::VolumeSink;
 use crate::tree::{CHUNK, Copier, Keep, Summary, umask};
@@ -32,6 +32,11 @@ times to the nanosecond, symbolic and hard links, holes, special files and
 extended attributes are kept. Owners are kept, by number, if you are root or
 with --same-owner; otherwise everything is yours. Archive members with absolute
 names or with '..' are refused.
+
+What fails is told, and the rest goes on; nothing is left of an entry that
+failed, and a file that it was to replace stays. A broken or hostile archive
+ends the import. A volume made by --create is removed again if the import ends
+like this, or if nothing could be imported.
 
 Exit codes: 0 all was imported, 1 something was not.";
 
@@ -70,8 +75,19 @@ pub struct Args {
 
 /// Runs the command.
 pub fn run(args: Args) -> Result<ExitCode, AnyError> {
-    let archive = Archive::of(&args.source)?;
-    let place = place(&args)?;
+    let from = Origin::of(&args.source)?;
+    let (place, created) = place(&args)?;
+    let summary = fill(&args, from, place)?;
+    match created {
+        Some(created) if summary.failed > 0 && summary.is_empty() => drop(created),
+        Some(created) => created.keep(),
+        None => {}
+    }
+    finish(&summary, "Imported", args.quiet, args.json, false)
+}
+
+/// Fills the volume; how that went.
+fn fill(args: &Args, from: Origin, place: VolumePath) -> Result<Summary, Failure> {
     let volume = Volume::open(&place.volume, Access::Write)?;
     let base = volume.make_dirs(&place.inside, 0o777 & !umask())?;
     let root = rustix::process::geteuid().is_root();
@@ -80,11 +96,14 @@ pub fn run(args: Args) -> Result<ExitCode, AnyError> {
         ..Keep::ALL
     };
     let mut sink = VolumeSink::new(volume.clone(), base, place.inside, keep);
-    let total = archive.as_ref().map_or(0, |a| a.size);
+    let total = match &from {
+        Origin::Archive(archive) => archive.size,
+        Origin::Directory(_) => 0,
+    };
     let progress = Progress::bytes("importing", total, args.quiet || args.json);
     let mut copier = Copier::new(keep, &progress);
-    let done = match archive {
-        Some(archive) => {
+    let done = match from {
+        Origin::Archive(archive) => {
             let input = Watched {
                 input: archive.input,
                 progress: &progress,
@@ -92,9 +111,8 @@ pub fn run(args: Args) -> Result<ExitCode, AnyError> {
             let input = BufReader::with_capacity(CHUNK, input);
             TarReader::new(input, archive.name).import(&mut copier, &mut sink)
         }
-        None => {
-            let node = HostNode::new(args.source.clone());
-            copier.copy_counted(&HostSource, node, &mut sink, Vec::new())
+        Origin::Directory(mut source) => {
+            copier.copy_counted(source.as_mut(), &mut sink, Vec::new())
         }
     };
     tell_lost(&progress, sink.lost_xattrs());
@@ -104,21 +122,43 @@ pub fn run(args: Args) -> Result<ExitCode, AnyError> {
     // What came in before a failure stays, and must be closed in order.
     let closed = volume.close();
     done.and(closed)?;
-    finish(&summary, "Imported", args.quiet, args.json, false)
+    Ok(summary)
+}
+
+/// A volume that this run has made; removed again unless it is kept.
+struct Created {
+    path: PathBuf,
+    kept: bool,
+}
+
+impl Created {
+    fn keep(mut self) {
+        self.kept = true;
+    }
+}
+
+impl Drop for Created {
+    fn drop(&mut self) {
+        if !self.kept && std::fs::remove_file(&self.path).is_ok() {
+            eprintln!("cairnfs: {}: removed again", shown(&self.path));
+        }
+    }
 }
 
 /// Where to, making the volume if that was asked for.
-fn place(args: &Args) -> Result<VolumePath, Failure> {
+fn place(args: &Args) -> Result<(VolumePath, Option<Created>), Failure> {
     let parsed = VolumePath::parse(&args.place);
     if parsed.is_ok() || !args.create {
-        return parsed.map_err(|f| match args.create {
-            true => f,
-            false => f.hint("to make the volume on the way: cairnfs import --create"),
-        });
+        return parsed
+            .map(|place| (place, None))
+            .map_err(|f| match args.create {
+                true => f,
+                false => f.hint("to make the volume on the way: cairnfs import --create"),
+            });
     }
     let whole = Path::new(&args.place);
     if whole.is_dir() {
-        return parsed;
+        return parsed.map(|place| (place, None));
     }
     let volume = meant_volume(whole).unwrap_or_else(|| whole.to_owned());
     let options = MakeOptions {
@@ -127,7 +167,17 @@ fn place(args: &Args) -> Result<VolumePath, Failure> {
         ..MakeOptions::default()
     };
     mkfs::make_volume(&volume, options, args.quiet || args.json)?;
-    VolumePath::parse(&args.place)
+    let created = Created {
+        path: volume,
+        kept: false,
+    };
+    Ok((VolumePath::parse(&args.place)?, Some(created)))
+}
+
+/// What is imported.
+enum Origin {
+    Archive(Archive),
+    Directory(Box<HostSource>),
 }
 
 /// A tar archive to read.
@@ -138,11 +188,10 @@ struct Archive {
     size: u64,
 }
 
-impl Archive {
-    /// The archive that a source is, or `None` if it is a directory.
-    fn of(source: &Path) -> Result<Option<Self>, Failure> {
+impl Origin {
+    fn of(source: &Path) -> Result<Self, Failure> {
         if source.as_os_str() == "-" {
-            return Ok(Some(Self {
+            return Ok(Origin::Archive(Archive {
                 input: Box::new(io::stdin().lock()),
                 name: "standard input".into(),
                 size: 0,
@@ -150,10 +199,11 @@ impl Archive {
         }
         let meta = source.metadata().explain(shown(source))?;
         if meta.is_dir() {
-            return Ok(None);
+            let source = HostSource::open(source, true)?;
+            return Ok(Origin::Directory(Box::new(source)));
         }
         let file = File::open(source).explain(shown(source))?;
-        Ok(Some(Self {
+        Ok(Origin::Archive(Archive {
             input: Box::new(file),
             name: shown(source),
             size: meta.len(),

@@ -3,6 +3,7 @@
 use std::ffi::OsString;
 use std::process::ExitCode;
 
+use crate::cmd::each;
 use crate::failure::{AnyError, Explain, Failure};
 use crate::spec::VolumePath;
 use crate::tree;
@@ -27,18 +28,16 @@ pub struct Args {
 
 /// Runs the command.
 pub fn run(args: Args) -> Result<ExitCode, AnyError> {
-    for arg in &args.directories {
+    Ok(each(&args.directories, |arg| {
         let place = VolumePath::parse(arg)?;
         let volume = Volume::open(&place.volume, Access::Write)?;
         let mode = 0o777 & !tree::umask();
-        if args.parents {
-            drop(volume.make_dirs(&place.inside, mode)?);
-        } else {
-            one(&volume, &place, mode)?;
-        }
-        volume.close()?;
-    }
-    Ok(ExitCode::SUCCESS)
+        let made = match args.parents {
+            true => volume.make_dirs(&place.inside, mode).map(drop),
+            false => one(&volume, &place, mode),
+        };
+        made.and(volume.close())
+    }))
 }
 
 fn one(volume: &Volume, place: &VolumePath, mode: u32) -> Result<(), Failure> {

@@ -24,7 +24,9 @@ Examples:
 
 An image file is sparse: it takes the space of its log (1/32 of the size, 4 MiB
 to 256 MiB) at once, and the rest as files are stored. SIZE is bytes, or a
-number with K, M, G or T (powers of 1024).
+number with K, M, G or T (powers of 1024). A new image file is for its owner
+only (mode 0600), because it shows all that is in it; an existing one keeps its
+permissions.
 
 Exit codes: 0 made, 1 not made.";
 

@@ -3,6 +3,7 @@
 use std::ffi::OsString;
 use std::process::ExitCode;
 
+use crate::cmd::each;
 use crate::failure::{AnyError, Explain, Failure};
 use crate::spec::VolumePath;
 use crate::volume::{Access, LastLink, Node, Volume, split_last};
@@ -10,7 +11,9 @@ use crate::volume::{Access, LastLink, Node, Volume, split_last};
 const EXAMPLES: &str = "\
 Examples:
   cairnfs rm disk.img:/tmp/log
-  cairnfs rm -r disk.img:/old";
+  cairnfs rm -r disk.img:/old
+
+Exit codes: 0 all was removed, 1 something was not.";
 
 /// Remove files from a volume
 #[derive(Debug, clap::Args)]
@@ -29,13 +32,12 @@ pub struct Args {
 
 /// Runs the command.
 pub fn run(args: Args) -> Result<ExitCode, AnyError> {
-    for arg in &args.files {
+    Ok(each(&args.files, |arg| {
         let place = VolumePath::parse(arg)?;
         let volume = Volume::open(&place.volume, Access::Write)?;
-        one(&args, &volume, &place)?;
-        volume.close()?;
-    }
-    Ok(ExitCode::SUCCESS)
+        let done = one(&args, &volume, &place);
+        done.and(volume.close())
+    }))
 }
 
 fn one(args: &Args, volume: &Volume, place: &VolumePath) -> Result<(), Failure> {

@@ -6,42 +6,37 @@ use cairnfs::types::FileKind;
 
 use super::Source;
 
-/// Bytes of all regular files at and below `node`, holes included.
-pub fn bytes<S: Source>(source: &S, node: &S::Node) -> u64 {
-    let Ok(meta) = source.meta(node) else {
+/// Bytes of all regular files at and below the start of `source`, holes included.
+pub fn bytes<S: Source>(source: &mut S) -> u64 {
+    let Ok(meta) = source.start() else {
         return 0;
     };
     if meta.kind != FileKind::Directory {
         return meta.size;
     }
+    let Ok(listing) = source.enter() else {
+        return 0;
+    };
     let mut total: u64 = 0;
-    let mut above = vec![meta.id];
-    let mut stack = vec![children(source, node)];
-    while let Some(siblings) = stack.last_mut() {
-        let Some(child) = siblings.pop() else {
+    let mut stack = vec![(meta.id, listing.names)];
+    while let Some((_, names)) = stack.last_mut() {
+        let Some(name) = names.pop() else {
             stack.pop();
-            above.pop();
+            source.leave();
             continue;
         };
-        let Ok(meta) = source.meta(&child) else {
+        let Ok(meta) = source.find(&name) else {
             continue;
         };
         match meta.kind {
             FileKind::File => total = total.saturating_add(meta.size),
-            FileKind::Directory if !above.contains(&meta.id) => {
-                above.push(meta.id);
-                stack.push(children(source, &child));
+            FileKind::Directory if stack.iter().all(|(id, _)| *id != meta.id) => {
+                if let Ok(listing) = source.enter() {
+                    stack.push((meta.id, listing.names));
+                }
             }
             _ => {}
         }
     }
     total
-}
-
-fn children<S: Source>(source: &S, node: &S::Node) -> Vec<S::Node> {
-    let names = source.names(node).unwrap_or_default();
-    names
-        .iter()
-        .filter_map(|name| source.child(node, name).ok())
-        .collect()
 }

@@ -1,130 +1,188 @@
 //! The host's file system as a source.
 //!
-//! Symbolic links are never followed below the starting point.
+//! The tree is walked by directory descriptors ([`super::descent`]); below the starting point
+//! nothing is resolved through a symbolic link. An entry is opened without following links and
+//! without waiting, and only if its status says a regular file or directory; the descriptor must
+//! be that of the inode seen before. So FIFOs and devices are never opened, also where another
+//! user swaps entries meanwhile.
 
 use std::ffi::OsStr;
-use std::fs::{File, OpenOptions};
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
-use std::path::{Path, PathBuf};
-use std::sync::OnceLock;
+use std::fs::File;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
 
 use cairnfs::types::{FileKind, Time};
-use rustix::fs::{OFlags, SeekFrom};
+use rustix::fs::{AtFlags, Mode, OFlags, RawDir, SeekFrom, Stat};
 use rustix::io::Errno;
 
-use super::{Meta, Segment, Source, Xattr};
+use super::descent::{self, Descent};
+use super::{Listing, Meta, Segment, Segments, Source, Xattr};
 use crate::failure::{Explain, Failure, shown};
 
-/// The host as a source.
-pub struct HostSource;
+/// Bytes of directory entries read at once.
+const ENTRIES: usize = 32 << 10;
+/// Most bytes of a list of attributes, or of the value of one, that Linux gives.
+const MAX_XATTR: usize = 65_536;
 
-/// A file of the host; opened when its contents are first wanted.
-pub struct HostNode {
-    path: PathBuf,
-    file: OnceLock<File>,
+/// A file or tree of the host as a source.
+pub struct HostSource {
+    descent: Descent,
+    name: Vec<u8>,
+    current: Option<Entry>,
 }
 
-impl HostNode {
-    /// The file at `path`.
-    pub fn new(path: PathBuf) -> Self {
-        Self {
-            path,
-            file: OnceLock::new(),
-        }
+/// The current entry; opened when its contents are first wanted.
+struct Entry {
+    name: Vec<u8>,
+    stat: Stat,
+    file: Option<File>,
+}
+
+impl HostSource {
+    /// Begins at `path`, which is resolved here, once; with `follow` also if it is a symbolic
+    /// link itself.
+    ///
+    /// # Errors
+    /// It does not exist, or what leads to it may not be entered.
+    pub fn open(path: &Path, follow: bool) -> Result<Self, Failure> {
+        let bytes = path.as_os_str().as_bytes();
+        let leads_on =
+            bytes.ends_with(b"/") || bytes.ends_with(b"/.") || path.file_name().is_none();
+        let resolved = match follow || leads_on {
+            true => path.canonicalize().explain(shown(path))?,
+            false => path.to_owned(),
+        };
+        let (above, name) = match (resolved.parent(), resolved.file_name()) {
+            (Some(above), Some(name)) => (above, name),
+            _ => (resolved.as_path(), OsStr::new(".")),
+        };
+        let base = descent::open_named(above).explain(shown(path))?;
+        let mut source = Self {
+            name: name.as_bytes().to_vec(),
+            descent: Descent::new(base, above.to_owned()),
+            current: None,
+        };
+        source.start()?;
+        Ok(source)
     }
 
-    fn file(&self) -> Result<&File, Failure> {
-        if let Some(file) = self.file.get() {
-            return Ok(file);
+    fn current(&self) -> Result<&Entry, Failure> {
+        let none = || Failure::new(self.descent.shown(b""), "there is no current entry");
+        self.current.as_ref().ok_or_else(none)
+    }
+
+    /// The current entry, opened with `flags`, if it is still the one that was found.
+    fn reopen(&self, flags: OFlags) -> Result<OwnedFd, Failure> {
+        let entry = self.current()?;
+        let name = OsStr::from_bytes(&entry.name);
+        let flags = flags | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let fd = rustix::fs::openat(self.descent.dir()?, name, flags, Mode::empty())
+            .explain(self.shown())?;
+        let stat = rustix::fs::fstat(&fd).explain(self.shown())?;
+        let same = |stat: &Stat| (descent::id(stat), FileKind::from_mode(stat.st_mode));
+        if same(&stat) != same(&entry.stat) {
+            return Err(
+                Failure::new(self.shown(), "was replaced while it was being read")
+                    .hint("copy again when nothing else changes the tree"),
+            );
         }
-        let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits();
-        let file = OpenOptions::new()
-            .read(true)
-            .custom_flags(flags.cast_signed())
-            .open(&self.path)
-            .explain(shown(&self.path))?;
-        Ok(self.file.get_or_init(|| file))
+        Ok(fd)
+    }
+
+    /// The current entry's contents: a regular file or a directory.
+    fn file(&mut self) -> Result<&File, Failure> {
+        if self.current()?.file.is_none() {
+            let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
+            let file = File::from(self.reopen(flags)?);
+            if let Some(entry) = &mut self.current {
+                entry.file = Some(file);
+            }
+        }
+        let none = || Failure::new(self.descent.shown(b""), "is not open");
+        let file = self.current.as_ref().and_then(|entry| entry.file.as_ref());
+        file.ok_or_else(none)
+    }
+
+    fn is_opened(&self) -> bool {
+        let kind = self
+            .current
+            .as_ref()
+            .and_then(|e| FileKind::from_mode(e.stat.st_mode));
+        matches!(kind, Some(FileKind::File | FileKind::Directory))
     }
 }
 
 impl Source for HostSource {
-    type Node = HostNode;
-
-    fn meta(&self, node: &HostNode) -> Result<Meta, Failure> {
-        let m = node.path.symlink_metadata().explain(shown(&node.path))?;
-        let kind = FileKind::from_mode(m.mode())
-            .ok_or_else(|| Failure::new(shown(&node.path), "unknown kind of file"))?;
-        Ok(Meta {
-            kind,
-            mode: m.mode() & 0o7777,
-            uid: m.uid(),
-            gid: m.gid(),
-            rdev: m.rdev(),
-            size: if kind == FileKind::File { m.size() } else { 0 },
-            nlink: m.nlink(),
-            id: (m.dev(), m.ino()),
-            atime: time(m.atime(), m.atime_nsec()),
-            mtime: time(m.mtime(), m.mtime_nsec()),
-            xattrs: Vec::new(),
-        })
+    fn start(&mut self) -> Result<Meta, Failure> {
+        self.descent.go(b"")?;
+        let name = self.name.clone();
+        self.find(&name)
     }
 
-    fn xattrs(&self, node: &HostNode) -> Result<Vec<Xattr>, Failure> {
-        let path: &Path = &node.path;
-        let what = || format!("{}: extended attributes", shown(path));
-        let mut names = Vec::new();
-        match rustix::fs::llistxattr_query(path) {
-            Ok(0) | Err(Errno::OPNOTSUPP) => return Ok(Vec::new()),
-            Ok(len) => names.resize(len, 0),
-            Err(e) => return Err(e).explain(what()),
+    fn find(&mut self, name: &[u8]) -> Result<Meta, Failure> {
+        self.current = None;
+        let what = || self.descent.shown(name);
+        let dir = self.descent.dir()?;
+        let stat = rustix::fs::statat(dir, OsStr::from_bytes(name), AtFlags::SYMLINK_NOFOLLOW)
+            .explain(what())?;
+        let meta = meta(&stat).ok_or_else(|| Failure::new(what(), "unknown kind of file"))?;
+        self.current = Some(Entry {
+            name: name.to_vec(),
+            stat,
+            file: None,
+        });
+        Ok(meta)
+    }
+
+    fn xattrs(&mut self) -> Result<Vec<Xattr>, Failure> {
+        let what = format!("{}: extended attributes", self.shown());
+        if self.is_opened() {
+            // A file that cannot be opened is told when its contents are asked for.
+            return match self.file() {
+                Ok(file) => xattrs(
+                    |list| rustix::fs::flistxattr(file, list),
+                    |name, value| rustix::fs::fgetxattr(file, name, value),
+                )
+                .explain(what),
+                Err(_) => Ok(Vec::new()),
+            };
         }
-        let len = rustix::fs::llistxattr(path, &mut names).explain(what())?;
-        names.truncate(len);
-        let mut found = Vec::new();
-        for name in names.split(|b| *b == 0).filter(|n| !n.is_empty()) {
-            let key = OsStr::from_bytes(name);
-            let mut value = vec![0; 65_536];
-            match rustix::fs::lgetxattr(path, key, &mut value) {
-                Ok(len) => value.truncate(len),
-                Err(Errno::NODATA | Errno::OPNOTSUPP) => continue,
-                Err(e) => return Err(e).explain(what()),
-            }
-            found.push((name.to_vec(), value));
-        }
-        Ok(found)
+        // No descriptor for contents can be had. The link in /proc leads to the inode that is held,
+        // whatever its name leads to by now, and is not followed further.
+        let held = self.reopen(OFlags::PATH)?;
+        let path = format!("/proc/self/fd/{}", held.as_fd().as_raw_fd());
+        xattrs(
+            |list| rustix::fs::listxattr(path.as_str(), list),
+            |name, value| rustix::fs::getxattr(path.as_str(), name, value),
+        )
+        .explain(what)
     }
 
-    fn names(&self, node: &HostNode) -> Result<Vec<Vec<u8>>, Failure> {
-        let mut names = Vec::new();
-        for entry in node.path.read_dir().explain(shown(&node.path))? {
-            let entry = entry.explain(shown(&node.path))?;
-            names.push(entry.file_name().into_vec());
-        }
-        names.sort_unstable();
-        Ok(names)
+    fn target(&mut self) -> Result<Vec<u8>, Failure> {
+        let name = OsStr::from_bytes(&self.current()?.name);
+        let target = rustix::fs::readlinkat(self.descent.dir()?, name, Vec::new());
+        Ok(target.explain(self.shown())?.into_bytes())
     }
 
-    fn child(&self, node: &HostNode, name: &[u8]) -> Result<HostNode, Failure> {
-        Ok(HostNode::new(node.path.join(OsStr::from_bytes(name))))
-    }
-
-    fn target(&self, node: &HostNode) -> Result<Vec<u8>, Failure> {
-        let target = node.path.read_link().explain(shown(&node.path))?;
-        Ok(target.into_os_string().into_vec())
-    }
-
-    fn segments(&self, node: &HostNode, size: u64) -> Result<Vec<Segment>, Failure> {
-        let file = node.file()?;
+    fn segments(&mut self, size: u64) -> Result<Segments, Failure> {
+        let what = self.shown();
+        let file = self.file()?;
         let mut found = Vec::new();
         let mut at = 0;
+        let mut unknown = None;
         while at < size {
             let start = match rustix::fs::seek(file, SeekFrom::Data(at)) {
                 Ok(start) => start,
                 Err(Errno::NXIO) => break,
                 // A file system without holes.
                 Err(Errno::INVAL | Errno::OPNOTSUPP) => at,
-                Err(e) => return Err(e).explain(shown(&node.path)),
+                Err(e) => {
+                    unknown = Err::<(), _>(e).explain(what).err().map(|f| (at, f));
+                    break;
+                }
             };
             let end = rustix::fs::seek(file, SeekFrom::Hole(start)).unwrap_or(size);
             let end = end.min(size);
@@ -134,17 +192,100 @@ impl Source for HostSource {
             found.push(Segment { start, end });
             at = end;
         }
-        Ok(found)
+        Ok(Segments { found, unknown })
     }
 
-    fn read(&self, node: &HostNode, offset: u64, buf: &mut [u8]) -> Result<usize, Failure> {
-        node.file()?.read_at(buf, offset).explain(shown(&node.path))
+    fn read(&mut self, offset: u64, buf: &mut [u8]) -> Result<usize, Failure> {
+        let read = self.file()?.read_at(buf, offset);
+        read.explain(self.shown())
+    }
+
+    fn enter(&mut self) -> Result<Listing, Failure> {
+        let what = self.shown();
+        let file = self.file()?;
+        let mut buffer = [MaybeUninit::uninit(); ENTRIES];
+        let mut entries = RawDir::new(file, &mut buffer);
+        let mut names = Vec::new();
+        let mut lost = None;
+        while let Some(entry) = entries.next() {
+            match entry {
+                Ok(entry) => match entry.file_name().to_bytes() {
+                    b"." | b".." => {}
+                    name => names.push(name.to_vec()),
+                },
+                Err(e) => {
+                    lost = Err::<(), _>(e).explain(what).err();
+                    break;
+                }
+            }
+        }
+        names.sort_unstable();
+        if let Some(entry) = self.current.take()
+            && let Some(file) = entry.file
+        {
+            self.descent
+                .enter(&entry.name, file.into(), descent::id(&entry.stat));
+        }
+        Ok(Listing { names, lost })
+    }
+
+    fn leave(&mut self) {
+        self.current = None;
+        self.descent.leave();
+    }
+
+    fn shown(&self) -> String {
+        let name = self.current.as_ref().map(|entry| entry.name.as_slice());
+        self.descent.shown(name.unwrap_or_default())
     }
 }
 
-fn time(secs: i64, nanos: i64) -> Time {
+fn meta(stat: &Stat) -> Option<Meta> {
+    let kind = FileKind::from_mode(stat.st_mode)?;
+    let size = u64::try_from(stat.st_size).unwrap_or(0);
+    Some(Meta {
+        kind,
+        mode: stat.st_mode & 0o7777,
+        uid: stat.st_uid,
+        gid: stat.st_gid,
+        rdev: stat.st_rdev,
+        size: if kind == FileKind::File { size } else { 0 },
+        nlink: stat.st_nlink,
+        id: descent::id(stat),
+        atime: time(stat.st_atime, stat.st_atime_nsec),
+        mtime: time(stat.st_mtime, stat.st_mtime_nsec),
+        xattrs: Vec::new(),
+    })
+}
+
+fn time(secs: i64, nanos: u64) -> Time {
     Time {
         secs,
         nanos: nanos.try_into().unwrap_or(0),
     }
+}
+
+/// All attributes, by calls that fill a buffer with their names and with a value.
+fn xattrs(
+    list: impl Fn(&mut [u8]) -> rustix::io::Result<usize>,
+    value: impl Fn(&OsStr, &mut [u8]) -> rustix::io::Result<usize>,
+) -> rustix::io::Result<Vec<Xattr>> {
+    let mut names = vec![0; MAX_XATTR];
+    match list(&mut names) {
+        Ok(len) => names.truncate(len),
+        Err(Errno::OPNOTSUPP) => return Ok(Vec::new()),
+        Err(e) => return Err(e),
+    }
+    let mut found = Vec::new();
+    for name in names.split(|b| *b == 0).filter(|n| !n.is_empty()) {
+        let mut bytes = vec![0; MAX_XATTR];
+        match value(OsStr::from_bytes(name), &mut bytes) {
+            Ok(len) => bytes.truncate(len),
+            Err(Errno::NODATA | Errno::OPNOTSUPP) => continue,
+            Err(e) => return Err(e),
+        }
+        bytes.shrink_to_fit();
+        found.push((name.to_vec(), bytes));
+    }
+    Ok(found)
 }

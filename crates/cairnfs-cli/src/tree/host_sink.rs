@@ -1,44 +1,86 @@
 //! A directory of the host as a sink.
 //!
-//! Existing regular files and symbolic links are replaced, never written through; existing
-//! directories are filled; anything else in the way is a failure. Attributes are set last, so a
-//! file is private until it is whole.
+//! The target may lie in a directory of another user who swaps entries at any time: each step is
+//! relative to a held descriptor, and attributes are set on the descriptor of what was made here,
+//! never on a name. Existing regular files and symbolic links are replaced, never written through;
+//! existing directories are filled; anything else in the way is a failure of that entry.
+//! Attributes are set last, permissions last of all, so a file is private until it is whole.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::ffi::OsStr;
-use std::fs::{self, File, OpenOptions, Permissions};
-use std::io::ErrorKind;
+use std::fs::File;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt, PermissionsExt};
-use std::path::{Path, PathBuf};
+use std::os::unix::fs::FileExt;
+use std::path::Path;
 
-use cairnfs::types::{FileKind, Time};
-use rustix::fs::{AtFlags, CWD, Mode, Timespec, Timestamps, XattrFlags};
+use cairnfs::types::FileKind;
+use rustix::fs::{AtFlags, FileType, Mode};
+use rustix::io::Errno;
 
-use super::{Keep, Meta, Segment, Sink};
+use super::descent::{self, Descent, Id};
+use super::pending::{Held, Pending};
+use super::{Keep, Meta, Segment, Sink, split};
 use crate::failure::{Explain, Failure, shown};
 
 /// A directory of the host that is filled.
 pub struct HostSink {
-    base: PathBuf,
+    descent: Descent,
     keep: Keep,
     umask: u32,
     root: bool,
-    file: Option<(PathBuf, File)>,
-    made: HashSet<Vec<u8>>,
+    /// Whether the directory itself was made for this.
+    made_base: bool,
+    file: Option<(Pending, File)>,
+    /// Directories made here that are not complete.
+    made: HashSet<Id>,
+    /// Directories that another user has put in the place of those made here.
+    foreign: HashSet<Id>,
+    /// Files of several names, by their paths.
+    linked: HashMap<Vec<u8>, Id>,
     lost_xattrs: u64,
 }
 
 impl HostSink {
-    /// The existing directory `base`.
-    pub fn new(base: PathBuf, keep: Keep) -> Self {
+    /// Fills the existing directory `base`, whose own attributes stay as they are.
+    ///
+    /// # Errors
+    /// It does not exist or may not be entered.
+    pub fn open(base: &Path, keep: Keep) -> Result<Self, Failure> {
+        let fd = descent::open_named(base).explain(shown(base))?;
+        Ok(Self::over(fd, base, keep, false))
+    }
+
+    /// Fills the directory `base`, which is made if it is missing.
+    ///
+    /// # Errors
+    /// It cannot be made, or is not a directory.
+    pub fn make(base: &Path, keep: Keep) -> Result<Self, Failure> {
+        let (Some(above), Some(name)) = (base.parent(), base.file_name()) else {
+            return Self::open(base, keep);
+        };
+        let above = descent::open_named(above).explain(shown(base))?;
+        match rustix::fs::mkdirat(&above, name, Mode::RWXU) {
+            Ok(()) => {}
+            Err(Errno::EXIST) => return Self::open(base, keep),
+            Err(e) => return Err(e).explain(shown(base)),
+        }
+        let (fd, stat) = descent::open_dir(above.as_fd(), name.as_bytes()).explain(shown(base))?;
+        let made = stat.st_uid == rustix::process::geteuid().as_raw();
+        Ok(Self::over(fd, base, keep, made))
+    }
+
+    fn over(fd: OwnedFd, base: &Path, keep: Keep, made_base: bool) -> Self {
         Self {
-            base,
+            descent: Descent::new(fd, base.to_owned()),
             keep,
             umask: super::umask(),
             root: rustix::process::geteuid().is_root(),
+            made_base,
             file: None,
             made: HashSet::new(),
+            foreign: HashSet::new(),
+            linked: HashMap::new(),
             lost_xattrs: 0,
         }
     }
@@ -46,37 +88,6 @@ impl HostSink {
     /// Extended attributes that the host would not take.
     pub fn lost_xattrs(&self) -> u64 {
         self.lost_xattrs
-    }
-
-    fn at(&self, path: &[u8]) -> PathBuf {
-        if path.is_empty() {
-            self.base.clone()
-        } else {
-            self.base.join(OsStr::from_bytes(path))
-        }
-    }
-
-    /// Makes room for a new file.
-    fn clear(&self, path: &Path) -> Result<(), Failure> {
-        let there = match path.symlink_metadata() {
-            Ok(there) => there,
-            Err(e) if e.kind() == ErrorKind::NotFound => return Ok(()),
-            Err(e) => return Err(e).explain(shown(path)),
-        };
-        if there.is_dir() {
-            return Err(Failure::new(
-                shown(path),
-                "is a directory; a file cannot replace it",
-            ));
-        }
-        if !there.is_file() && !there.is_symlink() {
-            return Err(Failure::new(
-                shown(path),
-                "is a device, FIFO or socket; it is not replaced",
-            )
-            .hint("to write a file's contents to it: cairnfs cat VOLUME:PATH > FILE"));
-        }
-        fs::remove_file(path).explain(shown(path))
     }
 
     fn mode(&self, meta: &Meta) -> u32 {
@@ -92,125 +103,212 @@ impl HostSink {
         }
     }
 
-    fn finish(&mut self, path: &Path, meta: &Meta, set_mode: bool) -> Result<(), Failure> {
+    /// A new entry at `path`, in whose directory the descent is then.
+    fn pending(&mut self, path: &[u8]) -> Result<Pending, Failure> {
+        let (above, name) = split(path);
+        self.descent.go(above)?;
+        Pending::new(self.descent.dir()?, name, self.descent.shown(name))
+    }
+
+    /// Sets the attributes of an inode that was made here.
+    fn attribute(&mut self, held: &Held, meta: &Meta, shown: &str) -> Result<(), Failure> {
         if self.keep.owner && self.root {
-            std::os::unix::fs::lchown(path, Some(meta.uid), Some(meta.gid)).explain(shown(path))?;
+            held.set_owner(meta).explain(shown)?;
         }
         if self.keep.xattrs {
-            self.set_xattrs(path, meta);
-        }
-        if set_mode && meta.kind != FileKind::Symlink {
-            fs::set_permissions(path, Permissions::from_mode(self.mode(meta)))
-                .explain(shown(path))?;
+            for (name, value) in &meta.xattrs {
+                self.lost_xattrs += u64::from(held.set_xattr(name, value).is_err());
+            }
         }
         if self.keep.times {
-            let times = Timestamps {
-                last_access: timespec(meta.atime),
-                last_modification: timespec(meta.mtime),
-            };
-            rustix::fs::utimensat(CWD, path, &times, AtFlags::SYMLINK_NOFOLLOW)
-                .explain(shown(path))?;
+            held.set_times(meta).explain(shown)?;
+        }
+        if meta.kind != FileKind::Symlink {
+            held.set_mode(self.mode(meta)).explain(shown)?;
         }
         Ok(())
     }
 
-    fn set_xattrs(&mut self, path: &Path, meta: &Meta) {
-        for (name, value) in &meta.xattrs {
-            let name = OsStr::from_bytes(name);
-            if rustix::fs::lsetxattr(path, name, value, XattrFlags::empty()).is_err() {
-                self.lost_xattrs += 1;
-            }
+    /// Ends an entry that has no contents: sets the attributes of what `pending` made, and gives
+    /// it its name.
+    fn complete(&mut self, pending: &Pending, path: &[u8], meta: &Meta) -> Result<(), Failure> {
+        let held = pending.held(self.descent.dir()?, meta.kind, meta.rdev);
+        let attributed = held.and_then(|held| self.attribute(&held, meta, pending.shown()));
+        self.known(pending, path, meta)?;
+        attributed.and(pending.publish(self.descent.dir()?))
+    }
+
+    /// Remembers which inode a path leads to, if further names of it may come.
+    fn known(&mut self, pending: &Pending, path: &[u8], meta: &Meta) -> Result<(), Failure> {
+        if self.keep.links && meta.nlink > 1 {
+            let id = pending.id(self.descent.dir()?)?;
+            self.linked.insert(path.to_vec(), id);
         }
+        Ok(())
+    }
+
+    /// Makes the directory `name`; whether it was not there.
+    fn make_directory(&self, name: &[u8]) -> Result<bool, Failure> {
+        let made = rustix::fs::mkdirat(self.descent.dir()?, OsStr::from_bytes(name), Mode::RWXU);
+        match made {
+            Ok(()) => Ok(true),
+            Err(Errno::EXIST) => Ok(false),
+            Err(e) => Err(e).explain(self.descent.shown(name)),
+        }
+    }
+
+    fn enter_directory(&mut self, name: &[u8], made: bool) -> Result<(), Failure> {
+        let shown = self.descent.shown(name);
+        let (fd, stat) = match descent::open_dir(self.descent.dir()?, name) {
+            Err(Errno::NOTDIR | Errno::LOOP) => {
+                return Err(
+                    Failure::new(shown, "is in the way of a directory of that name")
+                        .hint("remove it first, or copy to another place"),
+                );
+            }
+            other => other.explain(shown)?,
+        };
+        let id = descent::id(&stat);
+        if made && stat.st_uid == rustix::process::geteuid().as_raw() {
+            self.made.insert(id);
+        } else if made {
+            self.foreign.insert(id);
+        }
+        self.descent.enter(name, fd, id);
+        Ok(())
+    }
+
+    fn make_special(&self, pending: &Pending, meta: &Meta) -> Result<(), Failure> {
+        let kind = FileType::from_raw_mode(meta.kind.mode_bits());
+        let mode = Mode::RUSR | Mode::WUSR;
+        rustix::fs::mknodat(
+            self.descent.dir()?,
+            pending.made_as(),
+            kind,
+            mode,
+            meta.rdev,
+        )
+        .explain(pending.shown())
+        .map_err(|failure| match meta.kind {
+            FileKind::CharDevice | FileKind::BlockDevice if !self.root => failure
+                .hint("only root can make device nodes; exporting to a tar file needs no root"),
+            _ => failure,
+        })
     }
 }
 
 impl Sink for HostSink {
     fn begin_directory(&mut self, path: &[u8], _meta: &Meta) -> Result<(), Failure> {
-        let host = self.at(path);
-        match host.symlink_metadata() {
-            Ok(there) if there.is_dir() || path.is_empty() => Ok(()),
-            Ok(_) => Err(Failure::new(
-                shown(&host),
-                "is in the way of a directory of that name",
-            )),
-            Err(_) => {
-                fs::DirBuilder::new()
-                    .mode(0o700)
-                    .create(&host)
-                    .explain(shown(&host))?;
-                self.made.insert(path.to_vec());
-                Ok(())
-            }
+        if path.is_empty() {
+            return self.descent.go(b"");
         }
+        let (above, name) = split(path);
+        self.descent.go(above)?;
+        let made = self.make_directory(name)?;
+        self.enter_directory(name, made)
     }
 
     fn end_directory(&mut self, path: &[u8], meta: &Meta) -> Result<(), Failure> {
-        let made = self.made.remove(path);
-        let host = self.at(path);
-        if made || self.keep.mode {
-            self.finish(&host, meta, true)?;
+        self.descent.go(path)?;
+        let shown = self.descent.shown(b"");
+        let made = match self.descent.id() {
+            None if !self.made_base => return Ok(()),
+            None => true,
+            Some(id) if self.foreign.remove(&id) => {
+                return Err(Failure::new(
+                    shown,
+                    "belongs to another user as soon as it was made; its owner and mode were left alone",
+                )
+                .hint("copy again when nobody else changes the destination"));
+            }
+            Some(id) => self.made.remove(&id),
+        };
+        if !made && !self.keep.mode {
+            return Ok(());
         }
-        Ok(())
+        let held = self.descent.dir()?.try_clone_to_owned();
+        let held = Held::Open(held.explain(&shown)?);
+        self.attribute(&held, meta, &shown)
     }
 
     fn begin_file(&mut self, path: &[u8], meta: &Meta, _data: &[Segment]) -> Result<(), Failure> {
-        let host = self.at(path);
-        self.clear(&host)?;
-        let file = OpenOptions::new()
-            .write(true)
-            .create_new(true)
-            .mode(0o600)
-            .open(&host)
-            .explain(shown(&host))?;
-        file.set_len(meta.size).explain(shown(&host))?;
-        self.file = Some((host, file));
+        let pending = self.pending(path)?;
+        let dir = self.descent.dir()?;
+        let file = pending.file(dir, 0o600)?;
+        if let Err(failure) = file.set_len(meta.size).explain(pending.shown()) {
+            pending.remove(dir);
+            return Err(failure);
+        }
+        self.file = Some((pending, file));
         Ok(())
     }
 
     fn write(&mut self, offset: u64, bytes: &[u8]) -> Result<(), Failure> {
         match &self.file {
-            Some((path, file)) => file.write_all_at(bytes, offset).explain(shown(path)),
+            Some((pending, file)) => file.write_all_at(bytes, offset).explain(pending.shown()),
             None => Ok(()),
         }
     }
 
     fn end_file(&mut self, path: &[u8], meta: &Meta) -> Result<(), Failure> {
-        self.file = None;
-        self.finish(&self.at(path), meta, true)
+        let Some((pending, file)) = self.file.take() else {
+            return Ok(());
+        };
+        self.descent.go(split(path).0)?;
+        let held = Held::Open(file.into());
+        let attributed = self.attribute(&held, meta, pending.shown());
+        self.known(&pending, path, meta)?;
+        pending.publish(self.descent.dir()?).and(attributed)
+    }
+
+    fn abandon_file(&mut self) {
+        if let Some((pending, _)) = self.file.take()
+            && let Ok(dir) = self.descent.dir()
+        {
+            pending.remove(dir);
+        }
     }
 
     fn symlink(&mut self, path: &[u8], target: &[u8], meta: &Meta) -> Result<(), Failure> {
-        let host = self.at(path);
-        self.clear(&host)?;
-        std::os::unix::fs::symlink(OsStr::from_bytes(target), &host).explain(shown(&host))?;
-        self.finish(&host, meta, false)
+        let pending = self.pending(path)?;
+        let target = OsStr::from_bytes(target);
+        rustix::fs::symlinkat(target, self.descent.dir()?, pending.made_as())
+            .explain(pending.shown())?;
+        self.complete(&pending, path, meta)
     }
 
     fn special(&mut self, path: &[u8], meta: &Meta) -> Result<(), Failure> {
-        let host = self.at(path);
-        self.clear(&host)?;
-        let kind = rustix::fs::FileType::from_raw_mode(meta.kind.mode_bits());
-        let mode = Mode::from_bits_truncate(0o600);
-        rustix::fs::mknodat(CWD, &host, kind, mode, meta.rdev)
-            .explain(shown(&host))
-            .map_err(|failure| match meta.kind {
-                FileKind::CharDevice | FileKind::BlockDevice if !self.root => failure
-                    .hint("only root can make device nodes; exporting to a tar file needs no root"),
-                _ => failure,
-            })?;
-        self.finish(&host, meta, true)
+        let pending = self.pending(path)?;
+        self.make_special(&pending, meta)?;
+        self.complete(&pending, path, meta)
     }
 
     fn hard_link(&mut self, path: &[u8], original: &[u8]) -> Result<(), Failure> {
-        let host = self.at(path);
-        self.clear(&host)?;
-        fs::hard_link(self.at(original), &host).explain(shown(&host))
+        if path == original {
+            return Ok(());
+        }
+        let (above, name) = split(original);
+        self.descent.go(above)?;
+        let from = self.descent.dir()?.try_clone_to_owned();
+        let from = from.explain(self.descent.shown(name))?;
+        let pending = self.pending(path)?;
+        let dir = self.descent.dir()?;
+        let name = OsStr::from_bytes(name);
+        rustix::fs::linkat(from, name, dir, pending.made_as(), AtFlags::empty())
+            .explain(pending.shown())?;
+        let expected = self.linked.get(original);
+        if expected.is_some_and(|id| pending.id(dir).ok() != Some(*id)) {
+            pending.remove(dir);
+            return Err(Failure::new(
+                pending.shown(),
+                "the file that it is another name of was replaced during the copy",
+            )
+            .hint("copy again when nobody else changes the destination"));
+        }
+        pending.publish(dir)
     }
 }
 
-fn timespec(time: Time) -> Timespec {
-    Timespec {
-        tv_sec: time.secs,
-        tv_nsec: time.nanos.into(),
-    }
-}
+#[cfg(test)]
+#[path = "host_tests.rs"]
+mod tests;

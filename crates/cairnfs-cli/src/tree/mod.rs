@@ -1,26 +1,30 @@
 //! Copying whole trees between the host, volumes and tar archives.
 //!
-//! A [`Source`] is walked, a [`Sink`] is filled; [`copy`] joins them. Paths are relative to the
+//! A [`Source`] is walked, a [`Sink`] is filled; [`Copier`] joins them. Paths are relative to the
 //! place where the sink begins, as bytes, without leading or trailing slashes; "" is that place.
-//! Trees may be of any depth: nothing recurses. A name that could lead out of a tree never
-//! reaches a sink.
+//! Trees may be of any depth: nothing recurses, and both ends go from a directory to the next one
+//! by name instead of resolving whole paths. A name that could lead out of a tree never reaches a
+//! sink. One entry that fails is told and counted, and the copy goes on.
 
+mod copier;
 pub mod count;
+pub mod descent;
 pub mod host;
 pub mod host_sink;
 pub mod pax;
+pub mod pending;
+pub mod stream_sink;
 pub mod tar_in;
 mod tar_member;
 pub mod tar_out;
 pub mod volume_sink;
 pub mod volume_source;
 
-use std::collections::HashMap;
-
 use cairnfs::types::{FileKind, Time};
 
-use crate::failure::{Failure, show_bytes};
-use crate::output::Progress;
+use crate::failure::Failure;
+
+pub use copier::Copier;
 
 /// Bytes moved at once.
 pub const CHUNK: usize = 1 << 20;
@@ -98,49 +102,93 @@ impl Keep {
     };
 }
 
-/// A tree that can be read.
-pub trait Source {
-    /// Something found in it.
-    type Node;
-
-    /// Attributes, without extended ones.
-    fn meta(&self, node: &Self::Node) -> Result<Meta, Failure>;
-    /// Extended attributes.
-    fn xattrs(&self, node: &Self::Node) -> Result<Vec<Xattr>, Failure>;
-    /// Names in a directory, sorted.
-    fn names(&self, node: &Self::Node) -> Result<Vec<Vec<u8>>, Failure>;
-    /// An entry of a directory; symbolic links are not followed.
-    fn child(&self, node: &Self::Node, name: &[u8]) -> Result<Self::Node, Failure>;
-    /// Where a symbolic link points.
-    fn target(&self, node: &Self::Node) -> Result<Vec<u8>, Failure>;
-    /// The data of a file of `size` bytes, in order.
-    fn segments(&self, node: &Self::Node, size: u64) -> Result<Vec<Segment>, Failure>;
-    /// Fills `buf` from `offset` as far as the file goes.
-    fn read(&self, node: &Self::Node, offset: u64, buf: &mut [u8]) -> Result<usize, Failure>;
+/// The ranges of a file that hold data, as far as they could be found.
+pub struct Segments {
+    /// In order.
+    pub found: Vec<Segment>,
+    /// From where on nothing is known, and why.
+    pub unknown: Option<(u64, Failure)>,
 }
 
-/// A tree that can be written. Directories come before what is in them.
+/// The names in a directory, as far as they could be read.
+pub struct Listing {
+    /// Sorted.
+    pub names: Vec<Vec<u8>>,
+    /// Why names may be missing.
+    pub lost: Option<Failure>,
+}
+
+/// A tree that can be read: a cursor with a current directory and a current entry.
+pub trait Source {
+    /// Goes back to where the walk begins, which becomes the current entry.
+    fn start(&mut self) -> Result<Meta, Failure>;
+    /// An entry of the current directory, which becomes the current entry; symbolic links are not
+    /// followed. Attributes, without extended ones.
+    fn find(&mut self, name: &[u8]) -> Result<Meta, Failure>;
+    /// Extended attributes of the current entry.
+    fn xattrs(&mut self) -> Result<Vec<Xattr>, Failure>;
+    /// Where the current entry points, a symbolic link.
+    fn target(&mut self) -> Result<Vec<u8>, Failure>;
+    /// The data of the current entry, a file of `size` bytes.
+    fn segments(&mut self, size: u64) -> Result<Segments, Failure>;
+    /// Fills `buf` from `offset` as far as the current entry goes.
+    fn read(&mut self, offset: u64, buf: &mut [u8]) -> Result<usize, Failure>;
+    /// Makes the current entry, a directory, the current directory.
+    fn enter(&mut self) -> Result<Listing, Failure>;
+    /// Goes back to the directory above.
+    fn leave(&mut self);
+    /// How the current entry is shown in messages.
+    fn shown(&self) -> String;
+}
+
+/// A tree that can be written. Directories come before what is in them. A failure concerns the
+/// entry alone unless it [is fatal](Failure::is_fatal). Nothing is left of an entry that failed, or
+/// its contents are whole and it is private to the caller.
 pub trait Sink {
     /// Makes a directory, or takes the one that is there.
     fn begin_directory(&mut self, path: &[u8], meta: &Meta) -> Result<(), Failure>;
     /// Nothing more comes into this directory.
     fn end_directory(&mut self, path: &[u8], meta: &Meta) -> Result<(), Failure>;
+    /// Sets a directory's attributes while more may come into it; [`Sink::finish`] sets its times
+    /// again.
+    fn keep_directory(&mut self, path: &[u8], meta: &Meta) -> Result<(), Failure> {
+        self.end_directory(path, meta)
+    }
     /// Begins a regular file with data in `segments` and holes elsewhere.
     fn begin_file(&mut self, path: &[u8], meta: &Meta, data: &[Segment]) -> Result<(), Failure>;
     /// Data of the file begun last; offsets ascend.
     fn write(&mut self, offset: u64, bytes: &[u8]) -> Result<(), Failure>;
     /// Ends the file begun last, also if some of its data could not be read.
     fn end_file(&mut self, path: &[u8], meta: &Meta) -> Result<(), Failure>;
+    /// Removes the file begun last.
+    fn abandon_file(&mut self);
     /// Makes a symbolic link.
     fn symlink(&mut self, path: &[u8], target: &[u8], meta: &Meta) -> Result<(), Failure>;
     /// Makes a FIFO, socket or device.
     fn special(&mut self, path: &[u8], meta: &Meta) -> Result<(), Failure>;
     /// Gives the file at `original`, of this sink, another name.
     fn hard_link(&mut self, path: &[u8], original: &[u8]) -> Result<(), Failure>;
+    /// Nothing more comes.
+    fn finish(&mut self) -> Result<(), Failure> {
+        Ok(())
+    }
+}
+
+/// A range of a file that could not be read.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
+pub struct Unreadable {
+    /// The file in the source, as in messages.
+    pub path: String,
+    /// First byte.
+    pub offset: u64,
+    /// Bytes.
+    pub length: u64,
+    /// The cause.
+    pub why: String,
 }
 
 /// How a copy went.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, serde::Serialize)]
 pub struct Summary {
     /// Regular files.
     pub files: u64,
@@ -154,11 +202,19 @@ pub struct Summary {
     pub special: u64,
     /// Bytes of data.
     pub bytes: u64,
-    /// Things that could not be read, and are missing or short in the copy.
+    /// Entries that are missing or not whole in the copy.
     pub failed: u64,
+    /// Ranges of files that could not be read and are zeros in the copy; the first 10,000.
+    pub unreadable: Vec<Unreadable>,
 }
 
 impl Summary {
+    /// Whether nothing was copied, the top directory aside.
+    pub fn is_empty(&self) -> bool {
+        let others = self.files + self.symlinks + self.hard_links + self.special;
+        others == 0 && self.directories <= 1
+    }
+
     /// In words.
     pub fn text(&self) -> String {
         let mut text = format!(
@@ -169,225 +225,46 @@ impl Summary {
             crate::size::human(self.bytes)
         );
         if self.failed > 0 {
-            text.push_str(&format!("; {} could not be copied", self.failed));
+            text.push_str(&format!(
+                "; {} could not be copied, or not wholly",
+                self.failed
+            ));
         }
         text
     }
 }
 
-/// A directory being walked.
-struct Frame<N> {
-    node: N,
-    meta: Meta,
-    path: Vec<u8>,
-    names: std::vec::IntoIter<Vec<u8>>,
-}
-
-/// One copy: what it keeps, what it has seen.
-pub struct Copier<'a> {
-    keep: Keep,
-    progress: &'a Progress,
-    links: HashMap<(u64, u64), Vec<u8>>,
-    buffer: Vec<u8>,
-    /// So far.
-    pub summary: Summary,
-}
-
-impl<'a> Copier<'a> {
-    /// A copy that keeps `keep`.
-    pub fn new(keep: Keep, progress: &'a Progress) -> Self {
-        Self {
-            keep,
-            progress,
-            links: HashMap::new(),
-            buffer: vec![0; CHUNK],
-            summary: Summary::default(),
-        }
-    }
-
-    /// Copies `node` and everything in it to `path`. What cannot be read is told and counted, and
-    /// the rest goes on.
-    ///
-    /// # Errors
-    /// The sink's failure, which ends the copy.
-    pub fn copy<S: Source>(
-        &mut self,
-        source: &S,
-        node: S::Node,
-        sink: &mut dyn Sink,
-        path: Vec<u8>,
-    ) -> Result<(), Failure> {
-        let mut stack: Vec<Frame<S::Node>> = Vec::new();
-        stack.extend(self.one(source, node, sink, path)?);
-        while let Some(frame) = stack.last_mut() {
-            let Some(name) = frame.names.next() else {
-                sink.end_directory(&frame.path, &frame.meta)?;
-                stack.pop();
-                continue;
-            };
-            let path = join(&frame.path, &name);
-            let child = checked_name(&name).and_then(|()| source.child(&frame.node, &name));
-            let Some(child) = self.read_or_tell(child) else {
-                continue;
-            };
-            if let Some(below) = self.one(source, child, sink, path)? {
-                if stack.iter().any(|above| above.meta.id == below.meta.id) {
-                    self.tell(&Failure::new(
-                        show_bytes(&below.path),
-                        "directory contains itself; skipped",
-                    ));
-                } else {
-                    stack.push(below);
-                }
-            }
-        }
-        Ok(())
-    }
-
-    /// The same, with its size added to what the progress expects.
-    ///
-    /// # Errors
-    /// As [`Copier::copy`].
-    pub fn copy_counted<S: Source>(
-        &mut self,
-        source: &S,
-        node: S::Node,
-        sink: &mut dyn Sink,
-        path: Vec<u8>,
-    ) -> Result<(), Failure> {
-        if self.progress.is_shown() {
-            self.progress.expect_more(count::bytes(source, &node));
-        }
-        self.copy(source, node, sink, path)
-    }
-
-    /// Copies one file, or begins a directory.
-    fn one<S: Source>(
-        &mut self,
-        source: &S,
-        node: S::Node,
-        sink: &mut dyn Sink,
-        path: Vec<u8>,
-    ) -> Result<Option<Frame<S::Node>>, Failure> {
-        let Some(mut meta) = self.read_or_tell(source.meta(&node)) else {
-            return Ok(None);
-        };
-        if self.known_link(&meta, sink, &path)? {
-            return Ok(None);
-        }
-        if self.keep.xattrs {
-            meta.xattrs = self.read_or_tell(source.xattrs(&node)).unwrap_or_default();
-        }
-        match meta.kind {
-            FileKind::Directory => {
-                let Some(names) = self.read_or_tell(source.names(&node)) else {
-                    return Ok(None);
-                };
-                sink.begin_directory(&path, &meta)?;
-                self.summary.directories += 1;
-                return Ok(Some(Frame {
-                    node,
-                    meta,
-                    path,
-                    names: names.into_iter(),
-                }));
-            }
-            FileKind::File => self.file(source, &node, sink, &path, &meta)?,
-            FileKind::Symlink => {
-                if let Some(target) = self.read_or_tell(source.target(&node)) {
-                    sink.symlink(&path, &target, &meta)?;
-                    self.summary.symlinks += 1;
-                }
-            }
-            _ => {
-                sink.special(&path, &meta)?;
-                self.summary.special += 1;
-            }
-        }
-        if self.keep.links && meta.nlink > 1 {
-            self.links.insert(meta.id, path);
-        }
-        Ok(None)
-    }
-
-    fn known_link(
-        &mut self,
-        meta: &Meta,
-        sink: &mut dyn Sink,
-        path: &[u8],
-    ) -> Result<bool, Failure> {
-        if !self.keep.links || meta.nlink < 2 || meta.kind == FileKind::Directory {
-            return Ok(false);
-        }
-        let Some(original) = self.links.get(&meta.id) else {
-            return Ok(false);
-        };
-        sink.hard_link(path, original)?;
-        self.summary.hard_links += 1;
-        Ok(true)
-    }
-
-    fn file<S: Source>(
-        &mut self,
-        source: &S,
-        node: &S::Node,
-        sink: &mut dyn Sink,
-        path: &[u8],
-        meta: &Meta,
-    ) -> Result<(), Failure> {
-        let Some(segments) = self.read_or_tell(source.segments(node, meta.size)) else {
-            return Ok(());
-        };
-        sink.begin_file(path, meta, &segments)?;
-        for segment in segments {
-            let mut at = segment.start;
-            while at < segment.end {
-                let want = (segment.end - at).min(CHUNK as u64) as usize;
-                let buffer = self.buffer.get_mut(..want).unwrap_or_default();
-                let got = source.read(node, at, buffer).and_then(|n| match n {
-                    0 => Err(Failure::new(
-                        show_bytes(path),
-                        "file became shorter while it was read",
-                    )),
-                    n => Ok(n),
-                });
-                let got = match got {
-                    Ok(n) => n,
-                    Err(failure) => {
-                        self.tell(&failure);
-                        return sink.end_file(path, meta);
-                    }
-                };
-                sink.write(at, self.buffer.get(..got).unwrap_or_default())?;
-                self.progress.add(got as u64);
-                self.summary.bytes += got as u64;
-                at += got as u64;
-            }
-        }
-        self.summary.files += 1;
-        sink.end_file(path, meta)
-    }
-
-    fn read_or_tell<T>(&mut self, read: Result<T, Failure>) -> Option<T> {
-        read.map_err(|failure| self.tell(&failure)).ok()
-    }
-
-    fn tell(&mut self, failure: &Failure) {
-        self.summary.failed += 1;
-        self.progress.note(&failure.to_string());
-    }
-}
-
 /// `name` in the directory `dir`.
 pub fn join(dir: &[u8], name: &[u8]) -> Vec<u8> {
-    if dir.is_empty() {
-        return name.to_vec();
-    }
     let mut path = Vec::with_capacity(dir.len() + 1 + name.len());
     path.extend_from_slice(dir);
-    path.push(b'/');
-    path.extend_from_slice(name);
+    push_name(&mut path, name);
     path
+}
+
+/// Appends a name to a path.
+pub fn push_name(path: &mut Vec<u8>, name: &[u8]) {
+    if !path.is_empty() {
+        path.push(b'/');
+    }
+    path.extend_from_slice(name);
+}
+
+/// Length of the longest path that leads to both `a` and `b`.
+pub fn shared(a: &[u8], b: &[u8]) -> usize {
+    let same = a.iter().zip(b).take_while(|(x, y)| x == y).count();
+    let ends = |path: &[u8]| path.get(same).is_none_or(|next| *next == b'/');
+    if ends(a) && ends(b) {
+        return same;
+    }
+    let common = a.get(..same).unwrap_or_default();
+    common.iter().rposition(|c| *c == b'/').unwrap_or(0)
+}
+
+/// A name for an entry that is renamed when it is whole.
+pub fn temporary_name() -> Vec<u8> {
+    use std::hash::{BuildHasher, RandomState};
+    format!(".cairnfs-{:016x}", RandomState::new().hash_one(0)).into_bytes()
 }
 
 /// The directory and the name of a relative path.
@@ -401,23 +278,26 @@ pub fn split(path: &[u8]) -> (&[u8], &[u8]) {
     }
 }
 
-fn checked_name(name: &[u8]) -> Result<(), Failure> {
-    let bad = name.is_empty()
-        || name == b"."
-        || name == b".."
-        || name.iter().any(|b| *b == b'/' || *b == 0);
-    if bad {
-        return Err(Failure::new(
-            show_bytes(name),
-            "a directory holds this impossible name; skipped",
-        ));
-    }
-    Ok(())
-}
-
 /// Permissions that new files do not get.
 pub fn umask() -> u32 {
     let mask = rustix::process::umask(rustix::fs::Mode::empty());
     rustix::process::umask(mask);
     mask.bits()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shared_paths_end_at_names() {
+        let of = |a: &str, b: &str| shared(a.as_bytes(), b.as_bytes());
+        assert_eq!(of("", "a"), 0);
+        assert_eq!(of("a", "a"), 1);
+        assert_eq!(of("a/b", "a/b/c"), 3);
+        assert_eq!(of("a/bc", "a/bd"), 1);
+        assert_eq!(of("a/b", "a/bc"), 1);
+        assert_eq!(of("ab", "ac"), 0);
+        assert_eq!(of("a/b/c", "a/b"), 3);
+    }
 }

@@ -7,9 +7,6 @@ use cairnfs::types::Time;
 /// The key before the name of an extended attribute.
 pub const XATTR: &[u8] = b"SCHILY.xattr.";
 
-/// A record: its key and its value.
-pub type Record<'a> = (&'a [u8], &'a [u8]);
-
 /// Appends a record.
 pub fn push(to: &mut Vec<u8>, key: &[u8], value: &[u8]) {
     let rest = key.len() + value.len() + 3;
@@ -25,13 +22,15 @@ pub fn push(to: &mut Vec<u8>, key: &[u8], value: &[u8]) {
     to.push(b'\n');
 }
 
-/// The records of a header, as keys and values.
+/// Gives each record of a header, its key and its value, to `each`.
 ///
 /// # Errors
-/// What is wrong with it.
-pub fn parse(mut bytes: &[u8]) -> Result<Vec<Record<'_>>, &'static str> {
+/// What is wrong with the header, or what `each` says.
+pub fn parse(
+    mut bytes: &[u8],
+    mut each: impl FnMut(&[u8], &[u8]) -> Result<(), &'static str>,
+) -> Result<(), &'static str> {
     const BAD: &str = "malformed extended header";
-    let mut records = Vec::new();
     while !bytes.is_empty() {
         let space = bytes.iter().take(20).position(|b| *b == b' ').ok_or(BAD)?;
         let len = number(bytes.get(..space).ok_or(BAD)?).ok_or(BAD)?;
@@ -40,10 +39,10 @@ pub fn parse(mut bytes: &[u8]) -> Result<Vec<Record<'_>>, &'static str> {
         let record = record.strip_suffix(b"\n").ok_or(BAD)?;
         let equals = record.iter().position(|b| *b == b'=').ok_or(BAD)?;
         let (key, value) = record.split_at_checked(equals).ok_or(BAD)?;
-        records.push((key, value.get(1..).unwrap_or_default()));
+        each(key, value.get(1..).unwrap_or_default())?;
         bytes = bytes.get(len..).ok_or(BAD)?;
     }
-    Ok(records)
+    Ok(())
 }
 
 /// A decimal number.
@@ -109,6 +108,17 @@ pub fn parse_time(text: &[u8]) -> Option<Time> {
 mod tests {
     use super::*;
 
+    type Owned = Vec<(Vec<u8>, Vec<u8>)>;
+
+    fn parsed(bytes: &[u8]) -> Result<Owned, &'static str> {
+        let mut records = Vec::new();
+        parse(bytes, |key, value| {
+            records.push((key.to_vec(), value.to_vec()));
+            Ok(())
+        })?;
+        Ok(records)
+    }
+
     #[test]
     fn records_come_back_whatever_they_hold() {
         let long = vec![b'x'; 5000];
@@ -122,13 +132,14 @@ mod tests {
             let value = vec![b'v'; n];
             let mut bytes = Vec::new();
             push(&mut bytes, b"key", &value);
-            assert_eq!(parse(&bytes), Ok(vec![(&b"key"[..], &value[..])]));
+            assert_eq!(parsed(&bytes), Ok(vec![(b"key".to_vec(), value)]));
         }
         let mut bytes = Vec::new();
         for (key, value) in &records {
             push(&mut bytes, key, value);
         }
-        assert_eq!(parse(&bytes), Ok(records));
+        let owned = records.iter().map(|(k, v)| (k.to_vec(), v.to_vec()));
+        assert_eq!(parsed(&bytes), Ok(owned.collect()));
     }
 
     #[test]
@@ -144,7 +155,7 @@ mod tests {
             b"nonsense",
             b"7 abcd\n",
         ] {
-            assert!(parse(bad).is_err(), "{bad:?}");
+            assert!(parsed(bad).is_err(), "{bad:?}");
         }
     }
 

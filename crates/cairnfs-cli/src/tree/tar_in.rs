@@ -1,8 +1,9 @@
 //! Tar archives as they come from anyone: ustar, GNU and pax, with sparse members.
 //!
-//! Everything in an archive is hostile: numbers are checked, what is kept in memory is bounded,
-//! and names that lead out of the tree (absolute, or with "..") end the import. The headers are
-//! decoded by the `tar` crate; extended records are read here, because theirs end at a newline.
+//! Everything in an archive is hostile: numbers are checked, what is kept in memory is bounded
+//! ([`Records`]), and names that lead out of the tree (absolute, or with "..") end the import. The
+//! headers are decoded by the `tar` crate; extended records are read here, because theirs end at a
+//! newline. A member that the sink refuses is told, and the import goes on behind it.
 
 use std::io::{ErrorKind, Read};
 
@@ -10,19 +11,16 @@ use cairnfs::types::{FileKind, Time};
 use tar::{GnuExtSparseHeader, Header};
 
 use super::tar_member::{
-    Kind, Member, Records, check_segments, clean, compression, kind, merge, pairs, xattr,
+    Kind, MAX_MEMBER, Member, Records, check_segments, clean, compression, kind, pairs,
 };
 use super::{CHUNK, Copier, Meta, Segment, Sink, pax};
 use crate::failure::{Explain, Failure, show_bytes};
 
 const BLOCK: u64 = 512;
-/// Most bytes of an extended header or a sparse map.
-const MAX_RECORDS: u64 = 16 << 20;
 /// Most ranges of a sparse member.
 const MAX_SEGMENTS: u64 = 1 << 20;
-
-/// Most records that hold for all members.
-const MAX_GLOBAL: usize = 1024;
+/// Most bytes of headers between two members, those included that later ones replace.
+const MAX_BETWEEN: u64 = 2 * MAX_MEMBER as u64;
 
 /// An archive that is read from `R`.
 pub struct TarReader<R: Read> {
@@ -31,6 +29,8 @@ pub struct TarReader<R: Read> {
     global: Records,
     /// Bytes until the next block of a header.
     padding: u64,
+    /// Bytes of headers since the last member.
+    between: u64,
     any: bool,
 }
 
@@ -40,8 +40,9 @@ impl<R: Read> TarReader<R> {
         Self {
             input,
             name,
-            global: Records::new(),
+            global: Records::global(),
             padding: 0,
+            between: 0,
             any: false,
         }
     }
@@ -50,11 +51,19 @@ impl<R: Read> TarReader<R> {
         Failure::new(&self.name, why)
     }
 
+    fn cut_off(&self) -> Failure {
+        self.bad("archive ends too early")
+            .hint("it was cut off or damaged on its way: fetch or make it again")
+    }
+
+    fn too_much(&self, why: &str) -> Failure {
+        self.bad(why)
+            .hint("it is damaged, or made to exhaust memory: make it again, or do not trust it")
+    }
+
     fn fill(&mut self, buf: &mut [u8]) -> Result<(), Failure> {
         match self.input.read_exact(buf) {
-            Err(e) if e.kind() == ErrorKind::UnexpectedEof => {
-                Err(self.bad("archive ends too early"))
-            }
+            Err(e) if e.kind() == ErrorKind::UnexpectedEof => Err(self.cut_off()),
             other => other.explain(&self.name),
         }
     }
@@ -63,14 +72,18 @@ impl<R: Read> TarReader<R> {
         let skipped = std::io::copy(&mut self.input.by_ref().take(count), &mut std::io::sink())
             .explain(&self.name)?;
         if skipped < count {
-            return Err(self.bad("archive ends too early"));
+            return Err(self.cut_off());
         }
         Ok(())
     }
 
     fn records(&mut self, size: u64) -> Result<Vec<u8>, Failure> {
-        if size > MAX_RECORDS {
-            return Err(self.bad("an extended header is larger than 16 MiB"));
+        if size > MAX_MEMBER as u64 {
+            return Err(self.too_much("an extended header is larger than 16 MiB"));
+        }
+        self.between += BLOCK + size.next_multiple_of(BLOCK);
+        if self.between > MAX_BETWEEN {
+            return Err(self.too_much("more than 32 MiB of extended headers precede a member"));
         }
         let mut bytes = vec![0; size as usize];
         self.fill(&mut bytes)?;
@@ -88,7 +101,7 @@ impl<R: Read> TarReader<R> {
         while have < bytes.len() {
             match self.input.read(bytes.get_mut(have..).unwrap_or_default()) {
                 Ok(0) if have == 0 && self.any => return Ok(None),
-                Ok(0) => return Err(self.bad("archive ends too early")),
+                Ok(0) => return Err(self.cut_off()),
                 Ok(n) => have += n,
                 Err(e) if e.kind() == ErrorKind::Interrupted => {}
                 Err(e) => return Err(e).explain(&self.name),
@@ -125,7 +138,8 @@ impl<R: Read> TarReader<R> {
     }
 
     fn next(&mut self) -> Result<Option<Member>, Failure> {
-        let mut records = Records::new();
+        let mut records = Records::member();
+        self.between = 0;
         loop {
             let Some(header) = self.header()? else {
                 return Ok(None);
@@ -137,20 +151,18 @@ impl<R: Read> TarReader<R> {
             match flag {
                 b'x' | b'X' => {
                     let bytes = self.records(size)?;
-                    merge(&mut records, &bytes).map_err(|why| self.bad(why))?;
+                    records.merge(&bytes).map_err(|why| self.too_much(why))?;
                 }
                 b'g' => {
                     let bytes = self.records(size)?;
-                    merge(&mut self.global, &bytes).map_err(|why| self.bad(why))?;
-                    if self.global.len() > MAX_GLOBAL {
-                        return Err(self.bad("too many global records"));
-                    }
+                    let merged = self.global.merge(&bytes);
+                    merged.map_err(|why| self.too_much(why))?;
                 }
                 b'L' | b'K' => {
                     let key: &[u8] = if flag == b'L' { b"path" } else { b"linkpath" };
                     let bytes = self.records(size)?;
                     let name = bytes.split(|b| *b == 0).next().unwrap_or_default();
-                    records.insert(key.to_vec(), name.to_vec());
+                    records.set(key, name).map_err(|why| self.too_much(why))?;
                 }
                 _ => return self.member(&header, size, &records).map(Some),
             }
@@ -158,10 +170,7 @@ impl<R: Read> TarReader<R> {
     }
 
     fn member(&mut self, header: &Header, size: u64, own: &Records) -> Result<Member, Failure> {
-        let find = |key: &[u8]| {
-            let found = own.get(key).or_else(|| self.global.get(key));
-            found.map(Vec::as_slice)
-        };
+        let find = |key: &[u8]| own.get(key).or_else(|| self.global.get(key));
         let count = |key: &[u8]| find(key).and_then(pax::number);
         let path = find(b"GNU.sparse.name").or(find(b"path"));
         let raw_path = path.map_or_else(|| header.path_bytes().into_owned(), <[u8]>::to_vec);
@@ -206,7 +215,7 @@ impl<R: Read> TarReader<R> {
             id: (0, 0),
             atime: find(b"atime").and_then(pax::parse_time).unwrap_or(mtime),
             mtime,
-            xattrs: self.global.iter().chain(own).filter_map(xattr).collect(),
+            xattrs: self.global.xattrs().chain(own.xattrs()).collect(),
         };
         let map = find(b"GNU.sparse.map").map(<[u8]>::to_vec);
         let real = count(b"GNU.sparse.realsize").or(count(b"GNU.sparse.size"));
@@ -237,6 +246,9 @@ impl<R: Read> TarReader<R> {
         } else if version_1 {
             self.sparse_1(real, &mut member)?;
         } else if let Some(map) = map {
+            if map.iter().filter(|b| **b == b',').count() as u64 > 2 * MAX_SEGMENTS {
+                return Err(self.bad("sparse map too long"));
+            }
             let numbers = map.split(|b| *b == b',').map(pax::number);
             let numbers: Option<Vec<u64>> = numbers.collect();
             let numbers = numbers.ok_or_else(|| self.bad("malformed sparse map"))?;
@@ -345,23 +357,13 @@ impl<R: Read> TarReader<R> {
     /// Puts everything into `sink`.
     ///
     /// # Errors
-    /// A broken or hostile archive, the reader's failure or the sink's.
+    /// A broken or hostile archive, the reader's failure or a fatal one of the sink.
     pub fn import(mut self, copier: &mut Copier<'_>, sink: &mut dyn Sink) -> Result<(), Failure> {
-        let mut directories: Vec<(Vec<u8>, Meta)> = Vec::new();
         while let Some(mut member) = self.next()? {
             self.one(copier, sink, &mut member)?;
             self.padding = member.stored.next_multiple_of(BLOCK);
-            if member.kind == Kind::Node(FileKind::Directory) {
-                directories.push((member.path, member.meta));
-            }
         }
-        // What is put into a directory changes its times: they are set when all is done, the
-        // directories below first.
-        directories.sort_by(|(a, _), (b, _)| b.cmp(a));
-        for (path, meta) in directories {
-            sink.end_directory(&path, &meta)?;
-        }
-        Ok(())
+        copier.done(sink.finish()).map(drop)
     }
 
     fn one(
@@ -374,66 +376,88 @@ impl<R: Read> TarReader<R> {
         if path.is_empty() && member.kind != Kind::Node(FileKind::Directory) {
             return Err(self.bad("a member other than a directory has no name"));
         }
-        let summary = &mut copier.summary;
-        match member.kind {
+        let made = match member.kind {
             Kind::Node(FileKind::Directory) => {
-                sink.begin_directory(path, meta)?;
-                summary.directories += 1;
+                let begun = sink.begin_directory(path, meta);
+                begun.and_then(|()| sink.keep_directory(path, meta))
             }
-            Kind::Node(FileKind::File) => {
-                sink.begin_file(path, meta, &member.segments)?;
-                self.data(copier, sink, member)?;
-                sink.end_file(&member.path, &member.meta)?;
-                copier.summary.files += 1;
-            }
-            Kind::Node(FileKind::Symlink) => {
-                sink.symlink(path, &member.link, meta)?;
-                summary.symlinks += 1;
-            }
-            Kind::Node(_) => {
-                sink.special(path, meta)?;
-                summary.special += 1;
-            }
+            Kind::Node(FileKind::File) => self.file(copier, sink, member)?,
+            Kind::Node(FileKind::Symlink) => sink.symlink(path, &member.link, meta),
+            Kind::Node(_) => sink.special(path, meta),
             Kind::HardLink => {
                 let original =
                     clean(&member.link).map_err(|why| self.refusal(&member.link, why))?;
-                sink.hard_link(path, &original)?;
-                summary.hard_links += 1;
+                sink.hard_link(path, &original)
             }
-            Kind::Unknown(flag) => copier.tell(&self.bad(format!(
+            Kind::Unknown(flag) => Err(self.bad(format!(
                 "'{}' is of unknown type '{}'; skipped",
                 show_bytes(path),
                 show_bytes(&[flag])
             ))),
-            Kind::Label => {}
+            Kind::Label => return Ok(()),
+        };
+        let made = u64::from(copier.done(made)?.is_some());
+        let summary = &mut copier.summary;
+        match member.kind {
+            Kind::Node(FileKind::Directory) => summary.directories += made,
+            Kind::Node(FileKind::File) => summary.files += made,
+            Kind::Node(FileKind::Symlink) => summary.symlinks += made,
+            Kind::Node(_) => summary.special += made,
+            Kind::HardLink => summary.hard_links += made,
+            Kind::Unknown(_) | Kind::Label => {}
         }
         Ok(())
     }
 
+    /// Makes a regular file; what the sink says of it. An error is the archive's, and leaves
+    /// nothing of the file.
+    fn file(
+        &mut self,
+        copier: &mut Copier<'_>,
+        sink: &mut dyn Sink,
+        member: &mut Member,
+    ) -> Result<Result<(), Failure>, Failure> {
+        if let Err(failure) = sink.begin_file(&member.path, &member.meta, &member.segments) {
+            return Ok(Err(failure));
+        }
+        match self.data(copier, sink, member) {
+            Ok(Ok(())) => Ok(sink.end_file(&member.path, &member.meta)),
+            failed => {
+                sink.abandon_file();
+                failed
+            }
+        }
+    }
+
+    /// Moves a file's data. What is left of it in the archive is passed over if the sink fails.
     fn data(
         &mut self,
         copier: &mut Copier<'_>,
         sink: &mut dyn Sink,
         member: &mut Member,
-    ) -> Result<(), Failure> {
-        let padded = member.stored.next_multiple_of(BLOCK);
+    ) -> Result<Result<(), Failure>, Failure> {
+        let mut left = member.stored.next_multiple_of(BLOCK);
+        // From here on nothing of the member is left for the caller to pass over.
+        member.stored = 0;
         let mut buffer = vec![0; CHUNK];
-        let mut taken = 0;
-        for segment in &member.segments {
+        let mut written = Ok(());
+        'data: for segment in &member.segments {
             let mut at = segment.start;
             while at < segment.end {
                 let want = (segment.end - at).min(CHUNK as u64) as usize;
                 let part = buffer.get_mut(..want).unwrap_or_default();
                 self.fill(part)?;
-                sink.write(at, part)?;
+                left = left.saturating_sub(want as u64);
+                written = sink.write(at, part);
+                if written.is_err() {
+                    break 'data;
+                }
                 at += want as u64;
-                taken += want as u64;
                 copier.summary.bytes += want as u64;
             }
         }
-        // From here on only the padding is left.
-        member.stored = 0;
-        self.skip(padded.saturating_sub(taken))
+        self.skip(left)?;
+        Ok(written)
     }
 }
 

@@ -8,8 +8,84 @@ use cairnfs::types::FileKind;
 
 use super::{Meta, Segment, Xattr, pax};
 
-/// Extended records by their keys.
-pub type Records = BTreeMap<Vec<u8>, Vec<u8>>;
+/// Most bytes of keys and values that hold for one member: long names and attributes.
+pub const MAX_MEMBER: usize = 16 << 20;
+/// Most records that hold for one member.
+pub const MAX_MEMBER_COUNT: usize = 65_536;
+/// Most bytes of keys and values that hold for all members.
+pub const MAX_GLOBAL: usize = 1 << 20;
+/// Most records that hold for all members.
+pub const MAX_GLOBAL_COUNT: usize = 1024;
+
+/// Extended records by their keys; their number and bytes are bounded.
+pub struct Records {
+    map: BTreeMap<Vec<u8>, Vec<u8>>,
+    bytes: usize,
+    max_bytes: usize,
+    max_count: usize,
+    too_much: &'static str,
+}
+
+impl Records {
+    /// Records of one member.
+    pub fn member() -> Self {
+        Self {
+            map: BTreeMap::new(),
+            bytes: 0,
+            max_bytes: MAX_MEMBER,
+            max_count: MAX_MEMBER_COUNT,
+            too_much: "the extended headers of a member hold more than 16 MiB or 65,536 records",
+        }
+    }
+
+    /// Records of all members.
+    pub fn global() -> Self {
+        Self {
+            map: BTreeMap::new(),
+            bytes: 0,
+            max_bytes: MAX_GLOBAL,
+            max_count: MAX_GLOBAL_COUNT,
+            too_much: "the global headers hold more than 1 MiB or 1,024 records",
+        }
+    }
+
+    /// A value.
+    pub fn get(&self, key: &[u8]) -> Option<&[u8]> {
+        self.map.get(key).map(Vec::as_slice)
+    }
+
+    /// All extended attributes among them.
+    pub fn xattrs(&self) -> impl Iterator<Item = Xattr> {
+        self.map.iter().filter_map(|(key, value)| {
+            let name = key.strip_prefix(pax::XATTR)?;
+            Some((name.to_vec(), value.clone()))
+        })
+    }
+
+    /// Sets a record.
+    ///
+    /// # Errors
+    /// That would be too much.
+    pub fn set(&mut self, key: &[u8], value: &[u8]) -> Result<(), &'static str> {
+        let replaced = self.map.get(key).map_or(0, |old| key.len() + old.len());
+        let bytes = self.bytes - replaced + key.len() + value.len();
+        let count = self.map.len() + usize::from(replaced == 0);
+        if bytes > self.max_bytes || count > self.max_count {
+            return Err(self.too_much);
+        }
+        self.bytes = bytes;
+        self.map.insert(key.to_vec(), value.to_vec());
+        Ok(())
+    }
+
+    /// Adds the records of an extended header.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub fn merge(&mut self, header: &[u8]) -> Result<(), &'static str> {
+        pax::parse(header, |key, value| self.set(key, value))
+    }
+}
 
 /// A member of an archive, before its contents.
 #[derive(Debug)]
@@ -50,23 +126,6 @@ pub fn kind(flag: u8, path: &[u8]) -> Kind {
         b'V' => return Kind::Label,
         other => return Kind::Unknown(other),
     })
-}
-
-/// Adds the records of an extended header.
-///
-/// # Errors
-/// What is wrong with it.
-pub fn merge(into: &mut Records, bytes: &[u8]) -> Result<(), &'static str> {
-    for (key, value) in pax::parse(bytes)? {
-        into.insert(key.to_vec(), value.to_vec());
-    }
-    Ok(())
-}
-
-/// The extended attribute that a record holds, if it does.
-pub fn xattr((key, value): (&Vec<u8>, &Vec<u8>)) -> Option<Xattr> {
-    let name = key.strip_prefix(pax::XATTR)?;
-    Some((name.to_vec(), value.clone()))
 }
 
 /// Ranges from their offsets and lengths.

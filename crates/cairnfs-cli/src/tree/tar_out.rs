@@ -2,8 +2,8 @@
 //!
 //! Times to the nanosecond, attributes (`SCHILY.xattr.*`), long names and large numbers go into
 //! extended headers; sparse files are written as GNU's pax format 1.0. Sockets have no place in
-//! tar and are left out. A file whose data ends early is filled with zeros, so that the archive
-//! stays whole.
+//! tar and are left out. What could not be read of a file is filled with zeros, so that the archive
+//! stays whole. A failed write is fatal: nothing behind it could be found.
 
 use std::io::{self, Read, Write};
 
@@ -58,13 +58,15 @@ impl<W: Write> TarSink<W> {
     }
 
     fn put(&mut self, bytes: &[u8]) -> Result<(), Failure> {
-        self.out.write_all(bytes).explain(&self.name)
+        let put = self.out.write_all(bytes).explain(&self.name);
+        put.map_err(Failure::fatal)
     }
 
     fn zeros(&mut self, count: u64) -> Result<(), Failure> {
         io::copy(&mut io::repeat(0).take(count), &mut self.out)
             .map(drop)
             .explain(&self.name)
+            .map_err(Failure::fatal)
     }
 
     fn pad(&mut self, written: u64) -> Result<(), Failure> {
@@ -258,6 +260,9 @@ impl<W: Write> Sink for TarSink<W> {
         self.fill_to(u64::MAX)?;
         self.pad(self.written)
     }
+
+    /// Only a failed write abandons a file, and that ends the archive.
+    fn abandon_file(&mut self) {}
 
     fn symlink(&mut self, path: &[u8], target: &[u8], meta: &Meta) -> Result<(), Failure> {
         self.plain(path, EntryType::Symlink, target, meta)

@@ -8,7 +8,7 @@ use std::path::Path;
 use super::*;
 use crate::output::Progress;
 use crate::tree::Keep;
-use crate::tree::host::{HostNode, HostSource};
+use crate::tree::host::HostSource;
 use crate::tree::host_sink::HostSink;
 use crate::tree::tar_out::TarSink;
 
@@ -16,10 +16,8 @@ fn pack(from: &Path) -> Vec<u8> {
     let progress = Progress::bytes("", 0, true);
     let mut copier = Copier::new(Keep::ALL, &progress);
     let mut sink = TarSink::new(Vec::new(), "test.tar".into());
-    let node = HostNode::new(from.to_owned());
-    copier
-        .copy(&HostSource, node, &mut sink, Vec::new())
-        .unwrap();
+    let mut source = HostSource::open(from, true).unwrap();
+    copier.copy(&mut source, &mut sink, Vec::new()).unwrap();
     assert_eq!(copier.summary.failed, 0);
     sink.finish().unwrap()
 }
@@ -27,7 +25,7 @@ fn pack(from: &Path) -> Vec<u8> {
 fn unpack(archive: &[u8], to: &Path) -> Result<crate::tree::Summary, Failure> {
     let progress = Progress::bytes("", 0, true);
     let mut copier = Copier::new(Keep::ALL, &progress);
-    let mut sink = HostSink::new(to.to_owned(), Keep::ALL);
+    let mut sink = HostSink::open(to, Keep::ALL)?;
     let reader = TarReader::new(Cursor::new(archive), "test.tar".into());
     reader.import(&mut copier, &mut sink)?;
     Ok(copier.summary)
@@ -232,7 +230,7 @@ fn a_symlink_is_not_written_through() {
     directory.set_cksum();
     let mut archive = directory.as_bytes().to_vec();
     archive.extend(plain("d/f", b"x"));
-    assert!(unpack(&archive, to.path()).is_err());
+    assert_eq!(unpack(&archive, to.path()).unwrap().failed, 2);
     assert_eq!(fs::read_dir(outside.path()).unwrap().count(), 0);
 }
 
@@ -274,4 +272,91 @@ fn sparse_members_cannot_lie() {
         archive.extend(plain("s", &data));
         assert!(unpack(&archive, to.path()).is_err(), "{map:?}");
     }
+}
+
+fn extended(flag: u8, records: &[u8]) -> Vec<u8> {
+    let mut header = Header::new_ustar();
+    header.set_entry_type(tar::EntryType::new(flag));
+    header.set_size(records.len() as u64);
+    header.set_cksum();
+    let mut bytes = header.as_bytes().to_vec();
+    bytes.extend(records);
+    bytes.resize(bytes.len().next_multiple_of(512), 0);
+    bytes
+}
+
+/// An archive without an end, made piece by piece.
+struct Endless {
+    next: Box<dyn Fn(u64) -> Vec<u8>>,
+    count: u64,
+    piece: Cursor<Vec<u8>>,
+}
+
+impl Read for Endless {
+    fn read(&mut self, buf: &mut [u8]) -> std::io::Result<usize> {
+        let got = self.piece.read(buf)?;
+        if got > 0 {
+            return Ok(got);
+        }
+        self.count += 1;
+        self.piece = Cursor::new((self.next)(self.count));
+        self.piece.read(buf)
+    }
+}
+
+#[test]
+fn what_is_kept_of_headers_is_bounded() {
+    let to = tempfile::tempdir().unwrap();
+    let refused = |next: Box<dyn Fn(u64) -> Vec<u8>>| {
+        let (count, piece) = (0, Cursor::new(Vec::new()));
+        let progress = Progress::bytes("", 0, true);
+        let mut copier = Copier::new(Keep::ALL, &progress);
+        let mut sink = HostSink::open(to.path(), Keep::ALL).unwrap();
+        let input = Endless { next, count, piece };
+        let reader = TarReader::new(input, "test.tar".into());
+        let refused = reader.import(&mut copier, &mut sink);
+        refused.unwrap_err().to_string()
+    };
+    let records = |n: u64, count: u64, len: usize| {
+        let mut records = Vec::new();
+        for i in 0..count {
+            pax::push(
+                &mut records,
+                format!("k{n}.{i}").as_bytes(),
+                &vec![b'v'; len],
+            );
+        }
+        records
+    };
+    let says = |next: Box<dyn Fn(u64) -> Vec<u8>>, what: &str| {
+        let told = refused(next);
+        assert!(told.contains(what), "{told}");
+    };
+    says(
+        Box::new(move |n| extended(b'x', &records(n, 1, 1 << 20))),
+        "16 MiB",
+    );
+    says(
+        Box::new(move |_| extended(b'x', &records(0, 1, 1 << 20))),
+        "32 MiB",
+    );
+    says(
+        Box::new(move |n| extended(b'x', &records(n, 1, 0))),
+        "32 MiB",
+    );
+    says(
+        Box::new(move |n| extended(b'x', &records(n, 1000, 0))),
+        "65,536",
+    );
+    says(Box::new(|_| extended(b'L', &vec![b'n'; 1 << 20])), "32 MiB");
+    says(
+        Box::new(move |n| extended(b'g', &records(n, 1, 0))),
+        "1,024",
+    );
+    let global = move |n| {
+        let mut member = extended(b'g', &records(n, 1, 64 << 10));
+        member.extend(plain("f", b"x"));
+        member
+    };
+    says(Box::new(global), "1 MiB");
 }

@@ -1,17 +1,18 @@
 //! A directory of a volume as a sink.
 //!
 //! Paths are walked from that directory and never through symbolic links, so nothing is written
-//! outside of it. Missing directories on the way are made. Existing files and links are replaced;
-//! existing directories are filled.
+//! outside of it. Missing directories on the way are made. Existing files and links are replaced
+//! when what replaces them is whole; existing directories are filled.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
+use std::fmt;
 
 use cairnfs::Error;
-use cairnfs::types::{FileKind, SetAttr, SetTime, XattrMode};
+use cairnfs::types::{FileKind, RenameMode, SetAttr, SetTime, Time, XattrMode};
 
-use super::{Keep, Meta, Segment, Sink, join, split};
+use super::{Keep, Meta, Segment, Sink, join, push_name, shared, split, temporary_name};
 use crate::failure::{Explain, Failure};
-use crate::volume::{Node, Volume, caller, components};
+use crate::volume::{Node, Volume, caller};
 
 /// A directory of a volume that is filled.
 pub struct VolumeSink {
@@ -20,11 +21,36 @@ pub struct VolumeSink {
     base_path: Vec<u8>,
     keep: Keep,
     umask: u32,
-    /// The directories from the base to the last parent used.
-    parents: Vec<(Vec<u8>, Node)>,
-    made: HashSet<Vec<u8>>,
-    file: Option<Node>,
+    /// The last parent used, and the directories that lead to it from the base, each with the
+    /// length of its path.
+    parent: Vec<u8>,
+    parents: Vec<(usize, Node)>,
+    made: HashSet<u64>,
+    /// Times of directories that more may come into, by inode number.
+    times: HashMap<u64, (Time, Time)>,
+    file: Option<Pending>,
     lost_xattrs: u64,
+}
+
+/// Where an entry is being made.
+struct Spot {
+    /// Inode number of its directory.
+    dir: u64,
+    name: Vec<u8>,
+    /// The name until it is whole, if it is to replace something.
+    temporary: Option<Vec<u8>>,
+}
+
+impl Spot {
+    fn made_as(&self) -> &[u8] {
+        self.temporary.as_ref().unwrap_or(&self.name)
+    }
+}
+
+/// An entry that is being made.
+struct Pending {
+    spot: Spot,
+    node: Node,
 }
 
 impl VolumeSink {
@@ -36,8 +62,10 @@ impl VolumeSink {
             base_path,
             keep,
             umask: super::umask(),
+            parent: Vec::new(),
             parents: Vec::new(),
             made: HashSet::new(),
+            times: HashMap::new(),
             file: None,
             lost_xattrs: 0,
         }
@@ -48,36 +76,36 @@ impl VolumeSink {
         self.lost_xattrs
     }
 
-    fn shown(&self, path: &[u8]) -> String {
-        self.volume.shown(&join(&self.base_path, path))
+    /// How a path is shown; put together only when it is.
+    fn shown<'a>(&'a self, path: &'a [u8]) -> impl fmt::Display + 'a {
+        fmt::from_fn(move |f| f.write_str(&self.volume.shown(&join(&self.base_path, path))))
     }
 
     /// The directory at `path`, made if it is missing.
     fn directory(&mut self, path: &[u8]) -> Result<u64, Failure> {
-        let names = components(path);
-        let shared = self
-            .parents
-            .iter()
-            .zip(&names)
-            .take_while(|((have, _), want)| have == *want)
-            .count();
-        self.parents.truncate(shared);
-        for name in names.into_iter().skip(shared) {
+        let kept = shared(&self.parent, path);
+        while self.parents.last().is_some_and(|(end, _)| *end > kept) {
+            self.parents.pop();
+        }
+        let kept = self.parents.last().map_or(0, |(end, _)| *end);
+        self.parent.truncate(kept);
+        let rest = path.get(kept..).unwrap_or_default();
+        for name in rest.split(|b| *b == b'/').filter(|name| !name.is_empty()) {
             let dir = self.parents.last().map_or(&self.base, |(_, node)| node);
             let found = self
                 .volume
-                .lookup_opt(dir, &name)
+                .lookup_opt(dir, name)
                 .and_then(|found| match found {
                     Some(node) if node.is_dir() => Ok(node),
                     Some(_) => Err(Error::NotDirectory),
                     None => self
                         .volume
                         .fs()
-                        .mkdir(dir.ino(), &name, 0o777 & !self.umask, caller())
+                        .mkdir(dir.ino(), name, 0o777 & !self.umask, caller())
                         .map(|attr| self.volume.hold(attr)),
                 });
             match found {
-                Ok(node) => self.parents.push((name, node)),
+                Ok(node) => self.entered(name, node),
                 Err(e) => return Err(e).explain(self.shown(path)),
             }
         }
@@ -87,44 +115,77 @@ impl VolumeSink {
             .map_or(self.base.ino(), |(_, node)| node.ino()))
     }
 
-    /// The directory and the name for a new file at `path`, with nothing of that name in it.
-    fn cleared<'p>(&mut self, path: &'p [u8]) -> Result<(u64, &'p [u8]), Failure> {
+    fn entered(&mut self, name: &[u8], node: Node) {
+        push_name(&mut self.parent, name);
+        self.parents.push((self.parent.len(), node));
+    }
+
+    /// Where to make a new file that is to be at `path`.
+    fn spot(&mut self, path: &[u8]) -> Result<Spot, Failure> {
         let (above, name) = split(path);
         let dir = self.directory(above)?;
-        let there = self
-            .volume
-            .fs()
-            .lookup(dir, name)
-            .map(|a| self.volume.hold(a));
-        match there {
-            Err(Error::NotFound) => {}
+        let there = self.volume.fs().lookup(dir, name);
+        let there = there.map(|attr| self.volume.hold(attr));
+        let temporary = match there {
+            Err(Error::NotFound) => None,
             Err(e) => return Err(e).explain(self.shown(path)),
             Ok(node) if node.is_dir() => {
                 return Err(Failure::new(
                     self.shown(path),
                     "is a directory; a file cannot replace it",
-                ));
+                )
+                .hint("remove it first (cairnfs rm -r), or copy to another place"));
             }
-            Ok(_) => self
-                .volume
-                .fs()
-                .unlink(dir, name)
-                .explain(self.shown(path))?,
-        }
-        Ok((dir, name))
+            Ok(_) => Some(temporary_name()),
+        };
+        Ok(Spot {
+            dir,
+            name: name.to_vec(),
+            temporary,
+        })
     }
 
-    fn make(&mut self, path: &[u8], meta: &Meta) -> Result<Node, Failure> {
-        let (dir, name) = self.cleared(path)?;
+    fn make(&mut self, path: &[u8], meta: &Meta) -> Result<Pending, Failure> {
+        let spot = self.spot(path)?;
         let mode = meta.kind.mode_bits() | 0o600;
-        self.volume
+        let made = self
+            .volume
             .fs()
-            .mknod(dir, name, mode, meta.rdev, caller())
-            .map(|attr| self.volume.hold(attr))
-            .explain(self.shown(path))
+            .mknod(spot.dir, spot.made_as(), mode, meta.rdev, caller());
+        let node = made.map(|attr| self.volume.hold(attr));
+        let node = node.explain(self.shown(path))?;
+        Ok(Pending { spot, node })
     }
 
-    fn finish(&mut self, ino: u64, path: &[u8], meta: &Meta) -> Result<(), Failure> {
+    /// Sets the attributes of a new entry and gives it its name; removes it if that fails.
+    fn complete(&mut self, pending: Pending, path: &[u8], meta: &Meta) -> Result<(), Failure> {
+        let attributed = self.attribute(pending.node.ino(), path, meta);
+        if attributed.is_err() {
+            self.remove(&pending.spot);
+            return attributed;
+        }
+        self.publish(&pending.spot, path)
+    }
+
+    /// Gives a new entry its name; removes it if that fails.
+    fn publish(&self, spot: &Spot, path: &[u8]) -> Result<(), Failure> {
+        let Some(temporary) = &spot.temporary else {
+            return Ok(());
+        };
+        let (dir, fs) = (spot.dir, self.volume.fs());
+        let renamed = fs.rename(dir, temporary, dir, &spot.name, RenameMode::Replace);
+        if renamed.is_err() {
+            self.remove(spot);
+        }
+        renamed.explain(self.shown(path))
+    }
+
+    /// Removes what was made of an entry. Where that fails, so did the volume.
+    fn remove(&self, spot: &Spot) {
+        let _ = self.volume.fs().unlink(spot.dir, spot.made_as());
+    }
+
+    fn attribute(&mut self, ino: u64, path: &[u8], meta: &Meta) -> Result<(), Failure> {
         if self.keep.xattrs {
             self.set_xattrs(ino, path, meta)?;
         }
@@ -177,9 +238,9 @@ impl Sink for VolumeSink {
         let dir = self.directory(above)?;
         match self.volume.fs().mkdir(dir, name, 0o700, caller()) {
             Ok(attr) => {
-                self.made.insert(path.to_vec());
+                self.made.insert(attr.ino);
                 let node = self.volume.hold(attr);
-                self.parents.push((name.to_vec(), node));
+                self.entered(name, node);
                 Ok(())
             }
             // The walk tells whether what is there is a directory.
@@ -189,12 +250,20 @@ impl Sink for VolumeSink {
     }
 
     fn end_directory(&mut self, path: &[u8], meta: &Meta) -> Result<(), Failure> {
-        let made = self.made.remove(path);
-        if !made && !self.keep.mode {
-            return Ok(());
-        }
         let ino = self.directory(path)?;
-        self.finish(ino, path, meta)
+        if self.made.remove(&ino) || self.keep.mode {
+            self.attribute(ino, path, meta)?;
+        }
+        Ok(())
+    }
+
+    fn keep_directory(&mut self, path: &[u8], meta: &Meta) -> Result<(), Failure> {
+        self.end_directory(path, meta)?;
+        if self.keep.times {
+            let ino = self.directory(path)?;
+            self.times.insert(ino, (meta.atime, meta.mtime));
+        }
+        Ok(())
     }
 
     fn begin_file(&mut self, path: &[u8], meta: &Meta, _data: &[Segment]) -> Result<(), Failure> {
@@ -206,16 +275,17 @@ impl Sink for VolumeSink {
         let Some(file) = &self.file else {
             return Ok(());
         };
+        let path = || join(&self.parent, &file.spot.name);
         while !bytes.is_empty() {
             let done = self
                 .volume
                 .fs()
-                .write(file.ino(), offset, bytes, false)
+                .write(file.node.ino(), offset, bytes, false)
                 .and_then(|n| match n {
                     0 => Err(Error::NoSpace),
                     n => Ok(n),
                 })
-                .explain(self.volume.shown(b""))?;
+                .explain(self.shown(&path()))?;
             offset += done as u64;
             bytes = bytes.get(done..).unwrap_or_default();
         }
@@ -224,29 +294,33 @@ impl Sink for VolumeSink {
 
     fn end_file(&mut self, path: &[u8], meta: &Meta) -> Result<(), Failure> {
         match self.file.take() {
-            Some(node) => self.finish(node.ino(), path, meta),
+            Some(pending) => self.complete(pending, path, meta),
             None => Ok(()),
         }
     }
 
+    fn abandon_file(&mut self) {
+        if let Some(pending) = self.file.take() {
+            self.remove(&pending.spot);
+        }
+    }
+
     fn symlink(&mut self, path: &[u8], target: &[u8], meta: &Meta) -> Result<(), Failure> {
-        let (dir, name) = self.cleared(path)?;
-        let node = self
-            .volume
-            .fs()
-            .symlink(dir, name, target, caller())
-            .map(|attr| self.volume.hold(attr))
-            .explain(self.shown(path))?;
-        self.finish(node.ino(), path, meta)
+        let spot = self.spot(path)?;
+        let fs = self.volume.fs();
+        let made = fs.symlink(spot.dir, spot.made_as(), target, caller());
+        let node = made.map(|attr| self.volume.hold(attr));
+        let node = node.explain(self.shown(path))?;
+        self.complete(Pending { spot, node }, path, meta)
     }
 
     fn special(&mut self, path: &[u8], meta: &Meta) -> Result<(), Failure> {
-        let node = self.make(path, meta)?;
-        self.finish(node.ino(), path, meta)
+        let pending = self.make(path, meta)?;
+        self.complete(pending, path, meta)
     }
 
     fn hard_link(&mut self, path: &[u8], original: &[u8]) -> Result<(), Failure> {
-        if components(path) == components(original) {
+        if path == original {
             return Ok(());
         }
         let (above, name) = split(original);
@@ -257,11 +331,30 @@ impl Sink for VolumeSink {
             .lookup(dir, name)
             .map(|attr| self.volume.hold(attr))
             .explain(self.shown(original))?;
-        let (dir, name) = self.cleared(path)?;
-        self.volume
-            .fs()
-            .link(file.ino(), dir, name)
+        let spot = self.spot(path)?;
+        let fs = self.volume.fs();
+        let there = fs.lookup(spot.dir, &spot.name);
+        let there = there.map(|attr| self.volume.hold(attr));
+        // A rename between two names of one inode would leave both.
+        if there.is_ok_and(|node| node.ino() == file.ino()) {
+            return Ok(());
+        }
+        fs.link(file.ino(), spot.dir, spot.made_as())
             .map(|attr| drop(self.volume.hold(attr)))
-            .explain(self.shown(path))
+            .explain(self.shown(path))?;
+        self.publish(&spot, path)
+    }
+
+    fn finish(&mut self) -> Result<(), Failure> {
+        for (ino, (atime, mtime)) in std::mem::take(&mut self.times) {
+            let set = SetAttr {
+                atime: Some(SetTime::At(atime)),
+                mtime: Some(SetTime::At(mtime)),
+                ..SetAttr::default()
+            };
+            let done = self.volume.fs().setattr(ino, &set).map(drop);
+            done.explain(self.volume.shown(&self.base_path))?;
+        }
+        Ok(())
     }
 }

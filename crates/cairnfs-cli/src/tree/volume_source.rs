@@ -1,52 +1,74 @@
 //! A volume as a source.
 
+use std::fmt;
+use std::rc::Rc;
+
 use cairnfs::Error;
 use cairnfs::types::{FileKind, SeekTo};
 
-use super::{Meta, Segment, Source, Xattr};
+use super::{Listing, Meta, Segment, Segments, Source, Xattr, push_name};
 use crate::failure::{Explain, Failure};
-use crate::volume::{Node, Volume};
+use crate::volume::{Node, Volume, components};
 
-/// An open volume to read from.
+/// A file or tree of an open volume as a source.
 pub struct VolumeSource {
     volume: Volume,
     id: u64,
-}
-
-/// Something in the volume, with the path it was found by.
-pub struct VolumeNode {
-    node: Node,
+    start: Rc<Node>,
+    current: Rc<Node>,
+    /// The current directory and those above, each with the length of its path.
+    directories: Vec<(Rc<Node>, usize)>,
+    /// Path of the current entry from the root.
     path: Vec<u8>,
-}
-
-impl VolumeNode {
-    /// `node`, found at `path` from the root.
-    pub fn new(node: Node, path: Vec<u8>) -> Self {
-        Self { node, path }
-    }
+    start_path: Vec<u8>,
 }
 
 impl VolumeSource {
-    /// Reads `volume`, told apart from other sources of one copy by `id`.
-    pub fn new(volume: Volume, id: u64) -> Self {
-        Self { volume, id }
-    }
-
-    fn seek(&self, node: &VolumeNode, from: u64, to: SeekTo) -> Result<Option<u64>, Failure> {
-        match self.volume.fs().seek(node.node.ino(), from, to) {
-            Ok(at) => Ok(Some(at)),
-            Err(Error::NoSuchOffset) => Ok(None),
-            Err(e) => Err(e).explain(self.volume.shown(&node.path)),
+    /// Begins at `node` of `volume`, found at `path` from the root. Inodes are told from those of
+    /// other sources of one copy by `id`.
+    pub fn new(volume: Volume, id: u64, node: Node, path: Vec<u8>) -> Self {
+        let start = Rc::new(node);
+        let path = components(&path).join(&b'/');
+        Self {
+            volume,
+            id,
+            current: Rc::clone(&start),
+            start,
+            directories: Vec::new(),
+            path: path.clone(),
+            start_path: path,
         }
     }
-}
 
-impl Source for VolumeSource {
-    type Node = VolumeNode;
+    /// How the current entry is shown; put together only when it is.
+    fn what(&self) -> impl fmt::Display + '_ {
+        fmt::from_fn(|f| f.write_str(&self.volume.shown(&self.path)))
+    }
 
-    fn meta(&self, node: &VolumeNode) -> Result<Meta, Failure> {
-        let a = &node.node.attr;
-        Ok(Meta {
+    fn ino(&self) -> u64 {
+        self.current.ino()
+    }
+
+    fn seek(&self, from: u64, to: SeekTo) -> Result<Option<u64>, Failure> {
+        match self.volume.fs().seek(self.ino(), from, to) {
+            Ok(at) => Ok(Some(at)),
+            Err(Error::NoSuchOffset) => Ok(None),
+            Err(e) => Err(e).explain(self.what()),
+        }
+    }
+
+    /// The next range with data from `at` on.
+    fn next_data(&self, at: u64, size: u64) -> Result<Option<Segment>, Failure> {
+        let Some(start) = self.seek(at, SeekTo::Data)? else {
+            return Ok(None);
+        };
+        let end = self.seek(start, SeekTo::Hole)?.unwrap_or(size).min(size);
+        Ok((start >= at && end > start).then_some(Segment { start, end }))
+    }
+
+    fn meta(&self) -> Meta {
+        let a = &self.current.attr;
+        Meta {
             kind: a.kind,
             mode: a.mode & 0o7777,
             uid: a.uid,
@@ -58,13 +80,33 @@ impl Source for VolumeSource {
             atime: a.atime,
             mtime: a.mtime,
             xattrs: Vec::new(),
-        })
+        }
+    }
+}
+
+impl Source for VolumeSource {
+    fn start(&mut self) -> Result<Meta, Failure> {
+        self.directories.clear();
+        self.current = Rc::clone(&self.start);
+        self.path.clone_from(&self.start_path);
+        Ok(self.meta())
     }
 
-    fn xattrs(&self, node: &VolumeNode) -> Result<Vec<Xattr>, Failure> {
+    fn find(&mut self, name: &[u8]) -> Result<Meta, Failure> {
+        let Some((directory, end)) = self.directories.last() else {
+            return Err(Failure::new(self.shown(), "is not a directory"));
+        };
+        self.path.truncate(*end);
+        push_name(&mut self.path, name);
+        let found = self.volume.lookup(directory, name);
+        self.current = Rc::new(found.explain(self.what())?);
+        Ok(self.meta())
+    }
+
+    fn xattrs(&mut self) -> Result<Vec<Xattr>, Failure> {
         let fs = self.volume.fs();
-        let ino = node.node.ino();
-        let what = || format!("{}: extended attributes", self.volume.shown(&node.path));
+        let ino = self.ino();
+        let what = || fmt::from_fn(|f| write!(f, "{}: extended attributes", self.what()));
         let names = fs.listxattr(ino).explain(what())?;
         let names = names.split(|b| *b == 0).filter(|name| !name.is_empty());
         names
@@ -75,49 +117,52 @@ impl Source for VolumeSource {
             .collect()
     }
 
-    fn names(&self, node: &VolumeNode) -> Result<Vec<Vec<u8>>, Failure> {
-        self.volume
-            .names(node.node.ino())
-            .explain(self.volume.shown(&node.path))
+    fn target(&mut self) -> Result<Vec<u8>, Failure> {
+        let target = self.volume.fs().readlink(self.ino());
+        target.explain(self.what())
     }
 
-    fn child(&self, node: &VolumeNode, name: &[u8]) -> Result<VolumeNode, Failure> {
-        let path = super::join(&node.path, name);
-        match self.volume.lookup(&node.node, name) {
-            Ok(node) => Ok(VolumeNode { node, path }),
-            Err(e) => Err(e).explain(self.volume.shown(&path)),
-        }
-    }
-
-    fn target(&self, node: &VolumeNode) -> Result<Vec<u8>, Failure> {
-        self.volume
-            .fs()
-            .readlink(node.node.ino())
-            .explain(self.volume.shown(&node.path))
-    }
-
-    fn segments(&self, node: &VolumeNode, size: u64) -> Result<Vec<Segment>, Failure> {
+    fn segments(&mut self, size: u64) -> Result<Segments, Failure> {
         let mut found = Vec::new();
         let mut at = 0;
+        let mut unknown = None;
         while at < size {
-            let Some(start) = self.seek(node, at, SeekTo::Data)? else {
-                break;
-            };
-            let end = self.seek(node, start, SeekTo::Hole)?.unwrap_or(size);
-            let end = end.min(size);
-            if start < at || end <= start {
-                break;
+            match self.next_data(at, size) {
+                Ok(Some(segment)) => {
+                    found.push(segment);
+                    at = segment.end;
+                }
+                Ok(None) => break,
+                Err(failure) => {
+                    unknown = Some((at, failure));
+                    break;
+                }
             }
-            found.push(Segment { start, end });
-            at = end;
         }
-        Ok(found)
+        Ok(Segments { found, unknown })
     }
 
-    fn read(&self, node: &VolumeNode, offset: u64, buf: &mut [u8]) -> Result<usize, Failure> {
-        self.volume
-            .fs()
-            .read(node.node.ino(), offset, buf)
-            .explain(self.volume.shown(&node.path))
+    fn read(&mut self, offset: u64, buf: &mut [u8]) -> Result<usize, Failure> {
+        let read = self.volume.fs().read(self.ino(), offset, buf);
+        read.explain(self.what())
+    }
+
+    fn enter(&mut self) -> Result<Listing, Failure> {
+        let (names, lost) = self.volume.names_found(self.ino());
+        let lost = lost.and_then(|e| Err::<(), _>(e).explain(self.what()).err());
+        self.directories
+            .push((Rc::clone(&self.current), self.path.len()));
+        Ok(Listing { names, lost })
+    }
+
+    fn leave(&mut self) {
+        if let Some((directory, end)) = self.directories.pop() {
+            self.current = directory;
+            self.path.truncate(end);
+        }
+    }
+
+    fn shown(&self) -> String {
+        self.volume.shown(&self.path)
     }
 }

@@ -13,7 +13,7 @@ use cairnfs::format::checksum::hash64;
 use cairnfs::format::geometry::{LOG_START, SUPERBLOCK_SLOTS};
 use cairnfs::format::superblock::RawSuperblock;
 
-use crate::place::{Place, able, pattern, said};
+use crate::place::{Place, able, arg, pattern, said};
 
 const BLOCK: u64 = BLOCK_SIZE as u64;
 
@@ -219,14 +219,18 @@ fn a_flipped_byte_in_data() {
     place.fails(
         &["check", "--data", "v.cairn"],
         4,
-        &["data", "cairnfs export"],
+        &["data", "/large2", "cairnfs export"],
     );
-    place.mount("");
+    let log = place.beside("daemon.log");
+    place.ok(&["mount", "--log", arg(&log), "v.cairn", "m"]);
+    place.adopt();
     let read = fs::read(place.at("large2")).unwrap_err();
     assert_eq!(
         read.raw_os_error(),
         Some(rustix::io::Errno::IO.raw_os_error())
     );
+    let log = fs::read_to_string(log).unwrap();
+    assert!(log.contains("of \"/large2\": volume is damaged"), "{log}");
     // All else is there, and what is whole of that file too.
     for n in [0, 1, 3] {
         assert!(fs::read(place.at(format!("large{n}"))).unwrap() == pattern(1000 + n, 100_000));

@@ -303,3 +303,15 @@ fn private(place: &Place, script: &str) {
         .unwrap();
     assert!(out.status.success(), "{}", said(&out));
 }
+
+#[test]
+fn a_volume_made_on_the_way_is_private() {
+    if !able(&[]) {
+        return;
+    }
+    let place = Place::new("16M");
+    place.ok(&["mount", "--create", "--size", "32M", "new.cairn", "new"]);
+    place.ok(&["umount", "new"]);
+    let made = place.beside("new.cairn").metadata().unwrap();
+    assert_eq!(made.permissions().mode() & 0o7777, 0o600);
+}

@@ -149,7 +149,8 @@ impl VolumeOptions {
         Ok(self.volume(FileSystem::open(path, &self.open)?))
     }
 
-    /// Makes a volume in a file that does not exist yet, and opens it.
+    /// Makes a volume in a file that does not exist yet, and opens it. The file is readable and
+    /// writable by its owner only (mode 0600).
     ///
     /// # Errors
     /// [`Error::Exists`] if there is a file; [`Error::Invalid`] without a size.

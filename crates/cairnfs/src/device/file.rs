@@ -74,7 +74,9 @@ impl FileDevice {
         Self::open_locked(path, flags, access, block_device)
     }
 
-    /// Makes an image file of `size` bytes that takes no space yet; what the file held is lost.
+    /// Makes an image file of `size` bytes that takes no space yet; what the file held is lost. A
+    /// new file is readable and writable by its owner only: an image shows all that is in it,
+    /// whatever the permissions inside. An existing one keeps its permissions.
     ///
     /// # Errors
     /// As [`Self::open`]; a block device is refused.
@@ -289,7 +291,7 @@ fn check_kind(path: &Path, kind: FileType) -> Result<bool> {
 }
 
 fn open_direct_or_not(path: &Path, flags: OFlags) -> Result<(OwnedFd, bool)> {
-    let mode = Mode::RUSR | Mode::WUSR | Mode::RGRP | Mode::ROTH;
+    let mode = Mode::RUSR | Mode::WUSR;
     let opened = match retry(|| rustix::fs::open(path, flags | OFlags::DIRECT, mode)) {
         Err(Errno::INVAL) => retry(|| rustix::fs::open(path, flags, mode)).map(|f| (f, false)),
         other => other.map(|f| (f, true)),

@@ -43,7 +43,8 @@ pub struct MakeOptions {
 }
 
 /// Makes a volume in a file, which is made if absent, or on a block device. `progress` is told how
-/// many bytes of how many are written.
+/// many bytes of how many are written. A file that is made is for its owner only (mode 0600), and
+/// is removed again after a failure.
 ///
 /// # Errors
 /// Something is there already and `force` is not set; sizes that make no volume; one in use; the
@@ -62,6 +63,7 @@ pub fn make(
             progress,
         );
     }
+    let absent = existing.is_none();
     let length = existing.map_or(0, |m| m.len());
     if length > 0 && !options.force {
         return Err(Error::Exists);
@@ -75,13 +77,20 @@ pub fn make(
     Geometry::for_size(size, options.log_size)?;
     check_label(&options.label)?;
     let size = size - size % BLOCK_SIZE as u64;
-    let device = FileDevice::create(path, size)?;
     let forced = MakeOptions {
         force: true,
         size: Some(size),
         ..options.clone()
     };
-    write_volume(&device, &forced, true, progress)
+    let device = FileDevice::create(path, size);
+    let made = device.and_then(|device| write_volume(&device, &forced, true, progress));
+    if let Err(error) = &made
+        && absent
+        && !matches!(error, Error::InUse(_))
+    {
+        let _ = std::fs::remove_file(path);
+    }
+    made
 }
 
 /// Makes a volume on a device that is open already.

@@ -14,6 +14,7 @@ mod make;
 mod namespace;
 mod observe;
 mod orphans;
+mod paths;
 mod read;
 mod remove;
 mod rename;

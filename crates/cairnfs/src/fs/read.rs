@@ -66,7 +66,15 @@ impl FileSystem {
             let Some(part) = extent.part(first, last + ahead) else {
                 continue;
             };
-            self.read_extent(state, &part, offset, buf)?;
+            if let Err(error) = self.read_extent(state, &part, offset, buf) {
+                // A block that nobody asked for must not fail those that were.
+                if part.end() <= last {
+                    return Err(error);
+                }
+                if let Some(asked) = extent.part(first, last) {
+                    self.read_extent(state, &asked, offset, buf)?;
+                }
+            }
         }
         for (block, page) in state.pages.dirty.range(first..last) {
             copy_block(buf, offset, *block, page.bytes());

@@ -275,3 +275,29 @@ fn whole_files_of_many_sizes() {
     v.write("f", b"\xff").unwrap();
     fails(v.read_to_string("f"), ErrorKind::InvalidInput);
 }
+
+#[test]
+fn a_bad_block_fails_only_who_asks_for_it() {
+    const BAD: usize = 20;
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("v.img");
+    let block = |n: usize| format!("{n:04096}").into_bytes();
+    let v = cairnfs::Volume::create(&path, 32 << 20).unwrap();
+    v.write("f", (0..40).flat_map(block).collect::<Vec<_>>())
+        .unwrap();
+    v.close().unwrap();
+    let mut image = std::fs::read(&path).unwrap();
+    let mut rotten = image.chunks_mut(4096).filter(|b| **b == block(BAD)[..]);
+    rotten.next().unwrap()[100] ^= 1;
+    assert!(rotten.next().is_none());
+    std::fs::write(&path, image).unwrap();
+    // One behind the other, so that blocks ahead are read, too.
+    let v = cairnfs::Volume::open(&path).unwrap();
+    let file = v.open_file("f").unwrap();
+    for n in 0..40 {
+        let mut bytes = vec![0; 4096];
+        let read = file.read_at(&mut bytes, n as u64 * 4096);
+        assert_eq!(read.is_ok(), n != BAD, "block {n}");
+        assert!(n == BAD || bytes == block(n), "block {n}");
+    }
+}

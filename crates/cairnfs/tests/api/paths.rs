@@ -3,8 +3,10 @@
 use std::io::ErrorKind;
 use std::path::Path;
 
+use cairnfs::types::RenameMode;
 use cairnfs::{Error, OpenOptions};
 
+use super::engine::{self, OWNER, ROOT};
 use super::{fails, fails_with, names, volume};
 
 #[test]
@@ -201,4 +203,27 @@ fn the_root_and_dots_are_no_names() {
     v.create_dir_all(".").unwrap();
     v.create_dir_all("/").unwrap();
     assert!(v.exists("a/b"));
+}
+
+#[test]
+fn inodes_are_shown_by_paths() {
+    let fs = engine::open(engine::fresh());
+    let shown = |ino| fs.path_hint(ino).to_str().unwrap().to_owned();
+    let dir = |above, name: &[u8]| fs.mkdir(above, name, 0o755, OWNER).unwrap().ino;
+    let file = engine::create(&fs, "file");
+    let (a, b) = (dir(ROOT, b"a"), dir(ROOT, b"b"));
+    let below = dir(a, b"below");
+    assert_eq!((shown(ROOT), shown(file)), ("/".into(), "/file".into()));
+    assert_eq!(shown(below), "/a/below");
+    fs.rename(ROOT, b"file", below, b"moved", RenameMode::Replace)
+        .unwrap();
+    assert_eq!(shown(file), "/a/below/moved");
+    fs.link(file, b, b"link").unwrap();
+    assert!(["/b/link", "/a/below/moved"].contains(&&*shown(file)));
+    fs.unlink(b, b"link").unwrap();
+    fs.unlink(below, b"moved").unwrap();
+    assert!(shown(file).ends_with("/..."), "{}", shown(file));
+    assert_eq!(shown(99_999), "/...");
+    let deep = (0..200).fold(b, |above, _| dir(above, b"d"));
+    assert!(shown(deep).starts_with("/.../d/d"), "bounded");
 }

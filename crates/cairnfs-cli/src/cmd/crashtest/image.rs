@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::io;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
 
 use cairnfs::device::{Access, Device, FileDevice};
@@ -35,9 +35,14 @@ pub fn load(path: &Path) -> cairnfs::Result<Image> {
     Ok(image)
 }
 
-/// Writes a disk to a file.
+/// Writes a disk to a file, a new one only for its owner.
 pub fn save(image: &Image, path: &Path) -> io::Result<()> {
-    let file = File::create(path)?;
+    let file = File::options()
+        .write(true)
+        .create(true)
+        .truncate(true)
+        .mode(0o600)
+        .open(path)?;
     file.set_len(image.size())?;
     let mut block = [0; BLOCK];
     for at in (0..image.size()).step_by(BLOCK) {

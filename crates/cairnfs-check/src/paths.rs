@@ -1,0 +1,129 @@
+//! Names the inodes that findings are about by paths.
+//!
+//! Names of entries are not kept while the volume is checked. If something was found, the tree is
+//! walked once more for the entries that lead from there to the root, at most [`MAX_ENTRIES`] of
+//! them. Of an inode with several names one is told; of a long path the end.
+
+use std::collections::{BTreeMap, HashMap};
+
+use cairnfs::error::Result;
+use cairnfs::format::ROOT_INO;
+use cairnfs::format::item::{RawRoot, decode_dir_entry};
+use cairnfs::format::key::Kind;
+
+use crate::holes::KeyRange;
+use crate::log::Replay;
+use crate::overlay::{Item, Merge, Sink};
+use crate::report::Ledger;
+use crate::structure::Link;
+use crate::tree::Walker;
+use crate::volume::Volume;
+
+/// Most entries whose names are looked up.
+const MAX_ENTRIES: usize = 1 << 20;
+/// Most bytes of a path that is told.
+const MAX_PATH: usize = 4096;
+
+/// Gives the findings of `ledger` their paths. `links` are all entries, sorted.
+pub(crate) fn name(
+    volume: &Volume<'_>,
+    replay: &Replay,
+    main: &RawRoot,
+    links: &[Link],
+    ledger: &mut Ledger<'_>,
+) -> Result<()> {
+    let mut names = Names::default();
+    for ino in ledger.findings().iter().filter_map(|f| f.ino) {
+        names.want(ino, links);
+    }
+    if !names.ways.is_empty() {
+        names.find(volume, replay, main)?;
+    }
+    for finding in ledger.findings_mut() {
+        finding.path = finding.ino.and_then(|ino| names.path(ino));
+    }
+    Ok(())
+}
+
+/// Entries by directory and index, and the names found for them.
+#[derive(Default)]
+struct Names {
+    /// By inode the entry that refers to it: its directory and its index.
+    ways: HashMap<u64, (u64, u64)>,
+    found: BTreeMap<(u64, u64), Option<Box<[u8]>>>,
+}
+
+impl Names {
+    /// Wants the names on the way from an inode to the root.
+    fn want(&mut self, ino: u64, links: &[Link]) {
+        let mut at = ino;
+        while at != ROOT_INO && !self.ways.contains_key(&at) && self.ways.len() < MAX_ENTRIES {
+            let first = links.partition_point(|link| link.child < at);
+            let Some(link) = links.get(first).filter(|link| link.child == at) else {
+                break;
+            };
+            self.ways.insert(at, (link.dir, link.index));
+            self.found.insert((link.dir, link.index), None);
+            at = link.dir;
+        }
+    }
+
+    /// Finds the names that are wanted. What is wrong with the tree was told before.
+    fn find(&mut self, volume: &Volume<'_>, replay: &Replay, main: &RawRoot) -> Result<()> {
+        let mut ignore = |_| {};
+        let mut ignored = Ledger::new(&mut ignore);
+        let seed = volume.superblock.hash_seed.get();
+        let mut merge = Merge::new(&replay.overlay, seed, self);
+        let mut walker = Walker::new(volume, replay.seq);
+        walker.walk(&main.ptr, main.height.get(), &mut merge, &mut ignored)?;
+        merge.finish(&mut ignored)
+    }
+
+    /// The path of an inode, if an entry refers to it.
+    fn path(&self, ino: u64) -> Option<Vec<u8>> {
+        if ino == ROOT_INO {
+            return Some(b"/".to_vec());
+        }
+        let mut names: Vec<&[u8]> = Vec::new();
+        let mut len = 0;
+        let mut at = ino;
+        while at != ROOT_INO && len < MAX_PATH {
+            let Some(entry) = self.ways.get(&at) else {
+                break;
+            };
+            let name = self.found.get(entry).and_then(Option::as_deref);
+            let name = name.unwrap_or(b"?");
+            names.push(name);
+            len += name.len() + 1;
+            at = entry.0;
+        }
+        if names.is_empty() {
+            return None;
+        }
+        let mut path = match at {
+            ROOT_INO => Vec::new(),
+            _ => b"...".to_vec(),
+        };
+        for name in names.into_iter().rev() {
+            path.push(b'/');
+            path.extend_from_slice(name);
+        }
+        Some(path)
+    }
+}
+
+impl Sink for Names {
+    fn indexed(&mut self, _: &Item<'_>, _: bool, _: &mut Ledger<'_>) {}
+
+    fn item(&mut self, item: &Item<'_>, _: &mut Ledger<'_>) -> Result<()> {
+        if item.key.kind == Kind::DirIndex
+            && let Some(name) = self.found.get_mut(&(item.key.object, item.key.offset))
+            && let Ok(entry) = decode_dir_entry(item.value)
+        {
+            *name = Some(entry.name.into());
+        }
+        Ok(())
+    }
+
+    fn hole(&mut self, _: KeyRange) {}
+}

@@ -1,0 +1,381 @@
+//! Joins a source and a sink: walks the one and fills the other.
+//!
+//! A failure of one entry is told with its path and counted, and the copy goes on; only a fatal
+//! failure of the sink ends it. A file whose data can be read in part only is salvaged block by
+//! block: what could not be read is a hole in the copy, told by its range.
+
+use std::collections::{HashMap, HashSet};
+
+use cairnfs::format::BLOCK_SIZE;
+use cairnfs::types::FileKind;
+
+use super::{CHUNK, Keep, Meta, Segment, Sink, Source, Summary, Unreadable, count, push_name};
+use crate::failure::{Failure, show_bytes};
+use crate::output::Progress;
+
+/// Most unreadable ranges that a summary lists; messages tell all.
+const MAX_LISTED: usize = 10_000;
+
+/// A directory being walked.
+struct Frame {
+    meta: Meta,
+    /// Length of its path in the sink.
+    end: usize,
+    names: std::vec::IntoIter<Vec<u8>>,
+}
+
+/// A range that could not be read, and why.
+struct Lost {
+    path: String,
+    range: Segment,
+    why: String,
+}
+
+/// One copy: what it keeps, what it has seen.
+pub struct Copier<'a> {
+    keep: Keep,
+    progress: &'a Progress,
+    links: HashMap<(u64, u64), Vec<u8>>,
+    buffer: Vec<u8>,
+    /// The last range of the current file that could not be read; it may still grow.
+    lost: Option<Lost>,
+    /// Next steps that were shown: each is shown once.
+    hints: HashSet<String>,
+    /// So far.
+    pub summary: Summary,
+}
+
+impl<'a> Copier<'a> {
+    /// A copy that keeps `keep`.
+    pub fn new(keep: Keep, progress: &'a Progress) -> Self {
+        Self {
+            keep,
+            progress,
+            links: HashMap::new(),
+            buffer: vec![0; CHUNK],
+            lost: None,
+            hints: HashSet::new(),
+            summary: Summary::default(),
+        }
+    }
+
+    /// Copies where `source` starts, and everything in it, to `path`.
+    ///
+    /// # Errors
+    /// A fatal failure of the sink, which ends the copy.
+    pub fn copy<S: Source>(
+        &mut self,
+        source: &mut S,
+        sink: &mut dyn Sink,
+        mut path: Vec<u8>,
+    ) -> Result<(), Failure> {
+        let Some(meta) = self.done(source.start())? else {
+            return Ok(());
+        };
+        let mut open = HashSet::new();
+        let mut stack: Vec<Frame> = Vec::new();
+        stack.extend(self.one(source, sink, &path, meta)?);
+        open.extend(stack.first().map(|frame| frame.meta.id));
+        while let Some(frame) = stack.last_mut() {
+            path.truncate(frame.end);
+            let Some(name) = frame.names.next() else {
+                let ended = sink.end_directory(&path, &frame.meta);
+                open.remove(&frame.meta.id);
+                stack.pop();
+                source.leave();
+                self.done(ended)?;
+                continue;
+            };
+            let found = checked_name(&name).and_then(|()| source.find(&name));
+            let Some(meta) = self.done(found)? else {
+                continue;
+            };
+            push_name(&mut path, &name);
+            if meta.kind == FileKind::Directory && !open.insert(meta.id) {
+                let why = "the directory contains itself; it was skipped";
+                self.tell(&Failure::new(source.shown(), why));
+                continue;
+            }
+            let id = meta.id;
+            let directory = meta.kind == FileKind::Directory;
+            match self.one(source, sink, &path, meta)? {
+                Some(below) => stack.push(below),
+                None if directory => {
+                    open.remove(&id);
+                }
+                None => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// The same, with its size added to what the progress expects.
+    ///
+    /// # Errors
+    /// As [`Copier::copy`].
+    pub fn copy_counted<S: Source>(
+        &mut self,
+        source: &mut S,
+        sink: &mut dyn Sink,
+        path: Vec<u8>,
+    ) -> Result<(), Failure> {
+        if self.progress.is_shown() {
+            self.progress.expect_more(count::bytes(source));
+        }
+        self.copy(source, sink, path)
+    }
+
+    /// Copies the current entry of the source, or enters it if it is a directory.
+    fn one<S: Source>(
+        &mut self,
+        source: &mut S,
+        sink: &mut dyn Sink,
+        path: &[u8],
+        mut meta: Meta,
+    ) -> Result<Option<Frame>, Failure> {
+        if let Some(linked) = self.known_link(&meta, sink, path) {
+            if self.done(linked)?.is_some() {
+                self.summary.hard_links += 1;
+            }
+            return Ok(None);
+        }
+        if self.keep.xattrs {
+            meta.xattrs = self.done(source.xattrs())?.unwrap_or_default();
+        }
+        let made = match meta.kind {
+            FileKind::Directory => return self.directory(source, sink, path, meta),
+            FileKind::File => self.file(source, sink, path, &meta)?,
+            FileKind::Symlink => {
+                let made = source.target();
+                let made = made.and_then(|target| sink.symlink(path, &target, &meta));
+                let made = self.done(made)?.is_some();
+                self.summary.symlinks += u64::from(made);
+                made
+            }
+            _ => {
+                let made = self.done(sink.special(path, &meta))?.is_some();
+                self.summary.special += u64::from(made);
+                made
+            }
+        };
+        if made && self.keep.links && meta.nlink > 1 {
+            self.links.insert(meta.id, path.to_vec());
+        }
+        Ok(None)
+    }
+
+    /// Makes a further link if the file was copied under another name.
+    fn known_link(
+        &self,
+        meta: &Meta,
+        sink: &mut dyn Sink,
+        path: &[u8],
+    ) -> Option<Result<(), Failure>> {
+        if !self.keep.links || meta.nlink < 2 || meta.kind == FileKind::Directory {
+            return None;
+        }
+        let original = self.links.get(&meta.id)?;
+        Some(sink.hard_link(path, original))
+    }
+
+    fn directory<S: Source>(
+        &mut self,
+        source: &mut S,
+        sink: &mut dyn Sink,
+        path: &[u8],
+        meta: Meta,
+    ) -> Result<Option<Frame>, Failure> {
+        let Some(listing) = self.done(source.enter())? else {
+            return Ok(None);
+        };
+        if let Some(lost) = listing.lost {
+            self.tell(&lost);
+        }
+        let begun = sink.begin_directory(path, &meta);
+        if self.done(begun)?.is_none() {
+            source.leave();
+            return Ok(None);
+        }
+        self.summary.directories += 1;
+        Ok(Some(Frame {
+            meta,
+            end: path.len(),
+            names: listing.names.into_iter(),
+        }))
+    }
+
+    /// Copies a regular file; whether it is there, whole or not.
+    fn file<S: Source>(
+        &mut self,
+        source: &mut S,
+        sink: &mut dyn Sink,
+        path: &[u8],
+        meta: &Meta,
+    ) -> Result<bool, Failure> {
+        let Some(segments) = self.done(source.segments(meta.size))? else {
+            return Ok(false);
+        };
+        let begun = sink.begin_file(path, meta, &segments.found);
+        if self.done(begun)?.is_none() {
+            return Ok(false);
+        }
+        if let Err(failure) = self.contents(source, sink, &segments.found) {
+            self.lost = None;
+            sink.abandon_file();
+            return self.done(Err::<(), _>(failure)).map(|_| false);
+        }
+        if let Some((start, failure)) = segments.unknown {
+            let end = meta.size;
+            self.lose(source, Segment { start, end }, &failure);
+        }
+        let whole = self.lost.is_none();
+        self.tell_lost();
+        let ended = self.done(sink.end_file(path, meta))?.is_some();
+        match whole {
+            true => self.summary.files += u64::from(ended),
+            false => self.summary.failed += u64::from(ended),
+        }
+        Ok(ended)
+    }
+
+    /// Moves the data of the file begun last; an error is the sink's.
+    fn contents<S: Source>(
+        &mut self,
+        source: &mut S,
+        sink: &mut dyn Sink,
+        segments: &[Segment],
+    ) -> Result<(), Failure> {
+        for segment in segments {
+            let mut at = segment.start;
+            while at < segment.end {
+                let end = segment.end.min(at + CHUNK as u64);
+                at = match self.range(source, sink, at, end)? {
+                    Ok(behind) => behind,
+                    Err(_) => self.blocks(source, sink, Segment { start: at, end })?,
+                };
+            }
+        }
+        Ok(())
+    }
+
+    /// Moves the blocks of a range one by one, those that can be read.
+    fn blocks<S: Source>(
+        &mut self,
+        source: &mut S,
+        sink: &mut dyn Sink,
+        range: Segment,
+    ) -> Result<u64, Failure> {
+        let mut at = range.start;
+        while at < range.end {
+            let end = range.end.min((at + 1).next_multiple_of(BLOCK_SIZE as u64));
+            at = match self.range(source, sink, at, end)? {
+                Ok(behind) => behind,
+                Err(failure) => {
+                    self.lose(source, Segment { start: at, end }, &failure);
+                    end
+                }
+            };
+        }
+        Ok(range.end)
+    }
+
+    /// Moves what one read gives of a range; where it ended, or why nothing could be read.
+    fn range<S: Source>(
+        &mut self,
+        source: &mut S,
+        sink: &mut dyn Sink,
+        at: u64,
+        end: u64,
+    ) -> Result<Result<u64, Failure>, Failure> {
+        let buffer = self
+            .buffer
+            .get_mut(..(end - at) as usize)
+            .unwrap_or_default();
+        let got = match source.read(at, buffer) {
+            Ok(0) => {
+                let why = "the file became shorter while it was read";
+                return Ok(Err(Failure::new(source.shown(), why)));
+            }
+            Ok(got) => got,
+            Err(failure) => return Ok(Err(failure)),
+        };
+        sink.write(at, self.buffer.get(..got).unwrap_or_default())?;
+        self.progress.add(got as u64);
+        self.summary.bytes += got as u64;
+        Ok(Ok(at + got as u64))
+    }
+
+    /// Notes a range that could not be read.
+    fn lose<S: Source>(&mut self, source: &S, range: Segment, failure: &Failure) {
+        if let Some(last) = &mut self.lost
+            && last.range.end == range.start
+        {
+            last.range.end = range.end;
+            return;
+        }
+        self.tell_lost();
+        self.lost = Some(Lost {
+            path: source.shown(),
+            range,
+            why: failure.why().to_owned(),
+        });
+    }
+
+    fn tell_lost(&mut self) {
+        let Some(Lost { path, range, why }) = self.lost.take() else {
+            return;
+        };
+        let (first, last) = (range.start, range.end.saturating_sub(1));
+        self.progress.note(&format!(
+            "{path}: bytes {first} to {last} could not be read and are zeros in the copy: {why}"
+        ));
+        if self.summary.unreadable.len() < MAX_LISTED {
+            self.summary.unreadable.push(Unreadable {
+                path,
+                offset: first,
+                length: range.end - first,
+                why,
+            });
+        }
+    }
+
+    /// What a call gave; its failure is told and counted, and ends the copy if it is fatal.
+    ///
+    /// # Errors
+    /// A fatal failure.
+    pub fn done<T>(&mut self, result: Result<T, Failure>) -> Result<Option<T>, Failure> {
+        match result {
+            Ok(value) => Ok(Some(value)),
+            Err(failure) if failure.is_fatal() => Err(failure),
+            Err(failure) => {
+                self.tell(&failure);
+                Ok(None)
+            }
+        }
+    }
+
+    /// Tells and counts a failure.
+    pub fn tell(&mut self, failure: &Failure) {
+        self.summary.failed += 1;
+        self.progress.note(&failure.to_string());
+        if let Some(hint) = failure.next_step()
+            && self.hints.insert(hint.to_owned())
+        {
+            self.progress.hint(hint);
+        }
+    }
+}
+
+fn checked_name(name: &[u8]) -> Result<(), Failure> {
+    let bad = name.is_empty()
+        || name == b"."
+        || name == b".."
+        || name.iter().any(|b| *b == b'/' || *b == 0);
+    if bad {
+        return Err(Failure::new(
+            show_bytes(name),
+            "a directory holds this impossible name; skipped",
+        ));
+    }
+    Ok(())
+}

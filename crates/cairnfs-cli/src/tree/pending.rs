@@ -1,0 +1,204 @@
+//! An entry of a host directory that is being made.
+//!
+//! It is made under its own name if that is free, else under a temporary one, and takes the place
+//! of a file or symbolic link only when it is whole: nothing is ever written through what was
+//! there. Directories, devices, FIFOs and sockets are not replaced. All calls are relative to a
+//! held directory descriptor.
+
+use std::ffi::OsStr;
+use std::fs::File;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+
+use cairnfs::types::{FileKind, Time};
+use rustix::fs::{AtFlags, FileType, Gid, Mode, OFlags, Timespec, Timestamps, Uid, XattrFlags};
+use rustix::io::Errno;
+
+use super::descent::{self, Id};
+use super::{Meta, temporary_name};
+use crate::failure::{Explain, Failure};
+
+/// The name that an entry is to have, and the one that it is made under.
+pub struct Pending {
+    name: Vec<u8>,
+    temporary: Option<Vec<u8>>,
+    /// As shown in messages.
+    shown: String,
+}
+
+impl Pending {
+    /// An entry `name` of `dir`.
+    ///
+    /// # Errors
+    /// Something that is not replaced has the name.
+    pub fn new(dir: BorrowedFd<'_>, name: &[u8], shown: String) -> Result<Self, Failure> {
+        let flags = AtFlags::SYMLINK_NOFOLLOW;
+        let temporary = match rustix::fs::statat(dir, OsStr::from_bytes(name), flags) {
+            Err(Errno::NOENT) => None,
+            Err(e) => return Err(e).explain(shown),
+            Ok(stat) => match FileType::from_raw_mode(stat.st_mode) {
+                FileType::RegularFile | FileType::Symlink => Some(temporary_name()),
+                FileType::Directory => {
+                    return Err(
+                        Failure::new(shown, "is a directory; a file cannot replace it")
+                            .hint("remove it first, or copy to another place"),
+                    );
+                }
+                _ => {
+                    return Err(Failure::new(
+                        shown,
+                        "is a device, FIFO or socket; it is not replaced",
+                    )
+                    .hint("to write a file's contents to it: cairnfs cat VOLUME:PATH > FILE"));
+                }
+            },
+        };
+        Ok(Self {
+            name: name.to_vec(),
+            temporary,
+            shown,
+        })
+    }
+
+    /// As shown in messages.
+    pub fn shown(&self) -> &str {
+        &self.shown
+    }
+
+    /// The name under which it is made.
+    pub fn made_as(&self) -> &OsStr {
+        OsStr::from_bytes(self.temporary.as_ref().unwrap_or(&self.name))
+    }
+
+    /// Whether something has the name already.
+    pub fn replaces(&self) -> bool {
+        self.temporary.is_some()
+    }
+
+    /// Makes it a regular file of no bytes, with these permissions.
+    ///
+    /// # Errors
+    /// The directory takes no such file.
+    pub fn file(&self, dir: BorrowedFd<'_>, mode: u32) -> Result<File, Failure> {
+        let flags =
+            OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let mode = Mode::from_bits_truncate(mode);
+        let fd = rustix::fs::openat(dir, self.made_as(), flags, mode).explain(&self.shown)?;
+        Ok(File::from(fd))
+    }
+
+    /// The entry just made, if it is one of `kind` that nobody else can have made.
+    ///
+    /// # Errors
+    /// Another user has put something else there.
+    pub fn held(&self, dir: BorrowedFd<'_>, kind: FileKind, rdev: u64) -> Result<Held, Failure> {
+        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let fd =
+            rustix::fs::openat(dir, self.made_as(), flags, Mode::empty()).explain(&self.shown)?;
+        let stat = rustix::fs::fstat(&fd).explain(&self.shown)?;
+        let ours = FileKind::from_mode(stat.st_mode) == Some(kind)
+            && stat.st_uid == rustix::process::geteuid().as_raw()
+            && stat.st_nlink == 1
+            && (stat.st_rdev == rdev || !is_device(kind));
+        match ours {
+            true => Ok(Held::Located(fd)),
+            false => Err(Failure::new(
+                &self.shown,
+                "was replaced while it was being made; its owner and mode were left alone",
+            )
+            .hint("copy again when nobody else changes the destination")),
+        }
+    }
+
+    /// Gives it its name.
+    ///
+    /// # Errors
+    /// What has the name meanwhile cannot be replaced.
+    pub fn publish(&self, dir: BorrowedFd<'_>) -> Result<(), Failure> {
+        let Some(temporary) = &self.temporary else {
+            return Ok(());
+        };
+        let (from, to) = (OsStr::from_bytes(temporary), OsStr::from_bytes(&self.name));
+        let renamed = rustix::fs::renameat(dir, from, dir, to);
+        // Two names of one inode stay both; after a failure nothing is left over either.
+        let _ = rustix::fs::unlinkat(dir, from, AtFlags::empty());
+        renamed.explain(&self.shown)
+    }
+
+    /// Removes what was made of it.
+    pub fn remove(&self, dir: BorrowedFd<'_>) {
+        let _ = rustix::fs::unlinkat(dir, self.made_as(), AtFlags::empty());
+    }
+
+    /// Device and inode number of what was made.
+    pub fn id(&self, dir: BorrowedFd<'_>) -> Result<Id, Failure> {
+        let flags = AtFlags::SYMLINK_NOFOLLOW;
+        let stat = rustix::fs::statat(dir, self.made_as(), flags).explain(&self.shown)?;
+        Ok(descent::id(&stat))
+    }
+}
+
+fn is_device(kind: FileKind) -> bool {
+    matches!(kind, FileKind::CharDevice | FileKind::BlockDevice)
+}
+
+/// An inode whose attributes are set, by a descriptor.
+pub enum Held {
+    /// Open for its contents.
+    Open(OwnedFd),
+    /// Located only (`O_PATH`). Calls that refuse such a descriptor go through its link in
+    /// `/proc/self/fd`, which leads to that inode and nowhere else.
+    Located(OwnedFd),
+}
+
+impl Held {
+    fn fd(&self) -> &OwnedFd {
+        match self {
+            Held::Open(fd) | Held::Located(fd) => fd,
+        }
+    }
+
+    fn link(&self) -> String {
+        format!("/proc/self/fd/{}", self.fd().as_fd().as_raw_fd())
+    }
+
+    /// Owner and group.
+    pub fn set_owner(&self, meta: &Meta) -> rustix::io::Result<()> {
+        let owner = (Some(Uid::from_raw(meta.uid)), Some(Gid::from_raw(meta.gid)));
+        rustix::fs::chownat(self.fd(), "", owner.0, owner.1, AtFlags::EMPTY_PATH)
+    }
+
+    /// Permission bits.
+    pub fn set_mode(&self, mode: u32) -> rustix::io::Result<()> {
+        let mode = Mode::from_bits_truncate(mode);
+        match self {
+            Held::Open(fd) => rustix::fs::fchmod(fd, mode),
+            Held::Located(_) => rustix::fs::chmod(self.link(), mode),
+        }
+    }
+
+    /// Times of access and of change.
+    pub fn set_times(&self, meta: &Meta) -> rustix::io::Result<()> {
+        let times = Timestamps {
+            last_access: timespec(meta.atime),
+            last_modification: timespec(meta.mtime),
+        };
+        rustix::fs::utimensat(self.fd(), "", &times, AtFlags::EMPTY_PATH)
+    }
+
+    /// One extended attribute.
+    pub fn set_xattr(&self, name: &[u8], value: &[u8]) -> rustix::io::Result<()> {
+        let (name, flags) = (OsStr::from_bytes(name), XattrFlags::empty());
+        match self {
+            Held::Open(fd) => rustix::fs::fsetxattr(fd, name, value, flags),
+            Held::Located(_) => rustix::fs::setxattr(self.link(), name, value, flags),
+        }
+    }
+}
+
+fn timespec(time: Time) -> Timespec {
+    Timespec {
+        tv_sec: time.secs,
+        tv_nsec: time.nanos.into(),
+    }
+}

@@ -1,0 +1,97 @@
+//! Where a test works, and how it calls the command.
+
+use std::fs;
+use std::io::Write;
+use std::path::PathBuf;
+use std::process::{Command, Output, Stdio};
+
+use tempfile::TempDir;
+
+/// A directory to work in, with a volume of 64 MiB at `v.img` once it is made.
+pub struct Place {
+    dir: TempDir,
+}
+
+impl Place {
+    pub fn new() -> Self {
+        Self {
+            dir: tempfile::tempdir().unwrap(),
+        }
+    }
+
+    pub fn with_volume() -> Self {
+        let place = Self::new();
+        place.ok(&["mkfs", "-q", "--size", "64M", "v.img"]);
+        place
+    }
+
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    pub fn run(&self, args: &[&str]) -> Output {
+        Command::new(env!("CARGO_BIN_EXE_cairnfs"))
+            .current_dir(self.dir.path())
+            .args(args)
+            .stdin(Stdio::null())
+            .output()
+            .unwrap()
+    }
+
+    pub fn ok(&self, args: &[&str]) -> String {
+        let out = self.run(args);
+        let text = String::from_utf8_lossy(&out.stderr);
+        assert!(out.status.success(), "{args:?}: {text}");
+        String::from_utf8_lossy(&out.stdout).into_owned()
+    }
+
+    pub fn fails(&self, args: &[&str], code: i32, says: &str) {
+        let out = self.run(args);
+        let text = String::from_utf8_lossy(&out.stderr);
+        assert_eq!(out.status.code(), Some(code), "{args:?}: {text}");
+        assert!(text.contains(says), "{args:?}: {text}");
+        assert!(!text.contains("panicked"), "{text}");
+    }
+
+    pub fn json(&self, args: &[&str]) -> serde_json::Value {
+        serde_json::from_str(&self.ok(args)).unwrap()
+    }
+
+    /// Runs a line of a shell, in which `$cairnfs` is the command, and gives it what `feed` writes
+    /// until it reads no more.
+    pub fn shell(&self, line: &str, feed: impl FnOnce(&mut dyn Write)) -> Output {
+        let mut child = Command::new("sh")
+            .current_dir(self.dir.path())
+            .env("cairnfs", env!("CARGO_BIN_EXE_cairnfs"))
+            .args(["-c", line])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut stdin = child.stdin.take().unwrap();
+        feed(&mut stdin);
+        drop(stdin);
+        child.wait_with_output().unwrap()
+    }
+
+    /// Runs the command where no file can become larger than a few MiB (`EFBIG`).
+    pub fn limited(&self, args: &str) -> Output {
+        let line = format!("trap '' XFSZ; ulimit -f 8192; exec \"$cairnfs\" {args}");
+        self.shell(&line, |_| {})
+    }
+
+    /// Flips a bit in each place of the volume that holds `bytes`; how many there were.
+    pub fn rot(&self, volume: &str, bytes: &[u8]) -> usize {
+        let mut image = fs::read(self.path(volume)).unwrap();
+        let blocks = image.chunks_mut(4096).filter(|b| b.starts_with(bytes));
+        let rotten = blocks.map(|block| block[17] ^= 1).count();
+        fs::write(self.path(volume), image).unwrap();
+        rotten
+    }
+}
+
+/// Bytes in which no part looks like the next one.
+pub fn pattern(len: usize) -> Vec<u8> {
+    (0..len).map(|i| (i / 7 % 251) as u8).collect()
+}

@@ -1,0 +1,117 @@
+//! Files with blocks that cannot be read: what is readable is saved, what is not is named.
+
+use std::fs;
+use std::path::Path;
+
+use crate::place::Place;
+
+const BLOCK: usize = 4096;
+/// Blocks that rot: one alone, two side by side, and the last one, which is not full.
+const ROTTEN: [usize; 4] = [7, 10, 11, 400];
+const LEN: usize = 400 * BLOCK + 1000;
+
+fn contents() -> Vec<u8> {
+    let blocks = (0..=400).map(|n| format!("block {n:04} of a file that rots;"));
+    let full = blocks.flat_map(|text| text.into_bytes().into_iter().cycle().take(BLOCK));
+    full.take(LEN).collect()
+}
+
+/// What is left of it.
+fn saved() -> Vec<u8> {
+    let mut left = contents();
+    for block in ROTTEN {
+        let end = LEN.min((block + 1) * BLOCK);
+        left[block * BLOCK..end].fill(0);
+    }
+    left
+}
+
+fn damaged() -> Place {
+    let p = Place::with_volume();
+    fs::create_dir_all(p.path("in/dir")).unwrap();
+    fs::write(p.path("in/dir/file"), contents()).unwrap();
+    fs::write(p.path("in/dir/other"), b"whole").unwrap();
+    p.ok(&["import", "-q", "in", "v.img"]);
+    for block in ROTTEN {
+        assert_eq!(p.rot("v.img", &contents()[block * BLOCK..][..16]), 1);
+    }
+    p
+}
+
+/// Exit code 1, and every range by the file's path.
+fn told(p: &Place, args: &[&str]) -> Vec<u8> {
+    let out = p.run(args);
+    let text = String::from_utf8_lossy(&out.stderr);
+    assert_eq!(out.status.code(), Some(1), "{args:?}: {text}");
+    for range in ["28672 to 32767", "40960 to 49151", "1638400 to 1639399"] {
+        let line = format!("v.img:/dir/file: bytes {range} could not be read");
+        assert!(text.contains(&line), "{args:?}: {text}");
+    }
+    assert_eq!(text.matches("could not be read").count(), 3, "{text}");
+    out.stdout
+}
+
+fn is_saved(path: &Path) {
+    assert!(fs::read(path).unwrap() == saved(), "{}", path.display());
+}
+
+#[test]
+fn an_export_saves_what_can_be_read() {
+    let p = damaged();
+    told(&p, &["export", "v.img", "out"]);
+    is_saved(&p.path("out/dir/file"));
+    assert_eq!(fs::read(p.path("out/dir/other")).unwrap(), b"whole");
+
+    let json = told(&p, &["export", "--json", "v.img", "out"]);
+    let json: serde_json::Value = serde_json::from_slice(&json).unwrap();
+    assert_eq!(json["failed"], 1);
+    assert_eq!(json["files"], 1);
+    let ranges = json["unreadable"].as_array().unwrap();
+    assert_eq!(ranges.len(), 3);
+    assert_eq!(ranges[1]["path"], "v.img:/dir/file");
+    assert_eq!(
+        (&ranges[1]["offset"], &ranges[1]["length"]),
+        (&40960.into(), &8192.into())
+    );
+    assert!(ranges[1]["why"].as_str().unwrap().contains("checksum"));
+}
+
+#[test]
+fn an_archive_saves_what_can_be_read() {
+    let p = damaged();
+    told(&p, &["export", "v.img", "out.tar"]);
+    p.ok(&[
+        "import", "-q", "--create", "--size", "64M", "out.tar", "w.img",
+    ]);
+    p.ok(&["export", "-q", "w.img", "out"]);
+    is_saved(&p.path("out/dir/file"));
+    assert_eq!(fs::read(p.path("out/dir/other")).unwrap(), b"whole");
+}
+
+#[test]
+fn copies_save_what_can_be_read() {
+    let p = damaged();
+    told(&p, &["cp", "v.img:/dir/file", "v.img:/dir/other", "."]);
+    is_saved(&p.path("file"));
+    assert_eq!(fs::read(p.path("other")).unwrap(), b"whole");
+    told(&p, &["cp", "v.img:/dir/file", "v.img:/copy"]);
+    p.ok(&["cp", "v.img:/copy", "copy"]);
+    is_saved(&p.path("copy"));
+    let bytes = told(&p, &["cat", "v.img:/dir/file", "v.img:/dir/other"]);
+    assert!(bytes == [&saved()[..], b"whole"].concat());
+}
+
+#[test]
+fn a_check_names_paths() {
+    let p = damaged();
+    let out = p.run(&["check", "--data", "v.img"]);
+    assert_eq!(out.status.code(), Some(4));
+    let text = String::from_utf8_lossy(&out.stdout);
+    let named = text.lines().filter(|line| line.contains("/dir/file"));
+    assert_eq!(named.count(), ROTTEN.len(), "{text}");
+    let json = p.run(&["check", "--data", "--json", "v.img"]).stdout;
+    let json: serde_json::Value = serde_json::from_slice(&json).unwrap();
+    let findings = json["findings"].as_array().unwrap();
+    assert_eq!(findings.len(), ROTTEN.len());
+    assert!(findings.iter().all(|f| f["path"] == "/dir/file"), "{json}");
+}

@@ -1,0 +1,56 @@
+//! Paths of inodes, for messages.
+//!
+//! An inode knows the directory that holds it; its name there is looked for among the entries.
+//! The work is bounded, and no lock is held from one directory to the next, so the path is a hint:
+//! it may have changed meanwhile.
+
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
+
+use crate::format::ROOT_INO;
+use crate::fs::FileSystem;
+use crate::fs::locked::attrs;
+
+/// Most entries of a directory that are looked at.
+const MAX_ENTRIES: usize = 16_384;
+/// Most levels of a path.
+const MAX_LEVELS: usize = 64;
+
+impl FileSystem {
+    /// A path that leads from the root to an inode, to be shown to people. A part that cannot be
+    /// found with little work is "...".
+    pub fn path_hint(&self, ino: u64) -> PathBuf {
+        let mut names = Vec::new();
+        let mut at = ino;
+        while at != ROOT_INO {
+            let above = self.holder(at).filter(|_| names.len() < MAX_LEVELS);
+            let Some((dir, name)) = above else {
+                names.push(b"...".to_vec());
+                break;
+            };
+            names.push(name);
+            at = dir;
+        }
+        let mut path = PathBuf::from("/");
+        path.extend(names.iter().rev().map(|name| OsStr::from_bytes(name)));
+        path
+    }
+
+    /// The directory that holds an inode, and its name there.
+    fn holder(&self, ino: u64) -> Option<(u64, Vec<u8>)> {
+        let inode = self.inode(ino).ok()?;
+        let dir = attrs(&inode.read()).ok()?.parent;
+        let mut name = None;
+        let mut seen = 0;
+        let listed = self.readdir(dir, 2, &mut |entry| {
+            seen += 1;
+            if entry.ino == ino {
+                name = Some(entry.name.to_vec());
+            }
+            name.is_none() && seen < MAX_ENTRIES
+        });
+        listed.ok()?;
+        Some((dir, name.unwrap_or_else(|| b"...".to_vec())))
+    }
+}
