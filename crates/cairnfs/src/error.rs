@@ -136,6 +136,18 @@ pub enum Error {
         /// The cause.
         source: Arc<io::Error>,
     },
+    /// The file system that holds the volume's file, or what lies below its device, has no space
+    /// left. Nothing is lost: changes that were accepted wait in memory until there is space.
+    #[error(
+        "the file system that holds {path} is full: {missing} bytes more are needed; free space \
+         there, then try again"
+    )]
+    HostFull {
+        /// The volume's path.
+        path: String,
+        /// Bytes that could not be written.
+        missing: u64,
+    },
     /// Opening or preparing the file or device failed.
     #[error("{path}: {source}")]
     Open {
@@ -168,7 +180,7 @@ impl Error {
             Error::NotEmpty => libc::ENOTEMPTY,
             Error::NameTooLong => libc::ENAMETOOLONG,
             Error::Invalid(_) | Error::NotAVolume(_) => libc::EINVAL,
-            Error::NoSpace => libc::ENOSPC,
+            Error::NoSpace | Error::HostFull { .. } => libc::ENOSPC,
             Error::FileTooLarge => libc::EFBIG,
             Error::TooManyLinks => libc::EMLINK,
             Error::NoAttribute => libc::ENODATA,

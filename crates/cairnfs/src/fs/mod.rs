@@ -187,7 +187,8 @@ impl FileSystem {
     /// reference does the same, but cannot report errors.
     ///
     /// # Errors
-    /// The device's failure, now or earlier.
+    /// The device's failure, now or earlier. [`Error::HostFull`] if there is no space for what was not
+    /// durable yet, which is lost then.
     pub fn close(&self) -> Result<()> {
         if self.closed.swap(true, Ordering::AcqRel) {
             return Ok(());
@@ -195,7 +196,8 @@ impl FileSystem {
         let result = if self.core.read_only() {
             Ok(())
         } else {
-            self.write_back_all().and_then(|()| self.core.merge())
+            let merged = self.write_back_all().and_then(|()| self.core.merge());
+            merged.and_then(|()| self.core.storage().flush())
         };
         self.stop_workers();
         self.core.storage().release();
@@ -216,11 +218,13 @@ impl FileSystem {
         let geometry = self.core.geometry();
         let space = self.core.space();
         let pending = self.core.pending_free().max(0) as u64;
+        // An image is no larger than what its file system can still give.
+        let host = space.host_left();
         StatFs {
             block_size: BLOCK_SIZE as u32,
             blocks: geometry.total_blocks - geometry.data_start(),
-            free: space.free_blocks() + pending,
-            available: space.available(Class::Ordinary).unwrap_or(0) + pending,
+            free: (space.free_blocks() + pending).min(host),
+            available: (space.available(Class::Ordinary).unwrap_or(0) + pending).min(host),
             name_max: MAX_NAME as u32,
         }
     }

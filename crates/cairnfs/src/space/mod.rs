@@ -16,6 +16,7 @@ mod alloc;
 mod bitmap;
 mod budget;
 mod group;
+mod host;
 mod image;
 mod release;
 mod table;
@@ -29,12 +30,14 @@ use crossbeam_utils::CachePadded;
 
 use crate::device::Device;
 use crate::error::{Error, Result};
+use crate::format::NODE_BLOCKS;
 use crate::format::geometry::{GROUP_BLOCKS, Geometry};
 use crate::format::group::GroupEntry;
 use crate::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use crate::sync::{MappedMutexGuard, Mutex, MutexGuard};
 use budget::{Budget, Short};
 use group::{Bounds, Group, Maps};
+use host::Host;
 use image::Image;
 
 pub use table::TableState;
@@ -91,6 +94,7 @@ pub struct Space {
     opened: Vec<GroupEntry>,
     groups: Vec<Group>,
     budget: Budget,
+    host: Host,
     image: Mutex<Image>,
     /// Groups whose image changed since it was last given to the device.
     changed: Mutex<BTreeSet<usize>>,
@@ -134,6 +138,7 @@ impl Space {
             device,
             geometry,
             budget: Budget::new(state.free_blocks, units, merge, delete),
+            host: Host::new(merge + delete),
             image: Mutex::new(Image::new(opened.clone(), state.copy)),
             changed: Mutex::default(),
             unsettled: AtomicUsize::new(groups.iter().filter(|g| !g.is_settled()).count()),
@@ -151,11 +156,18 @@ impl Space {
         })
     }
 
-    /// Promises `blocks` for data and `units` for nodes; false if there is not enough.
+    /// Promises `blocks` for data and `units` for nodes; false if there is not enough, or if what lies
+    /// below the device has not enough for an ordinary promise.
     ///
     /// # Errors
     /// Near the limit bitmaps may have to be read, and can be damaged.
     pub fn reserve(&self, blocks: u64, units: u64, class: Class) -> Result<bool> {
+        if class == Class::Ordinary {
+            let more = blocks.saturating_add(units.saturating_mul(NODE_BLOCKS));
+            if !self.host.permits(&*self.device, &self.budget, more) {
+                return Ok(false);
+            }
+        }
         loop {
             match self.budget.reserve(blocks, units, class) {
                 Ok(()) => return Ok(true),
@@ -178,6 +190,12 @@ impl Space {
     /// Free blocks, promised or not.
     pub fn free_blocks(&self) -> u64 {
         self.budget.free_blocks()
+    }
+
+    /// Blocks for which what lies below the device still has space, promises deducted; `u64::MAX` if
+    /// it has space for the whole device, or does not tell.
+    pub fn host_left(&self) -> u64 {
+        self.host.left(&*self.device, &self.budget)
     }
 
     /// Free units, promised or not, as far as bitmaps were read: never more than there are.
@@ -212,6 +230,7 @@ impl Space {
     /// what is kept for merges.
     pub fn step_units(&self) -> u64 {
         let spare = self.free_units().saturating_sub(self.reserved().1);
+        let spare = spare.min(self.host_left() / NODE_BLOCKS);
         (spare / 2).max(self.standing(Class::Delete) / 2)
     }
 

@@ -96,6 +96,7 @@ impl Core {
     /// No space for what the index may grow; a read-only or failed volume.
     pub fn reserve(&self, need: Need) -> Result<Reservation<'_>> {
         self.check_changeable()?;
+        self.check_held(need.class)?;
         let credit = Credit {
             log: need.log,
             units: growth_units(need.log).max(1),
@@ -111,6 +112,23 @@ impl Core {
         match self.read_only {
             true => Err(Error::ReadOnly),
             false => self.storage.check(),
+        }
+    }
+
+    /// While writes are held for want of space below the device: refuses what would add to them.
+    /// What deletes may go on until memory is used up; what writes back was accepted before.
+    fn check_held(&self, class: Class) -> Result<()> {
+        if !self.storage.is_holding() {
+            return Ok(());
+        }
+        let refused = match class {
+            Class::Ordinary => true,
+            Class::Delete => self.dirty_bytes() >= self.limits.dirty_hard,
+            Class::Merge => false,
+        };
+        match refused {
+            true => self.storage.settle_held(),
+            false => Ok(()),
         }
     }
 
@@ -166,6 +184,7 @@ impl Core {
     /// No space; a failed volume.
     pub fn reserve_space(&self, blocks: u64, units: u64, class: Class) -> Result<()> {
         self.storage.check()?;
+        self.check_held(class)?;
         if self.space.reserve(blocks, units, class)? {
             return Ok(());
         }
@@ -223,6 +242,14 @@ impl Core {
     /// # Errors
     /// As [`Self::settle`].
     pub fn settle_limits(&self, receipt: Receipt) -> Result<()> {
+        match self.keep_limits(receipt) {
+            // The change is made. The next one is refused.
+            Err(Error::HostFull { .. }) => Ok(()),
+            other => other,
+        }
+    }
+
+    fn keep_limits(&self, receipt: Receipt) -> Result<()> {
         self.journal.throttle(receipt.filled, receipt.seq, self)?;
         if self.current_bytes() < self.limits.dirty_soft
             && self.journal.ring().free() > self.journal.ring().capacity() / 2
@@ -296,6 +323,7 @@ impl Core {
             let seen = ring.wakes();
             let enough = || {
                 self.dirty_bytes() < self.limits.dirty_hard
+                    || self.storage.is_holding()
                     || self.merges() >= merges + 2
                     || !self.signals.has_workers()
             };
