@@ -251,7 +251,7 @@ impl Ops {
         let _arriving = self.arriving.read();
         let killed = kill && self.is_privileged(ino)?;
         let len = match self.fs.write(ino, offset, data, kill) {
-            Err(Error::NoSpace) => {
+            Err(Error::NoSpace | Error::HostFull { .. }) => {
                 self.full.add(ino);
                 self.forget_attributes(ino);
                 return Err(Error::NoSpace.into());

@@ -122,6 +122,11 @@ pub trait Device: Send + Sync {
         Ok(None)
     }
 
+    /// The error for a change that needs `missing` bytes more than [`Self::room`] has.
+    fn no_room(&self, _missing: u64) -> Error {
+        Error::NoSpace
+    }
+
     /// Checks that the device is as large as it was when it was opened; each flush does that, too.
     ///
     /// # Errors

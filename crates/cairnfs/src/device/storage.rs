@@ -427,6 +427,13 @@ impl Device for Storage {
         }
     }
 
+    fn no_room(&self, missing: u64) -> Error {
+        match self.held.is_active() {
+            true => self.held.error(),
+            false => self.device().no_room(missing),
+        }
+    }
+
     fn check_length(&self) -> Result<()> {
         self.device().check_length()
     }

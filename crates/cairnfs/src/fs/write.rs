@@ -138,7 +138,9 @@ impl FileSystem {
         let most = last - first + 2;
         let reserved = match self.core.reserve_space(most, 0, Class::Ordinary) {
             Ok(()) => most,
-            Err(Error::NoSpace) => self.reserve_exactly(inode, offset, (first, last), end)?,
+            Err(Error::NoSpace | Error::HostFull { .. }) => {
+                self.reserve_exactly(inode, offset, (first, last), end)?
+            }
             Err(e) => return Err(e),
         };
         let mut state = inode.write();

@@ -30,7 +30,7 @@ use crossbeam_utils::CachePadded;
 
 use crate::device::Device;
 use crate::error::{Error, Result};
-use crate::format::NODE_BLOCKS;
+use crate::format::{BLOCK_SIZE, NODE_BLOCKS};
 use crate::format::geometry::{GROUP_BLOCKS, Geometry};
 use crate::format::group::GroupEntry;
 use crate::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -213,6 +213,24 @@ impl Space {
     /// # Errors
     /// Near the limit bitmaps may have to be read, and can be damaged.
     pub fn available(&self, class: Class) -> Result<u64> {
+        let blocks = self.unpromised(class)?;
+        Ok(match class {
+            Class::Ordinary => blocks.min(self.host_left()),
+            Class::Delete | Class::Merge => blocks,
+        })
+    }
+
+    /// Why a promise was refused: the volume is full, or what lies below the device is.
+    pub fn refusal(&self, blocks: u64, units: u64, class: Class) -> Error {
+        let more = blocks.saturating_add(units.saturating_mul(NODE_BLOCKS));
+        let left = self.host_left();
+        match class == Class::Ordinary && more > left {
+            true => self.device.no_room((more - left) * BLOCK_SIZE as u64),
+            false => Error::NoSpace,
+        }
+    }
+
+    fn unpromised(&self, class: Class) -> Result<u64> {
         loop {
             match self.budget.available(class) {
                 Ok(blocks) => return Ok(blocks),

@@ -181,7 +181,7 @@ impl Core {
     /// that can yield any. The caller holds no lock of an inode's state.
     ///
     /// # Errors
-    /// No space; a failed volume.
+    /// No space, here or below the device; a failed volume.
     pub fn reserve_space(&self, blocks: u64, units: u64, class: Class) -> Result<()> {
         self.storage.check()?;
         self.check_held(class)?;
@@ -211,7 +211,7 @@ impl Core {
                 return Ok(());
             }
         }
-        Err(Error::NoSpace)
+        Err(self.space.refusal(blocks, units, class))
     }
 
     /// Begins to commit. The caller holds the locks of all inodes it will change, and takes no

@@ -249,6 +249,10 @@ impl Device for FileDevice {
         self.check_length()
     }
 
+    fn no_room(&self, missing: u64) -> Error {
+        self.host_full(missing)
+    }
+
     fn check_length(&self) -> Result<()> {
         self.still_whole()
     }

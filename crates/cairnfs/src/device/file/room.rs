@@ -106,6 +106,14 @@ impl FileDevice {
         Err(io_error("flush", now, self.size - now, source))
     }
 
+    /// The error for `missing` bytes for which the file system below has no space.
+    pub(super) fn host_full(&self, missing: u64) -> Error {
+        Error::HostFull {
+            path: self.path.display().to_string(),
+            missing,
+        }
+    }
+
     /// What a failed write means: that the file system below is full, or that the device failed.
     pub(super) fn write_error(&self, offset: u64, len: u64, source: io::Error) -> Error {
         let full = matches!(
@@ -114,10 +122,7 @@ impl FileDevice {
         );
         // A block device that became smaller says the same beyond its end.
         match full && (!self.block_device || self.still_whole().is_ok()) {
-            true => Error::HostFull {
-                path: self.path.display().to_string(),
-                missing: len,
-            },
+            true => self.host_full(len),
             false => io_error("write", offset, len, source),
         }
     }
