@@ -121,6 +121,18 @@ pub enum Error {
     /// The volume needs features that this version does not have.
     #[error("volume needs a newer version of CairnFS: {0}")]
     Incompatible(String),
+    /// The file or device is shorter than the volume in it.
+    #[error(
+        "the volume has {size} bytes, but its file or device has {left}: it was cut off; {next}"
+    )]
+    CutOff {
+        /// Bytes of the volume.
+        size: u64,
+        /// Bytes of the file or device.
+        left: u64,
+        /// What can be done.
+        next: &'static str,
+    },
     /// Bytes of the volume are not what was written.
     #[error("volume is damaged: {0}; run `cairnfs check` on it")]
     Corrupt(Box<Corruption>),
@@ -195,9 +207,11 @@ impl Error {
             Error::Incompatible(_) => libc::EOPNOTSUPP,
             Error::Open { source, .. } => source.raw_os_error().unwrap_or(libc::EIO),
             Error::At { source, .. } => source.errno(),
-            Error::Corrupt(_) | Error::Io { .. } | Error::Stopped(_) | Error::UnexpectedEnd => {
-                libc::EIO
-            }
+            Error::CutOff { .. }
+            | Error::Corrupt(_)
+            | Error::Io { .. }
+            | Error::Stopped(_)
+            | Error::UnexpectedEnd => libc::EIO,
         }
     }
 

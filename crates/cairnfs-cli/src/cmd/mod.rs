@@ -15,4 +15,5 @@ pub mod mount;
 pub mod rm;
 pub mod stats;
 pub mod sync;
+pub mod trim;
 pub mod umount;

@@ -4,10 +4,11 @@
 
 use std::error::Error;
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use cairnfs_fuse::control;
+use serde_json::Value;
 
 /// Make everything in a mounted volume durable.
 #[derive(Debug, clap::Args)]
@@ -25,7 +26,24 @@ pub fn run(args: Args) -> Result<ExitCode, Box<dyn Error>> {
     match control::sync(&args.dir) {
         Ok(()) => Ok(ExitCode::SUCCESS),
         Err(e) if is_foreign(&e) => Err(format!("{name} is not in a mounted volume").into()),
-        Err(e) => Err(format!("{name}: {e}").into()),
+        Err(e) => Err(format!("{name}: {}", told(&args.dir, &e)).into()),
+    }
+}
+
+/// What a failed sync means: "no space" comes from the file system below, if changes wait for that.
+pub fn told(dir: &Path, error: &io::Error) -> String {
+    let waiting = || -> Option<u64> {
+        let counters: Value = serde_json::from_str(&control::counters(dir).ok()?).ok()?;
+        counters.get("held_bytes")?.as_u64().filter(|n| *n > 0)
+    };
+    let full = error.kind() == io::ErrorKind::StorageFull;
+    match (full.then(waiting).flatten(), control::volume(dir)) {
+        (Some(bytes), Ok(volume)) => format!(
+            "the file system that holds {} is full: {bytes} bytes wait in memory until there is \
+             space; free some there",
+            volume.display()
+        ),
+        _ => error.to_string(),
     }
 }
 

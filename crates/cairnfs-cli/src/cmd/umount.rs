@@ -61,7 +61,7 @@ fn umount(args: &Args) -> Result<(), String> {
     }
     let volume = control::volume(&dir).unwrap_or(entry.source);
     let lock = File::open(&volume);
-    let synced = sync(&dir);
+    let synced = sync(&dir).map_err(|e| super::sync::told(&dir, &e));
     mounter::unmount(&dir, args.lazy).map_err(|e| told(&dir, e))?;
     if !args.lazy {
         wait_until_closed(lock).map_err(|e| {

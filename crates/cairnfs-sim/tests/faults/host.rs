@@ -50,7 +50,11 @@ impl Watch<'_> {
     /// A step while there may be no space: it is done, or refused and has changed nothing.
     fn step(&mut self, step: &Step) {
         let result = self.runner.run(step);
-        assert!(self.fs.failure().is_none(), "`{step}`: {:?}", self.fs.failure());
+        assert!(
+            self.fs.failure().is_none(),
+            "`{step}`: {:?}",
+            self.fs.failure()
+        );
         let tree = Tree::read(self.fs).unwrap();
         match &result {
             Err(e) if no_space(e) => {
@@ -89,7 +93,11 @@ fn no_space(error: &Error) -> bool {
 /// Bytes that wait in memory.
 fn held(fs: &FileSystem) -> u64 {
     let counters = fs.counters();
-    counters.iter().find(|(name, _)| *name == "held_bytes").unwrap().1
+    counters
+        .iter()
+        .find(|(name, _)| *name == "held_bytes")
+        .unwrap()
+        .1
 }
 
 /// Runs a workload on a disk whose space ends with the `n`-th write; `None` if there are not so many.
@@ -144,7 +152,14 @@ fn crash(recording: &Recording, moments: impl Iterator<Item = usize>) -> u64 {
     let mut moments: Vec<usize> = moments.collect();
     moments.dedup();
     let few = moments.len().div_ceil(STATES).max(1);
-    for at in moments.into_iter().rev().step_by(few).collect::<Vec<_>>().into_iter().rev() {
+    for at in moments
+        .into_iter()
+        .rev()
+        .step_by(few)
+        .collect::<Vec<_>>()
+        .into_iter()
+        .rev()
+    {
         cursor.step_to(at);
         let choices = cursor.choices(true);
         let step = choices.len().div_ceil(STATES).max(1);

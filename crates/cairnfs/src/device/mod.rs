@@ -113,6 +113,11 @@ pub trait Device: Send + Sync {
     /// The device's failure. A device that cannot discard does nothing and succeeds.
     fn discard(&self, offset: u64, len: u64) -> Result<()>;
 
+    /// Whether a discard does anything, as far as is known.
+    fn discards(&self) -> bool {
+        true
+    }
+
     /// Bytes that what lies below the device can still take; `None` if it has space for the whole
     /// device, or does not tell.
     ///

@@ -420,6 +420,10 @@ impl Device for Storage {
         }
     }
 
+    fn discards(&self) -> bool {
+        self.device().discards()
+    }
+
     fn room(&self) -> Result<Option<u64>> {
         match self.held.is_active() {
             true => Ok(Some(0)),

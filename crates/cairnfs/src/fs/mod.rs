@@ -139,7 +139,13 @@ impl FileSystem {
         } else {
             Access::ReadWrite
         };
-        Self::open_device(Arc::new(FileDevice::open(path, access)?), options)
+        let device = FileDevice::open(path, access)?;
+        if !options.read_only
+            && let Some(room) = device.host_room()?.filter(|r| r.shortfall() > 0)
+        {
+            tracing::warn!("{}", room.warning(&path.display()));
+        }
+        Self::open_device(Arc::new(device), options)
     }
 
     /// Opens the volume on a device.
@@ -226,6 +232,26 @@ impl FileSystem {
             free: (space.free_blocks() + pending).min(host),
             available: (space.available(Class::Ordinary).unwrap_or(0) + pending).min(host),
             name_max: MAX_NAME as u32,
+        }
+    }
+
+    /// Discards all free space, as fstrim(8) does, whether or not the volume was opened to discard;
+    /// gives the bytes, of which some may have been discarded before. What was freed lately becomes
+    /// usable first.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] if the device does not discard; a read-only volume; the device's
+    /// failure.
+    pub fn trim(&self) -> Result<u64> {
+        self.check_open()?;
+        self.core.merge()?;
+        let storage = self.core.storage();
+        let guard = storage.guard("a call panicked");
+        let trimmed = self.core.space().trim();
+        guard.done();
+        match storage.discards() {
+            true => trimmed,
+            false => Err(Error::Unsupported("the device does not discard")),
         }
     }
 

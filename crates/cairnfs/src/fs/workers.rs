@@ -57,7 +57,11 @@ impl FileSystem {
             }
             LogWork::Interval => {
                 Page::rest();
-                self.sync()
+                self.sync()?;
+                if core.has_much_to_discard() {
+                    core.signals().want_merge();
+                }
+                Ok(())
             }
             LogWork::Stop => Ok(()),
         }

@@ -10,8 +10,9 @@ use std::time::{Duration, Instant};
 
 use super::budget::Budget;
 use crate::device::Device;
+use crate::error::Error;
 use crate::format::{BLOCK_SIZE, NODE_BLOCKS};
-use crate::sync::atomic::{AtomicU64, Ordering};
+use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// How long an answer of the device is used.
 const USED_FOR: Duration = Duration::from_millis(500);
@@ -27,6 +28,8 @@ pub(super) struct Host {
     expires: AtomicU64,
     /// Blocks that are left for merges.
     margin: u64,
+    /// Whether a promise was refused since the device had space for all.
+    refused: AtomicBool,
 }
 
 impl Host {
@@ -37,6 +40,7 @@ impl Host {
             ceiling: AtomicU64::new(0),
             expires: AtomicU64::new(0),
             margin: units * NODE_BLOCKS + IN_FLIGHT,
+            refused: AtomicBool::new(false),
         }
     }
 
@@ -66,9 +70,20 @@ impl Host {
         self.ceiling.store(ceiling, Ordering::Relaxed);
         let until = self.now().saturating_add(USED_FOR.as_nanos() as u64);
         self.expires.store(until, Ordering::Relaxed);
-        match ceiling {
+        let left = match ceiling {
             u64::MAX => u64::MAX,
             ceiling => ceiling.saturating_sub(committed(budget)),
+        };
+        if left > self.margin && self.refused.swap(false, Ordering::Relaxed) {
+            tracing::warn!("there is space below the volume again");
+        }
+        left
+    }
+
+    /// Notes that a promise was refused, and says so if it is the first.
+    pub fn refuse(&self, error: &Error) {
+        if !self.refused.swap(true, Ordering::Relaxed) {
+            tracing::warn!("writes are refused: {error}");
         }
     }
 }
@@ -124,7 +139,9 @@ mod tests {
         // Written or not, what was allocated counts until the device is asked again.
         budget.took_data(60);
         assert!(!host.permits(&device, &budget, 81));
-        device.1.fetch_add(30 * BLOCK_SIZE as u64, Ordering::Relaxed);
+        device
+            .1
+            .fetch_add(30 * BLOCK_SIZE as u64, Ordering::Relaxed);
         assert!(host.permits(&device, &budget, 110));
         assert!(!host.permits(&device, &budget, 111));
         assert_eq!(host.left(&MemoryDevice::new(16 << 20), &budget), u64::MAX);

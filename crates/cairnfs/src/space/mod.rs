@@ -22,6 +22,7 @@ mod release;
 mod table;
 #[cfg(test)]
 mod tests;
+mod trim;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -30,9 +31,9 @@ use crossbeam_utils::CachePadded;
 
 use crate::device::Device;
 use crate::error::{Error, Result};
-use crate::format::{BLOCK_SIZE, NODE_BLOCKS};
 use crate::format::geometry::{GROUP_BLOCKS, Geometry};
 use crate::format::group::GroupEntry;
+use crate::format::{BLOCK_SIZE, NODE_BLOCKS};
 use crate::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use crate::sync::{MappedMutexGuard, Mutex, MutexGuard};
 use budget::{Budget, Short};
@@ -224,10 +225,12 @@ impl Space {
     pub fn refusal(&self, blocks: u64, units: u64, class: Class) -> Error {
         let more = blocks.saturating_add(units.saturating_mul(NODE_BLOCKS));
         let left = self.host_left();
-        match class == Class::Ordinary && more > left {
-            true => self.device.no_room((more - left) * BLOCK_SIZE as u64),
-            false => Error::NoSpace,
+        if class != Class::Ordinary || more <= left {
+            return Error::NoSpace;
         }
+        let full = self.device.no_room((more - left) * BLOCK_SIZE as u64);
+        self.host.refuse(&full);
+        full
     }
 
     fn unpromised(&self, class: Class) -> Result<u64> {

@@ -257,6 +257,10 @@ impl Device for FileDevice {
         self.still_whole()
     }
 
+    fn discards(&self) -> bool {
+        self.discards.load(Ordering::Relaxed)
+    }
+
     fn room(&self) -> Result<Option<u64>> {
         let room = self.host_room()?;
         Ok(room.filter(|r| r.shortfall() > 0).map(|r| r.free))
@@ -282,4 +286,3 @@ impl Device for FileDevice {
         }
     }
 }
-

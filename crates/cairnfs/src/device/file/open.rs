@@ -72,7 +72,6 @@ impl FileDevice {
         Ok(device)
     }
 
-
     /// Opens and locks; waits for what a killed process left, but not for one that lives.
     fn open_locked(path: &Path, flags: OFlags, access: Access, block_device: bool) -> Result<Self> {
         let start = Instant::now();

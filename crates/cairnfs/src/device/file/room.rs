@@ -3,6 +3,7 @@
 //! An image is sparse: its size promises more than it takes. How much of that the file system below
 //! can still give is asked of the kernel each time; who asks often remembers the answer.
 
+use std::fmt;
 use std::io;
 use std::os::fd::AsFd;
 use std::path::Path;
@@ -48,6 +49,16 @@ impl HostRoom {
     /// Bytes by which the image may outgrow its file system; 0 if all of it fits.
     pub fn shortfall(&self) -> u64 {
         self.holes.saturating_sub(self.free)
+    }
+
+    /// What people are told of an image that may outgrow its file system.
+    pub fn warning(&self, image: &dyn fmt::Display) -> String {
+        format!(
+            "{image} may grow by {} MiB, but the file system that holds it has {} MiB left: writes \
+             are refused when that is full",
+            self.holes >> 20,
+            self.free >> 20
+        )
     }
 }
 
