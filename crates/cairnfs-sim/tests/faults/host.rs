@@ -18,8 +18,10 @@ use crate::support::{
     verdict,
 };
 
-/// Crash states tried behind the end of a run.
-const STATES: usize = 4;
+/// Moments of a run at which the power fails, those while what waited is written not counted, and
+/// states tried of each.
+const MOMENTS: usize = 4;
+const STATES: usize = 5;
 
 /// What is done when there is space again.
 const AFTERWARDS: &str = "
@@ -42,8 +44,10 @@ struct Watch<'a> {
     /// The tree as it was last seen.
     seen: Tree,
     refused: u64,
-    /// Moments at which the power may have failed.
-    cuts: Vec<usize>,
+    /// Moments between steps.
+    steps: Vec<usize>,
+    /// Moments while what waited was written.
+    drained: Vec<usize>,
 }
 
 impl Watch<'_> {
@@ -71,13 +75,15 @@ impl Watch<'_> {
             Ok(()) => {}
         }
         self.seen = tree;
-        self.cuts.push(self.disk.recorded());
+        self.steps.push(self.disk.recorded());
     }
 
     /// There is space again: everything becomes durable, and nothing is refused any more.
     fn go_on(&mut self) {
         self.disk.mend();
+        let before = self.disk.recorded();
         self.fs.sync().unwrap();
+        self.drained.extend(before..self.disk.recorded());
         assert!(Tree::read(self.fs).unwrap() == self.seen);
         for step in steps(AFTERWARDS).unwrap() {
             self.runner.run(&step).unwrap();
@@ -111,7 +117,8 @@ fn run(work: &Workload, with: &Options, n: u64, fault: Fault, relief: Relief) ->
             runner: Runner::new(fs),
             seen: Tree::read(fs).unwrap(),
             refused: 0,
-            cuts: Vec::new(),
+            steps: Vec::new(),
+            drained: Vec::new(),
         };
         let mut behind = 0;
         let mut waited = 0;
@@ -134,7 +141,10 @@ fn run(work: &Workload, with: &Options, n: u64, fault: Fault, relief: Relief) ->
             let closed = fs.close();
             assert!(closed.is_ok() || no_space(&closed.unwrap_err()));
         }
-        Some((watch.refused, waited, watch.cuts))
+        let few = watch.steps.len().div_ceil(MOMENTS).max(1);
+        let mut cuts = watch.drained;
+        cuts.extend(watch.steps.into_iter().step_by(few));
+        Some((watch.refused, waited, cuts))
     })
     .unwrap();
     let (refused, waited, cuts) = seen?;
@@ -150,16 +160,9 @@ fn crash(recording: &Recording, moments: impl Iterator<Item = usize>) -> u64 {
     let mut cursor = recording.cursor();
     let mut states = 0;
     let mut moments: Vec<usize> = moments.collect();
+    moments.sort_unstable();
     moments.dedup();
-    let few = moments.len().div_ceil(STATES).max(1);
-    for at in moments
-        .into_iter()
-        .rev()
-        .step_by(few)
-        .collect::<Vec<_>>()
-        .into_iter()
-        .rev()
-    {
+    for at in moments {
         cursor.step_to(at);
         let choices = cursor.choices(true);
         let step = choices.len().div_ceil(STATES).max(1);
