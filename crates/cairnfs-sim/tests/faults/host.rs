@@ -205,7 +205,7 @@ fn a_full_host_stops_nothing_wherever_it_gets_full() {
 
 #[test]
 fn a_full_host_stops_nothing_within_long_truncations() {
-    every_write(&long_truncations(), &options(4), 4);
+    every_write(&long_truncations(), &options(4), 10);
 }
 
 #[test]
