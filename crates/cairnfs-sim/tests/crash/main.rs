@@ -20,5 +20,6 @@ mod named;
 mod random;
 mod support;
 mod threads;
+mod trim;
 mod values;
 mod workers;

@@ -44,7 +44,11 @@ impl Host {
         }
     }
 
+    /// Nanoseconds since the volume was opened. Time stands still where schedules are replayed.
     fn now(&self) -> u64 {
+        if cfg!(shuttle) {
+            return 0;
+        }
         u64::try_from(self.opened.elapsed().as_nanos()).unwrap_or(u64::MAX)
     }
 
