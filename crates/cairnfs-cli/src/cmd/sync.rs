@@ -30,21 +30,22 @@ pub fn run(args: Args) -> Result<ExitCode, Box<dyn Error>> {
     }
 }
 
-/// What a failed sync means: "no space" comes from the file system below, if changes wait for that.
-pub fn told(dir: &Path, error: &io::Error) -> String {
-    let waiting = || -> Option<u64> {
-        let counters: Value = serde_json::from_str(&control::counters(dir).ok()?).ok()?;
-        counters.get("held_bytes")?.as_u64().filter(|n| *n > 0)
-    };
-    let full = error.kind() == io::ErrorKind::StorageFull;
-    match (full.then(waiting).flatten(), control::volume(dir)) {
-        (Some(bytes), Ok(volume)) => format!(
-            "the file system that holds {} is full: {bytes} bytes wait in memory until there is \
-             space; free some there",
-            volume.display()
-        ),
-        _ => error.to_string(),
+/// What a failed sync means.
+fn told(dir: &Path, error: &io::Error) -> String {
+    host_full(dir, error).unwrap_or_else(|| error.to_string())
+}
+
+/// What to say of a sync that failed because the file system that holds the volume is full.
+pub fn host_full(dir: &Path, error: &io::Error) -> Option<String> {
+    if error.kind() != io::ErrorKind::StorageFull {
+        return None;
     }
+    let counters: Value = serde_json::from_str(&control::counters(dir).ok()?).ok()?;
+    let bytes = counters.get("held_bytes")?.as_u64().filter(|n| *n > 0)?;
+    Some(format!(
+        "the file system that holds {} is full: {bytes} bytes wait in memory until there is space",
+        control::volume(dir).ok()?.display()
+    ))
 }
 
 /// Other file systems know nothing of our attribute, or of attributes at all.

@@ -162,6 +162,11 @@ fn a_mount_goes_on_when_its_file_system_has_space_again() {
     let refused = file.sync_all().unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::StorageFull);
     place.fails(&["sync", "m"], 1, &["file system that holds", "is full"]);
+    place.fails(
+        &["umount", "m"],
+        32,
+        &["stays mounted", "is full", "--lazy"],
+    );
     let refused = write_durable(&place, "refused", &pattern(3, MIB)).unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::StorageFull);
     assert!(fs::read(place.at("durable")).unwrap() == pattern(1, MIB));

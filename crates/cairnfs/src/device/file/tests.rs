@@ -222,3 +222,36 @@ fn creating_again_empties() {
     device.read(0, &mut block).unwrap();
     assert_eq!(block, [0; 4096]);
 }
+
+#[test]
+fn a_flush_tells_that_the_file_was_truncated() {
+    let (_dir, path) = image();
+    let device = FileDevice::create(&path, SIZE).unwrap();
+    device.write(0, &[1; 8192]).unwrap();
+    device.flush().unwrap();
+    let other = std::fs::OpenOptions::new().write(true).open(&path).unwrap();
+    other.set_len(8192).unwrap();
+    for result in [device.flush(), device.check_length()] {
+        let error = result.unwrap_err().to_string();
+        assert!(error.contains("truncated from 4194304 to 8192"), "{error}");
+    }
+    // A longer one has lost nothing.
+    other.set_len(2 * SIZE).unwrap();
+    device.flush().unwrap();
+}
+
+#[test]
+fn a_file_tells_what_its_file_system_must_still_give() {
+    let (_dir, path) = image();
+    let device = FileDevice::create(&path, 1 << 30).unwrap();
+    let room = device.host_room().unwrap().unwrap();
+    assert!(room.holes > (1 << 30) - (1 << 20));
+    device.write(0, &vec![7; 8 << 20]).unwrap();
+    device.flush().unwrap();
+    let now = HostRoom::of(&path).unwrap().unwrap();
+    assert!(now.holes <= room.holes - (8 << 20));
+    let short = HostRoom { holes: 5, free: 3 };
+    assert_eq!(short.shortfall(), 2);
+    assert_eq!(HostRoom { free: 9, ..short }.shortfall(), 0);
+    assert!(HostRoom::of(Path::new("/dev/null")).unwrap().is_none());
+}
