@@ -93,7 +93,7 @@ fn an_image_larger_than_its_file_system_refuses_writes_before_that_is_full() {
         write_durable(&place, &format!("f{n}"), &bytes).unwrap();
         durable.push((format!("f{n}"), bytes));
     }
-    // The kernel tells the refused write once more to who syncs next.
+    // The kernel reports the refused write once more, to the next sync of the file system.
     place.run(&["sync", "m"]);
     place.remount("");
     for (name, bytes) in &durable {
@@ -195,7 +195,7 @@ fn trim_gives_free_space_back() {
     place.ok(&["sync", "m"]);
     let full = taken(&place);
     assert!(full >= empty + 64 * MIB as u64);
-    // Only root and who mounted it may.
+    // A user who neither is root nor mounted it may not.
     place.copy_command();
     for path in [place.beside(""), place.beside("cairnfs")] {
         fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();

@@ -3,8 +3,8 @@
 //! A sparse file has less space than its size says, and the file system that holds it may get full
 //! first. So a promise is refused that this file system could not keep. The device tells what is
 //! left there; the answer is used for a while, with what was allocated since counted as written.
-//! Others may fill that file system meanwhile: a promise can be broken, which the device's storage
-//! then survives, but most never are.
+//! Other programs may fill that file system meanwhile: then a promise is broken, and the write waits
+//! in the device's storage.
 
 use std::time::{Duration, Instant};
 
