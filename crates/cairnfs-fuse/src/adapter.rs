@@ -491,11 +491,11 @@ impl Filesystem for Adapter {
         reply_empty(reply, outcome);
     }
 
-    fn getxattr(&self, _req: &Request, ino: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {
+    fn getxattr(&self, req: &Request, ino: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {
         if control::is_reserved(name.as_bytes()) {
-            let (ops, name) = (self.ops(), name.to_owned());
+            let (ops, name, caller) = (self.ops(), name.to_owned(), caller(req));
             return self.waiting.run_elsewhere(move |_under_way| {
-                let outcome = guarded("control", ino, || ops.getxattr(ino.0, name.as_bytes()));
+                let outcome = guarded("control", ino, || ops.answer(caller, name.as_bytes()));
                 reply_xattr(reply, size, outcome);
             });
         }

@@ -2,7 +2,8 @@
 //!
 //! Every inode of a mount answers names that begin with `user.cairnfs.`; none of them is stored or
 //! listed, and none can be set. This needs no ioctl (hence no unsafe code), works on read-only
-//! mounts, and asks no more than permission to read the directory. Both ends live here.
+//! mounts, and asks no more than permission to read the directory; what does more than a program
+//! with a file open there could do is left to root and to the daemon's user. Both ends live here.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -18,6 +19,7 @@ pub const RESERVED: &[u8] = b"user.cairnfs.";
 const SYNC: &str = "user.cairnfs.sync";
 const VOLUME: &str = "user.cairnfs.volume";
 const COUNTERS: &str = "user.cairnfs.counters";
+const TRIM: &str = "user.cairnfs.trim";
 
 /// An attribute's value can be no longer than this.
 const VALUE_MAX: usize = 64 << 10;
@@ -31,6 +33,8 @@ pub enum Question {
     Volume,
     /// The engine's counters, as a JSON object.
     Counters,
+    /// Discard all free space; the answer is the number of bytes.
+    Trim,
 }
 
 impl Question {
@@ -40,9 +44,15 @@ impl Question {
             (SYNC, Question::Sync),
             (VOLUME, Question::Volume),
             (COUNTERS, Question::Counters),
+            (TRIM, Question::Trim),
         ]
         .into_iter()
         .find_map(|(known, question)| (known.as_bytes() == name).then_some(question))
+    }
+
+    /// Whether only root and the daemon's user may ask it.
+    pub fn is_privileged(self) -> bool {
+        self == Question::Trim
     }
 }
 
@@ -94,6 +104,17 @@ pub fn counters(path: &Path) -> io::Result<String> {
     Ok(String::from_utf8_lossy(&answer).into_owned())
 }
 
+/// Has all free space of the volume mounted at (or above) `path` discarded; gives the bytes.
+///
+/// # Errors
+/// As [`sync`]; `EPERM` for users who neither are root nor run the daemon; `EROFS`; `EOPNOTSUPP`
+/// also if what holds the volume does not discard.
+pub fn trim(path: &Path) -> io::Result<u64> {
+    let answer = ask(&File::open(path)?, TRIM)?;
+    let text = String::from_utf8_lossy(&answer);
+    text.parse().map_err(io::Error::other)
+}
+
 fn ask(file: &File, name: &str) -> io::Result<Vec<u8>> {
     let mut value = vec![0; VALUE_MAX];
     let len = fgetxattr(file, name, value.as_mut_slice())?;
@@ -111,6 +132,7 @@ mod tests {
             (SYNC, Question::Sync),
             (VOLUME, Question::Volume),
             (COUNTERS, Question::Counters),
+            (TRIM, Question::Trim),
         ] {
             assert!(is_reserved(name.as_bytes()));
             assert_eq!(Question::parse(name.as_bytes()), Some(question));

@@ -44,6 +44,17 @@ pub fn at(path: &Path) -> io::Result<Option<MountEntry>> {
     Ok(find(&table, path))
 }
 
+/// Where the volume at this path is mounted: the topmost, if in several places.
+///
+/// # Errors
+/// The file cannot be read.
+pub fn of(volume: &Path) -> io::Result<Option<MountEntry>> {
+    let table = std::fs::read("/proc/self/mountinfo")?;
+    let entries = table.split(|&b| b == b'\n').filter_map(parse);
+    let mut ours = entries.filter(|entry| entry.is_ours() && entry.source == volume);
+    Ok(ours.next_back())
+}
+
 fn find(table: &[u8], path: &Path) -> Option<MountEntry> {
     table
         .split(|&b| b == b'\n')

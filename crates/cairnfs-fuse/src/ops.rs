@@ -258,7 +258,7 @@ impl Ops {
         let _arriving = self.arriving.read();
         let killed = kill && self.is_privileged(ino)?;
         let len = match self.fs.write(ino, offset, data, kill) {
-            Err(Error::NoSpace) => {
+            Err(Error::NoSpace | Error::HostFull { .. }) => {
                 self.full.add(ino);
                 self.forget_attributes(ino);
                 return Err(Error::NoSpace.into());
@@ -328,17 +328,28 @@ impl Ops {
         self.fs.statfs()
     }
 
-    /// The value of an attribute. [`Question::Sync`] waits.
+    /// The value of an attribute, but for reserved ones.
     pub fn getxattr(&self, ino: u64, name: &[u8]) -> Outcome<Vec<u8>> {
-        if !control::is_reserved(name) {
-            return Ok(self.fs.getxattr(ino, name)?);
+        match control::is_reserved(name) {
+            true => Err(Refusal(libc::ENODATA)),
+            false => Ok(self.fs.getxattr(ino, name)?),
         }
-        match Question::parse(name) {
+    }
+
+    /// The answer to a question, which is the value of a reserved attribute. May wait.
+    pub fn answer(&self, caller: Caller, name: &[u8]) -> Outcome<Vec<u8>> {
+        let question = Question::parse(name);
+        let ours = caller.uid == 0 || caller.uid == rustix::process::geteuid().as_raw();
+        if question.is_some_and(Question::is_privileged) && !ours {
+            return Err(Refusal(libc::EPERM));
+        }
+        match question {
             Some(Question::Sync) => self.sync().map(|()| b"durable".to_vec()),
             Some(Question::Volume) => Ok(mountinfo::bytes(&self.volume).to_vec()),
             Some(Question::Counters) => {
                 Ok(control::counters_json(&self.fs.counters()).into_bytes())
             }
+            Some(Question::Trim) => Ok(self.fs.trim()?.to_string().into_bytes()),
             None => Err(Refusal(libc::ENODATA)),
         }
     }

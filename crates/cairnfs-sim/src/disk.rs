@@ -11,6 +11,7 @@ use std::sync::Arc;
 
 use cairnfs::device::{Device, check_range};
 use cairnfs::error::{Error, Result};
+use cairnfs::format::geometry::Geometry;
 use parking_lot::{Condvar, Mutex};
 
 use crate::image::{BLOCK, Image};
@@ -39,8 +40,12 @@ pub enum Fault {
     Gone,
     /// It is never made, nor is any later one: the process is dead.
     Killed,
-    /// A write fails for want of space, and so does every later one, as in a file on a full host.
+    /// A write fails for want of space, and so does every later one, as in a file on a full file
+    /// system that copies on write.
     Full,
+    /// The same of writes to blocks that hold zeros behind the fixed areas, as in a sparse file. It
+    /// begins with the write that is hit, which may not be such a one.
+    HolesFull,
     /// It fails; later ones do not.
     Error,
     /// A write or flush reports success and does nothing.
@@ -90,7 +95,7 @@ struct State {
     planned: Option<Planned>,
     hit: Option<Hit>,
     gone: bool,
-    full: bool,
+    full: Option<Fault>,
 }
 
 /// What a slow write waits for.
@@ -125,7 +130,7 @@ impl SimDisk {
                 planned: None,
                 hit: None,
                 gone: false,
-                full: false,
+                full: None,
             }),
             gate: Mutex::new(Gate::Open),
             gate_moved: Condvar::new(),
@@ -212,7 +217,7 @@ impl SimDisk {
     pub fn mend(&self) {
         let mut state = self.state.lock();
         state.gone = false;
-        state.full = false;
+        state.full = None;
         state.planned = None;
     }
 }
@@ -224,9 +229,6 @@ impl State {
             return Some(Fault::Gone);
         }
         self.calls += 1;
-        if self.full && kind == Kind::Write {
-            return Some(Fault::Full);
-        }
         let planned = self.planned.as_mut()?;
         if planned.kind != Kind::Any && planned.kind != kind {
             return None;
@@ -242,9 +244,26 @@ impl State {
             offset,
             event: self.events.len(),
         });
-        self.full |= fault == Fault::Full;
+        if matches!(fault, Fault::Full | Fault::HolesFull) {
+            self.full = Some(fault);
+            return None;
+        }
         self.gone |= matches!(fault, Fault::Gone | Fault::Killed);
         Some(fault)
+    }
+
+    /// Whether there is no space for a write.
+    fn lacks_space(&self, offset: u64, len: usize) -> bool {
+        let fixed = Geometry::for_size(self.cached.size(), None).map_or(0, |g| g.data_start());
+        match self.full {
+            Some(Fault::HolesFull) => {
+                offset >= fixed * BLOCK as u64
+                    && (offset..offset + len as u64)
+                        .step_by(BLOCK)
+                        .any(|block| self.cached.is_zero(block, BLOCK))
+            }
+            full => full.is_some(),
+        }
     }
 
     fn put(&mut self, offset: u64, data: &[u8]) {
@@ -271,12 +290,10 @@ fn failure(op: &'static str, offset: u64, len: usize) -> Error {
     }
 }
 
-fn no_space(offset: u64, len: usize) -> Error {
-    Error::Io {
-        op: "write",
-        offset,
-        len,
-        source: Arc::new(io::Error::new(io::ErrorKind::StorageFull, "simulated")),
+fn no_space(len: usize) -> Error {
+    Error::HostFull {
+        path: "simulated".into(),
+        missing: len as u64,
     }
 }
 
@@ -320,6 +337,10 @@ impl Device for SimDisk {
         let mut state = self.state.lock();
         let gone = state.gone;
         match state.call(Kind::Write, offset) {
+            None if state.lacks_space(offset, buf.len()) => {
+                state.record(offset, buf);
+                return Err(no_space(buf.len()));
+            }
             None => state.put(offset, buf),
             Some(Fault::Gone | Fault::Error) => {
                 if !gone {
@@ -328,8 +349,8 @@ impl Device for SimDisk {
                 return Err(failure("write", offset, buf.len()));
             }
             Some(Fault::Killed) => return Err(failure("write", offset, buf.len())),
-            Some(Fault::Full) => return Err(no_space(offset, buf.len())),
-            Some(Fault::Lost) => {}
+            // These begin, and fail the writes they mean, without a call of their own.
+            Some(Fault::Lost | Fault::Full | Fault::HolesFull) => {}
             Some(Fault::Misdirected) => {
                 let behind = offset + BLOCK as u64;
                 let room = self.size.saturating_sub(behind) as usize;

@@ -49,6 +49,12 @@ impl Image {
         self.digest
     }
 
+    /// Whether all these bytes are zeros.
+    pub fn is_zero(&self, offset: u64, len: usize) -> bool {
+        let first = offset as usize / BLOCK;
+        (first..first + len.div_ceil(BLOCK)).all(|block| self.block(block).is_none())
+    }
+
     fn block(&self, block: usize) -> Option<&Block> {
         self.chunks
             .get(block / CHUNK)?

@@ -121,6 +121,18 @@ pub enum Error {
     /// The volume needs features that this version does not have.
     #[error("volume needs a newer version of CairnFS: {0}")]
     Incompatible(String),
+    /// The file or device is shorter than the volume in it.
+    #[error(
+        "the volume has {size} bytes, but its file or device has {left}: it was cut off; {next}"
+    )]
+    CutOff {
+        /// Bytes of the volume.
+        size: u64,
+        /// Bytes of the file or device.
+        left: u64,
+        /// What can be done.
+        next: &'static str,
+    },
     /// Bytes of the volume are not what was written.
     #[error("volume is damaged: {0}; run `cairnfs check` on it")]
     Corrupt(Box<Corruption>),
@@ -135,6 +147,18 @@ pub enum Error {
         len: usize,
         /// The cause.
         source: Arc<io::Error>,
+    },
+    /// The file system that holds the volume's file, or what lies below its device, has no space
+    /// left. Nothing is lost: changes that were accepted wait in memory until there is space.
+    #[error(
+        "the file system that holds {path} is full: {missing} bytes more are needed; free space \
+         there, then try again"
+    )]
+    HostFull {
+        /// The volume's path.
+        path: String,
+        /// Bytes that could not be written.
+        missing: u64,
     },
     /// Opening or preparing the file or device failed.
     #[error("{path}: {source}")]
@@ -168,7 +192,7 @@ impl Error {
             Error::NotEmpty => libc::ENOTEMPTY,
             Error::NameTooLong => libc::ENAMETOOLONG,
             Error::Invalid(_) | Error::NotAVolume(_) => libc::EINVAL,
-            Error::NoSpace => libc::ENOSPC,
+            Error::NoSpace | Error::HostFull { .. } => libc::ENOSPC,
             Error::FileTooLarge => libc::EFBIG,
             Error::TooManyLinks => libc::EMLINK,
             Error::NoAttribute => libc::ENODATA,
@@ -183,9 +207,11 @@ impl Error {
             Error::Incompatible(_) => libc::EOPNOTSUPP,
             Error::Open { source, .. } => source.raw_os_error().unwrap_or(libc::EIO),
             Error::At { source, .. } => source.errno(),
-            Error::Corrupt(_) | Error::Io { .. } | Error::Stopped(_) | Error::UnexpectedEnd => {
-                libc::EIO
-            }
+            Error::CutOff { .. }
+            | Error::Corrupt(_)
+            | Error::Io { .. }
+            | Error::Stopped(_)
+            | Error::UnexpectedEnd => libc::EIO,
         }
     }
 

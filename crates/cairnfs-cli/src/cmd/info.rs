@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use cairnfs::Error;
+use cairnfs::device::HostRoom;
 use cairnfs::fs::inspect;
 use cairnfs::types::{StatFs, VolumeInfo};
 use serde::Serialize;
@@ -48,7 +49,15 @@ struct Told {
     features: Features,
     in_use: bool,
     space: Option<Space>,
+    host: Option<Host>,
     problem: Option<String>,
+}
+
+/// Of an image file: what it may still grow by, and what its file system has left.
+#[derive(Serialize)]
+struct Host {
+    holes: u64,
+    free: u64,
 }
 
 #[derive(Serialize)]
@@ -103,8 +112,23 @@ fn told(path: &Path, info: VolumeInfo) -> Told {
         },
         in_use,
         space,
-        problem,
+        host: HostRoom::of(path).ok().flatten().map(|room| Host {
+            holes: room.holes,
+            free: room.free,
+        }),
+        problem: problem.or_else(|| cut_off(path, info.size)),
     }
+}
+
+/// A volume that was cut off can be opened for reading all the same.
+fn cut_off(path: &Path, size: u64) -> Option<String> {
+    let left = std::fs::metadata(path).ok()?;
+    let cut = left.is_file() && left.len() < size;
+    cut.then(|| {
+        let left = left.len();
+        let next = "`cairnfs export` and `cairnfs mount -o ro` read what is left";
+        Error::CutOff { size, left, next }.to_string()
+    })
 }
 
 /// What opening the volume tells: whether it is in use, its space and the log to replay if it is
@@ -187,6 +211,18 @@ fn rows(told: &Told) -> Vec<(&'static str, String)> {
         let percent = space.available.saturating_mul(100) / space.total.max(1);
         let (free, total) = (human(space.available), human(space.total));
         rows.push(("Free", format!("{free} of {total} ({percent}%)")));
+    }
+    if let Some(host) = &told.host {
+        let (holes, free) = (human(host.holes), human(host.free));
+        let warning = if host.holes > host.free {
+            ": less than that, writes are refused when it is full"
+        } else {
+            ""
+        };
+        rows.push((
+            "Host",
+            format!("the file may grow by {holes}, its file system has {free} left{warning}"),
+        ));
     }
     if let Some(problem) = &told.problem {
         rows.push(("Problem", problem.clone()));

@@ -15,6 +15,7 @@ pub mod mount;
 pub mod rm;
 pub mod stats;
 pub mod sync;
+pub mod trim;
 pub mod umount;
 
 use std::ffi::OsString;

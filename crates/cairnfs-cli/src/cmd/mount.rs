@@ -13,6 +13,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 use std::sync::{Arc, Mutex};
 
+use cairnfs::device::HostRoom;
 use cairnfs::fs::{FileSystem, MakeOptions, Options};
 use cairnfs_fuse::adapter::Adapter;
 use cairnfs_fuse::ops::Ops;
@@ -104,6 +105,9 @@ fn mount(args: &Args) -> Result<(), Failure> {
     if args.foreground || args.detached {
         serve_here(args, &volume, &dir, &options)
     } else {
+        if let Some(warning) = outgrows(&volume).filter(|_| !options.read_only) {
+            eprintln!("cairnfs mount: warning: {warning}");
+        }
         start_daemon(args, &volume, &dir)
     }
 }
@@ -203,6 +207,12 @@ fn find_dir(args: &Args) -> Result<PathBuf, Failure> {
             entry.fs_type
         ))),
     }
+}
+
+/// What to say of an image that may outgrow the file system it lies in.
+fn outgrows(volume: &Path) -> Option<String> {
+    let room = HostRoom::of(volume).ok().flatten()?;
+    (room.shortfall() > 0).then(|| room.warning(&volume.display()))
 }
 
 /// Starts the daemon and waits until the mount is live.

@@ -13,6 +13,8 @@ use cairnfs_fuse::{control, mounter, mountinfo};
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 
+use super::sync::host_full;
+
 /// umount(8): unmounting failed.
 const EXIT_UMOUNT: u8 = 32;
 
@@ -62,6 +64,13 @@ fn umount(args: &Args) -> Result<(), String> {
     let volume = control::volume(&dir).unwrap_or(entry.source);
     let lock = File::open(&volume);
     let synced = sync(&dir);
+    let full = synced.as_ref().err().and_then(|e| host_full(&dir, e));
+    if let Some(full) = full.filter(|_| !args.lazy) {
+        return Err(format!(
+            "{} stays mounted: {full}; free some there, or lose what waits with --lazy",
+            dir.display()
+        ));
+    }
     mounter::unmount(&dir, args.lazy).map_err(|e| told(&dir, e))?;
     if !args.lazy {
         wait_until_closed(lock).map_err(|e| {

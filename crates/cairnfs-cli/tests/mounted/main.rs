@@ -16,6 +16,7 @@
 mod bad_input;
 mod compare;
 mod crashtest;
+mod host;
 mod kill;
 mod kill_load;
 mod life;

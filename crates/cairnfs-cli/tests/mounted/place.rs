@@ -62,14 +62,37 @@ struct Daemon {
 /// A temporary folder with a volume `v.cairn`, a directory `m` to mount it on, and room beside.
 pub struct Place {
     folder: TempDir,
+    /// Whether the folder is a file system of its own.
+    apart: bool,
     daemon: Option<Daemon>,
 }
 
 impl Place {
     /// With a new, unmounted volume of `size`.
     pub fn new(size: &str) -> Self {
+        Self::within(tempfile::tempdir().unwrap(), false, size)
+    }
+
+    /// As [`Place::new`], in a file system in memory that has no more than `limit`.
+    pub fn limited(limit: &str, size: &str) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let options = format!("size={limit}");
+        let tmpfs = [
+            "-t",
+            "tmpfs",
+            "-o",
+            &options,
+            "tmpfs",
+            folder.path().to_str().unwrap(),
+        ];
+        succeed(Command::new("mount").args(tmpfs));
+        Self::within(folder, true, size)
+    }
+
+    fn within(folder: TempDir, apart: bool, size: &str) -> Self {
         let place = Self {
-            folder: tempfile::tempdir().unwrap(),
+            folder,
+            apart,
             daemon: None,
         };
         fs::create_dir(place.dir()).unwrap();
@@ -250,6 +273,10 @@ impl Drop for Place {
         while rustix::mount::unmount(self.dir(), flags).is_ok() {}
         if self.daemon.is_some() {
             self.kill();
+        }
+        if self.apart {
+            // A failure leaves it to the end of the machine, and says so by the folder that stays.
+            let _ = rustix::mount::unmount(self.folder.path(), flags);
         }
     }
 }

@@ -21,5 +21,6 @@ mod random;
 mod replay;
 mod support;
 mod threads;
+mod trim;
 mod values;
 mod workers;

@@ -149,12 +149,8 @@ fn crash(recording: &Recording) -> u64 {
 
 /// Every call of a workload fails once.
 fn every_call(work: &Workload, kind: Kind, step: usize, count: &mut Count) {
-    every_fault(&[Fault::Error, Fault::Gone], work, kind, step, count);
-}
-
-fn every_fault(faults: &[Fault], work: &Workload, kind: Kind, step: usize, count: &mut Count) {
     let trees = trees(work);
-    for fault in faults.iter().copied() {
+    for fault in [Fault::Error, Fault::Gone] {
         for n in (0..).step_by(step) {
             let told = format!("{}: {kind:?} {n} {fault:?}", work.name);
             let watched = Told::new(told);
@@ -177,13 +173,6 @@ fn a_failed_call_stops_the_volume_wherever_it_is() {
     let mut count = Count::default();
     every_call(&every_step(), Kind::Any, 1, &mut count);
     count.print("every step");
-}
-
-#[test]
-fn a_device_without_space_stops_the_volume() {
-    let mut count = Count::default();
-    every_fault(&[Fault::Full], &every_step(), Kind::Write, 1, &mut count);
-    count.print("a full device");
 }
 
 #[test]

@@ -20,7 +20,9 @@
 //! and lied, an fsync is lost, and no byte that is left says so. The tests allow exactly this: the
 //! volume is then as an honest disk might have left it before the lie.
 //!
-//! **A full disk** ([`full`]): who needs space is refused, nobody else, and nothing is half done.
+//! **A full volume** ([`full`]): who needs space is refused, nobody else, and nothing is half done.
+//!
+//! **A full host** ([`host`]): the file system below the volume has no space, at every write.
 //!
 //! `CAIRNFS_FAULT_SEEDS=N` tries N random workloads instead of a few.
 #![allow(
@@ -32,6 +34,7 @@
 mod errors;
 mod full;
 mod gaps;
+mod host;
 mod opening;
 mod reads;
 mod silent;

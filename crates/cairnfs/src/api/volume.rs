@@ -37,7 +37,8 @@ use crate::types::{Attr, Creds, StatFs, VolumeInfo};
 /// [`Error::kind`](crate::Error::kind) as with `std::fs`, or on
 /// [`Error::cause`](crate::Error::cause). Any call may give
 /// [`Error::Corrupt`](crate::Error::Corrupt) or [`Error::Io`](crate::Error::Io); any change
-/// [`Error::ReadOnly`](crate::Error::ReadOnly), [`Error::NoSpace`](crate::Error::NoSpace) or
+/// [`Error::ReadOnly`](crate::Error::ReadOnly), [`Error::NoSpace`](crate::Error::NoSpace),
+/// [`Error::HostFull`](crate::Error::HostFull) or
 /// [`Error::Stopped`](crate::Error::Stopped).
 ///
 /// # Durability
@@ -122,7 +123,8 @@ impl Volume {
     ///
     /// # Errors
     /// [`Error::Stopped`](crate::Error::Stopped) or the device's failure: changes may be lost
-    /// then.
+    /// then. [`Error::HostFull`](crate::Error::HostFull) if the file system that holds the volume has
+    /// no space for them: they wait in memory, and a later call may succeed.
     pub fn sync(&self) -> Result<()> {
         self.fs.sync()
     }
@@ -196,6 +198,16 @@ impl Volume {
     /// The device's failure: changes may be lost then.
     pub fn close(self) -> Result<()> {
         self.fs.close()
+    }
+
+    /// Gives all free space back to the file or device that holds the volume, and tells how many
+    /// bytes that are; some may have been given back before.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`](crate::Error::Unsupported) if that cannot take it back, or as
+    /// [`sync`](Self::sync).
+    pub fn trim(&self) -> Result<u64> {
+        self.fs.trim()
     }
 
     /// Space and inodes.

@@ -11,6 +11,7 @@ mod chunks;
 #[path = "tests/disk.rs"]
 pub(crate) mod disk;
 mod file;
+mod held;
 mod memory;
 mod page;
 mod ring;
@@ -22,7 +23,7 @@ mod staged;
 mod storage;
 
 pub use buffer::AlignedBuf;
-pub use file::{Access, FileDevice};
+pub use file::{Access, FileDevice, HostRoom};
 pub use memory::MemoryDevice;
 pub use page::{Page, Supply};
 pub use staged::{DataStamp, Piece, Stamps};
@@ -81,6 +82,8 @@ pub trait Device: Send + Sync {
     ///
     /// # Errors
     /// A range beyond the end, or the device's failure; part may have been written.
+    /// [`Error::HostFull`] if what lies below the device has no space for it now: the write may be
+    /// made again.
     fn write(&self, offset: u64, buf: &[u8]) -> Result<()>;
 
     /// Whether several writes at once take less time than one after the other.
@@ -109,4 +112,31 @@ pub trait Device: Send + Sync {
     /// # Errors
     /// The device's failure. A device that cannot discard does nothing and succeeds.
     fn discard(&self, offset: u64, len: u64) -> Result<()>;
+
+    /// Whether a discard does anything, as far as is known.
+    fn discards(&self) -> bool {
+        true
+    }
+
+    /// Bytes that what lies below the device can still take; `None` if it has space for the whole
+    /// device, or does not tell.
+    ///
+    /// # Errors
+    /// The failure to ask.
+    fn room(&self) -> Result<Option<u64>> {
+        Ok(None)
+    }
+
+    /// The error for a change that needs `missing` bytes more than [`Self::room`] has.
+    fn no_room(&self, _missing: u64) -> Error {
+        Error::NoSpace
+    }
+
+    /// Checks that the device is as large as it was when it was opened; each flush does that, too.
+    ///
+    /// # Errors
+    /// It is smaller, or the failure to ask.
+    fn check_length(&self) -> Result<()> {
+        Ok(())
+    }
 }

@@ -49,6 +49,23 @@ impl Piece {
         }
     }
 
+    /// A write of a copy of some bytes.
+    pub fn copied(offset: u64, bytes: &[u8]) -> Self {
+        let mut buffer = AlignedBuf::zeroed(bytes.len());
+        buffer.copy_from_slice(bytes);
+        Self::new(offset, Arc::new(buffer), 0..bytes.len())
+    }
+
+    /// The same write, from a buffer that holds nothing else.
+    pub(super) fn alone(self) -> Self {
+        match &self.content {
+            Content::Part(buffer, part) if part.len() < buffer.len() => {
+                Self::copied(self.offset, &self.bytes())
+            }
+            _ => self,
+        }
+    }
+
     /// A write of pages, one behind the other.
     pub fn of_pages(offset: u64, pages: Vec<Page>) -> Self {
         Self {

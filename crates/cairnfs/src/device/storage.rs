@@ -4,6 +4,10 @@
 //! was issued, so nobody is acknowledged by a flush that his write did not precede. Who needs a
 //! flush leads it if none is running; those who come meanwhile share the next one. After a failed
 //! write or flush nothing is known of the cache below, so every later write and flush is refused.
+//!
+//! A full file system below the device is no such failure: the write is held ([`super::held`]) and
+//! counts as returned, and flushes fail until the device has taken it. Flushes that only keep an
+//! order do not fail for that, so no work of the engine is broken off half done.
 
 use std::sync::{Arc, OnceLock};
 
@@ -11,6 +15,7 @@ use crossbeam_utils::CachePadded;
 
 use crate::clocked::Clocked;
 use crate::device::Device;
+use crate::device::held::Held;
 use crate::device::staged::{DataStamp, Piece, Stage, lay_over};
 use crate::error::{Error, Result};
 use crate::sync::atomic::{AtomicU64, Ordering};
@@ -44,6 +49,7 @@ pub struct Storage {
     done: Condvar,
     failure: OnceLock<Arc<Error>>,
     stage: Stage,
+    held: Held,
     /// Whether data may wait for the record that tells of it.
     stages: bool,
     traffic: Traffic,
@@ -56,6 +62,7 @@ impl Storage {
             size: device.size(),
             stages: device.writes_together(),
             stage: Stage::default(),
+            held: Held::default(),
             device: RwLock::new(device),
             // Stamp 0 means "nothing written": a fresh storage has it flushed.
             completed: CachePadded::new(AtomicU64::new(0)),
@@ -73,6 +80,7 @@ impl Storage {
 
     /// Lets the device go, and with it the lock on the volume; every later call fails.
     pub fn release(&self) {
+        self.held.forget();
         *self.device.write() = Arc::new(Released);
     }
 
@@ -89,7 +97,7 @@ impl Storage {
     /// Returns once all writes up to `stamp` are durable.
     ///
     /// # Errors
-    /// The device's failure, now or earlier.
+    /// The device's failure, now or earlier; [`Error::HostFull`] while writes are held.
     pub fn flush_through(&self, stamp: u64) -> Result<()> {
         let mut state = self.state.lock();
         loop {
@@ -104,16 +112,43 @@ impl Storage {
             state.running = true;
             let covers = self.stamp();
             drop(state);
-            self.lead_flush(covers);
+            self.lead_flush(covers)?;
             state = self.state.lock();
         }
     }
 
+    /// Keeps all writes up to `stamp` before all that are made after this call: when one of those is
+    /// on the device, they are durable. They may not be yet when this returns.
+    ///
+    /// # Errors
+    /// The device's failure, now or earlier.
+    pub fn order_through(&self, stamp: u64) -> Result<()> {
+        loop {
+            if self.is_flushed(stamp) || self.held.barrier() {
+                return self.check();
+            }
+            match self.flush_through(stamp) {
+                // Something is held since: a barrier behind it does.
+                Err(Error::HostFull { .. }) => {}
+                other => return other,
+            }
+        }
+    }
+
     /// Flushes, and lets those go on who wait for it, however it ends.
-    fn lead_flush(&self, covers: u64) {
+    fn lead_flush(&self, covers: u64) -> Result<()> {
         let _lead = Lead(self);
         let guard = self.guard("a thread panicked in a flush");
-        let result = self.traffic.flush_times.time(|| self.device().flush());
+        let device = self.device();
+        let result = match self.held.drain(&*device) {
+            // Nothing was asked of the device's cache.
+            Err(full @ Error::HostFull { .. }) => {
+                guard.done();
+                return Err(full);
+            }
+            Ok(()) => self.traffic.flush_times.time(|| device.flush()),
+            Err(e) => Err(e),
+        };
         guard.done();
         self.traffic.flushes.fetch_add(1, Ordering::Relaxed);
         match result {
@@ -121,9 +156,49 @@ impl Storage {
                 let mut state = self.state.lock();
                 state.flushed = state.flushed.max(covers);
                 self.flushed.fetch_max(covers, Ordering::Release);
+                Ok(())
             }
-            Err(e) => self.fail(e),
+            Err(e) => {
+                self.fail(e);
+                self.check()
+            }
         }
+    }
+
+    /// Whether writes are held for want of space below the device.
+    pub fn is_holding(&self) -> bool {
+        self.held.is_active()
+    }
+
+    /// Tries to give the device what is held; succeeds if nothing is.
+    ///
+    /// # Errors
+    /// [`Error::HostFull`] if there is no space for it yet; the device's failure.
+    pub fn settle_held(&self) -> Result<()> {
+        if !self.held.is_active() {
+            return Ok(());
+        }
+        self.check()?;
+        let guard = self.guard("a thread panicked while it wrote what was held");
+        let result = self.held.try_drain(&*self.device());
+        guard.done();
+        match result {
+            Err(e) if !matches!(e, Error::HostFull { .. }) => {
+                self.fail(e.clone());
+                Err(e)
+            }
+            other => other,
+        }
+    }
+
+    /// Checks that the device was not cut off.
+    ///
+    /// # Errors
+    /// It was; from then on the volume accepts no changes.
+    pub fn check_whole(&self) -> Result<()> {
+        self.check()?;
+        let whole = self.device().check_length();
+        whole.inspect_err(|e| self.fail(e.clone()))
     }
 
     /// Whether data may be staged: the device gains by it, and not too much waits already.
@@ -171,10 +246,25 @@ impl Storage {
 
     /// Writes pieces; returns the stamp of that.
     fn write_pieces(&self, pieces: &[Piece]) -> Result<u64> {
-        let result = self.device().write_all(pieces);
         let bytes: usize = pieces.iter().map(Piece::len).sum();
         self.count_writes(pieces.len(), bytes);
-        self.stamped(result)
+        if self.held.write(|| pieces.to_vec()) {
+            return self.stamped(Ok(()));
+        }
+        let result = self.device().write_all(pieces);
+        self.stamped(self.hold_if_full(result, || pieces.to_vec()))
+    }
+
+    /// Holds writes that failed for want of space below the device. Some may have been made: they are
+    /// made again then.
+    fn hold_if_full(&self, result: Result<()>, pieces: impl FnOnce() -> Vec<Piece>) -> Result<()> {
+        match result {
+            Err(Error::HostFull { path, .. }) => {
+                self.held.hold(&pieces(), path);
+                Ok(())
+            }
+            other => other,
+        }
     }
 
     fn count_writes(&self, writes: usize, bytes: usize) {
@@ -241,7 +331,7 @@ impl Storage {
     }
 
     /// Counters: name and value.
-    pub fn counters(&self) -> [(&'static str, u64); 5] {
+    pub fn counters(&self) -> [(&'static str, u64); 6] {
         let get = |c: &AtomicU64| c.load(Ordering::Relaxed);
         [
             ("device_writes", get(&self.traffic.writes)),
@@ -249,6 +339,7 @@ impl Storage {
             ("device_reads", get(&self.traffic.reads)),
             ("device_read_bytes", get(&self.traffic.read_bytes)),
             ("device_flushes", get(&self.traffic.flushes)),
+            ("held_bytes", self.held.bytes()),
         ]
     }
 }
@@ -299,15 +390,21 @@ impl Device for Storage {
             .read_bytes
             .fetch_add(buf.len() as u64, Ordering::Relaxed);
         let staged = self.stage.over(offset, buf.len());
+        let held = self.held.over(offset, buf.len());
         self.device().read(offset, buf)?;
+        lay_over(&held, offset, buf);
         lay_over(&staged, offset, buf);
         Ok(())
     }
 
     fn write(&self, offset: u64, buf: &[u8]) -> Result<()> {
         self.check()?;
-        let result = self.device().write(offset, buf);
         self.count_writes(1, buf.len());
+        let piece = || vec![Piece::copied(offset, buf)];
+        let result = match self.held.write(piece) {
+            true => Ok(()),
+            false => self.hold_if_full(self.device().write(offset, buf), piece),
+        };
         self.stamped(result).map(|_| ())
     }
 
@@ -317,7 +414,32 @@ impl Device for Storage {
 
     fn discard(&self, offset: u64, len: u64) -> Result<()> {
         self.check()?;
-        self.device().discard(offset, len)
+        match self.held.discard(offset, len) {
+            true => Ok(()),
+            false => self.device().discard(offset, len),
+        }
+    }
+
+    fn discards(&self) -> bool {
+        self.device().discards()
+    }
+
+    fn room(&self) -> Result<Option<u64>> {
+        match self.held.is_active() {
+            true => Ok(Some(0)),
+            false => self.device().room(),
+        }
+    }
+
+    fn no_room(&self, missing: u64) -> Error {
+        match self.held.is_active() {
+            true => self.held.error(),
+            false => self.device().no_room(missing),
+        }
+    }
+
+    fn check_length(&self) -> Result<()> {
+        self.device().check_length()
     }
 }
 

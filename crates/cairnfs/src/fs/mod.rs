@@ -144,7 +144,13 @@ impl FileSystem {
         } else {
             Access::ReadWrite
         };
-        Self::open_device(Arc::new(FileDevice::open(path, access)?), options)
+        let device = FileDevice::open(path, access)?;
+        if !options.read_only
+            && let Some(room) = device.host_room()?.filter(|r| r.shortfall() > 0)
+        {
+            tracing::warn!("{}", room.warning(&path.display()));
+        }
+        Self::open_device(Arc::new(device), options)
     }
 
     /// Opens the volume on a device.
@@ -192,7 +198,8 @@ impl FileSystem {
     /// reference does the same, but cannot report errors.
     ///
     /// # Errors
-    /// The device's failure, now or earlier.
+    /// The device's failure, now or earlier. [`Error::HostFull`] if there is no space for what was not
+    /// durable yet, which is lost then.
     pub fn close(&self) -> Result<()> {
         if self.closed.swap(true, Ordering::AcqRel) {
             return Ok(());
@@ -200,7 +207,8 @@ impl FileSystem {
         let result = if self.core.read_only() {
             Ok(())
         } else {
-            self.write_back_all().and_then(|()| self.core.merge())
+            let merged = self.write_back_all().and_then(|()| self.core.merge());
+            merged.and_then(|()| self.core.storage().flush())
         };
         self.stop_workers();
         self.core.storage().release();
@@ -219,12 +227,34 @@ impl FileSystem {
     pub fn statfs(&self) -> StatFs {
         let geometry = self.core.geometry();
         let (free, available) = self.core.space_left();
+        // An image is no larger than what its file system can still give.
+        let host = self.core.space().host_left();
         StatFs {
             block_size: BLOCK_SIZE as u32,
             blocks: geometry.total_blocks - geometry.data_start(),
-            free,
-            available,
+            free: free.min(host),
+            available: available.min(host),
             name_max: MAX_NAME as u32,
+        }
+    }
+
+    /// Discards all free space, as fstrim(8) does, whether or not the volume was opened to discard;
+    /// gives the bytes, of which some may have been discarded before. What was freed lately becomes
+    /// usable first.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] if the device does not discard; a read-only volume; the device's
+    /// failure.
+    pub fn trim(&self) -> Result<u64> {
+        self.check_open()?;
+        self.core.merge()?;
+        let storage = self.core.storage();
+        let guard = storage.guard("a call panicked");
+        let trimmed = self.core.space().trim();
+        guard.done();
+        match storage.discards() {
+            true => trimmed,
+            false => Err(Error::Unsupported("the device does not discard")),
         }
     }
 

@@ -139,7 +139,7 @@ impl FileSystem {
         ];
         let mut result = reserve();
         for make_room in makers {
-            if !matches!(result, Err(Error::NoSpace)) {
+            if !matches!(result, Err(Error::NoSpace | Error::HostFull { .. })) {
                 return result;
             }
             if make_room(self)? {

@@ -25,6 +25,7 @@ pub const LEVELS: &[&str] = &[
     "xattr_value_bytes",
     "dirty_bytes",
     "page_bytes",
+    "held_bytes",
 ];
 
 impl FileSystem {

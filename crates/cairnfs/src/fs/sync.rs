@@ -173,6 +173,7 @@ impl FileSystem {
         if !self.core.read_only() {
             self.write_back_all()?;
             self.core.force_all()?;
+            self.core.storage().check_whole()?;
         }
         self.syncs.done.fetch_max(number, Ordering::AcqRel);
         Ok(())

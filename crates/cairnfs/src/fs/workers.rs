@@ -57,7 +57,11 @@ impl FileSystem {
             }
             LogWork::Interval => {
                 Page::rest();
-                self.sync()
+                self.sync()?;
+                if core.has_much_to_discard() {
+                    core.signals().want_merge();
+                }
+                Ok(())
             }
             LogWork::Stop => Ok(()),
         }
@@ -68,7 +72,8 @@ impl FileSystem {
 fn guarded(volume: &FileSystem, name: &'static str, work: impl FnOnce() -> Result<()>) {
     let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(work));
     match result {
-        Ok(Ok(())) => {}
+        // That writes are held was told when the first was; each round tries again.
+        Ok(Ok(()) | Err(Error::HostFull { .. })) => {}
         // Space promised to others for a moment; the next round finds it.
         Ok(Err(Error::NoSpace)) => tracing::warn!(name, "background work was put off: no space"),
         Ok(Err(error)) => {

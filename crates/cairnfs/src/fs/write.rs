@@ -147,7 +147,9 @@ impl FileSystem {
         let blocks = last - first + 3;
         let (reserved, mut state) = match self.core.reserve_delayed(most(blocks), Class::Ordinary) {
             Ok(()) => (most(blocks), inode.write()),
-            Err(Error::NoSpace) => self.reserve_exactly(inode, offset, (first, last), end)?,
+            Err(Error::NoSpace | Error::HostFull { .. }) => {
+                self.reserve_exactly(inode, offset, (first, last), end)?
+            }
             Err(e) => return Err(e),
         };
         let before = state.pages.dirty.len() as i64;

@@ -198,7 +198,7 @@ impl Journal {
         &self.counters
     }
 
-    /// Everything up to this LSN survives a power cut.
+    /// Everything up to this LSN is durable before anything that is written from now on.
     pub fn durable_lsn(&self) -> u64 {
         self.durable_lsn.load(Ordering::Acquire)
     }
@@ -230,7 +230,7 @@ impl Journal {
     /// caller holds no lock.
     ///
     /// # Errors
-    /// The volume has failed.
+    /// The volume has failed; [`Error::HostFull`](crate::error::Error::HostFull).
     pub fn reserve(&self, bytes: i64, relief: &dyn Relief) -> Result<()> {
         loop {
             self.storage.check()?;
@@ -242,6 +242,8 @@ impl Journal {
             if self.ring.try_take(bytes) {
                 return Ok(());
             }
+            // No merge makes room while writes are held.
+            self.storage.settle_held()?;
             if self.signals.has_workers() {
                 self.signals.want_merge();
                 self.counters.log_waits.time(|| {
@@ -341,6 +343,20 @@ impl Journal {
         self.storage.flush_through(self.storage.stamp())?;
         self.durable_lsn.fetch_max(written.lsn, Ordering::AcqRel);
         self.durable_seq.fetch_max(written.seq, Ordering::AcqRel);
+        Ok(())
+    }
+
+    /// Has everything written so far durable before anything that is written from now on.
+    ///
+    /// # Errors
+    /// The device's failure, now or earlier.
+    pub fn order(&self) -> Result<()> {
+        let (written, stamp) = (*self.written.lock(), self.storage.stamp());
+        self.storage.order_through(stamp)?;
+        self.durable_lsn.fetch_max(written.lsn, Ordering::AcqRel);
+        if self.storage.is_flushed(stamp) {
+            self.durable_seq.fetch_max(written.seq, Ordering::AcqRel);
+        }
         Ok(())
     }
 

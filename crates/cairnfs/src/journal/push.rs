@@ -105,7 +105,7 @@ impl Journal {
         self.flush_far(head)
     }
 
-    /// Makes data durable before a record that names it is written.
+    /// Has data durable before a record that names it is written.
     ///
     /// # Errors
     /// The device's failure.
@@ -113,7 +113,7 @@ impl Journal {
         if self.storage.is_flushed(stamp) || happens(Deliberate::LogBeforeData) {
             return Ok(());
         }
-        self.storage.flush_through(stamp)
+        self.storage.order_through(stamp)
     }
 
     /// The same items with each directory entry twice in a row, if that is wanted and the log has room;
@@ -232,12 +232,13 @@ impl Journal {
         self.ring.give(paid - used);
     }
 
-    /// Makes the log durable if much of it is not: what recovery must search stays bounded.
+    /// Has the log durable before it goes on, if much of it is not: what recovery must search stays
+    /// bounded.
     pub(super) fn flush_far(&self, head: &mut Head) -> Result<()> {
         if head.lsn - head.flushed_lsn < FLUSH_EVERY {
             return Ok(());
         }
-        self.storage.flush_through(self.storage.stamp())?;
+        self.storage.order_through(self.storage.stamp())?;
         head.flushed_lsn = head.lsn;
         self.durable_lsn.fetch_max(head.lsn, Ordering::AcqRel);
         Ok(())

@@ -64,7 +64,7 @@ impl Spare {
 }
 
 /// Units kept back.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Floors {
     /// For merges.
     pub merge: u64,

@@ -35,6 +35,14 @@ impl Image {
     }
 }
 
+impl Image {
+    /// Whether a group's bitmap on disk is still the one that `opened` tells of.
+    pub fn is_as_opened(&self, group: usize, opened: &[GroupEntry]) -> bool {
+        let entry = |table: &[GroupEntry]| table.get(group).map(|e| (e.copy, e.crc.get()));
+        !self.pending.contains(&group) && entry(&self.table) == entry(opened)
+    }
+}
+
 impl Space {
     /// The index as of the next superblock refers to these blocks.
     ///

@@ -17,11 +17,13 @@ mod bitmap;
 mod budget;
 mod delayed;
 mod group;
+mod host;
 mod image;
 mod release;
 mod table;
 #[cfg(test)]
 mod tests;
+mod trim;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -32,11 +34,13 @@ use crate::device::Device;
 use crate::error::{Error, Result};
 use crate::format::geometry::{GROUP_BLOCKS, Geometry};
 use crate::format::group::GroupEntry;
+use crate::format::{BLOCK_SIZE, NODE_BLOCKS};
 use crate::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use crate::sync::{MappedMutexGuard, Mutex, MutexGuard};
 use budget::{Budget, Floors, Short};
 use delayed::DelayedGrowth;
 use group::{Bounds, Group, Maps};
+use host::Host;
 use image::Image;
 
 pub use delayed::{Delayed, growth_units};
@@ -78,6 +82,13 @@ pub enum Class {
     Merge,
 }
 
+impl Class {
+    /// Whether it is for what the device may not have held before: what lies below it needs room.
+    fn takes_new_blocks(self) -> bool {
+        matches!(self, Class::Ordinary | Class::Rewrite)
+    }
+}
+
 /// What an allocation is paid with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Funding {
@@ -99,6 +110,7 @@ pub struct Space {
     groups: Vec<Group>,
     budget: Budget,
     delayed: DelayedGrowth,
+    host: Host,
     image: Mutex<Image>,
     /// Groups whose image changed since it was last given to the device.
     changed: Mutex<BTreeSet<usize>>,
@@ -150,6 +162,7 @@ impl Space {
             geometry,
             budget: Budget::new(state.free_blocks, units, floors),
             delayed: DelayedGrowth::default(),
+            host: Host::new(floors.merge + floors.delete + floors.rewrite),
             image: Mutex::new(Image::new(opened.clone(), state.copy)),
             changed: Mutex::default(),
             unsettled: AtomicUsize::new(groups.iter().filter(|g| !g.is_settled()).count()),
@@ -167,11 +180,18 @@ impl Space {
         })
     }
 
-    /// Promises `blocks` for data and `units` for nodes; false if there is not enough.
+    /// Promises `blocks` for data and `units` for nodes; false if there is not enough, or if what lies
+    /// below the device has not enough for an ordinary promise.
     ///
     /// # Errors
     /// Near the limit bitmaps may have to be read, and can be damaged.
     pub fn reserve(&self, blocks: u64, units: u64, class: Class) -> Result<bool> {
+        if class.takes_new_blocks() {
+            let more = blocks.saturating_add(units.saturating_mul(NODE_BLOCKS));
+            if !self.host.permits(&*self.device, &self.budget, more) {
+                return Ok(false);
+            }
+        }
         loop {
             match self.budget.reserve(blocks, units, class) {
                 Ok(()) => return Ok(true),
@@ -196,6 +216,12 @@ impl Space {
         self.budget.free_blocks()
     }
 
+    /// Blocks for which what lies below the device still has space, promises deducted; `u64::MAX` if
+    /// it has space for the whole device, or does not tell.
+    pub fn host_left(&self) -> u64 {
+        self.host.left(&*self.device, &self.budget)
+    }
+
     /// Free units, promised or not, as far as bitmaps were read: never more than there are.
     pub fn free_units(&self) -> u64 {
         self.budget.free_units()
@@ -211,6 +237,26 @@ impl Space {
     /// # Errors
     /// Near the limit bitmaps may have to be read, and can be damaged.
     pub fn available(&self, class: Class) -> Result<u64> {
+        let blocks = self.unpromised(class)?;
+        Ok(match class {
+            _ if class.takes_new_blocks() => blocks.min(self.host_left()),
+            _ => blocks,
+        })
+    }
+
+    /// Why a promise was refused: the volume is full, or what lies below the device is.
+    pub fn refusal(&self, blocks: u64, units: u64, class: Class) -> Error {
+        let more = blocks.saturating_add(units.saturating_mul(NODE_BLOCKS));
+        let left = self.host_left();
+        if !class.takes_new_blocks() || more <= left {
+            return Error::NoSpace;
+        }
+        let full = self.device.no_room((more - left) * BLOCK_SIZE as u64);
+        self.host.refuse(&full);
+        full
+    }
+
+    fn unpromised(&self, class: Class) -> Result<u64> {
         loop {
             match self.budget.available(class) {
                 Ok(blocks) => return Ok(blocks),
@@ -228,6 +274,7 @@ impl Space {
     /// what is kept for merges.
     pub fn step_units(&self) -> u64 {
         let spare = self.free_units().saturating_sub(self.reserved().1);
+        let spare = spare.min(self.host_left() / NODE_BLOCKS);
         (spare / 2).max(self.standing(Class::Delete) / 2)
     }
 

@@ -11,9 +11,9 @@ use crate::format::BLOCK_SIZE;
 
 /// The bits of a word to be cleared.
 #[derive(Clone, Copy)]
-struct Part {
-    word: usize,
-    mask: u64,
+pub(super) struct Part {
+    pub word: usize,
+    pub mask: u64,
 }
 
 impl Space {
@@ -95,7 +95,7 @@ impl Space {
         Ok(kept)
     }
 
-    fn clear_words(&self, index: usize, parts: &[Part]) -> Result<()> {
+    pub(super) fn clear_words(&self, index: usize, parts: &[Part]) -> Result<()> {
         let mut maps = self.lock(index)?;
         self.clear_in(index, &mut maps, parts)
     }

@@ -50,9 +50,13 @@ impl Need {
         }
     }
 
-    /// The same, where the growth of the index was reserved before.
+    /// The same for what was accepted before, when the growth of the index was reserved.
     pub fn delayed(self) -> Self {
-        Self { units: 0, ..self }
+        Self {
+            units: 0,
+            class: Class::Merge,
+            ..self
+        }
     }
 
     /// The same, from the reserve for deletions.
@@ -100,6 +104,7 @@ impl Core {
     /// No space for what the index may grow; a read-only or failed volume.
     pub fn reserve(&self, need: Need) -> Result<Reservation<'_>> {
         self.check_changeable()?;
+        self.check_held(need.class)?;
         let credit = Credit {
             log: need.log,
             units: need.units,
@@ -115,6 +120,23 @@ impl Core {
         match self.read_only {
             true => Err(Error::ReadOnly),
             false => self.storage.check(),
+        }
+    }
+
+    /// While writes are held for want of space below the device: refuses what would add to them.
+    /// What deletes may go on until memory is used up; what writes back was accepted before.
+    fn check_held(&self, class: Class) -> Result<()> {
+        if !self.storage.is_holding() {
+            return Ok(());
+        }
+        let refused = match class {
+            Class::Ordinary | Class::Rewrite => true,
+            Class::Delete => self.dirty_bytes() >= self.limits.dirty_hard,
+            Class::Merge => false,
+        };
+        match refused {
+            true => self.storage.settle_held(),
+            false => Ok(()),
         }
     }
 
@@ -167,9 +189,10 @@ impl Core {
     /// caller holds no lock of an inode's state.
     ///
     /// # Errors
-    /// No space; a failed volume.
+    /// No space, here or below the device; a failed volume.
     pub fn reserve_space(&self, blocks: u64, units: u64, class: Class) -> Result<()> {
-        self.promised(|space| space.reserve(blocks, units, class))
+        let refusal = || self.space.refusal(blocks, units, class);
+        self.promised(class, |space| space.reserve(blocks, units, class), refusal)
     }
 
     /// The same for data that will wait in memory.
@@ -177,18 +200,25 @@ impl Core {
     /// # Errors
     /// As [`Self::reserve_space`].
     pub fn reserve_delayed(&self, want: Delayed, class: Class) -> Result<()> {
-        self.promised(|space| space.reserve_delayed(want, class))
+        let refusal = || self.space.refusal(want.blocks, 0, class);
+        self.promised(class, |space| space.reserve_delayed(want, class), refusal)
     }
 
-    fn promised(&self, promise: impl Fn(&Space) -> Result<bool>) -> Result<()> {
+    fn promised(
+        &self,
+        class: Class,
+        promise: impl Fn(&Space) -> Result<bool>,
+        refusal: impl Fn() -> Error,
+    ) -> Result<()> {
         self.storage.check()?;
+        self.check_held(class)?;
         if promise(&self.space)? {
             return Ok(());
         }
         self.sweep_lanes();
         match promise(&self.space)? {
             true => Ok(()),
-            false => Err(Error::NoSpace),
+            false => Err(refusal()),
         }
     }
 
@@ -257,6 +287,14 @@ impl Core {
     /// # Errors
     /// As [`Self::settle`].
     pub fn settle_limits(&self, receipt: Receipt) -> Result<()> {
+        match self.keep_limits(receipt) {
+            // The change is made. The next one is refused.
+            Err(Error::HostFull { .. }) => Ok(()),
+            other => other,
+        }
+    }
+
+    fn keep_limits(&self, receipt: Receipt) -> Result<()> {
         self.journal.throttle(receipt.filled, receipt.seq, self)?;
         if self.current_bytes() < self.limits.dirty_soft
             && self.journal.ring().free() > self.journal.ring().capacity() / 2
@@ -330,6 +368,7 @@ impl Core {
             let seen = ring.wakes();
             let enough = || {
                 self.dirty_bytes() < self.limits.dirty_hard
+                    || self.storage.is_holding()
                     || self.merges() >= merges + 2
                     || !self.signals.has_workers()
             };

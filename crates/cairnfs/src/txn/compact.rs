@@ -26,6 +26,7 @@ impl Core {
     pub fn compact(&self) -> Result<bool> {
         let unfinished = self.merging.lock();
         self.storage.check()?;
+        self.storage.settle_held()?;
         if unfinished.is_some() {
             return Ok(false);
         }

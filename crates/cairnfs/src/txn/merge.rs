@@ -201,6 +201,7 @@ impl Core {
     ///
     /// # Errors
     /// The device's failure, or damage found in the index: both stop the volume.
+    /// [`Error::HostFull`] while writes are held, before anything was done.
     pub fn merge(&self) -> Result<()> {
         if self.read_only {
             return Err(Error::ReadOnly);
@@ -208,6 +209,8 @@ impl Core {
         let mut unfinished = self.merging.lock();
         self.signals.merging();
         self.storage.check()?;
+        // What a merge writes would only wait in memory behind what is held.
+        self.storage.settle_held()?;
         let guard = self.storage.guard("a merge was broken off");
         let result = self.merge_times.time(|| self.merge_now(&mut unfinished));
         self.starved.store(unfinished.is_some(), Ordering::Release);
@@ -455,11 +458,12 @@ impl Core {
         added.iter().try_for_each(|run| self.space.image_add(*run))
     }
 
-    /// Writes the free space and a superblock changed by `change`; both are durable afterwards.
+    /// Writes the free space and a superblock changed by `change`; both are durable before anything
+    /// that is written afterwards.
     fn flip(&self, change: impl FnOnce(&mut Superblock)) -> Result<()> {
         let table = self.space.write_image()?;
         if !happens(Deliberate::SuperblockBeforeIndex) {
-            self.journal.flush()?;
+            self.journal.order()?;
         }
         let mut current = self.superblock.lock();
         let mut next = *current;
@@ -475,7 +479,7 @@ impl Core {
         self.storage
             .write(next.slot_block() * BLOCK_SIZE as u64, &next.encode())?;
         if !happens(Deliberate::SuperblockUnflushed) {
-            self.storage.flush()?;
+            self.storage.order_through(self.storage.stamp())?;
         }
         *current = next;
         drop(current);

@@ -68,6 +68,9 @@ use crate::values::Values;
 /// Inode numbers a directory takes at once for its children.
 pub const INO_CHUNK: u64 = 64;
 
+/// Freed blocks that should not wait for the log to fill (64 MiB).
+const MUCH_FREED: i64 = 1 << 14;
+
 /// The roots of the newest index. Readers load them once per look-up.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Trees {
@@ -291,6 +294,17 @@ impl Core {
     /// What commits did since the volume was opened.
     pub fn commit_counts(&self) -> CommitCounts {
         self.lanes.counts()
+    }
+
+    /// Blocks that become usable with the next merge.
+    pub fn pending_free(&self) -> i64 {
+        self.pending_free.load(Ordering::Relaxed)
+    }
+
+    /// Whether so much was freed since the last merge that what lies below the device should have it
+    /// back soon: a merge discards it.
+    pub fn has_much_to_discard(&self) -> bool {
+        self.discard && self.pending_free() >= MUCH_FREED
     }
 
     /// Bytes of log that were replayed when the volume was opened.

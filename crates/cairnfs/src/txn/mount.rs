@@ -65,7 +65,7 @@ pub struct Identity {
 ///
 /// # Errors
 /// [`Error::NotAVolume`] if neither slot looks like one; [`Error::Corrupt`] if one does but none is
-/// valid; [`Error::Incompatible`] for features that must be known; a device that is too small.
+/// valid; [`Error::Incompatible`] for features that must be known.
 pub fn read_superblock(device: &dyn Device) -> Result<Identity> {
     let mut newest: Option<Superblock> = None;
     let mut damage: Option<Corruption> = None;
@@ -104,20 +104,23 @@ pub fn read_superblock(device: &dyn Device) -> Result<Identity> {
         }
     };
     check_features(&superblock)?;
-    let size = superblock.total_blocks.get() * BLOCK_SIZE as u64;
-    if size > device.size() {
-        return Err(Error::corrupt(
-            superblock.slot_block(),
-            "volume size",
-            format!("a device of at least {size} bytes"),
-            format!("{} bytes: was the file cut off?", device.size()),
-        ));
-    }
     Ok(Identity {
         superblock,
         other_lost: lost,
     })
 }
+
+/// What to say of a device that is shorter than its volume, if it is.
+fn cut_off(superblock: &Superblock, device: &dyn Device, next: &'static str) -> Option<Error> {
+    let size = superblock.total_blocks.get() * BLOCK_SIZE as u64;
+    let left = device.size();
+    (left < size).then_some(Error::CutOff { size, left, next })
+}
+
+/// Of a volume that was cut off and whose log and roots are there.
+const READ_THE_REST: &str = "`cairnfs export` and `cairnfs mount -o ro` read what is left";
+/// Of one whose log or roots are not.
+const NOTHING_LEFT: &str = "what is left is too little to find any file";
 
 fn check_features(superblock: &Superblock) -> Result<()> {
     let unknown = superblock.incompatible.get() & !KNOWN_INCOMPATIBLE;
@@ -137,13 +140,28 @@ impl Core {
     /// Opens a volume and replays its log.
     ///
     /// # Errors
-    /// What [`read_superblock`] says; damage in the log or the index; the device's failure.
+    /// What [`read_superblock`] says; [`Error::CutOff`], unless it is opened read-only; damage in the log or the index; the device's failure.
     pub fn open(device: Arc<dyn Device>, mode: OpenMode) -> Result<Self> {
         let storage = Arc::new(Storage::new(device));
         if !mode.read_only && !happens(Deliberate::MountWithoutFlush) {
             storage.flush_now()?;
         }
         let identity = read_superblock(&*storage)?;
+        let superblock = identity.superblock;
+        if let Some(cut) = cut_off(&superblock, &*storage, READ_THE_REST) {
+            match mode.read_only {
+                // What lies beyond the end fails like any other read.
+                true => tracing::warn!("{cut}"),
+                false => return Err(cut),
+            }
+        }
+        let lost = cut_off(&superblock, &*storage, NOTHING_LEFT);
+        let opened = Self::open_found(storage, &identity, mode);
+        opened.map_err(|e| lost.filter(|_| matches!(e, Error::Io { .. })).unwrap_or(e))
+    }
+
+    /// Opens the volume that a superblock tells of.
+    fn open_found(storage: Arc<Storage>, identity: &Identity, mode: OpenMode) -> Result<Self> {
         let superblock = identity.superblock;
         let unknown = superblock.ro_compatible.get() & !KNOWN_RO_COMPATIBLE;
         if unknown != 0 && !mode.read_only {

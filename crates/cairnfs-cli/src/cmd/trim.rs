@@ -1,0 +1,102 @@
+//! `cairnfs trim`: gives the free space of a volume back to what holds it, as fstrim(8) does.
+//!
+//! A mounted volume is trimmed by its daemon, another one here.
+
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use cairnfs::Error;
+use cairnfs::fs::{FileSystem, Options};
+use cairnfs_fuse::{control, mountinfo};
+use serde::Serialize;
+
+use super::sync::is_foreign;
+use crate::failure::{AnyError, Explain, Failure, shown};
+use crate::output;
+use crate::size::human;
+
+const EXAMPLES: &str = "\
+Examples:
+  cairnfs trim ~/disk                 a mounted volume
+  cairnfs trim disk.img               one that may be mounted or not
+  cairnfs trim --json disk.img | jq .bytes
+
+All free space is discarded, also what was discarded before. A mounted volume
+is trimmed for root and for the user who mounted it. Unless mounted with
+nodiscard, a volume gives back by itself what becomes free in pieces of 256 KiB.
+
+Exit codes: 0 trimmed, 1 not a volume, no permission, or not possible there.";
+
+/// Give a volume's free space back to the file system or device that holds it
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub struct Args {
+    /// The mountpoint, or the file or block device of the volume
+    #[arg(value_name = "DIR|VOLUME")]
+    place: PathBuf,
+    /// Tell the number of bytes as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Serialize)]
+struct Told {
+    place: String,
+    bytes: u64,
+}
+
+/// Runs the command.
+pub fn run(args: Args) -> Result<ExitCode, AnyError> {
+    let bytes = match args.place.is_dir() {
+        true => mounted(&args.place)?,
+        false => volume(&args.place)?,
+    };
+    let place = shown(&args.place);
+    if args.json {
+        output::json(&Told { place, bytes })?;
+    } else {
+        let mut out = io::stdout().lock();
+        writeln!(out, "{place}: {} ({bytes} bytes) trimmed", human(bytes))?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn mounted(dir: &Path) -> Result<u64, Failure> {
+    control::trim(dir).map_err(|e| {
+        let why = match e.kind() {
+            _ if is_foreign(&e) && control::volume(dir).is_err() => {
+                "is not in a mounted volume".into()
+            }
+            io::ErrorKind::Unsupported => "what holds the volume does not discard".into(),
+            io::ErrorKind::PermissionDenied => {
+                "only root and the user who mounted it may trim it".into()
+            }
+            _ => e.to_string(),
+        };
+        Failure::new(shown(dir), why)
+    })
+}
+
+fn volume(path: &Path) -> Result<u64, Failure> {
+    let fs = match FileSystem::open(path, &Options::default()) {
+        Err(in_use @ Error::InUse(_)) => {
+            return match mountpoint(path) {
+                Some(dir) => mounted(&dir),
+                None => Err(in_use).explain(shown(path)),
+            };
+        }
+        other => other.explain(shown(path))?,
+    };
+    let trimmed = fs.trim();
+    let closed = fs.close();
+    let bytes = trimmed.explain(shown(path))?;
+    closed.explain(shown(path))?;
+    Ok(bytes)
+}
+
+/// Where a volume is mounted.
+fn mountpoint(volume: &Path) -> Option<PathBuf> {
+    let path = volume.canonicalize().ok()?;
+    Some(mountinfo::of(&path).ok()??.mountpoint)
+}

@@ -1,0 +1,178 @@
+//! Opening, making and locking the file or device.
+//!
+//! Direct I/O is found out by a probe. The lock (`flock`) is exclusive for writers and shared for
+//! readers. An image is emptied only under the lock.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use rustix::fs::{FileType, FlockOperation, Mode, OFlags};
+use rustix::io::Errno;
+
+use super::{Access, FileDevice, retry, room};
+use crate::device::{AlignedBuf, SECTOR, ring};
+use crate::error::{Error, Result};
+use crate::sync::atomic::AtomicBool;
+
+/// How long a lock is waited for. The kernel keeps that of a killed process until its writes in flight
+/// are over, which is after the process is gone; so they meet nobody else's.
+const LINGER: Duration = Duration::from_secs(1);
+const PAUSE: Duration = Duration::from_millis(2);
+
+impl FileDevice {
+    /// Opens a regular file or block device and locks it.
+    ///
+    /// # Errors
+    /// [`Error::InUse`] if someone else has it open (or the kernel has the block device mounted);
+    /// [`Error::Open`] if it does not exist, may not be opened or is of another kind.
+    pub fn open(path: &Path, access: Access) -> Result<Self> {
+        let kind = rustix::fs::stat(path)
+            .map(|s| FileType::from_raw_mode(s.st_mode))
+            .map_err(|e| open_error(path, e.into()))?;
+        let block_device = check_kind(path, kind)?;
+        let mut flags = OFlags::CLOEXEC
+            | match access {
+                Access::ReadOnly => OFlags::RDONLY,
+                Access::ReadWrite => OFlags::RDWR,
+            };
+        if block_device && access == Access::ReadWrite {
+            // Without O_CREAT, and on block devices only: refused while mounted.
+            flags |= OFlags::EXCL;
+        }
+        Self::open_locked(path, flags, access, block_device)
+    }
+
+    /// Makes an image file of `size` bytes that takes no space yet; what the file held is lost. A
+    /// new file is readable and writable by its owner only: an image shows all that is in it,
+    /// whatever the permissions inside. An existing one keeps its permissions.
+    ///
+    /// # Errors
+    /// As [`Self::open`]; a block device is refused.
+    pub fn create(path: &Path, size: u64) -> Result<Self> {
+        if let Ok(stat) = rustix::fs::stat(path)
+            && check_kind(path, FileType::from_raw_mode(stat.st_mode))?
+        {
+            return Err(open_error(
+                path,
+                io::Error::new(
+                    io::ErrorKind::InvalidInput,
+                    "is a block device, not a file that can be made",
+                ),
+            ));
+        }
+        let flags = OFlags::CLOEXEC | OFlags::RDWR | OFlags::CREATE;
+        let mut device = Self::open_locked(path, flags, Access::ReadWrite, false)?;
+        // Emptied only under the lock: it may be someone's volume.
+        rustix::fs::ftruncate(&*device.file, 0)
+            .and_then(|()| rustix::fs::ftruncate(&*device.file, size))
+            .map_err(|e| open_error(path, e.into()))?;
+        device.size = size;
+        device.settle_direct(path)?;
+        Ok(device)
+    }
+
+    /// Opens and locks; waits for what a killed process left, but not for one that lives.
+    fn open_locked(path: &Path, flags: OFlags, access: Access, block_device: bool) -> Result<Self> {
+        let start = Instant::now();
+        loop {
+            match Self::try_open_locked(path, flags, access, block_device) {
+                Err(Error::InUse(_)) if start.elapsed() < LINGER => std::thread::sleep(PAUSE),
+                other => return other,
+            }
+        }
+    }
+
+    fn try_open_locked(
+        path: &Path,
+        flags: OFlags,
+        access: Access,
+        block_device: bool,
+    ) -> Result<Self> {
+        let (file, direct) = open_direct_or_not(path, flags)?;
+        let stat = rustix::fs::fstat(&file).map_err(|e| open_error(path, e.into()))?;
+        if check_kind(path, FileType::from_raw_mode(stat.st_mode))? != block_device {
+            return Err(open_error(
+                path,
+                io::Error::other("was replaced while it was being opened"),
+            ));
+        }
+        lock(path, &file, access)?;
+        let size = room::length(&file).map_err(|e| open_error(path, e.into()))?;
+        let mut device = Self {
+            file: Arc::new(file),
+            path: path.to_path_buf(),
+            size,
+            access,
+            block_device,
+            direct,
+            rings: false,
+            discards: AtomicBool::new(true),
+        };
+        device.settle_direct(path)?;
+        device.rings = device.direct && access == Access::ReadWrite && ring::is_there();
+        Ok(device)
+    }
+
+    /// Goes back to buffered I/O if the file accepts the flag but not the reads.
+    fn settle_direct(&mut self, path: &Path) -> Result<()> {
+        if !self.direct || self.size < SECTOR {
+            return Ok(());
+        }
+        let mut probe = AlignedBuf::zeroed(SECTOR as usize);
+        if rustix::io::pread(&*self.file, &mut *probe, 0) == Err(Errno::INVAL) {
+            let flags =
+                rustix::fs::fcntl_getfl(&*self.file).map_err(|e| open_error(path, e.into()))?;
+            rustix::fs::fcntl_setfl(&*self.file, flags - OFlags::DIRECT)
+                .map_err(|e| open_error(path, e.into()))?;
+            self.direct = false;
+        }
+        Ok(())
+    }
+}
+
+/// Whether it is a block device; an error if it is neither that nor a regular file.
+fn check_kind(path: &Path, kind: FileType) -> Result<bool> {
+    let source = match kind {
+        FileType::RegularFile => return Ok(false),
+        FileType::BlockDevice => return Ok(true),
+        FileType::Directory => io::Error::from(Errno::ISDIR),
+        _ => io::Error::new(
+            io::ErrorKind::InvalidInput,
+            "is neither a regular file nor a block device",
+        ),
+    };
+    Err(open_error(path, source))
+}
+
+fn open_direct_or_not(path: &Path, flags: OFlags) -> Result<(OwnedFd, bool)> {
+    let mode = Mode::RUSR | Mode::WUSR;
+    let opened = match retry(|| rustix::fs::open(path, flags | OFlags::DIRECT, mode)) {
+        Err(Errno::INVAL) => retry(|| rustix::fs::open(path, flags, mode)).map(|f| (f, false)),
+        other => other.map(|f| (f, true)),
+    };
+    opened.map_err(|e| match e {
+        Errno::BUSY => Error::InUse(path.display().to_string()),
+        e => open_error(path, e.into()),
+    })
+}
+
+fn lock(path: &Path, file: &OwnedFd, access: Access) -> Result<()> {
+    let operation = match access {
+        Access::ReadOnly => FlockOperation::NonBlockingLockShared,
+        Access::ReadWrite => FlockOperation::NonBlockingLockExclusive,
+    };
+    retry(|| rustix::fs::flock(file, operation)).map_err(|e| match e {
+        Errno::WOULDBLOCK => Error::InUse(path.display().to_string()),
+        e => open_error(path, e.into()),
+    })
+}
+
+fn open_error(path: &Path, source: io::Error) -> Error {
+    Error::Open {
+        path: path.display().to_string(),
+        source: Arc::new(source),
+    }
+}

@@ -1,0 +1,140 @@
+//! What the file system below an image has left, and whether the image is still as long as it was.
+//!
+//! An image is sparse: its size promises more than it takes. How much of that the file system below
+//! can still give is asked of the kernel each time; who asks often remembers the answer.
+
+use std::fmt;
+use std::io;
+use std::os::fd::AsFd;
+use std::path::Path;
+
+use rustix::fs::{FileType, SeekFrom, Stat, StatVfs};
+
+use super::FileDevice;
+use crate::device::io_error;
+use crate::error::{Error, Result};
+
+/// What an image may still grow by, and what the file system that holds it has left.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct HostRoom {
+    /// Bytes of the image that have no space yet.
+    pub holes: u64,
+    /// Bytes that the file system can still give to unprivileged users.
+    pub free: u64,
+}
+
+impl HostRoom {
+    /// Of the file at a path, which need not be open; `None` for what is no regular file, and where
+    /// the file system does not tell its size.
+    ///
+    /// # Errors
+    /// The failure to ask.
+    pub fn of(path: &Path) -> io::Result<Option<Self>> {
+        let stat = rustix::fs::stat(path)?;
+        Ok(Self::from(&stat, &rustix::fs::statvfs(path)?))
+    }
+
+    fn from(stat: &Stat, host: &StatVfs) -> Option<Self> {
+        let regular = FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile;
+        if !regular || host.f_blocks == 0 {
+            return None;
+        }
+        let size = u64::try_from(stat.st_size).unwrap_or_default();
+        Some(Self {
+            holes: size.saturating_sub(allocated(stat)),
+            free: host.f_bavail.saturating_mul(host.f_frsize),
+        })
+    }
+
+    /// Bytes by which the image may outgrow its file system; 0 if all of it fits.
+    pub fn shortfall(&self) -> u64 {
+        self.holes.saturating_sub(self.free)
+    }
+
+    /// What people are told of an image that may outgrow its file system.
+    pub fn warning(&self, image: &dyn fmt::Display) -> String {
+        format!(
+            "{image} may grow by {} MiB, but the file system that holds it has {} MiB left: writes \
+             are refused when that is full",
+            self.holes >> 20,
+            self.free >> 20
+        )
+    }
+}
+
+/// Bytes that a file takes on its file system.
+fn allocated(stat: &Stat) -> u64 {
+    u64::try_from(stat.st_blocks).unwrap_or_default() * 512
+}
+
+/// Bytes of a file or block device. Moves the file offset, which nothing here uses.
+pub(super) fn length(file: impl AsFd) -> rustix::io::Result<u64> {
+    rustix::fs::seek(file, SeekFrom::End(0))
+}
+
+impl FileDevice {
+    /// Bytes that the file takes on its file system; the size of a block device.
+    ///
+    /// # Errors
+    /// The failure to ask.
+    pub fn allocated_bytes(&self) -> Result<u64> {
+        match self.block_device {
+            true => Ok(self.size),
+            false => Ok(allocated(&self.stat()?)),
+        }
+    }
+
+    /// As [`HostRoom::of`], of the open file.
+    ///
+    /// # Errors
+    /// The failure to ask.
+    pub fn host_room(&self) -> Result<Option<HostRoom>> {
+        if self.block_device {
+            return Ok(None);
+        }
+        let host = rustix::fs::fstatvfs(&*self.file);
+        let host = host.map_err(|e| io_error("statvfs", 0, 0, e.into()))?;
+        Ok(HostRoom::from(&self.stat()?, &host))
+    }
+
+    fn stat(&self) -> Result<Stat> {
+        rustix::fs::fstat(&*self.file).map_err(|e| io_error("stat", 0, 0, e.into()))
+    }
+
+    /// An error if the file or device has become shorter than it was when it was opened.
+    pub(super) fn still_whole(&self) -> Result<()> {
+        let now = length(&*self.file).map_err(|e| io_error("stat", 0, 0, e.into()))?;
+        if now >= self.size {
+            return Ok(());
+        }
+        let why = format!(
+            "{} was truncated from {} to {now} bytes while it was open: what lay beyond is lost; \
+             `cairnfs export` and `cairnfs mount -o ro` read what is left",
+            self.path.display(),
+            self.size
+        );
+        let source = io::Error::new(io::ErrorKind::UnexpectedEof, why);
+        Err(io_error("flush", now, self.size - now, source))
+    }
+
+    /// The error for `missing` bytes for which the file system below has no space.
+    pub(super) fn host_full(&self, missing: u64) -> Error {
+        Error::HostFull {
+            path: self.path.display().to_string(),
+            missing,
+        }
+    }
+
+    /// What a failed write means: that the file system below is full, or that the device failed.
+    pub(super) fn write_error(&self, offset: u64, len: u64, source: io::Error) -> Error {
+        let full = matches!(
+            source.kind(),
+            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded
+        );
+        // A block device that became smaller says the same beyond its end.
+        match full && (!self.block_device || self.still_whole().is_ok()) {
+            true => self.host_full(len),
+            false => io_error("write", offset, len, source),
+        }
+    }
+}

@@ -1,0 +1,257 @@
+//! A file as a device: what it keeps, refuses and tells.
+
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+
+use rustix::io::Errno;
+
+use super::*;
+use crate::device::{AlignedBuf, Page, Piece};
+use crate::error::Error;
+use crate::sync::atomic::Ordering;
+
+const SIZE: u64 = 4 << 20;
+
+fn image() -> (tempfile::TempDir, std::path::PathBuf) {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("image");
+    (dir, path)
+}
+
+#[test]
+fn unaligned_memory_reads_back() {
+    let (_dir, path) = image();
+    let device = FileDevice::create(&path, SIZE).unwrap();
+    let bytes: Vec<u8> = (0..(3 << 20) + 4097u32).map(|i| (i / 7) as u8).collect();
+    device.write(8192, &bytes[1..]).unwrap();
+    device.flush().unwrap();
+    let mut back = vec![0; bytes.len()];
+    device.read(8192, &mut back[1..]).unwrap();
+    assert!(back[1..] == bytes[1..]);
+    let mut aligned = AlignedBuf::zeroed(3 << 20);
+    device.read(8192, &mut aligned).unwrap();
+    assert!(aligned[..] == bytes[1..=3 << 20]);
+}
+
+#[test]
+fn what_a_ring_has_not_taken_is_written() {
+    let (_dir, path) = image();
+    let device = FileDevice::create(&path, SIZE).unwrap();
+    let missed = [Errno::INTR, Errno::AGAIN, Errno::CANCELED].map(|e| Err(e.into()));
+    for (n, taken) in missed.into_iter().chain([Ok(0), Ok(4096)]).enumerate() {
+        let piece = Piece::of_pages(0, vec![Page::with(&[n as u8 + 1; 4096]); 2]);
+        let written = taken.as_ref().map_or(0, |n| *n);
+        device.finish_write(&piece, taken).unwrap();
+        let mut back = [0; 8192];
+        device.read(0, &mut back).unwrap();
+        assert!(back[written..].iter().all(|b| *b == n as u8 + 1), "{n}");
+    }
+    let piece = Piece::of_pages(0, vec![Page::with(&[9; 4096])]);
+    let failed = device.finish_write(&piece, Err(Errno::IO.into()));
+    assert!(matches!(failed, Err(Error::Io { .. })), "{failed:?}");
+}
+
+#[test]
+fn pages_are_written_one_behind_the_other() {
+    let (_dir, path) = image();
+    let device = FileDevice::create(&path, SIZE).unwrap();
+    let pages = |from: u8, to: u8| (from..to).map(|n| Page::with(&[n; 4096])).collect();
+    let mut unaligned = AlignedBuf::zeroed(8192);
+    unaligned.fill(200);
+    let pieces = [
+        Piece::of_pages(4096, pages(1, 20)),
+        Piece::of_pages(SIZE - 8192, pages(30, 32)),
+        Piece::new(1 << 20, Arc::new(unaligned), 512..4608),
+    ];
+    device.write_all(&pieces[..1]).unwrap();
+    device.write_all(&pieces).unwrap();
+    let beyond = Piece::of_pages(SIZE - 8192, pages(0, 3));
+    device.write_all(&[beyond]).unwrap_err();
+    let mut all = vec![0; SIZE as usize];
+    device.read(0, &mut all).unwrap();
+    for (block, expected) in [(0, 0), (1, 1), (19, 19), (20, 0), (256, 200), (257, 0)] {
+        assert!(all[block * 4096..][..4096].iter().all(|b| *b == expected));
+    }
+    assert_eq!(
+        (all[SIZE as usize - 8192], all[SIZE as usize - 1]),
+        (30, 31)
+    );
+}
+
+#[test]
+fn what_was_written_is_there_after_reopening() {
+    let (_dir, path) = image();
+    let device = FileDevice::create(&path, SIZE).unwrap();
+    device.write(4096, &[9; 4096]).unwrap();
+    drop(device);
+    let device = FileDevice::open(&path, Access::ReadWrite).unwrap();
+    assert_eq!(device.size(), SIZE);
+    assert!(!device.is_block_device());
+    let mut block = [0; 4096];
+    device.read(4096, &mut block).unwrap();
+    assert_eq!(block, [9; 4096]);
+}
+
+#[test]
+fn a_second_opener_is_refused() {
+    let (_dir, path) = image();
+    let writer = FileDevice::create(&path, SIZE).unwrap();
+    writer.write(0, &[1; 4096]).unwrap();
+    for result in [
+        FileDevice::open(&path, Access::ReadWrite),
+        FileDevice::open(&path, Access::ReadOnly),
+        FileDevice::create(&path, SIZE),
+    ] {
+        assert!(matches!(result, Err(Error::InUse(_))), "{result:?}");
+    }
+    let mut block = [0; 4096];
+    writer.read(0, &mut block).unwrap();
+    assert_eq!(block, [1; 4096], "the refused creation emptied it");
+    drop(writer);
+    let reader = FileDevice::open(&path, Access::ReadOnly).unwrap();
+    let other = FileDevice::open(&path, Access::ReadOnly).unwrap();
+    let result = FileDevice::open(&path, Access::ReadWrite);
+    assert!(matches!(result, Err(Error::InUse(_))));
+    drop((reader, other));
+    FileDevice::open(&path, Access::ReadWrite).unwrap();
+}
+
+#[test]
+fn who_leaves_soon_is_waited_for() {
+    let (_dir, path) = image();
+    let writer = FileDevice::create(&path, SIZE).unwrap();
+    std::thread::scope(|scope| {
+        let opening = scope.spawn(|| FileDevice::open(&path, Access::ReadWrite));
+        drop(writer);
+        opening.join().unwrap().unwrap();
+    });
+}
+
+#[test]
+fn a_reader_cannot_change_anything() {
+    let (_dir, path) = image();
+    drop(FileDevice::create(&path, SIZE).unwrap());
+    let reader = FileDevice::open(&path, Access::ReadOnly).unwrap();
+    assert!(matches!(reader.write(0, &[0; 4096]), Err(Error::ReadOnly)));
+    assert!(matches!(reader.discard(0, 4096), Err(Error::ReadOnly)));
+    reader.flush().unwrap();
+}
+
+#[test]
+fn what_cannot_be_opened_says_why() {
+    let (dir, path) = image();
+    for (path, errno) in [
+        (path.as_path(), libc::ENOENT),
+        (dir.path(), libc::EISDIR),
+        (Path::new("/dev/null"), libc::EIO),
+    ] {
+        let error = FileDevice::open(path, Access::ReadWrite).unwrap_err();
+        assert!(matches!(error, Error::Open { .. }), "{error:?}");
+        assert_eq!(error.errno(), errno);
+        assert!(error.to_string().contains(&path.display().to_string()));
+    }
+}
+
+#[test]
+fn ranges_are_checked() {
+    let (_dir, path) = image();
+    let device = FileDevice::create(&path, SIZE).unwrap();
+    let mut block = [0; 4096];
+    for result in [
+        device.read(SIZE, &mut block),
+        device.read(u64::MAX - 4095, &mut block),
+        device.read(100, &mut block),
+        device.write(0, &block[1..]),
+        device.write(SIZE - 2048, &block),
+        device.discard(SIZE, 4096),
+    ] {
+        let Err(Error::Io { source, .. }) = result else {
+            panic!("{result:?}");
+        };
+        assert_eq!(source.kind(), io::ErrorKind::InvalidInput);
+    }
+    device.write(SIZE - 4096, &block).unwrap();
+}
+
+#[test]
+fn a_truncated_file_is_an_error_not_zeros() {
+    let (_dir, path) = image();
+    let device = FileDevice::create(&path, SIZE).unwrap();
+    let other = std::fs::OpenOptions::new().write(true).open(&path).unwrap();
+    other.set_len(8192 + 100).unwrap();
+    let mut blocks = vec![0; 12288];
+    device.read(0, &mut blocks[..8192]).unwrap();
+    for offset in [0, 8192] {
+        let Err(Error::Io { source, .. }) = device.read(offset, &mut blocks) else {
+            panic!("read beyond the end");
+        };
+        assert_eq!(source.kind(), io::ErrorKind::UnexpectedEof);
+    }
+}
+
+#[test]
+fn images_are_sparse_and_discard_gives_space_back() {
+    let (_dir, path) = image();
+    let device = FileDevice::create(&path, 1 << 30).unwrap();
+    let empty = device.allocated_bytes().unwrap();
+    assert!(empty < 1 << 20);
+    device.write(1 << 20, &vec![3; 1 << 20]).unwrap();
+    device.flush().unwrap();
+    assert!(device.allocated_bytes().unwrap() >= empty + (1 << 20));
+    device.discard(1 << 20, 1 << 20).unwrap();
+    device.flush().unwrap();
+    if device.discards.load(Ordering::Relaxed) {
+        assert!(device.allocated_bytes().unwrap() < empty + (1 << 20));
+        let mut block = [1; 4096];
+        device.read(1 << 20, &mut block).unwrap();
+        assert_eq!(block, [0; 4096]);
+    }
+    device.discard(0, 0).unwrap();
+}
+
+#[test]
+fn creating_again_empties() {
+    let (_dir, path) = image();
+    let device = FileDevice::create(&path, SIZE).unwrap();
+    device.write(0, &[5; 4096]).unwrap();
+    drop(device);
+    let device = FileDevice::create(&path, SIZE / 2).unwrap();
+    assert_eq!(device.size(), SIZE / 2);
+    let mut block = [1; 4096];
+    device.read(0, &mut block).unwrap();
+    assert_eq!(block, [0; 4096]);
+}
+
+#[test]
+fn a_flush_tells_that_the_file_was_truncated() {
+    let (_dir, path) = image();
+    let device = FileDevice::create(&path, SIZE).unwrap();
+    device.write(0, &[1; 8192]).unwrap();
+    device.flush().unwrap();
+    let other = std::fs::OpenOptions::new().write(true).open(&path).unwrap();
+    other.set_len(8192).unwrap();
+    for result in [device.flush(), device.check_length()] {
+        let error = result.unwrap_err().to_string();
+        assert!(error.contains("truncated from 4194304 to 8192"), "{error}");
+    }
+    // A longer one has lost nothing.
+    other.set_len(2 * SIZE).unwrap();
+    device.flush().unwrap();
+}
+
+#[test]
+fn a_file_tells_what_its_file_system_must_still_give() {
+    let (_dir, path) = image();
+    let device = FileDevice::create(&path, 1 << 30).unwrap();
+    let room = device.host_room().unwrap().unwrap();
+    assert!(room.holes > (1 << 30) - (1 << 20));
+    device.write(0, &vec![7; 8 << 20]).unwrap();
+    device.flush().unwrap();
+    let now = HostRoom::of(&path).unwrap().unwrap();
+    assert!(now.holes <= room.holes - (8 << 20));
+    let short = HostRoom { holes: 5, free: 3 };
+    assert_eq!(short.shortfall(), 2);
+    assert_eq!(HostRoom { free: 9, ..short }.shortfall(), 0);
+    assert!(HostRoom::of(Path::new("/dev/null")).unwrap().is_none());
+}

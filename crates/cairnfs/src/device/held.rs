@@ -1,0 +1,202 @@
+//! Writes for which the file system below the volume has no space: kept in memory, in order, until
+//! it has.
+//!
+//! To the engine this is a part of the device's volatile cache: a write that is held has returned,
+//! reads find it, and a flush fails until it is on the device. From the first held write on,
+//! everything that goes to the device is queued behind it, and an ordering flush is a barrier in the
+//! queue. So the device sees writes and flushes in the order in which the engine made them, whenever
+//! they get there, and a power cut meanwhile leaves what a cut at an earlier moment would have left.
+
+use std::collections::VecDeque;
+
+use super::{Device, Piece};
+use crate::error::{Error, Result};
+use crate::sync::Mutex;
+use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+/// What is to be done to the device.
+#[derive(Clone)]
+enum Op {
+    Write(Piece),
+    Discard {
+        offset: u64,
+        len: u64,
+    },
+    /// What is before it is durable before anything behind it is written.
+    Barrier,
+}
+
+impl Op {
+    /// The same, without the rest of the buffer that a small write is a part of.
+    fn alone(self) -> Self {
+        match self {
+            Op::Write(piece) => Op::Write(piece.alone()),
+            other => other,
+        }
+    }
+}
+
+#[derive(Default)]
+struct Queue {
+    ops: VecDeque<Op>,
+    /// The volume's path, as the device named it.
+    path: String,
+}
+
+/// The queue of what is held.
+#[derive(Default)]
+pub(super) struct Held {
+    /// Whether the queue has anything; changes under its lock.
+    active: AtomicBool,
+    /// Bytes of the writes in it.
+    bytes: AtomicU64,
+    queue: Mutex<Queue>,
+    /// Held by the thread that empties the queue.
+    draining: Mutex<()>,
+}
+
+impl Held {
+    /// Whether anything is held.
+    pub fn is_active(&self) -> bool {
+        self.active.load(Ordering::Acquire)
+    }
+
+    /// Bytes of writes that are held.
+    pub fn bytes(&self) -> u64 {
+        self.bytes.load(Ordering::Relaxed)
+    }
+
+    /// What callers are told who need the device to have everything.
+    pub fn error(&self) -> Error {
+        Error::HostFull {
+            path: self.queue.lock().path.clone(),
+            missing: self.bytes(),
+        }
+    }
+
+    /// Holds writes for which there was no space.
+    pub fn hold(&self, pieces: &[Piece], path: String) {
+        let mut queue = self.queue.lock();
+        if queue.ops.is_empty() {
+            tracing::warn!(
+                "the file system that holds {path} is full: changes wait in memory until there is \
+                 space, and no sync succeeds"
+            );
+            queue.path = path;
+        }
+        self.push(&mut queue, pieces.iter().cloned().map(Op::Write));
+    }
+
+    /// Queues writes if others are held already; `false` if none are.
+    pub fn write(&self, pieces: impl FnOnce() -> Vec<Piece>) -> bool {
+        self.push_behind(|| pieces().into_iter().map(Op::Write))
+    }
+
+    /// As [`Self::write`], for a discard.
+    pub fn discard(&self, offset: u64, len: u64) -> bool {
+        self.push_behind(|| [Op::Discard { offset, len }].into_iter())
+    }
+
+    /// As [`Self::write`], for a flush whose only purpose is order.
+    pub fn barrier(&self) -> bool {
+        self.push_behind(|| [Op::Barrier].into_iter())
+    }
+
+    fn push_behind<I: Iterator<Item = Op>>(&self, ops: impl FnOnce() -> I) -> bool {
+        if !self.is_active() {
+            return false;
+        }
+        let mut queue = self.queue.lock();
+        let active = !queue.ops.is_empty();
+        if active {
+            self.push(&mut queue, ops());
+        }
+        active
+    }
+
+    fn push(&self, queue: &mut Queue, ops: impl Iterator<Item = Op>) {
+        for op in ops {
+            if let Op::Write(piece) = &op {
+                self.bytes.fetch_add(piece.len() as u64, Ordering::Relaxed);
+            }
+            queue.ops.push_back(op.alone());
+        }
+        self.active.store(!queue.ops.is_empty(), Ordering::Release);
+    }
+
+    /// Held writes that overlap a range, oldest first.
+    pub fn over(&self, offset: u64, len: usize) -> Vec<Piece> {
+        if !self.is_active() {
+            return Vec::new();
+        }
+        let end = offset + len as u64;
+        let queue = self.queue.lock();
+        let writes = queue.ops.iter().filter_map(|op| match op {
+            Op::Write(piece) => Some(piece),
+            _ => None,
+        });
+        let overlaps = |p: &&Piece| p.offset < end && offset < p.offset + p.len() as u64;
+        writes.filter(overlaps).cloned().collect()
+    }
+
+    /// Gives the device what is held, as far as it has space; an error unless nothing is left.
+    ///
+    /// # Errors
+    /// [`Error::HostFull`] if there is still no space; the device's failure.
+    pub fn drain(&self, device: &dyn Device) -> Result<()> {
+        let _one = self.draining.lock();
+        self.drain_now(device)
+    }
+
+    /// As [`Self::drain`]; if another thread does that already, the result is what is known now.
+    ///
+    /// # Errors
+    /// As [`Self::drain`].
+    pub fn try_drain(&self, device: &dyn Device) -> Result<()> {
+        match self.draining.try_lock() {
+            Some(_one) => self.drain_now(device),
+            None if self.is_active() => Err(self.error()),
+            None => Ok(()),
+        }
+    }
+
+    fn drain_now(&self, device: &dyn Device) -> Result<()> {
+        loop {
+            let Some(op) = self.queue.lock().ops.front().cloned() else {
+                return Ok(());
+            };
+            let done = match &op {
+                Op::Write(piece) => device.write_all(std::slice::from_ref(piece)),
+                Op::Discard { offset, len } => device.discard(*offset, *len),
+                Op::Barrier => device.flush(),
+            };
+            match done {
+                Err(Error::HostFull { .. }) => return Err(self.error()),
+                other => other?,
+            }
+            self.took(&op);
+        }
+    }
+
+    /// The device has the first of what is held.
+    fn took(&self, op: &Op) {
+        let mut queue = self.queue.lock();
+        queue.ops.pop_front();
+        if let Op::Write(piece) = op {
+            self.bytes.fetch_sub(piece.len() as u64, Ordering::Relaxed);
+        }
+        if queue.ops.is_empty() {
+            self.active.store(false, Ordering::Release);
+            tracing::warn!("{} has space again: all changes are written", queue.path);
+        }
+    }
+
+    /// Forgets what is held: the volume is closed.
+    pub fn forget(&self) {
+        let _one = self.draining.lock();
+        let mut queue = self.queue.lock();
+        queue.ops.clear();
+        self.bytes.store(0, Ordering::Relaxed);
+        self.active.store(false, Ordering::Release);
+    }
+}

@@ -1,0 +1,121 @@
+//! Discarding all free space, whatever earlier mounts have left undiscarded.
+//!
+//! While the device discards blocks, they are marked as in use, so nobody can be given, and write,
+//! what is being discarded; no lock is held meanwhile. Blocks that others were promised are taken
+//! only as long as enough others are free. Little is taken at a time, so writers beside find space.
+
+use super::bitmap::WORD_BLOCKS;
+use super::release::Part;
+use super::{Class, Run, Space, block_of};
+use crate::error::Result;
+use crate::format::BLOCK_SIZE;
+use crate::format::geometry::GROUP_BLOCKS;
+
+/// Words of a bitmap whose free blocks are taken at a time (4 MiB).
+const TOGETHER: usize = 16;
+
+impl Space {
+    /// Discards all free blocks that nobody was promised; gives their bytes.
+    ///
+    /// # Errors
+    /// A damaged bitmap; the device's failure. Nothing stays marked as in use.
+    pub fn trim(&self) -> Result<u64> {
+        let mut blocks = 0;
+        for index in 0..self.groups.len() {
+            let was_read = self.group(index)?.maps.lock().is_some();
+            let words = (GROUP_BLOCKS / u64::from(WORD_BLOCKS)) as usize;
+            for first in (0..words).step_by(TOGETHER) {
+                blocks += self.trim_words(index, first)?;
+            }
+            if !was_read {
+                self.forget_maps(index)?;
+            }
+        }
+        Ok(blocks * BLOCK_SIZE as u64)
+    }
+
+    fn trim_words(&self, index: usize, first: usize) -> Result<u64> {
+        let taken = self.take_free(index, first)?;
+        let mut done = Ok(());
+        for run in runs(index, &taken) {
+            let block = BLOCK_SIZE as u64;
+            let discarded = self.device.discard(run.start * block, run.len * block);
+            done = done.and(discarded);
+        }
+        self.clear_words(index, &taken)?;
+        done?;
+        let blocks = taken.iter().map(|part| u64::from(part.mask.count_ones()));
+        Ok(blocks.sum())
+    }
+
+    /// Marks the free blocks of some words as in use.
+    fn take_free(&self, index: usize, first: usize) -> Result<Vec<Part>> {
+        let mut maps = self.lock(index)?;
+        let mut taken = Vec::new();
+        for word in first..first + TOGETHER {
+            let mask = !maps.live.word(word);
+            let units = maps.live.word_units(word);
+            let blocks = mask.count_ones();
+            if mask != 0
+                && self
+                    .budget
+                    .take_unpromised(blocks.into(), units.into(), Class::Delete)
+            {
+                maps.live.set_word(word, u64::MAX);
+                self.group(index)?.count_taken(blocks, units);
+                taken.push(Part { word, mask });
+            }
+        }
+        Ok(taken)
+    }
+
+    /// Lets the bitmaps of a group leave memory if they are as they were when the volume was opened.
+    fn forget_maps(&self, index: usize) -> Result<()> {
+        let image = self.image.lock();
+        let mut maps = self.group(index)?.maps.lock();
+        let unchanged = image.is_as_opened(index, &self.opened)
+            && maps
+                .as_ref()
+                .is_some_and(|m| !m.image_changed && m.live == m.image);
+        if unchanged {
+            *maps = None;
+        }
+        Ok(())
+    }
+}
+
+/// The blocks of masks in ascending words, those in a row as one.
+fn runs(group: usize, parts: &[Part]) -> Vec<Run> {
+    let mut runs: Vec<Run> = Vec::new();
+    for part in parts {
+        let start = block_of(group, part.word as u32 * WORD_BLOCKS);
+        let bits = (0..u64::from(WORD_BLOCKS)).filter(|bit| part.mask >> bit & 1 == 1);
+        for block in bits.map(|bit| start + bit) {
+            match runs.last_mut() {
+                Some(last) if last.end() == block => last.len += 1,
+                _ => runs.push(Run::new(block, 1)),
+            }
+        }
+    }
+    runs
+}
+
+#[cfg(test)]
+#[cfg(not(shuttle))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn runs_go_on_over_words() {
+        let part = |word, mask| Part { word, mask };
+        assert_eq!(
+            runs(1, &[part(0, 0b1011), part(2, 1 << 63), part(3, u64::MAX)]),
+            [
+                Run::new(GROUP_BLOCKS, 2),
+                Run::new(GROUP_BLOCKS + 3, 1),
+                Run::new(GROUP_BLOCKS + 191, 65),
+            ]
+        );
+        assert!(runs(0, &[]).is_empty());
+    }
+}
