@@ -16,7 +16,7 @@ use std::sync::{Arc, Mutex};
 use cairnfs::fs::{FileSystem, MakeOptions, Options};
 use cairnfs_fuse::adapter::Adapter;
 use cairnfs_fuse::ops::Ops;
-use cairnfs_fuse::options::parse_size;
+use cairnfs_fuse::options::{WriteMode, parse_size};
 use cairnfs_fuse::{MountOptions, mounter, mountinfo, serve};
 use rustix::process::{getegid, geteuid};
 
@@ -42,8 +42,8 @@ pub struct Args {
     /// Size of an image that --create makes, for example 500M or 2T [default: 64G]
     #[arg(long, value_parser = parse_size, requires = "create")]
     size: Option<u64>,
-    /// Mount options, separated by commas: ro, allow_other, cache=SIZE, durability=SECONDS,
-    /// threads=N, nodiscard, noexec, ... and those of fstab
+    /// Mount options, separated by commas: ro, allow_other, write=through|back, cache=SIZE,
+    /// durability=SECONDS, threads=N, nodiscard, noexec, ... and those of fstab
     #[arg(short = 'o', value_name = "OPTIONS")]
     options: Vec<String>,
     /// Serve the mount from this process, not in the background; Ctrl-C unmounts
@@ -270,8 +270,8 @@ fn serve_here(
     let name = volume.display();
     let fs = FileSystem::open(volume, &engine_options(options))
         .map_err(|e| failed(format_args!("cannot open {name}: {e}")))?;
-    let ops = Arc::new(Ops::new(Arc::clone(&fs), volume));
-    let adapter = Adapter::new(ops, options.event_loops());
+    let ops = Arc::new(Ops::new(Arc::clone(&fs), volume, options.write));
+    let adapter = Adapter::new(ops, options);
     let ready = || announce(args, volume, dir);
     let served = serve(adapter, volume, dir, options, !args.detached, ready);
     let closed = fs.close();
@@ -292,6 +292,8 @@ fn engine_options(options: &MountOptions) -> Options {
         read_only: options.read_only,
         discard: options.discard,
         keep_written: false,
+        kernel_clock: true,
+        content_times: options.write == WriteMode::Through,
         ..Options::default()
     };
     if let Some(bytes) = options.cache {

@@ -108,8 +108,8 @@ impl Mount {
             ..MountOptions::default()
         };
         let name = Path::new("cairnfs-test");
-        let ops = Arc::new(Ops::new(Arc::clone(&fs), name));
-        let adapter = Adapter::new(ops, options.event_loops());
+        let ops = Arc::new(Ops::new(Arc::clone(&fs), name, options.write));
+        let adapter = Adapter::new(ops, &options);
         let serving = Serving::start(adapter, name, &dir, &options).unwrap();
         Self {
             gate,

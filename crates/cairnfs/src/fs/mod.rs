@@ -80,6 +80,12 @@ pub struct Options {
     /// Makes times and random numbers a function of this number and the calls; `None`: the
     /// system's. Two openings of one volume must not have the same.
     pub seed: Option<u64>,
+    /// Takes times from the clock with which the kernel stamps files, so that they are in order with
+    /// those of its file systems; else from the finest clock. A time costs a microsecond then.
+    pub kernel_clock: bool,
+    /// Changing a regular file's contents or size sets its mtime and ctime. Not for a front whose
+    /// kernel keeps them, and sets them by [`FileSystem::setattr`].
+    pub content_times: bool,
     /// A mechanism to be left out, to measure what it saves; every promise holds without it.
     pub without: Option<Mechanism>,
     /// Who is told of every call that changes the volume or makes it durable.
@@ -96,6 +102,8 @@ impl Default for Options {
             keep_written: true,
             workers: true,
             seed: None,
+            kernel_clock: false,
+            content_times: true,
             without: None,
             observer: None,
         }
@@ -122,6 +130,7 @@ pub struct FileSystem {
     shape: CachePadded<AtomicU64>,
     closed: AtomicBool,
     keep_written: bool,
+    content_times: bool,
     /// Nanoseconds that opening took, replay and orphans included.
     open_nanos: AtomicU64,
     watch: Option<Watch>,
@@ -155,6 +164,7 @@ impl FileSystem {
                 discard: options.discard,
                 limits: Limits::for_budget(options.cache_budget),
                 seed: options.seed,
+                kernel_clock: options.kernel_clock,
                 without: options.without,
             },
         )?;
@@ -168,6 +178,7 @@ impl FileSystem {
             shape: CachePadded::default(),
             closed: AtomicBool::new(false),
             keep_written: options.keep_written,
+            content_times: options.content_times,
             open_nanos: AtomicU64::new(0),
             watch: options.observer.clone().map(Watch::new),
             threads: Mutex::new(Vec::new()),

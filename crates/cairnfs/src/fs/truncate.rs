@@ -70,11 +70,9 @@ impl FileSystem {
                 self.page_bytes
                     .fetch_add(BLOCK as i64, crate::sync::atomic::Ordering::Relaxed);
             }
-            let now = self.core.now();
             let a = attrs_mut(&mut state)?;
             a.size = size;
-            a.mtime = now;
-            a.ctime = now;
+            self.touch(a);
             state.uncommitted = true;
             self.list_file(inode, &mut state);
             !state.pages.dirty.is_empty()
@@ -108,13 +106,11 @@ impl FileSystem {
         {
             behind.fill(0);
         }
-        let now = self.core.now();
         let waiting = !state.pages.dirty.is_empty();
         let a = attrs_mut(&mut state)?;
         a.size = size;
         a.disk_size = if waiting { a.disk_size.min(size) } else { size };
-        a.mtime = now;
-        a.ctime = now;
+        self.touch(a);
         let disk_size = a.disk_size;
         let mut commit = self.core.commit();
         self.shrink_inline(&mut commit, inode, &mut state, inline, disk_size);

@@ -150,11 +150,9 @@ impl FileSystem {
             self.list_file(inode, &mut state);
         }
         result?;
-        let now = self.core.now();
         let a = attrs_mut(&mut state)?;
         a.size = a.size.max(end);
-        a.mtime = now;
-        a.ctime = now;
+        self.touch(a);
         if privileges {
             kill_privileges(a);
         }
