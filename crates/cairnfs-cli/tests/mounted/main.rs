@@ -25,3 +25,4 @@ mod place;
 mod posix;
 mod programs;
 mod syncs;
+mod writes;
