@@ -31,7 +31,8 @@ pub struct MountOptions {
     pub exec: bool,
     /// Bytes that the engine's caches and unwritten changes may take.
     pub cache: Option<usize>,
-    /// Time after which what nobody fsyncs is durable. `Some(None)`: only on request.
+    /// Time from one sync of all that has reached the daemon to the next. `Some(None)`: only on
+    /// request.
     pub durability: Option<Option<Duration>>,
     /// Event loops.
     pub threads: Option<usize>,

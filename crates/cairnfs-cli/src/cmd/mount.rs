@@ -33,8 +33,29 @@ const DEFAULT_SIZE: u64 = 64 << 30;
 /// What the daemon says when the mount is live.
 const READY: &str = "ready";
 
+/// What `-o` takes, for the help.
+const OPTIONS: &str = "\
+Mount options:
+  ro, rw                 read-only, or read and write (the default)
+  allow_other            let other users in, as far as the modes of files do
+  write=through          send data to the daemon as write(2) is called (the default): no
+                         space is told by write itself
+  write=back             have the kernel keep data until a file is closed or synced, or for
+                         some 30 seconds: faster for small writes that are not synced, but
+                         no space is told by close and fsync
+  durability=SECONDS     make what has reached the daemon durable by a sync that begins this
+                         long after the last one [default: 5]; 0: on request only. What is
+                         written through a mapping reaches it with msync and munmap
+  cache=SIZE             memory for caches and unwritten changes, such as 512M
+  threads=N              event loops [default: one for each processor, from 2 to 16]
+  nodiscard              do not tell the device of freed space
+  dev, suid, noexec      as for mount(8); root mounts without devices and set-id unless told
+  fsname=NAME            what the table of mounts shows as the source
+Words of fstab(5) that mean nothing here, such as nofail and noatime, are accepted.";
+
 /// Mount a volume on a directory.
 #[derive(Debug, clap::Args)]
+#[command(after_help = OPTIONS)]
 pub struct Args {
     /// Make the volume (an image file) and the directory if they do not exist
     #[arg(long)]
@@ -291,7 +312,8 @@ fn engine_options(options: &MountOptions) -> Options {
     let mut engine = Options {
         read_only: options.read_only,
         discard: options.discard,
-        keep_written: false,
+        // What programs write in pieces comes so: the next piece belongs to a block just written.
+        keep_written: options.write == WriteMode::Through,
         kernel_clock: true,
         content_times: options.write == WriteMode::Through,
         ..Options::default()

@@ -97,7 +97,6 @@ impl Mount {
         make_device(&*gate, &MakeOptions::default(), &mut |_, _| {}).unwrap();
         let options = Options {
             durability_interval: None,
-            keep_written: false,
             ..Options::default()
         };
         let fs = FileSystem::open_device(gate.clone(), &options).unwrap();

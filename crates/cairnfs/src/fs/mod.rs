@@ -67,7 +67,7 @@ pub struct Options {
     pub read_only: bool,
     /// Bytes that caches and unwritten changes may take.
     pub cache_budget: usize,
-    /// What nobody fsyncs becomes durable within this time; `None`: only on request.
+    /// A sync of everything begins this long after the last; `None`: only on request.
     pub durability_interval: Option<Duration>,
     /// Tell the device of freed space.
     pub discard: bool,
