@@ -71,8 +71,8 @@ pub struct Options {
     pub durability_interval: Option<Duration>,
     /// Tell the device of freed space.
     pub discard: bool,
-    /// Keep data that was just written in the cache. Not for who has a cache of his own above, as
-    /// the kernel has above a mount.
+    /// Keep data that was just written in the cache. Not for a front whose kernel has a writeback
+    /// cache, and sends whole blocks.
     pub keep_written: bool,
     /// Run worker threads. Without them pushes and merges run in the calling threads, which makes
     /// every device operation a function of the calls: a simulation wants that.
