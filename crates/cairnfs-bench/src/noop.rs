@@ -38,7 +38,7 @@ impl Noop {
                 .and_then(|()| out.flush());
         };
         serve(
-            Nothing::default(),
+            Nothing::new(options.write),
             Path::new("noop"),
             &dir,
             &options,

@@ -86,6 +86,7 @@ impl Volume {
     pub fn open(path: &Path, access: Access) -> Result<Self, Failure> {
         let options = Options {
             read_only: access == Access::Read,
+            kernel_clock: true,
             ..Options::default()
         };
         let fs = FileSystem::open(path, &options).explain(shown(path))?;

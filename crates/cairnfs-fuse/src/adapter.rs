@@ -25,6 +25,7 @@ use crate::control;
 use crate::convert::{absent_attr, file_attr, file_type, set_time, wire_time};
 use crate::negotiate;
 use crate::ops::{Caller, Kernel, NewEntry, Ops, Outcome, caught};
+use crate::options::{MountOptions, WriteMode};
 use crate::syncs::Syncs;
 use crate::waiting::Waiting;
 
@@ -45,13 +46,15 @@ pub struct Adapter {
     ops: Arc<Ops>,
     waiting: Waiting,
     syncs: Syncs<Ops>,
+    write: WriteMode,
 }
 
 impl Adapter {
-    /// Serves `ops` from `event_loops` threads.
-    pub fn new(ops: Arc<Ops>, event_loops: usize) -> Self {
+    /// Serves `ops` as `options` say.
+    pub fn new(ops: Arc<Ops>, options: &MountOptions) -> Self {
         Self {
-            waiting: Waiting::new(event_loops),
+            write: options.write,
+            waiting: Waiting::new(options.event_loops()),
             syncs: Syncs::new(Arc::clone(&ops)),
             ops,
         }
@@ -135,7 +138,7 @@ fn reply_xattr(reply: ReplyXattr, size: u32, outcome: Result<Vec<u8>, Errno>) {
 
 impl Filesystem for Adapter {
     fn init(&mut self, _req: &Request, config: &mut KernelConfig) -> io::Result<()> {
-        negotiate::ask(config)
+        negotiate::ask(config, self.write)
     }
 
     fn lookup(&self, _req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {

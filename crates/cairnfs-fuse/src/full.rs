@@ -1,6 +1,6 @@
 //! Files that met a full volume, so that their writers learn of it.
 //!
-//! With the writeback cache the kernel takes a program's bytes without asking, and tells a failure
+//! With the writeback cache (`write=back`) the kernel takes a program's bytes without asking, and tells a failure
 //! only at fsync or close: a program that just writes on would never end. The one thing it asks
 //! before it takes more, if it does not know them, is the file's attributes, through the open file.
 //! So once data of a file found no space, its attributes are made unknown, and that question is

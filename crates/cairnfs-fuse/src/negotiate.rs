@@ -8,6 +8,8 @@ use std::time::Duration;
 
 use fuser::{InitFlags, KernelConfig};
 
+use crate::options::WriteMode;
+
 /// Largest read or write of one request, in bytes.
 pub const MAX_REQUEST: u32 = 1 << 20;
 
@@ -15,17 +17,16 @@ pub const MAX_REQUEST: u32 = 1 << 20;
 /// kernel behind a sync that was asked for later.
 const MAX_BACKGROUND: u16 = 4096;
 
-/// Features asked for where the kernel has them. File locks are left to the kernel, SETXATTR_EXT
+/// Features asked for where the kernel has them. With ASYNC_DIO the kernel would not drop the pages
+/// that a direct write makes stale; it may wait for that write itself. File locks are left to the kernel, SETXATTR_EXT
 /// and ALLOW_IDMAP to a transport that can decode what they change. Listings come with attributes
 /// whenever they are asked for: the kernel's guess (READDIRPLUS_AUTO) misses programs that list
 /// first and stat later, and a look-up costs ten times as much as an entry with its attributes.
 const WANTED: InitFlags = InitFlags::FUSE_ASYNC_READ
     .union(InitFlags::FUSE_BIG_WRITES)
     .union(InitFlags::FUSE_MAX_PAGES)
-    .union(InitFlags::FUSE_ASYNC_DIO)
     .union(InitFlags::FUSE_PARALLEL_DIROPS)
     .union(InitFlags::FUSE_DO_READDIRPLUS)
-    .union(InitFlags::FUSE_WRITEBACK_CACHE)
     .union(InitFlags::FUSE_HANDLE_KILLPRIV_V2)
     .union(InitFlags::FUSE_CACHE_SYMLINKS)
     .union(InitFlags::FUSE_EXPLICIT_INVAL_DATA)
@@ -36,8 +37,7 @@ const WANTED: InitFlags = InitFlags::FUSE_ASYNC_READ
     .union(InitFlags::FUSE_NO_OPENDIR_SUPPORT);
 
 /// Without these the kernel's requests mean something else than [`Ops`] takes them for.
-const NEEDED: InitFlags = InitFlags::FUSE_WRITEBACK_CACHE
-    .union(InitFlags::FUSE_HANDLE_KILLPRIV_V2)
+const NEEDED: InitFlags = InitFlags::FUSE_HANDLE_KILLPRIV_V2
     .union(InitFlags::FUSE_POSIX_ACL)
     .union(InitFlags::FUSE_DONT_MASK)
     .union(InitFlags::FUSE_NO_OPEN_SUPPORT)
@@ -47,9 +47,13 @@ const NEEDED: InitFlags = InitFlags::FUSE_WRITEBACK_CACHE
 ///
 /// # Errors
 /// It is too old, or the transport has other limits than it is known for.
-pub fn ask(config: &mut KernelConfig) -> io::Result<()> {
+pub fn ask(config: &mut KernelConfig, write: WriteMode) -> io::Result<()> {
     let offered = config.capabilities();
-    let missing = NEEDED - offered;
+    let cache = match write {
+        WriteMode::Through => InitFlags::empty(),
+        WriteMode::Back => InitFlags::FUSE_WRITEBACK_CACHE,
+    };
+    let missing = (NEEDED | cache) - offered;
     if !missing.is_empty() {
         return Err(io::Error::new(
             io::ErrorKind::Unsupported,
@@ -58,7 +62,7 @@ pub fn ask(config: &mut KernelConfig) -> io::Result<()> {
     }
     let refused = |what: &str| io::Error::other(format!("FUSE refuses {what}"));
     config
-        .add_capabilities(WANTED & offered)
+        .add_capabilities((WANTED | cache) & offered)
         .map_err(|_| refused("features it offers"))?;
     config
         .set_max_write(MAX_REQUEST)

@@ -19,6 +19,7 @@ use fuser::{
 use crate::adapter::{GENERATION, TTL};
 use crate::convert::absent_attr;
 use crate::negotiate;
+use crate::options::WriteMode;
 use crate::session::Served;
 
 /// Set in the numbers of directories, of which the root's, 1, is one.
@@ -35,20 +36,21 @@ pub struct Noop {
     /// Twice the next inode's number, without its lowest bit.
     next: AtomicU64,
     zeros: Vec<u8>,
-}
-
-impl Default for Noop {
-    fn default() -> Self {
-        Self {
-            next: AtomicU64::new(2),
-            zeros: vec![0; negotiate::MAX_REQUEST as usize],
-        }
-    }
+    write: WriteMode,
 }
 
 impl Served for Noop {}
 
 impl Noop {
+    /// With nothing in it; `write` tells when it is sent what programs write.
+    pub fn new(write: WriteMode) -> Self {
+        Self {
+            next: AtomicU64::new(2),
+            zeros: vec![0; negotiate::MAX_REQUEST as usize],
+            write,
+        }
+    }
+
     /// An inode never seen before.
     fn fresh(&self, req: &Request, kind: u64, mode: u32, umask: u32) -> FileAttr {
         let ino = self.next.fetch_add(2, Ordering::Relaxed) | kind;
@@ -84,7 +86,7 @@ fn dots(ino: INodeNo, offset: u64) -> impl Iterator<Item = (INodeNo, u64, &'stat
 
 impl Filesystem for Noop {
     fn init(&mut self, _req: &Request, config: &mut KernelConfig) -> io::Result<()> {
-        negotiate::ask(config)
+        negotiate::ask(config, self.write)
     }
 
     fn lookup(&self, _req: &Request, _parent: INodeNo, _name: &OsStr, reply: ReplyEntry) {

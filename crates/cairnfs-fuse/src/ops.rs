@@ -20,6 +20,7 @@ use crate::control::{self, Question};
 use crate::convert::Refusal;
 use crate::full::Full;
 use crate::mountinfo;
+use crate::options::WriteMode;
 use crate::syncs::Durable;
 
 /// The result of a request.
@@ -105,21 +106,24 @@ pub struct Ops {
     fs: Arc<FileSystem>,
     volume: PathBuf,
     /// Held shared by requests that bring data or times from the kernel's cache, so that a sync
-    /// can wait for those that came before it.
+    /// can wait for those that came before it. Mapped files have it hold data in either mode.
     arriving: RwLock<()>,
     kernel: OnceLock<Box<dyn Kernel>>,
     full: Full,
+    write: WriteMode,
 }
 
 impl Ops {
-    /// Operations on an open volume. `volume` is the path commands are told.
-    pub fn new(fs: Arc<FileSystem>, volume: &Path) -> Self {
+    /// Operations on an open volume. `volume` is the path commands are told, `write` what was
+    /// agreed with the kernel.
+    pub fn new(fs: Arc<FileSystem>, volume: &Path, write: WriteMode) -> Self {
         Self {
             fs,
             volume: volume.to_path_buf(),
             arriving: RwLock::new(()),
             kernel: OnceLock::new(),
             full: Full::default(),
+            write,
         }
     }
 
@@ -258,7 +262,7 @@ impl Ops {
         let _arriving = self.arriving.read();
         let killed = kill && self.is_privileged(ino)?;
         let len = match self.fs.write(ino, offset, data, kill) {
-            Err(Error::NoSpace | Error::HostFull { .. }) => {
+            Err(Error::NoSpace | Error::HostFull { .. }) if self.write == WriteMode::Back => {
                 self.full.add(ino);
                 self.forget_attributes(ino);
                 return Err(Error::NoSpace.into());

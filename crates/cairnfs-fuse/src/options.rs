@@ -5,6 +5,17 @@
 
 use std::time::Duration;
 
+/// When the kernel sends what programs write.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum WriteMode {
+    /// As `write(2)` is called. The daemon keeps all times.
+    #[default]
+    Through,
+    /// When the file is closed or synced, when memory is short, or after some 30 seconds. The
+    /// kernel keeps size, mtime and ctime of regular files meanwhile.
+    Back,
+}
+
 /// How a volume shall be mounted.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MountOptions {
@@ -20,12 +31,15 @@ pub struct MountOptions {
     pub exec: bool,
     /// Bytes that the engine's caches and unwritten changes may take.
     pub cache: Option<usize>,
-    /// Time after which what nobody fsyncs is durable. `Some(None)`: only on request.
+    /// Time from one sync of all that has reached the daemon to the next. `Some(None)`: only on
+    /// request.
     pub durability: Option<Option<Duration>>,
     /// Event loops.
     pub threads: Option<usize>,
     /// Tell the device of freed space.
     pub discard: bool,
+    /// When the kernel sends what programs write.
+    pub write: WriteMode,
     /// What to show as the source of the mount, instead of the volume's path.
     pub source: Option<String>,
     /// Ignore unknown words.
@@ -44,6 +58,7 @@ impl Default for MountOptions {
             durability: None,
             threads: None,
             discard: true,
+            write: WriteMode::default(),
             source: None,
             sloppy: false,
         }
@@ -116,6 +131,13 @@ impl MountOptions {
                 Ok(n @ 1..=THREADS_MAX) => self.threads = Some(n),
                 _ => return Err(wrong("not a number from 1 to 256")),
             },
+            "write" => {
+                self.write = match value {
+                    "through" => WriteMode::Through,
+                    "back" => WriteMode::Back,
+                    _ => return Err(wrong("neither through nor back")),
+                }
+            }
             "fsname" => self.source = Some(value.to_owned()),
             "subtype" if value == "cairnfs" => {}
             "subtype" => return Err(wrong("the subtype is always cairnfs")),
@@ -232,6 +254,10 @@ mod tests {
         assert_eq!(o.source.as_deref(), Some("my volume"));
         assert!(o.allow_other);
         assert_eq!(parse("durability=0").unwrap().durability, Some(None));
+        assert_eq!(
+            parse("write=through,write=back").unwrap().write,
+            WriteMode::Back
+        );
     }
 
     #[test]
@@ -243,6 +269,7 @@ mod tests {
             "durability=soon",
             "threads=0",
             "threads=257",
+            "write=never",
             "colour=red",
             "subtype=other",
             "allow_root",

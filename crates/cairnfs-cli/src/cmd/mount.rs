@@ -17,7 +17,7 @@ use cairnfs::device::HostRoom;
 use cairnfs::fs::{FileSystem, MakeOptions, Options};
 use cairnfs_fuse::adapter::Adapter;
 use cairnfs_fuse::ops::Ops;
-use cairnfs_fuse::options::parse_size;
+use cairnfs_fuse::options::{WriteMode, parse_size};
 use cairnfs_fuse::{MountOptions, mounter, mountinfo, serve};
 use rustix::process::{getegid, geteuid};
 
@@ -34,8 +34,29 @@ const DEFAULT_SIZE: u64 = 64 << 30;
 /// What the daemon says when the mount is live.
 const READY: &str = "ready";
 
+/// What `-o` takes, for the help.
+const OPTIONS: &str = "\
+Mount options:
+  ro, rw                 read-only, or read and write (the default)
+  allow_other            let other users in, as far as the modes of files do
+  write=through          send data to the daemon as write(2) is called (the default): no
+                         space is told by write itself
+  write=back             have the kernel keep data until a file is closed or synced, or for
+                         some 30 seconds: faster for small writes that are not synced, but
+                         no space is told by close and fsync
+  durability=SECONDS     make what has reached the daemon durable by a sync that begins this
+                         long after the last one [default: 5]; 0: on request only. What is
+                         written through a mapping reaches it with msync and munmap
+  cache=SIZE             memory for caches and unwritten changes, such as 512M
+  threads=N              event loops [default: one for each processor, from 2 to 16]
+  nodiscard              do not tell the device of freed space
+  dev, suid, noexec      as for mount(8); root mounts without devices and set-id unless told
+  fsname=NAME            what the table of mounts shows as the source
+Words of fstab(5) that mean nothing here, such as nofail and noatime, are accepted.";
+
 /// Mount a volume on a directory.
 #[derive(Debug, clap::Args)]
+#[command(after_help = OPTIONS)]
 pub struct Args {
     /// Make the volume (an image file) and the directory if they do not exist
     #[arg(long)]
@@ -43,8 +64,8 @@ pub struct Args {
     /// Size of an image that --create makes, for example 500M or 2T [default: 64G]
     #[arg(long, value_parser = parse_size, requires = "create")]
     size: Option<u64>,
-    /// Mount options, separated by commas: ro, allow_other, cache=SIZE, durability=SECONDS,
-    /// threads=N, nodiscard, noexec, ... and those of fstab
+    /// Mount options, separated by commas: ro, allow_other, write=through|back, cache=SIZE,
+    /// durability=SECONDS, threads=N, nodiscard, noexec, ... and those of fstab
     #[arg(short = 'o', value_name = "OPTIONS")]
     options: Vec<String>,
     /// Serve the mount from this process, not in the background; Ctrl-C unmounts
@@ -280,8 +301,8 @@ fn serve_here(
     let name = volume.display();
     let fs = FileSystem::open(volume, &engine_options(options))
         .map_err(|e| failed(format_args!("cannot open {name}: {e}")))?;
-    let ops = Arc::new(Ops::new(Arc::clone(&fs), volume));
-    let adapter = Adapter::new(ops, options.event_loops());
+    let ops = Arc::new(Ops::new(Arc::clone(&fs), volume, options.write));
+    let adapter = Adapter::new(ops, options);
     let ready = || announce(args, volume, dir);
     let served = serve(adapter, volume, dir, options, !args.detached, ready);
     let closed = fs.close();
@@ -301,7 +322,10 @@ fn engine_options(options: &MountOptions) -> Options {
     let mut engine = Options {
         read_only: options.read_only,
         discard: options.discard,
-        keep_written: false,
+        // What programs write in pieces comes so: the next piece belongs to a block just written.
+        keep_written: options.write == WriteMode::Through,
+        kernel_clock: true,
+        content_times: options.write == WriteMode::Through,
         ..Options::default()
     };
     if let Some(bytes) = options.cache {

@@ -174,6 +174,7 @@ fn rows(counters: &Counters) -> Vec<(&'static str, String)> {
             "device reads",
             format!("{}, {}", get("device_reads"), bytes("device_read_bytes")),
         ),
+        ("syncs of everything", get("syncs").to_string()),
         ("device flushes", get("device_flushes").to_string()),
         ("  waited for", times(counters, "flushes_led", "flush")),
         ("inodes in memory", get("inodes_in_memory").to_string()),

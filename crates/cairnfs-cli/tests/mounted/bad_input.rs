@@ -332,11 +332,20 @@ fn a_flipped_byte_in_the_log() {
 }
 
 #[test]
-fn a_full_volume() {
+fn a_full_volume_written_through() {
+    a_full_volume("write=through");
+}
+
+#[test]
+fn a_full_volume_written_back() {
+    a_full_volume("write=back");
+}
+
+fn a_full_volume(mode: &str) {
     if !able(&[]) {
         return;
     }
-    let mut place = Place::mounted("32M", "");
+    let mut place = Place::mounted("32M", mode);
     fs::write(place.at("kept"), pattern(1, 1_000_000)).unwrap();
     File::open(place.at("kept")).unwrap().sync_all().unwrap();
     let mut files = 0;
@@ -352,10 +361,10 @@ fn a_full_volume() {
     };
     assert_eq!(error.kind(), std::io::ErrorKind::StorageFull, "{error}");
     assert!(files > 20, "only {files} files of 500 kB fit in 32 MiB");
-    // The kernel tells of the failed write once more, to the first who syncs the whole mount.
+    // With its writeback cache the kernel tells of the failed write once more, to the first who syncs the whole mount.
     place.run(&["sync", "m"]);
     place.ok(&["sync", "m"]);
-    place.remount("");
+    place.remount(mode);
     for n in 0..files {
         assert!(fs::read(place.at(format!("filler{n}"))).unwrap() == pattern(n, 500_000));
     }
@@ -367,14 +376,14 @@ fn a_full_volume() {
         &["no space left", "remove files"],
     );
     place.check();
-    place.mount("");
+    place.mount(mode);
     for n in 0..files {
         fs::remove_file(place.at(format!("filler{n}"))).unwrap();
     }
     let _ = fs::remove_file(place.at(format!("filler{files}")));
-    place.remount("");
+    place.remount(mode);
     fs::write(place.at("again"), pattern(3, 10_000_000)).unwrap();
-    place.remount("");
+    place.remount(mode);
     assert!(fs::read(place.at("again")).unwrap() == pattern(3, 10_000_000));
     assert!(fs::read(place.at("kept")).unwrap() == pattern(1, 1_000_000));
     place.finish();

@@ -1,8 +1,8 @@
 //! `kill -9` of the daemon at random moments under load, on one volume that lives through all.
 //!
 //! After each kill: the check finds nothing, the volume mounts, and what had been promised is
-//! there byte for byte. `CAIRNFS_KILL_ROUNDS` sets the number of kills (10), `CAIRNFS_KILL_SEED`
-//! repeats a run's moments.
+//! there byte for byte. Each mount has a write mode at random. `CAIRNFS_KILL_ROUNDS` sets the number
+//! of kills (10), `CAIRNFS_KILL_SEED` repeats a run's moments and modes.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -56,7 +56,10 @@ fn kills_lose_nothing_promised() {
                 arg(&place.dir()),
             ]));
         }
-        place.mount("durability=1");
+        place.mount(match random.below(2) {
+            0 => "durability=1,write=through",
+            _ => "durability=1,write=back",
+        });
         for load in before.iter().chain(&now) {
             load.verify(&what);
         }

@@ -26,3 +26,4 @@ mod place;
 mod posix;
 mod programs;
 mod syncs;
+mod writes;

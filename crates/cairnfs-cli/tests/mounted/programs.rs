@@ -179,25 +179,27 @@ fn tar_in_and_out_of_twenty_thousand_files() {
     place.finish();
 }
 
-/// Runs one job of fio that verifies all it wrote.
+/// Runs one job of fio that verifies all it wrote, in both write modes.
 fn fio(name: &str, options: &[&str]) {
     if !able(&["fio"]) {
         return;
     }
-    let place = Place::mounted("1G", "");
-    let mut command = Command::new("fio");
-    command.current_dir(place.beside("")).args(options).args([
-        &format!("--directory={}", arg(&place.dir())),
-        &format!("--name={name}"),
-        "--size=32m",
-        "--verify=crc32c",
-        "--verify_fatal=1",
-        "--do_verify=1",
-        "--randseed=7",
-        "--output-format=terse",
-    ]);
-    succeed(&mut command);
-    place.finish();
+    for mode in ["write=through", "write=back"] {
+        let place = Place::mounted("1G", mode);
+        let mut command = Command::new("fio");
+        command.current_dir(place.beside("")).args(options).args([
+            &format!("--directory={}", arg(&place.dir())),
+            &format!("--name={name}"),
+            "--size=32m",
+            "--verify=crc32c",
+            "--verify_fatal=1",
+            "--do_verify=1",
+            "--randseed=7",
+            "--output-format=terse",
+        ]);
+        succeed(&mut command);
+        place.finish();
+    }
 }
 
 #[test]

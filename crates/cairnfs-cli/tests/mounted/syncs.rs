@@ -97,7 +97,6 @@ impl Mount {
         make_device(&*gate, &MakeOptions::default(), &mut |_, _| {}).unwrap();
         let options = Options {
             durability_interval: None,
-            keep_written: false,
             ..Options::default()
         };
         let fs = FileSystem::open_device(gate.clone(), &options).unwrap();
@@ -108,8 +107,8 @@ impl Mount {
             ..MountOptions::default()
         };
         let name = Path::new("cairnfs-test");
-        let ops = Arc::new(Ops::new(Arc::clone(&fs), name));
-        let adapter = Adapter::new(ops, options.event_loops());
+        let ops = Arc::new(Ops::new(Arc::clone(&fs), name, options.write));
+        let adapter = Adapter::new(ops, &options);
         let serving = Serving::start(adapter, name, &dir, &options).unwrap();
         Self {
             gate,

@@ -78,8 +78,8 @@ impl VolumeOptions {
         self
     }
 
-    /// Within what time a change becomes durable that nobody syncs; `None`: only on request.
-    /// Default: 5 s.
+    /// How long after one sync of everything the next begins, for changes that nobody syncs; `None`:
+    /// only on request. Default: 5 s.
     #[must_use]
     pub fn durability_interval(mut self, interval: Option<Duration>) -> Self {
         self.open.durability_interval = interval;

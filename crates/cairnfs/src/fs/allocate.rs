@@ -138,10 +138,7 @@ impl FileSystem {
         {
             part.fill(0);
         }
-        let now = self.core.now();
-        let a = attrs_mut(&mut state)?;
-        a.mtime = now;
-        a.ctime = now;
+        self.touch(attrs_mut(&mut state)?);
         state.uncommitted = true;
         self.list_file(inode, &mut state);
         Ok(())
@@ -161,10 +158,7 @@ impl FileSystem {
             state.pages.dirty.remove(block);
         }
         self.settle_pages(&mut state, Delayed::default(), -(pages.len() as i64));
-        let now = self.core.now();
-        let a = attrs_mut(&mut state)?;
-        a.mtime = now;
-        a.ctime = now;
+        self.touch(attrs_mut(&mut state)?);
         let mut commit = self.core.commit();
         self.replace(
             &mut commit,
@@ -274,7 +268,7 @@ impl FileSystem {
                 need.class = class;
                 let reservation = self.reserve(need)?;
                 let mut state = inode.write();
-                attrs_mut(&mut state)?.ctime = self.core.now();
+                self.touch_status(attrs_mut(&mut state)?);
                 let want = (to - at).min(MAX_EXTENT_BLOCKS);
                 let run = self
                     .core

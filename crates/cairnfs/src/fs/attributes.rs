@@ -24,8 +24,9 @@ pub(super) fn kill_privileges(attrs: &mut Attrs) {
     }
 }
 
-/// Sets all but the size; asks for the time only if it is to be set.
-fn apply(a: &mut Attrs, set: &SetAttr, now: impl FnOnce() -> Time) {
+/// Sets all but the size; asks for the time only if it is to be set. With `keep`, ctime changes only
+/// if it is named.
+fn apply(a: &mut Attrs, set: &SetAttr, keep: bool, now: impl FnOnce() -> Time) {
     let now = LazyCell::new(now);
     let time = |set| match set {
         SetTime::Now => *now,
@@ -45,10 +46,36 @@ fn apply(a: &mut Attrs, set: &SetAttr, now: impl FnOnce() -> Time) {
     if let Some(t) = set.mtime {
         a.mtime = time(t);
     }
-    a.ctime = set.ctime.unwrap_or_else(|| *now);
+    a.ctime = match set.ctime {
+        Some(t) => t,
+        None if keep => a.ctime,
+        None => *now,
+    };
 }
 
 impl FileSystem {
+    /// Whether mtime and ctime are set by [`FileSystem::setattr`] alone, because the kernel of a
+    /// mount keeps them above.
+    fn front_keeps_times(&self, attrs: &Attrs) -> bool {
+        !self.content_times && attrs.is_file()
+    }
+
+    /// Stamps a regular file whose contents or size change.
+    pub(super) fn touch(&self, attrs: &mut Attrs) {
+        if self.touch_status(attrs) {
+            attrs.mtime = attrs.ctime;
+        }
+    }
+
+    /// Stamps a regular file whose space changes, and nothing that can be read; whether it did.
+    pub(super) fn touch_status(&self, attrs: &mut Attrs) -> bool {
+        let keep = self.front_keeps_times(attrs);
+        if !keep {
+            attrs.ctime = self.core.now();
+        }
+        !keep
+    }
+
     /// The attributes of an inode.
     ///
     /// # Errors
@@ -89,7 +116,9 @@ impl FileSystem {
         let need = Need::items(1, INODE_LEN, 0).deleting();
         let reservation = self.reserve(need)?;
         let mut state = inode.write();
-        apply(attrs_mut(&mut state)?, set, || self.core.now());
+        let attrs_now = attrs_mut(&mut state)?;
+        let keep = self.front_keeps_times(attrs_now);
+        apply(attrs_now, set, keep, || self.core.now());
         let mut commit = self.core.commit();
         commit.put_inode(&inode, &mut state);
         let receipt = commit.finish(reservation);
@@ -113,7 +142,8 @@ impl FileSystem {
             return Ok(None);
         }
         let mut new = old.clone();
-        apply(&mut new, set, || self.core.now());
+        let keep = self.front_keeps_times(old);
+        apply(&mut new, set, keep, || self.core.now());
         if new.nlink > 0 && !self.core.put_times(&mut state, &new)? {
             return Ok(None);
         }

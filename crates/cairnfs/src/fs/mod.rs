@@ -68,12 +68,12 @@ pub struct Options {
     pub read_only: bool,
     /// Bytes that caches and unwritten changes may take.
     pub cache_budget: usize,
-    /// What nobody fsyncs becomes durable within this time; `None`: only on request.
+    /// A sync of everything begins this long after the last; `None`: only on request.
     pub durability_interval: Option<Duration>,
     /// Tell the device of freed space.
     pub discard: bool,
-    /// Keep data that was just written in the cache. Not for who has a cache of his own above, as
-    /// the kernel has above a mount.
+    /// Keep data that was just written in the cache. Not for a front whose kernel has a writeback
+    /// cache, and sends whole blocks.
     pub keep_written: bool,
     /// Run worker threads. Without them pushes and merges run in the calling threads, which makes
     /// every device operation a function of the calls: a simulation wants that.
@@ -81,6 +81,12 @@ pub struct Options {
     /// Makes times and random numbers a function of this number and the calls; `None`: the
     /// system's. Two openings of one volume must not have the same.
     pub seed: Option<u64>,
+    /// Takes times from the clock with which the kernel stamps files, so that they are in order with
+    /// those of its file systems; else from the finest clock. A time costs a microsecond then.
+    pub kernel_clock: bool,
+    /// Changing a regular file's contents or size sets its mtime and ctime. Not for a front whose
+    /// kernel keeps them, and sets them by [`FileSystem::setattr`].
+    pub content_times: bool,
     /// A mechanism to be left out, to measure what it saves; every promise holds without it.
     pub without: Option<Mechanism>,
     /// Tighter limits for merges and replay, to try both with little data; `None`: those of the
@@ -100,6 +106,8 @@ impl Default for Options {
             keep_written: true,
             workers: true,
             seed: None,
+            kernel_clock: false,
+            content_times: true,
             without: None,
             pressure: None,
             observer: None,
@@ -127,6 +135,7 @@ pub struct FileSystem {
     shape: CachePadded<AtomicU64>,
     closed: AtomicBool,
     keep_written: bool,
+    content_times: bool,
     /// Nanoseconds that opening took, replay and orphans included.
     open_nanos: AtomicU64,
     watch: Option<Watch>,
@@ -166,6 +175,7 @@ impl FileSystem {
                 discard: options.discard,
                 limits: Limits::for_budget(options.cache_budget).under(options.pressure),
                 seed: options.seed,
+                kernel_clock: options.kernel_clock,
                 without: options.without,
             },
         )?;
@@ -179,6 +189,7 @@ impl FileSystem {
             shape: CachePadded::default(),
             closed: AtomicBool::new(false),
             keep_written: options.keep_written,
+            content_times: options.content_times,
             open_nanos: AtomicU64::new(0),
             watch: options.observer.clone().map(Watch::new),
             threads: Mutex::new(Vec::new()),

@@ -57,10 +57,11 @@ impl FileSystem {
         ]
     }
 
-    fn sync_counters(&self) -> [Counter; 6] {
+    fn sync_counters(&self) -> [Counter; 7] {
         let journal = self.core.journal().counters();
         let get = |c: &AtomicU64| c.load(Ordering::Relaxed);
         [
+            ("syncs", self.syncs_done()),
             ("fsyncs", get(&journal.fsyncs)),
             ("fsync_groups", get(&journal.groups)),
             ("fsync_inodes", get(&journal.group_inodes)),

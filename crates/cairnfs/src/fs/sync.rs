@@ -168,6 +168,11 @@ impl FileSystem {
         self.observed(Call::Sync, || self.sync_all())
     }
 
+    /// The number of the last sync of everything that succeeded.
+    pub(super) fn syncs_done(&self) -> u64 {
+        self.syncs.done.load(Ordering::Acquire)
+    }
+
     pub(super) fn sync_all(&self) -> Result<()> {
         let number = self.syncs.begun.fetch_add(1, Ordering::AcqRel) + 1;
         if !self.core.read_only() {

@@ -59,11 +59,9 @@ impl FileSystem {
             let before = state.pages.dirty.len() as i64;
             let prepared = self.load_for_growth(inode, &mut state, size);
             if prepared.is_ok() {
-                let now = self.core.now();
                 let a = attrs_mut(&mut state)?;
                 a.size = size;
-                a.mtime = now;
-                a.ctime = now;
+                self.touch(a);
             }
             let loaded = state.pages.dirty.len() as i64 - before;
             self.settle_pages(&mut state, most(3), loaded);
@@ -114,13 +112,11 @@ impl FileSystem {
         {
             behind.fill(0);
         }
-        let now = self.core.now();
         let waiting = !state.pages.dirty.is_empty();
         let a = attrs_mut(&mut state)?;
         a.size = size;
         a.disk_size = if waiting { a.disk_size.min(size) } else { size };
-        a.mtime = now;
-        a.ctime = now;
+        self.touch(a);
         let disk_size = a.disk_size;
         self.settle_pages(&mut state, Delayed::default(), 0);
         let mut commit = self.core.commit();

@@ -156,11 +156,9 @@ impl FileSystem {
         let result = self.fill_pages(inode, &mut state, offset, data);
         let taken = state.pages.dirty.len() as i64 - before;
         if result.is_ok() {
-            let now = self.core.now();
             let a = attrs_mut(&mut state)?;
             a.size = a.size.max(end);
-            a.mtime = now;
-            a.ctime = now;
+            self.touch(a);
             if privileges {
                 kill_privileges(a);
             }

@@ -48,6 +48,8 @@ pub struct OpenMode {
     pub limits: Limits,
     /// What times and random numbers are a function of; `None` for the system's.
     pub seed: Option<u64>,
+    /// Times are those that the kernel gives to files.
+    pub kernel_clock: bool,
     /// A mechanism to be left out.
     pub without: Option<Mechanism>,
 }
@@ -217,7 +219,10 @@ impl Core {
         };
         let tail = superblock.tail_lsn.get();
         let signals = Arc::new(Signals::default());
-        let source = Source::new(mode.seed);
+        let mut source = Source::new(mode.seed);
+        if mode.kernel_clock {
+            source = source.with_kernel_clock()?;
+        }
         let journal = Journal::new(
             storage.clone(),
             &superblock,

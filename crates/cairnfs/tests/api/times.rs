@@ -1,16 +1,17 @@
-//! Times that are set in place, without a transaction: they are there after a power cut like any
-//! others, and cost nothing that is reserved.
+//! Times: in the order of the calls that set them, and left alone for a front that keeps them. Those
+//! that are set in place, without a transaction, are there after a power cut like any others, and cost
+//! nothing that is reserved.
 
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use cairnfs::device::{Device, MemoryDevice};
-use cairnfs::fs::FileSystem;
-use cairnfs::types::{SetAttr, SetTime, Time, XattrMode};
+use cairnfs::fs::{FileSystem, Options};
+use cairnfs::types::{Fallocate, SetAttr, SetTime, Time, XattrMode};
 use cairnfs::{Error, Result};
 
-use super::engine::{copy, create, fresh, open};
+use super::engine::{OWNER, ROOT, copy, create, fresh, open, open_with};
 
 fn at(secs: i64) -> Time {
     Time { secs, nanos: 5 }
@@ -147,4 +148,119 @@ fn times_wait_with_the_size_of_what_was_written() {
     set(&fs, ino, 8);
     fs.fsync(ino, false).unwrap();
     assert_eq!(after_a_cut(&device, ino), (at(8), at(9)));
+}
+
+/// Makes the calls that set times, one after the other, and gives with each the latest time it set.
+fn calls(fs: &FileSystem, ino: u64, round: u32, each: &mut dyn FnMut(&str, Time)) {
+    let changed = |ino: u64| {
+        let attr = fs.getattr(ino).unwrap();
+        attr.ctime.max(attr.mtime)
+    };
+    let [a, b] = ["a", "b"].map(|name| format!("{name}{round}"));
+    let (a, b) = (a.as_bytes(), b.as_bytes());
+    let made = fs.mknod(ROOT, a, 0o100_644, 0, OWNER).unwrap();
+    each("mknod", made.btime);
+    fs.write(ino, u64::from(round), b"bytes", false).unwrap();
+    each("write", changed(ino));
+    each("mkdir", fs.mkdir(ROOT, b, 0o755, OWNER).unwrap().btime);
+    let now = SetAttr {
+        mtime: Some(SetTime::Now),
+        ..SetAttr::default()
+    };
+    each("setattr", fs.setattr(ino, &now).unwrap().mtime);
+    let value = round.to_le_bytes();
+    fs.setxattr(ino, b"user.a", &value, XattrMode::Set).unwrap();
+    each("setxattr", changed(ino));
+    let size = SetAttr {
+        size: Some(1000 + u64::from(round)),
+        ..SetAttr::default()
+    };
+    each("truncate", fs.setattr(ino, &size).unwrap().mtime);
+    fs.link(made.ino, ROOT, format!("l{round}").as_bytes())
+        .unwrap();
+    each("link", changed(made.ino));
+    let what = Fallocate::Allocate { keep_size: true };
+    fs.fallocate(ino, 1 << 20, 4096 * (1 + u64::from(round)), what)
+        .unwrap();
+    each("fallocate", changed(ino));
+    fs.unlink(ROOT, a).unwrap();
+    each("unlink", changed(ROOT));
+}
+
+#[test]
+fn times_order_as_the_calls_did() {
+    for kernel_clock in [false, true] {
+        let options = Options {
+            kernel_clock,
+            ..Options::default()
+        };
+        let fs = open_with(fresh(), options);
+        let ino = create(&fs, "file");
+        let mut last = at(0);
+        for round in 0..300 {
+            calls(&fs, ino, round, &mut |name, time| {
+                assert!(
+                    last <= time,
+                    "round {round}, {name}: {time:?} after {last:?}"
+                );
+                last = time;
+            });
+        }
+    }
+}
+
+#[test]
+fn a_front_that_keeps_times_sets_them_alone() {
+    let options = Options {
+        content_times: false,
+        ..Options::default()
+    };
+    let fs = open_with(fresh(), options);
+    let [ino, other] = ["file", "other"].map(|name| create(&fs, name));
+    fs.write(other, 0, &[7; 9000], false).unwrap();
+    set(&fs, ino, 1);
+    let keep_size = true;
+    let changes: [(&str, &dyn Fn()); 7] = [
+        ("write", &|| {
+            fs.write(ino, 0, &[1; 9000], true).unwrap();
+        }),
+        ("copy", &|| {
+            fs.copy_range(other, 0, ino, 100, 5000).unwrap();
+        }),
+        ("allocate", &|| {
+            fs.fallocate(ino, 0, 1 << 20, Fallocate::Allocate { keep_size })
+                .unwrap();
+        }),
+        ("zero", &|| {
+            fs.fallocate(ino, 10, 5000, Fallocate::ZeroRange { keep_size })
+                .unwrap();
+        }),
+        ("punch", &|| {
+            fs.fallocate(ino, 0, 8192, Fallocate::PunchHole).unwrap();
+        }),
+        ("size", &|| {
+            let set = SetAttr {
+                size: Some(3000),
+                ..SetAttr::default()
+            };
+            fs.setattr(ino, &set).unwrap();
+        }),
+        ("set-id bits", &|| {
+            let set = SetAttr {
+                kill_privileges: true,
+                ..SetAttr::default()
+            };
+            fs.setattr(ino, &set).unwrap();
+        }),
+    ];
+    for (what, change) in changes {
+        change();
+        fs.sync().unwrap();
+        let attr = fs.getattr(ino).unwrap();
+        assert_eq!((attr.mtime, attr.ctime), (at(1), at(2)), "{what}");
+    }
+    // What is no regular file has its times from here.
+    let before = fs.getattr(ROOT).unwrap().mtime;
+    create(&fs, "third");
+    assert!(before < fs.getattr(ROOT).unwrap().mtime);
 }

@@ -44,8 +44,8 @@ fn serve<T>(fs: &Arc<FileSystem>, dir: &Path, run: impl FnOnce(&Path) -> T) -> R
         source: Some(SOURCE.into()),
         ..MountOptions::default()
     };
-    let ops = Arc::new(Ops::new(Arc::clone(fs), Path::new(SOURCE)));
-    let adapter = Adapter::new(ops, options.event_loops());
+    let ops = Arc::new(Ops::new(Arc::clone(fs), Path::new(SOURCE), options.write));
+    let adapter = Adapter::new(ops, &options);
     let failed = |e| Failure::new("the simulated volume", e);
     let serving = Serving::start(adapter, Path::new(SOURCE), dir, &options).map_err(failed)?;
     let result = run(dir);

@@ -63,6 +63,7 @@ fn open(device: &Arc<dyn Device>, in_memory: usize) -> Core {
         discard: false,
         limits,
         seed: Some(1),
+        kernel_clock: false,
         without: None,
     };
     Core::open(device.clone(), mode).unwrap()

@@ -36,6 +36,7 @@ fn open(image: &Image) -> (Arc<Disk>, Core) {
         discard: false,
         limits: Limits::for_budget(8 << 20),
         seed: Some(1),
+        kernel_clock: false,
         without: None,
     };
     let core = Core::open(disk.clone(), mode).unwrap();
