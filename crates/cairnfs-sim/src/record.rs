@@ -17,7 +17,7 @@ use crate::disk::{Event, SimDisk};
 use crate::image::{BLOCK, Image};
 use crate::model::{Model, Moment, Violation};
 use crate::states::{Cursor, StateId};
-use crate::tree::{Tree, Unreadable};
+use crate::tree::{Times, Tree, Unreadable};
 
 /// Bytes of the volumes that are simulated: the least there is.
 pub const VOLUME_SIZE: u64 = 16 << 20;
@@ -57,9 +57,10 @@ impl Observer for Recorder {
         self.watched.lock().began = self.disk.recorded();
     }
 
-    fn end(&self, call: &Call<'_>, outcome: &Outcome<'_>) {
+    fn end(&self, fs: &FileSystem, call: &Call<'_>, outcome: &Outcome<'_>) {
         let mut watched = self.watched.lock();
-        watched.model.apply(call, outcome);
+        let times = |ino| fs.getattr(ino).ok().map(|attr| Times::of(&attr));
+        watched.model.apply(call, outcome, &times);
         let mark = Mark {
             began: watched.began,
             ended: self.disk.recorded(),

@@ -37,6 +37,8 @@ pub enum Deliberate {
     RenameWithoutData,
     /// A link does not write the file's data before.
     LinkWithoutData,
+    /// A truncation does not write the data that waits below the new size.
+    TruncationWithoutData,
     /// The committed size is ahead of the committed data.
     SizeBeforeData,
     /// A file grows without zeroing the rest of its last block.

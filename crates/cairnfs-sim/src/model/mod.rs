@@ -8,6 +8,7 @@
 mod apply;
 pub mod chain;
 mod contents;
+mod times;
 mod verify;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -15,7 +16,7 @@ use std::sync::Arc;
 
 pub use verify::Violation;
 
-use crate::tree::{Facts, Node, ROOT, Tree};
+use crate::tree::{Facts, Node, ROOT, Times, Tree};
 use chain::{Chain, ChainId, OpId, Operation, Part, Promise, Value, Version};
 
 /// How far a run had come: what may survive, and what must.
@@ -50,6 +51,10 @@ pub struct Model {
     promises: Vec<Promise>,
     live: BTreeMap<u64, Live>,
     calls: Vec<String>,
+    /// Times that inodes of the last call had when it returned.
+    seen: HashMap<u64, Times>,
+    /// Operations from which on data of a file may be there without its times.
+    timeless: HashMap<u64, Vec<OpId>>,
     /// The volume takes no more changes.
     stopped: bool,
 }
@@ -76,6 +81,7 @@ impl Model {
             Part::Facts(ino),
             Value::Facts(Some(Arc::new(node.facts.clone()))),
         );
+        self.begin(Part::Times(ino), Value::Times(Some(node.times)));
         self.begin(Part::Size(ino), Value::Size(node.size));
         for (block, bytes) in &node.blocks {
             let value = contents::padded(bytes);
@@ -124,6 +130,7 @@ impl Model {
         let nothing = match &part {
             Part::Name(..) => Value::Entry(None),
             Part::Facts(_) => Value::Facts(None),
+            Part::Times(_) => Value::Times(None),
             Part::Size(_) => Value::Size(0),
             Part::Block(..) => Value::Block(None),
         };
@@ -165,26 +172,34 @@ impl Model {
         }
     }
 
-    /// Adds an operation that makes these values and needs those versions.
+    /// Adds a transaction that makes these values and needs those versions.
     fn add(&mut self, makes: Vec<(Part, Value)>, needs: Vec<Version>) {
-        let op = self.ops.len();
-        let made = makes
+        self.add_apart(Operation::needing(needs), makes);
+    }
+
+    /// Adds an operation, whichever it is, that makes these values.
+    fn add_apart(&mut self, op: Operation, makes: Vec<(Part, Value)>) {
+        let id = self.ops.len();
+        let makes = makes
             .into_iter()
-            .map(|(part, value)| {
-                let chain = self.chain(part);
-                let versions = self.chains.get_mut(chain).map(|c| &mut c.versions);
-                let nth = versions.map_or(0, |v| {
-                    v.push((Some(op), value));
-                    v.len() - 1
-                });
-                Version { chain, nth }
-            })
+            .map(|(part, value)| self.push(id, part, value))
             .collect();
         self.ops.push(Operation {
             call: self.calls.len().saturating_sub(1),
-            makes: made,
-            needs,
+            makes,
+            ..op
         });
+    }
+
+    /// A new version of a part.
+    fn push(&mut self, op: OpId, part: Part, value: Value) -> Version {
+        let chain = self.chain(part);
+        let versions = self.chains.get_mut(chain).map(|c| &mut c.versions);
+        let nth = versions.map_or(0, |v| {
+            v.push((Some(op), value));
+            v.len() - 1
+        });
+        Version { chain, nth }
     }
 
     /// Where a directory is: the entry that leads to it.

@@ -39,6 +39,11 @@ const CUTS: &[(Deliberate, During, &str)] = &[
         "create n; append n 9000; chmod n 384; fsync .",
     ),
     (
+        TruncationWithoutData,
+        Run,
+        "create n; write n 0 9000; truncate n 5000; chmod n 384; merge",
+    ),
+    (
         TailNotZeroed,
         Run,
         "truncate f 5000; sync; truncate f 20000; sync",
