@@ -219,6 +219,15 @@ impl Run {
         Ok(())
     }
 
+    /// Runs a request of a front, which may make several calls: what they change survives wholly or not
+    /// at all. Contents are still written block by block.
+    pub fn request<R>(&self, request: impl FnOnce() -> R) -> R {
+        self.recorder.watched.lock().model.begin_request();
+        let result = request();
+        self.recorder.watched.lock().model.end_request();
+        result
+    }
+
     fn end_phase(&mut self, next: Model) {
         let mut watched = self.recorder.watched.lock();
         self.phases.push(Phase {

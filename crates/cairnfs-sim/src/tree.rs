@@ -54,7 +54,7 @@ impl Facts {
 }
 
 /// The times of an inode that change.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Times {
     /// Last access.
     pub accessed: Time,
@@ -168,6 +168,17 @@ impl Tree {
             }
         }
         Ok(())
+    }
+
+    /// Whether it is equal to another, times aside: a call of several steps that fails may have set some.
+    pub fn is_but_for_times(&self, other: &Tree) -> bool {
+        let timeless = |tree: &Tree| {
+            let mut tree = tree.clone();
+            let nodes = tree.nodes.values_mut();
+            nodes.for_each(|node| node.times = Times::default());
+            tree
+        };
+        timeless(self) == timeless(other)
     }
 
     /// A path that leads to an inode, for people.

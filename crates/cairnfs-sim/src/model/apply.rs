@@ -23,6 +23,7 @@ impl Model {
         seen: &dyn Fn(u64) -> Option<Times>,
     ) {
         self.calls.push(shown(call, outcome));
+        self.request.next_call();
         self.look(call, outcome, seen);
         match outcome {
             Outcome::Failed(error) => self.failed(call, error),
@@ -212,7 +213,7 @@ impl Model {
 
     fn set_attributes(&mut self, ino: u64, set: &SetAttr) {
         if let Some(size) = set.size {
-            self.truncate(ino, size);
+            self.truncate(ino, size, None);
         }
         let set = *set;
         self.change_facts(ino, |facts| {

@@ -8,6 +8,7 @@
 mod apply;
 pub mod chain;
 mod contents;
+mod request;
 mod times;
 mod verify;
 
@@ -15,6 +16,8 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 pub use verify::Violation;
+
+use request::Request;
 
 use crate::tree::{Facts, Node, ROOT, Times, Tree};
 use chain::{Chain, ChainId, OpId, Operation, Part, Promise, Value, Version};
@@ -57,6 +60,8 @@ pub struct Model {
     timeless: HashMap<u64, Vec<OpId>>,
     /// The volume takes no more changes.
     stopped: bool,
+    /// What the calls of a request join.
+    request: Request,
 }
 
 impl Model {
@@ -174,11 +179,15 @@ impl Model {
 
     /// Adds a transaction that makes these values and needs those versions.
     fn add(&mut self, makes: Vec<(Part, Value)>, needs: Vec<Version>) {
-        self.add_apart(Operation::needing(needs), makes);
+        let op = match self.request.takes() {
+            Some(op) => self.join(op, makes, needs),
+            None => self.add_apart(Operation::needing(needs), makes),
+        };
+        self.request.added(op);
     }
 
     /// Adds an operation, whichever it is, that makes these values.
-    fn add_apart(&mut self, op: Operation, makes: Vec<(Part, Value)>) {
+    fn add_apart(&mut self, op: Operation, makes: Vec<(Part, Value)>) -> OpId {
         let id = self.ops.len();
         let makes = makes
             .into_iter()
@@ -189,6 +198,7 @@ impl Model {
             makes,
             ..op
         });
+        id
     }
 
     /// A new version of a part.
