@@ -17,10 +17,12 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use cairnfs::fs::FileSystem;
+use cairnfs::types::{SetAttr, XattrMode};
 use cairnfs_sim::disk::SimDisk;
 use cairnfs_sim::explore::{Depth, Tally, explore};
 use cairnfs_sim::image::Image;
 use cairnfs_sim::record::{Recording, Run, VOLUME_SIZE, fresh_volume, options};
+use cairnfs_sim::tree::ROOT;
 use front::Front;
 
 /// What the volume holds before.
@@ -102,6 +104,34 @@ fn recorded(start: &Image, text: &str) -> Recording {
     let run = Run::begin(start.clone(), &options(4), 1).unwrap();
     Front::new(run.fs()).run_all(&format!("{text}; sync"), Some(&run));
     run.end()
+}
+
+/// Two calls of the engine: a chmod, and an attribute.
+fn two_calls(fs: &FileSystem) {
+    let ino = fs.lookup(ROOT, b"x").unwrap().ino;
+    let set = SetAttr {
+        mode: Some(0o600),
+        ..SetAttr::default()
+    };
+    fs.setattr(ino, &set).unwrap();
+    fs.setxattr(ino, b"user.b", b"2", XattrMode::Set).unwrap();
+    fs.forget(ino, 1);
+}
+
+#[test]
+fn a_request_of_two_transactions_is_noticed() {
+    let start = base();
+    let failures = |one: bool| {
+        let run = Run::begin(start.clone(), &options(4), 1).unwrap();
+        match one {
+            true => run.request(|| two_calls(run.fs())),
+            false => two_calls(run.fs()),
+        }
+        explore(&run.end(), &DEPTH, &mut |_| {}).failures
+    };
+    assert!(failures(false).is_empty());
+    let noticed = failures(true);
+    assert!(noticed.iter().any(|f| f.message.starts_with("atomic")));
 }
 
 /// Tries sequences of requests; tells those that break the contract.
