@@ -213,7 +213,7 @@ impl Model {
 
     fn set_attributes(&mut self, ino: u64, set: &SetAttr) {
         if let Some(size) = set.size {
-            self.truncate(ino, size, None);
+            self.truncate(ino, size);
         }
         let set = *set;
         self.change_facts(ino, |facts| {

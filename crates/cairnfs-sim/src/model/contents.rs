@@ -76,8 +76,8 @@ impl Model {
         (known && !size.is_multiple_of(LEN)).then(|| self.newest(Part::Block(ino, block)))
     }
 
-    /// A step of a call: the size becomes another. `also` changes with it.
-    pub(super) fn truncate(&mut self, ino: u64, size: u64, also: Option<(Part, Value)>) {
+    /// A step of a call: the size becomes another.
+    pub(super) fn truncate(&mut self, ino: u64, size: u64) {
         let old = self.size(ino);
         if size == old {
             return;
@@ -86,7 +86,7 @@ impl Model {
             (Part::Size(ino), Value::Size(size)),
             Self::times_between(ino),
         ];
-        makes.extend(also.or_else(|| self.unchanged(ino)));
+        makes.extend(self.unchanged(ino));
         if size > old {
             let tail = self.old_tail(ino, old);
             self.add(makes, tail.into_iter().collect());
@@ -126,7 +126,7 @@ impl Model {
 
     pub(super) fn grow(&mut self, ino: u64, size: u64) {
         if size > self.size(ino) {
-            self.truncate(ino, size, None);
+            self.truncate(ino, size);
         }
     }
 }

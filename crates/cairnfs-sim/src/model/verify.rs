@@ -141,6 +141,7 @@ impl Search<'_> {
             let Some(op) = self.model.ops.get(id) else {
                 continue;
             };
+            // A growth by data, cut off since: the data may be lost.
             if op.makes.len() == 1 && chain.is_cut(nth, new) {
                 continue;
             }
