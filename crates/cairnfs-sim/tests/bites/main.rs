@@ -147,9 +147,9 @@ const ALSO: &[(Deliberate, During, &str)] = &[
     ),
 ];
 
-/// Mistakes of those that random steps need not show: what shows them takes several steps on a
-/// directory, in one context.
-const RARE: [Deliberate; 2] = [CauseOfRemovalLost, GroupForgotten];
+/// Mistakes of those that random steps need not show: what shows them takes several steps on one
+/// directory or file, in one context.
+const RARE: [Deliberate; 3] = [CauseOfRemovalLost, GroupForgotten, TruncationWithoutData];
 
 /// Random runs that are tried until a mistake shows.
 const RUNS: u64 = 200;
