@@ -19,7 +19,7 @@ use crate::disk::{Event, SimDisk};
 use crate::image::{BLOCK, Image};
 use crate::model::{Model, Moment, Violation};
 use crate::states::{Cursor, StateId};
-use crate::tree::{Tree, Unreadable};
+use crate::tree::{Times, Tree, Unreadable};
 
 /// Bytes of the volumes that are simulated: the least there is.
 pub const VOLUME_SIZE: u64 = 16 << 20;
@@ -59,9 +59,10 @@ impl Observer for Recorder {
         self.watched.lock().began = self.disk.recorded();
     }
 
-    fn end(&self, call: &Call<'_>, outcome: &Outcome<'_>) {
+    fn end(&self, fs: &FileSystem, call: &Call<'_>, outcome: &Outcome<'_>) {
         let mut watched = self.watched.lock();
-        watched.model.apply(call, outcome);
+        let times = |ino| fs.getattr(ino).ok().map(|attr| Times::of(&attr));
+        watched.model.apply(call, outcome, &times);
         let mark = Mark {
             began: watched.began,
             ended: self.disk.recorded(),
@@ -230,6 +231,15 @@ impl Run {
         self.fs = open(&self.disk, &self.recorder, options).map_err(shown)?;
         self.end_phase(Model::of(&tree));
         Ok(())
+    }
+
+    /// Runs a request of a front, which may make several calls: what they change survives wholly or not
+    /// at all. Contents are still written block by block.
+    pub fn request<R>(&self, request: impl FnOnce() -> R) -> R {
+        self.recorder.watched.lock().model.begin_request();
+        let result = request();
+        self.recorder.watched.lock().model.end_request();
+        result
     }
 
     fn end_phase(&mut self, next: Model) {

@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, HashMap};
 
 use cairnfs::fs::FileSystem;
-use cairnfs::types::{Attr, FileKind, SeekTo};
+use cairnfs::types::{Attr, FileKind, SeekTo, Time};
 use cairnfs::{Error, Result};
 
 use crate::image::BLOCK;
@@ -31,6 +31,8 @@ pub struct Facts {
     pub rdev: u64,
     /// What a symbolic link holds.
     pub target: Vec<u8>,
+    /// Birth.
+    pub born: Time,
     /// Extended attributes.
     pub xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
 }
@@ -45,7 +47,30 @@ impl Facts {
             gid: attr.gid,
             rdev: attr.rdev,
             target: target.to_vec(),
+            born: attr.btime,
             xattrs: BTreeMap::new(),
+        }
+    }
+}
+
+/// The times of an inode that change.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Times {
+    /// Last access.
+    pub accessed: Time,
+    /// Last change of the contents.
+    pub modified: Time,
+    /// Last change of anything.
+    pub changed: Time,
+}
+
+impl Times {
+    /// Of an inode with these attributes.
+    pub fn of(attr: &Attr) -> Self {
+        Self {
+            accessed: attr.atime,
+            modified: attr.mtime,
+            changed: attr.ctime,
         }
     }
 }
@@ -55,6 +80,8 @@ impl Facts {
 pub struct Node {
     /// Attributes.
     pub facts: Facts,
+    /// Times.
+    pub times: Times,
     /// Links that the inode claims to have.
     pub nlink: u32,
     /// Bytes of a file.
@@ -143,6 +170,17 @@ impl Tree {
         Ok(())
     }
 
+    /// Whether it is equal to another, times aside: a call of several steps that fails may have set some.
+    pub fn is_but_for_times(&self, other: &Tree) -> bool {
+        let timeless = |tree: &Tree| {
+            let mut tree = tree.clone();
+            let nodes = tree.nodes.values_mut();
+            nodes.for_each(|node| node.times = Times::default());
+            tree
+        };
+        timeless(self) == timeless(other)
+    }
+
     /// A path that leads to an inode, for people.
     pub fn path(&self, ino: u64) -> String {
         let mut parts = Vec::new();
@@ -192,6 +230,7 @@ fn read_node(fs: &FileSystem, ino: u64) -> Result<Node, Unreadable> {
     facts.xattrs = read_xattrs(fs, ino).map_err(failed("extended attributes"))?;
     let mut node = Node {
         facts,
+        times: Times::of(&attr),
         nlink: attr.nlink,
         size: 0,
         blocks: BTreeMap::new(),

@@ -13,6 +13,18 @@ pub enum Deliberate {
     FsyncWithoutFlush,
     /// An fsync leaves the file's pages in memory.
     FsyncWithoutPages,
+    /// A sync of everything leaves the files' pages in memory.
+    SyncWithoutPages,
+    /// An fsync leaves the times of the inode.
+    TimesNotSynced,
+    /// An fsync leaves the items of the inode that are neither its inode item nor its names.
+    ItemsNotSynced,
+    /// An fsync leaves the names of the inode.
+    NamesNotSynced,
+    /// A failed write or flush is forgotten, and tried again.
+    FailureForgotten,
+    /// Deletions may use no space that others must leave.
+    DeletionsUnfunded,
     /// Records tell that they are durable themselves.
     DurableLsnAhead,
     /// The superblock is written while the index may still be in the cache.
@@ -37,6 +49,8 @@ pub enum Deliberate {
     RenameWithoutData,
     /// A link does not write the file's data before.
     LinkWithoutData,
+    /// A truncation does not write the data that waits below the new size.
+    TruncationWithoutData,
     /// The committed size is ahead of the committed data.
     SizeBeforeData,
     /// A file grows without zeroing the rest of its last block.
@@ -45,6 +59,8 @@ pub enum Deliberate {
     TombstoneLost,
     /// A file that is removed while it is open gets no orphan item.
     UnlinkWithoutOrphan,
+    /// A file of many extents that is truncated gets no orphan item.
+    TruncationWithoutOrphan,
     /// A vector of a closed context is overwritten, and not logged again.
     RelogInPlace,
     /// What the index gains is taken into the bitmaps before what it loses.

@@ -117,6 +117,25 @@ fn named_files_and_tests_exist() {
     assert!(missing.is_empty(), "{missing:#?}");
 }
 
+/// A mistake on purpose shows that some claim of the contract is tested: which, is told there.
+#[test]
+fn every_mistake_on_purpose_has_its_claim() {
+    let source = read("crates/cairnfs/src/deliberate.rs");
+    let list = source.split_once("pub enum Deliberate {").unwrap().1;
+    let list = list.split_once("\n}").unwrap().0;
+    let names = list
+        .lines()
+        .map(str::trim)
+        .filter(|l| !l.is_empty() && !l.starts_with("///"));
+    let made: BTreeSet<String> = names.map(|l| l.trim_end_matches(',').to_owned()).collect();
+    let contract = read("docs/contract.md");
+    let table = contract.split_once("## Claim by claim").unwrap().1;
+    let rows = table.lines().filter_map(|row| row.split('|').nth(3));
+    let told: BTreeSet<String> = rows.flat_map(code_spans).collect();
+    assert!(made.len() > 20);
+    assert_eq!(told, made);
+}
+
 #[test]
 fn every_command_is_in_the_readme() {
     let readme = read("README.md");

@@ -28,7 +28,7 @@ const FLOORS: &[(&str, u8, &[&str])] = &[
     ("clocked", 0, &["sync"]),
     ("deliberate", 0, &[]),
     ("mechanism", 0, &[]),
-    ("device", 0, &["clocked", "error", "sync"]),
+    ("device", 0, &["clocked", "deliberate", "error", "sync"]),
     ("format", 1, &[]),
     ("types", 1, &["format::item"]),
     ("values", 1, &["format::xattr"]),

@@ -1,6 +1,7 @@
 //! The life of a mount: how it begins, is made durable, and ends, for root and for ordinary users.
 
 use std::fs::{self, File};
+use std::io::Write;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -127,7 +128,10 @@ fn the_interval_makes_everything_durable() {
         return;
     }
     let mut place = Place::mounted("64M", "durability=0.1");
-    fs::write(place.at("f"), b"nobody syncs this").unwrap();
+    // The file stays open; closing another descriptor of it has the kernel send what it keeps.
+    let mut file = File::create(place.at("f")).unwrap();
+    file.write_all(b"nobody syncs this").unwrap();
+    drop(file.try_clone().unwrap());
     // A copy of the volume is what a crash would leave now.
     let started = std::time::Instant::now();
     loop {
@@ -141,6 +145,7 @@ fn the_interval_makes_everything_durable() {
         );
     }
     place.kill();
+    drop(file);
     place.mount("");
     assert_eq!(fs::read(place.at("f")).unwrap(), b"nobody syncs this");
     place.finish();

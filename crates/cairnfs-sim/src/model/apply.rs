@@ -8,16 +8,23 @@ use cairnfs::types::{Attr, Fallocate, RenameMode, SetAttr};
 
 use super::Model;
 use super::chain::{Part, Promise, UNTOLD, Value, Version};
-use crate::tree::{Facts, ROOT};
+use crate::tree::{Facts, ROOT, Times};
 
 const SET_USER_ID: u32 = 0o4000;
 const SET_GROUP_ID: u32 = 0o2000;
 const GROUP_EXECUTES: u32 = 0o010;
 
 impl Model {
-    /// Follows a call that ended so.
-    pub fn apply(&mut self, call: &Call<'_>, outcome: &Outcome<'_>) {
+    /// Follows a call that ended so. `seen` tells the times that an inode has now.
+    pub fn apply(
+        &mut self,
+        call: &Call<'_>,
+        outcome: &Outcome<'_>,
+        seen: &dyn Fn(u64) -> Option<Times>,
+    ) {
         self.calls.push(shown(call, outcome));
+        self.request.next_call();
+        self.look(call, outcome, seen);
         match outcome {
             Outcome::Failed(error) => self.failed(call, error),
             done => self.done(call, done),
@@ -58,10 +65,11 @@ impl Model {
                     Some(offset) => (offset, n as usize),
                     None => (n, data.len()),
                 };
-                if privileges && len > 0 {
-                    self.change_facts(ino, drop_privileges);
-                }
-                self.write(ino, at, data.get(..len).unwrap_or(data));
+                let needs = match privileges && len > 0 {
+                    true => self.kill_privileges(ino).into_iter().collect(),
+                    false => Vec::new(),
+                };
+                self.write(ino, at, data.get(..len).unwrap_or(data), needs);
             }
             (Call::SetAttr { ino, set }, _) => self.set_attributes(ino, set),
             (
@@ -84,9 +92,15 @@ impl Model {
             (Call::RemoveXattr { ino, name }, _) => self.change_facts(ino, |facts| {
                 facts.xattrs.remove(name);
             }),
-            (Call::Fsync { ino, .. }, _) => self.promise_inode(ino),
+            (Call::Fsync { ino, data_only }, _) => {
+                if data_only {
+                    self.leave_times(ino);
+                }
+                self.promise_inode(ino, data_only);
+            }
             (Call::FsyncAll { inodes }, _) => {
-                inodes.iter().for_each(|ino| self.promise_inode(*ino));
+                let each = inodes.iter();
+                each.for_each(|ino| self.promise_inode(*ino, false));
             }
             (Call::Sync, _) => self.promise_all(),
             (Call::Make { .. } | Call::Tmpfile | Call::Write { .. }, _) => {}
@@ -109,7 +123,7 @@ impl Model {
         match *call {
             // Which number it would have got was not told.
             Call::Make { dir, name, .. } => {
-                let needs = self.places(&[dir]);
+                let needs = self.directories(&[dir]);
                 let makes = vec![self.enter(dir, name, Some(UNTOLD))];
                 self.add(makes, needs);
             }
@@ -125,6 +139,10 @@ impl Model {
                     }),
                 );
             }
+            Call::Fsync {
+                ino,
+                data_only: true,
+            } => self.leave_times(ino),
             Call::Tmpfile | Call::Fsync { .. } | Call::FsyncAll { .. } | Call::Sync => {}
             _ => self.done(call, &Outcome::Done),
         }
@@ -133,22 +151,25 @@ impl Model {
     fn make(&mut self, dir: u64, name: &[u8], facts: Facts, ino: u64) {
         let live = self.live.entry(ino).or_default();
         live.directory = facts.kind.is_dir();
-        let needs = self.places(&[dir]);
-        let makes = vec![
+        let needs = self.directories(&[dir]);
+        let mut makes = vec![
             self.enter(dir, name, Some(ino)),
             (Part::Facts(ino), Value::Facts(Some(Arc::new(facts)))),
         ];
+        makes.extend(self.times_now(ino));
         self.add(makes, needs);
     }
 
     fn make_unnamed(&mut self, attr: &Attr) {
         self.live.entry(attr.ino).or_default();
         let facts = Value::Facts(Some(Arc::new(Facts::of(attr, &[]))));
-        self.add(vec![(Part::Facts(attr.ino), facts)], Vec::new());
+        let mut makes = vec![(Part::Facts(attr.ino), facts)];
+        makes.extend(self.times_now(attr.ino));
+        self.add(makes, Vec::new());
     }
 
     fn link(&mut self, ino: u64, dir: u64, name: &[u8]) {
-        let mut needs = self.places(&[dir]);
+        let mut needs = self.directories(&[dir]);
         needs.extend(self.contents(ino));
         let mut makes = vec![self.enter(dir, name, Some(ino))];
         makes.extend(self.touch(ino));
@@ -159,7 +180,7 @@ impl Model {
         let Some(ino) = self.entry(dir, name) else {
             return;
         };
-        let mut needs = self.places(&[dir]);
+        let mut needs = self.directories(&[dir]);
         needs.extend(self.children(ino));
         let mut makes = vec![self.enter(dir, name, None)];
         makes.extend(self.touch(ino));
@@ -171,7 +192,7 @@ impl Model {
         let Some(ino) = moved.filter(|_| moved != replaced) else {
             return;
         };
-        let mut needs = self.places(&[from.0, to.0]);
+        let mut needs = self.directories(&[from.0, to.0]);
         needs.extend(self.contents(ino));
         if let Some(other) = replaced {
             match mode {
@@ -206,13 +227,14 @@ impl Model {
     }
 
     fn fallocate(&mut self, ino: u64, from: u64, to: u64, what: Fallocate) {
+        let times = self.date_in_steps(ino);
         let keeps_size = match what {
             Fallocate::PunchHole => {
-                self.zero(ino, from, to);
+                self.zero(ino, (from, to), vec![times]);
                 true
             }
             Fallocate::ZeroRange { keep_size } => {
-                self.zero(ino, from, to);
+                self.zero(ino, (from, to), vec![times]);
                 keep_size
             }
             Fallocate::Allocate { keep_size } => keep_size,
@@ -220,20 +242,42 @@ impl Model {
         if !keeps_size {
             self.grow(ino, to);
         }
+        self.date(ino);
+    }
+
+    /// A write clears privileges: what it wrote must not be there without that.
+    fn kill_privileges(&mut self, ino: u64) -> Option<Version> {
+        let mut cleared = (*self.facts(ino)?).clone();
+        drop_privileges(&mut cleared);
+        if Some(&cleared) == self.facts(ino).as_deref() {
+            return None;
+        }
+        self.change_facts(ino, drop_privileges);
+        Some(self.newest(Part::Facts(ino)))
     }
 
     fn change_facts(&mut self, ino: u64, change: impl FnOnce(&mut Facts)) {
         let Some(old) = self.facts(ino) else { return };
         let mut new = (*old).clone();
         change(&mut new);
-        if new != *old {
-            let value = Value::Facts(Some(Arc::new(new)));
-            self.add(vec![(Part::Facts(ino), value)], Vec::new());
+        if new == *old {
+            self.date(ino);
+            return;
         }
+        let mut makes = vec![(Part::Facts(ino), Value::Facts(Some(Arc::new(new))))];
+        makes.extend(self.times_now(ino));
+        self.add(makes, Vec::new());
     }
 
     /// An inode that an operation changes besides what the model knows of it.
-    fn touch(&mut self, ino: u64) -> Option<(Part, Value)> {
+    fn touch(&self, ino: u64) -> impl Iterator<Item = (Part, Value)> + use<> {
+        let facts = self.unchanged(ino);
+        let times = self.times_now(ino).filter(|_| facts.is_some());
+        facts.into_iter().chain(times)
+    }
+
+    /// The attributes of an inode, to be ordered with an operation that leaves them as they are.
+    pub(super) fn unchanged(&self, ino: u64) -> Option<(Part, Value)> {
         let facts = self.facts(ino)?;
         Some((Part::Facts(ino), Value::Facts(Some(facts))))
     }
@@ -255,9 +299,16 @@ impl Model {
         (Part::Name(dir, name.to_vec()), Value::Entry(ino))
     }
 
-    /// Where these directories are.
-    fn places(&mut self, dirs: &[u64]) -> Vec<Version> {
-        dirs.iter().filter_map(|dir| self.place(*dir)).collect()
+    /// What a change of entries of these directories needs: where they are, their attributes, and
+    /// the times that it gives them.
+    fn directories(&mut self, dirs: &[u64]) -> Vec<Version> {
+        let mut needs = Vec::new();
+        for dir in dirs {
+            needs.extend(self.place(*dir));
+            needs.push(self.newest(Part::Facts(*dir)));
+            needs.push(self.date(*dir));
+        }
+        needs
     }
 
     /// All names that a directory had, as they are now.
@@ -272,9 +323,13 @@ impl Model {
             .collect()
     }
 
-    /// An inode with its contents or entries, its names, and the directories that lead to it.
-    fn promise_inode(&mut self, ino: u64) {
+    /// An inode with its contents or entries, its names, and the directories that lead to it; with
+    /// its times unless only the data was asked for.
+    fn promise_inode(&mut self, ino: u64, data_only: bool) {
         let mut keeps = vec![self.newest(Part::Facts(ino))];
+        if !data_only {
+            keeps.push(self.newest(Part::Times(ino)));
+        }
         keeps.extend(self.contents(ino));
         keeps.extend(self.children(ino));
         let names = self.live.get(&ino).map(|l| l.names.clone());

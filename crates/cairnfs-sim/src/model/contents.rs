@@ -2,12 +2,12 @@
 //!
 //! A block that is written is an operation of its own. A file grows block by block, and a size never
 //! survives without the block that its last byte lies in. A truncation is one operation with all the
-//! blocks it takes away whole.
+//! blocks it takes away whole, and changes attributes: it is ordered among those.
 
 use std::sync::Arc;
 
 use super::Model;
-use super::chain::{Part, Value, Version};
+use super::chain::{Operation, Part, Value, Version};
 use crate::image::BLOCK;
 
 const LEN: u64 = BLOCK as u64;
@@ -32,13 +32,16 @@ impl Model {
         }
     }
 
-    fn put_block(&mut self, ino: u64, block: u64, bytes: &[u8; BLOCK]) {
+    fn put_block(&mut self, ino: u64, block: u64, bytes: &[u8; BLOCK], with: &Operation) {
         self.live.entry(ino).or_default().blocks.insert(block);
         let value = Value::Block(padded(bytes));
-        self.add(vec![(Part::Block(ino, block), value)], Vec::new());
+        self.add_apart(with.clone(), vec![(Part::Block(ino, block), value)]);
     }
 
-    pub(super) fn write(&mut self, ino: u64, offset: u64, data: &[u8]) {
+    /// Bytes are written; they need those versions.
+    pub(super) fn write(&mut self, ino: u64, offset: u64, data: &[u8], mut needs: Vec<Version>) {
+        needs.push(self.date_write(ino, data.len()));
+        let with = Operation::needing(needs);
         let old = self.size(ino);
         let end = offset + data.len() as u64;
         let tail = self.old_tail(ino, old);
@@ -51,13 +54,16 @@ impl Model {
             if let Some(to) = bytes.get_mut(within..within + part.len()) {
                 to.copy_from_slice(part);
             }
-            self.put_block(ino, at / LEN, &bytes);
+            self.put_block(ino, at / LEN, &bytes, &with);
             at += part.len() as u64;
             rest = later;
             if at > old && (at.is_multiple_of(LEN) || at == end) {
-                let mut needs = vec![self.newest(Part::Block(ino, (at - 1) / LEN))];
-                needs.extend(tail);
-                self.add(vec![(Part::Size(ino), Value::Size(at))], needs);
+                let mut grows = with.clone();
+                grows
+                    .needs
+                    .push(self.newest(Part::Block(ino, (at - 1) / LEN)));
+                grows.needs.extend(tail);
+                self.add_apart(grows, vec![(Part::Size(ino), Value::Size(at))]);
             }
         }
     }
@@ -70,29 +76,35 @@ impl Model {
         (known && !size.is_multiple_of(LEN)).then(|| self.newest(Part::Block(ino, block)))
     }
 
+    /// A step of a call: the size becomes another.
     pub(super) fn truncate(&mut self, ino: u64, size: u64) {
         let old = self.size(ino);
-        if size >= old {
-            if size > old {
-                let tail = self.old_tail(ino, old);
-                let makes = vec![(Part::Size(ino), Value::Size(size))];
-                self.add(makes, tail.into_iter().collect());
-            }
+        if size == old {
+            return;
+        }
+        let mut makes = vec![
+            (Part::Size(ino), Value::Size(size)),
+            Self::times_between(ino),
+        ];
+        makes.extend(self.unchanged(ino));
+        if size > old {
+            let tail = self.old_tail(ino, old);
+            self.add(makes, tail.into_iter().collect());
             return;
         }
         let known = self.live.get(&ino).map(|l| l.blocks.clone());
         let gone = known.unwrap_or_default().split_off(&size.div_ceil(LEN));
-        let mut makes = vec![(Part::Size(ino), Value::Size(size))];
         makes.extend(
             gone.iter()
                 .map(|b| (Part::Block(ino, *b), Value::Block(None))),
         );
         self.add(makes, Vec::new());
-        self.zero(ino, size, size.next_multiple_of(LEN));
+        self.zero(ino, (size, size.next_multiple_of(LEN)), Vec::new());
     }
 
     /// Bytes become zeros, each block apart.
-    pub(super) fn zero(&mut self, ino: u64, from: u64, to: u64) {
+    pub(super) fn zero(&mut self, ino: u64, (from, to): (u64, u64), needs: Vec<Version>) {
+        let with = Operation::needing(needs);
         let known = self.live.get(&ino).map(|l| l.blocks.clone());
         let first = from / LEN;
         for block in known.unwrap_or_default().split_off(&first) {
@@ -107,7 +119,7 @@ impl Model {
             };
             if hole.iter().any(|b| *b != 0) {
                 hole.fill(0);
-                self.put_block(ino, block, &bytes);
+                self.put_block(ino, block, &bytes, &with);
             }
         }
     }

@@ -8,6 +8,8 @@
 mod apply;
 pub mod chain;
 mod contents;
+mod request;
+mod times;
 mod verify;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -15,7 +17,9 @@ use std::sync::Arc;
 
 pub use verify::Violation;
 
-use crate::tree::{Facts, Node, ROOT, Tree};
+use request::Request;
+
+use crate::tree::{Facts, Node, ROOT, Times, Tree};
 use chain::{Chain, ChainId, OpId, Operation, Part, Promise, Value, Version};
 
 /// How far a run had come: what may survive, and what must.
@@ -50,8 +54,14 @@ pub struct Model {
     promises: Vec<Promise>,
     live: BTreeMap<u64, Live>,
     calls: Vec<String>,
+    /// Times that inodes of the last call had when it returned.
+    seen: HashMap<u64, Times>,
+    /// Operations from which on data of a file may be there without its times.
+    timeless: HashMap<u64, Vec<OpId>>,
     /// The volume takes no more changes.
     stopped: bool,
+    /// What the calls of a request join.
+    request: Request,
 }
 
 impl Model {
@@ -76,6 +86,7 @@ impl Model {
             Part::Facts(ino),
             Value::Facts(Some(Arc::new(node.facts.clone()))),
         );
+        self.begin(Part::Times(ino), Value::Times(Some(node.times)));
         self.begin(Part::Size(ino), Value::Size(node.size));
         for (block, bytes) in &node.blocks {
             let value = contents::padded(bytes);
@@ -124,6 +135,7 @@ impl Model {
         let nothing = match &part {
             Part::Name(..) => Value::Entry(None),
             Part::Facts(_) => Value::Facts(None),
+            Part::Times(_) => Value::Times(None),
             Part::Size(_) => Value::Size(0),
             Part::Block(..) => Value::Block(None),
         };
@@ -165,26 +177,39 @@ impl Model {
         }
     }
 
-    /// Adds an operation that makes these values and needs those versions.
+    /// Adds a transaction that makes these values and needs those versions.
     fn add(&mut self, makes: Vec<(Part, Value)>, needs: Vec<Version>) {
-        let op = self.ops.len();
-        let made = makes
+        let op = match self.request.takes() {
+            Some(op) => self.join(op, makes, needs),
+            None => self.add_apart(Operation::needing(needs), makes),
+        };
+        self.request.added(op);
+    }
+
+    /// Adds an operation, whichever it is, that makes these values.
+    fn add_apart(&mut self, op: Operation, makes: Vec<(Part, Value)>) -> OpId {
+        let id = self.ops.len();
+        let makes = makes
             .into_iter()
-            .map(|(part, value)| {
-                let chain = self.chain(part);
-                let versions = self.chains.get_mut(chain).map(|c| &mut c.versions);
-                let nth = versions.map_or(0, |v| {
-                    v.push((Some(op), value));
-                    v.len() - 1
-                });
-                Version { chain, nth }
-            })
+            .map(|(part, value)| self.push(id, part, value))
             .collect();
         self.ops.push(Operation {
             call: self.calls.len().saturating_sub(1),
-            makes: made,
-            needs,
+            makes,
+            ..op
         });
+        id
+    }
+
+    /// A new version of a part.
+    fn push(&mut self, op: OpId, part: Part, value: Value) -> Version {
+        let chain = self.chain(part);
+        let versions = self.chains.get_mut(chain).map(|c| &mut c.versions);
+        let nth = versions.map_or(0, |v| {
+            v.push((Some(op), value));
+            v.len() - 1
+        });
+        Version { chain, nth }
     }
 
     /// Where a directory is: the entry that leads to it.

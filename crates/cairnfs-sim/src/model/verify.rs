@@ -12,7 +12,8 @@ use std::fmt;
 use super::chain::{Chain, ChainId, OpId, Part, UNTOLD, Value, Version};
 use super::{Model, Moment};
 use crate::image::BLOCK;
-use crate::tree::{Node, Tree};
+use crate::tree::{Node, Times, Tree};
+use cairnfs::types::Time;
 
 /// Why a version must survive.
 #[derive(Debug, Clone, Copy)]
@@ -129,15 +130,35 @@ impl Search<'_> {
         if let Some(least) = self.least.get_mut(chain) {
             *least = new;
         }
-        let versions = self.model.chains.get(chain).map(|c| &c.versions);
-        let taken = versions.and_then(|v| v.get(old + 1..=new));
-        for (op, _) in taken.unwrap_or_default() {
-            let Some((id, op)) = op.and_then(|id| Some((id, self.model.ops.get(id)?))) else {
+        let Some(chain) = self.model.chains.get(chain) else {
+            return;
+        };
+        for nth in old + 1..=new {
+            let version = chain.versions.get(nth);
+            let Some(id) = version.and_then(|(op, _)| *op) else {
                 continue;
             };
+            let Some(op) = self.model.ops.get(id) else {
+                continue;
+            };
+            // A growth by data, cut off since: the data may be lost.
+            if op.makes.len() == 1 && chain.is_cut(nth, new) {
+                continue;
+            }
             let makes = op.makes.iter().map(|v| (*v, Why::Whole(id)));
             let needs = op.needs.iter().map(|v| (*v, Why::Needed(id)));
-            self.todo.extend(makes.chain(needs));
+            let lags = |(version, _): &(Version, Why)| self.may_lag(*version, id);
+            let wanted: Vec<_> = makes.chain(needs).filter(|w| !lags(w)).collect();
+            self.todo.extend(wanted);
+        }
+    }
+
+    /// Whether these are times of a file that a later fdatasync may have left behind.
+    fn may_lag(&self, version: Version, op: OpId) -> bool {
+        let chain = self.model.chains.get(version.chain);
+        match chain.map(|c| &c.part) {
+            Some(Part::Times(ino)) => self.model.is_timeless(*ino, op, self.moment.ops),
+            _ => false,
         }
     }
 
@@ -174,6 +195,10 @@ impl Search<'_> {
             }
             (Part::Facts(ino), Value::Facts(facts)) => {
                 node(ino).is_none_or(|n| facts.as_ref().is_some_and(|f| **f == n.facts))
+            }
+            (Part::Times(ino), Value::Times(times)) => {
+                let same = |n: &Node| times.is_none_or(|times| times == n.times);
+                node(ino).is_none_or(same)
             }
             (Part::Size(ino), Value::Size(size)) => node(ino).is_none_or(|n| n.size == *size),
             (Part::Block(ino, block), Value::Block(bytes)) => {
@@ -244,6 +269,7 @@ impl Search<'_> {
                 )
             }
             Part::Facts(ino) => format!("the inode {}", path(ino)),
+            Part::Times(ino) => format!("the times of {}", path(ino)),
             Part::Size(ino) => format!("the size of {}", path(ino)),
             Part::Block(ino, block) => format!("block {block} of {}", path(ino)),
         }
@@ -257,6 +283,9 @@ impl Search<'_> {
                 brief(&Value::Entry(entry))
             }
             Part::Facts(ino) => node(ino).map_or("gone".into(), |n| format!("{:?}", n.facts)),
+            Part::Times(ino) => {
+                node(ino).map_or("gone".into(), |n| brief(&Value::Times(Some(n.times))))
+            }
             Part::Size(ino) => node(ino).map_or("gone".into(), |n| format!("{} bytes", n.size)),
             Part::Block(ino, block) => match node(ino).and_then(|n| n.blocks.get(block)) {
                 Some(bytes) => brief_bytes(bytes),
@@ -287,6 +316,17 @@ fn brief(value: &Value) -> String {
         Value::Entry(None) => "no entry".into(),
         Value::Facts(Some(facts)) => format!("{facts:?}"),
         Value::Facts(None) => "not made".into(),
+        Value::Times(Some(times)) => {
+            let shown = |t: Time| format!("{}.{:09}", t.secs, t.nanos);
+            let Times {
+                accessed,
+                modified,
+                changed,
+            } = *times;
+            let [a, m, c] = [accessed, modified, changed].map(shown);
+            format!("accessed {a}, modified {m}, changed {c}")
+        }
+        Value::Times(None) => "times between".into(),
         Value::Size(size) => format!("{size} bytes"),
         Value::Block(Some(bytes)) => brief_bytes(&bytes[..]),
         Value::Block(None) => "zeros".into(),

@@ -7,7 +7,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use cairnfs::fs::FileSystem;
-use cairnfs::types::{Creds, Fallocate, RenameMode, SetAttr, XattrMode};
+use cairnfs::types::{Creds, Fallocate, RenameMode, SetAttr, SetTime, Time, XattrMode};
 use cairnfs::{Error, Result};
 
 use crate::image::{BLOCK, SECTOR};
@@ -58,6 +58,8 @@ pub enum Step {
     Reserve(String, u64, u64),
     /// Sets permissions.
     Chmod(String, u32),
+    /// Sets the time of the last change of the contents, in seconds.
+    Touch(String, u32),
     /// Sets the extended attribute of this name, in `user.`, to so many bytes.
     SetXattr(String, String, u32),
     /// Sets the extended attribute of this name, in `user.`, to the value of this number; those from
@@ -99,6 +101,7 @@ impl fmt::Display for Step {
             Allocate(p, at, n) => write!(f, "allocate {p} {at} {n}"),
             Reserve(p, at, n) => write!(f, "reserve {p} {at} {n}"),
             Chmod(p, mode) => write!(f, "chmod {p} {mode}"),
+            Touch(p, secs) => write!(f, "touch {p} {secs}"),
             SetXattr(p, x, n) => write!(f, "setxattr {p} {x} {n}"),
             SetValue(p, x, n) => write!(f, "setvalue {p} {x} {n}"),
             RemoveXattr(p, x) => write!(f, "removexattr {p} {x}"),
@@ -143,6 +146,7 @@ impl FromStr for Step {
             "allocate" => Step::Allocate(path(1)?, number(2)?, number(3)?),
             "reserve" => Step::Reserve(path(1)?, number(2)?, number(3)?),
             "chmod" => Step::Chmod(path(1)?, small(2)?),
+            "touch" => Step::Touch(path(1)?, small(2)?),
             "setxattr" => Step::SetXattr(path(1)?, path(2)?, small(3)?),
             "setvalue" => Step::SetValue(path(1)?, path(2)?, small(3)?),
             "removexattr" => Step::RemoveXattr(path(1)?, path(2)?),
@@ -319,6 +323,17 @@ impl<'a> Runner<'a> {
             Step::Chmod(p, mode) => {
                 let set = SetAttr {
                     mode: Some(*mode),
+                    ..SetAttr::default()
+                };
+                fs.setattr(self.look_up(p)?, &set).map(|_| ())
+            }
+            Step::Touch(p, secs) => {
+                let time = Time {
+                    secs: i64::from(*secs),
+                    nanos: 0,
+                };
+                let set = SetAttr {
+                    mtime: Some(SetTime::At(time)),
                     ..SetAttr::default()
                 };
                 fs.setattr(self.look_up(p)?, &set).map(|_| ())

@@ -12,10 +12,11 @@
 mod trial;
 
 use cairnfs::deliberate::Deliberate::{self, *};
-use cairnfs_sim::workload::{Step, random_names, random_steps, random_values, steps};
+use cairnfs_sim::workload::{Step, after, random_names, random_steps, random_values, steps};
 use trial::During::{Both, Recovery, Run};
 use trial::{
-    During, Faults, Life, Outcome, Rot, base, cuts, full, grafted, lives, long_log, rot, sampled,
+    During, Faults, Life, Outcome, Rot, base, cuts, failing, filled, full, grafted, lives,
+    long_log, rot, sampled, unread,
 };
 
 /// A mistake, when it is made, and steps on the base volume of which some power cut shows it.
@@ -23,6 +24,14 @@ const CUTS: &[(Deliberate, During, &str)] = &[
     (LogBeforeData, Run, "write f 4096 4096; sync"),
     (FsyncWithoutFlush, Run, "chmod f 384; fsync f"),
     (FsyncWithoutPages, Run, "write f 4096 4096; fsync f"),
+    (SyncWithoutPages, Run, "write f 4096 4096; sync"),
+    (
+        TimesNotSynced,
+        Run,
+        "write f 0 4096; fsync f; write f 0 4096; fsync f",
+    ),
+    (ItemsNotSynced, Run, "setxattr f b 100; fsync f"),
+    (NamesNotSynced, Run, "link f n; fsync f"),
     (
         RenameWithoutData,
         Run,
@@ -37,6 +46,11 @@ const CUTS: &[(Deliberate, During, &str)] = &[
         SizeBeforeData,
         Run,
         "create n; append n 9000; chmod n 384; fsync .",
+    ),
+    (
+        TruncationWithoutData,
+        Run,
+        "create n; write n 0 9000; truncate n 5000; chmod n 384; merge",
     ),
     (
         TailNotZeroed,
@@ -119,9 +133,23 @@ const CUTS: &[(Deliberate, During, &str)] = &[
     ),
 ];
 
-/// Mistakes of those that random steps need not show: what shows them takes several steps on a
-/// directory, in one context.
-const RARE: [Deliberate; 2] = [CauseOfRemovalLost, GroupForgotten];
+/// Further steps that show such a mistake: a directory that is there loses what was changed of it.
+const ALSO: &[(Deliberate, During, &str)] = &[
+    (
+        CauseOfDirectoryLost,
+        Run,
+        "chmod d 448; create d/n; fsync d/n",
+    ),
+    (
+        CauseOfDirectoryLost,
+        Run,
+        "setxattr d a 10; create d/n; fsync d/n",
+    ),
+];
+
+/// Mistakes of those that random steps need not show: what shows them takes several steps on one
+/// directory or file, in one context.
+const RARE: [Deliberate; 3] = [CauseOfRemovalLost, GroupForgotten, TruncationWithoutData];
 
 /// Random runs that are tried until a mistake shows.
 const RUNS: u64 = 200;
@@ -190,7 +218,7 @@ impl Table {
 #[test]
 fn power_cuts_show_mistakes() {
     let mut table = Table::default();
-    for (fault, during, text) in CUTS {
+    for (fault, during, text) in CUTS.iter().chain(ALSO) {
         let steps = steps(text).unwrap();
         table.bites(&[*fault], *during, |f| cuts(f, base(), &steps));
     }
@@ -203,6 +231,21 @@ fn power_cuts_show_mistakes() {
     table.bites(&[StagedWithContext], Run, |f| {
         sampled(f, base(), &whole, 40)
     });
+    table.done();
+}
+
+#[test]
+fn failing_disks_and_full_volumes_show_mistakes() {
+    let mut table = Table::default();
+    let synced = steps("write f 0 9000; fsync f; create n; sync; merge").unwrap();
+    table.bites(&[FailureForgotten], Run, |f| failing(f, base(), &synced));
+    table.bites(&[DeletionsUnfunded], Run, |f| filled(f, base()));
+    // Of a file with so many extents, some are freed by later transactions.
+    let extents = (0..1500).map(|i| format!("write n {} 10;", i * 8192));
+    let text = "create n;".to_owned() + &extents.collect::<String>();
+    let many = after(base(), &steps(&text).unwrap()).unwrap();
+    let cut = Step::Truncate("n".into(), 100);
+    table.bites(&[TruncationWithoutOrphan], Run, |f| unread(f, &many, &cut));
     table.done();
 }
 

@@ -381,6 +381,80 @@ fn without_first_record(recording: &Recording) -> Option<(u64, u64, Image)> {
     None
 }
 
+/// Each write and flush of the steps fails once; nothing may be acknowledged afterwards.
+pub fn failing(faults: Faults<'_>, volume: Image, steps: &[Step]) -> Outcome {
+    trial(|tried| {
+        for kind in [Kind::Write, Kind::Flush] {
+            for n in 0.. {
+                let disk = Arc::new(SimDisk::new(volume.clone(), false));
+                let fs = FileSystem::open_device(disk.clone(), &options(5)).unwrap();
+                disk.plan(kind, n, Fault::Error);
+                let acknowledged = faults.run(|| {
+                    let mut runner = Runner::new(&fs);
+                    // A step that meets the failure, or comes after it, says so.
+                    steps.iter().for_each(|step| drop(runner.run(step)));
+                    fs.sync().is_ok()
+                });
+                if disk.hit().is_none() {
+                    break;
+                }
+                *tried += 1;
+                disk.cut();
+                if acknowledged {
+                    return Err(format!("{kind:?} {n} failed, and a later sync succeeded"));
+                }
+            }
+        }
+        Ok(())
+    })
+}
+
+/// Each read of a step fails once; then all is synced, and the power fails.
+pub fn unread(faults: Faults<'_>, volume: &Image, step: &Step) -> Outcome {
+    trial(|tried| {
+        for n in 0.. {
+            let disk = Arc::new(SimDisk::new(volume.clone(), false));
+            let fs = FileSystem::open_device(disk.clone(), &options(5)).unwrap();
+            disk.plan(Kind::Read, n, Fault::Error);
+            faults.run(|| {
+                // It may fail, or go on.
+                drop(Runner::new(&fs).run(step));
+                fs.sync().unwrap();
+            });
+            if disk.hit().is_none() {
+                break;
+            }
+            *tried += 1;
+            disk.cut();
+            settles(disk.image()).map_err(|e| format!("read {n} failed: {e}"))?;
+        }
+        Ok(())
+    })
+}
+
+/// Files are made until there is no space; each can be removed.
+pub fn filled(faults: Faults<'_>, volume: Image) -> Outcome {
+    trial(|tried| {
+        let disk = Arc::new(SimDisk::new(volume, false));
+        let fs = FileSystem::open_device(disk.clone(), &options(5)).unwrap();
+        let result = faults.run(|| {
+            let mut runner = Runner::new(&fs);
+            let names = (0..).map(|i| format!("{i}{}", "x".repeat(200)));
+            let made = |runner: &mut Runner<'_>, name: &String| {
+                runner.run(&Step::Create(name.clone())).is_ok()
+            };
+            let made: Vec<String> = names.take_while(|name| made(&mut runner, name)).collect();
+            made.iter().try_for_each(|name| {
+                *tried += 1;
+                let removed = runner.run(&Step::Unlink(name.clone()));
+                removed.map_err(|e| format!("of {} files one is not removed: {e}", made.len()))
+            })
+        });
+        disk.cut();
+        result
+    })
+}
+
 /// Blocks that [`full`] leaves to ordinary requests.
 const FREE: u64 = 560;
 

@@ -189,3 +189,39 @@ fn more_entries_than_a_group_has() {
         60,
     );
 }
+
+/// Rule: changes of an inode's attributes survive in their order, its size and its entries included.
+#[test]
+fn attributes_of_one_inode() {
+    history(
+        "mkdir d; sync; chmod d 448; create d/f; fsync d/f; setxattr d a 10; create d/g; fsync d/g;
+         chmod d 493; unlink d/f; link d/g x; fsync x; merge",
+    );
+    history(
+        "create f; write f 0 9000; sync; chmod f 384; truncate f 0; merge; setxattr f a 10;
+         truncate f 100; fsync f; chmod f 448; allocate f 0 9000; merge; chmod f 384; sync",
+    );
+}
+
+/// Rule: a size that was set survives before later attributes, also over data that still waits.
+#[test]
+fn a_truncation_of_data_that_waits() {
+    history("create f; write f 0 9000; truncate f 5000; chmod f 384; merge; sync");
+    history(
+        "create f; write f 0 100; sync; write f 50 20000; truncate f 6000; setxattr f a 10; merge;
+         write f 4096 9000; truncate f 4100; chmod f 384; merge; fsync f",
+    );
+    history(
+        "create f; write f 0 300; truncate f 200; chmod f 384; merge; append f 20; truncate f 210;
+         chmod f 448; merge; sync",
+    );
+}
+
+/// Rule: times come with the change that set them.
+#[test]
+fn times_come_with_changes() {
+    history(
+        "mkdir d; create d/f; sync; write d/f 0 5000; fdatasync d/f; write d/f 0 5000; fsync d/f;
+         create d/g; chmod d/f 384; fsync d/g; touch d/f 7; link d/f x; fdatasync d/f; write d/f 0 10; fdatasync d/f; fsync d; merge",
+    );
+}

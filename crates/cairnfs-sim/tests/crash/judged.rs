@@ -2,7 +2,7 @@
 
 use cairnfs_sim::model::Violation;
 use cairnfs_sim::record::{Recording, VOLUME_SIZE, fresh_volume, options};
-use cairnfs_sim::tree::{ROOT, Tree};
+use cairnfs_sim::tree::{Node, ROOT, Tree};
 use cairnfs_sim::workload::{Runner, steps};
 
 /// The tree after these steps, changed, as if a crash at the end had left it.
@@ -115,6 +115,126 @@ fn an_entry_comes_after_its_directory_was_moved() {
         let root = tree.nodes.get_mut(&ROOT).unwrap();
         root.entries.insert(b"d".to_vec(), d);
     });
+}
+
+fn node<'t>(tree: &'t mut Tree, name: &str) -> &'t mut Node {
+    let ino = named(tree, name);
+    tree.nodes.get_mut(&ino).unwrap()
+}
+
+#[test]
+fn an_entry_comes_after_the_attributes_of_its_directory() {
+    let text = "mkdir d; sync; chmod d 448; create d/f; fsync d/f";
+    assert_breaks("ordered by cause", text, |tree| {
+        node(tree, "d").facts.mode = 0o755;
+    });
+    let text = "mkdir d; sync; setxattr d a 10; create d/f; fsync d/f";
+    assert_breaks("ordered by cause", text, |tree| {
+        node(tree, "d").facts.xattrs.clear();
+    });
+    let text = "mkdir d; create d/f; create g; sync; chmod d 448; link g d/h; unlink d/f";
+    assert_breaks("ordered by cause", text, |tree| {
+        node(tree, "d").facts.mode = 0o755;
+    });
+}
+
+#[test]
+fn a_truncation_comes_after_earlier_attributes() {
+    let text = "create f; write f 0 9000; sync; chmod f 384; truncate f 0";
+    assert_breaks("atomic", text, |tree| node(tree, "f").facts.mode = 0o644);
+    let text = "create f; write f 0 9000; sync; setxattr f a 10; truncate f 20000";
+    assert_breaks("atomic", text, |tree| node(tree, "f").facts.xattrs.clear());
+    let text = "create f; write f 0 9000; sync; chmod f 384; allocate f 0 20000";
+    assert_breaks("atomic", text, |tree| node(tree, "f").facts.mode = 0o644);
+}
+
+#[test]
+fn attributes_come_after_an_earlier_truncation() {
+    let text = "create f; sync; truncate f 100; chmod f 384";
+    assert_breaks("atomic", text, |tree| node(tree, "f").size = 0);
+}
+
+/// An inode has the times that it had after these steps.
+fn date(tree: &mut Tree, name: &str, text: &str) {
+    let mut before = None;
+    verdict(text, |tree| before = Some(node(tree, name).times)).unwrap();
+    node(tree, name).times = before.unwrap();
+}
+
+#[test]
+fn times_come_with_what_set_them() {
+    let made = "create f; write f 0 5000; fsync f";
+    for change in ["write f 0 5000", "chmod f 384", "touch f 5", "truncate f 9"] {
+        let text = format!("{made}; {change}; fsync f");
+        assert_breaks("durable", &text, |tree| date(tree, "f", made));
+    }
+    for change in ["chmod f 384", "setxattr f a 10", "link f g"] {
+        let text = format!("{made}; {change}");
+        assert_breaks("atomic", &text, |tree| date(tree, "f", made));
+    }
+    let text = format!("{made}; write f 4096 4096; write f 0 4096");
+    assert_breaks("ordered by cause", &text, |tree| date(tree, "f", made));
+    let made = "mkdir d; sync";
+    for change in ["create d/f", "mkdir d/s", "symlink d/l 10"] {
+        let text = format!("{made}; {change}");
+        assert_breaks("ordered by cause", &text, |tree| date(tree, "d", made));
+    }
+}
+
+#[test]
+fn times_were_set_in_their_order() {
+    let text = "create f; sync; chmod f 384; touch f 5";
+    assert_breaks("atomic", text, |tree| {
+        node(tree, "f").facts.mode = 0o644;
+    });
+    let made = "create f; sync; touch f 5";
+    assert_breaks("atomic", "create f; sync; touch f 5; chmod f 384", |tree| {
+        date(tree, "f", made);
+    });
+}
+
+#[test]
+fn data_alone_is_synced_without_times() {
+    let made = "create f; write f 0 5000; fsync f";
+    let text = format!("{made}; write f 0 5000; fdatasync f");
+    verdict(&text, |tree| date(tree, "f", made)).unwrap();
+    let text = format!("{made}; write f 0 5000; fdatasync f; fsync f");
+    assert_breaks("durable", &text, |tree| date(tree, "f", made));
+}
+
+#[test]
+fn times_may_be_ahead_of_entries() {
+    let text = "mkdir d; sync; create d/f; create d/g";
+    verdict(text, |tree| {
+        let entries = &mut node(tree, "d").entries;
+        let g = entries.remove(b"g".as_slice()).unwrap();
+        tree.nodes.remove(&g);
+    })
+    .unwrap();
+}
+
+#[test]
+fn what_is_written_comes_after_privileges_are_cleared() {
+    // The steps write as the owner of all: told by hand.
+    let start = fresh_volume(VOLUME_SIZE).unwrap();
+    let mut tree = Tree::default();
+    let recording = Recording::of(start, &options(1), |fs| {
+        let mut runner = Runner::new(fs);
+        for step in steps("create f; write f 0 100; chmod f 2541; sync").unwrap() {
+            runner.run(&step)?;
+        }
+        let f = fs.lookup(ROOT, b"f")?.ino;
+        fs.write(f, 0, &[7; 100], true)?;
+        tree = Tree::read(fs).unwrap();
+        Ok(())
+    })
+    .unwrap();
+    let end = recording.moment(recording.events().len());
+    assert_eq!(node(&mut tree, "f").facts.mode, 0o755);
+    recording.verify(&tree, end).unwrap();
+    node(&mut tree, "f").facts.mode = 0o4755;
+    let violation = recording.verify(&tree, end).unwrap_err();
+    assert_eq!(violation.promise, "ordered by cause", "{violation}");
 }
 
 #[test]

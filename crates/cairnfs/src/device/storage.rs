@@ -14,6 +14,7 @@ use std::sync::{Arc, OnceLock};
 use crossbeam_utils::CachePadded;
 
 use crate::clocked::Clocked;
+use crate::deliberate::{Deliberate, happens};
 use crate::device::Device;
 use crate::device::held::Held;
 use crate::device::staged::{DataStamp, Piece, Stage, lay_over};
@@ -305,6 +306,9 @@ impl Storage {
 
     /// Keeps the first failure; from then on nothing is written.
     pub fn fail(&self, error: Error) {
+        if happens(Deliberate::FailureForgotten) {
+            return;
+        }
         if self.failure.set(Arc::new(error)).is_ok()
             && let Some(kept) = self.failure.get()
         {

@@ -131,13 +131,13 @@ pub enum Outcome<'a> {
     Failed(&'a Error),
 }
 
-/// Who is told of the calls. Both methods run while the next call waits, and must not call the
+/// Who is told of the calls. Both methods run while the next call waits, and must not change the
 /// volume.
 pub trait Observer: Debug + Send + Sync {
     /// A call begins.
     fn begin(&self, call: &Call<'_>);
-    /// The call that began last has ended.
-    fn end(&self, call: &Call<'_>, outcome: &Outcome<'_>);
+    /// The call that began last has ended; `fs` shows what it left.
+    fn end(&self, fs: &FileSystem, call: &Call<'_>, outcome: &Outcome<'_>);
     /// Whether everything becomes durable now, before the next call, as at the end of an interval;
     /// asked after each call. Nobody is promised anything by that.
     fn interval_ends(&self) -> bool {
@@ -220,7 +220,7 @@ impl FileSystem {
             Ok(answer) => answer.outcome(),
             Err(e) => Outcome::Failed(e),
         };
-        watch.observer.end(&call, &outcome);
+        watch.observer.end(self, &call, &outcome);
         if watch.observer.interval_ends() {
             // A failure is kept by the volume, and the next call that promises anything tells it.
             let _ = self.sync_all();

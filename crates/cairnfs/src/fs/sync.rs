@@ -176,7 +176,9 @@ impl FileSystem {
     pub(super) fn sync_all(&self) -> Result<()> {
         let number = self.syncs.begun.fetch_add(1, Ordering::AcqRel) + 1;
         if !self.core.read_only() {
-            self.write_back_all()?;
+            if !happens(Deliberate::SyncWithoutPages) {
+                self.write_back_all()?;
+            }
             self.core.force_all()?;
             self.core.storage().check_whole()?;
         }

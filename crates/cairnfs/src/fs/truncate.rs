@@ -6,6 +6,7 @@
 
 use std::sync::Arc;
 
+use crate::deliberate::{Deliberate, happens};
 use crate::error::{Error, Result};
 use crate::format::item::ORPHAN_TRUNCATE;
 use crate::format::key::Kind;
@@ -97,7 +98,24 @@ impl FileSystem {
         Ok(())
     }
 
+    /// Data that waits below a new size is written before the size is committed, if it lies behind
+    /// the committed one: the size comes with all that was written below it, and before whatever is
+    /// changed of the inode later.
+    fn write_below(&self, inode: &Arc<Inode>, size: u64) -> Result<()> {
+        let end = size.div_ceil(BLOCK);
+        let waits = {
+            let state = inode.read();
+            let ahead = attrs(&state)?.disk_size < size;
+            ahead && state.pages.dirty.range(..end).next().is_some()
+        };
+        match waits && !happens(Deliberate::TruncationWithoutData) {
+            true => self.write_back_below(inode, end),
+            false => Ok(()),
+        }
+    }
+
     fn shrink(&self, inode: &Arc<Inode>, size: u64) -> Result<()> {
+        self.write_below(inode, size)?;
         let reservation =
             self.reserve(Self::replace_need(STEP, 2, MAX_INLINE as u64 / 4).deleting())?;
         let mut state = inode.write();
@@ -130,7 +148,8 @@ impl FileSystem {
             Extents::new(),
         )?;
         // An inode without names is an orphan already, and stays one.
-        if more && attrs(&state)?.nlink > 0 {
+        let orphan = more && !happens(Deliberate::TruncationWithoutOrphan);
+        if orphan && attrs(&state)?.nlink > 0 {
             self.put_orphan(&mut commit, inode, &mut state, ORPHAN_TRUNCATE);
         }
         commit.put_inode(inode, &mut state);

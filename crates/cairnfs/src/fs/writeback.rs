@@ -61,7 +61,15 @@ impl FileSystem {
     /// # Errors
     /// The device's failure. Space was set aside when the data was written.
     pub(super) fn write_back(&self, inode: &Arc<Inode>) -> Result<()> {
-        self.sweep(inode, false)
+        self.sweep(inode, u64::MAX, false)
+    }
+
+    /// The same for the data below a file block.
+    ///
+    /// # Errors
+    /// As [`Self::write_back`].
+    pub(super) fn write_back_below(&self, inode: &Arc<Inode>, end: u64) -> Result<()> {
+        self.sweep(inode, end, false)
     }
 
     /// The same for who writes the log next: then little data may be written together with that.
@@ -69,7 +77,7 @@ impl FileSystem {
     /// # Errors
     /// As [`Self::write_back`].
     pub(super) fn write_back_staged(&self, inode: &Arc<Inode>) -> Result<()> {
-        self.sweep(inode, true)
+        self.sweep(inode, u64::MAX, true)
     }
 
     /// Whether all data that waits of a file can be staged.
@@ -80,14 +88,14 @@ impl FileSystem {
         }
     }
 
-    fn sweep(&self, inode: &Arc<Inode>, stage: bool) -> Result<()> {
+    fn sweep(&self, inode: &Arc<Inode>, end: u64, stage: bool) -> Result<()> {
         // One sweep over what is there now: who goes on writing must not keep it busy for ever.
         let mut sweep = {
             let state = inode.read();
             match state.pages.dirty.last_key_value() {
                 None if !state.uncommitted => return Ok(()),
                 None => 0..0,
-                Some((last, _)) => 0..last + 1,
+                Some((last, _)) => 0..end.min(last + 1),
             }
         };
         loop {

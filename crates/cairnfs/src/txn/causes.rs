@@ -207,13 +207,17 @@ impl Followed<'_> {
         for inode in &self.inodes {
             let names = {
                 let mut unlogged = inode.unlogged();
-                for vector in unlogged.take_others() {
-                    group.take(context, &vector);
+                if !happens(Deliberate::ItemsNotSynced) {
+                    let others = unlogged.take_others();
+                    others.for_each(|vector| group.take(context, &vector));
                 }
                 let mut more = unlogged.take_more();
                 group.data.join(more.unlisted);
                 written.extend(more.written.drain(..));
-                std::mem::take(&mut unlogged.names)
+                match happens(Deliberate::NamesNotSynced) {
+                    true => SmallVec::new(),
+                    false => std::mem::take(&mut unlogged.names),
+                }
             };
             for change in names {
                 if let Some(vector) = &change.vector {
@@ -277,7 +281,12 @@ fn take_inode(inode: &Inode, context: &Context, group: &mut Group) {
 
 /// Files that all who wished for them can do with without their times.
 fn timeless(wished: &[Wish]) -> Vec<u64> {
-    let full = |ino: u64| wished.iter().any(|w| w.ino == ino && !w.data_only);
+    let without = happens(Deliberate::TimesNotSynced);
+    let full = |ino: u64| {
+        wished
+            .iter()
+            .any(|w| w.ino == ino && !w.data_only && !without)
+    };
     let files = wished.iter().map(|w| w.ino);
     files.filter(|ino| !full(*ino)).collect()
 }

@@ -61,10 +61,11 @@ impl Need {
 
     /// The same, from the reserve for deletions.
     pub fn deleting(self) -> Self {
-        Self {
-            class: Class::Delete,
-            ..self
-        }
+        let class = match happens(Deliberate::DeletionsUnfunded) {
+            true => Class::Ordinary,
+            false => Class::Delete,
+        };
+        Self { class, ..self }
     }
 }
 

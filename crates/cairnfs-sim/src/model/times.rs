@@ -1,0 +1,103 @@
+//! Times: which calls set them, and what comes with them.
+//!
+//! The values are those that the volume showed when the call had returned; the model says when they
+//! must be there. The times of an inode are one chain. A change of attributes and its times are one
+//! operation. Times of a directory's entry and of written data are operations of their own, which the
+//! entry and the data need: they may survive alone. A call that sets times in several steps leaves
+//! versions in between of which nothing is known.
+
+use cairnfs::fs::{Call, Outcome};
+
+use super::Model;
+use super::chain::{OpId, Operation, Part, Value, Version};
+use crate::tree::Times;
+
+/// A longer write may set times more than once.
+const LONG: usize = 64 << 10;
+
+impl Model {
+    /// Notes the times that the inodes of a call have now.
+    pub(super) fn look(
+        &mut self,
+        call: &Call<'_>,
+        outcome: &Outcome<'_>,
+        seen: &dyn Fn(u64) -> Option<Times>,
+    ) {
+        let mut inodes = match *call {
+            Call::Make { dir, .. } => vec![dir],
+            Call::Link { ino, dir, .. } => vec![ino, dir],
+            Call::Remove { dir, name } => {
+                let gone = self.entry(dir, name);
+                gone.into_iter().chain([dir]).collect()
+            }
+            Call::Rename { from, to, .. } => {
+                let ends = [from, to].map(|(dir, name)| self.entry(dir, name));
+                ends.into_iter().flatten().chain([from.0, to.0]).collect()
+            }
+            Call::Write { ino, .. }
+            | Call::SetAttr { ino, .. }
+            | Call::Fallocate { ino, .. }
+            | Call::SetXattr { ino, .. }
+            | Call::RemoveXattr { ino, .. } => vec![ino],
+            Call::Tmpfile | Call::Fsync { .. } | Call::FsyncAll { .. } | Call::Sync => Vec::new(),
+        };
+        if let Outcome::Inode(attr) = outcome {
+            inodes.push(attr.ino);
+        }
+        let times = |ino: u64| Some((ino, seen(ino)?));
+        self.seen = inodes.into_iter().filter_map(times).collect();
+    }
+
+    /// The times of an inode after the call, for the operation that changes it.
+    pub(super) fn times_now(&self, ino: u64) -> Option<(Part, Value)> {
+        let times = *self.seen.get(&ino)?;
+        Some((Part::Times(ino), Value::Times(Some(times))))
+    }
+
+    /// Whether the call changed the times of an inode.
+    pub(super) fn is_newer(&self, ino: u64) -> bool {
+        let now = self.times_now(ino).map(|(_, value)| value);
+        now.is_some() && now.as_ref() != self.value(&Part::Times(ino))
+    }
+
+    /// Times that nobody was shown, for the operation of a step of a call.
+    pub(super) fn times_between(ino: u64) -> (Part, Value) {
+        (Part::Times(ino), Value::Times(None))
+    }
+
+    /// An operation that sets the times of an inode as the call left them, and nothing else.
+    pub(super) fn date(&mut self, ino: u64) -> Version {
+        if let Some(now) = self.times_now(ino).filter(|_| self.is_newer(ino)) {
+            self.add_apart(Operation::default(), vec![now]);
+        }
+        self.newest(Part::Times(ino))
+    }
+
+    /// The times that come with the contents that a call changes in steps.
+    pub(super) fn date_in_steps(&mut self, ino: u64) -> Version {
+        self.add_apart(Operation::default(), vec![Self::times_between(ino)]);
+        self.newest(Part::Times(ino))
+    }
+
+    /// The times that come with so many bytes written.
+    pub(super) fn date_write(&mut self, ino: u64, len: usize) -> Version {
+        let between = (len > LONG).then(|| self.date_in_steps(ino));
+        let times = self.date(ino);
+        between.unwrap_or(times)
+    }
+
+    /// From now on what was done to a file may be there without its times.
+    pub(super) fn leave_times(&mut self, ino: u64) {
+        // An operation of its own, which has begun when the call has.
+        self.add_apart(Operation::default(), Vec::new());
+        let ops = self.timeless.entry(ino).or_default();
+        ops.push(self.ops.len() - 1);
+    }
+
+    /// Whether what an operation did may be there without the times, when so many had begun.
+    pub(super) fn is_timeless(&self, ino: u64, op: OpId, begun: OpId) -> bool {
+        let since = self.timeless.get(&ino).map(Vec::as_slice);
+        let mut since = since.unwrap_or_default().iter();
+        since.any(|at| *at > op && *at < begun)
+    }
+}
