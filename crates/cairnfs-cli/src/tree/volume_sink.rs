@@ -7,7 +7,7 @@
 use std::collections::HashSet;
 
 use cairnfs::Error;
-use cairnfs::types::{FileKind, SetAttr, SetTime, XattrMode};
+use cairnfs::types::{FileKind, KillPrivileges, SetAttr, SetTime, XattrMode};
 
 use super::{Keep, Meta, Segment, Sink, join, split};
 use crate::failure::{Explain, Failure};
@@ -145,7 +145,7 @@ impl VolumeSink {
             atime: self.keep.times.then_some(SetTime::At(meta.atime)),
             mtime: self.keep.times.then_some(SetTime::At(meta.mtime)),
             ctime: None,
-            kill_privileges: false,
+            kill_privileges: KillPrivileges::No,
         };
         self.volume
             .fs()

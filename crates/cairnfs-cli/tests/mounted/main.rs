@@ -20,6 +20,7 @@ mod kill;
 mod kill_load;
 mod life;
 mod long;
+mod modes;
 mod noop;
 mod place;
 mod posix;

@@ -70,12 +70,14 @@ impl Model {
         (known && !size.is_multiple_of(LEN)).then(|| self.newest(Part::Block(ino, block)))
     }
 
-    pub(super) fn truncate(&mut self, ino: u64, size: u64) {
+    /// `also` changes with the size.
+    pub(super) fn truncate(&mut self, ino: u64, size: u64, also: Option<(Part, Value)>) {
         let old = self.size(ino);
         if size >= old {
-            if size > old {
-                let tail = self.old_tail(ino, old);
-                let makes = vec![(Part::Size(ino), Value::Size(size))];
+            let grows = (size > old).then_some((Part::Size(ino), Value::Size(size)));
+            let tail = grows.as_ref().and_then(|_| self.old_tail(ino, old));
+            let makes: Vec<_> = grows.into_iter().chain(also).collect();
+            if !makes.is_empty() {
                 self.add(makes, tail.into_iter().collect());
             }
             return;
@@ -83,6 +85,7 @@ impl Model {
         let known = self.live.get(&ino).map(|l| l.blocks.clone());
         let gone = known.unwrap_or_default().split_off(&size.div_ceil(LEN));
         let mut makes = vec![(Part::Size(ino), Value::Size(size))];
+        makes.extend(also);
         makes.extend(
             gone.iter()
                 .map(|b| (Part::Block(ino, *b), Value::Block(None))),
@@ -114,7 +117,7 @@ impl Model {
 
     pub(super) fn grow(&mut self, ino: u64, size: u64) {
         if size > self.size(ino) {
-            self.truncate(ino, size);
+            self.truncate(ino, size, None);
         }
     }
 }

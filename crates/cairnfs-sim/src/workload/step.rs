@@ -351,7 +351,7 @@ impl<'a> Runner<'a> {
     fn change_contents(&mut self, step: &Step) -> Result<()> {
         let allocate = |p: &str, at: &u64, n: &u64, what| {
             let ino = self.look_up(p)?;
-            self.fs.fallocate(ino, *at, *n, what)
+            self.fs.fallocate(ino, *at, *n, what, false)
         };
         match step {
             Step::Write(p, at, n) => {

@@ -11,20 +11,23 @@ use crate::format::item::ORPHAN_TRUNCATE;
 use crate::format::key::Kind;
 use crate::format::{BLOCK_SIZE, MAX_FILE_SIZE, MAX_INLINE};
 use crate::fs::FileSystem;
+use crate::fs::attributes::apply;
 use crate::fs::extents::{Extent, Extents};
 use crate::fs::locked::{attrs, attrs_mut};
 use crate::fs::write::check_file;
 use crate::inode::{Inode, InodeState};
 use crate::space::Class;
+use crate::sync::atomic::Ordering;
 use crate::txn::{Commit, Reservation};
+use crate::types::{Attr, SetAttr};
 
 const BLOCK: u64 = BLOCK_SIZE as u64;
 /// Extents freed in one transaction.
 pub(super) const STEP: usize = 512;
 
 impl FileSystem {
-    /// Sets the size of a regular file.
-    pub(super) fn truncate(&self, inode: &Arc<Inode>, size: u64) -> Result<()> {
+    /// Sets the size of a regular file, and with it the other attributes but the mode.
+    pub(super) fn truncate(&self, inode: &Arc<Inode>, size: u64, set: &SetAttr) -> Result<Attr> {
         if size > MAX_FILE_SIZE {
             return Err(Error::FileTooLarge);
         }
@@ -32,67 +35,103 @@ impl FileSystem {
             return Err(Error::ReadOnly);
         }
         let _contents = inode.contents();
-        self.truncate_contents(inode, size)
+        self.truncate_contents(inode, size, set)?;
+        let state = inode.read();
+        Ok(attrs(&state)?.public(inode.ino, state.pages.unplaced()))
     }
 
-    /// Sets the size, holding the contents lock.
-    pub(super) fn truncate_contents(&self, inode: &Arc<Inode>, size: u64) -> Result<()> {
+    /// The same, holding the contents lock.
+    pub(super) fn truncate_contents(
+        &self,
+        inode: &Arc<Inode>,
+        size: u64,
+        set: &SetAttr,
+    ) -> Result<()> {
         check_file(&inode.read())?;
         self.settle_truncate(inode)?;
         let old = attrs(&inode.read())?.size;
         if size > old {
-            self.grow(inode, size, Class::Ordinary)
+            self.grow(inode, size, set, Class::Ordinary)
         } else {
-            self.shrink(inode, size)
+            self.shrink(inode, size, set)
         }
     }
 
-    /// Makes a file larger. If a block must be zeroed first, it is written before the new size is
-    /// committed, so a crash cannot show what it held.
-    pub(super) fn grow(&self, inode: &Arc<Inode>, size: u64, class: Class) -> Result<()> {
+    /// Makes a file larger, and sets the other attributes but the mode. What must be zeroed first is
+    /// written before the new size is committed, so a crash cannot show what it held.
+    pub(super) fn grow(
+        &self,
+        inode: &Arc<Inode>,
+        size: u64,
+        set: &SetAttr,
+        class: Class,
+    ) -> Result<()> {
         // Everything that may be refused comes first: the new size shows at once.
+        self.write_tail(inode, size, class)?;
         let reservation = self.core.reserve(Self::replace_need(0, 0, 0).deleting())?;
-        self.core.reserve_space(2, 0, class)?;
-        let waiting = {
-            let mut state = inode.write();
-            let before = state.pages.dirty.len() as u64;
-            let prepared = self.prepare_growth(inode, &mut state, size, size);
-            let taken = state.pages.dirty.len() as u64 - before;
-            self.keep_reserved(&mut state, 2, taken);
-            prepared?;
-            let small = size <= MAX_INLINE as u64 && self.inline(inode, &state)?.is_some();
-            if small
-                && !state.pages.dirty.contains_key(&0)
-                && let Some(page) = self.load_page(inode, &state, 0)?
-            {
-                // The item's length is the file's size: it is rewritten with its new zeros.
-                state.pages.dirty.insert(0, page);
-                self.page_bytes
-                    .fetch_add(BLOCK as i64, crate::sync::atomic::Ordering::Relaxed);
-            }
-            let now = self.core.now();
-            let a = attrs_mut(&mut state)?;
-            a.size = size;
-            a.mtime = now;
-            a.ctime = now;
+        let mut state = inode.write();
+        let inline = self.load_inline(inode, &mut state, size)?;
+        let now = self.core.now();
+        let a = attrs_mut(&mut state)?;
+        a.size = size;
+        a.mtime = now;
+        a.ctime = now;
+        apply(a, set, || now);
+        let receipt = if inline {
             state.uncommitted = true;
             self.list_file(inode, &mut state);
-            !state.pages.dirty.is_empty()
+            self.write_inline(inode, &mut state, reservation)?
+        } else {
+            a.disk_size = size;
+            let mut commit = self.core.commit();
+            commit.put_inode(inode, &mut state);
+            commit.finish(reservation)
         };
-        if waiting {
-            drop(reservation);
-            return self.write_back(inode);
-        }
-        let mut state = inode.write();
-        attrs_mut(&mut state)?.disk_size = size;
-        let mut commit = self.core.commit();
-        commit.put_inode(inode, &mut state);
-        let receipt = commit.finish(reservation);
         drop(state);
         self.core.settle(receipt)
     }
 
-    fn shrink(&self, inode: &Arc<Inode>, size: u64) -> Result<()> {
+    /// Before a file grows to `size`: writes what waits, and its last block with zeros behind the end.
+    /// What will stay in the inode's item is left to the transaction that sets the size.
+    fn write_tail(&self, inode: &Arc<Inode>, size: u64, class: Class) -> Result<()> {
+        self.core.reserve_space(2, 0, class)?;
+        let mut state = inode.write();
+        let before = state.pages.dirty.len() as u64;
+        let prepared = self.prepare_growth(inode, &mut state, size, size);
+        let taken = state.pages.dirty.len() as u64 - before;
+        self.keep_reserved(&mut state, 2, taken);
+        if taken > 0 {
+            state.uncommitted = true;
+            self.list_file(inode, &mut state);
+        }
+        prepared?;
+        let small = attrs(&state)?.blocks == 0 && size <= MAX_INLINE as u64;
+        if state.pages.dirty.is_empty() || small {
+            return Ok(());
+        }
+        state.pages.set_not_inline(size > MAX_INLINE as u64);
+        drop(state);
+        self.write_back(inode)
+    }
+
+    /// Whether a file that grows to `size` has contents in an item of its inode, which is as long as the
+    /// file: they are in their page then, to be put anew.
+    fn load_inline(&self, inode: &Inode, state: &mut InodeState, size: u64) -> Result<bool> {
+        if attrs(state)?.blocks > 0 || size > MAX_INLINE as u64 {
+            return Ok(false);
+        }
+        if !state.pages.dirty.contains_key(&0)
+            && self.inline(inode, state)?.is_some()
+            && let Some(page) = self.load_page(inode, state, 0)?
+        {
+            state.pages.add_unplaced(1);
+            state.pages.dirty.insert(0, page);
+            self.page_bytes.fetch_add(BLOCK as i64, Ordering::Relaxed);
+        }
+        Ok(!state.pages.dirty.is_empty())
+    }
+
+    fn shrink(&self, inode: &Arc<Inode>, size: u64, set: &SetAttr) -> Result<()> {
         let reservation = self
             .core
             .reserve(Self::replace_need(STEP, 2, MAX_INLINE as u64 / 4).deleting())?;
@@ -102,6 +141,11 @@ impl FileSystem {
         let more = old.len() > STEP;
         old.truncate(if more { 0 } else { STEP });
         let inline = self.core_inline(inode, &state)?;
+        let dirty = &state.pages.dirty;
+        let end = dirty.last_key_value().map_or(0, |(last, _)| last + 1);
+        let gone = dirty.range(first..).map(|(block, _)| *block);
+        let unplaced = self.unplaced(inode, &state, (first, end), gone)?;
+        state.pages.sub_unplaced(unplaced);
         self.drop_pages(&mut state, first);
         if let Some(page) = state.pages.dirty.get_mut(&(size / BLOCK))
             && let Some(behind) = page.bytes_mut().get_mut((size % BLOCK) as usize..)
@@ -115,6 +159,7 @@ impl FileSystem {
         a.disk_size = if waiting { a.disk_size.min(size) } else { size };
         a.mtime = now;
         a.ctime = now;
+        apply(a, set, || now);
         let disk_size = a.disk_size;
         let mut commit = self.core.commit();
         self.shrink_inline(&mut commit, inode, &mut state, inline, disk_size);

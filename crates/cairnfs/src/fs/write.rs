@@ -6,6 +6,8 @@
 use std::collections::btree_map::Entry;
 use std::sync::Arc;
 
+use smallvec::SmallVec;
+
 use crate::deliberate::{Deliberate, happens};
 use crate::device::{Page, Supply};
 use crate::error::{Error, Result};
@@ -17,6 +19,7 @@ use crate::fs::observe::Call;
 use crate::inode::{Inode, InodeState};
 use crate::space::Class;
 use crate::sync::atomic::Ordering;
+use crate::types::{KillPrivileges, SetAttr};
 
 const BLOCK: u64 = BLOCK_SIZE as u64;
 /// Bytes written under one hold of a file's state, so that one huge write needs no huge reservation.
@@ -35,26 +38,38 @@ pub(super) fn check_file(state: &InodeState) -> Result<()> {
 }
 
 impl FileSystem {
-    /// Writes to a regular file. `privileges` clears set-user-id and set-group-id, as a write by
-    /// an ordinary user does.
+    /// Writes to a regular file. `kill` clears set-id bits, as a write by an ordinary user does.
     ///
     /// # Errors
     /// Not a regular file; too large; no space. If part was written before, its length is returned.
-    pub fn write(&self, ino: u64, offset: u64, data: &[u8], privileges: bool) -> Result<usize> {
+    pub fn write(
+        &self,
+        ino: u64,
+        offset: u64,
+        data: &[u8],
+        kill: impl Into<KillPrivileges>,
+    ) -> Result<usize> {
+        let kill = kill.into();
         let call = Call::Write {
             ino,
             offset: Some(offset),
             data,
-            privileges,
+            kill,
         };
-        self.observed(call, || self.write_bytes(ino, offset, data, privileges))
+        self.observed(call, || self.write_bytes(ino, offset, data, kill))
     }
 
-    fn write_bytes(&self, ino: u64, offset: u64, data: &[u8], privileges: bool) -> Result<usize> {
+    fn write_bytes(
+        &self,
+        ino: u64,
+        offset: u64,
+        data: &[u8],
+        kill: KillPrivileges,
+    ) -> Result<usize> {
         let inode = self.inode(ino)?;
         let written = {
             let _contents = inode.contents();
-            self.write_at(&inode, offset, data, privileges)?
+            self.write_at(&inode, offset, data, kill)?
         };
         self.balance_pages(&inode)?;
         Ok(written)
@@ -64,24 +79,25 @@ impl FileSystem {
     ///
     /// # Errors
     /// As [`FileSystem::write`]; nothing stays of what was written in part.
-    pub fn append(&self, ino: u64, data: &[u8], privileges: bool) -> Result<u64> {
+    pub fn append(&self, ino: u64, data: &[u8], kill: impl Into<KillPrivileges>) -> Result<u64> {
+        let kill = kill.into();
         let call = Call::Write {
             ino,
             offset: None,
             data,
-            privileges,
+            kill,
         };
-        self.observed(call, || self.append_bytes(ino, data, privileges))
+        self.observed(call, || self.append_bytes(ino, data, kill))
     }
 
-    fn append_bytes(&self, ino: u64, data: &[u8], privileges: bool) -> Result<u64> {
+    fn append_bytes(&self, ino: u64, data: &[u8], kill: KillPrivileges) -> Result<u64> {
         let inode = self.inode(ino)?;
         let offset = {
             let _contents = inode.contents();
             let end = attrs(&inode.read())?.size;
-            let written = self.write_at(&inode, end, data, privileges)?;
+            let written = self.write_at(&inode, end, data, kill)?;
             if written < data.len() {
-                self.truncate_contents(&inode, end)?;
+                self.truncate_contents(&inode, end, &SetAttr::default())?;
                 return Err(Error::NoSpace);
             }
             end
@@ -96,7 +112,7 @@ impl FileSystem {
         inode: &Arc<Inode>,
         offset: u64,
         data: &[u8],
-        privileges: bool,
+        kill: KillPrivileges,
     ) -> Result<usize> {
         if self.core.read_only() {
             return Err(Error::ReadOnly);
@@ -116,7 +132,7 @@ impl FileSystem {
             let at = offset + written as u64;
             let room = CHUNK - (at % BLOCK) as usize;
             let part = rest.get(..rest.len().min(room)).unwrap_or_default();
-            match self.write_chunk(inode, at, part, privileges) {
+            match self.write_chunk(inode, at, part, kill) {
                 Ok(()) => written += part.len(),
                 Err(_) if written > 0 => break,
                 Err(e) => return Err(e),
@@ -130,7 +146,7 @@ impl FileSystem {
         inode: &Arc<Inode>,
         offset: u64,
         data: &[u8],
-        privileges: bool,
+        kill: KillPrivileges,
     ) -> Result<()> {
         let end = offset + data.len() as u64;
         let (first, last) = (offset / BLOCK, end.div_ceil(BLOCK));
@@ -155,9 +171,7 @@ impl FileSystem {
         a.size = a.size.max(end);
         a.mtime = now;
         a.ctime = now;
-        if privileges {
-            kill_privileges(a);
-        }
+        kill_privileges(a, kill);
         state.uncommitted = true;
         Ok(())
     }
@@ -206,17 +220,21 @@ impl FileSystem {
         let end = offset + data.len() as u64;
         self.prepare_growth(inode, state, end, offset)?;
         // What can fail comes first: the old contents of blocks that are written in part.
+        let mut edges = SmallVec::<[(u64, Page); 2]>::new();
         for edge in [offset, end] {
             let block = edge / BLOCK;
-            if !edge.is_multiple_of(BLOCK) && !state.pages.dirty.contains_key(&block) {
+            let loaded = edges.last().is_some_and(|(last, _)| *last == block);
+            if !edge.is_multiple_of(BLOCK) && !loaded && !state.pages.dirty.contains_key(&block) {
                 let page = self.load_page(inode, state, block)?;
-                state
-                    .pages
-                    .dirty
-                    .insert(block, page.unwrap_or_else(Page::zeroed));
+                edges.push((block, page.unwrap_or_else(Page::zeroed)));
             }
         }
         let blocks = offset / BLOCK..end.div_ceil(BLOCK);
+        let dirty = &state.pages.dirty;
+        let new = blocks.clone().filter(|b| !dirty.contains_key(b));
+        let unplaced = self.unplaced(inode, state, (blocks.start, blocks.end), new)?;
+        state.pages.add_unplaced(unplaced);
+        state.pages.dirty.extend(edges);
         let there = state.pages.dirty.range(blocks.clone()).count();
         let mut supply = Supply::new((blocks.end - blocks.start) as usize - there);
         let mut rest = data;
@@ -255,6 +273,9 @@ impl FileSystem {
             if !state.pages.dirty.contains_key(&block)
                 && let Some(page) = self.load_page(inode, state, block)?
             {
+                // Without extents it comes from the inode's item.
+                let unplaced = attrs(state)?.blocks == 0;
+                state.pages.add_unplaced(u64::from(unplaced));
                 state.pages.dirty.insert(block, page);
             }
         }
@@ -309,6 +330,9 @@ impl FileSystem {
         let reserved = u64::from(state.pages.reserved);
         let surplus = reserved.saturating_sub(left);
         state.pages.reserved = (reserved - surplus) as u32;
+        if left == 0 {
+            state.pages.sub_unplaced(u64::MAX);
+        }
         self.core.space().unreserve(surplus, 0);
         self.page_bytes
             .fetch_sub((n * BLOCK) as i64, Ordering::Relaxed);

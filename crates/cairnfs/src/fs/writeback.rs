@@ -120,7 +120,7 @@ impl FileSystem {
     ) -> Result<(Receipt, u64)> {
         let a = attrs(&state)?;
         let small = a.blocks == 0 && a.size <= MAX_INLINE as u64;
-        if small && !state.pages.not_inline {
+        if small && !state.pages.not_inline() {
             let state = &mut RwLockUpgradableReadGuard::upgrade(state);
             let receipt = self.write_inline(inode, state, reservation)?;
             return Ok((receipt, sweep.end));
@@ -156,7 +156,10 @@ impl FileSystem {
         if inline {
             commit.delete(inode, state, Kind::Inline, 0, &[], inline_below);
         }
+        let blocks = attrs(state)?.blocks;
         self.commit_ranges(&mut commit, inode, state, (&batch, &touched), new)?;
+        let placed_now = attrs(state)?.blocks.saturating_sub(blocks);
+        state.pages.sub_unplaced(placed_now);
         for part in &placed {
             let keep = self.keep_written && part.blocks.len() <= KEEP;
             let blocks = part.blocks.iter();
@@ -167,7 +170,7 @@ impl FileSystem {
             }
         }
         self.release_pages(state, batch.len() as u64);
-        state.pages.not_inline = false;
+        state.pages.set_not_inline(false);
         let written = batch.last().map_or(0, |b| (b + 1) * BLOCK);
         let waiting = !state.pages.dirty.is_empty();
         let a = attrs_mut(state)?;
@@ -236,7 +239,7 @@ impl FileSystem {
     }
 
     /// A small file's contents become an item.
-    fn write_inline(
+    pub(super) fn write_inline(
         &self,
         inode: &Arc<Inode>,
         state: &mut InodeState,
