@@ -25,4 +25,5 @@ mod noop;
 mod place;
 mod posix;
 mod programs;
+mod space;
 mod syncs;

@@ -9,6 +9,7 @@ use std::fs::{self, File};
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
 use rustix::fs::{AtFlags, CWD, FallocateFlags, FileType, Gid, Mode, Uid, XattrFlags};
@@ -255,11 +256,13 @@ impl Case {
     }
 }
 
-/// Mode, owner, group and access list of an object.
+/// Mode, owner, group and access list of an object. A list that says no more than the mode is none.
 fn state(path: &Path) -> String {
     let found = path.symlink_metadata().unwrap();
     let mut value = vec![0; 200];
+    let perm = |shift: u32| (found.mode() >> shift & 7) as u16;
     let list = match rustix::fs::lgetxattr(path, ACCESS, &mut value[..]) {
+        Ok(len) if value[..len] == list(perm(6), perm(3), None, perm(0)) => "none".into(),
         Ok(len) => format!("{:?}", &value[4..len]),
         Err(_) => "none".into(),
     };
@@ -271,6 +274,15 @@ fn state(path: &Path) -> String {
     )
 }
 
+/// Gives the calling thread the credentials of a caller, for good.
+fn assume(caller: &Caller) {
+    let groups: Vec<Gid> = caller.groups.iter().map(|g| Gid::from_raw(*g)).collect();
+    set_thread_groups(&groups).unwrap();
+    let (uid, gid) = (Uid::from_raw(caller.uid), Gid::from_raw(caller.gid));
+    set_thread_res_gid(gid, gid, gid).unwrap();
+    set_thread_res_uid(uid, uid, uid).unwrap();
+}
+
 /// Runs all cases of one caller; gives the outcome of each by name.
 fn run(dir: &Path, caller: &'static Caller) -> BTreeMap<String, String> {
     let cases = cases();
@@ -278,11 +290,7 @@ fn run(dir: &Path, caller: &'static Caller) -> BTreeMap<String, String> {
         case.make(&case.path(dir, caller));
     }
     let as_caller = || {
-        let groups: Vec<Gid> = caller.groups.iter().map(|g| Gid::from_raw(*g)).collect();
-        set_thread_groups(&groups).unwrap();
-        let (uid, gid) = (Uid::from_raw(caller.uid), Gid::from_raw(caller.gid));
-        set_thread_res_gid(gid, gid, gid).unwrap();
-        set_thread_res_uid(uid, uid, uid).unwrap();
+        assume(caller);
         let outcome = |case: &Case| (case.operation.run)(&case.path(dir, caller));
         cases.iter().map(outcome).collect::<Vec<_>>()
     };
@@ -290,6 +298,7 @@ fn run(dir: &Path, caller: &'static Caller) -> BTreeMap<String, String> {
     let told = cases.iter().zip(outcomes).map(|(case, outcome)| {
         let path = case.path(dir, caller);
         let name = path.file_name().unwrap().to_str().unwrap().to_owned();
+        let outcome = outcome.map_err(Errno::raw_os_error);
         (name, format!("{outcome:?}, {}", state(&path)))
     });
     told.collect()
@@ -375,5 +384,52 @@ fn modes_change_as_on_ext4() {
         )
     });
     compare(&expected, &held.collect());
+    place.finish();
+}
+
+/// A member of a file's group, to which neither mode nor list grants anything at any time, never gets in
+/// while the two are changed again and again, and others write to the file and ask for its attributes.
+#[test]
+fn a_list_grants_nobody_more_while_it_is_set() {
+    const ROUNDS: usize = 3000;
+    if !able(&[]) {
+        return;
+    }
+    let place = Place::mounted("64M", "allow_other");
+    for dir in [place.beside(""), place.dir()] {
+        fs::set_permissions(dir, fs::Permissions::from_mode(0o711)).unwrap();
+    }
+    let path = place.at("secret");
+    fs::write(&path, "secret").unwrap();
+    chown(&path, Some(OWNER), Some(GROUP)).unwrap();
+    chmod(&path, 0o600).unwrap();
+    let done = AtomicBool::new(false);
+    let (mut tries, mut opened) = (0u64, 0u64);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            let file = File::options().write(true).open(&path).unwrap();
+            while !done.load(Ordering::Relaxed) {
+                file.write_at(b"S", 0).unwrap();
+                file.sync_data().unwrap();
+                path.metadata().unwrap();
+            }
+        });
+        scope.spawn(|| {
+            assume(&caller("member", OTHER, GROUP, &[]));
+            while !done.load(Ordering::Relaxed) {
+                tries += 1;
+                opened += u64::from(File::open(&path).is_ok());
+            }
+        });
+        for _ in 0..ROUNDS {
+            set_list(&path, &list(6, 0, Some(6), 0)).unwrap();
+            chmod(&path, 0o640).unwrap();
+            chmod(&path, 0o660).unwrap();
+            set_list(&path, &list(6, 0, None, 0)).unwrap();
+        }
+        done.store(true, Ordering::Relaxed);
+    });
+    assert!(tries > 0);
+    assert_eq!(opened, 0, "of {tries} tries");
     place.finish();
 }

@@ -100,6 +100,33 @@ fn an_attribute_is_removed() {
     );
 }
 
+/// Mode and list in one transaction; reading any state tells a pair that disagrees.
+#[test]
+fn a_list_and_its_mode() {
+    history(
+        "create f; chmod f 384; sync; setlist f 504; fsync f; chmod f 416; fsync f; setlist f 432;
+         chmod f 509; sync; merge; chmod f 384; setxattr f a 300; setlist f 488; merge; chmod f 448",
+    );
+    history(
+        "mkdir d; setlist d 504; create d/f; setlist d/f 416; fsync d/f; chmod d 448; chmod d/f 384;
+         fsync d; merge; chmod d 493; removexattr d/f a; setlist d 448; fsync d; unlink-open d/f; sync",
+    );
+}
+
+/// A size and what goes with it in one transaction.
+#[test]
+fn a_file_is_cut_by_somebody_else() {
+    history(
+        "create f; write f 0 9000; chmod f 3565; fsync f; truncate-as f 5000; fsync f; chmod f 3565;
+         truncate-as f 0; sync; write f 0 100; chmod f 3565; fsync f; truncate-as f 900; fsync f;
+         chmod f 3565; truncate-as f 20000; merge",
+    );
+    history(
+        "create f; write f 0 9000; chmod f 3565; truncate-as f 30000; fsync f; write f 40000 10;
+         chmod f 3565; truncate-as f 50001; truncate-as f 10; chmod f 3565; truncate-as f 10; sync",
+    );
+}
+
 #[test]
 fn special_files() {
     history(

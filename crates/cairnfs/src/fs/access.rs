@@ -10,6 +10,7 @@ use crate::acl::{ACCESS, Acl, DEFAULT};
 use crate::error::{Error, Result};
 use crate::format::item::S_ISGID;
 use crate::fs::FileSystem;
+use crate::fs::locked::attrs;
 use crate::fs::observe::Call;
 use crate::fs::xattr::{Found, New, put_item};
 use crate::inode::attrs::Attrs;
@@ -48,6 +49,33 @@ fn follow(attrs: &mut Attrs, list: &Acl, kill: KillPrivileges) {
 }
 
 impl FileSystem {
+    /// The access list of an inode; if it has none, the one that its mode stands for.
+    ///
+    /// Who checks access by a mode and a list that were read one after the other is never granted what
+    /// neither grants alone: each list says all, and the mode is not needed.
+    ///
+    /// # Errors
+    /// No such inode; damage.
+    pub fn access_list(&self, ino: u64) -> Result<Vec<u8>> {
+        let inode = self.inode(ino)?;
+        let at = (self.hash(ACCESS), ACCESS);
+        let state = inode.read();
+        let kept = match Self::lacks(&state, at.0)? {
+            true => None,
+            false => self.core.attribute(&inode, &state, at)?,
+        };
+        if let Some(value) = kept {
+            return Ok(value);
+        }
+        let list = Acl::of_mode(attrs(&state)?.mode);
+        let knows = state.knows_attributes();
+        drop(state);
+        if !knows {
+            self.remember_attributes(&inode)?;
+        }
+        Ok(list.to_bytes())
+    }
+
     /// Sets the access list of an inode; its mode follows in the same transaction. A list that says no
     /// more than a mode is not kept. `kill` clears set-group-id if the caller is not in the file's
     /// group, also of a directory.

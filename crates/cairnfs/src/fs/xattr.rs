@@ -114,7 +114,7 @@ impl FileSystem {
 
     /// Remembers which attributes an inode has, if these are few: somebody asked for one that it has
     /// not, and is likely to ask again.
-    fn remember_attributes(&self, inode: &Inode) -> Result<()> {
+    pub(super) fn remember_attributes(&self, inode: &Inode) -> Result<()> {
         let mut state = inode.write();
         let count = attrs(&state)?.xattrs as usize;
         if state.knows_attributes() || count == 0 || count > KNOWN_ATTRIBUTES {
