@@ -88,7 +88,7 @@ fn readers_see_mode_and_list_of_one_moment() {
     let ino = make(&ops, "f", 0o600).unwrap();
     let changes = AtomicU64::new(0);
     let seen = AtomicU64::new(0);
-    const ROUNDS: u64 = 2000;
+    const ROUNDS: u64 = 20_000;
     thread::scope(|scope| {
         scope.spawn(|| {
             for round in 0..ROUNDS {
@@ -126,7 +126,7 @@ fn readers_see_mode_and_list_of_one_moment() {
 /// "No space" comes before anything changed.
 #[test]
 fn a_full_volume_refuses_both() {
-    let ops = ops(32 << 20);
+    let ops = ops(16 << 20);
     let refused = (0..10_000).find_map(|n| {
         let ino = make(&ops, &n.to_string(), 0o600).unwrap();
         // No two are alike: equal values are stored once.
