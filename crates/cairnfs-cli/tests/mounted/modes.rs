@@ -259,7 +259,7 @@ impl Case {
 /// Mode, owner, group and access list of an object. A list that says no more than the mode is none.
 fn state(path: &Path) -> String {
     let found = path.symlink_metadata().unwrap();
-    let mut value = vec![0; 200];
+    let mut value = [0; 200];
     let perm = |shift: u32| (found.mode() >> shift & 7) as u16;
     let list = match rustix::fs::lgetxattr(path, ACCESS, &mut value[..]) {
         Ok(len) if value[..len] == list(perm(6), perm(3), None, perm(0)) => "none".into(),
