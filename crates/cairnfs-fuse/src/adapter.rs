@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use cairnfs::fs::Wish;
-use cairnfs::types::{Attr, SetAttr};
+use cairnfs::types::{Attr, KillPrivileges, SetAttr};
 use fuser::{
     BsdFileFlags, CopyFileRangeFlags, Errno, FileHandle, Filesystem, Generation, INodeNo,
     IoctlFlags, KernelConfig, LockOwner, Notifier, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate,
@@ -102,6 +102,7 @@ fn caller(req: &Request) -> Caller {
     Caller {
         uid: req.uid(),
         gid: req.gid(),
+        pid: req.pid(),
     }
 }
 
@@ -190,7 +191,7 @@ impl Filesystem for Adapter {
             atime: atime.map(set_time),
             mtime: mtime.map(set_time),
             ctime: ctime.map(wire_time),
-            kill_privileges: false,
+            kill_privileges: KillPrivileges::No,
         };
         let outcome = guarded("setattr", ino, || self.ops.setattr(caller(req), ino.0, set));
         reply_attr(reply, outcome);
@@ -365,7 +366,7 @@ impl Filesystem for Adapter {
 
     fn write(
         &self,
-        _req: &Request,
+        req: &Request,
         ino: INodeNo,
         _fh: FileHandle,
         offset: u64,
@@ -376,7 +377,8 @@ impl Filesystem for Adapter {
         reply: ReplyWrite,
     ) {
         let kill = write_flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID);
-        match guarded("write", ino, || self.ops.write(ino.0, offset, data, kill)) {
+        let killer = kill.then(|| caller(req));
+        match guarded("write", ino, || self.ops.write(ino.0, offset, data, killer)) {
             Ok(len) => reply.written(len as u32),
             Err(e) => reply.error(e),
         }

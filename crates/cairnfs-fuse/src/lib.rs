@@ -7,8 +7,8 @@
 //! what a mount is measured against ([`noop`]). Only `adapter`, `convert`, `negotiate`, `noop` and
 //! `session` name the crate `fuser`; the transport can be exchanged there.
 
-pub mod acl;
 pub mod adapter;
+pub mod caller;
 pub mod control;
 pub mod convert;
 mod full;

@@ -1,21 +1,22 @@
 //! What a mounted volume does with each request, whatever transport brings it.
 //!
 //! Uses the engine and knows nothing of fuser: requests come as plain arguments, refusals go as
-//! errno values. Here live credentials, umask, the clearing of privileges, access control lists and
-//! the reserved attributes. The kernel has already checked permissions (`default_permissions`).
+//! errno values. Here live umask, the clearing of privileges, inherited access control lists and the
+//! reserved attributes. The kernel has already checked permissions (`default_permissions`).
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
 use cairnfs::Error;
+use cairnfs::acl::{self, Acl};
 use cairnfs::fs::{FileSystem, Wish};
 use cairnfs::types::{
-    Attr, Creds, EntryRef, Fallocate, FileKind, RenameMode, SeekTo, SetAttr, StatFs, XattrMode,
+    Attr, EntryRef, Fallocate, KillPrivileges, RenameMode, SeekTo, SetAttr, StatFs, XattrMode,
 };
 use parking_lot::RwLock;
 
-use crate::acl::{self, Acl};
+pub use crate::caller::Caller;
 use crate::control::{self, Question};
 use crate::convert::Refusal;
 use crate::full::Full;
@@ -29,9 +30,6 @@ pub type Outcome<T> = Result<T, Refusal>;
 /// At most so many bytes are copied by one request: it holds a thread, and its reply has 32 bits.
 const COPY_MAX: u64 = 1 << 30;
 
-const SET_USER_ID: u32 = libc::S_ISUID;
-const SET_GROUP_ID: u32 = libc::S_ISGID;
-
 /// Runs one operation; a panic in it is logged and refused as EIO.
 pub fn caught<T>(what: &str, ino: u64, op: impl FnOnce() -> Outcome<T>) -> Outcome<T> {
     catch_unwind(AssertUnwindSafe(op)).unwrap_or_else(|panic| {
@@ -43,30 +41,6 @@ pub fn caught<T>(what: &str, ino: u64, op: impl FnOnce() -> Outcome<T>) -> Outco
         tracing::error!("{what} of inode {ino} panicked: {text}");
         Err(Refusal(libc::EIO))
     })
-}
-
-/// Who makes a request.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Caller {
-    /// User.
-    pub uid: u32,
-    /// Group.
-    pub gid: u32,
-}
-
-impl Caller {
-    /// Whether writing and truncating leave set-user-id bits alone. The request does not tell the
-    /// capability that decides (`CAP_FSETID`); the superuser has it and others do not.
-    fn keeps_privileges(self) -> bool {
-        self.uid == 0
-    }
-
-    fn creds(self) -> Creds {
-        Creds {
-            uid: self.uid,
-            gid: self.gid,
-        }
-    }
 }
 
 /// A new entry's place and who makes it.
@@ -162,16 +136,8 @@ impl Ops {
     /// Changes attributes; gives those after the change.
     pub fn setattr(&self, caller: Caller, ino: u64, mut set: SetAttr) -> Outcome<Attr> {
         let _arriving = self.arriving.read();
-        let given = set.uid.is_some() || set.gid.is_some();
-        let truncated = set.size.is_some() && !caller.keeps_privileges();
-        if set.mode.is_none() && (given || truncated) {
-            set.kill_privileges = self.fs.getattr(ino)?.kind != FileKind::Directory;
-        }
-        let attr = self.fs.setattr(ino, &set)?;
-        match set.mode {
-            Some(mode) if self.list_follows_mode(ino, mode)? => Ok(self.fs.getattr(ino)?),
-            _ => Ok(attr),
-        }
+        set.kill_privileges = self.kills_by_setattr(caller, ino, &set)?;
+        Ok(self.fs.setattr(ino, &set)?)
     }
 
     /// The target of a symlink.
@@ -256,11 +222,20 @@ impl Ops {
         })
     }
 
-    /// Writes. With `kill`, the kernel leaves clearing set-user-id and set-group-id to us, and
-    /// must learn that they are gone.
-    pub fn write(&self, ino: u64, offset: u64, data: &[u8], kill: bool) -> Outcome<usize> {
+    /// Writes. With `killer`, who writes, the kernel leaves clearing set-user-id and set-group-id to
+    /// us, and must learn that they are gone.
+    pub fn write(
+        &self,
+        ino: u64,
+        offset: u64,
+        data: &[u8],
+        killer: Option<Caller>,
+    ) -> Outcome<usize> {
         let _arriving = self.arriving.read();
-        let killed = kill && self.is_privileged(ino)?;
+        let kill = match killer {
+            Some(caller) => caller.kills_by_write(&self.fs.getattr(ino)?),
+            None => KillPrivileges::No,
+        };
         let len = match self.fs.write(ino, offset, data, kill) {
             Err(Error::NoSpace | Error::HostFull { .. }) if self.write == WriteMode::Back => {
                 self.full.add(ino);
@@ -269,9 +244,7 @@ impl Ops {
             }
             other => other?,
         };
-        if killed {
-            self.forget_attributes(ino);
-        }
+        self.forget_killed(ino, kill);
         Ok(len)
     }
 
@@ -285,8 +258,10 @@ impl Ops {
         mode: i32,
     ) -> Outcome<()> {
         let what = fallocate_mode(mode).ok_or(Refusal(libc::EOPNOTSUPP))?;
-        self.kill_privileges(caller, ino)?;
-        Ok(self.fs.fallocate(ino, offset, len, what)?)
+        let kill = caller.kills_by_change(&self.fs.getattr(ino)?);
+        self.fs.fallocate(ino, offset, len, what, kill)?;
+        self.forget_killed(ino, kill);
+        Ok(())
     }
 
     /// Finds data or a hole, with the words of `lseek(2)`. Waits.
@@ -315,9 +290,10 @@ impl Ops {
         to: (u64, u64),
         len: u64,
     ) -> Outcome<u32> {
-        self.kill_privileges(caller, to.0)?;
+        let kill = caller.kills_by_change(&self.fs.getattr(to.0)?);
         let len = len.min(COPY_MAX);
-        let copied = self.fs.copy_range(from.0, from.1, to.0, to.1, len)?;
+        let copied = self.fs.copy_range(from.0, from.1, to.0, to.1, len, kill)?;
+        self.forget_killed(to.0, kill);
         u32::try_from(copied).map_err(|_| Refusal(libc::EIO))
     }
 
@@ -333,7 +309,13 @@ impl Ops {
     }
 
     /// The value of an attribute, but for reserved ones.
+    ///
+    /// There is an access list always: the kernel fetches mode and list one after the other, and would
+    /// take the mask of a list that it has not seen for what the mode grants the group.
     pub fn getxattr(&self, ino: u64, name: &[u8]) -> Outcome<Vec<u8>> {
+        if name == acl::ACCESS {
+            return Ok(self.fs.access_list(ino)?);
+        }
         match control::is_reserved(name) {
             true => Err(Refusal(libc::ENODATA)),
             false => Ok(self.fs.getxattr(ino, name)?),
@@ -371,10 +353,8 @@ impl Ops {
             return Err(Refusal(libc::EPERM));
         }
         if name == acl::ACCESS {
-            return self.set_access_list(caller, ino, value);
-        }
-        if name == acl::DEFAULT && Acl::parse(value).is_none() {
-            return Err(Refusal(libc::EINVAL));
+            let kill = caller.kills_by_list(&self.fs.getattr(ino)?);
+            return Ok(self.fs.set_access_list(ino, value, kill)?);
         }
         let mode = match flags {
             0 => XattrMode::Set,
@@ -395,26 +375,36 @@ impl Ops {
         if control::is_reserved(name) {
             return Err(Refusal(libc::EPERM));
         }
-        Ok(self.fs.removexattr(ino, name)?)
-    }
-
-    /// Clears set-user-id and set-group-id before contents change by a request that has no flag
-    /// for it.
-    fn kill_privileges(&self, caller: Caller, ino: u64) -> Outcome<()> {
-        if caller.keeps_privileges() || !self.is_privileged(ino)? {
-            return Ok(());
+        match self.fs.removexattr(ino, name) {
+            // A list that is not there need not be removed.
+            Err(Error::NoAttribute) if name == acl::ACCESS || name == acl::DEFAULT => Ok(()),
+            removed => Ok(removed?),
         }
-        let set = SetAttr {
-            kill_privileges: true,
-            ..SetAttr::default()
-        };
-        self.fs.setattr(ino, &set)?;
-        self.forget_attributes(ino);
-        Ok(())
     }
 
-    fn is_privileged(&self, ino: u64) -> Outcome<bool> {
-        Ok(self.fs.getattr(ino)?.mode & (SET_USER_ID | SET_GROUP_ID) != 0)
+    /// Which set-id bits a change of attributes clears.
+    fn kills_by_setattr(&self, caller: Caller, ino: u64, set: &SetAttr) -> Outcome<KillPrivileges> {
+        let given = set.uid.is_some() || set.gid.is_some();
+        // The kernel asks so before it changes contents, and for a chown that gives neither.
+        let nothing = set.atime.is_none() && set.mtime.is_none();
+        if set.mode.is_some() || !(given || set.size.is_some() || nothing) {
+            return Ok(KillPrivileges::No);
+        }
+        let attr = self.fs.getattr(ino)?;
+        Ok(match set.size {
+            Some(_) => caller.kills_by_change(&attr),
+            None if given || caller.owns(&attr) => caller.kills_by_chown(&attr),
+            // Not to be told apart for others, who may write, but not chown; the write that follows
+            // clears them itself.
+            None => KillPrivileges::No,
+        })
+    }
+
+    /// The kernel must learn which set-id bits are gone.
+    fn forget_killed(&self, ino: u64, kill: KillPrivileges) {
+        if kill != KillPrivileges::No {
+            self.forget_attributes(ino);
+        }
     }
 
     fn forget_attributes(&self, ino: u64) {
@@ -427,39 +417,6 @@ impl Ops {
         match self.fs.getxattr(ino, name) {
             Ok(value) => Ok(Acl::parse(&value)),
             Err(Error::NoAttribute | Error::Unsupported(_)) => Ok(None),
-            Err(e) => Err(e.into()),
-        }
-    }
-
-    /// After a chmod; whether there was a list to change.
-    fn list_follows_mode(&self, ino: u64, mode: u32) -> Outcome<bool> {
-        let Some(mut list) = self.list(ino, acl::ACCESS)? else {
-            return Ok(false);
-        };
-        list.set_permissions(mode);
-        self.fs
-            .setxattr(ino, acl::ACCESS, &list.to_bytes(), XattrMode::Set)?;
-        Ok(true)
-    }
-
-    /// The mode follows the list; a list that says no more than a mode is not kept.
-    fn set_access_list(&self, caller: Caller, ino: u64, value: &[u8]) -> Outcome<()> {
-        let list = Acl::parse(value).ok_or(Refusal(libc::EINVAL))?;
-        let attr = self.fs.getattr(ino)?;
-        let mut mode = (attr.mode & !0o777) | list.permissions();
-        if caller.uid != 0 && caller.gid != attr.gid {
-            mode &= !SET_GROUP_ID;
-        }
-        let set = SetAttr {
-            mode: Some(mode),
-            ..SetAttr::default()
-        };
-        self.fs.setattr(ino, &set)?;
-        if !list.is_minimal() {
-            return Ok(self.fs.setxattr(ino, acl::ACCESS, value, XattrMode::Set)?);
-        }
-        match self.fs.removexattr(ino, acl::ACCESS) {
-            Ok(()) | Err(Error::NoAttribute) => Ok(()),
             Err(e) => Err(e.into()),
         }
     }

@@ -201,6 +201,7 @@ fn everything(fs: &FileSystem, _: &dyn Device) {
         64 << 20,
         100_000,
         Fallocate::Allocate { keep_size: true },
+        false,
     )
     .unwrap();
     let link = fs.symlink(a, b"link", b"../a/inline", WHO).unwrap().ino;

@@ -126,7 +126,7 @@ impl Run<'_> {
             };
             let what = match i % 3 {
                 0 => fs.setattr(file.ino, &shorter).map(|_| ()),
-                1 => fs.fallocate(file.ino, 4096, 20_000, Fallocate::PunchHole),
+                1 => fs.fallocate(file.ino, 4096, 20_000, Fallocate::PunchHole, false),
                 _ => fs.fsync(file.ino, false),
             };
             self.note(what);

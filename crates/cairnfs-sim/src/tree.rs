@@ -5,6 +5,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 
+use cairnfs::acl::{ACCESS, Acl};
 use cairnfs::fs::FileSystem;
 use cairnfs::types::{Attr, FileKind, SeekTo, Time};
 use cairnfs::{Error, Result};
@@ -228,6 +229,15 @@ fn read_node(fs: &FileSystem, ino: u64) -> Result<Node, Unreadable> {
     };
     let mut facts = Facts::of(&attr, &target);
     facts.xattrs = read_xattrs(fs, ino).map_err(failed("extended attributes"))?;
+    if let Some(list) = facts.xattrs.get(ACCESS).and_then(|list| Acl::parse(list))
+        && list.permissions() != attr.mode & 0o777
+    {
+        return Err(Unreadable::Contradiction(format!(
+            "inode {ino} has mode {:o}, and an access list of {:o}",
+            attr.mode,
+            list.permissions()
+        )));
+    }
     let mut node = Node {
         facts,
         times: Times::of(&attr),

@@ -46,6 +46,7 @@
 //!
 //! Everything is `Send + Sync`; calls on different files do not wait for one another.
 
+pub mod acl;
 mod api;
 mod clocked;
 mod data;

@@ -211,8 +211,32 @@ pub struct SetAttr {
     pub mtime: Option<SetTime>,
     /// Last change of anything; without it, the time of the call.
     pub ctime: Option<Time>,
-    /// Clear set-user-id, and set-group-id where the group may execute.
-    pub kill_privileges: bool,
+    /// Set-id bits that are cleared; those that `mode` sets stay.
+    pub kill_privileges: KillPrivileges,
+}
+
+/// Which set-id bits are cleared by a change of contents, space or owner, as on other Linux file
+/// systems. Directories keep theirs.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum KillPrivileges {
+    /// None: the caller has the capability to keep them (`CAP_FSETID`).
+    #[default]
+    No,
+    /// Set-user-id, and set-group-id where the group may execute: the caller is in the file's group.
+    ByMember,
+    /// Set-user-id, and set-group-id where the group may execute or is not this one, which is the
+    /// caller's only group.
+    ByGroup(u32),
+}
+
+impl From<bool> for KillPrivileges {
+    /// `true` is [`KillPrivileges::ByMember`].
+    fn from(kill: bool) -> Self {
+        match kill {
+            true => Self::ByMember,
+            false => Self::No,
+        }
+    }
 }
 
 /// How a rename treats a name that is taken.

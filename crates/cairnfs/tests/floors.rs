@@ -29,6 +29,7 @@ const FLOORS: &[(&str, u8, &[&str])] = &[
     ("deliberate", 0, &[]),
     ("mechanism", 0, &[]),
     ("device", 0, &["clocked", "deliberate", "error", "sync"]),
+    ("acl", 1, &[]),
     ("format", 1, &[]),
     ("types", 1, &["format::item"]),
     ("values", 1, &["format::xattr"]),

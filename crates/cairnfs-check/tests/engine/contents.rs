@@ -1,10 +1,13 @@
-//! The contents of one file against the bytes it should hold.
+//! The contents of one file against the bytes it should hold, and its space against its blocks.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use cairnfs::Error;
 use cairnfs::device::MemoryDevice;
+use cairnfs::format::MAX_INLINE;
 use cairnfs::fs::{FileSystem, MakeOptions, make_device};
-use cairnfs::types::{Creds, Fallocate, SetAttr};
+use cairnfs::types::{Creds, Fallocate, SeekTo, SetAttr};
 use proptest::prelude::*;
 
 use crate::seen::{assert_sound, options};
@@ -39,6 +42,70 @@ fn change() -> impl Strategy<Value = Change> {
     ]
 }
 
+/// File blocks that have data or space, whether it waits or is on the device.
+#[derive(Default)]
+struct Held(BTreeSet<u64>);
+
+impl Held {
+    const BLOCK: u64 = 4096;
+
+    fn follow(&mut self, change: &Change, size: usize) {
+        let blocks = |at: u32, len: u32| {
+            let end = u64::from(at) + u64::from(len);
+            u64::from(at) / Self::BLOCK..end.div_ceil(Self::BLOCK)
+        };
+        match *change {
+            Change::Write(at, len) | Change::Zero(at, len, _) | Change::Allocate(at, len, _) => {
+                self.0.extend(blocks(at, len));
+            }
+            Change::Truncate(to) if to as usize <= size => {
+                self.0.split_off(&u64::from(to).div_ceil(Self::BLOCK));
+            }
+            Change::Punch(at, len) => {
+                let end = u64::from(at) + u64::from(len);
+                let whole = u64::from(at).div_ceil(Self::BLOCK)..end / Self::BLOCK;
+                self.0.retain(|block| !whole.contains(block));
+            }
+            Change::Copy(from, to, len) if from.abs_diff(to) >= len => {
+                let copied = len.min((size as u32).saturating_sub(from));
+                if copied > 0 {
+                    self.0.extend(blocks(to, copied));
+                }
+            }
+            Change::Truncate(_)
+            | Change::Copy(..)
+            | Change::Fsync
+            | Change::Merge
+            | Change::Reopen => {}
+        }
+    }
+
+    /// Whether a file of that size may tell this number of units of 512 bytes. A small one may have its
+    /// contents in the inode.
+    fn allows(&self, size: usize, units: u64) -> bool {
+        let inline = size <= MAX_INLINE && units == (size as u64).div_ceil(512);
+        inline || units == self.0.len() as u64 * (Self::BLOCK / 512)
+    }
+}
+
+/// What is told to be a hole reads as zeros, and lies where no block is held.
+fn holes_are_empty(fs: &FileSystem, ino: u64, model: &[u8]) {
+    let mut at = 0;
+    while at < model.len() as u64 {
+        let data = match fs.seek(ino, at, SeekTo::Data) {
+            Err(Error::NoSuchOffset) => model.len() as u64,
+            found => found.unwrap(),
+        };
+        let hole = &model[at as usize..data as usize];
+        assert!(hole.iter().all(|b| *b == 0), "data in a hole at {at}");
+        if data == model.len() as u64 {
+            return;
+        }
+        at = fs.seek(ino, data, SeekTo::Hole).unwrap();
+        assert!(at > data && fs.getattr(ino).unwrap().blocks > 0);
+    }
+}
+
 fn grow(model: &mut Vec<u8>, end: usize) {
     if model.len() < end {
         model.resize(end, 0);
@@ -65,7 +132,7 @@ fn change_both(fs: &FileSystem, ino: u64, model: &mut Vec<u8>, change: &Change, 
             model.resize(size as usize, 0);
         }
         Change::Punch(at, len) => {
-            fs.fallocate(ino, at.into(), len.into(), Fallocate::PunchHole)
+            fs.fallocate(ino, at.into(), len.into(), Fallocate::PunchHole, false)
                 .unwrap();
             let end = model.len().min((at + len) as usize);
             if let Some(range) = model.get_mut(at as usize..end) {
@@ -74,7 +141,8 @@ fn change_both(fs: &FileSystem, ino: u64, model: &mut Vec<u8>, change: &Change, 
         }
         Change::Zero(at, len, keep_size) => {
             let what = Fallocate::ZeroRange { keep_size };
-            fs.fallocate(ino, at.into(), len.into(), what).unwrap();
+            fs.fallocate(ino, at.into(), len.into(), what, false)
+                .unwrap();
             if !keep_size {
                 grow(model, (at + len) as usize);
             }
@@ -85,7 +153,8 @@ fn change_both(fs: &FileSystem, ino: u64, model: &mut Vec<u8>, change: &Change, 
         }
         Change::Allocate(at, len, keep_size) => {
             let what = Fallocate::Allocate { keep_size };
-            fs.fallocate(ino, at.into(), len.into(), what).unwrap();
+            fs.fallocate(ino, at.into(), len.into(), what, false)
+                .unwrap();
             if !keep_size {
                 grow(model, (at + len) as usize);
             }
@@ -95,7 +164,7 @@ fn change_both(fs: &FileSystem, ino: u64, model: &mut Vec<u8>, change: &Change, 
                 return;
             }
             let n = fs
-                .copy_range(ino, from.into(), ino, to.into(), len.into())
+                .copy_range(ino, from.into(), ino, to.into(), len.into(), true)
                 .unwrap() as usize;
             let data = match model.get(from as usize..) {
                 Some(rest) => rest[..n].to_vec(),
@@ -123,7 +192,9 @@ proptest! {
         let mut fs = FileSystem::open_device(device.clone(), &options(false)).unwrap();
         let ino = fs.mknod(1, b"f", 0o100_644, 0, Creds::default()).unwrap().ino;
         let mut model = Vec::new();
+        let mut held = Held::default();
         for (i, change) in changes.iter().enumerate() {
+            held.follow(change, model.len());
             change_both(&fs, ino, &mut model, change, i);
             if matches!(change, Change::Reopen) {
                 fs.close().unwrap();
@@ -132,7 +203,13 @@ proptest! {
                 fs = FileSystem::open_device(device.clone(), &options(false)).unwrap();
                 fs.lookup(1, b"f").unwrap();
             }
-            prop_assert_eq!(fs.getattr(ino).unwrap().size as usize, model.len());
+            let attr = fs.getattr(ino).unwrap();
+            prop_assert_eq!(attr.size as usize, model.len());
+            prop_assert!(
+                held.allows(model.len(), attr.blocks),
+                "{:?}: {} units, {} blocks of {} bytes", change, attr.blocks, held.0.len(), model.len()
+            );
+            holes_are_empty(&fs, ino, &model);
             let mut got = vec![7; model.len() + 10];
             prop_assert_eq!(fs.read(ino, 0, &mut got).unwrap(), model.len());
             got.truncate(model.len());

@@ -274,12 +274,12 @@ impl Filled {
         match self.numbers.below(4) {
             0 => {
                 // A hole needs no more than is kept for it.
-                self.fs.fallocate(ino, at, len, Fallocate::PunchHole)
+                self.fs.fallocate(ino, at, len, Fallocate::PunchHole, false)
             }
             1 => self.write(ino, at, len % 9000 + 1),
             _ => {
                 let what = Fallocate::Allocate { keep_size: false };
-                self.fs.fallocate(ino, at, len, what)
+                self.fs.fallocate(ino, at, len, what, false)
             }
         }
     }
@@ -457,7 +457,7 @@ fn allocated_space_is_written_on_a_full_volume() {
     let ahead = make(b"ahead");
     let len = 4 << 20;
     let what = Fallocate::Allocate { keep_size: false };
-    fs.fallocate(ahead, 0, len, what).unwrap();
+    fs.fallocate(ahead, 0, len, what, false).unwrap();
     let rest = make(b"rest");
     let mut at = 0;
     while let Ok(n) = fs.write(rest, at, &vec![9; 65_536], false) {

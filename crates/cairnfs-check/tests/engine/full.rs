@@ -65,6 +65,7 @@ impl Volume {
                 at.into(),
                 len.into(),
                 Fallocate::Allocate { keep_size },
+                false,
             ),
             Op::Truncate(size) => {
                 let set = SetAttr {
@@ -74,7 +75,7 @@ impl Volume {
                 fs.setattr(ino, &set).map(|_| ())
             }
             Op::Punch(at, len) => {
-                fs.fallocate(ino, at.into(), len.into(), Fallocate::PunchHole)
+                fs.fallocate(ino, at.into(), len.into(), Fallocate::PunchHole, false)
                     .unwrap();
                 Ok(())
             }

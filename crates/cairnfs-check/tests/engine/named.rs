@@ -58,7 +58,8 @@ fn punch_of_a_small_file() {
     let fs = open(&d, 64 << 20);
     let a = file(&fs, "a");
     fs.write(a, 0, &[7; 100], false).unwrap();
-    fs.fallocate(a, 0, 4096, Fallocate::PunchHole).unwrap();
+    fs.fallocate(a, 0, 4096, Fallocate::PunchHole, false)
+        .unwrap();
     let mut buf = [1; 100];
     fs.read(a, 0, &mut buf).unwrap();
     assert_eq!(buf, [0; 100]);
@@ -70,7 +71,7 @@ fn zero_range_of_a_small_file() {
     let fs = open(&d, 64 << 20);
     let a = file(&fs, "a");
     fs.write(a, 0, &[7; 100], false).unwrap();
-    fs.fallocate(a, 0, 8192, Fallocate::ZeroRange { keep_size: true })
+    fs.fallocate(a, 0, 8192, Fallocate::ZeroRange { keep_size: true }, false)
         .unwrap();
     let mut buf = [1; 100];
     fs.read(a, 0, &mut buf).unwrap();

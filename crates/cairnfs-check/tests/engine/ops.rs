@@ -131,6 +131,7 @@ impl Run {
                     at.into(),
                     len.into(),
                     Fallocate::PunchHole,
+                    false,
                 )?;
             }
             Op::Allocate(d, n, at, len) => {
@@ -140,7 +141,7 @@ impl Run {
                     2 => Fallocate::ZeroRange { keep_size: true },
                     _ => Fallocate::ZeroRange { keep_size: false },
                 };
-                fs.fallocate(self.file(d, n)?, at.into(), len.into(), how)?;
+                fs.fallocate(self.file(d, n)?, at.into(), len.into(), how, false)?;
             }
             Op::Xattr(d, n, x, len) => {
                 let value = vec![x % 2; len as usize];

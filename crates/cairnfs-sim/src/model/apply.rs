@@ -3,8 +3,9 @@
 use std::sync::Arc;
 
 use cairnfs::Error;
+use cairnfs::acl::{self, Acl};
 use cairnfs::fs::{Call, Outcome};
-use cairnfs::types::{Attr, Fallocate, RenameMode, SetAttr};
+use cairnfs::types::{Attr, Fallocate, KillPrivileges, RenameMode, SetAttr};
 
 use super::Model;
 use super::chain::{Part, Promise, UNTOLD, Value, Version};
@@ -57,7 +58,7 @@ impl Model {
                     ino,
                     offset,
                     data,
-                    privileges,
+                    kill,
                 },
                 Outcome::Number(n),
             ) => {
@@ -65,8 +66,8 @@ impl Model {
                     Some(offset) => (offset, n as usize),
                     None => (n, data.len()),
                 };
-                let needs = match privileges && len > 0 {
-                    true => self.kill_privileges(ino).into_iter().collect(),
+                let needs = match len > 0 {
+                    true => self.kill_privileges(ino, kill).into_iter().collect(),
                     false => Vec::new(),
                 };
                 self.write(ino, at, data.get(..len).unwrap_or(data), needs);
@@ -78,9 +79,19 @@ impl Model {
                     offset,
                     len,
                     what,
+                    kill,
                 },
                 _,
-            ) => self.fallocate(ino, offset, offset + len, what),
+            ) => {
+                self.kill_privileges(ino, kill);
+                self.fallocate(ino, offset, offset + len, what);
+            }
+            (
+                Call::SetAccessList {
+                    ino, value, kill, ..
+                },
+                _,
+            ) => self.change_facts(ino, |facts| set_access_list(facts, value, kill)),
             (
                 Call::SetXattr {
                     ino, name, value, ..
@@ -212,18 +223,27 @@ impl Model {
     }
 
     fn set_attributes(&mut self, ino: u64, set: &SetAttr) {
-        if let Some(size) = set.size {
-            self.truncate(ino, size);
-        }
-        let set = *set;
-        self.change_facts(ino, |facts| {
-            if set.kill_privileges {
-                drop_privileges(facts);
+        let mode = set.mode.map(|mode| mode & 0o7777);
+        let follow = |facts: &mut Facts| {
+            if let Some(mode) = mode {
+                facts.mode = mode;
+                follow_mode(facts);
             }
-            facts.mode = set.mode.map_or(facts.mode, |m| m & 0o7777);
+        };
+        let all_but_mode = |facts: &mut Facts| {
+            drop_privileges(facts, set.kill_privileges);
             facts.uid = set.uid.unwrap_or(facts.uid);
             facts.gid = set.gid.unwrap_or(facts.gid);
-        });
+        };
+        let Some(size) = set.size else {
+            return self.change_facts(ino, |facts| {
+                all_but_mode(facts);
+                follow(facts);
+            });
+        };
+        let changed = self.changed_facts(ino, all_but_mode);
+        self.truncate(ino, size, changed);
+        self.change_facts(ino, follow);
     }
 
     fn fallocate(&mut self, ino: u64, from: u64, to: u64, what: Fallocate) {
@@ -246,27 +266,32 @@ impl Model {
     }
 
     /// A write clears privileges: what it wrote must not be there without that.
-    fn kill_privileges(&mut self, ino: u64) -> Option<Version> {
-        let mut cleared = (*self.facts(ino)?).clone();
-        drop_privileges(&mut cleared);
-        if Some(&cleared) == self.facts(ino).as_deref() {
-            return None;
-        }
-        self.change_facts(ino, drop_privileges);
+    fn kill_privileges(&mut self, ino: u64, kill: KillPrivileges) -> Option<Version> {
+        self.changed_facts(ino, |facts| drop_privileges(facts, kill))?;
+        self.change_facts(ino, |facts| drop_privileges(facts, kill));
         Some(self.newest(Part::Facts(ino)))
     }
 
     fn change_facts(&mut self, ino: u64, change: impl FnOnce(&mut Facts)) {
-        let Some(old) = self.facts(ino) else { return };
+        match self.changed_facts(ino, change) {
+            Some(changed) => {
+                let mut makes = vec![changed];
+                makes.extend(self.times_now(ino));
+                self.add(makes, Vec::new());
+            }
+            None => {
+                self.date(ino);
+            }
+        }
+    }
+
+    /// What a change makes of the attributes of an inode, if anything.
+    fn changed_facts(&self, ino: u64, change: impl FnOnce(&mut Facts)) -> Option<(Part, Value)> {
+        let old = self.facts(ino)?;
         let mut new = (*old).clone();
         change(&mut new);
-        if new == *old {
-            self.date(ino);
-            return;
-        }
-        let mut makes = vec![(Part::Facts(ino), Value::Facts(Some(Arc::new(new))))];
-        makes.extend(self.times_now(ino));
-        self.add(makes, Vec::new());
+        let value = Value::Facts(Some(Arc::new(new.clone())));
+        (new != *old).then_some((Part::Facts(ino), value))
     }
 
     /// An inode that an operation changes besides what the model knows of it.
@@ -365,14 +390,45 @@ impl Model {
     }
 }
 
-fn drop_privileges(facts: &mut Facts) {
-    if !facts.kind.is_file() {
+fn drop_privileges(facts: &mut Facts, kill: KillPrivileges) {
+    let outside = match kill {
+        KillPrivileges::No => return,
+        KillPrivileges::ByMember => false,
+        KillPrivileges::ByGroup(gid) => gid != facts.gid,
+    };
+    if facts.kind.is_dir() {
         return;
     }
     facts.mode &= !SET_USER_ID;
-    if facts.mode & GROUP_EXECUTES != 0 {
+    if outside || facts.mode & GROUP_EXECUTES != 0 {
         facts.mode &= !SET_GROUP_ID;
     }
+}
+
+/// An access list follows the mode.
+fn follow_mode(facts: &mut Facts) {
+    let mode = facts.mode;
+    if let Some(value) = facts.xattrs.get_mut(acl::ACCESS)
+        && let Some(mut list) = Acl::parse(value)
+    {
+        list.set_permissions(mode);
+        *value = list.to_bytes();
+    }
+}
+
+/// The mode follows an access list.
+fn set_access_list(facts: &mut Facts, value: &[u8], kill: KillPrivileges) {
+    let Some(list) = Acl::parse(value) else {
+        return;
+    };
+    facts.mode = facts.mode & !0o777 | list.permissions();
+    if matches!(kill, KillPrivileges::ByGroup(gid) if gid != facts.gid) {
+        facts.mode &= !SET_GROUP_ID;
+    }
+    match list.is_minimal() {
+        true => facts.xattrs.remove(acl::ACCESS),
+        false => facts.xattrs.insert(acl::ACCESS.to_vec(), value.to_vec()),
+    };
 }
 
 /// A call as people read it.
@@ -405,7 +461,9 @@ fn shown(call: &Call<'_>, outcome: &Outcome<'_>) -> String {
             offset,
             len,
             what,
+            ..
         } => format!("fallocate {len} at {offset} of {ino} ({what:?})"),
+        Call::SetAccessList { ino, .. } => format!("set access list of {ino}"),
         Call::SetXattr { ino, name: n, .. } => format!("set attribute {} of {ino}", name(n)),
         Call::RemoveXattr { ino, name: n } => format!("remove attribute {} of {ino}", name(n)),
         Call::Fsync { ino, data_only } => match data_only {

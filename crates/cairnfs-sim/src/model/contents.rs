@@ -76,17 +76,22 @@ impl Model {
         (known && !size.is_multiple_of(LEN)).then(|| self.newest(Part::Block(ino, block)))
     }
 
-    /// A step of a call: the size becomes another.
-    pub(super) fn truncate(&mut self, ino: u64, size: u64) {
+    /// A step of a call: the size becomes another. `also` changes with the size.
+    pub(super) fn truncate(&mut self, ino: u64, size: u64, also: Option<(Part, Value)>) {
         let old = self.size(ino);
         if size == old {
+            if let Some(also) = also {
+                let mut makes = vec![also];
+                makes.extend(self.times_now(ino));
+                self.add(makes, Vec::new());
+            }
             return;
         }
         let mut makes = vec![
             (Part::Size(ino), Value::Size(size)),
             Self::times_between(ino),
         ];
-        makes.extend(self.unchanged(ino));
+        makes.extend(also.or_else(|| self.unchanged(ino)));
         if size > old {
             let tail = self.old_tail(ino, old);
             self.add(makes, tail.into_iter().collect());
@@ -126,7 +131,7 @@ impl Model {
 
     pub(super) fn grow(&mut self, ino: u64, size: u64) {
         if size > self.size(ino) {
-            self.truncate(ino, size);
+            self.truncate(ino, size, None);
         }
     }
 }

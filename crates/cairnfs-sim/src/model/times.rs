@@ -37,6 +37,7 @@ impl Model {
             Call::Write { ino, .. }
             | Call::SetAttr { ino, .. }
             | Call::Fallocate { ino, .. }
+            | Call::SetAccessList { ino, .. }
             | Call::SetXattr { ino, .. }
             | Call::RemoveXattr { ino, .. } => vec![ino],
             Call::Tmpfile | Call::Fsync { .. } | Call::FsyncAll { .. } | Call::Sync => Vec::new(),

@@ -7,7 +7,9 @@ use std::fmt;
 use std::str::FromStr;
 
 use cairnfs::fs::FileSystem;
-use cairnfs::types::{Creds, Fallocate, RenameMode, SetAttr, SetTime, Time, XattrMode};
+use cairnfs::types::{
+    Creds, Fallocate, KillPrivileges, RenameMode, SetAttr, SetTime, Time, XattrMode,
+};
 use cairnfs::{Error, Result};
 
 use crate::image::{BLOCK, SECTOR};
@@ -60,6 +62,10 @@ pub enum Step {
     Chmod(String, u32),
     /// Sets the time of the last change of the contents, in seconds.
     Touch(String, u32),
+    /// Sets the access list to one for a user, with these permissions of owner, mask and others.
+    SetList(String, u32),
+    /// Sets the size as an ordinary user does: set-id bits go with it.
+    TruncateAs(String, u64),
     /// Sets the extended attribute of this name, in `user.`, to so many bytes.
     SetXattr(String, String, u32),
     /// Sets the extended attribute of this name, in `user.`, to the value of this number; those from
@@ -102,6 +108,8 @@ impl fmt::Display for Step {
             Reserve(p, at, n) => write!(f, "reserve {p} {at} {n}"),
             Chmod(p, mode) => write!(f, "chmod {p} {mode}"),
             Touch(p, secs) => write!(f, "touch {p} {secs}"),
+            SetList(p, mode) => write!(f, "setlist {p} {mode}"),
+            TruncateAs(p, n) => write!(f, "truncate-as {p} {n}"),
             SetXattr(p, x, n) => write!(f, "setxattr {p} {x} {n}"),
             SetValue(p, x, n) => write!(f, "setvalue {p} {x} {n}"),
             RemoveXattr(p, x) => write!(f, "removexattr {p} {x}"),
@@ -147,6 +155,8 @@ impl FromStr for Step {
             "reserve" => Step::Reserve(path(1)?, number(2)?, number(3)?),
             "chmod" => Step::Chmod(path(1)?, small(2)?),
             "touch" => Step::Touch(path(1)?, small(2)?),
+            "setlist" => Step::SetList(path(1)?, small(2)?),
+            "truncate-as" => Step::TruncateAs(path(1)?, number(2)?),
             "setxattr" => Step::SetXattr(path(1)?, path(2)?, small(3)?),
             "setvalue" => Step::SetValue(path(1)?, path(2)?, small(3)?),
             "removexattr" => Step::RemoveXattr(path(1)?, path(2)?),
@@ -177,6 +187,23 @@ fn value(number: u32) -> Vec<u8> {
     let number = number.to_le_bytes();
     bytes.iter_mut().zip(number).for_each(|(b, n)| *b = n);
     bytes
+}
+
+/// An access list for a user, with these permissions of owner, mask and others.
+fn access_list(mode: u32) -> Vec<u8> {
+    let entry = |tag: u16, perm: u32, id: u32| {
+        let perm = (perm & 7) as u16;
+        let (tag, perm, id) = (tag.to_le_bytes(), perm.to_le_bytes(), id.to_le_bytes());
+        [&tag[..], &perm[..], &id[..]].concat()
+    };
+    let entries = [
+        entry(0x01, mode >> 6, u32::MAX),
+        entry(0x02, 6, 1000),
+        entry(0x04, 5, u32::MAX),
+        entry(0x10, mode >> 3, u32::MAX),
+        entry(0x20, mode, u32::MAX),
+    ];
+    [2u32.to_le_bytes().to_vec(), entries.concat()].concat()
 }
 
 /// Values with one hash: where the first word of a step of the hash is what it is multiplied with,
@@ -338,6 +365,9 @@ impl<'a> Runner<'a> {
                 };
                 fs.setattr(self.look_up(p)?, &set).map(|_| ())
             }
+            Step::SetList(p, mode) => {
+                fs.set_access_list(self.look_up(p)?, &access_list(*mode), KillPrivileges::No)
+            }
             Step::SetXattr(p, x, n) => {
                 let value = self.bytes(*n);
                 let name = format!("user.{x}");
@@ -363,10 +393,19 @@ impl<'a> Runner<'a> {
         }
     }
 
+    fn truncate(&self, path: &str, size: u64, kill_privileges: KillPrivileges) -> Result<()> {
+        let set = SetAttr {
+            size: Some(size),
+            kill_privileges,
+            ..SetAttr::default()
+        };
+        self.fs.setattr(self.look_up(path)?, &set).map(|_| ())
+    }
+
     fn change_contents(&mut self, step: &Step) -> Result<()> {
         let allocate = |p: &str, at: &u64, n: &u64, what| {
             let ino = self.look_up(p)?;
-            self.fs.fallocate(ino, *at, *n, what)
+            self.fs.fallocate(ino, *at, *n, what, false)
         };
         match step {
             Step::Write(p, at, n) => {
@@ -377,13 +416,8 @@ impl<'a> Runner<'a> {
                 let (ino, bytes) = (self.look_up(p)?, self.bytes(*n));
                 self.fs.append(ino, &bytes, false).map(|_| ())
             }
-            Step::Truncate(p, n) => {
-                let set = SetAttr {
-                    size: Some(*n),
-                    ..SetAttr::default()
-                };
-                self.fs.setattr(self.look_up(p)?, &set).map(|_| ())
-            }
+            Step::Truncate(p, n) => self.truncate(p, *n, KillPrivileges::No),
+            Step::TruncateAs(p, n) => self.truncate(p, *n, KillPrivileges::ByMember),
             Step::Punch(p, at, n) => allocate(p, at, n, Fallocate::PunchHole),
             Step::Zero(p, at, n) => allocate(p, at, n, Fallocate::ZeroRange { keep_size: false }),
             Step::Allocate(p, at, n) => {

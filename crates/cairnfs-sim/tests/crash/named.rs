@@ -1,6 +1,10 @@
 //! Histories of the kinds that broke the log replay of btrfs, ext4 and others, by name.
 
-use crate::support::history;
+use cairnfs_sim::explore::Depth;
+use cairnfs_sim::record::{VOLUME_SIZE, fresh_volume};
+use cairnfs_sim::workload::{after, record, steps};
+
+use crate::support::{THOROUGH, history, try_recording};
 
 #[test]
 fn rename_then_create_under_the_old_name() {
@@ -98,6 +102,65 @@ fn an_attribute_is_removed() {
     history(
         "mkdir d; setxattr d a 300; fsync d; setxattr d a 20; setxattr d b 5; fsync d; removexattr d a; create d/x; fsync d/x",
     );
+}
+
+/// Mode and list in one transaction; reading any state tells a pair that disagrees.
+#[test]
+fn a_list_and_its_mode() {
+    history(
+        "create f; chmod f 384; sync; setlist f 504; fsync f; chmod f 416; fsync f; setlist f 432;
+         chmod f 509; sync; merge; chmod f 384; setxattr f a 300; setlist f 488; merge; chmod f 448",
+    );
+    history(
+        "mkdir d; setlist d 504; create d/f; setlist d/f 416; fsync d/f; chmod d 448; chmod d/f 384;
+         fsync d; merge; chmod d 493; removexattr d/f a; setlist d 448; fsync d; unlink-open d/f; sync",
+    );
+}
+
+/// A size and what goes with it in one transaction.
+#[test]
+fn a_file_is_cut_by_somebody_else() {
+    history(
+        "create f; write f 0 9000; chmod f 3565; fsync f; truncate-as f 5000; fsync f; chmod f 3565;
+         truncate-as f 0; sync; write f 0 100; chmod f 3565; fsync f; truncate-as f 900; fsync f;
+         chmod f 3565; truncate-as f 20000; merge",
+    );
+    history(
+        "create f; write f 0 9000; chmod f 3565; truncate-as f 30000; fsync f; write f 40000 10;
+         chmod f 3565; truncate-as f 50001; truncate-as f 10; chmod f 3565; truncate-as f 10; sync",
+    );
+}
+
+/// Makes one change of each of so many files that contexts end on the way: none may end within one.
+fn of_many_files(mode: u32, change: &str, argument: u32) {
+    let made: String = (0..3000)
+        .map(|i| format!("create f{i}; chmod f{i} {mode};"))
+        .collect();
+    let changed: String = (0..3000)
+        .map(|i| format!("{change} f{i} {argument};"))
+        .collect();
+    let [made, changed] = [made, changed].map(|text| steps(&text).unwrap());
+    let start = after(fresh_volume(VOLUME_SIZE).unwrap(), &made).unwrap();
+    let recording = record(start, &changed).unwrap();
+    let depth = Depth {
+        states: 60,
+        interrupted: 0,
+        used: 0,
+        ..THOROUGH
+    };
+    let tally = try_recording(change, &recording, &depth);
+    assert!(tally.states > 3, "only {} states", tally.states);
+}
+
+/// Each has its new size without set-id bits, or the old size with them.
+#[test]
+fn many_files_are_cut_by_somebody_else() {
+    of_many_files(0o6755, "truncate-as", 10);
+}
+
+#[test]
+fn many_files_get_a_list() {
+    of_many_files(0o600, "setlist", 0o770);
 }
 
 #[test]

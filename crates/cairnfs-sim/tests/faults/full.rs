@@ -86,7 +86,7 @@ const FILLERS: [(&str, Filler); 15] = [
     ("zero", |v, i| {
         let zero = Fallocate::ZeroRange { keep_size: false };
         v.use_up();
-        v.fs.fallocate(v.ino("small"), i * 9000 + 100, 7000, zero)
+        v.fs.fallocate(v.ino("small"), i * 9000 + 100, 7000, zero, false)
     }),
     ("setxattr", |v, i| {
         let name = format!("user.n{i}");
@@ -113,10 +113,10 @@ const FREE: [(&str, Filler); 12] = [
     ("truncate", |v, _| v.truncate("data", 5000)),
     ("truncate to nothing", |v, _| v.truncate("data", 0)),
     ("punch", |v, _| {
-        v.fs.fallocate(v.ino("data"), 1000, 9000, Fallocate::PunchHole)
+        v.fs.fallocate(v.ino("data"), 1000, 9000, Fallocate::PunchHole, false)
     }),
     ("punch within a block", |v, _| {
-        v.fs.fallocate(v.ino("data"), 10, 50, Fallocate::PunchHole)
+        v.fs.fallocate(v.ino("data"), 10, 50, Fallocate::PunchHole, false)
     }),
     ("removexattr", |v, _| {
         v.fs.removexattr(v.ino("many"), b"user.a")
@@ -186,7 +186,7 @@ impl Volume {
 
     fn allocate(&self, name: &str, at: u64, len: u64) -> Result<()> {
         let what = Fallocate::Allocate { keep_size: false };
-        self.fs.fallocate(self.ino(name), at, len, what)
+        self.fs.fallocate(self.ino(name), at, len, what, false)
     }
 
     /// Repeats an operation until it is refused; says how often it was done.

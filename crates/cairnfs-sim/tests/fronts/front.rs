@@ -22,8 +22,16 @@ const DEFAULT: &[u8] = b"system.posix_acl_default";
 pub const STEPWISE: [&str; 4] = ["allocate", "punch", "zero", "copy"];
 
 /// Who asks: the superuser, or somebody who owns nothing.
-const ROOT_USER: Caller = Caller { uid: 0, gid: 0 };
-const OTHER_USER: Caller = Caller { uid: 9, gid: 9 };
+const ROOT_USER: Caller = Caller {
+    uid: 0,
+    gid: 0,
+    pid: 0,
+};
+const OTHER_USER: Caller = Caller {
+    uid: 9,
+    gid: 9,
+    pid: 0,
+};
 
 /// The front of a volume.
 pub struct Front {
@@ -253,7 +261,7 @@ impl Front {
             }
             _ => {
                 let data = self.data(words.number(3));
-                let kills = caller == OTHER_USER;
+                let kills = (caller == OTHER_USER).then_some(caller);
                 let written = self.ops.write(ino, words.number(2), &data, kills);
                 written.map(|_| ())
             }

@@ -55,8 +55,8 @@ const REQUESTS: &[&str] = &[
     "write-by-other f 0 5000",
     "write-by-other l 0 9000",
     "truncate f 5000",
-    "truncate f 20000",
     "truncate l 0",
+    "truncate-by-other f 5000",
     "chmod f 0o600",
     "chmod x 0o2711",
     "chmod l 0o600",
@@ -87,7 +87,7 @@ const SEVERAL: &[&str] = &[
     "zero-by-other f 100 12000",
     "copy f x 9000",
     "copy-by-other x f 100",
-    "truncate-by-other f 5000",
+    "truncate f 20000",
     "truncate-by-other f 20000",
 ];
 

@@ -13,7 +13,7 @@ use super::options::OpenOptions;
 use super::path::{Follow, Last, Walk};
 use crate::error::{Error, Result};
 use crate::fs::FileSystem;
-use crate::types::{Attr, FileKind, SeekTo, SetAttr};
+use crate::types::{Attr, FileKind, KillPrivileges, SeekTo, SetAttr};
 
 /// How often opening starts again because others make and remove the same name.
 const RACES: u32 = 64;
@@ -230,7 +230,8 @@ impl Volume {
             }
             target.set_len(0)?;
             let fs = self.file_system();
-            copy_data(fs, source_use.ino(), ino)?;
+            let kill = Mode::kill_privileges_of(self.owner());
+            copy_data(fs, source_use.ino(), ino, kill)?;
             let size = fs.getattr(source_use.ino())?.size;
             target.set_len(size)?;
             target.set_permissions(source.mode)?;
@@ -263,7 +264,7 @@ fn read_all(fs: &FileSystem, attr: &Attr) -> Result<Vec<u8>> {
 }
 
 /// Copies every range that holds data.
-fn copy_data(fs: &FileSystem, from: u64, to: u64) -> Result<()> {
+fn copy_data(fs: &FileSystem, from: u64, to: u64, kill: KillPrivileges) -> Result<()> {
     let mut at = 0;
     loop {
         let data = match fs.seek(from, at, SeekTo::Data) {
@@ -274,7 +275,7 @@ fn copy_data(fs: &FileSystem, from: u64, to: u64) -> Result<()> {
         let hole = fs.seek(from, data, SeekTo::Hole)?;
         at = data;
         while at < hole {
-            let copied = fs.copy_range(from, at, to, at, (hole - at).min(COPY_STEP))?;
+            let copied = fs.copy_range(from, at, to, at, (hole - at).min(COPY_STEP), kill)?;
             if copied == 0 {
                 return Ok(());
             }

@@ -14,7 +14,7 @@ use super::options::Synced;
 use crate::error::{Error, Result};
 use crate::fs::FileSystem;
 use crate::sync::Mutex;
-use crate::types::{Creds, Fallocate, SeekTo, SetAttr, SetTime, Time};
+use crate::types::{Creds, Fallocate, KillPrivileges, SeekTo, SetAttr, SetTime, Time};
 
 /// What an open file may be used for.
 #[derive(Debug, Clone, Copy)]
@@ -23,13 +23,16 @@ pub(super) struct Mode {
     pub write: bool,
     pub append: bool,
     pub sync: Option<Synced>,
-    /// The engine clears set-id bits on a write, as for a user without privileges.
-    pub kill_privileges: bool,
+    /// Set-id bits that the engine clears on a write.
+    pub kill_privileges: KillPrivileges,
 }
 
 impl Mode {
-    pub(super) fn kill_privileges_of(owner: Creds) -> bool {
-        owner.uid != 0
+    pub(super) fn kill_privileges_of(owner: Creds) -> KillPrivileges {
+        match owner.uid {
+            0 => KillPrivileges::No,
+            _ => KillPrivileges::ByGroup(owner.gid),
+        }
     }
 }
 
@@ -274,7 +277,8 @@ impl File {
 
     fn fallocate(&self, offset: u64, len: u64, what: Fallocate) -> Result<()> {
         let file = self.writing()?;
-        file.fs().fallocate(file.ino(), offset, len, what)
+        let kill = self.open.mode.kill_privileges;
+        file.fs().fallocate(file.ino(), offset, len, what, kill)
     }
 
     /// Where the next data begins at or behind a byte offset; `None` if only a hole is left, or

@@ -1,5 +1,6 @@
 //! fallocate: space ahead of data, holes, ranges of zeros; and copying within the volume.
 
+use std::cell::Cell;
 use std::sync::Arc;
 
 use smallvec::smallvec;
@@ -7,15 +8,17 @@ use smallvec::smallvec;
 use crate::error::{Error, Result};
 use crate::format::{BLOCK_SIZE, MAX_EXTENT_BLOCKS, MAX_FILE_SIZE, MAX_INLINE};
 use crate::fs::FileSystem;
-use crate::fs::extents::{Extent, Extents};
+use crate::fs::attributes::kill_privileges;
+use crate::fs::extents::{Extent, Extents, uncovered};
 use crate::fs::locked::{attrs, attrs_mut};
 use crate::fs::observe::Call;
 use crate::fs::room::most;
 use crate::fs::truncate::STEP;
 use crate::fs::write::check_file;
 use crate::inode::Inode;
+use crate::inode::attrs::Attrs;
 use crate::space::{Class, Delayed, Funding};
-use crate::types::Fallocate;
+use crate::types::{Fallocate, KillPrivileges, SetAttr};
 
 const BLOCK: u64 = BLOCK_SIZE as u64;
 /// Blocks allocated in one transaction (64 MiB).
@@ -23,22 +26,55 @@ const ALLOCATE_STEP: u64 = 64 * MAX_EXTENT_BLOCKS;
 /// Bytes copied at a time.
 const COPY_CHUNK: u64 = 1 << 20;
 
+/// A change of a file's space, in steps. The first step that changes anything also clears set-id bits.
+struct Change<'a> {
+    inode: &'a Arc<Inode>,
+    kill: KillPrivileges,
+    /// Whether a step set the times and cleared set-id bits.
+    touched: Cell<bool>,
+}
+
+impl Change<'_> {
+    /// What a step does to the inode's attributes.
+    fn touch(&self, fs: &FileSystem, attrs: &mut Attrs) {
+        fs.touch(attrs);
+        kill_privileges(attrs, self.kill);
+        self.touched.set(true);
+    }
+}
+
 impl FileSystem {
-    /// Gives space to a range of a regular file, makes a hole of it, or makes it read as zeros.
+    /// Gives space to a range of a regular file, makes a hole of it, or makes it read as zeros. `kill`
+    /// clears set-id bits, as for a write.
     ///
     /// # Errors
     /// Not a regular file; an empty range; too large; no space.
-    pub fn fallocate(&self, ino: u64, offset: u64, len: u64, what: Fallocate) -> Result<()> {
+    pub fn fallocate(
+        &self,
+        ino: u64,
+        offset: u64,
+        len: u64,
+        what: Fallocate,
+        kill: impl Into<KillPrivileges>,
+    ) -> Result<()> {
+        let kill = kill.into();
         let call = Call::Fallocate {
             ino,
             offset,
             len,
             what,
+            kill,
         };
-        self.observed(call, || self.change_space(ino, offset, len, what))
+        self.observed(call, || self.change_space(ino, (offset, len), what, kill))
     }
 
-    fn change_space(&self, ino: u64, offset: u64, len: u64, what: Fallocate) -> Result<()> {
+    fn change_space(
+        &self,
+        ino: u64,
+        (offset, len): (u64, u64),
+        what: Fallocate,
+        kill: KillPrivileges,
+    ) -> Result<()> {
         if self.core.read_only() {
             return Err(Error::ReadOnly);
         }
@@ -53,43 +89,68 @@ impl FileSystem {
         let _contents = inode.contents();
         check_file(&inode.read())?;
         self.settle_truncate(&inode)?;
+        let change = Change {
+            inode: &inode,
+            kill,
+            touched: Cell::new(false),
+        };
         match what {
-            Fallocate::PunchHole => self.punch(&inode, offset, end),
+            Fallocate::PunchHole => self.punch(&change, offset, end)?,
             Fallocate::Allocate { keep_size } => {
-                self.allocate(&inode, offset, end, None)?;
-                self.grow_to(&inode, end, keep_size)
+                self.allocate(&change, offset, end, None)?;
+                self.grow_to(&change, end, keep_size)?;
             }
             Fallocate::ZeroRange { keep_size } => {
-                self.zero_range(&inode, offset, end)?;
-                self.grow_to(&inode, end, keep_size)
+                self.zero_range(&change, offset, end)?;
+                self.grow_to(&change, end, keep_size)?;
             }
         }
+        self.touch_if_untouched(&change)
     }
 
     /// The size follows the space, so that a refusal shows nowhere.
-    fn grow_to(&self, inode: &Arc<Inode>, end: u64, keep_size: bool) -> Result<()> {
-        let size = attrs(&inode.read())?.size;
+    fn grow_to(&self, change: &Change<'_>, end: u64, keep_size: bool) -> Result<()> {
+        let size = attrs(&change.inode.read())?.size;
         if keep_size || end <= size {
             return Ok(());
         }
-        self.grow(inode, end, Class::Rewrite)
+        let set = SetAttr {
+            kill_privileges: change.kill,
+            ..SetAttr::default()
+        };
+        self.grow(change.inode, end, &set, Class::Rewrite)?;
+        change.touched.set(true);
+        Ok(())
+    }
+
+    /// Times and set-id bits change also where no step changed anything; they are committed with what
+    /// is written next.
+    fn touch_if_untouched(&self, change: &Change<'_>) -> Result<()> {
+        if change.touched.get() {
+            return Ok(());
+        }
+        let mut state = change.inode.write();
+        change.touch(self, attrs_mut(&mut state)?);
+        state.uncommitted = true;
+        self.list_file(change.inode, &mut state);
+        Ok(())
     }
 
     /// Makes a range read as zeros. Its space is set aside before the old contents go.
-    fn zero_range(&self, inode: &Arc<Inode>, offset: u64, end: u64) -> Result<()> {
+    fn zero_range(&self, change: &Change<'_>, offset: u64, end: u64) -> Result<()> {
         let blocks = end.div_ceil(BLOCK) - offset / BLOCK;
         self.reserve_blocks(blocks, Class::Ordinary)?;
         let mut left = blocks;
         let result = self
-            .punch(inode, offset, end)
-            .and_then(|()| self.allocate(inode, offset, end, Some(&mut left)));
+            .punch(change, offset, end)
+            .and_then(|()| self.allocate(change, offset, end, Some(&mut left)));
         self.core.space().unreserve(left, 0);
         result
     }
 
     /// Makes a hole. Blocks at the edges that are covered in part are rewritten with zeros there.
-    fn punch(&self, inode: &Arc<Inode>, offset: u64, end: u64) -> Result<()> {
-        let size = attrs(&inode.read())?.size;
+    fn punch(&self, change: &Change<'_>, offset: u64, end: u64) -> Result<()> {
+        let size = attrs(&change.inode.read())?.size;
         let (first, last) = (offset.div_ceil(BLOCK), end / BLOCK);
         // The contents of a small file may lie in its inode, where no block can be freed.
         let edges = if first > last || size <= MAX_INLINE as u64 {
@@ -98,29 +159,32 @@ impl FileSystem {
             vec![(offset, first * BLOCK), (last * BLOCK, end)]
         };
         for (from, to) in edges {
-            self.zero_edge(inode, from, to.min(size))?;
+            self.zero_edge(change, from, to.min(size))?;
         }
         // The edges are durable no later than the hole.
-        self.write_back(inode)?;
+        self.write_back(change.inode)?;
         let mut from = first;
         while from < last {
-            from = self.punch_step(inode, from, last)?;
+            from = self.punch_step(change, from, last)?;
         }
         Ok(())
     }
 
     /// Zeroes part of a block in its page, if anything is there.
-    fn zero_edge(&self, inode: &Arc<Inode>, from: u64, to: u64) -> Result<()> {
+    fn zero_edge(&self, change: &Change<'_>, from: u64, to: u64) -> Result<()> {
         if from >= to {
             return Ok(());
         }
         self.reserve_delayed(most(1), Class::Rewrite)?;
+        let inode = change.inode;
         let mut state = inode.write();
         let block = from / BLOCK;
         let mut taken = 0;
         if !state.pages.dirty.contains_key(&block) {
             let page = self.load_page(inode, &state, block);
             if let Ok(Some(page)) = page {
+                let unplaced = attrs(&state)?.blocks == 0;
+                state.pages.add_unplaced(u64::from(unplaced));
                 state.pages.dirty.insert(block, page);
                 taken = 1;
             } else {
@@ -138,14 +202,15 @@ impl FileSystem {
         {
             part.fill(0);
         }
-        self.touch(attrs_mut(&mut state)?);
+        change.touch(self, attrs_mut(&mut state)?);
         state.uncommitted = true;
         self.list_file(inode, &mut state);
         Ok(())
     }
 
     /// Frees up to a step's worth of extents in `from..to`; returns where to go on.
-    fn punch_step(&self, inode: &Arc<Inode>, from: u64, to: u64) -> Result<u64> {
+    fn punch_step(&self, change: &Change<'_>, from: u64, to: u64) -> Result<u64> {
+        let inode = change.inode;
         let reservation = self.reserve(Self::replace_need(STEP, 2, 0).deleting())?;
         let mut state = inode.write();
         let old = self.extents(inode, &state, from, to, STEP)?;
@@ -157,8 +222,10 @@ impl FileSystem {
         for block in &pages {
             state.pages.dirty.remove(block);
         }
+        let unplaced = uncovered(&old, pages.iter().copied());
+        state.pages.sub_unplaced(unplaced);
         self.settle_pages(&mut state, Delayed::default(), -(pages.len() as i64));
-        self.touch(attrs_mut(&mut state)?);
+        change.touch(self, attrs_mut(&mut state)?);
         let mut commit = self.core.commit();
         self.replace(
             &mut commit,
@@ -179,17 +246,17 @@ impl FileSystem {
     /// Gives a range space of its own, from `funds` if they were set aside.
     fn allocate(
         &self,
-        inode: &Arc<Inode>,
+        change: &Change<'_>,
         offset: u64,
         end: u64,
         mut funds: Option<&mut u64>,
     ) -> Result<()> {
-        self.leave_inline(inode, class_with(&funds))?;
+        self.leave_inline(change.inode, class_with(&funds))?;
         let last = end.div_ceil(BLOCK);
         let mut from = offset / BLOCK;
         while from < last {
             let to = last.min(from + ALLOCATE_STEP);
-            self.allocate_step(inode, from, to, funds.as_deref_mut())?;
+            self.allocate_step(change, from, to, funds.as_deref_mut())?;
             from = to;
         }
         Ok(())
@@ -207,9 +274,11 @@ impl FileSystem {
         } else {
             self.load_page(inode, &state, 0)
         };
+        let unplaced = u64::from(attrs(&state)?.blocks == 0);
         let mut taken = 0;
         let loaded = page.map(|page| {
             if let Some(page) = page {
+                state.pages.add_unplaced(unplaced);
                 state.pages.dirty.insert(0, page);
                 taken = 1;
             }
@@ -225,11 +294,12 @@ impl FileSystem {
     /// Allocates unwritten extents where `from..to` has none.
     fn allocate_step(
         &self,
-        inode: &Arc<Inode>,
+        change: &Change<'_>,
         from: u64,
         to: u64,
         funds: Option<&mut u64>,
     ) -> Result<()> {
+        let inode = change.inode;
         let holes = {
             let state = inode.read();
             holes(
@@ -244,22 +314,23 @@ impl FileSystem {
         }
         let class = class_with(&funds);
         if let Some(funds) = funds {
-            return self.allocate_holes(inode, &holes, funds, class);
+            return self.allocate_holes(change, &holes, funds, class);
         }
         self.reserve_blocks(blocks, class)?;
         let mut left = blocks;
-        let result = self.allocate_holes(inode, &holes, &mut left, class);
+        let result = self.allocate_holes(change, &holes, &mut left, class);
         self.core.space().unreserve(left, 0);
         result
     }
 
     fn allocate_holes(
         &self,
-        inode: &Arc<Inode>,
+        change: &Change<'_>,
         holes: &[(u64, u64)],
         left: &mut u64,
         class: Class,
     ) -> Result<()> {
+        let inode = change.inode;
         let mut goal = 0;
         for (from, to) in holes {
             let mut at = *from;
@@ -268,7 +339,6 @@ impl FileSystem {
                 need.class = class;
                 let reservation = self.reserve(need)?;
                 let mut state = inode.write();
-                self.touch_status(attrs_mut(&mut state)?);
                 let want = (to - at).min(MAX_EXTENT_BLOCKS);
                 let run = self
                     .core
@@ -277,9 +347,12 @@ impl FileSystem {
                     .ok_or(Error::NoSpace)?;
                 *left = left.saturating_sub(run.len);
                 goal = run.start + run.len;
+                change.touch(self, attrs_mut(&mut state)?);
                 let mut commit = self.core.commit();
                 let new = smallvec![Extent::unwritten(at, run.start, run.len)];
                 let range = (at, at + run.len);
+                let waiting = state.pages.dirty.range(range.0..range.1).count();
+                state.pages.sub_unplaced(waiting as u64);
                 self.replace(&mut commit, inode, &mut state, range, &[], new)?;
                 commit.put_inode(inode, &mut state);
                 state.uncommitted = !state.pages.dirty.is_empty();
@@ -293,6 +366,7 @@ impl FileSystem {
     }
 
     /// Copies up to `len` bytes between regular files; returns how many. Short at the source's end.
+    /// `kill` clears set-id bits of the target, as for a write.
     ///
     /// # Errors
     /// As [`FileSystem::read`] and [`FileSystem::write`]; overlapping ranges of one file.
@@ -303,7 +377,9 @@ impl FileSystem {
         to: u64,
         to_offset: u64,
         len: u64,
+        kill: impl Into<KillPrivileges>,
     ) -> Result<u64> {
+        let kill = kill.into();
         // The end as it is now: a copy within one file must not chase what it appends.
         let len = len.min(self.getattr(from)?.size.saturating_sub(from_offset));
         let apart = from_offset.saturating_add(len) <= to_offset
@@ -321,7 +397,7 @@ impl FileSystem {
                 break;
             }
             let data = part.get(..n).unwrap_or_default();
-            let written = match self.write(to, to_offset + copied, data, true) {
+            let written = match self.write(to, to_offset + copied, data, kill) {
                 Ok(w) => w,
                 Err(_) if copied > 0 => break,
                 Err(e) => return Err(e),

@@ -1,25 +1,34 @@
-//! Attributes: read and set.
+//! Attributes: read and set. Those of one call are one transaction.
 
 use std::cell::LazyCell;
+use std::sync::Arc;
 
 use crate::error::{Error, Result};
 use crate::format::item::{S_IFMT, S_ISGID, S_ISUID};
 use crate::fs::FileSystem;
+use crate::fs::access::Follower;
 use crate::fs::locked::{attrs, attrs_mut};
-use crate::fs::namespace::{INODE_LEN, pending_blocks};
+use crate::fs::namespace::INODE_LEN;
 use crate::fs::observe::Call;
 use crate::inode::Inode;
 use crate::inode::attrs::Attrs;
 use crate::txn::Need;
-use crate::types::{Attr, SetAttr, SetTime, Time};
+use crate::types::{Attr, KillPrivileges, SetAttr, SetTime, Time};
 
-/// Clears set-user-id, and set-group-id where the group may execute.
-pub(super) fn kill_privileges(attrs: &mut Attrs) {
-    if !attrs.is_file() {
+const GROUP_EXECUTES: u32 = 0o010;
+
+/// Clears set-id bits.
+pub(super) fn kill_privileges(attrs: &mut Attrs, kill: KillPrivileges) {
+    let outside = match kill {
+        KillPrivileges::No => return,
+        KillPrivileges::ByMember => false,
+        KillPrivileges::ByGroup(gid) => gid != attrs.gid,
+    };
+    if attrs.is_dir() {
         return;
     }
     attrs.mode &= !S_ISUID;
-    if attrs.mode & 0o010 != 0 {
+    if outside || attrs.mode & GROUP_EXECUTES != 0 {
         attrs.mode &= !S_ISGID;
     }
 }
@@ -32,9 +41,7 @@ fn apply(a: &mut Attrs, set: &SetAttr, keep: bool, now: impl FnOnce() -> Time) {
         SetTime::Now => *now,
         SetTime::At(t) => t,
     };
-    if set.kill_privileges {
-        kill_privileges(a);
-    }
+    kill_privileges(a, set.kill_privileges);
     if let Some(mode) = set.mode {
         a.mode = a.mode & S_IFMT | mode & !S_IFMT;
     }
@@ -58,6 +65,20 @@ impl FileSystem {
     /// mount keeps them above.
     fn front_keeps_times(&self, attrs: &Attrs) -> bool {
         !self.content_times && attrs.is_file()
+    }
+
+    /// Sets all but the size.
+    fn apply(&self, attrs: &mut Attrs, set: &SetAttr) {
+        let keep = self.front_keeps_times(attrs);
+        apply(attrs, set, keep, || self.core.now());
+    }
+
+    /// Sets all but the size, of a file whose size changes.
+    pub(super) fn apply_resized(&self, attrs: &mut Attrs, set: &SetAttr) {
+        self.touch(attrs);
+        let stamped = attrs.ctime;
+        let keep = self.front_keeps_times(attrs);
+        apply(attrs, set, keep, || stamped);
     }
 
     /// Stamps a regular file whose contents or size change.
@@ -87,10 +108,11 @@ impl FileSystem {
         }
         let inode = self.inode(ino)?;
         let state = inode.read();
-        Ok(attrs(&state)?.public(ino, pending_blocks(&state)))
+        Ok(attrs(&state)?.public(ino, state.pages.unplaced()))
     }
 
-    /// Sets attributes. A size is set first, in transactions of its own.
+    /// Sets attributes, in one transaction; an access list follows the mode. Only a mode that is set
+    /// together with a size follows in a second one.
     ///
     /// # Errors
     /// No such inode; a size for anything but a regular file; no space.
@@ -107,25 +129,48 @@ impl FileSystem {
                 return Err(Error::Invalid("a time of 10^9 nanoseconds or more"));
             }
         }
+        let mut set = *set;
         if let Some(size) = set.size {
-            self.truncate(&inode, size)?;
+            let mode = set.mode.take();
+            let attr = self.truncate(&inode, size, &set)?;
+            if mode.is_none() {
+                return Ok(attr);
+            }
+            set = SetAttr {
+                mode,
+                ..SetAttr::default()
+            };
         }
-        if let Some(attr) = self.set_in_place(&inode, set)? {
+        match self.set_in_place(&inode, &set)? {
+            Some(attr) => Ok(attr),
+            None => self.set_in_transaction(&inode, &set),
+        }
+    }
+
+    fn set_in_transaction(&self, inode: &Arc<Inode>, set: &SetAttr) -> Result<Attr> {
+        let mut room = 0;
+        loop {
+            let need = Need::items(1 + usize::from(room > 0), INODE_LEN + room, 0);
+            let reservation = self.reserve(need.deleting())?;
+            let mut state = inode.write();
+            let follower = self.follower(inode, &state, set)?;
+            let logged = follower.as_ref().map_or(0, Follower::logged);
+            if logged > room {
+                room = logged;
+                continue;
+            }
+            self.apply(attrs_mut(&mut state)?, set);
+            let mut commit = self.core.commit();
+            if let Some(follower) = follower {
+                self.put_follower(&mut commit, inode, &mut state, follower);
+            }
+            commit.put_inode(inode, &mut state);
+            let receipt = commit.finish(reservation);
+            let attr = attrs(&state)?.public(inode.ino, state.pages.unplaced());
+            drop(state);
+            self.core.settle(receipt)?;
             return Ok(attr);
         }
-        let need = Need::items(1, INODE_LEN, 0).deleting();
-        let reservation = self.reserve(need)?;
-        let mut state = inode.write();
-        let attrs_now = attrs_mut(&mut state)?;
-        let keep = self.front_keeps_times(attrs_now);
-        apply(attrs_now, set, keep, || self.core.now());
-        let mut commit = self.core.commit();
-        commit.put_inode(&inode, &mut state);
-        let receipt = commit.finish(reservation);
-        let attr = attrs(&state)?.public(ino, pending_blocks(&state));
-        drop(state);
-        self.core.settle(receipt)?;
-        Ok(attr)
     }
 
     /// Sets attributes without a transaction, where none is needed.
@@ -141,13 +186,15 @@ impl FileSystem {
         if old.nlink > 0 && (set.mode.is_some() || set.uid.is_some() || set.gid.is_some()) {
             return Ok(None);
         }
+        if self.follower(inode, &state, set)?.is_some() {
+            return Ok(None);
+        }
         let mut new = old.clone();
-        let keep = self.front_keeps_times(old);
-        apply(&mut new, set, keep, || self.core.now());
+        self.apply(&mut new, set);
         if new.nlink > 0 && !self.core.put_times(&mut state, &new)? {
             return Ok(None);
         }
-        let attr = new.public(inode.ino, pending_blocks(&state));
+        let attr = new.public(inode.ino, state.pages.unplaced());
         *attrs_mut(&mut state)? = new;
         drop(state);
         self.core.step_aside();

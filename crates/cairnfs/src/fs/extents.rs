@@ -170,6 +170,16 @@ impl Extent {
     }
 }
 
+/// How many of these ascending file blocks none of the ascending extents covers.
+pub(super) fn uncovered(extents: &[Extent], blocks: impl Iterator<Item = u64>) -> u64 {
+    let mut extents = extents.iter().peekable();
+    let uncovered = blocks.filter(|block| {
+        while extents.next_if(|e| e.end() <= *block).is_some() {}
+        extents.peek().is_none_or(|e| e.at > *block)
+    });
+    uncovered.count() as u64
+}
+
 /// Of ascending extents the one that begins at a file block.
 fn beginning_at(extents: &[Extent], at: u64) -> Option<&Extent> {
     let place = extents.binary_search_by_key(&at, |e| e.at).ok()?;
@@ -210,6 +220,22 @@ impl FileSystem {
             },
         )?;
         Ok(found)
+    }
+
+    /// How many of these ascending file blocks, which lie in `from..to`, have no extent.
+    pub(super) fn unplaced(
+        &self,
+        inode: &Inode,
+        state: &InodeState,
+        (from, to): (u64, u64),
+        blocks: impl Iterator<Item = u64>,
+    ) -> Result<u64> {
+        let mut blocks = blocks.peekable();
+        if blocks.peek().is_none() {
+            return Ok(0);
+        }
+        let extents = self.extents(inode, state, from, to, usize::MAX)?;
+        Ok(uncovered(&extents, blocks))
     }
 
     /// Log bytes that [`Self::replace`] needs at most for `old` extents and new ones of `blocks`
@@ -282,6 +308,19 @@ impl FileSystem {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn blocks_without_an_extent_are_counted() {
+        let extents = [
+            Extent::unwritten(2, 50, 3),
+            Extent::written(5, 90, vec![1]),
+            Extent::written(8, 10, vec![1, 2]),
+        ];
+        assert_eq!(uncovered(&extents, 0..12), 2 + 2 + 2);
+        assert_eq!(uncovered(&extents, [1, 3, 7, 9, 10].into_iter()), 3);
+        assert_eq!(uncovered(&[], 0..3), 3);
+        assert_eq!(uncovered(&extents, 0..0), 0);
+    }
 
     #[test]
     fn parts_and_joins_keep_blocks_and_checksums_together() {

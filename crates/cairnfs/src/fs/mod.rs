@@ -4,6 +4,7 @@
 //! under the locks of all inodes it touches, then commits; a commit cannot fail. Locks of several
 //! inodes are taken in order of their numbers; what was looked up before is checked again then.
 
+mod access;
 mod allocate;
 mod attributes;
 mod budget;

@@ -144,7 +144,7 @@ impl FileSystem {
 
     fn use_inode(&self, inode: &Inode) -> Result<Attr> {
         let state = inode.read();
-        let attr = attrs(&state)?.public(inode.ino, pending_blocks(&state));
+        let attr = attrs(&state)?.public(inode.ino, state.pages.unplaced());
         inode.take_use();
         Ok(attr)
     }
@@ -472,7 +472,7 @@ impl FileSystem {
             }
         }
         commit.put_inode(&inode, state);
-        let attr = attrs(state)?.public(ino, pending_blocks(state));
+        let attr = attrs(state)?.public(ino, state.pages.unplaced());
         inode.take_use();
         let receipt = commit.finish(reservation);
         drop(locked);
@@ -551,17 +551,4 @@ pub(super) fn change_dir(attrs: &mut Attrs, now: Time, subdirs: i64) -> Result<(
     attrs.mtime = now;
     attrs.ctime = now;
     Ok(())
-}
-
-/// Unwritten blocks, for `st_blocks`; a file small enough to stay inline takes none.
-pub(super) fn pending_blocks(state: &InodeState) -> u64 {
-    let inline = state
-        .attrs
-        .as_ref()
-        .is_some_and(|a| a.blocks == 0 && a.size <= crate::format::MAX_INLINE as u64);
-    if inline {
-        0
-    } else {
-        state.pages.dirty.len() as u64
-    }
 }

@@ -11,7 +11,7 @@ use crate::error::{Error, Result};
 use crate::fs::FileSystem;
 use crate::inode::Inode;
 use crate::sync::Mutex;
-use crate::types::{Attr, Fallocate, RenameMode, SetAttr, XattrMode};
+use crate::types::{Attr, Fallocate, KillPrivileges, RenameMode, SetAttr, XattrMode};
 
 /// A call that changes a volume, or makes it durable. Inodes are given by number. Copying within the
 /// volume shows as the writes it consists of.
@@ -63,8 +63,8 @@ pub enum Call<'a> {
         offset: Option<u64>,
         /// The bytes.
         data: &'a [u8],
-        /// Set-user-id and set-group-id are cleared.
-        privileges: bool,
+        /// Set-id bits that are cleared.
+        kill: KillPrivileges,
     },
     /// Attributes are set.
     SetAttr {
@@ -83,6 +83,19 @@ pub enum Call<'a> {
         len: u64,
         /// What.
         what: Fallocate,
+        /// Set-id bits that are cleared.
+        kill: KillPrivileges,
+    },
+    /// An access list is set, and the mode follows.
+    SetAccessList {
+        /// The inode.
+        ino: u64,
+        /// The list's bytes.
+        value: &'a [u8],
+        /// Whether there may or must be a list.
+        mode: XattrMode,
+        /// Whether set-group-id is cleared.
+        kill: KillPrivileges,
     },
     /// An extended attribute is set.
     SetXattr {

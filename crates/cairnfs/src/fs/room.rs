@@ -10,6 +10,7 @@ use crate::format::item::RawExtent;
 use crate::format::{BLOCK_SIZE, MAX_INLINE};
 use crate::fs::FileSystem;
 use crate::inode::InodeState;
+use crate::inode::pages::Held;
 use crate::space::{Class, Delayed};
 use crate::sync::atomic::Ordering;
 use crate::txn::{Need, Reservation};
@@ -47,7 +48,7 @@ fn is_small(state: &InodeState) -> bool {
 
 /// Whether writeback will make an inline item of a file's contents.
 pub(super) fn becomes_inline(state: &InodeState) -> bool {
-    is_small(state) && state.pages.reserved == 0
+    is_small(state) && state.pages.blocks() == 0
 }
 
 /// What the pages of a file need, as far as they have no space allocated before.
@@ -65,42 +66,60 @@ fn needs(state: &InodeState, inline: bool) -> Delayed {
     }
 }
 
-fn held(state: &InodeState) -> Delayed {
-    Delayed {
-        blocks: state.pages.reserved.into(),
-        growth: state.pages.growth.into(),
+/// What is held for a file that had so many pages.
+fn held(state: &InodeState, pages: u64) -> Delayed {
+    match state.pages.held() {
+        Held::Blocks(blocks) => Delayed {
+            blocks,
+            growth: pages * PAGE,
+        },
+        Held::Inline(growth) => Delayed { blocks: 0, growth },
     }
 }
 
 impl FileSystem {
     /// Of what a file's pages hold, and `more`, keeps what they need and gives back the rest. Called
-    /// whenever pages or size have changed; `pages` is the change of their number.
-    pub(super) fn settle_pages(&self, state: &mut InodeState, more: Delayed, pages: i64) {
-        let all = held(state).and(more);
+    /// whenever pages or size have changed; `change` is that of the number of pages.
+    pub(super) fn settle_pages(&self, state: &mut InodeState, more: Delayed, change: i64) {
+        let all = self.all_held(state, more, change);
         let inline = becomes_inline(state) && all.growth >= needs(state, true).growth;
         self.keep_needed(state, all, inline);
-        self.page_bytes
-            .fetch_add(pages * BLOCK_SIZE as i64, Ordering::Relaxed);
     }
 
     /// The same for a file that is about to get extents: its contents leave the inline item.
-    pub(super) fn settle_in_blocks(&self, state: &mut InodeState, more: Delayed, pages: i64) {
-        self.keep_needed(state, held(state).and(more), false);
+    pub(super) fn settle_in_blocks(&self, state: &mut InodeState, more: Delayed, change: i64) {
+        let all = self.all_held(state, more, change);
+        self.keep_needed(state, all, false);
+    }
+
+    /// The same for pages that were written and left; returns the growth that was held for them,
+    /// which is not given back.
+    pub(super) fn settle_written(&self, state: &mut InodeState, written: u64) -> u64 {
+        let all = self.all_held(state, Delayed::default(), -(written as i64));
+        let inline = matches!(state.pages.held(), Held::Inline(_));
+        let moved = all.growth - all.at_most(needs(state, inline)).growth;
+        let growth = all.growth - moved;
+        self.keep_needed(state, Delayed { growth, ..all }, inline);
+        moved
+    }
+
+    fn all_held(&self, state: &InodeState, more: Delayed, change: i64) -> Delayed {
         self.page_bytes
-            .fetch_add(pages * BLOCK_SIZE as i64, Ordering::Relaxed);
+            .fetch_add(change * BLOCK_SIZE as i64, Ordering::Relaxed);
+        let pages = state.pages.dirty.len() as u64;
+        held(state, pages.saturating_add_signed(-change)).and(more)
     }
 
     fn keep_needed(&self, state: &mut InodeState, all: Delayed, inline: bool) {
         let kept = all.at_most(needs(state, inline));
-        state.pages.reserved = kept.blocks as u32;
-        state.pages.growth = kept.growth as u32;
+        state.pages.hold(match inline && kept.growth > 0 {
+            true => Held::Inline(kept.growth),
+            false => Held::Blocks(kept.blocks),
+        });
+        if state.pages.dirty.is_empty() {
+            state.pages.sub_unplaced(u64::MAX);
+        }
         self.core.space().release_delayed(all.beyond(kept));
-    }
-
-    /// Takes from a file the growth that its remaining pages do not need, to be committed.
-    pub(super) fn take_growth(&self, state: &mut InodeState) -> u64 {
-        let kept = held(state).at_most(needs(state, false)).growth as u32;
-        u64::from(std::mem::replace(&mut state.pages.growth, kept) - kept)
     }
 
     /// Sets aside what a transaction may need.

@@ -19,14 +19,15 @@ use crate::fs::write::check_file;
 use crate::inode::{Inode, InodeState};
 use crate::space::{Class, Delayed};
 use crate::txn::{Commit, Reservation};
+use crate::types::{Attr, SetAttr};
 
 const BLOCK: u64 = BLOCK_SIZE as u64;
 /// Extents freed in one transaction.
 pub(super) const STEP: usize = 512;
 
 impl FileSystem {
-    /// Sets the size of a regular file.
-    pub(super) fn truncate(&self, inode: &Arc<Inode>, size: u64) -> Result<()> {
+    /// Sets the size of a regular file, and with it the other attributes but the mode.
+    pub(super) fn truncate(&self, inode: &Arc<Inode>, size: u64, set: &SetAttr) -> Result<Attr> {
         if size > MAX_FILE_SIZE {
             return Err(Error::FileTooLarge);
         }
@@ -34,68 +35,105 @@ impl FileSystem {
             return Err(Error::ReadOnly);
         }
         let _contents = inode.contents();
-        self.truncate_contents(inode, size)
+        self.truncate_contents(inode, size, set)?;
+        let state = inode.read();
+        Ok(attrs(&state)?.public(inode.ino, state.pages.unplaced()))
     }
 
-    /// Sets the size, holding the contents lock.
-    pub(super) fn truncate_contents(&self, inode: &Arc<Inode>, size: u64) -> Result<()> {
+    /// The same, holding the contents lock.
+    pub(super) fn truncate_contents(
+        &self,
+        inode: &Arc<Inode>,
+        size: u64,
+        set: &SetAttr,
+    ) -> Result<()> {
         check_file(&inode.read())?;
         self.settle_truncate(inode)?;
         let old = attrs(&inode.read())?.size;
         if size > old {
-            self.grow(inode, size, Class::Ordinary)
+            self.grow(inode, size, set, Class::Ordinary)
         } else {
-            self.shrink(inode, size)
+            self.shrink(inode, size, set)
         }
     }
 
-    /// Makes a file larger. If a block must be zeroed first, it is written before the new size is
-    /// committed, so a crash cannot show what it held.
-    pub(super) fn grow(&self, inode: &Arc<Inode>, size: u64, class: Class) -> Result<()> {
+    /// Makes a file larger, and sets the other attributes but the mode. What must be zeroed first is
+    /// written before the new size is committed, so a crash cannot show what it held.
+    pub(super) fn grow(
+        &self,
+        inode: &Arc<Inode>,
+        size: u64,
+        set: &SetAttr,
+        class: Class,
+    ) -> Result<()> {
         // Everything that may be refused comes first: the new size shows at once.
-        let reservation = self.reserve(Self::replace_need(0, 0, 0).deleting())?;
-        self.reserve_delayed(most(3), class)?;
-        let waiting = {
-            let mut state = inode.write();
-            let before = state.pages.dirty.len() as i64;
-            let prepared = self.load_for_growth(inode, &mut state, size);
-            if prepared.is_ok() {
-                let a = attrs_mut(&mut state)?;
-                a.size = size;
-                self.touch(a);
-            }
-            let loaded = state.pages.dirty.len() as i64 - before;
-            self.settle_pages(&mut state, most(3), loaded);
-            prepared?;
+        self.write_tail(inode, size, class)?;
+        self.reserve_delayed(most(1), class)?;
+        let reservation = self.reserve(Self::replace_need(0, 0, 0).deleting());
+        let mut state = inode.write();
+        let before = state.pages.dirty.len() as i64;
+        let loaded = reservation.and_then(|r| Ok((r, self.load_inline(inode, &mut state, size)?)));
+        if loaded.is_ok() {
+            let a = attrs_mut(&mut state)?;
+            a.size = size;
+            self.apply_resized(a, set);
+        }
+        let change = state.pages.dirty.len() as i64 - before;
+        self.settle_pages(&mut state, most(1), change);
+        let (reservation, inline) = loaded?;
+        let receipt = if inline {
             state.uncommitted = true;
             self.list_file(inode, &mut state);
-            !state.pages.dirty.is_empty()
+            self.write_inline(inode, &mut state, reservation)?
+        } else {
+            attrs_mut(&mut state)?.disk_size = size;
+            let mut commit = self.core.commit();
+            commit.put_inode(inode, &mut state);
+            commit.finish(reservation)
         };
-        if waiting {
-            drop(reservation);
-            return self.write_back(inode);
-        }
-        let mut state = inode.write();
-        attrs_mut(&mut state)?.disk_size = size;
-        let mut commit = self.core.commit();
-        commit.put_inode(inode, &mut state);
-        let receipt = commit.finish(reservation);
         drop(state);
         self.core.settle(receipt)
     }
 
-    /// Loads the pages that a growing file must write again.
-    fn load_for_growth(&self, inode: &Inode, state: &mut InodeState, size: u64) -> Result<()> {
-        self.prepare_growth(inode, state, size, size)?;
-        let small = size <= MAX_INLINE as u64 && self.inline(inode, state)?.is_some();
-        if small
-            && !state.pages.dirty.contains_key(&0)
+    /// Before a file grows to `size`: writes what waits, and its last block with zeros behind the end.
+    /// What will stay in the inode's item is left to the transaction that sets the size.
+    fn write_tail(&self, inode: &Arc<Inode>, size: u64, class: Class) -> Result<()> {
+        self.reserve_delayed(most(3), class)?;
+        let mut state = inode.write();
+        let before = state.pages.dirty.len() as i64;
+        let prepared = self.prepare_growth(inode, &mut state, size, size);
+        let taken = state.pages.dirty.len() as i64 - before;
+        match size > MAX_INLINE as u64 {
+            true => self.settle_in_blocks(&mut state, most(3), taken),
+            false => self.settle_pages(&mut state, most(3), taken),
+        }
+        if taken > 0 {
+            state.uncommitted = true;
+            self.list_file(inode, &mut state);
+        }
+        prepared?;
+        let small = attrs(&state)?.blocks == 0 && size <= MAX_INLINE as u64;
+        if state.pages.dirty.is_empty() || small {
+            return Ok(());
+        }
+        drop(state);
+        self.write_back(inode)
+    }
+
+    /// Whether a file that grows to `size` has contents in an item of its inode, which is as long as the
+    /// file: they are in their page then, to be put anew.
+    fn load_inline(&self, inode: &Inode, state: &mut InodeState, size: u64) -> Result<bool> {
+        if attrs(state)?.blocks > 0 || size > MAX_INLINE as u64 {
+            return Ok(false);
+        }
+        if !state.pages.dirty.contains_key(&0)
+            && self.inline(inode, state)?.is_some()
             && let Some(page) = self.load_page(inode, state, 0)?
         {
-            // The item's length is the file's size: it is rewritten with its new zeros.
+            state.pages.add_unplaced(1);
             state.pages.dirty.insert(0, page);
         }
-        Ok(())
+        Ok(!state.pages.dirty.is_empty())
     }
 
     /// Data that waits below a new size is written before the size is committed, if it lies behind
@@ -114,7 +152,7 @@ impl FileSystem {
         }
     }
 
-    fn shrink(&self, inode: &Arc<Inode>, size: u64) -> Result<()> {
+    fn shrink(&self, inode: &Arc<Inode>, size: u64, set: &SetAttr) -> Result<()> {
         self.write_below(inode, size)?;
         let reservation =
             self.reserve(Self::replace_need(STEP, 2, MAX_INLINE as u64 / 4).deleting())?;
@@ -124,6 +162,11 @@ impl FileSystem {
         let more = old.len() > STEP;
         old.truncate(if more { 0 } else { STEP });
         let inline = self.core_inline(inode, &state)?;
+        let dirty = &state.pages.dirty;
+        let end = dirty.last_key_value().map_or(0, |(last, _)| last + 1);
+        let gone = dirty.range(first..).map(|(block, _)| *block);
+        let unplaced = self.unplaced(inode, &state, (first, end), gone)?;
+        state.pages.sub_unplaced(unplaced);
         self.drop_pages(&mut state, first);
         if let Some(page) = state.pages.dirty.get_mut(&(size / BLOCK))
             && let Some(behind) = page.bytes_mut().get_mut((size % BLOCK) as usize..)
@@ -134,7 +177,7 @@ impl FileSystem {
         let a = attrs_mut(&mut state)?;
         a.size = size;
         a.disk_size = if waiting { a.disk_size.min(size) } else { size };
-        self.touch(a);
+        self.apply_resized(a, set);
         let disk_size = a.disk_size;
         self.settle_pages(&mut state, Delayed::default(), 0);
         let mut commit = self.core.commit();
@@ -148,8 +191,7 @@ impl FileSystem {
             Extents::new(),
         )?;
         // An inode without names is an orphan already, and stays one.
-        let orphan = more && !happens(Deliberate::TruncationWithoutOrphan);
-        if orphan && attrs(&state)?.nlink > 0 {
+        if more && attrs(&state)?.nlink > 0 {
             self.put_orphan(&mut commit, inode, &mut state, ORPHAN_TRUNCATE);
         }
         commit.put_inode(inode, &mut state);

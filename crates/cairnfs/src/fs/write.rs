@@ -6,6 +6,8 @@
 use std::collections::btree_map::Entry;
 use std::sync::Arc;
 
+use smallvec::SmallVec;
+
 use crate::deliberate::{Deliberate, happens};
 use crate::device::{Page, Supply};
 use crate::error::{Error, Result};
@@ -20,6 +22,7 @@ use crate::inode::{Inode, InodeState};
 use crate::space::{Class, Delayed};
 use crate::sync::RwLockWriteGuard;
 use crate::sync::atomic::Ordering;
+use crate::types::{KillPrivileges, SetAttr};
 
 const BLOCK: u64 = BLOCK_SIZE as u64;
 /// Bytes written under one hold of a file's state, so that one huge write needs no huge reservation.
@@ -38,26 +41,38 @@ pub(super) fn check_file(state: &InodeState) -> Result<()> {
 }
 
 impl FileSystem {
-    /// Writes to a regular file. `privileges` clears set-user-id and set-group-id, as a write by
-    /// an ordinary user does.
+    /// Writes to a regular file. `kill` clears set-id bits, as a write by an ordinary user does.
     ///
     /// # Errors
     /// Not a regular file; too large; no space. If part was written before, its length is returned.
-    pub fn write(&self, ino: u64, offset: u64, data: &[u8], privileges: bool) -> Result<usize> {
+    pub fn write(
+        &self,
+        ino: u64,
+        offset: u64,
+        data: &[u8],
+        kill: impl Into<KillPrivileges>,
+    ) -> Result<usize> {
+        let kill = kill.into();
         let call = Call::Write {
             ino,
             offset: Some(offset),
             data,
-            privileges,
+            kill,
         };
-        self.observed(call, || self.write_bytes(ino, offset, data, privileges))
+        self.observed(call, || self.write_bytes(ino, offset, data, kill))
     }
 
-    fn write_bytes(&self, ino: u64, offset: u64, data: &[u8], privileges: bool) -> Result<usize> {
+    fn write_bytes(
+        &self,
+        ino: u64,
+        offset: u64,
+        data: &[u8],
+        kill: KillPrivileges,
+    ) -> Result<usize> {
         let inode = self.inode(ino)?;
         let written = {
             let _contents = inode.contents();
-            self.write_at(&inode, offset, data, privileges)?
+            self.write_at(&inode, offset, data, kill)?
         };
         self.balance_pages(&inode)?;
         Ok(written)
@@ -67,24 +82,25 @@ impl FileSystem {
     ///
     /// # Errors
     /// As [`FileSystem::write`]; nothing stays of what was written in part.
-    pub fn append(&self, ino: u64, data: &[u8], privileges: bool) -> Result<u64> {
+    pub fn append(&self, ino: u64, data: &[u8], kill: impl Into<KillPrivileges>) -> Result<u64> {
+        let kill = kill.into();
         let call = Call::Write {
             ino,
             offset: None,
             data,
-            privileges,
+            kill,
         };
-        self.observed(call, || self.append_bytes(ino, data, privileges))
+        self.observed(call, || self.append_bytes(ino, data, kill))
     }
 
-    fn append_bytes(&self, ino: u64, data: &[u8], privileges: bool) -> Result<u64> {
+    fn append_bytes(&self, ino: u64, data: &[u8], kill: KillPrivileges) -> Result<u64> {
         let inode = self.inode(ino)?;
         let offset = {
             let _contents = inode.contents();
             let end = attrs(&inode.read())?.size;
-            let written = self.write_at(&inode, end, data, privileges)?;
+            let written = self.write_at(&inode, end, data, kill)?;
             if written < data.len() {
-                self.truncate_contents(&inode, end)?;
+                self.truncate_contents(&inode, end, &SetAttr::default())?;
                 return Err(Error::NoSpace);
             }
             end
@@ -99,7 +115,7 @@ impl FileSystem {
         inode: &Arc<Inode>,
         offset: u64,
         data: &[u8],
-        privileges: bool,
+        kill: KillPrivileges,
     ) -> Result<usize> {
         if self.core.read_only() {
             return Err(Error::ReadOnly);
@@ -120,7 +136,7 @@ impl FileSystem {
             let at = offset + written as u64;
             let room = most - (at % BLOCK) as usize;
             let part = rest.get(..rest.len().min(room)).unwrap_or_default();
-            match self.write_chunk(inode, at, part, privileges) {
+            match self.write_chunk(inode, at, part, kill) {
                 Ok(()) => written += part.len(),
                 // Of what does not fit as a whole, a part may.
                 Err(Error::NoSpace) if most > BLOCK_SIZE && part.len() > BLOCK_SIZE => {
@@ -139,7 +155,7 @@ impl FileSystem {
         inode: &Arc<Inode>,
         offset: u64,
         data: &[u8],
-        privileges: bool,
+        kill: KillPrivileges,
     ) -> Result<()> {
         let end = offset + data.len() as u64;
         let (first, last) = (offset / BLOCK, end.div_ceil(BLOCK));
@@ -159,9 +175,7 @@ impl FileSystem {
             let a = attrs_mut(&mut state)?;
             a.size = a.size.max(end);
             self.touch(a);
-            if privileges {
-                kill_privileges(a);
-            }
+            kill_privileges(a, kill);
             state.uncommitted = true;
         }
         self.settle_pages(&mut state, reserved, taken);
@@ -250,17 +264,21 @@ impl FileSystem {
         let end = offset + data.len() as u64;
         self.prepare_growth(inode, state, end, offset)?;
         // What can fail comes first: the old contents of blocks that are written in part.
+        let mut edges = SmallVec::<[(u64, Page); 2]>::new();
         for edge in [offset, end] {
             let block = edge / BLOCK;
-            if !edge.is_multiple_of(BLOCK) && !state.pages.dirty.contains_key(&block) {
+            let loaded = edges.last().is_some_and(|(last, _)| *last == block);
+            if !edge.is_multiple_of(BLOCK) && !loaded && !state.pages.dirty.contains_key(&block) {
                 let page = self.load_page(inode, state, block)?;
-                state
-                    .pages
-                    .dirty
-                    .insert(block, page.unwrap_or_else(Page::zeroed));
+                edges.push((block, page.unwrap_or_else(Page::zeroed)));
             }
         }
         let blocks = offset / BLOCK..end.div_ceil(BLOCK);
+        let dirty = &state.pages.dirty;
+        let new = blocks.clone().filter(|b| !dirty.contains_key(b));
+        let unplaced = self.unplaced(inode, state, (blocks.start, blocks.end), new)?;
+        state.pages.add_unplaced(unplaced);
+        state.pages.dirty.extend(edges);
         let there = state.pages.dirty.range(blocks.clone()).count();
         let mut supply = Supply::new((blocks.end - blocks.start) as usize - there);
         let mut rest = data;
@@ -299,6 +317,9 @@ impl FileSystem {
             if !state.pages.dirty.contains_key(&block)
                 && let Some(page) = self.load_page(inode, state, block)?
             {
+                // Without extents it comes from the inode's item.
+                let unplaced = attrs(state)?.blocks == 0;
+                state.pages.add_unplaced(u64::from(unplaced));
                 state.pages.dirty.insert(block, page);
             }
         }

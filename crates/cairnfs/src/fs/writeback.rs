@@ -20,8 +20,9 @@ use crate::fs::extents::{Extent, Extents};
 use crate::fs::locked::{attrs, attrs_mut};
 use crate::fs::namespace::INODE_LEN;
 use crate::fs::room::{becomes_inline, inline_growth};
+use crate::inode::pages::Held;
 use crate::inode::{Inode, InodeState};
-use crate::space::{Delayed, Funding, Run};
+use crate::space::{Funding, Run};
 use crate::sync::RwLockUpgradableReadGuard;
 use crate::txn::{Commit, Need, Receipt, Reservation};
 
@@ -153,7 +154,8 @@ impl FileSystem {
         }
         // Only now must readers wait.
         let state = &mut RwLockUpgradableReadGuard::upgrade(state);
-        state.pages.reserved = state.pages.reserved.saturating_sub(taken as u32);
+        let left = state.pages.blocks().saturating_sub(taken);
+        state.pages.hold(Held::Blocks(left));
         let mut commit = self.core.commit();
         let stamp = staged.unwrap_or_else(|| DataStamp::new(self.core.storage().stamp()));
         let runs = new.iter().map(|e| (e.block, e.crcs.clone()));
@@ -161,7 +163,10 @@ impl FileSystem {
         if inline {
             commit.delete(inode, state, Kind::Inline, 0, &[], inline_below);
         }
+        let blocks = attrs(state)?.blocks;
         let grown = self.commit_ranges(&mut commit, inode, state, (&batch, &touched), new)?;
+        let placed_now = attrs(state)?.blocks.saturating_sub(blocks);
+        state.pages.sub_unplaced(placed_now);
         for part in &placed {
             let keep = self.keep_written && part.blocks.len() <= KEEP;
             let blocks = part.blocks.iter();
@@ -171,8 +176,8 @@ impl FileSystem {
                 false => Page::let_go(pages),
             }
         }
-        commit.settles_delayed(self.take_growth(state), grown);
-        self.settle_pages(state, Delayed::default(), -(batch.len() as i64));
+        let reserved = self.settle_written(state, batch.len() as u64);
+        commit.settles_delayed(reserved, grown);
         let written = batch.last().map_or(0, |b| (b + 1) * BLOCK);
         let waiting = !state.pages.dirty.is_empty();
         let a = attrs_mut(state)?;
@@ -243,7 +248,7 @@ impl FileSystem {
     }
 
     /// A small file's contents become an item.
-    fn write_inline(
+    pub(super) fn write_inline(
         &self,
         inode: &Arc<Inode>,
         state: &mut InodeState,
@@ -267,8 +272,8 @@ impl FileSystem {
         } else {
             inline_growth(size)
         };
-        commit.settles_delayed(self.take_growth(state), grown);
-        self.settle_pages(state, Delayed::default(), -(pages.len() as i64));
+        let reserved = self.settle_written(state, pages.len() as u64);
+        commit.settles_delayed(reserved, grown);
         attrs_mut(state)?.disk_size = size;
         commit.put_inode(inode, state);
         Ok(commit.finish(reservation))

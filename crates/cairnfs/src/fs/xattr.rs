@@ -4,17 +4,20 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
+use crate::acl::ACCESS;
 use crate::error::{Error, Result};
 use crate::format::key::Kind;
 use crate::format::xattr::{XATTR_HEAD, XattrRef, encode_xattr, xattr_head};
 use crate::format::{MAX_NAME, MAX_OWN_VALUE, MAX_VALUE, MAX_XATTR_VALUE};
 use crate::fs::FileSystem;
+use crate::fs::access::check_list;
 use crate::fs::locked::{attrs, attrs_mut};
 use crate::fs::namespace::INODE_LEN;
 use crate::fs::observe::Call;
+use crate::inode::attrs::Attrs;
 use crate::inode::{Inode, InodeState, KNOWN_ATTRIBUTES};
 use crate::txn::{Attribute, Changes, Commit, Need, Receipt, Reservation};
-use crate::types::{FileKind, XattrMode};
+use crate::types::{FileKind, KillPrivileges, XattrMode};
 use crate::values::{Value, Values};
 
 /// Name of an attribute, behind its hash.
@@ -56,7 +59,7 @@ fn check_kind(name: &[u8], kind: FileKind) -> Result<()> {
 
 /// What an inode has under a name's hash.
 #[derive(Default)]
-struct Found {
+pub(super) struct Found {
     /// An attribute of that name.
     existed: bool,
     /// Other attributes, as they are logged.
@@ -65,14 +68,31 @@ struct Found {
     below: bool,
 }
 
+impl Found {
+    /// Bytes of the other attributes.
+    pub fn logged(&self) -> usize {
+        self.others.len()
+    }
+
+    /// The other attributes, and whether they were found below the current set.
+    pub fn parts(self) -> (Vec<u8>, bool) {
+        (self.others, self.below)
+    }
+}
+
 impl FileSystem {
     /// Whether no attribute's name has that hash, as far as is known without a search.
-    fn lacks(state: &InodeState, hash: u64) -> Result<bool> {
+    pub(super) fn lacks(state: &InodeState, hash: u64) -> Result<bool> {
         Ok(attrs(state)?.xattrs == 0 || state.lacks_attribute(hash))
     }
 
     /// What an inode has under a name's hash.
-    fn find_attribute(&self, inode: &Inode, state: &InodeState, at: Name<'_>) -> Result<Found> {
+    pub(super) fn find_attribute(
+        &self,
+        inode: &Inode,
+        state: &InodeState,
+        at: Name<'_>,
+    ) -> Result<Found> {
         if Self::lacks(state, at.0)? {
             return Ok(Found::default());
         }
@@ -94,7 +114,7 @@ impl FileSystem {
 
     /// Remembers which attributes an inode has, if these are few: somebody asked for one that it has
     /// not, and is likely to ask again.
-    fn remember_attributes(&self, inode: &Inode) -> Result<()> {
+    pub(super) fn remember_attributes(&self, inode: &Inode) -> Result<()> {
         let mut state = inode.write();
         let count = attrs(&state)?.xattrs as usize;
         if state.knows_attributes() || count == 0 || count > KNOWN_ATTRIBUTES {
@@ -134,11 +154,12 @@ impl FileSystem {
         Err(Error::NoAttribute)
     }
 
-    /// Sets an attribute.
+    /// Sets an attribute. The mode follows an access list, as [`FileSystem::set_access_list`] has it
+    /// for a caller who may keep set-group-id.
     ///
     /// # Errors
-    /// A name without a known namespace; a value over 64 KiB; it exists (create) or does not
-    /// (replace); no space.
+    /// A name without a known namespace; a value over 64 KiB; an access control list that is none; it
+    /// exists (create) or does not (replace); no space.
     pub fn setxattr(&self, ino: u64, name: &[u8], value: &[u8], mode: XattrMode) -> Result<()> {
         self.setxattr_of(&self.inode(ino)?, name, value, mode)
     }
@@ -155,13 +176,19 @@ impl FileSystem {
         if value.len() > MAX_XATTR_VALUE {
             return Err(Error::AttributeTooLarge);
         }
+        if name == ACCESS {
+            return self.set_access_list_of(inode, value, mode, KillPrivileges::No);
+        }
+        check_list(name, value)?;
         let call = Call::SetXattr {
             ino: inode.ino,
             name,
             value,
             mode,
         };
-        self.observed(call, || self.change_xattr(inode, name, Some(value), mode))
+        self.observed(call, || {
+            self.change_xattr(inode, (name, Some(value)), mode, |_| {})
+        })
     }
 
     /// Removes an attribute.
@@ -172,16 +199,18 @@ impl FileSystem {
         let inode = self.inode(ino)?;
         let call = Call::RemoveXattr { ino, name };
         self.observed(call, || {
-            self.change_xattr(&inode, name, None, XattrMode::Replace)
+            self.change_xattr(&inode, (name, None), XattrMode::Replace, |_| {})
         })
     }
 
-    fn change_xattr(
+    /// Gives an attribute a value, or removes it if it is there, and does to the inode's own attributes
+    /// what `also` does.
+    pub(super) fn change_xattr(
         &self,
         inode: &Arc<Inode>,
-        name: &[u8],
-        value: Option<&[u8]>,
+        (name, value): (&[u8], Option<&[u8]>),
         mode: XattrMode,
+        also: impl Fn(&mut Attrs),
     ) -> Result<()> {
         check_name(name)?;
         let at = (self.hash(name), name);
@@ -216,7 +245,9 @@ impl FileSystem {
                 None => value.map(New::Own),
             };
             count_attribute(&mut state, at.0, (found.existed, value.is_some()))?;
-            attrs_mut(&mut state)?.ctime = self.core.now();
+            let attrs = attrs_mut(&mut state)?;
+            attrs.ctime = self.core.now();
+            also(attrs);
             let receipt =
                 self.commit_xattr(inode, &mut state, at, (new.as_ref(), found), reservation);
             drop(state);
@@ -244,13 +275,13 @@ impl FileSystem {
         (new, found): (Option<&New<'_>>, Found),
         reservation: Reservation<'_>,
     ) -> Receipt {
-        let (others, below) = (found.others, found.below);
+        let (existed, (others, below)) = (found.existed, found.parts());
         let mut commit = self.core.commit();
         let mut changes = commit.of(inode, state);
-        if new.is_none() && others.is_empty() {
-            changes.delete(Kind::Xattr, hash, &[], below);
-        } else {
-            put_item(&mut changes, (hash, below), (name, new, others));
+        match new {
+            None if !existed => {}
+            None if others.is_empty() => changes.delete(Kind::Xattr, hash, &[], below),
+            new => put_item(&mut changes, (hash, below), (name, new, others)),
         }
         changes.put_inode();
         drop(changes);
@@ -298,7 +329,7 @@ fn count_attribute(
 }
 
 /// Puts an item: `item`, which others fill, with the attribute behind them if it is there.
-fn put_item(
+pub(super) fn put_item(
     changes: &mut Changes<'_, '_, '_>,
     (hash, below): (u64, bool),
     (name, new, mut item): (&[u8], Option<&New<'_>>, Vec<u8>),
@@ -393,14 +424,16 @@ impl<'a> Born<'a> {
 }
 
 /// A value to be set.
-enum New<'a> {
+pub(super) enum New<'a> {
+    /// Belongs to this inode alone.
     Own(&'a [u8]),
     /// Long enough that others may have it, too.
     Shared(Value),
 }
 
 impl<'a> New<'a> {
-    fn of(values: &Values, value: &'a [u8]) -> Self {
+    /// A value of an inode that may be locked.
+    pub fn of(values: &Values, value: &'a [u8]) -> Self {
         match value.len() > MAX_OWN_VALUE {
             true => New::Shared(values.intern(value)),
             false => New::Own(value),

@@ -6,7 +6,11 @@ use zerocopy::little_endian::{U32, U64};
 use crate::deliberate::{Deliberate, happens};
 use crate::error::{Error, Result};
 use crate::format::item::{FIRST_DIR_INDEX, RawInode, S_IFDIR, S_IFMT, S_IFREG, decode_inode};
+use crate::format::{BLOCK_SIZE, MAX_INLINE};
 use crate::types::{Attr, FileKind, Time};
+
+/// Bytes of the unit of `st_blocks`.
+const UNIT: u64 = 512;
 
 /// Attributes of an inode.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -144,6 +148,16 @@ impl Attrs {
         self.disk_size = size;
     }
 
+    /// Space that a file takes, in units of 512 bytes. Contents in the inode's item count as they would
+    /// on a device of such units: programs take a file for a hole that has fewer than its size needs.
+    fn units(&self, pending: u64) -> u64 {
+        let inline = self.blocks == 0 && self.size <= MAX_INLINE as u64;
+        match inline && self.is_file() {
+            true => self.size.div_ceil(UNIT),
+            false => (self.blocks + pending) * (BLOCK_SIZE as u64 / UNIT),
+        }
+    }
+
     /// As callers see them. `pending` counts blocks of data that has no space of its own yet.
     pub fn public(&self, ino: u64, pending: u64) -> Attr {
         Attr {
@@ -155,7 +169,7 @@ impl Attrs {
             gid: self.gid,
             rdev: self.rdev,
             size: self.size,
-            blocks: (self.blocks + pending) * 8,
+            blocks: self.units(pending),
             atime: self.atime,
             mtime: self.mtime,
             ctime: self.ctime,

@@ -6,15 +6,89 @@ use std::collections::BTreeMap;
 
 use crate::device::Page;
 
+/// Marks a reservation for an inline item; the other bits are bytes of index growth.
+const INLINE: u32 = 1 << 31;
+
+/// What the pages of a file have reserved.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Held {
+    /// Blocks of space: one for each page, but for those that go to space allocated before.
+    Blocks(u64),
+    /// Bytes of index growth: the contents will become an inline item.
+    Inline(u64),
+}
+
 /// Unwritten pages of a file.
 #[derive(Default)]
 pub struct Pages {
     /// The pages.
     pub dirty: BTreeMap<u64, Page>,
-    /// Blocks of space set aside for them: one each, but for those that go to space allocated
-    /// before. Those of a small file that has none become an inline item. Memory has far fewer
-    /// pages than this can count.
-    pub reserved: u32,
-    /// Bytes of index growth set aside for the items that writeback may make.
-    pub growth: u32,
+    /// As [`Held`]. Memory has far fewer pages than this can count.
+    held: u32,
+    /// Of the pages those whose file block no extent covers.
+    unplaced: u32,
+}
+
+impl Pages {
+    /// What is reserved for them.
+    pub fn held(&self) -> Held {
+        match self.held & INLINE {
+            0 => Held::Blocks(self.held.into()),
+            _ => Held::Inline((self.held & !INLINE).into()),
+        }
+    }
+
+    /// Sets what is reserved for them.
+    pub fn hold(&mut self, held: Held) {
+        let count = |n: u64| u32::try_from(n).unwrap_or(u32::MAX) & !INLINE;
+        self.held = match held {
+            Held::Blocks(blocks) => count(blocks),
+            Held::Inline(growth) => count(growth) | INLINE,
+        };
+    }
+
+    /// Blocks reserved for them.
+    pub fn blocks(&self) -> u64 {
+        match self.held() {
+            Held::Blocks(blocks) => blocks,
+            Held::Inline(_) => 0,
+        }
+    }
+
+    /// Of the pages those whose file block no extent covers: `st_blocks` counts them.
+    pub fn unplaced(&self) -> u64 {
+        self.unplaced.into()
+    }
+
+    /// Notes pages that came to blocks without an extent.
+    pub fn add_unplaced(&mut self, pages: u64) {
+        let pages = u32::try_from(pages).unwrap_or(u32::MAX);
+        self.unplaced = self.unplaced.saturating_add(pages);
+    }
+
+    /// Notes that pages without an extent left, or got one.
+    pub fn sub_unplaced(&mut self, pages: u64) {
+        let pages = u32::try_from(pages).unwrap_or(u32::MAX);
+        self.unplaced = self.unplaced.saturating_sub(pages);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_held_and_unplaced_comes_back() {
+        let mut pages = Pages::default();
+        assert_eq!(pages.held(), Held::Blocks(0));
+        for held in [Held::Blocks(7), Held::Inline(2080), Held::Inline(0)] {
+            pages.hold(held);
+            assert_eq!(pages.held(), held);
+        }
+        pages.add_unplaced(5);
+        pages.sub_unplaced(9);
+        assert_eq!((pages.unplaced(), pages.blocks()), (0, 0));
+        pages.add_unplaced(u64::MAX);
+        assert_eq!(pages.unplaced(), u32::MAX.into());
+    }
 }

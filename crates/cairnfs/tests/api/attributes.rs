@@ -54,6 +54,68 @@ fn attributes_are_kept() {
     fails_with(v.open_file("fifo"), libc::EOPNOTSUPP);
 }
 
+/// By a volume's owner who is in one group alone, that of the file or another.
+#[test]
+fn set_id_bits_go_with_changes_by_others() {
+    let v = Volume::options()
+        .size(SIZE)
+        .owner(12, 34)
+        .in_memory()
+        .unwrap();
+    let file = v.create_file("f").unwrap();
+    let changes: [&dyn Fn(); 6] = [
+        &|| file.write_all_at(&[1; 5000], 0).unwrap(),
+        &|| file.set_len(3).unwrap(),
+        &|| file.set_len(100_000).unwrap(),
+        &|| file.allocate(0, 10).unwrap(),
+        &|| file.punch_hole(8192, 4096).unwrap(),
+        &|| file.zero_range(0, 9000).unwrap(),
+    ];
+    let left = [
+        (34, 0o6654, 0o654),
+        (34, 0o6644, 0o2644),
+        (99, 0o6654, 0o654),
+        (99, 0o7644, 0o1644),
+        (99, 0o644, 0o644),
+    ];
+    for change in changes {
+        for (group, before, after) in left {
+            v.set_owner("f", None, Some(group)).unwrap();
+            v.set_permissions("f", before).unwrap();
+            change();
+            let found = v.metadata("f").unwrap().permissions();
+            assert_eq!(found, after, "{before:o} of group {group} became {found:o}");
+        }
+    }
+}
+
+#[test]
+fn the_access_list_follows_the_mode() {
+    let v = volume();
+    v.write("f", b"").unwrap();
+    let list = |mask: u8| {
+        let entries: [[u8; 8]; 5] = [
+            [1, 0, 6, 0, 255, 255, 255, 255],
+            [2, 0, 7, 0, 232, 3, 0, 0],
+            [4, 0, 5, 0, 255, 255, 255, 255],
+            [16, 0, mask, 0, 255, 255, 255, 255],
+            [32, 0, 0, 0, 255, 255, 255, 255],
+        ];
+        [&[2, 0, 0, 0][..], &entries.concat()].concat()
+    };
+    const NAME: &str = "system.posix_acl_access";
+    v.set_xattr("f", NAME, list(7)).unwrap();
+    assert_eq!(v.metadata("f").unwrap().permissions(), 0o670);
+    v.set_permissions("f", 0o620).unwrap();
+    assert_eq!(v.get_xattr("f", NAME).unwrap().unwrap(), list(2));
+    fails_with(v.set_xattr("f", NAME, b"no list"), libc::EINVAL);
+    fails_with(
+        v.set_xattr_with("f", NAME, list(7), XattrMode::Create),
+        libc::EEXIST,
+    );
+    assert_eq!(v.get_xattr("f", NAME).unwrap().unwrap(), list(2));
+}
+
 #[test]
 fn extended_attributes() {
     let v = volume();

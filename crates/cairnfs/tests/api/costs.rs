@@ -160,7 +160,7 @@ fn extents(count: u64) {
         let file = create(fs, ROOT, extents);
         let allocate = Fallocate::Allocate { keep_size: false };
         for n in 0..extents {
-            fs.fallocate(file, n << 20, 4096, allocate).unwrap();
+            fs.fallocate(file, n << 20, 4096, allocate, false).unwrap();
         }
         fs.write(file, extents << 20, &[1; 100], false).unwrap();
         file

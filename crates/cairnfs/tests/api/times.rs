@@ -180,7 +180,7 @@ fn calls(fs: &FileSystem, ino: u64, round: u32, each: &mut dyn FnMut(&str, Time)
         .unwrap();
     each("link", changed(made.ino));
     let what = Fallocate::Allocate { keep_size: true };
-    fs.fallocate(ino, 1 << 20, 4096 * (1 + u64::from(round)), what)
+    fs.fallocate(ino, 1 << 20, 4096 * (1 + u64::from(round)), what, false)
         .unwrap();
     each("fallocate", changed(ino));
     fs.unlink(ROOT, a).unwrap();
@@ -225,18 +225,19 @@ fn a_front_that_keeps_times_sets_them_alone() {
             fs.write(ino, 0, &[1; 9000], true).unwrap();
         }),
         ("copy", &|| {
-            fs.copy_range(other, 0, ino, 100, 5000).unwrap();
+            fs.copy_range(other, 0, ino, 100, 5000, false).unwrap();
         }),
         ("allocate", &|| {
-            fs.fallocate(ino, 0, 1 << 20, Fallocate::Allocate { keep_size })
+            fs.fallocate(ino, 0, 1 << 20, Fallocate::Allocate { keep_size }, false)
                 .unwrap();
         }),
         ("zero", &|| {
-            fs.fallocate(ino, 10, 5000, Fallocate::ZeroRange { keep_size })
+            fs.fallocate(ino, 10, 5000, Fallocate::ZeroRange { keep_size }, false)
                 .unwrap();
         }),
         ("punch", &|| {
-            fs.fallocate(ino, 0, 8192, Fallocate::PunchHole).unwrap();
+            fs.fallocate(ino, 0, 8192, Fallocate::PunchHole, false)
+                .unwrap();
         }),
         ("size", &|| {
             let set = SetAttr {
@@ -247,7 +248,7 @@ fn a_front_that_keeps_times_sets_them_alone() {
         }),
         ("set-id bits", &|| {
             let set = SetAttr {
-                kill_privileges: true,
+                kill_privileges: true.into(),
                 ..SetAttr::default()
             };
             fs.setattr(ino, &set).unwrap();

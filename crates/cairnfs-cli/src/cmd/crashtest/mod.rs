@@ -62,8 +62,9 @@ each state: see --states.
 Steps are words with paths and numbers, separated by `;` or lines: create P,
 mkdir P, symlink P LEN, link P Q, unlink P, rmdir P, rename P Q, exchange P Q,
 write P AT LEN, append P LEN, truncate P LEN, punch P AT LEN, zero P AT LEN,
-chmod P MODE, setxattr P NAME LEN, removexattr P NAME, fsync P, fdatasync P,
-sync, merge and others. The same steps have the same states each time.
+chmod P MODE, setlist P MODE, setxattr P NAME LEN, removexattr P NAME, fsync P,
+fdatasync P, sync, merge and others. The same steps have the same states each
+time.
 
 Exit codes: 0 all states keep the contract, 4 some do not, 8 the test could not
 be done, 16 usage. A COMMAND that fails is told, and its crashes are tried all

@@ -54,6 +54,19 @@ impl Acl {
         (sound && complete).then_some(Self { entries })
     }
 
+    /// The list that a mode stands for.
+    pub fn of_mode(mode: u32) -> Self {
+        let entry = |(tag, shift): (u16, u32)| Entry {
+            tag,
+            perm: (mode >> shift) as u16 & 7,
+            id: u32::MAX,
+        };
+        let classes = [(USER_OBJ, 6), (GROUP_OBJ, 3), (OTHER, 0)];
+        Self {
+            entries: classes.map(entry).to_vec(),
+        }
+    }
+
     /// The attribute's value.
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut out = Vec::with_capacity(HEADER_LEN + ENTRY_LEN * self.entries.len());
@@ -157,6 +170,7 @@ mod tests {
         ]);
         assert!(list.is_minimal());
         assert_eq!(list.permissions(), 0o640);
+        assert_eq!(Acl::of_mode(0o104_640), list);
     }
 
     #[test]

@@ -1,0 +1,197 @@
+//! Who makes a request, and which set-id bits that clears.
+//!
+//! A request tells user, group and thread. What it does not tell, supplementary groups and the
+//! capability to keep set-id bits, is read from `/proc` where it decides. The thread waits for its
+//! answer meanwhile, so its number is its own. Of a thread that cannot be seen (another pid
+//! namespace) or is another than the request says, nothing is believed: the bits are cleared.
+
+use std::fs;
+
+use cairnfs::types::{Attr, Creds, KillPrivileges};
+
+const SET_USER_ID: u32 = libc::S_ISUID;
+const SET_GROUP_ID: u32 = libc::S_ISGID;
+
+/// Number of the capability to keep set-id bits, `CAP_FSETID`.
+const FSETID: u32 = 4;
+
+/// Who makes a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Caller {
+    /// User.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
+    /// Thread; 0 if it cannot be seen from here.
+    pub pid: u32,
+}
+
+/// What `/proc` tells of a thread.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Status {
+    uid: Option<u32>,
+    gid: Option<u32>,
+    groups: Vec<u32>,
+    capabilities: u64,
+}
+
+impl Caller {
+    /// Owner and group of what the caller makes.
+    pub fn creds(self) -> Creds {
+        Creds {
+            uid: self.uid,
+            gid: self.gid,
+        }
+    }
+
+    /// Whether the caller may change the mode of an inode.
+    pub fn owns(self, attr: &Attr) -> bool {
+        self.uid == 0 || self.uid == attr.uid
+    }
+
+    /// What a change of contents or space clears.
+    pub fn kills_by_change(self, attr: &Attr) -> KillPrivileges {
+        match attr.mode & (SET_USER_ID | SET_GROUP_ID) != 0 && !self.keeps_set_ids() {
+            true => self.kills(attr),
+            false => KillPrivileges::No,
+        }
+    }
+
+    /// What a write clears that the kernel asks to clear set-id bits: it knows the capability.
+    pub fn kills_by_write(self, attr: &Attr) -> KillPrivileges {
+        match attr.mode & (SET_USER_ID | SET_GROUP_ID) {
+            0 => KillPrivileges::No,
+            _ => self.kills(attr),
+        }
+    }
+
+    /// What a change of owner or group clears; the capability only stands for being in the group.
+    pub fn kills_by_chown(self, attr: &Attr) -> KillPrivileges {
+        match attr.mode & SET_GROUP_ID != 0 && !self.keeps_set_ids() {
+            true => self.kills(attr),
+            false => KillPrivileges::ByMember,
+        }
+    }
+
+    /// What a new access list clears: set-group-id of a group that the caller is not in.
+    pub fn kills_by_list(self, attr: &Attr) -> KillPrivileges {
+        match attr.mode & SET_GROUP_ID != 0 && !self.keeps_set_ids() {
+            true => self.kills(attr),
+            false => KillPrivileges::No,
+        }
+    }
+
+    /// What somebody without the capability clears.
+    fn kills(self, attr: &Attr) -> KillPrivileges {
+        let member = attr.mode & SET_GROUP_ID == 0
+            || self.gid == attr.gid
+            || self.status().groups.contains(&attr.gid);
+        match member {
+            true => KillPrivileges::ByMember,
+            false => KillPrivileges::ByGroup(self.gid),
+        }
+    }
+
+    /// Whether the caller has the capability to keep set-id bits. Only the superuser's is believed:
+    /// others may have it in a user namespace of their own, where it does not count here.
+    fn keeps_set_ids(self) -> bool {
+        self.uid == 0 && self.status().capabilities >> FSETID & 1 == 1
+    }
+
+    /// Nothing, if it is not known.
+    fn status(self) -> Status {
+        let told = match self.pid {
+            0 => None,
+            pid => fs::read_to_string(format!("/proc/{pid}/status")).ok(),
+        };
+        let status = told.map(|text| Status::parse(&text)).unwrap_or_default();
+        match (status.uid, status.gid) == (Some(self.uid), Some(self.gid)) {
+            true => status,
+            false => Status::default(),
+        }
+    }
+}
+
+impl Status {
+    /// Users and groups are told as real, effective, saved, and that for file systems.
+    fn parse(text: &str) -> Self {
+        let field = |name: &str| {
+            let rest = text.lines().find_map(|line| line.strip_prefix(name));
+            rest.unwrap_or_default().split_whitespace()
+        };
+        let last = |name: &str| field(name).next_back()?.parse().ok();
+        let capabilities = field("CapEff:").next();
+        Self {
+            uid: last("Uid:"),
+            gid: last("Gid:"),
+            groups: field("Groups:").filter_map(|g| g.parse().ok()).collect(),
+            capabilities: capabilities
+                .and_then(|bits| u64::from_str_radix(bits, 16).ok())
+                .unwrap_or(0),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use cairnfs::types::{FileKind, Time};
+
+    fn attr(mode: u32) -> Attr {
+        let time = Time::default();
+        Attr {
+            ino: 2,
+            kind: FileKind::File,
+            mode,
+            nlink: 1,
+            uid: 7,
+            gid: 70,
+            rdev: 0,
+            size: 0,
+            blocks: 0,
+            atime: time,
+            mtime: time,
+            ctime: time,
+            btime: time,
+        }
+    }
+
+    #[test]
+    fn a_status_is_read() {
+        let text = "Name:\tx\nUid:\t1\t2\t3\t4\nGid:\t5\t6\t7\t8\nGroups:\t9 10 \nCapEff:\t0000000000000010\n";
+        let status = Status {
+            uid: Some(4),
+            gid: Some(8),
+            groups: vec![9, 10],
+            capabilities: 0x10,
+        };
+        assert_eq!(Status::parse(text), status);
+        assert_eq!(Status::parse("Groups:\t\n"), Status::default());
+        assert_eq!(Status::parse("Uid: x\nCapEff: \n"), Status::default());
+    }
+
+    #[test]
+    fn of_who_cannot_be_seen_nothing_is_believed() {
+        let root = Caller {
+            uid: 0,
+            gid: 0,
+            pid: 0,
+        };
+        assert_eq!(root.kills_by_change(&attr(0o755)), KillPrivileges::No);
+        assert_eq!(
+            root.kills_by_change(&attr(0o2644)),
+            KillPrivileges::ByGroup(0)
+        );
+        let own = rustix::process::getpid().as_raw_nonzero().get() as u32;
+        let other = Caller {
+            uid: 4_000_000,
+            gid: 70,
+            pid: own,
+        };
+        assert_eq!(other.status(), Status::default());
+        assert_eq!(
+            other.kills_by_change(&attr(0o2644)),
+            KillPrivileges::ByMember
+        );
+    }
+}

@@ -1,0 +1,178 @@
+//! Access lists through the operations of a mount, without a kernel: the mode and the list of an inode
+//! change together, for other threads and where there is no space.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    clippy::panic,
+    reason = "a test fails by panicking"
+)]
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
+
+use cairnfs::acl::{ACCESS, Acl, DEFAULT};
+use cairnfs::device::MemoryDevice;
+use cairnfs::fs::{FileSystem, MakeOptions, Options, make_device};
+use cairnfs::types::SetAttr;
+use cairnfs_fuse::convert::Refusal;
+use cairnfs_fuse::ops::{Caller, NewEntry, Ops};
+
+const ROOT: Caller = Caller {
+    uid: 0,
+    gid: 0,
+    pid: 0,
+};
+
+fn ops(size: u64) -> Ops {
+    let device = MemoryDevice::new(size);
+    make_device(&device, &MakeOptions::default(), &mut |_, _| {}).unwrap();
+    let fs = FileSystem::open_device(Arc::new(device), &Options::default()).unwrap();
+    Ops::new(fs, Path::new("test"))
+}
+
+fn make(ops: &Ops, name: &str, mode: u32) -> Result<u64, Refusal> {
+    let new = NewEntry {
+        caller: ROOT,
+        dir: 1,
+        name: name.as_bytes(),
+        mode: libc::S_IFREG | mode,
+        umask: 0,
+    };
+    Ok(ops.mknod(new, 0)?.ino)
+}
+
+/// A list with entries for so many users, and these permissions of owner, mask and others.
+fn list(users: u32, mode: u32) -> Vec<u8> {
+    let entry = |tag: u16, perm: u32, id: u32| {
+        let perm = (perm & 7) as u16;
+        [
+            &tag.to_le_bytes()[..],
+            &perm.to_le_bytes(),
+            &id.to_le_bytes(),
+        ]
+        .concat()
+    };
+    let mut bytes = 2u32.to_le_bytes().to_vec();
+    bytes.extend(entry(0x01, mode >> 6, u32::MAX));
+    (0..users).for_each(|user| bytes.extend(entry(0x02, 6, 1000 + user)));
+    bytes.extend(entry(0x04, 0, u32::MAX));
+    if users > 0 {
+        bytes.extend(entry(0x10, mode >> 3, u32::MAX));
+    }
+    bytes.extend(entry(0x20, mode, u32::MAX));
+    bytes
+}
+
+fn chmod(mode: u32) -> SetAttr {
+    SetAttr {
+        mode: Some(mode),
+        ..SetAttr::default()
+    }
+}
+
+/// Mode and list as a reader gets them, which takes two requests.
+fn mode_and_list(ops: &Ops, ino: u64) -> (u32, Acl, u32) {
+    let before = ops.getattr(ino, false).unwrap().mode;
+    let list = Acl::parse(&ops.getxattr(ino, ACCESS).unwrap()).unwrap();
+    (before, list, ops.getattr(ino, false).unwrap().mode)
+}
+
+/// Each change is one step for readers: what they find of it while it is made is as it was before, or as
+/// it is after. Between two equal modes of one change the list is that of the mode.
+#[test]
+fn readers_see_mode_and_list_of_one_moment() {
+    let ops = ops(64 << 20);
+    let ino = make(&ops, "f", 0o600).unwrap();
+    let changes = AtomicU64::new(0);
+    let seen = AtomicU64::new(0);
+    const ROUNDS: u64 = 20_000;
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            for round in 0..ROUNDS {
+                changes.fetch_add(1, Ordering::SeqCst);
+                match round % 4 {
+                    0 => ops.setxattr(ROOT, ino, ACCESS, &list(1, 0o670), 0).unwrap(),
+                    1 => drop(ops.setattr(ROOT, ino, chmod(0o640)).unwrap()),
+                    2 => ops.setxattr(ROOT, ino, ACCESS, &list(9, 0o620), 0).unwrap(),
+                    _ => ops.setxattr(ROOT, ino, ACCESS, &list(0, 0o600), 0).unwrap(),
+                }
+            }
+            changes.store(u64::MAX, Ordering::SeqCst);
+        });
+        for _ in 0..2 {
+            scope.spawn(|| {
+                loop {
+                    let change = changes.load(Ordering::SeqCst);
+                    if change == u64::MAX {
+                        return;
+                    }
+                    let (before, list, after) = mode_and_list(&ops, ino);
+                    let same = before == after && changes.load(Ordering::SeqCst) == change;
+                    if same {
+                        seen.fetch_add(1, Ordering::Relaxed);
+                        assert_eq!(before & 0o777, list.permissions());
+                        assert_eq!(before & 0o777 == 0o600, list.is_minimal());
+                    }
+                }
+            });
+        }
+    });
+    assert!(seen.into_inner() > 0);
+}
+
+/// "No space" comes before anything changed.
+#[test]
+fn a_full_volume_refuses_both() {
+    let ops = ops(16 << 20);
+    let refused = (0..10_000).find_map(|n| {
+        let ino = make(&ops, &n.to_string(), 0o600).unwrap();
+        // No two are alike: equal values are stored once.
+        let value = list(7000 - n, 0o660);
+        let set = ops.setxattr(ROOT, ino, ACCESS, &value, 0);
+        set.err().map(|e| (ino, e))
+    });
+    let (ino, error) = refused.unwrap();
+    assert_eq!(error, Refusal(libc::ENOSPC));
+    let (mode, list, _) = mode_and_list(&ops, ino);
+    assert_eq!((mode & 0o7777, list), (0o600, Acl::of_mode(0o600)));
+}
+
+#[test]
+fn lists_follow_modes_and_modes_lists() {
+    let ops = ops(64 << 20);
+    let ino = make(&ops, "f", 0o2750).unwrap();
+    let mode = || ops.getattr(ino, false).unwrap().mode & 0o7777;
+    // Nothing is known of the caller but user and group, which is not the file's.
+    let owner = Caller {
+        uid: 5,
+        gid: 50,
+        pid: 0,
+    };
+    ops.setxattr(owner, ino, ACCESS, &list(1, 0o761), 0)
+        .unwrap();
+    assert_eq!(mode(), 0o761);
+    assert_eq!(ops.getxattr(ino, ACCESS).unwrap(), list(1, 0o761));
+    let told = ops.setattr(ROOT, ino, chmod(0o1616)).unwrap();
+    assert_eq!((told.mode & 0o7777, mode()), (0o1616, 0o1616));
+    assert_eq!(ops.getxattr(ino, ACCESS).unwrap(), list(1, 0o616));
+    ops.setxattr(ROOT, ino, ACCESS, &list(0, 0o604), 0).unwrap();
+    assert_eq!(mode(), 0o1604);
+    let none = Refusal(libc::ENODATA);
+    assert_eq!(ops.getxattr(ino, ACCESS).unwrap(), list(0, 0o604));
+    assert!(ops.listxattr(ino).unwrap().is_empty());
+    assert_eq!(ops.getxattr(ino, DEFAULT).unwrap_err(), none);
+    ops.removexattr(ino, ACCESS).unwrap();
+    assert_eq!(ops.removexattr(ino, b"user.x").unwrap_err(), none);
+    for name in [ACCESS, DEFAULT] {
+        let refused = ops.setxattr(ROOT, ino, name, b"no list", 0).unwrap_err();
+        assert_eq!(refused, Refusal(libc::EINVAL));
+    }
+    // An inode that lost its name keeps both in step, too.
+    ops.setxattr(ROOT, ino, ACCESS, &list(9, 0o660), 0).unwrap();
+    ops.unlink(1, b"f").unwrap();
+    ops.setattr(ROOT, ino, chmod(0o600)).unwrap();
+    assert_eq!(ops.getxattr(ino, ACCESS).unwrap(), list(9, 0o600));
+}

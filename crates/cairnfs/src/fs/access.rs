@@ -1,0 +1,157 @@
+//! Access lists: the mode and the access list of an inode change in one transaction.
+//!
+//! The list is computed under the inode's lock, in the same hold in which both are committed, so two
+//! changes never mix, and a reader sees both as they were before or after. Uses the attributes' own
+//! transaction (`xattr`, `attributes`); what a list means is in [`crate::acl`].
+
+use std::sync::Arc;
+
+use crate::acl::{ACCESS, Acl, DEFAULT};
+use crate::error::{Error, Result};
+use crate::format::item::S_ISGID;
+use crate::fs::FileSystem;
+use crate::fs::locked::attrs;
+use crate::fs::observe::Call;
+use crate::fs::xattr::{Found, New, put_item};
+use crate::inode::attrs::Attrs;
+use crate::inode::{Inode, InodeState};
+use crate::txn::Commit;
+use crate::types::{KillPrivileges, SetAttr, XattrMode};
+
+/// An access list that must change with a mode.
+pub(super) struct Follower {
+    hash: u64,
+    found: Found,
+    value: Vec<u8>,
+}
+
+impl Follower {
+    /// Bytes of its item as they are logged.
+    pub fn logged(&self) -> usize {
+        self.found.logged() + ACCESS.len() + self.value.len() + 8
+    }
+}
+
+/// Refuses a value of one of the two attributes for lists that is no list.
+pub(super) fn check_list(name: &[u8], value: &[u8]) -> Result<()> {
+    if (name == ACCESS || name == DEFAULT) && Acl::parse(value).is_none() {
+        return Err(Error::Invalid("not an access control list"));
+    }
+    Ok(())
+}
+
+/// The mode follows a list that is set.
+fn follow(attrs: &mut Attrs, list: &Acl, kill: KillPrivileges) {
+    attrs.mode = attrs.mode & !0o777 | list.permissions();
+    if matches!(kill, KillPrivileges::ByGroup(gid) if gid != attrs.gid) {
+        attrs.mode &= !S_ISGID;
+    }
+}
+
+impl FileSystem {
+    /// The access list of an inode; if it has none, the one that its mode stands for.
+    ///
+    /// Who checks access by a mode and a list that were read one after the other is never granted what
+    /// neither grants alone: each list says all, and the mode is not needed.
+    ///
+    /// # Errors
+    /// No such inode; damage.
+    pub fn access_list(&self, ino: u64) -> Result<Vec<u8>> {
+        let inode = self.inode(ino)?;
+        let at = (self.hash(ACCESS), ACCESS);
+        let state = inode.read();
+        let kept = match Self::lacks(&state, at.0)? {
+            true => None,
+            false => self.core.attribute(&inode, &state, at)?,
+        };
+        if let Some(value) = kept {
+            return Ok(value);
+        }
+        let list = Acl::of_mode(attrs(&state)?.mode);
+        let knows = state.knows_attributes();
+        drop(state);
+        if !knows {
+            self.remember_attributes(&inode)?;
+        }
+        Ok(list.to_bytes())
+    }
+
+    /// Sets the access list of an inode; its mode follows in the same transaction. A list that says no
+    /// more than a mode is not kept. `kill` clears set-group-id if the caller is not in the file's
+    /// group, also of a directory.
+    ///
+    /// # Errors
+    /// Not an access control list; no space.
+    pub fn set_access_list(&self, ino: u64, value: &[u8], kill: KillPrivileges) -> Result<()> {
+        self.set_access_list_of(&self.inode(ino)?, value, XattrMode::Set, kill)
+    }
+
+    /// The same of an inode at hand, whose list may have to exist or not.
+    pub(super) fn set_access_list_of(
+        &self,
+        inode: &Arc<Inode>,
+        value: &[u8],
+        mode: XattrMode,
+        kill: KillPrivileges,
+    ) -> Result<()> {
+        self.check_open()?;
+        let list = Acl::parse(value).ok_or(Error::Invalid("not an access control list"))?;
+        let call = Call::SetAccessList {
+            ino: inode.ino,
+            value,
+            mode,
+            kill,
+        };
+        let kept = Some(value).filter(|_| !list.is_minimal());
+        let also = |attrs: &mut Attrs| follow(attrs, &list, kill);
+        self.observed(call, || {
+            self.change_xattr(inode, (ACCESS, kept), mode, also)
+        })
+    }
+
+    /// The access list that an inode must have once these attributes are set; `None` if it stays.
+    pub(super) fn follower(
+        &self,
+        inode: &Inode,
+        state: &InodeState,
+        set: &SetAttr,
+    ) -> Result<Option<Follower>> {
+        let Some(mode) = set.mode else {
+            return Ok(None);
+        };
+        let hash = self.hash(ACCESS);
+        if Self::lacks(state, hash)? {
+            return Ok(None);
+        }
+        let at = (hash, ACCESS);
+        let Some(old) = self.core.attribute(inode, state, at)? else {
+            return Ok(None);
+        };
+        // What is no list grants nothing, and stays as it is.
+        let Some(mut list) = Acl::parse(&old) else {
+            return Ok(None);
+        };
+        list.set_permissions(mode);
+        let value = list.to_bytes();
+        if value == old {
+            return Ok(None);
+        }
+        let found = self.find_attribute(inode, state, at)?;
+        Ok(Some(Follower { hash, found, value }))
+    }
+
+    /// Puts it; the inode item is still to be put.
+    pub(super) fn put_follower(
+        &self,
+        commit: &mut Commit<'_>,
+        inode: &Arc<Inode>,
+        state: &mut InodeState,
+        follower: Follower,
+    ) {
+        let Follower { hash, found, value } = follower;
+        let new = New::of(self.core.values(), &value);
+        let (others, below) = found.parts();
+        let mut changes = commit.of(inode, state);
+        put_item(&mut changes, (hash, below), (ACCESS, Some(&new), others));
+    }
+}
