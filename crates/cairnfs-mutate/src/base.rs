@@ -95,6 +95,14 @@ pub fn two_levels() -> Base {
     make("two levels", levels)
 }
 
+/// A volume whose index has everything, and whose log has nothing that a mount would merge.
+pub fn merged() -> Base {
+    make("merged", |fs, device| {
+        everything(fs, device);
+        fs.merge().unwrap();
+    })
+}
+
 fn options() -> Options {
     Options {
         cache_budget: 4 << 20,

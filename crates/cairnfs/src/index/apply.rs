@@ -8,6 +8,7 @@ use crate::error::{Error, Result};
 use crate::format::key::Key;
 use crate::format::node::{CellValue, Node};
 use crate::format::superblock::RawPtr;
+use crate::index::bounds::Bounds;
 use crate::index::output::Output;
 use crate::index::read::{child, no_cell, root_level};
 use crate::index::{Edits, Index, NodeSpace, Tree};
@@ -44,15 +45,6 @@ pub(super) fn run(
     }
 }
 
-/// The keys a node may hold.
-#[derive(Clone, Copy, Default)]
-struct Bounds {
-    /// The smallest; smaller ones may be put there if it is the first child.
-    least: Option<Key>,
-    /// The smallest of the nodes behind.
-    end: Option<Key>,
-}
-
 /// The edits, with their order checked.
 struct Feed<'a> {
     edits: &'a mut dyn Edits,
@@ -68,7 +60,7 @@ impl Feed<'_> {
         if next.is_some() && next <= self.last {
             return Err(Error::Invalid("edits out of order"));
         }
-        Ok(next.filter(|key| bounds.end.is_none_or(|end| *key < end)))
+        Ok(next.filter(|key| bounds.reaches(key)))
     }
 }
 
@@ -121,8 +113,8 @@ impl Walk<'_> {
     /// Applies the edits within `bounds` to the subtree at `ptr`; tells whether anything changed.
     fn visit(&mut self, ptr: &RawPtr, level: u8, bounds: &Bounds) -> Result<bool> {
         let node = self.out.index.load(ptr, level)?;
-        check_bounds(&node, bounds)?;
-        self.out.enter(node.clone());
+        bounds.check(&node)?;
+        self.out.enter(node.clone(), *bounds);
         if let Some(below) = level.checked_sub(1) {
             self.children(&node, below, bounds)?;
         } else {
@@ -135,12 +127,8 @@ impl Walk<'_> {
         let mut i = 0;
         while let Some(key) = self.feed.next(bounds)? {
             i = node.child_for(&key).max(i);
-            let inner = Bounds {
-                least: node.key(i),
-                end: node.key(i + 1).or(bounds.end),
-            };
             self.out.pass(i);
-            self.visit(&child(node, i)?, below, &inner)?;
+            self.visit(&child(node, i)?, below, &bounds.of_child(node, i))?;
             i += 1;
         }
         Ok(())
@@ -185,21 +173,4 @@ impl Walk<'_> {
             }
         }
     }
-}
-
-/// Whether all keys of a node lie where its parents say.
-fn check_bounds(node: &Node, bounds: &Bounds) -> Result<()> {
-    let (first, last) = (node.key(0), node.key(node.len().saturating_sub(1)));
-    let low = bounds.least.is_some() && first < bounds.least;
-    let high = bounds.end.is_some() && last >= bounds.end;
-    if low || high {
-        let Bounds { least, end } = bounds;
-        return Err(Error::corrupt(
-            node.header().block.get(),
-            "index node keys",
-            format!("keys from {least:?} to below {end:?}"),
-            format!("{first:?} to {last:?}"),
-        ));
-    }
-    Ok(())
 }
