@@ -1,9 +1,10 @@
 //! Index trees of misleading shape, with all checksums right: children that several nodes share,
 //! keys out of order or outside their parent's bounds, pointers to the node itself, deep chains,
-//! values that share their units.
+//! values that share their units; and trees of directories that are none.
 //!
 //! New nodes go to blocks in which nothing lies; the bitmaps are left as they are.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use cairnfs::format::NODE_BLOCKS;
@@ -95,6 +96,30 @@ pub fn shaped(base: &Base, shape: Shape, random: &mut Random) -> Option<(String,
 pub fn tower(base: &Base, key: Key, height: u32, fan: u64) -> Image {
     let mut forger = Forger::new(base);
     forger.shared_child(key, height, fan).unwrap();
+    forger.image
+}
+
+/// A base whose entries called `b` lead to the directories that those called `a` lead to beside them.
+/// With `circular`, they lead to the root.
+pub fn crossed(base: &Base, circular: bool) -> Image {
+    let mut forger = Forger::new(base);
+    let entries = forger.main_items().filter(|i| i.key.kind == Kind::DirIndex);
+    let entries: Vec<ItemAt> = entries.copied().collect();
+    let called = |name: u8| {
+        let value = |item: &ItemAt| forger.value(*item);
+        let named = entries.iter().filter(|item| value(item)[9..] == [name]);
+        let by_dir = named.map(|item| (item.key.object, (*item, value(item))));
+        by_dir.collect::<BTreeMap<_, _>>()
+    };
+    let (good, bad) = (called(b'a'), called(b'b'));
+    for (dir, (item, _)) in bad {
+        let child = match circular {
+            true => 1u64.to_le_bytes(),
+            false => *good[&dir].1.first_chunk().unwrap(),
+        };
+        forger.image.patch(item.node, item.at, &child);
+        seal::node(&mut forger.image, &base.layout, item.node);
+    }
     forger.image
 }
 

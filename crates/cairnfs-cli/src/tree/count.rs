@@ -2,6 +2,8 @@
 //!
 //! Counts what it can read and passes over the rest: the copy itself tells of it.
 
+use std::collections::HashSet;
+
 use cairnfs::types::FileKind;
 
 use super::Source;
@@ -15,12 +17,11 @@ pub fn bytes<S: Source>(source: &S, node: &S::Node) -> u64 {
         return meta.size;
     }
     let mut total: u64 = 0;
-    let mut above = vec![meta.id];
+    let mut met = HashSet::from([meta.id]);
     let mut stack = vec![children(source, node)];
     while let Some(siblings) = stack.last_mut() {
         let Some(child) = siblings.pop() else {
             stack.pop();
-            above.pop();
             continue;
         };
         let Ok(meta) = source.meta(&child) else {
@@ -28,10 +29,7 @@ pub fn bytes<S: Source>(source: &S, node: &S::Node) -> u64 {
         };
         match meta.kind {
             FileKind::File => total = total.saturating_add(meta.size),
-            FileKind::Directory if !above.contains(&meta.id) => {
-                above.push(meta.id);
-                stack.push(children(source, &child));
-            }
+            FileKind::Directory if met.insert(meta.id) => stack.push(children(source, &child)),
             _ => {}
         }
     }

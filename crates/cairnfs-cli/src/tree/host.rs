@@ -51,6 +51,8 @@ impl HostNode {
 impl Source for HostSource {
     type Node = HostNode;
 
+    const TREE: bool = false;
+
     fn meta(&self, node: &HostNode) -> Result<Meta, Failure> {
         let m = node.path.symlink_metadata().explain(shown(&node.path))?;
         let kind = FileKind::from_mode(m.mode())

@@ -15,7 +15,7 @@ pub mod tar_out;
 pub mod volume_sink;
 pub mod volume_source;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use cairnfs::types::{FileKind, Time};
 
@@ -102,6 +102,9 @@ impl Keep {
 pub trait Source {
     /// Something found in it.
     type Node;
+
+    /// Whether one entry leads to each directory. A host may show one at several places.
+    const TREE: bool;
 
     /// Attributes, without extended ones.
     fn meta(&self, node: &Self::Node) -> Result<Meta, Failure>;
@@ -219,6 +222,7 @@ impl<'a> Copier<'a> {
     ) -> Result<(), Failure> {
         let mut stack: Vec<Frame<S::Node>> = Vec::new();
         stack.extend(self.one(source, node, sink, path)?);
+        let mut met: HashSet<_> = stack.iter().map(|top| top.meta.id).collect();
         while let Some(frame) = stack.last_mut() {
             let Some(name) = frame.names.next() else {
                 sink.end_directory(&frame.path, &frame.meta)?;
@@ -235,6 +239,11 @@ impl<'a> Copier<'a> {
                     self.tell(&Failure::new(
                         show_bytes(&below.path),
                         "directory contains itself; skipped",
+                    ));
+                } else if S::TREE && !met.insert(below.meta.id) {
+                    self.tell(&Failure::new(
+                        show_bytes(&below.path),
+                        "another entry leads to the same directory; skipped",
                     ));
                 } else {
                     stack.push(below);

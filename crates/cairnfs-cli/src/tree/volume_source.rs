@@ -44,6 +44,8 @@ impl VolumeSource {
 impl Source for VolumeSource {
     type Node = VolumeNode;
 
+    const TREE: bool = true;
+
     fn meta(&self, node: &VolumeNode) -> Result<Meta, Failure> {
         let a = &node.node.attr;
         Ok(Meta {
