@@ -82,9 +82,8 @@ impl<'a, 'd> Walker<'a, 'd> {
             return self.leaf(&node, visitor, ledger);
         }
         for i in 0..node.len() {
-            let low = if i == 0 { None } else { node.key(i) };
             let child = KeyRange {
-                low: low.unwrap_or(range.low),
+                low: node.key(i).unwrap_or(range.low),
                 high: node.key(i + 1).or(range.high),
             };
             if let Some(ptr) = node.child(i) {
@@ -218,19 +217,15 @@ impl<'a, 'd> Walker<'a, 'd> {
     }
 }
 
-/// Whether a node's keys lie in the range its parent gives. An interior node's first key is not
-/// used and may be anything.
+/// Whether a node's keys, which ascend, lie in the range its parent gives.
 fn in_order(node: &Node, range: &KeyRange, ledger: &mut Ledger<'_>) -> bool {
-    let first = usize::from(node.level() > 0);
-    let outside = [first, node.len().saturating_sub(1)]
-        .into_iter()
-        .filter(|i| *i >= first)
-        .filter_map(|i| node.key(i))
-        .find(|key| !range.contains(key));
-    if let Some(key) = outside {
-        let message = format!("{key:?} lies outside the bounds of its node, {range:?}");
-        let block = node.header().block.get();
-        ledger.add(Finding::new(codes::NODE_ORDER, message).at(block));
-    }
-    outside.is_none()
+    let ends = [0, node.len().saturating_sub(1)].into_iter();
+    let mut keys = ends.filter_map(|i| node.key(i));
+    let Some(key) = keys.find(|key| !range.contains(key)) else {
+        return true;
+    };
+    let message = format!("{key:?} lies outside the bounds of its node, {range:?}");
+    let block = node.header().block.get();
+    ledger.add(Finding::new(codes::NODE_ORDER, message).at(block));
+    false
 }

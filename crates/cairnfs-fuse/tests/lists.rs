@@ -19,6 +19,7 @@ use cairnfs::fs::{FileSystem, MakeOptions, Options, make_device};
 use cairnfs::types::SetAttr;
 use cairnfs_fuse::convert::Refusal;
 use cairnfs_fuse::ops::{Caller, NewEntry, Ops};
+use cairnfs_fuse::options::WriteMode;
 
 const ROOT: Caller = Caller {
     uid: 0,
@@ -30,7 +31,7 @@ fn ops(size: u64) -> Ops {
     let device = MemoryDevice::new(size);
     make_device(&device, &MakeOptions::default(), &mut |_, _| {}).unwrap();
     let fs = FileSystem::open_device(Arc::new(device), &Options::default()).unwrap();
-    Ops::new(fs, Path::new("test"))
+    Ops::new(fs, Path::new("test"), WriteMode::Through)
 }
 
 fn make(ops: &Ops, name: &str, mode: u32) -> Result<u64, Refusal> {

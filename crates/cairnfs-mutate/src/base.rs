@@ -26,6 +26,7 @@ const UUID: [u8; 16] = *b"damaged volumes!";
 const HASH_SEED: u64 = 0x5eed;
 const WHO: Creds = Creds { uid: 1, gid: 2 };
 const FILE: u32 = 0o100_644;
+const DEPTH: usize = 24;
 /// Older contents kept of each block.
 const KEPT: usize = 3;
 
@@ -93,6 +94,27 @@ pub fn one_of_everything() -> Base {
 /// A volume whose index has a level above its leaves, and whose log goes round the ring's end.
 pub fn two_levels() -> Base {
     make("two levels", levels)
+}
+
+/// A volume whose index has everything, and whose log has nothing that a mount would merge.
+pub fn merged() -> Base {
+    make("merged", |fs, device| {
+        everything(fs, device);
+        fs.merge().unwrap();
+    })
+}
+
+/// A volume of directories that lie in each other, `DEPTH` of them called `a`, each beside one `b`.
+pub fn nested() -> Base {
+    make("nested", |fs, _| {
+        let deeper = |above, _| {
+            dir(fs, above, "b");
+            dir(fs, above, "a")
+        };
+        let last = (0..DEPTH).fold(1, deeper);
+        file(fs, last, "file", 100);
+        fs.merge().unwrap();
+    })
 }
 
 fn options() -> Options {

@@ -3,7 +3,7 @@
 //!
 //! For tests and fuzzing only. [`base`] makes the images, [`layout`] knows where their structures
 //! lie, [`seal`] makes checksums right again so that the readers behind them are reached,
-//! [`mutation`] and [`bytes`] damage, and [`survives`] opens, reads, uses and checks the result.
+//! [`mutation`], [`graph`] and [`bytes`] damage, and [`survives`] opens, reads, uses and checks the result.
 //!
 //! What always holds: the same seed gives the same mutation of the same base.
 
@@ -16,6 +16,7 @@
 
 pub mod base;
 pub mod bytes;
+pub mod graph;
 pub mod image;
 pub mod layout;
 pub mod mutation;

@@ -7,14 +7,15 @@
     reason = "a test may panic"
 )]
 
-use cairnfs::Error;
 use cairnfs::format::BLOCK_SIZE;
 use cairnfs::format::geometry::SUPERBLOCK_SLOTS;
 use cairnfs::format::key::{Key, Kind};
 use cairnfs::format::record::{HEADER_SIZE, RecordHeader};
 use cairnfs::fs::{FileSystem, Options};
 use cairnfs::types::{Creds, RenameMode};
-use cairnfs_mutate::base::{Base, one_of_everything, two_levels};
+use cairnfs::{Error, Volume, VolumeOptions};
+use cairnfs_mutate::base::{Base, nested, one_of_everything, two_levels};
+use cairnfs_mutate::graph::crossed;
 use cairnfs_mutate::image::{Bounded, Image};
 use cairnfs_mutate::{Outcome, Verdict, seal, survives};
 use zerocopy::IntoBytes;
@@ -175,4 +176,33 @@ fn a_move_into_directories_that_contain_each_other_ends() {
     assert_eq!(damage.what, "directory parents");
     let codes = outcome(&image).codes.unwrap();
     assert!(codes.contains(&"parent"), "{codes:?}");
+}
+
+/// A volume of directories whose entries are those of `image`.
+fn volume(image: &Image) -> Volume {
+    let options = VolumeOptions::new().durability_interval(None);
+    options.open_device(Bounded::new(image)).unwrap()
+}
+
+#[test]
+fn a_walk_enters_a_directory_once_however_many_entries_lead_to_it() {
+    let base = nested();
+    let dirs = volume(&base.image).walk("/").unwrap().count();
+    for circular in [false, true] {
+        let walk = volume(&crossed(&base, circular)).walk("/").unwrap();
+        // Without this a failure of the test would not end.
+        let found = walk.take(10 * dirs).count();
+        assert_eq!(found, dirs, "circular: {circular}");
+    }
+}
+
+#[test]
+fn a_directory_that_contains_itself_is_not_removed_with_all_in_it() {
+    let volume = volume(&crossed(&nested(), true));
+    let result = volume.remove_dir_all("a");
+    let damage = matches!(
+        result.as_ref().map_err(Error::cause),
+        Err(Error::Corrupt(_))
+    );
+    assert!(damage, "{result:?}");
 }

@@ -73,6 +73,7 @@ impl<'a> Copier<'a> {
             return Ok(());
         };
         let mut open = HashSet::new();
+        let mut met = HashSet::new();
         let mut stack: Vec<Frame> = Vec::new();
         stack.extend(self.one(source, sink, &path, meta)?);
         open.extend(stack.first().map(|frame| frame.meta.id));
@@ -94,6 +95,12 @@ impl<'a> Copier<'a> {
             if meta.kind == FileKind::Directory && !open.insert(meta.id) {
                 let why = "the directory contains itself; it was skipped";
                 self.tell(&Failure::new(source.shown(), why));
+                continue;
+            }
+            if S::TREE && meta.kind == FileKind::Directory && !met.insert(meta.id) {
+                let why = "another entry leads to the same directory; it was skipped";
+                self.tell(&Failure::new(source.shown(), why));
+                open.remove(&meta.id);
                 continue;
             }
             let id = meta.id;

@@ -2,6 +2,8 @@
 //!
 //! Counts what it can read and passes over the rest: the copy itself tells of it.
 
+use std::collections::HashSet;
+
 use cairnfs::types::FileKind;
 
 use super::Source;
@@ -18,8 +20,9 @@ pub fn bytes<S: Source>(source: &mut S) -> u64 {
         return 0;
     };
     let mut total: u64 = 0;
-    let mut stack = vec![(meta.id, listing.names)];
-    while let Some((_, names)) = stack.last_mut() {
+    let mut met = HashSet::from([meta.id]);
+    let mut stack = vec![listing.names];
+    while let Some(names) = stack.last_mut() {
         let Some(name) = names.pop() else {
             stack.pop();
             source.leave();
@@ -30,9 +33,9 @@ pub fn bytes<S: Source>(source: &mut S) -> u64 {
         };
         match meta.kind {
             FileKind::File => total = total.saturating_add(meta.size),
-            FileKind::Directory if stack.iter().all(|(id, _)| *id != meta.id) => {
+            FileKind::Directory if met.insert(meta.id) => {
                 if let Ok(listing) = source.enter() {
-                    stack.push((meta.id, listing.names));
+                    stack.push(listing.names);
                 }
             }
             _ => {}

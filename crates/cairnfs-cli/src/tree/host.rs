@@ -116,6 +116,8 @@ impl HostSource {
 }
 
 impl Source for HostSource {
+    const TREE: bool = false;
+
     fn start(&mut self) -> Result<Meta, Failure> {
         self.descent.go(b"")?;
         let name = self.name.clone();

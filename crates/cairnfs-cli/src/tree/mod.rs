@@ -120,6 +120,9 @@ pub struct Listing {
 
 /// A tree that can be read: a cursor with a current directory and a current entry.
 pub trait Source {
+    /// Whether one entry leads to each directory. A host may show one at several places.
+    const TREE: bool;
+
     /// Goes back to where the walk begins, which becomes the current entry.
     fn start(&mut self) -> Result<Meta, Failure>;
     /// An entry of the current directory, which becomes the current entry; symbolic links are not

@@ -85,6 +85,8 @@ impl VolumeSource {
 }
 
 impl Source for VolumeSource {
+    const TREE: bool = true;
+
     fn start(&mut self) -> Result<Meta, Failure> {
         self.directories.clear();
         self.current = Rc::clone(&self.start);

@@ -48,6 +48,8 @@ pub enum Class {
     CellSealed,
     /// Fields of a value in a leaf.
     ItemSealed,
+    /// Nodes that lead astray: shared, out of order, out of bounds.
+    GraphSealed,
     /// A unit of a large value, or its address.
     Large,
     /// A unit of a large value, or its address.
@@ -65,7 +67,7 @@ pub enum Class {
 }
 
 /// All classes.
-pub const CLASSES: [Class; 23] = [
+pub const CLASSES: [Class; 24] = [
     Class::Flip,
     Class::Fill,
     Class::Swap,
@@ -82,6 +84,7 @@ pub const CLASSES: [Class; 23] = [
     Class::NodeSealed,
     Class::CellSealed,
     Class::ItemSealed,
+    Class::GraphSealed,
     Class::Large,
     Class::LargeSealed,
     Class::Table,
@@ -102,6 +105,7 @@ impl Class {
                 | Class::NodeSealed
                 | Class::CellSealed
                 | Class::ItemSealed
+                | Class::GraphSealed
                 | Class::LargeSealed
                 | Class::TableSealed
                 | Class::BitmapSealed
@@ -143,6 +147,7 @@ pub fn mutate(base: &Base, class: Class, seed: u64) -> Mutation {
         Class::NodeSealed => at.node(true),
         Class::CellSealed => at.cell(),
         Class::ItemSealed => at.item(),
+        Class::GraphSealed => at.graph(),
         Class::Large => at.large(false),
         Class::LargeSealed => at.large(true),
         Class::Table => at.table(false),

@@ -5,6 +5,7 @@ use cairnfs::format::key::Kind;
 use cairnfs::format::node::NODE_HEADER;
 
 use super::{How, Mutator};
+use crate::graph::{SHAPES, shaped};
 use crate::seal;
 
 /// Offset and width of a node header's fields.
@@ -110,6 +111,14 @@ impl Mutator<'_> {
         }
         seal::node(&mut self.image, layout, item.node);
         Some(how)
+    }
+
+    /// A misleading shape of the index.
+    pub(super) fn graph(&mut self) -> How {
+        let shape = *self.random.pick(&SHAPES);
+        let (how, image) = shaped(self.base, shape, &mut self.random)?;
+        self.image = image;
+        Some(format!("{shape:?}: {how}"))
     }
 
     /// A unit of a large value, or its address.

@@ -18,7 +18,7 @@ use std::sync::Mutex;
 use cairnfs_mutate::{Base, CLASSES, Class, Verdict, bases, mutate, survives};
 
 /// Mutations of a run that nobody asked more of.
-const DEFAULT: u64 = 9200;
+const DEFAULT: u64 = 9600;
 /// Which base a round of all classes damages: the empty one has not much to damage.
 const BASES: [usize; 5] = [1, 2, 1, 2, 0];
 /// Memory that one volume may need at once, whatever its bytes say.

@@ -4,6 +4,8 @@
 //! After a failed write or flush nothing changes any more and nothing is acknowledged; a failed read
 //! fails its call alone, unless that was a merge, which cannot be taken back and stops the volume.
 //!
+//! In writeback that concerns one file ([`background`]).
+//!
 //! **Calls that lie** ([`silent`]) report success and did something else. What finds them:
 //!
 //! | The fault hits | Found by |
@@ -31,6 +33,7 @@
     reason = "a test may panic"
 )]
 
+mod background;
 mod errors;
 mod full;
 mod gaps;

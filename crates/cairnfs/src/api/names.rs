@@ -3,6 +3,7 @@
 //! Each walks to the directory of the last component and makes one call of the engine, so each
 //! is atomic; but for [`Volume::create_dir_all`] and [`Volume::remove_dir_all`], which are many.
 
+use std::collections::HashSet;
 use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
@@ -319,6 +320,7 @@ fn empty<'f>(fs: &'f FileSystem, top: Use<'f>) -> Result<()> {
         name,
         listing: Listing::default(),
     };
+    let mut above = HashSet::from([top.ino()]);
     let mut levels = vec![level(top, Vec::new())];
     while let Some(current) = levels.last_mut() {
         let dir = current.dir.inode();
@@ -328,13 +330,23 @@ fn empty<'f>(fs: &'f FileSystem, top: Use<'f>) -> Result<()> {
                 continue;
             }
             match lookup(fs, dir, &entry.name) {
-                Ok((child, attr)) if attr.kind.is_dir() => levels.push(level(child, entry.name)),
+                Ok((child, attr)) if attr.kind.is_dir() => {
+                    if !above.insert(child.ino()) {
+                        let ino = child.ino();
+                        let found = format!("directory {ino}, which contains it");
+                        return Err(Error::corrupt(0, "directory entry", "a tree", found));
+                    }
+                    levels.push(level(child, entry.name));
+                }
                 Ok(_) | Err(Error::NotFound) => {}
                 Err(e) => return Err(e),
             }
             continue;
         }
         let done = levels.pop();
+        done.iter().for_each(|done| {
+            above.remove(&done.dir.ino());
+        });
         if let (Some(done), Some(above)) = (done, levels.last()) {
             gone(fs.rmdir(above.dir.ino(), &done.name))?;
         }

@@ -3,7 +3,7 @@
 //! Uses the engine's `readdir` with its stable cookies. Between two batches the directory may
 //! change: an entry that is there all the time is delivered exactly once.
 
-use std::collections::VecDeque;
+use std::collections::{HashSet, VecDeque};
 use std::ffi::{OsStr, OsString};
 use std::fmt;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -175,26 +175,33 @@ impl fmt::Debug for DirEntry {
 }
 
 /// Everything below a directory, each directory before what it holds. Symbolic links are
-/// delivered, not followed. Memory grows with the depth of the tree only.
+/// delivered, not followed. Memory grows with the depth of the tree, and by some bytes for each
+/// directory.
+///
+/// A directory is entered once: two entries lead to it if it was moved meanwhile, or on a damaged
+/// volume, whose directories may even contain themselves.
 ///
 /// A directory that cannot be listed gives an error, and the walk goes on behind it. What is
 /// removed meanwhile is left out.
 #[derive(Debug)]
 pub struct Walk {
     levels: Vec<ReadDir>,
+    /// Directories that were entered.
+    entered: HashSet<u64>,
     failure: Option<Error>,
 }
 
 impl Walk {
     pub(super) fn new(top: ReadDir) -> Self {
         Self {
+            entered: HashSet::from([top.dir.handle.ino()]),
             levels: vec![top],
             failure: None,
         }
     }
 
     fn enter(&mut self, entry: &DirEntry) {
-        if !entry.file_type().is_dir() {
+        if !entry.file_type().is_dir() || !self.entered.insert(entry.ino()) {
             return;
         }
         match entry.read_dir() {

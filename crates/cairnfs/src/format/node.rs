@@ -198,7 +198,13 @@ impl Node {
             ));
         }
         let mut before: Option<[u8; KEY_LEN]> = None;
+        let mut room = NODE_SIZE - start;
         for i in 0..count {
+            // Cells that overlap would be more than a node can hold.
+            room = self
+                .cell(i)
+                .and_then(|(s, v, _)| room.checked_sub(CELL_HEADER + s.len() + v.len()))
+                .ok_or(("cells side by side", format!("cell {i}")))?;
             let key = self
                 .raw_key(i)
                 .ok_or(("a whole cell", format!("cell {i}")))?;
@@ -265,7 +271,7 @@ impl Node {
         let slot = NODE_HEADER + i * 2;
         let at = u16::from_le_bytes(*self.bytes.get(slot..slot + 2)?.first_chunk()?);
         let at = usize::from(at);
-        if at < NODE_HEADER {
+        if at < usize::from(self.header.cells_start.get()) {
             return None;
         }
         let (head, rest) = self.bytes.get(at..)?.split_first_chunk::<CELL_HEADER>()?;
@@ -619,6 +625,18 @@ mod tests {
         for i in [495, 496, 5000] {
             assert!(node.raw_cell(i).is_none() && node.key(i).is_none() && node.child(i).is_none());
         }
+    }
+
+    #[test]
+    fn cells_that_overlap_are_refused() {
+        let items = (0..2).map(|i| (Key::inode(i), vec![7; 40])).collect();
+        let (mut bytes, mut ptr, _) = build(&items);
+        // The value of the second, whose cell lies before the first's, takes that in.
+        let second = usize::from(u16::from_le_bytes([bytes[66], bytes[67]]));
+        bytes[second + 1] += 40;
+        ptr.crc = U32::new(checksum::crc(&bytes));
+        let error = decode(&bytes, ptr).unwrap_err();
+        assert_eq!(error.expected, "cells side by side");
     }
 
     proptest! {

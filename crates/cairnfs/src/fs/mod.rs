@@ -135,6 +135,8 @@ pub struct FileSystem {
     /// Grows when a directory is moved or removed: a path of directories may lead elsewhere.
     shape: CachePadded<AtomicU64>,
     closed: AtomicBool,
+    /// What closing answered.
+    ended: Mutex<Option<Result<()>>>,
     keep_written: bool,
     content_times: bool,
     /// Nanoseconds that opening took, replay and orphans included.
@@ -189,6 +191,7 @@ impl FileSystem {
             moving: Mutex::new(()),
             shape: CachePadded::default(),
             closed: AtomicBool::new(false),
+            ended: Mutex::new(None),
             keep_written: options.keep_written,
             content_times: options.content_times,
             open_nanos: AtomicU64::new(0),
@@ -206,24 +209,31 @@ impl FileSystem {
         Ok(fs)
     }
 
-    /// Makes everything durable, merges it, lets the device go. Later calls fail. Dropping the last
-    /// reference does the same, but cannot report errors.
+    /// Makes everything durable, merges it, lets the device go. Later calls fail, but for this one,
+    /// which answers the same again. Dropping the last reference does the same, but cannot report
+    /// errors.
     ///
     /// # Errors
-    /// The device's failure, now or earlier. [`Error::HostFull`] if there is no space for what was not
-    /// durable yet, which is lost then.
+    /// The device's failure, now or earlier. A file whose data could not be written back, because a
+    /// read failed: that data is lost, all other is durable. [`Error::HostFull`] if
+    /// there is no space for what was not durable yet, which is lost then.
     pub fn close(&self) -> Result<()> {
+        let mut ended = self.ended.lock();
         if self.closed.swap(true, Ordering::AcqRel) {
-            return Ok(());
+            let broken = Error::Invalid("closing the volume was broken off");
+            return ended.clone().unwrap_or(Err(broken));
         }
         let result = if self.core.read_only() {
             Ok(())
         } else {
-            let merged = self.write_back_all().and_then(|()| self.core.merge());
-            merged.and_then(|()| self.core.storage().flush())
+            let written = self.write_back_all();
+            let merged = self.core.merge();
+            let flushed = merged.and_then(|()| self.core.storage().flush());
+            written.and(flushed)
         };
         self.stop_workers();
         self.core.storage().release();
+        *ended = Some(result.clone());
         result
     }
 
@@ -308,7 +318,9 @@ impl Drop for FileSystem {
     fn drop(&mut self) {
         // They cannot reach a volume that nobody holds, so nobody may wait for what they would do.
         self.core.signals().set_workers(false);
-        if let Err(error) = self.close() {
+        if !self.is_closed()
+            && let Err(error) = self.close()
+        {
             tracing::error!(%error, "closing the volume failed");
         }
     }

@@ -58,7 +58,9 @@ impl FileSystem {
     /// all but the times of a file.
     ///
     /// # Errors
-    /// The device's failure, now or earlier: then nothing is known of what was not yet durable.
+    /// The device's failure, now or earlier: then nothing is known of what was not yet durable. Or a
+    /// failed read, which concerns this file alone: its data waits, and each fsync of it fails until
+    /// one has written it.
     pub fn fsync(&self, ino: u64, data_only: bool) -> Result<()> {
         self.observed(Call::Fsync { ino, data_only }, || {
             self.sync_inodes(&[ino], data_only)
@@ -69,7 +71,8 @@ impl FileSystem {
     /// flush for all.
     ///
     /// # Errors
-    /// As [`FileSystem::fsync`]; one that does not exist.
+    /// As [`FileSystem::fsync`]; one that does not exist. What is wrong with one of them does not keep
+    /// the others from becoming durable; the first error is told.
     pub fn fsync_all(&self, inodes: &[u64]) -> Result<()> {
         self.observed(Call::FsyncAll { inodes }, || {
             self.sync_inodes(inodes, false)
@@ -136,12 +139,16 @@ impl FileSystem {
 
     fn sync_inodes(&self, inodes: &[u64], data_only: bool) -> Result<()> {
         let _forcing = self.core.forcing();
-        inodes.iter().try_for_each(|ino| self.write_inode(*ino))?;
-        let wish = |ino: &u64| Wish {
-            ino: *ino,
-            data_only,
-        };
-        self.force(&inodes.iter().map(wish).collect::<SmallVec<[Wish; 2]>>())
+        let mut written = Ok(());
+        let mut ready = SmallVec::<[Wish; 2]>::new();
+        for ino in inodes.iter().copied() {
+            match self.write_inode(ino) {
+                Ok(()) => ready.push(Wish { ino, data_only }),
+                Err(e) => written = written.and(Err(e)),
+            }
+        }
+        let forced = self.force(&ready);
+        written.and(forced)
     }
 
     fn force(&self, wishes: &[Wish]) -> Result<()> {
@@ -160,10 +167,11 @@ impl FileSystem {
         self.core.merge()
     }
 
-    /// Makes everything durable.
+    /// Makes everything durable. A file whose data cannot be written back, because a read failed that
+    /// this needs, does not keep the others from becoming durable; its data waits for the next sync.
     ///
     /// # Errors
-    /// As [`FileSystem::fsync`].
+    /// As [`FileSystem::fsync`]; the first that was met.
     pub fn sync(&self) -> Result<()> {
         self.observed(Call::Sync, || self.sync_all())
     }
@@ -176,11 +184,13 @@ impl FileSystem {
     pub(super) fn sync_all(&self) -> Result<()> {
         let number = self.syncs.begun.fetch_add(1, Ordering::AcqRel) + 1;
         if !self.core.read_only() {
-            if !happens(Deliberate::SyncWithoutPages) {
-                self.write_back_all()?;
-            }
-            self.core.force_all()?;
-            self.core.storage().check_whole()?;
+            let written = match happens(Deliberate::SyncWithoutPages) {
+                true => Ok(()),
+                false => self.write_back_all(),
+            };
+            let forced = self.core.force_all();
+            let whole = self.core.storage().check_whole();
+            written.and(forced).and(whole)?;
         }
         self.syncs.done.fetch_max(number, Ordering::AcqRel);
         Ok(())

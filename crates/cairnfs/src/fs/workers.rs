@@ -57,7 +57,12 @@ impl FileSystem {
             }
             LogWork::Interval => {
                 Page::rest();
-                self.sync()?;
+                match self.sync() {
+                    // A read failed that the writeback of some file needs. Its data waits for the next
+                    // round; who syncs it is told.
+                    Err(_) if core.storage().failure().is_none() => {}
+                    result => result?,
+                }
                 if core.has_much_to_discard() {
                     core.signals().want_merge();
                 }

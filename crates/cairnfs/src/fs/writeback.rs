@@ -361,26 +361,23 @@ impl FileSystem {
         Ok(staged)
     }
 
-    /// Writes back every file on the list.
+    /// Writes back every file on the list. A file that cannot be written back keeps its pages, for
+    /// the next who tries, and does not keep the others from it.
     ///
     /// # Errors
-    /// The device's failure.
+    /// The first that was met; the device's failure.
     pub(super) fn write_back_all(&self) -> Result<()> {
         let _one = self.syncing.lock();
-        let files = self.files.take();
-        for (done, inode) in files.iter().enumerate() {
+        let mut result = Ok(());
+        for inode in self.files.take() {
             inode.write().listed = false;
-            if let Err(e) = self.write_back(inode) {
-                for left in files.iter().skip(done) {
-                    let mut state = left.write();
-                    // Its mark stands for the list that was taken.
-                    state.listed = false;
-                    self.list_file(left, &mut state);
-                }
-                return Err(e);
+            if let Err(error) = self.write_back(&inode) {
+                tracing::warn!(ino = inode.ino, %error, "data of a file could not be written back");
+                self.list_file(&inode, &mut inode.write());
+                result = result.and(Err(error));
             }
         }
-        Ok(())
+        result
     }
 }
 

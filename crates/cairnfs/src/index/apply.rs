@@ -8,6 +8,7 @@ use crate::error::{Error, Result};
 use crate::format::key::Key;
 use crate::format::node::{CellValue, Node};
 use crate::format::superblock::RawPtr;
+use crate::index::bounds::Bounds;
 use crate::index::output::Output;
 use crate::index::read::{child, no_cell, root_level};
 use crate::index::{Edits, Index, NodeSpace, Tree};
@@ -48,25 +49,6 @@ pub(super) fn run(
     }
 }
 
-/// The keys a node may hold.
-#[derive(Clone, Copy, Default)]
-pub(super) struct Bounds {
-    /// The smallest; smaller ones may be put there if it is the first child.
-    least: Option<Key>,
-    /// The smallest of the nodes behind.
-    end: Option<Key>,
-}
-
-impl Bounds {
-    /// Those of child `i` of a node that has these.
-    pub fn of_child(&self, node: &Node, i: usize) -> Self {
-        Self {
-            least: node.key(i),
-            end: node.key(i + 1).or(self.end),
-        }
-    }
-}
-
 /// The edits, with their order checked.
 struct Feed<'a> {
     edits: &'a mut dyn Edits,
@@ -82,7 +64,7 @@ impl Feed<'_> {
         if next.is_some() && next <= self.last {
             return Err(Error::Invalid("edits out of order"));
         }
-        Ok(next.filter(|key| bounds.end.is_none_or(|end| *key < end)))
+        Ok(next.filter(|key| bounds.reaches(key)))
     }
 }
 
@@ -135,8 +117,8 @@ impl Walk<'_> {
     /// Applies the edits within `bounds` to the subtree at `ptr`; tells whether anything changed.
     fn visit(&mut self, ptr: &RawPtr, level: u8, bounds: &Bounds) -> Result<bool> {
         let node = self.out.index.load(ptr, level)?;
-        check_bounds(&node, bounds)?;
-        self.out.enter(node.clone());
+        bounds.check(&node)?;
+        self.out.enter(node.clone(), *bounds);
         if let Some(below) = level.checked_sub(1) {
             self.children(&node, below, bounds)?;
         } else {
@@ -161,9 +143,8 @@ impl Walk<'_> {
                 return Ok(());
             }
             i = edited.max(i);
-            let inner = bounds.of_child(node, i);
             self.out.pass(i);
-            self.visit(&child(node, i)?, below, &inner)?;
+            self.visit(&child(node, i)?, below, &bounds.of_child(node, i))?;
             i += 1;
         }
     }
@@ -171,9 +152,10 @@ impl Walk<'_> {
     /// Rewrites a leaf as it is, behind what waits.
     fn rewrite(&mut self, parent: &Node, i: usize, bounds: &Bounds) -> Result<()> {
         let leaf = self.out.index.load(&child(parent, i)?, 0)?;
-        check_bounds(&leaf, &bounds.of_child(parent, i))?;
+        let bounds = bounds.of_child(parent, i);
+        bounds.check(&leaf)?;
         self.out.pass(i);
-        self.out.enter(leaf.clone());
+        self.out.enter(leaf.clone(), bounds);
         self.out.open()?;
         self.out.keep(&leaf, 0, leaf.len())?;
         self.out.leave()?;
@@ -219,21 +201,4 @@ impl Walk<'_> {
             }
         }
     }
-}
-
-/// Whether all keys of a node lie where its parents say.
-pub(super) fn check_bounds(node: &Node, bounds: &Bounds) -> Result<()> {
-    let (first, last) = (node.key(0), node.key(node.len().saturating_sub(1)));
-    let low = bounds.least.is_some() && first < bounds.least;
-    let high = bounds.end.is_some() && last >= bounds.end;
-    if low || high {
-        let Bounds { least, end } = bounds;
-        return Err(Error::corrupt(
-            node.header().block.get(),
-            "index node keys",
-            format!("keys from {least:?} to below {end:?}"),
-            format!("{first:?} to {last:?}"),
-        ));
-    }
-    Ok(())
 }

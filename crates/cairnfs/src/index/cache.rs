@@ -7,6 +7,7 @@
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
+use std::ops::Deref;
 use std::sync::Arc;
 
 use arc_swap::ArcSwapOption;
@@ -17,7 +18,7 @@ use crate::format::superblock::RawPtr;
 use crate::format::{NODE_BLOCKS, NODE_SIZE};
 use crate::index::CacheCounters;
 use crate::sync::Mutex;
-use crate::sync::atomic::{AtomicU32, Ordering};
+use crate::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 const SHARDS: usize = 16;
 const HOT: usize = 64;
@@ -25,13 +26,57 @@ const HOT: usize = 64;
 /// than places must not spend its time exchanging them.
 const DISPLACE: u32 = 16;
 
-struct Entry {
+/// Bits of a word of [`CachedNode::within`].
+const WORD: usize = u64::BITS as usize;
+
+/// A checked node in memory.
+pub(super) struct CachedNode {
     ptr: RawPtr,
     node: Node,
+    /// One bit for each child: whether its keys were found within the bounds that this node gives.
+    /// Pointers tell the checksum of what they lead to, and a merge rewrites a node whose range gets
+    /// smaller, so what was found once holds as long as this node is in a tree. Empty for a leaf.
+    within: Box<[AtomicU64]>,
+}
+
+impl CachedNode {
+    /// The node that `ptr` points to.
+    pub fn new(ptr: &RawPtr, node: Node) -> Arc<Self> {
+        let children = if node.level() > 0 { node.len() } else { 0 };
+        Arc::new(Self {
+            ptr: *ptr,
+            node,
+            within: (0..children.div_ceil(WORD))
+                .map(|_| AtomicU64::new(0))
+                .collect(),
+        })
+    }
+
+    /// Whether child `i` is known to lie within its bounds.
+    pub fn is_within(&self, i: usize) -> bool {
+        let word = self.within.get(i / WORD);
+        word.is_some_and(|word| word.load(Ordering::Relaxed) & (1 << (i % WORD)) != 0)
+    }
+
+    /// Remembers that child `i` lies within its bounds.
+    pub fn set_within(&self, i: usize) {
+        if let Some(word) = self.within.get(i / WORD) {
+            word.fetch_or(1 << (i % WORD), Ordering::Relaxed);
+        }
+    }
+}
+
+impl Deref for CachedNode {
+    type Target = Node;
+
+    fn deref(&self) -> &Node {
+        &self.node
+    }
 }
 
 struct Slot {
-    entry: Entry,
+    ptr: RawPtr,
+    node: Arc<CachedNode>,
     referenced: bool,
 }
 
@@ -70,14 +115,14 @@ struct Shard {
 }
 
 impl Shard {
-    fn find(&mut self, ptr: &RawPtr) -> Option<Node> {
+    fn find(&mut self, ptr: &RawPtr) -> Option<Arc<CachedNode>> {
         let place = self.places.get(&ptr.block.get()).copied();
         let slot = place.and_then(|i| self.slots.get_mut(i));
         match slot {
-            Some(slot) if slot.entry.ptr == *ptr => {
+            Some(slot) if slot.ptr == *ptr => {
                 slot.referenced = true;
                 self.hits += 1;
-                Some(slot.entry.node.clone())
+                Some(slot.node.clone())
             }
             _ => {
                 self.misses += 1;
@@ -86,18 +131,23 @@ impl Shard {
         }
     }
 
-    fn insert(&mut self, entry: Entry, limit: usize) {
-        let block = entry.ptr.block.get();
+    fn insert(&mut self, node: Arc<CachedNode>, limit: usize) {
+        let ptr = node.ptr;
+        let block = ptr.block.get();
         if let Some(slot) = self.places.get(&block).and_then(|i| self.slots.get_mut(*i)) {
-            slot.entry = entry;
-            slot.referenced = true;
+            *slot = Slot {
+                ptr,
+                node,
+                referenced: true,
+            };
             return;
         }
         self.shrink(limit.saturating_sub(1));
         if self.slots.len() < limit {
             self.places.insert(block, self.slots.len());
             self.slots.push(Slot {
-                entry,
+                ptr,
+                node,
                 referenced: false,
             });
         }
@@ -118,9 +168,9 @@ impl Shard {
                 continue;
             }
             let gone = self.slots.swap_remove(self.hand);
-            self.places.remove(&gone.entry.ptr.block.get());
+            self.places.remove(&gone.ptr.block.get());
             if let Some(moved) = self.slots.get(self.hand) {
-                self.places.insert(moved.entry.ptr.block.get(), self.hand);
+                self.places.insert(moved.ptr.block.get(), self.hand);
             }
             self.hand += 1;
         }
@@ -130,7 +180,7 @@ impl Shard {
 /// The cache.
 pub(super) struct NodeCache {
     shards: Vec<CachePadded<Mutex<Shard>>>,
-    hot: Vec<ArcSwapOption<Entry>>,
+    hot: Vec<ArcSwapOption<CachedNode>>,
     attempts: AtomicU32,
     /// Most nodes of a shard.
     limit: usize,
@@ -153,43 +203,46 @@ impl NodeCache {
         self.shards.get(i).map(|s| &**s)
     }
 
-    fn hot(&self, block: u64) -> Option<&ArcSwapOption<Entry>> {
+    fn hot(&self, block: u64) -> Option<&ArcSwapOption<CachedNode>> {
         self.hot.get((spread(block) >> 48) as usize % HOT)
     }
 
     /// The node that `ptr` points to, if it is here.
-    pub fn get(&self, ptr: &RawPtr) -> Option<Node> {
+    pub fn get(&self, ptr: &RawPtr) -> Option<Arc<CachedNode>> {
         self.shard(ptr.block.get())?.lock().find(ptr)
     }
 
-    /// Gives the interior node that `ptr` points to, if it is among the hot ones, to `f`.
-    pub fn with_hot<R>(&self, ptr: &RawPtr, f: impl FnOnce(&Node) -> R) -> Option<R> {
+    /// The interior node that `ptr` points to, if it is among the hot ones.
+    pub fn get_hot(&self, ptr: &RawPtr) -> Option<Arc<CachedNode>> {
+        let node = self.hot(ptr.block.get())?.load_full()?;
+        (node.ptr == *ptr).then_some(node)
+    }
+
+    /// Gives it to `f`, without counting a reference.
+    pub fn with_hot<R>(&self, ptr: &RawPtr, f: impl FnOnce(&CachedNode) -> R) -> Option<R> {
         let entry = self.hot(ptr.block.get())?.load();
         match &*entry {
-            Some(entry) if entry.ptr == *ptr => Some(f(&entry.node)),
+            Some(entry) if entry.ptr == *ptr => Some(f(entry)),
             _ => None,
         }
     }
 
     /// Puts an interior node among the hot ones, if there is a place or it is its turn.
-    pub fn warm(&self, ptr: &RawPtr, node: &Node) {
-        let Some(place) = self.hot(ptr.block.get()) else {
+    pub fn warm(&self, node: &Arc<CachedNode>) {
+        let Some(place) = self.hot(node.ptr.block.get()) else {
             return;
         };
         let free = place.load().is_none();
         let attempt = || self.attempts.fetch_add(1, Ordering::Relaxed);
         if free || attempt().is_multiple_of(DISPLACE) {
-            place.store(Some(Arc::new(Entry {
-                ptr: *ptr,
-                node: node.clone(),
-            })));
+            place.store(Some(node.clone()));
         }
     }
 
     /// Puts a node in, in the place of any other at its block.
-    pub fn insert(&self, ptr: &RawPtr, node: Node) {
-        if let Some(shard) = self.shard(ptr.block.get()) {
-            shard.lock().insert(Entry { ptr: *ptr, node }, self.limit);
+    pub fn insert(&self, node: Arc<CachedNode>) {
+        if let Some(shard) = self.shard(node.ptr.block.get()) {
+            shard.lock().insert(node, self.limit);
         }
     }
 

@@ -9,7 +9,7 @@ use crate::format::NODE_SIZE;
 use crate::format::key::Key;
 use crate::format::node::{NODE_HEADER, Node};
 use crate::format::superblock::RawPtr;
-use crate::index::apply::{Bounds, check_bounds};
+use crate::index::bounds::Bounds;
 use crate::index::output::Output;
 use crate::index::pack::FULL;
 use crate::index::read::{child, root_level};
@@ -70,9 +70,9 @@ struct Walk<'a> {
 impl Walk<'_> {
     fn visit(&mut self, ptr: &RawPtr, level: u8, bounds: &Bounds) -> Result<bool> {
         let node = self.out.index.load(ptr, level)?;
-        check_bounds(&node, bounds)?;
+        bounds.check(&node)?;
         self.leaves += u64::from(level == 0);
-        self.out.enter(node.clone());
+        self.out.enter(node.clone(), *bounds);
         match level.checked_sub(1) {
             Some(below) => self.children(&node, below, bounds)?,
             None if used(&node) < FULL || self.out.wants_more() => {

@@ -13,9 +13,13 @@
 //!   current tree is such an error damage.
 //! - No walk is deeper than [`MAX_HEIGHT`](crate::format::node::MAX_HEIGHT): a child's level is
 //!   one less than its parent's.
+//! - No walk visits a node twice: the keys of a node ascend, which is checked when it is read, and
+//!   lie within the bounds that its parents give, which is checked on every way down (`bounds`).
+//!   A cached parent remembers the children that passed.
 //! - Blocks come and go by [`NodeSpace`] alone.
 
 mod apply;
+mod bounds;
 mod cache;
 mod compact;
 mod output;

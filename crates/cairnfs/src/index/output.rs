@@ -6,6 +6,8 @@
 //! order of all cells of a level is kept by this rule: before a level gets a kept child, or its
 //! node ends, the level below is written out.
 
+use std::sync::Arc;
+
 use zerocopy::{FromBytes, IntoBytes};
 
 use crate::error::{Error, Result};
@@ -14,6 +16,8 @@ use crate::format::node::{MAX_HEIGHT, Node, NodePlace, RawCell, RawOverflow};
 use crate::format::overflow::{UNIT_DATA, UNIT_SIZE, encode_unit, units_for};
 use crate::format::superblock::RawPtr;
 use crate::format::{MAX_VALUE, NODE_SIZE, checksum};
+use crate::index::bounds::Bounds;
+use crate::index::cache::CachedNode;
 use crate::index::pack::{Origin, Packer, Run};
 use crate::index::read::{child, no_cell};
 use crate::index::writer::Writer;
@@ -21,7 +25,9 @@ use crate::index::{Index, NodeSpace, Tree};
 
 /// A node of the old tree on the way to where edits are.
 struct Frame {
-    node: Node,
+    node: Arc<CachedNode>,
+    /// The keys it may hold.
+    bounds: Bounds,
     /// The child that the way goes through.
     at: usize,
     /// Children before this one were handed over, or went into what is being made.
@@ -80,10 +86,11 @@ impl<'a> Output<'a> {
             .ok_or(Error::Invalid("an index of more levels than there can be"))
     }
 
-    /// Goes down into `node`.
-    pub fn enter(&mut self, node: Node) {
+    /// Goes down into `node`, whose keys lie within `bounds`.
+    pub fn enter(&mut self, node: Arc<CachedNode>, bounds: Bounds) {
         self.path.push(Frame {
             node,
+            bounds,
             at: 0,
             handed: 0,
             open: false,
@@ -148,13 +155,13 @@ impl<'a> Output<'a> {
         let Some(frame) = self.path.get(depth) else {
             return Ok(());
         };
-        let (node, mut from) = (frame.node.clone(), frame.handed);
+        let (node, bounds, mut from) = (frame.node.clone(), frame.bounds, frame.handed);
         if from >= end {
             return Ok(());
         }
         let level = node.level();
         if let Some(below) = level.checked_sub(1) {
-            from = self.join_right(below, &node, from, end)?;
+            from = self.join_right(below, (&node, &bounds), from, end)?;
             self.drain(below)?;
         }
         self.keep(&node, from, end)
@@ -171,12 +178,18 @@ impl<'a> Output<'a> {
 
     /// Joins the small rest at `level` with the children of `parent` from `from` on that fit with
     /// it; the first one that was not taken.
-    fn join_right(&mut self, level: u8, parent: &Node, from: usize, end: usize) -> Result<usize> {
+    fn join_right(
+        &mut self,
+        level: u8,
+        (parent, bounds): (&Node, &Bounds),
+        from: usize,
+        end: usize,
+    ) -> Result<usize> {
         for i in from..end {
             if self.level(level)?.packer.small().is_none() {
                 return Ok(i);
             }
-            let run = self.neighbour(&child(parent, i)?, level)?;
+            let run = self.neighbour(&child(parent, i)?, level, &bounds.of_child(parent, i))?;
             let packer = &mut self.level(level)?.packer;
             if packer
                 .small()
@@ -195,14 +208,17 @@ impl<'a> Output<'a> {
     /// if it came since the last cut and fits.
     fn join_left(&mut self, level: u8, below: u8) -> Result<()> {
         let packer = &self.level(below)?.packer;
-        if packer.small().is_none() || packer.has_ready() {
-            return Ok(());
-        }
-        let ptr = match self.level(level)?.packer.newest() {
-            Some((value, Origin::Kept)) => RawPtr::read_from_bytes(value).unwrap_or_default(),
+        let end = match packer.small() {
+            Some(rest) if !packer.has_ready() => rest.first_key(),
             _ => return Ok(()),
         };
-        let run = self.neighbour(&ptr, below)?;
+        let (least, ptr) = match self.level(level)?.packer.newest() {
+            Some((key, value, Origin::Kept)) => {
+                (key, RawPtr::read_from_bytes(value).unwrap_or_default())
+            }
+            _ => return Ok(()),
+        };
+        let run = self.neighbour(&ptr, below, &Bounds { least, end })?;
         let packer = &mut self.level(below)?.packer;
         if packer
             .small()
@@ -216,9 +232,10 @@ impl<'a> Output<'a> {
         Ok(())
     }
 
-    /// The cells of a node of the old tree.
-    fn neighbour(&self, ptr: &RawPtr, level: u8) -> Result<Run> {
+    /// The cells of a node of the old tree, which lie within `bounds`.
+    fn neighbour(&self, ptr: &RawPtr, level: u8, bounds: &Bounds) -> Result<Run> {
         let node = self.index.load(ptr, level)?;
+        bounds.check(&node)?;
         let mut run = Run::default();
         for i in 0..node.len() {
             let cell = node.raw_cell(i).ok_or_else(|| no_cell(&node, i))?;
@@ -263,7 +280,7 @@ impl<'a> Output<'a> {
         };
         self.writer.write(block, &bytes)?;
         if let Some(node) = Node::built(bytes) {
-            self.index.cache.insert(&ptr, node);
+            self.index.cache.insert(CachedNode::new(&ptr, node));
         }
         self.level(level)?.made += 1;
         let cell = RawCell {

@@ -85,6 +85,11 @@ impl Run {
         Key::decode(&self.cells.first()?.key)
     }
 
+    /// Key of the last cell.
+    fn last_key(&self) -> Option<Key> {
+        Key::decode(&self.cells.last()?.key)
+    }
+
     /// The last cell's value and origin.
     pub fn last(&self) -> Option<(&[u8], Origin)> {
         let cell = self.cells.last()?;
@@ -281,9 +286,10 @@ impl Packer {
         self.open.last().or_else(|| self.ready.last())
     }
 
-    /// The same, if it came since the last cut: only then can it be taken away.
-    pub fn newest(&self) -> Option<(&[u8], Origin)> {
-        self.open.last()
+    /// The same with its key, if it came since the last cut: only then can it be taken away.
+    pub fn newest(&self) -> Option<(Option<Key>, &[u8], Origin)> {
+        let (value, origin) = self.open.last()?;
+        Some((self.open.last_key(), value, origin))
     }
 
     /// Adds a cell; then [`Packer::overfull`] is to be called until there is nothing to write.

@@ -1,4 +1,5 @@
-//! Reading trees: one value, the greatest key below, ascending scans; and loading nodes.
+//! Reading trees: one value, the greatest key below, ascending scans; and loading nodes. On each way
+//! down the keys of a node are known to lie within the bounds that its parents give.
 //!
 //! Uses the device, the format and the cache. Takes no lock but a cache shard's, for a moment.
 
@@ -11,10 +12,21 @@ use crate::format::node::{CellValue, Expected, MAX_HEIGHT, Node, RawOverflow};
 use crate::format::overflow::{Chain, UNIT_SIZE};
 use crate::format::superblock::RawPtr;
 use crate::format::{BLOCK_SIZE, NODE_BLOCKS, NODE_SIZE};
+use crate::index::bounds::Bounds;
+use crate::index::cache::CachedNode;
 use crate::index::{Index, Tree};
 
-/// The way from the root to a cell: each node, and the cell taken in it. Ends in a leaf.
-type Path = Vec<(Node, usize)>;
+/// A node on the way from the root to a cell.
+struct Step {
+    node: Arc<CachedNode>,
+    /// The keys it may hold.
+    bounds: Bounds,
+    /// The cell taken in it.
+    at: usize,
+}
+
+/// The way from the root to a cell. Ends in a leaf.
+type Path = Vec<Step>;
 
 impl Index {
     /// Gives the value of `key`, if there is one, to `f`. Values kept in leaves are not copied.
@@ -75,22 +87,34 @@ impl Index {
         Ok(place.and_then(|i| leaf.key(i)))
     }
 
-    /// The leaf where a key belongs, and its block; `None` if the tree is empty.
-    fn leaf_of(&self, tree: &Tree, key: &Key) -> Result<Option<(Node, u64)>> {
+    /// The leaf where a key belongs, and its block; `None` if the tree is empty. Follows pointers
+    /// whose children are known to lie within their bounds; where one is not, the way is walked again
+    /// with the bounds in hand.
+    fn leaf_of(&self, tree: &Tree, key: &Key) -> Result<Option<(Arc<CachedNode>, u64)>> {
         let Some(mut level) = root_level(tree)? else {
             return Ok(None);
         };
         let mut ptr = tree.ptr;
         while level > 0 {
-            let child = |node: &Node| child(node, node.child_for(key));
-            ptr = match self.cache.with_hot(&ptr, child) {
+            let known = |node: &CachedNode| {
+                check_level(node, level)?;
+                let i = node.child_for(key);
+                node.is_within(i).then(|| child(node, i)).transpose()
+            };
+            let below = match self.cache.with_hot(&ptr, known) {
                 Some(found) => found?,
                 None => {
                     let node = self.load(&ptr, level)?;
-                    self.cache.warm(&ptr, &node);
-                    child(&node)?
+                    self.cache.warm(&node);
+                    known(&node)?
                 }
             };
+            let Some(below) = below else {
+                let path = self.descend(tree, key)?;
+                let leaf = path.and_then(|mut path| path.pop());
+                return Ok(leaf.map(|leaf| (leaf.node.clone(), leaf.node.header().block.get())));
+            };
+            ptr = below;
             level -= 1;
         }
         Ok(Some((self.load(&ptr, 0)?, ptr.block.get())))
@@ -118,11 +142,11 @@ impl Index {
             return Ok(());
         };
         loop {
-            let Some((leaf, start)) = path.last() else {
+            let Some(Step { node, at, .. }) = path.last() else {
                 return Ok(());
             };
-            for i in *start..leaf.len() {
-                if !self.with_cell(leaf, i, |key, value| each(key, value))?? {
+            for i in *at..node.len() {
+                if !self.with_cell(node, i, |key, value| each(key, value))?? {
                     return Ok(());
                 }
             }
@@ -138,47 +162,44 @@ impl Index {
             return Ok(None);
         };
         let mut path = Path::with_capacity(tree.height as usize);
-        let mut node = self.load(&tree.ptr, level)?;
-        while level > 0 {
-            let i = node.child_for(key);
-            let ptr = child(&node, i)?;
-            path.push((node, i));
-            level -= 1;
-            node = self.load(&ptr, level)?;
+        let mut node = self.load_hot(&tree.ptr, level)?;
+        let mut bounds = Bounds::default();
+        loop {
+            let at = match level {
+                0 => node.search(key).unwrap_or_else(|i| i),
+                _ => node.child_for(key),
+            };
+            let step = Step { node, bounds, at };
+            let Some(below) = level.checked_sub(1) else {
+                path.push(step);
+                return Ok(Some(path));
+            };
+            level = below;
+            let next = self.load_hot(&child(&step.node, at)?, level)?;
+            bounds = step.bounds_of(&next)?;
+            node = next;
+            path.push(step);
         }
-        let at = node.search(key).unwrap_or_else(|i| i);
-        path.push((node, at));
-        Ok(Some(path))
     }
 
     /// Moves the end of the way to the first cell of the next leaf; `false` if there is none.
     fn next_leaf(&self, path: &mut Path) -> Result<bool> {
         path.pop();
-        self.turn(
-            path,
-            |node, i| Some(i + 1).filter(|i| *i < node.len()),
-            |_| 0,
-        )
-    }
-
-    /// Goes up to the lowest node where `beside` finds another cell, and down again from there
-    /// through the cells that `enter` picks.
-    fn turn(
-        &self,
-        path: &mut Path,
-        beside: impl Fn(&Node, usize) -> Option<usize>,
-        enter: impl Fn(&Node) -> usize,
-    ) -> Result<bool> {
-        while let Some((node, i)) = path.pop() {
-            let Some(i) = beside(&node, i) else {
+        while let Some(mut step) = path.pop() {
+            step.at += 1;
+            if step.at == step.node.len() {
                 continue;
-            };
-            let mut level = node.level();
-            path.push((node, i));
-            while let (Some((node, i)), Some(below)) = (path.last(), level.checked_sub(1)) {
-                let next = self.load(&child(node, *i)?, below)?;
-                let i = enter(&next);
-                path.push((next, i));
+            }
+            let mut level = step.node.level();
+            path.push(step);
+            while let (Some(step), Some(below)) = (path.last(), level.checked_sub(1)) {
+                let node = self.load(&child(&step.node, step.at)?, below)?;
+                let bounds = step.bounds_of(&node)?;
+                path.push(Step {
+                    node,
+                    bounds,
+                    at: 0,
+                });
                 level = below;
             }
             return Ok(true);
@@ -199,19 +220,12 @@ impl Index {
         }
     }
 
-    /// The node at `ptr`, from the cache or from the device.
-    pub(super) fn load(&self, ptr: &RawPtr, level: u8) -> Result<Node> {
+    /// The node at `ptr`, from the cache or from the device. Whether its keys lie where they should
+    /// is the caller's to check.
+    pub(super) fn load(&self, ptr: &RawPtr, level: u8) -> Result<Arc<CachedNode>> {
         if let Some(node) = self.cache.get(ptr) {
-            if node.level() == level {
-                return Ok(node);
-            }
-            let block = ptr.block.get();
-            return Err(Error::corrupt(
-                block,
-                "index node level",
-                level,
-                node.level(),
-            ));
+            check_level(&node, level)?;
+            return Ok(node);
         }
         let bytes: Arc<[u8]> = Arc::from(&*self.read_blocks(ptr.block.get(), "index pointer")?);
         let expected = Expected {
@@ -219,9 +233,21 @@ impl Index {
             level,
             volume: self.volume,
         };
-        let node = Node::decode(bytes, &expected)?;
-        self.cache.insert(ptr, node.clone());
+        let node = CachedNode::new(ptr, Node::decode(bytes, &expected)?);
+        self.cache.insert(node.clone());
         Ok(node)
+    }
+
+    /// The same; the very node that look-ups use, if they have one among the hot ones: what is found
+    /// of its children is remembered there.
+    fn load_hot(&self, ptr: &RawPtr, level: u8) -> Result<Arc<CachedNode>> {
+        if level > 0
+            && let Some(node) = self.cache.get_hot(ptr)
+        {
+            check_level(&node, level)?;
+            return Ok(node);
+        }
+        self.load(ptr, level)
     }
 
     /// The value at `address`, which stands in the leaf at block `leaf`; tells the first block of
@@ -255,6 +281,31 @@ impl Index {
         self.device.read(block * BLOCK_SIZE as u64, &mut bytes)?;
         Ok(bytes)
     }
+}
+
+impl Step {
+    /// The bounds of the child at the cell taken, which is `node`, once that was found to keep them.
+    fn bounds_of(&self, node: &Node) -> Result<Bounds> {
+        let bounds = self.bounds.of_child(&self.node, self.at);
+        if !self.node.is_within(self.at) {
+            bounds.check(node)?;
+            self.node.set_within(self.at);
+        }
+        Ok(bounds)
+    }
+}
+
+fn check_level(node: &Node, level: u8) -> Result<()> {
+    if node.level() == level {
+        return Ok(());
+    }
+    let block = node.header().block.get();
+    Err(Error::corrupt(
+        block,
+        "index node level",
+        level,
+        node.level(),
+    ))
 }
 
 /// The level of a tree's root; `None` if the tree is empty.

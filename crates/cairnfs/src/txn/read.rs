@@ -7,6 +7,7 @@
 use std::sync::Arc;
 
 use crate::error::{Error, Result};
+use crate::format::BLOCK_SIZE;
 use crate::format::item::{DirEntryRef, decode_dir_entry, decode_dir_name, decode_extent_at};
 use crate::format::key::{Key, Kind};
 use crate::index::Tree;
@@ -17,6 +18,8 @@ use crate::txn::Core;
 
 /// Items read from the index at a time while a listing merges it with the dirty sets.
 const BATCH: usize = 128;
+/// Bytes of values that end such a batch, too.
+const BATCH_BYTES: usize = 1 << 20;
 
 /// Deleted items that a search backwards passes.
 const MOST_TOMBSTONES: usize = 8;
@@ -268,12 +271,19 @@ impl Core {
             return Ok(());
         }
         let mut from = from;
+        // Values that share their units could be more than the volume holds.
+        let volume = self.geometry.total_blocks * BLOCK_SIZE as u64;
+        let mut bytes = 0;
         loop {
             let batch = self.batch(inode, state, kind, from, to)?;
             for (offset, item) in batch.items {
-                if let Some(item) = item
-                    && !each(offset, item)?
-                {
+                let Some(item) = item else { continue };
+                bytes += item.value.len() as u64;
+                if bytes > volume {
+                    let what = format!("at most {volume} bytes of {kind:?} items of {}", inode.ino);
+                    return Err(Error::corrupt(0, "items of an inode", what, bytes));
+                }
+                if !each(offset, item)? {
                     return Ok(());
                 }
             }
@@ -333,6 +343,7 @@ impl Core {
         self.in_index(|tree| {
             batch.items.clear();
             batch.upto = None;
+            let mut bytes = 0;
             self.index.scan(tree, &first, &mut |key, value| {
                 if *key > last {
                     return Ok(false);
@@ -347,8 +358,9 @@ impl Core {
                     below: true,
                     stored: Some(0),
                 };
+                bytes += value.len();
                 batch.items.push((key.offset, Some(item)));
-                if batch.items.len() == BATCH {
+                if batch.items.len() == BATCH || bytes >= BATCH_BYTES {
                     batch.upto = Some(key.offset);
                     return Ok(false);
                 }

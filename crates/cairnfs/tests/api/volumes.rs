@@ -1,10 +1,11 @@
 //! Volumes as a whole: made, closed, opened again.
 
-use std::io::ErrorKind;
-use std::sync::Arc;
+use std::io::{self, ErrorKind};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use cairnfs::device::{Device, MemoryDevice};
-use cairnfs::{OpenOptions, Volume, VolumeOptions};
+use cairnfs::{Error, OpenOptions, Result, Volume, VolumeOptions};
 
 use super::{SIZE, fails, names, volume};
 
@@ -91,6 +92,84 @@ fn open_files_do_not_keep_a_closed_volume_from_being_opened_again() {
     let v = Volume::open(&path).unwrap();
     drop(stale);
     check(&v);
+}
+
+/// A device that, once it is deaf, cannot read the place that is read first then.
+struct Deaf {
+    device: Arc<dyn Device>,
+    deaf: AtomicBool,
+    place: OnceLock<u64>,
+}
+
+impl Device for Deaf {
+    fn size(&self) -> u64 {
+        self.device.size()
+    }
+
+    fn read(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
+        if self.deaf.load(Ordering::SeqCst) && *self.place.get_or_init(|| offset) == offset {
+            return Err(Error::Io {
+                op: "read",
+                offset,
+                len: buf.len(),
+                source: Arc::new(io::Error::other("deaf")),
+            });
+        }
+        self.device.read(offset, buf)
+    }
+
+    fn write(&self, offset: u64, buf: &[u8]) -> Result<()> {
+        self.device.write(offset, buf)
+    }
+
+    fn flush(&self) -> Result<()> {
+        self.device.flush()
+    }
+
+    fn discard(&self, offset: u64, len: u64) -> Result<()> {
+        self.device.discard(offset, len)
+    }
+}
+
+#[test]
+fn data_that_closing_could_not_write_is_told_by_each_close() {
+    let options = VolumeOptions::new().durability_interval(None);
+    let device: Arc<dyn Device> = Arc::new(MemoryDevice::new(SIZE));
+    let v = options.create_device(device.clone()).unwrap();
+    let file = v.create_file("scattered").unwrap();
+    // More extents than a node of the index takes.
+    for i in 0..1000 {
+        file.write_at(&[1; 4096], i * 8192).unwrap();
+    }
+    drop(file);
+    v.close().unwrap();
+
+    let deaf = Arc::new(Deaf {
+        device: device.clone(),
+        deaf: AtomicBool::new(false),
+        place: OnceLock::new(),
+    });
+    let v = options.open_device(deaf.clone()).unwrap();
+    v.write("other", vec![2; 10_000]).unwrap();
+    v.sync().unwrap();
+    let writing = OpenOptions::new().write(true).clone();
+    let file = v.open_with(&writing, "scattered").unwrap();
+    deaf.deaf.store(true, Ordering::SeqCst);
+    file.write_at(&[3; 4096], 900 * 8192).unwrap();
+    v.write("late", vec![4; 10_000]).unwrap();
+    for _ in 0..2 {
+        assert!(file.sync_all().is_err() && v.sync().is_err());
+    }
+    for v in [v.clone(), v.clone(), v] {
+        let error = v.close().unwrap_err();
+        assert!(error.to_string().contains("deaf"), "{error}");
+    }
+    drop(file);
+
+    let v = options.open_device(device).unwrap();
+    assert_eq!(v.read("other").unwrap(), vec![2; 10_000]);
+    assert_eq!(v.read("late").unwrap(), vec![4; 10_000]);
+    assert_eq!(v.read("scattered").unwrap()[900 * 8192], 1);
 }
 
 #[test]

@@ -114,28 +114,85 @@ fn pointers_out_of_the_data_area_or_unaligned_are_refused() {
 }
 
 #[test]
-fn an_edit_of_a_node_whose_keys_lie_elsewhere_is_refused() {
+fn nodes_whose_keys_lie_elsewhere_are_refused() {
     let mut bench = Bench::new(1 << 20);
     bench.space.lax = true;
     let (a, b) = (leaf(&bench, 100, 0), leaf(&bench, 108, 100));
-    for (first, second) in [((key(0), b), (key(50), a)), ((key(0), a), (key(50), a))] {
+    // Too high for its place, too low, and the first key below the bound.
+    for (first, second, bad) in [
+        ((key(0), b), (key(50), a), 108),
+        ((key(0), a), (key(50), a), 100),
+        ((key(1), a), (key(100), b), 100),
+    ] {
         let ptr = interior(&bench, 104, 1, &[first, second]);
         bench.tree = Tree { ptr, height: 2 };
-        let changes = [(key(20), Some(vec![1])), (key(60), Some(vec![1]))].into();
-        assert_corrupt(bench.step(changes, 2));
-        scan_all_ends(&bench.fresh(), &bench.tree);
+        let index = bench.fresh();
+        assert_eq!(assert_corrupt(scan_all(&index, &bench.tree)), bad);
+        let wanted = if bad == 100 && first.0 == key(0) {
+            55
+        } else {
+            5
+        };
+        for index in [&index, &bench.fresh()] {
+            assert_eq!(assert_corrupt(index.get(&bench.tree, &key(wanted))), bad);
+            let near = index.near_before(&bench.tree, &key(wanted));
+            assert_eq!(assert_corrupt(near), bad);
+        }
+        let changes = [(key(wanted), Some(vec![1]))].into();
+        assert_eq!(assert_corrupt(bench.step(changes, 1)), bad);
     }
 }
 
-/// A scan of a tree out of order ends, whatever it gives.
-fn scan_all_ends(index: &Index, tree: &Tree) {
-    let mut items = 0;
-    let mut count = |_: &Key, _: &[u8]| {
-        items += 1;
-        Ok(true)
+#[test]
+fn a_child_that_was_found_good_is_refused_at_another_place() {
+    let bench = Bench::new(1 << 20);
+    let a = leaf(&bench, 100, 0);
+    let ptr = interior(&bench, 104, 1, &[(key(0), a), (key(50), a)]);
+    let tree = Tree { ptr, height: 2 };
+    // Twice each: what the first finds is remembered.
+    for _ in 0..2 {
+        assert!(bench.index.get(&tree, &key(5)).unwrap().is_some());
+        assert_eq!(assert_corrupt(bench.index.get(&tree, &key(50))), 100);
+    }
+    assert_eq!(assert_corrupt(scan_all(&bench.index, &tree)), 100);
+}
+
+#[test]
+fn the_last_child_keeps_the_bounds_of_all_nodes_above() {
+    let mut bench = Bench::new(1 << 20);
+    bench.space.lax = true;
+    let (a, b) = (leaf(&bench, 100, 0), leaf(&bench, 108, 40));
+    let low = interior(&bench, 104, 1, &[(key(0), a), (key(40), b)]);
+    let high = interior(&bench, 112, 1, &[(key(45), b)]);
+    let ptr = interior(&bench, 116, 2, &[(key(0), low), (key(45), high)]);
+    let tree = Tree { ptr, height: 3 };
+    assert_eq!(assert_corrupt(bench.fresh().get(&tree, &key(42))), 108);
+    assert_eq!(assert_corrupt(scan_all(&bench.fresh(), &tree)), 108);
+    bench.tree = tree;
+    let changes = [(key(42), Some(vec![1]))].into();
+    assert_eq!(assert_corrupt(bench.step(changes, 1)), 108);
+}
+
+#[test]
+fn a_tower_of_shared_nodes_is_not_climbed() {
+    let bench = Bench::new(1 << 20);
+    let mut child = leaf(&bench, 100, 0);
+    for level in 1..MAX_HEIGHT {
+        let cells: Vec<_> = (0..400).map(|i| (key(i), child)).collect();
+        child = interior(&bench, 100 + 4 * u64::from(level), level as u8, &cells);
+    }
+    let tree = Tree {
+        ptr: child,
+        height: MAX_HEIGHT,
     };
-    index.scan(tree, &Key::first_of(0), &mut count).unwrap();
-    assert!(items <= 20);
+    let mut seen = 0;
+    let result = bench.index.scan(&tree, &Key::first_of(0), &mut |_, _| {
+        seen += 1;
+        // Without this a failure of the test would not end.
+        Ok(seen < 100)
+    });
+    assert_corrupt(result);
+    assert!(seen <= 10, "{seen} items of 10");
 }
 
 #[test]
