@@ -16,10 +16,12 @@
 mod bad_input;
 mod compare;
 mod crashtest;
+mod gate;
 mod kill;
 mod kill_load;
 mod life;
 mod long;
+mod long_requests;
 mod noop;
 mod place;
 mod posix;

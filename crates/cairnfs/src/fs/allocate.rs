@@ -14,6 +14,7 @@ use crate::fs::truncate::STEP;
 use crate::fs::write::check_file;
 use crate::inode::Inode;
 use crate::space::{Class, Funding};
+use crate::sync::MutexGuard;
 use crate::types::Fallocate;
 
 const BLOCK: u64 = BLOCK_SIZE as u64;
@@ -49,9 +50,7 @@ impl FileSystem {
             .filter(|e| *e <= MAX_FILE_SIZE)
             .ok_or(Error::FileTooLarge)?;
         let inode = self.inode(ino)?;
-        let _contents = inode.contents();
         check_file(&inode.read())?;
-        self.settle_truncate(&inode)?;
         match what {
             Fallocate::PunchHole => self.punch(&inode, offset, end),
             Fallocate::Allocate { keep_size } => {
@@ -65,8 +64,17 @@ impl FileSystem {
         }
     }
 
+    /// Locks the contents for one step. A range may take long: between two steps others may change
+    /// the file.
+    fn step<'a>(&self, inode: &'a Arc<Inode>) -> Result<MutexGuard<'a, ()>> {
+        let contents = inode.contents();
+        self.settle_truncate(inode)?;
+        Ok(contents)
+    }
+
     /// The size follows the space, so that a refusal shows nowhere.
     fn grow_to(&self, inode: &Arc<Inode>, end: u64, keep_size: bool) -> Result<()> {
+        let _contents = self.step(inode)?;
         let size = attrs(&inode.read())?.size;
         if keep_size || end <= size {
             return Ok(());
@@ -86,8 +94,21 @@ impl FileSystem {
         result
     }
 
-    /// Makes a hole. Blocks at the edges that are covered in part are rewritten with zeros there.
+    /// Makes a hole, step by step. Blocks at the edges that are covered in part are rewritten with
+    /// zeros there.
     fn punch(&self, inode: &Arc<Inode>, offset: u64, end: u64) -> Result<()> {
+        self.zero_edges(inode, offset, end)?;
+        let (mut from, last) = (offset.div_ceil(BLOCK), end / BLOCK);
+        while from < last {
+            let _contents = self.step(inode)?;
+            from = self.punch_step(inode, from, last)?;
+        }
+        Ok(())
+    }
+
+    /// Zeroes the blocks at the edges of a range that it covers in part, or all of a small file.
+    fn zero_edges(&self, inode: &Arc<Inode>, offset: u64, end: u64) -> Result<()> {
+        let _contents = self.step(inode)?;
         let size = attrs(&inode.read())?.size;
         let (first, last) = (offset.div_ceil(BLOCK), end / BLOCK);
         // The contents of a small file may lie in its inode, where no block can be freed.
@@ -100,12 +121,7 @@ impl FileSystem {
             self.zero_edge(inode, from, to.min(size))?;
         }
         // The edges are durable no later than the hole.
-        self.write_back(inode)?;
-        let mut from = first;
-        while from < last {
-            from = self.punch_step(inode, from, last)?;
-        }
-        Ok(())
+        self.write_back(inode)
     }
 
     /// Zeroes part of a block in its page, if anything is there.
@@ -191,11 +207,12 @@ impl FileSystem {
         end: u64,
         mut funds: Option<&mut u64>,
     ) -> Result<()> {
-        self.leave_inline(inode, class_with(&funds))?;
         let last = end.div_ceil(BLOCK);
         let mut from = offset / BLOCK;
         while from < last {
             let to = last.min(from + ALLOCATE_STEP);
+            let _contents = self.step(inode)?;
+            self.leave_inline(inode, class_with(&funds))?;
             self.allocate_step(inode, from, to, funds.as_deref_mut())?;
             from = to;
         }
@@ -204,7 +221,12 @@ impl FileSystem {
 
     /// A file with extents has no inline contents: they move to a block of their own.
     fn leave_inline(&self, inode: &Arc<Inode>, class: Class) -> Result<()> {
-        if self.inline(inode, &inode.read())?.is_none() && inode.read().pages.dirty.is_empty() {
+        let inline = {
+            let state = inode.read();
+            let may = attrs(&state)?.blocks == 0;
+            may && (!state.pages.dirty.is_empty() || self.inline(inode, &state)?.is_some())
+        };
+        if !inline {
             return Ok(());
         }
         self.core.reserve_space(1, 0, class)?;
