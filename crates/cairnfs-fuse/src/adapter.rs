@@ -24,9 +24,9 @@ use fuser::{
 use crate::control;
 use crate::convert::{absent_attr, file_attr, file_type, set_time, wire_time};
 use crate::door::Purpose;
+use crate::ending::End;
 use crate::negotiate;
 use crate::ops::{Caller, Kernel, NewEntry, Ops, Outcome, caught};
-use crate::session::Ending;
 use crate::syncs::Syncs;
 use crate::waiting::Waiting;
 
@@ -50,24 +50,6 @@ pub struct Adapter {
     syncs: Syncs<Ops>,
 }
 
-/// What the end of a mount asks of an [`Adapter`].
-pub(crate) struct End {
-    ops: Arc<Ops>,
-    pools: [Waiting; 2],
-}
-
-impl Ending for End {
-    fn cut_off(&self) {
-        self.ops.take_all();
-        self.finish();
-        self.ops.door().shut();
-    }
-
-    fn finish(&self) {
-        self.pools.iter().for_each(Waiting::finish);
-    }
-}
-
 impl Adapter {
     /// Serves `ops` from `event_loops` threads.
     pub fn new(ops: Arc<Ops>, event_loops: usize) -> Self {
@@ -81,10 +63,7 @@ impl Adapter {
 
     /// What its end needs.
     pub(crate) fn end(&self) -> End {
-        End {
-            ops: self.ops(),
-            pools: [self.working.clone(), self.waiting.clone()],
-        }
+        End::new(self.ops(), [self.working.clone(), self.waiting.clone()])
     }
 
     /// What is served.

@@ -12,6 +12,7 @@ pub mod adapter;
 pub mod control;
 pub mod convert;
 mod door;
+pub mod ending;
 mod full;
 mod holders;
 mod losses;

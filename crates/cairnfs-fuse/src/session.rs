@@ -18,6 +18,7 @@ use signal_hook::iterator::Signals;
 
 use crate::adapter::{Adapter, Notices};
 use crate::control;
+use crate::ending::Ending;
 use crate::holders;
 use crate::mounter;
 use crate::mountinfo;
@@ -57,18 +58,6 @@ pub trait Served: Filesystem + 'static {
         Box::new(())
     }
 }
-
-/// What the end of a mount asks of what is served.
-pub trait Ending: Send {
-    /// Takes over what the kernel holds of open files, answers the requests under way, and refuses
-    /// all later ones. The connection lives on.
-    fn cut_off(&self) {}
-
-    /// Waits for requests that are under way outside of the event loops.
-    fn finish(&self) {}
-}
-
-impl Ending for () {}
 
 impl Served for Adapter {
     fn ending(&self) -> Box<dyn Ending> {

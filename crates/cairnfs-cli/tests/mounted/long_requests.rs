@@ -78,7 +78,11 @@ fn opened(_: &Path, file: File) -> File {
 
 #[test]
 fn copies_hold_up_nobody() {
-    let both = |path: &Path, file| (file, File::create(path.with_extension("copy")).unwrap());
+    let both = |path: &Path, file| {
+        let mut new = File::options();
+        let new = new.read(true).write(true).create_new(true);
+        (file, new.open(path.with_extension("copy")).unwrap())
+    };
     others_are_answered(both, |(file, copy)| {
         let (mut from, mut to) = (0, 0);
         while from < COPIED {
