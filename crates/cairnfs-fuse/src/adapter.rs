@@ -23,6 +23,8 @@ use fuser::{
 
 use crate::control;
 use crate::convert::{absent_attr, file_attr, file_type, set_time, wire_time};
+use crate::door::Purpose;
+use crate::ending::End;
 use crate::negotiate;
 use crate::ops::{Caller, Kernel, NewEntry, Ops, Outcome, caught};
 use crate::options::{MountOptions, WriteMode};
@@ -45,6 +47,7 @@ thread_local! {
 pub struct Adapter {
     ops: Arc<Ops>,
     waiting: Waiting,
+    working: Waiting,
     syncs: Syncs<Ops>,
     write: WriteMode,
 }
@@ -55,14 +58,15 @@ impl Adapter {
         Self {
             write: options.write,
             waiting: Waiting::new(options.event_loops()),
+            working: Waiting::for_long_work(),
             syncs: Syncs::new(Arc::clone(&ops)),
             ops,
         }
     }
 
-    /// Where requests wait.
-    pub(crate) fn waiting(&self) -> &Waiting {
-        &self.waiting
+    /// What its end needs.
+    pub(crate) fn end(&self) -> End {
+        End::new(self.ops(), [self.working.clone(), self.waiting.clone()])
     }
 
     /// What is served.
@@ -94,7 +98,33 @@ impl Notices {
 }
 
 /// Runs one operation, with its refusal as the wire has it.
-fn guarded<T>(what: &str, ino: INodeNo, op: impl FnOnce() -> Outcome<T>) -> Result<T, Errno> {
+fn guarded<T>(
+    ops: &Ops,
+    what: &str,
+    ino: INodeNo,
+    op: impl FnOnce() -> Outcome<T>,
+) -> Result<T, Errno> {
+    admitted(ops, Purpose::New, what, ino, op)
+}
+
+/// The same for one that brings what the kernel holds.
+fn writing_back<T>(
+    ops: &Ops,
+    what: &str,
+    ino: INodeNo,
+    op: impl FnOnce() -> Outcome<T>,
+) -> Result<T, Errno> {
+    admitted(ops, Purpose::WriteBack, what, ino, op)
+}
+
+fn admitted<T>(
+    ops: &Ops,
+    purpose: Purpose,
+    what: &str,
+    ino: INodeNo,
+    op: impl FnOnce() -> Outcome<T>,
+) -> Result<T, Errno> {
+    let _inside = ops.door().enter(purpose).map_err(Errno::from)?;
     caught(what, ino.0, op).map_err(Errno::from)
 }
 
@@ -113,9 +143,30 @@ fn reply_empty(reply: ReplyEmpty, outcome: Result<(), Errno>) {
     }
 }
 
-fn reply_attr(reply: ReplyAttr, outcome: Result<Attr, Errno>) {
+/// How long the kernel may keep attributes that it gets now: while a mount is being ended it must ask
+/// before it accepts data.
+fn ttl(ops: &Ops) -> Duration {
+    match ops.door().is_open() {
+        true => TTL,
+        false => Duration::ZERO,
+    }
+}
+
+/// Sets attributes; the kernel also sends times that it holds so.
+fn set_attributes(ops: &Ops, caller: Caller, ino: INodeNo, set: SetAttr) -> Result<Attr, Errno> {
+    writing_back(ops, "setattr", ino, || {
+        let size = set.size;
+        let attr = ops.setattr(caller, ino.0, set)?;
+        if let Some(size) = size {
+            ops.losses().truncated(ino.0, size);
+        }
+        Ok(attr)
+    })
+}
+
+fn reply_attr(reply: ReplyAttr, ttl: Duration, outcome: Result<Attr, Errno>) {
     match outcome {
-        Ok(attr) => reply.attr(&TTL, &file_attr(&attr)),
+        Ok(attr) => reply.attr(&ttl, &file_attr(&attr)),
         Err(e) => reply.error(e),
     }
 }
@@ -143,7 +194,7 @@ impl Filesystem for Adapter {
     }
 
     fn lookup(&self, _req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
-        match guarded("lookup", parent, || {
+        match guarded(&self.ops, "lookup", parent, || {
             self.ops.lookup(parent.0, name.as_bytes())
         }) {
             Ok(Some(attr)) => reply.entry(&TTL, &file_attr(&attr), GENERATION),
@@ -154,15 +205,23 @@ impl Filesystem for Adapter {
 
     fn forget(&self, _req: &Request, ino: INodeNo, nlookup: u64) {
         // Nobody waits for an answer; a panic has been logged.
-        let _ = guarded("forget", ino, || {
-            self.ops.forget(ino.0, nlookup);
-            Ok(())
-        });
+        let left = caught("forget", ino.0, || Ok(self.ops.forget(ino.0, nlookup)));
+        if left == Ok(true) {
+            let ops = self.ops();
+            self.working.run_elsewhere(move |_under_way| {
+                let _ = writing_back(&ops, "removal", ino, || {
+                    ops.remove_unused(ino.0);
+                    Ok(())
+                });
+            });
+        }
     }
 
     fn getattr(&self, _req: &Request, ino: INodeNo, fh: Option<FileHandle>, reply: ReplyAttr) {
-        let found = guarded("getattr", ino, || self.ops.getattr(ino.0, fh.is_some()));
-        reply_attr(reply, found);
+        let found = guarded(&self.ops, "getattr", ino, || {
+            self.ops.getattr(ino.0, fh.is_some())
+        });
+        reply_attr(reply, TTL, found);
     }
 
     fn setattr(
@@ -193,12 +252,19 @@ impl Filesystem for Adapter {
             ctime: ctime.map(wire_time),
             kill_privileges: KillPrivileges::No,
         };
-        let outcome = guarded("setattr", ino, || self.ops.setattr(caller(req), ino.0, set));
-        reply_attr(reply, outcome);
+        let caller = caller(req);
+        if size.is_some() && self.ops.resizes_slowly(ino.0) {
+            let ops = self.ops();
+            return self.working.run_elsewhere(move |_under_way| {
+                reply_attr(reply, ttl(&ops), set_attributes(&ops, caller, ino, set));
+            });
+        }
+        let outcome = set_attributes(&self.ops, caller, ino, set);
+        reply_attr(reply, ttl(&self.ops), outcome);
     }
 
     fn readlink(&self, _req: &Request, ino: INodeNo, reply: ReplyData) {
-        match guarded("readlink", ino, || self.ops.readlink(ino.0)) {
+        match guarded(&self.ops, "readlink", ino, || self.ops.readlink(ino.0)) {
             Ok(target) => reply.data(&target),
             Err(e) => reply.error(e),
         }
@@ -221,7 +287,9 @@ impl Filesystem for Adapter {
             mode,
             umask,
         };
-        let outcome = guarded("mknod", parent, || self.ops.mknod(new, u64::from(rdev)));
+        let outcome = guarded(&self.ops, "mknod", parent, || {
+            self.ops.mknod(new, u64::from(rdev))
+        });
         reply_entry(reply, outcome);
     }
 
@@ -241,18 +309,21 @@ impl Filesystem for Adapter {
             mode: mode | libc::S_IFDIR,
             umask,
         };
-        reply_entry(reply, guarded("mkdir", parent, || self.ops.mkdir(new)));
+        reply_entry(
+            reply,
+            guarded(&self.ops, "mkdir", parent, || self.ops.mkdir(new)),
+        );
     }
 
     fn unlink(&self, _req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        let outcome = guarded("unlink", parent, || {
+        let outcome = guarded(&self.ops, "unlink", parent, || {
             self.ops.unlink(parent.0, name.as_bytes())
         });
         reply_empty(reply, outcome);
     }
 
     fn rmdir(&self, _req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        let outcome = guarded("rmdir", parent, || {
+        let outcome = guarded(&self.ops, "rmdir", parent, || {
             self.ops.rmdir(parent.0, name.as_bytes())
         });
         reply_empty(reply, outcome);
@@ -267,7 +338,7 @@ impl Filesystem for Adapter {
         reply: ReplyEntry,
     ) {
         let target = target.as_os_str().as_bytes();
-        let outcome = guarded("symlink", parent, || {
+        let outcome = guarded(&self.ops, "symlink", parent, || {
             self.ops
                 .symlink(caller(req), parent.0, link_name.as_bytes(), target)
         });
@@ -287,7 +358,9 @@ impl Filesystem for Adapter {
         let from = (parent.0, name.as_bytes());
         let to = (newparent.0, newname.as_bytes());
         let ops = &self.ops;
-        let outcome = guarded("rename", parent, || ops.rename(from, to, flags.bits()));
+        let outcome = guarded(&self.ops, "rename", parent, || {
+            ops.rename(from, to, flags.bits())
+        });
         reply_empty(reply, outcome);
     }
 
@@ -299,7 +372,7 @@ impl Filesystem for Adapter {
         newname: &OsStr,
         reply: ReplyEntry,
     ) {
-        let outcome = guarded("link", ino, || {
+        let outcome = guarded(&self.ops, "link", ino, || {
             self.ops.link(ino.0, newparent.0, newname.as_bytes())
         });
         reply_entry(reply, outcome);
@@ -357,7 +430,9 @@ impl Filesystem for Adapter {
                 buffer.resize(size, 0);
             }
             let room = buffer.get_mut(..size).unwrap_or_default();
-            match guarded("read", ino, || self.ops.read(ino.0, offset, room)) {
+            match writing_back(&self.ops, "read", ino, || {
+                self.ops.read(ino.0, offset, room)
+            }) {
                 Ok(len) => reply.data(room.get(..len).unwrap_or_default()),
                 Err(e) => reply.error(e),
             }
@@ -378,7 +453,18 @@ impl Filesystem for Adapter {
     ) {
         let kill = write_flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID);
         let killer = kill.then(|| caller(req));
-        match guarded("write", ino, || self.ops.write(ino.0, offset, data, killer)) {
+        let cached = write_flags.contains(WriteFlags::FUSE_WRITE_CACHE);
+        let bytes = offset..offset.saturating_add(data.len() as u64);
+        let written = writing_back(&self.ops, "write", ino, || {
+            let written = self.ops.write(ino.0, offset, data, killer);
+            match &written {
+                Ok(_) => self.ops.losses().written(ino.0, bytes),
+                Err(why) if cached => self.ops.losses().refused(ino.0, bytes, *why),
+                Err(_) => {}
+            }
+            written
+        });
+        match written {
             Ok(len) => reply.written(len as u32),
             Err(e) => reply.error(e),
         }
@@ -392,6 +478,9 @@ impl Filesystem for Adapter {
         datasync: bool,
         reply: ReplyEmpty,
     ) {
+        if let Err(refused) = self.ops.door().enter(Purpose::WriteBack) {
+            return reply.error(refused.into());
+        }
         let wish = Wish {
             ino: ino.0,
             data_only: datasync,
@@ -421,7 +510,7 @@ impl Filesystem for Adapter {
         mut reply: ReplyDirectory,
     ) {
         let mut added = false;
-        let outcome = guarded("readdir", ino, || {
+        let outcome = guarded(&self.ops, "readdir", ino, || {
             self.ops.readdir(ino.0, offset, &mut |entry| {
                 let name = OsStr::from_bytes(entry.name);
                 let kind = file_type(entry.kind);
@@ -447,7 +536,7 @@ impl Filesystem for Adapter {
         mut reply: ReplyDirectoryPlus,
     ) {
         let mut added = false;
-        let outcome = guarded("readdir", ino, || {
+        let outcome = guarded(&self.ops, "readdir", ino, || {
             self.ops.readdir_plus(ino.0, offset, &mut |entry, attr| {
                 let name = OsStr::from_bytes(entry.name);
                 let attr = file_attr(attr);
@@ -464,7 +553,7 @@ impl Filesystem for Adapter {
 
     /// Inodes are not limited: both counts are 0, as other file systems of that kind say it.
     fn statfs(&self, _req: &Request, ino: INodeNo, reply: ReplyStatfs) {
-        match guarded("statfs", ino, || Ok(self.ops.statfs())) {
+        match guarded(&self.ops, "statfs", ino, || Ok(self.ops.statfs())) {
             Ok(s) => reply.statfs(
                 s.blocks,
                 s.free,
@@ -489,7 +578,7 @@ impl Filesystem for Adapter {
         _position: u32,
         reply: ReplyEmpty,
     ) {
-        let outcome = guarded("setxattr", ino, || {
+        let outcome = guarded(&self.ops, "setxattr", ino, || {
             self.ops
                 .setxattr(caller(req), ino.0, name.as_bytes(), value, flags)
         });
@@ -500,23 +589,25 @@ impl Filesystem for Adapter {
         if control::is_reserved(name.as_bytes()) {
             let (ops, name, caller) = (self.ops(), name.to_owned(), caller(req));
             return self.waiting.run_elsewhere(move |_under_way| {
-                let outcome = guarded("control", ino, || ops.answer(caller, name.as_bytes()));
+                let outcome = guarded(&ops, "control", ino, || ops.answer(caller, name.as_bytes()));
                 reply_xattr(reply, size, outcome);
             });
         }
-        let outcome = guarded("getxattr", ino, || {
+        let outcome = guarded(&self.ops, "getxattr", ino, || {
             self.ops.getxattr(ino.0, name.as_bytes())
         });
         reply_xattr(reply, size, outcome);
     }
 
-    fn listxattr(&self, _req: &Request, ino: INodeNo, size: u32, reply: ReplyXattr) {
-        let outcome = guarded("listxattr", ino, || self.ops.listxattr(ino.0));
+    fn listxattr(&self, req: &Request, ino: INodeNo, size: u32, reply: ReplyXattr) {
+        let outcome = guarded(&self.ops, "listxattr", ino, || {
+            self.ops.listxattr(caller(req), ino.0)
+        });
         reply_xattr(reply, size, outcome);
     }
 
     fn removexattr(&self, _req: &Request, ino: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        let outcome = guarded("removexattr", ino, || {
+        let outcome = guarded(&self.ops, "removexattr", ino, || {
             self.ops.removexattr(ino.0, name.as_bytes())
         });
         reply_empty(reply, outcome);
@@ -532,10 +623,13 @@ impl Filesystem for Adapter {
         mode: i32,
         reply: ReplyEmpty,
     ) {
-        let outcome = guarded("fallocate", ino, || {
-            self.ops.fallocate(caller(req), ino.0, offset, length, mode)
+        let (ops, caller) = (self.ops(), caller(req));
+        self.working.run_elsewhere(move |_under_way| {
+            let outcome = guarded(&ops, "fallocate", ino, || {
+                ops.fallocate(caller, ino.0, offset, length, mode)
+            });
+            reply_empty(reply, outcome);
         });
-        reply_empty(reply, outcome);
     }
 
     /// The writes this waits for come to the event loops.
@@ -550,7 +644,7 @@ impl Filesystem for Adapter {
     ) {
         let ops = self.ops();
         self.waiting.run_elsewhere(move |_under_way| {
-            let outcome = guarded("lseek", ino, || ops.seek(ino.0, offset, whence));
+            let outcome = guarded(&ops, "lseek", ino, || ops.seek(ino.0, offset, whence));
             match outcome {
                 Ok(found) => reply.offset(found),
                 Err(e) => reply.error(e),
@@ -587,12 +681,15 @@ impl Filesystem for Adapter {
         reply: ReplyWrite,
     ) {
         let (from, to) = ((ino_in.0, offset_in), (ino_out.0, offset_out));
-        let outcome = guarded("copy_file_range", ino_in, || {
-            self.ops.copy_range(caller(req), from, to, len)
+        let (ops, caller) = (self.ops(), caller(req));
+        self.working.run_elsewhere(move |_under_way| {
+            let outcome = guarded(&ops, "copy_file_range", ino_in, || {
+                ops.copy_range(caller, from, to, len)
+            });
+            match outcome {
+                Ok(copied) => reply.written(copied),
+                Err(e) => reply.error(e),
+            }
         });
-        match outcome {
-            Ok(copied) => reply.written(copied),
-            Err(e) => reply.error(e),
-        }
     }
 }

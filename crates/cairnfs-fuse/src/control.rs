@@ -13,6 +13,9 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{fgetxattr, syncfs};
 
+use crate::losses::Loss;
+use crate::opening;
+
 /// Names that begin so are the daemon's.
 pub const RESERVED: &[u8] = b"user.cairnfs.";
 
@@ -24,10 +27,13 @@ const TRIM: &str = "user.cairnfs.trim";
 /// An attribute's value can be no longer than this.
 const VALUE_MAX: usize = 64 << 10;
 
+/// Most losses in one answer, so that it fits into a value.
+const LOSSES_MAX: usize = 1000;
+
 /// What a command asks of the daemon.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Question {
-    /// Make everything durable; the answer comes when it is.
+    /// Make everything durable; the answer comes when it is, and names what was lost before.
     Sync,
     /// The path of the volume.
     Volume,
@@ -70,20 +76,61 @@ pub fn counters_json(counters: &[(&'static str, u64)]) -> String {
     format!("{{{}}}", fields.join(","))
 }
 
+/// The answer to [`Question::Sync`]: a line for each file of which data was lost, `ERRNO INODE`.
+pub(crate) fn sync_answer(lost: &[Loss]) -> String {
+    let lines = lost.iter().map(|l| format!("{} {}\n", l.errno, l.ino));
+    lines.take(LOSSES_MAX).collect()
+}
+
+fn parse_sync_answer(answer: &[u8]) -> Vec<Loss> {
+    let text = String::from_utf8_lossy(answer);
+    let loss = |line: &str| {
+        let (errno, ino) = line.split_once(' ')?;
+        Some(Loss {
+            ino: ino.parse().ok()?,
+            errno: errno.parse().ok()?,
+        })
+    };
+    text.lines().filter_map(loss).collect()
+}
+
+fn loss_error(lost: &[Loss]) -> io::Result<()> {
+    let Some(first) = lost.first() else {
+        return Ok(());
+    };
+    let cause = io::Error::from_raw_os_error(first.errno);
+    let more = match lost.len() {
+        1 => String::new(),
+        n => format!(" and {} other files", n - 1),
+    };
+    let ino = first.ino;
+    Err(io::Error::new(
+        cause.kind(),
+        format!(
+            "data written to inode {ino}{more} is lost (`find -inum {ino}` shows its name): {cause}"
+        ),
+    ))
+}
+
 /// Makes everything in the volume mounted at (or above) `path` durable.
 ///
 /// First the kernel sends what it still holds for files being written, then the daemon writes
 /// everything; the second round covers requests that were under way between the two.
 ///
+/// What syncfs(2) says counts for nothing: it reports any refusal since the last time somebody
+/// asked, also of files that are gone. The daemon, which refused, knows what is missing still.
+///
 /// # Errors
-/// `path` cannot be opened, lies in no volume (`ENODATA`, `EOPNOTSUPP`), or the volume failed.
+/// `path` cannot be opened, lies in no volume (`ENODATA`, `EOPNOTSUPP`), or the volume failed. Data
+/// that the kernel had accepted was refused, is missing still, and this was not reported before.
 pub fn sync(path: &Path) -> io::Result<()> {
-    let file = File::open(path)?;
+    let file = opening::inside(path)?;
+    let mut lost = Vec::new();
     for _ in 0..2 {
-        syncfs(&file)?;
-        ask(&file, SYNC)?;
+        let _ = syncfs(&file);
+        lost.extend(parse_sync_answer(&ask(&file, SYNC)?));
     }
-    Ok(())
+    loss_error(&lost)
 }
 
 /// The path of the volume mounted at (or above) `path`.
@@ -91,7 +138,7 @@ pub fn sync(path: &Path) -> io::Result<()> {
 /// # Errors
 /// As [`sync`].
 pub fn volume(path: &Path) -> io::Result<PathBuf> {
-    let answer = ask(&File::open(path)?, VOLUME)?;
+    let answer = ask(&opening::inside(path)?, VOLUME)?;
     Ok(PathBuf::from(OsStr::from_bytes(&answer)))
 }
 
@@ -100,7 +147,7 @@ pub fn volume(path: &Path) -> io::Result<PathBuf> {
 /// # Errors
 /// As [`sync`].
 pub fn counters(path: &Path) -> io::Result<String> {
-    let answer = ask(&File::open(path)?, COUNTERS)?;
+    let answer = ask(&opening::inside(path)?, COUNTERS)?;
     Ok(String::from_utf8_lossy(&answer).into_owned())
 }
 
@@ -146,6 +193,27 @@ mod tests {
     fn counters_are_json() {
         assert_eq!(counters_json(&[]), "{}");
         assert_eq!(counters_json(&[("a", 1), ("b_c", 2)]), r#"{"a":1,"b_c":2}"#);
+    }
+
+    #[test]
+    fn losses_come_through_an_answer() {
+        assert_eq!(parse_sync_answer(sync_answer(&[]).as_bytes()), []);
+        let loss = |ino| Loss {
+            ino,
+            errno: libc::ENOSPC,
+        };
+        let lost = [loss(7), loss(u64::MAX)];
+        assert_eq!(parse_sync_answer(sync_answer(&lost).as_bytes()), lost);
+        let many: Vec<_> = (0..100_000).map(|n| loss(u64::MAX - n)).collect();
+        assert!(sync_answer(&many).len() <= VALUE_MAX);
+        loss_error(&[]).unwrap();
+        let error = loss_error(&lost).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::StorageFull);
+        let text = error.to_string();
+        assert!(
+            text.contains("inode 7 and 1 other files") && text.contains("-inum 7"),
+            "{text}"
+        );
     }
 
     #[test]

@@ -3,19 +3,24 @@
 //! Three layers, each of which knows only the next: [`adapter`] speaks fuser's trait, [`ops`] is
 //! what a mounted file system does with each request, and the engine ([`cairnfs::fs::FileSystem`])
 //! does it. Beside them stand the mounting itself ([`mounter`], [`mountinfo`], [`session`]), its
-//! options ([`options`]), the channel over which commands reach a running daemon ([`control`]), and
-//! what a mount is measured against ([`noop`]). Only `adapter`, `convert`, `negotiate`, `noop` and
+//! options ([`options`]), the channel over which commands reach a running daemon ([`control`],
+//! [`opening`]), and what a mount is measured against ([`noop`]). Only `adapter`, `convert`, `negotiate`, `noop` and
 //! `session` name the crate `fuser`; the transport can be exchanged there.
 
 pub mod adapter;
 pub mod caller;
 pub mod control;
 pub mod convert;
+mod door;
+pub mod ending;
 mod full;
+mod holders;
+mod losses;
 pub mod mounter;
 pub mod mountinfo;
 pub mod negotiate;
 pub mod noop;
+pub mod opening;
 pub mod ops;
 pub mod options;
 pub mod session;

@@ -1,8 +1,9 @@
 //! What a mounted volume does with each request, whatever transport brings it.
 //!
 //! Uses the engine and knows nothing of fuser: requests come as plain arguments, refusals go as
-//! errno values. Here live umask, the clearing of privileges, inherited access control lists and the
-//! reserved attributes. The kernel has already checked permissions (`default_permissions`).
+//! errno values. Here live umask, the clearing of privileges, inherited access control lists, the
+//! reserved attributes, what the end of a mount needs, and what was lost. The kernel has already
+//! checked permissions (`default_permissions`).
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
@@ -19,7 +20,9 @@ use parking_lot::RwLock;
 pub use crate::caller::Caller;
 use crate::control::{self, Question};
 use crate::convert::Refusal;
+use crate::door::Door;
 use crate::full::Full;
+use crate::losses::Losses;
 use crate::mountinfo;
 use crate::options::WriteMode;
 use crate::syncs::Durable;
@@ -29,6 +32,12 @@ pub type Outcome<T> = Result<T, Refusal>;
 
 /// At most so many bytes are copied by one request: it holds a thread, and its reply has 32 bits.
 const COPY_MAX: u64 = 1 << 30;
+
+/// A file with less space than this, in bytes, is truncated at once.
+const LITTLE: u64 = 2 << 20;
+
+/// Begins the names of attributes that only the superuser may know.
+const TRUSTED: &[u8] = b"trusted.";
 
 /// Runs one operation; a panic in it is logged and refused as EIO.
 pub fn caught<T>(what: &str, ino: u64, op: impl FnOnce() -> Outcome<T>) -> Outcome<T> {
@@ -85,6 +94,8 @@ pub struct Ops {
     kernel: OnceLock<Box<dyn Kernel>>,
     full: Full,
     write: WriteMode,
+    losses: Losses,
+    door: Door,
 }
 
 impl Ops {
@@ -98,7 +109,19 @@ impl Ops {
             kernel: OnceLock::new(),
             full: Full::default(),
             write,
+            losses: Losses::default(),
+            door: Door::default(),
         }
+    }
+
+    /// Which requests are still admitted.
+    pub(crate) fn door(&self) -> &Door {
+        &self.door
+    }
+
+    /// What was accepted by the kernel and refused here.
+    pub(crate) fn losses(&self) -> &Losses {
+        &self.losses
     }
 
     /// Gives the way to the kernel, once there is one.
@@ -118,10 +141,45 @@ impl Ops {
         }
     }
 
-    /// Gives back uses.
-    pub fn forget(&self, ino: u64, uses: u64) {
+    /// Gives back uses. Returns whether an inode without names is left that takes long to remove,
+    /// for [`Ops::remove_unused`].
+    pub fn forget(&self, ino: u64, uses: u64) -> bool {
         self.full.remove(ino);
-        self.fs.forget(ino, uses);
+        let left = self.fs.forget_at_once(ino, uses);
+        self.losses.forget(ino, || left || !self.has_name(ino));
+        left
+    }
+
+    /// Removes an inode without names or uses.
+    pub fn remove_unused(&self, ino: u64) {
+        self.fs.remove_unused(ino);
+    }
+
+    fn has_name(&self, ino: u64) -> bool {
+        self.fs.getattr(ino).is_ok_and(|attr| attr.nlink > 0)
+    }
+
+    /// Whether setting the size of a file may take long.
+    pub fn resizes_slowly(&self, ino: u64) -> bool {
+        self.fs
+            .getattr(ino)
+            .is_ok_and(|attr| attr.blocks > LITTLE / 512)
+    }
+
+    /// Before the end of a mount whose files are open: has the kernel send what it holds of them, and
+    /// ask before it accepts more, which is refused then. Must not be called where requests are
+    /// received.
+    pub(crate) fn take_all(&self) {
+        self.door.close();
+        let Some(kernel) = self.kernel.get() else {
+            return;
+        };
+        // Twice: a write that had been let in before may come to the kernel's cache behind the first.
+        for _ in 0..2 {
+            for ino in self.fs.inodes_in_use() {
+                kernel.fetch_dirty(ino, 0);
+            }
+        }
     }
 
     /// Attributes. `writer` tells that the question comes through an open file, as it does before
@@ -330,7 +388,11 @@ impl Ops {
             return Err(Refusal(libc::EPERM));
         }
         match question {
-            Some(Question::Sync) => self.sync().map(|()| b"durable".to_vec()),
+            Some(Question::Sync) => {
+                self.sync()?;
+                let lost = self.losses.take(|ino| self.has_name(ino));
+                Ok(control::sync_answer(&lost).into_bytes())
+            }
             Some(Question::Volume) => Ok(mountinfo::bytes(&self.volume).to_vec()),
             Some(Question::Counters) => {
                 Ok(control::counters_json(&self.fs.counters()).into_bytes())
@@ -365,9 +427,13 @@ impl Ops {
         Ok(self.fs.setxattr(ino, name, value, mode)?)
     }
 
-    /// The names of all attributes, each followed by NUL.
-    pub fn listxattr(&self, ino: u64) -> Outcome<Vec<u8>> {
-        Ok(self.fs.listxattr(ino)?)
+    /// The names of all attributes that the caller may know, each followed by NUL.
+    pub fn listxattr(&self, caller: Caller, ino: u64) -> Outcome<Vec<u8>> {
+        let mut names = self.fs.listxattr(ino)?;
+        if !caller.sees_trusted() {
+            names = without_trusted(&names);
+        }
+        Ok(names)
     }
 
     /// Removes an attribute.
@@ -463,6 +529,15 @@ impl Durable for Ops {
     }
 }
 
+fn without_trusted(names: &[u8]) -> Vec<u8> {
+    let names = names.split_inclusive(|byte| *byte == 0);
+    names
+        .filter(|n| !n.starts_with(TRUSTED))
+        .flatten()
+        .copied()
+        .collect()
+}
+
 fn fallocate_mode(mode: i32) -> Option<Fallocate> {
     const KEEP_SIZE: i32 = libc::FALLOC_FL_KEEP_SIZE;
     let keep_size = mode & KEEP_SIZE != 0;
@@ -477,6 +552,16 @@ fn fallocate_mode(mode: i32) -> Option<Fallocate> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn trusted_names_are_left_out() {
+        let told = |names: &[u8]| without_trusted(names);
+        assert_eq!(told(b""), b"");
+        assert_eq!(
+            told(b"trusted.a\0user.trusted.b\0trusted.\0"),
+            b"user.trusted.b\0"
+        );
+    }
 
     #[test]
     fn fallocate_modes() {

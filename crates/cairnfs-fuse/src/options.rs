@@ -36,6 +36,8 @@ pub struct MountOptions {
     pub durability: Option<Option<Duration>>,
     /// Event loops.
     pub threads: Option<usize>,
+    /// Time for which files that are open when a signal ends the mount are still served.
+    pub grace: Duration,
     /// Tell the device of freed space.
     pub discard: bool,
     /// When the kernel sends what programs write.
@@ -57,6 +59,7 @@ impl Default for MountOptions {
             cache: None,
             durability: None,
             threads: None,
+            grace: GRACE,
             discard: true,
             write: WriteMode::default(),
             source: None,
@@ -64,6 +67,9 @@ impl Default for MountOptions {
         }
     }
 }
+
+/// [`MountOptions::grace`] if nobody says: less than the 90 seconds after which systemd kills.
+const GRACE: Duration = Duration::from_secs(60);
 
 /// Most event loops that can be asked for.
 const THREADS_MAX: usize = 256;
@@ -120,13 +126,10 @@ impl MountOptions {
                 self.cache = Some(usize::try_from(bytes).map_err(|_| wrong("too large"))?);
             }
             "durability" => {
-                let seconds: f64 = value
-                    .parse()
-                    .map_err(|_| wrong("not a number of seconds"))?;
-                let interval = Duration::try_from_secs_f64(seconds)
-                    .map_err(|_| wrong("not a number of seconds"))?;
+                let interval = parse_seconds(value).map_err(wrong)?;
                 self.durability = Some((!interval.is_zero()).then_some(interval));
             }
+            "grace" => self.grace = parse_seconds(value).map_err(wrong)?,
             "threads" => match value.parse() {
                 Ok(n @ 1..=THREADS_MAX) => self.threads = Some(n),
                 _ => return Err(wrong("not a number from 1 to 256")),
@@ -186,6 +189,12 @@ fn is_without_effect(word: &str) -> bool {
         "comment",
     ];
     WORDS.contains(&word) || word.starts_with("x-") || word.starts_with("X-")
+}
+
+fn parse_seconds(text: &str) -> Result<Duration, &'static str> {
+    let seconds = text.parse().ok();
+    let duration = seconds.and_then(|s| Duration::try_from_secs_f64(s).ok());
+    duration.ok_or("not a number of seconds")
 }
 
 /// A number of bytes, with an optional suffix K, M, G, T or P (powers of 1024; `KiB`, `kb` and the
@@ -258,6 +267,11 @@ mod tests {
             parse("write=through,write=back").unwrap().write,
             WriteMode::Back
         );
+        assert_eq!(
+            parse("grace=2.5").unwrap().grace,
+            Duration::from_millis(2500)
+        );
+        assert_eq!(parse("grace=0").unwrap().grace, Duration::ZERO);
     }
 
     #[test]
@@ -267,6 +281,7 @@ mod tests {
             "cache=much",
             "durability=-1",
             "durability=soon",
+            "grace=long",
             "threads=0",
             "threads=257",
             "write=never",

@@ -1,14 +1,16 @@
 //! The life of a mount: from the system call to the end of the session.
 //!
-//! Mounts, runs the event loops, and waits until somebody unmounts or a signal asks for the end.
-//! Unmounts nothing but its own mount, known by its device number. Opening and closing the volume
-//! is the caller's.
+//! Mounts, runs the event loops, and waits until somebody unmounts or a signal asks for the end. A
+//! mount in use then ends as by `umount -l`: it is detached, and its open files are served until the
+//! last is closed, for a bounded time. Unmounts nothing but its own mount, known by its device
+//! number. Opening and closing the volume is the caller's.
 
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread;
+use std::time::{Duration, Instant};
 
 use fuser::{Config, Filesystem, Notifier, Session, SessionACL};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
@@ -16,6 +18,8 @@ use signal_hook::iterator::Signals;
 
 use crate::adapter::{Adapter, Notices};
 use crate::control;
+use crate::ending::Ending;
+use crate::holders;
 use crate::mounter;
 use crate::mountinfo;
 use crate::negotiate::MAX_REQUEST;
@@ -49,16 +53,15 @@ pub trait Served: Filesystem + 'static {
         Box::new(drop)
     }
 
-    /// What waits, in the end, for requests that are under way outside of the event loops.
-    fn ending(&self) -> Box<dyn FnOnce() + Send> {
-        Box::new(|| ())
+    /// What its end needs.
+    fn ending(&self) -> Box<dyn Ending> {
+        Box::new(())
     }
 }
 
 impl Served for Adapter {
-    fn ending(&self) -> Box<dyn FnOnce() + Send> {
-        let waiting = self.waiting().clone();
-        Box::new(move || waiting.finish())
+    fn ending(&self) -> Box<dyn Ending> {
+        Box::new(self.end())
     }
 
     fn connected(&self) -> Box<dyn FnOnce(Notifier)> {
@@ -77,9 +80,10 @@ enum Event {
 /// unmounted or SIGTERM or SIGINT come (SIGHUP too, if `hangup_ends`). Calls `ready` when the mount
 /// is live.
 ///
-/// When a signal comes while files are open, what the kernel holds of them is fetched, and the
-/// mount is detached; it is dead when the process ends. However it ends, syncs that are under way
-/// are answered first.
+/// When a signal comes while files are open, everything is made durable and the mount is detached.
+/// It is served until the last file is closed, [`MountOptions::grace`] has passed or a second signal
+/// comes. If files are open then, what the kernel holds of them is fetched, and all later requests
+/// are refused. However it ends, requests that are under way are answered first.
 ///
 /// # Errors
 /// Mounting fails, or the connection to the kernel breaks.
@@ -106,7 +110,8 @@ pub struct Serving {
     mounted: Mounted,
     events: Sender<Event>,
     coming: Receiver<Event>,
-    ending: Box<dyn FnOnce() + Send>,
+    ending: Box<dyn Ending>,
+    grace: Duration,
 }
 
 impl Serving {
@@ -154,11 +159,12 @@ impl Serving {
             events,
             coming,
             ending,
+            grace: options.grace,
         })
     }
 
     /// Unmounts, and waits until all that the kernel held has arrived. While files are open it is
-    /// detached instead, and lives on unseen until they are closed.
+    /// detached instead, and they are served for [`MountOptions::grace`].
     ///
     /// # Errors
     /// The connection to the kernel broke.
@@ -170,12 +176,20 @@ impl Serving {
 
     fn wait(self) -> Result<(), ServeError> {
         drop(self.events);
-        let waited = self.mounted.wait(&self.coming);
-        (self.ending)();
+        let waited = self.mounted.wait(&self.coming, self.grace, &*self.ending);
+        self.ending.finish();
         waited.map_err(|source| ServeError::Broken {
             dir: self.mounted.dir,
             source,
         })
+    }
+}
+
+/// The next event, if one comes before the deadline.
+fn next(coming: &Receiver<Event>, deadline: Option<Instant>) -> Result<Event, RecvTimeoutError> {
+    match deadline {
+        None => coming.recv().map_err(|_| RecvTimeoutError::Disconnected),
+        Some(at) => coming.recv_timeout(at.saturating_duration_since(Instant::now())),
     }
 }
 
@@ -227,28 +241,59 @@ struct Mounted {
 }
 
 impl Mounted {
-    fn wait(&self, coming: &Receiver<Event>) -> io::Result<()> {
-        for event in coming {
-            match event {
-                Event::Signal if self.is_there() => match mounter::unmount(&self.dir, false) {
-                    Ok(()) => {}
-                    Err(e) => {
-                        tracing::warn!("{} is in use ({e}): detaching it", self.dir.display());
-                        self.fetch();
-                        self.detach();
-                        return Ok(());
-                    }
-                },
-                Event::Signal => return Ok(()),
-                Event::Ended(ended) => {
+    /// Waits for the end of the session. The first signal asks for it; it is cut off if it is still
+    /// there `grace` later, or at the next signal.
+    fn wait(
+        &self,
+        coming: &Receiver<Event>,
+        grace: Duration,
+        ending: &dyn Ending,
+    ) -> io::Result<()> {
+        let mut deadline = None;
+        loop {
+            match (next(coming, deadline), deadline) {
+                (Ok(Event::Ended(ended)), _) => {
                     if ended.is_err() {
                         self.detach();
                     }
                     return ended;
                 }
+                (Ok(Event::Signal), None) => {
+                    if self.leave(grace) {
+                        deadline = Some(Instant::now() + grace);
+                    }
+                }
+                (Ok(Event::Signal) | Err(RecvTimeoutError::Timeout), _) => {
+                    let dir = self.dir.display();
+                    tracing::warn!("{dir} ends while it is in use: nothing more can be written");
+                    ending.cut_off();
+                    return Ok(());
+                }
+                (Err(RecvTimeoutError::Disconnected), _) => return Ok(()),
             }
         }
-        Ok(())
+    }
+
+    /// Takes the mount away from where it is seen; returns whether it may live on in open files.
+    fn leave(&self, grace: Duration) -> bool {
+        if !self.is_there() {
+            return true;
+        }
+        let Err(e) = mounter::unmount(&self.dir, false) else {
+            return false;
+        };
+        tracing::warn!(
+            "{} is in use ({e}) by {}: it is detached, and ends when they have closed their files, \
+             or in {} seconds, or with the next signal",
+            self.dir.display(),
+            holders::of(&self.dir),
+            grace.as_secs_f64(),
+        );
+        if let Err(e) = control::sync(&self.dir) {
+            tracing::warn!("{}: {e}", self.dir.display());
+        }
+        self.detach();
+        true
     }
 
     /// Whether our mount, and not another, is what is seen at its place.
@@ -263,14 +308,6 @@ impl Mounted {
         }
         if let Err(e) = mounter::unmount(&self.dir, true) {
             tracing::error!("cannot unmount {}: {e}", self.dir.display());
-        }
-    }
-
-    /// Has the kernel send what it holds of files being written, and waits until it has arrived:
-    /// syncfs(2) alone returns before.
-    fn fetch(&self) {
-        if let Err(e) = control::sync(&self.dir) {
-            tracing::warn!("data of open files may be lost: {e}");
         }
     }
 

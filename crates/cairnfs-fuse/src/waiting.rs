@@ -1,4 +1,4 @@
-//! Requests that wait for the device must not use up the event loops.
+//! Requests that wait for the device, or take long, must not use up the event loops.
 //!
 //! A thread that runs an event loop may wait itself while nobody else does and another is left to
 //! read requests: then nothing is handed over, which is fastest while little is going on. Else the
@@ -17,6 +17,10 @@ type Job = Box<dyn FnOnce() + Send>;
 /// More waiting requests than this stand in a queue.
 const MAX_THREADS: usize = 64;
 
+/// More requests that compute or copy for long than this stand in a queue: they take processors and
+/// the device from all others.
+const MAX_LONG: usize = 4;
+
 /// A thread that had nothing to do for so long ends.
 const IDLE: Duration = Duration::from_secs(10);
 
@@ -33,8 +37,8 @@ struct Shared {
     pool: Arc<Pool>,
 }
 
-#[derive(Default)]
 struct Pool {
+    most_threads: usize,
     state: Mutex<State>,
     wake: Condvar,
     done: Condvar,
@@ -67,11 +71,24 @@ impl Drop for UnderWay {
 impl Waiting {
     /// For a session of `event_loops` threads.
     pub fn new(event_loops: usize) -> Self {
+        Self::with(event_loops > 1, MAX_THREADS)
+    }
+
+    /// For requests that take long by what they do, not by what they wait for: few run at once, and
+    /// none keeps one that waits from a thread.
+    pub fn for_long_work() -> Self {
+        Self::with(false, MAX_LONG)
+    }
+
+    fn with(inline: bool, most_threads: usize) -> Self {
+        let pool = Arc::new(Pool {
+            most_threads,
+            state: Mutex::default(),
+            wake: Condvar::new(),
+            done: Condvar::new(),
+        });
         Self {
-            shared: Arc::new(Shared {
-                inline: event_loops > 1,
-                pool: Arc::default(),
-            }),
+            shared: Arc::new(Shared { inline, pool }),
         }
     }
 
@@ -110,7 +127,7 @@ impl Waiting {
         let pool = &self.shared.pool;
         let mut state = pool.state.lock();
         state.jobs.push_back(Box::new(job));
-        if state.idle >= state.jobs.len() || state.threads >= MAX_THREADS {
+        if state.idle >= state.jobs.len() || state.threads >= pool.most_threads {
             pool.wake.notify_one();
             return;
         }
@@ -207,6 +224,29 @@ mod tests {
             });
         }
         barrier.wait();
+    }
+
+    #[test]
+    fn long_work_has_few_threads() {
+        let working = Waiting::for_long_work();
+        let running = Arc::new(std::sync::Barrier::new(MAX_LONG + 1));
+        let (go_on, held) = channel::<()>();
+        let held = Arc::new(Mutex::new(held));
+        let (tx, rx) = channel();
+        for _ in 0..MAX_LONG {
+            let (running, held) = (Arc::clone(&running), Arc::clone(&held));
+            working.run_elsewhere(move |_under_way| {
+                running.wait();
+                held.lock().recv().unwrap();
+            });
+        }
+        working.run_elsewhere(move |_under_way| tx.send(()).unwrap());
+        running.wait();
+        assert_eq!(working.shared.pool.state.lock().threads, MAX_LONG);
+        assert!(rx.try_recv().is_err(), "a further one waits");
+        (0..MAX_LONG).for_each(|_| go_on.send(()).unwrap());
+        working.finish();
+        rx.recv().unwrap();
     }
 
     #[test]

@@ -65,7 +65,7 @@ pub struct Args {
     #[arg(long, value_parser = parse_size, requires = "create")]
     size: Option<u64>,
     /// Mount options, separated by commas: ro, allow_other, write=through|back, cache=SIZE,
-    /// durability=SECONDS, threads=N, nodiscard, noexec, ... and those of fstab
+    /// durability=SECONDS, grace=SECONDS, threads=N, nodiscard, noexec, ... and those of fstab
     #[arg(short = 'o', value_name = "OPTIONS")]
     options: Vec<String>,
     /// Serve the mount from this process, not in the background; Ctrl-C unmounts

@@ -1,7 +1,9 @@
 //! `cairnfs umount`: makes everything durable, unmounts, and waits until the volume is closed.
 //!
 //! Plain umount(8) works too, but returns while the daemon is still writing. That the daemon is
-//! done is told by the volume's lock, which it holds as long as the volume is open.
+//! done is told by the volume's lock, which it holds as long as the volume is open. Where the volume
+//! lies is said by the daemon, or by who mounted it, and this may run as root: nothing is opened but
+//! a regular file or a block device, and without waiting.
 
 use std::error::Error;
 use std::fs::File;
@@ -9,7 +11,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use cairnfs_fuse::{control, mounter, mountinfo};
+use cairnfs_fuse::{control, mounter, mountinfo, opening};
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 
@@ -22,7 +24,7 @@ const EXIT_UMOUNT: u8 = 32;
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// Unmount even if it is in use: it disappears now, and is closed, unwatched, when its last
-    /// file is
+    /// file is. Asks the daemon for nothing, so it works even if that does not answer
     #[arg(long, short)]
     lazy: bool,
     /// Directory on which the volume is mounted
@@ -58,29 +60,27 @@ fn umount(args: &Args) -> Result<(), String> {
         }
         None => return Err(format!("{} is not a mountpoint", dir.display())),
     };
-    if mountinfo::probe(&dir).is_err_and(|e| mountinfo::is_dead(&e)) {
-        return mounter::unmount(&dir, true).map_err(wrong);
+    if args.lazy || mountinfo::probe(&dir).is_err_and(|e| mountinfo::is_dead(&e)) {
+        return mounter::unmount(&dir, true).map_err(|e| told(&dir, e));
     }
     let volume = control::volume(&dir).unwrap_or(entry.source);
-    let lock = File::open(&volume);
+    let lock = opening::volume(&volume);
     let synced = sync(&dir);
     let full = synced.as_ref().err().and_then(|e| host_full(&dir, e));
-    if let Some(full) = full.filter(|_| !args.lazy) {
+    if let Some(full) = full {
         return Err(format!(
             "{} stays mounted: {full}; free some there, or lose what waits with --lazy",
             dir.display()
         ));
     }
-    mounter::unmount(&dir, args.lazy).map_err(|e| told(&dir, e))?;
-    if !args.lazy {
-        wait_until_closed(lock).map_err(|e| {
-            format!(
-                "{} is unmounted; cannot tell when {} is closed: {e}",
-                dir.display(),
-                volume.display()
-            )
-        })?;
-    }
+    mounter::unmount(&dir, false).map_err(|e| told(&dir, e))?;
+    wait_until_closed(lock).map_err(|e| {
+        format!(
+            "{} is unmounted; cannot tell when {} is closed: {e}",
+            dir.display(),
+            volume.display()
+        )
+    })?;
     synced.map_err(|e| {
         format!(
             "{} is unmounted, but {} could not be made durable: {e}",

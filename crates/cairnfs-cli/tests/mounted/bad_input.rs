@@ -4,7 +4,8 @@
 //! sound stays readable.
 
 use std::fs::{self, File};
-use std::os::unix::fs::{FileExt, PermissionsExt};
+use std::io::Write;
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::path::Path;
 use std::process::Command;
 
@@ -386,6 +387,52 @@ fn a_full_volume(mode: &str) {
     place.remount(mode);
     assert!(fs::read(place.at("again")).unwrap() == pattern(3, 10_000_000));
     assert!(fs::read(place.at("kept")).unwrap() == pattern(1, 1_000_000));
+    place.finish();
+}
+
+/// Writes to a file until it is refused, as a program that does not look at what close says.
+fn overfill(path: &Path) {
+    let mut file = File::create(path).unwrap();
+    let chunk = pattern(1, 1 << 20);
+    let refused = loop {
+        if let Err(e) = file.write_all(&chunk) {
+            break e;
+        }
+    };
+    assert_eq!(refused.kind(), std::io::ErrorKind::StorageFull, "{refused}");
+}
+
+#[test]
+fn what_was_removed_or_cut_off_is_no_loss() {
+    if !able(&[]) {
+        return;
+    }
+    for cut_off in [false, true] {
+        let mut place = Place::mounted("32M", "write=back");
+        let path = place.at("filler");
+        overfill(&path);
+        match cut_off {
+            false => fs::remove_file(&path).unwrap(),
+            true => drop(File::create(&path).unwrap()),
+        }
+        // Not `finish`, which tries again: the first answer must be right.
+        place.ok(&["umount", "m"]);
+        place.wait_for_end();
+        place.check();
+    }
+}
+
+#[test]
+fn a_loss_is_told_with_its_file() {
+    if !able(&[]) {
+        return;
+    }
+    let place = Place::mounted("32M", "write=back");
+    overfill(&place.at("filler"));
+    let ino = place.at("filler").metadata().unwrap().ino();
+    let says = [format!("inode {ino}"), "No space left".into()];
+    place.fails(&["sync", "m"], 1, &[&says[0], &says[1]]);
+    place.ok(&["sync", "m"]);
     place.finish();
 }
 

@@ -2,12 +2,15 @@
 
 use std::fs::{self, File};
 use std::io::Write;
-use std::os::unix::fs::{PermissionsExt, symlink};
+use std::os::unix::fs::{FileExt, OpenOptionsExt, PermissionsExt, symlink};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
+use cairnfs_fuse::mountinfo;
+use rustix::fs::{CWD, FileType, Mode, OFlags, mknodat};
 use rustix::process::Signal;
 
+use crate::gate::{Held, Mount};
 use crate::place::{CAIRNFS, Place, able, arg, pattern, said, shell};
 
 fn is_mounted(dir: &Path) -> bool {
@@ -176,22 +179,103 @@ fn a_signal_unmounts_cleanly() {
         return;
     }
     for busy in [false, true] {
-        let mut place = Place::mounted("64M", "durability=0");
+        let mut place = Place::mounted("64M", "durability=0,grace=0");
         fs::write(place.at("f"), pattern(1, 5_000_000)).unwrap();
         let open = busy.then(|| File::create(place.at("open")).unwrap());
         if let Some(mut open) = open.as_ref() {
-            std::io::Write::write_all(&mut open, &pattern(2, 1_000_000)).unwrap();
+            open.write_all(&pattern(2, 1_000_000)).unwrap();
         }
         place.signal(Signal::TERM);
         place.wait_for_end();
         assert!(!is_mounted(&place.dir()), "busy: {busy}");
-        drop(open);
+        if let Some(mut open) = open {
+            assert!(mountinfo::is_dead(&open.write_all(b"late").unwrap_err()));
+        }
         place.check();
         place.mount("");
         assert!(fs::read(place.at("f")).unwrap() == pattern(1, 5_000_000));
         assert!(!busy || fs::read(place.at("open")).unwrap() == pattern(2, 1_000_000));
         place.finish();
     }
+}
+
+/// Waits until nothing is mounted there.
+fn wait_for_detachment(place: &Place) {
+    while is_mounted(&place.dir()) {
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn open_files_outlive_a_signal() {
+    if !able(&[]) {
+        return;
+    }
+    let mut place = Place::new("64M");
+    place.ok(&[
+        "mount",
+        "--log",
+        "log",
+        "-o",
+        "durability=0",
+        "v.cairn",
+        "m",
+    ]);
+    place.adopt();
+    let mut open = File::options()
+        .read(true)
+        .write(true)
+        .create_new(true)
+        .open(place.at("open"))
+        .unwrap();
+    open.write_all(&pattern(1, 300_000)).unwrap();
+    place.signal(Signal::TERM);
+    wait_for_detachment(&place);
+    let reopened = File::open(place.at("open")).unwrap_err();
+    assert_eq!(reopened.kind(), std::io::ErrorKind::NotFound);
+    open.write_all(&pattern(2, 300_000)).unwrap();
+    open.sync_all().unwrap();
+    let mut read = vec![0; 300_000];
+    open.read_exact_at(&mut read, 0).unwrap();
+    assert!(read == pattern(1, 300_000));
+    // Who holds the mount is told.
+    let log = fs::read_to_string(place.beside("log")).unwrap();
+    let holder = format!("pid {}", std::process::id());
+    assert!(log.contains("in use") && log.contains(&holder), "{log}");
+    drop(open);
+    place.wait_for_end();
+    place.check();
+    place.mount("");
+    let whole = [pattern(1, 300_000), pattern(2, 300_000)].concat();
+    assert!(fs::read(place.at("open")).unwrap() == whole);
+    place.finish();
+}
+
+#[test]
+fn a_second_signal_ends_at_once() {
+    if !able(&[]) {
+        return;
+    }
+    let mut place = Place::mounted("64M", "durability=0");
+    let mut open = File::create(place.at("open")).unwrap();
+    let mut idle = File::create(place.at("idle")).unwrap();
+    idle.write_all(&pattern(3, 5000)).unwrap();
+    place.signal(Signal::TERM);
+    wait_for_detachment(&place);
+    open.write_all(&pattern(1, 300_000)).unwrap();
+    place.signal(Signal::TERM);
+    place.wait_for_end();
+    // What was taken is kept, and nothing more is taken.
+    for late in [&mut open, &mut idle] {
+        let refused = late.write_all(b"late").unwrap_err();
+        assert!(mountinfo::is_dead(&refused), "{refused}");
+    }
+    drop((open, idle));
+    place.check();
+    place.mount("");
+    assert!(fs::read(place.at("open")).unwrap() == pattern(1, 300_000));
+    assert!(fs::read(place.at("idle")).unwrap() == pattern(3, 5000));
+    place.finish();
 }
 
 #[test]
@@ -319,4 +403,81 @@ fn a_volume_made_on_the_way_is_private() {
     place.ok(&["umount", "new"]);
     let made = place.beside("new.cairn").metadata().unwrap();
     assert_eq!(made.permissions().mode() & 0o7777, 0o600);
+}
+
+/// Makes a FIFO, and runs `cairnfs` with it; the command must fail and say `says`, and never open
+/// the FIFO: the process at its other end would decide how long that takes.
+fn leaves_alone(fifo: &Path, args: &[&str], code: i32, says: &str) {
+    let rights = Mode::RUSR | Mode::WUSR;
+    mknodat(CWD, fifo, FileType::Fifo, rights, 0).unwrap();
+    let mut child = Command::new(CAIRNFS)
+        .args(args)
+        .stdin(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut end = None;
+    while end.is_none() {
+        // Opens only while somebody has the FIFO open for reading.
+        let reader = File::options()
+            .write(true)
+            .custom_flags(OFlags::NONBLOCK.bits() as i32)
+            .open(fifo);
+        assert!(
+            reader.is_err(),
+            "cairnfs {args:?} opened {}",
+            fifo.display()
+        );
+        end = child.try_wait().unwrap();
+    }
+    let out = child.wait_with_output().unwrap();
+    assert_eq!(out.status.code(), Some(code), "{}", said(&out));
+    assert!(said(&out).contains(says), "{}", said(&out));
+}
+
+#[test]
+fn what_the_owner_of_a_mount_names_is_not_opened_blindly() {
+    if !able(&[]) {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let fifo = folder.path().join("volume");
+    let mount = Mount::telling(&fifo);
+    let dir = mount.dir().to_path_buf();
+    let says = "neither a regular file nor a block device";
+    leaves_alone(&fifo, &["umount", arg(&dir)], 32, says);
+    assert!(!is_mounted(&dir));
+}
+
+#[test]
+fn commands_do_not_wait_for_fifos() {
+    if !able(&[]) {
+        return;
+    }
+    let place = Place::mounted("16M", "");
+    for command in ["sync", "stats"] {
+        let fifo = place.at(command);
+        let says = "neither a regular file nor a directory";
+        leaves_alone(&fifo, &[command, arg(&fifo)], 1, says);
+    }
+    place.finish();
+}
+
+#[test]
+fn a_lazy_umount_asks_nobody() {
+    if !able(&[]) {
+        return;
+    }
+    let mount = Mount::new();
+    let file = mount.written("f");
+    mount.gate.hold(Held::Flushes);
+    let dir = mount.dir().to_path_buf();
+    let out = Command::new(CAIRNFS)
+        .args(["umount", "--lazy", arg(&dir)])
+        .output()
+        .unwrap();
+    assert!(out.status.success(), "{}", said(&out));
+    assert!(!is_mounted(&dir));
+    mount.gate.open();
+    file.sync_all().unwrap();
 }

@@ -16,11 +16,13 @@
 mod bad_input;
 mod compare;
 mod crashtest;
+mod gate;
 mod host;
 mod kill;
 mod kill_load;
 mod life;
 mod long;
+mod long_requests;
 mod modes;
 mod noop;
 mod place;

@@ -465,6 +465,18 @@ fn attributes_and_access_lists_survive_copies() {
         succeed(reader.args(cat).current_dir(place.dir())),
         "secret\n"
     );
+    // Names for the superuser are not told to others.
+    let list = ["getfattr", "--absolute-names", "-m", "-", "f"];
+    let names = |ids: &[&str]| {
+        let mut command = Command::new("setpriv");
+        succeed(command.args(ids).args(list).current_dir(place.dir()))
+    };
+    assert!(names(&[]).contains("trusted.t"));
+    let told = names(&cat[..3]);
+    assert!(
+        told.contains("user.small") && !told.contains("trusted"),
+        "{told}"
+    );
     place.sh("setfacl -b f; setfattr -x user.small f; ! getfattr -n user.small f 2>/dev/null");
     let refused = Command::new("setpriv")
         .args(cat)

@@ -18,6 +18,7 @@ use crate::fs::write::check_file;
 use crate::inode::Inode;
 use crate::inode::attrs::Attrs;
 use crate::space::{Class, Delayed, Funding};
+use crate::sync::MutexGuard;
 use crate::types::{Fallocate, KillPrivileges, SetAttr};
 
 const BLOCK: u64 = BLOCK_SIZE as u64;
@@ -86,9 +87,7 @@ impl FileSystem {
             .filter(|e| *e <= MAX_FILE_SIZE)
             .ok_or(Error::FileTooLarge)?;
         let inode = self.inode(ino)?;
-        let _contents = inode.contents();
         check_file(&inode.read())?;
-        self.settle_truncate(&inode)?;
         let change = Change {
             inode: &inode,
             kill,
@@ -108,8 +107,17 @@ impl FileSystem {
         self.touch_if_untouched(&change)
     }
 
+    /// Locks the contents for one step. A range may take long: between two steps others may change
+    /// the file.
+    fn step<'a>(&self, inode: &'a Arc<Inode>) -> Result<MutexGuard<'a, ()>> {
+        let contents = inode.contents();
+        self.settle_truncate(inode)?;
+        Ok(contents)
+    }
+
     /// The size follows the space, so that a refusal shows nowhere.
     fn grow_to(&self, change: &Change<'_>, end: u64, keep_size: bool) -> Result<()> {
+        let _contents = self.step(change.inode)?;
         let size = attrs(&change.inode.read())?.size;
         if keep_size || end <= size {
             return Ok(());
@@ -148,8 +156,21 @@ impl FileSystem {
         result
     }
 
-    /// Makes a hole. Blocks at the edges that are covered in part are rewritten with zeros there.
+    /// Makes a hole, step by step. Blocks at the edges that are covered in part are rewritten with
+    /// zeros there.
     fn punch(&self, change: &Change<'_>, offset: u64, end: u64) -> Result<()> {
+        self.zero_edges(change, offset, end)?;
+        let (mut from, last) = (offset.div_ceil(BLOCK), end / BLOCK);
+        while from < last {
+            let _contents = self.step(change.inode)?;
+            from = self.punch_step(change, from, last)?;
+        }
+        Ok(())
+    }
+
+    /// Zeroes the blocks at the edges of a range that it covers in part, or all of a small file.
+    fn zero_edges(&self, change: &Change<'_>, offset: u64, end: u64) -> Result<()> {
+        let _contents = self.step(change.inode)?;
         let size = attrs(&change.inode.read())?.size;
         let (first, last) = (offset.div_ceil(BLOCK), end / BLOCK);
         // The contents of a small file may lie in its inode, where no block can be freed.
@@ -162,12 +183,7 @@ impl FileSystem {
             self.zero_edge(change, from, to.min(size))?;
         }
         // The edges are durable no later than the hole.
-        self.write_back(change.inode)?;
-        let mut from = first;
-        while from < last {
-            from = self.punch_step(change, from, last)?;
-        }
-        Ok(())
+        self.write_back(change.inode)
     }
 
     /// Zeroes part of a block in its page, if anything is there.
@@ -251,11 +267,12 @@ impl FileSystem {
         end: u64,
         mut funds: Option<&mut u64>,
     ) -> Result<()> {
-        self.leave_inline(change.inode, class_with(&funds))?;
         let last = end.div_ceil(BLOCK);
         let mut from = offset / BLOCK;
         while from < last {
             let to = last.min(from + ALLOCATE_STEP);
+            let _contents = self.step(change.inode)?;
+            self.leave_inline(change.inode, class_with(&funds))?;
             self.allocate_step(change, from, to, funds.as_deref_mut())?;
             from = to;
         }
@@ -264,7 +281,12 @@ impl FileSystem {
 
     /// A file with extents has no inline contents: they move to a block of their own.
     fn leave_inline(&self, inode: &Arc<Inode>, class: Class) -> Result<()> {
-        if self.inline(inode, &inode.read())?.is_none() && inode.read().pages.dirty.is_empty() {
+        let inline = {
+            let state = inode.read();
+            let may = attrs(&state)?.blocks == 0;
+            may && (!state.pages.dirty.is_empty() || self.inline(inode, &state)?.is_some())
+        };
+        if !inline {
             return Ok(());
         }
         self.reserve_delayed(most(1), class)?;

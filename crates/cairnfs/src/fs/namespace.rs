@@ -17,6 +17,7 @@ use crate::format::{MAX_LINKS, MAX_NAME, MAX_SYMLINK, ROOT_INO};
 use crate::fs::FileSystem;
 use crate::fs::locked::{Locked, attrs, attrs_mut, dir_attrs, live_dir};
 use crate::fs::observe::Call;
+use crate::fs::orphans::is_large_orphan;
 use crate::fs::xattr::Given;
 use crate::inode::attrs::Attrs;
 use crate::inode::{Inode, InodeState};
@@ -503,10 +504,37 @@ impl FileSystem {
 
     /// Gives back uses of an inode. The root is never in need of any.
     pub fn forget(&self, ino: u64, uses: u64) {
+        if self.forget_at_once(ino, uses) {
+            self.remove_unused(ino);
+        }
+    }
+
+    /// Does what [`FileSystem::forget`] does, but does not remove an inode whose removal takes several
+    /// transactions; returns whether that is left, for [`FileSystem::remove_unused`].
+    pub fn forget_at_once(&self, ino: u64, uses: u64) -> bool {
         let Some(inode) = self.core.table().forget(ino, uses) else {
-            return;
+            return false;
         };
-        self.unused(&inode);
+        let large = is_large_orphan(&inode.read());
+        if !large {
+            self.unused(&inode);
+        }
+        large
+    }
+
+    /// Removes an inode that has neither names nor uses. One that has is left alone, and so is one
+    /// that is gone.
+    pub fn remove_unused(&self, ino: u64) {
+        match self.inode(ino) {
+            Ok(inode) => self.unused(&inode),
+            // The orphan item stays: the next mount removes the inode.
+            Err(error) => tracing::debug!(ino, %error, "an unlinked inode was not found"),
+        }
+    }
+
+    /// The numbers of all inodes in use, in no order.
+    pub fn inodes_in_use(&self) -> Vec<u64> {
+        self.core.table().in_use()
     }
 
     /// Gives back a use of an inode at hand.

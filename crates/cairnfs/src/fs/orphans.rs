@@ -114,3 +114,12 @@ impl FileSystem {
         Ok(())
     }
 }
+
+/// Whether an inode has lost its last name, and may have more items than one step removes.
+pub(super) fn is_large_orphan(state: &InodeState) -> bool {
+    let most = STEP as u64;
+    state
+        .attrs
+        .as_ref()
+        .is_some_and(|a| a.nlink == 0 && (a.blocks > most || u64::from(a.xattrs) > most))
+}

@@ -13,7 +13,17 @@ use crate::types::SeekTo;
 
 /// Blocks read beyond what a sequential reader asked for.
 const READ_AHEAD: u64 = 32;
+/// Extents or pages that a search for data or a hole looks at under one hold of the state.
+const SEEK_STEP: usize = 512;
 const BLOCK: u64 = BLOCK_SIZE as u64;
+
+/// Where data or a hole begins, in file blocks.
+enum Sought {
+    At(u64),
+    Nowhere,
+    /// Not before this block; the search goes on there.
+    NotBefore(u64),
+}
 
 impl FileSystem {
     /// Reads from a regular file; short only at its end.
@@ -165,29 +175,33 @@ impl FileSystem {
     /// [`Error::NoSuchOffset`] at or behind the end, or if no data follows.
     pub fn seek(&self, ino: u64, offset: u64, to: SeekTo) -> Result<u64> {
         let inode = self.inode(ino)?;
-        let state = inode.read();
-        let attrs = attrs(&state)?;
-        if !attrs.is_file() {
-            return Err(Error::Invalid("not a regular file"));
-        }
-        let size = attrs.size;
-        if offset >= size {
-            return Err(Error::NoSuchOffset);
-        }
-        if self.inline(&inode, &state)?.is_some() && size <= BLOCK {
-            return Ok(match to {
-                SeekTo::Data => offset,
-                SeekTo::Hole => size,
-            });
-        }
-        let (first, last) = (offset / BLOCK, size.div_ceil(BLOCK));
-        let found = match to {
-            SeekTo::Data => self.next_data(&inode, &state, first, last)?,
-            SeekTo::Hole => Some(self.next_hole(&inode, &state, first, last)?),
-        };
-        match found {
-            Some(block) => Ok((block * BLOCK).max(offset).min(size)),
-            None => Err(Error::NoSuchOffset),
+        let mut first = offset / BLOCK;
+        loop {
+            let state = inode.read();
+            let attrs = attrs(&state)?;
+            if !attrs.is_file() {
+                return Err(Error::Invalid("not a regular file"));
+            }
+            let size = attrs.size;
+            if offset >= size {
+                return Err(Error::NoSuchOffset);
+            }
+            if self.inline(&inode, &state)?.is_some() && size <= BLOCK {
+                return Ok(match to {
+                    SeekTo::Data => offset,
+                    SeekTo::Hole => size,
+                });
+            }
+            let last = size.div_ceil(BLOCK);
+            let sought = match to {
+                SeekTo::Data => self.next_data(&inode, &state, first, last)?,
+                SeekTo::Hole => self.next_hole(&inode, &state, first, last)?,
+            };
+            match sought {
+                Sought::At(block) => return Ok((block * BLOCK).max(offset).min(size)),
+                Sought::Nowhere => return Err(Error::NoSuchOffset),
+                Sought::NotBefore(block) => first = block,
+            }
         }
     }
 
@@ -197,25 +211,32 @@ impl FileSystem {
         state: &InodeState,
         first: u64,
         last: u64,
-    ) -> Result<Option<u64>> {
+    ) -> Result<Sought> {
         let page = state.pages.dirty.range(first..last).next().map(|(b, _)| *b);
-        let mut from = first;
-        let mut extent = None;
-        while from < page.unwrap_or(last).min(last) {
-            let found = self.extents(inode, state, from, last, 1)?;
-            let Some(e) = found.first() else { break };
-            if !e.is_unwritten() {
-                extent = Some(e.at.max(first));
-                break;
-            }
-            from = e.end();
+        let end = page.unwrap_or(last).min(last);
+        let found = self.extents(inode, state, first, end, SEEK_STEP)?;
+        if let Some(data) = found.iter().find(|e| !e.is_unwritten()) {
+            return Ok(Sought::At(data.at.max(first)));
         }
-        Ok([page, extent].into_iter().flatten().min())
+        Ok(match (found.last(), page) {
+            (Some(seen), _) if found.len() == SEEK_STEP => Sought::NotBefore(seen.end()),
+            (_, Some(page)) => Sought::At(page),
+            _ => Sought::Nowhere,
+        })
     }
 
-    fn next_hole(&self, inode: &Inode, state: &InodeState, first: u64, last: u64) -> Result<u64> {
+    fn next_hole(
+        &self,
+        inode: &Inode,
+        state: &InodeState,
+        first: u64,
+        last: u64,
+    ) -> Result<Sought> {
         let mut at = first;
-        while at < last {
+        for _ in 0..SEEK_STEP {
+            if at >= last {
+                return Ok(Sought::At(last));
+            }
             if state.pages.dirty.contains_key(&at) {
                 at += 1;
                 continue;
@@ -223,10 +244,10 @@ impl FileSystem {
             let found = self.extents(inode, state, at, at + 1, 1)?;
             match found.first() {
                 Some(e) if !e.is_unwritten() => at = e.end(),
-                _ => return Ok(at),
+                _ => return Ok(Sought::At(at)),
             }
         }
-        Ok(u64::MAX / BLOCK)
+        Ok(Sought::NotBefore(at))
     }
 }
 

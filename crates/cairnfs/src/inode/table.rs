@@ -141,6 +141,18 @@ impl InodeTable {
         None
     }
 
+    /// The numbers of all inodes in use, in no order.
+    pub fn in_use(&self) -> Vec<u64> {
+        let mut found = Vec::new();
+        for shard in &self.shards {
+            let shard = shard.lock();
+            let used = shard.inodes.values().filter(|inode| inode.uses() > 0);
+            found.extend(used.map(|inode| inode.ino));
+            found.extend(shard.parked.keys());
+        }
+        found
+    }
+
     /// The changes of an inode, one of `together`, are in the index: it may leave. It does at once if
     /// there is no place for it beside as many new ones, but a quarter of all places is kept: who
     /// makes files should not have to search for inodes that leave, which nobody has looked at
@@ -276,8 +288,12 @@ mod tests {
         assert_eq!(table.get_or_new(77).uses(), 1);
         table.get_or_new(78).take_use();
         assert!(!holds(&table, 79));
+        let mut used = table.in_use();
+        used.sort_unstable();
+        assert!(used == (0..10_000).collect::<Vec<_>>(), "in memory or not");
         assert!(table.forget(79, 1).is_none());
         assert_eq!(table.get_or_new(79).uses(), 0);
+        assert!(!table.in_use().contains(&79));
         assert!(table.forget(78, 1).is_none(), "one use is left");
         assert!(table.forget(78, 1).is_some_and(|inode| inode.uses() == 0));
     }

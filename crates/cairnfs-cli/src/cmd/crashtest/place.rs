@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
+use std::time::Duration;
 
 use cairnfs::fs::FileSystem;
 use cairnfs_fuse::adapter::Adapter;
@@ -42,6 +43,8 @@ fn serve<T>(fs: &Arc<FileSystem>, dir: &Path, run: impl FnOnce(&Path) -> T) -> R
     let options = MountOptions {
         threads: Some(1),
         source: Some(SOURCE.into()),
+        // What still runs in it is no part of the test.
+        grace: Duration::ZERO,
         ..MountOptions::default()
     };
     let ops = Arc::new(Ops::new(Arc::clone(fs), Path::new(SOURCE), options.write));

@@ -1,0 +1,163 @@
+//! Written data that the kernel had accepted and the volume refused.
+//!
+//! A write from the kernel's cache that is refused is dropped by the kernel: the program that wrote
+//! it hears of that only by fsync or close, if it asks. The kernel also keeps one error for the
+//! whole mount, and reports it to the next syncfs(2), even if the file is long gone. So the daemon
+//! remembers which bytes of which files are missing, until they are written again, cut off, or gone
+//! with their file, and reports them once, to the next who asks for everything to be durable.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use parking_lot::Mutex;
+
+use crate::convert::Refusal;
+
+/// What is missing of one file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Loss {
+    /// The inode number.
+    pub ino: u64,
+    /// The errno value of the last refusal.
+    pub errno: i32,
+}
+
+struct Missing {
+    /// All missing bytes lie in it.
+    range: Range<u64>,
+    why: Refusal,
+}
+
+/// What is missing of a mount's files.
+#[derive(Default)]
+pub struct Losses {
+    files: Mutex<BTreeMap<u64, Missing>>,
+    /// Whether there are any; changed under the lock. Each write asks.
+    some: AtomicBool,
+}
+
+impl Losses {
+    /// Bytes of a file were refused.
+    pub fn refused(&self, ino: u64, bytes: Range<u64>, why: Refusal) {
+        let mut files = self.files.lock();
+        let missing = files.entry(ino).or_insert_with(|| Missing {
+            range: bytes.clone(),
+            why,
+        });
+        missing.range.start = missing.range.start.min(bytes.start);
+        missing.range.end = missing.range.end.max(bytes.end);
+        missing.why = why;
+        self.some.store(true, Ordering::Release);
+    }
+
+    /// Bytes of a file were written.
+    pub fn written(&self, ino: u64, bytes: Range<u64>) {
+        self.narrow(ino, |range| {
+            if bytes.start <= range.start {
+                range.start = range.start.max(bytes.end);
+            } else if bytes.end >= range.end {
+                range.end = range.end.min(bytes.start);
+            }
+        });
+    }
+
+    /// The file has this size now.
+    pub fn truncated(&self, ino: u64, size: u64) {
+        self.narrow(ino, |range| range.end = range.end.min(size));
+    }
+
+    /// Nothing is missing of a file that `is_gone`.
+    pub fn forget(&self, ino: u64, is_gone: impl FnOnce() -> bool) {
+        self.narrow(ino, |range| {
+            if is_gone() {
+                range.end = range.start;
+            }
+        });
+    }
+
+    fn narrow(&self, ino: u64, change: impl FnOnce(&mut Range<u64>)) {
+        if !self.some.load(Ordering::Acquire) {
+            return;
+        }
+        let mut files = self.files.lock();
+        if let Some(missing) = files.get_mut(&ino) {
+            change(&mut missing.range);
+            if missing.range.is_empty() {
+                files.remove(&ino);
+            }
+        }
+        self.some.store(!files.is_empty(), Ordering::Release);
+    }
+
+    /// All losses of files that `exists` knows, which are reported by that.
+    pub fn take(&self, mut exists: impl FnMut(u64) -> bool) -> Vec<Loss> {
+        if !self.some.load(Ordering::Acquire) {
+            return Vec::new();
+        }
+        let mut files = self.files.lock();
+        self.some.store(false, Ordering::Release);
+        let all = std::mem::take(&mut *files).into_iter();
+        let told = all.filter(|(ino, _)| exists(*ino));
+        told.map(|(ino, missing)| Loss {
+            ino,
+            errno: missing.why.0,
+        })
+        .collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FULL: Refusal = Refusal(libc::ENOSPC);
+
+    fn left(losses: &Losses) -> Vec<u64> {
+        losses.take(|_| true).into_iter().map(|l| l.ino).collect()
+    }
+
+    #[test]
+    fn a_loss_is_reported_once() {
+        let losses = Losses::default();
+        assert_eq!(left(&losses), []);
+        losses.refused(7, 0..10, Refusal(libc::EIO));
+        losses.refused(7, 20..30, FULL);
+        let loss = Loss {
+            ino: 7,
+            errno: libc::ENOSPC,
+        };
+        assert_eq!(losses.take(|ino| ino == 7), [loss]);
+        assert_eq!(left(&losses), []);
+    }
+
+    #[test]
+    fn what_is_written_again_is_no_loss() {
+        let losses = Losses::default();
+        losses.refused(7, 10..20, FULL);
+        losses.refused(7, 20..30, FULL);
+        losses.written(7, 0..15);
+        losses.written(7, 25..40);
+        losses.written(8, 0..100);
+        losses.written(7, 17..19);
+        losses.written(7, 15..25);
+        assert_eq!(left(&losses), []);
+        losses.refused(7, 10..30, FULL);
+        losses.written(7, 15..25);
+        assert_eq!(left(&losses), [7], "both ends are missing");
+    }
+
+    #[test]
+    fn what_is_cut_off_or_gone_is_no_loss() {
+        let losses = Losses::default();
+        for ino in [1, 2, 3, 4, 5] {
+            losses.refused(ino, 10..20, FULL);
+        }
+        losses.truncated(1, 10);
+        losses.truncated(2, 15);
+        losses.forget(3, || true);
+        losses.forget(4, || false);
+        let told = losses.take(|ino| ino != 5);
+        assert_eq!(told.iter().map(|l| l.ino).collect::<Vec<_>>(), [2, 4]);
+    }
+}
