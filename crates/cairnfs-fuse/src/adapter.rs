@@ -456,7 +456,10 @@ impl Filesystem for Adapter {
         let cached = write_flags.contains(WriteFlags::FUSE_WRITE_CACHE);
         let bytes = offset..offset.saturating_add(data.len() as u64);
         let written = writing_back(&self.ops, "write", ino, || {
-            let written = self.ops.write(ino.0, offset, data, killer);
+            let written = match cached {
+                true => self.ops.write_cached(ino.0, offset, data, killer),
+                false => self.ops.write(ino.0, offset, data, killer),
+            };
             match &written {
                 Ok(_) => self.ops.losses().written(ino.0, bytes),
                 Err(why) if cached => self.ops.losses().refused(ino.0, bytes, *why),

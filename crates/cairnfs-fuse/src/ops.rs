@@ -295,15 +295,35 @@ impl Ops {
             None => KillPrivileges::No,
         };
         let len = match self.fs.write(ino, offset, data, kill) {
-            Err(Error::NoSpace | Error::HostFull { .. }) if self.write == WriteMode::Back => {
-                self.full.add(ino);
-                self.forget_attributes(ino);
-                return Err(Error::NoSpace.into());
-            }
+            Err(Error::NoSpace | Error::HostFull { .. }) => return Err(self.refuse(ino)),
             other => other?,
         };
         self.forget_killed(ino, kill);
         Ok(len)
+    }
+
+    /// The same for data that the kernel held: it takes a shorter write for a whole one, so what is
+    /// not written as a whole is refused.
+    pub fn write_cached(
+        &self,
+        ino: u64,
+        offset: u64,
+        data: &[u8],
+        killer: Option<Caller>,
+    ) -> Outcome<usize> {
+        match self.write(ino, offset, data, killer)? {
+            len if len < data.len() => Err(self.refuse(ino)),
+            len => Ok(len),
+        }
+    }
+
+    /// A write found no space: with the writeback cache its writers must learn of it.
+    fn refuse(&self, ino: u64) -> Refusal {
+        if self.write == WriteMode::Back {
+            self.full.add(ino);
+            self.forget_attributes(ino);
+        }
+        Error::NoSpace.into()
     }
 
     /// Gives a range space or takes it, with the modes of `fallocate(2)`.

@@ -79,6 +79,7 @@ impl FileSystem {
         if self.core.read_only() {
             return Err(Error::ReadOnly);
         }
+        self.core.storage().check()?;
         if len == 0 {
             return Err(Error::Invalid("an empty range"));
         }

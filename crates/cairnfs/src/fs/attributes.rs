@@ -88,6 +88,14 @@ impl FileSystem {
         }
     }
 
+    /// The same with a time at hand.
+    pub(super) fn touch_at(&self, attrs: &mut Attrs, now: Time) {
+        if !self.front_keeps_times(attrs) {
+            attrs.mtime = now;
+            attrs.ctime = now;
+        }
+    }
+
     /// Stamps a regular file whose space changes, and nothing that can be read; whether it did.
     pub(super) fn touch_status(&self, attrs: &mut Attrs) -> bool {
         let keep = self.front_keeps_times(attrs);

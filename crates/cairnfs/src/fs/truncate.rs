@@ -191,7 +191,8 @@ impl FileSystem {
             Extents::new(),
         )?;
         // An inode without names is an orphan already, and stays one.
-        if more && attrs(&state)?.nlink > 0 {
+        let orphan = more && !happens(Deliberate::TruncationWithoutOrphan);
+        if orphan && attrs(&state)?.nlink > 0 {
             self.put_orphan(&mut commit, inode, &mut state, ORPHAN_TRUNCATE);
         }
         commit.put_inode(inode, &mut state);

@@ -22,7 +22,7 @@ use crate::inode::{Inode, InodeState};
 use crate::space::{Class, Delayed};
 use crate::sync::RwLockWriteGuard;
 use crate::sync::atomic::Ordering;
-use crate::types::{KillPrivileges, SetAttr};
+use crate::types::{KillPrivileges, SetAttr, Time};
 
 const BLOCK: u64 = BLOCK_SIZE as u64;
 /// Bytes written under one hold of a file's state, so that one huge write needs no huge reservation.
@@ -72,7 +72,7 @@ impl FileSystem {
         let inode = self.inode(ino)?;
         let written = {
             let _contents = inode.contents();
-            self.write_at(&inode, offset, data, kill)?
+            self.write_at(&inode, (offset, data), kill, false)?
         };
         self.balance_pages(&inode)?;
         Ok(written)
@@ -98,7 +98,7 @@ impl FileSystem {
         let offset = {
             let _contents = inode.contents();
             let end = attrs(&inode.read())?.size;
-            let written = self.write_at(&inode, end, data, kill)?;
+            let written = self.write_at(&inode, (end, data), kill, true)?;
             if written < data.len() {
                 self.truncate_contents(&inode, end, &SetAttr::default())?;
                 return Err(Error::NoSpace);
@@ -109,13 +109,14 @@ impl FileSystem {
         Ok(offset)
     }
 
-    /// Writes holding the contents lock.
-    pub(super) fn write_at(
+    /// Writes holding the contents lock. On a full volume it writes the part that finds space, but for
+    /// `whole`.
+    fn write_at(
         &self,
         inode: &Arc<Inode>,
-        offset: u64,
-        data: &[u8],
+        (offset, data): (u64, &[u8]),
         kill: KillPrivileges,
+        whole: bool,
     ) -> Result<usize> {
         if self.core.read_only() {
             return Err(Error::ReadOnly);
@@ -129,6 +130,8 @@ impl FileSystem {
         if !fits {
             return Err(Error::FileTooLarge);
         }
+        // One time for all parts: what a crash leaves of a write is no older than the rest.
+        let now = self.core.now();
         let mut written = 0;
         let mut most = CHUNK;
         // Chunks end at block boundaries, so that no block is handled twice.
@@ -136,10 +139,10 @@ impl FileSystem {
             let at = offset + written as u64;
             let room = most - (at % BLOCK) as usize;
             let part = rest.get(..rest.len().min(room)).unwrap_or_default();
-            match self.write_chunk(inode, at, part, kill) {
+            match self.write_chunk(inode, (at, part), kill, now) {
                 Ok(()) => written += part.len(),
                 // Of what does not fit as a whole, a part may.
-                Err(Error::NoSpace) if most > BLOCK_SIZE && part.len() > BLOCK_SIZE => {
+                Err(Error::NoSpace) if !whole && most > BLOCK_SIZE && part.len() > BLOCK_SIZE => {
                     let blocks = part.len().min(most) / 2 / BLOCK_SIZE;
                     most = blocks.max(1) * BLOCK_SIZE;
                 }
@@ -153,9 +156,9 @@ impl FileSystem {
     fn write_chunk(
         &self,
         inode: &Arc<Inode>,
-        offset: u64,
-        data: &[u8],
+        (offset, data): (u64, &[u8]),
         kill: KillPrivileges,
+        now: Time,
     ) -> Result<()> {
         let end = offset + data.len() as u64;
         let (first, last) = (offset / BLOCK, end.div_ceil(BLOCK));
@@ -174,7 +177,7 @@ impl FileSystem {
         if result.is_ok() {
             let a = attrs_mut(&mut state)?;
             a.size = a.size.max(end);
-            self.touch(a);
+            self.touch_at(a, now);
             kill_privileges(a, kill);
             state.uncommitted = true;
         }
