@@ -279,7 +279,10 @@ impl FileSystem {
         let blocks = offset / BLOCK..end.div_ceil(BLOCK);
         let dirty = &state.pages.dirty;
         let new = blocks.clone().filter(|b| !dirty.contains_key(b));
-        let unplaced = self.unplaced(inode, state, (blocks.start, blocks.end), new)?;
+        // Only `st_blocks` asks for this: what cannot be read is an error of the writeback.
+        let unplaced = self
+            .unplaced(inode, state, (blocks.start, blocks.end), new)
+            .unwrap_or_default();
         state.pages.add_unplaced(unplaced);
         state.pages.dirty.extend(edges);
         let there = state.pages.dirty.range(blocks.clone()).count();
