@@ -307,6 +307,12 @@ impl Core {
         self.discard && self.pending_free() >= MUCH_FREED
     }
 
+    /// Whether the volume is nearly full and has changes that a merge would bring into the index: only
+    /// then is it known what removals have given back.
+    pub fn is_short_before_merge(&self) -> bool {
+        self.space.is_short() && self.dirty_bytes() > 0
+    }
+
     /// Bytes of log that were replayed when the volume was opened.
     pub fn replayed(&self) -> u64 {
         self.replayed
