@@ -386,7 +386,12 @@ fn a_volume_is_filled_and_emptied_again_and_again() {
 fn share(size: u64, file: u64, item: u64, workers: bool) -> u64 {
     let device = Arc::new(MemoryDevice::new(size));
     make_device(&*device, &MakeOptions::default(), &mut |_, _| {}).unwrap();
-    let fs = FileSystem::open_device(device, &options(workers)).unwrap();
+    // All of it may wait in memory.
+    let waiting = Options {
+        cache_budget: 512 << 20,
+        ..options(workers)
+    };
+    let fs = FileSystem::open_device(device, &waiting).unwrap();
     let available = fs.statfs().available * BLOCK;
     let data = vec![5; file as usize];
     let mut made = 0;
