@@ -4,7 +4,7 @@
 //! it hears of that only by fsync or close, if it asks. The kernel also keeps one error for the
 //! whole mount, and reports it to the next syncfs(2), even if the file is long gone. So the daemon
 //! remembers which bytes of which files are missing, until they are written again, cut off, or gone
-//! with their file, and reports them once, to the next who asks for everything to be durable.
+//! with their file, and reports them once, to the next sync of the whole volume.
 
 use std::collections::BTreeMap;
 use std::ops::Range;

@@ -171,8 +171,10 @@ impl FileSystem {
     /// Waiting data takes its place, and gives back what it had reserved beyond that.
     fn write_waiting(&self) -> Result<bool> {
         let waits = self.core.space().delayed_growth().0 > 0;
-        if waits {
-            self.write_back_all()?;
+        if waits && let Err(error) = self.write_back_all() {
+            // A file that cannot be written back does not concern the caller; a failed device does.
+            self.core.storage().check()?;
+            tracing::debug!(%error, "writeback to make room was incomplete");
         }
         Ok(waits)
     }

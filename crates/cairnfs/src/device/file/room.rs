@@ -1,7 +1,7 @@
 //! What the file system below an image has left, and whether the image is still as long as it was.
 //!
 //! An image is sparse: its size promises more than it takes. How much of that the file system below
-//! can still give is asked of the kernel each time; who asks often remembers the answer.
+//! can still give is asked of the kernel on each call; a frequent caller caches the answer.
 
 use std::fmt;
 use std::io;
