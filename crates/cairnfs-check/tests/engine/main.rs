@@ -8,6 +8,7 @@
     reason = "a test may panic"
 )]
 
+mod allocation;
 mod contents;
 mod filled;
 mod full;

@@ -346,6 +346,8 @@ impl FileSystem {
         result
     }
 
+    /// Allocates unwritten extents in these holes, as far as they still are holes: writeback does not
+    /// wait for the contents lock, and a reservation may write the file's own data back.
     fn allocate_holes(
         &self,
         change: &Change<'_>,
@@ -362,7 +364,14 @@ impl FileSystem {
                 need.class = class;
                 let reservation = self.reserve(need)?;
                 let mut state = inode.write();
-                let want = (to - at).min(MAX_EXTENT_BLOCKS);
+                let end = (*to).min(at + MAX_EXTENT_BLOCKS);
+                let want = match self.extents(inode, &state, at, end, 1)?.first() {
+                    Some(placed) if placed.at <= at => {
+                        at = placed.end();
+                        continue;
+                    }
+                    placed => placed.map_or(end, |e| e.at) - at,
+                };
                 let run = self
                     .core
                     .space()
