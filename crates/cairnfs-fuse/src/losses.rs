@@ -23,10 +23,57 @@ pub struct Loss {
     pub errno: i32,
 }
 
+/// Most ranges that are remembered apart of one file; beyond that the nearest are taken for one.
+const RANGES: usize = 64;
+
 struct Missing {
-    /// All missing bytes lie in it.
-    range: Range<u64>,
+    /// All missing bytes lie in them; ascending, apart from each other.
+    ranges: Vec<Range<u64>>,
     why: Refusal,
+}
+
+impl Missing {
+    /// These bytes are missing, too.
+    fn add(&mut self, mut bytes: Range<u64>) {
+        self.ranges.retain(|range| {
+            let apart = range.end < bytes.start || bytes.end < range.start;
+            if !apart {
+                bytes = bytes.start.min(range.start)..bytes.end.max(range.end);
+            }
+            apart
+        });
+        let place = self.ranges.partition_point(|r| r.start < bytes.start);
+        self.ranges.insert(place, bytes);
+        self.join_nearest();
+    }
+
+    /// These bytes are not missing any more.
+    fn remove(&mut self, bytes: &Range<u64>) {
+        let parts = |range: &Range<u64>| {
+            let before = range.start..range.end.min(bytes.start);
+            let behind = range.start.max(bytes.end)..range.end;
+            [before, behind].into_iter().filter(|part| !part.is_empty())
+        };
+        self.ranges = self.ranges.iter().flat_map(parts).collect();
+        self.join_nearest();
+    }
+
+    fn join_nearest(&mut self) {
+        while self.ranges.len() > RANGES {
+            let gaps = self.ranges.windows(2).enumerate();
+            let nearest = gaps.min_by_key(|(_, pair)| match pair {
+                [a, b] => b.start.saturating_sub(a.end),
+                _ => u64::MAX,
+            });
+            let Some(at) = nearest.map(|(at, _)| at) else {
+                return;
+            };
+            let behind = self.ranges.remove(at + 1);
+            if let Some(range) = self.ranges.get_mut(at) {
+                range.end = behind.end;
+            }
+        }
+    }
 }
 
 /// What is missing of a mount's files.
@@ -42,48 +89,40 @@ impl Losses {
     pub fn refused(&self, ino: u64, bytes: Range<u64>, why: Refusal) {
         let mut files = self.files.lock();
         let missing = files.entry(ino).or_insert_with(|| Missing {
-            range: bytes.clone(),
+            ranges: Vec::new(),
             why,
         });
-        missing.range.start = missing.range.start.min(bytes.start);
-        missing.range.end = missing.range.end.max(bytes.end);
+        missing.add(bytes);
         missing.why = why;
         self.some.store(true, Ordering::Release);
     }
 
     /// Bytes of a file were written.
     pub fn written(&self, ino: u64, bytes: Range<u64>) {
-        self.narrow(ino, |range| {
-            if bytes.start <= range.start {
-                range.start = range.start.max(bytes.end);
-            } else if bytes.end >= range.end {
-                range.end = range.end.min(bytes.start);
-            }
-        });
+        self.narrow(ino, || Some(bytes));
     }
 
     /// The file has this size now.
     pub fn truncated(&self, ino: u64, size: u64) {
-        self.narrow(ino, |range| range.end = range.end.min(size));
+        self.narrow(ino, || Some(size..u64::MAX));
     }
 
     /// Nothing is missing of a file that `is_gone`.
     pub fn forget(&self, ino: u64, is_gone: impl FnOnce() -> bool) {
-        self.narrow(ino, |range| {
-            if is_gone() {
-                range.end = range.start;
-            }
-        });
+        self.narrow(ino, || is_gone().then_some(0..u64::MAX));
     }
 
-    fn narrow(&self, ino: u64, change: impl FnOnce(&mut Range<u64>)) {
+    /// The bytes that `found` tells are not missing any more; it is asked if any are.
+    fn narrow(&self, ino: u64, found: impl FnOnce() -> Option<Range<u64>>) {
         if !self.some.load(Ordering::Acquire) {
             return;
         }
         let mut files = self.files.lock();
-        if let Some(missing) = files.get_mut(&ino) {
-            change(&mut missing.range);
-            if missing.range.is_empty() {
+        if let Some(missing) = files.get_mut(&ino)
+            && let Some(bytes) = found()
+        {
+            missing.remove(&bytes);
+            if missing.ranges.is_empty() {
                 files.remove(&ino);
             }
         }
@@ -145,6 +184,31 @@ mod tests {
         losses.refused(7, 10..30, FULL);
         losses.written(7, 15..25);
         assert_eq!(left(&losses), [7], "both ends are missing");
+    }
+
+    #[test]
+    fn what_was_missing_apart_and_is_written_again_is_no_loss() {
+        let losses = Losses::default();
+        losses.refused(7, 10..20, FULL);
+        losses.refused(7, 1000..1010, FULL);
+        losses.written(7, 1000..1010);
+        losses.written(7, 10..20);
+        assert_eq!(left(&losses), []);
+    }
+
+    #[test]
+    fn losses_of_one_file_take_little_memory() {
+        let mut missing = Missing {
+            ranges: Vec::new(),
+            why: FULL,
+        };
+        let at = |i: u64| i * 100 + i % 7;
+        (0..500).for_each(|i| missing.add(at(i)..at(i) + 10));
+        assert_eq!(missing.ranges.len(), RANGES);
+        let covered = |i: &u64| missing.ranges.iter().any(|r| r.contains(&at(*i)));
+        assert!((0..500).all(|i| covered(&i)), "none is forgotten");
+        (0..500).for_each(|i| missing.remove(&(at(i)..at(i + 1))));
+        assert_eq!(missing.ranges, []);
     }
 
     #[test]
