@@ -3,11 +3,13 @@
 use std::sync::Arc;
 
 use cairnfs::fs::{FileSystem, Options};
+use cairnfs::types::{Creds, SetAttr};
 use cairnfs_sim::disk::{Fault, Kind, SimDisk};
 use cairnfs_sim::image::Image;
 use cairnfs_sim::model::Moment;
-use cairnfs_sim::record::{Recording, options};
+use cairnfs_sim::record::{Recording, fresh_volume, options};
 use cairnfs_sim::states::Cursor;
+use cairnfs_sim::tree::Tree;
 use cairnfs_sim::workload::record;
 
 use crate::support::{Count, Told, Workload, every_step, long_truncations, random, seeds, verdict};
@@ -96,4 +98,64 @@ fn a_failure_while_opening_loses_nothing() {
         told.well();
     }
     count.print("failed openings");
+}
+
+/// A volume whose log is so full that opening it begins a merge.
+fn log_to_be_merged() -> Image {
+    let disk = Arc::new(SimDisk::new(fresh_volume(16 << 20).unwrap(), false));
+    let fs = FileSystem::open_device(disk.clone(), &options(1)).unwrap();
+    let dir = fs
+        .mkdir(1, b"dir", 0o755, Creds { uid: 0, gid: 0 })
+        .unwrap();
+    let (mut fullest, mut used) = (disk.image(), 0);
+    for n in 0.. {
+        let mode = SetAttr {
+            mode: Some(0o700 + n % 8),
+            ..SetAttr::default()
+        };
+        fs.setattr(dir.ino, &mode).unwrap();
+        fs.fsync(dir.ino, false).unwrap();
+        let now = fs.info().log_used;
+        if now < used {
+            break;
+        }
+        (fullest, used) = (disk.image(), now);
+    }
+    disk.cut();
+    fullest
+}
+
+/// Openings that are killed before their first merge take no more of the log than one does.
+#[test]
+fn openings_that_never_merge_do_not_fill_the_log() {
+    let begun = |image: Image, n: u64| {
+        let disk = Arc::new(SimDisk::new(image, false));
+        // The first write is that of the mount record; then nothing reaches the disk any more.
+        disk.plan(Kind::Write, 1, Fault::Gone);
+        let opened = FileSystem::open_device(disk.clone(), &options(n));
+        disk.cut();
+        let used = opened.map(|fs| fs.info().log_used);
+        (disk.image(), used)
+    };
+    let read = |image: &Image| {
+        let disk = Arc::new(SimDisk::new(image.clone(), false));
+        let tree = Tree::read(&FileSystem::open_device(disk.clone(), &options(9999)).unwrap());
+        disk.cut();
+        tree.unwrap()
+    };
+    let (mut full, mut small) = (log_to_be_merged(), fresh_volume(16 << 20).unwrap());
+    let (before, _) = (read(&full), read(&small));
+    let mut used = Vec::new();
+    for n in 2..600 {
+        let (next, opened) = begun(full, n);
+        let error = opened.unwrap_err().to_string();
+        assert!(error.contains("simulated"), "the merge: {error}");
+        full = next;
+        let (next, opened) = begun(small, n);
+        used.push(opened.unwrap());
+        small = next;
+    }
+    assert_eq!(read(&full), before);
+    used.dedup();
+    assert_eq!(used.len(), 1, "log used after each opening: {used:?}");
 }

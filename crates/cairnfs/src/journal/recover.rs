@@ -47,17 +47,31 @@ pub struct FoundContext {
     pub end: LogPosition,
     /// More of the context may follow.
     pub group: bool,
+    /// It is a mount record.
+    pub mount: bool,
 }
 
 /// What the log holds.
 #[derive(Debug, Default)]
 pub struct Scan {
-    /// Complete contexts in order, mount records included.
+    /// Complete contexts in order, mount records included, but for one at the end.
     pub contexts: Vec<FoundContext>,
-    /// The end of the last valid record; parts of a context that was never finished may precede it.
+    /// Where the log goes on: behind the last valid record, which may be a part of a context that was
+    /// never finished. A mount record at the end is overwritten: nothing refers to it, and mounts that
+    /// are killed again and again would fill the log with theirs.
     pub end: LogPosition,
     /// The largest sequence seen, be it complete or not.
     pub last_seq: u64,
+}
+
+impl Scan {
+    /// Ends the log before a mount record behind which nothing counts.
+    fn leave_last_mount(&mut self) {
+        let end = self.end;
+        if let Some(last) = self.contexts.pop_if(|c| c.mount && c.end == end) {
+            self.end = last.start;
+        }
+    }
 }
 
 struct Reader<'a> {
@@ -254,6 +268,7 @@ pub fn scan(device: &dyn Device, superblock: &Superblock, other_slot_lost: bool)
                 start,
                 end: position,
                 group,
+                mount,
             });
         } else {
             open = Some((seq, start, part + 1));
@@ -268,6 +283,7 @@ pub fn scan(device: &dyn Device, superblock: &Superblock, other_slot_lost: bool)
             start,
             end,
             group: false,
+            mount: false,
         });
     }
     scan.end = position;
@@ -308,6 +324,7 @@ pub fn scan(device: &dyn Device, superblock: &Superblock, other_slot_lost: bool)
             break;
         }
     }
+    scan.leave_last_mount();
     Ok(scan)
 }
 

@@ -18,8 +18,9 @@ pub const CONTEXT_BASE: i64 = 2 * BLOCK_SIZE as i64;
 
 /// Longest wait for space without another look at it.
 const LOOK_AGAIN: Duration = Duration::from_millis(50);
-/// Bytes that only mount records may take: so many mounts may be killed before their first merge.
-const MOUNT_RESERVE: i64 = 64 * BLOCK_SIZE as i64;
+/// Bytes that only a mount record may take. One is enough behind a full log: a mount that is killed
+/// before its first merge leaves its record at the end, where the next one overwrites it.
+const MOUNT_RESERVE: i64 = BLOCK_SIZE as i64;
 
 /// Accounting of the log's space.
 pub struct Ring {
