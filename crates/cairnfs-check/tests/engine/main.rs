@@ -15,5 +15,8 @@ mod full;
 mod killed;
 mod named;
 mod ops;
+mod removed;
+mod rewritten;
 mod seen;
 mod threads;
+mod trimmed;

@@ -127,6 +127,8 @@ pub struct FileSystem {
     files: Sharded<Arc<Inode>>,
     /// Bytes of unwritten pages.
     page_bytes: AtomicI64,
+    /// Held by a call that found too little space and makes room.
+    making_room: Mutex<()>,
     /// Held while the list of files is worked off, so that a sync cannot overtake another.
     syncing: Mutex<()>,
     syncs: sync::Syncs,
@@ -186,6 +188,7 @@ impl FileSystem {
             core,
             files: Sharded::default(),
             page_bytes: AtomicI64::new(0),
+            making_room: Mutex::default(),
             syncing: Mutex::new(()),
             syncs: sync::Syncs::default(),
             moving: Mutex::new(()),

@@ -15,6 +15,9 @@ use crate::space::{Class, Delayed};
 use crate::sync::atomic::Ordering;
 use crate::txn::{Need, Reservation};
 
+/// How often room is made for one call: others may take it.
+const ROUNDS: usize = 8;
+
 /// Bytes of an item beside its value, about.
 const ITEM: u64 = 32;
 /// An extent item without checksums.
@@ -146,8 +149,8 @@ impl FileSystem {
         self.with_room(|| self.core.reserve_delayed(want, class))
     }
 
-    /// Runs `reserve`, which finds space or not; in between makes room. No lock of an inode's state is
-    /// held.
+    /// Runs `reserve`, which finds space or not; in between makes room, until none can be made. No lock
+    /// of an inode's state is held.
     pub(super) fn with_room<T>(&self, reserve: impl Fn() -> Result<T>) -> Result<T> {
         // A merge may have begun before what the second one takes.
         let makers = [
@@ -156,16 +159,29 @@ impl FileSystem {
             Self::merge_freed,
             Self::compact_index,
         ];
+        let short =
+            |result: &Result<T>| matches!(result, Err(Error::NoSpace | Error::HostFull { .. }));
         let mut result = reserve();
-        for make_room in makers {
-            if !matches!(result, Err(Error::NoSpace | Error::HostFull { .. })) {
-                return result;
-            }
-            if make_room(self)? {
+        if !short(&result) {
+            return result;
+        }
+        // One at a time, so that nobody takes at once what another has made room for.
+        let _turn = self.making_room.lock();
+        let _whole = self.core.space().hold_trimming();
+        for _ in 0..ROUNDS {
+            let mut made = false;
+            for make_room in makers {
                 result = reserve();
+                if !short(&result) {
+                    return result;
+                }
+                made |= make_room(self)?;
+            }
+            if !made {
+                break;
             }
         }
-        result
+        reserve()
     }
 
     /// Waiting data takes its place, and gives back what it had reserved beyond that.

@@ -63,7 +63,7 @@ impl FileSystem {
                     Err(_) if core.storage().failure().is_none() => {}
                     result => result?,
                 }
-                if core.has_much_to_discard() || core.is_short_before_merge() {
+                if core.has_much_to_discard() || core.has_much_removed() {
                     core.signals().want_merge();
                 }
                 Ok(())

@@ -177,6 +177,11 @@ impl FileSystem {
         if result.is_ok() {
             let a = attrs_mut(&mut state)?;
             a.size = a.size.max(end);
+            // Between two parts others may change the file, and see the time of that.
+            let now = match a.ctime > now {
+                true => self.core.now(),
+                false => now,
+            };
             self.touch_at(a, now);
             kill_privileges(a, kill);
             state.uncommitted = true;

@@ -326,7 +326,12 @@ impl LogVector {
         }
     }
 
-    /// Whether it is a deletion; then what the log keeps with it.
+    /// Whether it is a deletion.
+    pub fn is_deletion(&self) -> bool {
+        self.body.lock().state == State::Delete
+    }
+
+    /// What the log keeps with it, if it is a deletion.
     pub fn deletion(&self) -> Option<Vec<u8>> {
         let body = self.body.lock();
         (body.state == State::Delete).then(|| body.used().to_vec())

@@ -70,8 +70,11 @@ pub(super) struct Floors {
     pub merge: u64,
     /// For deletes, beside those.
     pub delete: u64,
-    /// For what is rewritten, beside both.
+    /// For what the index grows when data is written over, beside both.
     pub rewrite: u64,
+    /// For the data that is written over, beside all: these units may be broken, and what is replaced
+    /// gives back blocks here and there.
+    pub replaced: u64,
 }
 
 /// The counters.
@@ -105,12 +108,38 @@ impl Budget {
             merge,
             delete,
             rewrite,
+            ..
         } = self.floors;
         match class {
             Class::Ordinary => merge + delete + rewrite,
             Class::Rewrite => merge + delete,
             Class::Delete => merge,
             Class::Merge => 0,
+        }
+    }
+
+    /// Blocks that a promise of this class must leave, beside so many units.
+    fn floor_blocks(&self, units: u64, class: Class) -> u64 {
+        let left = match class {
+            Class::Ordinary => self.floor(class) + self.floors.replaced,
+            // Data takes nothing of what is kept for the growth of the index.
+            Class::Rewrite => units.clamp(self.floor(class), self.floor(Class::Ordinary)),
+            Class::Delete | Class::Merge => self.floor(class),
+        };
+        left * NODE_BLOCKS
+    }
+
+    /// Blocks that ordinary promises leave.
+    pub fn kept_blocks(&self) -> u64 {
+        self.floor_blocks(0, Class::Ordinary)
+    }
+
+    /// Whether a promise of this class may leave so much.
+    fn check_left(&self, left: Spare, class: Class) -> Result<(), Short> {
+        match left.blocks < self.floor_blocks(left.units, class) {
+            true => Err(Short::Blocks),
+            false if left.units < self.floor(class) => Err(Short::Units),
+            false => Ok(()),
         }
     }
 
@@ -136,7 +165,6 @@ impl Budget {
 
     /// Promises `blocks` for data and `units` for nodes.
     pub fn reserve(&self, blocks: u64, units: u64, class: Class) -> Result<(), Short> {
-        let floor = self.floor(class);
         let all = units
             .checked_mul(NODE_BLOCKS)
             .and_then(|n| n.checked_add(blocks))
@@ -145,19 +173,11 @@ impl Budget {
             return Ok(());
         }
         self.update(|spare| {
-            let left = spare.blocks.checked_sub(all).ok_or(Short::Blocks)?;
-            if left < floor * NODE_BLOCKS {
-                return Err(Short::Blocks);
-            }
-            let units = spare.units.checked_sub(units).ok_or(Short::Units)?;
-            if units < floor {
-                return Err(Short::Units);
-            }
-            let next = Spare {
-                blocks: left,
-                units,
+            let left = Spare {
+                blocks: spare.blocks.checked_sub(all).ok_or(Short::Blocks)?,
+                units: spare.units.checked_sub(units).ok_or(Short::Units)?,
             };
-            Ok((next, ()))
+            self.check_left(left, class).map(|()| (left, ()))
         })?;
         self.promised_blocks.fetch_add(blocks, Ordering::Relaxed);
         self.promised_units.fetch_add(units, Ordering::Relaxed);
@@ -215,8 +235,7 @@ impl Budget {
     /// Takes free blocks, and the units broken by it, that nobody was promised, as far as the class
     /// may.
     pub fn take_unpromised(&self, blocks: u64, units: u64, class: Class) -> bool {
-        let floor = self.floor(class);
-        let leaves = |left: &Spare| left.blocks >= floor * NODE_BLOCKS && left.units >= floor;
+        let leaves = |left: &Spare| self.check_left(*left, class).is_ok();
         let taken = self.update(|s| {
             let left = s.minus(blocks, units).filter(leaves);
             left.map(|left| (left, ())).ok_or(())
@@ -268,10 +287,11 @@ impl Budget {
 
     /// Blocks that a new promise of the class could get, or what is short for the smallest.
     pub fn available(&self, class: Class) -> Result<u64, Short> {
-        let (spare, floor) = (self.now(), self.floor(class));
-        match spare.blocks.checked_sub(floor * NODE_BLOCKS) {
+        let spare = self.now();
+        let floor = self.floor_blocks(spare.units, class);
+        match spare.blocks.checked_sub(floor) {
             None | Some(0) => Err(Short::Blocks),
-            Some(_) if spare.units < floor => Err(Short::Units),
+            Some(_) if spare.units < self.floor(class) => Err(Short::Units),
             Some(blocks) => Ok(blocks),
         }
     }
@@ -295,7 +315,32 @@ mod tests {
             merge,
             delete,
             rewrite,
+            replaced: 0,
         }
+    }
+
+    #[test]
+    fn data_written_over_leaves_units_for_growth() {
+        let floors = Floors {
+            replaced: 3,
+            ..floors(10, 5, 2)
+        };
+        let budget = Budget::new(1000, 250, floors);
+        let kept = budget.kept_blocks();
+        assert_eq!(kept, 80);
+        budget.reserve(1000 - kept, 0, Class::Ordinary).unwrap();
+        assert_eq!(budget.available(Class::Rewrite), Ok(12));
+        assert_eq!(budget.reserve(13, 0, Class::Rewrite), Err(Short::Blocks));
+        budget.reserve(12, 0, Class::Rewrite).unwrap();
+        assert_eq!(budget.break_units(250), 233);
+        budget.took_data(12);
+        budget.reserve(0, 2, Class::Rewrite).unwrap();
+        assert_eq!(budget.reserve(0, 1, Class::Rewrite), Err(Short::Blocks));
+        // Blocks here and there come back, no unit.
+        budget.give(12, 0);
+        assert_eq!(budget.available(Class::Rewrite), Ok(12));
+        assert!(budget.available(Class::Ordinary).is_err());
+        budget.reserve(0, 5, Class::Delete).unwrap();
     }
 
     #[test]

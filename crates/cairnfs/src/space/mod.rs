@@ -42,6 +42,7 @@ use delayed::DelayedGrowth;
 use group::{Bounds, Group, Maps};
 use host::Host;
 use image::Image;
+use trim::Trimming;
 
 pub use delayed::{Delayed, growth_units};
 pub use table::TableState;
@@ -120,6 +121,7 @@ pub struct Space {
     /// Tells spaces apart in a thread's memory of its slot.
     id: u64,
     next_slot: AtomicUsize,
+    trimming: Trimming,
     /// The group that each slot allocates data from.
     slots: [CachePadded<AtomicUsize>; SLOTS],
     /// The group that nodes are allocated from.
@@ -138,6 +140,7 @@ fn floors(geometry: &Geometry) -> Floors {
         merge,
         delete: (merge / 8).max(8),
         rewrite: (merge / 8).max(8),
+        replaced: (merge / 8).max(8),
     }
 }
 
@@ -169,6 +172,7 @@ impl Space {
             settling: Mutex::new(0),
             id: IDS.fetch_add(1, Ordering::Relaxed),
             next_slot: AtomicUsize::new(0),
+            trimming: Trimming::default(),
             slots: std::array::from_fn(|slot| {
                 let apart = (count / SLOTS).max(1);
                 CachePadded::new(AtomicUsize::new(slot * apart % count.max(1)))
@@ -291,6 +295,11 @@ impl Space {
     /// Units that a promise of this class leaves: the standing reserve it may not use.
     pub fn standing(&self, class: Class) -> u64 {
         self.budget.floor(class)
+    }
+
+    /// Blocks that ordinary promises leave.
+    pub fn kept_blocks(&self) -> u64 {
+        self.budget.kept_blocks()
     }
 
     /// Locks a group whose bitmaps are in memory, reading them if need be.

@@ -1,8 +1,8 @@
 //! Discarding all free space, whatever earlier mounts have left undiscarded.
 //!
 //! While the device discards blocks, they are marked as in use, so nobody can be given, and write,
-//! what is being discarded; no lock is held meanwhile. Blocks that others were promised are taken
-//! only as long as enough others are free. Little is taken at a time, so writers beside find space.
+//! what is being discarded; no lock but one of its own is held meanwhile, for which those wait that
+//! find no space. Blocks that others were promised are taken only as long as enough others are free.
 
 use super::bitmap::WORD_BLOCKS;
 use super::release::Part;
@@ -10,11 +10,32 @@ use super::{Class, Run, Space, block_of};
 use crate::error::Result;
 use crate::format::BLOCK_SIZE;
 use crate::format::geometry::GROUP_BLOCKS;
+use crate::sync::atomic::{AtomicU64, Ordering};
+use crate::sync::{Mutex, MutexGuard};
 
 /// Words of a bitmap whose free blocks are taken at a time (4 MiB).
 const TOGETHER: usize = 16;
 
+/// What is being discarded.
+#[derive(Default)]
+pub(super) struct Trimming {
+    /// Held while blocks are marked as in use for it.
+    turn: Mutex<()>,
+    /// The blocks.
+    blocks: AtomicU64,
+}
+
 impl Space {
+    /// Free blocks that are marked as in use while they are discarded.
+    pub fn trimming(&self) -> u64 {
+        self.trimming.blocks.load(Ordering::Acquire)
+    }
+
+    /// Waits until what is being discarded is free again; no more is, until the value is dropped.
+    pub fn hold_trimming(&self) -> MutexGuard<'_, ()> {
+        self.trimming.turn.lock()
+    }
+
     /// Discards all free blocks that nobody was promised; gives their bytes.
     ///
     /// # Errors
@@ -35,17 +56,23 @@ impl Space {
     }
 
     fn trim_words(&self, index: usize, first: usize) -> Result<u64> {
+        let turn = self.trimming.turn.lock();
         let taken = self.take_free(index, first)?;
+        let blocks = taken
+            .iter()
+            .map(|part| u64::from(part.mask.count_ones()))
+            .sum();
+        self.trimming.blocks.store(blocks, Ordering::Release);
         let mut done = Ok(());
         for run in runs(index, &taken) {
             let block = BLOCK_SIZE as u64;
             let discarded = self.device.discard(run.start * block, run.len * block);
             done = done.and(discarded);
         }
-        self.clear_words(index, &taken)?;
-        done?;
-        let blocks = taken.iter().map(|part| u64::from(part.mask.count_ones()));
-        Ok(blocks.sum())
+        let cleared = self.clear_words(index, &taken);
+        self.trimming.blocks.store(0, Ordering::Release);
+        drop(turn);
+        cleared.and(done).map(|()| blocks)
     }
 
     /// Marks the free blocks of some words as in use.

@@ -9,7 +9,8 @@ use std::sync::Arc;
 
 use crate::deliberate::{Deliberate, happens};
 use crate::error::Result;
-use crate::format::item::RawInode;
+use crate::format::MAX_INLINE;
+use crate::format::item::{RawExtent, RawInode};
 use crate::format::key::{Key, Kind, MAIN_ROOT};
 use crate::inode::attrs::Attrs;
 use crate::inode::dirty::Slot;
@@ -44,6 +45,23 @@ fn growth(kind: Kind, change: &Change<'_>, existed: bool) -> i64 {
         Kind::Inode if existed => 0,
         _ => change.growth(),
     }
+}
+
+/// Bytes of an item in a leaf beside its value, about.
+const ITEM: u64 = 32;
+
+/// By how many bytes the index shrinks, at least about, when an item of this kind is deleted. What it
+/// held is not known: this need not be exact, as nothing is promised out of it.
+pub(super) fn shrinkage(kind: Kind, attrs: Option<&Attrs>) -> u64 {
+    let value = match kind {
+        Kind::Inode => size_of::<RawInode>() as u64,
+        Kind::Inline => attrs.map_or(0, |a| a.disk_size.min(MAX_INLINE as u64)),
+        Kind::Extent => size_of::<RawExtent>() as u64,
+        // The name item goes, too.
+        Kind::DirIndex => ITEM,
+        _ => 0,
+    };
+    ITEM + value
 }
 
 impl Core {
@@ -175,6 +193,10 @@ impl<'c, 'a, 'i> Changes<'c, 'a, 'i> {
 
     fn change(&mut self, kind: Kind, offset: u64, change: &Change<'_>, existed: bool) {
         let delete = matches!(change, Change::Delete(_));
+        let shrinks = match delete {
+            true => shrinkage(kind, self.state.attrs.as_ref()),
+            false => 0,
+        };
         self.enter();
         if kind == Kind::Orphan {
             self.commit.core.note_orphan();
@@ -185,6 +207,7 @@ impl<'c, 'a, 'i> Changes<'c, 'a, 'i> {
         let existed = existed || frozen.is_some_and(|f| f.get(kind, offset).is_some());
         let Some(slot) = self.state.current.get_mut(kind, offset) else {
             if !delete || existed {
+                self.commit.done.shrinkage += shrinks;
                 self.commit.done.growth += growth(kind, change, existed);
                 self.add(kind, offset, change, existed);
             }
@@ -196,12 +219,14 @@ impl<'c, 'a, 'i> Changes<'c, 'a, 'i> {
             && (!slot.vector.is_logged() || happens(Deliberate::GroupOverwritten));
         let done = &mut self.commit.done;
         done.growth += growth(kind, change, true);
+        done.shrinkage += shrinks;
         if here || happens(Deliberate::RelogInPlace) {
             if delete && (!slot.baseline || happens(Deliberate::TombstoneLost)) {
                 // It was counted when it came: no merge has taken it since. What writeback puts is
                 // counted elsewhere.
                 if !matches!(kind, Kind::Extent | Kind::Inline) {
                     done.growth -= slot.vector.growth();
+                    done.shrinkage -= shrinks;
                 }
                 self.commit.delta -= slot.vector.charge();
                 slot.vector.kill();

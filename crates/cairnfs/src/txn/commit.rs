@@ -14,8 +14,8 @@ use smallvec::SmallVec;
 use crate::deliberate::{Deliberate, happens};
 use crate::device::{DataStamp, Guard};
 use crate::error::{Error, Result};
+use crate::format::BLOCK_SIZE;
 use crate::format::key::Kind;
-use crate::format::{BLOCK_SIZE, NODE_BLOCKS};
 use crate::inode::{Inode, InodeState};
 use crate::journal::Relief;
 use crate::journal::cil::{Context, Filled, Hold};
@@ -232,15 +232,17 @@ impl Core {
         let (waiting, committed) = space.delayed_growth();
         let growth = waiting + committed + self.lanes.growth() as u64;
         let taken = space.reserved().0 + growth.div_ceil(BLOCK_SIZE as u64);
-        let free = (space.free_blocks() + pending).saturating_sub(taken);
-        let kept = space.standing(Class::Ordinary);
+        let given = pending + space.trimming() + self.shrinkage() / BLOCK_SIZE as u64;
+        let all = self.geometry.total_blocks - self.geometry.data_start();
+        let free = (space.free_blocks() + given).saturating_sub(taken).min(all);
+        let kept = space.kept_blocks();
         // Broken units may be free, but no file can be made without a whole one.
-        let whole = pending > 0
+        let whole = given > 0
             || growth > 0
             || space
                 .available(Class::Ordinary)
                 .is_ok_and(|blocks| blocks > 0);
-        let available = free.saturating_sub(kept * NODE_BLOCKS);
+        let available = free.saturating_sub(kept);
         (free, if whole { available } else { 0 })
     }
 
@@ -250,6 +252,7 @@ impl Core {
     /// As [`Self::merge`].
     pub fn merge_for_space(&self) -> Result<bool> {
         let yields = self.pending_free.load(Ordering::Acquire) > 0
+            || self.shrinkage() > 0
             || self.lanes.grows()
             || self.space.delayed_growth().1 > 0
             || self.frozen_bytes.load(Ordering::Acquire) > 0;

@@ -57,6 +57,8 @@ pub(super) struct Lane {
     pub growth: i64,
     /// Index units set aside for it.
     pub kept: u64,
+    /// Bytes of items deleted, by which the index shrinks.
+    pub shrinkage: u64,
     /// Change of the memory of dirty sets that the sum does not have yet.
     pub memory: i64,
     pub counts: CommitCounts,
@@ -136,6 +138,17 @@ impl Lanes {
         self.growth() > 0
     }
 
+    /// Takes the bytes by which the index shrinks, which begin anew.
+    pub fn take_shrinkage(&self) -> u64 {
+        let taken = |lane: &CachePadded<Mutex<Lane>>| std::mem::take(&mut lane.lock().shrinkage);
+        self.lanes.iter().map(taken).sum()
+    }
+
+    /// Bytes of items deleted that let the index shrink.
+    pub fn shrinkage(&self) -> u64 {
+        self.lanes.iter().map(|lane| lane.lock().shrinkage).sum()
+    }
+
     /// Takes the memory that the sum does not have yet.
     pub fn take_memory(&self) -> i64 {
         let taken = |lane: &CachePadded<Mutex<Lane>>| std::mem::take(&mut lane.lock().memory);
@@ -171,6 +184,7 @@ impl Lanes {
         let kept = rest.units.min(after.saturating_sub(before));
         let freed = lane.kept.min(before.saturating_sub(after));
         lane.kept = lane.kept + kept - freed;
+        lane.shrinkage += done.shrinkage;
         lane.memory += done.memory;
         let memory = match lane.memory.abs() >= self.memory_step {
             true => std::mem::take(&mut lane.memory),
@@ -197,6 +211,8 @@ impl Lanes {
 pub(super) struct Done {
     /// Bytes of items that it put, less those that died.
     pub growth: i64,
+    /// Bytes of items deleted that the index has, or will have from an earlier context.
+    pub shrinkage: u64,
     /// Change of the memory of dirty sets.
     pub memory: i64,
     pub counts: CommitCounts,

@@ -233,6 +233,8 @@ impl Core {
             let memory = self.dirty_bytes.swap(0, Ordering::AcqRel) + self.lanes.take_memory();
             self.frozen_bytes.store(memory, Ordering::Release);
             let orphaned = self.orphaned.swap(false, Ordering::Relaxed);
+            let shrinkage = self.lanes.take_shrinkage();
+            self.shrinking.fetch_add(shrinkage, Ordering::AcqRel);
             let units = self.lanes.take_growth() + self.space.take_committed_growth();
             (dirty, orphaned, units)
         })?;
@@ -322,6 +324,7 @@ impl Core {
         let freed = [std::mem::take(&mut taken.freed), lost].concat();
         self.space.release(&mut join_runs(freed), self.discard)?;
         self.space.unreserve(0, taken.units);
+        self.shrinking.store(0, Ordering::Release);
         self.pending_free
             .fetch_sub(pending as i64, Ordering::AcqRel);
         self.table.shrink();

@@ -47,6 +47,7 @@ use crate::clocked::Clocked;
 use crate::data::DataStore;
 use crate::device::Storage;
 use crate::error::Result;
+use crate::format::BLOCK_SIZE;
 use crate::format::geometry::Geometry;
 use crate::format::key::Key;
 use crate::format::superblock::Superblock;
@@ -70,6 +71,8 @@ pub const INO_CHUNK: u64 = 64;
 
 /// Freed blocks that should not wait for the log to fill (64 MiB).
 const MUCH_FREED: i64 = 1 << 14;
+/// Which part of what is free is much to be removed.
+const MUCH_REMOVED: u64 = 16;
 
 /// The roots of the newest index. Readers load them once per look-up.
 #[derive(Debug, Clone, Copy, Default)]
@@ -176,6 +179,9 @@ pub struct Core {
     frozen_bytes: AtomicI64,
     /// Blocks freed by commits that no merge has made usable yet.
     pending_free: CachePadded<AtomicI64>,
+    /// Bytes of deleted items that the merge under way, or that of what was replayed, takes out of the
+    /// index.
+    shrinking: AtomicU64,
     /// How many fsyncs are under way.
     forcing: CachePadded<AtomicU64>,
     /// What is to be made durable by its causes.
@@ -307,10 +313,17 @@ impl Core {
         self.discard && self.pending_free() >= MUCH_FREED
     }
 
-    /// Whether the volume is nearly full and has changes that a merge would bring into the index: only
-    /// then is it known what removals have given back.
-    pub fn is_short_before_merge(&self) -> bool {
-        self.space.is_short() && self.dirty_bytes() > 0
+    /// Bytes by which the index shrinks with the next merge, about.
+    pub(super) fn shrinkage(&self) -> u64 {
+        self.lanes.shrinkage() + self.shrinking.load(Ordering::Acquire)
+    }
+
+    /// Whether so many items were deleted since the last merge, measured by what is free, that a merge
+    /// should tell soon what exactly they give back.
+    pub fn has_much_removed(&self) -> bool {
+        let removed = self.shrinkage();
+        let much = removed / BLOCK_SIZE as u64 >= self.space.free_blocks() / MUCH_REMOVED;
+        removed > 0 && (much || self.space.is_short())
     }
 
     /// Bytes of log that were replayed when the volume was opened.

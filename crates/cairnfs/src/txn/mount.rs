@@ -262,6 +262,7 @@ impl Core {
             frozen_bytes: AtomicI64::new(0),
             lanes: Lanes::new(batch, mode.limits.dirty_soft / 64),
             pending_free: CachePadded::new(AtomicI64::new(0)),
+            shrinking: AtomicU64::new(0),
             batches: Batches::default(),
             replayed: (found.end.lsn - tail) * BLOCK_SIZE as u64,
             merging: Mutex::default(),

@@ -25,6 +25,7 @@ use crate::journal::vector::{Change, LogVector};
 use crate::space::Run;
 use crate::sync::atomic::Ordering;
 use crate::txn::Core;
+use crate::txn::change::shrinkage;
 use crate::txn::merge::without;
 
 /// Memory that a slot takes beside its vector, about.
@@ -91,6 +92,8 @@ impl Core {
                 let inodes = self.dirty.take();
                 let unused = self.not_referred(&inodes, pass.replaced);
                 let grown = inodes.iter().map(|(_, i)| set_growth(&i.read())).sum();
+                let shrunk = inodes.iter().map(|(_, i)| set_shrinkage(&i.read())).sum();
+                self.shrinking.store(shrunk, Ordering::Release);
                 inodes.into_iter().for_each(|inode| self.dirty.push(inode));
                 self.hold_back(unused);
                 return match self.read_only {
@@ -400,4 +403,12 @@ fn set_memory(state: &InodeState) -> i64 {
 fn set_growth(state: &InodeState) -> u64 {
     let slots = state.current.iter();
     slots.map(|(_, slot)| slot.vector.growth() as u64).sum()
+}
+
+/// By how many bytes it shrinks, as far as is known.
+fn set_shrinkage(state: &InodeState) -> u64 {
+    let slots = state.current.iter();
+    let gone = slots.filter(|(_, slot)| slot.vector.is_deletion());
+    gone.map(|((kind, _), _)| shrinkage(kind, state.attrs.as_ref()))
+        .sum()
 }

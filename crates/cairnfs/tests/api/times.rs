@@ -265,3 +265,30 @@ fn a_front_that_keeps_times_sets_them_alone() {
     create(&fs, "third");
     assert!(before < fs.getattr(ROOT).unwrap().mtime);
 }
+
+#[test]
+fn a_long_write_takes_no_later_time_back() {
+    let fs = FileSystem::open_device(fresh(), &Options::default()).unwrap();
+    let file = create(&fs, "file");
+    let data = vec![1; 64 << 20];
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            fs.write(file, 0, &data, false).unwrap();
+            done.store(true, Ordering::Relaxed);
+        });
+        let mut last = fs.getattr(file).unwrap().ctime;
+        while !done.load(Ordering::Relaxed) {
+            let mode = SetAttr {
+                mode: Some(0o600),
+                ..SetAttr::default()
+            };
+            fs.setattr(file, &mode).unwrap();
+            for _ in 0..2 {
+                let now = fs.getattr(file).unwrap().ctime;
+                assert!(now >= last, "{now:?} after {last:?}");
+                last = now;
+            }
+        }
+    });
+}

@@ -16,7 +16,7 @@ fn single_blocks_leave_units_to_merges() {
     for size in [16 * MIB, 200 * MIB] {
         let volume = Volume::new(size, &[]);
         let space = volume.open();
-        let kept = space.standing(Class::Ordinary);
+        let kept = space.kept_blocks() / 4;
         assert!(kept >= 64 && kept * 4 * 8 < volume.data_blocks());
         let blocks = fill(&space, Class::Ordinary);
         assert_eq!(blocks.len() as u64, volume.data_blocks() - 4 * kept);
@@ -71,10 +71,7 @@ fn promises_are_exact_at_the_limit() {
     let volume = Volume::new(16 * MIB, &[]);
     let space = volume.open();
     let all = space.available(Class::Ordinary).unwrap();
-    assert_eq!(
-        all,
-        volume.data_blocks() - 4 * space.standing(Class::Ordinary)
-    );
+    assert_eq!(all, volume.data_blocks() - space.kept_blocks());
     assert!(!space.reserve(all + 1, 0, Class::Ordinary).unwrap());
     assert!(!space.reserve(all - 3, 1, Class::Ordinary).unwrap());
     assert!(space.reserve(all - 4, 1, Class::Ordinary).unwrap());
@@ -89,8 +86,7 @@ fn limits_are_exact_before_any_bitmap_was_read() {
     let size = 16 * MIB;
     let first = Geometry::for_size(size, None).unwrap().data_start();
     let volume = Volume::new(size, &[Run::new(first, 2000)]);
-    let kept = volume.open().standing(Class::Ordinary);
-    let most = volume.data_blocks() - 2000 - 4 * kept;
+    let most = volume.data_blocks() - 2000 - volume.open().kept_blocks();
     assert_eq!(volume.open().free_units(), 0, "known without reading");
     assert_eq!(volume.open().available(Class::Ordinary).unwrap(), most);
     let funding = Funding::New(Class::Ordinary);

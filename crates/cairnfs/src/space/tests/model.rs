@@ -95,7 +95,11 @@ impl Model {
     fn leaves_reserve(&self, class: Class) -> bool {
         let (blocks, units) = self.space.reserved();
         let kept = units + self.space.standing(class);
-        blocks + 4 * kept <= self.space.free_blocks() && kept <= self.space.free_units()
+        let kept_blocks = match class {
+            Class::Ordinary => self.space.kept_blocks() + 4 * units,
+            _ => 4 * kept,
+        };
+        blocks + kept_blocks <= self.space.free_blocks() && kept <= self.space.free_units()
     }
 
     fn apply(&mut self, op: Op) {

@@ -1,0 +1,84 @@
+//! While free space is discarded it stays free for others: df counts it, and who finds none waits.
+
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex};
+
+use cairnfs::Result;
+use cairnfs::device::{Device, MemoryDevice};
+use cairnfs::fs::{FileSystem, MakeOptions, make_device};
+use cairnfs::types::Creds;
+
+use crate::seen::options;
+
+/// A device whose discards tell that they began, and wait until nobody holds them up any more.
+struct Held {
+    memory: MemoryDevice,
+    began: Mutex<Sender<()>>,
+    go_on: Mutex<Receiver<()>>,
+}
+
+impl Device for Held {
+    fn size(&self) -> u64 {
+        self.memory.size()
+    }
+    fn read(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
+        self.memory.read(offset, buf)
+    }
+    fn write(&self, offset: u64, buf: &[u8]) -> Result<()> {
+        self.memory.write(offset, buf)
+    }
+    fn flush(&self) -> Result<()> {
+        self.memory.flush()
+    }
+    fn discards(&self) -> bool {
+        true
+    }
+    fn discard(&self, offset: u64, len: u64) -> Result<()> {
+        let _ = self.began.lock().unwrap().send(());
+        // An error says that the other end is gone: nobody holds it up.
+        let _ = self.go_on.lock().unwrap().recv();
+        self.memory.discard(offset, len)
+    }
+}
+
+#[test]
+fn space_that_is_being_discarded_is_free() {
+    let (begins, began) = channel();
+    let (let_go, go_on) = channel::<()>();
+    let device = Arc::new(Held {
+        memory: MemoryDevice::new(16 << 20),
+        began: Mutex::new(begins),
+        go_on: Mutex::new(go_on),
+    });
+    make_device(&device.memory, &MakeOptions::default(), &mut |_, _| {}).unwrap();
+    let quiet = cairnfs::fs::Options {
+        discard: false,
+        ..options(false)
+    };
+    let fs = FileSystem::open_device(device, &quiet).unwrap();
+    let make = |name: &str| fs.mknod(1, name.as_bytes(), 0o100_644, 0, Creds::default());
+    let rest = make("rest").unwrap().ino;
+    let mut at = 0;
+    while fs.statfs().available > 200 {
+        at += fs.write(rest, at, &[9; 16_384], false).unwrap() as u64;
+    }
+    fs.sync().unwrap();
+    fs.merge().unwrap();
+    let available = fs.statfs().available;
+    std::thread::scope(|scope| {
+        let trim = scope.spawn(|| fs.trim());
+        began.recv().unwrap();
+        assert!(fs.statfs().available.abs_diff(available) <= 4);
+        let (asks, asked) = channel();
+        let others = scope.spawn(move || {
+            asks.send(()).unwrap();
+            (0..20)
+                .map(|i| make(&i.to_string()).map(|_| ()))
+                .collect::<Result<Vec<()>>>()
+        });
+        asked.recv().unwrap();
+        drop(let_go);
+        others.join().unwrap().unwrap();
+        trim.join().unwrap().unwrap();
+    });
+}
