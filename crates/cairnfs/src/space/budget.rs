@@ -118,7 +118,9 @@ impl Budget {
         }
     }
 
-    /// Blocks that a promise of this class must leave, beside so many units.
+    /// Blocks that a promise of data must leave, beside so many units. Units that data promised before
+    /// is going to break count as whole: then less may be left to rewritten data than there is, until
+    /// that was written.
     fn floor_blocks(&self, units: u64, class: Class) -> u64 {
         let left = match class {
             Class::Ordinary => self.floor(class) + self.floors.replaced,
@@ -134,9 +136,13 @@ impl Budget {
         self.floor_blocks(0, Class::Ordinary)
     }
 
-    /// Whether a promise of this class may leave so much.
-    fn check_left(&self, left: Spare, class: Class) -> Result<(), Short> {
-        match left.blocks < self.floor_blocks(left.units, class) {
+    /// Whether a promise of this class, with or without `data`, may leave so much.
+    fn check_left(&self, left: Spare, class: Class, data: bool) -> Result<(), Short> {
+        let floor = match class {
+            Class::Rewrite if !data => self.floor(class) * NODE_BLOCKS,
+            _ => self.floor_blocks(left.units, class),
+        };
+        match left.blocks < floor {
             true => Err(Short::Blocks),
             false if left.units < self.floor(class) => Err(Short::Units),
             false => Ok(()),
@@ -177,7 +183,8 @@ impl Budget {
                 blocks: spare.blocks.checked_sub(all).ok_or(Short::Blocks)?,
                 units: spare.units.checked_sub(units).ok_or(Short::Units)?,
             };
-            self.check_left(left, class).map(|()| (left, ()))
+            self.check_left(left, class, blocks > 0)
+                .map(|()| (left, ()))
         })?;
         self.promised_blocks.fetch_add(blocks, Ordering::Relaxed);
         self.promised_units.fetch_add(units, Ordering::Relaxed);
@@ -235,7 +242,7 @@ impl Budget {
     /// Takes free blocks, and the units broken by it, that nobody was promised, as far as the class
     /// may.
     pub fn take_unpromised(&self, blocks: u64, units: u64, class: Class) -> bool {
-        let leaves = |left: &Spare| self.check_left(*left, class).is_ok();
+        let leaves = |left: &Spare| self.check_left(*left, class, true).is_ok();
         let taken = self.update(|s| {
             let left = s.minus(blocks, units).filter(leaves);
             left.map(|left| (left, ())).ok_or(())
@@ -350,14 +357,14 @@ mod tests {
         assert_eq!(budget.reserve(933, 0, Class::Ordinary), Err(Short::Blocks));
         assert_eq!(budget.reserve(932, 0, Class::Ordinary), Ok(()));
         assert_eq!(budget.reserve(0, 1, Class::Ordinary), Err(Short::Blocks));
-        assert_eq!(budget.reserve(8, 0, Class::Rewrite), Ok(()));
+        assert_eq!(budget.reserve(0, 2, Class::Rewrite), Ok(()));
         assert_eq!(budget.reserve(1, 0, Class::Rewrite), Err(Short::Blocks));
         assert_eq!(budget.reserve(0, 5, Class::Delete), Ok(()));
         assert_eq!(budget.reserve(1, 0, Class::Delete), Err(Short::Blocks));
         assert_eq!(budget.reserve(0, 10, Class::Merge), Ok(()));
         assert_eq!(budget.reserve(1, 0, Class::Merge), Err(Short::Blocks));
-        assert_eq!(budget.reserved(), (940, 15));
-        budget.unreserve(940, 15);
+        assert_eq!(budget.reserved(), (932, 17));
+        budget.unreserve(932, 17);
         assert_eq!(budget.available(Class::Ordinary), Ok(932));
     }
 
