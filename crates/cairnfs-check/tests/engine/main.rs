@@ -9,7 +9,9 @@
 )]
 
 mod allocation;
+mod appended;
 mod contents;
+mod delayed;
 mod filled;
 mod full;
 mod killed;

@@ -3,12 +3,12 @@
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 
-use cairnfs::Result;
 use cairnfs::device::{Device, MemoryDevice};
 use cairnfs::fs::{FileSystem, MakeOptions, make_device};
 use cairnfs::types::Creds;
+use cairnfs::{Error, Result};
 
-use crate::seen::options;
+use crate::seen::{assert_sound, options};
 
 /// A device whose discards tell that they began, and wait until nobody holds them up any more.
 struct Held {
@@ -81,4 +81,49 @@ fn space_that_is_being_discarded_is_free() {
         others.join().unwrap().unwrap();
         trim.join().unwrap().unwrap();
     });
+}
+
+/// A device that discards nothing.
+struct Refusing(MemoryDevice);
+
+impl Device for Refusing {
+    fn size(&self) -> u64 {
+        self.0.size()
+    }
+    fn read(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
+        self.0.read(offset, buf)
+    }
+    fn write(&self, offset: u64, buf: &[u8]) -> Result<()> {
+        self.0.write(offset, buf)
+    }
+    fn flush(&self) -> Result<()> {
+        self.0.flush()
+    }
+    fn discard(&self, offset: u64, len: u64) -> Result<()> {
+        Err(Error::Io {
+            op: "discard",
+            offset,
+            len: len as usize,
+            source: Arc::new(std::io::Error::other("refused")),
+        })
+    }
+}
+
+#[test]
+fn a_failed_discard_stops_nothing() {
+    let device = Arc::new(Refusing(MemoryDevice::new(16 << 20)));
+    make_device(&device.0, &MakeOptions::default(), &mut |_, _| {}).unwrap();
+    let fs = FileSystem::open_device(device.clone(), &options(false)).unwrap();
+    let who = Creds::default();
+    for round in 0..3 {
+        let file = fs.mknod(1, b"file", 0o100_644, 0, who).unwrap().ino;
+        fs.write(file, 0, &[7; 4 << 20], false).unwrap();
+        fs.sync().unwrap();
+        fs.forget(file, 1);
+        fs.unlink(1, b"file").unwrap();
+        fs.merge().unwrap();
+        assert!(fs.failure().is_none(), "round {round}");
+    }
+    fs.close().unwrap();
+    assert_sound(&*device, "closed");
 }

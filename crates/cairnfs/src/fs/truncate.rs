@@ -14,7 +14,7 @@ use crate::format::{BLOCK_SIZE, MAX_FILE_SIZE, MAX_INLINE};
 use crate::fs::FileSystem;
 use crate::fs::extents::{Extent, Extents};
 use crate::fs::locked::{attrs, attrs_mut};
-use crate::fs::room::most;
+use crate::fs::room::{becomes_inline, most};
 use crate::fs::write::check_file;
 use crate::inode::{Inode, InodeState};
 use crate::space::{Class, Delayed};
@@ -112,7 +112,7 @@ impl FileSystem {
             self.list_file(inode, &mut state);
         }
         prepared?;
-        let small = attrs(&state)?.blocks == 0 && size <= MAX_INLINE as u64;
+        let small = becomes_inline(&state) && size <= MAX_INLINE as u64;
         if state.pages.dirty.is_empty() || small {
             return Ok(());
         }
@@ -123,7 +123,7 @@ impl FileSystem {
     /// Whether a file that grows to `size` has contents in an item of its inode, which is as long as the
     /// file: they are in their page then, to be put anew.
     fn load_inline(&self, inode: &Inode, state: &mut InodeState, size: u64) -> Result<bool> {
-        if attrs(state)?.blocks > 0 || size > MAX_INLINE as u64 {
+        if !becomes_inline(state) || size > MAX_INLINE as u64 {
             return Ok(false);
         }
         if !state.pages.dirty.contains_key(&0)

@@ -124,6 +124,10 @@ impl FileSystem {
         self.core.storage().check()?;
         check_file(&inode.read())?;
         self.settle_truncate(inode)?;
+        if self.page_bytes.load(Ordering::Relaxed) > self.core.limits().pages {
+            // What could not be written back before must not grow without limit.
+            self.write_back(inode)?;
+        }
         let fits = offset
             .checked_add(data.len() as u64)
             .is_some_and(|end| end <= MAX_FILE_SIZE);
@@ -379,15 +383,16 @@ impl FileSystem {
         self.settle_pages(state, Delayed::default(), -(dropped.len() as i64));
     }
 
-    /// Writes back if too much data waits: first of this file, which its writer pays for.
-    pub(super) fn balance_pages(&self, inode: &Arc<Inode>) -> Result<()> {
+    /// Writes back if too much data waits: first of this file, which its writer pays for. Data that
+    /// cannot be written for what is wrong with its file stays accepted: the next write to that, or a
+    /// sync, is told.
+    fn balance_pages(&self, inode: &Arc<Inode>) -> Result<()> {
         let limit = self.core.limits().pages;
         if self.page_bytes.load(Ordering::Relaxed) <= limit {
             return Ok(());
         }
-        self.write_back(inode)?;
-        if self.page_bytes.load(Ordering::Relaxed) > limit {
-            // What is wrong with another file is told to its own callers.
+        let written = self.write_back(inode);
+        if written.is_err() || self.page_bytes.load(Ordering::Relaxed) > limit {
             let _ = self.write_back_all();
         }
         self.core.storage().check()

@@ -22,8 +22,8 @@ impl Space {
     ///
     /// # Errors
     /// [`Error::Corrupt`] if a block is not in use, or still referred to by the image: groups
-    /// before it are released then, it and those behind are not. A failed discard is reported
-    /// after everything was released.
+    /// before it are released then, it and those behind are not. A failed discard harms nothing; it
+    /// is told in the log.
     pub fn release(&self, runs: &mut Vec<Run>, discard: bool) -> Result<()> {
         coalesce(runs)?;
         for run in runs.iter() {
@@ -44,7 +44,10 @@ impl Space {
                 self.clear_words(index, &kept)?;
             }
         }
-        discarded
+        if let Err(error) = discarded {
+            tracing::warn!(%error, "free space was not given back to the device");
+        }
+        Ok(())
     }
 
     /// Clears the bits, except in words to be discarded: of those all bits are set.

@@ -1,0 +1,37 @@
+//! What waiting data has reserved is what its items take, whatever becomes of the file meanwhile.
+
+use std::sync::Arc;
+
+use cairnfs::device::MemoryDevice;
+use cairnfs::fs::{FileSystem, MakeOptions, make_device};
+use cairnfs::types::{Creds, SetAttr};
+
+use crate::seen::{assert_sound, options};
+
+fn resize(fs: &FileSystem, file: u64, size: u64) {
+    let set = SetAttr {
+        size: Some(size),
+        ..SetAttr::default()
+    };
+    fs.setattr(file, &set).unwrap();
+}
+
+/// A file that grew out of its inode's item in memory only, is cut off below what that item holds,
+/// and grows again to what fits into one.
+#[test]
+fn a_file_that_is_cut_off_before_it_got_blocks_grows_again() {
+    let device = Arc::new(MemoryDevice::new(64 << 20));
+    make_device(&*device, &MakeOptions::default(), &mut |_, _| {}).unwrap();
+    let fs = FileSystem::open_device(device.clone(), &options(false)).unwrap();
+    let who = Creds::default();
+    let file = fs.mknod(1, b"file", 0o100_644, 0, who).unwrap().ino;
+    fs.write(file, 0, &[1; 1000], false).unwrap();
+    fs.sync().unwrap();
+    fs.write(file, 0, &[2; 5000], false).unwrap();
+    resize(&fs, file, 500);
+    // The item has 1025 bytes then; what was reserved is for a block.
+    resize(&fs, file, 1025);
+    assert!(fs.failure().is_none());
+    fs.close().unwrap();
+    assert_sound(&*device, "closed");
+}
