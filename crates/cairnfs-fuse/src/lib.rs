@@ -15,6 +15,7 @@ mod door;
 pub mod ending;
 mod full;
 mod holders;
+mod lists;
 mod losses;
 pub mod mounter;
 pub mod mountinfo;

@@ -22,6 +22,7 @@ use crate::control::{self, Question};
 use crate::convert::Refusal;
 use crate::door::Door;
 use crate::full::Full;
+use crate::lists::Lists;
 use crate::losses::Losses;
 use crate::mountinfo;
 use crate::options::WriteMode;
@@ -69,7 +70,8 @@ pub struct NewEntry<'a> {
 
 /// What operations ask of the kernel in turn. Failures are logged by whoever implements it.
 pub trait Kernel: Send + Sync {
-    /// What it was told of an inode's attributes does not hold any more. Returns at once.
+    /// What it was told of an inode's attributes and access list does not hold any more. Returns at
+    /// once.
     fn forget_attributes(&self, ino: u64);
 
     /// Has it write what it holds of a file's contents from `offset` on, and waits for that; it
@@ -96,6 +98,7 @@ pub struct Ops {
     write: WriteMode,
     losses: Losses,
     door: Door,
+    lists: Lists,
 }
 
 impl Ops {
@@ -111,6 +114,7 @@ impl Ops {
             write,
             losses: Losses::default(),
             door: Door::default(),
+            lists: Lists::default(),
         }
     }
 
@@ -145,6 +149,7 @@ impl Ops {
     /// for [`Ops::remove_unused`].
     pub fn forget(&self, ino: u64, uses: u64) -> bool {
         self.full.remove(ino);
+        self.lists.forgotten(ino);
         let left = self.fs.forget_at_once(ino, uses);
         self.losses.forget(ino, || left || !self.has_name(ino));
         left
@@ -387,12 +392,9 @@ impl Ops {
     }
 
     /// The value of an attribute, but for reserved ones.
-    ///
-    /// There is an access list always: the kernel fetches mode and list one after the other, and would
-    /// take the mask of a list that it has not seen for what the mode grants the group.
     pub fn getxattr(&self, ino: u64, name: &[u8]) -> Outcome<Vec<u8>> {
         if name == acl::ACCESS {
-            return Ok(self.fs.access_list(ino)?);
+            return Ok(self.lists.read(&self.fs, ino)?);
         }
         match control::is_reserved(name) {
             true => Err(Refusal(libc::ENODATA)),
@@ -436,7 +438,8 @@ impl Ops {
         }
         if name == acl::ACCESS {
             let kill = caller.kills_by_list(&self.fs.getattr(ino)?);
-            return Ok(self.fs.set_access_list(ino, value, kill)?);
+            let forget = || self.forget_attributes(ino);
+            return Ok(self.lists.set(&self.fs, ino, (value, kill), forget)?);
         }
         let mode = match flags {
             0 => XattrMode::Set,

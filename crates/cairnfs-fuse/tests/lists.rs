@@ -9,8 +9,8 @@
 )]
 
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::thread;
 
 use cairnfs::acl::{ACCESS, Acl, DEFAULT};
@@ -18,7 +18,7 @@ use cairnfs::device::MemoryDevice;
 use cairnfs::fs::{FileSystem, MakeOptions, Options, make_device};
 use cairnfs::types::SetAttr;
 use cairnfs_fuse::convert::Refusal;
-use cairnfs_fuse::ops::{Caller, NewEntry, Ops};
+use cairnfs_fuse::ops::{Caller, Kernel, NewEntry, Ops};
 use cairnfs_fuse::options::WriteMode;
 
 const ROOT: Caller = Caller {
@@ -77,7 +77,13 @@ fn chmod(mode: u32) -> SetAttr {
 /// Mode and list as a reader gets them, which takes two requests.
 fn mode_and_list(ops: &Ops, ino: u64) -> (u32, Acl, u32) {
     let before = ops.getattr(ino, false).unwrap().mode;
-    let list = Acl::parse(&ops.getxattr(ino, ACCESS).unwrap()).unwrap();
+    let list = match ops.getxattr(ino, ACCESS) {
+        Ok(value) => Acl::parse(&value).unwrap(),
+        Err(refusal) => {
+            assert_eq!(refusal, Refusal(libc::ENODATA));
+            Acl::of_mode(before)
+        }
+    };
     (before, list, ops.getattr(ino, false).unwrap().mode)
 }
 
@@ -150,6 +156,8 @@ fn lists_follow_modes_and_modes_lists() {
     let ops = ops(64 << 20);
     let ino = make(&ops, "f", 0o2750).unwrap();
     let mode = || ops.getattr(ino, false).unwrap().mode & 0o7777;
+    let none = Refusal(libc::ENODATA);
+    assert_eq!(ops.getxattr(ino, ACCESS).unwrap_err(), none);
     // Nothing is known of the caller but user and group, which is not the file's.
     let owner = Caller {
         uid: 5,
@@ -165,7 +173,7 @@ fn lists_follow_modes_and_modes_lists() {
     assert_eq!(ops.getxattr(ino, ACCESS).unwrap(), list(1, 0o616));
     ops.setxattr(ROOT, ino, ACCESS, &list(0, 0o604), 0).unwrap();
     assert_eq!(mode(), 0o1604);
-    let none = Refusal(libc::ENODATA);
+    // It had one: the kernel may have the mode that went with that.
     assert_eq!(ops.getxattr(ino, ACCESS).unwrap(), list(0, 0o604));
     assert!(ops.listxattr(ROOT, ino).unwrap().is_empty());
     assert_eq!(ops.getxattr(ino, DEFAULT).unwrap_err(), none);
@@ -180,4 +188,39 @@ fn lists_follow_modes_and_modes_lists() {
     ops.unlink(1, b"f").unwrap();
     ops.setattr(ROOT, ino, chmod(0o600)).unwrap();
     assert_eq!(ops.getxattr(ino, ACCESS).unwrap(), list(9, 0o600));
+}
+
+/// A kernel that tells what an inode is like when it is to forget it.
+struct Watching {
+    ops: Arc<Ops>,
+    seen: Arc<Mutex<Vec<u32>>>,
+}
+
+impl Kernel for Watching {
+    fn forget_attributes(&self, ino: u64) {
+        let mode = self.ops.getattr(ino, false).unwrap().mode;
+        self.seen.lock().unwrap().push(mode & 0o7777);
+    }
+    fn fetch_dirty(&self, _ino: u64, _offset: u64) {}
+}
+
+#[test]
+fn the_kernel_forgets_that_there_is_no_list_before_the_mode_changes() {
+    let ops = Arc::new(ops(64 << 20));
+    let ino = make(&ops, "f", 0o640).unwrap();
+    let seen = Arc::new(Mutex::new(Vec::new()));
+    ops.connect(Box::new(Watching {
+        ops: ops.clone(),
+        seen: seen.clone(),
+    }));
+    ops.setxattr(ROOT, ino, ACCESS, &list(1, 0o670), 0).unwrap();
+    assert_eq!(*seen.lock().unwrap(), [0o640]);
+    // It knows a list by now, which grants what it says, whatever the mode.
+    ops.setxattr(ROOT, ino, ACCESS, &list(2, 0o660), 0).unwrap();
+    ops.setxattr(ROOT, ino, ACCESS, &list(0, 0o600), 0).unwrap();
+    assert_eq!(seen.lock().unwrap().len(), 1);
+    assert_eq!(ops.getxattr(ino, ACCESS).unwrap(), list(0, 0o600));
+    ops.forget(ino, 1);
+    let none = ops.getxattr(ino, ACCESS).unwrap_err();
+    assert_eq!(none, Refusal(libc::ENODATA));
 }

@@ -403,6 +403,9 @@ fn a_list_grants_nobody_more_while_it_is_set() {
     fs::write(&path, "secret").unwrap();
     chown(&path, Some(OWNER), Some(GROUP)).unwrap();
     chmod(&path, 0o600).unwrap();
+    let mut none = [0; 100];
+    let told = rustix::fs::lgetxattr(&path, ACCESS, &mut none[..]);
+    assert_eq!(told, Err(Errno::NODATA), "ls(1) would mark the file");
     let done = AtomicBool::new(false);
     let (mut tries, mut opened) = (0u64, 0u64);
     thread::scope(|scope| {
