@@ -249,8 +249,9 @@ impl File {
         file.fs().fsync(file.ino(), true)
     }
 
-    /// Gives a range space, so that writing there cannot fail for want of it; the file grows if
-    /// the range ends behind it. Bytes never written read as zeros.
+    /// Gives a range blocks of its own, so that writing there needs no others; what the index grows
+    /// by it is kept to a limit, which the contract tells. The file grows if the range ends behind
+    /// it. Bytes never written read as zeros.
     ///
     /// # Errors
     /// [`Error::NotOpenFor`], [`Error::NoSpace`], or the engine's.

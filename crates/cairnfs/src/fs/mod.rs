@@ -257,7 +257,7 @@ impl FileSystem {
         StatFs {
             block_size: BLOCK_SIZE as u32,
             blocks: geometry.total_blocks - geometry.data_start(),
-            free: free.min(host),
+            free,
             available: available.min(host),
             name_max: MAX_NAME as u32,
         }

@@ -83,7 +83,12 @@ impl Core {
             other => other?,
         };
         if packed.tree != main {
-            self.finish_step(space, packed.tree, seq, &ImageChange::default(), |_| {})?;
+            let done = self.finish_step(space, packed.tree, seq, &ImageChange::default(), |_| {});
+            match done {
+                // The last unit went to the leaves: there was none for the volume's root.
+                Err(Error::NoSpace) => return Ok((None, 0)),
+                done => done?,
+            }
         }
         Ok((packed.next, packed.leaves))
     }

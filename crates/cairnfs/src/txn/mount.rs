@@ -179,8 +179,12 @@ impl Core {
         core.replay(&found)?;
         let ring = core.journal.ring();
         if !mode.read_only && ring.free() < ring.capacity() / 2 {
-            // Mounts that never come to a merge of their own must not fill the log either.
-            core.merge()?;
+            // Mounts that never come to a merge of their own must not fill the log either. One that finds
+            // no space is done again later, once removals have given some back.
+            match core.merge() {
+                Err(Error::NoSpace | Error::HostFull { .. }) => {}
+                done => done?,
+            }
         }
         Ok(core)
     }
