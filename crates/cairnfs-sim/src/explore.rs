@@ -37,9 +37,8 @@ pub struct Depth {
     pub used: u64,
 }
 
-/// One state in so many is opened read-only, too: each takes a temporary file, and thousands of these
-/// would take most of the time.
-const READ_ONLY: u64 = 8;
+/// One state in so many is opened read-only, too, which takes as long as a recovery.
+const READ_ONLY: u64 = 4;
 
 impl Default for Depth {
     fn default() -> Self {
