@@ -269,3 +269,24 @@ fn tells_of_damage(e: &Error, what: &str) -> Held<()> {
         _ => Ok(()),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::bases;
+
+    #[test]
+    fn little_memory_has_the_logs_merged() {
+        let written = |image: &Image| {
+            let fs = open(&Bounded::new(image), Way::ReadMerged).unwrap();
+            let counters = fs.counters();
+            counters
+                .iter()
+                .find(|(n, _)| *n == "device_writes")
+                .unwrap()
+                .1
+        };
+        let merged = bases().iter().filter(|b| written(&b.image) > 0).count();
+        assert_eq!(merged, 2);
+    }
+}
