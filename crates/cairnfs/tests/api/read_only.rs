@@ -69,7 +69,7 @@ fn fill(volume: &Volume, dir: &str, files: usize) {
             _ => drop(volume.create_file(&name).unwrap()),
         }
         if n % 5 == 0 {
-            volume.set_xattr(&name, "user.label", &label).unwrap();
+            volume.set_xattr(&name, "user.label", label).unwrap();
         }
     }
 }
@@ -140,13 +140,13 @@ impl Device for Sealed {
         self.device.read(offset, buf)
     }
     fn write(&self, _offset: u64, _buf: &[u8]) -> Result<()> {
-        panic!("a write");
+        unreachable!("a write")
     }
     fn flush(&self) -> Result<()> {
-        panic!("a flush");
+        unreachable!("a flush")
     }
     fn discard(&self, _offset: u64, _len: u64) -> Result<()> {
-        panic!("a discard");
+        unreachable!("a discard")
     }
 }
 
