@@ -7,7 +7,7 @@ use std::fmt;
 use std::mem::ManuallyDrop;
 use std::sync::Arc;
 
-use cairnfs::fs::{FileSystem, Options};
+use cairnfs::fs::{FileSystem, Options, Pressure};
 use cairnfs::{Error, Result};
 use cairnfs_check::{CheckOptions, Report, check};
 
@@ -51,9 +51,37 @@ impl fmt::Display for Broken {
 
 type Held<T> = std::result::Result<T, Broken>;
 
-fn options(read_only: bool) -> Options {
+/// How a volume is opened.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Way {
+    /// For reading, with memory for the whole log.
+    Read,
+    /// For reading, with hardly any memory for the log: it is merged into a temporary file.
+    ReadMerged,
+    /// For changes.
+    Write,
+}
+
+impl Way {
+    fn opening(self) -> &'static str {
+        match self {
+            Way::Read => "opening read-only",
+            Way::ReadMerged => "opening read-only with little memory",
+            Way::Write => "opening",
+        }
+    }
+}
+
+/// Memory for some of the keys that the logs of the bases hold.
+const LITTLE: Pressure = Pressure {
+    replay: 2000,
+    step_keys: 8,
+};
+
+fn options(way: Way) -> Options {
     Options {
-        read_only,
+        read_only: way != Way::Write,
+        pressure: (way == Way::ReadMerged).then_some(LITTLE),
         cache_budget: 2 << 20,
         durability_interval: None,
         discard: true,
@@ -70,7 +98,8 @@ fn options(read_only: bool) -> Options {
 pub fn survives(image: &Image) -> Held<Outcome> {
     let report = checked(image)?;
     let clean = matches!(&report, Ok(report) if report.is_clean());
-    let read = read_only(image)?;
+    let read = read_only(image, Way::Read)?;
+    let merged = read_only(image, Way::ReadMerged)?;
     let used = read_write(image)?;
     let verdict = match (&read, &used) {
         (Err(_), _) | (_, Err(_)) => Verdict::Refused,
@@ -81,7 +110,7 @@ pub fn survives(image: &Image) -> Held<Outcome> {
         _ => Verdict::Harmless,
     };
     if clean {
-        agree(&read, &used)?;
+        agree(&read, &merged, &used)?;
     }
     let codes = report.ok().map(|report| {
         let mut codes: Vec<_> = report.findings.iter().map(|f| f.code).collect();
@@ -96,13 +125,18 @@ pub fn survives(image: &Image) -> Held<Outcome> {
 }
 
 /// What was clean must be so for everyone.
-fn agree(read: &Result<Seen>, used: &Result<Used>) -> Held<()> {
+fn agree(read: &Result<Seen>, merged: &Result<Seen>, used: &Result<Used>) -> Held<()> {
     let broken = |what: String| Err(Broken(format!("the check finds nothing, but {what}")));
-    let (read, used) = match (read, used) {
-        (Ok(read), Ok(used)) => (read, used),
-        (Err(e), _) => return broken(format!("opening it read-only fails: {e}")),
-        (_, Err(e)) => return broken(format!("opening it fails: {e}")),
+    let fails = |way: Way, e: &Error| broken(format!("{} fails: {e}", way.opening()));
+    let (read, merged, used) = match (read, merged, used) {
+        (Ok(read), Ok(merged), Ok(used)) => (read, merged, used),
+        (Err(e), _, _) => return fails(Way::Read, e),
+        (_, Err(e), _) => return fails(Way::ReadMerged, e),
+        (_, _, Err(e)) => return fails(Way::Write, e),
     };
+    if merged.lines != read.lines {
+        return broken("it shows another tree once its log was merged into a file".into());
+    }
     if let Some((path, e)) = read.errors.first() {
         return broken(format!("reading {path:?} fails: {e}"));
     }
@@ -131,18 +165,18 @@ fn checked(image: &Image) -> Held<Result<Report>> {
 }
 
 /// Opens a volume. A panic leaves it as it is: closing it then could only panic again.
-fn open(device: &Arc<Bounded>, read_only: bool) -> Result<ManuallyDrop<Arc<FileSystem>>> {
-    FileSystem::open_device(device.clone(), &options(read_only)).map(ManuallyDrop::new)
+fn open(device: &Arc<Bounded>, way: Way) -> Result<ManuallyDrop<Arc<FileSystem>>> {
+    FileSystem::open_device(device.clone(), &options(way)).map(ManuallyDrop::new)
 }
 
-fn read_only(image: &Image) -> Held<Result<Seen>> {
+fn read_only(image: &Image, way: Way) -> Held<Result<Seen>> {
     let device = Bounded::new(image);
-    let fs = match open(&device, true) {
+    let fs = match open(&device, way) {
         Ok(fs) => fs,
         Err(e) => {
-            ended(&device, "opening read-only")?;
-            tells_of_damage(&e, "opening read-only")?;
-            return Ok(Err(e));
+            ended(&device, way.opening())?;
+            tells_of_damage(&e, way.opening())?;
+            return not_written(&device, image).map(|()| Err(e));
         }
     };
     let seen = walk(&fs);
@@ -162,10 +196,14 @@ fn read_only(image: &Image) -> Held<Result<Seen>> {
             return Err(Broken(format!("{what}: damage without a name: {e}")));
         }
     }
-    if device.image().differs_from(image) {
-        return Err(Broken("opened read-only, it was written to".into()));
+    not_written(&device, image).map(|()| Ok(seen))
+}
+
+fn not_written(device: &Bounded, image: &Image) -> Held<()> {
+    match device.image().differs_from(image) {
+        true => Err(Broken("opened read-only, it was written to".into())),
+        false => Ok(()),
     }
-    Ok(Ok(seen))
 }
 
 /// What came of changing a volume.
@@ -180,11 +218,11 @@ struct Used {
 
 fn read_write(image: &Image) -> Held<Result<Used>> {
     let device = Bounded::new(image);
-    let fs = match open(&device, false) {
+    let fs = match open(&device, Way::Write) {
         Ok(fs) => fs,
         Err(e) => {
-            ended(&device, "opening")?;
-            tells_of_damage(&e, "opening")?;
+            ended(&device, Way::Write.opening())?;
+            tells_of_damage(&e, Way::Write.opening())?;
             return Ok(Err(e));
         }
     };
@@ -229,5 +267,26 @@ fn tells_of_damage(e: &Error, what: &str) -> Held<()> {
             Err(Broken(format!("{what} asks the device for too much: {e}")))
         }
         _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::bases;
+
+    #[test]
+    fn little_memory_has_the_logs_merged() {
+        let written = |image: &Image| {
+            let fs = open(&Bounded::new(image), Way::ReadMerged).unwrap();
+            let counters = fs.counters();
+            counters
+                .iter()
+                .find(|(n, _)| *n == "device_writes")
+                .unwrap()
+                .1
+        };
+        let merged = bases().iter().filter(|b| written(&b.image) > 0).count();
+        assert_eq!(merged, 2);
     }
 }

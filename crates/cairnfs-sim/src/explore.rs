@@ -2,6 +2,7 @@
 //!
 //! Each state is checked offline, opened, read, and compared with the model. Of some the recovery
 //! itself is recorded: the power fails again in the middle of it, and again in the recovery of that.
+//! Some are opened read-only, too, which must show the same and write nothing.
 //! Some are used on afterwards: everything in them is removed, and the volume must be sound and empty.
 //! A caller may demand more of each state: what its own program relies on ([`Invariant`]).
 
@@ -12,7 +13,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use cairnfs::Volume;
-use cairnfs::fs::FileSystem;
+use cairnfs::fs::{FileSystem, Options};
 use cairnfs_check::{CheckOptions, check};
 
 use crate::disk::{Event, SimDisk};
@@ -35,6 +36,9 @@ pub struct Depth {
     /// One state in so many is used on; 0 for none.
     pub used: u64,
 }
+
+/// One state in so many is opened read-only, too, which takes as long as a recovery.
+const READ_ONLY: u64 = 4;
 
 impl Default for Depth {
     fn default() -> Self {
@@ -405,9 +409,12 @@ fn judge(
 ) -> Result<Vec<Event>, String> {
     let judged = catch_unwind(AssertUnwindSafe(|| {
         sound(&image, "as the crash left it")?;
-        let recovered = recover(image, record)?;
+        let recovered = recover(image.clone(), record)?;
         let tree = Tree::read(&recovered.fs).map_err(|e| e.to_string())?;
         recording.verify(&tree, moment).map_err(|v| v.to_string())?;
+        if one_in(READ_ONLY, image.digest(), 3) {
+            readable(image, &tree)?;
+        }
         if used {
             lasting(&recovered, &tree)?;
             exercise(&recovered.fs, &tree)?;
@@ -418,6 +425,27 @@ fn judge(
         Ok(recovered.events)
     }));
     judged.unwrap_or_else(|panic| Err(format!("panicked: {}", panic_text(&*panic))))
+}
+
+/// Opened read-only with hardly any memory for the log, it shows the same, and is not written.
+fn readable(image: Image, tree: &Tree) -> Result<(), String> {
+    let options = Options {
+        read_only: true,
+        ..pressed(image.digest() & !1)
+    };
+    let disk = Arc::new(SimDisk::new(image, true));
+    let fs = FileSystem::open_device(disk.clone(), &options)
+        .map_err(|e| format!("does not open read-only: {e}"))?;
+    match Tree::read(&fs) {
+        Ok(seen) if seen == *tree => {}
+        Ok(_) => return Err("shows another tree read-only".into()),
+        Err(e) => return Err(format!("{e} when it is open read-only")),
+    }
+    drop(fs);
+    match disk.take_events().is_empty() {
+        true => Ok(()),
+        false => Err("is changed by a read-only opening".into()),
+    }
 }
 
 /// What was recovered is there again when the volume is opened again, and after a merge.

@@ -160,6 +160,19 @@ pub enum Error {
         /// Bytes that could not be written.
         missing: u64,
     },
+    /// The temporary file failed in which a volume opened read-only keeps what the recovery of a long
+    /// log writes. The volume itself is as it was.
+    #[error(
+        "the log needs more memory than the budget, and the temporary file for its recovery in {dir} \
+         failed: {source}; set TMPDIR to a directory with free space, or open the volume for writing \
+         once"
+    )]
+    Temporary {
+        /// The directory of the temporary file.
+        dir: String,
+        /// The cause.
+        source: Arc<io::Error>,
+    },
     /// Opening or preparing the file or device failed.
     #[error("{path}: {source}")]
     Open {
@@ -205,7 +218,9 @@ impl Error {
             Error::ReadOnly => libc::EROFS,
             Error::InUse(_) => libc::EBUSY,
             Error::Incompatible(_) => libc::EOPNOTSUPP,
-            Error::Open { source, .. } => source.raw_os_error().unwrap_or(libc::EIO),
+            Error::Open { source, .. } | Error::Temporary { source, .. } => {
+                source.raw_os_error().unwrap_or(libc::EIO)
+            }
             Error::At { source, .. } => source.errno(),
             Error::CutOff { .. }
             | Error::Corrupt(_)

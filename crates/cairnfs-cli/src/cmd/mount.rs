@@ -37,7 +37,9 @@ const READY: &str = "ready";
 /// What `-o` takes, for the help.
 const OPTIONS: &str = "\
 Mount options:
-  ro, rw                 read-only, or read and write (the default)
+  ro, rw                 read-only, or read and write (the default). The volume is not
+                         written with ro: after a crash, a log that needs more memory than
+                         the cache is recovered into a temporary file in TMPDIR
   allow_other            let other users in, as far as the modes of files do
   write=through          send data to the daemon as write(2) is called (the default): no
                          space is told by write itself

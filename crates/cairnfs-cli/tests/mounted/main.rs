@@ -28,6 +28,7 @@ mod noop;
 mod place;
 mod posix;
 mod programs;
+mod read_only;
 mod space;
 mod syncs;
 mod writes;

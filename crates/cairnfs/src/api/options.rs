@@ -63,7 +63,10 @@ impl VolumeOptions {
     }
 
     /// Whether every change is refused, with [`Error::ReadOnly`]. Several processes may have a
-    /// volume open so. Default: no.
+    /// volume open so. The volume is not written; a log that the process before has left and that
+    /// needs more memory than its part of the [budget](Self::cache_budget) is recovered into an
+    /// unlinked temporary file in [`std::env::temp_dir`] (`TMPDIR`), or opening fails with
+    /// [`Error::Temporary`]. Default: no.
     #[must_use]
     pub fn read_only(mut self, read_only: bool) -> Self {
         self.open.read_only = read_only;

@@ -13,6 +13,7 @@ pub(crate) mod disk;
 mod file;
 mod held;
 mod memory;
+mod overlay;
 mod page;
 mod ring;
 #[cfg(test)]
@@ -25,6 +26,7 @@ mod storage;
 pub use buffer::AlignedBuf;
 pub use file::{Access, FileDevice, HostRoom};
 pub use memory::MemoryDevice;
+pub use overlay::Overlay;
 pub use page::{Page, Supply};
 pub use staged::{DataStamp, Piece, Stamps};
 pub use storage::{Guard, Storage};

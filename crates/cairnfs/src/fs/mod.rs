@@ -65,7 +65,10 @@ use crate::types::{StatFs, Time, VolumeInfo};
 /// How to open a volume.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// Nothing is written; the log is replayed in memory.
+    /// The volume is not written. The log is replayed in memory; one that needs more than its part of
+    /// the budget is recovered into an unlinked temporary file in [`std::env::temp_dir`] (`TMPDIR`),
+    /// which holds the metadata that it changes and is freed when the volume is closed. It should
+    /// not be a directory in memory. Each read-only opening recovers anew.
     pub read_only: bool,
     /// Bytes that caches and unwritten changes may take.
     pub cache_budget: usize,

@@ -2,8 +2,9 @@
 //!
 //! Opened for changes, the device is flushed before anything on it is believed, and the mount
 //! record is durable before anything else is written: what a killed predecessor left in the
-//! device's cache is settled then. Opened for reading only, nothing is ever written; the log is
-//! replayed in memory.
+//! device's cache is settled then. Opened for reading only, the device is never written: the log is
+//! replayed in memory, and the merges of one that needs more memory than the budget go to an
+//! [`Overlay`].
 
 use std::sync::Arc;
 
@@ -12,7 +13,7 @@ use crossbeam_utils::CachePadded;
 
 use crate::data::DataStore;
 use crate::deliberate::{Deliberate, happens};
-use crate::device::{AlignedBuf, Device, Storage};
+use crate::device::{AlignedBuf, Device, Overlay, Storage};
 use crate::error::{Corruption, Error, Result};
 use crate::format::geometry::SUPERBLOCK_SLOTS;
 use crate::format::item::decode_root;
@@ -40,7 +41,7 @@ use crate::values::Values;
 /// How a volume is opened.
 #[derive(Debug, Clone, Copy)]
 pub struct OpenMode {
-    /// Nothing is written.
+    /// The device is not written.
     pub read_only: bool,
     /// Tell the device of freed space.
     pub discard: bool,
@@ -144,6 +145,10 @@ impl Core {
     /// # Errors
     /// What [`read_superblock`] says; [`Error::CutOff`], unless it is opened read-only; damage in the log or the index; the device's failure.
     pub fn open(device: Arc<dyn Device>, mode: OpenMode) -> Result<Self> {
+        let device = match mode.read_only {
+            true => Arc::new(Overlay::new(device)),
+            false => device,
+        };
         let storage = Arc::new(Storage::new(device));
         if !mode.read_only && !happens(Deliberate::MountWithoutFlush) {
             storage.flush_now()?;
@@ -163,13 +168,17 @@ impl Core {
     }
 
     /// Opens the volume that a superblock tells of.
-    fn open_found(storage: Arc<Storage>, identity: &Identity, mode: OpenMode) -> Result<Self> {
+    fn open_found(storage: Arc<Storage>, identity: &Identity, mut mode: OpenMode) -> Result<Self> {
         let superblock = identity.superblock;
         let unknown = superblock.ro_compatible.get() & !KNOWN_RO_COMPATIBLE;
-        if unknown != 0 && !mode.read_only {
-            return Err(Error::Incompatible(format!(
-                "features {unknown:#x} that allow reading only; open it read-only, or update CairnFS"
-            )));
+        if unknown != 0 {
+            if !mode.read_only {
+                return Err(Error::Incompatible(format!(
+                    "features {unknown:#x} that allow reading only; open it read-only, or update CairnFS"
+                )));
+            }
+            // What is free may be told in another way, so no merge may allocate, in an overlay either.
+            mode.limits.replay = i64::MAX;
         }
         let found = scan(&*storage, &superblock, identity.other_lost)?;
         let core = Self::assemble(storage, superblock, &found, mode)?;

@@ -5,6 +5,8 @@
 //! replayed in passes: each reads the whole log, takes a range of keys, and brings their final
 //! values into the index. The index so never meets a value that is older than what an interrupted
 //! merge or an earlier pass has put there, and a full log needs no more memory than a short one.
+//! Opened read-only, the volume is recovered in the same way: the device below writes to a
+//! temporary file then.
 
 use std::sync::Arc;
 
@@ -97,11 +99,13 @@ impl Core {
                 inodes.into_iter().for_each(|inode| self.dirty.push(inode));
                 self.hold_back(unused);
                 return match self.read_only {
+                    // No merge follows.
                     true => Ok(()),
                     false => self.space.adopt_growth(grown),
                 };
             };
-            self.merge_pass(found.last_seq, pass)?;
+            let merged = self.merge_pass(found.last_seq, pass);
+            merged.inspect_err(|e| self.explain_failed_pass(e))?;
             pass = Pass::new(until, self.limits.replay);
         }
     }
@@ -116,7 +120,7 @@ impl Core {
                 let run = extent_run(context.seq, entry)?;
                 self.claim(run)?;
             }
-            if self.dirty_bytes() > pass.limit && !self.read_only {
+            if self.dirty_bytes() > pass.limit {
                 self.narrow(pass);
             }
             Ok(())
@@ -200,6 +204,17 @@ impl Core {
         unused.extend(self.merge_replayed(seq, inodes)?);
         self.hold_back(unused);
         Ok(())
+    }
+
+    /// A damaged volume may be read if nothing has to be merged.
+    fn explain_failed_pass(&self, error: &Error) {
+        if self.read_only && matches!(error, Error::Corrupt(_) | Error::NoSpace) {
+            tracing::warn!(
+                "the log needs more memory than the budget of {} bytes for it, and cannot be merged; \
+                 with a larger budget (`cairnfs mount -o ro,cache=SIZE`) it is replayed in memory",
+                self.limits.replay
+            );
+        }
     }
 
     /// Blocks that the log names, and that nothing refers to any more, stay out of use until a merge

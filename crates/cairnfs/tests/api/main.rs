@@ -17,6 +17,7 @@ mod mechanisms;
 mod names;
 mod order;
 mod paths;
+mod read_only;
 mod signals;
 mod times;
 mod values;
