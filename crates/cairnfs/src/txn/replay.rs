@@ -4,9 +4,10 @@
 //! at the next merge by the same function as ever. Log that does not fit into the memory budget is
 //! replayed in passes: each reads the whole log, takes a range of keys, and brings their final
 //! values into the index. The index so never meets a value that is older than what an interrupted
-//! merge or an earlier pass has put there, and a full log needs no more memory than a short one.
-//! Opened read-only, the volume is recovered in the same way: the device below writes to a
-//! temporary file then.
+//! merge or an earlier pass has put there, and a full log needs no more memory than a short one,
+//! unless it has a file of very many extents: a pass takes all items of a file, so that it knows
+//! which blocks of it are in use. Opened read-only, the volume is recovered in the same way: the
+//! device below writes to a temporary file then.
 
 use std::sync::Arc;
 
