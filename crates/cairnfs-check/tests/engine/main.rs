@@ -10,6 +10,7 @@
 
 mod contents;
 mod filled;
+mod filling;
 mod full;
 mod killed;
 mod named;
