@@ -39,7 +39,9 @@ fn rounds(mib: u64, seed: u64, rounds: u64) -> (u64, u64) {
         let what = format!("{mib} MiB, seed {seed}, round {round}, {mix:?}");
         volume.fill(mix);
         let left = volume.fs.statfs();
-        assert!(left.available * 16 < free, "{what}: {left:?} of {free}");
+        // Overwriting and punching leave blocks between others, which the index cannot use.
+        let part = if mix.scatters() { 8 } else { 16 };
+        assert!(left.available * part < free, "{what}: {left:?} of {free}");
         volume.disturb();
         volume.disturb();
         volume.empty();
@@ -57,21 +59,15 @@ fn a_volume_is_filled_and_emptied_again_and_again() {
     let seeds = setting("CAIRNFS_FILL_SEEDS", 6);
     let from = setting("CAIRNFS_FILL_FROM", 0);
     let each = setting("CAIRNFS_FILL_ROUNDS", 4);
-    let most = setting("CAIRNFS_FILL_MIB", 64);
+    let most = setting("CAIRNFS_FILL_MIB", 32);
     let sizes = SIZES.iter().filter(|mib| **mib <= most).count() as u64;
     let (mut names, mut kills) = (0, 0);
     for seed in from..from + seeds {
         let mib = SIZES[(seed % sizes) as usize];
-        let start = std::time::Instant::now();
-        let tried = rounds(mib, seed, each);
-        names += tried.0;
-        kills += tried.1;
-        println!(
-            "seed {seed}, {mib} MiB: {} names, {} kills, {:?}",
-            tried.0,
-            tried.1,
-            start.elapsed()
-        );
+        let (made, killed) = rounds(mib, seed, each);
+        names += made;
+        kills += killed;
+        println!("seed {seed}, {mib} MiB: {made} names, {killed} kills");
     }
     println!("{seeds} volumes, each filled and emptied {each} times: {names} names, {kills} kills");
 }
@@ -118,9 +114,7 @@ fn one_size_is_emptied(size: u64, file: u64, then: Then, workers: bool) {
 fn files_that_all_waited_can_be_removed() {
     for then in [Then::Sync, Then::Reopen, Then::SyncAndReopen] {
         for (size, file) in [(64, 20_000), (64, 4200), (200, 20_000)] {
-            let start = std::time::Instant::now();
             one_size_is_emptied(size << 20, file, then, size == 200);
-            println!("{:?}", start.elapsed());
         }
     }
 }

@@ -54,6 +54,13 @@ pub enum Mix {
     Space,
 }
 
+impl Mix {
+    /// Whether it frees single blocks among others.
+    pub fn scatters(self) -> bool {
+        matches!(self, Self::Changing | Self::Space)
+    }
+}
+
 pub const MIXES: [Mix; 12] = [
     Mix::Files(0),
     Mix::Files(100),
