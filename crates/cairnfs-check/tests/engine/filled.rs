@@ -2,363 +2,46 @@
 //!
 //! Whatever filled it, in whatever order of syncs, merges, kills and openings: the volume does not
 //! stop, removing and cutting off is never refused, all space comes back, and small files fill nearly
-//! all that was there. `CAIRNFS_FILL_SEEDS` tells how many volumes are tried, `CAIRNFS_FILL_FROM` the
-//! first one's seed, `CAIRNFS_FILL_ROUNDS` how often each is filled.
+//! all that was there. `CAIRNFS_FILL_SEEDS` sets how many volumes are tried, `CAIRNFS_FILL_FROM` the
+//! first one's seed, `CAIRNFS_FILL_ROUNDS` how often each is filled, `CAIRNFS_FILL_MIB` the size of
+//! the largest.
 
 use std::sync::Arc;
 
-use cairnfs::device::{Device, MemoryDevice};
+use cairnfs::device::MemoryDevice;
 use cairnfs::fs::{FileSystem, MakeOptions, Options, make_device};
-use cairnfs::types::{Creds, Fallocate, RenameMode, SetAttr, XattrMode};
-use cairnfs::{Error, Result};
-use parking_lot::RwLock;
+use cairnfs::types::{Creds, Fallocate};
 
+use crate::filling::{Filled, MIXES, Mix};
 use crate::seen::{assert_sound, options};
 
 const BLOCK: u64 = 4096;
 /// Blocks that an empty volume may have fewer than when it was new: its index's.
 const INDEX: u64 = 16;
+/// Sizes of volumes, in MiB.
+const SIZES: [u64; 8] = [16, 24, 32, 64, 128, 256, 512, 1024];
 
 fn setting(name: &str, otherwise: u64) -> u64 {
     std::env::var(name).map_or(otherwise, |v| v.parse().unwrap())
 }
 
-/// Numbers that follow from a seed (SplitMix64).
-struct Numbers(u64);
-
-impl Numbers {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    fn below(&mut self, n: u64) -> u64 {
-        self.next() % n.max(1)
-    }
-
-    fn one_in(&mut self, n: u64) -> bool {
-        self.below(n) == 0
-    }
-}
-
-/// What a round fills the volume with.
-#[derive(Debug, Clone, Copy)]
-enum Mix {
-    /// Files of one size.
-    Files(u64),
-    /// Files of all sizes, overwritten and appended to.
-    Changing,
-    /// Empty files with attributes of that many bytes.
-    Attributes(u64),
-    /// Names: directories, links, symlinks.
-    Names,
-    /// Space allocated ahead, holes, edges.
-    Space,
-}
-
-const MIXES: [Mix; 12] = [
-    Mix::Files(0),
-    Mix::Files(100),
-    Mix::Files(1500),
-    Mix::Files(4200),
-    Mix::Files(20_000),
-    Mix::Files(1 << 20),
-    Mix::Changing,
-    Mix::Attributes(40),
-    Mix::Attributes(300),
-    Mix::Attributes(5000),
-    Mix::Names,
-    Mix::Space,
-];
-
-/// A device of which a copy can be taken as a kill leaves it, between two writes.
-struct Stopped {
-    device: MemoryDevice,
-    writing: RwLock<()>,
-}
-
-impl Stopped {
-    fn new(size: u64) -> Self {
-        Self {
-            device: MemoryDevice::new(size),
-            writing: RwLock::new(()),
-        }
-    }
-
-    fn copy(&self) -> Self {
-        let _nobody = self.writing.write();
-        let copy = Self::new(self.device.size());
-        let mut chunk = vec![0; 1 << 20];
-        for at in (0..self.device.size()).step_by(chunk.len()) {
-            self.device.read(at, &mut chunk).unwrap();
-            if chunk.iter().any(|b| *b != 0) {
-                copy.device.write(at, &chunk).unwrap();
-            }
-        }
-        copy
-    }
-}
-
-impl Device for Stopped {
-    fn size(&self) -> u64 {
-        self.device.size()
-    }
-    fn read(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
-        self.device.read(offset, buf)
-    }
-    fn write(&self, offset: u64, buf: &[u8]) -> Result<()> {
-        let _writing = self.writing.read();
-        self.device.write(offset, buf)
-    }
-    fn flush(&self) -> Result<()> {
-        self.device.flush()
-    }
-    fn discard(&self, offset: u64, len: u64) -> Result<()> {
-        let _writing = self.writing.read();
-        self.device.discard(offset, len)
-    }
-}
-
-struct Filled {
-    device: Arc<Stopped>,
-    fs: Arc<FileSystem>,
-    options: Options,
-    numbers: Numbers,
-    /// Names in the root, and whether each is a directory.
-    names: Vec<(Vec<u8>, bool)>,
-    made: u64,
-    /// One in so many calls is followed by a sync; 0 for none.
-    syncs: u64,
-}
-
-impl Filled {
-    fn new(size: u64, seed: u64) -> Self {
-        let mut numbers = Numbers(seed);
-        let device = Arc::new(Stopped::new(size));
-        make_device(&*device, &MakeOptions::default(), &mut |_, _| {}).unwrap();
-        let options = Options {
-            cache_budget: if numbers.one_in(2) {
-                8 << 20
-            } else {
-                512 << 20
-            },
-            ..options(numbers.one_in(2))
-        };
-        let fs = FileSystem::open_device(device.clone(), &options).unwrap();
-        Self {
-            device,
-            fs,
-            options,
-            numbers,
-            names: Vec::new(),
-            made: 0,
-            syncs: 0,
-        }
-    }
-
-    /// Syncs, merges, opens anew or kills, or does nothing.
-    fn disturb(&mut self) {
-        match self.numbers.below(6) {
-            0 => self.fs.sync().unwrap(),
-            1 => self.fs.merge().unwrap(),
-            2 => {
-                self.fs.close().unwrap();
-                self.open();
-            }
-            3 => {
-                // What a killed process leaves; all that was there is to be there, so it was synced.
-                self.fs.sync().unwrap();
-                let killed = Arc::new(self.device.copy());
-                self.fs.close().unwrap();
-                self.device = killed;
-                self.open();
-            }
-            _ => {}
-        }
-    }
-
-    fn open(&mut self) {
-        self.fs = FileSystem::open_device(self.device.clone(), &self.options).unwrap();
-    }
-
-    fn lookup(&self, name: &[u8]) -> u64 {
-        let ino = self.fs.lookup(1, name).unwrap().ino;
-        self.fs.forget(ino, 1);
-        ino
-    }
-
-    fn make(&mut self) -> Result<u64> {
-        let name = format!("f{}", self.made).into_bytes();
-        self.made += 1;
-        let ino = self.fs.mknod(1, &name, 0o100_644, 0, Creds::default())?.ino;
-        self.fs.forget(ino, 1);
-        self.names.push((name, false));
-        Ok(ino)
-    }
-
-    fn any(&mut self) -> Option<u64> {
-        let n = self.numbers.below(self.names.len() as u64) as usize;
-        let (name, dir) = self.names.get(n)?.clone();
-        (!dir).then(|| self.lookup(&name))
-    }
-
-    fn write(&mut self, ino: u64, at: u64, len: u64) -> Result<()> {
-        let data = vec![self.made as u8 | 1; len as usize];
-        let written = self.fs.write(ino, at, &data, false)?;
-        match written as u64 == len {
-            true => Ok(()),
-            false => Err(Error::NoSpace),
-        }
-    }
-
-    fn fill_once(&mut self, mix: Mix) -> Result<()> {
-        match mix {
-            Mix::Files(size) => {
-                let ino = self.make()?;
-                self.write(ino, 0, size)
-            }
-            Mix::Changing => match self.any() {
-                Some(ino) if !self.numbers.one_in(4) => {
-                    let (at, len) = (self.numbers.below(100_000), self.numbers.below(12_000));
-                    self.write(ino, at, len + 1)
-                }
-                _ => self.make().map(|_| ()),
-            },
-            Mix::Attributes(len) => {
-                let ino = self.make()?;
-                let mut value = vec![7; len as usize];
-                value[..8].copy_from_slice(&self.made.to_le_bytes());
-                let name = format!("user.{}", self.numbers.below(1000));
-                self.fs
-                    .setxattr(ino, name.as_bytes(), &value, XattrMode::Set)
-            }
-            Mix::Names => self.fill_names(),
-            Mix::Space => self.fill_space(),
-        }
-    }
-
-    fn fill_names(&mut self) -> Result<()> {
-        let name = format!(
-            "{}-{}",
-            self.made,
-            "n".repeat(self.numbers.below(200) as usize)
-        );
-        let name = name.into_bytes();
-        self.made += 1;
-        let who = Creds::default();
-        let made = match (self.numbers.below(4), self.any()) {
-            (0, _) => self.fs.mkdir(1, &name, 0o755, who),
-            (1, Some(ino)) => self.fs.link(ino, 1, &name),
-            (2, _) => self.fs.symlink(
-                1,
-                &name,
-                &vec![b't'; 1 + self.numbers.below(4000) as usize],
-                who,
-            ),
-            _ => self.fs.mknod(1, &name, 0o100_600, 0, who),
-        }?;
-        self.fs.forget(made.ino, 1);
-        let dir = made.kind == cairnfs::types::FileKind::Directory;
-        self.names.push((name, dir));
-        Ok(())
-    }
-
-    fn fill_space(&mut self) -> Result<()> {
-        let Some(ino) = self.any().filter(|_| !self.numbers.one_in(5)) else {
-            return self.make().map(|_| ());
-        };
-        let (at, len) = (self.numbers.below(300_000), 1 + self.numbers.below(60_000));
-        match self.numbers.below(4) {
-            0 => {
-                // A hole needs no more than is kept for it.
-                self.fs.fallocate(ino, at, len, Fallocate::PunchHole, false)
-            }
-            1 => self.write(ino, at, len % 9000 + 1),
-            _ => {
-                let what = Fallocate::Allocate { keep_size: false };
-                self.fs.fallocate(ino, at, len, what, false)
-            }
-        }
-    }
-
-    /// Fills until the calls are refused again and again.
-    fn fill(&mut self, mix: Mix) {
-        let mut refused = 0;
-        while refused < 8 {
-            match self.fill_once(mix) {
-                Ok(()) => {}
-                Err(Error::NoSpace) => refused += 1,
-                Err(e) => panic!("{mix:?}: {e}"),
-            }
-            if self.syncs > 0 && self.numbers.one_in(self.syncs) {
-                self.fs.sync().unwrap();
-            }
-        }
-    }
-
-    /// Removes everything, in any order and by any call that removes.
-    fn empty(&mut self) {
-        while !self.names.is_empty() {
-            let n = self.numbers.below(self.names.len() as u64) as usize;
-            let (name, dir) = self.names.swap_remove(n);
-            if dir {
-                self.fs.rmdir(1, &name).unwrap();
-                continue;
-            }
-            if self.numbers.one_in(8) {
-                let ino = self.lookup(&name);
-                let is_file = self.fs.getattr(ino).unwrap().kind == cairnfs::types::FileKind::File;
-                if is_file {
-                    let size = self.numbers.below(2) * 1000;
-                    let less = self.fs.getattr(ino).unwrap().size > size;
-                    let set = SetAttr {
-                        size: less.then_some(size),
-                        ..SetAttr::default()
-                    };
-                    self.fs.setattr(ino, &set).unwrap();
-                }
-            }
-            let onto = self.names.iter().rposition(|(_, dir)| !dir);
-            if let Some(onto) = onto.filter(|_| self.numbers.one_in(8)) {
-                // In place of another, which goes.
-                let to = self.names[onto].0.clone();
-                self.fs
-                    .rename(1, &name, 1, &to, RenameMode::Replace)
-                    .unwrap();
-                if self
-                    .fs
-                    .lookup(1, &name)
-                    .map(|a| self.fs.forget(a.ino, 1))
-                    .is_ok()
-                {
-                    // Both were names of one inode: then rename does nothing.
-                    self.fs.unlink(1, &name).unwrap();
-                }
-            } else {
-                self.fs.unlink(1, &name).unwrap();
-            }
-            if self.numbers.one_in(2000) {
-                self.disturb();
-            }
-        }
-        self.fs.merge().unwrap();
-    }
-}
-
-/// Fills and empties a volume; what is free afterwards is as much as before.
-fn rounds(size: u64, seed: u64, rounds: u64) {
-    let mut volume = Filled::new(size, seed);
+/// Fills and empties a volume; what is free afterwards is as much as before. Gives the names made and
+/// the kills.
+fn rounds(mib: u64, seed: u64, rounds: u64) -> (u64, u64) {
+    let mut volume = Filled::new(mib << 20, seed, seed % 2 == 1);
     let free = volume.fs.statfs().free;
     for round in 0..rounds {
-        let mix = MIXES[volume.numbers.below(MIXES.len() as u64) as usize];
-        volume.syncs = [0, 10, 300][volume.numbers.below(3) as usize];
-        let what = format!("{} MiB, seed {seed}, round {round}, {mix:?}", size >> 20);
+        // A few seeds of a few rounds try all mixes.
+        let mix = MIXES[((seed * 4 + round) % MIXES.len() as u64) as usize];
+        volume.reopen();
+        volume.syncs = [0, 0, 10, 300][volume.numbers.below(4) as usize];
+        volume.disturbances = [0, 0, 3000][volume.numbers.below(3) as usize];
+        let what = format!("{mib} MiB, seed {seed}, round {round}, {mix:?}");
         volume.fill(mix);
         let left = volume.fs.statfs();
-        assert!(left.available * 16 < free, "{what}: {left:?} of {free}");
+        // Overwriting and punching leave blocks between others, which the index cannot use.
+        let part = if mix.scatters() { 8 } else { 16 };
+        assert!(left.available * part < free, "{what}: {left:?} of {free}");
         volume.disturb();
         volume.disturb();
         volume.empty();
@@ -368,6 +51,7 @@ fn rounds(size: u64, seed: u64, rounds: u64) {
     }
     volume.fs.close().unwrap();
     assert_sound(&*volume.device, "emptied");
+    (volume.made, volume.kills)
 }
 
 #[test]
@@ -375,11 +59,64 @@ fn a_volume_is_filled_and_emptied_again_and_again() {
     let seeds = setting("CAIRNFS_FILL_SEEDS", 6);
     let from = setting("CAIRNFS_FILL_FROM", 0);
     let each = setting("CAIRNFS_FILL_ROUNDS", 4);
-    let sizes = [16, 24, 32, 64];
+    let most = setting("CAIRNFS_FILL_MIB", 32);
+    let sizes = SIZES.iter().filter(|mib| **mib <= most).count() as u64;
+    let (mut names, mut kills) = (0, 0);
     for seed in from..from + seeds {
-        rounds(sizes[(seed % 4) as usize] << 20, seed, each);
+        let mib = SIZES[(seed % sizes) as usize];
+        let (made, killed) = rounds(mib, seed, each);
+        names += made;
+        kills += killed;
+        println!("seed {seed}, {mib} MiB: {made} names, {killed} kills");
     }
-    println!("{seeds} volumes, each filled and emptied {each} times");
+    println!("{seeds} volumes, each filled and emptied {each} times: {names} names, {kills} kills");
+}
+
+/// What happens between the last write that fits and the first removal.
+#[derive(Debug, Clone, Copy)]
+enum Then {
+    Sync,
+    Reopen,
+    SyncAndReopen,
+}
+
+/// Files of `file` bytes fill a volume while all of them wait in memory; then each can be removed or
+/// cut off, whatever removes it, until nothing is left, and the volume takes as many again.
+fn one_size_is_emptied(size: u64, file: u64, then: Then, workers: bool) {
+    let what = format!("{} MiB, {file} bytes, {then:?}", size >> 20);
+    let mut volume = Filled::new(size, file ^ size, workers);
+    let free = volume.fs.statfs().free;
+    let mut before: Option<usize> = None;
+    for _ in 0..2 {
+        volume.fill(Mix::Files(file));
+        let held = volume.names.len();
+        assert!(
+            before.is_none_or(|b: usize| b.abs_diff(held) * 100 <= b),
+            "{what}: {held}, before {before:?}"
+        );
+        before = Some(held);
+        if !matches!(then, Then::Reopen) {
+            volume.fs.sync().unwrap();
+        }
+        if !matches!(then, Then::Sync) {
+            volume.reopen();
+        }
+        volume.empty();
+        let now = volume.fs.statfs().free;
+        assert!(now + INDEX >= free, "{what}: {now} of {free}");
+    }
+    println!("{what}: {before:?} files");
+    volume.fs.close().unwrap();
+    assert_sound(&*volume.device, &what);
+}
+
+#[test]
+fn files_that_all_waited_can_be_removed() {
+    for then in [Then::Sync, Then::Reopen, Then::SyncAndReopen] {
+        for (size, file) in [(64, 20_000), (64, 4200), (200, 20_000)] {
+            one_size_is_emptied(size << 20, file, then, size == 200);
+        }
+    }
 }
 
 /// How much of what `df` says is available small files get into a volume, in percent.

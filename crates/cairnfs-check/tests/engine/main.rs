@@ -13,6 +13,7 @@ mod appended;
 mod contents;
 mod delayed;
 mod filled;
+mod filling;
 mod full;
 mod killed;
 mod named;

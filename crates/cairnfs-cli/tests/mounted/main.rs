@@ -16,6 +16,7 @@
 mod bad_input;
 mod compare;
 mod crashtest;
+mod fill;
 mod gate;
 mod host;
 mod kill;

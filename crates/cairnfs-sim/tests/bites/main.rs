@@ -239,7 +239,9 @@ fn failing_disks_and_full_volumes_show_mistakes() {
     let mut table = Table::default();
     let synced = steps("write f 0 9000; fsync f; create n; sync; merge").unwrap();
     table.bites(&[FailureForgotten], Run, |f| failing(f, base(), &synced));
-    table.bites(&[DeletionsUnfunded], Run, |f| filled(f, base()));
+    for size in [0, 100, 1500] {
+        table.bites(&[DeletionsUnfunded], Run, |f| filled(f, base(), size));
+    }
     // Of a file with so many extents, some are freed by later transactions.
     let extents = (0..1500).map(|i| format!("write n {} 10;", i * 8192));
     let text = "create n;".to_owned() + &extents.collect::<String>();

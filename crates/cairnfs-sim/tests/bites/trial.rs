@@ -432,8 +432,8 @@ pub fn unread(faults: Faults<'_>, volume: &Image, step: &Step) -> Outcome {
     })
 }
 
-/// Files are made until there is no space; each can be removed.
-pub fn filled(faults: Faults<'_>, volume: Image) -> Outcome {
+/// Files of `size` bytes are made until there is no space, and synced; each can be removed.
+pub fn filled(faults: Faults<'_>, volume: Image, size: u32) -> Outcome {
     trial(|tried| {
         let disk = Arc::new(SimDisk::new(volume, false));
         let fs = FileSystem::open_device(disk.clone(), &options(5)).unwrap();
@@ -441,9 +441,12 @@ pub fn filled(faults: Faults<'_>, volume: Image) -> Outcome {
             let mut runner = Runner::new(&fs);
             let names = (0..).map(|i| format!("{i}{}", "x".repeat(200)));
             let made = |runner: &mut Runner<'_>, name: &String| {
-                runner.run(&Step::Create(name.clone())).is_ok()
+                let create = Step::Create(name.clone());
+                let write = Step::Write(name.clone(), 0, size);
+                runner.run(&create).is_ok() && (size == 0 || runner.run(&write).is_ok())
             };
             let made: Vec<String> = names.take_while(|name| made(&mut runner, name)).collect();
+            runner.run(&Step::Sync).unwrap();
             made.iter().try_for_each(|name| {
                 *tried += 1;
                 let removed = runner.run(&Step::Unlink(name.clone()));

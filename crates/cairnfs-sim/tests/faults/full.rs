@@ -211,30 +211,30 @@ impl Volume {
         self.fs.sync().unwrap();
         self.fs.merge().unwrap();
     }
+}
 
-    fn remove_all(&self, dir: u64) {
-        let mut entries = Vec::new();
-        self.fs
-            .readdir(dir, 0, &mut |e| {
-                if e.name != b"." && e.name != b".." {
-                    entries.push((e.name.to_vec(), e.ino));
-                }
-                true
-            })
-            .unwrap();
-        for (name, ino) in entries {
-            if self.fs.getattr(ino).unwrap().kind.is_dir() {
-                self.remove_all(ino);
-                self.fs.rmdir(dir, &name).unwrap();
-            } else {
-                self.fs.unlink(dir, &name).unwrap();
-            }
+/// Removes all that is in a directory.
+pub fn remove_all(fs: &FileSystem, dir: u64) -> Result<()> {
+    let mut entries = Vec::new();
+    fs.readdir(dir, 0, &mut |e| {
+        if e.name != b"." && e.name != b".." {
+            entries.push((e.name.to_vec(), e.ino));
+        }
+        true
+    })?;
+    for (name, ino) in entries {
+        if fs.getattr(ino)?.kind.is_dir() {
+            remove_all(fs, ino)?;
+            fs.rmdir(dir, &name)?;
+        } else {
+            fs.unlink(dir, &name)?;
         }
     }
+    Ok(())
 }
 
 /// A volume on which little space is left, and what is free on it while it is empty.
-fn nearly_full() -> (Image, u64) {
+pub fn nearly_full() -> (Image, u64) {
     let fresh = fresh_volume(16 << 20).unwrap();
     let (empty, _) = Volume::open(&fresh);
     let free = empty.fs.statfs().free;
@@ -292,7 +292,7 @@ fn only_what_needs_space_is_refused_and_it_changes_nothing() {
             volume.fs.close().unwrap();
         }
         let (volume, disk) = Volume::open(&full);
-        volume.remove_all(ROOT);
+        remove_all(&volume.fs, ROOT).unwrap();
         volume.fs.merge().unwrap();
         let now = volume.fs.statfs().free;
         assert!(now + 64 >= free, "{now} of {free} blocks came back");

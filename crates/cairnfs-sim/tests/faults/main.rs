@@ -34,6 +34,7 @@
 )]
 
 mod background;
+mod emptied;
 mod errors;
 mod full;
 mod gaps;
