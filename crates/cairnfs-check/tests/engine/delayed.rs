@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use cairnfs::device::MemoryDevice;
 use cairnfs::fs::{FileSystem, MakeOptions, make_device};
-use cairnfs::types::{Creds, SetAttr};
+use cairnfs::types::{Creds, SetAttr, XattrMode};
 
 use crate::seen::{assert_sound, options};
 
@@ -32,6 +32,27 @@ fn a_file_that_is_cut_off_before_it_got_blocks_grows_again() {
     // The item has 1025 bytes then; what was reserved is for a block.
     resize(&fs, file, 1025);
     assert!(fs.failure().is_none());
+    fs.close().unwrap();
+    assert_sound(&*device, "closed");
+}
+
+/// Values that lie apart take a whole unit each, however much of it they fill; so many of them are
+/// set that a little too little for each would be units.
+#[test]
+fn large_values_reserve_what_they_take() {
+    let device = Arc::new(MemoryDevice::new(64 << 20));
+    make_device(&*device, &MakeOptions::default(), &mut |_, _| {}).unwrap();
+    let fs = FileSystem::open_device(device.clone(), &options(false)).unwrap();
+    let who = Creds::default();
+    let file = fs.mknod(1, b"file", 0o100_644, 0, who).unwrap().ino;
+    for i in 0..200u64 {
+        let mut value = vec![7; [4100, 5000, 6500, 17_000, 40_000][i as usize % 5]];
+        value[..8].copy_from_slice(&i.to_le_bytes());
+        let name = format!("user.{i}");
+        // A commit that keeps too little for its growth panics.
+        fs.setxattr(file, name.as_bytes(), &value, XattrMode::Set)
+            .unwrap();
+    }
     fs.close().unwrap();
     assert_sound(&*device, "closed");
 }

@@ -175,7 +175,11 @@ impl FileSystem {
                 if !short(&result) {
                     return result;
                 }
-                made |= make_room(self)?;
+                made |= match make_room(self) {
+                    // A merge that found none is not the last word.
+                    Err(Error::NoSpace) => false,
+                    other => other?,
+                };
             }
             if !made {
                 break;

@@ -10,7 +10,7 @@ use crate::format::NODE_SIZE;
 use crate::format::key::Key;
 use crate::format::overflow::UNIT_DATA;
 use crate::format::record::{Entry, entry_size, put_entry};
-use crate::format::xattr::is_apart;
+use crate::format::xattr::{MAX_WITH_USES, is_apart};
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicU8, Ordering};
 use crate::values::Value;
@@ -53,6 +53,15 @@ impl<'a> Change<'a> {
 fn growth_of(own: &[u8], shared: Option<&Value>) -> i64 {
     let shared = shared.map_or(0, |value| growth_of_value(value.bytes().len()) + 32);
     own.len() as i64 + 32 + shared
+}
+
+/// By how much the growth for `len` bytes of values may exceed them: one may be apart, in a unit that
+/// is not full.
+pub fn growth_apart(len: usize) -> i64 {
+    match is_apart(len) {
+        true => growth_of_value(MAX_WITH_USES + 1) - MAX_WITH_USES as i64,
+        false => 0,
+    }
 }
 
 /// The same for a value that stands once: a long one has another item, and units of its own, which

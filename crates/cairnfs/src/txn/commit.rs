@@ -19,7 +19,7 @@ use crate::format::key::Kind;
 use crate::inode::{Inode, InodeState};
 use crate::journal::Relief;
 use crate::journal::cil::{Context, Filled, Hold};
-use crate::journal::vector::{LogVector, charge_for};
+use crate::journal::vector::{LogVector, charge_for, growth_apart};
 use crate::mechanism::Mechanism;
 use crate::space::{Class, Delayed, Run, Space, growth_units};
 use crate::sync::atomic::Ordering;
@@ -45,7 +45,7 @@ impl Need {
         let log = puts as i64 * charge_for(0) + charge_for(len) + deletes as i64 * charge_for(8);
         Self {
             log,
-            units: growth_units(log).max(1),
+            units: growth_units(log + growth_apart(len)).max(1),
             class: Class::Ordinary,
         }
     }

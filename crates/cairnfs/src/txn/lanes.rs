@@ -178,11 +178,16 @@ impl Lanes {
         };
         lane.counts.add(&done.counts);
         // Rounded up in each lane, it is enough for all of them together.
-        let before = growth_units(lane.growth);
         lane.growth += done.growth;
-        let after = growth_units(lane.growth);
-        let kept = rest.units.min(after.saturating_sub(before));
-        let freed = lane.kept.min(before.saturating_sub(after));
+        let needed = growth_units(lane.growth);
+        let kept = rest.units.min(needed.saturating_sub(lane.kept));
+        let freed = lane.kept.saturating_sub(needed);
+        debug_assert!(
+            lane.kept + kept >= needed,
+            "{} bytes of items with {} units reserved",
+            done.growth,
+            rest.units
+        );
         lane.kept = lane.kept + kept - freed;
         lane.shrinkage += done.shrinkage;
         lane.memory += done.memory;
