@@ -297,6 +297,18 @@ impl Space {
         self.budget.floor(class)
     }
 
+    /// Whether an ordinary promise may have a unit.
+    ///
+    /// # Errors
+    /// Near the limit bitmaps may have to be read, and can be damaged.
+    pub fn can_grow(&self) -> Result<bool> {
+        let can = self.reserve(0, 1, Class::Ordinary)?;
+        if can {
+            self.unreserve(0, 1);
+        }
+        Ok(can)
+    }
+
     /// Blocks that ordinary promises leave.
     pub fn kept_blocks(&self) -> u64 {
         self.budget.kept_blocks()

@@ -237,11 +237,7 @@ impl Core {
         let free = (space.free_blocks() + given).saturating_sub(taken).min(all);
         let kept = space.kept_blocks();
         // Broken units may be free, but no file can be made without a whole one.
-        let whole = given > 0
-            || growth > 0
-            || space
-                .available(Class::Ordinary)
-                .is_ok_and(|blocks| blocks > 0);
+        let whole = given > 0 || growth > 0 || space.can_grow().unwrap_or(false);
         let available = free.saturating_sub(kept);
         (free, if whole { available } else { 0 })
     }
