@@ -1,4 +1,5 @@
-//! `cairnfs umount`: makes everything durable, unmounts, and waits until the volume is closed.
+//! `cairnfs umount`: makes everything durable, unmounts, and waits until the volume is closed; also
+//! as the helper of umount(8).
 //!
 //! Plain umount(8) works too, but returns while the daemon is still writing. That the daemon is
 //! done is told by the volume's lock, which it holds as long as the volume is open. Where the volume
@@ -27,6 +28,15 @@ pub struct Args {
     /// file is. Asks the daemon for nothing, so it works even if that does not answer
     #[arg(long, short)]
     lazy: bool,
+    /// As umount(8) calls its helpers: leave /etc/mtab alone
+    #[arg(short, hide = true)]
+    n: bool,
+    /// As umount(8) calls its helpers: say what is done
+    #[arg(short, hide = true)]
+    verbose: bool,
+    /// As umount(8) calls its helpers: the type of the mount
+    #[arg(short = 't', hide = true)]
+    fs_type: Option<String>,
     /// Directory on which the volume is mounted
     dir: PathBuf,
 }
@@ -125,7 +135,14 @@ mod tests {
 
     fn refused(dir: &Path) -> String {
         let dir = dir.to_path_buf();
-        umount(&Args { lazy: false, dir }).unwrap_err()
+        umount(&Args {
+            lazy: false,
+            n: false,
+            verbose: false,
+            fs_type: None,
+            dir,
+        })
+        .unwrap_err()
     }
 
     #[test]

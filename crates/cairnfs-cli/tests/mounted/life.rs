@@ -382,7 +382,7 @@ END
 
 /// Runs a script as root in the place's folder, in namespaces of its own: its mounts and all it
 /// started end with it.
-fn private(place: &Place, script: &str) {
+pub fn private(place: &Place, script: &str) {
     let out = Command::new("unshare")
         .args(["--mount", "--pid", "--fork", "--kill-child", "--mount-proc"])
         .args(["bash", "-euxo", "pipefail", "-c", script])
