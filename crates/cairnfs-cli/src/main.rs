@@ -6,6 +6,7 @@
 
 mod cmd;
 mod failure;
+mod holder;
 mod memory;
 mod output;
 mod size;
@@ -31,9 +32,15 @@ Examples:
 
 `cairnfs COMMAND --help` shows each command's options and examples.";
 
+/// The version, and the commit it was built from where that is known.
+const VERSION: &str = match option_env!("CAIRNFS_VERSION") {
+    Some(version) => version,
+    None => env!("CARGO_PKG_VERSION"),
+};
+
 /// A crash-safe file system in one file or block device
 #[derive(Debug, Parser)]
-#[command(name = "cairnfs", version, after_help = EXAMPLES)]
+#[command(name = "cairnfs", version = VERSION, after_help = EXAMPLES)]
 struct Cli {
     #[command(subcommand)]
     command: Command,

@@ -20,6 +20,9 @@ use cairnfs_fuse::options::{WriteMode, parse_size};
 use cairnfs_fuse::{MountOptions, control, mounter, mountinfo, serve};
 use rustix::process::{getegid, geteuid};
 
+use crate::failure::shown;
+use crate::holder;
+
 /// mount(8): the arguments are wrong.
 const EXIT_USAGE: u8 = 1;
 /// mount(8): the system lacks something, for example memory for a process.
@@ -241,11 +244,11 @@ fn make_volume(args: &Args) -> Result<(), Failure> {
     };
     let name = args.volume.display();
     let live = io::stderr().is_terminal();
-    let mut shown = u64::MAX;
+    let mut last = u64::MAX;
     let mut progress = |done: u64, total: u64| {
         let percent = done.saturating_mul(100).checked_div(total).unwrap_or(100);
-        if live && percent != shown {
-            shown = percent;
+        if live && percent != last {
+            last = percent;
             eprint!("\rmaking volume {name}: {percent:3} %");
         }
     };
@@ -294,8 +297,8 @@ fn find_dir(args: &Args) -> Result<PathBuf, Failure> {
         None => Ok(dir),
         Some(entry) => Err(failed(format_args!(
             "{} is taken: {} ({}) is mounted there",
-            dir.display(),
-            entry.source.display(),
+            shown(&dir),
+            shown(&entry.source),
             entry.fs_type
         ))),
     }
@@ -373,8 +376,17 @@ fn serve_here(
         std::panic::set_hook(Box::new(|info| tracing::error!("{info}")));
     }
     let name = volume.display();
-    let fs = FileSystem::open(volume, &engine_options(options))
-        .map_err(|e| failed(format_args!("cannot open {name}: {e}")))?;
+    let fs = FileSystem::open(volume, &engine_options(options)).map_err(|e| match e {
+        cairnfs::Error::InUse(_) => {
+            let holder = holder::of(volume);
+            failed(format_args!(
+                "{} {holder}; {}",
+                shown(volume),
+                holder.next_step()
+            ))
+        }
+        e => failed(format_args!("cannot open {}: {e}", shown(volume))),
+    })?;
     let ops = Arc::new(Ops::new(Arc::clone(&fs), volume, options.write));
     let adapter = Adapter::new(ops, options);
     let ready = || announce(args, volume, dir);

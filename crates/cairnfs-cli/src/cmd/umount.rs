@@ -17,6 +17,7 @@ use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 
 use super::sync::host_full;
+use crate::failure::shown;
 
 /// umount(8): unmounting failed.
 const EXIT_UMOUNT: u8 = 32;
@@ -64,7 +65,7 @@ fn umount(args: &Args) -> Result<(), String> {
             return Err(format!(
                 "{} holds no CairnFS volume, but {} ({}): use umount(8)",
                 dir.display(),
-                entry.source.display(),
+                shown(&entry.source),
                 entry.fs_type
             ));
         }
@@ -74,7 +75,9 @@ fn umount(args: &Args) -> Result<(), String> {
         return mounter::unmount(&dir, true).map_err(|e| told(&dir, e));
     }
     let volume = control::volume(&dir).unwrap_or(entry.source);
-    let lock = opening::volume(&volume);
+    // An image inside its own mountpoint is covered by the mount.
+    let covered = volume.starts_with(&dir);
+    let lock = (!covered).then(|| opening::volume(&volume));
     let synced = sync(&dir);
     let full = synced.as_ref().err().and_then(|e| host_full(&dir, e));
     if let Some(full) = full {
@@ -84,6 +87,14 @@ fn umount(args: &Args) -> Result<(), String> {
         ));
     }
     mounter::unmount(&dir, false).map_err(|e| told(&dir, e))?;
+    let lock = lock.unwrap_or_else(|| opening::volume(&volume));
+    if matches!(&lock, Err(e) if e.kind() == io::ErrorKind::NotFound) {
+        eprintln!(
+            "cairnfs umount: note: {} was deleted: nothing to wait for",
+            shown(&volume)
+        );
+        return Ok(());
+    }
     wait_until_closed(lock).map_err(|e| {
         format!(
             "{} is unmounted; cannot tell when {} is closed: {e}",
