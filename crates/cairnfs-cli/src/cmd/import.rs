@@ -113,7 +113,7 @@ fn fill(args: &Args, from: Origin, place: VolumePath) -> Result<Summary, Failure
             };
             let unpacked = unpacked(input, &archive.name);
             unpacked.and_then(|(input, compressed)| {
-                let reader = TarReader::new(input, archive.name).to_the_end(compressed);
+                let reader = TarReader::new(input, archive.name).reading_all(compressed);
                 reader.import(&mut copier, &mut sink)
             })
         }

@@ -30,6 +30,7 @@ pub struct TarReader<R: Read> {
     /// Bytes of headers since the last member.
     between: u64,
     any: bool,
+    /// Whether what follows the end of the archive is read too.
     whole: bool,
 }
 
@@ -49,7 +50,7 @@ impl<R: Read> TarReader<R> {
 
     /// Also reads what follows the end of the archive, where a compressed one has its checksum.
     #[must_use]
-    pub fn to_the_end(mut self, whole: bool) -> Self {
+    pub fn reading_all(mut self, whole: bool) -> Self {
         self.whole = whole;
         self
     }
@@ -85,9 +86,8 @@ impl<R: Read> TarReader<R> {
     }
 
     fn fill(&mut self, buf: &mut [u8]) -> Result<(), Failure> {
-        match self.input.read_exact(buf) {
-            other => other.map_err(|e| self.unread(e)),
-        }
+        let read = self.input.read_exact(buf);
+        read.map_err(|e| self.unread(e))
     }
 
     fn skip(&mut self, count: u64) -> Result<(), Failure> {

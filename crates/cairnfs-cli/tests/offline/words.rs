@@ -157,7 +157,7 @@ fn a_missing_permission_is_no_missing_volume() {
     fs::create_dir(p.path("secret")).unwrap();
     p.ok(&["mkfs", "-q", "--size", "16M", "secret/v.img"]);
     fs::set_permissions(p.path(""), fs::Permissions::from_mode(0o755)).unwrap();
-    fs::set_permissions(p.path("secret"), fs::Permissions::from_mode(0)).unwrap();
+    fs::set_permissions(p.path("secret"), fs::Permissions::from_mode(0o0)).unwrap();
     let root = rustix::process::geteuid().is_root();
     for args in [
         &["ls", "secret/v.img"][..],
