@@ -6,6 +6,7 @@
 
 mod cmd;
 mod failure;
+mod helper;
 mod holder;
 mod memory;
 mod output;
@@ -137,7 +138,7 @@ fn report(error: &(dyn std::error::Error + 'static)) -> ExitCode {
 
 /// The arguments as ours, when called by another name.
 fn translate(args: Vec<OsString>) -> Result<Vec<OsString>, String> {
-    if let Some(translated) = cmd::mount_helper::helper_arguments(&args) {
+    if let Some(translated) = helper::helper_arguments(&args) {
         return translated;
     }
     let name = args.first().and_then(|name| Path::new(name).file_name());

@@ -12,7 +12,6 @@ pub mod ls;
 pub mod mkdir;
 pub mod mkfs;
 pub mod mount;
-pub mod mount_helper;
 pub mod rm;
 pub mod stats;
 pub mod sync;
