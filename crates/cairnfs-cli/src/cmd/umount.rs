@@ -88,14 +88,17 @@ fn umount(args: &Args) -> Result<(), String> {
     }
     mounter::unmount(&dir, false).map_err(|e| told(&dir, e))?;
     let lock = lock.unwrap_or_else(|| opening::volume(&volume));
-    if matches!(&lock, Err(e) if e.kind() == io::ErrorKind::NotFound) {
-        eprintln!(
-            "cairnfs umount: note: {} was deleted: nothing to wait for",
-            shown(&volume)
-        );
-        return Ok(());
-    }
-    wait_until_closed(lock).map_err(|e| {
+    let closed = match lock {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => {
+            eprintln!(
+                "cairnfs umount: note: {} was deleted, or cannot be seen from here: not waited for",
+                shown(&volume)
+            );
+            Ok(())
+        }
+        lock => wait_until_closed(lock),
+    };
+    closed.map_err(|e| {
         format!(
             "{} is unmounted; cannot tell when {} is closed: {e}",
             dir.display(),
