@@ -1,7 +1,8 @@
 //! What went wrong, as people read it: `cairnfs: <what>: <why>`, and a hint what to do next.
 //!
 //! Every command returns a [`Failure`] (or another error that is shown as it is). This module
-//! alone decides about hints and about the exit code of a failure. It uses nothing of the crate.
+//! alone decides about hints and about the exit code of a failure. It uses nothing of the crate but
+//! what is known of a volume's user.
 
 use std::error::Error;
 use std::fmt;
@@ -55,6 +56,17 @@ impl Failure {
     pub fn code(mut self, code: u8) -> Self {
         self.code = code;
         self
+    }
+
+    /// The failure to open the volume at `path`.
+    pub fn opening(path: &Path, why: &cairnfs::Error) -> Self {
+        match why {
+            cairnfs::Error::InUse(_) => {
+                let holder = crate::holder::of(path);
+                Failure::new(shown(path), &holder).hint(holder.next_step())
+            }
+            other => Failure::engine(shown(path), other),
+        }
     }
 
     /// The failure of an engine call on `what`.
@@ -116,7 +128,6 @@ impl Error for Failure {}
 pub fn hint_for(error: &cairnfs::Error) -> Option<&'static str> {
     use cairnfs::Error as E;
     match error {
-        E::InUse(_) => Some("unmount it first: cairnfs umount DIR"),
         E::Open { source, .. } => match source.kind() {
             io::ErrorKind::NotFound => Some("to make a volume: cairnfs mkfs VOLUME"),
             io::ErrorKind::PermissionDenied => {
@@ -124,7 +135,6 @@ pub fn hint_for(error: &cairnfs::Error) -> Option<&'static str> {
             }
             _ => None,
         },
-        E::NotAVolume(_) => Some("to make a volume there: cairnfs mkfs VOLUME"),
         E::Stopped(_) => {
             Some("the volume is sound up to the failure; look at it with: cairnfs check VOLUME")
         }

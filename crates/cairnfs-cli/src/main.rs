@@ -2,10 +2,12 @@
 //!
 //! Reads the arguments, runs one command of [`cmd`], and shows its failure. Called as
 //! `mount.cairnfs`, `mkfs.cairnfs` or `fsck.cairnfs`, it is what mount(8), mkfs(8) and fsck(8)
-//! look for.
+//! look for; as `umount.cairnfs` or `umount.fuse.cairnfs`, what umount(8) does.
 
 mod cmd;
 mod failure;
+mod helper;
+mod holder;
 mod memory;
 mod output;
 mod size;
@@ -31,9 +33,15 @@ Examples:
 
 `cairnfs COMMAND --help` shows each command's options and examples.";
 
+/// The version, and the commit it was built from where that is known.
+const VERSION: &str = match option_env!("CAIRNFS_VERSION") {
+    Some(version) => version,
+    None => env!("CARGO_PKG_VERSION"),
+};
+
 /// A crash-safe file system in one file or block device
 #[derive(Debug, Parser)]
-#[command(name = "cairnfs", version, after_help = EXAMPLES)]
+#[command(name = "cairnfs", version = VERSION, after_help = EXAMPLES)]
 struct Cli {
     #[command(subcommand)]
     command: Command,
@@ -130,13 +138,14 @@ fn report(error: &(dyn std::error::Error + 'static)) -> ExitCode {
 
 /// The arguments as ours, when called by another name.
 fn translate(args: Vec<OsString>) -> Result<Vec<OsString>, String> {
-    if let Some(translated) = cmd::mount::helper_arguments(&args) {
+    if let Some(translated) = helper::helper_arguments(&args) {
         return translated;
     }
     let name = args.first().and_then(|name| Path::new(name).file_name());
     let command = match name.and_then(|name| name.to_str()) {
         Some("mkfs.cairnfs") => "mkfs",
         Some("fsck.cairnfs") => "check",
+        Some("umount.cairnfs" | "umount.fuse.cairnfs") => "umount",
         _ => return Ok(args),
     };
     let ours = ["cairnfs", command].into_iter().map(OsString::from);

@@ -29,13 +29,74 @@ pub fn json(value: &impl Serialize) -> Result<(), AnyError> {
     Ok(())
 }
 
-/// A name for people if a terminal reads it, its bytes otherwise.
-pub fn write_name(out: &mut dyn Write, name: &[u8], terminal: bool) -> io::Result<()> {
-    if terminal {
-        out.write_all(show_bytes(name).as_bytes())
-    } else {
-        out.write_all(name)
+/// How names are written, as options of ls(1) have it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Style {
+    /// Byte for byte, for programs.
+    Raw,
+    /// For people at a terminal: control characters are escaped.
+    Shown,
+    /// `-q`: a question mark for each control character.
+    Hidden,
+    /// `-b`: escapes of C that tell every name from all others.
+    Escaped,
+}
+
+impl Style {
+    /// What a terminal or anything else gets if nobody says.
+    pub fn default_for(terminal: bool) -> Self {
+        match terminal {
+            true => Style::Shown,
+            false => Style::Raw,
+        }
     }
+}
+
+/// Writes a name.
+pub fn write_name(out: &mut dyn Write, name: &[u8], style: Style) -> io::Result<()> {
+    match style {
+        Style::Raw => out.write_all(name),
+        Style::Shown => out.write_all(show_bytes(name).as_bytes()),
+        Style::Hidden => out.write_all(hidden(name).as_bytes()),
+        Style::Escaped => out.write_all(escaped(name).as_bytes()),
+    }
+}
+
+fn hidden(name: &[u8]) -> String {
+    let mut text = String::new();
+    for chunk in name.utf8_chunks() {
+        let shown = chunk.valid().chars();
+        text.extend(shown.map(|c| if c.is_control() { '?' } else { c }));
+        text.extend(chunk.invalid().iter().map(|_| '?'));
+    }
+    text
+}
+
+fn escaped(name: &[u8]) -> String {
+    let mut text = String::new();
+    let octal = |text: &mut String, byte: &u8| text.push_str(&format!("\\{byte:03o}"));
+    for chunk in name.utf8_chunks() {
+        for c in chunk.valid().chars() {
+            match c {
+                '\n' => text.push_str("\\n"),
+                '\t' => text.push_str("\\t"),
+                '\r' => text.push_str("\\r"),
+                '\\' => text.push_str("\\\\"),
+                ' ' => text.push_str("\\ "),
+                c if c.is_control() => {
+                    let mut bytes = [0; 4];
+                    for byte in c.encode_utf8(&mut bytes).as_bytes() {
+                        octal(&mut text, byte);
+                    }
+                }
+                c => text.push(c),
+            }
+        }
+        for byte in chunk.invalid() {
+            octal(&mut text, byte);
+        }
+    }
+    text
 }
 
 /// A time in the local zone, to the minute.
@@ -185,6 +246,22 @@ mod tests {
         assert_eq!(mode_string(FileKind::File, 0o4755), "-rwsr-xr-x");
         assert_eq!(mode_string(FileKind::File, 0o6644), "-rwSr-Sr--");
         assert_eq!(mode_string(FileKind::Directory, 0o1000), "d--------T");
+    }
+
+    #[test]
+    fn names_look_like_ls() {
+        let name = b"a b\\\x1b[2J\n\xff\xc2\x9b\xc3\xa9";
+        let written = |style| {
+            let mut out = Vec::new();
+            write_name(&mut out, name, style).unwrap();
+            String::from_utf8_lossy(&out).into_owned()
+        };
+        assert_eq!(written(Style::Hidden), "a b\\?[2J???é");
+        assert_eq!(
+            written(Style::Escaped),
+            "a\\ b\\\\\\033[2J\\n\\377\\302\\233é"
+        );
+        assert_eq!(written(Style::Shown), "a b\\\\u{1b}[2J\\n\\xff\\u{9b}é");
     }
 
     #[test]

@@ -10,10 +10,11 @@
 //! `dir/a` exists and `dir/a:b` does not. Uses nothing of the crate but failures.
 
 use std::ffi::OsStr;
+use std::io::ErrorKind;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use crate::failure::{Failure, shown};
+use crate::failure::{Failure, io_text, shown};
 
 /// A place inside a volume.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -40,10 +41,7 @@ impl VolumePath {
                 inside: Vec::new(),
             });
         }
-        split(arg, is_file).ok_or_else(|| {
-            Failure::new(shown(whole), "no such volume")
-                .hint("write VOLUME or VOLUME:PATH; to make a volume: cairnfs mkfs VOLUME")
-        })
+        split(arg, is_file).ok_or_else(|| no_volume(whole))
     }
 
     /// As shown in messages.
@@ -93,6 +91,16 @@ impl Spec {
             Spec::Host(path) => shown(path),
             Spec::Volume(path) => path.shown(),
         }
+    }
+}
+
+/// Why there is no volume at a path that was given as one.
+pub fn no_volume(path: &Path) -> Failure {
+    match path.metadata() {
+        Err(e) if e.kind() == ErrorKind::PermissionDenied => Failure::new(shown(path), io_text(&e))
+            .hint("you need permission to enter the directories that lead to it"),
+        _ => Failure::new(shown(path), "no such volume")
+            .hint("write VOLUME or VOLUME:PATH; to make a volume: cairnfs mkfs VOLUME"),
     }
 }
 

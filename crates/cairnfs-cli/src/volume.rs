@@ -89,7 +89,7 @@ impl Volume {
             kernel_clock: true,
             ..Options::default()
         };
-        let fs = FileSystem::open(path, &options).explain(shown(path))?;
+        let fs = FileSystem::open(path, &options).map_err(|e| Failure::opening(path, &e))?;
         Ok(Self {
             fs,
             path: path.to_owned(),

@@ -16,6 +16,8 @@ mod hostile;
 mod place;
 #[path = "offline/salvage.rs"]
 mod salvage;
+#[path = "offline/words.rs"]
+mod words;
 
 use std::ffi::OsStr;
 use std::fs;

@@ -38,6 +38,25 @@ fn help_and_version_succeed() {
 }
 
 #[test]
+fn the_version_names_the_commit() {
+    let git = |args: &[&str]| {
+        let out = Command::new("git").args(args).output().ok()?;
+        let text = String::from_utf8_lossy(&out.stdout).trim().to_owned();
+        out.status.success().then_some(text)
+    };
+    let told = cairnfs(&["--version"]).stdout;
+    let told = String::from_utf8_lossy(&told);
+    let version = concat!("cairnfs ", env!("CARGO_PKG_VERSION"));
+    let top = std::path::Path::new("../..").canonicalize().unwrap();
+    let ours = git(&["rev-parse", "--show-toplevel"]).is_some_and(|dir| top == *dir);
+    // In an unpacked archive there is the version alone.
+    match git(&["rev-parse", "--short=12", "HEAD"]).filter(|_| ours) {
+        Some(commit) => assert_eq!(told, format!("{version} (commit {commit})\n")),
+        None => assert_eq!(told, format!("{version}\n")),
+    }
+}
+
+#[test]
 fn unknown_options_are_named() {
     refused(&["ls", "--nonsense", "x"], 2, "--nonsense");
     refused(&["mkfs", "--nonsense"], 1, "--nonsense");
@@ -116,12 +135,12 @@ fn cp_needs_a_volume() {
 }
 
 #[test]
-fn exports_are_not_compressed() {
+fn exports_are_not_compressed_by_everything() {
     let dir = tempfile::tempdir().unwrap();
     let volume = dir.path().join("v.img");
     std::fs::write(&volume, b"x").unwrap();
     let volume = volume.to_str().unwrap();
-    refused(&["export", volume, "out.tar.gz"], 1, "gzip");
+    refused(&["export", volume, "out.tar.xz"], 1, "gzip");
 }
 
 #[test]

@@ -554,15 +554,14 @@ impl Filesystem for Adapter {
         }
     }
 
-    /// Inodes are not limited: both counts are 0, as other file systems of that kind say it.
     fn statfs(&self, _req: &Request, ino: INodeNo, reply: ReplyStatfs) {
         match guarded(&self.ops, "statfs", ino, || Ok(self.ops.statfs())) {
             Ok(s) => reply.statfs(
                 s.blocks,
                 s.free,
                 s.available,
-                0,
-                0,
+                s.files,
+                s.files_free,
                 s.block_size,
                 s.name_max,
                 s.block_size,

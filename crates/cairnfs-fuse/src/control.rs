@@ -23,6 +23,9 @@ const SYNC: &str = "user.cairnfs.sync";
 const VOLUME: &str = "user.cairnfs.volume";
 const COUNTERS: &str = "user.cairnfs.counters";
 const TRIM: &str = "user.cairnfs.trim";
+const WRITABLE: &str = "user.cairnfs.writable";
+
+const YES: &[u8] = b"yes";
 
 /// An attribute's value can be no longer than this.
 const VALUE_MAX: usize = 64 << 10;
@@ -41,6 +44,8 @@ pub enum Question {
     Counters,
     /// Discard all free space; the answer is the number of bytes.
     Trim,
+    /// Whether the daemon opened the volume for changes: `yes` or `no`.
+    Writable,
 }
 
 impl Question {
@@ -51,6 +56,7 @@ impl Question {
             (VOLUME, Question::Volume),
             (COUNTERS, Question::Counters),
             (TRIM, Question::Trim),
+            (WRITABLE, Question::Writable),
         ]
         .into_iter()
         .find_map(|(known, question)| (known.as_bytes() == name).then_some(question))
@@ -162,6 +168,22 @@ pub fn trim(path: &Path) -> io::Result<u64> {
     text.parse().map_err(io::Error::other)
 }
 
+/// Whether the daemon of the mount at (or above) `path` opened the volume for changes.
+///
+/// # Errors
+/// As [`sync`].
+pub fn is_writable(path: &Path) -> io::Result<bool> {
+    Ok(ask(&opening::inside(path)?, WRITABLE)? == YES)
+}
+
+/// The answer to [`Question::Writable`].
+pub(crate) fn writable_answer(read_only: bool) -> Vec<u8> {
+    match read_only {
+        true => b"no".to_vec(),
+        false => YES.to_vec(),
+    }
+}
+
 fn ask(file: &File, name: &str) -> io::Result<Vec<u8>> {
     let mut value = vec![0; VALUE_MAX];
     let len = fgetxattr(file, name, value.as_mut_slice())?;
@@ -180,6 +202,7 @@ mod tests {
             (VOLUME, Question::Volume),
             (COUNTERS, Question::Counters),
             (TRIM, Question::Trim),
+            (WRITABLE, Question::Writable),
         ] {
             assert!(is_reserved(name.as_bytes()));
             assert_eq!(Question::parse(name.as_bytes()), Some(question));

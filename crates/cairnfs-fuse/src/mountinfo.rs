@@ -21,12 +21,19 @@ pub struct MountEntry {
     pub fs_type: String,
     /// What is mounted.
     pub source: PathBuf,
+    /// Options of the mount and of the file system, separated by commas.
+    pub options: String,
 }
 
 impl MountEntry {
     /// Whether it is a volume of ours.
     pub fn is_ours(&self) -> bool {
         self.fs_type == FS_TYPE
+    }
+
+    /// Whether an option without a value is set.
+    pub fn has(&self, option: &str) -> bool {
+        self.options.split(',').any(|word| word == option)
     }
 
     /// Whether it is served by a daemon through FUSE.
@@ -67,13 +74,17 @@ fn parse(line: &[u8]) -> Option<MountEntry> {
     let mut fields = line.split(|&b| b == b' ');
     let device = fields.nth(2)?;
     let mountpoint = fields.nth(1)?;
+    let options = fields.next()?;
     let mut rest = fields.skip_while(|f| *f != b"-").skip(1);
     let (fs_type, source) = (rest.next()?, rest.next()?);
+    let super_options = rest.next().unwrap_or_default();
+    let options = [options, super_options].join(&b',');
     Some(MountEntry {
         device: String::from_utf8_lossy(device).into_owned(),
         mountpoint: unescape(mountpoint).into(),
         fs_type: String::from_utf8_lossy(fs_type).into_owned(),
         source: unescape(source).into(),
+        options: String::from_utf8_lossy(&options).into_owned(),
     })
 }
 
@@ -158,6 +169,7 @@ mod tests {
         assert_eq!(entry.device, "0:35");
         assert_eq!(entry.source, Path::new("/x\\y.cairn"));
         assert!(entry.is_ours() && entry.is_fuse());
+        assert!(entry.has("nosuid") && !entry.has("user_id") && !entry.has("ro"));
     }
 
     #[test]

@@ -419,6 +419,7 @@ impl Ops {
             Some(Question::Counters) => {
                 Ok(control::counters_json(&self.fs.counters()).into_bytes())
             }
+            Some(Question::Writable) => Ok(control::writable_answer(self.fs.is_read_only())),
             Some(Question::Trim) => Ok(self.fs.trim()?.to_string().into_bytes()),
             None => Err(Refusal(libc::ENODATA)),
         }

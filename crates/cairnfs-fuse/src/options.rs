@@ -29,6 +29,10 @@ pub struct MountOptions {
     pub suid: bool,
     /// Programs can be run.
     pub exec: bool,
+    /// Every `write(2)` is a synchronous one, as with `O_SYNC`.
+    pub sync: bool,
+    /// Change the flags of a mount that is there.
+    pub remount: bool,
     /// Bytes that the engine's caches and unwritten changes may take.
     pub cache: Option<usize>,
     /// Time from one sync of all that has reached the daemon to the next. `Some(None)`: only on
@@ -56,6 +60,8 @@ impl Default for MountOptions {
             dev: false,
             suid: false,
             exec: true,
+            sync: false,
+            remount: false,
             cache: None,
             durability: None,
             threads: None,
@@ -101,6 +107,9 @@ impl MountOptions {
             "nosuid" => self.suid = false,
             "exec" => self.exec = true,
             "noexec" => self.exec = false,
+            "sync" => self.sync = true,
+            "async" => self.sync = false,
+            "remount" => self.remount = true,
             "discard" => self.discard = true,
             "nodiscard" => self.discard = false,
             "defaults" => {
@@ -108,12 +117,10 @@ impl MountOptions {
                 self.dev = true;
                 self.suid = true;
                 self.exec = true;
-            }
-            "strictatime" => {
-                return Err("strictatime is not supported: reading changes no times".into());
+                self.sync = false;
             }
             _ if is_without_effect(word) || self.sloppy => {}
-            _ => return Err(format!("unknown mount option {word:?}")),
+            _ => return Err(unknown(word)),
         }
         Ok(())
     }
@@ -141,13 +148,22 @@ impl MountOptions {
                     _ => return Err(wrong("neither through nor back")),
                 }
             }
-            "fsname" => self.source = Some(value.to_owned()),
+            "fsname" => {
+                check_source(value).map_err(wrong)?;
+                self.source = Some(value.to_owned());
+            }
             "subtype" if value == "cairnfs" => {}
             "subtype" => return Err(wrong("the subtype is always cairnfs")),
             _ if is_without_effect(key) || self.sloppy => {}
-            _ => return Err(format!("unknown mount option {word:?}")),
+            _ => return Err(unknown(word)),
         }
         Ok(())
+    }
+
+    /// Whether a word sets something that the daemon was started with, and that a remount keeps.
+    pub fn is_kept_by_remount(word: &str) -> bool {
+        let key = word.split('=').next().unwrap_or_default();
+        DAEMON_WORDS.contains(&key)
     }
 
     /// Event loops to run: one for each processor, at least two.
@@ -160,35 +176,83 @@ impl MountOptions {
     }
 }
 
-/// Words of fstab that are somebody else's business, and words for what is always so: the kernel
+/// Longest source that mount(2) takes, in bytes.
+const SOURCE_MAX: usize = 4095;
+
+fn check_source(name: &str) -> Result<(), &'static str> {
+    match name {
+        "" => Err("the name is empty"),
+        _ if name.len() > SOURCE_MAX => Err("the name is longer than 4095 bytes"),
+        _ if name.chars().any(char::is_control) => Err("the name has control characters"),
+        _ => Ok(()),
+    }
+}
+
+/// Words for the kernel and for the whole mount.
+const FLAG_WORDS: &[&str] = &[
+    "ro", "rw", "remount", "defaults", "dev", "nodev", "suid", "nosuid", "exec", "noexec", "sync",
+    "async",
+];
+
+/// Words for the daemon.
+const DAEMON_WORDS: &[&str] = &[
+    "allow_other",
+    "cache",
+    "discard",
+    "nodiscard",
+    "durability",
+    "fsname",
+    "grace",
+    "subtype",
+    "threads",
+    "write",
+];
+
+/// Words of fstab that are for mount(8) or systemd, and words for what is always so: the kernel
 /// checks permissions, and access times change only when they are set.
+const WORDS_WITHOUT_EFFECT: &[&str] = &[
+    "auto",
+    "noauto",
+    "user",
+    "nouser",
+    "users",
+    "owner",
+    "group",
+    "nofail",
+    "_netdev",
+    "dirsync",
+    "default_permissions",
+    "atime",
+    "noatime",
+    "diratime",
+    "nodiratime",
+    "relatime",
+    "norelatime",
+    "strictatime",
+    "nostrictatime",
+    "lazytime",
+    "nolazytime",
+    "mand",
+    "nomand",
+    "iversion",
+    "noiversion",
+    "silent",
+    "loud",
+    "comment",
+];
+
+/// What the kernel shows of a FUSE mount; mount(8) gives it back with a remount.
+const SHOWN_BY_KERNEL: &[&str] = &["user_id", "group_id", "max_read", "blksize"];
+
 fn is_without_effect(word: &str) -> bool {
-    const WORDS: &[&str] = &[
-        "auto",
-        "noauto",
-        "user",
-        "nouser",
-        "users",
-        "owner",
-        "group",
-        "nofail",
-        "_netdev",
-        "async",
-        "default_permissions",
-        "atime",
-        "noatime",
-        "diratime",
-        "nodiratime",
-        "relatime",
-        "norelatime",
-        "nostrictatime",
-        "lazytime",
-        "nolazytime",
-        "silent",
-        "loud",
-        "comment",
-    ];
-    WORDS.contains(&word) || word.starts_with("x-") || word.starts_with("X-")
+    let known = WORDS_WITHOUT_EFFECT.contains(&word) || SHOWN_BY_KERNEL.contains(&word);
+    known || word.starts_with("x-") || word.starts_with("X-")
+}
+
+fn unknown(word: &str) -> String {
+    let lists = [FLAG_WORDS, DAEMON_WORDS, WORDS_WITHOUT_EFFECT];
+    let words = lists.map(|list| list.join(", ")).join(", ");
+    format!("unknown mount option {word:?}; the known ones are {words} and x-NAME")
 }
 
 fn parse_seconds(text: &str) -> Result<Duration, &'static str> {
@@ -238,6 +302,7 @@ mod tests {
     #[test]
     fn words_of_fstab_are_understood() {
         let list = "rw,auto,noauto,user,nofail,_netdev,relatime,noatime,x-systemd.automount,\
+                    strictatime,nodiratime,dirsync,lazytime,users,owner,group,async,\
                     x-gvfs-name=Cairn,default_permissions,comment=hello,subtype=cairnfs";
         assert_eq!(parse(list).unwrap(), MountOptions::default());
         let all = parse("defaults").unwrap();
@@ -249,6 +314,7 @@ mod tests {
     #[test]
     fn the_last_word_counts() {
         assert!(!parse("ro,rw").unwrap().read_only);
+        assert!(parse("sync").unwrap().sync && !parse("sync,async").unwrap().sync);
         assert!(parse("discard").unwrap().discard);
         assert!(!parse("discard,nodiscard").unwrap().discard);
     }
@@ -288,11 +354,34 @@ mod tests {
             "colour=red",
             "subtype=other",
             "allow_root",
-            "strictatime",
+            "fsname=",
+            "fsname=a\nb",
+            "subtype=",
         ] {
             let error = parse(&format!("rw,{word}")).unwrap_err();
             let key = word.split('=').next().unwrap();
             assert!(error.contains(key), "{error}");
+        }
+        let long = format!("fsname={}", "x".repeat(4096));
+        assert!(parse(&long).unwrap_err().contains("4095 bytes"));
+    }
+
+    #[test]
+    fn an_unknown_word_is_told_with_the_known_ones() {
+        let told = parse("noatme").unwrap_err();
+        let (_, words) = told.split_once("the known ones are ").unwrap();
+        let words: Vec<&str> = words.trim_end_matches(" and x-NAME").split(", ").collect();
+        assert!(words.contains(&"noatime") && words.contains(&"durability"));
+        for word in words {
+            let example = match word {
+                "cache" => "cache=1M",
+                "durability" | "grace" | "threads" => &format!("{word}=1"),
+                "fsname" => "fsname=a",
+                "subtype" => "subtype=cairnfs",
+                "write" => "write=back",
+                other => other,
+            };
+            parse(example).unwrap();
         }
     }
 

@@ -313,6 +313,10 @@ pub struct StatFs {
     pub free: u64,
     /// Blocks that can still be given to files.
     pub available: u64,
+    /// Inodes that an empty volume has space for. Inodes have no space of their own.
+    pub files: u64,
+    /// Inodes, of empty files, that there is space for.
+    pub files_free: u64,
     /// Longest name in bytes.
     pub name_max: u32,
 }

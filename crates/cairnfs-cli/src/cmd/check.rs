@@ -64,6 +64,8 @@ struct Told {
     files: u64,
     directories: u64,
     findings: Vec<ToldFinding>,
+    /// What is no error, but not as usual.
+    notes: Vec<&'static str>,
 }
 
 #[derive(Serialize)]
@@ -88,6 +90,7 @@ pub fn run(args: Args) -> Result<ExitCode, AnyError> {
             clean,
             files: report.stats.files,
             directories: report.stats.directories,
+            notes: note(&report).into_iter().collect(),
             findings: report.findings.into_iter().map(told).collect(),
         })?;
     } else {
@@ -97,7 +100,7 @@ pub fn run(args: Args) -> Result<ExitCode, AnyError> {
 }
 
 fn examine(args: &Args) -> Result<Report, Failure> {
-    let fail = |e: Error| Failure::engine(shown(&args.volume), &e).code(OPERATIONAL);
+    let fail = |e: Error| Failure::opening(&args.volume, &e).code(OPERATIONAL);
     let device = FileDevice::open(&args.volume, Access::ReadOnly).map_err(fail)?;
     let options = CheckOptions { data: args.data };
     let progress = Progress::steps("check", args.json);
@@ -106,6 +109,14 @@ fn examine(args: &Args) -> Result<Report, Failure> {
         progress.set(at.done, at.total);
     })
     .map_err(fail)
+}
+
+/// What is to be said of the superblock slots, of which one is enough.
+fn note(report: &Report) -> Option<&'static str> {
+    (report.stats.superblocks == 1).then_some(
+        "one of the two superblocks is invalid: a power cut while it was written, or damage; \
+         the next change of the volume writes it anew",
+    )
 }
 
 fn told(finding: Finding) -> ToldFinding {
@@ -137,6 +148,9 @@ fn tell(args: &Args, report: &Report) -> io::Result<()> {
             write!(out, " in {}", show_bytes(path))?;
         }
         writeln!(out)?;
+    }
+    if let Some(note) = note(report) {
+        writeln!(out, "note: {note}")?;
     }
     let volume = shown(&args.volume);
     let stats = &report.stats;

@@ -11,7 +11,7 @@ use cairnfs::types::FileKind;
 use crate::cmd::export::tell_lost;
 use crate::failure::{AnyError, Explain, Failure, shown};
 use crate::output::Progress;
-use crate::spec::{Spec, VolumePath, meant_volume};
+use crate::spec::{self, Spec, VolumePath, meant_volume};
 use crate::tree::host::HostSource;
 use crate::tree::host_sink::HostSink;
 use crate::tree::volume_sink::VolumeSink;
@@ -169,9 +169,7 @@ fn no_volume(paths: &[OsString]) -> Failure {
     let failure = Failure::new("cp", "neither side is inside a volume");
     let guess = paths.iter().find_map(|p| meant_volume(Path::new(p)));
     match guess {
-        Some(volume) if !volume.exists() => {
-            Failure::new(shown(&volume), "no such volume").hint("to make it: cairnfs mkfs VOLUME")
-        }
+        Some(volume) if !volume.exists() => spec::no_volume(&volume),
         _ => failure.hint("write VOLUME:PATH for a place inside a volume, for example disk.img:/"),
     }
 }
@@ -256,7 +254,7 @@ impl Job<'_, '_> {
         let meant = meant_volume(path).filter(|volume| !volume.exists());
         let from = HostSource::open(path, !self.recursive);
         let from = from.map_err(|failure| match meant {
-            Some(volume) => failure.hint(format!("there is no volume {}", shown(&volume))),
+            Some(volume) => spec::no_volume(&volume),
             None => failure,
         })?;
         let contents = path.as_os_str().as_bytes().ends_with(b"/.");

@@ -13,6 +13,7 @@ use crate::failure::{AnyError, Explain, Failure, shown};
 use crate::output::Progress;
 use crate::spec::VolumePath;
 use crate::tree::host_sink::HostSink;
+use crate::tree::packed::{Method, Packer};
 use crate::tree::pending::Pending;
 use crate::tree::tar_out::TarSink;
 use crate::tree::volume_source::VolumeSource;
@@ -23,13 +24,15 @@ const EXAMPLES: &str = "\
 Examples:
   cairnfs export disk.img backup.tar
   cairnfs export disk.img:/home home/       into a directory, made if missing
-  cairnfs export disk.img - | zstd > disk.tar.zst
+  cairnfs export disk.img backup.tar.zst
+  cairnfs export disk.img - | xz > disk.tar.xz
 
-A destination that ends in .tar becomes an archive (pax format), anything else
-a directory. Modes, times to the nanosecond, symbolic and hard links, holes,
+A destination that ends in .tar becomes an archive (pax format), one that ends
+in .tar.gz, .tgz, .tar.zst or .tzst a compressed one, anything else a directory. Modes, times to the nanosecond, symbolic and hard links, holes,
 special files and extended attributes are kept; owners in archives always, in
 directories if you are root. An existing directory is filled and keeps its own
-owner and mode; files and links of the same names are replaced.
+owner and mode. What exists, an archive or a file or link of the same name, is
+left as it is and told, unless --force is given.
 
 This also saves what is left of a damaged volume, block by block: what cannot
 be read of a file is zeros in the copy (holes, where the target has them), and
@@ -45,10 +48,10 @@ pub struct Args {
     /// What to export, as `VOLUME[:PATH]`
     #[arg(value_name = "VOLUME[:PATH]")]
     place: OsString,
-    /// A directory, a FILE.tar, or - for an archive on standard output
-    #[arg(value_name = "DIR|FILE.tar|-")]
+    /// A directory, an archive, or - for an archive on standard output
+    #[arg(value_name = "DIR|FILE.tar[.gz|.zst]|-")]
     destination: PathBuf,
-    /// Overwrite an existing archive
+    /// Replace an existing archive, or files and links that exist in the directory
     #[arg(short, long)]
     force: bool,
     /// Show no progress and no summary
@@ -62,7 +65,7 @@ pub struct Args {
 #[derive(Debug, PartialEq, Eq)]
 enum Destination {
     Stdout,
-    Archive,
+    Archive(Method),
     Directory,
 }
 
@@ -74,15 +77,16 @@ fn destination(path: &Path, is_dir: bool) -> Result<Destination, Failure> {
     if is_dir {
         return Ok(Destination::Directory);
     }
-    if name.ends_with(".tar") {
-        return Ok(Destination::Archive);
+    if let Some(method) = Method::of_name(&name) {
+        return Ok(Destination::Archive(method));
     }
-    let packed = [".tgz", ".txz", ".tbz2", ".tzst"];
+    let packed = [".txz", ".tbz2", ".tlz"];
     if name.contains(".tar.") || packed.iter().any(|end| name.ends_with(end)) {
-        return Err(
-            Failure::new(shown(path), "archives are not compressed here")
-                .hint("compress on the way: cairnfs export VOLUME - | gzip > FILE.tar.gz"),
-        );
+        return Err(Failure::new(
+            shown(path),
+            "archives are compressed by gzip (.tar.gz) or zstd (.tar.zst) only",
+        )
+        .hint("compress on the way: cairnfs export VOLUME - | xz > FILE.tar.xz"));
     }
     Ok(Destination::Directory)
 }
@@ -111,19 +115,20 @@ pub fn run(args: Args) -> Result<ExitCode, AnyError> {
     let mut copier = Copier::new(Keep::ALL, &progress);
     match to {
         Destination::Directory => {
-            let mut sink = HostSink::make(&args.destination, Keep::ALL)?;
+            let mut sink = HostSink::make(&args.destination, Keep::ALL)?.replacing(args.force);
             copier.copy_counted(&mut source, &mut sink, path)?;
             tell_lost(&progress, sink.lost_xattrs());
         }
-        Destination::Archive => {
+        Destination::Archive(method) => {
             let file = ArchiveFile::make(&args.destination, args.force)?;
             let name = shown(&args.destination);
-            archive(&mut copier, &mut source, path, &file.file, &name, &progress)?;
+            let out = (&file.file, method, name.as_str());
+            archive(&mut copier, &mut source, path, out, &progress)?;
             file.complete()?;
         }
         Destination::Stdout => {
-            let (out, name) = (io::stdout().lock(), "standard output");
-            archive(&mut copier, &mut source, path, out, name, &progress)?;
+            let out = (io::stdout().lock(), Method::Plain, "standard output");
+            archive(&mut copier, &mut source, path, out, &progress)?;
         }
     }
     let summary = copier.summary;
@@ -141,11 +146,11 @@ fn archive(
     copier: &mut Copier<'_>,
     source: &mut VolumeSource,
     path: Vec<u8>,
-    out: impl Write,
-    name: &str,
+    (out, method, name): (impl Write, Method, &str),
     progress: &Progress,
 ) -> Result<(), Failure> {
     let out = BufWriter::with_capacity(CHUNK, out);
+    let out = Packer::new(out, method).explain(name)?;
     let mut sink = TarSink::new(out, name.to_owned());
     copier.copy_counted(source, &mut sink, path)?;
     if sink.left_out() > 0 {
@@ -154,7 +159,7 @@ fn archive(
             sink.left_out()
         ));
     }
-    let out = sink.finish()?;
+    let out = sink.finish()?.finish().explain(name)?;
     let flushed = out.into_inner().map_err(|e| e.into_error());
     flushed.map(drop).explain(name)
 }
@@ -223,10 +228,17 @@ mod tests {
     fn the_destination_is_told_by_its_name() {
         let of = |name: &str, is_dir| destination(Path::new(name), is_dir);
         assert_eq!(of("-", false).unwrap(), Destination::Stdout);
-        assert_eq!(of("a.tar", false).unwrap(), Destination::Archive);
+        assert_eq!(
+            of("a.tar", false).unwrap(),
+            Destination::Archive(Method::Plain)
+        );
         assert_eq!(of("a.tar", true).unwrap(), Destination::Directory);
         assert_eq!(of("a", false).unwrap(), Destination::Directory);
-        assert!(of("a.tar.gz", false).is_err());
-        assert!(of("a.tgz", false).is_err());
+        assert_eq!(
+            of("a.tgz", false).unwrap(),
+            Destination::Archive(Method::Gzip)
+        );
+        assert!(of("a.tar.xz", false).is_err());
+        assert!(of("a.tbz2", false).is_err());
     }
 }

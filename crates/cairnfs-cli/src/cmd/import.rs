@@ -2,7 +2,7 @@
 
 use std::ffi::OsString;
 use std::fs::File;
-use std::io::{self, BufReader, Read};
+use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -14,16 +14,18 @@ use crate::failure::{AnyError, Explain, Failure, shown};
 use crate::output::{self, Progress};
 use crate::spec::{VolumePath, meant_volume};
 use crate::tree::host::HostSource;
+use crate::tree::packed::unpacked;
 use crate::tree::tar_in::TarReader;
 use crate::tree::volume_sink::VolumeSink;
-use crate::tree::{CHUNK, Copier, Keep, Summary, umask};
+use crate::tree::{Copier, Keep, Summary, umask};
 use crate::volume::{Access, Volume};
 
 const EXAMPLES: &str = "\
 Examples:
   cairnfs import photos/ disk.img:/photos
   cairnfs import rootfs.tar disk.img
-  zstd -dc rootfs.tar.zst | cairnfs import - disk.img
+  cairnfs import backup.tar.zst disk.img
+  xz -dc rootfs.tar.xz | cairnfs import - disk.img
   cairnfs import --create --size 2G site/ site.img
 
 The contents of the directory or archive go into PATH (the root without one),
@@ -31,7 +33,8 @@ which is made if it is missing; files of the same names are replaced. Modes,
 times to the nanosecond, symbolic and hard links, holes, special files and
 extended attributes are kept. Owners are kept, by number, if you are root or
 with --same-owner; otherwise everything is yours. Archive members with absolute
-names or with '..' are refused.
+names or with '..' are refused. An archive may be compressed by gzip or zstd,
+whatever its name.
 
 What fails is told, and the rest goes on; nothing is left of an entry that
 failed, and a file that it was to replace stays. A broken or hostile archive
@@ -108,8 +111,11 @@ fn fill(args: &Args, from: Origin, place: VolumePath) -> Result<Summary, Failure
                 input: archive.input,
                 progress: &progress,
             };
-            let input = BufReader::with_capacity(CHUNK, input);
-            TarReader::new(input, archive.name).import(&mut copier, &mut sink)
+            let unpacked = unpacked(input, &archive.name);
+            unpacked.and_then(|(input, compressed)| {
+                let reader = TarReader::new(input, archive.name).reading_all(compressed);
+                reader.import(&mut copier, &mut sink)
+            })
         }
         Origin::Directory(mut source) => {
             copier.copy_counted(source.as_mut(), &mut sink, Vec::new())

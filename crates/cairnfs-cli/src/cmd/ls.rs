@@ -9,7 +9,7 @@ use cairnfs::types::{Attr, FileKind};
 use serde::Serialize;
 
 use crate::failure::{AnyError, Explain, Failure, show_bytes};
-use crate::output::{json, local_time, mode_string, utc_time, write_name};
+use crate::output::{Style, json, local_time, mode_string, utc_time, write_name};
 use crate::spec::VolumePath;
 use crate::tree::join;
 use crate::volume::{LastLink, Volume};
@@ -19,6 +19,9 @@ Examples:
   cairnfs ls disk.img               the root directory
   cairnfs ls -l disk.img:/home
   cairnfs ls -R --json disk.img | jq -r '.[].path'
+
+A terminal gets names with escapes for control characters, anything else gets
+their bytes; -q and -b are as of ls(1).
 
 Owners are shown as numbers: the names of this machine may not be those of the
 volume's files.
@@ -41,9 +44,25 @@ pub struct Args {
     /// Also everything below
     #[arg(short = 'R', long)]
     recursive: bool,
+    /// Write a question mark for each control character in a name
+    #[arg(short = 'q', long, conflicts_with_all = ["escape", "json"])]
+    hide_control_chars: bool,
+    /// Write control characters, spaces and backslashes in names as escapes of C
+    #[arg(short = 'b', long, conflicts_with = "json")]
+    escape: bool,
     /// Tell all attributes as JSON
     #[arg(long)]
     json: bool,
+}
+
+impl Args {
+    fn style(&self) -> Style {
+        match (self.hide_control_chars, self.escape) {
+            (true, _) => Style::Hidden,
+            (_, true) => Style::Escaped,
+            _ => Style::default_for(io::stdout().is_terminal()),
+        }
+    }
 }
 
 /// A line of a listing.
@@ -116,8 +135,7 @@ fn directories(
             if !first {
                 writeln!(out)?;
             }
-            let terminal = out.is_terminal();
-            write_name(&mut out, &rooted(&path), terminal)?;
+            write_name(&mut out, &rooted(&path), args.style())?;
             writeln!(out, ":")?;
         }
         first = false;
@@ -180,12 +198,12 @@ fn show(args: &Args, entries: &[Entry], told: &mut Vec<Told>) -> io::Result<()> 
         return Ok(());
     }
     let mut out = io::BufWriter::new(io::stdout().lock());
-    let terminal = io::stdout().is_terminal();
+    let style = args.style();
     if args.long {
-        long(&mut out, entries, terminal)?;
+        long(&mut out, entries, style)?;
     } else {
         for entry in entries {
-            write_name(&mut out, &entry.name, terminal)?;
+            write_name(&mut out, &entry.name, style)?;
             writeln!(out)?;
         }
     }
@@ -193,7 +211,7 @@ fn show(args: &Args, entries: &[Entry], told: &mut Vec<Told>) -> io::Result<()> 
 }
 
 /// Columns as of `ls -l`, each as wide as its widest value.
-fn long(out: &mut dyn Write, entries: &[Entry], terminal: bool) -> io::Result<()> {
+fn long(out: &mut dyn Write, entries: &[Entry], style: Style) -> io::Result<()> {
     let rows: Vec<[String; 4]> = entries.iter().map(|e| columns(&e.attr)).collect();
     let mut widths = [0; 4];
     for row in &rows {
@@ -210,10 +228,10 @@ fn long(out: &mut dyn Write, entries: &[Entry], terminal: bool) -> io::Result<()
             out,
             "{mode} {links:>w_links$} {uid:>w_uid$} {gid:>w_gid$} {size:>w_size$} {time} "
         )?;
-        write_name(out, &entry.name, terminal)?;
+        write_name(out, &entry.name, style)?;
         if let Some(target) = &entry.target {
             write!(out, " -> ")?;
-            write_name(out, target, terminal)?;
+            write_name(out, target, style)?;
         }
         writeln!(out)?;
     }
@@ -322,7 +340,7 @@ mod tests {
         link.attr.kind = FileKind::Symlink;
         link.target = Some(b"t".to_vec());
         let mut out = Vec::new();
-        long(&mut out, &[file("a", 5, 0), link], true).unwrap();
+        long(&mut out, &[file("a", 5, 0), link], Style::Shown).unwrap();
         let text = String::from_utf8(out).unwrap();
         let time = format!("@{}", i64::MAX);
         assert_eq!(

@@ -160,7 +160,7 @@ fn make_failure(volume: &std::path::Path, error: &Error, forced: bool) -> Failur
             Failure::new(name, "is not empty; nothing was written").hint(FORCE)
         }
         Error::NotPermitted(_) if !forced => Failure::engine(name, error).hint(FORCE),
-        _ => Failure::engine(name, error),
+        _ => Failure::opening(volume, error),
     }
 }
 

@@ -1,11 +1,10 @@
-//! `cairnfs mount`: makes a volume usable under a directory; also as mount(8)'s helper.
+//! `cairnfs mount`: makes a volume usable under a directory, or changes the flags of a mount.
 //!
 //! The command prepares volume and directory, then starts its own program once more as the daemon
 //! and waits until that says the mount is live. (A process with threads cannot fork; a new program
 //! can be started at any time.) Exit codes are those of mount(8).
 
 use std::error::Error;
-use std::ffi::OsString;
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufRead, BufReader, IsTerminal, Write};
 use std::os::unix::process::CommandExt;
@@ -18,8 +17,11 @@ use cairnfs::fs::{FileSystem, MakeOptions, Options};
 use cairnfs_fuse::adapter::Adapter;
 use cairnfs_fuse::ops::Ops;
 use cairnfs_fuse::options::{WriteMode, parse_size};
-use cairnfs_fuse::{MountOptions, mounter, mountinfo, serve};
+use cairnfs_fuse::{MountOptions, control, mounter, mountinfo, serve};
 use rustix::process::{getegid, geteuid};
+
+use crate::failure::shown;
+use crate::holder;
 
 /// mount(8): the arguments are wrong.
 const EXIT_USAGE: u8 = 1;
@@ -52,9 +54,17 @@ Mount options:
   cache=SIZE             memory for caches and unwritten changes, such as 512M
   threads=N              event loops [default: one for each processor, from 2 to 16]
   nodiscard              do not tell the device of freed space
-  dev, suid, noexec      as for mount(8); root mounts without devices and set-id unless told
+  dev, suid, noexec      as for mount(8). Without these, a mount has no devices and no set-id
+                         bits, but has both if root made it by mount(8) or fstab
+  sync                   make what write(2) wrote durable before it returns; not names
+  remount                change the flags of the mount on DIR (root only): ro, rw, dev, suid,
+                         exec, sync and their opposites; all others stay. With ro, everything
+                         is made durable. What was mounted with ro cannot become rw
   fsname=NAME            what the table of mounts shows as the source
-Words of fstab(5) that mean nothing here, such as nofail and noatime, are accepted.";
+Words of fstab(5) that mean nothing here, such as nofail and relatime, are accepted: access
+times never change by reading, and the mount shows noatime.
+
+For mount(8): mount.cairnfs VOLUME DIR [-sfnv] [-o OPTIONS], a link to this program.";
 
 /// Mount a volume on a directory.
 #[derive(Debug, clap::Args)]
@@ -85,6 +95,9 @@ pub struct Args {
     /// Check everything, but do not mount
     #[arg(long, hide = true)]
     fake: bool,
+    /// Called by mount(8), which leaves out the words that name its defaults
+    #[arg(long, hide = true)]
+    helper: bool,
     /// Be the daemon: leave the terminal once the mount is live
     #[arg(long, hide = true)]
     detached: bool,
@@ -120,6 +133,9 @@ pub fn run(args: Args) -> Result<ExitCode, Box<dyn Error>> {
 
 fn mount(args: &Args) -> Result<(), Failure> {
     let options = parse_options(args).map_err(|text| Failure(EXIT_USAGE, text))?;
+    if options.remount {
+        return remount(args);
+    }
     let volume = find_volume(args)?;
     let dir = find_dir(args)?;
     if args.fake {
@@ -136,14 +152,70 @@ fn mount(args: &Args) -> Result<(), Failure> {
 }
 
 fn parse_options(args: &Args) -> Result<MountOptions, String> {
-    let mut options = MountOptions {
-        sloppy: args.sloppy,
-        ..MountOptions::default()
-    };
+    parse_onto(
+        args,
+        MountOptions {
+            sloppy: args.sloppy,
+            dev: args.helper,
+            suid: args.helper,
+            ..MountOptions::default()
+        },
+    )
+}
+
+fn parse_onto(args: &Args, mut options: MountOptions) -> Result<MountOptions, String> {
     for list in &args.options {
         options.apply(list)?;
     }
     Ok(options)
+}
+
+/// Changes the flags of a mount. The daemon goes on as it was started.
+fn remount(args: &Args) -> Result<(), Failure> {
+    let given = args.dir.display();
+    let wrong = |e: io::Error| failed(format_args!("{given}: {e}"));
+    let dir = mountinfo::resolve(&args.dir).map_err(wrong)?;
+    let entry = mountinfo::at(&dir).map_err(wrong)?;
+    let Some(entry) = entry.filter(mountinfo::MountEntry::is_ours) else {
+        return Err(failed(format_args!("no volume is mounted on {given}")));
+    };
+    let now = MountOptions {
+        sloppy: args.sloppy,
+        read_only: entry.has("ro"),
+        dev: !entry.has("nodev"),
+        suid: !entry.has("nosuid"),
+        exec: !entry.has("noexec"),
+        sync: entry.has("sync"),
+        ..MountOptions::default()
+    };
+    let wanted = parse_onto(args, now).map_err(|text| Failure(EXIT_USAGE, text))?;
+    if !wanted.read_only && !control::is_writable(&dir).map_err(wrong)? {
+        return Err(failed(format_args!(
+            "{given} was mounted read-only, and its daemon cannot write: unmount it, and mount it with rw"
+        )));
+    }
+    let words = args.options.iter().flat_map(|list| list.split(','));
+    for word in words.filter(|word| MountOptions::is_kept_by_remount(word)) {
+        eprintln!("cairnfs mount: note: a remount does not change {word}");
+    }
+    if args.fake {
+        return Ok(());
+    }
+    mounter::remount(&dir, &wanted).map_err(|e| match e.kind() {
+        io::ErrorKind::ResourceBusy => failed(format_args!(
+            "{given} is busy: files are open for writing there (`fuser -vm` lists them)"
+        )),
+        io::ErrorKind::PermissionDenied => failed(format_args!("{given}: only root can remount")),
+        _ => wrong(e),
+    })?;
+    match wanted.read_only {
+        true => control::sync(&dir).map_err(|e| {
+            failed(format_args!(
+                "{given} is read-only now, but could not be made durable: {e}"
+            ))
+        }),
+        false => Ok(()),
+    }
 }
 
 /// The volume's canonical path, after making it if that is asked for.
@@ -172,11 +244,11 @@ fn make_volume(args: &Args) -> Result<(), Failure> {
     };
     let name = args.volume.display();
     let live = io::stderr().is_terminal();
-    let mut shown = u64::MAX;
+    let mut last = u64::MAX;
     let mut progress = |done: u64, total: u64| {
         let percent = done.saturating_mul(100).checked_div(total).unwrap_or(100);
-        if live && percent != shown {
-            shown = percent;
+        if live && percent != last {
+            last = percent;
             eprint!("\rmaking volume {name}: {percent:3} %");
         }
     };
@@ -225,8 +297,8 @@ fn find_dir(args: &Args) -> Result<PathBuf, Failure> {
         None => Ok(dir),
         Some(entry) => Err(failed(format_args!(
             "{} is taken: {} ({}) is mounted there",
-            dir.display(),
-            entry.source.display(),
+            shown(&dir),
+            shown(&entry.source),
             entry.fs_type
         ))),
     }
@@ -249,6 +321,9 @@ fn start_daemon(args: &Args, volume: &Path, dir: &Path) -> Result<(), Failure> {
     }
     if args.sloppy {
         command.arg("--sloppy");
+    }
+    if args.helper {
+        command.arg("--helper");
     }
     if args.verbose {
         command.arg("--verbose");
@@ -301,8 +376,17 @@ fn serve_here(
         std::panic::set_hook(Box::new(|info| tracing::error!("{info}")));
     }
     let name = volume.display();
-    let fs = FileSystem::open(volume, &engine_options(options))
-        .map_err(|e| failed(format_args!("cannot open {name}: {e}")))?;
+    let fs = FileSystem::open(volume, &engine_options(options)).map_err(|e| match e {
+        cairnfs::Error::InUse(_) => {
+            let holder = holder::of(volume);
+            failed(format_args!(
+                "{} {holder}; {}",
+                shown(volume),
+                holder.next_step()
+            ))
+        }
+        e => failed(format_args!("cannot open {}: {e}", shown(volume))),
+    })?;
     let ops = Arc::new(Ops::new(Arc::clone(&fs), volume, options.write));
     let adapter = Adapter::new(ops, options);
     let ready = || announce(args, volume, dir);
@@ -387,65 +471,6 @@ fn leave_terminal() -> io::Result<()> {
     Ok(())
 }
 
-/// Translates the arguments that mount(8) gives its helper `mount.cairnfs`:
-/// `VOLUME DIR [-sfnv] [-o OPTIONS] [-t TYPE]`. `None` if the program was not called by that name.
-pub fn helper_arguments(argv: &[OsString]) -> Option<Result<Vec<OsString>, String>> {
-    let (program, given) = argv.split_first()?;
-    let name = Path::new(program).file_name()?;
-    (name == "mount.cairnfs").then(|| translate(given))
-}
-
-fn translate(given: &[OsString]) -> Result<Vec<OsString>, String> {
-    let mut flags: Vec<OsString> = vec!["cairnfs".into(), "mount".into()];
-    let mut places: Vec<OsString> = Vec::new();
-    let mut rest = given.iter();
-    while let Some(arg) = rest.next() {
-        let cluster = match arg.to_str() {
-            Some("--") => {
-                places.extend(rest.by_ref().cloned());
-                break;
-            }
-            Some(text) if text.len() > 1 => text.strip_prefix('-'),
-            _ => None,
-        };
-        let Some(cluster) = cluster else {
-            places.push(arg.clone());
-            continue;
-        };
-        for (at, letter) in cluster.char_indices() {
-            match letter {
-                's' => flags.push("--sloppy".into()),
-                'f' => flags.push("--fake".into()),
-                'v' => flags.push("--verbose".into()),
-                'n' => {}
-                'o' | 't' | 'N' => {
-                    let attached = cluster.get(at + 1..).unwrap_or_default();
-                    let value = match attached {
-                        "" => rest
-                            .next()
-                            .cloned()
-                            .ok_or_else(|| format!("-{letter} needs a value"))?,
-                        text => text.into(),
-                    };
-                    match letter {
-                        'o' => flags.extend(["-o".into(), value]),
-                        'N' => return Err("-N (another mount namespace) is not supported".into()),
-                        _ => {}
-                    }
-                    break;
-                }
-                _ => return Err(format!("unknown option -{letter}")),
-            }
-        }
-    }
-    if places.len() != 2 {
-        return Err("usage: mount.cairnfs VOLUME DIR [-sfnv] [-o OPTIONS]".into());
-    }
-    flags.push("--".into());
-    flags.append(&mut places);
-    Ok(flags)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -460,75 +485,6 @@ mod tests {
     fn parse(words: &[&str]) -> Args {
         let words = std::iter::once("mount").chain(words.iter().copied());
         Whole::try_parse_from(words).expect("valid arguments").args
-    }
-
-    fn helper(words: &[&str]) -> Option<Result<Vec<OsString>, String>> {
-        helper_arguments(&words.iter().map(OsString::from).collect::<Vec<_>>())
-    }
-
-    #[test]
-    fn other_names_are_not_the_helper() {
-        assert!(helper(&["cairnfs", "mount", "a", "b"]).is_none());
-        assert!(helper(&[]).is_none());
-    }
-
-    #[test]
-    fn the_helpers_arguments_become_ours() {
-        let words = [
-            "/sbin/mount.cairnfs",
-            "/v.cairn",
-            "/m",
-            "-sfv",
-            "-n",
-            "-o",
-            "ro,nofail",
-        ];
-        let ours = helper(&words).unwrap().unwrap();
-        let expected = "cairnfs mount --sloppy --fake --verbose -o ro,nofail -- /v.cairn /m";
-        assert_eq!(ours, expected.split(' ').collect::<Vec<_>>());
-        let args = Whole::try_parse_from(&ours[1..]).unwrap().args;
-        assert!(args.sloppy && args.fake && args.verbose);
-        assert_eq!((args.volume, args.dir), ("/v.cairn".into(), "/m".into()));
-    }
-
-    #[test]
-    fn values_may_be_attached_or_come_first() {
-        let words = [
-            "mount.cairnfs",
-            "-t",
-            "fuse.cairnfs",
-            "-voro",
-            "a b",
-            "--",
-            "-m",
-        ];
-        let ours = helper(&words).unwrap().unwrap();
-        assert_eq!(
-            ours,
-            [
-                "cairnfs",
-                "mount",
-                "--verbose",
-                "-o",
-                "ro",
-                "--",
-                "a b",
-                "-m"
-            ]
-        );
-    }
-
-    #[test]
-    fn wrong_helper_arguments_are_refused() {
-        for words in [
-            &["mount.cairnfs", "v"][..],
-            &["mount.cairnfs", "v", "m", "x"],
-            &["mount.cairnfs", "v", "m", "-x"],
-            &["mount.cairnfs", "v", "m", "-N", "ns"],
-            &["mount.cairnfs", "v", "m", "-o"],
-        ] {
-            assert!(helper(words).unwrap().is_err(), "{words:?}");
-        }
     }
 
     #[test]

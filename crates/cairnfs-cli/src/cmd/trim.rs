@@ -8,11 +8,12 @@ use std::process::ExitCode;
 
 use cairnfs::Error;
 use cairnfs::fs::{FileSystem, Options};
-use cairnfs_fuse::{control, mountinfo};
+use cairnfs_fuse::control;
 use serde::Serialize;
 
 use super::sync::is_foreign;
 use crate::failure::{AnyError, Explain, Failure, shown};
+use crate::holder;
 use crate::output;
 use crate::size::human;
 
@@ -81,22 +82,16 @@ fn mounted(dir: &Path) -> Result<u64, Failure> {
 fn volume(path: &Path) -> Result<u64, Failure> {
     let fs = match FileSystem::open(path, &Options::default()) {
         Err(in_use @ Error::InUse(_)) => {
-            return match mountpoint(path) {
+            return match holder::mountpoint(path) {
                 Some(dir) => mounted(&dir),
-                None => Err(in_use).explain(shown(path)),
+                None => Err(Failure::opening(path, &in_use)),
             };
         }
-        other => other.explain(shown(path))?,
+        other => other.map_err(|e| Failure::opening(path, &e))?,
     };
     let trimmed = fs.trim();
     let closed = fs.close();
     let bytes = trimmed.explain(shown(path))?;
     closed.explain(shown(path))?;
     Ok(bytes)
-}
-
-/// Where a volume is mounted.
-fn mountpoint(volume: &Path) -> Option<PathBuf> {
-    let path = volume.canonicalize().ok()?;
-    Some(mountinfo::of(&path).ok()??.mountpoint)
 }

@@ -1,4 +1,5 @@
-//! `cairnfs umount`: makes everything durable, unmounts, and waits until the volume is closed.
+//! `cairnfs umount`: makes everything durable, unmounts, and waits until the volume is closed; also
+//! as the helper of umount(8).
 //!
 //! Plain umount(8) works too, but returns while the daemon is still writing. That the daemon is
 //! done is told by the volume's lock, which it holds as long as the volume is open. Where the volume
@@ -16,6 +17,7 @@ use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 
 use super::sync::host_full;
+use crate::failure::shown;
 
 /// umount(8): unmounting failed.
 const EXIT_UMOUNT: u8 = 32;
@@ -27,6 +29,15 @@ pub struct Args {
     /// file is. Asks the daemon for nothing, so it works even if that does not answer
     #[arg(long, short)]
     lazy: bool,
+    /// As umount(8) calls its helpers: leave /etc/mtab alone
+    #[arg(short, hide = true)]
+    n: bool,
+    /// As umount(8) calls its helpers: say what is done
+    #[arg(short, hide = true)]
+    verbose: bool,
+    /// As umount(8) calls its helpers: the type of the mount
+    #[arg(short = 't', hide = true)]
+    fs_type: Option<String>,
     /// Directory on which the volume is mounted
     dir: PathBuf,
 }
@@ -54,7 +65,7 @@ fn umount(args: &Args) -> Result<(), String> {
             return Err(format!(
                 "{} holds no CairnFS volume, but {} ({}): use umount(8)",
                 dir.display(),
-                entry.source.display(),
+                shown(&entry.source),
                 entry.fs_type
             ));
         }
@@ -64,7 +75,9 @@ fn umount(args: &Args) -> Result<(), String> {
         return mounter::unmount(&dir, true).map_err(|e| told(&dir, e));
     }
     let volume = control::volume(&dir).unwrap_or(entry.source);
-    let lock = opening::volume(&volume);
+    // An image inside its own mountpoint is covered by the mount.
+    let covered = volume.starts_with(&dir);
+    let lock = (!covered).then(|| opening::volume(&volume));
     let synced = sync(&dir);
     let full = synced.as_ref().err().and_then(|e| host_full(&dir, e));
     if let Some(full) = full {
@@ -74,7 +87,18 @@ fn umount(args: &Args) -> Result<(), String> {
         ));
     }
     mounter::unmount(&dir, false).map_err(|e| told(&dir, e))?;
-    wait_until_closed(lock).map_err(|e| {
+    let lock = lock.unwrap_or_else(|| opening::volume(&volume));
+    let closed = match lock {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => {
+            eprintln!(
+                "cairnfs umount: note: {} was deleted, or cannot be seen from here: not waited for",
+                shown(&volume)
+            );
+            Ok(())
+        }
+        lock => wait_until_closed(lock),
+    };
+    closed.map_err(|e| {
         format!(
             "{} is unmounted; cannot tell when {} is closed: {e}",
             dir.display(),
@@ -125,7 +149,14 @@ mod tests {
 
     fn refused(dir: &Path) -> String {
         let dir = dir.to_path_buf();
-        umount(&Args { lazy: false, dir }).unwrap_err()
+        umount(&Args {
+            lazy: false,
+            n: false,
+            verbose: false,
+            fs_type: None,
+            dir,
+        })
+        .unwrap_err()
     }
 
     #[test]

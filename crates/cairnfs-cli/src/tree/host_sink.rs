@@ -2,7 +2,8 @@
 //!
 //! The target may lie in a directory of another user who swaps entries at any time: each step is
 //! relative to a held descriptor, and attributes are set on the descriptor of what was made here,
-//! never on a name. Existing regular files and symbolic links are replaced, never written through;
+//! never on a name. Existing regular files and symbolic links are replaced (or kept, see
+//! [`HostSink::replacing`]), never written through;
 //! existing directories are filled; anything else in the way is a failure of that entry.
 //! Attributes are set last, permissions last of all, so a file is private until it is whole.
 
@@ -31,6 +32,8 @@ pub struct HostSink {
     root: bool,
     /// Whether the directory itself was made for this.
     made_base: bool,
+    /// Whether existing files and links are replaced.
+    replaces: bool,
     file: Option<(Pending, File)>,
     /// Directories made here that are not complete.
     made: HashSet<Id>,
@@ -77,12 +80,20 @@ impl HostSink {
             umask: super::umask(),
             root: rustix::process::geteuid().is_root(),
             made_base,
+            replaces: true,
             file: None,
             made: HashSet::new(),
             foreign: HashSet::new(),
             linked: HashMap::new(),
             lost_xattrs: 0,
         }
+    }
+
+    /// The same, with existing files and symbolic links replaced or each a failure.
+    #[must_use]
+    pub fn replacing(mut self, replaces: bool) -> Self {
+        self.replaces = replaces;
+        self
     }
 
     /// Extended attributes that the host would not take.
@@ -107,7 +118,14 @@ impl HostSink {
     fn pending(&mut self, path: &[u8]) -> Result<Pending, Failure> {
         let (above, name) = split(path);
         self.descent.go(above)?;
-        Pending::new(self.descent.dir()?, name, self.descent.shown(name))
+        let pending = Pending::new(self.descent.dir()?, name, self.descent.shown(name))?;
+        match pending.replaces() && !self.replaces {
+            true => Err(
+                Failure::new(pending.shown(), "exists, and was left as it is")
+                    .hint("use --force to replace what exists"),
+            ),
+            false => Ok(pending),
+        }
     }
 
     /// Sets the attributes of an inode that was made here.

@@ -11,6 +11,7 @@ pub mod count;
 pub mod descent;
 pub mod host;
 pub mod host_sink;
+pub mod packed;
 pub mod pax;
 pub mod pending;
 pub mod stream_sink;

@@ -10,9 +10,7 @@ use std::io::{ErrorKind, Read};
 use cairnfs::types::{FileKind, Time};
 use tar::{GnuExtSparseHeader, Header};
 
-use super::tar_member::{
-    Kind, MAX_MEMBER, Member, Records, check_segments, clean, compression, kind, pairs,
-};
+use super::tar_member::{Kind, MAX_MEMBER, Member, Records, check_segments, clean, kind, pairs};
 use super::{CHUNK, Copier, Meta, Segment, Sink, pax};
 use crate::failure::{Explain, Failure, show_bytes};
 
@@ -32,6 +30,8 @@ pub struct TarReader<R: Read> {
     /// Bytes of headers since the last member.
     between: u64,
     any: bool,
+    /// Whether what follows the end of the archive is read too.
+    whole: bool,
 }
 
 impl<R: Read> TarReader<R> {
@@ -44,7 +44,15 @@ impl<R: Read> TarReader<R> {
             padding: 0,
             between: 0,
             any: false,
+            whole: false,
         }
+    }
+
+    /// Also reads what follows the end of the archive, where a compressed one has its checksum.
+    #[must_use]
+    pub fn reading_all(mut self, whole: bool) -> Self {
+        self.whole = whole;
+        self
     }
 
     fn bad(&self, why: impl std::fmt::Display) -> Failure {
@@ -56,21 +64,35 @@ impl<R: Read> TarReader<R> {
             .hint("it was cut off or damaged on its way: fetch or make it again")
     }
 
+    fn no_archive(&self) -> Failure {
+        self.bad("is neither a directory nor a tar archive")
+            .hint("to copy a single file: cairnfs cp FILE VOLUME:/")
+    }
+
+    /// A failed read. A compressed archive that was cut off ends in the middle of its stream.
+    fn unread(&self, error: std::io::Error) -> Failure {
+        match error.kind() {
+            ErrorKind::UnexpectedEof => self.cut_off(),
+            _ => {
+                let failed: Result<(), _> = Err(error).explain(&self.name);
+                failed.err().unwrap_or_else(|| self.cut_off())
+            }
+        }
+    }
+
     fn too_much(&self, why: &str) -> Failure {
         self.bad(why)
             .hint("it is damaged, or made to exhaust memory: make it again, or do not trust it")
     }
 
     fn fill(&mut self, buf: &mut [u8]) -> Result<(), Failure> {
-        match self.input.read_exact(buf) {
-            Err(e) if e.kind() == ErrorKind::UnexpectedEof => Err(self.cut_off()),
-            other => other.explain(&self.name),
-        }
+        let read = self.input.read_exact(buf);
+        read.map_err(|e| self.unread(e))
     }
 
     fn skip(&mut self, count: u64) -> Result<(), Failure> {
         let skipped = std::io::copy(&mut self.input.by_ref().take(count), &mut std::io::sink())
-            .explain(&self.name)?;
+            .map_err(|e| self.unread(e))?;
         if skipped < count {
             return Err(self.cut_off());
         }
@@ -101,19 +123,15 @@ impl<R: Read> TarReader<R> {
         while have < bytes.len() {
             match self.input.read(bytes.get_mut(have..).unwrap_or_default()) {
                 Ok(0) if have == 0 && self.any => return Ok(None),
-                Ok(0) => return Err(self.cut_off()),
+                Ok(0) if self.any => return Err(self.cut_off()),
+                Ok(0) => return Err(self.no_archive()),
                 Ok(n) => have += n,
                 Err(e) if e.kind() == ErrorKind::Interrupted => {}
-                Err(e) => return Err(e).explain(&self.name),
+                Err(e) => return Err(self.unread(e)),
             }
         }
         if bytes.iter().all(|b| *b == 0) {
             return Ok(None);
-        }
-        if let (false, Some(tool)) = (self.any, compression(bytes)) {
-            return Err(self.bad(format!("is compressed with {tool}")).hint(format!(
-                "unpack it on the way: {tool} -dc FILE | cairnfs import - VOLUME"
-            )));
         }
         let sum: u32 = bytes
             .iter()
@@ -127,11 +145,10 @@ impl<R: Read> TarReader<R> {
             })
             .sum();
         if header.cksum().ok() != Some(sum) {
-            return Err(self.bad(if self.any {
-                "a header is damaged"
-            } else {
-                "is not a tar archive"
-            }));
+            return Err(match self.any {
+                true => self.bad("a header is damaged"),
+                false => self.no_archive(),
+            });
         }
         self.any = true;
         Ok(Some(header))
@@ -362,6 +379,10 @@ impl<R: Read> TarReader<R> {
         while let Some(mut member) = self.next()? {
             self.one(copier, sink, &mut member)?;
             self.padding = member.stored.next_multiple_of(BLOCK);
+        }
+        if self.whole {
+            let skipped = std::io::copy(&mut self.input, &mut std::io::sink());
+            skipped.map_err(|e| self.unread(e))?;
         }
         copier.done(sink.finish()).map(drop)
     }

@@ -178,15 +178,3 @@ pub fn clean(raw: &[u8]) -> Result<Vec<u8>, &'static str> {
     }
     Ok(names.join(&b'/'))
 }
-
-/// The tool that unpacks what begins like this.
-pub fn compression(start: &[u8]) -> Option<&'static str> {
-    const MAGICS: [(&[u8], &str); 4] = [
-        (b"\x1f\x8b", "gzip"),
-        (b"BZh", "bzip2"),
-        (b"\xfd7zXZ\0", "xz"),
-        (b"\x28\xb5\x2f\xfd", "zstd"),
-    ];
-    let found = MAGICS.iter().find(|(magic, _)| start.starts_with(magic));
-    found.map(|(_, tool)| *tool)
-}

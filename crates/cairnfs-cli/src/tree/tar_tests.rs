@@ -238,11 +238,9 @@ fn a_symlink_is_not_written_through() {
 fn what_is_no_archive_is_told() {
     let to = tempfile::tempdir().unwrap();
     let why = |bytes: &[u8]| unpack(bytes, to.path()).unwrap_err().to_string();
-    assert!(why(&[1; 1024]).contains("not a tar archive"));
-    assert!(why(b"").contains("too early"));
-    let mut gzip = vec![0; 512];
-    gzip[..2].copy_from_slice(b"\x1f\x8b");
-    assert!(why(&gzip).contains("gzip"));
+    assert!(why(&[1; 1024]).contains("nor a tar archive"));
+    assert!(why(b"").contains("nor a tar archive"));
+    assert!(why(b"a note\n").contains("nor a tar archive"));
     let whole = plain("f", &[7; 1000]);
     assert!(why(&whole[..900]).contains("too early"));
 }

@@ -87,12 +87,12 @@ fn files_that_are_no_volumes() {
     let place = Place::new("16M");
     for bytes in [&b""[..], b"text\n", &pattern(1, 100_000), &[0; 1 << 20]] {
         fs::write(place.volume(), bytes).unwrap();
-        all_refuse(&place, &["v.cairn", "CairnFS volume", "cairnfs mkfs"]);
-        place.fails(
-            &["check", "v.cairn"],
-            8,
-            &["CairnFS volume", "cairnfs mkfs"],
-        );
+        all_refuse(&place, &["v.cairn", "CairnFS volume"]);
+        place.fails(&["check", "v.cairn"], 8, &["CairnFS volume"]);
+        // Nobody is told to make a volume of a file that holds something.
+        let told = said(&place.run(&["ls", "v.cairn"]));
+        assert_eq!(told.contains("mkfs"), bytes.is_empty(), "{told}");
+        assert_eq!(told.matches("mkfs").count(), usize::from(bytes.is_empty()));
         assert!(fs::read(place.volume()).unwrap() == bytes, "it was changed");
     }
     fs::write(place.volume(), b"precious").unwrap();
@@ -111,6 +111,31 @@ fn files_that_are_no_volumes() {
 }
 
 #[test]
+fn a_lost_superblock_slot_is_a_note() {
+    let place = filled();
+    let newest = superblock(&place.volume()).generation.get();
+    let [first, second] = SUPERBLOCK_SLOTS;
+    let file = File::open(place.volume()).unwrap();
+    let decoded = RawSuperblock::decode(first, &block_at(&file, first)).unwrap();
+    let older = match decoded.generation.get() == newest {
+        true => second,
+        false => first,
+    };
+    flip(&place.volume(), older * BLOCK + 100);
+    let told = place.ok(&["check", "v.cairn"]);
+    assert!(told.contains("note: one of the two superblocks"), "{told}");
+    assert!(told.contains("clean"), "{told}");
+    let json = place.ok(&["check", "--json", "v.cairn"]);
+    assert!(
+        json.contains("\"clean\": true") && json.contains("superblocks"),
+        "{json}"
+    );
+    place.ok(&["mkdir", "v.cairn:/new"]);
+    let told = place.ok(&["check", "v.cairn"]);
+    assert!(!told.contains("note"), "{told}");
+}
+
+#[test]
 fn a_truncated_volume() {
     let place = filled();
     let whole = fs::read(place.volume()).unwrap();
@@ -126,7 +151,12 @@ fn a_truncated_volume() {
                 assert!(place.ok(&["ls", "v.cairn:/"]).contains("small7"));
                 place.ok(&["cat", "v.cairn:/large0"]);
             }
-            false => all_refuse(&place, &says),
+            // Nothing can be read, and nobody says that it could be.
+            false => {
+                all_refuse(&place, &["v.cairn", "cut off", "too little"]);
+                let told = said(&place.run(&["mount", "v.cairn", "m"]));
+                assert!(!told.contains("export"), "{told}");
+            }
         }
         let out = place.run(&["check", "v.cairn"]);
         assert!(matches!(out.status.code(), Some(4 | 8)), "{}", said(&out));

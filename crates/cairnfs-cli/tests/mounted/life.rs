@@ -73,6 +73,58 @@ fn stats_tell_what_a_mount_did() {
 }
 
 #[test]
+fn an_image_that_cannot_be_found_is_unmounted() {
+    if !able(&[]) {
+        return;
+    }
+    let mut place = Place::mounted("64M", "");
+    fs::write(place.at("f"), b"x").unwrap();
+    fs::remove_file(place.volume()).unwrap();
+    let out = place.run(&["umount", "m"]);
+    assert!(out.status.success(), "{}", said(&out));
+    assert!(said(&out).contains("was deleted"), "{}", said(&out));
+    place.wait_for_end();
+
+    // Covered by its own mount, and also by a file of that name in it.
+    for covered in [false, true] {
+        let place = Place::new("16M");
+        fs::rename(place.volume(), place.at("own.cairn")).unwrap();
+        place.ok(&["mount", "m/own.cairn", "m"]);
+        if covered {
+            fs::write(place.at("own.cairn"), b"another").unwrap();
+        }
+        let out = place.run(&["umount", "m"]);
+        assert!(out.status.success(), "{}", said(&out));
+        // It is closed.
+        place.ok(&["mkdir", "m/own.cairn:/new"]);
+        place.ok(&["check", "m/own.cairn"]);
+    }
+}
+
+#[test]
+fn df_tells_of_inodes() {
+    if !able(&[]) {
+        return;
+    }
+    let place = Place::mounted("64M", "");
+    let inodes = || {
+        let stat = rustix::fs::statvfs(place.dir()).unwrap();
+        (stat.f_files, stat.f_ffree, stat.f_bavail)
+    };
+    let (files, free, _) = inodes();
+    assert!(free > 10_000 && files >= free, "{files}, {free}");
+    fs::write(place.at("large"), pattern(1, 20 << 20)).unwrap();
+    place.ok(&["sync", "m"]);
+    let (same, fewer, available) = inodes();
+    assert_eq!(same, files);
+    assert!(
+        fewer < free && (fewer == 0) == (available == 0),
+        "{fewer} of {free}"
+    );
+    place.finish();
+}
+
+#[test]
 fn a_busy_mount_is_left_alone() {
     if !able(&[]) {
         return;
@@ -91,8 +143,20 @@ fn a_volume_and_a_mountpoint_are_used_once() {
     }
     let place = Place::mounted("64M", "");
     fs::create_dir(place.beside("other")).unwrap();
-    let says = ["v.cairn", "in use", "unmount"];
+    let daemon = place.daemon_pid().to_string();
+    let dir = place.dir();
+    let step = format!("cairnfs umount {}", arg(&dir));
+    let says = [
+        "v.cairn",
+        "in use: mounted on",
+        arg(&dir),
+        "(pid ",
+        &daemon,
+        &step,
+    ];
     place.fails(&["mount", "v.cairn", "other"], 32, &says);
+    place.fails(&["ls", "v.cairn"], 1, &says);
+    place.fails(&["check", "v.cairn"], 8, &says);
     place.ok(&["mkfs", "-q", "--size", "64M", "w.cairn"]);
     place.fails(&["mount", "w.cairn", "m"], 32, &["is taken", "v.cairn"]);
     place.fails(&["mkdir", "v.cairn:/x"], 1, &["in use", "umount"]);
@@ -382,7 +446,7 @@ END
 
 /// Runs a script as root in the place's folder, in namespaces of its own: its mounts and all it
 /// started end with it.
-fn private(place: &Place, script: &str) {
+pub fn private(place: &Place, script: &str) {
     let out = Command::new("unshare")
         .args(["--mount", "--pid", "--fork", "--kill-child", "--mount-proc"])
         .args(["bash", "-euxo", "pipefail", "-c", script])

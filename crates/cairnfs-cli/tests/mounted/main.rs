@@ -26,6 +26,7 @@ mod long;
 mod long_requests;
 mod modes;
 mod noop;
+mod options;
 mod place;
 mod posix;
 mod programs;

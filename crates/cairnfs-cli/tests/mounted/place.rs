@@ -199,6 +199,12 @@ impl Place {
         })
     }
 
+    /// The number of the daemon's process.
+    pub fn daemon_pid(&self) -> i32 {
+        let daemon = self.daemon.as_ref().expect("a daemon runs");
+        daemon.pid.as_raw_nonzero().get()
+    }
+
     /// Sends the daemon a signal.
     pub fn signal(&self, signal: Signal) {
         let daemon = self.daemon.as_ref().expect("a daemon runs");
@@ -215,8 +221,7 @@ impl Place {
 
     /// The most memory that the daemon has had so far, in bytes.
     pub fn daemon_memory(&self) -> u64 {
-        let daemon = self.daemon.as_ref().expect("a daemon runs");
-        peak_memory(daemon.pid.as_raw_nonzero().get()).unwrap()
+        peak_memory(self.daemon_pid()).unwrap()
     }
 
     /// Kills the daemon as a crash would. The dead mount stays.

@@ -62,7 +62,7 @@ fn an_export_saves_what_can_be_read() {
     is_saved(&p.path("out/dir/file"));
     assert_eq!(fs::read(p.path("out/dir/other")).unwrap(), b"whole");
 
-    let json = told(&p, &["export", "--json", "v.img", "out"]);
+    let json = told(&p, &["export", "--force", "--json", "v.img", "out"]);
     let json: serde_json::Value = serde_json::from_slice(&json).unwrap();
     assert_eq!(json["failed"], 1);
     assert_eq!(json["files"], 1);

@@ -257,11 +257,15 @@ impl FileSystem {
         let (free, available) = self.core.space_left();
         // An image is no larger than what its file system can still give.
         let host = self.core.space().host_left();
+        let blocks = geometry.total_blocks - geometry.data_start();
+        let available = available.min(host);
         StatFs {
             block_size: BLOCK_SIZE as u32,
-            blocks: geometry.total_blocks - geometry.data_start(),
+            blocks,
             free,
-            available: available.min(host),
+            available,
+            files: blocks.saturating_mul(INODES_PER_BLOCK),
+            files_free: available.saturating_mul(INODES_PER_BLOCK),
             name_max: MAX_NAME as u32,
         }
     }
@@ -333,6 +337,9 @@ impl Drop for FileSystem {
 }
 
 /// What a superblock tells people.
+/// Inodes for which a block has space: an empty file with its name takes about 256 bytes.
+const INODES_PER_BLOCK: u64 = BLOCK_SIZE as u64 / 256;
+
 fn volume_info(superblock: &Superblock) -> VolumeInfo {
     let block = BLOCK_SIZE as u64;
     VolumeInfo {

@@ -21,7 +21,7 @@ use crate::format::key::{Key, Kind, MAIN_ROOT};
 use crate::format::superblock::{
     KNOWN_INCOMPATIBLE, KNOWN_RO_COMPATIBLE, MAGIC, RawSuperblock, Superblock,
 };
-use crate::format::{BLOCK_SIZE, NODE_BLOCKS};
+use crate::format::{BLOCK_SIZE, NODE_BLOCKS, ROOT_INO};
 use crate::index::{Index, Tree};
 use crate::inode::table::InodeTable;
 use crate::journal::Journal;
@@ -77,10 +77,10 @@ pub fn read_superblock(device: &dyn Device) -> Result<Identity> {
         let offset = block * BLOCK_SIZE as u64;
         let mut bytes = AlignedBuf::zeroed(BLOCK_SIZE);
         if offset + BLOCK_SIZE as u64 > device.size() {
-            return Err(Error::NotAVolume(format!(
-                "not a CairnFS volume: only {} bytes; `cairnfs mkfs` makes one",
-                device.size()
-            )));
+            return Err(Error::NotAVolume(match device.size() {
+                0 => "not a CairnFS volume: it is empty; `cairnfs mkfs` makes one of it".into(),
+                n => format!("not a CairnFS volume: it has only {n} bytes; is it the right one?"),
+            }));
         }
         device.read(offset, &mut bytes)?;
         match RawSuperblock::decode(block, &bytes) {
@@ -102,7 +102,7 @@ pub fn read_superblock(device: &dyn Device) -> Result<Identity> {
         (None, Some(c)) => return Err(c.into()),
         (None, None) => {
             return Err(Error::NotAVolume(
-                "not a CairnFS volume: no superblock; `cairnfs mkfs` makes one".into(),
+                "not a CairnFS volume: it has no superblock; is it the right one?".into(),
             ));
         }
     };
@@ -145,6 +145,7 @@ impl Core {
     /// # Errors
     /// What [`read_superblock`] says; [`Error::CutOff`], unless it is opened read-only; damage in the log or the index; the device's failure.
     pub fn open(device: Arc<dyn Device>, mode: OpenMode) -> Result<Self> {
+        let whole = device.clone();
         let device = match mode.read_only {
             true => Arc::new(Overlay::new(device)),
             false => device,
@@ -159,12 +160,27 @@ impl Core {
             match mode.read_only {
                 // What lies beyond the end fails like any other read.
                 true => tracing::warn!("{cut}"),
-                false => return Err(cut),
+                false => return Err(Self::cut_off_for_changes(whole, mode, cut)),
             }
         }
         let lost = cut_off(&superblock, &*storage, NOTHING_LEFT);
-        let opened = Self::open_found(storage, &identity, mode);
+        let opened = Self::open_found(storage, &identity, mode).and_then(|core| match &lost {
+            Some(_) => core.inode(ROOT_INO).map(|_| core),
+            None => Ok(core),
+        });
         opened.map_err(|e| lost.filter(|_| matches!(e, Error::Io { .. })).unwrap_or(e))
+    }
+
+    /// What to say of a volume that was cut off: `cut` if it can be read, which is tried.
+    fn cut_off_for_changes(device: Arc<dyn Device>, mode: OpenMode, cut: Error) -> Error {
+        let read_only = OpenMode {
+            read_only: true,
+            ..mode
+        };
+        match Self::open(device, read_only) {
+            Err(lost @ Error::CutOff { .. }) => lost,
+            _ => cut,
+        }
     }
 
     /// Opens the volume that a superblock tells of.

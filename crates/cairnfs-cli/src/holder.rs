@@ -1,0 +1,117 @@
+//! Which process has a volume open, and where it is mounted, for messages.
+//!
+//! Reads `/proc` only; nothing is asked of a mount. A process in another pid namespace, and a mount
+//! in another mount namespace, are not seen. Uses nothing of the crate but failures.
+
+use std::fmt;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use cairnfs_fuse::mountinfo;
+
+use crate::failure::{show_bytes, shown};
+
+/// What is known of the user of a volume.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Holder {
+    /// Where the volume is mounted.
+    pub mountpoint: Option<PathBuf>,
+    /// Number and name of the process that has locked it.
+    process: Option<(u32, String)>,
+}
+
+/// Finds the user of a volume that cannot be locked.
+pub fn of(volume: &Path) -> Holder {
+    Holder {
+        mountpoint: mountpoint(volume),
+        process: process(volume),
+    }
+}
+
+/// Where a volume is mounted.
+pub fn mountpoint(volume: &Path) -> Option<PathBuf> {
+    let path = volume.canonicalize().ok()?;
+    Some(mountinfo::of(&path).ok()??.mountpoint)
+}
+
+fn process(volume: &Path) -> Option<(u32, String)> {
+    let file = volume.metadata().ok()?;
+    let (major, minor) = (rustix::fs::major(file.dev()), rustix::fs::minor(file.dev()));
+    let id = format!("{major:02x}:{minor:02x}:{}", file.ino());
+    let locks = std::fs::read_to_string("/proc/locks").ok()?;
+    let pid = locks.lines().find_map(|line| locker(line, &id))?;
+    let name = std::fs::read(format!("/proc/{pid}/comm")).unwrap_or_default();
+    Some((pid, show_bytes(name.trim_ascii_end())))
+}
+
+/// The process of a line `NUMBER: FLOCK ADVISORY WRITE PID MAJOR:MINOR:INODE START END` about the
+/// file `id`. Requests that wait begin with an arrow, and name no holder.
+fn locker(line: &str, id: &str) -> Option<u32> {
+    let mut words = line.split_whitespace().skip(1);
+    let flock = words.next()? == "FLOCK";
+    let pid = words.nth(2)?.parse().ok().filter(|pid| *pid != 0)?;
+    (flock && words.next()? == id).then_some(pid)
+}
+
+impl fmt::Display for Holder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("is in use: ")?;
+        match (&self.mountpoint, &self.process) {
+            (Some(dir), Some((pid, name))) => {
+                write!(f, "mounted on {} by {name} (pid {pid})", shown(dir))
+            }
+            (Some(dir), None) => write!(f, "mounted on {}", shown(dir)),
+            (None, Some((pid, name))) => write!(f, "{name} (pid {pid}) has it open"),
+            (None, None) => write!(f, "a process that cannot be seen from here has it open"),
+        }
+    }
+}
+
+impl Holder {
+    /// What to do about it.
+    pub fn next_step(&self) -> String {
+        match &self.mountpoint {
+            Some(dir) => format!("unmount it first: cairnfs umount {}", shown(dir)),
+            None => "wait until it is closed, or unmount it where it is mounted".into(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_holder_of_a_lock_is_named() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        assert_eq!(of(file.path()), Holder::default());
+        let lock = rustix::fs::FlockOperation::LockShared;
+        rustix::fs::flock(file.as_file(), lock).unwrap();
+        let holder = of(file.path());
+        let text = holder.to_string();
+        assert!(
+            text.contains(&format!("(pid {}) has it open", std::process::id())),
+            "{text}"
+        );
+        assert!(holder.next_step().starts_with("wait"));
+    }
+
+    #[test]
+    fn lines_about_others_are_passed_over() {
+        let line = "1: FLOCK  ADVISORY  WRITE 77 08:01:5 0 EOF";
+        assert_eq!(locker(line, "08:01:5"), Some(77));
+        assert_eq!(locker(line, "08:01:55"), None);
+        assert_eq!(
+            locker("1: -> FLOCK ADVISORY WRITE 77 08:01:5 0 EOF", "08:01:5"),
+            None
+        );
+        assert_eq!(
+            locker("1: POSIX ADVISORY WRITE 77 08:01:5 0 EOF", "08:01:5"),
+            None
+        );
+        assert_eq!(
+            locker("1: FLOCK ADVISORY WRITE 0 08:01:5 0 EOF", "08:01:5"),
+            None
+        );
+    }
+}

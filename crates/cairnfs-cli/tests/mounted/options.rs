@@ -1,0 +1,143 @@
+//! Mount options as mount(8), fstab and the command give them, and what the kernel shows of them.
+
+use std::fs::{self, File};
+use std::os::unix::fs::symlink;
+use std::process::Command;
+
+use rustix::io::Errno;
+
+use crate::life::private;
+use crate::place::{CAIRNFS, Place, able, arg, said};
+
+/// Begins a script in a private namespace in which mount(8) finds the helpers. It looks for them in
+/// one folder only, which is covered.
+const HELPERS: &str = "
+    export PATH=$PATH:/usr/sbin:/sbin
+    S=$(readlink -f /sbin)
+    mkdir up; mount -t tmpfs none up; mkdir up/u up/w
+    for name in $NAMES; do ln -s $COMMAND up/u/$name; done
+    mount -t overlay none -o lowerdir=$S,upperdir=$PWD/up/u,workdir=$PWD/up/w $S
+    shown() { sed -n \"s|.* $PWD/m \\([^ ]*\\) .*- fuse.cairnfs [^ ]* \\(.*\\)|\\1,\\2|p\" /proc/self/mountinfo; }
+    has() { for word; do [[ ,$(shown), = *,$word,* ]] || { shown; return 1; }; done; }
+    lacks() { for word; do [[ ,$(shown), != *,$word,* ]] || { shown; return 1; }; done; }
+";
+
+fn with_helpers(place: &Place, names: &str, script: &str) {
+    let set = format!("COMMAND={CAIRNFS}; NAMES=\"{names}\"");
+    private(place, &format!("{set}{HELPERS}{script}"));
+}
+
+#[test]
+fn mount_8_gives_devices_and_set_ids_unless_told() {
+    if !able(&["mount", "umount", "unshare"]) {
+        return;
+    }
+    let place = Place::new("64M");
+    let line = format!(
+        "{} {} cairnfs defaults,nofail 0 0\n",
+        arg(&place.volume()),
+        arg(&place.dir())
+    );
+    fs::write(place.beside("fstab"), line).unwrap();
+    let script = "
+        mount -t cairnfs -o dev,suid $PWD/v.cairn m
+        lacks nodev nosuid noexec; has rw noatime; lacks relatime
+        mknod m/null c 1 3; echo x > m/null; umount m
+        mount -T fstab $PWD/m; lacks nodev nosuid; echo x > m/null; umount m
+        mount -t cairnfs -o nodev,nosuid,noexec $PWD/v.cairn m
+        has nodev nosuid noexec; ! echo x > m/null; umount m
+        mount -t cairnfs -o user $PWD/v.cairn m; has nodev nosuid noexec; umount m
+        # Without mount(8) it is as for ordinary users.
+        $COMMAND mount v.cairn m; has nodev nosuid noatime; umount m
+        mount -t cairnfs -o sync,dirsync,relatime,strictatime,nodiratime,_netdev,x-systemd.automount v.cairn m
+        has sync noatime; umount m";
+    with_helpers(&place, "mount.cairnfs umount.fuse.cairnfs", script);
+    place.check();
+}
+
+#[test]
+fn a_mount_becomes_read_only_and_writable_again() {
+    // In the second round mount.fuse(8) calls the command by the subtype's name.
+    if !able(&["mount", "umount", "unshare", "mount.fuse"]) {
+        return;
+    }
+    for names in ["mount.cairnfs mount.fuse.cairnfs", "mount.cairnfs cairnfs"] {
+        let place = Place::new("64M");
+        let script = "
+            mount -t cairnfs -o durability=0,nodev $PWD/v.cairn m
+            echo one > m/f
+            mount -o remount,ro m 2>told || { cat told; false; }
+            has ro nodev noatime; lacks nosuid
+            ! echo two > m/f; ! rm m/f
+            # All is durable: a copy of the volume is what a crash would leave.
+            cp v.cairn copy; test $($COMMAND cat copy:/f) = one
+            mount -o remount,rw m; has rw nodev noatime; lacks nosuid ro
+            echo two > m/f
+            exec 5>m/open; ! mount -o remount,ro m; exec 5>&-
+            mount -t cairnfs -o remount,noexec,ro $PWD/v.cairn m; has ro noexec nodev
+            umount m; flock -s v.cairn true
+            # The daemon of a volume that was mounted read-only cannot write.
+            mount -t cairnfs -o ro $PWD/v.cairn m
+            ! mount -o remount,rw m 2>told; grep -q 'unmount it' told; has ro
+            umount m; flock -s v.cairn true";
+        with_helpers(&place, names, script);
+        place.check();
+    }
+}
+
+#[test]
+fn the_command_remounts_and_says_what_it_cannot() {
+    if !able(&[]) {
+        return;
+    }
+    let place = Place::mounted("64M", "durability=0");
+    place.ok(&["mount", "-o", "remount,ro", "v.cairn", "m"]);
+    let refused = File::create(place.at("x")).unwrap_err();
+    assert_eq!(refused.raw_os_error(), Some(Errno::ROFS.raw_os_error()));
+    let out = place.run(&["mount", "-o", "remount,rw,cache=1M", "v.cairn", "m"]);
+    assert!(out.status.success() && said(&out).contains("does not change cache=1M"));
+    let file = File::create(place.at("x")).unwrap();
+    let says = ["busy", "open for writing"];
+    place.fails(&["mount", "-o", "remount,ro", "v.cairn", "m"], 32, &says);
+    drop(file);
+    place.fails(
+        &["mount", "-o", "remount,ro", "v.cairn", "."],
+        32,
+        &["no volume is mounted"],
+    );
+    place.finish();
+}
+
+#[test]
+fn wrong_options_are_told_with_what_is_right() {
+    let place = Place::new("16M");
+    for (option, says) in [
+        ("noatme", "durability"),
+        ("fsname=", "empty"),
+        ("subtype=", "always cairnfs"),
+    ] {
+        place.fails(&["mount", "-o", option, "v.cairn", "m"], 1, &[option, says]);
+    }
+    let helper = place.beside("mount.cairnfs");
+    symlink(CAIRNFS, &helper).unwrap();
+    for (flag, says) in [("--help", "Mount options:"), ("-V", "cairnfs ")] {
+        let out = Command::new(&helper).arg(flag).output().unwrap();
+        assert!(out.status.success() && said(&out).contains(says));
+    }
+}
+
+#[test]
+fn a_synchronous_mount_makes_writes_durable() {
+    if !able(&[]) {
+        return;
+    }
+    let mut place = Place::mounted("64M", "sync,durability=0");
+    let mut file = File::create(place.at("f")).unwrap();
+    file.sync_all().unwrap();
+    std::io::Write::write_all(&mut file, b"durable").unwrap();
+    place.kill();
+    drop(file);
+    place.mount("");
+    assert_eq!(fs::read(place.at("f")).unwrap(), b"durable");
+    place.finish();
+}

@@ -1,0 +1,191 @@
+//! What commands say and refuse, and archives as people have them: compressed, or none at all.
+
+use std::fs;
+use std::io::Write;
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::process::{Command, Stdio};
+
+use crate::place::{Place, pattern};
+use crate::{plant, same};
+
+#[test]
+fn compressed_archives_come_back_as_they_were() {
+    let p = Place::with_volume();
+    fs::create_dir(p.path("in")).unwrap();
+    plant(&p.path("in"));
+    p.ok(&["import", "-q", "--same-owner", "in", "v.img"]);
+    p.ok(&["export", "-q", "v.img", "out.tar"]);
+    let plain = p.path("out.tar").metadata().unwrap().len();
+    let kinds = [
+        ("tar.gz", &b"\x1f\x8b"[..]),
+        ("tgz", b"\x1f\x8b"),
+        ("tar.zst", b"\x28\xb5\x2f\xfd"),
+        ("tzst", b"\x28\xb5\x2f\xfd"),
+    ];
+    for (ending, magic) in kinds {
+        let name = format!("out.{ending}");
+        p.ok(&["export", "-q", "v.img", &name]);
+        let bytes = fs::read(p.path(&name)).unwrap();
+        assert!(
+            bytes.starts_with(magic) && (bytes.len() as u64) < plain,
+            "{name}"
+        );
+        // The contents tell the compression, not the name.
+        fs::rename(p.path(&name), p.path("archive")).unwrap();
+        let (volume, out) = (format!("{ending}.img"), format!("from.{ending}.d"));
+        let create = ["import", "-q", "--same-owner", "--create", "--size", "64M"];
+        p.ok(&[&create[..], &["archive", &volume]].concat());
+        p.ok(&["check", "--data", &volume]);
+        fs::create_dir(p.path(&out)).unwrap();
+        p.ok(&["export", "-q", &volume, &out]);
+        for entry in fs::read_dir(p.path("in")).unwrap() {
+            let name = entry.unwrap().file_name();
+            same(&p.path("in").join(&name), &p.path(&out).join(&name));
+        }
+        // One that is cut off or damaged is no success.
+        for broken in [&bytes[..bytes.len() / 2], &bytes[..bytes.len() - 3]] {
+            fs::write(p.path("broken"), broken).unwrap();
+            p.fails(&["import", "-q", "broken", "v.img:/broken"], 1, "too early");
+        }
+    }
+}
+
+#[test]
+fn a_bomb_takes_no_memory() {
+    let p = Place::with_volume();
+    let mut header = tar::Header::new_ustar();
+    header.as_old_mut().name[..4].copy_from_slice(b"bomb");
+    header.set_size(1 << 30);
+    header.set_mode(0o644);
+    header.set_cksum();
+    let gzip = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+    let mut out = gzip;
+    out.write_all(header.as_bytes()).unwrap();
+    for _ in 0..256 {
+        out.write_all(&[0; 1 << 20]).unwrap();
+    }
+    let bomb = out.finish().unwrap();
+    assert!(bomb.len() < 2 << 20);
+    fs::write(p.path("bomb.tgz"), bomb).unwrap();
+    // Memory for 256 MiB beside the volume's own is not there.
+    let line = "ulimit -v 1500000; exec \"$cairnfs\" import -q bomb.tgz v.img";
+    let out = p.shell(line, |_| {});
+    let text = String::from_utf8_lossy(&out.stderr);
+    assert_eq!(out.status.code(), Some(1), "{text}");
+    assert!(
+        text.contains("no space") || text.contains("too early"),
+        "{text}"
+    );
+    p.ok(&["check", "--data", "v.img"]);
+}
+
+#[test]
+fn a_text_is_no_archive() {
+    let p = Place::with_volume();
+    for text in [&b"water the plants\n"[..], &pattern(5000), b""] {
+        fs::write(p.path("notes.txt"), text).unwrap();
+        let says = "notes.txt: is neither a directory nor a tar archive";
+        p.fails(&["import", "notes.txt", "v.img"], 1, says);
+        p.fails(
+            &["import", "notes.txt", "v.img"],
+            1,
+            "cairnfs cp FILE VOLUME:/",
+        );
+    }
+}
+
+#[test]
+fn an_export_replaces_nothing_unless_told() {
+    let p = Place::with_volume();
+    fs::create_dir_all(p.path("in/d")).unwrap();
+    for name in ["in/a", "in/b", "in/d/c"] {
+        fs::write(p.path(name), "new").unwrap();
+    }
+    symlink("a", p.path("in/link")).unwrap();
+    p.ok(&["import", "-q", "in", "v.img"]);
+    fs::create_dir_all(p.path("out/d")).unwrap();
+    fs::write(p.path("out/a"), "old").unwrap();
+    fs::write(p.path("out/d/c"), "old").unwrap();
+    symlink("elsewhere", p.path("out/link")).unwrap();
+    let read = |name: &str| fs::read_to_string(p.path("out").join(name)).unwrap();
+    let out = p.run(&["export", "v.img", "out"]);
+    let text = String::from_utf8_lossy(&out.stderr);
+    assert_eq!(out.status.code(), Some(1), "{text}");
+    assert_eq!(
+        text.matches("exists, and was left as it is").count(),
+        3,
+        "{text}"
+    );
+    assert_eq!(text.matches("--force").count(), 1, "{text}");
+    assert_eq!(
+        (read("a"), read("d/c"), read("b")),
+        ("old".into(), "old".into(), "new".into())
+    );
+    assert_eq!(
+        fs::read_link(p.path("out/link")).unwrap().to_str(),
+        Some("elsewhere")
+    );
+    p.ok(&["export", "-q", "--force", "v.img", "out"]);
+    assert_eq!((read("a"), read("d/c")), ("new".into(), "new".into()));
+    assert_eq!(
+        fs::read_link(p.path("out/link")).unwrap().to_str(),
+        Some("a")
+    );
+}
+
+#[test]
+fn names_are_escaped_as_by_ls() {
+    let p = Place::with_volume();
+    fs::create_dir(p.path("in")).unwrap();
+    fs::write(p.path("in/a\x1b[2J b\n"), "").unwrap();
+    p.ok(&["import", "-q", "in", "v.img"]);
+    assert_eq!(p.ok(&["ls", "-b", "v.img"]), "a\\033[2J\\ b\\n\n");
+    assert_eq!(p.ok(&["ls", "-q", "v.img"]), "a?[2J b?\n");
+    assert!(p.ok(&["ls", "-lb", "v.img"]).contains("a\\033[2J"));
+    assert_eq!(p.ok(&["ls", "v.img"]), "a\x1b[2J b\n\n");
+}
+
+#[test]
+fn a_missing_permission_is_no_missing_volume() {
+    let p = Place::new();
+    let copy = p.path("cairnfs");
+    let copied = Command::new("cp")
+        .arg(env!("CARGO_BIN_EXE_cairnfs"))
+        .arg(&copy)
+        .status();
+    assert!(copied.unwrap().success());
+    fs::create_dir(p.path("secret")).unwrap();
+    p.ok(&["mkfs", "-q", "--size", "16M", "secret/v.img"]);
+    fs::set_permissions(p.path(""), fs::Permissions::from_mode(0o755)).unwrap();
+    fs::set_permissions(p.path("secret"), fs::Permissions::from_mode(0o0)).unwrap();
+    let root = rustix::process::geteuid().is_root();
+    for args in [
+        &["ls", "secret/v.img"][..],
+        &["ls", "secret/v.img:/x"],
+        &["cp", "secret/v.img:/x", "."],
+    ] {
+        let mut command = match root {
+            true => {
+                let mut command = Command::new("setpriv");
+                command.args(["--reuid=65534", "--regid=65534", "--clear-groups"]);
+                command.arg(&copy);
+                command
+            }
+            false => Command::new(&copy),
+        };
+        let out = command
+            .args(args)
+            .current_dir(p.path(""))
+            .stdin(Stdio::null())
+            .output();
+        let out = out.unwrap();
+        let text = String::from_utf8_lossy(&out.stderr);
+        assert_eq!(out.status.code(), Some(1), "{text}");
+        assert!(
+            text.contains("Permission denied") && !text.contains("no such volume"),
+            "{text}"
+        );
+        assert!(!text.contains("mkfs"), "{text}");
+    }
+    fs::set_permissions(p.path("secret"), fs::Permissions::from_mode(0o755)).unwrap();
+}
