@@ -18,6 +18,7 @@ mod compare;
 mod crashtest;
 mod fill;
 mod gate;
+mod handles;
 mod host;
 mod kill;
 mod kill_load;
