@@ -251,11 +251,24 @@ impl Ops {
     }
 
     /// Renames, with the flags of `renameat2`.
-    pub fn rename(&self, from: (u64, &[u8]), to: (u64, &[u8]), flags: u32) -> Outcome<()> {
+    pub fn rename(
+        &self,
+        caller: Caller,
+        from: (u64, &[u8]),
+        to: (u64, &[u8]),
+        flags: u32,
+    ) -> Outcome<()> {
+        const WHITEOUT_NOREPLACE: u32 = libc::RENAME_WHITEOUT | libc::RENAME_NOREPLACE;
+        let whiteout = |replace| RenameMode::Whiteout {
+            owner: caller.creds(),
+            replace,
+        };
         let mode = match flags {
             0 => RenameMode::Replace,
             libc::RENAME_NOREPLACE => RenameMode::NoReplace,
             libc::RENAME_EXCHANGE => RenameMode::Exchange,
+            libc::RENAME_WHITEOUT => whiteout(true),
+            WHITEOUT_NOREPLACE => whiteout(false),
             _ => return Err(Refusal(libc::EINVAL)),
         };
         Ok(self.fs.rename(from.0, from.1, to.0, to.1, mode)?)

@@ -12,15 +12,17 @@ use cairnfs_fuse::convert::Refusal;
 use cairnfs_fuse::ops::{Caller, NewEntry, Ops};
 use cairnfs_fuse::options::WriteMode;
 
+const ROOT: Caller = Caller {
+    uid: 0,
+    gid: 0,
+    pid: 0,
+};
+
 const STALE: Refusal = Refusal(libc::ESTALE);
 
 fn new(dir: u64, name: &str, mode: u32) -> NewEntry<'_> {
     NewEntry {
-        caller: Caller {
-            uid: 0,
-            gid: 0,
-            pid: 0,
-        },
+        caller: ROOT,
         dir,
         name: name.as_bytes(),
         mode,
@@ -94,7 +96,10 @@ fn inodes_are_found_by_number() {
     check(&volume, d);
     let volume = volume.again();
     check(&volume, d);
-    volume.ops.rename((d, b"e"), (1, b"moved"), 0).unwrap();
+    volume
+        .ops
+        .rename(ROOT, (d, b"e"), (1, b"moved"), 0)
+        .unwrap();
     check(&volume, 1);
     check(&volume.again(), 1);
 }
