@@ -57,7 +57,7 @@ impl Handles {
 }
 
 /// The kernel forgets the inodes that nobody uses.
-fn drop_caches() {
+pub fn drop_caches() {
     rustix::fs::sync();
     fs::write("/proc/sys/vm/drop_caches", "2").unwrap();
 }

@@ -27,6 +27,7 @@ mod long;
 mod long_requests;
 mod modes;
 mod noop;
+mod overlay;
 mod place;
 mod posix;
 mod programs;
