@@ -166,7 +166,8 @@ fn a_rename_leaves_a_whiteout() {
     );
     v.rename_with("a", "b", mode(true)).unwrap();
     assert_eq!(v.read("b").unwrap(), b"A");
-    let left = v.symlink_metadata("a").unwrap().attr();
+    let left = v.symlink_metadata("a").unwrap();
+    let left = left.attr();
     assert_eq!((left.kind, left.mode), (FileKind::CharDevice, 0o020_000));
     assert_eq!((left.rdev, left.nlink), (0, 1));
     assert_eq!((left.uid, left.gid), (7, 8));
