@@ -347,7 +347,7 @@ impl Filesystem for Adapter {
 
     fn rename(
         &self,
-        _req: &Request,
+        req: &Request,
         parent: INodeNo,
         name: &OsStr,
         newparent: INodeNo,
@@ -359,7 +359,7 @@ impl Filesystem for Adapter {
         let to = (newparent.0, newname.as_bytes());
         let ops = &self.ops;
         let outcome = guarded(&self.ops, "rename", parent, || {
-            ops.rename(from, to, flags.bits())
+            ops.rename(caller(req), from, to, flags.bits())
         });
         reply_empty(reply, outcome);
     }

@@ -22,6 +22,7 @@ const MAX_BACKGROUND: u16 = 4096;
 /// and ALLOW_IDMAP to a transport that can decode what they change. Listings come with attributes
 /// whenever they are asked for: the kernel's guess (READDIRPLUS_AUTO) misses programs that list
 /// first and stat later, and a look-up costs ten times as much as an entry with its attributes.
+/// EXPORT_SUPPORT has the kernel resolve file handles by look-ups of "." and "..".
 const WANTED: InitFlags = InitFlags::FUSE_ASYNC_READ
     .union(InitFlags::FUSE_BIG_WRITES)
     .union(InitFlags::FUSE_MAX_PAGES)
@@ -33,6 +34,7 @@ const WANTED: InitFlags = InitFlags::FUSE_ASYNC_READ
     .union(InitFlags::FUSE_ABORT_ERROR)
     .union(InitFlags::FUSE_POSIX_ACL)
     .union(InitFlags::FUSE_DONT_MASK)
+    .union(InitFlags::FUSE_EXPORT_SUPPORT)
     .union(InitFlags::FUSE_NO_OPEN_SUPPORT)
     .union(InitFlags::FUSE_NO_OPENDIR_SUPPORT);
 

@@ -133,15 +133,24 @@ impl Ops {
         self.kernel.get_or_init(|| kernel);
     }
 
-    /// The inode of a name, or `None`. Takes a use.
+    /// The inode of a name, or `None`. Takes a use. The kernel asks for "." and ".." to resolve a file
+    /// handle: `dir` then is a number from outside, of an inode of any type that may be gone.
     ///
     /// # Errors
-    /// What the engine says; so for all operations here.
+    /// What the engine says; so for all operations here. `ESTALE` for "." and ".." of what is gone.
     pub fn lookup(&self, dir: u64, name: &[u8]) -> Outcome<Option<Attr>> {
-        match self.fs.lookup(dir, name) {
-            Ok(attr) => Ok(Some(attr)),
-            Err(Error::NotFound) => Ok(None),
-            Err(e) => Err(e.into()),
+        let stale = |error| match error {
+            Error::NotFound => Refusal(libc::ESTALE),
+            other => other.into(),
+        };
+        match name {
+            b"." => self.fs.lookup_number(dir).map(Some).map_err(stale),
+            b".." => self.fs.lookup_parent(dir).map(Some).map_err(stale),
+            _ => match self.fs.lookup(dir, name) {
+                Ok(attr) => Ok(Some(attr)),
+                Err(Error::NotFound) => Ok(None),
+                Err(e) => Err(e.into()),
+            },
         }
     }
 
@@ -242,11 +251,24 @@ impl Ops {
     }
 
     /// Renames, with the flags of `renameat2`.
-    pub fn rename(&self, from: (u64, &[u8]), to: (u64, &[u8]), flags: u32) -> Outcome<()> {
+    pub fn rename(
+        &self,
+        caller: Caller,
+        from: (u64, &[u8]),
+        to: (u64, &[u8]),
+        flags: u32,
+    ) -> Outcome<()> {
+        const WHITEOUT_NOREPLACE: u32 = libc::RENAME_WHITEOUT | libc::RENAME_NOREPLACE;
+        let whiteout = |replace| RenameMode::Whiteout {
+            owner: caller.creds(),
+            replace,
+        };
         let mode = match flags {
             0 => RenameMode::Replace,
             libc::RENAME_NOREPLACE => RenameMode::NoReplace,
             libc::RENAME_EXCHANGE => RenameMode::Exchange,
+            libc::RENAME_WHITEOUT => whiteout(true),
+            WHITEOUT_NOREPLACE => whiteout(false),
             _ => return Err(Refusal(libc::EINVAL)),
         };
         Ok(self.fs.rename(from.0, from.1, to.0, to.1, mode)?)

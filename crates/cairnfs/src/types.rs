@@ -249,6 +249,15 @@ pub enum RenameMode {
     NoReplace,
     /// Exchange the two.
     Exchange,
+    /// Leave a whiteout under the old name: a character device 0/0 without permissions, which hides
+    /// the name of a lower layer in an overlay file system (`RENAME_WHITEOUT`). Nothing is left if both
+    /// names are of the same file already.
+    Whiteout {
+        /// Owner and group of the whiteout.
+        owner: Creds,
+        /// Replace what the new name holds; else fail if it is taken.
+        replace: bool,
+    },
 }
 
 /// What `fallocate` does with a range.

@@ -42,7 +42,7 @@ pub fn op() -> impl Strategy<Value = Op> {
         3 => (d.clone(), n.clone()).prop_map(|(a, b)| Op::Unlink(a, b)),
         1 => (d.clone(), n.clone()).prop_map(|(a, b)| Op::Rmdir(a, b)),
         1 => (d.clone(), n.clone(), d.clone(), n.clone()).prop_map(|(a, b, c, e)| Op::Link(a, b, c, e)),
-        3 => (d.clone(), n.clone(), d.clone(), n.clone(), 0u8..3).prop_map(|(a, b, c, e, f)| Op::Rename(a, b, c, e, f)),
+        3 => (d.clone(), n.clone(), d.clone(), n.clone(), 0u8..4).prop_map(|(a, b, c, e, f)| Op::Rename(a, b, c, e, f)),
         6 => (d.clone(), n.clone(), at.clone(), len.clone()).prop_map(|(a, b, c, e)| Op::Write(a, b, c, e)),
         2 => (d.clone(), n.clone(), at.clone()).prop_map(|(a, b, c)| Op::Truncate(a, b, c)),
         1 => (d.clone(), n.clone(), at.clone(), len.clone()).prop_map(|(a, b, c, e)| Op::Punch(a, b, c, e)),
@@ -111,6 +111,10 @@ impl Run {
                     RenameMode::Replace,
                     RenameMode::NoReplace,
                     RenameMode::Exchange,
+                    RenameMode::Whiteout {
+                        owner: creds,
+                        replace: true,
+                    },
                 ][usize::from(how)];
                 fs.rename(self.dir(d), &name(n), self.dir(e), &name(m), mode)?;
             }

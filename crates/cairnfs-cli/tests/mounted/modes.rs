@@ -319,10 +319,10 @@ fn table(dir: &Path) -> BTreeMap<String, String> {
 }
 
 /// An ext4 file system on a loop device.
-struct Ext4(PathBuf);
+pub struct Ext4(pub PathBuf);
 
 impl Ext4 {
-    fn mounted(place: &Place) -> Self {
+    pub fn mounted(place: &Place) -> Self {
         let (image, dir) = (place.beside("ext4"), place.beside("reference"));
         File::create(&image).unwrap().set_len(512 << 20).unwrap();
         fs::create_dir(&dir).unwrap();

@@ -16,7 +16,7 @@ use crate::place::{Place, Random, able, arg, pattern, succeed};
 const MODES: [&str; 2] = ["write=through", "write=back"];
 
 /// Compiles a program that lies beside these tests.
-fn compile(place: &Place, source: &str) -> PathBuf {
+pub fn compile(place: &Place, source: &str) -> PathBuf {
     let tests = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/mounted/programs");
     let program = place.beside(source.trim_end_matches(".c"));
     let mut command = Command::new("cc");

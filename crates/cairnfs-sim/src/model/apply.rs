@@ -52,7 +52,10 @@ impl Model {
             (Call::Tmpfile, Outcome::Inode(attr)) => self.make_unnamed(attr),
             (Call::Link { ino, dir, name }, _) => self.link(ino, dir, name),
             (Call::Remove { dir, name }, _) => self.remove(dir, name),
-            (Call::Rename { from, to, mode }, _) => self.rename(from, to, mode),
+            (Call::Rename { from, to, mode }, Outcome::Inode(attr)) => {
+                self.rename(from, to, mode, Some(attr));
+            }
+            (Call::Rename { from, to, mode }, _) => self.rename(from, to, mode, None),
             (
                 Call::Write {
                     ino,
@@ -198,7 +201,14 @@ impl Model {
         self.add(makes, needs);
     }
 
-    fn rename(&mut self, from: (u64, &[u8]), to: (u64, &[u8]), mode: RenameMode) {
+    /// `made` is the whiteout; without it a call that failed did not tell.
+    fn rename(
+        &mut self,
+        from: (u64, &[u8]),
+        to: (u64, &[u8]),
+        mode: RenameMode,
+        made: Option<&Attr>,
+    ) {
         let (moved, replaced) = (self.entry(from.0, from.1), self.entry(to.0, to.1));
         let Some(ino) = moved.filter(|_| moved != replaced) else {
             return;
@@ -211,13 +221,22 @@ impl Model {
                 _ => needs.extend(self.children(other)),
             }
         }
-        let left = replaced.filter(|_| mode == RenameMode::Exchange);
+        let left = match mode {
+            RenameMode::Exchange => replaced,
+            RenameMode::Whiteout { .. } => Some(made.map_or(UNTOLD, |attr| attr.ino)),
+            RenameMode::Replace | RenameMode::NoReplace => None,
+        };
         let mut makes = vec![
             self.enter(from.0, from.1, left),
             self.enter(to.0, to.1, moved),
         ];
         for inode in [Some(ino), replaced].into_iter().flatten() {
             makes.extend(self.touch(inode));
+        }
+        if let Some(attr) = made {
+            let facts = Value::Facts(Some(Arc::new(Facts::of(attr, &[]))));
+            makes.push((Part::Facts(attr.ino), facts));
+            makes.extend(self.times_now(attr.ino));
         }
         self.add(makes, needs);
     }

@@ -19,6 +19,7 @@ const STEPS: &str = "
     rename f n; rename f g; rename g f; rename f e/n; rename d/h n; rename d/h f; rename n f;
     rename d e; rename d n; rename d e/n; rename e d/n; rename n d/n;
     exchange f g; exchange f d/h; exchange d e; exchange f d;
+    whiteout f n; whiteout f g; whiteout d e/n; whiteout d/h f;
     write f 4096 4096; write f 2000 9000; write g 0 50; write n 0 5000; append f 3000; append g 100;
     append d/h 5000; append n 100;
     truncate f 0; truncate f 5000; truncate f 20000; truncate g 30; truncate g 300;
@@ -76,7 +77,7 @@ mod tests {
         for step in base_steps().into_iter().chain(Bounded::new(1).steps) {
             assert_eq!(step.to_string().parse::<Step>(), Ok(step));
         }
-        assert_eq!(Bounded::new(1).steps.len(), 70);
+        assert_eq!(Bounded::new(1).steps.len(), 74);
         assert_eq!(base_steps().len(), 11);
         assert!("creat f".parse::<Step>().is_err());
         assert!("write f 1".parse::<Step>().is_err());

@@ -16,6 +16,11 @@ use crate::image::{BLOCK, SECTOR};
 use crate::record::fresh_hash_seed;
 use crate::tree::ROOT;
 
+const WHITEOUT: RenameMode = RenameMode::Whiteout {
+    owner: Creds { uid: 0, gid: 0 },
+    replace: true,
+};
+
 /// Something that a workload does.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Step {
@@ -44,6 +49,8 @@ pub enum Step {
     Rename(String, String),
     /// Exchanges two names.
     Exchange(String, String),
+    /// Renames, replacing what is there, and leaves a whiteout.
+    Whiteout(String, String),
     /// Writes so many bytes at an offset.
     Write(String, u64, u32),
     /// Writes so many bytes at the end.
@@ -99,6 +106,7 @@ impl fmt::Display for Step {
             Rmdir(p) => write!(f, "rmdir {p}"),
             Rename(p, q) => write!(f, "rename {p} {q}"),
             Exchange(p, q) => write!(f, "exchange {p} {q}"),
+            Whiteout(p, q) => write!(f, "whiteout {p} {q}"),
             Write(p, at, n) => write!(f, "write {p} {at} {n}"),
             Append(p, n) => write!(f, "append {p} {n}"),
             Truncate(p, n) => write!(f, "truncate {p} {n}"),
@@ -146,6 +154,7 @@ impl FromStr for Step {
             "rmdir" => Step::Rmdir(path(1)?),
             "rename" => Step::Rename(path(1)?, path(2)?),
             "exchange" => Step::Exchange(path(1)?, path(2)?),
+            "whiteout" => Step::Whiteout(path(1)?, path(2)?),
             "write" => Step::Write(path(1)?, number(2)?, small(3)?),
             "append" => Step::Append(path(1)?, small(2)?),
             "truncate" => Step::Truncate(path(1)?, number(2)?),
@@ -347,6 +356,7 @@ impl<'a> Runner<'a> {
             }
             Step::Rename(p, q) => rename(p, q, RenameMode::Replace),
             Step::Exchange(p, q) => rename(p, q, RenameMode::Exchange),
+            Step::Whiteout(p, q) => rename(p, q, WHITEOUT),
             Step::Chmod(p, mode) => {
                 let set = SetAttr {
                     mode: Some(*mode),

@@ -36,6 +36,19 @@ fn exchanged_names() {
 }
 
 #[test]
+fn renames_that_leave_a_whiteout() {
+    history("create a; write a 0 5000; sync; whiteout a b; fsync b; unlink a; create a; fsync a");
+    history("create a; mkdir d; create d/x; sync; whiteout a d/x; fsync a; whiteout d a; fsync .");
+    history(
+        "mkdir d; mkdir e; mkdir d/x; create d/x/f; sync; whiteout d/x e/x; fsync e/x/f;
+         rename d/x d/y; whiteout e/x d/x; fsync d; sync",
+    );
+    history(
+        "create a; whiteout a b; whiteout b a; fsync a; whiteout a c; unlink b; fsync c; merge",
+    );
+}
+
+#[test]
 fn an_open_file_is_replaced() {
     history(
         "create f; write f 0 9000; sync; create n; write n 0 5000; unlink-open f; fsync n;

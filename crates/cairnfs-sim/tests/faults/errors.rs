@@ -37,6 +37,7 @@ fn may_do_nothing(step: &Step) -> bool {
         step,
         Step::Rename(..)
             | Step::Exchange(..)
+            | Step::Whiteout(..)
             | Step::Punch(..)
             | Step::Allocate(..)
             | Step::Reserve(..)

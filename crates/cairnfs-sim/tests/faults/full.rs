@@ -32,7 +32,7 @@ struct Volume {
 
 type Filler = fn(&Volume, u64) -> Result<()>;
 
-const FILLERS: [(&str, Filler); 13] = [
+const FILLERS: [(&str, Filler); 14] = [
     ("create", |v, i| {
         v.made(v.fs.mknod(v.ino("d"), &long(i), 0o100_644, 0, Creds::default()))
     }),
@@ -44,6 +44,13 @@ const FILLERS: [(&str, Filler); 13] = [
     }),
     ("link", |v, i| {
         v.made(v.fs.link(v.ino("data"), v.ino("d"), &long(i)))
+    }),
+    ("whiteout", |v, i| {
+        let owner = Creds::default();
+        let replace = false;
+        let mode = RenameMode::Whiteout { owner, replace };
+        // Each leaves one under the same name, for the next to move.
+        v.fs.rename(ROOT, b"r", v.ino("d"), &long(i), mode)
     }),
     ("tmpfile", |v, _| {
         v.fs.tmpfile(v.ino("d"), 0o600, Creds::default())

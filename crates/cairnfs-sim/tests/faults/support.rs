@@ -18,6 +18,7 @@ use cairnfs_sim::workload::{Runner, Step, after, base_volume, random_steps, step
 const EVERY_STEP: &str = "
     create a; write a 0 9000; fsync a; mkdir m; symlink m/s 2000; fifo m/p; tmpfile m/t;
     link f m/l; write f 4096 9000; rename f m/f; append m/f 3000; fdatasync m/f; exchange g m/l;
+    whiteout g n; unlink g; rename n g;
     setxattr a a 30000; setxattr d b 200; fsync d; unlink-open d/h; truncate a 100000;
     write a 90000 500; merge; truncate a 3000; punch m/f 1000 5000; zero m/f 4096 8192;
     allocate a 8192 40000; reserve a 60000 20000; write a 10000 5000; sync; chmod a 384;

@@ -144,7 +144,9 @@ impl Front {
                 self.ops.forget(made.ino, 1);
                 Ok(())
             }
-            "unlink" | "rmdir" | "rename" | "exchange" => self.rename(word, words),
+            "unlink" | "rmdir" | "rename" | "exchange" | "whiteout" => {
+                self.rename(word, words, caller)
+            }
             "setfacl" | "setdefault" | "setxattr" | "removexattr" | "removelist" => {
                 self.set_xattr(word, words, caller)
             }
@@ -179,15 +181,19 @@ impl Front {
         }
     }
 
-    fn rename(&self, word: &str, words: &Words<'_>) -> Outcome<()> {
+    fn rename(&self, word: &str, words: &Words<'_>, caller: Caller) -> Outcome<()> {
         let from = self.entry(words.path(1))?;
         match word {
             "unlink" => self.ops.unlink(from.0, from.1),
             "rmdir" => self.ops.rmdir(from.0, from.1),
-            "rename" => self.ops.rename(from, self.entry(words.path(2))?, 0),
             _ => {
+                let flags = match word {
+                    "exchange" => libc::RENAME_EXCHANGE,
+                    "whiteout" => libc::RENAME_WHITEOUT,
+                    _ => 0,
+                };
                 let to = self.entry(words.path(2))?;
-                self.ops.rename(from, to, libc::RENAME_EXCHANGE)
+                self.ops.rename(caller, from, to, flags)
             }
         }
     }

@@ -153,8 +153,8 @@ impl Volume {
         self.rename_with(from, to, RenameMode::Replace)
     }
 
-    /// Renames, and never replaces ([`RenameMode::NoReplace`]), or exchanges the two
-    /// ([`RenameMode::Exchange`]).
+    /// Renames, and never replaces ([`RenameMode::NoReplace`]), exchanges the two
+    /// ([`RenameMode::Exchange`]), or leaves a whiteout ([`RenameMode::Whiteout`]).
     ///
     /// # Errors
     /// [`Error::Exists`], or as [`rename`](Self::rename).

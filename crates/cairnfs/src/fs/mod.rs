@@ -9,6 +9,7 @@ mod allocate;
 mod attributes;
 mod budget;
 mod extents;
+mod handle;
 mod listing;
 mod locked;
 mod make;

@@ -558,15 +558,17 @@ impl FileSystem {
 
 /// Group and mode of what is made in a directory: its set-group-id bit passes on.
 fn inherit(dir: &Attrs, new: &New<'_>) -> (u32, u32) {
-    if dir.mode & S_ISGID == 0 {
-        return (new.creds.gid, new.mode);
+    let passes = dir.mode & S_ISGID != 0 && new.mode & S_IFMT == S_IFDIR;
+    let pass = if passes { S_ISGID } else { 0 };
+    (group_in(dir, new.creds), new.mode | pass)
+}
+
+/// Group of what is made in a directory.
+pub(super) fn group_in(dir: &Attrs, creds: Creds) -> u32 {
+    match dir.mode & S_ISGID {
+        0 => creds.gid,
+        _ => dir.gid,
     }
-    let pass = if new.mode & S_IFMT == S_IFDIR {
-        S_ISGID
-    } else {
-        0
-    };
-    (dir.gid, new.mode | pass)
 }
 
 /// Notes a change of a directory's entries; `subdirs` is by how many its subdirectories grow.

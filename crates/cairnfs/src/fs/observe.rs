@@ -46,7 +46,7 @@ pub enum Call<'a> {
         /// The name.
         name: &'a [u8],
     },
-    /// A name is moved, or exchanged with another.
+    /// A name is moved, or exchanged with another. It gives the whiteout if it leaves one.
     Rename {
         /// Directory and name before.
         from: (u64, &'a [u8]),
@@ -173,6 +173,12 @@ impl Answer for () {
 impl Answer for Attr {
     fn outcome(&self) -> Outcome<'_> {
         Outcome::Inode(self)
+    }
+}
+
+impl Answer for Option<Attr> {
+    fn outcome(&self) -> Outcome<'_> {
+        self.as_ref().map_or(Outcome::Done, Outcome::Inode)
     }
 }
 

@@ -1,7 +1,7 @@
-//! Rename: replace, no replace, exchange.
+//! Rename: replace, no replace, exchange, leave a whiteout.
 //!
-//! One transaction takes the old entry away, replaces or exchanges what the new name held, and adds
-//! the new entry. What was written to the file before is written out first, holding no lock, so a
+//! One transaction takes the old entry away, replaces or exchanges what the new name held, adds
+//! the new entry, and makes the whiteout under the old name. What was written to the file before is written out first, holding no lock, so a
 //! crash leads to the old or the whole new contents. A directory moves to another parent only under
 //! the volume's one lock for that, so that the walk to the root that rules out a cycle is sound.
 
@@ -11,15 +11,16 @@ use std::sync::Arc;
 use crate::deliberate::{Deliberate, happens};
 use crate::error::{Error, Result};
 use crate::format::ROOT_INO;
-use crate::format::item::DirEntryRef;
+use crate::format::item::{DirEntryRef, S_IFCHR};
 use crate::fs::FileSystem;
-use crate::fs::locked::{Locked, live_dir};
-use crate::fs::namespace::{ENTRY_MAX, INODE_LEN, change_dir, check_name};
+use crate::fs::locked::{Locked, attrs, live_dir};
+use crate::fs::namespace::{ENTRY_MAX, INODE_LEN, change_dir, check_name, group_in};
 use crate::fs::observe::Call;
 use crate::fs::remove::check_removable;
-use crate::inode::Inode;
+use crate::inode::attrs::Attrs;
+use crate::inode::{Inode, InodeState};
 use crate::txn::{Commit, NameFound, Need};
-use crate::types::{RenameMode, Time};
+use crate::types::{Attr, RenameMode, Time};
 
 /// Most items that a replaced inode may have to be removed within the rename.
 const INLINE_REMOVAL: usize = 64;
@@ -37,6 +38,12 @@ struct Target {
     inode: Arc<Inode>,
 }
 
+/// A rename that was done.
+struct Renamed {
+    /// What it left under the old name.
+    whiteout: Option<Attr>,
+}
+
 impl FileSystem {
     /// Gives what `name` in `dir` leads to the name `to_name` in `to_dir`.
     ///
@@ -52,9 +59,9 @@ impl FileSystem {
         mode: RenameMode,
     ) -> Result<()> {
         let (from, to) = ((dir, name), (to_dir, to_name));
-        self.observed(Call::Rename { from, to, mode }, || {
-            self.move_name(from, to, mode)
-        })
+        let call = Call::Rename { from, to, mode };
+        self.observed(call, || self.move_name(from, to, mode))?;
+        Ok(())
     }
 
     fn move_name(
@@ -62,7 +69,7 @@ impl FileSystem {
         (dir, name): (u64, &[u8]),
         (to_dir, to_name): (u64, &[u8]),
         mode: RenameMode,
-    ) -> Result<()> {
+    ) -> Result<Option<Attr>> {
         check_name(name)?;
         check_name(to_name)?;
         let from = self.side(dir, name)?;
@@ -71,7 +78,9 @@ impl FileSystem {
             let source = self.target(&from)?.ok_or(Error::NotFound)?;
             let target = self.target(&to)?;
             match (mode, &target) {
-                (RenameMode::NoReplace, Some(_)) => return Err(Error::Exists),
+                (RenameMode::NoReplace | RenameMode::Whiteout { replace: false, .. }, Some(_)) => {
+                    return Err(Error::Exists);
+                }
                 (RenameMode::Exchange, None) => return Err(Error::NotFound),
                 _ => {}
             }
@@ -79,7 +88,7 @@ impl FileSystem {
                 .as_ref()
                 .is_some_and(|t| t.found.ino == source.found.ino)
             {
-                return Ok(());
+                return Ok(None);
             }
             let files = [Some(&source), target.as_ref()];
             for file in files.into_iter().flatten() {
@@ -99,8 +108,8 @@ impl FileSystem {
                     self.refuse_cycle(target, &from)?;
                 }
             }
-            if self.rename_now(&from, &to, &source, target.as_ref(), mode)? {
-                return Ok(());
+            if let Some(done) = self.rename_now(&from, &to, &source, target.as_ref(), mode)? {
+                return Ok(done.whiteout);
             }
         }
     }
@@ -155,7 +164,7 @@ impl FileSystem {
         Ok(())
     }
 
-    /// The rename itself; `false` if an entry went meanwhile and all must be looked up again.
+    /// The rename itself; `None` if an entry went meanwhile and all must be looked up again.
     fn rename_now(
         &self,
         from: &Side<'_>,
@@ -163,12 +172,18 @@ impl FileSystem {
         source: &Target,
         target: Option<&Target>,
         mode: RenameMode,
-    ) -> Result<bool> {
-        let mut need = Need::items(8, 4 * INODE_LEN + 2 * ENTRY_MAX + 1, INLINE_REMOVAL + 4);
-        // The index does not grow by it in the end, so it works on a full volume.
-        if target.is_some() || to.name.len() <= from.name.len() {
-            need = need.deleting();
-        }
+    ) -> Result<Option<Renamed>> {
+        let owner = match mode {
+            RenameMode::Whiteout { owner, .. } => Some(owner),
+            _ => None,
+        };
+        let need = match owner {
+            Some(_) => Need::items(10, 5 * INODE_LEN + 3 * ENTRY_MAX + 1, INLINE_REMOVAL + 4),
+            None => Need::items(8, 4 * INODE_LEN + 2 * ENTRY_MAX + 1, INLINE_REMOVAL + 4),
+        };
+        // Without a whiteout the index does not grow by these in the end, so they work on a full volume.
+        let grows = owner.is_some() || target.is_none() && to.name.len() > from.name.len();
+        let need = if grows { need } else { need.deleting() };
         let reservation = self.reserve(need)?;
         let mut inodes = vec![&from.dir, &to.dir, &source.inode];
         inodes.extend(target.map(|t| &t.inode));
@@ -176,12 +191,12 @@ impl FileSystem {
         live_dir(locked.state(&from.dir)?)?;
         live_dir(locked.state(&to.dir)?)?;
         let Some(source_below) = self.still(&mut locked, from, source)? else {
-            return Ok(false);
+            return Ok(None);
         };
         let target_below = match target {
             Some(t) => match self.still(&mut locked, to, t)? {
                 Some(below) => Some(below),
-                None => return Ok(false),
+                None => return Ok(None),
             },
             None => {
                 let state = locked.state(&to.dir)?;
@@ -190,7 +205,7 @@ impl FileSystem {
                     .find_name(&to.dir, state, to.hash, to.name)?
                     .is_some()
                 {
-                    return Ok(false);
+                    return Ok(None);
                 }
                 None
             }
@@ -219,6 +234,18 @@ impl FileSystem {
             if exchange { reached - left } else { -left },
         )?;
         change_dir(locked.attrs(&to.dir)?, now, left - reached)?;
+        let whiteout = match owner {
+            Some(owner) => {
+                let state = locked.state(&from.dir)?;
+                let gid = group_in(live_dir(state)?, owner);
+                let ino = self.core.new_ino(state.chunk.get_or_insert_default());
+                let made = Attrs::new(S_IFCHR, (owner.uid, gid), 0, from.dir.ino, now);
+                Some(Arc::new(Inode::made(ino, made)))
+            }
+            None => None,
+        };
+        // Nobody else can reach it, so this does not wait.
+        let mut whiteout = whiteout.as_ref().map(|inode| (inode, inode.write()));
         let mut commit = self.core.commit();
         let still = |found: NameFound, below| NameFound { below, ..found };
         let entry = still(source.found, source_below);
@@ -244,15 +271,44 @@ impl FileSystem {
                 self.drop_link(&mut commit, &t.inode, locked.state(&t.inode)?, now, removed)?;
             }
         }
+        if let Some((inode, state)) = &mut whiteout {
+            self.place_whiteout(&mut commit, &mut locked, from, (inode, state))?;
+            commit.join(&source.inode, inode);
+        }
+        let left = match &whiteout {
+            Some((inode, state)) => Some(attrs(state)?.public(inode.ino, 0)),
+            None => None,
+        };
         commit.put_inode(&from.dir, locked.state(&from.dir)?);
         commit.put_inode(&to.dir, locked.state(&to.dir)?);
         let receipt = commit.finish(reservation);
+        drop(whiteout);
         drop(locked);
         self.core.settle(receipt)?;
         if let (Some(t), false) = (target, exchange) {
             self.reap_unused(&t.inode)?;
         }
-        Ok(true)
+        Ok(Some(Renamed { whiteout: left }))
+    }
+
+    /// Adds a new whiteout and its entry under the name that was left.
+    fn place_whiteout(
+        &self,
+        commit: &mut Commit<'_>,
+        locked: &mut Locked<'_>,
+        from: &Side<'_>,
+        (inode, state): (&Arc<Inode>, &mut InodeState),
+    ) -> Result<()> {
+        self.core.table().insert(inode.clone());
+        let entry = DirEntryRef {
+            ino: inode.ino,
+            kind: S_IFCHR,
+            name: from.name,
+        };
+        let dir_state = locked.state(&from.dir)?;
+        self.put_entry(commit, &from.dir, dir_state, from.hash, (&entry, inode))?;
+        commit.put_inode(inode, state);
+        Ok(())
     }
 
     /// Whether an entry still stands, and then whether it was found below the current set.

@@ -93,15 +93,20 @@ impl Inode {
 
     /// An inode just made, with one use.
     pub fn born(ino: u64, attrs: Attrs) -> Self {
+        let inode = Self::made(ino, attrs);
+        inode.take_use();
+        inode
+    }
+
+    /// An inode just made, which nobody uses.
+    pub fn made(ino: u64, attrs: Attrs) -> Self {
         let state = InodeState {
             knows_all_names: attrs.is_dir(),
             attrs: Some(attrs),
             loaded: true,
             ..InodeState::default()
         };
-        let inode = Self::with_state(ino, state);
-        inode.take_use();
-        inode
+        Self::with_state(ino, state)
     }
 
     fn with_state(ino: u64, state: InodeState) -> Self {

@@ -105,6 +105,20 @@ impl Core {
         Ok(inode)
     }
 
+    /// Whether there may be an inode of that number: it is in memory, where it may have been removed, or
+    /// in the index. A number without an inode takes no place in memory.
+    ///
+    /// # Errors
+    /// A damaged volume, the device's failure.
+    pub fn may_exist(&self, ino: u64) -> Result<bool> {
+        if self.table.peek(ino).is_some() {
+            return Ok(true);
+        }
+        // It was not in memory, so the index held all of it.
+        let value = self.in_index(|tree| self.index.get(tree, &Key::inode(ino)))?;
+        Ok(value.is_some())
+    }
+
     /// The attributes of an inode that is not in memory, where it would take another's place: so a
     /// walk through more files than memory holds does not drive out those in use.
     ///

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
+use cairnfs::types::Creds;
 use cairnfs::{FileKind, OpenOptions, RenameMode};
 
 use super::{fails, names, volume};
@@ -147,6 +148,44 @@ fn a_very_deep_tree_is_removed() {
     assert_eq!(v.walk("deep").unwrap().count(), 501);
     v.remove_dir_all("deep").unwrap();
     assert_eq!(names(&v, "/"), [""; 0]);
+}
+
+#[test]
+fn a_rename_leaves_a_whiteout() {
+    let v = volume();
+    let mode = |replace| RenameMode::Whiteout {
+        owner: Creds { uid: 7, gid: 8 },
+        replace,
+    };
+    v.create_dir_all("d/sub").unwrap();
+    v.write("a", b"A").unwrap();
+    v.write("b", b"B").unwrap();
+    fails(
+        v.rename_with("a", "b", mode(false)),
+        ErrorKind::AlreadyExists,
+    );
+    v.rename_with("a", "b", mode(true)).unwrap();
+    assert_eq!(v.read("b").unwrap(), b"A");
+    let left = v.symlink_metadata("a").unwrap();
+    let left = left.attr();
+    assert_eq!((left.kind, left.mode), (FileKind::CharDevice, 0o020_000));
+    assert_eq!((left.rdev, left.nlink), (0, 1));
+    assert_eq!((left.uid, left.gid), (7, 8));
+    v.rename_with("d", "e", mode(false)).unwrap();
+    let left = v.symlink_metadata("d").unwrap();
+    assert_eq!(left.attr().kind, FileKind::CharDevice);
+    assert!(v.exists("e/sub"));
+    // The group of a directory with set-group-id.
+    v.set_permissions("e", 0o2755).unwrap();
+    v.write("e/f", b"f").unwrap();
+    v.rename_with("e/f", "f", mode(true)).unwrap();
+    assert_eq!(v.symlink_metadata("e/f").unwrap().attr().gid, 0);
+    // Two names of one file stay as they are.
+    v.hard_link("b", "second").unwrap();
+    v.rename_with("b", "second", mode(true)).unwrap();
+    assert_eq!(v.read("b").unwrap(), b"A");
+    v.remove_file("a").unwrap();
+    assert!(!v.exists("a"));
 }
 
 #[test]

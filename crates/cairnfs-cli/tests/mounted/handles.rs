@@ -1,0 +1,179 @@
+//! File handles (`name_to_handle_at`, `open_by_handle_at`), as NFS servers, overlayfs and backup
+//! programs use them: one history on a mount and on ext4, which must tell the same.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::modes::Ext4;
+use crate::place::{Place, able, arg, succeed};
+use crate::writes::compile;
+
+/// A handle as the helper program prints it: type and bytes.
+type Handle = (String, String);
+
+struct Handles {
+    program: PathBuf,
+    mount: PathBuf,
+    taken: BTreeMap<String, Handle>,
+    told: Vec<String>,
+}
+
+impl Handles {
+    fn new(program: &Path, mount: &Path) -> Self {
+        Self {
+            program: program.to_path_buf(),
+            mount: mount.to_path_buf(),
+            taken: BTreeMap::new(),
+            told: Vec::new(),
+        }
+    }
+
+    fn take(&mut self, name: &str, connectable: bool) {
+        let mut command = Command::new(&self.program);
+        command.args(["get", arg(&self.mount.join(name))]);
+        let told = succeed(command.args(connectable.then_some("connectable")));
+        let (kind, bytes) = told.trim().split_once(' ').expect(&told);
+        let name = format!("{name}{}", if connectable { ", connectable" } else { "" });
+        let handle = (kind.to_owned(), bytes.to_owned());
+        self.taken.insert(name, handle);
+    }
+
+    fn open(&self, (kind, bytes): &Handle) -> String {
+        let mount = arg(&self.mount);
+        let told = succeed(Command::new(&self.program).args(["open", mount, kind, bytes]));
+        told.trim().to_owned()
+    }
+
+    /// Opens every handle, and keeps what each leads to under the name of this moment.
+    fn tell(&mut self, when: &str) {
+        for (name, handle) in &self.taken {
+            let told = self.open(handle);
+            self.told.push(format!("{when}: {name}: {told}"));
+        }
+    }
+}
+
+/// The kernel forgets the inodes that nobody uses.
+pub fn drop_caches() {
+    rustix::fs::sync();
+    fs::write("/proc/sys/vm/drop_caches", "2").unwrap();
+}
+
+/// What handles lead to in the course of a history.
+fn history(program: &Path, dir: &Path, remount: &mut dyn FnMut()) -> Vec<String> {
+    let at = |name: &str| dir.join(name);
+    fs::create_dir_all(at("d/e/f")).unwrap();
+    fs::create_dir_all(at("d/gone/below")).unwrap();
+    let files = [
+        "d/file",
+        "d/moving",
+        "d/e/f/deep",
+        "removed",
+        "replaced",
+        "open",
+        "linked",
+    ];
+    for name in files {
+        fs::write(at(name), name).unwrap();
+    }
+    fs::hard_link(at("linked"), at("d/second")).unwrap();
+    symlink("d/file", at("symlink")).unwrap();
+    succeed(Command::new("mkfifo").arg(at("fifo")));
+    let mut handles = Handles::new(program, dir);
+    let others = [".", "d", "d/e/f", "d/gone/below", "symlink", "fifo"];
+    let all = files.iter().chain(&others);
+    all.for_each(|name| handles.take(name, false));
+    for name in ["d/e/f/deep", "d/file"] {
+        handles.take(name, true);
+    }
+    handles.tell("at once");
+    drop_caches();
+    handles.tell("after the kernel forgot");
+    remount();
+    handles.tell("mounted again");
+    remount();
+    fs::rename(at("d/e"), at("moved")).unwrap();
+    fs::rename(at("d/file"), at("d/renamed")).unwrap();
+    fs::rename(at("d/moving"), at("moved-file")).unwrap();
+    fs::rename(at("d/second"), at("replaced")).unwrap();
+    fs::remove_file(at("linked")).unwrap();
+    fs::remove_file(at("removed")).unwrap();
+    fs::remove_dir_all(at("d/gone")).unwrap();
+    let open = File::open(at("open")).unwrap();
+    fs::remove_file(at("open")).unwrap();
+    handles.tell("changed");
+    drop_caches();
+    handles.tell("changed, after the kernel forgot");
+    drop(open);
+    fs::write(at("removed"), "another").unwrap();
+    remount();
+    handles.tell("changed, mounted again");
+    handles.told
+}
+
+fn on_ext4(program: &Path, place: &Place) -> Vec<String> {
+    let ext4 = Ext4::mounted(place);
+    fs::remove_dir(ext4.0.join("lost+found")).unwrap();
+    let mut remount = || {
+        succeed(Command::new("umount").arg(&ext4.0));
+        let image = place.beside("ext4");
+        succeed(Command::new("mount").args(["-o", "loop", arg(&image), arg(&ext4.0)]));
+    };
+    history(program, &ext4.0, &mut remount)
+}
+
+#[test]
+fn handles_lead_where_they_do_on_ext4() {
+    if !able(&["cc", "mkfs.ext4", "mount", "umount", "mkfifo"]) {
+        return;
+    }
+    let mut place = Place::mounted("64M", "");
+    let program = compile(&place, "handle.c");
+    let expected = on_ext4(&program, &place);
+    let dir = place.dir();
+    let found = history(&program, &dir, &mut || place.remount(""));
+    assert_eq!(found, expected);
+    let led = |told: &&String| !told.contains("ESTALE");
+    assert!(found.iter().filter(led).count() > 50, "{found:#?}");
+    place.finish();
+}
+
+/// A handle of a mount: number in two halves, and generation.
+fn forged(ino: u64, generation: u32) -> Handle {
+    let words = [(ino >> 32) as u32, ino as u32, generation];
+    let bytes = words.iter().flat_map(|word| word.to_ne_bytes());
+    let hex = bytes.map(|byte| format!("{byte:02x}")).collect();
+    ("129".to_owned(), hex)
+}
+
+#[test]
+fn forged_handles_are_stale() {
+    if !able(&["cc"]) {
+        return;
+    }
+    let place = Place::mounted("64M", "");
+    let handles = Handles::new(&compile(&place, "handle.c"), &place.dir());
+    fs::write(place.at("file"), "here").unwrap();
+    let ino = rustix::fs::stat(place.at("file")).unwrap().st_ino;
+    drop_caches();
+    assert_eq!(handles.open(&forged(ino, 0)), "100644 links 1 holds here");
+    assert_eq!(handles.open(&forged(ino, 1)), "ESTALE");
+    for never in [0, 2, 3, 4, 15, ino + 1, ino + 100_000, 1 << 63, u64::MAX] {
+        assert_eq!(handles.open(&forged(never, 0)), "ESTALE", "{never}");
+    }
+    // A number that was asked for before it was given is no worse for that.
+    for n in 0..100 {
+        fs::write(place.at(n.to_string()), n.to_string()).unwrap();
+    }
+    for n in 0..100 {
+        assert_eq!(
+            fs::read_to_string(place.at(n.to_string())).unwrap(),
+            n.to_string()
+        );
+    }
+    assert_eq!(handles.open(&forged(1, 0)), "40755 links 2 at");
+    place.finish();
+}

@@ -1,0 +1,45 @@
+//! Look-up by inode number, for file handles that outlive the kernel's memory of the inode and the mount.
+//!
+//! An inode number is never given again, so a number alone names an inode for good; who asks may have
+//! made it up. A number without an inode takes no place in memory.
+
+use crate::error::{Error, Result};
+use crate::fs::FileSystem;
+use crate::fs::locked::{attrs, live_dir};
+use crate::types::Attr;
+
+impl FileSystem {
+    /// The inode of a number, with one use taken.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`] if the number was never given, or the inode has been removed, or is about to
+    /// be: it has no name, and nothing uses it.
+    pub fn lookup_number(&self, ino: u64) -> Result<Attr> {
+        self.check_open()?;
+        if !self.core.may_exist(ino)? {
+            return Err(Error::NotFound);
+        }
+        let inode = self.core.inode(ino)?;
+        let state = inode.read();
+        // Its removal, which takes the lock for writing, may have begun.
+        if attrs(&state)?.nlink == 0 && inode.uses() == 0 {
+            return Err(Error::NotFound);
+        }
+        let attr = attrs(&state)?.public(ino, state.pages.unplaced());
+        inode.take_use();
+        Ok(attr)
+    }
+
+    /// The parent of the directory of a number, with one use taken. The root is its own.
+    ///
+    /// # Errors
+    /// As for [`FileSystem::lookup_number`]; not a directory.
+    pub fn lookup_parent(&self, ino: u64) -> Result<Attr> {
+        self.check_open()?;
+        if !self.core.may_exist(ino)? {
+            return Err(Error::NotFound);
+        }
+        let parent = live_dir(&self.core.inode(ino)?.read())?.parent;
+        self.lookup_number(parent)
+    }
+}
