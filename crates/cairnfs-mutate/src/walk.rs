@@ -120,7 +120,7 @@ fn list(
     let mut left = room;
     let mut names = Vec::new();
     let result = fs.readdir(dir, 0, &mut |entry| {
-        if entry.cookie > 2 {
+        if !entry.is_dots() {
             let name = String::from_utf8_lossy(entry.name).into_owned();
             todo.push((format!("{path}/{name}"), entry.ino));
             names.push((entry.name.to_vec(), entry.ino));

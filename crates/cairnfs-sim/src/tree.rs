@@ -279,8 +279,7 @@ fn read_entries(fs: &FileSystem, ino: u64) -> Result<BTreeMap<Vec<u8>, u64>, Unr
     let mut entries = BTreeMap::new();
     let mut twice = None;
     fs.readdir(ino, 0, &mut |entry| {
-        let own = entry.name == b"." || entry.name == b"..";
-        if !own && entries.insert(entry.name.to_vec(), entry.ino).is_some() {
+        if !entry.is_dots() && entries.insert(entry.name.to_vec(), entry.ino).is_some() {
             twice = Some(String::from_utf8_lossy(entry.name).into_owned());
         }
         true

@@ -307,8 +307,16 @@ pub struct EntryRef<'a> {
     pub kind: FileKind,
     /// The name; "." and ".." come first.
     pub name: &'a [u8],
-    /// Where a later listing goes on behind this entry. Stable for the entry's life.
+    /// Where the listing goes on behind this entry; below 2^63. It also tells where the listing ends:
+    /// that of another listing may differ.
     pub cookie: u64,
+}
+
+impl EntryRef<'_> {
+    /// Whether it is "." or "..".
+    pub fn is_dots(&self) -> bool {
+        matches!(self.name, b"." | b"..")
+    }
 }
 
 /// Space and inodes of a volume.

@@ -45,7 +45,7 @@ pub fn tree(fs: &FileSystem) -> Vec<Seen> {
             fs.readdir(ino, 0, &mut |e| {
                 assert!(e.cookie > cookie);
                 cookie = e.cookie;
-                if e.cookie > 2 {
+                if !e.is_dots() {
                     let name = String::from_utf8_lossy(e.name);
                     todo.push((format!("{path}/{name}"), e.ino));
                 }

@@ -23,6 +23,7 @@ mod host;
 mod kill;
 mod kill_load;
 mod life;
+mod listing;
 mod long;
 mod long_requests;
 mod modes;

@@ -333,7 +333,7 @@ fn mistakes_that_do_no_harm() {
     let names = steps("exchange f d/h; rename g n; rename n g; unlink g; sync; merge").unwrap();
     table.harmless(
         NamesAddedFirst,
-        "an index is given once, so no name item has one to add and to remove at once",
+        "an index has one name in its life, so no name item has one to add and to remove at once",
         |f| cuts(f, base(), &names),
     );
     table.done();

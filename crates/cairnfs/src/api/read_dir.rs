@@ -49,7 +49,7 @@ impl Listing {
                 return false;
             }
             *cookie = entry.cookie;
-            if entry.name != b"." && entry.name != b".." {
+            if !entry.is_dots() {
                 entries.push_back(RawEntry {
                     name: entry.name.to_vec(),
                     ino: entry.ino,

@@ -34,7 +34,7 @@ pub const S_ISUID: u32 = 0o4000;
 /// Set-group-id bit.
 pub const S_ISGID: u32 = 0o2000;
 
-/// First index a directory gives to an entry; smaller cookies are "." and "..".
+/// First index a directory gives to an entry; "." and ".." come before it in a listing.
 pub const FIRST_DIR_INDEX: u64 = 3;
 
 /// The bytes of a time stamp.

@@ -1,21 +1,26 @@
-//! Listings: the entries of a directory in the order of their making, with stable cookies.
+//! Listings: the entries of a directory in the order of their indexes, with stable cookies. A listing
+//! ends with what was there when it began: when it was asked for the cookie 0.
 //!
 //! The directory's lock is held while its entries are delivered, but not while their inodes are
 //! looked at: inodes are locked in the order of their numbers only.
 
 use crate::error::{Error, Result};
-use crate::format::item::{FIRST_DIR_INDEX, decode_dir_entry};
+use crate::format::item::decode_dir_entry;
 use crate::format::key::Kind;
 use crate::fs::FileSystem;
-use crate::fs::locked::attrs;
+use crate::fs::locked::dir_attrs;
+use crate::inode::Inode;
+use crate::inode::listings::Listing;
 use crate::types::{Attr, EntryRef, FileKind};
 
 /// Entries that a listing with attributes reads before it looks at their inodes.
 const PLUS_BATCH: usize = 64;
 
 impl FileSystem {
-    /// Delivers the entries behind `cookie` until `each` returns `false`: 0 is the start, "." has
-    /// the cookie 1, ".." 2.
+    /// Delivers the entries behind `cookie` until `each` returns `false`. A listing begins with the
+    /// cookie 0; what was there then and stays is delivered once, later entries are not. 256
+    /// listings begun at different states of a directory are told apart; an older one, or one of a
+    /// directory that left memory, delivers some later entries, too.
     ///
     /// # Errors
     /// Not a directory; damage.
@@ -26,29 +31,38 @@ impl FileSystem {
         each: &mut dyn FnMut(EntryRef<'_>) -> bool,
     ) -> Result<()> {
         let inode = self.inode(dir)?;
-        let state = inode.read();
-        let parent = match attrs(&state)? {
-            a if a.is_dir() => a.parent,
-            _ => return Err(Error::NotDirectory),
+        let mut state = inode.read();
+        let mut listing = state.listing(cookie, dir_attrs(&state)?.next_index);
+        if listing.is_none() {
+            drop(state);
+            listing = Some(begin(&inode, cookie)?);
+            state = inode.read();
+        }
+        let Some(listing) = listing else {
+            return Ok(());
         };
+        let parent = dir_attrs(&state)?.parent;
         for (own, name, ino) in [(1, &b"."[..], dir), (2, &b".."[..], parent)] {
             let entry = EntryRef {
                 ino,
                 kind: FileKind::Directory,
                 name,
-                cookie: own,
+                cookie: listing.cookie(own),
             };
-            if cookie < own && !each(entry) {
+            if listing.after < own && !each(entry) {
                 return Ok(());
             }
         }
-        let from = cookie.saturating_add(1);
+        let (from, last) = (listing.after + 1, listing.end - 1);
+        if from > last {
+            return Ok(());
+        }
         self.core.items(
             &inode,
             &state,
             Kind::DirIndex,
             from,
-            u64::MAX,
+            last,
             &mut |index, item| {
                 let entry = decode_dir_entry(&item.value).map_err(|found| {
                     Error::corrupt(0, "directory entry", format!("directory {dir}"), found)
@@ -57,7 +71,7 @@ impl FileSystem {
                     ino: entry.ino,
                     kind: FileKind::from_mode(entry.kind).unwrap_or(FileKind::File),
                     name: entry.name,
-                    cookie: index,
+                    cookie: listing.cookie(index),
                 }))
             },
         )
@@ -91,7 +105,7 @@ impl FileSystem {
                     name: &name,
                     cookie: at,
                 };
-                let dots = at < FIRST_DIR_INDEX;
+                let dots = entry.is_dots();
                 let attr = match if dots {
                     self.getattr(ino)
                 } else {
@@ -114,4 +128,11 @@ impl FileSystem {
             }
         }
     }
+}
+
+/// A listing that needs a new end.
+fn begin(dir: &Inode, cookie: u64) -> Result<Listing> {
+    let mut state = dir.write();
+    let next = dir_attrs(&state)?.next_index;
+    Ok(state.begin_listing(cookie, next))
 }

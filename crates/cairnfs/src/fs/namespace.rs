@@ -1,7 +1,7 @@
 //! Names: look-up, making files of every kind, links.
 //!
-//! An entry gets an index that only grows and is never given again, so it also is the listing's
-//! cookie. The entry and the directory's attributes are one transaction with what they name.
+//! An entry gets an index that only grows and is never given to another name, so it also is its place
+//! in listings. It may come to name another inode. The entry and the directory's attributes are one transaction with what they name.
 
 use std::sync::Arc;
 
@@ -126,16 +126,31 @@ impl FileSystem {
                 .and_then(|child| what(child, found.kind))
             {
                 // Gone since, and the entry with it: another may have taken its place at once.
-                Err(Error::NotFound) if !self.has_entry(dir, found.index)? => {}
+                Err(Error::NotFound) if !self.has_entry(dir, &found)? => {}
                 result => return result,
             }
         }
     }
 
-    /// Whether a directory still has the entry at an index, which no other will ever have.
-    pub(super) fn has_entry(&self, dir: &Inode, index: u64) -> Result<bool> {
-        let entry = self.core.dir_entry(dir, &dir.read(), index, |_, _| ())?;
-        Ok(entry.is_some())
+    /// Whether a directory still has the entry that was found.
+    pub(super) fn has_entry(&self, dir: &Inode, found: &NameFound) -> Result<bool> {
+        Ok(self.find_again(dir, &dir.read(), found)?.is_some())
+    }
+
+    /// An entry that was found before as it is now, if it still names that inode. Its name is the
+    /// same: no other name ever has its index.
+    pub(super) fn find_again(
+        &self,
+        dir: &Inode,
+        state: &InodeState,
+        found: &NameFound,
+    ) -> Result<Option<NameFound>> {
+        let again = self
+            .core
+            .dir_entry(dir, state, found.index, |entry, below| {
+                (entry.ino == found.ino).then_some(NameFound { below, ..*found })
+            })?;
+        Ok(again.flatten())
     }
 
     /// Takes a use of an inode that was found by name.
@@ -272,7 +287,7 @@ impl FileSystem {
         if self.core.find_name(dir, &dir_state, hash, name)?.is_some() {
             return Err(Error::Exists);
         }
-        let ino = self.core.new_ino(dir_state.chunk.get_or_insert_default());
+        let ino = self.core.new_ino(dir_state.chunk());
         let mut made = Attrs::new(
             mode,
             (new.creds.uid, gid),
@@ -371,6 +386,31 @@ impl FileSystem {
         Ok(())
     }
 
+    /// Has an entry name another inode. It keeps its index: a listing under way has the name once.
+    pub(super) fn replace_entry(
+        &self,
+        commit: &mut Commit<'_>,
+        dir: &Arc<Inode>,
+        state: &mut InodeState,
+        (hash, old, found): (u64, &Inode, &NameFound),
+        (entry, child): (&DirEntryRef<'_>, &Inode),
+    ) {
+        let index = found.index;
+        let at = |kind| NameAt {
+            index,
+            hash,
+            subdir: kind == S_IFDIR,
+        };
+        if found.kind == S_IFDIR {
+            self.shape.fetch_add(1, Ordering::AcqRel);
+        }
+        let value = encode_dir_entry(entry);
+        commit.put(dir, state, Kind::DirIndex, index, &value, found.below);
+        self.core.add_name(dir, state, hash, index);
+        commit.name(dir, state, old, &at(found.kind), false);
+        commit.name(dir, state, child, &at(entry.kind), true);
+    }
+
     /// Makes a regular file without a name; it goes with its last use unless it is linked.
     /// Takes one use.
     ///
@@ -388,7 +428,7 @@ impl FileSystem {
         let new = New::bare(regular, 0, creds);
         let mut dir_state = dir.write();
         let (gid, mode) = inherit(live_dir(&dir_state)?, &new);
-        let ino = self.core.new_ino(dir_state.chunk.get_or_insert_default());
+        let ino = self.core.new_ino(dir_state.chunk());
         drop(dir_state);
         let mut made = Attrs::new(mode, (creds.uid, gid), 0, dir.ino, self.core.now());
         made.nlink = 0;

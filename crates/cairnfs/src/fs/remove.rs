@@ -91,18 +91,16 @@ impl FileSystem {
             }
             drop(state);
             let child = match self.inode(found.ino) {
-                Err(Error::NotFound) if !self.has_entry(dir, found.index)? => continue,
+                Err(Error::NotFound) if !self.has_entry(dir, &found)? => continue,
                 other => other?,
             };
             let mut locked = Locked::new(&[dir, &child]);
-            // The entry may have gone while no lock was held; an index is never given again.
+            // The entry may have gone while no lock was held, or name another inode.
             let state = locked.state(dir)?;
-            let below = self
-                .core
-                .dir_entry(dir, state, found.index, |_, below| below)?;
-            let Some(below) = below else { continue };
+            let Some(found) = self.find_again(dir, state, &found)? else {
+                continue;
+            };
             live_dir(state)?;
-            let found = NameFound { below, ..found };
             return self.remove_found(locked, reservation, (dir, &child), (hash, found), directory);
         }
     }

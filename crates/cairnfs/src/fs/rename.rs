@@ -1,7 +1,8 @@
 //! Rename: replace, no replace, exchange, leave a whiteout.
 //!
-//! One transaction takes the old entry away, replaces or exchanges what the new name held, adds
-//! the new entry, and makes the whiteout under the old name. What was written to the file before is written out first, holding no lock, so a
+//! One transaction takes the old entry away and adds the new one, or has the entry of the new name
+//! name another inode; an exchange does that with both, and a whiteout takes the place of the old
+//! entry. What was written to the file before is written out first, holding no lock, so a
 //! crash leads to the old or the whole new contents. A directory moves to another parent only under
 //! the volume's one lock for that, so that the walk to the root that rules out a cycle is sound.
 
@@ -30,6 +31,17 @@ struct Side<'a> {
     dir: Arc<Inode>,
     name: &'a [u8],
     hash: u64,
+}
+
+impl Side<'_> {
+    /// Its entry, naming what moves there.
+    fn entry_of(&self, moved: &Target) -> DirEntryRef<'_> {
+        DirEntryRef {
+            ino: moved.found.ino,
+            kind: moved.found.kind,
+            name: self.name,
+        }
+    }
 }
 
 /// What a name leads to.
@@ -133,15 +145,10 @@ impl FileSystem {
             let Some(found) = found else { return Ok(None) };
             match self.inode(found.ino) {
                 Ok(inode) => return Ok(Some(Target { found, inode })),
-                Err(Error::NotFound) if self.entry(side, &found)?.is_none() => {}
+                Err(Error::NotFound) if !self.has_entry(&side.dir, &found)? => {}
                 Err(e) => return Err(e),
             }
         }
-    }
-
-    fn entry(&self, side: &Side<'_>, found: &NameFound) -> Result<Option<bool>> {
-        self.core
-            .dir_entry(&side.dir, &side.dir.read(), found.index, |_, below| below)
     }
 
     /// Refuses to move a directory into itself or below.
@@ -190,12 +197,12 @@ impl FileSystem {
         let mut locked = Locked::new(&inodes);
         live_dir(locked.state(&from.dir)?)?;
         live_dir(locked.state(&to.dir)?)?;
-        let Some(source_below) = self.still(&mut locked, from, source)? else {
+        let Some(old) = self.still(&mut locked, from, source)? else {
             return Ok(None);
         };
-        let target_below = match target {
+        let replaced = match target {
             Some(t) => match self.still(&mut locked, to, t)? {
-                Some(below) => Some(below),
+                Some(entry) => Some((t, entry)),
                 None => return Ok(None),
             },
             None => {
@@ -238,7 +245,7 @@ impl FileSystem {
             Some(owner) => {
                 let state = locked.state(&from.dir)?;
                 let gid = group_in(live_dir(state)?, owner);
-                let ino = self.core.new_ino(state.chunk.get_or_insert_default());
+                let ino = self.core.new_ino(state.chunk());
                 let made = Attrs::new(S_IFCHR, (owner.uid, gid), 0, from.dir.ino, now);
                 Some(Arc::new(Inode::made(ino, made)))
             }
@@ -247,33 +254,32 @@ impl FileSystem {
         // Nobody else can reach it, so this does not wait.
         let mut whiteout = whiteout.as_ref().map(|inode| (inode, inode.write()));
         let mut commit = self.core.commit();
-        let still = |found: NameFound, below| NameFound { below, ..found };
-        let entry = still(source.found, source_below);
-        let state = locked.state(&from.dir)?;
-        self.delete_entry(
-            &mut commit,
-            &from.dir,
-            state,
-            (from.hash, &source.inode),
-            &entry,
-        )?;
-        if let (Some(t), Some(below)) = (target, target_below) {
-            let entry = still(t.found, below);
-            let state = locked.state(&to.dir)?;
-            self.delete_entry(&mut commit, &to.dir, state, (to.hash, &t.inode), &entry)?;
-            commit.join(&source.inode, &t.inode);
+        match replaced {
+            Some((t, entry)) => {
+                let place = (to, t, &entry);
+                self.place_over(&mut commit, &mut locked, place, source, now)?;
+                commit.join(&source.inode, &t.inode);
+            }
+            None => self.place(&mut commit, &mut locked, to, source, now)?,
         }
-        self.place(&mut commit, &mut locked, to, source, now)?;
-        if let Some(t) = target {
-            if exchange {
-                self.place(&mut commit, &mut locked, from, t, now)?;
-            } else if let Some(removed) = &removed {
-                self.drop_link(&mut commit, &t.inode, locked.state(&t.inode)?, now, removed)?;
+        match replaced {
+            Some((t, _)) if exchange => {
+                let place = (from, source, &old);
+                self.place_over(&mut commit, &mut locked, place, t, now)?;
+            }
+            _ => {
+                let (state, gone) = (locked.state(&from.dir)?, (from.hash, &*source.inode));
+                match &mut whiteout {
+                    Some((inode, white)) => {
+                        self.put_whiteout(&mut commit, from, (state, gone, &old), (inode, white));
+                        commit.join(&source.inode, inode);
+                    }
+                    None => self.delete_entry(&mut commit, &from.dir, state, gone, &old)?,
+                }
             }
         }
-        if let Some((inode, state)) = &mut whiteout {
-            self.place_whiteout(&mut commit, &mut locked, from, (inode, state))?;
-            commit.join(&source.inode, inode);
+        if let (Some(t), Some(removed)) = (target, &removed) {
+            self.drop_link(&mut commit, &t.inode, locked.state(&t.inode)?, now, removed)?;
         }
         let left = match &whiteout {
             Some((inode, state)) => Some(attrs(state)?.public(inode.ino, 0)),
@@ -291,36 +297,33 @@ impl FileSystem {
         Ok(Some(Renamed { whiteout: left }))
     }
 
-    /// Adds a new whiteout and its entry under the name that was left.
-    fn place_whiteout(
+    /// Has the entry of the name that was left, which names `gone`, name a new whiteout.
+    fn put_whiteout(
         &self,
         commit: &mut Commit<'_>,
-        locked: &mut Locked<'_>,
         from: &Side<'_>,
+        (dir, (hash, gone), old): (&mut InodeState, (u64, &Inode), &NameFound),
         (inode, state): (&Arc<Inode>, &mut InodeState),
-    ) -> Result<()> {
+    ) {
         self.core.table().insert(inode.clone());
         let entry = DirEntryRef {
             ino: inode.ino,
             kind: S_IFCHR,
             name: from.name,
         };
-        let dir_state = locked.state(&from.dir)?;
-        self.put_entry(commit, &from.dir, dir_state, from.hash, (&entry, inode))?;
+        self.replace_entry(commit, &from.dir, dir, (hash, gone, old), (&entry, inode));
         commit.put_inode(inode, state);
-        Ok(())
     }
 
-    /// Whether an entry still stands, and then whether it was found below the current set.
+    /// The entry of a side as it is now, if it still names that inode.
     fn still(
         &self,
         locked: &mut Locked<'_>,
         side: &Side<'_>,
         target: &Target,
-    ) -> Result<Option<bool>> {
+    ) -> Result<Option<NameFound>> {
         let state = locked.state(&side.dir)?;
-        self.core
-            .dir_entry(&side.dir, state, target.found.index, |_, below| below)
+        self.find_again(&side.dir, state, &target.found)
     }
 
     /// Adds the entry of what moves to a side.
@@ -332,26 +335,46 @@ impl FileSystem {
         moved: &Target,
         now: Time,
     ) -> Result<()> {
-        let attrs = locked.attrs(&moved.inode)?;
-        attrs.ctime = now;
-        attrs.parent = side.dir.ino;
-        commit.put_inode(&moved.inode, locked.state(&moved.inode)?);
-        if is_dir(moved) {
-            commit.moved(&moved.inode);
-        }
-        let entry = DirEntryRef {
-            ino: moved.found.ino,
-            kind: moved.found.kind,
-            name: side.name,
-        };
-        self.put_entry(
-            commit,
-            &side.dir,
-            locked.state(&side.dir)?,
-            side.hash,
-            (&entry, &moved.inode),
-        )
+        move_inode(commit, locked, &side.dir, moved, now)?;
+        let named = (&side.entry_of(moved), &*moved.inode);
+        let state = locked.state(&side.dir)?;
+        self.put_entry(commit, &side.dir, state, side.hash, named)
     }
+
+    /// Has the entry of a side, which names `old`, name what moves there.
+    fn place_over(
+        &self,
+        commit: &mut Commit<'_>,
+        locked: &mut Locked<'_>,
+        (side, old, entry): (&Side<'_>, &Target, &NameFound),
+        moved: &Target,
+        now: Time,
+    ) -> Result<()> {
+        move_inode(commit, locked, &side.dir, moved, now)?;
+        let named = (&side.entry_of(moved), &*moved.inode);
+        let state = locked.state(&side.dir)?;
+        let before = (side.hash, &*old.inode, entry);
+        self.replace_entry(commit, &side.dir, state, before, named);
+        Ok(())
+    }
+}
+
+/// Changes the attributes of what moves to a directory.
+fn move_inode(
+    commit: &mut Commit<'_>,
+    locked: &mut Locked<'_>,
+    dir: &Inode,
+    moved: &Target,
+    now: Time,
+) -> Result<()> {
+    let attrs = locked.attrs(&moved.inode)?;
+    attrs.ctime = now;
+    attrs.parent = dir.ino;
+    commit.put_inode(&moved.inode, locked.state(&moved.inode)?);
+    if is_dir(moved) {
+        commit.moved(&moved.inode);
+    }
+    Ok(())
 }
 
 fn is_dir(target: &Target) -> bool {

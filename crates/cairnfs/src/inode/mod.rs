@@ -5,6 +5,7 @@
 
 pub mod attrs;
 pub mod dirty;
+pub mod listings;
 pub mod names;
 pub mod pages;
 #[cfg(test)]

@@ -42,7 +42,10 @@ impl Names {
     /// Adds the entry at `index`, whose name has that hash. Tells whether memory grew by much.
     pub fn add(&mut self, hash: u64, index: u64) -> bool {
         match self.indexes.insert(hash, index) {
-            Some(other) if other != index => self.equal.push((hash, other)),
+            Some(other) if other != index => {
+                self.equal.retain(|e| *e != (hash, index));
+                self.equal.push((hash, other));
+            }
             _ => {}
         }
         self.count()
@@ -114,6 +117,7 @@ mod tests {
             names.add(7, index);
         }
         names.add(8, 20);
+        names.add(7, 10);
         assert_eq!(found(&names, 7), [10, 11, 12]);
         names.remove(7, 12);
         names.remove(7, 10);

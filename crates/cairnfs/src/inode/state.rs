@@ -8,6 +8,7 @@ use crate::fetch::fetch;
 use crate::format::key::Kind;
 use crate::inode::attrs::Attrs;
 use crate::inode::dirty::{DirtySet, Frozen, Slot};
+use crate::inode::listings::{Ends, Listing};
 use crate::inode::names::{NameMemory, Names};
 use crate::inode::pages::Pages;
 use crate::inode::unlogged::Unlogged;
@@ -76,8 +77,17 @@ pub struct InodeState {
     attribute_hashes: Option<SmallVec<[u64; 2]>>,
     /// `None` before it was loaded, and once it is gone.
     pub attrs: Option<Attrs>,
-    /// Of a directory: inode numbers set aside for children, next and end.
-    pub chunk: Option<Box<(u64, u64)>>,
+    /// What a directory in use has beside.
+    directory: Option<Box<Directory>>,
+}
+
+/// What is known in memory alone of a directory that was listed, or in which files were made.
+#[derive(Default)]
+struct Directory {
+    /// Inode numbers set aside for children, next and end.
+    chunk: (u64, u64),
+    /// Where its listings end.
+    ends: Ends,
 }
 
 /// With its two counters an inode fills a size of memory that allocators have; a byte more, and each
@@ -384,6 +394,23 @@ impl InodeState {
         if let Some(names) = &mut self.names {
             names.replace(dirty);
         }
+    }
+
+    /// Of a directory: the listing that a cookie tells of, if it needs no new end; `next` is the next
+    /// index.
+    pub fn listing(&self, cookie: u64, next: u64) -> Option<Listing> {
+        self.directory.as_ref()?.ends.find(cookie, next)
+    }
+
+    /// Of a directory: the same, with a new end if it needs one.
+    pub fn begin_listing(&mut self, cookie: u64, next: u64) -> Listing {
+        let directory = self.directory.get_or_insert_default();
+        directory.ends.find_or_note(cookie, next)
+    }
+
+    /// Of a directory: inode numbers set aside for children, next and end.
+    pub fn chunk(&mut self) -> &mut (u64, u64) {
+        &mut self.directory.get_or_insert_default().chunk
     }
 
     /// Hands the current set over to the merge whose boundary has been passed.

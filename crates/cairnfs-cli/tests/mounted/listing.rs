@@ -1,0 +1,135 @@
+//! Directories that change while programs list them, on a mount and on a tmpfs beside it.
+
+use std::collections::{HashMap, HashSet};
+use std::fs::{self, File};
+use std::path::Path;
+
+use rustix::fs::{CWD, Dir, RenameFlags, renameat_with};
+
+use crate::place::{Place, able, shell};
+
+/// More entries than a few getdents calls deliver.
+const MANY: usize = 2000;
+
+fn name(n: usize) -> String {
+    format!("entry {n:04} with a name of some length")
+}
+
+/// A new directory with [`MANY`] files.
+fn filled(at: &Path, called: &str) -> std::path::PathBuf {
+    let dir = at.join(called);
+    fs::create_dir(&dir).unwrap();
+    (0..MANY).for_each(|n| drop(File::create(dir.join(name(n))).unwrap()));
+    dir
+}
+
+/// The entries of an open directory from where it is, up to `most`: names and places behind them.
+fn next(dir: &mut Dir, most: usize) -> Vec<(String, i64)> {
+    let entries = dir.by_ref().take(most).map(|entry| {
+        let entry = entry.unwrap();
+        let name = entry.file_name().to_str().unwrap().to_owned();
+        (name, entry.offset())
+    });
+    entries.collect()
+}
+
+fn open(dir: &Path) -> Dir {
+    Dir::new(File::open(dir).unwrap()).unwrap()
+}
+
+fn renaming_what_is_listed(at: &Path) {
+    let dir = filled(at, "renamed");
+    let mut listed = 0;
+    for entry in fs::read_dir(&dir).unwrap() {
+        let path = entry.unwrap().path();
+        let mut to = path.clone().into_os_string();
+        to.push(".b");
+        fs::rename(path, to).unwrap();
+        listed += 1;
+        assert!(listed <= MANY, "{at:?}: the listing does not end");
+    }
+    assert_eq!(listed, MANY, "{at:?}");
+    assert!((0..MANY).all(|n| dir.join(name(n) + ".b").exists()));
+}
+
+fn making_while_listing(at: &Path) {
+    let dir = filled(at, "made");
+    let mut listed = 0;
+    for entry in fs::read_dir(&dir).unwrap() {
+        entry.unwrap();
+        File::create(dir.join(format!("new {listed}"))).unwrap();
+        listed += 1;
+        assert!(listed <= 2 * MANY, "{at:?}: the listing does not end");
+    }
+    assert!(listed >= MANY, "{at:?}");
+}
+
+/// Three listings at once, while other names come, go, and get other inodes.
+fn names_that_stay_come_once(at: &Path) {
+    let dir = filled(at, "stay");
+    let mut listings = [open(&dir), open(&dir), open(&dir)];
+    let mut seen: [HashMap<String, u32>; 3] = Default::default();
+    let mut turn = 0;
+    for _ in 0..=MANY / 10 {
+        for (listing, seen) in listings.iter_mut().zip(&mut seen) {
+            for (name, _) in next(listing, 10 + turn % 7) {
+                *seen.entry(name).or_default() += 1;
+            }
+            turn += 1;
+            let n = turn * 10 % MANY;
+            let _ = fs::remove_file(dir.join(name(n)));
+            File::create(dir.join("new")).unwrap();
+            fs::rename(dir.join("new"), dir.join(name(n + 1))).unwrap();
+            let (a, b) = (dir.join(name(n + 2)), dir.join(name(MANY - n - 7)));
+            renameat_with(CWD, a, CWD, b, RenameFlags::EXCHANGE).unwrap();
+            File::create(dir.join(format!("later {turn}"))).unwrap();
+        }
+    }
+    for (listing, seen) in listings.iter_mut().zip(&seen) {
+        assert_eq!(next(listing, 1), [], "{at:?}: a listing has more");
+        let stay = (0..MANY).filter(|n| n % 10 != 0);
+        for n in stay {
+            assert_eq!(seen.get(&name(n)), Some(&1), "{at:?}: {n}");
+        }
+    }
+}
+
+fn places_lead_back(at: &Path) {
+    let dir = filled(at, "places");
+    let mut listing = open(&dir);
+    let told = next(&mut listing, usize::MAX);
+    for (n, (_, place)) in told.iter().enumerate().step_by(97) {
+        File::create(dir.join(format!("later {n}"))).unwrap();
+        listing.seek(*place).unwrap();
+        let names = next(&mut listing, usize::MAX).into_iter().map(|e| e.0);
+        let names: HashSet<String> = names.filter(|n| !n.starts_with("later")).collect();
+        let expected = told[n + 1..].iter().map(|e| e.0.clone()).collect();
+        assert_eq!(names, expected, "{at:?}: behind {n}");
+    }
+    listing.rewind();
+    let all = next(&mut listing, usize::MAX).len();
+    assert_eq!(all, told.len() + told.len().div_ceil(97), "{at:?}");
+}
+
+fn all_of_it(at: &Path) {
+    renaming_what_is_listed(at);
+    making_while_listing(at);
+    names_that_stay_come_once(at);
+    places_lead_back(at);
+}
+
+#[test]
+fn directories_change_while_they_are_listed() {
+    if !able(&["mount", "umount"]) {
+        return;
+    }
+    let place = Place::mounted("256M", "");
+    all_of_it(&place.dir());
+    let beside = place.beside("tmpfs");
+    fs::create_dir(&beside).unwrap();
+    shell(&beside, "mount -t tmpfs none .");
+    let compared = std::panic::catch_unwind(|| all_of_it(&beside));
+    shell(&place.beside("."), "umount tmpfs");
+    compared.unwrap();
+    place.finish();
+}
