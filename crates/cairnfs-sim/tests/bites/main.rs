@@ -149,7 +149,12 @@ const ALSO: &[(Deliberate, During, &str)] = &[
 
 /// Mistakes of those that random steps need not show: what shows them takes several steps on one
 /// directory or file, in one context.
-const RARE: [Deliberate; 3] = [CauseOfRemovalLost, GroupForgotten, TruncationWithoutData];
+const RARE: [Deliberate; 4] = [
+    CauseOfPlaceLost,
+    CauseOfRemovalLost,
+    GroupForgotten,
+    TruncationWithoutData,
+];
 
 /// Random runs that are tried until a mistake shows.
 const RUNS: u64 = 200;
