@@ -1,4 +1,5 @@
-//! While free space is discarded it stays free for others: df counts it, and who finds none waits.
+//! Discarding free space: statfs counts the blocks as available meanwhile, and an allocation that finds
+//! no other blocks waits for the discard. A failed discard stops nothing.
 
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};

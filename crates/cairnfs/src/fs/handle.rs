@@ -1,7 +1,7 @@
 //! Look-up by inode number, for file handles that outlive the kernel's memory of the inode and the mount.
 //!
-//! An inode number is never given again, so a number alone names an inode for good; who asks may have
-//! made it up. A number without an inode takes no place in memory.
+//! Inode numbers are never reused, so the number alone identifies an inode. Numbers come from the caller
+//! and may be forged: a look-up of one without an inode adds nothing to the inode table.
 
 use crate::error::{Error, Result};
 use crate::fs::FileSystem;

@@ -32,14 +32,14 @@ impl FileSystem {
     ) -> Result<()> {
         let inode = self.inode(dir)?;
         let mut state = inode.read();
-        let mut listing = state.listing(cookie, dir_attrs(&state)?.next_index);
-        if listing.is_none() {
-            drop(state);
-            listing = Some(begin(&inode, cookie)?);
-            state = inode.read();
-        }
-        let Some(listing) = listing else {
-            return Ok(());
+        let listing = match state.listing(cookie, dir_attrs(&state)?.next_index) {
+            Some(listing) => listing,
+            None => {
+                drop(state);
+                let listing = begin(&inode, cookie)?;
+                state = inode.read();
+                listing
+            }
         };
         let parent = dir_attrs(&state)?.parent;
         for (own, name, ino) in [(1, &b"."[..], dir), (2, &b".."[..], parent)] {

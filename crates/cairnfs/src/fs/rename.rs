@@ -21,7 +21,7 @@ use crate::fs::remove::check_removable;
 use crate::inode::attrs::Attrs;
 use crate::inode::{Inode, InodeState};
 use crate::txn::{Commit, NameFound, Need};
-use crate::types::{Attr, RenameMode, Time};
+use crate::types::{Attr, Creds, RenameMode, Time};
 
 /// Most items that a replaced inode may have to be removed within the rename.
 const INLINE_REMOVAL: usize = 64;
@@ -242,30 +242,21 @@ impl FileSystem {
         )?;
         change_dir(locked.attrs(&to.dir)?, now, left - reached)?;
         let whiteout = match owner {
-            Some(owner) => {
-                let state = locked.state(&from.dir)?;
-                let gid = group_in(live_dir(state)?, owner);
-                let ino = self.core.new_ino(state.chunk());
-                let made = Attrs::new(S_IFCHR, (owner.uid, gid), 0, from.dir.ino, now);
-                Some(Arc::new(Inode::made(ino, made)))
-            }
+            Some(owner) => Some(self.new_whiteout(&mut locked, from, owner, now)?),
             None => None,
         };
         // Nobody else can reach it, so this does not wait.
         let mut whiteout = whiteout.as_ref().map(|inode| (inode, inode.write()));
         let mut commit = self.core.commit();
-        match replaced {
-            Some((t, entry)) => {
-                let place = (to, t, &entry);
-                self.place_over(&mut commit, &mut locked, place, source, now)?;
-                commit.join(&source.inode, &t.inode);
-            }
-            None => self.place(&mut commit, &mut locked, to, source, now)?,
+        let over = replaced.as_ref().map(|(t, entry)| (*t, entry));
+        self.place(&mut commit, &mut locked, (to, over), source, now)?;
+        if let Some(t) = target {
+            commit.join(&source.inode, &t.inode);
         }
-        match replaced {
-            Some((t, _)) if exchange => {
-                let place = (from, source, &old);
-                self.place_over(&mut commit, &mut locked, place, t, now)?;
+        match target {
+            Some(t) if exchange => {
+                let over = Some((source, &old));
+                self.place(&mut commit, &mut locked, (from, over), t, now)?;
             }
             _ => {
                 let (state, gone) = (locked.state(&from.dir)?, (from.hash, &*source.inode));
@@ -297,6 +288,21 @@ impl FileSystem {
         Ok(Some(Renamed { whiteout: left }))
     }
 
+    /// A new whiteout, without an entry.
+    fn new_whiteout(
+        &self,
+        locked: &mut Locked<'_>,
+        from: &Side<'_>,
+        owner: Creds,
+        now: Time,
+    ) -> Result<Arc<Inode>> {
+        let state = locked.state(&from.dir)?;
+        let gid = group_in(live_dir(state)?, owner);
+        let ino = self.core.new_ino(state.chunk());
+        let made = Attrs::new(S_IFCHR, (owner.uid, gid), 0, from.dir.ino, now);
+        Ok(Arc::new(Inode::made(ino, made)))
+    }
+
     /// Has the entry of the name that was left, which names `gone`, name a new whiteout.
     fn put_whiteout(
         &self,
@@ -326,35 +332,26 @@ impl FileSystem {
         self.find_again(&side.dir, state, &target.found)
     }
 
-    /// Adds the entry of what moves to a side.
+    /// Moves an inode to a side: adds an entry there, or has the one there, `over` and the inode it
+    /// names, name what moves.
     fn place(
         &self,
         commit: &mut Commit<'_>,
         locked: &mut Locked<'_>,
-        side: &Side<'_>,
+        (side, over): (&Side<'_>, Option<(&Target, &NameFound)>),
         moved: &Target,
         now: Time,
     ) -> Result<()> {
         move_inode(commit, locked, &side.dir, moved, now)?;
         let named = (&side.entry_of(moved), &*moved.inode);
         let state = locked.state(&side.dir)?;
-        self.put_entry(commit, &side.dir, state, side.hash, named)
-    }
-
-    /// Has the entry of a side, which names `old`, name what moves there.
-    fn place_over(
-        &self,
-        commit: &mut Commit<'_>,
-        locked: &mut Locked<'_>,
-        (side, old, entry): (&Side<'_>, &Target, &NameFound),
-        moved: &Target,
-        now: Time,
-    ) -> Result<()> {
-        move_inode(commit, locked, &side.dir, moved, now)?;
-        let named = (&side.entry_of(moved), &*moved.inode);
-        let state = locked.state(&side.dir)?;
-        let before = (side.hash, &*old.inode, entry);
-        self.replace_entry(commit, &side.dir, state, before, named);
+        match over {
+            None => self.put_entry(commit, &side.dir, state, side.hash, named)?,
+            Some((old, entry)) => {
+                let before = (side.hash, &*old.inode, entry);
+                self.replace_entry(commit, &side.dir, state, before, named);
+            }
+        }
         Ok(())
     }
 }

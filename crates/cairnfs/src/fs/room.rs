@@ -11,6 +11,7 @@ use crate::format::{BLOCK_SIZE, MAX_INLINE};
 use crate::fs::FileSystem;
 use crate::inode::InodeState;
 use crate::inode::pages::Held;
+use crate::journal::vector::ITEM;
 use crate::space::{Class, Delayed};
 use crate::sync::atomic::Ordering;
 use crate::txn::{Need, Reservation};
@@ -18,8 +19,6 @@ use crate::txn::{Need, Reservation};
 /// How often room is made for one call: others may take it.
 const ROUNDS: usize = 8;
 
-/// Bytes of an item beside its value, about.
-const ITEM: u64 = 32;
 /// An extent item without checksums.
 const PIECE: u64 = size_of::<RawExtent>() as u64 + ITEM;
 /// Growth of the index for one page: an extent of its own, in the middle of another.

@@ -124,7 +124,7 @@ impl FileSystem {
         self.core.storage().check()?;
         check_file(&inode.read())?;
         self.settle_truncate(inode)?;
-        if self.page_bytes.load(Ordering::Relaxed) > self.core.limits().pages {
+        if self.has_too_many_pages() {
             // What could not be written back before must not grow without limit.
             self.write_back(inode)?;
         }
@@ -387,14 +387,18 @@ impl FileSystem {
     /// cannot be written for what is wrong with its file stays accepted: the next write to that, or a
     /// sync, is told.
     fn balance_pages(&self, inode: &Arc<Inode>) -> Result<()> {
-        let limit = self.core.limits().pages;
-        if self.page_bytes.load(Ordering::Relaxed) <= limit {
+        if !self.has_too_many_pages() {
             return Ok(());
         }
         let written = self.write_back(inode);
-        if written.is_err() || self.page_bytes.load(Ordering::Relaxed) > limit {
+        if written.is_err() || self.has_too_many_pages() {
             let _ = self.write_back_all();
         }
         self.core.storage().check()
+    }
+
+    /// Whether more data waits than may.
+    fn has_too_many_pages(&self) -> bool {
+        self.page_bytes.load(Ordering::Relaxed) > self.core.limits().pages
     }
 }

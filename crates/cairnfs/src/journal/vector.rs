@@ -50,9 +50,13 @@ impl<'a> Change<'a> {
     }
 }
 
+/// Bytes of an item in a leaf beside its value, about.
+pub const ITEM: u64 = 32;
+
 fn growth_of(own: &[u8], shared: Option<&Value>) -> i64 {
-    let shared = shared.map_or(0, |value| growth_of_value(value.bytes().len()) + 32);
-    own.len() as i64 + 32 + shared
+    let item = ITEM as i64;
+    let shared = shared.map_or(0, |value| growth_of_value(value.bytes().len()) + item);
+    own.len() as i64 + item + shared
 }
 
 /// By how much the growth for `len` bytes of values may exceed them: one may be apart, in a unit that

@@ -1,8 +1,9 @@
 //! Discarding all free space, whatever earlier mounts have left undiscarded.
 //!
 //! While the device discards blocks, they are marked as in use, so nobody can be given, and write,
-//! what is being discarded; no lock but one of its own is held meanwhile, for which those wait that
-//! find no space. Blocks that others were promised are taken only as long as enough others are free.
+//! what is being discarded. Meanwhile only the lock of trimming is held; an allocation that finds no
+//! space takes it, and so waits until the blocks are free again. Promised blocks are taken only as
+//! long as enough others are free.
 
 use super::bitmap::WORD_BLOCKS;
 use super::release::Part;

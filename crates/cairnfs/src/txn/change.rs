@@ -16,7 +16,7 @@ use crate::inode::attrs::Attrs;
 use crate::inode::dirty::Slot;
 use crate::inode::unlogged::Unlogged;
 use crate::inode::{Inode, InodeState};
-use crate::journal::vector::{Change, LogVector, Size};
+use crate::journal::vector::{Change, ITEM, LogVector, Size};
 use crate::sync::MutexGuard;
 use crate::txn::lanes::CommitCounts;
 use crate::txn::{Commit, Core};
@@ -46,9 +46,6 @@ fn growth(kind: Kind, change: &Change<'_>, existed: bool) -> i64 {
         _ => change.growth(),
     }
 }
-
-/// Bytes of an item in a leaf beside its value, about.
-const ITEM: u64 = 32;
 
 /// By how many bytes the index shrinks, at least about, when an item of this kind is deleted. What it
 /// held is not known: this need not be exact, as nothing is promised out of it.

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 
 use cairnfs::fs::FileSystem;
-use cairnfs::{FileKind, RenameMode, Volume};
+use cairnfs::{DirEntry, FileKind, RenameMode, Volume};
 
 use super::engine::{OWNER, ROOT, create, fresh, open};
 use super::volume;
@@ -47,23 +47,30 @@ fn all(fs: &FileSystem) -> Vec<String> {
     rest(fs, 0, || ())
 }
 
-#[test]
-fn renaming_each_entry_that_is_listed_ends() {
-    let v = volume();
+/// Lists a directory of 1000 files and does something with each entry.
+fn with_each_listed(v: &Volume, mut act: impl FnMut(usize, DirEntry)) {
     v.create_dir("d").unwrap();
     for n in 0..1000 {
-        make(&v, format!("d/{n}"));
+        make(v, format!("d/{n}"));
     }
     let mut listed = 0;
     for entry in v.read_dir("d").unwrap() {
-        let path = entry.unwrap().path();
-        let mut to = path.clone().into_os_string();
-        to.push(".b");
-        v.rename(path, to).unwrap();
+        act(listed, entry.unwrap());
         listed += 1;
         assert!(listed <= 1000, "the listing does not end");
     }
     assert_eq!(listed, 1000);
+}
+
+#[test]
+fn renaming_each_entry_that_is_listed_ends() {
+    let v = volume();
+    with_each_listed(&v, |_, entry| {
+        let path = entry.path();
+        let mut to = path.clone().into_os_string();
+        to.push(".b");
+        v.rename(path, to).unwrap();
+    });
     let once = v.read_dir("d").unwrap().all(|entry| {
         let name = entry.unwrap().file_name();
         name.to_str().unwrap().matches(".b").count() == 1
@@ -74,18 +81,10 @@ fn renaming_each_entry_that_is_listed_ends() {
 #[test]
 fn making_an_entry_for_each_that_is_listed_ends() {
     let v = volume();
-    v.create_dir("d").unwrap();
-    for n in 0..1000 {
-        make(&v, format!("d/{n}"));
-    }
-    let mut listed = 0;
-    for entry in v.read_dir("d").unwrap() {
-        let name = entry.unwrap().file_name();
-        make(&v, format!("d/new {listed} {}", name.display()));
-        listed += 1;
-        assert!(listed <= 1000, "the listing does not end");
-    }
-    assert_eq!(listed, 1000);
+    with_each_listed(&v, |n, entry| {
+        let name = entry.file_name();
+        make(&v, format!("d/new {n} {}", name.display()));
+    });
     assert_eq!(v.read_dir("d").unwrap().count(), 2000);
 }
 
