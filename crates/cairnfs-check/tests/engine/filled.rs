@@ -72,6 +72,24 @@ fn a_volume_is_filled_and_emptied_again_and_again() {
     println!("{seeds} volumes, each filled and emptied {each} times: {names} names, {kills} kills");
 }
 
+/// Merges in the background go in many steps, each of which writes most nodes of the values anew, while
+/// the foreground takes all space that it can get.
+#[test]
+fn large_values_fill_a_volume_beside_merges() {
+    for seed in [3, 9] {
+        let mut volume = Filled::new(16 << 20, seed, true);
+        let free = volume.fs.statfs().free;
+        for round in 0..6 {
+            volume.syncs = [0, 300][round % 2];
+            volume.fill(Mix::Attributes(5000));
+            volume.empty();
+            let now = volume.fs.statfs().free;
+            assert!(now + INDEX >= free, "round {round}: {now} of {free}");
+        }
+        volume.fs.close().unwrap();
+    }
+}
+
 /// What happens between the last write that fits and the first removal.
 #[derive(Debug, Clone, Copy)]
 enum Then {

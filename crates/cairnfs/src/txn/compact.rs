@@ -13,7 +13,7 @@ use crate::index::NodeSpace;
 use crate::sync::atomic::Ordering;
 use crate::txn::Core;
 use crate::txn::edits::ImageChange;
-use crate::txn::merge::StepSpace;
+use crate::txn::step_space::StepSpace;
 
 /// Nodes that must have been made before packing is worth another try.
 const WORTH: u64 = 16;

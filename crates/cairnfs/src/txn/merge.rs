@@ -8,8 +8,7 @@
 //! Reuse: blocks and nodes that a step has freed become usable only once its superblock is durable;
 //! data blocks, to which the log may still refer, only after the last step.
 
-use std::cell::{Cell, RefCell};
-use std::collections::HashSet;
+use std::cell::Cell;
 use std::sync::Arc;
 
 use zerocopy::IntoBytes;
@@ -23,13 +22,14 @@ use crate::format::item::RawRoot;
 use crate::format::key::{Key, Kind, MAIN_ROOT};
 use crate::format::superblock::Superblock;
 use crate::format::{BLOCK_SIZE, NODE_BLOCKS};
-use crate::index::{Edits, NodeSpace, Tree};
+use crate::index::{Edits, Tree};
 use crate::inode::Inode;
 use crate::journal::recover::LogPosition;
 use crate::journal::vector::LogVector;
-use crate::space::{Class, Funding, Run};
+use crate::space::Run;
 use crate::sync::atomic::Ordering;
 use crate::txn::edits::{ImageChange, MergeEdits};
+use crate::txn::step_space::StepSpace;
 use crate::txn::{Core, Trees};
 
 /// Inodes whose memory is fetched together.
@@ -74,99 +74,6 @@ impl Step<'_> {
             superblock.tail_lsn = U64::new(tail.lsn);
             superblock.tail_chain = U64::new(tail.chain);
         }
-    }
-}
-
-/// Index nodes of one step. Those of a step that fails are given back.
-pub(super) struct StepSpace<'a> {
-    core: &'a Core,
-    taken: &'a Cell<u64>,
-    promised: &'a Cell<u64>,
-    /// Units are short.
-    short: bool,
-    /// Nodes that the step should take.
-    limit: u64,
-    /// Of these, nodes that edits known already may need.
-    held: Cell<u64>,
-    allocated: RefCell<Vec<u64>>,
-    retired: RefCell<Vec<u64>>,
-}
-
-impl<'a> StepSpace<'a> {
-    /// No nodes yet. `taken` counts those allocated, `promised` has the units set aside.
-    pub fn new(core: &'a Core, taken: &'a Cell<u64>, promised: &'a Cell<u64>) -> Self {
-        Self {
-            core,
-            taken,
-            promised,
-            short: core.space.is_short(),
-            limit: core.space.step_units(),
-            held: Cell::new(0),
-            allocated: RefCell::default(),
-            retired: RefCell::default(),
-        }
-    }
-
-    /// Nodes that the step should take.
-    pub fn limit(&self) -> u64 {
-        self.limit
-    }
-
-    /// What was allocated, and what is not needed any more: the caller's from here on.
-    fn into_changes(self) -> (HashSet<u64>, HashSet<u64>) {
-        let allocated = self.allocated.take().into_iter().collect();
-        (allocated, self.retired.take().into_iter().collect())
-    }
-}
-
-impl Drop for StepSpace<'_> {
-    fn drop(&mut self) {
-        let unit = |block: &u64| Run::new(*block, NODE_BLOCKS);
-        let mut unused = self.allocated.borrow().iter().map(unit).collect();
-        if let Err(error) = self.core.space.release(&mut unused, false) {
-            self.core.storage.fail(error);
-        }
-    }
-}
-
-impl NodeSpace for StepSpace<'_> {
-    fn alloc(&self) -> Result<u64> {
-        // What committers set aside for the growth of the index comes first.
-        let funding = match self.promised.get() {
-            0 => Funding::New(Class::Merge),
-            left => {
-                self.promised.set(left - 1);
-                Funding::Reserved
-            }
-        };
-        let block = self.core.space.alloc_unit(funding)?.ok_or(Error::NoSpace)?;
-        self.taken.set(self.taken.get() + 1);
-        self.core.made.fetch_add(1, Ordering::Relaxed);
-        self.allocated.borrow_mut().push(block);
-        Ok(block)
-    }
-
-    fn retire(&self, block: u64) {
-        let unit = Run::new(block, NODE_BLOCKS);
-        if happens(Deliberate::FreedUnitsReused)
-            && self.core.space.image_remove(unit).is_ok()
-            && self.core.space.release(&mut vec![unit], false).is_ok()
-        {
-            return;
-        }
-        self.retired.borrow_mut().push(block);
-    }
-
-    fn is_short(&self) -> bool {
-        self.short
-    }
-
-    fn has_room(&self) -> bool {
-        self.taken.get() + self.held.get() < self.limit
-    }
-
-    fn writes_apart(&self) -> bool {
-        self.core.signals.has_workers()
     }
 }
 
@@ -389,7 +296,7 @@ impl Core {
         edits.begin_step(old.main, space.limit() / 2);
         let main = self.index.apply(&old.main, edits, seq, &space)?;
         let mut shared = edits.take_shared();
-        space.held.set(shared.cost());
+        space.hold(shared.cost());
         let main = self.index.apply(&main, &mut shared, seq, &space)?;
         let last = edits.is_done()?;
         let image = std::mem::take(&mut edits.image);
@@ -424,11 +331,9 @@ impl Core {
                 .index
                 .apply(&old.volume, &mut RootEdit(Some(root)), seq, &space)?;
         }
-        let unit = |block: u64| Run {
-            start: block,
-            len: NODE_BLOCKS,
-        };
-        let (allocated, retired) = space.into_changes();
+        let unit = |block: u64| Run::new(block, NODE_BLOCKS);
+        let done = space.into_done();
+        let (allocated, retired) = (&done.allocated, &done.retired);
         let gains_first = happens(Deliberate::GainsBeforeLosses);
         if gains_first {
             self.gain(&image.added)?;
@@ -437,13 +342,13 @@ impl Core {
             self.space.image_remove(*run)?;
         }
         // A node made and given up within the step was never in the image.
-        for block in retired.difference(&allocated) {
+        for block in retired.difference(allocated) {
             self.space.image_remove(unit(*block))?;
         }
         if !gains_first {
             self.gain(&image.added)?;
         }
-        for block in allocated.difference(&retired) {
+        for block in allocated.difference(retired) {
             self.space.image_add(unit(*block))?;
         }
         let trees = Trees { volume, main };
@@ -453,8 +358,7 @@ impl Core {
             superblock.root_height = U32::new(trees.volume.height);
             change(superblock);
         })?;
-        let unused = retired.into_iter().map(unit).collect();
-        self.space.release(&mut join_runs(unused), self.discard)
+        done.release_retired(self)
     }
 
     fn gain(&self, added: &[Run]) -> Result<()> {

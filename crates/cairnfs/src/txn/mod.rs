@@ -28,6 +28,7 @@ mod replay;
 #[path = "tests/schedules.rs"]
 pub(crate) mod schedules;
 mod shared;
+mod step_space;
 
 use std::sync::Arc;
 

@@ -1,0 +1,278 @@
+//! The space of one step of a merge, or of packing: the units its index nodes take, and those it gives
+//! up.
+//!
+//! Touches the allocator only. Units come first out of the promise that committers made for the growth
+//! of the index. A node that is written anew is no growth: it draws a unit from the promise and gives
+//! another one up. So when the units of a step are released, as many as it drew are promised again,
+//! before a committer can reserve them; a step that fails gives back what it allocated in the same way.
+//! What is missing from the promise in the end is what the index has grown.
+
+use std::cell::{Cell, RefCell};
+use std::collections::HashSet;
+
+use crate::deliberate::{Deliberate, happens};
+use crate::error::{Error, Result};
+use crate::format::NODE_BLOCKS;
+use crate::index::NodeSpace;
+use crate::space::{Class, Funding, Run, Space};
+use crate::sync::atomic::Ordering;
+use crate::txn::Core;
+
+/// Units released at once while all that is unpromised is less than what is to be promised again. Fewer
+/// than the standing reserve, so no ordinary reservation gets them in between.
+const FEW: usize = 8;
+
+fn unit(block: &u64) -> Run {
+    Run::new(*block, NODE_BLOCKS)
+}
+
+/// Promises up to `units` units, for merges; gives how many.
+fn promise(space: &Space, units: u64) -> Result<u64> {
+    let (mut promised, mut part) = (0, units);
+    while part > 0 && promised < units {
+        match space.reserve(0, part.min(units - promised), Class::Merge)? {
+            true => promised += part.min(units - promised),
+            false => part /= 2,
+        }
+    }
+    Ok(promised)
+}
+
+/// Releases `blocks`, units each, and promises up to `again` of them anew; gives how many.
+fn release(core: &Core, blocks: &[u64], again: u64, discard: bool) -> Result<u64> {
+    let again = again.min(blocks.len() as u64);
+    let mut promised = promise(&core.space, again)?;
+    let together = if promised < again { FEW } else { usize::MAX };
+    for some in blocks.chunks(together) {
+        core.space
+            .release(&mut some.iter().map(unit).collect(), discard)?;
+        promised += promise(&core.space, again - promised)?;
+    }
+    Ok(promised)
+}
+
+/// Index nodes of one step. Those of a step that fails are given back.
+pub(super) struct StepSpace<'a> {
+    core: &'a Core,
+    taken: &'a Cell<u64>,
+    promised: &'a Cell<u64>,
+    /// Units of the promise that the step has allocated.
+    drawn: Cell<u64>,
+    /// Units are short.
+    short: bool,
+    /// Nodes that the step should take.
+    limit: u64,
+    /// Of these, nodes that edits known already may need.
+    held: Cell<u64>,
+    allocated: RefCell<Vec<u64>>,
+    retired: RefCell<Vec<u64>>,
+}
+
+impl<'a> StepSpace<'a> {
+    /// No nodes yet. `taken` counts those allocated, `promised` has the units set aside.
+    pub fn new(core: &'a Core, taken: &'a Cell<u64>, promised: &'a Cell<u64>) -> Self {
+        Self {
+            core,
+            taken,
+            promised,
+            drawn: Cell::new(0),
+            short: core.space.is_short(),
+            limit: core.space.step_units(),
+            held: Cell::new(0),
+            allocated: RefCell::default(),
+            retired: RefCell::default(),
+        }
+    }
+
+    /// Nodes that the step should take.
+    pub fn limit(&self) -> u64 {
+        self.limit
+    }
+
+    /// Reserves nodes of the step for edits that are known already.
+    pub fn hold(&self, nodes: u64) {
+        self.held.set(nodes);
+    }
+
+    /// What was allocated, and what is not needed any more: the caller's from here on.
+    pub fn into_done(self) -> StepUnits<'a> {
+        StepUnits {
+            allocated: self.allocated.take().into_iter().collect(),
+            retired: self.retired.take().into_iter().collect(),
+            promised: self.promised,
+            drawn: self.drawn.get(),
+        }
+    }
+}
+
+impl Drop for StepSpace<'_> {
+    fn drop(&mut self) {
+        let unused = self.allocated.take();
+        match release(self.core, &unused, self.drawn.get(), false) {
+            Ok(again) => self.promised.set(self.promised.get() + again),
+            Err(error) => self.core.storage.fail(error),
+        }
+    }
+}
+
+impl NodeSpace for StepSpace<'_> {
+    fn alloc(&self) -> Result<u64> {
+        let funding = match self.promised.get() {
+            0 => Funding::New(Class::Merge),
+            _ => Funding::Reserved,
+        };
+        let block = self.core.space.alloc_unit(funding)?.ok_or(Error::NoSpace)?;
+        if funding == Funding::Reserved {
+            self.promised.set(self.promised.get() - 1);
+            self.drawn.set(self.drawn.get() + 1);
+        }
+        self.taken.set(self.taken.get() + 1);
+        self.core.made.fetch_add(1, Ordering::Relaxed);
+        self.allocated.borrow_mut().push(block);
+        Ok(block)
+    }
+
+    fn retire(&self, block: u64) {
+        if happens(Deliberate::FreedUnitsReused)
+            && self.core.space.image_remove(unit(&block)).is_ok()
+            && self
+                .core
+                .space
+                .release(&mut vec![unit(&block)], false)
+                .is_ok()
+        {
+            return;
+        }
+        self.retired.borrow_mut().push(block);
+    }
+
+    fn is_short(&self) -> bool {
+        self.short
+    }
+
+    fn has_room(&self) -> bool {
+        self.taken.get() + self.held.get() < self.limit
+    }
+
+    fn writes_apart(&self) -> bool {
+        self.core.signals.has_workers()
+    }
+}
+
+/// Units of a step whose tree is complete.
+pub(super) struct StepUnits<'a> {
+    /// Index nodes that the step wrote.
+    pub allocated: HashSet<u64>,
+    /// Index nodes that its tree does not have; some of them it wrote itself.
+    pub retired: HashSet<u64>,
+    promised: &'a Cell<u64>,
+    drawn: u64,
+}
+
+impl StepUnits<'_> {
+    /// Makes what the step gave up free again, once its superblock is durable.
+    ///
+    /// # Errors
+    /// A damaged bitmap.
+    pub fn release_retired(self, core: &Core) -> Result<()> {
+        let mut retired: Vec<u64> = self.retired.into_iter().collect();
+        retired.sort_unstable();
+        let again = release(core, &retired, self.drawn, core.discard)?;
+        self.promised.set(self.promised.get() + again);
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+#[cfg(not(shuttle))]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::device::{Device, MemoryDevice};
+    use crate::fs::{MakeOptions, make_device};
+    use crate::txn::edits::ImageChange;
+    use crate::txn::{Limits, OpenMode};
+
+    const PROMISED: u64 = 10;
+
+    fn open() -> Core {
+        let device: Arc<dyn Device> = Arc::new(MemoryDevice::new(16 << 20));
+        make_device(&*device, &MakeOptions::default(), &mut |_, _| {}).unwrap();
+        let mode = OpenMode {
+            read_only: false,
+            discard: false,
+            limits: Limits::for_budget(8 << 20),
+            seed: Some(1),
+            kernel_clock: false,
+            without: None,
+        };
+        Core::open(device, mode).unwrap()
+    }
+
+    /// Runs a step with a promise of ten units; gives what is left of it, and what the volume has
+    /// promised then.
+    fn step(core: &Core, run: impl FnOnce(StepSpace<'_>)) -> (u64, u64) {
+        assert!(core.space.reserve(0, PROMISED, Class::Merge).unwrap());
+        let (taken, promised) = (Cell::new(0), Cell::new(PROMISED));
+        run(StepSpace::new(core, &taken, &promised));
+        (promised.get(), core.space.reserved().1)
+    }
+
+    fn finish(core: &Core, space: StepSpace<'_>) {
+        let main = core.trees.load().main;
+        core.finish_step(space, main, 1, &ImageChange::default(), |_| {})
+            .unwrap();
+    }
+
+    #[test]
+    fn a_node_written_anew_leaves_the_promise_whole() {
+        let core = open();
+        let free = core.space.free_blocks();
+        let left = step(&core, |space| {
+            for _ in 0..4 {
+                let block = space.alloc().unwrap();
+                space.retire(block);
+            }
+            finish(&core, space);
+        });
+        assert_eq!(left, (PROMISED, PROMISED));
+        assert_eq!(core.space.free_blocks(), free);
+    }
+
+    #[test]
+    fn growth_is_taken_from_the_promise_once() {
+        let core = open();
+        let left = step(&core, |space| {
+            let blocks: Vec<u64> = (0..6).map(|_| space.alloc().unwrap()).collect();
+            blocks[..4].iter().for_each(|block| space.retire(*block));
+            finish(&core, space);
+        });
+        assert_eq!(left, (PROMISED - 2, PROMISED - 2));
+    }
+
+    #[test]
+    fn a_step_that_fails_leaves_the_promise_whole() {
+        let core = open();
+        let free = core.space.free_blocks();
+        let left = step(&core, |space| {
+            (0..13).for_each(|_| assert!(space.alloc().is_ok()));
+        });
+        assert_eq!(left, (PROMISED, PROMISED));
+        assert_eq!(core.space.free_blocks(), free);
+    }
+
+    #[test]
+    fn a_promise_is_made_again_where_all_else_is_promised() {
+        let core = open();
+        let left = step(&core, |space| {
+            let blocks: Vec<u64> = (0..PROMISED).map(|_| space.alloc().unwrap()).collect();
+            let spare = core.space.free_units() - core.space.reserved().1;
+            assert!(core.space.reserve(0, spare, Class::Merge).unwrap());
+            blocks.iter().for_each(|block| space.retire(*block));
+            finish(&core, space);
+            core.space.unreserve(0, spare);
+        });
+        assert_eq!(left, (PROMISED, PROMISED));
+    }
+}
