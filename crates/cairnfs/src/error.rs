@@ -380,10 +380,7 @@ fn errno_of(error: &io::Error) -> i32 {
             .into_iter()
             .find(|errno| io::Error::from_raw_os_error(*errno).kind() == kind)
     };
-    error
-        .raw_os_error()
-        .or_else(usual)
-        .unwrap_or(libc::EIO)
+    error.raw_os_error().or_else(usual).unwrap_or(libc::EIO)
 }
 
 impl From<Error> for io::Error {
@@ -605,12 +602,21 @@ mod tests {
         }
         // A clone is held elsewhere, so the original cannot be given back.
         let clone = Error::from(io::Error::from_raw_os_error(libc::EACCES));
-        assert_eq!(io::Error::from(clone.clone()).raw_os_error(), Some(libc::EACCES));
+        assert_eq!(
+            io::Error::from(clone.clone()).raw_os_error(),
+            Some(libc::EACCES)
+        );
         let text = "of somebody else";
         let error = Error::from(io::Error::new(io::ErrorKind::TimedOut, text));
-        assert_eq!((error.errno(), error.to_string()), (libc::ETIMEDOUT, text.into()));
+        assert_eq!(
+            (error.errno(), error.to_string()),
+            (libc::ETIMEDOUT, text.into())
+        );
         let shared = io::Error::from(error.clone());
-        assert_eq!((shared.kind(), shared.to_string()), (error.kind(), text.into()));
+        assert_eq!(
+            (shared.kind(), shared.to_string()),
+            (error.kind(), text.into())
+        );
         let std = io::Error::from(Error::from(io::Error::from(io::ErrorKind::NotFound)));
         assert_eq!(std.kind(), io::ErrorKind::NotFound);
         assert_eq!(Error::from(std).errno(), libc::ENOENT);
