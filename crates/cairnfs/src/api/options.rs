@@ -98,6 +98,7 @@ impl VolumeOptions {
 
     /// Leaves a mechanism out, to measure what it saves; every promise holds without it. Default: none
     /// is left out.
+    #[doc(hidden)]
     #[must_use]
     pub fn without(mut self, mechanism: Mechanism) -> Self {
         self.open.without = Some(mechanism);
