@@ -14,7 +14,7 @@
 //! ```
 
 use std::error::Error;
-use std::io;
+use std::io::{self, Write};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use cairnfs::device::{Device, MemoryDevice};
@@ -108,7 +108,13 @@ fn settings(n: usize) -> String {
 /// The program: it replaces its settings five times. `synced` tells which are durable.
 fn program(volume: &Volume, synced: &mut usize) -> Result<()> {
     for n in 1..=5 {
-        volume.write("settings.new", settings(n))?;
+        let text = settings(n);
+        let (half, rest) = text.split_at(text.len() / 2);
+        let mut file = volume.create_file("settings.new")?;
+        file.write_all(half.as_bytes())?;
+        // Others sync at any time, as the interval does: written in place, this would be torn.
+        volume.sync()?;
+        file.write_all(rest.as_bytes())?;
         volume.rename("settings.new", "settings")?;
         volume.sync()?;
         *synced = n;
