@@ -303,6 +303,25 @@ impl Error {
         error
     }
 
+    /// Whether it is no more than an errno.
+    fn is_plain(&self) -> bool {
+        PLAIN.iter().any(|p| discriminant(p) == discriminant(self))
+    }
+
+    /// The same as a failure of the device. A [`Device`](crate::device::Device) of a program's own may
+    /// convert what `std::io` gives it; its ENOENT must not tell of a file in the volume.
+    pub(crate) fn of_device(self, op: &'static str, offset: u64, len: usize) -> Self {
+        if !self.is_plain() && !matches!(self, Error::Other(_)) {
+            return self;
+        }
+        Error::Io {
+            op,
+            offset,
+            len,
+            source: Arc::new(self.into()),
+        }
+    }
+
     /// Says at which path of the volume this was met; a path that is told already stays.
     pub(crate) fn at(self, path: &Path) -> Self {
         match self {
@@ -393,9 +412,7 @@ impl From<Error> for io::Error {
                     None => io::Error::new(shared.kind(), Error::Other(shared)),
                 },
             },
-            e if PLAIN.iter().any(|p| discriminant(p) == discriminant(&e)) => {
-                io::Error::from_raw_os_error(e.errno())
-            }
+            e if e.is_plain() => io::Error::from_raw_os_error(e.errno()),
             e => io::Error::new(e.kind(), e),
         }
     }

@@ -1,7 +1,7 @@
 //! Volumes as a whole: made, closed, opened again.
 
 use std::io::{self, ErrorKind};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use cairnfs::device::{Device, MemoryDevice};
@@ -189,4 +189,65 @@ fn a_volume_on_a_device_of_the_program() {
     let space = v.statfs();
     assert!(space.free < space.blocks && space.available <= space.free);
     assert_eq!(space.name_max, 255);
+}
+
+/// A device of a program's own, which passes on what `std::io` tells.
+struct Converting {
+    memory: MemoryDevice,
+    errno: AtomicI32,
+}
+
+impl Converting {
+    fn fail(&self) -> Result<()> {
+        match self.errno.load(Ordering::Relaxed) {
+            0 => Ok(()),
+            errno => Err(io::Error::from_raw_os_error(errno).into()),
+        }
+    }
+}
+
+impl Device for Converting {
+    fn size(&self) -> u64 {
+        self.memory.size()
+    }
+    fn read(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
+        self.fail()?;
+        self.memory.read(offset, buf)
+    }
+    fn write(&self, offset: u64, buf: &[u8]) -> Result<()> {
+        self.fail()?;
+        self.memory.write(offset, buf)
+    }
+    fn flush(&self) -> Result<()> {
+        self.fail()?;
+        self.memory.flush()
+    }
+    fn discard(&self, offset: u64, len: u64) -> Result<()> {
+        self.memory.discard(offset, len)
+    }
+}
+
+#[test]
+fn an_errno_of_the_device_tells_of_no_file() {
+    for errno in [libc::ENOENT, libc::ENOSPC, libc::EROFS, libc::EACCES] {
+        let device = Arc::new(Converting {
+            memory: MemoryDevice::new(SIZE),
+            errno: AtomicI32::new(0),
+        });
+        let v = Volume::options()
+            .size(SIZE)
+            .create_device(device.clone())
+            .unwrap();
+        v.write("f", vec![7; 1 << 20]).unwrap();
+        v.close().unwrap();
+        let options = Volume::options().durability_interval(None);
+        let v = options.open_device(device.clone()).unwrap();
+        v.write("g", b"").unwrap();
+        device.errno.store(errno, Ordering::Relaxed);
+        let failed = v.read("f").unwrap_err();
+        assert_eq!(failed.errno(), libc::EIO, "{failed}");
+        assert!(failed.to_string().starts_with("f: read of "), "{failed}");
+        let failed = v.sync().unwrap_err();
+        assert_eq!(failed.errno(), libc::EIO, "{failed}");
+    }
 }
