@@ -86,7 +86,7 @@ fn a_volume_holds_the_same_values_as_a_directory() {
         .walk("/")
         .unwrap()
         .map(Result::unwrap)
-        .filter(|entry| entry.file_type().is_file())
+        .filter(|entry| entry.file_type().unwrap().is_file())
         .map(|entry| entry.path())
         .collect();
     files.sort();

@@ -237,7 +237,7 @@ mod tests {
     #[test]
     fn failures_read_what_then_why() {
         let f = Failure::engine("disk.img", &cairnfs::Error::NoSpace);
-        assert_eq!(f.to_string(), "disk.img: no space left on volume");
+        assert_eq!(f.to_string(), "disk.img: no space left");
         assert!(f.next_step().is_some());
         let used = Failure::engine("disk.img", &cairnfs::Error::InUse("disk.img".into()));
         assert_eq!(used.to_string(), "disk.img: is in use by another process");

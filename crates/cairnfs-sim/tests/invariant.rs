@@ -71,7 +71,12 @@ fn every_prefix_of_the_calls_is_seen() {
             .unwrap();
     let mut seen = BTreeSet::new();
     let mut count = |volume: &Volume, _: &Crash<'_>| {
-        seen.insert(names.iter().filter(|name| volume.exists(name)).count());
+        seen.insert(
+            names
+                .iter()
+                .filter(|name| volume.exists(name).unwrap())
+                .count(),
+        );
         Ok(())
     };
     explore_with(&recording, &Depth::default(), &mut count, &mut |_| {

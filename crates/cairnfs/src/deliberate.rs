@@ -1,8 +1,8 @@
 //! Mistakes that the engine makes on request, so that tests can show that they would be noticed.
 //!
 //! Floor 0: uses nothing. Without the feature `deliberate-faults`, which only the tests of
-//! `cairnfs-sim` switch on, [`happens`] is a constant `false` and nothing of this is left. With it,
-//! a mistake happens only in the thread that asked for it, within [`within`].
+//! `cairnfs-sim` switch on, `happens` is a constant `false` and nothing of this is left. With it,
+//! a mistake happens only in the thread that asked for it, within `within`.
 
 /// A mistake. Each leaves out, or does wrongly, one thing that a promise rests on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

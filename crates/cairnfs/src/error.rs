@@ -1,10 +1,12 @@
-//! The one error type of the library.
+//! The one error type of the library, and its conversions from and to [`std::io::Error`].
 //!
 //! Every floor returns it; the fronts map it to an errno with [`Error::errno`].
-//! It may be used from everywhere and uses nothing of the crate itself.
+//! It may be used from everywhere and uses nothing of the crate itself. A conversion loses nothing:
+//! errno, kind, path and source of an error are the same after a conversion and back.
 
 use std::fmt;
 use std::io;
+use std::mem::discriminant;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -52,6 +54,42 @@ impl fmt::Display for Corruption {
 }
 
 /// Everything that can go wrong.
+///
+/// Match on [`kind`](Error::kind), as with `std::fs`, or on [`cause`](Error::cause), which is more
+/// exact. `?` converts it to [`std::io::Error`] and back:
+///
+/// ```
+/// use std::io::{self, ErrorKind};
+/// use cairnfs::{Error, Volume};
+///
+/// fn publish(volume: &Volume, host: &std::path::Path) -> io::Result<()> {
+///     let text = std::fs::read(host)?;
+///     volume.write("draft", text)?;
+///     volume.rename("draft", "published")?;
+///     Ok(())
+/// }
+///
+/// # fn main() -> cairnfs::Result<()> {
+/// let volume = Volume::in_memory(64 << 20)?;
+/// # let dir = tempfile::tempdir()?;
+/// # let host = dir.path().join("text");
+/// # std::fs::write(&host, "text")?;
+/// publish(&volume, &host)?;
+/// volume.remove_file("published")?;
+/// volume.create_dir("published")?;
+///
+/// let failure = publish(&volume, &host).unwrap_err();
+/// assert_eq!(failure.kind(), ErrorKind::IsADirectory);
+/// assert_eq!(failure.to_string(), "published: is a directory");
+/// assert!(matches!(Error::from(failure).cause(), Error::IsDirectory));
+/// # Ok(())
+/// # }
+/// ```
+///
+/// An error that is no more than an errno, such as [`Error::NoSpace`] from a `write` of a
+/// [`File`](crate::File), becomes one that [`std::io::Error::raw_os_error`] tells. Any other stays
+/// whole inside the [`std::io::Error`], with its path; `Error::from(e).errno()` tells the errno of
+/// both.
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -76,8 +114,8 @@ pub enum Error {
     /// The arguments make no sense together.
     #[error("invalid argument: {0}")]
     Invalid(&'static str),
-    /// The volume is full.
-    #[error("no space left on volume")]
+    /// The volume is full; or the file system is that a converted [`std::io::Error`] came from.
+    #[error("no space left")]
     NoSpace,
     /// The file would become larger than 2^60 bytes.
     #[error("file too large")]
@@ -109,9 +147,16 @@ pub enum Error {
     /// The file ended before the bytes that were asked for.
     #[error("unexpected end of file")]
     UnexpectedEnd,
-    /// The volume is open read-only.
-    #[error("volume is open read-only")]
+    /// The volume is open read-only; or the file system is that a converted [`std::io::Error`] came
+    /// from.
+    #[error("read-only file system")]
     ReadOnly,
+    /// The root can be neither renamed nor removed, nor can an entry by the name `.` or `..`.
+    #[error("resource busy: {0}")]
+    Busy(&'static str),
+    /// The contents of a file that was to be read as text are not UTF-8.
+    #[error("file contents are not valid UTF-8")]
+    NotUtf8,
     /// Someone else has the volume open.
     #[error("volume {0} is in use by another process: unmount it or close it there first")]
     InUse(String),
@@ -183,7 +228,10 @@ pub enum Error {
     },
     /// An earlier failure stopped all changes; the volume is read-only until it is opened again.
     #[error("volume stopped accepting changes after a failure: {0}")]
-    Stopped(Arc<Error>),
+    Stopped(#[source] Arc<Error>),
+    /// An error of `std::io` that is not the volume's, in code that uses both.
+    #[error(transparent)]
+    Other(Arc<io::Error>),
     /// Any of the above, met at a path within the volume. [`Error::cause`] takes the path away.
     #[error("{}: {source}", path.display())]
     At {
@@ -216,10 +264,11 @@ impl Error {
             Error::NotPermitted(_) => libc::EPERM,
             Error::NotOpenFor(_) => libc::EBADF,
             Error::ReadOnly => libc::EROFS,
-            Error::InUse(_) => libc::EBUSY,
+            Error::InUse(_) | Error::Busy(_) => libc::EBUSY,
+            Error::NotUtf8 => libc::EILSEQ,
             Error::Incompatible(_) => libc::EOPNOTSUPP,
-            Error::Open { source, .. } | Error::Temporary { source, .. } => {
-                source.raw_os_error().unwrap_or(libc::EIO)
+            Error::Open { source, .. } | Error::Temporary { source, .. } | Error::Other(source) => {
+                errno_of(source)
             }
             Error::At { source, .. } => source.errno(),
             Error::CutOff { .. }
@@ -230,10 +279,17 @@ impl Error {
         }
     }
 
-    /// The kind that `std::io` gives such an error, to match on as with `std::fs`.
+    /// The kind that `std::io` gives such an error, to match on as with `std::fs`. Damage is
+    /// [`io::ErrorKind::InvalidData`].
     pub fn kind(&self) -> io::ErrorKind {
         match self.cause() {
             Error::UnexpectedEnd => io::ErrorKind::UnexpectedEof,
+            Error::NotUtf8 | Error::NotAVolume(_) | Error::CutOff { .. } | Error::Corrupt(_) => {
+                io::ErrorKind::InvalidData
+            }
+            Error::Open { source, .. } | Error::Temporary { source, .. } | Error::Other(source) => {
+                source.kind()
+            }
             other => io::Error::from_raw_os_error(other.errno()).kind(),
         }
     }
@@ -245,6 +301,25 @@ impl Error {
             error = source;
         }
         error
+    }
+
+    /// Whether it is no more than an errno.
+    fn is_plain(&self) -> bool {
+        PLAIN.iter().any(|p| discriminant(p) == discriminant(self))
+    }
+
+    /// The same as a failure of the device. A [`Device`](crate::device::Device) of a program's own may
+    /// convert what `std::io` gives it; its ENOENT must not tell of a file in the volume.
+    pub(crate) fn of_device(self, op: &'static str, offset: u64, len: usize) -> Self {
+        if !self.is_plain() && !matches!(self, Error::Other(_)) {
+            return self;
+        }
+        Error::Io {
+            op,
+            offset,
+            len,
+            source: Arc::new(self.into()),
+        }
     }
 
     /// Says at which path of the volume this was met; a path that is told already stays.
@@ -275,8 +350,292 @@ impl From<Corruption> for Error {
     }
 }
 
+/// The errors that are no more than an errno, which means the same from any file system. Not so
+/// [`Error::NoSuchOffset`] and [`Error::AttributeTooLarge`]: ENXIO and E2BIG tell of devices and of
+/// arguments elsewhere.
+const PLAIN: [Error; 12] = [
+    Error::NotFound,
+    Error::Exists,
+    Error::NotDirectory,
+    Error::IsDirectory,
+    Error::NotEmpty,
+    Error::NameTooLong,
+    Error::NoSpace,
+    Error::FileTooLarge,
+    Error::TooManyLinks,
+    Error::NoAttribute,
+    Error::SymlinkLoop,
+    Error::ReadOnly,
+];
+
+/// The errno of an error that may have a kind only.
+fn errno_of(error: &io::Error) -> i32 {
+    /// One errno for each kind that has several.
+    const USUAL: [i32; 20] = [
+        libc::ENOENT,
+        libc::EACCES,
+        libc::EEXIST,
+        libc::ENOTDIR,
+        libc::EISDIR,
+        libc::ENOTEMPTY,
+        libc::EINVAL,
+        libc::ENOSPC,
+        libc::EROFS,
+        libc::EBUSY,
+        libc::EFBIG,
+        libc::ELOOP,
+        libc::EXDEV,
+        libc::ESTALE,
+        libc::EOPNOTSUPP,
+        libc::ENOMEM,
+        libc::EINTR,
+        libc::EAGAIN,
+        libc::EPIPE,
+        libc::ETIMEDOUT,
+    ];
+    let kind = error.kind();
+    let usual = || {
+        USUAL
+            .into_iter()
+            .find(|errno| io::Error::from_raw_os_error(*errno).kind() == kind)
+    };
+    error.raw_os_error().or_else(usual).unwrap_or(libc::EIO)
+}
+
 impl From<Error> for io::Error {
     fn from(e: Error) -> Self {
-        io::Error::new(e.kind(), e)
+        match e {
+            Error::Other(source) => match Arc::try_unwrap(source) {
+                Ok(source) => source,
+                Err(shared) => match shared.raw_os_error() {
+                    Some(errno) => io::Error::from_raw_os_error(errno),
+                    None => io::Error::new(shared.kind(), Error::Other(shared)),
+                },
+            },
+            e if e.is_plain() => io::Error::from_raw_os_error(e.errno()),
+            e => io::Error::new(e.kind(), e),
+        }
+    }
+}
+
+impl From<io::Error> for Error {
+    /// What was an [`Error`] before is the same again.
+    fn from(e: io::Error) -> Self {
+        let plain = e
+            .raw_os_error()
+            .and_then(|errno| PLAIN.into_iter().find(|p| p.errno() == errno));
+        match plain {
+            Some(plain) => plain,
+            None => match e.downcast::<Error>() {
+                Ok(ours) => ours,
+                Err(other) => Error::Other(Arc::new(other)),
+            },
+        }
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+mod tests {
+    use super::*;
+    use std::error::Error as _;
+
+    /// The place of a variant in [`every_variant`]; without an arm for each this does not compile.
+    fn place(error: &Error) -> usize {
+        match error {
+            Error::NotFound => 0,
+            Error::Exists => 1,
+            Error::NotDirectory => 2,
+            Error::IsDirectory => 3,
+            Error::NotEmpty => 4,
+            Error::NameTooLong => 5,
+            Error::Invalid(_) => 6,
+            Error::NoSpace => 7,
+            Error::FileTooLarge => 8,
+            Error::TooManyLinks => 9,
+            Error::NoAttribute => 10,
+            Error::AttributeTooLarge => 11,
+            Error::SymlinkLoop => 12,
+            Error::NoSuchOffset => 13,
+            Error::Unsupported(_) => 14,
+            Error::NotPermitted(_) => 15,
+            Error::NotOpenFor(_) => 16,
+            Error::UnexpectedEnd => 17,
+            Error::ReadOnly => 18,
+            Error::Busy(_) => 19,
+            Error::NotUtf8 => 20,
+            Error::InUse(_) => 21,
+            Error::NotAVolume(_) => 22,
+            Error::Incompatible(_) => 23,
+            Error::CutOff { .. } => 24,
+            Error::Corrupt(_) => 25,
+            Error::Io { .. } => 26,
+            Error::HostFull { .. } => 27,
+            Error::Temporary { .. } => 28,
+            Error::Open { .. } => 29,
+            Error::Stopped(_) => 30,
+            Error::Other(_) => 31,
+            Error::At { .. } => 32,
+        }
+    }
+
+    fn denied() -> Arc<io::Error> {
+        Arc::new(io::Error::from_raw_os_error(libc::EACCES))
+    }
+
+    fn failed() -> Error {
+        Error::Io {
+            op: "write",
+            offset: 4096,
+            len: 8192,
+            source: Arc::new(io::Error::other("unplugged")),
+        }
+    }
+
+    fn every_variant() -> [Error; 33] {
+        [
+            Error::NotFound,
+            Error::Exists,
+            Error::NotDirectory,
+            Error::IsDirectory,
+            Error::NotEmpty,
+            Error::NameTooLong,
+            Error::Invalid("why"),
+            Error::NoSpace,
+            Error::FileTooLarge,
+            Error::TooManyLinks,
+            Error::NoAttribute,
+            Error::AttributeTooLarge,
+            Error::SymlinkLoop,
+            Error::NoSuchOffset,
+            Error::Unsupported("why"),
+            Error::NotPermitted("why"),
+            Error::NotOpenFor("reading"),
+            Error::UnexpectedEnd,
+            Error::ReadOnly,
+            Error::Busy("why"),
+            Error::NotUtf8,
+            Error::InUse("disk.img".into()),
+            Error::NotAVolume("why".into()),
+            Error::Incompatible("why".into()),
+            Error::CutOff {
+                size: 2,
+                left: 1,
+                next: "what next",
+            },
+            Error::corrupt(7, "index node", 1, 2),
+            failed(),
+            Error::HostFull {
+                path: "disk.img".into(),
+                missing: 4096,
+            },
+            Error::Temporary {
+                dir: "/tmp".into(),
+                source: denied(),
+            },
+            Error::Open {
+                path: "disk.img".into(),
+                source: denied(),
+            },
+            Error::Stopped(Arc::new(failed())),
+            Error::Other(Arc::new(io::Error::other("of somebody else"))),
+            Error::NotFound.at(Path::new("a/b")),
+        ]
+    }
+
+    fn sources(error: &Error) -> Vec<String> {
+        let mut source = error.source();
+        let next = || {
+            let this = source?;
+            source = this.source();
+            Some(this.to_string())
+        };
+        std::iter::from_fn(next).collect()
+    }
+
+    #[test]
+    fn every_variant_comes_back_from_std() {
+        for (i, error) in every_variant().into_iter().enumerate() {
+            assert_eq!(place(&error), i);
+            let std = io::Error::from(error.clone());
+            assert_eq!(std.kind(), error.kind(), "{error:?}");
+            let back = Error::from(std);
+            assert_eq!(place(&back), i, "{error:?} became {back:?}");
+            assert_eq!(back.to_string(), error.to_string());
+            assert_eq!(back.errno(), error.errno());
+            assert_eq!(back.kind(), error.kind());
+            assert_eq!(sources(&back), sources(&error));
+        }
+    }
+
+    #[test]
+    fn every_variant_keeps_its_path_in_std() {
+        for error in every_variant() {
+            let at = error.clone().at(Path::new("a/b"));
+            let std = io::Error::from(at.clone());
+            assert_eq!(std.kind(), error.kind(), "{error:?}");
+            assert_eq!(std.to_string(), at.to_string());
+            let back = Error::from(std);
+            assert_eq!(back.to_string(), at.to_string());
+            assert_eq!(place(back.cause()), place(error.cause()));
+        }
+    }
+
+    /// An io::Error has either an errno or something inside.
+    #[test]
+    fn what_is_an_errno_alone_is_one_in_std() {
+        for error in every_variant() {
+            let plain = PLAIN.iter().any(|p| place(p) == place(&error));
+            let (errno, std) = (error.errno(), io::Error::from(error));
+            assert_eq!(std.raw_os_error(), plain.then_some(errno), "{std:?}");
+            assert_eq!(std.get_ref().is_some(), !plain, "{std:?}");
+        }
+    }
+
+    /// Those that `std::fs` can give, too: a match on the kind holds for both.
+    #[test]
+    fn kinds_are_those_of_the_errno() {
+        let of_its_own = |e: &Error| {
+            use io::ErrorKind::{InvalidData, UnexpectedEof};
+            [InvalidData, UnexpectedEof].contains(&e.kind())
+        };
+        let all = every_variant();
+        let of_errno = |e: &&Error| !of_its_own(e) && place(e) != 31;
+        for error in all.iter().filter(of_errno) {
+            let std = io::Error::from_raw_os_error(error.errno());
+            assert_eq!(error.kind(), std.kind(), "{error:?}");
+        }
+        assert_eq!(all.iter().filter(|e| of_its_own(e)).count(), 5);
+    }
+
+    #[test]
+    fn errors_of_std_come_back_unchanged() {
+        for errno in 1..134 {
+            let error = Error::from(io::Error::from_raw_os_error(errno));
+            assert_eq!(error.errno(), errno);
+            let kind = io::Error::from_raw_os_error(errno).kind();
+            assert_eq!(error.kind(), kind);
+            assert_eq!(io::Error::from(error).raw_os_error(), Some(errno));
+        }
+        // A clone is held elsewhere, so the original cannot be given back.
+        let clone = Error::from(io::Error::from_raw_os_error(libc::EACCES));
+        assert_eq!(
+            io::Error::from(clone.clone()).raw_os_error(),
+            Some(libc::EACCES)
+        );
+        let text = "of somebody else";
+        let error = Error::from(io::Error::new(io::ErrorKind::TimedOut, text));
+        assert_eq!(
+            (error.errno(), error.to_string()),
+            (libc::ETIMEDOUT, text.into())
+        );
+        let shared = io::Error::from(error.clone());
+        assert_eq!(
+            (shared.kind(), shared.to_string()),
+            (error.kind(), text.into())
+        );
+        let std = io::Error::from(Error::from(io::Error::from(io::ErrorKind::NotFound)));
+        assert_eq!(std.kind(), io::ErrorKind::NotFound);
+        assert_eq!(Error::from(std).errno(), libc::ENOENT);
     }
 }

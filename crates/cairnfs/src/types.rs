@@ -9,7 +9,7 @@ use crate::format::item::{
 };
 use zerocopy::little_endian::{I64, U32};
 
-/// What a file is.
+/// What a file is, as [`std::fs::FileType`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum FileKind {
     /// Regular file.
@@ -56,6 +56,26 @@ impl FileKind {
     /// Whether it is a symbolic link.
     pub fn is_symlink(self) -> bool {
         self == FileKind::Symlink
+    }
+
+    /// Whether it is a FIFO.
+    pub fn is_fifo(self) -> bool {
+        self == FileKind::Fifo
+    }
+
+    /// Whether it is a socket.
+    pub fn is_socket(self) -> bool {
+        self == FileKind::Socket
+    }
+
+    /// Whether it is a block device.
+    pub fn is_block_device(self) -> bool {
+        self == FileKind::BlockDevice
+    }
+
+    /// Whether it is a character device.
+    pub fn is_char_device(self) -> bool {
+        self == FileKind::CharDevice
     }
 
     /// The type bits of a mode.

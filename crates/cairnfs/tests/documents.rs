@@ -176,7 +176,21 @@ fn the_example_is_the_one_that_runs() {
         .filter(|line| line != "#" && !line.starts_with("# "))
         .collect();
     assert!(!run.is_empty());
-    assert_eq!(fenced(&read("README.md"), "```rust"), run);
+    assert_eq!(fenced(&read("README.md"), "```rust,no_run"), run);
+}
+
+/// What a program needs, without the engine's inside.
+#[test]
+fn few_modules_are_on_the_front_page() {
+    let text = read("crates/cairnfs/src/lib.rs");
+    let lines: Vec<&str> = text.lines().collect();
+    let shown: Vec<&str> = lines
+        .windows(2)
+        .filter(|pair| pair[0] != "#[doc(hidden)]")
+        .filter_map(|pair| pair[1].strip_prefix("pub mod "))
+        .collect();
+    assert_eq!(shown, ["device;", "fs;"]);
+    assert!(text.contains("#![deny(missing_docs)]"));
 }
 
 /// Names of the dependencies in a manifest's sections whose titles end so.

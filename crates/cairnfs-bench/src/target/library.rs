@@ -78,7 +78,7 @@ impl Dir for Subdirectory {
             Open::Existing => options.write(true),
             Open::Append => options.append(true).create(true),
         };
-        let open = |path: &Path| self.volume.open_with(&options, path);
+        let open = |path: &Path| self.volume.open_with(path, &options);
         let file = self.paths.with(name, open)?;
         Ok(Box::new(file))
     }

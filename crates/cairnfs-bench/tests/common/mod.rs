@@ -81,7 +81,7 @@ pub fn kept_on_a_volume(args: &[&str]) -> Vec<(String, u64)> {
     let volume = cairnfs::Volume::open(&image).unwrap();
     let mut files = Vec::new();
     for entry in volume.walk("/").unwrap().map(Result::unwrap) {
-        if entry.file_type().is_file() {
+        if entry.file_type().unwrap().is_file() {
             let path = entry.path();
             let below = path.components().skip_while(|c| {
                 !c.as_os_str()

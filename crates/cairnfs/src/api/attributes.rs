@@ -3,7 +3,9 @@
 //! Each resolves a path and makes one call of the engine.
 
 use std::ffi::{OsStr, OsString};
+use std::fs::Permissions;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 use super::Volume;
@@ -32,16 +34,11 @@ impl Volume {
         Ok(Metadata::new(attr))
     }
 
-    /// Whether the path leads to something; `false` also if that cannot be told.
-    pub fn exists(&self, path: impl AsRef<Path>) -> bool {
-        self.try_exists(path).unwrap_or(false)
-    }
-
     /// Whether the path leads to something. A symbolic link to nothing does not.
     ///
     /// # Errors
     /// Whatever keeps it from being told, such as [`Error::NotDirectory`].
-    pub fn try_exists(&self, path: impl AsRef<Path>) -> Result<bool> {
+    pub fn exists(&self, path: impl AsRef<Path>) -> Result<bool> {
         match self.metadata(path) {
             Ok(_) => Ok(true),
             Err(e) if matches!(e.cause(), Error::NotFound) => Ok(false),
@@ -49,34 +46,48 @@ impl Volume {
         }
     }
 
-    /// Sets the permissions, with the set-id and sticky bits, such as `0o600`.
+    /// Sets the permissions, with the set-id and sticky bits. A symbolic link is followed.
+    ///
+    /// ```
+    /// use std::fs::Permissions;
+    /// use std::os::unix::fs::PermissionsExt;
+    /// # use cairnfs::Volume;
+    ///
+    /// # fn main() -> cairnfs::Result<()> {
+    /// let volume = Volume::in_memory(64 << 20)?;
+    /// volume.write("key", "secret")?;
+    /// volume.set_permissions("key", Permissions::from_mode(0o600))?;
+    /// assert_eq!(volume.metadata("key")?.permissions().mode() & 0o7777, 0o600);
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
     /// As [`metadata`](Self::metadata).
-    pub fn set_permissions(&self, path: impl AsRef<Path>, mode: u32) -> Result<()> {
+    pub fn set_permissions(&self, path: impl AsRef<Path>, permissions: Permissions) -> Result<()> {
         let set = SetAttr {
-            mode: Some(mode),
+            mode: Some(permissions.mode()),
             ..SetAttr::default()
         };
         self.set(path.as_ref(), Follow::Yes, &set)
     }
 
-    /// Sets owner and group; `None` stays. A symbolic link is followed.
+    /// Sets owner and group; `None` stays. A symbolic link is followed. As
+    /// [`std::os::unix::fs::chown`].
     ///
     /// # Errors
     /// As [`metadata`](Self::metadata).
-    pub fn set_owner(
-        &self,
-        path: impl AsRef<Path>,
-        uid: Option<u32>,
-        gid: Option<u32>,
-    ) -> Result<()> {
-        let set = SetAttr {
-            uid,
-            gid,
-            ..SetAttr::default()
-        };
-        self.set(path.as_ref(), Follow::Yes, &set)
+    pub fn chown(&self, path: impl AsRef<Path>, uid: Option<u32>, gid: Option<u32>) -> Result<()> {
+        self.set(path.as_ref(), Follow::Yes, &owner(uid, gid))
+    }
+
+    /// The same, but of a symbolic link at the end of the path itself. As
+    /// [`std::os::unix::fs::lchown`].
+    ///
+    /// # Errors
+    /// As [`metadata`](Self::metadata).
+    pub fn lchown(&self, path: impl AsRef<Path>, uid: Option<u32>, gid: Option<u32>) -> Result<()> {
+        self.set(path.as_ref(), Follow::No, &owner(uid, gid))
     }
 
     /// Sets times; a symbolic link is followed.
@@ -87,12 +98,12 @@ impl Volume {
         self.set(path.as_ref(), Follow::Yes, &times.to_set())
     }
 
-    /// Sets any attributes, also of a symbolic link at the end of the path itself.
+    /// Sets times, of a symbolic link at the end of the path itself.
     ///
     /// # Errors
     /// As [`metadata`](Self::metadata).
-    pub fn set_symlink_attributes(&self, path: impl AsRef<Path>, set: &SetAttr) -> Result<()> {
-        self.set(path.as_ref(), Follow::No, set)
+    pub fn set_times_nofollow(&self, path: impl AsRef<Path>, times: FileTimes) -> Result<()> {
+        self.set(path.as_ref(), Follow::No, &times.to_set())
     }
 
     fn set(&self, path: &Path, follow: Follow, set: &SetAttr) -> Result<()> {
@@ -187,5 +198,13 @@ impl Volume {
         self.on(path.as_ref(), Follow::Yes, |fs, attr| {
             fs.removexattr(attr.ino, name)
         })
+    }
+}
+
+fn owner(uid: Option<u32>, gid: Option<u32>) -> SetAttr {
+    SetAttr {
+        uid,
+        gid,
+        ..SetAttr::default()
     }
 }

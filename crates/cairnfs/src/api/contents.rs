@@ -4,6 +4,8 @@
 //! Opening follows the rules of `open(2)`: a link at the end of the path is followed, also when
 //! the file it points to is yet to be made, unless the file must be new.
 
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 use super::Volume;
@@ -34,7 +36,7 @@ impl Volume {
     /// # Errors
     /// [`Error::NotFound`], [`Error::NotDirectory`], [`Error::SymlinkLoop`].
     pub fn open_file(&self, path: impl AsRef<Path>) -> Result<File> {
-        self.open_with(OpenOptions::new().read(true), path)
+        self.open_with(path, OpenOptions::new().read(true))
     }
 
     /// Opens a file for writing: makes it, or cuts it to nothing if it exists.
@@ -44,15 +46,27 @@ impl Volume {
     pub fn create_file(&self, path: impl AsRef<Path>) -> Result<File> {
         let mut options = OpenOptions::new();
         options.write(true).create(true).truncate(true);
-        self.open_with(&options, path)
+        self.open_with(path, &options)
     }
 
-    /// Opens a file as `options` say.
+    /// Makes a file that does not exist yet, and opens it for reading and writing, as
+    /// [`std::fs::File::create_new`].
+    ///
+    /// # Errors
+    /// [`Error::Exists`], also if there is a symbolic link of that name; else as
+    /// [`create_file`](Self::create_file).
+    pub fn create_new_file(&self, path: impl AsRef<Path>) -> Result<File> {
+        let mut options = OpenOptions::new();
+        options.read(true).write(true).create_new(true);
+        self.open_with(path, &options)
+    }
+
+    /// Opens a file as `options` say: `std::fs`'s `options.open(path)`.
     ///
     /// # Errors
     /// [`Error::Exists`] if it must be new; [`Error::Invalid`] for options that make no sense
     /// together; else as [`create_file`](Self::create_file).
-    pub fn open_with(&self, options: &OpenOptions, path: impl AsRef<Path>) -> Result<File> {
+    pub fn open_with(&self, path: impl AsRef<Path>, options: &OpenOptions) -> Result<File> {
         let path = path.as_ref();
         self.open_path(options, path).map_err(|e| e.at(path))
     }
@@ -116,7 +130,7 @@ impl Volume {
         let mut walk = Walk::new(self, path)?;
         let mut races = 0;
         'links: loop {
-            if walk.go_to_last()? == Last::Itself {
+            if walk.go_to_last()? != Last::Name {
                 if options.create_new {
                     return Err(Error::Exists);
                 }
@@ -126,6 +140,9 @@ impl Volume {
                     attr,
                     made: false,
                 });
+            }
+            if walk.wants_dir() && (options.create || options.create_new) {
+                return Err(Error::IsDirectory);
             }
             loop {
                 // What must be new is not looked for: making it does that.
@@ -160,9 +177,6 @@ impl Volume {
     }
 
     fn make_file(&self, walk: &Walk<'_, '_>, options: &OpenOptions) -> Result<Opened<'_>> {
-        if walk.wants_dir() {
-            return Err(Error::IsDirectory);
-        }
         let fs = self.file_system();
         let mode = FileKind::File.mode_bits() | (options.mode & 0o7777);
         let (inode, attr) = fs.mknod_in(walk.dir(), walk.name(), mode, 0, self.owner())?;
@@ -189,11 +203,10 @@ impl Volume {
     /// All of a file, as text.
     ///
     /// # Errors
-    /// [`Error::Invalid`] if it is not UTF-8, or as [`read`](Self::read).
+    /// [`Error::NotUtf8`], or as [`read`](Self::read).
     pub fn read_to_string(&self, path: impl AsRef<Path>) -> Result<String> {
         let path = path.as_ref();
-        String::from_utf8(self.read(path)?)
-            .map_err(|_| Error::Invalid("the file is not UTF-8").at(path))
+        String::from_utf8(self.read(path)?).map_err(|_| Error::NotUtf8.at(path))
     }
 
     /// Makes a file with these bytes, or replaces what is in it. That is two steps if it exists:
@@ -222,7 +235,7 @@ impl Volume {
         }
         let mut options = OpenOptions::new();
         options.write(true).create(true).mode(source.mode);
-        let target = self.open_with(&options, to)?;
+        let target = self.open_with(to, &options)?;
         let copied = || {
             let ino = target.metadata()?.ino();
             if ino == source_use.ino() {
@@ -234,7 +247,7 @@ impl Volume {
             copy_data(fs, source_use.ino(), ino, kill)?;
             let size = fs.getattr(source_use.ino())?.size;
             target.set_len(size)?;
-            target.set_permissions(source.mode)?;
+            target.set_permissions(Permissions::from_mode(source.mode))?;
             Ok(size)
         };
         copied().map_err(|e: Error| e.at(to))

@@ -5,7 +5,9 @@
 //! one open file follow one another; positioned calls take no lock here.
 
 use std::fmt;
+use std::fs::Permissions;
 use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::sync::Arc;
 
 use super::handle::Handle;
@@ -38,7 +40,7 @@ impl Mode {
 
 /// An open file of a [`Volume`](crate::Volume), as [`std::fs::File`].
 ///
-/// `Send + Sync`; [`Read`], [`Write`] and [`Seek`] work on `&File` too. Dropping it does not
+/// `Send + Sync`; [`Read`], [`Write`] and [`Seek`] work on `&File` too. Nothing is buffered here. Dropping it does not
 /// make anything durable: call [`sync_all`](File::sync_all) for that. It stays usable when the
 /// file's name is removed; its space is given back with the last `File`.
 ///
@@ -49,8 +51,8 @@ impl Mode {
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// let volume = Volume::in_memory(64 << 20)?;
 /// let mut file = volume.open_with(
-///     OpenOptions::new().read(true).write(true).create_new(true),
 ///     "greeting",
+///     OpenOptions::new().read(true).write(true).create(true),
 /// )?;
 /// file.write_all(b"hello, world")?;
 /// file.write_all_at(b"HELLO", 0)?;
@@ -188,13 +190,13 @@ impl File {
         file.fs().getattr(file.ino()).map(Metadata::new)
     }
 
-    /// Sets the permissions, such as `0o600`.
+    /// Sets the permissions, with the set-id and sticky bits.
     ///
     /// # Errors
     /// [`Error::ReadOnly`], or the engine's.
-    pub fn set_permissions(&self, mode: u32) -> Result<()> {
+    pub fn set_permissions(&self, permissions: Permissions) -> Result<()> {
         self.set(&SetAttr {
-            mode: Some(mode),
+            mode: Some(permissions.mode()),
             ..SetAttr::default()
         })
     }
@@ -379,6 +381,18 @@ impl Seek for &File {
         let target = target.ok_or(Error::Invalid("a position before the start"))?;
         *position = target;
         Ok(target)
+    }
+}
+
+/// For code that is generic over files. The methods of [`File`] itself take precedence, and give an
+/// [`Error`].
+impl FileExt for File {
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
+        Ok(File::read_at(self, buf, offset)?)
+    }
+
+    fn write_at(&self, data: &[u8], offset: u64) -> io::Result<usize> {
+        Ok(File::write_at(self, data, offset)?)
     }
 }
 

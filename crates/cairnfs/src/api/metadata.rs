@@ -2,12 +2,12 @@
 //!
 //! Plain values over [`Attr`]; nothing here reaches the engine.
 
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt;
 use std::time::SystemTime;
 
+use crate::error::Result;
 use crate::types::{Attr, FileKind, SetAttr, SetTime};
-
-/// The bits of a mode that are permissions, set-id and sticky bits included.
-const PERMISSIONS: u32 = 0o7777;
 
 /// What is known of a file or directory. A copy: it does not follow later changes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -48,9 +48,10 @@ impl Metadata {
         self.0.size
     }
 
-    /// Permissions with the set-id and sticky bits, such as `0o644`.
-    pub fn permissions(&self) -> u32 {
-        self.0.mode & PERMISSIONS
+    /// The permissions. As with [`std::fs::Metadata`], their
+    /// [`mode`](std::os::unix::fs::PermissionsExt::mode) has the type bits, too.
+    pub fn permissions(&self) -> Permissions {
+        Permissions::from_mode(self.0.mode)
     }
 
     /// Type bits and permissions, as in `st_mode`.
@@ -69,8 +70,8 @@ impl Metadata {
     }
 
     /// Names that the inode has.
-    pub fn nlink(&self) -> u32 {
-        self.0.nlink
+    pub fn nlink(&self) -> u64 {
+        self.0.nlink.into()
     }
 
     /// Inode number. It is never given to another file of the volume.
@@ -89,23 +90,35 @@ impl Metadata {
     }
 
     /// Last change of the contents.
-    pub fn modified(&self) -> SystemTime {
-        self.0.mtime.into()
+    ///
+    /// # Errors
+    /// None: a result as in `std::fs`.
+    pub fn modified(&self) -> Result<SystemTime> {
+        Ok(self.0.mtime.into())
     }
 
     /// Last access.
-    pub fn accessed(&self) -> SystemTime {
-        self.0.atime.into()
+    ///
+    /// # Errors
+    /// None: a result as in `std::fs`.
+    pub fn accessed(&self) -> Result<SystemTime> {
+        Ok(self.0.atime.into())
     }
 
     /// Last change of anything, attributes and names included.
-    pub fn changed(&self) -> SystemTime {
-        self.0.ctime.into()
+    ///
+    /// # Errors
+    /// None: a result as in `std::fs`.
+    pub fn changed(&self) -> Result<SystemTime> {
+        Ok(self.0.ctime.into())
     }
 
     /// Birth.
-    pub fn created(&self) -> SystemTime {
-        self.0.btime.into()
+    ///
+    /// # Errors
+    /// None: a result as in `std::fs`.
+    pub fn created(&self) -> Result<SystemTime> {
+        Ok(self.0.btime.into())
     }
 
     /// The attributes as the engine has them.

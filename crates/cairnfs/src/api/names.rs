@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 use super::Volume;
 use super::handle::{Use, lookup};
-use super::path::{Follow, Last, Walk, canonical};
+use super::path::{Follow, Last, Unnamed, Walk, canonical};
 use super::read_dir::{self, Listing, ReadDir};
 use crate::error::{Error, Result};
 use crate::fs::FileSystem;
@@ -101,40 +101,48 @@ impl Volume {
     /// [`Error::NotFound`], [`Error::IsDirectory`].
     pub fn remove_file(&self, path: impl AsRef<Path>) -> Result<()> {
         let path = path.as_ref();
-        self.at_name(path, Error::IsDirectory, |fs, walk| {
-            if walk.wants_dir() {
-                let (_, attr) = lookup(fs, walk.dir(), walk.name())?;
-                return Err(match attr.kind.is_dir() {
-                    true => Error::IsDirectory,
-                    false => Error::NotDirectory,
-                });
-            }
-            fs.unlink_in(walk.dir(), walk.name())
-        })
+        self.at_name(
+            path,
+            |_| Error::IsDirectory,
+            |fs, walk| {
+                if walk.wants_dir() {
+                    let (_, attr) = lookup(fs, walk.dir(), walk.name())?;
+                    return Err(match attr.kind.is_dir() {
+                        true => Error::IsDirectory,
+                        false => Error::NotDirectory,
+                    });
+                }
+                fs.unlink_in(walk.dir(), walk.name())
+            },
+        )
     }
 
     /// Removes an empty directory.
     ///
     /// # Errors
-    /// [`Error::NotFound`], [`Error::NotDirectory`], [`Error::NotEmpty`]; [`Error::Invalid`] for
-    /// the root, and for a path that ends with `.` or `..`.
+    /// [`Error::NotFound`], [`Error::NotDirectory`], [`Error::NotEmpty`], also for a path that ends
+    /// with `..`; [`Error::Invalid`] for one that ends with `.`, [`Error::Busy`] for the root.
     pub fn remove_dir(&self, path: impl AsRef<Path>) -> Result<()> {
         let path = path.as_ref();
-        self.at_name(path, NOT_BY_NAME, |fs, walk| {
+        self.at_name(path, not_removed, |fs, walk| {
             fs.rmdir(walk.dir().ino, walk.name())
         })
     }
 
-    /// Removes a directory with everything in it; symbolic links are removed, not followed. This
-    /// takes many steps: a crash, or a failure, leaves a part.
+    /// Removes a directory with everything in it, or a symbolic link; symbolic links are not followed.
+    /// This takes many steps: a crash, or a failure, leaves a part. A path that ends with `.` or `..`
+    /// is refused before anything is removed, which [`std::fs::remove_dir_all`] does afterwards.
     ///
     /// # Errors
     /// [`Error::NotEmpty`] if others make files in it meanwhile, or as
     /// [`remove_dir`](Self::remove_dir).
     pub fn remove_dir_all(&self, path: impl AsRef<Path>) -> Result<()> {
         let path = path.as_ref();
-        self.at_name(path, NOT_BY_NAME, |fs, walk| {
+        self.at_name(path, not_removed, |fs, walk| {
             let (top, attr) = lookup(fs, walk.dir(), walk.name())?;
+            if attr.kind.is_symlink() && !walk.wants_dir() {
+                return fs.unlink_in(walk.dir(), walk.name());
+            }
             if !attr.kind.is_dir() {
                 return Err(Error::NotDirectory);
             }
@@ -148,7 +156,8 @@ impl Volume {
     ///
     /// # Errors
     /// [`Error::NotFound`], [`Error::IsDirectory`], [`Error::NotDirectory`],
-    /// [`Error::NotEmpty`]; [`Error::Invalid`] to move a directory into itself.
+    /// [`Error::NotEmpty`]; [`Error::Invalid`] to move a directory into itself; [`Error::Busy`] for
+    /// the root, and for a path that ends with `.` or `..`.
     pub fn rename(&self, from: impl AsRef<Path>, to: impl AsRef<Path>) -> Result<()> {
         self.rename_with(from, to, RenameMode::Replace)
     }
@@ -166,8 +175,8 @@ impl Volume {
     ) -> Result<()> {
         let (from, to) = (from.as_ref(), to.as_ref());
         let fs: &FileSystem = self.file_system();
-        let source = walk_to_name(self, from, NOT_BY_NAME).map_err(|e| e.at(from))?;
-        let target = walk_to_name(self, to, NOT_BY_NAME).map_err(|e| e.at(to))?;
+        let source = walk_to_name(self, from, not_renamed).map_err(|e| e.at(from))?;
+        let target = walk_to_name(self, to, not_renamed).map_err(|e| e.at(to))?;
         if source.wants_dir() || target.wants_dir() {
             needs_dir(fs, &source).map_err(|e| e.at(from))?;
         }
@@ -256,15 +265,19 @@ impl Volume {
         makes_dir: bool,
         make: impl FnOnce(&FileSystem, u64, &[u8]) -> Result<Attr>,
     ) -> Result<()> {
-        self.at_name(path, Error::Exists, |fs, walk| {
-            if walk.wants_dir() && !makes_dir {
-                lookup(fs, walk.dir(), walk.name())?;
-                return Err(Error::Exists);
-            }
-            let made = make(fs, walk.dir().ino, walk.name())?;
-            fs.forget(made.ino, 1);
-            Ok(())
-        })
+        self.at_name(
+            path,
+            |_| Error::Exists,
+            |fs, walk| {
+                if walk.wants_dir() && !makes_dir {
+                    lookup(fs, walk.dir(), walk.name())?;
+                    return Err(Error::Exists);
+                }
+                let made = make(fs, walk.dir().ino, walk.name())?;
+                fs.forget(made.ino, 1);
+                Ok(())
+            },
+        )
     }
 
     /// Does something to the name that a path ends with; `unnamed` is the answer to a path that
@@ -272,7 +285,7 @@ impl Volume {
     fn at_name(
         &self,
         path: &Path,
-        unnamed: Error,
+        unnamed: fn(Unnamed) -> Error,
         what: impl FnOnce(&FileSystem, &Walk<'_, '_>) -> Result<()>,
     ) -> Result<()> {
         let fs: &FileSystem = self.file_system();
@@ -282,17 +295,27 @@ impl Volume {
     }
 }
 
-const NOT_BY_NAME: Error = Error::Invalid("the root, `.` and `..` are no names");
+fn not_renamed(_: Unnamed) -> Error {
+    Error::Busy("the root, `.` and `..` cannot be renamed")
+}
+
+fn not_removed(path: Unnamed) -> Error {
+    match path {
+        Unnamed::Root => Error::Busy("the root cannot be removed"),
+        Unnamed::Dot => Error::Invalid("a directory cannot be removed as `.`"),
+        Unnamed::DotDot => Error::NotEmpty,
+    }
+}
 
 fn walk_to_name<'f, 'p>(
     volume: &'f Volume,
     path: &'p Path,
-    unnamed: Error,
+    unnamed: fn(Unnamed) -> Error,
 ) -> Result<Walk<'f, 'p>> {
     let mut walk = Walk::new(volume, path)?;
     match walk.go_to_last()? {
         Last::Name => Ok(walk),
-        Last::Itself => Err(unnamed),
+        Last::Itself(path) => Err(unnamed(path)),
     }
 }
 

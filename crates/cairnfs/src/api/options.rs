@@ -98,6 +98,7 @@ impl VolumeOptions {
 
     /// Leaves a mechanism out, to measure what it saves; every promise holds without it. Default: none
     /// is left out.
+    #[doc(hidden)]
     #[must_use]
     pub fn without(mut self, mechanism: Mechanism) -> Self {
         self.open.without = Some(mechanism);
@@ -226,7 +227,7 @@ const NO_SIZE: Error = Error::Invalid("a new volume needs a size");
 ///
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// let volume = Volume::in_memory(64 << 20)?;
-/// let mut log = volume.open_with(OpenOptions::new().append(true).create(true), "log")?;
+/// let mut log = volume.open_with("log", OpenOptions::new().append(true).create(true))?;
 /// writeln!(log, "started")?;
 /// # Ok(())
 /// # }

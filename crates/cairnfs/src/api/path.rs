@@ -38,8 +38,19 @@ pub(super) enum Follow {
 pub(super) enum Last {
     /// A name in the directory that the walk stands in: [`Walk::name`].
     Name,
-    /// That directory itself: the path was `/`, or ended with `.` or `..`.
-    Itself,
+    /// That directory itself.
+    Itself(Unnamed),
+}
+
+/// How a path ends that ends with no name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Unnamed {
+    /// It has slashes only.
+    Root,
+    /// With `.`
+    Dot,
+    /// With `..`
+    DotDot,
 }
 
 /// A walk along a path.
@@ -167,14 +178,18 @@ impl<'f, 'p> Walk<'f, 'p> {
     }
 
     fn walk_to_last(&mut self) -> Result<Last> {
+        let mut unnamed = Unnamed::Root;
         loop {
             let Some(name) = self.next_component() else {
-                return Ok(Last::Itself);
+                return Ok(Last::Itself(unnamed));
             };
             let last = self.is_at_end();
             match self.path.get(name.clone()).unwrap_or_default() {
-                b"." => {}
-                b".." => self.up(),
+                b"." => unnamed = Unnamed::Dot,
+                b".." => {
+                    unnamed = Unnamed::DotDot;
+                    self.up();
+                }
                 _ if last => {
                     self.name = name;
                     return Ok(Last::Name);
@@ -223,7 +238,7 @@ impl<'f, 'p> Walk<'f, 'p> {
         }
         match self.walk_to_last()? {
             Last::Name => Ok(()),
-            Last::Itself => Err(Error::NotFound),
+            Last::Itself(_) => Err(Error::NotFound),
         }
     }
 
@@ -277,7 +292,7 @@ impl<'f, 'p> Walk<'f, 'p> {
     /// Walks to the end of the path.
     fn find(&mut self, follow: Follow) -> Result<Option<(Use<'f>, Attr)>> {
         loop {
-            if self.go_to_last()? == Last::Itself {
+            if self.go_to_last()? != Last::Name {
                 return Ok(None);
             }
             let (found, attr) = lookup(self.fs, self.dir(), self.name())?;
@@ -315,7 +330,7 @@ pub(super) fn on_inode<R>(
         Some((dir, name, wants_dir)) => on_child(dir, name, wants_dir)?,
         None => {
             let mut walk = Walk::from(volume, start)?;
-            if walk.go_to_last()? == Last::Itself {
+            if walk.go_to_last()? != Last::Name {
                 return what(fs, walk.dir());
             }
             on_child(walk.dir(), walk.name(), walk.wants_dir())?

@@ -138,8 +138,11 @@ impl DirEntry {
     }
 
     /// What it is; of a symbolic link that, not what it points to. Costs nothing.
-    pub fn file_type(&self) -> FileKind {
-        self.entry.kind
+    ///
+    /// # Errors
+    /// None: a result as in `std::fs`.
+    pub fn file_type(&self) -> Result<FileKind> {
+        Ok(self.entry.kind)
     }
 
     /// What is known of it; of a symbolic link that, not what it points to. It is found by its
@@ -201,7 +204,7 @@ impl Walk {
     }
 
     fn enter(&mut self, entry: &DirEntry) {
-        if !entry.file_type().is_dir() || !self.entered.insert(entry.ino()) {
+        if !entry.entry.kind.is_dir() || !self.entered.insert(entry.ino()) {
             return;
         }
         match entry.read_dir() {

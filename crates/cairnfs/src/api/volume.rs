@@ -22,9 +22,25 @@ use crate::types::{Attr, Creds, StatFs, VolumeInfo};
 /// [`ReadDir`](crate::ReadDir) is dropped.
 ///
 /// # Paths
-/// Paths are bytes, and begin at the root of the volume whether or not they begin with a slash;
-/// `.`, `..` and symbolic links mean what POSIX says, `..` of the root is the root, and a slash
-/// at the end asks for a directory. A path may lead through 40 symbolic links.
+/// Paths are bytes, and mean what they mean to Linux, in calls and in symbolic links:
+///
+/// - They begin at the root of the volume, whether or not they begin with a slash. Several slashes
+///   are one.
+/// - `..` of the root is the root. Behind a symbolic link, `..` is the parent of what it leads to.
+///   What `.` and `..` follow must be a directory.
+/// - A slash at the end asks for a directory, and follows a symbolic link before it
+///   ([`Error::NotDirectory`](crate::Error::NotDirectory)); a call that may make a file refuses it
+///   ([`Error::IsDirectory`](crate::Error::IsDirectory)).
+/// - Nothing has the empty path ([`Error::NotFound`](crate::Error::NotFound)), nor a path with a
+///   zero byte ([`Error::Invalid`](crate::Error::Invalid)).
+/// - A name has 255 bytes at most, the target of a symbolic link 4095
+///   ([`Error::NameTooLong`](crate::Error::NameTooLong)). The whole path may be longer than the
+///   4095 bytes that Linux takes, so that whatever [`walk`](Volume::walk) finds can be opened.
+/// - 40 symbolic links are followed
+///   ([`Error::SymlinkLoop`](crate::Error::SymlinkLoop)).
+/// - The root, and what is named by `.` or `..`, can be neither renamed
+///   ([`Error::Busy`](crate::Error::Busy)) nor removed (`Busy`,
+///   [`Invalid`](crate::Error::Invalid) and [`NotEmpty`](crate::Error::NotEmpty), in this order).
 ///
 /// # Permissions
 /// Owner and mode are kept, not enforced: who can open the volume may do everything. What is

@@ -1,6 +1,6 @@
-//! The only way to storage.
+//! The only way to storage: files, block devices, memory, or a [`Device`] of your own.
 //!
-//! Floor 0: uses only [`crate::error`] and [`crate::sync`]. Offsets and lengths are multiples of
+//! Floor 0: uses only `error`, `sync`, `clocked` and `deliberate`. Offsets and lengths are multiples of
 //! 4 KiB. A write that has returned may still be in a volatile cache; [`Device::flush`] covers the
 //! writes that had returned when it was called, and no others.
 
@@ -23,12 +23,22 @@ mod schedules;
 mod staged;
 mod storage;
 
-pub use buffer::AlignedBuf;
-pub use file::{Access, FileDevice, HostRoom};
+pub use file::{Access, FileDevice};
 pub use memory::MemoryDevice;
+pub use staged::Piece;
+
+// What the engine makes of a device.
+#[doc(hidden)]
+pub use buffer::AlignedBuf;
+#[doc(hidden)]
+pub use file::HostRoom;
+#[doc(hidden)]
 pub use overlay::Overlay;
+#[doc(hidden)]
 pub use page::{Page, Supply};
-pub use staged::{DataStamp, Piece, Stamps};
+#[doc(hidden)]
+pub use staged::{DataStamp, Stamps};
+#[doc(hidden)]
 pub use storage::{Guard, Storage};
 
 use std::io;

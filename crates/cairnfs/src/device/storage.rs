@@ -150,6 +150,7 @@ impl Storage {
             Ok(()) => self.traffic.flush_times.time(|| device.flush()),
             Err(e) => Err(e),
         };
+        let result = result.map_err(|e| e.of_device("flush", 0, 0));
         guard.done();
         self.traffic.flushes.fetch_add(1, Ordering::Relaxed);
         match result {
@@ -252,7 +253,9 @@ impl Storage {
         if self.held.write(|| pieces.to_vec()) {
             return self.stamped(Ok(()));
         }
-        let result = self.device().write_all(pieces);
+        let written = self.device().write_all(pieces);
+        let offset = pieces.first().map_or(0, |piece| piece.offset);
+        let result = written.map_err(|e| e.of_device("write", offset, bytes));
         self.stamped(self.hold_if_full(result, || pieces.to_vec()))
     }
 
@@ -301,7 +304,8 @@ impl Storage {
     pub fn flush_now(&self) -> Result<()> {
         self.check()?;
         self.traffic.flushes.fetch_add(1, Ordering::Relaxed);
-        self.device().flush()
+        let flushed = self.device().flush();
+        flushed.map_err(|e| e.of_device("flush", 0, 0))
     }
 
     /// Keeps the first failure; from then on nothing is written.
@@ -395,7 +399,9 @@ impl Device for Storage {
             .fetch_add(buf.len() as u64, Ordering::Relaxed);
         let staged = self.stage.over(offset, buf.len());
         let held = self.held.over(offset, buf.len());
-        self.device().read(offset, buf)?;
+        let len = buf.len();
+        let read = self.device().read(offset, buf);
+        read.map_err(|e| e.of_device("read", offset, len))?;
         lay_over(&held, offset, buf);
         lay_over(&staged, offset, buf);
         Ok(())
@@ -405,9 +411,13 @@ impl Device for Storage {
         self.check()?;
         self.count_writes(1, buf.len());
         let piece = || vec![Piece::copied(offset, buf)];
+        let write = || {
+            let written = self.device().write(offset, buf);
+            written.map_err(|e| e.of_device("write", offset, buf.len()))
+        };
         let result = match self.held.write(piece) {
             true => Ok(()),
-            false => self.hold_if_full(self.device().write(offset, buf), piece),
+            false => self.hold_if_full(write(), piece),
         };
         self.stamped(result).map(|_| ())
     }
@@ -420,7 +430,10 @@ impl Device for Storage {
         self.check()?;
         match self.held.discard(offset, len) {
             true => Ok(()),
-            false => self.device().discard(offset, len),
+            false => {
+                let discarded = self.device().discard(offset, len);
+                discarded.map_err(|e| e.of_device("discard", offset, len as usize))
+            }
         }
     }
 

@@ -1,4 +1,6 @@
-//! The file system of an open volume, by inode: what a FUSE daemon, or the path API above, needs.
+//! The engine, by inode number: for fronts such as a FUSE daemon. Programs use [`Volume`].
+//!
+//! [`Volume`]: ../struct.Volume.html
 //!
 //! Floor 5: operations built from transactions (`txn`). Each mutating operation validates
 //! under the locks of all inodes it touches, then commits; a commit cannot fail. Locks of several
@@ -46,6 +48,9 @@ pub use make::{MakeOptions, inspect, make, make_device};
 pub use sync::Sequence;
 
 pub use crate::txn::{Pressure, Wish};
+
+#[doc(inline)]
+pub use crate::types::{Attr, EntryRef, Fallocate, KillPrivileges, SeekTo, SetAttr, SetTime};
 
 use crossbeam_utils::CachePadded;
 

@@ -258,7 +258,7 @@ fn a_file_may_be_synced_by_each_write() {
         ("all", options.clone().sync_all(true).clone(), 3),
         ("off", options.sync_all(true).sync_all(false).clone(), 0),
     ] {
-        let mut file = volume.open_with(&options, name).unwrap();
+        let mut file = volume.open_with(name, &options).unwrap();
         let before = ["fsyncs", "device_flushes"].map(|counter| counted(fs, counter));
         file.write_all(b"one").unwrap();
         file.write_all_at(&[2; 5000], 3).unwrap();

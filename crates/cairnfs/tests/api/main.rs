@@ -9,6 +9,7 @@
 )]
 
 mod attributes;
+mod compared;
 mod costs;
 mod durability;
 mod engine;
@@ -24,7 +25,9 @@ mod times;
 mod values;
 mod volumes;
 
+use std::fs::Permissions;
 use std::io::ErrorKind;
+use std::os::unix::fs::PermissionsExt;
 
 use cairnfs::{Result, Volume};
 
@@ -32,6 +35,10 @@ const SIZE: u64 = 256 << 20;
 
 fn volume() -> Volume {
     Volume::in_memory(SIZE).unwrap()
+}
+
+fn permissions(mode: u32) -> Permissions {
+    Permissions::from_mode(mode)
 }
 
 #[track_caller]

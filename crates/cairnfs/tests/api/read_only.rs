@@ -81,7 +81,9 @@ fn change(volume: &Volume, dir: &str, files: usize) {
             3 => volume.remove_file(&name).unwrap(),
             4 => volume.rename(&name, format!("{dir}/moved/{n}")).unwrap(),
             8 => volume.write(&name, vec![!n as u8; 5_000]).unwrap(),
-            9 => volume.set_permissions(&name, 0o600).unwrap(),
+            9 => volume
+                .set_permissions(&name, Permissions::from_mode(0o600))
+                .unwrap(),
             _ => {}
         }
     }

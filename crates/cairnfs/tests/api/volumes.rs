@@ -1,13 +1,13 @@
 //! Volumes as a whole: made, closed, opened again.
 
 use std::io::{self, ErrorKind};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use cairnfs::device::{Device, MemoryDevice};
 use cairnfs::{Error, OpenOptions, Result, Volume, VolumeOptions};
 
-use super::{SIZE, fails, names, volume};
+use super::{SIZE, fails, names, permissions, volume};
 
 fn fill(v: &Volume) {
     v.create_dir_all("a/b").unwrap();
@@ -15,14 +15,14 @@ fn fill(v: &Volume) {
     v.write("a/large", vec![3; 3_000_000]).unwrap();
     v.symlink("b/small", "a/link").unwrap();
     v.set_xattr("a/large", "user.k", b"value").unwrap();
-    v.set_permissions("a/b", 0o700).unwrap();
+    v.set_permissions("a/b", permissions(0o700)).unwrap();
 }
 
 fn check(v: &Volume) {
     assert_eq!(v.read_to_string("a/link").unwrap(), "small");
     assert_eq!(v.read("a/large").unwrap(), vec![3; 3_000_000]);
     assert_eq!(v.get_xattr("a/large", "user.k").unwrap().unwrap(), b"value");
-    assert_eq!(v.metadata("a/b").unwrap().permissions(), 0o700);
+    assert_eq!(v.metadata("a/b").unwrap().mode() & 0o7777, 0o700);
     assert_eq!(names(v, "a"), ["b", "large", "link"]);
 }
 
@@ -59,10 +59,10 @@ fn a_volume_in_a_file_is_the_same_when_reopened() {
     let mut writing = OpenOptions::new();
     writing.write(true);
     fails(
-        v.open_with(&writing, "a/large"),
+        v.open_with("a/large", &writing),
         ErrorKind::ReadOnlyFilesystem,
     );
-    fails(v.open_with(&writing, "none"), ErrorKind::NotFound);
+    fails(v.open_with("none", &writing), ErrorKind::NotFound);
     fails(v.remove_dir_all("a"), ErrorKind::ReadOnlyFilesystem);
     fails(v.create_dir("d"), ErrorKind::ReadOnlyFilesystem);
     check(&v);
@@ -153,7 +153,7 @@ fn data_that_closing_could_not_write_is_told_by_each_close() {
     v.write("other", vec![2; 10_000]).unwrap();
     v.sync().unwrap();
     let writing = OpenOptions::new().write(true).clone();
-    let file = v.open_with(&writing, "scattered").unwrap();
+    let file = v.open_with("scattered", &writing).unwrap();
     deaf.deaf.store(true, Ordering::SeqCst);
     file.write_at(&[3; 4096], 900 * 8192).unwrap();
     v.write("late", vec![4; 10_000]).unwrap();
@@ -189,4 +189,65 @@ fn a_volume_on_a_device_of_the_program() {
     let space = v.statfs();
     assert!(space.free < space.blocks && space.available <= space.free);
     assert_eq!(space.name_max, 255);
+}
+
+/// A device of a program's own, which passes on what `std::io` tells.
+struct Converting {
+    memory: MemoryDevice,
+    errno: AtomicI32,
+}
+
+impl Converting {
+    fn fail(&self) -> Result<()> {
+        match self.errno.load(Ordering::Relaxed) {
+            0 => Ok(()),
+            errno => Err(io::Error::from_raw_os_error(errno).into()),
+        }
+    }
+}
+
+impl Device for Converting {
+    fn size(&self) -> u64 {
+        self.memory.size()
+    }
+    fn read(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
+        self.fail()?;
+        self.memory.read(offset, buf)
+    }
+    fn write(&self, offset: u64, buf: &[u8]) -> Result<()> {
+        self.fail()?;
+        self.memory.write(offset, buf)
+    }
+    fn flush(&self) -> Result<()> {
+        self.fail()?;
+        self.memory.flush()
+    }
+    fn discard(&self, offset: u64, len: u64) -> Result<()> {
+        self.memory.discard(offset, len)
+    }
+}
+
+#[test]
+fn an_errno_of_the_device_tells_of_no_file() {
+    for errno in [libc::ENOENT, libc::ENOSPC, libc::EROFS, libc::EACCES] {
+        let device = Arc::new(Converting {
+            memory: MemoryDevice::new(SIZE),
+            errno: AtomicI32::new(0),
+        });
+        let v = Volume::options()
+            .size(SIZE)
+            .create_device(device.clone())
+            .unwrap();
+        v.write("f", vec![7; 1 << 20]).unwrap();
+        v.close().unwrap();
+        let options = Volume::options().durability_interval(None);
+        let v = options.open_device(device.clone()).unwrap();
+        v.write("g", b"").unwrap();
+        device.errno.store(errno, Ordering::Relaxed);
+        let failed = v.read("f").unwrap_err();
+        assert_eq!(failed.errno(), libc::EIO, "{failed}");
+        assert!(failed.to_string().starts_with("f: read of "), "{failed}");
+        let failed = v.sync().unwrap_err();
+        assert_eq!(failed.errno(), libc::EIO, "{failed}");
+    }
 }
