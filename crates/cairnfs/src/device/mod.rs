@@ -10,6 +10,7 @@ mod chunks;
 #[cfg(shuttle)]
 #[path = "tests/disk.rs"]
 pub(crate) mod disk;
+mod faults;
 mod file;
 mod held;
 mod memory;
@@ -24,6 +25,7 @@ mod staged;
 mod storage;
 
 pub use buffer::AlignedBuf;
+pub use faults::{Fault, FaultCounts, FaultKind};
 pub use file::{Access, FileDevice, HostRoom};
 pub use memory::MemoryDevice;
 pub use overlay::Overlay;
@@ -118,6 +120,14 @@ pub trait Device: Send + Sync {
     /// Whether a discard does anything, as far as is known.
     fn discards(&self) -> bool {
         true
+    }
+
+    /// What the file system that holds the device's file has left; `None` if there is none.
+    ///
+    /// # Errors
+    /// The failure to ask.
+    fn host_room(&self) -> Result<Option<HostRoom>> {
+        Ok(None)
     }
 
     /// Bytes that what lies below the device can still take; `None` if it has space for the whole
