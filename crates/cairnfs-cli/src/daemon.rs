@@ -2,17 +2,20 @@
 //!
 //! Asks over [`cairnfs_fuse::control`]. An errno says "input/output error"; the daemon knows why.
 
-use std::io;
+use std::io::{self, Read};
 use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 use std::sync::mpsc::channel;
 use std::time::Duration;
 
 use cairnfs_fuse::status::Status;
 use cairnfs_fuse::{control, mountinfo};
+use serde::{Deserialize, Serialize};
 
 use crate::failure::{io_text, show_bytes, shown};
 
 /// A daemon's answer.
+#[derive(Serialize, Deserialize)]
 pub struct Answer {
     /// What it tells.
     pub status: Status,
@@ -24,19 +27,37 @@ pub struct Answer {
 
 /// Asks the daemon of the mount at (or above) `dir`, and waits so long for an answer.
 ///
+/// The kernel does not let go of a process whose request the daemon has taken and does not answer, not
+/// even when it is killed. So another process asks, by [`ask_for_parent`], and is left behind then.
+///
 /// # Errors
 /// Why there is none, in words, with what to do.
 pub fn ask(dir: &Path, wait: Duration) -> Result<Answer, String> {
+    let failed = |e: io::Error| format!("cannot ask the daemon of {}: {}", shown(dir), io_text(&e));
+    let program = std::env::current_exe().map_err(failed)?;
+    let mut child = Command::new(program)
+        .args(["stats", ASKING, "--"])
+        .arg(dir)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .map_err(failed)?;
+    let output = child.stdout.take();
     let (answers, answer) = channel();
-    let path = dir.to_owned();
-    // A daemon that hangs keeps its caller: that thread is left to the end of the process.
-    let asking = std::thread::Builder::new().spawn(move || {
+    let reading = std::thread::Builder::new().spawn(move || {
+        let mut text = String::new();
+        let read = output.map(|mut output| output.read_to_string(&mut text));
         // Fails if it took too long.
-        let _ = answers.send(ask_now(&path));
+        let _ = answers.send(read.transpose().map(|_| text));
     });
-    asking.map_err(|e| format!("cannot start a thread: {e}"))?;
+    reading.map_err(failed)?;
     match answer.recv_timeout(wait) {
-        Ok(answer) => answer.map_err(|e| unanswered(dir, &e)),
+        Ok(text) => {
+            child.wait().map_err(failed)?;
+            let text = text.map_err(failed)?;
+            serde_json::from_str(&text).map_err(|e| failed(e.into()))?
+        }
         Err(_) => Err(format!(
             "the daemon of {} does not answer within {} seconds: see whether its process is stopped \
              or waits for what holds the volume; `cairnfs umount --lazy` takes the mount away",
@@ -44,6 +65,18 @@ pub fn ask(dir: &Path, wait: Duration) -> Result<Answer, String> {
             wait.as_secs_f64()
         )),
     }
+}
+
+/// The option by which the program is told to ask for its parent.
+pub const ASKING: &str = "--asking";
+
+/// Asks, however long that takes, and writes the answer to standard output.
+///
+/// # Errors
+/// The parent is gone.
+pub fn ask_for_parent(dir: &Path) -> io::Result<()> {
+    let answer = ask_now(dir).map_err(|e| unanswered(dir, &e));
+    Ok(serde_json::to_writer(io::stdout().lock(), &answer)?)
 }
 
 fn ask_now(dir: &Path) -> io::Result<Answer> {

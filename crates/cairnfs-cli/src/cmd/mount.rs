@@ -402,6 +402,10 @@ fn serve_here(
     let last_words = match (fs.failure(), served, closed) {
         (Some(failure), ..) => status::stopped_by(volume, &failure),
         (None, Err(e), _) => e.to_string(),
+        (None, Ok(()), Err(cairnfs::Error::HostFull { missing, .. })) => format!(
+            "closing {name}: the file system that holds it is full: {missing} bytes of changes that were \
+             not durable are lost"
+        ),
         (None, Ok(()), Err(e)) => format!("closing {name}: {e}"),
         (None, Ok(()), Ok(())) => {
             tracing::info!("closed {name}");

@@ -230,6 +230,11 @@ fn a_nearly_full_volume_and_a_full_host_are_degraded() {
         "can be written",
     ];
     place.fails(&["stats", "--check", "m"], 1, &says);
+    let table = place.ok(&["stats", "m"]);
+    assert!(
+        table.contains("\nwarning ") && table.contains("can be written"),
+        "{table}"
+    );
     let told = place.ok(&["stats", "--prometheus", "m"]);
     for metric in [
         "health",

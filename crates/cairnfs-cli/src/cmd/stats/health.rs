@@ -26,7 +26,10 @@ impl Health {
             },
             None => Self {
                 stopped: false,
-                problems: problems(status, full),
+                problems: [shortage(status, full), trouble(status)]
+                    .into_iter()
+                    .flatten()
+                    .collect(),
             },
         }
     }
@@ -98,39 +101,44 @@ pub fn used_percent(space: &Space) -> u64 {
     }
 }
 
-fn problems(status: &Status, full: u64) -> Vec<String> {
-    let mut problems = Vec::new();
+/// What is wrong with the space; nothing is with that of a volume that is only read.
+pub fn shortage(status: &Status, full: u64) -> Option<String> {
     let (space, host) = (&status.space, status.host.as_ref());
     let held = status.counter("held_bytes");
     let percent = used_percent(space);
     if held > 0 {
-        problems.push(format!(
+        return Some(format!(
             "the file system that holds the volume is full: {} of changes wait in memory, and no sync \
              succeeds until there is space",
             human(held)
         ));
-    } else if percent >= full && status.state == State::Running {
-        let available = human(space.available);
-        problems.push(
-            match host.filter(|h| h.may_outgrow && space.available < space.free) {
-                Some(host) => format!(
-                    "the file system that holds the volume has {} left: {available} can be written",
-                    human(host.free)
-                ),
-                None => format!("{percent}% in use, {available} available"),
-            },
-        );
     }
-    if status.error_count() > 0 {
-        let last = status.last_error.as_ref();
-        let last = last.map(|e| format!(", the last: {}", e.text));
-        problems.push(format!(
+    if percent < full || status.state != State::Running {
+        return None;
+    }
+    let available = human(space.available);
+    let narrow = host.filter(|h| h.may_outgrow && space.available < space.free);
+    Some(match narrow {
+        Some(host) => format!(
+            "the file system that holds the volume has {} left: {available} can be written",
+            human(host.free)
+        ),
+        None => format!("{percent}% in use, {available} available"),
+    })
+}
+
+/// That there were errors, with the last.
+fn trouble(status: &Status) -> Option<String> {
+    let last = status.last_error.as_ref();
+    let last = last.map(|e| format!(", the last: {}", e.text));
+    let text = || {
+        format!(
             "errors since it was mounted: {}{}",
             errors(status),
             last.unwrap_or_default()
-        ));
-    }
-    problems
+        )
+    };
+    (status.error_count() > 0).then(text)
 }
 
 /// Errors by kind, such as `2 read, 1 damage`.

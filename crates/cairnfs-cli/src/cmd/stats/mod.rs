@@ -61,12 +61,15 @@ pub struct Args {
     #[arg(long, conflicts_with = "interval")]
     check: bool,
     /// A volume of which so much is in use is nearly full
-    #[arg(long, value_name = "PERCENT", default_value_t = 95, requires = "check",
+    #[arg(long, value_name = "PERCENT", default_value_t = 95,
           value_parser = clap::value_parser!(u64).range(1..=100))]
     full: u64,
     /// Wait so long for an answer of the daemon
     #[arg(long, value_name = "SECONDS", default_value = "30", value_parser = seconds)]
     timeout: Duration,
+    /// Be the process that asks the daemon
+    #[arg(long, hide = true)]
+    asking: bool,
     /// Print again after so many seconds what happened since, until interrupted
     #[arg(long, short = 'i', value_name = "SECONDS", value_parser = seconds)]
     interval: Option<Duration>,
@@ -99,6 +102,10 @@ struct Told<'a> {
 /// # Errors
 /// There is no answer, with exit code 3.
 pub fn run(args: Args) -> Result<ExitCode, AnyError> {
+    if args.asking {
+        daemon::ask_for_parent(&args.dir)?;
+        return Ok(ExitCode::SUCCESS);
+    }
     let mut out = io::stdout().lock();
     let mut before = Counters::new();
     let mut prints = 0;
@@ -148,7 +155,7 @@ fn print(
     } else if args.check {
         writeln!(out, "{}", health.line(answer))?;
     } else {
-        output::table(out, &table::rows(answer))?;
+        output::table(out, &table::rows(answer, args.full))?;
     }
     Ok(())
 }

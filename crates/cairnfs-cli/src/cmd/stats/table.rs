@@ -8,9 +8,11 @@ use crate::failure::{show_bytes, shown};
 use crate::output;
 use crate::size::human;
 
-/// An answer as people read it.
-pub fn rows(answer: &Answer) -> Vec<(&'static str, String)> {
+/// An answer as people read it. A volume is nearly full from `full` percent on.
+pub fn rows(answer: &Answer, full: u64) -> Vec<(&'static str, String)> {
     let mut rows = state_rows(answer);
+    let shortage = health::shortage(&answer.status, full);
+    rows.extend(shortage.map(|text| ("warning", text)));
     rows.extend(counter_rows(&answer.status.counters));
     rows
 }
