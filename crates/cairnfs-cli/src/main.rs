@@ -5,13 +5,16 @@
 //! look for; as `umount.cairnfs` or `umount.fuse.cairnfs`, what umount(8) does.
 
 mod cmd;
+mod daemon;
 mod failure;
 mod helper;
 mod holder;
 mod memory;
+mod notify;
 mod output;
 mod size;
 mod spec;
+mod syslog;
 mod tree;
 mod volume;
 
@@ -156,6 +159,8 @@ fn translate(args: Vec<OsString>) -> Result<Vec<OsString>, String> {
 fn usage_code(args: &[OsString]) -> u8 {
     match args.get(1).and_then(|command| command.to_str()) {
         Some("check" | "crashtest") => 16,
+        // What a monitor takes for "unknown".
+        Some("stats") => 3,
         Some("mkfs" | "mount" | "umount") => 1,
         _ => 2,
     }

@@ -15,13 +15,14 @@ use rustix::fs::{fgetxattr, syncfs};
 
 use crate::losses::Loss;
 use crate::opening;
+use crate::status::Status;
 
 /// Names that begin so are the daemon's.
 pub const RESERVED: &[u8] = b"user.cairnfs.";
 
 const SYNC: &str = "user.cairnfs.sync";
 const VOLUME: &str = "user.cairnfs.volume";
-const COUNTERS: &str = "user.cairnfs.counters";
+const STATUS: &str = "user.cairnfs.status";
 const TRIM: &str = "user.cairnfs.trim";
 const WRITABLE: &str = "user.cairnfs.writable";
 
@@ -40,8 +41,8 @@ pub enum Question {
     Sync,
     /// The path of the volume.
     Volume,
-    /// The engine's counters, as a JSON object.
-    Counters,
+    /// A [`Status`], as JSON.
+    Status,
     /// Discard all free space; the answer is the number of bytes.
     Trim,
     /// Whether the daemon opened the volume for changes: `yes` or `no`.
@@ -54,7 +55,7 @@ impl Question {
         [
             (SYNC, Question::Sync),
             (VOLUME, Question::Volume),
-            (COUNTERS, Question::Counters),
+            (STATUS, Question::Status),
             (TRIM, Question::Trim),
             (WRITABLE, Question::Writable),
         ]
@@ -71,15 +72,6 @@ impl Question {
 /// Whether an attribute is the daemon's own, not the user's.
 pub fn is_reserved(name: &[u8]) -> bool {
     name.starts_with(RESERVED)
-}
-
-/// Counters as a JSON object. Names are plain words; nothing in them needs escaping.
-pub fn counters_json(counters: &[(&'static str, u64)]) -> String {
-    let fields: Vec<String> = counters
-        .iter()
-        .map(|(name, value)| format!("\"{name}\":{value}"))
-        .collect();
-    format!("{{{}}}", fields.join(","))
 }
 
 /// The answer to [`Question::Sync`]: a line for each file of which data was lost, `ERRNO INODE`.
@@ -148,13 +140,18 @@ pub fn volume(path: &Path) -> io::Result<PathBuf> {
     Ok(PathBuf::from(OsStr::from_bytes(&answer)))
 }
 
-/// The counters of the volume mounted at (or above) `path`, as a JSON object.
+/// The status of the volume mounted at (or above) `path`.
 ///
 /// # Errors
-/// As [`sync`].
-pub fn counters(path: &Path) -> io::Result<String> {
-    let answer = ask(&opening::inside(path)?, COUNTERS)?;
-    Ok(String::from_utf8_lossy(&answer).into_owned())
+/// As [`sync`]; `InvalidData` if the daemon is of another version.
+pub fn status(path: &Path) -> io::Result<Status> {
+    let answer = ask(&opening::inside(path)?, STATUS)?;
+    Ok(serde_json::from_slice(&answer)?)
+}
+
+/// The answer to [`Question::Status`].
+pub(crate) fn status_answer(status: &Status) -> Vec<u8> {
+    serde_json::to_vec(status).unwrap_or_default()
 }
 
 /// Has all free space of the volume mounted at (or above) `path` discarded; gives the bytes.
@@ -200,7 +197,7 @@ mod tests {
         for (name, question) in [
             (SYNC, Question::Sync),
             (VOLUME, Question::Volume),
-            (COUNTERS, Question::Counters),
+            (STATUS, Question::Status),
             (TRIM, Question::Trim),
             (WRITABLE, Question::Writable),
         ] {
@@ -210,12 +207,6 @@ mod tests {
         assert!(is_reserved(b"user.cairnfs.other"));
         assert_eq!(Question::parse(b"user.cairnfs.other"), None);
         assert!(!is_reserved(b"user.cairn"));
-    }
-
-    #[test]
-    fn counters_are_json() {
-        assert_eq!(counters_json(&[]), "{}");
-        assert_eq!(counters_json(&[("a", 1), ("b_c", 2)]), r#"{"a":1,"b_c":2}"#);
     }
 
     #[test]

@@ -4,7 +4,7 @@
 //! what a mounted file system does with each request, and the engine ([`cairnfs::fs::FileSystem`])
 //! does it. Beside them stand the mounting itself ([`mounter`], [`mountinfo`], [`session`]), its
 //! options ([`options`]), the channel over which commands reach a running daemon ([`control`],
-//! [`opening`]), and what a mount is measured against ([`noop`]). Only `adapter`, `convert`, `negotiate`, `noop` and
+//! [`opening`], [`status`]), and what a mount is measured against ([`noop`]). Only `adapter`, `convert`, `negotiate`, `noop` and
 //! `session` name the crate `fuser`; the transport can be exchanged there.
 
 pub mod adapter;
@@ -25,6 +25,7 @@ pub mod opening;
 pub mod ops;
 pub mod options;
 pub mod session;
+pub mod status;
 pub mod syncs;
 pub mod waiting;
 

@@ -195,16 +195,27 @@ fn helper_error(stderr: &[u8]) -> io::Error {
     io::Error::new(kind, text)
 }
 
-/// Takes away the mount at `dir`. With `lazy` also one that is in use: it disappears at once and
-/// ends when its last file is closed.
+/// How a mount is taken away.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Way {
+    /// Unless it is in use.
+    Plain,
+    /// Also if it is in use: it disappears at once, and ends when its last file is closed.
+    Lazy,
+    /// The connection to the daemon is cut: requests under way fail. Only the superuser.
+    Force,
+}
+
+/// Takes away the mount at `dir`.
 ///
 /// # Errors
 /// `ResourceBusy` if it is in use; other refusals of the kernel or the helper.
-pub fn unmount(dir: &Path, lazy: bool) -> io::Result<()> {
+pub fn unmount(dir: &Path, way: Way) -> io::Result<()> {
     let mut flags = UnmountFlags::NOFOLLOW;
-    flags.set(UnmountFlags::DETACH, lazy);
+    flags.set(UnmountFlags::DETACH, way == Way::Lazy);
+    flags.set(UnmountFlags::FORCE, way == Way::Force);
     match rustix::mount::unmount(dir, flags) {
-        Err(Errno::PERM) => unmount_by_helper(dir, lazy),
+        Err(Errno::PERM) if way != Way::Force => unmount_by_helper(dir, way == Way::Lazy),
         other => Ok(other?),
     }
 }
@@ -239,7 +250,7 @@ pub fn clear_dead(dir: &Path) -> io::Result<()> {
             return Err(error);
         }
         tracing::info!("unmounting {}: its daemon is gone", dir.display());
-        unmount(dir, true)?;
+        unmount(dir, Way::Lazy)?;
     }
     Ok(())
 }

@@ -7,6 +7,8 @@ use std::io;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
+use rustix::fs::{major, minor};
+
 /// The type under which volumes are mounted.
 pub const FS_TYPE: &str = "fuse.cairnfs";
 
@@ -49,6 +51,25 @@ impl MountEntry {
 pub fn at(path: &Path) -> io::Result<Option<MountEntry>> {
     let table = std::fs::read("/proc/self/mountinfo")?;
     Ok(find(&table, path))
+}
+
+/// The mount that a path lies in, which need not be its mountpoint; that of a dead daemon only by
+/// its mountpoint.
+///
+/// # Errors
+/// The path cannot be looked up, or the table cannot be read.
+pub fn holding(path: &Path) -> io::Result<Option<MountEntry>> {
+    match rustix::fs::stat(path) {
+        Ok(stat) => {
+            let (major, minor) = (major(stat.st_dev), minor(stat.st_dev));
+            let device = format!("{major}:{minor}");
+            let table = std::fs::read("/proc/self/mountinfo")?;
+            let mut entries = table.split(|&b| b == b'\n').filter_map(parse);
+            Ok(entries.rfind(|entry| entry.device == device))
+        }
+        Err(e) if is_dead(&e.into()) => at(&resolve(path)?),
+        Err(e) => Err(e.into()),
+    }
 }
 
 /// Where the volume at this path is mounted: the topmost, if in several places.

@@ -26,6 +26,7 @@ use crate::lists::Lists;
 use crate::losses::Losses;
 use crate::mountinfo;
 use crate::options::WriteMode;
+use crate::status::Status;
 use crate::syncs::Durable;
 
 /// The result of a request.
@@ -438,8 +439,9 @@ impl Ops {
                 Ok(control::sync_answer(&lost).into_bytes())
             }
             Some(Question::Volume) => Ok(mountinfo::bytes(&self.volume).to_vec()),
-            Some(Question::Counters) => {
-                Ok(control::counters_json(&self.fs.counters()).into_bytes())
+            Some(Question::Status) => {
+                let status = Status::of(&self.fs, &self.volume, self.losses.count());
+                Ok(control::status_answer(&status))
             }
             Some(Question::Writable) => Ok(control::writable_answer(self.fs.is_read_only())),
             Some(Question::Trim) => Ok(self.fs.trim()?.to_string().into_bytes()),

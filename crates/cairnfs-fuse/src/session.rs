@@ -13,14 +13,14 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use fuser::{Config, Filesystem, Notifier, Session, SessionACL};
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGXFSZ};
 use signal_hook::iterator::Signals;
 
 use crate::adapter::{Adapter, Notices};
 use crate::control;
 use crate::ending::Ending;
 use crate::holders;
-use crate::mounter;
+use crate::mounter::{self, Way};
 use crate::mountinfo;
 use crate::negotiate::MAX_REQUEST;
 use crate::options::MountOptions;
@@ -194,13 +194,18 @@ fn next(coming: &Receiver<Event>, deadline: Option<Instant>) -> Result<Event, Re
 }
 
 fn watch_signals(events: Sender<Event>, hangup_ends: bool) -> io::Result<()> {
-    let mut signals = Signals::new([SIGTERM, SIGINT, SIGHUP])?;
+    // SIGXFSZ would kill the daemon at the limit of file size (ulimit -f); caught, the write fails.
+    let mut signals = Signals::new([SIGTERM, SIGINT, SIGHUP, SIGXFSZ])?;
     thread::Builder::new()
         .name("cairnfs-signals".into())
         .spawn(move || {
             for signal in signals.forever() {
-                let counts = signal != SIGHUP || hangup_ends;
-                if counts && events.send(Event::Signal).is_err() {
+                let ends = match signal {
+                    SIGXFSZ => false,
+                    SIGHUP => hangup_ends,
+                    _ => true,
+                };
+                if ends && events.send(Event::Signal).is_err() {
                     return;
                 }
             }
@@ -279,7 +284,7 @@ impl Mounted {
         if !self.is_there() {
             return true;
         }
-        let Err(e) = mounter::unmount(&self.dir, false) else {
+        let Err(e) = mounter::unmount(&self.dir, Way::Plain) else {
             return false;
         };
         tracing::warn!(
@@ -306,7 +311,7 @@ impl Mounted {
         if !self.is_there() {
             return;
         }
-        if let Err(e) = mounter::unmount(&self.dir, true) {
+        if let Err(e) = mounter::unmount(&self.dir, Way::Lazy) {
             tracing::error!("cannot unmount {}: {e}", self.dir.display());
         }
     }

@@ -227,7 +227,7 @@ pub enum Error {
         source: Arc<io::Error>,
     },
     /// An earlier failure stopped all changes; the volume is read-only until it is opened again.
-    #[error("volume stopped accepting changes after a failure: {0}")]
+    #[error("the volume has stopped, and accepts no more changes: {0}")]
     Stopped(#[source] Arc<Error>),
     /// An error of `std::io` that is not the volume's, in code that uses both.
     #[error(transparent)]
@@ -319,6 +319,24 @@ impl Error {
             offset,
             len,
             source: Arc::new(self.into()),
+        }
+    }
+
+    /// What to do about a failure that stopped a volume, for messages.
+    pub fn next_step(&self) -> &'static str {
+        match self.cause() {
+            Error::Io { source, .. } if source.kind() == io::ErrorKind::UnexpectedEof => {
+                "unmount it, and save what is left"
+            }
+            Error::Io { source, .. } if source.kind() == io::ErrorKind::FileTooLarge => {
+                "unmount it, and mount it again with a higher limit of file size (ulimit -f)"
+            }
+            Error::Io { .. } => {
+                "see the kernel's messages (dmesg) for what holds the volume; when that works again, \
+                 unmount the volume, run `cairnfs check` on it, and mount it again"
+            }
+            Error::Corrupt(_) => "unmount it, and save what can be read with `cairnfs export`",
+            _ => "unmount it, run `cairnfs check` on it, and mount it again",
         }
     }
 

@@ -17,11 +17,13 @@ use cairnfs::fs::{FileSystem, MakeOptions, Options};
 use cairnfs_fuse::adapter::Adapter;
 use cairnfs_fuse::ops::Ops;
 use cairnfs_fuse::options::{WriteMode, parse_size};
-use cairnfs_fuse::{MountOptions, control, mounter, mountinfo, serve};
+use cairnfs_fuse::{MountOptions, control, mounter, mountinfo, serve, status};
 use rustix::process::{getegid, geteuid};
 
 use crate::failure::shown;
 use crate::holder;
+use crate::notify;
+use crate::syslog::Syslog;
 
 /// mount(8): the arguments are wrong.
 const EXIT_USAGE: u8 = 1;
@@ -64,6 +66,10 @@ Mount options:
 Words of fstab(5) that mean nothing here, such as nofail and relatime, are accepted: access
 times never change by reading, and the mount shows noatime.
 
+Exit codes, as of mount(8): 0 mounted, and with --foreground also ended well; 1 wrong arguments;
+2 the system lacks something; 32 not mounted, or with --foreground: what was written could not
+be made durable, or the volume stopped. The last line on standard error says why.
+
 For mount(8): mount.cairnfs VOLUME DIR [-sfnv] [-o OPTIONS], a link to this program.";
 
 /// Mount a volume on a directory.
@@ -83,7 +89,8 @@ pub struct Args {
     /// Serve the mount from this process, not in the background; Ctrl-C unmounts
     #[arg(long)]
     foreground: bool,
-    /// Append messages of the daemon to this file
+    /// Append messages of the daemon to this file. Without this they go to syslog, and so to the
+    /// journal; with --foreground to standard error
     #[arg(long, value_name = "FILE")]
     log: Option<PathBuf>,
     /// Say what is done
@@ -368,7 +375,7 @@ fn serve_here(
     dir: &Path,
     options: &MountOptions,
 ) -> Result<(), Failure> {
-    start_log(args).map_err(failed)?;
+    start_log(args, volume).map_err(failed)?;
     if args.detached {
         // Fails only for the leader of a process group, which has no terminal to lose here.
         let _ = rustix::process::setsid();
@@ -392,16 +399,24 @@ fn serve_here(
     let ready = || announce(args, volume, dir);
     let served = serve(adapter, volume, dir, options, !args.detached, ready);
     let closed = fs.close();
-    if let Err(e) = &closed {
-        tracing::error!("closing {name}: {e}");
+    let last_words = match (fs.failure(), served, closed) {
+        (Some(failure), ..) => status::stopped_by(volume, &failure),
+        (None, Err(e), _) => e.to_string(),
+        (None, Ok(()), Err(cairnfs::Error::HostFull { missing, .. })) => format!(
+            "closing {name}: the file system that holds it is full: {missing} bytes of changes that were \
+             not durable are lost"
+        ),
+        (None, Ok(()), Err(e)) => format!("closing {name}: {e}"),
+        (None, Ok(()), Ok(())) => {
+            tracing::info!("closed {name}");
+            return Ok(());
+        }
+    };
+    // A terminal gets the failure itself.
+    if !logs_to_terminal(args) {
+        tracing::error!("{last_words}");
     }
-    served.map_err(|e| {
-        tracing::error!("{e}");
-        failed(e)
-    })?;
-    closed.map_err(|e| failed(format_args!("closing {name}: {e}")))?;
-    tracing::info!("closed {name}");
-    Ok(())
+    Err(failed(last_words))
 }
 
 fn engine_options(options: &MountOptions) -> Options {
@@ -423,11 +438,15 @@ fn engine_options(options: &MountOptions) -> Options {
     engine
 }
 
-/// Messages go to the log file; in the foreground without one, to the terminal.
-fn start_log(args: &Args) -> Result<(), String> {
-    let level = match args.verbose || args.log.is_some() {
-        true => tracing::Level::INFO,
-        false => tracing::Level::WARN,
+fn logs_to_terminal(args: &Args) -> bool {
+    args.foreground && args.log.is_none()
+}
+
+/// Messages go to the log file; without one, to the terminal in the foreground, else to syslog.
+fn start_log(args: &Args, volume: &Path) -> Result<(), String> {
+    let level = match logs_to_terminal(args) && !args.verbose {
+        true => tracing::Level::WARN,
+        false => tracing::Level::INFO,
     };
     let log = tracing_subscriber::fmt().with_max_level(level);
     match &args.log {
@@ -439,8 +458,16 @@ fn start_log(args: &Args) -> Result<(), String> {
                 .map_err(|e| format!("{}: {e}", path.display()))?;
             log.with_ansi(false).with_writer(Mutex::new(file)).init();
         }
-        None if args.foreground => log.with_writer(io::stderr).init(),
-        None => {}
+        None if args.foreground => {
+            let colours = io::stderr().is_terminal();
+            log.with_ansi(colours).with_writer(io::stderr).init();
+        }
+        None => {
+            let syslog = Syslog::about(volume).map_err(|e| format!("syslog: {e}"))?;
+            // The system's log has a time, a level and a name for each message itself.
+            let bare = log.without_time().with_level(false).with_target(false);
+            bare.with_ansi(false).with_writer(syslog).init();
+        }
     }
     Ok(())
 }
@@ -448,6 +475,9 @@ fn start_log(args: &Args) -> Result<(), String> {
 /// The mount is live: tells it, and leaves the terminal if in the background.
 fn announce(args: &Args, volume: &Path, dir: &Path) {
     tracing::info!("mounted {} on {}", volume.display(), dir.display());
+    if let Err(e) = notify::ready() {
+        tracing::warn!("cannot tell the service manager that the mount is live: {e}");
+    }
     if !args.detached {
         eprintln!(
             "mounted {} on {}; Ctrl-C unmounts",

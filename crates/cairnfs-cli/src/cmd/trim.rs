@@ -8,10 +8,10 @@ use std::process::ExitCode;
 
 use cairnfs::Error;
 use cairnfs::fs::{FileSystem, Options};
-use cairnfs_fuse::control;
+use cairnfs_fuse::{control, mountinfo};
 use serde::Serialize;
 
-use super::sync::is_foreign;
+use crate::daemon;
 use crate::failure::{AnyError, Explain, Failure, shown};
 use crate::holder;
 use crate::output;
@@ -49,7 +49,9 @@ struct Told {
 
 /// Runs the command.
 pub fn run(args: Args) -> Result<ExitCode, AnyError> {
-    let bytes = match args.place.is_dir() {
+    // A dead mount cannot be looked at.
+    let dead = || args.place.metadata().is_err_and(|e| mountinfo::is_dead(&e));
+    let bytes = match args.place.is_dir() || dead() {
         true => mounted(&args.place)?,
         false => volume(&args.place)?,
     };
@@ -66,14 +68,14 @@ pub fn run(args: Args) -> Result<ExitCode, AnyError> {
 fn mounted(dir: &Path) -> Result<u64, Failure> {
     control::trim(dir).map_err(|e| {
         let why = match e.kind() {
-            _ if is_foreign(&e) && control::volume(dir).is_err() => {
+            _ if daemon::is_foreign(&e) && control::volume(dir).is_err() => {
                 "is not in a mounted volume".into()
             }
             io::ErrorKind::Unsupported => "what holds the volume does not discard".into(),
             io::ErrorKind::PermissionDenied => {
                 "only root and the user who mounted it may trim it".into()
             }
-            _ => e.to_string(),
+            _ => daemon::because(dir, &e),
         };
         Failure::new(shown(dir), why)
     })

@@ -12,11 +12,12 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use cairnfs_fuse::{control, mounter, mountinfo, opening};
+use cairnfs_fuse::mounter::{self, Way};
+use cairnfs_fuse::{control, mountinfo, opening};
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 
-use super::sync::host_full;
+use crate::daemon;
 use crate::failure::shown;
 
 /// umount(8): unmounting failed.
@@ -29,6 +30,10 @@ pub struct Args {
     /// file is. Asks the daemon for nothing, so it works even if that does not answer
     #[arg(long, short)]
     lazy: bool,
+    /// Have the kernel give up the requests that wait for a daemon that does not answer, and unmount.
+    /// What the daemon has not made durable is lost
+    #[arg(long, short)]
+    force: bool,
     /// As umount(8) calls its helpers: leave /etc/mtab alone
     #[arg(short, hide = true)]
     n: bool,
@@ -71,22 +76,28 @@ fn umount(args: &Args) -> Result<(), String> {
         }
         None => return Err(format!("{} is not a mountpoint", dir.display())),
     };
+    if args.force {
+        return mounter::unmount(&dir, Way::Force).map_err(|e| told(&dir, e));
+    }
     if args.lazy || mountinfo::probe(&dir).is_err_and(|e| mountinfo::is_dead(&e)) {
-        return mounter::unmount(&dir, true).map_err(|e| told(&dir, e));
+        return mounter::unmount(&dir, Way::Lazy).map_err(|e| told(&dir, e));
     }
     let volume = control::volume(&dir).unwrap_or(entry.source);
     // An image inside its own mountpoint is covered by the mount.
     let covered = volume.starts_with(&dir);
     let lock = (!covered).then(|| opening::volume(&volume));
     let synced = sync(&dir);
-    let full = synced.as_ref().err().and_then(|e| host_full(&dir, e));
-    if let Some(full) = full {
+    let status = || control::status(&dir).ok();
+    let full = synced.as_ref().err();
+    if let Some(full) = full.and_then(|e| daemon::host_full(&status()?, e)) {
         return Err(format!(
             "{} stays mounted: {full}; free some there, or lose what waits with --lazy",
             dir.display()
         ));
     }
-    mounter::unmount(&dir, false).map_err(|e| told(&dir, e))?;
+    // Only a mount can be asked why.
+    let synced = synced.map_err(|e| daemon::because(&dir, &e));
+    mounter::unmount(&dir, Way::Plain).map_err(|e| told(&dir, e))?;
     let lock = lock.unwrap_or_else(|| opening::volume(&volume));
     let closed = match lock {
         Err(e) if e.kind() == io::ErrorKind::NotFound => {
@@ -151,6 +162,7 @@ mod tests {
         let dir = dir.to_path_buf();
         umount(&Args {
             lazy: false,
+            force: false,
             n: false,
             verbose: false,
             fs_type: None,

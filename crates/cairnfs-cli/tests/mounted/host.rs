@@ -4,13 +4,14 @@
 use std::fs::{self, File};
 use std::io::{ErrorKind, Write};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::thread::yield_now;
 
 use cairnfs::{Error, Volume};
+use cairnfs_fuse::mountinfo;
 use serde_json::Value;
 
-use crate::place::{Place, able, arg, pattern, said};
+use crate::place::{CAIRNFS, Place, able, arg, pattern, said};
 
 const MIB: usize = 1 << 20;
 
@@ -181,6 +182,37 @@ fn a_mount_goes_on_when_its_file_system_has_space_again() {
 }
 
 #[test]
+fn a_mount_that_ends_while_its_file_system_is_full_says_what_is_lost() {
+    if !able(&["mount"]) {
+        return;
+    }
+    let place = Place::limited("48M", "256M");
+    let child = Command::new(CAIRNFS)
+        .args(["mount", "--foreground", "-o", "durability=0", "--"])
+        .args([place.volume(), place.dir()])
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    while mountinfo::at(&place.dir()).unwrap().is_none() {
+        yield_now();
+    }
+    fs::write(place.at("accepted"), pattern(2, 4 * MIB)).unwrap();
+    fill_host(&place);
+    let pid = rustix::process::Pid::from_child(&child);
+    rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
+    let out = child.wait_with_output().unwrap();
+    assert_eq!(out.status.code(), Some(32), "{}", said(&out));
+    let text = said(&out);
+    let last = text.lines().last().unwrap();
+    assert!(
+        last.contains("is full") && last.ends_with("are lost"),
+        "{text}"
+    );
+    fs::remove_file(place.beside("ballast")).unwrap();
+    place.check();
+}
+
+#[test]
 fn trim_gives_free_space_back() {
     if !able(&["setpriv"]) {
         return;
@@ -267,7 +299,7 @@ fn an_image_cut_off_under_a_mount_is_told() {
             let lost = write_durable(&place, "late", &pattern(2, MIB)).unwrap_err();
             assert_eq!(lost.raw_os_error(), Some(5));
         }
-        place.fails(&["sync", "m"], 1, &["Input/output error"]);
+        place.fails(&["sync", "m"], 1, &["has stopped", "was truncated"]);
         place.fails(&["umount", "m"], 32, &["could not be made durable"]);
         place.wait_for_end();
     }

@@ -15,6 +15,7 @@
 
 mod bad_input;
 mod compare;
+mod contrib;
 mod crashtest;
 mod fill;
 mod gate;
@@ -26,6 +27,7 @@ mod life;
 mod listing;
 mod long;
 mod long_requests;
+mod messages;
 mod modes;
 mod noop;
 mod options;
@@ -35,5 +37,6 @@ mod posix;
 mod programs;
 mod read_only;
 mod space;
+mod stopped;
 mod syncs;
 mod writes;

@@ -22,7 +22,7 @@ const HELPERS: &str = "
     lacks() { for word; do [[ ,$(shown), != *,$word,* ]] || { shown; return 1; }; done; }
 ";
 
-fn with_helpers(place: &Place, names: &str, script: &str) {
+pub fn with_helpers(place: &Place, names: &str, script: &str) {
     let set = format!("COMMAND={CAIRNFS}; NAMES=\"{names}\"");
     private(place, &format!("{set}{HELPERS}{script}"));
 }

@@ -296,9 +296,8 @@ fn a_refused_write_leaves_all_that_was_written_before() {
 
 /// Syncs of everything that the daemon has done.
 fn syncs(place: &Place) -> u64 {
-    let told = cairnfs_fuse::control::counters(&place.dir()).unwrap();
-    let told: serde_json::Value = serde_json::from_str(&told).unwrap();
-    told["syncs"].as_u64().unwrap()
+    let told = cairnfs_fuse::control::status(&place.dir()).unwrap();
+    told.counter("syncs")
 }
 
 /// Waits until a sync has ended that began after this call.

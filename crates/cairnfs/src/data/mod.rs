@@ -62,7 +62,7 @@ impl DataStore {
         let mut page = Page::zeroed();
         self.storage
             .read(block * BLOCK_SIZE as u64, page.bytes_mut())?;
-        verify(block, page.bytes(), crc)?;
+        self.verify(block, page.bytes(), crc)?;
         self.cache.put(block, vec![page.clone()]);
         Ok(page)
     }
@@ -104,7 +104,7 @@ impl DataStore {
         let mut pages = Vec::with_capacity(crcs.len());
         let mut result = Ok(());
         for (i, (bytes, crc)) in buffer.chunks_exact(BLOCK_SIZE).zip(crcs).enumerate() {
-            result = verify(block + i as u64, bytes, *crc);
+            result = self.verify(block + i as u64, bytes, *crc);
             if result.is_err() {
                 break;
             }
@@ -114,17 +114,19 @@ impl DataStore {
         self.cache.put(block, pages);
         result
     }
-}
 
-fn verify(block: u64, bytes: &[u8], expected: u32) -> Result<()> {
-    let found = checksum::crc(bytes);
-    if found == expected || happens(Deliberate::DataUnchecked) {
-        return Ok(());
+    fn verify(&self, block: u64, bytes: &[u8], expected: u32) -> Result<()> {
+        let found = checksum::crc(bytes);
+        if found == expected || happens(Deliberate::DataUnchecked) {
+            return Ok(());
+        }
+        let damage = Error::corrupt(
+            block,
+            "data checksum",
+            format!("{expected:08x}"),
+            format!("{found:08x}"),
+        );
+        self.storage.note(&damage);
+        Err(damage)
     }
-    Err(Error::corrupt(
-        block,
-        "data checksum",
-        format!("{expected:08x}"),
-        format!("{found:08x}"),
-    ))
 }

@@ -10,6 +10,7 @@ mod chunks;
 #[cfg(shuttle)]
 #[path = "tests/disk.rs"]
 pub(crate) mod disk;
+mod faults;
 mod file;
 mod held;
 mod memory;
@@ -30,6 +31,8 @@ pub use staged::Piece;
 // What the engine makes of a device.
 #[doc(hidden)]
 pub use buffer::AlignedBuf;
+#[doc(hidden)]
+pub use faults::{Fault, FaultCounts, FaultKind};
 #[doc(hidden)]
 pub use file::HostRoom;
 #[doc(hidden)]
@@ -128,6 +131,14 @@ pub trait Device: Send + Sync {
     /// Whether a discard does anything, as far as is known.
     fn discards(&self) -> bool {
         true
+    }
+
+    /// What the file system that holds the device's file has left; `None` if there is none.
+    ///
+    /// # Errors
+    /// The failure to ask.
+    fn host_room(&self) -> Result<Option<HostRoom>> {
+        Ok(None)
     }
 
     /// Bytes that what lies below the device can still take; `None` if it has space for the whole

@@ -15,9 +15,10 @@ use crossbeam_utils::CachePadded;
 
 use crate::clocked::Clocked;
 use crate::deliberate::{Deliberate, happens};
-use crate::device::Device;
+use crate::device::faults::{FaultCounts, Faults};
 use crate::device::held::Held;
 use crate::device::staged::{DataStamp, Piece, Stage, lay_over};
+use crate::device::{Device, HostRoom};
 use crate::error::{Error, Result};
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::{Condvar, Mutex, RwLock};
@@ -51,6 +52,7 @@ pub struct Storage {
     failure: OnceLock<Arc<Error>>,
     stage: Stage,
     held: Held,
+    faults: Faults,
     /// Whether data may wait for the record that tells of it.
     stages: bool,
     traffic: Traffic,
@@ -64,6 +66,7 @@ impl Storage {
             stages: device.writes_together(),
             stage: Stage::default(),
             held: Held::default(),
+            faults: Faults::default(),
             device: RwLock::new(device),
             // Stamp 0 means "nothing written": a fresh storage has it flushed.
             completed: CachePadded::new(AtomicU64::new(0)),
@@ -263,7 +266,12 @@ impl Storage {
     /// made again then.
     fn hold_if_full(&self, result: Result<()>, pieces: impl FnOnce() -> Vec<Piece>) -> Result<()> {
         match result {
-            Err(Error::HostFull { path, .. }) => {
+            Err(Error::HostFull { path, missing }) => {
+                let full = path.clone();
+                self.note(&Error::HostFull {
+                    path: full,
+                    missing,
+                });
                 self.held.hold(&pieces(), path);
                 Ok(())
             }
@@ -305,7 +313,21 @@ impl Storage {
         self.check()?;
         self.traffic.flushes.fetch_add(1, Ordering::Relaxed);
         let flushed = self.device().flush();
-        flushed.map_err(|e| e.of_device("flush", 0, 0))
+        self.noted(flushed.map_err(|e| e.of_device("flush", 0, 0)))
+    }
+
+    /// Counts an error that stops nothing, such as damage that a reader met.
+    pub fn note(&self, error: &Error) {
+        self.faults.note(error);
+    }
+
+    fn noted<T>(&self, result: Result<T>) -> Result<T> {
+        result.inspect_err(|error| self.note(error))
+    }
+
+    /// Errors met so far.
+    pub fn faults(&self) -> FaultCounts {
+        self.faults.get()
     }
 
     /// Keeps the first failure; from then on nothing is written.
@@ -316,7 +338,11 @@ impl Storage {
         if self.failure.set(Arc::new(error)).is_ok()
             && let Some(kept) = self.failure.get()
         {
-            tracing::error!(error = %kept, "the volume accepts no more changes");
+            // A read that failed was counted when it did.
+            if !matches!(**kept, Error::Io { op: "read", .. }) {
+                self.note(kept);
+            }
+            tracing::error!("the volume has stopped: {kept}; {}", kept.next_step());
         }
     }
 
@@ -401,7 +427,7 @@ impl Device for Storage {
         let held = self.held.over(offset, buf.len());
         let len = buf.len();
         let read = self.device().read(offset, buf);
-        read.map_err(|e| e.of_device("read", offset, len))?;
+        self.noted(read.map_err(|e| e.of_device("read", offset, len)))?;
         lay_over(&held, offset, buf);
         lay_over(&staged, offset, buf);
         Ok(())
@@ -432,13 +458,17 @@ impl Device for Storage {
             true => Ok(()),
             false => {
                 let discarded = self.device().discard(offset, len);
-                discarded.map_err(|e| e.of_device("discard", offset, len as usize))
+                self.noted(discarded.map_err(|e| e.of_device("discard", offset, len as usize)))
             }
         }
     }
 
     fn discards(&self) -> bool {
         self.device().discards()
+    }
+
+    fn host_room(&self) -> Result<Option<HostRoom>> {
+        self.device().host_room()
     }
 
     fn room(&self) -> Result<Option<u64>> {

@@ -54,7 +54,7 @@ pub use crate::types::{Attr, EntryRef, Fallocate, KillPrivileges, SeekTo, SetAtt
 
 use crossbeam_utils::CachePadded;
 
-use crate::device::{Access, Device, FileDevice};
+use crate::device::{Access, Device, FaultCounts, FileDevice, HostRoom};
 use crate::error::{Error, Result};
 use crate::format::superblock::Superblock;
 use crate::format::{BLOCK_SIZE, MAX_NAME};
@@ -304,6 +304,17 @@ impl FileSystem {
     /// The failure that stopped all changes, if one did.
     pub fn failure(&self) -> Option<Error> {
         self.core.storage().failure().map(|e| (**e).clone())
+    }
+
+    /// Errors met since the volume was opened, also those that stopped nothing.
+    pub fn faults(&self) -> FaultCounts {
+        self.core.storage().faults()
+    }
+
+    /// What the file system that holds the volume's file has left; `None` for a block device, and where
+    /// that cannot be asked.
+    pub fn host_room(&self) -> Option<HostRoom> {
+        self.core.storage().host_room().ok().flatten()
     }
 
     /// The inode of a number, while the volume is open.

@@ -80,7 +80,9 @@ impl Core {
             match look(&trees.main) {
                 Err(Error::Corrupt(c)) => {
                     if Arc::ptr_eq(&trees, &self.trees.load_full()) {
-                        return Err(Error::Corrupt(c));
+                        let damage = Error::Corrupt(c);
+                        self.storage.note(&damage);
+                        return Err(damage);
                     }
                 }
                 other => return other,

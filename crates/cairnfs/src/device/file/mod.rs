@@ -261,6 +261,10 @@ impl Device for FileDevice {
         self.discards.load(Ordering::Relaxed)
     }
 
+    fn host_room(&self) -> Result<Option<HostRoom>> {
+        self.room_below()
+    }
+
     fn room(&self) -> Result<Option<u64>> {
         let room = self.host_room()?;
         Ok(room.filter(|r| r.shortfall() > 0).map(|r| r.free))

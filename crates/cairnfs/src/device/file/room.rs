@@ -85,10 +85,7 @@ impl FileDevice {
     }
 
     /// As [`HostRoom::of`], of the open file.
-    ///
-    /// # Errors
-    /// The failure to ask.
-    pub fn host_room(&self) -> Result<Option<HostRoom>> {
+    pub(super) fn room_below(&self) -> Result<Option<HostRoom>> {
         if self.block_device {
             return Ok(None);
         }

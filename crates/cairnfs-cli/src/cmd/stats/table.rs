@@ -1,118 +1,83 @@
-//! `cairnfs stats`: what a mounted volume did, where its time went, what its memory holds.
-//!
-//! Asks the daemon for its counters, once or again and again, and computes what people ask for:
-//! shares, means, what each operation cost.
+//! An answer of the daemon as a table for people: shares, means, what each operation cost.
 
-use std::collections::BTreeMap;
-use std::error::Error;
-use std::io::{self, Write};
-use std::path::{Path, PathBuf};
-use std::process::ExitCode;
-use std::time::Duration;
+use cairnfs::types::Time;
 
-use cairnfs::fs::LEVELS;
-use cairnfs_fuse::control;
-
-use super::sync::is_foreign;
+use super::{Counters, health};
+use crate::daemon::Answer;
+use crate::failure::{show_bytes, shown};
 use crate::output;
 use crate::size::human;
 
-const EXAMPLES: &str = "\
-Examples:
-  cairnfs stats ~/disk                    since it was mounted
-  cairnfs stats --interval 1 ~/disk       what happens each second, until interrupted
-  cairnfs stats --json ~/disk | jq .commits
-
-With --json all counters are printed as they are; names that end with _ns are
-nanoseconds. Counters begin anew with each mount.";
-
-/// Show what a mounted volume does: commits, log, merges, device, memory
-#[derive(Debug, clap::Args)]
-#[command(after_help = EXAMPLES)]
-pub struct Args {
-    /// The mountpoint, or anything in it that can be read
-    dir: PathBuf,
-    /// Print the counters as one JSON object (one a line with --interval)
-    #[arg(long)]
-    json: bool,
-    /// Print again after so many seconds what happened since, until interrupted
-    #[arg(long, short = 'i', value_name = "SECONDS", value_parser = seconds)]
-    interval: Option<Duration>,
-    /// End after so many prints
-    #[arg(long, short = 'n', value_name = "N", requires = "interval")]
-    count: Option<u64>,
+/// An answer as people read it. A volume is nearly full from `full` percent on.
+pub fn rows(answer: &Answer, full: u64) -> Vec<(&'static str, String)> {
+    let mut rows = state_rows(answer);
+    let shortage = health::shortage(&answer.status, full);
+    rows.extend(shortage.map(|text| ("warning", text)));
+    rows.extend(counter_rows(&answer.status.counters));
+    rows
 }
 
-fn seconds(text: &str) -> Result<Duration, String> {
-    let valid = text.parse().ok().filter(|s| *s >= 0.01);
-    valid
-        .and_then(|s| Duration::try_from_secs_f64(s).ok())
-        .ok_or_else(|| format!("'{text}' is no time: write seconds, such as 1 or 0.5"))
-}
-
-type Counters = BTreeMap<String, u64>;
-
-/// Runs the command.
-///
-/// # Errors
-/// The path cannot be opened, or is in no mounted volume.
-pub fn run(args: Args) -> Result<ExitCode, Box<dyn Error>> {
-    let mut out = io::stdout().lock();
-    let mut before = Counters::new();
-    let mut prints = 0;
-    loop {
-        let now = ask(&args.dir)?;
-        let told = since(&before, &now);
-        if args.json {
-            serde_json::to_writer(&mut out, &told)?;
-            writeln!(out)?;
-        } else {
-            output::table(&mut out, &rows(&told))?;
-        }
-        out.flush()?;
-        prints += 1;
-        let Some(interval) = args.interval else { break };
-        if args.count.is_some_and(|count| prints >= count) {
-            break;
-        }
-        before = now;
-        std::thread::sleep(interval);
-        if !args.json {
-            writeln!(out)?;
-        }
-    }
-    Ok(ExitCode::SUCCESS)
-}
-
-fn ask(dir: &Path) -> Result<Counters, Box<dyn Error>> {
-    let name = dir.display();
-    match control::counters(dir) {
-        Ok(json) => Ok(serde_json::from_str(&json)?),
-        Err(e) if is_foreign(&e) => Err(format!(
-            "{name} is not in a mounted volume; counters live in the daemon of a mount"
-        )
-        .into()),
-        Err(e) => Err(format!("{name}: {e}").into()),
-    }
-}
-
-/// What happened between two readings; levels are those of the second.
-fn since(before: &Counters, now: &Counters) -> Counters {
-    let rose = |(name, value): (&String, &u64)| {
-        let was = before.get(name).copied().unwrap_or(0);
-        let level = LEVELS.contains(&name.as_str());
-        let told = if level {
-            *value
-        } else {
-            value.saturating_sub(was)
-        };
-        (name.clone(), told)
+/// State, space and errors.
+fn state_rows(answer: &Answer) -> Vec<(&'static str, String)> {
+    let (status, space) = (&answer.status, &answer.status.space);
+    let safe = |text: &str| show_bytes(text.as_bytes());
+    let (volume, dir) = (safe(&status.volume), shown(&answer.mountpoint));
+    let reason = match (&status.reason, answer.mounted_read_only) {
+        (Some(reason), _) => format!(": {}", safe(reason)),
+        (None, true) => ": it was remounted with ro".into(),
+        (None, false) => String::new(),
     };
-    now.iter().map(rose).collect()
+    let used = human(space.total.saturating_sub(space.free));
+    let (total, available) = (human(space.total), human(space.available));
+    let (log, log_used) = (human(space.log), human(space.log_used));
+    let mut rows = vec![
+        (
+            "volume",
+            format!("{volume}, mounted on {dir} by process {}", status.pid),
+        ),
+        ("state", format!("{}{reason}", health::state(answer))),
+    ];
+    rows.extend(
+        status
+            .next_step
+            .as_deref()
+            .map(|step| ("to do", safe(step))),
+    );
+    rows.extend([
+        (
+            "space",
+            format!(
+                "{used} of {total} in use ({}%), {available} available",
+                health::used_percent(space)
+            ),
+        ),
+        (
+            "inodes",
+            format!("{} of {} available", space.inodes_free, space.inodes),
+        ),
+        ("log in use", format!("{log_used} of {log}")),
+    ]);
+    rows.extend(status.host.as_ref().map(|host| {
+        let (holes, free) = (human(host.unallocated), human(host.free));
+        let warning = match host.may_outgrow {
+            true => ": less than that, writes are refused when it is full",
+            false => "",
+        };
+        let text =
+            format!("the file may grow by {holes}, its file system has {free} left{warning}");
+        ("host", text)
+    }));
+    rows.push(("errors", health::errors(status)));
+    rows.extend(status.last_error.as_ref().map(|error| {
+        let secs = i64::try_from(error.time).unwrap_or(i64::MAX);
+        let time = output::local_time(Time { secs, nanos: 0 });
+        ("last error", format!("{time} {}", safe(&error.text)))
+    }));
+    rows
 }
 
-/// The counters as people read them.
-fn rows(counters: &Counters) -> Vec<(&'static str, String)> {
+/// What it did since it was mounted, or within an interval.
+fn counter_rows(counters: &Counters) -> Vec<(&'static str, String)> {
     let get = |name: &str| counters.get(name).copied().unwrap_or(0);
     let bytes = |name: &str| human(get(name));
     let commits = get("commits");
@@ -253,18 +218,8 @@ mod tests {
     }
 
     #[test]
-    fn levels_are_told_as_they_are_and_sums_as_differences() {
-        let before = counters(&[("commits", 5), ("dirty_bytes", 900)]);
-        let now = counters(&[("commits", 7), ("dirty_bytes", 100)]);
-        assert_eq!(
-            since(&before, &now),
-            counters(&[("commits", 2), ("dirty_bytes", 100)])
-        );
-    }
-
-    #[test]
     fn rows_tell_shares_and_means() {
-        let told = rows(&counters(&[
+        let told = counter_rows(&counters(&[
             ("commits", 4),
             ("vectors_reused", 6),
             ("vectors_allocated", 2),
@@ -279,13 +234,5 @@ mod tests {
         assert_eq!(row("merges"), Some("2, mean 1.5 ms, longest ever 2.5 ms"));
         assert!(row("log").is_some_and(|log| log.ends_with("250.0 B a transaction")));
         assert_eq!(row("  throttled"), Some("0"));
-    }
-
-    #[test]
-    fn intervals_are_positive() {
-        assert_eq!(seconds("0.5"), Ok(Duration::from_millis(500)));
-        for bad in ["0", "-1", "nan", "soon", "inf"] {
-            assert!(seconds(bad).is_err(), "{bad}");
-        }
     }
 }

@@ -1,0 +1,245 @@
+//! Whether a mounted volume is as it should be: healthy, degraded or stopped.
+//!
+//! Judges an answer of the daemon, and asks nothing itself. Exit codes and the first words of a line
+//! are those that monitoring plugins use: 0 OK, 1 warning, 2 critical.
+
+use cairnfs_fuse::status::{Space, State, Status};
+
+use crate::daemon::Answer;
+use crate::failure::{show_bytes, shown};
+use crate::size::human;
+
+/// A judgement, with what is wrong.
+pub struct Health {
+    stopped: bool,
+    problems: Vec<String>,
+}
+
+impl Health {
+    /// Judges a volume, which is nearly full from `full` percent on.
+    pub fn of(answer: &Answer, full: u64) -> Self {
+        let status = &answer.status;
+        match status.stopped() {
+            Some(text) => Self {
+                stopped: true,
+                problems: vec![text],
+            },
+            None => Self {
+                stopped: false,
+                problems: [shortage(status, full), trouble(status)]
+                    .into_iter()
+                    .flatten()
+                    .collect(),
+            },
+        }
+    }
+
+    /// The exit code of a health check.
+    pub fn exit_code(&self) -> u8 {
+        match (self.stopped, self.problems.is_empty()) {
+            (true, _) => 2,
+            (false, false) => 1,
+            (false, true) => 0,
+        }
+    }
+
+    /// The judgement in a word.
+    pub fn word(&self) -> &'static str {
+        match self.exit_code() {
+            0 => "healthy",
+            1 => "degraded",
+            _ => "stopped",
+        }
+    }
+
+    /// What is wrong.
+    pub fn problems(&self) -> &[String] {
+        &self.problems
+    }
+
+    /// One line for a monitor.
+    pub fn line(&self, answer: &Answer) -> String {
+        let word = match self.exit_code() {
+            0 => "OK",
+            1 => "DEGRADED",
+            _ => "STOPPED",
+        };
+        let volume = show_bytes(answer.status.volume.as_bytes());
+        let dir = shown(&answer.mountpoint);
+        let what = match self.problems.is_empty() {
+            false => show_bytes(self.problems.join("; ").as_bytes()),
+            true => {
+                let space = &answer.status.space;
+                let available = human(space.available);
+                let percent = used_percent(space);
+                format!(
+                    "{}, {percent}% in use, {available} available",
+                    state(answer)
+                )
+            }
+        };
+        format!("{word}: {volume} on {dir}: {what}")
+    }
+}
+
+/// The state in words.
+pub fn state(answer: &Answer) -> &'static str {
+    match answer.status.state {
+        State::Stopped => "stopped",
+        State::Running if !answer.mounted_read_only => "running",
+        State::Running | State::ReadOnly => "read-only",
+    }
+}
+
+/// Percent of the volume in use, as df(1) counts: of what is in use and what is available.
+pub fn used_percent(space: &Space) -> u64 {
+    let used = space.total.saturating_sub(space.free);
+    let all = used.saturating_add(space.available);
+    match all {
+        0 => 100,
+        all => (u128::from(used) * 100).div_ceil(u128::from(all)) as u64,
+    }
+}
+
+/// What is wrong with the space; nothing is with that of a volume that is only read.
+pub fn shortage(status: &Status, full: u64) -> Option<String> {
+    let (space, host) = (&status.space, status.host.as_ref());
+    let held = status.counter("held_bytes");
+    let percent = used_percent(space);
+    if held > 0 {
+        return Some(format!(
+            "the file system that holds the volume is full: {} of changes wait in memory, and no sync \
+             succeeds until there is space",
+            human(held)
+        ));
+    }
+    if percent < full || status.state != State::Running {
+        return None;
+    }
+    let available = human(space.available);
+    let narrow = host.filter(|h| h.may_outgrow && space.available < space.free);
+    Some(match narrow {
+        Some(host) => format!(
+            "the file system that holds the volume has {} left: {available} can be written",
+            human(host.free)
+        ),
+        None => format!("{percent}% in use, {available} available"),
+    })
+}
+
+/// That there were errors, with the last.
+fn trouble(status: &Status) -> Option<String> {
+    let last = status.last_error.as_ref();
+    let last = last.map(|e| format!(", the last: {}", e.text));
+    let text = || {
+        format!(
+            "errors since it was mounted: {}{}",
+            errors(status),
+            last.unwrap_or_default()
+        )
+    };
+    (status.error_count() > 0).then(text)
+}
+
+/// Errors by kind, such as `2 read, 1 damage`.
+pub fn errors(status: &Status) -> String {
+    let met = status.errors.iter().filter(|(_, n)| **n > 0);
+    let kinds: Vec<String> = met.map(|(kind, n)| format!("{n} {kind}")).collect();
+    match kinds.is_empty() {
+        true => "none".into(),
+        false => kinds.join(", "),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use cairnfs_fuse::status::{Host, LastError};
+
+    pub fn answer(state: State) -> Answer {
+        let space = Space {
+            total: 1000,
+            free: 500,
+            available: 400,
+            ..Space::default()
+        };
+        let status = Status {
+            volume: "/v".into(),
+            pid: 1,
+            state,
+            reason: None,
+            next_step: None,
+            space,
+            host: None,
+            errors: [("read".to_owned(), 0)].into(),
+            last_error: None,
+            counters: [("held_bytes".to_owned(), 0)].into(),
+        };
+        Answer {
+            status,
+            mountpoint: "/m".into(),
+            mounted_read_only: false,
+        }
+    }
+
+    fn judged(answer: &Answer) -> (u8, String) {
+        let health = Health::of(answer, 95);
+        (health.exit_code(), health.line(answer))
+    }
+
+    #[test]
+    fn a_volume_is_healthy_degraded_or_stopped() {
+        let mut it = answer(State::Running);
+        let line = "OK: /v on /m: running, 56% in use, 400 B available";
+        assert_eq!(judged(&it), (0, line.into()));
+        it.status.space.available = 20;
+        it.status.space.free = 20;
+        let (code, line) = judged(&it);
+        assert!(
+            code == 1 && line.contains("98% in use, 20 B available"),
+            "{line}"
+        );
+        it.status.space.free = 500;
+        it.status.host = Some(Host {
+            free: 4096,
+            unallocated: 9000,
+            may_outgrow: true,
+        });
+        let (code, line) = judged(&it);
+        assert!(code == 1 && line.contains("has 4 KiB left"), "{line}");
+        it.status.counters.insert("held_bytes".into(), 8192);
+        let (code, line) = judged(&it);
+        assert!(
+            code == 1 && line.contains("8 KiB of changes wait"),
+            "{line}"
+        );
+        it.status.state = State::Stopped;
+        it.status.reason = Some("because".into());
+        it.status.next_step = Some("do that".into());
+        let (code, line) = judged(&it);
+        assert_eq!(code, 2);
+        assert!(
+            line.contains("/v has stopped: because") && line.ends_with("do that"),
+            "{line}"
+        );
+    }
+
+    #[test]
+    fn errors_degrade_and_a_full_volume_that_is_only_read_does_not() {
+        let mut it = answer(State::ReadOnly);
+        it.status.space.available = 0;
+        it.status.space.free = 0;
+        assert_eq!(judged(&it).0, 0);
+        it.status.errors.insert("damage".into(), 2);
+        it.status.last_error = Some(LastError {
+            kind: "damage".into(),
+            time: 0,
+            text: "bad\nblock".into(),
+        });
+        let (code, line) = judged(&it);
+        assert!(
+            code == 1 && line.contains("2 damage, the last: bad\\nblock"),
+            "{line}"
+        );
+    }
+}

@@ -1,0 +1,213 @@
+//! `cairnfs stats`: the state of a mounted volume, what it did, where its time went, what its memory
+//! holds; for people, programs, health checks and Prometheus.
+//!
+//! Asks the daemon, once or again and again. A volume that has stopped answers; a daemon that is gone
+//! or hangs is told as such.
+
+mod health;
+mod prometheus;
+mod table;
+
+use std::collections::BTreeMap;
+use std::io::{self, Write};
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use cairnfs::fs::LEVELS;
+use cairnfs_fuse::status::Status;
+use serde::Serialize;
+
+use self::health::Health;
+use crate::daemon::{self, Answer};
+use crate::failure::AnyError;
+use crate::output;
+
+/// Exit code: the daemon cannot be asked.
+const NO_ANSWER: u8 = 3;
+
+const EXAMPLES: &str = "\
+Examples:
+  cairnfs stats ~/disk                    its state, and what it did since it was mounted
+  cairnfs stats --check ~/disk            one line, and an exit code, for a health check
+  cairnfs stats --interval 1 ~/disk       what happens each second, until interrupted
+  cairnfs stats --json ~/disk | jq .state,.space.available,.commits
+  cairnfs stats --prometheus ~/disk >/var/lib/node_exporter/disk.prom
+
+The state is running, read-only or stopped: a failure has stopped all changes. With --json
+counters are printed as they are; names that end with _ns are nanoseconds, last_error.time is in
+seconds since 1970. Counters and errors begin anew with each mount.
+
+Exit codes: 0 told, 3 the daemon cannot be asked. With --check:
+  0  healthy
+  1  degraded: nearly full here or on the host, changes wait for space on the host, or there
+     were errors since it was mounted
+  2  stopped
+  3  no answer: no volume is mounted there, or its daemon is gone or does not answer";
+
+/// Show the state of a mounted volume and what it does: space, errors, commits, log, device, memory
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub struct Args {
+    /// The mountpoint, or anything in it that can be read
+    dir: PathBuf,
+    /// Print all as one JSON object (one a line with --interval)
+    #[arg(long)]
+    json: bool,
+    /// Print all as Prometheus reads it
+    #[arg(long, conflicts_with_all = ["json", "interval"])]
+    prometheus: bool,
+    /// Tell by the exit code how the volume is; alone it prints one line
+    #[arg(long, conflicts_with = "interval")]
+    check: bool,
+    /// A volume of which so much is in use is nearly full
+    #[arg(long, value_name = "PERCENT", default_value_t = 95,
+          value_parser = clap::value_parser!(u64).range(1..=100))]
+    full: u64,
+    /// Wait so long for an answer of the daemon
+    #[arg(long, value_name = "SECONDS", default_value = "30", value_parser = seconds)]
+    timeout: Duration,
+    /// Be the process that asks the daemon
+    #[arg(long, hide = true)]
+    asking: bool,
+    /// Print again after so many seconds what happened since, until interrupted
+    #[arg(long, short = 'i', value_name = "SECONDS", value_parser = seconds)]
+    interval: Option<Duration>,
+    /// End after so many prints
+    #[arg(long, short = 'n', value_name = "N", requires = "interval")]
+    count: Option<u64>,
+}
+
+fn seconds(text: &str) -> Result<Duration, String> {
+    let valid = text.parse().ok().filter(|s| *s >= 0.01);
+    valid
+        .and_then(|s| Duration::try_from_secs_f64(s).ok())
+        .ok_or_else(|| format!("'{text}' is no time: write seconds, such as 1 or 0.5"))
+}
+
+type Counters = BTreeMap<String, u64>;
+
+/// What is told as JSON.
+#[derive(Serialize)]
+struct Told<'a> {
+    mountpoint: String,
+    health: &'static str,
+    problems: &'a [String],
+    #[serde(flatten)]
+    status: &'a Status,
+}
+
+/// Runs the command.
+///
+/// # Errors
+/// There is no answer, with exit code 3.
+pub fn run(args: Args) -> Result<ExitCode, AnyError> {
+    if args.asking {
+        daemon::ask_for_parent(&args.dir)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let mut out = io::stdout().lock();
+    let mut before = Counters::new();
+    let mut prints = 0;
+    loop {
+        let mut answer = match daemon::ask(&args.dir, args.timeout) {
+            Ok(answer) => answer,
+            Err(why) => return unanswered(&args, &why, &mut out),
+        };
+        let health = Health::of(&answer, args.full);
+        let now = std::mem::take(&mut answer.status.counters);
+        answer.status.counters = since(&before, &now);
+        print(&args, &answer, &health, &mut out)?;
+        out.flush()?;
+        prints += 1;
+        let Some(interval) = args.interval else {
+            let code = if args.check { health.exit_code() } else { 0 };
+            return Ok(ExitCode::from(code));
+        };
+        if args.count.is_some_and(|count| prints >= count) {
+            return Ok(ExitCode::SUCCESS);
+        }
+        before = now;
+        std::thread::sleep(interval);
+        if !args.json {
+            writeln!(out)?;
+        }
+    }
+}
+
+fn print(
+    args: &Args,
+    answer: &Answer,
+    health: &Health,
+    out: &mut dyn Write,
+) -> Result<(), AnyError> {
+    if args.json {
+        let told = Told {
+            mountpoint: answer.mountpoint.to_string_lossy().into_owned(),
+            health: health.word(),
+            problems: health.problems(),
+            status: &answer.status,
+        };
+        serde_json::to_writer(&mut *out, &told)?;
+        writeln!(out)?;
+    } else if args.prometheus {
+        prometheus::write(out, answer, health)?;
+    } else if args.check {
+        writeln!(out, "{}", health.line(answer))?;
+    } else {
+        output::table(out, &table::rows(answer, args.full))?;
+    }
+    Ok(())
+}
+
+/// Nobody answers. A health check gets its line, a scraper its metric, all others a message.
+fn unanswered(args: &Args, why: &str, out: &mut dyn Write) -> Result<ExitCode, AnyError> {
+    if args.check && !args.json && !args.prometheus {
+        writeln!(out, "UNKNOWN: {why}")?;
+        return Ok(ExitCode::from(NO_ANSWER));
+    }
+    if args.prometheus {
+        prometheus::write_down(out, &args.dir)?;
+    }
+    eprintln!("cairnfs: {why}");
+    Ok(ExitCode::from(NO_ANSWER))
+}
+
+/// What happened between two readings; levels are those of the second.
+fn since(before: &Counters, now: &Counters) -> Counters {
+    let rose = |(name, value): (&String, &u64)| {
+        let was = before.get(name).copied().unwrap_or(0);
+        let level = LEVELS.contains(&name.as_str());
+        let told = if level {
+            *value
+        } else {
+            value.saturating_sub(was)
+        };
+        (name.clone(), told)
+    };
+    now.iter().map(rose).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn levels_are_told_as_they_are_and_sums_as_differences() {
+        let counters = |pairs: [(&str, u64); 2]| pairs.map(|(n, v)| (n.to_owned(), v)).into();
+        let before = counters([("commits", 5), ("dirty_bytes", 900)]);
+        let now = counters([("commits", 7), ("dirty_bytes", 100)]);
+        assert_eq!(
+            since(&before, &now),
+            counters([("commits", 2), ("dirty_bytes", 100)])
+        );
+    }
+
+    #[test]
+    fn intervals_are_positive() {
+        assert_eq!(seconds("0.5"), Ok(Duration::from_millis(500)));
+        for bad in ["0", "-1", "nan", "soon", "inf"] {
+            assert!(seconds(bad).is_err(), "{bad}");
+        }
+    }
+}
