@@ -75,4 +75,4 @@ pub use api::{
 pub use error::{Error, Result};
 pub use fs::Sequence;
 pub use mechanism::Mechanism;
-pub use types::{FileKind, RenameMode, StatFs, VolumeInfo, XattrMode};
+pub use types::{FileKind, Flags, RenameMode, StatFs, VolumeInfo, XattrMode};

@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use cairnfs::fs::Wish;
-use cairnfs::types::{Attr, KillPrivileges, SetAttr};
+use cairnfs::types::{Attr, SetAttr};
 use fuser::{
     BsdFileFlags, CopyFileRangeFlags, Errno, FileHandle, Filesystem, INodeNo, IoctlFlags,
     KernelConfig, LockOwner, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData,
@@ -151,7 +151,7 @@ impl Filesystem for Adapter {
             atime: atime.map(set_time),
             mtime: mtime.map(set_time),
             ctime: ctime.map(wire_time),
-            kill_privileges: KillPrivileges::No,
+            ..SetAttr::default()
         };
         let caller = caller(req);
         if size.is_some() && self.ops.resizes_slowly(ino.0) {

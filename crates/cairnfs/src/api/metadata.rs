@@ -4,7 +4,7 @@
 
 use std::time::SystemTime;
 
-use crate::types::{Attr, FileKind, SetAttr, SetTime};
+use crate::types::{Attr, FileKind, Flags, SetAttr, SetTime};
 
 /// The bits of a mode that are permissions, set-id and sticky bits included.
 const PERMISSIONS: u32 = 0o7777;
@@ -86,6 +86,11 @@ impl Metadata {
     /// Device number of a special file, as `makedev(3)` makes it.
     pub fn rdev(&self) -> u64 {
         self.0.rdev
+    }
+
+    /// Inode flags, as lsattr(1) shows them.
+    pub fn flags(&self) -> Flags {
+        self.0.flags
     }
 
     /// Last change of the contents.
