@@ -17,6 +17,7 @@ mod bad_input;
 mod compare;
 mod crashtest;
 mod fill;
+mod flags;
 mod gate;
 mod handles;
 mod host;

@@ -4,6 +4,7 @@
 //! are served outside the event loops. How requests are admitted and answered is in `replies`, what is
 //! sent unasked in `notices`. Every request is answered.
 
+mod ioctls;
 mod notices;
 mod replies;
 
@@ -34,10 +35,12 @@ use crate::options::{MountOptions, WriteMode};
 use crate::syncs::Syncs;
 use crate::waiting::Waiting;
 
+use ioctls::Ioctl;
 pub use notices::Notices;
 pub(crate) use replies::{GENERATION, TTL};
 use replies::{
-    caller, guarded, reply_attr, reply_empty, reply_entry, reply_xattr, ttl, writing_back,
+    caller, guarded, reply_attr, reply_empty, reply_entry, reply_ioctl, reply_xattr, ttl,
+    writing_back,
 };
 
 thread_local! {
@@ -372,6 +375,11 @@ impl Filesystem for Adapter {
             Ok(len) => reply.written(len as u32),
             Err(e) => reply.error(e),
         }
+        if cached && written == Err(Errno::EPERM) {
+            let ops = self.ops();
+            self.waiting
+                .run_elsewhere(move |_under_way| ops.drop_cached(ino.0, offset));
+        }
     }
 
     fn fsync(
@@ -555,19 +563,33 @@ impl Filesystem for Adapter {
         });
     }
 
-    /// There are none; programs ask every file whether it is a terminal.
+    /// Those for inode flags, of which setting waits for data that the kernel holds. Programs ask every
+    /// file whether it is a terminal.
     fn ioctl(
         &self,
         _req: &Request,
-        _ino: INodeNo,
+        ino: INodeNo,
         _fh: FileHandle,
         _flags: IoctlFlags,
-        _cmd: u32,
-        _in_data: &[u8],
+        cmd: u32,
+        in_data: &[u8],
         _out_size: u32,
         reply: ReplyIoctl,
     ) {
-        reply.error(Errno::ENOTTY);
+        match ioctls::parse(cmd, in_data) {
+            Err(refused) => reply.error(refused.into()),
+            Ok(Ioctl::Get(form)) => {
+                let flags = guarded(&self.ops, "ioctl", ino, || self.ops.flags(ino.0));
+                reply_ioctl(reply, flags.map(|flags| form.bytes(flags)));
+            }
+            Ok(Ioctl::Set(flags)) => {
+                let ops = self.ops();
+                self.waiting.run_elsewhere(move |_under_way| {
+                    let set = guarded(&ops, "ioctl", ino, || ops.set_flags(ino.0, flags));
+                    reply_ioctl(reply, set.map(|()| Vec::new()));
+                });
+            }
+        }
     }
 
     fn copy_file_range(

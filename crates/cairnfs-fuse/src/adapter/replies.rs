@@ -6,7 +6,9 @@
 use std::time::Duration;
 
 use cairnfs::types::Attr;
-use fuser::{Errno, Generation, INodeNo, ReplyAttr, ReplyEmpty, ReplyEntry, ReplyXattr, Request};
+use fuser::{
+    Errno, Generation, INodeNo, ReplyAttr, ReplyEmpty, ReplyEntry, ReplyIoctl, ReplyXattr, Request,
+};
 
 use crate::convert::file_attr;
 use crate::door::Purpose;
@@ -84,6 +86,13 @@ pub(super) fn reply_attr(reply: ReplyAttr, ttl: Duration, outcome: Result<Attr, 
 pub(super) fn reply_entry(reply: ReplyEntry, outcome: Result<Attr, Errno>) {
     match outcome {
         Ok(attr) => reply.entry(&TTL, &file_attr(&attr), GENERATION),
+        Err(e) => reply.error(e),
+    }
+}
+
+pub(super) fn reply_ioctl(reply: ReplyIoctl, outcome: Result<Vec<u8>, Errno>) {
+    match outcome {
+        Ok(bytes) => reply.ioctl(0, &bytes),
         Err(e) => reply.error(e),
     }
 }
