@@ -65,8 +65,8 @@ fn times(path: &Path, [atime, mtime]: [i64; 2]) -> Outcome {
     rustix::fs::utimensat(CWD, path, &times, AtFlags::empty())
 }
 
-const NOW: i64 = rustix::fs::UTIME_NOW as i64;
-const OMIT: i64 = rustix::fs::UTIME_OMIT as i64;
+const NOW: i64 = rustix::fs::UTIME_NOW;
+const OMIT: i64 = rustix::fs::UTIME_OMIT;
 
 fn set_xattr(path: &Path, name: &str, value: &[u8]) -> Outcome {
     rustix::fs::lsetxattr(path, name, value, XattrFlags::empty())
