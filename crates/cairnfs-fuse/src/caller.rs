@@ -142,7 +142,7 @@ impl Status {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use cairnfs::types::{FileKind, Time};
+    use cairnfs::types::{FileKind, Flags, Time};
 
     fn attr(mode: u32) -> Attr {
         let time = Time::default();
@@ -160,6 +160,7 @@ mod tests {
             mtime: time,
             ctime: time,
             btime: time,
+            flags: Flags::NONE,
         }
     }
 

@@ -124,6 +124,7 @@ pub fn set_time(time: TimeOrNow) -> SetTime {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use cairnfs::types::Flags;
 
     fn attr() -> Attr {
         let t = |secs, nanos| Time { secs, nanos };
@@ -141,6 +142,7 @@ mod tests {
             mtime: t(-3, 4),
             ctime: t(5, 999_999_999),
             btime: t(7, 8),
+            flags: Flags::NONE,
         }
     }
 

@@ -43,7 +43,12 @@ const NEEDED: InitFlags = InitFlags::FUSE_HANDLE_KILLPRIV_V2
     .union(InitFlags::FUSE_POSIX_ACL)
     .union(InitFlags::FUSE_DONT_MASK)
     .union(InitFlags::FUSE_NO_OPEN_SUPPORT)
-    .union(InitFlags::FUSE_NO_OPENDIR_SUPPORT);
+    .union(InitFlags::FUSE_NO_OPENDIR_SUPPORT)
+    .union(CHECKS_FLAGS);
+
+/// Only offered, never taken up: it came with the kernel (5.13) that checks itself who may set inode
+/// flags. An earlier one passes such an ioctl on from anybody.
+const CHECKS_FLAGS: InitFlags = InitFlags::FUSE_SETXATTR_EXT;
 
 /// Asks the kernel.
 ///

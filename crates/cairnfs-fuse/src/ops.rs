@@ -13,7 +13,8 @@ use cairnfs::Error;
 use cairnfs::acl::{self, Acl};
 use cairnfs::fs::{FileSystem, Wish};
 use cairnfs::types::{
-    Attr, EntryRef, Fallocate, KillPrivileges, RenameMode, SeekTo, SetAttr, StatFs, XattrMode,
+    Attr, EntryRef, Fallocate, Flags, KillPrivileges, RenameMode, SeekTo, SetAttr, StatFs,
+    XattrMode,
 };
 use parking_lot::RwLock;
 
@@ -213,6 +214,42 @@ impl Ops {
         Ok(self.fs.setattr(ino, &set)?)
     }
 
+    /// Inode flags.
+    pub fn flags(&self, ino: u64) -> Outcome<Flags> {
+        Ok(self.fs.getattr(ino)?.flags)
+    }
+
+    /// Sets inode flags; the kernel has checked who may. What it took of a file's data before comes
+    /// first. Waits.
+    ///
+    /// Append-only is refused with the writeback cache: the kernel then sends what is appended in
+    /// whole blocks, in any order, which cannot be told from what is overwritten.
+    pub fn set_flags(&self, ino: u64, flags: Flags) -> Outcome<()> {
+        let old = self.fs.getattr(ino)?;
+        let begins = |flag| flags.contains(flag) && !old.flags.contains(flag);
+        if begins(Flags::APPEND) && old.kind.is_file() && self.write == WriteMode::Back {
+            return Err(Refusal(libc::EOPNOTSUPP));
+        }
+        if begins(Flags::APPEND) || begins(Flags::IMMUTABLE) {
+            self.drop_cached(ino, 0);
+        }
+        let set = SetAttr {
+            flags: Some(flags),
+            ..SetAttr::default()
+        };
+        self.fs.setattr(ino, &set)?;
+        self.forget_attributes(ino);
+        Ok(())
+    }
+
+    /// Has the kernel send what it holds of a file's contents from `offset` on, and then read them
+    /// anew: the file may not have what was written to a mapping of it. Waits.
+    pub(crate) fn drop_cached(&self, ino: u64, offset: u64) {
+        if let Some(kernel) = self.kernel.get() {
+            kernel.fetch_dirty(ino, offset);
+        }
+    }
+
     /// The target of a symlink.
     pub fn readlink(&self, ino: u64) -> Outcome<Vec<u8>> {
         Ok(self.fs.readlink(ino)?)
@@ -381,9 +418,7 @@ impl Ops {
             _ => return Err(Refusal(libc::EINVAL)),
         };
         let offset = u64::try_from(offset).map_err(|_| Refusal(libc::ENXIO))?;
-        if let Some(kernel) = self.kernel.get() {
-            kernel.fetch_dirty(ino, offset);
-        }
+        self.drop_cached(ino, offset);
         let found = self.fs.seek(ino, offset, to)?;
         i64::try_from(found).map_err(|_| Refusal(libc::EOVERFLOW))
     }

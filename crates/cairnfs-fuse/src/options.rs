@@ -48,6 +48,8 @@ pub struct MountOptions {
     pub write: WriteMode,
     /// What to show as the source of the mount, instead of the volume's path.
     pub source: Option<String>,
+    /// Access times were asked for; a mount never changes them by reading.
+    pub access_times: bool,
     /// Ignore unknown words.
     pub sloppy: bool,
 }
@@ -69,6 +71,7 @@ impl Default for MountOptions {
             discard: true,
             write: WriteMode::default(),
             source: None,
+            access_times: false,
             sloppy: false,
         }
     }
@@ -112,6 +115,8 @@ impl MountOptions {
             "remount" => self.remount = true,
             "discard" => self.discard = true,
             "nodiscard" => self.discard = false,
+            "atime" | "relatime" | "strictatime" | "diratime" => self.access_times = true,
+            "noatime" => self.access_times = false,
             "defaults" => {
                 self.read_only = false;
                 self.dev = true;
@@ -194,6 +199,9 @@ const FLAG_WORDS: &[&str] = &[
     "async",
 ];
 
+/// Words about access times, which change only when they are set.
+const ACCESS_TIME_WORDS: &[&str] = &["atime", "noatime", "relatime", "strictatime", "diratime"];
+
 /// Words for the daemon.
 const DAEMON_WORDS: &[&str] = &[
     "allow_other",
@@ -209,7 +217,7 @@ const DAEMON_WORDS: &[&str] = &[
 ];
 
 /// Words of fstab that are for mount(8) or systemd, and words for what is always so: the kernel
-/// checks permissions, and access times change only when they are set.
+/// checks permissions, and access times are not kept.
 const WORDS_WITHOUT_EFFECT: &[&str] = &[
     "auto",
     "noauto",
@@ -222,13 +230,8 @@ const WORDS_WITHOUT_EFFECT: &[&str] = &[
     "_netdev",
     "dirsync",
     "default_permissions",
-    "atime",
-    "noatime",
-    "diratime",
     "nodiratime",
-    "relatime",
     "norelatime",
-    "strictatime",
     "nostrictatime",
     "lazytime",
     "nolazytime",
@@ -250,7 +253,12 @@ fn is_without_effect(word: &str) -> bool {
 }
 
 fn unknown(word: &str) -> String {
-    let lists = [FLAG_WORDS, DAEMON_WORDS, WORDS_WITHOUT_EFFECT];
+    let lists = [
+        FLAG_WORDS,
+        DAEMON_WORDS,
+        ACCESS_TIME_WORDS,
+        WORDS_WITHOUT_EFFECT,
+    ];
     let words = lists.map(|list| list.join(", ")).join(", ");
     format!("unknown mount option {word:?}; the known ones are {words} and x-NAME")
 }
@@ -302,13 +310,23 @@ mod tests {
     #[test]
     fn words_of_fstab_are_understood() {
         let list = "rw,auto,noauto,user,nofail,_netdev,relatime,noatime,x-systemd.automount,\
-                    strictatime,nodiratime,dirsync,lazytime,users,owner,group,async,\
+                    nostrictatime,nodiratime,dirsync,lazytime,users,owner,group,async,\
                     x-gvfs-name=Cairn,default_permissions,comment=hello,subtype=cairnfs";
         assert_eq!(parse(list).unwrap(), MountOptions::default());
         let all = parse("defaults").unwrap();
         assert!(all.dev && all.suid && all.exec && !all.read_only);
         let some = parse("defaults,nodev,nosuid,noexec,ro").unwrap();
         assert!(!some.dev && !some.suid && !some.exec && some.read_only);
+    }
+
+    #[test]
+    fn access_times_are_noticed_where_they_are_asked_for() {
+        let asks = |list: &str| parse(list).unwrap().access_times;
+        assert!(
+            asks("relatime") && asks("noatime,strictatime") && asks("atime") && asks("diratime")
+        );
+        assert!(!asks("noatime") && !asks("relatime,noatime") && !asks("nodiratime,norelatime"));
+        assert!(!asks("defaults"));
     }
 
     #[test]

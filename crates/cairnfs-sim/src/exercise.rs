@@ -2,7 +2,7 @@
 
 use cairnfs::Error;
 use cairnfs::fs::FileSystem;
-use cairnfs::types::{Creds, FileKind};
+use cairnfs::types::{Creds, FileKind, Flags, SetAttr};
 
 use crate::image::BLOCK;
 use crate::tree::{Node, ROOT, Tree};
@@ -18,6 +18,11 @@ pub fn exercise(fs: &FileSystem, tree: &Tree) -> Result<(), String> {
     let failed = |what: &'static str| move |e: Error| format!("{what} after recovery: {e}");
     let mut inodes: Vec<_> = tree.nodes.iter().collect();
     inodes.sort_by_key(|(ino, _)| **ino);
+    for (ino, node) in &inodes {
+        if node.facts.flags != Flags::NONE {
+            clear_flags(fs, **ino).map_err(failed("clearing flags"))?;
+        }
+    }
     let mut grown = Vec::new();
     for (ino, node) in &inodes {
         match add(fs, **ino, node.facts.kind) {
@@ -56,6 +61,15 @@ fn holds(fs: &FileSystem, ino: u64, before: &Node) -> Result<bool, Error> {
     let mut found = [0; ADDED.len()];
     let n = fs.read(ino, before.size, &mut found)?;
     Ok(n == ADDED.len() && found == ADDED)
+}
+
+/// Append-only and immutable would keep the rest from being done.
+fn clear_flags(fs: &FileSystem, ino: u64) -> Result<(), Error> {
+    let set = SetAttr {
+        flags: Some(Flags::NONE),
+        ..SetAttr::default()
+    };
+    fs.setattr(ino, &set).map(|_| ())
 }
 
 /// Makes a file in a directory, and appends to a file.

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, HashMap};
 
 use cairnfs::acl::{ACCESS, Acl};
 use cairnfs::fs::FileSystem;
-use cairnfs::types::{Attr, FileKind, SeekTo, Time};
+use cairnfs::types::{Attr, FileKind, Flags, SeekTo, Time};
 use cairnfs::{Error, Result};
 
 use crate::image::BLOCK;
@@ -34,6 +34,8 @@ pub struct Facts {
     pub target: Vec<u8>,
     /// Birth.
     pub born: Time,
+    /// Inode flags.
+    pub flags: Flags,
     /// Extended attributes.
     pub xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
 }
@@ -49,6 +51,7 @@ impl Facts {
             rdev: attr.rdev,
             target: target.to_vec(),
             born: attr.btime,
+            flags: attr.flags,
             xattrs: BTreeMap::new(),
         }
     }

@@ -104,7 +104,7 @@ pub use fs::Sequence;
 #[doc(hidden)]
 pub use mechanism::Mechanism;
 #[doc(inline)]
-pub use types::{Creds, FileKind, RenameMode, StatFs, Time, VolumeInfo, XattrMode};
+pub use types::{Creds, FileKind, Flags, RenameMode, StatFs, Time, VolumeInfo, XattrMode};
 
 /// README.md, whose snippets compile.
 #[cfg(doctest)]

@@ -5,7 +5,8 @@
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use crate::format::item::{
-    RawTime, S_IFBLK, S_IFCHR, S_IFDIR, S_IFIFO, S_IFLNK, S_IFMT, S_IFREG, S_IFSOCK,
+    FLAG_APPEND, FLAG_IMMUTABLE, FLAG_NODUMP, INODE_FLAGS, RawTime, S_IFBLK, S_IFCHR, S_IFDIR,
+    S_IFIFO, S_IFLNK, S_IFMT, S_IFREG, S_IFSOCK,
 };
 use zerocopy::little_endian::{I64, U32};
 
@@ -165,6 +166,57 @@ impl From<Time> for RawTime {
     }
 }
 
+/// Inode flags, as chattr(1) sets them: a set of those that are enforced.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
+pub struct Flags(u32);
+
+impl Flags {
+    /// No flag.
+    pub const NONE: Self = Self(0);
+    /// `i`: neither contents, attributes, names nor, of a directory, entries change, until the flag is
+    /// cleared.
+    pub const IMMUTABLE: Self = Self(FLAG_IMMUTABLE);
+    /// `a`: a file is written at its end only, a directory only gains entries; attributes and names stay.
+    pub const APPEND: Self = Self(FLAG_APPEND);
+    /// `d`: dump(8) leaves it out. What is made in a directory inherits it.
+    pub const NODUMP: Self = Self(FLAG_NODUMP);
+
+    /// The flags of these bits, which have the values of `FS_IOC_GETFLAGS`; `None` if a bit is no flag.
+    pub const fn from_bits(bits: u32) -> Option<Self> {
+        match bits & !INODE_FLAGS {
+            0 => Some(Self(bits)),
+            _ => None,
+        }
+    }
+
+    /// Their bits, as `FS_IOC_GETFLAGS` gives them.
+    pub const fn bits(self) -> u32 {
+        self.0
+    }
+
+    /// Whether all of `other` are set.
+    pub const fn contains(self, other: Self) -> bool {
+        self.0 & other.0 == other.0
+    }
+
+    /// These and `other`.
+    #[must_use]
+    pub const fn with(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
+
+    /// These but for `other`.
+    #[must_use]
+    pub const fn without(self, other: Self) -> Self {
+        Self(self.0 & !other.0)
+    }
+
+    /// What an inode made in a directory with these flags begins with.
+    pub(crate) const fn inherited(self) -> Self {
+        Self(self.0 & FLAG_NODUMP)
+    }
+}
+
 /// Attributes of an inode.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Attr {
@@ -194,6 +246,8 @@ pub struct Attr {
     pub ctime: Time,
     /// Birth.
     pub btime: Time,
+    /// Inode flags.
+    pub flags: Flags,
 }
 
 /// Who makes a file: its owner and group.
@@ -231,6 +285,9 @@ pub struct SetAttr {
     pub mtime: Option<SetTime>,
     /// Last change of anything; without it, the time of the call.
     pub ctime: Option<Time>,
+    /// Inode flags, of a file or directory. The flags before the call say what else may change. Not for a
+    /// front to pass on unless it knows that the caller may set them.
+    pub flags: Option<Flags>,
     /// Set-id bits that are cleared; those that `mode` sets stay.
     pub kill_privileges: KillPrivileges,
 }

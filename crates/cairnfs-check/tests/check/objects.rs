@@ -39,6 +39,10 @@ fn inode_items_that_make_no_sense_are_found() {
     assert_eq!(found, ["inode-item"]);
     let found = with_plan(|plan| plan.edit(16, |i| i.size = U64::new((1 << 60) + 1)));
     assert_eq!(found, ["inode-item"]);
+    let found = with_plan(|plan| plan.edit(16, |i| i.flags = U32::new(INODE_FLAGS | 1)));
+    assert_eq!(found, ["inode-item"]);
+    let found = with_plan(|plan| plan.edit(16, |i| i.flags = U32::new(INODE_FLAGS)));
+    assert!(found.is_empty(), "{found:?}");
 }
 
 #[test]

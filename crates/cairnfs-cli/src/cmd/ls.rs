@@ -5,7 +5,7 @@ use std::ffi::OsString;
 use std::io::{self, IsTerminal, Write};
 use std::process::ExitCode;
 
-use cairnfs::types::{Attr, FileKind};
+use cairnfs::types::{Attr, FileKind, Flags};
 use serde::Serialize;
 
 use crate::failure::{AnyError, Explain, Failure, show_bytes};
@@ -92,6 +92,7 @@ struct Told {
     atime: String,
     ctime: String,
     btime: String,
+    flags: String,
     target: Option<String>,
 }
 
@@ -286,8 +287,20 @@ fn tell(entry: &Entry) -> Told {
         atime: utc_time(a.atime),
         ctime: utc_time(a.ctime),
         btime: utc_time(a.btime),
+        flags: flag_letters(a.flags),
         target: entry.target.as_ref().map(|t| show_bytes(t)),
     }
+}
+
+/// The letters of chattr(1).
+fn flag_letters(flags: Flags) -> String {
+    let all = [
+        ('i', Flags::IMMUTABLE),
+        ('a', Flags::APPEND),
+        ('d', Flags::NODUMP),
+    ];
+    let set = all.into_iter().filter(|(_, flag)| flags.contains(*flag));
+    set.map(|(letter, _)| letter).collect()
 }
 
 fn kind_name(kind: FileKind) -> &'static str {
@@ -329,6 +342,7 @@ mod tests {
                 mtime: time,
                 ctime: time,
                 btime: time,
+                flags: Flags::NONE,
             },
             target: None,
         }
@@ -354,7 +368,10 @@ mod tests {
         let told = tell(&file("x/./y", 1, 0));
         assert_eq!(told.path, "/x/y");
         assert_eq!(told.mode, "0644");
-        assert!(told.path_hex.is_none());
+        assert!(told.path_hex.is_none() && told.flags.is_empty());
+        let mut kept = file("x", 1, 0);
+        kept.attr.flags = Flags::APPEND.with(Flags::NODUMP);
+        assert_eq!(tell(&kept).flags, "ad");
         let mut odd = file("", 1, 0);
         odd.path = b"\xff".to_vec();
         assert_eq!(tell(&odd).path_hex.as_deref(), Some("2fff"));

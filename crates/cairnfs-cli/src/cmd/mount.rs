@@ -63,8 +63,8 @@ Mount options:
                          exec, sync and their opposites; all others stay. With ro, everything
                          is made durable. What was mounted with ro cannot become rw
   fsname=NAME            what the table of mounts shows as the source
-Words of fstab(5) that mean nothing here, such as nofail and relatime, are accepted: access
-times never change by reading, and the mount shows noatime.
+Words of fstab(5) that mean nothing here, such as nofail, are accepted. Reading does not change
+access times, and the mount shows noatime: relatime, strictatime and atime say so.
 
 Exit codes, as of mount(8): 0 mounted, and with --foreground also ended well; 1 wrong arguments;
 2 the system lacks something; 32 not mounted, or with --foreground: what was written could not
@@ -154,7 +154,18 @@ fn mount(args: &Args) -> Result<(), Failure> {
         if let Some(warning) = outgrows(&volume).filter(|_| !options.read_only) {
             eprintln!("cairnfs mount: warning: {warning}");
         }
+        note_access_times(&options);
         start_daemon(args, &volume, &dir)
+    }
+}
+
+/// Who asks for access times is told that there are none.
+fn note_access_times(options: &MountOptions) {
+    if options.access_times {
+        eprintln!(
+            "cairnfs mount: note: reading does not change access times: the mount is noatime, \
+             whatever it is told"
+        );
     }
 }
 
@@ -205,6 +216,7 @@ fn remount(args: &Args) -> Result<(), Failure> {
     for word in words.filter(|word| MountOptions::is_kept_by_remount(word)) {
         eprintln!("cairnfs mount: note: a remount does not change {word}");
     }
+    note_access_times(&wanted);
     if args.fake {
         return Ok(());
     }

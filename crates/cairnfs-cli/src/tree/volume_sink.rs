@@ -8,7 +8,7 @@ use std::collections::{HashMap, HashSet};
 use std::fmt;
 
 use cairnfs::Error;
-use cairnfs::types::{FileKind, KillPrivileges, RenameMode, SetAttr, SetTime, Time, XattrMode};
+use cairnfs::types::{FileKind, RenameMode, SetAttr, SetTime, Time, XattrMode};
 
 use super::{Keep, Meta, Segment, Sink, join, push_name, shared, split, temporary_name};
 use crate::failure::{Explain, Failure};
@@ -205,8 +205,7 @@ impl VolumeSink {
             size: (meta.kind == FileKind::File).then_some(meta.size),
             atime: self.keep.times.then_some(SetTime::At(meta.atime)),
             mtime: self.keep.times.then_some(SetTime::At(meta.mtime)),
-            ctime: None,
-            kill_privileges: KillPrivileges::No,
+            ..SetAttr::default()
         };
         self.volume
             .fs()

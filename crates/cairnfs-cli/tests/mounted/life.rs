@@ -424,10 +424,12 @@ fn an_ordinary_user_mounts() {
         cat > user.sh <<'END'
         set -eux
         ./cairnfs mount --create --size 64M own.cairn own
-        grep \" $PWD/own .*nosuid,nodev.* fuse.cairnfs .*user_id=65534\" /proc/self/mountinfo
+        grep \" $PWD/own .*nosuid,nodev,noatime.* fuse.cairnfs .*user_id=65534\" /proc/self/mountinfo
         mkdir own/d; head -c 3000000 /dev/urandom > own/d/f; sha256sum own/d/f > sum
         ! ./cairnfs mount own.cairn own
         ./cairnfs sync own/d
+        # Their kernel asks for the capability among all users, not for that of a namespace.
+        ! chattr +i own/d/f; ! chattr +a own/d/f; chattr +d own/d/f; lsattr own/d/f | grep -q -- -d-
         sha256sum -c --quiet sum; ln own/d/f own/l; ! chown 0 own/l; test $(stat -c %u own/l) = 65534
         ./cairnfs umount own
         ./cairnfs check --data own.cairn

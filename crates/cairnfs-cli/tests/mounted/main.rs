@@ -18,6 +18,7 @@ mod compare;
 mod contrib;
 mod crashtest;
 mod fill;
+mod flags;
 mod gate;
 mod handles;
 mod host;

@@ -18,7 +18,7 @@ use rustix::thread::{set_thread_groups, set_thread_res_gid, set_thread_res_uid};
 
 use crate::place::{Place, able, arg, succeed};
 
-const OWNER: u32 = 1001;
+pub const OWNER: u32 = 1001;
 const OTHER: u32 = 1002;
 const GROUP: u32 = 2000;
 const ELSEWHERE: u32 = 3000;
@@ -28,14 +28,14 @@ const ACCESS: &str = "system.posix_acl_access";
 /// Bytes that a regular file begins with: more than an inode holds.
 const LEN: usize = 5000;
 
-struct Caller {
+pub struct Caller {
     name: &'static str,
     uid: u32,
     gid: u32,
     groups: &'static [u32],
 }
 
-const fn caller(name: &'static str, uid: u32, gid: u32, groups: &'static [u32]) -> Caller {
+pub const fn caller(name: &'static str, uid: u32, gid: u32, groups: &'static [u32]) -> Caller {
     Caller {
         name,
         uid,
@@ -92,12 +92,12 @@ struct Operation {
     run: fn(&Path) -> rustix::io::Result<()>,
 }
 
-fn chown(path: &Path, uid: Option<u32>, gid: Option<u32>) -> rustix::io::Result<()> {
+pub fn chown(path: &Path, uid: Option<u32>, gid: Option<u32>) -> rustix::io::Result<()> {
     let (uid, gid) = (uid.map(Uid::from_raw), gid.map(Gid::from_raw));
     rustix::fs::chownat(CWD, path, uid, gid, AtFlags::SYMLINK_NOFOLLOW)
 }
 
-fn chmod(path: &Path, mode: u32) -> rustix::io::Result<()> {
+pub fn chmod(path: &Path, mode: u32) -> rustix::io::Result<()> {
     rustix::fs::chmod(path, Mode::from_raw_mode(mode))
 }
 
@@ -275,7 +275,7 @@ fn state(path: &Path) -> String {
 }
 
 /// Gives the calling thread the credentials of a caller, for good.
-fn assume(caller: &Caller) {
+pub fn assume(caller: &Caller) {
     let groups: Vec<Gid> = caller.groups.iter().map(|g| Gid::from_raw(*g)).collect();
     set_thread_groups(&groups).unwrap();
     let (uid, gid) = (Uid::from_raw(caller.uid), Gid::from_raw(caller.gid));

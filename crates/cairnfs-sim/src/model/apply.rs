@@ -244,6 +244,7 @@ impl Model {
     fn set_attributes(&mut self, ino: u64, set: &SetAttr) {
         let mode = set.mode.map(|mode| mode & 0o7777);
         let follow = |facts: &mut Facts| {
+            facts.flags = set.flags.unwrap_or(facts.flags);
             if let Some(mode) = mode {
                 facts.mode = mode;
                 follow_mode(facts);

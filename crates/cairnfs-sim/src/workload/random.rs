@@ -85,6 +85,7 @@ impl Dice {
             30 => Step::Allocate(self.path(), self.offset(), self.length()),
             31 => Step::Reserve(self.path(), self.offset(), self.length()),
             32 if self.throw(2) == 0 => Step::Touch(self.path(), self.throw(1000) as u32),
+            32 if self.throw(4) == 0 => Step::Chattr(self.path(), 64 * self.throw(2) as u32),
             32 => Step::Chmod(self.path(), 0o400 + self.throw(0o400) as u32),
             33 => Step::SetXattr(self.path(), self.attribute(), self.length() as u32 % 30_000),
             34 => Step::SetValue(self.path(), self.attribute(), self.value()),

@@ -8,7 +8,7 @@ use std::str::FromStr;
 
 use cairnfs::fs::FileSystem;
 use cairnfs::types::{
-    Creds, Fallocate, KillPrivileges, RenameMode, SetAttr, SetTime, Time, XattrMode,
+    Creds, Fallocate, Flags, KillPrivileges, RenameMode, SetAttr, SetTime, Time, XattrMode,
 };
 use cairnfs::{Error, Result};
 
@@ -67,6 +67,8 @@ pub enum Step {
     Reserve(String, u64, u64),
     /// Sets permissions.
     Chmod(String, u32),
+    /// Sets the inode flags to these bits.
+    Chattr(String, u32),
     /// Sets the time of the last change of the contents, in seconds.
     Touch(String, u32),
     /// Sets the access list to one for a user, with these permissions of owner, mask and others.
@@ -115,6 +117,7 @@ impl fmt::Display for Step {
             Allocate(p, at, n) => write!(f, "allocate {p} {at} {n}"),
             Reserve(p, at, n) => write!(f, "reserve {p} {at} {n}"),
             Chmod(p, mode) => write!(f, "chmod {p} {mode}"),
+            Chattr(p, flags) => write!(f, "chattr {p} {flags}"),
             Touch(p, secs) => write!(f, "touch {p} {secs}"),
             SetList(p, mode) => write!(f, "setlist {p} {mode}"),
             TruncateAs(p, n) => write!(f, "truncate-as {p} {n}"),
@@ -163,6 +166,7 @@ impl FromStr for Step {
             "allocate" => Step::Allocate(path(1)?, number(2)?, number(3)?),
             "reserve" => Step::Reserve(path(1)?, number(2)?, number(3)?),
             "chmod" => Step::Chmod(path(1)?, small(2)?),
+            "chattr" => Step::Chattr(path(1)?, small(2)?),
             "touch" => Step::Touch(path(1)?, small(2)?),
             "setlist" => Step::SetList(path(1)?, small(2)?),
             "truncate-as" => Step::TruncateAs(path(1)?, number(2)?),
@@ -360,6 +364,14 @@ impl<'a> Runner<'a> {
             Step::Chmod(p, mode) => {
                 let set = SetAttr {
                     mode: Some(*mode),
+                    ..SetAttr::default()
+                };
+                fs.setattr(self.look_up(p)?, &set).map(|_| ())
+            }
+            Step::Chattr(p, flags) => {
+                let flags = Flags::from_bits(*flags).ok_or(Error::Unsupported("no such flag"))?;
+                let set = SetAttr {
+                    flags: Some(flags),
                     ..SetAttr::default()
                 };
                 fs.setattr(self.look_up(p)?, &set).map(|_| ())

@@ -225,3 +225,17 @@ fn times_come_with_changes() {
          create d/g; chmod d/f 384; fsync d/g; touch d/f 7; link d/f x; fdatasync d/f; write d/f 0 10; fdatasync d/f; fsync d; merge",
     );
 }
+
+/// Inode flags are attributes as others: they come with an fsync, and after what was changed before them;
+/// what they refuse changes nothing, and what a directory passes on comes with what is made.
+#[test]
+fn flags_come_with_their_inode() {
+    history(
+        "create f; append f 9000; chattr f 32; append f 100; write f 0 50; truncate f 10; fsync f;
+         rename f g; chattr f 16; append f 5; unlink f; sync; chattr f 0; rename f g; fsync g",
+    );
+    history(
+        "mkdir d; create d/f; sync; chattr d 96; create d/g; unlink d/f; fsync d/g; mkdir d/s;
+         chattr d 16; create d/h; rename d e; fsync d; chattr d 0; rename d/g x; fsync x; rmdir d/s",
+    );
+}

@@ -1,5 +1,6 @@
 //! The model itself: trees that the contract does not allow are told, with the promise they break.
 
+use cairnfs::types::Flags;
 use cairnfs_sim::model::Violation;
 use cairnfs_sim::record::{Recording, VOLUME_SIZE, fresh_volume, options};
 use cairnfs_sim::tree::{Node, ROOT, Tree};
@@ -76,6 +77,10 @@ fn what_was_synced_may_not() {
     assert_breaks("durable", "create f; sync; chmod f 384; fsync f", |tree| {
         let ino = named(tree, "f");
         tree.nodes.get_mut(&ino).unwrap().facts.mode = 0o644;
+    });
+    assert_breaks("durable", "create f; sync; chattr f 96; fsync f", |tree| {
+        let ino = named(tree, "f");
+        tree.nodes.get_mut(&ino).unwrap().facts.flags = Flags::NONE;
     });
     assert_breaks("durable", "mkdir d; create d/f; fsync d/f", |tree| {
         remove(tree, "d");

@@ -8,7 +8,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use cairnfs::fs::{FileSystem, Wish};
-use cairnfs::types::{Attr, SetAttr, SetTime, Time};
+use cairnfs::types::{Attr, Flags, SetAttr, SetTime, Time};
 use cairnfs_fuse::ops::{Caller, NewEntry, Ops, Outcome};
 use cairnfs_fuse::options::WriteMode;
 use cairnfs_fuse::syncs::Durable;
@@ -232,6 +232,10 @@ impl Front {
     fn set_attributes(&self, word: &str, words: &Words<'_>, caller: Caller) -> Outcome<()> {
         let mut set = SetAttr::default();
         match word {
+            "chattr" => {
+                let flags = Flags::from_bits(words.small(2)).unwrap();
+                return self.ops.set_flags(self.look_up(words.path(1))?, flags);
+            }
             "chmod" => set.mode = Some(words.small(2)),
             "chown" => (set.uid, set.gid) = (Some(words.small(2)), Some(words.small(3))),
             "truncate" => set.size = Some(words.number(2)),

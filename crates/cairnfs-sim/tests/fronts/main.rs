@@ -73,6 +73,8 @@ const REQUESTS: &[&str] = &[
     "chown l 9 9",
     "utimes f 5",
     "utimes l 5",
+    "chattr f 0o140",
+    "chattr e 0o20",
     "setxattr f a 300",
     "setxattr x a 20000",
     "setdefault e",

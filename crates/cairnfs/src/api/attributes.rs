@@ -13,7 +13,7 @@ use super::metadata::{FileTimes, Metadata};
 use super::path::{Follow, on_inode};
 use crate::error::{Error, Result};
 use crate::fetch::fetch;
-use crate::types::{SetAttr, XattrMode};
+use crate::types::{Flags, SetAttr, XattrMode};
 
 impl Volume {
     /// What is known of a file or directory; symbolic links are followed.
@@ -96,6 +96,33 @@ impl Volume {
     /// As [`metadata`](Self::metadata).
     pub fn set_times(&self, path: impl AsRef<Path>, times: FileTimes) -> Result<()> {
         self.set(path.as_ref(), Follow::Yes, &times.to_set())
+    }
+
+    /// Sets the inode flags of a file or directory, as chattr(1) does; a symbolic link is followed.
+    ///
+    /// ```
+    /// # use cairnfs::{Error, Flags, Volume};
+    /// # fn main() -> cairnfs::Result<()> {
+    /// let volume = Volume::in_memory(64 << 20)?;
+    /// volume.write("log", "begun")?;
+    /// volume.set_flags("log", Flags::APPEND)?;
+    /// let refused = volume.remove_file("log").unwrap_err();
+    /// assert!(matches!(refused.cause(), Error::NotPermitted(_)));
+    /// volume.set_flags("log", Flags::NONE)?;
+    /// volume.remove_file("log")?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] for anything but a file or directory, [`Error::NotPermitted`] for an
+    /// immutable one that would stay so, or as [`metadata`](Self::metadata).
+    pub fn set_flags(&self, path: impl AsRef<Path>, flags: Flags) -> Result<()> {
+        let set = SetAttr {
+            flags: Some(flags),
+            ..SetAttr::default()
+        };
+        self.set(path.as_ref(), Follow::Yes, &set)
     }
 
     /// Sets times, of a symbolic link at the end of the path itself.

@@ -15,7 +15,7 @@ use super::options::OpenOptions;
 use super::path::{Follow, Last, Walk};
 use crate::error::{Error, Result};
 use crate::fs::FileSystem;
-use crate::types::{Attr, FileKind, KillPrivileges, SeekTo, SetAttr};
+use crate::types::{Attr, FileKind, Flags, KillPrivileges, SeekTo, SetAttr};
 
 /// How often opening starts again because others make and remove the same name.
 const RACES: u32 = 64;
@@ -113,6 +113,16 @@ impl Volume {
         if writes && self.is_read_only() {
             let failure = self.file_system().failure();
             return Err(failure.unwrap_or(Error::ReadOnly));
+        }
+        // Each write is checked again; what is refused is told as soon as by open(2).
+        let flags = opened.attr.flags;
+        if writes && flags.contains(Flags::IMMUTABLE) {
+            return Err(Error::NotPermitted("the file is immutable"));
+        }
+        if writes && !options.append && flags.contains(Flags::APPEND) {
+            return Err(Error::NotPermitted(
+                "the file is append-only: open it for appending",
+            ));
         }
         if options.truncate && !opened.made {
             let empty = SetAttr {

@@ -7,7 +7,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::time::SystemTime;
 
 use crate::error::Result;
-use crate::types::{Attr, FileKind, SetAttr, SetTime};
+use crate::types::{Attr, FileKind, Flags, SetAttr, SetTime};
 
 /// What is known of a file or directory. A copy: it does not follow later changes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -87,6 +87,11 @@ impl Metadata {
     /// Device number of a special file, as `makedev(3)` makes it.
     pub fn rdev(&self) -> u64 {
         self.0.rdev
+    }
+
+    /// Inode flags, as lsattr(1) shows them.
+    pub fn flags(&self) -> Flags {
+        self.0.flags
     }
 
     /// Last change of the contents.

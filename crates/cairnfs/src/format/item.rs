@@ -34,6 +34,15 @@ pub const S_ISUID: u32 = 0o4000;
 /// Set-group-id bit.
 pub const S_ISGID: u32 = 0o2000;
 
+/// Flag of an inode: nothing of it can be changed. Flags have the values of `FS_IOC_GETFLAGS`.
+pub const FLAG_IMMUTABLE: u32 = 0x10;
+/// Flag of an inode: a file only grows at its end, a directory only gains entries.
+pub const FLAG_APPEND: u32 = 0x20;
+/// Flag of an inode: dump(8) leaves it out.
+pub const FLAG_NODUMP: u32 = 0x40;
+/// All flags that an inode can have.
+pub const INODE_FLAGS: u32 = FLAG_IMMUTABLE | FLAG_APPEND | FLAG_NODUMP;
+
 /// First index a directory gives to an entry; "." and ".." come before it in a listing.
 pub const FIRST_DIR_INDEX: u64 = 3;
 
@@ -83,7 +92,7 @@ pub struct RawInode {
     pub gid: U32,
     /// Links. A directory has 2 and one for each subdirectory.
     pub nlink: U32,
-    /// Flags given by the user.
+    /// Of [`INODE_FLAGS`].
     pub flags: U32,
     /// Number of extended attributes.
     pub xattrs: U32,
@@ -123,6 +132,10 @@ pub fn decode_inode(value: &[u8]) -> Result<RawInode, String> {
         if time.nanos.get() >= 1_000_000_000 {
             return Err(format!("{} nanoseconds", time.nanos));
         }
+    }
+    let unknown = raw.flags.get() & !INODE_FLAGS;
+    if unknown != 0 {
+        return Err(format!("inode with unknown flags {unknown:#x}"));
     }
     if kind == S_IFDIR && raw.next_index.get() < FIRST_DIR_INDEX {
         return Err(format!("directory with next index {}", raw.next_index));
@@ -346,6 +359,19 @@ mod tests {
             let mut raw = sound();
             change(&mut raw);
             assert!(decode_inode(raw.as_bytes()).is_err(), "{raw:?}");
+        }
+    }
+
+    #[test]
+    fn inodes_with_unknown_flags_are_refused() {
+        let decoded = |flags: u32| {
+            let mut raw = sound();
+            raw.flags = U32::new(flags);
+            decode_inode(raw.as_bytes()).is_ok()
+        };
+        assert!(decoded(0) && decoded(INODE_FLAGS) && decoded(FLAG_NODUMP));
+        for bit in (0..32).map(|n| 1 << n).filter(|bit| bit & INODE_FLAGS == 0) {
+            assert!(!decoded(bit) && !decoded(INODE_FLAGS | bit), "{bit:#x}");
         }
     }
 

@@ -10,6 +10,7 @@ use crate::format::{BLOCK_SIZE, MAX_EXTENT_BLOCKS, MAX_FILE_SIZE, MAX_INLINE};
 use crate::fs::FileSystem;
 use crate::fs::attributes::kill_privileges;
 use crate::fs::extents::{Extent, Extents, uncovered};
+use crate::fs::flags::may_allocate;
 use crate::fs::locked::{attrs, attrs_mut};
 use crate::fs::observe::Call;
 use crate::fs::room::most;
@@ -30,6 +31,7 @@ const COPY_CHUNK: u64 = 1 << 20;
 /// A change of a file's space, in steps. The first step that changes anything also clears set-id bits.
 struct Change<'a> {
     inode: &'a Arc<Inode>,
+    what: Fallocate,
     kill: KillPrivileges,
     /// Whether a step set the times and cleared set-id bits.
     touched: Cell<bool>,
@@ -91,6 +93,7 @@ impl FileSystem {
         check_file(&inode.read())?;
         let change = Change {
             inode: &inode,
+            what,
             kill,
             touched: Cell::new(false),
         };
@@ -110,15 +113,17 @@ impl FileSystem {
 
     /// Locks the contents for one step. A range may take long: between two steps others may change
     /// the file.
-    fn step<'a>(&self, inode: &'a Arc<Inode>) -> Result<MutexGuard<'a, ()>> {
+    fn step<'a>(&self, change: &Change<'a>) -> Result<MutexGuard<'a, ()>> {
+        let inode = change.inode;
         let contents = inode.contents();
+        may_allocate(attrs(&inode.read())?.flags, change.what)?;
         self.settle_truncate(inode)?;
         Ok(contents)
     }
 
     /// The size follows the space, so that a refusal shows nowhere.
     fn grow_to(&self, change: &Change<'_>, end: u64, keep_size: bool) -> Result<()> {
-        let _contents = self.step(change.inode)?;
+        let _contents = self.step(change)?;
         let size = attrs(&change.inode.read())?.size;
         if keep_size || end <= size {
             return Ok(());
@@ -138,6 +143,7 @@ impl FileSystem {
         if change.touched.get() {
             return Ok(());
         }
+        let _contents = self.step(change)?;
         let mut state = change.inode.write();
         change.touch(self, attrs_mut(&mut state)?);
         state.uncommitted = true;
@@ -163,7 +169,7 @@ impl FileSystem {
         self.zero_edges(change, offset, end)?;
         let (mut from, last) = (offset.div_ceil(BLOCK), end / BLOCK);
         while from < last {
-            let _contents = self.step(change.inode)?;
+            let _contents = self.step(change)?;
             from = self.punch_step(change, from, last)?;
         }
         Ok(())
@@ -171,7 +177,7 @@ impl FileSystem {
 
     /// Zeroes the blocks at the edges of a range that it covers in part, or all of a small file.
     fn zero_edges(&self, change: &Change<'_>, offset: u64, end: u64) -> Result<()> {
-        let _contents = self.step(change.inode)?;
+        let _contents = self.step(change)?;
         let size = attrs(&change.inode.read())?.size;
         let (first, last) = (offset.div_ceil(BLOCK), end / BLOCK);
         // The contents of a small file may lie in its inode, where no block can be freed.
@@ -272,7 +278,7 @@ impl FileSystem {
         let mut from = offset / BLOCK;
         while from < last {
             let to = last.min(from + ALLOCATE_STEP);
-            let _contents = self.step(change.inode)?;
+            let _contents = self.step(change)?;
             self.leave_inline(change.inode, class_with(&funds))?;
             self.allocate_step(change, from, to, funds.as_deref_mut())?;
             from = to;

@@ -7,6 +7,7 @@ use crate::error::{Error, Result};
 use crate::format::item::{S_IFMT, S_ISGID, S_ISUID};
 use crate::fs::FileSystem;
 use crate::fs::access::Follower;
+use crate::fs::flags::may_set;
 use crate::fs::locked::{attrs, attrs_mut};
 use crate::fs::namespace::INODE_LEN;
 use crate::fs::observe::Call;
@@ -47,6 +48,7 @@ fn apply(a: &mut Attrs, set: &SetAttr, keep: bool, now: impl FnOnce() -> Time) {
     }
     a.uid = set.uid.unwrap_or(a.uid);
     a.gid = set.gid.unwrap_or(a.gid);
+    a.flags = set.flags.unwrap_or(a.flags);
     if let Some(t) = set.atime {
         a.atime = time(t);
     }
@@ -55,7 +57,8 @@ fn apply(a: &mut Attrs, set: &SetAttr, keep: bool, now: impl FnOnce() -> Time) {
     }
     a.ctime = match set.ctime {
         Some(t) => t,
-        None if keep => a.ctime,
+        // No front stamps a change of flags.
+        None if keep && set.flags.is_none() => a.ctime,
         None => *now,
     };
 }
@@ -119,11 +122,13 @@ impl FileSystem {
         Ok(attrs(&state)?.public(ino, state.pages.unplaced()))
     }
 
-    /// Sets attributes, in one transaction; an access list follows the mode. Only a mode that is set
-    /// together with a size follows in a second one.
+    /// Sets attributes, in one transaction; an access list follows the mode. Only a mode or flags that are
+    /// set together with a size follow in a second one. Who may set append-only and immutable is not
+    /// asked here: a front asks for `CAP_LINUX_IMMUTABLE`.
     ///
     /// # Errors
-    /// No such inode; a size for anything but a regular file; no space.
+    /// No such inode; a size for anything but a regular file; flags for anything but a file or
+    /// directory; [`Error::NotPermitted`] for an append-only or immutable one; no space.
     pub fn setattr(&self, ino: u64, set: &SetAttr) -> Result<Attr> {
         self.observed(Call::SetAttr { ino, set }, || self.set_attributes(ino, set))
     }
@@ -139,16 +144,19 @@ impl FileSystem {
         }
         let mut set = *set;
         if let Some(size) = set.size {
-            let mode = set.mode.take();
-            let attr = self.truncate(&inode, size, &set)?;
-            if mode.is_none() {
-                return Ok(attr);
-            }
-            set = SetAttr {
-                mode,
+            let later = SetAttr {
+                mode: set.mode.take(),
+                flags: set.flags.take(),
                 ..SetAttr::default()
             };
+            let attr = self.truncate(&inode, size, &set)?;
+            if later == SetAttr::default() {
+                return Ok(attr);
+            }
+            set = later;
         }
+        // Nobody is half way through a change of contents that the new flags refuse.
+        let _contents = set.flags.map(|_| inode.contents());
         match self.set_in_place(&inode, &set)? {
             Some(attr) => Ok(attr),
             None => self.set_in_transaction(&inode, &set),
@@ -161,6 +169,7 @@ impl FileSystem {
             let need = Need::items(1 + usize::from(room > 0), INODE_LEN + room, 0);
             let reservation = self.reserve(need.deleting())?;
             let mut state = inode.write();
+            may_set(attrs(&state)?, set)?;
             let follower = self.follower(inode, &state, set)?;
             let logged = follower.as_ref().map_or(0, Follower::logged);
             if logged > room {
@@ -191,7 +200,9 @@ impl FileSystem {
     fn set_in_place(&self, inode: &Inode, set: &SetAttr) -> Result<Option<Attr>> {
         let mut state = inode.write();
         let old = attrs(&state)?;
-        if old.nlink > 0 && (set.mode.is_some() || set.uid.is_some() || set.gid.is_some()) {
+        may_set(old, set)?;
+        let more = set.mode.is_some() || set.uid.is_some() || set.gid.is_some();
+        if old.nlink > 0 && (more || set.flags.is_some()) {
             return Ok(None);
         }
         if self.follower(inode, &state, set)?.is_some() {

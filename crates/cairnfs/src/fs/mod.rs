@@ -11,6 +11,7 @@ mod allocate;
 mod attributes;
 mod budget;
 mod extents;
+mod flags;
 mod handle;
 mod listing;
 mod locked;

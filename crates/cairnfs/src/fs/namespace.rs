@@ -15,6 +15,7 @@ use crate::format::item::{
 use crate::format::key::Kind;
 use crate::format::{MAX_LINKS, MAX_NAME, MAX_SYMLINK, ROOT_INO};
 use crate::fs::FileSystem;
+use crate::fs::flags::{may_add_entry, may_change};
 use crate::fs::locked::{Locked, attrs, attrs_mut, dir_attrs, live_dir};
 use crate::fs::observe::Call;
 use crate::fs::orphans::is_large_orphan;
@@ -283,18 +284,15 @@ impl FileSystem {
         };
         let hash = self.hash(name);
         let mut dir_state = dir.write();
-        let (gid, mode) = inherit(live_dir(&dir_state)?, new);
+        live_dir(&dir_state)?;
         if self.core.find_name(dir, &dir_state, hash, name)?.is_some() {
             return Err(Error::Exists);
         }
+        let parent = live_dir(&dir_state)?;
+        may_add_entry(parent.flags)?;
+        let mut made = inherit(parent, dir.ino, new, self.core.now());
         let ino = self.core.new_ino(dir_state.chunk());
-        let mut made = Attrs::new(
-            mode,
-            (new.creds.uid, gid),
-            new.rdev,
-            dir.ino,
-            self.core.now(),
-        );
+        let kind = made.mode & S_IFMT;
         made.set_size(target.len() as u64);
         let now = made.btime;
         let is_dir = made.is_dir();
@@ -308,14 +306,7 @@ impl FileSystem {
             dir,
             &mut dir_state,
             hash,
-            (
-                &DirEntryRef {
-                    ino,
-                    kind: mode & S_IFMT,
-                    name,
-                },
-                &child,
-            ),
+            (&DirEntryRef { ino, kind, name }, &child),
         )?;
         commit.put_inode(dir, &mut dir_state);
         if let Some(target) = new.target {
@@ -427,10 +418,11 @@ impl FileSystem {
         let regular = crate::format::item::S_IFREG | mode & !S_IFMT;
         let new = New::bare(regular, 0, creds);
         let mut dir_state = dir.write();
-        let (gid, mode) = inherit(live_dir(&dir_state)?, &new);
+        let parent = live_dir(&dir_state)?;
+        may_add_entry(parent.flags)?;
+        let mut made = inherit(parent, dir.ino, &new, self.core.now());
         let ino = self.core.new_ino(dir_state.chunk());
         drop(dir_state);
-        let mut made = Attrs::new(mode, (creds.uid, gid), 0, dir.ino, self.core.now());
         made.nlink = 0;
         let attr = made.public(ino, 0);
         let child = Arc::new(Inode::born(ino, made));
@@ -490,6 +482,8 @@ impl FileSystem {
         {
             return Err(Error::Exists);
         }
+        may_add_entry(locked.attrs(&dir)?.flags)?;
+        may_change(locked.attrs(&inode)?.flags)?;
         let now = self.core.now();
         let linked = locked.attrs(&inode)?;
         let was_orphan = linked.nlink == 0;
@@ -596,11 +590,14 @@ impl FileSystem {
     }
 }
 
-/// Group and mode of what is made in a directory: its set-group-id bit passes on.
-fn inherit(dir: &Attrs, new: &New<'_>) -> (u32, u32) {
+/// Attributes of what is made in a directory of that number: set-group-id and flags pass on.
+fn inherit(dir: &Attrs, ino: u64, new: &New<'_>, now: Time) -> Attrs {
     let passes = dir.mode & S_ISGID != 0 && new.mode & S_IFMT == S_IFDIR;
     let pass = if passes { S_ISGID } else { 0 };
-    (group_in(dir, new.creds), new.mode | pass)
+    let owner = (new.creds.uid, group_in(dir, new.creds));
+    let mut made = Attrs::new(new.mode | pass, owner, new.rdev, ino, now);
+    made.flags = dir.flags.inherited();
+    made
 }
 
 /// Group of what is made in a directory.

@@ -11,6 +11,7 @@ use crate::format::item::ORPHAN_REMOVE;
 use crate::format::key::Kind;
 use crate::fs::FileSystem;
 use crate::fs::extents::Extent;
+use crate::fs::flags::may_remove_entry;
 use crate::fs::locked::{Locked, attrs, attrs_mut, live_dir};
 use crate::fs::namespace::{INODE_LEN, change_dir, check_name};
 use crate::fs::observe::Call;
@@ -114,6 +115,8 @@ impl FileSystem {
         (hash, found): (u64, NameFound),
         directory: bool,
     ) -> Result<()> {
+        let flags = locked.attrs(child)?.flags;
+        may_remove_entry(locked.attrs(dir)?.flags, flags)?;
         let state = locked.state(child)?;
         check_removable(state, directory)?;
         let belongings = self.belongings(child, state, INLINE_REMOVAL)?;

@@ -14,6 +14,7 @@ use crate::error::{Error, Result};
 use crate::format::ROOT_INO;
 use crate::format::item::{DirEntryRef, S_IFCHR};
 use crate::fs::FileSystem;
+use crate::fs::flags::{may_add_entry, may_remove_entry};
 use crate::fs::locked::{Locked, attrs, live_dir};
 use crate::fs::namespace::{ENTRY_MAX, INODE_LEN, change_dir, check_name, group_in};
 use crate::fs::observe::Call;
@@ -217,6 +218,7 @@ impl FileSystem {
                 None
             }
         };
+        check_flags(&mut locked, (from, source), (to, target))?;
         let source_dir = locked.attrs(&source.inode)?.is_dir();
         let exchange = mode == RenameMode::Exchange;
         if let (Some(t), false) = (target, exchange) {
@@ -297,9 +299,11 @@ impl FileSystem {
         now: Time,
     ) -> Result<Arc<Inode>> {
         let state = locked.state(&from.dir)?;
-        let gid = group_in(live_dir(state)?, owner);
+        let dir = live_dir(state)?;
+        let (gid, flags) = (group_in(dir, owner), dir.flags.inherited());
         let ino = self.core.new_ino(state.chunk());
-        let made = Attrs::new(S_IFCHR, (owner.uid, gid), 0, from.dir.ino, now);
+        let mut made = Attrs::new(S_IFCHR, (owner.uid, gid), 0, from.dir.ino, now);
+        made.flags = flags;
         Ok(Arc::new(Inode::made(ino, made)))
     }
 
@@ -353,6 +357,21 @@ impl FileSystem {
             }
         }
         Ok(())
+    }
+}
+
+/// Whether the flags of all inodes let `source` leave the first side, and take the place of `target` on
+/// the other.
+fn check_flags(
+    locked: &mut Locked<'_>,
+    (from, source): (&Side<'_>, &Target),
+    (to, target): (&Side<'_>, Option<&Target>),
+) -> Result<()> {
+    let mut flags = |inode: &Inode| Ok::<_, Error>(locked.attrs(inode)?.flags);
+    may_remove_entry(flags(&from.dir)?, flags(&source.inode)?)?;
+    match target {
+        Some(target) => may_remove_entry(flags(&to.dir)?, flags(&target.inode)?),
+        None => may_add_entry(flags(&to.dir)?),
     }
 }
 

@@ -13,6 +13,7 @@ use crate::format::key::Kind;
 use crate::format::{BLOCK_SIZE, MAX_FILE_SIZE, MAX_INLINE};
 use crate::fs::FileSystem;
 use crate::fs::extents::{Extent, Extents};
+use crate::fs::flags::may_set;
 use crate::fs::locked::{attrs, attrs_mut};
 use crate::fs::room::{becomes_inline, most};
 use crate::fs::write::check_file;
@@ -35,6 +36,12 @@ impl FileSystem {
             return Err(Error::ReadOnly);
         }
         let _contents = inode.contents();
+        check_file(&inode.read())?;
+        let resized = SetAttr {
+            size: Some(size),
+            ..*set
+        };
+        may_set(attrs(&inode.read())?, &resized)?;
         self.truncate_contents(inode, size, set)?;
         let state = inode.read();
         Ok(attrs(&state)?.public(inode.ino, state.pages.unplaced()))
@@ -47,7 +54,6 @@ impl FileSystem {
         size: u64,
         set: &SetAttr,
     ) -> Result<()> {
-        check_file(&inode.read())?;
         self.settle_truncate(inode)?;
         let old = attrs(&inode.read())?.size;
         if size > old {

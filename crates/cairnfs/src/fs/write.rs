@@ -15,6 +15,7 @@ use crate::format::{BLOCK_SIZE, MAX_FILE_SIZE, MAX_INLINE};
 use crate::fs::FileSystem;
 use crate::fs::attributes::kill_privileges;
 use crate::fs::extents::Extent;
+use crate::fs::flags::may_write;
 use crate::fs::locked::{attrs, attrs_mut};
 use crate::fs::observe::Call;
 use crate::fs::room::{becomes_inline, most};
@@ -123,6 +124,7 @@ impl FileSystem {
         }
         self.core.storage().check()?;
         check_file(&inode.read())?;
+        may_write(attrs(&inode.read())?, offset)?;
         self.settle_truncate(inode)?;
         if self.has_too_many_pages() {
             // What could not be written back before must not grow without limit.

@@ -11,6 +11,7 @@ use crate::format::xattr::{XATTR_HEAD, XattrRef, encode_xattr, xattr_head};
 use crate::format::{MAX_NAME, MAX_OWN_VALUE, MAX_VALUE, MAX_XATTR_VALUE};
 use crate::fs::FileSystem;
 use crate::fs::access::check_list;
+use crate::fs::flags::may_change;
 use crate::fs::locked::{attrs, attrs_mut};
 use crate::fs::namespace::INODE_LEN;
 use crate::fs::observe::Call;
@@ -226,6 +227,7 @@ impl FileSystem {
             let reservation = self.reserve(need)?;
             let mut state = inode.write();
             check_kind(name, attrs(&state)?.kind())?;
+            may_change(attrs(&state)?.flags)?;
             let found = self.find_attribute(inode, &state, at)?;
             match (mode, found.existed) {
                 (XattrMode::Create, true) => return Err(Error::Exists),

@@ -7,7 +7,7 @@ use crate::deliberate::{Deliberate, happens};
 use crate::error::{Error, Result};
 use crate::format::item::{FIRST_DIR_INDEX, RawInode, S_IFDIR, S_IFMT, S_IFREG, decode_inode};
 use crate::format::{BLOCK_SIZE, MAX_INLINE};
-use crate::types::{Attr, FileKind, Time};
+use crate::types::{Attr, FileKind, Flags, Time};
 
 /// Bytes of the unit of `st_blocks`.
 const UNIT: u64 = 512;
@@ -23,8 +23,8 @@ pub struct Attrs {
     pub gid: u32,
     /// Links.
     pub nlink: u32,
-    /// Flags given by the user.
-    pub flags: u32,
+    /// Flags.
+    pub flags: Flags,
     /// Number of extended attributes.
     pub xattrs: u32,
     /// Device number.
@@ -58,7 +58,7 @@ impl Attrs {
             uid,
             gid,
             nlink: if dir { 2 } else { 1 },
-            flags: 0,
+            flags: Flags::NONE,
             xattrs: 0,
             rdev,
             size: 0,
@@ -85,7 +85,7 @@ impl Attrs {
             uid: raw.uid.get(),
             gid: raw.gid.get(),
             nlink: raw.nlink.get(),
-            flags: raw.flags.get(),
+            flags: Flags::from_bits(raw.flags.get()).unwrap_or_default(),
             xattrs: raw.xattrs.get(),
             rdev: raw.rdev.get(),
             size: raw.size.get(),
@@ -107,7 +107,7 @@ impl Attrs {
             uid: U32::new(self.uid),
             gid: U32::new(self.gid),
             nlink: U32::new(self.nlink),
-            flags: U32::new(self.flags),
+            flags: U32::new(self.flags.bits()),
             xattrs: U32::new(self.xattrs),
             rdev: U64::new(self.rdev),
             size: U64::new(match happens(Deliberate::SizeBeforeData) {
@@ -174,6 +174,7 @@ impl Attrs {
             mtime: self.mtime,
             ctime: self.ctime,
             btime: self.btime,
+            flags: self.flags,
         }
     }
 }

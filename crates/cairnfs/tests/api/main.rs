@@ -14,6 +14,7 @@ mod costs;
 mod durability;
 mod engine;
 mod files;
+mod flags;
 mod listing;
 mod mechanisms;
 mod names;

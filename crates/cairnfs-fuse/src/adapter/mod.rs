@@ -1,8 +1,12 @@
 //! Ties fuser's callbacks to [`Ops`]: decode the arguments, call, reply.
 //!
-//! Holds what belongs to the wire: how long the kernel may keep what it was told, and which messages
-//! it shall not send at all. A panic in an operation becomes EIO for
-//! that request; every request is answered.
+//! Holds what belongs to the wire: which messages the kernel shall not send at all, and which requests
+//! are served outside the event loops. How requests are admitted and answered is in `replies`, what is
+//! sent unasked in `notices`. Every request is answered.
+
+mod ioctls;
+mod notices;
+mod replies;
 
 use std::cell::RefCell;
 use std::ffi::OsStr;
@@ -10,15 +14,15 @@ use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::SystemTime;
 
 use cairnfs::fs::Wish;
-use cairnfs::types::{Attr, KillPrivileges, SetAttr};
+use cairnfs::types::{Attr, SetAttr};
 use fuser::{
-    BsdFileFlags, CopyFileRangeFlags, Errno, FileHandle, Filesystem, Generation, INodeNo,
-    IoctlFlags, KernelConfig, LockOwner, Notifier, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate,
-    ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyIoctl, ReplyLseek,
-    ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
+    BsdFileFlags, CopyFileRangeFlags, Errno, FileHandle, Filesystem, INodeNo, IoctlFlags,
+    KernelConfig, LockOwner, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData,
+    ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyIoctl, ReplyLseek, ReplyOpen,
+    ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
 };
 
 use crate::control;
@@ -26,17 +30,18 @@ use crate::convert::{absent_attr, file_attr, file_type, set_time, wire_time};
 use crate::door::Purpose;
 use crate::ending::End;
 use crate::negotiate;
-use crate::ops::{Caller, Kernel, NewEntry, Ops, Outcome, caught};
+use crate::ops::{Caller, NewEntry, Ops, caught};
 use crate::options::{MountOptions, WriteMode};
 use crate::syncs::Syncs;
 use crate::waiting::Waiting;
 
-/// How long the kernel may keep names (also missing ones) and attributes. All changes pass through
-/// this kernel, so they never become wrong; the length only bounds nothing of importance.
-pub(crate) const TTL: Duration = Duration::from_secs(30 * 24 * 3600);
-
-/// Inode numbers are never reused, so there is one generation.
-pub(crate) const GENERATION: Generation = Generation(0);
+use ioctls::Ioctl;
+pub use notices::Notices;
+pub(crate) use replies::{GENERATION, TTL};
+use replies::{
+    caller, guarded, reply_attr, reply_empty, reply_entry, reply_ioctl, reply_xattr, ttl,
+    writing_back,
+};
 
 thread_local! {
     /// Where this thread's reads put their bytes before they are sent.
@@ -75,83 +80,6 @@ impl Adapter {
     }
 }
 
-/// The way to the kernel: unasked messages.
-pub struct Notices(pub Notifier);
-
-impl Kernel for Notices {
-    fn forget_attributes(&self, ino: u64) {
-        self.invalidate(ino, -1);
-    }
-
-    fn fetch_dirty(&self, ino: u64, offset: u64) {
-        self.invalidate(ino, offset as i64);
-    }
-}
-
-impl Notices {
-    /// The kernel writes dirty pages before it drops them, and then answers.
-    fn invalidate(&self, ino: u64, offset: i64) {
-        if let Err(e) = self.0.inval_inode(INodeNo(ino), offset, 0) {
-            tracing::warn!("the kernel keeps what it has of inode {ino}: {e}");
-        }
-    }
-}
-
-/// Runs one operation, with its refusal as the wire has it.
-fn guarded<T>(
-    ops: &Ops,
-    what: &str,
-    ino: INodeNo,
-    op: impl FnOnce() -> Outcome<T>,
-) -> Result<T, Errno> {
-    admitted(ops, Purpose::New, what, ino, op)
-}
-
-/// The same for one that brings what the kernel holds.
-fn writing_back<T>(
-    ops: &Ops,
-    what: &str,
-    ino: INodeNo,
-    op: impl FnOnce() -> Outcome<T>,
-) -> Result<T, Errno> {
-    admitted(ops, Purpose::WriteBack, what, ino, op)
-}
-
-fn admitted<T>(
-    ops: &Ops,
-    purpose: Purpose,
-    what: &str,
-    ino: INodeNo,
-    op: impl FnOnce() -> Outcome<T>,
-) -> Result<T, Errno> {
-    let _inside = ops.door().enter(purpose).map_err(Errno::from)?;
-    caught(what, ino.0, op).map_err(Errno::from)
-}
-
-fn caller(req: &Request) -> Caller {
-    Caller {
-        uid: req.uid(),
-        gid: req.gid(),
-        pid: req.pid(),
-    }
-}
-
-fn reply_empty(reply: ReplyEmpty, outcome: Result<(), Errno>) {
-    match outcome {
-        Ok(()) => reply.ok(),
-        Err(e) => reply.error(e),
-    }
-}
-
-/// How long the kernel may keep attributes that it gets now: while a mount is being ended it must ask
-/// before it accepts data.
-fn ttl(ops: &Ops) -> Duration {
-    match ops.door().is_open() {
-        true => TTL,
-        false => Duration::ZERO,
-    }
-}
-
 /// Sets attributes; the kernel also sends times that it holds so.
 fn set_attributes(ops: &Ops, caller: Caller, ino: INodeNo, set: SetAttr) -> Result<Attr, Errno> {
     writing_back(ops, "setattr", ino, || {
@@ -162,30 +90,6 @@ fn set_attributes(ops: &Ops, caller: Caller, ino: INodeNo, set: SetAttr) -> Resu
         }
         Ok(attr)
     })
-}
-
-fn reply_attr(reply: ReplyAttr, ttl: Duration, outcome: Result<Attr, Errno>) {
-    match outcome {
-        Ok(attr) => reply.attr(&ttl, &file_attr(&attr)),
-        Err(e) => reply.error(e),
-    }
-}
-
-fn reply_entry(reply: ReplyEntry, outcome: Result<Attr, Errno>) {
-    match outcome {
-        Ok(attr) => reply.entry(&TTL, &file_attr(&attr), GENERATION),
-        Err(e) => reply.error(e),
-    }
-}
-
-/// A caller that gives no room asks for the length.
-fn reply_xattr(reply: ReplyXattr, size: u32, outcome: Result<Vec<u8>, Errno>) {
-    match outcome {
-        Err(e) => reply.error(e),
-        Ok(value) if size == 0 => reply.size(value.len() as u32),
-        Ok(value) if value.len() > size as usize => reply.error(Errno::ERANGE),
-        Ok(value) => reply.data(&value),
-    }
 }
 
 impl Filesystem for Adapter {
@@ -250,7 +154,7 @@ impl Filesystem for Adapter {
             atime: atime.map(set_time),
             mtime: mtime.map(set_time),
             ctime: ctime.map(wire_time),
-            kill_privileges: KillPrivileges::No,
+            ..SetAttr::default()
         };
         let caller = caller(req);
         if size.is_some() && self.ops.resizes_slowly(ino.0) {
@@ -471,6 +375,11 @@ impl Filesystem for Adapter {
             Ok(len) => reply.written(len as u32),
             Err(e) => reply.error(e),
         }
+        if cached && written == Err(Errno::EPERM) {
+            let ops = self.ops();
+            self.waiting
+                .run_elsewhere(move |_under_way| ops.drop_cached(ino.0, offset));
+        }
     }
 
     fn fsync(
@@ -654,19 +563,33 @@ impl Filesystem for Adapter {
         });
     }
 
-    /// There are none; programs ask every file whether it is a terminal.
+    /// Those for inode flags, of which setting waits for data that the kernel holds. Programs ask every
+    /// file whether it is a terminal.
     fn ioctl(
         &self,
         _req: &Request,
-        _ino: INodeNo,
+        ino: INodeNo,
         _fh: FileHandle,
         _flags: IoctlFlags,
-        _cmd: u32,
-        _in_data: &[u8],
+        cmd: u32,
+        in_data: &[u8],
         _out_size: u32,
         reply: ReplyIoctl,
     ) {
-        reply.error(Errno::ENOTTY);
+        match ioctls::parse(cmd, in_data) {
+            Err(refused) => reply.error(refused.into()),
+            Ok(Ioctl::Get(form)) => {
+                let flags = guarded(&self.ops, "ioctl", ino, || self.ops.flags(ino.0));
+                reply_ioctl(reply, flags.map(|flags| form.bytes(flags)));
+            }
+            Ok(Ioctl::Set(flags)) => {
+                let ops = self.ops();
+                self.waiting.run_elsewhere(move |_under_way| {
+                    let set = guarded(&ops, "ioctl", ino, || ops.set_flags(ino.0, flags));
+                    reply_ioctl(reply, set.map(|()| Vec::new()));
+                });
+            }
+        }
     }
 
     fn copy_file_range(

@@ -1,0 +1,90 @@
+//! What the inode flags refuse: the rules for append-only and immutable, each in one place.
+//!
+//! Pure functions of the attributes. A caller holds the locks under which it makes the change: those of
+//! the inodes for names and attributes, the contents lock for contents and space, which a change of a
+//! file's flags takes, too. So a change and a flag that refuses it come one after the other. The rules
+//! are those of the kernel's file systems. Data that was accepted before a flag was set is written all
+//! the same.
+
+use crate::error::{Error, Result};
+use crate::inode::attrs::Attrs;
+use crate::types::{Fallocate, FileKind, Flags, SetAttr, SetTime};
+
+const IMMUTABLE: Error = Error::NotPermitted(
+    "the file or directory is immutable: clear that flag first, on a mount with `chattr -i`",
+);
+const APPEND: Error = Error::NotPermitted(
+    "the file or directory is append-only: clear that flag first, on a mount with `chattr -a`",
+);
+
+/// Whether anything but what append-only allows may be done.
+fn mutable(flags: Flags) -> Result<()> {
+    match flags.contains(Flags::IMMUTABLE) {
+        true => Err(IMMUTABLE),
+        false => Ok(()),
+    }
+}
+
+/// Whether extended attributes may change, names of an inode be added or taken away, or a file get
+/// another size.
+pub(super) fn may_change(flags: Flags) -> Result<()> {
+    mutable(flags)?;
+    match flags.contains(Flags::APPEND) {
+        true => Err(APPEND),
+        false => Ok(()),
+    }
+}
+
+/// Whether a directory may get an entry.
+pub(super) fn may_add_entry(dir: Flags) -> Result<()> {
+    mutable(dir)
+}
+
+/// Whether an entry of a directory, which names `child`, may be taken away or name another inode.
+pub(super) fn may_remove_entry(dir: Flags, child: Flags) -> Result<()> {
+    may_change(dir)?;
+    may_change(child)
+}
+
+/// Whether a file may be written from `offset` on.
+pub(super) fn may_write(attrs: &Attrs, offset: u64) -> Result<()> {
+    match offset < attrs.size {
+        true => may_change(attrs.flags),
+        false => mutable(attrs.flags),
+    }
+}
+
+/// Whether a file's space may be changed so.
+pub(super) fn may_allocate(flags: Flags, what: Fallocate) -> Result<()> {
+    match what {
+        Fallocate::Allocate { .. } => mutable(flags),
+        Fallocate::PunchHole | Fallocate::ZeroRange { .. } => may_change(flags),
+    }
+}
+
+/// Whether attributes may be set so. The flags alone can be set always, but while a file stays immutable no
+/// other flag changes.
+pub(super) fn may_set(attrs: &Attrs, set: &SetAttr) -> Result<()> {
+    let flags_alone = SetAttr {
+        flags: set.flags,
+        ..SetAttr::default()
+    };
+    if let Some(flags) = set.flags {
+        if !matches!(attrs.kind(), FileKind::File | FileKind::Directory) {
+            return Err(Error::Unsupported("flags are for files and directories"));
+        }
+        if *set == flags_alone {
+            let stays = flags.contains(Flags::IMMUTABLE) && flags != attrs.flags;
+            return if stays { mutable(attrs.flags) } else { Ok(()) };
+        }
+    }
+    mutable(attrs.flags)?;
+    let touches = |time: Option<SetTime>| matches!(time, Some(SetTime::Now));
+    let times = set.atime.is_some() || set.mtime.is_some();
+    let given = times && !(touches(set.atime) && touches(set.mtime));
+    let owner = set.mode.is_some() || set.uid.is_some() || set.gid.is_some();
+    match given || owner || set.size.is_some() {
+        true => may_change(attrs.flags),
+        false => Ok(()),
+    }
+}
