@@ -10,7 +10,10 @@ use std::thread::sleep;
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, poll};
-use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use rustix::process::{
+    Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, kill_process, pidfd_open, pidfd_send_signal,
+    waitid,
+};
 
 use crate::place::{Place, able, arg, succeed};
 use crate::programs::{FOR_ALL, open_to_all};
@@ -21,15 +24,20 @@ const USER: u32 = 65534;
 /// Between two looks at whether the server accepts connections.
 const POLL: Duration = Duration::from_millis(20);
 
-/// A postmaster, a child of this process, and the processes it has started by now.
+/// A postmaster, a child of this process.
 struct Server {
     postmaster: Child,
 }
 
 impl Server {
-    /// Kills them all, and waits until they have ended.
+    /// Kills it and its processes, and waits until they have ended.
     fn kill(mut self) {
-        let pid = self.postmaster.id();
+        // A stopped one starts no more.
+        let pid = Pid::from_child(&self.postmaster);
+        kill_process(pid, Signal::STOP).unwrap();
+        let state = WaitIdOptions::STOPPED | WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
+        waitid(WaitId::Pid(pid), state).unwrap();
+        let pid = pid.as_raw_nonzero();
         let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap();
         let children = children
             .split_whitespace()
@@ -139,7 +147,7 @@ impl Cluster {
     fn stop(&mut self) {
         let mut server = self.server.take().unwrap();
         let pid = Pid::from_child(&server.postmaster);
-        rustix::process::kill_process(pid, Signal::INT).unwrap();
+        kill_process(pid, Signal::INT).unwrap();
         assert!(server.postmaster.wait().unwrap().success());
     }
 
