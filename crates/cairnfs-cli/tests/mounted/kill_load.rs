@@ -369,7 +369,7 @@ impl Load for Overwrite {
 }
 
 /// One transaction after the other in SQLite, which tells each number when it is committed.
-struct Database {
+pub struct Database {
     path: PathBuf,
     process: Option<Child>,
     numbers: BufReader<std::process::ChildStdout>,
@@ -377,7 +377,8 @@ struct Database {
 }
 
 impl Database {
-    fn new((dir, _): (PathBuf, Random), mode: &str) -> Self {
+    /// A process that inserts rows without end, in the database of `dir`.
+    pub fn new((dir, _): (PathBuf, Random), mode: &str) -> Self {
         let path = dir.join("db");
         let mut process = Command::new("sqlite3")
             .arg("-bail")
@@ -391,7 +392,7 @@ impl Database {
         let mut numbers = BufReader::new(process.stdout.take().unwrap());
         let begin = format!(
             "PRAGMA journal_mode={mode}; PRAGMA synchronous=FULL;\n\
-             CREATE TABLE t(n INTEGER PRIMARY KEY, x BLOB); SELECT 'ready';\n"
+             CREATE TABLE IF NOT EXISTS t(n INTEGER PRIMARY KEY, x BLOB); SELECT 'ready';\n"
         );
         input.write_all(begin.as_bytes()).unwrap();
         let mut line = String::new();
@@ -410,6 +411,25 @@ impl Database {
             promised: 0,
         }
     }
+
+    /// Kills the process, wherever it is.
+    pub fn kill(&mut self) {
+        if let Some(mut process) = self.process.take() {
+            process.kill().unwrap();
+            process.wait().unwrap();
+        }
+    }
+
+    /// Takes so many rows back from what was promised.
+    pub fn forgive(&mut self, rows: u64) {
+        self.promised = self.promised.saturating_sub(rows);
+    }
+}
+
+impl Drop for Database {
+    fn drop(&mut self) {
+        self.kill();
+    }
 }
 
 impl Load for Database {
@@ -419,10 +439,7 @@ impl Load for Database {
         match line.trim_end().parse() {
             Ok(number) => self.promised = number,
             Err(_) => {
-                if let Some(mut process) = self.process.take() {
-                    process.kill()?;
-                    process.wait()?;
-                }
+                self.kill();
                 return Err(io::Error::other("sqlite3 ended"));
             }
         }

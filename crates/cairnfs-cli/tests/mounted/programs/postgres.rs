@@ -1,0 +1,285 @@
+//! PostgreSQL under pgbench, its postmaster killed, and the daemon killed under it: all transactions
+//! that were told to be committed are there, and the books balance.
+
+use std::fs::{self, File};
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::chown;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::thread::sleep;
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::process::{
+    Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, kill_process, pidfd_open, pidfd_send_signal,
+    waitid,
+};
+
+use crate::place::{Place, able, arg, succeed};
+use crate::programs::{FOR_ALL, open_to_all};
+
+/// The server does not run as root.
+const USER: u32 = 65534;
+
+/// Between two looks at whether the server accepts connections.
+const POLL: Duration = Duration::from_millis(20);
+
+/// A postmaster, a child of this process.
+struct Server {
+    postmaster: Child,
+}
+
+impl Server {
+    /// Kills it and its processes, and waits until they have ended.
+    fn kill(mut self) {
+        // A stopped one starts no more.
+        let pid = Pid::from_child(&self.postmaster);
+        kill_process(pid, Signal::STOP).unwrap();
+        let state = WaitIdOptions::STOPPED | WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
+        waitid(WaitId::Pid(pid), state).unwrap();
+        let pid = pid.as_raw_nonzero();
+        let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap();
+        let children = children
+            .split_whitespace()
+            .map(|pid| Pid::from_raw(pid.parse().unwrap()));
+        let open = |pid: Option<Pid>| pidfd_open(pid?, PidfdFlags::empty()).ok();
+        let children: Vec<OwnedFd> = children.filter_map(open).collect();
+        self.postmaster.kill().unwrap();
+        self.postmaster.wait().unwrap();
+        for child in &children {
+            // One that has ended already is as good.
+            let _ = pidfd_send_signal(child, Signal::KILL);
+            let mut fds = [PollFd::new(child, PollFlags::IN)];
+            while poll(&mut fds, None).is_err() {}
+        }
+    }
+}
+
+/// A program of PostgreSQL, as the server's user.
+fn command(programs: &Path, place: &Place, program: &str) -> Command {
+    let (id, socket) = (USER.to_string(), place.beside("socket"));
+    let mut command = Command::new("setpriv");
+    command.args([
+        "--reuid",
+        &id,
+        "--regid",
+        &id,
+        "--clear-groups",
+        arg(&programs.join(program)),
+    ]);
+    command
+        .current_dir(&socket)
+        .env("PGHOST", &socket)
+        .env("PGUSER", "postgres")
+        .env("HOME", &socket);
+    command
+}
+
+/// A cluster on a mount.
+struct Cluster {
+    place: Place,
+    options: String,
+    programs: PathBuf,
+    server: Option<Server>,
+}
+
+impl Cluster {
+    fn new(programs: PathBuf, write: &str) -> Self {
+        let options = format!("{FOR_ALL},{write}");
+        let place = Place::mounted("4G", &options);
+        open_to_all(&place);
+        for dir in [place.at("data"), place.beside("socket")] {
+            fs::create_dir(&dir).unwrap();
+            chown(&dir, Some(USER), Some(USER)).unwrap();
+        }
+        let cluster = Self {
+            place,
+            options,
+            programs,
+            server: None,
+        };
+        let data = cluster.data();
+        succeed(cluster.command("initdb").args([
+            "-k",
+            "-U",
+            "postgres",
+            "-A",
+            "trust",
+            "-D",
+            arg(&data),
+        ]));
+        cluster
+    }
+
+    fn data(&self) -> PathBuf {
+        self.place.at("data")
+    }
+
+    fn command(&self, program: &str) -> Command {
+        command(&self.programs, &self.place, program)
+    }
+
+    fn start(&mut self) {
+        let log = self.place.beside("log");
+        let out = File::create(&log).unwrap();
+        let mut start = self.command("postgres");
+        start.args([
+            "-D",
+            arg(&self.data()),
+            "-k",
+            arg(&self.place.beside("socket")),
+        ]);
+        start.args(["-c", "listen_addresses="]).stdin(Stdio::null());
+        start.stdout(out.try_clone().unwrap()).stderr(out);
+        let postmaster = start.spawn().unwrap();
+        let server = self.server.insert(Server { postmaster });
+        loop {
+            let ended = server.postmaster.try_wait().unwrap();
+            assert!(ended.is_none(), "{}", fs::read_to_string(log).unwrap());
+            let mut ready = command(&self.programs, &self.place, "pg_isready");
+            if ready.arg("-q").status().unwrap().success() {
+                break;
+            }
+            sleep(POLL);
+        }
+    }
+
+    fn stop(&mut self) {
+        let mut server = self.server.take().unwrap();
+        let pid = Pid::from_child(&server.postmaster);
+        kill_process(pid, Signal::INT).unwrap();
+        assert!(server.postmaster.wait().unwrap().success());
+    }
+
+    fn ask(&self, sql: &str) -> String {
+        succeed(self.command("psql").args(["-qtAX", "-c", sql]))
+            .trim()
+            .to_owned()
+    }
+
+    fn count(&self) -> u64 {
+        self.ask("SELECT count(*) FROM pgbench_history")
+            .parse()
+            .unwrap()
+    }
+
+    /// Transactions of four clients without end. Returns when `count` are committed.
+    fn load(&self, count: u64) -> Child {
+        let end = self.count() + count;
+        let mut load = self.command("pgbench");
+        load.args(["-n", "-c4", "-j2", "-T100000"])
+            .stdin(Stdio::null());
+        let mut load = load
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        while self.count() < end {
+            let ended = load.try_wait().unwrap();
+            assert!(ended.is_none(), "pgbench ended: {ended:?}");
+        }
+        load
+    }
+
+    /// Kills the server in the midst of transactions, or the daemon under it. All must be there after.
+    fn crash(&mut self, count: u64, daemon: bool) {
+        let before = self.count();
+        let load = self.load(count);
+        if daemon {
+            self.place.kill();
+        }
+        self.server.take().unwrap().kill();
+        let out = load.wait_with_output().unwrap();
+        let said = String::from_utf8(out.stdout).unwrap();
+        let told = said
+            .lines()
+            .find_map(|line| line.strip_prefix("number of transactions actually processed: "));
+        let told: u64 = told.unwrap().split('/').next().unwrap().parse().unwrap();
+        if daemon {
+            self.place.mount(&self.options);
+        }
+        self.start();
+        let kept = self.count() - before;
+        println!("{told} transactions were told to be committed, {kept} are there");
+        assert!(
+            told >= count && kept >= told && kept <= told + 4,
+            "{kept} of {told}"
+        );
+        self.balanced();
+    }
+
+    fn balanced(&self) {
+        let sums = "SELECT (SELECT sum(abalance) FROM pgbench_accounts), (SELECT sum(tbalance) FROM pgbench_tellers),
+            (SELECT sum(bbalance) FROM pgbench_branches), (SELECT sum(delta) FROM pgbench_history)";
+        let sums = self.ask(sums);
+        let mut parts = sums.split('|');
+        let first = parts.next().unwrap();
+        assert!(parts.all(|part| part == first), "{sums}");
+    }
+}
+
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        if let Some(server) = self.server.take() {
+            server.kill();
+        }
+    }
+}
+
+/// The folder of the newest PostgreSQL that is installed as Debian and Ubuntu do, which keep its server out of
+/// the path.
+fn programs() -> Option<PathBuf> {
+    let versions = fs::read_dir("/usr/lib/postgresql").ok()?;
+    let mut found: Vec<PathBuf> = versions
+        .map(|entry| entry.unwrap().path().join("bin"))
+        .collect();
+    found.sort();
+    found.pop()
+}
+
+fn postgres(write: &str, scale: &str, count: u64, rounds: usize) {
+    let programs = programs().unwrap_or_default();
+    let needed = ["initdb", "pgbench", "pg_amcheck"].map(|name| programs.join(name));
+    let needed = needed.each_ref().map(arg);
+    if !able(&[&needed[..], &["setpriv"]].concat()) {
+        return;
+    }
+    let mut cluster = Cluster::new(programs, write);
+    cluster.start();
+    succeed(cluster.command("pgbench").args(["-i", "-q", "-s", scale]));
+    for _ in 0..rounds {
+        cluster.crash(count, false);
+        cluster.crash(count, true);
+    }
+    succeed(cluster.command("pg_amcheck").args([
+        "--install-missing",
+        "--heapallindexed",
+        "postgres",
+    ]));
+    cluster.stop();
+    cluster.place.remount(&cluster.options);
+    let data = cluster.data();
+    succeed(
+        cluster
+            .command("pg_checksums")
+            .args(["--check", "-D", arg(&data)]),
+    );
+    cluster.start();
+    cluster.balanced();
+    cluster.stop();
+    cluster.place.umount();
+    cluster.place.check();
+}
+
+#[test]
+fn postgres_recovers_from_kills() {
+    postgres("write=through", "1", 200, 1);
+}
+
+#[test]
+#[ignore = "takes minutes"]
+fn postgres_recovers_from_many_kills() {
+    for write in ["write=through", "write=back"] {
+        postgres(write, "10", 2000, 5);
+    }
+}
