@@ -141,6 +141,9 @@ pub fn hint_for(error: &cairnfs::Error) -> Option<&'static str> {
         E::NoSpace => {
             Some("remove files, or make a larger volume: cairnfs mkfs --size SIZE VOLUME")
         }
+        E::Corrupt(damage) if matches!(damage.what, "log" | "log record" | "superblock") => {
+            Some("to save what the last merge left: cairnfs export --no-recovery VOLUME DIR")
+        }
         E::Io { .. } => {
             Some("the file or device below the volume failed: see the kernel's messages (dmesg)")
         }

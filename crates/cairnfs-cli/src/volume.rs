@@ -23,6 +23,8 @@ const MAX_LINKS: u32 = 40;
 pub enum Access {
     /// Reading; others may read meanwhile.
     Read,
+    /// Reading what the last merge left, without the log.
+    Unrecovered,
     /// Changing; nobody else may have it open.
     Write,
 }
@@ -85,7 +87,8 @@ impl Volume {
     /// What the engine says: no such file, not a volume, in use, damaged.
     pub fn open(path: &Path, access: Access) -> Result<Self, Failure> {
         let options = Options {
-            read_only: access == Access::Read,
+            read_only: access != Access::Write,
+            recovery: access != Access::Unrecovered,
             kernel_clock: true,
             ..Options::default()
         };

@@ -21,6 +21,8 @@ pub enum WriteMode {
 pub struct MountOptions {
     /// Refuse changes; the volume is opened read-only.
     pub read_only: bool,
+    /// Replay the log when the volume is opened.
+    pub recovery: bool,
     /// Other users than the one who mounts may use it.
     pub allow_other: bool,
     /// Devices can be opened (superuser only).
@@ -58,6 +60,7 @@ impl Default for MountOptions {
     fn default() -> Self {
         Self {
             read_only: false,
+            recovery: true,
             allow_other: false,
             dev: false,
             suid: false,
@@ -95,6 +98,19 @@ impl MountOptions {
             .try_for_each(|word| self.apply_word(word))
     }
 
+    /// Refuses what cannot be together, once all lists were applied.
+    ///
+    /// # Errors
+    /// A text that says what is missing.
+    pub fn check(&self) -> Result<(), String> {
+        match self.recovery || self.read_only {
+            true => Ok(()),
+            false => {
+                Err("norecovery leaves the log as it is, so it needs ro: -o ro,norecovery".into())
+            }
+        }
+    }
+
     fn apply_word(&mut self, word: &str) -> Result<(), String> {
         if let Some((key, value)) = word.split_once('=') {
             return self.apply_value(word, key, value);
@@ -113,6 +129,7 @@ impl MountOptions {
             "sync" => self.sync = true,
             "async" => self.sync = false,
             "remount" => self.remount = true,
+            "norecovery" | "noload" => self.recovery = false,
             "discard" => self.discard = true,
             "nodiscard" => self.discard = false,
             "atime" | "relatime" | "strictatime" | "diratime" => self.access_times = true,
@@ -211,6 +228,7 @@ const DAEMON_WORDS: &[&str] = &[
     "durability",
     "fsname",
     "grace",
+    "norecovery",
     "subtype",
     "threads",
     "write",

@@ -6,6 +6,7 @@ use std::process::ExitCode;
 
 use cairnfs::Error;
 use cairnfs::device::{Access, FileDevice};
+use cairnfs_check::codes::{LOG_DAMAGED, LOG_ENTRY, LOG_ORDER, SUPERBLOCK_LOST};
 use cairnfs_check::{CheckOptions, Finding, Report, check};
 use serde::Serialize;
 
@@ -111,6 +112,12 @@ fn examine(args: &Args) -> Result<Report, Failure> {
     .map_err(fail)
 }
 
+/// Whether the volume cannot be opened with its log.
+fn log_is_lost(report: &Report) -> bool {
+    let lost = [SUPERBLOCK_LOST, LOG_DAMAGED, LOG_ORDER, LOG_ENTRY];
+    report.findings.iter().any(|f| lost.contains(&f.code))
+}
+
 /// What is to be said of the superblock slots, of which one is enough.
 fn note(report: &Report) -> Option<&'static str> {
     (report.stats.superblocks == 1).then_some(
@@ -160,9 +167,13 @@ fn tell(args: &Args, report: &Report) -> io::Result<()> {
         0 => writeln!(out, "{volume}: clean; {holds}"),
         n => {
             writeln!(out, "{volume}: {n} errors, nothing was repaired; {holds}")?;
+            let option = match log_is_lost(report) {
+                true => "--no-recovery ",
+                false => "",
+            };
             writeln!(
                 out,
-                "Save what can be read with: cairnfs export {volume} DIR"
+                "Save what can be read with: cairnfs export {option}{volume} DIR"
             )
         }
     }

@@ -37,7 +37,9 @@ left as it is and told, unless --force is given.
 This also saves what is left of a damaged volume, block by block: what cannot
 be read of a file is zeros in the copy (holes, where the target has them), and
 is told with its path and range, on standard error and under \"unreadable\" of
---json. Whatever fails is told, and the rest goes on.
+--json. Whatever fails is told, and the rest goes on. With --no-recovery it
+does not need the log, nor the newer of the two superblocks; what was changed
+since the last merge is missing then.
 
 Exit codes: 0 all was exported, 1 something was not.";
 
@@ -54,6 +56,9 @@ pub struct Args {
     /// Replace an existing archive, or files and links that exist in the directory
     #[arg(short, long)]
     force: bool,
+    /// Do not replay the log: save what the last merge left, where the log or the newest superblock is damaged
+    #[arg(long)]
+    no_recovery: bool,
     /// Show no progress and no summary
     #[arg(short, long)]
     quiet: bool,
@@ -103,7 +108,11 @@ pub fn run(args: Args) -> Result<ExitCode, AnyError> {
         .hint("redirect it to a file or into another program")
         .into());
     }
-    let (volume, node) = Volume::open_at(&place, Access::Read, LastLink::Follow)?;
+    let access = match args.no_recovery {
+        true => Access::Unrecovered,
+        false => Access::Read,
+    };
+    let (volume, node) = Volume::open_at(&place, access, LastLink::Follow)?;
     let path = match node.is_dir() {
         true => Vec::new(),
         false => split_last(&place.inside)

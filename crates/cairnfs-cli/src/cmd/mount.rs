@@ -55,6 +55,8 @@ Mount options:
                          written through a mapping reaches it with msync and munmap
   cache=SIZE             memory for caches and unwritten changes, such as 512M
   threads=N              event loops [default: one for each processor, from 2 to 16]
+  ro,norecovery          do not replay the log: show what the last merge left, where the log
+                         or the newest superblock is damaged
   nodiscard              do not tell the device of freed space
   dev, suid, noexec      as for mount(8). Without these, a mount has no devices and no set-id
                          bits, but has both if root made it by mount(8) or fstab
@@ -185,6 +187,7 @@ fn parse_onto(args: &Args, mut options: MountOptions) -> Result<MountOptions, St
     for list in &args.options {
         options.apply(list)?;
     }
+    options.check()?;
     Ok(options)
 }
 
@@ -434,6 +437,7 @@ fn serve_here(
 fn engine_options(options: &MountOptions) -> Options {
     let mut engine = Options {
         read_only: options.read_only,
+        recovery: options.recovery,
         discard: options.discard,
         // What programs write in pieces comes so: the next piece belongs to a block just written.
         keep_written: options.write == WriteMode::Through,

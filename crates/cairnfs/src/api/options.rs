@@ -73,6 +73,15 @@ impl VolumeOptions {
         self
     }
 
+    /// Whether the log is replayed. Without, the volume is read-only as its last merge left it: what was
+    /// changed since is missing, and what later merges overwrote fails with [`Error::Corrupt`].
+    /// To save files of a volume whose log or newest superblock is damaged. Default: yes.
+    #[must_use]
+    pub fn recovery(mut self, recovery: bool) -> Self {
+        self.open.recovery = recovery;
+        self
+    }
+
     /// Bytes of memory that caches and changes not yet written may take. Default: an eighth of what
     /// this process may use, from 64 MiB to 4 GiB.
     #[must_use]

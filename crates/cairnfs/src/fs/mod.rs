@@ -77,6 +77,10 @@ pub struct Options {
     /// which holds the metadata that it changes and is freed when the volume is closed. It should
     /// not be a directory in memory. Each read-only opening recovers anew.
     pub read_only: bool,
+    /// The log is replayed. Without, the volume is opened read-only as its last merge left it, even
+    /// if log or newest superblock are damaged: what was changed since is missing, and what a later
+    /// merge overwrote fails by its checksum. To save files, as with XFS's `norecovery`.
+    pub recovery: bool,
     /// Bytes that caches and unwritten changes may take.
     pub cache_budget: usize,
     /// A sync of everything begins this long after the last; `None`: only on request.
@@ -111,6 +115,7 @@ impl Default for Options {
     fn default() -> Self {
         Self {
             read_only: false,
+            recovery: true,
             cache_budget: budget::default_budget(),
             durability_interval: Some(Duration::from_secs(5)),
             discard: true,
@@ -163,15 +168,13 @@ impl FileSystem {
     /// # Errors
     /// No volume, a damaged or an incompatible one, one in use, a failing device.
     pub fn open(path: &Path, options: &Options) -> Result<Arc<FileSystem>> {
-        let access = if options.read_only {
-            Access::ReadOnly
-        } else {
-            Access::ReadWrite
+        let read_only = options.read_only || !options.recovery;
+        let access = match read_only {
+            true => Access::ReadOnly,
+            false => Access::ReadWrite,
         };
         let device = FileDevice::open(path, access)?;
-        if !options.read_only
-            && let Some(room) = device.host_room()?.filter(|r| r.shortfall() > 0)
-        {
+        if !read_only && let Some(room) = device.host_room()?.filter(|r| r.shortfall() > 0) {
             tracing::warn!("{}", room.warning(&path.display()));
         }
         Self::open_device(Arc::new(device), options)
@@ -187,6 +190,7 @@ impl FileSystem {
             device,
             OpenMode {
                 read_only: options.read_only,
+                recovery: options.recovery,
                 discard: options.discard,
                 limits: Limits::for_budget(options.cache_budget).under(options.pressure),
                 seed: options.seed,
@@ -211,7 +215,7 @@ impl FileSystem {
             watch: options.observer.clone().map(Watch::new),
             threads: Mutex::new(Vec::new()),
         });
-        if !options.read_only {
+        if !fs.is_read_only() {
             fs.finish_orphans()?;
             if options.workers {
                 fs.start_workers(options.durability_interval)?;

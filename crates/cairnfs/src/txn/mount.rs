@@ -43,6 +43,8 @@ use crate::values::Values;
 pub struct OpenMode {
     /// The device is not written.
     pub read_only: bool,
+    /// The log is replayed. Without, the volume is read-only, as its last merge left it.
+    pub recovery: bool,
     /// Tell the device of freed space.
     pub discard: bool,
     /// How memory is divided.
@@ -144,7 +146,8 @@ impl Core {
     ///
     /// # Errors
     /// What [`read_superblock`] says; [`Error::CutOff`], unless it is opened read-only; damage in the log or the index; the device's failure.
-    pub fn open(device: Arc<dyn Device>, mode: OpenMode) -> Result<Self> {
+    pub fn open(device: Arc<dyn Device>, mut mode: OpenMode) -> Result<Self> {
+        mode.read_only |= !mode.recovery;
         let whole = device.clone();
         let device = match mode.read_only {
             true => Arc::new(Overlay::new(device)),
@@ -196,7 +199,10 @@ impl Core {
             // What is free may be told in another way, so no merge may allocate, in an overlay either.
             mode.limits.replay = i64::MAX;
         }
-        let found = scan(&*storage, &superblock, identity.other_lost)?;
+        let found = match mode.recovery {
+            true => scan(&*storage, &superblock, identity.other_lost)?,
+            false => Scan::skipped(&superblock),
+        };
         let core = Self::assemble(storage, superblock, &found, mode)?;
         if !mode.read_only {
             core.journal.write_mount_record()?;

@@ -201,6 +201,7 @@ mod tests {
         make_device(&*device, &MakeOptions::default(), &mut |_, _| {}).unwrap();
         let mode = OpenMode {
             read_only: false,
+            recovery: true,
             discard: false,
             limits: Limits::for_budget(8 << 20),
             seed: Some(1),

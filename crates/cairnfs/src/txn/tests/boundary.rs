@@ -60,6 +60,7 @@ fn open(device: &Arc<dyn Device>, in_memory: usize) -> Core {
     limits.inodes = in_memory;
     let mode = OpenMode {
         read_only: false,
+        recovery: true,
         discard: false,
         limits,
         seed: Some(1),

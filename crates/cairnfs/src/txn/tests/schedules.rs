@@ -33,6 +33,7 @@ fn open(image: &Image) -> (Arc<Disk>, Core) {
     let disk = Disk::new(SIZE, image);
     let mode = OpenMode {
         read_only: false,
+        recovery: true,
         discard: false,
         limits: Limits::for_budget(8 << 20),
         seed: Some(1),
