@@ -1,10 +1,11 @@
 //! Directories that change while programs list them, on a mount and on a tmpfs beside it. A tmpfs does
-//! not list each name once that gets another inode meanwhile.
+//! not list each name once that gets another inode meanwhile, nor each file that gets another name.
 
 use std::collections::{HashMap, HashSet};
 use std::fs::{self, File};
 use std::path::Path;
 
+use cairnfs::{FileKind, Volume};
 use rustix::fs::{CWD, Dir, RenameFlags, renameat_with};
 
 use crate::place::{Place, able, shell};
@@ -95,6 +96,32 @@ fn names_that_stay_come_once(at: &Path) {
     }
 }
 
+/// Three listings at once, while each file is renamed, some of them again and again.
+fn renamed_files_come_under_one_name(at: &Path) {
+    let dir = filled(at, "one name");
+    let mut listings = [open(&dir), open(&dir), open(&dir)];
+    let mut seen = [[0; MANY]; 3];
+    let mut called: Vec<String> = (0..MANY).map(name).collect();
+    for turn in 0..MANY {
+        for (n, step) in [(turn, 1), (MANY - 1 - turn, 2), (turn * 7 % MANY, 3)] {
+            let new = format!("{step} {turn} {}", name(n));
+            fs::rename(dir.join(&called[n]), dir.join(&new)).unwrap();
+            called[n] = new;
+        }
+        for (listing, seen) in listings.iter_mut().zip(&mut seen) {
+            for (name, _) in next(listing, 2 + turn % 3) {
+                if let Some((_, rest)) = name.split_once("entry ") {
+                    seen[rest[..4].parse::<usize>().unwrap()] += 1;
+                }
+            }
+        }
+    }
+    for seen in seen {
+        let wrong = seen.iter().position(|times| *times != 1);
+        assert_eq!(wrong, None, "{at:?}: {:?}", wrong.map(|n| seen[n]));
+    }
+}
+
 fn places_lead_back(at: &Path) {
     let dir = filled(at, "places");
     let mut listing = open(&dir);
@@ -126,11 +153,54 @@ fn directories_change_while_they_are_listed() {
     let place = Place::mounted("256M", "");
     what_both_do(&place.dir());
     names_that_stay_come_once(&place.dir());
+    renamed_files_come_under_one_name(&place.dir());
     let beside = place.beside("tmpfs");
     fs::create_dir(&beside).unwrap();
     shell(&beside, "mount -t tmpfs none .");
     let compared = std::panic::catch_unwind(|| what_both_do(&beside));
     shell(&place.beside("."), "umount tmpfs");
     compared.unwrap();
+    place.finish();
+}
+
+#[test]
+fn a_huge_directory_is_removed_while_it_is_listed() {
+    const HUGE: usize = 200_000;
+    if !able(&[]) {
+        return;
+    }
+    let mut place = Place::new("1G");
+    let volume = Volume::open(place.volume()).unwrap();
+    volume.create_dir("huge").unwrap();
+    for n in 0..HUGE {
+        let mode = FileKind::File.mode_bits() | 0o600;
+        volume.mknod(format!("huge/{n}"), mode, 0).unwrap();
+    }
+    volume.close().unwrap();
+    place.mount("");
+    let dir = place.dir().join("huge");
+    let (mut removing, mut beside) = (open(&dir), open(&dir));
+    let mut seen = [HashSet::new(), HashSet::new()];
+    loop {
+        let found = next(&mut removing, 1000);
+        for (name, _) in next(&mut beside, 700) {
+            assert!(seen[1].insert(name.clone()), "{name} comes twice");
+        }
+        if found.is_empty() {
+            break;
+        }
+        for (name, _) in found {
+            if !name.starts_with('.') {
+                fs::remove_file(dir.join(&name)).unwrap();
+            }
+            assert!(seen[0].insert(name.clone()), "{name} comes twice");
+        }
+        File::create(dir.join(format!("later {}", seen[0].len()))).unwrap();
+    }
+    assert_eq!(seen[0].len(), HUGE + 2);
+    let later = fs::read_dir(&dir).unwrap();
+    assert_eq!(later.count(), HUGE / 1000 + 1);
+    assert!(seen[1].iter().all(|name| !name.starts_with("later")));
+    fs::remove_dir_all(&dir).unwrap();
     place.finish();
 }
