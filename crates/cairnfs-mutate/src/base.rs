@@ -259,7 +259,11 @@ fn unmerged(fs: &FileSystem, a: u64, c: u64, blocks: u64) {
     fs.rename(c, b"many-3", a, b"moved", RenameMode::Replace)
         .unwrap();
     fs.unlink(c, b"many-4").unwrap();
-    for (old, new) in [("many-5", "other"), ("many-6", "gone"), ("other", "another")] {
+    for (old, new) in [
+        ("many-5", "other"),
+        ("many-6", "gone"),
+        ("other", "another"),
+    ] {
         fs.rename(c, old.as_bytes(), c, new.as_bytes(), RenameMode::Replace)
             .unwrap();
         fs.fsync(c, false).unwrap();
