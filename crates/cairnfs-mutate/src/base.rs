@@ -245,8 +245,6 @@ fn everything(fs: &FileSystem, _: &dyn Device) {
     }
     fs.merge().unwrap();
     fs.write(blocks, 8000, &contents(20_000, 9), false).unwrap();
-    fs.rename(c, b"many-7", c, b"merged", RenameMode::Replace)
-        .unwrap();
     fs.merge().unwrap();
     unmerged(fs, a, c, blocks);
 }
@@ -259,16 +257,6 @@ fn unmerged(fs: &FileSystem, a: u64, c: u64, blocks: u64) {
     fs.rename(c, b"many-3", a, b"moved", RenameMode::Replace)
         .unwrap();
     fs.unlink(c, b"many-4").unwrap();
-    for (old, new) in [
-        ("many-5", "other"),
-        ("many-6", "gone"),
-        ("other", "another"),
-    ] {
-        fs.rename(c, old.as_bytes(), c, new.as_bytes(), RenameMode::Replace)
-            .unwrap();
-        fs.fsync(c, false).unwrap();
-    }
-    fs.unlink(c, b"gone").unwrap();
     fs.fsync(a, false).unwrap();
     fs.write(blocks, 4096, &contents(4096, 5), false).unwrap();
     fs.fsync(blocks, false).unwrap();

@@ -462,17 +462,15 @@ impl Listed {
     }
 
     fn begin(&mut self) {
-        let [_, (_, parent, cookie)] = &some(&self.fs, 0, 2)[..] else {
-            panic!("a directory without dots");
-        };
-        assert_eq!(*parent, ROOT);
+        let (_, parent, cookie) = some(&self.fs, 0, 2)[1];
+        assert_eq!(parent, ROOT);
         self.begun.push(Begun {
-            cookie: *cookie,
+            cookie,
             at: 0,
             end: self.model.next,
             delivered: Some(Vec::new()),
             stay: self.model.entries.keys().copied().collect(),
-            told: vec![(*cookie, 0)],
+            told: vec![(cookie, 0)],
         });
     }
 
