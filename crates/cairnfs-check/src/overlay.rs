@@ -17,9 +17,8 @@ use cairnfs::format::key::{Key, Kind, MAIN_ROOT};
 use cairnfs::format::record::Entry;
 use cairnfs::format::xattr::decode_xattrs;
 
-use crate::codes;
 use crate::holes::KeyRange;
-use crate::report::{Finding, Ledger};
+use crate::report::Ledger;
 use crate::tree::Visitor;
 
 /// An item of the logical state.
@@ -36,7 +35,7 @@ pub(crate) struct Item<'a> {
 /// The final change of a key.
 enum Change {
     Put { value: Box<[u8]>, block: u64 },
-    Delete { name_hash: Option<u64>, block: u64 },
+    Delete { name_hash: Option<u64> },
 }
 
 #[derive(Default, Clone)]
@@ -101,7 +100,7 @@ impl Overlay {
                 let (kind, len) = (entry.key.kind, entry.value.len());
                 return Err(format!("a deletion of a {kind:?} item with {len} bytes"));
             }
-            Change::Delete { name_hash, block }
+            Change::Delete { name_hash }
         } else {
             let value = entry.value.into();
             Change::Put { value, block }
@@ -131,7 +130,7 @@ impl Overlay {
                         self.names.entry(name).or_default().add.insert(key.offset);
                     }
                 }
-                Change::Delete { name_hash, .. } => {
+                Change::Delete { name_hash } => {
                     if let Some(hash) = name_hash {
                         let name = name_key(key.object, *hash);
                         let change = self.names.entry(name).or_default();
@@ -269,19 +268,12 @@ impl<'a, S: Sink> Merge<'a, S> {
         self.sink.item(&item, ledger)
     }
 
-    /// Takes the old name of a changed entry out of its name item.
-    fn replaced(&mut self, item: &Item<'_>, change: &Change, ledger: &mut Ledger<'_>) {
+    /// Takes the name that a changed entry has in the index out of its name item.
+    fn replaced(&mut self, item: &Item<'_>) {
         let Ok(old) = decode_dir_entry(item.value) else {
             return;
         };
         let hash = name_hash(self.hash_seed, old.name);
-        if let Change::Delete { name_hash, block } = change
-            && *name_hash != Some(hash)
-        {
-            let message = format!("deletion of entry {} with a wrong hash", item.key.offset);
-            let finding = Finding::new(codes::LOG_ENTRY, message);
-            ledger.add(finding.at(*block).of(item.key.object));
-        }
         let name = self.names.entry(name_key(item.key.object, hash));
         name.or_default().remove.insert(item.key.offset);
     }
@@ -297,7 +289,7 @@ impl<S: Sink> Visitor for Merge<'_, S> {
         match overlay.changes.get(&item.key) {
             Some(change) => {
                 if item.key.kind == Kind::DirIndex {
-                    self.replaced(item, change, ledger);
+                    self.replaced(item);
                 }
                 self.deliver(item.key, change, ledger)
             }

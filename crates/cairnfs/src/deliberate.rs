@@ -67,6 +67,10 @@ pub enum Deliberate {
     GainsBeforeLosses,
     /// Names are added to a name item before others are removed.
     NamesAddedFirst,
+    /// A merge forgets that an entry had another name.
+    OldNameKept,
+    /// A step of a merge ends before the old names of its entries are gone.
+    OldNamesLeft,
     /// A context without its last part counts.
     HalfContextCounts,
     /// A record's payload is not compared with its checksum.

@@ -27,7 +27,7 @@ fn unknown_features_are_refused() {
             } else {
                 &mut s.incompatible
             };
-            *field = U64::new(1);
+            *field = U64::new(1 << 40);
         });
         assert!(matches!(image.check(false), Err(Error::Incompatible(_))));
     }

@@ -1,5 +1,6 @@
 //! Damage to the log: the records' chain, their order, their entries.
 
+use cairnfs::format::item::S_IFREG;
 use cairnfs::format::key::{Key, Kind};
 use cairnfs::format::record::{FLAG_GROUP, FLAG_LAST, FLAG_MOUNT};
 use zerocopy::little_endian::U64;
@@ -155,9 +156,45 @@ fn a_number_that_no_inode_has_is_found() {
 }
 
 #[test]
-fn a_deletion_with_a_wrong_hash_is_found() {
-    let found = with_plan(|plan| plan.log[1].changes[0].value = vec![3; 8]);
-    assert_eq!(found, ["log-entry"]);
+fn an_entry_is_deleted_under_another_name() {
+    // Renamed and removed within one context: the index has a name that the log never tells.
+    let wrong = |plan: &mut Plan| plan.log[1].changes[0].value = vec![3; 8];
+    assert_eq!(with_plan(wrong), Vec::<&str>::new());
+    let found = with_plan(|plan| {
+        wrong(plan);
+        plan.items.remove(&index_key(1, 6));
+    });
+    assert_eq!(found, ["dir-name"], "a name that neither tells stays");
+}
+
+#[test]
+fn an_entry_gets_another_name_under_its_index() {
+    let renamed = |name| put(index_key(1, 5), entry(19, S_IFREG, name));
+    for names in [&["other"][..], &["x", "small"], &["x", "y", "z"]] {
+        let found = with_plan(|plan| {
+            names
+                .iter()
+                .for_each(|name| plan.context(vec![renamed(name)]));
+        });
+        assert_eq!(found, Vec::<&str>::new(), "{names:?}");
+    }
+    let found = with_plan(|plan| plan.context(vec![renamed("file")]));
+    assert_eq!(found, ["name-duplicate"]);
+}
+
+#[test]
+fn a_name_that_a_step_of_a_merge_left_behind_is_found() {
+    let with_log = |plan: &mut Plan| {
+        let changed = entry(19, S_IFREG, "other");
+        plan.context(vec![put(index_key(1, 5), changed.clone())]);
+        plan.items.insert(index_key(1, 5), changed);
+    };
+    assert_eq!(with_plan(with_log), ["dir-name"]);
+    let found = with_plan(|plan| {
+        with_log(plan);
+        plan.items.remove(&name_key(1, "small"));
+    });
+    assert_eq!(found, Vec::<&str>::new());
 }
 
 #[test]
@@ -165,10 +202,8 @@ fn a_replay_over_a_half_merged_index_gives_the_same() {
     // What a merge that was cut off may leave: an entry's change in the index, its name's not.
     let found = with_plan(|plan| {
         plan.items.remove(&index_key(1, 6));
-        plan.items.insert(
-            index_key(1, 7),
-            entry(22, cairnfs::format::item::S_IFREG, "new"),
-        );
+        plan.items
+            .insert(index_key(1, 7), entry(22, S_IFREG, "new"));
     });
     assert_eq!(found, Vec::<&str>::new());
 }

@@ -6,6 +6,7 @@ use std::process::ExitCode;
 
 use cairnfs::Error;
 use cairnfs::device::HostRoom;
+use cairnfs::format::superblock::RENAMED_ENTRIES;
 use cairnfs::fs::inspect;
 use cairnfs::types::{StatFs, VolumeInfo};
 use serde::Serialize;
@@ -173,17 +174,30 @@ fn space(stat: &StatFs) -> Space {
     }
 }
 
+/// Features by name, and the bits of others.
+fn feature_names(features: &Features) -> String {
+    let mut names = Vec::new();
+    if features.incompatible & RENAMED_ENTRIES != 0 {
+        names.push("renamed_entries".to_owned());
+    }
+    for (what, bits) in [
+        ("compatible", features.compatible),
+        ("read-only compatible", features.ro_compatible),
+        ("incompatible", features.incompatible & !RENAMED_ENTRIES),
+    ] {
+        if bits != 0 {
+            names.push(format!("{what} {bits:#x}"));
+        }
+    }
+    match names.is_empty() {
+        true => "none".into(),
+        false => names.join(", "),
+    }
+}
+
 fn rows(told: &Told) -> Vec<(&'static str, String)> {
     let exact = |bytes: u64| format!("{} ({bytes} bytes)", human(bytes));
-    let f = &told.features;
-    let features = if f.compatible | f.ro_compatible | f.incompatible == 0 {
-        "none".into()
-    } else {
-        format!(
-            "compatible {:#x}, read-only compatible {:#x}, incompatible {:#x}",
-            f.compatible, f.ro_compatible, f.incompatible
-        )
-    };
+    let features = feature_names(&told.features);
     let label = if told.label.is_empty() {
         "(none)"
     } else {

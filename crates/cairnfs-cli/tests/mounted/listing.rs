@@ -1,10 +1,11 @@
 //! Directories that change while programs list them, on a mount and on a tmpfs beside it. A tmpfs does
-//! not list each name once that gets another inode meanwhile.
+//! not list each name once that gets another inode meanwhile, nor each file that gets another name.
 
 use std::collections::{HashMap, HashSet};
 use std::fs::{self, File};
 use std::path::Path;
 
+use cairnfs::{FileKind, Volume};
 use rustix::fs::{CWD, Dir, RenameFlags, renameat_with};
 
 use crate::place::{Place, able, shell};
@@ -95,6 +96,32 @@ fn names_that_stay_come_once(at: &Path) {
     }
 }
 
+/// Three listings at once, while each file is renamed, some of them again and again.
+fn renamed_files_come_under_one_name(at: &Path) {
+    let dir = filled(at, "one name");
+    let mut listings = [open(&dir), open(&dir), open(&dir)];
+    let mut seen = [[0; MANY]; 3];
+    let mut called: Vec<String> = (0..MANY).map(name).collect();
+    for turn in 0..MANY {
+        for (n, step) in [(turn, 1), (MANY - 1 - turn, 2), (turn * 7 % MANY, 3)] {
+            let new = format!("{step} {turn} {}", name(n));
+            fs::rename(dir.join(&called[n]), dir.join(&new)).unwrap();
+            called[n] = new;
+        }
+        for (listing, seen) in listings.iter_mut().zip(&mut seen) {
+            for (name, _) in next(listing, 2 + turn % 3) {
+                if let Some((_, rest)) = name.split_once("entry ") {
+                    seen[rest[..4].parse::<usize>().unwrap()] += 1;
+                }
+            }
+        }
+    }
+    for seen in seen {
+        let wrong = seen.iter().position(|times| *times != 1);
+        assert_eq!(wrong, None, "{at:?}: {:?}", wrong.map(|n| seen[n]));
+    }
+}
+
 fn places_lead_back(at: &Path) {
     let dir = filled(at, "places");
     let mut listing = open(&dir);
@@ -126,11 +153,57 @@ fn directories_change_while_they_are_listed() {
     let place = Place::mounted("256M", "");
     what_both_do(&place.dir());
     names_that_stay_come_once(&place.dir());
+    renamed_files_come_under_one_name(&place.dir());
     let beside = place.beside("tmpfs");
     fs::create_dir(&beside).unwrap();
     shell(&beside, "mount -t tmpfs none .");
     let compared = std::panic::catch_unwind(|| what_both_do(&beside));
     shell(&place.beside("."), "umount tmpfs");
     compared.unwrap();
+    place.finish();
+}
+
+#[test]
+fn a_huge_directory_loses_entries_while_it_is_listed() {
+    const HUGE: usize = 200_000;
+    if !able(&[]) {
+        return;
+    }
+    let mut place = Place::new("1G");
+    let volume = Volume::open(place.volume()).unwrap();
+    volume.create_dir("huge").unwrap();
+    for n in 0..HUGE {
+        let mode = FileKind::File.mode_bits() | 0o600;
+        volume.mknod(format!("huge/{n}"), mode, 0).unwrap();
+    }
+    volume.close().unwrap();
+    place.mount("");
+    let dir = place.dir().join("huge");
+    let (mut first, mut second) = (open(&dir), open(&dir));
+    let mut seen = [HashSet::new(), HashSet::new()];
+    for turn in 0..=HUGE / 1000 {
+        for (listing, (seen, most)) in [&mut first, &mut second]
+            .into_iter()
+            .zip(seen.iter_mut().zip([1500, 1001]))
+        {
+            for (name, _) in next(listing, most) {
+                assert!(seen.insert(name.clone()), "{name} comes twice");
+            }
+        }
+        // Before, among and behind what the listings deliver now.
+        for n in 0..20 {
+            let gone = turn * 20 + n * (HUGE / 20);
+            let _ = fs::remove_file(dir.join(format!("{}", gone % HUGE)));
+        }
+        File::create(dir.join(format!("later {turn}"))).unwrap();
+    }
+    let left: HashSet<_> = next(&mut open(&dir), usize::MAX).into_iter().collect();
+    assert!(left.len() < HUGE - 3000, "{} are left", left.len());
+    let stay = || left.iter().filter(|(name, _)| !name.starts_with("later"));
+    for (listing, seen) in [first, second].iter_mut().zip(seen) {
+        assert_eq!(next(listing, 1), []);
+        assert!(stay().all(|(name, _)| seen.contains(name)));
+        assert!(!seen.iter().any(|name| name.starts_with("later")));
+    }
     place.finish();
 }

@@ -15,8 +15,8 @@ use cairnfs::deliberate::Deliberate::{self, *};
 use cairnfs_sim::workload::{Step, after, random_names, random_steps, random_values, steps};
 use trial::During::{Both, Recovery, Run};
 use trial::{
-    During, Faults, Life, Outcome, Rot, base, cuts, failing, filled, full, grafted, lives,
-    long_log, rot, sampled, unread,
+    During, Faults, Life, Outcome, Rot, base, cuts, failing, filled, full, grafted, key_by_key,
+    lives, long_log, rot, sampled, unread,
 };
 
 /// A mistake, when it is made, and steps on the base volume of which some power cut shows it.
@@ -95,6 +95,7 @@ const CUTS: &[(Deliberate, During, &str)] = &[
     (TableInPlace, Run, "chmod f 384; merge"),
     (NextInodeForgotten, Run, "mkdir n; create n/a; merge"),
     (FreedUnitsReused, Run, "chmod f 384; merge"),
+    (OldNameKept, Run, "rename f n; merge"),
     (GainsBeforeLosses, Run, "punch f 4096 4096; merge"),
     (PayloadUnchecked, Recovery, "setxattr f a 20000; sync"),
     (DeletionsNotReplayed, Recovery, "unlink d/h; sync"),
@@ -269,6 +270,8 @@ fn power_cuts_among_large_records_show_mistakes() {
     table.bites(&[ChainUnchecked], Recovery, |f| grafted(f, base(), &two));
     let merge = around("chmod e 448", 14, "sync; merge");
     table.bites(&[TailMovedEachStep], Run, |f| cuts(f, full(), &merge));
+    let renamed = steps("rename f n; sync; merge").unwrap();
+    table.bites(&[OldNamesLeft], Run, |f| key_by_key(f, base(), &renamed));
     table.done();
 }
 
@@ -338,7 +341,7 @@ fn mistakes_that_do_no_harm() {
     let names = steps("exchange f d/h; rename g n; rename n g; unlink g; sync; merge").unwrap();
     table.harmless(
         NamesAddedFirst,
-        "an index has one name in its life, so no name item has one to add and to remove at once",
+        "an entry has one name in the end, so no name item has it both to add and to remove",
         |f| cuts(f, base(), &names),
     );
     table.done();

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use cairnfs::deliberate::{Deliberate, made, within};
-use cairnfs::fs::{FileSystem, MakeOptions, Options, make_device};
+use cairnfs::fs::{FileSystem, MakeOptions, Options, Pressure, make_device};
 use cairnfs_check::{CheckOptions, check};
 use cairnfs_sim::disk::{Event, Fault, Kind, SimDisk};
 use cairnfs_sim::explore::replay;
@@ -12,7 +12,9 @@ use cairnfs_sim::image::{BLOCK, Image};
 use cairnfs_sim::record::{Recording, VOLUME_SIZE, fresh_volume, options};
 use cairnfs_sim::states::{Cursor, Fate, StateId, mix};
 use cairnfs_sim::tree::Tree;
-use cairnfs_sim::workload::{Runner, Step, after, base_steps, base_volume, record, steps};
+use cairnfs_sim::workload::{
+    Runner, Step, after, base_steps, base_volume, record, record_as, steps,
+};
 
 /// When the engine makes a mistake.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -109,6 +111,23 @@ fn recorded(volume: Image, steps: &[Step]) -> cairnfs::Result<Recording> {
 pub fn cuts(faults: Faults<'_>, volume: Image, steps: &[Step]) -> Outcome {
     trial(|tried| {
         let recording = faults.run(|| recorded(volume, steps));
+        let recording = recording.map_err(|e| format!("the run stops: {e}"))?;
+        cut(faults, &recording, 1, tried)
+    })
+}
+
+/// Tries the states that steps leave whose merges go key by key.
+pub fn key_by_key(faults: Faults<'_>, volume: Image, steps: &[Step]) -> Outcome {
+    let pressure = Some(Pressure {
+        replay: 0,
+        step_keys: 1,
+    });
+    let options = Options {
+        pressure,
+        ..options(4)
+    };
+    trial(|tried| {
+        let recording = faults.run(|| record_as(volume, steps, &options, 0));
         let recording = recording.map_err(|e| format!("the run stops: {e}"))?;
         cut(faults, &recording, 1, tried)
     })

@@ -18,6 +18,7 @@ mod killed;
 mod mechanisms;
 mod named;
 mod random;
+mod renamed;
 mod replay;
 mod support;
 mod threads;

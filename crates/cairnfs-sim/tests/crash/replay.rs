@@ -26,7 +26,8 @@ fn one_key_at_a_time() -> Options {
     }
 }
 
-fn history(text: &str) {
+/// Tries a history, which begins with an empty volume, with merges and replays key by key.
+pub fn history_in_steps(text: &str) {
     let start = fresh_volume(VOLUME_SIZE).unwrap();
     let recording = record_as(start, &steps(text).unwrap(), &one_key_at_a_time(), 0).unwrap();
     try_recording(text, &recording, &THOROUGH);
@@ -36,7 +37,7 @@ fn history(text: &str) {
 /// brought the parts into the index when the power fails.
 #[test]
 fn extents_split_after_the_record_that_made_them() {
-    history(
+    history_in_steps(
         "create f; write f 36864 12288; fsync f; write f 28672 12288; fsync f; create g; create h; \
          sync; merge",
     );
@@ -44,7 +45,7 @@ fn extents_split_after_the_record_that_made_them() {
 
 #[test]
 fn extents_joined_after_the_record_that_split_them() {
-    history(
+    history_in_steps(
         "create f; write f 0 40960; sync; write f 8192 4096; fsync f; truncate f 8192; fsync f; \
          write f 8192 8192; fsync f; unlink f; create f; write f 0 20000; sync; merge",
     );
@@ -52,7 +53,7 @@ fn extents_joined_after_the_record_that_split_them() {
 
 #[test]
 fn names_that_move_between_steps() {
-    history(
+    history_in_steps(
         "mkdir d; mkdir e; create d/a; sync; rename d/a e/b; fsync e/b; create d/a; link d/a e/c; \
          fsync d; rename e/b d/b; sync; merge; unlink d/a; sync; merge",
     );

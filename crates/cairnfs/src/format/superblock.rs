@@ -12,8 +12,10 @@ use crate::format::{BLOCK_SIZE, FIRST_USER_INO, MAX_COUNTER, NODE_SIZE, checksum
 
 /// First bytes of a volume.
 pub const MAGIC: [u8; 8] = *b"CairnFS\x03";
+/// Incompatible feature: the log may give an entry another name under its index.
+pub const RENAMED_ENTRIES: u64 = 1;
 /// Incompatible features that this version knows.
-pub const KNOWN_INCOMPATIBLE: u64 = 0;
+pub const KNOWN_INCOMPATIBLE: u64 = RENAMED_ENTRIES;
 /// Read-only compatible features that this version knows.
 pub const KNOWN_RO_COMPATIBLE: u64 = 0;
 /// Longest label in bytes.

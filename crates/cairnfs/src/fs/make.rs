@@ -13,7 +13,7 @@ use crate::format::geometry::{Geometry, LOG_START, SUPERBLOCK_SLOTS};
 use crate::format::item::{RawRoot, S_IFDIR};
 use crate::format::key::{Key, Kind, MAIN_ROOT};
 use crate::format::node::{CellValue, NodeBuilder};
-use crate::format::superblock::{MAGIC, MAX_LABEL, RawSuperblock, Superblock};
+use crate::format::superblock::{MAGIC, MAX_LABEL, RENAMED_ENTRIES, RawSuperblock, Superblock};
 use crate::format::{BLOCK_SIZE, FIRST_USER_INO, NODE_BLOCKS, NODE_SIZE, ROOT_INO};
 use crate::fs::volume_info;
 use crate::inode::attrs::Attrs;
@@ -203,7 +203,7 @@ fn first_superblock(geometry: &Geometry, options: &MakeOptions) -> Result<Superb
         checksum: U64::new(0),
         compatible: U64::new(0),
         ro_compatible: U64::new(0),
-        incompatible: U64::new(0),
+        incompatible: U64::new(RENAMED_ENTRIES),
         uuid,
         hash_seed: U64::new(source.random()?),
         label,

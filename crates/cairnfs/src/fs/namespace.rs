@@ -1,7 +1,8 @@
 //! Names: look-up, making files of every kind, links.
 //!
-//! An entry gets an index that only grows and is never given to another name, so it also is its place
-//! in listings. It may come to name another inode. The entry and the directory's attributes are one transaction with what they name.
+//! An entry gets an index that only grows and is never given to another entry, so it also is its place
+//! in listings. The entry may come to name another inode, or get another name: it keeps its place. The
+//! entry and the directory's attributes are one transaction with what they name.
 
 use std::sync::Arc;
 
@@ -127,29 +128,30 @@ impl FileSystem {
                 .and_then(|child| what(child, found.kind))
             {
                 // Gone since, and the entry with it: another may have taken its place at once.
-                Err(Error::NotFound) if !self.has_entry(dir, &found)? => {}
+                Err(Error::NotFound) if !self.has_entry(dir, name, &found)? => {}
                 result => return result,
             }
         }
     }
 
     /// Whether a directory still has the entry that was found.
-    pub(super) fn has_entry(&self, dir: &Inode, found: &NameFound) -> Result<bool> {
-        Ok(self.find_again(dir, &dir.read(), found)?.is_some())
+    pub(super) fn has_entry(&self, dir: &Inode, name: &[u8], found: &NameFound) -> Result<bool> {
+        Ok(self.find_again(dir, &dir.read(), name, found)?.is_some())
     }
 
-    /// An entry that was found before as it is now, if it still names that inode. Its name is the
-    /// same: no other name ever has its index.
+    /// An entry that was found before as it is now, if it still has that name and names that inode.
     pub(super) fn find_again(
         &self,
         dir: &Inode,
         state: &InodeState,
+        name: &[u8],
         found: &NameFound,
     ) -> Result<Option<NameFound>> {
         let again = self
             .core
             .dir_entry(dir, state, found.index, |entry, below| {
-                (entry.ino == found.ino).then_some(NameFound { below, ..*found })
+                let same = entry.ino == found.ino && entry.name == name;
+                same.then_some(NameFound { below, ..*found })
             })?;
         Ok(again.flatten())
     }
@@ -377,17 +379,18 @@ impl FileSystem {
         Ok(())
     }
 
-    /// Has an entry name another inode. It keeps its index: a listing under way has the name once.
-    pub(super) fn replace_entry(
+    /// Has an entry name another inode, or gives it another name. It keeps its index: a listing under
+    /// way delivers it once.
+    pub(super) fn change_entry(
         &self,
         commit: &mut Commit<'_>,
         dir: &Arc<Inode>,
         state: &mut InodeState,
-        (hash, old, found): (u64, &Inode, &NameFound),
-        (entry, child): (&DirEntryRef<'_>, &Inode),
+        (old_hash, old, found): (u64, &Inode, &NameFound),
+        (hash, entry, child): (u64, &DirEntryRef<'_>, &Inode),
     ) {
         let index = found.index;
-        let at = |kind| NameAt {
+        let at = |hash, kind| NameAt {
             index,
             hash,
             subdir: kind == S_IFDIR,
@@ -397,9 +400,10 @@ impl FileSystem {
         }
         let value = encode_dir_entry(entry);
         commit.put(dir, state, Kind::DirIndex, index, &value, found.below);
+        state.remove_name(old_hash, index);
         self.core.add_name(dir, state, hash, index);
-        commit.name(dir, state, old, &at(found.kind), false);
-        commit.name(dir, state, child, &at(entry.kind), true);
+        commit.name(dir, state, old, &at(old_hash, found.kind), false);
+        commit.name(dir, state, child, &at(hash, entry.kind), true);
     }
 
     /// Makes a regular file without a name; it goes with its last use unless it is linked.

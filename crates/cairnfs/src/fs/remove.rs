@@ -92,13 +92,13 @@ impl FileSystem {
             }
             drop(state);
             let child = match self.inode(found.ino) {
-                Err(Error::NotFound) if !self.has_entry(dir, &found)? => continue,
+                Err(Error::NotFound) if !self.has_entry(dir, name, &found)? => continue,
                 other => other?,
             };
             let mut locked = Locked::new(&[dir, &child]);
-            // The entry may have gone while no lock was held, or name another inode.
+            // The entry may have gone while no lock was held, or changed.
             let state = locked.state(dir)?;
-            let Some(found) = self.find_again(dir, state, &found)? else {
+            let Some(found) = self.find_again(dir, state, name, &found)? else {
                 continue;
             };
             live_dir(state)?;

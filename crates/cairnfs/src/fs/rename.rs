@@ -2,7 +2,7 @@
 //!
 //! One transaction takes the old entry away and adds the new one, or has the entry of the new name
 //! name another inode; an exchange does that with both, and a whiteout takes the place of the old
-//! entry. What was written to the file before is written out first, holding no lock, so a
+//! entry. To a new name in the same directory the entry itself is renamed, and keeps its place. What was written to the file before is written out first, holding no lock, so a
 //! crash leads to the old or the whole new contents. A directory moves to another parent only under
 //! the volume's one lock for that, so that the walk to the root that rules out a cycle is sound.
 
@@ -146,7 +146,7 @@ impl FileSystem {
             let Some(found) = found else { return Ok(None) };
             match self.inode(found.ino) {
                 Ok(inode) => return Ok(Some(Target { found, inode })),
-                Err(Error::NotFound) if !self.has_entry(&side.dir, &found)? => {}
+                Err(Error::NotFound) if !self.has_entry(&side.dir, side.name, &found)? => {}
                 Err(e) => return Err(e),
             }
         }
@@ -250,16 +250,21 @@ impl FileSystem {
         // Nobody else can reach it, so this does not wait.
         let mut whiteout = whiteout.as_ref().map(|inode| (inode, inode.write()));
         let mut commit = self.core.commit();
-        let over = replaced.as_ref().map(|(t, entry)| (*t, entry));
+        let in_place = from.dir.ino == to.dir.ino && target.is_none() && whiteout.is_none();
+        let over = match &replaced {
+            Some((t, entry)) => Some((to.hash, *t, entry)),
+            None => in_place.then_some((from.hash, source, &old)),
+        };
         self.place(&mut commit, &mut locked, (to, over), source, now)?;
         if let Some(t) = target {
             commit.join(&source.inode, &t.inode);
         }
         match target {
             Some(t) if exchange => {
-                let over = Some((source, &old));
+                let over = Some((from.hash, source, &old));
                 self.place(&mut commit, &mut locked, (from, over), t, now)?;
             }
+            _ if in_place => {}
             _ => {
                 let (state, gone) = (locked.state(&from.dir)?, (from.hash, &*source.inode));
                 match &mut whiteout {
@@ -321,7 +326,8 @@ impl FileSystem {
             kind: S_IFCHR,
             name: from.name,
         };
-        self.replace_entry(commit, &from.dir, dir, (hash, gone, old), (&entry, inode));
+        let white = (from.hash, &entry, &**inode);
+        self.change_entry(commit, &from.dir, dir, (hash, gone, old), white);
         commit.put_inode(inode, state);
     }
 
@@ -333,27 +339,31 @@ impl FileSystem {
         target: &Target,
     ) -> Result<Option<NameFound>> {
         let state = locked.state(&side.dir)?;
-        self.find_again(&side.dir, state, &target.found)
+        self.find_again(&side.dir, state, side.name, &target.found)
     }
 
-    /// Moves an inode to a side: adds an entry there, or has the one there, `over` and the inode it
-    /// names, name what moves.
+    /// Moves an inode to a side: adds an entry there, or has one that is in the directory, told by the
+    /// hash of its name and the inode it names, get that name and name what moves.
     fn place(
         &self,
         commit: &mut Commit<'_>,
         locked: &mut Locked<'_>,
-        (side, over): (&Side<'_>, Option<(&Target, &NameFound)>),
+        (side, over): (&Side<'_>, Option<(u64, &Target, &NameFound)>),
         moved: &Target,
         now: Time,
     ) -> Result<()> {
         move_inode(commit, locked, &side.dir, moved, now)?;
-        let named = (&side.entry_of(moved), &*moved.inode);
+        let entry = side.entry_of(moved);
         let state = locked.state(&side.dir)?;
         match over {
-            None => self.put_entry(commit, &side.dir, state, side.hash, named)?,
-            Some((old, entry)) => {
-                let before = (side.hash, &*old.inode, entry);
-                self.replace_entry(commit, &side.dir, state, before, named);
+            None => {
+                let named = (&entry, &*moved.inode);
+                self.put_entry(commit, &side.dir, state, side.hash, named)?;
+            }
+            Some((hash, old, found)) => {
+                let before = (hash, &*old.inode, found);
+                let after = (side.hash, &entry, &*moved.inode);
+                self.change_entry(commit, &side.dir, state, before, after);
             }
         }
         Ok(())

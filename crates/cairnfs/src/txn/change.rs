@@ -218,6 +218,10 @@ impl<'c, 'a, 'i> Changes<'c, 'a, 'i> {
         done.growth += growth(kind, change, true);
         done.shrinkage += shrinks;
         if here || happens(Deliberate::RelogInPlace) {
+            if kind == Kind::DirIndex && !delete {
+                // It takes the place of what was counted in this context.
+                done.growth -= slot.vector.growth();
+            }
             if delete && (!slot.baseline || happens(Deliberate::TombstoneLost)) {
                 // It was counted when it came: no merge has taken it since. What writeback puts is
                 // counted elsewhere.

@@ -11,12 +11,11 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use crate::deliberate::{Deliberate, happens};
 use crate::error::{Error, Result};
 use crate::fetch::fetch;
 use crate::format::MAX_OWN_VALUE;
 use crate::format::checksum::name_hash;
-use crate::format::item::{decode_dir_entry, decode_dir_name, decode_extent, encode_dir_name};
+use crate::format::item::{decode_dir_entry, decode_extent};
 use crate::format::key::{Key, Kind, ORPHANS};
 use crate::format::xattr::{
     StoredValue, XATTR_HEAD, decode_stored_xattrs, decode_xattrs, encode_stored_xattr,
@@ -29,14 +28,15 @@ use crate::space::Run;
 use crate::txn::Core;
 use crate::txn::attributes::bad_item;
 use crate::txn::merge::TOGETHER;
+use crate::txn::old_names::{Indexes, OldNames, change_names};
 use crate::txn::shared::SharedEdits;
 use crate::values::Value;
 
 /// Changes of the entries whose names share a hash.
 #[derive(Debug, Default)]
 struct NameChange {
-    remove: SmallVec<[u64; 1]>,
-    add: SmallVec<[u64; 1]>,
+    remove: Indexes,
+    add: Indexes,
 }
 
 enum Edit {
@@ -99,6 +99,8 @@ pub struct MergeEdits<'a> {
     core: &'a Core,
     /// What this step changes of the values that stand once.
     shared: SharedEdits<'a>,
+    /// Names from before this step that are still in the index.
+    old_names: OldNames<'a>,
     /// The value taken last.
     value: Vec<u8>,
 }
@@ -131,6 +133,7 @@ impl<'a> MergeEdits<'a> {
             image: ImageChange::default(),
             core,
             shared: core.shared_edits(Tree::default()),
+            old_names: OldNames::new(&core.index, Tree::default()),
             value: Vec::new(),
         }
     }
@@ -159,6 +162,13 @@ impl<'a> MergeEdits<'a> {
         self.keys = 0;
         self.image = ImageChange::default();
         self.shared = self.core.shared_edits(tree);
+        self.old_names = OldNames::new(&self.core.index, tree);
+    }
+
+    /// Old names that the step has not taken out of their items yet; it must not end before.
+    pub fn take_old_names(&mut self) -> OldNames<'a> {
+        let none = OldNames::new(&self.core.index, Tree::default());
+        std::mem::replace(&mut self.old_names, none)
     }
 
     /// What the step changes of the values that stand once, to be applied behind all else.
@@ -253,27 +263,27 @@ impl<'a> MergeEdits<'a> {
     }
 
     fn renamed(&self, vector: &LogVector) -> Result<Renamed> {
-        let index = vector.key().offset;
-        let dir = vector.key().object;
-        let bad =
-            |found: String| Error::corrupt(0, "directory entry", format!("directory {dir}"), found);
+        let Key { object, offset, .. } = vector.key();
         let deletion = vector.deletion();
         let hash = match &deletion {
-            Some(note) => note
-                .first_chunk::<8>()
-                .map(|hash| u64::from_le_bytes(*hash))
-                .ok_or_else(|| bad("a deletion without its name's hash".into()))?,
-            None => vector.with(|value| {
-                decode_dir_entry(value.unwrap_or_default())
-                    .map(|entry| name_hash(self.hash_seed, entry.name))
-                    .map_err(bad)
-            })?,
+            Some(note) => {
+                let hash = note.first_chunk::<8>();
+                let none = || bad_entry(object, "a deletion without its name's hash".into());
+                u64::from_le_bytes(*hash.ok_or_else(none)?)
+            }
+            None => vector.with(|value| self.hash_of(object, value.unwrap_or_default()))?,
         };
         Ok(Renamed {
             hash,
-            index,
+            index: offset,
             removed: deletion.is_some(),
         })
+    }
+
+    /// The hash of the name of an entry of `dir`.
+    fn hash_of(&self, dir: u64, entry: &[u8]) -> Result<u64> {
+        let entry = decode_dir_entry(entry).map_err(|found| bad_entry(dir, found))?;
+        Ok(name_hash(self.hash_seed, entry.name))
     }
 
     /// A step may end before this key: never inside the reach of an extent already taken, where the
@@ -355,69 +365,76 @@ impl MergeEdits<'_> {
     }
 }
 
+fn bad_entry(dir: u64, found: String) -> Error {
+    Error::corrupt(0, "directory entry", format!("directory {dir}"), found)
+}
+
 impl Core {
     fn shared_edits(&self, tree: Tree) -> SharedEdits<'_> {
         SharedEdits::new(self.hash_seed, &self.index, &self.values, tree)
     }
 }
 
-fn change_names(key: &Key, old: Option<&[u8]>, change: &NameChange) -> Result<Option<Vec<u8>>> {
-    let mut indexes: Vec<u64> = match old {
-        Some(old) => decode_dir_name(old)
-            .map_err(|found| {
-                Error::corrupt(0, "name item", format!("directory {}", key.object), found)
-            })?
-            .collect(),
-        None => Vec::new(),
-    };
-    let late = happens(Deliberate::NamesAddedFirst);
-    indexes.retain(|i| late || !change.remove.contains(i));
-    for index in &change.add {
-        if !indexes.contains(index) {
-            indexes.push(*index);
-        }
-    }
-    indexes.retain(|i| !late || !change.remove.contains(i));
-    Ok((!indexes.is_empty()).then(|| encode_dir_name(&indexes)))
-}
-
 impl Edits for MergeEdits<'_> {
     fn peek(&mut self) -> Result<Option<Key>> {
         self.fill()?;
-        let Some((key, _)) = self.edits.front() else {
+        let next = self.edits.front().map(|(key, _)| *key);
+        let Some(key) = next.into_iter().chain(self.old_names.first()).min() else {
             return Ok(None);
         };
-        let taken = self.taken.get().saturating_add(self.shared.cost());
+        let behind = self.shared.cost() + self.old_names.cost();
+        let taken = self.taken.get().saturating_add(behind);
         let full = taken >= self.limit || self.keys >= self.core.limits.step_keys;
-        if full && self.may_end_before(key) {
+        if full && self.may_end_before(&key) {
             return Ok(None);
         }
-        Ok(Some(*key))
+        Ok(Some(key))
     }
 
     fn take(&mut self, key: &Key, old: Option<&[u8]>) -> Result<Option<Cow<'_, [u8]>>> {
-        let Some((_, edit)) = self.edits.pop_front() else {
+        let gone = self.old_names.remove(key);
+        let edit = self.edits.pop_front_if(|(next, _)| next == key);
+        let edit = edit.map(|(_, edit)| edit);
+        if edit.is_none() && gone.is_none() {
             return Err(Error::Invalid("an edit was taken twice"));
-        };
+        }
         self.keys += 1;
-        let vector = match edit {
-            Edit::Item(vector) => vector,
-            Edit::Named(index) if old.is_none() => {
+        match edit {
+            Some(Edit::Item(vector)) => self.take_item(key, &vector, old),
+            Some(Edit::Named(index)) if old.is_none() => {
                 self.value.clear();
                 self.value.extend_from_slice(&index.to_le_bytes());
-                return Ok(Some(Cow::Borrowed(&self.value)));
+                Ok(Some(Cow::Borrowed(&self.value)))
             }
-            Edit::Named(index) => {
-                let change = NameChange {
-                    add: SmallVec::from_slice(&[index]),
-                    ..NameChange::default()
+            names => {
+                let mut change = match names {
+                    Some(Edit::Names(change)) => *change,
+                    Some(Edit::Named(index)) => NameChange {
+                        add: SmallVec::from_slice(&[index]),
+                        ..NameChange::default()
+                    },
+                    _ => NameChange::default(),
                 };
-                return Ok(change_names(key, old, &change)?.map(Cow::Owned));
+                change.remove.extend(gone.unwrap_or_default());
+                let change = (&*change.remove, &*change.add);
+                Ok(change_names(key, old, change)?.map(Cow::Owned))
             }
-            Edit::Names(change) => return Ok(change_names(key, old, &change)?.map(Cow::Owned)),
-        };
+        }
+    }
+}
+
+impl MergeEdits<'_> {
+    fn take_item(
+        &mut self,
+        key: &Key,
+        vector: &LogVector,
+        old: Option<&[u8]>,
+    ) -> Result<Option<Cow<'_, [u8]>>> {
         if key.kind == Kind::Xattr {
-            return Ok(self.attributes(key, &vector, old)?.map(Cow::Owned));
+            return Ok(self.attributes(key, vector, old)?.map(Cow::Owned));
+        }
+        if let (Kind::DirIndex, Some(old)) = (key.kind, old) {
+            self.note_old_name(key, vector, old)?;
         }
         let mut bytes = std::mem::take(&mut self.value);
         bytes.clear();
@@ -428,5 +445,16 @@ impl Edits for MergeEdits<'_> {
             self.note_extent(key, old, new.as_deref())?;
         }
         Ok(put.then_some(Cow::Borrowed(&self.value)))
+    }
+
+    /// An entry changes or goes: if the index has it under another name, it leaves the item of that
+    /// name within this step.
+    fn note_old_name(&mut self, key: &Key, vector: &LogVector, old: &[u8]) -> Result<()> {
+        let before = self.hash_of(key.object, old)?;
+        if before == self.renamed(vector)?.hash {
+            return Ok(());
+        }
+        let item = Key::new(key.object, Kind::DirName, before);
+        self.old_names.note(item, key.offset)
     }
 }

@@ -295,8 +295,13 @@ impl Core {
         let old = **self.trees.load();
         edits.begin_step(old.main, space.limit() / 2);
         let main = self.index.apply(&old.main, edits, seq, &space)?;
+        let mut old_names = edits.take_old_names();
         let mut shared = edits.take_shared();
-        space.hold(shared.cost());
+        space.hold(old_names.cost() + shared.cost());
+        let main = match happens(Deliberate::OldNamesLeft) {
+            true => main,
+            false => self.index.apply(&main, &mut old_names, seq, &space)?,
+        };
         let main = self.index.apply(&main, &mut shared, seq, &space)?;
         let last = edits.is_done()?;
         let image = std::mem::take(&mut edits.image);
@@ -367,7 +372,7 @@ impl Core {
 
     /// Writes the free space and a superblock changed by `change`; both are durable before anything
     /// that is written afterwards.
-    fn flip(&self, change: impl FnOnce(&mut Superblock)) -> Result<()> {
+    pub(super) fn flip(&self, change: impl FnOnce(&mut Superblock)) -> Result<()> {
         let table = self.space.write_image()?;
         if !happens(Deliberate::SuperblockBeforeIndex) {
             self.journal.order()?;

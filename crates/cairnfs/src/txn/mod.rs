@@ -21,6 +21,7 @@ mod lanes;
 mod merge;
 mod mount;
 mod names;
+mod old_names;
 mod read;
 mod replay;
 #[cfg(test)]

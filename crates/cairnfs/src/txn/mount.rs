@@ -12,6 +12,8 @@ use arc_swap::ArcSwap;
 use crossbeam_utils::CachePadded;
 
 use crate::data::DataStore;
+use zerocopy::little_endian::U64;
+
 use crate::deliberate::{Deliberate, happens};
 use crate::device::{AlignedBuf, Device, Overlay, Storage};
 use crate::error::{Corruption, Error, Result};
@@ -19,7 +21,7 @@ use crate::format::geometry::SUPERBLOCK_SLOTS;
 use crate::format::item::decode_root;
 use crate::format::key::{Key, Kind, MAIN_ROOT};
 use crate::format::superblock::{
-    KNOWN_INCOMPATIBLE, KNOWN_RO_COMPATIBLE, MAGIC, RawSuperblock, Superblock,
+    KNOWN_INCOMPATIBLE, KNOWN_RO_COMPATIBLE, MAGIC, RENAMED_ENTRIES, RawSuperblock, Superblock,
 };
 use crate::format::{BLOCK_SIZE, NODE_BLOCKS, ROOT_INO};
 use crate::index::{Index, Tree};
@@ -208,6 +210,7 @@ impl Core {
             core.journal.write_mount_record()?;
         }
         core.replay(&found)?;
+        core.mark_features()?;
         let ring = core.journal.ring();
         if !mode.read_only && ring.free() < ring.capacity() / 2 {
             // Mounts that never come to a merge of their own must not fill the log either. One that finds
@@ -218,6 +221,15 @@ impl Core {
             }
         }
         Ok(core)
+    }
+
+    /// Says in the superblock, before anything is changed, which features the log will have.
+    fn mark_features(&self) -> Result<()> {
+        let marked = self.superblock().incompatible.get() & RENAMED_ENTRIES != 0;
+        match marked || self.read_only {
+            true => Ok(()),
+            false => self.flip(|superblock| superblock.incompatible |= U64::new(RENAMED_ENTRIES)),
+        }
     }
 
     fn assemble(

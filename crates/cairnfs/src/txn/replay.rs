@@ -308,12 +308,13 @@ impl Core {
                 state.persisted = true;
             }
             (Kind::DirIndex, false) => {
+                self.forget_name(state, index);
                 let hash = name_hash(self.hash_seed, decode_dir_entry(entry.value)?.name);
                 state.add_name(&self.name_memory, hash, index);
             }
             (Kind::DirIndex, true) => {
-                let hash = entry.value.first_chunk::<8>().ok_or("no name hash")?;
-                state.remove_name(u64::from_le_bytes(*hash), index);
+                entry.value.first_chunk::<8>().ok_or("no name hash")?;
+                self.forget_name(state, index);
             }
             (Kind::Extent, false) => {
                 decode_extent_at(index, entry.value, &self.geometry)?;
@@ -324,6 +325,18 @@ impl Core {
             _ => {}
         }
         Ok(())
+    }
+
+    /// Forgets the name that the log gave an entry before.
+    fn forget_name(&self, state: &mut InodeState, index: u64) {
+        let hash = |value: &[u8]| {
+            let entry = decode_dir_entry(value).ok()?;
+            Some(name_hash(self.hash_seed, entry.name))
+        };
+        let slot = state.current.get(Kind::DirIndex, index);
+        if let Some(hash) = slot.and_then(|slot| slot.vector.with(|value| value.and_then(hash))) {
+            state.remove_name(hash, index);
+        }
     }
 
     fn replay_slot(

@@ -2,10 +2,11 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use cairnfs::fs::FileSystem;
+use cairnfs::fs::{FileSystem, Options, Pressure};
 use cairnfs::{DirEntry, FileKind, RenameMode, Volume};
+use proptest::prelude::*;
 
-use super::engine::{OWNER, ROOT, create, fresh, open};
+use super::engine::{OWNER, ROOT, create, fresh, open, open_with};
 use super::volume;
 
 /// Entries that a listing may deliver before it is taken for endless.
@@ -242,7 +243,7 @@ fn a_replaced_name_survives_in_its_place() {
 
 #[test]
 fn several_listings_of_a_large_directory_while_it_changes() {
-    const MANY: usize = 100_000;
+    const MANY: usize = 200_000;
     let fs = open(fresh());
     let name = |n: usize| format!("{n:06}");
     (0..MANY).for_each(|n| {
@@ -251,6 +252,7 @@ fn several_listings_of_a_large_directory_while_it_changes() {
     let mut seen: [HashMap<String, u32>; 3] = Default::default();
     let mut cookies = [0; 3];
     let mut turn = 0;
+    let mut renamed = HashMap::new();
     while cookies.iter().any(|cookie| *cookie != u64::MAX) {
         for (cookie, seen) in cookies.iter_mut().zip(&mut seen) {
             if *cookie == u64::MAX {
@@ -274,15 +276,294 @@ fn several_listings_of_a_large_directory_while_it_changes() {
             let over = name(turn * 10 + 3);
             fs.rename(ROOT, b"new", ROOT, over.as_bytes(), RenameMode::Replace)
                 .unwrap();
-            if turn % 100 == 0 {
-                fs.sync().unwrap();
+            let old = name(turn * 7919 % MANY / 10 * 10 + 4);
+            let new = format!("renamed {turn}");
+            if fs
+                .rename(
+                    ROOT,
+                    old.as_bytes(),
+                    ROOT,
+                    new.as_bytes(),
+                    RenameMode::NoReplace,
+                )
+                .is_ok()
+            {
+                renamed.insert(old, new);
+            }
+            match turn % 200 {
+                0 => fs.merge().unwrap(),
+                100 => fs.sync().unwrap(),
+                _ => {}
             }
         }
     }
     for seen in seen {
-        for n in (0..MANY).filter(|n| n % 10 != 0) {
-            assert_eq!(seen.get(&name(n)), Some(&1), "{n}");
+        for old in (0..MANY).filter(|n| n % 10 != 0).map(name) {
+            let times = |name| seen.get(name).copied().unwrap_or_default();
+            let new = renamed.get(&old).map_or(0, times);
+            assert_eq!(times(&old) + new, 1, "{old}: {:?}", renamed.get(&old));
         }
         assert!(seen.values().all(|times| *times == 1));
+    }
+}
+
+/// The entries of the root directory in the order of their places: names and inodes.
+#[derive(Default)]
+struct Model {
+    entries: BTreeMap<u64, (String, u64)>,
+    next: u64,
+}
+
+impl Model {
+    fn add(&mut self, name: &str, ino: u64) {
+        self.entries.insert(self.next, (name.to_owned(), ino));
+        self.next += 1;
+    }
+
+    fn place(&self, name: &str) -> Option<u64> {
+        let mut entries = self.entries.iter();
+        entries.find(|(_, e)| e.0 == name).map(|(place, _)| *place)
+    }
+
+    fn ino(&self, place: u64) -> u64 {
+        self.entries[&place].1
+    }
+
+    fn set_ino(&mut self, place: u64, ino: u64) {
+        self.entries.get_mut(&place).unwrap().1 = ino;
+    }
+
+    /// What a rename within the directory does that succeeds; `white` is a new whiteout's inode.
+    fn rename(&mut self, (from, to): (&str, &str), how: RenameMode, white: Option<u64>) {
+        let source = self.place(from).unwrap();
+        let moved = self.ino(source);
+        match (self.place(to), white) {
+            (Some(target), _) if self.ino(target) == moved => {}
+            (Some(target), _) => {
+                let replaced = self.ino(target);
+                self.set_ino(target, moved);
+                match (how, white) {
+                    (RenameMode::Exchange, _) => self.set_ino(source, replaced),
+                    (_, Some(white)) => self.set_ino(source, white),
+                    (_, None) => drop(self.entries.remove(&source)),
+                }
+            }
+            (None, Some(white)) => {
+                self.add(to, moved);
+                self.set_ino(source, white);
+            }
+            (None, None) => self.entries.get_mut(&source).unwrap().0 = to.to_owned(),
+        }
+    }
+}
+
+/// A listing under way, as the model has it.
+struct Begun {
+    cookie: u64,
+    /// The place behind which it is, and the one before which it ends.
+    at: u64,
+    end: u64,
+    /// Places delivered since its begin, unless it went back.
+    delivered: Option<Vec<u64>>,
+    /// Entries that were there when it began, and still are.
+    stay: Vec<u64>,
+    /// Where it was before: cookies and places.
+    told: Vec<(u64, u64)>,
+}
+
+/// A file system and the model of its root directory, with several listings of it.
+struct Listed {
+    fs: std::sync::Arc<FileSystem>,
+    model: Model,
+    begun: Vec<Begun>,
+}
+
+impl Listed {
+    fn new(options: Options) -> Self {
+        Self {
+            fs: open_with(fresh(), options),
+            model: Model::default(),
+            begun: Vec::new(),
+        }
+    }
+
+    fn rename(&mut self, from: &str, to: &str, how: RenameMode) {
+        let (old, new) = (from.as_bytes(), to.as_bytes());
+        if self.fs.rename(ROOT, old, ROOT, new, how).is_ok() {
+            let white = match how {
+                RenameMode::Whiteout { .. } => Some(self.fs.lookup(ROOT, old).unwrap().ino),
+                _ => None,
+            };
+            self.model.rename((from, to), how, white);
+        }
+    }
+
+    /// Moves a name out of the directory and back, or another name to it.
+    fn away(&mut self, from: &str, to: &str) {
+        let other = self.fs.mkdir(ROOT, b"other", 0o755, OWNER).unwrap().ino;
+        self.model.add("other", other);
+        let (old, new) = (from.as_bytes(), to.as_bytes());
+        let how = RenameMode::NoReplace;
+        if self.fs.rename(ROOT, old, other, b"x", how).is_ok() {
+            let place = self.model.place(from).unwrap();
+            let ino = self.model.entries.remove(&place).unwrap().1;
+            match self.fs.rename(other, b"x", ROOT, new, how) {
+                Ok(()) => self.model.add(to, ino),
+                Err(_) => self.fs.unlink(other, b"x").unwrap(),
+            }
+        }
+        self.fs.rmdir(ROOT, b"other").unwrap();
+        let place = self.model.place("other").unwrap();
+        self.model.entries.remove(&place);
+    }
+
+    fn step(&mut self, (what, a, b): (u8, u8, u8)) {
+        let (from, to) = (format!("{a}"), format!("{b}"));
+        match what {
+            0..8 => {
+                if let Ok(made) = self.fs.mknod(ROOT, from.as_bytes(), 0o100_600, 0, OWNER) {
+                    self.model.add(&from, made.ino);
+                    self.fs.forget(made.ino, 1);
+                }
+            }
+            8..11 => {
+                if self.fs.unlink(ROOT, from.as_bytes()).is_ok() {
+                    let place = self.model.place(&from).unwrap();
+                    self.model.entries.remove(&place);
+                }
+            }
+            11..20 => self.rename(&from, &to, RenameMode::NoReplace),
+            20..24 => self.rename(&from, &to, RenameMode::Replace),
+            24..26 => self.rename(&from, &to, RenameMode::Exchange),
+            26 => {
+                let (owner, replace) = (OWNER, b % 2 == 0);
+                self.rename(&from, &to, RenameMode::Whiteout { owner, replace });
+            }
+            27 => self.away(&from, &to),
+            28 => {
+                if let Some(place) = self.model.place(&from) {
+                    let ino = self.model.ino(place);
+                    if self.fs.link(ino, ROOT, to.as_bytes()).is_ok() {
+                        self.model.add(&to, ino);
+                        self.fs.forget(ino, 1);
+                    }
+                }
+            }
+            29 => self.fs.merge().unwrap(),
+            30 => self.fs.sync().unwrap(),
+            31..34 => self.begin(),
+            34..36 => self.go_back(a, b),
+            _ => self.go_on(a, 1 + usize::from(b % 5)),
+        }
+        let here = &self.model.entries;
+        for begun in &mut self.begun {
+            begun.stay.retain(|place| here.contains_key(place));
+        }
+    }
+
+    fn begin(&mut self) {
+        let (_, parent, cookie) = some(&self.fs, 0, 2)[1];
+        assert_eq!(parent, ROOT);
+        self.begun.push(Begun {
+            cookie,
+            at: 0,
+            end: self.model.next,
+            delivered: Some(Vec::new()),
+            stay: self.model.entries.keys().copied().collect(),
+            told: vec![(cookie, 0)],
+        });
+    }
+
+    fn go_back(&mut self, which: u8, to: u8) {
+        let len = self.begun.len().max(1);
+        if let Some(begun) = self.begun.get_mut(usize::from(which) % len) {
+            let (cookie, at) = begun.told[usize::from(to) % begun.told.len()];
+            (begun.cookie, begun.at, begun.delivered) = (cookie, at, None);
+        }
+    }
+
+    fn go_on(&mut self, which: u8, most: usize) {
+        let len = self.begun.len().max(1);
+        if let Some(begun) = self.begun.get_mut(usize::from(which) % len) {
+            begun.go_on(&self.fs, &self.model, most);
+        }
+    }
+
+    /// Brings all listings to their ends: what was there from begin to end came exactly once.
+    fn finish(mut self) {
+        for mut begun in std::mem::take(&mut self.begun) {
+            while begun.go_on(&self.fs, &self.model, 7) {}
+            let Some(delivered) = begun.delivered else {
+                continue;
+            };
+            for place in begun.stay {
+                let times = delivered.iter().filter(|d| **d == place).count();
+                assert_eq!(times, 1, "{:?}", self.model.entries[&place]);
+            }
+        }
+    }
+}
+
+impl Begun {
+    /// Lists up to `most` further entries, which must be those of the model; tells whether there are
+    /// any.
+    fn go_on(&mut self, fs: &FileSystem, model: &Model, most: usize) -> bool {
+        let found = some(fs, self.cookie, most);
+        let places = model.entries.range(self.at + 1..self.end.max(self.at + 1));
+        let expected: Vec<_> = places.take(most).collect();
+        let listed: Vec<_> = found.iter().map(|e| (&e.0, e.1)).collect();
+        let told: Vec<_> = expected.iter().map(|(_, e)| (&e.0, e.1)).collect();
+        assert_eq!(listed, told);
+        for ((_, _, cookie), (place, _)) in found.iter().zip(expected) {
+            (self.cookie, self.at) = (*cookie, *place);
+            self.told.push((*cookie, *place));
+            self.delivered.iter_mut().for_each(|d| d.push(*place));
+        }
+        !found.is_empty()
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(192))]
+
+    #[test]
+    fn listings_beside_changes_deliver_what_a_model_says(
+        tight in any::<bool>(),
+        steps in proptest::collection::vec((0..48_u8, 0..12_u8, 0..12_u8), 1..150),
+    ) {
+        let pressure = tight.then_some(Pressure { replay: 0, step_keys: 2 });
+        let mut listed = Listed::new(Options { pressure, ..Options::default() });
+        listed.model.next = 1;
+        steps.into_iter().for_each(|step| listed.step(step));
+        listed.finish();
+    }
+}
+
+#[test]
+fn a_renamed_entry_is_listed_under_one_of_its_names() {
+    for merged in [false, true] {
+        let device = fresh();
+        let mut fs = open(device.clone());
+        (0..10).for_each(|n| {
+            create(&fs, &format!("{n}"));
+        });
+        if merged {
+            fs.close().unwrap();
+            fs = open(device);
+        }
+        let cookie = some(&fs, 0, 6)[5].2;
+        for (old, new) in [
+            ("1", "behind"),
+            ("8", "ahead"),
+            ("ahead", "again"),
+            ("2", "8"),
+        ] {
+            let (old, new) = (old.as_bytes(), new.as_bytes());
+            fs.rename(ROOT, old, ROOT, new, RenameMode::Replace)
+                .unwrap();
+        }
+        assert_eq!(rest(&fs, cookie, || ()), ["4", "5", "6", "7", "again", "9"]);
+        let expected = ["0", "behind", "8", "3", "4", "5", "6", "7", "again", "9"];
+        assert_eq!(all(&fs)[2..], expected, "merged: {merged}");
     }
 }

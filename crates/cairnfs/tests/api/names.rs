@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use cairnfs::types::Creds;
 use cairnfs::{FileKind, OpenOptions, RenameMode};
 
+use super::engine::{ROOT, create, fresh, open};
 use super::{fails, names, permissions, volume};
 
 #[test]
@@ -317,4 +318,22 @@ fn exactly_one_thread_makes_a_new_file() {
         });
         assert_eq!(winners, 1);
     }
+}
+
+#[test]
+fn renaming_again_and_again_takes_no_space() {
+    let fs = open(fresh());
+    create(&fs, "a");
+    fs.merge().unwrap();
+    let rename = |from: &[u8], to: &[u8]| {
+        fs.rename(ROOT, from, ROOT, to, RenameMode::Replace)
+            .unwrap();
+    };
+    rename(b"a", b"b");
+    let available = fs.statfs().available;
+    for _ in 0..10_000 {
+        rename(b"b", b"a");
+        rename(b"a", b"b");
+    }
+    assert_eq!(fs.statfs().available, available);
 }

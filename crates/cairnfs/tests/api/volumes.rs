@@ -5,8 +5,12 @@ use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use cairnfs::device::{Device, MemoryDevice};
+use cairnfs::format::BLOCK_SIZE;
+use cairnfs::format::geometry::SUPERBLOCK_SLOTS;
+use cairnfs::format::superblock::{RENAMED_ENTRIES, RawSuperblock};
 use cairnfs::{Error, OpenOptions, Result, Volume, VolumeOptions};
 
+use super::engine::{ROOT, copy, create, fresh, open};
 use super::{SIZE, fails, names, permissions, volume};
 
 fn fill(v: &Volume) {
@@ -249,5 +253,50 @@ fn an_errno_of_the_device_tells_of_no_file() {
         assert!(failed.to_string().starts_with("f: read of "), "{failed}");
         let failed = v.sync().unwrap_err();
         assert_eq!(failed.errno(), libc::EIO, "{failed}");
+    }
+}
+
+/// The valid superblocks of a device.
+fn superblocks(device: &MemoryDevice) -> impl Iterator<Item = RawSuperblock> {
+    SUPERBLOCK_SLOTS.into_iter().filter_map(|block| {
+        let mut bytes = vec![0; BLOCK_SIZE];
+        let at = block * BLOCK_SIZE as u64;
+        device.read(at, &mut bytes).unwrap();
+        RawSuperblock::decode(block, &bytes).ok()
+    })
+}
+
+fn features(device: &MemoryDevice) -> u64 {
+    let newest = superblocks(device).max_by_key(|s| s.generation.get());
+    newest.unwrap().incompatible.get()
+}
+
+#[test]
+fn a_volume_without_the_feature_gets_it_before_its_log_does() {
+    let device = fresh();
+    assert_eq!(features(&device), RENAMED_ENTRIES);
+    let fs = open(device.clone());
+    create(&fs, "a");
+    fs.merge().unwrap();
+    fs.rename(ROOT, b"a", ROOT, b"b", cairnfs::RenameMode::Replace)
+        .unwrap();
+    fs.unlink(ROOT, b"b").unwrap();
+    let c = create(&fs, "c");
+    fs.sync().unwrap();
+    let device = copy(&device);
+    for mut superblock in superblocks(&device).collect::<Vec<_>>() {
+        superblock.incompatible = 0.into();
+        let at = superblock.slot_block() * BLOCK_SIZE as u64;
+        device.write(at, &superblock.encode()).unwrap();
+    }
+    let read_only = Volume::options().read_only(true);
+    read_only.open_device(device.clone()).unwrap();
+    assert_eq!(features(&device), 0);
+    for _ in 0..3 {
+        let fs = open(device.clone());
+        assert_eq!(features(&device), RENAMED_ENTRIES);
+        assert_eq!(fs.lookup(ROOT, b"c").unwrap().ino, c);
+        assert!(matches!(fs.lookup(ROOT, b"b"), Err(Error::NotFound)));
+        std::mem::forget(fs);
     }
 }

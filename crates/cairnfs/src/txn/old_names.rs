@@ -1,0 +1,132 @@
+//! Names that entries had in the index before a step of a merge changed them.
+//!
+//! A rename within a directory gives an entry another name under its index. Of the old name only the
+//! index tells, and only until the step that writes the new one. So that step takes the entry out
+//! of the old name's item, too: in each superblock a name item lists no entry that has another
+//! name, and a replay over the steps of a merge need not know names from before it.
+
+use std::borrow::Cow;
+use std::collections::hash_map::Entry;
+use std::collections::{BTreeMap, HashMap};
+
+use smallvec::SmallVec;
+
+use crate::deliberate::{Deliberate, happens};
+use crate::error::{Error, Result};
+use crate::format::item::{decode_dir_name, encode_dir_name};
+use crate::format::key::Key;
+use crate::index::{Edits, Index, Tree};
+use crate::shard::IntHash;
+
+/// Indexes of entries.
+pub(super) type Indexes = SmallVec<[u64; 1]>;
+
+/// What a name item has once `remove` are gone from it and `add` are there; `None` if that is nothing.
+///
+/// # Errors
+/// A damaged name item.
+pub(super) fn change_names(
+    key: &Key,
+    old: Option<&[u8]>,
+    (remove, add): (&[u64], &[u64]),
+) -> Result<Option<Vec<u8>>> {
+    let mut indexes: Vec<u64> = match old {
+        Some(old) => decode_dir_name(old)
+            .map_err(|found| {
+                Error::corrupt(0, "name item", format!("directory {}", key.object), found)
+            })?
+            .collect(),
+        None => Vec::new(),
+    };
+    let late = happens(Deliberate::NamesAddedFirst);
+    indexes.retain(|index| late || !remove.contains(index));
+    for index in add {
+        if !indexes.contains(index) {
+            indexes.push(*index);
+        }
+    }
+    indexes.retain(|index| !late || !remove.contains(index));
+    Ok((!indexes.is_empty()).then(|| encode_dir_name(&indexes)))
+}
+
+/// Entries that lose the name of one item.
+struct Lost {
+    indexes: Indexes,
+    /// Block of the leaf that holds the item.
+    leaf: u64,
+}
+
+/// Old names of the entries that a step has changed so far, by their items.
+pub(super) struct OldNames<'a> {
+    index: &'a Index,
+    /// The tree before the step.
+    tree: Tree,
+    entries: BTreeMap<Key, Lost>,
+    /// How many of these items each leaf holds.
+    leaves: HashMap<u64, usize, IntHash>,
+}
+
+impl<'a> OldNames<'a> {
+    /// None, in a step on `tree`.
+    pub fn new(index: &'a Index, tree: Tree) -> Self {
+        Self {
+            index,
+            tree,
+            entries: BTreeMap::new(),
+            leaves: HashMap::default(),
+        }
+    }
+
+    /// Notes that the entry at `index` loses the name of this item.
+    ///
+    /// # Errors
+    /// A damaged index, the device's failure.
+    pub fn note(&mut self, item: Key, index: u64) -> Result<()> {
+        if happens(Deliberate::OldNameKept) {
+            return Ok(());
+        }
+        if let Some(lost) = self.entries.get_mut(&item) {
+            lost.indexes.push(index);
+        } else if let Some((_, leaf)) = self.index.get_at(&self.tree, &item)? {
+            *self.leaves.entry(leaf).or_default() += 1;
+            let indexes = SmallVec::from_slice(&[index]);
+            self.entries.insert(item, Lost { indexes, leaf });
+        }
+        Ok(())
+    }
+
+    /// The first item that has to change.
+    pub fn first(&self) -> Option<Key> {
+        self.entries.first_key_value().map(|(key, _)| *key)
+    }
+
+    /// Takes the entries that lose the name of this item.
+    pub fn remove(&mut self, item: &Key) -> Option<Indexes> {
+        let Lost { indexes, leaf } = self.entries.remove(item)?;
+        if let Entry::Occupied(mut left) = self.leaves.entry(leaf) {
+            *left.get_mut() -= 1;
+            if *left.get() == 0 {
+                left.remove();
+            }
+        }
+        Some(indexes)
+    }
+
+    /// Index nodes that the changes may take.
+    pub fn cost(&self) -> u64 {
+        self.leaves.len() as u64
+    }
+}
+
+impl Edits for OldNames<'_> {
+    fn peek(&mut self) -> Result<Option<Key>> {
+        Ok(self.first())
+    }
+
+    fn take(&mut self, key: &Key, old: Option<&[u8]>) -> Result<Option<Cow<'_, [u8]>>> {
+        let gone = self
+            .remove(key)
+            .ok_or(Error::Invalid("an edit was taken twice"))?;
+        Ok(change_names(key, old, (&gone, &[]))?.map(Cow::Owned))
+    }
+}
