@@ -144,7 +144,7 @@ fn what_cannot_be_opened_says_why() {
     for (path, errno) in [
         (path.as_path(), libc::ENOENT),
         (dir.path(), libc::EISDIR),
-        (Path::new("/dev/null"), libc::EIO),
+        (Path::new("/dev/null"), libc::EINVAL),
     ] {
         let error = FileDevice::open(path, Access::ReadWrite).unwrap_err();
         assert!(matches!(error, Error::Open { .. }), "{error:?}");
