@@ -40,7 +40,7 @@ to. Existing files are replaced when their copy is whole. Holes stay holes. What
 fails is told, and the rest goes on; what cannot be read of a file is zeros in
 the copy, told with its path and range.
 
-Exit codes: 0 all was copied, 1 something was not.";
+Exit codes: 0 all was copied, 1 something was not, 2 wrong arguments.";
 
 /// Copy files to, from, between and within volumes
 #[derive(Debug, clap::Args)]

@@ -41,7 +41,7 @@ be read of a file is zeros in the copy (holes, where the target has them), and
 is told with its path and range, on standard error and under \"unreadable\" of
 --json. Whatever fails is told, and the rest goes on.
 
-Exit codes: 0 all was exported, 1 something was not.";
+Exit codes: 0 all was exported, 1 something was not, 2 wrong arguments.";
 
 /// Copy a tree out of a volume into a directory or tar archive
 #[derive(Debug, clap::Args)]

@@ -12,7 +12,9 @@ use crate::volume::{Access, LastLink, Volume, caller, ends_in_dots, split_last};
 const EXAMPLES: &str = "\
 Examples:
   cairnfs mkdir disk.img:/home
-  cairnfs mkdir -p disk.img:/a/b/c";
+  cairnfs mkdir -p disk.img:/a/b/c
+
+Exit codes: 0 all was made, 1 something was not, 2 wrong arguments.";
 
 /// Make directories in a volume
 #[derive(Debug, clap::Args)]

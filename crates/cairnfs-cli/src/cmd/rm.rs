@@ -13,7 +13,7 @@ Examples:
   cairnfs rm disk.img:/tmp/log
   cairnfs rm -r disk.img:/old
 
-Exit codes: 0 all was removed, 1 something was not.";
+Exit codes: 0 all was removed, 1 something was not, 2 wrong arguments.";
 
 /// Remove files from a volume
 #[derive(Debug, clap::Args)]
