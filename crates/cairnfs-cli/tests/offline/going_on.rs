@@ -154,3 +154,16 @@ fn an_export_that_breaks_off_leaves_the_old_archive() {
     let other = fs::read(p.path("other.tar")).unwrap();
     assert_eq!(other, b"old", "replaced, not written through");
 }
+
+#[test]
+fn a_limit_of_file_sizes_is_an_error() {
+    let p = Place::new();
+    fs::create_dir(p.path("in")).unwrap();
+    fs::write(p.path("in/f"), pattern(16 << 20)).unwrap();
+    p.ok(&["mkfs", "-q", "--size", "256M", "v.img"]);
+    let out = p.limited("import -q in v.img");
+    let text = String::from_utf8_lossy(&out.stderr);
+    assert_eq!(out.status.code(), Some(1), "{text}");
+    assert!(text.contains("File too large"), "{text}");
+    p.ok(&["check", "--data", "v.img"]);
+}
