@@ -278,7 +278,6 @@ fn a_limit_of_file_sizes_stops_the_volume_and_is_told() {
     let pid = place.daemon_pid().to_string();
     shell(&place.dir(), &format!("prlimit --fsize=65536 --pid {pid}"));
     let says = ["stopped", "File too large"];
-    // Little enough for the log to take it: a ring's worker would take the signal, and no harm.
     fs::write(place.at("late"), pattern(2, 100)).unwrap();
     place.fails(&["sync", "m"], 1, &says);
     let early = File::open(place.at("early")).unwrap();
