@@ -6,7 +6,9 @@
 use cairnfs::device::{AlignedBuf, Device};
 use cairnfs::error::{Error, Result};
 use cairnfs::format::geometry::{Geometry, SUPERBLOCK_SLOTS};
-use cairnfs::format::superblock::{KNOWN_INCOMPATIBLE, KNOWN_RO_COMPATIBLE, Superblock};
+use cairnfs::format::superblock::{
+    KNOWN_INCOMPATIBLE, KNOWN_RO_COMPATIBLE, MAGIC, Superblock, absent,
+};
 use cairnfs::format::{BLOCK_SIZE, NODE_BLOCKS};
 
 use crate::codes;
@@ -65,11 +67,10 @@ impl<'d> Volume<'d> {
 /// The newest valid superblock, and whether the other slot is valid as well.
 fn choose(device: &dyn Device, ledger: &mut Ledger<'_>) -> Result<(Superblock, bool)> {
     let mut valid: Vec<Superblock> = Vec::new();
-    let mut why = String::new();
+    let mut damage = None;
     for block in SUPERBLOCK_SLOTS {
         let offset = block * BLOCK_SIZE as u64;
         if device.size() < offset + BLOCK_SIZE as u64 {
-            why = format!("{} bytes are no CairnFS volume", device.size());
             continue;
         }
         let mut buf = AlignedBuf::zeroed(BLOCK_SIZE);
@@ -82,7 +83,8 @@ fn choose(device: &dyn Device, ledger: &mut Ledger<'_>) -> Result<(Superblock, b
                 }
                 valid.push(superblock);
             }
-            Err(c) => why = format!("no CairnFS volume: {c}"),
+            Err(c) if buf.get(..MAGIC.len()) == Some(&MAGIC) => damage = Some(c),
+            Err(_) => {}
         }
     }
     ledger.stats().superblocks = valid.len() as u64;
@@ -97,7 +99,10 @@ fn choose(device: &dyn Device, ledger: &mut Ledger<'_>) -> Result<(Superblock, b
         .into_iter()
         .max_by_key(|s| s.generation.get())
         .map(|s| (s, both))
-        .ok_or(Error::NotAVolume(why))
+        .ok_or_else(|| match damage {
+            Some(c) => Error::NotAVolume(format!("neither superblock is valid: {c}")),
+            None => absent(device.size()),
+        })
 }
 
 fn refuse_unknown_features(superblock: &Superblock) -> Result<()> {

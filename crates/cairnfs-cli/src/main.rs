@@ -21,6 +21,7 @@ mod volume;
 use std::ffi::OsString;
 use std::path::Path;
 use std::process::ExitCode;
+use std::sync::Arc;
 
 use clap::{CommandFactory, Parser, Subcommand};
 
@@ -75,6 +76,10 @@ enum Command {
 
 fn main() -> ExitCode {
     memory::set_up();
+    if let Err(why) = survive_size_limits() {
+        eprintln!("cairnfs: {why}");
+        return ExitCode::from(1);
+    }
     let args = match translate(std::env::args_os().collect()) {
         Ok(args) => args,
         Err(why) => {
@@ -97,6 +102,12 @@ fn main() -> ExitCode {
         Ok(code) => code,
         Err(error) => report(error.as_ref()),
     }
+}
+
+/// Has a write beyond a limit of file sizes fail with `EFBIG`, by a handler for the signal that comes
+/// with it. Unlike an ignored signal, programs that are started here do not inherit it.
+fn survive_size_limits() -> std::io::Result<()> {
+    signal_hook::flag::register(signal_hook::consts::SIGXFSZ, Arc::default()).map(drop)
 }
 
 fn run(command: Command) -> Result<ExitCode, AnyError> {

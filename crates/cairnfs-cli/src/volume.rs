@@ -14,6 +14,7 @@ use cairnfs::types::{Attr, Creds, FileKind};
 
 use crate::failure::{Explain, Failure, shown};
 use crate::spec::{VolumePath, place};
+use crate::tree::{join, typed::dangling};
 
 /// Links that one path may lead through.
 const MAX_LINKS: u32 = 40;
@@ -180,6 +181,32 @@ impl Volume {
         self.walk(path, last).explain(self.shown(path))
     }
 
+    /// The path that a destination leads to, its last components no symbolic link: of a file, or of
+    /// nothing.
+    ///
+    /// # Errors
+    /// A link that leads to nothing, or damage.
+    pub fn resolve(&self, path: &[u8]) -> Result<Vec<u8>, Failure> {
+        let mut at = path.to_vec();
+        for links in 0..=MAX_LINKS {
+            let node = match self.walk(&at, LastLink::Keep) {
+                Ok(node) => node,
+                Err(Error::NotFound) if links > 0 => return Err(dangling(self.shown(path))),
+                Err(Error::NotFound) => return Ok(at),
+                Err(e) => return Err(e).explain(self.shown(path)),
+            };
+            if node.attr.kind != FileKind::Symlink {
+                return Ok(at);
+            }
+            let target = self.fs.readlink(node.ino()).explain(self.shown(&at))?;
+            at = match split_last(&at) {
+                Some((above, _)) if !target.starts_with(b"/") => join(&above, &target),
+                _ => target,
+            };
+        }
+        Err(Error::SymlinkLoop).explain(self.shown(path))
+    }
+
     /// The inodes of the directories that lead to a path, and its own, from the root on.
     ///
     /// # Errors
@@ -199,10 +226,13 @@ impl Volume {
         let mut above: Vec<Node> = vec![self.root()?];
         let mut rest = components(path);
         rest.reverse();
-        let trailing_slash = path.ends_with(b"/");
+        let trailing_slash = path.ends_with(b"/") || path.ends_with(b"/.");
         let mut links = 0;
         while let Some(name) = rest.pop() {
             if name == b".." {
+                if !above.last().is_some_and(Node::is_dir) {
+                    return Err(Error::NotDirectory);
+                }
                 if above.len() > 1 {
                     above.pop();
                 }
@@ -301,6 +331,12 @@ pub fn split_last(path: &[u8]) -> Option<(Vec<u8>, Vec<u8>)> {
     let mut names = components(path);
     let last = names.pop().filter(|name| name != b"..")?;
     Some((names.join(&b'/'), last))
+}
+
+/// Whether the last component of a path is "." or "..", slashes behind it aside.
+pub fn ends_in_dots(path: &[u8]) -> bool {
+    let last = path.rsplit(|b| *b == b'/').find(|name| !name.is_empty());
+    matches!(last, Some(b"." | b".."))
 }
 
 #[cfg(test)]

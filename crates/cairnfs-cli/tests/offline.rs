@@ -16,6 +16,8 @@ mod hostile;
 mod place;
 #[path = "offline/salvage.rs"]
 mod salvage;
+#[path = "offline/typed.rs"]
+mod typed;
 #[path = "offline/words.rs"]
 mod words;
 

@@ -168,3 +168,15 @@ fn a_reader_that_leaves_is_no_error() {
         String::from_utf8_lossy(&out.stderr)
     );
 }
+
+#[test]
+fn the_help_tells_the_exit_code_of_usage_errors() {
+    for command in [
+        "ls", "cat", "cp", "mkdir", "rm", "import", "export", "info", "trim",
+    ] {
+        refused(&[command, "--nonsense"], 2, "--nonsense");
+        let help = cairnfs(&[command, "--help"]).stdout;
+        let help = String::from_utf8_lossy(&help).into_owned();
+        assert!(help.contains("2 wrong arguments"), "{command}");
+    }
+}

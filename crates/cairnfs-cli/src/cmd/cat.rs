@@ -22,7 +22,7 @@ Examples:
 What cannot be read of a file is written as zeros, and told with its path and
 range; the files behind one that fails are written all the same.
 
-Exit codes: 0 all was written, 1 something was not.";
+Exit codes: 0 all was written, 1 something was not, 2 wrong arguments.";
 
 /// Write files of a volume to standard output
 #[derive(Debug, clap::Args)]

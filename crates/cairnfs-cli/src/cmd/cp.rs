@@ -1,6 +1,7 @@
 //! `cairnfs cp`: files and trees between the host and volumes, in any direction.
 
 use std::ffi::{OsStr, OsString};
+use std::fs::File;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -14,6 +15,8 @@ use crate::output::Progress;
 use crate::spec::{self, Spec, VolumePath, meant_volume};
 use crate::tree::host::HostSource;
 use crate::tree::host_sink::HostSink;
+use crate::tree::stream_sink::StreamSink;
+use crate::tree::typed::{self, Typed};
 use crate::tree::volume_sink::VolumeSink;
 use crate::tree::volume_source::VolumeSource;
 use crate::tree::{Copier, Keep, Sink, Source, join};
@@ -32,11 +35,12 @@ device ends the volume's name. Anything else is a host path: ./a:b is one
 unless ./a is a file and ./a:b does not exist.
 
 If the destination is a directory, sources go into it under their own names.
-Existing files are replaced when their copy is whole. Holes stay holes. What
+A link as the destination is followed, and a pipe or character device is written
+to. Existing files are replaced when their copy is whole. Holes stay holes. What
 fails is told, and the rest goes on; what cannot be read of a file is zeros in
 the copy, told with its path and range.
 
-Exit codes: 0 all was copied, 1 something was not.";
+Exit codes: 0 all was copied, 1 something was not, 2 wrong arguments.";
 
 /// Copy files to, from, between and within volumes
 #[derive(Debug, clap::Args)]
@@ -84,28 +88,35 @@ impl Open {
     }
 }
 
-/// Where copies go.
+/// Where copies go. `typed` is the destination as it was typed, if it is no directory: what it leads
+/// to is known when the kind of the source is.
 enum Target {
-    Host(Box<HostSink>),
+    Host {
+        sink: Box<HostSink>,
+        typed: Option<PathBuf>,
+    },
     Volume {
         sink: Box<VolumeSink>,
         volume: Volume,
         base: Vec<u8>,
+        typed: Option<Vec<u8>>,
     },
+    Stream(StreamSink<File>),
 }
 
 impl Target {
     fn sink(&mut self) -> &mut dyn Sink {
         match self {
-            Target::Host(sink) => sink.as_mut(),
+            Target::Host { sink, .. } => sink.as_mut(),
             Target::Volume { sink, .. } => sink.as_mut(),
+            Target::Stream(sink) => sink,
         }
     }
 
     /// Ends the filling; what has been copied stays, whatever failed.
     fn close(self) -> Result<(), Failure> {
         match self {
-            Target::Host(_) => Ok(()),
+            Target::Host { .. } | Target::Stream(_) => Ok(()),
             Target::Volume { sink, volume, .. } => {
                 drop(sink);
                 volume.close()
@@ -115,8 +126,9 @@ impl Target {
 
     fn lost_xattrs(&self) -> u64 {
         match self {
-            Target::Host(sink) => sink.lost_xattrs(),
+            Target::Host { sink, .. } => sink.lost_xattrs(),
             Target::Volume { sink, .. } => sink.lost_xattrs(),
+            Target::Stream(_) => 0,
         }
     }
 }
@@ -149,6 +161,7 @@ pub fn run(args: Args) -> Result<ExitCode, AnyError> {
         target: &mut target,
         name,
         recursive,
+        keep,
     };
     let done = specs.iter().try_for_each(|source| {
         let taken = match source {
@@ -181,13 +194,15 @@ fn target(
     keep: Keep,
     several: bool,
 ) -> Result<(Target, Option<Vec<u8>>), Failure> {
-    let not_directory = || {
-        Failure::new(destination.shown(), "is not a directory")
-            .hint("several sources need an existing directory to go into")
+    let not_directory = || match several {
+        true => Failure::new(destination.shown(), "is not a directory")
+            .hint("several sources need an existing directory to go into"),
+        false => typed::not_directory(destination.shown()),
     };
     match destination {
         Spec::Host(path) if path.is_dir() => {
-            Ok((Target::Host(Box::new(HostSink::open(path, keep)?)), None))
+            let sink = Box::new(HostSink::open(path, keep)?);
+            Ok((Target::Host { sink, typed: None }, None))
         }
         Spec::Host(path) => {
             let name = path
@@ -200,15 +215,18 @@ fn target(
                 return Err(Failure::new(shown(&base), "no such directory")
                     .hint("make it first, or name an existing one"));
             }
-            let sink = HostSink::open(&base, keep)?;
-            Ok((Target::Host(Box::new(sink)), Some(name.as_bytes().to_vec())))
+            let target = Target::Host {
+                sink: Box::new(HostSink::open(&base, keep)?),
+                typed: Some(path.clone()),
+            };
+            Ok((target, Some(name.as_bytes().to_vec())))
         }
         Spec::Volume(place) => {
             let (volume, _) = open.get(&place.volume, Access::Write)?;
             let there = volume.find(&place.inside, LastLink::Follow);
             let (base, base_path, name) = match there {
                 Ok(node) if node.is_dir() => (node, place.inside.clone(), None),
-                _ if several || place.inside.ends_with(b"/") => return Err(not_directory()),
+                _ if several || asks_for_directory(&place.inside) => return Err(not_directory()),
                 _ => {
                     let (above, name) = split_last(&place.inside).ok_or_else(not_directory)?;
                     let node = volume
@@ -229,6 +247,7 @@ fn target(
                 )),
                 volume,
                 base: base_path,
+                typed: name.is_some().then(|| place.inside.clone()),
             };
             Ok((target, name))
         }
@@ -241,11 +260,58 @@ struct Job<'j, 'p> {
     target: &'j mut Target,
     name: Option<Vec<u8>>,
     recursive: bool,
+    keep: Keep,
 }
 
 impl Job<'_, '_> {
+    /// Has the contents of a regular file go to what the typed destination leads to. Entries of
+    /// other kinds get the name that was typed.
+    fn settle(&mut self, kind: FileKind) -> Result<(), Failure> {
+        if kind != FileKind::File {
+            return Ok(());
+        }
+        match self.target {
+            Target::Host { sink, typed } => {
+                let Some(typed) = typed.take() else {
+                    return Ok(());
+                };
+                match Typed::find(&typed)? {
+                    Typed::Stream(file) => {
+                        *self.target = Target::Stream(StreamSink::new(file, shown(&typed)));
+                    }
+                    Typed::Entry(path) => {
+                        let (Some(above), Some(name)) = (path.parent(), path.file_name()) else {
+                            return Err(typed::not_directory(shown(&typed)));
+                        };
+                        **sink = HostSink::open(above, self.keep)?;
+                        self.name = Some(name.as_bytes().to_vec());
+                    }
+                }
+            }
+            Target::Volume {
+                sink,
+                volume,
+                base,
+                typed,
+            } => {
+                let Some(typed) = typed.take() else {
+                    return Ok(());
+                };
+                let path = volume.resolve(&typed)?;
+                let (above, name) =
+                    split_last(&path).ok_or_else(|| typed::not_directory(volume.shown(&typed)))?;
+                let node = volume.find(&above, LastLink::Follow)?;
+                **sink = VolumeSink::new(volume.clone(), node, above.clone(), self.keep);
+                *base = above;
+                self.name = Some(name);
+            }
+            Target::Stream(_) => {}
+        }
+        Ok(())
+    }
+
     fn take_host(&mut self, path: &Path) -> Result<(), Failure> {
-        if matches!(self.target, Target::Host(_)) {
+        if !matches!(self.target, Target::Volume { .. }) {
             return Err(
                 Failure::new(shown(path), "is on the host, and so is the destination")
                     .hint("use cp(1), or write VOLUME:PATH for a place inside a volume"),
@@ -253,10 +319,11 @@ impl Job<'_, '_> {
         }
         let meant = meant_volume(path).filter(|volume| !volume.exists());
         let from = HostSource::open(path, !self.recursive);
-        let from = from.map_err(|failure| match meant {
+        let mut from = from.map_err(|failure| match meant {
             Some(volume) => spec::no_volume(&volume),
             None => failure,
         })?;
+        self.settle(from.start()?.kind)?;
         let contents = path.as_os_str().as_bytes().ends_with(b"/.");
         let own = path.file_name().filter(|_| !contents).map(OsStr::as_bytes);
         let to = self
@@ -277,6 +344,7 @@ impl Job<'_, '_> {
         let contents = place.inside.ends_with(b"/.");
         let own = split_last(&place.inside).filter(|_| !contents);
         let own = own.map(|(_, name)| name).unwrap_or_default();
+        self.settle(node.attr.kind)?;
         let to = self.name.clone().unwrap_or(own);
         if let Target::Volume {
             volume: into, base, ..
@@ -315,6 +383,11 @@ impl Job<'_, '_> {
         self.copier
             .copy_counted(&mut source, self.target.sink(), to)
     }
+}
+
+/// Whether a path can only be that of a directory.
+fn asks_for_directory(path: &[u8]) -> bool {
+    path.ends_with(b"/") || path.ends_with(b"/.")
 }
 
 /// Makes sure that a copy within a volume is not onto or into what is copied.

@@ -16,6 +16,7 @@ use crate::tree::host_sink::HostSink;
 use crate::tree::packed::{Method, Packer};
 use crate::tree::pending::Pending;
 use crate::tree::tar_out::TarSink;
+use crate::tree::typed::Typed;
 use crate::tree::volume_source::VolumeSource;
 use crate::tree::{CHUNK, Copier, Keep, descent, umask};
 use crate::volume::{Access, LastLink, Volume, split_last};
@@ -28,7 +29,8 @@ Examples:
   cairnfs export disk.img - | xz > disk.tar.xz
 
 A destination that ends in .tar becomes an archive (pax format), one that ends
-in .tar.gz, .tgz, .tar.zst or .tzst a compressed one, anything else a directory. Modes, times to the nanosecond, symbolic and hard links, holes,
+in .tar.gz, .tgz, .tar.zst or .tzst a compressed one, anything else a directory.
+An archive is written to what a symbolic link leads to, also a pipe. Modes, times to the nanosecond, symbolic and hard links, holes,
 special files and extended attributes are kept; owners in archives always, in
 directories if you are root. An existing directory is filled and keeps its own
 owner and mode. What exists, an archive or a file or link of the same name, is
@@ -41,7 +43,7 @@ is told with its path and range, on standard error and under \"unreadable\" of
 does not need the log, nor the newer of the two superblocks; what was changed
 since the last merge is missing then.
 
-Exit codes: 0 all was exported, 1 something was not.";
+Exit codes: 0 all was exported, 1 something was not, 2 wrong arguments.";
 
 /// Copy a tree out of a volume into a directory or tar archive
 #[derive(Debug, clap::Args)]
@@ -100,14 +102,30 @@ fn destination(path: &Path, is_dir: bool) -> Result<Destination, Failure> {
 pub fn run(args: Args) -> Result<ExitCode, AnyError> {
     let place = VolumePath::parse(&args.place)?;
     let to = destination(&args.destination, args.destination.is_dir())?;
-    if to == Destination::Stdout && io::stdout().is_terminal() {
-        return Err(Failure::new(
-            "standard output",
-            "is a terminal; an archive is not for reading",
-        )
-        .hint("redirect it to a file or into another program")
-        .into());
-    }
+    let out = match to {
+        Destination::Directory => None,
+        Destination::Archive(method) => Some((Typed::find(&args.destination)?, method)),
+        Destination::Stdout => {
+            let out = io::stdout().as_fd().try_clone_to_owned();
+            let out = File::from(out.explain("standard output")?);
+            Some((Typed::Stream(out), Method::Plain))
+        }
+    };
+    let name = match to {
+        Destination::Stdout => "standard output".to_owned(),
+        _ => shown(&args.destination),
+    };
+    let streams = match &out {
+        Some((Typed::Stream(out), _)) if out.is_terminal() => {
+            return Err(
+                Failure::new(name, "is a terminal; an archive is not for reading")
+                    .hint("redirect it to a file or into another program")
+                    .into(),
+            );
+        }
+        Some((Typed::Stream(_), _)) => true,
+        _ => false,
+    };
     let access = match args.no_recovery {
         true => Access::Unrecovered,
         false => Access::Read,
@@ -122,33 +140,26 @@ pub fn run(args: Args) -> Result<ExitCode, AnyError> {
     let mut source = VolumeSource::new(volume, 0, node, place.inside);
     let progress = Progress::bytes("exporting", 0, args.quiet || args.json);
     let mut copier = Copier::new(Keep::ALL, &progress);
-    match to {
-        Destination::Directory => {
+    match out {
+        None => {
             let mut sink = HostSink::make(&args.destination, Keep::ALL)?.replacing(args.force);
             copier.copy_counted(&mut source, &mut sink, path)?;
             tell_lost(&progress, sink.lost_xattrs());
         }
-        Destination::Archive(method) => {
-            let file = ArchiveFile::make(&args.destination, args.force)?;
-            let name = shown(&args.destination);
+        Some((Typed::Entry(place), method)) => {
+            let file = ArchiveFile::make(&place, name.clone(), args.force)?;
             let out = (&file.file, method, name.as_str());
             archive(&mut copier, &mut source, path, out, &progress)?;
             file.complete()?;
         }
-        Destination::Stdout => {
-            let out = (io::stdout().lock(), Method::Plain, "standard output");
+        Some((Typed::Stream(out), method)) => {
+            let out = (out, method, name.as_str());
             archive(&mut copier, &mut source, path, out, &progress)?;
         }
     }
     let summary = copier.summary;
     drop(progress);
-    finish(
-        &summary,
-        "Exported",
-        args.quiet,
-        args.json,
-        to == Destination::Stdout,
-    )
+    finish(&summary, "Exported", args.quiet, args.json, streams)
 }
 
 fn archive(
@@ -183,17 +194,17 @@ struct ArchiveFile {
 }
 
 impl ArchiveFile {
-    fn make(path: &Path, force: bool) -> Result<Self, Failure> {
+    fn make(path: &Path, shown: String, force: bool) -> Result<Self, Failure> {
         let (Some(above), Some(name)) = (path.parent(), path.file_name()) else {
-            return Err(Failure::new(shown(path), "is no name of a file"));
+            return Err(Failure::new(shown, "is no name of a file"));
         };
-        let dir = descent::open_named(above).explain(shown(path))?;
-        let pending = Pending::new(dir.as_fd(), name.as_bytes(), shown(path));
+        let dir = descent::open_named(above).explain(&shown)?;
+        let pending = Pending::new(dir.as_fd(), name.as_bytes(), shown.clone());
         let pending = pending.map_err(|failure| {
             failure.hint("to write an archive to it: cairnfs export VOLUME - > FILE")
         })?;
         if pending.replaces() && !force {
-            return Err(Failure::new(shown(path), "exists").hint("use --force to overwrite it"));
+            return Err(Failure::new(shown, "exists").hint("use --force to overwrite it"));
         }
         let file = pending.file(dir.as_fd(), !umask() & 0o666)?;
         Ok(Self {

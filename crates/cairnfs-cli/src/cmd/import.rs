@@ -41,7 +41,7 @@ failed, and a file that it was to replace stays. A broken or hostile archive
 ends the import. A volume made by --create is removed again if the import ends
 like this, or if nothing could be imported.
 
-Exit codes: 0 all was imported, 1 something was not.";
+Exit codes: 0 all was imported, 1 something was not, 2 wrong arguments.";
 
 /// Copy a tree into a volume from a directory or tar archive
 #[derive(Debug, clap::Args)]

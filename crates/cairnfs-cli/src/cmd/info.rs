@@ -23,7 +23,7 @@ Examples:
 Works while the volume is mounted; its free space is then told by df(1) on the
 directory it is mounted on.
 
-Exit codes: 0 told, 1 not a volume, damaged or unreadable.";
+Exit codes: 0 told, 1 not a volume, damaged or unreadable, 2 wrong arguments.";
 
 /// Show what a volume is: label, size, features, free space
 #[derive(Debug, clap::Args)]

@@ -26,7 +26,7 @@ their bytes; -q and -b are as of ls(1).
 Owners are shown as numbers: the names of this machine may not be those of the
 volume's files.
 
-Exit codes: 0 listed, 1 something was not.";
+Exit codes: 0 listed, 1 something was not, 2 wrong arguments.";
 
 /// List files in a volume
 #[derive(Debug, clap::Args)]

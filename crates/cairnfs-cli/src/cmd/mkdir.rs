@@ -7,12 +7,14 @@ use crate::cmd::each;
 use crate::failure::{AnyError, Explain, Failure};
 use crate::spec::VolumePath;
 use crate::tree;
-use crate::volume::{Access, LastLink, Volume, caller, split_last};
+use crate::volume::{Access, LastLink, Volume, caller, ends_in_dots, split_last};
 
 const EXAMPLES: &str = "\
 Examples:
   cairnfs mkdir disk.img:/home
-  cairnfs mkdir -p disk.img:/a/b/c";
+  cairnfs mkdir -p disk.img:/a/b/c
+
+Exit codes: 0 all was made, 1 something was not, 2 wrong arguments.";
 
 /// Make directories in a volume
 #[derive(Debug, clap::Args)]
@@ -41,9 +43,12 @@ pub fn run(args: Args) -> Result<ExitCode, AnyError> {
 }
 
 fn one(volume: &Volume, place: &VolumePath, mode: u32) -> Result<(), Failure> {
-    let Some((above, name)) = split_last(&place.inside) else {
-        return Err(Failure::new(place.shown(), "exists"));
-    };
+    let exists = || Failure::new(place.shown(), "exists");
+    if ends_in_dots(&place.inside) {
+        let found = volume.find(&place.inside, LastLink::Follow);
+        return found.and_then(|_| Err(exists()));
+    }
+    let (above, name) = split_last(&place.inside).ok_or_else(exists)?;
     let dir = volume
         .find(&above, LastLink::Follow)
         .map_err(|f| f.hint("make the missing directories too with: cairnfs mkdir -p"))?;

@@ -6,14 +6,14 @@ use std::process::ExitCode;
 use crate::cmd::each;
 use crate::failure::{AnyError, Explain, Failure};
 use crate::spec::VolumePath;
-use crate::volume::{Access, LastLink, Node, Volume, split_last};
+use crate::volume::{Access, LastLink, Node, Volume, ends_in_dots, split_last};
 
 const EXAMPLES: &str = "\
 Examples:
   cairnfs rm disk.img:/tmp/log
   cairnfs rm -r disk.img:/old
 
-Exit codes: 0 all was removed, 1 something was not.";
+Exit codes: 0 all was removed, 1 something was not, 2 wrong arguments.";
 
 /// Remove files from a volume
 #[derive(Debug, clap::Args)]
@@ -41,6 +41,10 @@ pub fn run(args: Args) -> Result<ExitCode, AnyError> {
 }
 
 fn one(args: &Args, volume: &Volume, place: &VolumePath) -> Result<(), Failure> {
+    if ends_in_dots(&place.inside) {
+        return Err(Failure::new(place.shown(), "'.' and '..' are not removed")
+            .hint("name the directory itself"));
+    }
     let Some((above, name)) = split_last(&place.inside) else {
         return Err(
             Failure::new(place.shown(), "the root directory cannot be removed")
@@ -52,6 +56,9 @@ fn one(args: &Args, volume: &Volume, place: &VolumePath) -> Result<(), Failure> 
     match found {
         None if args.force => Ok(()),
         None => Err(cairnfs::Error::NotFound).explain(place.shown()),
+        Some(node) if !node.is_dir() && place.inside.ends_with(b"/") => {
+            Err(cairnfs::Error::NotDirectory).explain(place.shown())
+        }
         Some(node) if !node.is_dir() => volume.fs().unlink(dir.ino(), &name).explain(place.shown()),
         Some(_) if !args.recursive => Err(Failure::new(place.shown(), "is a directory")
             .hint("to remove it with everything in it: cairnfs rm -r")),

@@ -27,7 +27,8 @@ All free space is discarded, also what was discarded before. A mounted volume
 is trimmed for root and for the user who mounted it. Unless mounted with
 nodiscard, a volume gives back by itself what becomes free in pieces of 256 KiB.
 
-Exit codes: 0 trimmed, 1 not a volume, no permission, or not possible there.";
+Exit codes: 0 trimmed, 1 not a volume, no permission, or not possible there,
+2 wrong arguments.";
 
 /// Give a volume's free space back to the file system or device that holds it
 #[derive(Debug, clap::Args)]

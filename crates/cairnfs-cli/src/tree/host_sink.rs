@@ -302,9 +302,6 @@ impl Sink for HostSink {
     }
 
     fn hard_link(&mut self, path: &[u8], original: &[u8]) -> Result<(), Failure> {
-        if path == original {
-            return Ok(());
-        }
         let (above, name) = split(original);
         self.descent.go(above)?;
         let from = self.descent.dir()?.try_clone_to_owned();

@@ -18,6 +18,7 @@ pub mod stream_sink;
 pub mod tar_in;
 mod tar_member;
 pub mod tar_out;
+pub mod typed;
 pub mod volume_sink;
 pub mod volume_source;
 

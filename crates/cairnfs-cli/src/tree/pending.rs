@@ -2,7 +2,7 @@
 //!
 //! It is made under its own name if that is free, else under a temporary one, and takes the place
 //! of a file or symbolic link only when it is whole: nothing is ever written through what was
-//! there. Directories, devices, FIFOs and sockets are not replaced. All calls are relative to a
+//! there (what the last argument of a command leads to, [`super::typed`] finds first). Directories, devices, FIFOs and sockets are not replaced. All calls are relative to a
 //! held directory descriptor.
 
 use std::ffi::OsStr;

@@ -10,7 +10,9 @@ use std::io::{ErrorKind, Read};
 use cairnfs::types::{FileKind, Time};
 use tar::{GnuExtSparseHeader, Header};
 
-use super::tar_member::{Kind, MAX_MEMBER, Member, Records, check_segments, clean, kind, pairs};
+use super::tar_member::{
+    Kind, MAX_MEMBER, Member, Records, check_segments, clean, id, kind, pairs,
+};
 use super::{CHUNK, Copier, Meta, Segment, Sink, pax};
 use crate::failure::{Explain, Failure, show_bytes};
 
@@ -187,7 +189,11 @@ impl<R: Read> TarReader<R> {
     }
 
     fn member(&mut self, header: &Header, size: u64, own: &Records) -> Result<Member, Failure> {
-        let find = |key: &[u8]| own.get(key).or_else(|| self.global.get(key));
+        // A record of no value takes an earlier one away.
+        let find = |key: &[u8]| {
+            let record = own.get(key).or_else(|| self.global.get(key));
+            record.filter(|value| !value.is_empty())
+        };
         let count = |key: &[u8]| find(key).and_then(pax::number);
         let path = find(b"GNU.sparse.name").or(find(b"path"));
         let raw_path = path.map_or_else(|| header.path_bytes().into_owned(), <[u8]>::to_vec);
@@ -200,37 +206,50 @@ impl<R: Read> TarReader<R> {
             },
             <[u8]>::to_vec,
         );
-        let stored = count(b"size").unwrap_or(size);
+        let impossible = || self.bad("a header has an impossible size");
+        let stored = match find(b"size") {
+            Some(text) => pax::number(text).ok_or_else(impossible)?,
+            None => size,
+        };
         let kind = kind(header.entry_type().as_byte(), &raw_path);
         let rdev = rustix::fs::makedev(
             header.device_major().ok().flatten().unwrap_or(0),
             header.device_minor().ok().flatten().unwrap_or(0),
         );
-        let id = |key: &[u8], field: std::io::Result<u64>| {
-            let id = count(key).or(field.ok()).unwrap_or(0);
-            u32::try_from(id).unwrap_or(0)
+        let mut lost = Vec::new();
+        let mut time = |key: &'static str, otherwise: Time| {
+            let Some(text) = find(key.as_bytes()) else {
+                return otherwise;
+            };
+            pax::parse_time(text).unwrap_or_else(|| {
+                lost.push(key);
+                otherwise
+            })
         };
-        let mtime = find(b"mtime").and_then(pax::parse_time).unwrap_or(Time {
-            secs: header
-                .mtime()
-                .ok()
-                .and_then(|t| t.try_into().ok())
-                .unwrap_or(0),
+        let of_header = Time {
+            // GNU tar writes times before 1970 as the two's complement.
+            secs: header.mtime().map_or(0, u64::cast_signed),
             nanos: 0,
-        });
+        };
+        let mtime = time("mtime", of_header);
+        let atime = time("atime", mtime);
+        let (uid, uid_lost) = id(find(b"uid"), header.uid());
+        let (gid, gid_lost) = id(find(b"gid"), header.gid());
+        let ids = [("uid", uid_lost), ("gid", gid_lost)];
+        lost.extend(ids.iter().filter(|(_, lost)| *lost).map(|(key, _)| *key));
         let meta = Meta {
             kind: match kind {
                 Kind::Node(kind) => kind,
                 _ => FileKind::File,
             },
             mode: header.mode().unwrap_or(0o644) & 0o7777,
-            uid: id(b"uid", header.uid()),
-            gid: id(b"gid", header.gid()),
+            uid,
+            gid,
             rdev,
             size: stored,
             nlink: 1,
             id: (0, 0),
-            atime: find(b"atime").and_then(pax::parse_time).unwrap_or(mtime),
+            atime,
             mtime,
             xattrs: self.global.xattrs().chain(own.xattrs()).collect(),
         };
@@ -245,6 +264,7 @@ impl<R: Read> TarReader<R> {
             meta,
             segments: Vec::new(),
             stored,
+            lost,
         };
         if !matches!(kind, Kind::Node(FileKind::File)) {
             // The sizes of other members tell nothing, except of those that are passed over.
@@ -418,6 +438,13 @@ impl<R: Read> TarReader<R> {
             Kind::Label => return Ok(()),
         };
         let made = u64::from(copier.done(made)?.is_some());
+        if made > 0 && !member.lost.is_empty() && matches!(member.kind, Kind::Node(_)) {
+            copier.tell(&self.bad(format!(
+                "{}: {} cannot be kept: out of range, or no number",
+                show_bytes(&member.path),
+                member.lost.join(", ")
+            )));
+        }
         let summary = &mut copier.summary;
         match member.kind {
             Kind::Node(FileKind::Directory) => summary.directories += made,

@@ -97,6 +97,26 @@ pub struct Member {
     pub segments: Vec<Segment>,
     /// Bytes of data still in the archive.
     pub stored: u64,
+    /// Keys of attributes that the archive gives a value which cannot be kept.
+    pub lost: Vec<&'static str>,
+}
+
+/// Owner of a file whose own cannot be told: that of an id that has no mapping.
+const NOBODY: u32 = 65_534;
+
+/// A user or group, by its record or else by the field of the header; the second tells whether a
+/// value that was given cannot be kept.
+pub fn id(record: Option<&[u8]>, field: std::io::Result<u64>) -> (u32, bool) {
+    let record = record.map(|text| pax::number(text).and_then(|id| u32::try_from(id).ok()));
+    let lost = record == Some(None);
+    match (record.flatten(), field.map(u32::try_from)) {
+        (Some(id), _) => (id, false),
+        (None, Ok(Ok(id))) => (id, lost),
+        (None, Ok(Err(_))) => (NOBODY, true),
+        (None, Err(_)) if lost => (NOBODY, true),
+        // Old archives leave the field blank.
+        (None, Err(_)) => (0, false),
+    }
 }
 
 /// What a member is.

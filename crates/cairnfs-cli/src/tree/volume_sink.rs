@@ -319,9 +319,6 @@ impl Sink for VolumeSink {
     }
 
     fn hard_link(&mut self, path: &[u8], original: &[u8]) -> Result<(), Failure> {
-        if path == original {
-            return Ok(());
-        }
         let (above, name) = split(original);
         let dir = self.directory(above)?;
         let file = self

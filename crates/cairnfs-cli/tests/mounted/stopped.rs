@@ -263,3 +263,29 @@ fn a_forced_umount_gives_up_on_a_daemon_that_hangs() {
     place.wait_for_end();
     place.check();
 }
+
+#[test]
+fn a_limit_of_file_sizes_stops_the_volume_and_is_told() {
+    if !able(&["prlimit"]) {
+        return;
+    }
+    let mut place = Place::new("64M");
+    let mount = ["mount", "-o", "durability=0", "--log", "log"];
+    place.ok(&[&mount[..], &["v.cairn", "m"]].concat());
+    place.adopt();
+    fs::write(place.at("early"), pattern(1, 1000)).unwrap();
+    place.ok(&["sync", "m"]);
+    let pid = place.daemon_pid().to_string();
+    shell(&place.dir(), &format!("prlimit --fsize=65536 --pid {pid}"));
+    let says = ["stopped", "File too large"];
+    fs::write(place.at("late"), pattern(2, 100)).unwrap();
+    place.fails(&["sync", "m"], 1, &says);
+    let early = File::open(place.at("early")).unwrap();
+    assert_eq!(early.sync_all().unwrap_err().raw_os_error(), Some(5));
+    drop(early);
+    assert_eq!(fs::read(place.at("early")).unwrap(), pattern(1, 1000));
+    place.fails(&["umount", "m"], 32, &says);
+    place.wait_for_end();
+    let log = fs::read_to_string(place.beside("log")).unwrap();
+    assert!(says.iter().all(|word| log.contains(word)), "{log}");
+}

@@ -146,11 +146,24 @@ fn an_import_that_breaks_off_leaves_no_half_file() {
 fn an_export_that_breaks_off_leaves_the_old_archive() {
     let p = Place::with_volume();
     fs::write(p.path("out.tar"), b"old").unwrap();
+    fs::hard_link(p.path("out.tar"), p.path("other.tar")).unwrap();
     std::os::unix::fs::symlink("out.tar", p.path("link.tar")).unwrap();
     p.ok(&["export", "-q", "--force", "v.img", "link.tar"]);
-    assert!(
-        !p.path("link.tar").is_symlink(),
-        "replaced, not written through"
-    );
-    assert_eq!(fs::read(p.path("out.tar")).unwrap(), b"old");
+    assert!(p.path("link.tar").is_symlink());
+    assert_ne!(fs::read(p.path("out.tar")).unwrap(), b"old");
+    let other = fs::read(p.path("other.tar")).unwrap();
+    assert_eq!(other, b"old", "replaced, not written through");
+}
+
+#[test]
+fn a_limit_of_file_sizes_is_an_error() {
+    let p = Place::new();
+    fs::create_dir(p.path("in")).unwrap();
+    fs::write(p.path("in/f"), pattern(16 << 20)).unwrap();
+    p.ok(&["mkfs", "-q", "--size", "256M", "v.img"]);
+    let out = p.limited("import -q in v.img");
+    let text = String::from_utf8_lossy(&out.stderr);
+    assert_eq!(out.status.code(), Some(1), "{text}");
+    assert!(text.contains("File too large"), "{text}");
+    p.ok(&["check", "--data", "v.img"]);
 }

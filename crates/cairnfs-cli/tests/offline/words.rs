@@ -189,3 +189,94 @@ fn a_missing_permission_is_no_missing_volume() {
     }
     fs::set_permissions(p.path("secret"), fs::Permissions::from_mode(0o755)).unwrap();
 }
+
+/// A tar archive of these blocks, with its end.
+fn archive(blocks: &[&[u8]]) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    for block in blocks {
+        bytes.extend_from_slice(block);
+        bytes.resize(bytes.len().next_multiple_of(512), 0);
+    }
+    bytes.resize(bytes.len() + 1024, 0);
+    bytes
+}
+
+fn header(name: &str, kind: tar::EntryType, link: &str, size: u64) -> Vec<u8> {
+    let mut header = tar::Header::new_ustar();
+    header.set_path(name).unwrap();
+    header.set_entry_type(kind);
+    if !link.is_empty() {
+        header.set_link_name(link).unwrap();
+    }
+    header.set_mode(0o644);
+    header.set_size(size);
+    header.set_mtime(0);
+    header.set_cksum();
+    header.as_bytes().to_vec()
+}
+
+#[test]
+fn a_hard_link_to_itself_needs_a_file() {
+    let p = Place::with_volume();
+    let link = header("s", tar::EntryType::Link, "s", 0);
+    fs::write(p.path("link.tar"), archive(&[&link])).unwrap();
+    p.fails(&["import", "link.tar", "v.img"], 1, "v.img:/s");
+    assert_eq!(p.ok(&["ls", "v.img"]), "");
+    // As by tar(1), one that is there stays.
+    let file = header("s", tar::EntryType::Regular, "", 4);
+    fs::write(p.path("both.tar"), archive(&[&file, b"here", &link])).unwrap();
+    p.ok(&["import", "-q", "both.tar", "v.img"]);
+    assert_eq!(p.ok(&["cat", "v.img:/s"]), "here");
+}
+
+#[test]
+fn numbers_of_an_archive_that_are_out_of_range_are_told() {
+    let p = Place::with_volume();
+    for (record, key) in [
+        ("30 mtime=100000000000000000000\n", "mtime"),
+        ("15 mtime=1e+20\n", "mtime"),
+        ("30 atime=100000000000000000000\n", "atime"),
+        ("18 uid=4294967296\n", "uid"),
+        ("18 gid=4294967296\n", "gid"),
+    ] {
+        // The length counts itself.
+        let record = format!("{} {}", record.len(), &record[3..]);
+        assert!(record.starts_with(&record.len().to_string()), "{record}");
+        let pax = header("pax", tar::EntryType::XHeader, "", record.len() as u64);
+        let file = header("f", tar::EntryType::Regular, "", 4);
+        let bytes = archive(&[&pax, record.as_bytes(), &file, b"here"]);
+        fs::write(p.path("odd.tar"), bytes).unwrap();
+        p.fails(&["import", "odd.tar", "v.img"], 1, &format!("f: {key}"));
+        assert_eq!(p.ok(&["cat", "v.img:/f"]), "here");
+    }
+}
+
+#[test]
+fn what_is_no_volume_is_told_by_the_same_words() {
+    let p = Place::new();
+    fs::create_dir(p.path("dir")).unwrap();
+    fs::write(p.path("text"), vec![b'x'; 1 << 20]).unwrap();
+    fs::write(p.path("empty"), b"").unwrap();
+    fs::write(p.path("short"), b"short").unwrap();
+    let says = [
+        ("text", "not a CairnFS volume: it has no superblock"),
+        ("empty", "`cairnfs mkfs` makes a volume of an empty file"),
+        ("short", "not a CairnFS volume: it has only 5 bytes"),
+        ("dir", "directory"),
+        ("/dev/null", "neither a regular file nor a block device"),
+        ("/dev/zero", "neither a regular file nor a block device"),
+    ];
+    for (file, says) in says {
+        for (command, code) in [("info", 1), ("ls", 1), ("trim", 1), ("check", 8)] {
+            // A mounted directory can be trimmed.
+            if (command, file) != ("trim", "dir") {
+                p.fails(&[command, file], code, says);
+            }
+            let text = String::from_utf8(p.run(&[command, file]).stderr).unwrap();
+            assert!(
+                file == "empty" || !text.contains("mkfs"),
+                "{command}: {text}"
+            );
+        }
+    }
+}

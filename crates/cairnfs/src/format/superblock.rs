@@ -6,7 +6,7 @@
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-use crate::error::Corruption;
+use crate::error::{Corruption, Error};
 use crate::format::geometry::{Geometry, SUPERBLOCK_SLOTS};
 use crate::format::{BLOCK_SIZE, FIRST_USER_INO, MAX_COUNTER, NODE_SIZE, checksum};
 
@@ -105,6 +105,17 @@ pub struct RawSuperblock {
 
 /// A decoded, checked superblock.
 pub type Superblock = RawSuperblock;
+
+/// Why a device of `size` bytes is no volume if neither slot looks like a superblock.
+pub fn absent(size: u64) -> Error {
+    let end = (SUPERBLOCK_SLOTS[1] + 1) * BLOCK_SIZE as u64;
+    let why = match size {
+        0 => "it has no bytes; `cairnfs mkfs` makes a volume of an empty file".into(),
+        n if n < end => format!("it has only {n} bytes; is it the right one?"),
+        _ => "it has no superblock; is it the right one?".into(),
+    };
+    Error::NotAVolume(format!("not a CairnFS volume: {why}"))
+}
 
 impl RawSuperblock {
     /// The areas of the volume.

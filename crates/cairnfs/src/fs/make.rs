@@ -274,12 +274,14 @@ fn write_node(
 /// What the superblock tells, without opening the volume: works while it is mounted.
 ///
 /// # Errors
-/// No volume; the file cannot be read.
+/// No volume, or neither a file nor a block device; the file cannot be read.
 pub fn inspect(path: &Path) -> Result<VolumeInfo> {
     let open = |source| Error::Open {
         path: path.display().to_string(),
         source: Arc::new(source),
     };
+    // A FIFO would be waited for.
+    FileDevice::is_block_device_at(path)?;
     let file = std::fs::File::open(path).map_err(open)?;
     let size = rustix::fs::seek(&file, rustix::fs::SeekFrom::End(0)).map_err(|e| open(e.into()))?;
     let identity = read_superblock(&Peek { file, size })?;

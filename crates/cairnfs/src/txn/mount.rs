@@ -22,6 +22,7 @@ use crate::format::item::decode_root;
 use crate::format::key::{Key, Kind, MAIN_ROOT};
 use crate::format::superblock::{
     KNOWN_INCOMPATIBLE, KNOWN_RO_COMPATIBLE, MAGIC, RENAMED_ENTRIES, RawSuperblock, Superblock,
+    absent,
 };
 use crate::format::{BLOCK_SIZE, NODE_BLOCKS, ROOT_INO};
 use crate::index::{Index, Tree};
@@ -81,10 +82,7 @@ pub fn read_superblock(device: &dyn Device) -> Result<Identity> {
         let offset = block * BLOCK_SIZE as u64;
         let mut bytes = AlignedBuf::zeroed(BLOCK_SIZE);
         if offset + BLOCK_SIZE as u64 > device.size() {
-            return Err(Error::NotAVolume(match device.size() {
-                0 => "not a CairnFS volume: it is empty; `cairnfs mkfs` makes one of it".into(),
-                n => format!("not a CairnFS volume: it has only {n} bytes; is it the right one?"),
-            }));
+            return Err(absent(device.size()));
         }
         device.read(offset, &mut bytes)?;
         match RawSuperblock::decode(block, &bytes) {
@@ -105,9 +103,7 @@ pub fn read_superblock(device: &dyn Device) -> Result<Identity> {
         (Some(s), _) => s,
         (None, Some(c)) => return Err(c.into()),
         (None, None) => {
-            return Err(Error::NotAVolume(
-                "not a CairnFS volume: it has no superblock; is it the right one?".into(),
-            ));
+            return Err(absent(device.size()));
         }
     };
     check_features(&superblock)?;

@@ -29,10 +29,7 @@ impl FileDevice {
     /// [`Error::InUse`] if someone else has it open (or the kernel has the block device mounted);
     /// [`Error::Open`] if it does not exist, may not be opened or is of another kind.
     pub fn open(path: &Path, access: Access) -> Result<Self> {
-        let kind = rustix::fs::stat(path)
-            .map(|s| FileType::from_raw_mode(s.st_mode))
-            .map_err(|e| open_error(path, e.into()))?;
-        let block_device = check_kind(path, kind)?;
+        let block_device = Self::is_block_device_at(path)?;
         let mut flags = OFlags::CLOEXEC
             | match access {
                 Access::ReadOnly => OFlags::RDONLY,
@@ -43,6 +40,17 @@ impl FileDevice {
             flags |= OFlags::EXCL;
         }
         Self::open_locked(path, flags, access, block_device)
+    }
+
+    /// Whether a path leads to a block device, and not to a regular file. Nothing is opened.
+    ///
+    /// # Errors
+    /// [`Error::Open`] if it does not exist, or is of another kind.
+    pub(crate) fn is_block_device_at(path: &Path) -> Result<bool> {
+        let kind = rustix::fs::stat(path)
+            .map(|s| FileType::from_raw_mode(s.st_mode))
+            .map_err(|e| open_error(path, e.into()))?;
+        check_kind(path, kind)
     }
 
     /// Makes an image file of `size` bytes that takes no space yet; what the file held is lost. A
