@@ -28,14 +28,15 @@ const ACCESS: &str = "system.posix_acl_access";
 /// Bytes that a regular file begins with: more than an inode holds.
 const LEN: usize = 5000;
 
-struct Caller {
-    name: &'static str,
+/// Credentials under a name.
+pub struct Caller {
+    pub name: &'static str,
     uid: u32,
     gid: u32,
     groups: &'static [u32],
 }
 
-const fn caller(name: &'static str, uid: u32, gid: u32, groups: &'static [u32]) -> Caller {
+pub const fn caller(name: &'static str, uid: u32, gid: u32, groups: &'static [u32]) -> Caller {
     Caller {
         name,
         uid,
@@ -64,7 +65,7 @@ const TYPES: [(&str, FileType); 6] = [
 ];
 
 /// A list of these permissions, with an entry for a user if it has a mask.
-fn list(owner: u16, group: u16, mask: Option<u16>, other: u16) -> Vec<u8> {
+pub fn list(owner: u16, group: u16, mask: Option<u16>, other: u16) -> Vec<u8> {
     let entry = |tag: u16, perm: u16, id: u32| {
         let (tag, perm, id) = (tag.to_le_bytes(), perm.to_le_bytes(), id.to_le_bytes());
         [&tag[..], &perm[..], &id[..]].concat()
@@ -275,7 +276,7 @@ fn state(path: &Path) -> String {
 }
 
 /// Gives the calling thread the credentials of a caller, for good.
-fn assume(caller: &Caller) {
+pub fn assume(caller: &Caller) {
     let groups: Vec<Gid> = caller.groups.iter().map(|g| Gid::from_raw(*g)).collect();
     set_thread_groups(&groups).unwrap();
     let (uid, gid) = (Uid::from_raw(caller.uid), Gid::from_raw(caller.gid));

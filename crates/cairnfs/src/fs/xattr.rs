@@ -4,11 +4,11 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use crate::acl::ACCESS;
+use crate::acl::{ACCESS, DEFAULT};
 use crate::error::{Error, Result};
 use crate::format::key::Kind;
 use crate::format::xattr::{XATTR_HEAD, XattrRef, encode_xattr, xattr_head};
-use crate::format::{MAX_NAME, MAX_OWN_VALUE, MAX_VALUE, MAX_XATTR_VALUE};
+use crate::format::{MAX_NAME, MAX_OWN_VALUE, MAX_VALUE, MAX_XATTR_NAMES, MAX_XATTR_VALUE};
 use crate::fs::FileSystem;
 use crate::fs::access::check_list;
 use crate::fs::locked::{attrs, attrs_mut};
@@ -26,18 +26,27 @@ type Name<'a> = (u64, &'a [u8]);
 /// Name and value of an attribute.
 pub type Given<'a> = (&'a [u8], &'a [u8]);
 
-const NAMESPACES: [&[u8]; 4] = [b"user.", b"trusted.", b"security.", b"system."];
+const NAMESPACES: [&[u8]; 3] = [b"user.", b"trusted.", b"security."];
 
-/// Refuses names that Linux has no namespace for.
+/// Whether a name is one of the two in `system.` that have a meaning. The kernel checks no permission
+/// for that namespace: any other name in it would be open to every caller.
+fn is_known_system(name: &[u8]) -> bool {
+    name == ACCESS || name == DEFAULT
+}
+
+/// Refuses names that Linux has no namespace for, and those of `system.` without a meaning.
 fn check_name(name: &[u8]) -> Result<()> {
     if name.len() > MAX_NAME {
         return Err(Error::NameTooLong);
+    }
+    if is_known_system(name) {
+        return Ok(());
     }
     let bare = NAMESPACES
         .iter()
         .find_map(|space| name.strip_prefix(*space))
         .ok_or(Error::Unsupported(
-            "attributes begin with user., trusted., security. or system.",
+            "attributes begin with user., trusted. or security., or are access lists",
         ))?;
     if bare.is_empty() || bare.contains(&0) {
         return Err(Error::Invalid(
@@ -130,7 +139,7 @@ impl FileSystem {
     /// The value of an attribute.
     ///
     /// # Errors
-    /// No such attribute.
+    /// No such attribute; a name that [`FileSystem::setxattr`] refuses.
     pub fn getxattr(&self, ino: u64, name: &[u8]) -> Result<Vec<u8>> {
         self.getxattr_of(&*self.inode(ino)?, name)
     }
@@ -138,6 +147,7 @@ impl FileSystem {
     /// The same of an inode at hand.
     pub(crate) fn getxattr_of(&self, inode: &Inode, name: &[u8]) -> Result<Vec<u8>> {
         self.check_open()?;
+        check_name(name)?;
         let hash = self.hash(name);
         let state = inode.read();
         if Self::lacks(&state, hash)? {
@@ -158,8 +168,9 @@ impl FileSystem {
     /// for a caller who may keep set-group-id.
     ///
     /// # Errors
-    /// A name without a known namespace; a value over 64 KiB; an access control list that is none; it
-    /// exists (create) or does not (replace); no space.
+    /// A name without a known namespace, or in `system.` and not of an access control list; a value over
+    /// 64 KiB; an access control list that is none; it exists (create) or does not (replace); no space,
+    /// also for more than 65,536 bytes of names.
     pub fn setxattr(&self, ino: u64, name: &[u8], value: &[u8], mode: XattrMode) -> Result<()> {
         self.setxattr_of(&self.inode(ino)?, name, value, mode)
     }
@@ -240,6 +251,9 @@ impl FileSystem {
             if value.is_some() && room > MAX_VALUE {
                 return Err(Error::NoSpace);
             }
+            if value.is_some() && !found.existed {
+                self.check_names(inode, &state, name)?;
+            }
             let new = match &sought {
                 Some(sought) => Some(New::Shared(sought.intern())),
                 None => value.map(New::Own),
@@ -252,6 +266,20 @@ impl FileSystem {
                 self.commit_xattr(inode, &mut state, at, (new.as_ref(), found), reservation);
             drop(state);
             return self.core.settle(receipt);
+        }
+    }
+
+    /// Refuses a name that would make the list of an inode's names longer than the kernel takes it.
+    fn check_names(&self, inode: &Inode, state: &InodeState, name: &[u8]) -> Result<()> {
+        if (attrs(state)?.xattrs as usize) < MAX_XATTR_NAMES / (MAX_NAME + 1) {
+            return Ok(());
+        }
+        let mut listed = name.len() + 1;
+        let mut each = |_, name: &[u8]| listed += name.len() + 1;
+        self.core.attribute_names(inode, state, &mut each)?;
+        match listed > MAX_XATTR_NAMES {
+            true => Err(Error::NoSpace),
+            false => Ok(()),
         }
     }
 
@@ -288,7 +316,7 @@ impl FileSystem {
         commit.finish(reservation)
     }
 
-    /// The names of all attributes, each followed by NUL.
+    /// The names of all attributes that can be asked for, each followed by NUL.
     ///
     /// # Errors
     /// No such inode; damage.
@@ -300,8 +328,10 @@ impl FileSystem {
             return Ok(names);
         }
         self.core.attribute_names(&inode, &state, &mut |_, name| {
-            names.extend_from_slice(name);
-            names.push(0);
+            if check_name(name).is_ok() {
+                names.extend_from_slice(name);
+                names.push(0);
+            }
         })?;
         Ok(names)
     }
@@ -374,7 +404,8 @@ impl FileSystem {
         }
         list.sort_by_key(|(hash, ..)| *hash);
         let born = Born { list };
-        if born.groups().any(|group| bytes_of(group) > MAX_VALUE) {
+        let names: usize = given.iter().map(|(name, _)| name.len() + 1).sum();
+        if names > MAX_XATTR_NAMES || born.groups().any(|group| bytes_of(group) > MAX_VALUE) {
             return Err(Error::NoSpace);
         }
         Ok(born)
