@@ -252,13 +252,13 @@ impl FileSystem {
                 return Err(Error::NoSpace);
             }
             if value.is_some() && !found.existed {
-                self.check_names(inode, &state, name)?;
+                self.check_names(inode, &mut state, name)?;
             }
             let new = match &sought {
                 Some(sought) => Some(New::Shared(sought.intern())),
                 None => value.map(New::Own),
             };
-            count_attribute(&mut state, at.0, (found.existed, value.is_some()))?;
+            count_attribute(&mut state, at, (found.existed, value.is_some()))?;
             let attrs = attrs_mut(&mut state)?;
             attrs.ctime = self.core.now();
             also(attrs);
@@ -270,14 +270,21 @@ impl FileSystem {
     }
 
     /// Refuses a name that would make the list of an inode's names longer than the kernel takes it.
-    fn check_names(&self, inode: &Inode, state: &InodeState, name: &[u8]) -> Result<()> {
+    fn check_names(&self, inode: &Inode, state: &mut InodeState, name: &[u8]) -> Result<()> {
         if (attrs(state)?.xattrs as usize) < MAX_XATTR_NAMES / (MAX_NAME + 1) {
             return Ok(());
         }
-        let mut listed = name.len() + 1;
-        let mut each = |_, name: &[u8]| listed += name.len() + 1;
-        self.core.attribute_names(inode, state, &mut each)?;
-        match listed > MAX_XATTR_NAMES {
+        let listed = match state.listed_bytes() {
+            Some(listed) => listed,
+            None => {
+                let mut listed = 0;
+                let mut each = |_, name: &[u8]| listed += listed_bytes(name);
+                self.core.attribute_names(inode, state, &mut each)?;
+                state.set_listed_bytes(listed);
+                listed
+            }
+        };
+        match listed + listed_bytes(name) > MAX_XATTR_NAMES {
             true => Err(Error::NoSpace),
             false => Ok(()),
         }
@@ -337,10 +344,15 @@ impl FileSystem {
     }
 }
 
-/// An inode gets an attribute whose name has that hash, or loses one.
+/// Bytes that a name takes in a list of names.
+fn listed_bytes(name: &[u8]) -> usize {
+    name.len() + 1
+}
+
+/// An inode gets an attribute of that name, or loses it.
 fn count_attribute(
     state: &mut InodeState,
-    hash: u64,
+    (hash, name): Name<'_>,
     (existed, exists): (bool, bool),
 ) -> Result<()> {
     let count = &mut attrs_mut(state)?.xattrs;
@@ -350,9 +362,12 @@ fn count_attribute(
             if *count == 1 {
                 state.set_attributes(std::iter::empty());
             }
-            state.add_attribute(hash);
+            state.add_attribute(hash, listed_bytes(name));
         }
-        (true, false) => *count = count.saturating_sub(1),
+        (true, false) => {
+            *count = count.saturating_sub(1);
+            state.remove_attribute(listed_bytes(name));
+        }
         _ => {}
     }
     Ok(())
@@ -404,7 +419,7 @@ impl FileSystem {
         }
         list.sort_by_key(|(hash, ..)| *hash);
         let born = Born { list };
-        let names: usize = given.iter().map(|(name, _)| name.len() + 1).sum();
+        let names: usize = given.iter().map(|(name, _)| listed_bytes(name)).sum();
         if names > MAX_XATTR_NAMES || born.groups().any(|group| bytes_of(group) > MAX_VALUE) {
             return Err(Error::NoSpace);
         }
