@@ -368,7 +368,8 @@ impl Ops {
     }
 
     /// The same for data that the kernel held: it takes a shorter write for a whole one, so what is
-    /// not written as a whole is refused.
+    /// not written as a whole is refused. The kernel goes on with the size that the file has with that
+    /// data, so the file gets that size, with a hole: a program may make it smaller on a full volume.
     pub fn write_cached(
         &self,
         ino: u64,
@@ -376,9 +377,20 @@ impl Ops {
         data: &[u8],
         killer: Option<Caller>,
     ) -> Outcome<usize> {
-        match self.write(ino, offset, data, killer)? {
-            len if len < data.len() => Err(self.refuse(ino)),
-            len => Ok(len),
+        let written = match self.write(ino, offset, data, killer) {
+            Ok(len) if len < data.len() => Err(self.refuse(ino)),
+            other => other,
+        };
+        if self.write == WriteMode::Back && written == Err(Error::NoSpace.into()) {
+            self.extend(ino, offset.saturating_add(data.len() as u64));
+        }
+        written
+    }
+
+    fn extend(&self, ino: u64, size: u64) {
+        let _arriving = self.arriving.read();
+        if let Err(error) = self.fs.extend(ino, size) {
+            tracing::warn!("inode {ino} is shorter than the kernel has it ({size} bytes): {error}");
         }
     }
 

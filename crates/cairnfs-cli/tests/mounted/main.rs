@@ -13,6 +13,7 @@
     reason = "a test fails by panicking"
 )]
 
+mod attributes;
 mod bad_input;
 mod compare;
 mod contrib;

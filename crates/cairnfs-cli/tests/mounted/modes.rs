@@ -28,8 +28,9 @@ const ACCESS: &str = "system.posix_acl_access";
 /// Bytes that a regular file begins with: more than an inode holds.
 const LEN: usize = 5000;
 
+/// Credentials under a name.
 pub struct Caller {
-    name: &'static str,
+    pub name: &'static str,
     uid: u32,
     gid: u32,
     groups: &'static [u32],
@@ -64,7 +65,7 @@ const TYPES: [(&str, FileType); 6] = [
 ];
 
 /// A list of these permissions, with an entry for a user if it has a mask.
-fn list(owner: u16, group: u16, mask: Option<u16>, other: u16) -> Vec<u8> {
+pub fn list(owner: u16, group: u16, mask: Option<u16>, other: u16) -> Vec<u8> {
     let entry = |tag: u16, perm: u16, id: u32| {
         let (tag, perm, id) = (tag.to_le_bytes(), perm.to_le_bytes(), id.to_le_bytes());
         [&tag[..], &perm[..], &id[..]].concat()

@@ -375,3 +375,72 @@ fn what_the_kernel_keeps_is_durable_by_the_interval_once_it_is_let_go() {
         place.finish();
     }
 }
+
+/// Fills a volume with synced files, to the last block.
+fn fill(place: &Place) {
+    let mut len = 1 << 20;
+    for n in 0.. {
+        let path = place.at(format!("filler{n}"));
+        let mut file = File::create(&path).unwrap();
+        let wrote = file
+            .write_all(&pattern(n, len))
+            .and_then(|()| file.sync_all());
+        if wrote.is_err() {
+            drop(file);
+            fs::remove_file(&path).unwrap();
+            len /= 2;
+        }
+        if len < 4096 {
+            break;
+        }
+    }
+}
+
+#[test]
+fn a_file_keeps_the_size_of_what_was_refused() {
+    const MORE: usize = 300_000;
+    if !able(&[]) {
+        return;
+    }
+    let mut place = Place::mounted("16M", "write=back");
+    let begins = [("empty", 0), ("block", 4096), ("odd", 5000)];
+    for (name, len) in begins {
+        let mut file = File::create(place.at(name)).unwrap();
+        file.write_all(&pattern(1, len)).unwrap();
+        file.sync_all().unwrap();
+    }
+    fill(&place);
+    for (name, len) in begins {
+        for cut in [None, Some(100_000), Some(100_001)] {
+            let path = place.at(name);
+            let mut file = OpenOptions::new().append(true).open(&path).unwrap();
+            file.write_all(&pattern(2, MORE)).unwrap();
+            let refused = file.sync_all().unwrap_err();
+            assert_eq!(refused.kind(), ErrorKind::StorageFull, "{name}: {refused}");
+            let mut size = len + MORE;
+            assert_eq!(file.metadata().unwrap().len(), size as u64, "{name}");
+            if let Some(cut) = cut {
+                file.set_len(cut).unwrap();
+                size = cut as usize;
+            }
+            drop(file);
+            // It tells the loss, of which nothing is left to tell then.
+            place.run(&["sync", "m"]);
+            place.ok(&["sync", "m"]);
+            place.remount("write=back");
+            let bytes = fs::read(&path).unwrap();
+            assert_eq!(bytes.len(), size, "{name}, cut to {cut:?}");
+            assert!(bytes[..len] == pattern(1, len), "{name}: what was synced");
+            let written = pattern(2, MORE);
+            let blocks = bytes[len..].chunks(4096).zip(written.chunks(4096));
+            let kept = |(found, sent): (&[u8], &[u8])| {
+                let same = found.iter().zip(sent).filter(|(a, b)| a == b || **a == 0);
+                same.count() == found.len()
+            };
+            assert!(blocks.into_iter().all(kept), "{name}: other bytes");
+            let file = OpenOptions::new().write(true).open(&path).unwrap();
+            file.set_len(len as u64).unwrap();
+        }
+    }
+    place.finish();
+}

@@ -38,6 +38,8 @@ pub const MAX_FILE_SIZE: u64 = 1 << 60;
 pub const MAX_LINKS: u32 = 1 << 31;
 /// Largest value of an extended attribute in bytes, as on Linux.
 pub const MAX_XATTR_VALUE: usize = 65536;
+/// Most bytes of names that an inode's extended attributes may have, each with its NUL, as on Linux.
+pub const MAX_XATTR_NAMES: usize = 65536;
 /// Longest value of an extended attribute that stands with its name in the index. A longer one stands
 /// there once for all that have it: then a reference takes 8 bytes, and the value's own item about
 /// 40, so that two users of a shorter one would save nothing.

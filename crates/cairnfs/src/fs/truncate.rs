@@ -15,12 +15,13 @@ use crate::fs::FileSystem;
 use crate::fs::extents::{Extent, Extents};
 use crate::fs::flags::may_set;
 use crate::fs::locked::{attrs, attrs_mut};
+use crate::fs::observe::Call;
 use crate::fs::room::{becomes_inline, most};
 use crate::fs::write::check_file;
 use crate::inode::{Inode, InodeState};
 use crate::space::{Class, Delayed};
 use crate::txn::{Commit, Reservation};
-use crate::types::{Attr, SetAttr};
+use crate::types::{Attr, Fallocate, KillPrivileges, SetAttr};
 
 const BLOCK: u64 = BLOCK_SIZE as u64;
 /// Extents freed in one transaction.
@@ -61,6 +62,50 @@ impl FileSystem {
         } else {
             self.shrink(inode, size, set)
         }
+    }
+
+    /// Makes a regular file at least `size` bytes long, with a hole behind its old end; on a full volume,
+    /// too, because a hole takes no block. Only contents that lie in the inode need one to move to.
+    ///
+    /// # Errors
+    /// Not a regular file; too large; no space for contents that have to move, or to rewrite the last block.
+    pub fn extend(&self, ino: u64, size: u64) -> Result<()> {
+        // As an observer has it: nothing is allocated, and the size is at least that.
+        let call = Call::Fallocate {
+            ino,
+            offset: size,
+            len: 0,
+            what: Fallocate::Allocate { keep_size: false },
+            kill: KillPrivileges::No,
+        };
+        self.observed(call, || self.extend_to(ino, size))
+    }
+
+    fn extend_to(&self, ino: u64, size: u64) -> Result<()> {
+        if size > MAX_FILE_SIZE {
+            return Err(Error::FileTooLarge);
+        }
+        if self.core.read_only() {
+            return Err(Error::ReadOnly);
+        }
+        let inode = self.inode(ino)?;
+        let _contents = inode.contents();
+        check_file(&inode.read())?;
+        self.settle_truncate(&inode)?;
+        let class = {
+            let state = inode.read();
+            let old = attrs(&state)?.size;
+            if size <= old {
+                return Ok(());
+            }
+            match (becomes_inline(&state), old % BLOCK) {
+                // No block is written: what is promised for one comes back.
+                (_, 0) => Class::Delete,
+                (false, _) => Class::Rewrite,
+                (true, _) => Class::Ordinary,
+            }
+        };
+        self.grow(&inode, size, &SetAttr::default(), class)
     }
 
     /// Makes a file larger, and sets the other attributes but the mode. What must be zeroed first is

@@ -4,11 +4,11 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use crate::acl::ACCESS;
+use crate::acl::{ACCESS, DEFAULT};
 use crate::error::{Error, Result};
 use crate::format::key::Kind;
 use crate::format::xattr::{XATTR_HEAD, XattrRef, encode_xattr, xattr_head};
-use crate::format::{MAX_NAME, MAX_OWN_VALUE, MAX_VALUE, MAX_XATTR_VALUE};
+use crate::format::{MAX_NAME, MAX_OWN_VALUE, MAX_VALUE, MAX_XATTR_NAMES, MAX_XATTR_VALUE};
 use crate::fs::FileSystem;
 use crate::fs::access::check_list;
 use crate::fs::flags::may_change;
@@ -27,18 +27,27 @@ type Name<'a> = (u64, &'a [u8]);
 /// Name and value of an attribute.
 pub type Given<'a> = (&'a [u8], &'a [u8]);
 
-const NAMESPACES: [&[u8]; 4] = [b"user.", b"trusted.", b"security.", b"system."];
+const NAMESPACES: [&[u8]; 3] = [b"user.", b"trusted.", b"security."];
 
-/// Refuses names that Linux has no namespace for.
+/// Whether a name is one of the two in `system.` that have a meaning. The kernel checks no permission
+/// for that namespace: any other name in it would be open to every caller.
+fn is_known_system(name: &[u8]) -> bool {
+    name == ACCESS || name == DEFAULT
+}
+
+/// Refuses names that Linux has no namespace for, and those of `system.` without a meaning.
 fn check_name(name: &[u8]) -> Result<()> {
     if name.len() > MAX_NAME {
         return Err(Error::NameTooLong);
+    }
+    if is_known_system(name) {
+        return Ok(());
     }
     let bare = NAMESPACES
         .iter()
         .find_map(|space| name.strip_prefix(*space))
         .ok_or(Error::Unsupported(
-            "attributes begin with user., trusted., security. or system.",
+            "attributes begin with user., trusted. or security., or are access lists",
         ))?;
     if bare.is_empty() || bare.contains(&0) {
         return Err(Error::Invalid(
@@ -131,7 +140,7 @@ impl FileSystem {
     /// The value of an attribute.
     ///
     /// # Errors
-    /// No such attribute.
+    /// No such attribute; a name that [`FileSystem::setxattr`] refuses.
     pub fn getxattr(&self, ino: u64, name: &[u8]) -> Result<Vec<u8>> {
         self.getxattr_of(&*self.inode(ino)?, name)
     }
@@ -139,6 +148,7 @@ impl FileSystem {
     /// The same of an inode at hand.
     pub(crate) fn getxattr_of(&self, inode: &Inode, name: &[u8]) -> Result<Vec<u8>> {
         self.check_open()?;
+        check_name(name)?;
         let hash = self.hash(name);
         let state = inode.read();
         if Self::lacks(&state, hash)? {
@@ -159,8 +169,9 @@ impl FileSystem {
     /// for a caller who may keep set-group-id.
     ///
     /// # Errors
-    /// A name without a known namespace; a value over 64 KiB; an access control list that is none; it
-    /// exists (create) or does not (replace); no space.
+    /// A name without a known namespace, or in `system.` and not of an access control list; a value over
+    /// 64 KiB; an access control list that is none; it exists (create) or does not (replace); no space,
+    /// also for more than 65,536 bytes of names.
     pub fn setxattr(&self, ino: u64, name: &[u8], value: &[u8], mode: XattrMode) -> Result<()> {
         self.setxattr_of(&self.inode(ino)?, name, value, mode)
     }
@@ -242,11 +253,14 @@ impl FileSystem {
             if value.is_some() && room > MAX_VALUE {
                 return Err(Error::NoSpace);
             }
+            if value.is_some() && !found.existed {
+                self.check_names(inode, &mut state, name)?;
+            }
             let new = match &sought {
                 Some(sought) => Some(New::Shared(sought.intern())),
                 None => value.map(New::Own),
             };
-            count_attribute(&mut state, at.0, (found.existed, value.is_some()))?;
+            count_attribute(&mut state, at, (found.existed, value.is_some()))?;
             let attrs = attrs_mut(&mut state)?;
             attrs.ctime = self.core.now();
             also(attrs);
@@ -254,6 +268,27 @@ impl FileSystem {
                 self.commit_xattr(inode, &mut state, at, (new.as_ref(), found), reservation);
             drop(state);
             return self.core.settle(receipt);
+        }
+    }
+
+    /// Refuses a name that would make the list of an inode's names longer than the kernel takes it.
+    fn check_names(&self, inode: &Inode, state: &mut InodeState, name: &[u8]) -> Result<()> {
+        if (attrs(state)?.xattrs as usize) < MAX_XATTR_NAMES / (MAX_NAME + 1) {
+            return Ok(());
+        }
+        let listed = match state.listed_bytes() {
+            Some(listed) => listed,
+            None => {
+                let mut listed = 0;
+                let mut each = |_, name: &[u8]| listed += listed_bytes(name);
+                self.core.attribute_names(inode, state, &mut each)?;
+                state.set_listed_bytes(listed);
+                listed
+            }
+        };
+        match listed + listed_bytes(name) > MAX_XATTR_NAMES {
+            true => Err(Error::NoSpace),
+            false => Ok(()),
         }
     }
 
@@ -290,7 +325,7 @@ impl FileSystem {
         commit.finish(reservation)
     }
 
-    /// The names of all attributes, each followed by NUL.
+    /// The names of all attributes that can be asked for, each followed by NUL.
     ///
     /// # Errors
     /// No such inode; damage.
@@ -302,17 +337,24 @@ impl FileSystem {
             return Ok(names);
         }
         self.core.attribute_names(&inode, &state, &mut |_, name| {
-            names.extend_from_slice(name);
-            names.push(0);
+            if check_name(name).is_ok() {
+                names.extend_from_slice(name);
+                names.push(0);
+            }
         })?;
         Ok(names)
     }
 }
 
-/// An inode gets an attribute whose name has that hash, or loses one.
+/// Bytes that a name takes in a list of names.
+fn listed_bytes(name: &[u8]) -> usize {
+    name.len() + 1
+}
+
+/// An inode gets an attribute of that name, or loses it.
 fn count_attribute(
     state: &mut InodeState,
-    hash: u64,
+    (hash, name): Name<'_>,
     (existed, exists): (bool, bool),
 ) -> Result<()> {
     let count = &mut attrs_mut(state)?.xattrs;
@@ -322,9 +364,12 @@ fn count_attribute(
             if *count == 1 {
                 state.set_attributes(std::iter::empty());
             }
-            state.add_attribute(hash);
+            state.add_attribute(hash, listed_bytes(name));
         }
-        (true, false) => *count = count.saturating_sub(1),
+        (true, false) => {
+            *count = count.saturating_sub(1);
+            state.remove_attribute(listed_bytes(name));
+        }
         _ => {}
     }
     Ok(())
@@ -376,7 +421,8 @@ impl FileSystem {
         }
         list.sort_by_key(|(hash, ..)| *hash);
         let born = Born { list };
-        if born.groups().any(|group| bytes_of(group) > MAX_VALUE) {
+        let names: usize = given.iter().map(|(name, _)| listed_bytes(name)).sum();
+        if names > MAX_XATTR_NAMES || born.groups().any(|group| bytes_of(group) > MAX_VALUE) {
             return Err(Error::NoSpace);
         }
         Ok(born)

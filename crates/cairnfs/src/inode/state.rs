@@ -72,13 +72,24 @@ pub struct InodeState {
     pub pages: Pages,
     /// Of a directory: names known in memory.
     names: Option<Box<Names>>,
-    /// Hashes of attribute names, if all that exist are among them: a name with another hash is not
-    /// looked for anywhere.
-    attribute_hashes: Option<SmallVec<[u64; 2]>>,
+    /// What is known of the extended attributes.
+    attributes: Attributes,
     /// `None` before it was loaded, and once it is gone.
     pub attrs: Option<Attrs>,
     /// What a directory in use has beside.
     directory: Option<Box<Directory>>,
+}
+
+/// What is known in memory alone of the extended attributes that exist.
+#[derive(Default)]
+enum Attributes {
+    #[default]
+    Unknown,
+    /// Of few: hashes of names, all that exist among them. A name with another hash is not looked for
+    /// anywhere.
+    Hashes(SmallVec<[u64; 2]>),
+    /// Of many: bytes of all names, each with its NUL.
+    Listed(u32),
 }
 
 /// What is known in memory alone of a directory that was listed, or in which files were made.
@@ -297,30 +308,56 @@ pub const KNOWN_ATTRIBUTES: usize = 16;
 impl InodeState {
     /// Whether no attribute's name has that hash, as far as is known in memory.
     pub fn lacks_attribute(&self, hash: u64) -> bool {
-        let known = self.attribute_hashes.as_ref();
-        known.is_some_and(|known| !known.contains(&hash))
+        matches!(&self.attributes, Attributes::Hashes(known) if !known.contains(&hash))
     }
 
     /// Whether it remembers which attributes exist.
     pub fn knows_attributes(&self) -> bool {
-        self.attribute_hashes.is_some()
+        matches!(self.attributes, Attributes::Hashes(_))
     }
 
     /// Remembers these hashes of attribute names, which are all.
     pub fn set_attributes(&mut self, hashes: impl Iterator<Item = u64>) {
-        self.attribute_hashes = Some(hashes.collect());
+        self.attributes = Attributes::Hashes(hashes.collect());
     }
 
-    /// Remembers a further attribute.
-    pub fn add_attribute(&mut self, hash: u64) {
-        let Some(known) = &mut self.attribute_hashes else {
-            return;
-        };
-        if !known.contains(&hash) {
-            known.push(hash);
+    /// Bytes of the names of all attributes, each with its NUL, if they are known.
+    pub fn listed_bytes(&self) -> Option<usize> {
+        match self.attributes {
+            Attributes::Listed(bytes) => Some(bytes as usize),
+            _ => None,
         }
-        if known.len() > KNOWN_ATTRIBUTES {
-            self.attribute_hashes = None;
+    }
+
+    /// Remembers them.
+    pub fn set_listed_bytes(&mut self, bytes: usize) {
+        self.attributes = match u32::try_from(bytes) {
+            Ok(bytes) => Attributes::Listed(bytes),
+            Err(_) => Attributes::Unknown,
+        };
+    }
+
+    /// A further attribute exists, of a name with that hash and of so many bytes with its NUL.
+    pub fn add_attribute(&mut self, hash: u64, bytes: usize) {
+        match &mut self.attributes {
+            Attributes::Unknown => {}
+            Attributes::Listed(listed) => *listed += bytes as u32,
+            Attributes::Hashes(known) => {
+                if !known.contains(&hash) {
+                    known.push(hash);
+                }
+                if known.len() > KNOWN_ATTRIBUTES {
+                    self.attributes = Attributes::Unknown;
+                }
+            }
+        }
+    }
+
+    /// An attribute is gone whose name has so many bytes with its NUL. Its hash stays among those known:
+    /// another name may have it.
+    pub fn remove_attribute(&mut self, bytes: usize) {
+        if let Attributes::Listed(listed) = &mut self.attributes {
+            *listed = listed.saturating_sub(bytes as u32);
         }
     }
 

@@ -152,6 +152,36 @@ fn extended_attributes() {
 }
 
 #[test]
+fn names_without_a_meaning_are_refused() {
+    let v = volume();
+    v.write("f", b"").unwrap();
+    let names = ["system.x", "system.", "system.posix_acl_accessory", "x"];
+    for name in names {
+        fails_with(v.set_xattr("f", name, b"1"), libc::EOPNOTSUPP);
+        fails_with(v.get_xattr("f", name), libc::EOPNOTSUPP);
+        fails_with(v.remove_xattr("f", name), libc::EOPNOTSUPP);
+    }
+    assert!(v.list_xattrs("f").unwrap().is_empty());
+}
+
+#[test]
+fn names_that_no_list_holds_are_refused() {
+    let v = volume();
+    v.write("f", b"").unwrap();
+    let name = |n: usize| format!("user.{n:0>59}");
+    for n in 0..1008 {
+        v.set_xattr("f", name(n), b"").unwrap();
+    }
+    fails_with(v.set_xattr("f", name(1008), b""), libc::ENOSPC);
+    v.set_xattr("f", "user.fits", b"").unwrap();
+    fails_with(v.set_xattr("f", name(1008), b""), libc::ENOSPC);
+    v.set_xattr("f", name(5), b"again").unwrap();
+    v.remove_xattr("f", name(5)).unwrap();
+    v.set_xattr("f", name(1008), b"").unwrap();
+    assert_eq!(v.list_xattrs("f").unwrap().len(), 1009);
+}
+
+#[test]
 fn an_attribute_is_set_on_whatever_a_path_leads_to() {
     let v = Volume::in_memory(64 << 20).unwrap();
     v.create_dir("d").unwrap();

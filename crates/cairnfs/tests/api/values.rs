@@ -130,8 +130,8 @@ fn a_value_that_many_files_have_costs_each_of_them_little() {
 fn a_set_of_three_attributes_costs_as_told() {
     const SET: [&str; 3] = [
         "security.selinux",
-        "system.other_acl_access",
-        "system.other_acl_default",
+        "security.other_acl_access",
+        "security.other_acl_default",
     ];
     let files = 20_000;
     let without = index_bytes(files, |_| Vec::new()) as f64;
