@@ -17,6 +17,7 @@ mod bad_input;
 mod compare;
 mod contrib;
 mod crashtest;
+mod ends;
 mod fill;
 mod gate;
 mod handles;
