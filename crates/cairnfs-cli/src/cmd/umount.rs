@@ -6,11 +6,13 @@
 //! of it is gone, in all mount namespaces. So nothing is waited for while another mount is seen here, and
 //! otherwise for a bounded time. Where the volume
 //! lies is said by the daemon, or by who mounted it, and this may run as root: nothing is opened but
-//! a regular file or a block device, and without waiting.
+//! a regular file or a block device, and without waiting. The lock of another file that has that path now
+//! would tell nothing: it is compared with what the daemon has open.
 
 use std::error::Error;
 use std::fs::File;
 use std::io;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::mpsc::channel;
@@ -19,11 +21,12 @@ use std::time::Duration;
 use cairnfs_fuse::elsewhere::{self, Elsewhere};
 use cairnfs_fuse::mounter::{self, Way};
 use cairnfs_fuse::mountinfo::MountEntry;
+use cairnfs_fuse::status::{Status, VolumeFile};
 use cairnfs_fuse::{control, mountinfo, opening};
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 
-use crate::failure::shown;
+use crate::failure::{show_bytes, shown};
 use crate::{daemon, holder};
 
 /// umount(8): unmounting failed.
@@ -106,7 +109,9 @@ fn umount(args: &Args) -> Result<(), String> {
     let volume = control::volume(&dir).unwrap_or_else(|_| entry.source.clone());
     // An image inside its own mountpoint is covered by the mount.
     let covered = volume.starts_with(&dir);
-    let lock = (!covered).then(|| opening::volume(&volume));
+    let before = control::status(&dir).ok();
+    let file = before.as_ref().and_then(|status| status.file.as_ref());
+    let lock = (!covered).then(|| open(&volume, file));
     let synced = sync(&dir);
     let status = || control::status(&dir).ok();
     let full = synced.as_ref().err();
@@ -119,12 +124,16 @@ fn umount(args: &Args) -> Result<(), String> {
     // Only a mount can be asked why.
     let synced = synced.map_err(|e| daemon::because(&dir, &e));
     mounter::unmount(&dir, Way::Plain).map_err(|e| told(&dir, e))?;
-    let lock = lock.unwrap_or_else(|| opening::volume(&volume));
+    if let Some(text) = before.as_ref().and_then(Status::displaced) {
+        eprintln!("cairnfs umount: warning: {}", show_bytes(text.as_bytes()));
+    }
+    let lock = lock.unwrap_or_else(|| open(&volume, file));
     let closed = match lock {
         _ if stays_open(&dir, &entry) => Ok(()),
         Err(e) if e.kind() == io::ErrorKind::NotFound => {
             eprintln!(
-                "cairnfs umount: note: {} was deleted, or cannot be seen from here: not waited for",
+                "cairnfs umount: note: {} was deleted or replaced, or cannot be seen from here: not \
+                 waited for",
                 shown(&volume)
             );
             Ok(())
@@ -151,6 +160,27 @@ fn sync(dir: &Path) -> io::Result<()> {
         Err(e) if e.kind() == io::ErrorKind::PermissionDenied => Ok(()),
         other => other,
     }
+}
+
+/// Opens the volume by its path, or by the one its file has now; `NotFound` if both lead elsewhere.
+fn open(volume: &Path, file: Option<&VolumeFile>) -> io::Result<File> {
+    let Some(file) = file else {
+        return opening::volume(volume);
+    };
+    let paths = [Some(volume), file.path.as_deref().map(Path::new)];
+    for path in paths.into_iter().flatten() {
+        match opening::volume(path) {
+            Ok(found) => {
+                let found_file = found.metadata()?;
+                if (found_file.dev(), found_file.ino()) == (file.dev, file.ino) {
+                    return Ok(found);
+                }
+            }
+            Err(e) if e.kind() == io::ErrorKind::NotFound => {}
+            Err(e) => return Err(e),
+        }
+    }
+    Err(io::ErrorKind::NotFound.into())
 }
 
 /// Whether the file system has another mount in this namespace, which is said.

@@ -54,7 +54,7 @@ pub use crate::types::{Attr, EntryRef, Fallocate, KillPrivileges, SeekTo, SetAtt
 
 use crossbeam_utils::CachePadded;
 
-use crate::device::{Access, Device, FaultCounts, FileDevice, HostRoom};
+use crate::device::{Access, Device, FaultCounts, FileDevice, HostFile, HostRoom};
 use crate::error::{Error, Result};
 use crate::format::superblock::Superblock;
 use crate::format::{BLOCK_SIZE, MAX_NAME};
@@ -153,6 +153,8 @@ pub struct FileSystem {
     /// Nanoseconds that opening took, replay and orphans included.
     open_nanos: AtomicU64,
     watch: Option<Watch>,
+    /// What was logged of the file's name.
+    displaced: Mutex<Option<String>>,
     threads: Mutex<Vec<JoinHandle<()>>>,
 }
 
@@ -208,6 +210,7 @@ impl FileSystem {
             content_times: options.content_times,
             open_nanos: AtomicU64::new(0),
             watch: options.observer.clone().map(Watch::new),
+            displaced: Mutex::default(),
             threads: Mutex::new(Vec::new()),
         });
         if !options.read_only {
@@ -309,6 +312,22 @@ impl FileSystem {
     /// Errors met since the volume was opened, also those that stopped nothing.
     pub fn faults(&self) -> FaultCounts {
         self.core.storage().faults()
+    }
+
+    /// The volume's file and its name now; `None` for a block device. That it was displaced is logged,
+    /// once.
+    pub fn host_file(&self) -> Option<HostFile> {
+        let file = self.core.storage().host_file()?;
+        let mut told = self.displaced.lock();
+        if *told != file.displaced {
+            told.clone_from(&file.displaced);
+            match &file.displaced {
+                Some(text) => tracing::warn!("{text}"),
+                None => tracing::info!("the volume's file has its name again"),
+            }
+        }
+        drop(told);
+        Some(file)
     }
 
     /// What the file system that holds the volume's file has left; `None` for a block device, and where
