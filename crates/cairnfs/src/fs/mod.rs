@@ -231,7 +231,8 @@ impl FileSystem {
     /// # Errors
     /// The device's failure, now or earlier. A file whose data could not be written back, because a
     /// read failed: that data is lost, all other is durable. [`Error::HostFull`] if
-    /// there is no space for what was not durable yet, which is lost then.
+    /// there is no space for what was not durable yet, which is lost then; what the log has is merged
+    /// when the volume is opened next.
     pub fn close(&self) -> Result<()> {
         let mut ended = self.ended.lock();
         if self.closed.swap(true, Ordering::AcqRel) {
@@ -242,9 +243,20 @@ impl FileSystem {
             Ok(())
         } else {
             let written = self.write_back_all();
+            let logged = self.core.force_all();
             let merged = self.core.merge();
             let flushed = merged.and_then(|()| self.core.storage().flush());
-            written.and(flushed)
+            written.and(match flushed {
+                // What the merge has written waits in memory, and the log has all of it.
+                Err(Error::HostFull { path, .. }) if logged.is_ok() => {
+                    tracing::warn!(
+                        "the file system that holds {path} is full: closed without a merge; all \
+                         changes are durable in the log, and are merged when the volume is opened next"
+                    );
+                    Ok(())
+                }
+                other => other,
+            })
         };
         self.stop_workers();
         self.core.storage().release();
