@@ -34,7 +34,8 @@ pub fn mountpoint(volume: &Path) -> Option<PathBuf> {
     Some(mountinfo::of(&path).ok()??.mountpoint)
 }
 
-fn process(volume: &Path) -> Option<(u32, String)> {
+/// Number and name of the process that has locked a volume.
+pub fn process(volume: &Path) -> Option<(u32, String)> {
     let file = volume.metadata().ok()?;
     let (major, minor) = (rustix::fs::major(file.dev()), rustix::fs::minor(file.dev()));
     let id = format!("{major:02x}:{minor:02x}:{}", file.ino());

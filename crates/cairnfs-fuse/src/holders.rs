@@ -21,22 +21,27 @@ pub struct Holders {
 /// Finds the processes that use what lies under `dir`, which is absolute and without symlinks.
 pub fn of(dir: &Path) -> Holders {
     let mut holders = Holders::default();
-    for (pid, proc) in entries(Path::new("/proc")) {
-        let files = entries(&proc.join("fd"));
+    for (pid, proc) in numbers(Path::new("/proc")) {
+        let files = numbers(&proc.join("fd"));
         let files = files.filter(|(_, link)| leads_into(link, dir)).count();
         let links = ["cwd", "root", "exe"];
         let used = || links.iter().any(|link| leads_into(&proc.join(link), dir));
         if files > 0 || used() {
-            let name = std::fs::read_to_string(proc.join("comm")).unwrap_or_default();
-            holders.processes.push((name.trim_end().to_owned(), pid));
+            holders.processes.push((name(&proc), pid));
             holders.files += files;
         }
     }
     holders
 }
 
+/// The name of a process, given its directory in `/proc`; empty if it has ended.
+pub(crate) fn name(proc: &Path) -> String {
+    let name = std::fs::read(proc.join("comm")).unwrap_or_default();
+    String::from_utf8_lossy(&name).trim_end().to_owned()
+}
+
 /// Entries whose names are numbers; none where nothing may be seen.
-fn entries(dir: &Path) -> impl Iterator<Item = (u32, std::path::PathBuf)> + use<> {
+pub(crate) fn numbers(dir: &Path) -> impl Iterator<Item = (u32, std::path::PathBuf)> + use<> {
     let found = std::fs::read_dir(dir).into_iter().flatten().flatten();
     found.filter_map(|entry| {
         let number = entry.file_name().to_str()?.parse().ok()?;

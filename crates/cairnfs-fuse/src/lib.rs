@@ -12,6 +12,7 @@ pub mod caller;
 pub mod control;
 pub mod convert;
 mod door;
+pub mod elsewhere;
 pub mod ending;
 mod full;
 mod holders;

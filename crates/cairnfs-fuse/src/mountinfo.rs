@@ -1,6 +1,6 @@
 //! What is mounted where, as `/proc/self/mountinfo` tells.
 //!
-//! Reads that one file. Paths in it are compared as bytes: give absolute paths without symlinks.
+//! Reads such tables only. Paths in it are compared as bytes: give absolute paths without symlinks.
 
 use std::ffi::OsString;
 use std::io;
@@ -15,6 +15,8 @@ pub const FS_TYPE: &str = "fuse.cairnfs";
 /// One mount.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MountEntry {
+    /// The kernel's number of the mount, unique across mount namespaces while it lasts.
+    pub id: u64,
     /// Device number, `MAJOR:MINOR`; of one mount of FUSE only.
     pub device: String,
     /// Where it is mounted.
@@ -51,6 +53,13 @@ impl MountEntry {
 pub fn at(path: &Path) -> io::Result<Option<MountEntry>> {
     let table = std::fs::read("/proc/self/mountinfo")?;
     Ok(find(&table, path))
+}
+
+/// All mounts of a table, such as that of another process; none if it cannot be read.
+pub fn list(table: &Path) -> Vec<MountEntry> {
+    let table = std::fs::read(table).unwrap_or_default();
+    let entries = table.split(|&b| b == b'\n');
+    entries.filter_map(parse).collect()
 }
 
 /// The mount that a path lies in, which need not be its mountpoint; that of a dead daemon only by
@@ -93,7 +102,8 @@ fn find(table: &[u8], path: &Path) -> Option<MountEntry> {
 /// `ID PARENT MAJOR:MINOR ROOT MOUNTPOINT OPTIONS [FIELD...] - TYPE SOURCE SUPEROPTIONS`
 fn parse(line: &[u8]) -> Option<MountEntry> {
     let mut fields = line.split(|&b| b == b' ');
-    let device = fields.nth(2)?;
+    let id = std::str::from_utf8(fields.next()?).ok()?.parse().ok()?;
+    let device = fields.nth(1)?;
     let mountpoint = fields.nth(1)?;
     let options = fields.next()?;
     let mut rest = fields.skip_while(|f| *f != b"-").skip(1);
@@ -101,6 +111,7 @@ fn parse(line: &[u8]) -> Option<MountEntry> {
     let super_options = rest.next().unwrap_or_default();
     let options = [options, super_options].join(&b',');
     Some(MountEntry {
+        id,
         device: String::from_utf8_lossy(device).into_owned(),
         mountpoint: unescape(mountpoint).into(),
         fs_type: String::from_utf8_lossy(fs_type).into_owned(),
@@ -187,7 +198,7 @@ mod tests {
     #[test]
     fn finds_escaped_paths() {
         let entry = find(TABLE, Path::new("/a b")).expect("mounted");
-        assert_eq!(entry.device, "0:35");
+        assert_eq!((entry.id, entry.device.as_str()), (40, "0:35"));
         assert_eq!(entry.source, Path::new("/x\\y.cairn"));
         assert!(entry.is_ours() && entry.is_fuse());
         assert!(entry.has("nosuid") && !entry.has("user_id") && !entry.has("ro"));

@@ -83,6 +83,9 @@ impl Default for MountOptions {
 /// [`MountOptions::grace`] if nobody says: less than the 90 seconds after which systemd kills.
 const GRACE: Duration = Duration::from_secs(60);
 
+/// Least memory that the engine makes do with, in bytes.
+const CACHE_MIN: u64 = 8 << 20;
+
 /// Most event loops that can be asked for.
 const THREADS_MAX: usize = 256;
 
@@ -152,6 +155,9 @@ impl MountOptions {
         match key {
             "cache" => {
                 let bytes = parse_size(value).map_err(|e| wrong(&e))?;
+                if bytes < CACHE_MIN {
+                    return Err(wrong("less than 8M"));
+                }
                 self.cache = Some(usize::try_from(bytes).map_err(|_| wrong("too large"))?);
             }
             "durability" => {
@@ -410,7 +416,7 @@ mod tests {
         assert!(words.contains(&"noatime") && words.contains(&"durability"));
         for word in words {
             let example = match word {
-                "cache" => "cache=1M",
+                "cache" => "cache=8M",
                 "durability" | "grace" | "threads" => &format!("{word}=1"),
                 "fsname" => "fsname=a",
                 "subtype" => "subtype=cairnfs",

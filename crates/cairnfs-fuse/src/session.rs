@@ -18,10 +18,11 @@ use signal_hook::iterator::Signals;
 
 use crate::adapter::{Adapter, Notices};
 use crate::control;
+use crate::elsewhere;
 use crate::ending::Ending;
 use crate::holders;
 use crate::mounter::{self, Way};
-use crate::mountinfo;
+use crate::mountinfo::{self, MountEntry};
 use crate::negotiate::MAX_REQUEST;
 use crate::options::MountOptions;
 
@@ -70,6 +71,9 @@ impl Served for Adapter {
     }
 }
 
+/// Time after which a session is cut off that lives on though its last mount seems to be gone.
+const UNSEEN: Duration = Duration::from_secs(60);
+
 /// What a serving thread waits for.
 enum Event {
     Signal,
@@ -80,8 +84,9 @@ enum Event {
 /// unmounted or SIGTERM or SIGINT come (SIGHUP too, if `hangup_ends`). Calls `ready` when the mount
 /// is live.
 ///
-/// When a signal comes while files are open, everything is made durable and the mount is detached.
-/// It is served until the last file is closed, [`MountOptions::grace`] has passed or a second signal
+/// When a signal comes while files are open, or while the file system is mounted elsewhere, too,
+/// everything is made durable and the mount is detached. It is served until the last file is closed
+/// and the last mount is gone, [`MountOptions::grace`] has passed or a second signal
 /// comes. If files are open then, what the kernel holds of them is fetched, and all later requests
 /// are refused. However it ends, requests that are under way are answered first.
 ///
@@ -143,10 +148,9 @@ impl Serving {
             source,
         };
         let connection = mounter::mount(volume, dir, options).map_err(failed)?;
-        let device = mountinfo::at(dir).map_err(failed)?.map(|m| m.device);
         let mounted = Mounted {
             dir: dir.to_path_buf(),
-            device,
+            entry: mountinfo::at(dir).map_err(failed)?,
         };
         let ending = served.ending();
         if let Err(e) = start(served, connection, options, events.clone()) {
@@ -242,7 +246,7 @@ fn start(
 /// Our mount.
 struct Mounted {
     dir: PathBuf,
-    device: Option<String>,
+    entry: Option<MountEntry>,
 }
 
 impl Mounted {
@@ -264,9 +268,7 @@ impl Mounted {
                     return ended;
                 }
                 (Ok(Event::Signal), None) => {
-                    if self.leave(grace) {
-                        deadline = Some(Instant::now() + grace);
-                    }
+                    deadline = Some(Instant::now() + self.leave(grace));
                 }
                 (Ok(Event::Signal) | Err(RecvTimeoutError::Timeout), _) => {
                     let dir = self.dir.display();
@@ -279,13 +281,31 @@ impl Mounted {
         }
     }
 
-    /// Takes the mount away from where it is seen; returns whether it may live on in open files.
-    fn leave(&self, grace: Duration) -> bool {
+    /// Takes the mount away from where it is seen; returns for how long it may live on in open files
+    /// and in other mounts.
+    fn leave(&self, grace: Duration) -> Duration {
+        let other = self.entry.as_ref().and_then(elsewhere::of);
+        if let Some(other) = &other {
+            tracing::warn!(
+                "{} is mounted {other}, too: it ends when it is unmounted there, or in {} seconds, or \
+                 with the next signal",
+                self.dir.display(),
+                grace.as_secs_f64(),
+            );
+        }
         if !self.is_there() {
-            return true;
+            return grace;
+        }
+        if other.is_some() {
+            self.sync();
         }
         let Err(e) = mounter::unmount(&self.dir, Way::Plain) else {
-            return false;
+            // Without another mount the kernel has ended the session, unless that cannot be seen.
+            return if other.is_some() {
+                grace
+            } else {
+                grace.max(UNSEEN)
+            };
         };
         tracing::warn!(
             "{} is in use ({e}) by {}: it is detached, and ends when they have closed their files, \
@@ -294,17 +314,22 @@ impl Mounted {
             holders::of(&self.dir),
             grace.as_secs_f64(),
         );
+        self.sync();
+        self.detach();
+        grace
+    }
+
+    fn sync(&self) {
         if let Err(e) = control::sync(&self.dir) {
             tracing::warn!("{}: {e}", self.dir.display());
         }
-        self.detach();
-        true
     }
 
     /// Whether our mount, and not another, is what is seen at its place.
     fn is_there(&self) -> bool {
         let seen = mountinfo::at(&self.dir).ok().flatten();
-        seen.is_some_and(|m| Some(m.device) == self.device)
+        let device = self.entry.as_ref().map(|m| &m.device);
+        seen.is_some_and(|m| Some(&m.device) == device)
     }
 
     fn detach(&self) {
@@ -318,7 +343,7 @@ impl Mounted {
 
     /// Lets the kernel read ahead as much as one request holds. Only root may.
     fn raise_readahead(&self) {
-        if let Some(device) = &self.device {
+        if let Some(device) = self.entry.as_ref().map(|m| &m.device) {
             let path = format!("/sys/class/bdi/{device}/read_ahead_kb");
             if let Err(e) = std::fs::write(&path, (MAX_REQUEST >> 10).to_string()) {
                 tracing::debug!("readahead stays small: {path}: {e}");

@@ -54,6 +54,19 @@ pub struct Host {
     pub may_outgrow: bool,
 }
 
+/// The file that holds the volume.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct VolumeFile {
+    /// Number of the file system that holds it (`st_dev`).
+    pub dev: u64,
+    /// Its inode number there.
+    pub ino: u64,
+    /// Its path now, if it has one that the daemon can see.
+    pub path: Option<String>,
+    /// That it was moved, replaced or deleted while it was open, in words.
+    pub displaced: Option<String>,
+}
+
 /// An error that was met.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct LastError {
@@ -82,6 +95,8 @@ pub struct Status {
     pub space: Space,
     /// What lies below; `None` for a block device.
     pub host: Option<Host>,
+    /// The file that holds the volume; `None` for a block device.
+    pub file: Option<VolumeFile>,
     /// Errors since the volume was mounted, by kind.
     pub errors: BTreeMap<String, u64>,
     /// The last of them.
@@ -121,6 +136,12 @@ impl Status {
                 unallocated: room.holes,
                 may_outgrow: room.shortfall() > 0,
             }),
+            file: fs.host_file().map(|file| VolumeFile {
+                dev: file.dev,
+                ino: file.ino,
+                path: file.path.map(|p| p.to_string_lossy().into_owned()),
+                displaced: file.displaced,
+            }),
             errors: errors.map(|(kind, n)| (kind.to_owned(), n)).collect(),
             last_error: faults.last.map(last_error),
             counters: counters.map(|(name, n)| (name.to_owned(), n)).collect(),
@@ -130,6 +151,11 @@ impl Status {
     /// A counter, 0 if there is none of that name.
     pub fn counter(&self, name: &str) -> u64 {
         self.counters.get(name).copied().unwrap_or(0)
+    }
+
+    /// That the volume's file was moved, replaced or deleted while it was open, in words.
+    pub fn displaced(&self) -> Option<&str> {
+        self.file.as_ref()?.displaced.as_deref()
     }
 
     /// Errors of all kinds.

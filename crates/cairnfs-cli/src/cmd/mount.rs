@@ -23,6 +23,7 @@ use rustix::process::{getegid, geteuid};
 use crate::failure::shown;
 use crate::holder;
 use crate::notify;
+use crate::size::human;
 use crate::syslog::Syslog;
 
 /// mount(8): the arguments are wrong.
@@ -37,6 +38,9 @@ const DEFAULT_SIZE: u64 = 64 << 30;
 
 /// What the daemon says when the mount is live.
 const READY: &str = "ready";
+
+/// Begins a word that the kernel alone has for a mount of FUSE.
+const KERNELS_WORD: &str = "user_id=";
 
 /// What `-o` takes, for the help.
 const OPTIONS: &str = "\
@@ -53,7 +57,7 @@ Mount options:
   durability=SECONDS     make what has reached the daemon durable by a sync that begins this
                          long after the last one [default: 5]; 0: on request only. What is
                          written through a mapping reaches it with msync and munmap
-  cache=SIZE             memory for caches and unwritten changes, such as 512M
+  cache=SIZE             memory for caches and unwritten changes, such as 512M; at least 8M
   threads=N              event loops [default: one for each processor, from 2 to 16]
   ro,norecovery          do not replay the log: show what the last merge left, where the log
                          or the newest superblock is damaged
@@ -61,7 +65,8 @@ Mount options:
   dev, suid, noexec      as for mount(8). Without these, a mount has no devices and no set-id
                          bits, but has both if root made it by mount(8) or fstab
   sync                   make what write(2) wrote durable before it returns; not names
-  remount                change the flags of the mount on DIR (root only): ro, rw, dev, suid,
+  remount                change the flags of the mount on DIR, which may be given without a
+                         VOLUME (root only): ro, rw, dev, suid,
                          exec, sync and their opposites; all others stay. With ro, everything
                          is made durable. What was mounted with ro cannot become rw
   fsname=NAME            what the table of mounts shows as the source
@@ -110,10 +115,10 @@ pub struct Args {
     /// Be the daemon: leave the terminal once the mount is live
     #[arg(long, hide = true)]
     detached: bool,
-    /// Image file or block device
+    /// Image file or block device; not needed with -o remount
     volume: PathBuf,
     /// Directory to mount on
-    dir: PathBuf,
+    dir: Option<PathBuf>,
 }
 
 /// The exit code, and a message, which is empty if the daemon has told it already.
@@ -143,10 +148,15 @@ pub fn run(args: Args) -> Result<ExitCode, Box<dyn Error>> {
 fn mount(args: &Args) -> Result<(), Failure> {
     let options = parse_options(args).map_err(|text| Failure(EXIT_USAGE, text))?;
     if options.remount {
-        return remount(args);
+        return remount(args, args.dir.as_deref().unwrap_or(&args.volume));
     }
+    let Some(dir) = &args.dir else {
+        let text = "the directory to mount on is missing: cairnfs mount VOLUME DIR";
+        return Err(Failure(EXIT_USAGE, text.into()));
+    };
+    check_cache(&options).map_err(|text| Failure(EXIT_USAGE, text))?;
     let volume = find_volume(args)?;
-    let dir = find_dir(args)?;
+    let dir = find_dir(args, dir)?;
     if args.fake {
         return Ok(());
     }
@@ -191,22 +201,41 @@ fn parse_onto(args: &Args, mut options: MountOptions) -> Result<MountOptions, St
     Ok(options)
 }
 
-/// Changes the flags of a mount. The daemon goes on as it was started.
-fn remount(args: &Args) -> Result<(), Failure> {
-    let given = args.dir.display();
+/// Refuses a cache that this machine cannot hold.
+fn check_cache(options: &MountOptions) -> Result<(), String> {
+    let info = rustix::system::sysinfo();
+    let memory = (info.totalram as u64).saturating_mul(u64::from(info.mem_unit));
+    match options.cache {
+        Some(bytes) if bytes as u64 > memory => Err(format!(
+            "mount option cache: {} is more than the memory of this machine, {}",
+            human(bytes as u64),
+            human(memory)
+        )),
+        _ => Ok(()),
+    }
+}
+
+/// Changes the flags of the mount on `path`. The daemon goes on as it was started.
+fn remount(args: &Args, path: &Path) -> Result<(), Failure> {
+    let given = path.display();
     let wrong = |e: io::Error| failed(format_args!("{given}: {e}"));
-    let dir = mountinfo::resolve(&args.dir).map_err(wrong)?;
+    let dir = mountinfo::resolve(path).map_err(wrong)?;
     let entry = mountinfo::at(&dir).map_err(wrong)?;
     let Some(entry) = entry.filter(mountinfo::MountEntry::is_ours) else {
         return Err(failed(format_args!("no volume is mounted on {given}")));
     };
+    let words = || args.options.iter().flat_map(|list| list.split(','));
+    // mount(8) has merged the kernel's words with those of the caller then, and leaves out those that
+    // name its defaults.
+    let whole = args.helper && words().any(|word| word.starts_with(KERNELS_WORD));
+    let is_set = |word: &str| !whole && entry.has(word);
     let now = MountOptions {
         sloppy: args.sloppy,
-        read_only: entry.has("ro"),
-        dev: !entry.has("nodev"),
-        suid: !entry.has("nosuid"),
-        exec: !entry.has("noexec"),
-        sync: entry.has("sync"),
+        read_only: is_set("ro"),
+        dev: !is_set("nodev"),
+        suid: !is_set("nosuid"),
+        exec: !is_set("noexec"),
+        sync: is_set("sync"),
         ..MountOptions::default()
     };
     let wanted = parse_onto(args, now).map_err(|text| Failure(EXIT_USAGE, text))?;
@@ -215,8 +244,7 @@ fn remount(args: &Args) -> Result<(), Failure> {
             "{given} was mounted read-only, and its daemon cannot write: unmount it, and mount it with rw"
         )));
     }
-    let words = args.options.iter().flat_map(|list| list.split(','));
-    for word in words.filter(|word| MountOptions::is_kept_by_remount(word)) {
+    for word in words().filter(|word| MountOptions::is_kept_by_remount(word)) {
         eprintln!("cairnfs mount: note: a remount does not change {word}");
     }
     note_access_times(&wanted);
@@ -295,8 +323,7 @@ fn readable(bytes: u64) -> String {
 }
 
 /// The directory's canonical path, fit to be mounted on.
-fn find_dir(args: &Args) -> Result<PathBuf, Failure> {
-    let given = args.dir.as_path();
+fn find_dir(args: &Args, given: &Path) -> Result<PathBuf, Failure> {
     let wrong = |e: io::Error| failed(format_args!("{}: {e}", given.display()));
     let dir = match mountinfo::resolve(given) {
         Err(e) if e.kind() == io::ErrorKind::NotFound && args.create => {

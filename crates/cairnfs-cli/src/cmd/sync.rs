@@ -7,8 +7,10 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use cairnfs_fuse::control;
+use cairnfs_fuse::status::Status;
 
 use crate::daemon;
+use crate::failure::show_bytes;
 
 /// Make everything in a mounted volume durable.
 #[derive(Debug, clap::Args)]
@@ -23,6 +25,10 @@ pub struct Args {
 /// The path cannot be opened, is in no mounted volume, or the volume has failed.
 pub fn run(args: Args) -> Result<ExitCode, Box<dyn Error>> {
     control::sync(&args.dir).map_err(|e| daemon::told(&args.dir, &e))?;
+    let status = control::status(&args.dir).ok();
+    if let Some(text) = status.as_ref().and_then(Status::displaced) {
+        eprintln!("cairnfs sync: warning: {}", show_bytes(text.as_bytes()));
+    }
     Ok(ExitCode::SUCCESS)
 }
 

@@ -2,29 +2,50 @@
 //! as the helper of umount(8).
 //!
 //! Plain umount(8) works too, but returns while the daemon is still writing. That the daemon is
-//! done is told by the volume's lock, which it holds as long as the volume is open. Where the volume
+//! done is told by the volume's lock, which it holds as long as the volume is open: until the last mount
+//! of it is gone, in all mount namespaces. So nothing is waited for while another mount is seen here, and
+//! otherwise for a bounded time. Where the volume
 //! lies is said by the daemon, or by who mounted it, and this may run as root: nothing is opened but
-//! a regular file or a block device, and without waiting.
+//! a regular file or a block device, and without waiting. The lock of another file that has that path now
+//! would tell nothing: it is compared with what the daemon has open.
 
 use std::error::Error;
 use std::fs::File;
 use std::io;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::mpsc::channel;
+use std::time::Duration;
 
+use cairnfs_fuse::elsewhere::{self, Elsewhere};
 use cairnfs_fuse::mounter::{self, Way};
+use cairnfs_fuse::mountinfo::MountEntry;
+use cairnfs_fuse::status::{Status, VolumeFile};
 use cairnfs_fuse::{control, mountinfo, opening};
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 
-use crate::daemon;
-use crate::failure::shown;
+use crate::failure::{show_bytes, shown};
+use crate::{daemon, holder};
 
 /// umount(8): unmounting failed.
 const EXIT_UMOUNT: u8 = 32;
 
+/// Time after which it is said what is waited for.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+const NOTES: &str = "\
+A volume is closed when its last mount is gone. If it is mounted on another directory, too, that is
+said, and nothing is waited for. Another mount namespace, such as a container's, may hold a copy of
+the mount, and a file that is open in a detached mount keeps it, too: both are waited for.
+
+Exit codes, as of umount(8): 0 unmounted, and closed or mounted elsewhere; 32 not unmounted, not
+durable, or not closed in time. The last line on standard error says why.";
+
 /// Unmount a volume and wait until it is closed.
 #[derive(Debug, clap::Args)]
+#[command(after_help = NOTES)]
 pub struct Args {
     /// Unmount even if it is in use: it disappears now, and is closed, unwatched, when its last
     /// file is. Asks the daemon for nothing, so it works even if that does not answer
@@ -34,6 +55,9 @@ pub struct Args {
     /// What the daemon has not made durable is lost
     #[arg(long, short)]
     force: bool,
+    /// Wait so long until the volume is closed
+    #[arg(long, value_name = "SECONDS", default_value = "60", value_parser = super::stats::seconds)]
+    timeout: Duration,
     /// As umount(8) calls its helpers: leave /etc/mtab alone
     #[arg(short, hide = true)]
     n: bool,
@@ -82,10 +106,12 @@ fn umount(args: &Args) -> Result<(), String> {
     if args.lazy || mountinfo::probe(&dir).is_err_and(|e| mountinfo::is_dead(&e)) {
         return mounter::unmount(&dir, Way::Lazy).map_err(|e| told(&dir, e));
     }
-    let volume = control::volume(&dir).unwrap_or(entry.source);
+    let volume = control::volume(&dir).unwrap_or_else(|_| entry.source.clone());
     // An image inside its own mountpoint is covered by the mount.
     let covered = volume.starts_with(&dir);
-    let lock = (!covered).then(|| opening::volume(&volume));
+    let before = control::status(&dir).ok();
+    let file = before.as_ref().and_then(|status| status.file.as_ref());
+    let lock = (!covered).then(|| open(&volume, file));
     let synced = sync(&dir);
     let status = || control::status(&dir).ok();
     let full = synced.as_ref().err();
@@ -98,24 +124,27 @@ fn umount(args: &Args) -> Result<(), String> {
     // Only a mount can be asked why.
     let synced = synced.map_err(|e| daemon::because(&dir, &e));
     mounter::unmount(&dir, Way::Plain).map_err(|e| told(&dir, e))?;
-    let lock = lock.unwrap_or_else(|| opening::volume(&volume));
+    if let Some(text) = before.as_ref().and_then(Status::displaced) {
+        eprintln!("cairnfs umount: warning: {}", show_bytes(text.as_bytes()));
+    }
+    let lock = lock.unwrap_or_else(|| open(&volume, file));
     let closed = match lock {
+        _ if stays_open(&dir, &entry) => Ok(()),
         Err(e) if e.kind() == io::ErrorKind::NotFound => {
             eprintln!(
-                "cairnfs umount: note: {} was deleted, or cannot be seen from here: not waited for",
+                "cairnfs umount: note: {} was deleted or replaced, or cannot be seen from here: not \
+                 waited for",
                 shown(&volume)
             );
             Ok(())
         }
-        lock => wait_until_closed(lock),
+        Err(e) => Err(format!(
+            "cannot tell when {} is closed: {e}",
+            shown(&volume)
+        )),
+        Ok(lock) => wait_until_closed(lock, &volume, &entry, args.timeout),
     };
-    closed.map_err(|e| {
-        format!(
-            "{} is unmounted; cannot tell when {} is closed: {e}",
-            dir.display(),
-            volume.display()
-        )
-    })?;
+    closed.map_err(|e| format!("{} is unmounted; {e}", shown(&dir)))?;
     synced.map_err(|e| {
         format!(
             "{} is unmounted, but {} could not be made durable: {e}",
@@ -133,14 +162,96 @@ fn sync(dir: &Path) -> io::Result<()> {
     }
 }
 
-/// A shared lock waits for a daemon that may write, and not for those that only read.
-fn wait_until_closed(volume: io::Result<File>) -> io::Result<()> {
-    let volume = volume?;
+/// Opens the volume by its path, or by the one its file has now; `NotFound` if both lead elsewhere.
+fn open(volume: &Path, file: Option<&VolumeFile>) -> io::Result<File> {
+    let Some(file) = file else {
+        return opening::volume(volume);
+    };
+    let paths = [Some(volume), file.path.as_deref().map(Path::new)];
+    for path in paths.into_iter().flatten() {
+        match opening::volume(path) {
+            Ok(found) => {
+                let found_file = found.metadata()?;
+                if (found_file.dev(), found_file.ino()) == (file.dev, file.ino) {
+                    return Ok(found);
+                }
+            }
+            Err(e) if e.kind() == io::ErrorKind::NotFound => {}
+            Err(e) => return Err(e),
+        }
+    }
+    Err(io::ErrorKind::NotFound.into())
+}
+
+/// Whether the file system has another mount in this namespace, which is said.
+fn stays_open(dir: &Path, entry: &MountEntry) -> bool {
+    let Some(other @ Elsewhere { process: None, .. }) = elsewhere::of(entry) else {
+        return false;
+    };
+    eprintln!(
+        "cairnfs umount: note: {} is unmounted; the volume stays open: it is mounted {other}, too",
+        shown(dir)
+    );
+    true
+}
+
+/// A shared lock waits for a daemon that may write, and not for those that only read. It is waited for
+/// by a thread that is left behind after `timeout`.
+fn wait_until_closed(
+    file: File,
+    volume: &Path,
+    entry: &MountEntry,
+    timeout: Duration,
+) -> Result<(), String> {
+    let cannot_tell =
+        |e: &dyn std::fmt::Display| format!("cannot tell when {} is closed: {e}", shown(volume));
+    let (ends, end) = channel();
+    let waiting = std::thread::Builder::new().spawn(move || {
+        // Fails if it took too long.
+        let _ = ends.send(lock_shared(&file));
+    });
+    waiting.map_err(|e| cannot_tell(&e))?;
+    let patience = PATIENCE.min(timeout);
+    let mut closed = end.recv_timeout(patience);
+    if closed.is_err() && patience < timeout {
+        let daemon = match holder::process(volume) {
+            Some((pid, _)) => format!("the daemon (pid {pid})"),
+            None => "the daemon".into(),
+        };
+        eprintln!(
+            "cairnfs umount: waiting for {daemon} to close {}: {}",
+            shown(volume),
+            still_open(entry)
+        );
+        closed = end.recv_timeout(timeout.saturating_sub(patience));
+    }
+    match closed {
+        Ok(locked) => locked.map_err(|e| cannot_tell(&e)),
+        Err(_) => Err(format!(
+            "{} is still open after {} seconds: {}",
+            shown(volume),
+            timeout.as_secs_f64(),
+            still_open(entry)
+        )),
+    }
+}
+
+fn lock_shared(file: &File) -> io::Result<()> {
     loop {
-        match flock(&volume, FlockOperation::LockShared) {
+        match flock(file, FlockOperation::LockShared) {
             Err(Errno::INTR) => {}
             other => return Ok(other?),
         }
+    }
+}
+
+/// Why a volume is open whose mount is gone.
+fn still_open(entry: &MountEntry) -> String {
+    match elsewhere::of(entry) {
+        Some(other) => format!("the file system is still mounted {other}"),
+        None => "the daemon is writing, or the file system is in use where it cannot be seen from here: \
+                 by files open in a detached mount, or in another mount namespace"
+            .into(),
     }
 }
 
@@ -163,6 +274,7 @@ mod tests {
         umount(&Args {
             lazy: false,
             force: false,
+            timeout: Duration::from_secs(1),
             n: false,
             verbose: false,
             fs_type: None,

@@ -18,6 +18,7 @@ mod bad_input;
 mod compare;
 mod contrib;
 mod crashtest;
+mod ends;
 mod fill;
 mod flags;
 mod gate;

@@ -34,7 +34,7 @@ pub use buffer::AlignedBuf;
 #[doc(hidden)]
 pub use faults::{Fault, FaultCounts, FaultKind};
 #[doc(hidden)]
-pub use file::HostRoom;
+pub use file::{HostFile, HostRoom};
 #[doc(hidden)]
 pub use overlay::Overlay;
 #[doc(hidden)]
@@ -139,6 +139,11 @@ pub trait Device: Send + Sync {
     /// The failure to ask.
     fn host_room(&self) -> Result<Option<HostRoom>> {
         Ok(None)
+    }
+
+    /// The file that holds the device, and its name now; `None` if there is none.
+    fn host_file(&self) -> Option<HostFile> {
+        None
     }
 
     /// Bytes that what lies below the device can still take; `None` if it has space for the whole

@@ -19,7 +19,7 @@ use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 
-use super::{Device, HostRoom, SECTOR, check_range};
+use super::{Device, HostFile, HostRoom, SECTOR, check_range};
 use crate::error::{Error, Result};
 use crate::sync::RwLock;
 
@@ -215,6 +215,10 @@ impl Device for Overlay {
 
     fn discards(&self) -> bool {
         false
+    }
+
+    fn host_file(&self) -> Option<HostFile> {
+        self.below.host_file()
     }
 
     fn host_room(&self) -> Result<Option<HostRoom>> {

@@ -18,7 +18,7 @@ use crate::deliberate::{Deliberate, happens};
 use crate::device::faults::{FaultCounts, Faults};
 use crate::device::held::Held;
 use crate::device::staged::{DataStamp, Piece, Stage, lay_over};
-use crate::device::{Device, HostRoom};
+use crate::device::{Device, HostFile, HostRoom};
 use crate::error::{Error, Result};
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::{Condvar, Mutex, RwLock};
@@ -465,6 +465,10 @@ impl Device for Storage {
 
     fn discards(&self) -> bool {
         self.device().discards()
+    }
+
+    fn host_file(&self) -> Option<HostFile> {
+        self.device().host_file()
     }
 
     fn host_room(&self) -> Result<Option<HostRoom>> {

@@ -55,7 +55,7 @@ pub use crate::types::{Attr, EntryRef, Fallocate, KillPrivileges, SeekTo, SetAtt
 
 use crossbeam_utils::CachePadded;
 
-use crate::device::{Access, Device, FaultCounts, FileDevice, HostRoom};
+use crate::device::{Access, Device, FaultCounts, FileDevice, HostFile, HostRoom};
 use crate::error::{Error, Result};
 use crate::format::superblock::Superblock;
 use crate::format::{BLOCK_SIZE, MAX_NAME};
@@ -159,6 +159,8 @@ pub struct FileSystem {
     /// Nanoseconds that opening took, replay and orphans included.
     open_nanos: AtomicU64,
     watch: Option<Watch>,
+    /// What was logged of the file's name.
+    displaced: Mutex<Option<String>>,
     threads: Mutex<Vec<JoinHandle<()>>>,
 }
 
@@ -213,6 +215,7 @@ impl FileSystem {
             content_times: options.content_times,
             open_nanos: AtomicU64::new(0),
             watch: options.observer.clone().map(Watch::new),
+            displaced: Mutex::default(),
             threads: Mutex::new(Vec::new()),
         });
         if !fs.is_read_only() {
@@ -233,7 +236,8 @@ impl FileSystem {
     /// # Errors
     /// The device's failure, now or earlier. A file whose data could not be written back, because a
     /// read failed: that data is lost, all other is durable. [`Error::HostFull`] if
-    /// there is no space for what was not durable yet, which is lost then.
+    /// there is no space for what was not durable yet, which is lost then; what the log has is merged
+    /// when the volume is opened next.
     pub fn close(&self) -> Result<()> {
         let mut ended = self.ended.lock();
         if self.closed.swap(true, Ordering::AcqRel) {
@@ -244,9 +248,20 @@ impl FileSystem {
             Ok(())
         } else {
             let written = self.write_back_all();
+            let logged = self.core.force_all();
             let merged = self.core.merge();
             let flushed = merged.and_then(|()| self.core.storage().flush());
-            written.and(flushed)
+            written.and(match flushed {
+                // What the merge has written waits in memory, and the log has all of it.
+                Err(Error::HostFull { path, .. }) if logged.is_ok() => {
+                    tracing::warn!(
+                        "the file system that holds {path} is full: closed without a merge; all \
+                         changes are durable in the log, and are merged when the volume is opened next"
+                    );
+                    Ok(())
+                }
+                other => other,
+            })
         };
         self.stop_workers();
         self.core.storage().release();
@@ -314,6 +329,22 @@ impl FileSystem {
     /// Errors met since the volume was opened, also those that stopped nothing.
     pub fn faults(&self) -> FaultCounts {
         self.core.storage().faults()
+    }
+
+    /// The volume's file and its name now; `None` for a block device. That it was displaced is logged,
+    /// once.
+    pub fn host_file(&self) -> Option<HostFile> {
+        let file = self.core.storage().host_file()?;
+        let mut told = self.displaced.lock();
+        if *told != file.displaced {
+            told.clone_from(&file.displaced);
+            match &file.displaced {
+                Some(text) => tracing::warn!("{text}"),
+                None => tracing::info!("the volume's file has its name again"),
+            }
+        }
+        drop(told);
+        Some(file)
     }
 
     /// What the file system that holds the volume's file has left; `None` for a block device, and where

@@ -63,6 +63,8 @@ impl FileSystem {
                     Err(_) if core.storage().failure().is_none() => {}
                     result => result?,
                 }
+                // Logs that it was displaced.
+                let _ = self.host_file();
                 if core.has_much_to_discard() || core.has_much_removed() {
                     core.signals().want_merge();
                 }

@@ -26,7 +26,7 @@ impl Health {
             },
             None => Self {
                 stopped: false,
-                problems: [shortage(status, full), trouble(status)]
+                problems: [displaced(status), shortage(status, full), trouble(status)]
                     .into_iter()
                     .flatten()
                     .collect(),
@@ -127,6 +127,10 @@ pub fn shortage(status: &Status, full: u64) -> Option<String> {
     })
 }
 
+fn displaced(status: &Status) -> Option<String> {
+    status.displaced().map(str::to_owned)
+}
+
 /// That there were errors, with the last.
 fn trouble(status: &Status) -> Option<String> {
     let last = status.last_error.as_ref();
@@ -171,6 +175,7 @@ mod tests {
             next_step: None,
             space,
             host: None,
+            file: None,
             errors: [("read".to_owned(), 0)].into(),
             last_error: None,
             counters: [("held_bytes".to_owned(), 0)].into(),

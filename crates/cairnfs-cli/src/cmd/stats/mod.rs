@@ -78,7 +78,11 @@ pub struct Args {
     count: Option<u64>,
 }
 
-fn seconds(text: &str) -> Result<Duration, String> {
+/// Parses a time of an option, which is not zero.
+///
+/// # Errors
+/// A text that says what was expected.
+pub fn seconds(text: &str) -> Result<Duration, String> {
     let valid = text.parse().ok().filter(|s| *s >= 0.01);
     valid
         .and_then(|s| Duration::try_from_secs_f64(s).ok())

@@ -11,6 +11,8 @@ use crate::size::human;
 /// An answer as people read it. A volume is nearly full from `full` percent on.
 pub fn rows(answer: &Answer, full: u64) -> Vec<(&'static str, String)> {
     let mut rows = state_rows(answer);
+    let displaced = answer.status.displaced();
+    rows.extend(displaced.map(|text| ("warning", show_bytes(text.as_bytes()))));
     let shortage = health::shortage(&answer.status, full);
     rows.extend(shortage.map(|text| ("warning", text)));
     rows.extend(counter_rows(&answer.status.counters));

@@ -5,6 +5,7 @@
 //! need not be aligned: what is not goes through a bounce buffer of bounded size. A write for which
 //! the file system below has no space is [`Error::HostFull`]: it may be made again.
 
+mod name;
 mod open;
 mod room;
 #[cfg(test)]
@@ -23,6 +24,7 @@ use super::{AlignedBuf, Device, Piece, SECTOR, check_range, io_error, ring};
 use crate::error::{Error, Result};
 use crate::sync::atomic::{AtomicBool, Ordering};
 
+pub use name::HostFile;
 pub use room::HostRoom;
 
 /// Most bytes that a bounce buffer holds.
@@ -45,6 +47,8 @@ pub enum Access {
 pub struct FileDevice {
     file: Arc<OwnedFd>,
     path: PathBuf,
+    /// The path that the kernel had for it when it was opened.
+    named: Option<PathBuf>,
     /// Bytes when it was opened.
     size: u64,
     access: Access,
@@ -263,6 +267,10 @@ impl Device for FileDevice {
 
     fn host_room(&self) -> Result<Option<HostRoom>> {
         self.room_below()
+    }
+
+    fn host_file(&self) -> Option<HostFile> {
+        self.file_now()
     }
 
     fn room(&self) -> Result<Option<u64>> {

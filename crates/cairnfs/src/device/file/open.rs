@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use rustix::fs::{FileType, FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 
-use super::{Access, FileDevice, retry, room};
+use super::{Access, FileDevice, name, retry, room};
 use crate::device::{AlignedBuf, SECTOR, ring};
 use crate::error::{Error, Result};
 use crate::sync::atomic::AtomicBool;
@@ -110,6 +110,7 @@ impl FileDevice {
         lock(path, &file, access)?;
         let size = room::length(&file).map_err(|e| open_error(path, e.into()))?;
         let mut device = Self {
+            named: name::of(&file),
             file: Arc::new(file),
             path: path.to_path_buf(),
             size,

@@ -94,7 +94,7 @@ impl FileDevice {
         Ok(HostRoom::from(&self.stat()?, &host))
     }
 
-    fn stat(&self) -> Result<Stat> {
+    pub(super) fn stat(&self) -> Result<Stat> {
         rustix::fs::fstat(&*self.file).map_err(|e| io_error("stat", 0, 0, e.into()))
     }
 
