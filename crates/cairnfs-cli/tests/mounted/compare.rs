@@ -5,13 +5,14 @@ use std::fs;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
+use std::sync::{PoisonError, RwLockWriteGuard};
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use tempfile::TempDir;
 
-use crate::place::{CAIRNFS, able, said};
+use crate::place::{CAIRNFS, MOUNT_COPIES, able, said};
 
 /// What the test's own machine must have.
 const PROGRAMS: [&str; 4] = ["losetup", "mkfs.ext4", "mount", "fusermount3"];
@@ -20,21 +21,28 @@ const PROGRAMS: [&str; 4] = ["losetup", "mkfs.ext4", "mount", "fusermount3"];
 const PATIENCE: Duration = Duration::from_secs(300);
 
 /// A folder for the image and, as the folder for temporary files, for the mountpoint.
-struct Bench(TempDir);
+struct Bench {
+    dir: TempDir,
+    _unused: RwLockWriteGuard<'static, ()>,
+}
 
 impl Bench {
     fn new() -> Self {
-        let bench = Self(tempfile::tempdir().unwrap());
+        let unused = MOUNT_COPIES.write().unwrap_or_else(PoisonError::into_inner);
+        let bench = Self {
+            dir: tempfile::tempdir().unwrap(),
+            _unused: unused,
+        };
         fs::create_dir(bench.temporary()).unwrap();
         bench
     }
 
     fn image(&self) -> PathBuf {
-        self.0.path().join("image")
+        self.dir.path().join("image")
     }
 
     fn temporary(&self) -> PathBuf {
-        self.0.path().join("tmp")
+        self.dir.path().join("tmp")
     }
 
     fn start(&self, words: &[&str]) -> Child {
@@ -56,7 +64,7 @@ impl Bench {
     }
 
     fn is_attached(&self) -> bool {
-        let image = fs::canonicalize(self.0.path()).unwrap().join("image");
+        let image = fs::canonicalize(self.dir.path()).unwrap().join("image");
         fs::read_dir("/sys/block").unwrap().any(|device| {
             let file = device.unwrap().path().join("loop/backing_file");
             let backing = fs::read_to_string(file).unwrap_or_default();
@@ -93,7 +101,7 @@ fn file_systems_are_compared_and_nothing_is_left() {
     }
     let bench = Bench::new();
     let workload = "fsmark --threads 2 --files 50 --dirs 2 --sync-create --walk-again --cold";
-    let plots = bench.0.path().join("plots");
+    let plots = bench.dir.path().join("plots");
     let out = bench.run(&[
         "--with",
         "cairnfs,cairnfs-mount,ext4",

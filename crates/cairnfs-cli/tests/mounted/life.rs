@@ -5,13 +5,14 @@ use std::io::Write;
 use std::os::unix::fs::{FileExt, OpenOptionsExt, PermissionsExt, symlink};
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::sync::PoisonError;
 
 use cairnfs_fuse::mountinfo;
 use rustix::fs::{CWD, FileType, Mode, OFlags, mknodat};
 use rustix::process::Signal;
 
 use crate::gate::{Held, Mount};
-use crate::place::{CAIRNFS, Place, able, arg, pattern, said, shell};
+use crate::place::{CAIRNFS, MOUNT_COPIES, Place, able, arg, pattern, said, shell};
 
 fn is_mounted(dir: &Path) -> bool {
     let table = fs::read_to_string("/proc/self/mountinfo").unwrap();
@@ -446,12 +447,22 @@ END
     place.check();
 }
 
+/// Unmounts the copies of other tests' mounts in a new mount namespace, which would keep their volumes
+/// and loop devices open.
+const DROP_COPIES: &str = r#"
+    awk -v own="$(pwd -P)/" '{ for (i = 7; $i != "-"; i++) {} }
+        ($(i + 1) ~ /^fuse[.]/ || $(i + 2) ~ /^\/dev\/loop/) && index($5, own) != 1 { print $5 }' \
+        /proc/self/mountinfo | while read -r at; do umount -l "$(printf %b "$at")" || true; done
+"#;
+
 /// Runs a script as root in the place's folder, in namespaces of its own: its mounts and all it
 /// started end with it.
 pub fn private(place: &Place, script: &str) {
+    let _copies = MOUNT_COPIES.read().unwrap_or_else(PoisonError::into_inner);
     let out = Command::new("unshare")
         .args(["--mount", "--pid", "--fork", "--kill-child", "--mount-proc"])
-        .args(["bash", "-euxo", "pipefail", "-c", script])
+        .args(["bash", "-euxo", "pipefail", "-c"])
+        .arg(format!("{DROP_COPIES}{script}"))
         .current_dir(place.beside(""))
         .stdin(Stdio::null())
         .output()

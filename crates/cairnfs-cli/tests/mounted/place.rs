@@ -9,6 +9,7 @@ use std::io::{self, Write};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
+use std::sync::RwLock;
 
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
@@ -19,6 +20,10 @@ pub const CAIRNFS: &str = env!("CARGO_BIN_EXE_cairnfs");
 
 /// With this variable set to 1, a test that cannot run here fails.
 const REQUIRE: &str = "CAIRNFS_REQUIRE_FUSE";
+
+/// Held for reading by tests that make mount namespaces, each with copies of all mounts; for writing by
+/// those that unmount a device and need it unused at once.
+pub static MOUNT_COPIES: RwLock<()> = RwLock::new(());
 
 /// Whether this machine can run a test that mounts and uses `programs`. Tells why not.
 pub fn able(programs: &[&str]) -> bool {
