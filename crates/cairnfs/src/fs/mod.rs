@@ -11,7 +11,7 @@ mod allocate;
 mod attributes;
 mod budget;
 mod extents;
-mod flags;
+pub(crate) mod flags;
 mod handle;
 mod listing;
 mod locked;
@@ -131,6 +131,13 @@ impl Default for Options {
     }
 }
 
+impl Options {
+    /// Whether every change is refused.
+    fn is_read_only(&self) -> bool {
+        self.read_only || !self.recovery
+    }
+}
+
 /// The file system of an open volume. `Send + Sync`.
 ///
 /// Every call that returns the attributes of an inode found or made by name (`lookup`, `mknod`,
@@ -170,13 +177,14 @@ impl FileSystem {
     /// # Errors
     /// No volume, a damaged or an incompatible one, one in use, a failing device.
     pub fn open(path: &Path, options: &Options) -> Result<Arc<FileSystem>> {
-        let read_only = options.read_only || !options.recovery;
-        let access = match read_only {
+        let access = match options.is_read_only() {
             true => Access::ReadOnly,
             false => Access::ReadWrite,
         };
         let device = FileDevice::open(path, access)?;
-        if !read_only && let Some(room) = device.host_room()?.filter(|r| r.shortfall() > 0) {
+        if access == Access::ReadWrite
+            && let Some(room) = device.host_room()?.filter(|r| r.shortfall() > 0)
+        {
             tracing::warn!("{}", room.warning(&path.display()));
         }
         Self::open_device(Arc::new(device), options)
@@ -191,7 +199,7 @@ impl FileSystem {
         let core = Core::open(
             device,
             OpenMode {
-                read_only: options.read_only,
+                read_only: options.is_read_only(),
                 recovery: options.recovery,
                 discard: options.discard,
                 limits: Limits::for_budget(options.cache_budget).under(options.pressure),

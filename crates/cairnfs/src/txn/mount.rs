@@ -10,10 +10,9 @@ use std::sync::Arc;
 
 use arc_swap::ArcSwap;
 use crossbeam_utils::CachePadded;
-
-use crate::data::DataStore;
 use zerocopy::little_endian::U64;
 
+use crate::data::DataStore;
 use crate::deliberate::{Deliberate, happens};
 use crate::device::{AlignedBuf, Device, Overlay, Storage};
 use crate::error::{Corruption, Error, Result};
@@ -46,7 +45,7 @@ use crate::values::Values;
 pub struct OpenMode {
     /// The device is not written.
     pub read_only: bool,
-    /// The log is replayed. Without, the volume is read-only, as its last merge left it.
+    /// The log is replayed. Without, the volume is as its last merge left it, and must be read-only.
     pub recovery: bool,
     /// Tell the device of freed space.
     pub discard: bool,
@@ -58,6 +57,22 @@ pub struct OpenMode {
     pub kernel_clock: bool,
     /// A mechanism to be left out.
     pub without: Option<Mechanism>,
+}
+
+#[cfg(test)]
+impl OpenMode {
+    /// For tests of the engine: reproducible, for changes.
+    pub fn seeded(limits: Limits) -> Self {
+        Self {
+            read_only: false,
+            recovery: true,
+            discard: false,
+            limits,
+            seed: Some(1),
+            kernel_clock: false,
+            without: None,
+        }
+    }
 }
 
 /// The newest superblock, and whether the other slot is invalid.
@@ -144,8 +159,11 @@ impl Core {
     ///
     /// # Errors
     /// What [`read_superblock`] says; [`Error::CutOff`], unless it is opened read-only; damage in the log or the index; the device's failure.
-    pub fn open(device: Arc<dyn Device>, mut mode: OpenMode) -> Result<Self> {
-        mode.read_only |= !mode.recovery;
+    pub fn open(device: Arc<dyn Device>, mode: OpenMode) -> Result<Self> {
+        assert!(
+            mode.recovery || mode.read_only,
+            "changes to a volume whose log was not replayed"
+        );
         let whole = device.clone();
         let device = match mode.read_only {
             true => Arc::new(Overlay::new(device)),

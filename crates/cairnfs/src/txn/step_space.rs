@@ -199,15 +199,7 @@ mod tests {
     fn open() -> Core {
         let device: Arc<dyn Device> = Arc::new(MemoryDevice::new(16 << 20));
         make_device(&*device, &MakeOptions::default(), &mut |_, _| {}).unwrap();
-        let mode = OpenMode {
-            read_only: false,
-            recovery: true,
-            discard: false,
-            limits: Limits::for_budget(8 << 20),
-            seed: Some(1),
-            kernel_clock: false,
-            without: None,
-        };
+        let mode = OpenMode::seeded(Limits::for_budget(8 << 20));
         Core::open(device, mode).unwrap()
     }
 

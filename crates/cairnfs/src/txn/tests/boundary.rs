@@ -58,15 +58,7 @@ fn decode(inode: u64, value: &[u8]) -> u32 {
 fn open(device: &Arc<dyn Device>, in_memory: usize) -> Core {
     let mut limits = Limits::for_budget(8 << 20);
     limits.inodes = in_memory;
-    let mode = OpenMode {
-        read_only: false,
-        recovery: true,
-        discard: false,
-        limits,
-        seed: Some(1),
-        kernel_clock: false,
-        without: None,
-    };
+    let mode = OpenMode::seeded(limits);
     Core::open(device.clone(), mode).unwrap()
 }
 

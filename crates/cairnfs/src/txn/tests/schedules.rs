@@ -31,15 +31,7 @@ struct Volume {
 
 fn open(image: &Image) -> (Arc<Disk>, Core) {
     let disk = Disk::new(SIZE, image);
-    let mode = OpenMode {
-        read_only: false,
-        recovery: true,
-        discard: false,
-        limits: Limits::for_budget(8 << 20),
-        seed: Some(1),
-        kernel_clock: false,
-        without: None,
-    };
+    let mode = OpenMode::seeded(Limits::for_budget(8 << 20));
     let core = Core::open(disk.clone(), mode).unwrap();
     (disk, core)
 }
