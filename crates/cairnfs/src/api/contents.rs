@@ -15,7 +15,8 @@ use super::options::OpenOptions;
 use super::path::{Follow, Last, Walk};
 use crate::error::{Error, Result};
 use crate::fs::FileSystem;
-use crate::types::{Attr, FileKind, Flags, KillPrivileges, SeekTo, SetAttr};
+use crate::fs::flags::may_open;
+use crate::types::{Attr, FileKind, KillPrivileges, SeekTo, SetAttr};
 
 /// How often opening starts again because others make and remove the same name.
 const RACES: u32 = 64;
@@ -115,14 +116,8 @@ impl Volume {
             return Err(failure.unwrap_or(Error::ReadOnly));
         }
         // Each write is checked again; what is refused is told as soon as by open(2).
-        let flags = opened.attr.flags;
-        if writes && flags.contains(Flags::IMMUTABLE) {
-            return Err(Error::NotPermitted("the file is immutable"));
-        }
-        if writes && !options.append && flags.contains(Flags::APPEND) {
-            return Err(Error::NotPermitted(
-                "the file is append-only: open it for appending",
-            ));
+        if writes {
+            may_open(opened.attr.flags, options.append)?;
         }
         if options.truncate && !opened.made {
             let empty = SetAttr {

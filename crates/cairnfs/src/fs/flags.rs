@@ -54,6 +54,14 @@ pub(super) fn may_write(attrs: &Attrs, offset: u64) -> Result<()> {
     }
 }
 
+/// Whether a file may be opened for writing, or for appending only.
+pub(crate) fn may_open(flags: Flags, append: bool) -> Result<()> {
+    match append {
+        true => mutable(flags),
+        false => may_change(flags),
+    }
+}
+
 /// Whether a file's space may be changed so.
 pub(super) fn may_allocate(flags: Flags, what: Fallocate) -> Result<()> {
     match what {
