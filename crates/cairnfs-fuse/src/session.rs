@@ -13,7 +13,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use fuser::{Config, Filesystem, Notifier, Session, SessionACL};
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGXFSZ};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
 use crate::adapter::{Adapter, Notices};
@@ -198,17 +198,12 @@ fn next(coming: &Receiver<Event>, deadline: Option<Instant>) -> Result<Event, Re
 }
 
 fn watch_signals(events: Sender<Event>, hangup_ends: bool) -> io::Result<()> {
-    // SIGXFSZ would kill the daemon at the limit of file size (ulimit -f); caught, the write fails.
-    let mut signals = Signals::new([SIGTERM, SIGINT, SIGHUP, SIGXFSZ])?;
+    let mut signals = Signals::new([SIGTERM, SIGINT, SIGHUP])?;
     thread::Builder::new()
         .name("cairnfs-signals".into())
         .spawn(move || {
             for signal in signals.forever() {
-                let ends = match signal {
-                    SIGXFSZ => false,
-                    SIGHUP => hangup_ends,
-                    _ => true,
-                };
+                let ends = signal != SIGHUP || hangup_ends;
                 if ends && events.send(Event::Signal).is_err() {
                     return;
                 }
