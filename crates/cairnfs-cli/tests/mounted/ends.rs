@@ -87,8 +87,7 @@ fn a_signal_tells_of_the_mount_that_stays() {
 /// A mounted volume whose log is the file `log`.
 fn logged(options: &str) -> Place {
     let mut place = Place::new("64M");
-    place.ok(&["mount", "--log", "log", "-o", options, "v.cairn", "m"]);
-    place.adopt();
+    place.mount_logged(options);
     place
 }
 

@@ -218,16 +218,7 @@ fn closing_while_its_file_system_is_full_loses_nothing_that_is_durable() {
         return;
     }
     let mut place = Place::limited("48M", "256M");
-    place.ok(&[
-        "mount",
-        "--log",
-        "log",
-        "-o",
-        "durability=0",
-        "v.cairn",
-        "m",
-    ]);
-    place.adopt();
+    place.mount_logged("durability=0");
     // The log has space of its own; the index that a merge writes needs more.
     for n in 0..2000 {
         fs::write(place.at(format!("f{n}")), b"").unwrap();

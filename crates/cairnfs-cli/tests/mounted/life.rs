@@ -277,16 +277,7 @@ fn open_files_outlive_a_signal() {
         return;
     }
     let mut place = Place::new("64M");
-    place.ok(&[
-        "mount",
-        "--log",
-        "log",
-        "-o",
-        "durability=0",
-        "v.cairn",
-        "m",
-    ]);
-    place.adopt();
+    place.mount_logged("durability=0");
     let mut open = File::options()
         .read(true)
         .write(true)

@@ -176,6 +176,12 @@ impl Place {
         self.adopt();
     }
 
+    /// The same, with the daemon's messages in the file `log` beside the volume.
+    pub fn mount_logged(&mut self, options: &str) {
+        self.ok(&["mount", "--log", "log", "-o", options, "v.cairn", "m"]);
+        self.adopt();
+    }
+
     /// Takes charge of the daemon that serves the volume.
     pub fn adopt(&mut self) {
         let pid = self.find_daemon().expect("a mount has a daemon");

@@ -31,16 +31,7 @@ fn every_command_says_that_a_volume_has_stopped() {
         return;
     }
     let mut place = Place::new("64M");
-    place.ok(&[
-        "mount",
-        "-o",
-        "durability=0",
-        "--log",
-        "log",
-        "v.cairn",
-        "m",
-    ]);
-    place.adopt();
+    place.mount_logged("durability=0");
     place.ok(&["stats", "--check", "m"]);
     stop(&place);
     place.fails(&["sync", "m"], 1, &SAYS);
@@ -270,9 +261,7 @@ fn a_limit_of_file_sizes_stops_the_volume_and_is_told() {
         return;
     }
     let mut place = Place::new("64M");
-    let mount = ["mount", "-o", "durability=0", "--log", "log"];
-    place.ok(&[&mount[..], &["v.cairn", "m"]].concat());
-    place.adopt();
+    place.mount_logged("durability=0");
     fs::write(place.at("early"), pattern(1, 1000)).unwrap();
     place.ok(&["sync", "m"]);
     let pid = place.daemon_pid().to_string();
