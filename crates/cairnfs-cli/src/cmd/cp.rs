@@ -266,7 +266,7 @@ struct Job<'j, 'p> {
 impl Job<'_, '_> {
     /// Has the contents of a regular file go to what the typed destination leads to. Entries of
     /// other kinds get the name that was typed.
-    fn settle(&mut self, kind: FileKind) -> Result<(), Failure> {
+    fn resolve_typed(&mut self, kind: FileKind) -> Result<(), Failure> {
         if kind != FileKind::File {
             return Ok(());
         }
@@ -323,7 +323,7 @@ impl Job<'_, '_> {
             Some(volume) => spec::no_volume(&volume),
             None => failure,
         })?;
-        self.settle(from.start()?.kind)?;
+        self.resolve_typed(from.start()?.kind)?;
         let contents = path.as_os_str().as_bytes().ends_with(b"/.");
         let own = path.file_name().filter(|_| !contents).map(OsStr::as_bytes);
         let to = self
@@ -344,7 +344,7 @@ impl Job<'_, '_> {
         let contents = place.inside.ends_with(b"/.");
         let own = split_last(&place.inside).filter(|_| !contents);
         let own = own.map(|(_, name)| name).unwrap_or_default();
-        self.settle(node.attr.kind)?;
+        self.resolve_typed(node.attr.kind)?;
         let to = self.name.clone().unwrap_or(own);
         if let Target::Volume {
             volume: into, base, ..

@@ -6,8 +6,8 @@
 //! of it is gone, in all mount namespaces. So nothing is waited for while another mount is seen here, and
 //! otherwise for a bounded time. Where the volume
 //! lies is said by the daemon, or by who mounted it, and this may run as root: nothing is opened but
-//! a regular file or a block device, and without waiting. The lock of another file that has that path now
-//! would tell nothing: it is compared with what the daemon has open.
+//! a regular file or a block device, and without waiting. If the path leads to another file now, that
+//! file's lock is not the volume's: device and inode number must be those the daemon has open.
 
 use std::error::Error;
 use std::fs::File;

@@ -265,13 +265,11 @@ impl Storage {
     /// Holds writes that failed for want of space below the device. Some may have been made: they are
     /// made again then.
     fn hold_if_full(&self, result: Result<()>, pieces: impl FnOnce() -> Vec<Piece>) -> Result<()> {
+        if let Err(full @ Error::HostFull { .. }) = &result {
+            self.note(full);
+        }
         match result {
-            Err(Error::HostFull { path, missing }) => {
-                let full = path.clone();
-                self.note(&Error::HostFull {
-                    path: full,
-                    missing,
-                });
+            Err(Error::HostFull { path, .. }) => {
                 self.held.hold(&pieces(), path);
                 Ok(())
             }

@@ -139,7 +139,8 @@ impl FileSystem {
         Ok(self.find_again(dir, &dir.read(), name, found)?.is_some())
     }
 
-    /// An entry that was found before as it is now, if it still has that name and names that inode.
+    /// Looks up an entry again by its index. `None` if it was removed, renamed, or names another inode
+    /// by now.
     pub(super) fn find_again(
         &self,
         dir: &Inode,

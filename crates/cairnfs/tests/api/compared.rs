@@ -11,7 +11,7 @@ use cairnfs::{Metadata, OpenOptions, Result, Volume};
 
 use super::{fails_with, permissions, volume};
 
-/// What a call gave: what is told of a success, or kind and errno of a failure.
+/// The result of a call: a description of a success, or kind and errno of a failure.
 type Outcome = std::result::Result<String, (ErrorKind, Option<i32>)>;
 
 /// A call by name, of the library and of `std::fs`.

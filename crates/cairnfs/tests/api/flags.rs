@@ -1,4 +1,5 @@
-//! Inode flags: what append-only and immutable refuse, whoever asks, and that they last.
+//! Inode flags: which calls append-only and immutable refuse, also to the superuser, and that the flags
+//! are durable.
 
 use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt;
