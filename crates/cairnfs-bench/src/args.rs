@@ -124,7 +124,7 @@ pub struct Place {
     #[arg(long, value_name = "BYTES", value_parser = parse_size)]
     pub cache: Option<u64>,
 
-    /// Leave a mechanism of the library out, to see what it saves: one-flush, by-cause, entries-once or
+    /// Leave a mechanism of the library out, to see what it saves: one-flush, fsync-closure, entries-once or
     /// attributes-known.
     #[arg(long, value_name = "MECHANISM", value_parser = parse_mechanism)]
     pub without: Option<Mechanism>,

@@ -91,7 +91,7 @@ fn mechanisms_can_be_left_out() {
         ),
         (
             "mixed --load 1 --appends 9",
-            "by-cause",
+            "fsync-closure",
             0,
             "fsync_whole_contexts",
             9.0,

@@ -27,7 +27,7 @@ enum Place {
 }
 
 /// A value's item.
-struct Told {
+struct ValueItem {
     uses: u64,
     /// None if the value stands apart.
     place: Option<Place>,
@@ -50,7 +50,7 @@ struct Uses {
 /// Values, and their uses.
 pub(crate) struct Shared {
     seed: u64,
-    told: BTreeMap<u64, Told>,
+    told: BTreeMap<u64, ValueItem>,
     apart: BTreeMap<u64, Apart>,
     /// By offset and hash: all of one offset should have one hash.
     found: BTreeMap<(u64, u64), Uses>,
@@ -73,7 +73,7 @@ impl Shared {
         let (uses, value) = decode_shared_value(item.value)
             .map_err(|why| Finding::new(codes::SHARED_ITEM, why).at(item.block))?;
         let offset = item.key.offset;
-        let told = Told {
+        let told = ValueItem {
             uses,
             place: value.map(|value| self.place(offset, value)),
             block: item.block,
@@ -168,7 +168,7 @@ impl Shared {
         }
         for ((offset, hash), uses) in &self.found {
             let message = match self.told.get(offset) {
-                Some(Told {
+                Some(ValueItem {
                     place: Some(Place::Right(place)),
                     ..
                 }) if place.hash != *hash => "another value is there",

@@ -48,7 +48,7 @@ fn check_shared(volume: &Volume<'_>, claims: &Claims, ledger: &mut Ledger<'_>) {
     let by_file = "the index and by a file";
     let by_waiting = "an extent that the log replaced and by something else";
     for group in 0..volume.geometry.groups() {
-        let (mut shared, mut reused) = (Runs::default(), Runs::default());
+        let (mut shared, mut reused) = (BitRuns::default(), BitRuns::default());
         for word in 0..GROUP_WORDS {
             let index = claims.index.word(group, word);
             let live = claims.live.word(group, word);
@@ -65,7 +65,7 @@ fn check_shared(volume: &Volume<'_>, claims: &Claims, ledger: &mut Ledger<'_>) {
     }
 }
 
-fn report_shared(group: u64, run: Run, by: &str, ledger: &mut Ledger<'_>) {
+fn report_shared(group: u64, run: BitRun, by: &str, ledger: &mut Ledger<'_>) {
     let message = format!("{} blocks are used by {by}", run.len);
     let block = group * GROUP_BLOCKS + run.start;
     ledger.add(Finding::new(codes::BLOCK_SHARED, message).at(block));
@@ -133,7 +133,7 @@ impl Checker<'_, '_, '_, '_> {
     }
 
     fn compare(&mut self, group: u64, words: &[[u8; 8]]) {
-        let (mut missing, mut leaked) = (Runs::default(), Runs::default());
+        let (mut missing, mut leaked) = (BitRuns::default(), BitRuns::default());
         for (i, word) in words.iter().enumerate() {
             let told = u64::from_le_bytes(*word);
             let used = self.used(group, i);
@@ -154,14 +154,14 @@ impl Checker<'_, '_, '_, '_> {
         fixed | !inside | claims.index.word(group, word) | claims.indexed.word(group, word)
     }
 
-    fn report_missing(&mut self, group: u64, run: Run) {
+    fn report_missing(&mut self, group: u64, run: BitRun) {
         let message = format!("{} blocks in use are marked free", run.len);
         let block = group * GROUP_BLOCKS + run.start;
         let finding = Finding::new(codes::BLOCK_NOT_ALLOCATED, message);
         self.ledger.add(finding.at(block));
     }
 
-    fn report_leaked(&mut self, group: u64, run: Run) {
+    fn report_leaked(&mut self, group: u64, run: BitRun) {
         if self.claims.incomplete {
             return;
         }
@@ -192,27 +192,27 @@ fn low_bits(count: u64) -> u64 {
 
 /// Neighbouring blocks, counted from the begin of their group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Run {
+struct BitRun {
     start: u64,
     len: u64,
 }
 
 /// Joins bits to runs.
 #[derive(Default)]
-struct Runs {
-    open: Option<Run>,
+struct BitRuns {
+    open: Option<BitRun>,
 }
 
-impl Runs {
+impl BitRuns {
     /// Takes the bits of the next word; `done` gets each run that ends before them.
-    fn add_word(&mut self, word: usize, mut bits: u64, mut done: impl FnMut(Run)) {
+    fn add_word(&mut self, word: usize, mut bits: u64, mut done: impl FnMut(BitRun)) {
         while bits != 0 {
             let at = word as u64 * 64 + u64::from(bits.trailing_zeros());
             bits &= bits - 1;
             match &mut self.open {
                 Some(run) if run.start + run.len == at => run.len += 1,
                 open => {
-                    if let Some(run) = open.replace(Run { start: at, len: 1 }) {
+                    if let Some(run) = open.replace(BitRun { start: at, len: 1 }) {
                         done(run);
                     }
                 }
@@ -220,7 +220,7 @@ impl Runs {
         }
     }
 
-    fn finish(self, mut done: impl FnMut(Run)) {
+    fn finish(self, mut done: impl FnMut(BitRun)) {
         if let Some(run) = self.open {
             done(run);
         }
@@ -233,7 +233,7 @@ mod tests {
 
     #[test]
     fn bits_join_to_runs_across_words() {
-        let (mut runs, mut got) = (Runs::default(), Vec::new());
+        let (mut runs, mut got) = (BitRuns::default(), Vec::new());
         runs.add_word(0, 0b101 | 1 << 63, |r| got.push((r.start, r.len)));
         runs.add_word(1, 0b11, |r| got.push((r.start, r.len)));
         runs.finish(|r| got.push((r.start, r.len)));

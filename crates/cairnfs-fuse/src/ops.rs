@@ -11,7 +11,7 @@ use std::sync::{Arc, OnceLock};
 
 use cairnfs::Error;
 use cairnfs::acl::{self, Acl};
-use cairnfs::fs::{FileSystem, Wish};
+use cairnfs::fs::{FileSystem, FsyncRequest};
 use cairnfs::types::{
     Attr, EntryRef, Fallocate, Flags, KillPrivileges, RenameMode, SeekTo, SetAttr, StatFs,
     XattrMode,
@@ -618,8 +618,8 @@ impl Durable for Ops {
         Ok(self.fs.write_out(ino)?)
     }
 
-    fn fsync_each(&self, wishes: &[Wish]) -> Vec<Outcome<()>> {
-        let synced = self.fs.fsync_each(wishes).into_iter();
+    fn fsync_each(&self, requests: &[FsyncRequest]) -> Vec<Outcome<()>> {
+        let synced = self.fs.fsync_each(requests).into_iter();
         synced.map(|one| one.map_err(Refusal::from)).collect()
     }
 }

@@ -8,7 +8,7 @@
 
 use std::sync::Arc;
 
-use cairnfs::fs::Wish;
+use cairnfs::fs::FsyncRequest;
 use parking_lot::Mutex;
 
 use crate::convert::Refusal;
@@ -25,14 +25,14 @@ pub trait Durable: Send + Sync + 'static {
     /// Takes up the data of a file.
     fn write_out(&self, ino: u64) -> Outcome<()>;
     /// Makes files durable, with an answer for each.
-    fn fsync_each(&self, wishes: &[Wish]) -> Vec<Outcome<()>>;
+    fn fsync_each(&self, requests: &[FsyncRequest]) -> Vec<Outcome<()>>;
 }
 
 type Answer = Box<dyn FnOnce(Outcome<()>) + Send>;
 
 #[derive(Default)]
 struct Ready {
-    wishes: Vec<Wish>,
+    requests: Vec<FsyncRequest>,
     answers: Vec<Answer>,
     leaders: usize,
 }
@@ -64,7 +64,7 @@ impl<D: Durable> Syncs<D> {
     /// Makes a file durable and calls `answer` when that is done, maybe in another thread.
     pub fn sync(
         &self,
-        wish: Wish,
+        request: FsyncRequest,
         waiting: &Waiting,
         answer: impl FnOnce(Outcome<()>) + Send + 'static,
     ) {
@@ -73,19 +73,19 @@ impl<D: Durable> Syncs<D> {
             answer(outcome);
             drop(under_way);
         });
-        let at_once = || self.durable.write_out_at_once(wish.ino);
+        let at_once = || self.durable.write_out_at_once(request.ino);
         let syncs = self.clone();
-        match caught("fsync", wish.ino, at_once) {
+        match caught("fsync", request.ino, at_once) {
             Err(refused) => answer(Err(refused)),
             Ok(false) if !here => waiting.hand_over(move || {
-                if syncs.write_and_stand(wish, answer) {
+                if syncs.write_and_stand(request, answer) {
                     syncs.lead_all();
                 }
             }),
             Ok(written) => {
                 let to_lead = match written {
-                    true => self.stand(wish, answer),
-                    false => self.write_and_stand(wish, answer),
+                    true => self.stand(request, answer),
+                    false => self.write_and_stand(request, answer),
                 };
                 if to_lead && !(here && self.lead()) {
                     waiting.hand_over(move || syncs.lead_all());
@@ -95,9 +95,9 @@ impl<D: Durable> Syncs<D> {
     }
 
     /// Takes up the data, and stands with the others; tells whether the caller is to lead them.
-    fn write_and_stand(&self, wish: Wish, answer: Answer) -> bool {
-        match caught("fsync", wish.ino, || self.durable.write_out(wish.ino)) {
-            Ok(()) => self.stand(wish, answer),
+    fn write_and_stand(&self, request: FsyncRequest, answer: Answer) -> bool {
+        match caught("fsync", request.ino, || self.durable.write_out(request.ino)) {
+            Ok(()) => self.stand(request, answer),
             refused => {
                 answer(refused);
                 false
@@ -105,9 +105,9 @@ impl<D: Durable> Syncs<D> {
         }
     }
 
-    fn stand(&self, wish: Wish, answer: Answer) -> bool {
+    fn stand(&self, request: FsyncRequest, answer: Answer) -> bool {
         let mut ready = self.ready.lock();
-        ready.wishes.push(wish);
+        ready.requests.push(request);
         ready.answers.push(answer);
         let to_lead = ready.leaders < LEADERS;
         ready.leaders += usize::from(to_lead);
@@ -121,22 +121,22 @@ impl<D: Durable> Syncs<D> {
     /// Leads those who stand there. If none does afterwards, the caller no longer leads: `true`.
     fn lead(&self) -> bool {
         let mut ready = self.ready.lock();
-        if !ready.wishes.is_empty() {
-            let wishes = std::mem::take(&mut ready.wishes);
+        if !ready.requests.is_empty() {
+            let requests = std::mem::take(&mut ready.requests);
             let answers = std::mem::take(&mut ready.answers);
             drop(ready);
-            lead(&*self.durable, &wishes, answers);
+            lead(&*self.durable, &requests, answers);
             ready = self.ready.lock();
         }
-        let over = ready.wishes.is_empty();
+        let over = ready.requests.is_empty();
         ready.leaders -= usize::from(over);
         over
     }
 }
 
-fn lead(durable: &impl Durable, wishes: &[Wish], answers: Vec<Answer>) {
-    let first = wishes.first().map_or(0, |w| w.ino);
-    let outcomes = caught("fsync", first, || Ok(durable.fsync_each(wishes)));
+fn lead(durable: &impl Durable, requests: &[FsyncRequest], answers: Vec<Answer>) {
+    let first = requests.first().map_or(0, |w| w.ino);
+    let outcomes = caught("fsync", first, || Ok(durable.fsync_each(requests)));
     let mut outcomes = outcomes.unwrap_or_default().into_iter();
     for answer in answers {
         answer(outcomes.next().unwrap_or(Err(Refusal(libc::EIO))));
@@ -180,20 +180,20 @@ mod tests {
             }
         }
 
-        fn fsync_each(&self, wishes: &[Wish]) -> Vec<Outcome<()>> {
-            let inodes = wishes.iter().map(|w| w.ino).collect();
+        fn fsync_each(&self, requests: &[FsyncRequest]) -> Vec<Outcome<()>> {
+            let inodes = requests.iter().map(|w| w.ino).collect();
             self.began.lock().send(inodes).unwrap();
-            let go_on = match wishes.iter().any(|w| w.ino == APART) {
+            let go_on = match requests.iter().any(|w| w.ino == APART) {
                 true => &self.apart_goes_on,
                 false => &self.go_on,
             };
             go_on.lock().recv().unwrap();
-            assert!(wishes.iter().all(|w| w.ino != 99), "on purpose");
-            let each = |w: &Wish| match w.ino % 10 {
+            assert!(requests.iter().all(|w| w.ino != 99), "on purpose");
+            let each = |w: &FsyncRequest| match w.ino % 10 {
                 5 => Err(Refusal(libc::ENOSPC)),
                 _ => Ok(()),
             };
-            wishes.iter().map(each).collect()
+            requests.iter().map(each).collect()
         }
     }
 
@@ -207,12 +207,12 @@ mod tests {
 
     impl Loop {
         fn sync(&self, ino: u64) {
-            let wish = Wish {
+            let request = FsyncRequest {
                 ino,
                 data_only: false,
             };
             let answers = self.answers.clone();
-            self.syncs.sync(wish, &self.waiting, move |outcome| {
+            self.syncs.sync(request, &self.waiting, move |outcome| {
                 answers.send((ino, outcome)).unwrap();
             });
         }
@@ -280,7 +280,7 @@ mod tests {
         let others: Vec<u64> = (100..200).collect();
         others.iter().for_each(|ino| bench.sync(*ino));
         bench.wait_until_written(2 + others.len());
-        while bench.asked.syncs.ready.lock().wishes.len() < others.len() {
+        while bench.asked.syncs.ready.lock().requests.len() < others.len() {
             std::thread::yield_now();
         }
         bench.go_on.send(()).unwrap();

@@ -49,7 +49,7 @@ impl fmt::Display for Broken {
     }
 }
 
-type Held<T> = std::result::Result<T, Broken>;
+type Checked<T> = std::result::Result<T, Broken>;
 
 /// How a volume is opened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -95,7 +95,7 @@ fn options(way: Way) -> Options {
 /// # Errors
 /// A step that ended in a way that hides the damage, or did not end; a clean report of an image
 /// that the engine finds damaged, or leaves damaged.
-pub fn survives(image: &Image) -> Held<Outcome> {
+pub fn survives(image: &Image) -> Checked<Outcome> {
     let report = checked(image)?;
     let clean = matches!(&report, Ok(report) if report.is_clean());
     let read = read_only(image, Way::Read)?;
@@ -125,7 +125,7 @@ pub fn survives(image: &Image) -> Held<Outcome> {
 }
 
 /// What was clean must be so for everyone.
-fn agree(read: &Result<Seen>, merged: &Result<Seen>, used: &Result<Used>) -> Held<()> {
+fn agree(read: &Result<Seen>, merged: &Result<Seen>, used: &Result<Used>) -> Checked<()> {
     let broken = |what: String| Err(Broken(format!("the check finds nothing, but {what}")));
     let fails = |way: Way, e: &Error| broken(format!("{} fails: {e}", way.opening()));
     let (read, merged, used) = match (read, merged, used) {
@@ -154,7 +154,7 @@ fn agree(read: &Result<Seen>, merged: &Result<Seen>, used: &Result<Used>) -> Hel
 }
 
 /// Checks an image with its data.
-fn checked(image: &Image) -> Held<Result<Report>> {
+fn checked(image: &Image) -> Checked<Result<Report>> {
     let device = Bounded::new(image);
     let report = check(&*device, &CheckOptions { data: true }, &mut |_| {});
     ended(&device, "the check")?;
@@ -169,7 +169,7 @@ fn open(device: &Arc<Bounded>, way: Way) -> Result<ManuallyDrop<Arc<FileSystem>>
     FileSystem::open_device(device.clone(), &options(way)).map(ManuallyDrop::new)
 }
 
-fn read_only(image: &Image, way: Way) -> Held<Result<Seen>> {
+fn read_only(image: &Image, way: Way) -> Checked<Result<Seen>> {
     let device = Bounded::new(image);
     let fs = match open(&device, way) {
         Ok(fs) => fs,
@@ -199,7 +199,7 @@ fn read_only(image: &Image, way: Way) -> Held<Result<Seen>> {
     not_written(&device, image).map(|()| Ok(seen))
 }
 
-fn not_written(device: &Bounded, image: &Image) -> Held<()> {
+fn not_written(device: &Bounded, image: &Image) -> Checked<()> {
     match device.image().differs_from(image) {
         true => Err(Broken("opened read-only, it was written to".into())),
         false => Ok(()),
@@ -216,7 +216,7 @@ struct Used {
     after: Image,
 }
 
-fn read_write(image: &Image) -> Held<Result<Used>> {
+fn read_write(image: &Image) -> Checked<Result<Used>> {
     let device = Bounded::new(image);
     let fs = match open(&device, Way::Write) {
         Ok(fs) => fs,
@@ -245,7 +245,7 @@ fn read_write(image: &Image) -> Held<Result<Used>> {
     }))
 }
 
-fn ended(device: &Bounded, what: &str) -> Held<()> {
+fn ended(device: &Bounded, what: &str) -> Checked<()> {
     if device.exceeded() {
         return Err(Broken(format!("{what} reads without end")));
     }
@@ -257,7 +257,7 @@ fn is_damage(e: &Error) -> bool {
 }
 
 /// Whether an error names damage, or is what an operation may answer on a sound volume.
-fn tells_of_damage(e: &Error, what: &str) -> Held<()> {
+fn tells_of_damage(e: &Error, what: &str) -> Checked<()> {
     match e.cause() {
         Error::Corrupt(c) if c.expected.is_empty() || c.found.is_empty() => {
             Err(Broken(format!("{what}: damage without a name: {e}")))

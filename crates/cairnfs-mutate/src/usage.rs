@@ -19,7 +19,7 @@ struct Found {
 
 /// Changes the volume; returns what was refused.
 pub(crate) fn exercise(fs: &FileSystem) -> Vec<Error> {
-    let mut run = Run {
+    let mut run = UsageRun {
         fs,
         errors: Vec::new(),
     };
@@ -46,12 +46,12 @@ pub(crate) fn exercise(fs: &FileSystem) -> Vec<Error> {
     run.errors
 }
 
-struct Run<'a> {
+struct UsageRun<'a> {
     fs: &'a FileSystem,
     errors: Vec<Error>,
 }
 
-impl Run<'_> {
+impl UsageRun<'_> {
     fn note<T>(&mut self, result: Result<T>) -> Option<T> {
         match result {
             Ok(value) => Some(value),

@@ -119,7 +119,7 @@ impl<'a> Cursor<'a> {
     pub fn choices(&self, again: bool) -> Vec<Vec<Fate>> {
         let n = self.pending.len();
         let newest = n > 0 && self.pending.last().is_some_and(|w| w + 1 == self.at);
-        let mut taken = Taken::default();
+        let mut taken = ChosenFates::default();
         if again || n == 0 {
             self.subsets(n, false, &mut taken);
         } else if newest {
@@ -131,7 +131,7 @@ impl<'a> Cursor<'a> {
         taken.list
     }
 
-    fn subsets(&self, n: usize, with_newest: bool, taken: &mut Taken) {
+    fn subsets(&self, n: usize, with_newest: bool, taken: &mut ChosenFates) {
         let kept = |i: usize, bit: bool| match bit || with_newest && i + 1 == n {
             true => Fate::Kept,
             false => Fate::Dropped,
@@ -158,7 +158,7 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    fn torn(&self, n: usize, taken: &mut Taken) {
+    fn torn(&self, n: usize, taken: &mut ChosenFates) {
         let len = match self.pending.last().and_then(|w| self.events.get(*w)) {
             Some(Event::Write { data, .. }) => (data.len() / SECTOR) as u32,
             _ => 0,
@@ -196,12 +196,12 @@ impl<'a> Cursor<'a> {
 
 /// Choices without repetition.
 #[derive(Default)]
-struct Taken {
+struct ChosenFates {
     list: Vec<Vec<Fate>>,
     known: HashSet<Vec<Fate>>,
 }
 
-impl Taken {
+impl ChosenFates {
     fn add(&mut self, fates: Vec<Fate>) {
         if self.known.insert(fates.clone()) {
             self.list.push(fates);

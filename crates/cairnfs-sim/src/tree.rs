@@ -176,13 +176,13 @@ impl Tree {
 
     /// Whether it is equal to another, times aside: a call of several steps that fails may have set some.
     pub fn is_but_for_times(&self, other: &Tree) -> bool {
-        let timeless = |tree: &Tree| {
+        let without_times = |tree: &Tree| {
             let mut tree = tree.clone();
             let nodes = tree.nodes.values_mut();
             nodes.for_each(|node| node.times = Times::default());
             tree
         };
-        timeless(self) == timeless(other)
+        without_times(self) == without_times(other)
     }
 
     /// A path that leads to an inode, for people.

@@ -22,7 +22,7 @@ const MASK: u16 = 0x10;
 const OTHER: u16 = 0x20;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Entry {
+struct AclEntry {
     tag: u16,
     perm: u16,
     id: u32,
@@ -31,7 +31,7 @@ struct Entry {
 /// An access control list with its three obligatory entries.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Acl {
-    entries: Vec<Entry>,
+    entries: Vec<AclEntry>,
 }
 
 impl Acl {
@@ -42,7 +42,7 @@ impl Acl {
         if u32::from_le_bytes(*version) != VERSION || !rest.is_empty() {
             return None;
         }
-        let entries: Vec<Entry> = raw.iter().map(entry).collect();
+        let entries: Vec<AclEntry> = raw.iter().map(entry).collect();
         let count = |tag| entries.iter().filter(|e| e.tag == tag).count();
         let known = USER_OBJ | USER | GROUP_OBJ | GROUP | MASK | OTHER;
         let sound = entries
@@ -56,7 +56,7 @@ impl Acl {
 
     /// The list that a mode stands for.
     pub fn of_mode(mode: u32) -> Self {
-        let entry = |(tag, shift): (u16, u32)| Entry {
+        let entry = |(tag, shift): (u16, u32)| AclEntry {
             tag,
             perm: (mode >> shift) as u16 & 7,
             id: u32::MAX,
@@ -127,9 +127,9 @@ impl Acl {
     }
 }
 
-fn entry(raw: &[u8; ENTRY_LEN]) -> Entry {
+fn entry(raw: &[u8; ENTRY_LEN]) -> AclEntry {
     let [t0, t1, p0, p1, i0, i1, i2, i3] = *raw;
-    Entry {
+    AclEntry {
         tag: u16::from_le_bytes([t0, t1]),
         perm: u16::from_le_bytes([p0, p1]),
         id: u32::from_le_bytes([i0, i1, i2, i3]),
@@ -145,7 +145,7 @@ mod tests {
     fn acl(entries: &[(u16, u16, u32)]) -> Acl {
         let entries = entries
             .iter()
-            .map(|&(tag, perm, id)| Entry { tag, perm, id })
+            .map(|&(tag, perm, id)| AclEntry { tag, perm, id })
             .collect();
         let bytes = Acl { entries }.to_bytes();
         Acl::parse(&bytes).expect("a valid list")

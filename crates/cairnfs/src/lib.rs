@@ -71,14 +71,12 @@
 #[doc(hidden)]
 pub mod acl;
 mod api;
-mod clocked;
 mod data;
-#[doc(hidden)]
-pub mod deliberate;
 pub mod device;
 #[doc(hidden)]
 pub mod error;
-mod fetch;
+#[doc(hidden)]
+pub mod fault;
 #[doc(hidden)]
 pub mod format;
 pub mod fs;
@@ -86,6 +84,8 @@ mod index;
 mod inode;
 mod journal;
 mod mechanism;
+mod metrics;
+mod prefetch;
 mod shard;
 mod source;
 mod space;

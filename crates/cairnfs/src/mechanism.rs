@@ -10,7 +10,7 @@ pub enum Mechanism {
     /// written, which is then flushed.
     OneFlush,
     /// An fsync writes what its inode depends on. Without: it writes all that is not logged, of everybody.
-    ByCause,
+    FsyncClosure,
     /// The log has each directory entry once. Without: twice in a row, as for two indexes, wherever the
     /// log has room for that.
     EntriesOnce,
@@ -23,7 +23,7 @@ impl Mechanism {
     /// All of them.
     pub const ALL: [Mechanism; 4] = [
         Mechanism::OneFlush,
-        Mechanism::ByCause,
+        Mechanism::FsyncClosure,
         Mechanism::EntriesOnce,
         Mechanism::AttributesKnown,
     ];
@@ -32,7 +32,7 @@ impl Mechanism {
     pub fn name(self) -> &'static str {
         match self {
             Mechanism::OneFlush => "one-flush",
-            Mechanism::ByCause => "by-cause",
+            Mechanism::FsyncClosure => "fsync-closure",
             Mechanism::EntriesOnce => "entries-once",
             Mechanism::AttributesKnown => "attributes-known",
         }

@@ -207,7 +207,7 @@ impl Flags {
 
     /// These but for `other`.
     #[must_use]
-    pub const fn without(self, other: Self) -> Self {
+    pub const fn difference(self, other: Self) -> Self {
         Self(self.0 & !other.0)
     }
 

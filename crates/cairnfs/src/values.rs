@@ -17,8 +17,8 @@ use std::sync::Arc;
 use crossbeam_utils::CachePadded;
 use triomphe::ThinArc;
 
-use crate::fetch::fetch;
 use crate::format::xattr::{SharedRef, ValueHash};
+use crate::prefetch::prefetch;
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicI64, Ordering};
 
@@ -93,7 +93,7 @@ impl Drop for Head {
 }
 
 #[derive(Default)]
-struct Entry {
+struct ValueSlot {
     value: Option<Value>,
     /// As [`tag`] tells it.
     tag: u32,
@@ -103,7 +103,7 @@ struct Entry {
     recent: bool,
 }
 
-impl Entry {
+impl ValueSlot {
     fn holds(&self, hash: u64) -> Option<&Value> {
         let value = self.value.as_ref().filter(|_| self.tag == tag(hash))?;
         Some(value).filter(|v| v.hash() == hash)
@@ -113,7 +113,7 @@ impl Entry {
 /// Entries that a hash may lie in.
 #[derive(Default)]
 #[repr(align(64))]
-struct Row([Entry; WAYS]);
+struct Row([ValueSlot; WAYS]);
 
 /// What an entry has of a hash: it leads to the row, and spares looks at values. A shard's hashes have
 /// the lower bits in common.
@@ -146,15 +146,15 @@ struct Shard {
 }
 
 impl Shard {
-    fn row(&mut self, tag: u32) -> &mut [Entry] {
+    fn row(&mut self, tag: u32) -> &mut [ValueSlot] {
         let row = tag as usize % self.rows.len().max(1);
         let row = self.rows.get_mut(row);
         row.map(|row| &mut row.0[..]).unwrap_or_default()
     }
 
     /// Has the row fetched that a hash leads to.
-    fn fetch(&mut self, hash: u64) {
-        fetch(self.row(tag(hash)));
+    fn prefetch(&mut self, hash: u64) {
+        prefetch(self.row(tag(hash)));
     }
 
     /// Doubles the table, if it may be half full and smaller than `limit` bytes of values deserve.
@@ -179,7 +179,7 @@ impl Shard {
         }
     }
 
-    fn find(&mut self, hash: u64) -> Option<&mut Entry> {
+    fn find(&mut self, hash: u64) -> Option<&mut ValueSlot> {
         let mut row = self.row(tag(hash)).iter_mut();
         let entry = row.find(|e| e.holds(hash).is_some())?;
         entry.recent = true;
@@ -210,7 +210,7 @@ impl Shard {
         if free.is_none() {
             row.iter_mut().for_each(|e| e.recent = false);
         }
-        let entry = Entry {
+        let entry = ValueSlot {
             value: Some(value.clone()),
             tag: tag(value.hash()),
             slot,
@@ -315,7 +315,7 @@ impl Values {
     /// Begins to look for the value of these bytes.
     pub fn seek<'b>(&self, bytes: &'b [u8]) -> Sought<'_, 'b> {
         let hash = self.hash.of(bytes);
-        self.with(hash, |shard| shard.fetch(hash));
+        self.with(hash, |shard| shard.prefetch(hash));
         Sought {
             values: self,
             bytes,
@@ -330,7 +330,7 @@ impl Values {
     }
 
     fn intern_as(&self, hash: u64, bytes: &[u8]) -> Value {
-        let equal = |entry: &mut Entry| entry.value.clone().filter(|v| v.bytes() == bytes);
+        let equal = |entry: &mut ValueSlot| entry.value.clone().filter(|v| v.bytes() == bytes);
         let found = self.with(hash, |shard| {
             let found = shard.find(hash).and_then(equal);
             shard.count(found.is_some());
@@ -367,7 +367,8 @@ impl Values {
         let hash = value.hash();
         self.with(hash, |shard| {
             let entry = shard.find(hash);
-            let equal = |e: &&mut Entry| e.holds(hash).is_some_and(|v| v.bytes() == value.bytes());
+            let equal =
+                |e: &&mut ValueSlot| e.holds(hash).is_some_and(|v| v.bytes() == value.bytes());
             let slot = entry
                 .filter(equal)
                 .map(|e| e.slot)
@@ -457,7 +458,7 @@ mod tests {
 
     #[test]
     fn an_entry_is_two_words() {
-        assert_eq!(size_of::<Entry>(), 2 * size_of::<usize>());
+        assert_eq!(size_of::<ValueSlot>(), 2 * size_of::<usize>());
         assert_eq!(size_of::<Row>(), 128);
     }
 

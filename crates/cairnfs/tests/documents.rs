@@ -123,8 +123,8 @@ fn named_files_and_tests_exist() {
 /// A mistake on purpose shows that some claim of the contract is tested: which, is told there.
 #[test]
 fn every_mistake_on_purpose_has_its_claim() {
-    let source = read("crates/cairnfs/src/deliberate.rs");
-    let list = source.split_once("pub enum Deliberate {").unwrap().1;
+    let source = read("crates/cairnfs/src/fault.rs");
+    let list = source.split_once("pub enum InjectedFault {").unwrap().1;
     let list = list.split_once("\n}").unwrap().0;
     let names = list
         .lines()

@@ -33,7 +33,7 @@ fn cargo(args: &[&str], manifest: &Path) -> Output {
 /// Names and programs of the examples.
 fn built() -> Vec<(String, PathBuf)> {
     // With the features that this test has, so that the library need not be built again.
-    let packages = match cfg!(feature = "deliberate-faults") {
+    let packages = match cfg!(feature = "fault-injection") {
         true => "--workspace",
         false => "--package=cairnfs",
     };

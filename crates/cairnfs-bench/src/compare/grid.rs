@@ -29,31 +29,31 @@ struct Point<'a> {
 
 /// What is told in each cell.
 #[derive(Clone, Copy)]
-enum Told {
+enum Figure {
     Seconds,
     Of(&'static str, &'static str),
 }
 
-const TABLES: [(&str, Told); 4] = [
-    ("seconds", Told::Seconds),
-    ("CPU us of a call", Told::Of(SET, CPU_EACH)),
-    ("machine CPU us of a call", Told::Of(SET, MACHINE_EACH)),
+const TABLES: [(&str, Figure); 4] = [
+    ("seconds", Figure::Seconds),
+    ("CPU us of a call", Figure::Of(SET, CPU_EACH)),
+    ("machine CPU us of a call", Figure::Of(SET, MACHINE_EACH)),
     (
         "device bytes written for a call, until synced",
-        Told::Of(SYNCED, BYTES_EACH),
+        Figure::Of(SYNCED, BYTES_EACH),
     ),
 ];
 
 impl Point<'_> {
-    fn told(&self, told: Told, system: usize) -> Option<f64> {
+    fn told(&self, told: Figure, system: usize) -> Option<f64> {
         let median = |phase: &str, figure: &str| {
             let mut rows = self.rows.iter();
             let row = rows.find(|row| row.phase == phase && row.figure == figure)?;
             Some(row.cells.get(system)?.as_ref()?.median)
         };
         match told {
-            Told::Of(phase, figure) => median(phase, figure),
-            Told::Seconds => {
+            Figure::Of(phase, figure) => median(phase, figure),
+            Figure::Seconds => {
                 let calls = (self.files * self.threads as u64) as f64;
                 median(SET, "calls/s").map(|rate| calls / rate)
             }
@@ -95,7 +95,7 @@ impl<'a> Grid<'a> {
         &self,
         (values, files): (u64, u64),
         threads: usize,
-        told: Told,
+        told: Figure,
         system: usize,
     ) -> Option<f64> {
         let is_it = |p: &&Point<'_>| (p.values, p.files, p.threads) == (values, files, threads);
@@ -108,7 +108,7 @@ impl<'a> Grid<'a> {
         tables.into_iter().chain([self.growth()]).collect()
     }
 
-    fn table(&self, title: &str, told: Told) -> Table {
+    fn table(&self, title: &str, told: Figure) -> Table {
         let mut lines = Vec::new();
         for (place, system) in self.systems.iter().enumerate() {
             for kind in self.kinds() {
@@ -135,7 +135,8 @@ impl<'a> Grid<'a> {
     fn growth(&self) -> Table {
         let lines = self.steps().into_iter().map(|step| {
             let ratio = |place| {
-                let at = |(kind, threads)| self.told(kind, threads, Told::Of(SET, CPU_EACH), place);
+                let at =
+                    |(kind, threads)| self.told(kind, threads, Figure::Of(SET, CPU_EACH), place);
                 let (few, many) = (at(step.few)?, at(step.many)?);
                 Some(many / few).filter(|ratio| ratio.is_finite())
             };

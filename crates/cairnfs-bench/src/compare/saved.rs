@@ -33,7 +33,7 @@ const SHOWN: &[Shown] = &[
         ],
     },
     Shown {
-        mechanism: Mechanism::ByCause,
+        mechanism: Mechanism::FsyncClosure,
         workloads: &["mixed --load 4 --appends 500"],
         figures: &[
             ("append + fsync, alone", "p50 us"),

@@ -22,8 +22,8 @@ pub enum System {
     Noop,
     /// CairnFS in-process by path, without its mechanism one-flush
     CairnfsWithoutOneFlush,
-    /// The same, without by-cause
-    CairnfsWithoutByCause,
+    /// The same, without fsync-closure
+    CairnfsWithoutFsyncClosure,
     /// The same, without entries-once
     CairnfsWithoutEntriesOnce,
     /// The same, without attributes-known
@@ -46,7 +46,7 @@ impl System {
             System::CairnfsInode => "cairnfs-inode",
             System::CairnfsMount => "cairnfs-mount",
             System::CairnfsWithoutOneFlush => "cairnfs-without-one-flush",
-            System::CairnfsWithoutByCause => "cairnfs-without-by-cause",
+            System::CairnfsWithoutFsyncClosure => "cairnfs-without-fsync-closure",
             System::CairnfsWithoutEntriesOnce => "cairnfs-without-entries-once",
             System::CairnfsWithoutAttributesKnown => "cairnfs-without-attributes-known",
             System::Noop => "noop",
@@ -72,7 +72,7 @@ impl System {
     pub fn lacking(mechanism: Mechanism) -> System {
         match mechanism {
             Mechanism::OneFlush => System::CairnfsWithoutOneFlush,
-            Mechanism::ByCause => System::CairnfsWithoutByCause,
+            Mechanism::FsyncClosure => System::CairnfsWithoutFsyncClosure,
             Mechanism::EntriesOnce => System::CairnfsWithoutEntriesOnce,
             Mechanism::AttributesKnown => System::CairnfsWithoutAttributesKnown,
         }

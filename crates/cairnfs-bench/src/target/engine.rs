@@ -45,13 +45,13 @@ impl Target for Engine {
         let mut ino = ROOT;
         for name in path.split('/') {
             // The directory is held before what leads to it is let go.
-            let above = Held {
+            let above = DirRef {
                 fs: Arc::clone(&fs),
                 ino,
             };
             ino = above.fs.lookup(ino, name.as_bytes())?.ino;
         }
-        Ok(Box::new(Held { fs, ino }))
+        Ok(Box::new(DirRef { fs, ino }))
     }
 
     fn sync(&self) -> Result<()> {
@@ -78,18 +78,18 @@ impl Target for Engine {
 const ROOT: u64 = cairnfs::format::ROOT_INO;
 
 /// A directory with the use of it that its look-up took. It keeps the engine it is of.
-struct Held {
+struct DirRef {
     fs: Arc<FileSystem>,
     ino: u64,
 }
 
-impl Drop for Held {
+impl Drop for DirRef {
     fn drop(&mut self) {
         forget(&self.fs, self.ino);
     }
 }
 
-impl Held {
+impl DirRef {
     fn find(&self, name: &str) -> Result<Used<'_>> {
         let attr = self.fs.lookup(self.ino, name.as_bytes())?;
         Ok(Used::take(&self.fs, &attr))
@@ -155,7 +155,7 @@ impl OpenFile for Used<'_> {
     }
 }
 
-impl Dir for Held {
+impl Dir for DirRef {
     fn open<'a>(&'a self, name: &str, how: Open) -> Result<Box<dyn OpenFile + 'a>> {
         Ok(Box::new(match how {
             Open::New => self.make(name)?,

@@ -29,7 +29,7 @@ impl Opened {
             options = options.cache_budget(usize::try_from(bytes)?);
         }
         if let Some(mechanism) = place.without {
-            options = options.without(mechanism);
+            options = options.ablate(mechanism);
         }
         let options = options.label("bench");
         let volume = options.open(&image.path)?;

@@ -44,9 +44,9 @@ fn change() -> impl Strategy<Value = Change> {
 
 /// File blocks that have data or space, whether it waits or is on the device.
 #[derive(Default)]
-struct Held(BTreeSet<u64>);
+struct HeldBlocks(BTreeSet<u64>);
 
-impl Held {
+impl HeldBlocks {
     const BLOCK: u64 = 4096;
 
     fn follow(&mut self, change: &Change, size: usize) {
@@ -192,7 +192,7 @@ proptest! {
         let mut fs = FileSystem::open_device(device.clone(), &options(false)).unwrap();
         let ino = fs.mknod(1, b"f", 0o100_644, 0, Creds::default()).unwrap().ino;
         let mut model = Vec::new();
-        let mut held = Held::default();
+        let mut held = HeldBlocks::default();
         for (i, change) in changes.iter().enumerate() {
             held.follow(change, model.len());
             change_both(&fs, ino, &mut model, change, i);

@@ -12,13 +12,13 @@ use cairnfs::{Error, Result};
 use crate::seen::{assert_sound, options};
 
 /// A device whose discards tell that they began, and wait until nobody holds them up any more.
-struct Held {
+struct HeldDiscards {
     memory: MemoryDevice,
     began: Mutex<Sender<()>>,
     go_on: Mutex<Receiver<()>>,
 }
 
-impl Device for Held {
+impl Device for HeldDiscards {
     fn size(&self) -> u64 {
         self.memory.size()
     }
@@ -46,7 +46,7 @@ impl Device for Held {
 fn space_that_is_being_discarded_is_free() {
     let (begins, began) = channel();
     let (let_go, go_on) = channel::<()>();
-    let device = Arc::new(Held {
+    let device = Arc::new(HeldDiscards {
         memory: MemoryDevice::new(16 << 20),
         began: Mutex::new(begins),
         go_on: Mutex::new(go_on),

@@ -59,7 +59,7 @@ pub struct Args {
 }
 
 #[derive(Serialize)]
-struct Told {
+struct JsonReport {
     volume: String,
     clean: bool,
     files: u64,
@@ -86,7 +86,7 @@ pub fn run(args: Args) -> Result<ExitCode, AnyError> {
     let report = examine(&args)?;
     let clean = report.findings.is_empty();
     if args.json {
-        output::json(&Told {
+        output::json(&JsonReport {
             volume: shown(&args.volume),
             clean,
             files: report.stats.files,

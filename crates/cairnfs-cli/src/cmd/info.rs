@@ -37,7 +37,7 @@ pub struct Args {
 }
 
 #[derive(Serialize)]
-struct Told {
+struct JsonReport {
     volume: String,
     label: String,
     uuid: String,
@@ -87,7 +87,7 @@ pub fn run(args: Args) -> Result<ExitCode, AnyError> {
     Ok(ExitCode::from(u8::from(told.problem.is_some())))
 }
 
-fn told(path: &Path, info: VolumeInfo) -> Told {
+fn told(path: &Path, info: VolumeInfo) -> JsonReport {
     let State {
         in_use,
         space,
@@ -95,7 +95,7 @@ fn told(path: &Path, info: VolumeInfo) -> Told {
         problem,
     } = state(path);
     let [compatible, ro_compatible, incompatible] = info.features;
-    Told {
+    JsonReport {
         volume: shown(path),
         label: show_bytes(info.label.as_bytes()),
         uuid: output::uuid(&info.uuid),
@@ -195,7 +195,7 @@ fn feature_names(features: &Features) -> String {
     }
 }
 
-fn rows(told: &Told) -> Vec<(&'static str, String)> {
+fn rows(told: &JsonReport) -> Vec<(&'static str, String)> {
     let exact = |bytes: u64| format!("{} ({bytes} bytes)", human(bytes));
     let features = feature_names(&told.features);
     let label = if told.label.is_empty() {

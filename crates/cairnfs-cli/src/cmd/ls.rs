@@ -66,7 +66,7 @@ impl Args {
 }
 
 /// A line of a listing.
-struct Entry {
+struct ListedEntry {
     name: Vec<u8>,
     path: Vec<u8>,
     attr: Attr,
@@ -74,7 +74,7 @@ struct Entry {
 }
 
 #[derive(Serialize)]
-struct Told {
+struct JsonReport {
     path: String,
     /// The bytes of a path that is no UTF-8, in hexadecimal.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -124,7 +124,7 @@ fn directories(
     args: &Args,
     volume: &Volume,
     top: Vec<u8>,
-    told: &mut Vec<Told>,
+    told: &mut Vec<JsonReport>,
 ) -> Result<(), AnyError> {
     let mut seen = HashSet::new();
     let mut waiting = vec![top];
@@ -152,7 +152,7 @@ fn directories(
     Ok(())
 }
 
-fn directory(args: &Args, volume: &Volume, path: &[u8]) -> Result<Vec<Entry>, Failure> {
+fn directory(args: &Args, volume: &Volume, path: &[u8]) -> Result<Vec<ListedEntry>, Failure> {
     let dir = volume.find(path, LastLink::Follow)?;
     let mut entries = Vec::new();
     if args.all {
@@ -176,7 +176,12 @@ fn directory(args: &Args, volume: &Volume, path: &[u8]) -> Result<Vec<Entry>, Fa
     Ok(entries)
 }
 
-fn entry(volume: &Volume, attr: Attr, name: Vec<u8>, path: Vec<u8>) -> Result<Entry, Failure> {
+fn entry(
+    volume: &Volume,
+    attr: Attr,
+    name: Vec<u8>,
+    path: Vec<u8>,
+) -> Result<ListedEntry, Failure> {
     let target = match attr.kind {
         FileKind::Symlink => {
             let target = volume.fs().readlink(attr.ino);
@@ -184,7 +189,7 @@ fn entry(volume: &Volume, attr: Attr, name: Vec<u8>, path: Vec<u8>) -> Result<En
         }
         _ => None,
     };
-    Ok(Entry {
+    Ok(ListedEntry {
         name,
         path,
         attr,
@@ -192,7 +197,7 @@ fn entry(volume: &Volume, attr: Attr, name: Vec<u8>, path: Vec<u8>) -> Result<En
     })
 }
 
-fn show(args: &Args, entries: &[Entry], told: &mut Vec<Told>) -> io::Result<()> {
+fn show(args: &Args, entries: &[ListedEntry], told: &mut Vec<JsonReport>) -> io::Result<()> {
     if args.json {
         let shown = entries.iter().filter(|e| e.name != b"." && e.name != b"..");
         told.extend(shown.map(tell));
@@ -212,7 +217,7 @@ fn show(args: &Args, entries: &[Entry], told: &mut Vec<Told>) -> io::Result<()> 
 }
 
 /// Columns as of `ls -l`, each as wide as its widest value.
-fn long(out: &mut dyn Write, entries: &[Entry], style: Style) -> io::Result<()> {
+fn long(out: &mut dyn Write, entries: &[ListedEntry], style: Style) -> io::Result<()> {
     let rows: Vec<[String; 4]> = entries.iter().map(|e| columns(&e.attr)).collect();
     let mut widths = [0; 4];
     for row in &rows {
@@ -267,11 +272,11 @@ fn rooted(path: &[u8]) -> Vec<u8> {
     rooted
 }
 
-fn tell(entry: &Entry) -> Told {
+fn tell(entry: &ListedEntry) -> JsonReport {
     let a = &entry.attr;
     let path = rooted(&entry.path);
     let hex = || path.iter().map(|b| format!("{b:02x}")).collect();
-    Told {
+    JsonReport {
         path_hex: std::str::from_utf8(&path).is_err().then(hex),
         path: String::from_utf8_lossy(&path).into_owned(),
         kind: kind_name(a.kind),
@@ -320,12 +325,12 @@ mod tests {
     use super::*;
     use cairnfs::types::Time;
 
-    fn file(name: &str, size: u64, uid: u32) -> Entry {
+    fn file(name: &str, size: u64, uid: u32) -> ListedEntry {
         let time = Time {
             secs: i64::MAX,
             nanos: 0,
         };
-        Entry {
+        ListedEntry {
             name: name.into(),
             path: name.into(),
             attr: Attr {

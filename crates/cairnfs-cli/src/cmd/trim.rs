@@ -43,7 +43,7 @@ pub struct Args {
 }
 
 #[derive(Serialize)]
-struct Told {
+struct JsonReport {
     place: String,
     bytes: u64,
 }
@@ -58,7 +58,7 @@ pub fn run(args: Args) -> Result<ExitCode, AnyError> {
     };
     let place = shown(&args.place);
     if args.json {
-        output::json(&Told { place, bytes })?;
+        output::json(&JsonReport { place, bytes })?;
     } else {
         let mut out = io::stdout().lock();
         writeln!(out, "{place}: {} ({bytes} bytes) trimmed", human(bytes))?;

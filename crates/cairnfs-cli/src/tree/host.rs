@@ -31,11 +31,11 @@ const MAX_XATTR: usize = 65_536;
 pub struct HostSource {
     descent: Descent,
     name: Vec<u8>,
-    current: Option<Entry>,
+    current: Option<HostEntry>,
 }
 
 /// The current entry; opened when its contents are first wanted.
-struct Entry {
+struct HostEntry {
     name: Vec<u8>,
     stat: Stat,
     file: Option<File>,
@@ -69,7 +69,7 @@ impl HostSource {
         Ok(source)
     }
 
-    fn current(&self) -> Result<&Entry, Failure> {
+    fn current(&self) -> Result<&HostEntry, Failure> {
         let none = || Failure::new(self.descent.shown(b""), "there is no current entry");
         self.current.as_ref().ok_or_else(none)
     }
@@ -131,7 +131,7 @@ impl Source for HostSource {
         let stat = rustix::fs::statat(dir, OsStr::from_bytes(name), AtFlags::SYMLINK_NOFOLLOW)
             .explain(what())?;
         let meta = meta(&stat).ok_or_else(|| Failure::new(what(), "unknown kind of file"))?;
-        self.current = Some(Entry {
+        self.current = Some(HostEntry {
             name: name.to_vec(),
             stat,
             file: None,

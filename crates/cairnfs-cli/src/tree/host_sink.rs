@@ -20,7 +20,7 @@ use rustix::fs::{AtFlags, FileType, Mode};
 use rustix::io::Errno;
 
 use super::descent::{self, Descent, Id};
-use super::pending::{Held, Pending};
+use super::pending::{InodeFd, Pending};
 use super::{Keep, Meta, Segment, Sink, split};
 use crate::failure::{Explain, Failure, shown};
 
@@ -129,7 +129,7 @@ impl HostSink {
     }
 
     /// Sets the attributes of an inode that was made here.
-    fn attribute(&mut self, held: &Held, meta: &Meta, shown: &str) -> Result<(), Failure> {
+    fn attribute(&mut self, held: &InodeFd, meta: &Meta, shown: &str) -> Result<(), Failure> {
         if self.keep.owner && self.root {
             held.set_owner(meta).explain(shown)?;
         }
@@ -245,7 +245,7 @@ impl Sink for HostSink {
             return Ok(());
         }
         let held = self.descent.dir()?.try_clone_to_owned();
-        let held = Held::Open(held.explain(&shown)?);
+        let held = InodeFd::Open(held.explain(&shown)?);
         self.attribute(&held, meta, &shown)
     }
 
@@ -273,7 +273,7 @@ impl Sink for HostSink {
             return Ok(());
         };
         self.descent.go(split(path).0)?;
-        let held = Held::Open(file.into());
+        let held = InodeFd::Open(file.into());
         let attributed = self.attribute(&held, meta, pending.shown());
         self.known(&pending, path, meta)?;
         pending.publish(self.descent.dir()?).and(attributed)

@@ -91,7 +91,7 @@ impl Pending {
     ///
     /// # Errors
     /// Another user has put something else there.
-    pub fn held(&self, dir: BorrowedFd<'_>, kind: FileKind, rdev: u64) -> Result<Held, Failure> {
+    pub fn held(&self, dir: BorrowedFd<'_>, kind: FileKind, rdev: u64) -> Result<InodeFd, Failure> {
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let fd =
             rustix::fs::openat(dir, self.made_as(), flags, Mode::empty()).explain(&self.shown)?;
@@ -101,7 +101,7 @@ impl Pending {
             && stat.st_nlink == 1
             && (stat.st_rdev == rdev || !is_device(kind));
         match ours {
-            true => Ok(Held::Located(fd)),
+            true => Ok(InodeFd::Located(fd)),
             false => Err(Failure::new(
                 &self.shown,
                 "was replaced while it was being made; its owner and mode were left alone",
@@ -143,7 +143,7 @@ fn is_device(kind: FileKind) -> bool {
 }
 
 /// An inode whose attributes are set, by a descriptor.
-pub enum Held {
+pub enum InodeFd {
     /// Open for its contents.
     Open(OwnedFd),
     /// Located only (`O_PATH`). Calls that refuse such a descriptor go through its link in
@@ -151,10 +151,10 @@ pub enum Held {
     Located(OwnedFd),
 }
 
-impl Held {
+impl InodeFd {
     fn fd(&self) -> &OwnedFd {
         match self {
-            Held::Open(fd) | Held::Located(fd) => fd,
+            InodeFd::Open(fd) | InodeFd::Located(fd) => fd,
         }
     }
 
@@ -172,8 +172,8 @@ impl Held {
     pub fn set_mode(&self, mode: u32) -> rustix::io::Result<()> {
         let mode = Mode::from_bits_truncate(mode);
         match self {
-            Held::Open(fd) => rustix::fs::fchmod(fd, mode),
-            Held::Located(_) => rustix::fs::chmod(self.link(), mode),
+            InodeFd::Open(fd) => rustix::fs::fchmod(fd, mode),
+            InodeFd::Located(_) => rustix::fs::chmod(self.link(), mode),
         }
     }
 
@@ -190,8 +190,8 @@ impl Held {
     pub fn set_xattr(&self, name: &[u8], value: &[u8]) -> rustix::io::Result<()> {
         let (name, flags) = (OsStr::from_bytes(name), XattrFlags::empty());
         match self {
-            Held::Open(fd) => rustix::fs::fsetxattr(fd, name, value, flags),
-            Held::Located(_) => rustix::fs::setxattr(self.link(), name, value, flags),
+            InodeFd::Open(fd) => rustix::fs::fsetxattr(fd, name, value, flags),
+            InodeFd::Located(_) => rustix::fs::setxattr(self.link(), name, value, flags),
         }
     }
 }

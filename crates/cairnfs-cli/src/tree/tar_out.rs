@@ -73,7 +73,7 @@ impl<W: Write> TarSink<W> {
         self.zeros(written.next_multiple_of(BLOCK) - written)
     }
 
-    fn entry(&mut self, path: &[u8], entry: &Entry<'_>, meta: &Meta) -> Result<(), Failure> {
+    fn entry(&mut self, path: &[u8], entry: &TarEntry<'_>, meta: &Meta) -> Result<(), Failure> {
         let (header, records) = encode(path, entry, meta);
         if !records.is_empty() {
             let mut extended = Header::new_ustar();
@@ -96,7 +96,7 @@ impl<W: Write> TarSink<W> {
         link: &[u8],
         meta: &Meta,
     ) -> Result<(), Failure> {
-        let entry = Entry {
+        let entry = TarEntry {
             kind,
             link,
             size: 0,
@@ -107,7 +107,7 @@ impl<W: Write> TarSink<W> {
 }
 
 /// What a header tells beside the attributes.
-struct Entry<'a> {
+struct TarEntry<'a> {
     kind: EntryType,
     link: &'a [u8],
     size: u64,
@@ -115,7 +115,7 @@ struct Entry<'a> {
 }
 
 /// The header and the extended records of an entry.
-fn encode(path: &[u8], entry: &Entry<'_>, meta: &Meta) -> (Header, Vec<u8>) {
+fn encode(path: &[u8], entry: &TarEntry<'_>, meta: &Meta) -> (Header, Vec<u8>) {
     let mut header = Header::new_ustar();
     let mut records = Vec::new();
     header.set_entry_type(entry.kind);
@@ -231,7 +231,7 @@ impl<W: Write> Sink for TarSink<W> {
         } else {
             Vec::new()
         };
-        let entry = Entry {
+        let entry = TarEntry {
             kind: EntryType::Regular,
             link: b"",
             size: held + map.len() as u64,

@@ -16,7 +16,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use cairnfs::fs::Wish;
+use cairnfs::fs::FsyncRequest;
 use cairnfs::types::{Attr, SetAttr};
 use fuser::{
     BsdFileFlags, CopyFileRangeFlags, Errno, FileHandle, Filesystem, INodeNo, IoctlFlags,
@@ -393,11 +393,11 @@ impl Filesystem for Adapter {
         if let Err(refused) = self.ops.door().enter(Purpose::WriteBack) {
             return reply.error(refused.into());
         }
-        let wish = Wish {
+        let request = FsyncRequest {
             ino: ino.0,
             data_only: datasync,
         };
-        self.syncs.sync(wish, &self.waiting, move |outcome| {
+        self.syncs.sync(request, &self.waiting, move |outcome| {
             reply_empty(reply, outcome.map_err(Errno::from));
         });
     }

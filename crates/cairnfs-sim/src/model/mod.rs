@@ -57,7 +57,7 @@ pub struct Model {
     /// Times that inodes of the last call had when it returned.
     seen: HashMap<u64, Times>,
     /// Operations from which on data of a file may be there without its times.
-    timeless: HashMap<u64, Vec<OpId>>,
+    times_only: HashMap<u64, Vec<OpId>>,
     /// The volume takes no more changes.
     stopped: bool,
     /// What the calls of a request join.

@@ -91,13 +91,13 @@ impl Model {
     pub(super) fn leave_times(&mut self, ino: u64) {
         // An operation of its own, which has begun when the call has.
         self.add_apart(Operation::default(), Vec::new());
-        let ops = self.timeless.entry(ino).or_default();
+        let ops = self.times_only.entry(ino).or_default();
         ops.push(self.ops.len() - 1);
     }
 
     /// Whether what an operation did may be there without the times, when so many had begun.
-    pub(super) fn is_timeless(&self, ino: u64, op: OpId, begun: OpId) -> bool {
-        let since = self.timeless.get(&ino).map(Vec::as_slice);
+    pub(super) fn is_times_only(&self, ino: u64, op: OpId, begun: OpId) -> bool {
+        let since = self.times_only.get(&ino).map(Vec::as_slice);
         let mut since = since.unwrap_or_default().iter();
         since.any(|at| *at > op && *at < begun)
     }

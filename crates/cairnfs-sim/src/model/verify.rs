@@ -157,7 +157,7 @@ impl Search<'_> {
     fn may_lag(&self, version: Version, op: OpId) -> bool {
         let chain = self.model.chains.get(version.chain);
         match chain.map(|c| &c.part) {
-            Some(Part::Times(ino)) => self.model.is_timeless(*ino, op, self.moment.ops),
+            Some(Part::Times(ino)) => self.model.is_times_only(*ino, op, self.moment.ops),
             _ => false,
         }
     }
@@ -231,7 +231,7 @@ impl Search<'_> {
                 format!("not there though other parts of `{}` are", call(op)),
             ),
             Why::Needed(op) => (
-                "ordered by cause",
+                "dependency order",
                 format!("not there though `{}` depends on it", call(op)),
             ),
             Why::Seen => ("atomic", "in a state that no call left".into()),

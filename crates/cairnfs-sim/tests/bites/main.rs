@@ -11,7 +11,7 @@
 
 mod trial;
 
-use cairnfs::deliberate::Deliberate::{self, *};
+use cairnfs::fault::InjectedFault::{self, *};
 use cairnfs_sim::workload::{Step, after, random_names, random_steps, random_values, steps};
 use trial::During::{Both, Recovery, Run};
 use trial::{
@@ -20,7 +20,7 @@ use trial::{
 };
 
 /// A mistake, when it is made, and steps on the base volume of which some power cut shows it.
-const CUTS: &[(Deliberate, During, &str)] = &[
+const CUTS: &[(InjectedFault, During, &str)] = &[
     (LogBeforeData, Run, "write f 4096 4096; sync"),
     (FsyncWithoutFlush, Run, "chmod f 384; fsync f"),
     (FsyncWithoutPages, Run, "write f 4096 4096; fsync f"),
@@ -107,42 +107,46 @@ const CUTS: &[(Deliberate, During, &str)] = &[
     (DataUntold, Run, "write f 4096 4096; fsync f"),
     (DataNotCompared, Recovery, "write f 4096 4096; fsync f"),
     (StagedLeft, Run, "write f 4096 4096; fsync f"),
-    (CauseOfDirectoryLost, Run, "mkdir n; create n/a; fsync n/a"),
-    (CauseOfPlaceLost, Run, "rename d n; fsync n/h"),
     (
-        CauseOfPartnerLost,
+        DirectoryDependencyLost,
+        Run,
+        "mkdir n; create n/a; fsync n/a",
+    ),
+    (PlaceDependencyLost, Run, "rename d n; fsync n/h"),
+    (
+        PartnerDependencyLost,
         Run,
         "link g n; sync; rename f g; fsync n",
     ),
-    (CauseOfNameLost, Run, "unlink f; create f; fsync f"),
+    (NameDependencyLost, Run, "unlink f; create f; fsync f"),
     (
-        CauseOfRemovalLost,
+        RemovalDependencyLost,
         Run,
         "rename d/h e/h; rmdir d; mkdir d; fsync d",
     ),
     (EntriesNotSynced, Run, "create d/n; fsync d"),
     (CountsAhead, Run, "create d/n; create d/m; fsync d/n"),
     (
-        GroupOverwritten,
+        FsyncRecordOverwritten,
         Run,
         "chmod f 384; fsync f; chmod f 448; fsync f",
     ),
     (
-        GroupForgotten,
+        FsyncRecordForgotten,
         Run,
         "mkdir n; create n/a; create n/b; fsync n/a; unlink n/a; unlink n/b; rmdir n; sync",
     ),
 ];
 
 /// Further steps that show such a mistake: a directory that is there loses what was changed of it.
-const ALSO: &[(Deliberate, During, &str)] = &[
+const ALSO: &[(InjectedFault, During, &str)] = &[
     (
-        CauseOfDirectoryLost,
+        DirectoryDependencyLost,
         Run,
         "chmod d 448; create d/n; fsync d/n",
     ),
     (
-        CauseOfDirectoryLost,
+        DirectoryDependencyLost,
         Run,
         "setxattr d a 10; create d/n; fsync d/n",
     ),
@@ -150,10 +154,10 @@ const ALSO: &[(Deliberate, During, &str)] = &[
 
 /// Mistakes of those that random steps need not show: what shows them takes several steps on one
 /// directory or file, in one context.
-const RARE: [Deliberate; 4] = [
-    CauseOfPlaceLost,
-    CauseOfRemovalLost,
-    GroupForgotten,
+const RARE: [InjectedFault; 4] = [
+    PlaceDependencyLost,
+    RemovalDependencyLost,
+    FsyncRecordForgotten,
     TruncationWithoutData,
 ];
 
@@ -185,14 +189,19 @@ struct Table {
 }
 
 impl Table {
-    fn row(&mut self, faults: &[Deliberate], tried: u64, what: Option<&str>) {
+    fn row(&mut self, faults: &[InjectedFault], tried: u64, what: Option<&str>) {
         let what: String = what.unwrap_or("NOT NOTICED").chars().take(130).collect();
         let faults = format!("{faults:?}");
         self.rows.push(format!("{faults:<36} {tried:>5}  {what}"));
     }
 
     /// Does a trial as the engine is, and with a mistake that must be noticed.
-    fn bites(&mut self, faults: &[Deliberate], during: During, f: impl Fn(Faults<'_>) -> Outcome) {
+    fn bites(
+        &mut self,
+        faults: &[InjectedFault],
+        during: During,
+        f: impl Fn(Faults<'_>) -> Outcome,
+    ) {
         let sound = f(Faults(&[], during));
         if let Some(what) = &sound.caught {
             self.wrong.push(format!("without {faults:?}: {what}"));
@@ -205,7 +214,7 @@ impl Table {
     }
 
     /// Does a trial with a mistake that something else makes good.
-    fn harmless(&mut self, fault: Deliberate, why: &str, f: impl Fn(Faults<'_>) -> Outcome) {
+    fn harmless(&mut self, fault: InjectedFault, why: &str, f: impl Fn(Faults<'_>) -> Outcome) {
         let with = f(Faults(&[fault], Both));
         if with.caught.is_some() || with.made == 0 {
             let wrong = format!("{fault:?} should do no harm, for {why}: {with:?}");

@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use cairnfs::deliberate::{Deliberate, made, within};
+use cairnfs::fault::{InjectedFault, made, within};
 use cairnfs::fs::{FileSystem, MakeOptions, Options, Pressure, make_device};
 use cairnfs_check::{CheckOptions, check};
 use cairnfs_sim::disk::{Event, Fault, Kind, SimDisk};
@@ -40,7 +40,7 @@ pub struct Outcome {
 
 /// Mistakes, and when they are made.
 #[derive(Clone, Copy)]
-pub struct Faults<'a>(pub &'a [Deliberate], pub During);
+pub struct Faults<'a>(pub &'a [InjectedFault], pub During);
 
 impl Faults<'_> {
     /// Runs what is recorded.

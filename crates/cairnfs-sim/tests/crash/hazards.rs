@@ -62,7 +62,7 @@ fn nothing_is_overtaken() {
     );
 }
 
-/// Rule: what moved on the way to the root is part of the cause.
+/// Rule: what moved on the way to the root is part of the closure.
 #[test]
 fn directories_do_not_contain_each_other() {
     history(
@@ -81,7 +81,7 @@ fn a_directory_is_removed_after_its_entries() {
     );
 }
 
-/// Rule: a name is a cause of what comes under it.
+/// Rule: what comes under a name depends on who had it before.
 #[test]
 fn a_name_is_used_again() {
     history("mkdir d; create d/f; write d/f 0 100; sync; unlink d/f; create d/f; fsync d/f; merge");
@@ -148,7 +148,7 @@ fn a_directory_counts_what_it_holds() {
     );
 }
 
-/// Rule: a group of causes is closed when it is written.
+/// Rule: an fsync record is closed when it is written.
 #[test]
 fn no_half_of_a_group_is_durable() {
     history(

@@ -102,7 +102,7 @@ fn a_rename_is_whole() {
 #[test]
 fn a_rename_comes_after_the_data() {
     assert_breaks(
-        "ordered by cause",
+        "dependency order",
         "create f; sync; create t; write t 0 9000; rename t f",
         |tree| cut(tree, "f", 0),
     );
@@ -111,7 +111,7 @@ fn a_rename_comes_after_the_data() {
 #[test]
 fn an_entry_comes_after_its_directory_was_moved() {
     let text = "mkdir d; mkdir e; sync; rename d e/d; create e/d/f";
-    assert_breaks("ordered by cause", text, |tree| {
+    assert_breaks("dependency order", text, |tree| {
         let (d, e) = {
             let e = named(tree, "e");
             (tree.nodes[&e].entries[b"d".as_slice()], e)
@@ -130,15 +130,15 @@ fn node<'t>(tree: &'t mut Tree, name: &str) -> &'t mut Node {
 #[test]
 fn an_entry_comes_after_the_attributes_of_its_directory() {
     let text = "mkdir d; sync; chmod d 448; create d/f; fsync d/f";
-    assert_breaks("ordered by cause", text, |tree| {
+    assert_breaks("dependency order", text, |tree| {
         node(tree, "d").facts.mode = 0o755;
     });
     let text = "mkdir d; sync; setxattr d a 10; create d/f; fsync d/f";
-    assert_breaks("ordered by cause", text, |tree| {
+    assert_breaks("dependency order", text, |tree| {
         node(tree, "d").facts.xattrs.clear();
     });
     let text = "mkdir d; create d/f; create g; sync; chmod d 448; link g d/h; unlink d/f";
-    assert_breaks("ordered by cause", text, |tree| {
+    assert_breaks("dependency order", text, |tree| {
         node(tree, "d").facts.mode = 0o755;
     });
 }
@@ -178,11 +178,11 @@ fn times_come_with_what_set_them() {
         assert_breaks("atomic", &text, |tree| date(tree, "f", made));
     }
     let text = format!("{made}; write f 4096 4096; write f 0 4096");
-    assert_breaks("ordered by cause", &text, |tree| date(tree, "f", made));
+    assert_breaks("dependency order", &text, |tree| date(tree, "f", made));
     let made = "mkdir d; sync";
     for change in ["create d/f", "mkdir d/s", "symlink d/l 10"] {
         let text = format!("{made}; {change}");
-        assert_breaks("ordered by cause", &text, |tree| date(tree, "d", made));
+        assert_breaks("dependency order", &text, |tree| date(tree, "d", made));
     }
 }
 
@@ -239,13 +239,13 @@ fn what_is_written_comes_after_privileges_are_cleared() {
     recording.verify(&tree, end).unwrap();
     node(&mut tree, "f").facts.mode = 0o4755;
     let violation = recording.verify(&tree, end).unwrap_err();
-    assert_eq!(violation.promise, "ordered by cause", "{violation}");
+    assert_eq!(violation.promise, "dependency order", "{violation}");
 }
 
 #[test]
 fn a_size_does_not_come_before_the_data() {
     let text = "create f; write f 0 100; sync; append f 100";
-    assert_breaks("ordered by cause", text, |tree| {
+    assert_breaks("dependency order", text, |tree| {
         let block = first_block(tree, "f");
         block[100..].fill(0);
     });

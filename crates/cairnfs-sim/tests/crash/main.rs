@@ -10,7 +10,7 @@
 )]
 
 mod bounded;
-mod causes;
+mod closure;
 mod determined;
 mod hazards;
 mod judged;

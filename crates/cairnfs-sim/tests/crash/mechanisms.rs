@@ -17,7 +17,7 @@ const DEPTH: Depth = Depth {
 
 fn recorded(without: Mechanism, steps: &[Step]) -> Recording {
     let lacking = Options {
-        without: Some(without),
+        ablated: Some(without),
         ..options(4)
     };
     Recording::of(fresh_volume(VOLUME_SIZE).unwrap(), &lacking, |fs| {

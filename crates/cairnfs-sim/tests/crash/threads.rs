@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use cairnfs::Result;
 use cairnfs::device::Device;
-use cairnfs::fs::{FileSystem, Wish};
+use cairnfs::fs::{FileSystem, FsyncRequest};
 use cairnfs::types::Creds;
 use cairnfs_check::{CheckOptions, check};
 use cairnfs_sim::disk::SimDisk;
@@ -65,7 +65,7 @@ fn contents(thread: u64, file: u64) -> Vec<u8> {
 
 /// By each of the calls that promise it.
 fn make_durable(fs: &FileSystem, ino: u64, file: u64) {
-    let wish = Wish {
+    let wish = FsyncRequest {
         ino,
         data_only: false,
     };

@@ -30,7 +30,7 @@ const AFTERWARDS: &str = "
 
 /// When there is space again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Relief {
+enum LogSpaceReclaimer {
     /// So many steps later.
     Behind(usize),
     /// Not before the volume is closed.
@@ -108,7 +108,13 @@ fn held(fs: &FileSystem) -> u64 {
 }
 
 /// Runs a workload on a disk whose space ends with the `n`-th write; `None` if there are not so many.
-fn run(work: &Workload, with: &Options, n: u64, fault: Fault, relief: Relief) -> Option<[u64; 3]> {
+fn run(
+    work: &Workload,
+    with: &Options,
+    n: u64,
+    fault: Fault,
+    relief: LogSpaceReclaimer,
+) -> Option<[u64; 3]> {
     let disk = Arc::new(SimDisk::new(work.start.clone(), true));
     let (recording, seen) = Recording::on(&disk, with, |fs| {
         disk.plan(Kind::Write, n, fault);
@@ -127,13 +133,13 @@ fn run(work: &Workload, with: &Options, n: u64, fault: Fault, relief: Relief) ->
             watch.step(step);
             waited = waited.max(held(fs));
             behind += usize::from(disk.hit().is_some());
-            if relief == Relief::Behind(behind.saturating_sub(1)) && behind > 0 {
+            if relief == LogSpaceReclaimer::Behind(behind.saturating_sub(1)) && behind > 0 {
                 watch.go_on();
                 break;
             }
         }
         disk.hit()?;
-        if relief != Relief::Never {
+        if relief != LogSpaceReclaimer::Never {
             watch.go_on();
             fs.close().unwrap();
         } else {
@@ -192,7 +198,11 @@ fn steps_at_once() -> Workload {
 fn every_write(work: &Workload, with: &Options, step: usize) {
     let mut count = Count::default();
     for fault in [Fault::HolesFull, Fault::Full] {
-        for relief in [Relief::Behind(0), Relief::Behind(3), Relief::Never] {
+        for relief in [
+            LogSpaceReclaimer::Behind(0),
+            LogSpaceReclaimer::Behind(3),
+            LogSpaceReclaimer::Never,
+        ] {
             for n in (0..).step_by(step) {
                 let told = Told::new(format!("{}: write {n}, {fault:?}, {relief:?}", work.name));
                 let seen = run(work, with, n, fault, relief);

@@ -7,7 +7,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use cairnfs::fs::{FileSystem, Wish};
+use cairnfs::fs::{FileSystem, FsyncRequest};
 use cairnfs::types::{Attr, Flags, SetAttr, SetTime, Time};
 use cairnfs_fuse::ops::{Caller, NewEntry, Ops, Outcome};
 use cairnfs_fuse::options::WriteMode;
@@ -152,7 +152,7 @@ impl Front {
             }
             "write" | "allocate" | "punch" | "zero" | "copy" => self.contents(word, words, caller),
             "fsync" | "fdatasync" => {
-                let wish = Wish {
+                let wish = FsyncRequest {
                     ino: self.look_up(words.path(1))?,
                     data_only: word == "fdatasync",
                 };

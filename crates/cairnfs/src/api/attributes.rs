@@ -12,7 +12,7 @@ use super::Volume;
 use super::metadata::{FileTimes, Metadata};
 use super::path::{Follow, on_inode};
 use crate::error::{Error, Result};
-use crate::fetch::fetch;
+use crate::prefetch::prefetch;
 use crate::types::{Flags, SetAttr, XattrMode};
 
 impl Volume {
@@ -194,7 +194,7 @@ impl Volume {
         let (path, name) = (path.as_ref(), name.as_ref().as_bytes());
         let value = value.as_ref();
         // It comes while the path is walked.
-        fetch(value);
+        prefetch(value);
         on_inode(self, path, |fs, inode| {
             fs.setxattr_of(inode, name, value, mode)
         })

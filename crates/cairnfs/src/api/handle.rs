@@ -12,18 +12,18 @@ use crate::fs::FileSystem;
 use crate::inode::Inode;
 use crate::types::Attr;
 
-/// A use of an inode, given back when it is dropped. Held within one call it borrows the engine, so
+/// A use of an inode, given back when it is dropped. InodeRef within one call it borrows the engine, so
 /// that taking it touches no reference count that other threads share.
-pub(super) struct Held<E: Deref<Target = FileSystem>> {
+pub(super) struct InodeRef<E: Deref<Target = FileSystem>> {
     fs: E,
     inode: Arc<Inode>,
 }
 
 /// A use held within one call.
-pub(super) type Use<'f> = Held<&'f FileSystem>;
+pub(super) type Use<'f> = InodeRef<&'f FileSystem>;
 
 /// A use held by an open file or listing.
-pub(super) type Handle = Held<Arc<FileSystem>>;
+pub(super) type Handle = InodeRef<Arc<FileSystem>>;
 
 impl<'f> Use<'f> {
     /// Takes charge of the use that was taken of `inode`.
@@ -49,7 +49,7 @@ impl Handle {
     }
 }
 
-impl<E: Deref<Target = FileSystem>> Held<E> {
+impl<E: Deref<Target = FileSystem>> InodeRef<E> {
     pub(super) fn fs(&self) -> &FileSystem {
         &self.fs
     }
@@ -63,7 +63,7 @@ impl<E: Deref<Target = FileSystem>> Held<E> {
     }
 }
 
-impl<E: Deref<Target = FileSystem>> Drop for Held<E> {
+impl<E: Deref<Target = FileSystem>> Drop for InodeRef<E> {
     fn drop(&mut self) {
         self.fs.forget_one(&self.inode);
     }

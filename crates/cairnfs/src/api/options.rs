@@ -109,8 +109,8 @@ impl VolumeOptions {
     /// is left out.
     #[doc(hidden)]
     #[must_use]
-    pub fn without(mut self, mechanism: Mechanism) -> Self {
-        self.open.without = Some(mechanism);
+    pub fn ablate(mut self, mechanism: Mechanism) -> Self {
+        self.open.ablated = Some(mechanism);
         self
     }
 

@@ -36,7 +36,7 @@ impl Use {
     }
 }
 
-struct Entry {
+struct CachedBlock {
     block: u64,
     used: Use,
     page: Page,
@@ -45,7 +45,7 @@ struct Entry {
 #[derive(Default)]
 struct Shard {
     places: HashMap<u64, usize, IntHash>,
-    entries: Vec<Entry>,
+    entries: Vec<CachedBlock>,
     hand: usize,
     /// Blocks that were written, in the order of their numbers; some are read or gone since.
     written: VecDeque<(u64, u64)>,
@@ -158,7 +158,7 @@ impl Shard {
             None => self.place_for(used, cache),
         };
         self.unread += usize::from(used.is_unread());
-        let entry = Entry { block, used, page };
+        let entry = CachedBlock { block, used, page };
         let Some(place) = place else {
             self.places.insert(block, self.entries.len());
             self.entries.push(entry);

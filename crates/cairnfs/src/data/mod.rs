@@ -8,9 +8,9 @@ mod cache;
 use std::sync::Arc;
 
 use crate::data::cache::BlockCache;
-use crate::deliberate::{Deliberate, happens};
 use crate::device::{AlignedBuf, DataStamp, Device, Page, Piece, Storage, Supply};
 use crate::error::{Error, Result};
+use crate::fault::{InjectedFault, is_injected};
 use crate::format::{BLOCK_SIZE, checksum};
 
 /// Reads and writes data blocks.
@@ -117,7 +117,7 @@ impl DataStore {
 
     fn verify(&self, block: u64, bytes: &[u8], expected: u32) -> Result<()> {
         let found = checksum::crc(bytes);
-        if found == expected || happens(Deliberate::DataUnchecked) {
+        if found == expected || is_injected(InjectedFault::DataUnchecked) {
             return Ok(());
         }
         let damage = Error::corrupt(

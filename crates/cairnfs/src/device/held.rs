@@ -45,17 +45,17 @@ struct Queue {
 
 /// The queue of what is held.
 #[derive(Default)]
-pub(super) struct Held {
+pub(super) struct HeldWrites {
     /// Whether the queue has anything; changes under its lock.
     active: AtomicBool,
     /// Bytes of the writes in it.
     bytes: AtomicU64,
     queue: Mutex<Queue>,
-    /// Held by the thread that empties the queue.
+    /// HeldWrites by the thread that empties the queue.
     draining: Mutex<()>,
 }
 
-impl Held {
+impl HeldWrites {
     /// Whether anything is held.
     pub fn is_active(&self) -> bool {
         self.active.load(Ordering::Acquire)
@@ -124,7 +124,7 @@ impl Held {
         self.active.store(!queue.ops.is_empty(), Ordering::Release);
     }
 
-    /// Held writes that overlap a range, oldest first.
+    /// HeldWrites writes that overlap a range, oldest first.
     pub fn over(&self, offset: u64, len: usize) -> Vec<Piece> {
         if !self.is_active() {
             return Vec::new();

@@ -1,6 +1,6 @@
 //! The only way to storage: files, block devices, memory, or a [`Device`] of your own.
 //!
-//! Floor 0: uses only `error`, `sync`, `clocked` and `deliberate`. Offsets and lengths are multiples of
+//! Floor 0: uses only `error`, `sync`, `metrics` and `fault`. Offsets and lengths are multiples of
 //! 4 KiB. A write that has returned may still be in a volatile cache; [`Device::flush`] covers the
 //! writes that had returned when it was called, and no others.
 

@@ -8,9 +8,9 @@ use std::sync::Arc;
 use super::chunks::{BLOCK, Blank, CHUNKS};
 
 /// The memory of a page, given back with it.
-struct Held(Blank);
+struct PageMemory(Blank);
 
-impl Held {
+impl PageMemory {
     fn with(fill: impl FnOnce(&mut [u8])) -> Self {
         Self::of(CHUNKS.take(1).pop(), fill)
     }
@@ -22,13 +22,13 @@ impl Held {
     }
 }
 
-impl Clone for Held {
+impl Clone for PageMemory {
     fn clone(&self) -> Self {
         Self::with(|to| to.copy_from_slice(self.0))
     }
 }
 
-impl Drop for Held {
+impl Drop for PageMemory {
     fn drop(&mut self) {
         if !self.0.is_empty() {
             CHUNKS.give([std::mem::take(&mut self.0)]);
@@ -38,12 +38,12 @@ impl Drop for Held {
 
 /// 4 KiB of file data.
 #[derive(Clone)]
-pub struct Page(Arc<Held>);
+pub struct Page(Arc<PageMemory>);
 
 impl Page {
     /// A page of zeros.
     pub fn zeroed() -> Self {
-        Self(Arc::new(Held::with(|to| to.fill(0))))
+        Self(Arc::new(PageMemory::with(|to| to.fill(0))))
     }
 
     /// A page that begins with `part`, of which it takes no more than fits; then come zeros.
@@ -105,8 +105,8 @@ impl Supply {
             behind.fill(0);
         };
         let held = match self.0.pop() {
-            None => Held::with(fill),
-            blank => Held::of(blank, fill),
+            None => PageMemory::with(fill),
+            blank => PageMemory::of(blank, fill),
         };
         Page(Arc::new(held))
     }

@@ -50,13 +50,13 @@ fn with_ring<R>(work: impl FnOnce(&mut Proactor) -> R) -> Option<R> {
 }
 
 /// What became of several writes: for each in order, how many bytes were taken.
-type Taken = SmallVec<[io::Result<usize>; FEW]>;
+type Completions = SmallVec<[io::Result<usize>; FEW]>;
 
 /// Most fsyncs have no more writes.
 const FEW: usize = 4;
 
 /// Makes up to [`MOST`] writes at once; `None` if there is no ring, and nothing was begun.
-pub(super) fn write(file: &Arc<OwnedFd>, pieces: &[Piece]) -> Option<io::Result<Taken>> {
+pub(super) fn write(file: &Arc<OwnedFd>, pieces: &[Piece]) -> Option<io::Result<Completions>> {
     with_ring(|ring| {
         let mut flights = SmallVec::<[Flight; FEW]>::new();
         for piece in pieces {

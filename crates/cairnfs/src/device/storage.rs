@@ -13,13 +13,13 @@ use std::sync::{Arc, OnceLock};
 
 use crossbeam_utils::CachePadded;
 
-use crate::clocked::Clocked;
-use crate::deliberate::{Deliberate, happens};
 use crate::device::faults::{FaultCounts, Faults};
-use crate::device::held::Held;
+use crate::device::held::HeldWrites;
 use crate::device::staged::{DataStamp, Piece, Stage, lay_over};
 use crate::device::{Device, HostFile, HostRoom};
 use crate::error::{Error, Result};
+use crate::fault::{InjectedFault, is_injected};
+use crate::metrics::Latency;
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::{Condvar, Mutex, RwLock};
 
@@ -32,7 +32,7 @@ struct Traffic {
     read_bytes: AtomicU64,
     flushes: AtomicU64,
     /// Flushes that callers waited for; others shared them.
-    flush_times: Clocked,
+    flush_times: Latency,
 }
 
 #[derive(Default)]
@@ -51,7 +51,7 @@ pub struct Storage {
     done: Condvar,
     failure: OnceLock<Arc<Error>>,
     stage: Stage,
-    held: Held,
+    held: HeldWrites,
     faults: Faults,
     /// Whether data may wait for the record that tells of it.
     stages: bool,
@@ -65,7 +65,7 @@ impl Storage {
             size: device.size(),
             stages: device.writes_together(),
             stage: Stage::default(),
-            held: Held::default(),
+            held: HeldWrites::default(),
             faults: Faults::default(),
             device: RwLock::new(device),
             // Stamp 0 means "nothing written": a fresh storage has it flushed.
@@ -179,7 +179,7 @@ impl Storage {
     ///
     /// # Errors
     /// [`Error::HostFull`] if there is no space for it yet; the device's failure.
-    pub fn settle_held(&self) -> Result<()> {
+    pub fn retry_held(&self) -> Result<()> {
         if !self.held.is_active() {
             return Ok(());
         }
@@ -330,7 +330,7 @@ impl Storage {
 
     /// Keeps the first failure; from then on nothing is written.
     pub fn fail(&self, error: Error) {
-        if happens(Deliberate::FailureForgotten) {
+        if is_injected(InjectedFault::FailureForgotten) {
             return;
         }
         if self.failure.set(Arc::new(error)).is_ok()
@@ -358,7 +358,7 @@ impl Storage {
     }
 
     /// Flushes that callers waited for, with their times.
-    pub fn flush_times(&self) -> &Clocked {
+    pub fn flush_times(&self) -> &Latency {
         &self.traffic.flush_times
     }
 

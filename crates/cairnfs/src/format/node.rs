@@ -12,8 +12,8 @@ use std::sync::Arc;
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-use crate::deliberate::{Deliberate, happens};
 use crate::error::Corruption;
+use crate::fault::{InjectedFault, is_injected};
 use crate::format::key::{KEY_LEN, Key};
 use crate::format::superblock::RawPtr;
 use crate::format::{MAX_VALUE, NODE_SIZE, checksum};
@@ -145,7 +145,7 @@ impl Node {
             ));
         }
         let crc = checksum::crc(&bytes);
-        if crc != expected.ptr.crc.get() && !happens(Deliberate::NodeUnchecked) {
+        if crc != expected.ptr.crc.get() && !is_injected(InjectedFault::NodeUnchecked) {
             return Err(bad(
                 "index node checksum",
                 format!("{:08x}", expected.ptr.crc.get()),

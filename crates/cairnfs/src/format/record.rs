@@ -27,7 +27,7 @@ pub const ENTRY_HEADER_SIZE: usize = 24;
 pub const FLAG_LAST: u32 = 1;
 /// Flag: the record a mount writes before anything else; it has no entries.
 pub const FLAG_MOUNT: u32 = 2;
-/// Flag: a group of causes, logged ahead of the rest of its context.
+/// Flag: an fsync record, logged ahead of the rest of its context.
 pub const FLAG_GROUP: u32 = 4;
 
 /// The bytes of a record header.

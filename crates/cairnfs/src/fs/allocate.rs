@@ -117,7 +117,7 @@ impl FileSystem {
         let inode = change.inode;
         let contents = inode.contents();
         may_allocate(attrs(&inode.read())?.flags, change.what)?;
-        self.settle_truncate(inode)?;
+        self.resume_truncate(inode)?;
         Ok(contents)
     }
 
@@ -211,11 +211,11 @@ impl FileSystem {
                 state.pages.dirty.insert(block, page);
                 taken = 1;
             } else {
-                self.settle_pages(&mut state, most(1), 0);
+                self.adjust_delayed(&mut state, most(1), 0);
                 return page.map(|_| ());
             }
         }
-        self.settle_pages(&mut state, most(1), taken);
+        self.adjust_delayed(&mut state, most(1), taken);
         let range = (from % BLOCK) as usize..((to - 1) % BLOCK) as usize + 1;
         if let Some(part) = state
             .pages
@@ -247,7 +247,7 @@ impl FileSystem {
         }
         let unplaced = uncovered(&old, pages.iter().copied());
         state.pages.sub_unplaced(unplaced);
-        self.settle_pages(&mut state, Delayed::default(), -(pages.len() as i64));
+        self.adjust_delayed(&mut state, Delayed::default(), -(pages.len() as i64));
         change.touch(self, attrs_mut(&mut state)?);
         let mut commit = self.core.commit();
         self.replace(
@@ -262,7 +262,7 @@ impl FileSystem {
         state.uncommitted = !state.pages.dirty.is_empty();
         let receipt = commit.finish(reservation);
         drop(state);
-        self.core.settle(receipt)?;
+        self.core.throttle(receipt)?;
         Ok(until)
     }
 
@@ -312,7 +312,7 @@ impl FileSystem {
                 taken = 1;
             }
         });
-        self.settle_in_blocks(&mut state, most(1), taken);
+        self.adjust_delayed_for_blocks(&mut state, most(1), taken);
         loaded?;
         state.uncommitted = true;
         self.list_file(inode, &mut state);
@@ -396,7 +396,7 @@ impl FileSystem {
                 state.uncommitted = !state.pages.dirty.is_empty();
                 let receipt = commit.finish(reservation);
                 drop(state);
-                self.core.settle(receipt)?;
+                self.core.throttle(receipt)?;
                 at += run.len;
             }
         }

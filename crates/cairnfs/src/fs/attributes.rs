@@ -185,7 +185,7 @@ impl FileSystem {
             let receipt = commit.finish(reservation);
             let attr = attrs(&state)?.public(inode.ino, state.pages.unplaced());
             drop(state);
-            self.core.settle(receipt)?;
+            self.core.throttle(receipt)?;
             return Ok(attr);
         }
     }
@@ -216,7 +216,7 @@ impl FileSystem {
         let attr = new.public(inode.ino, state.pages.unplaced());
         *attrs_mut(&mut state)? = new;
         drop(state);
-        self.core.step_aside();
+        self.core.yield_to_fsync();
         Ok(Some(attr))
     }
 }

@@ -14,7 +14,7 @@ use crate::fs::FileSystem;
 use crate::fs::locked::attrs_mut;
 use crate::fs::room::extent_growth;
 use crate::inode::{Inode, InodeState};
-use crate::space::Run;
+use crate::space::BlockRun;
 use crate::txn::{Commit, Item};
 
 /// Most bytes of an extent item's value.
@@ -123,8 +123,8 @@ impl Extent {
     }
 
     /// Its device blocks.
-    pub fn run(&self) -> Run {
-        Run {
+    pub fn run(&self) -> BlockRun {
+        BlockRun {
             start: self.block,
             len: self.len(),
         }
@@ -150,9 +150,9 @@ impl Extent {
     }
 
     /// The device blocks of that part.
-    fn run_in(&self, from: u64, to: u64) -> Option<Run> {
+    fn run_in(&self, from: u64, to: u64) -> Option<BlockRun> {
         let (from, to) = (from.max(self.at), to.min(self.end()));
-        (from < to).then(|| Run::new(self.block + (from - self.at), to - from))
+        (from < to).then(|| BlockRun::new(self.block + (from - self.at), to - from))
     }
 
     /// Appends `next`, if it goes on where this ends, in the file and on the device, and both
@@ -261,9 +261,12 @@ impl FileSystem {
         old: &[Extent],
         new: Extents,
     ) -> Result<u64> {
-        let mut gone: Vec<Run> = Vec::new();
+        let mut gone: Vec<BlockRun> = Vec::new();
         let added: u64 = new.iter().map(Extent::len).sum();
-        let used = new.iter().map(Extent::run).collect::<SmallVec<[Run; 1]>>();
+        let used = new
+            .iter()
+            .map(Extent::run)
+            .collect::<SmallVec<[BlockRun; 1]>>();
         let mut pieces = new;
         for extent in old {
             pieces.extend(extent.part(extent.at, from));
@@ -272,7 +275,7 @@ impl FileSystem {
         }
         let lost: u64 = gone.iter().map(|r| r.len).sum();
         if !gone.is_empty() {
-            for run in crate::txn::without(gone, &used) {
+            for run in crate::txn::subtract_runs(gone, &used) {
                 commit.free(run);
             }
         }

@@ -18,7 +18,7 @@ use crate::format::{BLOCK_SIZE, FIRST_USER_INO, NODE_BLOCKS, NODE_SIZE, ROOT_INO
 use crate::fs::volume_info;
 use crate::inode::attrs::Attrs;
 use crate::source::Source;
-use crate::space::{Run, Space};
+use crate::space::{BlockRun, Space};
 use crate::txn::read_superblock;
 use crate::types::{Time, VolumeInfo};
 
@@ -146,7 +146,7 @@ fn write_volume(
     let root = write_trees(device, &superblock, first, options.root_owner)?;
     superblock.root = root;
     superblock.root_height = U32::new(1);
-    let used = Run {
+    let used = BlockRun {
         start: first,
         len: 2 * NODE_BLOCKS,
     };

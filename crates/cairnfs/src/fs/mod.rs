@@ -48,7 +48,7 @@ pub use make::{MakeOptions, inspect, make, make_device};
 
 pub use sync::Sequence;
 
-pub use crate::txn::{Pressure, Wish};
+pub use crate::txn::{FsyncRequest, Pressure};
 
 #[doc(inline)]
 pub use crate::types::{Attr, EntryRef, Fallocate, KillPrivileges, SeekTo, SetAttr, SetTime};
@@ -90,7 +90,7 @@ pub struct Options {
     /// Keep data that was just written in the cache. Not for a front whose kernel has a writeback
     /// cache, and sends whole blocks.
     pub keep_written: bool,
-    /// Run worker threads. Without them pushes and merges run in the calling threads, which makes
+    /// BlockRun worker threads. Without them pushes and merges run in the calling threads, which makes
     /// every device operation a function of the calls: a simulation wants that.
     pub workers: bool,
     /// Makes times and random numbers a function of this number and the calls; `None`: the
@@ -103,7 +103,7 @@ pub struct Options {
     /// kernel keeps them, and sets them by [`FileSystem::setattr`].
     pub content_times: bool,
     /// A mechanism to be left out, to measure what it saves; every promise holds without it.
-    pub without: Option<Mechanism>,
+    pub ablated: Option<Mechanism>,
     /// Tighter limits for merges and replay, to try both with little data; `None`: those of the
     /// budget.
     pub pressure: Option<Pressure>,
@@ -124,7 +124,7 @@ impl Default for Options {
             seed: None,
             kernel_clock: false,
             content_times: true,
-            without: None,
+            ablated: None,
             pressure: None,
             observer: None,
         }
@@ -205,7 +205,7 @@ impl FileSystem {
                 limits: Limits::for_budget(options.cache_budget).under(options.pressure),
                 seed: options.seed,
                 kernel_clock: options.kernel_clock,
-                without: options.without,
+                ablated: options.ablated,
             },
         )?;
         let fs = Arc::new(FileSystem {

@@ -6,8 +6,8 @@
 
 use std::sync::Arc;
 
-use crate::deliberate::{Deliberate, happens};
 use crate::error::{Error, Result};
+use crate::fault::{InjectedFault, is_injected};
 use crate::format::checksum::name_hash;
 use crate::format::item::{
     DIR_ENTRY_HEADER, DirEntryRef, ORPHAN_TRUNCATE, RawInode, S_IFDIR, S_IFLNK, S_IFMT, S_ISGID,
@@ -323,7 +323,7 @@ impl FileSystem {
         let receipt = commit.finish(reservation);
         drop(child_state);
         drop(dir_state);
-        self.core.settle(receipt)?;
+        self.core.throttle(receipt)?;
         Ok((child, attr))
     }
 
@@ -444,7 +444,7 @@ impl FileSystem {
         commit.put_inode(&child, &mut state);
         let receipt = commit.finish(reservation);
         drop(state);
-        self.core.settle(receipt)?;
+        self.core.throttle(receipt)?;
         Ok(attr)
     }
 
@@ -462,7 +462,7 @@ impl FileSystem {
     fn add_link(&self, ino: u64, dir: u64, name: &[u8]) -> Result<Attr> {
         check_name(name)?;
         let (inode, dir) = (self.inode(ino)?, self.inode(dir)?);
-        if !happens(Deliberate::LinkWithoutData) {
+        if !is_injected(InjectedFault::LinkWithoutData) {
             self.write_back(&inode)?;
         }
         let need = Need::items(3, 2 * INODE_LEN + ENTRY_MAX, 1);
@@ -516,7 +516,7 @@ impl FileSystem {
         inode.take_use();
         let receipt = commit.finish(reservation);
         drop(locked);
-        self.core.settle(receipt)?;
+        self.core.throttle(receipt)?;
         Ok(attr)
     }
 

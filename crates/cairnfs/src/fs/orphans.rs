@@ -67,7 +67,7 @@ impl FileSystem {
             }
             let receipt = commit.finish(reservation);
             drop(state);
-            self.core.settle(receipt)?;
+            self.core.throttle(receipt)?;
             if done {
                 return Ok(());
             }

@@ -5,8 +5,8 @@
 
 use std::sync::Arc;
 
-use crate::deliberate::{Deliberate, happens};
 use crate::error::{Error, Result};
+use crate::fault::{InjectedFault, is_injected};
 use crate::format::item::ORPHAN_REMOVE;
 use crate::format::key::Kind;
 use crate::fs::FileSystem;
@@ -131,7 +131,7 @@ impl FileSystem {
         let orphaned = is_orphaned(state);
         let receipt = commit.finish(reservation);
         drop(locked);
-        self.core.settle(receipt)?;
+        self.core.throttle(receipt)?;
         match orphaned {
             true => self.reap_unused(child),
             false => Ok(()),
@@ -204,7 +204,7 @@ impl FileSystem {
         if attrs.nlink > 0 {
             commit.put_inode(inode, state);
         } else if inode.uses() > 0 || belongings.more {
-            if !happens(Deliberate::UnlinkWithoutOrphan) {
+            if !is_injected(InjectedFault::UnlinkWithoutOrphan) {
                 self.put_orphan(commit, inode, state, ORPHAN_REMOVE);
             }
             commit.put_inode(inode, state);

@@ -9,8 +9,8 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use crate::deliberate::{Deliberate, happens};
 use crate::error::{Error, Result};
+use crate::fault::{InjectedFault, is_injected};
 use crate::format::ROOT_INO;
 use crate::format::item::{DirEntryRef, S_IFCHR};
 use crate::fs::FileSystem;
@@ -105,7 +105,7 @@ impl FileSystem {
             }
             let files = [Some(&source), target.as_ref()];
             for file in files.into_iter().flatten() {
-                if happens(Deliberate::RenameWithoutData) {
+                if is_injected(InjectedFault::RenameWithoutData) {
                     continue;
                 }
                 if mode == RenameMode::Exchange || file.found.ino == source.found.ino {
@@ -288,7 +288,7 @@ impl FileSystem {
         let receipt = commit.finish(reservation);
         drop(whiteout);
         drop(locked);
-        self.core.settle(receipt)?;
+        self.core.throttle(receipt)?;
         if let (Some(t), false) = (target, exchange) {
             self.reap_unused(&t.inode)?;
         }

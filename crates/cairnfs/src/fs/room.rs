@@ -10,7 +10,7 @@ use crate::format::item::RawExtent;
 use crate::format::{BLOCK_SIZE, MAX_INLINE};
 use crate::fs::FileSystem;
 use crate::inode::InodeState;
-use crate::inode::pages::Held;
+use crate::inode::pages::PageReservation;
 use crate::journal::vector::ITEM;
 use crate::space::{Class, Delayed};
 use crate::sync::atomic::Ordering;
@@ -71,34 +71,39 @@ fn needs(state: &InodeState, inline: bool) -> Delayed {
 /// What is held for a file that had so many pages.
 fn held(state: &InodeState, pages: u64) -> Delayed {
     match state.pages.held() {
-        Held::Blocks(blocks) => Delayed {
+        PageReservation::Blocks(blocks) => Delayed {
             blocks,
             growth: pages * PAGE,
         },
-        Held::Inline(growth) => Delayed { blocks: 0, growth },
+        PageReservation::Inline(growth) => Delayed { blocks: 0, growth },
     }
 }
 
 impl FileSystem {
     /// Of what a file's pages hold, and `more`, keeps what they need and gives back the rest. Called
     /// whenever pages or size have changed; `change` is that of the number of pages.
-    pub(super) fn settle_pages(&self, state: &mut InodeState, more: Delayed, change: i64) {
+    pub(super) fn adjust_delayed(&self, state: &mut InodeState, more: Delayed, change: i64) {
         let all = self.all_held(state, more, change);
         let inline = becomes_inline(state) && all.growth >= needs(state, true).growth;
         self.keep_needed(state, all, inline);
     }
 
     /// The same for a file that is about to get extents: its contents leave the inline item.
-    pub(super) fn settle_in_blocks(&self, state: &mut InodeState, more: Delayed, change: i64) {
+    pub(super) fn adjust_delayed_for_blocks(
+        &self,
+        state: &mut InodeState,
+        more: Delayed,
+        change: i64,
+    ) {
         let all = self.all_held(state, more, change);
         self.keep_needed(state, all, false);
     }
 
     /// The same for pages that were written and left; returns the growth that was held for them,
     /// which is not given back.
-    pub(super) fn settle_written(&self, state: &mut InodeState, written: u64) -> u64 {
+    pub(super) fn take_delayed_of_written(&self, state: &mut InodeState, written: u64) -> u64 {
         let all = self.all_held(state, Delayed::default(), -(written as i64));
-        let inline = matches!(state.pages.held(), Held::Inline(_));
+        let inline = matches!(state.pages.held(), PageReservation::Inline(_));
         let moved = all.growth - all.at_most(needs(state, inline)).growth;
         let growth = all.growth - moved;
         self.keep_needed(state, Delayed { growth, ..all }, inline);
@@ -115,8 +120,8 @@ impl FileSystem {
     fn keep_needed(&self, state: &mut InodeState, all: Delayed, inline: bool) {
         let kept = all.at_most(needs(state, inline));
         state.pages.hold(match inline && kept.growth > 0 {
-            true => Held::Inline(kept.growth),
-            false => Held::Blocks(kept.blocks),
+            true => PageReservation::Inline(kept.growth),
+            false => PageReservation::Blocks(kept.blocks),
         });
         if state.pages.dirty.is_empty() {
             state.pages.sub_unplaced(u64::MAX);

@@ -2,8 +2,8 @@
 //!
 //! Only reads; nothing depends on it.
 
-use crate::clocked::Clocked;
 use crate::fs::FileSystem;
+use crate::metrics::Latency;
 use crate::sync::atomic::{AtomicU64, Ordering};
 
 /// Name and value.
@@ -63,10 +63,10 @@ impl FileSystem {
         [
             ("syncs", self.syncs_done()),
             ("fsyncs", get(&journal.fsyncs)),
-            ("fsync_groups", get(&journal.groups)),
-            ("fsync_inodes", get(&journal.group_inodes)),
-            ("fsync_entries", get(&journal.group_entries)),
-            ("fsync_log_blocks", get(&journal.group_blocks)),
+            ("fsync_records", get(&journal.fsync_records)),
+            ("fsync_inodes", get(&journal.fsync_inodes)),
+            ("fsync_entries", get(&journal.fsync_entries)),
+            ("fsync_log_blocks", get(&journal.fsync_blocks)),
             ("fsync_whole_contexts", get(&journal.whole_contexts)),
         ]
     }
@@ -86,25 +86,25 @@ impl FileSystem {
     fn wait_counters(&self) -> Vec<Counter> {
         let journal = self.core.journal().counters();
         let storage = self.core.storage();
-        let clocked = |names: [&'static str; 3], clocked: &Clocked| {
-            let found = clocked.get();
+        let latency = |names: [&'static str; 3], latency: &Latency| {
+            let found = latency.get();
             names
                 .into_iter()
                 .zip([found.times, found.nanos, found.longest])
         };
-        let pushes = clocked(["pushes", "push_ns", "push_longest_ns"], &journal.pushes);
+        let pushes = latency(["pushes", "push_ns", "push_longest_ns"], &journal.pushes);
         let merges = self.core.merge_times();
         pushes
-            .chain(clocked(
+            .chain(latency(
                 ["throttled", "throttle_ns", "throttle_longest_ns"],
                 &journal.throttled,
             ))
-            .chain(clocked(
+            .chain(latency(
                 ["log_waits", "log_wait_ns", "log_wait_longest_ns"],
                 &journal.log_waits,
             ))
-            .chain(clocked(["merges", "merge_ns", "merge_longest_ns"], merges))
-            .chain(clocked(
+            .chain(latency(["merges", "merge_ns", "merge_longest_ns"], merges))
+            .chain(latency(
                 ["flushes_led", "flush_ns", "flush_longest_ns"],
                 storage.flush_times(),
             ))

@@ -2,14 +2,14 @@
 
 use smallvec::SmallVec;
 
-use crate::deliberate::{Deliberate, happens};
 use crate::error::Result;
+use crate::fault::{InjectedFault, is_injected};
 use crate::fs::FileSystem;
 use crate::fs::locked::attrs;
 use crate::fs::observe::Call;
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicU64, Ordering};
-use crate::txn::Wish;
+use crate::txn::FsyncRequest;
 
 /// A point in the order of a volume's changes, while it is open: see
 /// [`Volume::sequence`](crate::Volume::sequence). A later one is greater or equal.
@@ -81,17 +81,17 @@ impl FileSystem {
 
     /// The same, with an answer for each: what is wrong with one of them is said of that alone, a
     /// failure of what they share of all.
-    pub fn fsync_each(&self, wishes: &[Wish]) -> Vec<Result<()>> {
+    pub fn fsync_each(&self, requests: &[FsyncRequest]) -> Vec<Result<()>> {
         if self.watch.is_some() {
             // Watched calls are made one at a time.
-            let one = |wish: &Wish| self.fsync(wish.ino, wish.data_only);
-            return wishes.iter().map(one).collect();
+            let one = |request: &FsyncRequest| self.fsync(request.ino, request.data_only);
+            return requests.iter().map(one).collect();
         }
         let guard = self.core.storage().guard("a call panicked");
-        let _forcing = self.core.forcing();
-        let written: Vec<_> = wishes.iter().map(|w| self.write_inode(w.ino)).collect();
-        let ready = wishes.iter().zip(&written).filter(|(_, w)| w.is_ok());
-        let ready: Vec<Wish> = ready.map(|(wish, _)| *wish).collect();
+        let _forcing = self.core.fsyncs_in_progress();
+        let written: Vec<_> = requests.iter().map(|w| self.write_inode(w.ino)).collect();
+        let ready = requests.iter().zip(&written).filter(|(_, w)| w.is_ok());
+        let ready: Vec<FsyncRequest> = ready.map(|(request, _)| *request).collect();
         let forced = self.force(&ready);
         guard.done();
         let answer = |written: Result<()>| written.and_then(|()| forced.clone());
@@ -109,7 +109,7 @@ impl FileSystem {
             return Ok(());
         }
         let guard = self.core.storage().guard("a call panicked");
-        let _forcing = self.core.forcing();
+        let _forcing = self.core.fsyncs_in_progress();
         let written = self.write_inode(ino);
         guard.done();
         written
@@ -131,19 +131,19 @@ impl FileSystem {
     fn write_inode(&self, ino: u64) -> Result<()> {
         let inode = self.inode(ino)?;
         attrs(&inode.read())?;
-        if self.core.read_only() || happens(Deliberate::FsyncWithoutPages) {
+        if self.core.read_only() || is_injected(InjectedFault::FsyncWithoutPages) {
             return Ok(());
         }
         self.write_back_staged(&inode)
     }
 
     fn sync_inodes(&self, inodes: &[u64], data_only: bool) -> Result<()> {
-        let _forcing = self.core.forcing();
+        let _forcing = self.core.fsyncs_in_progress();
         let mut written = Ok(());
-        let mut ready = SmallVec::<[Wish; 2]>::new();
+        let mut ready = SmallVec::<[FsyncRequest; 2]>::new();
         for ino in inodes.iter().copied() {
             match self.write_inode(ino) {
-                Ok(()) => ready.push(Wish { ino, data_only }),
+                Ok(()) => ready.push(FsyncRequest { ino, data_only }),
                 Err(e) => written = written.and(Err(e)),
             }
         }
@@ -151,10 +151,10 @@ impl FileSystem {
         written.and(forced)
     }
 
-    fn force(&self, wishes: &[Wish]) -> Result<()> {
-        match self.core.read_only() || wishes.is_empty() {
+    fn force(&self, requests: &[FsyncRequest]) -> Result<()> {
+        match self.core.read_only() || requests.is_empty() {
             true => Ok(()),
-            false => self.core.force_inodes(wishes),
+            false => self.core.force_inodes(requests),
         }
     }
 
@@ -184,7 +184,7 @@ impl FileSystem {
     pub(super) fn sync_all(&self) -> Result<()> {
         let number = self.syncs.begun.fetch_add(1, Ordering::AcqRel) + 1;
         if !self.core.read_only() {
-            let written = match happens(Deliberate::SyncWithoutPages) {
+            let written = match is_injected(InjectedFault::SyncWithoutPages) {
                 true => Ok(()),
                 false => self.write_back_all(),
             };

@@ -6,8 +6,8 @@
 
 use std::sync::Arc;
 
-use crate::deliberate::{Deliberate, happens};
 use crate::error::{Error, Result};
+use crate::fault::{InjectedFault, is_injected};
 use crate::format::item::ORPHAN_TRUNCATE;
 use crate::format::key::Kind;
 use crate::format::{BLOCK_SIZE, MAX_FILE_SIZE, MAX_INLINE};
@@ -55,7 +55,7 @@ impl FileSystem {
         size: u64,
         set: &SetAttr,
     ) -> Result<()> {
-        self.settle_truncate(inode)?;
+        self.resume_truncate(inode)?;
         let old = attrs(&inode.read())?.size;
         if size > old {
             self.grow(inode, size, set, Class::Ordinary)
@@ -91,7 +91,7 @@ impl FileSystem {
         let inode = self.inode(ino)?;
         let _contents = inode.contents();
         check_file(&inode.read())?;
-        self.settle_truncate(&inode)?;
+        self.resume_truncate(&inode)?;
         let class = {
             let state = inode.read();
             let old = attrs(&state)?.size;
@@ -130,7 +130,7 @@ impl FileSystem {
             self.apply_resized(a, set);
         }
         let change = state.pages.dirty.len() as i64 - before;
-        self.settle_pages(&mut state, most(1), change);
+        self.adjust_delayed(&mut state, most(1), change);
         let (reservation, inline) = loaded?;
         let receipt = if inline {
             state.uncommitted = true;
@@ -143,7 +143,7 @@ impl FileSystem {
             commit.finish(reservation)
         };
         drop(state);
-        self.core.settle(receipt)
+        self.core.throttle(receipt)
     }
 
     /// Before a file grows to `size`: writes what waits, and its last block with zeros behind the end.
@@ -155,8 +155,8 @@ impl FileSystem {
         let prepared = self.prepare_growth(inode, &mut state, size, size);
         let taken = state.pages.dirty.len() as i64 - before;
         match size > MAX_INLINE as u64 {
-            true => self.settle_in_blocks(&mut state, most(3), taken),
-            false => self.settle_pages(&mut state, most(3), taken),
+            true => self.adjust_delayed_for_blocks(&mut state, most(3), taken),
+            false => self.adjust_delayed(&mut state, most(3), taken),
         }
         if taken > 0 {
             state.uncommitted = true;
@@ -197,7 +197,7 @@ impl FileSystem {
             let ahead = attrs(&state)?.disk_size < size;
             ahead && state.pages.dirty.range(..end).next().is_some()
         };
-        match waits && !happens(Deliberate::TruncationWithoutData) {
+        match waits && !is_injected(InjectedFault::TruncationWithoutData) {
             true => self.write_back_below(inode, end),
             false => Ok(()),
         }
@@ -230,7 +230,7 @@ impl FileSystem {
         a.disk_size = if waiting { a.disk_size.min(size) } else { size };
         self.apply_resized(a, set);
         let disk_size = a.disk_size;
-        self.settle_pages(&mut state, Delayed::default(), 0);
+        self.adjust_delayed(&mut state, Delayed::default(), 0);
         let mut commit = self.core.commit();
         self.shrink_inline(&mut commit, inode, &mut state, inline, disk_size);
         self.replace(
@@ -242,7 +242,7 @@ impl FileSystem {
             Extents::new(),
         )?;
         // An inode without names is an orphan already, and stays one.
-        let orphan = more && !happens(Deliberate::TruncationWithoutOrphan);
+        let orphan = more && !is_injected(InjectedFault::TruncationWithoutOrphan);
         if orphan && attrs(&state)?.nlink > 0 {
             self.put_orphan(&mut commit, inode, &mut state, ORPHAN_TRUNCATE);
         }
@@ -250,7 +250,7 @@ impl FileSystem {
         state.uncommitted = waiting;
         let receipt = commit.finish(reservation);
         drop(state);
-        self.core.settle(receipt)?;
+        self.core.throttle(receipt)?;
         if more {
             return self.finish_truncate(inode);
         }
@@ -283,7 +283,7 @@ impl FileSystem {
     }
 
     /// Finishes a truncation that failed on its way: a file must not grow over what it left.
-    pub(super) fn settle_truncate(&self, inode: &Arc<Inode>) -> Result<()> {
+    pub(super) fn resume_truncate(&self, inode: &Arc<Inode>) -> Result<()> {
         if inode.read().truncating {
             return self.finish_truncate(inode);
         }
@@ -301,7 +301,7 @@ impl FileSystem {
             let done = old.len() < STEP;
             let receipt = self.truncate_step(inode, &mut state, first, &old, done, reservation)?;
             drop(state);
-            self.core.settle(receipt)?;
+            self.core.throttle(receipt)?;
             if done {
                 return Ok(());
             }

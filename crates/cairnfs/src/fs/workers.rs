@@ -13,10 +13,12 @@ use crate::journal::signals::{LogWork, Signals};
 impl FileSystem {
     pub(super) fn start_workers(self: &Arc<Self>, interval: Option<Duration>) -> Result<()> {
         let signals = self.core.signals();
-        let (volume, wishes) = (Arc::downgrade(self), signals.clone());
-        self.spawn("cairnfs-log", move || work_log(&volume, &wishes, interval))?;
-        let (volume, wishes) = (Arc::downgrade(self), signals.clone());
-        self.spawn("cairnfs-merge", move || work_merges(&volume, &wishes))?;
+        let (volume, requests) = (Arc::downgrade(self), signals.clone());
+        self.spawn("cairnfs-log", move || {
+            work_log(&volume, &requests, interval)
+        })?;
+        let (volume, requests) = (Arc::downgrade(self), signals.clone());
+        self.spawn("cairnfs-merge", move || work_merges(&volume, &requests))?;
         signals.set_workers(true);
         Ok(())
     }
@@ -160,7 +162,7 @@ mod tests {
         let creds = Creds { uid: 0, gid: 0 };
         let made = fs.mknod(ROOT_INO, b"file", 0o100_644, 0, creds).unwrap();
         fs.write(made.ino, 0, b"not written yet", true).unwrap();
-        fs.core.outgrow();
+        fs.core.exceed_dirty_limits();
         drop(fs);
         let fs = open();
         let mut read = [0; 100];

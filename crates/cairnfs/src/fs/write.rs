@@ -8,9 +8,9 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use crate::deliberate::{Deliberate, happens};
 use crate::device::{Page, Supply};
 use crate::error::{Error, Result};
+use crate::fault::{InjectedFault, is_injected};
 use crate::format::{BLOCK_SIZE, MAX_FILE_SIZE, MAX_INLINE};
 use crate::fs::FileSystem;
 use crate::fs::attributes::kill_privileges;
@@ -125,7 +125,7 @@ impl FileSystem {
         self.core.storage().check()?;
         check_file(&inode.read())?;
         may_write(attrs(&inode.read())?, offset)?;
-        self.settle_truncate(inode)?;
+        self.resume_truncate(inode)?;
         if self.has_too_many_pages() {
             // What could not be written back before must not grow without limit.
             self.write_back(inode)?;
@@ -192,7 +192,7 @@ impl FileSystem {
             kill_privileges(a, kill);
             state.uncommitted = true;
         }
-        self.settle_pages(&mut state, reserved, taken);
+        self.adjust_delayed(&mut state, reserved, taken);
         if taken > 0 || result.is_ok() {
             self.list_file(inode, &mut state);
         }
@@ -353,7 +353,7 @@ impl FileSystem {
     ) -> Result<Vec<u64>> {
         let size = attrs(state)?.size;
         let mut blocks = Vec::new();
-        let grows = end > size && !happens(Deliberate::TailNotZeroed);
+        let grows = end > size && !is_injected(InjectedFault::TailNotZeroed);
         if grows && !size.is_multiple_of(BLOCK) && offset > size {
             blocks.push(size / BLOCK);
         }
@@ -375,14 +375,15 @@ impl FileSystem {
                 .files
                 .push_pruned(inode.clone(), |file| file.unlist_if_gone());
             let table = self.core.table();
-            gone.into_iter().for_each(|file| table.vanished(file));
+            gone.into_iter()
+                .for_each(|file| table.evict_cancelled(file));
         }
     }
 
     /// Throws away the pages from file block `from` on, with their reservations.
     pub(super) fn drop_pages(&self, state: &mut InodeState, from: u64) {
         let dropped = state.pages.dirty.split_off(&from);
-        self.settle_pages(state, Delayed::default(), -(dropped.len() as i64));
+        self.adjust_delayed(state, Delayed::default(), -(dropped.len() as i64));
     }
 
     /// Writes back if too much data waits: first of this file, which its writer pays for. Data that

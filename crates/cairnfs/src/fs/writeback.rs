@@ -10,9 +10,9 @@ use std::sync::Arc;
 
 use smallvec::{SmallVec, smallvec};
 
-use crate::deliberate::{Deliberate, happens};
 use crate::device::{DataStamp, Page};
 use crate::error::{Error, Result};
+use crate::fault::{InjectedFault, is_injected};
 use crate::format::key::Kind;
 use crate::format::{BLOCK_SIZE, MAX_EXTENT_BLOCKS, MAX_INLINE, checksum};
 use crate::fs::FileSystem;
@@ -20,9 +20,9 @@ use crate::fs::extents::{Extent, Extents};
 use crate::fs::locked::{attrs, attrs_mut};
 use crate::fs::namespace::INODE_LEN;
 use crate::fs::room::{becomes_inline, inline_growth};
-use crate::inode::pages::Held;
+use crate::inode::pages::PageReservation;
 use crate::inode::{Inode, InodeState};
-use crate::space::{Funding, Run};
+use crate::space::{BlockRun, Funding};
 use crate::sync::RwLockUpgradableReadGuard;
 use crate::txn::{Commit, Need, Receipt, Reservation};
 
@@ -40,7 +40,7 @@ type Blocks = SmallVec<[u64; STAGED]>;
 
 /// Pages that go to adjacent device blocks.
 struct Placed {
-    run: Run,
+    run: BlockRun,
     /// The file block of each page.
     blocks: Blocks,
 }
@@ -107,7 +107,7 @@ impl FileSystem {
             }
             let (receipt, reached) =
                 self.write_batch(inode, state, (&sweep, stage), reservation)?;
-            self.core.settle_limits(receipt)?;
+            self.core.enforce_limits(receipt)?;
             sweep.start = reached;
             let left = {
                 let state = inode.read();
@@ -155,7 +155,7 @@ impl FileSystem {
         // Only now must readers wait.
         let state = &mut RwLockUpgradableReadGuard::upgrade(state);
         let left = state.pages.blocks().saturating_sub(taken);
-        state.pages.hold(Held::Blocks(left));
+        state.pages.hold(PageReservation::Blocks(left));
         let mut commit = self.core.commit();
         let stamp = staged.unwrap_or_else(|| DataStamp::new(self.core.storage().stamp()));
         let runs = new.iter().map(|e| (e.block, e.crcs.clone()));
@@ -176,8 +176,8 @@ impl FileSystem {
                 false => Page::let_go(pages),
             }
         }
-        let reserved = self.settle_written(state, batch.len() as u64);
-        commit.settles_delayed(reserved, grown);
+        let reserved = self.take_delayed_of_written(state, batch.len() as u64);
+        commit.uses_delayed(reserved, grown);
         let written = batch.last().map_or(0, |b| (b + 1) * BLOCK);
         let waiting = !state.pages.dirty.is_empty();
         let a = attrs_mut(state)?;
@@ -272,8 +272,8 @@ impl FileSystem {
         } else {
             inline_growth(size)
         };
-        let reserved = self.settle_written(state, pages.len() as u64);
-        commit.settles_delayed(reserved, grown);
+        let reserved = self.take_delayed_of_written(state, pages.len() as u64);
+        commit.uses_delayed(reserved, grown);
         attrs_mut(state)?.disk_size = size;
         commit.put_inode(inode, state);
         Ok(commit.finish(reservation))
@@ -291,7 +291,7 @@ impl FileSystem {
         let own = |block: u64| {
             touched
                 .iter()
-                .filter(|e| e.is_unwritten() || happens(Deliberate::DataInPlace))
+                .filter(|e| e.is_unwritten() || is_injected(InjectedFault::DataInPlace))
                 .find(|e| e.at <= block && block < e.end())
                 .map(|e| e.block + (block - e.at))
         };
@@ -430,7 +430,7 @@ fn push_place(placed: &mut Places, place: u64, block: u64) {
             p.blocks.push(block);
         }
         _ => placed.push(Placed {
-            run: Run {
+            run: BlockRun {
                 start: place,
                 len: 1,
             },

@@ -267,7 +267,7 @@ impl FileSystem {
             let receipt =
                 self.commit_xattr(inode, &mut state, at, (new.as_ref(), found), reservation);
             drop(state);
-            return self.core.settle(receipt);
+            return self.core.throttle(receipt);
         }
     }
 

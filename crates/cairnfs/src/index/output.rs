@@ -18,7 +18,7 @@ use crate::format::superblock::RawPtr;
 use crate::format::{MAX_VALUE, NODE_SIZE, checksum};
 use crate::index::bounds::Bounds;
 use crate::index::cache::CachedNode;
-use crate::index::pack::{Origin, Packer, Run};
+use crate::index::pack::{Origin, PackedCells, Packer};
 use crate::index::read::{child, no_cell};
 use crate::index::writer::Writer;
 use crate::index::{Index, NodeSpace, Tree};
@@ -233,10 +233,10 @@ impl<'a> Output<'a> {
     }
 
     /// The cells of a node of the old tree, which lie within `bounds`.
-    fn neighbour(&self, ptr: &RawPtr, level: u8, bounds: &Bounds) -> Result<Run> {
+    fn neighbour(&self, ptr: &RawPtr, level: u8, bounds: &Bounds) -> Result<PackedCells> {
         let node = self.index.load(ptr, level)?;
         bounds.check(&node)?;
-        let mut run = Run::default();
+        let mut run = PackedCells::default();
         for i in 0..node.len() {
             let cell = node.raw_cell(i).ok_or_else(|| no_cell(&node, i))?;
             run.push(&cell, Origin::Kept);
@@ -263,7 +263,7 @@ impl<'a> Output<'a> {
     }
 
     /// Makes a node, and a child of the level above of it.
-    fn make(&mut self, level: u8, run: &Run) -> Result<()> {
+    fn make(&mut self, level: u8, run: &PackedCells) -> Result<()> {
         if u32::from(level) >= MAX_HEIGHT {
             return Err(Error::Invalid("an index of more levels than there can be"));
         }

@@ -1,6 +1,6 @@
 //! Packing a stream of cells into nodes: how full they become, where they are cut.
 //!
-//! Pure: uses the format only. A [`Run`] is a sequence of cells in key order, of any size. A
+//! Pure: uses the format only. A [`PackedCells`] is a sequence of cells in key order, of any size. A
 //! [`Packer`] gets the cells of one level, and a cut wherever a node of the old tree ended; it
 //! gives back the runs to make nodes of, each of which fits into one, in key order. It never holds
 //! more than about three nodes.
@@ -57,14 +57,14 @@ impl Cell {
 
 /// Cells in key order.
 #[derive(Debug, Default)]
-pub(super) struct Run {
+pub(super) struct PackedCells {
     cells: Vec<Cell>,
     values: Vec<u8>,
     prefix: usize,
     used: usize,
 }
 
-impl Run {
+impl PackedCells {
     /// Whether there is no cell.
     pub fn is_empty(&self) -> bool {
         self.cells.is_empty()
@@ -138,7 +138,7 @@ impl Run {
     }
 
     /// Adds the cells of `other`, which all stand behind these.
-    pub fn append(&mut self, other: &Run) {
+    pub fn append(&mut self, other: &PackedCells) {
         for (cell, origin) in other.cells(0..other.cells.len()) {
             self.push(&cell, origin);
         }
@@ -157,7 +157,7 @@ impl Run {
     }
 
     /// Bytes of a node with these cells and those of `other`, which all stand behind these.
-    pub fn size_with(&self, other: &Run) -> usize {
+    pub fn size_with(&self, other: &PackedCells) -> usize {
         let prefix = match (self.cells.first(), other.cells.last()) {
             (Some(a), Some(b)) => common_prefix(&a.key, &b.key),
             _ => return self.size().max(other.size()),
@@ -198,7 +198,7 @@ impl Run {
     }
 
     /// Takes the first `n` cells away, at least one.
-    fn take_front(&mut self, n: usize) -> Run {
+    fn take_front(&mut self, n: usize) -> PackedCells {
         let n = n.clamp(1, self.cells.len().max(1)).min(self.cells.len());
         let start = self
             .cells
@@ -209,7 +209,7 @@ impl Run {
             value: cell.value.start - start..cell.value.end - start,
             ..cell
         });
-        let mut rest = Run::default();
+        let mut rest = PackedCells::default();
         rest.reserve();
         rest.cells.extend(moved);
         rest.values.extend_from_slice(values);
@@ -245,7 +245,7 @@ impl Run {
     }
 }
 
-fn is_something(run: &Run) -> bool {
+fn is_something(run: &PackedCells) -> bool {
     !run.is_empty()
 }
 
@@ -253,9 +253,9 @@ fn is_something(run: &Run) -> bool {
 #[derive(Debug, Default)]
 pub(super) struct Packer {
     /// A node of good size that waits for a small one behind it.
-    ready: Run,
+    ready: PackedCells,
     /// What came since; after a cut nothing, or a small rest that the next cells join.
-    open: Run,
+    open: PackedCells,
     /// Nodes are filled wherever those of the old tree ended.
     dense: bool,
 }
@@ -303,7 +303,7 @@ impl Packer {
     }
 
     /// What must be written before more cells come.
-    pub fn overfull(&mut self) -> Option<Run> {
+    pub fn overfull(&mut self) -> Option<PackedCells> {
         if self.open.size() <= OVERFULL {
             None
         } else if !self.ready.is_empty() {
@@ -314,7 +314,7 @@ impl Packer {
     }
 
     /// A node of the old tree ends here: gives what is to be written, at most two runs.
-    pub fn cut(&mut self) -> impl Iterator<Item = Run> + use<> {
+    pub fn cut(&mut self) -> impl Iterator<Item = PackedCells> + use<> {
         let mut out = [None, None];
         if self.open.size() > NODE_SIZE {
             let last = self.open.last();
@@ -346,7 +346,7 @@ impl Packer {
     }
 
     /// The small rest that would be glad of a neighbour; to be asked after a cut.
-    pub fn small(&self) -> Option<&Run> {
+    pub fn small(&self) -> Option<&PackedCells> {
         (!self.open.is_empty()).then_some(&self.open)
     }
 
@@ -356,18 +356,18 @@ impl Packer {
     }
 
     /// Joins a neighbour's cells, which all stand behind, with the small rest.
-    pub fn join_right(&mut self, neighbour: &Run) {
+    pub fn join_right(&mut self, neighbour: &PackedCells) {
         self.open.append(neighbour);
     }
 
     /// Joins a neighbour's cells, which all stand before, with the small rest.
-    pub fn join_left(&mut self, mut neighbour: Run) {
+    pub fn join_left(&mut self, mut neighbour: PackedCells) {
         neighbour.append(&self.open);
         self.open = neighbour;
     }
 
     /// All that waits, to be written now; to be called after a cut.
-    pub fn drain(&mut self) -> impl Iterator<Item = Run> + use<> {
+    pub fn drain(&mut self) -> impl Iterator<Item = PackedCells> + use<> {
         let all = [
             std::mem::take(&mut self.ready),
             std::mem::take(&mut self.open),
@@ -381,7 +381,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn push(packer: &mut Packer, i: u64, len: usize, origin: Origin, out: &mut Vec<Run>) {
+    fn push(packer: &mut Packer, i: u64, len: usize, origin: Origin, out: &mut Vec<PackedCells>) {
         let cell = RawCell {
             key: Key::inode(i).encode(),
             value: &vec![7; len],
@@ -391,10 +391,10 @@ mod tests {
         out.extend(std::iter::from_fn(|| packer.overfull()));
     }
 
-    fn finish(mut packer: Packer, mut out: Vec<Run>) -> Vec<usize> {
+    fn finish(mut packer: Packer, mut out: Vec<PackedCells>) -> Vec<usize> {
         out.extend(packer.cut());
         out.extend(packer.drain());
-        out.iter().map(Run::size).collect()
+        out.iter().map(PackedCells::size).collect()
     }
 
     #[test]

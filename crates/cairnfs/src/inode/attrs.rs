@@ -3,8 +3,8 @@
 use zerocopy::IntoBytes;
 use zerocopy::little_endian::{U32, U64};
 
-use crate::deliberate::{Deliberate, happens};
 use crate::error::{Error, Result};
+use crate::fault::{InjectedFault, is_injected};
 use crate::format::item::{FIRST_DIR_INDEX, RawInode, S_IFDIR, S_IFMT, S_IFREG, decode_inode};
 use crate::format::{BLOCK_SIZE, MAX_INLINE};
 use crate::types::{Attr, FileKind, Flags, Time};
@@ -110,7 +110,7 @@ impl Attrs {
             flags: U32::new(self.flags.bits()),
             xattrs: U32::new(self.xattrs),
             rdev: U64::new(self.rdev),
-            size: U64::new(match happens(Deliberate::SizeBeforeData) {
+            size: U64::new(match is_injected(InjectedFault::SizeBeforeData) {
                 true => self.size,
                 false => self.disk_size,
             }),

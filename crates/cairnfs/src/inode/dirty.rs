@@ -10,18 +10,18 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use crate::fetch::fetch;
 use crate::format::key::Kind;
 use crate::journal::vector::LogVector;
+use crate::prefetch::prefetch;
 
 /// An item's newest value.
 #[derive(Clone)]
 pub struct Slot {
     /// The value.
     pub vector: Arc<LogVector>,
-    /// The key exists elsewhere too: in the index, a frozen set or an earlier context. A deletion
+    /// The key exists elsewhere too: in the index, a sealed set or an earlier context. A deletion
     /// must then be kept as a tombstone.
-    pub baseline: bool,
+    pub exists_below: bool,
 }
 
 /// Items that are not yet in the index.
@@ -35,34 +35,34 @@ pub struct DirtySet {
 
 /// The items of an inode that a merge takes. Most inodes have but one, which needs no set.
 #[derive(Clone)]
-pub enum Frozen {
+pub enum Sealed {
     /// The inode item.
     Lone(Slot),
     /// Others, too.
     Set(Arc<DirtySet>),
 }
 
-impl Frozen {
+impl Sealed {
     /// The slot of an item.
     pub fn get(&self, kind: Kind, offset: u64) -> Option<&Slot> {
         match self {
-            Frozen::Lone(slot) => Some(slot).filter(|_| kind == Kind::Inode),
-            Frozen::Set(set) => set.get(kind, offset),
+            Sealed::Lone(slot) => Some(slot).filter(|_| kind == Kind::Inode),
+            Sealed::Set(set) => set.get(kind, offset),
         }
     }
 
     /// The set, if the inode item is not all there is.
     pub fn set(&self) -> Option<&Arc<DirtySet>> {
         match self {
-            Frozen::Lone(_) => None,
-            Frozen::Set(set) => Some(set),
+            Sealed::Lone(_) => None,
+            Sealed::Set(set) => Some(set),
         }
     }
 
     /// Has the vector of the inode item fetched.
-    pub fn fetch(&self) {
+    pub fn prefetch(&self) {
         if let Some(slot) = self.get(Kind::Inode, 0) {
-            fetch(&*slot.vector);
+            prefetch(&*slot.vector);
         }
     }
 }
@@ -254,12 +254,12 @@ impl DirtySet {
     }
 
     /// Takes all there is, if there is anything.
-    pub fn freeze(&mut self) -> Option<Frozen> {
+    pub fn seal(&mut self) -> Option<Sealed> {
         if self.has_no_more() {
             // Lists that are empty now may still have much memory.
-            return std::mem::take(self).inode.map(Frozen::Lone);
+            return std::mem::take(self).inode.map(Sealed::Lone);
         }
-        Some(Frozen::Set(Arc::new(std::mem::take(self))))
+        Some(Sealed::Set(Arc::new(std::mem::take(self))))
     }
 
     /// Its vectors.
@@ -379,7 +379,7 @@ mod tests {
         let key = Key::new(1, Kind::DirIndex, tag);
         Slot {
             vector: LogVector::new(1, key, tag, &Change::Put(&[])),
-            baseline: false,
+            exists_below: false,
         }
     }
 

@@ -6,6 +6,7 @@
 pub mod attrs;
 pub mod dirty;
 pub mod listings;
+pub mod log_deps;
 pub mod names;
 pub mod pages;
 #[cfg(test)]
@@ -14,6 +15,5 @@ pub mod pages;
 mod schedules;
 pub mod state;
 pub mod table;
-pub mod unlogged;
 
 pub use state::{Inode, InodeState, KNOWN_ATTRIBUTES};

@@ -11,7 +11,7 @@ const INLINE: u32 = 1 << 31;
 
 /// What the pages of a file have reserved.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Held {
+pub enum PageReservation {
     /// Blocks of space: one for each page, but for those that go to space allocated before.
     Blocks(u64),
     /// Bytes of index growth: the contents will become an inline item.
@@ -23,7 +23,7 @@ pub enum Held {
 pub struct Pages {
     /// The pages.
     pub dirty: BTreeMap<u64, Page>,
-    /// As [`Held`]. Memory has far fewer pages than this can count.
+    /// As [`PageReservation`]. Memory has far fewer pages than this can count.
     held: u32,
     /// Of the pages those whose file block no extent covers.
     unplaced: u32,
@@ -31,27 +31,27 @@ pub struct Pages {
 
 impl Pages {
     /// What is reserved for them.
-    pub fn held(&self) -> Held {
+    pub fn held(&self) -> PageReservation {
         match self.held & INLINE {
-            0 => Held::Blocks(self.held.into()),
-            _ => Held::Inline((self.held & !INLINE).into()),
+            0 => PageReservation::Blocks(self.held.into()),
+            _ => PageReservation::Inline((self.held & !INLINE).into()),
         }
     }
 
     /// Sets what is reserved for them.
-    pub fn hold(&mut self, held: Held) {
+    pub fn hold(&mut self, held: PageReservation) {
         let count = |n: u64| u32::try_from(n).unwrap_or(u32::MAX) & !INLINE;
         self.held = match held {
-            Held::Blocks(blocks) => count(blocks),
-            Held::Inline(growth) => count(growth) | INLINE,
+            PageReservation::Blocks(blocks) => count(blocks),
+            PageReservation::Inline(growth) => count(growth) | INLINE,
         };
     }
 
     /// Blocks reserved for them.
     pub fn blocks(&self) -> u64 {
         match self.held() {
-            Held::Blocks(blocks) => blocks,
-            Held::Inline(_) => 0,
+            PageReservation::Blocks(blocks) => blocks,
+            PageReservation::Inline(_) => 0,
         }
     }
 
@@ -80,8 +80,12 @@ mod tests {
     #[test]
     fn what_is_held_and_unplaced_comes_back() {
         let mut pages = Pages::default();
-        assert_eq!(pages.held(), Held::Blocks(0));
-        for held in [Held::Blocks(7), Held::Inline(2080), Held::Inline(0)] {
+        assert_eq!(pages.held(), PageReservation::Blocks(0));
+        for held in [
+            PageReservation::Blocks(7),
+            PageReservation::Inline(2080),
+            PageReservation::Inline(0),
+        ] {
             pages.hold(held);
             assert_eq!(pages.held(), held);
         }

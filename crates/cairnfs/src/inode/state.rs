@@ -4,15 +4,15 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use crate::fetch::fetch;
 use crate::format::key::Kind;
 use crate::inode::attrs::Attrs;
-use crate::inode::dirty::{DirtySet, Frozen, Slot};
+use crate::inode::dirty::{DirtySet, Sealed, Slot};
 use crate::inode::listings::{Ends, Listing};
+use crate::inode::log_deps::LogDeps;
 use crate::inode::names::{NameMemory, Names};
 use crate::inode::pages::Pages;
-use crate::inode::unlogged::Unlogged;
 use crate::journal::vector::LogVector;
+use crate::prefetch::prefetch;
 use crate::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use crate::sync::{
     Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockUpgradableReadGuard, RwLockWriteGuard,
@@ -26,7 +26,7 @@ pub struct Inode {
     pub ino: u64,
     /// Uses by callers: look-ups to be forgotten, open files.
     uses: AtomicU64,
-    unlogged: Mutex<Unlogged>,
+    log_deps: Mutex<LogDeps>,
     /// It was loaded and found to exist: nobody need lock the state to see that.
     ready: AtomicBool,
     /// Second chance against eviction.
@@ -65,7 +65,7 @@ pub struct InodeState {
     /// It was made without a name and never had one: only then may it get its first.
     pub nameless: bool,
     /// Changes that a running merge takes.
-    pub frozen: Option<Frozen>,
+    pub sealed: Option<Sealed>,
     /// Changes since the newest merge began.
     pub current: DirtySet,
     /// Unwritten data.
@@ -135,7 +135,7 @@ impl Inode {
             ino,
             ready: AtomicBool::new(state.loaded),
             state: RwLock::new(state),
-            unlogged: Mutex::default(),
+            log_deps: Mutex::default(),
             contents: Mutex::new(()),
             uses: AtomicU64::new(0),
             recent: AtomicBool::new(false),
@@ -155,9 +155,9 @@ impl Inode {
     }
 
     /// Has that fetched which a merge looks at.
-    pub fn fetch(&self) {
-        fetch(&self.uses);
-        fetch(&self.ready);
+    pub fn prefetch(&self) {
+        prefetch(&self.uses);
+        prefetch(&self.ready);
     }
 
     /// Locks the state for reading.
@@ -192,8 +192,8 @@ impl Inode {
     }
 
     /// What the log does not hold yet. Whoever locks it holds the open context.
-    pub fn unlogged(&self) -> MutexGuard<'_, Unlogged> {
-        self.unlogged.lock()
+    pub fn log_deps(&self) -> MutexGuard<'_, LogDeps> {
+        self.log_deps.lock()
     }
 
     /// Takes a use. The caller holds the state's lock and saw the inode exist.
@@ -226,25 +226,24 @@ impl Inode {
         self.uses.load(Ordering::Acquire)
     }
 
-    /// Whether it has changes that are not in the index, or are causes of others that are not in the
-    /// log, as far as can be seen without waiting: a merge will clean it.
+    /// Whether it has changes that are not in the index, or ones that the log lacks, as far as can be seen without waiting: a merge will clean it.
     pub(super) fn has_changes(&self) -> bool {
         let dirty =
-            |s: RwLockReadGuard<'_, InodeState>| !s.current.is_empty() || s.frozen.is_some();
-        self.state.try_read().is_some_and(dirty) || !self.causes_nothing()
+            |s: RwLockReadGuard<'_, InodeState>| !s.current.is_empty() || s.sealed.is_some();
+        self.state.try_read().is_some_and(dirty) || !self.has_no_log_deps()
     }
 
     /// Whether it is gone, and neither log nor index ever hear of it: it was made and removed within
     /// contexts that were not written in between. `seq` is the open one. Waits for nobody.
-    pub fn has_vanished(&self, seq: u64) -> bool {
-        let vanished = |s: RwLockReadGuard<'_, InodeState>| {
-            s.loaded && s.attrs.is_none() && s.current.is_empty() && s.frozen.is_none()
+    pub fn is_cancelled(&self, seq: u64) -> bool {
+        let cancelled = |s: RwLockReadGuard<'_, InodeState>| {
+            s.loaded && s.attrs.is_none() && s.current.is_empty() && s.sealed.is_none()
         };
-        self.state.try_read().is_some_and(vanished)
-            && self.unlogged.try_lock().is_some_and(|mut unlogged| {
-                let vain = unlogged.is_vain(seq);
+        self.state.try_read().is_some_and(cancelled)
+            && self.log_deps.try_lock().is_some_and(|mut log_deps| {
+                let vain = log_deps.is_vain(seq);
                 if vain {
-                    unlogged.forget(seq);
+                    log_deps.forget(seq);
                 }
                 vain
             })
@@ -262,18 +261,18 @@ impl Inode {
 
     /// Lets go what a merge up to `seq` took; its vectors go to `vectors`. Tells whether nothing newer is
     /// there.
-    pub fn thaw(&self, seq: u64, vectors: &mut Vec<Arc<LogVector>>) -> bool {
+    pub fn release_sealed(&self, seq: u64, vectors: &mut Vec<Arc<LogVector>>) -> bool {
         let mut state = self.write();
-        let frozen = state.frozen.take();
-        let mut unlogged = self.unlogged();
-        let more = unlogged.let_go(seq, vectors);
-        let is_clean = state.current.is_empty() && unlogged.is_empty();
-        drop(unlogged);
+        let sealed = state.sealed.take();
+        let mut log_deps = self.log_deps();
+        let more = log_deps.let_go(seq, vectors);
+        let is_clean = state.current.is_empty() && log_deps.is_empty();
+        drop(log_deps);
         drop(state);
         drop(more);
-        match frozen {
-            Some(Frozen::Lone(slot)) => vectors.push(slot.vector),
-            Some(Frozen::Set(set)) => {
+        match sealed {
+            Some(Sealed::Lone(slot)) => vectors.push(slot.vector),
+            Some(Sealed::Set(set)) => {
                 let set = Arc::into_inner(set);
                 vectors.extend(set.into_iter().flat_map(DirtySet::into_vectors));
             }
@@ -282,8 +281,8 @@ impl Inode {
         is_clean
     }
 
-    fn causes_nothing(&self) -> bool {
-        self.unlogged.try_lock().is_some_and(|u| u.is_empty())
+    fn has_no_log_deps(&self) -> bool {
+        self.log_deps.try_lock().is_some_and(|u| u.is_empty())
     }
 
     /// Whether nothing but the number of its uses would be lost if it left memory.
@@ -293,11 +292,11 @@ impl Inode {
             let linked = || s.attrs.as_ref().is_some_and(|a| a.nlink > 0);
             (!used || linked())
                 && s.current.is_empty()
-                && s.frozen.is_none()
+                && s.sealed.is_none()
                 && !s.uncommitted
                 && !s.listed
                 && s.pages.dirty.is_empty()
-                && self.causes_nothing()
+                && self.has_no_log_deps()
         })
     }
 }
@@ -366,23 +365,23 @@ impl InodeState {
         if let Some(slot) = self.current.get(kind, offset) {
             return Some((slot, false));
         }
-        let frozen = self.frozen.as_ref()?;
-        Some((frozen.get(kind, offset)?, true))
+        let sealed = self.sealed.as_ref()?;
+        Some((sealed.get(kind, offset)?, true))
     }
 
     /// The items that a running merge takes, if there are more than the inode item.
-    pub fn frozen_set(&self) -> Option<&Arc<DirtySet>> {
-        self.frozen.as_ref()?.set()
+    pub fn sealed_set(&self) -> Option<&Arc<DirtySet>> {
+        self.sealed.as_ref()?.set()
     }
 
     /// The newest slot of the last item of one kind, which is not that of directory entries, up to an
     /// offset; it may be deleted there.
     pub fn last_slot(&self, kind: Kind, to: u64) -> Option<(u64, &Slot)> {
-        let frozen = self.frozen_set().and_then(|set| set.last_up_to(kind, to));
+        let sealed = self.sealed_set().and_then(|set| set.last_up_to(kind, to));
         let current = self.current.last_up_to(kind, to);
-        match (current, frozen) {
-            (Some(current), Some(frozen)) if current.0 >= frozen.0 => Some(current),
-            (current, frozen) => frozen.or(current),
+        match (current, sealed) {
+            (Some(current), Some(sealed)) if current.0 >= sealed.0 => Some(current),
+            (current, sealed) => sealed.or(current),
         }
     }
 
@@ -407,7 +406,7 @@ impl InodeState {
             .attrs
             .as_ref()
             .is_some_and(|a| a.is_dir() && a.size == 0);
-        self.knows_all_names = empty && self.current.is_empty() && self.frozen.is_none();
+        self.knows_all_names = empty && self.current.is_empty() && self.sealed.is_none();
     }
 
     /// Of a directory: remembers an entry's name. Tells whether memory grew by much.
@@ -451,28 +450,28 @@ impl InodeState {
     }
 
     /// Hands the current set over to the merge whose boundary has been passed.
-    fn freeze(&mut self) {
+    fn seal(&mut self) {
         if self.current.is_empty() {
             return;
         }
         assert!(
-            self.frozen.is_none(),
+            self.sealed.is_none(),
             "two merges hold changes of one inode"
         );
         if self.current.get(Kind::Inode, 0).is_some() {
             self.persisted = true;
         }
         self.indexed = true;
-        self.frozen = self.current.freeze();
+        self.sealed = self.current.seal();
     }
 
     /// The same by whoever comes by first, a later commit or the merge itself; `None` as boundary while
     /// nobody commits yet: all is to be taken.
-    pub fn freeze_up_to(&mut self, boundary: Option<u64>) {
+    pub fn seal_up_to(&mut self, boundary: Option<u64>) {
         if boundary == Some(self.epoch) {
             return;
         }
-        self.freeze();
+        self.seal();
         self.epoch = boundary.unwrap_or(self.epoch);
     }
 }

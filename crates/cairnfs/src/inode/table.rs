@@ -16,8 +16,8 @@ use std::sync::Arc;
 
 use crossbeam_utils::CachePadded;
 
-use crate::fetch::fetch;
 use crate::inode::Inode;
+use crate::prefetch::prefetch;
 use crate::shard::{IntHash, IntHasher};
 use crate::sync::Mutex;
 use crate::sync::atomic::Ordering;
@@ -88,7 +88,7 @@ impl InodeTable {
         };
         let mut shard = shard.lock();
         if let Some(inode) = shard.inodes.get(&ino) {
-            fetch(&**inode);
+            prefetch(&**inode);
             // A line that many threads read is not written without need.
             if !inode.recent.load(Ordering::Relaxed) {
                 inode.recent.store(true, Ordering::Relaxed);
@@ -173,7 +173,7 @@ impl InodeTable {
     }
 
     /// An inode is gone, and nothing remembers it but the caller, the table and who still uses it.
-    pub fn vanished(&self, inode: Arc<Inode>) {
+    pub fn evict_cancelled(&self, inode: Arc<Inode>) {
         let Some(shard) = self.shard(inode.ino) else {
             return;
         };

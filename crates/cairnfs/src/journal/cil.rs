@@ -12,7 +12,7 @@ use smallvec::SmallVec;
 use crate::device::DataStamp;
 use crate::journal::vector::LogVector;
 use crate::shard::{Pruned, thread_shard};
-use crate::space::Run;
+use crate::space::BlockRun;
 use crate::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use crate::sync::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
@@ -24,7 +24,7 @@ const STEP: i64 = 4096;
 #[derive(Default)]
 struct Shard {
     vectors: Pruned<Arc<LogVector>>,
-    freed: Vec<Run>,
+    freed: Vec<BlockRun>,
     /// Log bytes of its entries.
     charged: i64,
     /// Of these, what the context's sum does not have yet.
@@ -97,7 +97,7 @@ impl Context {
     pub fn insert(
         &self,
         vectors: &mut SmallVec<[Arc<LogVector>; 8]>,
-        freed: &mut SmallVec<[Run; 4]>,
+        freed: &mut SmallVec<[BlockRun; 4]>,
         charge: i64,
     ) -> Filled {
         let (mut unsummed, mut changes) = (charge, 0);
@@ -199,7 +199,7 @@ pub struct Drained {
     /// Its vectors.
     pub vectors: Vec<Arc<LogVector>>,
     /// Blocks its changes freed.
-    pub freed: Vec<Run>,
+    pub freed: Vec<BlockRun>,
     /// Log bytes of its entries.
     pub charged: i64,
     /// Vectors that died in it and are not among these any more.

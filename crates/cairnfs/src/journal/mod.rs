@@ -1,12 +1,12 @@
 //! Delayed logging: changes gather in a context in memory; a push writes it to the log at once.
 //!
-//! Floor 2: uses device, format, space's [`crate::space::Run`] and errors. Contexts are written in
+//! Floor 2: uses device, format, space's [`crate::space::BlockRun`] and errors. Contexts are written in
 //! order of their sequence, one push at a time, under the head's lock; inserting commits never
 //! touch that lock. A context counts once all its records are valid, so no commit record follows.
 
 mod bytes;
 pub mod cil;
-pub mod group;
+pub mod fsync_record;
 mod push;
 pub mod recover;
 pub mod ring;
@@ -21,10 +21,9 @@ use std::sync::Arc;
 
 use crossbeam_utils::CachePadded;
 
-use crate::clocked::Clocked;
-use crate::deliberate::{Deliberate, happens};
 use crate::device::Storage;
 use crate::error::{Error, Result};
+use crate::fault::{InjectedFault, is_injected};
 use crate::format::superblock::Superblock;
 use crate::journal::cil::{Cil, Context, Filled};
 use crate::journal::push::Head;
@@ -32,7 +31,8 @@ use crate::journal::recover::LogPosition;
 use crate::journal::ring::{CONTEXT_BASE, Ring};
 use crate::journal::signals::Signals;
 use crate::mechanism::Mechanism;
-use crate::space::Run;
+use crate::metrics::Latency;
+use crate::space::BlockRun;
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicU64, Ordering};
 
@@ -44,7 +44,7 @@ const SOFT_LIMIT: std::ops::RangeInclusive<i64> = (256 << 10)..=(512 << 10);
 const HARD_LIMIT: std::ops::RangeInclusive<i64> = (512 << 10)..=(64 << 20);
 
 /// Changes by the threads of one shard that start a background push, however many of them died: the
-/// inodes' lists of causes go with their context.
+/// inodes' dependency lists go with their context.
 const MANY_CHANGES: u64 = 1 << 15;
 
 /// How far the log has been written.
@@ -73,27 +73,27 @@ pub struct JournalCounters {
     /// Log bytes of the largest context.
     pub largest: AtomicU64,
     /// Contexts written.
-    pub pushes: Clocked,
+    pub pushes: Latency,
     /// Committers held back because the context was too large.
-    pub throttled: Clocked,
+    pub throttled: Latency,
     /// Waits for room in the log.
-    pub log_waits: Clocked,
+    pub log_waits: Latency,
     /// Inodes that were to be made durable.
     pub fsyncs: AtomicU64,
-    /// Groups of causes written for an fsync.
-    pub groups: AtomicU64,
+    /// Fsync records written.
+    pub fsync_records: AtomicU64,
     /// Inodes in them.
-    pub group_inodes: AtomicU64,
+    pub fsync_inodes: AtomicU64,
     /// Entries in them.
-    pub group_entries: AtomicU64,
+    pub fsync_entries: AtomicU64,
     /// Blocks of log they took.
-    pub group_blocks: AtomicU64,
+    pub fsync_blocks: AtomicU64,
     /// Times the whole context was written for an fsync.
     pub whole_contexts: AtomicU64,
 }
 
 /// What makes room in a full log.
-pub trait Relief {
+pub trait LogSpaceReclaimer {
     /// Gives back what is promised, but to nobody.
     fn sweep(&self);
     /// Runs a merge in this thread: asked for where no worker would.
@@ -113,7 +113,7 @@ pub struct MergePoint<R> {
     /// Where the log goes on behind it.
     pub end: LogPosition,
     /// Runs freed by contexts up to that sequence.
-    pub freed: Vec<Run>,
+    pub freed: Vec<BlockRun>,
     /// What the caller took while nobody committed.
     pub taken: R,
 }
@@ -133,7 +133,7 @@ pub struct Journal {
     generation: AtomicU64,
     signals: Arc<Signals>,
     counters: JournalCounters,
-    without: Option<Mechanism>,
+    ablated: Option<Mechanism>,
 }
 
 impl Journal {
@@ -168,19 +168,19 @@ impl Journal {
             generation: AtomicU64::new(superblock.generation.get()),
             signals,
             counters: JournalCounters::default(),
-            without: None,
+            ablated: None,
         }
     }
 
     /// The same, with a mechanism left out.
-    pub fn without(mut self, mechanism: Option<Mechanism>) -> Self {
-        self.without = mechanism;
+    pub fn ablate(mut self, mechanism: Option<Mechanism>) -> Self {
+        self.ablated = mechanism;
         self
     }
 
     /// Whether a mechanism is left out.
-    pub fn is_without(&self, mechanism: Mechanism) -> bool {
-        self.without == Some(mechanism)
+    pub fn is_ablated(&self, mechanism: Mechanism) -> bool {
+        self.ablated == Some(mechanism)
     }
 
     /// The committed item list.
@@ -231,19 +231,19 @@ impl Journal {
     ///
     /// # Errors
     /// The volume has failed; [`Error::HostFull`](crate::error::Error::HostFull).
-    pub fn reserve(&self, bytes: i64, relief: &dyn Relief) -> Result<()> {
+    pub fn reserve(&self, bytes: i64, reclaimer: &dyn LogSpaceReclaimer) -> Result<()> {
         loop {
             self.storage.check()?;
             let seen = self.ring.wakes();
             if self.ring.try_take(bytes) {
                 return Ok(());
             }
-            relief.sweep();
+            reclaimer.sweep();
             if self.ring.try_take(bytes) {
                 return Ok(());
             }
             // No merge makes room while writes are held.
-            self.storage.settle_held()?;
+            self.storage.retry_held()?;
             if self.signals.has_workers() {
                 self.signals.want_merge();
                 self.counters.log_waits.time(|| {
@@ -253,11 +253,11 @@ impl Journal {
                             || !self.signals.has_workers()
                     });
                 });
-                if relief.is_starved() && self.ring.free() < bytes {
+                if reclaimer.is_starved() && self.ring.free() < bytes {
                     return Err(Error::NoSpace);
                 }
             } else {
-                relief.merge()?;
+                reclaimer.merge()?;
             }
         }
     }
@@ -267,7 +267,12 @@ impl Journal {
     ///
     /// # Errors
     /// The push's failure.
-    pub fn throttle(&self, filled: Filled, seq: u64, relief: &dyn Relief) -> Result<()> {
+    pub fn throttle(
+        &self,
+        filled: Filled,
+        seq: u64,
+        reclaimer: &dyn LogSpaceReclaimer,
+    ) -> Result<()> {
         let hard = self.hard_limit();
         // Without workers nobody waits for a push that he did not start himself.
         let most = if self.signals.has_workers() {
@@ -277,7 +282,7 @@ impl Journal {
         };
         if filled.charged >= most {
             let throttled = &self.counters.throttled;
-            return throttled.time(|| self.write_through(seq, relief));
+            return throttled.time(|| self.write_through(seq, reclaimer));
         }
         let many = filled.charged >= self.soft_limit() || filled.changes >= MANY_CHANGES;
         if many && self.signals.has_workers() {
@@ -290,15 +295,15 @@ impl Journal {
     ///
     /// # Errors
     /// The device's failure.
-    pub fn write_through(&self, seq: u64, relief: &dyn Relief) -> Result<()> {
+    pub fn write_through(&self, seq: u64, reclaimer: &dyn LogSpaceReclaimer) -> Result<()> {
         if self.written.lock().seq >= seq {
             return self.storage.check();
         }
-        self.reserve(CONTEXT_BASE, relief)?;
+        self.reserve(CONTEXT_BASE, reclaimer)?;
         let mut head = self.head.lock();
         if self.written.lock().seq >= seq || self.cil.hold().is_empty() {
             self.ring.give(CONTEXT_BASE);
-            // Who asked for this push was overtaken by another; a later wish must be heard.
+            // Who asked for this push was overtaken by another; a later request must be seen.
             self.signals.pushed();
             return self.storage.check();
         }
@@ -323,12 +328,12 @@ impl Journal {
     ///
     /// # Errors
     /// The device's failure, now or earlier.
-    pub fn force(&self, seq: u64, relief: &dyn Relief) -> Result<()> {
+    pub fn force(&self, seq: u64, reclaimer: &dyn LogSpaceReclaimer) -> Result<()> {
         if self.durable_seq.load(Ordering::Acquire) >= seq {
             return self.storage.check();
         }
-        self.write_through(seq, relief)?;
-        if happens(Deliberate::FsyncWithoutFlush) {
+        self.write_through(seq, reclaimer)?;
+        if is_injected(InjectedFault::FsyncWithoutFlush) {
             return Ok(());
         }
         self.flush()
@@ -365,7 +370,7 @@ impl Journal {
     /// # Errors
     /// The device's failure, now or earlier.
     pub fn flush_written(&self, written: &Written) -> Result<()> {
-        if happens(Deliberate::FsyncWithoutFlush) {
+        if is_injected(InjectedFault::FsyncWithoutFlush) {
             return Ok(());
         }
         self.storage.flush_through(written.stamp)?;
@@ -403,14 +408,14 @@ impl Journal {
     /// # Errors
     /// The device's failure.
     pub fn write_mount_record(&self) -> Result<()> {
-        if happens(Deliberate::MountRecordMissing) {
+        if is_injected(InjectedFault::MountRecordMissing) {
             return Ok(());
         }
         let mut head = self.head.lock();
         let (context, ()) = self.cil.swap(false, || ());
         self.write_mount(&mut head, context.seq)?;
         drop(head);
-        if happens(Deliberate::MountRecordUnflushed) {
+        if is_injected(InjectedFault::MountRecordUnflushed) {
             return Ok(());
         }
         self.flush()

@@ -8,10 +8,9 @@ use std::sync::Arc;
 use zerocopy::IntoBytes;
 use zerocopy::little_endian::{U32, U64};
 
-use crate::deliberate::{Deliberate, happens};
 use crate::device::{AlignedBuf, Device, Piece};
 use crate::error::{Error, Result};
-use crate::fetch::fetch;
+use crate::fault::{InjectedFault, is_injected};
 use crate::format::geometry::LOG_START;
 use crate::format::key::Kind;
 use crate::format::record::{FLAG_GROUP, FLAG_LAST, FLAG_MOUNT, RecordHeader, blocks_for};
@@ -23,7 +22,8 @@ use crate::journal::recover::LogPosition;
 use crate::journal::ring::CONTEXT_BASE;
 use crate::journal::vector::{LogVector, Logged};
 use crate::mechanism::Mechanism;
-use crate::space::Run;
+use crate::prefetch::prefetch;
+use crate::space::BlockRun;
 use crate::sync::atomic::Ordering;
 
 /// Blocks of log after which a push flushes, so that what recovery must search stays bounded.
@@ -39,7 +39,7 @@ pub struct Head {
     flushed_lsn: u64,
     record: RecordBytes,
     /// Runs freed by contexts written since the last merge began.
-    pub(super) freed: Vec<Run>,
+    pub(super) freed: Vec<BlockRun>,
 }
 
 impl Head {
@@ -76,7 +76,7 @@ impl Journal {
     pub(super) fn write_context(&self, head: &mut Head, context: &Context) -> Result<()> {
         let start = head.lsn;
         self.storage.check()?;
-        if !happens(Deliberate::StagedWithContext) {
+        if !is_injected(InjectedFault::StagedWithContext) {
             self.storage.write_with_staged(&[])?;
         }
         let staged = if context.has_staged() {
@@ -99,7 +99,7 @@ impl Journal {
         if self.write_entries(head, context.seq, 0, &vectors, &[])? {
             self.counters.contexts.fetch_add(1, Ordering::Relaxed);
         }
-        self.settle_space(head, start, charged + paid + CONTEXT_BASE);
+        self.return_unused_space(head, start, charged + paid + CONTEXT_BASE);
         self.note_written(head, context.seq);
         self.signals.pushed();
         self.flush_far(head)
@@ -110,7 +110,7 @@ impl Journal {
     /// # Errors
     /// The device's failure.
     pub fn data_first(&self, stamp: u64) -> Result<()> {
-        if self.storage.is_flushed(stamp) || happens(Deliberate::LogBeforeData) {
+        if self.storage.is_flushed(stamp) || is_injected(InjectedFault::LogBeforeData) {
             return Ok(());
         }
         self.storage.order_through(stamp)
@@ -120,7 +120,7 @@ impl Journal {
     /// and what was paid for it.
     pub(super) fn entries_again(&self, vectors: Vec<Arc<LogVector>>) -> (Vec<Arc<LogVector>>, i64) {
         let is_entry = |v: &Arc<LogVector>| v.key().kind == Kind::DirIndex && !v.is_logged();
-        if !self.is_without(Mechanism::EntriesOnce) {
+        if !self.is_ablated(Mechanism::EntriesOnce) {
             return (vectors, 0);
         }
         let charges = vectors.iter().filter(|v| is_entry(v)).map(|v| v.charge());
@@ -136,7 +136,7 @@ impl Journal {
         (vectors.into_iter().flat_map(again).collect(), paid)
     }
 
-    /// Writes items in as many records as they need, a context's without what its groups have; tells
+    /// Writes items in as many records as they need, a context's without what its fsync records have; tells
     /// whether there were any.
     pub(super) fn write_entries(
         &self,
@@ -199,7 +199,7 @@ impl Journal {
         let (mut bytes, mut done) = (0, 0);
         let of_group = part.flags & FLAG_GROUP != 0;
         'full: for some in vectors.chunks(FETCHED) {
-            some.iter().for_each(|vector| fetch(&**vector));
+            some.iter().for_each(|vector| prefetch(&**vector));
             for vector in some {
                 if vector.is_logged() && !of_group {
                     done += 1;
@@ -223,7 +223,7 @@ impl Journal {
     }
 
     /// Gives back what was paid beyond the records since `start`.
-    pub(super) fn settle_space(&self, head: &Head, start: u64, paid: i64) {
+    pub(super) fn return_unused_space(&self, head: &Head, start: u64, paid: i64) {
         let used = (head.lsn - start) as i64 * BLOCK_SIZE as i64;
         assert!(
             used <= paid,
@@ -294,7 +294,7 @@ impl Journal {
             checks_len: U32::new(part.checks),
             ..RecordHeader::default()
         };
-        if happens(Deliberate::DurableLsnAhead) {
+        if is_injected(InjectedFault::DurableLsnAhead) {
             header.durable_lsn = U64::new(head.lsn);
         }
         header.seal();
@@ -325,7 +325,7 @@ impl Journal {
         ];
         let used = if first < bytes { 2 } else { 1 };
         let pieces = pieces.get(..used).unwrap_or_default();
-        if happens(Deliberate::StagedLeft) {
+        if is_injected(InjectedFault::StagedLeft) {
             return pieces
                 .iter()
                 .try_for_each(|piece| self.storage.write(piece.offset, &piece.bytes()));

@@ -6,9 +6,9 @@
 
 use zerocopy::little_endian::U32;
 
-use crate::deliberate::{Deliberate, happens};
 use crate::device::{AlignedBuf, Device};
 use crate::error::{Error, Result};
+use crate::fault::{InjectedFault, is_injected};
 use crate::format::geometry::LOG_START;
 use crate::format::record::{
     self, Entry, FLAG_GROUP, FLAG_LAST, FLAG_MOUNT, HEADER_SIZE, RecordHeader,
@@ -138,7 +138,7 @@ impl<'a> Reader<'a> {
         };
         let fits = header.uuid == self.superblock.uuid
             && header.lsn.get() == position.lsn
-            && (header.chain.get() == position.chain || happens(Deliberate::ChainUnchecked))
+            && (header.chain.get() == position.chain || is_injected(InjectedFault::ChainUnchecked))
             && position.lsn + header.blocks() <= limit;
         if !fits {
             return Ok(None);
@@ -147,7 +147,7 @@ impl<'a> Reader<'a> {
             self.read(position.lsn, header.blocks())?;
         }
         let valid = checksum::crc(self.payload(&header)) == header.payload_crc.get()
-            || happens(Deliberate::PayloadUnchecked);
+            || is_injected(InjectedFault::PayloadUnchecked);
         Ok(valid.then_some(header))
     }
 
@@ -186,7 +186,7 @@ impl<'a> Reader<'a> {
                 };
                 for (at, crc) in (first..).zip(crcs) {
                     if !self.block_holds(at, crc.get(), &mut block)? {
-                        return Ok(happens(Deliberate::DataNotCompared));
+                        return Ok(is_injected(InjectedFault::DataNotCompared));
                     }
                 }
             }
@@ -287,7 +287,7 @@ pub fn scan(device: &dyn Device, superblock: &Superblock, other_slot_lost: bool)
         }
     }
     if let Some((seq, start, _)) = open
-        && happens(Deliberate::HalfContextCounts)
+        && is_injected(InjectedFault::HalfContextCounts)
     {
         let end = position;
         scan.contexts.push(FoundContext {
@@ -308,7 +308,7 @@ pub fn scan(device: &dyn Device, superblock: &Superblock, other_slot_lost: bool)
     let beyond = search_beyond(&mut reader, position.lsn, stop, other_slot_lost)?;
     durable = durable.max(beyond.durable);
     newest_generation = newest_generation.max(beyond.generation);
-    if position.lsn < durable && !happens(Deliberate::EndUnchecked) {
+    if position.lsn < durable && !is_injected(InjectedFault::EndUnchecked) {
         return Err(Error::corrupt(
             reader.block_of(position.lsn),
             "log",

@@ -1,6 +1,6 @@
 //! What workers wait for: a push, a merge, the next interval, the end.
 //!
-//! Wishes are flags under one small lock that nobody takes on the hot path unless a limit was
+//! Requests are flags under one small lock that nobody takes on the hot path unless a limit was
 //! passed. Without workers (a simulation drives the volume itself) nobody waits here.
 
 use std::time::{Duration, Instant};
@@ -9,16 +9,16 @@ use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::sync::{Condvar, Mutex};
 
 #[derive(Default)]
-struct Wishes {
+struct Requests {
     push: bool,
     merge: bool,
     stop: bool,
 }
 
-/// Wishes for background work.
+/// Requests of background work.
 #[derive(Default)]
 pub struct Signals {
-    wishes: Mutex<Wishes>,
+    requests: Mutex<Requests>,
     log: Condvar,
     merge: Condvar,
     workers: AtomicBool,
@@ -38,7 +38,7 @@ pub enum LogWork {
 }
 
 impl Signals {
-    /// Whether workers serve the wishes.
+    /// Whether workers serve the requests.
     pub fn has_workers(&self) -> bool {
         self.workers.load(Ordering::Acquire)
     }
@@ -51,7 +51,7 @@ impl Signals {
     /// Asks for a push.
     pub fn want_push(&self) {
         if !self.push_wanted.swap(true, Ordering::AcqRel) {
-            self.wishes.lock().push = true;
+            self.requests.lock().push = true;
             self.log.notify_one();
         }
     }
@@ -59,7 +59,7 @@ impl Signals {
     /// Asks for a merge.
     pub fn want_merge(&self) {
         if !self.merge_wanted.swap(true, Ordering::AcqRel) {
-            self.wishes.lock().merge = true;
+            self.requests.lock().merge = true;
             self.merge.notify_one();
         }
     }
@@ -76,16 +76,16 @@ impl Signals {
 
     /// Tells the workers to end.
     pub fn stop(&self) {
-        self.wishes.lock().stop = true;
+        self.requests.lock().stop = true;
         self.log.notify_all();
         self.merge.notify_all();
     }
 
     /// Waits for work on the log, at most until `deadline`.
     pub fn next_log_work(&self, deadline: Option<Instant>) -> LogWork {
-        let mut wishes = self.wishes.lock();
+        let mut requests = self.requests.lock();
         loop {
-            if wishes.stop {
+            if requests.stop {
                 return LogWork::Stop;
             }
             let wait = match deadline {
@@ -95,24 +95,24 @@ impl Signals {
             if wait.is_zero() {
                 return LogWork::Interval;
             }
-            if std::mem::take(&mut wishes.push) {
+            if std::mem::take(&mut requests.push) {
                 return LogWork::Push;
             }
-            self.log.wait_for(&mut wishes, wait);
+            self.log.wait_for(&mut requests, wait);
         }
     }
 
-    /// Waits for a wish to merge; `false` when the volume closes.
+    /// Waits for a request to merge; `false` when the volume closes.
     pub fn next_merge(&self) -> bool {
-        let mut wishes = self.wishes.lock();
+        let mut requests = self.requests.lock();
         loop {
-            if wishes.stop {
+            if requests.stop {
                 return false;
             }
-            if std::mem::take(&mut wishes.merge) {
+            if std::mem::take(&mut requests.merge) {
                 return true;
             }
-            self.merge.wait(&mut wishes);
+            self.merge.wait(&mut requests);
         }
     }
 }

@@ -10,7 +10,7 @@ use std::cell::Cell;
 
 use super::bitmap::{BITS, Kind};
 use super::group::{Group, Maps};
-use super::{Class, Funding, Run, SLOTS, Space, block_of, parts};
+use super::{BlockRun, Class, Funding, SLOTS, Space, block_of, parts};
 use crate::error::{Error, Result};
 use crate::format::NODE_BLOCKS;
 use crate::format::geometry::GROUP_BLOCKS;
@@ -33,7 +33,7 @@ impl Space {
     ///
     /// # Errors
     /// A bitmap that had to be read is damaged or unreadable.
-    pub fn alloc(&self, goal: u64, want: u64, funding: Funding) -> Result<Option<Run>> {
+    pub fn alloc(&self, goal: u64, want: u64, funding: Funding) -> Result<Option<BlockRun>> {
         let want = want.clamp(1, GROUP_BLOCKS);
         match funding {
             Funding::Reserved => self.take_data(goal, want as u32).map(Some),
@@ -76,7 +76,7 @@ impl Space {
     /// # Errors
     /// [`Error::Corrupt`] if they lie outside of the data area; [`Error::NoSpace`] if they were
     /// promised, which recovery never does before it claims; an unreadable bitmap.
-    pub fn claim(&self, run: Run) -> Result<u64> {
+    pub fn claim(&self, run: BlockRun) -> Result<u64> {
         self.check_run(run)?;
         let mut claimed = 0;
         for (index, bit, len) in parts(run) {
@@ -114,10 +114,10 @@ impl Space {
     }
 
     /// Allocates promised data.
-    fn take_data(&self, goal: u64, want: u32) -> Result<Run> {
+    fn take_data(&self, goal: u64, want: u32) -> Result<BlockRun> {
         // As long as units are counted by a bound only, they could seem too few to break.
         let needed = u64::from(want) / NODE_BLOCKS + 2;
-        while self.budget.breakable() < needed && self.settle_one()? {}
+        while self.budget.breakable() < needed && self.count_one()? {}
         let goal = Some(goal).filter(|g| self.geometry.in_data(*g, 1));
         if let Some(goal) = goal
             && let Some(run) = self.take_at(goal, want)?
@@ -155,7 +155,7 @@ impl Space {
         all().skip(start).chain(all().take(start))
     }
 
-    fn take_at(&self, goal: u64, want: u32) -> Result<Option<Run>> {
+    fn take_at(&self, goal: u64, want: u32) -> Result<Option<BlockRun>> {
         let (index, bit) = ((goal / GROUP_BLOCKS) as usize, (goal % GROUP_BLOCKS) as u32);
         let group = self.group(index)?;
         if group.free() == 0 {
@@ -178,7 +178,7 @@ impl Space {
         maps: &mut Maps,
         bit: u32,
         len: u32,
-    ) -> Option<Run> {
+    ) -> Option<BlockRun> {
         let touched = maps.live.units_touched(bit, len);
         let granted = self.budget.break_units(touched.into()) as u32;
         let len = if granted < touched {
@@ -192,7 +192,7 @@ impl Space {
         maps.live.set(bit, len);
         group.count_taken(len, granted);
         self.budget.took_data(len.into());
-        Some(Run::new(block_of(index, bit), len.into()))
+        Some(BlockRun::new(block_of(index, bit), len.into()))
     }
 
     /// Searches one group; the search that failed to find `want` blocks is remembered.
@@ -236,7 +236,7 @@ impl Space {
     }
 
     /// A run of `want` blocks from one of the next groups, else the longest seen there.
-    fn take_near(&self, start: usize, want: u32) -> Result<Option<(usize, Run)>> {
+    fn take_near(&self, start: usize, want: u32) -> Result<Option<(usize, BlockRun)>> {
         let small = u64::from(want) < NODE_BLOCKS;
         let long = if self.budget.breakable() > 0 {
             Kind::Free
@@ -284,7 +284,7 @@ impl Space {
     }
 
     /// Anything that data may use, wherever it is.
-    fn take_anywhere(&self, start: usize, want: u32) -> Result<Run> {
+    fn take_anywhere(&self, start: usize, want: u32) -> Result<BlockRun> {
         let mut sure = false;
         loop {
             let before = self.budget.moves();
@@ -367,7 +367,7 @@ impl Space {
 
 /// What a search in one group came to.
 enum Found {
-    Taken(Run),
+    Taken(BlockRun),
     Shorter(u32),
     Nothing,
 }

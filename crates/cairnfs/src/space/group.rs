@@ -40,7 +40,7 @@ pub(super) struct Group {
     /// No run of free blocks is longer.
     pub longest: AtomicU32,
     /// `units` is exact.
-    pub settled: AtomicBool,
+    pub counted: AtomicBool,
 }
 
 /// The blocks of a group that can be allocated: behind the fixed areas, before the end.
@@ -89,7 +89,7 @@ impl Group {
             // At worst, each block in use breaks a unit of its own.
             units: AtomicU32::new(bounds.units().saturating_sub(used)),
             longest: AtomicU32::new(BITS),
-            settled: AtomicBool::new(used == 0 || free < NODE_BLOCKS as u32),
+            counted: AtomicBool::new(used == 0 || free < NODE_BLOCKS as u32),
         }
     }
 
@@ -101,18 +101,18 @@ impl Group {
         self.units.load(Ordering::Acquire)
     }
 
-    pub fn is_settled(&self) -> bool {
-        self.settled.load(Ordering::Acquire)
+    pub fn is_counted(&self) -> bool {
+        self.counted.load(Ordering::Acquire)
     }
 
     /// May hold free blocks of broken units.
     pub fn has_loose(&self) -> bool {
-        !self.is_settled() || self.free() > self.units() * NODE_BLOCKS as u32
+        !self.is_counted() || self.free() > self.units() * NODE_BLOCKS as u32
     }
 
     /// May hold a free unit.
     pub fn has_unit(&self) -> bool {
-        !self.is_settled() || self.units() > 0
+        !self.is_counted() || self.units() > 0
     }
 
     /// Under the lock: blocks and units were taken.

@@ -7,9 +7,9 @@
 use std::collections::BTreeSet;
 
 use super::table::{self, BitmapWriter};
-use super::{Run, Space, TableState, block_of, parts};
-use crate::deliberate::{Deliberate, happens};
+use super::{BlockRun, Space, TableState, block_of, parts};
 use crate::error::{Error, Result};
+use crate::fault::{InjectedFault, is_injected};
 use crate::format::group::GroupEntry;
 use crate::sync::atomic::Ordering;
 
@@ -48,7 +48,7 @@ impl Space {
     ///
     /// # Errors
     /// [`Error::Corrupt`] if it does so already, or if they are not in use at all.
-    pub fn image_add(&self, run: Run) -> Result<()> {
+    pub fn image_add(&self, run: BlockRun) -> Result<()> {
         self.change_image(run, true)
     }
 
@@ -56,11 +56,11 @@ impl Space {
     ///
     /// # Errors
     /// [`Error::Corrupt`] if it did not before.
-    pub fn image_remove(&self, run: Run) -> Result<()> {
+    pub fn image_remove(&self, run: BlockRun) -> Result<()> {
         self.change_image(run, false)
     }
 
-    fn change_image(&self, run: Run, add: bool) -> Result<()> {
+    fn change_image(&self, run: BlockRun, add: bool) -> Result<()> {
         self.check_run(run)?;
         for (index, bit, len) in parts(run) {
             let mut maps = self.lock(index)?;
@@ -113,7 +113,7 @@ impl Space {
                 *slot = *entry;
             }
         }
-        let other = !happens(Deliberate::TableInPlace);
+        let other = !is_injected(InjectedFault::TableInPlace);
         let copy = (image.copy & 1) ^ u8::from(other);
         let state = table::write(&*self.device, &self.geometry, copy, &table)?;
         image.written = Some(written);

@@ -9,7 +9,7 @@
 //! free unit only if enough units stay for those who were promised some and for the standing
 //! reserve of merges and deletes. Whoever was promised space gets it.
 //!
-//! Locks, in this order: `settling`, the image, one group, the list of changed groups. Nobody
+//! Locks, in this order: `counting`, the image, one group, the list of changed groups. Nobody
 //! holds two groups. I/O under a group's lock is the reading of its own bitmap, nothing else.
 
 mod alloc;
@@ -49,14 +49,14 @@ pub use table::TableState;
 
 /// Blocks in a row on the device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Run {
+pub struct BlockRun {
     /// The first block.
     pub start: u64,
     /// Blocks.
     pub len: u64,
 }
 
-impl Run {
+impl BlockRun {
     /// `len` blocks from `start`.
     pub fn new(start: u64, len: u64) -> Self {
         Self { start, len }
@@ -116,8 +116,8 @@ pub struct Space {
     /// Groups whose image changed since it was last given to the device.
     changed: Mutex<BTreeSet<usize>>,
     /// Groups whose free units are known by a bound only, and where to look for the next.
-    unsettled: AtomicUsize,
-    settling: Mutex<usize>,
+    uncounted: AtomicUsize,
+    counting: Mutex<usize>,
     /// Tells spaces apart in a thread's memory of its slot.
     id: u64,
     next_slot: AtomicUsize,
@@ -168,8 +168,8 @@ impl Space {
             host: Host::new(floors.merge + floors.delete + floors.rewrite),
             image: Mutex::new(Image::new(opened.clone(), state.copy)),
             changed: Mutex::default(),
-            unsettled: AtomicUsize::new(groups.iter().filter(|g| !g.is_settled()).count()),
-            settling: Mutex::new(0),
+            uncounted: AtomicUsize::new(groups.iter().filter(|g| !g.is_counted()).count()),
+            counting: Mutex::new(0),
             id: IDS.fetch_add(1, Ordering::Relaxed),
             next_slot: AtomicUsize::new(0),
             trimming: Trimming::default(),
@@ -201,8 +201,8 @@ impl Space {
                 Ok(()) => return Ok(true),
                 Err(Short::Blocks) => return Ok(false),
                 Err(Short::Units) => {
-                    if !self.settle_one()? {
-                        // Others may have settled the last group meanwhile.
+                    if !self.count_one()? {
+                        // Others may have counted the last group meanwhile.
                         return Ok(self.budget.reserve(blocks, units, class).is_ok());
                     }
                 }
@@ -266,7 +266,7 @@ impl Space {
                 Ok(blocks) => return Ok(blocks),
                 Err(Short::Blocks) => return Ok(0),
                 Err(Short::Units) => {
-                    if !self.settle_one()? {
+                    if !self.count_one()? {
                         return Ok(self.budget.available(class).unwrap_or(0));
                     }
                 }
@@ -335,14 +335,14 @@ impl Space {
     fn read_maps(&self, index: usize, group: &Group) -> Result<Maps> {
         let entry = self.opened.get(index).copied().unwrap_or_default();
         let image = group::read_bitmap(&*self.device, &self.geometry, index as u64, entry)?;
-        if !group.settled.load(Ordering::Acquire) {
+        if !group.counted.load(Ordering::Acquire) {
             let exact = image.count_units();
             let bound = group.units.swap(exact, Ordering::AcqRel);
-            // Whoever sees the group settled finds its units promised or spare.
+            // Whoever sees the group counted finds its units promised or spare.
             self.budget
                 .found_units(u64::from(exact.saturating_sub(bound)));
-            group.settled.store(true, Ordering::Release);
-            self.unsettled.fetch_sub(1, Ordering::AcqRel);
+            group.counted.store(true, Ordering::Release);
+            self.uncounted.fetch_sub(1, Ordering::AcqRel);
         }
         Ok(Maps {
             live: image.clone(),
@@ -357,13 +357,13 @@ impl Space {
 
     /// Counts the free units of one more group; false if all are counted. Its bitmaps do not
     /// stay in memory.
-    fn settle_one(&self) -> Result<bool> {
-        if self.unsettled.load(Ordering::Acquire) == 0 {
+    fn count_one(&self) -> Result<bool> {
+        if self.uncounted.load(Ordering::Acquire) == 0 {
             return Ok(false);
         }
-        let mut next = self.settling.lock();
+        let mut next = self.counting.lock();
         while let Some(group) = self.groups.get(*next) {
-            if !group.is_settled() {
+            if !group.is_counted() {
                 let maps = group.maps.lock();
                 if maps.is_none() {
                     self.read_maps(*next, group)?;
@@ -377,7 +377,7 @@ impl Space {
     }
 
     /// Checks that a run lies in the data area.
-    fn check_run(&self, run: Run) -> Result<()> {
+    fn check_run(&self, run: BlockRun) -> Result<()> {
         if run.len > 0 && self.geometry.in_data(run.start, run.len) {
             return Ok(());
         }
@@ -395,7 +395,7 @@ impl Space {
 }
 
 /// The parts of a run that lie in one group each: group, position within it, blocks.
-fn parts(run: Run) -> impl Iterator<Item = (usize, u32, u32)> {
+fn parts(run: BlockRun) -> impl Iterator<Item = (usize, u32, u32)> {
     let end = run.end();
     let mut at = run.start;
     std::iter::from_fn(move || {

@@ -5,7 +5,7 @@
 //! can be given, and write, what is being discarded; and no lock is held.
 
 use super::bitmap::{WORD_BLOCKS, words};
-use super::{Class, Run, Space, block_of, parts};
+use super::{BlockRun, Class, Space, block_of, parts};
 use crate::error::{Error, Result};
 use crate::format::BLOCK_SIZE;
 
@@ -24,7 +24,7 @@ impl Space {
     /// [`Error::Corrupt`] if a block is not in use, or still referred to by the image: groups
     /// before it are released then, it and those behind are not. A failed discard harms nothing; it
     /// is told in the log.
-    pub fn release(&self, runs: &mut Vec<Run>, discard: bool) -> Result<()> {
+    pub fn release(&self, runs: &mut Vec<BlockRun>, discard: bool) -> Result<()> {
         coalesce(runs)?;
         for run in runs.iter() {
             self.check_run(*run)?;
@@ -144,7 +144,7 @@ fn add_masks(masks: &mut Vec<Part>, bit: u32, len: u32) {
 }
 
 /// Sorts runs and joins those that touch.
-fn coalesce(runs: &mut Vec<Run>) -> Result<()> {
+fn coalesce(runs: &mut Vec<BlockRun>) -> Result<()> {
     runs.retain(|run| run.len > 0);
     runs.sort_unstable();
     for pair in runs.array_windows() {

@@ -8,7 +8,7 @@ use zerocopy::{FromBytes, IntoBytes};
 
 use super::bitmap::Bitmap;
 use super::group::Bounds;
-use super::{Run, Space, parts};
+use super::{BlockRun, Space, parts};
 use crate::device::{AlignedBuf, Device};
 use crate::error::{Error, Result};
 use crate::format::geometry::{GROUP_ENTRY_SIZE, Geometry};
@@ -164,7 +164,7 @@ impl Space {
         device: &dyn Device,
         geometry: &Geometry,
         fresh: bool,
-        used: &[Run],
+        used: &[BlockRun],
     ) -> Result<TableState> {
         geometry.validate().map_err(Error::Invalid)?;
         if used.iter().any(|r| !geometry.in_data(r.start, r.len)) {

@@ -7,7 +7,7 @@
 
 use super::bitmap::WORD_BLOCKS;
 use super::release::Part;
-use super::{Class, Run, Space, block_of};
+use super::{BlockRun, Class, Space, block_of};
 use crate::error::Result;
 use crate::format::BLOCK_SIZE;
 use crate::format::geometry::GROUP_BLOCKS;
@@ -113,15 +113,15 @@ impl Space {
 }
 
 /// The blocks of masks in ascending words, those in a row as one.
-fn runs(group: usize, parts: &[Part]) -> Vec<Run> {
-    let mut runs: Vec<Run> = Vec::new();
+fn runs(group: usize, parts: &[Part]) -> Vec<BlockRun> {
+    let mut runs: Vec<BlockRun> = Vec::new();
     for part in parts {
         let start = block_of(group, part.word as u32 * WORD_BLOCKS);
         let bits = (0..u64::from(WORD_BLOCKS)).filter(|bit| part.mask >> bit & 1 == 1);
         for block in bits.map(|bit| start + bit) {
             match runs.last_mut() {
                 Some(last) if last.end() == block => last.len += 1,
-                _ => runs.push(Run::new(block, 1)),
+                _ => runs.push(BlockRun::new(block, 1)),
             }
         }
     }
@@ -139,9 +139,9 @@ mod tests {
         assert_eq!(
             runs(1, &[part(0, 0b1011), part(2, 1 << 63), part(3, u64::MAX)]),
             [
-                Run::new(GROUP_BLOCKS, 2),
-                Run::new(GROUP_BLOCKS + 3, 1),
-                Run::new(GROUP_BLOCKS + 191, 65),
+                BlockRun::new(GROUP_BLOCKS, 2),
+                BlockRun::new(GROUP_BLOCKS + 3, 1),
+                BlockRun::new(GROUP_BLOCKS + 191, 65),
             ]
         );
         assert!(runs(0, &[]).is_empty());

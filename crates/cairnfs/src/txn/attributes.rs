@@ -20,7 +20,7 @@ use crate::values::Value;
 
 /// The value of an attribute as it was found.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Held {
+pub enum AttributeValue {
     /// The value.
     Bytes(Vec<u8>),
     /// Where the index has it; see [`Core::held`].
@@ -33,7 +33,7 @@ pub struct Attribute {
     /// Its full name.
     pub name: Vec<u8>,
     /// Its value.
-    pub value: Held,
+    pub value: AttributeValue,
 }
 
 /// The error for an item of inode `ino` that makes no sense, in the leaf at `block`; 0 if it is not known.
@@ -61,14 +61,14 @@ fn attributes_of(ino: u64, item: &Item) -> Result<Vec<Attribute>> {
     let list = decode_xattrs(&item.value).map_err(bad_item(0, ino))?;
     let attribute = list.iter().map(|x| Attribute {
         name: x.name.to_vec(),
-        value: Held::Bytes(x.value.to_vec()),
+        value: AttributeValue::Bytes(x.value.to_vec()),
     });
     Ok(attribute.collect())
 }
 
 /// The value of an attribute as the index has it, if it is in that item of inode `ino`, in the leaf at
 /// `block`.
-fn stored_value(ino: u64, item: &[u8], block: u64, name: &[u8]) -> Result<Option<Held>> {
+fn stored_value(ino: u64, item: &[u8], block: u64, name: &[u8]) -> Result<Option<AttributeValue>> {
     let list = decode_stored_xattrs(item).map_err(bad_item(block, ino))?;
     let found = list.iter().find(|x| x.is_named(name));
     Ok(found.map(|x| held_of(&x.value)))
@@ -85,10 +85,10 @@ fn logged_value(ino: u64, parts: Parts<'_>, name: &[u8]) -> Result<Option<Vec<u8
     Ok(found.map(|x| x.value.to_vec()))
 }
 
-fn held_of(value: &StoredValue<'_>) -> Held {
+fn held_of(value: &StoredValue<'_>) -> AttributeValue {
     match value {
-        StoredValue::Own(value) => Held::Bytes(value.to_vec()),
-        StoredValue::Shared(place) => Held::At(*place),
+        StoredValue::Own(value) => AttributeValue::Bytes(value.to_vec()),
+        StoredValue::Shared(place) => AttributeValue::At(*place),
     }
 }
 
@@ -174,10 +174,10 @@ impl Core {
     ///
     /// # Errors
     /// A damaged volume, the device's failure.
-    pub fn held(&self, held: Held) -> Result<Vec<u8>> {
+    pub fn held(&self, held: AttributeValue) -> Result<Vec<u8>> {
         let place = match held {
-            Held::Bytes(bytes) => return Ok(bytes),
-            Held::At(place) => place,
+            AttributeValue::Bytes(bytes) => return Ok(bytes),
+            AttributeValue::At(place) => place,
         };
         if let Some(value) = self.values.at(place) {
             return Ok(value.bytes().to_vec());

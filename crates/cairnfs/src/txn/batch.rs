@@ -10,7 +10,7 @@ use smallvec::SmallVec;
 
 use crate::error::{Error, Result};
 use crate::sync::{Condvar, Mutex};
-use crate::txn::Wish;
+use crate::txn::FsyncRequest;
 
 /// How a batch ended.
 #[derive(Default)]
@@ -19,12 +19,12 @@ struct End {
     known: Condvar,
 }
 
-/// What is wished for; most often by one.
-pub(super) type Wishes = SmallVec<[Wish; 2]>;
+/// The requests of a batch; most often one.
+pub(super) type FsyncRequests = SmallVec<[FsyncRequest; 2]>;
 
 /// A batch that others may join.
 struct Open {
-    wishes: Wishes,
+    requests: FsyncRequests,
     end: Arc<End>,
 }
 
@@ -43,17 +43,17 @@ pub(super) struct Lead<'a> {
 
 impl Batches {
     /// Joins the open batch and returns what came of it; or opens one, to be led by the caller.
-    pub fn join(&self, wishes: &[Wish]) -> std::result::Result<Result<()>, Lead<'_>> {
+    pub fn join(&self, requests: &[FsyncRequest]) -> std::result::Result<Result<()>, Lead<'_>> {
         let mut open = self.open.lock();
         if let Some(batch) = open.as_mut() {
-            batch.wishes.extend_from_slice(wishes);
+            batch.requests.extend_from_slice(requests);
             let end = batch.end.clone();
             drop(open);
             return Ok(end.wait());
         }
         let end = Arc::new(End::default());
         *open = Some(Open {
-            wishes: wishes.into(),
+            requests: requests.into(),
             end: end.clone(),
         });
         Err(Lead {
@@ -77,11 +77,11 @@ impl End {
 }
 
 impl Lead<'_> {
-    /// Closes the batch and takes what it wishes for.
-    pub fn close(&self) -> Wishes {
+    /// Closes the batch and takes its requests.
+    pub fn close(&self) -> FsyncRequests {
         let mut open = self.batches.open.lock();
         let own = open.take_if(|batch| Arc::ptr_eq(&batch.end, &self.end));
-        own.map(|batch| batch.wishes).unwrap_or_default()
+        own.map(|batch| batch.requests).unwrap_or_default()
     }
 
     /// Ends the batch: tells all who joined.
@@ -105,15 +105,15 @@ impl Drop for Lead<'_> {
 mod tests {
     use super::*;
 
-    fn wish(ino: u64) -> [Wish; 1] {
-        [Wish {
+    fn request(ino: u64) -> [FsyncRequest; 1] {
+        [FsyncRequest {
             ino,
             data_only: false,
         }]
     }
 
     fn lead(batches: &Batches, ino: u64) -> Lead<'_> {
-        batches.join(&wish(ino)).err().unwrap()
+        batches.join(&request(ino)).err().unwrap()
     }
 
     /// What two callers get who join a batch before something is done with it.
@@ -123,9 +123,9 @@ mod tests {
         then: impl FnOnce(Lead<'a>),
     ) -> Vec<Result<()>> {
         std::thread::scope(|scope| {
-            let follow = |ino: u64| move || batches.join(&wish(ino)).ok().unwrap();
+            let follow = |ino: u64| move || batches.join(&request(ino)).ok().unwrap();
             let threads = [8, 9].map(|ino| scope.spawn(follow(ino)));
-            let count = || batches.open.lock().as_ref().map_or(0, |b| b.wishes.len());
+            let count = || batches.open.lock().as_ref().map_or(0, |b| b.requests.len());
             while count() < 3 {
                 std::thread::yield_now();
             }

@@ -7,18 +7,18 @@
 use std::mem::offset_of;
 use std::sync::Arc;
 
-use crate::deliberate::{Deliberate, happens};
 use crate::error::Result;
+use crate::fault::{InjectedFault, is_injected};
 use crate::format::MAX_INLINE;
 use crate::format::item::{RawExtent, RawInode};
 use crate::format::key::{Key, Kind, MAIN_ROOT};
 use crate::inode::attrs::Attrs;
 use crate::inode::dirty::Slot;
-use crate::inode::unlogged::Unlogged;
+use crate::inode::log_deps::LogDeps;
 use crate::inode::{Inode, InodeState};
 use crate::journal::vector::{Change, ITEM, LogVector, Size};
 use crate::sync::MutexGuard;
-use crate::txn::lanes::CommitCounts;
+use crate::txn::reservation_cache::CommitCounts;
 use crate::txn::{Commit, Core};
 use crate::values::Value;
 
@@ -87,7 +87,7 @@ impl Core {
         };
         drop(hold);
         state.uncommitted = false;
-        self.lanes.count(&CommitCounts {
+        self.reservation_caches.count(&CommitCounts {
             reused: 1,
             formatted: charge as u64,
             relogged: charge as u64,
@@ -103,7 +103,7 @@ pub struct Changes<'c, 'a, 'i> {
     inode: &'i Arc<Inode>,
     state: &'c mut InodeState,
     /// What the log does not hold, once a change needed it.
-    unlogged: Option<MutexGuard<'i, Unlogged>>,
+    log_deps: Option<MutexGuard<'i, LogDeps>>,
 }
 
 impl<'c, 'a, 'i> Changes<'c, 'a, 'i> {
@@ -116,7 +116,7 @@ impl<'c, 'a, 'i> Changes<'c, 'a, 'i> {
             commit,
             inode,
             state,
-            unlogged: None,
+            log_deps: None,
         }
     }
 
@@ -154,7 +154,7 @@ impl<'c, 'a, 'i> Changes<'c, 'a, 'i> {
             && attrs.is_file()
         {
             let times_only = differs_in_times(&slot.vector, &bytes);
-            let before = self.unlogged();
+            let before = self.log_deps();
             before.times_only = times_only && (before.inode.is_none() || before.times_only);
         }
         self.state.uncommitted = false;
@@ -163,28 +163,29 @@ impl<'c, 'a, 'i> Changes<'c, 'a, 'i> {
     }
 
     /// What the log does not hold, prepared for changes of this context.
-    fn unlogged(&mut self) -> &mut Unlogged {
+    fn log_deps(&mut self) -> &mut LogDeps {
         let inode = self.inode;
-        let unlogged = self.unlogged.get_or_insert_with(|| inode.unlogged());
-        unlogged.enter(self.commit.seq())
+        let log_deps = self.log_deps.get_or_insert_with(|| inode.log_deps());
+        log_deps.enter(self.commit.seq())
     }
 
-    /// Prepares the inode for changes of this context: a later merge boundary freezes what it has.
+    /// Prepares the inode for changes of this context: a later merge boundary seals what it has.
     fn enter(&mut self) {
         let core = self.commit.core;
         self.commit
             .unfinished
             .get_or_insert_with(|| core.storage.guard("a transaction was given up half done"));
-        self.state.freeze_up_to(Some(self.commit.hold().boundary));
+        self.state.seal_up_to(Some(self.commit.hold().boundary));
         if self.state.current.is_empty() {
             // Others' lists are looked at.
-            self.unlogged = None;
+            self.log_deps = None;
             let seq = self.commit.seq();
             let listed = (self.inode.ino, self.inode.clone());
-            let gone = core.dirty.push_pruned(listed, |(_, i)| i.has_vanished(seq));
+            let gone = core.dirty.push_pruned(listed, |(_, i)| i.is_cancelled(seq));
             // It stays in memory until a merge comes by, or it is found to have vanished.
             self.commit.done.memory += INODE_MEMORY * (1 - gone.len() as i64);
-            gone.into_iter().for_each(|(_, i)| core.table.vanished(i));
+            gone.into_iter()
+                .for_each(|(_, i)| core.table.evict_cancelled(i));
         }
     }
 
@@ -199,9 +200,9 @@ impl<'c, 'a, 'i> Changes<'c, 'a, 'i> {
             self.commit.core.note_orphan();
         }
         let seq = self.commit.seq();
-        // What the caller found in the current set may have been frozen just now.
-        let frozen = self.state.frozen.as_ref();
-        let existed = existed || frozen.is_some_and(|f| f.get(kind, offset).is_some());
+        // What the caller found in the current set may have been sealed just now.
+        let sealed = self.state.sealed.as_ref();
+        let existed = existed || sealed.is_some_and(|f| f.get(kind, offset).is_some());
         let Some(slot) = self.state.current.get_mut(kind, offset) else {
             if !delete || existed {
                 self.commit.done.shrinkage += shrinks;
@@ -211,18 +212,19 @@ impl<'c, 'a, 'i> Changes<'c, 'a, 'i> {
             return;
         };
         // What was logged ahead of its context is known there.
-        slot.baseline |= slot.vector.is_known() && !happens(Deliberate::GroupForgotten);
+        slot.exists_below |=
+            slot.vector.is_known() && !is_injected(InjectedFault::FsyncRecordForgotten);
         let here = slot.vector.seq() == seq
-            && (!slot.vector.is_logged() || happens(Deliberate::GroupOverwritten));
+            && (!slot.vector.is_logged() || is_injected(InjectedFault::FsyncRecordOverwritten));
         let done = &mut self.commit.done;
         done.growth += growth(kind, change, true);
         done.shrinkage += shrinks;
-        if here || happens(Deliberate::RelogInPlace) {
+        if here || is_injected(InjectedFault::RelogInPlace) {
             if kind == Kind::DirIndex && !delete {
                 // It takes the place of what was counted in this context.
                 done.growth -= slot.vector.growth();
             }
-            if delete && (!slot.baseline || happens(Deliberate::TombstoneLost)) {
+            if delete && (!slot.exists_below || is_injected(InjectedFault::TombstoneLost)) {
                 // It was counted when it came: no merge has taken it since. What writeback puts is
                 // counted elsewhere.
                 if !matches!(kind, Kind::Extent | Kind::Inline) {
@@ -248,7 +250,7 @@ impl<'c, 'a, 'i> Changes<'c, 'a, 'i> {
             slot.vector.kill();
         } else {
             // An earlier context has it: it may be in the log already, or get there.
-            slot.baseline = true;
+            slot.exists_below = true;
         }
         self.replace(kind, offset, change);
     }
@@ -265,7 +267,7 @@ impl<'c, 'a, 'i> Changes<'c, 'a, 'i> {
         self.log(kind, &vector, size.charge);
         let slot = Slot {
             vector,
-            baseline: existed,
+            exists_below: existed,
         };
         self.state.current.insert(kind, offset, slot);
     }
@@ -274,7 +276,7 @@ impl<'c, 'a, 'i> Changes<'c, 'a, 'i> {
     fn replace(&mut self, kind: Kind, offset: u64, change: &Change<'_>) {
         let seq = self.commit.seq();
         // What an older context noted holds it no more.
-        self.unlogged();
+        self.log_deps();
         let Some(slot) = self.state.current.get_mut(kind, offset) else {
             return;
         };
@@ -302,8 +304,8 @@ impl<'c, 'a, 'i> Changes<'c, 'a, 'i> {
         self.commit.delta += charge;
         match kind {
             Kind::DirIndex => {}
-            Kind::Inode => self.unlogged().inode = Some(vector.clone()),
-            _ => self.unlogged().add_other(vector),
+            Kind::Inode => self.log_deps().inode = Some(vector.clone()),
+            _ => self.log_deps().add_other(vector),
         }
         self.commit.vectors.push(vector.clone());
     }

@@ -3,7 +3,7 @@
 //! A reservation is made holding no lock of an inode's state and covers the worst case. A commit is
 //! made under the locks of all inodes it changes and cannot fail: it formats each changed item into
 //! its slot's vector, adds the new vectors to the open context, and gives back what was reserved
-//! too much. Afterwards, with all locks dropped, [`Core::settle`] holds back committers that
+//! too much. Afterwards, with all locks dropped, [`Core::throttle`] holds back committers that
 //! outrun push or merge.
 
 use std::cell::Cell;
@@ -11,22 +11,22 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use crate::deliberate::{Deliberate, happens};
 use crate::device::{DataStamp, Guard};
 use crate::error::{Error, Result};
+use crate::fault::{InjectedFault, is_injected};
 use crate::format::BLOCK_SIZE;
 use crate::format::key::Kind;
 use crate::inode::{Inode, InodeState};
-use crate::journal::Relief;
+use crate::journal::LogSpaceReclaimer;
 use crate::journal::cil::{Context, Filled, Hold};
 use crate::journal::vector::{LogVector, charge_for, growth_apart};
 use crate::mechanism::Mechanism;
-use crate::space::{Class, Delayed, Run, Space, growth_units};
+use crate::space::{BlockRun, Class, Delayed, Space, growth_units};
 use crate::sync::atomic::Ordering;
 use crate::sync::thread_local;
 use crate::txn::Core;
 use crate::txn::change::Changes;
-use crate::txn::lanes::{Credit, Done};
+use crate::txn::reservation_cache::{Credit, Done};
 
 /// The most a transaction may need.
 #[derive(Debug, Clone, Copy)]
@@ -61,7 +61,7 @@ impl Need {
 
     /// The same, from the reserve for deletions.
     pub fn deleting(self) -> Self {
-        let class = match happens(Deliberate::DeletionsUnfunded) {
+        let class = match is_injected(InjectedFault::DeletionsUnfunded) {
             true => Class::Ordinary,
             false => Class::Delete,
         };
@@ -89,9 +89,9 @@ impl Drop for Reservation<'_> {
     }
 }
 
-/// What a commit tells [`Core::settle`].
+/// What a commit tells [`Core::throttle`].
 #[derive(Debug, Clone, Copy, Default)]
-#[must_use = "a committer that is not settled escapes the limits"]
+#[must_use = "a committer that is not throttled escapes the limits"]
 pub struct Receipt {
     /// The context the change belongs to; it is durable once that context is.
     pub seq: u64,
@@ -110,7 +110,7 @@ impl Core {
             log: need.log,
             units: need.units,
         };
-        if !self.lanes.take(credit) && !self.take_with_batch(credit)? {
+        if !self.reservation_caches.take(credit) && !self.take_with_batch(credit)? {
             self.take_exactly(credit, need.class)?;
         }
         Ok(Reservation { core: self, credit })
@@ -136,14 +136,14 @@ impl Core {
             Class::Merge => false,
         };
         match refused {
-            true => self.storage.settle_held(),
+            true => self.storage.retry_held(),
             false => Ok(()),
         }
     }
 
-    /// Takes what is needed, and a batch for the lane's next reservations, if there is plenty.
+    /// Takes what is needed, and a batch for the cache's next reservations, if there is plenty.
     fn take_with_batch(&self, need: Credit) -> Result<bool> {
-        let batch = self.lanes.batch();
+        let batch = self.reservation_caches.batch();
         let (log, units) = (need.log + batch.log, need.units + batch.units);
         if !self.journal.ring().try_take(log) {
             return Ok(false);
@@ -153,7 +153,7 @@ impl Core {
             self.journal.ring().give(log);
             return reserved;
         }
-        self.settle_lane(batch, &Done::default());
+        self.put_back_reservation(batch, &Done::default());
         Ok(true)
     }
 
@@ -173,20 +173,20 @@ impl Core {
         self.space.unreserve(0, credit.units);
     }
 
-    /// Gives back the credit of all lanes, which nobody has reserved yet.
-    pub fn sweep_lanes(&self) {
-        self.give_back(self.lanes.sweep());
+    /// Gives back the credit of all reservation caches, which nobody has reserved yet.
+    pub fn sweep_reservation_caches(&self) {
+        self.give_back(self.reservation_caches.sweep());
     }
 
-    fn settle_lane(&self, rest: Credit, done: &Done) {
-        let (surplus, memory) = self.lanes.settle(rest, done);
+    fn put_back_reservation(&self, rest: Credit, done: &Done) {
+        let (surplus, memory) = self.reservation_caches.put_back(rest, done);
         self.give_back(surplus);
         if memory != 0 {
             self.dirty_bytes.fetch_add(memory, Ordering::Relaxed);
         }
     }
 
-    /// Sets aside data blocks and index units, out of the lanes' credit if there is too little. The
+    /// Sets aside data blocks and index units, out of the reservation caches' credit if there is too little. The
     /// caller holds no lock of an inode's state.
     ///
     /// # Errors
@@ -216,7 +216,7 @@ impl Core {
         if promise(&self.space)? {
             return Ok(());
         }
-        self.sweep_lanes();
+        self.sweep_reservation_caches();
         match promise(&self.space)? {
             true => Ok(()),
             false => Err(refusal()),
@@ -226,11 +226,11 @@ impl Core {
     /// Blocks that are free, and those of them that ordinary requests may have, once all that waits
     /// has its place and all that was freed is merged.
     pub fn space_left(&self) -> (u64, u64) {
-        self.sweep_lanes();
+        self.sweep_reservation_caches();
         let space = &self.space;
         let pending = self.pending_free.load(Ordering::Acquire).max(0) as u64;
         let (waiting, committed) = space.delayed_growth();
-        let growth = waiting + committed + self.lanes.growth() as u64;
+        let growth = waiting + committed + self.reservation_caches.growth() as u64;
         let taken = space.reserved().0 + growth.div_ceil(BLOCK_SIZE as u64);
         let given = pending + space.trimming() + self.shrinkage() / BLOCK_SIZE as u64;
         let all = self.geometry.total_blocks - self.geometry.data_start();
@@ -249,9 +249,9 @@ impl Core {
     pub fn merge_for_space(&self) -> Result<bool> {
         let yields = self.pending_free.load(Ordering::Acquire) > 0
             || self.shrinkage() > 0
-            || self.lanes.grows()
+            || self.reservation_caches.grows()
             || self.space.delayed_growth().1 > 0
-            || self.frozen_bytes.load(Ordering::Acquire) > 0;
+            || self.sealed_bytes.load(Ordering::Acquire) > 0;
         if yields {
             self.merge()?;
         }
@@ -277,24 +277,24 @@ impl Core {
     ///
     /// # Errors
     /// The failure of a push or merge that was waited for.
-    pub fn settle(&self, receipt: Receipt) -> Result<()> {
-        self.step_aside();
-        self.settle_limits(receipt)
+    pub fn throttle(&self, receipt: Receipt) -> Result<()> {
+        self.yield_to_fsync();
+        self.enforce_limits(receipt)
     }
 
     /// The same for whom others step aside.
     ///
     /// # Errors
-    /// As [`Self::settle`].
-    pub fn settle_limits(&self, receipt: Receipt) -> Result<()> {
-        match self.keep_limits(receipt) {
+    /// As [`Self::throttle`].
+    pub fn enforce_limits(&self, receipt: Receipt) -> Result<()> {
+        match self.wait_for_limits(receipt) {
             // The change is made. The next one is refused.
             Err(Error::HostFull { .. }) => Ok(()),
             other => other,
         }
     }
 
-    fn keep_limits(&self, receipt: Receipt) -> Result<()> {
+    fn wait_for_limits(&self, receipt: Receipt) -> Result<()> {
         self.journal.throttle(receipt.filled, receipt.seq, self)?;
         if self.current_bytes() < self.limits.dirty_soft
             && self.journal.ring().free() > self.journal.ring().capacity() / 2
@@ -306,8 +306,8 @@ impl Core {
 
     /// Lets an fsync have the processor: it, and who serves the device, sleep and wake several times,
     /// and would wait each time until somebody who never sleeps has used up his share.
-    pub fn step_aside(&self) {
-        if self.forcing.load(Ordering::Relaxed) == 0 || !self.signals.has_workers() {
+    pub fn yield_to_fsync(&self) {
+        if self.fsyncs_in_progress.load(Ordering::Relaxed) == 0 || !self.signals.has_workers() {
             return;
         }
         let turn = COMMITS.with(|commits| {
@@ -325,19 +325,19 @@ impl Core {
     }
 
     /// Says that an fsync is under way, until the value is dropped.
-    pub fn forcing(&self) -> Forcing<'_> {
-        self.forcing.fetch_add(1, Ordering::Relaxed);
-        Forcing(self)
+    pub fn fsyncs_in_progress(&self) -> FsyncInProgress<'_> {
+        self.fsyncs_in_progress.fetch_add(1, Ordering::Relaxed);
+        FsyncInProgress(self)
     }
 
     /// Whether data may wait for the record that tells of it.
     pub fn stages(&self) -> bool {
-        self.storage.stages() && !self.journal.is_without(Mechanism::OneFlush)
+        self.storage.stages() && !self.journal.is_ablated(Mechanism::OneFlush)
     }
 
     /// How many fsyncs are under way.
     pub fn forced(&self) -> u64 {
-        self.forcing.load(Ordering::Relaxed)
+        self.fsyncs_in_progress.load(Ordering::Relaxed)
     }
 
     /// Starts a merge, or waits for one if too much memory is held.
@@ -382,17 +382,17 @@ impl Core {
 }
 
 /// An fsync that is under way.
-pub struct Forcing<'a>(&'a Core);
+pub struct FsyncInProgress<'a>(&'a Core);
 
-impl Drop for Forcing<'_> {
+impl Drop for FsyncInProgress<'_> {
     fn drop(&mut self) {
-        self.0.forcing.fetch_sub(1, Ordering::Relaxed);
+        self.0.fsyncs_in_progress.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
-impl Relief for Core {
+impl LogSpaceReclaimer for Core {
     fn sweep(&self) {
-        self.sweep_lanes();
+        self.sweep_reservation_caches();
     }
 
     fn merge(&self) -> Result<()> {
@@ -409,7 +409,7 @@ pub struct Commit<'a> {
     pub(super) core: &'a Core,
     hold: Hold<'a>,
     pub(super) vectors: SmallVec<[Arc<LogVector>; 8]>,
-    freed: SmallVec<[Run; 4]>,
+    freed: SmallVec<[BlockRun; 4]>,
     /// Log bytes of its changes.
     pub(super) delta: i64,
     pub(super) done: Done,
@@ -476,8 +476,8 @@ impl<'a> Commit<'a> {
     }
 
     /// Frees data blocks; they become usable once a merge has taken this context.
-    pub fn free(&mut self, run: Run) {
-        if happens(Deliberate::FreedBlocksReused)
+    pub fn free(&mut self, run: BlockRun) {
+        if is_injected(InjectedFault::FreedBlocksReused)
             && self.core.space.release(&mut vec![run], false).is_ok()
         {
             return;
@@ -490,7 +490,7 @@ impl<'a> Commit<'a> {
 
     /// Says that the items are those of data that waited with `reserved` bytes of growth, and that
     /// they let the index grow by `grown` bytes at most.
-    pub fn settles_delayed(&mut self, reserved: u64, grown: u64) {
+    pub fn uses_delayed(&mut self, reserved: u64, grown: u64) {
         self.delayed = Some((reserved, grown));
     }
 
@@ -504,7 +504,7 @@ impl<'a> Commit<'a> {
         runs: impl Iterator<Item = (u64, Vec<u32>)>,
     ) {
         self.hold.needs_data(stamp.get());
-        inode.unlogged().enter(self.hold.seq).wrote(stamp, runs);
+        inode.log_deps().enter(self.hold.seq).wrote(stamp, runs);
     }
 
     /// The open context.
@@ -537,7 +537,7 @@ impl<'a> Commit<'a> {
             done.growth = 0;
             core.space.commit_delayed(waited, grown);
         }
-        core.settle_lane(std::mem::take(reserved), &done);
+        core.put_back_reservation(std::mem::take(reserved), &done);
         if let Some(guard) = unfinished {
             guard.done();
         }

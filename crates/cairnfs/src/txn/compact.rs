@@ -26,7 +26,7 @@ impl Core {
     pub fn compact(&self) -> Result<bool> {
         let unfinished = self.merging.lock();
         self.storage.check()?;
-        self.storage.settle_held()?;
+        self.storage.retry_held()?;
         if unfinished.is_some() {
             return Ok(false);
         }

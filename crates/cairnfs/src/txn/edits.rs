@@ -1,4 +1,4 @@
-//! What a merge brings into the index: the frozen sets in key order, and what follows from them.
+//! What a merge brings into the index: the sealed sets in key order, and what follows from them.
 //!
 //! Derived state is computed here and nowhere else, from the value in the index and the final value
 //! of each touched key: the name items of directories, which blocks the persistent free space gains
@@ -12,7 +12,6 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use crate::error::{Error, Result};
-use crate::fetch::fetch;
 use crate::format::MAX_OWN_VALUE;
 use crate::format::checksum::name_hash;
 use crate::format::item::{decode_dir_entry, decode_extent};
@@ -22,9 +21,10 @@ use crate::format::xattr::{
 };
 use crate::index::{Edits, Tree};
 use crate::inode::Inode;
-use crate::inode::dirty::{DirtySet, Frozen};
+use crate::inode::dirty::{DirtySet, Sealed};
 use crate::journal::vector::LogVector;
-use crate::space::Run;
+use crate::prefetch::prefetch;
+use crate::space::BlockRun;
 use crate::txn::Core;
 use crate::txn::attributes::bad_item;
 use crate::txn::merge::TOGETHER;
@@ -67,13 +67,13 @@ impl NameChange {
 #[derive(Debug, Default)]
 pub struct ImageChange {
     /// No longer referred to.
-    pub removed: Vec<Run>,
+    pub removed: Vec<BlockRun>,
     /// Newly referred to.
-    pub added: Vec<Run>,
+    pub added: Vec<BlockRun>,
 }
 
-/// The frozen sets of a merge as edits of the index, delivered in steps. What no later commit has
-/// frozen is frozen when its turn comes, so a merge goes through all inodes but once before it lets go.
+/// The sealed sets of a merge as edits of the index, delivered in steps. What no later commit has
+/// sealed is sealed when its turn comes, so a merge goes through all inodes but once before it lets go.
 pub struct MergeEdits<'a> {
     hash_seed: u64,
     /// Inodes whose turn has not come, ascending.
@@ -142,11 +142,11 @@ impl<'a> MergeEdits<'a> {
     pub fn collect_orphans(&mut self) {
         self.collected = true;
         for together in self.inodes.chunks(TOGETHER) {
-            together.iter().for_each(|(_, inode)| inode.fetch());
+            together.iter().for_each(|(_, inode)| inode.prefetch());
             for (_, inode) in together {
                 let mut state = inode.write();
-                state.freeze_up_to(self.boundary);
-                if let Some(set) = state.frozen_set() {
+                state.seal_up_to(self.boundary);
+                if let Some(set) = state.sealed_set() {
                     let orphans = set.range(Kind::Orphan, 0);
                     let vectors = orphans.map(|(_, slot)| slot.vector.clone());
                     self.orphans.extend(vectors);
@@ -201,24 +201,24 @@ impl<'a> MergeEdits<'a> {
             };
             self.inodes = rest;
             self.fetched = self.fetched.saturating_sub(1);
-            let frozen = inode.read().frozen.clone();
-            match frozen {
-                Some(Frozen::Lone(slot)) => self.edits.push_back(item(slot.vector)),
-                Some(Frozen::Set(set)) => self.add_set(*ino, &set)?,
+            let sealed = inode.read().sealed.clone();
+            match sealed {
+                Some(Sealed::Lone(slot)) => self.edits.push_back(item(slot.vector)),
+                Some(Sealed::Set(set)) => self.add_set(*ino, &set)?,
                 None => {}
             }
         }
         Ok(())
     }
 
-    /// Freezes the next inodes, and fetches what they hold.
+    /// Seals the next inodes, and prefetches what they hold.
     fn fetch_next(&mut self) {
         let next = || self.inodes.iter().take(TOGETHER);
-        next().for_each(|(_, inode)| inode.fetch());
+        next().for_each(|(_, inode)| inode.prefetch());
         for (_, inode) in next() {
             let mut state = inode.write();
-            state.freeze_up_to(self.boundary);
-            state.frozen.iter().for_each(Frozen::fetch);
+            state.seal_up_to(self.boundary);
+            state.sealed.iter().for_each(Sealed::prefetch);
         }
         self.fetched = next().count();
     }
@@ -230,7 +230,7 @@ impl<'a> MergeEdits<'a> {
         for (i, ((kind, _), slot)) in set.iter().enumerate() {
             if i % TOGETHER == 0 {
                 let next = ahead.by_ref().take(TOGETHER);
-                next.for_each(|(_, slot)| fetch(&*slot.vector));
+                next.for_each(|(_, slot)| prefetch(&*slot.vector));
             }
             let edit = item(slot.vector.clone());
             match kind {
@@ -301,7 +301,7 @@ impl<'a> MergeEdits<'a> {
             let (raw, _) = decode_extent(value).map_err(|found| {
                 Error::corrupt(0, "extent item", format!("inode {}", key.object), found)
             })?;
-            let run = Run {
+            let run = BlockRun {
                 start: raw.block.get(),
                 len: u64::from(raw.len.get()),
             };

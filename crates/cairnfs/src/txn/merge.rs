@@ -14,10 +14,9 @@ use std::sync::Arc;
 use zerocopy::IntoBytes;
 use zerocopy::little_endian::{U32, U64};
 
-use crate::deliberate::{Deliberate, happens};
 use crate::device::Device;
 use crate::error::{Error, Result};
-use crate::fetch::fetch;
+use crate::fault::{InjectedFault, is_injected};
 use crate::format::item::RawRoot;
 use crate::format::key::{Key, Kind, MAIN_ROOT};
 use crate::format::superblock::Superblock;
@@ -26,7 +25,8 @@ use crate::index::{Edits, Tree};
 use crate::inode::Inode;
 use crate::journal::recover::LogPosition;
 use crate::journal::vector::LogVector;
-use crate::space::Run;
+use crate::prefetch::prefetch;
+use crate::space::BlockRun;
 use crate::sync::atomic::Ordering;
 use crate::txn::edits::{ImageChange, MergeEdits};
 use crate::txn::step_space::StepSpace;
@@ -35,17 +35,17 @@ use crate::txn::{Core, Trees};
 /// Inodes whose memory is fetched together.
 pub(super) const TOGETHER: usize = 16;
 
-/// Inodes after whose thawing those who wait for memory are told.
+/// Inodes after whose release those who wait for memory are told.
 const TOLD_EVERY: usize = 1 << 14;
 
 /// What a merge takes.
-pub(super) struct Taken {
+pub(super) struct MergeInput {
     /// The last sequence.
     pub seq: u64,
     /// Where the log goes on behind it.
     pub end: LogPosition,
     /// Blocks that contexts up to there have freed.
-    pub freed: Vec<Run>,
+    pub freed: Vec<BlockRun>,
     /// Inodes with changes up to there, by their numbers.
     pub inodes: Vec<(u64, Arc<Inode>)>,
     /// Some of them may have changed orphan items.
@@ -117,7 +117,7 @@ impl Core {
         self.signals.merging();
         self.storage.check()?;
         // What a merge writes would only wait in memory behind what is held.
-        self.storage.settle_held()?;
+        self.storage.retry_held()?;
         let guard = self.storage.guard("a merge was broken off");
         let result = self.merge_times.time(|| self.merge_now(&mut unfinished));
         self.starved.store(unfinished.is_some(), Ordering::Release);
@@ -131,22 +131,23 @@ impl Core {
         result
     }
 
-    fn merge_now(&self, unfinished: &mut Option<Taken>) -> Result<()> {
+    fn merge_now(&self, unfinished: &mut Option<MergeInput>) -> Result<()> {
         if let Some(taken) = unfinished.take() {
             self.merge_or_keep(taken, unfinished)?;
         }
         let point = self.journal.push_for_merge(|| {
             let dirty = self.dirty.take();
-            let memory = self.dirty_bytes.swap(0, Ordering::AcqRel) + self.lanes.take_memory();
-            self.frozen_bytes.store(memory, Ordering::Release);
+            let memory =
+                self.dirty_bytes.swap(0, Ordering::AcqRel) + self.reservation_caches.take_memory();
+            self.sealed_bytes.store(memory, Ordering::Release);
             let orphaned = self.orphaned.swap(false, Ordering::Relaxed);
-            let shrinkage = self.lanes.take_shrinkage();
+            let shrinkage = self.reservation_caches.take_shrinkage();
             self.shrinking.fetch_add(shrinkage, Ordering::AcqRel);
-            let units = self.lanes.take_growth() + self.space.take_committed_growth();
+            let units = self.reservation_caches.take_growth() + self.space.take_committed_growth();
             (dirty, orphaned, units)
         })?;
         let (inodes, orphaned, units) = point.taken;
-        let taken = Taken {
+        let taken = MergeInput {
             seq: point.seq,
             end: point.end,
             freed: point.freed,
@@ -160,7 +161,11 @@ impl Core {
 
     /// Merges what was taken. If a step finds no space, all of it stays for a later merge, which does
     /// it once more: what is in the index already changes nothing.
-    fn merge_or_keep(&self, mut taken: Taken, unfinished: &mut Option<Taken>) -> Result<()> {
+    fn merge_or_keep(
+        &self,
+        mut taken: MergeInput,
+        unfinished: &mut Option<MergeInput>,
+    ) -> Result<()> {
         let result = self.merge_taken(&mut taken);
         if matches!(result, Err(Error::NoSpace)) {
             tracing::error!(
@@ -177,7 +182,7 @@ impl Core {
         &self,
         seq: u64,
         inodes: Vec<(u64, Arc<Inode>)>,
-    ) -> Result<Vec<Run>> {
+    ) -> Result<Vec<BlockRun>> {
         let inodes = in_order(inodes);
         let count = Cell::new(0);
         let mut edits = MergeEdits::new(self, &inodes, None, &count);
@@ -192,13 +197,13 @@ impl Core {
         let mut lost = Vec::new();
         self.merge_steps(&mut edits, &step, &mut lost)?;
         drop(edits);
-        self.thaw(inodes, seq);
-        self.frozen_bytes.store(0, Ordering::Release);
+        self.release_sealed(inodes, seq);
+        self.sealed_bytes.store(0, Ordering::Release);
         Ok(lost)
     }
 
     /// Merges what was taken in steps, and lets it go.
-    fn merge_taken(&self, taken: &mut Taken) -> Result<()> {
+    fn merge_taken(&self, taken: &mut MergeInput) -> Result<()> {
         let count = Cell::new(0);
         let promised = Cell::new(taken.units);
         let pending: u64 = taken.freed.iter().map(|r| r.len).sum();
@@ -226,8 +231,8 @@ impl Core {
             return merged;
         }
         self.journal.merged(taken.end.lsn);
-        self.thaw(std::mem::take(&mut taken.inodes), taken.seq);
-        self.frozen_bytes.store(0, Ordering::Release);
+        self.release_sealed(std::mem::take(&mut taken.inodes), taken.seq);
+        self.sealed_bytes.store(0, Ordering::Release);
         let freed = [std::mem::take(&mut taken.freed), lost].concat();
         self.space.release(&mut join_runs(freed), self.discard)?;
         self.space.unreserve(0, taken.units);
@@ -243,7 +248,7 @@ impl Core {
         &self,
         edits: &mut MergeEdits<'_>,
         step: &Step<'_>,
-        lost: &mut Vec<Run>,
+        lost: &mut Vec<BlockRun>,
     ) -> Result<()> {
         loop {
             lost.extend(self.merge_step(edits, step)?);
@@ -255,18 +260,18 @@ impl Core {
     }
 
     /// Lets go what the index has now, and tells those who wait for memory every now and then.
-    fn thaw(&self, inodes: Vec<(u64, Arc<Inode>)>, seq: u64) {
+    fn release_sealed(&self, inodes: Vec<(u64, Arc<Inode>)>, seq: u64) {
         let together = inodes.len();
-        let frozen = self.frozen_bytes.load(Ordering::Acquire);
+        let sealed = self.sealed_bytes.load(Ordering::Acquire);
         let mut told = together;
         let mut inodes = inodes.into_iter();
         let mut vectors = Vec::new();
         let mut clean = Vec::with_capacity(TOGETHER);
         while !inodes.as_slice().is_empty() {
             let next = inodes.as_slice().iter().take(TOGETHER);
-            next.for_each(|(_, inode)| inode.fetch());
+            next.for_each(|(_, inode)| inode.prefetch());
             for (_, inode) in inodes.by_ref().take(TOGETHER) {
-                if inode.thaw(seq, &mut vectors) {
+                if inode.release_sealed(seq, &mut vectors) {
                     clean.push(inode);
                 }
             }
@@ -276,8 +281,8 @@ impl Core {
             let left = inodes.as_slice().len();
             if told - left >= TOLD_EVERY && left > 0 {
                 told = left;
-                let each = frozen / together as i64;
-                self.frozen_bytes
+                let each = sealed / together as i64;
+                self.sealed_bytes
                     .store((each * left as i64).max(1), Ordering::Release);
                 self.journal.ring().wake();
             }
@@ -285,11 +290,11 @@ impl Core {
     }
 
     /// One step: part of the edits, a superblock. Returns the data blocks that the index lost.
-    fn merge_step(&self, edits: &mut MergeEdits<'_>, step: &Step<'_>) -> Result<Vec<Run>> {
+    fn merge_step(&self, edits: &mut MergeEdits<'_>, step: &Step<'_>) -> Result<Vec<BlockRun>> {
         let seq = step.seq;
         step.count.set(0);
         let space = StepSpace::new(self, step.count, step.promised);
-        if happens(Deliberate::TailBeforeIndex) {
+        if is_injected(InjectedFault::TailBeforeIndex) {
             self.flip(|superblock| step.moves_tail(superblock))?;
         }
         let old = **self.trees.load();
@@ -298,7 +303,7 @@ impl Core {
         let mut old_names = edits.take_old_names();
         let mut shared = edits.take_shared();
         space.hold(old_names.cost() + shared.cost());
-        let main = match happens(Deliberate::OldNamesLeft) {
+        let main = match is_injected(InjectedFault::OldNamesLeft) {
             true => main,
             false => self.index.apply(&main, &mut old_names, seq, &space)?,
         };
@@ -306,12 +311,12 @@ impl Core {
         let last = edits.is_done()?;
         let image = std::mem::take(&mut edits.image);
         self.finish_step(space, main, seq, &image, |superblock| {
-            if last || happens(Deliberate::TailMovedEachStep) {
+            if last || is_injected(InjectedFault::TailMovedEachStep) {
                 step.moves_tail(superblock);
             }
         })?;
         // What was lost here and gained again by another key is still in use.
-        Ok(without(image.removed, &image.added))
+        Ok(subtract_runs(image.removed, &image.added))
     }
 
     /// Makes a new tree of the files that which counts: with the free space that follows from it, and
@@ -336,10 +341,10 @@ impl Core {
                 .index
                 .apply(&old.volume, &mut RootEdit(Some(root)), seq, &space)?;
         }
-        let unit = |block: u64| Run::new(block, NODE_BLOCKS);
+        let unit = |block: u64| BlockRun::new(block, NODE_BLOCKS);
         let done = space.into_done();
         let (allocated, retired) = (&done.allocated, &done.retired);
-        let gains_first = happens(Deliberate::GainsBeforeLosses);
+        let gains_first = is_injected(InjectedFault::GainsBeforeLosses);
         if gains_first {
             self.gain(&image.added)?;
         }
@@ -366,7 +371,7 @@ impl Core {
         done.release_retired(self)
     }
 
-    fn gain(&self, added: &[Run]) -> Result<()> {
+    fn gain(&self, added: &[BlockRun]) -> Result<()> {
         added.iter().try_for_each(|run| self.space.image_add(*run))
     }
 
@@ -374,7 +379,7 @@ impl Core {
     /// that is written afterwards.
     pub(super) fn flip(&self, change: impl FnOnce(&mut Superblock)) -> Result<()> {
         let table = self.space.write_image()?;
-        if !happens(Deliberate::SuperblockBeforeIndex) {
+        if !is_injected(InjectedFault::SuperblockBeforeIndex) {
             self.journal.order()?;
         }
         let mut current = self.superblock.lock();
@@ -382,7 +387,7 @@ impl Core {
         change(&mut next);
         next.generation = U64::new(current.generation.get() + 1);
         next.required_lsn = U64::new(self.journal.durable_lsn().max(next.tail_lsn.get()));
-        if !happens(Deliberate::NextInodeForgotten) {
+        if !is_injected(InjectedFault::NextInodeForgotten) {
             next.next_ino = U64::new(self.next_ino.load(Ordering::Acquire));
         }
         next.table_copy = U32::new(u32::from(table.copy));
@@ -390,7 +395,7 @@ impl Core {
         next.free_blocks = U64::new(table.free_blocks);
         self.storage
             .write(next.slot_block() * BLOCK_SIZE as u64, &next.encode())?;
-        if !happens(Deliberate::SuperblockUnflushed) {
+        if !is_injected(InjectedFault::SuperblockUnflushed) {
             self.storage.order_through(self.storage.stamp())?;
         }
         *current = next;
@@ -414,7 +419,7 @@ fn drop_together(vectors: &mut Vec<Arc<LogVector>>) {
     while !vectors.is_empty() {
         let rest = vectors.len().saturating_sub(2 * TOGETHER);
         let last = vectors.get(rest..).unwrap_or_default();
-        last.iter().for_each(|vector| fetch(&**vector));
+        last.iter().for_each(|vector| prefetch(&**vector));
         vectors.truncate(rest);
     }
     // A large directory's list would be kept until all inodes were let go.
@@ -422,9 +427,9 @@ fn drop_together(vectors: &mut Vec<Arc<LogVector>>) {
 }
 
 /// Sorts runs and joins those that touch or overlap.
-pub(super) fn join_runs(mut runs: Vec<Run>) -> Vec<Run> {
+pub(super) fn join_runs(mut runs: Vec<BlockRun>) -> Vec<BlockRun> {
     runs.sort_unstable_by_key(|r| r.start);
-    let mut joined: Vec<Run> = Vec::with_capacity(runs.len());
+    let mut joined: Vec<BlockRun> = Vec::with_capacity(runs.len());
     for run in runs {
         match joined.last_mut() {
             Some(last) if run.start <= last.start + last.len => {
@@ -437,7 +442,7 @@ pub(super) fn join_runs(mut runs: Vec<Run>) -> Vec<Run> {
 }
 
 /// The blocks of `runs` that are in none of `except`.
-pub fn without(runs: Vec<Run>, except: &[Run]) -> Vec<Run> {
+pub fn subtract_runs(runs: Vec<BlockRun>, except: &[BlockRun]) -> Vec<BlockRun> {
     let except = join_runs(except.to_vec());
     let mut left = Vec::new();
     for run in join_runs(runs) {
@@ -449,7 +454,7 @@ pub fn without(runs: Vec<Run>, except: &[Run]) -> Vec<Run> {
                 break;
             }
             if e.start > start {
-                left.push(Run {
+                left.push(BlockRun {
                     start,
                     len: e.start - start,
                 });
@@ -457,7 +462,7 @@ pub fn without(runs: Vec<Run>, except: &[Run]) -> Vec<Run> {
             start = start.max(e.start + e.len);
         }
         if start < end {
-            left.push(Run {
+            left.push(BlockRun {
                 start,
                 len: end - start,
             });
@@ -470,8 +475,8 @@ pub fn without(runs: Vec<Run>, except: &[Run]) -> Vec<Run> {
 mod tests {
     use super::*;
 
-    fn run(start: u64, len: u64) -> Run {
-        Run { start, len }
+    fn run(start: u64, len: u64) -> BlockRun {
+        BlockRun { start, len }
     }
 
     #[test]
@@ -481,9 +486,9 @@ mod tests {
             vec![run(1, 4), run(8, 6)]
         );
         assert_eq!(
-            without(vec![run(0, 10), run(20, 4)], &[run(2, 3), run(8, 14)]),
+            subtract_runs(vec![run(0, 10), run(20, 4)], &[run(2, 3), run(8, 14)]),
             vec![run(0, 2), run(5, 3), run(22, 2)]
         );
-        assert_eq!(without(vec![run(4, 4)], &[run(4, 4)]), vec![]);
+        assert_eq!(subtract_runs(vec![run(4, 4)], &[run(4, 4)]), vec![]);
     }
 }

@@ -12,18 +12,18 @@ mod batch;
 #[cfg(not(shuttle))]
 #[path = "tests/boundary.rs"]
 mod boundary;
-mod causes;
 mod change;
+mod closure;
 mod commit;
 mod compact;
 mod edits;
-mod lanes;
 mod merge;
 mod mount;
 mod names;
 mod old_names;
 mod read;
 mod replay;
+mod reservation_cache;
 #[cfg(test)]
 #[cfg(shuttle)]
 #[path = "tests/schedules.rs"]
@@ -37,15 +37,14 @@ use arc_swap::ArcSwap;
 use crossbeam_utils::CachePadded;
 
 pub use attributes::Attribute;
-pub use causes::{NameAt, Wish};
 pub use change::Changes;
+pub use closure::{FsyncRequest, NameAt};
 pub use commit::{Commit, Need, Receipt, Reservation};
-pub use lanes::CommitCounts;
-pub use merge::without;
+pub use merge::subtract_runs;
 pub use mount::{OpenMode, read_superblock};
 pub use read::{Item, NameFound};
+pub use reservation_cache::CommitCounts;
 
-use crate::clocked::Clocked;
 use crate::data::DataStore;
 use crate::device::Storage;
 use crate::error::Result;
@@ -59,12 +58,13 @@ use crate::inode::names::NameMemory;
 use crate::inode::table::InodeTable;
 use crate::journal::Journal;
 use crate::journal::signals::Signals;
+use crate::metrics::Latency;
 use crate::shard::Sharded;
 use crate::source::Source;
 use crate::space::Space;
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
-use crate::txn::lanes::Lanes;
+use crate::txn::reservation_cache::ReservationCaches;
 use crate::types::Time;
 use crate::values::Values;
 
@@ -175,32 +175,32 @@ pub struct Core {
     dirty: Sharded<(u64, Arc<Inode>)>,
     /// Whether some of them may have changed orphan items.
     orphaned: AtomicBool,
-    /// Memory of dirty sets, but for what the lanes keep to themselves.
+    /// Memory of dirty sets, but for what the reservation caches keep to themselves.
     dirty_bytes: CachePadded<AtomicI64>,
-    lanes: Lanes,
-    frozen_bytes: AtomicI64,
+    reservation_caches: ReservationCaches,
+    sealed_bytes: AtomicI64,
     /// Blocks freed by commits that no merge has made usable yet.
     pending_free: CachePadded<AtomicI64>,
     /// Bytes of deleted items that the merge under way, or that of what was replayed, takes out of the
     /// index.
     shrinking: AtomicU64,
     /// How many fsyncs are under way.
-    forcing: CachePadded<AtomicU64>,
+    fsyncs_in_progress: CachePadded<AtomicU64>,
     /// What is to be made durable by its causes.
     batches: batch::Batches,
     /// Bytes of log that were replayed when the volume was opened.
     replayed: u64,
     /// Held by a merge; what one that found no space has left to the next.
-    merging: Mutex<Option<merge::Taken>>,
+    merging: Mutex<Option<merge::MergeInput>>,
     /// The last merge found no space.
     starved: AtomicBool,
     /// Index nodes made by merges.
     made: AtomicU64,
-    /// Where packing the index goes on. Taken under the lock of merges.
+    /// Where packing the index goes on. MergeInput under the lock of merges.
     packed_to: Mutex<Option<Key>>,
     /// So many must have been made before the index is packed again.
     pack_after: AtomicU64,
-    merge_times: Clocked,
+    merge_times: Latency,
 }
 
 impl Core {
@@ -267,7 +267,7 @@ impl Core {
         &self.values
     }
 
-    /// Wishes for background work.
+    /// Requests of background work.
     pub fn signals(&self) -> &Arc<Signals> {
         &self.signals
     }
@@ -284,7 +284,7 @@ impl Core {
 
     /// Bytes of dirty sets, those being merged included.
     pub fn dirty_bytes(&self) -> i64 {
-        self.current_bytes() + self.frozen_bytes.load(Ordering::Relaxed)
+        self.current_bytes() + self.sealed_bytes.load(Ordering::Relaxed)
     }
 
     /// Bytes of dirty sets that no merge has taken yet, and of values that only dirty sets hold.
@@ -294,14 +294,14 @@ impl Core {
 
     /// Lets dirty sets look as if they were beyond all limits.
     #[cfg(all(test, not(shuttle)))]
-    pub fn outgrow(&self) {
+    pub fn exceed_dirty_limits(&self) {
         let hard = self.limits.dirty_hard;
         self.dirty_bytes.fetch_add(hard, Ordering::Relaxed);
     }
 
     /// What commits did since the volume was opened.
     pub fn commit_counts(&self) -> CommitCounts {
-        self.lanes.counts()
+        self.reservation_caches.counts()
     }
 
     /// Blocks that become usable with the next merge.
@@ -317,7 +317,7 @@ impl Core {
 
     /// Bytes by which the index shrinks with the next merge, about.
     pub(super) fn shrinkage(&self) -> u64 {
-        self.lanes.shrinkage() + self.shrinking.load(Ordering::Acquire)
+        self.reservation_caches.shrinkage() + self.shrinking.load(Ordering::Acquire)
     }
 
     /// Whether so many items were deleted since the last merge, measured by what is free, that a merge
@@ -334,7 +334,7 @@ impl Core {
     }
 
     /// Merges, with their times.
-    pub fn merge_times(&self) -> &Clocked {
+    pub fn merge_times(&self) -> &Latency {
         &self.merge_times
     }
 

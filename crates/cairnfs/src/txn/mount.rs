@@ -2,7 +2,7 @@
 //!
 //! Opened for changes, the device is flushed before anything on it is believed, and the mount
 //! record is durable before anything else is written: what a killed predecessor left in the
-//! device's cache is settled then. Opened for reading only, the device is never written: the log is
+//! device's cache is in a known state then. Opened for reading only, the device is never written: the log is
 //! replayed in memory, and the merges of one that needs more memory than the budget go to an
 //! [`Overlay`].
 
@@ -13,9 +13,9 @@ use crossbeam_utils::CachePadded;
 use zerocopy::little_endian::U64;
 
 use crate::data::DataStore;
-use crate::deliberate::{Deliberate, happens};
 use crate::device::{AlignedBuf, Device, Overlay, Storage};
 use crate::error::{Corruption, Error, Result};
+use crate::fault::{InjectedFault, is_injected};
 use crate::format::geometry::SUPERBLOCK_SLOTS;
 use crate::format::item::decode_root;
 use crate::format::key::{Key, Kind, MAIN_ROOT};
@@ -36,7 +36,7 @@ use crate::space::{Space, TableState};
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicBool, AtomicI64, AtomicU64};
 use crate::txn::batch::Batches;
-use crate::txn::lanes::{Credit, Lanes};
+use crate::txn::reservation_cache::{Credit, ReservationCaches};
 use crate::txn::{Core, Limits, Trees};
 use crate::values::Values;
 
@@ -56,7 +56,7 @@ pub struct OpenMode {
     /// Times are those that the kernel gives to files.
     pub kernel_clock: bool,
     /// A mechanism to be left out.
-    pub without: Option<Mechanism>,
+    pub ablated: Option<Mechanism>,
 }
 
 #[cfg(test)]
@@ -70,7 +70,7 @@ impl OpenMode {
             limits,
             seed: Some(1),
             kernel_clock: false,
-            without: None,
+            ablated: None,
         }
     }
 }
@@ -150,9 +150,9 @@ fn check_features(superblock: &Superblock) -> Result<()> {
     Ok(())
 }
 
-/// Most log bytes and index units that a lane of committers takes at once.
-const LANE_LOG: i64 = 64 << 10;
-const LANE_UNITS: u64 = 16;
+/// Most log bytes and index units that a cache of committers takes at once.
+const BATCH_LOG: i64 = 64 << 10;
+const BATCH_UNITS: u64 = 16;
 
 impl Core {
     /// Opens a volume and replays its log.
@@ -170,7 +170,7 @@ impl Core {
             false => device,
         };
         let storage = Arc::new(Storage::new(device));
-        if !mode.read_only && !happens(Deliberate::MountWithoutFlush) {
+        if !mode.read_only && !is_injected(InjectedFault::MountWithoutFlush) {
             storage.flush_now()?;
         }
         let identity = read_superblock(&*storage)?;
@@ -275,8 +275,8 @@ impl Core {
             },
         )?;
         let batch = Credit {
-            log: (geometry.log_blocks as i64 * BLOCK_SIZE as i64 / 1024).min(LANE_LOG),
-            units: (geometry.total_blocks / NODE_BLOCKS / 4096).clamp(1, LANE_UNITS),
+            log: (geometry.log_blocks as i64 * BLOCK_SIZE as i64 / 1024).min(BATCH_LOG),
+            units: (geometry.total_blocks / NODE_BLOCKS / 4096).clamp(1, BATCH_UNITS),
         };
         let tail = superblock.tail_lsn.get();
         let signals = Arc::new(Signals::default());
@@ -287,7 +287,7 @@ impl Core {
         let journal = Journal::new(
             storage.clone(),
             &superblock,
-            match happens(Deliberate::SameNonce) {
+            match is_injected(InjectedFault::SameNonce) {
                 true => 1,
                 false => source.random()?,
             },
@@ -295,7 +295,7 @@ impl Core {
             found.last_seq + 1,
             signals.clone(),
         )
-        .without(mode.without);
+        .ablate(mode.ablated);
         Ok(Self {
             data: DataStore::new(storage.clone(), mode.limits.data),
             values: Values::new(superblock.hash_seed.get(), mode.limits.values),
@@ -318,10 +318,10 @@ impl Core {
             named: Default::default(),
             dirty: Sharded::default(),
             orphaned: AtomicBool::new(false),
-            forcing: CachePadded::default(),
+            fsyncs_in_progress: CachePadded::default(),
             dirty_bytes: CachePadded::new(AtomicI64::new(0)),
-            frozen_bytes: AtomicI64::new(0),
-            lanes: Lanes::new(batch, mode.limits.dirty_soft / 64),
+            sealed_bytes: AtomicI64::new(0),
+            reservation_caches: ReservationCaches::new(batch, mode.limits.dirty_soft / 64),
             pending_free: CachePadded::new(AtomicI64::new(0)),
             shrinking: AtomicU64::new(0),
             batches: Batches::default(),

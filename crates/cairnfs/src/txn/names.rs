@@ -66,10 +66,10 @@ impl Core {
 
     /// Leaves a directory only the names that the index does not have.
     fn trim(&self, state: &mut InodeState) {
-        let frozen = state.frozen_set().cloned();
+        let sealed = state.sealed_set().cloned();
         let mut dirty = self.names_of(&state.current, None);
-        if let Some(frozen) = &frozen {
-            dirty.extend(self.names_of(frozen, Some(&state.current)));
+        if let Some(sealed) = &sealed {
+            dirty.extend(self.names_of(sealed, Some(&state.current)));
         }
         state.trim_names(dirty.into_iter());
     }

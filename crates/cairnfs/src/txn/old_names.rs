@@ -11,8 +11,8 @@ use std::collections::{BTreeMap, HashMap};
 
 use smallvec::SmallVec;
 
-use crate::deliberate::{Deliberate, happens};
 use crate::error::{Error, Result};
+use crate::fault::{InjectedFault, is_injected};
 use crate::format::item::{decode_dir_name, encode_dir_name};
 use crate::format::key::Key;
 use crate::index::{Edits, Index, Tree};
@@ -38,7 +38,7 @@ pub(super) fn change_names(
             .collect(),
         None => Vec::new(),
     };
-    let late = happens(Deliberate::NamesAddedFirst);
+    let late = is_injected(InjectedFault::NamesAddedFirst);
     indexes.retain(|index| late || !remove.contains(index));
     for index in add {
         if !indexes.contains(index) {
@@ -82,7 +82,7 @@ impl<'a> OldNames<'a> {
     /// # Errors
     /// A damaged index, the device's failure.
     pub fn note(&mut self, item: Key, index: u64) -> Result<()> {
-        if happens(Deliberate::OldNameKept) {
+        if is_injected(InjectedFault::OldNameKept) {
             return Ok(());
         }
         if let Some(lost) = self.entries.get_mut(&item) {

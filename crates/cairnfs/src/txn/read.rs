@@ -1,6 +1,6 @@
-//! Look-up of inodes and of their items: current set, frozen set, index, in this order.
+//! Look-up of inodes and of their items: current set, sealed set, index, in this order.
 //!
-//! The caller holds the inode's lock, so its frozen set stays while he reads. The index is read
+//! The caller holds the inode's lock, so its sealed set stays while he reads. The index is read
 //! without any lock: if a merge has replaced the tree meanwhile and reused its blocks, the checksum
 //! in the pointer tells, and the look-up is done again in the new tree.
 
@@ -61,7 +61,7 @@ impl Item {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Place {
     Current,
-    Frozen,
+    Sealed,
     /// With the leaf's block.
     Index(u64),
 }
@@ -170,7 +170,7 @@ impl Core {
             below: place.below(),
             stored: match place {
                 Place::Index(block) => Some(block),
-                Place::Current | Place::Frozen => None,
+                Place::Current | Place::Sealed => None,
             },
         })
     }
@@ -186,7 +186,7 @@ impl Core {
     ) -> Result<Option<R>> {
         if let Some((slot, below)) = state.slot(kind, offset) {
             let place = match below {
-                true => Place::Frozen,
+                true => Place::Sealed,
                 false => Place::Current,
             };
             return Ok(slot.vector.with(|value| value.map(|v| f(v, place))));
@@ -273,7 +273,7 @@ impl Core {
         to: u64,
         each: &mut dyn FnMut(u64, Item) -> Result<bool>,
     ) -> Result<()> {
-        if state.frozen.is_none() && !state.may_be_indexed() {
+        if state.sealed.is_none() && !state.may_be_indexed() {
             for (offset, slot) in state.current.range(kind, from) {
                 if offset > to {
                     break;
@@ -324,8 +324,8 @@ impl Core {
         if state.may_be_indexed() {
             self.index_batch(inode.ino, kind, from, to, &mut batch)?;
         }
-        if let Some(frozen) = state.frozen_set() {
-            let slots = frozen.range(kind, from);
+        if let Some(sealed) = state.sealed_set() {
+            let slots = sealed.range(kind, from);
             batch.overlay(to, true, slots);
         }
         batch.overlay(to, false, state.current.range(kind, from));
@@ -339,8 +339,8 @@ impl Core {
     pub(super) fn search(&self, inode: &Inode, state: &InodeState, kind: Kind) -> Result<()> {
         let mut batch = Batch::default();
         self.index_batch(inode.ino, kind, 0, u64::MAX, &mut batch)?;
-        if let Some(frozen) = state.frozen_set() {
-            batch.overlay(u64::MAX, true, frozen.range(kind, 0));
+        if let Some(sealed) = state.sealed_set() {
+            batch.overlay(u64::MAX, true, sealed.range(kind, 0));
         }
         batch.overlay(u64::MAX, false, state.current.range(kind, 0));
         Ok(())

@@ -13,8 +13,8 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use crate::deliberate::{Deliberate, happens};
 use crate::error::{Error, Result};
+use crate::fault::{InjectedFault, is_injected};
 use crate::format::checksum::name_hash;
 use crate::format::item::{decode_dir_entry, decode_extent, decode_extent_at};
 use crate::format::key::{Key, Kind, MAIN_ROOT};
@@ -25,11 +25,11 @@ use crate::inode::dirty::Slot;
 use crate::inode::{Inode, InodeState};
 use crate::journal::recover::{FoundContext, Scan, read_context};
 use crate::journal::vector::{Change, LogVector};
-use crate::space::Run;
+use crate::space::BlockRun;
 use crate::sync::atomic::Ordering;
 use crate::txn::Core;
 use crate::txn::change::shrinkage;
-use crate::txn::merge::without;
+use crate::txn::merge::subtract_runs;
 
 /// Memory that a slot takes beside its vector, about.
 const SLOT_MEMORY: i64 = 64;
@@ -46,7 +46,7 @@ struct Pass {
     /// Bytes that it may hold; more if it cannot leave anything to the next one.
     limit: i64,
     /// Extents named by the log whose entries were replaced later in the log, with their inodes.
-    replaced: Vec<(u64, Run)>,
+    replaced: Vec<(u64, BlockRun)>,
 }
 
 impl Pass {
@@ -128,8 +128,8 @@ impl Core {
         })
     }
 
-    fn claim(&self, run: Run) -> Result<()> {
-        match happens(Deliberate::BlocksNotClaimed) {
+    fn claim(&self, run: BlockRun) -> Result<()> {
+        match is_injected(InjectedFault::BlocksNotClaimed) {
             true => Ok(()),
             false => self.space.claim(run).map(|_| ()),
         }
@@ -201,7 +201,7 @@ impl Core {
         let inodes = self.dirty.take();
         let mut unused = self.not_referred(&inodes, pass.replaced);
         let bytes = self.dirty_bytes.swap(0, Ordering::AcqRel);
-        self.frozen_bytes.store(bytes, Ordering::Release);
+        self.sealed_bytes.store(bytes, Ordering::Release);
         unused.extend(self.merge_replayed(seq, inodes)?);
         self.hold_back(unused);
         Ok(())
@@ -220,7 +220,7 @@ impl Core {
 
     /// Blocks that the log names, and that nothing refers to any more, stay out of use until a merge
     /// has moved the log's tail.
-    fn hold_back(&self, unused: Vec<Run>) {
+    fn hold_back(&self, unused: Vec<BlockRun>) {
         let blocks: u64 = unused.iter().map(|run| run.len).sum();
         self.pending_free.fetch_add(blocks as i64, Ordering::AcqRel);
         let hold = self.journal.cil().hold();
@@ -228,7 +228,11 @@ impl Core {
     }
 
     /// Of replaced extents the blocks that no replayed extent refers to.
-    fn not_referred(&self, inodes: &[(u64, Arc<Inode>)], replaced: Vec<(u64, Run)>) -> Vec<Run> {
+    fn not_referred(
+        &self,
+        inodes: &[(u64, Arc<Inode>)],
+        replaced: Vec<(u64, BlockRun)>,
+    ) -> Vec<BlockRun> {
         if replaced.is_empty() {
             return Vec::new();
         }
@@ -239,14 +243,14 @@ impl Core {
                 referred.extend(slot.vector.with(|v| v.and_then(run_of)));
             }
         }
-        without(
+        subtract_runs(
             replaced.into_iter().map(|(_, run)| run).collect(),
             &referred,
         )
     }
 
     fn replay_entry(&self, seq: u64, entry: &Entry<'_>, pass: &mut Pass) -> Result<()> {
-        if entry.delete && happens(Deliberate::DeletionsNotReplayed) {
+        if entry.delete && is_injected(InjectedFault::DeletionsNotReplayed) {
             return Ok(());
         }
         let key = entry.key;
@@ -369,7 +373,7 @@ impl Core {
             key.offset,
             Slot {
                 vector,
-                baseline: true,
+                exists_below: true,
             },
         );
     }
@@ -403,16 +407,16 @@ impl Core {
 }
 
 /// The blocks of an extent item.
-fn run_of(value: &[u8]) -> Option<Run> {
+fn run_of(value: &[u8]) -> Option<BlockRun> {
     let (raw, _) = decode_extent(value).ok()?;
-    Some(Run {
+    Some(BlockRun {
         start: raw.block.get(),
         len: u64::from(raw.len.get()),
     })
 }
 
 /// The blocks of an extent that a log entry puts.
-fn extent_run(seq: u64, entry: &Entry<'_>) -> Result<Run> {
+fn extent_run(seq: u64, entry: &Entry<'_>) -> Result<BlockRun> {
     run_of(entry.value)
         .ok_or_else(|| bad_entry(seq, &entry.key, "an extent", "another value".into()))
 }

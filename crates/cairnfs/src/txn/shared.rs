@@ -13,8 +13,8 @@
 use std::borrow::Cow;
 use std::collections::{BTreeMap, VecDeque};
 
-use crate::deliberate::{Deliberate, happens};
 use crate::error::{Error, Result};
+use crate::fault::{InjectedFault, is_injected};
 use crate::format::key::{Key, SHARED_BYTES};
 use crate::format::overflow::UNIT_DATA;
 use crate::format::xattr::{
@@ -84,7 +84,7 @@ pub(super) fn value_at(
 
 /// Whether a value of the same hash is the same.
 fn equal(bytes: &[u8], value: &Value) -> bool {
-    bytes == value.bytes() || happens(Deliberate::HashesNotCompared)
+    bytes == value.bytes() || is_injected(InjectedFault::HashesNotCompared)
 }
 
 impl<'a> SharedEdits<'a> {
@@ -108,7 +108,7 @@ impl<'a> SharedEdits<'a> {
 
     /// Gives up a use.
     pub fn lose(&mut self, place: SharedRef) {
-        if !happens(Deliberate::UseNotGivenUp) {
+        if !is_injected(InjectedFault::UseNotGivenUp) {
             let values = self.values;
             let cost = || {
                 let known = values.at(place).map(|v| v.bytes().len());
@@ -202,7 +202,7 @@ impl<'a> SharedEdits<'a> {
                 -change.uses
             ))
         })?;
-        let stays = uses > u64::from(happens(Deliberate::ValueGoneEarly));
+        let stays = uses > u64::from(is_injected(InjectedFault::ValueGoneEarly));
         let item = stays.then(|| encode_shared_value(uses, bytes.unwrap_or_default()));
         if !stays {
             self.values.forget(place);

@@ -10,11 +10,11 @@
 use std::cell::{Cell, RefCell};
 use std::collections::HashSet;
 
-use crate::deliberate::{Deliberate, happens};
 use crate::error::{Error, Result};
+use crate::fault::{InjectedFault, is_injected};
 use crate::format::NODE_BLOCKS;
 use crate::index::NodeSpace;
-use crate::space::{Class, Funding, Run, Space};
+use crate::space::{BlockRun, Class, Funding, Space};
 use crate::sync::atomic::Ordering;
 use crate::txn::Core;
 
@@ -22,8 +22,8 @@ use crate::txn::Core;
 /// than the standing reserve, so no ordinary reservation gets them in between.
 const FEW: usize = 8;
 
-fn unit(block: &u64) -> Run {
-    Run::new(*block, NODE_BLOCKS)
+fn unit(block: &u64) -> BlockRun {
+    BlockRun::new(*block, NODE_BLOCKS)
 }
 
 /// Promises up to `units` units, for merges; gives how many.
@@ -133,7 +133,7 @@ impl NodeSpace for StepSpace<'_> {
     }
 
     fn retire(&self, block: u64) {
-        if happens(Deliberate::FreedUnitsReused)
+        if is_injected(InjectedFault::FreedUnitsReused)
             && self.core.space.image_remove(unit(&block)).is_ok()
             && self
                 .core

@@ -6,7 +6,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 
 use cairnfs::device::{Device, MemoryDevice};
-use cairnfs::fs::{FileSystem, MakeOptions, Options, Wish, make_device};
+use cairnfs::fs::{FileSystem, FsyncRequest, MakeOptions, Options, make_device};
 use cairnfs::types::{RenameMode, SetAttr, SetTime, XattrMode};
 use cairnfs::{OpenOptions, Result};
 
@@ -271,7 +271,7 @@ fn a_file_may_be_synced_by_each_write() {
 #[test]
 fn each_of_several_has_its_own_answer() {
     let fs = quiet();
-    let wish = |ino| Wish {
+    let wish = |ino| FsyncRequest {
         ino,
         data_only: false,
     };

@@ -26,9 +26,9 @@ pub fn open_with(device: Arc<dyn Device>, options: Options) -> Arc<FileSystem> {
 }
 
 /// The same, left without a mechanism.
-pub fn open_without(device: Arc<dyn Device>, without: Option<Mechanism>) -> Arc<FileSystem> {
+pub fn open_ablated(device: Arc<dyn Device>, ablated: Option<Mechanism>) -> Arc<FileSystem> {
     let options = Options {
-        without,
+        ablated,
         ..Options::default()
     };
     open_with(device, options)

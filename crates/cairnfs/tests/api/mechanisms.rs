@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use cairnfs::Mechanism;
 use cairnfs::fs::FileSystem;
 
-use super::engine::{OWNER, ROOT, copy, create, fresh, open, open_without};
+use super::engine::{OWNER, ROOT, copy, create, fresh, open, open_ablated};
 
 const FILES: u64 = 300;
 
@@ -24,7 +24,7 @@ fn costs(
     prepare: impl Fn(&FileSystem) -> u64,
 ) -> [Vec<u64>; 2] {
     [None, Some(mechanism)].map(|without| {
-        let fs = open_without(fresh(), without);
+        let fs = open_ablated(fresh(), without);
         let ino = prepare(&fs);
         let count = || -> HashMap<_, _> { fs.counters().into_iter().collect() };
         let before = count();
@@ -49,8 +49,8 @@ fn one_flush_does_for_data_and_record() {
 
 #[test]
 fn what_others_did_is_not_written() {
-    let counters = ["fsync_groups", "fsync_whole_contexts", "log_bytes"];
-    let [with, without] = costs(Mechanism::ByCause, &counters, |fs| {
+    let counters = ["fsync_records", "fsync_whole_contexts", "log_bytes"];
+    let [with, without] = costs(Mechanism::FsyncClosure, &counters, |fs| {
         crowd(fs);
         create(fs, "file")
     });
@@ -94,7 +94,7 @@ fn a_directory_that_is_most_of_what_changed_is_not_followed() {
         let before = count();
         fs.fsync(wished, false).unwrap();
         let after = count();
-        ["fsync_groups", "fsync_whole_contexts"].map(|name| after[name] - before[name])
+        ["fsync_records", "fsync_whole_contexts"].map(|name| after[name] - before[name])
     };
     crowd(&fs);
     assert_eq!(counts(ROOT), [0, 1]);
@@ -139,7 +139,7 @@ fn a_volume_is_the_same_without_any_of_them() {
         .into_iter()
         .map(|without| {
             let device = fresh();
-            let fs = open_without(device.clone(), without);
+            let fs = open_ablated(device.clone(), without);
             for n in 0..FILES {
                 let ino = create(&fs, &n.to_string());
                 fs.write(ino, 0, &[n as u8; 5000], false).unwrap();

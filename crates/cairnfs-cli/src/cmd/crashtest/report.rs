@@ -19,7 +19,7 @@ use crate::output;
 const SHOWN: usize = 10;
 
 #[derive(Serialize)]
-struct Told {
+struct JsonReport {
     allowed: bool,
     command_failed: Option<String>,
     calls: usize,
@@ -34,7 +34,7 @@ struct Told {
 }
 
 #[derive(Serialize)]
-struct ToldState<'a> {
+struct JsonState<'a> {
     state: String,
     after: String,
     allowed: bool,
@@ -70,7 +70,7 @@ pub fn tell(
     let events = run.recording.events();
     let flushes = events.iter().filter(|e| matches!(e, Event::Flush)).count();
     let failures = tally.failures.iter();
-    let told = Told {
+    let told = JsonReport {
         allowed: tally.failures.is_empty(),
         command_failed: run.failed.clone(),
         calls: run.recording.calls().count(),
@@ -100,7 +100,7 @@ pub fn tell(
     Ok(())
 }
 
-fn table(out: &mut dyn Write, told: &Told) -> io::Result<()> {
+fn table(out: &mut dyn Write, told: &JsonReport) -> io::Result<()> {
     let mut rows = Vec::new();
     if let Some(status) = &told.command_failed {
         rows.push(("Command", format!("failed: {status}")));
@@ -131,7 +131,7 @@ fn table(out: &mut dyn Write, told: &Told) -> io::Result<()> {
     output::table(out, &rows)
 }
 
-fn tell_failures(out: &mut dyn Write, args: &Args, told: &Told) -> io::Result<()> {
+fn tell_failures(out: &mut dyn Write, args: &Args, told: &JsonReport) -> io::Result<()> {
     for failure in told.failures.iter().take(SHOWN) {
         let message = show_bytes(failure.message.as_bytes());
         let after = show_bytes(failure.after.as_bytes());
@@ -163,7 +163,7 @@ pub fn tell_one(
     id: &[StateId],
     verdict: &Result<(), String>,
 ) -> Result<(), AnyError> {
-    let told = ToldState {
+    let told = JsonState {
         state: joined(id),
         after: after(recording, id),
         allowed: verdict.is_ok(),

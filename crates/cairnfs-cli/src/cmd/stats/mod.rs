@@ -30,7 +30,7 @@ const EXAMPLES: &str = "\
 Examples:
   cairnfs stats ~/disk                    its state, and what it did since it was mounted
   cairnfs stats --check ~/disk            one line, and an exit code, for a health check
-  cairnfs stats --interval 1 ~/disk       what happens each second, until interrupted
+  cairnfs stats --interval 1 ~/disk       what is_injected each second, until interrupted
   cairnfs stats --json ~/disk | jq .state,.space.available,.commits
   cairnfs stats --prometheus ~/disk >/var/lib/node_exporter/disk.prom
 
@@ -93,7 +93,7 @@ type Counters = BTreeMap<String, u64>;
 
 /// What is told as JSON.
 #[derive(Serialize)]
-struct Told<'a> {
+struct JsonReport<'a> {
     mountpoint: String,
     health: &'static str,
     problems: &'a [String],
@@ -146,7 +146,7 @@ fn print(
     out: &mut dyn Write,
 ) -> Result<(), AnyError> {
     if args.json {
-        let told = Told {
+        let told = JsonReport {
             mountpoint: answer.mountpoint.to_string_lossy().into_owned(),
             health: health.word(),
             problems: health.problems(),

@@ -34,7 +34,7 @@ const HELP: &[(&str, &str)] = &[
     ("flush_ns", "Time of flushes that callers waited for."),
     ("flushes_led", "Flushes that callers waited for."),
     ("fsync_entries", "Directory entries written by fsyncs."),
-    ("fsync_groups", "Groups of fsyncs written to the log."),
+    ("fsync_records", "Groups of fsyncs written to the log."),
     ("fsync_inodes", "Inodes written by fsyncs."),
     ("fsync_log_blocks", "Blocks of the log written by fsyncs."),
     ("fsync_whole_contexts", "Fsyncs that wrote a whole context."),

@@ -78,7 +78,7 @@ impl FileDevice {
             .and_then(|()| rustix::fs::ftruncate(&*device.file, size))
             .map_err(|e| open_error(path, e.into()))?;
         device.size = size;
-        device.settle_direct(path)?;
+        device.probe_direct_io(path)?;
         Ok(device)
     }
 
@@ -120,13 +120,13 @@ impl FileDevice {
             rings: false,
             discards: AtomicBool::new(true),
         };
-        device.settle_direct(path)?;
+        device.probe_direct_io(path)?;
         device.rings = device.direct && access == Access::ReadWrite && ring::is_there();
         Ok(device)
     }
 
     /// Goes back to buffered I/O if the file accepts the flag but not the reads.
-    fn settle_direct(&mut self, path: &Path) -> Result<()> {
+    fn probe_direct_io(&mut self, path: &Path) -> Result<()> {
         if !self.direct || self.size < SECTOR {
             return Ok(());
         }

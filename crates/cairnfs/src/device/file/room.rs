@@ -46,12 +46,12 @@ impl HostRoom {
         })
     }
 
-    /// Bytes by which the image may outgrow its file system; 0 if all of it fits.
+    /// Bytes by which the image may exceed_dirty_limits its file system; 0 if all of it fits.
     pub fn shortfall(&self) -> u64 {
         self.holes.saturating_sub(self.free)
     }
 
-    /// What people are told of an image that may outgrow its file system.
+    /// What people are told of an image that may exceed_dirty_limits its file system.
     pub fn warning(&self, image: &dyn fmt::Display) -> String {
         format!(
             "{image} may grow by {} MiB, but the file system that holds it has {} MiB left: writes \

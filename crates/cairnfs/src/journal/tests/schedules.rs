@@ -19,7 +19,7 @@ use crate::journal::recover::{LogPosition, read_context, scan};
 use crate::journal::ring::{CONTEXT_BASE, Ring};
 use crate::journal::signals::{LogWork, Signals};
 use crate::journal::vector::{Change, LogVector, charge_for};
-use crate::journal::{Journal, Relief};
+use crate::journal::{Journal, LogSpaceReclaimer};
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::sync::explore::{Cost, explore};
 use crate::sync::{Mutex, thread, wait_for_ever};
@@ -38,7 +38,7 @@ fn superblock() -> Superblock {
     }
 }
 
-impl<F: Fn() -> Result<()>> Relief for F {
+impl<F: Fn() -> Result<()>> LogSpaceReclaimer for F {
     fn sweep(&self) {}
     fn merge(&self) -> Result<()> {
         self()
@@ -356,7 +356,7 @@ fn a_reservation_that_waits_ends_when_the_workers_do() {
 
 #[test]
 fn a_wish_to_push_is_heard_whatever_was_pushed_before() {
-    explore("journal: wishes to push", Cost::Small, || {
+    explore("journal: requests to push", Cost::Small, || {
         wait_for_ever(true);
         let log = Log::new();
         let last = Arc::new(AtomicBool::new(false));
@@ -399,7 +399,7 @@ fn a_wish_to_push_is_heard_whatever_was_pushed_before() {
         last.store(true, Ordering::Release);
         let mut slot = None;
         while !done.load(Ordering::Acquire) {
-            // A wish is not heard while a push runs; then the next one is.
+            // A request is not seen while a push runs; then the next one is.
             let seq = log.commit(40, &[3; 20], &mut slot);
             log.journal.throttle(full, seq, &no_merge).unwrap();
             thread::yield_now();

@@ -65,9 +65,9 @@ fn a_changed_bitmap_is_found_when_it_is_touched() {
     change(&volume, bitmap, |bytes| bytes[100] ^= 4);
     let space = volume.open();
     space
-        .claim(Run::new(volume.geometry.data_start(), 1))
+        .claim(BlockRun::new(volume.geometry.data_start(), 1))
         .unwrap();
-    let run = Run::new(GROUP_BLOCKS + 5, 1);
+    let run = BlockRun::new(GROUP_BLOCKS + 5, 1);
     assert!(damage(space.claim(run), bitmap).contains("checksum"));
     let funding = Funding::New(Class::Merge);
     damage(space.alloc(run.start, 1, funding), bitmap);
@@ -108,15 +108,15 @@ fn mistakes_of_callers_are_refused_and_change_nothing() {
     let volume = Volume::new(256 * MIB, &[]);
     let space = volume.open();
     let first = volume.geometry.data_start();
-    let run = Run::new(first + 10, 10);
+    let run = BlockRun::new(first + 10, 10);
     space.claim(run).unwrap();
     let end = volume.geometry.total_blocks;
-    assert_eq!(space.claim(Run::new(first + 19, 1)).unwrap(), 0);
+    assert_eq!(space.claim(BlockRun::new(first + 19, 1)).unwrap(), 0);
     for outside in [
-        Run::new(first - 1, 2),
-        Run::new(end - 1, 2),
-        Run::new(u64::MAX, 2),
-        Run::new(first, 0),
+        BlockRun::new(first - 1, 2),
+        BlockRun::new(end - 1, 2),
+        BlockRun::new(u64::MAX, 2),
+        BlockRun::new(first, 0),
     ] {
         damage(space.claim(outside), outside.start);
         damage(space.image_add(outside), outside.start);
@@ -124,12 +124,15 @@ fn mistakes_of_callers_are_refused_and_change_nothing() {
             damage(release(&space, [outside]), outside.start);
         }
     }
-    damage(release(&space, [Run::new(first + 15, 6)]), first + 20);
-    damage(release(&space, [run, Run::new(first + 12, 1)]), first + 12);
-    damage(space.image_add(Run::new(first + 9, 2)), first + 9);
+    damage(release(&space, [BlockRun::new(first + 15, 6)]), first + 20);
+    damage(
+        release(&space, [run, BlockRun::new(first + 12, 1)]),
+        first + 12,
+    );
+    damage(space.image_add(BlockRun::new(first + 9, 2)), first + 9);
     space.image_add(run).unwrap();
-    damage(space.image_add(Run::new(first + 19, 1)), first + 19);
-    damage(space.image_remove(Run::new(first + 19, 2)), first + 20);
+    damage(space.image_add(BlockRun::new(first + 19, 1)), first + 19);
+    damage(space.image_remove(BlockRun::new(first + 19, 2)), first + 20);
     damage(release(&space, [run]), first + 10);
     assert_eq!(used(&space, |m| &m.live).len(), 10);
     assert_eq!(used(&space, |m| &m.image).len(), 10);
@@ -141,18 +144,18 @@ fn formatting_refuses_what_overlaps_and_ignores_old_bytes() {
     let volume = Volume::new(256 * MIB, &[]);
     let first = volume.geometry.data_start();
     let format =
-        |fresh, used: &[Run]| Space::format(&*volume.device, &volume.geometry, fresh, used);
-    let overlap = [Run::new(first, 5), Run::new(first + 4, 1)];
+        |fresh, used: &[BlockRun]| Space::format(&*volume.device, &volume.geometry, fresh, used);
+    let overlap = [BlockRun::new(first, 5), BlockRun::new(first + 4, 1)];
     assert!(matches!(format(true, &overlap), Err(Error::Invalid(_))));
-    let outside = [Run::new(first - 1, 1)];
+    let outside = [BlockRun::new(first - 1, 1)];
     assert!(matches!(format(true, &outside), Err(Error::Invalid(_))));
     for group in 0..2 {
         change(&volume, volume.geometry.bitmap_block(group, 0), |b| {
             b.fill(0x5a)
         });
     }
-    let across = Run::new(GROUP_BLOCKS - 3, 6);
-    let state = format(false, &[across, Run::new(first, 1)]).unwrap();
+    let across = BlockRun::new(GROUP_BLOCKS - 3, 6);
+    let state = format(false, &[across, BlockRun::new(first, 1)]).unwrap();
     let space = Space::open(volume.device.clone(), volume.geometry, state).unwrap();
     let expected = std::iter::once(first).chain(across.start..across.end());
     assert!(used(&space, |m| &m.live).into_iter().eq(expected));

@@ -55,7 +55,7 @@ fn what_was_promised_outlives_all_others() {
         space.unreserve(0, 0);
         if run.len > 1 {
             // Give back all but one and go on with what is still promised.
-            release(&space, [Run::new(run.start + 1, run.len - 1)]).unwrap();
+            release(&space, [BlockRun::new(run.start + 1, run.len - 1)]).unwrap();
             assert!(space.reserve(run.len - 1, 0, Class::Merge).unwrap());
         }
     }
@@ -85,7 +85,7 @@ fn promises_are_exact_at_the_limit() {
 fn limits_are_exact_before_any_bitmap_was_read() {
     let size = 16 * MIB;
     let first = Geometry::for_size(size, None).unwrap().data_start();
-    let volume = Volume::new(size, &[Run::new(first, 2000)]);
+    let volume = Volume::new(size, &[BlockRun::new(first, 2000)]);
     let most = volume.data_blocks() - 2000 - volume.open().kept_blocks();
     assert_eq!(volume.open().free_units(), 0, "known without reading");
     assert_eq!(volume.open().available(Class::Ordinary).unwrap(), most);
@@ -98,9 +98,9 @@ fn limits_are_exact_before_any_bitmap_was_read() {
 fn every_fourth_block_in_use_leaves_no_unit_but_all_blocks() {
     let size = 132 * MIB;
     let geometry = Geometry::for_size(size, None).unwrap();
-    let used: Vec<Run> = (geometry.data_start()..geometry.total_blocks)
+    let used: Vec<BlockRun> = (geometry.data_start()..geometry.total_blocks)
         .filter(|b| b % 4 == 1)
-        .map(|b| Run::new(b, 1))
+        .map(|b| BlockRun::new(b, 1))
         .collect();
     let volume = Volume::new(size, &used);
     let space = volume.open();
@@ -125,7 +125,7 @@ fn blocks_freed_one_by_one_become_units_again() {
     let blocks = fill(&space, Class::Merge);
     assert_eq!((space.free_blocks(), space.free_units()), (0, 0));
     for block in blocks.iter().rev() {
-        release(&space, [Run::new(*block, 1)]).unwrap();
+        release(&space, [BlockRun::new(*block, 1)]).unwrap();
     }
     assert_eq!(space.free_units(), units);
     check(&space);
@@ -138,10 +138,10 @@ fn claims_do_not_touch_what_was_promised() {
     assert!(space.reserve(space.free_blocks(), 0, Class::Merge).unwrap());
     let first = volume.geometry.data_start();
     assert!(matches!(
-        space.claim(Run::new(first, 1)),
+        space.claim(BlockRun::new(first, 1)),
         Err(Error::NoSpace)
     ));
     space.unreserve(1, 0);
-    space.claim(Run::new(first, 1)).unwrap();
+    space.claim(BlockRun::new(first, 1)).unwrap();
     check(&space);
 }

@@ -23,9 +23,9 @@ const MIB: u64 = 1 << 20;
 /// A device that remembers what was asked of it, in blocks.
 struct Recorder {
     inner: MemoryDevice,
-    reads: Mutex<Vec<Run>>,
-    writes: Mutex<Vec<Run>>,
-    discards: Mutex<Vec<Run>>,
+    reads: Mutex<Vec<BlockRun>>,
+    writes: Mutex<Vec<BlockRun>>,
+    discards: Mutex<Vec<BlockRun>>,
 }
 
 impl Recorder {
@@ -39,9 +39,9 @@ impl Recorder {
     }
 }
 
-fn blocks(offset: u64, len: u64) -> Run {
+fn blocks(offset: u64, len: u64) -> BlockRun {
     let size = BLOCK_SIZE as u64;
-    Run::new(offset / size, len / size)
+    BlockRun::new(offset / size, len / size)
 }
 
 impl Device for Recorder {
@@ -72,7 +72,7 @@ struct Volume {
 }
 
 impl Volume {
-    fn new(size: u64, used: &[Run]) -> Self {
+    fn new(size: u64, used: &[BlockRun]) -> Self {
         let device = Arc::new(Recorder::new(size));
         let geometry = Geometry::for_size(size, None).unwrap();
         let state = Space::format(&*device, &geometry, true, used).unwrap();
@@ -131,6 +131,6 @@ fn used(space: &Space, map: impl Fn(&Maps) -> &Bitmap) -> Vec<u64> {
     all
 }
 
-fn release(space: &Space, runs: impl IntoIterator<Item = Run>) -> Result<()> {
+fn release(space: &Space, runs: impl IntoIterator<Item = BlockRun>) -> Result<()> {
     space.release(&mut runs.into_iter().collect(), false)
 }

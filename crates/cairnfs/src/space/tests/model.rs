@@ -54,14 +54,14 @@ fn op() -> impl Strategy<Value = Op> {
 struct Model {
     volume: Volume,
     space: Space,
-    runs: Vec<Run>,
+    runs: Vec<BlockRun>,
     live: BTreeSet<u64>,
     image: BTreeSet<u64>,
     durable: BTreeSet<u64>,
     written: Option<(TableState, BTreeSet<u64>)>,
 }
 
-fn each(run: Run) -> std::ops::Range<u64> {
+fn each(run: BlockRun) -> std::ops::Range<u64> {
     run.start..run.end()
 }
 
@@ -83,7 +83,7 @@ impl Model {
         (!self.runs.is_empty()).then(|| n % self.runs.len())
     }
 
-    fn took(&mut self, run: Run) {
+    fn took(&mut self, run: BlockRun) {
         assert!(run.len > 0 && self.volume.geometry.in_data(run.start, run.len));
         for block in each(run) {
             assert!(self.live.insert(block), "block {block} given twice");
@@ -137,20 +137,20 @@ impl Model {
                     if units > 0 {
                         let unit = self.space.alloc_unit(Funding::Reserved).unwrap().unwrap();
                         units -= 1;
-                        self.took(Run::new(unit, NODE_BLOCKS));
+                        self.took(BlockRun::new(unit, NODE_BLOCKS));
                     }
                 }
             }
             Op::Unit(class) => {
                 if let Some(unit) = self.space.alloc_unit(Funding::New(class)).unwrap() {
                     assert!(unit.is_multiple_of(NODE_BLOCKS));
-                    self.took(Run::new(unit, NODE_BLOCKS));
+                    self.took(BlockRun::new(unit, NODE_BLOCKS));
                 }
             }
             Op::Release(n, len, discard) => self.release(n, len, discard),
             Op::Claim(at, len) => {
                 let (first, count) = (self.volume.geometry.data_start(), self.volume.data_blocks());
-                let run = Run::new(first + at % count, len);
+                let run = BlockRun::new(first + at % count, len);
                 let sound =
                     run.end() <= first + count && each(run).all(|b| !self.live.contains(&b));
                 if sound {
@@ -199,20 +199,21 @@ impl Model {
     fn release(&mut self, n: usize, len: u64, discard: bool) {
         let Some(n) = self.nth(n) else { return };
         let run = self.runs[n];
-        let part = Run::new(run.start, len.min(run.len));
+        let part = BlockRun::new(run.start, len.min(run.len));
         let sound = each(part).all(|b| !self.image.contains(&b));
         // In two pieces, out of order.
         let half = part.len / 2;
         let mut pieces = vec![
-            Run::new(part.start + half, part.len - half),
-            Run::new(part.start, half),
+            BlockRun::new(part.start + half, part.len - half),
+            BlockRun::new(part.start, half),
         ];
         assert_eq!(self.space.release(&mut pieces, discard).is_ok(), sound);
         if sound {
             each(part).for_each(|b| assert!(self.live.remove(&b)));
             self.runs.swap_remove(n);
             if part.len < run.len {
-                self.runs.push(Run::new(part.end(), run.len - part.len));
+                self.runs
+                    .push(BlockRun::new(part.end(), run.len - part.len));
             }
         }
     }
@@ -226,7 +227,7 @@ impl Model {
         self.space = self.volume.open();
         self.image = self.durable.clone();
         self.live = self.durable.clone();
-        self.runs = self.live.iter().map(|b| Run::new(*b, 1)).collect();
+        self.runs = self.live.iter().map(|b| BlockRun::new(*b, 1)).collect();
         self.runs.dedup_by(|next, last| {
             let joined = last.end() == next.start;
             last.len += u64::from(joined);
@@ -305,9 +306,9 @@ fn changes_between_writing_and_commit_are_in_the_next_image() {
         .alloc(0, 8, Funding::New(Class::Ordinary))
         .unwrap()
         .unwrap();
-    space.image_add(Run::new(run.start, 4)).unwrap();
+    space.image_add(BlockRun::new(run.start, 4)).unwrap();
     let first = space.write_image().unwrap();
-    space.image_add(Run::new(run.start + 4, 4)).unwrap();
+    space.image_add(BlockRun::new(run.start + 4, 4)).unwrap();
     space.commit_image();
     volume.state = first;
     assert_eq!(used(&volume.open(), |m| &m.live).len(), 4);

@@ -11,7 +11,7 @@ fn a_file_that_grows_stays_in_one_piece() {
     let mut end = space.alloc(0, 256, ORDINARY).unwrap().unwrap().end();
     for want in [1, 3, 256, 7, 100] {
         let run = space.alloc(end, want, ORDINARY).unwrap().unwrap();
-        assert_eq!(run, Run::new(end, want));
+        assert_eq!(run, BlockRun::new(end, want));
         end = run.end();
     }
 }
@@ -25,7 +25,7 @@ fn long_runs_follow_each_other_and_nodes_stay_apart() {
         let mut node = space.alloc_unit(ORDINARY).unwrap().unwrap();
         for _ in 0..20 {
             let run = space.alloc(0, 256, ORDINARY).unwrap().unwrap();
-            assert_eq!(run, Run::new(data.end(), 256));
+            assert_eq!(run, BlockRun::new(data.end(), 256));
             data = run;
             let next = space.alloc_unit(ORDINARY).unwrap().unwrap();
             assert_eq!(next, node + NODE_BLOCKS);
@@ -46,7 +46,11 @@ fn small_requests_fill_broken_units_first() {
     let long = space.alloc(0, 250, ORDINARY).unwrap().unwrap();
     assert_eq!(long.len, 250);
     let rest = space.alloc(0, 2, ORDINARY).unwrap().unwrap();
-    assert_eq!(rest, Run::new(long.end(), 2), "the rest of a unit it broke");
+    assert_eq!(
+        rest,
+        BlockRun::new(long.end(), 2),
+        "the rest of a unit it broke"
+    );
 }
 
 #[test]
@@ -78,7 +82,7 @@ fn opening_reads_the_table_and_nothing_else() {
     assert!(volume.device.inner.allocated_bytes() < 8 * MIB);
     volume.device.reads.lock().clear();
     let space = volume.open();
-    let table = Run::new(
+    let table = BlockRun::new(
         volume.geometry.table_start(0),
         volume.geometry.table_blocks(),
     );
@@ -93,8 +97,8 @@ fn units_are_counted_only_as_far_as_needed() {
     // A third of every group in use: by the bound, no unit is free anywhere.
     let size = 40 << 30;
     let geometry = Geometry::for_size(size, None).unwrap();
-    let used: Vec<Run> = (0..geometry.groups())
-        .map(|g| Run::new(g * GROUP_BLOCKS + 20_000, 11_000))
+    let used: Vec<BlockRun> = (0..geometry.groups())
+        .map(|g| BlockRun::new(g * GROUP_BLOCKS + 20_000, 11_000))
         .filter(|r| geometry.in_data(r.start, r.len))
         .collect();
     let volume = Volume::new(size, &used);
@@ -116,14 +120,14 @@ fn neighbouring_bitmaps_are_written_at_once() {
     let volume = Volume::new(4096 * MIB, &[]);
     let space = volume.open();
     for group in 2..30 {
-        let run = Run::new(group * GROUP_BLOCKS + 5, 3);
+        let run = BlockRun::new(group * GROUP_BLOCKS + 5, 3);
         space.claim(run).unwrap();
         space.image_add(run).unwrap();
     }
     volume.device.writes.lock().clear();
     space.write_image().unwrap();
-    let bitmaps = Run::new(volume.geometry.bitmap_block(2, 1), 28);
-    let table = Run::new(volume.geometry.table_start(1), 1);
+    let bitmaps = BlockRun::new(volume.geometry.bitmap_block(2, 1), 28);
+    let table = BlockRun::new(volume.geometry.table_start(1), 1);
     assert_eq!(*volume.device.writes.lock(), [bitmaps, table]);
 }
 
@@ -132,31 +136,34 @@ fn words_that_become_free_are_discarded() {
     let volume = Volume::new(256 * MIB, &[]);
     let space = volume.open();
     let first = volume.geometry.data_start().next_multiple_of(64) + 64;
-    let discards = |runs: &[Run]| {
+    let discards = |runs: &[BlockRun]| {
         volume.device.discards.lock().clear();
         space.release(&mut runs.to_vec(), true).unwrap();
         check(&space);
         std::mem::take(&mut *volume.device.discards.lock())
     };
-    space.claim(Run::new(first, 640)).unwrap();
+    space.claim(BlockRun::new(first, 640)).unwrap();
     // A word whose last used blocks go is discarded whole, others not at all.
-    assert_eq!(discards(&[Run::new(first, 60)]), []);
-    let word = Run::new(first, 64);
+    assert_eq!(discards(&[BlockRun::new(first, 60)]), []);
+    let word = BlockRun::new(first, 64);
     assert_eq!(
-        discards(&[Run::new(first + 62, 2), Run::new(first + 60, 2)]),
+        discards(&[BlockRun::new(first + 62, 2), BlockRun::new(first + 60, 2)]),
         [word]
     );
     // Adjacent words at once; the word that keeps a block splits them.
     let rest = [
-        Run::new(first + 320, 320),
-        Run::new(first + 64, 128),
-        Run::new(first + 193, 127),
+        BlockRun::new(first + 320, 320),
+        BlockRun::new(first + 64, 128),
+        BlockRun::new(first + 193, 127),
     ];
-    let expected = [Run::new(first + 64, 128), Run::new(first + 256, 384)];
+    let expected = [
+        BlockRun::new(first + 64, 128),
+        BlockRun::new(first + 256, 384),
+    ];
     assert_eq!(discards(&rest), expected);
     assert_eq!(
-        discards(&[Run::new(first + 192, 1)]),
-        [Run::new(first + 192, 64)]
+        discards(&[BlockRun::new(first + 192, 1)]),
+        [BlockRun::new(first + 192, 64)]
     );
     assert_eq!(space.free_blocks(), volume.data_blocks());
 }
@@ -187,7 +194,7 @@ fn a_discard_happens_before_anyone_can_have_the_blocks() {
             // No lock is held, or this would not return.
             let run = space.alloc(gone.start, 64, ORDINARY).unwrap().unwrap();
             assert!(run.end() <= gone.start || run.start >= gone.end());
-            let claim = space.claim(Run::new(gone.start, 1));
+            let claim = space.claim(BlockRun::new(gone.start, 1));
             assert_eq!(claim.unwrap(), 0);
             *self.asked.lock() += 1;
             Ok(())
@@ -203,11 +210,11 @@ fn a_discard_happens_before_anyone_can_have_the_blocks() {
     let space = Arc::new(Space::open(device.clone(), geometry, state).unwrap());
     *device.space.lock() = Arc::downgrade(&space);
     let word = geometry.data_start().next_multiple_of(64);
-    space.claim(Run::new(word + 10, 10)).unwrap();
+    space.claim(BlockRun::new(word + 10, 10)).unwrap();
     space
-        .release(&mut vec![Run::new(word + 10, 10)], true)
+        .release(&mut vec![BlockRun::new(word + 10, 10)], true)
         .unwrap();
     assert_eq!(*device.asked.lock(), 1);
     let run = space.alloc(word, 64, ORDINARY).unwrap().unwrap();
-    assert_eq!(run, Run::new(word, 64));
+    assert_eq!(run, BlockRun::new(word, 64));
 }

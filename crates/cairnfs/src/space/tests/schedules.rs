@@ -10,15 +10,15 @@ use crate::sync::{thread, wait_for_ever};
 const UNIT: u64 = NODE_BLOCKS;
 
 /// A volume of which only the blocks `free` of are free.
-fn volume(size: u64, free: &[Run]) -> Volume {
+fn volume(size: u64, free: &[BlockRun]) -> Volume {
     let geometry = Geometry::for_size(size, None).unwrap();
     let mut at = geometry.data_start();
     let mut used = Vec::new();
     for run in free {
-        used.push(Run::new(at, run.start - at));
+        used.push(BlockRun::new(at, run.start - at));
         at = run.end();
     }
-    used.push(Run::new(at, geometry.total_blocks - at));
+    used.push(BlockRun::new(at, geometry.total_blocks - at));
     used.retain(|run| run.len > 0);
     Volume::new(size, &used)
 }
@@ -28,14 +28,14 @@ fn volume(size: u64, free: &[Run]) -> Volume {
 struct Owned(std::sync::Mutex<HashSet<u64>>);
 
 impl Owned {
-    fn take(&self, run: Run) {
+    fn take(&self, run: BlockRun) {
         let mut owned = self.0.lock().unwrap();
         for block in run.start..run.end() {
             assert!(owned.insert(block), "block {block} is given twice");
         }
     }
 
-    fn give(&self, run: Run) {
+    fn give(&self, run: BlockRun) {
         let mut owned = self.0.lock().unwrap();
         for block in run.start..run.end() {
             assert!(owned.remove(&block));
@@ -66,7 +66,7 @@ fn together(volume: &Volume, threads: u64, work: fn(&Space, &Owned, u64)) {
     check(&space);
 }
 
-fn take_promised(space: &Space, owned: &Owned, blocks: u64) -> Vec<Run> {
+fn take_promised(space: &Space, owned: &Owned, blocks: u64) -> Vec<BlockRun> {
     let mut left = blocks;
     let mut mine = Vec::new();
     while left > 0 {
@@ -78,7 +78,7 @@ fn take_promised(space: &Space, owned: &Owned, blocks: u64) -> Vec<Run> {
     mine
 }
 
-fn free_again(space: &Space, owned: &Owned, mine: Vec<Run>, discard: bool) {
+fn free_again(space: &Space, owned: &Owned, mine: Vec<BlockRun>, discard: bool) {
     let mut gone = mine;
     for run in &gone {
         owned.give(*run);
@@ -92,9 +92,9 @@ fn promises_are_kept_whoever_comes_first() {
         wait_for_ever(true);
         // Eight units, and five blocks of broken ones.
         let free = [
-            Run::new(2000, 8 * UNIT),
-            Run::new(3001, 3),
-            Run::new(3006, 2),
+            BlockRun::new(2000, 8 * UNIT),
+            BlockRun::new(3001, 3),
+            BlockRun::new(3006, 2),
         ];
         together(&volume(16 * MIB, &free), 3, |space, owned, me| {
             for _ in 0..2 {
@@ -104,8 +104,8 @@ fn promises_are_kept_whoever_comes_first() {
                 }
                 let mut mine = take_promised(space, owned, blocks);
                 let unit = space.alloc_unit(Funding::Reserved).unwrap().unwrap();
-                owned.take(Run::new(unit, UNIT));
-                mine.push(Run::new(unit, UNIT));
+                owned.take(BlockRun::new(unit, UNIT));
+                mine.push(BlockRun::new(unit, UNIT));
                 mine.pop().into_iter().for_each(|unit| {
                     free_again(space, owned, vec![unit], false);
                 });
@@ -120,16 +120,16 @@ fn the_last_blocks_of_two_groups_go_to_who_was_promised_them() {
     explore("space: two groups", Cost::Medium, || {
         wait_for_ever(true);
         let free = [
-            Run::new(8000, 2 * UNIT),
-            Run::new(GROUP_BLOCKS + 101, 1),
-            Run::new(GROUP_BLOCKS + 200, UNIT),
+            BlockRun::new(8000, 2 * UNIT),
+            BlockRun::new(GROUP_BLOCKS + 101, 1),
+            BlockRun::new(GROUP_BLOCKS + 200, UNIT),
         ];
         together(&volume(130 * MIB, &free), 3, |space, owned, me| {
             for _ in 0..2 {
                 if me == 0 {
                     let funding = Funding::New(Class::Merge);
                     if let Some(unit) = space.alloc_unit(funding).unwrap() {
-                        let unit = Run::new(unit, UNIT);
+                        let unit = BlockRun::new(unit, UNIT);
                         owned.take(unit);
                         free_again(space, owned, vec![unit], false);
                     }
@@ -147,14 +147,14 @@ fn what_is_free_is_promised_while_groups_are_looked_at() {
     explore("space: groups not looked at", Cost::Medium, || {
         wait_for_ever(true);
         let free = [
-            Run::new(8000, 2 * UNIT),
-            Run::new(GROUP_BLOCKS + 200, 2 * UNIT),
+            BlockRun::new(8000, 2 * UNIT),
+            BlockRun::new(GROUP_BLOCKS + 200, 2 * UNIT),
         ];
         together(&volume(130 * MIB, &free), 2, |space, owned, _| {
             assert!(space.reserve(0, 2, Class::Merge).unwrap(), "no space");
             for _ in 0..2 {
                 let unit = space.alloc_unit(Funding::Reserved).unwrap().unwrap();
-                owned.take(Run::new(unit, UNIT));
+                owned.take(BlockRun::new(unit, UNIT));
             }
         });
     });
@@ -164,7 +164,10 @@ fn what_is_free_is_promised_while_groups_are_looked_at() {
 fn data_that_was_promised_finds_units_to_break_while_groups_are_looked_at() {
     explore("space: data in groups not looked at", Cost::Medium, || {
         wait_for_ever(true);
-        let free = [Run::new(8000, UNIT), Run::new(GROUP_BLOCKS + 200, UNIT)];
+        let free = [
+            BlockRun::new(8000, UNIT),
+            BlockRun::new(GROUP_BLOCKS + 200, UNIT),
+        ];
         together(&volume(130 * MIB, &free), 2, |space, owned, _| {
             assert!(space.reserve(4, 0, Class::Merge).unwrap());
             take_promised(space, owned, 4);
@@ -177,7 +180,7 @@ fn what_is_being_discarded_is_given_to_nobody() {
     explore("space: discards", Cost::Medium, || {
         wait_for_ever(true);
         // A whole word of the bitmap, which is told to the device once it is free.
-        let free = [Run::new(2048, 64)];
+        let free = [BlockRun::new(2048, 64)];
         together(&volume(16 * MIB, &free), 3, |space, owned, me| {
             let want = [40, 20, 30][me as usize];
             for _ in 0..2 {
@@ -194,7 +197,7 @@ fn what_is_being_discarded_is_given_to_nobody() {
 fn what_was_given_is_told_before_it_is_promised() {
     explore("space: moves", Cost::Medium, || {
         wait_for_ever(true);
-        let space = Arc::new(volume(16 * MIB, &[Run::new(2000, UNIT)]).open());
+        let space = Arc::new(volume(16 * MIB, &[BlockRun::new(2000, UNIT)]).open());
         let owned = Owned::default();
         assert!(space.reserve(4, 0, Class::Merge).unwrap());
         let mine = take_promised(&space, &owned, 4);
@@ -215,11 +218,11 @@ fn what_was_given_is_told_before_it_is_promised() {
 fn a_block_is_claimed_once() {
     explore("space: claims", Cost::Medium, || {
         wait_for_ever(true);
-        let volume = volume(16 * MIB, &[Run::new(2000, 3 * UNIT)]);
+        let volume = volume(16 * MIB, &[BlockRun::new(2000, 3 * UNIT)]);
         let space = Arc::new(volume.open());
         let threads = [2000, 2003, 2006].map(|start| {
             let space = space.clone();
-            thread::spawn(move || space.claim(Run::new(start, 5)).unwrap())
+            thread::spawn(move || space.claim(BlockRun::new(start, 5)).unwrap())
         });
         let claimed: u64 = threads.map(|t| t.join().unwrap()).iter().sum();
         assert_eq!((claimed, space.free_blocks()), (11, 1));

@@ -21,22 +21,22 @@ impl Random {
 struct Owners(Vec<AtomicU32>);
 
 impl Owners {
-    fn take(&self, run: Run, me: u32) {
+    fn take(&self, run: BlockRun, me: u32) {
         for block in run.start..run.end() {
             assert_eq!(self.0[block as usize].swap(me, Ordering::Relaxed), 0);
         }
     }
 
-    fn give(&self, run: Run, me: u32) {
+    fn give(&self, run: BlockRun, me: u32) {
         for block in run.start..run.end() {
             assert_eq!(self.0[block as usize].swap(0, Ordering::Relaxed), me);
         }
     }
 }
 
-fn work(space: &Space, owners: &Owners, me: u32, rounds: u32) -> Vec<Run> {
+fn work(space: &Space, owners: &Owners, me: u32, rounds: u32) -> Vec<BlockRun> {
     let mut random = Random(u64::from(me) * 0x9e37_79b9 + 1);
-    let mut mine: Vec<Run> = Vec::new();
+    let mut mine: Vec<BlockRun> = Vec::new();
     for _ in 0..rounds {
         let (blocks, units) = (random.below(200), random.below(8));
         let class = [Class::Ordinary, Class::Delete, Class::Merge][random.below(3) as usize];
@@ -51,7 +51,7 @@ fn work(space: &Space, owners: &Owners, me: u32, rounds: u32) -> Vec<Run> {
             }
             for _ in 0..units {
                 let unit = space.alloc_unit(Funding::Reserved).unwrap().unwrap();
-                let run = Run::new(unit, NODE_BLOCKS);
+                let run = BlockRun::new(unit, NODE_BLOCKS);
                 owners.take(run, me);
                 mine.push(run);
             }
@@ -75,7 +75,7 @@ fn hammer(size: u64, rounds: u32) {
             .map(|_| AtomicU32::new(0))
             .collect(),
     );
-    let left: Vec<Run> = std::thread::scope(|scope| {
+    let left: Vec<BlockRun> = std::thread::scope(|scope| {
         let threads: Vec<_> = (1..=16)
             .map(|me| {
                 scope.spawn({

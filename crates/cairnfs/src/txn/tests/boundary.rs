@@ -91,7 +91,7 @@ fn commit(core: &Core, history: &History, rng: &mut TestRng, number: u32) {
     }
     let receipt = commit.finish(reservation);
     drop((one, two));
-    core.settle(receipt).unwrap();
+    core.throttle(receipt).unwrap();
 }
 
 /// Compares the index with what there was at the boundary of the newest merge.
@@ -144,7 +144,7 @@ fn a_merge_takes_exactly_what_there_was_at_its_boundary() {
         }
         core.merge().unwrap();
         compare(&core, &history);
-        core.sweep_lanes();
+        core.sweep_reservation_caches();
         assert_eq!((core.dirty_bytes(), core.space().reserved()), (0, (0, 0)));
     }
 }

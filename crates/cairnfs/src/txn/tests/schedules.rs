@@ -1,4 +1,4 @@
-//! Orders of events between commits and a merge: what each of them freezes, and what survives.
+//! Orders of events between commits and a merge: what each of them seals, and what survives.
 
 use std::sync::{Arc, Mutex as Plain, OnceLock};
 
@@ -78,7 +78,7 @@ impl Volume {
         self.history.lock().unwrap().push((seq, value));
         let receipt = commit.finish(reservation);
         drop(state);
-        self.core.settle(receipt).unwrap();
+        self.core.throttle(receipt).unwrap();
         seq
     }
 
@@ -102,7 +102,7 @@ impl Volume {
     fn check(&self) {
         assert_eq!(value_of(&self.core), self.after(u64::MAX));
         self.merge();
-        self.core.sweep_lanes();
+        self.core.sweep_reservation_caches();
         let reserved = self.core.space().reserved();
         assert_eq!(reserved, (0, 0), "promises that nobody has");
         assert_eq!(self.core.dirty_bytes(), 0);

@@ -1,12 +1,12 @@
 //! Mistakes that the engine makes on request, so that tests can show that they would be noticed.
 //!
-//! Floor 0: uses nothing. Without the feature `deliberate-faults`, which only the tests of
-//! `cairnfs-sim` switch on, `happens` is a constant `false` and nothing of this is left. With it,
-//! a mistake happens only in the thread that asked for it, within `within`.
+//! Floor 0: uses nothing. Without the feature `fault-injection`, which only the tests of
+//! `cairnfs-sim` switch on, `is_injected` is a constant `false` and nothing of this is left. With it,
+//! a fault is injected only in the thread that asked for it, within `within`.
 
 /// A mistake. Each leaves out, or does wrongly, one thing that a promise rests on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Deliberate {
+pub enum InjectedFault {
     /// A log record is written while the data it names may still be in the cache.
     LogBeforeData,
     /// An fsync returns before the log was flushed.
@@ -96,15 +96,15 @@ pub enum Deliberate {
     /// All mounts have the same nonce.
     SameNonce,
     /// An fsync does not take along the directories of a file's names.
-    CauseOfDirectoryLost,
+    DirectoryDependencyLost,
     /// An fsync does not take along the directories that were moved.
-    CauseOfPlaceLost,
+    PlaceDependencyLost,
     /// An fsync does not take along what a rename replaced or exchanged.
-    CauseOfPartnerLost,
+    PartnerDependencyLost,
     /// An fsync does not take along that a name was given up before.
-    CauseOfNameLost,
+    NameDependencyLost,
     /// An fsync takes along that a directory was removed, but not what became of its entries.
-    CauseOfRemovalLost,
+    RemovalDependencyLost,
     /// An fsync of a directory leaves its entries.
     EntriesNotSynced,
     /// A directory that an fsync takes along counts entries that it does not.
@@ -114,9 +114,9 @@ pub enum Deliberate {
     /// Recovery does not compare what an fsync told of its data.
     DataNotCompared,
     /// What an fsync logged is overwritten in place, and not logged again.
-    GroupOverwritten,
+    FsyncRecordOverwritten,
     /// The deletion of what an fsync logged is not logged.
-    GroupForgotten,
+    FsyncRecordForgotten,
     /// A merge forgets that an attribute gave up its value.
     UseNotGivenUp,
     /// A value goes although an attribute still refers to it.
@@ -129,22 +129,22 @@ pub enum Deliberate {
     StagedLeft,
 }
 
-#[cfg(not(feature = "deliberate-faults"))]
+#[cfg(not(feature = "fault-injection"))]
 mod switch {
-    use crate::deliberate::Deliberate;
+    use crate::fault::InjectedFault;
 
     /// Whether to make this mistake now: never.
     #[inline]
-    pub(crate) const fn happens(_fault: Deliberate) -> bool {
+    pub(crate) const fn is_injected(_fault: InjectedFault) -> bool {
         false
     }
 }
 
-#[cfg(feature = "deliberate-faults")]
+#[cfg(feature = "fault-injection")]
 mod switch {
     use std::cell::Cell;
 
-    use crate::deliberate::Deliberate;
+    use crate::fault::InjectedFault;
 
     thread_local! {
         /// The mistakes to be made, a bit each.
@@ -153,7 +153,7 @@ mod switch {
     }
 
     /// Whether to make this mistake now.
-    pub(crate) fn happens(fault: Deliberate) -> bool {
+    pub(crate) fn is_injected(fault: InjectedFault) -> bool {
         let now = WANTED.get() & 1 << fault as u64 != 0;
         MADE.set(MADE.get() + u64::from(now));
         now
@@ -169,7 +169,7 @@ mod switch {
     }
 
     /// Makes these mistakes in this thread while `run` runs.
-    pub fn within<R>(faults: &[Deliberate], run: impl FnOnce() -> R) -> R {
+    pub fn within<R>(faults: &[InjectedFault], run: impl FnOnce() -> R) -> R {
         let bits = faults
             .iter()
             .fold(0, |bits, fault| bits | 1 << *fault as u64);
@@ -183,6 +183,6 @@ mod switch {
     }
 }
 
-pub(crate) use switch::happens;
-#[cfg(feature = "deliberate-faults")]
+pub(crate) use switch::is_injected;
+#[cfg(feature = "fault-injection")]
 pub use switch::{made, within};

@@ -1,12 +1,12 @@
-//! Fsync by cause: what must be durable with an inode, and nothing else.
+//! The dependency closure of an fsync: what must be durable with an inode, and nothing else.
 //!
-//! Commits note causes as they come ([`Commit::name`], [`Commit::join`]); an fsync follows them from
+//! Commits note dependencies as they come ([`Commit::name`], [`Commit::join`]); an fsync follows them from
 //! its inode while nobody commits, takes what the log does not hold yet, and has it written as one
 //! record. Closed transitively: the directories of each entry with their own names up to the root,
 //! whatever shared a transaction, who had the name before, and the entries of a removed directory.
 //! Every directory that was moved is taken along, for its way to the root may be anybody's.
 //!
-//! Of a directory that keeps unlogged entries the inode item is logged as if these did not exist:
+//! Of a directory that keeps entries that the log does not have the inode item is logged as if these did not exist:
 //! it counts exactly the entries that are in the log with it.
 
 use std::collections::HashMap;
@@ -16,23 +16,23 @@ use smallvec::SmallVec;
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, IntoBytes};
 
-use crate::deliberate::{Deliberate, happens};
 use crate::device::Stamps;
 use crate::error::Result;
+use crate::fault::{InjectedFault, is_injected};
 use crate::format::item::RawInode;
 use crate::format::key::{Kind, MAIN_ROOT};
 use crate::format::record::push_check;
-use crate::inode::unlogged::{Children, MOST_CHECKED, NameChange, Written};
+use crate::inode::log_deps::{Children, MOST_CHECKED, NameChange, Written};
 use crate::inode::{Inode, InodeState};
 use crate::journal::cil::Context;
-use crate::journal::group::{Gathered, Group};
+use crate::journal::fsync_record::{FsyncRecord, Gathered};
 use crate::journal::vector::{Change, LogVector, charge_for};
 use crate::mechanism::Mechanism;
 use crate::shard::IntHash;
 use crate::sync::atomic::Ordering;
 use crate::txn::{Commit, Core};
 
-/// Most inodes of a group: commits wait while it is followed. A larger one is most of its context,
+/// Most inodes of a record: commits wait while it is followed. A larger one is most of its context,
 /// which is written instead.
 const MOST: usize = 1024;
 
@@ -51,7 +51,7 @@ pub struct NameAt {
 
 /// An inode to be made durable.
 #[derive(Debug, Clone, Copy)]
-pub struct Wish {
+pub struct FsyncRequest {
     /// Its number.
     pub ino: u64,
     /// Times alone need not be.
@@ -71,8 +71,8 @@ impl Commit<'_> {
             links: if at.subdir { by } else { 0 },
         };
         let before = {
-            let mut unlogged = dir.unlogged();
-            let children = unlogged.enter(seq).children();
+            let mut log_deps = dir.log_deps();
+            let children = log_deps.enter(seq).children();
             children.inodes.push(child.ino);
             children.pending += 1;
             children.size += i64::from(change.size);
@@ -84,42 +84,42 @@ impl Commit<'_> {
                 false => children.vacated.insert(at.hash, child.ino),
             }
         };
-        let mut unlogged = child.unlogged();
-        unlogged.enter(seq).names.push(change);
+        let mut log_deps = child.log_deps();
+        log_deps.enter(seq).names.push(change);
         let before = before.filter(|b| *b != child.ino);
         if let Some(before) = before
-            && !happens(Deliberate::CauseOfNameLost)
+            && !is_injected(InjectedFault::NameDependencyLost)
         {
-            unlogged.more_mut().joined.push(before);
+            log_deps.more_mut().joined.push(before);
         }
     }
 
     /// Notes that two inodes were changed by one transaction.
     pub fn join(&mut self, a: &Inode, b: &Inode) {
-        if happens(Deliberate::CauseOfPartnerLost) {
+        if is_injected(InjectedFault::PartnerDependencyLost) {
             return;
         }
         let seq = self.seq();
-        a.unlogged().enter(seq).more_mut().joined.push(b.ino);
-        b.unlogged().enter(seq).more_mut().joined.push(a.ino);
+        a.log_deps().enter(seq).more_mut().joined.push(b.ino);
+        b.log_deps().enter(seq).more_mut().joined.push(a.ino);
     }
 
     /// Notes that a directory was removed: that depends on all changes of its entries.
     pub fn removed(&mut self, dir: &Inode) {
-        dir.unlogged().enter(self.seq()).children().removed =
-            !happens(Deliberate::CauseOfRemovalLost);
+        dir.log_deps().enter(self.seq()).children().removed =
+            !is_injected(InjectedFault::RemovalDependencyLost);
     }
 
     /// Notes that a directory has another place.
     pub fn moved(&mut self, dir: &Inode) {
-        if !happens(Deliberate::CauseOfPlaceLost) {
+        if !is_injected(InjectedFault::PlaceDependencyLost) {
             self.hold().moved(dir.ino);
         }
     }
 }
 
-/// The inodes of a group while it is followed.
-struct Followed<'a> {
+/// The inodes of a record while it is followed.
+struct ClosureWalk<'a> {
     core: &'a Core,
     seq: u64,
     inodes: SmallVec<[Arc<Inode>; 8]>,
@@ -127,13 +127,13 @@ struct Followed<'a> {
     seen: HashMap<u64, bool, IntHash>,
     todo: SmallVec<[(u64, bool); 8]>,
     context: &'a Context,
-    /// Directories that may keep unlogged entries.
+    /// Directories that may keep entries that the log does not have.
     dirs: usize,
     /// Files whose times nobody asked for.
-    timeless: Vec<u64>,
+    data_only: Vec<u64>,
 }
 
-impl Followed<'_> {
+impl ClosureWalk<'_> {
     /// Follows all causes; `false` if there are too many.
     fn close(&mut self) -> bool {
         while let Some((ino, whole)) = self.todo.pop() {
@@ -150,19 +150,19 @@ impl Followed<'_> {
             return true;
         }
         let inode = self.core.table.get_or_new(ino);
-        let unlogged = inode.unlogged();
-        if !unlogged.is_of(self.seq) {
+        let log_deps = inode.log_deps();
+        if !log_deps.is_of(self.seq) {
             return true;
         }
-        let children = unlogged.children.as_deref();
+        let children = log_deps.children.as_deref();
         let whole = whole || children.is_some_and(|c| c.removed);
         let first = self.seen.insert(ino, whole).is_none();
         if first {
-            let dirs = unlogged.names.iter().map(|n| n.dir);
-            if !happens(Deliberate::CauseOfDirectoryLost) {
+            let dirs = log_deps.names.iter().map(|n| n.dir);
+            if !is_injected(InjectedFault::DirectoryDependencyLost) {
                 self.todo.extend(dirs.map(|dir| (dir, false)));
             }
-            let joined = unlogged.more().map_or(&[][..], |more| &more.joined);
+            let joined = log_deps.more().map_or(&[][..], |more| &more.joined);
             self.todo.extend(joined.iter().map(|other| (*other, false)));
         }
         if let Some(children) = children {
@@ -175,7 +175,7 @@ impl Followed<'_> {
                 self.todo.extend(inodes.map(|child| (*child, false)));
             }
         }
-        drop(unlogged);
+        drop(log_deps);
         if first {
             self.inodes.push(inode);
         }
@@ -195,37 +195,37 @@ impl Followed<'_> {
         durable && children.pending > context.len() / 4
     }
 
-    /// Log bytes for the inode items of directories that keep unlogged entries.
+    /// Log bytes for the inode items of directories that keep entries that the log does not have.
     fn copies(&self) -> i64 {
         self.dirs as i64 * charge_for(size_of::<RawInode>())
     }
 
-    /// Takes out of the context all that the group holds.
-    fn take(&self, context: &Context, group: &mut Group) {
+    /// Takes out of the context all that the record holds.
+    fn take(&self, context: &Context, record: &mut FsyncRecord) {
         let mut written: SmallVec<[Written; 2]> = SmallVec::new();
         let mut stale = Vec::new();
         for inode in &self.inodes {
             let names = {
-                let mut unlogged = inode.unlogged();
-                if !happens(Deliberate::ItemsNotSynced) {
-                    let others = unlogged.take_others();
-                    others.for_each(|vector| group.take(context, &vector));
+                let mut log_deps = inode.log_deps();
+                if !is_injected(InjectedFault::ItemsNotSynced) {
+                    let others = log_deps.take_others();
+                    others.for_each(|vector| record.take(context, &vector));
                 }
-                let mut more = unlogged.take_more();
-                group.data.join(more.unlisted);
+                let mut more = log_deps.take_more();
+                record.data.join(more.unlisted);
                 written.extend(more.written.drain(..));
-                match happens(Deliberate::NamesNotSynced) {
+                match is_injected(InjectedFault::NamesNotSynced) {
                     true => SmallVec::new(),
-                    false => std::mem::take(&mut unlogged.names),
+                    false => std::mem::take(&mut log_deps.names),
                 }
             };
             for change in names {
                 if let Some(vector) = &change.vector {
-                    group.take(context, vector);
+                    record.take(context, vector);
                 }
                 let dir = self.core.table.get_or_new(change.dir);
-                let mut unlogged = dir.unlogged();
-                let children = unlogged.enter(self.seq).children();
+                let mut log_deps = dir.log_deps();
+                let children = log_deps.enter(self.seq).children();
                 children.logged(&change);
                 if children.is_stale() {
                     stale.push(dir.clone());
@@ -234,67 +234,67 @@ impl Followed<'_> {
         }
         stale.iter().for_each(|dir| self.unlist(dir));
         for inode in &self.inodes {
-            if !(self.timeless.contains(&inode.ino) && inode.unlogged().times_only) {
-                take_inode(inode, context, group);
+            if !(self.data_only.contains(&inode.ino) && inode.log_deps().times_only) {
+                take_inode(inode, context, record);
             }
         }
-        self.core.check_data(&written, group);
+        self.core.check_data(&written, record);
     }
 
     /// Takes children off a directory's list whose entries were logged without it.
     fn unlist(&self, dir: &Inode) {
         let mut inodes = {
-            let mut unlogged = dir.unlogged();
-            match unlogged.enter(self.seq).children() {
+            let mut log_deps = dir.log_deps();
+            match log_deps.enter(self.seq).children() {
                 children if children.is_stale() => std::mem::take(&mut children.inodes),
                 _ => return,
             }
         };
         inodes.retain(|child| {
             let child = self.core.table.get_or_new(*child);
-            let unlogged = child.unlogged();
-            unlogged.is_of(self.seq) && unlogged.names.iter().any(|name| name.dir == dir.ino)
+            let log_deps = child.log_deps();
+            log_deps.is_of(self.seq) && log_deps.names.iter().any(|name| name.dir == dir.ino)
         });
-        dir.unlogged().enter(self.seq).children().inodes = inodes;
+        dir.log_deps().enter(self.seq).children().inodes = inodes;
     }
 }
 
 /// Takes an inode item; if entries are left to count, as it is without them.
-fn take_inode(inode: &Inode, context: &Context, group: &mut Group) {
-    let mut unlogged = inode.unlogged();
-    let Some(vector) = unlogged.inode.clone().filter(|v| !v.is_logged()) else {
+fn take_inode(inode: &Inode, context: &Context, record: &mut FsyncRecord) {
+    let mut log_deps = inode.log_deps();
+    let Some(vector) = log_deps.inode.clone().filter(|v| !v.is_logged()) else {
         return;
     };
-    let left = unlogged.children.as_deref().filter(|c| c.pending > 0);
-    let copy = left.and_then(|children| without(&vector, children));
+    let left = log_deps.children.as_deref().filter(|c| c.pending > 0);
+    let copy = left.and_then(|children| omit_children(&vector, children));
     match copy {
         Some(copy) => {
             vector.set_known();
-            group.vectors.push(copy);
+            record.vectors.push(copy);
         }
         None => {
-            group.take(context, &vector);
-            unlogged.inode = None;
+            record.take(context, &vector);
+            log_deps.inode = None;
         }
     }
 }
 
-/// Files that all who wished for them can do with without their times.
-fn timeless(wished: &[Wish]) -> Vec<u64> {
-    let without = happens(Deliberate::TimesNotSynced);
+/// Files whose requests all do without their times.
+fn data_only(requests: &[FsyncRequest]) -> Vec<u64> {
+    let without = is_injected(InjectedFault::TimesNotSynced);
     let full = |ino: u64| {
-        wished
+        requests
             .iter()
             .any(|w| w.ino == ino && !w.data_only && !without)
     };
-    let files = wished.iter().map(|w| w.ino);
+    let files = requests.iter().map(|w| w.ino);
     files.filter(|ino| !full(*ino)).collect()
 }
 
 /// A directory's inode item as it is without the entries that are not logged.
-fn without(vector: &LogVector, children: &Children) -> Option<Arc<LogVector>> {
+fn omit_children(vector: &LogVector, children: &Children) -> Option<Arc<LogVector>> {
     let mut raw = vector.with(|value| RawInode::read_from_bytes(value?).ok())?;
-    if !happens(Deliberate::CountsAhead) {
+    if !is_injected(InjectedFault::CountsAhead) {
         raw.size = U64::new(raw.size.get().saturating_add_signed(-children.size));
         let links = i64::from(raw.nlink.get()) - children.links;
         raw.nlink = U32::new(links.max(0) as u32);
@@ -309,9 +309,9 @@ fn without(vector: &LogVector, children: &Children) -> Option<Arc<LogVector>> {
 }
 
 impl Core {
-    /// Has data that is not durable checked with the group, if that is little enough.
-    fn check_data(&self, written: &[Written], group: &mut Group) {
-        if happens(Deliberate::DataUntold) {
+    /// Has data that is not durable checked with the record, if that is little enough.
+    fn check_data(&self, written: &[Written], record: &mut FsyncRecord) {
+        if is_injected(InjectedFault::DataUntold) {
             return;
         }
         let lost = |w: &&Written| !self.storage.is_flushed(w.stamp.get());
@@ -323,12 +323,12 @@ impl Core {
             blocks += run.crcs.len();
         }
         let charge = charge_for(checks.len());
-        let together = blocks <= MOST_CHECKED && !self.journal.is_without(Mechanism::OneFlush);
+        let together = blocks <= MOST_CHECKED && !self.journal.is_ablated(Mechanism::OneFlush);
         if together && self.journal.ring().try_take(charge) {
-            group.paid += charge;
-            group.checks = checks;
+            record.paid += charge;
+            record.checks = checks;
         } else {
-            group.data.join(stamps);
+            record.data.join(stamps);
         }
     }
 
@@ -337,19 +337,19 @@ impl Core {
     ///
     /// # Errors
     /// The device's failure, now or earlier.
-    pub fn force_inodes(&self, inodes: &[Wish]) -> Result<()> {
+    pub fn force_inodes(&self, inodes: &[FsyncRequest]) -> Result<()> {
         let counters = self.journal.counters();
-        let wished = inodes.len() as u64;
-        counters.fsyncs.fetch_add(wished, Ordering::Relaxed);
-        let apart = self.journal.is_without(Mechanism::OneFlush);
-        for wish in inodes {
-            let inode = self.table.get_or_new(wish.ino);
-            if self.journal.is_without(Mechanism::AttributesKnown) {
+        let requests = inodes.len() as u64;
+        counters.fsyncs.fetch_add(requests, Ordering::Relaxed);
+        let apart = self.journal.is_ablated(Mechanism::OneFlush);
+        for request in inodes {
+            let inode = self.table.get_or_new(request.ino);
+            if self.journal.is_ablated(Mechanism::AttributesKnown) {
                 self.search(&inode, &inode.read(), Kind::Xattr)?;
             }
             let stamp = match apart {
                 true => self.storage.stamp(),
-                false => inode.unlogged().more().map_or(0, |m| m.unlisted.made),
+                false => inode.log_deps().more().map_or(0, |m| m.unlisted.made),
             };
             // Holding no lock, so that others go on and share the flush.
             self.journal.data_first(stamp)?;
@@ -359,7 +359,7 @@ impl Core {
             Err(batch) => {
                 let journal = &self.journal;
                 let gather = |context: &Context| self.gather(&batch.close(), context);
-                let written = journal.write_group(self, gather);
+                let written = journal.write_fsync_record(self, gather);
                 batch.end(written.and_then(|written| journal.flush_written(&written)))
             }
         };
@@ -368,23 +368,23 @@ impl Core {
     }
 
     /// Takes what is to be made durable out of the context.
-    fn gather(&self, wished: &[Wish], context: &Context) -> Gathered {
-        if self.journal.is_without(Mechanism::ByCause) {
+    fn gather(&self, requests: &[FsyncRequest], context: &Context) -> Gathered {
+        if self.journal.is_ablated(Mechanism::FsyncClosure) {
             return Gathered::Context;
         }
-        let entries = !happens(Deliberate::EntriesNotSynced);
+        let entries = !is_injected(InjectedFault::EntriesNotSynced);
         let moved = context.take_moved().into_iter().map(|ino| (ino, false));
-        let mut followed = Followed {
+        let mut followed = ClosureWalk {
             core: self,
             seq: context.seq,
             inodes: SmallVec::new(),
             seen: HashMap::default(),
-            todo: wished
+            todo: requests
                 .iter()
                 .map(|w| (w.ino, entries))
                 .chain(moved)
                 .collect(),
-            timeless: timeless(wished),
+            data_only: data_only(requests),
             dirs: 0,
             context,
         };
@@ -395,15 +395,15 @@ impl Core {
         if !self.journal.ring().try_take(copies) {
             return Gathered::Context;
         }
-        let mut group = Group {
+        let mut record = FsyncRecord {
             seq: context.seq,
             paid: copies,
-            ..Group::default()
+            ..FsyncRecord::default()
         };
-        followed.take(context, &mut group);
+        followed.take(context, &mut record);
         let inodes = followed.inodes.len() as u64;
-        let counted = &self.journal.counters().group_inodes;
+        let counted = &self.journal.counters().fsync_inodes;
         counted.fetch_add(inodes, Ordering::Relaxed);
-        Gathered::Group(group)
+        Gathered::FsyncRecord(record)
     }
 }

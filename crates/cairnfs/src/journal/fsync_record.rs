@@ -1,8 +1,8 @@
-//! Writing a group of causes: changes of the open context that go to the log ahead of it.
+//! Writing an fsync record: changes of the open context that go to the log ahead of it.
 //!
 //! Whoever writes one holds the head's lock, so all contexts before are written, and the open one
-//! stays open. Nobody commits while the group is gathered; it is formatted and written when commits
-//! go on, for what was gathered is no longer changed. Replay takes a group for a context of its own.
+//! stays open. Nobody commits while the record is gathered; it is formatted and written when commits
+//! go on, for what was gathered is no longer changed. Replay takes a record for a context of its own.
 //! The data that it refers to has been written, but need not be durable: the record tells what it
 //! must hold, so one flush makes both durable.
 
@@ -15,12 +15,12 @@ use crate::journal::cil::Context;
 use crate::journal::push::Head;
 use crate::journal::ring::CONTEXT_BASE;
 use crate::journal::vector::LogVector;
-use crate::journal::{Journal, Relief, Written};
+use crate::journal::{Journal, LogSpaceReclaimer, Written};
 use crate::sync::atomic::Ordering;
 
 /// Changes that go to the log together.
 #[derive(Default)]
-pub struct Group {
+pub struct FsyncRecord {
     /// The context they belong to.
     pub seq: u64,
     /// The items.
@@ -33,7 +33,7 @@ pub struct Group {
     pub checks: Vec<u8>,
 }
 
-impl Group {
+impl FsyncRecord {
     /// Takes a vector out of its context, unless that was done before.
     pub fn take(&mut self, context: &Context, vector: &Arc<LogVector>) {
         if vector.is_logged() {
@@ -52,8 +52,8 @@ impl Group {
 
 /// What is to be written.
 pub enum Gathered {
-    /// This group.
-    Group(Group),
+    /// This record.
+    FsyncRecord(FsyncRecord),
     /// The whole context.
     Context,
 }
@@ -64,12 +64,12 @@ impl Journal {
     ///
     /// # Errors
     /// The device's failure.
-    pub fn write_group(
+    pub fn write_fsync_record(
         &self,
-        relief: &dyn Relief,
+        reclaimer: &dyn LogSpaceReclaimer,
         gather: impl FnOnce(&Context) -> Gathered,
     ) -> Result<Written> {
-        self.reserve(CONTEXT_BASE, relief)?;
+        self.reserve(CONTEXT_BASE, reclaimer)?;
         let mut head = self.head.lock();
         let guard = self.storage.guard("an fsync was broken off");
         let gathered = gather(&self.cil.still());
@@ -79,7 +79,7 @@ impl Journal {
                 let (context, ()) = self.cil.swap(false, || ());
                 self.write_closed(&mut head, &context)
             }
-            Gathered::Group(group) => self.write_gathered(&mut head, group),
+            Gathered::FsyncRecord(record) => self.write_gathered(&mut head, record),
         };
         if let Err(e) = &result {
             self.storage.fail(e.clone());
@@ -88,28 +88,28 @@ impl Journal {
         result.map(|()| *self.written.lock())
     }
 
-    fn write_gathered(&self, head: &mut Head, group: Group) -> Result<()> {
+    fn write_gathered(&self, head: &mut Head, record: FsyncRecord) -> Result<()> {
         let start = head.position().lsn;
-        let mut stamp = group.data.made;
-        if group.data.waiting {
+        let mut stamp = record.data.made;
+        if record.data.waiting {
             // Whoever wrote the log since may have written it.
             self.storage.write_with_staged(&[])?;
             stamp = stamp.max(self.storage.staged_stamp());
         }
         self.data_first(stamp)?;
-        let (vectors, paid) = self.entries_again(group.vectors);
-        let any = self.write_entries(head, group.seq, FLAG_GROUP, &vectors, &group.checks)?;
-        self.settle_space(head, start, group.paid + paid + CONTEXT_BASE);
+        let (vectors, paid) = self.entries_again(record.vectors);
+        let any = self.write_entries(head, record.seq, FLAG_GROUP, &vectors, &record.checks)?;
+        self.return_unused_space(head, start, record.paid + paid + CONTEXT_BASE);
         if !any {
             return Ok(());
         }
         let counters = &self.counters;
-        counters.groups.fetch_add(1, Ordering::Relaxed);
+        counters.fsync_records.fetch_add(1, Ordering::Relaxed);
         counters
-            .group_entries
+            .fsync_entries
             .fetch_add(vectors.len() as u64, Ordering::Relaxed);
         let blocks = head.position().lsn - start;
-        counters.group_blocks.fetch_add(blocks, Ordering::Relaxed);
+        counters.fsync_blocks.fetch_add(blocks, Ordering::Relaxed);
         let before = self.written.lock().seq;
         self.note_written(head, before);
         self.flush_far(head)

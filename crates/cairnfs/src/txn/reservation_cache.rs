@@ -1,9 +1,9 @@
 //! What committers set aside, owe and count, apart for each shard of threads, so that those who commit
 //! side by side seldom meet at a cache line.
 //!
-//! A lane holds a small credit of log space and index units for the reservations of its threads, and
+//! A cache holds a small credit of log space and index units for the reservations of its threads, and
 //! what their commits added since somebody asked for the sum. The credit is promised like any
-//! reservation; whoever finds too little elsewhere sweeps the lanes first, so near a limit every byte
+//! reservation; whoever finds too little elsewhere sweeps the reservation caches first, so near a limit every byte
 //! is seen.
 
 use crossbeam_utils::CachePadded;
@@ -12,7 +12,7 @@ use crate::shard::thread_shard;
 use crate::space::growth_units;
 use crate::sync::{Mutex, MutexGuard};
 
-const LANES: usize = if cfg!(shuttle) { 2 } else { 16 };
+const CACHES: usize = if cfg!(shuttle) { 2 } else { 16 };
 
 /// Log bytes and index units.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -50,10 +50,10 @@ impl CommitCounts {
 }
 
 #[derive(Default)]
-pub(super) struct Lane {
+pub(super) struct ReservationCache {
     pub credit: Credit,
     /// Bytes of items committed, for index growth; less than none if what died here was committed by
-    /// others, whose lanes have it.
+    /// others, whose reservation caches have it.
     pub growth: i64,
     /// Index units set aside for it.
     pub kept: u64,
@@ -64,18 +64,18 @@ pub(super) struct Lane {
     pub counts: CommitCounts,
 }
 
-pub(super) struct Lanes {
-    lanes: Box<[CachePadded<Mutex<Lane>>]>,
-    /// What a lane takes at once; twice as much is the most it keeps.
+pub(super) struct ReservationCaches {
+    caches: Box<[CachePadded<Mutex<ReservationCache>>]>,
+    /// What a cache takes at once; twice as much is the most it keeps.
     batch: Credit,
-    /// Memory that a lane may keep to itself.
+    /// Memory that a cache may keep to itself.
     memory_step: i64,
 }
 
-impl Lanes {
+impl ReservationCaches {
     pub fn new(batch: Credit, memory_step: i64) -> Self {
         Self {
-            lanes: (0..LANES).map(|_| CachePadded::default()).collect(),
+            caches: (0..CACHES).map(|_| CachePadded::default()).collect(),
             batch,
             memory_step,
         }
@@ -85,29 +85,31 @@ impl Lanes {
         self.batch
     }
 
-    /// The calling thread's lane.
-    pub fn own(&self) -> Option<MutexGuard<'_, Lane>> {
-        self.lanes.get(thread_shard(LANES)).map(|lane| lane.lock())
+    /// The calling thread's cache.
+    pub fn own(&self) -> Option<MutexGuard<'_, ReservationCache>> {
+        self.caches
+            .get(thread_shard(CACHES))
+            .map(|cache| cache.lock())
     }
 
     /// Takes from the calling thread's credit, if it has enough.
     pub fn take(&self, need: Credit) -> bool {
-        let Some(mut lane) = self.own() else {
+        let Some(mut cache) = self.own() else {
             return false;
         };
-        let enough = lane.credit.log >= need.log && lane.credit.units >= need.units;
+        let enough = cache.credit.log >= need.log && cache.credit.units >= need.units;
         if enough {
-            lane.credit.log -= need.log;
-            lane.credit.units -= need.units;
+            cache.credit.log -= need.log;
+            cache.credit.units -= need.units;
         }
         enough
     }
 
-    /// Takes all credit out of all lanes.
+    /// Takes all credit out of all reservation caches.
     pub fn sweep(&self) -> Credit {
         let mut all = Credit::default();
-        for lane in &self.lanes {
-            let credit = std::mem::take(&mut lane.lock().credit);
+        for cache in &self.caches {
+            let credit = std::mem::take(&mut cache.lock().credit);
             all.log += credit.log;
             all.units += credit.units;
         }
@@ -117,19 +119,19 @@ impl Lanes {
     /// Takes the units kept for index growth, which begins anew.
     pub fn take_growth(&self) -> u64 {
         let mut kept = 0;
-        for lane in &self.lanes {
-            let mut lane = lane.lock();
-            lane.growth = 0;
-            kept += std::mem::take(&mut lane.kept);
+        for cache in &self.caches {
+            let mut cache = cache.lock();
+            cache.growth = 0;
+            kept += std::mem::take(&mut cache.kept);
         }
         kept
     }
 
     /// Bytes of items committed that let the index grow.
     pub fn growth(&self) -> i64 {
-        self.lanes
+        self.caches
             .iter()
-            .map(|lane| lane.lock().growth.max(0))
+            .map(|cache| cache.lock().growth.max(0))
             .sum()
     }
 
@@ -140,78 +142,81 @@ impl Lanes {
 
     /// Takes the bytes by which the index shrinks, which begin anew.
     pub fn take_shrinkage(&self) -> u64 {
-        let taken = |lane: &CachePadded<Mutex<Lane>>| std::mem::take(&mut lane.lock().shrinkage);
-        self.lanes.iter().map(taken).sum()
+        let taken = |cache: &CachePadded<Mutex<ReservationCache>>| {
+            std::mem::take(&mut cache.lock().shrinkage)
+        };
+        self.caches.iter().map(taken).sum()
     }
 
     /// Bytes of items deleted that let the index shrink.
     pub fn shrinkage(&self) -> u64 {
-        self.lanes.iter().map(|lane| lane.lock().shrinkage).sum()
+        self.caches.iter().map(|cache| cache.lock().shrinkage).sum()
     }
 
     /// Takes the memory that the sum does not have yet.
     pub fn take_memory(&self) -> i64 {
-        let taken = |lane: &CachePadded<Mutex<Lane>>| std::mem::take(&mut lane.lock().memory);
-        self.lanes.iter().map(taken).sum()
+        let taken =
+            |cache: &CachePadded<Mutex<ReservationCache>>| std::mem::take(&mut cache.lock().memory);
+        self.caches.iter().map(taken).sum()
     }
 
     /// Counts what the calling thread did without a reservation.
     pub fn count(&self, counts: &CommitCounts) {
-        if let Some(mut lane) = self.own() {
-            lane.counts.add(counts);
+        if let Some(mut cache) = self.own() {
+            cache.counts.add(counts);
         }
     }
 
     pub fn counts(&self) -> CommitCounts {
         let mut all = CommitCounts::default();
-        for lane in &self.lanes {
-            all.add(&lane.lock().counts);
+        for cache in &self.caches {
+            all.add(&cache.lock().counts);
         }
         all
     }
 
     /// Gives a reservation's rest, and notes what its transaction did. Returns what goes back to all:
-    /// credit beyond what the lane keeps, and memory for the sum.
-    pub fn settle(&self, rest: Credit, done: &Done) -> (Credit, i64) {
-        let Some(mut lane) = self.own() else {
+    /// credit beyond what the cache keeps, and memory for the sum.
+    pub fn put_back(&self, rest: Credit, done: &Done) -> (Credit, i64) {
+        let Some(mut cache) = self.own() else {
             return (rest, done.memory);
         };
-        lane.counts.add(&done.counts);
-        // Rounded up in each lane, it is enough for all of them together.
-        lane.growth += done.growth;
-        let needed = growth_units(lane.growth);
-        let kept = rest.units.min(needed.saturating_sub(lane.kept));
-        let freed = lane.kept.saturating_sub(needed);
+        cache.counts.add(&done.counts);
+        // Rounded up in each cache, it is enough for all of them together.
+        cache.growth += done.growth;
+        let needed = growth_units(cache.growth);
+        let kept = rest.units.min(needed.saturating_sub(cache.kept));
+        let freed = cache.kept.saturating_sub(needed);
         debug_assert!(
-            lane.kept + kept >= needed,
+            cache.kept + kept >= needed,
             "{} bytes of items with {} units reserved",
             done.growth,
             rest.units
         );
-        lane.kept = lane.kept + kept - freed;
-        lane.shrinkage += done.shrinkage;
-        lane.memory += done.memory;
-        let memory = match lane.memory.abs() >= self.memory_step {
-            true => std::mem::take(&mut lane.memory),
+        cache.kept = cache.kept + kept - freed;
+        cache.shrinkage += done.shrinkage;
+        cache.memory += done.memory;
+        let memory = match cache.memory.abs() >= self.memory_step {
+            true => std::mem::take(&mut cache.memory),
             false => 0,
         };
-        lane.credit.log += rest.log;
-        lane.credit.units += rest.units - kept + freed;
+        cache.credit.log += rest.log;
+        cache.credit.units += rest.units - kept + freed;
         let most = Credit {
             log: 2 * self.batch.log,
             units: 2 * self.batch.units,
         };
         let surplus = Credit {
-            log: (lane.credit.log - most.log).max(0),
-            units: lane.credit.units.saturating_sub(most.units),
+            log: (cache.credit.log - most.log).max(0),
+            units: cache.credit.units.saturating_sub(most.units),
         };
-        lane.credit.log -= surplus.log;
-        lane.credit.units -= surplus.units;
+        cache.credit.log -= surplus.log;
+        cache.credit.units -= surplus.units;
         (surplus, memory)
     }
 }
 
-/// What a transaction did to its lane.
+/// What a transaction did to its cache.
 #[derive(Debug, Default)]
 pub(super) struct Done {
     /// Bytes of items that it put, less those that died.
@@ -230,26 +235,26 @@ mod tests {
 
     #[test]
     fn credit_is_kept_to_a_limit_and_swept() {
-        let lanes = Lanes::new(Credit { log: 100, units: 2 }, 1000);
+        let caches = ReservationCaches::new(Credit { log: 100, units: 2 }, 1000);
         let (log, units) = (150, 3);
-        assert!(!lanes.take(Credit { log: 1, units: 0 }));
+        assert!(!caches.take(Credit { log: 1, units: 0 }));
         let none = Done::default();
-        let back = lanes.settle(Credit { log, units }, &none);
+        let back = caches.put_back(Credit { log, units }, &none);
         assert_eq!(back, (Credit::default(), 0));
         let done = Done {
             memory: 600,
             growth: 5,
             ..Done::default()
         };
-        let (surplus, memory) = lanes.settle(Credit { log, units }, &done);
+        let (surplus, memory) = caches.put_back(Credit { log, units }, &done);
         assert_eq!(surplus, Credit { log: 100, units: 1 });
         assert_eq!(memory, 0);
-        assert_eq!(lanes.settle(Credit::default(), &done).1, 1200);
-        assert!(lanes.take(Credit { log: 50, units: 4 }));
-        assert!(!lanes.take(Credit { log: 50, units: 1 }));
-        assert_eq!(lanes.sweep(), Credit { log: 150, units: 0 });
-        assert!(lanes.grows());
-        assert_eq!(lanes.take_growth(), 1);
-        assert!(!lanes.grows());
+        assert_eq!(caches.put_back(Credit::default(), &done).1, 1200);
+        assert!(caches.take(Credit { log: 50, units: 4 }));
+        assert!(!caches.take(Credit { log: 50, units: 1 }));
+        assert_eq!(caches.sweep(), Credit { log: 150, units: 0 });
+        assert!(caches.grows());
+        assert_eq!(caches.take_growth(), 1);
+        assert!(!caches.grows());
     }
 }

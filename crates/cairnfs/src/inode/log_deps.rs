@@ -1,6 +1,6 @@
 //! What of an inode the log does not hold yet, and what must be logged together with it.
 //!
-//! Inodes are the nodes of a graph of causes: an entry of a directory belongs to the inode that it
+//! Inodes are the nodes of a graph of dependencies: an entry of a directory belongs to the inode that it
 //! names, so making a file joins nothing and takes no lock of the volume. All of it belongs to one
 //! context; what an earlier one left here is in the log and counts for nothing. A commit adds to it
 //! while it holds the context; it is followed and taken while nobody does. The lock around it is
@@ -78,9 +78,9 @@ pub struct Written {
     pub stamp: DataStamp,
 }
 
-/// Changes of an inode that are not in the log, and their causes.
+/// Changes of an inode that are not in the log, and what they depend on.
 #[derive(Default)]
-pub struct Unlogged {
+pub struct LogDeps {
     seq: u64,
     /// The inode item.
     pub inode: Option<Arc<LogVector>>,
@@ -109,7 +109,7 @@ pub struct More {
     pub unlisted: Stamps,
 }
 
-impl Unlogged {
+impl LogDeps {
     /// Prepares it for a change of the context `seq`.
     pub fn enter(&mut self, seq: u64) -> &mut Self {
         if self.seq != seq {

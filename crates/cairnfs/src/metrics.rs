@@ -8,7 +8,7 @@ use crate::sync::atomic::{AtomicU64, Ordering};
 
 /// A kind of work or wait.
 #[derive(Debug, Default)]
-pub struct Clocked {
+pub struct Latency {
     times: AtomicU64,
     nanos: AtomicU64,
     longest: AtomicU64,
@@ -16,7 +16,7 @@ pub struct Clocked {
 
 /// What was measured, in all and at most.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Times {
+pub struct LatencyTotals {
     /// How often.
     pub times: u64,
     /// Nanoseconds in all.
@@ -25,7 +25,7 @@ pub struct Times {
     pub longest: u64,
 }
 
-impl Clocked {
+impl Latency {
     /// Runs `work`, and counts it with its time.
     pub fn time<R>(&self, work: impl FnOnce() -> R) -> R {
         let start = Instant::now();
@@ -38,8 +38,8 @@ impl Clocked {
     }
 
     /// What was measured so far.
-    pub fn get(&self) -> Times {
-        Times {
+    pub fn get(&self) -> LatencyTotals {
+        LatencyTotals {
             times: self.times.load(Ordering::Relaxed),
             nanos: self.nanos.load(Ordering::Relaxed),
             longest: self.longest.load(Ordering::Relaxed),
@@ -54,10 +54,10 @@ mod tests {
 
     #[test]
     fn what_is_timed_is_counted() {
-        let clocked = Clocked::default();
-        assert_eq!(clocked.time(|| 7), 7);
-        clocked.time(|| std::hint::black_box((0..1000).sum::<u64>()));
-        let found = clocked.get();
+        let latency = Latency::default();
+        assert_eq!(latency.time(|| 7), 7);
+        latency.time(|| std::hint::black_box((0..1000).sum::<u64>()));
+        let found = latency.get();
         assert_eq!(found.times, 2);
         assert!(found.longest <= found.nanos && found.nanos <= 2 * found.longest);
     }

@@ -12,7 +12,7 @@ const MOST_LINES: usize = 16;
 
 /// Asks for what a reference leads to.
 #[inline]
-pub fn fetch<T: ?Sized>(of: &T) {
+pub fn prefetch<T: ?Sized>(of: &T) {
     let (first, len) = (std::ptr::from_ref(of).cast::<u8>(), size_of_val(of));
     let len = len.min(MOST_LINES * LINE);
     for at in (0..len).step_by(LINE) {
@@ -46,12 +46,12 @@ mod tests {
 
     #[test]
     fn anything_can_be_asked_for() {
-        fetch(&());
-        fetch::<[u8]>(&[]);
-        fetch(&7_u8);
+        prefetch(&());
+        prefetch::<[u8]>(&[]);
+        prefetch(&7_u8);
         let long = vec![3_u8; 1 << 20];
-        fetch(&long[..]);
-        fetch(&long[5..70]);
+        prefetch(&long[..]);
+        prefetch(&long[5..70]);
         assert!(long.iter().all(|b| *b == 3));
     }
 }
