@@ -2,7 +2,7 @@
 //!
 //! Reads the sources as text: comments, strings and test modules are left out, paths that begin
 //! with `crate` or `super` are resolved, names that `lib.rs` re-exports lead to their module. The
-//! table here and the one in ARCHITECTURE.md must be the same.
+//! table here and the one in docs/internals/layers.md must be the same.
 
 #![allow(
     clippy::unwrap_used,
@@ -13,7 +13,7 @@
 #[path = "floors/source.rs"]
 mod source;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -106,6 +106,14 @@ fn through_exports(mut path: Vec<String>, exports: &BTreeMap<String, String>) ->
 
 /// Imports of a file, as paths from the crate's root, its own module's left out.
 fn imports(module: &[String], text: &str, exports: &BTreeMap<String, String>) -> Vec<Vec<String>> {
+    let all = paths_from_root(module, text).into_iter();
+    all.map(|path| through_exports(path, exports))
+        .filter(|path| path.first() != module.first())
+        .collect()
+}
+
+/// All paths of a file that begin with `crate` or `super`, from the crate's root.
+fn paths_from_root(module: &[String], text: &str) -> Vec<Vec<String>> {
     let code = without_tests(text);
     let mut found = paths_from(&code, "crate");
     for path in paths_from(&code, "super") {
@@ -119,11 +127,41 @@ fn imports(module: &[String], text: &str, exports: &BTreeMap<String, String>) ->
         with_crate.extend(from_root);
         found.push(with_crate);
     }
-    found
-        .into_iter()
-        .map(|path| through_exports(path.into_iter().skip(1).collect(), exports))
-        .filter(|path| path.first() != module.first())
-        .collect()
+    let rest = |path: Vec<String>| path.into_iter().skip(1).collect();
+    found.into_iter().map(rest).collect()
+}
+
+/// A file of the library as the names that lead to it, and the files that it uses. A file may name
+/// the types of the modules it is in, so those uses do not count.
+type Uses = BTreeMap<Vec<String>, BTreeSet<Vec<String>>>;
+
+fn uses_between_files(files: &BTreeMap<Vec<String>, String>) -> Uses {
+    let file_of = |path: &[String]| {
+        let prefixes = (1..=path.len()).rev().map(|len| path[..len].to_vec());
+        prefixes.into_iter().find(|p| files.contains_key(p))
+    };
+    let used = |module: &Vec<String>, text: &String| {
+        let paths = paths_from_root(module, text).into_iter();
+        let files = paths.filter_map(|path| file_of(&path));
+        let others = files.filter(|file| !module.starts_with(file));
+        (module.clone(), others.collect())
+    };
+    files.iter().map(|(m, t)| used(m, t)).collect()
+}
+
+/// Files that use each other in a circle, if there are any: no file of it can be understood, or
+/// tested, before the others.
+fn circle(uses: &Uses) -> Vec<Vec<String>> {
+    let mut left: Uses = uses.clone();
+    loop {
+        let ends = |used: &BTreeSet<Vec<String>>| !used.iter().any(|u| left.contains_key(u));
+        let leaves: Vec<_> = left.iter().filter(|(_, used)| ends(used)).collect();
+        let leaves: Vec<_> = leaves.into_iter().map(|(m, _)| m.clone()).collect();
+        if leaves.is_empty() {
+            return left.into_keys().collect();
+        }
+        left.retain(|module, _| !leaves.contains(module));
+    }
 }
 
 /// The rule that an import breaks.
@@ -168,6 +206,46 @@ fn modules_import_from_floors_below() {
 }
 
 #[test]
+fn files_do_not_import_in_circles() {
+    let src = root().join("crates/cairnfs/src");
+    let inside = |file: &Path| {
+        let module = module_of(&src, file);
+        let tests = module.iter().any(|n| n == "tests") || module.is_empty();
+        (!tests).then(|| (module, fs::read_to_string(file).unwrap()))
+    };
+    let files = rust_files(&src);
+    let files = files.iter().filter_map(|f| inside(f)).collect();
+    let uses = uses_between_files(&files);
+    let seen: usize = uses.values().map(BTreeSet::len).sum();
+    assert!(seen > 300, "only {seen} uses: were they not found?");
+    let circle = circle(&uses);
+    assert!(circle.is_empty(), "in a circle, or using one: {circle:#?}");
+}
+
+#[test]
+fn circles_of_files_are_found() {
+    let file = |path: &str, text: &str| {
+        let module = path.split("::").map(str::to_owned).collect::<Vec<_>>();
+        (module, text.to_owned())
+    };
+    let of = |files: &[(Vec<String>, String)]| {
+        circle(&uses_between_files(&files.iter().cloned().collect())).len()
+    };
+    let fine = [
+        file("fs", "use self::read::Reader;"),
+        file(
+            "fs::read",
+            "use crate::fs::FileSystem; use super::room::Room;",
+        ),
+        file("fs::room", "use crate::fs::FileSystem;"),
+    ];
+    assert_eq!(of(&fine), 0);
+    let mut wrong = fine.clone();
+    wrong[2].1 = "use crate::fs::read::{Reader, Other};".to_owned();
+    assert_eq!(of(&wrong), 2);
+}
+
+#[test]
 fn every_module_has_a_floor() {
     let text = fs::read_to_string(root().join("crates/cairnfs/src/lib.rs")).unwrap();
     let mut declared: Vec<&str> = text
@@ -183,7 +261,7 @@ fn every_module_has_a_floor() {
 
 #[test]
 fn the_document_has_the_same_table() {
-    let text = fs::read_to_string(root().join("ARCHITECTURE.md")).unwrap();
+    let text = fs::read_to_string(root().join("docs/internals/layers.md")).unwrap();
     let rows = text
         .lines()
         .skip_while(|line| !line.starts_with("| Floor | Module |"))
