@@ -1,7 +1,8 @@
-//! Tells the command which commit it is built from.
+//! Passes the commit that the command is built from to the compiler.
 //!
-//! Without git, or outside of a checkout of this repository, the command knows its version only. It
-//! is built anew when the checked out commit changes, not when anything else in `.git` does.
+//! Without git, or outside of a checkout of this repository, the command reports its version
+//! only. It is rebuilt when the checked out commit changes, not when anything else in `.git`
+//! changes.
 
 use std::path::Path;
 use std::process::Command;
@@ -11,7 +12,7 @@ fn main() {
     let Some(commit) = commit() else { return };
     let version = std::env::var("CARGO_PKG_VERSION").unwrap_or_default();
     println!("cargo::rustc-env=CAIRNFS_VERSION={version} (commit {commit})");
-    // Of a linked worktree the log lies elsewhere.
+    // In a linked worktree this log is outside of the worktree's own directory.
     if let Some(log) = git(&["rev-parse", "--git-path", "logs/HEAD"]) {
         println!("cargo::rerun-if-changed={log}");
     }
@@ -21,7 +22,7 @@ fn commit() -> Option<String> {
     let top = git(&["rev-parse", "--show-toplevel"])?;
     let top = Path::new(&top).canonicalize().ok()?;
     let ours = Path::new("../..").canonicalize().ok()?;
-    // An unpacked archive may lie in a repository of something else.
+    // An unpacked source archive may be inside the repository of another project.
     if top != ours {
         return None;
     }

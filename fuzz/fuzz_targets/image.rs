@@ -1,4 +1,4 @@
-//! Blocks of a volume, changed anyhow.
+//! Fuzzes volumes with patched blocks; checksums stay as they are.
 
 #![no_main]
 

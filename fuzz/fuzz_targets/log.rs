@@ -1,4 +1,4 @@
-//! Entries of log records, behind right checksums.
+//! Fuzzes the entries of log records, with valid checksums.
 
 #![no_main]
 

@@ -1,4 +1,4 @@
-//! Index nodes and the values in them, behind right checksums.
+//! Fuzzes index nodes and the values in them, with valid checksums.
 
 #![no_main]
 

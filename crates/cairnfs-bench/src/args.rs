@@ -1,6 +1,6 @@
-//! What can be asked for on the command line: a workload with its settings, and where it runs.
+//! The command line: a workload with its settings, and where it runs.
 //!
-//! Plain values; nothing is opened here.
+//! Plain values; nothing here opens files.
 
 use cairnfs::Mechanism;
 
@@ -23,7 +23,7 @@ Examples:
 #[derive(Debug, Clone, clap::Args)]
 #[command(after_help = EXAMPLES, subcommand_value_name = "WORKLOAD", subcommand_help_heading = "Workloads")]
 pub struct Args {
-    /// What to measure.
+    /// The workload or command.
     #[command(subcommand)]
     pub command: Command,
 }
@@ -57,7 +57,7 @@ Examples:
   cairnfs bench fsync --jobs 4 --without one-flush
   cairnfs bench fsync --append --block 4K --every 8 --target /mnt")]
     Fsync(Run<Fsync>),
-    /// Append and sync, alone and while others make and remove small files
+    /// Append and sync, alone and while other threads make and remove small files
     #[command(after_help = "\
 Examples:
   cairnfs bench mixed --load 4
@@ -91,7 +91,7 @@ Examples:
 /// One run of a workload.
 #[derive(Debug, Clone, clap::Args)]
 pub struct Run<W: clap::Args> {
-    /// The workload, as it is set.
+    /// The workload with its settings.
     #[command(flatten)]
     pub workload: W,
 
@@ -107,8 +107,8 @@ pub struct Run<W: clap::Args> {
 /// Where a workload runs.
 #[derive(Debug, Clone, clap::Args)]
 pub struct Place {
-    /// What to measure: `lib:VOLUME` the library on a volume (made if it does not exist), `lib:`
-    /// the library on a temporary volume, or a directory of any file system.
+    /// The target: `lib:VOLUME` is the library on a volume (created if it does not exist), `lib:`
+    /// the library on a temporary volume, anything else a directory of any file system.
     #[arg(long, value_name = "TARGET", default_value = "lib:")]
     pub target: String,
 
@@ -116,26 +116,26 @@ pub struct Place {
     #[arg(long)]
     pub by_inode: bool,
 
-    /// Size of a volume that is made; suffixes K, M, G, T.
+    /// Size of a created volume; suffixes K, M, G, T.
     #[arg(long, value_name = "BYTES", default_value = "4G", value_parser = parse_size)]
     pub volume_size: u64,
 
-    /// Memory that the library may take [default: an eighth of what there is]; suffixes K, M, G, T.
+    /// Memory that the library may use [default: an eighth of the machine's]; suffixes K, M, G, T.
     #[arg(long, value_name = "BYTES", value_parser = parse_size)]
     pub cache: Option<u64>,
 
-    /// Leave a mechanism of the library out, to see what it saves: one-flush, fsync-closure, entries-once or
-    /// attributes-known.
+    /// Run the library without a mechanism, to see what it saves: one-flush, fsync-closure,
+    /// entries-once or attributes-known.
     #[arg(long, value_name = "MECHANISM", value_parser = parse_mechanism)]
     pub without: Option<Mechanism>,
 
-    /// Leave the files, and remove nothing but what the workload is about.
+    /// Keep the files; only remove those whose removal the workload measures.
     #[arg(long)]
     pub keep: bool,
 }
 
 impl Place {
-    /// Refuses what makes no sense.
+    /// Refuses options that do not apply to the target.
     pub(crate) fn check(&self) -> Result<()> {
         if self.by_inode && !self.target.starts_with(LIBRARY) {
             return Err("--by-inode is for the library: --target lib:...".into());
@@ -149,17 +149,18 @@ impl Place {
         Ok(())
     }
 
-    /// The volume's path, if the target is the library; an empty one means a temporary volume.
+    /// Returns the volume's path if the target is the library; an empty path means a temporary
+    /// volume.
     pub(crate) fn volume(&self) -> Option<&str> {
         self.target.strip_prefix(LIBRARY)
     }
 }
 
-/// Settings from words such as those of the command line, with its defaults for the rest. So
-/// programs set a workload or a place.
+/// Parses settings from words as on the command line, with its defaults for the rest. Programs
+/// create a workload or a place by this.
 ///
 /// # Errors
-/// Words that are no options of it.
+/// Words that are not options of the type.
 pub fn parse<T: clap::Args>(words: &[&str]) -> Result<T> {
     let command = T::augment_args(clap::Command::new("bench").no_binary_name(true));
     let matches = command.try_get_matches_from(words)?;
@@ -173,7 +174,7 @@ fn parse_mechanism(name: &str) -> std::result::Result<Mechanism, String> {
     Mechanism::named(name).ok_or_else(|| format!("`{name}` is none of {}", known()))
 }
 
-/// Bytes, with a suffix of a power of 1024.
+/// Parses a number of bytes with an optional suffix for a power of 1024.
 pub(crate) fn parse_size(text: &str) -> std::result::Result<u64, String> {
     let (digits, shift) = match text.char_indices().last() {
         Some((at, 'k' | 'K')) => (text.get(..at), 10),
@@ -193,7 +194,7 @@ mod tests {
     use super::parse_size;
 
     #[test]
-    fn sizes_have_suffixes() {
+    fn sizes_are_parsed_with_suffixes() {
         assert_eq!(parse_size("0"), Ok(0));
         assert_eq!(parse_size("4096"), Ok(4096));
         assert_eq!(parse_size("64K"), Ok(65536));

@@ -1,12 +1,14 @@
 //! Benchmarks: workloads over the CairnFS library, or over any directory by system calls.
 //!
-//! A `target` is what is measured, a `workload` what is done to it, `phase` measures a step
-//! done by many threads, `tally` counts for one of them, and `report` shows the figures. A workload
-//! knows targets only by their traits, so each runs on everything. `compare` runs them on several
-//! file systems in turn. Uses only what the library exports, and of the FUSE front how to sync.
+//! A `target` is the file system under test, a `workload` the operations on it. `phase` measures
+//! one step of a workload done by many threads, `tally` counts for one thread, and `report` formats
+//! the figures. A workload uses targets only by their traits, so each workload runs on every
+//! target. `compare` runs workloads on several file systems in turn. The crate uses only what the
+//! library exports, and of the FUSE front end the mount, its no-op file system and the sync
+//! request.
 //!
-//! [`run`] is the command. Programs set a workload and a place with [`parse`], and get the figures as
-//! values from [`measure`].
+//! [`run`] is the command. Programs set up a workload and a place with [`parse`], and get the
+//! figures as values from [`measure`].
 
 mod args;
 mod compare;
@@ -30,16 +32,16 @@ pub use report::Report;
 pub use tally::Latency;
 pub use workload::{Dirfsync, Fsmark, Fsync, Maildir, Mixed, Workload, Xattr, measure};
 
-/// A failure of a benchmark, to be shown to a person.
+/// A failure of a benchmark; its text is for the user.
 pub type Failure = Box<dyn Error + Send + Sync>;
-/// What may fail so.
+/// The result of a fallible operation of a benchmark.
 pub type Result<T> = std::result::Result<T, Failure>;
 
-/// Runs what the arguments ask for, and prints the figures to standard output.
+/// Runs the command in `args`, and prints the figures to standard output.
 ///
 /// # Errors
-/// Arguments that cannot be used, or the first failure of the target. What was made until then
-/// stays in its own directory of the target.
+/// Invalid arguments, or the first failure of the target. Files made until then stay in a separate
+/// directory of the target.
 pub fn run(args: Args) -> std::result::Result<ExitCode, Box<dyn Error>> {
     match run_to(&args, &mut std::io::stdout().lock()) {
         Ok(()) => Ok(ExitCode::SUCCESS),
@@ -47,7 +49,7 @@ pub fn run(args: Args) -> std::result::Result<ExitCode, Box<dyn Error>> {
     }
 }
 
-/// The same, printing to `out`.
+/// Like [`run`], with the figures printed to `out`.
 ///
 /// # Errors
 /// As [`run`], or a failure of `out`.

@@ -1,7 +1,8 @@
-//! Serves a mount that does nothing, for other benchmarks to run on: the ceiling of FUSE.
+//! Serves a mount that does nothing, as a baseline for other benchmarks: the upper bound of any
+//! FUSE file system.
 //!
-//! It is mounted and served as volumes are. Ends when it is unmounted or a signal comes, and
-//! leaves no mount behind.
+//! It is mounted and served like a volume. Ends at an unmount or a signal, and leaves no mount
+//! behind.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -15,7 +16,7 @@ use crate::target::at;
 /// Serve a mount that does nothing: the ceiling of FUSE, for workloads that make and remove
 #[derive(Debug, Clone, clap::Args)]
 pub struct Noop {
-    /// Mount options, as for `cairnfs mount`; threads=N tells how many serve.
+    /// Mount options, as for `cairnfs mount`; threads=N sets the number of event loops.
     #[arg(short = 'o', value_name = "OPTIONS")]
     options: Vec<String>,
 
@@ -24,7 +25,7 @@ pub struct Noop {
 }
 
 impl Noop {
-    /// Serves until the end; says to `out` when it begins.
+    /// Serves until the mount ends; prints a line to `out` when it is ready.
     pub(crate) fn run(&self, out: &mut dyn Write) -> Result<()> {
         let mut options = MountOptions::default();
         for list in &self.options {
@@ -32,9 +33,9 @@ impl Noop {
         }
         let dir = self.mountpoint.canonicalize();
         let dir = dir.map_err(|e| at(self.mountpoint.display(), e))?;
-        let mut told = Ok(());
+        let mut printed = Ok(());
         let ready = || {
-            told = writeln!(out, "serving {}; Ctrl-C unmounts", dir.display())
+            printed = writeln!(out, "serving {}; Ctrl-C unmounts", dir.display())
                 .and_then(|()| out.flush());
         };
         serve(
@@ -45,6 +46,6 @@ impl Noop {
             true,
             ready,
         )?;
-        Ok(told?)
+        Ok(printed?)
     }
 }

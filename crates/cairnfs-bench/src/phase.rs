@@ -1,6 +1,6 @@
-//! One step of a workload, measured: time, operations, and what the target's counters rose by.
+//! Measures one step of a workload: time, operations, and the increase of the target's counters.
 //!
-//! All threads begin together; the time ends when the last is done.
+//! All threads start together; the time ends when the last one is finished.
 
 use std::sync::Barrier;
 use std::time::{Duration, Instant};
@@ -15,19 +15,19 @@ use crate::target::Target;
 /// The figures of one step.
 #[derive(Debug, Clone)]
 pub struct Phase {
-    /// What was done.
+    /// Name of the step.
     pub name: &'static str,
-    /// Operations, of all threads; none if it is no matter of operations.
+    /// Operations of all threads; 0 if the step does not count operations.
     pub operations: u64,
-    /// Bytes written to files, of all threads; none if it is no matter of bytes.
+    /// Bytes written to files by all threads; 0 if the step does not count bytes.
     pub bytes: u64,
     /// Time from the first thread's start to the last one's end.
     pub time: Duration,
-    /// How long single operations took, where each was timed.
+    /// Latencies of single operations, if they were timed.
     pub latency: Option<Latency>,
-    /// What each counter of the target rose by.
+    /// Increase of each counter of the target; for gauges (`LEVELS`) their value at the end.
     pub counters: Vec<(&'static str, u64)>,
-    /// Whether it is the sum of phases before it, and so to be left out of other sums.
+    /// Whether it is the sum of earlier phases, and is therefore left out of other sums.
     pub sum: bool,
 }
 
@@ -42,7 +42,7 @@ impl Phase {
         self.per_second(self.bytes as f64 / (1 << 20) as f64)
     }
 
-    /// What a counter of the target rose by, if it has that one.
+    /// Returns the increase of a counter, if the target has that counter.
     pub fn counter(&self, name: &str) -> Option<u64> {
         let found = self.counters.iter().find(|(n, _)| *n == name);
         found.map(|(_, value)| *value)
@@ -81,22 +81,22 @@ impl<T: Serialize> Serialize for Pairs<'_, T> {
     }
 }
 
-/// What a program tells of its run.
+/// The figures that an external program reports of its run.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Outcome {
-    /// Operations.
+    /// Number of operations.
     pub operations: u64,
     /// Bytes written to files.
     pub bytes: u64,
-    /// How long they took.
+    /// Time of all operations.
     pub time: Duration,
-    /// How long single ones took.
+    /// Latencies of single operations.
     pub latency: Option<Latency>,
-    /// Processor time that it used.
+    /// Processor time of the program.
     pub cpu: Duration,
 }
 
-/// Measures phases one after the other.
+/// Measures phases one after the other, and collects them.
 pub struct Meter<'t> {
     target: &'t dyn Target,
     sync_phases: bool,
@@ -105,7 +105,7 @@ pub struct Meter<'t> {
 }
 
 impl<'t> Meter<'t> {
-    /// Measures on `target`.
+    /// Creates a meter for `target`.
     pub fn new(target: &'t dyn Target) -> Self {
         Self {
             target,
@@ -115,12 +115,13 @@ impl<'t> Meter<'t> {
         }
     }
 
-    /// From now on each phase of threads ends with a sync, within its time.
+    /// From then on each phase of [`Meter::threads`] ends with a sync, within its time.
     pub fn sync_phases(&mut self) {
         self.sync_phases = true;
     }
 
-    /// Lets so many threads do `work(its number, its count)`; gives how long timed operations took.
+    /// Runs `work(thread number, its tally)` in so many threads; returns the latencies of timed
+    /// operations.
     pub fn threads(
         &mut self,
         name: &'static str,
@@ -137,7 +138,7 @@ impl<'t> Meter<'t> {
         })
     }
 
-    /// Does one thing in this thread, which counts as no operation.
+    /// Runs `work` in this thread; it counts as no operation.
     pub fn once(&mut self, name: &'static str, work: impl FnOnce() -> Result<()>) -> Result<()> {
         self.measure(name, |_| work().map(|()| Tally::default()))?;
         Ok(())
@@ -155,7 +156,7 @@ impl<'t> Meter<'t> {
         self.once("reopen", || target.reopen())
     }
 
-    /// Makes what the last phase did durable; a sum of both follows.
+    /// Makes the last phase's changes durable, and measures that; adds the sum of both.
     pub fn sync_last(&mut self, sync: &'static str, both: &'static str) -> Result<()> {
         let target = self.target;
         self.once(sync, || target.sync())?;
@@ -163,7 +164,7 @@ impl<'t> Meter<'t> {
         Ok(())
     }
 
-    /// Adds up the last two phases; what counts are the operations of the first.
+    /// Adds the sum of the last two phases, with the operations of the first.
     pub fn both(&mut self, name: &'static str) {
         if let [.., first, second] = self.phases.as_slice() {
             let sum = total(name, first.operations, &[first.clone(), second.clone()]);
@@ -171,7 +172,7 @@ impl<'t> Meter<'t> {
         }
     }
 
-    /// Tells of operations that went on beside those of the last phase.
+    /// Adds a phase for operations done concurrently with those of the last phase.
     pub fn beside(&mut self, name: &'static str, operations: u64, bytes: u64) {
         let time = self.phases.last().map_or(Duration::ZERO, |p| p.time);
         self.phases.push(Phase {
@@ -185,12 +186,12 @@ impl<'t> Meter<'t> {
         });
     }
 
-    /// Tells how two figures compare.
+    /// Adds a ratio of two figures.
     pub fn ratio(&mut self, name: &'static str, value: f64) {
         self.ratios.push((name, value));
     }
 
-    /// Runs a program that tells its own figures; only the counters are taken here.
+    /// Runs a program that reports its own figures; only the counters are measured here.
     pub fn program(
         &mut self,
         name: &'static str,
@@ -235,13 +236,13 @@ impl<'t> Meter<'t> {
         Ok(latency)
     }
 
-    /// All phases in their order, and the ratios.
+    /// Returns all phases in order, and the ratios.
     pub fn finish(self) -> (Vec<Phase>, Vec<(&'static str, f64)>) {
         (self.phases, self.ratios)
     }
 }
 
-/// Time and counters of a phase, from when it was last started.
+/// Start time and counters of a phase.
 struct Watch<'t> {
     target: &'t dyn Target,
     before: Vec<(&'static str, u64)>,
@@ -249,7 +250,7 @@ struct Watch<'t> {
 }
 
 impl<'t> Watch<'t> {
-    /// Started.
+    /// Creates a started watch.
     fn new(target: &'t dyn Target) -> Self {
         Self {
             before: target.counters(),
@@ -268,8 +269,8 @@ impl<'t> Watch<'t> {
     }
 }
 
-/// Runs the threads and adds up what they counted; the first failure is the answer. When all stand
-/// ready it calls `begin`, so that making threads is no part of what is measured.
+/// Runs the threads and adds up their counts; returns the first failure. Calls `begin` when all
+/// threads are ready, so that thread creation is not measured.
 fn side_by_side(
     threads: usize,
     begin: impl FnOnce(),
@@ -282,7 +283,7 @@ fn side_by_side(
                 let (gate, work) = (&gate, &work);
                 scope.spawn(move || {
                     let mut tally = Tally::default();
-                    // Ready; and then, begun.
+                    // First all threads are ready, then all start.
                     gate.wait();
                     gate.wait();
                     work(thread, &mut tally).map(|()| tally)
@@ -292,7 +293,7 @@ fn side_by_side(
         gate.wait();
         begin();
         gate.wait();
-        // All are waited for before a failure is told.
+        // All threads are joined before a failure is returned.
         let done: Vec<_> = running.into_iter().map(|thread| thread.join()).collect();
         let mut all = Tally::default();
         for thread in done {
@@ -316,7 +317,7 @@ fn difference(
         .collect()
 }
 
-/// The sum of phases that are no sums themselves, as one.
+/// Returns the sum of the phases that are not sums themselves.
 pub fn total(name: &'static str, operations: u64, phases: &[Phase]) -> Phase {
     let parts = || phases.iter().filter(|p| !p.sum);
     let mut counters: Vec<(&'static str, u64)> = Vec::new();
@@ -344,7 +345,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn threads_begin_together_and_add_up_and_failures_come_out() {
+    fn side_by_side_starts_together_sums_and_returns_failure() {
         let begin = AtomicBool::new(false);
         let all = side_by_side(
             4,
@@ -368,7 +369,7 @@ mod tests {
     }
 
     #[test]
-    fn counters_are_differences_and_sums() {
+    fn counters_are_subtracted_and_summed() {
         let phase = |counters| Phase {
             name: "p",
             operations: 1,

@@ -1,18 +1,18 @@
-//! Random numbers of a seed: the same for the same seed, everywhere and always.
+//! Pseudo-random numbers, reproducible from a seed on every machine.
 
-/// A sequence of numbers (SplitMix64).
+/// A sequence of pseudo-random numbers (SplitMix64: Steele, Lea, Flood, OOPSLA 2014).
 #[derive(Debug, Clone)]
 pub struct Random(u64);
 
 impl Random {
-    /// The sequence of a seed, for one of many users of it.
+    /// Creates the sequence of a seed for one of its users, such as a thread.
     pub fn new(seed: u64, user: u64) -> Self {
         let mut first = Self(seed);
         let start = first.any() ^ user;
         Self(Self(start).any())
     }
 
-    /// Any number.
+    /// Returns the next number.
     pub fn any(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut mixed = self.0;
@@ -21,12 +21,12 @@ impl Random {
         mixed ^ (mixed >> 31)
     }
 
-    /// A number below `end`, which is not 0.
+    /// Returns a number below `end`, which must not be 0.
     pub fn below(&mut self, end: u64) -> u64 {
         ((u128::from(self.any()) * u128::from(end)) >> 64) as u64
     }
 
-    /// So many bytes.
+    /// Returns `count` bytes.
     pub fn bytes(&mut self, count: usize) -> Vec<u8> {
         let words = (0..count.div_ceil(8)).flat_map(|_| self.any().to_le_bytes());
         words.take(count).collect()
@@ -38,7 +38,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_seed_has_one_sequence_for_each_user() {
+    fn seed_gives_one_sequence_per_user() {
         let take = |seed, user| {
             let mut random = Random::new(seed, user);
             (0..9).map(|_| random.any()).collect::<Vec<_>>()
@@ -49,7 +49,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_stay_below_their_end_and_reach_all() {
+    fn below_covers_exactly_its_range() {
         let mut random = Random::new(0, 0);
         let mut seen = [false; 7];
         for _ in 0..1000 {

@@ -1,7 +1,7 @@
-//! The figures of a run, as a table for people and as JSON for programs.
+//! The figures of a run, as a table and as JSON.
 //!
-//! A column of the table stands for what the target or the workload has; what there is none of is
-//! left out. JSON holds every counter, as totals.
+//! The table omits columns for which the target or the workload has no figures. JSON contains every
+//! counter, as totals.
 
 use std::io::{self, Write};
 
@@ -10,22 +10,22 @@ use serde::ser::{Serialize, SerializeStruct, Serializer};
 use crate::phase::{Pairs, Phase};
 use crate::tally::Latency;
 
-/// What a workload found.
+/// The figures of a workload.
 #[derive(Debug, Clone)]
 pub struct Report {
-    /// The workload.
+    /// Name of the workload.
     pub workload: &'static str,
-    /// What was measured.
+    /// Name of the target.
     pub target: String,
-    /// By which calls: in-process, or system calls.
+    /// The calls used: in-process, or system calls.
     pub interface: &'static str,
-    /// How the workload was set.
+    /// Settings of the workload.
     pub settings: Vec<(&'static str, u64)>,
-    /// What the operations are counted in, in the plural.
+    /// Unit of the operations, in the plural.
     pub unit: &'static str,
-    /// The figures.
+    /// The measured phases.
     pub phases: Vec<Phase>,
-    /// How figures of it compare, where that is what the workload is about.
+    /// Ratios of figures, if the workload computes any.
     pub ratios: Vec<(&'static str, f64)>,
 }
 
@@ -43,9 +43,9 @@ impl Serialize for Report {
     }
 }
 
-/// How a counter is shown.
+/// The format of a counter.
 enum Shown {
-    /// As it is.
+    /// The value itself.
     Total,
     /// Divided by the operations.
     PerOperation,
@@ -55,7 +55,7 @@ enum Shown {
     Mebibytes,
 }
 
-/// The counters that the table shows, if the target has them.
+/// Columns of counters, shown if the target has the counter.
 const COLUMNS: &[(&str, &str, Shown)] = &[
     ("log_bytes", "log B/op", Shown::PerOperation),
     ("log_bytes", "log KiB", Shown::Kibibytes),
@@ -69,7 +69,7 @@ const COLUMNS: &[(&str, &str, Shown)] = &[
     ("items_cancelled", "cancelled", Shown::Total),
 ];
 
-/// The latencies that the table shows, if any operation was timed.
+/// Columns of latencies, shown if any operation was timed.
 const LATENCIES: &[(&str, Figure)] = &[
     ("p50 us", |latency| latency.p50),
     ("p90 us", |latency| latency.p90),
@@ -77,7 +77,7 @@ const LATENCIES: &[(&str, Figure)] = &[
     ("max us", |latency| latency.max),
 ];
 
-/// One of the figures of a latency.
+/// Selects one figure of a latency.
 type Figure = fn(&Latency) -> u64;
 
 /// A column: its title, and its cell for a phase.
@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn the_table_shows_the_counters_there_are() {
+    fn table_has_columns_for_present_counters() {
         let mut report = report();
         report.phases[0].counters = vec![("log_bytes", 123_400), ("commits", 1000)];
         report.phases[1].counters = vec![("log_bytes", 10), ("commits", 0)];
@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn the_table_shows_latencies_bytes_and_ratios_there_are() {
+    fn table_has_columns_for_present_latencies_and_bytes() {
         let mut report = report();
         report.phases[0].bytes = 5 << 20;
         report.phases[0].latency = Some(Latency {
@@ -280,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn json_holds_totals() {
+    fn json_contains_counter_totals() {
         let mut report = report();
         report.phases[1].counters = vec![("log_bytes", 10)];
         let mut out = Vec::new();

@@ -1,6 +1,6 @@
-//! What one thread counts while it works: operations, bytes, and how long single ones took.
+//! The counts of one thread: operations, bytes, and latencies of single operations.
 //!
-//! Every latency is kept, so percentiles are exact.
+//! Every latency is stored, so percentiles are exact.
 
 use std::time::{Duration, Instant};
 
@@ -8,18 +8,18 @@ use serde::Serialize;
 
 use crate::Result;
 
-/// A thread's count.
+/// The counts of a thread.
 #[derive(Debug, Clone, Default)]
 pub struct Tally {
-    /// Operations done.
+    /// Number of completed operations.
     pub operations: u64,
-    /// Bytes of files written.
+    /// Bytes written to files.
     pub bytes: u64,
     latencies: Vec<u64>,
 }
 
 impl Tally {
-    /// Does one operation and remembers how long it took.
+    /// Executes one operation and records its latency. A failed operation is not counted.
     pub fn timed<T>(&mut self, operation: impl FnOnce() -> Result<T>) -> Result<T> {
         let start = Instant::now();
         let done = operation()?;
@@ -28,14 +28,14 @@ impl Tally {
         Ok(done)
     }
 
-    /// Adds what another thread counted.
+    /// Adds the counts of another thread.
     pub fn add(&mut self, mut other: Tally) {
         self.operations += other.operations;
         self.bytes += other.bytes;
         self.latencies.append(&mut other.latencies);
     }
 
-    /// How long the timed operations took; nothing if there were none.
+    /// Returns the latencies of the timed operations; `None` if there were none.
     pub fn latency(&mut self) -> Option<Latency> {
         self.latencies.sort_unstable();
         let sorted = &self.latencies;
@@ -49,22 +49,23 @@ impl Tally {
     }
 }
 
-/// How long operations took, in nanoseconds.
+/// Latencies of operations, in nanoseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct Latency {
-    /// Operations that were timed.
+    /// Number of timed operations.
     pub count: u64,
-    /// Half of them took no longer.
+    /// Median.
     pub p50: u64,
-    /// Nine in ten took no longer.
+    /// 90th percentile.
     pub p90: u64,
-    /// 99 in a hundred took no longer.
+    /// 99th percentile.
     pub p99: u64,
-    /// The longest.
+    /// Maximum.
     pub max: u64,
 }
 
-/// The smallest value that so many percent do not exceed.
+/// Returns the smallest value that at least `percent` percent of the values do not exceed (nearest
+/// rank).
 fn percentile(sorted: &[u64], percent: usize) -> Option<u64> {
     let rank = (sorted.len() * percent).div_ceil(100);
     sorted.get(rank.saturating_sub(1)).copied()
@@ -79,7 +80,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn percentiles_are_of_what_was_timed() {
+    fn percentiles_cover_all_timed_operations() {
         let mut tally = Tally::default();
         assert_eq!(tally.latency(), None);
         let parts = [1..=60, 61..=200];
@@ -100,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failure_is_not_counted() {
+    fn failed_operation_is_not_counted() {
         let mut tally = Tally::default();
         assert!(tally.timed::<()>(|| Err("no".into())).is_err());
         assert_eq!(tally.timed(|| Ok(5)).unwrap(), 5);

@@ -1,4 +1,4 @@
-//! Many files made, walked and removed, small; and what all workloads have in common.
+//! The fsmark workload with small settings, and properties common to all workloads.
 #![allow(
     clippy::unwrap_used,
     clippy::indexing_slicing,
@@ -39,7 +39,7 @@ fn every_file_is_made_walked_and_removed() {
 }
 
 #[test]
-fn a_cold_walk_comes_after_reopening() {
+fn cold_walk_follows_reopen() {
     for inode in [&[][..], &["--by-inode"]] {
         let options = [
             "--cold",
@@ -82,7 +82,7 @@ fn walks_are_left_out_on_request() {
 }
 
 #[test]
-fn a_table_has_the_columns_that_its_target_has() {
+fn table_has_columns_of_its_target() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().to_str().unwrap();
     let table = run(&[&SMALL[..], &["--target", path, "--sync-phases"]].concat()).unwrap();
@@ -104,7 +104,7 @@ fn files_are_kept_on_request() {
 }
 
 #[test]
-fn a_program_gets_the_figures_as_values() {
+fn measure_returns_figures_as_values() {
     let place: Place = parse(&["--volume-size", "64M"]).unwrap();
     let fsmark: Fsmark = parse(&["--files", "30", "--threads", "2"]).unwrap();
     let report = measure(&fsmark, &place).unwrap();
@@ -118,8 +118,8 @@ fn a_program_gets_the_figures_as_values() {
 }
 
 #[test]
-fn what_makes_no_sense_is_refused() {
-    for (args, told) in [
+fn invalid_arguments_are_refused_with_their_name() {
+    for (args, named) in [
         (&["fsmark", "--threads", "0"][..], "--threads"),
         (&["fsmark", "--files", "0"], "--files"),
         (&["fsmark", "--size", "many"], "--size"),
@@ -160,7 +160,7 @@ fn what_makes_no_sense_is_refused() {
         (&[], "WORKLOAD"),
     ] {
         let refused = run(args).unwrap_err();
-        assert!(refused.contains(told), "{args:?}: {refused}");
+        assert!(refused.contains(named), "{args:?}: {refused}");
     }
 }
 

@@ -1,4 +1,5 @@
-//! The workloads that sync, small: directories, files, mail, and syncs beside other work.
+//! The workloads that sync, with small settings: directories, files, mail, and syncs during other
+//! work.
 #![allow(
     clippy::unwrap_used,
     clippy::indexing_slicing,
@@ -11,7 +12,7 @@ mod common;
 use common::{everywhere, files_in, kept_in, kept_on_a_volume, phases};
 use serde_json::Value;
 
-/// Each of these operations was timed, and the percentiles are in order.
+/// Checks that each of these operations was timed, and that the percentiles are in order.
 fn timed(phase: &Value, count: u64) {
     let latency = &phase["latency_ns"];
     assert_eq!(latency["count"], count, "{phase}");
@@ -20,7 +21,7 @@ fn timed(phase: &Value, count: u64) {
 }
 
 #[test]
-fn a_directory_is_synced_after_adds_and_after_deletes() {
+fn directory_is_synced_after_adds_and_after_deletes() {
     let small = ["dirfsync", "--adds", "50", "--deletes", "7"];
     for figures in everywhere(&small) {
         assert_eq!(
@@ -54,7 +55,7 @@ fn a_directory_is_synced_after_adds_and_after_deletes() {
 }
 
 #[test]
-fn files_are_synced_every_so_many_blocks() {
+fn files_are_synced_after_given_number_of_blocks() {
     let small = "fsync --jobs 3 --total 40K --block 4K --every 4";
     for (how, name) in [
         (&[][..], "write + fsync"),
@@ -63,7 +64,7 @@ fn files_are_synced_every_so_many_blocks() {
     ] {
         let words: Vec<&str> = small.split(' ').chain(how.iter().copied()).collect();
         for figures in everywhere(&words) {
-            // Ten blocks of each job: after four, after eight, and after the last.
+            // Each job writes ten blocks, and syncs after four, after eight, and after the last.
             assert_eq!(phases(&figures), [(name, 9), ("sync", 0)]);
             assert_eq!(figures["phases"][0]["bytes"], 3 * 40960);
             timed(&figures["phases"][0], 9);
@@ -78,7 +79,7 @@ fn files_are_synced_every_so_many_blocks() {
     }
 }
 
-/// A mechanism that is left out shows in the counters of what it saves.
+/// The absence of a mechanism shows in the counters of what it saves.
 #[test]
 fn mechanisms_can_be_left_out() {
     for (words, mechanism, phase, counter, times) in [

@@ -1,4 +1,4 @@
-//! Attributes set and read, small.
+//! The xattr workload with small settings.
 #![allow(
     clippy::unwrap_used,
     clippy::indexing_slicing,
@@ -27,7 +27,7 @@ const SMALL: [&str; 9] = [
 
 const NAME: &str = "user.cairnfs-bench";
 
-/// The value of each file, thread by thread.
+/// Returns the value of each file, thread by thread.
 fn values(dir: &Path, options: &[&str]) -> Vec<Vec<u8>> {
     let top = kept_in(dir, &[&SMALL[..], options].concat());
     let mut values = Vec::new();
@@ -61,7 +61,7 @@ fn attributes_are_set_and_read() {
 }
 
 #[test]
-fn values_are_of_the_pool_and_follow_from_the_seed() {
+fn values_come_from_pool_and_depend_on_seed() {
     let [one, same, other] = ["7", "7", "8"].map(|seed| {
         let dir = tempfile::tempdir().unwrap();
         values(dir.path(), &["--seed", seed])
@@ -75,7 +75,7 @@ fn values_are_of_the_pool_and_follow_from_the_seed() {
 }
 
 #[test]
-fn a_volume_holds_the_same_values_as_a_directory() {
+fn volume_and_directory_get_same_values() {
     let dir = tempfile::tempdir().unwrap();
     let image = dir.path().join("v.cairn");
     let target = format!("lib:{}", image.display());

@@ -1,8 +1,8 @@
-//! Sets of blocks: one bit each, memory only for the groups that have any.
+//! Sets of blocks: one bit per block, with memory only for groups that have any in the set.
 
 use cairnfs::format::geometry::{GROUP_BLOCKS, Geometry};
 
-/// Words of a group's bitmap.
+/// 64-bit words in the bitmap of a group.
 pub(crate) const GROUP_WORDS: usize = (GROUP_BLOCKS / 64) as usize;
 
 type Words = [u64; GROUP_WORDS];
@@ -13,14 +13,14 @@ pub(crate) struct BlockSet {
 }
 
 impl BlockSet {
-    /// An empty set; the geometry, already checked, bounds its memory.
+    /// An empty set. The geometry has been checked, so it bounds the memory.
     pub(crate) fn new(geometry: &Geometry) -> Self {
         Self {
             groups: (0..geometry.groups()).map(|_| None).collect(),
         }
     }
 
-    /// Adds a run of blocks; returns the first that was in the set before, and how many were.
+    /// Adds a run of blocks. Returns the first one that was already in the set and how many were.
     pub(crate) fn insert(&mut self, block: u64, len: u64) -> Option<(u64, u64)> {
         let mut known = None;
         for b in block..block.saturating_add(len) {
@@ -32,7 +32,7 @@ impl BlockSet {
         known
     }
 
-    /// Takes a run of blocks out.
+    /// Removes a run of blocks.
     pub(crate) fn remove(&mut self, block: u64, len: u64) {
         for b in block..block.saturating_add(len) {
             let group = self.groups.get_mut((b / GROUP_BLOCKS) as usize);
@@ -59,7 +59,7 @@ impl BlockSet {
         new
     }
 
-    /// The 64 bits of word `word` of a group.
+    /// The 64 bits of word `word` of a group's bitmap.
     pub(crate) fn word(&self, group: u64, word: usize) -> u64 {
         let group = self.groups.get(group as usize).and_then(|g| g.as_deref());
         group.and_then(|w| w.get(word)).copied().unwrap_or(0)
@@ -71,7 +71,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn blocks_seen_before_are_told() {
+    fn insert_returns_blocks_already_in_the_set() {
         let geometry = Geometry::for_size(1 << 30, None).unwrap();
         let mut set = BlockSet::new(&geometry);
         assert_eq!(set.insert(GROUP_BLOCKS - 2, 4), None);

@@ -13,7 +13,7 @@ use crate::report::{Finding, Ledger};
 use crate::tree::Walker;
 use crate::volume::Volume;
 
-/// Verifies all written extents of the files' logical state.
+/// Verifies all written extents in the logical state of the files.
 pub(crate) fn check(
     volume: &Volume<'_>,
     replay: &Replay,
@@ -27,7 +27,7 @@ pub(crate) fn check(
         done: 0,
         total,
     };
-    // The trees were checked before; what is wrong with them need not be told again.
+    // The trees were checked before, so their findings are not reported again.
     let mut ignore = |_| {};
     let mut ignored = Ledger::new(&mut ignore);
     let seed = volume.superblock.hash_seed.get();

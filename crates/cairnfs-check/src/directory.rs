@@ -13,16 +13,17 @@ use crate::overlay::Item;
 use crate::report::{Finding, Ledger};
 use crate::structure::{Context, Link};
 
-/// A directory while its items come: all entries first, then all name items.
+/// The state of a directory while its items arrive: all entries first, then all name items.
 pub(crate) struct Directory {
     ino: u64,
-    /// Hash of the name of each entry not yet found in a name item; none if it is not known.
+    /// Entries not yet found in a name item, by index, with the hash of the name; none if the hash
+    /// is unknown.
     unnamed: HashMap<u64, Option<u64>>,
     names: BTreeSet<Box<[u8]>>,
     entries: u64,
     subdirs: u32,
     greatest: u64,
-    /// Whether an entry is missing or cannot be understood.
+    /// Whether an entry is missing or invalid.
     lost: bool,
 }
 
@@ -128,7 +129,7 @@ impl Directory {
         Key::new(self.ino, Kind::DirIndex, index)
     }
 
-    /// Checks that each entry can be found by its name.
+    /// Checks that each entry can be looked up by its name.
     pub(crate) fn finish(&mut self, context: &Context<'_>, ledger: &mut Ledger<'_>) {
         self.names.clear();
         let mut unnamed: Vec<_> = self.unnamed.drain().collect();
@@ -143,7 +144,7 @@ impl Directory {
         }
     }
 
-    /// Compares with what the inode tells.
+    /// Compares the entries with the counts in the inode.
     pub(crate) fn check_counts(
         &self,
         inode: &RawInode,

@@ -1,10 +1,10 @@
-//! Ranges of keys whose items cannot be known because something there cannot be read.
+//! Ranges of keys whose items are unknown because the index cannot be read there.
 //!
-//! Whatever is missing is no finding of its own when it may lie in a hole.
+//! An item that may be in a hole is never reported as missing.
 
 use cairnfs::format::key::{Key, Kind};
 
-/// Keys from `low` up to, not including, `high`; without `high` up to the last.
+/// Keys from `low` to `high`, `high` excluded; without `high`, to the last key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct KeyRange {
     pub(crate) low: Key,
@@ -46,7 +46,7 @@ fn successor(key: &Key) -> Option<Key> {
 pub(crate) struct Holes(Vec<KeyRange>);
 
 impl Holes {
-    /// Adds a hole behind, or within, the last one.
+    /// Adds a hole behind or within the last one.
     pub(crate) fn push(&mut self, hole: KeyRange) {
         if !self.0.last().is_some_and(|last| last.contains(&hole.low)) {
             self.0.push(hole);
@@ -57,12 +57,12 @@ impl Holes {
         self.0.is_empty()
     }
 
-    /// Whether `key` may exist unseen.
+    /// Whether `key` is in a hole, so that its item may exist.
     pub(crate) fn hides(&self, key: &Key) -> bool {
         self.touches(key, key)
     }
 
-    /// Whether any key of an object may exist unseen.
+    /// Whether any key of an object is in a hole.
     pub(crate) fn hides_some_of(&self, object: u64) -> bool {
         self.touches(&Key::first_of(object), &Key::last_of(object))
     }
@@ -80,7 +80,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn holes_hide_their_keys_and_no_others() {
+    fn holes_hide_only_their_own_keys() {
         let mut holes = Holes::default();
         holes.push(KeyRange::one(Key::inode(5)));
         holes.push(KeyRange {
@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn the_successor_of_the_last_offset_is_the_next_kind() {
+    fn successor_of_last_offset_is_the_next_kind() {
         let last = Key::new(4, Kind::DirName, u64::MAX);
         assert_eq!(successor(&last), Some(Key::new(4, Kind::Xattr, 0)));
         assert_eq!(successor(&Key::last_of(4)), Some(Key::first_of(5)));

@@ -1,15 +1,16 @@
-//! The offline check of a volume: reads everything, changes nothing, and says what is wrong.
+//! The offline check of a volume: reads everything, changes nothing, and reports what is wrong.
 //!
-//! It knows the format as `docs/format.md` tells it and shares no code with the engine but the
-//! pure codecs of [`cairnfs::format`]: a mistake of the engine's index, journal or allocator is
-//! not repeated here. All bytes are hostile: the check never panics, and what it reads bounds
-//! neither its loops nor its memory. It goes on after a finding, and leaves out the findings that
-//! an earlier one explains; [`Report::unchecked`] tells what could not be checked for that.
+//! The check implements the format from `docs/format.md` and shares no code with the engine except
+//! the pure codecs of [`cairnfs::format`], so a bug in the engine's index, log or allocator is not
+//! repeated here. All input is treated as hostile: the check never panics, and no value read from
+//! the device bounds a loop or an allocation. The check continues after a finding, and suppresses
+//! findings that an earlier one explains; [`Report::unchecked`] lists what could not be checked for
+//! that reason.
 //!
 //! The steps, one module each: superblock (`volume`), log (`log`, `overlay`), trees (`roots`,
 //! `tree`), items of each object (`structure`, `object`, `directory`), values that attributes share
-//! (`shared`), links between objects (`links`), bitmaps (`space`), and on request the files' contents (`data`).
-//! At the end `paths` names the inodes of what was found.
+//! (`shared`), links between objects (`links`), bitmaps (`space`), and on request the files'
+//! contents (`data`). At the end `paths` adds a path to each finding about an inode.
 
 mod blocks;
 pub mod codes;
@@ -45,23 +46,24 @@ pub struct CheckOptions {
     pub data: bool,
 }
 
-/// How far a check is.
+/// The progress of a check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Progress {
-    /// One of `superblock`, `log`, `index`, `structure`, `space`, `data`, in this order.
+    /// The current phase: `superblock`, `log`, `index`, `structure`, `space` or `data`, in this
+    /// order.
     pub phase: &'static str,
-    /// Units done: log blocks, index nodes, inodes, groups, data blocks.
+    /// Number of units done: log blocks, index nodes, inodes, groups or data blocks.
     pub done: u64,
-    /// Units in all; 0 if not known before.
+    /// Total number of units; 0 if not known in advance.
     pub total: u64,
 }
 
-/// Checks the volume on `device`, which nobody may change meanwhile.
+/// Checks the volume on `device`, which must not change during the check.
 ///
 /// # Errors
-/// The device's failures; [`cairnfs::Error::NotAVolume`] if neither superblock slot is valid;
+/// I/O errors of the device; [`cairnfs::Error::NotAVolume`] if neither superblock slot is valid;
 /// [`cairnfs::Error::Incompatible`] if the volume has features that this version does not know.
-/// Damage is no error but a [`Finding`].
+/// Damage is not an error but a [`Finding`].
 pub fn check(
     device: &dyn Device,
     options: &CheckOptions,

@@ -1,4 +1,4 @@
-//! Compares entries with the inodes they refer to: types, link counts, parents, reachability.
+//! Compares entries with the inodes that they refer to: types, link counts, parents, reachability.
 //!
 //! Entries and inodes are both sorted by inode number and compared in one pass.
 
@@ -12,10 +12,10 @@ use crate::codes;
 use crate::report::{Finding, Ledger};
 use crate::structure::{Claims, Found, InodeRecord, Link, Structure};
 
-/// Inodes between two reports of progress.
+/// Number of inodes between two progress reports.
 const PROGRESS_STEP: u64 = 4096;
 
-/// Checks what goes beyond one object, and hands on the blocks in use and all entries, sorted.
+/// Makes the checks across objects. Returns the blocks in use and all entries, sorted.
 pub(crate) fn check(structure: Structure<'_>, ledger: &mut Ledger<'_>) -> (Claims, Vec<Link>) {
     let mut found = structure.into_found();
     let mut links = std::mem::take(&mut found.links);
@@ -36,10 +36,10 @@ pub(crate) fn check(structure: Structure<'_>, ledger: &mut Ledger<'_>) -> (Claim
     (found.claims, links)
 }
 
-/// Where a directory is, and what is known of the way from there to the root.
+/// The parent of a directory, and what is known of the path from there to the root.
 #[derive(Clone, Copy)]
 struct Place {
-    /// The directory that holds it; none if nothing does.
+    /// The directory that has an entry for it, if any.
     holder: Option<u64>,
     way: Way,
 }
@@ -47,7 +47,7 @@ struct Place {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Way {
     Unknown,
-    /// On the path that is being walked.
+    /// On the path that is being followed.
     Open,
     Known,
 }
@@ -55,9 +55,9 @@ enum Way {
 struct Checker<'a, 'l, 'p> {
     found: &'a Found,
     ledger: &'l mut Ledger<'p>,
-    /// Of each directory.
+    /// By inode number of the directory.
     places: HashMap<u64, Place>,
-    /// Directories with an entry of the wrong type, which leaves their link count open.
+    /// Directories with an entry of the wrong type, whose link count is uncertain.
     doubtful: BTreeSet<u64>,
 }
 
@@ -89,7 +89,7 @@ impl Checker<'_, '_, '_> {
         }
     }
 
-    /// Whether it is known already, or not to be known, that an inode is missing.
+    /// Whether a missing inode was reported already or may be in a hole.
     fn excused(&self, ino: u64) -> bool {
         self.found.missing.contains(&ino) || self.found.holes.hides(&Key::inode(ino))
     }
@@ -167,10 +167,10 @@ impl Checker<'_, '_, '_> {
         }
     }
 
-    /// An inode that no entry refers to must be an orphan.
+    /// Checks that an inode without entries is an orphan.
     fn check_unlinked(&mut self, inode: &InodeRecord) {
         if inode.nlink > 0 {
-            // An orphan item that says otherwise is reported with the orphans.
+            // An orphan item of the wrong kind is reported with the orphans.
             let orphan = self.found.orphans.get(&inode.ino) == Some(&ORPHAN_REMOVE);
             if !orphan && !self.found.links_incomplete {
                 let message = format!("{} links, but no entry refers to it", inode.nlink);
@@ -209,7 +209,8 @@ impl Checker<'_, '_, '_> {
         }
     }
 
-    /// Walks from each directory to the root, or to where it is known that the way ends.
+    /// Follows the parents of each directory to the root, or to a directory known from an earlier
+    /// walk.
     fn check_cycles(&mut self) {
         for inode in self.found.inodes.iter().filter(|i| i.kind == S_IFDIR) {
             let mut path = Vec::new();

@@ -1,8 +1,8 @@
-//! Reads the log as recovery would: which records count, and what they change.
+//! Reads the log as recovery does: determines the valid records and their changes.
 //!
-//! The log begins at the superblock's tail and ends at the first record that is not valid there.
-//! Whether that end is the true one, or damage, the superblock's required LSN and the durable
-//! LSNs in valid records behind the end decide.
+//! The log begins at the superblock's tail and ends at the first invalid record. The superblock's
+//! required LSN and the durable LSNs in valid records behind the end show whether that is the true
+//! end or damage.
 
 use std::collections::VecDeque;
 
@@ -11,7 +11,7 @@ use cairnfs::error::{Corruption, Result};
 use cairnfs::format::BLOCK_SIZE;
 use cairnfs::format::geometry::{Geometry, LOG_START};
 use cairnfs::format::record::{
-    FLAG_GROUP, FLAG_LAST, FLAG_MOUNT, HEADER_SIZE, RecordHeader, entries,
+    FLAG_FSYNC, FLAG_LAST, FLAG_MOUNT, HEADER_SIZE, RecordHeader, entries,
 };
 use cairnfs::format::{checksum, record};
 
@@ -20,21 +20,21 @@ use crate::overlay::Overlay;
 use crate::report::{Finding, Ledger};
 use crate::volume::Volume;
 
-/// Blocks behind the end of the log in which statements of durability are looked for (32 MiB).
+/// Number of blocks behind the end of the log that are searched for durable LSNs (32 MiB).
 const BEYOND_BLOCKS: u64 = 8192;
-/// Blocks read at once when looking for headers.
+/// Number of blocks read at once in a search for headers.
 const SCAN_BLOCKS: u64 = 64;
 
 /// The state that the log adds to the index.
 pub(crate) struct Replay {
     pub(crate) overlay: Overlay,
-    /// Sequence of the newest context that counts.
+    /// Sequence number of the newest complete context.
     pub(crate) seq: u64,
-    /// Whether some entries could not be understood.
+    /// Whether some entries were invalid.
     pub(crate) incomplete: bool,
 }
 
-/// Reads and replays the log; `None` if the state it belongs to is lost.
+/// Reads and replays the log; `None` if the superblock that it belongs to is lost.
 pub(crate) fn read(volume: &Volume<'_>, ledger: &mut Ledger<'_>) -> Result<Option<Replay>> {
     let mut reader = Reader {
         volume,
@@ -73,9 +73,9 @@ pub(crate) fn read(volume: &Volume<'_>, ledger: &mut Ledger<'_>) -> Result<Optio
 
 struct Reader<'v, 'd> {
     volume: &'v Volume<'d>,
-    /// Greatest superblock generation that a record tells.
+    /// Greatest superblock generation in any record.
     generation: u64,
-    /// Greatest durable LSN that a record tells.
+    /// Greatest durable LSN in any record.
     durable: u64,
 }
 
@@ -88,7 +88,7 @@ impl Reader<'_, '_> {
         LOG_START + lsn % self.ring()
     }
 
-    /// Blocks of the ring from `lsn`, around its end if need be.
+    /// Reads blocks of the ring from `lsn`, wrapping at its end.
     fn read(&self, lsn: u64, count: u64) -> Result<AlignedBuf> {
         let start = lsn % self.ring();
         let first = count.min(self.ring() - start);
@@ -107,7 +107,7 @@ impl Reader<'_, '_> {
         RecordHeader::decode(bytes).filter(|h| h.uuid == self.volume.superblock.uuid)
     }
 
-    /// The valid record at `lsn` that follows `chain`, at most `room` blocks long.
+    /// The valid record at `lsn` whose chain field is `chain`, at most `room` blocks long.
     fn record(&self, lsn: u64, chain: u64, room: u64) -> Result<Option<(RecordHeader, Vec<u8>)>> {
         let Some(header) = self.header(&self.read(lsn, 1)?) else {
             return Ok(None);
@@ -124,7 +124,8 @@ impl Reader<'_, '_> {
             .map(|p| (header, p.to_vec())))
     }
 
-    /// Follows the chain from the tail. Returns the end, and whether all came in order.
+    /// Follows the chain of records from the tail. Returns the end LSN, and whether the order was
+    /// valid.
     fn follow(&mut self, contexts: &mut Contexts, ledger: &mut Ledger<'_>) -> Result<(u64, bool)> {
         let tail = self.volume.superblock.tail_lsn.get();
         let limit = tail.saturating_add(self.ring());
@@ -158,7 +159,7 @@ impl Reader<'_, '_> {
         Ok((at, true))
     }
 
-    /// Applies what need not have been durable, up to the first of which the data is not there.
+    /// Applies contexts that may not have been durable, up to the first one whose data was lost.
     fn apply_checked(&self, contexts: &mut Contexts, ledger: &mut Ledger<'_>) -> Result<()> {
         while let Some(parts) = contexts.whole.pop_front() {
             for part in &parts {
@@ -171,7 +172,7 @@ impl Reader<'_, '_> {
         Ok(())
     }
 
-    /// Whether the blocks that a record has checks of hold what they should.
+    /// Whether the data blocks match the checksums that a record has for them.
     fn data_holds(&self, part: &Part, ledger: &mut Ledger<'_>) -> Result<bool> {
         for check in record::checks(part.payload.get(part.entries..).unwrap_or_default()) {
             let area = self.volume.geometry.data_start()..=self.volume.geometry.total_blocks;
@@ -193,7 +194,7 @@ impl Reader<'_, '_> {
         Ok(true)
     }
 
-    /// Learns what valid records behind the end say was durable.
+    /// Reads the durable LSNs and generations of valid records behind the end.
     fn look_beyond(&mut self, end: u64) -> Result<()> {
         let last = end.saturating_add(BEYOND_BLOCKS.min(self.ring()));
         let mut at = end;
@@ -213,7 +214,7 @@ impl Reader<'_, '_> {
         Ok(())
     }
 
-    /// Learns the newest generation that any record in the whole ring tells.
+    /// Reads the newest generation of any record in the ring.
     fn scan_generations(&mut self, ledger: &mut Ledger<'_>) -> Result<()> {
         let mut at = 0;
         while at < self.ring() {
@@ -233,12 +234,12 @@ impl Reader<'_, '_> {
     }
 }
 
-/// The payload of a record, and where the record begins.
+/// A part of a context: a record and its place.
 struct Part {
     lsn: u64,
     block: u64,
     payload: Vec<u8>,
-    /// Bytes of its entries; checks follow.
+    /// Length in bytes of the entries; the data checksums follow them.
     entries: usize,
 }
 
@@ -249,18 +250,18 @@ impl Part {
     }
 }
 
-/// Puts parts together to contexts and contexts to a final state.
+/// Assembles parts into contexts and contexts into the final state.
 struct Contexts {
     merged_seq: u64,
     geometry: Geometry,
     nonce: Option<u64>,
-    /// Sequence of the last context that is complete, or whose place a mount record took.
+    /// Sequence number of the last complete context or mount record.
     last: Option<u64>,
-    /// The last was a group of its context, of which more may come.
+    /// Whether the last record was an fsync record, after which more of its context may follow.
     goes_on: bool,
-    /// The parts so far of a context that is not complete.
+    /// The parts so far of an incomplete context.
     open: Option<(u64, Vec<Part>)>,
-    /// What is complete, but not known to be durable with its data.
+    /// Complete contexts that are not known to be durable together with their data.
     whole: VecDeque<Vec<Part>>,
     overlay: Overlay,
     incomplete: bool,
@@ -281,7 +282,7 @@ impl Contexts {
         }
     }
 
-    /// Whether a record may come next; the error says why not.
+    /// Checks that a record may come next; the error says why not.
     fn accept(&mut self, header: &RecordHeader) -> std::result::Result<(), String> {
         let (seq, part, flags) = (header.seq.get(), header.part.get(), header.flags.get());
         if flags & FLAG_MOUNT != 0 {
@@ -323,7 +324,7 @@ impl Contexts {
         parts.push(part);
         if header.flags.get() & FLAG_LAST != 0 {
             self.last = Some(seq);
-            self.goes_on = header.flags.get() & FLAG_GROUP != 0;
+            self.goes_on = header.flags.get() & FLAG_FSYNC != 0;
             if let Some((_, parts)) = self.open.take()
                 && seq > self.merged_seq
             {
@@ -332,7 +333,7 @@ impl Contexts {
         }
     }
 
-    /// Applies what lies before an LSN up to which all was durable.
+    /// Applies the complete contexts before an LSN up to which everything was durable.
     fn apply_durable(&mut self, lsn: u64, ledger: &mut Ledger<'_>) {
         let durable = |parts: &mut Vec<Part>| parts.first().is_some_and(|p| p.lsn < lsn);
         while let Some(parts) = self.whole.pop_front_if(durable) {

@@ -15,11 +15,11 @@ use crate::overlay::Item;
 use crate::report::{Finding, Ledger};
 use crate::structure::{Context, InodeRecord};
 
-/// An object while its items come.
+/// The state of an object while its items arrive.
 pub(crate) struct Object {
     ino: u64,
     inode: Option<RawInode>,
-    /// Whether an item was reported that the inode's type excludes.
+    /// Whether an item was reported that is not allowed for the inode's type.
     unexpected: bool,
     inline: Option<Inline>,
     extents: Extents,
@@ -36,9 +36,9 @@ struct Inline {
 struct Extents {
     count: u64,
     blocks: u64,
-    /// File block behind the last extent.
+    /// The file block after the last extent.
     end: u64,
-    /// File block behind the last written extent.
+    /// The file block after the last written extent.
     written_end: u64,
 }
 
@@ -63,7 +63,7 @@ impl Object {
         self.inode.map(|inode| inode.mode.get() & S_IFMT)
     }
 
-    /// Takes the next item; items come in key order, so the inode item is the first.
+    /// Takes the next item. Items arrive in key order, so the inode item is the first.
     pub(crate) fn item(
         &mut self,
         item: &Item<'_>,
@@ -102,7 +102,8 @@ impl Object {
         }
     }
 
-    /// Whether the inode can have an item of that key; all, as long as it is not known.
+    /// Whether the inode may have an item with that key; always true if the inode's type is
+    /// unknown.
     fn allows(&self, key: &Key) -> bool {
         let kind = self.kind();
         let of = |kinds: &[u32]| kind.is_none_or(|k| kinds.contains(&k));
@@ -203,7 +204,7 @@ impl Object {
         Ok(())
     }
 
-    /// Checks the object as a whole.
+    /// Checks the object once all its items have arrived.
     pub(crate) fn finish(mut self, context: &mut Context<'_>, ledger: &mut Ledger<'_>) {
         let hidden = context.found.holes.hides_some_of(self.ino);
         self.directory.finish(context, ledger);
@@ -321,7 +322,7 @@ impl Object {
     }
 }
 
-/// The names in an attribute item.
+/// The attribute names in an attribute item.
 fn names_of(item: &Item<'_>) -> Result<Vec<Vec<u8>>, String> {
     if item.logged {
         let list = decode_xattrs(item.value)?;

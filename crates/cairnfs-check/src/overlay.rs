@@ -1,6 +1,6 @@
-//! What the log changes, and the logical state: the index with these changes laid over it.
+//! The changes in the log, and the logical state: the index with these changes applied.
 //!
-//! Items come in key order, those of the index from a walk of the tree. Name items are never
+//! Items arrive in key order, those of the index from a walk of the tree. Name items are never
 //! logged; their changes are derived from those of the entries, removals before additions.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -26,9 +26,9 @@ use crate::tree::Visitor;
 pub(crate) struct Item<'a> {
     pub(crate) key: Key,
     pub(crate) value: &'a [u8],
-    /// First block of the leaf or the log record that holds it; none for a derived item.
+    /// First block of the leaf or log record that holds the item; none for a derived item.
     pub(crate) block: Option<u64>,
-    /// Whether the log holds it: attributes have their values there.
+    /// Whether the item is in the log. Attributes then contain their values.
     pub(crate) logged: bool,
 }
 
@@ -45,7 +45,7 @@ struct NameChange {
 }
 
 impl NameChange {
-    /// The changed value; one that makes no sense stays as it is, to be reported.
+    /// The changed value; an invalid value is kept as it is, to be reported.
     fn apply(&self, indexed: &[u8]) -> Vec<u8> {
         let mut list: Vec<u64> = match decode_dir_name(indexed) {
             Ok(list) => list.collect(),
@@ -64,19 +64,19 @@ impl NameChange {
 
 type Names = BTreeMap<Key, NameChange>;
 
-/// What the log changes in the files' tree: the final value of each key.
+/// The changes in the log to the files' tree: the final value of each key.
 #[derive(Default)]
 pub(crate) struct Overlay {
     changes: BTreeMap<Key, Change>,
-    /// By inode the extents that the log put and replaced: first block and blocks. What of them
-    /// the inode does not have any more waits to be free.
+    /// Per inode, the extents that the log added and replaced: first block and length in blocks.
+    /// The blocks of them that the inode does not use any more wait to be freed.
     pub(crate) replaced: BTreeMap<u64, Vec<(u64, u64)>>,
     names: Names,
 }
 
 impl Overlay {
-    /// Takes an entry in; a later one of the same key wins. What was replaced is seen by nobody
-    /// but a replay, so that it makes sense is checked here.
+    /// Takes an entry; a later one with the same key wins. A replaced value is not in the logical
+    /// state, but a replay reads it, so it is checked here.
     pub(crate) fn apply(
         &mut self,
         entry: &Entry<'_>,
@@ -117,7 +117,7 @@ impl Overlay {
         Ok(())
     }
 
-    /// Derives the changes of the name items, once all entries are in.
+    /// Derives the changes of the name items, after all entries have been taken.
     pub(crate) fn derive_names(&mut self, hash_seed: u64) {
         for (key, change) in &self.changes {
             if key.kind != Kind::DirIndex {
@@ -141,7 +141,7 @@ impl Overlay {
         }
     }
 
-    /// The greatest number of an inode that the log puts.
+    /// The greatest inode number among the items that the log adds.
     pub(crate) fn greatest_ino(&self) -> u64 {
         let puts = self.changes.iter().rev();
         puts.filter(|(k, c)| k.kind == Kind::Inode && matches!(c, Change::Put { .. }))
@@ -151,7 +151,7 @@ impl Overlay {
     }
 }
 
-/// Whether a value can be decoded.
+/// Checks that a value can be decoded.
 fn check_value(key: &Key, value: &[u8], geometry: &Geometry) -> Result<(), String> {
     match key.kind {
         Kind::Inode => decode_inode(value).map(|_| ()),
@@ -166,23 +166,23 @@ fn name_key(dir: u64, hash: u64) -> Key {
     Key::new(dir, Kind::DirName, hash)
 }
 
-/// Who wants the logical state.
+/// Receives the logical state.
 pub(crate) trait Sink {
-    /// An item of the index, whether or not the log has changed it; before [`Sink::item`], which
-    /// does not get one that has.
+    /// Every item of the index, changed by the log or not. It precedes [`Sink::item`], which only
+    /// gets unchanged items.
     fn indexed(&mut self, item: &Item<'_>, changed: bool, ledger: &mut Ledger<'_>);
     /// An item of the logical state, in key order.
     fn item(&mut self, item: &Item<'_>, ledger: &mut Ledger<'_>) -> Result<()>;
-    /// Keys that cannot be read.
+    /// A range of keys that cannot be read.
     fn hole(&mut self, hole: KeyRange);
 }
 
-/// Lays the log's changes over the items of a walk.
+/// Merges the changes of the log with the items of a walk.
 pub(crate) struct Merge<'a, S> {
     overlay: &'a Overlay,
     names: Names,
     hash_seed: u64,
-    /// Key of the last item or change taken.
+    /// Key of the last item or change delivered.
     last: Option<Key>,
     pub(crate) sink: &'a mut S,
 }
@@ -198,12 +198,12 @@ impl<'a, S: Sink> Merge<'a, S> {
         }
     }
 
-    /// Delivers what the log adds behind the last item of the index.
+    /// Delivers the items that the log adds behind the last item of the index.
     pub(crate) fn finish(mut self, ledger: &mut Ledger<'_>) -> Result<()> {
         self.advance(Bound::Unbounded, ledger)
     }
 
-    /// Delivers the log's items behind the last key, up to `end`.
+    /// Delivers the items of the log behind the last key, up to `end`.
     fn advance(&mut self, end: Bound<Key>, ledger: &mut Ledger<'_>) -> Result<()> {
         if let (Some(last), Bound::Excluded(end)) = (self.last, end)
             && last >= end
@@ -243,7 +243,7 @@ impl<'a, S: Sink> Merge<'a, S> {
         self.sink.item(&item, ledger)
     }
 
-    /// Delivers a name item: the value in the index with the derived changes.
+    /// Delivers a name item: the value in the index with the derived changes applied.
     fn deliver_name(
         &mut self,
         key: Key,
@@ -268,7 +268,7 @@ impl<'a, S: Sink> Merge<'a, S> {
         self.sink.item(&item, ledger)
     }
 
-    /// Takes the name that a changed entry has in the index out of its name item.
+    /// Removes the old name of a changed entry from its name item.
     fn replaced(&mut self, item: &Item<'_>) {
         let Ok(old) = decode_dir_entry(item.value) else {
             return;

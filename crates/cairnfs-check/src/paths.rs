@@ -1,8 +1,8 @@
-//! Names the inodes that findings are about by paths.
+//! Adds paths to findings about inodes.
 //!
-//! Names of entries are not kept while the volume is checked. If something was found, the tree is
-//! walked once more for the entries that lead from there to the root, at most [`MAX_ENTRIES`] of
-//! them. Of an inode with several names one is told; of a long path the end.
+//! The check does not keep the names of entries. If there are findings, the tree is walked once
+//! more for the entries that lead from their inodes to the root, at most [`MAX_ENTRIES`] of them.
+//! An inode with several names gets one path; of a long path only the end is given.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -19,12 +19,12 @@ use crate::structure::Link;
 use crate::tree::Walker;
 use crate::volume::Volume;
 
-/// Most entries whose names are looked up.
+/// Maximum number of entries whose names are looked up.
 const MAX_ENTRIES: usize = 1 << 20;
-/// Most bytes of a path that is told.
+/// Maximum length of a path in bytes.
 const MAX_PATH: usize = 4096;
 
-/// Gives the findings of `ledger` their paths. `links` are all entries, sorted.
+/// Adds paths to the findings of `ledger`. `links` are all entries, sorted.
 pub(crate) fn name(
     volume: &Volume<'_>,
     replay: &Replay,
@@ -48,13 +48,13 @@ pub(crate) fn name(
 /// Entries by directory and index, and the names found for them.
 #[derive(Default)]
 struct Names {
-    /// By inode the entry that refers to it: its directory and its index.
+    /// Per inode, an entry that refers to it: the directory and the index in it.
     ways: HashMap<u64, (u64, u64)>,
     found: BTreeMap<(u64, u64), Option<Box<[u8]>>>,
 }
 
 impl Names {
-    /// Wants the names on the way from an inode to the root.
+    /// Marks the names on the path from an inode to the root as needed.
     fn want(&mut self, ino: u64, links: &[Link]) {
         let mut at = ino;
         while at != ROOT_INO && !self.ways.contains_key(&at) && self.ways.len() < MAX_ENTRIES {
@@ -68,7 +68,7 @@ impl Names {
         }
     }
 
-    /// Finds the names that are wanted. What is wrong with the tree was told before.
+    /// Reads the names marked by `want`. Problems of the tree were reported before.
     fn find(&mut self, volume: &Volume<'_>, replay: &Replay, main: &RawRoot) -> Result<()> {
         let mut ignore = |_| {};
         let mut ignored = Ledger::new(&mut ignore);
@@ -79,7 +79,7 @@ impl Names {
         merge.finish(&mut ignored)
     }
 
-    /// The path of an inode, if an entry refers to it.
+    /// The path of an inode; `None` if no entry refers to it.
     fn path(&self, ino: u64) -> Option<Vec<u8>> {
         if ino == ROOT_INO {
             return Some(b"/".to_vec());

@@ -1,4 +1,4 @@
-//! What a check says in the end, and the ledger in which it collects that.
+//! The result of a check, and the ledger that collects it.
 
 use std::fmt;
 
@@ -6,21 +6,22 @@ use cairnfs::error::Corruption;
 
 use crate::{Progress, codes};
 
-/// Most findings that a report holds, the final [`codes::TOO_MANY`] not counted.
+/// Maximum number of findings in a report, not counting the final [`codes::TOO_MANY`].
 pub const MAX_FINDINGS: usize = 10_000;
 
-/// Something wrong with the volume.
+/// A problem of the volume.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Finding {
-    /// Its kind: one of [`crate::codes`].
+    /// Its kind: one of the constants in [`crate::codes`].
     pub code: &'static str,
-    /// What was expected and what was found, for people.
+    /// What was expected and what was found, as text.
     pub message: String,
-    /// The device block (4 KiB units) it is about.
+    /// The device block (4 KiB units) that the finding is about.
     pub block: Option<u64>,
-    /// The inode it is about.
+    /// The inode that the finding is about.
     pub ino: Option<u64>,
-    /// A path of that inode from the root, or its end behind "..."; none if no entry leads to it.
+    /// A path of that inode from the root, or "..." and the end of a long one; none if no entry
+    /// leads to it.
     pub path: Option<Vec<u8>>,
 }
 
@@ -72,10 +73,10 @@ impl fmt::Display for Finding {
     }
 }
 
-/// What a check has seen.
+/// Counts of what a check has read.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Stats {
-    /// Superblock slots that are valid: 2, or 1 after a crash while one was written.
+    /// Valid superblock slots: 2, or 1 after a crash during a superblock write.
     pub superblocks: u64,
     /// Regular files.
     pub files: u64,
@@ -89,47 +90,47 @@ pub struct Stats {
     pub entries: u64,
     /// Extended attributes.
     pub xattrs: u64,
-    /// Values that attributes share.
+    /// Values shared by attributes.
     pub shared_values: u64,
-    /// Inodes to be removed or truncated.
+    /// Inodes that remain to be removed or truncated.
     pub orphans: u64,
     /// Extents.
     pub extents: u64,
-    /// Data blocks (4 KiB) in extents, unwritten ones included.
+    /// Data blocks (4 KiB) in extents, including unwritten ones.
     pub data_blocks: u64,
     /// Data blocks whose contents were verified.
     pub verified_blocks: u64,
     /// Index nodes.
     pub index_nodes: u64,
-    /// Units of values too large for a node.
+    /// Units (16 KiB) of values too large for a node.
     pub overflow_units: u64,
     /// Log records that a mount would replay.
     pub log_records: u64,
-    /// Changes in those records.
+    /// Entries in those records.
     pub log_entries: u64,
-    /// Free blocks as the bitmaps tell.
+    /// Free blocks according to the bitmaps.
     pub free_blocks: u64,
 }
 
 /// The result of a check.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Report {
-    /// What is wrong; at most [`MAX_FINDINGS`], then one of [`codes::TOO_MANY`].
+    /// The problems; at most [`MAX_FINDINGS`], then one of [`codes::TOO_MANY`].
     pub findings: Vec<Finding>,
-    /// What could not be checked because of the findings.
+    /// Descriptions of what could not be checked because of the findings.
     pub unchecked: Vec<String>,
-    /// What was seen.
+    /// Counts of what was read.
     pub stats: Stats,
 }
 
 impl Report {
-    /// Whether nothing is wrong.
+    /// Whether there is no finding.
     pub fn is_clean(&self) -> bool {
         self.findings.is_empty()
     }
 }
 
-/// Collects a report while the check goes on.
+/// Collects a report during the check.
 pub(crate) struct Ledger<'p> {
     report: Report,
     dropped: u64,

@@ -1,4 +1,4 @@
-//! Finds the files' tree in the volume's own root and walks both.
+//! Finds the files' tree in the root tree and walks both.
 
 use cairnfs::error::Result;
 use cairnfs::format::item::{RawRoot, decode_root};
@@ -13,7 +13,8 @@ use crate::structure::Structure;
 use crate::tree::{Visitor, Walker};
 use crate::volume::Volume;
 
-/// Walks the trees and hands the files' logical state to `structure`. Returns the files' root.
+/// Walks the trees and passes the logical state of the files to `structure`. Returns the files'
+/// root.
 pub(crate) fn walk(
     volume: &Volume<'_>,
     replay: &Replay,

@@ -1,8 +1,9 @@
 //! Compares the values that attributes share with the attributes that refer to them.
 //!
-//! Both as the index has them: what the log changes is in nobody's count before a merge brings it
-//! into the index. Values are told apart by the offset of their keys; about 60 bytes for each, and as
-//! many for one that stands apart.
+//! Both are taken from the index alone, because a merge updates the use counts when it brings the
+//! changes of the log into the index. Values are identified by the offset of their keys. The
+//! comparison takes about 60 bytes per value, and as much again for a value stored apart from its
+//! count.
 
 use std::collections::BTreeMap;
 
@@ -16,43 +17,43 @@ use crate::holes::Holes;
 use crate::overlay::Item;
 use crate::report::{Finding, Ledger};
 
-/// What a value's hash tells.
+/// Whether a value is stored where its hash demands.
 #[derive(Clone, Copy)]
 enum Place {
     Right(SharedRef),
-    /// The hash leads elsewhere.
+    /// The hash demands another key.
     Wrong,
     /// The value was not read.
     Unknown,
 }
 
-/// A value's item.
+/// The item of a value: its use count and usually the value.
 struct ValueItem {
     uses: u64,
-    /// None if the value stands apart.
+    /// None if the value is stored apart.
     place: Option<Place>,
     block: Option<u64>,
 }
 
-/// The item of a value that stands apart.
+/// The item of a value that is stored apart from its use count.
 struct Apart {
     place: Place,
     block: Option<u64>,
 }
 
-/// Attributes that refer to a place.
+/// The attributes that refer to one place.
 struct Uses {
     count: u64,
-    /// One of the inodes.
+    /// One of the inodes that have them.
     ino: u64,
 }
 
-/// Values, and their uses.
+/// Shared values and their uses.
 pub(crate) struct Shared {
     seed: u64,
-    told: BTreeMap<u64, ValueItem>,
+    counts: BTreeMap<u64, ValueItem>,
     apart: BTreeMap<u64, Apart>,
-    /// By offset and hash: all of one offset should have one hash.
+    /// By offset and hash: all uses of one offset should have the same hash.
     found: BTreeMap<(u64, u64), Uses>,
     incomplete: bool,
 }
@@ -61,28 +62,28 @@ impl Shared {
     pub(crate) fn new(seed: u64) -> Self {
         Self {
             seed,
-            told: BTreeMap::new(),
+            counts: BTreeMap::new(),
             apart: BTreeMap::new(),
             found: BTreeMap::new(),
             incomplete: false,
         }
     }
 
-    /// Takes a value's item.
+    /// Takes the item of a use count, which usually holds the value too.
     pub(crate) fn value(&mut self, item: &Item<'_>) -> Result<(), Finding> {
         let (uses, value) = decode_shared_value(item.value)
             .map_err(|why| Finding::new(codes::SHARED_ITEM, why).at(item.block))?;
         let offset = item.key.offset;
-        let told = ValueItem {
+        let count = ValueItem {
             uses,
             place: value.map(|value| self.place(offset, value)),
             block: item.block,
         };
-        self.told.insert(offset, told);
+        self.counts.insert(offset, count);
         Ok(())
     }
 
-    /// Takes the item of a value that stands apart.
+    /// Takes the item of a value stored apart from its use count.
     pub(crate) fn bytes(&mut self, item: &Item<'_>) -> Result<(), Finding> {
         let value = decode_shared_bytes(item.value)
             .map_err(|why| Finding::new(codes::SHARED_ITEM, why).at(item.block))?;
@@ -98,31 +99,31 @@ impl Shared {
         SharedRef::of(value_hash(self.seed, value), offset).map_or(Place::Wrong, Place::Right)
     }
 
-    /// Brings together what stands apart.
+    /// Combines use counts with the values stored apart from them.
     fn join(&mut self, holes: &Holes, ledger: &mut Ledger<'_>) {
         for (offset, apart) in &self.apart {
-            let told = self.told.get(offset);
+            let count = self.counts.get(offset);
             let hidden = holes.hides(&shared_key(*offset));
-            if told.is_none_or(|told| told.place.is_some()) && !hidden {
+            if count.is_none_or(|count| count.place.is_some()) && !hidden {
                 let message = format!("a long value under {offset:016x}, without uses");
                 ledger.add(Finding::new(codes::SHARED_APART, message).at(apart.block));
             }
         }
-        for (offset, told) in self
-            .told
+        for (offset, count) in self
+            .counts
             .iter_mut()
-            .filter(|(_, told)| told.place.is_none())
+            .filter(|(_, count)| count.place.is_none())
         {
             let apart = self.apart.get(offset);
             if apart.is_none() && !holes.hides(&bytes_key(*offset)) {
                 let message = format!("uses under {offset:016x}, without a value");
-                ledger.add(Finding::new(codes::SHARED_APART, message).at(told.block));
+                ledger.add(Finding::new(codes::SHARED_APART, message).at(count.block));
             }
-            told.place = Some(apart.map_or(Place::Unknown, |apart| apart.place));
+            count.place = Some(apart.map_or(Place::Unknown, |apart| apart.place));
         }
     }
 
-    /// Takes the attributes of an item of an inode.
+    /// Takes the attributes in an item of an inode.
     pub(crate) fn uses(&mut self, ino: u64, list: &[StoredXattr<'_>]) {
         for xattr in list {
             if let StoredValue::Shared(place) = xattr.value {
@@ -133,22 +134,22 @@ impl Shared {
         }
     }
 
-    /// Tells that uses may exist that are not known.
+    /// Notes that not all uses are known.
     pub(crate) fn incomplete(&mut self) {
         self.incomplete = true;
     }
 
-    /// Compares them.
+    /// Reports the differences.
     pub(crate) fn finish(&mut self, holes: &Holes, ledger: &mut Ledger<'_>) {
         self.join(holes, ledger);
         let all_found = !self.incomplete && holes.is_empty();
-        for (offset, told) in &self.told {
+        for (offset, count) in &self.counts {
             let uses = self.found.range((*offset, 0)..=(*offset, u64::MAX));
             let found: u64 = uses.map(|(_, uses)| uses.count).sum();
             let mut report = |code, message: String| {
-                ledger.add(Finding::new(code, message).at(told.block));
+                ledger.add(Finding::new(code, message).at(count.block));
             };
-            if let Some(Place::Wrong) = told.place {
+            if let Some(Place::Wrong) = count.place {
                 report(
                     codes::SHARED_HASH,
                     format!("a value under {offset:016x}, where its hash does not lead"),
@@ -156,18 +157,18 @@ impl Shared {
             }
             let message = format!(
                 "value {offset:016x} tells {}, {found} were found",
-                told.uses
+                count.uses
             );
-            if found > told.uses {
+            if found > count.uses {
                 report(codes::SHARED_USES_LOW, message);
             } else if found == 0 && all_found {
                 report(codes::SHARED_UNUSED, message);
-            } else if found < told.uses && all_found {
+            } else if found < count.uses && all_found {
                 report(codes::SHARED_USES_HIGH, message);
             }
         }
         for ((offset, hash), uses) in &self.found {
-            let message = match self.told.get(offset) {
+            let message = match self.counts.get(offset) {
                 Some(ValueItem {
                     place: Some(Place::Right(place)),
                     ..

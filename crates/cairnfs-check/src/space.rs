@@ -1,7 +1,7 @@
-//! Compares the group table and the bitmaps with the blocks that are in use.
+//! Compares the group table and the bitmaps with the blocks in use.
 //!
-//! The bitmaps describe the index as it lies on the device: its nodes, its large values, the
-//! extents in it, the fixed areas and what is behind the end of the volume. The log adds nothing.
+//! The bitmaps describe the index on the device: its nodes, its large values, its extents, the
+//! fixed areas, and the range behind the end of the volume. Changes in the log are not in them.
 
 use cairnfs::error::Result;
 use cairnfs::format::checksum;
@@ -15,7 +15,7 @@ use crate::report::{Finding, Ledger};
 use crate::structure::Claims;
 use crate::volume::Volume;
 
-/// Checks table, bitmaps and counts.
+/// Checks the group table, the bitmaps and the counts.
 pub(crate) fn check(volume: &Volume<'_>, claims: &Claims, ledger: &mut Ledger<'_>) -> Result<()> {
     check_shared(volume, claims, ledger);
     let Some(table) = read_table(volume, ledger)? else {
@@ -42,8 +42,8 @@ pub(crate) fn check(volume: &Volume<'_>, claims: &Claims, ledger: &mut Ledger<'_
     Ok(())
 }
 
-/// Finds blocks that both the index and a file's extents use, and such that anyone uses though an
-/// extent waits to give them back.
+/// Reports blocks used both by the index and by a file's extent, and blocks in use that a replaced
+/// extent is still waiting to free.
 fn check_shared(volume: &Volume<'_>, claims: &Claims, ledger: &mut Ledger<'_>) {
     let by_file = "the index and by a file";
     let by_waiting = "an extent that the log replaced and by something else";
@@ -91,7 +91,7 @@ struct Checker<'a, 'd, 'l, 'p> {
     volume: &'a Volume<'d>,
     claims: &'a Claims,
     ledger: &'l mut Ledger<'p>,
-    /// Free blocks in the bitmaps so far.
+    /// Free blocks counted in the bitmaps so far.
     free: u64,
     all_read: bool,
 }
@@ -144,7 +144,7 @@ impl Checker<'_, '_, '_, '_> {
         leaked.finish(|run| self.report_leaked(group, run));
     }
 
-    /// The 64 bits that a bitmap's word must hold.
+    /// The expected 64 bits of a word of a bitmap.
     fn used(&self, group: u64, word: usize) -> u64 {
         let first = group * GROUP_BLOCKS + word as u64 * 64;
         let geometry = &self.volume.geometry;
@@ -190,21 +190,21 @@ fn low_bits(count: u64) -> u64 {
     }
 }
 
-/// Neighbouring blocks, counted from the begin of their group.
+/// A run of blocks, as numbers within their group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct BitRun {
     start: u64,
     len: u64,
 }
 
-/// Joins bits to runs.
+/// Joins set bits into runs.
 #[derive(Default)]
 struct BitRuns {
     open: Option<BitRun>,
 }
 
 impl BitRuns {
-    /// Takes the bits of the next word; `done` gets each run that ends before them.
+    /// Takes the bits of the next word; calls `done` with each run that ends before them.
     fn add_word(&mut self, word: usize, mut bits: u64, mut done: impl FnMut(BitRun)) {
         while bits != 0 {
             let at = word as u64 * 64 + u64::from(bits.trailing_zeros());
@@ -232,7 +232,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bits_join_to_runs_across_words() {
+    fn bits_join_into_runs_across_words() {
         let (mut runs, mut got) = (BitRuns::default(), Vec::new());
         runs.add_word(0, 0b101 | 1 << 63, |r| got.push((r.start, r.len)));
         runs.add_word(1, 0b11, |r| got.push((r.start, r.len)));

@@ -1,7 +1,8 @@
-//! Takes the files' logical state item by item and hands each object's items to its checks.
+//! Receives the logical state of the files' tree item by item and passes each object's items to its
+//! checks.
 //!
-//! What must be compared across objects (entries and inodes) is collected in [`Found`] in compact
-//! form: about 32 bytes for each inode and each entry.
+//! Data needed for comparisons across objects (entries and inodes) is collected in [`Found`], in
+//! about 32 bytes per inode and per entry.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -22,7 +23,7 @@ use crate::report::{Finding, Ledger};
 use crate::shared::Shared;
 use crate::volume::Volume;
 
-/// An inode, as far as others depend on it.
+/// The fields of an inode that checks across objects use.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct InodeRecord {
     pub(crate) ino: u64,
@@ -30,21 +31,21 @@ pub(crate) struct InodeRecord {
     pub(crate) kind: u32,
     pub(crate) nlink: u32,
     pub(crate) parent: u64,
-    /// Of a directory: entries that are directories.
+    /// For a directory: number of entries that are directories.
     pub(crate) subdirs: u32,
     /// Whether it is a directory with entries.
     pub(crate) occupied: bool,
-    /// Of a directory: whether all its entries are known.
+    /// For a directory: whether all its entries are known.
     pub(crate) whole: bool,
 }
 
-/// A directory entry, ordered by what it refers to.
+/// A directory entry; the order is by child inode.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Link {
     pub(crate) child: u64,
     pub(crate) dir: u64,
     pub(crate) index: u64,
-    /// Type bits that the entry tells.
+    /// Type bits in the entry.
     pub(crate) kind: u32,
 }
 
@@ -52,34 +53,35 @@ pub(crate) struct Link {
 pub(crate) struct Claims {
     /// Nodes and units of large values.
     pub(crate) index: BlockSet,
-    /// Extents in the index: with the former, what the bitmaps must tell.
+    /// Extents in the index. With `index` they are what the bitmaps must describe.
     pub(crate) indexed: BlockSet,
-    /// Extents of the logical state.
+    /// Extents in the logical state.
     pub(crate) live: BlockSet,
-    /// Blocks of extents that the log put and replaced, but for those that their inodes still have.
+    /// Blocks of extents that the log added and replaced, except those that their inodes still
+    /// have.
     pub(crate) waiting: BlockSet,
-    /// Whether something in use may not be known.
+    /// Whether some blocks in use may be unknown.
     pub(crate) incomplete: bool,
 }
 
-/// What the walk has found that goes beyond one object.
+/// Results of the walk that later checks compare across objects.
 pub(crate) struct Found {
     pub(crate) claims: Claims,
     pub(crate) holes: Holes,
     /// Whether entries may exist that are not in `links`.
     pub(crate) links_incomplete: bool,
-    /// In ascending order.
+    /// In ascending order of inode number.
     pub(crate) inodes: Vec<InodeRecord>,
     pub(crate) links: Vec<Link>,
     pub(crate) orphans: BTreeMap<u64, u8>,
-    /// Inodes without inode item that were reported.
+    /// Inodes that were reported as missing their inode item.
     pub(crate) missing: BTreeSet<u64>,
 }
 
-/// What an object's checks use beside its items.
+/// What the checks of an object use besides its items.
 pub(crate) struct Context<'a> {
     pub(crate) geometry: &'a Geometry,
-    /// Inodes of which the log put extents and replaced them.
+    /// Inodes whose extents the log added and replaced.
     pub(crate) replaced: BTreeSet<u64>,
     pub(crate) hash_seed: u64,
     /// Sequence of the newest context.
@@ -87,10 +89,10 @@ pub(crate) struct Context<'a> {
     pub(crate) found: Found,
 }
 
-/// Sorts items by object.
+/// Groups items by object.
 pub(crate) struct Structure<'a> {
     context: Context<'a>,
-    /// No inode has this number or a greater one.
+    /// All inode numbers are less than this.
     ino_limit: u64,
     shared: Shared,
     current: Option<Object>,
@@ -133,12 +135,12 @@ impl<'a> Structure<'a> {
         }
     }
 
-    /// Tells that the tree itself cannot be read.
+    /// Marks the whole tree as unreadable.
     pub(crate) fn lose_everything(&mut self) {
         self.hole(KeyRange::ALL);
     }
 
-    /// Checks the last object and takes the walker's blocks.
+    /// Checks the last object and takes over the walker's set of blocks.
     pub(crate) fn finish(&mut self, index: BlockSet, ledger: &mut Ledger<'_>) {
         self.finish_object(ledger);
         let found = &mut self.context.found;
@@ -186,7 +188,8 @@ impl<'a> Structure<'a> {
 }
 
 impl Sink for Structure<'_> {
-    /// What a merge reads of the old value of an item must make sense though the log changes it.
+    /// A merge reads the old value of an item, so it must be valid even if the log changes the
+    /// item.
     fn indexed(&mut self, item: &Item<'_>, changed: bool, ledger: &mut Ledger<'_>) {
         let key = item.key;
         let wrong = match key.kind {
@@ -243,7 +246,7 @@ impl Sink for Structure<'_> {
         }
         let shared = matches!(key.object, SHARED_VALUES | SHARED_BYTES);
         if shared && key.kind == Kind::SharedValue {
-            // Never logged: it was seen in the index.
+            // Name items are never logged; this one was checked in the index.
         } else if key.object == ORPHANS && key.kind == Kind::Orphan {
             self.orphan(item, ledger);
         } else if key.object != ROOT_INO && key.object < FIRST_USER_INO {

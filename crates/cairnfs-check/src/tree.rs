@@ -1,14 +1,14 @@
-//! Walks a tree in key order, checking nodes and large values on the way.
+//! Walks a tree in key order and checks nodes and large values.
 //!
-//! What cannot be read becomes a hole. No block is read twice as a node or unit, and levels fall
-//! with each step, so a walk ends whatever the bytes say.
+//! Unreadable keys become a hole. No block is read twice as a node or unit, and the level decreases
+//! with each step, so a walk terminates whatever the device holds.
 
 use std::sync::Arc;
 
 use cairnfs::error::Result;
 use cairnfs::format::key::Key;
 use cairnfs::format::node::{CellValue, Expected, Node, RawOverflow};
-use cairnfs::format::superblock::RawPtr;
+use cairnfs::format::pointer::RawPtr;
 use cairnfs::format::{MAX_VALUE, NODE_BLOCKS, NODE_SIZE, checksum};
 
 use crate::blocks::BlockSet;
@@ -18,21 +18,21 @@ use crate::overlay::Item;
 use crate::report::{Finding, Ledger};
 use crate::volume::Volume;
 
-/// Data bytes of a unit of a large value; before them stands the next unit's block.
+/// Data bytes in a unit of a large value; the block number of the next unit precedes them.
 const UNIT_DATA: usize = NODE_SIZE - 8;
 
-/// Who wants the items of a tree.
+/// Receives the items of a tree.
 pub(crate) trait Visitor {
     /// An item, in key order.
     fn item(&mut self, item: &Item<'_>, ledger: &mut Ledger<'_>) -> Result<()>;
-    /// Keys that cannot be read.
+    /// A range of keys that cannot be read.
     fn hole(&mut self, hole: KeyRange, ledger: &mut Ledger<'_>) -> Result<()>;
 }
 
-/// Walks trees; one walker for all trees of a volume, so that it sees blocks used twice.
+/// Walks trees. All trees of a volume use the same walker, so that it finds blocks used twice.
 pub(crate) struct Walker<'a, 'd> {
     volume: &'a Volume<'d>,
-    /// Greatest birth of nodes and units.
+    /// Greatest allowed birth of nodes and units.
     youngest: u64,
     /// Blocks of nodes and units so far.
     pub(crate) used: BlockSet,
@@ -40,7 +40,7 @@ pub(crate) struct Walker<'a, 'd> {
 
 impl<'a, 'd> Walker<'a, 'd> {
     /// `newest` is the newest context. A crash between the steps of a merge leaves nodes born with
-    /// the context that the merge closed, of which the log has no record if it was empty.
+    /// the context that the merge closed; if that context was empty, the log has no record of it.
     pub(crate) fn new(volume: &'a Volume<'d>, newest: u64) -> Self {
         Self {
             volume,
@@ -93,7 +93,7 @@ impl<'a, 'd> Walker<'a, 'd> {
         Ok(())
     }
 
-    /// Reads and checks a node; `None` if it cannot be used.
+    /// Reads and checks a node; `None` if it is unusable.
     fn load(&mut self, ptr: &RawPtr, level: u8, ledger: &mut Ledger<'_>) -> Result<Option<Node>> {
         let block = ptr.block.get();
         if !self.volume.can_hold_node(block) {
@@ -172,7 +172,7 @@ impl<'a, 'd> Walker<'a, 'd> {
         Ok(())
     }
 
-    /// Reads a large value; `None` if it cannot be used.
+    /// Reads a large value; `None` if it is unusable.
     fn overflow(
         &mut self,
         key: &Key,
@@ -217,7 +217,7 @@ impl<'a, 'd> Walker<'a, 'd> {
     }
 }
 
-/// Whether a node's keys, which ascend, lie in the range its parent gives.
+/// Whether the keys of a node, which ascend, are within the range that its parent gives.
 fn in_order(node: &Node, range: &KeyRange, ledger: &mut Ledger<'_>) -> bool {
     let ends = [0, node.len().saturating_sub(1)].into_iter();
     let mut keys = ends.filter_map(|i| node.key(i));

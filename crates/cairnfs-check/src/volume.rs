@@ -1,7 +1,7 @@
-//! The volume under check: its device, the superblock that counts, and reading of blocks.
+//! The volume under check: its device, the current superblock, and block reads.
 //!
-//! An invalid slot is what a crash during a superblock write leaves and no finding by itself;
-//! whether the newest superblock was lost the log tells.
+//! A crash during a superblock write leaves an invalid slot, so an invalid slot alone is not a
+//! finding. The log shows whether the newest superblock was lost.
 
 use cairnfs::device::{AlignedBuf, Device};
 use cairnfs::error::{Error, Result};
@@ -18,12 +18,12 @@ pub(crate) struct Volume<'d> {
     device: &'d dyn Device,
     pub(crate) superblock: Superblock,
     pub(crate) geometry: Geometry,
-    /// Whether the other slot holds a valid superblock, too.
+    /// Whether the other slot holds a valid superblock too.
     pub(crate) both_slots: bool,
 }
 
 impl<'d> Volume<'d> {
-    /// Finds the superblock; `None` if the device is too short to go on.
+    /// Chooses the superblock; `None` if the device is too small to continue.
     pub(crate) fn open(device: &'d dyn Device, ledger: &mut Ledger<'_>) -> Result<Option<Self>> {
         ledger.progress("superblock", 0, 2);
         let (superblock, both_slots) = choose(device, ledger)?;
@@ -45,26 +45,26 @@ impl<'d> Volume<'d> {
         }))
     }
 
-    /// Reads `count` blocks from `block`; the caller has checked that they exist.
+    /// Reads `count` blocks from `block`; the caller has checked that the range exists.
     pub(crate) fn read(&self, block: u64, count: u64) -> Result<AlignedBuf> {
         let mut buf = AlignedBuf::zeroed(count as usize * BLOCK_SIZE);
         self.device.read(block * BLOCK_SIZE as u64, &mut buf)?;
         Ok(buf)
     }
 
-    /// Whether an index node or a unit of a large value can lie at `block`.
+    /// Whether an index node or a unit of a large value can be at `block`.
     pub(crate) fn can_hold_node(&self, block: u64) -> bool {
         block.is_multiple_of(NODE_BLOCKS) && self.geometry.in_data(block, NODE_BLOCKS)
     }
 
-    /// First eight bytes of the identity, as nodes carry it.
+    /// The first eight bytes of the volume's UUID, as nodes contain it.
     pub(crate) fn short_id(&self) -> u64 {
         let id = self.superblock.uuid;
         id.first_chunk().map_or(0, |c| u64::from_le_bytes(*c))
     }
 }
 
-/// The newest valid superblock, and whether the other slot is valid as well.
+/// Returns the newest valid superblock, and whether the other slot is valid too.
 fn choose(device: &dyn Device, ledger: &mut Ledger<'_>) -> Result<(Superblock, bool)> {
     let mut valid: Vec<Superblock> = Vec::new();
     let mut damage = None;

@@ -1,4 +1,4 @@
-//! `docs/format.md` against the code: sizes and offsets of each structure it describes.
+//! Compares `docs/format.md` with the code: the sizes and offsets of each structure.
 
 #![allow(
     clippy::unwrap_used,
@@ -13,10 +13,11 @@ use std::mem::offset_of;
 use cairnfs::format::group::GroupEntry;
 use cairnfs::format::item::{DIR_ENTRY_HEADER, RawExtent, RawInode, RawRoot, RawTime};
 use cairnfs::format::node::{MAX_CELL_VALUE, MAX_HEIGHT, NODE_HEADER, NodeHeader, RawOverflow};
+use cairnfs::format::pointer::RawPtr;
 use cairnfs::format::record::{
     ENTRY_HEADER_SIZE, HEADER_SIZE, MAX_PAYLOAD, MAX_RECORD_BLOCKS, RecordHeader,
 };
-use cairnfs::format::superblock::{RawPtr, RawSuperblock};
+use cairnfs::format::superblock::RawSuperblock;
 use cairnfs::format::{MAX_VALUE, NODE_SIZE};
 
 const DOCUMENT: &str = include_str!("../../../docs/format.md");
@@ -62,7 +63,7 @@ fn of_the_code() -> Vec<(&'static str, Layout)> {
     ]
 }
 
-/// The structures of the document, by the headings that tell a name and a size.
+/// The structures of the document, found by the headings that contain a name and a size.
 fn of_the_document() -> BTreeMap<String, Layout> {
     let mut found = BTreeMap::new();
     for section in DOCUMENT.split("\n### ").skip(1) {
@@ -96,18 +97,18 @@ fn of_the_document() -> BTreeMap<String, Layout> {
 }
 
 #[test]
-fn structures_are_as_the_document_says() {
+fn structures_match_the_document() {
     let mut document = of_the_document();
     for (name, code) in of_the_code() {
-        let told = document.remove(name).unwrap_or_else(|| panic!("{name}"));
-        assert_eq!(told.size, code.size, "{name}");
-        assert_eq!(told.fields, code.fields, "{name}");
+        let described = document.remove(name).unwrap_or_else(|| panic!("{name}"));
+        assert_eq!(described.size, code.size, "{name}");
+        assert_eq!(described.fields, code.fields, "{name}");
     }
     assert!(document.is_empty(), "{:?}", document.keys());
 }
 
 #[test]
-fn numbers_in_the_text_are_those_of_the_code() {
+fn numbers_in_the_document_match_the_code() {
     assert_eq!((HEADER_SIZE, ENTRY_HEADER_SIZE, NODE_HEADER), (128, 24, 64));
     assert_eq!(
         (DIR_ENTRY_HEADER, MAX_RECORD_BLOCKS, MAX_HEIGHT),

@@ -1,6 +1,8 @@
-//! What the daemon of a mount says of itself, and in which words an operator gets to read it.
+//! Queries the daemon of a mount for its status, and turns failures into messages for an
+//! operator.
 //!
-//! Asks over [`cairnfs_fuse::control`]. An errno says "input/output error"; the daemon knows why.
+//! Uses [`cairnfs_fuse::control`]. An errno only means "input/output error"; the daemon knows the
+//! cause.
 
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
@@ -17,21 +19,22 @@ use crate::failure::{io_text, show_bytes, shown};
 /// A daemon's answer.
 #[derive(Serialize, Deserialize)]
 pub struct Answer {
-    /// What it tells.
+    /// The status as the daemon reports it.
     pub status: Status,
-    /// Where the volume is mounted; the path that was asked for if the mount cannot be seen.
+    /// Where the volume is mounted; the requested path if the mount is not visible.
     pub mountpoint: PathBuf,
-    /// Whether the mount refuses changes, whatever the daemon would do.
+    /// Whether the mount itself is read-only, independent of the daemon's own state.
     pub mounted_read_only: bool,
 }
 
-/// Asks the daemon of the mount at (or above) `dir`, and waits so long for an answer.
+/// Asks the daemon of the mount at (or above) `dir`, and waits for an answer at most for `wait`.
 ///
-/// The kernel does not let go of a process whose request the daemon has taken and does not answer, not
-/// even when it is killed. So another process asks, by [`ask_for_parent`], and is left behind then.
+/// The request runs in a child process, by [`ask_for_parent`]: a process whose request the daemon
+/// has accepted but does not answer cannot be ended, not even by SIGKILL. After the timeout the
+/// child is left behind.
 ///
 /// # Errors
-/// Why there is none, in words, with what to do.
+/// A message with the reason that there is no answer, and with the next step.
 pub fn ask(dir: &Path, wait: Duration) -> Result<Answer, String> {
     let failed = |e: io::Error| format!("cannot ask the daemon of {}: {}", shown(dir), io_text(&e));
     let program = std::env::current_exe().map_err(failed)?;
@@ -48,7 +51,7 @@ pub fn ask(dir: &Path, wait: Duration) -> Result<Answer, String> {
     let reading = std::thread::Builder::new().spawn(move || {
         let mut text = String::new();
         let read = output.map(|mut output| output.read_to_string(&mut text));
-        // Fails if it took too long.
+        // The receiver is gone after a timeout.
         let _ = answers.send(read.transpose().map(|_| text));
     });
     reading.map_err(failed)?;
@@ -67,13 +70,13 @@ pub fn ask(dir: &Path, wait: Duration) -> Result<Answer, String> {
     }
 }
 
-/// The option by which the program is told to ask for its parent.
+/// The option that makes this program the child process which queries the daemon.
 pub const ASKING: &str = "--asking";
 
-/// Asks, however long that takes, and writes the answer to standard output.
+/// Asks the daemon without a timeout, and writes the answer to standard output.
 ///
 /// # Errors
-/// The parent is gone.
+/// Standard output cannot be written, for example because the parent has exited.
 pub fn ask_for_parent(dir: &Path) -> io::Result<()> {
     let answer = ask_now(dir).map_err(|e| unanswered(dir, &e));
     Ok(serde_json::to_writer(io::stdout().lock(), &answer)?)
@@ -89,7 +92,7 @@ fn ask_now(dir: &Path) -> io::Result<Answer> {
     })
 }
 
-/// What it means that the daemon of `dir` did not do what it was asked for.
+/// Message for a request that the daemon of `dir` did not carry out.
 pub fn told(dir: &Path, error: &io::Error) -> String {
     match is_foreign(error) {
         true => unanswered(dir, error),
@@ -97,10 +100,11 @@ pub fn told(dir: &Path, error: &io::Error) -> String {
     }
 }
 
-/// Why a call to a mount failed, without the mount's name: as the daemon knows it, else as the error says.
+/// Why a call to a mount failed, without the mount's name: the reason that the daemon recorded,
+/// or else the text of the error.
 pub fn because(dir: &Path, error: &io::Error) -> String {
     if mountinfo::is_dead(error) {
-        return gone(dir);
+        return missing_daemon(dir);
     }
     let status = control::status(dir).ok();
     let stopped = status.as_ref().and_then(Status::stopped);
@@ -108,7 +112,7 @@ pub fn because(dir: &Path, error: &io::Error) -> String {
     known.map_or_else(|| io_text(error), |text| show_bytes(text.as_bytes()))
 }
 
-/// That a call failed because the file system that holds the volume is full; `None` if it did not.
+/// A message if a call failed because the file system that holds the volume is full; else `None`.
 pub fn host_full(status: &Status, error: &io::Error) -> Option<String> {
     let held = status.counter("held_bytes");
     let full = error.kind() == io::ErrorKind::StorageFull && held > 0;
@@ -126,12 +130,12 @@ fn unanswered(dir: &Path, error: &io::Error) -> String {
         return format!("{name} is not in a mounted volume");
     }
     match mountinfo::is_dead(error) {
-        true => format!("{name}: {}", gone(dir)),
+        true => format!("{name}: {}", missing_daemon(dir)),
         false => format!("{name}: {}", io_text(error)),
     }
 }
 
-fn gone(dir: &Path) -> String {
+fn missing_daemon(dir: &Path) -> String {
     format!(
         "the daemon of this mount is gone; `cairnfs umount {}` takes the mount away, and `cairnfs mount` \
          mounts the volume again, with all that was durable",
@@ -139,7 +143,8 @@ fn gone(dir: &Path) -> String {
     )
 }
 
-/// Other file systems know nothing of our attributes, or of attributes at all.
+/// Whether the error means that the path is not on a CairnFS mount: other file systems do not
+/// have these attributes, or have no attributes at all.
 pub fn is_foreign(error: &io::Error) -> bool {
     let code = error
         .raw_os_error()

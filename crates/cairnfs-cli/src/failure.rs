@@ -1,8 +1,8 @@
-//! What went wrong, as people read it: `cairnfs: <what>: <why>`, and a hint what to do next.
+//! Failures as users see them: `cairnfs: <what>: <why>`, and a hint with the next step.
 //!
-//! Every command returns a [`Failure`] (or another error that is shown as it is). This module
-//! alone decides about hints and about the exit code of a failure. It uses nothing of the crate but
-//! what is known of a volume's user.
+//! Every command returns a [`Failure`] (or another error that is shown as it is). Only this
+//! module chooses hints and the exit code of a failure. From the crate it uses only the module
+//! that finds the process or mount that holds a volume.
 
 use std::error::Error;
 use std::fmt;
@@ -12,7 +12,8 @@ use std::path::Path;
 /// What a command returns when it fails.
 pub type AnyError = Box<dyn Error>;
 
-/// Exit code of a command whose output nobody reads any more: that of a process killed by SIGPIPE.
+/// Exit code of a command whose reader closed the pipe: that of a process killed by SIGPIPE (128
+/// + 13).
 pub const BROKEN_PIPE: u8 = 141;
 
 /// A failure with its exit code and, where there is one, the next step.
@@ -37,21 +38,21 @@ impl Failure {
         }
     }
 
-    /// The same, as one after which nothing else of the run can succeed.
+    /// Marks the failure as one after which the run cannot continue.
     #[must_use]
     pub fn fatal(mut self) -> Self {
         self.fatal = true;
         self
     }
 
-    /// The same with a next step, in place of any earlier one.
+    /// Sets the next step, in place of any earlier one.
     #[must_use]
     pub fn hint(mut self, hint: impl fmt::Display) -> Self {
         self.hint = Some(hint.to_string());
         self
     }
 
-    /// The same with another exit code.
+    /// Sets the exit code.
     #[must_use]
     pub fn code(mut self, code: u8) -> Self {
         self.code = code;
@@ -72,7 +73,7 @@ impl Failure {
     /// The failure of an engine call on `what`.
     pub fn engine(what: impl fmt::Display, why: &cairnfs::Error) -> Self {
         let failure = match why {
-            // These two name the volume in their own text, and so does `what`.
+            // The texts of these two errors name the volume, which `what` already does.
             cairnfs::Error::Open { source, .. } => Failure::new(what, io_text(source)),
             cairnfs::Error::InUse(_) => Failure::new(what, "is in use by another process"),
             other => Failure::new(what, other),
@@ -87,7 +88,7 @@ impl Failure {
         }
     }
 
-    /// Shows it and the next step on standard error.
+    /// Prints the failure and the next step on standard error.
     pub fn tell(&self) {
         eprintln!("cairnfs: {self}");
         if let Some(hint) = &self.hint {
@@ -95,12 +96,12 @@ impl Failure {
         }
     }
 
-    /// Whether nothing else of the run can succeed, so that it ends here.
+    /// Whether the run ends here, because nothing else in it can succeed.
     pub fn is_fatal(&self) -> bool {
         self.fatal || self.code == BROKEN_PIPE
     }
 
-    /// The cause, without what it happened to.
+    /// The cause, without the object that it concerns.
     pub fn why(&self) -> &str {
         &self.why
     }
@@ -151,7 +152,7 @@ pub fn hint_for(error: &cairnfs::Error) -> Option<&'static str> {
     }
 }
 
-/// Says what was being done when a call failed.
+/// Adds what was being done to the error of a call.
 pub trait Explain<T> {
     /// Turns the error into a failure of `what`.
     fn explain(self, what: impl fmt::Display) -> Result<T, Failure>;
@@ -181,7 +182,7 @@ impl<T> Explain<T> for Result<T, rustix::io::Errno> {
     }
 }
 
-/// The text of an I/O error without the "(os error N)" that helps nobody.
+/// The text of an I/O error without "(os error N)".
 pub fn io_text(error: &io::Error) -> String {
     let text = error.to_string();
     match text.rfind(" (os error ") {
@@ -195,7 +196,8 @@ pub fn shown(path: &Path) -> String {
     show_bytes(path.as_os_str().as_encoded_bytes())
 }
 
-/// A name as shown in messages and on terminals: what could steer a terminal is escaped.
+/// A name as shown in messages and on terminals: characters that can control a terminal are
+/// escaped.
 pub fn show_bytes(name: &[u8]) -> String {
     let mut text = String::new();
     for chunk in name.utf8_chunks() {
@@ -213,7 +215,7 @@ pub fn show_bytes(name: &[u8]) -> String {
     text
 }
 
-/// Whether the error only says that the reader of our output has gone.
+/// Whether the error only means that the reader closed the pipe.
 pub fn is_broken_pipe(error: &(dyn Error + 'static)) -> bool {
     if let Some(failure) = error.downcast_ref::<Failure>() {
         return failure.exit_code() == BROKEN_PIPE;
@@ -231,14 +233,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_cannot_steer_a_terminal() {
+    fn names_are_escaped_for_terminals() {
         assert_eq!(show_bytes("plain é".as_bytes()), "plain é");
         assert_eq!(show_bytes(b"a\x1b[2Jb"), "a\\u{1b}[2Jb");
         assert_eq!(show_bytes(b"\xff\n"), "\\xff\\n");
     }
 
     #[test]
-    fn failures_read_what_then_why() {
+    fn failure_text_is_what_then_why() {
         let f = Failure::engine("disk.img", &cairnfs::Error::NoSpace);
         assert_eq!(f.to_string(), "disk.img: no space left");
         assert!(f.next_step().is_some());

@@ -1,10 +1,11 @@
-//! The arguments by which mount(8) calls a helper, as those of `cairnfs mount`.
+//! Translates the arguments that mount(8) passes to a mount helper into those of `cairnfs mount`.
 //!
-//! mount(8) calls `mount.cairnfs`, or `mount.fuse.cairnfs` for a remount of what the kernel calls
-//! `fuse.cairnfs`. Where only mount.fuse(8) is there, that calls the program of the subtype's name,
-//! `cairnfs`, with an absolute path first; no command begins with a slash. mount(8) leaves out words
-//! that name its defaults, such as dev and suid, so a helper mounts with both unless it gets the
-//! opposite. An ordinary user gets neither: fusermount3 refuses them.
+//! mount(8) calls `mount.cairnfs`, or `mount.fuse.cairnfs` to remount a file system of the
+//! kernel's type `fuse.cairnfs`. Where only mount.fuse(8) exists, it calls the program that has
+//! the subtype's name, `cairnfs`, with an absolute path as the first argument; no subcommand
+//! begins with a slash. mount(8) leaves out options that are its defaults, such as dev and suid.
+//! A helper therefore mounts with both unless the opposite option is given. An ordinary user gets
+//! neither: fusermount3 refuses them.
 
 use std::ffi::OsString;
 use std::path::Path;
@@ -85,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn help_and_version_need_no_places() {
+    fn help_and_version_need_no_volume() {
         for (flag, expected) in [("--help", "mount --help"), ("-V", "--version")] {
             let ours = helper(&["mount.cairnfs", flag]).unwrap().unwrap();
             assert_eq!(ours[1..], expected.split(' ').collect::<Vec<_>>());
@@ -93,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn mount_fuse_calls_by_an_absolute_path() {
+    fn mount_fuse_calls_with_an_absolute_path() {
         let ours = helper(&["cairnfs", "/v", "/m", "-o", "ro"])
             .unwrap()
             .unwrap();
@@ -106,13 +107,13 @@ mod tests {
     }
 
     #[test]
-    fn other_names_are_not_the_helper() {
+    fn other_program_names_are_not_the_helper() {
         assert!(helper(&["cairnfs", "mount", "a", "b"]).is_none());
         assert!(helper(&[]).is_none());
     }
 
     #[test]
-    fn the_helpers_arguments_become_ours() {
+    fn helper_arguments_are_translated() {
         let words = [
             "/sbin/mount.cairnfs",
             "/v.cairn",

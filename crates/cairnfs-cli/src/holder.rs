@@ -1,7 +1,7 @@
-//! Which process has a volume open, and where it is mounted, for messages.
+//! Finds the process that has a volume open, and its mountpoint, for messages.
 //!
-//! Reads `/proc` only; nothing is asked of a mount. A process in another pid namespace, and a mount
-//! in another mount namespace, are not seen. Uses nothing of the crate but failures.
+//! Reads `/proc` only and sends no request to a mount. A process in another pid namespace and a
+//! mount in another mount namespace are not found. From the crate this uses only failures.
 
 use std::fmt;
 use std::os::unix::fs::MetadataExt;
@@ -11,12 +11,12 @@ use cairnfs_fuse::mountinfo;
 
 use crate::failure::{show_bytes, shown};
 
-/// What is known of the user of a volume.
+/// The user of a volume, as far as it is known.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Holder {
     /// Where the volume is mounted.
     pub mountpoint: Option<PathBuf>,
-    /// Number and name of the process that has locked it.
+    /// Id and name of the process that has locked the volume.
     process: Option<(u32, String)>,
 }
 
@@ -34,7 +34,7 @@ pub fn mountpoint(volume: &Path) -> Option<PathBuf> {
     Some(mountinfo::of(&path).ok()??.mountpoint)
 }
 
-/// Number and name of the process that has locked a volume.
+/// Id and name of the process that has locked a volume.
 pub fn process(volume: &Path) -> Option<(u32, String)> {
     let file = volume.metadata().ok()?;
     let (major, minor) = (rustix::fs::major(file.dev()), rustix::fs::minor(file.dev()));
@@ -45,8 +45,8 @@ pub fn process(volume: &Path) -> Option<(u32, String)> {
     Some((pid, show_bytes(name.trim_ascii_end())))
 }
 
-/// The process of a line `NUMBER: FLOCK ADVISORY WRITE PID MAJOR:MINOR:INODE START END` about the
-/// file `id`. Requests that wait begin with an arrow, and name no holder.
+/// The process id in a line `NUMBER: FLOCK ADVISORY WRITE PID MAJOR:MINOR:INODE START END` about
+/// the file `id`. Waiting requests begin with an arrow; they do not name a holder.
 fn locker(line: &str, id: &str) -> Option<u32> {
     let mut words = line.split_whitespace().skip(1);
     let flock = words.next()? == "FLOCK";
@@ -69,7 +69,7 @@ impl fmt::Display for Holder {
 }
 
 impl Holder {
-    /// What to do about it.
+    /// The command that resolves the conflict.
     pub fn next_step(&self) -> String {
         match &self.mountpoint {
             Some(dir) => format!("unmount it first: cairnfs umount {}", shown(dir)),
@@ -83,7 +83,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_holder_of_a_lock_is_named() {
+    fn lock_holder_is_named() {
         let file = tempfile::NamedTempFile::new().unwrap();
         assert_eq!(of(file.path()), Holder::default());
         let lock = rustix::fs::FlockOperation::LockShared;
@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_about_others_are_passed_over() {
+    fn lock_lines_of_other_files_are_ignored() {
         let line = "1: FLOCK  ADVISORY  WRITE 77 08:01:5 0 EOF";
         assert_eq!(locker(line, "08:01:5"), Some(77));
         assert_eq!(locker(line, "08:01:55"), None);

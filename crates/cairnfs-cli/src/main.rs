@@ -1,8 +1,8 @@
-//! The `cairnfs` command: arguments in, exit code out.
+//! The `cairnfs` command.
 //!
-//! Reads the arguments, runs one command of [`cmd`], and shows its failure. Called as
-//! `mount.cairnfs`, `mkfs.cairnfs` or `fsck.cairnfs`, it is what mount(8), mkfs(8) and fsck(8)
-//! look for; as `umount.cairnfs` or `umount.fuse.cairnfs`, what umount(8) does.
+//! Parses the arguments, runs one command of [`cmd`], and prints its failure. Called as
+//! `mount.cairnfs`, `mkfs.cairnfs` or `fsck.cairnfs`, the program is the helper of mount(8),
+//! mkfs(8) and fsck(8); as `umount.cairnfs` or `umount.fuse.cairnfs`, the helper of umount(8).
 
 mod cmd;
 mod daemon;
@@ -37,7 +37,7 @@ Examples:
 
 `cairnfs COMMAND --help` shows each command's options and examples.";
 
-/// The version, and the commit it was built from where that is known.
+/// The version, and the commit that it was built from if that is known.
 const VERSION: &str = match option_env!("CAIRNFS_VERSION") {
     Some(version) => version,
     None => env!("CARGO_PKG_VERSION"),
@@ -90,8 +90,8 @@ fn main() -> ExitCode {
     let cli = match Cli::try_parse_from(&args) {
         Ok(cli) => cli,
         Err(error) => {
-            let told = error.print();
-            return match (error.use_stderr(), told) {
+            let printed = error.print();
+            return match (error.use_stderr(), printed) {
                 (true, _) => ExitCode::from(usage_code(&args)),
                 (false, Ok(())) => ExitCode::SUCCESS,
                 (false, Err(_)) => ExitCode::from(BROKEN_PIPE),
@@ -104,8 +104,8 @@ fn main() -> ExitCode {
     }
 }
 
-/// Has a write beyond a limit of file sizes fail with `EFBIG`, by a handler for the signal that comes
-/// with it. Unlike an ignored signal, programs that are started here do not inherit it.
+/// Makes a write beyond the file size limit fail with `EFBIG`, by a handler for SIGXFSZ. Unlike
+/// an ignored signal, a handler is not inherited by programs that are started here.
 fn survive_size_limits() -> std::io::Result<()> {
     signal_hook::flag::register(signal_hook::consts::SIGXFSZ, Arc::default()).map(drop)
 }
@@ -133,7 +133,7 @@ fn run(command: Command) -> Result<ExitCode, AnyError> {
     }
 }
 
-/// Shows a failure and gives its exit code. A reader that has gone is no failure to talk about.
+/// Prints a failure and returns its exit code. A closed pipe is not reported.
 fn report(error: &(dyn std::error::Error + 'static)) -> ExitCode {
     if failure::is_broken_pipe(error) {
         return ExitCode::from(BROKEN_PIPE);
@@ -150,7 +150,7 @@ fn report(error: &(dyn std::error::Error + 'static)) -> ExitCode {
     ExitCode::from(1)
 }
 
-/// The arguments as ours, when called by another name.
+/// Translates the arguments if the program was called under another name.
 fn translate(args: Vec<OsString>) -> Result<Vec<OsString>, String> {
     if let Some(translated) = helper::helper_arguments(&args) {
         return translated;
@@ -166,11 +166,12 @@ fn translate(args: Vec<OsString>) -> Result<Vec<OsString>, String> {
     Ok(ours.chain(args.into_iter().skip(1)).collect())
 }
 
-/// The exit code for arguments that make no sense, as the tools of that name have it.
+/// The exit code for invalid arguments, as in the tool of the same name (fsck(8), mount(8),
+/// mkfs(8)).
 fn usage_code(args: &[OsString]) -> u8 {
     match args.get(1).and_then(|command| command.to_str()) {
         Some("check" | "crashtest") => 16,
-        // What a monitor takes for "unknown".
+        // Monitoring plugins use 3 for "unknown".
         Some("stats") => 3,
         Some("mkfs" | "mount" | "umount") => 1,
         _ => 2,
@@ -186,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn the_arguments_are_declared_soundly() {
+    fn argument_declarations_are_valid() {
         Cli::command().debug_assert();
     }
 
@@ -202,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn other_names_choose_the_command() {
+    fn program_name_selects_the_command() {
         assert_eq!(
             translate(strings(&["/sbin/fsck.cairnfs", "-a", "/dev/x"])),
             Ok(strings(&["cairnfs", "check", "-a", "/dev/x"]))
@@ -216,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn usage_errors_have_the_codes_of_their_tools() {
+    fn usage_errors_have_exit_codes_of_replaced_tools() {
         assert_eq!(usage_code(&strings(&["cairnfs", "check", "--no"])), 16);
         assert_eq!(usage_code(&strings(&["cairnfs", "mkfs"])), 1);
         assert_eq!(usage_code(&strings(&["cairnfs", "nonsense"])), 2);

@@ -1,5 +1,5 @@
-//! Telling a service manager that the mount is live, as sd_notify(3) does: a datagram to the socket
-//! that `NOTIFY_SOCKET` names.
+//! Notifies a service manager that the mount is live, as sd_notify(3) does: a datagram to the
+//! socket that `NOTIFY_SOCKET` names.
 
 use std::ffi::OsStr;
 use std::io;
@@ -7,7 +7,7 @@ use std::os::linux::net::SocketAddrExt;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 
-/// Tells it, if there is one who wants to know.
+/// Notifies the service manager, if there is one.
 ///
 /// # Errors
 /// The socket cannot be reached.
@@ -34,7 +34,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn both_kinds_of_sockets_are_reached() {
+    fn path_and_abstract_sockets_are_notified() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("notify");
         let name = format!("@cairnfs-test-{}", std::process::id());

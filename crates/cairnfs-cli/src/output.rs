@@ -1,7 +1,7 @@
-//! What people and programs see: tables, JSON, times and progress bars.
+//! Output for people and programs: tables, JSON, times and progress bars.
 //!
-//! Progress goes to standard error and only to a terminal; results go to standard output.
-//! Uses nothing of the crate but sizes and failures.
+//! Progress goes to standard error and only to a terminal; results go to standard output. From
+//! the crate this uses only sizes and failures.
 
 use std::io::{self, IsTerminal, Write};
 use std::time::Duration;
@@ -12,7 +12,7 @@ use serde::Serialize;
 
 use crate::failure::{AnyError, show_bytes};
 
-/// Rows of a name and a value, the values aligned.
+/// Writes rows of a name and a value, with the values aligned.
 pub fn table(out: &mut dyn Write, rows: &[(&str, String)]) -> io::Result<()> {
     let width = rows.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
     for (name, value) in rows {
@@ -21,7 +21,7 @@ pub fn table(out: &mut dyn Write, rows: &[(&str, String)]) -> io::Result<()> {
     Ok(())
 }
 
-/// One JSON document on standard output.
+/// Writes one JSON document to standard output.
 pub fn json(value: &impl Serialize) -> Result<(), AnyError> {
     let mut out = io::stdout().lock();
     serde_json::to_writer_pretty(&mut out, value)?;
@@ -29,7 +29,7 @@ pub fn json(value: &impl Serialize) -> Result<(), AnyError> {
     Ok(())
 }
 
-/// How names are written, as options of ls(1) have it.
+/// How names are written; the variants correspond to options of ls(1).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Style {
     /// Byte for byte, for programs.
@@ -38,12 +38,12 @@ pub enum Style {
     Shown,
     /// `-q`: a question mark for each control character.
     Hidden,
-    /// `-b`: escapes of C that tell every name from all others.
+    /// `-b`: escapes of C, which are unambiguous.
     Escaped,
 }
 
 impl Style {
-    /// What a terminal or anything else gets if nobody says.
+    /// The default for a terminal or for other output.
     pub fn default_for(terminal: bool) -> Self {
         match terminal {
             true => Style::Shown,
@@ -110,8 +110,8 @@ pub fn local_time(time: Time) -> String {
     }
 }
 
-/// A time for programs: RFC 3339 in UTC with nanoseconds, or seconds since the epoch behind an
-/// `@` if the year has no four digits.
+/// A time for programs: RFC 3339 in UTC with nanoseconds, or `@` and seconds since the epoch if
+/// the year does not have four digits.
 pub fn utc_time(time: Time) -> String {
     match jiff::Timestamp::new(time.secs, time.nanos.try_into().unwrap_or(0)) {
         Ok(stamp) => stamp.strftime("%Y-%m-%dT%H:%M:%S.%9fZ").to_string(),
@@ -158,13 +158,13 @@ pub fn mode_string(kind: FileKind, mode: u32) -> String {
     text
 }
 
-/// How far a long piece of work is; silent where no terminal watches.
+/// The progress of a long operation; silent if standard error is not a terminal.
 pub struct Progress {
     bar: ProgressBar,
 }
 
 impl Progress {
-    /// Progress in bytes; a total of 0 is not known.
+    /// Progress in bytes; a total of 0 means that it is not known.
     pub fn bytes(what: &'static str, total: u64, quiet: bool) -> Self {
         let known = "{msg:12} [{bar:30}] {bytes}/{total_bytes} {bytes_per_sec} {eta}";
         let unknown = "{msg:12} {spinner} {bytes} {bytes_per_sec}";
@@ -192,38 +192,38 @@ impl Progress {
         Self { bar }
     }
 
-    /// Whether someone sees it.
+    /// Whether the bar is visible.
     pub fn is_shown(&self) -> bool {
         !self.bar.is_hidden()
     }
 
-    /// `n` more are done.
+    /// Adds `n` completed steps.
     pub fn add(&self, n: u64) {
         self.bar.inc(n);
     }
 
-    /// `done` of `total` are done.
+    /// Sets the progress to `done` of `total`.
     pub fn set(&self, done: u64, total: u64) {
         self.bar.set_length(total);
         self.bar.set_position(done);
     }
 
-    /// The total grows by `n`.
+    /// Increases the total by `n`.
     pub fn expect_more(&self, n: u64) {
         self.bar.inc_length(n);
     }
 
-    /// What is being done now.
+    /// Sets the name of the current phase.
     pub fn phase(&self, what: &'static str) {
         self.bar.set_message(what);
     }
 
-    /// A line for people on standard error, above the bar.
+    /// Prints a message on standard error, above the bar.
     pub fn note(&self, text: &str) {
         self.bar.suspend(|| eprintln!("cairnfs: {text}"));
     }
 
-    /// The next step behind a line.
+    /// Prints a hint below a message.
     pub fn hint(&self, text: &str) {
         self.bar.suspend(|| eprintln!("  {text}"));
     }

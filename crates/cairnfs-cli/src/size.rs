@@ -1,11 +1,12 @@
-//! Sizes as people write and read them: `10G`, `512MiB`, `1.5 GiB`.
+//! Parses and formats sizes in bytes: `10G`, `512MiB`, `1.5 GiB`.
 //!
 //! Suffixes are powers of 1024, as in mkfs(8). Pure functions; uses nothing of the crate.
 
-/// Bytes told by `text`: a number and K, M, G or T (also KiB, MiB, ..), whole bytes without.
+/// Parses a size in bytes: a whole number without a suffix, or with K, M, G or T (also KiB, MiB,
+/// ..). Meant for clap's `value_parser`.
 ///
 /// # Errors
-/// Anything else, with the forms that are understood; meant for clap's `value_parser`.
+/// A message with the accepted forms, for any other text.
 pub fn parse(text: &str) -> Result<u64, String> {
     let digits = text.bytes().take_while(u8::is_ascii_digit).count();
     let (number, suffix) = text.split_at_checked(digits).unwrap_or((text, ""));
@@ -65,7 +66,7 @@ mod tests {
     }
 
     #[test]
-    fn nonsense_is_refused_with_the_forms() {
+    fn invalid_sizes_are_refused_with_accepted_forms() {
         for bad in ["", "G", "-1G", "1.5G", "1GB", "10 G", "1X", "é", "1é"] {
             let why = parse(bad).unwrap_err();
             assert!(why.contains("512M"), "{bad}: {why}");
@@ -74,7 +75,7 @@ mod tests {
     }
 
     #[test]
-    fn sizes_read_well() {
+    fn sizes_are_formatted_for_people() {
         assert_eq!(human(0), "0 B");
         assert_eq!(human(1023), "1023 B");
         assert_eq!(human(1536), "1.5 KiB");

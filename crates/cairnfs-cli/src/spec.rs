@@ -1,13 +1,13 @@
-//! `VOLUME:PATH`: which arguments name a place inside a volume.
+//! `VOLUME:PATH` arguments, which name a file inside a volume.
 //!
-//! The rule, in this order:
-//! 1. An argument that names something existing on the host is that, colons or not.
-//! 2. Otherwise the first colon that stands behind the name of an existing file or device (not a
+//! The rules, in this order:
+//! 1. An argument that names an existing host file is a host path, with or without colons.
+//! 2. Otherwise the first colon that follows the name of an existing file or device (not a
 //!    directory) ends the volume's name; the rest is the path inside, from the volume's root.
 //! 3. Otherwise it is a host path.
 //!
-//! So `disk.img:/etc/motd` is inside `disk.img`, and `dir/a:b` stays a host path unless a file
-//! `dir/a` exists and `dir/a:b` does not. Uses nothing of the crate but failures.
+//! So `disk.img:/etc/motd` is inside `disk.img`, and `dir/a:b` is a host path unless a file
+//! `dir/a` exists and `dir/a:b` does not. From the crate this uses only failures.
 
 use std::ffi::OsStr;
 use std::io::ErrorKind;
@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 
 use crate::failure::{Failure, io_text, shown};
 
-/// A place inside a volume.
+/// A path inside a volume.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct VolumePath {
     /// The volume's file or device.
@@ -26,10 +26,10 @@ pub struct VolumePath {
 }
 
 impl VolumePath {
-    /// An argument that must name a volume, with or without a path: `VOLUME[:PATH]`.
+    /// Parses an argument that must name a volume, with or without a path: `VOLUME[:PATH]`.
     ///
     /// # Errors
-    /// No file or device of that name.
+    /// No file or device has that name.
     pub fn parse(arg: &OsStr) -> Result<Self, Failure> {
         let whole = Path::new(arg);
         if whole.is_dir() {
@@ -50,13 +50,13 @@ impl VolumePath {
     }
 }
 
-/// How a path inside a volume is shown.
+/// A path inside a volume as shown in messages.
 pub fn place(volume: &Path, inside: &[u8]) -> String {
     let inside = crate::failure::show_bytes(inside);
     format!("{}:/{}", shown(volume), inside.trim_start_matches('/'))
 }
 
-/// An argument that names a place on the host or inside a volume.
+/// An argument that names a host path or a path inside a volume.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Spec {
     /// On the host.
@@ -66,7 +66,7 @@ pub enum Spec {
 }
 
 impl Spec {
-    /// Reads an argument by the module's rule.
+    /// Parses an argument by the rules of this module.
     pub fn parse(arg: &OsStr) -> Self {
         Self::parse_with(arg, |p| p.symlink_metadata().is_ok(), is_file)
     }
@@ -94,7 +94,7 @@ impl Spec {
     }
 }
 
-/// Why there is no volume at a path that was given as one.
+/// The failure for a path that was given as a volume but is none.
 pub fn no_volume(path: &Path) -> Failure {
     match path.metadata() {
         Err(e) if e.kind() == ErrorKind::PermissionDenied => Failure::new(shown(path), io_text(&e))
@@ -104,7 +104,7 @@ pub fn no_volume(path: &Path) -> Failure {
     }
 }
 
-/// The volume name that was probably meant by a host path that does not exist.
+/// The volume that was probably meant by a host path that does not exist.
 pub fn meant_volume(path: &Path) -> Option<PathBuf> {
     let bytes = path.as_os_str().as_bytes();
     let at = bytes.windows(2).position(|w| w == b":/")?;
@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn a_colon_behind_a_file_separates() {
+    fn colon_after_existing_file_separates_path() {
         assert_eq!(
             parse("v.img:/a/b", &["v.img"], &[]),
             inside("v.img", "/a/b")
@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_volume_is_guessed() {
+    fn missing_volume_is_guessed_from_path() {
         assert_eq!(meant_volume(Path::new("v.img:/x")), Some("v.img".into()));
         assert_eq!(meant_volume(Path::new("a:b")), None);
     }

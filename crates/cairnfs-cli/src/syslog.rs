@@ -1,8 +1,8 @@
-//! Messages of the daemon to the system's log: datagrams to `/dev/log` as syslog(3) sends them, which
-//! syslog daemons and the journal read.
+//! Sends messages of the daemon to the system log: datagrams to `/dev/log` in the format of
+//! syslog(3), which syslog daemons and the journal read.
 //!
-//! A message that the log cannot take at once is dropped: the log may itself be written to a file on
-//! this mount, and would wait for the daemon that waits for it.
+//! A message that the log does not accept at once is dropped. The log may be written to a file on
+//! this mount; waiting for it would be a deadlock.
 
 use std::fmt::Write as _;
 use std::io;
@@ -15,13 +15,13 @@ use tracing_subscriber::fmt::MakeWriter;
 
 use crate::failure::{show_bytes, shown};
 
-/// Where syslog(3) sends to.
+/// The socket that syslog(3) sends to.
 const SOCKET: &str = "/dev/log";
 
-/// System daemons, in the place of the facility.
+/// The facility "daemon", at its position in the priority.
 const DAEMON: u8 = 3 << 3;
 
-/// Bytes of a message that every syslog daemon takes.
+/// Maximum length of a message in bytes that every syslog daemon accepts.
 const MOST: usize = 2048;
 
 /// The system's log, for messages about one volume.
@@ -32,11 +32,11 @@ pub struct Syslog {
 }
 
 impl Syslog {
-    /// For messages about the volume at a path. Whether anybody listens is not asked: it may begin to
-    /// later, and begin anew.
+    /// A log for messages about the volume at `volume`. A missing listener is not an error: a
+    /// syslog daemon may start or restart later.
     ///
     /// # Errors
-    /// No socket can be made.
+    /// The socket cannot be created.
     pub fn about(volume: &Path) -> io::Result<Self> {
         let socket = UnixDatagram::unbound()?;
         socket.set_nonblocking(true)?;
@@ -73,7 +73,7 @@ impl Syslog {
     }
 }
 
-/// One message; it is sent by the first write, which has all of it.
+/// One message; the first write sends it and must hold all of it.
 pub struct Message {
     log: Syslog,
     severity: u8,
@@ -109,14 +109,14 @@ mod tests {
 
     #[test]
     fn messages_are_one_line_of_bounded_length() {
-        let told = line(3, "/v", b"the volume\nhas \xff stopped\n");
-        assert!(told.starts_with("<27>"), "{told}");
+        let sent = line(3, "/v", b"the volume\nhas \xff stopped\n");
+        assert!(sent.starts_with("<27>"), "{sent}");
         let rest = format!(
             " cairnfs[{}]: /v: the volume\\nhas \\xff stopped",
             std::process::id()
         );
-        assert!(told.ends_with(&rest), "{told}");
-        assert_eq!(told.len() - rest.len(), "<27>Nov  2 17:00:00".len());
+        assert!(sent.ends_with(&rest), "{sent}");
+        assert_eq!(sent.len() - rest.len(), "<27>Nov  2 17:00:00".len());
         let long = "é".repeat(MOST);
         assert!((MOST - 1..=MOST).contains(&line(6, "/v", long.as_bytes()).len()));
     }

@@ -1,8 +1,8 @@
 //! An open volume, addressed by paths.
 //!
-//! The engine speaks of inodes whose uses are counted; here every use is a [`Node`] that gives
-//! itself back. Symbolic links stay inside the volume: an absolute target begins at its root, and
-//! ".." at the root is the root. Uses the engine, failures and specs.
+//! The engine counts the references to each inode. Here each reference is a [`Node`], which is
+//! released when it is dropped. Symbolic links stay inside the volume: an absolute target begins
+//! at the volume's root, and ".." at the root is the root. Uses the engine, failures and specs.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -16,26 +16,26 @@ use crate::failure::{Explain, Failure, shown};
 use crate::spec::{VolumePath, place};
 use crate::tree::{join, typed::dangling};
 
-/// Links that one path may lead through.
+/// Maximum number of symbolic links in the resolution of one path.
 const MAX_LINKS: u32 = 40;
 
-/// What is wanted of a volume.
+/// How a volume is opened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Access {
-    /// Reading; others may read meanwhile.
+    /// Read only; other processes may read at the same time.
     Read,
-    /// Reading what the last merge left, without the log.
+    /// Read only the state of the last merge, without the log.
     Unrecovered,
-    /// Changing; nobody else may have it open.
+    /// Read and write; no other process may have the volume open.
     Write,
 }
 
 /// Whether a symbolic link at the end of a path is followed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LastLink {
-    /// It leads on.
+    /// The link is followed.
     Follow,
-    /// It is what was asked for.
+    /// The result is the link itself.
     Keep,
 }
 
@@ -46,10 +46,10 @@ pub struct Volume {
     path: PathBuf,
 }
 
-/// A held inode; given back when dropped.
+/// A referenced inode; the reference is released on drop.
 pub struct Node {
     fs: Arc<FileSystem>,
-    /// Its attributes when it was found.
+    /// Attributes at the time of the lookup.
     pub attr: Attr,
 }
 
@@ -62,7 +62,7 @@ impl Drop for Node {
 }
 
 impl Node {
-    /// Its number.
+    /// Inode number.
     pub fn ino(&self) -> u64 {
         self.attr.ino
     }
@@ -73,7 +73,7 @@ impl Node {
     }
 }
 
-/// Who the caller is: the owner of what is made without an owner of its own.
+/// The caller's user and group: the owner of new files for which no other owner is given.
 pub fn caller() -> Creds {
     Creds {
         uid: rustix::process::geteuid().as_raw(),
@@ -85,7 +85,7 @@ impl Volume {
     /// Opens the volume at `path`.
     ///
     /// # Errors
-    /// What the engine says: no such file, not a volume, in use, damaged.
+    /// The errors of the engine: no such file, not a volume, in use, damaged.
     pub fn open(path: &Path, access: Access) -> Result<Self, Failure> {
         let options = Options {
             read_only: access != Access::Write,
@@ -100,7 +100,7 @@ impl Volume {
         })
     }
 
-    /// Opens the volume that a path names, and finds the path inside.
+    /// Opens the volume that a path names, and looks up the path inside.
     ///
     /// # Errors
     /// As [`Volume::open`] and [`Volume::find`].
@@ -114,10 +114,10 @@ impl Volume {
         Ok((volume, node))
     }
 
-    /// Writes everything and closes.
+    /// Writes all changes and closes the volume.
     ///
     /// # Errors
-    /// What could not be written.
+    /// The changes could not be written.
     pub fn close(self) -> Result<(), Failure> {
         self.fs.close().explain(shown(&self.path))
     }
@@ -132,12 +132,12 @@ impl Volume {
         &self.path
     }
 
-    /// How a path inside is shown.
+    /// A path inside the volume as shown in messages.
     pub fn shown(&self, inside: &[u8]) -> String {
         place(&self.path, inside)
     }
 
-    /// Holds an inode that the engine just returned with a use.
+    /// Takes over the reference of an inode that the engine has just returned.
     pub fn hold(&self, attr: Attr) -> Node {
         Node {
             fs: Arc::clone(&self.fs),
@@ -153,15 +153,15 @@ impl Volume {
         self.fs.getattr(ROOT_INO).map(|attr| self.hold(attr))
     }
 
-    /// An entry of a directory.
+    /// Looks up an entry of a directory.
     ///
     /// # Errors
-    /// There is none of that name, or damage.
+    /// No entry of that name, or damage.
     pub fn lookup(&self, dir: &Node, name: &[u8]) -> cairnfs::Result<Node> {
         self.fs.lookup(dir.ino(), name).map(|attr| self.hold(attr))
     }
 
-    /// An entry of a directory, or `None`.
+    /// Looks up an entry of a directory; `None` if it does not exist.
     ///
     /// # Errors
     /// Damage.
@@ -173,19 +173,19 @@ impl Volume {
         }
     }
 
-    /// The inode at a path.
+    /// Looks up the inode at a path.
     ///
     /// # Errors
-    /// There is none, or damage.
+    /// The path does not exist, or damage.
     pub fn find(&self, path: &[u8], last: LastLink) -> Result<Node, Failure> {
         self.walk(path, last).explain(self.shown(path))
     }
 
-    /// The path that a destination leads to, its last components no symbolic link: of a file, or of
-    /// nothing.
+    /// Resolves symbolic links at the end of a destination path. The last component of the result
+    /// is not a link: it is another file, or a free name.
     ///
     /// # Errors
-    /// A link that leads to nothing, or damage.
+    /// A dangling link, or damage.
     pub fn resolve(&self, path: &[u8]) -> Result<Vec<u8>, Failure> {
         let mut at = path.to_vec();
         for links in 0..=MAX_LINKS {
@@ -207,8 +207,8 @@ impl Volume {
         Err(Error::SymlinkLoop).explain(self.shown(path))
     }
 
-    /// The inodes of the directories that lead to a path, and its own, from the root on.
-    ///
+    /// The inode numbers of all directories on a path, from the root on, and of the path's own
+    /// inode.
     /// # Errors
     /// As [`Volume::find`].
     pub fn lineage(&self, path: &[u8]) -> Result<Vec<u64>, Failure> {
@@ -261,10 +261,10 @@ impl Volume {
         Ok(above)
     }
 
-    /// The directory at a path, made with all that lead to it if they are missing.
+    /// The directory at a path; missing directories on the path are created.
     ///
     /// # Errors
-    /// A part of the path is no directory, or the engine's failure.
+    /// A component of the path is not a directory, or an error of the engine.
     pub fn make_dirs(&self, path: &[u8], mode: u32) -> Result<Node, Failure> {
         let mut at = self.root().explain(self.shown(b""))?;
         let mut done: Vec<u8> = Vec::new();
@@ -288,7 +288,7 @@ impl Volume {
     /// All names in a directory, without "." and "..", sorted.
     ///
     /// # Errors
-    /// Damage, also a name that no entry can have.
+    /// Damage; also a name that no entry can have.
     pub fn names(&self, dir: u64) -> cairnfs::Result<Vec<Vec<u8>>> {
         match self.names_found(dir) {
             (names, None) => Ok(names),
@@ -296,7 +296,7 @@ impl Volume {
         }
     }
 
-    /// The same as far as they can be read, and why there may be more.
+    /// All names of a directory that can be read, and the reason why names may be missing.
     pub fn names_found(&self, dir: u64) -> (Vec<Vec<u8>>, Option<Error>) {
         let mut names = Vec::new();
         let mut impossible = false;
@@ -318,7 +318,7 @@ impl Volume {
     }
 }
 
-/// The names that a path goes through, without empty ones and ".".
+/// The components of a path, without empty ones and ".".
 pub fn components(path: &[u8]) -> Vec<Vec<u8>> {
     path.split(|b| *b == b'/')
         .filter(|name| !name.is_empty() && *name != b".")
@@ -326,14 +326,14 @@ pub fn components(path: &[u8]) -> Vec<Vec<u8>> {
         .collect()
 }
 
-/// The directory's path and the last name of a path; `None` for the root and for "..".
+/// The path of the parent directory and the last component; `None` for the root and for "..".
 pub fn split_last(path: &[u8]) -> Option<(Vec<u8>, Vec<u8>)> {
     let mut names = components(path);
     let last = names.pop().filter(|name| name != b"..")?;
     Some((names.join(&b'/'), last))
 }
 
-/// Whether the last component of a path is "." or "..", slashes behind it aside.
+/// Whether the last component of a path is "." or "..", trailing slashes ignored.
 pub fn ends_in_dots(path: &[u8]) -> bool {
     let last = path.rsplit(|b| *b == b'/').find(|name| !name.is_empty());
     matches!(last, Some(b"." | b".."))

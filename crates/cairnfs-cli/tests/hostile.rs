@@ -1,5 +1,5 @@
-//! Volumes made to mislead, with right checksums: every command ends, in little address space and
-//! little time, with what can be had or with an error.
+//! Hostile volumes with valid checksums: every command ends, within limits of address space and
+//! time, with the readable data or with an error.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -15,10 +15,10 @@ use cairnfs::format::key::{Key, Kind};
 
 /// Address space of a command, in KiB; the allocator alone reserves more than a GiB of it.
 const ADDRESS_SPACE: u32 = 3 << 20;
-/// Processor time of a command, in seconds: one that never ends must not keep the test busy.
+/// Processor time of a command, in seconds, so that an endless command cannot hang the test.
 const PROCESSOR_TIME: u32 = 60;
 
-/// What is tried with each volume: every way to read it all, then changes.
+/// Commands run on each volume: all ways to read it, then changes.
 const COMMANDS: [&[&str]; 12] = [
     &["check", "--data", "v.img"],
     &["info", "v.img"],
@@ -46,8 +46,8 @@ fn run(dir: &Path, args: &[&str]) -> Output {
         .unwrap()
 }
 
-/// Runs all commands, each on the image as it was made; those that failed.
-fn survive(what: &str, image: &Image) -> Vec<String> {
+/// Runs each command on a fresh copy of the image, and returns those that failed.
+fn run_all_commands(what: &str, image: &Image) -> Vec<String> {
     let bytes = image.read(0, image.blocks());
     let mut failed = Vec::new();
     for args in COMMANDS {
@@ -55,11 +55,11 @@ fn survive(what: &str, image: &Image) -> Vec<String> {
         fs::write(place.path().join("v.img"), &bytes).unwrap();
         fs::write(place.path().join("host"), "contents").unwrap();
         let out = run(place.path(), args);
-        let told = String::from_utf8_lossy(&out.stderr);
+        let message = String::from_utf8_lossy(&out.stderr);
         let code = out.status.code();
         assert!(
-            code.is_some_and(|code| code < 100) && !told.contains("panicked"),
-            "{what}: {args:?}: {}: {told}",
+            code.is_some_and(|code| code < 100) && !message.contains("panicked"),
+            "{what}: {args:?}: {}: {message}",
             out.status
         );
         if code != Some(0) {
@@ -69,38 +69,38 @@ fn survive(what: &str, image: &Image) -> Vec<String> {
     failed
 }
 
-fn misled(base: &Base, key: Key, names: &[&str]) {
+fn assert_shared_nodes_fail(base: &Base, key: Key, names: &[&str]) {
     for (height, fan) in [(6, 100), (12, 400)] {
-        let failed = survive(&format!("{key:?}"), &tower(base, key, height, fan));
+        let failed = run_all_commands(&format!("{key:?}"), &tower(base, key, height, fan));
         for name in names {
-            let told = failed.iter().any(|command| command.starts_with(name));
-            assert!(told, "{key:?}: {name} found nothing: {failed:?}");
+            let has_failed = failed.iter().any(|command| command.starts_with(name));
+            assert!(has_failed, "{key:?}: {name} found nothing: {failed:?}");
         }
     }
 }
 
 #[test]
-fn index_nodes_that_share_children_are_told() {
+fn index_nodes_with_shared_children_are_reported() {
     let base = merged();
     let nth = |kind, n| {
         let keys = base.layout.items.iter().map(|item| item.key);
         keys.filter(|key| key.kind == kind).nth(n).unwrap()
     };
-    misled(&base, Key::orphan(16), &["check", "mkdir", "rm"]);
-    misled(&base, nth(Kind::DirIndex, 1), &["check", "ls", "export"]);
-    misled(&base, nth(Kind::Extent, 0), &["check"]);
+    assert_shared_nodes_fail(&base, Key::orphan(16), &["check", "mkdir", "rm"]);
+    assert_shared_nodes_fail(&base, nth(Kind::DirIndex, 1), &["check", "ls", "export"]);
+    assert_shared_nodes_fail(&base, nth(Kind::Extent, 0), &["check"]);
 }
 
 #[test]
 fn directories_with_several_entries_are_entered_once() {
-    let failed = survive("crossed", &crossed(&nested(), false));
+    let failed = run_all_commands("crossed", &crossed(&nested(), false));
     assert!(failed.contains(&"export v.img out".into()), "{failed:?}");
     assert!(failed.contains(&"check --data v.img".into()), "{failed:?}");
 }
 
 #[test]
 fn directories_that_contain_themselves_are_entered_once() {
-    let failed = survive("circular", &crossed(&nested(), true));
+    let failed = run_all_commands("circular", &crossed(&nested(), true));
     assert!(failed.contains(&"export v.img out".into()), "{failed:?}");
     assert!(failed.contains(&"check --data v.img".into()), "{failed:?}");
 }

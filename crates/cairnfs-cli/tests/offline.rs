@@ -1,4 +1,4 @@
-//! Volumes made, filled, read, copied and checked without mounting them.
+//! Volumes are made, filled, read, copied and checked without a mount.
 
 #![allow(
     clippy::unwrap_used,
@@ -35,12 +35,12 @@ fn time() -> std::time::SystemTime {
     UNIX_EPOCH + Duration::new(1_234_567_890, 123_456_789)
 }
 
-/// Whether the host's directory takes user attributes.
+/// Whether the host's directory supports user attributes.
 fn takes_xattrs(path: &Path) -> bool {
     rustix::fs::lsetxattr(path, "user.probe", b"", rustix::fs::XattrFlags::empty()).is_ok()
 }
 
-/// A tree with everything that must survive.
+/// Makes a tree with everything that a copy must keep.
 fn plant(root: &Path) {
     fs::create_dir_all(root.join("dir/deeper")).unwrap();
     fs::write(root.join("empty"), b"").unwrap();
@@ -121,7 +121,7 @@ fn xattrs(path: &Path) -> Vec<(Vec<u8>, Vec<u8>)> {
 }
 
 #[test]
-fn mkfs_makes_a_sparse_file_and_info_tells_it() {
+fn mkfs_makes_sparse_file_and_info_shows_it() {
     let p = Place::new();
     let said = p.ok(&["mkfs", "-L", "work", "--size", "1G", "v.img"]);
     assert!(said.contains("1 GiB"), "{said}");
@@ -140,7 +140,7 @@ fn mkfs_makes_a_sparse_file_and_info_tells_it() {
 }
 
 #[test]
-fn images_are_private_however_they_are_made() {
+fn new_images_are_private() {
     let p = Place::new();
     fs::write(p.path("f"), b"x").unwrap();
     let mode = |name: &str| p.path(name).metadata().unwrap().mode() & 0o7777;
@@ -173,7 +173,7 @@ fn images_are_private_however_they_are_made() {
 }
 
 #[test]
-fn an_image_that_cannot_be_finished_is_removed() {
+fn incomplete_image_is_removed() {
     let p = Place::new();
     let out = p.limited("mkfs --size 64M v.img");
     let text = String::from_utf8_lossy(&out.stderr);
@@ -183,7 +183,7 @@ fn an_image_that_cannot_be_finished_is_removed() {
 }
 
 #[test]
-fn mkfs_chooses_a_size_and_says_so() {
+fn mkfs_reports_default_size() {
     let p = Place::new();
     let said = p.ok(&["mkfs", "v.img"]);
     assert!(said.contains("64 GiB") && said.contains("sparse"), "{said}");
@@ -191,7 +191,7 @@ fn mkfs_chooses_a_size_and_says_so() {
 }
 
 #[test]
-fn mkfs_overwrites_only_by_force() {
+fn mkfs_overwrites_only_with_force() {
     let p = Place::with_volume();
     let uuid = p.json(&["info", "--json", "v.img"])["uuid"].clone();
     p.fails(&["mkfs", "v.img"], 1, "--force");
@@ -205,7 +205,7 @@ fn mkfs_overwrites_only_by_force() {
 }
 
 #[test]
-fn impossible_volumes_are_refused() {
+fn mkfs_refuses_invalid_sizes_and_paths() {
     let p = Place::new();
     p.fails(&["mkfs", "--size", "1M", "v.img"], 1, "16 MiB");
     p.fails(
@@ -221,7 +221,7 @@ fn impossible_volumes_are_refused() {
 }
 
 #[test]
-fn what_is_no_volume_is_told() {
+fn files_that_are_not_volumes_are_named() {
     let p = Place::new();
     fs::write(p.path("text"), vec![b'x'; 1 << 20]).unwrap();
     fs::write(p.path("empty"), b"").unwrap();
@@ -233,7 +233,7 @@ fn what_is_no_volume_is_told() {
 }
 
 #[test]
-fn truncated_volumes_are_told() {
+fn truncated_volumes_are_reported() {
     let p = Place::with_volume();
     for len in [40 << 20, 1 << 20, 4096, 100] {
         let file = fs::File::options()
@@ -243,7 +243,7 @@ fn truncated_volumes_are_told() {
         file.set_len(len).unwrap();
         p.fails(&["mkdir", "v.img:/d"], 1, "v.img");
         p.fails(&["info", "v.img"], 1, "");
-        // Of this one the log and the roots are left.
+        // At this length the log and the root nodes remain.
         match len == 40 << 20 {
             true => assert_eq!(p.ok(&["ls", "v.img"]), ""),
             false => p.fails(&["export", "v.img", "out"], 1, "v.img"),
@@ -252,7 +252,7 @@ fn truncated_volumes_are_told() {
 }
 
 #[test]
-fn a_fresh_volume_is_clean() {
+fn fresh_volume_is_clean() {
     let p = Place::with_volume();
     assert!(p.ok(&["check", "v.img"]).contains("clean"));
     assert!(
@@ -264,7 +264,7 @@ fn a_fresh_volume_is_clean() {
 }
 
 #[test]
-fn a_directory_comes_back_as_it_was() {
+fn directory_round_trip_is_unchanged() {
     let p = Place::with_volume();
     fs::create_dir(p.path("in")).unwrap();
     plant(&p.path("in"));
@@ -285,7 +285,7 @@ fn a_directory_comes_back_as_it_was() {
 }
 
 #[test]
-fn an_archive_comes_back_as_it_was() {
+fn archive_round_trip_is_unchanged() {
     let p = Place::with_volume();
     fs::create_dir(p.path("in")).unwrap();
     plant(&p.path("in"));
@@ -341,7 +341,7 @@ fn hostile_archives_are_refused() {
 }
 
 #[test]
-fn files_go_in_and_out() {
+fn cp_copies_files_in_and_out() {
     let p = Place::with_volume();
     fs::write(p.path("a"), pattern(100_000)).unwrap();
     fs::write(p.path("b:c"), b"colon").unwrap();
@@ -365,7 +365,7 @@ fn files_go_in_and_out() {
 }
 
 #[test]
-fn cp_never_copies_a_thing_onto_or_into_itself() {
+fn cp_refuses_copy_onto_or_into_itself() {
     let p = Place::with_volume();
     fs::write(p.path("a"), b"precious").unwrap();
     p.ok(&["mkdir", "-p", "v.img:/d/e"]);
@@ -377,7 +377,7 @@ fn cp_never_copies_a_thing_onto_or_into_itself() {
 }
 
 #[test]
-fn cp_keeps_what_it_is_told_to() {
+fn cp_archive_keeps_all_attributes() {
     let p = Place::with_volume();
     p.ok(&["mkfs", "-q", "--size", "64M", "w.img"]);
     fs::create_dir(p.path("in")).unwrap();
@@ -390,7 +390,7 @@ fn cp_keeps_what_it_is_told_to() {
 }
 
 #[test]
-fn ls_shows_what_is_there() {
+fn ls_shows_all_entries() {
     let p = Place::with_volume();
     fs::create_dir(p.path("in")).unwrap();
     plant(&p.path("in"));
@@ -409,8 +409,8 @@ fn ls_shows_what_is_there() {
     );
     let all = p.ok(&["ls", "-R", "v.img"]);
     assert!(all.contains("\n/dir/deeper:\nsmall\n"), "{all}");
-    let told = p.json(&["ls", "-R", "--json", "v.img"]);
-    let large = told
+    let listing = p.json(&["ls", "-R", "--json", "v.img"]);
+    let large = listing
         .as_array()
         .unwrap()
         .iter()
@@ -424,7 +424,7 @@ fn ls_shows_what_is_there() {
 }
 
 #[test]
-fn rm_removes() {
+fn rm_removes_files_and_trees() {
     let p = Place::with_volume();
     fs::create_dir(p.path("in")).unwrap();
     plant(&p.path("in"));
@@ -440,7 +440,7 @@ fn rm_removes() {
 }
 
 #[test]
-fn a_full_volume_says_so_and_stays_sound() {
+fn full_volume_refuses_cp_and_stays_clean() {
     let p = Place::new();
     p.ok(&["mkfs", "-q", "--size", "16M", "v.img"]);
     fs::write(p.path("third"), pattern(4 << 20)).unwrap();

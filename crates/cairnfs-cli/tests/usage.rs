@@ -1,4 +1,4 @@
-//! What the command says and returns when it is called wrongly. No volume is touched.
+//! Messages and exit codes for invalid arguments. No volume is touched.
 
 #![allow(
     clippy::unwrap_used,
@@ -38,21 +38,21 @@ fn help_and_version_succeed() {
 }
 
 #[test]
-fn the_version_names_the_commit() {
+fn version_names_the_commit() {
     let git = |args: &[&str]| {
         let out = Command::new("git").args(args).output().ok()?;
         let text = String::from_utf8_lossy(&out.stdout).trim().to_owned();
         out.status.success().then_some(text)
     };
-    let told = cairnfs(&["--version"]).stdout;
-    let told = String::from_utf8_lossy(&told);
+    let version_text = cairnfs(&["--version"]).stdout;
+    let version_text = String::from_utf8_lossy(&version_text);
     let version = concat!("cairnfs ", env!("CARGO_PKG_VERSION"));
     let top = std::path::Path::new("../..").canonicalize().unwrap();
     let ours = git(&["rev-parse", "--show-toplevel"]).is_some_and(|dir| top == *dir);
-    // In an unpacked archive there is the version alone.
+    // In an unpacked archive only the version is known.
     match git(&["rev-parse", "--short=12", "HEAD"]).filter(|_| ours) {
-        Some(commit) => assert_eq!(told, format!("{version} (commit {commit})\n")),
-        None => assert_eq!(told, format!("{version}\n")),
+        Some(commit) => assert_eq!(version_text, format!("{version} (commit {commit})\n")),
+        None => assert_eq!(version_text, format!("{version}\n")),
     }
 }
 
@@ -78,7 +78,7 @@ fn sizes_and_labels_are_checked_first() {
 }
 
 #[test]
-fn crash_tests_of_steps_repeat_and_replay() {
+fn crashtest_of_steps_is_repeatable_and_replays() {
     let steps = "create a; write a 0 5000; rename a b; fsync b";
     let tell = || cairnfs(&["crashtest", "--json", "--steps", steps]);
     let (first, second) = (tell(), tell());
@@ -97,7 +97,7 @@ fn crash_tests_of_steps_repeat_and_replay() {
 }
 
 #[test]
-fn crash_tests_need_something_to_test() {
+fn crashtest_refuses_missing_or_invalid_steps() {
     refused(&["crashtest"], 16, "no COMMAND");
     refused(&["crashtest", "--nonsense"], 16, "--nonsense");
     refused(&["crashtest", "--steps", "creat a"], 16, "creat a");
@@ -116,7 +116,7 @@ fn crash_tests_need_something_to_test() {
 }
 
 #[test]
-fn missing_volumes_are_told_with_the_next_step() {
+fn missing_volumes_are_reported_with_next_step() {
     refused(&["ls", "missing.img:/x"], 1, "cairnfs mkfs");
     refused(&["cat", "missing.img:/x"], 1, "no such volume");
     refused(&["import", ".", "missing.img"], 1, "--create");
@@ -135,7 +135,7 @@ fn cp_needs_a_volume() {
 }
 
 #[test]
-fn exports_are_not_compressed_by_everything() {
+fn export_refuses_unsupported_compression() {
     let dir = tempfile::tempdir().unwrap();
     let volume = dir.path().join("v.img");
     std::fs::write(&volume, b"x").unwrap();
@@ -153,7 +153,7 @@ fn completions_are_written() {
 }
 
 #[test]
-fn a_reader_that_leaves_is_no_error() {
+fn closed_output_pipe_is_no_error() {
     let mut child = Command::new(env!("CARGO_BIN_EXE_cairnfs"))
         .args(["completions", "bash"])
         .stdout(Stdio::piped())
@@ -170,7 +170,7 @@ fn a_reader_that_leaves_is_no_error() {
 }
 
 #[test]
-fn the_help_tells_the_exit_code_of_usage_errors() {
+fn help_shows_exit_code_of_usage_errors() {
     for command in [
         "ls", "cat", "cp", "mkdir", "rm", "import", "export", "info", "trim",
     ] {

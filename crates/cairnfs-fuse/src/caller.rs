@@ -1,9 +1,10 @@
-//! Who makes a request, and which set-id bits that clears.
+//! The caller of a request, and which set-id bits its request clears.
 //!
-//! A request tells user, group and thread. What it does not tell, supplementary groups and the
-//! capability to keep set-id bits, is read from `/proc` where it decides. The thread waits for its
-//! answer meanwhile, so its number is its own. Of a thread that cannot be seen (another pid
-//! namespace) or is another than the request says, nothing is believed: the bits are cleared.
+//! A request carries user, group and thread id. Supplementary groups and the capability
+//! `CAP_FSETID`, which it does not carry, are read from `/proc` if they matter. The thread waits
+//! for its answer meanwhile, so its id cannot be reused. If a thread is invisible (another pid
+//! namespace) or its user or group differ from the request's, nothing is assumed in its favour: the
+//! bits are cleared.
 
 use std::fs;
 
@@ -15,18 +16,18 @@ const SET_GROUP_ID: u32 = libc::S_ISGID;
 /// Number of the capability to keep set-id bits, `CAP_FSETID`.
 const FSETID: u32 = 4;
 
-/// Who makes a request.
+/// The caller of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Caller {
-    /// User.
+    /// User id for file systems (fsuid).
     pub uid: u32,
-    /// Group.
+    /// Group id for file systems (fsgid).
     pub gid: u32,
-    /// Thread; 0 if it cannot be seen from here.
+    /// Thread id; 0 if the thread is invisible from here.
     pub pid: u32,
 }
 
-/// What `/proc` tells of a thread.
+/// Credentials of a thread as read from `/proc`.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Status {
     uid: Option<u32>,
@@ -36,14 +37,14 @@ struct Status {
 }
 
 impl Caller {
-    /// Whether names of trusted attributes are told. The kernel asks for `CAP_SYS_ADMIN` before one
-    /// is read or set, but leaves lists to the file system, and the request does not tell
-    /// capabilities: all but the superuser pass for having none.
+    /// Whether names of trusted attributes are listed for the caller. The kernel requires
+    /// `CAP_SYS_ADMIN` to read or set one, but leaves listing to the file system. A request does
+    /// not carry capabilities, so only the superuser is taken to have it.
     pub fn sees_trusted(self) -> bool {
         self.uid == 0
     }
 
-    /// Owner and group of what the caller makes.
+    /// Owner and group of inodes that the caller creates.
     pub fn creds(self) -> Creds {
         Creds {
             uid: self.uid,
@@ -56,7 +57,7 @@ impl Caller {
         self.uid == 0 || self.uid == attr.uid
     }
 
-    /// What a change of contents or space clears.
+    /// The bits that a change of contents or space clears.
     pub fn kills_by_change(self, attr: &Attr) -> KillPrivileges {
         match attr.mode & (SET_USER_ID | SET_GROUP_ID) != 0 && !self.keeps_set_ids() {
             true => self.kills(attr),
@@ -64,7 +65,8 @@ impl Caller {
         }
     }
 
-    /// What a write clears that the kernel asks to clear set-id bits: it knows the capability.
+    /// The bits that a write clears if the kernel requests it; the kernel has checked the
+    /// capability.
     pub fn kills_by_write(self, attr: &Attr) -> KillPrivileges {
         match attr.mode & (SET_USER_ID | SET_GROUP_ID) {
             0 => KillPrivileges::No,
@@ -72,7 +74,8 @@ impl Caller {
         }
     }
 
-    /// What a change of owner or group clears; the capability only stands for being in the group.
+    /// The bits that a change of owner or group clears; here the capability counts only as
+    /// membership in the group.
     pub fn kills_by_chown(self, attr: &Attr) -> KillPrivileges {
         match attr.mode & SET_GROUP_ID != 0 && !self.keeps_set_ids() {
             true => self.kills(attr),
@@ -80,7 +83,8 @@ impl Caller {
         }
     }
 
-    /// What a new access list clears: set-group-id of a group that the caller is not in.
+    /// The bits that a new access list clears: set-group-id if the caller is not in the file's
+    /// group.
     pub fn kills_by_list(self, attr: &Attr) -> KillPrivileges {
         match attr.mode & SET_GROUP_ID != 0 && !self.keeps_set_ids() {
             true => self.kills(attr),
@@ -88,7 +92,7 @@ impl Caller {
         }
     }
 
-    /// What somebody without the capability clears.
+    /// The bits that a caller without the capability clears.
     fn kills(self, attr: &Attr) -> KillPrivileges {
         let member = attr.mode & SET_GROUP_ID == 0
             || self.gid == attr.gid
@@ -99,19 +103,19 @@ impl Caller {
         }
     }
 
-    /// Whether the caller has the capability to keep set-id bits. Only the superuser's is believed:
-    /// others may have it in a user namespace of their own, where it does not count here.
+    /// Whether the caller has the capability to keep set-id bits. Only the superuser's is trusted:
+    /// another user may have it in its own user namespace, where it does not apply to this mount.
     fn keeps_set_ids(self) -> bool {
         self.uid == 0 && self.status().capabilities >> FSETID & 1 == 1
     }
 
-    /// Nothing, if it is not known.
+    /// The thread's credentials; empty if they are unknown or do not match the request.
     fn status(self) -> Status {
-        let told = match self.pid {
+        let text = match self.pid {
             0 => None,
             pid => fs::read_to_string(format!("/proc/{pid}/status")).ok(),
         };
-        let status = told.map(|text| Status::parse(&text)).unwrap_or_default();
+        let status = text.map(|text| Status::parse(&text)).unwrap_or_default();
         match (status.uid, status.gid) == (Some(self.uid), Some(self.gid)) {
             true => status,
             false => Status::default(),
@@ -120,7 +124,8 @@ impl Caller {
 }
 
 impl Status {
-    /// Users and groups are told as real, effective, saved, and that for file systems.
+    /// Parses `/proc/PID/status`. The fields of users and groups are real, effective, saved and
+    /// file system ids.
     fn parse(text: &str) -> Self {
         let field = |name: &str| {
             let rest = text.lines().find_map(|line| line.strip_prefix(name));
@@ -165,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn a_status_is_read() {
+    fn proc_status_is_parsed() {
         let text = "Name:\tx\nUid:\t1\t2\t3\t4\nGid:\t5\t6\t7\t8\nGroups:\t9 10 \nCapEff:\t0000000000000010\n";
         let status = Status {
             uid: Some(4),
@@ -179,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn of_who_cannot_be_seen_nothing_is_believed() {
+    fn invisible_caller_is_not_trusted() {
         let root = Caller {
             uid: 0,
             gid: 0,

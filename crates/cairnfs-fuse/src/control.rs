@@ -1,9 +1,11 @@
-//! How commands reach the daemon of a mounted volume: by reading reserved extended attributes.
+//! Communication between commands and the daemon of a mounted volume, by reads of reserved extended
+//! attributes.
 //!
 //! Every inode of a mount answers names that begin with `user.cairnfs.`; none of them is stored or
 //! listed, and none can be set. This needs no ioctl (hence no unsafe code), works on read-only
-//! mounts, and asks no more than permission to read the directory; what does more than a program
-//! with a file open there could do is left to root and to the daemon's user. Both ends live here.
+//! mounts, and requires only permission to read the directory. A question whose effect exceeds what
+//! a program with an open file could cause is restricted to root and the daemon's user. Both ends
+//! are implemented here.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -17,7 +19,7 @@ use crate::losses::Loss;
 use crate::opening;
 use crate::status::Status;
 
-/// Names that begin so are the daemon's.
+/// Prefix of the daemon's attribute names.
 pub const RESERVED: &[u8] = b"user.cairnfs.";
 
 const SYNC: &str = "user.cairnfs.sync";
@@ -28,16 +30,16 @@ const WRITABLE: &str = "user.cairnfs.writable";
 
 const YES: &[u8] = b"yes";
 
-/// An attribute's value can be no longer than this.
+/// Maximum size of an attribute's value in bytes (`XATTR_SIZE_MAX` of the kernel).
 const VALUE_MAX: usize = 64 << 10;
 
-/// Most losses in one answer, so that it fits into a value.
+/// Maximum number of losses in one answer, so that it fits into a value.
 const LOSSES_MAX: usize = 1000;
 
-/// What a command asks of the daemon.
+/// A question from a command to the daemon.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Question {
-    /// Make everything durable; the answer comes when it is, and names what was lost before.
+    /// Make everything durable. The answer is sent after that and lists the data lost before.
     Sync,
     /// The path of the volume.
     Volume,
@@ -45,12 +47,12 @@ pub enum Question {
     Status,
     /// Discard all free space; the answer is the number of bytes.
     Trim,
-    /// Whether the daemon opened the volume for changes: `yes` or `no`.
+    /// Whether the daemon opened the volume read-write: `yes` or `no`.
     Writable,
 }
 
 impl Question {
-    /// The question that reading this attribute asks; `None` for a name that means nothing.
+    /// Returns the question that a read of this attribute asks; `None` for an unknown name.
     pub fn parse(name: &[u8]) -> Option<Self> {
         [
             (SYNC, Question::Sync),
@@ -69,12 +71,12 @@ impl Question {
     }
 }
 
-/// Whether an attribute is the daemon's own, not the user's.
+/// Whether an attribute name is reserved for the daemon.
 pub fn is_reserved(name: &[u8]) -> bool {
     name.starts_with(RESERVED)
 }
 
-/// The answer to [`Question::Sync`]: a line for each file of which data was lost, `ERRNO INODE`.
+/// Formats the answer to [`Question::Sync`]: one line `ERRNO INODE` for each file that lost data.
 pub(crate) fn sync_answer(lost: &[Loss]) -> String {
     let lines = lost.iter().map(|l| format!("{} {}\n", l.errno, l.ino));
     lines.take(LOSSES_MAX).collect()
@@ -112,15 +114,17 @@ fn loss_error(lost: &[Loss]) -> io::Result<()> {
 
 /// Makes everything in the volume mounted at (or above) `path` durable.
 ///
-/// First the kernel sends what it still holds for files being written, then the daemon writes
-/// everything; the second round covers requests that were under way between the two.
+/// First `syncfs` makes the kernel write back its dirty pages, then the daemon makes everything
+/// durable. The second round covers requests that were in flight between the two.
 ///
-/// What syncfs(2) says counts for nothing: it reports any refusal since the last time somebody
-/// asked, also of files that are gone. The daemon, which refused, knows what is missing still.
+/// The result of syncfs(2) is ignored: it reports any refusal since the last syncfs by any caller,
+/// also for files that were deleted. The daemon, which refused the data, knows which data is still
+/// missing.
 ///
 /// # Errors
-/// `path` cannot be opened, lies in no volume (`ENODATA`, `EOPNOTSUPP`), or the volume failed. Data
-/// that the kernel had accepted was refused, is missing still, and this was not reported before.
+/// `path` cannot be opened, is in no volume (`ENODATA`, `EOPNOTSUPP`), or the volume failed. Also
+/// fails if data that the kernel had accepted was refused, is still missing, and was not reported
+/// before.
 pub fn sync(path: &Path) -> io::Result<()> {
     let file = opening::inside(path)?;
     let mut lost = Vec::new();
@@ -131,7 +135,7 @@ pub fn sync(path: &Path) -> io::Result<()> {
     loss_error(&lost)
 }
 
-/// The path of the volume mounted at (or above) `path`.
+/// Returns the path of the volume mounted at (or above) `path`.
 ///
 /// # Errors
 /// As [`sync`].
@@ -140,7 +144,7 @@ pub fn volume(path: &Path) -> io::Result<PathBuf> {
     Ok(PathBuf::from(OsStr::from_bytes(&answer)))
 }
 
-/// The status of the volume mounted at (or above) `path`.
+/// Returns the status of the volume mounted at (or above) `path`.
 ///
 /// # Errors
 /// As [`sync`]; `InvalidData` if the daemon is of another version.
@@ -149,23 +153,23 @@ pub fn status(path: &Path) -> io::Result<Status> {
     Ok(serde_json::from_slice(&answer)?)
 }
 
-/// The answer to [`Question::Status`].
+/// Formats the answer to [`Question::Status`].
 pub(crate) fn status_answer(status: &Status) -> Vec<u8> {
     serde_json::to_vec(status).unwrap_or_default()
 }
 
-/// Has all free space of the volume mounted at (or above) `path` discarded; gives the bytes.
+/// Discards all free space of the volume mounted at (or above) `path`; returns the number of bytes.
 ///
 /// # Errors
-/// As [`sync`]; `EPERM` for users who neither are root nor run the daemon; `EROFS`; `EOPNOTSUPP`
-/// also if what holds the volume does not discard.
+/// As [`sync`]; `EPERM` for users other than root and the daemon's user; `EROFS`; `EOPNOTSUPP` also
+/// if the volume's device or host does not support discard.
 pub fn trim(path: &Path) -> io::Result<u64> {
     let answer = ask(&File::open(path)?, TRIM)?;
     let text = String::from_utf8_lossy(&answer);
     text.parse().map_err(io::Error::other)
 }
 
-/// Whether the daemon of the mount at (or above) `path` opened the volume for changes.
+/// Whether the daemon of the mount at (or above) `path` opened the volume read-write.
 ///
 /// # Errors
 /// As [`sync`].
@@ -173,7 +177,7 @@ pub fn is_writable(path: &Path) -> io::Result<bool> {
     Ok(ask(&opening::inside(path)?, WRITABLE)? == YES)
 }
 
-/// The answer to [`Question::Writable`].
+/// Formats the answer to [`Question::Writable`].
 pub(crate) fn writable_answer(read_only: bool) -> Vec<u8> {
     match read_only {
         true => b"no".to_vec(),
@@ -210,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn losses_come_through_an_answer() {
+    fn sync_answer_lists_losses() {
         assert_eq!(parse_sync_answer(sync_answer(&[]).as_bytes()), []);
         let loss = |ino| Loss {
             ino,
@@ -231,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_outside_any_volume_answers_nothing() {
+    fn directory_outside_volume_does_not_answer() {
         let dir = tempfile::tempdir().unwrap();
         assert!(volume(dir.path()).is_err());
         assert!(sync(dir.path()).is_err());

@@ -1,6 +1,7 @@
-//! Between the library's words and those of the FUSE wire: attributes, times, error numbers.
+//! Conversions between the library's types and those of the FUSE protocol: attributes, times,
+//! errors.
 //!
-//! Pure functions and the error type of a request. Nothing here asks the engine or the kernel.
+//! Pure functions and the error type of a request. Nothing here calls the engine or the kernel.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -8,7 +9,7 @@ use cairnfs::Error;
 use cairnfs::types::{Attr, FileKind, SetTime, Time};
 use fuser::{FileAttr, FileType, INodeNo, TimeOrNow};
 
-/// Preferred size of a read or write that `stat` tells, in bytes.
+/// Preferred I/O size reported by `stat` (`st_blksize`), in bytes.
 const BLOCK_SIZE: u32 = 4096;
 
 /// Why a request is refused: an errno value.
@@ -16,7 +17,7 @@ const BLOCK_SIZE: u32 = 4096;
 pub struct Refusal(pub i32);
 
 impl From<Error> for Refusal {
-    /// Failures of the device and damage are logged, because an errno cannot tell them.
+    /// Logs device failures and corruption because an errno value carries no details.
     fn from(error: Error) -> Self {
         if Refusal::is_logged(&error) {
             tracing::error!("{error}");
@@ -26,7 +27,7 @@ impl From<Error> for Refusal {
 }
 
 impl Refusal {
-    /// Whether an errno tells too little of an error.
+    /// Whether an error is logged because its errno value carries no details.
     pub fn is_logged(error: &Error) -> bool {
         matches!(error, Error::Io { .. } | Error::Corrupt(_))
     }
@@ -38,7 +39,7 @@ impl From<Refusal> for fuser::Errno {
     }
 }
 
-/// The file type that goes with a kind.
+/// Converts a file kind.
 pub fn file_type(kind: FileKind) -> FileType {
     match kind {
         FileKind::File => FileType::RegularFile,
@@ -51,7 +52,7 @@ pub fn file_type(kind: FileKind) -> FileType {
     }
 }
 
-/// Attributes as a reply carries them.
+/// Converts attributes for a reply.
 ///
 /// The kernel's 32-bit device number is the low half of the one `makedev(3)` makes.
 pub fn file_attr(attr: &Attr) -> FileAttr {
@@ -74,7 +75,8 @@ pub fn file_attr(attr: &Attr) -> FileAttr {
     }
 }
 
-/// The reply that lets the kernel remember that a name does not exist: inode number 0.
+/// Attributes of a negative entry (inode number 0), which the kernel caches as "name does not
+/// exist".
 pub fn absent_attr() -> FileAttr {
     FileAttr {
         ino: INodeNo(0),
@@ -95,11 +97,11 @@ pub fn absent_attr() -> FileAttr {
     }
 }
 
-/// A time as fuser 0.18 decodes it from a request.
+/// Converts a time that fuser 0.18 decoded from a request.
 ///
-/// Before the epoch fuser subtracts the nanoseconds where the wire adds them: `-2 s + 5 ns` comes
-/// as the epoch less 2.000000005 s. Whole seconds and nanoseconds are still apart in it, so the
-/// true time can be told.
+/// For times before the epoch fuser subtracts the nanoseconds, but the protocol adds them: it
+/// decodes -2 s and 5 ns as the epoch less 2.000000005 s. Seconds and nanoseconds are not mixed by
+/// that, so the correct time can be recovered.
 pub fn wire_time(time: SystemTime) -> Time {
     match time.duration_since(UNIX_EPOCH) {
         Ok(_) => time.into(),
@@ -113,7 +115,7 @@ pub fn wire_time(time: SystemTime) -> Time {
     }
 }
 
-/// A time to set, as a request names it.
+/// Converts a time to set.
 pub fn set_time(time: TimeOrNow) -> SetTime {
     match time {
         TimeOrNow::Now => SetTime::Now,
@@ -164,13 +166,13 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_name_is_inode_zero() {
+    fn absent_attr_has_inode_number_zero() {
         assert_eq!(absent_attr().ino, INodeNo(0));
     }
 
     #[test]
-    fn times_before_the_epoch_are_read_as_sent() {
-        // What fuser makes of the wire's (-2, 5).
+    fn times_before_epoch_keep_sent_seconds_and_nanoseconds() {
+        // The value that fuser decodes from the protocol's (-2, 5).
         let decoded = UNIX_EPOCH - Duration::new(2, 5);
         assert_eq!(wire_time(decoded), Time { secs: -2, nanos: 5 });
         let after = UNIX_EPOCH + Duration::new(2, 5);

@@ -1,10 +1,9 @@
-//! Which requests a mount still accepts while it ends.
+//! Admission of requests while a mount is being ended.
 //!
-//! A mount whose files are open when it has to end goes through three states: open; closing, when
-//! only requests pass that bring what the kernel holds already, and none that would let it take or
-//! keep more; shut, when all requests are refused. Uses nothing of the crate but refusals. After
-//! [`Door::shut`] no request is under way, so nothing is acknowledged behind the closing of the
-//! volume.
+//! A mount whose files are open at its end goes through three states: open; closing, which admits
+//! only requests that write back what the kernel has already cached, and none by which it would
+//! accept or keep more; shut, which refuses all requests. Depends only on [`Refusal`]. After
+//! [`Door::shut`] no request is in flight, so none is acknowledged after the volume is closed.
 
 use std::sync::atomic::{AtomicU8, Ordering};
 
@@ -16,30 +15,31 @@ const OPEN: u8 = 0;
 const CLOSING: u8 = 1;
 const SHUT: u8 = 2;
 
-/// What a request is for.
+/// The purpose of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Purpose {
-    /// It writes back what the kernel holds, or is needed for that.
+    /// Writes back data or times that the kernel has cached, or is needed for that.
     WriteBack,
     /// Anything else.
     New,
 }
 
-/// The state of a mount.
+/// The admission state of a mount.
 #[derive(Default)]
 pub struct Door {
     state: AtomicU8,
-    /// Held shared by each request under way.
+    /// Held shared by each admitted request.
     inside: RwLock<()>,
 }
 
 impl Door {
-    /// Admits a request, which is under way as long as the guard lives.
+    /// Admits a request, which is in flight until the guard is dropped.
     ///
     /// # Errors
-    /// ENOTCONN, as when the daemon is gone.
+    /// `ENOTCONN`, as if the daemon were dead.
     pub fn enter(&self, purpose: Purpose) -> Result<RwLockReadGuard<'_, ()>, Refusal> {
-        // Recursive: a request under way may wait for one that the kernel sends in turn.
+        // Recursive: an admitted request may wait for another one that the kernel sends in
+        // consequence. A fair lock would block the latter behind a waiting `shut`.
         let inside = self.inside.read_recursive();
         match (self.state.load(Ordering::Acquire), purpose) {
             (OPEN, _) | (CLOSING, Purpose::WriteBack) => Ok(inside),
@@ -52,12 +52,12 @@ impl Door {
         self.state.load(Ordering::Acquire) == OPEN
     }
 
-    /// From now on only requests for [`Purpose::WriteBack`] are admitted.
+    /// From then on only requests for [`Purpose::WriteBack`] are admitted.
     pub fn close(&self) {
         self.state.store(CLOSING, Ordering::Release);
     }
 
-    /// From now on no request is admitted. Waits for those under way.
+    /// From then on no request is admitted. Waits for those in flight.
     pub fn shut(&self) {
         self.state.store(SHUT, Ordering::Release);
         drop(self.inside.write());
@@ -71,7 +71,7 @@ mod tests {
     use std::thread;
 
     #[test]
-    fn writeback_passes_until_it_is_shut() {
+    fn writeback_is_admitted_until_shut() {
         let door = Door::default();
         let passes = |purpose| door.enter(purpose).is_ok();
         assert!(door.is_open() && passes(Purpose::New) && passes(Purpose::WriteBack));
@@ -82,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn shutting_waits_for_requests_under_way() {
+    fn shut_waits_for_requests_in_flight() {
         let door = Door::default();
         let (shut, is_shut) = channel();
         thread::scope(|scope| {

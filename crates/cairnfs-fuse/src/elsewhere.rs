@@ -1,9 +1,9 @@
-//! Where a file system is mounted besides the mount in question: in this mount namespace, and in those
-//! of other processes.
+//! Finds other mounts of the same file system: in this mount namespace, and in those of other
+//! processes.
 //!
-//! Reads the tables of mounts in `/proc` and nothing else, so no file system is asked for anything. A
-//! FUSE connection lives as long as any mount of it does; mounts in the namespaces of processes that
-//! cannot be seen from here are not found.
+//! Reads only the tables of mounts in `/proc`, so no file system receives a request. A FUSE
+//! connection lives while any mount of it exists. Mounts in the namespaces of processes that are
+//! invisible from here are not found.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -14,13 +14,13 @@ use crate::mountinfo::{self, MountEntry};
 /// Another mount of the same file system.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Elsewhere {
-    /// The mountpoint, as its namespace names it.
+    /// The mountpoint, as a path in its namespace.
     pub mountpoint: PathBuf,
     /// Process id and name of a process in the mount's namespace; `None` for this namespace.
     pub process: Option<(u32, String)>,
 }
 
-/// Another mount of the file system that `mount` showed, if one is left. Mounts in this namespace are
+/// Returns another mount of the file system of `mount`, if one exists. Mounts in this namespace are
 /// found first.
 pub fn of(mount: &MountEntry) -> Option<Elsewhere> {
     let here = || mountinfo::list(Path::new("/proc/self/mountinfo"));
@@ -40,8 +40,8 @@ pub fn of(mount: &MountEntry) -> Option<Elsewhere> {
     })
 }
 
-/// The kernel numbers mounts across all namespaces. A device number may be in use again for another
-/// volume.
+/// Mount ids are unique across all namespaces. The device number alone does not suffice because it
+/// may have been reused for another volume.
 fn is_other(entry: &MountEntry, mount: &MountEntry) -> bool {
     let same = (&entry.device, &entry.fs_type, &entry.source)
         == (&mount.device, &mount.fs_type, &mount.source);
@@ -63,7 +63,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn another_mount_of_the_same_device_is_found() {
+    fn other_mount_of_same_device_is_found() {
         let root = mountinfo::at(Path::new("/proc")).unwrap().unwrap();
         let mut asked = root.clone();
         asked.id = u64::MAX;
@@ -75,7 +75,7 @@ mod tests {
     }
 
     #[test]
-    fn a_namespace_is_named_by_a_process() {
+    fn namespace_is_described_by_process() {
         let found = Elsewhere {
             mountpoint: "/m".into(),
             process: Some((7, "sh".into())),

@@ -1,33 +1,33 @@
-//! What the end of a mount asks of what it serves.
+//! The interface by which a session ends the file system that it serves.
 //!
-//! Called by the session, in its own thread and never where requests are received.
+//! Called by the session in its own thread, never in an event loop.
 
 use std::sync::Arc;
 
 use crate::ops::Ops;
 use crate::waiting::Waiting;
 
-/// What is asked.
+/// The steps at the end of a mount.
 pub trait Ending: Send {
-    /// Takes over what the kernel holds of open files, answers the requests under way, and refuses
-    /// all later ones. The connection lives on.
+    /// Makes the kernel write back the dirty pages of open files, answers the requests in flight,
+    /// and refuses all later ones. The connection itself stays open.
     fn cut_off(&self) {}
 
-    /// Waits for requests that are under way outside of the event loops.
+    /// Waits for requests that run outside the event loops.
     fn finish(&self) {}
 }
 
-/// For what holds nothing.
+/// For a file system without state to finish.
 impl Ending for () {}
 
-/// For a volume.
+/// Ends the mount of a volume.
 pub(crate) struct End {
     ops: Arc<Ops>,
     pools: [Waiting; 2],
 }
 
 impl End {
-    /// Requests that are not answered by event loops run in `pools`.
+    /// Creates the handle; `pools` run the requests that event loops do not answer.
     pub fn new(ops: Arc<Ops>, pools: [Waiting; 2]) -> Self {
         Self { ops, pools }
     }

@@ -1,37 +1,38 @@
-//! Files that met a full volume, so that their writers learn of it.
+//! Files whose writes met a full volume, so that their writers are refused.
 //!
-//! With the writeback cache (`write=back`) the kernel takes a program's bytes without asking, and tells a failure
-//! only at fsync or close: a program that just writes on would never end. The one thing it asks
-//! before it takes more, if it does not know them, is the file's attributes, through the open file.
-//! So once data of a file found no space, its attributes are made unknown, and that question is
-//! answered with "no space" until there is some again. A stat by anyone is not refused.
+//! With the writeback cache (`write=back`) the kernel accepts a program's data without asking, and
+//! reports a failure only at fsync or close, so a program that only writes would never stop. Before
+//! it accepts more, the kernel requests the file's attributes through the open file, if it has none
+//! cached. So when data of a file found no space, its cached attributes are invalidated, and that
+//! request is answered with "no space" until space is available again. A stat by path is not
+//! refused.
 
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::Mutex;
 
-/// Blocks that must be available before a writer that met a full volume may go on: what the kernel
-/// may hold of his data meanwhile must find room.
+/// Blocks that must be available before a writer that met a full volume may continue: the dirty
+/// pages that the kernel may accept meanwhile must find room.
 const ENOUGH: u64 = 256;
 
-/// Numbers of the inodes whose data found no space.
+/// The inode numbers of files whose data found no space.
 #[derive(Default)]
 pub struct Full {
     inodes: Mutex<HashSet<u64>>,
-    /// Whether there are any; changed under the lock. Each forgotten inode is looked for.
+    /// Whether the set is nonempty; changed under the lock. Lets FORGET and GETATTR skip the lock.
     some: AtomicBool,
 }
 
 impl Full {
-    /// Data of this inode found no space.
+    /// Records that data of this inode found no space.
     pub fn add(&self, ino: u64) {
         let mut inodes = self.inodes.lock();
         inodes.insert(ino);
         self.some.store(true, Ordering::Release);
     }
 
-    /// It is not used any more.
+    /// Removes an inode that the kernel has forgotten.
     pub fn remove(&self, ino: u64) {
         if self.some.load(Ordering::Acquire) {
             self.take(&mut self.inodes.lock(), ino);
@@ -43,7 +44,8 @@ impl Full {
         self.some.store(!inodes.is_empty(), Ordering::Release);
     }
 
-    /// Whether its writers must be refused; `available` tells how many blocks there are now.
+    /// Whether the inode's writers must be refused; `available` returns the current number of free
+    /// blocks and is called only for recorded inodes.
     pub fn refuses(&self, ino: u64, available: impl FnOnce() -> u64) -> bool {
         if !self.some.load(Ordering::Acquire) {
             return false;
@@ -65,7 +67,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_is_refused_until_there_is_space() {
+    fn writers_are_refused_until_space_is_available() {
         let full = Full::default();
         assert!(!full.refuses(7, || 0));
         full.add(7);
@@ -76,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_is_not_used_any_more_hides_no_other() {
+    fn forgotten_inode_leaves_other_inodes_recorded() {
         let full = Full::default();
         full.add(7);
         full.add(8);

@@ -1,12 +1,12 @@
-//! Which processes use a mount, for messages; what fuser(1) shows of it.
+//! Finds the processes that use a mount, for messages; a part of what fuser(1) shows.
 //!
-//! Reads links in `/proc` and nothing else, so no file system is asked for anything. Processes of
-//! other users are seen by the superuser only, and mappings without a descriptor are not seen.
+//! Reads only links in `/proc`, so no file system receives a request. Processes of other users are
+//! visible to the superuser only. Mappings without an open descriptor are not found.
 
 use std::fmt;
 use std::path::Path;
 
-/// Processes named in a message.
+/// Maximum number of processes named in a message.
 const SHOWN: usize = 8;
 
 /// The processes that use a mount.
@@ -14,11 +14,11 @@ const SHOWN: usize = 8;
 pub struct Holders {
     /// Name, process id.
     processes: Vec<(String, u32)>,
-    /// Open files of all of them.
+    /// Number of open files of all these processes.
     files: usize,
 }
 
-/// Finds the processes that use what lies under `dir`, which is absolute and without symlinks.
+/// Finds the processes that use files under `dir`, which must be absolute and without symlinks.
 pub fn of(dir: &Path) -> Holders {
     let mut holders = Holders::default();
     for (pid, proc) in numbers(Path::new("/proc")) {
@@ -34,13 +34,13 @@ pub fn of(dir: &Path) -> Holders {
     holders
 }
 
-/// The name of a process, given its directory in `/proc`; empty if it has ended.
+/// Returns the name of a process, given its directory in `/proc`; empty if it has ended.
 pub(crate) fn name(proc: &Path) -> String {
     let name = std::fs::read(proc.join("comm")).unwrap_or_default();
     String::from_utf8_lossy(&name).trim_end().to_owned()
 }
 
-/// Entries whose names are numbers; none where nothing may be seen.
+/// Returns the entries whose names are numbers; none if the directory cannot be read.
 pub(crate) fn numbers(dir: &Path) -> impl Iterator<Item = (u32, std::path::PathBuf)> + use<> {
     let found = std::fs::read_dir(dir).into_iter().flatten().flatten();
     found.filter_map(|entry| {
@@ -76,7 +76,7 @@ mod tests {
     use std::fs::File;
 
     #[test]
-    fn an_open_file_is_found_with_its_process() {
+    fn open_files_are_counted_for_their_process() {
         let folder = tempfile::tempdir().unwrap();
         let dir = folder.path().canonicalize().unwrap();
         assert_eq!(of(&dir), Holders::default());
@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn long_lists_are_cut() {
+    fn long_process_list_is_truncated() {
         let processes = (0..11).map(|pid| ("sh".to_owned(), pid)).collect();
         let text = Holders {
             processes,

@@ -1,11 +1,12 @@
 //! Mounts a CairnFS volume through FUSE.
 //!
-//! Three layers, each of which knows only the next: [`adapter`] speaks fuser's trait, [`ops`] is
-//! what a mounted file system does with each request, and the engine ([`cairnfs::fs::FileSystem`])
-//! does it. Beside them stand the mounting itself ([`mounter`], [`mountinfo`], [`session`]), its
-//! options ([`options`]), the channel over which commands reach a running daemon ([`control`],
-//! [`opening`], [`status`]), and what a mount is measured against ([`noop`]). Only `adapter`, `convert`, `negotiate`, `noop` and
-//! `session` name the crate `fuser`; the transport can be exchanged there.
+//! Three layers, each of which uses only the next: [`adapter`] implements fuser's trait, [`ops`]
+//! defines what a mounted file system does with each request, and the engine
+//! ([`cairnfs::fs::FileSystem`]) executes it. The other modules are: mounting ([`mounter`],
+//! [`mountinfo`], [`session`]), mount options ([`options`]), the channel from commands to a running
+//! daemon ([`control`], [`opening`], [`status`]), and the empty file system that serves as the
+//! baseline of measurements ([`noop`]). Only `adapter`, `convert`, `negotiate`, `noop` and
+//! `session` name the crate `fuser`, so the transport can be exchanged there.
 
 pub mod adapter;
 pub mod caller;

@@ -1,14 +1,15 @@
-//! Access lists, which the kernel fetches and keeps apart from the mode that belongs to them.
+//! Access control lists, which the kernel fetches and caches separately from the mode.
 //!
-//! It reads the mode, which it may have from before a change, and then the list, which it may have
-//! fetched before one. A mode that comes with a list has the mask in the place of the group's
-//! permissions; taken for a mode without one, it grants the group what only the mask allows. So a
-//! kernel must neither have an inode's new mode and know of no list, nor its old mode and hear that
-//! the list is gone:
+//! The kernel reads the mode, possibly from before a change, and then the list, which it may also
+//! have fetched before a change. In a mode that belongs to a list, the group bits hold the mask. If
+//! the kernel takes such a mode for one without a list, it grants the group the mask's permissions.
+//! So the kernel must never combine an inode's new mode with "no list", nor its old mode with the
+//! information that the list was removed:
 //!
-//! - Before a list is set the kernel forgets what it knows of one, and asks in vain until mode and
-//!   list are there.
-//! - An inode whose list was taken away has one until it is forgotten: that for which its mode stands.
+//! - Before a list is set on an inode without one, the kernel drops its cached answer. A new
+//!   request for the list waits until mode and list are changed.
+//! - An inode whose list was removed is still reported to have one until the kernel forgets the
+//!   inode: the minimal list that is equivalent to its mode.
 
 use std::collections::HashSet;
 
@@ -18,21 +19,22 @@ use cairnfs::types::KillPrivileges;
 use cairnfs::{Error, Result};
 use parking_lot::RwLock;
 
-/// Parts, by inode.
+/// Number of shards, selected by inode number.
 const PARTS: usize = 32;
 
-/// What a mount remembers of access lists.
+/// The access control list state of a mount.
 #[derive(Default)]
 pub struct Lists {
-    /// Inodes whose list was taken away. Locked while one is set, shared while one is read.
+    /// Inodes whose list was removed. Locked exclusively while a list is set, shared while one is
+    /// read.
     had_one: [RwLock<HashSet<u64>>; PARTS],
 }
 
 impl Lists {
-    /// The access list of an inode.
+    /// Returns the access list of an inode.
     ///
     /// # Errors
-    /// [`Error::NoAttribute`] if it has none; what the engine says.
+    /// [`Error::NoAttribute`] if it has none; the engine's errors.
     pub fn read(&self, fs: &FileSystem, ino: u64) -> Result<Vec<u8>> {
         let had_one = self.part(ino)?.read();
         match had_one.contains(&ino) {
@@ -41,11 +43,11 @@ impl Lists {
         }
     }
 
-    /// Sets the access list of an inode, and its mode. `forget` has the kernel forget what it knows
-    /// of them; without waiting.
+    /// Sets the access list of an inode, and its mode. `forget` makes the kernel drop its cached
+    /// mode and list; it must not wait.
     ///
     /// # Errors
-    /// What the engine says.
+    /// The engine's errors.
     pub fn set(
         &self,
         fs: &FileSystem,
@@ -69,7 +71,7 @@ impl Lists {
         fs.set_access_list(ino, value, kill)
     }
 
-    /// The kernel knows nothing of an inode any more.
+    /// The kernel has dropped all its references to the inode, and with them its cached mode.
     pub fn forgotten(&self, ino: u64) {
         if let Ok(part) = self.part(ino)
             && part.read().contains(&ino)

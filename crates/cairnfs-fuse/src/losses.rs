@@ -1,10 +1,10 @@
 //! Written data that the kernel had accepted and the volume refused.
 //!
-//! A write from the kernel's cache that is refused is dropped by the kernel: the program that wrote
-//! it hears of that only by fsync or close, if it asks. The kernel also keeps one error for the
-//! whole mount, and reports it to the next syncfs(2), even if the file is long gone. So the daemon
-//! remembers which bytes of which files are missing, until they are written again, cut off, or gone
-//! with their file, and reports them once, to the next sync of the whole volume.
+//! If a write from the kernel's cache is refused, the kernel drops the data, and the program that
+//! wrote it learns of the error only by fsync or close. The kernel also keeps one error for the
+//! whole mount and reports it to the next syncfs(2), even if the file was deleted. So the daemon
+//! records which byte ranges of which files are missing until they are written again, truncated, or
+//! deleted with their file, and reports them once, to the next sync of the whole volume.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -14,7 +14,7 @@ use parking_lot::Mutex;
 
 use crate::convert::Refusal;
 
-/// What is missing of one file.
+/// The loss of data of one file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Loss {
     /// The inode number.
@@ -23,17 +23,18 @@ pub struct Loss {
     pub errno: i32,
 }
 
-/// Most ranges that are remembered apart of one file; beyond that the nearest are taken for one.
+/// Maximum number of ranges recorded per file; beyond that the two nearest ranges are merged, with
+/// the gap between them.
 const RANGES: usize = 64;
 
 struct Missing {
-    /// All missing bytes lie in them; ascending, apart from each other.
+    /// Ascending disjoint byte ranges that cover all missing bytes.
     ranges: Vec<Range<u64>>,
     why: Refusal,
 }
 
 impl Missing {
-    /// These bytes are missing, too.
+    /// Adds a missing range of bytes.
     fn add(&mut self, mut bytes: Range<u64>) {
         self.ranges.retain(|range| {
             let apart = range.end < bytes.start || bytes.end < range.start;
@@ -47,7 +48,7 @@ impl Missing {
         self.join_nearest();
     }
 
-    /// These bytes are not missing any more.
+    /// Removes a range of bytes that is not missing any more.
     fn remove(&mut self, bytes: &Range<u64>) {
         let parts = |range: &Range<u64>| {
             let before = range.start..range.end.min(bytes.start);
@@ -76,23 +77,23 @@ impl Missing {
     }
 }
 
-/// What is missing of a mount's files.
+/// The recorded losses of a mount.
 #[derive(Default)]
 pub struct Losses {
     files: Mutex<BTreeMap<u64, Missing>>,
-    /// Whether there are any; changed under the lock. Each write asks.
+    /// Whether `files` is nonempty; changed under the lock. Lets each write skip the lock.
     some: AtomicBool,
-    /// How often bytes were refused.
+    /// Number of refused writes.
     count: AtomicU64,
 }
 
 impl Losses {
-    /// How often bytes were refused since the mount began, whether they were written again or not.
+    /// Number of refused writes since the mount began, including those written again later.
     pub fn count(&self) -> u64 {
         self.count.load(Ordering::Relaxed)
     }
 
-    /// Bytes of a file were refused.
+    /// Records that a range of bytes of a file was refused.
     pub fn refused(&self, ino: u64, bytes: Range<u64>, why: Refusal) {
         self.count.fetch_add(1, Ordering::Relaxed);
         let mut files = self.files.lock();
@@ -105,22 +106,22 @@ impl Losses {
         self.some.store(true, Ordering::Release);
     }
 
-    /// Bytes of a file were written.
+    /// Records that a range of bytes of a file was written.
     pub fn written(&self, ino: u64, bytes: Range<u64>) {
         self.narrow(ino, || Some(bytes));
     }
 
-    /// The file has this size now.
+    /// Records that a file was truncated or extended to `size` bytes.
     pub fn truncated(&self, ino: u64, size: u64) {
         self.narrow(ino, || Some(size..u64::MAX));
     }
 
-    /// Nothing is missing of a file that `is_gone`.
+    /// Drops the losses of a file if `is_gone` returns true; it is called only if the file has any.
     pub fn forget(&self, ino: u64, is_gone: impl FnOnce() -> bool) {
         self.narrow(ino, || is_gone().then_some(0..u64::MAX));
     }
 
-    /// The bytes that `found` tells are not missing any more; it is asked if any are.
+    /// Removes the range that `found` returns; it is called only if the file has missing bytes.
     fn narrow(&self, ino: u64, found: impl FnOnce() -> Option<Range<u64>>) {
         if !self.some.load(Ordering::Acquire) {
             return;
@@ -137,7 +138,8 @@ impl Losses {
         self.some.store(!files.is_empty(), Ordering::Release);
     }
 
-    /// All losses of files that `exists` knows, which are reported by that.
+    /// Takes all losses, and returns those of files for which `exists` returns true. They count as
+    /// reported then.
     pub fn take(&self, mut exists: impl FnMut(u64) -> bool) -> Vec<Loss> {
         if !self.some.load(Ordering::Acquire) {
             return Vec::new();
@@ -145,12 +147,13 @@ impl Losses {
         let mut files = self.files.lock();
         self.some.store(false, Ordering::Release);
         let all = std::mem::take(&mut *files).into_iter();
-        let told = all.filter(|(ino, _)| exists(*ino));
-        told.map(|(ino, missing)| Loss {
-            ino,
-            errno: missing.why.0,
-        })
-        .collect()
+        let existing = all.filter(|(ino, _)| exists(*ino));
+        existing
+            .map(|(ino, missing)| Loss {
+                ino,
+                errno: missing.why.0,
+            })
+            .collect()
     }
 }
 
@@ -165,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn a_loss_is_reported_once() {
+    fn loss_is_reported_once() {
         let losses = Losses::default();
         assert!(left(&losses).is_empty());
         losses.refused(7, 0..10, Refusal(libc::EIO));
@@ -180,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_again_is_no_loss() {
+    fn rewritten_bytes_are_not_lost() {
         let losses = Losses::default();
         losses.refused(7, 10..20, FULL);
         losses.refused(7, 20..30, FULL);
@@ -196,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_missing_apart_and_is_written_again_is_no_loss() {
+    fn disjoint_ranges_written_again_are_not_lost() {
         let losses = Losses::default();
         losses.refused(7, 10..20, FULL);
         losses.refused(7, 1000..1010, FULL);
@@ -206,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn losses_of_one_file_take_little_memory() {
+    fn ranges_of_one_file_are_merged_beyond_limit() {
         let mut missing = Missing {
             ranges: Vec::new(),
             why: FULL,
@@ -221,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_cut_off_or_gone_is_no_loss() {
+    fn truncated_or_deleted_data_is_not_lost() {
         let losses = Losses::default();
         for ino in [1, 2, 3, 4, 5] {
             losses.refused(ino, 10..20, FULL);
@@ -230,7 +233,7 @@ mod tests {
         losses.truncated(2, 15);
         losses.forget(3, || true);
         losses.forget(4, || false);
-        let told = losses.take(|ino| ino != 5);
-        assert_eq!(told.iter().map(|l| l.ino).collect::<Vec<_>>(), [2, 4]);
+        let existing = losses.take(|ino| ino != 5);
+        assert_eq!(existing.iter().map(|l| l.ino).collect::<Vec<_>>(), [2, 4]);
     }
 }

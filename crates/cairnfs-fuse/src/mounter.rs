@@ -1,7 +1,7 @@
-//! Mounting and unmounting: the system calls, or `fusermount3` for ordinary users.
+//! Mounts and unmounts: by system calls, or by `fusermount3` for ordinary users.
 //!
-//! Gives the descriptor of a mounted FUSE connection and takes mounts away again; serves none.
-//! Nothing is unmounted but what the caller names.
+//! Returns the descriptor of a mounted FUSE connection, and unmounts; it does not serve requests.
+//! Only the path that the caller names is unmounted.
 
 use std::ffi::{CString, OsStr, OsString};
 use std::fs::{File, OpenOptions};
@@ -23,13 +23,14 @@ use crate::options::MountOptions;
 
 const FUSE_DEVICE: &str = "/dev/fuse";
 const HELPER: &str = "fusermount3";
-/// Tells the helper over which socket to pass the descriptor.
+/// Environment variable that tells the helper on which socket to pass the descriptor.
 const HELPER_SOCKET: &str = "_FUSE_COMMFD";
 
-/// Mounts a FUSE connection on `dir`; `volume` is shown as its source.
+/// Mounts a FUSE connection on `dir`; `volume` is shown as its source unless the options name
+/// another.
 ///
 /// # Errors
-/// There is no FUSE, or the kernel or the helper refuses; the text says so.
+/// FUSE is missing, or the kernel or the helper refuses; the text tells which.
 pub fn mount(volume: &Path, dir: &Path, options: &MountOptions) -> io::Result<OwnedFd> {
     let source = match &options.source {
         Some(name) => OsStr::new(name),
@@ -59,7 +60,7 @@ fn mount_directly(source: &OsStr, dir: &Path, options: &MountOptions) -> io::Res
     Ok(device.into())
 }
 
-/// Reading never changes access times, and the table of mounts shows that.
+/// `noatime` is set because reads never change access times; the table of mounts then shows it.
 fn flags(options: &MountOptions) -> MountFlags {
     let mut flags = MountFlags::NOATIME;
     flags.set(MountFlags::RDONLY, options.read_only);
@@ -70,10 +71,12 @@ fn flags(options: &MountOptions) -> MountFlags {
     flags
 }
 
-/// Gives the mount at `dir` the flags of `options`; the daemon is not asked. Superuser only.
+/// Changes the flags of the mount at `dir` to those of `options`, without the daemon. Superuser
+/// only.
 ///
 /// # Errors
-/// `ResourceBusy` for a read-only one while files are open for writing; the kernel's refusal.
+/// `ResourceBusy` for a change to read-only while files are open for writing; other refusals of the
+/// kernel.
 pub fn remount(dir: &Path, options: &MountOptions) -> io::Result<()> {
     Ok(rustix::mount::mount_remount(dir, flags(options), c"")?)
 }
@@ -92,7 +95,7 @@ fn open_device() -> io::Result<File> {
         })
 }
 
-/// Whether event loops can each open the device anew.
+/// Whether each event loop can open its own descriptor of the device.
 pub fn can_clone_device() -> bool {
     open_device().is_ok()
 }
@@ -195,18 +198,18 @@ fn helper_error(stderr: &[u8]) -> io::Error {
     io::Error::new(kind, text)
 }
 
-/// How a mount is taken away.
+/// The kind of an unmount.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Way {
-    /// Unless it is in use.
+    /// Fails if the mount is in use.
     Plain,
-    /// Also if it is in use: it disappears at once, and ends when its last file is closed.
+    /// Detaches the mount even if it is in use; the connection ends when its last file is closed.
     Lazy,
-    /// The connection to the daemon is cut: requests under way fail. Only the superuser.
+    /// Aborts the connection to the daemon: requests in flight fail. Superuser only.
     Force,
 }
 
-/// Takes away the mount at `dir`.
+/// Unmounts `dir`.
 ///
 /// # Errors
 /// `ResourceBusy` if it is in use; other refusals of the kernel or the helper.
@@ -238,10 +241,10 @@ fn unmount_by_helper(dir: &Path, lazy: bool) -> io::Result<()> {
     }
 }
 
-/// Takes away mounts at `dir` whose daemons are dead, so that it can be mounted over.
+/// Unmounts mounts at `dir` whose daemons are dead, so that `dir` can be mounted on again.
 ///
 /// # Errors
-/// Looking or unmounting fails.
+/// `dir` cannot be looked up for another reason, or unmounting fails.
 pub fn clear_dead(dir: &Path) -> io::Result<()> {
     while let Err(error) = mountinfo::probe(dir) {
         let dead =
@@ -260,7 +263,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_source_is_escaped_for_the_helper() {
+    fn source_is_escaped_for_fusermount() {
         let mut options = MountOptions::default();
         options.apply("ro,noexec,allow_other").unwrap();
         assert_eq!(
@@ -270,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn the_helpers_words_become_kinds() {
+    fn fusermount_messages_map_to_error_kinds() {
         let kind = |text: &str| helper_error(text.as_bytes()).kind();
         assert_eq!(
             kind("fusermount3: failed to unmount /m: Device or resource busy\n"),
@@ -284,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn a_living_directory_is_left_alone() {
+    fn clear_dead_keeps_live_directory() {
         let dir = tempfile::tempdir().unwrap();
         clear_dead(dir.path()).unwrap();
         let missing = clear_dead(&dir.path().join("no")).unwrap_err();

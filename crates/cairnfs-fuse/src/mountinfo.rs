@@ -1,6 +1,7 @@
-//! What is mounted where, as `/proc/self/mountinfo` tells.
+//! The table of mounts, from `/proc/self/mountinfo`.
 //!
-//! Reads such tables only. Paths in it are compared as bytes: give absolute paths without symlinks.
+//! Only reads such tables. Paths are compared as bytes, so callers must pass absolute paths without
+//! symlinks.
 
 use std::ffi::OsString;
 use std::io;
@@ -12,25 +13,25 @@ use rustix::fs::{major, minor};
 /// The type under which volumes are mounted.
 pub const FS_TYPE: &str = "fuse.cairnfs";
 
-/// One mount.
+/// One mount, that is, one line of the table.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MountEntry {
-    /// The kernel's number of the mount, unique across mount namespaces while it lasts.
+    /// Mount id, unique across mount namespaces while the mount exists.
     pub id: u64,
-    /// Device number, `MAJOR:MINOR`; of one mount of FUSE only.
+    /// Device number, `MAJOR:MINOR`; each FUSE connection has its own.
     pub device: String,
-    /// Where it is mounted.
+    /// Absolute path of the mountpoint.
     pub mountpoint: PathBuf,
     /// For example `ext4`, or [`FS_TYPE`].
     pub fs_type: String,
-    /// What is mounted.
+    /// The mount's source, for a volume its path.
     pub source: PathBuf,
     /// Options of the mount and of the file system, separated by commas.
     pub options: String,
 }
 
 impl MountEntry {
-    /// Whether it is a volume of ours.
+    /// Whether it is a CairnFS volume.
     pub fn is_ours(&self) -> bool {
         self.fs_type == FS_TYPE
     }
@@ -46,7 +47,7 @@ impl MountEntry {
     }
 }
 
-/// The mount that is seen at exactly this path: the topmost, if several are stacked.
+/// Returns the mount at exactly this path: the topmost, if several are stacked.
 ///
 /// # Errors
 /// The file cannot be read.
@@ -55,15 +56,14 @@ pub fn at(path: &Path) -> io::Result<Option<MountEntry>> {
     Ok(find(&table, path))
 }
 
-/// All mounts of a table, such as that of another process; none if it cannot be read.
+/// Returns all mounts of a table, such as that of another process; none if it cannot be read.
 pub fn list(table: &Path) -> Vec<MountEntry> {
     let table = std::fs::read(table).unwrap_or_default();
     let entries = table.split(|&b| b == b'\n');
     entries.filter_map(parse).collect()
 }
 
-/// The mount that a path lies in, which need not be its mountpoint; that of a dead daemon only by
-/// its mountpoint.
+/// Returns the mount that contains a path. If its daemon is dead, the path must be the mountpoint.
 ///
 /// # Errors
 /// The path cannot be looked up, or the table cannot be read.
@@ -81,7 +81,7 @@ pub fn holding(path: &Path) -> io::Result<Option<MountEntry>> {
     }
 }
 
-/// Where the volume at this path is mounted: the topmost, if in several places.
+/// Returns the mount of the volume at this path: the topmost, if it is mounted in several places.
 ///
 /// # Errors
 /// The file cannot be read.
@@ -120,7 +120,8 @@ fn parse(line: &[u8]) -> Option<MountEntry> {
     })
 }
 
-/// Space, tab, newline and backslash are written as three octal digits.
+/// Decodes a field: space, tab, newline and backslash are written as backslash and three octal
+/// digits.
 fn unescape(field: &[u8]) -> OsString {
     let mut out = Vec::with_capacity(field.len());
     let mut rest = field;
@@ -145,7 +146,8 @@ fn unescape(field: &[u8]) -> OsString {
     OsString::from_vec(out)
 }
 
-/// An absolute form of a path whose last component may be a dead mount, which cannot be looked at.
+/// Returns the absolute form of a path whose last component may be the mountpoint of a dead daemon,
+/// which cannot be looked up.
 ///
 /// # Errors
 /// The directory that holds it cannot be found.
@@ -162,18 +164,18 @@ pub fn resolve(path: &Path) -> io::Result<PathBuf> {
     }
 }
 
-/// Asks whoever serves a path whether it is there. Attributes alone do not tell: the kernel
-/// remembers those of a dead daemon's root.
+/// Checks whether the daemon that serves a path answers. Attributes alone do not show this because
+/// the kernel caches those of a dead daemon's root; `statfs` always reaches the daemon.
 ///
 /// # Errors
-/// The path cannot be looked at; [`is_dead`] knows whether for want of a daemon.
+/// The path cannot be looked up; [`is_dead`] recognizes the error of a dead daemon.
 pub fn probe(path: &Path) -> io::Result<()> {
     std::fs::metadata(path)?;
     rustix::fs::statfs(path)?;
     Ok(())
 }
 
-/// Whether an error tells that the daemon behind a path is gone.
+/// Whether an error means that the daemon behind a path is dead.
 pub fn is_dead(error: &io::Error) -> bool {
     matches!(
         error.raw_os_error(),
@@ -181,7 +183,7 @@ pub fn is_dead(error: &io::Error) -> bool {
     )
 }
 
-/// The path as bytes, for messages to programs.
+/// Returns the path as bytes, for messages to programs.
 pub fn bytes(path: &Path) -> &[u8] {
     path.as_os_str().as_bytes()
 }
@@ -205,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn the_topmost_mount_counts() {
+    fn topmost_of_stacked_mounts_is_found() {
         let entry = find(TABLE, Path::new("/m")).expect("mounted");
         assert_eq!(entry.fs_type, "fuse.other");
         assert!(!entry.is_ours() && entry.is_fuse());
@@ -218,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn a_backslash_without_octal_digits_stays() {
+    fn backslash_without_octal_digits_is_kept() {
         assert_eq!(unescape(b"a\\9xyz\\04"), "a\\9xyz\\04");
         assert_eq!(unescape(b"\\777"), "\\777");
     }

@@ -1,7 +1,7 @@
-//! What is agreed with the kernel when a connection begins.
+//! Negotiation with the kernel when a connection begins (FUSE_INIT).
 //!
-//! Only the list of features and sizes, and the refusal of kernels that lack what the operations
-//! build on.
+//! Holds only the list of features and sizes, and refuses kernels that lack features on which the
+//! operations depend.
 
 use std::io;
 use std::time::Duration;
@@ -13,16 +13,17 @@ use crate::options::WriteMode;
 /// Largest read or write of one request, in bytes.
 pub const MAX_REQUEST: u32 = 1 << 20;
 
-/// Readahead and writeback requests under way at a time. With fewer, written data can wait in the
-/// kernel behind a sync that was asked for later.
+/// Maximum number of readahead and writeback requests in flight. With fewer, written data can wait
+/// in the kernel behind a sync that was requested later.
 const MAX_BACKGROUND: u16 = 4096;
 
-/// Features asked for where the kernel has them. With ASYNC_DIO the kernel would not drop the pages
-/// that a direct write makes stale; it may wait for that write itself. File locks are left to the kernel, SETXATTR_EXT
-/// and ALLOW_IDMAP to a transport that can decode what they change. Listings come with attributes
-/// whenever they are asked for: the kernel's guess (READDIRPLUS_AUTO) misses programs that list
-/// first and stat later, and a look-up costs ten times as much as an entry with its attributes.
-/// EXPORT_SUPPORT has the kernel resolve file handles by look-ups of "." and "..".
+/// Features requested if the kernel has them. ASYNC_DIO is left out: with it the kernel would not
+/// drop the pages that a direct write makes stale; without it the kernel may wait for that write.
+/// File locks are left to the kernel, SETXATTR_EXT and ALLOW_IDMAP to a transport that can decode
+/// the changed messages. Every listing comes with attributes: the kernel's heuristic
+/// (READDIRPLUS_AUTO) misses programs that list first and stat later, and a lookup costs ten times
+/// as much as an entry with its attributes. EXPORT_SUPPORT makes the kernel resolve file handles by
+/// lookups of "." and "..".
 const WANTED: InitFlags = InitFlags::FUSE_ASYNC_READ
     .union(InitFlags::FUSE_BIG_WRITES)
     .union(InitFlags::FUSE_MAX_PAGES)
@@ -38,7 +39,7 @@ const WANTED: InitFlags = InitFlags::FUSE_ASYNC_READ
     .union(InitFlags::FUSE_NO_OPEN_SUPPORT)
     .union(InitFlags::FUSE_NO_OPENDIR_SUPPORT);
 
-/// Without these the kernel's requests mean something else than [`Ops`] takes them for.
+/// Required features: without them the kernel's requests have another meaning than `Ops` expects.
 const NEEDED: InitFlags = InitFlags::FUSE_HANDLE_KILLPRIV_V2
     .union(InitFlags::FUSE_POSIX_ACL)
     .union(InitFlags::FUSE_DONT_MASK)
@@ -46,14 +47,16 @@ const NEEDED: InitFlags = InitFlags::FUSE_HANDLE_KILLPRIV_V2
     .union(InitFlags::FUSE_NO_OPENDIR_SUPPORT)
     .union(CHECKS_FLAGS);
 
-/// Only offered, never taken up: it came with the kernel (5.13) that checks itself who may set inode
-/// flags. An earlier one passes such an ioctl on from anybody.
+/// Must be offered, but is never requested: it was introduced with the kernel (5.13) that checks
+/// itself which caller may set inode flags. An earlier kernel passes such an ioctl through from any
+/// caller.
 const CHECKS_FLAGS: InitFlags = InitFlags::FUSE_SETXATTR_EXT;
 
-/// Asks the kernel.
+/// Requests the features and sizes for write mode `write`.
 ///
 /// # Errors
-/// It is too old, or the transport has other limits than it is known for.
+/// The kernel is too old (`Unsupported`), or the transport refuses a size that it is known to
+/// allow.
 pub fn ask(config: &mut KernelConfig, write: WriteMode) -> io::Result<()> {
     let offered = config.capabilities();
     let cache = match write {

@@ -1,8 +1,8 @@
-//! A file system that does nothing: what a mount costs before any file system does its work.
+//! A file system that does nothing: the baseline for the cost of a FUSE mount itself.
 //!
-//! It is served like a volume, and to the messages that need not be sent, or not again, it gives the
-//! same answers as [`crate::adapter`]; so the kernel sends it the same messages, and the difference
-//! in speed is the engine's. It remembers nothing but the next inode number.
+//! It is served like a volume, and gives the same `ENOSYS` and cache lifetimes as
+//! [`crate::adapter`], so the kernel sends it the same messages, and a difference in speed is
+//! caused by the engine. Its only state is the next inode number.
 
 use std::ffi::OsStr;
 use std::io;
@@ -22,18 +22,19 @@ use crate::negotiate;
 use crate::options::WriteMode;
 use crate::session::Served;
 
-/// Set in the numbers of directories, of which the root's, 1, is one.
+/// Bit set in the inode numbers of directories; the root's number, 1, has it.
 const DIRECTORY: u64 = 1;
 
-/// As a volume says it.
+/// Block size in bytes, as reported by a volume.
 const BLOCK_SIZE: u32 = 4096;
 
-/// Permissions of inodes whose own are forgotten: all, so that nobody is refused.
+/// Mode reported for inodes, whose own modes are not stored: all permissions, so that no access is
+/// refused.
 const ANYONE: u32 = 0o777;
 
-/// The file system.
+/// The empty file system.
 pub struct Noop {
-    /// Twice the next inode's number, without its lowest bit.
+    /// The next inode number without its lowest bit ([`DIRECTORY`]).
     next: AtomicU64,
     zeros: Vec<u8>,
     write: WriteMode,
@@ -42,7 +43,7 @@ pub struct Noop {
 impl Served for Noop {}
 
 impl Noop {
-    /// With nothing in it; `write` tells when it is sent what programs write.
+    /// Creates the file system; `write` selects when the kernel sends written data.
     pub fn new(write: WriteMode) -> Self {
         Self {
             next: AtomicU64::new(2),
@@ -51,7 +52,7 @@ impl Noop {
         }
     }
 
-    /// An inode never seen before.
+    /// Attributes of a new inode with an unused number.
     fn fresh(&self, req: &Request, kind: u64, mode: u32, umask: u32) -> FileAttr {
         let ino = self.next.fetch_add(2, Ordering::Relaxed) | kind;
         FileAttr {
@@ -76,7 +77,8 @@ fn attr(ino: u64, mode: u32) -> FileAttr {
     }
 }
 
-/// The names in every directory; its parent is not known.
+/// The entries of every directory, "." and ".."; both have the directory's own number because its
+/// parent is not stored.
 fn dots(ino: INodeNo, offset: u64) -> impl Iterator<Item = (INodeNo, u64, &'static OsStr)> {
     let names = [".", ".."].into_iter().zip(1..);
     names
@@ -349,14 +351,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_number_tells_its_kind() {
+    fn inode_number_encodes_file_type() {
         assert_eq!(attr(1, ANYONE).kind, FileType::Directory);
         assert_eq!(attr(2, ANYONE).kind, FileType::RegularFile);
         assert_eq!(attr(3, 0o100_640).perm, 0o640);
     }
 
     #[test]
-    fn a_listing_goes_on_where_it_stopped() {
+    fn listing_continues_at_offset() {
         let names = |offset| dots(INodeNo(1), offset).map(|d| d.2).collect::<Vec<_>>();
         assert_eq!(names(0), [".", ".."]);
         assert_eq!(names(1), [".."]);

@@ -1,8 +1,8 @@
-//! Opening files whose paths somebody else may have chosen.
+//! Opens files by paths that an untrusted user may control.
 //!
-//! An open of a FIFO waits for its other end, and that of a device may do anything. So a path is
-//! first resolved without opening what it leads to (`O_PATH`), then the type is checked, and only
-//! then that same inode is opened, without waiting.
+//! Opening a FIFO waits for its other end, and opening a device can have any effect. So a path is
+//! first resolved without opening its target (`O_PATH`), then the type is checked, and only then
+//! the same inode is opened, without waiting.
 
 use std::fs::File;
 use std::io;
@@ -11,21 +11,21 @@ use std::path::Path;
 
 use rustix::fs::{CWD, FileType, Mode, OFlags, fstat, openat};
 
-/// Opens the volume that the owner of a mount names: a regular file or a block device, and no
-/// symbolic link to one.
+/// Opens the volume that the owner of a mount names: a regular file or a block device, not through
+/// a symbolic link in the last component.
 ///
 /// # Errors
-/// It is something else, or cannot be opened.
+/// The path leads to another type (`InvalidInput`), or cannot be opened.
 pub fn volume(path: &Path) -> io::Result<File> {
     let kinds = [FileType::RegularFile, FileType::BlockDevice];
     let wrong = "neither a regular file nor a block device";
     open(path, OFlags::NOFOLLOW, kinds, wrong)
 }
 
-/// Opens a file or directory of a mount for a question to its daemon.
+/// Opens a file or directory of a mount to send its daemon a question.
 ///
 /// # Errors
-/// It is something else, or cannot be opened.
+/// The path leads to another type (`InvalidInput`), or cannot be opened.
 pub fn inside(path: &Path) -> io::Result<File> {
     let kinds = [FileType::RegularFile, FileType::Directory];
     let wrong = "neither a regular file nor a directory";
@@ -60,7 +60,7 @@ mod tests {
     use std::os::unix::fs::symlink;
 
     #[test]
-    fn only_what_is_expected_is_opened() {
+    fn only_expected_file_types_are_opened() {
         let folder = tempfile::tempdir().unwrap();
         let at = |name: &str| folder.path().join(name);
         std::fs::write(at("file"), b"contents").unwrap();

@@ -1,8 +1,8 @@
-//! What a mounted volume does with each request, whatever transport brings it.
+//! The operations of a mounted volume, independent of the transport.
 //!
-//! Uses the engine and knows nothing of fuser: requests come as plain arguments, refusals go as
-//! errno values. Here live umask, the clearing of privileges, inherited access control lists, the
-//! reserved attributes, what the end of a mount needs, and what was lost. The kernel has already
+//! Uses the engine and knows nothing of fuser: requests come as plain arguments, refusals are
+//! returned as errno values. This module handles umask, clearing of privileges, inherited access
+//! control lists, reserved attributes, the end of a mount, and lost writes. The kernel has already
 //! checked permissions (`default_permissions`).
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -33,16 +33,17 @@ use crate::syncs::Durable;
 /// The result of a request.
 pub type Outcome<T> = Result<T, Refusal>;
 
-/// At most so many bytes are copied by one request: it holds a thread, and its reply has 32 bits.
+/// Maximum number of bytes that one request copies: it occupies a thread, and its reply has 32
+/// bits.
 const COPY_MAX: u64 = 1 << 30;
 
-/// A file with less space than this, in bytes, is truncated at once.
+/// A file that uses at most this much space, in bytes, is truncated in the event loop.
 const LITTLE: u64 = 2 << 20;
 
-/// Begins the names of attributes that only the superuser may know.
+/// Prefix of attribute names that only the superuser may see.
 const TRUSTED: &[u8] = b"trusted.";
 
-/// Runs one operation; a panic in it is logged and refused as EIO.
+/// Runs one operation. A panic in it is logged and refused as EIO.
 pub fn caught<T>(what: &str, ino: u64, op: impl FnOnce() -> Outcome<T>) -> Outcome<T> {
     catch_unwind(AssertUnwindSafe(op)).unwrap_or_else(|panic| {
         let text = panic
@@ -55,33 +56,33 @@ pub fn caught<T>(what: &str, ino: u64, op: impl FnOnce() -> Outcome<T>) -> Outco
     })
 }
 
-/// A new entry's place and who makes it.
+/// Parameters of a new directory entry.
 #[derive(Debug, Clone, Copy)]
 pub struct NewEntry<'a> {
-    /// Who.
+    /// The calling process.
     pub caller: Caller,
-    /// The directory.
+    /// Inode number of the directory.
     pub dir: u64,
     /// The name in it.
     pub name: &'a [u8],
     /// Type bits and permissions as asked for.
     pub mode: u32,
-    /// The caller's umask; it counts where the directory has no default access control list.
+    /// The caller's umask; it applies only if the directory has no default access control list.
     pub umask: u32,
 }
 
-/// What operations ask of the kernel in turn. Failures are logged by whoever implements it.
+/// Requests from the daemon to the kernel. The implementation logs failures.
 pub trait Kernel: Send + Sync {
-    /// What it was told of an inode's attributes and access list does not hold any more. Returns at
-    /// once.
+    /// Makes the kernel drop its cached attributes and access list of an inode. Returns at once.
     fn forget_attributes(&self, ino: u64);
 
-    /// Has it write what it holds of a file's contents from `offset` on, and waits for that; it
-    /// drops its clean pages there, too. Must not be called where requests are received.
+    /// Makes the kernel write back the dirty pages of a file from byte `offset` on, and waits for
+    /// that; the kernel also drops its clean pages there. Must not be called in an event loop,
+    /// which has to receive those writes.
     fn fetch_dirty(&self, ino: u64, offset: u64);
 }
 
-/// The lists a new inode begins with.
+/// The access control lists that a new inode inherits.
 #[derive(Default)]
 struct Inherited {
     access: Option<Vec<u8>>,
@@ -92,8 +93,9 @@ struct Inherited {
 pub struct Ops {
     fs: Arc<FileSystem>,
     volume: PathBuf,
-    /// Held shared by requests that bring data or times from the kernel's cache, so that a sync
-    /// can wait for those that came before it. Mapped files have it hold data in either mode.
+    /// Held shared by requests that write back data or times from the kernel's cache, so that a
+    /// sync can wait for those that arrived before it. In `write=through` mode, too, the kernel
+    /// caches dirty data of mapped files.
     arriving: RwLock<()>,
     kernel: OnceLock<Box<dyn Kernel>>,
     full: Full,
@@ -104,8 +106,8 @@ pub struct Ops {
 }
 
 impl Ops {
-    /// Operations on an open volume. `volume` is the path commands are told, `write` what was
-    /// agreed with the kernel.
+    /// Creates the operations of an open volume. `volume` is the path reported to commands, `write`
+    /// the mode agreed with the kernel.
     pub fn new(fs: Arc<FileSystem>, volume: &Path, write: WriteMode) -> Self {
         Self {
             fs,
@@ -120,26 +122,28 @@ impl Ops {
         }
     }
 
-    /// Which requests are still admitted.
+    /// The admission state of the mount.
     pub(crate) fn door(&self) -> &Door {
         &self.door
     }
 
-    /// What was accepted by the kernel and refused here.
+    /// Data that the kernel had accepted and the volume refused.
     pub(crate) fn losses(&self) -> &Losses {
         &self.losses
     }
 
-    /// Gives the way to the kernel, once there is one.
+    /// Sets the channel to the kernel, once the session exists. Later calls have no effect.
     pub fn connect(&self, kernel: Box<dyn Kernel>) {
         self.kernel.get_or_init(|| kernel);
     }
 
-    /// The inode of a name, or `None`. Takes a use. The kernel asks for "." and ".." to resolve a file
-    /// handle: `dir` then is a number from outside, of an inode of any type that may be gone.
+    /// Looks up a name; `None` if it does not exist. Takes a lookup reference. The kernel asks for
+    /// "." and ".." to resolve a file handle; `dir` is then an untrusted number: of an inode of any
+    /// type, or of one that does not exist.
     ///
     /// # Errors
-    /// What the engine says; so for all operations here. `ESTALE` for "." and ".." of what is gone.
+    /// The engine's errors, as for all operations here. `ESTALE` for "." and ".." of an inode that
+    /// does not exist.
     pub fn lookup(&self, dir: u64, name: &[u8]) -> Outcome<Option<Attr>> {
         let stale = |error| match error {
             Error::NotFound => Refusal(libc::ESTALE),
@@ -156,8 +160,8 @@ impl Ops {
         }
     }
 
-    /// Gives back uses. Returns whether an inode without names is left that takes long to remove,
-    /// for [`Ops::remove_unused`].
+    /// Returns `uses` lookup references. Returns whether an inode without names is left whose
+    /// removal takes long; the caller then calls [`Ops::remove_unused`].
     pub fn forget(&self, ino: u64, uses: u64) -> bool {
         self.full.remove(ino);
         self.lists.forgotten(ino);
@@ -166,7 +170,7 @@ impl Ops {
         left
     }
 
-    /// Removes an inode without names or uses.
+    /// Removes an inode without names or references.
     pub fn remove_unused(&self, ino: u64) {
         self.fs.remove_unused(ino);
     }
@@ -175,22 +179,23 @@ impl Ops {
         self.fs.getattr(ino).is_ok_and(|attr| attr.nlink > 0)
     }
 
-    /// Whether setting the size of a file may take long.
+    /// Whether a change of a file's size may take long, so that it must not run in an event loop.
     pub fn resizes_slowly(&self, ino: u64) -> bool {
         self.fs
             .getattr(ino)
             .is_ok_and(|attr| attr.blocks > LITTLE / 512)
     }
 
-    /// Before the end of a mount whose files are open: has the kernel send what it holds of them, and
-    /// ask before it accepts more, which is refused then. Must not be called where requests are
-    /// received.
+    /// Prepares the end of a mount whose files are open: makes the kernel write back its dirty
+    /// pages, and ask before it accepts more data, which is then refused. Must not be called in an
+    /// event loop.
     pub(crate) fn take_all(&self) {
         self.door.close();
         let Some(kernel) = self.kernel.get() else {
             return;
         };
-        // Twice: a write that had been let in before may come to the kernel's cache behind the first.
+        // Twice: a write that was admitted before the door closed can reach the kernel's cache
+        // after the first round.
         for _ in 0..2 {
             for ino in self.fs.inodes_in_use() {
                 kernel.fetch_dirty(ino, 0);
@@ -198,8 +203,8 @@ impl Ops {
         }
     }
 
-    /// Attributes. `writer` tells that the question comes through an open file, as it does before
-    /// the kernel takes data.
+    /// Returns attributes. `writer` is whether the request comes through an open file, as it does
+    /// before the kernel accepts data for it.
     pub fn getattr(&self, ino: u64, writer: bool) -> Outcome<Attr> {
         if writer && self.full.refuses(ino, || self.fs.statfs().available) {
             return Err(Error::NoSpace.into());
@@ -207,23 +212,23 @@ impl Ops {
         Ok(self.fs.getattr(ino)?)
     }
 
-    /// Changes attributes; gives those after the change.
+    /// Changes attributes; returns those after the change.
     pub fn setattr(&self, caller: Caller, ino: u64, mut set: SetAttr) -> Outcome<Attr> {
         let _arriving = self.arriving.read();
         set.kill_privileges = self.kills_by_setattr(caller, ino, &set)?;
         Ok(self.fs.setattr(ino, &set)?)
     }
 
-    /// Inode flags.
+    /// Returns the inode flags.
     pub fn flags(&self, ino: u64) -> Outcome<Flags> {
         Ok(self.fs.getattr(ino)?.flags)
     }
 
-    /// Sets inode flags; the kernel has checked who may. What it took of a file's data before comes
-    /// first. Waits.
+    /// Sets inode flags. The kernel has checked the caller's permission. Data that the kernel
+    /// cached before is written back first. Waits for the kernel.
     ///
-    /// Append-only is refused with the writeback cache: the kernel then sends what is appended in
-    /// whole blocks, in any order, which cannot be told from what is overwritten.
+    /// Append-only is refused with the writeback cache: the kernel then sends appended data as
+    /// whole pages in any order, which cannot be distinguished from an overwrite.
     pub fn set_flags(&self, ino: u64, flags: Flags) -> Outcome<()> {
         let old = self.fs.getattr(ino)?;
         let begins = |flag| flags.contains(flag) && !old.flags.contains(flag);
@@ -242,43 +247,43 @@ impl Ops {
         Ok(())
     }
 
-    /// Has the kernel send what it holds of a file's contents from `offset` on, and then read them
-    /// anew: the file may not have what was written to a mapping of it. Waits.
+    /// Makes the kernel write back a file's dirty pages from byte `offset` on and drop the clean
+    /// ones: the file may lack data that was written through a mapping. Waits for the kernel.
     pub(crate) fn drop_cached(&self, ino: u64, offset: u64) {
         if let Some(kernel) = self.kernel.get() {
             kernel.fetch_dirty(ino, offset);
         }
     }
 
-    /// The target of a symlink.
+    /// Returns the target of a symlink.
     pub fn readlink(&self, ino: u64) -> Outcome<Vec<u8>> {
         Ok(self.fs.readlink(ino)?)
     }
 
-    /// Makes a file, FIFO, socket or device. Takes a use.
+    /// Creates a file, FIFO, socket or device. Takes a lookup reference.
     pub fn mknod(&self, new: NewEntry<'_>, rdev: u64) -> Outcome<Attr> {
         let (mode, lists) = self.inherit(&new)?;
         self.make(&new, (mode, rdev), &lists)
     }
 
-    /// Makes a directory. Takes a use.
+    /// Creates a directory. Takes a lookup reference.
     pub fn mkdir(&self, new: NewEntry<'_>) -> Outcome<Attr> {
         let (mode, lists) = self.inherit(&new)?;
         let mode = libc::S_IFDIR | mode & !libc::S_IFMT;
         self.make(&new, (mode, 0), &lists)
     }
 
-    /// Makes a symlink. Takes a use.
+    /// Creates a symlink. Takes a lookup reference.
     pub fn symlink(&self, caller: Caller, dir: u64, name: &[u8], target: &[u8]) -> Outcome<Attr> {
         Ok(self.fs.symlink(dir, name, target, caller.creds())?)
     }
 
-    /// Gives an inode one more name. Takes a use.
+    /// Adds a name to an inode. Takes a lookup reference.
     pub fn link(&self, ino: u64, dir: u64, name: &[u8]) -> Outcome<Attr> {
         Ok(self.fs.link(ino, dir, name)?)
     }
 
-    /// Removes a name of something that is no directory.
+    /// Removes a name of an inode that is not a directory.
     pub fn unlink(&self, dir: u64, name: &[u8]) -> Outcome<()> {
         Ok(self.fs.unlink(dir, name)?)
     }
@@ -312,7 +317,7 @@ impl Ops {
         Ok(self.fs.rename(from.0, from.1, to.0, to.1, mode)?)
     }
 
-    /// Entries behind a cookie, until `each` returns false.
+    /// Calls `each` for the entries after a cookie until it returns false.
     pub fn readdir(
         &self,
         dir: u64,
@@ -322,8 +327,8 @@ impl Ops {
         Ok(self.fs.readdir(dir, cookie, each)?)
     }
 
-    /// The same with attributes. Takes a use of each inode for which `each` returned true, except
-    /// "." and "..".
+    /// Like [`Ops::readdir`], with attributes. Takes a lookup reference to each inode for which
+    /// `each` returned true, except "." and "..".
     pub fn readdir_plus(
         &self,
         dir: u64,
@@ -333,7 +338,8 @@ impl Ops {
         Ok(self.fs.readdir_plus(dir, cookie, each)?)
     }
 
-    /// Reads; fewer bytes only at the end of the file.
+    /// Reads into `buf`; returns the number of bytes, fewer than `buf` holds only at the end of the
+    /// file.
     pub fn read(&self, ino: u64, offset: u64, buf: &mut [u8]) -> Outcome<usize> {
         self.fs.read(ino, offset, buf).map_err(|error| {
             if Refusal::is_logged(&error) {
@@ -345,8 +351,9 @@ impl Ops {
         })
     }
 
-    /// Writes. With `killer`, who writes, the kernel leaves clearing set-user-id and set-group-id to
-    /// us, and must learn that they are gone.
+    /// Writes; returns the number of bytes. If `killer` (the writing process) is given, the kernel
+    /// leaves clearing set-user-id and set-group-id to this function, and is notified that they are
+    /// cleared.
     pub fn write(
         &self,
         ino: u64,
@@ -367,9 +374,10 @@ impl Ops {
         Ok(len)
     }
 
-    /// The same for data that the kernel held: it takes a shorter write for a whole one, so what is
-    /// not written as a whole is refused. The kernel goes on with the size that the file has with that
-    /// data, so the file gets that size, with a hole: a program may make it smaller on a full volume.
+    /// Like [`Ops::write`], for data from the kernel's cache. The kernel takes a short write for a
+    /// complete one, so a short write is refused. The kernel continues with the file size that
+    /// includes the refused data, so the file gets that size, with a hole; this also lets a program
+    /// truncate the file on a full volume.
     pub fn write_cached(
         &self,
         ino: u64,
@@ -394,7 +402,8 @@ impl Ops {
         }
     }
 
-    /// A write found no space: with the writeback cache its writers must learn of it.
+    /// A write found no space. With the writeback cache the file's writers must be refused from
+    /// then on.
     fn refuse(&self, ino: u64) -> Refusal {
         if self.write == WriteMode::Back {
             self.full.add(ino);
@@ -403,7 +412,7 @@ impl Ops {
         Error::NoSpace.into()
     }
 
-    /// Gives a range space or takes it, with the modes of `fallocate(2)`.
+    /// Allocates or frees the space of a range (bytes), with the modes of `fallocate(2)`.
     pub fn fallocate(
         &self,
         caller: Caller,
@@ -419,10 +428,10 @@ impl Ops {
         Ok(())
     }
 
-    /// Finds data or a hole, with the words of `lseek(2)`. Waits.
+    /// Finds data or a hole, with the `whence` values of `lseek(2)`. Waits for the kernel.
     ///
-    /// The kernel asks without having written its cache back, so that data just written would pass
-    /// for a hole, and a copy would lose it.
+    /// The kernel sends LSEEK without writing its cache back first. Without the writeback done
+    /// here, data just written would be reported as a hole, and a copy would lose it.
     pub fn seek(&self, ino: u64, offset: i64, whence: i32) -> Outcome<i64> {
         let to = match whence {
             libc::SEEK_DATA => SeekTo::Data,
@@ -435,7 +444,7 @@ impl Ops {
         i64::try_from(found).map_err(|_| Refusal(libc::EOVERFLOW))
     }
 
-    /// Copies between files (inode, offset); gives how many bytes were copied.
+    /// Copies between files (inode, offset in bytes); returns the number of bytes copied.
     pub fn copy_range(
         &self,
         caller: Caller,
@@ -450,18 +459,18 @@ impl Ops {
         u32::try_from(copied).map_err(|_| Refusal(libc::EIO))
     }
 
-    /// Makes everything durable that came before. Waits.
+    /// Makes all earlier changes durable. Waits for the device.
     pub fn sync(&self) -> Outcome<()> {
         drop(self.arriving.write());
         Ok(self.fs.sync()?)
     }
 
-    /// Space.
+    /// Returns the volume's space and inode counts.
     pub fn statfs(&self) -> StatFs {
         self.fs.statfs()
     }
 
-    /// The value of an attribute, but for reserved ones.
+    /// Returns the value of an attribute. Reserved ones are answered by [`Ops::answer`] instead.
     pub fn getxattr(&self, ino: u64, name: &[u8]) -> Outcome<Vec<u8>> {
         if name == acl::ACCESS {
             return Ok(self.lists.read(&self.fs, ino)?);
@@ -472,7 +481,8 @@ impl Ops {
         }
     }
 
-    /// The answer to a question, which is the value of a reserved attribute. May wait.
+    /// Answers a question, that is, returns the value of a reserved attribute. May wait for the
+    /// device.
     pub fn answer(&self, caller: Caller, name: &[u8]) -> Outcome<Vec<u8>> {
         let question = Question::parse(name);
         let ours = caller.uid == 0 || caller.uid == rustix::process::geteuid().as_raw();
@@ -522,7 +532,7 @@ impl Ops {
         Ok(self.fs.setxattr(ino, name, value, mode)?)
     }
 
-    /// The names of all attributes that the caller may know, each followed by NUL.
+    /// Returns the names of all attributes that the caller may see, each followed by NUL.
     pub fn listxattr(&self, caller: Caller, ino: u64) -> Outcome<Vec<u8>> {
         let mut names = self.fs.listxattr(ino)?;
         if !caller.sees_trusted() {
@@ -537,7 +547,7 @@ impl Ops {
             return Err(Refusal(libc::EPERM));
         }
         match self.fs.removexattr(ino, name) {
-            // A list that is not there need not be removed.
+            // Removing an access list that does not exist succeeds.
             Err(Error::NoAttribute) if name == acl::ACCESS || name == acl::DEFAULT => Ok(()),
             removed => Ok(removed?),
         }
@@ -546,7 +556,8 @@ impl Ops {
     /// Which set-id bits a change of attributes clears.
     fn kills_by_setattr(&self, caller: Caller, ino: u64, set: &SetAttr) -> Outcome<KillPrivileges> {
         let given = set.uid.is_some() || set.gid.is_some();
-        // The kernel asks so before it changes contents, and for a chown that gives neither.
+        // The kernel sends a SETATTR without owner, size and times before it changes contents, and
+        // for a chown that changes neither owner nor group.
         let nothing = set.atime.is_none() && set.mtime.is_none();
         if set.mode.is_some() || !(given || set.size.is_some() || nothing) {
             return Ok(KillPrivileges::No);
@@ -555,13 +566,13 @@ impl Ops {
         Ok(match set.size {
             Some(_) => caller.kills_by_change(&attr),
             None if given || caller.owns(&attr) => caller.kills_by_chown(&attr),
-            // Not to be told apart for others, who may write, but not chown; the write that follows
-            // clears them itself.
+            // The two cases cannot be distinguished for other users. They may write but not chown,
+            // and the write that follows clears the bits itself.
             None => KillPrivileges::No,
         })
     }
 
-    /// The kernel must learn which set-id bits are gone.
+    /// Invalidates the kernel's attributes after set-id bits were cleared.
     fn forget_killed(&self, ino: u64, kill: KillPrivileges) {
         if kill != KillPrivileges::No {
             self.forget_attributes(ino);
@@ -582,7 +593,8 @@ impl Ops {
         }
     }
 
-    /// The mode of a new inode, and the lists it inherits from its directory.
+    /// Returns the mode of a new inode, and the access control lists that it inherits from its
+    /// directory.
     fn inherit(&self, new: &NewEntry<'_>) -> Outcome<(u32, Inherited)> {
         let Some(default) = self.list(new.dir, acl::DEFAULT)? else {
             return Ok((new.mode & !new.umask, Inherited::default()));
@@ -597,7 +609,7 @@ impl Ops {
         Ok((mode, lists))
     }
 
-    /// Makes an inode with the lists it inherits, in one step.
+    /// Creates an inode together with its inherited lists, atomically.
     fn make(&self, new: &NewEntry<'_>, mode: (u32, u64), lists: &Inherited) -> Outcome<Attr> {
         let lists = [(acl::ACCESS, &lists.access), (acl::DEFAULT, &lists.default)];
         let given: Vec<_> = lists
@@ -649,17 +661,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn trusted_names_are_left_out() {
-        let told = |names: &[u8]| without_trusted(names);
-        assert_eq!(told(b""), b"");
+    fn trusted_attribute_names_are_filtered() {
+        let filtered = |names: &[u8]| without_trusted(names);
+        assert_eq!(filtered(b""), b"");
         assert_eq!(
-            told(b"trusted.a\0user.trusted.b\0trusted.\0"),
+            filtered(b"trusted.a\0user.trusted.b\0trusted.\0"),
             b"user.trusted.b\0"
         );
     }
 
     #[test]
-    fn fallocate_modes() {
+    fn fallocate_modes_map_to_operations() {
         use libc::{
             FALLOC_FL_COLLAPSE_RANGE, FALLOC_FL_KEEP_SIZE as KEEP, FALLOC_FL_PUNCH_HOLE as PUNCH,
             FALLOC_FL_ZERO_RANGE as ZERO,

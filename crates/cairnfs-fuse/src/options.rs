@@ -1,56 +1,56 @@
-//! Mount options: the words behind `-o`, and what they mean to kernel and engine.
+//! Mount options: the words after `-o`, and their meaning for kernel and engine.
 //!
 //! Pure parsing; an unknown word is an error that names it. Later words override earlier ones, as
-//! everywhere with mount.
+//! with mount(8).
 
 use std::time::Duration;
 
-/// When the kernel sends what programs write.
+/// When the kernel sends written data to the daemon.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum WriteMode {
-    /// As `write(2)` is called. The daemon keeps all times.
+    /// At `write(2)`. The daemon maintains all times.
     #[default]
     Through,
-    /// When the file is closed or synced, when memory is short, or after some 30 seconds. The
-    /// kernel keeps size, mtime and ctime of regular files meanwhile.
+    /// When the file is closed or synced, when memory is short, or after about 30 seconds. Until
+    /// then the kernel maintains size, mtime and ctime of regular files.
     Back,
 }
 
-/// How a volume shall be mounted.
+/// The options of a mount.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MountOptions {
     /// Refuse changes; the volume is opened read-only.
     pub read_only: bool,
     /// Replay the log when the volume is opened.
     pub recovery: bool,
-    /// Other users than the one who mounts may use it.
+    /// Users other than the mounting one may use the mount.
     pub allow_other: bool,
-    /// Devices can be opened (superuser only).
+    /// Device files can be opened (superuser only).
     pub dev: bool,
-    /// Set-user-id bits count (superuser only).
+    /// Set-user-id bits are honoured (superuser only).
     pub suid: bool,
-    /// Programs can be run.
+    /// Programs can be executed.
     pub exec: bool,
-    /// Every `write(2)` is a synchronous one, as with `O_SYNC`.
+    /// Every `write(2)` is synchronous, as with `O_SYNC`.
     pub sync: bool,
-    /// Change the flags of a mount that is there.
+    /// Change the flags of an existing mount.
     pub remount: bool,
-    /// Bytes that the engine's caches and unwritten changes may take.
+    /// Maximum bytes for the engine's caches and dirty data.
     pub cache: Option<usize>,
-    /// Time from one sync of all that has reached the daemon to the next. `Some(None)`: only on
-    /// request.
+    /// Interval of periodic syncs of all data that has reached the daemon. `Some(None)`: no
+    /// periodic sync.
     pub durability: Option<Option<Duration>>,
-    /// Event loops.
+    /// Number of event loops.
     pub threads: Option<usize>,
-    /// Time for which files that are open when a signal ends the mount are still served.
+    /// How long open files are still served after a signal ends the mount.
     pub grace: Duration,
-    /// Tell the device of freed space.
+    /// Discard freed space on the device.
     pub discard: bool,
-    /// When the kernel sends what programs write.
+    /// When the kernel sends written data to the daemon.
     pub write: WriteMode,
-    /// What to show as the source of the mount, instead of the volume's path.
+    /// The source shown for the mount, instead of the volume's path.
     pub source: Option<String>,
-    /// Access times were asked for; a mount never changes them by reading.
+    /// Access times were requested. A mount never changes them by reads, so the caller can warn.
     pub access_times: bool,
     /// Ignore unknown words.
     pub sloppy: bool,
@@ -80,20 +80,20 @@ impl Default for MountOptions {
     }
 }
 
-/// [`MountOptions::grace`] if nobody says: less than the 90 seconds after which systemd kills.
+/// Default of [`MountOptions::grace`]: less than the 90 seconds after which systemd sends SIGKILL.
 const GRACE: Duration = Duration::from_secs(60);
 
-/// Least memory that the engine makes do with, in bytes.
+/// Minimum memory of the engine, in bytes.
 const CACHE_MIN: u64 = 8 << 20;
 
-/// Most event loops that can be asked for.
+/// Maximum number of event loops.
 const THREADS_MAX: usize = 256;
 
 impl MountOptions {
-    /// Applies a list of words separated by commas.
+    /// Applies a comma-separated list of words.
     ///
     /// # Errors
-    /// A text that names the word and what is wrong with it.
+    /// A text that names the word and the problem with it.
     pub fn apply(&mut self, list: &str) -> Result<(), String> {
         list.split(',')
             .map(str::trim)
@@ -101,10 +101,10 @@ impl MountOptions {
             .try_for_each(|word| self.apply_word(word))
     }
 
-    /// Refuses what cannot be together, once all lists were applied.
+    /// Refuses combinations that exclude each other; to be called after all lists are applied.
     ///
     /// # Errors
-    /// A text that says what is missing.
+    /// A text that names the missing word.
     pub fn check(&self) -> Result<(), String> {
         match self.recovery || self.read_only {
             true => Ok(()),
@@ -188,13 +188,13 @@ impl MountOptions {
         Ok(())
     }
 
-    /// Whether a word sets something that the daemon was started with, and that a remount keeps.
+    /// Whether a word is for the daemon, which keeps its setting in a remount.
     pub fn is_kept_by_remount(word: &str) -> bool {
         let key = word.split('=').next().unwrap_or_default();
         DAEMON_WORDS.contains(&key)
     }
 
-    /// Event loops to run: one for each processor, at least two.
+    /// Number of event loops: by default one per processor, from 2 to 16.
     pub fn event_loops(&self) -> usize {
         self.threads.unwrap_or_else(|| {
             std::thread::available_parallelism()
@@ -204,7 +204,7 @@ impl MountOptions {
     }
 }
 
-/// Longest source that mount(2) takes, in bytes.
+/// Maximum length of the source in mount(2), in bytes.
 const SOURCE_MAX: usize = 4095;
 
 fn check_source(name: &str) -> Result<(), &'static str> {
@@ -222,7 +222,7 @@ const FLAG_WORDS: &[&str] = &[
     "async",
 ];
 
-/// Words about access times, which change only when they are set.
+/// Words about access times, which CairnFS changes only by explicit requests (`utimensat(2)`).
 const ACCESS_TIME_WORDS: &[&str] = &["atime", "noatime", "relatime", "strictatime", "diratime"];
 
 /// Words for the daemon.
@@ -240,8 +240,8 @@ const DAEMON_WORDS: &[&str] = &[
     "write",
 ];
 
-/// Words of fstab that are for mount(8) or systemd, and words for what is always so: the kernel
-/// checks permissions, and access times are not kept.
+/// Words of fstab that are for mount(8) or systemd, and words for fixed behaviour: the kernel
+/// always checks permissions, and reads never change access times.
 const WORDS_WITHOUT_EFFECT: &[&str] = &[
     "auto",
     "noauto",
@@ -268,7 +268,7 @@ const WORDS_WITHOUT_EFFECT: &[&str] = &[
     "comment",
 ];
 
-/// What the kernel shows of a FUSE mount; mount(8) gives it back with a remount.
+/// Words that the kernel shows for a FUSE mount; mount(8) passes them back in a remount.
 const SHOWN_BY_KERNEL: &[&str] = &["user_id", "group_id", "max_read", "blksize"];
 
 fn is_without_effect(word: &str) -> bool {
@@ -293,11 +293,11 @@ fn parse_seconds(text: &str) -> Result<Duration, &'static str> {
     duration.ok_or("not a number of seconds")
 }
 
-/// A number of bytes, with an optional suffix K, M, G, T or P (powers of 1024; `KiB`, `kb` and the
-/// like mean the same).
+/// Parses a number of bytes with an optional suffix K, M, G, T or P (powers of 1024; `KiB`, `kb`
+/// and the like mean the same).
 ///
 /// # Errors
-/// A text that says what was expected.
+/// A text that describes the expected form.
 pub fn parse_size(text: &str) -> Result<u64, String> {
     let wrong = || format!("{text:?} is not a size: give bytes, or a number with K, M, G, T or P");
     let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
@@ -326,13 +326,13 @@ mod tests {
     }
 
     #[test]
-    fn nothing_changes_nothing() {
+    fn empty_list_keeps_defaults() {
         assert_eq!(parse("").unwrap(), MountOptions::default());
         assert_eq!(parse(",,").unwrap(), MountOptions::default());
     }
 
     #[test]
-    fn words_of_fstab_are_understood() {
+    fn fstab_words_are_accepted() {
         let list = "rw,auto,noauto,user,nofail,_netdev,relatime,noatime,x-systemd.automount,\
                     nostrictatime,nodiratime,dirsync,lazytime,users,owner,group,async,\
                     x-gvfs-name=Cairn,default_permissions,comment=hello,subtype=cairnfs";
@@ -344,7 +344,7 @@ mod tests {
     }
 
     #[test]
-    fn access_times_are_noticed_where_they_are_asked_for() {
+    fn access_time_requests_are_recorded() {
         let asks = |list: &str| parse(list).unwrap().access_times;
         assert!(
             asks("relatime") && asks("noatime,strictatime") && asks("atime") && asks("diratime")
@@ -354,7 +354,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_word_counts() {
+    fn last_word_wins() {
         assert!(!parse("ro,rw").unwrap().read_only);
         assert!(parse("sync").unwrap().sync && !parse("sync,async").unwrap().sync);
         assert!(parse("discard").unwrap().discard);
@@ -383,7 +383,7 @@ mod tests {
     }
 
     #[test]
-    fn wrong_words_are_named() {
+    fn invalid_word_is_named_in_error() {
         for word in [
             "noatme",
             "cache=much",
@@ -409,9 +409,9 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_word_is_told_with_the_known_ones() {
-        let told = parse("noatme").unwrap_err();
-        let (_, words) = told.split_once("the known ones are ").unwrap();
+    fn unknown_word_error_lists_known_words() {
+        let message = parse("noatme").unwrap_err();
+        let (_, words) = message.split_once("the known ones are ").unwrap();
         let words: Vec<&str> = words.trim_end_matches(" and x-NAME").split(", ").collect();
         assert!(words.contains(&"noatime") && words.contains(&"durability"));
         for word in words {
@@ -439,7 +439,7 @@ mod tests {
     }
 
     #[test]
-    fn sizes() {
+    fn sizes_are_parsed_with_suffixes() {
         assert_eq!(parse_size("4096"), Ok(4096));
         assert_eq!(parse_size("64G"), Ok(64 << 30));
         assert_eq!(parse_size("64 GiB"), Ok(64 << 30));

@@ -1,9 +1,9 @@
-//! The life of a mount: from the system call to the end of the session.
+//! The lifetime of a mount: from the mount system call to the end of the session.
 //!
-//! Mounts, runs the event loops, and waits until somebody unmounts or a signal asks for the end. A
-//! mount in use then ends as by `umount -l`: it is detached, and its open files are served until the
-//! last is closed, for a bounded time. Unmounts nothing but its own mount, known by its device
-//! number. Opening and closing the volume is the caller's.
+//! Mounts, runs the event loops, and waits for an unmount or a signal. At a signal, a mount in use
+//! ends as by `umount -l`: it is detached, and its open files are served until the last one is
+//! closed, for a bounded time. Unmounts only its own mount, identified by its device number. The
+//! caller opens and closes the volume.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -26,7 +26,7 @@ use crate::mountinfo::{self, MountEntry};
 use crate::negotiate::MAX_REQUEST;
 use crate::options::MountOptions;
 
-/// Why a mount came to no good.
+/// Failure of a mount.
 #[derive(Debug, thiserror::Error)]
 pub enum ServeError {
     /// It could not be mounted; nothing is mounted.
@@ -37,7 +37,7 @@ pub enum ServeError {
         /// The cause.
         source: io::Error,
     },
-    /// It was mounted, and the connection to the kernel broke; it is unmounted now.
+    /// It was mounted, and the connection to the kernel broke; it is unmounted.
     #[error("the mount on {} was broken off: {source}", dir.display())]
     Broken {
         /// The mountpoint.
@@ -47,14 +47,15 @@ pub enum ServeError {
     },
 }
 
-/// What a session can serve.
+/// A file system that a session can serve.
 pub trait Served: Filesystem + 'static {
-    /// What takes the way to the kernel, once there is one.
+    /// Returns a function that receives the channel for unsolicited messages to the kernel, once
+    /// the session exists.
     fn connected(&self) -> Box<dyn FnOnce(Notifier)> {
         Box::new(drop)
     }
 
-    /// What its end needs.
+    /// Returns the handle by which the session ends the file system.
     fn ending(&self) -> Box<dyn Ending> {
         Box::new(())
     }
@@ -71,24 +72,24 @@ impl Served for Adapter {
     }
 }
 
-/// Time after which a session is cut off that lives on though its last mount seems to be gone.
+/// Time after which a session is cut off that continues although its last visible mount is gone.
 const UNSEEN: Duration = Duration::from_secs(60);
 
-/// What a serving thread waits for.
+/// An event for which the serving thread waits.
 enum Event {
     Signal,
     Ended(io::Result<()>),
 }
 
-/// Mounts a file system on `dir`, which is absolute and without symlinks, and serves it until it is
-/// unmounted or SIGTERM or SIGINT come (SIGHUP too, if `hangup_ends`). Calls `ready` when the mount
-/// is live.
+/// Mounts a file system on `dir`, which must be absolute and without symlinks, and serves it until
+/// it is unmounted or SIGTERM or SIGINT is received (also SIGHUP if `hangup_ends`). Calls `ready`
+/// when the mount is live.
 ///
-/// When a signal comes while files are open, or while the file system is mounted elsewhere, too,
-/// everything is made durable and the mount is detached. It is served until the last file is closed
-/// and the last mount is gone, [`MountOptions::grace`] has passed or a second signal
-/// comes. If files are open then, what the kernel holds of them is fetched, and all later requests
-/// are refused. However it ends, requests that are under way are answered first.
+/// If a signal is received while files are open, or while the file system is also mounted
+/// elsewhere, everything is made durable and the mount is detached. It is then served until the
+/// last file is closed and the last mount is removed, but at most for [`MountOptions::grace`], and
+/// not beyond a second signal. If files are open then, the kernel's dirty pages are fetched, and
+/// all later requests are refused. In every case the requests in flight are answered first.
 ///
 /// # Errors
 /// Mounting fails, or the connection to the kernel breaks.
@@ -120,8 +121,8 @@ pub struct Serving {
 }
 
 impl Serving {
-    /// Mounts a file system on `dir`, which is absolute and without symlinks. Signals are the
-    /// caller's business.
+    /// Mounts a file system on `dir`, which must be absolute and without symlinks. Does not handle
+    /// signals.
     ///
     /// # Errors
     /// Mounting fails; nothing is mounted then.
@@ -167,13 +168,13 @@ impl Serving {
         })
     }
 
-    /// Unmounts, and waits until all that the kernel held has arrived. While files are open it is
-    /// detached instead, and they are served for [`MountOptions::grace`].
+    /// Unmounts, and waits until all of the kernel's dirty pages have arrived. If files are open,
+    /// the mount is detached instead, and they are served for [`MountOptions::grace`].
     ///
     /// # Errors
     /// The connection to the kernel broke.
     pub fn end(self) -> Result<(), ServeError> {
-        // Fails only if nobody receives, and the receiver is ours.
+        // Fails only without a receiver, and `self` holds the receiver.
         let _ = self.events.send(Event::Signal);
         self.wait()
     }
@@ -189,7 +190,7 @@ impl Serving {
     }
 }
 
-/// The next event, if one comes before the deadline.
+/// Waits for the next event, until the deadline.
 fn next(coming: &Receiver<Event>, deadline: Option<Instant>) -> Result<Event, RecvTimeoutError> {
     match deadline {
         None => coming.recv().map_err(|_| RecvTimeoutError::Disconnected),
@@ -212,10 +213,10 @@ fn watch_signals(events: Sender<Event>, hangup_ends: bool) -> io::Result<()> {
     Ok(())
 }
 
-/// Greets the kernel and starts the event loops.
+/// Negotiates with the kernel and starts the event loops.
 ///
-/// The kernel checks who may use the mount. fuser's own check stays off: it would also refuse what
-/// the kernel's flusher sends in root's name for an ordinary user's mount.
+/// The kernel checks which users may use the mount. fuser's own check is off because it would also
+/// refuse writeback that the kernel's flusher sends as root for an ordinary user's mount.
 fn start(
     served: impl Served,
     connection: OwnedFd,
@@ -232,21 +233,21 @@ fn start(
         .name("cairnfs-session".into())
         .spawn(move || {
             let ended = session.run();
-            // Nobody listens any more if a signal ended it first.
+            // There is no receiver any more if a signal has ended the session.
             let _ = events.send(Event::Ended(ended));
         })?;
     Ok(())
 }
 
-/// Our mount.
+/// The mount of this session.
 struct Mounted {
     dir: PathBuf,
     entry: Option<MountEntry>,
 }
 
 impl Mounted {
-    /// Waits for the end of the session. The first signal asks for it; it is cut off if it is still
-    /// there `grace` later, or at the next signal.
+    /// Waits for the end of the session. The first signal starts it; the session is cut off if it
+    /// still exists `grace` later, or at the next signal.
     fn wait(
         &self,
         coming: &Receiver<Event>,
@@ -276,8 +277,8 @@ impl Mounted {
         }
     }
 
-    /// Takes the mount away from where it is seen; returns for how long it may live on in open files
-    /// and in other mounts.
+    /// Unmounts or detaches; returns for how long the session may continue for open files and other
+    /// mounts.
     fn leave(&self, grace: Duration) -> Duration {
         let other = self.entry.as_ref().and_then(elsewhere::of);
         if let Some(other) = &other {
@@ -295,7 +296,8 @@ impl Mounted {
             self.sync();
         }
         let Err(e) = mounter::unmount(&self.dir, Way::Plain) else {
-            // Without another mount the kernel has ended the session, unless that cannot be seen.
+            // Without another mount the kernel has ended the session, unless a mount is invisible
+            // from here.
             return if other.is_some() {
                 grace
             } else {
@@ -320,7 +322,7 @@ impl Mounted {
         }
     }
 
-    /// Whether our mount, and not another, is what is seen at its place.
+    /// Whether the mount at `dir` is this session's, not another one.
     fn is_there(&self) -> bool {
         let seen = mountinfo::at(&self.dir).ok().flatten();
         let device = self.entry.as_ref().map(|m| &m.device);
@@ -336,7 +338,7 @@ impl Mounted {
         }
     }
 
-    /// Lets the kernel read ahead as much as one request holds. Only root may.
+    /// Raises the kernel's readahead to the size of one request. Permitted to root only.
     fn raise_readahead(&self) {
         if let Some(device) = self.entry.as_ref().map(|m| &m.device) {
             let path = format!("/sys/class/bdi/{device}/read_ahead_kb");

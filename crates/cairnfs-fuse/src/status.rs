@@ -1,7 +1,8 @@
-//! What a mounted volume tells of itself: its state and why, how full it is, errors, counters.
+//! The status report of a mounted volume: its state and the reason, space, errors, counters.
 //!
-//! The daemon fills in a [`Status`] from the engine, commands read it; between the two it is JSON.
-//! Nothing here changes the volume, and nothing waits for it: a volume that has stopped answers, too.
+//! The daemon fills in a [`Status`] from the engine, and commands read it as JSON. Nothing here
+//! changes the volume or waits for the device, so a volume that has stopped also reports its
+//! status.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -12,13 +13,13 @@ use cairnfs::device::Fault;
 use cairnfs::fs::FileSystem;
 use serde::{Deserialize, Serialize};
 
-/// What a volume can do.
+/// The operational state of a volume.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum State {
-    /// It reads and writes.
+    /// Reads and writes.
     Running,
-    /// It only reads, as it was asked to.
+    /// Reads only, as requested at mount.
     ReadOnly,
     /// A failure stopped all changes. What was durable can be read.
     Stopped,
@@ -27,30 +28,30 @@ pub enum State {
 /// Space of the volume, in bytes, and inodes.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct Space {
-    /// What files and index can use.
+    /// Total space for files and index.
     pub total: u64,
-    /// What is not in use.
+    /// Space that is not in use.
     pub free: u64,
-    /// What can still be given to files, here and on the host.
+    /// Space that can be allocated to files, limited by the volume and the host.
     pub available: u64,
-    /// Inodes that the empty volume has space for.
+    /// Number of inodes for which the empty volume has space.
     pub inodes: u64,
-    /// Inodes that there is space for.
+    /// Number of inodes for which there is space left.
     pub inodes_free: u64,
     /// Size of the log.
     pub log: u64,
-    /// Bytes of the log that a crash would leave to be replayed.
+    /// Bytes of the log that would be replayed after a crash.
     pub log_used: u64,
 }
 
 /// The file system that holds the volume's file.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct Host {
-    /// Bytes that it has left.
+    /// Free bytes.
     pub free: u64,
-    /// Bytes of the volume's file that have no space yet.
+    /// Bytes of the volume's file for which the host has not allocated space.
     pub unallocated: u64,
-    /// Whether the file may need more than is left.
+    /// Whether the file may need more space than the host has left.
     pub may_outgrow: bool,
 }
 
@@ -61,39 +62,39 @@ pub struct VolumeFile {
     pub dev: u64,
     /// Its inode number there.
     pub ino: u64,
-    /// Its path now, if it has one that the daemon can see.
+    /// Its current path, if it has one that is visible to the daemon.
     pub path: Option<String>,
-    /// That it was moved, replaced or deleted while it was open, in words.
+    /// Message if the file was moved, replaced or deleted while it was open.
     pub displaced: Option<String>,
 }
 
-/// An error that was met.
+/// The last error.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct LastError {
     /// Its kind, one of those of [`Status::errors`].
     pub kind: String,
-    /// When, in seconds since 1970.
+    /// Time of the error, in seconds since 1970.
     pub time: u64,
     /// Its text.
     pub text: String,
 }
 
-/// All that is told.
+/// The status of a mounted volume.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Status {
     /// The path of the volume.
     pub volume: String,
-    /// The daemon's process.
+    /// Process id of the daemon.
     pub pid: u32,
-    /// What it can do.
+    /// The operational state.
     pub state: State,
-    /// Why it does not run.
+    /// The reason if the state is not [`State::Running`].
     pub reason: Option<String>,
-    /// What to do about that.
+    /// The recommended action if the volume has stopped.
     pub next_step: Option<String>,
-    /// How full it is.
+    /// Space and inodes.
     pub space: Space,
-    /// What lies below; `None` for a block device.
+    /// The host file system; `None` for a block device.
     pub host: Option<Host>,
     /// The file that holds the volume; `None` for a block device.
     pub file: Option<VolumeFile>,
@@ -101,16 +102,17 @@ pub struct Status {
     pub errors: BTreeMap<String, u64>,
     /// The last of them.
     pub last_error: Option<LastError>,
-    /// The engine's counters; [`cairnfs::fs::LEVELS`] names those that are no sums.
+    /// The engine's counters; [`cairnfs::fs::LEVELS`] names those that are gauges, not sums.
     #[serde(flatten)]
     pub counters: BTreeMap<String, u64>,
 }
 
-/// The kind of error of data that the kernel had accepted for a program and the volume refused.
+/// Error kind of data that the kernel had accepted from a program and the volume refused.
 pub const LOST: &str = "lost";
 
 impl Status {
-    /// The status of an open volume. `lost` is how often data that the kernel had accepted was refused.
+    /// Collects the status of an open volume. `lost` is the number of refused writes that the
+    /// kernel had accepted.
     pub fn of(fs: &FileSystem, volume: &Path, lost: u64) -> Self {
         let failure = fs.failure();
         let faults = fs.faults();
@@ -148,22 +150,22 @@ impl Status {
         }
     }
 
-    /// A counter, 0 if there is none of that name.
+    /// Returns a counter, 0 if none has that name.
     pub fn counter(&self, name: &str) -> u64 {
         self.counters.get(name).copied().unwrap_or(0)
     }
 
-    /// That the volume's file was moved, replaced or deleted while it was open, in words.
+    /// Returns a message if the volume's file was moved, replaced or deleted while it was open.
     pub fn displaced(&self) -> Option<&str> {
         self.file.as_ref()?.displaced.as_deref()
     }
 
-    /// Errors of all kinds.
+    /// Number of errors of all kinds.
     pub fn error_count(&self) -> u64 {
         self.errors.values().sum()
     }
 
-    /// That a volume has stopped, with the reason and what to do; `None` for one that has not.
+    /// Returns a message with reason and recommended action if the volume has stopped.
     pub fn stopped(&self) -> Option<String> {
         let reason = self
             .reason
@@ -174,7 +176,7 @@ impl Status {
     }
 }
 
-/// That a volume has stopped because of `failure`, with what to do.
+/// Formats the message that a volume has stopped because of `failure`, with the recommended action.
 pub fn stopped_by(volume: &Path, failure: &Error) -> String {
     let volume = volume.to_string_lossy();
     stopped(&volume, &failure.to_string(), failure.next_step())
@@ -217,7 +219,7 @@ mod tests {
     use std::sync::Arc;
 
     #[test]
-    fn a_status_comes_through_json() {
+    fn status_survives_json_round_trip() {
         let device = MemoryDevice::new(64 << 20);
         make_device(&device, &MakeOptions::default(), &mut |_, _| {}).unwrap();
         let fs = FileSystem::open_device(Arc::new(device), &Options::default()).unwrap();
@@ -232,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failure_is_told_with_what_to_do() {
+    fn stopped_message_names_reason_and_next_step() {
         let text = stopped_by(Path::new("/v"), &Error::Invalid("a worker thread panicked"));
         assert!(
             text.starts_with("/v has stopped: invalid argument"),

@@ -1,10 +1,11 @@
-//! Fsyncs: data is taken up side by side, then one flush serves all that are ready.
+//! Group commit of fsyncs: data is written out in parallel, then one flush serves all ready
+//! requests.
 //!
-//! An fsync first has the data of its file taken up: at once, or in a thread of its own if that waits for
-//! the device. Then it stands with others until one thread takes all that stand there, has them made
-//! durable together, and answers each. So few threads wait for the device, however many fsyncs do. An
-//! event loop leads no more than one such group, and only if nothing else is under way. Every fsync
-//! gets exactly one answer.
+//! The data of an fsync's file is written out first: in the event loop, or in a separate thread if
+//! that waits for the device. Then the request is queued until a leader takes the whole queue,
+//! makes its files durable together, and answers each request. So few threads wait for the device,
+//! however many fsyncs are in flight. An event loop leads at most one such group, and only if no
+//! other job is in flight. Every fsync gets exactly one answer.
 
 use std::sync::Arc;
 
@@ -15,16 +16,16 @@ use crate::convert::Refusal;
 use crate::ops::{Outcome, caught};
 use crate::waiting::Waiting;
 
-/// One is being flushed while another is written to the log.
+/// Maximum number of leaders: one group is flushed while another is written to the log.
 const LEADERS: usize = 2;
 
-/// What fsyncs are asked of.
+/// The operations that make files durable.
 pub trait Durable: Send + Sync + 'static {
-    /// Takes up the data of a file if that need not wait for the device; tells whether it did.
+    /// Writes out the data of a file if that need not wait for the device; returns whether it did.
     fn write_out_at_once(&self, ino: u64) -> Outcome<bool>;
-    /// Takes up the data of a file.
+    /// Writes out the data of a file. May wait for the device.
     fn write_out(&self, ino: u64) -> Outcome<()>;
-    /// Makes files durable, with an answer for each.
+    /// Makes files durable; returns one result per request, in order.
     fn fsync_each(&self, requests: &[FsyncRequest]) -> Vec<Outcome<()>>;
 }
 
@@ -53,7 +54,7 @@ impl<D> Clone for Syncs<D> {
 }
 
 impl<D: Durable> Syncs<D> {
-    /// None yet.
+    /// Creates an empty queue.
     pub fn new(durable: Arc<D>) -> Self {
         Self {
             durable,
@@ -61,7 +62,7 @@ impl<D: Durable> Syncs<D> {
         }
     }
 
-    /// Makes a file durable and calls `answer` when that is done, maybe in another thread.
+    /// Makes a file durable and calls `answer` after that, possibly in another thread.
     pub fn sync(
         &self,
         request: FsyncRequest,
@@ -78,14 +79,14 @@ impl<D: Durable> Syncs<D> {
         match caught("fsync", request.ino, at_once) {
             Err(refused) => answer(Err(refused)),
             Ok(false) if !here => waiting.hand_over(move || {
-                if syncs.write_and_stand(request, answer) {
+                if syncs.write_and_enqueue(request, answer) {
                     syncs.lead_all();
                 }
             }),
             Ok(written) => {
                 let to_lead = match written {
-                    true => self.stand(request, answer),
-                    false => self.write_and_stand(request, answer),
+                    true => self.enqueue(request, answer),
+                    false => self.write_and_enqueue(request, answer),
                 };
                 if to_lead && !(here && self.lead()) {
                     waiting.hand_over(move || syncs.lead_all());
@@ -94,10 +95,10 @@ impl<D: Durable> Syncs<D> {
         }
     }
 
-    /// Takes up the data, and stands with the others; tells whether the caller is to lead them.
-    fn write_and_stand(&self, request: FsyncRequest, answer: Answer) -> bool {
+    /// Writes out the data and queues the request; returns whether the caller must lead.
+    fn write_and_enqueue(&self, request: FsyncRequest, answer: Answer) -> bool {
         match caught("fsync", request.ino, || self.durable.write_out(request.ino)) {
-            Ok(()) => self.stand(request, answer),
+            Ok(()) => self.enqueue(request, answer),
             refused => {
                 answer(refused);
                 false
@@ -105,7 +106,7 @@ impl<D: Durable> Syncs<D> {
         }
     }
 
-    fn stand(&self, request: FsyncRequest, answer: Answer) -> bool {
+    fn enqueue(&self, request: FsyncRequest, answer: Answer) -> bool {
         let mut ready = self.ready.lock();
         ready.requests.push(request);
         ready.answers.push(answer);
@@ -118,7 +119,8 @@ impl<D: Durable> Syncs<D> {
         while !self.lead() {}
     }
 
-    /// Leads those who stand there. If none does afterwards, the caller no longer leads: `true`.
+    /// Flushes the queued requests. Returns true if the queue is empty afterwards; the caller is
+    /// then not a leader any more.
     fn lead(&self) -> bool {
         let mut ready = self.ready.lock();
         if !ready.requests.is_empty() {
@@ -150,7 +152,8 @@ mod tests {
     use std::sync::mpsc::{Receiver, Sender, channel};
     use std::thread;
 
-    /// Whose flushes begin with a word to the test, and end when it says so.
+    /// A [`Durable`] whose flushes report their start to the test and block until the test releases
+    /// them.
     struct Slow {
         began: Mutex<Sender<Vec<u64>>>,
         go_on: Mutex<Receiver<()>>,
@@ -159,7 +162,7 @@ mod tests {
         wrote: Condvar,
     }
 
-    /// A flush of this one is told apart when to go on.
+    /// A flush that includes this inode is released by a separate channel.
     const APART: u64 = 11;
 
     impl Durable for Slow {
@@ -197,7 +200,7 @@ mod tests {
         }
     }
 
-    /// What an event loop has of it all.
+    /// What an event loop needs to serve fsyncs.
     #[derive(Clone)]
     struct Loop {
         syncs: Syncs<Slow>,
@@ -270,13 +273,13 @@ mod tests {
     }
 
     #[test]
-    fn those_who_come_meanwhile_share_the_next_flush() {
+    fn fsyncs_queued_during_flush_share_next_flush() {
         let bench = Bench::new();
         for leader in [1, 2] {
             bench.sync(leader);
             assert_eq!(bench.began.recv().unwrap(), [leader]);
         }
-        // Both leaders wait for the device; nobody else needs a thread for that.
+        // Both leaders wait for the device; the other requests need no thread.
         let others: Vec<u64> = (100..200).collect();
         others.iter().for_each(|ino| bench.sync(*ino));
         bench.wait_until_written(2 + others.len());
@@ -301,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn an_event_loop_leads_no_more_than_one_group() {
+    fn event_loop_leads_at_most_one_group() {
         let bench = Bench::with_loops(2);
         thread::scope(|scope| {
             let event_loop = scope.spawn({
@@ -322,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_written_is_refused_alone() {
+    fn write_out_error_refuses_only_its_fsync() {
         for refused in [13, 39] {
             let bench = Bench::new();
             bench.sync(refused);
@@ -332,9 +335,9 @@ mod tests {
     }
 
     #[test]
-    fn a_panic_is_an_answer() {
+    fn panic_in_flush_is_answered_with_eio() {
         let bench = Bench::new();
-        // More often than there are leaders: none is lost by it.
+        // More panics than leaders: a panic must not use up a leader.
         for ino in [99, 99, 99, 1] {
             bench.go_on.send(()).unwrap();
             bench.sync(ino);

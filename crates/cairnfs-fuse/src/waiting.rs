@@ -1,9 +1,10 @@
-//! Requests that wait for the device, or take long, must not use up the event loops.
+//! Thread pools for requests that wait for the device or take long, so that they do not block the
+//! event loops.
 //!
-//! A thread that runs an event loop may wait itself while nobody else does and another is left to
-//! read requests: then nothing is handed over, which is fastest while little is going on. Else the
-//! job and its reply go to a thread of their own kind; such threads come as they are needed and
-//! end when they are not. Every job accepted is run, also when the pool is dropped.
+//! An event loop may wait itself if no other job is in flight and another event loop is left to
+//! receive requests. No job is handed over then, which is fastest under low load. Otherwise the job
+//! and its reply are handed to a thread of the pool; such threads are started on demand and end
+//! when idle. Every accepted job is run, also when the pool is dropped.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -14,25 +15,25 @@ use parking_lot::{Condvar, Mutex};
 
 type Job = Box<dyn FnOnce() + Send>;
 
-/// More waiting requests than this stand in a queue.
+/// Maximum number of threads for waiting requests; further requests are queued.
 const MAX_THREADS: usize = 64;
 
-/// More requests that compute or copy for long than this stand in a queue: they take processors and
-/// the device from all others.
+/// Maximum number of threads for requests that compute or copy for long; further requests are
+/// queued. They take processors and device time from all other requests.
 const MAX_LONG: usize = 4;
 
-/// A thread that had nothing to do for so long ends.
+/// A thread that was idle for this time ends.
 const IDLE: Duration = Duration::from_secs(10);
 
-/// Where requests wait.
+/// A pool of threads in which requests wait.
 #[derive(Clone)]
 pub struct Waiting {
     shared: Arc<Shared>,
 }
 
-/// Ends the pool's threads when the last [`Waiting`] is gone.
+/// Ends the pool's threads when the last [`Waiting`] is dropped.
 struct Shared {
-    /// Whether an event loop may wait itself.
+    /// Whether an event loop may run a waiting job itself.
     inline: bool,
     pool: Arc<Pool>,
 }
@@ -50,12 +51,12 @@ struct State {
     threads: usize,
     idle: usize,
     closed: bool,
-    /// Jobs accepted so far, and the numbers of those that are not done.
+    /// Number of jobs accepted so far, which numbers them, and the numbers of the unfinished ones.
     accepted: u64,
     under_way: BTreeSet<u64>,
 }
 
-/// A job that is not done; it is when this is dropped.
+/// An unfinished job; dropping this finishes it.
 pub struct UnderWay {
     pool: Arc<Pool>,
     number: u64,
@@ -69,13 +70,13 @@ impl Drop for UnderWay {
 }
 
 impl Waiting {
-    /// For a session of `event_loops` threads.
+    /// Creates a pool for a session of `event_loops` threads.
     pub fn new(event_loops: usize) -> Self {
         Self::with(event_loops > 1, MAX_THREADS)
     }
 
-    /// For requests that take long by what they do, not by what they wait for: few run at once, and
-    /// none keeps one that waits from a thread.
+    /// Creates a pool for requests that compute or copy for long. It is separate and small, so that
+    /// few of them run at once and none takes a thread from a request that only waits.
     pub fn for_long_work() -> Self {
         Self::with(false, MAX_LONG)
     }
@@ -92,13 +93,13 @@ impl Waiting {
         }
     }
 
-    /// Runs a job that waits long, or for other requests, in another thread.
+    /// Runs a job in another thread: one that waits for long, or for other requests.
     pub fn run_elsewhere(&self, job: impl FnOnce(UnderWay) + Send + 'static) {
         let (under_way, _) = self.begin();
         self.hand_over(move || job(under_way));
     }
 
-    /// Returns when all jobs are done that were accepted before.
+    /// Waits until all jobs accepted before this call are finished.
     pub fn finish(&self) {
         let pool = &self.shared.pool;
         let mut state = pool.state.lock();
@@ -108,8 +109,8 @@ impl Waiting {
         }
     }
 
-    /// Begins a job; also tells whether an event loop may wait for it itself: nothing else is under way
-    /// and another loop is left.
+    /// Registers a job. Also returns whether the calling event loop may wait for it itself: no
+    /// other job is in flight, and another loop is left.
     pub fn begin(&self) -> (UnderWay, bool) {
         let pool = &self.shared.pool;
         let mut state = pool.state.lock();
@@ -122,7 +123,7 @@ impl Waiting {
         (UnderWay { pool, number }, alone && self.shared.inline)
     }
 
-    /// Goes on with a job in another thread.
+    /// Continues a registered job in another thread.
     pub fn hand_over(&self, job: impl FnOnce() + Send + 'static) {
         let pool = &self.shared.pool;
         let mut state = pool.state.lock();
@@ -189,7 +190,7 @@ mod tests {
     use std::sync::mpsc::channel;
     use std::thread::current;
 
-    /// As an event loop does with a job that waits.
+    /// Runs a job that waits as an event loop does.
     fn run(waiting: &Waiting, job: impl FnOnce(UnderWay) + Send + 'static) {
         match waiting.begin() {
             (under_way, true) => job(under_way),
@@ -198,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_event_loop_never_waits_itself() {
+    fn single_event_loop_hands_waiting_job_over() {
         let (tx, rx) = channel();
         let alone = Waiting::new(1);
         let me = current().id();
@@ -207,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn with_others_left_it_waits_in_place() {
+    fn one_of_two_event_loops_waits_in_place() {
         let (tx, rx) = channel();
         run(&Waiting::new(2), move |_| tx.send(current().id()).unwrap());
         assert_eq!(rx.recv().unwrap(), current().id());
@@ -227,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn long_work_has_few_threads() {
+    fn long_work_is_limited_to_max_long_threads() {
         let working = Waiting::for_long_work();
         let running = Arc::new(std::sync::Barrier::new(MAX_LONG + 1));
         let (go_on, held) = channel::<()>();
@@ -268,27 +269,27 @@ mod tests {
     }
 
     #[test]
-    fn finishing_waits_for_what_was_there_before() {
+    fn finish_waits_for_earlier_jobs() {
         let waiting = Waiting::new(1);
         let (go_on, held) = channel::<()>();
         let done = Arc::new(AtomicBool::new(false));
-        let told = Arc::clone(&done);
+        let stored = Arc::clone(&done);
         run(&waiting, move |_under_way| {
             held.recv().unwrap();
-            told.store(true, Ordering::SeqCst);
+            stored.store(true, Ordering::SeqCst);
         });
-        let ends = thread::spawn({
+        let finisher = thread::spawn({
             let waiting = waiting.clone();
             move || waiting.finish()
         });
         go_on.send(()).unwrap();
-        ends.join().unwrap();
+        finisher.join().unwrap();
         assert!(done.load(Ordering::SeqCst));
         waiting.finish();
     }
 
     #[test]
-    fn jobs_outlive_the_pool() {
+    fn accepted_jobs_run_after_pool_is_dropped() {
         let (tx, rx) = channel();
         let waiting = Waiting::new(1);
         for i in 0..100 {

@@ -1,5 +1,5 @@
-//! Look-ups of "." and ".." as a kernel makes them for file handles, without a kernel: numbers from
-//! outside take no place in memory, and none is found that is gone or about to be.
+//! Lookups of "." and ".." as a kernel sends them for file handles, tested without a kernel:
+//! untrusted inode numbers occupy no memory, and no inode is found that is deleted or about to be.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -49,7 +49,7 @@ impl Volume {
         Self::open(Arc::new(device))
     }
 
-    fn again(self) -> Self {
+    fn reopen(self) -> Self {
         self.fs.close().unwrap();
         Self::open(self.device)
     }
@@ -63,7 +63,7 @@ impl Volume {
         self.ops.mkdir(new(dir, name, 0o755)).unwrap().ino
     }
 
-    /// What a look-up leads to; its use is given back.
+    /// Returns the inode that a lookup finds; gives its lookup reference back.
     fn find(&self, ino: u64, name: &str) -> Result<u64, Refusal> {
         let found = self.ops.lookup(ino, name.as_bytes())?.unwrap().ino;
         self.ops.forget(found, 1);
@@ -80,7 +80,7 @@ impl Volume {
 }
 
 #[test]
-fn inodes_are_found_by_number() {
+fn dot_and_dotdot_resolve_inode_numbers() {
     let volume = Volume::new();
     let d = volume.directory(1, "d");
     let (e, file) = (volume.directory(d, "e"), volume.file(d, "file"));
@@ -94,23 +94,23 @@ fn inodes_are_found_by_number() {
         assert_eq!(volume.find(file, ".."), Err(Refusal(libc::ENOTDIR)));
     };
     check(&volume, d);
-    let volume = volume.again();
+    let volume = volume.reopen();
     check(&volume, d);
     volume
         .ops
         .rename(ROOT, (d, b"e"), (1, b"moved"), 0)
         .unwrap();
     check(&volume, 1);
-    check(&volume.again(), 1);
+    check(&volume.reopen(), 1);
 }
 
 #[test]
-fn removed_inodes_are_stale_once_nobody_uses_them() {
+fn removed_inode_is_stale_after_last_forget() {
     let volume = Volume::new();
     let (gone, file) = (volume.directory(1, "gone"), volume.file(1, "file"));
     volume.ops.rmdir(1, b"gone").unwrap();
     volume.ops.unlink(1, b"file").unwrap();
-    // Still used by whoever made it.
+    // The lookup reference of its creation is still held.
     assert_eq!(volume.find(file, "."), Ok(file));
     volume.ops.forget(file, 1);
     volume.ops.forget(gone, 1);
@@ -121,11 +121,11 @@ fn removed_inodes_are_stale_once_nobody_uses_them() {
         }
     };
     check(&volume);
-    check(&volume.again());
+    check(&volume.reopen());
 }
 
 #[test]
-fn an_inode_whose_removal_waits_is_not_found() {
+fn inode_with_pending_removal_is_stale() {
     let volume = Volume::new();
     let file = volume.file(1, "file");
     // Sparse, so that its removal takes more than one transaction.
@@ -145,7 +145,7 @@ fn an_inode_whose_removal_waits_is_not_found() {
 }
 
 #[test]
-fn numbers_from_outside_take_no_memory_and_harm_no_later_inode() {
+fn lookup_of_unused_number_is_stale_and_leaves_no_state() {
     let volume = Volume::new();
     let first = volume.file(1, "first");
     let before = volume.inodes_in_memory();
@@ -167,5 +167,5 @@ fn numbers_from_outside_take_no_memory_and_harm_no_later_inode() {
         assert!(made.iter().all(|ino| volume.find(*ino, ".") == Ok(*ino)));
     };
     check(&volume);
-    check(&volume.again());
+    check(&volume.reopen());
 }

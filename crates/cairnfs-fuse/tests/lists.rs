@@ -1,5 +1,5 @@
-//! Access lists through the operations of a mount, without a kernel: the mode and the list of an inode
-//! change together, for other threads and where there is no space.
+//! Access control lists through the operations of a mount, tested without a kernel: mode and list
+//! of an inode change together, for concurrent readers and on a full volume.
 
 #![allow(
     clippy::unwrap_used,
@@ -45,7 +45,7 @@ fn make(ops: &Ops, name: &str, mode: u32) -> Result<u64, Refusal> {
     Ok(ops.mknod(new, 0)?.ino)
 }
 
-/// A list with entries for so many users, and these permissions of owner, mask and others.
+/// Encodes a list with `users` named users and these permissions of owner, mask and others.
 fn list(users: u32, mode: u32) -> Vec<u8> {
     let entry = |tag: u16, perm: u32, id: u32| {
         let perm = (perm & 7) as u16;
@@ -74,7 +74,7 @@ fn chmod(mode: u32) -> SetAttr {
     }
 }
 
-/// Mode and list as a reader gets them, which takes two requests.
+/// Reads mode and list as a kernel does, by separate requests.
 fn mode_and_list(ops: &Ops, ino: u64) -> (u32, Acl, u32) {
     let before = ops.getattr(ino, false).unwrap().mode;
     let list = match ops.getxattr(ino, ACCESS) {
@@ -87,10 +87,11 @@ fn mode_and_list(ops: &Ops, ino: u64) -> (u32, Acl, u32) {
     (before, list, ops.getattr(ino, false).unwrap().mode)
 }
 
-/// Each change is one step for readers: what they find of it while it is made is as it was before, or as
-/// it is after. Between two equal modes of one change the list is that of the mode.
+/// Each change is atomic for readers: during a change they find the state before it or after it. If
+/// a reader finds the same mode twice within one change, the list it read in between belongs to
+/// that mode.
 #[test]
-fn readers_see_mode_and_list_of_one_moment() {
+fn concurrent_readers_see_matching_mode_and_list() {
     let ops = ops(64 << 20);
     let ino = make(&ops, "f", 0o600).unwrap();
     let changes = AtomicU64::new(0);
@@ -98,7 +99,7 @@ fn readers_see_mode_and_list_of_one_moment() {
     const ROUNDS: u64 = 20_000;
     thread::scope(|scope| {
         scope.spawn(|| {
-            // On until a reader has looked between two changes.
+            // Continues until a reader has read a pair between two changes.
             for round in 0.. {
                 if round >= ROUNDS && seen.load(Ordering::Relaxed) > 0 {
                     break;
@@ -134,13 +135,13 @@ fn readers_see_mode_and_list_of_one_moment() {
     });
 }
 
-/// "No space" comes before anything changed.
+/// The refusal comes before any change of mode or list.
 #[test]
-fn a_full_volume_refuses_both() {
+fn full_volume_refuses_list_and_keeps_mode() {
     let ops = ops(16 << 20);
     let refused = (0..10_000).find_map(|n| {
         let ino = make(&ops, &n.to_string(), 0o600).unwrap();
-        // No two are alike: equal values are stored once.
+        // All values differ because equal values are stored once.
         let value = list(7000 - n, 0o660);
         let set = ops.setxattr(ROOT, ino, ACCESS, &value, 0);
         set.err().map(|e| (ino, e))
@@ -152,13 +153,14 @@ fn a_full_volume_refuses_both() {
 }
 
 #[test]
-fn lists_follow_modes_and_modes_lists() {
+fn chmod_updates_list_and_list_updates_mode() {
     let ops = ops(64 << 20);
     let ino = make(&ops, "f", 0o2750).unwrap();
     let mode = || ops.getattr(ino, false).unwrap().mode & 0o7777;
     let none = Refusal(libc::ENODATA);
     assert_eq!(ops.getxattr(ino, ACCESS).unwrap_err(), none);
-    // Nothing is known of the caller but user and group, which is not the file's.
+    // Only user and group of the caller are known, and the group is not the file's, so set-group-id
+    // is cleared.
     let owner = Caller {
         uid: 5,
         gid: 50,
@@ -168,12 +170,12 @@ fn lists_follow_modes_and_modes_lists() {
         .unwrap();
     assert_eq!(mode(), 0o761);
     assert_eq!(ops.getxattr(ino, ACCESS).unwrap(), list(1, 0o761));
-    let told = ops.setattr(ROOT, ino, chmod(0o1616)).unwrap();
-    assert_eq!((told.mode & 0o7777, mode()), (0o1616, 0o1616));
+    let after = ops.setattr(ROOT, ino, chmod(0o1616)).unwrap();
+    assert_eq!((after.mode & 0o7777, mode()), (0o1616, 0o1616));
     assert_eq!(ops.getxattr(ino, ACCESS).unwrap(), list(1, 0o616));
     ops.setxattr(ROOT, ino, ACCESS, &list(0, 0o604), 0).unwrap();
     assert_eq!(mode(), 0o1604);
-    // It had one: the kernel may have the mode that went with that.
+    // The inode had a list, and the kernel may have cached the mode that belongs to it.
     assert_eq!(ops.getxattr(ino, ACCESS).unwrap(), list(0, 0o604));
     assert!(ops.listxattr(ROOT, ino).unwrap().is_empty());
     assert_eq!(ops.getxattr(ino, DEFAULT).unwrap_err(), none);
@@ -183,14 +185,14 @@ fn lists_follow_modes_and_modes_lists() {
         let refused = ops.setxattr(ROOT, ino, name, b"no list", 0).unwrap_err();
         assert_eq!(refused, Refusal(libc::EINVAL));
     }
-    // An inode that lost its name keeps both in step, too.
+    // Mode and list of an unlinked inode change together, too.
     ops.setxattr(ROOT, ino, ACCESS, &list(9, 0o660), 0).unwrap();
     ops.unlink(1, b"f").unwrap();
     ops.setattr(ROOT, ino, chmod(0o600)).unwrap();
     assert_eq!(ops.getxattr(ino, ACCESS).unwrap(), list(9, 0o600));
 }
 
-/// A kernel that tells what an inode is like when it is to forget it.
+/// A kernel that records an inode's mode at the time of each invalidation.
 struct Watching {
     ops: Arc<Ops>,
     seen: Arc<Mutex<Vec<u32>>>,
@@ -205,7 +207,7 @@ impl Kernel for Watching {
 }
 
 #[test]
-fn the_kernel_forgets_that_there_is_no_list_before_the_mode_changes() {
+fn kernel_drops_cached_missing_list_before_mode_changes() {
     let ops = Arc::new(ops(64 << 20));
     let ino = make(&ops, "f", 0o640).unwrap();
     let seen = Arc::new(Mutex::new(Vec::new()));
@@ -215,7 +217,7 @@ fn the_kernel_forgets_that_there_is_no_list_before_the_mode_changes() {
     }));
     ops.setxattr(ROOT, ino, ACCESS, &list(1, 0o670), 0).unwrap();
     assert_eq!(*seen.lock().unwrap(), [0o640]);
-    // It knows a list by now, which grants what it says, whatever the mode.
+    // The kernel has a list cached, which decides about access whatever the mode is.
     ops.setxattr(ROOT, ino, ACCESS, &list(2, 0o660), 0).unwrap();
     ops.setxattr(ROOT, ino, ACCESS, &list(0, 0o600), 0).unwrap();
     assert_eq!(seen.lock().unwrap().len(), 1);

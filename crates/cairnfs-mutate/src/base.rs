@@ -1,7 +1,7 @@
-//! Sound volumes to be damaged, made by the engine itself and left as a kill leaves them.
+//! Sound volumes to be damaged, made by the engine and left as a kill leaves them.
 //!
-//! Identity and hash seed are fixed, so that the trees have the same shape each time; times and
-//! the mounts' random numbers are not, and nothing here depends on them.
+//! The UUID and the hash seed are fixed, so that the trees have the same shape each time. Times and
+//! the random numbers of mounts differ, and nothing here depends on them.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -20,31 +20,31 @@ use crate::image::Image;
 use crate::layout::Layout;
 use crate::seal;
 
-/// Bytes of every base: the smallest volume.
+/// Size of every base in bytes: the minimum.
 pub const SIZE: u64 = 16 << 20;
 const UUID: [u8; 16] = *b"damaged volumes!";
 const HASH_SEED: u64 = 0x5eed;
 const WHO: Creds = Creds { uid: 1, gid: 2 };
 const FILE: u32 = 0o100_644;
 const DEPTH: usize = 24;
-/// Older contents kept of each block.
+/// Number of older contents that are kept of each block.
 const KEPT: usize = 3;
 
 /// A sound volume.
 pub struct Base {
-    /// What it is called.
+    /// Its name in messages.
     pub name: &'static str,
-    /// Its bytes.
+    /// Its contents.
     pub image: Image,
-    /// Where its structures lie.
+    /// The places of its structures.
     pub layout: Layout,
-    /// Blocks that hold anything.
+    /// The blocks that are not all zeros.
     pub used: Vec<u64>,
-    /// What blocks held before they were written again.
+    /// Blocks with their earlier contents, before they were overwritten.
     pub older: Vec<(u64, Box<[u8]>)>,
 }
 
-/// A device that keeps what it overwrites.
+/// A device that keeps the contents it overwrites.
 struct Recorder {
     device: MemoryDevice,
     older: Mutex<BTreeMap<u64, Vec<Box<[u8]>>>>,
@@ -81,22 +81,22 @@ impl Device for Recorder {
     }
 }
 
-/// The volumes that mutations begin with.
+/// The volumes that are damaged.
 pub fn bases() -> Vec<Base> {
     vec![make("empty", |_, _| {}), one_of_everything(), two_levels()]
 }
 
-/// A volume with all kinds of files and items, merged ones and such that only the log tells of.
+/// A volume with all kinds of files and items, some of them only in the log.
 pub fn one_of_everything() -> Base {
     make("one of everything", everything)
 }
 
-/// A volume whose index has a level above its leaves, and whose log goes round the ring's end.
+/// A volume whose index has a level above its leaves, and whose log wraps at the end of the ring.
 pub fn two_levels() -> Base {
     make("two levels", levels)
 }
 
-/// A volume whose index has everything, and whose log has nothing that a mount would merge.
+/// A volume with all kinds of items in the index, and nothing to merge in the log.
 pub fn merged() -> Base {
     make("merged", |fs, device| {
         everything(fs, device);
@@ -104,7 +104,7 @@ pub fn merged() -> Base {
     })
 }
 
-/// A volume of directories that lie in each other, `DEPTH` of them called `a`, each beside one `b`.
+/// A volume of `DEPTH` nested directories called `a`, each beside one called `b`.
 pub fn nested() -> Base {
     make("nested", |fs, _| {
         let deeper = |above, _| {
@@ -157,7 +157,7 @@ fn copy(device: &dyn Device) -> Image {
     Image::new(bytes.into())
 }
 
-/// Gives a new volume the identity that all bases have.
+/// Gives a new volume the UUID and hash seed of all bases.
 fn fix_identity(device: &dyn Device) {
     let mut image = copy(device);
     let layout = Layout::of(&image);
@@ -187,7 +187,7 @@ fn contents(len: usize, salt: usize) -> Vec<u8> {
         .collect()
 }
 
-/// A new file with contents, not used any more.
+/// Creates a file with contents, and forgets it.
 fn file(fs: &FileSystem, dir: u64, name: &str, len: usize) -> u64 {
     let ino = fs.mknod(dir, name.as_bytes(), FILE, 0, WHO).unwrap().ino;
     fs.write(ino, 0, &contents(len, name.len()), false).unwrap();
@@ -207,8 +207,8 @@ fn set(fs: &FileSystem, ino: u64, name: &str, len: usize) {
         .unwrap();
 }
 
-/// All kinds of files and items, half of them merged, then a log of several contexts, and inodes
-/// without a name that somebody uses.
+/// All kinds of files and items, half of them merged, then a log of several contexts, and unlinked
+/// inodes in use.
 fn everything(fs: &FileSystem, _: &dyn Device) {
     let a = dir(fs, 1, "a");
     let b = dir(fs, a, "b");
@@ -249,7 +249,7 @@ fn everything(fs: &FileSystem, _: &dyn Device) {
     unmerged(fs, a, c, blocks);
 }
 
-/// What only the log tells of.
+/// Changes that are only in the log.
 fn unmerged(fs: &FileSystem, a: u64, c: u64, blocks: u64) {
     let late = file(fs, a, "late", 6000);
     set(fs, late, "user.late", 9000);
@@ -276,7 +276,7 @@ fn unmerged(fs: &FileSystem, a: u64, c: u64, blocks: u64) {
     fs.write(held, 0, b"more", false).unwrap();
 }
 
-/// Fills the log, and merges it, up to a few blocks before the end of its ring.
+/// Fills and merges the log until it ends a few blocks before the end of its ring.
 fn to_the_end_of_the_ring(fs: &FileSystem, device: &dyn Device) {
     loop {
         fs.merge().unwrap();
@@ -286,7 +286,7 @@ fn to_the_end_of_the_ring(fs: &FileSystem, device: &dyn Device) {
         if left <= 4 {
             return;
         }
-        // A merge writes a record, too: half of what is left never goes beyond the end.
+        // A merge writes a record too: half of the remaining blocks never exceed the end.
         for _ in 0..left / 2 {
             set(fs, 1, "user.round", 1);
             fs.sync().unwrap();
@@ -294,7 +294,7 @@ fn to_the_end_of_the_ring(fs: &FileSystem, device: &dyn Device) {
     }
 }
 
-/// A tree of more than a leaf, and deletions in the index.
+/// A tree of several leaves, and deletions in the index.
 fn levels(fs: &FileSystem, device: &dyn Device) {
     let dirs: Vec<u64> = (0..4).map(|i| dir(fs, 1, &format!("dir-{i}"))).collect();
     let target = vec![b'x'; 1500];

@@ -1,7 +1,7 @@
-//! Damage that arbitrary bytes tell, for fuzzers: each function makes an image of any input.
+//! Damage described by arbitrary bytes, for fuzzers: each function makes an image from any input.
 //!
-//! What the input does not reach is as in the base. Checksums above the change are right where the
-//! name says so, for no fuzzer guesses them.
+//! Everything that the input does not change is as in the base. Functions called `sealed_*` make
+//! the checksums above the change valid, because a fuzzer cannot guess them.
 
 use cairnfs::format::record::{HEADER_SIZE, entries};
 use cairnfs::format::{BLOCK_SIZE, NODE_SIZE};
@@ -10,7 +10,7 @@ use crate::base::Base;
 use crate::image::Image;
 use crate::seal;
 
-/// Takes numbers and bytes from an input; zeros behind its end.
+/// Reads numbers and bytes from an input; behind its end it reads zeros.
 struct Input<'a>(&'a [u8]);
 
 impl<'a> Input<'a> {
@@ -41,12 +41,12 @@ impl<'a> Input<'a> {
     }
 }
 
-/// Which base an input is for; the rest of the input tells the damage.
+/// Selects the base by the first byte of an input.
 pub fn choose<'a>(bases: &'a [Base], input: &[u8]) -> &'a Base {
     &bases[usize::from(input.first().copied().unwrap_or(0)) % bases.len()]
 }
 
-/// Patches of used blocks: block (2 bytes), offset (2), length (1), bytes.
+/// Patches blocks in use: block (2 bytes), offset (2), length (1), bytes.
 pub fn patched_image(base: &Base, input: &[u8]) -> Image {
     let mut image = base.image.clone();
     let mut input = Input(input.get(1..).unwrap_or_default());
@@ -60,7 +60,7 @@ pub fn patched_image(base: &Base, input: &[u8]) -> Image {
     image
 }
 
-/// Another payload for a record (2 bytes) of the log, with right checksums.
+/// Replaces the payload of a record (2 bytes) of the log and makes the checksums valid.
 pub fn sealed_log(base: &Base, input: &[u8]) -> Image {
     let mut image = base.image.clone();
     let records = &base.layout.records;
@@ -71,7 +71,7 @@ pub fn sealed_log(base: &Base, input: &[u8]) -> Image {
     let i = input.number() % records.len();
     let record = records[i];
     let mut bytes = base.layout.record(&image, &record);
-    // As many blocks as before, so that the next record stays where it is.
+    // As many blocks as before, so that the next record stays in its place.
     let most = bytes.len() - HEADER_SIZE;
     let least = most.saturating_sub(BLOCK_SIZE - 1).min(most);
     let payload = input.take(most);
@@ -86,8 +86,9 @@ pub fn sealed_log(base: &Base, input: &[u8]) -> Image {
     image
 }
 
-/// Patches of index nodes, with right checksums: node (2 bytes), offset (2), length (1), bytes. An
-/// odd length byte patches the value of an item (2 bytes instead of node) instead.
+/// Patches index nodes and makes the checksums valid: node (2 bytes), offset (2), length (1),
+/// bytes. If the length byte is odd, it patches the value of an item (2 bytes in the place of the
+/// node).
 pub fn sealed_nodes(base: &Base, input: &[u8]) -> Image {
     let mut image = base.image.clone();
     let layout = &base.layout;

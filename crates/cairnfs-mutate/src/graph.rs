@@ -1,8 +1,8 @@
-//! Index trees of misleading shape, with all checksums right: children that several nodes share,
-//! keys out of order or outside their parent's bounds, pointers to the node itself, deep chains,
-//! values that share their units; and trees of directories that are none.
+//! Invalid index trees with valid checksums: children shared by several nodes, keys out of order or
+//! outside their parent's bounds, pointers of a node to itself, deep chains, values that share
+//! units; and directory trees with cycles or shared directories.
 //!
-//! New nodes go to blocks in which nothing lies; the bitmaps are left as they are.
+//! New nodes are written to blocks of zeros; the bitmaps are not updated.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use cairnfs::format::checksum::crc;
 use cairnfs::format::item::RawRoot;
 use cairnfs::format::key::{Key, Kind};
 use cairnfs::format::node::{CellValue, Expected, MAX_HEIGHT, NODE_HEADER, Node, NodeBuilder};
-use cairnfs::format::superblock::RawPtr;
+use cairnfs::format::pointer::RawPtr;
 use zerocopy::little_endian::U32;
 use zerocopy::{FromBytes, IntoBytes};
 
@@ -22,26 +22,26 @@ use crate::layout::{ItemAt, Layout};
 use crate::random::Random;
 use crate::seal;
 
-/// A misleading shape.
+/// An invalid shape of an index tree.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Shape {
-    /// Behind some key, levels of nodes whose pointers all lead to one child.
+    /// Behind some key, several levels of nodes whose pointers all lead to the same child.
     SharedChild,
-    /// Two pointers of a node exchanged.
+    /// Two pointers of a node are exchanged.
     SwappedChildren,
-    /// A pointer of a node in the place of another.
+    /// One pointer of a node replaces another.
     RepeatedChild,
-    /// A child's bound moved behind its first key.
+    /// The lower bound of a child is raised above its first key.
     RaisedBound,
-    /// Two neighbouring cells of a node exchanged.
+    /// Two adjacent cells of a node are exchanged.
     Unordered,
-    /// A pointer that leads to its own node.
+    /// A pointer of a node leads to the node itself.
     OwnChild,
-    /// Nodes of one child above the tree, as many as there may be, or more.
+    /// Nodes with one child each above the tree, up to the maximum height or beyond.
     Chain,
-    /// A large value that has the units of another.
+    /// A large value has the units of another.
     SharedUnits,
-    /// An extent that has the blocks of another.
+    /// An extent has the blocks of another.
     SharedBlocks,
 }
 
@@ -58,7 +58,7 @@ pub const SHAPES: [Shape; 9] = [
     Shape::SharedBlocks,
 ];
 
-/// Gives a base the shape, at a place that follows from `random`; how, and the image. `None` if the
+/// Gives a base the shape at a random place. Returns a description and the image; `None` if the
 /// base has no such place.
 pub fn shaped(base: &Base, shape: Shape, random: &mut Random) -> Option<(String, Image)> {
     let mut forger = Forger::new(base);
@@ -90,17 +90,17 @@ pub fn shaped(base: &Base, shape: Shape, random: &mut Random) -> Option<(String,
     Some((how, forger.image))
 }
 
-/// A base with a tower of shared nodes behind `key`: `height` levels of `fan` pointers to one child.
-/// The leaf below them holds one item, that of the key if the base has it, else of one byte; it lies
-/// outside of all their bounds but one.
+/// A base with a tower of shared nodes behind `key`: `height` levels of `fan` pointers to one
+/// child. The leaf below holds one item, that of the key if the base has it, otherwise one of one
+/// byte. Only one of the paths to the leaf has bounds that contain the item.
 pub fn tower(base: &Base, key: Key, height: u32, fan: u64) -> Image {
     let mut forger = Forger::new(base);
     forger.shared_child(key, height, fan).unwrap();
     forger.image
 }
 
-/// A base whose entries called `b` lead to the directories that those called `a` lead to beside them.
-/// With `circular`, they lead to the root.
+/// A base in which each entry called `b` refers to the directory of the entry `a` beside it, or to
+/// the root if `circular` is set.
 pub fn crossed(base: &Base, circular: bool) -> Image {
     let mut forger = Forger::new(base);
     let entries = forger.main_items().filter(|i| i.key.kind == Kind::DirIndex);
@@ -126,7 +126,7 @@ pub fn crossed(base: &Base, circular: bool) -> Image {
 struct Forger<'a> {
     layout: &'a Layout,
     image: Image,
-    /// Units in which nothing lies.
+    /// Units that are all zeros.
     free: Vec<u64>,
 }
 
@@ -157,20 +157,20 @@ impl<'a> Forger<'a> {
         items.filter(|item| item.key.kind != Kind::Root)
     }
 
-    /// The item that leads to the tree of files.
+    /// The root item of the files' tree.
     fn root_item(&self) -> (ItemAt, RawRoot) {
         let mut items = self.layout.items.iter();
         let item = *items.find(|item| item.key.kind == Kind::Root).unwrap();
         (item, RawRoot::read_from_bytes(&self.value(item)).unwrap())
     }
 
-    /// What stands in an item's cell.
+    /// The bytes in an item's cell.
     fn value(&self, item: ItemAt) -> Vec<u8> {
         let bytes = self.image.read(item.node, NODE_BLOCKS);
         bytes[item.at..item.at + item.len].to_vec()
     }
 
-    /// Makes the tree at `ptr` that of the files.
+    /// Makes the tree at `ptr` the files' tree.
     fn plant(&mut self, ptr: RawPtr, height: u32) {
         let (item, mut root) = self.root_item();
         root.ptr = ptr;
@@ -179,7 +179,7 @@ impl<'a> Forger<'a> {
         seal::node(&mut self.image, self.layout, item.node);
     }
 
-    /// Writes a node to where nothing lies.
+    /// Writes a node to a free unit.
     fn write(&mut self, level: u8, builder: &mut NodeBuilder) -> RawPtr {
         let block = self.free.pop().unwrap();
         let birth = self.root_item().1.ptr.birth.get();
@@ -195,7 +195,7 @@ impl<'a> Forger<'a> {
         self.write(level, &mut builder)
     }
 
-    /// The bytes of the tree's node at `block`, decoded.
+    /// The node of the tree at `block`, decoded.
     fn node(&self, block: u64) -> Node {
         let bytes: Arc<[u8]> = self.image.read(block, NODE_BLOCKS).into();
         let expected = Expected {
@@ -210,7 +210,7 @@ impl<'a> Forger<'a> {
         Node::decode(bytes, &expected).unwrap()
     }
 
-    /// The tree of files under nodes of one child each, up to `height` levels.
+    /// Puts nodes of one child each above the files' tree, up to `height` levels.
     fn chained(&mut self, height: u32) -> (Key, RawPtr) {
         let (_, root) = self.root_item();
         let key = self.node(root.ptr.block.get()).key(0).unwrap();
@@ -221,8 +221,8 @@ impl<'a> Forger<'a> {
         (key, ptr)
     }
 
-    /// A tree of `height` levels with the items before `key`, as many as one leaf takes, so that a
-    /// scan from there comes to what stands behind.
+    /// A tree of `height` levels with as many of the items before `key` as fit into a leaf, so that
+    /// a scan from there continues to what is behind.
     fn before(&mut self, key: &Key, height: u8) -> Option<(Key, RawPtr)> {
         let nodes = self.layout.nodes.keys().map(|block| self.node(*block));
         let of_files = |node: &Node| node.key(0).unwrap().kind != Kind::Root;
@@ -265,7 +265,7 @@ impl<'a> Forger<'a> {
         ))
     }
 
-    /// Changes the cells of an interior node: two different ones of them, by their numbers.
+    /// Changes two different cells of an interior node; `change` gets their indexes.
     fn children(
         &mut self,
         random: &mut Random,
@@ -311,7 +311,7 @@ impl<'a> Forger<'a> {
         Some(format!("node {block}: cells {i} and {} exchanged", i + 1))
     }
 
-    /// No node can hold its own checksum, but readers may look for levels first, or in a cache.
+    /// No node can contain its own checksum, but readers may check levels first, or use a cache.
     fn own_child(&mut self, random: &mut Random) -> Option<String> {
         let (_, root) = self.root_item();
         let key = self.node(root.ptr.block.get()).key(0)?;
@@ -350,7 +350,7 @@ impl<'a> Forger<'a> {
         Some(self.copy_value(from, to))
     }
 
-    /// Gives an item the value of another that is as long.
+    /// Gives an item the value of another one of the same length.
     fn copy_value(&mut self, from: ItemAt, to: ItemAt) -> String {
         self.image.patch(to.node, to.at, &self.value(from));
         seal::node(&mut self.image, self.layout, to.node);
@@ -358,7 +358,7 @@ impl<'a> Forger<'a> {
     }
 }
 
-/// A list that has something in it.
+/// The list, unless it is empty.
 fn some<T>(list: Vec<T>) -> Option<Vec<T>> {
     (!list.is_empty()).then_some(list)
 }

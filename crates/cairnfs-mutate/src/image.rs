@@ -1,7 +1,7 @@
-//! The bytes of a volume: a shared base, and the blocks that differ from it.
+//! The contents of a volume: a shared base and the blocks that differ from it.
 //!
-//! As a [`Device`] it counts what is asked of it and refuses everything beyond a bound, so that a
-//! reader which runs in circles is found without a clock.
+//! As a [`Device`] it counts calls and bytes and fails all calls beyond a limit, so that an endless
+//! loop of a reader is detected without a clock.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,12 +12,12 @@ use cairnfs::format::BLOCK_SIZE;
 use cairnfs::{Error, Result};
 use parking_lot::RwLock;
 
-/// Calls that no volume of the size of the bases needs.
+/// A number of calls that no correct use of a volume of this size exceeds.
 const MOST_CALLS: u64 = 200_000;
-/// Bytes read that no volume of the size of the bases needs.
+/// A number of bytes read that no correct use of a volume of this size exceeds.
 const MOST_BYTES: u64 = 2 << 30;
 
-/// A volume's bytes.
+/// The contents of a volume.
 #[derive(Clone)]
 pub struct Image {
     base: Arc<[u8]>,
@@ -26,7 +26,7 @@ pub struct Image {
 }
 
 impl Image {
-    /// The bytes of a base.
+    /// The image of a base.
     pub fn new(base: Arc<[u8]>) -> Self {
         Self {
             blocks: (base.len() / BLOCK_SIZE) as u64,
@@ -40,7 +40,7 @@ impl Image {
         self.blocks
     }
 
-    /// Cuts the end off.
+    /// Truncates the image to at most this many blocks.
     pub fn truncate(&mut self, blocks: u64) {
         self.blocks = self.blocks.min(blocks);
     }
@@ -53,7 +53,7 @@ impl Image {
         }
     }
 
-    /// A number of blocks.
+    /// Reads `count` blocks.
     pub fn read(&self, block: u64, count: u64) -> Vec<u8> {
         let blocks = (block..block + count).flat_map(|b| self.block(b));
         blocks.copied().collect()
@@ -66,7 +66,7 @@ impl Image {
         }
     }
 
-    /// Changes bytes, counted from the begin of `block`.
+    /// Changes bytes at `offset` from the start of `block`.
     pub fn patch(&mut self, block: u64, offset: usize, bytes: &[u8]) {
         let first = block + (offset / BLOCK_SIZE) as u64;
         let within = offset % BLOCK_SIZE;
@@ -76,19 +76,19 @@ impl Image {
         self.write(first, &all);
     }
 
-    /// Whether any byte of a block is not zero.
+    /// Whether a block has a nonzero byte.
     pub fn holds_something(&self, block: u64) -> bool {
         self.block(block).iter().any(|b| *b != 0)
     }
 
-    /// Whether it differs from an image of the same base.
+    /// Whether the contents differ from those of an image with the same base.
     pub fn differs_from(&self, other: &Image) -> bool {
         let blocks = self.changed.keys().chain(other.changed.keys());
         self.blocks != other.blocks || { blocks }.any(|b| self.block(*b) != other.block(*b))
     }
 }
 
-/// An image as a device.
+/// An image as a device with a limit on calls and bytes.
 pub struct Bounded {
     image: RwLock<Image>,
     calls: AtomicU64,
@@ -96,7 +96,7 @@ pub struct Bounded {
 }
 
 impl Bounded {
-    /// A device with a copy of the image, which no more than a bound may be asked of.
+    /// A device with a copy of the image.
     pub fn new(image: &Image) -> Arc<Self> {
         Arc::new(Self {
             image: RwLock::new(image.clone()),
@@ -105,13 +105,13 @@ impl Bounded {
         })
     }
 
-    /// Whether more was asked than a reader that ends can need.
+    /// Whether the limit was exceeded, so that the reader is probably in an endless loop.
     pub fn exceeded(&self) -> bool {
         self.calls.load(Ordering::Relaxed) > MOST_CALLS
             || self.bytes.load(Ordering::Relaxed) > MOST_BYTES
     }
 
-    /// The bytes as they are now.
+    /// The current contents.
     pub fn image(&self) -> Image {
         self.image.read().clone()
     }

@@ -1,6 +1,6 @@
-//! Where the structures of a sound image lie.
+//! The places of the structures in a sound image.
 //!
-//! Follows the format's codecs alone; a base that they do not accept stops the test.
+//! Uses only the codecs of the format, and panics if they do not accept the image.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -10,14 +10,15 @@ use cairnfs::format::item::{RawRoot, decode_extent};
 use cairnfs::format::key::{Key, Kind};
 use cairnfs::format::node::{CellValue, Expected, NODE_HEADER, Node};
 use cairnfs::format::overflow::units_for;
+use cairnfs::format::pointer::RawPtr;
 use cairnfs::format::record::RecordHeader;
-use cairnfs::format::superblock::{RawPtr, Superblock};
+use cairnfs::format::superblock::Superblock;
 use cairnfs::format::{BLOCK_SIZE, NODE_BLOCKS};
 use zerocopy::FromBytes;
 
 use crate::image::Image;
 
-/// Where the address of a node or of a large value stands.
+/// The place of the pointer to a node or to a large value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Link {
     /// In the newest superblock.
@@ -26,7 +27,7 @@ pub enum Link {
     Node {
         /// First block of the node.
         node: u64,
-        /// Bytes from its begin.
+        /// Offset in bytes in the node.
         at: usize,
     },
 }
@@ -34,20 +35,20 @@ pub enum Link {
 /// A value in a leaf.
 #[derive(Debug, Clone, Copy)]
 pub struct ItemAt {
-    /// The leaf.
+    /// First block of the leaf.
     pub node: u64,
-    /// Where the value begins, counted from the leaf's begin.
+    /// Offset of the value in bytes in the leaf.
     pub at: usize,
-    /// Bytes of the value.
+    /// Length of the value in bytes.
     pub len: usize,
-    /// Its key.
+    /// Key of the item.
     pub key: Key,
 }
 
 /// A large value.
 #[derive(Debug, Clone)]
 pub struct LargeAt {
-    /// The cell that holds its address.
+    /// The cell that holds its pointer.
     pub cell: ItemAt,
     /// First block of each unit.
     pub units: Vec<u64>,
@@ -56,28 +57,28 @@ pub struct LargeAt {
 /// A record of the log.
 #[derive(Debug, Clone, Copy)]
 pub struct RecordAt {
-    /// Its first block's number.
+    /// LSN of its first block.
     pub lsn: u64,
     /// Its header.
     pub header: RecordHeader,
 }
 
-/// The structures of a volume.
+/// The places of the structures of a volume.
 #[derive(Debug, Clone)]
 pub struct Layout {
     /// The newest superblock.
     pub superblock: Superblock,
-    /// The areas.
+    /// The areas of the volume.
     pub geometry: Geometry,
-    /// Index nodes by their block, with what leads to each.
+    /// Index nodes by block, with the place of the pointer to each.
     pub nodes: BTreeMap<u64, Link>,
-    /// Values in leaves, the addresses of large values among them.
+    /// Values in leaves, including the pointers to large values.
     pub items: Vec<ItemAt>,
     /// Large values.
     pub large: Vec<LargeAt>,
-    /// Written extents in the index and in the log: first block and blocks.
+    /// Written extents in the index and in the log: first block and length in blocks.
     pub data: Vec<(u64, u64)>,
-    /// The log from its tail on.
+    /// The log records from the tail on.
     pub records: Vec<RecordAt>,
 }
 
@@ -195,21 +196,21 @@ impl Layout {
         }
     }
 
-    /// The bytes of a record, header and padding included.
+    /// The bytes of a record, including header and padding.
     pub fn record(&self, image: &Image, record: &RecordAt) -> Vec<u8> {
         let lsns = record.lsn..record.lsn + record.header.blocks();
         lsns.flat_map(|lsn| image.read(self.log_block(lsn), 1))
             .collect()
     }
 
-    /// Writes the bytes of a record.
+    /// Writes the bytes of a record at an LSN.
     pub fn write_record(&self, image: &mut Image, lsn: u64, bytes: &[u8]) {
         for (lsn, block) in (lsn..).zip(bytes.chunks(BLOCK_SIZE)) {
             image.write(self.log_block(lsn), block);
         }
     }
 
-    /// Blocks in which something lies, wherever it belongs to.
+    /// The blocks that are not all zeros.
     pub fn used(&self, image: &Image) -> Vec<u64> {
         (0..image.blocks())
             .filter(|b| image.holds_something(*b))

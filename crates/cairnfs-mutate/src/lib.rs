@@ -1,11 +1,11 @@
-//! Damaged volumes: sound images made by the engine, a mutator that damages them in ways that
-//! follow from a seed, and what must hold of any image, however it was damaged.
+//! Damaged volumes: sound images made by the engine, mutations of them that depend on a seed, and a
+//! test of what must hold for any image.
 //!
-//! For tests and fuzzing only. [`base`] makes the images, [`layout`] knows where their structures
-//! lie, [`seal`] makes checksums right again so that the readers behind them are reached,
-//! [`mutation`], [`graph`] and [`bytes`] damage, and [`survives`] opens, reads, uses and checks the result.
+//! For tests and fuzzing only. [`base`] makes the images, [`layout`] finds their structures,
+//! [`seal`] recomputes checksums so that the code behind them is reached, [`mutation`], [`graph`]
+//! and [`bytes`] make the damage, and [`survives`] opens, reads, uses and checks the result.
 //!
-//! What always holds: the same seed gives the same mutation of the same base.
+//! Invariant: the same seed gives the same mutation of the same base.
 
 #![allow(
     clippy::unwrap_used,

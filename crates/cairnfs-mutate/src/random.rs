@@ -1,11 +1,12 @@
-//! A small generator of random numbers (SplitMix64): the same numbers for a seed, everywhere.
+//! A small pseudorandom number generator (SplitMix64) with the same sequence for a seed on every
+//! platform.
 
-/// Random numbers that follow from a seed.
+/// Pseudorandom numbers from a seed.
 #[derive(Debug, Clone)]
 pub struct Random(u64);
 
 impl Random {
-    /// The numbers of a seed.
+    /// The sequence of a seed.
     pub fn new(seed: u64) -> Self {
         Self(seed)
     }
@@ -19,29 +20,29 @@ impl Random {
         z ^ (z >> 31)
     }
 
-    /// A number below `bound`, which is not 0.
+    /// A number below `bound`, which must not be 0.
     pub fn below(&mut self, bound: usize) -> usize {
         (self.number() % bound as u64) as usize
     }
 
-    /// One of a list that is not empty.
+    /// An element of a list, which must not be empty.
     pub fn pick<'a, T>(&mut self, from: &'a [T]) -> &'a T {
         &from[self.below(from.len())]
     }
 
-    /// Whether an event happens that does once in `n` times.
+    /// True once in `n` times on average.
     pub fn once_in(&mut self, n: usize) -> bool {
         self.below(n) == 0
     }
 
-    /// Random bytes.
+    /// Fills `bytes` with random bytes.
     pub fn fill(&mut self, bytes: &mut [u8]) {
         for byte in bytes {
             *byte = self.number() as u8;
         }
     }
 
-    /// A number that readers may stumble over where `old` stood; `width` is its bytes.
+    /// A replacement for the number `old` that is likely to cause errors; `width` is in bytes.
     pub fn awkward(&mut self, old: u64, width: usize) -> u64 {
         let bits = width as u32 * 8;
         match self.below(12) {

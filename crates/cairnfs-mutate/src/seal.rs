@@ -1,4 +1,4 @@
-//! Makes checksums right again behind a change, from where it was made up to the superblock.
+//! Recomputes checksums after a change, from the changed structure up to the superblock.
 
 use cairnfs::format::NODE_BLOCKS;
 use cairnfs::format::checksum::{crc, crc_append, hash64};
@@ -10,11 +10,11 @@ use zerocopy::{FromBytes, IntoBytes};
 use crate::image::Image;
 use crate::layout::{LargeAt, Layout, Link, RecordAt};
 
-/// Where the CRC stands in the address of a node, and in that of a large value.
+/// Offset of the CRC in the pointer to a node, and in that to a large value.
 const POINTER_CRC: usize = 16;
 const LARGE_CRC: usize = 20;
 
-/// Writes the checksum of a superblock's block.
+/// Updates the checksum of a superblock's block.
 pub fn superblock_bytes(image: &mut Image, slot: u64) {
     let block = image.read(slot, 1);
     image.patch(slot, 8, &hash64(&block[16..]).to_le_bytes());
@@ -29,7 +29,7 @@ pub fn superblock(image: &mut Image, layout: &Layout, change: impl FnOnce(&mut S
     superblock_bytes(image, slot);
 }
 
-/// Writes the checksums above a changed node.
+/// Updates the checksums above a changed node.
 pub fn node(image: &mut Image, layout: &Layout, block: u64) {
     let mut block = block;
     loop {
@@ -46,7 +46,7 @@ pub fn node(image: &mut Image, layout: &Layout, block: u64) {
     }
 }
 
-/// Writes the checksums above a changed large value.
+/// Updates the checksums above a changed large value.
 pub fn large(image: &mut Image, layout: &Layout, value: &LargeAt) {
     let units = value.units.iter();
     let sum = units.fold(0, |sum, unit| {
@@ -57,7 +57,7 @@ pub fn large(image: &mut Image, layout: &Layout, value: &LargeAt) {
     node(image, layout, cell.node);
 }
 
-/// Writes the checksums above the changed copy of the group table that counts.
+/// Updates the checksums above the current copy of the group table.
 pub fn table(image: &mut Image, layout: &Layout) {
     let copy = layout.superblock.table_copy.get() as u8;
     let start = layout.geometry.table_start(copy);
@@ -65,8 +65,8 @@ pub fn table(image: &mut Image, layout: &Layout) {
     superblock(image, layout, |s| s.table_crc = U32::new(sum));
 }
 
-/// Writes the checksum of a record whose bytes were changed, and those of all records behind it.
-/// `payload` tells whether that of its payload is made right, too.
+/// Updates the checksum of a changed record, and those of all records behind it. `payload` selects
+/// whether the payload's checksum is updated too.
 pub fn log(image: &mut Image, layout: &Layout, from: usize, payload: bool) {
     let mut chain: Option<U64> = None;
     for (i, record) in layout.records.iter().enumerate().skip(from) {
@@ -95,7 +95,7 @@ fn payload_crc(header: &RecordHeader, bytes: &[u8]) -> u32 {
     crc(&payload)
 }
 
-/// The payload's place in the bytes of a record.
+/// The range of the payload in the bytes of a record.
 pub fn payload_range(record: &RecordAt) -> std::ops::Range<usize> {
     HEADER_SIZE..HEADER_SIZE + record.header.payload_len.get() as usize
 }

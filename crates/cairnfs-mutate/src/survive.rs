@@ -1,7 +1,7 @@
-//! What must hold of any image: it is checked, opened, read and used, and every step ends with a
-//! result or an error that tells of damage.
+//! What must hold for any image: it is checked, opened, read and used, and every step returns
+//! either a result or an error that reports damage.
 //!
-//! Whoever calls it finds panics by catching them, and memory by counting it.
+//! The caller catches panics and measures memory.
 
 use std::fmt;
 use std::mem::ManuallyDrop;
@@ -15,31 +15,31 @@ use crate::image::{Bounded, Image};
 use crate::usage::exercise;
 use crate::walk::{Seen, walk};
 
-/// What became of an image, the first that holds.
+/// The result for an image; the first variant that applies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Verdict {
-    /// It does not open.
+    /// The volume does not open.
     Refused,
-    /// It opens, and some of it is an error to read or to use.
+    /// The volume opens, and reading or using some of it is an error.
     ReadError,
-    /// Only the check finds something.
+    /// Only the offline check has a finding.
     Found,
-    /// Nobody finds anything.
+    /// There is no error and no finding.
     Harmless,
 }
 
-/// What became of an image.
+/// What happened to an image.
 #[derive(Debug)]
 pub struct Outcome {
-    /// In a word.
+    /// The result in one word.
     pub verdict: Verdict,
-    /// What the check found; none if it refused the image.
+    /// The codes of the check's findings; none if the check refused the image.
     pub codes: Option<Vec<&'static str>>,
-    /// What a reader sees: a line and a hash for each path.
+    /// What a reader sees: path and hash for each path.
     pub tree: Vec<(String, u64)>,
 }
 
-/// Something that must not be.
+/// A violation of what must hold.
 #[derive(Debug)]
 pub struct Broken(pub String);
 
@@ -51,14 +51,14 @@ impl fmt::Display for Broken {
 
 type Checked<T> = std::result::Result<T, Broken>;
 
-/// How a volume is opened.
+/// A way to open a volume.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Way {
-    /// For reading, with memory for the whole log.
+    /// Read-only, with memory for the whole log.
     Read,
-    /// For reading, with hardly any memory for the log: it is merged into a temporary file.
+    /// Read-only, with little memory for the log: it is merged into a temporary file.
     ReadMerged,
-    /// For changes.
+    /// Writable.
     Write,
 }
 
@@ -72,7 +72,7 @@ impl Way {
     }
 }
 
-/// Memory for some of the keys that the logs of the bases hold.
+/// Memory for a part of the keys in the logs of the bases.
 const LITTLE: Pressure = Pressure {
     replay: 2000,
     step_keys: 8,
@@ -93,8 +93,8 @@ fn options(way: Way) -> Options {
 /// Checks, opens, reads and uses an image.
 ///
 /// # Errors
-/// A step that ended in a way that hides the damage, or did not end; a clean report of an image
-/// that the engine finds damaged, or leaves damaged.
+/// A step that hides damage or does not end; a check without findings on an image that the engine
+/// finds damaged or leaves damaged.
 pub fn survives(image: &Image) -> Checked<Outcome> {
     let report = checked(image)?;
     let clean = matches!(&report, Ok(report) if report.is_clean());
@@ -124,7 +124,7 @@ pub fn survives(image: &Image) -> Checked<Outcome> {
     })
 }
 
-/// What was clean must be so for everyone.
+/// If the check has no finding, all ways to open the volume must succeed and agree.
 fn agree(read: &Result<Seen>, merged: &Result<Seen>, used: &Result<Used>) -> Checked<()> {
     let broken = |what: String| Err(Broken(format!("the check finds nothing, but {what}")));
     let fails = |way: Way, e: &Error| broken(format!("{} fails: {e}", way.opening()));
@@ -153,18 +153,18 @@ fn agree(read: &Result<Seen>, merged: &Result<Seen>, used: &Result<Used>) -> Che
     }
 }
 
-/// Checks an image with its data.
+/// Checks an image including its data.
 fn checked(image: &Image) -> Checked<Result<Report>> {
     let device = Bounded::new(image);
     let report = check(&*device, &CheckOptions { data: true }, &mut |_| {});
     ended(&device, "the check")?;
     if let Err(e) = &report {
-        tells_of_damage(e, "the check")?;
+        check_error(e, "the check")?;
     }
     Ok(report)
 }
 
-/// Opens a volume. A panic leaves it as it is: closing it then could only panic again.
+/// Opens a volume. It is not dropped after a panic, because closing it could panic again.
 fn open(device: &Arc<Bounded>, way: Way) -> Result<ManuallyDrop<Arc<FileSystem>>> {
     FileSystem::open_device(device.clone(), &options(way)).map(ManuallyDrop::new)
 }
@@ -175,13 +175,13 @@ fn read_only(image: &Image, way: Way) -> Checked<Result<Seen>> {
         Ok(fs) => fs,
         Err(e) => {
             ended(&device, way.opening())?;
-            tells_of_damage(&e, way.opening())?;
+            check_error(&e, way.opening())?;
             return not_written(&device, image).map(|()| Err(e));
         }
     };
     let seen = walk(&fs);
     fs.statfs();
-    // What was cut off is read as far as it goes.
+    // A truncated device is read as far as it goes.
     let cut_off = fs.info().size > image.blocks() * cairnfs::format::BLOCK_SIZE as u64;
     drop(ManuallyDrop::into_inner(fs));
     ended(&device, "reading")?;
@@ -190,8 +190,9 @@ fn read_only(image: &Image, way: Way) -> Checked<Result<Seen>> {
             continue;
         }
         let what = format!("reading {path:?}");
-        tells_of_damage(e, &what)?;
-        // An entry may lead nowhere, and a hash to no attribute; all else must be named.
+        check_error(e, &what)?;
+        // An entry may be dangling, and a hash may have no attribute; any other error must report
+        // damage.
         if !is_damage(e) && !matches!(e, Error::NotFound | Error::NoAttribute) {
             return Err(Broken(format!("{what}: damage without a name: {e}")));
         }
@@ -206,13 +207,13 @@ fn not_written(device: &Bounded, image: &Image) -> Checked<()> {
     }
 }
 
-/// What came of changing a volume.
+/// The result of changing a volume.
 struct Used {
     /// The tree before the first change.
     before: Vec<(String, u64)>,
-    /// The first error that tells of damage.
+    /// The first error that reports damage.
     damage: Option<Error>,
-    /// The image in the end.
+    /// The image after all changes.
     after: Image,
 }
 
@@ -222,7 +223,7 @@ fn read_write(image: &Image) -> Checked<Result<Used>> {
         Ok(fs) => fs,
         Err(e) => {
             ended(&device, Way::Write.opening())?;
-            tells_of_damage(&e, Way::Write.opening())?;
+            check_error(&e, Way::Write.opening())?;
             return Ok(Err(e));
         }
     };
@@ -236,7 +237,7 @@ fn read_write(image: &Image) -> Checked<Result<Used>> {
     drop(ManuallyDrop::into_inner(fs));
     ended(&device, "using")?;
     for e in &errors {
-        tells_of_damage(e, "using")?;
+        check_error(e, "using")?;
     }
     Ok(Ok(Used {
         before: seen.lines,
@@ -256,13 +257,13 @@ fn is_damage(e: &Error) -> bool {
     matches!(e, Error::Corrupt(_) | Error::Stopped(_))
 }
 
-/// Whether an error names damage, or is what an operation may answer on a sound volume.
-fn tells_of_damage(e: &Error, what: &str) -> Checked<()> {
+/// Checks that an error reports damage, or may occur on a sound volume.
+fn check_error(e: &Error, what: &str) -> Checked<()> {
     match e.cause() {
         Error::Corrupt(c) if c.expected.is_empty() || c.found.is_empty() => {
             Err(Broken(format!("{what}: damage without a name: {e}")))
         }
-        Error::Stopped(cause) => tells_of_damage(cause, what),
+        Error::Stopped(cause) => check_error(cause, what),
         Error::Io { .. } | Error::Open { .. } | Error::InUse(_) => {
             Err(Broken(format!("{what} asks the device for too much: {e}")))
         }
@@ -276,7 +277,7 @@ mod tests {
     use crate::bases;
 
     #[test]
-    fn little_memory_has_the_logs_merged() {
+    fn little_memory_makes_read_only_open_merge_the_log() {
         let written = |image: &Image| {
             let fs = open(&Bounded::new(image), Way::ReadMerged).unwrap();
             let counters = fs.counters();

@@ -1,13 +1,13 @@
-//! Uses a volume that was opened for changes: what programs do, on whatever files it shows.
+//! Uses a writable volume as programs do, on the files that it shows.
 //!
-//! What an operation answers is collected, not judged.
+//! The errors of the operations are collected, not judged.
 
 use cairnfs::fs::FileSystem;
 use cairnfs::types::{Creds, Fallocate, FileKind, RenameMode, SetAttr, XattrMode};
 use cairnfs::{Error, Result};
 
 const WHO: Creds = Creds { uid: 3, gid: 4 };
-/// Most existing files that are changed.
+/// Maximum number of existing files that are changed.
 const MOST_FILES: usize = 24;
 
 struct Found {
@@ -17,7 +17,7 @@ struct Found {
     kind: FileKind,
 }
 
-/// Changes the volume; returns what was refused.
+/// Changes the volume; returns the errors.
 pub(crate) fn exercise(fs: &FileSystem) -> Vec<Error> {
     let mut run = UsageRun {
         fs,
@@ -62,7 +62,7 @@ impl UsageRun<'_> {
         }
     }
 
-    /// Some files of the tree, a few of each directory.
+    /// A few files of each directory in the tree.
     fn find(&mut self) -> Vec<Found> {
         let mut found: Vec<Found> = Vec::new();
         let mut dirs = vec![1];
@@ -88,7 +88,7 @@ impl UsageRun<'_> {
         found
     }
 
-    /// Makes a directory with some files; returns it, or the root.
+    /// Creates a directory with some files; returns it, or the root if that fails.
     fn make(&mut self) -> u64 {
         let fs = self.fs;
         let Some(dir) = self.note(fs.mkdir(1, b"made", 0o755, WHO)) else {

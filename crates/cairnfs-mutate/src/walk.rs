@@ -1,7 +1,7 @@
 //! Reads everything that a volume shows.
 //!
-//! Bounded whatever the bytes say: a directory is listed once, holes are skipped, and of the
-//! contents of one file a bounded part is read.
+//! The amount is limited whatever the volume contains: a directory is listed once, holes are
+//! skipped, and only a part of a large file is read.
 
 use std::collections::BTreeSet;
 
@@ -10,23 +10,23 @@ use cairnfs::fs::FileSystem;
 use cairnfs::types::{Attr, FileKind, SeekTo};
 use cairnfs::{Error, Result};
 
-/// Bytes read at once.
+/// Bytes per read.
 const CHUNK: usize = 64 << 10;
-/// Most bytes read of a file.
+/// Maximum number of bytes read of a file.
 const MOST_BYTES: u64 = 4 << 20;
-/// Most entries read in all.
+/// Maximum number of entries read in total.
 const MOST_ENTRIES: usize = 20_000;
 
-/// What a walk has seen.
+/// The result of a walk.
 #[derive(Debug, Default)]
 pub(crate) struct Seen {
-    /// A line for each path, sorted: the path, and a hash of all that is at it.
+    /// Sorted lines, one per path: the path, and a hash of everything at it.
     pub(crate) lines: Vec<(String, u64)>,
-    /// What could not be read.
+    /// Failed reads: what was read, and the error.
     pub(crate) errors: Vec<(String, Error)>,
 }
 
-/// Reads the tree of files.
+/// Reads the files' tree.
 pub(crate) fn walk(fs: &FileSystem) -> Seen {
     let mut seen = Seen::default();
     let mut listed = BTreeSet::new();
@@ -61,7 +61,8 @@ pub(crate) fn walk(fs: &FileSystem) -> Seen {
     seen
 }
 
-/// What a listing can show of an inode. Blocks are left out: unwritten data has none yet.
+/// Adds the attributes of an inode. The block count is left out, because unwritten data has no
+/// blocks yet.
 fn describe(attr: &Attr, out: &mut Vec<u8>) {
     let attr = Attr { blocks: 0, ..*attr };
     out.extend_from_slice(format!("{attr:?}").as_bytes());

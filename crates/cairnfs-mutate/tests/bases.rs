@@ -1,4 +1,4 @@
-//! What the mutator begins with: volumes that have something of everything, and the same each time.
+//! The base volumes: they have all kinds of structures, and the same shape each time.
 
 #![allow(
     clippy::unwrap_used,
@@ -19,7 +19,7 @@ fn kinds(base: &Base) -> BTreeSet<Kind> {
 }
 
 #[test]
-fn one_volume_has_everything() {
+fn one_base_has_all_kinds_of_items() {
     let base = one_of_everything();
     let wanted = [
         Kind::Inode,
@@ -38,7 +38,7 @@ fn one_volume_has_everything() {
     let records = layout.records.iter();
     let contexts = records.filter(|r| r.header.flags.get() & FLAG_MOUNT == 0);
     assert!(contexts.count() >= 4);
-    // The orphan is in the log: the object in the bytes of its entry.
+    // The orphan is in the log: its object number is in the bytes of its entry.
     let orphans = [8u8, 1, 0, 0, 1, 0, 0, 0, ORPHANS as u8];
     let logged = layout.records.iter().any(|r| {
         let bytes = layout.record(&base.image, r);
@@ -48,7 +48,7 @@ fn one_volume_has_everything() {
 }
 
 #[test]
-fn one_volume_has_levels_and_a_log_around_the_end_of_the_ring() {
+fn one_base_has_two_levels_and_a_wrapped_log() {
     let base = two_levels();
     let layout = &base.layout;
     let below = |node: u64| {
@@ -78,7 +78,7 @@ fn bases_have_the_same_shape_each_time() {
 }
 
 #[test]
-fn the_same_seed_is_the_same_damage_and_every_class_damages() {
+fn mutation_is_deterministic_and_every_class_damages() {
     let bases = bases();
     for class in CLASSES {
         let mut differ = 0;

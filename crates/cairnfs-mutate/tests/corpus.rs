@@ -1,4 +1,4 @@
-//! The fuzzers' corpus, and inputs of random bytes, without a fuzzer.
+//! Runs the fuzzers' corpus, and inputs of random bytes, without a fuzzer.
 
 #![allow(
     clippy::unwrap_used,
@@ -29,7 +29,7 @@ fn run(bases: &[Base], target: Target, input: &[u8], what: &str) -> Verdict {
 }
 
 #[test]
-fn the_corpus_is_survived_and_damages() {
+fn fuzz_corpus_is_survived_and_damages() {
     let bases = bases();
     let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus");
     for (name, target) in TARGETS {
@@ -45,7 +45,7 @@ fn the_corpus_is_survived_and_damages() {
 }
 
 #[test]
-fn an_empty_input_leaves_the_base_as_it_is() {
+fn empty_input_leaves_base_unchanged() {
     let bases = bases();
     for target in [bytes::patched_image, bytes::sealed_nodes] {
         assert_eq!(run(&bases, target, &[], "empty"), Verdict::Harmless);

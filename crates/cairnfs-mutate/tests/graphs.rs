@@ -1,5 +1,5 @@
-//! Index trees whose nodes lead astray, with right checksums: each is opened, read, used and checked
-//! by a process of its own, which may have little address space and little processor time.
+//! Invalid index trees with valid checksums: each is opened, read, used and checked, some by a
+//! process of its own with limited address space and processor time.
 
 #![allow(
     clippy::unwrap_used,
@@ -20,20 +20,20 @@ use cairnfs_mutate::image::Bounded;
 use cairnfs_mutate::random::Random;
 use cairnfs_mutate::{Image, Outcome, Verdict, survives};
 
-/// Address space of a child, in KiB. Its threads' stacks and heaps alone reserve a part of it.
+/// Address space of a child in KiB. The stacks and heaps of its threads alone reserve a part of it.
 const ADDRESS_SPACE: u32 = 512 << 10;
-/// Processor time of a child, in seconds: a walk that never ends must not keep the test busy. A
-/// tower takes some hundredths.
+/// Processor time of a child in seconds, so that an endless walk does not block the test. A tower
+/// takes some hundredths of a second.
 const PROCESSOR_TIME: u32 = 120;
-/// Which tower a child is to climb.
+/// Environment variable with the number of the child's tower.
 const WHICH: &str = "CAIRNFS_TOWER";
 
 fn outcome(image: &Image) -> Outcome {
     survives(image).unwrap_or_else(|broken| panic!("{broken}"))
 }
 
-/// Where towers begin: behind the root directory's first entries, among the items of a file, at the
-/// orphans, which each mount looks for, and behind everything.
+/// Where towers begin: behind the first entries of the root directory, among the items of a file,
+/// at the orphans, which each mount looks for, and behind all items.
 fn places(base: &Base) -> Vec<Key> {
     let first = |kind: Kind, nth: usize| {
         let mut keys = base.layout.items.iter().map(|item| item.key);
@@ -52,14 +52,14 @@ fn places(base: &Base) -> Vec<Key> {
     ]
 }
 
-/// A tower's place, height and fan, by its number.
+/// The place, height and fan of all towers.
 fn towers(base: &Base) -> Vec<(Key, u32, u64)> {
     let shapes = [(3, 400), (6, 100), (12, 2), (12, 400)];
     let of = |key| shapes.map(|(height, fan)| (key, height, fan));
     places(base).into_iter().flat_map(of).collect()
 }
 
-/// Lists all directories of a volume, whatever comes, as a program does that trusts it.
+/// Lists all directories of a volume in spite of errors, as a program that trusts it does.
 fn list_everything(image: &Image) {
     let options = Options {
         read_only: true,
@@ -84,10 +84,10 @@ fn list_everything(image: &Image) {
     }
 }
 
-/// Not for itself: what a child of the test below runs.
+/// Not a test of its own: the child process of the test below runs it.
 #[test]
 #[ignore = "runs within another test, under its limits"]
-fn climb() {
+fn read_one_tower() {
     let which: usize = std::env::var(WHICH).unwrap().parse().unwrap();
     let base = merged();
     let (key, height, fan) = towers(&base)[which];
@@ -100,7 +100,7 @@ fn climb() {
 }
 
 #[test]
-fn towers_of_shared_nodes_are_climbed_in_bounded_space() {
+fn towers_of_shared_nodes_are_read_in_bounded_memory() {
     let base = merged();
     let mut failures = Vec::new();
     for (which, tower) in towers(&base).iter().enumerate() {
@@ -109,7 +109,7 @@ fn towers_of_shared_nodes_are_climbed_in_bounded_space() {
             .args(["-c", limited])
             .args([ADDRESS_SPACE.to_string(), PROCESSOR_TIME.to_string()])
             .arg(std::env::current_exe().unwrap())
-            .args(["--exact", "climb", "--ignored", "--nocapture"])
+            .args(["--exact", "read_one_tower", "--ignored", "--nocapture"])
             .env(WHICH, which.to_string())
             .stdin(Stdio::null())
             .output()
@@ -124,7 +124,7 @@ fn towers_of_shared_nodes_are_climbed_in_bounded_space() {
 }
 
 #[test]
-fn every_shape_is_found_by_the_check() {
+fn check_finds_every_invalid_shape() {
     let bases = [one_of_everything(), two_levels()];
     for shape in SHAPES {
         let mut found = 0;
@@ -139,7 +139,7 @@ fn every_shape_is_found_by_the_check() {
             let outcome = outcome(&image);
             let harmless = outcome.verdict == Verdict::Harmless;
             assert!(!harmless, "{shape:?}: {how}");
-            // Of a chain of nodes only the bitmaps lack something.
+            // A chain of nodes has only missing blocks in the bitmaps.
             let codes = outcome.codes.unwrap_or_default();
             let astray = codes.iter().any(|c| !c.starts_with("bitmap"));
             assert!(

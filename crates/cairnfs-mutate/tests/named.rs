@@ -1,4 +1,4 @@
-//! Damage that once went wrong, each as small as it can be.
+//! Regression tests for single kinds of damage, each as small as possible.
 
 #![allow(
     clippy::unwrap_used,
@@ -39,7 +39,7 @@ fn options() -> Options {
     }
 }
 
-/// The extents in the index; the log changes the first, but not the last.
+/// The keys of the extents in the index; the log changes the first one, but not the last.
 fn extents(base: &Base) -> Vec<Key> {
     let keys = base.layout.items.iter().map(|i| i.key);
     keys.filter(|k| k.kind == Kind::Extent).collect()
@@ -67,9 +67,10 @@ fn change_record(base: &Base, i: usize, change: impl FnOnce(&mut RecordHeader)) 
 }
 
 #[test]
-fn superblocks_with_counters_at_their_end_are_refused() {
+fn superblock_with_exhausted_counter_is_refused() {
     let base = one_of_everything();
-    // Generation, sequence, tail, required LSN, next inode number; then the latter too small.
+    // Generation, sequence, tail, required LSN, next inode number; then a next inode number that is
+    // too small.
     let fields = [160, 168, 176, 192, 200].map(|at| (at, u64::MAX));
     for (at, value) in fields.into_iter().chain([(200, 1)]) {
         let mut image = base.image.clone();
@@ -84,7 +85,7 @@ fn superblocks_with_counters_at_their_end_are_refused() {
 }
 
 #[test]
-fn records_with_counters_at_their_end_are_none() {
+fn log_record_with_invalid_sequence_is_damage() {
     let base = one_of_everything();
     let image = change_record(&base, 2, |h| h.seq = U64::new(u64::MAX));
     assert_found(&outcome(&image), Verdict::Refused, "log-damaged");
@@ -93,21 +94,21 @@ fn records_with_counters_at_their_end_are_none() {
 }
 
 #[test]
-fn a_record_that_knows_too_much_durable_is_damage() {
+fn log_record_with_too_high_durable_lsn_is_damage() {
     let base = one_of_everything();
     let image = change_record(&base, 1, |h| h.durable_lsn = U64::new(1 << 40));
     assert_found(&outcome(&image), Verdict::Refused, "log-damaged");
 }
 
 #[test]
-fn a_log_that_knows_a_newer_superblock_is_damage_though_both_slots_are_valid() {
+fn log_with_newer_superblock_generation_is_damage() {
     let base = one_of_everything();
     let image = change_record(&base, 1, |h| h.generation = U64::new(1 << 40));
     assert_found(&outcome(&image), Verdict::Refused, "superblock-lost");
 }
 
 #[test]
-fn a_lost_superblock_is_told_by_a_log_that_came_round() {
+fn lost_superblock_is_found_in_wrapped_log() {
     let base = one_of_everything();
     let mut image = base.image.clone();
     let slot = base.layout.superblock.slot_block();
@@ -116,7 +117,7 @@ fn a_lost_superblock_is_told_by_a_log_that_came_round() {
     for lsn in 0..ring {
         image.write(base.layout.log_block(lsn), &[0; BLOCK_SIZE]);
     }
-    // The older superblock requires nothing of the log: its end alone is no damage.
+    // The older superblock requires nothing of the log, so the end of the log alone is not damage.
     let older = SUPERBLOCK_SLOTS[0] + SUPERBLOCK_SLOTS[1] - slot;
     let tail: [u8; 8] = image.read(older, 1)[176..184].try_into().unwrap();
     image.patch(older, 192, &tail);
@@ -133,20 +134,20 @@ fn a_lost_superblock_is_told_by_a_log_that_came_round() {
 }
 
 #[test]
-fn an_extent_outside_of_the_volume_is_named() {
+fn extent_outside_volume_is_damage() {
     let base = one_of_everything();
     let extents = extents(&base);
     for block in [3, base.layout.geometry.total_blocks - 1, u64::MAX] {
         let image = change_item(&base, *extents.last().unwrap(), 0, block);
         assert_found(&outcome(&image), Verdict::ReadError, "extent-range");
-        // Nobody reads this one but the merge that replaces it.
+        // Only the merge that replaces this extent reads it.
         let image = change_item(&base, extents[0], 0, block);
         assert_found(&outcome(&image), Verdict::ReadError, "extent-item");
     }
 }
 
 #[test]
-fn an_inode_with_more_blocks_than_there_can_be_is_named() {
+fn inode_with_too_many_blocks_is_damage() {
     let base = one_of_everything();
     let ino = extents(&base).last().unwrap().object;
     let image = change_item(&base, Key::inode(ino), 40, u64::MAX / 8);
@@ -154,7 +155,7 @@ fn an_inode_with_more_blocks_than_there_can_be_is_named() {
 }
 
 #[test]
-fn a_move_into_directories_that_contain_each_other_ends() {
+fn rename_into_directory_cycle_terminates() {
     let base = two_levels();
     let open = |image: &Image| FileSystem::open_device(Bounded::new(image), &options()).unwrap();
     let lookup = |fs: &FileSystem, dir: u64, name: &str| {
@@ -178,26 +179,26 @@ fn a_move_into_directories_that_contain_each_other_ends() {
     assert!(codes.contains(&"parent"), "{codes:?}");
 }
 
-/// A volume of directories whose entries are those of `image`.
+/// The volume in `image`.
 fn volume(image: &Image) -> Volume {
     let options = VolumeOptions::new().durability_interval(None);
     options.open_device(Bounded::new(image)).unwrap()
 }
 
 #[test]
-fn a_walk_enters_a_directory_once_however_many_entries_lead_to_it() {
+fn walk_enters_each_directory_once() {
     let base = nested();
     let dirs = volume(&base.image).walk("/").unwrap().count();
     for circular in [false, true] {
         let walk = volume(&crossed(&base, circular)).walk("/").unwrap();
-        // Without this a failure of the test would not end.
+        // The limit makes the test fail instead of running forever.
         let found = walk.take(10 * dirs).count();
         assert_eq!(found, dirs, "circular: {circular}");
     }
 }
 
 #[test]
-fn a_directory_that_contains_itself_is_not_removed_with_all_in_it() {
+fn recursive_removal_of_directory_cycle_is_refused() {
     let volume = volume(&crossed(&nested(), true));
     let result = volume.remove_dir_all("a");
     let damage = matches!(

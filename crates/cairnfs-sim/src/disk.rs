@@ -1,10 +1,11 @@
-//! A disk with a volatile write cache, which records what it was asked and fails on demand.
+//! A disk with a volatile write cache. It records writes and flushes, and injects faults on
+//! request.
 //!
-//! Reads see everything written. What a power cut may leave is not decided here: the recorded
-//! events say what was written between which flushes, and [`crate::states`] enumerates from them.
-//! A write that fails may still have reached the disk, in whole or in part: it is recorded, though
-//! reads do not see it. A discarded range reads as a pattern that nobody wrote, for a disk may give
-//! anything.
+//! Reads see everything written. This module does not decide what a power failure may leave: the
+//! recorded events give the order of writes and flushes, and [`crate::states`] enumerates from
+//! them. A failed write may still have reached the disk in whole or in part, so it is recorded
+//! although reads do not see it. A discarded range reads as a pattern that no caller writes,
+//! because a real disk may return anything.
 
 use std::io;
 use std::sync::Arc;
@@ -16,7 +17,7 @@ use parking_lot::{Condvar, Mutex};
 
 use crate::image::{BLOCK, Image};
 
-/// What a discarded byte reads as.
+/// The value of every byte of a discarded range.
 const DISCARDED: u8 = 0xdb;
 
 /// A call that may have changed the disk.
@@ -24,42 +25,44 @@ const DISCARDED: u8 = 0xdb;
 pub enum Event {
     /// Bytes were written to the cache.
     Write {
-        /// Byte offset.
+        /// Byte offset on the disk.
         offset: u64,
-        /// The bytes.
+        /// The bytes written.
         data: Arc<[u8]>,
     },
-    /// The cache was emptied onto the disk.
+    /// The write cache was flushed to the disk.
     Flush,
 }
 
-/// How a call goes wrong.
+/// How a call fails or misbehaves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fault {
-    /// It fails, and so does every later call: the disk is gone.
+    /// The call and every later one fail: the disk is gone. The call itself, if it is a write, is
+    /// recorded.
     Gone,
-    /// It is never made, nor is any later one: the process is dead.
+    /// The call and every later one fail without being recorded: the process is dead.
     Killed,
-    /// A write fails for want of space, and so does every later one, as in a file on a full file
-    /// system that copies on write.
+    /// This write and every later one fail for lack of space, as in a file on a full copy-on-write
+    /// file system.
     Full,
-    /// The same of writes to blocks that hold zeros behind the fixed areas, as in a sparse file. It
-    /// begins with the write that is hit, which may not be such a one.
+    /// As `Full`, but only for writes to blocks behind the fixed areas that hold zeros, as in a
+    /// sparse file. It applies from the planned write on, which itself may be one that still
+    /// succeeds.
     HolesFull,
-    /// It fails; later ones do not.
+    /// This call fails; later calls succeed.
     Error,
     /// A write or flush reports success and does nothing.
     Lost,
-    /// A write goes to the block behind the one it was meant for.
+    /// A write goes to the next block instead of its own.
     Misdirected,
-    /// One bit of what is written, or read, is another.
+    /// One bit of the data written or read is flipped.
     Rot,
 }
 
-/// Which calls a fault may hit.
+/// The calls that a fault may affect.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
-    /// Any call but a discard.
+    /// Any call except a discard.
     Any,
     /// Reads only.
     Read,
@@ -69,14 +72,14 @@ pub enum Kind {
     Flush,
 }
 
-/// Where a planned fault struck.
+/// Where a planned fault was injected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Hit {
-    /// What was asked.
+    /// The kind of the call.
     pub kind: Kind,
-    /// Byte offset; 0 for a flush.
+    /// Byte offset of the call; 0 for a flush.
     pub offset: u64,
-    /// Events recorded before.
+    /// Number of events recorded before the call.
     pub event: usize,
 }
 
@@ -98,12 +101,12 @@ struct State {
     full: Option<Fault>,
 }
 
-/// What a slow write waits for.
+/// State of the gate that can hold one write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Gate {
-    /// Nothing waits.
+    /// No write waits.
     Open,
-    /// The write behind so many more will wait.
+    /// The write after this many more will wait.
     Armed(u64),
     /// A write waits.
     Waiting,
@@ -118,7 +121,8 @@ pub struct SimDisk {
 }
 
 impl SimDisk {
-    /// A disk with these bytes, all durable. With `recording` it keeps what it is asked.
+    /// A disk with these contents, all durable. If `recording` is set, it records writes and
+    /// flushes.
     pub fn new(image: Image, recording: bool) -> Self {
         Self {
             size: image.size(),
@@ -137,12 +141,12 @@ impl SimDisk {
         }
     }
 
-    /// Has the write behind `skip` more take until [`SimDisk::release`].
+    /// Blocks the write after `skip` more until [`SimDisk::release`].
     pub fn hold_write(&self, skip: u64) {
         *self.gate.lock() = Gate::Armed(skip);
     }
 
-    /// Returns when a write is being held.
+    /// Waits until a write is held.
     pub fn wait_held(&self) {
         let mut gate = self.gate.lock();
         while *gate != Gate::Waiting {
@@ -150,7 +154,7 @@ impl SimDisk {
         }
     }
 
-    /// Lets the write that is held go on.
+    /// Releases the write that is held.
     pub fn release(&self) {
         *self.gate.lock() = Gate::Open;
         self.gate_moved.notify_all();
@@ -161,7 +165,7 @@ impl SimDisk {
         match *gate {
             Gate::Armed(0) => *gate = Gate::Waiting,
             Gate::Armed(n) => *gate = Gate::Armed(n - 1),
-            // Only one write is slow.
+            // Only one write is held at a time.
             Gate::Open | Gate::Waiting => return,
         }
         if *gate == Gate::Waiting {
@@ -172,12 +176,12 @@ impl SimDisk {
         }
     }
 
-    /// What the disk would read as now.
+    /// The contents as reads see them.
     pub fn image(&self) -> Image {
         self.state.lock().cached.clone()
     }
 
-    /// Events recorded so far.
+    /// Number of events recorded so far.
     pub fn recorded(&self) -> usize {
         self.state.lock().events.len()
     }
@@ -187,12 +191,12 @@ impl SimDisk {
         std::mem::take(&mut self.state.lock().events)
     }
 
-    /// Calls so far, discards not counted.
+    /// Number of calls so far, without discards and without calls on a disk that was cut.
     pub fn calls(&self) -> u64 {
         self.state.lock().calls
     }
 
-    /// Has the call behind `skip` more of this kind go wrong.
+    /// Injects `fault` into the call of this kind after `skip` more.
     pub fn plan(&self, kind: Kind, skip: u64, fault: Fault) {
         let mut state = self.state.lock();
         state.hit = None;
@@ -203,17 +207,18 @@ impl SimDisk {
         });
     }
 
-    /// Where the fault that was planned last struck, if it did.
+    /// Where the last planned fault was injected, if it was.
     pub fn hit(&self) -> Option<Hit> {
         self.state.lock().hit
     }
 
-    /// Fails every call from now on, as for a process that was killed, or a disk pulled out.
+    /// Makes every later call fail, as for a killed process or a removed disk.
     pub fn cut(&self) {
         self.state.lock().gone = true;
     }
 
-    /// Undoes [`SimDisk::cut`], and drops a fault that was planned and not met.
+    /// Undoes [`SimDisk::cut`], ends a lack of space, and drops a planned fault that was not
+    /// injected.
     pub fn mend(&self) {
         let mut state = self.state.lock();
         state.gone = false;
@@ -223,7 +228,7 @@ impl SimDisk {
 }
 
 impl State {
-    /// Counts a call, and tells what goes wrong with it.
+    /// Counts a call, and returns the fault to inject into it.
     fn call(&mut self, kind: Kind, offset: u64) -> Option<Fault> {
         if self.gone {
             return Some(Fault::Gone);
@@ -252,7 +257,7 @@ impl State {
         Some(fault)
     }
 
-    /// Whether there is no space for a write.
+    /// Whether a write of `len` bytes at `offset` fails for lack of space.
     fn lacks_space(&self, offset: u64, len: usize) -> bool {
         let fixed = Geometry::for_size(self.cached.size(), None).map_or(0, |g| g.data_start());
         match self.full {
@@ -326,7 +331,7 @@ impl Device for SimDisk {
         Ok(())
     }
 
-    /// They are made one after the other, and any of them may be lost.
+    /// The parts are written one by one, and a crash may lose any of them.
     fn writes_together(&self) -> bool {
         true
     }
@@ -349,7 +354,8 @@ impl Device for SimDisk {
                 return Err(failure("write", offset, buf.len()));
             }
             Some(Fault::Killed) => return Err(failure("write", offset, buf.len())),
-            // These begin, and fail the writes they mean, without a call of their own.
+            // A lost write does nothing. `State::call` returns neither of the other two: they fail
+            // writes through `lacks_space`.
             Some(Fault::Lost | Fault::Full | Fault::HolesFull) => {}
             Some(Fault::Misdirected) => {
                 let behind = offset + BLOCK as u64;

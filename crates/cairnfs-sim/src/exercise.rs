@@ -1,4 +1,4 @@
-//! Goes on with a recovered volume: whatever a crash left must not hinder later work.
+//! Uses a recovered volume further: nothing that a crash left may prevent later work.
 
 use cairnfs::Error;
 use cairnfs::fs::FileSystem;
@@ -7,13 +7,13 @@ use cairnfs::types::{Creds, FileKind, Flags, SetAttr};
 use crate::image::BLOCK;
 use crate::tree::{Node, ROOT, Tree};
 
-/// What is appended to each file.
+/// Data appended to each file.
 const ADDED: [u8; 5000] = [1; 5000];
 
-/// Makes something in each directory, writes to each file, removes everything, and merges.
+/// Creates a file in each directory, appends to each file, removes everything, and merges.
 ///
 /// # Errors
-/// A call that must work fails, a file lost what it held, or something is left.
+/// A required call fails, a file lost data, or entries are left after all were removed.
 pub fn exercise(fs: &FileSystem, tree: &Tree) -> Result<(), String> {
     let failed = |what: &'static str| move |e: Error| format!("{what} after recovery: {e}");
     let mut inodes: Vec<_> = tree.nodes.iter().collect();
@@ -49,7 +49,7 @@ pub fn exercise(fs: &FileSystem, tree: &Tree) -> Result<(), String> {
     }
 }
 
-/// Whether a file holds what it held before, and what was appended.
+/// Whether a file holds its earlier contents followed by the appended data.
 fn holds(fs: &FileSystem, ino: u64, before: &Node) -> Result<bool, Error> {
     for (block, bytes) in &before.blocks {
         let mut found = vec![0; bytes.len()];
@@ -63,7 +63,7 @@ fn holds(fs: &FileSystem, ino: u64, before: &Node) -> Result<bool, Error> {
     Ok(n == ADDED.len() && found == ADDED)
 }
 
-/// Append-only and immutable would keep the rest from being done.
+/// Clears append-only and immutable, which would prevent the other calls.
 fn clear_flags(fs: &FileSystem, ino: u64) -> Result<(), Error> {
     let set = SetAttr {
         flags: Some(Flags::NONE),
@@ -72,7 +72,7 @@ fn clear_flags(fs: &FileSystem, ino: u64) -> Result<(), Error> {
     fs.setattr(ino, &set).map(|_| ())
 }
 
-/// Makes a file in a directory, and appends to a file.
+/// Creates a file in a directory, or appends to a file.
 fn add(fs: &FileSystem, ino: u64, kind: FileKind) -> Result<(), Error> {
     match kind {
         FileKind::Directory => {

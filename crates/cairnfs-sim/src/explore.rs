@@ -1,10 +1,10 @@
-//! Recovers the states that a power cut may leave of a recorded run, and judges what comes back.
+//! Recovers the states that a power failure may leave of a recorded run, and judges the results.
 //!
-//! Each state is checked offline, opened, read, and compared with the model. Of some the recovery
-//! itself is recorded: the power fails again in the middle of it, and again in the recovery of that.
-//! Some are opened read-only, too, which must show the same and write nothing.
-//! Some are used on afterwards: everything in them is removed, and the volume must be sound and empty.
-//! A caller may demand more of each state: what its own program relies on ([`Invariant`]).
+//! Each state is checked offline, opened, read, and compared with the model. For some states the
+//! recovery itself is recorded, and the power fails again during it, and again during the recovery
+//! from that. Some states are also opened read-only, which must show the same tree and write
+//! nothing. Some are used further: everything in them is removed, and the volume must then be sound
+//! and empty. A caller may add a check of its own to each state ([`Invariant`]).
 
 use std::collections::HashSet;
 use std::fmt;
@@ -27,17 +27,18 @@ use crate::tree::Tree;
 /// How thoroughly states are tried.
 #[derive(Debug, Clone, Copy)]
 pub struct Depth {
-    /// States of a recording at most; beyond, states are left out evenly.
+    /// Maximum number of states of a recording; beyond it, an even sample is tried.
     pub states: usize,
-    /// Of one state in so many the recovery is interrupted; 0 for none.
+    /// In one of this many states the recovery is interrupted; 0 for none.
     pub interrupted: u64,
-    /// States tried of each interrupted recovery.
+    /// Number of states tried of each interrupted recovery.
     pub within: usize,
-    /// One state in so many is used on; 0 for none.
+    /// One of this many states is used further; 0 for none.
     pub used: u64,
 }
 
-/// One state in so many is opened read-only, too, which takes as long as a recovery.
+/// One of this many states is also opened read-only. It is a fraction because this takes as long as
+/// a recovery.
 const READ_ONLY: u64 = 4;
 
 impl Default for Depth {
@@ -54,14 +55,14 @@ impl Default for Depth {
 /// A state whose recovery breaks the contract.
 #[derive(Debug, Clone)]
 pub struct Failure {
-    /// The state; more than one when recoveries were interrupted.
+    /// The id of the state: several parts if recoveries were interrupted.
     pub id: Vec<StateId>,
     /// What is wrong.
     pub message: String,
 }
 
 impl Failure {
-    /// The id that replays it: states joined by slashes.
+    /// The id as text, for a replay: the parts joined by slashes.
     pub fn id(&self) -> String {
         joined(&self.id)
     }
@@ -73,23 +74,23 @@ impl fmt::Display for Failure {
     }
 }
 
-/// What was tried.
+/// The results of an exploration.
 #[derive(Debug, Default)]
 pub struct Tally {
-    /// States recovered, those of interrupted recoveries included.
+    /// Number of states recovered, including those of interrupted recoveries.
     pub states: u64,
-    /// Of them, states of interrupted recoveries.
+    /// Number of them that are states of interrupted recoveries.
     pub interrupted: u64,
-    /// Of them, states that were used on.
+    /// Number of them that were used further.
     pub used: u64,
-    /// Digests of the disks, to count those that differ.
+    /// Digests of the disks, to count the distinct ones.
     pub disks: HashSet<u64>,
-    /// What went wrong.
+    /// The states that break the contract.
     pub failures: Vec<Failure>,
 }
 
 impl Tally {
-    /// Adds what another has tried.
+    /// Adds the results of another exploration.
     pub fn add(&mut self, other: Tally) {
         self.states += other.states;
         self.interrupted += other.interrupted;
@@ -99,29 +100,29 @@ impl Tally {
     }
 }
 
-/// A crash state, as an [`Invariant`] is told of it.
+/// A crash state, as an [`Invariant`] sees it.
 #[derive(Debug, Clone, Copy)]
 pub struct Crash<'a> {
     /// The id of the state, as [`Failure::id`] gives it.
     pub id: &'a str,
-    /// How far the program had come.
+    /// How far the program had got.
     pub returned: Returned,
 }
 
-/// What a program relies on: told a recovered volume, it says what is wrong with it. The volume is
-/// a copy, to be changed as the program does when it starts again.
+/// A check of the program under test: gets a recovered volume, and returns an error if it is wrong.
+/// The volume is a copy; the check may change it as the program does when it starts again.
 pub type Invariant<'a> = &'a mut dyn FnMut(&Volume, &Crash<'_>) -> Result<(), String>;
 
-/// How far an exploration has come.
+/// Progress of an exploration.
 #[derive(Debug, Clone, Copy)]
 pub struct Progress {
-    /// Events done.
+    /// Number of events done.
     pub events: usize,
-    /// Failures found.
+    /// Number of failures found.
     pub failures: usize,
 }
 
-/// Tries the states of a recording. `progress` is told after each place how many places are done.
+/// Tries the states of a recording. `progress` gets the number of events done after each event.
 pub fn explore(recording: &Recording, depth: &Depth, progress: &mut dyn FnMut(usize)) -> Tally {
     all_states(recording, depth, None, &mut |at| {
         progress(at.events);
@@ -129,8 +130,8 @@ pub fn explore(recording: &Recording, depth: &Depth, progress: &mut dyn FnMut(us
     })
 }
 
-/// The same, and `invariant` holds in each state that the contract allows. `progress` may end it
-/// early.
+/// As [`explore`], and `invariant` must hold in each state that the contract allows. `progress` may
+/// stop the exploration early.
 pub fn explore_with<'a>(
     recording: &'a Recording,
     depth: &'a Depth,
@@ -177,7 +178,7 @@ fn all_states<'a>(
     }
 }
 
-/// How many states there are for each that is to be tried.
+/// One of this many states is tried so that at most `most` are.
 fn keep_one_in(recording: &Recording, most: usize) -> u64 {
     match most {
         usize::MAX => 1,
@@ -185,7 +186,7 @@ fn keep_one_in(recording: &Recording, most: usize) -> u64 {
     }
 }
 
-/// States that a recording has, without those of interrupted recoveries.
+/// Number of states of a recording, without those of interrupted recoveries.
 pub fn count_states(recording: &Recording) -> usize {
     let mut cursor = recording.cursor();
     let mut all = 0;
@@ -197,10 +198,10 @@ pub fn count_states(recording: &Recording) -> usize {
     }
 }
 
-/// Tries one state, told by its id.
+/// Tries the state with this id.
 ///
 /// # Errors
-/// What is wrong with it, or that there is no such state.
+/// What is wrong with the state, or that it does not exist.
 pub fn replay(recording: &Recording, id: &[StateId]) -> Result<(), String> {
     let image = image_of(recording, id)?;
     let event = id.first().map_or(0, |first| first.event as usize);
@@ -208,7 +209,7 @@ pub fn replay(recording: &Recording, id: &[StateId]) -> Result<(), String> {
     judge(recording, image, moment, false, true).map(|_| ())
 }
 
-/// The same, and `invariant` holds in it.
+/// As [`replay`], and `invariant` must hold in the state.
 ///
 /// # Errors
 /// As [`replay`].
@@ -221,10 +222,10 @@ pub fn replay_with(
     demand(recording, id, image_of(recording, id)?, invariant)
 }
 
-/// The disk in a state, told by its id, before it is recovered.
+/// The disk in the state with this id, before recovery.
 ///
 /// # Errors
-/// There is no such state, or a recovery that it interrupts fails.
+/// The state does not exist, or a recovery that it interrupts fails.
 pub fn image_of(recording: &Recording, id: &[StateId]) -> Result<Image, String> {
     let none = || "the recording has no such state".to_owned();
     let (first, within) = id.split_first().ok_or_else(none)?;
@@ -243,21 +244,21 @@ pub fn image_of(recording: &Recording, id: &[StateId]) -> Result<Image, String> 
     Ok(image)
 }
 
-/// Reads an id as [`Failure::id`] gives it.
+/// Parses an id in the format of [`Failure::id`].
 ///
 /// # Errors
-/// It is none.
+/// The text is not an id.
 pub fn parse_id(text: &str) -> Result<Vec<StateId>, String> {
     text.split('/').map(str::parse).collect()
 }
 
-/// An id as text: its states joined by slashes.
+/// An id as text: its parts joined by slashes.
 pub fn joined(id: &[StateId]) -> String {
     let ids: Vec<String> = id.iter().map(StateId::to_string).collect();
     ids.join("/")
 }
 
-/// Recovers a copy of a state for the caller's own check.
+/// Recovers a copy of a state and runs the caller's check on it.
 fn demand(
     recording: &Recording,
     id: &[StateId],
@@ -272,9 +273,10 @@ fn demand(
         returned: recording.returned(event),
     };
     let volume = Volume::from(recovered.fs);
-    let told = catch_unwind(AssertUnwindSafe(|| invariant(&volume, &crash)));
+    let verdict = catch_unwind(AssertUnwindSafe(|| invariant(&volume, &crash)));
     recovered.disk.cut();
-    told.unwrap_or_else(|panic| Err(format!("panicked: {}", panic_text(&*panic))))
+    verdict
+        .unwrap_or_else(|panic| Err(format!("panicked: {}", panic_text(&*panic))))
         .map_err(|e| format!("your own check: {e}"))
 }
 
@@ -310,7 +312,8 @@ impl Explorer<'_> {
         }
     }
 
-    /// Judges a state, by the caller's check too; what its recovery asked of the disk if all is well.
+    /// Judges a state, including the caller's check. Returns the disk events of its recovery if all
+    /// is well.
     fn judge(
         &mut self,
         id: &[StateId],
@@ -338,7 +341,7 @@ impl Explorer<'_> {
         }
     }
 
-    /// Interrupts a recovery.
+    /// Interrupts a recovery at some of its states.
     fn within(&mut self, outer: &[StateId], start: Image, events: &[Event], moment: Moment) {
         let mut places = Vec::new();
         let mut cursor = Cursor::new(start.clone(), events);
@@ -383,7 +386,7 @@ impl Explorer<'_> {
     }
 }
 
-/// A volume that came back.
+/// A recovered volume.
 struct Recovered {
     disk: Arc<SimDisk>,
     fs: Arc<FileSystem>,
@@ -399,7 +402,7 @@ fn recover(image: Image, recording: bool) -> Result<Recovered, String> {
     Ok(Recovered { disk, fs, events })
 }
 
-/// Recovers a state and compares; returns what the recovery asked of the disk.
+/// Recovers a state and compares it with the model. Returns the disk events of the recovery.
 fn judge(
     recording: &Recording,
     image: Image,
@@ -427,7 +430,8 @@ fn judge(
     judged.unwrap_or_else(|panic| Err(format!("panicked: {}", panic_text(&*panic))))
 }
 
-/// Opened read-only with hardly any memory for the log, it shows the same, and is not written.
+/// Opens the state read-only with minimal memory for the log: it must show the same tree and write
+/// nothing.
 fn readable(image: Image, tree: &Tree) -> Result<(), String> {
     let options = Options {
         read_only: true,
@@ -448,7 +452,7 @@ fn readable(image: Image, tree: &Tree) -> Result<(), String> {
     }
 }
 
-/// What was recovered is there again when the volume is opened again, and after a merge.
+/// The recovered tree is the same after another open, and after a merge.
 fn lasting(recovered: &Recovered, tree: &Tree) -> Result<(), String> {
     let same = |fs: &FileSystem, when: &str| match Tree::read(fs) {
         Ok(again) if again == *tree => Ok(()),
@@ -469,7 +473,7 @@ fn panic_text(panic: &(dyn std::any::Any + Send)) -> String {
     text.unwrap_or("for an unknown reason").to_owned()
 }
 
-/// The offline check finds nothing.
+/// Checks that the offline check reports no finding.
 pub(crate) fn sound(image: &Image, when: &str) -> Result<(), String> {
     let disk = SimDisk::new(image.clone(), false);
     let report = check(&disk, &CheckOptions { data: true }, &mut |_| {})

@@ -1,26 +1,26 @@
-//! The bytes on a simulated disk, copied on write.
+//! The contents of a simulated disk, copied on write.
 //!
-//! An image is a tree of two levels: chunks of 64 blocks, each shared by all images that did not
-//! change it. A clone costs a pointer per chunk, so thousands of crash states of one run take little
-//! more than what sets them apart. Blocks never written are zeros and take nothing.
+//! An image is a tree of two levels: chunks of 64 blocks, each shared by all images that have not
+//! changed it. A clone costs one pointer per chunk, so thousands of crash states of one run take
+//! little more memory than the blocks in which they differ. Blocks of zeros take no memory.
 
 use std::sync::Arc;
 
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
-/// Bytes of a block.
+/// Size of a block in bytes.
 pub const BLOCK: usize = 4096;
-/// Bytes of a sector, the unit that a disk writes wholly or not at all.
+/// Size of a sector in bytes: the unit that a disk writes atomically.
 pub const SECTOR: usize = 512;
-/// Sectors of a block.
+/// Sectors per block.
 pub const SECTORS: usize = BLOCK / SECTOR;
-/// Blocks of a chunk.
+/// Blocks per chunk.
 const CHUNK: usize = 64;
 
 type Block = Arc<[u8; BLOCK]>;
 type Chunk = Arc<Vec<Option<Block>>>;
 
-/// The bytes of a disk.
+/// The contents of a disk.
 #[derive(Clone)]
 pub struct Image {
     size: u64,
@@ -29,7 +29,7 @@ pub struct Image {
 }
 
 impl Image {
-    /// `size` zero bytes; rounded down to whole blocks.
+    /// An image of `size` zero bytes, rounded down to whole blocks.
     pub fn new(size: u64) -> Self {
         let blocks = size as usize / BLOCK;
         Self {
@@ -39,17 +39,17 @@ impl Image {
         }
     }
 
-    /// Bytes.
+    /// Size in bytes.
     pub fn size(&self) -> u64 {
         self.size
     }
 
-    /// A number that is the same for images with the same bytes, and hardly for others.
+    /// A hash of the contents: equal for equal images, and almost certainly different for others.
     pub fn digest(&self) -> u64 {
         self.digest
     }
 
-    /// Whether all these bytes are zeros.
+    /// Whether all these bytes are zero; `offset` and `len` are multiples of the block size.
     pub fn is_zero(&self, offset: u64, len: usize) -> bool {
         let first = offset as usize / BLOCK;
         (first..first + len.div_ceil(BLOCK)).all(|block| self.block(block).is_none())
@@ -84,7 +84,8 @@ impl Image {
         }
     }
 
-    /// Writes those sectors of `data` for which `kept` says so, by their number in it.
+    /// Writes those sectors of `data` for which `kept` returns true; its argument is the index of
+    /// the sector in `data`.
     pub fn write_sectors(&mut self, offset: u64, data: &[u8], kept: impl Fn(usize) -> bool) {
         let first = offset as usize / BLOCK;
         for (i, from) in data.chunks(BLOCK).enumerate() {
@@ -135,7 +136,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_clone_does_not_see_later_writes() {
+    fn clone_does_not_see_later_writes() {
         let mut image = Image::new(1 << 20);
         image.write(8192, &[7; BLOCK]);
         let before = image.clone();
@@ -148,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn the_digest_is_one_of_the_bytes() {
+    fn digest_depends_only_on_bytes() {
         let mut image = Image::new(1 << 20);
         let zeros = image.digest();
         image.write(4096, &[1; BLOCK]);
@@ -165,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn sectors_are_written_apart() {
+    fn sectors_are_written_separately() {
         let mut image = Image::new(1 << 20);
         image.write_sectors(0, &[9; 2 * BLOCK], |s| s == 0 || s == 9);
         let mut seen = [1; 2 * BLOCK];

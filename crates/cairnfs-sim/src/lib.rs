@@ -1,15 +1,17 @@
-//! Power cuts on a simulated disk, and a verdict on what a volume makes of them.
+//! Crash testing on a simulated disk: enumerates the states that a power failure may leave and
+//! checks what a volume recovers from each.
 //!
-//! [`record::Recording`] runs a workload on a [`disk::SimDisk`], which keeps what was written between
-//! which flushes. [`states`] enumerates what a power cut may leave of that at every moment: any
-//! subset of the unflushed writes, in part or whole. [`explore`] recovers each, and the [`model`] says
-//! whether the recovered tree is allowed by the contract. Every state has a short id that replays it.
+//! [`record::Recording`] runs a workload on a [`disk::SimDisk`], which records all writes and
+//! flushes. [`states`] enumerates what a power failure may leave at every point of that record: any
+//! subset of the unflushed writes, each complete or torn. [`explore`] recovers each state, and
+//! [`model`] decides whether the contract allows the recovered tree. Every state has a short id by
+//! which it can be replayed.
 //!
-//! # Testing a program of your own
+//! # Testing your own program
 //!
-//! A program that keeps its files in a volume asks two things of a crash: that the volume keeps its
-//! promises, and that what it left is something the program can go on from. The first is checked in
-//! every state. The second only you know; say it as an invariant, a function that looks at a
+//! A program that keeps its files in a volume needs two things after a crash: the volume keeps its
+//! promises, and the program can continue from what is left. The first is checked in every state.
+//! The second is specific to the program. Express it as an invariant, a function that inspects a
 //! recovered volume:
 //!
 //! ```
@@ -18,7 +20,7 @@
 //! use cairnfs_sim::record::Recording;
 //! use std::ops::ControlFlow;
 //!
-//! /// What is tested: a configuration is replaced as a whole.
+//!     /// The code under test: replaces the configuration atomically.
 //! fn save(volume: &Volume, text: &str) -> cairnfs::Result<()> {
 //!     volume.write("config.new", text)?;
 //!     volume.rename("config.new", "config")?;
@@ -30,7 +32,8 @@
 //!     save(volume, "colour = blue")
 //! })?;
 //!
-//! // The configuration is one that was saved, and once the second save returned, the second.
+//!     // Either saved configuration is allowed; after the second save returned, only the second
+//! is.
 //! let mut whole = |volume: &Volume, crash: &Crash<'_>| {
 //!     let text = volume.read_to_string("config").unwrap_or_default();
 //!     match (text.as_str(), crash.returned.syncs) {
@@ -46,9 +49,10 @@
 //! # Ok::<(), cairnfs::Error>(())
 //! ```
 //!
-//! A failure shows the id of its state; [`explore::replay_with`] tries that one alone, and
-//! [`explore::image_of`] gives its disk. An invariant that cannot fail shows nothing: write the file
-//! in place once, and see that it is found. `cairnfs crashtest` does the same for any program.
+//! A failure carries the id of its state; [`explore::replay_with`] replays that state alone, and
+//! [`explore::image_of`] returns its disk. An invariant that cannot fail proves nothing: write the
+//! file in place once, and check that the test finds it. `cairnfs crashtest` does the same for any
+//! program.
 
 pub mod disk;
 mod exercise;

@@ -1,8 +1,8 @@
-//! Recording a run: what the disk was asked, what the calls promised, and how these lie in time.
+//! Records a run: the disk events, the promises of the calls, and the order of both.
 //!
-//! A [`Recorder`] watches a volume on a simulated disk, for as long as a [`Run`] lasts. The
-//! [`Recording`] it leaves tells for each moment at which the power may fail what the disk may hold,
-//! and what must be recovered from it.
+//! A [`Recorder`] observes a volume on a simulated disk during a [`Run`]. The resulting
+//! [`Recording`] gives, for each event at which the power may fail, what the disk may hold and what
+//! must be recovered from it.
 
 use std::fmt;
 use std::sync::{Arc, OnceLock};
@@ -21,17 +21,18 @@ use crate::model::{Model, Moment, Violation};
 use crate::states::{Cursor, StateId};
 use crate::tree::{Times, Tree, Unreadable};
 
-/// Bytes of the volumes that are simulated: the least there is.
+/// Size in bytes of the simulated volumes: the minimum.
 pub const VOLUME_SIZE: u64 = 16 << 20;
 
-/// A call on the axis of events.
+/// The position of a call among the events.
 #[derive(Debug, Clone, Copy)]
 struct Mark {
-    /// Events before it began.
+    /// Number of events before the call began.
     began: usize,
-    /// Events when it returned.
+    /// Number of events when the call returned.
     ended: usize,
-    /// What may survive from its begin on, and must from its end.
+    /// The model after the call: its operations may survive once the call has begun, its promises
+    /// hold once it has returned.
     after: Moment,
 }
 
@@ -41,7 +42,7 @@ struct Watched {
     began: usize,
 }
 
-/// Watches the calls on a volume.
+/// Observes the calls on a volume.
 pub struct Recorder {
     disk: Arc<SimDisk>,
     interval: u64,
@@ -77,7 +78,7 @@ impl Observer for Recorder {
     }
 }
 
-/// How simulated volumes are opened: nothing happens but in the calls, and the same each time.
+/// Options of simulated volumes: no background work, so that a run is deterministic.
 pub fn options(seed: u64) -> Options {
     Options {
         cache_budget: 8 << 20,
@@ -88,8 +89,8 @@ pub fn options(seed: u64) -> Options {
     }
 }
 
-/// The same with limits so tight that merges go key by key, and replay brings what it has read into
-/// the index again and again; for every second seed.
+/// As [`options`]; for every even seed with limits so tight that a merge handles a few keys at a
+/// time, and replay brings the items it has read into the index several times.
 pub fn pressed(seed: u64) -> Options {
     Options {
         pressure: seed.is_multiple_of(2).then_some(Pressure {
@@ -100,15 +101,15 @@ pub fn pressed(seed: u64) -> Options {
     }
 }
 
-/// A fresh, empty volume of `size` bytes; the same each time.
+/// An empty volume of `size` bytes, with the same contents each time.
 ///
 /// # Errors
-/// A size that makes no volume.
+/// The size is not valid for a volume.
 pub fn fresh_volume(size: u64) -> Result<Image> {
     fresh_volume_of(size, (0, 0))
 }
 
-/// What the hashes of a fresh volume begin with; `None` if there can be none.
+/// The hash seed of a fresh volume; `None` if none can be made.
 pub(crate) fn fresh_hash_seed() -> Option<u64> {
     static SEED: OnceLock<Option<u64>> = OnceLock::new();
     *SEED.get_or_init(|| {
@@ -121,10 +122,10 @@ pub(crate) fn fresh_hash_seed() -> Option<u64> {
     })
 }
 
-/// The same, its root directory owned by this user and group.
+/// As [`fresh_volume`], with the root directory owned by this user and group.
 ///
 /// # Errors
-/// A size that makes no volume.
+/// The size is not valid for a volume.
 pub fn fresh_volume_of(size: u64, root_owner: (u32, u32)) -> Result<Image> {
     let disk = SimDisk::new(Image::new(size), false);
     let make = MakeOptions {
@@ -136,37 +137,37 @@ pub fn fresh_volume_of(size: u64, root_owner: (u32, u32)) -> Result<Image> {
     Ok(disk.image())
 }
 
-/// How far a program had come when the power failed.
+/// How far a program had got when the power failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Returned {
-    /// Calls that had returned, those that change nothing not counted.
+    /// Number of calls that had returned, without calls that change nothing.
     pub calls: usize,
-    /// Of them, successful calls of fsync and sync.
+    /// Number of successful calls of fsync and sync among them.
     pub syncs: usize,
 }
 
-/// From one opening of the volume to the next.
+/// The time from one open of the volume to the next.
 struct Phase {
-    /// Events when the volume was open.
+    /// Number of events when the volume was open.
     opened: usize,
     model: Model,
     marks: Vec<Mark>,
 }
 
-/// A run under way: a volume on a recording disk, and what its calls promise.
+/// A run in progress: a volume on a recording disk, and the promises of its calls.
 pub struct Run {
     start: Image,
     disk: Arc<SimDisk>,
     recorder: Arc<Recorder>,
-    /// Events when the volume was opened last.
+    /// Number of events when the volume was opened last.
     opened: usize,
     phases: Vec<Phase>,
     fs: Arc<FileSystem>,
 }
 
 impl Run {
-    /// Opens the volume in `start` with `options`. After every `interval` calls everything becomes
-    /// durable without being promised, as it does in time on a volume in use; 0 for never.
+    /// Opens the volume in `start` with `options`. After every `interval` calls everything is made
+    /// durable without being promised, as a periodic push does on a volume in use; 0 for never.
     ///
     /// # Errors
     /// The volume cannot be opened or read.
@@ -174,7 +175,7 @@ impl Run {
         Self::on(Arc::new(SimDisk::new(start, true)), options, interval)
     }
 
-    /// As [`Run::begin`], on a disk that records, and holds the volume.
+    /// As [`Run::begin`], on a disk that records and holds the volume.
     ///
     /// # Errors
     /// The volume cannot be opened or read.
@@ -211,12 +212,12 @@ impl Run {
         &self.disk
     }
 
-    /// Kills the process, and opens the volume again: what was written is still in the disk's cache,
-    /// though it may not be durable; what was in memory is gone. Once it is open, all that is seen
-    /// then is promised.
+    /// Kills the process and opens the volume again. What was written is still in the disk's cache,
+    /// though it may not be durable; what was in memory is lost. Once the volume is open,
+    /// everything visible in it is promised.
     ///
     /// # Errors
-    /// The volume cannot be opened or read, or is not what the calls allow.
+    /// The volume cannot be opened or read, or its tree is not allowed by the calls.
     pub fn kill(&mut self, options: &Options) -> Result<(), String> {
         let shown = |e: cairnfs::Error| format!("after a kill: {e}");
         self.disk.cut();
@@ -233,8 +234,8 @@ impl Run {
         Ok(())
     }
 
-    /// Runs a request of a front, which may make several calls: what they change survives wholly or not
-    /// at all. Contents are still written block by block.
+    /// Runs a front end's request, which may make several calls: their changes survive all together
+    /// or not at all. File contents are still written block by block.
     pub fn request<R>(&self, request: impl FnOnce() -> R) -> R {
         self.recorder.watched.lock().model.begin_request();
         let result = request();
@@ -252,7 +253,7 @@ impl Run {
         self.opened = self.disk.recorded();
     }
 
-    /// Cuts the power: nothing is written any more.
+    /// Ends the run with a power failure: nothing is written after it.
     pub fn end(mut self) -> Recording {
         self.disk.cut();
         self.end_phase(Model::default());
@@ -264,7 +265,7 @@ impl Run {
     }
 }
 
-/// A run as it was recorded.
+/// A recorded run.
 pub struct Recording {
     start: Image,
     events: Vec<Event>,
@@ -275,7 +276,7 @@ impl Recording {
     /// Records what `run` does to the volume in `start`, which is opened with `options`.
     ///
     /// # Errors
-    /// The volume cannot be opened or read, or what `run` says.
+    /// The volume cannot be opened or read, or `run` returns an error.
     pub fn of(
         start: Image,
         options: &Options,
@@ -286,8 +287,8 @@ impl Recording {
         result.map(|()| recording)
     }
 
-    /// As [`Recording::of`], on a disk that records and may have a fault planned. Whatever `run`
-    /// meets, the recording holds what happened until then, and what `run` returns comes with it.
+    /// As [`Recording::of`], on a disk that records and may have a planned fault. If `run` fails,
+    /// the recording holds what happened until then; the result of `run` is returned with it.
     ///
     /// # Errors
     /// The volume cannot be opened or read.
@@ -301,9 +302,9 @@ impl Recording {
         Ok((under_way.end(), result))
     }
 
-    /// Records what `run` does to an empty volume through the calls on paths. After each call
-    /// everything becomes durable, promised or not, so that each prefix of the calls is among the
-    /// states; in the end all is synced and the volume closed.
+    /// Records what `run` does to an empty volume through calls on paths. After each call
+    /// everything is made durable, promised or not, so that the states include each prefix of the
+    /// calls. At the end the volume is synced and closed.
     ///
     /// # Errors
     /// As [`Recording::of`].
@@ -318,7 +319,7 @@ impl Recording {
         result.map(|()| recording)
     }
 
-    /// What had returned when so many events had happened.
+    /// The calls that had returned after `event` events.
     pub fn returned(&self, event: usize) -> Returned {
         let before = self.moment(event).phase;
         let over = self.phases.iter().take(before).map(|p| Returned {
@@ -337,23 +338,23 @@ impl Recording {
         })
     }
 
-    /// Events recorded.
+    /// The recorded events.
     pub fn events(&self) -> &[Event] {
         &self.events
     }
 
-    /// The calls, as people read them.
+    /// The calls as text.
     pub fn calls(&self) -> impl Iterator<Item = &str> {
         let models = self.phases.iter().map(|p| p.model.calls());
         models.flatten().map(String::as_str)
     }
 
-    /// The begin of the axis of events.
+    /// A cursor before the first event.
     pub fn cursor(&self) -> Cursor<'_> {
         Cursor::new(self.start.clone(), &self.events)
     }
 
-    /// What may and must survive when so many events had happened.
+    /// What may and must survive after `event` events.
     pub fn moment(&self, event: usize) -> Moment {
         let phases = self.phases.partition_point(|p| p.opened <= event);
         let phase = phases.saturating_sub(1);
@@ -370,10 +371,10 @@ impl Recording {
         }
     }
 
-    /// Whether a recovered tree is allowed at this moment.
+    /// Checks whether a recovered tree is allowed at this moment.
     ///
     /// # Errors
-    /// The promise that it breaks.
+    /// The promise that the tree breaks.
     pub fn verify(&self, tree: &Tree, moment: Moment) -> Result<(), Violation> {
         match self.phases.get(moment.phase) {
             Some(phase) => phase.model.verify(tree, moment),
@@ -381,7 +382,7 @@ impl Recording {
         }
     }
 
-    /// The disk in a state, if there is such a state.
+    /// The disk in a state; `None` if there is no such state.
     pub fn image(&self, id: StateId) -> Option<Image> {
         let mut cursor = self.cursor();
         cursor.step_to(id.event as usize);
@@ -390,7 +391,7 @@ impl Recording {
         (cursor.at() == id.event as usize).then(|| cursor.image(fates))
     }
 
-    /// Whether more is promised when `event` events have happened than when one less had.
+    /// Whether event `event` added promises, so that more must survive after it than before.
     pub fn promises_more(&self, event: usize) -> bool {
         let promised = |event| {
             let moment = self.moment(event);
@@ -414,7 +415,7 @@ fn open(
     FileSystem::open_device(disk.clone(), &watched)
 }
 
-/// The volume in an image, opened for reading.
+/// Opens the volume in an image read-only.
 fn read_only(image: &Image) -> Result<Arc<FileSystem>> {
     let options = Options {
         read_only: true,

@@ -1,12 +1,13 @@
-//! The states that a power cut may leave, enumerated from recorded events.
+//! Enumerates the states that a power failure may leave, from recorded events.
 //!
-//! Between two flushes any part of what was written may be on the disk, in any order, and of each
-//! write any of its sectors. A state is told by where the power failed and by a choice among the
-//! writes that no flush covers. The enumeration is a function of the events alone, so a place and a
-//! number name a state for ever: its id.
+//! Between two flushes, writes may reach the disk in any order, and any subset of the sectors of
+//! each write may be on it. A state is given by the event after which the power failed and by a
+//! choice among the unflushed writes. The enumeration depends on the events alone, so the number of
+//! the event and the number of the choice are a permanent id of the state.
 //!
-//! At each write only choices with that write are new: those without it were taken before. Where
-//! something was promised without a flush, all choices are taken again, for more must hold then.
+//! After each write only choices that include this write are new; those without it were enumerated
+//! before. Where an event adds a promise without a flush, all choices are enumerated again, because
+//! more must hold then.
 
 use std::collections::HashSet;
 use std::fmt;
@@ -15,34 +16,34 @@ use std::str::FromStr;
 use crate::disk::Event;
 use crate::image::{Image, SECTOR};
 
-/// Up to so many unflushed writes all their subsets are taken.
+/// Up to this number of unflushed writes, all subsets are enumerated.
 const EXHAUSTIVE: usize = 5;
-/// Subsets taken at random where there are more.
+/// Number of random subsets beyond that.
 const RANDOM: u64 = 6;
 
-/// What became of an unflushed write.
+/// What is left of an unflushed write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Fate {
-    /// Nothing of it is on the disk.
+    /// None of its sectors.
     Dropped,
-    /// All of it is.
+    /// All of its sectors.
     Kept,
-    /// Its first sectors are, so many.
+    /// This many of its first sectors.
     First(u32),
-    /// All but its last sector.
+    /// All sectors except the last.
     ButLast,
-    /// All but its first sector.
+    /// All sectors except the first.
     ButFirst,
-    /// Some of its sectors, by this number.
+    /// Some of its sectors, chosen by this seed.
     Some(u64),
 }
 
-/// Names a crash state of a recording: how many events had happened, and which choice it is.
+/// Id of a crash state of a recording.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct StateId {
-    /// Events that had happened when the power failed.
+    /// Number of events that had happened when the power failed.
     pub event: u32,
-    /// Which of the choices there.
+    /// Number of the choice among the unflushed writes.
     pub choice: u32,
 }
 
@@ -65,7 +66,7 @@ impl FromStr for StateId {
     }
 }
 
-/// Walks along events; knows what is durable, and what is not.
+/// Walks along the events; keeps the durable contents and the unflushed writes.
 pub struct Cursor<'a> {
     events: &'a [Event],
     at: usize,
@@ -74,7 +75,7 @@ pub struct Cursor<'a> {
 }
 
 impl<'a> Cursor<'a> {
-    /// Before the first event.
+    /// A cursor before the first event of `events`.
     pub fn new(start: Image, events: &'a [Event]) -> Self {
         Self {
             events,
@@ -84,17 +85,17 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    /// Events that have happened.
+    /// Number of events passed.
     pub fn at(&self) -> usize {
         self.at
     }
 
-    /// Writes that no flush covers.
+    /// Number of unflushed writes.
     pub fn pending(&self) -> usize {
         self.pending.len()
     }
 
-    /// Lets one more event happen; `false` if there is none.
+    /// Passes one more event; `false` if there is none.
     pub fn step(&mut self) -> bool {
         match self.events.get(self.at) {
             None => return false,
@@ -109,13 +110,13 @@ impl<'a> Cursor<'a> {
         true
     }
 
-    /// Lets events happen until `event` have.
+    /// Passes events until `event` are passed.
     pub fn step_to(&mut self, event: usize) {
         while self.at < event && self.step() {}
     }
 
-    /// The choices to take here: after a write those that keep some of it; all of them if
-    /// `again` says that more must hold now than before, and where nothing is unflushed.
+    /// The choices to try here. After a write, those that keep some of it. All of them if `again`
+    /// is set because more must hold than before, or if nothing is unflushed.
     pub fn choices(&self, again: bool) -> Vec<Vec<Fate>> {
         let n = self.pending.len();
         let newest = n > 0 && self.pending.last().is_some_and(|w| w + 1 == self.at);
@@ -184,7 +185,7 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    /// The disk after the power failed here, with this choice.
+    /// The disk after the power fails here with this choice.
     pub fn image(&self, fates: &[Fate]) -> Image {
         let mut image = self.durable.clone();
         for (write, fate) in self.pending.iter().zip(fates) {
@@ -194,7 +195,7 @@ impl<'a> Cursor<'a> {
     }
 }
 
-/// Choices without repetition.
+/// A list of choices without duplicates.
 #[derive(Default)]
 struct ChosenFates {
     list: Vec<Vec<Fate>>,
@@ -209,7 +210,7 @@ impl ChosenFates {
     }
 }
 
-/// A few of `0..n`, the ends among them.
+/// About four of `0..n`, with both ends among them.
 fn spread(n: usize) -> impl Iterator<Item = usize> {
     let step = n.div_ceil(4).max(1);
     (0..n).step_by(step).chain(n.checked_sub(1))
@@ -230,7 +231,7 @@ fn apply(image: &mut Image, event: Option<&Event>, fate: Fate) {
     }
 }
 
-/// A number that depends on both, evenly (the finalizer of splitmix64).
+/// Mixes two numbers into an evenly distributed one (the finalizer of splitmix64).
 pub fn mix(a: u64, b: u64) -> u64 {
     let mut z = a ^ b.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     z = (z ^ z >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -250,7 +251,7 @@ mod tests {
         }
     }
 
-    /// Every disk that can be told apart after these events, whenever the power failed.
+    /// Digests of all distinct disks after these events, with the power failing at any of them.
     fn disks(events: &[Event]) -> HashSet<u64> {
         let mut cursor = Cursor::new(Image::new(1 << 20), events);
         let mut seen = HashSet::new();
@@ -265,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn every_subset_of_whole_writes_is_there() {
+    fn every_subset_of_complete_writes_is_enumerated() {
         let events = [write(1, 1), write(2, 2), write(3, 3)];
         let seen = disks(&events);
         for mask in 0..8u8 {
@@ -280,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_flushed_stays() {
+    fn flushed_writes_are_in_every_later_state() {
         let events = [write(1, 1), Event::Flush, write(2, 2)];
         let mut cursor = Cursor::new(Image::new(1 << 20), &events);
         cursor.step_to(2);
@@ -300,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn a_write_may_be_torn_at_a_sector() {
+    fn write_may_be_torn_at_a_sector() {
         let seen = disks(&[write(1, 1)]);
         let mut first = Image::new(1 << 20);
         first.write_sectors(BLOCK as u64, &[1; BLOCK], |s| s == 0);
@@ -309,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn ids_read_as_they_are_written() {
+    fn state_ids_round_trip_as_text() {
         let id = StateId {
             event: 12,
             choice: 3,

@@ -1,7 +1,7 @@
-//! What a program can see of a volume, read through its public calls.
+//! Everything that a program can see of a volume, read through the public calls.
 //!
-//! Everything that can be asked in two ways is asked in both, and must agree: names that a listing
-//! tells are looked up, the size of a directory is the number of its entries, links are counted.
+//! What two calls can report is read with both, and the results must agree: listed names are looked
+//! up, the size of a directory is the number of its entries, links are counted.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -14,25 +14,25 @@ use crate::image::BLOCK;
 
 /// The inode number of the root directory.
 pub const ROOT: u64 = 1;
-/// A file larger than this is not read between its data.
+/// In a file larger than this number of bytes, holes are skipped with `seek` instead of being read.
 const WHOLE: u64 = 4 << 20;
 
-/// What is the same for every kind of inode.
+/// The attributes that every kind of inode has, except times.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Facts {
-    /// What it is.
+    /// Type of the inode.
     pub kind: FileKind,
-    /// Permissions, without the type bits.
+    /// Permission bits, without the type bits.
     pub mode: u32,
-    /// Owner.
+    /// Owning user.
     pub uid: u32,
-    /// Group.
+    /// Owning group.
     pub gid: u32,
     /// Device number.
     pub rdev: u64,
-    /// What a symbolic link holds.
+    /// Target of a symbolic link; empty for other kinds.
     pub target: Vec<u8>,
-    /// Birth.
+    /// Birth time.
     pub born: Time,
     /// Inode flags.
     pub flags: Flags,
@@ -41,7 +41,7 @@ pub struct Facts {
 }
 
 impl Facts {
-    /// Of an inode with these attributes and no more.
+    /// The attributes in `attr`, without extended attributes.
     pub fn of(attr: &Attr, target: &[u8]) -> Self {
         Self {
             kind: attr.kind,
@@ -57,19 +57,19 @@ impl Facts {
     }
 }
 
-/// The times of an inode that change.
+/// The times of an inode that calls change.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Times {
     /// Last access.
     pub accessed: Time,
     /// Last change of the contents.
     pub modified: Time,
-    /// Last change of anything.
+    /// Last change of the contents or attributes.
     pub changed: Time,
 }
 
 impl Times {
-    /// Of an inode with these attributes.
+    /// The times in `attr`.
     pub fn of(attr: &Attr) -> Self {
         Self {
             accessed: attr.atime,
@@ -79,36 +79,37 @@ impl Times {
     }
 }
 
-/// An inode as it is seen.
+/// An inode as the calls report it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Node {
-    /// Attributes.
+    /// Attributes except times.
     pub facts: Facts,
     /// Times.
     pub times: Times,
-    /// Links that the inode claims to have.
+    /// Link count that the inode reports.
     pub nlink: u32,
-    /// Bytes of a file.
+    /// Size of a file in bytes; 0 for other kinds.
     pub size: u64,
-    /// Blocks of a file that are not all zeros, by their number; the last ends with the file.
+    /// Blocks of a file that are not all zeros, by block number; the last one ends at the end of
+    /// the file.
     pub blocks: BTreeMap<u64, Vec<u8>>,
-    /// Entries of a directory.
+    /// Entries of a directory: name and inode number.
     pub entries: BTreeMap<Vec<u8>, u64>,
 }
 
-/// Everything that is reachable, by inode number.
+/// All reachable inodes, by inode number.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Tree {
     /// The inodes.
     pub nodes: HashMap<u64, Node>,
 }
 
-/// Why a volume could not be read, or what contradicts itself in it.
+/// Why a tree could not be read.
 #[derive(Debug)]
 pub enum Unreadable {
-    /// A call failed.
+    /// A call failed; the text names the call.
     Failed(String, Error),
-    /// Two answers disagree.
+    /// Two calls contradict each other.
     Contradiction(String),
 }
 
@@ -122,7 +123,7 @@ impl std::fmt::Display for Unreadable {
 }
 
 impl Tree {
-    /// Reads everything from the root down.
+    /// Reads all inodes from the root down.
     ///
     /// # Errors
     /// A call fails, or contradicts another.
@@ -174,7 +175,8 @@ impl Tree {
         Ok(())
     }
 
-    /// Whether it is equal to another, times aside: a call of several steps that fails may have set some.
+    /// Whether the trees are equal except for times: a failed call of several steps may have set
+    /// some.
     pub fn is_but_for_times(&self, other: &Tree) -> bool {
         let without_times = |tree: &Tree| {
             let mut tree = tree.clone();
@@ -185,7 +187,7 @@ impl Tree {
         without_times(self) == without_times(other)
     }
 
-    /// A path that leads to an inode, for people.
+    /// A path of an inode, for messages.
     pub fn path(&self, ino: u64) -> String {
         let mut parts = Vec::new();
         let mut at = ino;

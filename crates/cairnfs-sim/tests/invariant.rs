@@ -1,5 +1,5 @@
-//! A caller's own invariant is checked in every state, told how far the program had come, and can
-//! fail; a state that fails is replayed by its id.
+//! The caller's invariant runs in every state, gets the progress of the program, and can fail; a
+//! failing state can be replayed by its id.
 
 #![allow(
     clippy::unwrap_used,
@@ -20,8 +20,8 @@ fn in_place(volume: &Volume) -> cairnfs::Result<()> {
     volume.write("f", vec![b'b'; 6000])
 }
 
-/// One or the other, as soon as the first was synced.
-fn whole(volume: &Volume, crash: &Crash<'_>) -> Result<(), String> {
+/// After the first sync the file has either contents, complete.
+fn file_is_complete(volume: &Volume, crash: &Crash<'_>) -> Result<(), String> {
     if crash.returned.syncs == 0 {
         return Ok(());
     }
@@ -33,25 +33,25 @@ fn whole(volume: &Volume, crash: &Crash<'_>) -> Result<(), String> {
 }
 
 fn tried(recording: &Recording, depth: &Depth) -> Tally {
-    explore_with(recording, depth, &mut whole, &mut |_| {
+    explore_with(recording, depth, &mut file_is_complete, &mut |_| {
         ControlFlow::Continue(())
     })
 }
 
 #[test]
-fn writing_in_place_is_found_and_replayed() {
+fn write_in_place_fails_invariant_and_replays() {
     let recording = Recording::of_volume(in_place).unwrap();
     let tally = tried(&recording, &Depth::default());
     assert!(!tally.failures.is_empty());
     for failure in &tally.failures {
-        let again = replay_with(&recording, &failure.id, &mut whole);
+        let again = replay_with(&recording, &failure.id, &mut file_is_complete);
         assert_eq!(again.unwrap_err(), failure.message);
         assert!(failure.message.contains("your own check"), "{failure}");
     }
 }
 
 #[test]
-fn replacing_by_rename_is_not() {
+fn replace_by_rename_passes_invariant() {
     let recording = Recording::of_volume(|volume| {
         volume.write("f", vec![b'a'; 6000])?;
         volume.sync()?;
@@ -64,7 +64,7 @@ fn replacing_by_rename_is_not() {
 }
 
 #[test]
-fn every_prefix_of_the_calls_is_seen() {
+fn invariant_sees_every_prefix_of_the_calls() {
     let names = ["a", "b", "c", "d"];
     let recording =
         Recording::of_volume(|volume| names.iter().try_for_each(|name| volume.create_dir(name)))
@@ -86,7 +86,7 @@ fn every_prefix_of_the_calls_is_seen() {
 }
 
 #[test]
-fn an_exploration_can_be_ended() {
+fn progress_callback_can_stop_exploration() {
     let recording = Recording::of_volume(in_place).unwrap();
     let all = tried(&recording, &Depth::default()).states;
     let mut nothing = |_: &Volume, _: &Crash<'_>| Ok(());
@@ -103,7 +103,7 @@ fn an_exploration_can_be_ended() {
 }
 
 #[test]
-fn a_panic_is_a_failure() {
+fn panic_in_invariant_is_a_failure() {
     let recording = Recording::of_volume(in_place).unwrap();
     let mut panics = |_: &Volume, _: &Crash<'_>| std::panic::resume_unwind(Box::new("no"));
     let tally = explore_with(&recording, &Depth::default(), &mut panics, &mut |_| {

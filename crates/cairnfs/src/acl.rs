@@ -1,13 +1,13 @@
-//! POSIX access control lists: how they, the mode and inheritance go together.
+//! POSIX access control lists: their relation to the mode, and inheritance.
 //!
-//! The kernel checks access and caches lists, but leaves it to the file system to keep the mode and
-//! the list of an inode in step and to give new inodes their directory's default list. Lists are
-//! the bytes of the two `system.posix_acl_*` attributes: a version and entries of tag, permissions
-//! and id. Pure functions; bytes that are no list are refused, never trusted.
+//! The kernel checks access and caches lists. The file system has to keep the mode and the list of
+//! an inode consistent, and to give new inodes their directory's default list. Lists are the values
+//! of the two `system.posix_acl_*` attributes: a version and entries of tag, permissions and id.
+//! Pure functions; malformed values are refused, never trusted.
 
-/// Attribute that holds who may access an inode.
+/// Attribute with the access list of an inode.
 pub const ACCESS: &[u8] = b"system.posix_acl_access";
-/// Attribute of a directory that holds what new inodes in it begin with.
+/// Attribute of a directory with the list that new inodes in it inherit.
 pub const DEFAULT: &[u8] = b"system.posix_acl_default";
 
 const VERSION: u32 = 2;
@@ -28,14 +28,14 @@ struct AclEntry {
     id: u32,
 }
 
-/// An access control list with its three obligatory entries.
+/// An access control list with its three required entries.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Acl {
     entries: Vec<AclEntry>,
 }
 
 impl Acl {
-    /// The list in an attribute's value; `None` if it is not a valid one.
+    /// Parses an attribute's value; `None` if it is malformed.
     pub fn parse(value: &[u8]) -> Option<Self> {
         let (version, body) = value.split_first_chunk::<HEADER_LEN>()?;
         let (raw, rest) = body.as_chunks::<ENTRY_LEN>();
@@ -54,7 +54,7 @@ impl Acl {
         (sound && complete).then_some(Self { entries })
     }
 
-    /// The list that a mode stands for.
+    /// The list that is equivalent to a mode.
     pub fn of_mode(mode: u32) -> Self {
         let entry = |(tag, shift): (u16, u32)| AclEntry {
             tag,
@@ -79,12 +79,12 @@ impl Acl {
         out
     }
 
-    /// A list that says no more than a mode does; it need not be stored.
+    /// Whether the list is equivalent to a mode; such a list need not be stored.
     pub fn is_minimal(&self) -> bool {
         self.entries.len() == 3
     }
 
-    /// The nine permission bits that the list shows as.
+    /// The nine permission bits of the mode that correspond to the list.
     pub fn permissions(&self) -> u32 {
         self.entries.iter().fold(0, |mode, e| {
             mode | self
@@ -93,13 +93,13 @@ impl Acl {
         })
     }
 
-    /// Makes the list agree with permissions that `chmod` gave.
+    /// Updates the list to agree with permissions set by `chmod`.
     pub fn set_permissions(&mut self, mode: u32) {
         self.each_class(mode, |_, given| given);
     }
 
-    /// Turns a default list into the access list of an inode made with `mode`, and gives the
-    /// permissions of the inode: what both allow. The umask has no say then.
+    /// Turns a default list into the access list of an inode created with `mode`, and returns the
+    /// inode's mode. Both are limited to what list and `mode` allow; the umask is not applied.
     pub fn restrict(&mut self, mode: u32) -> u32 {
         self.each_class(mode, |perm, given| perm & given);
         (mode & !0o777) | self.permissions()
@@ -114,7 +114,7 @@ impl Acl {
         }
     }
 
-    /// Where in a mode an entry shows. The mask, if there is one, stands for the group.
+    /// The bit position of an entry in a mode. If there is a mask, it is shown as the group.
     fn shift(&self, tag: u16) -> Option<u32> {
         let masked = self.entries.iter().any(|e| e.tag == MASK);
         match tag {
@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn a_minimal_list_is_its_mode() {
+    fn minimal_acl_equals_mode() {
         let list = acl(&[
             (USER_OBJ, 6, NOBODY),
             (GROUP_OBJ, 4, NOBODY),
@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn the_mask_shows_as_the_group() {
+    fn acl_mask_is_shown_as_group_bits() {
         let mut list = named();
         assert!(!list.is_minimal());
         assert_eq!(list.permissions(), 0o771);
@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn inheritance_allows_what_both_allow() {
+    fn inherited_acl_is_limited_by_mode() {
         let mut list = named();
         assert_eq!(list.restrict(0o100_660), 0o100_660);
         assert_eq!(list.permissions(), 0o660);
@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_that_are_no_list_are_refused() {
+    fn malformed_acl_is_refused() {
         let good = named().to_bytes();
         assert!(Acl::parse(&good).is_some());
         assert!(Acl::parse(&[]).is_none());

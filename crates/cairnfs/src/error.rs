@@ -1,8 +1,8 @@
-//! The one error type of the library, and its conversions from and to [`std::io::Error`].
+//! The error type of the library, and its conversions from and to [`std::io::Error`].
 //!
-//! Every floor returns it; the fronts map it to an errno with [`Error::errno`].
-//! It may be used from everywhere and uses nothing of the crate itself. A conversion loses nothing:
-//! errno, kind, path and source of an error are the same after a conversion and back.
+//! Every floor returns it; front ends map it to an errno with [`Error::errno`]. Every module may
+//! use it; it uses nothing of the crate itself. A conversion and back is lossless: errno, kind,
+//! path and source of the error stay the same.
 
 use std::fmt;
 use std::io;
@@ -13,21 +13,21 @@ use std::sync::Arc;
 /// The result of every fallible call of the library.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// What was found wrong in the bytes of a volume, and where.
+/// Damage in the bytes of a volume, and its place.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Corruption {
     /// The device block (4 KiB units) that holds the bytes.
     pub block: u64,
-    /// The structure that was being read, for example `"index node"`.
+    /// The structure that was read, for example `"index node"`.
     pub what: &'static str,
-    /// What a sound volume would hold there.
+    /// The expected contents.
     pub expected: String,
-    /// What is there instead.
+    /// The contents found.
     pub found: String,
 }
 
 impl Corruption {
-    /// A corruption of `what` in `block`; `expected` and `found` are rendered for people.
+    /// A corruption of `what` in `block`; `expected` and `found` are for messages.
     pub fn new(
         block: u64,
         what: &'static str,
@@ -53,7 +53,7 @@ impl fmt::Display for Corruption {
     }
 }
 
-/// Everything that can go wrong.
+/// All errors of the library.
 ///
 /// Match on [`kind`](Error::kind), as with `std::fs`, or on [`cause`](Error::cause), which is more
 /// exact. `?` converts it to [`std::io::Error`] and back:
@@ -86,23 +86,23 @@ impl fmt::Display for Corruption {
 /// # }
 /// ```
 ///
-/// An error that is no more than an errno, such as [`Error::NoSpace`] from a `write` of a
-/// [`File`](crate::File), becomes one that [`std::io::Error::raw_os_error`] tells. Any other stays
-/// whole inside the [`std::io::Error`], with its path; `Error::from(e).errno()` tells the errno of
-/// both.
+/// An error that corresponds to an errno alone, such as [`Error::NoSpace`] from a `write` of a
+/// [`File`](crate::File), becomes an error with that [`std::io::Error::raw_os_error`]. Any other is
+/// stored inside the [`std::io::Error`], with its path; `Error::from(e).errno()` returns the errno
+/// of both.
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// No entry of that name, or no inode of that number.
+    /// No entry with that name, or no inode with that number.
     #[error("no such file or directory")]
     NotFound,
-    /// The name is taken.
+    /// The name exists already.
     #[error("file exists")]
     Exists,
     /// A directory was needed.
     #[error("not a directory")]
     NotDirectory,
-    /// A directory was given where none can be.
+    /// A directory was given where none is allowed.
     #[error("is a directory")]
     IsDirectory,
     /// Only an empty directory can be removed or replaced.
@@ -111,10 +111,10 @@ pub enum Error {
     /// A name is longer than 255 bytes, or a symlink target longer than 4095.
     #[error("name too long")]
     NameTooLong,
-    /// The arguments make no sense together.
+    /// The argument, or the combination of arguments, is invalid.
     #[error("invalid argument: {0}")]
     Invalid(&'static str),
-    /// The volume is full; or the file system is that a converted [`std::io::Error`] came from.
+    /// The volume is full; or a converted [`std::io::Error`] says so of another file system.
     #[error("no space left")]
     NoSpace,
     /// The file would become larger than 2^60 bytes.
@@ -126,41 +126,41 @@ pub enum Error {
     /// The extended attribute does not exist.
     #[error("no such attribute")]
     NoAttribute,
-    /// The buffer given for an attribute, or the attribute, has the wrong size.
+    /// The value of an extended attribute is too large.
     #[error("attribute too large")]
     AttributeTooLarge,
-    /// More symbolic links in a row than a path may have.
+    /// A path with more symbolic links than allowed.
     #[error("too many levels of symbolic links")]
     SymlinkLoop,
-    /// An offset beyond the end, for example `SEEK_DATA` behind the last byte.
+    /// An offset beyond the end, for example `SEEK_DATA` after the last byte.
     #[error("no such offset")]
     NoSuchOffset,
-    /// The kind of file does not support the operation.
+    /// The operation is not supported, for example by the kind of file or the device.
     #[error("operation not supported: {0}")]
     Unsupported(&'static str),
-    /// The operation is refused whoever asks.
+    /// The operation is refused for every caller.
     #[error("operation not permitted: {0}")]
     NotPermitted(&'static str),
     /// The file was opened without the access that the call needs.
     #[error("file is not open for {0}")]
     NotOpenFor(&'static str),
-    /// The file ended before the bytes that were asked for.
+    /// The file ended before the requested bytes.
     #[error("unexpected end of file")]
     UnexpectedEnd,
-    /// The volume is open read-only; or the file system is that a converted [`std::io::Error`] came
-    /// from.
+    /// The volume is open read-only; or a converted [`std::io::Error`] says so of another file
+    /// system.
     #[error("read-only file system")]
     ReadOnly,
-    /// The root can be neither renamed nor removed, nor can an entry by the name `.` or `..`.
+    /// The root, `.` and `..` can be neither renamed nor removed.
     #[error("resource busy: {0}")]
     Busy(&'static str),
-    /// The contents of a file that was to be read as text are not UTF-8.
+    /// The contents of a file read as text are not UTF-8.
     #[error("file contents are not valid UTF-8")]
     NotUtf8,
-    /// Someone else has the volume open.
+    /// Another process has the volume open.
     #[error("volume {0} is in use by another process: unmount it or close it there first")]
     InUse(String),
-    /// The file or device holds no CairnFS volume.
+    /// The file or device does not hold a CairnFS volume.
     #[error("{0}")]
     NotAVolume(String),
     /// The volume needs features that this version does not have.
@@ -175,26 +175,26 @@ pub enum Error {
         size: u64,
         /// Bytes of the file or device.
         left: u64,
-        /// What can be done.
+        /// What the user can do.
         next: &'static str,
     },
-    /// Bytes of the volume are not what was written.
+    /// Bytes of the volume differ from the bytes that were written.
     #[error("volume is damaged: {0}; run `cairnfs check` on it")]
     Corrupt(Box<Corruption>),
     /// The device failed.
     #[error("{op} of {len} bytes at offset {offset} failed: {source}")]
     Io {
-        /// What was asked of the device.
+        /// The device operation.
         op: &'static str,
         /// Byte offset on the device.
         offset: u64,
-        /// Bytes.
+        /// Length in bytes.
         len: usize,
         /// The cause.
         source: Arc<io::Error>,
     },
-    /// The file system that holds the volume's file, or what lies below its device, has no space
-    /// left. Nothing is lost: changes that were accepted wait in memory until there is space.
+    /// The host, or the storage below the device, has no space left. Nothing is lost: accepted
+    /// changes stay in memory until there is space.
     #[error(
         "the file system that holds {path} is full: {missing} bytes more are needed; free space \
          there, then try again"
@@ -205,8 +205,8 @@ pub enum Error {
         /// Bytes that could not be written.
         missing: u64,
     },
-    /// The temporary file failed in which a volume opened read-only keeps what the recovery of a long
-    /// log writes. The volume itself is as it was.
+    /// The temporary file failed that holds the recovered metadata of a volume opened read-only.
+    /// The volume itself is unchanged.
     #[error(
         "the log needs more memory than the budget, and the temporary file for its recovery in {dir} \
          failed: {source}; set TMPDIR to a directory with free space, or open the volume for writing \
@@ -226,24 +226,24 @@ pub enum Error {
         /// The cause.
         source: Arc<io::Error>,
     },
-    /// An earlier failure stopped all changes; the volume is read-only until it is opened again.
+    /// An earlier failure stopped all changes, until the volume is opened again.
     #[error("the volume has stopped, and accepts no more changes: {0}")]
     Stopped(#[source] Arc<Error>),
-    /// An error of `std::io` that is not the volume's, in code that uses both.
+    /// An error of `std::io` that is not from the volume, in code that uses both.
     #[error(transparent)]
     Other(Arc<io::Error>),
-    /// Any of the above, met at a path within the volume. [`Error::cause`] takes the path away.
+    /// Any other error, with a path in the volume. [`Error::cause`] removes the path.
     #[error("{}: {source}", path.display())]
     At {
         /// The path as the caller gave it.
         path: PathBuf,
-        /// What happened there.
+        /// The error at that path.
         source: Box<Error>,
     },
 }
 
 impl Error {
-    /// The errno value (of Linux) that tells a program the same.
+    /// The closest Linux errno value.
     pub fn errno(&self) -> i32 {
         match self {
             Error::NotFound => libc::ENOENT,
@@ -279,7 +279,7 @@ impl Error {
         }
     }
 
-    /// The kind that `std::io` gives such an error, to match on as with `std::fs`. Damage is
+    /// The kind that `std::io` uses for such an error, as with `std::fs`. Damage is
     /// [`io::ErrorKind::InvalidData`].
     pub fn kind(&self) -> io::ErrorKind {
         match self.cause() {
@@ -294,7 +294,7 @@ impl Error {
         }
     }
 
-    /// The error itself, without the path at which it was met.
+    /// The error itself, without its path.
     pub fn cause(&self) -> &Error {
         let mut error = self;
         while let Error::At { source, .. } = error {
@@ -303,13 +303,13 @@ impl Error {
         error
     }
 
-    /// Whether it is no more than an errno.
+    /// Whether it corresponds to an errno alone.
     fn is_plain(&self) -> bool {
         PLAIN.iter().any(|p| discriminant(p) == discriminant(self))
     }
 
-    /// The same as a failure of the device. A [`Device`](crate::device::Device) of a program's own may
-    /// convert what `std::io` gives it; its ENOENT must not tell of a file in the volume.
+    /// Converts it to a device failure. A user's [`Device`](crate::device::Device) may return
+    /// converted `std::io` errors; its ENOENT must not be taken for a missing file in the volume.
     pub(crate) fn of_device(self, op: &'static str, offset: u64, len: usize) -> Self {
         if !self.is_plain() && !matches!(self, Error::Other(_)) {
             return self;
@@ -340,7 +340,7 @@ impl Error {
         }
     }
 
-    /// Says at which path of the volume this was met; a path that is told already stays.
+    /// Adds a path of the volume; an existing path is kept.
     pub(crate) fn at(self, path: &Path) -> Self {
         match self {
             Error::At { .. } => self,
@@ -368,9 +368,9 @@ impl From<Corruption> for Error {
     }
 }
 
-/// The errors that are no more than an errno, which means the same from any file system. Not so
-/// [`Error::NoSuchOffset`] and [`Error::AttributeTooLarge`]: ENXIO and E2BIG tell of devices and of
-/// arguments elsewhere.
+/// The errors that correspond to an errno alone, with the same meaning in any file system.
+/// [`Error::NoSuchOffset`] and [`Error::AttributeTooLarge`] are not among them: elsewhere ENXIO and
+/// E2BIG concern devices and argument lists.
 const PLAIN: [Error; 12] = [
     Error::NotFound,
     Error::Exists,
@@ -386,9 +386,9 @@ const PLAIN: [Error; 12] = [
     Error::ReadOnly,
 ];
 
-/// The errno of an error that may have a kind only.
+/// The errno of an error that may have only a kind.
 fn errno_of(error: &io::Error) -> i32 {
-    /// One errno for each kind that has several.
+    /// The preferred errno for kinds that have several.
     const USUAL: [i32; 20] = [
         libc::ENOENT,
         libc::EACCES,
@@ -437,7 +437,7 @@ impl From<Error> for io::Error {
 }
 
 impl From<io::Error> for Error {
-    /// What was an [`Error`] before is the same again.
+    /// An error that was converted from an [`Error`] becomes the same [`Error`] again.
     fn from(e: io::Error) -> Self {
         let plain = e
             .raw_os_error()
@@ -458,7 +458,7 @@ mod tests {
     use super::*;
     use std::error::Error as _;
 
-    /// The place of a variant in [`every_variant`]; without an arm for each this does not compile.
+    /// The index of a variant in [`every_variant`]; a new variant without an arm does not compile.
     fn place(error: &Error) -> usize {
         match error {
             Error::NotFound => 0,
@@ -556,7 +556,7 @@ mod tests {
                 source: denied(),
             },
             Error::Stopped(Arc::new(failed())),
-            Error::Other(Arc::new(io::Error::other("of somebody else"))),
+            Error::Other(Arc::new(io::Error::other("from another crate"))),
             Error::NotFound.at(Path::new("a/b")),
         ]
     }
@@ -572,7 +572,7 @@ mod tests {
     }
 
     #[test]
-    fn every_variant_comes_back_from_std() {
+    fn every_variant_survives_io_error_round_trip() {
         for (i, error) in every_variant().into_iter().enumerate() {
             assert_eq!(place(&error), i);
             let std = io::Error::from(error.clone());
@@ -587,7 +587,7 @@ mod tests {
     }
 
     #[test]
-    fn every_variant_keeps_its_path_in_std() {
+    fn every_variant_keeps_path_in_io_error() {
         for error in every_variant() {
             let at = error.clone().at(Path::new("a/b"));
             let std = io::Error::from(at.clone());
@@ -599,9 +599,9 @@ mod tests {
         }
     }
 
-    /// An io::Error has either an errno or something inside.
+    /// An `io::Error` has either an errno or an inner error.
     #[test]
-    fn what_is_an_errno_alone_is_one_in_std() {
+    fn plain_variants_become_raw_os_errors() {
         for error in every_variant() {
             let plain = PLAIN.iter().any(|p| place(p) == place(&error));
             let (errno, std) = (error.errno(), io::Error::from(error));
@@ -610,9 +610,9 @@ mod tests {
         }
     }
 
-    /// Those that `std::fs` can give, too: a match on the kind holds for both.
+    /// Includes the kinds that `std::fs` can return, so a match on the kind works for both.
     #[test]
-    fn kinds_are_those_of_the_errno() {
+    fn error_kind_matches_kind_of_errno() {
         let of_its_own = |e: &Error| {
             use io::ErrorKind::{InvalidData, UnexpectedEof};
             [InvalidData, UnexpectedEof].contains(&e.kind())
@@ -627,7 +627,7 @@ mod tests {
     }
 
     #[test]
-    fn errors_of_std_come_back_unchanged() {
+    fn io_errors_survive_round_trip() {
         for errno in 1..134 {
             let error = Error::from(io::Error::from_raw_os_error(errno));
             assert_eq!(error.errno(), errno);
@@ -635,13 +635,13 @@ mod tests {
             assert_eq!(error.kind(), kind);
             assert_eq!(io::Error::from(error).raw_os_error(), Some(errno));
         }
-        // A clone is held elsewhere, so the original cannot be given back.
+        // A clone is still referenced, so the original cannot be moved out.
         let clone = Error::from(io::Error::from_raw_os_error(libc::EACCES));
         assert_eq!(
             io::Error::from(clone.clone()).raw_os_error(),
             Some(libc::EACCES)
         );
-        let text = "of somebody else";
+        let text = "from another crate";
         let error = Error::from(io::Error::new(io::ErrorKind::TimedOut, text));
         assert_eq!(
             (error.errno(), error.to_string()),

@@ -1,55 +1,55 @@
-//! Mistakes that the engine makes on request, so that tests can show that they would be noticed.
+//! Faults that the engine injects on request, so that tests can show that they are detected.
 //!
 //! Floor 0: uses nothing. Without the feature `fault-injection`, which only the tests of
-//! `cairnfs-sim` switch on, `is_injected` is a constant `false` and nothing of this is left. With it,
-//! a fault is injected only in the thread that asked for it, within `within`.
+//! `cairnfs-sim` enable, `is_injected` is a constant `false` and none of this is compiled in. With
+//! it, a fault is injected only in the thread that asked for it, within `within`.
 
-/// A mistake. Each leaves out, or does wrongly, one thing that a promise rests on.
+/// A fault. Each omits, or does wrongly, one step that a guarantee depends on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum InjectedFault {
-    /// A log record is written while the data it names may still be in the cache.
+    /// A log record is written while the data it refers to may still be in the device's cache.
     LogBeforeData,
     /// An fsync returns before the log was flushed.
     FsyncWithoutFlush,
     /// An fsync leaves the file's pages in memory.
     FsyncWithoutPages,
-    /// A sync of everything leaves the files' pages in memory.
+    /// A sync of the whole volume leaves the files' pages in memory.
     SyncWithoutPages,
-    /// An fsync leaves the times of the inode.
+    /// An fsync does not write the times of the inode.
     TimesNotSynced,
-    /// An fsync leaves the items of the inode that are neither its inode item nor its names.
+    /// An fsync does not write items of the inode other than its inode item and names.
     ItemsNotSynced,
-    /// An fsync leaves the names of the inode.
+    /// An fsync does not write the names of the inode.
     NamesNotSynced,
-    /// A failed write or flush is forgotten, and tried again.
+    /// A failed write or flush is forgotten, and retried.
     FailureForgotten,
-    /// Deletions may use no space that others must leave.
+    /// Deletions may not use the space reserved for them.
     DeletionsUnfunded,
-    /// Records tell that they are durable themselves.
+    /// A record states that the log is durable up to its own end.
     DurableLsnAhead,
-    /// The superblock is written while the index may still be in the cache.
+    /// The superblock is written while the index may still be in the device's cache.
     SuperblockBeforeIndex,
-    /// The superblock may still be in the cache when what it freed is used again.
+    /// Freed space is reused while the superblock may still be in the device's cache.
     SuperblockUnflushed,
-    /// A superblock moves the log's tail before the index holds what the log held.
+    /// A superblock moves the log tail before the index holds the changes from the log.
     TailBeforeIndex,
-    /// Each step of a merge moves the log's tail, not only the last.
+    /// Each step of a merge moves the log tail, not only the last step.
     TailMovedEachStep,
-    /// The superblock does not tell the next inode number.
+    /// The superblock does not record the next inode number.
     NextInodeForgotten,
-    /// The group table is written over the copy that counts.
+    /// The group table is written over the valid copy.
     TableInPlace,
-    /// Blocks that a commit freed are used again at once.
+    /// Blocks that a commit freed are reused at once.
     FreedBlocksReused,
-    /// Index nodes that a merge replaces are used again at once.
+    /// Index nodes that a merge replaces are reused at once.
     FreedUnitsReused,
-    /// Written blocks of a file are overwritten where they are.
+    /// Written blocks of a file are overwritten in place.
     DataInPlace,
-    /// A rename does not write the file's data before.
+    /// A rename does not write back the file's data first.
     RenameWithoutData,
-    /// A link does not write the file's data before.
+    /// A link does not write back the file's data first.
     LinkWithoutData,
-    /// A truncation does not write the data that waits below the new size.
+    /// A truncation does not write back dirty data below the new size.
     TruncationWithoutData,
     /// The committed size is ahead of the committed data.
     SizeBeforeData,
@@ -57,37 +57,37 @@ pub enum InjectedFault {
     TailNotZeroed,
     /// The deletion of an item that exists below its context is not logged.
     TombstoneLost,
-    /// A file that is removed while it is open gets no orphan item.
+    /// A file that is unlinked while in use gets no orphan item.
     UnlinkWithoutOrphan,
-    /// A file of many extents that is truncated gets no orphan item.
+    /// A truncated file with many extents gets no orphan item.
     TruncationWithoutOrphan,
-    /// A vector of a closed context is overwritten, and not logged again.
+    /// A log vector of a closed context is overwritten, and not logged again.
     RelogInPlace,
-    /// What the index gains is taken into the bitmaps before what it loses.
+    /// Blocks that the index gains are applied to the bitmaps before those that it loses.
     GainsBeforeLosses,
     /// Names are added to a name item before others are removed.
     NamesAddedFirst,
-    /// A merge forgets that an entry had another name.
+    /// A merge forgets that an entry had another name before.
     OldNameKept,
-    /// A step of a merge ends before the old names of its entries are gone.
+    /// A merge step ends before the old names of its entries are removed.
     OldNamesLeft,
-    /// A context without its last part counts.
+    /// A context without its last part is replayed.
     HalfContextCounts,
-    /// A record's payload is not compared with its checksum.
+    /// The checksum of a record's payload is not verified.
     PayloadUnchecked,
-    /// A record is not compared with the checksum of the one before.
+    /// The chain checksum of the previous record is not verified.
     ChainUnchecked,
-    /// Deletions in the log are passed over.
+    /// Deletions in the log are not replayed.
     DeletionsNotReplayed,
-    /// Blocks that the log names stay free.
+    /// Blocks that log records refer to stay free.
     BlocksNotClaimed,
-    /// Data blocks are not compared with their checksums.
+    /// The checksums of data blocks are not verified.
     DataUnchecked,
-    /// Index nodes are not compared with their checksums.
+    /// The checksums of index nodes are not verified.
     NodeUnchecked,
-    /// A log that ends before what was durable is taken for a shorter one.
+    /// A log that ends before its durable end is accepted as a shorter one.
     EndUnchecked,
-    /// A volume is opened without flushing what a killed process left in the cache.
+    /// A volume is opened without flushing data that a killed process left in the device's cache.
     MountWithoutFlush,
     /// Opening writes no mount record.
     MountRecordMissing,
@@ -95,37 +95,37 @@ pub enum InjectedFault {
     MountRecordUnflushed,
     /// All mounts have the same nonce.
     SameNonce,
-    /// An fsync does not take along the directories of a file's names.
+    /// An fsync does not include the directories of a file's names.
     DirectoryDependencyLost,
-    /// An fsync does not take along the directories that were moved.
+    /// An fsync does not include the moved directories on the path.
     PlaceDependencyLost,
-    /// An fsync does not take along what a rename replaced or exchanged.
+    /// An fsync does not include the inode that a rename replaced or exchanged.
     PartnerDependencyLost,
-    /// An fsync does not take along that a name was given up before.
+    /// An fsync does not include the earlier removal of a name.
     NameDependencyLost,
-    /// An fsync takes along that a directory was removed, but not what became of its entries.
+    /// An fsync includes the removal of a directory, but not the fate of its entries.
     RemovalDependencyLost,
-    /// An fsync of a directory leaves its entries.
+    /// An fsync of a directory does not write its entries.
     EntriesNotSynced,
-    /// A directory that an fsync takes along counts entries that it does not.
+    /// A directory included by an fsync counts entries that the fsync does not include.
     CountsAhead,
-    /// An fsync does not tell what the data that it wrote must hold.
+    /// An fsync does not log the checksums of the data that it wrote.
     DataUntold,
-    /// Recovery does not compare what an fsync told of its data.
+    /// Recovery does not compare data with the checksums that an fsync logged.
     DataNotCompared,
-    /// What an fsync logged is overwritten in place, and not logged again.
+    /// A log vector that an fsync logged is overwritten in place, and not logged again.
     FsyncRecordOverwritten,
-    /// The deletion of what an fsync logged is not logged.
+    /// The deletion of an item that an fsync logged is not logged.
     FsyncRecordForgotten,
-    /// A merge forgets that an attribute gave up its value.
+    /// A merge does not count that an attribute dropped its shared value.
     UseNotGivenUp,
-    /// A value goes although an attribute still refers to it.
+    /// A shared value is removed although an attribute still refers to it.
     ValueGoneEarly,
-    /// Values with one hash are taken for equal.
+    /// Values with equal hashes are taken for equal.
     HashesNotCompared,
     /// A push writes staged data together with its records, not before.
     StagedWithContext,
-    /// A record is written without the data that waits for it.
+    /// A record is written without its staged data.
     StagedLeft,
 }
 
@@ -133,7 +133,7 @@ pub enum InjectedFault {
 mod switch {
     use crate::fault::InjectedFault;
 
-    /// Whether to make this mistake now: never.
+    /// Whether to inject this fault: never.
     #[inline]
     pub(crate) const fn is_injected(_fault: InjectedFault) -> bool {
         false
@@ -147,37 +147,37 @@ mod switch {
     use crate::fault::InjectedFault;
 
     thread_local! {
-        /// The mistakes to be made, a bit each.
-        static WANTED: Cell<u64> = const { Cell::new(0) };
+        /// The faults to inject, a bit each.
+        static ACTIVE: Cell<u64> = const { Cell::new(0) };
         static MADE: Cell<u64> = const { Cell::new(0) };
     }
 
-    /// Whether to make this mistake now.
+    /// Whether to inject this fault; counts if so.
     pub(crate) fn is_injected(fault: InjectedFault) -> bool {
-        let now = WANTED.get() & 1 << fault as u64 != 0;
+        let now = ACTIVE.get() & 1 << fault as u64 != 0;
         MADE.set(MADE.get() + u64::from(now));
         now
     }
 
-    /// Takes back what was wanted, also when a test panics.
-    struct Before(u64);
+    /// Restores the previous faults, also when a test panics.
+    struct Restore(u64);
 
-    impl Drop for Before {
+    impl Drop for Restore {
         fn drop(&mut self) {
-            WANTED.set(self.0);
+            ACTIVE.set(self.0);
         }
     }
 
-    /// Makes these mistakes in this thread while `run` runs.
+    /// Injects these faults in this thread while `run` runs.
     pub fn within<R>(faults: &[InjectedFault], run: impl FnOnce() -> R) -> R {
         let bits = faults
             .iter()
             .fold(0, |bits, fault| bits | 1 << *fault as u64);
-        let _before = Before(WANTED.replace(bits));
+        let _restore = Restore(ACTIVE.replace(bits));
         run()
     }
 
-    /// How often this thread came by a mistake that it was to make.
+    /// How many faults were injected in this thread.
     pub fn made() -> u64 {
         MADE.get()
     }

@@ -1,7 +1,7 @@
 //! CairnFS: a crash-safe POSIX file system in one file or block device, as a library.
 //!
-//! A program embeds it as it would a database, and gets a tree of files: names, directories,
-//! links, extended attributes, sparse files, with the calls of [`std::fs`].
+//! A program embeds it like a database, and gets a tree of files: names, directories, links,
+//! extended attributes, sparse files, with the calls of [`std::fs`].
 //!
 //! ```
 //! use std::io::Write;
@@ -27,22 +27,24 @@
 //! }
 //! ```
 //!
-//! - [`Volume`]: the tree of files; [`VolumeOptions`] says how it is opened or made.
-//! - [`File`]: an open file; [`OpenOptions`] says how it is opened.
-//! - [`Error`]: what can go wrong; `?` converts it to [`std::io::Error`] and back.
+//! - [`Volume`]: the tree of files; [`VolumeOptions`]: how to open or create it.
+//! - [`File`]: an open file; [`OpenOptions`]: how to open it.
+//! - [`Error`]: all errors; `?` converts it to [`std::io::Error`] and back.
 //!
 //! Everything is `Send + Sync`; calls on different files do not wait for one another.
 //!
-//! # What it promises
-//! - Each call happens wholly or not at all, however the power fails.
+//! # Guarantees
+//! - Each call is atomic: after a power failure it has happened completely or not at all.
 //! - Nothing survives a crash without what it depends on: `write` another file, `rename` it over
-//!   the old one, and the name leads to the whole old or the whole new contents, without a sync.
-//! - After [`File::sync_all`] the file is durable with its attributes and every name it has;
-//!   after [`Volume::sync_dir`] a directory with all its entries; after [`Volume::sync`]
-//!   everything, after [`Volume::sync_through`] everything up to a [`Sequence`].
-//! - Every read gives what was written, or an error: all data and metadata have checksums.
-//! - A failed write or flush makes the volume read-only, and a sync never succeeds after what it
-//!   should have made durable could have been lost.
+//!   the old one, and the name leads to the complete old or the complete new contents, without a
+//!   sync.
+//! - [`File::sync_all`] makes a file durable with its attributes and all its names;
+//!   [`Volume::sync_dir`] a directory with all its entries; [`Volume::sync`] everything;
+//!   [`Volume::sync_through`] everything up to a [`Sequence`].
+//! - Every read returns the data that was written, or an error: all data and metadata have
+//!   checksums.
+//! - A failed write or flush stops all changes of the volume. A sync never succeeds if a change
+//!   that it covers may have been lost.
 //!
 //! # For users of `std::fs`
 //! The functions of [`std::fs`] are methods of [`Volume`], with the same names, arguments and
@@ -55,16 +57,16 @@
 //! | `options.open(path)` | [`volume.open_with(path, &options)`](Volume::open_with) |
 //! | `OpenOptionsExt::custom_flags(O_DSYNC)`, `O_SYNC` | [`OpenOptions::sync_data`], [`OpenOptions::sync_all`] |
 //! | `chown`, `lchown`, `symlink` of `std::os::unix::fs` | methods of [`Volume`] |
-//! | `set_permissions(path, permissions)` | the same; nothing checks permissions here |
-//! | a directory opened and synced | the same, or [`Volume::sync_dir`] |
+//! | `set_permissions(path, permissions)` | the same; permissions are not checked |
+//! | opening and syncing a directory | the same, or [`Volume::sync_dir`] |
 //!
-//! What is made has the mode `0o644` or `0o755`, without a umask. There are no file locks. Copying a
-//! file to itself, and removing a tree that is named by `.` or `..`, are refused before they change
-//! anything.
+//! New files have the mode `0o644` and new directories `0o755`, without a umask. There are no file
+//! locks. Copying a file to itself, and removing a tree through a path that ends with `.` or `..`,
+//! are refused before they change anything.
 //!
-//! # What lies below
-//! [`device`] has what holds the bytes of a volume, which a program may implement itself. [`fs`] is
-//! the engine by inode number, for fronts such as a FUSE daemon.
+//! # Lower layers
+//! [`device`] defines the storage of a volume; a program can implement its own device. [`fs`] is
+//! the engine, addressed by inode number, for front ends such as a FUSE daemon.
 
 #![deny(missing_docs)]
 

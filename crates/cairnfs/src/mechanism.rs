@@ -1,21 +1,22 @@
-//! Mechanisms that save work and can be left out, to measure what each of them saves.
+//! Mechanisms (optimisations) that can be disabled, to measure what each of them saves.
 //!
-//! Floor 0: uses nothing. Plain names; who has a mechanism looks here whether it is wanted. The contract
-//! holds without any of them, and a volume is the same on disk, so nothing else need know.
+//! Floor 0: uses nothing. Defines only names; the code of each mechanism checks whether it is
+//! enabled. The contract holds without any of them, and the on-disk format is the same.
 
-/// A mechanism that saves work.
+/// An optimisation that can be disabled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Mechanism {
-    /// An fsync flushes data and its record together. Without: the data is flushed before the record is
-    /// written, which is then flushed.
+    /// An fsync flushes data and its log record together. Without: the data is flushed before the
+    /// record is written and flushed.
     OneFlush,
-    /// An fsync writes what its inode depends on. Without: it writes all that is not logged, of everybody.
+    /// An fsync writes its dependency closure. Without: it writes everything that is not logged
+    /// yet.
     FsyncClosure,
-    /// The log has each directory entry once. Without: twice in a row, as for two indexes, wherever the
-    /// log has room for that.
+    /// The log contains each directory entry once. Without: twice in a row, as if there were two
+    /// indexes, if the log has space.
     EntriesOnce,
-    /// An inode that has no attributes is not searched for any. Without: each inode that an fsync is asked
-    /// for is, in the index and in what is not yet there.
+    /// An inode without extended attributes is not searched for any. Without: an fsync searches
+    /// each requested inode, in the index and in the dirty sets.
     AttributesKnown,
 }
 
@@ -28,7 +29,7 @@ impl Mechanism {
         Mechanism::AttributesKnown,
     ];
 
-    /// Its name in words of a command line.
+    /// Its name on the command line.
     pub fn name(self) -> &'static str {
         match self {
             Mechanism::OneFlush => "one-flush",
@@ -38,7 +39,7 @@ impl Mechanism {
         }
     }
 
-    /// The one of that name.
+    /// The mechanism with that name.
     pub fn named(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|m| m.name() == name)
     }

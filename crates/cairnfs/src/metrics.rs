@@ -1,12 +1,12 @@
-//! How often something happened, and how long it took: for people who ask where time goes.
+//! Counts and latencies of operations, for operators and benchmarks.
 //!
-//! Floor 0: uses only [`crate::sync`] and the clock. Nothing depends on what is measured here.
+//! Floor 0: uses only [`crate::sync`] and the clock. Nothing depends on the values.
 
 use std::time::Instant;
 
 use crate::sync::atomic::{AtomicU64, Ordering};
 
-/// A kind of work or wait.
+/// Latency of one kind of work or wait.
 #[derive(Debug, Default)]
 pub struct Latency {
     times: AtomicU64,
@@ -14,19 +14,19 @@ pub struct Latency {
     longest: AtomicU64,
 }
 
-/// What was measured, in all and at most.
+/// Sum and maximum of the measured times.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct LatencyTotals {
-    /// How often.
+    /// Number of measurements.
     pub times: u64,
-    /// Nanoseconds in all.
+    /// Sum of the times, in nanoseconds.
     pub nanos: u64,
-    /// Nanoseconds of the longest.
+    /// The longest time, in nanoseconds.
     pub longest: u64,
 }
 
 impl Latency {
-    /// Runs `work`, and counts it with its time.
+    /// Runs `work` and measures its time.
     pub fn time<R>(&self, work: impl FnOnce() -> R) -> R {
         let start = Instant::now();
         let result = work();
@@ -37,7 +37,7 @@ impl Latency {
         result
     }
 
-    /// What was measured so far.
+    /// The totals so far.
     pub fn get(&self) -> LatencyTotals {
         LatencyTotals {
             times: self.times.load(Ordering::Relaxed),
@@ -53,7 +53,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_timed_is_counted() {
+    fn latency_counts_calls_and_longest_time() {
         let latency = Latency::default();
         assert_eq!(latency.time(|| 7), 7);
         latency.time(|| std::hint::black_box((0..1000).sum::<u64>()));

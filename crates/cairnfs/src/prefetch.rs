@@ -1,16 +1,16 @@
-//! Asks the processor for memory that is needed soon, so that it comes while other things are done.
+//! Prefetches memory into the processor's cache ahead of its use.
 //!
-//! Floor 0: uses nothing. Much of what an operation takes is waiting for memory that has left the
-//! processor's caches; waits that begin together end together. Nothing but time depends on it, and
-//! where the instruction is not known nothing is done. One of the few places with `unsafe` code.
+//! Floor 0: uses nothing. Operations spend much of their time waiting for memory that has left the
+//! processor's caches; prefetches overlap these waits. Only timing depends on it, and on processors
+//! without a known instruction it does nothing. One of the few places with `unsafe` code.
 
-/// Bytes of a line of the processor's cache.
+/// Bytes of a cache line.
 const LINE: usize = 64;
 
-/// Lines asked for at once. Of what is longer the processor sees itself that it is read in order.
+/// Most lines prefetched at once. The hardware prefetcher handles longer sequential reads.
 const MOST_LINES: usize = 16;
 
-/// Asks for what a reference leads to.
+/// Prefetches the referenced value.
 #[inline]
 pub fn prefetch<T: ?Sized>(of: &T) {
     let (first, len) = (std::ptr::from_ref(of).cast::<u8>(), size_of_val(of));
@@ -18,7 +18,7 @@ pub fn prefetch<T: ?Sized>(of: &T) {
     for at in (0..len).step_by(LINE) {
         ask(first.wrapping_add(at));
     }
-    // It may begin within a line.
+    // The value may begin within a line, so its last line may not be among these.
     if len > 0 {
         ask(first.wrapping_add(len - 1));
     }
@@ -29,9 +29,9 @@ fn ask(at: *const u8) {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
     {
         use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-        // SAFETY: each x86-64 processor has the instruction; it reads and changes nothing that a
-        // program could see, and no address is wrong for it.
-        #[allow(unsafe_code, reason = "there is no safe way to ask")]
+        // SAFETY: every x86-64 processor has the instruction; it has no effect that a program can
+        // observe, and every address is allowed.
+        #[allow(unsafe_code, reason = "there is no safe prefetch")]
         unsafe {
             _mm_prefetch::<_MM_HINT_T0>(at.cast());
         }
@@ -45,7 +45,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn anything_can_be_asked_for() {
+    fn prefetch_accepts_any_reference() {
         prefetch(&());
         prefetch::<[u8]>(&[]);
         prefetch(&7_u8);

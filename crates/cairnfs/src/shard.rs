@@ -1,5 +1,5 @@
-//! Spreading threads over the parts of what they share, so that they seldom meet at a lock; and
-//! numbers over the places of a map.
+//! Sharding: spreads threads over the shards of a shared structure, to reduce lock contention; and
+//! a hasher for numbers.
 //!
 //! Floor 0: uses only [`crate::sync`].
 
@@ -13,19 +13,20 @@ use crate::sync::{Mutex, thread_local};
 
 const SHARDS: usize = 16;
 
-/// Entries of a list below which nobody looks whether some are of no use any more.
+/// Lists shorter than this are not pruned.
 const FEW: usize = 1024;
 
-/// Entries looked at to guess how many are of no use, and of how many it pays to look at all: each
-/// look goes to memory that was not used for long.
+/// Entries sampled to estimate how many are useless.
 const SAMPLE: usize = 64;
+/// Useless entries in the sample from which on a scan of the list pays off: each check reads memory
+/// that is likely not cached.
 const WORTH: usize = SAMPLE / 8;
 
 thread_local! {
     static SHARD: Cell<usize> = const { Cell::new(usize::MAX) };
 }
 
-/// The shard of the calling thread, below `shards`. Threads get neighbouring shards in turn.
+/// The shard of the calling thread, below `shards`. Threads are assigned shards round-robin.
 pub fn thread_shard(shards: usize) -> usize {
     static NEXT: AtomicUsize = AtomicUsize::new(0);
     SHARD.with(|s| {
@@ -36,7 +37,7 @@ pub fn thread_shard(shards: usize) -> usize {
     })
 }
 
-/// A hasher for numbers that are spread by a multiplication.
+/// A multiplicative hasher for integers.
 #[derive(Default)]
 pub struct IntHasher(u64);
 
@@ -59,10 +60,10 @@ impl Hasher for IntHasher {
 /// Builds [`IntHasher`]s.
 pub type IntHash = BuildHasherDefault<IntHasher>;
 
-/// A list that is rid of useless entries whenever it has doubled, if they are more than a few.
+/// A list that removes useless entries whenever it has doubled, if there are more than a few.
 pub struct Pruned<T> {
     items: Vec<T>,
-    /// Length at which it was last rid of them, or had few.
+    /// Length after the last pruning or check.
     kept: usize,
 }
 
@@ -76,8 +77,8 @@ impl<T> Default for Pruned<T> {
 }
 
 impl<T> Pruned<T> {
-    /// Adds some, and lets go what `useless` finds if there may be much of it. It may also be asked of what
-    /// stays, more than once.
+    /// Adds entries. If many may be useless, removes and returns those for which `useless` is true.
+    /// `useless` may be called several times for an entry, also for one that stays.
     pub fn extend(
         &mut self,
         more: impl Iterator<Item = T>,
@@ -87,15 +88,15 @@ impl<T> Pruned<T> {
         if self.items.len() < (2 * self.kept).max(FEW) {
             return Vec::new();
         }
-        let gone = match self.is_worth_it(&mut useless) {
+        let removed = match self.is_worth_it(&mut useless) {
             true => self.items.extract_if(.., useless).collect(),
             false => Vec::new(),
         };
         self.kept = self.items.len();
-        gone
+        removed
     }
 
-    /// Guesses from some entries whether many are useless; they are chosen without any rhythm.
+    /// Estimates from a pseudo-random sample whether many entries are useless.
     fn is_worth_it(&mut self, mut useless: impl FnMut(&mut T) -> bool) -> bool {
         let len = self.items.len().max(1) as u64;
         let place = |n: u64| (n.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) % len;
@@ -104,22 +105,22 @@ impl<T> Pruned<T> {
         found.take(WORTH).count() == WORTH
     }
 
-    /// How many there are.
+    /// Number of entries.
     pub fn len(&self) -> usize {
         self.items.len()
     }
 
-    /// Whether nothing is in it.
+    /// Whether there are no entries.
     pub fn is_empty(&self) -> bool {
         self.items.is_empty()
     }
 
-    /// Takes all.
+    /// Takes all entries.
     pub fn take(&mut self) -> Vec<T> {
         std::mem::take(self).items
     }
 
-    /// Uses memory for its entries that others have no use for, if it has none yet.
+    /// Uses `memory` as storage if the list has none yet.
     pub fn house(&mut self, memory: impl FnOnce() -> Vec<T>) {
         if self.items.capacity() == 0 {
             self.items = memory();
@@ -127,7 +128,7 @@ impl<T> Pruned<T> {
     }
 }
 
-/// Lists that many threads add to and one takes as a whole.
+/// A list that many threads append to and one thread takes as a whole.
 pub struct Sharded<T> {
     shards: Box<[CachePadded<Mutex<Pruned<T>>>]>,
 }
@@ -141,12 +142,12 @@ impl<T> Default for Sharded<T> {
 }
 
 impl<T> Sharded<T> {
-    /// Adds one.
+    /// Appends an entry.
     pub fn push(&self, item: T) {
         self.push_pruned(item, |_| false);
     }
 
-    /// Adds one. Gives back what `useless` finds if there may be much of it; that must not wait.
+    /// Appends an entry. Returns useless entries like [`Pruned::extend`]; `useless` must not block.
     pub fn push_pruned(&self, item: T, useless: impl FnMut(&mut T) -> bool) -> Vec<T> {
         match self.shards.get(thread_shard(SHARDS)) {
             Some(shard) => shard.lock().extend(std::iter::once(item), useless),
@@ -154,7 +155,7 @@ impl<T> Sharded<T> {
         }
     }
 
-    /// Takes all.
+    /// Takes all entries.
     pub fn take(&self) -> Vec<T> {
         let mut all = Vec::new();
         for shard in &self.shards {
@@ -171,7 +172,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_list_without_useless_entries_is_seldom_looked_at() {
+    fn pruned_list_rarely_scans_useful_entries() {
         let mut list = Pruned::default();
         let mut looks = 0;
         let mut add = |n: u32, every: u32| {
@@ -181,23 +182,23 @@ mod tests {
             };
             list.extend(std::iter::once(n), &mut useless).len()
         };
-        let gone: usize = (1..=100_000).map(|n| add(n, 100)).sum();
-        assert_eq!(gone, 0, "too few");
-        let gone: usize = (1..=200_000).map(|n| add(n, 4)).sum();
-        assert!(gone > 20_000, "{gone}");
+        let removed: usize = (1..=100_000).map(|n| add(n, 100)).sum();
+        assert_eq!(removed, 0, "too few");
+        let removed: usize = (1..=200_000).map(|n| add(n, 4)).sum();
+        assert!(removed > 20_000, "{removed}");
         assert!(looks < 500_000, "{looks}");
     }
 
     #[test]
-    fn a_list_of_useless_entries_stays_short_and_loses_no_other() {
+    fn pruned_list_stays_short_and_keeps_useful_entries() {
         let mut list = Pruned::default();
-        let mut gone = 0;
+        let mut removed = 0;
         for n in 0..100_000_u32 {
-            gone += list.extend(std::iter::once(n), |n| *n % 1000 != 0).len();
+            removed += list.extend(std::iter::once(n), |n| *n % 1000 != 0).len();
             assert!(list.items.len() <= FEW);
         }
         let left = list.take();
-        assert_eq!(left.len() + gone, 100_000);
+        assert_eq!(left.len() + removed, 100_000);
         assert_eq!(left.iter().filter(|n| *n % 1000 == 0).count(), 100);
         assert!(list.is_empty());
     }

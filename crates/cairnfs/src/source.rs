@@ -1,8 +1,8 @@
-//! Where times and random numbers come from: the system, or a seed.
+//! Source of times and random numbers: the system, or a seed.
 //!
-//! Floor 2: uses errors and types. With a seed both are functions of it and of how often they were
-//! asked for, so that the same calls put the same bytes on the device. Of the system's clocks a
-//! volume uses one: times taken one after the other never decrease, unless the clock is set.
+//! Floor 2: uses errors and types. With a seed both depend only on the seed and the number of
+//! requests, so that the same calls write the same bytes to the device. A volume uses only one of
+//! the system's clocks: successive times never decrease, unless the clock is set.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -17,27 +17,27 @@ use crate::error::{Error, Result};
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::types::Time;
 
-/// Second at which the clock of a seeded source begins: in March 2026.
+/// First second of a seeded clock, in March 2026.
 const SEEDED_EPOCH: i64 = 1_772_600_000;
 
 /// A source of times and random numbers.
 #[derive(Debug)]
 pub enum Source {
-    /// The system's; times from its finest clock.
+    /// The system; times from its finest clock.
     System,
-    /// The system's; times are those that the kernel gives to files at that moment.
+    /// The system; times from the clock that the kernel uses for file timestamps.
     Kernel(Stamp),
-    /// A function of the seed.
+    /// A seed.
     Seeded {
         /// The seed.
         seed: u64,
-        /// How often it was asked; each time the clock advances by a microsecond.
+        /// Number of requests; each advances the clock by a microsecond.
         asked: AtomicU64,
     },
 }
 
 impl Source {
-    /// Of the system, or of a seed.
+    /// A source with the system's finest clock, or a seeded one.
     pub fn new(seed: Option<u64>) -> Self {
         match seed {
             None => Source::System,
@@ -48,10 +48,10 @@ impl Source {
         }
     }
 
-    /// The same with the kernel's times instead of those of the system's finest clock.
+    /// Replaces the system's finest clock by the kernel's timestamp clock.
     ///
     /// # Errors
-    /// The system has no memory for a file to be stamped.
+    /// The system has no memory for the file used as clock.
     pub fn with_kernel_clock(self) -> Result<Self> {
         Ok(match self {
             Source::System => Source::Kernel(Stamp::new()?),
@@ -77,7 +77,7 @@ impl Source {
     /// A random number.
     ///
     /// # Errors
-    /// The system gives none.
+    /// The system has no random numbers.
     pub fn random(&self) -> Result<u64> {
         match self {
             Source::System | Source::Kernel(_) => {
@@ -94,12 +94,12 @@ impl Source {
     }
 }
 
-/// A file in memory that the kernel stamps with its time.
+/// A file in memory whose timestamps serve as the kernel's clock.
 ///
-/// The kernel's file systems stamp files with the time of the last tick, or with a later one that a
-/// file system with finer times has given out since (Linux 6.13). No clock that programs can read
-/// tells the second, so a stamp is made and read. The access time is read because reading the
-/// others would make the kernel's next stamps finer.
+/// The kernel's file systems use the time of the last tick for timestamps, or a later time that a
+/// file system with fine-grained timestamps has used since (Linux 6.13). No clock readable by
+/// programs returns the latter, so a file is stamped and its timestamp read. The access time is
+/// used because reading the other times would make the kernel's next timestamps fine-grained.
 #[derive(Debug)]
 pub struct Stamp(OwnedFd);
 
@@ -114,7 +114,7 @@ impl Stamp {
         }
     }
 
-    /// The kernel's time. Neither call fails for a file in memory that is open.
+    /// The kernel's time. Neither call fails for an open file in memory.
     fn now(&self) -> Time {
         let special = |tv_nsec| Timespec { tv_sec: 0, tv_nsec };
         let times = Timestamps {
@@ -141,7 +141,7 @@ mod tests {
         memfd_create(c"test", MemfdFlags::CLOEXEC).unwrap()
     }
 
-    /// Has the kernel stamp `file` with its finest time, and gives that.
+    /// Makes the kernel stamp `file` with a fine-grained time, and returns that.
     fn fine_stamp(file: &OwnedFd) -> Time {
         let now = Timespec {
             tv_sec: 0,
@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn the_kernel_and_its_clock_give_times_in_order() {
+    fn kernel_clock_is_ordered_with_file_timestamps() {
         let clock = Source::new(None).with_kernel_clock().unwrap();
         let file = memory_file();
         let mut last = clock.now();
@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn the_finest_clock_gives_times_in_order() {
+    fn system_clock_is_monotonic() {
         let clock = Source::new(None);
         let mut last = clock.now();
         for _ in 0..20_000 {
@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn a_seed_gives_the_same_again() {
+    fn same_seed_gives_same_numbers_and_times() {
         let draw = |seed| {
             let source = Source::new(Some(seed));
             (
@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn the_clock_of_a_seed_advances() {
+    fn seeded_clock_advances() {
         let source = Source::new(Some(7));
         let first = source.now();
         assert!(source.now() > first);

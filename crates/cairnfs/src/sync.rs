@@ -1,17 +1,17 @@
 //! Locks, atomics and threads of the whole library.
 //!
-//! Floor 0: uses nothing of the crate. In an ordinary build these are `parking_lot` and `std` and
-//! nothing more. With `--cfg shuttle` they belong to a scheduler that runs one thread at a time and
-//! chooses who goes on at every use of them, so a test can search through orders of events. It is
-//! no feature, which another crate could switch on. What does not go through here is one step to
-//! that scheduler:
+//! Floor 0: uses nothing of the crate. In an ordinary build these are the types of `parking_lot`
+//! and `std`. With `--cfg shuttle` they belong to a scheduler that runs one thread at a time and
+//! chooses the next thread at every use of them, so that a test can explore thread schedules. It is
+//! a cfg and not a feature because another crate could enable a feature. Everything that does not
+//! use this module is one step to the scheduler:
 //!
-//! - `arc-swap`: a load gives a whole old or a whole new value, and stores are made under a lock
-//!   that goes through here. Its own algorithm, and all orders weaker than sequential consistency,
-//!   are not searched.
-//! - `OnceLock` and `Arc`: each use is one step; nobody waits in one.
-//! - The thread that writes the nodes of a large merge, and its channels: no merge under that scheduler
-//!   is so large.
+//! - `arc-swap`: a load returns a complete old or new value, and stores are made under a lock of
+//!   this module. Its own algorithm, and memory orders weaker than sequential consistency, are not
+//!   explored.
+//! - `OnceLock` and `Arc`: each use is one step; no thread waits in them.
+//! - The thread that writes the nodes of a large merge, and its channels: tests under the scheduler
+//!   have no merge that large.
 //! - Counters and idle memory in a `static`: they outlive a run of the scheduler.
 
 #[cfg(not(shuttle))]

@@ -1,6 +1,7 @@
-//! The words in which the library speaks of files: attributes, times, flags.
+//! Common types for files: attributes, times, flags.
 //!
-//! Plain values that any floor may use; they use nothing of the crate but the format's constants.
+//! Plain values that any floor may use; they use nothing of the crate except the format's
+//! constants.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -10,7 +11,7 @@ use crate::format::item::{
 };
 use zerocopy::little_endian::{I64, U32};
 
-/// What a file is, as [`std::fs::FileType`].
+/// The kind of a file, like [`std::fs::FileType`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum FileKind {
     /// Regular file.
@@ -30,7 +31,7 @@ pub enum FileKind {
 }
 
 impl FileKind {
-    /// The kind told by the type bits of a mode.
+    /// The kind in the type bits of a mode; `None` if they are invalid.
     pub fn from_mode(mode: u32) -> Option<Self> {
         Some(match mode & S_IFMT {
             S_IFREG => FileKind::File,
@@ -166,22 +167,23 @@ impl From<Time> for RawTime {
     }
 }
 
-/// Inode flags, as chattr(1) sets them: a set of those that are enforced.
+/// Inode flags, as set by chattr(1): the set of flags that the file system supports.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub struct Flags(u32);
 
 impl Flags {
     /// No flag.
     pub const NONE: Self = Self(0);
-    /// `i`: neither contents, attributes, names nor, of a directory, entries change, until the flag is
-    /// cleared.
+    /// `i`: contents, attributes, names and, for a directory, entries cannot change until the flag
+    /// is cleared.
     pub const IMMUTABLE: Self = Self(FLAG_IMMUTABLE);
-    /// `a`: a file is written at its end only, a directory only gains entries; attributes and names stay.
+    /// `a`: a file can only be appended to, a directory only gains entries; attributes and names
+    /// cannot change.
     pub const APPEND: Self = Self(FLAG_APPEND);
-    /// `d`: dump(8) leaves it out. What is made in a directory inherits it.
+    /// `d`: dump(8) skips it. New inodes in a directory inherit it.
     pub const NODUMP: Self = Self(FLAG_NODUMP);
 
-    /// The flags of these bits, which have the values of `FS_IOC_GETFLAGS`; `None` if a bit is no flag.
+    /// The flags with these `FS_IOC_GETFLAGS` bits; `None` if a bit is not supported.
     pub const fn from_bits(bits: u32) -> Option<Self> {
         match bits & !INODE_FLAGS {
             0 => Some(Self(bits)),
@@ -189,7 +191,7 @@ impl Flags {
         }
     }
 
-    /// Their bits, as `FS_IOC_GETFLAGS` gives them.
+    /// Their bits, as in `FS_IOC_GETFLAGS`.
     pub const fn bits(self) -> u32 {
         self.0
     }
@@ -199,19 +201,19 @@ impl Flags {
         self.0 & other.0 == other.0
     }
 
-    /// These and `other`.
+    /// The union of both sets.
     #[must_use]
     pub const fn with(self, other: Self) -> Self {
         Self(self.0 | other.0)
     }
 
-    /// These but for `other`.
+    /// These flags without `other`.
     #[must_use]
     pub const fn difference(self, other: Self) -> Self {
         Self(self.0 & !other.0)
     }
 
-    /// What an inode made in a directory with these flags begins with.
+    /// The flags that a new inode in a directory with these flags inherits.
     pub(crate) const fn inherited(self) -> Self {
         Self(self.0 & FLAG_NODUMP)
     }
@@ -222,40 +224,40 @@ impl Flags {
 pub struct Attr {
     /// Inode number; never reused.
     pub ino: u64,
-    /// What it is.
+    /// Kind of the file.
     pub kind: FileKind,
     /// Type bits and permissions, as in `st_mode`.
     pub mode: u32,
-    /// Links.
+    /// Number of links.
     pub nlink: u32,
     /// Owner.
     pub uid: u32,
     /// Group.
     pub gid: u32,
-    /// Device number of a special file, as `makedev(3)` makes it.
+    /// Device number of a special file, as made by `makedev(3)`.
     pub rdev: u64,
-    /// Bytes; of a directory, the number of its entries.
+    /// Size in bytes; for a directory, the number of its entries.
     pub size: u64,
-    /// Space taken, in units of 512 bytes.
+    /// Space used, in units of 512 bytes.
     pub blocks: u64,
     /// Last access.
     pub atime: Time,
     /// Last change of the contents.
     pub mtime: Time,
-    /// Last change of anything.
+    /// Last change of contents, attributes or names.
     pub ctime: Time,
-    /// Birth.
+    /// Time of creation.
     pub btime: Time,
     /// Inode flags.
     pub flags: Flags,
 }
 
-/// Who makes a file: its owner and group.
+/// Owner and group of a new file.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Creds {
-    /// Owner of what is made.
+    /// Owner.
     pub uid: u32,
-    /// Group of what is made, unless the directory's set-group-id bit gives its own.
+    /// Group, unless the directory's set-group-id bit makes the file inherit the directory's group.
     pub gid: u32,
 }
 
@@ -268,7 +270,7 @@ pub enum SetTime {
     At(Time),
 }
 
-/// Attributes to set; what is `None` stays.
+/// Attributes to set; `None` leaves an attribute unchanged.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct SetAttr {
     /// Permissions (the type bits are ignored).
@@ -277,18 +279,18 @@ pub struct SetAttr {
     pub uid: Option<u32>,
     /// Group.
     pub gid: Option<u32>,
-    /// Size of a regular file.
+    /// Size of a regular file, in bytes.
     pub size: Option<u64>,
     /// Last access.
     pub atime: Option<SetTime>,
     /// Last change of the contents.
     pub mtime: Option<SetTime>,
-    /// Last change of anything; without it, the time of the call.
+    /// Last change of anything; if `None`, the time of the call.
     pub ctime: Option<Time>,
-    /// Inode flags, of a file or directory. The flags before the call say what else may change. Not for a
-    /// front to pass on unless it knows that the caller may set them.
+    /// Inode flags, of a file or directory. The flags before the call decide which changes are
+    /// allowed. A front end passes them on only if it knows that the caller may set them.
     pub flags: Option<Flags>,
-    /// Set-id bits that are cleared; those that `mode` sets stay.
+    /// Set-id bits to clear; bits set by `mode` stay.
     pub kill_privileges: KillPrivileges,
 }
 
@@ -299,10 +301,10 @@ pub enum KillPrivileges {
     /// None: the caller has the capability to keep them (`CAP_FSETID`).
     #[default]
     No,
-    /// Set-user-id, and set-group-id where the group may execute: the caller is in the file's group.
+    /// Set-user-id, and set-group-id if the group may execute: the caller is in the file's group.
     ByMember,
-    /// Set-user-id, and set-group-id where the group may execute or is not this one, which is the
-    /// caller's only group.
+    /// Set-user-id, and set-group-id if the group may execute, or if the file's group is not this
+    /// one, the caller's only group.
     ByGroup(u32),
 }
 
@@ -316,23 +318,23 @@ impl From<bool> for KillPrivileges {
     }
 }
 
-/// How a rename treats a name that is taken.
+/// How a rename treats an existing new name.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum RenameMode {
-    /// Replace what the name holds.
+    /// Replace the existing entry.
     #[default]
     Replace,
-    /// Fail if the name is taken.
+    /// Fail if the new name exists.
     NoReplace,
-    /// Exchange the two.
+    /// Exchange the two entries.
     Exchange,
     /// Leave a whiteout under the old name: a character device 0/0 without permissions, which hides
-    /// the name of a lower layer in an overlay file system (`RENAME_WHITEOUT`). Nothing is left if both
-    /// names are of the same file already.
+    /// the name of a lower layer in an overlay file system (`RENAME_WHITEOUT`). No whiteout is left
+    /// if both names already name the same file.
     Whiteout {
         /// Owner and group of the whiteout.
         owner: Creds,
-        /// Replace what the new name holds; else fail if it is taken.
+        /// Replace an existing entry of the new name; otherwise fail if there is one.
         replace: bool,
     },
 }
@@ -340,24 +342,24 @@ pub enum RenameMode {
 /// What `fallocate` does with a range.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fallocate {
-    /// Give it space.
+    /// Allocate space.
     Allocate {
-        /// Leave the size even if the range ends behind it.
+        /// Keep the size even if the range ends beyond it.
         keep_size: bool,
     },
-    /// Make a hole; the size stays.
+    /// Punch a hole; the size stays.
     PunchHole,
-    /// Make it read as zeros and give it space.
+    /// Make it read as zeros, with space allocated.
     ZeroRange {
-        /// Leave the size even if the range ends behind it.
+        /// Keep the size even if the range ends beyond it.
         keep_size: bool,
     },
 }
 
-/// How an attribute is set.
+/// How an extended attribute is set.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum XattrMode {
-    /// Make it or replace it.
+    /// Create it or replace it.
     #[default]
     Set,
     /// Fail if it exists.
@@ -366,26 +368,26 @@ pub enum XattrMode {
     Replace,
 }
 
-/// Where to seek within a sparse file.
+/// What to seek in a sparse file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SeekTo {
-    /// The next data, as `SEEK_DATA`.
+    /// The next data, like `SEEK_DATA`.
     Data,
-    /// The next hole, as `SEEK_HOLE`; the end of a file counts as one.
+    /// The next hole, like `SEEK_HOLE`; the end of a file counts as a hole.
     Hole,
 }
 
-/// An entry that a listing delivers.
+/// An entry delivered by a listing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct EntryRef<'a> {
     /// Inode number.
     pub ino: u64,
-    /// What it is.
+    /// Kind of the file.
     pub kind: FileKind,
     /// The name; "." and ".." come first.
     pub name: &'a [u8],
-    /// Where the listing goes on behind this entry; below 2^63. It also tells where the listing ends:
-    /// that of another listing may differ.
+    /// The position after this entry, at which the listing can continue; below 2^63. It also
+    /// encodes the end of the listing, so another listing may have other cookies.
     pub cookie: u64,
 }
 
@@ -399,30 +401,30 @@ impl EntryRef<'_> {
 /// Space and inodes of a volume.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StatFs {
-    /// Bytes of a block.
+    /// Bytes per block.
     pub block_size: u32,
-    /// Blocks that files and index can use.
+    /// Blocks usable by files and index.
     pub blocks: u64,
-    /// Blocks not in use.
+    /// Free blocks.
     pub free: u64,
-    /// Blocks that can still be given to files.
+    /// Blocks that can still be allocated to files.
     pub available: u64,
-    /// Inodes that an empty volume has space for. Inodes have no space of their own.
+    /// Inodes that fit into an empty volume. Inodes have no fixed space.
     pub files: u64,
-    /// Inodes, of empty files, that there is space for.
+    /// Empty files that fit into the available space.
     pub files_free: u64,
     /// Longest name in bytes.
     pub name_max: u32,
 }
 
-/// What is known of a volume without its files.
+/// Identity and sizes of a volume.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct VolumeInfo {
-    /// Identity.
+    /// UUID.
     pub uuid: [u8; 16],
     /// Name given by the user.
     pub label: String,
-    /// When it was made.
+    /// Time of creation.
     pub created: Time,
     /// Size in bytes.
     pub size: u64,

@@ -1,16 +1,17 @@
-//! Values of extended attributes in memory: each once, found by its hash.
+//! Values of extended attributes in memory: one copy of each value, found by its hash.
 //!
-//! Floor 1: uses the format's hashes only. Who sets a value gets the bytes that others set before
-//! him, so dirty sets share them; the merge learns here where the index has a value, and a reader
-//! gets a value without searching for it. Nothing but time and memory depends on what is kept.
+//! Floor 1: uses the format's hashes only. A thread that sets a value gets the copy that another
+//! thread interned earlier, so dirty sets share values. The merge looks up here where the index
+//! stores a value, and a reader gets a value without an index search. Only time and memory depend
+//! on the contents.
 //!
-//! An entry is two words: the value, half of its hash, and two bytes for its place in the index and for
-//! its second chance. A shard is a table of rows of eight entries, two lines of the processor's cache
-//! each, under a small lock of its own, which nobody holds while he makes a value; it holds no more
+//! An entry is two words: the value, half of its hash, and two bytes for its place in the index and
+//! the second chance. A shard is a table of rows of eight entries, two cache lines each, under a
+//! small lock of its own, which no thread holds while it creates a value. A shard holds no more
 //! bytes than its share of the limit.
 //!
-//! A place is remembered only while the index has the value there: the merge, which alone changes
-//! that, says so before anybody can put another value in that place.
+//! A place is remembered only while the index has the value there: the merge, the only writer of
+//! the index, removes it here before another value can be stored in that place.
 
 use std::sync::Arc;
 
@@ -24,42 +25,42 @@ use crate::sync::atomic::{AtomicI64, Ordering};
 
 /// Entries of a row.
 const WAYS: usize = 8;
-/// Bytes of values for which a shard has one entry.
+/// Bytes of values per table entry, for sizing.
 const BYTES_PER_ENTRY: usize = 256;
-/// Bytes of a shard: the largest value fits.
-const LEAST_SHARD: usize = 128 << 10;
+/// Least bytes of a shard, so that the largest value fits.
+const MIN_SHARD_BYTES: usize = 128 << 10;
 const MOST_SHARDS: usize = if cfg!(shuttle) { 2 } else { 16 };
-/// Memory of a value beside its bytes, about.
-const BESIDE: i64 = 64;
-/// No place in the index is known.
+/// Approximate memory of a value in addition to its bytes.
+const OVERHEAD: i64 = 64;
+/// The place in the index is unknown.
 const NOWHERE: u8 = u8::MAX;
 
-/// Most bytes that come or go in a shard before the sum of all hears of it.
+/// Most bytes added or removed in a shard before they are added to the common sum.
 const STEP: usize = 64 << 10;
 
-/// Bytes of the values of a shard that anybody holds. Values come and go with nearly each call, and
-/// who commits asks for the sum, so that is told in steps.
+/// Bytes of a shard's values that are referenced anywhere. Nearly each call changes this, and each
+/// commit reads the sum, so the sum is updated in steps.
 struct Memory {
-    untold: CachePadded<AtomicI64>,
+    pending: CachePadded<AtomicI64>,
     step: i64,
     sum: Arc<CachePadded<AtomicI64>>,
 }
 
 impl Memory {
     fn add(&self, bytes: i64) {
-        let untold = self.untold.fetch_add(bytes, Ordering::Relaxed) + bytes;
-        if untold.abs() >= self.step {
-            let untold = self.untold.swap(0, Ordering::Relaxed);
-            self.sum.fetch_add(untold, Ordering::Relaxed);
+        let pending = self.pending.fetch_add(bytes, Ordering::Relaxed) + bytes;
+        if pending.abs() >= self.step {
+            let pending = self.pending.swap(0, Ordering::Relaxed);
+            self.sum.fetch_add(pending, Ordering::Relaxed);
         }
     }
 }
 
-/// A value that many may hold, in one allocation.
+/// A shared value, in one allocation.
 #[derive(Clone)]
 pub struct Value(ThinArc<Head, u8>);
 
-/// What stands before a value's bytes.
+/// The header of a value.
 struct Head {
     hash: u64,
     cost: usize,
@@ -95,11 +96,11 @@ impl Drop for Head {
 #[derive(Default)]
 struct ValueSlot {
     value: Option<Value>,
-    /// As [`tag`] tells it.
+    /// See [`tag`].
     tag: u32,
-    /// Where the index has it.
+    /// The place of the value in the index, or [`NOWHERE`].
     slot: u8,
-    /// It was used since the hand last passed.
+    /// It was used since the hand last passed it.
     recent: bool,
 }
 
@@ -110,36 +111,36 @@ impl ValueSlot {
     }
 }
 
-/// Entries that a hash may lie in.
+/// The entries that a hash may be stored in.
 #[derive(Default)]
 #[repr(align(64))]
 struct Row([ValueSlot; WAYS]);
 
-/// What an entry has of a hash: it leads to the row, and spares looks at values. A shard's hashes have
-/// the lower bits in common.
+/// The part of a hash stored in an entry: it selects the row, and avoids most comparisons of
+/// values. The lower bits select the shard.
 fn tag(hash: u64) -> u32 {
     (hash >> 32) as u32
 }
 
-/// What was asked for, and what became of it.
+/// Counters of lookups and evictions.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct ValueCounters {
     /// Values found in memory.
     pub hits: u64,
     /// Values not found.
     pub misses: u64,
-    /// Bytes that were not held again because an equal value was there.
+    /// Bytes not allocated because an equal value existed.
     pub shared: u64,
-    /// Values that had to leave.
+    /// Evicted values.
     pub evictions: u64,
 }
 
 #[derive(Default)]
 struct Shard {
-    /// As many as a power of two; none until the first value comes.
+    /// The length is a power of two, or 0 before the first value.
     rows: Vec<Row>,
-    /// Values that came since the table last grew.
-    came: usize,
+    /// Values inserted since the table last grew, those kept then included.
+    inserted: usize,
     bytes: usize,
     hand: usize,
     counters: ValueCounters,
@@ -152,29 +153,29 @@ impl Shard {
         row.map(|row| &mut row.0[..]).unwrap_or_default()
     }
 
-    /// Has the row fetched that a hash leads to.
+    /// Prefetches the row of a hash.
     fn prefetch(&mut self, hash: u64) {
         prefetch(self.row(tag(hash)));
     }
 
-    /// Doubles the table, if it may be half full and smaller than `limit` bytes of values deserve.
-    /// So a few values touch little memory.
+    /// Doubles the table if it may be half full and is smaller than `limit` bytes of values need.
+    /// Thus a few values use little memory.
     fn grow(&mut self, limit: usize) {
         let entries = self.rows.len() * WAYS;
-        if 2 * self.came < entries || entries * BYTES_PER_ENTRY > limit / 2 && entries > 0 {
+        if 2 * self.inserted < entries || entries * BYTES_PER_ENTRY > limit / 2 && entries > 0 {
             return;
         }
         let mut rows = Vec::new();
         rows.resize_with((2 * self.rows.len()).max(1), Row::default);
         let old = std::mem::replace(&mut self.rows, rows);
-        self.came = 0;
+        self.inserted = 0;
         for entry in old.into_iter().flat_map(|row| row.0) {
-            // The entries of a row go to two rows, so each finds a place.
+            // The entries of one row are spread over two rows, so each finds a free slot.
             if entry.value.is_some()
                 && let Some(free) = (self.row(entry.tag).iter_mut()).find(|e| e.value.is_none())
             {
                 *free = entry;
-                self.came += 1;
+                self.inserted += 1;
             }
         }
     }
@@ -193,13 +194,13 @@ impl Shard {
         }
     }
 
-    /// Puts a value into its row; the hash has no entry yet.
+    /// Inserts a value into its row; the hash must not have an entry yet.
     fn insert(&mut self, value: &Value, slot: u8, limit: usize) {
         if value.cost() > limit {
             return;
         }
         self.grow(limit);
-        self.came += 1;
+        self.inserted += 1;
         while self.bytes + value.cost() > limit {
             self.pass_hand();
         }
@@ -220,10 +221,10 @@ impl Shard {
             .get_mut(way)
             .and_then(|at| std::mem::replace(at, entry).value);
         self.bytes += value.cost();
-        self.gone(out);
+        self.count_eviction(out);
     }
 
-    /// Looks at the next entry: one that was not used since it was last looked at leaves.
+    /// Advances the hand by one entry, and evicts it if it was not used since the last pass.
     fn pass_hand(&mut self) {
         self.hand = (self.hand + 1) % (self.rows.len() * WAYS).max(1);
         let row = self.rows.get_mut(self.hand / WAYS);
@@ -232,11 +233,11 @@ impl Shard {
         };
         if !std::mem::take(&mut entry.recent) {
             let out = entry.value.take();
-            self.gone(out);
+            self.count_eviction(out);
         }
     }
 
-    fn gone(&mut self, out: Option<Value>) {
+    fn count_eviction(&mut self, out: Option<Value>) {
         if let Some(out) = out {
             self.bytes -= out.cost();
             self.counters.evictions += 1;
@@ -244,7 +245,7 @@ impl Shard {
     }
 }
 
-/// Bytes whose value is looked for.
+/// A pending lookup of the value with these bytes.
 #[must_use]
 pub struct Sought<'v, 'b> {
     values: &'v Values,
@@ -253,7 +254,7 @@ pub struct Sought<'v, 'b> {
 }
 
 impl Sought<'_, '_> {
-    /// As [`Values::intern`]. Where the value would be has come into the processor's cache meanwhile.
+    /// Like [`Values::intern`], with the row prefetched by [`Values::seek`].
     pub fn intern(&self) -> Value {
         self.values.intern_as(self.hash, self.bytes)
     }
@@ -263,23 +264,23 @@ impl Sought<'_, '_> {
 pub struct Values {
     hash: ValueHash,
     shards: Box<[CachePadded<Mutex<Shard>>]>,
-    /// Most bytes of a shard.
+    /// Largest number of bytes of a shard.
     limit: usize,
-    /// Bytes of all values that anybody holds, but for what the shards have not told.
+    /// Bytes of all referenced values, except what the shards have not added yet.
     sum: Arc<CachePadded<AtomicI64>>,
-    /// Of the last shard, and of all others in order.
+    /// Memory of the last shard, and of all others in order.
     last: Arc<Memory>,
     others: Box<[Arc<Memory>]>,
 }
 
 impl Values {
-    /// None yet; up to `limit` bytes of values nobody holds stay.
+    /// An empty set; at most `limit` bytes of otherwise unreferenced values are kept.
     pub fn new(seed: u64, limit: usize) -> Self {
-        let shards = (limit / LEAST_SHARD).clamp(1, MOST_SHARDS);
+        let shards = (limit / MIN_SHARD_BYTES).clamp(1, MOST_SHARDS);
         let sum: Arc<CachePadded<AtomicI64>> = Arc::default();
         let memory = || {
             Arc::new(Memory {
-                untold: CachePadded::default(),
+                pending: CachePadded::default(),
                 step: (limit / shards / 8).min(STEP) as i64,
                 sum: sum.clone(),
             })
@@ -302,7 +303,7 @@ impl Values {
     fn make(&self, hash: u64, bytes: &[u8]) -> Value {
         let shard = hash as usize % self.shards.len().max(1);
         let memory = self.others.get(shard).unwrap_or(&self.last);
-        let cost = bytes.len() + BESIDE as usize;
+        let cost = bytes.len() + OVERHEAD as usize;
         memory.add(cost as i64);
         let head = Head {
             hash,
@@ -312,7 +313,7 @@ impl Values {
         Value(ThinArc::from_header_and_slice(head, bytes))
     }
 
-    /// Begins to look for the value of these bytes.
+    /// Begins a lookup of the value with these bytes: prefetches its row.
     pub fn seek<'b>(&self, bytes: &'b [u8]) -> Sought<'_, 'b> {
         let hash = self.hash.of(bytes);
         self.with(hash, |shard| shard.prefetch(hash));
@@ -323,7 +324,7 @@ impl Values {
         }
     }
 
-    /// The value of these bytes: the one that others have, if it is here.
+    /// The value with these bytes: the existing copy if there is one, otherwise a new one.
     pub fn intern(&self, bytes: &[u8]) -> Value {
         let hash = self.hash.of(bytes);
         self.intern_as(hash, bytes)
@@ -341,7 +342,7 @@ impl Values {
             return value;
         }
         let value = self.make(hash, bytes);
-        // Somebody may have brought it meanwhile.
+        // Another thread may have inserted it meanwhile.
         let other = self.with(hash, |shard| {
             let Some(there) = shard.find(hash) else {
                 shard.insert(&value, NOWHERE, self.limit);
@@ -352,7 +353,7 @@ impl Values {
         other.flatten().unwrap_or(value)
     }
 
-    /// The value that the index has in that place, if it is here.
+    /// The value at this place in the index, if it is cached.
     pub fn at(&self, place: SharedRef) -> Option<Value> {
         self.with(place.hash, |shard| {
             let entry = shard.find(place.hash).filter(|e| e.slot == place.slot);
@@ -362,7 +363,7 @@ impl Values {
         })?
     }
 
-    /// Where the index has a value, if that is known.
+    /// The place of a value in the index, if it is known.
     pub fn place(&self, value: &Value) -> Option<SharedRef> {
         let hash = value.hash();
         self.with(hash, |shard| {
@@ -378,8 +379,8 @@ impl Values {
         })?
     }
 
-    /// Remembers that the index has a value in that place, which it keeps until
-    /// [`Values::forget`] is told.
+    /// Records that the index has a value at this place, until [`Values::forget`] is called for
+    /// it.
     pub fn remember(&self, value: &Value, slot: u8) {
         self.with(value.hash(), |shard| match shard.find(value.hash()) {
             Some(entry) => {
@@ -394,7 +395,7 @@ impl Values {
         });
     }
 
-    /// Forgets that the index has a value in that place.
+    /// Forgets that the index has a value at this place.
     pub fn forget(&self, place: SharedRef) {
         self.with(place.hash, |shard| {
             if let Some(entry) = shard.find(place.hash)
@@ -405,7 +406,7 @@ impl Values {
         });
     }
 
-    /// Forgets where the index has values: a merge was given up that had put some.
+    /// Forgets all places in the index: an aborted merge may have recorded wrong ones.
     pub fn forget_places(&self) {
         for shard in &self.shards {
             let mut shard = shard.lock();
@@ -414,21 +415,21 @@ impl Values {
         }
     }
 
-    /// Bytes of all values that anybody holds, those kept here among them.
+    /// Bytes of all referenced values, including those kept here.
     pub fn memory(&self) -> i64 {
         let all = self.others.iter().chain([&self.last]);
-        let untold: i64 = all.map(|m| m.untold.load(Ordering::Relaxed)).sum();
-        self.sum.load(Ordering::Relaxed) + untold
+        let pending: i64 = all.map(|m| m.pending.load(Ordering::Relaxed)).sum();
+        self.sum.load(Ordering::Relaxed) + pending
     }
 
-    /// Bytes of values beyond what may be kept here, about: dirty sets hold them.
+    /// Approximate bytes of values beyond the limit of this cache; dirty sets hold them.
     pub fn beyond(&self) -> i64 {
         let kept = self.limit as i64 + self.last.step;
         let kept = kept * self.shards.len() as i64;
         (self.sum.load(Ordering::Relaxed) - kept).max(0)
     }
 
-    /// What happened so far.
+    /// The counters so far.
     pub fn counters(&self) -> ValueCounters {
         let mut sum = ValueCounters::default();
         for shard in &self.shards {
@@ -447,8 +448,8 @@ impl Values {
 mod tests {
     use super::*;
 
-    /// Values of 240 bytes that all have one hash: where the first word of a step of the hash is
-    /// this, the second does not count.
+    /// Values of 240 bytes that all have the same hash: if the first word of a step of the hash is
+    /// this constant, the second word does not affect the hash.
     fn equal_hashes(seed: u64, number: u64) -> Vec<u8> {
         let first = 0xbe4b_a423_396c_feb8_u64.wrapping_add(seed);
         let mut bytes = [first.to_le_bytes(), number.to_le_bytes()].concat();
@@ -457,13 +458,13 @@ mod tests {
     }
 
     #[test]
-    fn an_entry_is_two_words() {
+    fn value_slot_is_two_words() {
         assert_eq!(size_of::<ValueSlot>(), 2 * size_of::<usize>());
         assert_eq!(size_of::<Row>(), 128);
     }
 
     #[test]
-    fn equal_values_are_one_in_memory() {
+    fn equal_values_share_memory() {
         let values = Values::new(9, 1 << 20);
         let same = |a: &Value, b: &Value| std::ptr::eq(a.bytes(), b.bytes());
         let a = values.intern(&[1; 400]);
@@ -477,7 +478,7 @@ mod tests {
     }
 
     #[test]
-    fn values_of_one_hash_are_told_apart() {
+    fn values_with_equal_hashes_are_distinguished() {
         let values = Values::new(9, 1 << 20);
         let [a, b] = [1, 2].map(|n| values.intern(&equal_hashes(9, n)));
         assert_eq!(a.hash(), b.hash(), "the test's values must collide");
@@ -502,7 +503,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_is_bounded_and_what_is_used_stays() {
+    fn value_memory_is_bounded_and_used_values_stay() {
         let limit = 256 << 10;
         let values = Values::new(1, limit);
         let hot = [7; 200];
@@ -532,7 +533,7 @@ mod schedules {
     use crate::sync::thread;
 
     #[test]
-    fn a_value_that_several_bring_at_once_is_one() {
+    fn concurrently_interned_value_is_shared() {
         explore("values: one brought by three", Cost::Small, || {
             let values = Arc::new(Values::new(9, 1 << 20));
             let threads = [0; 3].map(|_| {

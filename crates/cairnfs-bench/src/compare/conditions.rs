@@ -1,31 +1,31 @@
-//! Under what conditions figures were found: they are worth nothing without.
+//! The conditions of a measurement, without which its figures mean nothing.
 
 use std::io::{self, Write};
 
 use super::system::System;
 use super::table::Form;
 
-/// The machine, and what was asked for.
+/// The machine and the command.
 #[derive(Debug, Clone)]
 pub struct Conditions {
     /// The command line.
     pub command: String,
     /// The kernel's version.
     pub kernel: String,
-    /// How many processors this process may use.
+    /// Number of processors that this process may use.
     pub cpus: usize,
-    /// What they are.
+    /// Model name of the processors.
     pub cpu: String,
     /// Bytes of memory.
     pub memory: u64,
     /// The device.
     pub device: String,
-    /// How many rounds.
+    /// Number of rounds.
     pub rounds: usize,
 }
 
 impl Conditions {
-    /// Those of this process.
+    /// Collects the conditions of this process.
     pub fn new(device: &str, rounds: usize) -> Self {
         let read = |path| std::fs::read_to_string(path).unwrap_or_default();
         let args: Vec<String> = std::env::args().map(|arg| quoted(&arg)).collect();
@@ -40,7 +40,7 @@ impl Conditions {
         }
     }
 
-    /// Says them in words, above the tables of a task.
+    /// Prints them as text, above the tables of a task.
     pub fn print(
         &self,
         title: &str,
@@ -87,7 +87,7 @@ impl Conditions {
         writeln!(out)
     }
 
-    /// In two lines, for plots.
+    /// Returns them in two lines, for plots.
     pub fn short(&self) -> [String; 2] {
         [self.machine(), format!("Device: {}.", self.device)]
     }
@@ -107,7 +107,7 @@ impl Conditions {
     }
 }
 
-/// An argument as a shell would be given it.
+/// Quotes an argument for a shell.
 fn quoted(arg: &str) -> String {
     let plain = |c: char| c.is_alphanumeric() || "-_./,:=+@%".contains(c);
     match !arg.is_empty() && arg.chars().all(plain) {
@@ -133,7 +133,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn words_of_a_command_are_quoted() {
+    fn command_words_are_quoted() {
         assert_eq!(quoted("--with=xfs,ext4"), "--with=xfs,ext4");
         assert_eq!(quoted("fsmark --threads 8"), "'fsmark --threads 8'");
         assert_eq!(quoted("it's"), r"'it'\''s'");
@@ -141,14 +141,14 @@ mod tests {
     }
 
     #[test]
-    fn the_machine_is_read_from_proc() {
+    fn machine_is_read_from_proc() {
         assert_eq!(memory("MemTotal:       1024 kB\nMemFree: 1 kB\n"), 1 << 20);
         let cpuinfo = "processor\t: 0\nmodel name\t: A CPU: fast\n";
         assert_eq!(field(cpuinfo, "model name"), "A CPU: fast");
     }
 
     #[test]
-    fn it_is_said_which_columns_are_in_process() {
+    fn conditions_name_in_process_systems() {
         let conditions = Conditions::new("/dev/x", 3);
         let mut out = Vec::new();
         let systems = [System::Cairnfs, System::Xfs];

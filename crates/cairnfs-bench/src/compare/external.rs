@@ -1,5 +1,5 @@
-//! Programs of others that measure a mounted directory: dbench, fio, fs_mark. What they print is
-//! brought into the figures that workloads have.
+//! External programs that measure a mounted directory: dbench, fio, fs_mark. Their output is
+//! converted to the same figures as those of workloads.
 
 use std::fs;
 use std::path::Path;
@@ -30,16 +30,16 @@ pub enum Program {
 /// One run of a program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum External {
-    /// dbench for so many seconds.
+    /// dbench for `seconds` seconds.
     Dbench {
-        /// How long it runs.
+        /// Run time in seconds.
         seconds: u32,
     },
-    /// fio with so many jobs.
+    /// fio with `jobs` jobs.
     Fio {
-        /// Jobs, each with a file of its own.
+        /// Number of jobs, each with its own file.
         jobs: u32,
-        /// 4 KiB at random places of files that are there, instead of 64 KiB one after the other.
+        /// Writes of 4 KiB at random offsets of existing files, instead of 64 KiB sequentially.
         random: bool,
     },
     /// fs_mark.
@@ -49,12 +49,12 @@ pub enum External {
 const DBENCH_CLIENTS: u32 = 40;
 const FS_MARK_PROCESSES: u32 = 8;
 const FS_MARK_FILES: u32 = 10_000;
-/// What all jobs of fio write together.
+/// Total bytes that all jobs of fio write.
 const FIO_TOTAL: u32 = 256 << 20;
 const FIO_RANDOM_TOTAL: u32 = 16 << 20;
 
 impl Program {
-    /// Fails if it is not installed.
+    /// Fails if the program is not installed.
     pub fn check(self) -> Result<()> {
         match self {
             Program::Dbench => needs("dbench", "dbench"),
@@ -63,7 +63,7 @@ impl Program {
         }
     }
 
-    /// The runs that a comparison makes of it.
+    /// Returns the runs of the program in a comparison.
     pub fn runs(self, seconds: u32) -> Vec<External> {
         let fio = |random| move |jobs| External::Fio { jobs, random };
         match self {
@@ -78,7 +78,7 @@ impl Program {
 }
 
 impl External {
-    /// What it is, for tables.
+    /// Returns its title for tables.
     pub fn title(&self) -> String {
         match self {
             External::Dbench { seconds } => {
@@ -96,7 +96,7 @@ impl External {
         }
     }
 
-    /// The program's name.
+    /// Returns the program's name.
     pub fn name(&self) -> &'static str {
         match self {
             External::Dbench { .. } => "dbench",
@@ -105,7 +105,7 @@ impl External {
         }
     }
 
-    /// What its operations are counted in.
+    /// Returns the unit of its operations.
     pub fn unit(&self) -> &'static str {
         match self {
             External::Dbench { .. } => "MB",
@@ -114,7 +114,7 @@ impl External {
         }
     }
 
-    /// Runs it in `dir`, and measures that and the sync behind it.
+    /// Runs it in `dir`, and measures it and the sync after it.
     pub fn measure(&self, dir: &Path, undo: &Undo, meter: &mut Meter<'_>) -> Result<()> {
         let mut command = self.command(dir)?;
         let phase = match self {
@@ -187,8 +187,8 @@ impl External {
     }
 }
 
-/// `Throughput 998.421 MB/sec  2 clients  2 procs  max_latency=3.647 ms`. One operation stands for
-/// a megabyte moved.
+/// Parses `Throughput 998.421 MB/sec  2 clients  2 procs  max_latency=3.647 ms`. One operation is
+/// one megabyte.
 fn dbench(printed: &str, seconds: u32) -> Option<Outcome> {
     let line = printed
         .lines()
@@ -203,7 +203,7 @@ fn dbench(printed: &str, seconds: u32) -> Option<Outcome> {
 }
 
 fn fio(printed: &str) -> Option<Outcome> {
-    // Warnings may stand before it.
+    // Warnings may precede the JSON.
     let json: Value = serde_json::from_str(printed.get(printed.find('{')?..)?).ok()?;
     let job = json.get("jobs")?.get(0)?;
     let write = job.get("write")?;
@@ -225,7 +225,7 @@ fn fio(printed: &str) -> Option<Outcome> {
     })
 }
 
-/// The line below the heading `FSUse% Count Size Files/sec App Overhead`.
+/// Parses the line after the heading `FSUse% Count Size Files/sec App Overhead`.
 fn fs_mark(printed: &str) -> Option<Outcome> {
     let mut lines = printed.lines();
     lines.find(|line| line.trim_start().starts_with("FSUse%"))?;
@@ -244,7 +244,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn dbench_tells_its_throughput() {
+    fn dbench_throughput_is_parsed() {
         let printed = " Flush           4408     0.260     4.527\n\n\
                        Throughput 998.421 MB/sec  2 clients  2 procs  max_latency=3.647 ms\n";
         let found = dbench(printed, 20).unwrap();
@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn fio_tells_writes_and_the_latency_of_syncs() {
+    fn fio_writes_and_fsync_latencies_are_parsed() {
         let printed = r#"fio: a warning
             {"fio version": "fio-3.33", "jobs": [{"jobname": "job",
               "write": {"io_bytes": 2097152, "runtime": 6, "total_ios": 32},
@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn fs_mark_tells_files_per_second() {
+    fn fs_mark_files_per_second_is_parsed() {
         let printed = "#\tFiles info: size 0 bytes\n\n\
                        FSUse%        Count         Size    Files/sec     App Overhead\n    \
                        71         1000            0      36091.5             2798\n";
@@ -283,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn each_program_has_its_runs() {
+    fn each_program_has_runs() {
         let fio = Program::Fio.runs(20);
         assert_eq!(fio.len(), 6);
         assert!(fio.iter().all(|run| run.title().starts_with("fio")));

@@ -1,8 +1,8 @@
-//! Figures out of runs: for each phase and what is told of it the values of all rounds, their median,
-//! least and most; and how many times as fast CairnFS is as the others.
+//! Combines the figures of runs: for each phase and figure the values of all rounds with their
+//! median, minimum and maximum; and the speed of CairnFS relative to the other systems.
 //!
-//! Ratios are taken within each round, and then their median: what slows a whole round down is in
-//! both of its numbers.
+//! A ratio is computed within each round, and then the median is taken: a disturbance that slows
+//! down a whole round affects both of its values.
 
 use serde::Serialize;
 
@@ -20,12 +20,12 @@ pub struct Spread {
     pub least: f64,
     /// The largest.
     pub most: f64,
-    /// One of each round.
+    /// The value of each round.
     pub rounds: Vec<f64>,
 }
 
 impl Spread {
-    /// Of at least one value.
+    /// Computes the spread; `None` without a value.
     pub fn of(rounds: Vec<f64>) -> Option<Self> {
         Some(Self {
             median: median(&rounds)?,
@@ -36,7 +36,7 @@ impl Spread {
     }
 }
 
-/// The middle value, or the mean of the two in the middle.
+/// Returns the middle value, or the mean of the two in the middle.
 pub fn median(values: &[f64]) -> Option<f64> {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
@@ -47,17 +47,17 @@ pub fn median(values: &[f64]) -> Option<f64> {
     }
 }
 
-/// What a row is about.
+/// The kind of a figure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Kind {
-    /// How fast it is: more is better.
+    /// A rate: more is better.
     Rate,
-    /// How long it takes: less is better.
+    /// A time: less is better.
     Time,
-    /// What it costs: less is better.
+    /// A cost: less is better.
     Cost,
-    /// How busy the device is: neither is better.
+    /// Load of the device: neither more nor less is better.
     Load,
 }
 
@@ -66,16 +66,16 @@ pub enum Kind {
 pub struct Row {
     /// The phase.
     pub phase: &'static str,
-    /// What the figure is, with its unit.
+    /// Name of the figure, with its unit.
     pub figure: String,
-    /// What it is about.
+    /// Kind of the figure.
     pub kind: Kind,
-    /// One for each system; none where it has no such phase.
+    /// The values of each system; `None` if it does not have the phase.
     pub cells: Vec<Option<Spread>>,
 }
 
 impl Row {
-    /// How many times as fast the system `a` is as `b`: the median of all rounds.
+    /// Returns how many times as fast system `a` is as `b`: the median of the rounds' ratios.
     pub fn ratio(&self, a: usize, b: usize) -> Option<f64> {
         let (a, b) = (self.cell(a)?, self.cell(b)?);
         let of_round = |(a, b): (&f64, &f64)| match self.kind {
@@ -86,7 +86,7 @@ impl Row {
         median(&ratios).filter(|ratio| ratio.is_finite())
     }
 
-    /// The best of some systems, by the median.
+    /// Returns the best of some systems, by the median.
     pub fn best(&self, of: &[usize]) -> Option<usize> {
         let known = of
             .iter()
@@ -98,7 +98,7 @@ impl Row {
         best.map(|(n, _)| n)
     }
 
-    /// Whether it is anything but zeros.
+    /// Whether any value is not zero.
     pub fn is_something(&self) -> bool {
         self.cells.iter().flatten().any(|cell| cell.most > 0.0)
     }
@@ -108,7 +108,7 @@ impl Row {
     }
 }
 
-/// How a figure is taken from a phase.
+/// How a figure is computed from a phase.
 enum Of {
     Rate,
     Mebibytes,
@@ -140,7 +140,7 @@ impl Of {
     }
 }
 
-/// What is told of each phase, if it has it; the unit of its operations stands before `/s`.
+/// The figures of each phase, if it has them; the unit of its operations is put before `/s`.
 const FIGURES: &[(&str, Kind, Of)] = &[
     ("/s", Kind::Rate, Of::Rate),
     ("MiB/s", Kind::Rate, Of::Mebibytes),
@@ -180,18 +180,18 @@ const FIGURES: &[(&str, Kind, Of)] = &[
     ),
 ];
 
-/// Bytes that the device is given for each operation.
+/// Figure: bytes written to the device per operation.
 pub const BYTES_EACH: &str = "device bytes written each";
-/// Writes that the device is given for a thousand operations.
+/// Figure: writes to the device per 1000 operations.
 pub const WRITES_EACH: &str = "device writes per 1000";
-/// Processor time of each operation, in the program and a FUSE daemon.
+/// Figure: processor time per operation, in the program and a FUSE daemon, in microseconds.
 pub const CPU_EACH: &str = "CPU us each";
-/// Processor time of each operation, of all that runs on the machine.
+/// Figure: processor time per operation, of the whole machine, in microseconds.
 pub const MACHINE_EACH: &str = "machine CPU us each";
-/// How long a phase without operations takes.
+/// Figure: time of a phase without operations, in seconds.
 pub const SECONDS: &str = "seconds";
 
-/// All rows of one task, phase by phase.
+/// Returns all rows of one task, phase by phase.
 pub fn rows(runs: &[Run], systems: &[System], task: usize) -> Vec<Row> {
     let runs: Vec<&Run> = runs.iter().filter(|run| run.task == task).collect();
     let unit = runs.first().map_or("", |run| run.report.unit);
@@ -225,7 +225,7 @@ pub fn rows(runs: &[Run], systems: &[System], task: usize) -> Vec<Row> {
     rows
 }
 
-/// The phases of all runs, in the order in which they go.
+/// Returns the phases of all runs, in their order of execution.
 fn phase_names(runs: &[&Run]) -> Vec<&'static str> {
     let longest = runs.iter().max_by_key(|run| run.report.phases.len());
     let first = longest.into_iter().chain(runs);
@@ -297,7 +297,7 @@ pub mod tests {
     }
 
     #[test]
-    fn the_median_is_in_the_middle() {
+    fn median_of_odd_and_even_counts() {
         assert_eq!(median(&[]), None);
         assert_eq!(median(&[3.0]), Some(3.0));
         assert_eq!(median(&[5.0, 1.0, 3.0]), Some(3.0));
@@ -343,7 +343,7 @@ pub mod tests {
         assert_eq!(sync.ratio(0, 3), Some(1.0));
         let walk = all.iter().find(|row| row.phase == "walk").unwrap();
         assert_eq!((walk.ratio(1, 2), walk.best(&[2])), (None, None));
-        // A phase that took no time has no ratio.
+        // A phase with zero time has no ratio.
         for run in &mut runs {
             run.report.phases[0].operations = 0;
             run.report.phases[0].time = Duration::ZERO;

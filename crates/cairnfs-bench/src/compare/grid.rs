@@ -1,6 +1,6 @@
-//! Sweeps of xattr with several numbers of values and files, in one: a table of each figure with a line
-//! for each system, number of values and number of files, and a column for each number of threads; and
-//! by how much the processor time of a call grows with each of the three.
+//! Combines sweeps of xattr with several numbers of values and files: a table of each figure with a
+//! line for each system, number of values and number of files, and a column for each number of
+//! threads; and the growth of a call's processor time with each of the three.
 
 use std::collections::BTreeSet;
 
@@ -13,13 +13,13 @@ use super::task::Work;
 const SET: &str = "set";
 const SYNCED: &str = "set synced";
 
-/// The sweeps.
+/// The combined sweeps.
 pub struct Grid<'a> {
     systems: &'a [System],
     points: Vec<Point<'a>>,
 }
 
-/// One task of them.
+/// One task of the sweeps.
 struct Point<'a> {
     values: u64,
     files: u64,
@@ -27,7 +27,7 @@ struct Point<'a> {
     rows: &'a [Row],
 }
 
-/// What is told in each cell.
+/// The figure in each cell.
 #[derive(Clone, Copy)]
 enum Figure {
     Seconds,
@@ -45,13 +45,13 @@ const TABLES: [(&str, Figure); 4] = [
 ];
 
 impl Point<'_> {
-    fn told(&self, told: Figure, system: usize) -> Option<f64> {
+    fn value(&self, figure: Figure, system: usize) -> Option<f64> {
         let median = |phase: &str, figure: &str| {
             let mut rows = self.rows.iter();
             let row = rows.find(|row| row.phase == phase && row.figure == figure)?;
             Some(row.cells.get(system)?.as_ref()?.median)
         };
-        match told {
+        match figure {
             Figure::Of(phase, figure) => median(phase, figure),
             Figure::Seconds => {
                 let calls = (self.files * self.threads as u64) as f64;
@@ -62,7 +62,7 @@ impl Point<'_> {
 }
 
 impl<'a> Grid<'a> {
-    /// The sweeps of xattr, if there are some that differ in values or files.
+    /// Returns the sweeps of xattr, if some differ in values or files.
     pub fn of(found: &'a Found) -> Option<Self> {
         let mut points = Vec::new();
         for (task, rows) in found.tasks.iter().zip(&found.rows) {
@@ -82,7 +82,7 @@ impl<'a> Grid<'a> {
         (grid.kinds().len() > 1).then_some(grid)
     }
 
-    /// Numbers of values and files.
+    /// Returns the pairs of the number of values and the number of files.
     fn kinds(&self) -> BTreeSet<(u64, u64)> {
         self.points.iter().map(|p| (p.values, p.files)).collect()
     }
@@ -91,28 +91,28 @@ impl<'a> Grid<'a> {
         self.points.iter().map(|p| p.threads).collect()
     }
 
-    fn told(
+    fn value(
         &self,
         (values, files): (u64, u64),
         threads: usize,
-        told: Figure,
+        figure: Figure,
         system: usize,
     ) -> Option<f64> {
         let is_it = |p: &&Point<'_>| (p.values, p.files, p.threads) == (values, files, threads);
-        self.points.iter().find(is_it)?.told(told, system)
+        self.points.iter().find(is_it)?.value(figure, system)
     }
 
-    /// All tables.
+    /// Returns all tables.
     pub fn tables(&self) -> Vec<Table> {
-        let tables = TABLES.map(|(title, told)| self.table(title, told));
+        let tables = TABLES.map(|(title, figure)| self.table(title, figure));
         tables.into_iter().chain([self.growth()]).collect()
     }
 
-    fn table(&self, title: &str, told: Figure) -> Table {
+    fn table(&self, title: &str, figure: Figure) -> Table {
         let mut lines = Vec::new();
         for (place, system) in self.systems.iter().enumerate() {
             for kind in self.kinds() {
-                let cell = |threads| self.told(kind, threads, told, place).map(readable);
+                let cell = |threads| self.value(kind, threads, figure, place).map(readable);
                 let cells: Vec<_> = self.threads().into_iter().map(cell).collect();
                 if cells.iter().any(Option::is_some) {
                     let words = [system.to_string(), kind.0.to_string(), kind.1.to_string()];
@@ -131,12 +131,12 @@ impl<'a> Grid<'a> {
         }
     }
 
-    /// By how much processor time grows: with threads, values and files from few to many.
+    /// Returns the table of growth of processor time from few to many threads, values and files.
     fn growth(&self) -> Table {
         let lines = self.steps().into_iter().map(|step| {
             let ratio = |place| {
                 let at =
-                    |(kind, threads)| self.told(kind, threads, Figure::Of(SET, CPU_EACH), place);
+                    |(kind, threads)| self.value(kind, threads, Figure::Of(SET, CPU_EACH), place);
                 let (few, many) = (at(step.few)?, at(step.many)?);
                 Some(many / few).filter(|ratio| ratio.is_finite())
             };
@@ -160,7 +160,7 @@ impl<'a> Grid<'a> {
             return Vec::new();
         };
         let mut steps = Vec::new();
-        // A single thread shares nothing with anybody.
+        // The smallest count above 1, because a single thread shares nothing.
         let fewest = threads.iter().copied().find(|t| *t > 1 && *t < most);
         for (values, files) in kinds.iter().copied() {
             let kind = (values, files);
@@ -204,7 +204,7 @@ impl<'a> Grid<'a> {
     }
 }
 
-/// From few of something to many of it: values and files, and threads.
+/// A step from few to many: values and files, and threads.
 struct Step {
     title: String,
     few: ((u64, u64), usize),
@@ -219,7 +219,8 @@ mod tests {
     use super::super::task::Task;
     use super::*;
 
-    /// Each call takes as many us of processor time as there are threads, and is a millisecond long.
+    /// Results in which each call takes as many us of processor time as there are threads, and
+    /// lasts 1 ms.
     fn found(words: &[&str]) -> Found {
         let systems = vec![System::Cairnfs, System::Ext4];
         let mut tasks = Vec::new();
@@ -250,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn values_and_files_go_down_and_threads_across() {
+    fn grid_has_values_and_files_in_lines_and_threads_in_columns() {
         let found = found(&[
             "xattr --values 10 --files 10",
             "xattr --values 10 --files 1000",
@@ -263,7 +264,7 @@ mod tests {
             ["system", "values", "files", "1", "2", "64"]
         );
         assert_eq!(tables[0].lines.len(), 6);
-        // A thousand calls a second.
+        // 1000 calls per second.
         let seconds = ["cairnfs", "10", "10", "0.0100", "0.0200", "0.64"];
         assert_eq!(tables[0].lines[0], seconds);
         let cpu = ["ext4", "100000", "1000", "1.00", "2.00", "64.0"];
@@ -288,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn one_sweep_makes_no_grid() {
+    fn single_sweep_has_no_grid() {
         assert!(Grid::of(&found(&["xattr --values 10"])).is_none());
     }
 }

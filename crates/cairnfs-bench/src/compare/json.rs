@@ -1,4 +1,4 @@
-//! Everything that was found, as JSON: each run of each round, and the figures over all.
+//! All results as JSON: each run of each round, and the combined figures.
 
 use std::io::{self, Write};
 

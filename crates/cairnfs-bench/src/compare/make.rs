@@ -1,8 +1,8 @@
-//! Making a file system on the device, mounting it, and ending that: each of those that are
-//! compared, by the programs that a user would run, with their defaults.
+//! Mounts and unmounts each of the compared file systems on the device, by the programs that a user
+//! would run, with their defaults.
 //!
-//! The daemon of a FUSE mount runs in the foreground of a process of its own, so that its
-//! number, and with it its processor time, is known.
+//! The daemon of a FUSE mount runs in the foreground of its own process, so that its process id,
+//! and with it its processor time, is known.
 
 use std::fs::{self, File};
 use std::os::unix::fs::MetadataExt;
@@ -19,25 +19,25 @@ use super::undo::{Trace, Undo, failed};
 use crate::Result;
 use crate::target::Hooks;
 
-/// How long a daemon may take to mount, or to end after it was unmounted.
+/// Maximum time for a daemon to mount, or to end after an unmount.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Where a system is mounted, and with what.
+/// Where and by which programs a system is mounted.
 #[derive(Debug, Clone)]
 pub struct Spot {
     /// The `cairnfs` program.
     pub ours: PathBuf,
     /// The block device.
     pub device: PathBuf,
-    /// Memory that CairnFS may take, if it is limited.
+    /// Memory limit of CairnFS in bytes, if one is set.
     pub cache: Option<u64>,
     /// The directory to mount on.
     pub dir: PathBuf,
-    /// The file that a daemon's messages go to; it is there.
+    /// Existing file that receives a daemon's messages.
     pub log: PathBuf,
 }
 
-/// A mounted file system. Unmounted when it is dropped.
+/// A mounted file system. It is unmounted when dropped.
 pub struct Mount {
     system: System,
     spot: Spot,
@@ -52,12 +52,12 @@ struct State {
     before: Duration,
 }
 
-/// A mount that is shared by who measures and who is measured.
+/// A mount shared by the measuring code and the target.
 #[derive(Clone)]
 pub struct Shared(Arc<Mutex<Mount>>);
 
 impl Shared {
-    /// Mounts what is on the device.
+    /// Mounts the file system on the device.
     pub fn new(system: System, spot: &Spot, undo: &Undo) -> Result<Self> {
         let mut mount = Mount {
             system,
@@ -73,7 +73,7 @@ impl Shared {
         Ok(Self(Arc::new(Mutex::new(mount))))
     }
 
-    /// Processor time of all daemons that it had.
+    /// Returns the processor time of all its daemons.
     pub fn cpu(&self) -> Duration {
         self.lock().cpu()
     }
@@ -151,7 +151,7 @@ impl Mount {
         let child = self.undo.start(&mut daemon)?;
         let child = self.state.daemon.insert(child);
         let start = Instant::now();
-        // While the mount is half made, asking for its root fails or waits.
+        // During the mount a stat of its root may fail or wait.
         while !device_of(&self.spot.dir).is_ok_and(|now| now != bare) {
             if let Ok(status) = self.undo.wait(child, Some(Duration::ZERO), |_| {}) {
                 self.state.daemon = None;
@@ -209,7 +209,7 @@ impl Mount {
         self.state.before + daemon.map_or(Duration::ZERO, |daemon| cpu_of(daemon.id()))
     }
 
-    /// Ends it whatever was going on.
+    /// Kills the daemon and detaches the mount, whatever its state.
     fn end(&mut self) {
         if let Some(mut daemon) = self.state.daemon.take() {
             self.undo.kill(&mut daemon);
@@ -233,7 +233,7 @@ fn device_of(dir: &Path) -> Result<u64> {
     Ok(fs::metadata(dir)?.dev())
 }
 
-/// Makes the kernel forget what it has cached and need not keep.
+/// Makes the kernel drop its clean caches.
 pub fn drop_caches() -> Result<()> {
     rustix::fs::sync();
     Ok(fs::write("/proc/sys/vm/drop_caches", "3")?)

@@ -1,10 +1,10 @@
 //! `cairnfs bench compare`: workloads and programs on several file systems, in turn on one device,
 //! and how their figures compare.
 //!
-//! `task` is what is done, `system` where; `place` makes the device, `make` file systems on it, and
-//! `undo` takes all of it away whatever happens. `run` measures, with the counters of `stats`;
-//! `figures` brings the runs of all rounds together, and `table`, `sweep`, `grid`, `saved`, `json` and
-//! `plot` show them under their `conditions`. Needs root.
+//! `task` defines the work, `system` the file systems; `place` creates the device, `make` file
+//! systems on it, and `undo` removes all of it in every case. `run` measures, with the kernel's
+//! counters from `stats`; `figures` combines the runs of all rounds, and `table`, `sweep`, `grid`,
+//! `saved`, `json` and `plot` present them with their `conditions`. Needs root.
 
 mod conditions;
 mod external;
@@ -53,7 +53,7 @@ pub struct Compare {
     #[arg(long = "workload", value_name = "WORKLOAD")]
     pub more: Vec<String>,
 
-    /// An image file to make, which is removed in the end; or a block device, with --force.
+    /// An image file to create, which is removed at the end; or a block device, with --force.
     #[arg(long, value_name = "FILE")]
     pub device: PathBuf,
 
@@ -61,7 +61,7 @@ pub struct Compare {
     #[arg(long, value_name = "BYTES", default_value = "8G", value_parser = parse_size)]
     pub size: u64,
 
-    /// Overwrite what is at FILE. An image is removed in the end all the same.
+    /// Overwrite FILE if it exists. An image is removed at the end even then.
     #[arg(long)]
     pub force: bool,
 
@@ -75,21 +75,21 @@ pub struct Compare {
     )]
     pub with: Vec<System>,
 
-    /// Instead of all that: what each mechanism of CairnFS saves. In-process, with each and without it,
-    /// by workloads that show it.
+    /// Instead of that, measure what each mechanism of CairnFS saves: in-process, with and without
+    /// each, by workloads that show it.
     #[arg(long, conflicts_with_all = ["workloads", "more", "with", "threads", "external", "plot"])]
     pub mechanisms: bool,
 
-    /// How often each is measured; fewer than 3 say nothing about the spread.
+    /// Number of rounds; fewer than 3 give no information about the spread.
     #[arg(long, value_name = "N", default_value_t = 3)]
     pub rounds: usize,
 
-    /// Run each fsmark and xattr with these numbers of threads: fsmark makes the same number of files
-    /// in all, xattr as many for each thread.
+    /// Run each fsmark and xattr with these numbers of threads: fsmark makes the same number of
+    /// files in all, xattr as many for each thread.
     #[arg(long, value_delimiter = ',', value_name = "LIST")]
     pub threads: Vec<usize>,
 
-    /// Also run these programs on what is mounted.
+    /// Also run these programs on the mounted file systems.
     #[arg(long, value_enum, value_delimiter = ',', value_name = "LIST")]
     pub external: Vec<Program>,
 
@@ -97,7 +97,7 @@ pub struct Compare {
     #[arg(long, value_name = "N", default_value_t = 20)]
     pub dbench_seconds: u32,
 
-    /// Memory that CairnFS may take, in-process and mounted [default: an eighth of what there is];
+    /// Memory that CairnFS may use, in-process and mounted [default: an eighth of the machine's];
     /// the kernel's file systems have no such limit.
     #[arg(long, value_name = "BYTES", value_parser = parse_size)]
     pub cache: Option<u64>,
@@ -115,21 +115,21 @@ pub struct Compare {
     pub plot: Option<PathBuf>,
 }
 
-/// Everything that a comparison found.
+/// All results of a comparison.
 struct Found {
     conditions: Conditions,
     systems: Vec<System>,
     tasks: Vec<Task>,
     runs: Vec<Run>,
-    /// The figures of each task.
+    /// The combined figures of each task.
     rows: Vec<Vec<Row>>,
 }
 
-/// Compares, and shows the figures.
+/// Runs the comparison, and prints the figures.
 ///
 /// # Errors
-/// What cannot be asked for or is missing here, or the first failure of a file system. Nothing
-/// stays that was made.
+/// Invalid arguments, missing programs, or the first failure of a file system. All that was created
+/// is removed in every case.
 pub fn compare(args: &Compare, out: &mut dyn Write) -> Result<()> {
     let with = match args.mechanisms {
         true => saved::systems(),
@@ -155,7 +155,7 @@ pub fn compare(args: &Compare, out: &mut dyn Write) -> Result<()> {
     show(args, &found, out)
 }
 
-/// What is to be done on each system.
+/// Returns the tasks for each system.
 fn tasks(args: &Compare) -> Result<Vec<Task>> {
     if args.rounds == 0 || args.with.is_empty() {
         return Err("--rounds and --with: at least one".into());
@@ -190,7 +190,7 @@ fn tasks(args: &Compare) -> Result<Vec<Task>> {
     Ok(tasks)
 }
 
-/// Finds out what is missing before anything is made.
+/// Checks for missing programs before anything is created.
 fn check(args: &Compare, ours: &Path, undo: &Undo) -> Result<()> {
     system::needs("losetup", "util-linux")?;
     args.with.iter().try_for_each(|s| s.check(ours, undo))?;
@@ -290,7 +290,7 @@ fn show(args: &Compare, found: &Found, out: &mut dyn Write) -> Result<()> {
     Ok(())
 }
 
-/// What stands below the tables.
+/// Footnote below the tables.
 const COUNTED: &str = "CPU is that of the program and, for what goes through FUSE, of the daemon; machine CPU is that of all \
 that ran meanwhile, the kernel's own threads among it. The device's figures are the kernel's, for the block device.";
 
@@ -304,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn tasks_are_what_is_asked_for() {
+    fn tasks_follow_arguments() {
         assert_eq!(asked(&[]).unwrap(), [task::DEFAULT]);
         let titles = asked(&["maildir", "--workload", "fsync --jobs 4"]).unwrap();
         assert_eq!(titles, ["maildir", "fsync --jobs 4"]);

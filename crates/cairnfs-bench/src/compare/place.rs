@@ -1,8 +1,9 @@
-//! The device that file systems are made on: a loop device over an image file made for it, or a
-//! block device that is there.
+//! The device on which file systems are created: a loop device over an image file created for it,
+//! or an existing block device.
 //!
-//! The image is written once, so that no file system pays for first allocations below it, and the
-//! loop device refuses discards, which would punch holes into it. Both are gone in the end.
+//! The image is written completely beforehand, so that no file system pays for first allocations in
+//! the host, and the loop device refuses discards, which would punch holes into it. Both are
+//! removed at the end.
 
 use std::fs::{self, File};
 use std::io::{self, Write};
@@ -14,23 +15,23 @@ use super::stats::Block;
 use super::undo::{Made, Trace, Undo, loops_of};
 use crate::Result;
 
-/// Where file systems are made.
+/// The device for all file systems.
 pub struct Device {
     /// The block device.
     pub path: PathBuf,
-    /// For people.
+    /// Description for reports.
     pub description: String,
     /// Its statistics.
     pub block: Block,
     made: Made,
 }
 
-/// What is written at a time.
+/// Size of a write, in bytes.
 const CHUNK: usize = 4 << 20;
 
 impl Device {
-    /// Uses the block device at `path`, or makes an image of that size there. `progress` is told
-    /// the bytes that are written.
+    /// Uses the block device at `path`, or creates an image of `size` bytes there. `progress` is
+    /// called with the number of bytes written so far.
     pub fn new(
         path: &Path,
         size: u64,
@@ -60,7 +61,7 @@ impl Device {
             )
             .into());
         }
-        // A block device that is mounted or otherwise in use cannot be opened so.
+        // O_EXCL fails for a block device that is mounted or otherwise in use.
         let exclusive = rustix::fs::OFlags::EXCL.bits().cast_signed();
         File::options()
             .write(true)
@@ -104,14 +105,14 @@ impl Device {
         })
     }
 
-    /// Wipes what tools know file systems by.
+    /// Overwrites the start of the device, where tools look for signatures of file systems.
     pub fn wipe(&self) -> Result<()> {
         let mut device = File::options().write(true).open(&self.path)?;
         device.write_all(&vec![0; CHUNK])?;
         Ok(device.sync_all()?)
     }
 
-    /// Detaches the loop device and removes the image, if they were made.
+    /// Detaches the loop device and removes the image, if they were created.
     pub fn finish(mut self) -> Result<()> {
         self.made.take_away()
     }
@@ -160,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_there_is_not_overwritten_unasked() {
+    fn existing_file_is_not_overwritten_without_force() {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("precious");
         fs::write(&file, "precious").unwrap();
@@ -170,14 +171,14 @@ mod tests {
     }
 
     #[test]
-    fn an_image_is_written_wholly() {
+    fn image_is_written_completely() {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("image");
-        let told = std::cell::Cell::new(0);
+        let done = std::cell::Cell::new(0);
         let size = CHUNK as u64 + 4096;
-        write_zeros(File::create(&file).unwrap(), size, &|bytes| told.set(bytes)).unwrap();
+        write_zeros(File::create(&file).unwrap(), size, &|bytes| done.set(bytes)).unwrap();
         let found = fs::metadata(&file).unwrap();
-        assert_eq!((found.len(), told.get()), (size, size));
+        assert_eq!((found.len(), done.get()), (size, size));
         assert!(std::os::unix::fs::MetadataExt::blocks(&found) * 512 >= size);
     }
 }

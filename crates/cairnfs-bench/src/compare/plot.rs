@@ -1,5 +1,5 @@
-//! The figures as pictures: for each task bars with the least and most of all rounds, a panel for
-//! each phase with a scale of its own from zero; for each sweep lines over the number of threads.
+//! Plots: for each task bars with the minimum and maximum of all rounds, a panel for each phase
+//! with its own scale from zero; for each sweep lines over the number of threads.
 
 use super::Found;
 use super::figures::{BYTES_EACH, Kind, Row, SECONDS, WRITES_EACH};
@@ -13,12 +13,12 @@ const WIDTH: f64 = 1120.0;
 const MARGIN: f64 = 24.0;
 const GAP: f64 = 40.0;
 const PANEL: f64 = (WIDTH - 2.0 * MARGIN - GAP) / 2.0;
-/// Above the panels: title, legend.
+/// Height above the panels, for title and legend.
 const TOP: f64 = 92.0;
-/// Below them: conditions.
+/// Height below the panels, for the conditions.
 const FOOT: f64 = 62.0;
 
-/// All pictures, with their file names.
+/// Returns all pictures, with their file names.
 pub fn all(found: &Found) -> Vec<(String, String)> {
     let mut pictures = Vec::new();
     for (task, rows) in found.tasks.iter().zip(&found.rows) {
@@ -35,8 +35,8 @@ pub fn all(found: &Found) -> Vec<(String, String)> {
     pictures
 }
 
-/// What is drawn: rates, then latencies, then what the device was given for each operation. What
-/// a system has none of takes no room.
+/// Returns the rows to draw: rates, then latencies, then device costs per operation. Rows without
+/// values are left out.
 fn drawn(rows: &[Row]) -> Vec<&Row> {
     let groups: [fn(&Row) -> bool; 3] = [
         |row| row.kind == Kind::Rate,
@@ -54,7 +54,7 @@ fn file_name(title: &str) -> String {
     words.join("-").to_lowercase()
 }
 
-/// One colour for each system, told apart also by those who do not see all colours.
+/// Returns a system's colour, distinguishable also with colour vision deficiency.
 fn colour(system: System) -> &'static str {
     match system {
         System::Cairnfs => "#0072b2",
@@ -76,7 +76,7 @@ fn fill(system: System) -> String {
     }
 }
 
-/// A picture with title, legend and foot; `draw` gives how high the rest is.
+/// Draws title, legend and footer; `draw` draws the rest and returns its height.
 fn framed(
     found: &Found,
     title: &str,
@@ -112,7 +112,7 @@ const BAR: f64 = 20.0;
 const PITCH: f64 = 27.0;
 const HEADING: f64 = 46.0;
 const NAMES: f64 = 118.0;
-/// Room for a value behind the longest whisker.
+/// Width for a value after the longest whisker.
 const VALUES: f64 = 66.0;
 
 fn bars(found: &Found, task: &Task, rows: &[&Row]) -> String {
@@ -183,7 +183,7 @@ fn whisker(picture: &mut Picture, (from, to): (f64, f64), y: f64) {
 const PLOT: f64 = 240.0;
 const SCALE: f64 = 62.0;
 
-/// The rates of each phase over the number of threads.
+/// Draws the rates of each phase over the number of threads.
 fn lines(found: &Found, sweep: &Sweep<'_>) -> String {
     let panels = sweep.figures(&[Kind::Rate]);
     let title = format!("{}, over the number of threads", sweep.title);
@@ -225,7 +225,7 @@ fn line_panel(picture: &mut Picture, systems: &[System], points: &[(usize, &Row)
         let place = (left - 8.0, y + 5.0);
         picture.text(place, Anchor::End, Type::Small, &readable(value));
     }
-    // One step to the right for each count: counts usually double.
+    // Counts are spaced equally because they usually double.
     let last = points.len().saturating_sub(1).max(1) as f64;
     let across = |n: usize| left + 16.0 + (right - left - 32.0) * n as f64 / last;
     for (n, (threads, _)) in points.iter().enumerate() {
@@ -249,16 +249,16 @@ fn line_panel(picture: &mut Picture, systems: &[System], points: &[(usize, &Row)
     }
 }
 
-/// What heights mean.
+/// The vertical scale.
 enum Scale {
-    /// From zero to this.
+    /// Linear, from zero to this value.
     Linear(f64),
-    /// From one power of ten to another, each decade as high as the next.
+    /// Logarithmic, between these powers of ten.
     Logarithmic(i32, i32),
 }
 
 impl Scale {
-    /// Linear, unless the small would lie flat below the large.
+    /// Selects a linear scale unless the smallest values would be indistinguishable from zero.
     fn of(least: f64, most: f64) -> Self {
         match least > 0.0 && most / least > 12.0 {
             true => Scale::Logarithmic(least.log10().floor() as i32, most.log10().ceil() as i32),
@@ -273,7 +273,7 @@ impl Scale {
         }
     }
 
-    /// How high a value is, of 1.
+    /// Returns the relative height of a value, from 0 to 1.
     fn part(&self, value: f64) -> f64 {
         match self {
             Scale::Linear(top) => value / top,
@@ -295,7 +295,7 @@ impl Scale {
     }
 }
 
-/// The next number above of those that make a good scale in four steps.
+/// Returns the next larger number that divides well into four steps.
 fn nice(value: f64) -> f64 {
     let power = 10f64.powf(value.log10().floor());
     let steps = [1.0, 1.2, 1.6, 2.0, 2.4, 3.0, 4.0, 5.0, 6.0, 8.0];
@@ -314,7 +314,7 @@ pub mod tests {
     use super::super::svg::tests::well_formed;
     use super::*;
 
-    /// Figures of two numbers of threads.
+    /// Results for two numbers of threads.
     pub fn found() -> Found {
         let (runs, systems) = sample();
         let rows = rows(&runs, &systems, 0);
@@ -330,7 +330,7 @@ pub mod tests {
     }
 
     #[test]
-    fn a_picture_names_every_system_phase_and_value() {
+    fn bar_plot_names_every_system_phase_and_value() {
         let found = found();
         let pictures = all(&found);
         assert_eq!(pictures.len(), 3);
@@ -357,18 +357,18 @@ pub mod tests {
     }
 
     #[test]
-    fn a_sweep_is_drawn_over_threads() {
+    fn sweep_is_drawn_over_threads() {
         let found = found();
         let (name, svg) = all(&found).pop().unwrap();
         assert_eq!(name, "fsmark-files-1000-over-threads.svg");
         let texts = well_formed(&svg);
         assert!(texts.iter().any(|text| text == "threads"));
-        // Three systems have both phases, the no-op one.
+        // Three systems have both phases, the no-op system has one.
         assert_eq!(svg.matches("<polyline").count(), 7);
     }
 
     #[test]
-    fn a_scale_holds_its_values_and_marks() {
+    fn scale_covers_its_values_and_marks() {
         for (least, most) in [
             (1.0, 5.0),
             (0.0, 3.0),

@@ -1,21 +1,21 @@
-//! What is going on, on a terminal, while minutes go by.
+//! Progress display on a terminal.
 
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressStyle};
 
-/// A bar on standard error, if that is a terminal. It goes away when dropped.
+/// A progress bar on standard error, if that is a terminal. It is cleared when dropped.
 pub struct Progress(ProgressBar);
 
 impl Progress {
-    /// While an image is written.
+    /// Creates a bar for writing an image of `bytes` bytes.
     pub fn writing(bytes: u64) -> Self {
         let bar = ProgressBar::new(bytes);
         bar.set_style(style("writing the image {bar:30} {bytes} of {total_bytes}"));
         Self(bar)
     }
 
-    /// While there are so many runs.
+    /// Creates a bar for `count` runs.
     pub fn runs(count: usize) -> Self {
         let bar = ProgressBar::new(count as u64);
         bar.set_style(style(
@@ -25,12 +25,12 @@ impl Progress {
         Self(bar)
     }
 
-    /// How much is done.
+    /// Sets the completed amount.
     pub fn at(&self, done: u64) {
         self.0.set_position(done);
     }
 
-    /// What is going on.
+    /// Sets the message.
     pub fn says(&self, what: String) {
         self.0.set_message(what);
     }

@@ -1,5 +1,5 @@
-//! The runs of a comparison: round by round, each file system in turn, in each round another one
-//! first, so that what drifts while time goes by meets all of them alike.
+//! The runs of a comparison: in each round every file system in turn, beginning with another one in
+//! each round, so that a drift over time affects all of them equally.
 
 use std::fs::File;
 use std::path::Path;
@@ -24,13 +24,13 @@ pub struct Run {
     pub round: usize,
     /// The file system.
     pub system: System,
-    /// The task, by its place in the list.
+    /// Index of the task.
     pub task: usize,
-    /// What was found.
+    /// The figures.
     pub report: Report,
 }
 
-/// What all runs need.
+/// The device and the directory for all runs.
 pub struct Ground<'a> {
     device: &'a Device,
     spot: Spot,
@@ -39,7 +39,7 @@ pub struct Ground<'a> {
 }
 
 impl<'a> Ground<'a> {
-    /// With a folder for the mountpoint.
+    /// Creates a temporary directory with the mountpoint and the log file.
     pub fn new(
         device: &'a Device,
         ours: &Path,
@@ -73,10 +73,11 @@ impl<'a> Ground<'a> {
         })
     }
 
-    /// Makes a file system anew, does the task on it, and ends it.
+    /// Creates the file system, runs the task on it, and unmounts it.
     pub fn run(&self, system: System, task: &Task) -> Result<Report> {
-        let told = |e: Failure| -> Failure { format!("{system}, {}: {e}", task.title).into() };
-        self.measure(system, task).map_err(told)
+        let with_context =
+            |e: Failure| -> Failure { format!("{system}, {}: {e}", task.title).into() };
+        self.measure(system, task).map_err(with_context)
     }
 
     fn measure(&self, system: System, task: &Task) -> Result<Report> {
@@ -108,7 +109,7 @@ impl<'a> Ground<'a> {
             }
         };
         if system == System::Noop {
-            // Without the walks it is not the sum that the others have.
+            // Not comparable with the other systems' sums because the walks are missing.
             report.phases.retain(|phase| phase.name != ALL);
         }
         report.target = system.name().to_owned();
@@ -147,7 +148,7 @@ impl<'a> Ground<'a> {
     }
 }
 
-/// The systems in the order of a round.
+/// Returns the systems in the order of a round.
 pub fn order(systems: &[System], round: usize) -> Vec<System> {
     let mut order = systems.to_vec();
     let first = round.checked_rem(order.len()).unwrap_or(0);
@@ -155,7 +156,7 @@ pub fn order(systems: &[System], round: usize) -> Vec<System> {
     order
 }
 
-/// A target with the kernel's counters beside its own.
+/// A target whose counters include those of the kernel.
 struct Observed {
     inner: Box<dyn Target>,
     block: Block,
@@ -176,7 +177,7 @@ impl Target for Observed {
     }
 
     fn remove_tree(&self, _path: &str) -> Result<()> {
-        // The next file system overwrites this one.
+        // Not needed because the next file system overwrites this one.
         Ok(())
     }
 
@@ -203,7 +204,8 @@ impl Target for Observed {
 
     fn counters(&self) -> Vec<(&'static str, u64)> {
         let mut counters = self.inner.counters();
-        // What the library counts of the device, the kernel counts for all alike.
+        // The kernel's counters of the device replace the library's, so that all systems are
+        // counted alike.
         counters.retain(|(name, _)| !name.starts_with("device_"));
         counters.extend(self.block.now().counters());
         let cpu = own_cpu() + self.mount.as_ref().map(Shared::cpu).unwrap_or_default();
@@ -219,7 +221,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_round_begins_with_another_system() {
+    fn each_round_starts_with_another_system() {
         let systems = [System::Cairnfs, System::Xfs, System::Ext4];
         assert_eq!(order(&systems, 0), systems);
         assert_eq!(

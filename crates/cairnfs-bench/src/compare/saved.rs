@@ -1,5 +1,5 @@
-//! What each mechanism of CairnFS saves: workloads that show it, run with it and without it, in-process
-//! on the same device in the same rounds, and one table of that.
+//! Measures what each mechanism of CairnFS saves: workloads that show it, run with it and without
+//! it, in-process on the same device in the same rounds, presented in one table.
 
 use cairnfs::Mechanism;
 
@@ -10,7 +10,7 @@ use super::table::{Table, none, readable, times};
 use super::task::Task;
 use crate::Result;
 
-/// A mechanism, the workloads that show it, and which figures of which phases do.
+/// A mechanism, the workloads that show it, and the phases and figures that do.
 struct Shown {
     mechanism: Mechanism,
     workloads: &'static [&'static str],
@@ -70,13 +70,13 @@ const SHOWN: &[Shown] = &[
     },
 ];
 
-/// CairnFS with all mechanisms, and without each.
+/// Returns CairnFS with all mechanisms, and without each.
 pub fn systems() -> Vec<System> {
     let without = SHOWN.iter().map(|shown| System::lacking(shown.mechanism));
     std::iter::once(System::Cairnfs).chain(without).collect()
 }
 
-/// The workloads, each for the mechanism that it shows.
+/// Returns the workloads, each with the mechanism that it shows.
 pub fn tasks() -> Result<Vec<Task>> {
     let of = |shown: &'static Shown| {
         let workloads = shown.workloads.iter();
@@ -85,7 +85,7 @@ pub fn tasks() -> Result<Vec<Task>> {
     SHOWN.iter().flat_map(of).collect()
 }
 
-/// A line for each figure of each workload: without the mechanism, with it.
+/// Returns a line for each figure of each workload: without the mechanism, with it.
 pub fn table(found: &Found) -> Table {
     let mut lines = Vec::new();
     for (task, rows) in found.tasks.iter().zip(&found.rows) {
@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_tells_both_and_their_ratio() {
+    fn line_has_both_values_and_their_ratio() {
         let systems = systems();
         let mut runs = Vec::new();
         for (round, millis) in [(0, 100), (1, 200), (2, 400)] {

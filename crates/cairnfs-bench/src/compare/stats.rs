@@ -1,4 +1,4 @@
-//! What the kernel counts: requests to a block device, and time on the processors.
+//! The kernel's counters: requests to a block device, and processor time.
 
 use std::fs;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
@@ -16,26 +16,26 @@ pub struct Block {
     stat: PathBuf,
 }
 
-/// What a device was asked for since it is there.
+/// Requests to a device since it exists.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Requests {
     /// Reads that reached the device, after merging.
     pub reads: u64,
-    /// Bytes of them.
+    /// Bytes read.
     pub read_bytes: u64,
     /// Writes.
     pub writes: u64,
-    /// Bytes of them.
+    /// Bytes written.
     pub write_bytes: u64,
     /// Flushes.
     pub flushes: u64,
 }
 
 impl Block {
-    /// The statistics of the device at `path`.
+    /// Finds the statistics of the device at `path`.
     pub fn of(path: &Path) -> Result<Self> {
-        let told = |e: std::io::Error| format!("{}: {e}", path.display());
-        let found = fs::metadata(path).map_err(told)?;
+        let with_path = |e: std::io::Error| format!("{}: {e}", path.display());
+        let found = fs::metadata(path).map_err(with_path)?;
         if !found.file_type().is_block_device() {
             return Err(format!("{} is no block device", path.display()).into());
         }
@@ -45,7 +45,7 @@ impl Block {
         })
     }
 
-    /// The figures now; none if the device is gone.
+    /// Reads the current figures; zeros if the device does not exist any more.
     pub fn now(&self) -> Requests {
         let text = fs::read_to_string(&self.stat).unwrap_or_default();
         parse_requests(&text).unwrap_or_default()
@@ -53,7 +53,7 @@ impl Block {
 }
 
 impl Requests {
-    /// As counters of a target.
+    /// Returns them as counters of a target.
     pub fn counters(&self) -> [(&'static str, u64); 5] {
         [
             ("device_writes", self.writes),
@@ -65,8 +65,8 @@ impl Requests {
     }
 }
 
-/// The fields of the kernel's Documentation/block/stat.rst; sectors there have 512 bytes. Kernels
-/// before 5.5 count no flushes.
+/// Parses the fields of the kernel's Documentation/block/stat.rst, where sectors have 512 bytes.
+/// Kernels before 5.5 do not count flushes.
 fn parse_requests(text: &str) -> Option<Requests> {
     let fields: Vec<u64> = text
         .split_whitespace()
@@ -82,39 +82,39 @@ fn parse_requests(text: &str) -> Option<Requests> {
     })
 }
 
-/// User and system time of this process, of all its threads.
+/// Returns the user and system time of this process, including all its threads.
 pub fn own_cpu() -> Duration {
     let time = clock_gettime(ClockId::ProcessCPUTime);
     let seconds = u64::try_from(time.tv_sec).unwrap_or(0);
     Duration::from_secs(seconds) + Duration::from_nanos(time.tv_nsec.unsigned_abs())
 }
 
-/// User and system time of a process; none if it is gone. What threads used that have ended is told
-/// in steps of 10 ms.
+/// Returns the user and system time of a process; zero if it does not exist any more. The time of
+/// ended threads has a granularity of 10 ms.
 pub fn cpu_of(process: u32) -> Duration {
     let all = times(&process.to_string()).map_or(Duration::ZERO, |times| times.own);
-    // Both leave something out: steps that are not full, and threads that have ended.
+    // Both are lower bounds: one omits incomplete steps of 10 ms, the other ended threads.
     all.max(cpu_of_threads(process).unwrap_or_default())
 }
 
-/// The first field of each thread's `schedstat`: nanoseconds on a processor.
+/// Sums the first field of each thread's `schedstat`: nanoseconds on a processor.
 fn cpu_of_threads(process: u32) -> Option<Duration> {
     let threads = fs::read_dir(format!("/proc/{process}/task")).ok()?;
     let nanos = threads.flatten().filter_map(|thread| {
-        let told = fs::read_to_string(thread.path().join("schedstat")).ok()?;
-        told.split_whitespace().next()?.parse::<u64>().ok()
+        let text = fs::read_to_string(thread.path().join("schedstat")).ok()?;
+        text.split_whitespace().next()?.parse::<u64>().ok()
     });
     Some(Duration::from_nanos(nanos.sum()))
 }
 
-/// Time that all processors of the machine spent on anything at all, in steps of 10 ms.
+/// Returns the busy time of all processors of the machine, in steps of 10 ms.
 pub fn machine_cpu() -> Duration {
-    let told = fs::read_to_string("/proc/stat").unwrap_or_default();
-    parse_machine(&told).unwrap_or_default()
+    let text = fs::read_to_string("/proc/stat").unwrap_or_default();
+    parse_machine(&text).unwrap_or_default()
 }
 
-/// proc(5): `cpu user nice system idle iowait irq softirq steal guest guest_nice`; what guests use is
-/// within user and nice.
+/// Parses proc(5): `cpu user nice system idle iowait irq softirq steal guest guest_nice`; guest
+/// times are included in user and nice.
 fn parse_machine(stat: &str) -> Option<Duration> {
     let line = stat.lines().find_map(|line| line.strip_prefix("cpu "))?;
     let fields: Vec<u64> = line
@@ -125,7 +125,7 @@ fn parse_machine(stat: &str) -> Option<Duration> {
     Some(Duration::from_millis(10 * busy.sum::<Option<u64>>()?))
 }
 
-/// User and system time of those children of this process that have ended and were waited for.
+/// Returns the user and system time of ended children of this process that were waited for.
 pub fn cpu_of_children() -> Duration {
     times("self").map_or(Duration::ZERO, |times| times.children)
 }
@@ -139,8 +139,8 @@ fn times(process: &str) -> Option<Times> {
     parse_times(&fs::read_to_string(format!("/proc/{process}/stat")).ok()?)
 }
 
-/// proc(5): the 14th to 17th field, counted in hundredths of a second on every Linux that has users.
-/// The second is the program's name in parentheses, which may hold anything.
+/// Parses proc(5): the 14th to 17th field, in hundredths of a second on all current Linux systems.
+/// The second field is the program's name in parentheses, which may contain any character.
 fn parse_times(stat: &str) -> Option<Times> {
     let (_, rest) = stat.rsplit_once(") ")?;
     let fields: Vec<&str> = rest.split_whitespace().collect();
@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn a_machine_is_busy_with_all_but_waiting() {
+    fn machine_busy_time_excludes_idle_and_iowait() {
         let stat = "cpu  100 20 30 4000 500 6 7 80 9 1\ncpu0 1 2 3 4 5 6 7 8 9 0\n";
         assert_eq!(parse_machine(stat), Some(Duration::from_millis(1630)));
         assert_eq!(parse_machine("cpu  1 2 3\n"), None);

@@ -1,46 +1,46 @@
-//! Drawing SVG: shapes and text in a picture with a white ground. The few shapes that plots need are
-//! written as text; in-process figures need hatching, which SVG has as patterns.
+//! Draws SVG: shapes and text on a white background. The few shapes that plots need are written as
+//! text; in-process figures are hatched by SVG patterns.
 
 use std::fmt::Write;
 
-/// A picture that grows downwards.
+/// A picture whose height is set at the end.
 pub struct Picture {
     width: f64,
     body: String,
     patterns: String,
 }
 
-/// Where text stands relative to its place.
+/// Position of text relative to its point.
 #[derive(Debug, Clone, Copy)]
 pub enum Anchor {
-    /// To the right of it.
+    /// To the right of the point.
     Start,
-    /// Around it.
+    /// Centred on the point.
     Middle,
-    /// To the left of it.
+    /// To the left of the point.
     End,
 }
 
 /// Size and weight of text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Type {
-    /// Above a picture.
+    /// Title of a picture.
     Title,
-    /// Above a part.
+    /// Heading of a panel.
     Heading,
-    /// Names.
+    /// Names of systems.
     Plain,
     /// Values and remarks.
     Small,
 }
 
-/// What lines and text are drawn with.
+/// Colour of lines and text.
 pub const INK: &str = "#24292f";
-/// What may be overlooked is drawn with this.
+/// Colour of auxiliary lines.
 pub const FAINT: &str = "#d0d7de";
 
 impl Picture {
-    /// An empty one.
+    /// Creates an empty picture.
     pub fn new(width: f64) -> Self {
         Self {
             width,
@@ -49,7 +49,7 @@ impl Picture {
         }
     }
 
-    /// Adds a pattern of stripes in a colour, which [`hatched`] names.
+    /// Adds a striped pattern in a colour; [`hatched`] refers to it.
     pub fn hatch(&mut self, name: &str, colour: &str) {
         self.patterns.push_str(&format!(
             "<pattern id=\"{}\" width=\"7\" height=\"7\" patternUnits=\"userSpaceOnUse\" \
@@ -59,7 +59,7 @@ impl Picture {
         ));
     }
 
-    /// A filled rectangle with an edge.
+    /// Draws a filled rectangle with an edge.
     pub fn rect(
         &mut self,
         (x, y): (f64, f64),
@@ -74,7 +74,7 @@ impl Picture {
         ));
     }
 
-    /// A line.
+    /// Draws a line.
     pub fn line(&mut self, from: (f64, f64), to: (f64, f64), colour: &str, width: f64) {
         self.shape(format_args!(
             "<line x1=\"{:.1}\" y1=\"{:.1}\" x2=\"{:.1}\" y2=\"{:.1}\" stroke=\"{colour}\" \
@@ -83,7 +83,7 @@ impl Picture {
         ));
     }
 
-    /// A line through points, dashed if told, with a dot at each.
+    /// Draws a line through points, with a dot at each; dashed if `dashed`.
     pub fn path(&mut self, points: &[(f64, f64)], colour: &str, dashed: bool) {
         let list: Vec<String> = points
             .iter()
@@ -105,7 +105,7 @@ impl Picture {
         }
     }
 
-    /// Text.
+    /// Draws text.
     pub fn text(&mut self, (x, y): (f64, f64), anchor: Anchor, kind: Type, text: &str) {
         let anchor = match anchor {
             Anchor::Start => "start",
@@ -125,7 +125,7 @@ impl Picture {
         ));
     }
 
-    /// The whole, cut at that height.
+    /// Returns the SVG text of the picture with this height.
     pub fn finish(self, height: f64) -> String {
         let width = self.width;
         format!(
@@ -143,12 +143,12 @@ impl Picture {
     }
 }
 
-/// The filling with a pattern of that name.
+/// Returns the fill that refers to a pattern.
 pub fn hatched(name: &str) -> String {
     format!("url(#{name})")
 }
 
-/// Text that XML does not take for anything else.
+/// Escapes text for XML.
 fn escaped(text: &str) -> String {
     text.replace('&', "&amp;")
         .replace('<', "&lt;")
@@ -160,7 +160,8 @@ fn escaped(text: &str) -> String {
 pub mod tests {
     use super::*;
 
-    /// Panics unless tags are closed in order, attributes quoted, and text escaped; gives all text.
+    /// Panics unless tags are closed in order, attributes quoted, and text escaped; returns all
+    /// text.
     pub fn well_formed(svg: &str) -> Vec<String> {
         let (mut open, mut texts) = (Vec::new(), Vec::new());
         for part in svg.split('<').skip(1) {
@@ -188,7 +189,7 @@ pub mod tests {
     }
 
     #[test]
-    fn a_picture_is_xml() {
+    fn picture_is_well_formed_xml() {
         let mut picture = Picture::new(100.0);
         picture.hatch("a", "#112233");
         picture.rect((1.0, 2.0), (3.0, 4.0), &hatched("a"), INK);

@@ -1,4 +1,4 @@
-//! Sweeps: tasks that differ by nothing but the number of threads, side by side.
+//! Sweeps: tasks that differ only in the number of threads, presented together.
 
 use super::Found;
 use super::figures::{Kind, Row};
@@ -7,13 +7,13 @@ use super::table::{Table, readable};
 
 /// One sweep.
 pub struct Sweep<'a> {
-    /// What is done, without the number of threads.
+    /// The task, without the number of threads.
     pub title: &'a str,
     /// Numbers of threads, ascending, with the figures of each.
     pub points: Vec<(usize, &'a [Row])>,
 }
 
-/// All sweeps, in the order they were asked for.
+/// Returns all sweeps, in the order of the arguments.
 pub fn sweeps(found: &Found) -> Vec<Sweep<'_>> {
     let mut sweeps: Vec<Sweep<'_>> = Vec::new();
     for (task, rows) in found.tasks.iter().zip(&found.rows) {
@@ -36,7 +36,7 @@ pub fn sweeps(found: &Found) -> Vec<Sweep<'_>> {
 }
 
 impl<'a> Sweep<'a> {
-    /// The phases and figures of these kinds, in the order of the first number of threads.
+    /// Returns the phases and figures of these kinds, in the order of the first number of threads.
     pub fn figures(&self, kinds: &[Kind]) -> Vec<(&'a str, &'a str)> {
         let mut figures = Vec::new();
         let rows = self.points.iter().flat_map(|(_, rows)| *rows);
@@ -49,7 +49,7 @@ impl<'a> Sweep<'a> {
         figures
     }
 
-    /// One figure of one phase at each number of threads.
+    /// Returns one figure of one phase for each number of threads.
     pub fn along(&self, (phase, figure): (&str, &str)) -> Vec<(usize, &'a Row)> {
         let at = |rows: &'a [Row]| {
             let mut rows = rows.iter();
@@ -61,8 +61,8 @@ impl<'a> Sweep<'a> {
             .collect()
     }
 
-    /// What tells how fast the systems are and what processor time they take: a line for each system,
-    /// a column for each number of threads.
+    /// Returns a table of the rates and processor times: a line for each system, a column for each
+    /// number of threads.
     pub fn table(&self, systems: &[System]) -> Table {
         let mut lines = Vec::new();
         let all = self.figures(&[Kind::Rate, Kind::Cost]);
@@ -102,7 +102,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_sweep_is_a_line_for_each_system_and_a_column_for_each_count() {
+    fn sweep_table_has_line_per_system_and_column_per_count() {
         let found = found();
         let sweeps = sweeps(&found);
         assert_eq!(sweeps.len(), 1);

@@ -1,4 +1,4 @@
-//! The file systems that can be compared, and what each needs to be there.
+//! The file systems that can be compared, and what each requires.
 
 use std::fmt;
 use std::path::Path;
@@ -9,7 +9,7 @@ use cairnfs::Mechanism;
 use super::undo::Undo;
 use crate::Result;
 
-/// A file system, and the way it is used.
+/// A file system and its interface.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub enum System {
     /// CairnFS, by the library's calls by path, in this process
@@ -39,7 +39,7 @@ pub enum System {
 }
 
 impl System {
-    /// Its name on the command line and in tables.
+    /// Returns its name on the command line and in tables.
     pub fn name(self) -> &'static str {
         match self {
             System::Cairnfs => "cairnfs",
@@ -57,18 +57,18 @@ impl System {
         }
     }
 
-    /// Whether it is used without system calls, by calls of the library.
+    /// Whether it is used by calls of the library, without system calls.
     pub fn in_process(self) -> bool {
         matches!(self, System::Cairnfs | System::CairnfsInode) || self.without().is_some()
     }
 
-    /// The mechanism of CairnFS that it lacks.
+    /// Returns the mechanism of CairnFS that it lacks.
     pub fn without(self) -> Option<Mechanism> {
         let lacks = |mechanism: &Mechanism| System::lacking(*mechanism) == self;
         Mechanism::ALL.into_iter().find(lacks)
     }
 
-    /// CairnFS without a mechanism.
+    /// Returns CairnFS without a mechanism.
     pub fn lacking(mechanism: Mechanism) -> System {
         match mechanism {
             Mechanism::OneFlush => System::CairnfsWithoutOneFlush,
@@ -78,17 +78,17 @@ impl System {
         }
     }
 
-    /// Whether it is CairnFS, however used.
+    /// Whether it is CairnFS, by any interface.
     pub fn is_ours(self) -> bool {
         self.in_process() || self == System::CairnfsMount
     }
 
-    /// Whether it is one of the kernel's.
+    /// Whether it is a file system of the kernel.
     pub fn is_kernels(self) -> bool {
         matches!(self, System::Xfs | System::Ext4 | System::Btrfs)
     }
 
-    /// How it is used, in words.
+    /// Returns the name of its interface.
     pub fn interface(self) -> &'static str {
         match self {
             System::CairnfsInode => "library by inode",
@@ -100,7 +100,7 @@ impl System {
         }
     }
 
-    /// What makes one on a device; none if nothing is stored.
+    /// Returns the command that creates it on a device; `None` if nothing is stored.
     pub fn mkfs(self, ours: &Path, device: &Path) -> Option<Command> {
         let (program, args): (&Path, &[&str]) = match self {
             System::Noop | System::Raw => return None,
@@ -114,7 +114,7 @@ impl System {
         Some(command)
     }
 
-    /// Fails if it cannot be used here, and says what is missing.
+    /// Fails if it cannot be used here, with a text that names what is missing.
     pub fn check(self, ours: &Path, undo: &Undo) -> Result<()> {
         match self {
             System::Xfs => needs("mkfs.xfs", "xfsprogs"),
@@ -140,7 +140,7 @@ impl fmt::Display for System {
     }
 }
 
-/// Fails if a program is not installed, and says which package has it (in Debian).
+/// Fails if a program is not installed, with a text that names its package (in Debian).
 pub fn needs(program: &str, package: &str) -> Result<()> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     match std::env::split_paths(&path).any(|dir| dir.join(program).is_file()) {
@@ -163,7 +163,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_those_of_the_command_line() {
+    fn names_match_command_line() {
         for system in System::value_variants() {
             let value = system.to_possible_value().unwrap();
             assert_eq!(value.get_name(), system.name());
@@ -179,9 +179,9 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_is_told_with_its_package() {
+    fn missing_program_error_names_package() {
         assert!(needs("sh", "dash").is_ok());
-        let told = needs("no-such-program", "some-package").unwrap_err();
-        assert!(told.to_string().contains("some-package"));
+        let error = needs("no-such-program", "some-package").unwrap_err();
+        assert!(error.to_string().contains("some-package"));
     }
 }

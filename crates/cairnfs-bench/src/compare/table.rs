@@ -1,4 +1,4 @@
-//! Tables of figures, for a terminal or as GitHub markdown.
+//! Tables of figures, as text or as GitHub markdown.
 
 use std::io::{self, Write};
 
@@ -8,27 +8,27 @@ use super::system::System;
 /// A table: a title, a head and lines of the same number of cells.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Table {
-    /// What it shows.
+    /// Title above the table.
     pub title: String,
     /// The titles of its columns.
     pub head: Vec<String>,
     /// Its lines.
     pub lines: Vec<Vec<String>>,
-    /// How many columns at the left are words.
+    /// Number of left columns that contain text.
     pub words: usize,
 }
 
 /// How tables are printed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Form {
-    /// With columns side by side.
+    /// Aligned text.
     Text,
-    /// As GitHub shows it.
+    /// GitHub markdown.
     Markdown,
 }
 
 impl Table {
-    /// Prints it, with an empty line behind it.
+    /// Prints the table, followed by an empty line.
     pub fn print(&self, form: Form, out: &mut dyn Write) -> io::Result<()> {
         match form {
             Form::Text => self.print_text(out),
@@ -70,7 +70,7 @@ impl Table {
     }
 }
 
-/// How fast each system is, with the spread over the rounds.
+/// Returns the speed of each system, with the spread over the rounds.
 pub fn speed(rows: &[Row], systems: &[System]) -> Table {
     let shown = |kind| matches!(kind, Kind::Rate | Kind::Time);
     let title = "Speed: median (least..most)";
@@ -84,7 +84,7 @@ pub fn speed(rows: &[Row], systems: &[System]) -> Table {
     })
 }
 
-/// What each system costs: medians. Rows of zeros are left out.
+/// Returns the costs of each system: medians. Rows of zeros are left out.
 pub fn cost(rows: &[Row], systems: &[System]) -> Table {
     let shown = |kind| matches!(kind, Kind::Cost | Kind::Load);
     let title = "Cost: medians; `each` and `per 1000` are of operations";
@@ -120,7 +120,7 @@ fn figures(
     }
 }
 
-/// A column of ratios: how many times as fast the first is.
+/// A column of ratios of speed: the first system's to that of others.
 enum Against {
     One(usize, usize),
     Best(usize, Vec<usize>),
@@ -129,7 +129,7 @@ enum Against {
 impl Against {
     fn cell(&self, row: &Row, systems: &[System]) -> String {
         match self {
-            // What stores nothing has nothing to sync or to close.
+            // A system that stores nothing has no work in sync and close.
             Against::One(_, other) if row.figure == SECONDS && keeps_nothing(systems, *other) => {
                 none()
             }
@@ -158,8 +158,8 @@ fn keeps_nothing(systems: &[System], place: usize) -> bool {
     matches!(systems.get(place), Some(System::Noop | System::Raw))
 }
 
-/// How many times as fast CairnFS is as each of the others and as the best of the kernel's: a table
-/// for each way of using it.
+/// Returns how many times as fast CairnFS is as each other system and as the best of the kernel's:
+/// one table for each interface of CairnFS.
 pub fn ratios(rows: &[Row], systems: &[System]) -> Vec<Table> {
     let all = systems.iter().enumerate();
     all.filter(|(_, system)| system.is_ours() && system.without().is_none())
@@ -197,9 +197,9 @@ fn ratios_of(ours: usize, system: System, rows: &[Row], systems: &[System]) -> T
 }
 
 fn against(ours: usize, system: System, systems: &[System]) -> Vec<Against> {
-    let places = |wanted: fn(System) -> bool| -> Vec<usize> {
+    let places = |selected: fn(System) -> bool| -> Vec<usize> {
         let all = systems.iter().enumerate();
-        all.filter(|(_, s)| wanted(**s)).map(|(n, _)| n).collect()
+        all.filter(|(_, s)| selected(**s)).map(|(n, _)| n).collect()
     };
     let kernels = places(System::is_kernels);
     let one = |&other: &usize| Against::One(ours, other);
@@ -217,17 +217,17 @@ fn against(ours: usize, system: System, systems: &[System]) -> Vec<Against> {
     columns
 }
 
-/// What stands where there is no figure.
+/// The cell of a missing figure.
 pub fn none() -> String {
     "-".to_owned()
 }
 
-/// A ratio.
+/// Formats a ratio.
 pub fn times(ratio: Option<f64>) -> String {
     ratio.map_or_else(none, |ratio| format!("{ratio:.2}"))
 }
 
-/// A number with three digits that count, and a suffix for thousands and millions.
+/// Formats a number with three significant digits, and a suffix for thousands and millions.
 pub fn readable(value: f64) -> String {
     let (value, suffix) = match value.abs() {
         v if v >= 999_500.0 => (value / 1e6, "M"),
@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_are_short() {
+    fn readable_has_three_significant_digits() {
         for (value, text) in [
             (0.0, "0"),
             (0.01234, "0.0123"),
@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn speeds_stand_side_by_side() {
+    fn speed_table_aligns_systems() {
         let (runs, systems) = sample();
         let rows = rows(&runs, &systems, 0);
         assert_eq!(
@@ -290,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn markdown_has_a_rule_and_a_line_for_each_row() {
+    fn markdown_table_has_rule_and_lines() {
         let (runs, systems) = sample();
         let rows = rows(&runs, &systems, 0);
         let text = print(&cost(&rows, &systems), Form::Markdown);
@@ -307,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn ratios_are_of_ours_to_others() {
+    fn ratio_tables_compare_cairnfs_with_others() {
         let (runs, systems) = sample();
         let rows = rows(&runs, &systems, 0);
         let tables = ratios(&rows, &systems);

@@ -1,5 +1,5 @@
-//! What is done to each file system: a workload with its settings, or a program of others. Written
-//! on the command line as words, as one would write them behind `cairnfs bench`.
+//! The tasks on each file system: a workload with its settings, or an external program. Written on
+//! the command line with the same words as after `cairnfs bench`.
 
 use cairnfs::Mechanism;
 
@@ -10,16 +10,16 @@ use crate::args::parse;
 use crate::target::raw;
 use crate::workload::{Dirfsync, Fsmark, Fsync, Maildir, Mixed, Workload, Xattr};
 
-/// Something to measure.
+/// A task to measure.
 #[derive(Debug, Clone)]
 pub struct Task {
-    /// As it is written.
+    /// The words of the task.
     pub title: String,
-    /// What it is.
+    /// The workload or program.
     pub work: Work,
-    /// The sweep over thread counts that it is part of, and its count.
+    /// The sweep over thread counts to which it belongs, and its count.
     pub sweep: Option<(String, usize)>,
-    /// The mechanism that it shows: it is done with and without that, and nowhere else.
+    /// The mechanism that it shows: it runs only with all mechanisms and without this one.
     pub shows: Option<Mechanism>,
 }
 
@@ -36,24 +36,24 @@ pub enum Work {
     Fsync(Fsync),
     /// Syncs beside a load.
     Mixed(Mixed),
-    /// Mail.
+    /// Mail delivery.
     Maildir(Maildir),
-    /// A program.
+    /// An external program.
     External(External),
 }
 
-/// What is measured if nothing is asked for: 8 threads make 400,000 empty files.
+/// The default workload: 8 threads create 400,000 empty files.
 pub const DEFAULT: &str = "fsmark --threads 8 --files 50000 --sync-create --walk-again --cold";
 
 impl Task {
-    /// The workload that these words, separated by spaces, set.
+    /// Parses a workload from words separated by spaces.
     pub fn parse(title: &str) -> Result<Self> {
         let words: Vec<&str> = title.split_whitespace().collect();
-        let told = |e: crate::Failure| format!("workload `{title}`: {e}");
+        let with_title = |e: crate::Failure| format!("workload `{title}`: {e}");
         let (name, rest) = words.split_first().ok_or("a workload has a name")?;
-        let work = Work::parse(name, rest).map_err(told)?;
+        let work = Work::parse(name, rest).map_err(with_title)?;
         if let Some(workload) = work.on(System::Ext4) {
-            workload.check().map_err(told)?;
+            workload.check().map_err(with_title)?;
         }
         Ok(Self {
             title: words.join(" "),
@@ -63,7 +63,7 @@ impl Task {
         })
     }
 
-    /// A workload that shows what a mechanism saves.
+    /// Parses a workload that shows what a mechanism saves.
     pub fn showing(title: &str, mechanism: Mechanism) -> Result<Self> {
         Ok(Self {
             shows: Some(mechanism),
@@ -71,7 +71,7 @@ impl Task {
         })
     }
 
-    /// A program, as a task.
+    /// Creates a task for a program.
     pub fn external(external: External) -> Self {
         Self {
             title: external.title(),
@@ -81,8 +81,8 @@ impl Task {
         }
     }
 
-    /// The same done by other numbers of threads: as many files in all for fsmark, whose threads share
-    /// the work; as many for each thread for xattr, whose threads each bring their own.
+    /// Returns the same task with other numbers of threads: with the same total number of files for
+    /// fsmark, whose threads share the work; with the same number per thread for xattr.
     pub fn with_threads(&self, counts: &[usize]) -> Result<Vec<Task>> {
         counts.iter().map(|&threads| self.with(threads)).collect()
     }
@@ -127,7 +127,7 @@ impl Task {
         })
     }
 
-    /// Whether a system can do it.
+    /// Whether the task can run on a system.
     pub fn fits(&self, system: System) -> bool {
         let others = |m: Mechanism| ![System::Cairnfs, System::lacking(m)].contains(&system);
         if self.shows.is_some_and(others) {
@@ -138,7 +138,7 @@ impl Task {
             Work::Mixed(mixed) if system == System::Raw => mixed.size.is_multiple_of(raw::BLOCK),
             Work::Fsync(_) | Work::Mixed(_) => true,
             _ if system == System::Raw => false,
-            // It keeps nothing that a program reads back.
+            // It stores nothing that a program could read back.
             Work::External(_) if system == System::Noop => false,
             Work::External(_) => !system.in_process(),
             _ => true,
@@ -162,7 +162,7 @@ impl Work {
         })
     }
 
-    /// The workload, as that system can do it; none if it is a program.
+    /// Returns the workload, adapted to the system; `None` if it is a program.
     pub fn on(&self, system: System) -> Option<Box<dyn Workload>> {
         Some(match self {
             Work::Fsmark(fsmark) if system == System::Noop => Box::new(Fsmark {
@@ -195,24 +195,24 @@ mod tests {
     use super::*;
 
     #[test]
-    fn words_set_a_workload() {
+    fn words_are_parsed_to_workload() {
         let task = Task::parse(" maildir  --jobs 3 ").unwrap();
         assert_eq!(task.title, "maildir --jobs 3");
         assert_eq!(task.work.on(System::Xfs).unwrap().threads(), 3);
-        for (words, told) in [
+        for (words, expected) in [
             ("", "name"),
             ("juggling", "juggling"),
             ("fsmark --jobs 3", "--jobs"),
             ("fsmark --threads 0", "--threads"),
         ] {
             let refused = Task::parse(words).unwrap_err().to_string();
-            assert!(refused.contains(told), "{words}: {refused}");
+            assert!(refused.contains(expected), "{words}: {refused}");
         }
         assert!(Task::parse(DEFAULT).is_ok());
     }
 
     #[test]
-    fn a_sweep_makes_the_same_number_of_files() {
+    fn thread_sweep_keeps_total_files_of_fsmark() {
         let task = Task::parse("fsmark --threads 8 --files 100").unwrap();
         let tasks = task.with_threads(&[1, 16]).unwrap();
         let set: Vec<_> = tasks
@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn what_keeps_nothing_is_not_asked_for_it() {
+    fn noop_workloads_do_not_read_back() {
         let fsmark = Task::parse(DEFAULT).unwrap();
         let settings = fsmark.work.on(System::Noop).unwrap().settings();
         assert!(settings.contains(&("no_walk", 1)) && settings.contains(&("cold_walk", 0)));
@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bare_device_is_asked_only_for_syncs_of_blocks() {
+    fn raw_device_runs_only_block_aligned_syncs() {
         for (words, fits) in [
             ("fsync --random --block 4K", true),
             ("fsync --block 6K --total 12K", false),

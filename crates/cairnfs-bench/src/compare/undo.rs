@@ -1,11 +1,12 @@
-//! What a comparison has made outside of itself, so that all of it can be taken away at any moment:
-//! programs that run, mounts, a loop device, an image, a directory.
+//! Records what a comparison created outside of itself, so that all of it can be removed at any
+//! moment: running programs, mounts, a loop device, an image, a directory.
 //!
-//! Each is noted before it is made or at once with it, and crossed out after it is gone. On a signal
-//! a thread takes away what is noted and ends the process; a failure or a panic drops the guards,
-//! which do the same one by one. Programs are started, and files made and removed, under the lock of
-//! the notes, which that thread never gives back: after it, nothing is made any more. A program that
-//! is noted has not been reaped, so its number is its own.
+//! Each item is recorded before or atomically with its creation, and its record is removed after
+//! the item is. On a signal a thread removes all recorded items and ends the process. A failure or
+//! a panic drops the guards, which remove the items one by one. Programs are started, and files
+//! created and removed, under the lock of the records. The signal thread never releases that lock,
+//! so nothing is created after it ran. A recorded program has not been reaped, so its process id
+//! cannot have been reused.
 
 use std::io::{self, Read};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
@@ -21,52 +22,52 @@ use signal_hook::iterator::{Handle, Signals};
 
 use crate::{Failure, Result};
 
-/// Something that must not stay.
+/// Something that must be removed at the end.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Trace {
-    /// A program, by its number, with the processes of its group.
+    /// A program by its process id, with its process group.
     Program(u32),
-    /// What is mounted on a directory.
+    /// All mounts on a directory.
     Mount(PathBuf),
     /// The loop devices of an image.
     Loops(PathBuf),
     /// A file.
     File(PathBuf),
-    /// A directory with all that is in it, nothing of which is mounted any more.
+    /// A directory with its contents, which contains no mounts any more.
     Directory(PathBuf),
 }
 
-/// The notes.
+/// The records.
 #[derive(Debug, Clone, Default)]
 pub struct Undo(Arc<Mutex<Vec<Trace>>>);
 
 impl Undo {
-    /// Notes something.
+    /// Records an item.
     pub fn note(&self, trace: Trace) {
         self.notes().push(trace);
     }
 
-    /// Crosses something out.
+    /// Removes a record.
     pub fn cross_out(&self, trace: &Trace) {
         self.notes().retain(|noted| noted != trace);
     }
 
-    /// Makes something, unless all is being taken away, and notes it.
+    /// Creates an item and records it. Blocks forever once a signal removes everything.
     fn make<T>(&self, trace: &Trace, make: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
         let mut notes = self.notes();
         notes.push(trace.clone());
         make()
     }
 
-    /// Takes something away and crosses it out.
+    /// Removes an item and its record.
     fn take_away(&self, trace: &Trace) -> Result<()> {
         let mut notes = self.notes();
-        let gone = take_away(trace);
+        let removed = take_away(trace);
         notes.retain(|noted| noted != trace);
-        gone
+        removed
     }
 
-    /// Starts a program in a process group of its own, which a terminal's signals do not reach.
+    /// Starts a program in its own process group, which a terminal's signals do not reach.
     pub fn start(&self, command: &mut Command) -> Result<Child> {
         let mut notes = self.notes();
         let child = command
@@ -78,7 +79,8 @@ impl Undo {
         Ok(child)
     }
 
-    /// Waits for a program's end, and gives `last` its number while it can still be asked about.
+    /// Waits for a program's end, at most until the deadline, and calls `last` with its process id
+    /// before it is reaped.
     pub fn wait(
         &self,
         child: &mut Child,
@@ -97,14 +99,14 @@ impl Undo {
         Ok(child.wait()?)
     }
 
-    /// Ends a program that is of no more use.
+    /// Kills a program that is not needed any more.
     pub fn kill(&self, child: &mut Child) {
         kill(child.id());
-        // It was killed, so this ends; that it failed is known.
+        // It was killed, so the wait ends; its failure is expected.
         let _ = self.wait(child, None, |_| {});
     }
 
-    /// Runs a program, which must succeed, and gives what it prints.
+    /// Runs a program, which must succeed, and returns its output.
     pub fn run(&self, command: &mut Command) -> Result<String> {
         let mut child = self.start(command.stdout(Stdio::piped()).stderr(Stdio::piped()))?;
         let (printed, said) = (child.stdout.take(), child.stderr.take());
@@ -119,7 +121,7 @@ impl Undo {
         }
     }
 
-    /// Takes everything away, programs first; gives what could not be.
+    /// Removes everything, programs first; returns the failures.
     fn all(&self, notes: &[Trace]) -> Vec<String> {
         let mut left = Vec::new();
         let programs = notes.iter().filter_map(|trace| match trace {
@@ -143,14 +145,14 @@ impl Undo {
     }
 }
 
-/// Things that are gone when this is, the last first.
+/// Items that are removed when this is dropped, in reverse order.
 pub struct Made {
     traces: Vec<Trace>,
     undo: Undo,
 }
 
 impl Made {
-    /// Nothing yet.
+    /// Creates an empty list.
     pub fn new(undo: &Undo) -> Self {
         Self {
             traces: Vec::new(),
@@ -158,14 +160,14 @@ impl Made {
         }
     }
 
-    /// Makes something that leaves this trace, even if it fails half-way.
+    /// Creates an item; it is recorded even if its creation fails half-way.
     pub fn make<T>(&mut self, trace: Trace, make: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
         let made = self.undo.make(&trace, make);
         self.traces.push(trace);
         made
     }
 
-    /// Takes all of it away.
+    /// Removes all items.
     pub fn take_away(&mut self) -> Result<()> {
         let mut result = Ok(());
         while let Some(trace) = self.traces.pop() {
@@ -183,23 +185,23 @@ impl Drop for Made {
     }
 }
 
-/// How often a directory that was not empty after all is emptied again.
+/// Number of retries to empty a directory that others are still filling.
 const TRIES: usize = 1000;
 
 const PAUSE: Duration = Duration::from_millis(2);
 
-/// While it lives, a signal that ends the process takes away all that is noted.
+/// While it exists, a signal that ends the process first removes all recorded items.
 pub struct Watch(Handle);
 
 impl Watch {
-    /// Watches from now on.
+    /// Starts to watch.
     pub fn new(undo: &Undo) -> Result<Self> {
         let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP])?;
         let handle = signals.handle();
         let undo = undo.clone();
         std::thread::spawn(move || {
             if let Some(signal) = signals.forever().next() {
-                // Held to the end: nothing may be made any more.
+                // Held until the process ends, so that nothing is created any more.
                 let notes = undo.notes();
                 let left = undo.all(&notes);
                 eprintln!("\ncairnfs bench compare: interrupted; all that was made is taken away");
@@ -221,20 +223,21 @@ impl Drop for Watch {
 
 fn take_away(trace: &Trace) -> Result<()> {
     match trace {
-        // Programs are ended before anything else.
+        // `Undo::all` ends programs before anything else.
         Trace::Program(_) => Ok(()),
         Trace::Mount(dir) => {
             while rustix::mount::unmount(dir, UnmountFlags::DETACH).is_ok() {}
             Ok(())
         }
         Trace::Loops(image) => detach(image),
-        Trace::File(path) => gone(path, std::fs::remove_file(path)),
-        Trace::Directory(path) => gone(path, remove_used(path)),
+        Trace::File(path) => ignore_missing(path, std::fs::remove_file(path)),
+        Trace::Directory(path) => ignore_missing(path, remove_used(path)),
     }
 }
 
-/// Removes a directory that others may be making files in by its path, as a workload does whose mount
-/// was taken away. Under another name it is out of their reach, but for what they have begun.
+/// Removes a directory in which other processes may still create files by its path, as a workload
+/// whose mount was removed. After the rename they cannot reach it by its path any more, except by
+/// operations already begun.
 fn remove_used(path: &Path) -> io::Result<()> {
     let aside = path.with_extension("removed");
     std::fs::rename(path, &aside)?;
@@ -262,7 +265,7 @@ fn detach(image: &Path) -> Result<()> {
     Ok(())
 }
 
-/// The loop devices that an image is attached to.
+/// Returns the loop devices to which an image is attached.
 pub fn loops_of(image: &Path) -> Result<Vec<String>> {
     let list = Command::new("losetup")
         .args(["--noheadings", "--output", "NAME", "--associated"])
@@ -273,7 +276,7 @@ pub fn loops_of(image: &Path) -> Result<Vec<String>> {
     Ok(list.split_whitespace().map(str::to_owned).collect())
 }
 
-fn gone(path: &Path, removed: io::Result<()>) -> Result<()> {
+fn ignore_missing(path: &Path, removed: io::Result<()>) -> Result<()> {
     match removed {
         Err(e) if e.kind() != io::ErrorKind::NotFound => {
             Err(format!("{}: {e}", path.display()).into())
@@ -284,12 +287,12 @@ fn gone(path: &Path, removed: io::Result<()>) -> Result<()> {
 
 fn kill(id: u32) {
     if let Some(pid) = pid(id) {
-        // It may have ended already.
+        // Fails if it has already ended.
         let _ = rustix::process::kill_process_group(pid, Signal::KILL);
     }
 }
 
-/// Whether a program has ended, after waiting for it if told. It is not reaped.
+/// Whether a program has ended; waits for its end if `wait`. Does not reap it.
 fn has_ended(id: u32, wait: bool) -> Result<bool> {
     let Some(pid) = pid(id) else {
         return Ok(true);
@@ -313,7 +316,7 @@ fn pid(id: u32) -> Option<Pid> {
 fn all_of(stream: Option<impl Read>) -> String {
     let mut bytes = Vec::new();
     if let Some(mut stream) = stream {
-        // What a program said until its pipe broke is all there is.
+        // Output up to a failed read of the pipe is used.
         let _ = stream.read_to_end(&mut bytes);
     }
     String::from_utf8_lossy(&bytes).into_owned()
@@ -324,7 +327,7 @@ fn unstarted(command: &Command, error: &io::Error) -> Failure {
     format!("cannot run {program}: {error}").into()
 }
 
-/// A program's failure, in its own words.
+/// Formats a program's failure with its messages.
 pub fn failed(command: &Command, status: ExitStatus, said: &str) -> Failure {
     let program = command.get_program().to_string_lossy().into_owned();
     let args = command.get_args().map(|a| a.to_string_lossy().into_owned());
@@ -343,16 +346,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_program_gives_what_it_prints_or_why_it_fails() {
+    fn run_returns_output_or_failure_text() {
         let undo = Undo::default();
         let mut shell = Command::new("sh");
         assert_eq!(undo.run(shell.args(["-c", "echo out"])).unwrap(), "out\n");
         let mut shell = Command::new("sh");
         let failed = undo.run(shell.args(["-c", "echo no >&2; exit 3"]));
-        let told = failed.unwrap_err().to_string();
+        let message = failed.unwrap_err().to_string();
         assert!(
-            told.contains("exit status: 3") && told.ends_with("no"),
-            "{told}"
+            message.contains("exit status: 3") && message.ends_with("no"),
+            "{message}"
         );
         let missing = undo.run(&mut Command::new("no-such-program")).unwrap_err();
         assert!(missing.to_string().contains("no-such-program"));
@@ -360,7 +363,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_noted_is_taken_away() {
+    fn recorded_items_are_removed() {
         let undo = Undo::default();
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("image");
@@ -376,7 +379,7 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_that_is_being_filled_is_removed() {
+    fn directory_being_filled_is_removed() {
         for _ in 0..20 {
             let dir = tempfile::tempdir().unwrap();
             let full = dir.path().join("full");
@@ -399,7 +402,7 @@ mod tests {
     }
 
     #[test]
-    fn a_program_that_does_not_end_is_told() {
+    fn wait_fails_at_deadline_of_running_program() {
         let undo = Undo::default();
         let mut child = undo.start(Command::new("sleep").arg("1000")).unwrap();
         let waited = undo.wait(&mut child, Some(Duration::ZERO), |_| {});

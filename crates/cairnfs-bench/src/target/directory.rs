@@ -1,8 +1,8 @@
-//! Any file system, by the system calls that `std::fs` makes on a directory in it, and those for
-//! extended attributes.
+//! Any mounted file system, through system calls on a directory in it: those of `std::fs`, and
+//! those for extended attributes.
 //!
-//! `sync` is `syncfs(2)`. A FUSE mount does not pass that on, so what its daemon still holds is
-//! not in the figures then, unless [`Hooks`] say how to reach it.
+//! `sync` is `syncfs(2)`. A FUSE mount does not pass that on to its daemon, so without [`Hooks`]
+//! the figures of a FUSE mount lack the data that the daemon still buffers.
 
 use std::fs::{self, File};
 use std::io::Write;
@@ -15,15 +15,16 @@ use rustix::io::Errno;
 use super::{Dir, Handle, Open, OpenFile, Paths, Target, at};
 use crate::Result;
 
-/// What who mounted the file system can do to it. No call comes while files of it are in use.
+/// Operations on the mounted file system that only its mounter can do. They are called only while
+/// no file of it is in use.
 pub trait Hooks: Send + Sync {
-    /// Makes everything durable that is in the file system with this directory.
+    /// Makes everything durable in the file system that contains this directory.
     fn sync(&self, path: &Path) -> Result<()>;
 
-    /// Unmounts it and mounts it again, with nothing of it left in memory.
+    /// Unmounts and mounts it again, with empty caches.
     fn remount(&self) -> Result<()>;
 
-    /// Unmounts it.
+    /// Unmounts the file system.
     fn unmount(&self) -> Result<()>;
 }
 
@@ -35,7 +36,7 @@ pub struct Directory {
 }
 
 impl Directory {
-    /// An existing directory.
+    /// Opens an existing directory as a target.
     pub fn open(path: &str, hooks: Option<Box<dyn Hooks>>) -> Result<Self> {
         if !fs::metadata(path).map_err(|e| at(path, e))?.is_dir() {
             return Err(at(path, "not a directory; a volume is given as lib:VOLUME"));

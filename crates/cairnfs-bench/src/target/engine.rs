@@ -1,5 +1,5 @@
-//! The library's engine as a FUSE daemon uses it: by inode, names looked up in a directory that
-//! is known already.
+//! The library's engine as a FUSE daemon uses it: by inode number, with names looked up in a known
+//! directory.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use super::volume::Opened;
 use super::{Dir, Handle, Open, OpenFile, Target, copied};
 use crate::Result;
 
-/// An open volume.
+/// A target that uses an open volume by inode.
 pub struct Engine {
     opened: Opened,
 }
@@ -44,7 +44,7 @@ impl Target for Engine {
         let fs = Arc::clone(volume.file_system());
         let mut ino = ROOT;
         for name in path.split('/') {
-            // The directory is held before what leads to it is let go.
+            // The child's reference is taken before the parent's is returned.
             let above = DirRef {
                 fs: Arc::clone(&fs),
                 ino,
@@ -77,7 +77,7 @@ impl Target for Engine {
 
 const ROOT: u64 = cairnfs::format::ROOT_INO;
 
-/// A directory with the use of it that its look-up took. It keeps the engine it is of.
+/// A directory and the lookup reference to it. It keeps the engine alive.
 struct DirRef {
     fs: Arc<FileSystem>,
     ino: u64,
@@ -112,7 +112,7 @@ impl DirRef {
     }
 }
 
-/// A file with the use of it that its look-up, or its making, took.
+/// A file and the lookup reference that its lookup or creation took.
 struct Used<'a> {
     fs: &'a FileSystem,
     ino: u64,
@@ -165,7 +165,7 @@ impl Dir for DirRef {
     }
 
     fn walk(&self) -> Result<(u64, u64)> {
-        /// As many entries as a reply to the kernel holds, about.
+        /// About the number of entries in one READDIRPLUS reply to the kernel.
         const BATCH: usize = 64;
         let (mut entries, mut bytes, mut cookie) = (0, 0, 0);
         let mut held = Vec::with_capacity(BATCH);

@@ -9,7 +9,7 @@ use super::volume::Opened;
 use super::{Dir, Handle, Open, OpenFile, Paths, Target};
 use crate::Result;
 
-/// An open volume.
+/// A target that uses an open volume by path.
 pub struct Library {
     opened: Opened,
 }

@@ -1,8 +1,8 @@
-//! What is measured: the library by path, the library by inode, a directory by system calls, or a
-//! bare device.
+//! The file systems under test: the library by path, the library by inode, a directory by system
+//! calls, or a bare device.
 //!
-//! Workloads see only the two traits here. A target that counts what it writes tells its
-//! counters; another tells none, and its columns are left out.
+//! Workloads use only the three traits here. A target may return counters; columns of missing
+//! counters are left out.
 
 mod directory;
 mod engine;
@@ -22,37 +22,37 @@ use volume::Opened;
 use crate::args::Place;
 use crate::{Failure, Result};
 
-/// A file system to be measured. Calls from several threads run side by side.
+/// A file system under test. Threads call it concurrently.
 pub trait Target: Send + Sync {
-    /// What it is, and where.
+    /// What the target is, and where.
     fn name(&self) -> &str;
 
-    /// By which calls it is used.
+    /// The kind of calls that use it.
     fn interface(&self) -> &'static str;
 
     /// Makes a directory; its parent exists. Paths are relative, without `.` and `..`.
     fn make_dir(&self, path: &str) -> Result<()>;
 
-    /// Removes a directory and all that is in it.
+    /// Removes a directory and everything in it.
     fn remove_tree(&self, path: &str) -> Result<()>;
 
-    /// A directory to work in.
+    /// Opens a directory to work in.
     fn dir<'a>(&'a self, path: &str) -> Result<Box<dyn Dir + 'a>>;
 
     /// Makes everything durable.
     fn sync(&self) -> Result<()>;
 
-    /// Whether [`Target::reopen`] does anything: the target was opened for this use.
+    /// Whether [`Target::reopen`] has an effect: the benchmark itself opened or mounted the target.
     fn can_reopen(&self) -> bool;
 
-    /// Closes it and opens it again, so that nothing of it is in memory. No directory or file of
+    /// Closes the target and opens it again, so that its caches are empty. No directory or file of
     /// it may be in use.
     fn reopen(&self) -> Result<()>;
 
-    /// Ends the use, if the target was opened for it: what else is to be written is written.
+    /// Closes the target if the benchmark opened it; this writes all buffered data.
     fn close(&self) -> Result<()>;
 
-    /// Counters since it was first opened; also after it was closed.
+    /// Returns the counters since the target was first opened; also valid after it was closed.
     fn counters(&self) -> Vec<(&'static str, u64)>;
 }
 
@@ -61,7 +61,7 @@ pub trait Dir {
     /// Opens a file for writing.
     fn open<'a>(&'a self, name: &str, how: Open) -> Result<Box<dyn OpenFile + 'a>>;
 
-    /// Makes a file with these bytes, and syncs it if told.
+    /// Creates a file with these bytes, and fsyncs it if `sync`.
     fn create(&self, name: &str, contents: &[u8], sync: bool) -> Result<()> {
         let file = self.open(name, Open::New)?;
         if !contents.is_empty() {
@@ -73,8 +73,8 @@ pub trait Dir {
         }
     }
 
-    /// Lists the directory and asks for the attributes of every entry; gives the number of
-    /// entries, and of the bytes that they hold.
+    /// Lists the directory and gets the attributes of every entry; returns the number of entries
+    /// and the sum of their sizes in bytes.
     fn walk(&self) -> Result<(u64, u64)>;
 
     /// Moves a file to another directory of the same target.
@@ -86,13 +86,14 @@ pub trait Dir {
     /// Sets an extended attribute of a file.
     fn set_xattr(&self, name: &str, attribute: &str, value: &[u8]) -> Result<()>;
 
-    /// Reads an extended attribute of a file into `value`, if there is one; gives its length.
+    /// Reads an extended attribute of a file into `value`; returns its length, `None` if it does
+    /// not exist.
     fn get_xattr(&self, name: &str, attribute: &str, value: &mut [u8]) -> Result<Option<usize>>;
 
     /// Makes the directory's entries durable.
     fn sync(&self) -> Result<()>;
 
-    /// How another directory of the same target names this one.
+    /// Identifies this directory to another directory of the same target.
     fn handle(&self) -> Handle<'_>;
 }
 
@@ -111,15 +112,15 @@ pub trait OpenFile {
 /// How a file is opened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Open {
-    /// It is made; one of that name must not exist.
+    /// Creates the file; it must not exist.
     New,
-    /// It exists.
+    /// Opens an existing file.
     Existing,
-    /// For appending; it is made if there is none.
+    /// Opens for appending; creates the file if it does not exist.
     Append,
 }
 
-/// Paths of a directory's entries, put together in one place again and again.
+/// Builds paths of a directory's entries in one reused buffer.
 struct Paths {
     dir: PathBuf,
     /// The directory's path with a slash, and the last entry's name.
@@ -138,7 +139,7 @@ impl Paths {
         &self.dir
     }
 
-    /// Does something with an entry's path.
+    /// Calls `what` with an entry's path.
     fn with<R>(&self, name: &str, what: impl FnOnce(&Path) -> R) -> R {
         let mut bytes = self.bytes.borrow_mut();
         let dir = self.dir.as_os_str().as_bytes();
@@ -151,7 +152,7 @@ impl Paths {
     }
 }
 
-/// A directory, as its target knows it.
+/// Identifies a directory to its target.
 pub enum Handle<'a> {
     /// By path.
     Path(&'a Path),
@@ -177,7 +178,7 @@ impl Handle<'_> {
 
 const OTHER_TARGET: &str = "a file cannot be moved to another target";
 
-/// Opens, or makes, what is to be measured.
+/// Opens the target, or creates its volume.
 pub fn open(place: &Place) -> Result<Box<dyn Target>> {
     let Some(path) = place.volume() else {
         return Ok(Box::new(Directory::open(&place.target, None)?));
@@ -223,12 +224,12 @@ fn parent_of(path: &Path) -> &Path {
     path.parent().unwrap_or(path)
 }
 
-/// Says which entry a failure is about.
+/// Adds the entry's path to an error.
 pub fn at(path: impl std::fmt::Display, error: impl std::fmt::Display) -> Failure {
     format!("{path}: {error}").into()
 }
 
-/// Puts an attribute's value where a caller of the kernel would find it; gives its length.
+/// Copies an attribute's value into the caller's buffer, as the kernel would; returns its length.
 fn copied(found: &[u8], value: &mut [u8]) -> Result<usize> {
     let place = value
         .get_mut(..found.len())

@@ -1,7 +1,7 @@
-//! A bare block device: what the device itself allows, with no file system at all.
+//! A bare block device without a file system: the limit that the device itself sets.
 //!
-//! Each directory that a workload asks for is a part of the device, and any file in it is that part.
-//! Writes go to the device at once, past the page cache; a sync has the device flush its own.
+//! Each directory of a workload is a part of the device, and every file in it is that same part.
+//! Writes bypass the page cache (`O_DIRECT`); a sync flushes the device's write cache.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -17,7 +17,7 @@ use rustix::fs::OFlags;
 use super::{Dir, Handle, Open, OpenFile, Target, at};
 use crate::Result;
 
-/// What direct I/O may want: writes are multiples of it.
+/// Write granularity in bytes, sufficient for direct I/O.
 pub const BLOCK: u64 = 4096;
 
 /// A block device, divided into parts of the same size.
@@ -32,7 +32,7 @@ pub struct Raw {
 }
 
 impl Raw {
-    /// Divides a device into so many parts.
+    /// Opens a device and divides it into `parts` parts.
     pub fn open(path: &Path, parts: usize) -> Result<Self> {
         let direct = OFlags::DIRECT.bits().cast_signed();
         let device = File::options().write(true).custom_flags(direct).open(path);
@@ -102,7 +102,7 @@ impl Target for Raw {
 
 const NO_FILES: &str = "the bare device has one file for each thread, and nothing else";
 
-/// A directory with its one file.
+/// A directory, with its only file.
 struct Part<'a> {
     raw: &'a Raw,
     start: u64,
@@ -149,9 +149,9 @@ impl Dir for Part<'_> {
 /// The file of a part.
 struct Blocks<'a> {
     part: &'a Part<'a>,
-    /// Memory that the device can read.
+    /// Buffer aligned for direct I/O.
     buffer: RefCell<AlignedBuf>,
-    /// Where the next append goes.
+    /// Offset of the next append in the part, in bytes.
     end: Cell<u64>,
 }
 
@@ -189,7 +189,7 @@ impl OpenFile for Blocks<'_> {
 mod tests {
     use super::*;
 
-    /// Direct I/O wants a file system that allows it, which the folder for temporary files may not be.
+    /// Direct I/O needs a file system that supports it, which that of temporary files may not.
     fn device(size: u64) -> Option<tempfile::NamedTempFile> {
         let file = tempfile::NamedTempFile::new_in(".").ok()?;
         file.as_file().set_len(size).ok()?;
@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn each_directory_is_a_part_of_the_device() {
+    fn directories_map_to_parts_of_device() {
         let Some(file) = device(3 * 8192) else {
             return;
         };
@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn what_needs_files_is_refused() {
+    fn unaligned_writes_and_file_operations_are_refused() {
         let Some(file) = device(1 << 20) else {
             return;
         };

@@ -1,4 +1,4 @@
-//! A volume that can be closed and opened again under its target, and counts over all of it.
+//! A volume that a target can close and reopen, with counters summed over all openings.
 
 use std::sync::{PoisonError, RwLock, RwLockReadGuard};
 
@@ -9,7 +9,7 @@ use super::Image;
 use crate::Result;
 use crate::args::Place;
 
-/// The volume that is open now, and what the counters of those before it came to.
+/// The open volume, and the sums of counters of earlier openings.
 pub struct Opened {
     now: RwLock<Now>,
     image: Image,
@@ -22,7 +22,7 @@ struct Now {
 }
 
 impl Opened {
-    /// Opens the volume in `image`, or makes it, as `place` says.
+    /// Opens the volume in `image`, or creates it with the settings of `place`.
     pub fn new(image: Image, place: &Place) -> Result<Self> {
         let mut options = Volume::options().create(true).size(place.volume_size);
         if let Some(bytes) = place.cache {
@@ -41,17 +41,17 @@ impl Opened {
         })
     }
 
-    /// The volume, to be used until the next [`Opened::reopen`].
+    /// Returns the volume; it is valid until the next [`Opened::reopen`].
     pub fn volume(&self) -> Volume {
         self.now().volume.clone()
     }
 
-    /// Where it is, for people.
+    /// Returns its description for reports.
     pub fn name(&self) -> &str {
         &self.image.name
     }
 
-    /// Closes it and opens it again.
+    /// Closes the volume and opens it again.
     pub fn reopen(&self) -> Result<()> {
         let mut now = self.now.write().unwrap_or_else(PoisonError::into_inner);
         now.volume.clone().close()?;
@@ -60,12 +60,12 @@ impl Opened {
         Ok(())
     }
 
-    /// Closes it for good.
+    /// Closes the volume.
     pub fn close(&self) -> Result<()> {
         Ok(self.volume().close()?)
     }
 
-    /// Counters since it was first opened.
+    /// Returns the counters since it was first opened.
     pub fn counters(&self) -> Vec<(&'static str, u64)> {
         self.now().counters()
     }

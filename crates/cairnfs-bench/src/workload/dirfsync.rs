@@ -1,5 +1,6 @@
-//! What it costs to sync a directory: after many names were added, and after a part of them was
-//! deleted, evenly spread. What a target wrote already while names were added is in the sums of both.
+//! The cost of an fsync of a directory: after many names were added, and after some of them were
+//! deleted, evenly spread. The synced sums also contain what the target already wrote while names
+//! were added or deleted.
 
 use super::{Ground, Workload, at_least_one, file_name};
 use crate::Result;
@@ -8,11 +9,11 @@ use crate::phase::Meter;
 /// Sync a directory after many names were added, and after some were deleted.
 #[derive(Debug, Clone, clap::Args)]
 pub struct Dirfsync {
-    /// Empty files that are made in the directory.
+    /// Empty files to create in the directory.
     #[arg(long, value_name = "N", default_value_t = 10_000)]
     pub adds: u64,
 
-    /// Files that are deleted after that.
+    /// Files to delete after that.
     #[arg(long, value_name = "D", default_value_t = 1000)]
     pub deletes: u64,
 }
@@ -78,7 +79,7 @@ fn sync_dir(name: &'static str, ground: &Ground<'_>, meter: &mut Meter<'_>) -> R
 }
 
 impl Dirfsync {
-    /// Every so many-th file.
+    /// The deleted files, evenly spread.
     fn deleted(&self) -> impl Iterator<Item = u64> {
         let step = self.adds / self.deletes;
         (0..self.deletes).map(move |n| n * step)

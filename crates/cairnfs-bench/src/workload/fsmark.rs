@@ -1,9 +1,9 @@
-//! Many files in many directories: make them, list and stat them all, remove them all.
+//! Many files in many directories: creates them, lists and stats them, removes them.
 //!
-//! Each thread has a directory with `--dirs` directories in it, which it fills one after the
-//! other. The walk checks that everything is there, so a target that loses files fails. What was
-//! still to be written after the last removal is measured as phases of their own, and the last
-//! line holds all of it: a target cannot win by putting work off.
+//! Each thread has a directory with `--dirs` subdirectories, which it fills one after the other.
+//! The walk checks that all files exist, so a target that loses files fails. Writes that are still
+//! outstanding after the last removal are measured as separate phases, and the last line is the
+//! sum, so that a target gains nothing by delaying work.
 
 use super::{Ground, Workload, at_least_one, at_most_1g, contents, file_name};
 use crate::Result;
@@ -34,8 +34,8 @@ pub struct Fsmark {
     #[arg(long)]
     pub sync: bool,
 
-    /// Sync the file system at the end of each phase, within its time, so that each bears its
-    /// own log bytes; without it, all that was left to write is in the last phases.
+    /// Sync the file system at the end of each phase, within its time, so that each phase includes
+    /// its own log bytes; without it, all outstanding writes are in the last phases.
     #[arg(long)]
     pub sync_phases: bool,
 
@@ -43,17 +43,17 @@ pub struct Fsmark {
     #[arg(long)]
     pub sync_create: bool,
 
-    /// List and stat all a second time: a cache above the target, such as the kernel's above a mount,
-    /// may answer that.
+    /// List and stat all a second time: a cache above the target, such as the kernel's above a
+    /// mount, may answer that.
     #[arg(long, conflicts_with = "no_walk")]
     pub walk_again: bool,
 
-    /// List and stat all once more after the volume was closed and opened again, with nothing of
-    /// it in memory. For the library and `bench compare`.
+    /// List and stat all once more after the volume was closed and opened again, with empty caches.
+    /// For the library and `bench compare`.
     #[arg(long)]
     pub cold: bool,
 
-    /// Do not list and stat the files: for a file system that does not keep any.
+    /// Do not list and stat the files: for a file system that does not store any.
     #[arg(long, conflicts_with = "cold")]
     pub no_walk: bool,
 }
@@ -134,12 +134,13 @@ impl Workload for Fsmark {
 }
 
 impl Fsmark {
-    /// Directories of each thread. One without files would only be listed.
+    /// Directories of each thread, at most one per file: a directory without files would only be
+    /// listed.
     fn dirs(&self) -> u64 {
         self.dirs.min(self.files)
     }
 
-    /// The files of a directory, by number.
+    /// Returns the numbers of the files of a directory.
     fn files_of(&self, dir: u64) -> std::ops::Range<u64> {
         let (files, dirs) = (u128::from(self.files), u128::from(self.dirs()));
         let start = |d: u64| (files * u128::from(d) / dirs) as u64;
@@ -223,7 +224,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_file_has_one_directory() {
+    fn each_file_is_in_exactly_one_directory() {
         for (files, dirs) in [(10, 3), (1, 1), (7, 7), (1000, 13), (5, 4)] {
             let (files_word, dirs_word) = (files.to_string(), dirs.to_string());
             let words = ["--files", &files_word, "--dirs", &dirs_word];

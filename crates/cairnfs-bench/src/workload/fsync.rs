@@ -1,8 +1,8 @@
-//! Syncing files that are written block by block: one after the other from the start, at random
-//! places of a file that is there already, or at the end.
+//! Fsync of files that are written block by block: sequentially from the start, at random offsets
+//! of an existing file, or by appending.
 //!
-//! Each job has a file and a thread of its own. A latency is that of a sync and of the writes since the
-//! last one.
+//! Each job has its own file and thread. A latency covers an fsync and the writes since the
+//! previous one.
 
 use super::{Ground, Workload, at_least_one, at_most_1g, contents};
 use crate::Result;
@@ -39,7 +39,7 @@ pub struct Fsync {
     #[arg(long, conflicts_with = "random")]
     pub append: bool,
 
-    /// Decides which blocks are overwritten.
+    /// Seed that selects the overwritten blocks.
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub seed: u64,
 }
@@ -132,7 +132,7 @@ impl Fsync {
         let mut random = Random::new(self.seed, job as u64);
         let mut blocks = 0..self.blocks();
         while !blocks.is_empty() {
-            // What a write puts off, the sync does: only both together compare.
+            // A write may defer work to the sync, so only the time of both is comparable.
             let written = tally.timed(|| {
                 let mut written = 0;
                 for n in blocks.by_ref().take(self.every as usize) {

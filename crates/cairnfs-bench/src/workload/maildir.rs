@@ -1,5 +1,5 @@
-//! Mail delivery: a message is made in `tmp`, written, synced, moved into `new`, and `new` is
-//! synced. Only then is it delivered.
+//! Mail delivery: a message is created in `tmp`, written and synced, renamed into `new`, and `new`
+//! is synced. Then the message counts as delivered.
 
 use super::{Ground, Workload, at_least_one, at_most_1g, contents};
 use crate::Result;

@@ -1,8 +1,8 @@
-//! What unrelated work does to a sync: the latency of an append with its fsync by one thread,
-//! first alone, then while others make, write and remove small files.
+//! The effect of unrelated work on a sync: the latency of append and fsync in one thread, first
+//! alone, then while other threads create, write and remove small files.
 //!
-//! The others go on until the last append is done, so how much they do depends on the time. What
-//! the target's counters rise by meanwhile is the work of all.
+//! The other threads continue until the last append is done, so the amount of their work depends on
+//! the time. The increase of the target's counters meanwhile includes their work.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -13,14 +13,14 @@ use crate::phase::Meter;
 use crate::tally::{Latency, Tally};
 use crate::target::Open;
 
-/// Append and sync, alone and while others make and remove small files.
+/// Append and sync, alone and while other threads make and remove small files.
 #[derive(Debug, Clone, clap::Args)]
 pub struct Mixed {
     /// Threads of the load, each in a directory of its own.
     #[arg(long, value_name = "N", default_value_t = 4)]
     pub load: usize,
 
-    /// Only append, with no load: for what has no files to make and remove.
+    /// Only append, with no load: for a target that has no files to create and remove.
     #[arg(long)]
     pub alone: bool,
 
@@ -33,10 +33,10 @@ pub struct Mixed {
     pub size: u64,
 }
 
-/// Files that a thread of the load has at a time.
+/// Number of files that a thread of the load keeps at a time.
 const LIVE: u64 = 16;
 
-/// The directory of the thread that appends; those of the load follow.
+/// Number of the appending thread and its directory; those of the load follow.
 const APPENDS: usize = 0;
 
 impl Workload for Mixed {
@@ -129,7 +129,7 @@ impl Mixed {
     }
 }
 
-/// What the threads of the load share.
+/// State shared by the threads of the load.
 #[derive(Default)]
 struct Load {
     over: AtomicBool,
@@ -137,7 +137,8 @@ struct Load {
 }
 
 impl Load {
-    /// Makes and writes files, and removes each when some later ones are there; at the end all.
+    /// Creates and writes files, and removes each one after `LIVE` later ones; at the end removes
+    /// the rest.
     fn work(&self, ground: &Ground<'_>, thread: usize, bytes: &[u8]) -> Result<()> {
         let dir = ground.dir(thread)?;
         let mut made = 0;
@@ -156,7 +157,7 @@ impl Load {
     }
 }
 
-/// Ends the load, also when the appends failed.
+/// Stops the load when dropped, so also when an append fails.
 struct End<'a>(&'a AtomicBool);
 
 impl Drop for End<'_> {

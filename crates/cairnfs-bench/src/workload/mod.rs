@@ -1,8 +1,8 @@
-//! What is done to a target: a module for each workload, and the one way that all of them run.
+//! The workloads, one module each, and the common sequence that runs all of them.
 //!
-//! A workload works in a directory of its own, in which each thread has one. It says what to make
-//! before the clock starts and which phases there are; making the directories, opening, cleaning
-//! up and closing are the same for all.
+//! A workload works in its own directory, in which each thread has one. It defines what to create
+//! before the clock starts, and its phases. Creating the directories, opening, cleaning up and
+//! closing are common to all.
 
 mod dirfsync;
 mod fsmark;
@@ -24,36 +24,36 @@ use crate::phase::{Meter, total};
 use crate::report::Report;
 use crate::target::{self, Dir, Target};
 
-/// A workload, as it is set.
+/// A workload with its settings.
 pub trait Workload {
-    /// Its name.
+    /// Name of the workload.
     fn name(&self) -> &'static str;
 
-    /// What its operations are counted in, in the plural.
+    /// Unit of its operations, in the plural.
     fn unit(&self) -> &'static str;
 
-    /// How many threads have a directory.
+    /// Number of threads with a directory.
     fn threads(&self) -> usize;
 
-    /// How it is set, for the report.
+    /// Its settings, for the report.
     fn settings(&self) -> Vec<(&'static str, u64)>;
 
-    /// Refuses settings that make no sense.
+    /// Refuses invalid settings.
     ///
     /// # Errors
-    /// What is wrong with them.
+    /// A text that names the invalid setting.
     fn check(&self) -> Result<()>;
 
-    /// Makes what must be there before the clock starts; it is durable then.
+    /// Creates what must exist before the clock starts; the caller then makes it durable.
     ///
     /// # Errors
-    /// The target's.
+    /// Errors of the target.
     fn prepare(&self, ground: &Ground<'_>) -> Result<()>;
 
-    /// Does the work, phase by phase.
+    /// Executes the workload, phase by phase.
     ///
     /// # Errors
-    /// The target's, or that it lost something.
+    /// Errors of the target, or lost files or data.
     fn measure(&self, ground: &Ground<'_>, meter: &mut Meter<'_>) -> Result<()>;
 
     /// Whether it closes the target and opens it again.
@@ -61,17 +61,17 @@ pub trait Workload {
         false
     }
 
-    /// How many files live their whole life in the workload, if it measures that: then closing
-    /// the target is measured too, and a line holds the sum of all.
+    /// Number of files that the workload both creates and removes, if it measures that: closing the
+    /// target is then measured too, and a line contains the sum of all phases.
     fn lives(&self) -> Option<u64> {
         None
     }
 }
 
-/// The sum of all phases.
+/// Name of the sum of all phases.
 pub const ALL: &str = "all, until synced";
 
-/// Where a workload works.
+/// The directories in which a workload works.
 pub struct Ground<'t> {
     target: &'t dyn Target,
     top: String,
@@ -79,7 +79,7 @@ pub struct Ground<'t> {
 }
 
 impl Ground<'_> {
-    /// Whether the files are to stay.
+    /// Whether the files are kept at the end.
     fn keep(&self) -> bool {
         self.keep
     }
@@ -88,12 +88,12 @@ impl Ground<'_> {
         format!("{}/t{thread}", self.top)
     }
 
-    /// The directory of a thread.
+    /// Opens the directory of a thread.
     fn dir(&self, thread: usize) -> Result<Box<dyn Dir + '_>> {
         self.target.dir(&self.thread(thread))
     }
 
-    /// A directory in that of a thread.
+    /// Opens a directory in that of a thread.
     fn subdir(&self, thread: usize, name: &str) -> Result<Box<dyn Dir + '_>> {
         self.target.dir(&format!("{}/{name}", self.thread(thread)))
     }
@@ -109,21 +109,21 @@ impl Ground<'_> {
     }
 }
 
-/// Runs a workload, and gives its figures.
+/// Runs a workload, and returns its figures.
 ///
 /// # Errors
-/// Settings that make no sense, or the first failure of the target. What was made until then stays
-/// in its own directory of the target.
+/// Invalid settings, or the first failure of the target. Files made until then stay in a separate
+/// directory of the target.
 pub fn measure(workload: &dyn Workload, place: &Place) -> Result<Report> {
     place.check()?;
     workload.check()?;
     let target = target::open(place)?;
-    // What is not opened by the benchmark is not closed by it either.
+    // A target that the benchmark did not open is not closed by it either.
     let closes = place.volume().is_some();
     measure_on(workload, &*target, place.keep, closes)
 }
 
-/// Runs a workload on a target that is open; closes it, and measures that if `closes`.
+/// Runs a workload on an open target; closes it, and measures the close if `closes`.
 pub fn measure_on(
     workload: &dyn Workload,
     target: &dyn Target,
@@ -160,7 +160,7 @@ const NOT_REOPENED: &str = "--cold closes and opens what it measures, which a di
 fn report(workload: &dyn Workload, target: &dyn Target, meter: Meter<'_>) -> Report {
     let (mut phases, ratios) = meter.finish();
     if let Some(files) = workload.lives() {
-        // A file's whole life is one operation here.
+        // The creation and removal of a file together count as one operation.
         let all = total(ALL, files, &phases);
         phases.push(all);
     }
@@ -175,12 +175,12 @@ fn report(workload: &dyn Workload, target: &dyn Target, meter: Meter<'_>) -> Rep
     }
 }
 
-/// The name of a thread's file.
+/// Returns the name of a thread's file.
 fn file_name(file: u64) -> String {
     format!("file{file:08}")
 }
 
-/// Bytes to write; not zeros, which a file system might not store.
+/// Returns data to write; not zeros because a file system might not store them.
 fn contents(size: u64) -> Vec<u8> {
     (0..size).map(|i| (i % 251) as u8).collect()
 }
@@ -193,7 +193,7 @@ fn at_least_one(settings: &[(&str, u64)]) -> Result<()> {
     }
 }
 
-/// Refuses what would not fit in memory, where bytes are held once.
+/// Refuses sizes that may not fit in memory, which holds the data once.
 fn at_most_1g(what: &str, bytes: u64) -> Result<()> {
     match bytes > 1 << 30 {
         true => Err(format!("{what} may be at most 1G").into()),

@@ -1,10 +1,10 @@
-//! Extended attributes: each thread sets one on every file of its own, to values that many files
-//! share, and reads it back; then it asks for one that is not there.
+//! Extended attributes: each thread sets one on each of its files, to values that many files share,
+//! and reads it back; then it reads an attribute that does not exist.
 //!
-//! Files, their names and the bytes that all values have in common are made before the clock starts;
-//! a value is those with its number in front. So a thread's own work and memory do not depend on how
-//! many values there are: a table of 100,000 would be 40 MB, and reading it from there would be measured
-//! with the call. Which file gets which value follows from the seed.
+//! Files, their names and the common bytes of all values are created before the clock starts; a
+//! value is those bytes with its number in front. So a thread's own work and memory do not depend
+//! on the number of values: a table of 100,000 values would take 40 MB, and reading from it would
+//! be measured with the call. The seed determines which file gets which value.
 
 use super::{Ground, Workload, at_least_one, file_name};
 use crate::Result;
@@ -32,11 +32,11 @@ pub struct Xattr {
     #[arg(long, value_name = "BYTES", default_value = "400", value_parser = parse_size)]
     pub value_size: u64,
 
-    /// Do not read back what was set: for a file system that does not keep any.
+    /// Do not read back what was set: for a file system that does not store any.
     #[arg(long)]
     pub only_absent: bool,
 
-    /// Decides which file gets which value.
+    /// Seed that selects the value of each file.
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub seed: u64,
 }
@@ -44,7 +44,7 @@ pub struct Xattr {
 const PRESENT: &str = "user.cairnfs-bench";
 const ABSENT: &str = "user.cairnfs-absent";
 
-/// Linux allows no more.
+/// Maximum size of a value in Linux, in bytes (`XATTR_SIZE_MAX`).
 const MAX_VALUE: u64 = 64 << 10;
 
 impl Workload for Xattr {
@@ -158,7 +158,7 @@ impl Xattr {
     }
 }
 
-/// Makes the bytes the value of that number, so that no two are equal.
+/// Writes the value's number into its first bytes, so that no two values are equal.
 fn number(value: &mut [u8], number: u64) {
     let places = value.iter_mut().zip(number.to_le_bytes());
     places.for_each(|(place, byte)| *place = byte);
@@ -169,7 +169,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn values_differ_and_are_as_long_as_told() {
+    fn values_are_distinct_and_of_requested_size() {
         for (size, values) in [("400", 300), ("1", 256), ("9", 300)] {
             let count = values.to_string();
             let xattr: Xattr = crate::parse(&["--value-size", size, "--values", &count]).unwrap();

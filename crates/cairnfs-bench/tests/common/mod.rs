@@ -1,4 +1,4 @@
-//! The benchmark run as the command runs it.
+//! Runs the benchmarks as the command does.
 
 use std::path::{Path, PathBuf};
 
@@ -13,7 +13,7 @@ pub struct Command {
     args: Args,
 }
 
-/// What the command prints, or why it fails.
+/// Returns the command's output, or its error text.
 pub fn run(args: &[&str]) -> Result<String, String> {
     let command =
         Command::try_parse_from([&["bench"], args].concat()).map_err(|e| e.to_string())?;
@@ -22,14 +22,14 @@ pub fn run(args: &[&str]) -> Result<String, String> {
     Ok(String::from_utf8(out).unwrap())
 }
 
-/// The figures, from JSON.
+/// Returns the figures, parsed from JSON.
 pub fn figures(args: &[&str]) -> Value {
     let json = run(&[args, &["--json"]].concat()).unwrap();
     serde_json::from_str(&json).unwrap()
 }
 
-/// The figures of a workload in-process by path, in-process by inode, and through system calls.
-/// Nothing of it stays in the directory.
+/// Returns the figures of a workload in-process by path, in-process by inode, and through system
+/// calls. Checks that nothing is left in the directory.
 pub fn everywhere(args: &[&str]) -> [Value; 3] {
     let library = [args, &["--target", "lib:", "--volume-size", "64M"]].concat();
     let dir = tempfile::tempdir().unwrap();
@@ -48,7 +48,7 @@ pub fn everywhere(args: &[&str]) -> [Value; 3] {
     all
 }
 
-/// Each phase with its number of operations.
+/// Returns each phase with its number of operations.
 pub fn phases(figures: &Value) -> Vec<(&str, u64)> {
     let phases = figures["phases"].as_array().unwrap();
     phases
@@ -60,7 +60,7 @@ pub fn phases(figures: &Value) -> Vec<(&str, u64)> {
         .collect()
 }
 
-/// Runs a workload that leaves its files in `dir`; gives the directory that it made there.
+/// Runs a workload that keeps its files in `dir`; returns the directory that it created there.
 pub fn kept_in(dir: &Path, args: &[&str]) -> PathBuf {
     let target = ["--target", dir.to_str().unwrap(), "--keep"];
     run(&[args, &target].concat()).unwrap();
@@ -70,8 +70,8 @@ pub fn kept_in(dir: &Path, args: &[&str]) -> PathBuf {
     top
 }
 
-/// Runs a workload in-process, leaving its files on a volume; gives path and length of every file
-/// in the directory that it made there.
+/// Runs a workload in-process and keeps its files on a volume; returns path and length of every
+/// file in the directory that it created there.
 pub fn kept_on_a_volume(args: &[&str]) -> Vec<(String, u64)> {
     let dir = tempfile::tempdir().unwrap();
     let image = dir.path().join("v.cairn");
@@ -98,7 +98,7 @@ pub fn kept_on_a_volume(args: &[&str]) -> Vec<(String, u64)> {
     files
 }
 
-/// Names and lengths of the files in a directory.
+/// Returns names and lengths of the files in a directory.
 pub fn files_in(dir: &Path) -> Vec<(String, u64)> {
     let entries = dir.read_dir().unwrap().map(Result::unwrap);
     let mut files: Vec<_> = entries

@@ -1,7 +1,7 @@
-//! Sound volumes: nothing is found, and what was seen is counted right.
+//! Sound volumes: there is no finding, and the counts are correct.
 
 use cairnfs::format::key::{Key, Kind};
-use cairnfs::format::record::FLAG_GROUP;
+use cairnfs::format::record::FLAG_FSYNC;
 use cairnfs_check::{CheckOptions, Progress, check};
 
 use crate::image::*;
@@ -9,7 +9,7 @@ use crate::plan::*;
 use crate::with_plan;
 
 #[test]
-fn a_sound_volume_is_clean() {
+fn sound_volume_is_clean() {
     let report = Plan::base().build().check(true).unwrap();
     assert!(report.is_clean(), "{:#?}", report.findings);
     assert_eq!(report.unchecked, Vec::<String>::new());
@@ -51,7 +51,7 @@ fn phases_come_in_order_and_end_complete() {
 }
 
 #[test]
-fn a_crash_while_the_older_superblock_was_replaced_is_no_damage() {
+fn invalid_older_superblock_is_not_damage() {
     let mut image = Plan::base().build();
     let older = 8 - image.newest_slot();
     image.flip(older, 100);
@@ -61,7 +61,7 @@ fn a_crash_while_the_older_superblock_was_replaced_is_no_damage() {
 }
 
 #[test]
-fn an_incomplete_context_at_the_end_does_not_count() {
+fn incomplete_last_context_is_ignored() {
     let found = with_plan(|plan| {
         plan.context(vec![delete(Key::inode(16), vec![])]);
         plan.log.last_mut().unwrap().flags = 0;
@@ -70,7 +70,7 @@ fn an_incomplete_context_at_the_end_does_not_count() {
 }
 
 #[test]
-fn a_mount_record_may_follow_an_incomplete_context() {
+fn mount_record_may_follow_incomplete_context() {
     let found = with_plan(|plan| {
         plan.context(vec![delete(Key::inode(16), vec![])]);
         plan.log.last_mut().unwrap().flags = 0;
@@ -85,14 +85,14 @@ fn a_mount_record_may_follow_an_incomplete_context() {
 }
 
 #[test]
-fn groups_precede_the_rest_of_their_context() {
+fn fsync_records_precede_rest_of_their_context() {
     let found = with_plan(|plan| {
         for _ in 0..3 {
             plan.context(vec![]);
         }
         let seq = plan.log[3].seq;
-        for group in &mut plan.log[3..5] {
-            group.flags |= FLAG_GROUP;
+        for record in &mut plan.log[3..5] {
+            record.flags |= FLAG_FSYNC;
         }
         for record in &mut plan.log[3..6] {
             record.seq = seq;
@@ -102,7 +102,7 @@ fn groups_precede_the_rest_of_their_context() {
 }
 
 #[test]
-fn contexts_that_are_in_the_index_are_ignored() {
+fn merged_contexts_are_ignored() {
     let found = with_plan(|plan| {
         let mut old = plan.log[2].clone();
         old.seq = 4;
@@ -114,7 +114,7 @@ fn contexts_that_are_in_the_index_are_ignored() {
 }
 
 #[test]
-fn an_empty_tree_with_everything_in_the_log_is_sound() {
+fn empty_tree_with_all_items_in_log_is_sound() {
     let mut plan = Plan::base();
     let items = std::mem::take(&mut plan.items);
     let all = items

@@ -1,4 +1,4 @@
-//! Superblocks and devices that do not fit together.
+//! Superblocks and devices that do not match.
 
 use cairnfs::Error;
 use cairnfs_check::{CheckOptions, check};
@@ -9,7 +9,7 @@ use crate::plan::*;
 use crate::{with_image, with_plan};
 
 #[test]
-fn what_is_no_volume_is_an_error() {
+fn device_without_volume_is_an_error() {
     for size in [0, 4096, 40_960, SIZE as usize] {
         let device = VecDevice(vec![0; size]);
         let result = check(&device, &CheckOptions::default(), &mut |_| {});
@@ -34,19 +34,19 @@ fn unknown_features_are_refused() {
 }
 
 #[test]
-fn features_that_may_be_ignored_are() {
+fn compatible_features_are_ignored() {
     let found = with_image(|image| image.edit_superblock(|s| s.compatible = U64::new(1)));
     assert_eq!(found, Vec::<&str>::new());
 }
 
 #[test]
-fn a_cut_device_is_found() {
+fn truncated_device_is_found() {
     let found = with_image(|image| image.bytes.truncate(SIZE as usize / 2));
     assert_eq!(found, ["device-too-small"]);
 }
 
 #[test]
-fn a_superblock_in_the_wrong_slot_is_found() {
+fn superblock_in_wrong_slot_is_found() {
     let found = with_image(|image| {
         let newest = image.superblock;
         image.write(8 - image.newest_slot(), &newest.encode());
@@ -55,7 +55,7 @@ fn a_superblock_in_the_wrong_slot_is_found() {
 }
 
 #[test]
-fn slots_of_two_volumes_are_found() {
+fn superblock_slots_of_two_volumes_are_found() {
     let found = with_image(|image| {
         let mut older = image.superblock;
         older.generation = U64::new(7);
@@ -66,24 +66,24 @@ fn slots_of_two_volumes_are_found() {
 }
 
 #[test]
-fn a_newest_superblock_that_rotted_is_missed_by_the_log() {
+fn corrupt_newest_superblock_is_found_by_log() {
     let found = with_image(|image| image.flip(image.newest_slot(), 100));
     assert_eq!(found, ["superblock-lost"]);
 }
 
 #[test]
-fn a_lost_superblock_is_told_by_any_record_in_the_ring() {
+fn lost_superblock_is_found_by_any_record_in_ring() {
     let mut plan = Plan::base();
     let log = std::mem::take(&mut plan.log);
     let mut image = plan.build();
-    // The only record left lies far from the tail that the older superblock tells.
+    // The only record left is far from the tail in the older superblock.
     image.write_record(&log[0], TAIL + 500, 0);
     image.flip(image.newest_slot(), 100);
     assert_eq!(codes(&image), ["superblock-lost"]);
 }
 
 #[test]
-fn a_write_of_the_superblock_that_got_lost_is_told_by_the_log() {
+fn lost_superblock_write_is_found_by_log() {
     let found = with_plan(|plan| plan.log[2].generation = 9);
     assert_eq!(found, ["superblock-lost"]);
 }

@@ -1,4 +1,4 @@
-//! Bytes that mean harm: the check ends, does not panic, and its report stays small.
+//! Arbitrary bytes: the check terminates, does not panic, and its report stays small.
 
 use cairnfs::Error;
 use cairnfs::format::NODE_SIZE;
@@ -10,7 +10,7 @@ use zerocopy::little_endian::{U32, U64};
 use crate::plan::*;
 
 #[test]
-fn the_report_is_capped() {
+fn number_of_findings_is_limited() {
     let mut plan = Plan::base();
     for chunk in 0..24u64 {
         let ghosts = (0..500).map(|i| put(Key::orphan(1000 + chunk * 500 + i), vec![1]));
@@ -32,7 +32,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
     #[test]
-    fn any_values_of_items_are_survived(
+    fn arbitrary_item_values_are_survived(
         values in proptest::collection::vec(
             (any::<prop::sample::Index>(), proptest::collection::vec(any::<u8>(), 0..200)), 1..4),
         bits in proptest::collection::vec(
@@ -54,7 +54,7 @@ proptest! {
     }
 
     #[test]
-    fn any_nodes_with_right_checksums_are_survived(
+    fn arbitrary_nodes_with_valid_checksums_are_survived(
         flips in proptest::collection::vec((0u8..3, 0usize..4, any_offset(), any::<u8>()), 1..5)
     ) {
         let mut plan = Plan::base();
@@ -67,7 +67,7 @@ proptest! {
     }
 
     #[test]
-    fn any_superblock_with_a_right_checksum_is_survived(
+    fn arbitrary_superblock_with_valid_checksum_is_survived(
         tail in prop_oneof![any::<u64>(), Just(u64::MAX), Just(u64::MAX - 3)],
         required in any::<u64>(),
         root in any::<u64>(),
@@ -91,7 +91,7 @@ proptest! {
     }
 
     #[test]
-    fn any_entries_of_the_log_are_survived(
+    fn arbitrary_log_entries_are_survived(
         entries in proptest::collection::vec(
             (0u64..30, 1u8..=9, prop_oneof![0u64..12, any::<u64>()], any::<bool>(),
              proptest::collection::vec(any::<u8>(), 0..130)), 0..20)

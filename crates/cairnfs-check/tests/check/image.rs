@@ -1,11 +1,13 @@
-//! A volume's bytes: where things lie, and how to damage them with checksums broken or right.
+//! The bytes of a volume: where structures are, and how to damage them with valid or invalid
+//! checksums.
 
 use cairnfs::format::checksum::crc;
 use cairnfs::format::geometry::{GROUP_BLOCKS, Geometry, LOG_START, SUPERBLOCK_SLOTS};
 use cairnfs::format::group::GroupEntry;
 use cairnfs::format::node::RawOverflow;
+use cairnfs::format::pointer::RawPtr;
 use cairnfs::format::record::{Entry, RecordHeader, blocks_for, push_entry};
-use cairnfs::format::superblock::{MAGIC, MAX_LABEL, RawPtr, Superblock};
+use cairnfs::format::superblock::{MAGIC, MAX_LABEL, Superblock};
 use cairnfs::format::{BLOCK_SIZE, NODE_BLOCKS, NODE_SIZE};
 use cairnfs::{Error, Result, device::Device};
 use cairnfs_check::{CheckOptions, Report, check};
@@ -25,7 +27,7 @@ pub fn geometry() -> Geometry {
     Geometry::for_size(SIZE, None).unwrap()
 }
 
-/// The device block of the `i`-th block for file contents.
+/// The device block of the `i`-th block of file contents.
 pub fn data_block(i: u64) -> u64 {
     geometry().data_start() + i
 }
@@ -62,21 +64,21 @@ impl Device for VecDevice {
     }
 }
 
-/// A volume's bytes and where things are.
+/// A volume's bytes and the places of its structures.
 pub struct Image {
     pub bytes: Vec<u8>,
     pub superblock: Superblock,
-    /// Level and block of the nodes of the files' tree.
+    /// Levels and blocks of the nodes of the files' tree.
     pub nodes: Vec<(u8, u64)>,
     pub nodes_done: bool,
-    /// Units of large values.
+    /// First blocks of the units of large values.
     pub units: Vec<u64>,
-    /// First block of each log record.
+    /// First blocks of the log records.
     pub records: Vec<u64>,
-    /// LSN behind the last record.
+    /// LSN after the last record.
     pub end_lsn: u64,
     end_chain: u64,
-    /// Bits of the only group.
+    /// Bitmap of the only group.
     pub bitmap: Vec<u8>,
     pub group: GroupEntry,
     next_node: u64,
@@ -141,7 +143,7 @@ impl Image {
         self.bytes[block as usize * BLOCK_SIZE + offset] ^= 0x40;
     }
 
-    /// Marks blocks as in use; those outside the volume are left out.
+    /// Marks blocks as in use; ignores blocks outside the volume.
     pub fn mark(&mut self, block: u64, len: u64) {
         for b in block..block.saturating_add(len) {
             if let Some(byte) = self.bitmap.get_mut(b as usize / 8) {
@@ -193,7 +195,7 @@ impl Image {
         self.superblock.required_lsn = U64::new(self.end_lsn);
     }
 
-    /// Writes a record; returns its blocks and its checksum.
+    /// Writes a record; returns its length in blocks and its checksum.
     pub fn write_record(&mut self, rec: &Rec, lsn: u64, chain: u64) -> (u64, u64) {
         let mut payload = Vec::new();
         for change in &rec.changes {
@@ -232,7 +234,7 @@ impl Image {
         (blocks, header.checksum.get())
     }
 
-    /// Writes bitmap and table as [`Image::bitmap`] tells, all counts right.
+    /// Writes the bitmap from [`Image::bitmap`] and the table, with all counts correct.
     pub fn write_bitmaps(&mut self) {
         let free = self.bitmap.iter().map(|b| b.count_zeros()).sum::<u32>();
         self.superblock.free_blocks = U64::new(free.into());
@@ -247,7 +249,7 @@ impl Image {
         self.write_table();
     }
 
-    /// Writes the table as [`Image::group`] tells, and the superblock.
+    /// Writes the table from [`Image::group`], and the superblock.
     pub fn write_table(&mut self) {
         let mut table = self.group.as_bytes().to_vec();
         table.resize(BLOCK_SIZE, 0);
@@ -256,7 +258,7 @@ impl Image {
         self.write_superblock();
     }
 
-    /// Writes both superblock slots, the older one of the generation before.
+    /// Writes both superblock slots; the older one has the generation before.
     pub fn write_superblock(&mut self) {
         let newest = self.superblock;
         let mut older = newest;
@@ -281,7 +283,7 @@ impl Image {
     }
 }
 
-/// The codes that a check finds, contents included.
+/// The codes of the findings of a check that includes file contents.
 pub fn codes(image: &Image) -> Vec<&'static str> {
     let report = image.check(true).unwrap();
     report.findings.iter().map(|f| f.code).collect()

@@ -11,7 +11,7 @@ use crate::plan::*;
 use crate::{with_image, with_plan};
 
 #[test]
-fn rot_in_any_node_is_one_finding() {
+fn bit_rot_in_any_node_is_one_finding() {
     let nodes = Plan::base().build().nodes;
     assert!(nodes.iter().any(|n| n.0 == 2), "the tree has three levels");
     for (level, block) in nodes {
@@ -25,7 +25,7 @@ fn rot_in_any_node_is_one_finding() {
 }
 
 #[test]
-fn rot_in_the_table_of_roots_is_one_finding() {
+fn bit_rot_in_table_of_roots_is_one_finding() {
     let found = with_image(|image| {
         let block = image.superblock.root.block.get();
         image.flip(block, 9000);
@@ -34,7 +34,7 @@ fn rot_in_the_table_of_roots_is_one_finding() {
 }
 
 #[test]
-fn a_node_that_is_another_one_is_found() {
+fn misplaced_node_is_found() {
     let found = with_plan(|plan| {
         plan.node_hook = Some(Box::new(|level, nth, bytes, _| {
             if (level, nth) == (0, 1) {
@@ -46,7 +46,7 @@ fn a_node_that_is_another_one_is_found() {
 }
 
 #[test]
-fn a_node_with_a_broken_layout_is_found() {
+fn node_with_broken_layout_is_found() {
     let found = with_plan(|plan| {
         plan.node_hook = Some(Box::new(|level, nth, bytes, _| {
             if (level, nth) == (0, 1) {
@@ -59,7 +59,7 @@ fn a_node_with_a_broken_layout_is_found() {
 }
 
 #[test]
-fn a_node_that_cannot_lie_where_the_parent_says_is_found() {
+fn node_pointer_to_impossible_block_is_found() {
     for block in [0, 2001, u64::MAX, 4096] {
         let found = with_image(|image| {
             image.edit_superblock(|s| s.root.block = U64::new(block));
@@ -68,7 +68,7 @@ fn a_node_that_cannot_lie_where_the_parent_says_is_found() {
     }
 }
 
-/// Findings where a leaf was born so many contexts behind those in the index.
+/// The findings for a leaf born this many contexts after the last merge.
 fn with_birth_behind(more: u8) -> Vec<&'static str> {
     with_plan(|plan| {
         plan.node_hook = Some(Box::new(move |level, nth, bytes, ptr| {
@@ -81,21 +81,21 @@ fn with_birth_behind(more: u8) -> Vec<&'static str> {
 }
 
 #[test]
-fn a_node_younger_than_any_merge_is_found() {
+fn node_younger_than_any_merge_is_found() {
     assert_eq!(with_birth_behind(100), ["node-birth"]);
 }
 
 #[test]
-fn a_node_of_a_merge_that_was_cut_off_is_sound() {
+fn node_of_interrupted_merge_is_sound() {
     assert_eq!(with_birth_behind(1), [""; 0]);
 }
 
 #[test]
-fn keys_outside_a_nodes_bounds_are_found() {
+fn keys_outside_node_bounds_are_found() {
     let found = with_plan(|plan| {
         plan.node_hook = Some(Box::new(|level, nth, bytes, _| {
             if (level, nth) == (0, 2) {
-                // The object number of all keys, whose upper bytes the shared prefix holds.
+                // The object number of all keys; the shared prefix holds its upper bytes.
                 bytes[NODE_HEADER - 30 + 6] = 200;
             }
         }));
@@ -104,9 +104,9 @@ fn keys_outside_a_nodes_bounds_are_found() {
 }
 
 #[test]
-fn a_node_used_twice_is_found() {
+fn node_used_twice_is_found() {
     let found = with_image(|image| {
-        // The files' root is the leaf that holds the table of roots, too.
+        // The root of the files' tree is the leaf that holds the table of roots too.
         let mut roots = image.superblock;
         let root = RawRoot {
             ptr: roots.root,
@@ -128,7 +128,7 @@ fn a_node_used_twice_is_found() {
 }
 
 #[test]
-fn a_broken_chain_of_a_large_value_is_found() {
+fn broken_chain_of_large_value_is_found() {
     for next in [0u64, 17, 2001, u64::MAX] {
         let found = with_image(|image| image.write(image.units[0], &next.to_le_bytes()));
         assert_eq!(found, ["overflow-chain"], "{next}");
@@ -143,7 +143,7 @@ fn a_broken_chain_of_a_large_value_is_found() {
 }
 
 #[test]
-fn rot_in_a_large_value_is_found() {
+fn bit_rot_in_large_value_is_found() {
     let found = with_image(|image| image.flip(image.units[1], 1000));
     assert_eq!(found, ["overflow-checksum"]);
     let found = with_image(|image| image.flip(image.units[1], 16_000));
@@ -151,7 +151,7 @@ fn rot_in_a_large_value_is_found() {
 }
 
 #[test]
-fn a_large_value_younger_than_any_merge_is_found() {
+fn large_value_younger_than_any_merge_is_found() {
     let found = with_plan(|plan| {
         plan.cell_hook = Some(|_, at| at.birth = U64::new(MERGED + 100));
     });
@@ -159,13 +159,13 @@ fn a_large_value_younger_than_any_merge_is_found() {
 }
 
 #[test]
-fn a_missing_root_is_found() {
+fn missing_root_is_found() {
     let found = with_plan(|plan| plan.no_main_root = true);
     assert_eq!(found, ["root-missing"]);
 }
 
 #[test]
-fn root_items_that_make_no_sense_are_found() {
+fn invalid_root_items_are_found() {
     let key = |id: u64| Key::new(id, Kind::Root, 0);
     let found = with_plan(|plan| drop(plan.roots.insert(key(1), vec![0; 5])));
     assert_eq!(found, ["root-item"]);

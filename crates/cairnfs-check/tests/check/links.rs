@@ -1,4 +1,4 @@
-//! Damage to directories and to what their entries refer to.
+//! Damage to directories and to the inodes that their entries refer to.
 
 use cairnfs::format::item::*;
 use cairnfs::format::key::Key;
@@ -9,7 +9,7 @@ use crate::plan::*;
 use crate::with_plan;
 
 #[test]
-fn entries_that_make_no_sense_are_found() {
+fn invalid_entries_are_found() {
     for name in ["", ".", "..", "a/b", "a\0b"] {
         let found = with_plan(|plan| {
             plan.items
@@ -20,7 +20,7 @@ fn entries_that_make_no_sense_are_found() {
 }
 
 #[test]
-fn indexes_that_were_not_given_are_found() {
+fn unassigned_entry_indexes_are_found() {
     let found = with_plan(|plan| plan.edit(17, |i| i.next_index = U64::new(4)));
     assert_eq!(found, ["dir-index"]);
     let found = with_plan(|plan| {
@@ -32,7 +32,7 @@ fn indexes_that_were_not_given_are_found() {
 }
 
 #[test]
-fn a_wrong_number_of_entries_is_found() {
+fn wrong_entry_count_is_found() {
     let found = with_plan(|plan| plan.edit(17, |i| i.size = U64::new(3)));
     assert_eq!(found, ["dir-size"]);
 }
@@ -60,7 +60,7 @@ fn entries_and_name_items_must_match() {
 }
 
 #[test]
-fn names_used_twice_are_found() {
+fn duplicate_names_are_found() {
     let found = with_plan(|plan| {
         plan.entry(17, 5, "hard", 19, S_IFREG);
         plan.edit(17, |i| i.size = U64::new(3));
@@ -70,7 +70,7 @@ fn names_used_twice_are_found() {
 }
 
 #[test]
-fn entries_that_lead_nowhere_are_found() {
+fn dangling_entries_are_found() {
     let found = with_plan(|plan| {
         plan.entry(17, 5, "ghost", 99, S_IFREG);
         plan.edit(17, |i| i.size = U64::new(3));
@@ -79,7 +79,7 @@ fn entries_that_lead_nowhere_are_found() {
 }
 
 #[test]
-fn entries_with_another_type_are_found() {
+fn entries_with_wrong_type_are_found() {
     for kind in [S_IFDIR, S_IFLNK, 0xf000] {
         let found = with_plan(|plan| {
             plan.items.insert(index_key(17, 4), entry(19, kind, "hard"));
@@ -107,7 +107,7 @@ fn wrong_link_counts_are_found() {
 }
 
 #[test]
-fn a_wrong_parent_is_found() {
+fn wrong_parent_is_found() {
     let found = with_plan(|plan| plan.edit(17, |i| i.parent = U64::new(17)));
     assert_eq!(found, ["parent"]);
     let found = with_plan(|plan| plan.edit(16, |i| i.parent = U64::new(999)));
@@ -125,7 +125,7 @@ fn directories_with_two_entries_are_found() {
 }
 
 #[test]
-fn directories_that_contain_each_other_are_one_finding() {
+fn directory_cycle_is_one_finding() {
     let found = with_plan(|plan| {
         for (dir, child, name) in [(23, 24, "b"), (24, 23, "a")] {
             plan.inode(
@@ -147,7 +147,7 @@ fn directories_that_contain_each_other_are_one_finding() {
 }
 
 #[test]
-fn what_no_entry_leads_to_is_found() {
+fn unreachable_inode_is_found() {
     let unlink = |index: u64, name: &str, nlink: u32| {
         with_plan(|plan| {
             plan.items.remove(&index_key(1, index));
@@ -161,13 +161,13 @@ fn what_no_entry_leads_to_is_found() {
 }
 
 #[test]
-fn a_missing_root_directory_is_found() {
+fn missing_root_directory_is_found() {
     let found = with_plan(|plan| plan.context(vec![delete(Key::inode(1), vec![])]));
     assert_eq!(found, ["inode-missing"]);
 }
 
 #[test]
-fn a_removed_directory_in_use_is_sound() {
+fn removed_directory_in_use_is_sound() {
     let found = with_plan(|plan| {
         let raw = inode(S_IFDIR, 0, 0);
         plan.context(vec![
@@ -179,7 +179,7 @@ fn a_removed_directory_in_use_is_sound() {
 }
 
 #[test]
-fn a_removed_directory_with_entries_is_found() {
+fn removed_directory_with_entries_is_found() {
     let found = with_plan(|plan| {
         let raw = inode(S_IFDIR, 0, 1);
         plan.context(vec![
@@ -192,7 +192,7 @@ fn a_removed_directory_with_entries_is_found() {
     assert_eq!(found, ["link-count"]);
 }
 
-/// The paths of what is found in the base volume whose plan was damaged.
+/// The paths of the findings in the base volume after damaging its plan.
 fn paths(damage: impl FnOnce(&mut Plan)) -> Vec<Option<String>> {
     let mut plan = Plan::base();
     damage(&mut plan);
@@ -204,7 +204,7 @@ fn paths(damage: impl FnOnce(&mut Plan)) -> Vec<Option<String>> {
 }
 
 #[test]
-fn findings_are_named_by_paths() {
+fn findings_have_paths() {
     let some = |path: &str| vec![Some(path.to_owned())];
     let of = |ino| paths(move |plan: &mut Plan| plan.edit(ino, |i| i.xattrs = U32::new(9)));
     let root = paths(|plan| {
@@ -227,7 +227,7 @@ fn findings_are_named_by_paths() {
             .retain(|change| change.key != extent_key(22, 0));
     });
     assert_eq!(found, some("/new"));
-    // A directory that contains itself is on no way to the root.
+    // A directory that contains itself has no path to the root.
     let found = paths(|plan| {
         plan.items.remove(&index_key(1, 4));
         plan.items.remove(&name_key(1, "dir"));

@@ -1,8 +1,8 @@
-//! Damage to the log: the records' chain, their order, their entries.
+//! Damage to the log: the chain of records, their order, their entries.
 
 use cairnfs::format::item::S_IFREG;
 use cairnfs::format::key::{Key, Kind};
-use cairnfs::format::record::{FLAG_GROUP, FLAG_LAST, FLAG_MOUNT};
+use cairnfs::format::record::{FLAG_FSYNC, FLAG_LAST, FLAG_MOUNT};
 use zerocopy::little_endian::U64;
 
 use crate::image::*;
@@ -10,7 +10,7 @@ use crate::plan::*;
 use crate::{with_image, with_plan};
 
 #[test]
-fn an_end_before_the_required_lsn_is_damage() {
+fn log_end_before_required_lsn_is_damage() {
     for record in 0..3 {
         let found = with_image(|image| image.flip(image.records[record], 20));
         assert_eq!(found, ["log-damaged"], "header of record {record}");
@@ -20,7 +20,7 @@ fn an_end_before_the_required_lsn_is_damage() {
 }
 
 #[test]
-fn a_break_before_what_a_later_record_knows_durable_is_damage() {
+fn log_end_before_durable_lsn_of_later_record_is_damage() {
     let lost = |durable: u64| {
         with_plan_then(
             |plan| {
@@ -49,14 +49,15 @@ fn with_plan_then(
 }
 
 #[test]
-fn a_tail_that_does_not_chain_is_an_empty_log() {
+fn tail_that_does_not_chain_is_an_empty_log() {
     let found = with_image(|image| {
         image.edit_superblock(|s| {
             s.tail_chain = U64::new(99);
             s.required_lsn = U64::new(TAIL);
         });
     });
-    // The records behind the tail state that everything up to the tail was durable: no damage.
+    // The record headers behind the tail only claim that everything up to the tail was durable: no
+    // damage.
     assert_eq!(found, Vec::<&str>::new());
 }
 
@@ -71,11 +72,11 @@ fn records_out_of_order_are_found() {
             plan.context(vec![]);
             plan.log[3].seq = 6;
         }),
-        ("a group behind its context", |plan| {
+        ("an fsync record behind its context", |plan| {
             plan.context(vec![]);
             plan.context(vec![]);
             plan.log[4].seq = plan.log[3].seq;
-            plan.log[4].flags |= FLAG_GROUP;
+            plan.log[4].flags |= FLAG_FSYNC;
         }),
         ("another mount", |plan| {
             plan.context(vec![]);
@@ -97,7 +98,7 @@ fn records_out_of_order_are_found() {
 }
 
 #[test]
-fn entries_that_make_no_sense_are_found() {
+fn invalid_entries_are_found() {
     let entry = |change: Change| with_plan(|plan| plan.context(vec![change]));
     let other_root = Change {
         root: 7,
@@ -113,19 +114,19 @@ fn entries_that_make_no_sense_are_found() {
 }
 
 #[test]
-fn a_record_that_calls_durable_what_is_not_there_is_damage() {
+fn durable_lsn_beyond_log_end_is_damage() {
     let found = with_plan(|plan| plan.log[1].durable = TAIL + 100);
     assert_eq!(found, ["log-damaged"]);
 }
 
 #[test]
-fn a_context_without_a_number_is_found() {
+fn context_number_zero_is_found() {
     let found = with_plan(|plan| plan.log[0].seq = 0);
     assert_eq!(found, ["log-order"]);
 }
 
 #[test]
-fn values_that_the_log_replaces_are_checked() {
+fn replaced_values_are_checked() {
     for (key, bad) in [
         (Key::inode(22), vec![1; 9]),
         (extent_key(22, 0), unwritten(1 << 40, 1)),
@@ -150,14 +151,14 @@ fn values_that_the_log_replaces_are_checked() {
 }
 
 #[test]
-fn a_number_that_no_inode_has_is_found() {
+fn invalid_inode_number_in_log_is_found() {
     let found = with_plan(|plan| plan.context(vec![delete(Key::inode(u64::MAX), vec![])]));
     assert_eq!(found, ["log-entry"]);
 }
 
 #[test]
-fn an_entry_is_deleted_under_another_name() {
-    // Renamed and removed within one context: the index has a name that the log never tells.
+fn deletion_removes_logged_and_indexed_name() {
+    // Renamed and removed within one context: the index has a name that is not in the log.
     let wrong = |plan: &mut Plan| plan.log[1].changes[0].value = vec![3; 8];
     assert_eq!(with_plan(wrong), Vec::<&str>::new());
     let found = with_plan(|plan| {
@@ -168,7 +169,7 @@ fn an_entry_is_deleted_under_another_name() {
 }
 
 #[test]
-fn an_entry_gets_another_name_under_its_index() {
+fn entry_may_change_its_name() {
     let renamed = |name| put(index_key(1, 5), entry(19, S_IFREG, name));
     for names in [&["other"][..], &["x", "small"], &["x", "y", "z"]] {
         let found = with_plan(|plan| {
@@ -183,7 +184,7 @@ fn an_entry_gets_another_name_under_its_index() {
 }
 
 #[test]
-fn a_name_that_a_step_of_a_merge_left_behind_is_found() {
+fn stale_name_after_merge_step_is_found() {
     let with_log = |plan: &mut Plan| {
         let changed = entry(19, S_IFREG, "other");
         plan.context(vec![put(index_key(1, 5), changed.clone())]);
@@ -198,8 +199,9 @@ fn a_name_that_a_step_of_a_merge_left_behind_is_found() {
 }
 
 #[test]
-fn a_replay_over_a_half_merged_index_gives_the_same() {
-    // What a merge that was cut off may leave: an entry's change in the index, its name's not.
+fn replay_over_half_merged_index_is_sound() {
+    // A possible result of an interrupted merge: the index has the change of an entry but not of
+    // its name item.
     let found = with_plan(|plan| {
         plan.items.remove(&index_key(1, 6));
         plan.items
@@ -209,7 +211,7 @@ fn a_replay_over_a_half_merged_index_gives_the_same() {
 }
 
 #[test]
-fn a_value_of_the_log_is_checked_as_one_of_the_index() {
+fn logged_values_are_checked_like_indexed_ones() {
     let found = with_plan(|plan| plan.context(vec![put(Key::inode(22), vec![1; 9])]));
     assert_eq!(found, ["inode-item"]);
 }

@@ -1,5 +1,5 @@
 //! The check on volumes made by hand: sound ones, and ones with exactly one damage, for which it
-//! must find exactly that one. The engine has no part in it.
+//! must report exactly one finding. The engine is not used.
 
 #![allow(
     clippy::unwrap_used,
@@ -22,21 +22,21 @@ mod space;
 use image::{Image, codes};
 use plan::Plan;
 
-/// What is found in the base volume whose plan was damaged.
+/// The findings in the base volume after damaging its plan.
 fn with_plan(damage: impl FnOnce(&mut Plan)) -> Vec<&'static str> {
     let mut plan = Plan::base();
     damage(&mut plan);
     codes(&plan.build())
 }
 
-/// What is found in the base volume whose image was damaged.
+/// The findings in the base volume after damaging its image.
 fn with_image(damage: impl FnOnce(&mut Image)) -> Vec<&'static str> {
     let mut image = Plan::base().build();
     damage(&mut image);
     codes(&image)
 }
 
-/// Names and texts of the kinds of findings.
+/// Names and strings of the kinds of findings.
 fn kinds() -> Vec<(&'static str, &'static str)> {
     let lines = include_str!("../../src/codes.rs").lines();
     let constants = lines.filter_map(|line| line.strip_prefix("pub const "));
@@ -48,10 +48,10 @@ fn kinds() -> Vec<(&'static str, &'static str)> {
         .collect()
 }
 
-/// Of each kind there is a test with one damage that expects exactly that finding. The one that
-/// stands for findings left out cannot come alone.
+/// Each kind has a test with one damage that expects exactly that finding, except the kind that
+/// replaces omitted findings, which cannot occur alone.
 #[test]
-fn each_kind_of_finding_has_a_test() {
+fn every_kind_of_finding_has_a_test() {
     let tests = [
         include_str!("device.rs"),
         include_str!("hostile.rs"),
@@ -78,9 +78,9 @@ fn each_kind_of_finding_has_a_test() {
     }
 }
 
-/// What no check reports is no kind of finding.
+/// A kind that no check reports must not exist.
 #[test]
-fn each_kind_of_finding_is_reported_somewhere() {
+fn every_kind_of_finding_is_used_by_the_check() {
     let dir = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
     let files = std::fs::read_dir(dir).unwrap().map(|e| e.unwrap().path());
     let sources: String = files.map(|f| std::fs::read_to_string(f).unwrap()).collect();

@@ -11,7 +11,7 @@ use crate::plan::*;
 use crate::{with_image, with_plan};
 
 #[test]
-fn items_that_an_object_cannot_have_are_found() {
+fn unexpected_items_are_found() {
     let with = |key: Key| with_plan(|plan| drop(plan.items.insert(key, vec![0; 40])));
     for key in [
         Key::inode(9),
@@ -32,7 +32,7 @@ fn items_that_an_object_cannot_have_are_found() {
 }
 
 #[test]
-fn inode_items_that_make_no_sense_are_found() {
+fn invalid_inode_items_are_found() {
     let found = with_plan(|plan| drop(plan.items.insert(Key::inode(19), vec![0; 7])));
     assert_eq!(found, ["inode-item"]);
     let found = with_plan(|plan| plan.edit(19, |i| i.mode = U32::new(0o644)));
@@ -46,7 +46,7 @@ fn inode_items_that_make_no_sense_are_found() {
 }
 
 #[test]
-fn numbers_that_were_not_given_are_found() {
+fn unassigned_inode_numbers_are_found() {
     let found = with_plan(|plan| {
         plan.inode(50, inode(S_IFREG, 0, 0));
         plan.items.insert(Key::orphan(50), vec![ORPHAN_REMOVE]);
@@ -55,7 +55,7 @@ fn numbers_that_were_not_given_are_found() {
 }
 
 #[test]
-fn items_without_an_inode_are_one_finding() {
+fn items_without_inode_are_one_finding() {
     for ino in [16, 17, 19] {
         let found = with_plan(|plan| drop(plan.items.remove(&Key::inode(ino))));
         assert_eq!(found, ["inode-missing"], "{ino}");
@@ -63,7 +63,7 @@ fn items_without_an_inode_are_one_finding() {
 }
 
 #[test]
-fn a_wrong_number_of_blocks_is_found() {
+fn wrong_block_count_is_found() {
     let found = with_plan(|plan| plan.edit(16, |i| i.blocks = U64::new(4)));
     assert_eq!(found, ["inode-blocks"]);
     let found = with_plan(|plan| plan.edit(17, |i| i.blocks = U64::new(1)));
@@ -71,7 +71,7 @@ fn a_wrong_number_of_blocks_is_found() {
 }
 
 #[test]
-fn inline_contents_must_fit_the_inode() {
+fn inline_contents_must_match_inode() {
     let found = with_plan(|plan| plan.edit(19, |i| i.size = U64::new(6)));
     assert_eq!(found, ["inline-item"]);
     let target = |value: Option<&[u8]>, size: u64| {
@@ -97,7 +97,7 @@ fn inline_contents_must_fit_the_inode() {
 }
 
 #[test]
-fn extent_items_that_make_no_sense_are_found() {
+fn invalid_extent_items_are_found() {
     let found = with_plan(|plan| drop(plan.items.insert(extent_key(16, 2), vec![0; 24])));
     assert_eq!(found, ["extent-item"]);
     let found = with_plan(|plan| {
@@ -108,7 +108,7 @@ fn extent_items_that_make_no_sense_are_found() {
 }
 
 #[test]
-fn extents_outside_the_data_area_are_found() {
+fn extents_outside_data_area_are_found() {
     for block in [3, data_block(0) - 2, SIZE / 4096 - 2, u64::MAX] {
         let found = with_plan(|plan| {
             let mut value = unwritten(10, 3);
@@ -120,7 +120,7 @@ fn extents_outside_the_data_area_are_found() {
 }
 
 #[test]
-fn extents_that_overlap_in_the_file_are_found() {
+fn overlapping_extents_are_found() {
     let found = with_plan(|plan| {
         let value = plan.items.remove(&extent_key(16, 2)).unwrap();
         plan.items.insert(extent_key(16, 1), value);
@@ -129,7 +129,7 @@ fn extents_that_overlap_in_the_file_are_found() {
 }
 
 #[test]
-fn written_extents_behind_the_end_are_found() {
+fn written_extents_beyond_end_are_found() {
     let shrink = |plan: &mut Plan| plan.edit(16, |i| i.size = U64::new(4096));
     assert_eq!(with_plan(shrink), ["extent-beyond-end"]);
     let found = with_plan(|plan| {
@@ -140,13 +140,13 @@ fn written_extents_behind_the_end_are_found() {
 }
 
 #[test]
-fn extents_younger_than_the_volume_are_found() {
+fn extents_younger_than_volume_are_found() {
     let found = with_plan(|plan| drop(plan.items.insert(extent_key(16, 0), extent(0, 2, 7))));
     assert_eq!(found, ["extent-birth"]);
 }
 
 #[test]
-fn blocks_of_two_extents_are_found() {
+fn blocks_used_by_two_extents_are_found() {
     let found = with_plan(|plan| {
         plan.context(vec![put(extent_key(22, 0), extent(1, 1, 7))]);
     });
@@ -154,7 +154,7 @@ fn blocks_of_two_extents_are_found() {
 }
 
 #[test]
-fn attribute_items_that_make_no_sense_are_found() {
+fn invalid_attribute_items_are_found() {
     let key = xattr_key(16, "user.a");
     let found = with_plan(|plan| drop(plan.items.insert(key, vec![6, 1])));
     assert_eq!(found, ["xattr-item"]);
@@ -167,7 +167,7 @@ fn attribute_items_that_make_no_sense_are_found() {
 }
 
 #[test]
-fn attribute_items_of_the_log_that_make_no_sense_are_found() {
+fn invalid_logged_attribute_items_are_found() {
     let found = with_plan(|plan| {
         plan.context(vec![put(xattr_key(16, "user.a"), own("user.a", b"1"))]);
     });
@@ -179,7 +179,7 @@ fn attribute_items_of_the_log_that_make_no_sense_are_found() {
 }
 
 #[test]
-fn the_log_changes_no_use_before_a_merge() {
+fn logged_attributes_do_not_change_use_counts() {
     let found = with_plan(|plan| {
         let raw = RawInode {
             xattrs: U32::new(2),
@@ -199,14 +199,14 @@ fn the_log_changes_no_use_before_a_merge() {
     assert_eq!(found, ["xattr-item"], "what a merge must read");
 }
 
-/// Puts a short value where the long one was.
+/// Puts a short value in the place of the long one.
 fn instead_of_big(plan: &mut Plan, item: Vec<u8>) {
     plan.items.insert(big().key(), item);
     plan.items.remove(&big().bytes_key());
 }
 
 #[test]
-fn shared_values_that_make_no_sense_are_found() {
+fn invalid_shared_values_are_found() {
     for item in [
         vec![1; 7],
         encode_shared_value(0, &[9; 65]),
@@ -225,7 +225,7 @@ fn shared_values_that_make_no_sense_are_found() {
 }
 
 #[test]
-fn shared_values_under_another_hash_are_found() {
+fn shared_values_under_wrong_hash_are_found() {
     let found = with_plan(|plan| instead_of_big(plan, encode_shared_value(2, &[8; 2000])));
     assert_eq!(found, ["shared-hash"]);
     let found = with_plan(|plan| {
@@ -235,7 +235,7 @@ fn shared_values_under_another_hash_are_found() {
 }
 
 #[test]
-fn long_values_without_uses_and_uses_without_values_are_found() {
+fn long_value_without_count_or_count_without_value_is_found() {
     let found = with_plan(|plan| drop(plan.items.remove(&big().bytes_key())));
     assert_eq!(found, ["shared-apart"], "no bytes");
     let found = with_plan(|plan| {
@@ -261,7 +261,7 @@ fn long_values_without_uses_and_uses_without_values_are_found() {
 }
 
 #[test]
-fn wrong_numbers_of_uses_are_found() {
+fn wrong_use_counts_are_found() {
     let uses = |told: u64| {
         with_plan(|plan| {
             let item = encode_shared_value(told, &BIG);
@@ -274,7 +274,7 @@ fn wrong_numbers_of_uses_are_found() {
 }
 
 #[test]
-fn shared_values_that_nobody_uses_are_found() {
+fn unused_shared_values_are_found() {
     let found = with_plan(|plan| {
         let value = [7; 100];
         let hash = value_hash(SEED, &value);
@@ -286,14 +286,14 @@ fn shared_values_that_nobody_uses_are_found() {
 }
 
 #[test]
-fn references_that_lead_nowhere_are_found() {
+fn dangling_value_references_are_found() {
     let found = with_plan(|plan| {
         plan.items.remove(&big().key());
         plan.items.remove(&big().bytes_key());
     });
     assert_eq!(found, ["shared-dangling"], "once for a value");
     let found = with_plan(|plan| {
-        // The same key, but the hash is another.
+        // The same key with another hash.
         let hash = big().hash.wrapping_sub(2);
         let item = stored(
             "user.same",
@@ -305,20 +305,20 @@ fn references_that_lead_nowhere_are_found() {
 }
 
 #[test]
-fn attributes_under_another_hash_are_found() {
+fn attributes_under_wrong_hash_are_found() {
     let key = xattr_key(16, "user.a");
     let found = with_plan(|plan| drop(plan.items.insert(key, own("user.b", b"1"))));
     assert_eq!(found, ["xattr-hash"]);
 }
 
 #[test]
-fn a_wrong_number_of_attributes_is_found() {
+fn wrong_attribute_count_is_found() {
     let found = with_plan(|plan| plan.edit(16, |i| i.xattrs = U32::new(3)));
     assert_eq!(found, ["xattr-count"]);
 }
 
 #[test]
-fn orphan_items_must_fit_their_inodes() {
+fn orphan_items_must_match_their_inodes() {
     let orphan = |ino: u64, value: Vec<u8>| {
         with_plan(|plan| drop(plan.items.insert(Key::orphan(ino), value)))
     };
@@ -332,7 +332,7 @@ fn orphan_items_must_fit_their_inodes() {
 }
 
 #[test]
-fn rot_in_contents_names_file_and_offset() {
+fn bit_rot_in_contents_reports_file_and_offset() {
     for (i, ino, offset) in [(1, 16, 4096), (20, 22, 0)] {
         let mut image = Plan::base().build();
         image.flip(data_block(i), 77);
@@ -359,7 +359,7 @@ fn rot_in_contents_names_file_and_offset() {
 }
 
 #[test]
-fn a_sound_extent_of_the_log_frees_the_blocks_it_replaces() {
+fn logged_extent_may_replace_indexed_extent() {
     let found = with_plan(|plan| {
         let raw = RawInode {
             blocks: U64::new(2),

@@ -1,6 +1,6 @@
-//! What is in a test's volume, and how the format's codecs alone make an image of it.
+//! The contents of a test's volume, and how the codecs of the format alone make an image of it.
 //!
-//! What a test does not change in a [`Plan`] is sound.
+//! The parts of a [`Plan`] that a test does not change are sound.
 
 use std::collections::BTreeMap;
 
@@ -9,8 +9,8 @@ use cairnfs::format::checksum::{crc, name_hash};
 use cairnfs::format::item::*;
 use cairnfs::format::key::{Key, Kind, MAIN_ROOT};
 use cairnfs::format::node::{CellValue, MAX_CELL_VALUE, NodeBuilder, RawOverflow};
+use cairnfs::format::pointer::RawPtr;
 use cairnfs::format::record::{FLAG_LAST, FLAG_MOUNT};
-use cairnfs::format::superblock::RawPtr;
 use cairnfs::format::xattr::*;
 use zerocopy::IntoBytes;
 use zerocopy::little_endian::{U32, U64};
@@ -44,14 +44,14 @@ pub struct Rec {
 pub type NodeHook = Box<dyn Fn(u8, usize, &mut Vec<u8>, &mut RawPtr)>;
 pub type CellHook = fn(key: &Key, overflow: &mut RawOverflow);
 
-/// What a volume holds.
+/// The contents of a volume.
 pub struct Plan {
     pub items: BTreeMap<Key, Vec<u8>>,
     pub roots: BTreeMap<Key, Vec<u8>>,
     pub no_main_root: bool,
     pub log: Vec<Rec>,
-    /// Changes each node of the files' tree, by level and place within the level, before its
-    /// checksum is taken.
+    /// Changes each node of the files' tree, by level and index within the level, before its
+    /// checksum is computed.
     pub node_hook: Option<NodeHook>,
     /// Changes the address of each large value.
     pub cell_hook: Option<CellHook>,
@@ -101,7 +101,7 @@ pub fn xattr_key(ino: u64, name: &str) -> Key {
     Key::new(ino, Kind::Xattr, name_hash(SEED, name.as_bytes()))
 }
 
-/// An attribute as the log has it.
+/// An attribute as it is stored in the log.
 pub fn xattr(name: &str, value: &[u8]) -> Vec<u8> {
     let mut out = Vec::new();
     let name = name.as_bytes();
@@ -109,19 +109,19 @@ pub fn xattr(name: &str, value: &[u8]) -> Vec<u8> {
     out
 }
 
-/// An attribute as the index has it.
+/// An attribute as it is stored in the index.
 pub fn stored(name: &str, value: StoredValue<'_>) -> Vec<u8> {
     let mut out = Vec::new();
     encode_stored_xattr(&mut out, name.as_bytes(), &value);
     out
 }
 
-/// An attribute as the index has it, with its value.
+/// An attribute as it is stored in the index, with its own value.
 pub fn own(name: &str, value: &[u8]) -> Vec<u8> {
     stored(name, StoredValue::Own(value))
 }
 
-/// The same attributes as the log has them.
+/// The attributes of an item of the index as they are stored in the log.
 pub fn logged(item: &[u8]) -> Vec<u8> {
     let list = decode_stored_xattrs(item).unwrap();
     let logged = list.iter().map(|x| {
@@ -134,7 +134,7 @@ pub fn logged(item: &[u8]) -> Vec<u8> {
     logged.collect::<Vec<_>>().concat()
 }
 
-/// The value that the base volume's attributes share, and where it is.
+/// The value that attributes of the base volume share.
 pub static BIG: [u8; 20_000] = [9; 20_000];
 
 pub fn big() -> SharedRef {
@@ -169,7 +169,7 @@ pub fn extent_key(ino: u64, at: u64) -> Key {
 }
 
 impl Plan {
-    /// A small volume that has one of everything, with a log that makes, changes and removes:
+    /// A small volume with all kinds of items, and a log that creates, changes and removes:
     ///
     /// ```text
     /// /file   16  two written blocks, three unwritten behind the end, small and shared attributes
@@ -293,7 +293,7 @@ impl Plan {
         names.extend_from_slice(&index.to_le_bytes());
     }
 
-    /// Adds a record with a context of its own.
+    /// Adds a record that is a context of its own.
     pub fn context(&mut self, changes: Vec<Change>) {
         let last = self.log.last().unwrap().clone();
         self.log.push(Rec {

@@ -7,7 +7,7 @@ use crate::plan::*;
 use crate::with_image;
 
 #[test]
-fn rot_in_the_table_is_found() {
+fn bit_rot_in_group_table_is_found() {
     let found = with_image(|image| image.flip(geometry().table_start(1), 2000));
     assert_eq!(found, ["table-checksum"]);
     let found = with_image(|image| image.flip(geometry().table_start(0), 2000));
@@ -15,7 +15,7 @@ fn rot_in_the_table_is_found() {
 }
 
 #[test]
-fn a_table_entry_that_makes_no_sense_is_found() {
+fn invalid_group_table_entry_is_found() {
     let found = with_image(|image| {
         image.group.copy = 2;
         image.write_table();
@@ -24,7 +24,7 @@ fn a_table_entry_that_makes_no_sense_is_found() {
 }
 
 #[test]
-fn rot_in_a_bitmap_is_found() {
+fn bit_rot_in_bitmap_is_found() {
     let found = with_image(|image| image.flip(geometry().bitmap_block(0, 1), 300));
     assert_eq!(found, ["bitmap-checksum"]);
 }
@@ -67,7 +67,7 @@ fn neighbouring_leaked_blocks_are_one_finding() {
 }
 
 #[test]
-fn a_block_of_the_log_alone_is_not_in_the_bitmap() {
+fn block_used_only_by_log_must_be_free_in_bitmap() {
     let found = with_image(|image| {
         image.mark(data_block(20), 1);
         image.write_bitmaps();
@@ -76,7 +76,7 @@ fn a_block_of_the_log_alone_is_not_in_the_bitmap() {
 }
 
 #[test]
-fn a_block_of_a_node_and_a_file_is_found() {
+fn block_used_by_node_and_file_is_found() {
     let mut plan = Plan::base();
     let mut value = unwritten(10, 1);
     value[..8].copy_from_slice(&2001u64.to_le_bytes());
@@ -85,7 +85,7 @@ fn a_block_of_a_node_and_a_file_is_found() {
 }
 
 #[test]
-fn a_block_that_an_extent_gave_back_too_early_is_found() {
+fn block_reused_before_merge_is_found() {
     let put_and_replace = |block: u64, ino: u64| {
         let mut plan = Plan::base();
         let mut value = unwritten(10, 1);

@@ -1,5 +1,5 @@
-//! Space is given to a file whose data waits, and is written back at that moment: by another
-//! thread, or by the allocation itself, which makes room.
+//! Space is allocated in a file while its dirty data is written back: by another thread, or by the
+//! allocation itself to free reserved space.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -34,7 +34,7 @@ fn begun(fs: &FileSystem) -> u64 {
 }
 
 #[test]
-fn an_allocation_that_makes_room_writes_data_of_its_own_file() {
+fn allocation_may_write_back_its_own_file() {
     let (device, fs) = volume(32 << 20);
     let file = begun(&fs);
     let removed = make(&fs, b"removed");
@@ -47,7 +47,7 @@ fn an_allocation_that_makes_room_writes_data_of_its_own_file() {
     }
     fs.sync().unwrap();
     fs.merge().unwrap();
-    // What this gives back waits for a merge.
+    // The freed blocks are available only after a merge.
     fs.unlink(1, b"removed").unwrap();
     fs.write(file, 5 * BLOCK, &[5; 4096], false).unwrap();
     fs.fallocate(file, 0, 4 << 20, KEEP, false).unwrap();
@@ -56,7 +56,7 @@ fn an_allocation_that_makes_room_writes_data_of_its_own_file() {
 }
 
 #[test]
-fn an_allocation_beside_an_fsync_loses_nothing() {
+fn allocation_during_fsync_loses_no_data() {
     let (device, fs) = volume(64 << 20);
     let file = begun(&fs);
     let blocks = || (0..3000).map(|i| 5 + 3 * i);

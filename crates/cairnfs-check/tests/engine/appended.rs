@@ -1,4 +1,5 @@
-//! An append is refused because its file's writeback cannot read: nothing of it stays.
+//! An append is refused because the writeback of its file cannot read: nothing of the append
+//! remains.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -10,7 +11,7 @@ use cairnfs::types::{Creds, Fallocate};
 
 use crate::seen::options;
 
-/// A device whose reads may fail for a while.
+/// A device whose reads can be made to fail.
 struct Unread {
     device: MemoryDevice,
     fails: AtomicBool,
@@ -43,7 +44,7 @@ impl Device for Unread {
 }
 
 #[test]
-fn an_append_that_is_refused_leaves_nothing() {
+fn refused_append_leaves_no_data() {
     const BLOCK: u64 = 4096;
     let device = Arc::new(Unread {
         device: MemoryDevice::new(64 << 20),

@@ -1,4 +1,5 @@
-//! The contents of one file against the bytes it should hold, and its space against its blocks.
+//! Compares the contents of one file with a model of its bytes, and its space with a model of its
+//! blocks.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -12,7 +13,7 @@ use proptest::prelude::*;
 
 use crate::seen::{assert_sound, options};
 
-/// What happens to one file's contents.
+/// A change of one file's contents.
 #[derive(Debug, Clone)]
 enum Change {
     Write(u32, u32),
@@ -42,7 +43,7 @@ fn change() -> impl Strategy<Value = Change> {
     ]
 }
 
-/// File blocks that have data or space, whether it waits or is on the device.
+/// File blocks that have data or allocated space, in memory or on the device.
 #[derive(Default)]
 struct HeldBlocks(BTreeSet<u64>);
 
@@ -80,15 +81,15 @@ impl HeldBlocks {
         }
     }
 
-    /// Whether a file of that size may tell this number of units of 512 bytes. A small one may have its
-    /// contents in the inode.
+    /// Whether `units` (of 512 bytes) is a valid block count of a file of this size. A small file
+    /// may have its contents in the inode.
     fn allows(&self, size: usize, units: u64) -> bool {
         let inline = size <= MAX_INLINE && units == (size as u64).div_ceil(512);
         inline || units == self.0.len() as u64 * (Self::BLOCK / 512)
     }
 }
 
-/// What is told to be a hole reads as zeros, and lies where no block is held.
+/// Checks that every reported hole reads as zeros and contains no held block.
 fn holes_are_empty(fs: &FileSystem, ino: u64, model: &[u8]) {
     let mut at = 0;
     while at < model.len() as u64 {
@@ -112,7 +113,7 @@ fn grow(model: &mut Vec<u8>, end: usize) {
     }
 }
 
-/// Makes the change in the file and in the bytes it should hold.
+/// Makes a change in the file and in the model.
 fn change_both(fs: &FileSystem, ino: u64, model: &mut Vec<u8>, change: &Change, salt: usize) {
     match *change {
         Change::Write(at, len) => {
@@ -186,7 +187,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 32, ..ProptestConfig::default() })]
 
     #[test]
-    fn a_file_holds_what_was_written(changes in proptest::collection::vec(change(), 1..60)) {
+    fn contents_and_blocks_match_model(changes in proptest::collection::vec(change(), 1..60)) {
         let device = Arc::new(MemoryDevice::new(256 << 20));
         make_device(&*device, &MakeOptions::default(), &mut |_, _| {}).unwrap();
         let mut fs = FileSystem::open_device(device.clone(), &options(false)).unwrap();

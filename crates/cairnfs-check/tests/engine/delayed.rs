@@ -1,4 +1,5 @@
-//! What waiting data has reserved is what its items take, whatever becomes of the file meanwhile.
+//! Reservations of dirty data cover what its items take, whatever happens to the file before
+//! writeback.
 
 use std::sync::Arc;
 
@@ -16,10 +17,10 @@ fn resize(fs: &FileSystem, file: u64, size: u64) {
     fs.setattr(file, &set).unwrap();
 }
 
-/// A file that grew out of its inode's item in memory only, is cut off below what that item holds,
-/// and grows again to what fits into one.
+/// A file outgrows the inline item of its inode in memory only, is truncated below the size of that
+/// item, and grows again to a size that fits inline.
 #[test]
-fn a_file_that_is_cut_off_before_it_got_blocks_grows_again() {
+fn file_truncated_before_writeback_can_grow_again() {
     let device = Arc::new(MemoryDevice::new(64 << 20));
     make_device(&*device, &MakeOptions::default(), &mut |_, _| {}).unwrap();
     let fs = FileSystem::open_device(device.clone(), &options(false)).unwrap();
@@ -29,17 +30,17 @@ fn a_file_that_is_cut_off_before_it_got_blocks_grows_again() {
     fs.sync().unwrap();
     fs.write(file, 0, &[2; 5000], false).unwrap();
     resize(&fs, file, 500);
-    // The item has 1025 bytes then; what was reserved is for a block.
+    // The item then has 1025 bytes, while the reservation is for a block.
     resize(&fs, file, 1025);
     assert!(fs.failure().is_none());
     fs.close().unwrap();
     assert_sound(&*device, "closed");
 }
 
-/// Values that lie apart take a whole unit each, however much of it they fill; so many of them are
-/// set that a little too little for each would be units.
+/// Values stored apart take a whole unit each, however full it is. Many are set, so that a small
+/// shortfall per value adds up to units.
 #[test]
-fn large_values_reserve_what_they_take() {
+fn large_values_reserve_whole_units() {
     let device = Arc::new(MemoryDevice::new(64 << 20));
     make_device(&*device, &MakeOptions::default(), &mut |_, _| {}).unwrap();
     let fs = FileSystem::open_device(device.clone(), &options(false)).unwrap();
@@ -49,7 +50,7 @@ fn large_values_reserve_what_they_take() {
         let mut value = vec![7; [4100, 5000, 6500, 17_000, 40_000][i as usize % 5]];
         value[..8].copy_from_slice(&i.to_le_bytes());
         let name = format!("user.{i}");
-        // A commit that keeps too little for its growth panics.
+        // A commit that has reserved too little for its growth panics.
         fs.setxattr(file, name.as_bytes(), &value, XattrMode::Set)
             .unwrap();
     }

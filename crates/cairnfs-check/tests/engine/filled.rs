@@ -1,10 +1,11 @@
-//! A volume is filled by whatever calls until it refuses, emptied in any order, and filled again.
+//! Fills a volume with various calls until it refuses them, empties it in any order, and fills it
+//! again.
 //!
-//! Whatever filled it, in whatever order of syncs, merges, kills and openings: the volume does not
-//! stop, removing and cutting off is never refused, all space comes back, and small files fill nearly
-//! all that was there. `CAIRNFS_FILL_SEEDS` sets how many volumes are tried, `CAIRNFS_FILL_FROM` the
-//! first one's seed, `CAIRNFS_FILL_ROUNDS` how often each is filled, `CAIRNFS_FILL_MIB` the size of
-//! the largest.
+//! Whatever fills the volume, and in whatever order syncs, merges, kills and reopens happen: the
+//! volume does not stop, removal and truncation are never refused, all space becomes free again,
+//! and small files fill nearly all the space that was available. `CAIRNFS_FILL_SEEDS` is the number
+//! of volumes tried, `CAIRNFS_FILL_FROM` the first seed, `CAIRNFS_FILL_ROUNDS` how often each is
+//! filled, and `CAIRNFS_FILL_MIB` the size of the largest in MiB.
 
 use std::sync::Arc;
 
@@ -16,7 +17,7 @@ use crate::filling::{Filled, MIXES, Mix};
 use crate::seen::{assert_sound, options};
 
 const BLOCK: u64 = 4096;
-/// Blocks that an empty volume may have fewer than when it was new: its index's.
+/// Number of blocks by which the index of an emptied volume may exceed that of a new one.
 const INDEX: u64 = 16;
 /// Sizes of volumes, in MiB.
 const SIZES: [u64; 8] = [16, 24, 32, 64, 128, 256, 512, 1024];
@@ -25,13 +26,13 @@ fn setting(name: &str, otherwise: u64) -> u64 {
     std::env::var(name).map_or(otherwise, |v| v.parse().unwrap())
 }
 
-/// Fills and empties a volume; what is free afterwards is as much as before. Gives the names made and
-/// the kills.
+/// Fills and empties a volume several times; afterwards as much space is free as before. Returns
+/// the number of names made and of kills.
 fn rounds(mib: u64, seed: u64, rounds: u64) -> (u64, u64) {
     let mut volume = Filled::new(mib << 20, seed, seed % 2 == 1);
     let free = volume.fs.statfs().free;
     for round in 0..rounds {
-        // A few seeds of a few rounds try all mixes.
+        // A few seeds with a few rounds each try all mixes.
         let mix = MIXES[((seed * 4 + round) % MIXES.len() as u64) as usize];
         volume.reopen();
         volume.syncs = [0, 0, 10, 300][volume.numbers.below(4) as usize];
@@ -39,7 +40,8 @@ fn rounds(mib: u64, seed: u64, rounds: u64) -> (u64, u64) {
         let what = format!("{mib} MiB, seed {seed}, round {round}, {mix:?}");
         volume.fill(mix);
         let left = volume.fs.statfs();
-        // Overwriting and punching leave blocks between others, which the index cannot use.
+        // Overwriting and punching leave single free blocks between used ones, which the index
+        // cannot use.
         let part = if mix.scatters() { 8 } else { 16 };
         assert!(left.available * part < free, "{what}: {left:?} of {free}");
         volume.disturb();
@@ -55,7 +57,7 @@ fn rounds(mib: u64, seed: u64, rounds: u64) -> (u64, u64) {
 }
 
 #[test]
-fn a_volume_is_filled_and_emptied_again_and_again() {
+fn volume_can_be_filled_and_emptied_repeatedly() {
     let seeds = setting("CAIRNFS_FILL_SEEDS", 6);
     let from = setting("CAIRNFS_FILL_FROM", 0);
     let each = setting("CAIRNFS_FILL_ROUNDS", 4);
@@ -72,10 +74,10 @@ fn a_volume_is_filled_and_emptied_again_and_again() {
     println!("{seeds} volumes, each filled and emptied {each} times: {names} names, {kills} kills");
 }
 
-/// Merges in the background go in many steps, each of which writes most nodes of the values anew, while
-/// the foreground takes all space that it can get.
+/// Merges in the background take many steps, each of which rewrites most nodes of the values, while
+/// the foreground takes all the space that it can get.
 #[test]
-fn large_values_fill_a_volume_beside_merges() {
+fn large_values_fill_volume_during_merges() {
     for seed in [3, 9] {
         let mut volume = Filled::new(16 << 20, seed, true);
         let free = volume.fs.statfs().free;
@@ -98,8 +100,8 @@ enum Then {
     SyncAndReopen,
 }
 
-/// Files of `file` bytes fill a volume while all of them wait in memory; then each can be removed or
-/// cut off, whatever removes it, until nothing is left, and the volume takes as many again.
+/// Fills a volume with files of `file` bytes whose data is all in memory. Then every file can be
+/// removed or truncated until none is left, and the volume takes as many again.
 fn one_size_is_emptied(size: u64, file: u64, then: Then, workers: bool) {
     let what = format!("{} MiB, {file} bytes, {then:?}", size >> 20);
     let mut volume = Filled::new(size, file ^ size, workers);
@@ -129,7 +131,7 @@ fn one_size_is_emptied(size: u64, file: u64, then: Then, workers: bool) {
 }
 
 #[test]
-fn files_that_all_waited_can_be_removed() {
+fn files_with_unwritten_data_can_be_removed_when_full() {
     for then in [Then::Sync, Then::Reopen, Then::SyncAndReopen] {
         for (size, file) in [(64, 20_000), (64, 4200), (200, 20_000)] {
             one_size_is_emptied(size << 20, file, then, size == 200);
@@ -137,11 +139,11 @@ fn files_that_all_waited_can_be_removed() {
     }
 }
 
-/// How much of what `df` says is available small files get into a volume, in percent.
+/// The percentage of the space reported as available that small files can fill.
 fn share(size: u64, file: u64, item: u64, workers: bool) -> u64 {
     let device = Arc::new(MemoryDevice::new(size));
     make_device(&*device, &MakeOptions::default(), &mut |_, _| {}).unwrap();
-    // All of it may wait in memory.
+    // All data may stay in memory.
     let waiting = Options {
         cache_budget: 512 << 20,
         ..options(workers)
@@ -166,8 +168,8 @@ fn share(size: u64, file: u64, item: u64, workers: bool) -> u64 {
 }
 
 #[test]
-fn small_files_fill_what_is_available() {
-    // An inode item, an entry and its name take 170 bytes beside the contents.
+fn small_files_fill_the_available_space() {
+    // An inode item, an entry and its name take 170 bytes besides the contents.
     for (size, file) in [(32 << 20, 1500), (64 << 20, 100)] {
         for workers in [false, true] {
             let share = share(size, file, 170, workers);
@@ -178,7 +180,7 @@ fn small_files_fill_what_is_available() {
 }
 
 #[test]
-fn what_waits_counts_as_used() {
+fn unwritten_data_counts_as_used_space() {
     let device = Arc::new(MemoryDevice::new(64 << 20));
     make_device(&*device, &MakeOptions::default(), &mut |_, _| {}).unwrap();
     let waiting = Options {
@@ -203,9 +205,9 @@ fn what_waits_counts_as_used() {
     assert!(placed.abs_diff(waits) <= 64, "{waits}, then {placed} free");
 }
 
-/// Space allocated ahead may be written, and written over, on a volume that is full.
+/// Preallocated space can be written and overwritten on a full volume.
 #[test]
-fn allocated_space_is_written_on_a_full_volume() {
+fn full_volume_allows_writing_preallocated_space() {
     let device = Arc::new(MemoryDevice::new(32 << 20));
     make_device(&*device, &MakeOptions::default(), &mut |_, _| {}).unwrap();
     let fs = FileSystem::open_device(device.clone(), &options(true)).unwrap();

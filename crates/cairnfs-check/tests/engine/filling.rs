@@ -1,7 +1,7 @@
-//! A volume that is filled by mixes of calls and emptied in any order, disturbed meanwhile.
+//! A volume that is filled by mixes of calls and emptied in any order, with disturbances.
 //!
-//! What it does follows from a seed. Disturbances are syncs, merges, openings with another budget of
-//! memory, and kills, which lose what nobody synced. No call may be refused but those that fill.
+//! The calls depend on a seed. Disturbances are syncs, merges, reopening with another cache budget,
+//! and kills, which lose what was not synced. Only calls that fill the volume may be refused.
 
 use std::sync::Arc;
 
@@ -13,12 +13,12 @@ use parking_lot::RwLock;
 
 use crate::seen::options;
 
-/// Memory for caches and waiting data: what waits is a small part of a volume, or all of it.
+/// Bytes for caches and dirty data: dirty data can be a small part of a volume or all of it.
 const BUDGETS: [usize; 3] = [8 << 20, 64 << 20, 2 << 30];
-/// Calls that must be refused before a volume counts as full.
+/// Number of refused calls after which a volume counts as full.
 const REFUSALS: u32 = 64;
 
-/// Numbers that follow from a seed (SplitMix64).
+/// Pseudorandom numbers from a seed (SplitMix64).
 pub struct Numbers(u64);
 
 impl Numbers {
@@ -44,18 +44,18 @@ impl Numbers {
 pub enum Mix {
     /// Files of one size.
     Files(u64),
-    /// Files of all sizes, overwritten and appended to.
+    /// Files of many sizes, overwritten and extended.
     Changing,
-    /// Empty files with attributes of that many bytes.
+    /// Empty files with attributes of this many bytes.
     Attributes(u64),
-    /// Names: directories, links, symlinks.
+    /// Names: directories, hard links, symbolic links.
     Names,
-    /// Space allocated ahead, holes, edges.
+    /// Preallocated space, holes, and ends that are not on block boundaries.
     Space,
 }
 
 impl Mix {
-    /// Whether it frees single blocks among others.
+    /// Whether it frees single blocks between used ones.
     pub fn scatters(self) -> bool {
         matches!(self, Self::Changing | Self::Space)
     }
@@ -76,7 +76,7 @@ pub const MIXES: [Mix; 12] = [
     Mix::Space,
 ];
 
-/// A device of which a copy can be taken as a kill leaves it, between two writes.
+/// A device that can be copied between two writes, as a kill leaves it.
 pub struct Stopped {
     device: MemoryDevice,
     writing: RwLock<()>,
@@ -131,13 +131,13 @@ pub struct Filled {
     pub numbers: Numbers,
     /// Names in the root, and whether each is a directory.
     pub names: Vec<(Vec<u8>, bool)>,
-    /// Names made so far.
+    /// Number of names made so far.
     pub made: u64,
-    /// One in so many calls that fill is followed by a sync; 0 for none.
+    /// One of this many filling calls is followed by a sync; 0 for none.
     pub syncs: u64,
-    /// One in so many calls that fill is followed by a disturbance; 0 for none.
+    /// One of this many filling calls is followed by a disturbance; 0 for none.
     pub disturbances: u64,
-    /// Kills so far.
+    /// Number of kills so far.
     pub kills: u64,
 }
 
@@ -163,7 +163,7 @@ impl Filled {
         }
     }
 
-    /// Syncs, merges, opens anew or kills.
+    /// Syncs, merges, reopens or kills.
     pub fn disturb(&mut self) {
         match self.numbers.below(4) {
             0 => self.fs.sync().unwrap(),
@@ -173,14 +173,15 @@ impl Filled {
         }
     }
 
-    /// Closes and opens with another budget of memory.
+    /// Closes the volume and opens it with another cache budget.
     pub fn reopen(&mut self) {
         self.fs.close().unwrap();
         self.options.cache_budget = BUDGETS[self.numbers.below(3) as usize];
         self.open();
     }
 
-    /// Opens what a killed process leaves. What was not synced may be lost, and names be back.
+    /// Opens the volume as a killed process leaves it. Unsynced changes may be lost, and removed
+    /// names may reappear.
     fn kill(&mut self) {
         let killed = Arc::new(self.device.copy());
         self.fs.close().unwrap();
@@ -292,7 +293,7 @@ impl Filled {
         let (at, len) = (self.numbers.below(300_000), 1 + self.numbers.below(60_000));
         match self.numbers.below(4) {
             0 => {
-                // A hole needs no more than is kept for it.
+                // A hole needs no more space than is reserved for it.
                 self.fs.fallocate(ino, at, len, Fallocate::PunchHole, false)
             }
             1 => self.write(ino, at, len % 9000 + 1),
@@ -303,7 +304,7 @@ impl Filled {
         }
     }
 
-    /// Fills until the calls are refused again and again.
+    /// Fills the volume until [`REFUSALS`] calls were refused.
     pub fn fill(&mut self, mix: Mix) {
         let mut refused = 0;
         while refused < REFUSALS {
@@ -321,7 +322,7 @@ impl Filled {
         }
     }
 
-    /// Removes everything, in any order and by any call that removes.
+    /// Removes everything, in any order and with every kind of call that removes.
     pub fn empty(&mut self) {
         let some = self.names.len() as u64 / 4 + 100;
         while !self.names.is_empty() {
@@ -360,13 +361,13 @@ impl Filled {
         }
     }
 
-    /// Renames onto another name, whose inode goes.
+    /// Renames onto another name, whose inode loses that link.
     fn replace(&mut self, name: &[u8], onto: usize) {
         let to = &self.names[onto].0;
         let replace = RenameMode::Replace;
         self.fs.rename(1, name, 1, to, replace).unwrap();
         if let Ok(attr) = self.fs.lookup(1, name) {
-            // Both are names of one inode, so rename did nothing.
+            // Both names refer to one inode, so the rename did nothing.
             self.fs.forget(attr.ino, 1);
             self.fs.unlink(1, name).unwrap();
         }

@@ -1,4 +1,4 @@
-//! A volume at its limit: the call that needs space says so, and no other; deleting works.
+//! A full volume: only calls that need space are refused, and removals succeed.
 
 use std::sync::Arc;
 
@@ -86,7 +86,7 @@ impl Volume {
         }
     }
 
-    /// Removes all files but the first `keep`.
+    /// Removes all files except the first `keep`.
     fn delete(&mut self, keep: usize) {
         self.fs.sync().unwrap();
         for (name, ino) in self.files.split_off(keep.min(self.files.len())) {
@@ -100,7 +100,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 6, ..ProptestConfig::default() })]
 
     #[test]
-    fn only_who_needs_space_is_refused(
+    fn full_volume_refuses_only_with_enospc(
         ops in proptest::collection::vec((op(), any::<usize>()), 3000..6000),
     ) {
         let device = Arc::new(MemoryDevice::new(24 << 20));
@@ -121,7 +121,7 @@ proptest! {
         }
         volume.delete(0);
         volume.fs.merge().unwrap();
-        // What remains is the index of an almost empty volume.
+        // The index of an almost empty volume remains.
         prop_assert!(volume.fs.statfs().free + 64 >= free, "{} of {free}", volume.fs.statfs().free);
         volume.fs.close().unwrap();
         assert_sound(&*device, "closed");

@@ -1,4 +1,4 @@
-//! Volumes that were closed, killed at any write, and mounted again.
+//! Volumes that are closed, killed at any write, and mounted again.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -12,7 +12,7 @@ use proptest::prelude::*;
 use crate::ops::{Op, Run, op, refused};
 use crate::seen::{assert_sound, options, tree};
 
-/// A device that copies its state aside after a given number of writes, as a kill leaves it.
+/// A device that copies its contents after a given number of writes, as a kill leaves them.
 struct Killed {
     device: MemoryDevice,
     left: AtomicU64,
@@ -117,7 +117,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 48, ..ProptestConfig::default() })]
 
     #[test]
-    fn every_volume_is_sound(
+    fn volume_is_sound_after_close_and_kill(
         ops in proptest::collection::vec(op(), 1..250),
         kill_after in 1u64..400,
         workers in any::<bool>(),
@@ -126,7 +126,7 @@ proptest! {
     }
 
     #[test]
-    fn a_volume_that_runs_full_is_sound(
+    fn full_volume_is_sound_after_close_and_kill(
         ops in proptest::collection::vec(op(), 100..400),
         kill_after in 1u64..2000,
     ) {

@@ -1,5 +1,5 @@
-//! The engine against the check: whatever a workload does, the volume it leaves is sound, when it
-//! was closed, when the process was killed at any moment, and when it was mounted again after that.
+//! Runs the engine and checks its volumes offline: whatever a workload does, the volume is sound
+//! after a close, after a kill at any point, and after the mount that follows the kill.
 
 #![allow(
     clippy::unwrap_used,

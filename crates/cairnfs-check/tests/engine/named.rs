@@ -1,4 +1,4 @@
-//! Histories that once went wrong.
+//! Regression tests for single histories.
 
 use std::sync::Arc;
 
@@ -46,14 +46,14 @@ fn size_to(n: u64) -> SetAttr {
     }
 }
 
-/// Ends a volume as a kill does, and opens it again.
+/// Ends the use of a volume as a kill does, and opens it again.
 fn kill(fs: Arc<FileSystem>, device: &Arc<dyn Device>, budget: usize) -> Arc<FileSystem> {
     std::mem::forget(fs);
     open(device, budget)
 }
 
 #[test]
-fn punch_of_a_small_file() {
+fn punch_hole_in_small_file() {
     let d = device(64 << 20, None);
     let fs = open(&d, 64 << 20);
     let a = file(&fs, "a");
@@ -66,7 +66,7 @@ fn punch_of_a_small_file() {
 }
 
 #[test]
-fn zero_range_of_a_small_file() {
+fn zero_range_in_small_file() {
     let d = device(64 << 20, None);
     let fs = open(&d, 64 << 20);
     let a = file(&fs, "a");
@@ -87,7 +87,7 @@ fn many_mounts_without_close() {
 }
 
 #[test]
-fn a_large_file_removed_gives_its_space_back() {
+fn removed_large_file_frees_its_space() {
     let d = device(512 << 20, None);
     let fs = open(&d, 64 << 20);
     let before = fs.statfs().free;
@@ -107,7 +107,7 @@ fn a_large_file_removed_gives_its_space_back() {
 }
 
 #[test]
-fn truncate_of_an_unlinked_file_keeps_its_orphan() {
+fn truncate_of_unlinked_file_keeps_its_orphan_item() {
     let d = device(512 << 20, None);
     let fs = open(&d, 64 << 20);
     let a = file(&fs, "a");
@@ -123,10 +123,10 @@ fn truncate_of_an_unlinked_file_keeps_its_orphan() {
     assert!(left.is_err(), "{left:?}");
 }
 
-/// The attributes of an orphan go in several transactions; each value loses what referred to it, also
-/// if the process was killed before.
+/// The attributes of an orphan are removed in several transactions; each shared value loses its
+/// uses, also if the process is killed first.
 #[test]
-fn an_orphan_gives_up_its_values() {
+fn removed_orphan_releases_shared_values() {
     for killed in [false, true] {
         let d = device(128 << 20, None);
         let mut fs = open(&d, 64 << 20);
@@ -169,10 +169,10 @@ fn an_orphan_gives_up_its_values() {
 }
 
 #[test]
-fn replay_in_steps_leaves_logged_data_alone() {
+fn replay_in_steps_keeps_logged_data() {
     let d = device(128 << 20, Some(32 << 20));
     let fs = open(&d, 1 << 30);
-    // Metadata first: more than a small budget takes.
+    // More metadata than a small budget holds, before the data.
     for i in 0..9000 {
         let n = file(&fs, &format!("meta{i}"));
         fs.forget(n, 1);
@@ -205,7 +205,7 @@ fn replay_in_steps_leaves_logged_data_alone() {
 }
 
 #[test]
-fn an_orphan_that_ended_in_the_log_leaves_the_index() {
+fn orphan_removed_in_log_leaves_index() {
     for merged in [false, true] {
         let d = device(64 << 20, None);
         let fs = open(&d, 64 << 20);
@@ -214,7 +214,7 @@ fn an_orphan_that_ended_in_the_log_leaves_the_index() {
         fs.merge().unwrap();
         fs.forget(a, 1);
         fs.sync().unwrap();
-        // Nothing else that the log holds, or that comes, is about orphans.
+        // No other item in the log, or after it, is an orphan item.
         let fs = kill(fs, &d, 64 << 20);
         if merged {
             fs.merge().unwrap();

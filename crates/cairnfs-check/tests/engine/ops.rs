@@ -58,7 +58,7 @@ pub fn op() -> impl Strategy<Value = Op> {
     ]
 }
 
-/// Runs operations; what POSIX refuses is refused.
+/// Runs operations on a volume; POSIX allows some to be refused.
 pub struct Run {
     pub fs: Arc<FileSystem>,
     pub held: Vec<u64>,
@@ -71,7 +71,7 @@ impl Run {
         Ok(ino)
     }
 
-    /// Directory 0 is the root; others are wherever a walk of that name leads.
+    /// Directory 0 is the root; the others are found by walking that name.
     fn dir(&self, dir: u8) -> u64 {
         match dir {
             0 => 1,
@@ -179,7 +179,7 @@ impl Run {
     }
 }
 
-/// Errors that a random operation may meet.
+/// Errors that a random operation may return.
 pub fn refused(e: &Error) -> bool {
     matches!(
         e,

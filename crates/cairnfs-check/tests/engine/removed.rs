@@ -1,4 +1,4 @@
-//! What is removed counts as free at once, though the index has it until the next merge.
+//! Removed files count as free at once, although the index contains them until the next merge.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use cairnfs::types::Creds;
 use crate::seen::options;
 
 #[test]
-fn small_files_that_are_removed_count_as_free() {
+fn removed_small_files_count_as_free() {
     let device = Arc::new(MemoryDevice::new(16 << 20));
     make_device(&*device, &MakeOptions::default(), &mut |_, _| {}).unwrap();
     let fs = FileSystem::open_device(device, &options(false)).unwrap();
@@ -31,7 +31,7 @@ fn small_files_that_are_removed_count_as_free() {
     for name in &files {
         fs.unlink(1, name.as_bytes()).unwrap();
     }
-    // The directory itself may have got or lost a node.
+    // The directory itself may have gained or lost a node.
     let expected = empty * 9 / 10..=empty + 8;
     let removed = fs.statfs().available;
     assert!(expected.contains(&removed), "{removed} of {empty}: removed");

@@ -1,4 +1,4 @@
-//! Blocks here and there of files are written anew on a full volume, as a database does.
+//! Rewrites scattered blocks of files on a full volume, as a database does.
 
 use std::sync::Arc;
 
@@ -9,16 +9,16 @@ use cairnfs::types::{Creds, Fallocate};
 use crate::seen::{assert_sound, options};
 
 const BLOCK: u64 = 4096;
-/// Blocks of the file that is written anew: all of its extents, each a block long, take less of the
-/// index than is kept for that.
+/// Number of blocks of the rewritten file. If each block has its own extent, the extents take less
+/// index space than is reserved for this purpose.
 const BLOCKS: u64 = 256;
 
-/// Blocks in an order in which no two lie together.
-fn here_and_there() -> impl Iterator<Item = u64> {
+/// All blocks, in an order in which no two consecutive ones are adjacent.
+fn scattered_order() -> impl Iterator<Item = u64> {
     (0..4 * BLOCKS).map(|i| i * 97 % BLOCKS)
 }
 
-/// A full volume, and on it a file whose blocks are all written, or all allocated ahead.
+/// A full volume with a file whose blocks are all written, or all preallocated.
 fn full(ahead: bool) -> (Arc<MemoryDevice>, Arc<FileSystem>, u64) {
     let device = Arc::new(MemoryDevice::new(64 << 20));
     make_device(&*device, &MakeOptions::default(), &mut |_, _| {}).unwrap();
@@ -47,14 +47,14 @@ fn full(ahead: bool) -> (Arc<MemoryDevice>, Arc<FileSystem>, u64) {
 
 fn refused_writes(fs: &FileSystem, file: u64) -> Vec<usize> {
     let write = |block: u64| fs.write(file, block * BLOCK, &[2; 4096], false);
-    let blocks = here_and_there().enumerate();
+    let blocks = scattered_order().enumerate();
     blocks
         .filter(|(_, block)| write(*block).is_err())
         .map(|(i, _)| i)
         .collect()
 }
 
-fn written_anew(ahead: bool) {
+fn rewrite_blocks(ahead: bool) {
     let (device, fs, file) = full(ahead);
     let refused = refused_writes(&fs, file);
     let (first, number) = (refused.first(), refused.len());
@@ -65,23 +65,23 @@ fn written_anew(ahead: bool) {
 }
 
 #[test]
-fn data_is_written_over_here_and_there_on_a_full_volume() {
-    written_anew(false);
+fn full_volume_allows_overwriting_scattered_blocks() {
+    rewrite_blocks(false);
 }
 
 #[test]
-fn allocated_space_is_written_over_here_and_there_on_a_full_volume() {
-    written_anew(true);
+fn full_volume_allows_overwriting_preallocated_blocks() {
+    rewrite_blocks(true);
 }
 
 #[test]
-fn small_holes_are_made_here_and_there_on_a_full_volume() {
+fn full_volume_allows_punching_small_holes() {
     let (device, fs, file) = full(false);
     let punch = |block: u64| {
         let at = block * BLOCK + 1000;
         fs.fallocate(file, at, 2000, Fallocate::PunchHole, false)
     };
-    let blocks = here_and_there().enumerate();
+    let blocks = scattered_order().enumerate();
     let refused: Vec<usize> = blocks
         .filter(|(_, block)| punch(*block).is_err())
         .map(|(i, _)| i)

@@ -1,4 +1,4 @@
-//! What can be seen of a volume: by the check, and by a program.
+//! A volume as the offline check and as a program sees it.
 
 use cairnfs::device::Device;
 use cairnfs::fs::{FileSystem, Options};
@@ -15,10 +15,10 @@ pub fn assert_sound(device: &dyn Device, when: &str) {
     );
 }
 
-/// A path, its attributes, its contents, its extended attributes.
+/// A path, its attributes, its contents, and its extended attributes.
 pub type Seen = (String, Attr, Vec<u8>, Vec<Vec<u8>>);
 
-/// Everything a program can see of a volume, by path.
+/// Everything that a program can see of a volume, by path.
 pub fn tree(fs: &FileSystem) -> Vec<Seen> {
     let mut seen = Vec::new();
     let mut todo = vec![(String::new(), 1)];
@@ -53,7 +53,7 @@ pub fn tree(fs: &FileSystem) -> Vec<Seen> {
             })
             .unwrap();
         }
-        // Blocks of unwritten data are known only once it is written.
+        // The block count of unwritten data is known only after writeback.
         let attr = Attr { blocks: 0, ..attr };
         seen.push((path, attr, contents, xattrs));
     }

@@ -1,4 +1,4 @@
-//! Several threads at once.
+//! Several threads on one volume.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,7 +13,7 @@ use proptest::prelude::*;
 use crate::ops::{Op, Run, op, refused};
 use crate::seen::{assert_sound, options, tree};
 
-/// Several threads in the same few directories, with workers and little memory.
+/// Runs operations of several threads in the same few directories, with workers and little memory.
 fn run_threads(scripts: Vec<Vec<Op>>, size: u64) {
     let device = Arc::new(MemoryDevice::new(size));
     make_device(&*device, &MakeOptions::default(), &mut |_, _| {}).unwrap();
@@ -43,7 +43,7 @@ fn run_threads(scripts: Vec<Vec<Op>>, size: u64) {
     assert_eq!(tree(&reopened), before);
 }
 
-/// Threads that set and remove the same few values on files of their own and on shared ones.
+/// Sets and removes the same few values on a thread's own files and on files of all threads.
 fn share_values(fs: &Arc<FileSystem>, inos: &[u64], rounds: u64) {
     let done = AtomicBool::new(false);
     std::thread::scope(|scope| {
@@ -89,9 +89,9 @@ fn share_values(fs: &Arc<FileSystem>, inos: &[u64], rounds: u64) {
     });
 }
 
-/// Nothing leaks, nothing goes early: the check counts the uses, and the last user takes the value.
+/// The offline check compares the use counts, and the last user removes the value.
 #[test]
-fn values_are_shared_by_threads_while_merges_run() {
+fn threads_share_values_during_merges() {
     let device = Arc::new(MemoryDevice::new(128 << 20));
     make_device(&*device, &MakeOptions::default(), &mut |_, _| {}).unwrap();
     let fs = FileSystem::open_device(device.clone(), &options(true)).unwrap();

@@ -1,5 +1,5 @@
-//! Discarding free space: statfs counts the blocks as available meanwhile, and an allocation that finds
-//! no other blocks waits for the discard. A failed discard stops nothing.
+//! Discarding free space: statfs counts the blocks as available meanwhile, and an allocation that
+//! finds no other blocks waits for the discard. A failed discard does not stop the volume.
 
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
@@ -11,7 +11,7 @@ use cairnfs::{Error, Result};
 
 use crate::seen::{assert_sound, options};
 
-/// A device whose discards tell that they began, and wait until nobody holds them up any more.
+/// A device whose discards signal that they began, and wait until they are released.
 struct HeldDiscards {
     memory: MemoryDevice,
     began: Mutex<Sender<()>>,
@@ -36,14 +36,14 @@ impl Device for HeldDiscards {
     }
     fn discard(&self, offset: u64, len: u64) -> Result<()> {
         let _ = self.began.lock().unwrap().send(());
-        // An error says that the other end is gone: nobody holds it up.
+        // An error means that the sender is gone: no discard is held.
         let _ = self.go_on.lock().unwrap().recv();
         self.memory.discard(offset, len)
     }
 }
 
 #[test]
-fn space_that_is_being_discarded_is_free() {
+fn space_being_discarded_counts_as_available() {
     let (begins, began) = channel();
     let (let_go, go_on) = channel::<()>();
     let device = Arc::new(HeldDiscards {
@@ -84,7 +84,7 @@ fn space_that_is_being_discarded_is_free() {
     });
 }
 
-/// A device that discards nothing.
+/// A device whose discards fail.
 struct Refusing(MemoryDevice);
 
 impl Device for Refusing {
@@ -111,7 +111,7 @@ impl Device for Refusing {
 }
 
 #[test]
-fn a_failed_discard_stops_nothing() {
+fn failed_discard_does_not_stop_volume() {
     let device = Arc::new(Refusing(MemoryDevice::new(16 << 20)));
     make_device(&device.0, &MakeOptions::default(), &mut |_, _| {}).unwrap();
     let fs = FileSystem::open_device(device.clone(), &options(false)).unwrap();

@@ -1,4 +1,4 @@
-//! `cairnfs cat`: contents of files in volumes, on standard output.
+//! `cairnfs cat`: writes the contents of files in volumes to standard output.
 
 use std::ffi::OsString;
 use std::io;
@@ -19,8 +19,8 @@ Examples:
   cairnfs cat disk.img:/etc/hosts
   cairnfs cat disk.img:/log/a disk.img:/log/b | sort
 
-What cannot be read of a file is written as zeros, and told with its path and
-range; the files behind one that fails are written all the same.
+Unreadable ranges of a file are written as zeros, and reported with path and
+range. The files after one that fails are written all the same.
 
 Exit codes: 0 all was written, 1 something was not, 2 wrong arguments.";
 
@@ -47,7 +47,7 @@ pub fn run(args: Args) -> Result<ExitCode, AnyError> {
     Ok(ExitCode::from(u8::from(copier.summary.failed > 0)))
 }
 
-/// A file of a volume, which is opened unless it is the last one used.
+/// A file of a volume. The volume is opened unless it is the last one used.
 fn file(arg: &OsString, open: &mut Option<Volume>) -> Result<VolumeSource, Failure> {
     let place = VolumePath::parse(arg)?;
     let volume = match open.take() {

@@ -1,4 +1,4 @@
-//! `cairnfs check`: looks for damage, as fsck(8) does. Nothing is repaired.
+//! `cairnfs check`: checks a volume for damage, as fsck(8) does. Nothing is repaired.
 
 use std::io::{self, Write};
 use std::path::PathBuf;
@@ -23,10 +23,10 @@ Examples:
   cairnfs check disk.img           the structure, in proportion to the metadata
   cairnfs check --data disk.img    also the checksums of all contents
 
-The volume must not be in use. Nothing is changed or repaired: to save what can
-be read of a damaged volume, use `cairnfs export`.
+The volume must not be in use. Nothing is changed or repaired: to save the
+readable part of a damaged volume, use `cairnfs export`.
 
-Exit codes, as of fsck(8): 0 no errors, 4 errors found and left, 8 the volume
+Exit codes, as in fsck(8): 0 no errors, 4 errors found and left, 8 the volume
 could not be checked, 16 usage.";
 
 /// Check a volume for damage (nothing is repaired)
@@ -38,7 +38,7 @@ pub struct Args {
     /// Also read all contents and verify their checksums
     #[arg(short, long)]
     data: bool,
-    /// Tell the findings as JSON
+    /// Print the findings as JSON
     #[arg(long)]
     json: bool,
     /// Change nothing (always so)
@@ -64,13 +64,13 @@ struct JsonReport {
     clean: bool,
     files: u64,
     directories: u64,
-    findings: Vec<ToldFinding>,
-    /// What is no error, but not as usual.
+    findings: Vec<JsonFinding>,
+    /// Conditions that are unusual, but not errors.
     notes: Vec<&'static str>,
 }
 
 #[derive(Serialize)]
-struct ToldFinding {
+struct JsonFinding {
     code: &'static str,
     message: String,
     block: Option<u64>,
@@ -92,10 +92,10 @@ pub fn run(args: Args) -> Result<ExitCode, AnyError> {
             files: report.stats.files,
             directories: report.stats.directories,
             notes: note(&report).into_iter().collect(),
-            findings: report.findings.into_iter().map(told).collect(),
+            findings: report.findings.into_iter().map(json_finding).collect(),
         })?;
     } else {
-        tell(&args, &report)?;
+        print_report(&args, &report)?;
     }
     Ok(ExitCode::from(if clean { 0 } else { ERRORS_LEFT }))
 }
@@ -112,13 +112,13 @@ fn examine(args: &Args) -> Result<Report, Failure> {
     .map_err(fail)
 }
 
-/// Whether the volume cannot be opened with its log.
+/// Whether damage prevents opening the volume with its log.
 fn log_is_lost(report: &Report) -> bool {
     let lost = [SUPERBLOCK_LOST, LOG_DAMAGED, LOG_ORDER, LOG_ENTRY];
     report.findings.iter().any(|f| lost.contains(&f.code))
 }
 
-/// What is to be said of the superblock slots, of which one is enough.
+/// A note if only one of the two superblock slots is valid; one is enough.
 fn note(report: &Report) -> Option<&'static str> {
     (report.stats.superblocks == 1).then_some(
         "one of the two superblocks is invalid: a power cut while it was written, or damage; \
@@ -126,8 +126,8 @@ fn note(report: &Report) -> Option<&'static str> {
     )
 }
 
-fn told(finding: Finding) -> ToldFinding {
-    ToldFinding {
+fn json_finding(finding: Finding) -> JsonFinding {
+    JsonFinding {
         code: finding.code,
         message: finding.message,
         block: finding.block,
@@ -136,7 +136,7 @@ fn told(finding: Finding) -> ToldFinding {
     }
 }
 
-fn tell(args: &Args, report: &Report) -> io::Result<()> {
+fn print_report(args: &Args, report: &Report) -> io::Result<()> {
     let mut out = io::stdout().lock();
     for finding in &report.findings {
         write!(

@@ -1,4 +1,4 @@
-//! `cairnfs completions`: scripts that let a shell complete our arguments.
+//! `cairnfs completions`: scripts with which a shell completes the arguments of this program.
 
 use std::io::{self, Write};
 use std::process::ExitCode;
@@ -20,7 +20,7 @@ pub struct Args {
 
 /// Runs the command.
 pub fn run(args: Args, command: &mut clap::Command) -> Result<ExitCode, AnyError> {
-    // The generator panics when it cannot write; a buffer takes everything.
+    // The generator panics on a write error; a buffer cannot fail.
     let mut script = Vec::new();
     clap_complete::generate(args.shell, command, "cairnfs", &mut script);
     io::stdout().write_all(&script)?;

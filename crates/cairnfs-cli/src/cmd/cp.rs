@@ -1,4 +1,4 @@
-//! `cairnfs cp`: files and trees between the host and volumes, in any direction.
+//! `cairnfs cp`: copies files and trees between the host and volumes, in any direction.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -36,9 +36,9 @@ unless ./a is a file and ./a:b does not exist.
 
 If the destination is a directory, sources go into it under their own names.
 A link as the destination is followed, and a pipe or character device is written
-to. Existing files are replaced when their copy is whole. Holes stay holes. What
-fails is told, and the rest goes on; what cannot be read of a file is zeros in
-the copy, told with its path and range.
+to. Existing files are replaced when their copy is complete. Holes stay holes. A
+failure is reported, and the copy continues; unreadable ranges of a file are
+zeros in the copy, and are reported with path and range.
 
 Exit codes: 0 all was copied, 1 something was not, 2 wrong arguments.";
 
@@ -63,14 +63,14 @@ pub struct Args {
     paths: Vec<OsString>,
 }
 
-/// Volumes opened so far: each is opened once, whatever it is called.
+/// Volumes opened by this run: each is opened once, even if it is given under several names.
 #[derive(Default)]
 struct Open {
     volumes: Vec<((u64, u64), Volume)>,
 }
 
 impl Open {
-    /// The volume, and a number that tells it from the host's devices.
+    /// The volume, and a number that is distinct from the device numbers of the host.
     fn get(&mut self, path: &Path, access: Access) -> Result<(Volume, u64), Failure> {
         let meta = path.metadata().explain(shown(path))?;
         let id = (meta.dev(), meta.ino());
@@ -88,8 +88,8 @@ impl Open {
     }
 }
 
-/// Where copies go. `typed` is the destination as it was typed, if it is no directory: what it leads
-/// to is known when the kind of the source is.
+/// The destination of copies. `typed` is the destination as typed, if it is not a directory: it
+/// is resolved when the kind of the source is known.
 enum Target {
     Host {
         sink: Box<HostSink>,
@@ -113,7 +113,7 @@ impl Target {
         }
     }
 
-    /// Ends the filling; what has been copied stays, whatever failed.
+    /// Closes the target. Files already copied remain, also after a failure.
     fn close(self) -> Result<(), Failure> {
         match self {
             Target::Host { .. } | Target::Stream(_) => Ok(()),
@@ -187,7 +187,8 @@ fn no_volume(paths: &[OsString]) -> Failure {
     }
 }
 
-/// Where to, and the new name if it is not a directory that the sources go into.
+/// The target, and the new name unless the destination is a directory that the sources are copied
+/// into.
 fn target(
     destination: &Spec,
     open: &mut Open,
@@ -264,8 +265,8 @@ struct Job<'j, 'p> {
 }
 
 impl Job<'_, '_> {
-    /// Has the contents of a regular file go to what the typed destination leads to. Entries of
-    /// other kinds get the name that was typed.
+    /// For a regular file, resolves the typed destination, so that the contents go to the file it
+    /// refers to. Entries of other kinds get the name that was typed.
     fn resolve_typed(&mut self, kind: FileKind) -> Result<(), Failure> {
         if kind != FileKind::File {
             return Ok(());
@@ -385,12 +386,12 @@ impl Job<'_, '_> {
     }
 }
 
-/// Whether a path can only be that of a directory.
+/// Whether a path can only name a directory.
 fn asks_for_directory(path: &[u8]) -> bool {
     path.ends_with(b"/") || path.ends_with(b"/.")
 }
 
-/// Makes sure that a copy within a volume is not onto or into what is copied.
+/// Refuses to copy a file or tree within a volume onto or into itself.
 fn apart(
     volume: &Volume,
     base: &[u8],

@@ -1,4 +1,4 @@
-//! `cairnfs export`: whole trees out of a volume, into a directory or a tar archive.
+//! `cairnfs export`: copies whole trees out of a volume, into a directory or a tar archive.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -30,18 +30,19 @@ Examples:
 
 A destination that ends in .tar becomes an archive (pax format), one that ends
 in .tar.gz, .tgz, .tar.zst or .tzst a compressed one, anything else a directory.
-An archive is written to what a symbolic link leads to, also a pipe. Modes, times to the nanosecond, symbolic and hard links, holes,
-special files and extended attributes are kept; owners in archives always, in
-directories if you are root. An existing directory is filled and keeps its own
-owner and mode. What exists, an archive or a file or link of the same name, is
-left as it is and told, unless --force is given.
+A symbolic link as the archive is followed, also to a pipe. Modes, times to the
+nanosecond, symbolic and hard links, holes, special files and extended
+attributes are kept; owners in archives always, in directories if you are root.
+An existing directory is filled and keeps its own owner and mode. An existing
+archive, or file or link of the same name, is kept and reported, unless --force
+is given.
 
-This also saves what is left of a damaged volume, block by block: what cannot
-be read of a file is zeros in the copy (holes, where the target has them), and
-is told with its path and range, on standard error and under \"unreadable\" of
---json. Whatever fails is told, and the rest goes on. With --no-recovery it
-does not need the log, nor the newer of the two superblocks; what was changed
-since the last merge is missing then.
+This also saves the readable part of a damaged volume, block by block:
+unreadable ranges of a file are zeros in the copy (holes, where the target has
+them), and are reported with path and range, on standard error and under
+\"unreadable\" of --json. A failure is reported, and the export continues. With
+--no-recovery it does not need the log, nor the newer of the two superblocks;
+changes since the last merge are missing then.
 
 Exit codes: 0 all was exported, 1 something was not, 2 wrong arguments.";
 
@@ -58,13 +59,14 @@ pub struct Args {
     /// Replace an existing archive, or files and links that exist in the directory
     #[arg(short, long)]
     force: bool,
-    /// Do not replay the log: save what the last merge left, where the log or the newest superblock is damaged
+    /// Do not replay the log: save the state of the last merge, if the log or the newest superblock
+    /// is damaged
     #[arg(long)]
     no_recovery: bool,
     /// Show no progress and no summary
     #[arg(short, long)]
     quiet: bool,
-    /// Tell a summary as JSON (on standard error with "-")
+    /// Print a summary as JSON (on standard error with "-")
     #[arg(long)]
     json: bool,
 }
@@ -184,8 +186,8 @@ fn archive(
     flushed.map(drop).explain(name)
 }
 
-/// An archive that is being written. It gets its name when it is whole if it replaces another one,
-/// and is removed if it does not become whole.
+/// An archive that is being written. If it replaces another archive, it gets its name only when
+/// it is complete. An incomplete archive is removed.
 struct ArchiveFile {
     dir: OwnedFd,
     pending: Pending,
@@ -231,7 +233,7 @@ impl Drop for ArchiveFile {
     }
 }
 
-/// Tells of attributes that could not be set.
+/// Reports attributes that could not be set.
 pub fn tell_lost(progress: &Progress, lost: u64) {
     if lost > 0 {
         progress.note(&format!(
@@ -245,7 +247,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_destination_is_told_by_its_name() {
+    fn destination_name_selects_archive_format() {
         let of = |name: &str, is_dir| destination(Path::new(name), is_dir);
         assert_eq!(of("-", false).unwrap(), Destination::Stdout);
         assert_eq!(

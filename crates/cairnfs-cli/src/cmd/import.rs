@@ -1,4 +1,4 @@
-//! `cairnfs import`: whole trees into a volume, from a directory or a tar archive.
+//! `cairnfs import`: copies whole trees into a volume, from a directory or a tar archive.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -36,10 +36,10 @@ with --same-owner; otherwise everything is yours. Archive members with absolute
 names or with '..' are refused. An archive may be compressed by gzip or zstd,
 whatever its name.
 
-What fails is told, and the rest goes on; nothing is left of an entry that
-failed, and a file that it was to replace stays. A broken or hostile archive
+A failure is reported, and the import continues; nothing is left of an entry that
+failed, and the file that it would replace stays. A broken or hostile archive
 ends the import. A volume made by --create is removed again if the import ends
-like this, or if nothing could be imported.
+in this way, or if nothing could be imported.
 
 Exit codes: 0 all was imported, 1 something was not, 2 wrong arguments.";
 
@@ -71,7 +71,7 @@ pub struct Args {
     /// Show no progress and no summary
     #[arg(short, long)]
     quiet: bool,
-    /// Tell a summary as JSON
+    /// Print a summary as JSON
     #[arg(long)]
     json: bool,
 }
@@ -89,7 +89,7 @@ pub fn run(args: Args) -> Result<ExitCode, AnyError> {
     finish(&summary, "Imported", args.quiet, args.json, false)
 }
 
-/// Fills the volume; how that went.
+/// Fills the volume and returns the summary.
 fn fill(args: &Args, from: Origin, place: VolumePath) -> Result<Summary, Failure> {
     let volume = Volume::open(&place.volume, Access::Write)?;
     let base = volume.make_dirs(&place.inside, 0o777 & !umask())?;
@@ -125,13 +125,13 @@ fn fill(args: &Args, from: Origin, place: VolumePath) -> Result<Summary, Failure
     let summary = copier.summary;
     drop(progress);
     drop(sink);
-    // What came in before a failure stays, and must be closed in order.
+    // Entries imported before a failure remain, and the volume must be closed properly.
     let closed = volume.close();
     done.and(closed)?;
     Ok(summary)
 }
 
-/// A volume that this run has made; removed again unless it is kept.
+/// A volume that this run has made; removed on drop unless it is kept.
 struct Created {
     path: PathBuf,
     kept: bool,
@@ -151,7 +151,7 @@ impl Drop for Created {
     }
 }
 
-/// Where to, making the volume if that was asked for.
+/// The destination in the volume. Makes the volume first with `--create`.
 fn place(args: &Args) -> Result<(VolumePath, Option<Created>), Failure> {
     let parsed = VolumePath::parse(&args.place);
     if parsed.is_ok() || !args.create {
@@ -180,7 +180,7 @@ fn place(args: &Args) -> Result<(VolumePath, Option<Created>), Failure> {
     Ok((VolumePath::parse(&args.place)?, Some(created)))
 }
 
-/// What is imported.
+/// The source of an import.
 enum Origin {
     Archive(Archive),
     Directory(Box<HostSource>),
@@ -190,7 +190,7 @@ enum Origin {
 struct Archive {
     input: Box<dyn Read>,
     name: String,
-    /// Bytes, 0 if not known.
+    /// Size in bytes, 0 if not known.
     size: u64,
 }
 
@@ -217,7 +217,7 @@ impl Origin {
     }
 }
 
-/// Tells the progress what was read.
+/// A reader that adds the bytes read to the progress.
 struct Watched<'a> {
     input: Box<dyn Read>,
     progress: &'a Progress,
@@ -231,7 +231,8 @@ impl Read for Watched<'_> {
     }
 }
 
-/// Tells how a copy went; standard output may be taken by an archive.
+/// Prints the summary of a copy: text on standard error; JSON on standard output, or on standard
+/// error if standard output holds an archive.
 pub fn finish(
     summary: &Summary,
     what: &str,

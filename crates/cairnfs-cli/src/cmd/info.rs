@@ -1,4 +1,4 @@
-//! `cairnfs info`: what a volume is, also while it is mounted.
+//! `cairnfs info`: superblock, space and features of a volume, also while it is mounted.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -20,10 +20,10 @@ Examples:
   cairnfs info disk.img
   cairnfs info --json /dev/sdb1 | jq -r .uuid
 
-Works while the volume is mounted; its free space is then told by df(1) on the
-directory it is mounted on.
+Works while the volume is mounted; df(1) on its mountpoint then shows the free
+space.
 
-Exit codes: 0 told, 1 not a volume, damaged or unreadable, 2 wrong arguments.";
+Exit codes: 0 shown, 1 not a volume, damaged or unreadable, 2 wrong arguments.";
 
 /// Show what a volume is: label, size, features, free space
 #[derive(Debug, clap::Args)]
@@ -31,7 +31,7 @@ Exit codes: 0 told, 1 not a volume, damaged or unreadable, 2 wrong arguments.";
 pub struct Args {
     /// File or block device
     volume: PathBuf,
-    /// Tell it as JSON
+    /// Print it as JSON
     #[arg(long)]
     json: bool,
 }
@@ -54,7 +54,7 @@ struct JsonReport {
     problem: Option<String>,
 }
 
-/// Of an image file: what it may still grow by, and what its file system has left.
+/// For an image file: bytes by which it may still grow, and free bytes of its file system.
 #[derive(Serialize)]
 struct Host {
     holes: u64,
@@ -78,16 +78,16 @@ struct Space {
 /// Runs the command.
 pub fn run(args: Args) -> Result<ExitCode, AnyError> {
     let info = inspect(&args.volume).explain(shown(&args.volume))?;
-    let told = told(&args.volume, info);
+    let report = json_report(&args.volume, info);
     if args.json {
-        output::json(&told)?;
+        output::json(&report)?;
     } else {
-        output::table(&mut io::stdout().lock(), &rows(&told))?;
+        output::table(&mut io::stdout().lock(), &rows(&report))?;
     }
-    Ok(ExitCode::from(u8::from(told.problem.is_some())))
+    Ok(ExitCode::from(u8::from(report.problem.is_some())))
 }
 
-fn told(path: &Path, info: VolumeInfo) -> JsonReport {
+fn json_report(path: &Path, info: VolumeInfo) -> JsonReport {
     let State {
         in_use,
         space,
@@ -102,7 +102,8 @@ fn told(path: &Path, info: VolumeInfo) -> JsonReport {
         created: output::utc_time(info.created),
         size: info.size,
         log_size: info.log_size,
-        // The superblock alone tells what was in the log when it was written.
+        // Without an open volume only the superblock's value is known, which is from the time of
+        // its last write.
         log_used: log_used.unwrap_or(info.log_used),
         generation: info.generation,
         merged_seq: info.merged_seq,
@@ -121,7 +122,7 @@ fn told(path: &Path, info: VolumeInfo) -> JsonReport {
     }
 }
 
-/// A volume that was cut off can be opened for reading all the same.
+/// The problem of a truncated volume: opening it read-only succeeds all the same.
 fn cut_off(path: &Path, size: u64) -> Option<String> {
     let left = std::fs::metadata(path).ok()?;
     let cut = left.is_file() && left.len() < size;
@@ -132,8 +133,8 @@ fn cut_off(path: &Path, size: u64) -> Option<String> {
     })
 }
 
-/// What opening the volume tells: whether it is in use, its space and the log to replay if it is
-/// not, and why it cannot be opened.
+/// What opening the volume shows: whether it is in use; if not, its space and the log to replay;
+/// and why it cannot be opened.
 #[derive(Default)]
 struct State {
     in_use: bool,
@@ -174,7 +175,7 @@ fn space(stat: &StatFs) -> Space {
     }
 }
 
-/// Features by name, and the bits of others.
+/// Names of known features, and the bits of unknown ones.
 fn feature_names(features: &Features) -> String {
     let mut names = Vec::new();
     if features.incompatible & RENAMED_ENTRIES != 0 {
@@ -195,38 +196,41 @@ fn feature_names(features: &Features) -> String {
     }
 }
 
-fn rows(told: &JsonReport) -> Vec<(&'static str, String)> {
+fn rows(report: &JsonReport) -> Vec<(&'static str, String)> {
     let exact = |bytes: u64| format!("{} ({bytes} bytes)", human(bytes));
-    let features = feature_names(&told.features);
-    let label = if told.label.is_empty() {
+    let features = feature_names(&report.features);
+    let label = if report.label.is_empty() {
         "(none)"
     } else {
-        &told.label
+        &report.label
     };
     let mut rows = vec![
-        ("Volume", told.volume.clone()),
+        ("Volume", report.volume.clone()),
         ("Label", label.to_owned()),
-        ("UUID", told.uuid.clone()),
-        ("Created", told.created.clone()),
-        ("Size", exact(told.size)),
+        ("UUID", report.uuid.clone()),
+        ("Created", report.created.clone()),
+        ("Size", exact(report.size)),
         (
             "Log",
             format!(
                 "{}, {} to replay",
-                human(told.log_size),
-                human(told.log_used)
+                human(report.log_size),
+                human(report.log_used)
             ),
         ),
         ("Features", features),
-        ("Generation", told.generation.to_string()),
-        ("In use", if told.in_use { "yes" } else { "no" }.to_owned()),
+        ("Generation", report.generation.to_string()),
+        (
+            "In use",
+            if report.in_use { "yes" } else { "no" }.to_owned(),
+        ),
     ];
-    if let Some(space) = &told.space {
+    if let Some(space) = &report.space {
         let percent = space.available.saturating_mul(100) / space.total.max(1);
         let (free, total) = (human(space.available), human(space.total));
         rows.push(("Free", format!("{free} of {total} ({percent}%)")));
     }
-    if let Some(host) = &told.host {
+    if let Some(host) = &report.host {
         let (holes, free) = (human(host.holes), human(host.free));
         let warning = if host.holes > host.free {
             ": less than that, writes are refused when it is full"
@@ -238,7 +242,7 @@ fn rows(told: &JsonReport) -> Vec<(&'static str, String)> {
             format!("the file may grow by {holes}, its file system has {free} left{warning}"),
         ));
     }
-    if let Some(problem) = &told.problem {
+    if let Some(problem) = &report.problem {
         rows.push(("Problem", problem.clone()));
     }
     rows

@@ -1,4 +1,4 @@
-//! `cairnfs ls`: names and attributes in a volume.
+//! `cairnfs ls`: lists names and attributes in a volume.
 
 use std::collections::HashSet;
 use std::ffi::OsString;
@@ -20,11 +20,11 @@ Examples:
   cairnfs ls -l disk.img:/home
   cairnfs ls -R --json disk.img | jq -r '.[].path'
 
-A terminal gets names with escapes for control characters, anything else gets
-their bytes; -q and -b are as of ls(1).
+Names are written to a terminal with escapes for control characters, and byte
+for byte elsewhere; -q and -b are as in ls(1).
 
-Owners are shown as numbers: the names of this machine may not be those of the
-volume's files.
+Owners are shown as numbers, because this machine may give the numbers in the
+volume other names.
 
 Exit codes: 0 listed, 1 something was not, 2 wrong arguments.";
 
@@ -50,7 +50,7 @@ pub struct Args {
     /// Write control characters, spaces and backslashes in names as escapes of C
     #[arg(short = 'b', long, conflicts_with = "json")]
     escape: bool,
-    /// Tell all attributes as JSON
+    /// Print all attributes as JSON
     #[arg(long)]
     json: bool,
 }
@@ -76,7 +76,7 @@ struct ListedEntry {
 #[derive(Serialize)]
 struct JsonReport {
     path: String,
-    /// The bytes of a path that is no UTF-8, in hexadecimal.
+    /// The bytes of a path that is not UTF-8, in hexadecimal.
     #[serde(skip_serializing_if = "Option::is_none")]
     path_hex: Option<String>,
     kind: &'static str,
@@ -105,26 +105,26 @@ pub fn run(args: Args) -> Result<ExitCode, AnyError> {
         LastLink::Follow
     };
     let (volume, node) = Volume::open_at(&place, crate::volume::Access::Read, last)?;
-    let mut told = Vec::new();
+    let mut reports = Vec::new();
     if !node.is_dir() {
         let entry = entry(&volume, node.attr, place.inside.clone(), place.inside)?;
-        show(&args, &[entry], &mut told)?;
+        show(&args, &[entry], &mut reports)?;
     } else {
         drop(node);
-        directories(&args, &volume, place.inside, &mut told)?;
+        directories(&args, &volume, place.inside, &mut reports)?;
     }
     if args.json {
-        json(&told)?;
+        json(&reports)?;
     }
     Ok(ExitCode::SUCCESS)
 }
 
-/// Lists a directory and, if asked for, all below it, each once.
+/// Lists a directory, and with `-R` all directories below it. Each directory is listed once.
 fn directories(
     args: &Args,
     volume: &Volume,
     top: Vec<u8>,
-    told: &mut Vec<JsonReport>,
+    reports: &mut Vec<JsonReport>,
 ) -> Result<(), AnyError> {
     let mut seen = HashSet::new();
     let mut waiting = vec![top];
@@ -140,7 +140,7 @@ fn directories(
             writeln!(out, ":")?;
         }
         first = false;
-        show(args, &entries, told)?;
+        show(args, &entries, reports)?;
         if args.recursive {
             let below = entries.iter().rev().filter(|e| {
                 let dots = e.name == b"." || e.name == b"..";
@@ -197,10 +197,10 @@ fn entry(
     })
 }
 
-fn show(args: &Args, entries: &[ListedEntry], told: &mut Vec<JsonReport>) -> io::Result<()> {
+fn show(args: &Args, entries: &[ListedEntry], reports: &mut Vec<JsonReport>) -> io::Result<()> {
     if args.json {
         let shown = entries.iter().filter(|e| e.name != b"." && e.name != b"..");
-        told.extend(shown.map(tell));
+        reports.extend(shown.map(json_report));
         return Ok(());
     }
     let mut out = io::BufWriter::new(io::stdout().lock());
@@ -216,7 +216,7 @@ fn show(args: &Args, entries: &[ListedEntry], told: &mut Vec<JsonReport>) -> io:
     out.flush()
 }
 
-/// Columns as of `ls -l`, each as wide as its widest value.
+/// Columns as in `ls -l`, each as wide as its widest value.
 fn long(out: &mut dyn Write, entries: &[ListedEntry], style: Style) -> io::Result<()> {
     let rows: Vec<[String; 4]> = entries.iter().map(|e| columns(&e.attr)).collect();
     let mut widths = [0; 4];
@@ -272,7 +272,7 @@ fn rooted(path: &[u8]) -> Vec<u8> {
     rooted
 }
 
-fn tell(entry: &ListedEntry) -> JsonReport {
+fn json_report(entry: &ListedEntry) -> JsonReport {
     let a = &entry.attr;
     let path = rooted(&entry.path);
     let hex = || path.iter().map(|b| format!("{b:02x}")).collect();
@@ -297,7 +297,7 @@ fn tell(entry: &ListedEntry) -> JsonReport {
     }
 }
 
-/// The letters of chattr(1).
+/// The flag letters of chattr(1).
 fn flag_letters(flags: Flags) -> String {
     let all = [
         ('i', Flags::IMMUTABLE),
@@ -354,7 +354,7 @@ mod tests {
     }
 
     #[test]
-    fn columns_align_and_links_show_where_they_lead() {
+    fn columns_align_and_links_show_their_targets() {
         let mut link = file("b\n", 10, 1000);
         link.attr.kind = FileKind::Symlink;
         link.target = Some(b"t".to_vec());
@@ -369,16 +369,16 @@ mod tests {
     }
 
     #[test]
-    fn paths_are_told_from_the_root() {
-        let told = tell(&file("x/./y", 1, 0));
-        assert_eq!(told.path, "/x/y");
-        assert_eq!(told.mode, "0644");
-        assert!(told.path_hex.is_none() && told.flags.is_empty());
+    fn paths_are_printed_from_the_root() {
+        let report = json_report(&file("x/./y", 1, 0));
+        assert_eq!(report.path, "/x/y");
+        assert_eq!(report.mode, "0644");
+        assert!(report.path_hex.is_none() && report.flags.is_empty());
         let mut kept = file("x", 1, 0);
         kept.attr.flags = Flags::APPEND.with(Flags::NODUMP);
-        assert_eq!(tell(&kept).flags, "ad");
+        assert_eq!(json_report(&kept).flags, "ad");
         let mut odd = file("", 1, 0);
         odd.path = b"\xff".to_vec();
-        assert_eq!(tell(&odd).path_hex.as_deref(), Some("2fff"));
+        assert_eq!(json_report(&odd).path_hex.as_deref(), Some("2fff"));
     }
 }

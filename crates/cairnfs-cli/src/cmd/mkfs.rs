@@ -13,7 +13,7 @@ use crate::output::{self, Progress};
 use crate::size;
 use crate::volume::caller;
 
-/// Size of an image file for which none is given.
+/// Default size of a new image file, in bytes.
 pub const DEFAULT_SIZE: u64 = 64 << 30;
 
 const EXAMPLES: &str = "\
@@ -24,9 +24,9 @@ Examples:
 
 An image file is sparse: it takes the space of its log (1/32 of the size, 4 MiB
 to 256 MiB) at once, and the rest as files are stored. SIZE is bytes, or a
-number with K, M, G or T (powers of 1024). A new image file is for its owner
-only (mode 0600), because it shows all that is in it; an existing one keeps its
-permissions.
+number with K, M, G or T (powers of 1024). A new image file is accessible to its
+owner only (mode 0600), because it holds all files of the volume; an existing
+one keeps its permissions.
 
 Exit codes: 0 made, 1 not made.";
 
@@ -48,15 +48,15 @@ pub struct Args {
     /// Overwrite whatever is there
     #[arg(short, long)]
     force: bool,
-    /// Say nothing but errors
+    /// Print nothing except errors
     #[arg(short, long)]
     quiet: bool,
-    /// Tell the result as JSON
+    /// Print the result as JSON
     #[arg(long)]
     json: bool,
 }
 
-/// What `--json` tells.
+/// The JSON output.
 #[derive(Serialize)]
 struct Made {
     volume: String,
@@ -66,7 +66,7 @@ struct Made {
     log_size: u64,
 }
 
-/// A label that fits the superblock.
+/// Parses a label and checks that it fits into the superblock.
 pub fn label(text: &str) -> Result<String, String> {
     const MAX: usize = cairnfs::format::superblock::MAX_LABEL;
     if text.len() > MAX {
@@ -100,12 +100,12 @@ pub fn run(args: Args) -> Result<ExitCode, AnyError> {
         .map(|()| ExitCode::SUCCESS);
     }
     if !args.quiet {
-        tell(&args.volume, &info, chosen)?;
+        print_result(&args.volume, &info, chosen)?;
     }
     Ok(ExitCode::SUCCESS)
 }
 
-fn tell(volume: &std::path::Path, info: &VolumeInfo, chosen: bool) -> std::io::Result<()> {
+fn print_result(volume: &std::path::Path, info: &VolumeInfo, chosen: bool) -> std::io::Result<()> {
     use std::io::Write;
     let mut out = std::io::stdout().lock();
     let size = size::human(info.size);
@@ -121,11 +121,11 @@ fn tell(volume: &std::path::Path, info: &VolumeInfo, chosen: bool) -> std::io::R
     Ok(())
 }
 
-/// Makes a volume owned by the caller. Without a size a new or empty file gets
-/// [`DEFAULT_SIZE`]; whether that happened is told beside what was made.
+/// Makes a volume owned by the caller. Without a size, a new or empty file gets [`DEFAULT_SIZE`];
+/// the second result is whether that happened.
 ///
 /// # Errors
-/// What the engine says, with the next step.
+/// The engine's error, with the next step.
 pub fn make_volume(
     volume: &std::path::Path,
     mut options: MakeOptions,
@@ -154,7 +154,7 @@ fn make_failure(volume: &std::path::Path, error: &Error, forced: bool) -> Failur
     const FORCE: &str = "use --force to overwrite it: all that is in it will be lost";
     let name = shown(volume);
     match error {
-        // There is nothing yet, so the hints for existing volumes would mislead.
+        // The volume does not exist yet; the hints for existing volumes would mislead.
         Error::Open { source, .. } => Failure::new(name, crate::failure::io_text(source)),
         Error::Exists if !forced => {
             Failure::new(name, "is not empty; nothing was written").hint(FORCE)

@@ -1,4 +1,4 @@
-//! The commands, one module each: its arguments and `run`.
+//! The commands, one module each, with its arguments and `run`.
 
 pub mod cat;
 pub mod check;
@@ -23,7 +23,8 @@ use std::process::ExitCode;
 
 use crate::failure::Failure;
 
-/// Does something with each argument. One that fails is told, and the others are done.
+/// Calls `one` with each argument. A failure is reported, and the remaining arguments are
+/// processed.
 fn each(args: &[OsString], mut one: impl FnMut(&OsString) -> Result<(), Failure>) -> ExitCode {
     let failures = args.iter().filter_map(|arg| one(arg).err());
     let failed = failures.inspect(Failure::tell).count();

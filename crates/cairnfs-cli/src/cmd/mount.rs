@@ -1,8 +1,9 @@
-//! `cairnfs mount`: makes a volume usable under a directory, or changes the flags of a mount.
+//! `cairnfs mount`: mounts a volume on a directory, or changes the flags of a mount.
 //!
-//! The command prepares volume and directory, then starts its own program once more as the daemon
-//! and waits until that says the mount is live. (A process with threads cannot fork; a new program
-//! can be started at any time.) Exit codes are those of mount(8).
+//! The command prepares the volume and the directory, then starts its own program again as the
+//! daemon and waits until the daemon reports that the mount is live. (A process with threads
+//! cannot fork safely; a new program can be started at any time.) Exit codes are those of
+//! mount(8).
 
 use std::error::Error;
 use std::fs::{File, OpenOptions};
@@ -26,56 +27,56 @@ use crate::notify;
 use crate::size::human;
 use crate::syslog::Syslog;
 
-/// mount(8): the arguments are wrong.
+/// mount(8): invalid arguments.
 const EXIT_USAGE: u8 = 1;
-/// mount(8): the system lacks something, for example memory for a process.
+/// mount(8): the system lacks a resource, for example memory for a process.
 const EXIT_SYSTEM: u8 = 2;
 /// mount(8): the mount failed.
 const EXIT_MOUNT: u8 = 32;
 
-/// Size of an image that `--create` makes. It takes space only as it fills.
+/// Size in bytes of an image that `--create` makes. The image is sparse.
 const DEFAULT_SIZE: u64 = 64 << 30;
 
-/// What the daemon says when the mount is live.
+/// The daemon's message when the mount is live.
 const READY: &str = "ready";
 
-/// Begins a word that the kernel alone has for a mount of FUSE.
+/// Prefix of a mount option that only the kernel adds, to FUSE mounts.
 const KERNELS_WORD: &str = "user_id=";
 
-/// What `-o` takes, for the help.
+/// Description of the `-o` options, for the help.
 const OPTIONS: &str = "\
 Mount options:
   ro, rw                 read-only, or read and write (the default). The volume is not
                          written with ro: after a crash, a log that needs more memory than
                          the cache is recovered into a temporary file in TMPDIR
-  allow_other            let other users in, as far as the modes of files do
-  write=through          send data to the daemon as write(2) is called (the default): no
-                         space is told by write itself
-  write=back             have the kernel keep data until a file is closed or synced, or for
-                         some 30 seconds: faster for small writes that are not synced, but
-                         no space is told by close and fsync
-  durability=SECONDS     make what has reached the daemon durable by a sync that begins this
-                         long after the last one [default: 5]; 0: on request only. What is
+  allow_other            let other users access the mount, as the modes of files permit
+  write=through          send data to the daemon in each write(2) (the default), which
+                         itself reports a full volume
+  write=back             let the kernel keep data until a file is closed or synced, or for
+                         about 30 seconds: faster for small writes without a sync, but
+                         close and fsync report a full volume
+  durability=SECONDS     make data that has reached the daemon durable by a sync that begins
+                         this long after the last one [default: 5]; 0: on request only. Data
                          written through a mapping reaches it with msync and munmap
   cache=SIZE             memory for caches and unwritten changes, such as 512M; at least 8M
   threads=N              event loops [default: one for each processor, from 2 to 16]
-  ro,norecovery          do not replay the log: show what the last merge left, where the log
+  ro,norecovery          do not replay the log: show the state of the last merge if the log
                          or the newest superblock is damaged
-  nodiscard              do not tell the device of freed space
-  dev, suid, noexec      as for mount(8). Without these, a mount has no devices and no set-id
-                         bits, but has both if root made it by mount(8) or fstab
-  sync                   make what write(2) wrote durable before it returns; not names
+  nodiscard              do not discard freed space on the device
+  dev, suid, noexec      as for mount(8). The default is no devices and no set-id bits, but
+                         both if root mounts by mount(8) or fstab
+  sync                   make the data of write(2) durable before it returns; not names
   remount                change the flags of the mount on DIR, which may be given without a
-                         VOLUME (root only): ro, rw, dev, suid,
-                         exec, sync and their opposites; all others stay. With ro, everything
-                         is made durable. What was mounted with ro cannot become rw
-  fsname=NAME            what the table of mounts shows as the source
-Words of fstab(5) that mean nothing here, such as nofail, are accepted. Reading does not change
-access times, and the mount shows noatime: relatime, strictatime and atime say so.
+                         VOLUME (root only): ro, rw, dev, suid, exec, sync and their
+                         opposites; all others stay. With ro, everything is made durable.
+                         A volume mounted with ro cannot become rw
+  fsname=NAME            the source in the table of mounts
+Options of fstab(5) without a meaning here, such as nofail, are accepted. Reading does not change
+access times, and the mount shows noatime: relatime, strictatime and atime print a note about it.
 
-Exit codes, as of mount(8): 0 mounted, and with --foreground also ended well; 1 wrong arguments;
-2 the system lacks something; 32 not mounted, or with --foreground: what was written could not
-be made durable, or the volume stopped. The last line on standard error says why.
+Exit codes, as in mount(8): 0 mounted, and with --foreground also ended without errors; 1 wrong
+arguments; 2 a system resource is missing; 32 not mounted, or with --foreground: data could not
+be made durable, or the volume stopped. The last line on standard error has the reason.
 
 For mount(8): mount.cairnfs VOLUME DIR [-sfnv] [-o OPTIONS], a link to this program.";
 
@@ -100,7 +101,7 @@ pub struct Args {
     /// journal; with --foreground to standard error
     #[arg(long, value_name = "FILE")]
     log: Option<PathBuf>,
-    /// Say what is done
+    /// Print what is done
     #[arg(long, short)]
     verbose: bool,
     /// Ignore unknown mount options
@@ -112,7 +113,7 @@ pub struct Args {
     /// Called by mount(8), which leaves out the words that name its defaults
     #[arg(long, hide = true)]
     helper: bool,
-    /// Be the daemon: leave the terminal once the mount is live
+    /// Act as the daemon: leave the terminal once the mount is live
     #[arg(long, hide = true)]
     detached: bool,
     /// Image file or block device; not needed with -o remount
@@ -121,7 +122,7 @@ pub struct Args {
     dir: Option<PathBuf>,
 }
 
-/// The exit code, and a message, which is empty if the daemon has told it already.
+/// An exit code and a message; the message is empty if the daemon has printed it already.
 #[derive(Debug)]
 struct Failure(u8, String);
 
@@ -132,7 +133,7 @@ fn failed(text: impl ToString) -> Failure {
 /// Runs the command.
 ///
 /// # Errors
-/// None: failures are told here, with the exit code mount(8) wants.
+/// None: failures are printed here, and returned as exit codes of mount(8).
 pub fn run(args: Args) -> Result<ExitCode, Box<dyn Error>> {
     match mount(&args) {
         Ok(()) => Ok(ExitCode::SUCCESS),
@@ -171,12 +172,12 @@ fn mount(args: &Args) -> Result<(), Failure> {
     }
 }
 
-/// Who asks for access times is told that there are none.
+/// Warns a caller that asks for access times: they are not kept.
 fn note_access_times(options: &MountOptions) {
     if options.access_times {
         eprintln!(
             "cairnfs mount: note: reading does not change access times: the mount is noatime, \
-             whatever it is told"
+             whatever its options"
         );
     }
 }
@@ -201,7 +202,7 @@ fn parse_onto(args: &Args, mut options: MountOptions) -> Result<MountOptions, St
     Ok(options)
 }
 
-/// Refuses a cache that this machine cannot hold.
+/// Refuses a cache that is larger than this machine's memory.
 fn check_cache(options: &MountOptions) -> Result<(), String> {
     let info = rustix::system::sysinfo();
     let memory = (info.totalram as u64).saturating_mul(u64::from(info.mem_unit));
@@ -215,7 +216,8 @@ fn check_cache(options: &MountOptions) -> Result<(), String> {
     }
 }
 
-/// Changes the flags of the mount on `path`. The daemon goes on as it was started.
+/// Changes the flags of the mount on `path`. The daemon keeps the options with which it was
+/// started.
 fn remount(args: &Args, path: &Path) -> Result<(), Failure> {
     let given = path.display();
     let wrong = |e: io::Error| failed(format_args!("{given}: {e}"));
@@ -225,10 +227,11 @@ fn remount(args: &Args, path: &Path) -> Result<(), Failure> {
         return Err(failed(format_args!("no volume is mounted on {given}")));
     };
     let words = || args.options.iter().flat_map(|list| list.split(','));
-    // mount(8) has merged the kernel's words with those of the caller then, and leaves out those that
-    // name its defaults.
-    let whole = args.helper && words().any(|word| word.starts_with(KERNELS_WORD));
-    let is_set = |word: &str| !whole && entry.has(word);
+    // An option of the kernel shows that mount(8) has merged the mount's options with those of the
+    // caller, and has left out its defaults. The current flags of the mount must then be ignored:
+    // an option that is left out has its default.
+    let by_mount8 = args.helper && words().any(|word| word.starts_with(KERNELS_WORD));
+    let is_set = |word: &str| !by_mount8 && entry.has(word);
     let now = MountOptions {
         sloppy: args.sloppy,
         read_only: is_set("ro"),
@@ -268,7 +271,7 @@ fn remount(args: &Args, path: &Path) -> Result<(), Failure> {
     }
 }
 
-/// The volume's canonical path, after making it if that is asked for.
+/// The volume's canonical path. Creates the volume first with `--create`.
 fn find_volume(args: &Args) -> Result<PathBuf, Failure> {
     let path = &args.volume;
     match path.canonicalize() {
@@ -322,7 +325,7 @@ fn readable(bytes: u64) -> String {
     format!("{} {unit}", bytes >> shift)
 }
 
-/// The directory's canonical path, fit to be mounted on.
+/// The directory's canonical path, checked for use as a mountpoint.
 fn find_dir(args: &Args, given: &Path) -> Result<PathBuf, Failure> {
     let wrong = |e: io::Error| failed(format_args!("{}: {e}", given.display()));
     let dir = match mountinfo::resolve(given) {
@@ -353,7 +356,7 @@ fn find_dir(args: &Args, given: &Path) -> Result<PathBuf, Failure> {
     }
 }
 
-/// What to say of an image that may outgrow the file system it lies in.
+/// A warning if the image can outgrow the host file system.
 fn outgrows(volume: &Path) -> Option<String> {
     let room = HostRoom::of(volume).ok().flatten()?;
     (room.shortfall() > 0).then(|| room.warning(&volume.display()))
@@ -454,7 +457,7 @@ fn serve_here(
             return Ok(());
         }
     };
-    // A terminal gets the failure itself.
+    // On a terminal, the caller prints the failure itself.
     if !logs_to_terminal(args) {
         tracing::error!("{last_words}");
     }
@@ -466,7 +469,8 @@ fn engine_options(options: &MountOptions) -> Options {
         read_only: options.read_only,
         recovery: options.recovery,
         discard: options.discard,
-        // What programs write in pieces comes so: the next piece belongs to a block just written.
+        // Programs that write in small pieces need this: the next piece belongs to a block just
+        // written.
         keep_written: options.write == WriteMode::Through,
         kernel_clock: true,
         content_times: options.write == WriteMode::Through,
@@ -515,7 +519,7 @@ fn start_log(args: &Args, volume: &Path) -> Result<(), String> {
     Ok(())
 }
 
-/// The mount is live: tells it, and leaves the terminal if in the background.
+/// Reports that the mount is live, and leaves the terminal if in the background.
 fn announce(args: &Args, volume: &Path, dir: &Path) {
     tracing::info!("mounted {} on {}", volume.display(), dir.display());
     if let Err(e) = notify::ready() {
@@ -561,7 +565,7 @@ mod tests {
     }
 
     #[test]
-    fn size_belongs_to_create() {
+    fn size_option_requires_create() {
         assert!(Whole::try_parse_from(["mount", "--size", "1G", "v", "m"]).is_err());
         assert_eq!(
             parse(&["--create", "--size", "1G", "v", "m"]).size,
@@ -570,7 +574,7 @@ mod tests {
     }
 
     #[test]
-    fn option_lists_add_up() {
+    fn option_lists_are_merged() {
         let args = parse(&["-o", "ro,threads=3", "-o", "rw", "v", "m"]);
         let options = parse_options(&args).unwrap();
         assert!(!options.read_only);
@@ -582,7 +586,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_is_named() {
+    fn missing_volume_or_mountpoint_is_named() {
         let dir = tempfile::tempdir().unwrap();
         let volume = dir.path().join("none.cairn");
         let args = parse(&[volume.to_str().unwrap(), dir.path().to_str().unwrap()]);

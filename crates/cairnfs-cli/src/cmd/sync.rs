@@ -1,6 +1,6 @@
-//! `cairnfs sync`: makes everything in a mounted volume durable, and waits for it.
+//! `cairnfs sync`: makes all changes in a mounted volume durable, and waits for it.
 //!
-//! sync(2) does not reach a FUSE daemon; this command asks it directly.
+//! sync(2) does not reach a FUSE daemon; this command sends the request to it.
 
 use std::error::Error;
 use std::path::PathBuf;
@@ -37,7 +37,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn paths_elsewhere_are_refused() {
+    fn sync_refuses_paths_outside_of_mounts() {
         let dir = tempfile::tempdir().unwrap();
         let args = Args {
             dir: dir.path().to_path_buf(),

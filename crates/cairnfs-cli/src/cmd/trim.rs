@@ -1,6 +1,7 @@
-//! `cairnfs trim`: gives the free space of a volume back to what holds it, as fstrim(8) does.
+//! `cairnfs trim`: discards the free space of a volume on its file system or device, as fstrim(8)
+//! does.
 //!
-//! A mounted volume is trimmed by its daemon, another one here.
+//! The daemon trims a mounted volume; this process trims an unmounted one.
 
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -23,9 +24,9 @@ Examples:
   cairnfs trim disk.img               one that may be mounted or not
   cairnfs trim --json disk.img | jq .bytes
 
-All free space is discarded, also what was discarded before. A mounted volume
-is trimmed for root and for the user who mounted it. Unless mounted with
-nodiscard, a volume gives back by itself what becomes free in pieces of 256 KiB.
+All free space is discarded, also if it was discarded before. Only root and the
+user who mounted it can trim a mounted volume. Unless mounted with nodiscard, a
+volume discards freed space by itself, in pieces of 256 KiB.
 
 Exit codes: 0 trimmed, 1 not a volume, no permission, or not possible there,
 2 wrong arguments.";
@@ -37,7 +38,7 @@ pub struct Args {
     /// The mountpoint, or the file or block device of the volume
     #[arg(value_name = "DIR|VOLUME")]
     place: PathBuf,
-    /// Tell the number of bytes as JSON
+    /// Print the number of bytes as JSON
     #[arg(long)]
     json: bool,
 }
@@ -50,7 +51,7 @@ struct JsonReport {
 
 /// Runs the command.
 pub fn run(args: Args) -> Result<ExitCode, AnyError> {
-    // A dead mount cannot be looked at.
+    // metadata() fails on a dead mount.
     let dead = || args.place.metadata().is_err_and(|e| mountinfo::is_dead(&e));
     let bytes = match args.place.is_dir() || dead() {
         true => mounted(&args.place)?,

@@ -1,13 +1,15 @@
-//! `cairnfs umount`: makes everything durable, unmounts, and waits until the volume is closed; also
-//! as the helper of umount(8).
+//! `cairnfs umount`: makes all changes durable, unmounts, and waits until the volume is closed;
+//! also the helper of umount(8).
 //!
-//! Plain umount(8) works too, but returns while the daemon is still writing. That the daemon is
-//! done is told by the volume's lock, which it holds as long as the volume is open: until the last mount
-//! of it is gone, in all mount namespaces. So nothing is waited for while another mount is seen here, and
-//! otherwise for a bounded time. Where the volume
-//! lies is said by the daemon, or by who mounted it, and this may run as root: nothing is opened but
-//! a regular file or a block device, and without waiting. If the path leads to another file now, that
-//! file's lock is not the volume's: device and inode number must be those the daemon has open.
+//! Plain umount(8) works too, but returns while the daemon is still writing. The end of the
+//! daemon is recognised by the volume's lock. The daemon holds it while the volume is open: until
+//! the last mount of it is gone, in all mount namespaces. So this command does not wait if it
+//! sees another mount in its own namespace; otherwise it waits for a bounded time.
+//!
+//! The path of the volume comes from the daemon or from the user that mounted it, and this
+//! program may run as root. So it opens only a regular file or a block device, and opens it
+//! without blocking. If the path refers to another file by then, that file's lock is not the
+//! volume's: device and inode number must be those that the daemon has open.
 
 use std::error::Error;
 use std::fs::File;
@@ -32,36 +34,36 @@ use crate::{daemon, holder};
 /// umount(8): unmounting failed.
 const EXIT_UMOUNT: u8 = 32;
 
-/// Time after which it is said what is waited for.
+/// Time after which a message reports what the command waits for.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 const NOTES: &str = "\
-A volume is closed when its last mount is gone. If it is mounted on another directory, too, that is
-said, and nothing is waited for. Another mount namespace, such as a container's, may hold a copy of
-the mount, and a file that is open in a detached mount keeps it, too: both are waited for.
+A volume is closed when its last mount is gone. If it is also mounted on another directory, the
+command prints that and does not wait. Another mount namespace, such as a container's, may hold a
+copy of the mount, and so may a file that is open in a detached mount: the command waits for both.
 
-Exit codes, as of umount(8): 0 unmounted, and closed or mounted elsewhere; 32 not unmounted, not
-durable, or not closed in time. The last line on standard error says why.";
+Exit codes, as in umount(8): 0 unmounted, and closed or mounted elsewhere; 32 not unmounted, not
+durable, or not closed in time. The last line on standard error has the reason.";
 
 /// Unmount a volume and wait until it is closed.
 #[derive(Debug, clap::Args)]
 #[command(after_help = NOTES)]
 pub struct Args {
-    /// Unmount even if it is in use: it disappears now, and is closed, unwatched, when its last
-    /// file is. Asks the daemon for nothing, so it works even if that does not answer
+    /// Unmount even if it is in use: it disappears at once, and is closed, unwatched, when its
+    /// last file is. Sends the daemon no request, so it works even if the daemon does not answer
     #[arg(long, short)]
     lazy: bool,
-    /// Have the kernel give up the requests that wait for a daemon that does not answer, and unmount.
-    /// What the daemon has not made durable is lost
+    /// Make the kernel abort the requests that wait for a daemon that does not answer, and
+    /// unmount. What the daemon has not made durable is lost
     #[arg(long, short)]
     force: bool,
-    /// Wait so long until the volume is closed
+    /// Time to wait until the volume is closed
     #[arg(long, value_name = "SECONDS", default_value = "60", value_parser = super::stats::seconds)]
     timeout: Duration,
     /// As umount(8) calls its helpers: leave /etc/mtab alone
     #[arg(short, hide = true)]
     n: bool,
-    /// As umount(8) calls its helpers: say what is done
+    /// As umount(8) calls its helpers: print what is done
     #[arg(short, hide = true)]
     verbose: bool,
     /// As umount(8) calls its helpers: the type of the mount
@@ -74,7 +76,7 @@ pub struct Args {
 /// Runs the command.
 ///
 /// # Errors
-/// None: failures are told here, with the exit code umount(8) uses.
+/// None: failures are printed here, and returned as exit codes of umount(8).
 pub fn run(args: Args) -> Result<ExitCode, Box<dyn Error>> {
     match umount(&args) {
         Ok(()) => Ok(ExitCode::SUCCESS),
@@ -101,13 +103,14 @@ fn umount(args: &Args) -> Result<(), String> {
         None => return Err(format!("{} is not a mountpoint", dir.display())),
     };
     if args.force {
-        return mounter::unmount(&dir, Way::Force).map_err(|e| told(&dir, e));
+        return mounter::unmount(&dir, Way::Force).map_err(|e| describe(&dir, e));
     }
     if args.lazy || mountinfo::probe(&dir).is_err_and(|e| mountinfo::is_dead(&e)) {
-        return mounter::unmount(&dir, Way::Lazy).map_err(|e| told(&dir, e));
+        return mounter::unmount(&dir, Way::Lazy).map_err(|e| describe(&dir, e));
     }
     let volume = control::volume(&dir).unwrap_or_else(|_| entry.source.clone());
-    // An image inside its own mountpoint is covered by the mount.
+    // An image inside its own mountpoint is hidden by the mount, and can be opened only after the
+    // unmount.
     let covered = volume.starts_with(&dir);
     let before = control::status(&dir).ok();
     let file = before.as_ref().and_then(|status| status.file.as_ref());
@@ -121,9 +124,9 @@ fn umount(args: &Args) -> Result<(), String> {
             dir.display()
         ));
     }
-    // Only a mount can be asked why.
+    // The daemon can be asked for the cause only while the mount exists.
     let synced = synced.map_err(|e| daemon::because(&dir, &e));
-    mounter::unmount(&dir, Way::Plain).map_err(|e| told(&dir, e))?;
+    mounter::unmount(&dir, Way::Plain).map_err(|e| describe(&dir, e))?;
     if let Some(text) = before.as_ref().and_then(Status::displaced) {
         eprintln!("cairnfs umount: warning: {}", show_bytes(text.as_bytes()));
     }
@@ -154,7 +157,8 @@ fn umount(args: &Args) -> Result<(), String> {
     })
 }
 
-/// Who may not read the directory leaves it to the daemon, which writes everything at its end.
+/// Makes all changes durable. A caller that may not read the directory skips this: the daemon
+/// writes everything when it ends.
 fn sync(dir: &Path) -> io::Result<()> {
     match control::sync(dir) {
         Err(e) if e.kind() == io::ErrorKind::PermissionDenied => Ok(()),
@@ -162,7 +166,8 @@ fn sync(dir: &Path) -> io::Result<()> {
     }
 }
 
-/// Opens the volume by its path, or by the one its file has now; `NotFound` if both lead elsewhere.
+/// Opens the volume by its path, or by the file's current path; `NotFound` if neither refers to
+/// it.
 fn open(volume: &Path, file: Option<&VolumeFile>) -> io::Result<File> {
     let Some(file) = file else {
         return opening::volume(volume);
@@ -183,7 +188,7 @@ fn open(volume: &Path, file: Option<&VolumeFile>) -> io::Result<File> {
     Err(io::ErrorKind::NotFound.into())
 }
 
-/// Whether the file system has another mount in this namespace, which is said.
+/// Whether the file system has another mount in this namespace; prints a note if so.
 fn stays_open(dir: &Path, entry: &MountEntry) -> bool {
     let Some(other @ Elsewhere { process: None, .. }) = elsewhere::of(entry) else {
         return false;
@@ -195,8 +200,8 @@ fn stays_open(dir: &Path, entry: &MountEntry) -> bool {
     true
 }
 
-/// A shared lock waits for a daemon that may write, and not for those that only read. It is waited for
-/// by a thread that is left behind after `timeout`.
+/// Waits for a shared lock: a daemon that may write excludes it, read-only daemons do not. A
+/// separate thread waits, and is left behind after `timeout`.
 fn wait_until_closed(
     file: File,
     volume: &Path,
@@ -207,7 +212,7 @@ fn wait_until_closed(
         |e: &dyn std::fmt::Display| format!("cannot tell when {} is closed: {e}", shown(volume));
     let (ends, end) = channel();
     let waiting = std::thread::Builder::new().spawn(move || {
-        // Fails if it took too long.
+        // The receiver is gone after a timeout.
         let _ = ends.send(lock_shared(&file));
     });
     waiting.map_err(|e| cannot_tell(&e))?;
@@ -245,7 +250,7 @@ fn lock_shared(file: &File) -> io::Result<()> {
     }
 }
 
-/// Why a volume is open whose mount is gone.
+/// The reason why a volume is still open after its unmount.
 fn still_open(entry: &MountEntry) -> String {
     match elsewhere::of(entry) {
         Some(other) => format!("the file system is still mounted {other}"),
@@ -255,7 +260,7 @@ fn still_open(entry: &MountEntry) -> String {
     }
 }
 
-fn told(dir: &Path, error: io::Error) -> String {
+fn describe(dir: &Path, error: io::Error) -> String {
     match error.kind() {
         io::ErrorKind::ResourceBusy => format!(
             "{} is busy: close the files in use there (`fuser -vm` lists them), or use --lazy",
@@ -284,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn only_our_mounts_are_touched() {
+    fn umount_touches_only_cairnfs_mounts() {
         let dir = tempfile::tempdir().unwrap();
         assert!(refused(dir.path()).contains("not a mountpoint"));
         assert!(refused(Path::new("/proc")).contains("holds no CairnFS volume"));
@@ -292,8 +297,8 @@ mod tests {
     }
 
     #[test]
-    fn busy_is_told_clearly() {
-        let text = told(
+    fn busy_mount_is_reported_clearly() {
+        let text = describe(
             Path::new("/m"),
             io::Error::from(io::ErrorKind::ResourceBusy),
         );

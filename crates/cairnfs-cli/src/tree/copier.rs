@@ -1,8 +1,8 @@
-//! Joins a source and a sink: walks the one and fills the other.
+//! Copies a tree: walks a source and fills a sink.
 //!
-//! A failure of one entry is told with its path and counted, and the copy goes on; only a fatal
-//! failure of the sink ends it. A file whose data can be read in part only is salvaged block by
-//! block: what could not be read is a hole in the copy, told by its range.
+//! The failure of one entry is reported with its path and counted, and the copy continues; only a
+//! fatal failure of the sink ends it. A file that can be read only in part is salvaged block by
+//! block: an unreadable range is a hole in the copy, and is reported.
 
 use std::collections::{HashMap, HashSet};
 
@@ -13,7 +13,7 @@ use super::{CHUNK, Keep, Meta, Segment, Sink, Source, Summary, Unreadable, count
 use crate::failure::{Failure, show_bytes};
 use crate::output::Progress;
 
-/// Most unreadable ranges that a summary lists; messages tell all.
+/// Maximum number of unreadable ranges in a summary; messages report all of them.
 const MAX_LISTED: usize = 10_000;
 
 /// A directory being walked.
@@ -24,24 +24,24 @@ struct Frame {
     names: std::vec::IntoIter<Vec<u8>>,
 }
 
-/// A range that could not be read, and why.
+/// An unreadable range, and the reason.
 struct Lost {
     path: String,
     range: Segment,
     why: String,
 }
 
-/// One copy: what it keeps, what it has seen.
+/// One copy: what to keep, and the state of the walk.
 pub struct Copier<'a> {
     keep: Keep,
     progress: &'a Progress,
     links: HashMap<(u64, u64), Vec<u8>>,
     buffer: Vec<u8>,
-    /// The last range of the current file that could not be read; it may still grow.
+    /// The last unreadable range of the current file; it may still grow.
     lost: Option<Lost>,
-    /// Next steps that were shown: each is shown once.
+    /// Hints already shown: each is shown once.
     hints: HashSet<String>,
-    /// So far.
+    /// The result up to the current entry.
     pub summary: Summary,
 }
 
@@ -59,7 +59,7 @@ impl<'a> Copier<'a> {
         }
     }
 
-    /// Copies where `source` starts, and everything in it, to `path`.
+    /// Copies the entry at which `source` starts, and everything in it, to `path`.
     ///
     /// # Errors
     /// A fatal failure of the sink, which ends the copy.
@@ -116,7 +116,7 @@ impl<'a> Copier<'a> {
         Ok(())
     }
 
-    /// The same, with its size added to what the progress expects.
+    /// As [`Copier::copy`], but first adds the source's size to the total of the progress.
     ///
     /// # Errors
     /// As [`Copier::copy`].
@@ -132,7 +132,7 @@ impl<'a> Copier<'a> {
         self.copy(source, sink, path)
     }
 
-    /// Copies the current entry of the source, or enters it if it is a directory.
+    /// Copies the current entry of the source; enters it if it is a directory.
     fn one<S: Source>(
         &mut self,
         source: &mut S,
@@ -171,7 +171,7 @@ impl<'a> Copier<'a> {
         Ok(None)
     }
 
-    /// Makes a further link if the file was copied under another name.
+    /// Makes a hard link if the file was already copied under another name.
     fn known_link(
         &self,
         meta: &Meta,
@@ -211,7 +211,7 @@ impl<'a> Copier<'a> {
         }))
     }
 
-    /// Copies a regular file; whether it is there, whole or not.
+    /// Copies a regular file. Returns whether it exists in the sink, complete or not.
     fn file<S: Source>(
         &mut self,
         source: &mut S,
@@ -235,17 +235,17 @@ impl<'a> Copier<'a> {
             let end = meta.size;
             self.lose(source, Segment { start, end }, &failure);
         }
-        let whole = self.lost.is_none();
+        let complete = self.lost.is_none();
         self.tell_lost();
         let ended = self.done(sink.end_file(path, meta))?.is_some();
-        match whole {
+        match complete {
             true => self.summary.files += u64::from(ended),
             false => self.summary.failed += u64::from(ended),
         }
         Ok(ended)
     }
 
-    /// Moves the data of the file begun last; an error is the sink's.
+    /// Copies the data of the current file; an error is the sink's.
     fn contents<S: Source>(
         &mut self,
         source: &mut S,
@@ -265,7 +265,7 @@ impl<'a> Copier<'a> {
         Ok(())
     }
 
-    /// Moves the blocks of a range one by one, those that can be read.
+    /// Copies the readable blocks of a range one by one.
     fn blocks<S: Source>(
         &mut self,
         source: &mut S,
@@ -286,7 +286,8 @@ impl<'a> Copier<'a> {
         Ok(range.end)
     }
 
-    /// Moves what one read gives of a range; where it ended, or why nothing could be read.
+    /// Copies the data of one read from a range. Returns where it ended, or the reason that
+    /// nothing could be read.
     fn range<S: Source>(
         &mut self,
         source: &mut S,
@@ -312,7 +313,7 @@ impl<'a> Copier<'a> {
         Ok(Ok(at + got as u64))
     }
 
-    /// Notes a range that could not be read.
+    /// Records an unreadable range.
     fn lose<S: Source>(&mut self, source: &S, range: Segment, failure: &Failure) {
         if let Some(last) = &mut self.lost
             && last.range.end == range.start
@@ -346,10 +347,10 @@ impl<'a> Copier<'a> {
         }
     }
 
-    /// What a call gave; its failure is told and counted, and ends the copy if it is fatal.
+    /// Unwraps a result; a failure is reported and counted.
     ///
     /// # Errors
-    /// A fatal failure.
+    /// A fatal failure, which ends the copy.
     pub fn done<T>(&mut self, result: Result<T, Failure>) -> Result<Option<T>, Failure> {
         match result {
             Ok(value) => Ok(Some(value)),
@@ -361,7 +362,7 @@ impl<'a> Copier<'a> {
         }
     }
 
-    /// Tells and counts a failure.
+    /// Reports and counts a failure.
     pub fn tell(&mut self, failure: &Failure) {
         self.summary.failed += 1;
         self.progress.note(&failure.to_string());

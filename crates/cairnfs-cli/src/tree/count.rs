@@ -1,6 +1,6 @@
-//! How much a copy will move, for progress bars.
+//! Counts the bytes that a copy will move, for progress bars.
 //!
-//! Counts what it can read and passes over the rest: the copy itself tells of it.
+//! Unreadable entries are skipped: the copy itself reports them.
 
 use std::collections::HashSet;
 
@@ -8,7 +8,7 @@ use cairnfs::types::FileKind;
 
 use super::Source;
 
-/// Bytes of all regular files at and below the start of `source`, holes included.
+/// Bytes of all regular files at and below the start of `source`, including holes.
 pub fn bytes<S: Source>(source: &mut S) -> u64 {
     let Ok(meta) = source.start() else {
         return 0;

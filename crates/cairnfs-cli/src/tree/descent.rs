@@ -1,13 +1,15 @@
-//! A place in a tree of the host's file system, held by directory descriptors.
+//! A position in a tree of the host's file system, held by directory descriptors.
 //!
-//! A path is resolved one component at a time, each relative to the descriptor of the directory
-//! above and without following symbolic links (`O_NOFOLLOW`). Names have no slash and are never
-//! "..", so this is what `openat2` grants with `RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS`; it also
-//! works where a seccomp filter refuses `openat2`. Another user who swaps components can only make
-//! a step fail. Paths may be longer than `PATH_MAX`.
+//! A path is resolved one component at a time, each relative to the descriptor of its parent
+//! directory and without following symbolic links (`O_NOFOLLOW`). Names contain no slash and are
+//! never "..", so this is equivalent to `openat2` with `RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS`;
+//! it also works where a seccomp filter refuses `openat2`. Another user who swaps components can
+//! only make a step fail. Paths may be longer than `PATH_MAX`.
 //!
-//! At most [`OPEN`] descriptors are held beside the base. A level whose descriptor was closed is
-//! entered again by ".." of the level below, or from the base by its names; in both ways the device
+//! At most [`OPEN`] descriptors are held besides the base. A level whose descriptor was closed is
+//! entered again through ".." of the level below, or from the base by its names; in both cases
+//! the device and inode numbers must be those seen before. Uses failures, and nothing else of the
+//! crate.
 //! and inode numbers must be those seen before. Uses failures, and nothing else of the crate.
 
 use std::ffi::OsStr;
@@ -21,7 +23,7 @@ use rustix::io::Errno;
 use super::{push_name, shared};
 use crate::failure::{Explain, Failure, shown};
 
-/// Most descriptors held for the levels below the base.
+/// Maximum number of descriptors for the levels below the base.
 const OPEN: usize = 32;
 
 /// Device and inode number.
@@ -75,7 +77,7 @@ impl Descent {
         self.levels.last().map(|level| level.id)
     }
 
-    /// How `name` in the current directory is shown.
+    /// How the entry `name` of the current directory is shown.
     pub fn shown(&self, name: &[u8]) -> String {
         let mut path = self.path.clone();
         if !name.is_empty() {
@@ -87,7 +89,7 @@ impl Descent {
         }
     }
 
-    /// Goes one level down, to the open directory `fd` of that name.
+    /// Goes one level down, to the directory `name`, which is open as `fd`.
     pub fn enter(&mut self, name: &[u8], fd: OwnedFd, id: Id) {
         push_name(&mut self.path, name);
         self.levels.push(Level {
@@ -133,7 +135,7 @@ impl Descent {
         Ok(())
     }
 
-    /// The current directory, opened again from the base by its names.
+    /// Opens the current directory again, from the base by its names.
     fn reopened(&self) -> Option<OwnedFd> {
         let mut fd: Option<OwnedFd> = None;
         let names = self.path.split(|b| *b == b'/');
@@ -145,13 +147,13 @@ impl Descent {
     }
 }
 
-/// Opens a directory if it is the one known by `expected`.
+/// Opens a directory if it has the id `expected`.
 fn verified(dir: BorrowedFd<'_>, name: &OsStr, expected: Id) -> Option<OwnedFd> {
     let (fd, stat) = open_dir(dir, name.as_bytes()).ok()?;
     (id(&stat) == expected).then_some(fd)
 }
 
-/// Opens the directory `name` of `dir`; one that may only be searched as a bare location.
+/// Opens the directory `name` of `dir`; with `O_PATH` if it may be searched but not read.
 ///
 /// # Errors
 /// `ENOTDIR` or `ELOOP` for anything else of that name, symbolic links included.
@@ -167,7 +169,7 @@ pub fn open_dir(dir: BorrowedFd<'_>, name: &[u8]) -> rustix::io::Result<(OwnedFd
     Ok((fd, stat))
 }
 
-/// Opens a directory that a person has named; symbolic links on the way are followed, once.
+/// Opens a directory named by the user; symbolic links on the way are followed, once.
 ///
 /// # Errors
 /// It does not exist, is not a directory, or may not be entered.
@@ -183,7 +185,7 @@ pub fn open_named(path: &Path) -> rustix::io::Result<OwnedFd> {
     }
 }
 
-/// Device and inode number of a status.
+/// Device and inode number of a stat result.
 pub fn id(stat: &Stat) -> Id {
     (stat.st_dev, stat.st_ino)
 }

@@ -1,10 +1,10 @@
 //! The host's file system as a source.
 //!
-//! The tree is walked by directory descriptors ([`super::descent`]); below the starting point
-//! nothing is resolved through a symbolic link. An entry is opened without following links and
-//! without waiting, and only if its status says a regular file or directory; the descriptor must
-//! be that of the inode seen before. So FIFOs and devices are never opened, also where another
-//! user swaps entries meanwhile.
+//! The tree is walked by directory descriptors ([`super::descent`]); below the starting point no
+//! symbolic link is followed. An entry is opened without following links and without blocking,
+//! and only if its stat result is a regular file or directory; the descriptor must refer to the
+//! inode seen before. So FIFOs and devices are never opened, even if another user swaps entries
+//! at the same time.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -22,9 +22,9 @@ use super::descent::{self, Descent};
 use super::{Listing, Meta, Segment, Segments, Source, Xattr};
 use crate::failure::{Explain, Failure, shown};
 
-/// Bytes of directory entries read at once.
+/// Size in bytes of the buffer for directory entries.
 const ENTRIES: usize = 32 << 10;
-/// Most bytes of a list of attributes, or of the value of one, that Linux gives.
+/// Maximum size in bytes of an attribute list, or of one attribute's value, on Linux.
 const MAX_XATTR: usize = 65_536;
 
 /// A file or tree of the host as a source.
@@ -34,7 +34,7 @@ pub struct HostSource {
     current: Option<HostEntry>,
 }
 
-/// The current entry; opened when its contents are first wanted.
+/// The current entry; opened at the first use of its contents.
 struct HostEntry {
     name: Vec<u8>,
     stat: Stat,
@@ -42,11 +42,11 @@ struct HostEntry {
 }
 
 impl HostSource {
-    /// Begins at `path`, which is resolved here, once; with `follow` also if it is a symbolic
-    /// link itself.
+    /// Begins at `path`, which is resolved once, here. With `follow`, a symbolic link at the end
+    /// of the path is also followed.
     ///
     /// # Errors
-    /// It does not exist, or what leads to it may not be entered.
+    /// It does not exist, or a directory on the path may not be entered.
     pub fn open(path: &Path, follow: bool) -> Result<Self, Failure> {
         let bytes = path.as_os_str().as_bytes();
         let leads_on =
@@ -74,7 +74,7 @@ impl HostSource {
         self.current.as_ref().ok_or_else(none)
     }
 
-    /// The current entry, opened with `flags`, if it is still the one that was found.
+    /// Opens the current entry with `flags`, if it is still the inode that was found.
     fn reopen(&self, flags: OFlags) -> Result<OwnedFd, Failure> {
         let entry = self.current()?;
         let name = OsStr::from_bytes(&entry.name);
@@ -92,7 +92,7 @@ impl HostSource {
         Ok(fd)
     }
 
-    /// The current entry's contents: a regular file or a directory.
+    /// The current entry, a regular file or a directory, open for reading.
     fn file(&mut self) -> Result<&File, Failure> {
         if self.current()?.file.is_none() {
             let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
@@ -142,7 +142,7 @@ impl Source for HostSource {
     fn xattrs(&mut self) -> Result<Vec<Xattr>, Failure> {
         let what = format!("{}: extended attributes", self.shown());
         if self.is_opened() {
-            // A file that cannot be opened is told when its contents are asked for.
+            // A file that cannot be opened is reported when its contents are read.
             return match self.file() {
                 Ok(file) => xattrs(
                     |list| rustix::fs::flistxattr(file, list),
@@ -152,8 +152,9 @@ impl Source for HostSource {
                 Err(_) => Ok(Vec::new()),
             };
         }
-        // No descriptor for contents can be had. The link in /proc leads to the inode that is held,
-        // whatever its name leads to by now, and is not followed further.
+        // The entry cannot be opened for its contents. The link in /proc leads to the inode that
+        // is held, even if another inode has the name by then, and the target is not followed
+        // further.
         let held = self.reopen(OFlags::PATH)?;
         let path = format!("/proc/self/fd/{}", held.as_fd().as_raw_fd());
         xattrs(
@@ -179,7 +180,7 @@ impl Source for HostSource {
             let start = match rustix::fs::seek(file, SeekFrom::Data(at)) {
                 Ok(start) => start,
                 Err(Errno::NXIO) => break,
-                // A file system without holes.
+                // The file system has no holes.
                 Err(Errno::INVAL | Errno::OPNOTSUPP) => at,
                 Err(e) => {
                     unknown = Err::<(), _>(e).explain(what).err().map(|f| (at, f));
@@ -267,7 +268,7 @@ fn time(secs: i64, nanos: u64) -> Time {
     }
 }
 
-/// All attributes, by calls that fill a buffer with their names and with a value.
+/// All attributes. `list` fills a buffer with the names, `value` with the value of one.
 fn xattrs(
     list: impl Fn(&mut [u8]) -> rustix::io::Result<usize>,
     value: impl Fn(&OsStr, &mut [u8]) -> rustix::io::Result<usize>,

@@ -1,11 +1,11 @@
 //! A directory of the host as a sink.
 //!
-//! The target may lie in a directory of another user who swaps entries at any time: each step is
-//! relative to a held descriptor, and attributes are set on the descriptor of what was made here,
-//! never on a name. Existing regular files and symbolic links are replaced (or kept, see
-//! [`HostSink::replacing`]), never written through;
-//! existing directories are filled; anything else in the way is a failure of that entry.
-//! Attributes are set last, permissions last of all, so a file is private until it is whole.
+//! The target may be in a directory of another user who swaps entries at any time. So each step
+//! is relative to a held descriptor, and attributes are set on the descriptor of an inode that
+//! was made here, never on a name. Existing regular files and symbolic links are replaced (or
+//! kept, see [`HostSink::replacing`]), never written through; existing directories are filled;
+//! any other existing entry is a failure of that entry. Attributes are set last, and permissions
+//! last of all, so a file is private until it is complete.
 
 use std::collections::{HashMap, HashSet};
 use std::ffi::OsStr;
@@ -24,22 +24,22 @@ use super::pending::{InodeFd, Pending};
 use super::{Keep, Meta, Segment, Sink, split};
 use crate::failure::{Explain, Failure, shown};
 
-/// A directory of the host that is filled.
+/// The sink for a directory of the host.
 pub struct HostSink {
     descent: Descent,
     keep: Keep,
     umask: u32,
     root: bool,
-    /// Whether the directory itself was made for this.
+    /// Whether this sink has made the directory itself.
     made_base: bool,
     /// Whether existing files and links are replaced.
     replaces: bool,
     file: Option<(Pending, File)>,
-    /// Directories made here that are not complete.
+    /// Directories made here that are not complete yet.
     made: HashSet<Id>,
-    /// Directories that another user has put in the place of those made here.
+    /// Directories of another user that have replaced those made here.
     foreign: HashSet<Id>,
-    /// Files of several names, by their paths.
+    /// Files with several names, by path.
     linked: HashMap<Vec<u8>, Id>,
     lost_xattrs: u64,
 }
@@ -54,7 +54,7 @@ impl HostSink {
         Ok(Self::over(fd, base, keep, false))
     }
 
-    /// Fills the directory `base`, which is made if it is missing.
+    /// Fills the directory `base`; makes it if it is missing.
     ///
     /// # Errors
     /// It cannot be made, or is not a directory.
@@ -89,14 +89,14 @@ impl HostSink {
         }
     }
 
-    /// The same, with existing files and symbolic links replaced or each a failure.
+    /// Sets whether existing files and symbolic links are replaced, or are each a failure.
     #[must_use]
     pub fn replacing(mut self, replaces: bool) -> Self {
         self.replaces = replaces;
         self
     }
 
-    /// Extended attributes that the host would not take.
+    /// Number of extended attributes that the host refused.
     pub fn lost_xattrs(&self) -> u64 {
         self.lost_xattrs
     }
@@ -114,7 +114,7 @@ impl HostSink {
         }
     }
 
-    /// A new entry at `path`, in whose directory the descent is then.
+    /// Begins a new entry at `path`, and moves the descent to its directory.
     fn pending(&mut self, path: &[u8]) -> Result<Pending, Failure> {
         let (above, name) = split(path);
         self.descent.go(above)?;
@@ -147,8 +147,8 @@ impl HostSink {
         Ok(())
     }
 
-    /// Ends an entry that has no contents: sets the attributes of what `pending` made, and gives
-    /// it its name.
+    /// Completes an entry without contents: sets the attributes of the inode that `pending` made,
+    /// and gives it its final name.
     fn complete(&mut self, pending: &Pending, path: &[u8], meta: &Meta) -> Result<(), Failure> {
         let held = pending.held(self.descent.dir()?, meta.kind, meta.rdev);
         let attributed = held.and_then(|held| self.attribute(&held, meta, pending.shown()));
@@ -156,7 +156,7 @@ impl HostSink {
         attributed.and(pending.publish(self.descent.dir()?))
     }
 
-    /// Remembers which inode a path leads to, if further names of it may come.
+    /// Records the inode at a path, if it may have further names.
     fn known(&mut self, pending: &Pending, path: &[u8], meta: &Meta) -> Result<(), Failure> {
         if self.keep.links && meta.nlink > 1 {
             let id = pending.id(self.descent.dir()?)?;
@@ -165,7 +165,7 @@ impl HostSink {
         Ok(())
     }
 
-    /// Makes the directory `name`; whether it was not there.
+    /// Makes the directory `name`. Returns whether it did not exist.
     fn make_directory(&self, name: &[u8]) -> Result<bool, Failure> {
         let made = rustix::fs::mkdirat(self.descent.dir()?, OsStr::from_bytes(name), Mode::RWXU);
         match made {
@@ -237,7 +237,7 @@ impl Sink for HostSink {
                     shown,
                     "belongs to another user as soon as it was made; its owner and mode were left alone",
                 )
-                .hint("copy again when nobody else changes the destination"));
+                .hint("copy again when no other user changes the destination"));
             }
             Some(id) => self.made.remove(&id),
         };
@@ -318,7 +318,7 @@ impl Sink for HostSink {
                 pending.shown(),
                 "the file that it is another name of was replaced during the copy",
             )
-            .hint("copy again when nobody else changes the destination"));
+            .hint("copy again when no other user changes the destination"));
         }
         pending.publish(dir)
     }

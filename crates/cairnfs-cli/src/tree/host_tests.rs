@@ -11,7 +11,7 @@ use crate::output::Progress;
 use crate::tree::host::HostSource;
 use crate::tree::{Copier, Source};
 
-/// A target, and beside it what must never be touched.
+/// A target directory, and next to it files that must never be changed.
 struct Scene {
     dir: TempDir,
 }
@@ -45,14 +45,15 @@ impl Scene {
         source
     }
 
-    /// The other user's step: what has the name goes away, and a link to the victim comes.
+    /// The other user's step: moves the entry `name` away, and puts a link to the victim in its
+    /// place.
     fn swap(&self, name: &str, to: &str) {
         let name = self.at(&format!("target/{name}"));
         fs::rename(&name, self.at("taken")).unwrap();
         symlink(self.at(to), name).unwrap();
     }
 
-    fn untouched(&self) {
+    fn assert_victim_unchanged(&self) {
         let secret = self.at("victim/secret");
         assert_eq!(fs::read(&secret).unwrap(), b"secret");
         let meta = secret.metadata().unwrap();
@@ -67,7 +68,7 @@ impl Scene {
 
 const DAY: std::time::Duration = std::time::Duration::from_secs(86_400);
 
-/// Attributes that show when they land on something.
+/// Attributes that are visible if they are set on the wrong inode.
 fn meta(kind: FileKind) -> Meta {
     Meta {
         kind,
@@ -96,11 +97,11 @@ fn attributes_follow_the_file_and_not_its_name() {
     sink.end_file(b"f", &meta).unwrap();
     assert_eq!(fs::read(scene.at("taken")).unwrap(), b"datamore");
     assert_eq!(scene.at("taken").metadata().unwrap().mode() & 0o777, 0o666);
-    scene.untouched();
+    scene.assert_victim_unchanged();
 }
 
 #[test]
-fn a_directory_that_is_held_is_filled_wherever_it_is() {
+fn sink_fills_held_directory_after_it_was_moved() {
     let scene = Scene::new();
     let mut sink = scene.sink();
     let (dir, file) = (meta(FileKind::Directory), meta(FileKind::File));
@@ -115,11 +116,11 @@ fn a_directory_that_is_held_is_filled_wherever_it_is() {
     sink.end_directory(b"d/e", &dir).unwrap();
     sink.end_directory(b"d", &dir).unwrap();
     assert_eq!(fs::read_dir(scene.at("taken")).unwrap().count(), 4);
-    scene.untouched();
+    scene.assert_victim_unchanged();
 }
 
 #[test]
-fn a_directory_that_is_found_again_is_no_link() {
+fn sink_does_not_reenter_directory_replaced_by_link() {
     let scene = Scene::new();
     let mut sink = scene.sink();
     let (dir, file) = (meta(FileKind::Directory), meta(FileKind::File));
@@ -130,11 +131,11 @@ fn a_directory_that_is_found_again_is_no_link() {
     assert!(sink.begin_directory(b"d/new", &dir).is_err());
     assert!(sink.hard_link(b"e/l", b"d/secret").is_err());
     assert!(sink.end_directory(b"d", &dir).is_err());
-    scene.untouched();
+    scene.assert_victim_unchanged();
 }
 
 #[test]
-fn links_that_were_there_before_are_replaced_or_refused() {
+fn existing_links_are_replaced_or_refused() {
     let scene = Scene::new();
     let target = |name: &str| scene.at("target").join(name);
     for name in ["f", "l", "p"] {
@@ -165,11 +166,11 @@ fn links_that_were_there_before_are_replaced_or_refused() {
     );
     assert!(sink.begin_file(b"d/secret", &file, &[]).is_err());
     assert_eq!(fs::read_dir(scene.at("target")).unwrap().count(), 4);
-    scene.untouched();
+    scene.assert_victim_unchanged();
 }
 
 #[test]
-fn what_has_no_contents_is_attributed_only_as_it_was_made() {
+fn entry_without_contents_gets_attributes_only_on_made_inode() {
     let scene = Scene::new();
     let mut sink = scene.sink();
     for kind in [FileKind::Symlink, FileKind::Fifo, FileKind::Socket] {
@@ -187,7 +188,7 @@ fn what_has_no_contents_is_attributed_only_as_it_was_made() {
         let made = scene.at("target/x").symlink_metadata().unwrap();
         assert_eq!(made.mtime(), 0, "{kind:?}");
         fs::remove_file(scene.at("target/x")).unwrap();
-        // A link to the victim, and another name of the victim itself.
+        // Replaced by a link to the victim, then by another name of the victim itself.
         let pending = make(&mut sink);
         scene.swap("x", "victim/secret");
         let done = sink.complete(&pending, b"x", &meta);
@@ -198,12 +199,12 @@ fn what_has_no_contents_is_attributed_only_as_it_was_made() {
         fs::hard_link(scene.at("victim/secret"), scene.at("target/x")).unwrap();
         assert!(sink.complete(&pending, b"x", &meta).is_err(), "{kind:?}");
         fs::remove_file(scene.at("target/x")).unwrap();
-        scene.untouched();
+        scene.assert_victim_unchanged();
     }
 }
 
 #[test]
-fn a_further_name_is_one_of_the_file_that_was_copied() {
+fn hard_link_refuses_original_replaced_by_another_file() {
     let scene = Scene::new();
     let mut sink = scene.sink();
     let file = meta(FileKind::File);
@@ -215,11 +216,11 @@ fn a_further_name_is_one_of_the_file_that_was_copied() {
     assert!(sink.hard_link(b"l", b"f").is_err());
     assert!(!scene.at("target/l").exists());
     fs::remove_file(scene.at("target/f")).unwrap();
-    scene.untouched();
+    scene.assert_victim_unchanged();
 }
 
 #[test]
-fn a_failed_file_leaves_what_it_was_to_replace() {
+fn abandoned_file_keeps_existing_file() {
     let scene = Scene::new();
     fs::write(scene.at("target/f"), b"old").unwrap();
     let mut sink = scene.sink();
@@ -231,7 +232,7 @@ fn a_failed_file_leaves_what_it_was_to_replace() {
 }
 
 #[test]
-fn a_directory_that_was_there_keeps_its_attributes() {
+fn existing_directory_keeps_its_attributes() {
     let scene = Scene::new();
     let private = fs::Permissions::from_mode(0o711);
     fs::set_permissions(scene.at("target"), private).unwrap();
@@ -247,7 +248,7 @@ fn a_directory_that_was_there_keeps_its_attributes() {
 }
 
 #[test]
-fn a_directory_of_somebody_else_is_not_attributed() {
+fn directory_of_another_user_keeps_its_attributes() {
     if !rustix::process::geteuid().is_root() {
         eprintln!("left out: it takes two users, and so root");
         return;
@@ -266,11 +267,11 @@ fn a_directory_of_somebody_else_is_not_attributed() {
     );
     let theirs = scene.at("target/d").metadata().unwrap();
     assert_eq!((theirs.uid(), theirs.mode() & 0o7777), (4711, 0o755));
-    scene.untouched();
+    scene.assert_victim_unchanged();
 }
 
 #[test]
-fn a_source_reads_only_what_it_found() {
+fn source_refuses_entry_replaced_after_lookup() {
     let scene = Scene::new();
     let mode = rustix::fs::Mode::from_bits_truncate(0o600);
     let fifo = || {
@@ -302,11 +303,11 @@ fn a_source_reads_only_what_it_found() {
     source.find(b"d").unwrap();
     scene.swap("d", "victim");
     assert!(source.enter().is_err());
-    scene.untouched();
+    scene.assert_victim_unchanged();
 }
 
 #[test]
-fn a_level_is_entered_again_only_if_it_is_the_same() {
+fn descent_reenters_directory_only_with_same_inode() {
     let scene = Scene::new();
     let deep = |from: &mut Descent, names: &[&str]| {
         for name in names {
@@ -324,7 +325,7 @@ fn a_level_is_entered_again_only_if_it_is_the_same() {
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
     let upto = |n: usize| scene.at("target").join(names[..n].join("/"));
 
-    // The lowest level that is open was moved: ".." leads elsewhere, the names still lead here.
+    // The lowest open level was moved: ".." leads elsewhere, the names still lead here.
     let mut place = start();
     deep(&mut place, &names);
     fs::rename(upto(49), scene.at("moved")).unwrap();
@@ -352,11 +353,11 @@ fn a_level_is_entered_again_only_if_it_is_the_same() {
         place.leave();
     }
     assert!(place.dir().is_err());
-    scene.untouched();
+    scene.assert_victim_unchanged();
 }
 
 #[test]
-fn a_copy_into_a_tree_that_is_swapped_goes_on() {
+fn copy_continues_after_directory_swapped_for_link() {
     let scene = Scene::new();
     for dir in ["from/a", "from/b"] {
         fs::create_dir_all(scene.at(dir)).unwrap();
@@ -371,5 +372,5 @@ fn a_copy_into_a_tree_that_is_swapped_goes_on() {
         .unwrap();
     assert_eq!((copier.summary.failed, copier.summary.files), (1, 1));
     assert_eq!(fs::read(scene.at("target/b/secret")).unwrap(), b"copied");
-    scene.untouched();
+    scene.assert_victim_unchanged();
 }

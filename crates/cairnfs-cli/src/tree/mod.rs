@@ -1,10 +1,10 @@
-//! Copying whole trees between the host, volumes and tar archives.
+//! Copies whole trees between the host, volumes and tar archives.
 //!
-//! A [`Source`] is walked, a [`Sink`] is filled; [`Copier`] joins them. Paths are relative to the
-//! place where the sink begins, as bytes, without leading or trailing slashes; "" is that place.
-//! Trees may be of any depth: nothing recurses, and both ends go from a directory to the next one
+//! A [`Copier`] walks a [`Source`] and fills a [`Sink`]. Paths are relative to the directory at
+//! which the sink begins, as bytes, without leading or trailing slashes; "" is that directory.
+//! Trees may have any depth: nothing recurses, and both ends go from a directory to the next one
 //! by name instead of resolving whole paths. A name that could lead out of a tree never reaches a
-//! sink. One entry that fails is told and counted, and the copy goes on.
+//! sink. The failure of one entry is reported and counted, and the copy continues.
 
 mod copier;
 pub mod count;
@@ -28,18 +28,18 @@ use crate::failure::Failure;
 
 pub use copier::Copier;
 
-/// Bytes moved at once.
+/// Maximum number of bytes moved at once.
 pub const CHUNK: usize = 1 << 20;
 
 /// An extended attribute: its name and its value.
 pub type Xattr = (Vec<u8>, Vec<u8>);
 
-/// What is known of a file before its contents.
+/// The metadata of a file, which is known before its contents are read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Meta {
-    /// What it is.
+    /// File type.
     pub kind: FileKind,
-    /// Permissions.
+    /// Permission bits.
     pub mode: u32,
     /// Owner.
     pub uid: u32,
@@ -49,28 +49,28 @@ pub struct Meta {
     pub rdev: u64,
     /// Bytes of a regular file.
     pub size: u64,
-    /// Names it has.
+    /// Number of hard links.
     pub nlink: u64,
-    /// Device and inode number, the same for all its names.
+    /// Device and inode number, the same for all names of a file.
     pub id: (u64, u64),
     /// Last access.
     pub atime: Time,
-    /// Last change.
+    /// Last change of the contents.
     pub mtime: Time,
-    /// Extended attributes, filled in only where they are kept.
+    /// Extended attributes; empty where they are not kept.
     pub xattrs: Vec<Xattr>,
 }
 
-/// A range of a file that holds data; what lies between ranges is holes.
+/// A range of a file that holds data; the gaps between ranges are holes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Segment {
-    /// First byte.
+    /// Offset of the first byte.
     pub start: u64,
-    /// First byte behind.
+    /// Offset behind the last byte.
     pub end: u64,
 }
 
-/// What of a file is kept beside its contents.
+/// The metadata that a copy keeps besides the contents.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Keep {
     /// All permission bits, not only those that the umask leaves.
@@ -106,93 +106,94 @@ impl Keep {
 
 /// The ranges of a file that hold data, as far as they could be found.
 pub struct Segments {
-    /// In order.
+    /// In ascending order.
     pub found: Vec<Segment>,
-    /// From where on nothing is known, and why.
+    /// The offset from which on nothing is known, and the reason.
     pub unknown: Option<(u64, Failure)>,
 }
 
-/// The names in a directory, as far as they could be read.
+/// The names in a directory that could be read.
 pub struct Listing {
     /// Sorted.
     pub names: Vec<Vec<u8>>,
-    /// Why names may be missing.
+    /// The reason that names may be missing.
     pub lost: Option<Failure>,
 }
 
-/// A tree that can be read: a cursor with a current directory and a current entry.
+/// A readable tree: a cursor with a current directory and a current entry.
 pub trait Source {
-    /// Whether one entry leads to each directory. A host may show one at several places.
+    /// Whether exactly one entry leads to each directory. A host may show one directory at
+    /// several paths.
     const TREE: bool;
 
-    /// Goes back to where the walk begins, which becomes the current entry.
+    /// Returns to the start of the walk, which becomes the current entry.
     fn start(&mut self) -> Result<Meta, Failure>;
-    /// An entry of the current directory, which becomes the current entry; symbolic links are not
-    /// followed. Attributes, without extended ones.
+    /// Looks up an entry of the current directory, which becomes the current entry; symbolic
+    /// links are not followed. The result has no extended attributes.
     fn find(&mut self, name: &[u8]) -> Result<Meta, Failure>;
-    /// Extended attributes of the current entry.
+    /// Reads the extended attributes of the current entry.
     fn xattrs(&mut self) -> Result<Vec<Xattr>, Failure>;
-    /// Where the current entry points, a symbolic link.
+    /// Reads the target of the current entry, a symbolic link.
     fn target(&mut self) -> Result<Vec<u8>, Failure>;
-    /// The data of the current entry, a file of `size` bytes.
+    /// Finds the data ranges of the current entry, a file of `size` bytes.
     fn segments(&mut self, size: u64) -> Result<Segments, Failure>;
-    /// Fills `buf` from `offset` as far as the current entry goes.
+    /// Reads from `offset` of the current entry into `buf`, up to the end of the file.
     fn read(&mut self, offset: u64, buf: &mut [u8]) -> Result<usize, Failure>;
     /// Makes the current entry, a directory, the current directory.
     fn enter(&mut self) -> Result<Listing, Failure>;
-    /// Goes back to the directory above.
+    /// Returns to the parent directory.
     fn leave(&mut self);
     /// How the current entry is shown in messages.
     fn shown(&self) -> String;
 }
 
-/// A tree that can be written. Directories come before what is in them. A failure concerns the
-/// entry alone unless it [is fatal](Failure::is_fatal). Nothing is left of an entry that failed, or
-/// its contents are whole and it is private to the caller.
+/// A writable tree. A directory is begun before its entries. A failure concerns only its entry
+/// unless it [is fatal](Failure::is_fatal). After a failure the entry is removed, or its contents
+/// are complete and it is accessible to the caller only.
 pub trait Sink {
-    /// Makes a directory, or takes the one that is there.
+    /// Makes a directory, or uses the existing one.
     fn begin_directory(&mut self, path: &[u8], meta: &Meta) -> Result<(), Failure>;
-    /// Nothing more comes into this directory.
+    /// Ends a directory: no more entries follow in it.
     fn end_directory(&mut self, path: &[u8], meta: &Meta) -> Result<(), Failure>;
-    /// Sets a directory's attributes while more may come into it; [`Sink::finish`] sets its times
-    /// again.
+    /// Sets a directory's attributes while more entries may follow in it; [`Sink::finish`] sets
+    /// its times again.
     fn keep_directory(&mut self, path: &[u8], meta: &Meta) -> Result<(), Failure> {
         self.end_directory(path, meta)
     }
-    /// Begins a regular file with data in `segments` and holes elsewhere.
+    /// Begins a regular file with data in the ranges `data` and holes elsewhere.
     fn begin_file(&mut self, path: &[u8], meta: &Meta, data: &[Segment]) -> Result<(), Failure>;
-    /// Data of the file begun last; offsets ascend.
+    /// Writes data of the current file; offsets ascend.
     fn write(&mut self, offset: u64, bytes: &[u8]) -> Result<(), Failure>;
-    /// Ends the file begun last, also if some of its data could not be read.
+    /// Ends the current file, even if some of its data could not be read.
     fn end_file(&mut self, path: &[u8], meta: &Meta) -> Result<(), Failure>;
-    /// Removes the file begun last.
+    /// Removes the current file.
     fn abandon_file(&mut self);
     /// Makes a symbolic link.
     fn symlink(&mut self, path: &[u8], target: &[u8], meta: &Meta) -> Result<(), Failure>;
     /// Makes a FIFO, socket or device.
     fn special(&mut self, path: &[u8], meta: &Meta) -> Result<(), Failure>;
-    /// Gives the file at `original`, of this sink, another name.
+    /// Makes a hard link to the file at `original` in this sink.
     fn hard_link(&mut self, path: &[u8], original: &[u8]) -> Result<(), Failure>;
-    /// Nothing more comes.
+    /// Ends the copy.
     fn finish(&mut self) -> Result<(), Failure> {
         Ok(())
     }
 }
 
-/// A range of a file that could not be read.
+/// An unreadable range of a file.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
 pub struct Unreadable {
-    /// The file in the source, as in messages.
+    /// The file's path in the source, as in messages.
     pub path: String,
-    /// First byte.
+    /// Offset of the first byte.
     pub offset: u64,
-    /// Bytes.
+    /// Length in bytes.
     pub length: u64,
     /// The cause.
     pub why: String,
 }
 
-/// How a copy went.
+/// The result of a copy.
 #[derive(Debug, Clone, Default, PartialEq, Eq, serde::Serialize)]
 pub struct Summary {
     /// Regular files.
@@ -201,26 +202,26 @@ pub struct Summary {
     pub directories: u64,
     /// Symbolic links.
     pub symlinks: u64,
-    /// Further names of files already copied.
+    /// Hard links to files already copied.
     pub hard_links: u64,
     /// FIFOs, sockets and devices.
     pub special: u64,
     /// Bytes of data.
     pub bytes: u64,
-    /// Entries that are missing or not whole in the copy.
+    /// Entries that are missing or incomplete in the copy.
     pub failed: u64,
-    /// Ranges of files that could not be read and are zeros in the copy; the first 10,000.
+    /// Unreadable ranges of files, which are zeros in the copy; the first 10,000.
     pub unreadable: Vec<Unreadable>,
 }
 
 impl Summary {
-    /// Whether nothing was copied, the top directory aside.
+    /// Whether nothing was copied except the top directory.
     pub fn is_empty(&self) -> bool {
         let others = self.files + self.symlinks + self.hard_links + self.special;
         others == 0 && self.directories <= 1
     }
 
-    /// In words.
+    /// The summary as text.
     pub fn text(&self) -> String {
         let mut text = format!(
             "{} files, {} directories, {} symlinks, {}",
@@ -239,7 +240,7 @@ impl Summary {
     }
 }
 
-/// `name` in the directory `dir`.
+/// The path of `name` in the directory `dir`.
 pub fn join(dir: &[u8], name: &[u8]) -> Vec<u8> {
     let mut path = Vec::with_capacity(dir.len() + 1 + name.len());
     path.extend_from_slice(dir);
@@ -255,7 +256,7 @@ pub fn push_name(path: &mut Vec<u8>, name: &[u8]) {
     path.extend_from_slice(name);
 }
 
-/// Length of the longest path that leads to both `a` and `b`.
+/// Length of the longest common ancestor path of `a` and `b`.
 pub fn shared(a: &[u8], b: &[u8]) -> usize {
     let same = a.iter().zip(b).take_while(|(x, y)| x == y).count();
     let ends = |path: &[u8]| path.get(same).is_none_or(|next| *next == b'/');
@@ -266,7 +267,7 @@ pub fn shared(a: &[u8], b: &[u8]) -> usize {
     common.iter().rposition(|c| *c == b'/').unwrap_or(0)
 }
 
-/// A name for an entry that is renamed when it is whole.
+/// A random temporary name for an entry that is renamed when it is complete.
 pub fn temporary_name() -> Vec<u8> {
     use std::hash::{BuildHasher, RandomState};
     format!(".cairnfs-{:016x}", RandomState::new().hash_one(0)).into_bytes()
@@ -283,7 +284,7 @@ pub fn split(path: &[u8]) -> (&[u8], &[u8]) {
     }
 }
 
-/// Permissions that new files do not get.
+/// The umask: permission bits that new files do not get.
 pub fn umask() -> u32 {
     let mask = rustix::process::umask(rustix::fs::Mode::empty());
     rustix::process::umask(mask);

@@ -1,8 +1,9 @@
-//! Compressed archives: gzip and zstd, read by their first bytes and written by the archive's name.
+//! Compressed archives, gzip and zstd. Reading recognises the method by the first bytes, writing
+//! by the archive's name.
 //!
-//! What is read may be hostile. Everything is a stream, so memory is bounded however much a few bytes
-//! unpack to: gzip has a window of 32 KiB, and a zstd frame that asks for more than [`WINDOW_LOG`]
-//! allows is refused.
+//! The input may be hostile. Everything is streamed, so memory is bounded even if a few bytes
+//! unpack to very many: gzip has a window of 32 KiB, and a zstd frame that asks for more than
+//! [`WINDOW_LOG`] allows is refused.
 
 use std::io::{self, BufReader, Cursor, Read, Write};
 
@@ -12,21 +13,21 @@ use flate2::write::GzEncoder;
 
 use crate::failure::{Explain, Failure};
 
-/// Binary logarithm of the largest window of a zstd frame: 128 MiB, what zstd(1) takes by default.
+/// Binary logarithm of the largest window of a zstd frame: 128 MiB, the default limit of zstd(1).
 const WINDOW_LOG: u32 = 27;
 
-/// How an archive is compressed.
+/// Compression method of an archive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Method {
-    /// Not at all.
+    /// No compression.
     Plain,
-    /// By gzip(1).
+    /// As gzip(1).
     Gzip,
-    /// By zstd(1).
+    /// As zstd(1).
     Zstd,
 }
 
-/// Endings of names, and the method they stand for.
+/// File name suffixes and their methods.
 const ENDINGS: [(&str, Method); 7] = [
     (".tar", Method::Plain),
     (".tar.gz", Method::Gzip),
@@ -38,18 +39,18 @@ const ENDINGS: [(&str, Method); 7] = [
 ];
 
 impl Method {
-    /// The method that an archive's name asks for; `None` if it is not the name of one.
+    /// The method for an archive's name; `None` if it is not an archive's name.
     pub fn of_name(name: &str) -> Option<Self> {
         let found = ENDINGS.iter().find(|(ending, _)| name.ends_with(ending));
         found.map(|(_, method)| *method)
     }
 }
 
-/// The archive in `input`, called `name` in messages, without its compression, and whether it had
-/// one.
+/// Decompresses the archive in `input`, called `name` in messages. The second result is whether
+/// it was compressed.
 ///
 /// # Errors
-/// The reader's; a compression that is not known here.
+/// The reader's error, or an unsupported compression.
 pub fn unpacked<'a>(
     mut input: impl Read + 'a,
     name: &str,
@@ -85,7 +86,7 @@ pub fn unpacked<'a>(
 
 /// A writer that compresses.
 pub enum Packer<W: Write> {
-    /// Not at all.
+    /// No compression.
     Plain(W),
     /// As gzip(1).
     Gzip(GzEncoder<W>),
@@ -97,7 +98,7 @@ impl<W: Write> Packer<W> {
     /// Compresses into `out`.
     ///
     /// # Errors
-    /// There is no memory for it.
+    /// The encoder cannot allocate memory.
     pub fn new(out: W, method: Method) -> io::Result<Self> {
         Ok(match method {
             Method::Plain => Packer::Plain(out),
@@ -110,10 +111,10 @@ impl<W: Write> Packer<W> {
         })
     }
 
-    /// Writes the end.
+    /// Writes the end of the stream.
     ///
     /// # Errors
-    /// The writer's.
+    /// The writer's error.
     pub fn finish(self) -> io::Result<W> {
         match self {
             Packer::Plain(out) => Ok(out),
@@ -158,14 +159,14 @@ mod tests {
     }
 
     #[test]
-    fn what_was_packed_is_read() {
+    fn packed_data_is_read_back() {
         let bytes: Vec<u8> = (0..300_000u32)
             .flat_map(|n| (n / 3).to_le_bytes())
             .collect();
         for method in [Method::Plain, Method::Gzip, Method::Zstd] {
             let packed = packed(method, &bytes);
             assert!(method == Method::Plain || packed.len() < bytes.len());
-            // Archives may be joined.
+            // Archives may be concatenated.
             let twice = [&packed[..], &packed[..]].concat();
             assert!(read(twice).unwrap() == [&bytes[..], &bytes[..]].concat());
             if method != Method::Plain {
@@ -181,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn windows_are_bounded() {
+    fn zstd_windows_are_bounded() {
         let mut encoder = zstd::stream::write::Encoder::new(Vec::new(), 1).unwrap();
         encoder.window_log(WINDOW_LOG + 1).unwrap();
         encoder.write_all(&vec![0; 1 << 20]).unwrap();
@@ -190,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn other_compressions_are_named() {
+    fn unsupported_compressions_are_named() {
         for (start, tool) in [(&b"BZh9"[..], "bzip2"), (b"\xfd7zXZ\0", "xz")] {
             let refused = unpacked(start, "a.tar");
             let failure = refused.err().unwrap();
@@ -200,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn names_tell_the_method() {
+    fn archive_name_selects_compression() {
         assert_eq!(Method::of_name("a.tar"), Some(Method::Plain));
         assert_eq!(Method::of_name("a.tar.gz"), Some(Method::Gzip));
         assert_eq!(Method::of_name("a.tzst"), Some(Method::Zstd));

@@ -1,17 +1,17 @@
-//! The records of pax extended headers: `LENGTH KEY=VALUE\n`, values of any bytes.
+//! The records of pax extended headers: `LENGTH KEY=VALUE\n`, with values of any bytes.
 //!
-//! Pure functions for both directions; attributes with newlines in them pass unharmed.
+//! Pure functions for both directions. Values may contain newlines.
 
 use cairnfs::types::Time;
 
-/// The key before the name of an extended attribute.
+/// Prefix of the key of an extended attribute.
 pub const XATTR: &[u8] = b"SCHILY.xattr.";
 
 /// Appends a record.
 pub fn push(to: &mut Vec<u8>, key: &[u8], value: &[u8]) {
     let rest = key.len() + value.len() + 3;
     let mut len = rest + 1;
-    // The length counts its own digits.
+    // The length includes its own digits.
     while rest + len.to_string().len() != len {
         len = rest + len.to_string().len();
     }
@@ -22,10 +22,10 @@ pub fn push(to: &mut Vec<u8>, key: &[u8], value: &[u8]) {
     to.push(b'\n');
 }
 
-/// Gives each record of a header, its key and its value, to `each`.
+/// Calls `each` with the key and the value of every record in a header.
 ///
 /// # Errors
-/// What is wrong with the header, or what `each` says.
+/// A malformed header, or the error of `each`.
 pub fn parse(
     mut bytes: &[u8],
     mut each: impl FnMut(&[u8], &[u8]) -> Result<(), &'static str>,
@@ -45,7 +45,7 @@ pub fn parse(
     Ok(())
 }
 
-/// A decimal number.
+/// Parses a decimal number.
 pub fn number(text: &[u8]) -> Option<u64> {
     if !text.first()?.is_ascii_digit() {
         return None;
@@ -53,7 +53,7 @@ pub fn number(text: &[u8]) -> Option<u64> {
     std::str::from_utf8(text).ok()?.parse().ok()
 }
 
-/// A time as seconds with a decimal fraction.
+/// Formats a time as seconds with a decimal fraction.
 pub fn time_text(time: Time) -> String {
     let (sign, secs, nanos) = if time.secs < 0 && time.nanos > 0 {
         (
@@ -73,7 +73,7 @@ pub fn time_text(time: Time) -> String {
     text.trim_end_matches('0').to_owned()
 }
 
-/// The time told by [`time_text`]; digits beyond nanoseconds are dropped.
+/// Parses a time in the format of [`time_text`]; digits beyond nanoseconds are dropped.
 pub fn parse_time(text: &[u8]) -> Option<Time> {
     let text = std::str::from_utf8(text).ok()?;
     let (negative, text) = match text.strip_prefix('-') {
@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn records_come_back_whatever_they_hold() {
+    fn pax_records_with_any_bytes_round_trip() {
         let long = vec![b'x'; 5000];
         let records: Vec<(&[u8], &[u8])> = vec![
             (b"path", b"a"),
@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn hostile_records_are_refused() {
+    fn hostile_pax_records_are_refused() {
         for bad in [
             &b"5 a=b"[..],
             b"0 a=b\n",
@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn times_come_back_to_the_nanosecond() {
+    fn pax_times_round_trip_to_the_nanosecond() {
         for (secs, nanos, text) in [
             (0, 0, "0"),
             (12, 5, "12.000000005"),

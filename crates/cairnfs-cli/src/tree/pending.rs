@@ -1,9 +1,10 @@
 //! An entry of a host directory that is being made.
 //!
-//! It is made under its own name if that is free, else under a temporary one, and takes the place
-//! of a file or symbolic link only when it is whole: nothing is ever written through what was
-//! there (what the last argument of a command leads to, [`super::typed`] finds first). Directories, devices, FIFOs and sockets are not replaced. All calls are relative to a
-//! held directory descriptor.
+//! It is made under its own name if that is free, else under a temporary one. It replaces a file
+//! or symbolic link only when it is complete, so nothing is ever written through an existing
+//! entry. ([`super::typed`] first resolves links in the last argument of a command.) Directories,
+//! devices, FIFOs and sockets are not replaced. All calls are relative to a held directory
+//! descriptor.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -18,7 +19,7 @@ use super::descent::{self, Id};
 use super::{Meta, temporary_name};
 use crate::failure::{Explain, Failure};
 
-/// The name that an entry is to have, and the one that it is made under.
+/// The final name of an entry, and the name under which it is made.
 pub struct Pending {
     name: Vec<u8>,
     temporary: Option<Vec<u8>>,
@@ -27,10 +28,10 @@ pub struct Pending {
 }
 
 impl Pending {
-    /// An entry `name` of `dir`.
+    /// Begins an entry `name` of `dir`.
     ///
     /// # Errors
-    /// Something that is not replaced has the name.
+    /// An entry that is not replaced has the name.
     pub fn new(dir: BorrowedFd<'_>, name: &[u8], shown: String) -> Result<Self, Failure> {
         let flags = AtFlags::SYMLINK_NOFOLLOW;
         let temporary = match rustix::fs::statat(dir, OsStr::from_bytes(name), flags) {
@@ -65,20 +66,20 @@ impl Pending {
         &self.shown
     }
 
-    /// The name under which it is made.
+    /// The name under which the entry is made.
     pub fn made_as(&self) -> &OsStr {
         OsStr::from_bytes(self.temporary.as_ref().unwrap_or(&self.name))
     }
 
-    /// Whether something has the name already.
+    /// Whether another entry already has the final name.
     pub fn replaces(&self) -> bool {
         self.temporary.is_some()
     }
 
-    /// Makes it a regular file of no bytes, with these permissions.
+    /// Creates the entry as an empty regular file with the permissions `mode`.
     ///
     /// # Errors
-    /// The directory takes no such file.
+    /// The file cannot be created.
     pub fn file(&self, dir: BorrowedFd<'_>, mode: u32) -> Result<File, Failure> {
         let flags =
             OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
@@ -87,10 +88,11 @@ impl Pending {
         Ok(File::from(fd))
     }
 
-    /// The entry just made, if it is one of `kind` that nobody else can have made.
+    /// Opens the entry just made, after a check that it is of the given kind and that no other
+    /// user can have made it.
     ///
     /// # Errors
-    /// Another user has put something else there.
+    /// Another user has replaced the entry.
     pub fn held(&self, dir: BorrowedFd<'_>, kind: FileKind, rdev: u64) -> Result<InodeFd, Failure> {
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let fd =
@@ -106,31 +108,32 @@ impl Pending {
                 &self.shown,
                 "was replaced while it was being made; its owner and mode were left alone",
             )
-            .hint("copy again when nobody else changes the destination")),
+            .hint("copy again when no other user changes the destination")),
         }
     }
 
-    /// Gives it its name.
+    /// Renames the entry to its final name.
     ///
     /// # Errors
-    /// What has the name meanwhile cannot be replaced.
+    /// The entry that has the name by then cannot be replaced.
     pub fn publish(&self, dir: BorrowedFd<'_>) -> Result<(), Failure> {
         let Some(temporary) = &self.temporary else {
             return Ok(());
         };
         let (from, to) = (OsStr::from_bytes(temporary), OsStr::from_bytes(&self.name));
         let renamed = rustix::fs::renameat(dir, from, dir, to);
-        // Two names of one inode stay both; after a failure nothing is left over either.
+        // rename(2) between two names of one inode leaves both, so the temporary name is removed
+        // here; this also cleans up after a failed rename.
         let _ = rustix::fs::unlinkat(dir, from, AtFlags::empty());
         renamed.explain(&self.shown)
     }
 
-    /// Removes what was made of it.
+    /// Removes the entry under the name that it was made with.
     pub fn remove(&self, dir: BorrowedFd<'_>) {
         let _ = rustix::fs::unlinkat(dir, self.made_as(), AtFlags::empty());
     }
 
-    /// Device and inode number of what was made.
+    /// Device and inode number of the entry.
     pub fn id(&self, dir: BorrowedFd<'_>) -> Result<Id, Failure> {
         let flags = AtFlags::SYMLINK_NOFOLLOW;
         let stat = rustix::fs::statat(dir, self.made_as(), flags).explain(&self.shown)?;
@@ -142,12 +145,12 @@ fn is_device(kind: FileKind) -> bool {
     matches!(kind, FileKind::CharDevice | FileKind::BlockDevice)
 }
 
-/// An inode whose attributes are set, by a descriptor.
+/// A descriptor of an inode whose attributes are set.
 pub enum InodeFd {
     /// Open for its contents.
     Open(OwnedFd),
-    /// Located only (`O_PATH`). Calls that refuse such a descriptor go through its link in
-    /// `/proc/self/fd`, which leads to that inode and nowhere else.
+    /// Opened with `O_PATH`. Calls that refuse such a descriptor use its link in `/proc/self/fd`,
+    /// which always refers to that inode.
     Located(OwnedFd),
 }
 
@@ -162,13 +165,13 @@ impl InodeFd {
         format!("/proc/self/fd/{}", self.fd().as_fd().as_raw_fd())
     }
 
-    /// Owner and group.
+    /// Sets owner and group.
     pub fn set_owner(&self, meta: &Meta) -> rustix::io::Result<()> {
         let owner = (Some(Uid::from_raw(meta.uid)), Some(Gid::from_raw(meta.gid)));
         rustix::fs::chownat(self.fd(), "", owner.0, owner.1, AtFlags::EMPTY_PATH)
     }
 
-    /// Permission bits.
+    /// Sets the permission bits.
     pub fn set_mode(&self, mode: u32) -> rustix::io::Result<()> {
         let mode = Mode::from_bits_truncate(mode);
         match self {
@@ -177,7 +180,7 @@ impl InodeFd {
         }
     }
 
-    /// Times of access and of change.
+    /// Sets the times of access and of modification.
     pub fn set_times(&self, meta: &Meta) -> rustix::io::Result<()> {
         let times = Timestamps {
             last_access: timespec(meta.atime),
@@ -186,7 +189,7 @@ impl InodeFd {
         rustix::fs::utimensat(self.fd(), "", &times, AtFlags::EMPTY_PATH)
     }
 
-    /// One extended attribute.
+    /// Sets one extended attribute.
     pub fn set_xattr(&self, name: &[u8], value: &[u8]) -> rustix::io::Result<()> {
         let (name, flags) = (OsStr::from_bytes(name), XattrFlags::empty());
         match self {

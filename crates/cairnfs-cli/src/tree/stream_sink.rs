@@ -1,17 +1,17 @@
-//! A stream of bytes as a sink for the contents of single files, one behind the other.
+//! A byte stream as a sink: the contents of single files, concatenated.
 //!
-//! Holes, and what could not be read, are zeros. Nothing but regular files has contents.
+//! Holes and unreadable ranges are written as zeros. Only regular files have contents.
 
 use std::io::{self, Read, Write};
 
 use super::{Meta, Segment, Sink};
 use crate::failure::{Explain, Failure};
 
-/// A stream that takes contents.
+/// The sink for a byte stream.
 pub struct StreamSink<W: Write> {
     out: W,
     name: String,
-    /// Bytes of the file begun last that are written.
+    /// Bytes of the current file already written.
     written: u64,
 }
 
@@ -68,7 +68,7 @@ impl<W: Write> Sink for StreamSink<W> {
         self.out.flush().explain(&self.name).map_err(Failure::fatal)
     }
 
-    /// What was written of it cannot be taken back.
+    /// Bytes already written to the stream cannot be removed.
     fn abandon_file(&mut self) {}
 
     fn symlink(&mut self, _path: &[u8], _target: &[u8], _meta: &Meta) -> Result<(), Failure> {

@@ -1,9 +1,10 @@
-//! Tar archives as they come from anyone: ustar, GNU and pax, with sparse members.
+//! Reads tar archives from any origin: ustar, GNU and pax, with sparse members.
 //!
-//! Everything in an archive is hostile: numbers are checked, what is kept in memory is bounded
-//! ([`Records`]), and names that lead out of the tree (absolute, or with "..") end the import. The
-//! headers are decoded by the `tar` crate; extended records are read here, because theirs end at a
-//! newline. A member that the sink refuses is told, and the import goes on behind it.
+//! The whole archive may be hostile: numbers are checked, records kept in memory are bounded
+//! ([`Records`]), and names that lead out of the tree (absolute, or with "..") end the import.
+//! The `tar` crate decodes the headers; extended records are parsed here, because the crate ends
+//! each at a newline. A member that the sink refuses is reported, and the import continues with
+//! the next one.
 
 use std::io::{ErrorKind, Read};
 
@@ -17,27 +18,28 @@ use super::{CHUNK, Copier, Meta, Segment, Sink, pax};
 use crate::failure::{Explain, Failure, show_bytes};
 
 const BLOCK: u64 = 512;
-/// Most ranges of a sparse member.
+/// Maximum number of ranges of a sparse member.
 const MAX_SEGMENTS: u64 = 1 << 20;
-/// Most bytes of headers between two members, those included that later ones replace.
+/// Maximum number of bytes of headers between two members, including those that later ones
+/// replace.
 const MAX_BETWEEN: u64 = 2 * MAX_MEMBER as u64;
 
-/// An archive that is read from `R`.
+/// An archive read from `R`.
 pub struct TarReader<R: Read> {
     input: R,
     name: String,
     global: Records,
-    /// Bytes until the next block of a header.
+    /// Bytes until the next header block.
     padding: u64,
     /// Bytes of headers since the last member.
     between: u64,
     any: bool,
-    /// Whether what follows the end of the archive is read too.
+    /// Whether to read on after the end of the archive.
     whole: bool,
 }
 
 impl<R: Read> TarReader<R> {
-    /// The archive in `input`, called `name` in messages.
+    /// Reads the archive in `input`, called `name` in messages.
     pub fn new(input: R, name: String) -> Self {
         Self {
             input,
@@ -50,7 +52,8 @@ impl<R: Read> TarReader<R> {
         }
     }
 
-    /// Also reads what follows the end of the archive, where a compressed one has its checksum.
+    /// Also reads the data after the end of the archive: a compressed archive has its checksum
+    /// there.
     #[must_use]
     pub fn reading_all(mut self, whole: bool) -> Self {
         self.whole = whole;
@@ -71,7 +74,7 @@ impl<R: Read> TarReader<R> {
             .hint("to copy a single file: cairnfs cp FILE VOLUME:/")
     }
 
-    /// A failed read. A compressed archive that was cut off ends in the middle of its stream.
+    /// The failure of a read. A truncated compressed archive ends in the middle of its stream.
     fn unread(&self, error: std::io::Error) -> Failure {
         match error.kind() {
             ErrorKind::UnexpectedEof => self.cut_off(),
@@ -189,7 +192,7 @@ impl<R: Read> TarReader<R> {
     }
 
     fn member(&mut self, header: &Header, size: u64, own: &Records) -> Result<Member, Failure> {
-        // A record of no value takes an earlier one away.
+        // A record with an empty value removes an earlier one.
         let find = |key: &[u8]| {
             let record = own.get(key).or_else(|| self.global.get(key));
             record.filter(|value| !value.is_empty())
@@ -227,7 +230,7 @@ impl<R: Read> TarReader<R> {
             })
         };
         let of_header = Time {
-            // GNU tar writes times before 1970 as the two's complement.
+            // GNU tar writes times before 1970 as two's complement.
             secs: header.mtime().map_or(0, u64::cast_signed),
             nanos: 0,
         };
@@ -267,7 +270,8 @@ impl<R: Read> TarReader<R> {
             lost,
         };
         if !matches!(kind, Kind::Node(FileKind::File)) {
-            // The sizes of other members tell nothing, except of those that are passed over.
+            // The size of a member without data is meaningless, except for members that are
+            // skipped.
             if matches!(kind, Kind::Node(k) if k != FileKind::Directory) || kind == Kind::HardLink {
                 member.stored = 0;
             }
@@ -308,7 +312,7 @@ impl<R: Read> TarReader<R> {
             .hint("such an entry would land outside of the tree; make the archive with relative names")
     }
 
-    /// GNU's own sparse members: ranges in the header and in blocks behind it.
+    /// Old GNU sparse members: ranges in the header and in the blocks that follow it.
     fn old_sparse(&mut self, header: &Header, member: &mut Member) -> Result<(), Failure> {
         let Some(gnu) = header.as_gnu() else {
             return Err(self.bad("sparse member without a GNU header"));
@@ -344,7 +348,7 @@ impl<R: Read> TarReader<R> {
         Ok(())
     }
 
-    /// Pax format 1.0: the map stands before the data.
+    /// Pax format 1.0: the map is in front of the data.
     fn sparse_1(&mut self, real: Option<u64>, member: &mut Member) -> Result<(), Failure> {
         let mut numbers: Vec<u64> = Vec::new();
         let mut number: Option<u64> = None;
@@ -391,10 +395,10 @@ impl<R: Read> TarReader<R> {
         Ok(())
     }
 
-    /// Puts everything into `sink`.
+    /// Imports all members into `sink`.
     ///
     /// # Errors
-    /// A broken or hostile archive, the reader's failure or a fatal one of the sink.
+    /// A malformed or hostile archive, the reader's failure or a fatal failure of the sink.
     pub fn import(mut self, copier: &mut Copier<'_>, sink: &mut dyn Sink) -> Result<(), Failure> {
         while let Some(mut member) = self.next()? {
             self.one(copier, sink, &mut member)?;
@@ -457,8 +461,8 @@ impl<R: Read> TarReader<R> {
         Ok(())
     }
 
-    /// Makes a regular file; what the sink says of it. An error is the archive's, and leaves
-    /// nothing of the file.
+    /// Makes a regular file and returns the sink's result. An error is a failure of the archive;
+    /// no part of the file is left then.
     fn file(
         &mut self,
         copier: &mut Copier<'_>,
@@ -477,7 +481,7 @@ impl<R: Read> TarReader<R> {
         }
     }
 
-    /// Moves a file's data. What is left of it in the archive is passed over if the sink fails.
+    /// Copies a file's data. If the sink fails, the rest of the data in the archive is skipped.
     fn data(
         &mut self,
         copier: &mut Copier<'_>,
@@ -485,7 +489,7 @@ impl<R: Read> TarReader<R> {
         member: &mut Member,
     ) -> Result<Result<(), Failure>, Failure> {
         let mut left = member.stored.next_multiple_of(BLOCK);
-        // From here on nothing of the member is left for the caller to pass over.
+        // From here on this function skips the rest of the member, not the caller.
         member.stored = 0;
         let mut buffer = vec![0; CHUNK];
         let mut written = Ok(());

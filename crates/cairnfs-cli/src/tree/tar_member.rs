@@ -1,6 +1,6 @@
-//! A member of a tar archive, and the rules that its name, type and ranges must keep.
+//! A member of a tar archive, and the rules for its name, type and ranges.
 //!
-//! Pure: the reader in `tar_in` brings the bytes.
+//! Pure: the reader in `tar_in` supplies the bytes.
 
 use std::collections::BTreeMap;
 
@@ -8,16 +8,16 @@ use cairnfs::types::FileKind;
 
 use super::{Meta, Segment, Xattr, pax};
 
-/// Most bytes of keys and values that hold for one member: long names and attributes.
+/// Maximum number of bytes of keys and values for one member: long names and attributes.
 pub const MAX_MEMBER: usize = 16 << 20;
-/// Most records that hold for one member.
+/// Maximum number of records for one member.
 pub const MAX_MEMBER_COUNT: usize = 65_536;
-/// Most bytes of keys and values that hold for all members.
+/// Maximum number of bytes of keys and values that apply to all members.
 pub const MAX_GLOBAL: usize = 1 << 20;
-/// Most records that hold for all members.
+/// Maximum number of records that apply to all members.
 pub const MAX_GLOBAL_COUNT: usize = 1024;
 
-/// Extended records by their keys; their number and bytes are bounded.
+/// Extended records by key; their number and bytes are bounded.
 pub struct Records {
     map: BTreeMap<Vec<u8>, Vec<u8>>,
     bytes: usize,
@@ -27,7 +27,7 @@ pub struct Records {
 }
 
 impl Records {
-    /// Records of one member.
+    /// An empty set of records for one member.
     pub fn member() -> Self {
         Self {
             map: BTreeMap::new(),
@@ -38,7 +38,7 @@ impl Records {
         }
     }
 
-    /// Records of all members.
+    /// An empty set of records that apply to all members.
     pub fn global() -> Self {
         Self {
             map: BTreeMap::new(),
@@ -54,7 +54,7 @@ impl Records {
         self.map.get(key).map(Vec::as_slice)
     }
 
-    /// All extended attributes among them.
+    /// All records that are extended attributes.
     pub fn xattrs(&self) -> impl Iterator<Item = Xattr> {
         self.map.iter().filter_map(|(key, value)| {
             let name = key.strip_prefix(pax::XATTR)?;
@@ -65,7 +65,7 @@ impl Records {
     /// Sets a record.
     ///
     /// # Errors
-    /// That would be too much.
+    /// The bound would be exceeded.
     pub fn set(&mut self, key: &[u8], value: &[u8]) -> Result<(), &'static str> {
         let replaced = self.map.get(key).map_or(0, |old| key.len() + old.len());
         let bytes = self.bytes - replaced + key.len() + value.len();
@@ -81,7 +81,7 @@ impl Records {
     /// Adds the records of an extended header.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// A malformed header, or the bound would be exceeded.
     pub fn merge(&mut self, header: &[u8]) -> Result<(), &'static str> {
         pax::parse(header, |key, value| self.set(key, value))
     }
@@ -95,17 +95,17 @@ pub struct Member {
     pub kind: Kind,
     pub meta: Meta,
     pub segments: Vec<Segment>,
-    /// Bytes of data still in the archive.
+    /// Bytes of data not yet read from the archive.
     pub stored: u64,
-    /// Keys of attributes that the archive gives a value which cannot be kept.
+    /// Attributes whose value in the archive cannot be kept.
     pub lost: Vec<&'static str>,
 }
 
-/// Owner of a file whose own cannot be told: that of an id that has no mapping.
+/// Owner for an id that cannot be represented: the kernel's overflow id.
 const NOBODY: u32 = 65_534;
 
-/// A user or group, by its record or else by the field of the header; the second tells whether a
-/// value that was given cannot be kept.
+/// The user or group id from its record, or else from the field of the header. The second result
+/// is whether a given value cannot be kept.
 pub fn id(record: Option<&[u8]>, field: std::io::Result<u64>) -> (u32, bool) {
     let record = record.map(|text| pax::number(text).and_then(|id| u32::try_from(id).ok()));
     let lost = record == Some(None);
@@ -119,20 +119,20 @@ pub fn id(record: Option<&[u8]>, field: std::io::Result<u64>) -> (u32, bool) {
     }
 }
 
-/// What a member is.
+/// The type of a member.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     /// A file of this kind.
     Node(FileKind),
     /// Another name of an earlier member.
     HardLink,
-    /// Told and passed over.
+    /// Reported and skipped.
     Unknown(u8),
-    /// Passed over.
+    /// Skipped.
     Label,
 }
 
-/// What a type flag means; old archives mark directories by a trailing slash.
+/// Decodes a type flag; old archives mark directories by a trailing slash.
 pub fn kind(flag: u8, path: &[u8]) -> Kind {
     Kind::Node(match flag {
         b'0' | 0 if path.ends_with(b"/") => FileKind::Directory,
@@ -148,7 +148,7 @@ pub fn kind(flag: u8, path: &[u8]) -> Kind {
     })
 }
 
-/// Ranges from their offsets and lengths.
+/// Converts pairs of offset and length to ranges.
 pub fn pairs(numbers: &[u64]) -> Result<Vec<Segment>, &'static str> {
     let mut found = Vec::with_capacity(numbers.len() / 2);
     for pair in numbers.chunks(2) {
@@ -156,7 +156,7 @@ pub fn pairs(numbers: &[u64]) -> Result<Vec<Segment>, &'static str> {
             return Err("malformed sparse map");
         };
         let end = start.checked_add(len).ok_or("malformed sparse map")?;
-        // A range without bytes only marks the end of the file.
+        // A range of length 0 only marks the end of the file.
         if len > 0 {
             found.push(Segment { start, end });
         }
@@ -164,10 +164,10 @@ pub fn pairs(numbers: &[u64]) -> Result<Vec<Segment>, &'static str> {
     Ok(found)
 }
 
-/// Ranges must ascend, lie within the size and need no more data than there is.
+/// Checks that ranges ascend, are within the size and need no more data than the archive has.
 ///
 /// # Errors
-/// What does not fit.
+/// The violated rule.
 pub fn check_segments(member: &Member) -> Result<(), &'static str> {
     let mut behind = 0;
     let mut total: u64 = 0;
@@ -184,7 +184,7 @@ pub fn check_segments(member: &Member) -> Result<(), &'static str> {
     Ok(())
 }
 
-/// A member's name as a path below the target.
+/// Converts a member's name to a path below the target; refuses a name that leads out of it.
 pub fn clean(raw: &[u8]) -> Result<Vec<u8>, &'static str> {
     if raw.starts_with(b"/") {
         return Err("the name is absolute");

@@ -1,9 +1,9 @@
 //! A tar archive as a sink: POSIX pax format, readable by GNU tar, bsdtar and Python.
 //!
-//! Times to the nanosecond, attributes (`SCHILY.xattr.*`), long names and large numbers go into
-//! extended headers; sparse files are written as GNU's pax format 1.0. Sockets have no place in
-//! tar and are left out. What could not be read of a file is filled with zeros, so that the archive
-//! stays whole. A failed write is fatal: nothing behind it could be found.
+//! Extended headers hold times to the nanosecond, attributes (`SCHILY.xattr.*`), long names and
+//! large numbers; sparse files are written as GNU's pax format 1.0. Tar has no representation of
+//! sockets; they are left out. Unreadable data of a file is replaced by zeros, so that the
+//! archive stays valid. A failed write is fatal: a reader could not find any member behind it.
 
 use std::io::{self, Read, Write};
 
@@ -14,24 +14,24 @@ use super::{Meta, Segment, Sink, pax};
 use crate::failure::{Explain, Failure};
 
 const BLOCK: u64 = 512;
-/// Greatest value of a seven-digit octal field.
+/// Maximum value of a seven-digit octal field.
 const MAX_ID: u32 = 0o7_777_777;
-/// Greatest value of an eleven-digit octal field.
+/// Maximum value of an eleven-digit octal field.
 const MAX_SIZE: u64 = 0o77_777_777_777;
 
-/// An archive that is written to `W`.
+/// An archive written to `W`.
 pub struct TarSink<W: Write> {
     out: W,
     name: String,
     left_out: u64,
-    /// Ranges of the file begun last that are still to be written.
+    /// Ranges of the current file that are still to be written.
     expected: Vec<Segment>,
-    /// Bytes of its data written so far, for padding.
+    /// Bytes of its data already written, for padding.
     written: u64,
 }
 
 impl<W: Write> TarSink<W> {
-    /// An archive in `out`, called `name` in messages.
+    /// Begins an archive in `out`, called `name` in messages.
     pub fn new(out: W, name: String) -> Self {
         Self {
             out,
@@ -45,14 +45,14 @@ impl<W: Write> TarSink<W> {
     /// Writes the end of the archive.
     ///
     /// # Errors
-    /// The writer's.
+    /// The writer's error.
     pub fn finish(mut self) -> Result<W, Failure> {
         self.put(&[0; 2 * BLOCK as usize])?;
         self.out.flush().explain(&self.name)?;
         Ok(self.out)
     }
 
-    /// Sockets left out.
+    /// Number of sockets left out.
     pub fn left_out(&self) -> u64 {
         self.left_out
     }
@@ -106,7 +106,7 @@ impl<W: Write> TarSink<W> {
     }
 }
 
-/// What a header tells beside the attributes.
+/// The content of a header besides the attributes.
 struct TarEntry<'a> {
     kind: EntryType,
     link: &'a [u8],
@@ -141,7 +141,7 @@ fn encode(path: &[u8], entry: &TarEntry<'_>, meta: &Meta) -> (Header, Vec<u8>) {
         pax::push(&mut records, b"linkpath", entry.link);
     }
     if matches!(entry.kind, EntryType::Char | EntryType::Block) {
-        // Fields of seven octal digits hold every number that Linux gives to devices.
+        // Cannot fail: seven octal digits hold every device number of Linux.
         let _ = header.set_device_major(rustix::fs::major(meta.rdev));
         let _ = header.set_device_minor(rustix::fs::minor(meta.rdev));
     }
@@ -173,7 +173,7 @@ fn encode(path: &[u8], entry: &TarEntry<'_>, meta: &Meta) -> (Header, Vec<u8>) {
     (header, records)
 }
 
-/// Whether `name` fits the header's field; as much as fits is stored anyway.
+/// Stores `name`, truncated to the header's field. Returns whether it fits.
 fn set_name(header: &mut Header, name: &[u8]) -> bool {
     let field = &mut header.as_old_mut().name;
     for (to, from) in field.iter_mut().zip(name) {
@@ -182,7 +182,7 @@ fn set_name(header: &mut Header, name: &[u8]) -> bool {
     name.len() <= field.len()
 }
 
-/// Ranges widened to whole blocks, as sparse members need them, and joined where they touch.
+/// Extends ranges to whole blocks, as sparse members require, and joins adjacent ones.
 fn aligned(segments: &[Segment], size: u64) -> Vec<Segment> {
     let mut found: Vec<Segment> = Vec::new();
     for segment in segments {
@@ -196,7 +196,7 @@ fn aligned(segments: &[Segment], size: u64) -> Vec<Segment> {
     found
 }
 
-/// The map that stands before the data of a sparse member.
+/// The map in front of the data of a sparse member.
 fn sparse_map(segments: &[Segment], size: u64) -> Vec<u8> {
     let ends_in_hole = segments.last().is_none_or(|last| last.end < size);
     let count = segments.len() + usize::from(ends_in_hole);
@@ -261,7 +261,7 @@ impl<W: Write> Sink for TarSink<W> {
         self.pad(self.written)
     }
 
-    /// Only a failed write abandons a file, and that ends the archive.
+    /// Only a failed write abandons a file, and it ends the archive.
     fn abandon_file(&mut self) {}
 
     fn symlink(&mut self, path: &[u8], target: &[u8], meta: &Meta) -> Result<(), Failure> {
@@ -300,7 +300,8 @@ impl<W: Write> Sink for TarSink<W> {
 }
 
 impl<W: Write> TarSink<W> {
-    /// Zeros for everything that the header promises before `offset` and nobody wrote.
+    /// Writes zeros for the ranges before `offset` that the header promises and that were not
+    /// written.
     fn fill_to(&mut self, offset: u64) -> Result<(), Failure> {
         while let Some(current) = self.expected.last_mut() {
             let end = current.end.min(offset);
@@ -329,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn ranges_become_whole_blocks() {
+    fn sparse_ranges_are_aligned_to_blocks() {
         assert_eq!(
             aligned(&[seg(1, 2), seg(600, 700)], 5000),
             vec![seg(0, 1024)]
@@ -341,7 +342,7 @@ mod tests {
     }
 
     #[test]
-    fn the_map_ends_at_the_size() {
+    fn sparse_map_ends_at_file_size() {
         let map = sparse_map(&[seg(0, 512)], 2048);
         assert!(map.starts_with(b"2\n0\n512\n2048\n0\n\0"));
         assert_eq!(map.len(), 512);

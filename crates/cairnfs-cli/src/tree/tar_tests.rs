@@ -1,4 +1,4 @@
-//! Host trees through archives and back, and hostile archives.
+//! Host trees written to archives and read back, and hostile archives.
 
 use std::fs;
 use std::io::Cursor;
@@ -46,7 +46,7 @@ fn plain(name: &str, data: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn a_tree_comes_back_from_an_archive() {
+fn tree_is_unchanged_after_archive_round_trip() {
     let from = tempfile::tempdir().unwrap();
     let to = tempfile::tempdir().unwrap();
     let root = from.path();
@@ -92,7 +92,7 @@ fn a_tree_comes_back_from_an_archive() {
     assert_eq!(sparse.iter().filter(|b| **b != 0).count(), 6);
 }
 
-/// Sparse, linked and long-named files with times, and what they hold.
+/// Creates sparse, linked and long-named files with times.
 fn plant(root: &Path) {
     let name = "d".repeat(150);
     fs::create_dir(root.join(&name)).unwrap();
@@ -122,7 +122,7 @@ fn same(a: &Path, b: &Path, whole_seconds: bool) {
     assert!(b.join("hole").metadata().unwrap().blocks() < 100);
 }
 
-/// GNU tar with `args`, or `None` where there is none.
+/// Runs GNU tar with `args`; `None` where it is not installed.
 fn gnu_tar(args: &[&str]) -> Option<()> {
     let version = std::process::Command::new("tar")
         .arg("--version")
@@ -169,7 +169,7 @@ fn gnu_tar_reads_our_archives() {
 }
 
 #[test]
-fn we_read_archives_of_gnu_tar() {
+fn archives_of_gnu_tar_are_read() {
     for (format, version) in [
         ("gnu", "1.0"),
         ("oldgnu", "1.0"),
@@ -205,7 +205,7 @@ fn we_read_archives_of_gnu_tar() {
 }
 
 #[test]
-fn names_that_lead_out_are_refused() {
+fn member_names_outside_of_tree_are_refused() {
     let to = tempfile::tempdir().unwrap();
     for name in ["/etc/passwd", "../up", "a/../../up", ".."] {
         let failure = unpack(&plain(name, b"x"), to.path()).unwrap_err();
@@ -218,7 +218,7 @@ fn names_that_lead_out_are_refused() {
 }
 
 #[test]
-fn a_symlink_is_not_written_through() {
+fn symlink_in_archive_is_not_written_through() {
     let to = tempfile::tempdir().unwrap();
     let outside = tempfile::tempdir().unwrap();
     std::os::unix::fs::symlink(outside.path(), to.path().join("d")).unwrap();
@@ -235,7 +235,7 @@ fn a_symlink_is_not_written_through() {
 }
 
 #[test]
-fn what_is_no_archive_is_told() {
+fn invalid_and_truncated_archives_are_reported() {
     let to = tempfile::tempdir().unwrap();
     let why = |bytes: &[u8]| unpack(bytes, to.path()).unwrap_err().to_string();
     assert!(why(&[1; 1024]).contains("nor a tar archive"));
@@ -246,7 +246,7 @@ fn what_is_no_archive_is_told() {
 }
 
 #[test]
-fn sparse_members_cannot_lie() {
+fn invalid_sparse_maps_are_refused() {
     let to = tempfile::tempdir().unwrap();
     let mut records = Vec::new();
     pax::push(&mut records, b"GNU.sparse.major", b"1");
@@ -283,7 +283,7 @@ fn extended(flag: u8, records: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// An archive without an end, made piece by piece.
+/// An archive without an end, generated piece by piece.
 struct Endless {
     next: Box<dyn Fn(u64) -> Vec<u8>>,
     count: u64,
@@ -303,7 +303,7 @@ impl Read for Endless {
 }
 
 #[test]
-fn what_is_kept_of_headers_is_bounded() {
+fn memory_for_extended_headers_is_bounded() {
     let to = tempfile::tempdir().unwrap();
     let refused = |next: Box<dyn Fn(u64) -> Vec<u8>>| {
         let (count, piece) = (0, Cursor::new(Vec::new()));
@@ -327,8 +327,8 @@ fn what_is_kept_of_headers_is_bounded() {
         records
     };
     let says = |next: Box<dyn Fn(u64) -> Vec<u8>>, what: &str| {
-        let told = refused(next);
-        assert!(told.contains(what), "{told}");
+        let message = refused(next);
+        assert!(message.contains(what), "{message}");
     };
     says(
         Box::new(move |n| extended(b'x', &records(n, 1, 1 << 20))),

@@ -1,9 +1,9 @@
-//! The destination of a copy as it was typed, and what it leads to.
+//! Resolves the destination of a copy as the user typed it.
 //!
-//! Symbolic links of the typed path are followed, once and here; nothing that comes below it is
-//! resolved this way. A pipe, a character device and standard output are written to where they
-//! are; a regular file is replaced beside itself ([`super::pending`]), so the link stays. Uses
-//! failures, and nothing else of the crate.
+//! Symbolic links in the typed path are followed once, here; paths below it are not resolved this
+//! way. A pipe, a character device and standard output are written in place. A regular file is
+//! replaced by a new one in the same directory ([`super::pending`]), so that a link to it
+//! remains. Uses failures, and nothing else of the crate.
 
 use std::fs::File;
 use std::io;
@@ -17,11 +17,11 @@ use rustix::io::Errno;
 use super::descent;
 use crate::failure::{Explain, Failure, shown};
 
-/// What a typed destination that is no directory leads to.
+/// The object that a typed destination refers to, if it is not a directory.
 pub enum Typed {
-    /// A stream: contents are appended to it, and it keeps its attributes.
+    /// A stream: contents are appended to it, and its attributes are kept.
     Stream(File),
-    /// A name in a directory, which is none of a symbolic link. It may be free, or not replaceable.
+    /// A directory entry that is not a symbolic link. The name may be free, or not replaceable.
     Entry(PathBuf),
 }
 
@@ -29,8 +29,8 @@ impl Typed {
     /// Resolves `path`.
     ///
     /// # Errors
-    /// It is a symbolic link that leads to nothing, names a directory that there is not, or a
-    /// stream that cannot be opened.
+    /// A dangling symbolic link, the name of a directory that does not exist, or a stream that
+    /// cannot be opened.
     pub fn find(path: &Path) -> Result<Self, Failure> {
         let stat = match rustix::fs::stat(path) {
             Ok(stat) => stat,
@@ -51,7 +51,7 @@ impl Typed {
     }
 }
 
-/// A name that leads to nothing.
+/// A name that does not exist.
 fn free(path: &Path) -> Result<Typed, Failure> {
     let bytes = path.as_os_str().as_bytes();
     if bytes.ends_with(b"/") || bytes.ends_with(b"/.") {
@@ -76,13 +76,14 @@ fn stream(path: &Path, stat: &Stat) -> Result<Typed, Failure> {
     }
 }
 
-/// A symbolic link as the destination that leads to nothing. As by cp(1), no file is made there.
+/// The failure for a destination that is a dangling symbolic link. As with cp(1), no file is made
+/// there.
 pub fn dangling(shown: String) -> Failure {
     Failure::new(shown, "is a symbolic link that leads to nothing")
         .hint("remove it first, or name the file itself")
 }
 
-/// A destination that must be a directory, by the slash behind its name, and is none.
+/// The failure for a destination with a trailing slash that is not a directory.
 pub fn not_directory(shown: String) -> Failure {
     Failure::new(shown, "is not a directory")
         .hint("make it first, or leave out the slash to name a file")

@@ -2,7 +2,7 @@
 //!
 //! Paths are walked from that directory and never through symbolic links, so nothing is written
 //! outside of it. Missing directories on the way are made. Existing files and links are replaced
-//! when what replaces them is whole; existing directories are filled.
+//! when the new entry is complete; existing directories are filled.
 
 use std::collections::{HashMap, HashSet};
 use std::fmt;
@@ -14,34 +14,34 @@ use super::{Keep, Meta, Segment, Sink, join, push_name, shared, split, temporary
 use crate::failure::{Explain, Failure};
 use crate::volume::{Node, Volume, caller};
 
-/// A directory of a volume that is filled.
+/// The sink for a directory of a volume.
 pub struct VolumeSink {
     volume: Volume,
     base: Node,
     base_path: Vec<u8>,
     keep: Keep,
     umask: u32,
-    /// The last parent used, and the directories that lead to it from the base, each with the
+    /// The last parent directory used, and the directories from the base to it, each with the
     /// length of its path.
     parent: Vec<u8>,
     parents: Vec<(usize, Node)>,
     made: HashSet<u64>,
-    /// Times of directories that more may come into, by inode number.
+    /// Times of directories in which more entries may follow, by inode number.
     times: HashMap<u64, (Time, Time)>,
     file: Option<Pending>,
     lost_xattrs: u64,
 }
 
-/// Where an entry is being made.
-struct Spot {
+/// The directory and the names of an entry that is being made.
+struct NewEntry {
     /// Inode number of its directory.
     dir: u64,
     name: Vec<u8>,
-    /// The name until it is whole, if it is to replace something.
+    /// The name until the entry is complete, if it replaces another one.
     temporary: Option<Vec<u8>>,
 }
 
-impl Spot {
+impl NewEntry {
     fn made_as(&self) -> &[u8] {
         self.temporary.as_ref().unwrap_or(&self.name)
     }
@@ -49,12 +49,12 @@ impl Spot {
 
 /// An entry that is being made.
 struct Pending {
-    spot: Spot,
+    entry: NewEntry,
     node: Node,
 }
 
 impl VolumeSink {
-    /// The directory `base` of `volume`, found at `base_path`.
+    /// Fills the directory `base` of `volume`, found at `base_path`.
     pub fn new(volume: Volume, base: Node, base_path: Vec<u8>, keep: Keep) -> Self {
         Self {
             volume,
@@ -71,17 +71,17 @@ impl VolumeSink {
         }
     }
 
-    /// Extended attributes that the volume would not take.
+    /// Number of extended attributes that the volume refused.
     pub fn lost_xattrs(&self) -> u64 {
         self.lost_xattrs
     }
 
-    /// How a path is shown; put together only when it is.
+    /// How a path is shown; formatted only when needed.
     fn shown<'a>(&'a self, path: &'a [u8]) -> impl fmt::Display + 'a {
         fmt::from_fn(move |f| f.write_str(&self.volume.shown(&join(&self.base_path, path))))
     }
 
-    /// The directory at `path`, made if it is missing.
+    /// The directory at `path`; made if it is missing.
     fn directory(&mut self, path: &[u8]) -> Result<u64, Failure> {
         let kept = shared(&self.parent, path);
         while self.parents.last().is_some_and(|(end, _)| *end > kept) {
@@ -120,8 +120,8 @@ impl VolumeSink {
         self.parents.push((self.parent.len(), node));
     }
 
-    /// Where to make a new file that is to be at `path`.
-    fn spot(&mut self, path: &[u8]) -> Result<Spot, Failure> {
+    /// Chooses the names for a new entry at `path`.
+    fn new_entry(&mut self, path: &[u8]) -> Result<NewEntry, Failure> {
         let (above, name) = split(path);
         let dir = self.directory(above)?;
         let there = self.volume.fs().lookup(dir, name);
@@ -138,7 +138,7 @@ impl VolumeSink {
             }
             Ok(_) => Some(temporary_name()),
         };
-        Ok(Spot {
+        Ok(NewEntry {
             dir,
             name: name.to_vec(),
             temporary,
@@ -146,43 +146,44 @@ impl VolumeSink {
     }
 
     fn make(&mut self, path: &[u8], meta: &Meta) -> Result<Pending, Failure> {
-        let spot = self.spot(path)?;
+        let entry = self.new_entry(path)?;
         let mode = meta.kind.mode_bits() | 0o600;
         let made = self
             .volume
             .fs()
-            .mknod(spot.dir, spot.made_as(), mode, meta.rdev, caller());
+            .mknod(entry.dir, entry.made_as(), mode, meta.rdev, caller());
         let node = made.map(|attr| self.volume.hold(attr));
         let node = node.explain(self.shown(path))?;
-        Ok(Pending { spot, node })
+        Ok(Pending { entry, node })
     }
 
-    /// Sets the attributes of a new entry and gives it its name; removes it if that fails.
+    /// Sets the attributes of a new entry and renames it to its final name; removes it on
+    /// failure.
     fn complete(&mut self, pending: Pending, path: &[u8], meta: &Meta) -> Result<(), Failure> {
         let attributed = self.attribute(pending.node.ino(), path, meta);
         if attributed.is_err() {
-            self.remove(&pending.spot);
+            self.remove(&pending.entry);
             return attributed;
         }
-        self.publish(&pending.spot, path)
+        self.publish(&pending.entry, path)
     }
 
-    /// Gives a new entry its name; removes it if that fails.
-    fn publish(&self, spot: &Spot, path: &[u8]) -> Result<(), Failure> {
-        let Some(temporary) = &spot.temporary else {
+    /// Renames a new entry to its final name; removes it on failure.
+    fn publish(&self, entry: &NewEntry, path: &[u8]) -> Result<(), Failure> {
+        let Some(temporary) = &entry.temporary else {
             return Ok(());
         };
-        let (dir, fs) = (spot.dir, self.volume.fs());
-        let renamed = fs.rename(dir, temporary, dir, &spot.name, RenameMode::Replace);
+        let (dir, fs) = (entry.dir, self.volume.fs());
+        let renamed = fs.rename(dir, temporary, dir, &entry.name, RenameMode::Replace);
         if renamed.is_err() {
-            self.remove(spot);
+            self.remove(entry);
         }
         renamed.explain(self.shown(path))
     }
 
-    /// Removes what was made of an entry. Where that fails, so did the volume.
-    fn remove(&self, spot: &Spot) {
-        let _ = self.volume.fs().unlink(spot.dir, spot.made_as());
+    /// Removes an incomplete entry. An error is ignored: it means that the volume has failed.
+    fn remove(&self, entry: &NewEntry) {
+        let _ = self.volume.fs().unlink(entry.dir, entry.made_as());
     }
 
     fn attribute(&mut self, ino: u64, path: &[u8], meta: &Meta) -> Result<(), Failure> {
@@ -242,7 +243,7 @@ impl Sink for VolumeSink {
                 self.entered(name, node);
                 Ok(())
             }
-            // The walk tells whether what is there is a directory.
+            // The walk checks that the existing entry is a directory.
             Err(Error::Exists) => self.directory(path).map(drop),
             Err(e) => Err(e).explain(self.shown(path)),
         }
@@ -274,7 +275,7 @@ impl Sink for VolumeSink {
         let Some(file) = &self.file else {
             return Ok(());
         };
-        let path = || join(&self.parent, &file.spot.name);
+        let path = || join(&self.parent, &file.entry.name);
         while !bytes.is_empty() {
             let done = self
                 .volume
@@ -300,17 +301,17 @@ impl Sink for VolumeSink {
 
     fn abandon_file(&mut self) {
         if let Some(pending) = self.file.take() {
-            self.remove(&pending.spot);
+            self.remove(&pending.entry);
         }
     }
 
     fn symlink(&mut self, path: &[u8], target: &[u8], meta: &Meta) -> Result<(), Failure> {
-        let spot = self.spot(path)?;
+        let entry = self.new_entry(path)?;
         let fs = self.volume.fs();
-        let made = fs.symlink(spot.dir, spot.made_as(), target, caller());
+        let made = fs.symlink(entry.dir, entry.made_as(), target, caller());
         let node = made.map(|attr| self.volume.hold(attr));
         let node = node.explain(self.shown(path))?;
-        self.complete(Pending { spot, node }, path, meta)
+        self.complete(Pending { entry, node }, path, meta)
     }
 
     fn special(&mut self, path: &[u8], meta: &Meta) -> Result<(), Failure> {
@@ -327,18 +328,18 @@ impl Sink for VolumeSink {
             .lookup(dir, name)
             .map(|attr| self.volume.hold(attr))
             .explain(self.shown(original))?;
-        let spot = self.spot(path)?;
+        let entry = self.new_entry(path)?;
         let fs = self.volume.fs();
-        let there = fs.lookup(spot.dir, &spot.name);
+        let there = fs.lookup(entry.dir, &entry.name);
         let there = there.map(|attr| self.volume.hold(attr));
         // A rename between two names of one inode would leave both.
         if there.is_ok_and(|node| node.ino() == file.ino()) {
             return Ok(());
         }
-        fs.link(file.ino(), spot.dir, spot.made_as())
+        fs.link(file.ino(), entry.dir, entry.made_as())
             .map(|attr| drop(self.volume.hold(attr)))
             .explain(self.shown(path))?;
-        self.publish(&spot, path)
+        self.publish(&entry, path)
     }
 
     fn finish(&mut self) -> Result<(), Failure> {

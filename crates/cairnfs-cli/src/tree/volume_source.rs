@@ -10,13 +10,13 @@ use super::{Listing, Meta, Segment, Segments, Source, Xattr, push_name};
 use crate::failure::{Explain, Failure};
 use crate::volume::{Node, Volume, components};
 
-/// A file or tree of an open volume as a source.
+/// The source for a file or tree of an open volume.
 pub struct VolumeSource {
     volume: Volume,
     id: u64,
     start: Rc<Node>,
     current: Rc<Node>,
-    /// The current directory and those above, each with the length of its path.
+    /// The current directory and its ancestors, each with the length of its path.
     directories: Vec<(Rc<Node>, usize)>,
     /// Path of the current entry from the root.
     path: Vec<u8>,
@@ -24,8 +24,8 @@ pub struct VolumeSource {
 }
 
 impl VolumeSource {
-    /// Begins at `node` of `volume`, found at `path` from the root. Inodes are told from those of
-    /// other sources of one copy by `id`.
+    /// Begins at `node` of `volume`, found at `path` from the root. `id` distinguishes its inodes
+    /// from those of other sources of one copy.
     pub fn new(volume: Volume, id: u64, node: Node, path: Vec<u8>) -> Self {
         let start = Rc::new(node);
         let path = components(&path).join(&b'/');
@@ -40,7 +40,7 @@ impl VolumeSource {
         }
     }
 
-    /// How the current entry is shown; put together only when it is.
+    /// How the current entry is shown; formatted only when needed.
     fn what(&self) -> impl fmt::Display + '_ {
         fmt::from_fn(|f| f.write_str(&self.volume.shown(&self.path)))
     }
@@ -57,7 +57,7 @@ impl VolumeSource {
         }
     }
 
-    /// The next range with data from `at` on.
+    /// The next data range at or after `at`.
     fn next_data(&self, at: u64, size: u64) -> Result<Option<Segment>, Failure> {
         let Some(start) = self.seek(at, SeekTo::Data)? else {
             return Ok(None);

@@ -1,5 +1,5 @@
-//! Extended attributes: one table of names, operations, file types and callers, run on a mount and on
-//! ext4, which must answer the same; and how many names an inode may have.
+//! Extended attributes: one table of names, operations, file types and callers, run on a mount
+//! and on ext4, with equal results required; and the limit on the number of names of an inode.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -85,7 +85,7 @@ fn set(path: &Path, name: &str, flags: XattrFlags) -> rustix::io::Result<()> {
     rustix::fs::lsetxattr(path, name, &value(name), flags)
 }
 
-/// The names that the calling thread finds, sorted.
+/// The names that listing returns to the calling thread, sorted.
 fn names(path: &Path) -> rustix::io::Result<Vec<String>> {
     let mut bytes = vec![0; 1 << 16];
     let len = rustix::fs::llistxattr(path, &mut bytes[..])?;
@@ -95,7 +95,7 @@ fn names(path: &Path) -> rustix::io::Result<Vec<String>> {
     Ok(names)
 }
 
-/// Does an operation; gives what the caller is told.
+/// Runs an operation and returns its result as text.
 fn operate(path: &Path, operation: &str, name: &str) -> String {
     let mut bytes = [0; 100];
     match operation {
@@ -110,10 +110,11 @@ fn operate(path: &Path, operation: &str, name: &str) -> String {
     }
 }
 
-/// Runs the whole table in a directory that all may search; gives the outcome of each case by name.
+/// Runs the whole table in a directory that everyone may search. Returns the outcome of each case
+/// by name.
 fn table(dir: &Path) -> BTreeMap<String, String> {
     fs::set_permissions(dir, fs::Permissions::from_mode(0o755)).unwrap();
-    let mut told = BTreeMap::new();
+    let mut results = BTreeMap::new();
     for caller in &CALLERS {
         let mut cases = Vec::new();
         for operation in OPERATIONS {
@@ -139,15 +140,15 @@ fn table(dir: &Path) -> BTreeMap<String, String> {
         let outcomes = thread::scope(|scope| scope.spawn(as_caller).join().unwrap());
         for ((case, _, _, before), outcome) in cases.iter().zip(outcomes) {
             let after = names(&dir.join(case));
-            let line = format!("before {before:?}, told {outcome}, after {after:?}");
-            told.insert(case.clone(), line);
+            let line = format!("before {before:?}, returned {outcome}, after {after:?}");
+            results.insert(case.clone(), line);
         }
     }
-    told
+    results
 }
 
 #[test]
-fn attributes_are_granted_as_on_ext4() {
+fn xattr_permissions_are_as_on_ext4() {
     if !able(&["mkfs.ext4", "mount"]) {
         return;
     }
@@ -167,7 +168,7 @@ fn attributes_are_granted_as_on_ext4() {
 }
 
 #[test]
-fn names_are_refused_that_could_not_be_listed() {
+fn xattr_names_beyond_list_limit_are_refused() {
     const LIST_MAX: usize = 1 << 16;
     if !able(&[]) {
         return;

@@ -1,7 +1,7 @@
-//! Files that are no volumes, damaged ones, full ones, and wrong requests.
+//! Files that are not volumes, damaged and full volumes, and invalid requests.
 //!
-//! Each gives an error that says what is wrong and what to do, no command panics, and whatever is
-//! sound stays readable.
+//! Each gives an error with the cause and the next step, no command panics, and undamaged data
+//! stays readable.
 
 use std::fs::{self, File};
 use std::io::Write;
@@ -35,7 +35,7 @@ fn superblock(path: &Path) -> RawSuperblock {
         .unwrap()
 }
 
-/// Turns all bits of a byte.
+/// Flips all bits of a byte.
 fn flip(path: &Path, offset: u64) {
     let file = File::options().read(true).write(true).open(path).unwrap();
     let mut byte = [0];
@@ -43,7 +43,7 @@ fn flip(path: &Path, offset: u64) {
     file.write_all_at(&[!byte[0]], offset).unwrap();
 }
 
-/// Offsets in blocks from `first` on at which `bytes` lie in the volume.
+/// Block numbers from `first` on at which the volume holds `bytes`.
 fn find(path: &Path, first: u64, bytes: &[u8]) -> Vec<u64> {
     let volume = fs::read(path).unwrap();
     let from = (first * BLOCK) as usize;
@@ -73,7 +73,7 @@ fn filled() -> Place {
     place
 }
 
-/// Every command that opens a volume says `says` of the file `v.cairn`.
+/// Asserts that every command that opens a volume fails for `v.cairn` with each text of `says`.
 fn all_refuse(place: &Place, says: &[&str]) {
     place.fails(&["mount", "v.cairn", "m"], 32, says);
     place.fails(&["ls", "v.cairn:/"], 1, says);
@@ -83,16 +83,19 @@ fn all_refuse(place: &Place, says: &[&str]) {
 }
 
 #[test]
-fn files_that_are_no_volumes() {
+fn files_that_are_not_volumes_are_refused() {
     let place = Place::new("16M");
     for bytes in [&b""[..], b"text\n", &pattern(1, 100_000), &[0; 1 << 20]] {
         fs::write(place.volume(), bytes).unwrap();
         all_refuse(&place, &["v.cairn", "CairnFS volume"]);
         place.fails(&["check", "v.cairn"], 8, &["CairnFS volume"]);
-        // Nobody is told to make a volume of a file that holds something.
-        let told = said(&place.run(&["ls", "v.cairn"]));
-        assert_eq!(told.contains("mkfs"), bytes.is_empty(), "{told}");
-        assert_eq!(told.matches("mkfs").count(), usize::from(bytes.is_empty()));
+        // The hint to make a volume appears only for an empty file.
+        let report = said(&place.run(&["ls", "v.cairn"]));
+        assert_eq!(report.contains("mkfs"), bytes.is_empty(), "{report}");
+        assert_eq!(
+            report.matches("mkfs").count(),
+            usize::from(bytes.is_empty())
+        );
         assert!(fs::read(place.volume()).unwrap() == bytes, "it was changed");
     }
     fs::write(place.volume(), b"precious").unwrap();
@@ -111,7 +114,7 @@ fn files_that_are_no_volumes() {
 }
 
 #[test]
-fn a_lost_superblock_slot_is_a_note() {
+fn lost_superblock_slot_is_reported_as_note() {
     let place = filled();
     let newest = superblock(&place.volume()).generation.get();
     let [first, second] = SUPERBLOCK_SLOTS;
@@ -122,21 +125,24 @@ fn a_lost_superblock_slot_is_a_note() {
         false => first,
     };
     flip(&place.volume(), older * BLOCK + 100);
-    let told = place.ok(&["check", "v.cairn"]);
-    assert!(told.contains("note: one of the two superblocks"), "{told}");
-    assert!(told.contains("clean"), "{told}");
+    let report = place.ok(&["check", "v.cairn"]);
+    assert!(
+        report.contains("note: one of the two superblocks"),
+        "{report}"
+    );
+    assert!(report.contains("clean"), "{report}");
     let json = place.ok(&["check", "--json", "v.cairn"]);
     assert!(
         json.contains("\"clean\": true") && json.contains("superblocks"),
         "{json}"
     );
     place.ok(&["mkdir", "v.cairn:/new"]);
-    let told = place.ok(&["check", "v.cairn"]);
-    assert!(!told.contains("note"), "{told}");
+    let report = place.ok(&["check", "v.cairn"]);
+    assert!(!report.contains("note"), "{report}");
 }
 
 #[test]
-fn a_truncated_volume() {
+fn truncated_volume_is_readable_or_refused() {
     let place = filled();
     let whole = fs::read(place.volume()).unwrap();
     for len in [whole.len() - 4096, whole.len() / 2, 200_000] {
@@ -144,18 +150,18 @@ fn a_truncated_volume() {
         let says = ["v.cairn", "cut off"];
         match len + 4096 == whole.len() {
             true => {
-                // What lies before the cut can be read, and nothing can be changed.
+                // Data in front of the cut can be read; changes are refused.
                 place.fails(&["mount", "v.cairn", "m"], 32, &says);
                 place.fails(&["import", "m", "v.cairn"], 1, &says);
                 place.fails(&["info", "v.cairn"], 1, &["cut off", "export"]);
                 assert!(place.ok(&["ls", "v.cairn:/"]).contains("small7"));
                 place.ok(&["cat", "v.cairn:/large0"]);
             }
-            // Nothing can be read, and nobody says that it could be.
+            // Nothing can be read, and no message suggests it.
             false => {
                 all_refuse(&place, &["v.cairn", "cut off", "too little"]);
-                let told = said(&place.run(&["mount", "v.cairn", "m"]));
-                assert!(!told.contains("export"), "{told}");
+                let report = said(&place.run(&["mount", "v.cairn", "m"]));
+                assert!(!report.contains("export"), "{report}");
             }
         }
         let out = place.run(&["check", "v.cairn"]);
@@ -170,7 +176,7 @@ fn a_truncated_volume() {
 }
 
 #[test]
-fn a_volume_of_a_newer_version() {
+fn volume_of_newer_version_is_refused() {
     let place = filled();
     let before = fs::read(place.volume()).unwrap();
     let with = |change: &dyn Fn(&mut RawSuperblock)| {
@@ -210,7 +216,7 @@ fn a_volume_of_a_newer_version() {
 }
 
 #[test]
-fn flipped_bytes_in_superblocks() {
+fn flipped_superblock_bytes_are_detected_or_survived() {
     let place = filled();
     let newest = superblock(&place.volume()).slot_block();
     let whole = fs::read(place.volume()).unwrap();
@@ -226,14 +232,14 @@ fn flipped_bytes_in_superblocks() {
             assert!(!text.contains("panicked"), "{text}");
             let checked = place.run(&["check", "v.cairn"]);
             if !both && out.status.success() {
-                // The older superblock and the log hold everything, as after a crash while the
-                // newer one was being written.
+                // The older superblock and the log hold everything, as after a crash during the
+                // write of the newer superblock.
                 assert_eq!(text.matches("small").count(), 200, "byte {offset}");
                 assert!(checked.status.success(), "{}", said(&checked));
                 continue;
             }
-            let told = ["damaged", "superblock", "not a CairnFS volume"];
-            let clear = told.iter().any(|word| text.contains(word));
+            let causes = ["damaged", "superblock", "not a CairnFS volume"];
+            let clear = causes.iter().any(|word| text.contains(word));
             assert!(!out.status.success() && clear, "byte {offset}: {text}");
             assert!(
                 matches!(checked.status.code(), Some(4 | 8)),
@@ -245,7 +251,7 @@ fn flipped_bytes_in_superblocks() {
 }
 
 #[test]
-fn a_flipped_byte_in_data() {
+fn flipped_data_byte_is_detected() {
     if !able(&[]) {
         return;
     }
@@ -273,7 +279,7 @@ fn a_flipped_byte_in_data() {
     );
     let log = fs::read_to_string(log).unwrap();
     assert!(log.contains("of \"/large2\": volume is damaged"), "{log}");
-    // All else is there, and what is whole of that file too.
+    // All other files are intact, and so are the undamaged blocks of this file.
     for n in [0, 1, 3] {
         assert!(fs::read(place.at(format!("large{n}"))).unwrap() == pattern(1000 + n, 100_000));
     }
@@ -289,12 +295,12 @@ fn a_flipped_byte_in_data() {
 }
 
 #[test]
-fn flipped_bytes_in_the_index() {
+fn flipped_index_bytes_are_detected() {
     if !able(&[]) {
         return;
     }
     let mut place = filled();
-    // An item of a leaf: the contents of a small file lie in it.
+    // The index leaf that holds a small file's contents inline.
     let log_end = LOG_START + superblock(&place.volume()).log_blocks.get();
     let at = find(&place.volume(), log_end, &pattern(70, 1000));
     assert!(!at.is_empty());
@@ -329,7 +335,7 @@ fn flipped_bytes_in_the_index() {
 }
 
 #[test]
-fn a_flipped_byte_in_the_log() {
+fn flipped_log_byte_is_detected() {
     if !able(&[]) {
         return;
     }
@@ -363,12 +369,12 @@ fn a_flipped_byte_in_the_log() {
 }
 
 #[test]
-fn a_full_volume_written_through() {
+fn full_volume_with_write_through_keeps_its_files() {
     a_full_volume("write=through");
 }
 
 #[test]
-fn a_full_volume_written_back() {
+fn full_volume_with_write_back_keeps_its_files() {
     a_full_volume("write=back");
 }
 
@@ -392,7 +398,8 @@ fn a_full_volume(mode: &str) {
     };
     assert_eq!(error.kind(), std::io::ErrorKind::StorageFull, "{error}");
     assert!(files > 20, "only {files} files of 500 kB fit in 32 MiB");
-    // With its writeback cache the kernel tells of the failed write once more, to the first who syncs the whole mount.
+    // In writeback mode the kernel reports the failed write once more, to the first sync of the
+    // whole mount.
     place.run(&["sync", "m"]);
     place.ok(&["sync", "m"]);
     place.remount(mode);
@@ -420,7 +427,7 @@ fn a_full_volume(mode: &str) {
     place.finish();
 }
 
-/// Writes to a file until it is refused, as a program that does not look at what close says.
+/// Writes to a file until a write is refused, and ignores the result of close.
 fn overfill(path: &Path) {
     let mut file = File::create(path).unwrap();
     let chunk = pattern(1, 1 << 20);
@@ -433,7 +440,7 @@ fn overfill(path: &Path) {
 }
 
 #[test]
-fn what_was_removed_or_cut_off_is_no_loss() {
+fn refused_data_of_removed_or_truncated_file_is_no_error() {
     if !able(&[]) {
         return;
     }
@@ -445,14 +452,14 @@ fn what_was_removed_or_cut_off_is_no_loss() {
             false => fs::remove_file(&path).unwrap(),
             true => drop(File::create(&path).unwrap()),
         }
-        // The first answer that is not "busy" must be right.
+        // Place::umount retries only "busy"; any other error is a failure.
         place.umount();
         place.check();
     }
 }
 
 #[test]
-fn a_loss_is_told_with_its_file() {
+fn lost_write_is_reported_with_inode_number() {
     if !able(&[]) {
         return;
     }
@@ -466,7 +473,7 @@ fn a_loss_is_told_with_its_file() {
 }
 
 #[test]
-fn a_file_that_may_not_be_written() {
+fn unwritable_volume_file_is_read_or_refused() {
     if !able(&["setpriv"]) {
         return;
     }
@@ -501,7 +508,7 @@ fn a_file_that_may_not_be_written() {
 }
 
 #[test]
-fn wrong_requests_for_a_mount() {
+fn invalid_mount_requests_are_refused() {
     let place = Place::new("16M");
     let cases: [(&[&str], i32, &[&str]); 7] = [
         (

@@ -1,5 +1,5 @@
-//! `cairnfs bench compare` on a real loop device: it finds what it should, and leaves no image, no
-//! loop device, no mount and no folder: in the end, after a failure, and when it is ended by a signal.
+//! `cairnfs bench compare` on a real loop device: it prints results, and leaves no image, loop
+//! device, mount or directory behind: after success, after a failure, and after a signal.
 
 use std::fs;
 use std::os::unix::process::ExitStatusExt;
@@ -14,13 +14,14 @@ use tempfile::TempDir;
 
 use crate::place::{CAIRNFS, MOUNT_COPIES, able, said};
 
-/// What the test's own machine must have.
+/// Programs that the test machine needs.
 const PROGRAMS: [&str; 4] = ["losetup", "mkfs.ext4", "mount", "fusermount3"];
 
-/// How long a loop device may stay in use: a file system that was unmounted busy is still written out.
+/// Timeout for detaching a loop device: after a lazy unmount of a busy file system, writeback
+/// continues.
 const PATIENCE: Duration = Duration::from_secs(300);
 
-/// A folder for the image and, as the folder for temporary files, for the mountpoint.
+/// A directory for the image, and a temporary directory that holds the mountpoint.
 struct Bench {
     dir: TempDir,
     _unused: RwLockWriteGuard<'static, ()>,
@@ -77,10 +78,10 @@ impl Bench {
         mounts.contains(self.temporary().to_str().unwrap())
     }
 
-    /// Fails if anything is there that the comparison made; tells what it said.
-    fn nothing_is_left(&self, out: &Output) {
+    /// Asserts that nothing made by the comparison is left; prints its output on failure.
+    fn assert_nothing_left(&self, out: &Output) {
         assert!(!self.image().exists(), "{}", said(out));
-        // The kernel detaches a loop device when its last user closes it, and any program that lists
+        // The kernel detaches a loop device when its last user closes it; a program that lists
         // loop devices is a user for a moment.
         let start = Instant::now();
         while self.is_attached() {
@@ -95,7 +96,7 @@ impl Bench {
 }
 
 #[test]
-fn file_systems_are_compared_and_nothing_is_left() {
+fn comparison_of_file_systems_leaves_nothing() {
     if !able(&PROGRAMS) {
         return;
     }
@@ -114,7 +115,7 @@ fn file_systems_are_compared_and_nothing_is_left() {
         workload,
     ]);
     assert!(out.status.success(), "{}", said(&out));
-    bench.nothing_is_left(&out);
+    bench.assert_nothing_left(&out);
     let found: Value = serde_json::from_slice(&out.stdout).unwrap();
     let runs = found["runs"].as_array().unwrap();
     assert_eq!(runs.len(), 3);
@@ -151,7 +152,7 @@ fn file_systems_are_compared_and_nothing_is_left() {
 }
 
 #[test]
-fn the_bare_device_is_measured_beside_what_is_on_it() {
+fn comparison_measures_bare_device_and_file_systems() {
     if !able(&PROGRAMS) {
         return;
     }
@@ -171,7 +172,7 @@ fn the_bare_device_is_measured_beside_what_is_on_it() {
         "maildir --messages 3",
     ]);
     assert!(out.status.success(), "{}", said(&out));
-    bench.nothing_is_left(&out);
+    bench.assert_nothing_left(&out);
     let found: Value = serde_json::from_slice(&out.stdout).unwrap();
     let runs = found["runs"].as_array().unwrap();
     assert_eq!(runs.len(), 4 * 4 + 3);
@@ -191,13 +192,13 @@ fn the_bare_device_is_measured_beside_what_is_on_it() {
     };
     assert!(flushes("cairnfs") < Some(20));
     assert!(flushes("cairnfs-without-one-flush") >= Some(20));
-    // Nothing but what was asked for comes to the device.
+    // The device receives exactly the requested writes.
     let kib = 1024;
     assert_eq!(figures, [(48, 192 * kib), (32, 128 * kib), (10, 40 * kib)]);
 }
 
 #[test]
-fn a_comparison_that_fails_leaves_nothing() {
+fn failed_comparison_leaves_nothing() {
     if !able(&PROGRAMS) {
         return;
     }
@@ -207,18 +208,18 @@ fn a_comparison_that_fails_leaves_nothing() {
         let text = said(&out);
         assert_eq!(out.status.code(), Some(1), "{text}");
         assert!(text.contains(system), "{text}");
-        bench.nothing_is_left(&out);
+        bench.assert_nothing_left(&out);
     }
 }
 
 #[test]
-fn a_comparison_that_is_interrupted_leaves_nothing() {
+fn interrupted_comparison_leaves_nothing() {
     if !able(&PROGRAMS) {
         return;
     }
     for (system, mounts) in [("cairnfs", false), ("cairnfs-mount", true), ("ext4", true)] {
         let bench = Bench::new();
-        // More than can be made before the signal comes.
+        // More rounds than can end before the signal.
         let mut child = bench.start(&["--rounds", "1000", "--with", system, "fsmark"]);
         while !(bench.is_attached() && (bench.is_mounted() || !mounts)) {
             let ended = child.try_wait().unwrap();
@@ -230,12 +231,12 @@ fn a_comparison_that_is_interrupted_leaves_nothing() {
         let out = child.wait_with_output().unwrap();
         assert_eq!(out.status.code(), Some(143), "{}", said(&out));
         assert_eq!(out.status.signal(), None);
-        bench.nothing_is_left(&out);
+        bench.assert_nothing_left(&out);
     }
 }
 
 #[test]
-fn what_is_at_the_image_s_place_stays() {
+fn comparison_keeps_existing_file_at_image_path() {
     if !able(&PROGRAMS) {
         return;
     }

@@ -1,5 +1,4 @@
-//! What comes with the program for the system around it: a unit for systemd, lines for fstab, entries
-//! for file(1).
+//! Files shipped for system integration: a systemd unit, fstab lines, magic entries for file(1).
 
 use std::fs;
 use std::os::unix::net::UnixDatagram;
@@ -25,7 +24,7 @@ fn unit() -> String {
 }
 
 #[test]
-fn systemd_finds_no_mistake_in_the_unit() {
+fn systemd_verifies_unit_without_errors() {
     if !able(&["systemd-analyze"]) {
         return;
     }
@@ -38,7 +37,7 @@ fn systemd_finds_no_mistake_in_the_unit() {
         .output()
         .unwrap();
     assert!(out.status.success(), "{}", said(&out));
-    // It also warns, about words that it does not know.
+    // It also warns about unknown directives.
     assert!(!said(&out).contains("mnt-disk"), "{}", said(&out));
     let unknown = unit().replace("KillMode", "KillNode");
     fs::write(&path, unknown.replace("/usr/bin/cairnfs", CAIRNFS)).unwrap();
@@ -50,9 +49,9 @@ fn systemd_finds_no_mistake_in_the_unit() {
     assert!(said(&out).contains("KillNode"), "{}", said(&out));
 }
 
-/// Runs what the unit starts, as systemd would.
+/// Runs the unit's command, with the environment that systemd provides.
 #[test]
-fn the_unit_tells_when_it_is_live_and_ends_cleanly() {
+fn unit_notifies_readiness_and_stops_cleanly() {
     if !able(&[]) {
         return;
     }
@@ -95,7 +94,7 @@ fn the_unit_tells_when_it_is_live_and_ends_cleanly() {
 }
 
 #[test]
-fn the_lines_for_fstab_mount_and_a_plain_umount_waits() {
+fn fstab_lines_mount_and_plain_umount_waits() {
     if !able(&["mount", "umount", "unshare", "flock"]) {
         return;
     }
@@ -118,7 +117,7 @@ fn the_lines_for_fstab_mount_and_a_plain_umount_waits() {
 }
 
 #[test]
-fn file_tells_what_a_volume_is() {
+fn file_command_identifies_volume() {
     if !able(&["file"]) {
         return;
     }
@@ -127,7 +126,7 @@ fn file_tells_what_a_volume_is() {
         "mkfs", "-q", "--size", "100M", "--label", "my disk", "w.cairn",
     ]);
     let magic = shipped("contrib/magic/cairnfs");
-    let told = |flag: &str| {
+    let file_output = |flag: &str| {
         let volume = place.beside("w.cairn");
         succeed(Command::new("file").args(["-b", flag, "-m", arg(&magic), arg(&volume)]))
     };
@@ -137,11 +136,22 @@ fn file_tells_what_a_volume_is() {
         info["size"],
         info["uuid"].as_str().unwrap()
     );
-    assert!(told("-k").starts_with(&expected), "{}", told("-k"));
-    assert_eq!(told("--mime-type").trim(), "application/x-cairnfs-volume");
-    // Either slot of the superblock will do.
+    assert!(
+        file_output("-k").starts_with(&expected),
+        "{}",
+        file_output("-k")
+    );
+    assert_eq!(
+        file_output("--mime-type").trim(),
+        "application/x-cairnfs-volume"
+    );
+    // Either superblock slot is enough.
     let mut bytes = fs::read(place.beside("w.cairn")).unwrap();
     bytes[..4096].fill(0);
     fs::write(place.beside("w.cairn"), bytes).unwrap();
-    assert!(told("-b").starts_with(&expected), "{}", told("-b"));
+    assert!(
+        file_output("-b").starts_with(&expected),
+        "{}",
+        file_output("-b")
+    );
 }

@@ -1,4 +1,4 @@
-//! `cairnfs crashtest`: programs under which the power is cut, and what is told of it.
+//! `cairnfs crashtest`: programs under simulated power failures, and the reported results.
 
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -9,7 +9,7 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use crate::place::{CAIRNFS, Place, able, arg, said};
 
-/// Runs a crash test with this script, and gives what it tells as JSON.
+/// Runs a crash test with this script, and returns its JSON report.
 fn tested(options: &[&str], script: &str, code: i32) -> serde_json::Value {
     let out = Command::new(CAIRNFS)
         .args(["crashtest", "--json"])
@@ -22,23 +22,23 @@ fn tested(options: &[&str], script: &str, code: i32) -> serde_json::Value {
     serde_json::from_slice(&out.stdout).unwrap()
 }
 
-fn number(told: &serde_json::Value, what: &str) -> u64 {
-    told[what].as_u64().unwrap()
+fn number(result: &serde_json::Value, what: &str) -> u64 {
+    result[what].as_u64().unwrap()
 }
 
 #[test]
-fn a_rename_keeps_the_contract() {
+fn crashtest_of_rename_keeps_the_contract() {
     if !able(&[]) {
         return;
     }
-    let told = tested(&[], "echo a > f; sync f; mv f g", 0);
-    assert_eq!(told["allowed"], true);
-    assert!(number(&told, "calls") >= 5, "{told}");
-    assert!(number(&told, "distinct_disks") > 20, "{told}");
+    let result = tested(&[], "echo a > f; sync f; mv f g", 0);
+    assert_eq!(result["allowed"], true);
+    assert!(number(&result, "calls") >= 5, "{result}");
+    assert!(number(&result, "distinct_disks") > 20, "{result}");
 }
 
 #[test]
-fn databases_keep_the_contract() {
+fn crashtest_of_sqlite_keeps_the_contract() {
     if !able(&["sqlite3"]) {
         return;
     }
@@ -47,27 +47,27 @@ fn databases_keep_the_contract() {
             "sqlite3 db 'pragma journal_mode={journal}; create table t(x); insert into t values(1);
              begin; insert into t values(2); insert into t values(3); commit;' >&2"
         );
-        // Both rows of a transaction are there or none, whenever the power fails.
+        // Both rows of a transaction exist or neither, whenever the power fails.
         let check = "test ! -e db || sqlite3 db 'pragma integrity_check; select count(*) from t' \
                      | tr '\\n' ' ' | grep -Eqx '(ok (0|1|3) |ok )'";
-        let told = tested(&["--states", "120", "--check", check], &script, 0);
-        assert!(number(&told, "states") > 50, "{journal}: {told}");
+        let result = tested(&["--states", "120", "--check", check], &script, 0);
+        assert!(number(&result, "states") > 50, "{journal}: {result}");
     }
 }
 
 #[test]
-fn commits_keep_the_contract() {
+fn crashtest_of_git_commits_keeps_the_contract() {
     if !able(&["git"]) {
         return;
     }
     let script = "git init -q .; echo a > a; git add a
                   git -c user.name=a -c user.email=a@b -c core.fsync=all commit -qm a";
-    let told = tested(&["--states", "300"], script, 0);
-    assert!(number(&told, "calls") > 50, "{told}");
+    let result = tested(&["--states", "300"], script, 0);
+    assert!(number(&result, "calls") > 50, "{result}");
 }
 
 #[test]
-fn a_file_written_in_place_is_found_torn() {
+fn crashtest_finds_torn_file_after_write_in_place() {
     if !able(&["grep"]) {
         return;
     }
@@ -75,12 +75,12 @@ fn a_file_written_in_place_is_found_torn() {
     let place = Place::new("16M");
     let keep = place.beside("kept");
     let options = ["--check", check, "--keep", arg(&keep)];
-    let told = tested(
+    let result = tested(
         &options,
         "echo old > f; sync f; mkdir done; echo new > f",
         4,
     );
-    let failures = told["failures"].as_array().unwrap();
+    let failures = result["failures"].as_array().unwrap();
     assert!(!failures.is_empty());
     assert!(
         failures[0]["message"]
@@ -88,8 +88,8 @@ fn a_file_written_in_place_is_found_torn() {
             .unwrap()
             .contains("own check")
     );
-    // The disk of such a state is a volume as any other: here, f is empty in it.
-    let disk = Path::new(told["kept"][0].as_str().unwrap()).to_owned();
+    // The disk of a failing state is an ordinary volume; `f` is empty in it.
+    let disk = Path::new(result["kept"][0].as_str().unwrap()).to_owned();
     place.ok(&["check", "--data", arg(&disk)]);
     assert_eq!(place.ok(&["cat", &format!("{}:/f", arg(&disk))]), "");
 
@@ -98,7 +98,7 @@ fn a_file_written_in_place_is_found_torn() {
 }
 
 #[test]
-fn checks_are_told_what_had_been_synced() {
+fn crashtest_check_receives_number_of_syncs() {
     if !able(&[]) {
         return;
     }
@@ -108,19 +108,19 @@ fn checks_are_told_what_had_been_synced() {
         "echo a > f; sync f",
         0,
     );
-    // What is promised by the first sync is not there yet.
+    // After the first sync `g` may still be missing or empty, so this check must fail.
     let early = "test $CAIRNFS_CRASHTEST_SYNCS = 0 || test -s g";
     let script = "echo a > f; sync f; echo b > g; sync g";
     tested(&["--interval", "0", "--check", early], script, 4);
 }
 
 #[test]
-fn a_failing_command_is_told() {
+fn crashtest_reports_failing_command() {
     if !able(&[]) {
         return;
     }
-    let told = tested(&[], "echo a > f; exit 3", 0);
-    let status = told["command_failed"].as_str().unwrap().to_owned();
+    let result = tested(&[], "echo a > f; exit 3", 0);
+    let status = result["command_failed"].as_str().unwrap().to_owned();
     assert!(status.contains('3'), "{status}");
     let place = Place::new("16M");
     let strict = ["crashtest", "--strict", "--", "sh", "-c", "exit 3"];
@@ -130,7 +130,7 @@ fn a_failing_command_is_told() {
 }
 
 #[test]
-fn a_volume_to_begin_with_is_not_changed() {
+fn crashtest_does_not_change_initial_volume() {
     if !able(&[]) {
         return;
     }
@@ -140,13 +140,13 @@ fn a_volume_to_begin_with_is_not_changed() {
     let before = fs::read(place.volume()).unwrap();
     let volume = place.volume();
     let script = "test $(cat f) = kept; mv f g; mkdir d";
-    let told = tested(&["--volume", arg(&volume)], script, 0);
-    assert!(number(&told, "calls") >= 3);
+    let result = tested(&["--volume", arg(&volume)], script, 0);
+    assert!(number(&result, "calls") >= 3);
     assert!(fs::read(&volume).unwrap() == before);
 }
 
 #[test]
-fn a_signal_ends_command_and_mount() {
+fn signal_ends_crashtest_command_and_mount() {
     if !able(&["sleep"]) {
         return;
     }

@@ -1,4 +1,5 @@
-//! How a mount ends while others hold its file system, or after its image was taken away.
+//! How a mount ends while another mount shows its file system, or after its image was moved or
+//! replaced.
 
 use std::fs::{self, File};
 use std::thread::yield_now;
@@ -34,7 +35,7 @@ fn umount_does_not_wait_for_another_mount_of_the_same_volume() {
 }
 
 #[test]
-fn umount_waits_for_another_namespace_with_words_and_not_for_ever() {
+fn umount_waits_for_other_namespace_with_message_and_timeout() {
     if !able(&["mount", "umount", "unshare", "timeout", "flock"]) {
         return;
     }
@@ -63,7 +64,7 @@ fn umount_waits_for_another_namespace_with_words_and_not_for_ever() {
 }
 
 #[test]
-fn a_signal_tells_of_the_mount_that_stays() {
+fn signal_reports_remaining_mount() {
     if !able(&["mount", "umount"]) {
         return;
     }
@@ -84,7 +85,7 @@ fn a_signal_tells_of_the_mount_that_stays() {
     place.finish();
 }
 
-/// A mounted volume whose log is the file `log`.
+/// A mounted volume whose daemon logs to the file `log`.
 fn logged(options: &str) -> Place {
     let mut place = Place::new("64M");
     place.mount_logged(options);
@@ -96,7 +97,7 @@ fn log(place: &Place) -> String {
 }
 
 #[test]
-fn an_image_that_was_replaced_is_told() {
+fn replaced_image_is_reported() {
     if !able(&[]) {
         return;
     }
@@ -106,7 +107,7 @@ fn an_image_that_was_replaced_is_told() {
     assert!(!said(&place.run(&["sync", "m"])).contains("warning"));
     fs::rename(place.beside("other.cairn"), place.volume()).unwrap();
     let says = "was deleted or replaced";
-    // At an interval, without anybody's asking.
+    // The daemon notices it at a durability interval, without a request.
     while !log(&place).contains(says) {
         yield_now();
     }
@@ -114,7 +115,7 @@ fn an_image_that_was_replaced_is_told() {
     assert!(out.status.success() && said(&out).contains(says));
     assert!(place.ok(&["stats", "m"]).contains(says));
     place.fails(&["stats", "--check", "m"], 1, &["DEGRADED", says]);
-    // What has the name now is not the volume, and is not waited for.
+    // The new file at the path is not the volume; umount must not wait for it.
     let new = File::open(place.volume()).unwrap();
     flock(&new, FlockOperation::LockExclusive).unwrap();
     let out = place.run(&["umount", "m"]);
@@ -131,7 +132,7 @@ fn an_image_that_was_replaced_is_told() {
 }
 
 #[test]
-fn an_image_that_was_moved_is_waited_for() {
+fn umount_waits_for_moved_image() {
     if !able(&[]) {
         return;
     }

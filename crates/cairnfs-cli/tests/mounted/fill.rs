@@ -1,8 +1,8 @@
-//! A mounted volume is filled until it refuses, emptied in any order, and filled again.
+//! Fills a mounted volume until it refuses writes, empties it in any order, and fills it again.
 //!
-//! Between and within these the volume is synced, unmounted and mounted, and the daemon killed.
-//! Removing and cutting off is never refused, and what is free does not drift. The variables are
-//! those of the same property in-process: `CAIRNFS_FILL_SEEDS` volumes (1) from seed
+//! Between and during these phases the volume is synced, unmounted and mounted, and the daemon is
+//! killed. Removing and truncating never fails, and the free space does not drift. The variables
+//! are those of the same property in-process: `CAIRNFS_FILL_SEEDS` volumes (1) from seed
 //! `CAIRNFS_FILL_FROM`, each filled `CAIRNFS_FILL_ROUNDS` times (4), the largest of
 //! `CAIRNFS_FILL_MIB` (16).
 
@@ -16,9 +16,9 @@ use rustix::io::Errno;
 
 use crate::place::{Place, Random, able, pattern, tell};
 
-/// Blocks of an empty volume that may be in use.
+/// Maximum number of blocks in use in an empty volume.
 const INDEX: u64 = 16;
-/// Calls that must be refused before the volume counts as full.
+/// Number of refused calls after which the volume counts as full.
 const REFUSALS: u32 = 32;
 /// Sizes of volumes, in MiB.
 const SIZES: [u64; 7] = [16, 24, 64, 128, 256, 512, 1024];
@@ -33,7 +33,7 @@ enum Mix {
     Attributes(usize),
     /// Directories, links, symlinks.
     Names,
-    /// Space allocated ahead, and holes.
+    /// Preallocated space, and holes.
     Space,
 }
 
@@ -81,7 +81,7 @@ impl Filled {
         is_file.then(|| path.clone())
     }
 
-    /// A file that is there or, for want of one or in one of `new` cases, a new one.
+    /// An existing file; a new one if none exists, or with probability 1/`new`.
     fn open(&mut self, new: u64) -> io::Result<File> {
         let there = self.any().filter(|_| self.random.below(new) > 0);
         match there {
@@ -114,7 +114,7 @@ impl Filled {
                 let file = self.open(5)?;
                 let hole = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
                 match self.random.below(4) {
-                    // A hole needs no more than is kept for it.
+                    // Punching a hole uses only reserved space and never fails.
                     0 => fallocate(&file, hole, at, 5 * len).unwrap(),
                     1 => file.write_all_at(&pattern(self.made, len as usize), at)?,
                     _ => fallocate(&file, FallocateFlags::empty(), at, 5 * len)?,
@@ -150,7 +150,7 @@ impl Filled {
         }
     }
 
-    /// Syncs, mounts anew, or kills.
+    /// Syncs, remounts, or kills the daemon.
     fn disturb(&mut self) {
         match self.random.below(3) {
             0 => drop(self.place.ok(&["sync", "m"])),
@@ -160,14 +160,15 @@ impl Filled {
                 self.place.check();
                 self.place.mount("durability=1");
                 self.kills += 1;
-                // What was not durable may be lost, and what was removed be back.
+                // After the kill, changes that were not durable may be lost, and removed files
+                // may exist again.
                 let entries = fs::read_dir(self.place.dir()).unwrap();
                 self.names = entries.map(|entry| entry.unwrap().path()).collect();
             }
         }
     }
 
-    /// Removes everything, by any call that removes.
+    /// Removes everything, by random calls that remove files.
     fn empty(&mut self) {
         let some = self.names.len() as u64 / 2 + 1;
         while !self.names.is_empty() {
@@ -197,7 +198,7 @@ impl Filled {
         }
         let onto = self.names.last().filter(|to| !to.is_dir());
         match onto.filter(|_| self.random.below(8) == 0) {
-            // Of two names of one inode both stay.
+            // A rename between two names of one inode keeps both.
             Some(to) => {
                 fs::rename(path, to).unwrap();
                 if path.symlink_metadata().is_ok() {
@@ -208,14 +209,14 @@ impl Filled {
         }
     }
 
-    /// Free blocks, and those that can be used, as df tells them.
+    /// Free blocks and available blocks, as df(1) shows them.
     fn space(&self) -> (u64, u64) {
         let stat = statvfs(self.place.dir()).unwrap();
         (stat.f_bfree, stat.f_bavail)
     }
 }
 
-/// Fills and empties one volume; gives the names made and the kills.
+/// Fills and empties one volume. Returns the number of names made and of kills.
 fn rounds(mib: u64, seed: u64, rounds: u64) -> (u64, u64) {
     let mut volume = Filled {
         place: Place::mounted(&format!("{mib}M"), "durability=1"),
@@ -231,7 +232,7 @@ fn rounds(mib: u64, seed: u64, rounds: u64) -> (u64, u64) {
         println!("{what}");
         volume.fill(mix);
         let (_, available) = volume.space();
-        // Overwriting and punching leave blocks between others, which the index cannot use.
+        // Overwriting and punching leave single free blocks, which the index cannot use.
         let part = match mix {
             Mix::Changing | Mix::Space => 8,
             _ => 16,
@@ -252,7 +253,7 @@ fn rounds(mib: u64, seed: u64, rounds: u64) -> (u64, u64) {
 }
 
 #[test]
-fn a_mounted_volume_is_filled_and_emptied_again_and_again() {
+fn mounted_volume_is_filled_and_emptied_repeatedly() {
     if !able(&[]) {
         return;
     }

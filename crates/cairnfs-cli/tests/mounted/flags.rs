@@ -1,5 +1,5 @@
-//! Inode flags: one table of calls, flags and callers, run on a mount and on ext4, whose errors and
-//! effects must be the same, but for what is listed here and in the README.
+//! Inode flags: one table of calls, flags and callers, run on a mount and on ext4. Errors and
+//! effects must be the same, except for the differences listed here and in the README.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
@@ -24,8 +24,8 @@ use crate::writes::compile;
 
 type Outcome = rustix::io::Result<()>;
 
-/// What a call gets: the directory of its case, which holds the directory `d`, in it the file `f` and
-/// the empty directory `s`, and beside it the file `other`.
+/// A call. Its argument is the directory of the case, which holds the directory `d`, with the
+/// file `f` and the empty directory `s`, and the file `other`.
 type Run = fn(&Path) -> Outcome;
 
 fn open(
@@ -72,7 +72,7 @@ fn set_xattr(path: &Path, name: &str, value: &[u8]) -> Outcome {
     rustix::fs::lsetxattr(path, name, value, XattrFlags::empty())
 }
 
-/// An access list for owner, user 4321, group and others.
+/// An ACL for owner, user 4321, group and others.
 fn list() -> Vec<u8> {
     let entries = [
         (0x01, 6, u32::MAX),
@@ -248,7 +248,7 @@ const CALLS: &[(&str, Run)] = &[
     }),
 ];
 
-/// Flags of the table.
+/// The flags of the table.
 fn ours() -> IFlags {
     IFlags::IMMUTABLE | IFlags::APPEND | IFlags::NODUMP
 }
@@ -260,12 +260,12 @@ fn flags(path: &Path) -> rustix::io::Result<IFlags> {
 fn change_flags(path: &Path, change: impl FnOnce(IFlags) -> IFlags) -> Outcome {
     let file = open(path, |o| o.read(true))?;
     let flags = ioctl_getflags(file.as_fd())?;
-    // Others, such as that ext4 has extents, stay.
+    // Other flags are kept, for example ext4's flag for extents.
     let others = IFlags::from_bits_retain(flags.bits() & !ours().bits());
     ioctl_setflags(file, others | change(flags & ours()))
 }
 
-/// What is flagged before, and how.
+/// The flagged file, and the flag set before the call.
 const FLAGGED: [(&str, &str, IFlags); 8] = [
     ("none", "d/f", IFlags::empty()),
     ("append-only file", "d/f", IFlags::APPEND),
@@ -279,7 +279,7 @@ const FLAGGED: [(&str, &str, IFlags); 8] = [
 
 const CALLERS: [&str; 4] = ["root", "root without the capability", "owner", "other"];
 
-/// Makes the calling thread one of the callers, for good.
+/// Gives the calling thread the credentials of a caller, permanently.
 fn become_caller(name: &str) {
     match name {
         "root" => {}
@@ -293,9 +293,9 @@ fn become_caller(name: &str) {
     }
 }
 
-/// All that a call may have changed, but for times.
+/// Everything that a call may have changed, except times.
 fn state(case: &Path) -> String {
-    let mut told = Vec::new();
+    let mut lines = Vec::new();
     let mut todo = vec![case.to_path_buf()];
     while let Some(path) = todo.pop() {
         let found = path.symlink_metadata().unwrap();
@@ -318,10 +318,10 @@ fn state(case: &Path) -> String {
         let mut names: Vec<_> = names.split_whitespace().map(str::to_owned).collect();
         names.sort();
         let name = path.strip_prefix(case).unwrap().display().to_string();
-        told.push(format!("{name}: {mode:o} {what} {names:?}"));
+        lines.push(format!("{name}: {mode:o} {what} {names:?}"));
     }
-    told.sort();
-    told.join("; ")
+    lines.sort();
+    lines.join("; ")
 }
 
 /// Makes the files of a case.
@@ -336,7 +336,7 @@ fn prepare(case: &Path, flagged: (&str, IFlags)) {
     change_flags(&case.join(flagged.0), |_| flagged.1).unwrap();
 }
 
-/// Removes it again, whatever has which flags.
+/// Removes the files of a case, whatever their flags.
 fn clear(case: &Path) {
     let mut todo = vec![case.to_path_buf()];
     while let Some(path) = todo.pop() {
@@ -351,10 +351,10 @@ fn clear(case: &Path) {
     fs::remove_dir_all(case).unwrap();
 }
 
-/// Runs the whole table; gives outcome and state by the name of the case.
+/// Runs the whole table. Returns outcome and state by the name of the case.
 fn table(dir: &Path) -> BTreeMap<String, (Outcome, String)> {
     chmod(dir, 0o755).unwrap();
-    let mut told = BTreeMap::new();
+    let mut results = BTreeMap::new();
     for who in CALLERS {
         for (what, path, flags) in FLAGGED {
             for (name, _) in CALLS {
@@ -377,15 +377,16 @@ fn table(dir: &Path) -> BTreeMap<String, (Outcome, String)> {
         for ((what, (name, _)), outcome) in all().zip(outcomes) {
             let case = format!("{who}, {what}, {name}");
             let path = dir.join(&case);
-            told.insert(case, (outcome, state(&path)));
+            results.insert(case, (outcome, state(&path)));
             clear(&path);
         }
     }
-    told
+    results
 }
 
-/// What differs because the kernel does not know the flags: opens, which are not sent, are granted by the
-/// mode, and the write that follows is refused; and of who may not by the mode either, the mode tells.
+/// Known differences, because the kernel does not know the flags. It does not send opens to the
+/// daemon and permits them by the mode; the write that follows is refused. For a caller without
+/// permission by the mode, the kernel reports the mode's error first.
 fn is_known(case: &str, expected: &Outcome, found: &Outcome) -> bool {
     let opens = [
         "open for writing",
@@ -402,7 +403,7 @@ fn is_known(case: &str, expected: &Outcome, found: &Outcome) -> bool {
 }
 
 #[test]
-fn flags_refuse_as_on_ext4() {
+fn flags_refuse_calls_as_on_ext4() {
     if !able(&["mkfs.ext4", "mount"]) {
         return;
     }
@@ -434,13 +435,13 @@ fn flags_refuse_as_on_ext4() {
     place.finish();
 }
 
-/// Who waits for the kernel longer than this waits in vain.
+/// Timeout for the kernel; a longer wait is a hang.
 const HANG: Duration = Duration::from_secs(60);
 
-/// What was stored through a mapping before an immutable or append-only file was made is kept; what is
-/// stored later is told by msync, and everybody sees the file as it was.
+/// Data stored through a mapping before the file became immutable or append-only is kept. msync
+/// reports data stored later as lost, and every reader sees the file without it.
 #[test]
-fn a_mapping_changes_nothing_that_is_flagged() {
+fn mapping_does_not_change_flagged_file() {
     if !able(&["cc", "chattr"]) {
         return;
     }
@@ -465,7 +466,7 @@ fn a_mapping_changes_nothing_that_is_flagged() {
         assert_eq!(says(), "stored");
         input.write_all(b"msync\n").unwrap();
         assert_eq!(says(), format!("msync {}", Errno::PERM.raw_os_error()));
-        // The kernel drops what it has at once, but behind the answer.
+        // The kernel drops the pages soon, but asynchronously to the answer.
         let mut first = [0; 1];
         let begun = Instant::now();
         while begun.elapsed() < HANG && first != *b"1" {
@@ -489,9 +490,10 @@ fn a_mapping_changes_nothing_that_is_flagged() {
     }
 }
 
-/// With the kernel's writeback cache, what is refused is told by fsync, and append-only is not offered.
+/// With the kernel's writeback cache, fsync reports refused writes, and append-only is not
+/// supported.
 #[test]
-fn the_writeback_cache_tells_later_what_is_refused() {
+fn writeback_cache_reports_refused_writes_at_fsync() {
     if !able(&["chattr"]) {
         return;
     }
@@ -501,8 +503,8 @@ fn the_writeback_cache_tells_later_what_is_refused() {
     file.write_all_at(&[b'a'; 9000], 0).unwrap();
     change_flags(&path, |_| IFlags::IMMUTABLE).unwrap();
     file.write_all_at(b"b", 0).unwrap();
-    let told = file.sync_all().unwrap_err().raw_os_error();
-    assert_eq!(told, Some(Errno::PERM.raw_os_error()));
+    let errno = file.sync_all().unwrap_err().raw_os_error();
+    assert_eq!(errno, Some(Errno::PERM.raw_os_error()));
     let refused = File::options().write(true).truncate(true).open(&path);
     assert_eq!(done(refused), Err(Errno::PERM));
     change_flags(&path, |_| IFlags::empty()).unwrap();
@@ -516,9 +518,9 @@ fn the_writeback_cache_tells_later_what_is_refused() {
     place.finish();
 }
 
-/// Flags that are not enforced are refused in the words of other file systems without them.
+/// Flags that are not enforced are refused with the messages of other file systems without them.
 #[test]
-fn flags_without_a_meaning_are_refused_as_on_tmpfs() {
+fn unsupported_flags_are_refused_as_on_tmpfs() {
     if !able(&["cc", "chattr", "mount"]) {
         return;
     }
@@ -534,24 +536,24 @@ fn flags_without_a_meaning_are_refused_as_on_tmpfs() {
             .unwrap();
         (out.status.code(), said(&out))
     };
-    let mut told = Vec::new();
+    let mut outputs = Vec::new();
     for dir in [place.dir(), other.clone()] {
         fs::write(dir.join("f"), "f").unwrap();
-        // Those that neither has.
+        // Flags that neither file system has.
         let refused: Vec<_> = ["+S", "+c", "+j"].map(|flag| chattr(&dir, flag)).into();
         assert!(
             refused.iter().all(|(code, _)| *code == Some(1)),
             "{refused:?}"
         );
-        told.push(refused);
+        outputs.push(refused);
     }
     rustix::mount::unmount(&other, rustix::mount::UnmountFlags::DETACH).unwrap();
-    assert_eq!(told[0], told[1]);
-    // The other form: append-only and nodump, a flag that is none, a project.
+    assert_eq!(outputs[0], outputs[1]);
+    // The fsxattr interface: append-only and nodump, an unknown flag, a project.
     let program = compile(&place, "fsxattr.c");
     let fsxattr = |flags: &str| {
-        let told = succeed(Command::new(&program).arg(place.at("f")).arg(flags));
-        told.trim().to_owned()
+        let printed = succeed(Command::new(&program).arg(place.at("f")).arg(flags));
+        printed.trim().to_owned()
     };
     assert_eq!(fsxattr("0x90"), "flags 0x90 extent size 0 project 0");
     assert_eq!(
@@ -563,9 +565,9 @@ fn flags_without_a_meaning_are_refused_as_on_tmpfs() {
     place.finish();
 }
 
-/// The transport does not carry the birth time; the commands tell it.
+/// The FUSE protocol does not carry the birth time; the commands show it.
 #[test]
-fn birth_times_are_told_by_the_commands() {
+fn birth_times_are_shown_by_commands() {
     if !able(&[]) {
         return;
     }
@@ -576,10 +578,10 @@ fn birth_times_are_told_by_the_commands() {
     let carried = found.stx_mask & StatxFlags::BTIME.bits() != 0;
     assert!(!carried, "the README says that birth times are not carried");
     place.umount();
-    let told: serde_json::Value =
+    let listing: serde_json::Value =
         serde_json::from_str(&place.ok(&["ls", "--json", "v.cairn:/f"])).unwrap();
-    let entry = told.get(0).unwrap_or(&told);
-    assert_eq!(entry["btime"], entry["atime"], "{told}");
+    let entry = listing.get(0).unwrap_or(&listing);
+    assert_eq!(entry["btime"], entry["atime"], "{listing}");
     assert_eq!(entry["flags"], "");
     place.check();
 }

@@ -1,7 +1,7 @@
-//! A mount that is served from this process, over a device in memory that a test can hold back.
+//! A mount served from this process, over a device in memory whose requests a test can hold back.
 //!
-//! The clients are other threads and processes. While a kind of request of the device is held,
-//! whatever needs one waits at the gate; everything else goes on.
+//! The clients are other threads and processes. While a kind of device request is held, every
+//! request that needs one waits at the gate; all other requests are answered.
 
 use std::fs::File;
 use std::io::Write;
@@ -22,14 +22,14 @@ const SIZE: u64 = 64 << 20;
 /// Event loops of a [`Mount`].
 pub const EVENT_LOOPS: usize = 2;
 
-/// What the gate holds back.
+/// The kind of device requests that the gate holds back.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Held {
     Flushes,
     Reads,
 }
 
-/// The device.
+/// A device in memory with a gate.
 pub struct Gate {
     memory: MemoryDevice,
     state: Mutex<State>,
@@ -39,7 +39,7 @@ pub struct Gate {
 #[derive(Default)]
 struct State {
     held: Option<Held>,
-    /// Requests that wait.
+    /// Number of waiting requests.
     waiting: usize,
 }
 
@@ -54,18 +54,18 @@ impl Gate {
         gate
     }
 
-    /// Holds requests of one kind back from now on.
+    /// Starts to hold requests of one kind back.
     pub fn hold(&self, held: Held) {
         self.state.lock().unwrap().held = Some(held);
     }
 
-    /// Holds nothing back any more.
+    /// Releases all requests.
     pub fn open(&self) {
         self.state.lock().unwrap().held = None;
         self.changed.notify_all();
     }
 
-    /// Returns when so many requests wait.
+    /// Waits until `count` requests wait at the gate.
     pub fn wait_for(&self, count: usize) {
         let mut state = self.state.lock().unwrap();
         while state.waiting < count {
@@ -113,17 +113,17 @@ pub struct Mount {
 }
 
 impl Mount {
-    /// With an empty volume.
+    /// Mounts an empty volume.
     pub fn new() -> Self {
         Self::filled(|_| {})
     }
 
-    /// With a volume that `fill` has filled, of which nothing is in memory.
+    /// Mounts a volume that `fill` has filled. None of its contents are cached.
     pub fn filled(fill: impl FnOnce(&FileSystem)) -> Self {
         Self::of(fill, Path::new("cairnfs-test"))
     }
 
-    /// With an empty volume whose daemon tells `path` when asked for the path of the volume.
+    /// Mounts an empty volume whose daemon reports `path` as the path of the volume.
     pub fn telling(path: &Path) -> Self {
         Self::of(|_| {}, path)
     }
@@ -161,18 +161,18 @@ impl Mount {
         self.folder.path()
     }
 
-    /// A path in it.
+    /// A path in the mount.
     pub fn at(&self, name: impl AsRef<Path>) -> PathBuf {
         self.dir().join(name)
     }
 
-    /// One of the engine's counters.
+    /// The value of one of the engine's counters.
     pub fn counter(&self, name: &str) -> u64 {
         let counters = self.fs.counters();
         counters.iter().find(|(n, _)| *n == name).unwrap().1
     }
 
-    /// Writes a file, and leaves the data with the kernel.
+    /// Writes a file; the data stays in the kernel's page cache.
     pub fn written(&self, name: &str) -> File {
         let mut file = File::create(self.at(name)).unwrap();
         file.write_all(&pattern(7, 20_000)).unwrap();

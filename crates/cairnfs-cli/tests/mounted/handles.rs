@@ -1,5 +1,6 @@
-//! File handles (`name_to_handle_at`, `open_by_handle_at`), as NFS servers, overlayfs and backup
-//! programs use them: one history on a mount and on ext4, which must tell the same.
+//! File handles (`name_to_handle_at`, `open_by_handle_at`), as used by NFS servers, overlayfs and
+//! backup programs: one sequence of operations on a mount and on ext4, with equal results
+//! required.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -18,7 +19,7 @@ struct Handles {
     program: PathBuf,
     mount: PathBuf,
     taken: BTreeMap<String, Handle>,
-    told: Vec<String>,
+    output: Vec<String>,
 }
 
 impl Handles {
@@ -27,15 +28,15 @@ impl Handles {
             program: program.to_path_buf(),
             mount: mount.to_path_buf(),
             taken: BTreeMap::new(),
-            told: Vec::new(),
+            output: Vec::new(),
         }
     }
 
     fn take(&mut self, name: &str, connectable: bool) {
         let mut command = Command::new(&self.program);
         command.args(["get", arg(&self.mount.join(name))]);
-        let told = succeed(command.args(connectable.then_some("connectable")));
-        let (kind, bytes) = told.trim().split_once(' ').expect(&told);
+        let output = succeed(command.args(connectable.then_some("connectable")));
+        let (kind, bytes) = output.trim().split_once(' ').expect(&output);
         let name = format!("{name}{}", if connectable { ", connectable" } else { "" });
         let handle = (kind.to_owned(), bytes.to_owned());
         self.taken.insert(name, handle);
@@ -43,26 +44,26 @@ impl Handles {
 
     fn open(&self, (kind, bytes): &Handle) -> String {
         let mount = arg(&self.mount);
-        let told = succeed(Command::new(&self.program).args(["open", mount, kind, bytes]));
-        told.trim().to_owned()
+        let output = succeed(Command::new(&self.program).args(["open", mount, kind, bytes]));
+        output.trim().to_owned()
     }
 
-    /// Opens every handle, and keeps what each leads to under the name of this moment.
+    /// Opens every handle, and records the result under the name of this step.
     fn tell(&mut self, when: &str) {
         for (name, handle) in &self.taken {
-            let told = self.open(handle);
-            self.told.push(format!("{when}: {name}: {told}"));
+            let output = self.open(handle);
+            self.output.push(format!("{when}: {name}: {output}"));
         }
     }
 }
 
-/// The kernel forgets the inodes that nobody uses.
+/// Makes the kernel evict unused inodes.
 pub fn drop_caches() {
     rustix::fs::sync();
     fs::write("/proc/sys/vm/drop_caches", "2").unwrap();
 }
 
-/// What handles lead to in the course of a history.
+/// Runs the sequence of operations. Returns the result of every handle after each step.
 fn history(program: &Path, dir: &Path, remount: &mut dyn FnMut()) -> Vec<String> {
     let at = |name: &str| dir.join(name);
     fs::create_dir_all(at("d/e/f")).unwrap();
@@ -111,7 +112,7 @@ fn history(program: &Path, dir: &Path, remount: &mut dyn FnMut()) -> Vec<String>
     fs::write(at("removed"), "another").unwrap();
     remount();
     handles.tell("changed, mounted again");
-    handles.told
+    handles.output
 }
 
 fn on_ext4(program: &Path, place: &Place) -> Vec<String> {
@@ -126,7 +127,7 @@ fn on_ext4(program: &Path, place: &Place) -> Vec<String> {
 }
 
 #[test]
-fn handles_lead_where_they_do_on_ext4() {
+fn file_handles_resolve_as_on_ext4() {
     if !able(&["cc", "mkfs.ext4", "mount", "umount", "mkfifo"]) {
         return;
     }
@@ -136,12 +137,12 @@ fn handles_lead_where_they_do_on_ext4() {
     let dir = place.dir();
     let found = history(&program, &dir, &mut || place.remount(""));
     assert_eq!(found, expected);
-    let led = |told: &&String| !told.contains("ESTALE");
+    let led = |output: &&String| !output.contains("ESTALE");
     assert!(found.iter().filter(led).count() > 50, "{found:#?}");
     place.finish();
 }
 
-/// A handle of a mount: number in two halves, and generation.
+/// A forged handle of a mount: the inode number in two halves, and the generation.
 fn forged(ino: u64, generation: u32) -> Handle {
     let words = [(ino >> 32) as u32, ino as u32, generation];
     let bytes = words.iter().flat_map(|word| word.to_ne_bytes());
@@ -150,7 +151,7 @@ fn forged(ino: u64, generation: u32) -> Handle {
 }
 
 #[test]
-fn forged_handles_are_stale() {
+fn forged_file_handles_are_stale() {
     if !able(&["cc"]) {
         return;
     }
@@ -164,7 +165,7 @@ fn forged_handles_are_stale() {
     for never in [0, 2, 3, 4, 15, ino + 1, ino + 100_000, 1 << 63, u64::MAX] {
         assert_eq!(handles.open(&forged(never, 0)), "ESTALE", "{never}");
     }
-    // A number that was asked for before it was given is no worse for that.
+    // An inode number is usable although its handle was requested before it was allocated.
     for n in 0..100 {
         fs::write(place.at(n.to_string()), n.to_string()).unwrap();
     }

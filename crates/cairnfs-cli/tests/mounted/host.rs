@@ -1,5 +1,5 @@
-//! What lies below a volume: a file system that gets full, space that it gets back, an image that is
-//! cut off.
+//! The host below a volume: its file system becomes full, receives discarded space, and its image
+//! is truncated.
 
 use std::fs::{self, File};
 use std::io::{ErrorKind, Write};
@@ -15,7 +15,7 @@ use crate::place::{CAIRNFS, Place, able, arg, pattern, said};
 
 const MIB: usize = 1 << 20;
 
-/// Bytes that the image takes on its file system.
+/// Bytes that the image occupies on its file system.
 fn taken(place: &Place) -> u64 {
     fs::metadata(place.volume()).unwrap().blocks() * 512
 }
@@ -32,7 +32,7 @@ fn write_durable(place: &Place, name: &str, bytes: &[u8]) -> std::io::Result<()>
     file.sync_all()
 }
 
-/// Takes all that is left of the file system that holds the image.
+/// Fills the rest of the file system that holds the image.
 fn fill_host(place: &Place) {
     let mut ballast = File::create(place.beside("ballast")).unwrap();
     for piece in [64 << 10, 4096] {
@@ -41,13 +41,13 @@ fn fill_host(place: &Place) {
 }
 
 #[test]
-fn an_image_larger_than_its_file_system_refuses_writes_before_that_is_full() {
+fn oversized_image_refuses_writes_before_host_is_full() {
     if !able(&["mount"]) {
         return;
     }
     let mut place = Place::limited("48M", "256M");
-    let told: Value = serde_json::from_str(&place.ok(&["info", "--json", "v.cairn"])).unwrap();
-    assert!(told["host"]["holes"].as_u64() > told["host"]["free"].as_u64());
+    let report: Value = serde_json::from_str(&place.ok(&["info", "--json", "v.cairn"])).unwrap();
+    assert!(report["host"]["holes"].as_u64() > report["host"]["free"].as_u64());
     assert!(
         place
             .ok(&["info", "v.cairn"])
@@ -78,13 +78,13 @@ fn an_image_larger_than_its_file_system_refuses_writes_before_that_is_full() {
         "{}",
         durable.len()
     );
-    // Nothing waits: what was accepted found space.
+    // No changes are held in memory: all accepted data found space.
     let stats: Value = serde_json::from_str(&place.ok(&["stats", "--json", "m"])).unwrap();
     assert_eq!(stats["held_bytes"], 0);
     for (name, bytes) in &durable {
         assert!(fs::read(place.at(name)).unwrap() == *bytes, "{name}");
     }
-    // Removing works, and what it frees can be written again.
+    // Removing works, and the freed space can be written again.
     for (name, _) in durable.drain(..durable.len() / 2) {
         fs::remove_file(place.at(name)).unwrap();
     }
@@ -104,7 +104,7 @@ fn an_image_larger_than_its_file_system_refuses_writes_before_that_is_full() {
 }
 
 #[test]
-fn a_file_system_filled_by_others_is_waited_for() {
+fn changes_wait_while_host_is_full() {
     if !able(&["mount"]) {
         return;
     }
@@ -127,7 +127,7 @@ fn a_file_system_filled_by_others_is_waited_for() {
     assert_eq!(volume.statfs().available, 0);
     assert!(volume.read("durable").unwrap() == pattern(1, MIB));
     assert!(volume.read("accepted").unwrap() == pattern(2, 4 * MIB));
-    // Removing works, though it gives nothing back before there is space.
+    // Removing works, although it frees no space on the host before the host has space again.
     volume.remove_file("durable").unwrap();
     fs::remove_file(place.beside("ballast")).unwrap();
     volume.write("again", pattern(4, MIB)).unwrap();
@@ -148,14 +148,14 @@ fn a_file_system_filled_by_others_is_waited_for() {
 }
 
 #[test]
-fn a_mount_goes_on_when_its_file_system_has_space_again() {
+fn mount_continues_when_host_has_space_again() {
     if !able(&["mount"]) {
         return;
     }
     let mut place = Place::limited("48M", "256M");
     place.mount("");
     write_durable(&place, "durable", &pattern(1, MIB)).unwrap();
-    // Taken by the daemon, and not written yet.
+    // Accepted by the daemon, and not written yet.
     let mut file = File::create(place.at("accepted")).unwrap();
     file.write_all(&pattern(2, 4 * MIB)).unwrap();
     rustix::fs::syncfs(&file).unwrap();
@@ -182,7 +182,7 @@ fn a_mount_goes_on_when_its_file_system_has_space_again() {
 }
 
 #[test]
-fn a_mount_that_ends_while_its_file_system_is_full_says_what_is_lost() {
+fn mount_ending_on_full_host_reports_lost_bytes() {
     if !able(&["mount"]) {
         return;
     }
@@ -213,7 +213,7 @@ fn a_mount_that_ends_while_its_file_system_is_full_says_what_is_lost() {
 }
 
 #[test]
-fn closing_while_its_file_system_is_full_loses_nothing_that_is_durable() {
+fn close_on_full_host_keeps_durable_data() {
     if !able(&["mount"]) {
         return;
     }
@@ -239,7 +239,7 @@ fn closing_while_its_file_system_is_full_loses_nothing_that_is_durable() {
 }
 
 #[test]
-fn trim_gives_free_space_back() {
+fn trim_returns_free_space_to_host() {
     if !able(&["setpriv"]) {
         return;
     }
@@ -253,7 +253,7 @@ fn trim_gives_free_space_back() {
     place.ok(&["sync", "m"]);
     let full = taken(&place);
     assert!(full >= empty + 64 * MIB as u64);
-    // A user who neither is root nor mounted it may not.
+    // A user who is neither root nor the owner of the mount may not trim.
     place.copy_command();
     for path in [place.beside(""), place.beside("cairnfs")] {
         fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
@@ -278,9 +278,12 @@ fn trim_gives_free_space_back() {
     assert!(trimmed + 31 * MIB as u64 <= full, "{full} to {trimmed}");
     assert!(fs::read(place.at("b")).unwrap() == pattern(1, 32 * MIB));
     fs::remove_file(place.at("b")).unwrap();
-    // By the volume's path while it is mounted, and when it is not.
-    let told: Value = serde_json::from_str(&place.ok(&["trim", "--json", "v.cairn"])).unwrap();
-    assert!(told["bytes"].as_u64().unwrap() > 200 * MIB as u64, "{told}");
+    // By the volume's path, while it is mounted and afterwards.
+    let report: Value = serde_json::from_str(&place.ok(&["trim", "--json", "v.cairn"])).unwrap();
+    assert!(
+        report["bytes"].as_u64().unwrap() > 200 * MIB as u64,
+        "{report}"
+    );
     assert!(taken(&place) + 63 * MIB as u64 <= full);
     write_durable(&place, "c", &pattern(2, 16 * MIB)).unwrap();
     fs::remove_file(place.at("c")).unwrap();
@@ -296,7 +299,7 @@ fn trim_gives_free_space_back() {
 }
 
 #[test]
-fn a_mount_gives_back_what_becomes_free() {
+fn mount_discards_freed_space_at_interval() {
     if !able(&[]) {
         return;
     }
@@ -304,7 +307,7 @@ fn a_mount_gives_back_what_becomes_free() {
     write_durable(&place, "large", &pattern(1, 100 * MIB)).unwrap();
     let full = taken(&place);
     fs::remove_file(place.at("large")).unwrap();
-    // At an interval, without anybody's asking.
+    // The daemon discards at a durability interval, without a request.
     while taken(&place) + 96 * MIB as u64 > full {
         yield_now();
     }
@@ -312,7 +315,7 @@ fn a_mount_gives_back_what_becomes_free() {
 }
 
 #[test]
-fn an_image_cut_off_under_a_mount_is_told() {
+fn image_truncated_under_mount_is_reported() {
     if !able(&[]) {
         return;
     }
@@ -332,7 +335,7 @@ fn an_image_cut_off_under_a_mount_is_told() {
 }
 
 #[test]
-fn what_is_left_of_an_image_can_be_read() {
+fn truncated_image_can_be_exported() {
     let place = Place::new("64M");
     let tree = place.beside("tree");
     fs::create_dir(&tree).unwrap();

@@ -1,7 +1,7 @@
-//! `kill -9` of the daemon at random moments under load, on one volume that lives through all.
+//! `kill -9` of the daemon at random moments under load, repeatedly on one volume.
 //!
-//! After each kill: the check finds nothing, the volume mounts, and what had been promised is
-//! there byte for byte. Each mount has a write mode at random. `CAIRNFS_KILL_ROUNDS` sets the number
+//! After each kill: the check finds nothing, the volume mounts, and all data that was reported
+//! durable is intact. Each mount has a random write mode. `CAIRNFS_KILL_ROUNDS` sets the number
 //! of kills (10), `CAIRNFS_KILL_SEED` repeats a run's moments and modes.
 
 use std::path::Path;
@@ -21,7 +21,7 @@ fn setting(name: &str) -> Option<u64> {
 }
 
 #[test]
-fn kills_lose_nothing_promised() {
+fn kills_lose_no_durable_data() {
     if !able(&["fusermount3", "sqlite3"]) {
         return;
     }
@@ -48,7 +48,7 @@ fn kills_lose_nothing_promised() {
         let what = format!("round {round}, seed {seed}, killed after {delay:?}");
         println!("{what}");
         place.check();
-        // Every other time the dead mount is left for `mount` to find.
+        // Every other round leaves the dead mount, so that `mount` must replace it.
         if round % 2 == 0 {
             succeed(std::process::Command::new("fusermount3").args([
                 "-u",
@@ -68,7 +68,7 @@ fn kills_lose_nothing_promised() {
     place.finish();
 }
 
-/// Runs all workers in `dir`, and the removal of `old`, and kills the daemon after `delay`.
+/// Runs all workers in `dir` and the removal of `old`, and kills the daemon after `delay`.
 fn load_until_killed(
     place: &mut Place,
     dir: &Path,
@@ -85,7 +85,7 @@ fn load_until_killed(
             scope.spawn(move || while !stop.load(Ordering::Relaxed) && load.step().is_ok() {});
         }
         if let Some(old) = old {
-            // Ends with an error when the kill comes first.
+            // Ends with an error if the kill comes first.
             scope.spawn(move || drop(std::fs::remove_dir_all(old)));
         }
         thread::sleep(delay);

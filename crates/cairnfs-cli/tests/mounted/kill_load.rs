@@ -1,7 +1,8 @@
-//! What runs while the daemon is killed. Each load knows what it was promised, and looks for it.
+//! The load while the daemon is killed. Each worker records what must be durable, and verifies
+//! it.
 //!
-//! A load notes a promise only after the call that gives it has succeeded, and never asks for more
-//! than the contract says.
+//! A worker records a guarantee only after the call that gives it has succeeded, and never
+//! expects more than the contract guarantees.
 
 use std::fs::{self, File};
 use std::io::{self, BufRead, BufReader, Write};
@@ -12,13 +13,13 @@ use crate::place::{Random, pattern};
 
 /// A worker.
 pub trait Load: Send {
-    /// Does one thing. Fails once the daemon is gone.
+    /// Does one step. Fails once the daemon is gone.
     fn step(&mut self) -> io::Result<()>;
-    /// What was promised must be there.
+    /// Asserts that everything recorded as durable exists.
     fn verify(&self, what: &str);
 }
 
-/// One worker of each kind, in folders of their own below `dir`.
+/// One worker of each kind, in separate directories below `dir`.
 pub fn workers(dir: &Path, random: &mut Random) -> Vec<Box<dyn Load>> {
     let mut place = |name: &str| {
         let dir = dir.join(name);
@@ -33,8 +34,8 @@ pub fn workers(dir: &Path, random: &mut Random) -> Vec<Box<dyn Load>> {
         Box::new(Moves::new(place("moves"))),
         Box::new(Overwrite::new(place("overwrite"))),
         Box::new(Database::new(place("wal"), "wal")),
-        // Not "delete": SQLite calls a transaction committed when it cannot open the directory that
-        // it wants to sync, as happens when the kill comes just then.
+        // Not "delete": SQLite reports a transaction as committed even if it cannot open the
+        // directory that it wants to sync, which happens if the kill comes at that moment.
         Box::new(Database::new(place("rollback"), "truncate")),
     ]
 }
@@ -88,17 +89,17 @@ impl Load for Append {
             self.promised,
             found.len()
         );
-        // What came after the last fsync is there, or not yet, but nothing else is.
+        // Records after the last fsync may be missing, but nothing else may be in the file.
         assert!(found.len() <= self.written.len(), "{what}");
         let sound = found
             .iter()
             .zip(&self.written)
             .all(|(f, w)| f == w || *f == 0);
-        assert!(sound, "{what}: bytes that nobody wrote");
+        assert!(sound, "{what}: bytes that no worker wrote");
     }
 }
 
-/// Writes a whole new version beside a file and renames it over the file.
+/// Writes a new version of a file under another name and renames it over the file.
 struct Replace {
     dir: PathBuf,
     random: Random,
@@ -166,13 +167,13 @@ impl Load for Replace {
     }
 }
 
-/// Creates and unlinks files, some with an fsync of file or directory.
+/// Creates and unlinks files, some with an fsync of the file or the directory.
 struct Storm {
     dir: PathBuf,
     random: Random,
     next: u64,
     there: Vec<u64>,
-    gone: Vec<u64>,
+    removed: Vec<u64>,
 }
 
 impl Storm {
@@ -182,7 +183,7 @@ impl Storm {
             random,
             next: 0,
             there: Vec::new(),
-            gone: Vec::new(),
+            removed: Vec::new(),
         }
     }
 
@@ -221,7 +222,7 @@ impl Load for Storm {
             File::open(self.path(n))?.sync_all()?;
         }
         sync_dir(&self.dir)?;
-        self.gone.extend(leaving);
+        self.removed.extend(leaving);
         self.there.extend(kept);
         Ok(())
     }
@@ -231,17 +232,17 @@ impl Load for Storm {
             let found = fs::read(self.path(n)).unwrap_or_else(|e| panic!("{what}: file {n}: {e}"));
             assert!(found == pattern(n, n as usize % 4000), "{what}: file {n}");
         }
-        for &n in &self.gone {
+        for &n in &self.removed {
             assert!(!self.path(n).exists(), "{what}: file {n} is back");
         }
     }
 }
 
-/// Moves directories with a file in them to and fro.
+/// Moves directories that hold a file back and forth.
 struct Moves {
     dir: PathBuf,
     random: Random,
-    /// Of each directory: whether it was last moved to the right, and whether that is promised.
+    /// For each directory: whether it was last moved to the right, and whether that is durable.
     right: Vec<(bool, bool)>,
 }
 
@@ -368,7 +369,7 @@ impl Load for Overwrite {
     }
 }
 
-/// One transaction after the other in SQLite, which tells each number when it is committed.
+/// Runs consecutive transactions in SQLite, which prints each number when it is committed.
 pub struct Database {
     path: PathBuf,
     process: Option<Child>,
@@ -377,7 +378,7 @@ pub struct Database {
 }
 
 impl Database {
-    /// A process that inserts rows without end, in the database of `dir`.
+    /// Starts a process that inserts rows endlessly into the database in `dir`.
     pub fn new((dir, _): (PathBuf, Random), mode: &str) -> Self {
         let path = dir.join("db");
         let mut process = Command::new("sqlite3")
@@ -412,7 +413,7 @@ impl Database {
         }
     }
 
-    /// Kills the process, wherever it is.
+    /// Kills the process at whatever point it is.
     pub fn kill(&mut self) {
         if let Some(mut process) = self.process.take() {
             process.kill().unwrap();
@@ -420,7 +421,7 @@ impl Database {
         }
     }
 
-    /// Takes so many rows back from what was promised.
+    /// Reduces the number of rows that must be durable.
     pub fn forgive(&mut self, rows: u64) {
         self.promised = self.promised.saturating_sub(rows);
     }
@@ -448,11 +449,18 @@ impl Load for Database {
 
     fn verify(&self, what: &str) {
         let ask = "PRAGMA integrity_check; SELECT count(*), coalesce(max(n), 0) FROM t;";
-        let told = crate::place::succeed(Command::new("sqlite3").arg(&self.path).arg(ask));
-        let count = told.lines().nth(1).and_then(|line| line.split('|').next());
+        let output = crate::place::succeed(Command::new("sqlite3").arg(&self.path).arg(ask));
+        let count = output
+            .lines()
+            .nth(1)
+            .and_then(|line| line.split('|').next());
         let count: u64 = count.and_then(|n| n.parse().ok()).unwrap_or_default();
-        let sound = told.starts_with("ok\n") && count >= self.promised;
+        let sound = output.starts_with("ok\n") && count >= self.promised;
         let path = self.path.display();
-        assert!(sound, "{what}: {path}: {} promised: {told}", self.promised);
+        assert!(
+            sound,
+            "{what}: {path}: {} promised: {output}",
+            self.promised
+        );
     }
 }

@@ -1,4 +1,5 @@
-//! The life of a mount: how it begins, is made durable, and ends, for root and for ordinary users.
+//! Life cycle of a mount: how it begins, becomes durable and ends, for root and for ordinary
+//! users.
 
 use std::fs::{self, File};
 use std::io::Write;
@@ -31,7 +32,7 @@ fn umount_returns_when_the_volume_is_closed() {
         fs::write(place.at(format!("f{n}")), pattern(n, 1 << 20)).unwrap();
     }
     place.ok(&["umount", "m"]);
-    // It can be opened for writing at once, and holds everything.
+    // The volume can be opened for writing at once, and holds everything.
     place.ok(&["mkdir", "v.cairn:/new"]);
     place.wait_for_end();
     place.check();
@@ -48,14 +49,14 @@ fn umount_returns_when_the_volume_is_closed() {
 }
 
 #[test]
-fn stats_tell_what_a_mount_did() {
+fn stats_show_counters_of_mount() {
     if !able(&[]) {
         return;
     }
     let place = Place::mounted("64M", "durability=0");
     let stats = |args: &[&str]| {
-        let told = place.ok(&[&["stats"], args].concat());
-        serde_json::from_str::<serde_json::Value>(&told).unwrap()
+        let report = place.ok(&[&["stats"], args].concat());
+        serde_json::from_str::<serde_json::Value>(&report).unwrap()
     };
     let before = stats(&["--json", "m"]);
     for n in 0..10 {
@@ -74,7 +75,7 @@ fn stats_tell_what_a_mount_did() {
 }
 
 #[test]
-fn an_image_that_cannot_be_found_is_unmounted() {
+fn umount_works_if_image_path_is_gone() {
     if !able(&[]) {
         return;
     }
@@ -86,7 +87,7 @@ fn an_image_that_cannot_be_found_is_unmounted() {
     assert!(said(&out).contains("was deleted"), "{}", said(&out));
     place.wait_for_end();
 
-    // Covered by its own mount, and also by a file of that name in it.
+    // The image is hidden by its own mount, and also by a file of the same name in it.
     for covered in [false, true] {
         let place = Place::new("16M");
         fs::rename(place.volume(), place.at("own.cairn")).unwrap();
@@ -96,14 +97,14 @@ fn an_image_that_cannot_be_found_is_unmounted() {
         }
         let out = place.run(&["umount", "m"]);
         assert!(out.status.success(), "{}", said(&out));
-        // It is closed.
+        // The volume is closed.
         place.ok(&["mkdir", "m/own.cairn:/new"]);
         place.ok(&["check", "m/own.cairn"]);
     }
 }
 
 #[test]
-fn df_tells_of_inodes() {
+fn df_shows_inode_counts() {
     if !able(&[]) {
         return;
     }
@@ -126,7 +127,7 @@ fn df_tells_of_inodes() {
 }
 
 #[test]
-fn a_busy_mount_is_left_alone() {
+fn umount_leaves_busy_mount() {
     if !able(&[]) {
         return;
     }
@@ -138,7 +139,7 @@ fn a_busy_mount_is_left_alone() {
 }
 
 #[test]
-fn a_volume_and_a_mountpoint_are_used_once() {
+fn second_mount_of_volume_or_mountpoint_is_refused() {
     if !able(&[]) {
         return;
     }
@@ -191,16 +192,16 @@ fn sync_makes_everything_durable() {
 }
 
 #[test]
-fn the_interval_makes_everything_durable() {
+fn interval_makes_everything_durable() {
     if !able(&[]) {
         return;
     }
     let mut place = Place::mounted("64M", "durability=0.1");
-    // The file stays open; closing another descriptor of it has the kernel send what it keeps.
+    // The file stays open; closing a duplicate descriptor makes the kernel send its dirty pages.
     let mut file = File::create(place.at("f")).unwrap();
     file.write_all(b"nobody syncs this").unwrap();
     drop(file.try_clone().unwrap());
-    // A copy of the volume is what a crash would leave now.
+    // A copy of the volume is the state after a crash at this moment.
     let started = std::time::Instant::now();
     loop {
         shell(&place.beside(""), "cp --sparse=always v.cairn copy.cairn");
@@ -220,7 +221,7 @@ fn the_interval_makes_everything_durable() {
 }
 
 #[test]
-fn a_dead_mount_is_mounted_over() {
+fn mount_replaces_dead_mount() {
     if !able(&[]) {
         return;
     }
@@ -239,7 +240,7 @@ fn a_dead_mount_is_mounted_over() {
 }
 
 #[test]
-fn a_signal_unmounts_cleanly() {
+fn signal_unmounts_cleanly() {
     if !able(&[]) {
         return;
     }
@@ -272,7 +273,7 @@ fn wait_for_detachment(place: &Place) {
 }
 
 #[test]
-fn open_files_outlive_a_signal() {
+fn open_files_stay_usable_after_signal() {
     if !able(&[]) {
         return;
     }
@@ -294,7 +295,7 @@ fn open_files_outlive_a_signal() {
     let mut read = vec![0; 300_000];
     open.read_exact_at(&mut read, 0).unwrap();
     assert!(read == pattern(1, 300_000));
-    // Who holds the mount is told.
+    // The log names the process that holds the mount.
     let log = fs::read_to_string(place.beside("log")).unwrap();
     let holder = format!("pid {}", std::process::id());
     assert!(log.contains("in use") && log.contains(&holder), "{log}");
@@ -308,7 +309,7 @@ fn open_files_outlive_a_signal() {
 }
 
 #[test]
-fn a_second_signal_ends_at_once() {
+fn second_signal_ends_daemon_at_once() {
     if !able(&[]) {
         return;
     }
@@ -321,7 +322,7 @@ fn a_second_signal_ends_at_once() {
     open.write_all(&pattern(1, 300_000)).unwrap();
     place.signal(Signal::TERM);
     place.wait_for_end();
-    // What was taken is kept, and nothing more is taken.
+    // Accepted data is kept, and no more data is accepted.
     for late in [&mut open, &mut idle] {
         let refused = late.write_all(b"late").unwrap_err();
         assert!(mountinfo::is_dead(&refused), "{refused}");
@@ -335,7 +336,7 @@ fn a_second_signal_ends_at_once() {
 }
 
 #[test]
-fn a_foreground_mount_ends_with_its_terminal() {
+fn foreground_mount_ends_with_its_terminal() {
     if !able(&[]) {
         return;
     }
@@ -370,8 +371,8 @@ fn mount_and_fstab_find_the_helper() {
     if !able(&["mount", "umount", "unshare"]) {
         return;
     }
-    // mount(8) looks for helpers in fixed folders, so one of them is covered in a private
-    // namespace; the mount ends with it.
+    // mount(8) looks for helpers in fixed directories. One of them is covered in a private mount
+    // namespace; the mount ends with the namespace.
     let place = Place::new("64M");
     let helpers = place.beside("helpers");
     fs::create_dir(&helpers).unwrap();
@@ -402,7 +403,7 @@ fn mount_and_fstab_find_the_helper() {
 }
 
 #[test]
-fn an_ordinary_user_mounts() {
+fn ordinary_user_mounts_and_unmounts() {
     if !able(&["unshare", "setpriv", "fusermount3", "flock"]) {
         return;
     }
@@ -410,7 +411,7 @@ fn an_ordinary_user_mounts() {
     let open = fs::Permissions::from_mode(0o777);
     fs::set_permissions(place.beside(""), open).unwrap();
     place.copy_command();
-    // The device may be root's alone here, so the namespace has another one.
+    // The device may be accessible to root only, so the namespace has another one.
     let script = "
         mknod fuse c 10 229; chmod 666 fuse; mount --bind fuse /dev/fuse
         cat > user.sh <<'END'
@@ -438,16 +439,16 @@ END
     place.check();
 }
 
-/// Unmounts the copies of other tests' mounts in a new mount namespace, which would keep their volumes
-/// and loop devices open.
+/// Unmounts, in a new mount namespace, the copies of other tests' mounts, which would keep their
+/// volumes and loop devices open.
 const DROP_COPIES: &str = r#"
     awk -v own="$(pwd -P)/" '{ for (i = 7; $i != "-"; i++) {} }
         ($(i + 1) ~ /^fuse[.]/ || $(i + 2) ~ /^\/dev\/loop/) && index($5, own) != 1 { print $5 }' \
         /proc/self/mountinfo | while read -r at; do umount -l "$(printf %b "$at")" || true; done
 "#;
 
-/// Runs a script as root in the place's folder, in namespaces of its own: its mounts and all it
-/// started end with it.
+/// Runs a script as root in the place's directory, in its own namespaces: its mounts and
+/// processes end with it.
 pub fn private(place: &Place, script: &str) {
     let _copies = MOUNT_COPIES.read().unwrap_or_else(PoisonError::into_inner);
     let out = Command::new("unshare")
@@ -462,7 +463,7 @@ pub fn private(place: &Place, script: &str) {
 }
 
 #[test]
-fn a_volume_made_on_the_way_is_private() {
+fn volume_made_by_mount_create_is_private() {
     if !able(&[]) {
         return;
     }
@@ -473,9 +474,9 @@ fn a_volume_made_on_the_way_is_private() {
     assert_eq!(made.permissions().mode() & 0o7777, 0o600);
 }
 
-/// Makes a FIFO, and runs `cairnfs` with it; the command must fail and say `says`, and never open
-/// the FIFO: the process at its other end would decide how long that takes.
-fn leaves_alone(fifo: &Path, args: &[&str], code: i32, says: &str) {
+/// Makes a FIFO and runs `cairnfs` with it. The command must fail with `says` and must never open
+/// the FIFO: an open could wait for the process at the other end.
+fn assert_fifo_not_opened(fifo: &Path, args: &[&str], code: i32, says: &str) {
     let rights = Mode::RUSR | Mode::WUSR;
     mknodat(CWD, fifo, FileType::Fifo, rights, 0).unwrap();
     let mut child = Command::new(CAIRNFS)
@@ -486,7 +487,7 @@ fn leaves_alone(fifo: &Path, args: &[&str], code: i32, says: &str) {
         .unwrap();
     let mut end = None;
     while end.is_none() {
-        // Opens only while somebody has the FIFO open for reading.
+        // Succeeds only while a process has the FIFO open for reading.
         let reader = File::options()
             .write(true)
             .custom_flags(OFlags::NONBLOCK.bits() as i32)
@@ -504,7 +505,7 @@ fn leaves_alone(fifo: &Path, args: &[&str], code: i32, says: &str) {
 }
 
 #[test]
-fn what_the_owner_of_a_mount_names_is_not_opened_blindly() {
+fn umount_does_not_open_fifo_named_by_mount_owner() {
     if !able(&[]) {
         return;
     }
@@ -513,7 +514,7 @@ fn what_the_owner_of_a_mount_names_is_not_opened_blindly() {
     let mount = Mount::telling(&fifo);
     let dir = mount.dir().to_path_buf();
     let says = "neither a regular file nor a block device";
-    leaves_alone(&fifo, &["umount", arg(&dir)], 32, says);
+    assert_fifo_not_opened(&fifo, &["umount", arg(&dir)], 32, says);
     assert!(!is_mounted(&dir));
 }
 
@@ -526,13 +527,13 @@ fn commands_do_not_wait_for_fifos() {
     for (command, code) in [("sync", 1), ("stats", 3)] {
         let fifo = place.at(command);
         let says = "neither a regular file nor a directory";
-        leaves_alone(&fifo, &[command, arg(&fifo)], code, says);
+        assert_fifo_not_opened(&fifo, &[command, arg(&fifo)], code, says);
     }
     place.finish();
 }
 
 #[test]
-fn a_lazy_umount_asks_nobody() {
+fn lazy_umount_sends_no_request_to_daemon() {
     if !able(&[]) {
         return;
     }

@@ -1,5 +1,6 @@
-//! Directories that change while programs list them, on a mount and on a tmpfs beside it. A tmpfs does
-//! not list each name once that gets another inode meanwhile, nor each file that gets another name.
+//! Directories that change while programs list them, on a mount and on a tmpfs. Two tests run on
+//! the mount only: a tmpfs may list a name twice if its inode changes, or a file twice if its
+//! name changes.
 
 use std::collections::{HashMap, HashSet};
 use std::fs::{self, File};
@@ -10,7 +11,7 @@ use rustix::fs::{CWD, Dir, RenameFlags, renameat_with};
 
 use crate::place::{Place, able, shell};
 
-/// More entries than a few getdents calls deliver.
+/// More entries than a few getdents calls return.
 const MANY: usize = 2000;
 
 fn name(n: usize) -> String {
@@ -25,7 +26,8 @@ fn filled(at: &Path, called: &str) -> std::path::PathBuf {
     dir
 }
 
-/// The entries of an open directory from where it is, up to `most`: names and places behind them.
+/// Up to `most` entries of an open directory from its current position: names and the offsets
+/// behind them.
 fn next(dir: &mut Dir, most: usize) -> Vec<(String, i64)> {
     let entries = dir.by_ref().take(most).map(|entry| {
         let entry = entry.unwrap();
@@ -39,7 +41,7 @@ fn open(dir: &Path) -> Dir {
     Dir::new(File::open(dir).unwrap()).unwrap()
 }
 
-fn renaming_what_is_listed(at: &Path) {
+fn rename_listed_entries(at: &Path) {
     let dir = filled(at, "renamed");
     let mut listed = 0;
     for entry in fs::read_dir(&dir).unwrap() {
@@ -54,7 +56,7 @@ fn renaming_what_is_listed(at: &Path) {
     assert!((0..MANY).all(|n| dir.join(name(n) + ".b").exists()));
 }
 
-fn making_while_listing(at: &Path) {
+fn create_while_listing(at: &Path) {
     let dir = filled(at, "made");
     let mut listed = 0;
     for entry in fs::read_dir(&dir).unwrap() {
@@ -66,8 +68,8 @@ fn making_while_listing(at: &Path) {
     assert!(listed >= MANY, "{at:?}");
 }
 
-/// Three listings at once, while other names come, go, and get other inodes.
-fn names_that_stay_come_once(at: &Path) {
+/// Three concurrent listings while other names are created, removed and get other inodes.
+fn unchanged_names_are_listed_once(at: &Path) {
     let dir = filled(at, "stay");
     let mut listings = [open(&dir), open(&dir), open(&dir)];
     let mut seen: [HashMap<String, u32>; 3] = Default::default();
@@ -96,8 +98,8 @@ fn names_that_stay_come_once(at: &Path) {
     }
 }
 
-/// Three listings at once, while each file is renamed, some of them again and again.
-fn renamed_files_come_under_one_name(at: &Path) {
+/// Three concurrent listings while every file is renamed, some of them repeatedly.
+fn renamed_files_are_listed_once(at: &Path) {
     let dir = filled(at, "one name");
     let mut listings = [open(&dir), open(&dir), open(&dir)];
     let mut seen = [[0; MANY]; 3];
@@ -122,49 +124,49 @@ fn renamed_files_come_under_one_name(at: &Path) {
     }
 }
 
-fn places_lead_back(at: &Path) {
+fn seek_returns_to_listed_offsets(at: &Path) {
     let dir = filled(at, "places");
     let mut listing = open(&dir);
-    let told = next(&mut listing, usize::MAX);
-    for (n, (_, place)) in told.iter().enumerate().step_by(97) {
+    let entries = next(&mut listing, usize::MAX);
+    for (n, (_, place)) in entries.iter().enumerate().step_by(97) {
         File::create(dir.join(format!("later {n}"))).unwrap();
         listing.seek(*place).unwrap();
         let names = next(&mut listing, usize::MAX).into_iter().map(|e| e.0);
         let names: HashSet<String> = names.filter(|n| !n.starts_with("later")).collect();
-        let expected = told[n + 1..].iter().map(|e| e.0.clone()).collect();
+        let expected = entries[n + 1..].iter().map(|e| e.0.clone()).collect();
         assert_eq!(names, expected, "{at:?}: behind {n}");
     }
     listing.rewind();
     let all = next(&mut listing, usize::MAX).len();
-    assert_eq!(all, told.len() + told.len().div_ceil(97), "{at:?}");
+    assert_eq!(all, entries.len() + entries.len().div_ceil(97), "{at:?}");
 }
 
-fn what_both_do(at: &Path) {
-    renaming_what_is_listed(at);
-    making_while_listing(at);
-    places_lead_back(at);
+fn check_common_behaviour(at: &Path) {
+    rename_listed_entries(at);
+    create_while_listing(at);
+    seek_returns_to_listed_offsets(at);
 }
 
 #[test]
-fn directories_change_while_they_are_listed() {
+fn directory_listing_is_stable_under_changes() {
     if !able(&["mount", "umount"]) {
         return;
     }
     let place = Place::mounted("256M", "");
-    what_both_do(&place.dir());
-    names_that_stay_come_once(&place.dir());
-    renamed_files_come_under_one_name(&place.dir());
+    check_common_behaviour(&place.dir());
+    unchanged_names_are_listed_once(&place.dir());
+    renamed_files_are_listed_once(&place.dir());
     let beside = place.beside("tmpfs");
     fs::create_dir(&beside).unwrap();
     shell(&beside, "mount -t tmpfs none .");
-    let compared = std::panic::catch_unwind(|| what_both_do(&beside));
+    let compared = std::panic::catch_unwind(|| check_common_behaviour(&beside));
     shell(&place.beside("."), "umount tmpfs");
     compared.unwrap();
     place.finish();
 }
 
 #[test]
-fn a_huge_directory_loses_entries_while_it_is_listed() {
+fn huge_directory_listing_is_stable_under_removals() {
     const HUGE: usize = 200_000;
     if !able(&[]) {
         return;
@@ -190,7 +192,7 @@ fn a_huge_directory_loses_entries_while_it_is_listed() {
                 assert!(seen.insert(name.clone()), "{name} comes twice");
             }
         }
-        // Before, among and behind what the listings deliver now.
+        // Removes names before, within and behind the current position of the listings.
         for n in 0..20 {
             let gone = turn * 20 + n * (HUGE / 20);
             let _ = fs::remove_file(dir.join(format!("{}", gone % HUGE)));

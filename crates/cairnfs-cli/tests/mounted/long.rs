@@ -1,4 +1,4 @@
-//! Two million files with the default memory budget. Takes minutes, so it runs only when asked:
+//! Two million files with the default memory budget. Takes minutes, so it runs only on request:
 //! `cargo test --release -p cairnfs-cli --test mounted -- --ignored --nocapture two_million`.
 
 use std::process::{Command, Stdio};
@@ -6,13 +6,14 @@ use std::time::Duration;
 
 use crate::place::{CAIRNFS, Place, able, arg, peak_memory};
 
-/// Threads, and files of each.
+/// Number of threads, and files per thread.
 const WORK: [&str; 6] = ["--threads", "4", "--files", "500000", "--dirs", "50"];
 
-/// No process may need more.
+/// Maximum memory of a process, in bytes.
 const MEMORY: u64 = 1 << 30;
 
-/// Creates, walks and deletes two million files in `target`. Gives the peak memory of the command.
+/// Creates, walks and deletes two million files in `target`. Returns the peak memory of the
+/// command.
 fn two_million(target: &[&str]) -> u64 {
     let mut child = Command::new(CAIRNFS)
         .args(["bench", "fsmark", "--target"])

@@ -1,7 +1,7 @@
-//! Requests that take long, and everybody else meanwhile.
+//! Long requests do not delay other requests.
 //!
-//! Each kind is made as often as there are event loops, on files of which nothing is in memory, over
-//! a device that holds reads back: none of them can end. Other requests are answered all the same.
+//! Each kind of long request runs once per event loop, on uncached files, over a device that
+//! holds reads back: none of them can end. Other requests must be answered all the same.
 
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
@@ -17,11 +17,12 @@ use rustix::fs::{FallocateFlags, SeekFrom, copy_file_range, fallocate, seek};
 use crate::gate::{EVENT_LOOPS, Held, Mount};
 use crate::place::able;
 
-/// Single blocks of each file, with a hole behind each: the extents fill many index nodes.
+/// Number of single blocks in each file, each followed by a hole: the extents fill many index
+/// nodes.
 const BLOCKS: u64 = 3000;
 const BLOCK: u64 = BLOCK_SIZE as u64;
 const LEN: u64 = 2 * BLOCK * BLOCKS;
-/// A copy fills the holes.
+/// Bytes copied; a copy also fills the holes.
 const COPIED: u64 = LEN / 4;
 
 fn scatter(fs: &FileSystem) {
@@ -37,7 +38,7 @@ fn scatter(fs: &FileSystem) {
     }
 }
 
-/// Has `prepare` and then `long` run with each of the scattered files, and makes other requests
+/// Runs `prepare` and then `long` with each of the scattered files, and makes other requests
 /// before `long` ends.
 fn others_are_answered<T: Send + 'static>(
     prepare: impl Fn(&Path, File) -> T,
@@ -71,13 +72,13 @@ fn others_are_answered<T: Send + 'static>(
     running.into_iter().for_each(|one| one.join().unwrap());
 }
 
-/// The file alone.
+/// Needs only the file.
 fn opened(_: &Path, file: File) -> File {
     file
 }
 
 #[test]
-fn copies_hold_up_nobody() {
+fn copies_do_not_delay_other_requests() {
     let both = |path: &Path, file| {
         let mut new = File::options();
         let new = new.read(true).write(true).create_new(true);
@@ -98,7 +99,7 @@ fn copies_hold_up_nobody() {
 }
 
 #[test]
-fn freed_ranges_hold_up_nobody() {
+fn hole_punching_does_not_delay_other_requests() {
     others_are_answered(opened, |file| {
         let hole = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
         fallocate(&file, hole, 0, LEN).unwrap();
@@ -107,7 +108,7 @@ fn freed_ranges_hold_up_nobody() {
 }
 
 #[test]
-fn allocated_ranges_hold_up_nobody() {
+fn allocations_do_not_delay_other_requests() {
     others_are_answered(opened, |file| {
         fallocate(&file, FallocateFlags::empty(), 0, LEN).unwrap();
         assert_eq!(file.metadata().unwrap().len(), LEN);
@@ -115,7 +116,7 @@ fn allocated_ranges_hold_up_nobody() {
 }
 
 #[test]
-fn truncations_hold_up_nobody() {
+fn truncations_do_not_delay_other_requests() {
     others_are_answered(opened, |file| {
         file.set_len(BLOCK).unwrap();
         assert_eq!(file.metadata().unwrap().len(), BLOCK);
@@ -123,7 +124,7 @@ fn truncations_hold_up_nobody() {
 }
 
 #[test]
-fn removed_files_hold_up_nobody() {
+fn file_removals_do_not_delay_other_requests() {
     let without_name = |path: &Path, file| {
         fs::remove_file(path).unwrap();
         file

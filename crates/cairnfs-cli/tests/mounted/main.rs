@@ -1,9 +1,9 @@
-//! The `cairnfs` command and its mounts under real programs, crashes and wrong input.
+//! The `cairnfs` command and its mounts under real programs, crashes and invalid input.
 //!
-//! Everything here drives the built command as users do. What needs root, `/dev/fuse` or a program
-//! that is not there is skipped with a line on standard error; with `CAIRNFS_REQUIRE_FUSE=1` it
-//! fails instead. Each test has a volume and a mountpoint of its own in a temporary folder, and
-//! both are taken away even when it panics.
+//! Every test runs the built command as users do. A test that needs root, `/dev/fuse` or a
+//! program that is missing is skipped with a line on standard error; with
+//! `CAIRNFS_REQUIRE_FUSE=1` it fails instead. Each test has its own volume and mountpoint in a
+//! temporary directory; both are removed even if it panics.
 
 #![allow(
     clippy::unwrap_used,

@@ -1,4 +1,4 @@
-//! Where the daemon's messages go.
+//! Destinations of the daemon's messages.
 
 use std::os::unix::net::UnixDatagram;
 
@@ -6,14 +6,14 @@ use crate::life::private;
 use crate::place::{CAIRNFS, Place, able};
 
 #[test]
-fn without_a_log_file_messages_go_to_syslog() {
+fn messages_go_to_syslog_without_log_file() {
     if !able(&["mount", "unshare"]) {
         return;
     }
     let place = Place::new("64M");
     let log = UnixDatagram::bind(place.beside("log")).unwrap();
     log.set_nonblocking(true).unwrap();
-    // A private namespace has a /dev of its own, with this socket in it.
+    // A private namespace has its own /dev, with this socket in it.
     let script = format!(
         "mkdir d; mount -t tmpfs none d; cp -a /dev/null /dev/fuse d; ln -s $PWD/log d/log
         mount --bind d /dev

@@ -1,8 +1,9 @@
-//! Mode bits: one table of operations, mode bits, file types and callers, run on a mount and on ext4,
-//! whose modes, access lists and errors must be the same.
+//! Mode bits: one table of operations, mode bits, file types and callers, run on a mount and on
+//! ext4, with equal modes, ACLs and errors required.
 //!
-//! A caller is a thread with credentials of its own: these are a thread's on Linux. Operations leave
-//! objects with names that tell the case; all are made before and read after by root.
+//! A caller is a thread with its own credentials: Linux keeps credentials per thread. The names
+//! of the objects identify the case; root makes all objects before and reads their state
+//! afterwards.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -25,10 +26,10 @@ const ELSEWHERE: u32 = 3000;
 
 const ACCESS: &str = "system.posix_acl_access";
 
-/// Bytes that a regular file begins with: more than an inode holds.
+/// Size in bytes of a new regular file: too large for inline data in an inode.
 const LEN: usize = 5000;
 
-/// Credentials under a name.
+/// A caller's name and credentials.
 pub struct Caller {
     pub name: &'static str,
     uid: u32,
@@ -64,7 +65,7 @@ const TYPES: [(&str, FileType); 6] = [
     ("symlink", FileType::Symlink),
 ];
 
-/// A list of these permissions, with an entry for a user if it has a mask.
+/// An ACL with these permissions; with an entry for a user if it has a mask.
 pub fn list(owner: u16, group: u16, mask: Option<u16>, other: u16) -> Vec<u8> {
     let entry = |tag: u16, perm: u16, id: u32| {
         let (tag, perm, id) = (tag.to_le_bytes(), perm.to_le_bytes(), id.to_le_bytes());
@@ -83,12 +84,12 @@ pub fn list(owner: u16, group: u16, mask: Option<u16>, other: u16) -> Vec<u8> {
     bytes
 }
 
-/// What an operation does with a path, and what was made ready for it there.
+/// An operation on a path, and the state that it needs there.
 struct Operation {
     name: &'static str,
-    /// Only regular files have contents to change.
+    /// Only for regular files, which have contents to change.
     contents: bool,
-    /// The object has an access list before.
+    /// The object has an ACL before the operation.
     listed: bool,
     run: fn(&Path) -> rustix::io::Result<()>,
 }
@@ -194,7 +195,7 @@ const OPERATIONS: [Operation; 27] = [
     }),
 ];
 
-/// One line of the table.
+/// One row of the table.
 #[derive(Clone, Copy)]
 struct Case {
     operation: &'static Operation,
@@ -257,7 +258,7 @@ impl Case {
     }
 }
 
-/// Mode, owner, group and access list of an object. A list that says no more than the mode is none.
+/// Mode, owner, group and ACL of an object. An ACL that is equivalent to the mode counts as none.
 fn state(path: &Path) -> String {
     let found = path.symlink_metadata().unwrap();
     let mut value = [0; 200];
@@ -275,7 +276,7 @@ fn state(path: &Path) -> String {
     )
 }
 
-/// Gives the calling thread the credentials of a caller, for good.
+/// Gives the calling thread the credentials of a caller, permanently.
 pub fn assume(caller: &Caller) {
     let groups: Vec<Gid> = caller.groups.iter().map(|g| Gid::from_raw(*g)).collect();
     set_thread_groups(&groups).unwrap();
@@ -284,7 +285,7 @@ pub fn assume(caller: &Caller) {
     set_thread_res_uid(uid, uid, uid).unwrap();
 }
 
-/// Runs all cases of one caller; gives the outcome of each by name.
+/// Runs all cases of one caller. Returns the outcome of each by name.
 fn run(dir: &Path, caller: &'static Caller) -> BTreeMap<String, String> {
     let cases = cases();
     for case in &cases {
@@ -296,16 +297,16 @@ fn run(dir: &Path, caller: &'static Caller) -> BTreeMap<String, String> {
         cases.iter().map(outcome).collect::<Vec<_>>()
     };
     let outcomes = thread::scope(|scope| scope.spawn(as_caller).join().unwrap());
-    let told = cases.iter().zip(outcomes).map(|(case, outcome)| {
+    let result = cases.iter().zip(outcomes).map(|(case, outcome)| {
         let path = case.path(dir, caller);
         let name = path.file_name().unwrap().to_str().unwrap().to_owned();
         let outcome = outcome.map_err(Errno::raw_os_error);
         (name, format!("{outcome:?}, {}", state(&path)))
     });
-    told.collect()
+    result.collect()
 }
 
-/// Runs the whole table in a directory that all may search.
+/// Runs the whole table in a directory that everyone may search.
 fn table(dir: &Path) -> BTreeMap<String, String> {
     fs::set_permissions(dir, fs::Permissions::from_mode(0o755)).unwrap();
     let source = dir.join("source");
@@ -340,22 +341,23 @@ impl Drop for Ext4 {
     }
 }
 
-/// What the kernel does not tell a FUSE file system: chown(2) with neither owner nor group is refused to
-/// others than the owner of an inode with set-id bits, elsewhere; here it succeeds and changes nothing.
-fn without_what_fuse_lacks(case: &str, told: &str) -> String {
+/// A difference that FUSE cannot avoid: chown(2) with neither owner nor group on an inode with
+/// set-id bits fails elsewhere for callers that are not the owner; here it succeeds and changes
+/// nothing.
+fn without_fuse_difference(case: &str, result: &str) -> String {
     match case.starts_with("other") && case.contains("chown-nothing") {
-        true => told.split_once(", ").unwrap().1.to_owned(),
-        false => told.to_owned(),
+        true => result.split_once(", ").unwrap().1.to_owned(),
+        false => result.to_owned(),
     }
 }
 
-/// Fails if two tables differ, and says where.
+/// Asserts that two tables are equal, and prints the differences.
 fn compare(expected: &BTreeMap<String, String>, found: &BTreeMap<String, String>) {
     assert_eq!(expected.len(), found.len());
     let both = expected.iter().zip(found);
     let different: Vec<String> = both
         .filter(|((case, expected), (_, found))| {
-            without_what_fuse_lacks(case, expected) != without_what_fuse_lacks(case, found)
+            without_fuse_difference(case, expected) != without_fuse_difference(case, found)
         })
         .map(|((case, expected), (_, found))| format!("{case}: {found}\n    but ext4: {expected}"))
         .collect();
@@ -375,10 +377,10 @@ fn modes_change_as_on_ext4() {
     let expected = table(&ext4.0);
     let found = table(&place.dir());
     compare(&expected, &found);
-    // What the kernel remembered is what the volume holds.
+    // The kernel's cached attributes equal those in the volume.
     place.remount("allow_other");
-    let held = found.iter().map(|(case, told)| {
-        let outcome = told.split_once(", ").unwrap().0;
+    let held = found.iter().map(|(case, result)| {
+        let outcome = result.split_once(", ").unwrap().0;
         (
             case.clone(),
             format!("{outcome}, {}", state(&place.at(case))),
@@ -388,10 +390,11 @@ fn modes_change_as_on_ext4() {
     place.finish();
 }
 
-/// A member of a file's group, to which neither mode nor list grants anything at any time, never gets in
-/// while the two are changed again and again, and others write to the file and ask for its attributes.
+/// While mode and ACL change repeatedly, and other threads write to the file and read its
+/// attributes, a member of the file's group, to whom neither ever grants access, can never open
+/// it.
 #[test]
-fn a_list_grants_nobody_more_while_it_is_set() {
+fn acl_change_never_grants_extra_access() {
     const ROUNDS: usize = 3000;
     if !able(&[]) {
         return;
@@ -405,8 +408,8 @@ fn a_list_grants_nobody_more_while_it_is_set() {
     chown(&path, Some(OWNER), Some(GROUP)).unwrap();
     chmod(&path, 0o600).unwrap();
     let mut none = [0; 100];
-    let told = rustix::fs::lgetxattr(&path, ACCESS, &mut none[..]);
-    assert_eq!(told, Err(Errno::NODATA), "ls(1) would mark the file");
+    let result = rustix::fs::lgetxattr(&path, ACCESS, &mut none[..]);
+    assert_eq!(result, Err(Errno::NODATA), "ls(1) would mark the file");
     let done = AtomicBool::new(false);
     let (mut tries, mut opened) = (0u64, 0u64);
     thread::scope(|scope| {

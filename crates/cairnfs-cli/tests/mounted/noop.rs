@@ -1,4 +1,4 @@
-//! The mount that does nothing, which other mounts are measured against.
+//! The mount that does nothing, the baseline for other mounts.
 
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -10,7 +10,7 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use super::place::{CAIRNFS, able};
 
-/// A served mount; waits until it is live.
+/// Starts the server and waits until the mount is live.
 fn serve(dir: &Path) -> Child {
     let mut child = Command::new(CAIRNFS)
         .args(["bench", "noop"])
@@ -31,7 +31,7 @@ fn is_mounted(dir: &Path) -> bool {
 }
 
 #[test]
-fn it_takes_everything_and_ends_on_a_signal() {
+fn noop_mount_accepts_all_calls_and_ends_on_signal() {
     if !able(&[]) {
         return;
     }
@@ -56,7 +56,7 @@ fn it_takes_everything_and_ends_on_a_signal() {
 }
 
 #[test]
-fn it_ends_when_it_is_unmounted() {
+fn noop_mount_ends_when_unmounted() {
     if !able(&[]) {
         return;
     }

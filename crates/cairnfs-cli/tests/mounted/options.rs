@@ -1,4 +1,4 @@
-//! Mount options as mount(8), fstab and the command give them, and what the kernel shows of them.
+//! Mount options given by mount(8), fstab and the command, and those that the kernel shows.
 
 use std::fs::{self, File};
 use std::os::unix::fs::symlink;
@@ -9,8 +9,8 @@ use rustix::io::Errno;
 use crate::life::private;
 use crate::place::{CAIRNFS, Place, able, arg, said};
 
-/// Begins a script in a private namespace in which mount(8) finds the helpers. It looks for them in
-/// one folder only, which is covered.
+/// Prefix of a script in a private namespace in which mount(8) finds the helpers. It looks for
+/// them in only one directory, which is covered.
 const HELPERS: &str = "
     export PATH=$PATH:/usr/sbin:/sbin
     S=$(readlink -f /sbin)
@@ -28,7 +28,7 @@ pub fn with_helpers(place: &Place, names: &str, script: &str) {
 }
 
 #[test]
-fn mount_8_gives_devices_and_set_ids_unless_told() {
+fn mount_8_allows_dev_and_suid_by_default() {
     if !able(&["mount", "umount", "unshare"]) {
         return;
     }
@@ -49,23 +49,23 @@ fn mount_8_gives_devices_and_set_ids_unless_told() {
         mount -t cairnfs -o user $PWD/v.cairn m; has nodev nosuid noexec; umount m
         # Without mount(8) it is as for ordinary users.
         $COMMAND mount v.cairn m; has nodev nosuid noatime; umount m
-        mount -t cairnfs -o sync,dirsync,nodiratime,_netdev,x-systemd.automount v.cairn m 2>told
-        has sync noatime; umount m; ! grep . told
+        mount -t cairnfs -o sync,dirsync,nodiratime,_netdev,x-systemd.automount v.cairn m 2>errors
+        has sync noatime; umount m; ! grep . errors
         for words in relatime strictatime; do
-            mount -t cairnfs -o $words v.cairn m 2>told; grep -q 'note: .*noatime' told
+            mount -t cairnfs -o $words v.cairn m 2>errors; grep -q 'note: .*noatime' errors
             has noatime; lacks relatime
             # A read changes nothing that stat(1) shows, also of what has just been written.
             echo x > m/f; before=$(stat -c %x m/f); cat m/f > read; ls m > list
             test \"$before\" = \"$(stat -c %x m/f)\"
             umount m
         done
-        mount -t cairnfs -o relatime,noatime v.cairn m 2>told; ! grep . told; has noatime; umount m";
+        mount -t cairnfs -o relatime,noatime v.cairn m 2>errors; ! grep . errors; has noatime; umount m";
     with_helpers(&place, "mount.cairnfs umount.fuse.cairnfs", script);
     place.check();
 }
 
 #[test]
-fn a_mount_becomes_read_only_and_writable_again() {
+fn remount_makes_mount_read_only_and_writable_again() {
     // In the second round mount.fuse(8) calls the command by the subtype's name.
     if !able(&["mount", "umount", "unshare", "mount.fuse"]) {
         return;
@@ -75,13 +75,13 @@ fn a_mount_becomes_read_only_and_writable_again() {
         let script = "
             mount -t cairnfs -o durability=0,nodev $PWD/v.cairn m
             echo one > m/f
-            mount -o remount,ro m 2>told || { cat told; false; }
+            mount -o remount,ro m 2>errors || { cat errors; false; }
             has ro nodev noatime; lacks nosuid
             ! echo two > m/f; ! rm m/f
             # All is durable: a copy of the volume is what a crash would leave.
             cp v.cairn copy; test $($COMMAND cat copy:/f) = one
             mount -o remount,rw m; has rw nodev noatime; lacks nosuid ro
-            mount -o remount,strictatime m 2>told; cat told; has noatime; grep -q 'note: .*noatime' told
+            mount -o remount,strictatime m 2>errors; cat errors; has noatime; grep -q 'note: .*noatime' errors
             mount -o remount,noexec,nosuid,sync m; has noexec nosuid nodev sync
             mount -o remount,exec m; has nosuid nodev sync; lacks noexec
             mount -o remount,suid,async m; has nodev; lacks nosuid noexec sync
@@ -91,7 +91,7 @@ fn a_mount_becomes_read_only_and_writable_again() {
             umount m; flock -s v.cairn true
             # The daemon of a volume that was mounted read-only cannot write.
             mount -t cairnfs -o ro $PWD/v.cairn m
-            ! mount -o remount,rw m 2>told; grep -q 'unmount it' told; has ro
+            ! mount -o remount,rw m 2>errors; grep -q 'unmount it' errors; has ro
             umount m; flock -s v.cairn true";
         with_helpers(&place, names, script);
         place.check();
@@ -99,7 +99,7 @@ fn a_mount_becomes_read_only_and_writable_again() {
 }
 
 #[test]
-fn the_command_remounts_and_says_what_it_cannot() {
+fn remount_reports_unchanged_options_and_refusals() {
     if !able(&[]) {
         return;
     }
@@ -122,7 +122,7 @@ fn the_command_remounts_and_says_what_it_cannot() {
 }
 
 #[test]
-fn wrong_options_are_told_with_what_is_right() {
+fn invalid_mount_options_are_refused_with_hint() {
     let place = Place::new("16M");
     for (option, says) in [
         ("noatme", "durability"),
@@ -149,7 +149,7 @@ fn wrong_options_are_told_with_what_is_right() {
 }
 
 #[test]
-fn a_synchronous_mount_makes_writes_durable() {
+fn sync_mount_makes_writes_durable() {
     if !able(&[]) {
         return;
     }

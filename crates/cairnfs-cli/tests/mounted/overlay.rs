@@ -1,5 +1,5 @@
-//! Overlay file systems whose upper layer is on a mount, as containers have them: one history over a
-//! mount and over ext4, which must leave the same.
+//! Overlay file systems whose upper layer is on a mount, as containers use them: one sequence of
+//! changes over a mount and over ext4, with equal results required.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -16,7 +16,8 @@ use crate::handles::drop_caches;
 use crate::modes::Ext4;
 use crate::place::{Place, able, arg, shell, succeed, tell};
 
-/// Options of an overlay: its defaults; what needs file handles; what needs no privileged attributes.
+/// Options of an overlay: the defaults; those that need file handles; those that need no
+/// privileged attributes.
 const OPTIONS: [&str; 3] = [
     "",
     ",redirect_dir=on,index=on,nfs_export=on,xino=on",
@@ -31,7 +32,7 @@ const LOWER: &str = "
     ln lower/plain lower/linked; ln -s plain lower/symlink; mkfifo lower/fifo
     setfattr -n user.lower -v value lower/plain; chmod 751 lower/dir";
 
-/// Copies up, whiteouts, opaque directories, renames of all kinds.
+/// Copy-ups, whiteouts, opaque directories, renames of all kinds.
 const CHANGES: &str = "
     cd merged
     echo more >> plain; echo more >> dir/sub/deep; chmod 600 kept/file
@@ -45,22 +46,24 @@ const CHANGES: &str = "
     setfattr -n user.upper -v value dir; setfattr -n trusted.upper -v value plain
     cp -a dir copied; rm -r copied/sub; rmdir kept 2>/dev/null || true";
 
-/// Options of a mount that has upper layers: the overlay asks as root, whoever mounted the volume.
+/// Mount options for upper layers: the overlay accesses them as root, whichever user mounted the
+/// volume.
 const FOR_CONTAINERS: &str = "allow_other,dev,suid";
 
-/// What a tree holds: types, modes, links, contents, attributes.
+/// Prints a tree: types, modes, links, contents, attributes.
 const TOLD: &str = "
     cd merged
     find . -mindepth 1 ! -type d -printf '%P %M %n %s %l\\n' -o -type d -printf '%P %M\\n' | sort
     find . -type f | sort | while read -r file; do echo \"$file: $(tr '\\n' , < \"$file\")\"; done
     find . -mindepth 1 ! -type l | sort | xargs getfattr -hd -m 'user.[ul]|trusted.upper'";
 
-/// Whiteouts and opaque directories as the upper layer holds them.
+/// Prints whiteouts and opaque directories of the upper layer.
 const UPPER: &str = "
     find upper -type c -exec stat -c '%n %t %T %a' {} + | sort
     find upper -type d | sort | xargs getfattr -hd -m overlay.opaque";
 
-/// Removes all. A name of several is removed while the kernel remembers no other: see below.
+/// Removes everything. A name of a file with several is removed while the kernel caches no other
+/// one; the reason is at the test of removed links below.
 const EMPTY: &str = "
     find merged -type f -links +1 | while read -r name
     do rm \"$name\"; echo 2 > /proc/sys/vm/drop_caches; done
@@ -88,7 +91,7 @@ impl Overlay<'_> {
     }
 }
 
-/// An overlay goes before what it stands on.
+/// The overlay is unmounted before the file systems below it.
 impl Drop for Overlay<'_> {
     fn drop(&mut self) {
         let flags = rustix::mount::UnmountFlags::DETACH;
@@ -96,8 +99,8 @@ impl Drop for Overlay<'_> {
     }
 }
 
-/// The inode numbers of a tree, by path. Listings must tell the same as stat: types always, numbers if
-/// they are `constant`, as with `xino`.
+/// The inode numbers of a tree, by path. Listings and stat must agree: always on types, on
+/// numbers if they are `constant`, as with `xino`.
 fn numbers(dir: &Path, constant: bool) -> BTreeMap<PathBuf, u64> {
     let mut found = BTreeMap::new();
     for entry in fs::read_dir(dir).unwrap() {
@@ -113,7 +116,8 @@ fn numbers(dir: &Path, constant: bool) -> BTreeMap<PathBuf, u64> {
     found
 }
 
-/// What a history of changes over an upper layer in `layers` shows, in it and after a remount.
+/// The output of a sequence of changes over an upper layer in `layers`, during it and after a
+/// remount.
 fn history(layers: &Path, options: &str, remount: impl FnOnce()) -> Vec<String> {
     let dir = tempfile::tempdir().unwrap();
     fs::create_dir(dir.path().join("merged")).unwrap();
@@ -131,12 +135,12 @@ fn history(layers: &Path, options: &str, remount: impl FnOnce()) -> Vec<String> 
     shell(dir.path(), CHANGES);
     let constant = options.contains("xino=on");
     let before = numbers(&merged, constant);
-    let mut told = vec![shell(dir.path(), TOLD)];
+    let mut outputs = vec![shell(dir.path(), TOLD)];
     overlay.umount();
-    told.push(shell(layers, UPPER));
+    outputs.push(shell(layers, UPPER));
     remount();
     overlay.mount();
-    told.push(shell(dir.path(), TOLD));
+    outputs.push(shell(dir.path(), TOLD));
     let after = numbers(&merged, constant);
     assert!(
         !constant || after == before,
@@ -144,13 +148,13 @@ fn history(layers: &Path, options: &str, remount: impl FnOnce()) -> Vec<String> 
     );
     shell(dir.path(), EMPTY);
     overlay.umount();
-    told.push(shell(layers, UPPER));
+    outputs.push(shell(layers, UPPER));
     fs::remove_dir_all(layers.join("work")).unwrap();
     fs::remove_dir_all(layers.join("upper")).unwrap();
-    told
+    outputs
 }
 
-/// Whether the kernel has overlays; without, the tests cannot run anywhere on it.
+/// Whether the kernel supports overlays; without it these tests cannot run.
 fn has_overlays() -> bool {
     let known = fs::read_to_string("/proc/filesystems").unwrap();
     let has = known.lines().any(|line| line.ends_with("\toverlay"));
@@ -161,7 +165,7 @@ fn has_overlays() -> bool {
 }
 
 #[test]
-fn an_upper_layer_is_as_on_ext4() {
+fn overlay_upper_layer_behaves_as_on_ext4() {
     let programs = ["mkfs.ext4", "mount", "umount", "setfattr", "getfattr"];
     if !able(&programs) || !has_overlays() {
         return;
@@ -180,10 +184,10 @@ fn an_upper_layer_is_as_on_ext4() {
     place.finish();
 }
 
-/// An overlay looks a removed name of the upper layer up again, if the layer is on a FUSE mount, before it
-/// uses another name of the file: these are stale until the kernel forgets them.
+/// If the upper layer is on a FUSE mount, an overlay looks a removed name up again before it uses
+/// another name of the file. The other names are stale until the kernel evicts them.
 #[test]
-fn a_removed_link_takes_no_other_with_it() {
+fn overlay_removal_of_one_link_keeps_other_links() {
     if !able(&["mount", "umount"]) || !has_overlays() {
         return;
     }
@@ -222,9 +226,9 @@ fn unnamed(dir: &Path) -> Result<OwnedFd, Errno> {
     rustix::fs::open(dir, OFlags::TMPFILE | OFlags::RDWR, Mode::RUSR)
 }
 
-/// The transport does not carry the message. Programs then make a named file and remove its name.
+/// FUSE does not carry O_TMPFILE. Programs then make a named file and remove its name.
 #[test]
-fn unnamed_files_are_refused_as_not_supported() {
+fn tmpfile_is_refused_with_eopnotsupp() {
     if !able(&["mount", "umount"]) {
         return;
     }

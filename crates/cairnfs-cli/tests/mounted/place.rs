@@ -1,7 +1,7 @@
-//! A volume and a mountpoint in a temporary folder, and the daemon between them.
+//! A volume and a mountpoint in a temporary directory, and the daemon between them.
 //!
-//! Starts and ends only its own daemon, which it holds by a descriptor of the process, so never
-//! another one. When a [`Place`] is dropped nothing of it is left: no mount, no daemon, no file.
+//! Starts and ends only its own daemon, held by a pidfd, so it never signals another process.
+//! When a [`Place`] is dropped, no mount, daemon or file of it is left.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -18,14 +18,14 @@ use tempfile::TempDir;
 /// The command under test.
 pub const CAIRNFS: &str = env!("CARGO_BIN_EXE_cairnfs");
 
-/// With this variable set to 1, a test that cannot run here fails.
+/// If this variable is 1, a test that cannot run on this machine fails.
 const REQUIRE: &str = "CAIRNFS_REQUIRE_FUSE";
 
-/// Held for reading by tests that make mount namespaces, each with copies of all mounts; for writing by
-/// those that unmount a device and need it unused at once.
+/// Held for reading by tests that make mount namespaces, each with copies of all mounts; for
+/// writing by tests that unmount a device and need it unused at once.
 pub static MOUNT_COPIES: RwLock<()> = RwLock::new(());
 
-/// Whether this machine can run a test that mounts and uses `programs`. Tells why not.
+/// Whether this machine can run a test that mounts and uses `programs`. Prints the reason if not.
 pub fn able(programs: &[&str]) -> bool {
     let missing = if !rustix::process::geteuid().is_root() {
         "root".to_owned()
@@ -46,7 +46,8 @@ pub fn able(programs: &[&str]) -> bool {
     false
 }
 
-/// A line on standard error. Not by `eprintln!`, which the harness hides for a test that passes.
+/// Writes a line to standard error. Not `eprintln!`, which the test harness hides for a passing
+/// test.
 pub fn tell(line: &str) {
     io::stderr()
         .write_all(format!("{line}\n").as_bytes())
@@ -58,27 +59,28 @@ fn installed(program: &str) -> bool {
     std::env::split_paths(&path).any(|dir| dir.join(program).is_file())
 }
 
-/// The process that serves a mount. The descriptor stays its own when its number is used again.
+/// The process that serves a mount. The pidfd stays valid if the process number is reused.
 struct Daemon {
     pid: Pid,
     process: OwnedFd,
 }
 
-/// A temporary folder with a volume `v.cairn`, a directory `m` to mount it on, and room beside.
+/// A temporary directory with a volume `v.cairn`, a directory `m` to mount it on, and room for
+/// other files.
 pub struct Place {
     folder: TempDir,
-    /// Whether the folder is a file system of its own.
+    /// Whether the directory is a separate file system.
     apart: bool,
     daemon: Option<Daemon>,
 }
 
 impl Place {
-    /// With a new, unmounted volume of `size`.
+    /// Makes an unmounted volume of `size`.
     pub fn new(size: &str) -> Self {
         Self::within(tempfile::tempdir().unwrap(), false, size)
     }
 
-    /// As [`Place::new`], in a file system in memory that has no more than `limit`.
+    /// As [`Place::new`], in a tmpfs limited to `limit`.
     pub fn limited(limit: &str, size: &str) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let options = format!("size={limit}");
@@ -105,14 +107,14 @@ impl Place {
         place
     }
 
-    /// With a new volume, mounted.
+    /// Makes a volume and mounts it.
     pub fn mounted(size: &str, options: &str) -> Self {
         let mut place = Self::new(size);
         place.mount(options);
         place
     }
 
-    /// A path beside the volume.
+    /// A path in the directory that holds the volume.
     pub fn beside(&self, name: impl AsRef<Path>) -> PathBuf {
         self.folder.path().join(name)
     }
@@ -132,13 +134,14 @@ impl Place {
         self.dir().join(name)
     }
 
-    /// Copies `cairnfs` to beside the volume, where any user can run it. Another process writes
-    /// the copy: a child of this one, not executing yet, would keep it busy.
+    /// Copies `cairnfs` next to the volume, where any user can run it. Another process writes the
+    /// copy: a child of this one that has not executed yet would keep it open for writing
+    /// (`ETXTBSY`).
     pub fn copy_command(&self) {
         succeed(Command::new("cp").args([CAIRNFS, arg(&self.beside("cairnfs"))]));
     }
 
-    /// Runs `cairnfs` in the folder.
+    /// Runs `cairnfs` in the directory.
     pub fn run(&self, args: &[&str]) -> Output {
         Command::new(CAIRNFS)
             .current_dir(self.folder.path())
@@ -148,14 +151,15 @@ impl Place {
             .unwrap()
     }
 
-    /// Runs `cairnfs`, which must succeed, and gives what it prints.
+    /// Runs `cairnfs`, which must succeed, and returns its standard output.
     pub fn ok(&self, args: &[&str]) -> String {
         let out = self.run(args);
         assert!(out.status.success(), "cairnfs {args:?}: {}", said(&out));
         String::from_utf8_lossy(&out.stdout).into_owned()
     }
 
-    /// Runs `cairnfs`, which must fail with this exit code, say each of `says`, and not panic.
+    /// Runs `cairnfs`, which must fail with this exit code, print each text of `says`, and not
+    /// panic.
     pub fn fails(&self, args: &[&str], code: i32, says: &[&str]) -> String {
         let out = self.run(args);
         let text = said(&out);
@@ -176,13 +180,13 @@ impl Place {
         self.adopt();
     }
 
-    /// The same, with the daemon's messages in the file `log` beside the volume.
+    /// As [`Place::mount`], with the daemon's messages in the file `log` next to the volume.
     pub fn mount_logged(&mut self, options: &str) {
         self.ok(&["mount", "--log", "log", "-o", options, "v.cairn", "m"]);
         self.adopt();
     }
 
-    /// Takes charge of the daemon that serves the volume.
+    /// Takes over the daemon that serves the volume.
     pub fn adopt(&mut self) {
         let pid = self.find_daemon().expect("a mount has a daemon");
         let process = pidfd_open(pid, PidfdFlags::empty()).unwrap();
@@ -210,7 +214,7 @@ impl Place {
         })
     }
 
-    /// The number of the daemon's process.
+    /// The process id of the daemon.
     pub fn daemon_pid(&self) -> i32 {
         let daemon = self.daemon.as_ref().expect("a daemon runs");
         daemon.pid.as_raw_nonzero().get()
@@ -230,25 +234,25 @@ impl Place {
         }
     }
 
-    /// The most memory that the daemon has had so far, in bytes.
+    /// The peak memory of the daemon, in bytes.
     pub fn daemon_memory(&self) -> u64 {
         peak_memory(self.daemon_pid()).unwrap()
     }
 
-    /// Kills the daemon as a crash would. The dead mount stays.
+    /// Kills the daemon with SIGKILL. The dead mount stays.
     pub fn kill(&mut self) {
         self.signal(Signal::KILL);
         self.wait_for_end();
     }
 
-    /// Unmounts with the command, which must return only when the volume is closed.
+    /// Unmounts with the command, which must return only after the volume is closed.
     pub fn umount(&mut self) {
         loop {
             let out = self.run(&["umount", "m"]);
             if out.status.success() {
                 break;
             }
-            // A process that another test is just starting holds copies of this test's files
+            // A process that another test is starting holds copies of this test's descriptors
             // until it executes its program.
             let text = said(&out);
             assert!(text.contains("is busy"), "{text}");
@@ -257,7 +261,7 @@ impl Place {
         self.wait_for_end();
     }
 
-    /// The volume must be free of damage, contents too.
+    /// Asserts that the volume has no damage, including its contents.
     pub fn check(&self) {
         let out = self.run(&["check", "--data", "v.cairn"]);
         assert!(out.status.success(), "check: {}", said(&out));
@@ -270,13 +274,14 @@ impl Place {
         self.mount(options);
     }
 
-    /// Unmounts and checks: the end of a test that went well.
+    /// Unmounts and checks, at the end of a successful test.
     pub fn finish(mut self) {
         self.umount();
         self.check();
     }
 
-    /// Runs a shell script in the mounted volume, which must succeed, and gives what it prints.
+    /// Runs a shell script in the mounted volume, which must succeed, and returns its standard
+    /// output.
     pub fn sh(&self, script: &str) -> String {
         shell(&self.dir(), script)
     }
@@ -284,20 +289,21 @@ impl Place {
 
 impl Drop for Place {
     fn drop(&mut self) {
-        // Also a dead mount, whose daemon this test has killed.
+        // This also removes a dead mount, whose daemon the test has killed.
         let flags = rustix::mount::UnmountFlags::DETACH;
         while rustix::mount::unmount(self.dir(), flags).is_ok() {}
         if self.daemon.is_some() {
             self.kill();
         }
         if self.apart {
-            // A failure leaves it to the end of the machine, and says so by the folder that stays.
+            // On failure the mount remains until the machine stops; the directory that is left
+            // shows it.
             let _ = rustix::mount::unmount(self.folder.path(), flags);
         }
     }
 }
 
-/// The most memory that a process has had so far, in bytes; `None` once it has ended.
+/// The peak memory of a process, in bytes; `None` once it has ended.
 pub fn peak_memory(pid: i32) -> Option<u64> {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
     let line = status
@@ -307,7 +313,7 @@ pub fn peak_memory(pid: i32) -> Option<u64> {
     Some(kib << 10)
 }
 
-/// Runs a shell script in `dir`, which must succeed, and gives what it prints.
+/// Runs a shell script in `dir`, which must succeed, and returns its standard output.
 pub fn shell(dir: &Path, script: &str) -> String {
     succeed(
         Command::new("bash")
@@ -316,7 +322,7 @@ pub fn shell(dir: &Path, script: &str) -> String {
     )
 }
 
-/// Runs a program, which must succeed, and gives what it prints.
+/// Runs a program, which must succeed, and returns its standard output.
 pub fn succeed(command: &mut Command) -> String {
     let out = command.stdin(Stdio::null()).output().unwrap();
     assert!(out.status.success(), "{command:?}: {}", said(&out));
@@ -328,7 +334,7 @@ pub fn arg(path: &impl AsRef<OsStr>) -> &str {
     path.as_ref().to_str().unwrap()
 }
 
-/// The exit status and all that a program said, for messages.
+/// The exit status and all output of a program, for messages.
 pub fn said(out: &Output) -> String {
     format!(
         "{}\n{}{}",
@@ -338,7 +344,7 @@ pub fn said(out: &Output) -> String {
     )
 }
 
-/// `len` bytes that differ by `seed` and position.
+/// `len` pseudo-random bytes for `seed`.
 pub fn pattern(seed: u64, len: usize) -> Vec<u8> {
     let mut random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
     let mut bytes = Vec::with_capacity(len + 8);
@@ -349,7 +355,7 @@ pub fn pattern(seed: u64, len: usize) -> Vec<u8> {
     bytes
 }
 
-/// Random numbers that a seed repeats (xorshift).
+/// Pseudo-random numbers, reproducible by seed (xorshift).
 pub struct Random(pub u64);
 
 impl Random {

@@ -1,6 +1,6 @@
-//! What POSIX and Linux promise of files, on a mounted volume.
+//! Guarantees of POSIX and Linux for files, on a mounted volume.
 //!
-//! Each test compares with what the manual pages say, and ends with the volume checked.
+//! Each test compares with the manual pages, and ends with a check of the volume.
 
 use std::collections::HashSet;
 use std::ffi::OsString;
@@ -15,13 +15,13 @@ use rustix::io::Errno;
 
 use crate::place::{Place, able, arg, pattern, shell, succeed};
 
-/// The error of a standard call as a number of the system.
+/// The error of a standard library call as an errno.
 fn errno<T: std::fmt::Debug>(result: io::Result<T>) -> Errno {
     Errno::from_io_error(&result.unwrap_err()).unwrap()
 }
 
 #[test]
-fn a_hundred_thousand_entries_in_one_directory() {
+fn directory_holds_hundred_thousand_entries() {
     if !able(&[]) {
         return;
     }
@@ -46,7 +46,7 @@ fn a_hundred_thousand_entries_in_one_directory() {
     assert_eq!(listed().into_iter().collect::<HashSet<_>>(), all);
     assert!(dir.join(name(77_777)).exists() && !dir.join(name(100_000)).exists());
     assert_eq!(errno(fs::remove_dir(&dir)), Errno::NOTEMPTY);
-    // Entries that stay are listed exactly once while others go.
+    // Entries that remain are listed exactly once while others are removed.
     let mut kept = Vec::new();
     for entry in fs::read_dir(&dir).unwrap() {
         let entry = entry.unwrap();
@@ -63,7 +63,7 @@ fn a_hundred_thousand_entries_in_one_directory() {
 }
 
 #[test]
-fn a_sparse_file_of_a_hundred_gibibytes() {
+fn sparse_file_of_hundred_gibibytes() {
     if !able(&["cp", "fallocate"]) {
         return;
     }
@@ -151,7 +151,7 @@ fn holes_are_punched_and_space_is_allocated() {
 }
 
 #[test]
-fn links_and_names() {
+fn links_and_names_of_any_bytes() {
     if !able(&[]) {
         return;
     }
@@ -173,7 +173,7 @@ fn links_and_names() {
         fs::hard_link(place.at("d"), place.at("e")).is_err(),
         "a link of a directory"
     );
-    // Every byte a name may hold, and the longest name.
+    // Every byte that a name may contain, and the longest name.
     let odd: Vec<Vec<u8>> = (1..=255)
         .filter(|b| *b != b'/' && *b != b'.')
         .map(|b| vec![b])
@@ -216,7 +216,7 @@ fn links_and_names() {
 }
 
 #[test]
-fn open_files_outlive_their_names() {
+fn open_files_stay_usable_after_unlink() {
     if !able(&[]) {
         return;
     }
@@ -254,7 +254,7 @@ fn open_files_outlive_their_names() {
 }
 
 #[test]
-fn renames_as_asked() {
+fn rename_modes_behave_as_documented() {
     if !able(&["mv"]) {
         return;
     }
@@ -282,7 +282,7 @@ fn renames_as_asked() {
 }
 
 #[test]
-fn modes_times_and_space() {
+fn modes_times_and_space_follow_posix() {
     if !able(&["setpriv"]) {
         return;
     }
@@ -305,7 +305,7 @@ fn modes_times_and_space() {
         assert_eq!((found.mtime(), found.mtime_nsec()), (seconds, nanos));
         assert_eq!((found.atime(), found.atime_nsec()), (seconds, nanos));
     }
-    // A write of another user takes the set-id bits away; the owner's change of mode sets them.
+    // A write by another user clears the set-id bits; a chmod by the owner sets them.
     fs::set_permissions(place.dir(), fs::Permissions::from_mode(0o777)).unwrap();
     fs::set_permissions(&path, fs::Permissions::from_mode(0o6777)).unwrap();
     assert_eq!(path.metadata().unwrap().mode() & 0o7777, 0o6777);
@@ -332,7 +332,7 @@ fn modes_times_and_space() {
         0o777,
         "set-id bits stayed"
     );
-    // Permissions are the kernel's to check, with the volume's modes.
+    // The kernel checks permissions, by the modes in the volume.
     fs::set_permissions(&path, fs::Permissions::from_mode(0o640)).unwrap();
     assert!(!nobody("cat f") && !nobody("chmod 666 f") && nobody("echo own > mine"));
     assert_eq!(place.at("mine").metadata().unwrap().uid(), 65534);
@@ -349,7 +349,7 @@ fn modes_times_and_space() {
 }
 
 #[test]
-fn locks_work() {
+fn file_locks_exclude_other_processes() {
     if !able(&["flock"]) {
         return;
     }
@@ -379,7 +379,7 @@ fn locks_work() {
 }
 
 #[test]
-fn temporary_files_without_a_name() {
+fn unnamed_temporary_files_work_or_are_refused() {
     if !able(&[]) {
         return;
     }
@@ -390,7 +390,7 @@ fn temporary_files_without_a_name() {
             let mut file = File::from(fd);
             file.write_all(b"nameless").unwrap();
         }
-        // Programs know how to do without.
+        // Unsupported; programs fall back to a named file.
         Err(e) => assert_eq!(e, Errno::OPNOTSUPP),
     }
     assert_eq!(fs::read_dir(place.dir()).unwrap().count(), 0);
@@ -402,7 +402,7 @@ fn temporary_files_without_a_name() {
 }
 
 #[test]
-fn attributes_and_access_lists_survive_copies() {
+fn xattrs_and_acls_survive_copies() {
     if !able(&[
         "getfacl", "setfacl", "getfattr", "setfattr", "cp", "rsync", "tar", "setpriv",
     ]) {
@@ -447,7 +447,7 @@ fn attributes_and_access_lists_survive_copies() {
     for copy in ["copied", "synced", "unpacked"] {
         assert_eq!(shell(&place.at(copy), dump), before, "{copy}");
     }
-    // With a list, the group bits of a mode are its mask.
+    // With an ACL, the group bits of the mode are its mask.
     let masked = place.sh("chmod 720 d/sub; getfacl -n -c d/sub; stat -c %a d/sub");
     assert!(
         masked.contains("mask::-w-") && masked.ends_with("720\n"),
@@ -465,17 +465,17 @@ fn attributes_and_access_lists_survive_copies() {
         succeed(reader.args(cat).current_dir(place.dir())),
         "secret\n"
     );
-    // Names for the superuser are not told to others.
+    // Attributes in the trusted namespace are listed for the superuser only.
     let list = ["getfattr", "--absolute-names", "-m", "-", "f"];
     let names = |ids: &[&str]| {
         let mut command = Command::new("setpriv");
         succeed(command.args(ids).args(list).current_dir(place.dir()))
     };
     assert!(names(&[]).contains("trusted.t"));
-    let told = names(&cat[..3]);
+    let names_listed = names(&cat[..3]);
     assert!(
-        told.contains("user.small") && !told.contains("trusted"),
-        "{told}"
+        names_listed.contains("user.small") && !names_listed.contains("trusted"),
+        "{names_listed}"
     );
     place.sh("setfacl -b f; setfattr -x user.small f; ! getfattr -n user.small f 2>/dev/null");
     let refused = Command::new("setpriv")

@@ -1,7 +1,8 @@
-//! Programs that people run, on a mounted volume: version control, compilers, databases, archives.
+//! Common programs on a mounted volume: version control, compilers, databases, archives.
 //!
-//! Each test ends with the volume unmounted and checked, contents too. Sizes are the smallest that
-//! show the behaviour; what takes minutes is ignored unless asked for, by `scripts/programs`.
+//! Each test ends with the volume unmounted and checked, including contents. Sizes are the
+//! smallest that show the behaviour; tests that take minutes are ignored unless
+//! `scripts/programs` requests them.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
@@ -20,7 +21,7 @@ mod sqlite;
 mod suites;
 mod trees;
 
-/// Options of a mount that serves all users, as a file system of the kernel does.
+/// Options of a mount that serves all users, as a kernel file system does.
 const FOR_ALL: &str = "allow_other,dev,suid";
 
 /// Lets other users reach the mountpoint of `place`.
@@ -30,7 +31,7 @@ fn open_to_all(place: &Place) {
 }
 
 #[test]
-fn eight_processes_at_once() {
+fn eight_processes_work_concurrently() {
     if !able(&[]) {
         return;
     }

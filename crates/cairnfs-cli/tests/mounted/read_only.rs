@@ -1,5 +1,5 @@
-//! Mounts with `-o ro` of a volume that was killed with a long log: the memory of the daemon, and
-//! the directory of its temporary file.
+//! `-o ro` mounts of a volume that was killed with a long log: the daemon's memory, and the
+//! directory of its temporary file.
 
 use std::fs;
 use std::path::Path;
@@ -10,11 +10,11 @@ use cairnfs::types::Creds;
 
 use crate::place::{CAIRNFS, Place, able, arg, said, succeed};
 
-/// Some 23 MiB of log, which take 150 MB of memory to replay at once.
+/// Produces about 23 MiB of log; replaying it at once takes 150 MB of memory.
 const FILES: usize = 140_000;
 const MEMORY: u64 = 110 << 20;
 
-/// A volume whose log no merge has taken.
+/// A volume whose log has not been merged.
 fn killed() -> Place {
     let place = Place::new("2G");
     let options = Options {
@@ -36,13 +36,13 @@ fn killed() -> Place {
     engine.sync().unwrap();
     assert!(engine.info().log_used > 12 << 20);
     succeed(Command::new("cp").args(["--sparse=always", arg(&used), arg(&place.volume())]));
-    // This closes it; the copy is as a kill would have left it.
+    // Dropping the engine closes the original; the copy is the state after a kill.
     drop(engine);
     place
 }
 
 #[test]
-fn a_long_log_takes_no_more_memory_than_the_cache() {
+fn read_only_replay_of_long_log_stays_in_cache_budget() {
     if !able(&[]) {
         return;
     }
@@ -59,7 +59,7 @@ fn a_long_log_takes_no_more_memory_than_the_cache() {
     place.check();
 }
 
-/// Mounts in vain, with this directory for temporary files; tells what the command said.
+/// Fails to mount with this directory for temporary files. Returns the output of the command.
 fn refused(place: &Place, temporary: &Path) -> String {
     let mount = ["mount", "-o", "ro,cache=16M"];
     let mount = Command::new(CAIRNFS)
@@ -74,7 +74,7 @@ fn refused(place: &Place, temporary: &Path) -> String {
 }
 
 #[test]
-fn a_temporary_file_that_fails_is_told_with_its_directory() {
+fn failed_temporary_file_is_reported_with_directory() {
     if !able(&[]) {
         return;
     }
@@ -89,7 +89,7 @@ fn a_temporary_file_that_fails_is_told_with_its_directory() {
     let text = refused(&place, &temporary);
     succeed(Command::new("umount").arg(&temporary));
     assert!(named(&text) && text.contains("No space left"), "{text}");
-    // As the message says: mounted for writing once, it can be mounted read-only.
+    // As the message suggests: after one mount for writing, the volume can be mounted read-only.
     place.mount("");
     place.umount();
     place.mount("ro,cache=16M");

@@ -1,7 +1,8 @@
-//! Which blocks a file tells to have, on a mount: programs that leave holes out copy every byte.
+//! The blocks that stat(2) reports for a file on a mount: too few make programs that skip holes
+//! lose data.
 //!
-//! What counts is what a program finds that asks behind another which has written and closed the file:
-//! before anything is on the device, after it is, and after a remount.
+//! The results count that a program sees after another one has written and closed the file:
+//! before anything is on the device, afterwards, and after a remount.
 
 use std::fs::{self, File};
 use std::os::unix::fs::{FileExt, MetadataExt};
@@ -12,10 +13,10 @@ use rustix::io::Errno;
 
 use crate::place::{Place, able, pattern, shell};
 
-/// Units of `st_blocks`.
+/// Bytes of a unit of `st_blocks`.
 const UNIT: u64 = 512;
 
-/// Sizes on both sides of all that matters: units, what an inode holds, blocks.
+/// Sizes on both sides of all boundaries: units, inline data, blocks.
 fn sizes() -> impl Iterator<Item = usize> {
     (1..5000).step_by(97).chain([
         511, 512, 513, 1024, 2047, 2048, 2049, 4095, 4096, 4097, 5000,
@@ -51,8 +52,8 @@ fn make(place: &Place) {
     file.write_all_at(&pattern(5, 5000), 100_000).unwrap();
 }
 
-/// Every file tells blocks for its data, and seeking finds all of it.
-fn files_tell_their_data(dir: &Path) {
+/// Asserts that every file reports blocks for its data, and that SEEK_DATA finds all of it.
+fn assert_files_report_their_data(dir: &Path) {
     for entry in fs::read_dir(dir).unwrap() {
         let path = entry.unwrap().path();
         let bytes = fs::read(&path).unwrap();
@@ -81,8 +82,8 @@ fn files_tell_their_data(dir: &Path) {
     }
 }
 
-/// Copies the files with all programs that leave out holes.
-fn copies_are_equal(place: &Place) {
+/// Copies the files with all programs that skip holes, and compares.
+fn assert_copies_are_equal(place: &Place) {
     place.sh("rm -rf ../copies; mkdir -p ../copies/{tar,raw,auto,always,rsync}
         tar -cSf ../copies/a.tar -C files .; tar -xf ../copies/a.tar -C ../copies/tar
         tar -cSf ../copies/b.tar --hole-detection=raw -C files .; tar -xf ../copies/b.tar -C ../copies/raw
@@ -93,34 +94,34 @@ fn copies_are_equal(place: &Place) {
 }
 
 #[test]
-fn programs_that_leave_holes_out_copy_all_data() {
+fn programs_that_skip_holes_copy_all_data() {
     if !able(&["tar", "cp", "rsync", "diff"]) {
         return;
     }
     let mut place = Place::mounted("256M", "");
     make(&place);
-    files_tell_their_data(&place.at("files"));
-    copies_are_equal(&place);
+    assert_files_report_their_data(&place.at("files"));
+    assert_copies_are_equal(&place);
     place.ok(&["sync", "m"]);
-    files_tell_their_data(&place.at("files"));
-    copies_are_equal(&place);
+    assert_files_report_their_data(&place.at("files"));
+    assert_copies_are_equal(&place);
     place.remount("");
-    files_tell_their_data(&place.at("files"));
-    copies_are_equal(&place);
+    assert_files_report_their_data(&place.at("files"));
+    assert_copies_are_equal(&place);
     // Overwritten, and not on the device yet.
     for size in sizes() {
         let path = place.at("files").join(format!("size{size}"));
         let file = File::options().write(true).open(path).unwrap();
         file.write_all_at(&pattern(9, size.min(50)), 0).unwrap();
     }
-    files_tell_their_data(&place.at("files"));
-    copies_are_equal(&place);
+    assert_files_report_their_data(&place.at("files"));
+    assert_copies_are_equal(&place);
     place.finish();
 }
 
-/// A block counts once, while its new contents wait and afterwards.
+/// A block counts once, both while its new contents wait for the write and afterwards.
 #[test]
-fn blocks_that_are_overwritten_count_once() {
+fn overwritten_blocks_count_once() {
     if !able(&["du"]) {
         return;
     }
@@ -150,7 +151,7 @@ fn blocks_that_are_overwritten_count_once() {
         shell(&place.dir(), "du -k f").split('\t').next(),
         Some("1028")
     );
-    // What was allocated and is written is the same space.
+    // Allocated space that is then written counts once.
     let file = File::create(place.at("allocated")).unwrap();
     rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, 1 << 20).unwrap();
     file.write_all_at(&pattern(3, 300_000), 4096).unwrap();

@@ -1,4 +1,4 @@
-//! A volume that has stopped says so, wherever an operator looks, with the reason and the next step.
+//! A stopped volume reports its state, the reason and the next step in every command and message.
 
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Read, Write};
@@ -11,10 +11,10 @@ use crate::place::{CAIRNFS, Place, able, arg, pattern, said, shell};
 
 const MIB: u64 = 1 << 20;
 
-/// What each message about an image that was truncated under its mount has.
+/// Texts in every message about an image that was truncated under its mount.
 const SAYS: [&str; 3] = ["stopped", "was truncated", "cairnfs export"];
 
-/// Cuts the image off under its mount, and has the daemon notice.
+/// Truncates the image under its mount, and makes the daemon notice it.
 fn stop(place: &Place) {
     fs::write(place.at("early"), pattern(1, 1000)).unwrap();
     place.ok(&["sync", "m"]);
@@ -26,7 +26,7 @@ fn stop(place: &Place) {
 }
 
 #[test]
-fn every_command_says_that_a_volume_has_stopped() {
+fn every_command_reports_stopped_volume() {
     if !able(&[]) {
         return;
     }
@@ -35,16 +35,16 @@ fn every_command_says_that_a_volume_has_stopped() {
     place.ok(&["stats", "--check", "m"]);
     stop(&place);
     place.fails(&["sync", "m"], 1, &SAYS);
-    let told: Value = serde_json::from_str(&place.ok(&["stats", "--json", "m"])).unwrap();
-    assert_eq!(told["state"], "stopped");
-    assert!(told["reason"].as_str().unwrap().contains("was truncated"));
-    assert_eq!(told["errors"]["flush"], 1, "{told}");
+    let report: Value = serde_json::from_str(&place.ok(&["stats", "--json", "m"])).unwrap();
+    assert_eq!(report["state"], "stopped");
+    assert!(report["reason"].as_str().unwrap().contains("was truncated"));
+    assert_eq!(report["errors"]["flush"], 1, "{report}");
     let table = place.ok(&["stats", "m"]);
     for word in SAYS {
         assert!(table.contains(word), "{table}");
     }
     place.fails(&["stats", "--check", "m"], 2, &SAYS);
-    // What was there can still be read.
+    // Existing data can still be read.
     assert_eq!(fs::read(place.at("early")).unwrap(), pattern(1, 1000));
     let text = place.fails(&["umount", "m"], 32, &SAYS);
     assert!(text.contains("could not be made durable"), "{text}");
@@ -58,7 +58,7 @@ fn every_command_says_that_a_volume_has_stopped() {
 }
 
 #[test]
-fn a_mount_in_the_foreground_ends_with_the_reason() {
+fn foreground_mount_ends_with_reason_of_stop() {
     if !able(&[]) {
         return;
     }
@@ -91,7 +91,7 @@ fn a_mount_in_the_foreground_ends_with_the_reason() {
 }
 
 #[test]
-fn plain_umount_says_it_through_the_helper() {
+fn plain_umount_reports_stopped_volume_through_helper() {
     if !able(&["umount", "unshare"]) {
         return;
     }
@@ -99,14 +99,14 @@ fn plain_umount_says_it_through_the_helper() {
     let script = "
         $COMMAND mount -o durability=0 v.cairn m
         echo early > m/early; $COMMAND sync m; truncate -s 32M v.cairn
-        ! umount m 2>told
-        for word in stopped 'was truncated' 'cairnfs export'; do grep -q \"$word\" told || { cat told; false; }; done
+        ! umount m 2>report
+        for word in stopped 'was truncated' 'cairnfs export'; do grep -q \"$word\" report || { cat report; false; }; done
         flock -s v.cairn true";
     crate::options::with_helpers(&place, "umount.fuse.cairnfs", script);
 }
 
 #[test]
-fn a_daemon_that_is_gone_or_hangs_is_told() {
+fn missing_or_hanging_daemon_is_reported() {
     if !able(&[]) {
         return;
     }
@@ -144,12 +144,12 @@ fn a_daemon_that_is_gone_or_hangs_is_told() {
 }
 
 #[test]
-fn a_daemon_at_its_limit_of_file_size_stops_with_words() {
+fn daemon_at_file_size_limit_stops_with_message() {
     if !able(&[]) {
         return;
     }
     let mut place = Place::new("64M");
-    // In blocks of 1 KiB: the log is below that, the end of the volume beyond.
+    // In blocks of 1 KiB: the log is below this limit, the end of the volume beyond it.
     let script = format!("ulimit -f 20000; {CAIRNFS} mount -o durability=0 v.cairn m");
     shell(&place.beside(""), &script);
     place.adopt();
@@ -164,7 +164,7 @@ fn a_daemon_at_its_limit_of_file_size_stops_with_words() {
 }
 
 #[test]
-fn damage_is_counted_and_told() {
+fn damage_is_counted_and_reported() {
     if !able(&[]) {
         return;
     }
@@ -184,14 +184,14 @@ fn damage_is_counted_and_told() {
     assert!(fs::read(place.at("f")).is_err());
     let says = ["DEGRADED", " damage", "data checksum at block"];
     place.fails(&["stats", "--check", "m"], 1, &says);
-    let told: Value = serde_json::from_str(&place.ok(&["stats", "--json", "m"])).unwrap();
+    let report: Value = serde_json::from_str(&place.ok(&["stats", "--json", "m"])).unwrap();
     assert_eq!(
-        (&told["state"], &told["health"]),
+        (&report["state"], &report["health"]),
         (&"running".into(), &"degraded".into())
     );
-    assert!(told["errors"]["damage"].as_u64() > Some(0), "{told}");
-    assert_eq!(told["last_error"]["kind"], "damage");
-    assert!(told["last_error"]["time"].as_u64() > Some(1_700_000_000));
+    assert!(report["errors"]["damage"].as_u64() > Some(0), "{report}");
+    assert_eq!(report["last_error"]["kind"], "damage");
+    assert!(report["last_error"]["time"].as_u64() > Some(1_700_000_000));
     place.umount();
     place.mount("ro");
     let line = place.ok(&["stats", "--check", "m"]);
@@ -202,7 +202,7 @@ fn damage_is_counted_and_told() {
 }
 
 #[test]
-fn a_nearly_full_volume_and_a_full_host_are_degraded() {
+fn health_is_degraded_for_nearly_full_volume_or_full_host() {
     if !able(&["mount"]) {
         return;
     }
@@ -226,7 +226,7 @@ fn a_nearly_full_volume_and_a_full_host_are_degraded() {
         table.contains("\nwarning ") && table.contains("can be written"),
         "{table}"
     );
-    let told = place.ok(&["stats", "--prometheus", "m"]);
+    let report = place.ok(&["stats", "--prometheus", "m"]);
     for metric in [
         "health",
         "host_free_bytes",
@@ -234,15 +234,15 @@ fn a_nearly_full_volume_and_a_full_host_are_degraded() {
         "errors_total",
     ] {
         assert!(
-            told.contains(&format!("\ncairnfs_{metric}{{volume=")),
-            "{told}"
+            report.contains(&format!("\ncairnfs_{metric}{{volume=")),
+            "{report}"
         );
     }
     place.umount();
 }
 
 #[test]
-fn a_forced_umount_gives_up_on_a_daemon_that_hangs() {
+fn forced_umount_aborts_requests_of_hanging_daemon() {
     if !able(&[]) {
         return;
     }
@@ -256,7 +256,7 @@ fn a_forced_umount_gives_up_on_a_daemon_that_hangs() {
 }
 
 #[test]
-fn a_limit_of_file_sizes_stops_the_volume_and_is_told() {
+fn file_size_limit_stops_volume_and_is_reported() {
     if !able(&["prlimit"]) {
         return;
     }

@@ -1,7 +1,8 @@
-//! Syncs through a mount: how they wait for the device, and that nothing else waits with them.
+//! Syncs through a mount: how they wait for the device, and that no other request waits with
+//! them.
 //!
-//! The daemon is in this process, over a device whose flushes a test can hold back; its clients are
-//! other threads and processes.
+//! The daemon is in this process, over a device whose flushes a test can hold back; its clients
+//! are other threads and processes.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{IoSlice, Write};
@@ -18,7 +19,7 @@ use crate::gate::{Held, Mount};
 use crate::place::{Place, able, arg, pattern};
 
 #[test]
-fn syncs_share_flushes_and_hold_up_nobody() {
+fn syncs_share_flushes_and_do_not_delay_other_requests() {
     const FILES: u64 = 24;
     if !able(&[]) {
         return;
@@ -39,7 +40,7 @@ fn syncs_share_flushes_and_hold_up_nobody() {
     });
     let syncing: Vec<_> = syncing.collect();
     mount.gate.wait_for(1);
-    // The data of all is written while two of them wait for the device.
+    // The data of all files is written while two syncs wait for the device.
     while mount.counter("device_writes") < before[2] + FILES + 2 {
         thread::yield_now();
     }
@@ -65,7 +66,7 @@ fn syncs_share_flushes_and_hold_up_nobody() {
 }
 
 #[test]
-fn the_end_waits_for_syncs() {
+fn unmount_waits_for_syncs() {
     if !able(&[]) {
         return;
     }
@@ -83,7 +84,7 @@ fn the_end_waits_for_syncs() {
 }
 
 #[test]
-fn a_killed_client_harms_nobody() {
+fn killed_client_does_not_affect_other_syncs() {
     if !able(&["dd"]) {
         return;
     }
@@ -106,7 +107,7 @@ fn a_killed_client_harms_nobody() {
 }
 
 #[test]
-fn a_synchronous_write_is_durable_when_it_returns() {
+fn synchronous_write_is_durable_when_it_returns() {
     const WRITES: usize = 10;
     const LEN: usize = 3000;
     if !able(&[]) {
@@ -114,9 +115,9 @@ fn a_synchronous_write_is_durable_when_it_returns() {
     }
     let mut place = Place::mounted("64M", "durability=0");
     let counters = |place: &Place| {
-        let told = place.ok(&["stats", "--json", "m"]);
-        let told: serde_json::Value = serde_json::from_str(&told).unwrap();
-        ["fsyncs", "device_flushes"].map(|name| told[name].as_u64().unwrap())
+        let stats = place.ok(&["stats", "--json", "m"]);
+        let stats: serde_json::Value = serde_json::from_str(&stats).unwrap();
+        ["fsyncs", "device_flushes"].map(|name| stats[name].as_u64().unwrap())
     };
     let kinds = [
         ("sync", OFlags::SYNC, ReadWriteFlags::empty()),
@@ -147,7 +148,7 @@ fn a_synchronous_write_is_durable_when_it_returns() {
         let rose = [after[0] - before[0], after[1] - before[1]];
         assert!(rose.iter().all(|n| *n >= WRITES as u64), "{name}: {rose:?}");
     }
-    // What nobody syncs stays in the kernel, and goes with the daemon.
+    // Data without a sync stays in the kernel, and is lost with the daemon.
     let mut unsynced = File::create(place.at("unsynced")).unwrap();
     unsynced.write_all(&pattern(0, LEN)).unwrap();
     place.kill();

@@ -1,5 +1,5 @@
-//! What programs write, in both write modes of a mount: which times it gets, when it is refused and
-//! when it is durable, and that direct writes leave no stale page.
+//! Writes in both write modes of a mount: their times, when they are refused and when they are
+//! durable, and that direct writes leave no stale page.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{BufRead, BufReader, ErrorKind, Write};
@@ -15,7 +15,7 @@ use crate::place::{Place, Random, able, arg, pattern, succeed};
 
 const MODES: [&str; 2] = ["write=through", "write=back"];
 
-/// Compiles a program that lies beside these tests.
+/// Compiles a program from the directory of these tests.
 pub fn compile(place: &Place, source: &str) -> PathBuf {
     let tests = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/mounted/programs");
     let program = place.beside(source.trim_end_matches(".c"));
@@ -56,7 +56,7 @@ fn set_times_to_now(path: &Path) {
 }
 
 #[test]
-fn a_file_written_later_is_not_older() {
+fn file_written_later_has_no_older_mtime() {
     if !able(&[]) {
         return;
     }
@@ -76,7 +76,7 @@ fn a_file_written_later_is_not_older() {
     }
 }
 
-/// One of the calls that set times, and the times it set.
+/// Makes one of the calls that set times. Returns the call's name and the times it set.
 fn call(place: &Place, file: &File, round: u64, which: u64) -> (&'static str, Vec<Stamp>) {
     let (dir, f) = (place.at("d"), place.at("d/f"));
     let new = dir.join(format!("new{round}"));
@@ -143,7 +143,8 @@ fn call(place: &Place, file: &File, round: u64, which: u64) -> (&'static str, Ve
             ("fsync", vec![])
         }
         _ => {
-            // Looked at, a file gets times from the kernel's finest clock in many file systems.
+            // In many file systems, a file whose times were read gets its next times from the
+            // kernel's finest clock.
             set_times_to_now(&beside);
             mtime(&beside);
             set_times_to_now(&beside);
@@ -153,7 +154,7 @@ fn call(place: &Place, file: &File, round: u64, which: u64) -> (&'static str, Ve
 }
 
 #[test]
-fn times_order_as_the_calls_did() {
+fn file_times_follow_order_of_calls() {
     if !able(&[]) {
         return;
     }
@@ -193,7 +194,7 @@ fn change(path: &Path, other: &File, which: u64) {
     let punch = FallocateFlags::PUNCH_HOLE | keep;
     match which {
         0 => file.write_all_at(b"again", 0).unwrap(),
-        // What is not aligned is refused or done through the cache, by the kernel.
+        // The kernel refuses unaligned direct writes, or writes through the cache.
         1 => drop(file.write_at(&[7; 4096], 0)),
         2 => rustix::fs::fallocate(&file, keep, 0, 1 << 20).unwrap(),
         3 => rustix::fs::fallocate(&file, punch, 0, 4096).unwrap(),
@@ -214,7 +215,7 @@ fn change(path: &Path, other: &File, which: u64) {
 }
 
 #[test]
-fn times_stay_when_the_kernel_forgets_a_file() {
+fn file_times_survive_remount() {
     if !able(&["truncate"]) {
         return;
     }
@@ -257,7 +258,7 @@ fn direct_writes_leave_no_stale_page() {
 }
 
 #[test]
-fn a_refused_write_leaves_all_that_was_written_before() {
+fn refused_write_keeps_earlier_writes() {
     if !able(&[]) {
         return;
     }
@@ -294,15 +295,15 @@ fn a_refused_write_leaves_all_that_was_written_before() {
     }
 }
 
-/// Syncs of everything that the daemon has done.
+/// Number of syncs of the whole volume that the daemon has done.
 fn syncs(place: &Place) -> u64 {
-    let told = cairnfs_fuse::control::status(&place.dir()).unwrap();
-    told.counter("syncs")
+    let status = cairnfs_fuse::control::status(&place.dir()).unwrap();
+    status.counter("syncs")
 }
 
 /// Waits until a sync has ended that began after this call.
 fn wait_for_interval(place: &Place) {
-    // One may be under way, that began before.
+    // A sync that began earlier may be in progress.
     let enough = syncs(place) + 2;
     while syncs(place) < enough {
         std::thread::yield_now();
@@ -310,14 +311,14 @@ fn wait_for_interval(place: &Place) {
 }
 
 #[test]
-fn what_is_written_through_is_durable_by_the_interval() {
+fn write_through_data_is_durable_by_interval() {
     if !able(&["cat"]) {
         return;
     }
     let mut place = Place::mounted("64M", "write=through,durability=0.2");
     let path = place.at("open");
-    // A process of its own holds the file: whenever this one starts a program, that closes a copy of
-    // each file, and closing sends what the kernel holds.
+    // A separate process holds the file. Whenever this process starts a program, the child closes
+    // its copy of every descriptor, and closing sends the kernel's dirty pages.
     let mut child = Command::new("cat")
         .stdin(Stdio::piped())
         .stdout(File::create(&path).unwrap())
@@ -343,7 +344,7 @@ fn what_is_written_through_is_durable_by_the_interval() {
 }
 
 #[test]
-fn what_the_kernel_keeps_is_durable_by_the_interval_once_it_is_let_go() {
+fn data_is_durable_by_interval_after_close_or_unmap() {
     if !able(&["cc"]) {
         return;
     }
@@ -397,7 +398,7 @@ fn fill(place: &Place) {
 }
 
 #[test]
-fn a_file_keeps_the_size_of_what_was_refused() {
+fn file_keeps_its_size_after_refused_writeback() {
     const MORE: usize = 300_000;
     if !able(&[]) {
         return;
@@ -424,7 +425,7 @@ fn a_file_keeps_the_size_of_what_was_refused() {
                 size = cut as usize;
             }
             drop(file);
-            // It tells the loss, of which nothing is left to tell then.
+            // The first sync reports the loss; the next one has nothing to report.
             place.run(&["sync", "m"]);
             place.ok(&["sync", "m"]);
             place.remount("write=back");

@@ -1,4 +1,4 @@
-//! Trees that no path of the kernel reaches, with few descriptors.
+//! Trees deeper than `PATH_MAX`, with few descriptors.
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -10,7 +10,7 @@ use rustix::fs::{CWD, Mode, OFlags, mkdirat, openat};
 
 use crate::place::Place;
 
-/// Levels; their names together are longer than `PATH_MAX`.
+/// Number of levels; their names together are longer than `PATH_MAX`.
 const DEPTH: usize = 1500;
 
 fn name(level: usize) -> String {
@@ -27,8 +27,8 @@ fn top(path: &Path) -> OwnedFd {
     openat(CWD, path, flags, Mode::empty()).unwrap()
 }
 
-/// A chain of directories with a file in every hundredth, and at the end.
-fn dig(path: &Path) {
+/// Makes a chain of directories with a file in every hundredth.
+fn make_deep_tree(path: &Path) {
     std::fs::create_dir(path).unwrap();
     let mut dir = top(path);
     for level in 0..DEPTH {
@@ -42,7 +42,7 @@ fn dig(path: &Path) {
     }
 }
 
-fn probe(path: &Path) {
+fn verify_deep_tree(path: &Path) {
     let mut dir = top(path);
     for level in 0..DEPTH {
         dir = enter(&dir, &name(level));
@@ -55,10 +55,11 @@ fn probe(path: &Path) {
     }
 }
 
-/// Temporary directories are not removed at such a depth by the library.
-struct Dug<'a>(&'a Place);
+/// Removes the deep trees with rm(1): the temporary directory's own removal fails at such a
+/// depth.
+struct DeepTree<'a>(&'a Place);
 
-impl Drop for Dug<'_> {
+impl Drop for DeepTree<'_> {
     fn drop(&mut self) {
         for name in ["in", "out", "copy", "from-tar"] {
             let _ = Command::new("rm")
@@ -70,10 +71,10 @@ impl Drop for Dug<'_> {
 }
 
 #[test]
-fn trees_of_any_depth_go_in_and_out() {
+fn deep_trees_are_copied_in_and_out() {
     let p = Place::with_volume();
-    let _dug = Dug(&p);
-    dig(&p.path("in"));
+    let _cleanup = DeepTree(&p);
+    make_deep_tree(&p.path("in"));
     for args in [
         "import -q in v.img:/x",
         "export -q v.img:/x out",
@@ -88,7 +89,7 @@ fn trees_of_any_depth_go_in_and_out() {
         assert!(out.status.success(), "{args}: {text}");
     }
     for name in ["out", "copy", "from-tar"] {
-        probe(&p.path(name));
+        verify_deep_tree(&p.path(name));
     }
     p.ok(&["check", "--data", "v.img"]);
 }

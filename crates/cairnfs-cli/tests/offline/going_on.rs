@@ -1,10 +1,11 @@
-//! One entry that fails: it is told and leaves nothing behind, and everything else is copied.
+//! One entry fails: the failure is reported, nothing is left of the entry, and all other entries
+//! are copied.
 
 use std::fs;
 
 use crate::place::{Place, pattern};
 
-/// More than a volume of 16 MiB holds.
+/// More bytes than a volume of 16 MiB holds.
 const TOO_MUCH: usize = 20 << 20;
 
 fn small_volume() -> Place {
@@ -18,7 +19,7 @@ fn small_volume() -> Place {
 }
 
 #[test]
-fn an_import_goes_on_behind_a_file_that_does_not_fit() {
+fn import_continues_after_file_that_does_not_fit() {
     let p = small_volume();
     p.fails(&["import", "in", "v.img"], 1, "v.img:/big: no space");
     assert_eq!(p.ok(&["ls", "-R", "v.img"]), "/:\na\ndir\n\n/dir:\nz\n");
@@ -27,7 +28,7 @@ fn an_import_goes_on_behind_a_file_that_does_not_fit() {
 }
 
 #[test]
-fn an_archive_goes_on_behind_a_file_that_does_not_fit() {
+fn tar_import_continues_after_file_that_does_not_fit() {
     let p = small_volume();
     p.ok(&["import", "-q", "--create", "--size", "64M", "in", "w.img"]);
     p.ok(&["export", "-q", "w.img", "in.tar"]);
@@ -37,7 +38,7 @@ fn an_archive_goes_on_behind_a_file_that_does_not_fit() {
 }
 
 #[test]
-fn several_sources_go_on_behind_one_that_fails() {
+fn cp_continues_after_failed_source() {
     let p = small_volume();
     fs::write(p.path("old"), b"old").unwrap();
     p.ok(&["cp", "old", "v.img:/big"]);
@@ -46,13 +47,13 @@ fn several_sources_go_on_behind_one_that_fails() {
     ]);
     let text = String::from_utf8_lossy(&out.stderr);
     assert_eq!(out.status.code(), Some(1), "{text}");
-    for told in [
+    for message in [
         "missing: No such file",
         "v.img:/big: no space",
         "in/dir: is a directory",
         "-r",
     ] {
-        assert!(text.contains(told), "{text}");
+        assert!(text.contains(message), "{text}");
     }
     assert_eq!(
         p.ok(&["cat", "v.img:/a", "v.img:/z", "v.img:/big"]),
@@ -62,7 +63,7 @@ fn several_sources_go_on_behind_one_that_fails() {
 }
 
 #[test]
-fn several_arguments_go_on_behind_one_that_fails() {
+fn commands_continue_after_failed_argument() {
     let p = Place::with_volume();
     p.fails(
         &["mkdir", "v.img:/no/a", "v.img:/b", "missing:/c", "v.img:/d"],
@@ -80,7 +81,7 @@ fn several_arguments_go_on_behind_one_that_fails() {
 }
 
 #[test]
-fn an_export_goes_on_behind_what_the_target_cannot_hold() {
+fn export_continues_after_entry_the_target_refuses() {
     let p = Place::with_volume();
     let volume = cairnfs::Volume::open(p.path("v.img")).unwrap();
     for name in ["a", "blocked", "z"] {
@@ -109,7 +110,7 @@ fn an_export_goes_on_behind_what_the_target_cannot_hold() {
 }
 
 #[test]
-fn an_import_that_breaks_off_leaves_no_half_file() {
+fn interrupted_import_leaves_no_partial_file() {
     let p = small_volume();
     fs::remove_file(p.path("in/big")).unwrap();
     fs::write(p.path("in/m"), pattern(3 << 20)).unwrap();
@@ -143,7 +144,7 @@ fn an_import_that_breaks_off_leaves_no_half_file() {
 }
 
 #[test]
-fn an_export_that_breaks_off_leaves_the_old_archive() {
+fn export_through_link_replaces_archive_not_other_links() {
     let p = Place::with_volume();
     fs::write(p.path("out.tar"), b"old").unwrap();
     fs::hard_link(p.path("out.tar"), p.path("other.tar")).unwrap();
@@ -156,7 +157,7 @@ fn an_export_that_breaks_off_leaves_the_old_archive() {
 }
 
 #[test]
-fn a_limit_of_file_sizes_is_an_error() {
+fn file_size_limit_is_reported_as_error() {
     let p = Place::new();
     fs::create_dir(p.path("in")).unwrap();
     fs::write(p.path("in/f"), pattern(16 << 20)).unwrap();

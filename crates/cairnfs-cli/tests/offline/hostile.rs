@@ -1,12 +1,12 @@
-//! Archives made to take all memory, imported with little of it.
+//! Archives made to exhaust memory are imported with a memory limit.
 
 use crate::place::Place;
 
-/// Address space of the command in KiB; what comes in is more.
+/// Address space of the command in KiB; the archive is larger.
 const LIMIT: &str = "3000000";
 const PIECES: u64 = 4096;
 
-/// A header of that kind with records of 1 MiB under a key of its own.
+/// A header of type `flag` with a record of 1 MiB under a unique key.
 fn header(flag: u8, n: u64) -> Vec<u8> {
     let body = format!("key{n:08}={}\n", "v".repeat((1 << 20) - 30));
     let record = format!("{} {body}", body.len() + 8);
@@ -34,11 +34,11 @@ fn refused(flag: u8, says: &str) {
 }
 
 #[test]
-fn extended_headers_without_end_are_refused() {
+fn endless_extended_headers_are_refused() {
     refused(b'x', "16 MiB");
 }
 
 #[test]
-fn global_headers_without_end_are_refused() {
+fn endless_global_headers_are_refused() {
     refused(b'g', "1 MiB");
 }

@@ -1,4 +1,4 @@
-//! Where a test works, and how it calls the command.
+//! The working directory of a test, and helpers that run the command in it.
 
 use std::fs;
 use std::io::Write;
@@ -7,7 +7,7 @@ use std::process::{Command, Output, Stdio};
 
 use tempfile::TempDir;
 
-/// A directory to work in, with a volume of 64 MiB at `v.img` once it is made.
+/// A working directory, with a volume of 64 MiB at `v.img` once it is made.
 pub struct Place {
     dir: TempDir,
 }
@@ -57,8 +57,8 @@ impl Place {
         serde_json::from_str(&self.ok(args)).unwrap()
     }
 
-    /// Runs a line of a shell, in which `$cairnfs` is the command, and gives it what `feed` writes
-    /// until it reads no more.
+    /// Runs a shell line, in which `$cairnfs` is the command. `feed` writes to its standard input
+    /// until the shell stops reading.
     pub fn shell(&self, line: &str, feed: impl FnOnce(&mut dyn Write)) -> Output {
         let mut child = Command::new("sh")
             .current_dir(self.dir.path())
@@ -75,13 +75,14 @@ impl Place {
         child.wait_with_output().unwrap()
     }
 
-    /// Runs the command where no file can become larger than a few MiB (`EFBIG`).
+    /// Runs the command with a file size limit of a few MiB (`EFBIG`).
     pub fn limited(&self, args: &str) -> Output {
         let line = format!("ulimit -f 8192; exec \"$cairnfs\" {args}");
         self.shell(&line, |_| {})
     }
 
-    /// Flips a bit in each place of the volume that holds `bytes`; how many there were.
+    /// Flips a bit in every block of the volume that begins with `bytes`. Returns the number of
+    /// blocks.
     pub fn rot(&self, volume: &str, bytes: &[u8]) -> usize {
         let mut image = fs::read(self.path(volume)).unwrap();
         let blocks = image.chunks_mut(4096).filter(|b| b.starts_with(bytes));
@@ -91,7 +92,7 @@ impl Place {
     }
 }
 
-/// Bytes in which no part looks like the next one.
+/// Bytes in which adjacent parts differ.
 pub fn pattern(len: usize) -> Vec<u8> {
     (0..len).map(|i| (i / 7 % 251) as u8).collect()
 }

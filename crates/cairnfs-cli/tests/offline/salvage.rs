@@ -1,4 +1,4 @@
-//! Files with blocks that cannot be read: what is readable is saved, what is not is named.
+//! Files with unreadable blocks: readable data is saved, unreadable ranges are named.
 
 use std::fs;
 use std::path::Path;
@@ -9,7 +9,7 @@ use cairnfs::types::Creds;
 use crate::place::Place;
 
 const BLOCK: usize = 4096;
-/// Blocks that rot: one alone, two side by side, and the last one, which is not full.
+/// Damaged blocks: a single one, two adjacent ones, and the last one, which is partial.
 const ROTTEN: [usize; 4] = [7, 10, 11, 400];
 const LEN: usize = 400 * BLOCK + 1000;
 
@@ -19,7 +19,7 @@ fn contents() -> Vec<u8> {
     full.take(LEN).collect()
 }
 
-/// What is left of it.
+/// The contents without the damaged blocks.
 fn saved() -> Vec<u8> {
     let mut left = contents();
     for block in ROTTEN {
@@ -41,8 +41,9 @@ fn damaged() -> Place {
     p
 }
 
-/// Exit code 1, and every range by the file's path.
-fn told(p: &Place, args: &[&str]) -> Vec<u8> {
+/// Runs a command, which must exit with code 1 and report every unreadable range by the file's
+/// path. Returns its standard output.
+fn assert_ranges_reported(p: &Place, args: &[&str]) -> Vec<u8> {
     let out = p.run(args);
     let text = String::from_utf8_lossy(&out.stderr);
     assert_eq!(out.status.code(), Some(1), "{args:?}: {text}");
@@ -54,18 +55,18 @@ fn told(p: &Place, args: &[&str]) -> Vec<u8> {
     out.stdout
 }
 
-fn is_saved(path: &Path) {
+fn assert_saved(path: &Path) {
     assert!(fs::read(path).unwrap() == saved(), "{}", path.display());
 }
 
 #[test]
-fn an_export_saves_what_can_be_read() {
+fn export_saves_readable_blocks() {
     let p = damaged();
-    told(&p, &["export", "v.img", "out"]);
-    is_saved(&p.path("out/dir/file"));
+    assert_ranges_reported(&p, &["export", "v.img", "out"]);
+    assert_saved(&p.path("out/dir/file"));
     assert_eq!(fs::read(p.path("out/dir/other")).unwrap(), b"whole");
 
-    let json = told(&p, &["export", "--force", "--json", "v.img", "out"]);
+    let json = assert_ranges_reported(&p, &["export", "--force", "--json", "v.img", "out"]);
     let json: serde_json::Value = serde_json::from_slice(&json).unwrap();
     assert_eq!(json["failed"], 1);
     assert_eq!(json["files"], 1);
@@ -80,32 +81,32 @@ fn an_export_saves_what_can_be_read() {
 }
 
 #[test]
-fn an_archive_saves_what_can_be_read() {
+fn tar_export_saves_readable_blocks() {
     let p = damaged();
-    told(&p, &["export", "v.img", "out.tar"]);
+    assert_ranges_reported(&p, &["export", "v.img", "out.tar"]);
     p.ok(&[
         "import", "-q", "--create", "--size", "64M", "out.tar", "w.img",
     ]);
     p.ok(&["export", "-q", "w.img", "out"]);
-    is_saved(&p.path("out/dir/file"));
+    assert_saved(&p.path("out/dir/file"));
     assert_eq!(fs::read(p.path("out/dir/other")).unwrap(), b"whole");
 }
 
 #[test]
-fn copies_save_what_can_be_read() {
+fn cp_saves_readable_blocks() {
     let p = damaged();
-    told(&p, &["cp", "v.img:/dir/file", "v.img:/dir/other", "."]);
-    is_saved(&p.path("file"));
+    assert_ranges_reported(&p, &["cp", "v.img:/dir/file", "v.img:/dir/other", "."]);
+    assert_saved(&p.path("file"));
     assert_eq!(fs::read(p.path("other")).unwrap(), b"whole");
-    told(&p, &["cp", "v.img:/dir/file", "v.img:/copy"]);
+    assert_ranges_reported(&p, &["cp", "v.img:/dir/file", "v.img:/copy"]);
     p.ok(&["cp", "v.img:/copy", "copy"]);
-    is_saved(&p.path("copy"));
-    let bytes = told(&p, &["cat", "v.img:/dir/file", "v.img:/dir/other"]);
+    assert_saved(&p.path("copy"));
+    let bytes = assert_ranges_reported(&p, &["cat", "v.img:/dir/file", "v.img:/dir/other"]);
     assert!(bytes == [&saved()[..], b"whole"].concat());
 }
 
 #[test]
-fn a_check_names_paths() {
+fn check_names_paths_of_damaged_files() {
     let p = damaged();
     let out = p.run(&["check", "--data", "v.img"]);
     assert_eq!(out.status.code(), Some(4));
@@ -119,7 +120,7 @@ fn a_check_names_paths() {
     assert!(findings.iter().all(|f| f["path"] == "/dir/file"), "{json}");
 }
 
-/// A volume in use, as a power cut after a sync leaves it.
+/// The bytes of a volume in use after a power failure that follows a sync.
 fn killed_after_a_sync(p: &Place) -> Vec<u8> {
     let options = Options {
         workers: false,
@@ -131,9 +132,9 @@ fn killed_after_a_sync(p: &Place) -> Vec<u8> {
     fs::read(p.path("v.img")).unwrap()
 }
 
-/// The newest superblock is lost. What its log and its merge brought is, too, but no more.
+/// The newest superblock is lost. Only the changes in its log and from its merge are lost.
 #[test]
-fn without_recovery_the_older_superblock_is_enough() {
+fn export_without_recovery_needs_only_older_superblock() {
     let p = Place::with_volume();
     fs::create_dir(p.path("in")).unwrap();
     fs::write(p.path("in/old"), b"merged long ago").unwrap();

@@ -1,5 +1,5 @@
-//! What the last argument of a command leads to when it is a symbolic link, a pipe or a device, and
-//! which last components are refused.
+//! The last argument of a command if it is a symbolic link, a pipe or a device, and the last path
+//! components that are refused.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -14,12 +14,12 @@ fn with_file() -> Place {
     p
 }
 
-fn leads_to(link: &Path, target: &str) {
+fn assert_link_target(link: &Path, target: &str) {
     assert_eq!(fs::read_link(link).unwrap(), Path::new(target));
 }
 
 #[test]
-fn a_link_as_the_destination_is_followed() {
+fn link_as_destination_is_followed() {
     let p = with_file();
     fs::create_dir(p.path("d")).unwrap();
     fs::write(p.path("d/target"), "old").unwrap();
@@ -27,25 +27,25 @@ fn a_link_as_the_destination_is_followed() {
     for options in ["-q", "-a", "-r"] {
         fs::write(p.path("d/target"), "old").unwrap();
         p.ok(&["cp", options, "v.img:/f", "link"]);
-        leads_to(&p.path("link"), "d/target");
+        assert_link_target(&p.path("link"), "d/target");
         assert_eq!(fs::read(p.path("d/target")).unwrap(), b"new");
     }
     assert_eq!(fs::read_dir(p.path("d")).unwrap().count(), 1);
-    // A name that was not typed is replaced.
+    // A name below the destination was not typed and is replaced.
     symlink("target", p.path("d/f")).unwrap();
     fs::write(p.path("d/target"), "old").unwrap();
     p.ok(&["cp", "v.img:/f", "d"]);
     assert!(p.path("d/f").symlink_metadata().unwrap().is_file());
     assert_eq!(fs::read(p.path("d/target")).unwrap(), b"old");
-    // Nothing is made through a link that leads nowhere, as by cp(1).
+    // Nothing is made through a dangling link, as with cp(1).
     symlink("absent", p.path("dangling")).unwrap();
     p.fails(&["cp", "v.img:/f", "dangling"], 1, "leads to nothing");
-    leads_to(&p.path("dangling"), "absent");
+    assert_link_target(&p.path("dangling"), "absent");
     assert!(!p.path("absent").exists());
 }
 
 #[test]
-fn a_link_inside_a_volume_is_followed_as_the_destination() {
+fn link_inside_volume_as_destination_is_followed() {
     let p = with_file();
     fs::create_dir_all(p.path("t/d")).unwrap();
     fs::write(p.path("t/d/target"), "old").unwrap();
@@ -70,12 +70,12 @@ fn pipes_and_character_devices_are_written_to() {
     p.ok(&["cp", "large", "v.img:/large"]);
     symlink("/dev/null", p.path("null")).unwrap();
     p.ok(&["cp", "v.img:/f", "null"]);
-    leads_to(&p.path("null"), "/dev/null");
+    assert_link_target(&p.path("null"), "/dev/null");
     symlink("/proc/self/fd/1", p.path("so")).unwrap();
     let out = p.shell("\"$cairnfs\" cp v.img:/large so | cat", |_| {});
     assert!(out.stdout == large, "{:?}", out.stderr);
-    leads_to(&p.path("so"), "/proc/self/fd/1");
-    // Standard output that is a file is written on where it is.
+    assert_link_target(&p.path("so"), "/proc/self/fd/1");
+    // A file that is standard output is written in place.
     let line = "(echo a; \"$cairnfs\" cp v.img:/f so; echo b) > out && cat out";
     assert_eq!(p.shell(line, |_| {}).stdout, b"a\nnewb\n");
     let line = "mkfifo p; cat p > got & \"$cairnfs\" cp v.img:/large p && wait && test -p p";
@@ -84,7 +84,7 @@ fn pipes_and_character_devices_are_written_to() {
 }
 
 #[test]
-fn an_archive_goes_where_its_name_leads() {
+fn export_follows_link_at_archive_path() {
     let p = with_file();
     symlink("/proc/self/fd/1", p.path("so.tar")).unwrap();
     for options in ["-q", "-qf"] {
@@ -92,20 +92,20 @@ fn an_archive_goes_where_its_name_leads() {
         let out = p.shell(&line, |_| {});
         let names = String::from_utf8_lossy(&out.stdout);
         assert!(names.contains('f'), "{names}{:?}", out.stderr);
-        leads_to(&p.path("so.tar"), "/proc/self/fd/1");
+        assert_link_target(&p.path("so.tar"), "/proc/self/fd/1");
     }
     fs::create_dir(p.path("d")).unwrap();
     fs::write(p.path("d/real.tar"), "old").unwrap();
     symlink("d/real.tar", p.path("link.tar")).unwrap();
     p.fails(&["export", "v.img", "link.tar"], 1, "exists");
     p.ok(&["export", "-qf", "v.img", "link.tar"]);
-    leads_to(&p.path("link.tar"), "d/real.tar");
+    assert_link_target(&p.path("link.tar"), "d/real.tar");
     assert!(fs::read(p.path("d/real.tar")).unwrap().len() > 3);
     assert_eq!(fs::read_dir(p.path("d")).unwrap().count(), 1);
 }
 
 #[test]
-fn dots_at_the_end_are_not_removed() {
+fn rm_refuses_paths_ending_in_dots() {
     let p = with_file();
     p.ok(&["mkdir", "-p", "v.img:/a/b"]);
     p.ok(&["cp", "in", "v.img:/a/b/f"]);
@@ -127,7 +127,7 @@ fn dots_at_the_end_are_not_removed() {
     }
     p.fails(&["rm", "-r", "v.img:/a/b/."], 1, "'.' and '..'");
     assert_eq!(p.ok(&["cat", "v.img:/a/b/f"]), "new");
-    // A slash behind a name asks for a directory.
+    // A trailing slash requires a directory.
     p.fails(&["rm", "v.img:/a/b/f/"], 1, "not a directory");
     p.fails(&["cat", "v.img:/f/."], 1, "not a directory");
     p.fails(&["cat", "v.img:/f/../f"], 1, "not a directory");
@@ -137,7 +137,7 @@ fn dots_at_the_end_are_not_removed() {
 }
 
 #[test]
-fn a_slash_behind_a_destination_asks_for_a_directory() {
+fn trailing_slash_of_destination_requires_directory() {
     let p = with_file();
     fs::write(p.path("plain"), "old").unwrap();
     for place in ["v.img:/f/", "v.img:/f/.", "v.img:/x//", "v.img:/x/."] {

@@ -1,4 +1,4 @@
-//! What commands say and refuse, and archives as people have them: compressed, or none at all.
+//! Messages and refusals of commands, and archives as users have them: compressed, or invalid.
 
 use std::fs;
 use std::io::Write;
@@ -9,7 +9,7 @@ use crate::place::{Place, pattern};
 use crate::{plant, same};
 
 #[test]
-fn compressed_archives_come_back_as_they_were() {
+fn compressed_archive_round_trip_is_unchanged() {
     let p = Place::with_volume();
     fs::create_dir(p.path("in")).unwrap();
     plant(&p.path("in"));
@@ -30,7 +30,7 @@ fn compressed_archives_come_back_as_they_were() {
             bytes.starts_with(magic) && (bytes.len() as u64) < plain,
             "{name}"
         );
-        // The contents tell the compression, not the name.
+        // The contents determine the compression, not the name.
         fs::rename(p.path(&name), p.path("archive")).unwrap();
         let (volume, out) = (format!("{ending}.img"), format!("from.{ending}.d"));
         let create = ["import", "-q", "--same-owner", "--create", "--size", "64M"];
@@ -42,7 +42,7 @@ fn compressed_archives_come_back_as_they_were() {
             let name = entry.unwrap().file_name();
             same(&p.path("in").join(&name), &p.path(&out).join(&name));
         }
-        // One that is cut off or damaged is no success.
+        // A truncated or damaged archive is an error.
         for broken in [&bytes[..bytes.len() / 2], &bytes[..bytes.len() - 3]] {
             fs::write(p.path("broken"), broken).unwrap();
             p.fails(&["import", "-q", "broken", "v.img:/broken"], 1, "too early");
@@ -51,7 +51,7 @@ fn compressed_archives_come_back_as_they_were() {
 }
 
 #[test]
-fn a_bomb_takes_no_memory() {
+fn decompression_bomb_takes_bounded_memory() {
     let p = Place::with_volume();
     let mut header = tar::Header::new_ustar();
     header.as_old_mut().name[..4].copy_from_slice(b"bomb");
@@ -67,7 +67,7 @@ fn a_bomb_takes_no_memory() {
     let bomb = out.finish().unwrap();
     assert!(bomb.len() < 2 << 20);
     fs::write(p.path("bomb.tgz"), bomb).unwrap();
-    // Memory for 256 MiB beside the volume's own is not there.
+    // The limit leaves no memory for 256 MiB besides the volume's own.
     let line = "ulimit -v 1500000; exec \"$cairnfs\" import -q bomb.tgz v.img";
     let out = p.shell(line, |_| {});
     let text = String::from_utf8_lossy(&out.stderr);
@@ -80,7 +80,7 @@ fn a_bomb_takes_no_memory() {
 }
 
 #[test]
-fn a_text_is_no_archive() {
+fn import_refuses_text_file_as_archive() {
     let p = Place::with_volume();
     for text in [&b"water the plants\n"[..], &pattern(5000), b""] {
         fs::write(p.path("notes.txt"), text).unwrap();
@@ -95,7 +95,7 @@ fn a_text_is_no_archive() {
 }
 
 #[test]
-fn an_export_replaces_nothing_unless_told() {
+fn export_replaces_files_only_with_force() {
     let p = Place::with_volume();
     fs::create_dir_all(p.path("in/d")).unwrap();
     for name in ["in/a", "in/b", "in/d/c"] {
@@ -146,7 +146,7 @@ fn names_are_escaped_as_by_ls() {
 }
 
 #[test]
-fn a_missing_permission_is_no_missing_volume() {
+fn permission_error_is_not_reported_as_missing_volume() {
     let p = Place::new();
     let copy = p.path("cairnfs");
     let copied = Command::new("cp")
@@ -216,13 +216,13 @@ fn header(name: &str, kind: tar::EntryType, link: &str, size: u64) -> Vec<u8> {
 }
 
 #[test]
-fn a_hard_link_to_itself_needs_a_file() {
+fn tar_hard_link_to_itself_needs_existing_file() {
     let p = Place::with_volume();
     let link = header("s", tar::EntryType::Link, "s", 0);
     fs::write(p.path("link.tar"), archive(&[&link])).unwrap();
     p.fails(&["import", "link.tar", "v.img"], 1, "v.img:/s");
     assert_eq!(p.ok(&["ls", "v.img"]), "");
-    // As by tar(1), one that is there stays.
+    // As with tar(1), an existing file is kept.
     let file = header("s", tar::EntryType::Regular, "", 4);
     fs::write(p.path("both.tar"), archive(&[&file, b"here", &link])).unwrap();
     p.ok(&["import", "-q", "both.tar", "v.img"]);
@@ -230,7 +230,7 @@ fn a_hard_link_to_itself_needs_a_file() {
 }
 
 #[test]
-fn numbers_of_an_archive_that_are_out_of_range_are_told() {
+fn out_of_range_tar_numbers_are_reported() {
     let p = Place::with_volume();
     for (record, key) in [
         ("30 mtime=100000000000000000000\n", "mtime"),
@@ -239,7 +239,7 @@ fn numbers_of_an_archive_that_are_out_of_range_are_told() {
         ("18 uid=4294967296\n", "uid"),
         ("18 gid=4294967296\n", "gid"),
     ] {
-        // The length counts itself.
+        // The length includes its own digits.
         let record = format!("{} {}", record.len(), &record[3..]);
         assert!(record.starts_with(&record.len().to_string()), "{record}");
         let pax = header("pax", tar::EntryType::XHeader, "", record.len() as u64);
@@ -252,7 +252,7 @@ fn numbers_of_an_archive_that_are_out_of_range_are_told() {
 }
 
 #[test]
-fn what_is_no_volume_is_told_by_the_same_words() {
+fn commands_report_invalid_volume_with_same_message() {
     let p = Place::new();
     fs::create_dir(p.path("dir")).unwrap();
     fs::write(p.path("text"), vec![b'x'; 1 << 20]).unwrap();
@@ -268,7 +268,7 @@ fn what_is_no_volume_is_told_by_the_same_words() {
     ];
     for (file, says) in says {
         for (command, code) in [("info", 1), ("ls", 1), ("trim", 1), ("check", 8)] {
-            // A mounted directory can be trimmed.
+            // `trim` accepts a directory: it may be a mountpoint.
             if (command, file) != ("trim", "dir") {
                 p.fails(&[command, file], code, says);
             }

@@ -1,8 +1,10 @@
-//! The ioctls for inode flags, `FS_IOC_GETFLAGS` and `FS_IOC_FSGETXATTR` with their setters, as bytes.
+//! Decodes and encodes the ioctls for inode flags: `FS_IOC_GETFLAGS`, `FS_IOC_FSGETXATTR` and their
+//! setters.
 //!
-//! The kernel sends these for its own `fileattr` operations, and has checked who may set which flag
-//! ([`crate::negotiate`] refuses kernels that do not). It passes other ioctls on unseen, also the same
-//! ones in their form for programs of 32 bits under a number of their own: none of those is known here.
+//! The kernel sends these for its own `fileattr` operations after it has checked whether the caller
+//! may set the flag ([`crate::negotiate`] refuses kernels that do not check). It passes all other
+//! ioctls through unchecked, including the 32-bit compat forms of the same ioctls, which have other
+//! numbers. None of those is supported here.
 
 use cairnfs::types::Flags;
 use rustix::ioctl::{Opcode, opcode};
@@ -14,17 +16,18 @@ const SET_FLAGS: Opcode = opcode::write::<libc::c_long>(b'f', 2);
 const GET_XATTR: Opcode = opcode::read::<[u8; FSXATTR]>(b'X', 31);
 const SET_XATTR: Opcode = opcode::write::<[u8; FSXATTR]>(b'X', 32);
 
-/// Bytes of `struct fsxattr`: flags, extent size, extents, project, extent size of copies, padding.
+/// Size of `struct fsxattr` in bytes: flags, extent size, extent count, project, copy-on-write
+/// extent size, padding.
 const FSXATTR: usize = 28;
 
-/// Flags in either form.
+/// Each flag and its bit in `fsx_xflags`. [`Flags`] itself has the bits of `FS_IOC_GETFLAGS`.
 const BITS: [(Flags, u32); 3] = [
     (Flags::IMMUTABLE, 0x08),
     (Flags::APPEND, 0x10),
     (Flags::NODUMP, 0x80),
 ];
 
-/// How flags are told.
+/// The encoding of flags in an ioctl's argument.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Form {
     /// A word with the bits of `FS_IOC_GETFLAGS`.
@@ -33,17 +36,17 @@ pub enum Form {
     Fsxattr,
 }
 
-/// A request that is known.
+/// A supported ioctl.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ioctl {
-    /// Tell the flags.
+    /// Read the flags and return them in this form.
     Get(Form),
     /// Set the flags.
     Set(Flags),
 }
 
 impl Form {
-    /// Flags as the answer.
+    /// Encodes flags as the reply's bytes, in native byte order.
     pub fn bytes(self, flags: Flags) -> Vec<u8> {
         match self {
             Form::Word => flags.bits().to_ne_bytes().to_vec(),
@@ -58,11 +61,11 @@ impl Form {
     }
 }
 
-/// What an ioctl asks for.
+/// Decodes an ioctl's number and argument.
 ///
 /// # Errors
-/// `ENOTTY` for one that is not known, `EOPNOTSUPP` for a flag or another attribute that is not,
-/// `EINVAL` for an argument of the wrong length.
+/// `ENOTTY` for an unsupported ioctl, `EOPNOTSUPP` for an unsupported flag or other attribute,
+/// `EINVAL` for an argument that is too short.
 pub fn parse(cmd: u32, arg: &[u8]) -> Result<Ioctl, Refusal> {
     match Opcode::from(cmd) {
         GET_FLAGS => Ok(Ioctl::Get(Form::Word)),
@@ -73,7 +76,8 @@ pub fn parse(cmd: u32, arg: &[u8]) -> Result<Ioctl, Refusal> {
         }
         SET_XATTR => {
             let (word, mut rest) = first(arg)?;
-            // What the kernel tells of extents is no wish.
+            // The extent count is output only: a program that writes back what it read leaves it
+            // nonzero.
             let mut given = 0;
             for field in ["extent size", "extents", "project", "extent size of copies"] {
                 let (value, behind) = first(rest)?;
@@ -115,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn both_forms_are_read_as_told() {
+    fn both_flag_forms_parse_what_they_encode() {
         for flags in all() {
             let word = Form::Word.bytes(flags);
             assert_eq!(parse(SET_FLAGS, &word), Ok(Ioctl::Set(flags)));
@@ -130,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_enforced_is_refused() {
+    fn unsupported_flags_and_ioctls_are_refused() {
         let unsupported = Err(Refusal(libc::EOPNOTSUPP));
         for bit in (0..32).map(|n| 1_u32 << n) {
             let is_flag = Flags::from_bits(bit).is_some();

@@ -1,8 +1,9 @@
-//! Ties fuser's callbacks to [`Ops`]: decode the arguments, call, reply.
+//! Implements fuser's callbacks by [`Ops`]: decodes the arguments, calls, replies.
 //!
-//! Holds what belongs to the wire: which messages the kernel shall not send at all, and which requests
-//! are served outside the event loops. How requests are admitted and answered is in `replies`, what is
-//! sent unasked in `notices`. Every request is answered.
+//! This module holds what belongs to the wire protocol: which messages the kernel need not send at
+//! all (answered with `ENOSYS`), and which requests run outside the event loops. Admission and
+//! replies are in `replies`, unsolicited messages to the kernel in `notices`. Every request gets
+//! exactly one reply.
 
 mod ioctls;
 mod notices;
@@ -44,11 +45,11 @@ use replies::{
 };
 
 thread_local! {
-    /// Where this thread's reads put their bytes before they are sent.
+    /// Buffer for the data of this thread's READ requests; it grows to the largest request.
     static READ_BUFFER: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
 }
 
-/// The file system that fuser sees.
+/// The file system as fuser calls it.
 pub struct Adapter {
     ops: Arc<Ops>,
     waiting: Waiting,
@@ -58,7 +59,7 @@ pub struct Adapter {
 }
 
 impl Adapter {
-    /// Serves `ops` as `options` say.
+    /// Creates an adapter that serves `ops` with `options`.
     pub fn new(ops: Arc<Ops>, options: &MountOptions) -> Self {
         Self {
             write: options.write,
@@ -69,18 +70,19 @@ impl Adapter {
         }
     }
 
-    /// What its end needs.
+    /// Returns the handle by which the session ends this mount.
     pub(crate) fn end(&self) -> End {
         End::new(self.ops(), [self.working.clone(), self.waiting.clone()])
     }
 
-    /// What is served.
+    /// Returns the operations that this adapter serves.
     pub fn ops(&self) -> Arc<Ops> {
         Arc::clone(&self.ops)
     }
 }
 
-/// Sets attributes; the kernel also sends times that it holds so.
+/// Sets attributes. Admitted as writeback because the kernel also writes back cached times by
+/// SETATTR.
 fn set_attributes(ops: &Ops, caller: Caller, ino: INodeNo, set: SetAttr) -> Result<Attr, Errno> {
     writing_back(ops, "setattr", ino, || {
         let size = set.size;
@@ -108,7 +110,7 @@ impl Filesystem for Adapter {
     }
 
     fn forget(&self, _req: &Request, ino: INodeNo, nlookup: u64) {
-        // Nobody waits for an answer; a panic has been logged.
+        // FORGET has no reply; `caught` has logged a panic.
         let left = caught("forget", ino.0, || Ok(self.ops.forget(ino.0, nlookup)));
         if left == Ok(true) {
             let ops = self.ops();
@@ -282,12 +284,12 @@ impl Filesystem for Adapter {
         reply_entry(reply, outcome);
     }
 
-    /// The kernel takes this for the last OPEN it need send; RELEASE goes with it.
+    /// `ENOSYS` makes the kernel send neither OPEN nor RELEASE for the rest of the mount.
     fn open(&self, _req: &Request, _ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
         reply.error(Errno::ENOSYS);
     }
 
-    /// The kernel makes files by MKNOD from then on, and opens them without a message.
+    /// `ENOSYS` makes the kernel create files by MKNOD and open them without a message.
     fn create(
         &self,
         _req: &Request,
@@ -312,7 +314,8 @@ impl Filesystem for Adapter {
         reply.error(Errno::ENOSYS);
     }
 
-    /// Cookies are stable, so a directory needs no state; the kernel then also keeps listings.
+    /// `ENOSYS` makes the kernel send no OPENDIR and cache listings. Directory cookies are stable,
+    /// so an open directory needs no state here.
     fn opendir(&self, _req: &Request, _ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
         reply.error(Errno::ENOSYS);
     }
@@ -437,8 +440,8 @@ impl Filesystem for Adapter {
         }
     }
 
-    /// An error behind the first entries shows at the next call: the kernel must learn of the
-    /// entries already added, because a use was taken for each.
+    /// An error after the first entry is returned by the next call instead: the kernel must receive
+    /// the entries already added because each of them took a lookup reference.
     fn readdirplus(
         &self,
         _req: &Request,
@@ -543,7 +546,8 @@ impl Filesystem for Adapter {
         });
     }
 
-    /// The writes this waits for come to the event loops.
+    /// Runs outside the event loops because it waits for writeback, which arrives at the event
+    /// loops.
     fn lseek(
         &self,
         _req: &Request,
@@ -563,8 +567,9 @@ impl Filesystem for Adapter {
         });
     }
 
-    /// Those for inode flags, of which setting waits for data that the kernel holds. Programs ask every
-    /// file whether it is a terminal.
+    /// Only ioctls for inode flags are supported. Setting flags waits for writeback, so it runs
+    /// outside the event loops. Unsupported ioctls are answered at once because programs send
+    /// TCGETS to every file (`isatty`).
     fn ioctl(
         &self,
         _req: &Request,

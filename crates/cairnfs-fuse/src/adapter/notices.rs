@@ -1,10 +1,10 @@
-//! The way to the kernel: unasked messages.
+//! Unsolicited messages to the kernel: cache invalidation.
 
 use fuser::{INodeNo, Notifier};
 
 use crate::ops::Kernel;
 
-/// The way to the kernel: unasked messages.
+/// Implements [`Kernel`] by FUSE_NOTIFY_INVAL_INODE.
 pub struct Notices(pub Notifier);
 
 impl Kernel for Notices {
@@ -18,7 +18,8 @@ impl Kernel for Notices {
 }
 
 impl Notices {
-    /// The kernel writes dirty pages before it drops them, and then answers.
+    /// The kernel writes dirty pages back before it drops them; the call returns after that. A
+    /// negative offset drops only the attributes.
     fn invalidate(&self, ino: u64, offset: i64) {
         if let Err(e) = self.0.inval_inode(INodeNo(ino), offset, 0) {
             tracing::warn!("the kernel keeps what it has of inode {ino}: {e}");

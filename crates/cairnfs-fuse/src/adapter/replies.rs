@@ -1,7 +1,7 @@
-//! How a request is admitted, and what goes back to the kernel.
+//! Admission of requests, and the replies that several messages share.
 //!
-//! Shared by all messages: the door of an ending mount, refusals and panics as errno values, and the
-//! replies that several messages have in common. Nothing here knows a particular message.
+//! Used by all messages: the admission check of a mount that is being ended, conversion of errors
+//! and panics to errno values, and common replies. Nothing here knows a particular message.
 
 use std::time::Duration;
 
@@ -14,14 +14,15 @@ use crate::convert::file_attr;
 use crate::door::Purpose;
 use crate::ops::{Caller, Ops, Outcome, caught};
 
-/// How long the kernel may keep names (also missing ones) and attributes. All changes pass through
-/// this kernel, so they never become wrong; the length only bounds nothing of importance.
+/// How long the kernel may cache names (also missing ones) and attributes. All changes pass through
+/// this kernel, so cached values never become stale, and the length does not matter for
+/// correctness.
 pub(crate) const TTL: Duration = Duration::from_secs(30 * 24 * 3600);
 
 /// Inode numbers are never reused, so there is one generation.
 pub(crate) const GENERATION: Generation = Generation(0);
 
-/// Runs one operation, with its refusal as the wire has it.
+/// Runs one operation if new requests are admitted; converts its refusal to an errno value.
 pub(super) fn guarded<T>(
     ops: &Ops,
     what: &str,
@@ -31,7 +32,8 @@ pub(super) fn guarded<T>(
     admitted(ops, Purpose::New, what, ino, op)
 }
 
-/// The same for one that brings what the kernel holds.
+/// Like [`guarded`], for an operation that writes back data or times from the kernel's cache: it is
+/// also admitted while the mount is being ended.
 pub(super) fn writing_back<T>(
     ops: &Ops,
     what: &str,
@@ -67,8 +69,8 @@ pub(super) fn reply_empty(reply: ReplyEmpty, outcome: Result<(), Errno>) {
     }
 }
 
-/// How long the kernel may keep attributes that it gets now: while a mount is being ended it must ask
-/// before it accepts data.
+/// How long the kernel may cache attributes of a reply to SETATTR. While the mount is being ended
+/// they expire at once, so that the kernel must ask before it accepts more data.
 pub(super) fn ttl(ops: &Ops) -> Duration {
     match ops.door().is_open() {
         true => TTL,
@@ -97,7 +99,7 @@ pub(super) fn reply_ioctl(reply: ReplyIoctl, outcome: Result<Vec<u8>, Errno>) {
     }
 }
 
-/// A caller that gives no room asks for the length.
+/// A size of 0 asks for the length of the value only.
 pub(super) fn reply_xattr(reply: ReplyXattr, size: u32, outcome: Result<Vec<u8>, Errno>) {
     match outcome {
         Err(e) => reply.error(e),

@@ -1,4 +1,4 @@
-//! Structures at fixed places: superblocks, the group table, the bitmap.
+//! Damage to structures at fixed places: superblocks, the group table, the bitmap.
 
 use cairnfs::format::checksum::crc;
 use cairnfs::format::geometry::SUPERBLOCK_SLOTS;
@@ -8,7 +8,7 @@ use zerocopy::little_endian::U64;
 use super::{How, Mutator};
 use crate::seal;
 
-/// Offset and width of a superblock's fields, its checksum not among them.
+/// Offset and width in bytes of the fields of a superblock, without its checksum.
 const SUPERBLOCK_FIELDS: [(usize, usize); 26] = [
     (0, 8),
     (16, 8),
@@ -68,7 +68,8 @@ impl Mutator<'_> {
         Some(how)
     }
 
-    /// Bits of the only group's bitmap; with checksums, and mostly counts, right if `sealed`.
+    /// Flips bits of the only group's bitmap. If `sealed`, checksums are valid and the counts
+    /// usually correct.
     pub(super) fn bitmap(&mut self, sealed: bool) -> How {
         let layout = &self.base.layout;
         let table = layout

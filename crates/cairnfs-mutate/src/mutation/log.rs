@@ -1,4 +1,4 @@
-//! Records of the log.
+//! Damage to log records.
 
 use cairnfs::format::BLOCK_SIZE;
 use cairnfs::format::record::ENTRY_HEADER_SIZE;
@@ -6,7 +6,7 @@ use cairnfs::format::record::ENTRY_HEADER_SIZE;
 use super::{How, Mutator};
 use crate::seal;
 
-/// Offset and width of a record header's fields, its checksum not among them.
+/// Offset and width in bytes of the fields of a record header, without its checksum.
 const RECORD_FIELDS: [(usize, usize); 14] = [
     (8, 4),
     (12, 4),
@@ -63,7 +63,7 @@ impl Mutator<'_> {
         Some(format!("record {i}, byte {at}"))
     }
 
-    /// Changes entries of a record: a header's field, or bytes of the value.
+    /// Changes entries of a record: a field of an entry header, or bytes of a value.
     pub(super) fn log_entry(&mut self) -> How {
         let i = self.some_record()?;
         let record = self.base.layout.records[i];
@@ -107,7 +107,7 @@ impl Mutator<'_> {
         Some(how)
     }
 
-    /// The log from a record on was never written.
+    /// Removes the log from a record on, as if it was never written.
     pub(super) fn log_cut(&mut self) -> How {
         let i = self.some_record()?;
         let records = &self.base.layout.records;

@@ -1,5 +1,5 @@
-//! Damage that follows from a seed: plain rot, and changes of single structures with the
-//! checksums above them broken or right.
+//! Damage that depends on a seed: bit rot, and changes of single structures with the checksums
+//! above them valid or not.
 
 mod fixed;
 mod log;
@@ -12,55 +12,55 @@ use crate::base::Base;
 use crate::image::Image;
 use crate::random::Random;
 
-/// What is damaged. Those called `Sealed` have right checksums, as a mistake or someone who means
-/// harm would make them; all others are rot.
+/// What is damaged. Classes called `...Sealed` have valid checksums, as a bug or an attacker would
+/// leave them; all others are bit rot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Class {
     /// Some bits anywhere.
     Flip,
     /// A block of zeros, ones or random bytes.
     Fill,
-    /// A block in the place of another.
+    /// A block replaced by another.
     Swap,
-    /// A block as it was before it was last written.
+    /// A block with older contents, as after a lost write.
     Stale,
-    /// A device that was cut off.
+    /// A truncated device.
     Truncate,
     /// Fields of a superblock.
     Superblock,
-    /// Fields of a superblock.
+    /// Fields of a superblock, with a valid checksum.
     SuperblockSealed,
     /// Fields of a log record's header.
     LogHeader,
-    /// Fields of a log record's header.
+    /// Fields of a log record's header, with valid checksums.
     LogHeaderSealed,
     /// A bit of a log record's payload.
     LogPayload,
-    /// Keys, lengths and values of log entries.
+    /// Keys, lengths and values of log entries, with valid checksums.
     LogEntrySealed,
-    /// A log that ends earlier.
+    /// A log without its last records.
     LogCut,
     /// Header, offsets or any bits of an index node.
     Node,
-    /// Header, offsets or any bits of an index node.
+    /// Header, offsets or any bits of an index node, with valid checksums.
     NodeSealed,
-    /// Lengths, key or address in a cell.
+    /// Lengths, key or pointer in a cell, with valid checksums.
     CellSealed,
-    /// Fields of a value in a leaf.
+    /// Fields of a value in a leaf, with valid checksums.
     ItemSealed,
-    /// Nodes that lead astray: shared, out of order, out of bounds.
+    /// An invalid tree of valid nodes: shared, out of order, out of bounds.
     GraphSealed,
-    /// A unit of a large value, or its address.
+    /// A unit of a large value, or its pointer.
     Large,
-    /// A unit of a large value, or its address.
+    /// A unit of a large value, or its pointer, with valid checksums.
     LargeSealed,
     /// Fields of the group table.
     Table,
-    /// Fields of the group table.
+    /// Fields of the group table, with valid checksums.
     TableSealed,
     /// Bits of a bitmap.
     Bitmap,
-    /// Bits of a bitmap.
+    /// Bits of a bitmap, with valid checksums.
     BitmapSealed,
     /// A block of a file's contents.
     Data,
@@ -95,7 +95,7 @@ pub const CLASSES: [Class; 24] = [
 ];
 
 impl Class {
-    /// Whether checksums are right, so that another sound volume may come out.
+    /// Whether checksums are valid, so that the result may be another sound volume.
     pub fn is_sealed(self) -> bool {
         matches!(
             self,
@@ -117,13 +117,13 @@ impl Class {
 pub struct Mutation {
     /// What was damaged.
     pub class: Class,
-    /// How, for people.
+    /// A description of the damage.
     pub how: String,
-    /// The result.
+    /// The damaged volume.
     pub image: Image,
 }
 
-/// Damages a base as `seed` tells.
+/// Damages a base in the way that `class` and `seed` determine.
 pub fn mutate(base: &Base, class: Class, seed: u64) -> Mutation {
     let mut at = Mutator {
         base,
@@ -169,7 +169,7 @@ struct Mutator<'a> {
     random: Random,
 }
 
-/// What was done; nothing if the base has no such structure.
+/// A description of the change; `None` if the base has no such structure.
 type How = Option<String>;
 
 impl Mutator<'_> {
@@ -190,7 +190,7 @@ impl Mutator<'_> {
         self.image.read(block + (at / BLOCK_SIZE) as u64, 1)[at % BLOCK_SIZE]
     }
 
-    /// Replaces a number by one that readers may stumble over.
+    /// Replaces a number by one that is likely to cause errors.
     fn change_number(&mut self, block: u64, at: usize, width: usize) -> String {
         let mut old = [0; 8];
         for (i, byte) in old[..width].iter_mut().enumerate() {
@@ -202,7 +202,7 @@ impl Mutator<'_> {
         format!("block {block}: {width} bytes at {at} from {old:#x} to {new:#x}")
     }
 
-    /// An awkward number, or one that means something in this volume.
+    /// A boundary value, or a number with a meaning in this volume.
     fn likely_number(&mut self, old: u64, width: usize) -> u64 {
         let layout = &self.base.layout;
         let g = layout.geometry;

@@ -1,4 +1,4 @@
-//! Plain rot: bits, whole blocks, cut devices, contents.
+//! Bit rot: flipped bits, replaced blocks, truncated devices, damaged contents.
 
 use cairnfs::format::BLOCK_SIZE;
 

@@ -1,4 +1,4 @@
-//! Index nodes, the cells and values in them, and large values.
+//! Damage to index nodes, to the cells and values in them, and to large values.
 
 use cairnfs::format::NODE_SIZE;
 use cairnfs::format::key::Kind;
@@ -8,7 +8,7 @@ use super::{How, Mutator};
 use crate::graph::{SHAPES, shaped};
 use crate::seal;
 
-/// Offset and width of a node header's fields.
+/// Offset and width in bytes of the fields of a node header.
 const NODE_FIELDS: [(usize, usize); 11] = [
     (0, 4),
     (4, 1),
@@ -29,7 +29,7 @@ impl Mutator<'_> {
         *self.random.pick(&nodes)
     }
 
-    /// Bytes of a node: of its header, its offsets, or anywhere.
+    /// Changes bytes of a node: in its header, in its offsets, or anywhere.
     pub(super) fn node(&mut self, sealed: bool) -> How {
         let node = self.some_node();
         let how = match self.random.below(3) {
@@ -50,7 +50,7 @@ impl Mutator<'_> {
         Some(how)
     }
 
-    /// Header and key of a cell, or an address in an interior node.
+    /// Changes the header or key of a cell, or a pointer in an interior node.
     pub(super) fn cell(&mut self) -> How {
         let node = self.some_node();
         let count = u16::from_le_bytes([self.byte(node, 6), self.byte(node, 7)]);
@@ -76,7 +76,7 @@ impl Mutator<'_> {
         Some(how)
     }
 
-    /// Bytes of an item's value: each kind as often, its fields on their boundaries.
+    /// Changes bytes of an item's value, each kind equally often, on field boundaries.
     pub(super) fn item(&mut self) -> How {
         let layout = &self.base.layout;
         let kinds = [
@@ -113,7 +113,7 @@ impl Mutator<'_> {
         Some(how)
     }
 
-    /// A misleading shape of the index.
+    /// Gives the index an invalid shape.
     pub(super) fn graph(&mut self) -> How {
         let shape = *self.random.pick(&SHAPES);
         let (how, image) = shaped(self.base, shape, &mut self.random)?;
@@ -121,7 +121,7 @@ impl Mutator<'_> {
         Some(format!("{shape:?}: {how}"))
     }
 
-    /// A unit of a large value, or its address.
+    /// Changes a unit of a large value, or its pointer.
     pub(super) fn large(&mut self, sealed: bool) -> How {
         let layout = &self.base.layout;
         if layout.large.is_empty() {

@@ -1,7 +1,7 @@
-//! Thousands of damaged volumes, the same ones each time: none makes the engine or the check
-//! panic, run in circles or take much memory, and what the check lets pass is sound.
+//! Thousands of damaged volumes, the same ones each time: none makes the engine or the check panic,
+//! loop forever or use much memory, and a volume without findings is sound.
 //!
-//! `CAIRNFS_MUTATIONS=N` tries so many, `CAIRNFS_MUTATION_SEED=N` one alone.
+//! `CAIRNFS_MUTATIONS=N` sets the number of mutations, `CAIRNFS_MUTATION_SEED=N` tries one seed.
 
 #![allow(
     clippy::unwrap_used,
@@ -17,24 +17,24 @@ use std::sync::Mutex;
 
 use cairnfs_mutate::{Base, CLASSES, Class, Verdict, bases, mutate, survives};
 
-/// Mutations of a run that nobody asked more of.
+/// Default number of mutations in a run.
 const DEFAULT: u64 = 9600;
-/// Which base a round of all classes damages: the empty one has not much to damage.
+/// The base that each round of all classes damages: the empty base has little to damage.
 const BASES: [usize; 5] = [1, 2, 1, 2, 0];
-/// Memory that one volume may need at once, whatever its bytes say.
+/// Maximum memory in bytes that one volume may use at once.
 const MOST_MEMORY: usize = 16 << 20;
-/// Failures that are told before a run gives up.
+/// Number of failures after which a run stops.
 const MOST_FAILURES: usize = 40;
 
-/// Where the last panic was.
+/// The place of the last panic.
 static PANIC: Mutex<String> = Mutex::new(String::new());
 
 fn number(name: &str) -> Option<u64> {
     std::env::var(name).ok()?.parse().ok()
 }
 
-/// What readers may see of a base whose bytes rotted: its tree, or, when the end of its log was
-/// never durable, one of the trees before.
+/// The trees that a reader may see of a base with bit rot: its tree, or, if the end of its log was
+/// never durable, one of its earlier trees.
 fn sound_trees(base: &Base) -> BTreeSet<Vec<(String, u64)>> {
     let whole = survives(&base.image).unwrap();
     assert_eq!(whole.verdict, Verdict::Harmless, "{}", base.name);
@@ -48,7 +48,7 @@ fn sound_trees(base: &Base) -> BTreeSet<Vec<(String, u64)>> {
     trees
 }
 
-/// One mutation: what became of it, or what must not be.
+/// Tries one mutation: returns the result, or the violation.
 fn attempt(
     seed: u64,
     base: &Base,
@@ -99,7 +99,7 @@ fn damaged_volumes_are_survived() {
                 most_memory = most_memory.max(memory);
             }
             Err(why) => {
-                // At once, for long runs that are ended early.
+                // Printed immediately, for long runs that are stopped early.
                 println!("{why}");
                 failures.push(why);
             }

@@ -1,4 +1,4 @@
-//! Counts the memory that is in use, and the most that was, since the last reset.
+//! Counts the memory in use, and the maximum since the last reset.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -8,12 +8,13 @@ struct Counting;
 static USED: AtomicUsize = AtomicUsize::new(0);
 static MOST: AtomicUsize = AtomicUsize::new(0);
 
-// SAFETY: every call goes to the system's allocator unchanged; the counters touch no memory of it.
+// SAFETY: every call is passed to the system allocator unchanged; the counters do not touch its
+// memory.
 #[allow(unsafe_code, reason = "an allocator cannot be written without")]
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         count(layout.size());
-        // SAFETY: the caller keeps the contract of `GlobalAlloc`.
+        // SAFETY: the caller fulfils the contract of `GlobalAlloc`.
         unsafe { System.alloc(layout) }
     }
 
@@ -38,7 +39,7 @@ fn count(size: usize) {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// Runs something; returns the most memory that it held at once beyond what was held before.
+/// Runs a function; returns its result and the maximum memory in bytes beyond that in use before.
 pub fn most_used<T>(run: impl FnOnce() -> T) -> (T, usize) {
     let before = USED.load(Ordering::Relaxed);
     MOST.store(before, Ordering::Relaxed);

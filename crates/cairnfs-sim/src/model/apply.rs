@@ -1,4 +1,4 @@
-//! What each call does to the tree, what it depends on, and what it promises.
+//! The effect of each call on the tree, the versions it depends on, and what it promises.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ const SET_GROUP_ID: u32 = 0o2000;
 const GROUP_EXECUTES: u32 = 0o010;
 
 impl Model {
-    /// Follows a call that ended so. `seen` tells the times that an inode has now.
+    /// Follows a call with this outcome. `seen` returns the current times of an inode.
     pub fn apply(
         &mut self,
         call: &Call<'_>,
@@ -121,12 +121,14 @@ impl Model {
         }
     }
 
-    /// A call that the disk failed, or damage, may have been done before it failed, or not: a commit
-    /// is not undone when the push or merge that followed it fails. So what it does is possible and
-    /// never promised. Every other refusal, and every call after the volume was stopped, did nothing.
+    /// A call that fails because of the disk or of damage may have been applied or not: a commit is
+    /// not undone when the push or merge after it fails. So its effect is possible and never
+    /// promised. Every other failed call, and every call after the volume was stopped, had no
+    /// effect.
     ///
-    /// The live tree goes on as if it had been done. That is right only because nothing succeeds
-    /// afterwards: a failed read, which stops nothing, must be the end of what the model follows.
+    /// The live tree continues as if the call had been applied. That is correct only because no
+    /// later call succeeds: a failed read, which does not stop the volume, must be the last call
+    /// that the model follows.
     fn failed(&mut self, call: &Call<'_>, error: &Error) {
         let stopped = matches!(error.cause(), Error::Stopped(_));
         let unknown = matches!(error.cause(), Error::Io { .. } | Error::Corrupt(_));
@@ -135,7 +137,7 @@ impl Model {
         }
         self.stopped = stopped || !matches!(error.cause(), Error::Io { op: "read", .. });
         match *call {
-            // Which number it would have got was not told.
+            // The call did not return the inode number.
             Call::Make { dir, name, .. } => {
                 let needs = self.directories(&[dir]);
                 let makes = vec![self.enter(dir, name, Some(UNTOLD))];
@@ -201,7 +203,8 @@ impl Model {
         self.add(makes, needs);
     }
 
-    /// `made` is the whiteout; without it a call that failed did not tell.
+    /// `made` is the whiteout; it is `None` if there is none, or if the call failed and did not
+    /// return it.
     fn rename(
         &mut self,
         from: (u64, &[u8]),
@@ -285,7 +288,7 @@ impl Model {
         self.date(ino);
     }
 
-    /// A write clears privileges: what it wrote must not be there without that.
+    /// A write clears set-id bits: the data must not survive without that.
     fn kill_privileges(&mut self, ino: u64, kill: KillPrivileges) -> Option<Version> {
         self.changed_facts(ino, |facts| drop_privileges(facts, kill))?;
         self.change_facts(ino, |facts| drop_privileges(facts, kill));
@@ -305,7 +308,7 @@ impl Model {
         }
     }
 
-    /// What a change makes of the attributes of an inode, if anything.
+    /// The attributes of an inode after a change; `None` if they stay the same.
     fn changed_facts(&self, ino: u64, change: impl FnOnce(&mut Facts)) -> Option<(Part, Value)> {
         let old = self.facts(ino)?;
         let mut new = (*old).clone();
@@ -314,20 +317,22 @@ impl Model {
         (new != *old).then_some((Part::Facts(ino), value))
     }
 
-    /// An inode that an operation changes besides what the model knows of it.
+    /// The unchanged attributes and new times of an inode that an operation changes in ways the
+    /// model does not follow, so that the operation is ordered among the inode's versions.
     fn touch(&self, ino: u64) -> impl Iterator<Item = (Part, Value)> + use<> {
         let facts = self.unchanged(ino);
         let times = self.times_now(ino).filter(|_| facts.is_some());
         facts.into_iter().chain(times)
     }
 
-    /// The attributes of an inode, to be ordered with an operation that leaves them as they are.
+    /// The unchanged attributes of an inode, as a new version, to order an operation among those
+    /// that change them.
     pub(super) fn unchanged(&self, ino: u64) -> Option<(Part, Value)> {
         let facts = self.facts(ino)?;
         Some((Part::Facts(ino), Value::Facts(Some(facts))))
     }
 
-    /// A name leads elsewhere; the live tree follows.
+    /// Changes the entry of a name; the live tree follows.
     fn enter(&mut self, dir: u64, name: &[u8], ino: Option<u64>) -> (Part, Value) {
         let key = (dir, name.to_vec());
         let old = self
@@ -344,8 +349,8 @@ impl Model {
         (Part::Name(dir, name.to_vec()), Value::Entry(ino))
     }
 
-    /// What a change of entries of these directories needs: where they are, their attributes, and
-    /// the times that it gives them.
+    /// What a change of entries of these directories needs: the entries that lead to them, their
+    /// attributes, and the times that the change gives them.
     fn directories(&mut self, dirs: &[u64]) -> Vec<Version> {
         let mut needs = Vec::new();
         for dir in dirs {
@@ -356,7 +361,7 @@ impl Model {
         needs
     }
 
-    /// All names that a directory had, as they are now.
+    /// The current versions of all names that a directory ever had.
     fn children(&mut self, dir: u64) -> Vec<Version> {
         let names = match self.live.get(&dir) {
             Some(live) if live.directory => live.children.clone(),
@@ -368,8 +373,8 @@ impl Model {
             .collect()
     }
 
-    /// An inode with its contents or entries, its names, and the directories that lead to it; with
-    /// its times unless only the data was asked for.
+    /// Promises an inode with its contents or entries, its names, and the directories that lead to
+    /// it; with its times unless only the data is synced.
     fn promise_inode(&mut self, ino: u64, data_only: bool) {
         let mut keeps = vec![self.newest(Part::Facts(ino))];
         if !data_only {
@@ -425,7 +430,7 @@ fn drop_privileges(facts: &mut Facts, kill: KillPrivileges) {
     }
 }
 
-/// An access list follows the mode.
+/// Updates the access list after a change of the mode.
 fn follow_mode(facts: &mut Facts) {
     let mode = facts.mode;
     if let Some(value) = facts.xattrs.get_mut(acl::ACCESS)
@@ -436,7 +441,7 @@ fn follow_mode(facts: &mut Facts) {
     }
 }
 
-/// The mode follows an access list.
+/// Sets the access list, and updates the mode after it.
 fn set_access_list(facts: &mut Facts, value: &[u8], kill: KillPrivileges) {
     let Some(list) = Acl::parse(value) else {
         return;
@@ -451,7 +456,7 @@ fn set_access_list(facts: &mut Facts, value: &[u8], kill: KillPrivileges) {
     };
 }
 
-/// A call as people read it.
+/// A call and its outcome as text.
 fn shown(call: &Call<'_>, outcome: &Outcome<'_>) -> String {
     let name = |n: &[u8]| String::from_utf8_lossy(n).into_owned();
     let what = match *call {

@@ -1,16 +1,16 @@
-//! The history of everything that can be told apart in a tree: one chain of versions for each.
+//! The history of every distinguishable part of a tree: one chain of versions for each.
 //!
-//! A chain is a name in a directory, the attributes of an inode, its times, the size of a file, or a
-//! block of its contents. Versions of a chain follow each other; what a crash leaves is one version of each.
-//! An operation makes versions of several chains, all or none of which survive, and needs versions
-//! of others, without which it must not survive.
+//! A chain is a name in a directory, the attributes of an inode, its times, the size of a file, or
+//! a block of its contents. Its versions are ordered; a crash leaves one version of each chain. An
+//! operation makes versions of several chains, which survive all together or not at all, and needs
+//! versions of other chains, without which it must not survive.
 
 use std::sync::Arc;
 
 use crate::image::BLOCK;
 use crate::tree::{Facts, Times};
 
-/// What a chain tells the history of.
+/// The part of the tree that a chain describes.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Part {
     /// A name in a directory.
@@ -25,22 +25,22 @@ pub enum Part {
     Block(u64, u64),
 }
 
-/// A value that a chain had.
+/// A value of a part.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Value {
-    /// What a name leads to.
+    /// The inode that a name refers to; `None` if there is no entry.
     Entry(Option<u64>),
     /// Attributes; `None` before the inode was made.
     Facts(Option<Arc<Facts>>),
-    /// Times; `None` where a call of several steps has times that nobody was shown.
+    /// Times; `None` for times between the steps of a call, which no call returned.
     Times(Option<Times>),
-    /// Bytes of a file.
+    /// Size of a file in bytes.
     Size(u64),
     /// A block of contents; `None` for zeros.
     Block(Option<Arc<[u8; BLOCK]>>),
 }
 
-/// Stands for the number of an inode whose making failed, so that nobody was told it.
+/// Placeholder for the number of an inode whose creation failed, so that no call returned it.
 pub const UNTOLD: u64 = 0;
 
 /// Number of a chain.
@@ -48,21 +48,21 @@ pub type ChainId = usize;
 /// Number of an operation.
 pub type OpId = usize;
 
-/// A version of a chain: which, and how many versions precede it.
+/// A version of a chain.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Version {
     /// The chain.
     pub chain: ChainId,
-    /// Its place in the chain; 0 is what the history began with.
+    /// Its index in the chain; 0 is the value at the start of the history.
     pub nth: usize,
 }
 
-/// A chain: who made each version, and what it was.
+/// A chain of versions.
 #[derive(Debug)]
 pub struct Chain {
-    /// What it is about.
+    /// The part that the chain describes.
     pub part: Part,
-    /// The versions; the first was made by nobody.
+    /// The versions with the operations that made them; the first was made by none.
     pub versions: Vec<(Option<OpId>, Value)>,
 }
 
@@ -72,15 +72,15 @@ impl Chain {
         self.versions.last().map(|v| &v.1)
     }
 
-    /// How many versions exist if only operations below `ops` do.
+    /// The number of versions if only operations below `ops` exist.
     pub fn versions_before(&self, ops: OpId) -> usize {
         let later = |(op, _): &(Option<OpId>, Value)| op.is_some_and(|op| op >= ops);
         let first = self.versions.iter().position(later);
         first.unwrap_or(self.versions.len())
     }
 
-    /// Whether version `nth` is a growth of which nothing is left in version `end`, because the file
-    /// was cut in between.
+    /// Whether version `nth` grows the file and nothing of that growth is left in version `end`,
+    /// because the file was truncated in between.
     pub fn is_cut(&self, nth: usize, end: usize) -> bool {
         let size = |(_, value): &(Option<OpId>, Value)| match value {
             Value::Size(size) => Some(*size),
@@ -94,19 +94,19 @@ impl Chain {
     }
 }
 
-/// Something that happens wholly or not at all.
+/// A change that survives as a whole or not at all.
 #[derive(Debug, Clone, Default)]
 pub struct Operation {
-    /// Which call it belongs to.
+    /// Index of the call that it belongs to.
     pub call: usize,
     /// Versions it makes.
     pub makes: Vec<Version>,
-    /// Versions it cannot be without.
+    /// Versions without which it must not survive.
     pub needs: Vec<Version>,
 }
 
 impl Operation {
-    /// One that cannot be without these.
+    /// An operation that needs these versions.
     pub fn needing(needs: Vec<Version>) -> Self {
         Self {
             needs,
@@ -115,11 +115,11 @@ impl Operation {
     }
 }
 
-/// From when on which versions must survive.
+/// Versions that must survive once a call has returned.
 #[derive(Debug)]
 pub struct Promise {
-    /// The call that gave it.
+    /// Index of the call.
     pub call: usize,
-    /// These, or newer ones.
+    /// These versions, or newer ones of the same chains, must survive.
     pub keeps: Vec<Version>,
 }

@@ -1,8 +1,9 @@
-//! Contents of files: blocks are written one by one, in no order among each other.
+//! Contents of files: blocks are written one by one, in any order.
 //!
-//! A block that is written is an operation of its own. A file grows block by block, and a size never
-//! survives without the block that its last byte lies in. A truncation is one operation with all the
-//! blocks it takes away whole, and changes attributes: it is ordered among those.
+//! A written block is an operation of its own. A file grows block by block, and a size never
+//! survives without the block that holds its last byte. A truncation is one operation together with
+//! all complete blocks that it removes. It changes attributes too, so it is ordered among the
+//! operations that do.
 
 use std::sync::Arc;
 
@@ -12,7 +13,7 @@ use crate::image::BLOCK;
 
 const LEN: u64 = BLOCK as u64;
 
-/// A block of contents, zeros behind what is given; `None` if all is zero.
+/// A block of contents, padded with zeros; `None` if all bytes are zero.
 pub fn padded(bytes: &[u8]) -> Option<Arc<[u8; BLOCK]>> {
     if bytes.iter().all(|b| *b == 0) {
         return None;
@@ -38,7 +39,7 @@ impl Model {
         self.add_apart(with.clone(), vec![(Part::Block(ino, block), value)]);
     }
 
-    /// Bytes are written; they need those versions.
+    /// Follows a write at `offset`; the written bytes need the versions in `needs`.
     pub(super) fn write(&mut self, ino: u64, offset: u64, data: &[u8], mut needs: Vec<Version>) {
         needs.push(self.date_write(ino, data.len()));
         let with = Operation::needing(needs);
@@ -68,15 +69,15 @@ impl Model {
         }
     }
 
-    /// What the last block of a file became when the file was cut there: no growth may show what it
-    /// held behind the cut.
+    /// The version of the last block after an earlier truncation to its middle: a growth must not
+    /// expose what the block held behind the new end.
     fn old_tail(&mut self, ino: u64, size: u64) -> Option<Version> {
         let block = size / LEN;
         let known = self.live.get(&ino)?.blocks.contains(&block);
         (known && !size.is_multiple_of(LEN)).then(|| self.newest(Part::Block(ino, block)))
     }
 
-    /// A step of a call: the size becomes another. `also` changes with the size.
+    /// One step of a call: sets the size. The value in `also` changes with it.
     pub(super) fn truncate(&mut self, ino: u64, size: u64, also: Option<(Part, Value)>) {
         let old = self.size(ino);
         if size == old {
@@ -107,7 +108,7 @@ impl Model {
         self.zero(ino, (size, size.next_multiple_of(LEN)), Vec::new());
     }
 
-    /// Bytes become zeros, each block apart.
+    /// Zeroes a range, each block as an operation of its own.
     pub(super) fn zero(&mut self, ino: u64, (from, to): (u64, u64), needs: Vec<Version>) {
         let with = Operation::needing(needs);
         let known = self.live.get(&ino).map(|l| l.blocks.clone());

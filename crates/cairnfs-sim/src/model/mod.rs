@@ -1,9 +1,10 @@
-//! What must be there after a crash, told from the calls alone.
+//! A model of what must survive a crash, computed from the calls alone.
 //!
-//! A plain tree in memory follows the calls and keeps the history of each part of it ([`chain`]).
-//! A recovered tree is allowed if some set of operations explains it that holds, with each, all it
-//! made and all it needed, and everything that was promised to be durable ([`verify`]). The model
-//! shares no code with the engine; inodes are known by the numbers that the calls gave.
+//! A plain tree in memory follows the calls and keeps the history of each of its parts ([`chain`]).
+//! A recovered tree is allowed if a set of operations explains it such that everything that each of
+//! them made and needed is in the tree, and everything that was promised to be durable
+//! ([`verify`]). The model shares no code with the engine; it identifies inodes by the numbers that
+//! the calls returned.
 
 mod apply;
 pub mod chain;
@@ -22,30 +23,30 @@ use request::Request;
 use crate::tree::{Facts, Node, ROOT, Times, Tree};
 use chain::{Chain, ChainId, OpId, Operation, Part, Promise, Value, Version};
 
-/// How far a run had come: what may survive, and what must.
+/// A point of a run: what may survive a crash there, and what must.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub struct Moment {
     /// How often the volume had been opened again.
     pub phase: usize,
-    /// Operations that had begun.
+    /// Number of operations that had begun.
     pub ops: OpId,
-    /// Promises that had been given.
+    /// Number of promises that had been given.
     pub promises: usize,
 }
 
-/// An inode as the calls left it.
+/// An inode after the calls so far.
 #[derive(Debug, Default)]
 struct Live {
     directory: bool,
-    /// Directories and names that lead to it.
+    /// Directories and names of the entries that refer to it.
     names: BTreeSet<(u64, Vec<u8>)>,
-    /// Names in a directory that were ever used.
+    /// Names that ever existed in a directory.
     children: BTreeSet<Vec<u8>>,
-    /// Blocks that were ever written.
+    /// Numbers of the blocks that were ever written.
     blocks: BTreeSet<u64>,
 }
 
-/// The tree, its history, and what was promised.
+/// The tree, its history, and the promises.
 #[derive(Debug, Default)]
 pub struct Model {
     chains: Vec<Chain>,
@@ -54,13 +55,13 @@ pub struct Model {
     promises: Vec<Promise>,
     live: BTreeMap<u64, Live>,
     calls: Vec<String>,
-    /// Times that inodes of the last call had when it returned.
+    /// Times that the inodes of the last call had when it returned.
     seen: HashMap<u64, Times>,
-    /// Operations from which on data of a file may be there without its times.
+    /// Per inode, operations from which on data may survive without its times.
     times_only: HashMap<u64, Vec<OpId>>,
-    /// The volume takes no more changes.
+    /// The volume accepts no more changes.
     stopped: bool,
-    /// What the calls of a request join.
+    /// The front end's request in progress.
     request: Request,
 }
 
@@ -102,7 +103,7 @@ impl Model {
         live.blocks.extend(node.blocks.keys());
     }
 
-    /// How far the run is now.
+    /// The current point of the run.
     pub fn moment(&self) -> Moment {
         Moment {
             phase: 0,
@@ -111,12 +112,12 @@ impl Model {
         }
     }
 
-    /// The calls so far, as people read them.
+    /// The calls so far as text.
     pub fn calls(&self) -> &[String] {
         &self.calls
     }
 
-    /// The chain of a part; it begins with `value` if it is new.
+    /// Returns the chain of a part; a new chain begins with `value`.
     fn begin(&mut self, part: Part, value: Value) -> ChainId {
         if let Some(chain) = self.parts.get(&part) {
             return *chain;
@@ -130,7 +131,7 @@ impl Model {
         id
     }
 
-    /// The chain of a part, which begins with nothing if it is new.
+    /// Returns the chain of a part; a new chain begins with the empty value.
     fn chain(&mut self, part: Part) -> ChainId {
         let nothing = match &part {
             Part::Name(..) => Value::Entry(None),
@@ -177,7 +178,8 @@ impl Model {
         }
     }
 
-    /// Adds a transaction that makes these values and needs those versions.
+    /// Adds a transaction that makes these values and needs these versions. It may join an earlier
+    /// one of the same request.
     fn add(&mut self, makes: Vec<(Part, Value)>, needs: Vec<Version>) {
         let op = match self.request.takes() {
             Some(op) => self.join(op, makes, needs),
@@ -186,7 +188,7 @@ impl Model {
         self.request.added(op);
     }
 
-    /// Adds an operation, whichever it is, that makes these values.
+    /// Adds an operation that makes these values, never joining another.
     fn add_apart(&mut self, op: Operation, makes: Vec<(Part, Value)>) -> OpId {
         let id = self.ops.len();
         let makes = makes
@@ -201,7 +203,7 @@ impl Model {
         id
     }
 
-    /// A new version of a part.
+    /// Adds a version of a part.
     fn push(&mut self, op: OpId, part: Part, value: Value) -> Version {
         let chain = self.chain(part);
         let versions = self.chains.get_mut(chain).map(|c| &mut c.versions);
@@ -212,13 +214,13 @@ impl Model {
         Version { chain, nth }
     }
 
-    /// Where a directory is: the entry that leads to it.
+    /// The entry that refers to a directory.
     fn place(&mut self, dir: u64) -> Option<Version> {
         let (parent, name) = self.live.get(&dir)?.names.first()?.clone();
         Some(self.newest(Part::Name(parent, name)))
     }
 
-    /// All contents of a file as they are now.
+    /// The current version of all contents of a file.
     fn contents(&mut self, ino: u64) -> Vec<Version> {
         let blocks = match self.live.get(&ino) {
             Some(live) if !live.directory => live.blocks.clone(),

@@ -1,41 +1,41 @@
-//! A request of a front, which may consist of several calls: what they change is one transaction.
+//! A front end's request, which may consist of several calls: their changes are one transaction.
 //!
-//! The first transaction of each call joins the last one of the call before. So all of a request
-//! survives, or nothing; but a call that is allowed to have several transactions keeps them, and
-//! contents are written block by block as ever.
+//! The first transaction of each call joins the last one of the call before, so a request survives
+//! as a whole or not at all. Two exceptions: a call that may have several transactions keeps the
+//! others apart, and contents are written block by block.
 
 use super::Model;
 use super::chain::{OpId, Part, Value, Version};
 
-/// The request under way, if there is one.
+/// The request in progress, if there is one.
 #[derive(Debug, Default)]
 pub(super) struct Request {
     open: bool,
     /// The last transaction of its calls.
     last: Option<OpId>,
-    /// What the next transaction joins.
+    /// The transaction that the next one joins.
     joins: Option<OpId>,
 }
 
 impl Request {
-    /// A further call.
+    /// Notes the start of another call.
     pub(super) fn next_call(&mut self) {
         self.joins = self.last;
     }
 
-    /// What a transaction is to join.
+    /// Takes the transaction that the next one is to join.
     pub(super) fn takes(&mut self) -> Option<OpId> {
         self.joins.take()
     }
 
-    /// A transaction was added, or joined the one before.
+    /// Notes a transaction that was added or joined.
     pub(super) fn added(&mut self, op: OpId) {
         self.last = self.open.then_some(op);
     }
 }
 
 impl Model {
-    /// The calls from here on belong to one request.
+    /// Starts a request: the calls until [`Model::end_request`] belong to it.
     pub fn begin_request(&mut self) {
         self.request = Request {
             open: true,
@@ -43,12 +43,12 @@ impl Model {
         };
     }
 
-    /// The request has ended.
+    /// Ends the request.
     pub fn end_request(&mut self) {
         self.request = Request::default();
     }
 
-    /// An earlier transaction makes these values, too, and needs those versions.
+    /// Adds values and needs to an earlier transaction.
     pub(super) fn join(
         &mut self,
         id: OpId,

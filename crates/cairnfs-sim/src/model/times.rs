@@ -1,10 +1,10 @@
-//! Times: which calls set them, and what comes with them.
+//! Times: which calls set them, and with which operations they survive.
 //!
-//! The values are those that the volume showed when the call had returned; the model says when they
-//! must be there. The times of an inode are one chain. A change of attributes and its times are one
-//! operation. Times of a directory's entry and of written data are operations of their own, which the
-//! entry and the data need: they may survive alone. A call that sets times in several steps leaves
-//! versions in between of which nothing is known.
+//! The values are those that the volume reported when the call had returned; the model decides when
+//! they must be there. The times of an inode are one chain. A change of attributes and its times
+//! are one operation. The times of a directory whose entries change and those of written data are
+//! operations of their own, which the entry and the data need: they may survive alone. A call that
+//! sets times in several steps leaves unknown versions in between.
 
 use cairnfs::fs::{Call, Outcome};
 
@@ -12,11 +12,11 @@ use super::Model;
 use super::chain::{OpId, Operation, Part, Value, Version};
 use crate::tree::Times;
 
-/// A longer write may set times more than once.
+/// A write of more bytes than this may set times more than once.
 const LONG: usize = 64 << 10;
 
 impl Model {
-    /// Notes the times that the inodes of a call have now.
+    /// Reads the current times of the inodes of a call.
     pub(super) fn look(
         &mut self,
         call: &Call<'_>,
@@ -49,7 +49,7 @@ impl Model {
         self.seen = inodes.into_iter().filter_map(times).collect();
     }
 
-    /// The times of an inode after the call, for the operation that changes it.
+    /// The times of an inode after the call, as a value of the operation that changes it.
     pub(super) fn times_now(&self, ino: u64) -> Option<(Part, Value)> {
         let times = *self.seen.get(&ino)?;
         Some((Part::Times(ino), Value::Times(Some(times))))
@@ -61,12 +61,12 @@ impl Model {
         now.is_some() && now.as_ref() != self.value(&Part::Times(ino))
     }
 
-    /// Times that nobody was shown, for the operation of a step of a call.
+    /// The unknown times of an inode between the steps of a call.
     pub(super) fn times_between(ino: u64) -> (Part, Value) {
         (Part::Times(ino), Value::Times(None))
     }
 
-    /// An operation that sets the times of an inode as the call left them, and nothing else.
+    /// Adds an operation that sets only the times of an inode, to those after the call.
     pub(super) fn date(&mut self, ino: u64) -> Version {
         if let Some(now) = self.times_now(ino).filter(|_| self.is_newer(ino)) {
             self.add_apart(Operation::default(), vec![now]);
@@ -74,28 +74,29 @@ impl Model {
         self.newest(Part::Times(ino))
     }
 
-    /// The times that come with the contents that a call changes in steps.
+    /// Adds unknown times for contents that a call changes in steps.
     pub(super) fn date_in_steps(&mut self, ino: u64) -> Version {
         self.add_apart(Operation::default(), vec![Self::times_between(ino)]);
         self.newest(Part::Times(ino))
     }
 
-    /// The times that come with so many bytes written.
+    /// Adds the times that a write of `len` bytes needs.
     pub(super) fn date_write(&mut self, ino: u64, len: usize) -> Version {
         let between = (len > LONG).then(|| self.date_in_steps(ino));
         let times = self.date(ino);
         between.unwrap_or(times)
     }
 
-    /// From now on what was done to a file may be there without its times.
+    /// From here on earlier changes of a file may survive without their times.
     pub(super) fn leave_times(&mut self, ino: u64) {
-        // An operation of its own, which has begun when the call has.
+        // An operation of its own marks the point: it has begun when the call has.
         self.add_apart(Operation::default(), Vec::new());
         let ops = self.times_only.entry(ino).or_default();
         ops.push(self.ops.len() - 1);
     }
 
-    /// Whether what an operation did may be there without the times, when so many had begun.
+    /// Whether the changes of `op` may survive without their times after `begun` operations have
+    /// begun.
     pub(super) fn is_times_only(&self, ino: u64, op: OpId, begun: OpId) -> bool {
         let since = self.times_only.get(&ino).map(Vec::as_slice);
         let mut since = since.unwrap_or_default().iter();

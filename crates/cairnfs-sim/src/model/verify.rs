@@ -1,10 +1,11 @@
-//! Whether a recovered tree is allowed, and if not, which promise it breaks.
+//! Checks whether a recovered tree is allowed, and which promise it breaks if not.
 //!
-//! Of each chain a version is sought that looks as what was found, such that all operations of these
-//! versions survive whole and with what they need, and all that was promised is there. Choices that
-//! fulfil this are closed under taking the older version of each chain, so the oldest that will do
-//! is found without trying: begin with the oldest versions, and raise those that must be newer until
-//! nothing changes. Where no version is left, the reason for the last raise is the broken promise.
+//! For each chain the search selects a version that matches the recovered tree, such that all
+//! operations of the selected versions survive as a whole together with what they need, and
+//! everything promised survives. If two selections satisfy this, so does the selection of the older
+//! version of each chain. So the oldest selection can be found without backtracking: begin with the
+//! oldest versions, and raise those that must be newer until nothing changes. If no version of a
+//! chain is left, the reason for the last raise names the broken promise.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -18,9 +19,9 @@ use cairnfs::types::Time;
 /// Why a version must survive.
 #[derive(Debug, Clone, Copy)]
 enum Why {
-    /// Nothing older looks as what was found.
+    /// No older version matches the tree.
     Seen,
-    /// It was promised, by the promise of this number.
+    /// The promise with this index keeps it.
     Promised(usize),
     /// It is part of an operation that survived.
     Whole(OpId),
@@ -28,12 +29,12 @@ enum Why {
     Needed(OpId),
 }
 
-/// A recovered tree that the contract does not allow.
+/// Describes why the contract does not allow a recovered tree.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Violation {
     /// The promise of the contract that is broken.
     pub promise: &'static str,
-    /// What was found, and what should be.
+    /// What was found, and what was expected.
     pub message: String,
 }
 
@@ -43,7 +44,7 @@ impl fmt::Display for Violation {
     }
 }
 
-/// The search: what version of each chain is needed at least.
+/// The state of the search: the lowest version of each chain that is still possible.
 struct Search<'a> {
     model: &'a Model,
     tree: &'a Tree,
@@ -53,10 +54,10 @@ struct Search<'a> {
 }
 
 impl Model {
-    /// Whether `tree` may be what a crash at this moment left.
+    /// Checks whether a crash at this moment may leave `tree`.
     ///
     /// # Errors
-    /// The promise that it breaks.
+    /// The promise that the tree breaks.
     pub fn verify(&self, tree: &Tree, moment: Moment) -> Result<(), Violation> {
         self.known(tree)?;
         let mut search = Search {
@@ -66,7 +67,7 @@ impl Model {
             least: vec![0; self.chains.len()],
             todo: VecDeque::new(),
         };
-        // What was promised first: it is the reason that says most.
+        // Promises come first, because they give the most useful message.
         for (i, promise) in self.promises.iter().enumerate().take(moment.promises) {
             for version in &promise.keeps {
                 search.todo.push_back((*version, Why::Promised(i)));
@@ -81,7 +82,7 @@ impl Model {
         Ok(())
     }
 
-    /// Nothing is there that no call made.
+    /// Checks that every name, byte and block was made by some call.
     fn known(&self, tree: &Tree) -> Result<(), Violation> {
         let strange = |what: String| Violation {
             promise: "no stale or rotten bytes",
@@ -115,7 +116,7 @@ impl Model {
 }
 
 impl Search<'_> {
-    /// Makes a version the least of its chain, with what follows from that.
+    /// Raises a chain to at least this version, and its operations with it.
     fn raise(&mut self, version: Version, why: Why) -> Result<(), Violation> {
         let least = self.least.get(version.chain).copied().unwrap_or(0);
         if version.nth <= least {
@@ -125,7 +126,7 @@ impl Search<'_> {
         self.settle(version.chain, why)
     }
 
-    /// Versions above `old` up to `new` survive: so do their operations.
+    /// Versions above `old` up to `new` survive, so their operations must survive as a whole.
     fn take(&mut self, chain: ChainId, old: usize, new: usize) {
         if let Some(least) = self.least.get_mut(chain) {
             *least = new;
@@ -141,7 +142,7 @@ impl Search<'_> {
             let Some(op) = self.model.ops.get(id) else {
                 continue;
             };
-            // A growth by data, cut off since: the data may be lost.
+            // A growth by data that a later truncation removed: the data may be lost.
             if op.makes.len() == 1 && chain.is_cut(nth, new) {
                 continue;
             }
@@ -153,7 +154,7 @@ impl Search<'_> {
         }
     }
 
-    /// Whether these are times of a file that a later fdatasync may have left behind.
+    /// Whether the version is the times of a file that a later fdatasync may leave out.
     fn may_lag(&self, version: Version, op: OpId) -> bool {
         let chain = self.model.chains.get(version.chain);
         match chain.map(|c| &c.part) {
@@ -162,18 +163,18 @@ impl Search<'_> {
         }
     }
 
-    /// Goes on to the first version of a chain that looks as what was found.
+    /// Advances a chain to the first version that matches the tree.
     fn settle(&mut self, id: ChainId, why: Why) -> Result<(), Violation> {
         let Some(chain) = self.model.chains.get(id) else {
             return Ok(());
         };
         let least = self.least.get(id).copied().unwrap_or(0);
         let end = chain.versions_before(self.moment.ops);
-        let looks = |nth: &usize| {
+        let matches_tree = |nth: &usize| {
             let version = chain.versions.get(*nth);
-            version.is_some_and(|(_, value)| self.looks(&chain.part, value))
+            version.is_some_and(|(_, value)| self.matches_tree(&chain.part, value))
         };
-        match (least..end).find(looks) {
+        match (least..end).find(matches_tree) {
             Some(nth) => {
                 self.take(id, least, nth);
                 Ok(())
@@ -182,8 +183,8 @@ impl Search<'_> {
         }
     }
 
-    /// Whether a value is what the tree shows.
-    fn looks(&self, part: &Part, value: &Value) -> bool {
+    /// Whether a value matches the tree; a part of an unreachable inode always does.
+    fn matches_tree(&self, part: &Part, value: &Value) -> bool {
         let node = |ino: &u64| self.tree.nodes.get(ino);
         match (part, value) {
             (Part::Name(dir, name), Value::Entry(Some(UNTOLD))) => node(dir).is_none_or(|n| {
@@ -203,7 +204,7 @@ impl Search<'_> {
             (Part::Size(ino), Value::Size(size)) => node(ino).is_none_or(|n| n.size == *size),
             (Part::Block(ino, block), Value::Block(bytes)) => {
                 let bytes = bytes.as_ref().map(|b| &b[..]);
-                node(ino).is_none_or(|n| shows(n, *block, bytes))
+                node(ino).is_none_or(|n| block_matches(n, *block, bytes))
             }
             _ => false,
         }
@@ -217,7 +218,7 @@ impl Search<'_> {
         };
         let before = (0..least).any(|nth| {
             let version = chain.versions.get(nth);
-            version.is_some_and(|(_, value)| self.looks(&chain.part, value))
+            version.is_some_and(|(_, value)| self.matches_tree(&chain.part, value))
         });
         let (promise, reason) = match why {
             Why::Promised(i) => {
@@ -295,8 +296,8 @@ impl Search<'_> {
     }
 }
 
-/// Whether a file shows these bytes in a block, as far as it reaches; `None` for zeros.
-fn shows(node: &Node, block: u64, bytes: Option<&[u8]>) -> bool {
+/// Whether a block of a file has these bytes, up to the end of the file; `None` for zeros.
+fn block_matches(node: &Node, block: u64, bytes: Option<&[u8]>) -> bool {
     let visible = node
         .size
         .saturating_sub(block * BLOCK as u64)
@@ -333,7 +334,7 @@ fn brief(value: &Value) -> String {
     }
 }
 
-/// The bytes of a block as runs of equal ones.
+/// The bytes of a block as runs of equal bytes, for messages.
 fn brief_bytes(bytes: &[u8]) -> String {
     let mut runs = Vec::new();
     for run in bytes.chunk_by(|a, b| a == b).take(6) {

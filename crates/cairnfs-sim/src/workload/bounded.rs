@@ -1,17 +1,17 @@
 //! All sequences of up to three steps over a few files and directories.
 //!
-//! After CrashMonkey's ACE (Mohan et al., OSDI 2018): most bugs of crash recovery show after few
-//! operations on few files, so all of them are tried. Each sequence ends with a sync, so that the
-//! states while its last steps become durable are among those tried.
+//! After CrashMonkey's ACE (Mohan et al., OSDI 2018): most crash consistency bugs appear after few
+//! operations on few files, so all such sequences are tried. Each sequence ends with a sync, so
+//! that the states while its last steps become durable are tried too.
 
 use super::step::{Step, steps};
 
-/// What the volume holds before.
+/// The initial contents of the volume.
 const BASE: &str = "
     create f; write f 0 10000; setxattr f a 10; create g; write g 0 100;
     mkdir d; create d/h; write d/h 0 5000; mkdir e; sync; merge";
 
-/// The steps that sequences are made of.
+/// The steps of which sequences are made.
 const STEPS: &str = "
     create n; create d/n; create e/n; mkdir n; mkdir d/n; symlink n 20; fifo n; tmpfile n;
     link f n; link f e/n; link d/h n; link g d/n;
@@ -29,19 +29,19 @@ const STEPS: &str = "
     removexattr f a; setvalue f a 0; setvalue g a 0;
     fsync f; fsync g; fsync d/h; fsync n; fsync d; fsync e; fsync .; fdatasync f; sync; merge";
 
-/// The steps that make the volume.
+/// The steps that make the initial contents.
 pub fn base_steps() -> Vec<Step> {
     steps(BASE).unwrap_or_default()
 }
 
-/// All sequences of a length, in an order that is always the same.
+/// All sequences of a given length, in a fixed order.
 pub struct Bounded {
     steps: Vec<Step>,
     length: u32,
 }
 
 impl Bounded {
-    /// Sequences of so many steps.
+    /// The sequences of `length` steps.
     pub fn new(length: u32) -> Self {
         Self {
             steps: steps(STEPS).unwrap_or_default(),
@@ -49,12 +49,12 @@ impl Bounded {
         }
     }
 
-    /// How many there are; not all are possible.
+    /// Number of sequences; some of their steps are refused.
     pub fn count(&self) -> u64 {
         (self.steps.len() as u64).pow(self.length)
     }
 
-    /// One of them, with the sync that ends it.
+    /// The sequence with this number, followed by a sync.
     pub fn sequence(&self, number: u64) -> Vec<Step> {
         let base = self.steps.len().max(1) as u64;
         let mut rest = number;
@@ -73,7 +73,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn steps_read_as_they_are_written() {
+    fn steps_round_trip_as_text() {
         for step in base_steps().into_iter().chain(Bounded::new(1).steps) {
             assert_eq!(step.to_string().parse::<Step>(), Ok(step));
         }
@@ -84,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn sequences_differ() {
+    fn sequences_are_distinct() {
         let two = Bounded::new(2);
         let all: std::collections::HashSet<_> = (0..two.count()).map(|n| two.sequence(n)).collect();
         assert_eq!(all.len() as u64, two.count());

@@ -14,18 +14,18 @@ pub use step::{Runner, Step, steps};
 use crate::image::Image;
 use crate::record::{Recording, Run, VOLUME_SIZE, fresh_volume, options};
 
-/// The volume that short workloads begin with: a few files and directories, all in the index.
+/// The initial volume of short workloads: a few files and directories, all merged into the index.
 ///
 /// # Errors
-/// The engine's.
+/// A step or the close fails.
 pub fn base_volume() -> Result<Image> {
     after(fresh_volume(VOLUME_SIZE)?, &base_steps())
 }
 
-/// A volume after these steps, closed.
+/// The volume after running these steps and closing it.
 ///
 /// # Errors
-/// The engine's.
+/// A step or the close fails.
 pub fn after(image: Image, steps: &[Step]) -> Result<Image> {
     let disk = std::sync::Arc::new(crate::disk::SimDisk::new(image, false));
     let fs = FileSystem::open_device(disk.clone(), &options(3))?;
@@ -37,27 +37,27 @@ pub fn after(image: Image, steps: &[Step]) -> Result<Image> {
     Ok(disk.image())
 }
 
-/// Records steps on a volume; a step that is refused is passed over.
+/// Records steps on a volume; a refused step is skipped.
 ///
 /// # Errors
-/// The volume cannot be opened.
+/// The volume cannot be opened, or a step finds the disk failed or the volume damaged or stopped.
 pub fn record(start: Image, steps: &[Step]) -> Result<Recording> {
     record_with(start, steps, 0)
 }
 
-/// The same, and after every `interval` calls everything becomes durable without being promised; 0
+/// As [`record`]. After every `interval` calls everything is made durable without being promised; 0
 /// for never.
 ///
 /// # Errors
-/// The volume cannot be opened.
+/// As [`record`].
 pub fn record_with(start: Image, steps: &[Step], interval: u64) -> Result<Recording> {
     record_as(start, steps, &options(4), interval)
 }
 
-/// The same on a volume opened with these options.
+/// As [`record_with`], on a volume opened with these options.
 ///
 /// # Errors
-/// The volume cannot be opened.
+/// As [`record`].
 pub fn record_as(
     start: Image,
     steps: &[Step],

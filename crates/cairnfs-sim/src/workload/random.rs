@@ -3,7 +3,7 @@
 use super::step::Step;
 use crate::states::mix;
 
-/// Numbers that follow from a seed.
+/// Pseudorandom numbers from a seed.
 struct Dice {
     seed: u64,
     thrown: u64,
@@ -25,7 +25,7 @@ impl Dice {
         }
     }
 
-    /// Half of all paths are one: what goes wrong takes several steps on one file.
+    /// Half of all paths are the same one, because bugs tend to need several steps on one file.
     fn path(&mut self) -> String {
         if self.throw(2) == 0 {
             return "n0".into();
@@ -55,7 +55,8 @@ impl Dice {
         if self.throw(2) == 0 { "a" } else { "b" }.into()
     }
 
-    /// A value that others are likely to have, too, or one with the hash of another.
+    /// The number of a value that other files are likely to have too, or whose hash collides with
+    /// another.
     fn value(&mut self) -> u32 {
         match self.throw(4) {
             0 => 1000 + self.throw(3) as u32,
@@ -100,7 +101,7 @@ impl Dice {
 }
 
 impl Dice {
-    /// A path of up to three of the names `a` to `c`, so that directories meet.
+    /// A path of up to three components, each `a`, `b` or `c`, so that directories often coincide.
     fn crowded(&mut self) -> String {
         let depth = 1 + self.throw(3);
         let names: Vec<_> = (0..depth)
@@ -113,7 +114,7 @@ impl Dice {
         names.join("/")
     }
 
-    /// A step that is about names more often than not.
+    /// A step, in most cases one that changes names.
     fn naming(&mut self) -> Step {
         match self.throw(40) {
             0..7 => Step::Mkdir(self.crowded()),
@@ -135,7 +136,7 @@ impl Dice {
     }
 }
 
-/// So many steps about names in a few directories, with fsyncs between.
+/// `count` steps that change names in a few directories, with fsyncs between.
 pub fn random_names(seed: u64, count: usize) -> Vec<Step> {
     let step = |i| {
         let mut dice = Dice {
@@ -147,7 +148,7 @@ pub fn random_names(seed: u64, count: usize) -> Vec<Step> {
     (0..count as u64).map(step).collect()
 }
 
-/// A step, told by a number; steps of any numbers make a workload.
+/// The step with this number; the steps of any numbers form a workload.
 pub fn random_step(number: u64) -> Step {
     let mut dice = Dice {
         seed: number,
@@ -156,14 +157,14 @@ pub fn random_step(number: u64) -> Step {
     dice.step()
 }
 
-/// So many steps, with two directories to begin with.
+/// `count` steps after the creation of two directories.
 pub fn random_steps(seed: u64, count: usize) -> Vec<Step> {
     let mut steps = vec![Step::Mkdir("d".into()), Step::Mkdir("e".into())];
     steps.extend((0..count as u64).map(|i| random_step(mix(seed, i))));
     steps
 }
 
-/// So many steps about attributes whose values few files do not share, on a few files.
+/// `count` steps that set extended attributes on a few files; their values are often shared.
 pub fn random_values(seed: u64, count: usize) -> Vec<Step> {
     let step = |i: u64| {
         let mut dice = Dice {

@@ -1,7 +1,8 @@
-//! The steps of workloads, by path, as text that people and ids can hold.
+//! The steps of workloads, by path, and their text form.
 //!
-//! A step is a word and its arguments, `rename d/h n`. What POSIX refuses in the state a volume is in
-//! is refused here too; the callers decide whether that ends a workload.
+//! The text of a step is a word and its arguments, as in `rename d/h n`. A step may be refused in
+//! the current state of the volume as POSIX demands; the callers decide whether that ends a
+//! workload.
 
 use std::fmt;
 use std::str::FromStr;
@@ -21,74 +22,75 @@ const WHITEOUT: RenameMode = RenameMode::Whiteout {
     replace: true,
 };
 
-/// Something that a workload does.
+/// A step of a workload.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Step {
-    /// Makes an empty file.
+    /// Creates an empty file.
     Create(String),
-    /// Makes an empty file with an extended attribute of this name, in `user.`, and the value of this
+    /// Creates an empty file with the extended attribute `user.`NAME, which has the value with this
     /// number.
     CreateWith(String, String, u32),
-    /// Makes a directory.
+    /// Creates a directory.
     Mkdir(String),
-    /// Makes a symbolic link that holds so many bytes.
+    /// Creates a symbolic link whose target has this many bytes.
     Symlink(String, u32),
-    /// Makes a named pipe.
+    /// Creates a named pipe.
     Fifo(String),
-    /// Makes a file without a name and gives it this one.
+    /// Creates an unnamed file and links it at this path.
     Tmpfile(String),
-    /// Gives a file a second name.
+    /// Creates a second link to a file.
     Link(String, String),
-    /// Takes the name of a file away.
+    /// Unlinks a file.
     Unlink(String),
-    /// Takes the name of a file away while it is open; it stays open to the end.
+    /// Unlinks a file while it is open; it stays open until the end of the run.
     UnlinkOpen(String),
-    /// Removes a directory.
+    /// Removes an empty directory.
     Rmdir(String),
-    /// Renames, replacing what is there.
+    /// Renames, replacing the target if it exists.
     Rename(String, String),
     /// Exchanges two names.
     Exchange(String, String),
-    /// Renames, replacing what is there, and leaves a whiteout.
+    /// Renames, replacing the target if it exists, and leaves a whiteout.
     Whiteout(String, String),
-    /// Writes so many bytes at an offset.
+    /// Writes at an offset: path, offset and length in bytes.
     Write(String, u64, u32),
-    /// Writes so many bytes at the end.
+    /// Appends this many bytes.
     Append(String, u32),
-    /// Sets the size.
+    /// Sets the size in bytes.
     Truncate(String, u64),
-    /// Makes a hole.
+    /// Punches a hole: path, offset and length in bytes.
     Punch(String, u64, u64),
-    /// Makes a range read as zeros.
+    /// Zeroes a range: path, offset and length in bytes.
     Zero(String, u64, u64),
-    /// Gives a range space, and the file the size.
+    /// Allocates a range, extending the file: path, offset and length in bytes.
     Allocate(String, u64, u64),
-    /// Gives a range space, and keeps the size.
+    /// Allocates a range without changing the size: path, offset and length in bytes.
     Reserve(String, u64, u64),
-    /// Sets permissions.
+    /// Sets the permission bits.
     Chmod(String, u32),
     /// Sets the inode flags to these bits.
     Chattr(String, u32),
-    /// Sets the time of the last change of the contents, in seconds.
+    /// Sets the modification time, in seconds.
     Touch(String, u32),
-    /// Sets the access list to one for a user, with these permissions of owner, mask and others.
+    /// Sets an access list with an entry for one user, and these permissions of owner, mask and
+    /// others.
     SetList(String, u32),
-    /// Sets the size as an ordinary user does: set-id bits go with it.
+    /// Sets the size as an unprivileged user does: set-id bits are cleared.
     TruncateAs(String, u64),
-    /// Sets the extended attribute of this name, in `user.`, to so many bytes.
+    /// Sets the extended attribute `user.`NAME to this many bytes.
     SetXattr(String, String, u32),
-    /// Sets the extended attribute of this name, in `user.`, to the value of this number; those from
-    /// 1000 on have one hash on a fresh volume.
+    /// Sets the extended attribute `user.`NAME to the value with this number; all values from
+    /// number 1000 on have the same hash on a fresh volume.
     SetValue(String, String, u32),
-    /// Removes the extended attribute of this name, in `user.`.
+    /// Removes the extended attribute `user.`NAME.
     RemoveXattr(String, String),
-    /// Makes a file or directory durable.
+    /// Calls fsync on a file or directory.
     Fsync(String),
-    /// Makes the contents of a file durable.
+    /// Calls fdatasync on a file.
     Fdatasync(String),
-    /// Makes everything durable.
+    /// Calls sync on the volume.
     Sync,
-    /// Brings the log into the index.
+    /// Merges the log into the index.
     Merge,
 }
 
@@ -182,14 +184,14 @@ impl FromStr for Step {
     }
 }
 
-/// Lengths of values in turn: on both sides of the least that is stored once, and of the largest that
-/// stands in a node.
+/// Lengths of values in bytes, in turn: around the smallest that is stored once for several inodes,
+/// and the largest that is stored in a node.
 const VALUE_LENGTHS: [usize; 5] = [400, 65, 64, 5000, 20_000];
 
-/// The first value that has the same hash as all behind it.
+/// From this number on all values have the same hash.
 const COLLIDING: u32 = 1000;
 
-/// The value of a number, the same each time.
+/// The value with this number, the same each time.
 fn value(number: u32) -> Vec<u8> {
     if number >= COLLIDING {
         return colliding(u64::from(number));
@@ -202,7 +204,7 @@ fn value(number: u32) -> Vec<u8> {
     bytes
 }
 
-/// An access list for a user, with these permissions of owner, mask and others.
+/// An access list with an entry for one user, and these permissions of owner, mask and others.
 fn access_list(mode: u32) -> Vec<u8> {
     let entry = |tag: u16, perm: u32, id: u32| {
         let perm = (perm & 7) as u16;
@@ -219,8 +221,9 @@ fn access_list(mode: u32) -> Vec<u8> {
     [2u32.to_le_bytes().to_vec(), entries.concat()].concat()
 }
 
-/// Values with one hash: where the first word of a step of the hash is what it is multiplied with,
-/// the second word does not count.
+/// Values with equal hashes: a step of the hash multiplies two words after mixing a constant into
+/// each. If the first word is equal to its constant, the product is zero whatever the second word
+/// is.
 fn colliding(number: u64) -> Vec<u8> {
     let seed = fresh_hash_seed().unwrap_or_default();
     let first = 0xbe4b_a423_396c_feb8_u64.wrapping_add(seed);
@@ -229,10 +232,10 @@ fn colliding(number: u64) -> Vec<u8> {
     bytes
 }
 
-/// Reads steps that are separated by semicolons or lines.
+/// Parses steps separated by semicolons or newlines.
 ///
 /// # Errors
-/// The first that is none.
+/// The first text that is not a step.
 pub fn steps(text: &str) -> Result<Vec<Step>, String> {
     text.split([';', '\n'])
         .map(str::trim)
@@ -241,7 +244,7 @@ pub fn steps(text: &str) -> Result<Vec<Step>, String> {
         .collect()
 }
 
-/// Does steps on a volume.
+/// Runs steps on a volume.
 pub struct Runner<'a> {
     fs: &'a FileSystem,
     written: u8,
@@ -249,9 +252,10 @@ pub struct Runner<'a> {
 }
 
 impl<'a> Runner<'a> {
-    /// On this volume.
+    /// A runner on this volume.
     pub fn new(fs: &'a FileSystem) -> Self {
-        // Superblocks and mount records grow in number, so a later run writes other bytes.
+        // Superblock generations and mount records only grow, so a later run writes different
+        // bytes.
         let info = fs.info();
         let runs = info.generation + info.log_used / BLOCK as u64;
         Self {
@@ -270,13 +274,13 @@ impl<'a> Runner<'a> {
         Ok(at)
     }
 
-    /// The directory that holds a path, and the name in it.
+    /// The directory of a path, and the last component.
     fn entry<'p>(&self, path: &'p str) -> Result<(u64, &'p [u8])> {
         let (dir, name) = path.rsplit_once('/').unwrap_or(("", path));
         Ok((self.look_up(dir)?, name.as_bytes()))
     }
 
-    /// Bytes that no other write has, other ones in each sector.
+    /// `len` bytes that differ from those of nearby writes, and from sector to sector.
     fn bytes(&mut self, len: u32) -> Vec<u8> {
         self.written = self.written % 250 + 1;
         let first = usize::from(self.written);
@@ -284,10 +288,10 @@ impl<'a> Runner<'a> {
         (0..len as usize).map(byte).collect()
     }
 
-    /// Does a step.
+    /// Runs a step.
     ///
     /// # Errors
-    /// What the volume says.
+    /// The error of the call that the step makes.
     pub fn run(&mut self, step: &Step) -> Result<()> {
         let fs = self.fs;
         let creds = Creds::default();

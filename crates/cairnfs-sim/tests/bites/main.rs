@@ -1,7 +1,8 @@
-//! Mistakes of the engine, each made on purpose, and what notices it.
+//! Injects faults into the engine and checks that a test detects each of them.
 //!
-//! A promise is only shown to hold if a break of it would have been noticed. So each trial is done
-//! twice: as the engine is, where nothing may be found, and with the mistake, where something must.
+//! A test only shows that a promise holds if it would fail were the promise broken. So each trial
+//! runs twice: with the correct engine, where nothing may be found, and with the injected fault,
+//! where something must be found.
 
 #![allow(
     clippy::unwrap_used,
@@ -19,7 +20,8 @@ use trial::{
     lives, long_log, rot, sampled, unread,
 };
 
-/// A mistake, when it is made, and steps on the base volume of which some power cut shows it.
+/// Injected faults: when each is active, and steps on the base volume after which some power
+/// failure shows it.
 const CUTS: &[(InjectedFault, During, &str)] = &[
     (LogBeforeData, Run, "write f 4096 4096; sync"),
     (FsyncWithoutFlush, Run, "chmod f 384; fsync f"),
@@ -138,7 +140,7 @@ const CUTS: &[(InjectedFault, During, &str)] = &[
     ),
 ];
 
-/// Further steps that show such a mistake: a directory that is there loses what was changed of it.
+/// More steps that show such a fault: a directory that exists loses changes of its attributes.
 const ALSO: &[(InjectedFault, During, &str)] = &[
     (
         DirectoryDependencyLost,
@@ -152,8 +154,8 @@ const ALSO: &[(InjectedFault, During, &str)] = &[
     ),
 ];
 
-/// Mistakes of those that random steps need not show: what shows them takes several steps on one
-/// directory or file, in one context.
+/// Faults that the random steps may miss: they need several steps on one directory or file in one
+/// context.
 const RARE: [InjectedFault; 4] = [
     PlaceDependencyLost,
     RemovalDependencyLost,
@@ -161,11 +163,11 @@ const RARE: [InjectedFault; 4] = [
     TruncationWithoutData,
 ];
 
-/// Random runs that are tried until a mistake shows.
+/// Number of random runs that are tried until a fault shows.
 const RUNS: u64 = 200;
 const VALUE_RUNS: u64 = 6;
 
-/// So many attributes of `f` that they fill a large part of a log record each.
+/// Steps that set `count` attributes of `f`, each of which fills a large part of a log record.
 fn large(count: u8) -> Vec<Step> {
     let letters = (b'b'..b'b' + count).map(char::from);
     letters
@@ -173,7 +175,7 @@ fn large(count: u8) -> Vec<Step> {
         .collect()
 }
 
-/// Steps around large attributes.
+/// Steps that set `count` large attributes between `before` and `behind`.
 fn around(before: &str, count: u8, behind: &str) -> Vec<Step> {
     let mut all = steps(before).unwrap();
     all.extend(large(count));
@@ -181,7 +183,7 @@ fn around(before: &str, count: u8, behind: &str) -> Vec<Step> {
     all
 }
 
-/// What trials came to.
+/// The results of the trials.
 #[derive(Default)]
 struct Table {
     rows: Vec<String>,
@@ -195,8 +197,8 @@ impl Table {
         self.rows.push(format!("{faults:<36} {tried:>5}  {what}"));
     }
 
-    /// Does a trial as the engine is, and with a mistake that must be noticed.
-    fn bites(
+    /// Runs a trial with the correct engine, and with faults that must be detected.
+    fn must_detect(
         &mut self,
         faults: &[InjectedFault],
         during: During,
@@ -213,7 +215,7 @@ impl Table {
         self.row(faults, with.tried, with.caught.as_deref());
     }
 
-    /// Does a trial with a mistake that something else makes good.
+    /// Runs a trial with a fault whose effect another mechanism prevents.
     fn harmless(&mut self, fault: InjectedFault, why: &str, f: impl Fn(Faults<'_>) -> Outcome) {
         let with = f(Faults(&[fault], Both));
         if with.caught.is_some() || with.made == 0 {
@@ -223,7 +225,7 @@ impl Table {
         self.row(&[fault], with.tried, Some(&format!("harmless: {why}")));
     }
 
-    /// Shows all: mistakes, states tried until one was noticed, what was noticed.
+    /// Prints the table: faults, states tried until one was detected, what was detected.
     fn done(self) {
         println!("{}", self.rows.join("\n"));
         assert!(self.wrong.is_empty(), "{}", self.wrong.join("\n"));
@@ -231,76 +233,76 @@ impl Table {
 }
 
 #[test]
-fn power_cuts_show_mistakes() {
+fn power_cuts_detect_injected_faults() {
     let mut table = Table::default();
     for (fault, during, text) in CUTS.iter().chain(ALSO) {
         let steps = steps(text).unwrap();
-        table.bites(&[*fault], *during, |f| cuts(f, base(), &steps));
+        table.must_detect(&[*fault], *during, |f| cuts(f, base(), &steps));
     }
-    // So many changes come with the fsync that the whole context is written for it.
+    // The fsync depends on so many changes that the whole context is written for it.
     let many = (0..1025).map(|i| format!("create n/{i};"));
     let gone = (0..1025).map(|i| format!("unlink n/{i};"));
     let made: String = std::iter::once("mkdir n;".to_owned()).chain(many).collect();
     let text: String = std::iter::once(made + "sync;").chain(gone).collect();
     let whole = steps(&(text + "rmdir n; create n; write n 0 9000; fsync n")).unwrap();
-    table.bites(&[StagedWithContext], Run, |f| {
+    table.must_detect(&[StagedWithContext], Run, |f| {
         sampled(f, base(), &whole, 40)
     });
     table.done();
 }
 
 #[test]
-fn failing_disks_and_full_volumes_show_mistakes() {
+fn failing_disk_and_full_volume_detect_injected_faults() {
     let mut table = Table::default();
     let synced = steps("write f 0 9000; fsync f; create n; sync; merge").unwrap();
-    table.bites(&[FailureForgotten], Run, |f| failing(f, base(), &synced));
+    table.must_detect(&[FailureForgotten], Run, |f| failing(f, base(), &synced));
     for size in [0, 100, 1500] {
-        table.bites(&[DeletionsUnfunded], Run, |f| filled(f, base(), size));
+        table.must_detect(&[DeletionsUnfunded], Run, |f| filled(f, base(), size));
     }
-    // Of a file with so many extents, some are freed by later transactions.
+    // The truncation of a file with so many extents frees some of them in later transactions.
     let extents = (0..1500).map(|i| format!("write n {} 10;", i * 8192));
     let text = "create n;".to_owned() + &extents.collect::<String>();
     let many = after(base(), &steps(&text).unwrap()).unwrap();
     let cut = Step::Truncate("n".into(), 100);
-    table.bites(&[TruncationWithoutOrphan], Run, |f| unread(f, &many, &cut));
+    table.must_detect(&[TruncationWithoutOrphan], Run, |f| unread(f, &many, &cut));
     table.done();
 }
 
 #[test]
-fn power_cuts_among_large_records_show_mistakes() {
+fn power_cuts_in_multi_record_contexts_detect_injected_faults() {
     let mut table = Table::default();
-    // A directory counts its entries in the first part, and has one of them in the second.
+    // The first part has the entry count of a directory, the second part one of the entries.
     let parts = around("chmod d 448", 24, "mkdir d/x; sync");
-    table.bites(&[HalfContextCounts], Recovery, |f| {
+    table.must_detect(&[HalfContextCounts], Recovery, |f| {
         cuts(f, long_log(), &parts)
     });
     let two = around("", 20, "sync");
-    table.bites(&[DurableLsnAhead], Run, |f| cuts(f, base(), &two));
-    table.bites(&[ChainUnchecked], Recovery, |f| grafted(f, base(), &two));
+    table.must_detect(&[DurableLsnAhead], Run, |f| cuts(f, base(), &two));
+    table.must_detect(&[ChainUnchecked], Recovery, |f| grafted(f, base(), &two));
     let merge = around("chmod e 448", 14, "sync; merge");
-    table.bites(&[TailMovedEachStep], Run, |f| cuts(f, full(), &merge));
+    table.must_detect(&[TailMovedEachStep], Run, |f| cuts(f, full(), &merge));
     let renamed = steps("rename f n; sync; merge").unwrap();
-    table.bites(&[OldNamesLeft], Run, |f| key_by_key(f, base(), &renamed));
+    table.must_detect(&[OldNamesLeft], Run, |f| key_by_key(f, base(), &renamed));
     table.done();
 }
 
 #[test]
-fn rotten_blocks_show_mistakes() {
+fn bit_rot_detects_missing_verification() {
     let mut table = Table::default();
     let steps = steps("chmod f 384; fsync f; chmod g 384; fsync g; chmod d 448; fsync d").unwrap();
-    table.bites(&[DataUnchecked], Recovery, |f| {
+    table.must_detect(&[DataUnchecked], Recovery, |f| {
         rot(f, base(), &steps, Rot::Data)
     });
-    table.bites(&[NodeUnchecked], Recovery, |f| {
+    table.must_detect(&[NodeUnchecked], Recovery, |f| {
         rot(f, base(), &steps, Rot::Data)
     });
-    table.bites(&[EndUnchecked], Recovery, |f| {
+    table.must_detect(&[EndUnchecked], Recovery, |f| {
         rot(f, base(), &steps, Rot::Log)
     });
     table.done();
 }
 
-/// A process that is killed when its steps are done.
+/// A process that is killed after its steps.
 const fn killed(steps: &'static str) -> Life {
     Life {
         steps,
@@ -309,25 +311,26 @@ const fn killed(steps: &'static str) -> Life {
 }
 
 #[test]
-fn kills_before_power_cuts_show_mistakes() {
+fn kill_before_power_cut_detects_injected_faults() {
     let mut table = Table::default();
     let two = [killed("create a; fsync a"), killed("create q; fsync q")];
-    table.bites(&[MountRecordMissing], Both, |f| lives(f, base(), &two));
+    table.must_detect(&[MountRecordMissing], Both, |f| lives(f, base(), &two));
     let in_flush = Life {
         killed_in_flush: true,
         ..two[0]
     };
     let both = [in_flush, two[1]];
-    table.bites(&[MountWithoutFlush], Both, |f| lives(f, base(), &both));
-    // Either is made good by the other.
+    table.must_detect(&[MountWithoutFlush], Both, |f| lives(f, base(), &both));
+    // Each of the two prevents the effect of the other.
     let faults = [MountRecordUnflushed, SameNonce];
-    table.bites(&faults, Both, |f| lives(f, base(), &two));
+    table.must_detect(&faults, Both, |f| lives(f, base(), &two));
     table.done();
 }
 
-/// Mistakes that another mechanism makes good: were they to do harm, that one would be broken.
+/// Faults whose effect another mechanism prevents: if they did harm, that mechanism would be
+/// broken.
 #[test]
-fn mistakes_that_do_no_harm() {
+fn redundant_mechanisms_mask_injected_faults() {
     let mut table = Table::default();
     let three = [
         killed("create a; write a 0 5000; fsync a; write f 0 9000; fsync f"),
@@ -356,10 +359,10 @@ fn mistakes_that_do_no_harm() {
     table.done();
 }
 
-/// Random steps, which nobody aimed at anything, notice each of the mistakes, too.
+/// Random steps detect each of the faults too, although they do not aim at any.
 #[test]
-fn random_steps_show_mistakes() {
-    // By turns about everything, and about names; then about values that are shared.
+fn random_steps_detect_injected_faults() {
+    // Alternately all kinds of steps and steps on names; then steps on shared values.
     let run = |seed: u64| match seed % 2 {
         0 => random_steps(seed, 120),
         _ => random_names(seed, 120),

@@ -1,4 +1,4 @@
-//! Trials: a workload, a mistake of the engine, and how many states until something shows.
+//! Trials: run a workload with an injected fault, and count the states until one is wrong.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use cairnfs_sim::workload::{
     Runner, Step, after, base_steps, base_volume, record, record_as, steps,
 };
 
-/// When the engine makes a mistake.
+/// When an injected fault is active.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum During {
     /// While the run is recorded.
@@ -27,23 +27,23 @@ pub enum During {
     Both,
 }
 
-/// How a trial ended.
+/// The result of a trial.
 #[derive(Debug, Default)]
 pub struct Outcome {
-    /// States tried.
+    /// Number of states tried.
     pub tried: u64,
-    /// How often the mistake was made.
+    /// How often the fault was injected.
     pub made: u64,
-    /// What showed first.
+    /// The first problem found.
     pub caught: Option<String>,
 }
 
-/// Mistakes, and when they are made.
+/// The injected faults, and when they are active.
 #[derive(Clone, Copy)]
 pub struct Faults<'a>(pub &'a [InjectedFault], pub During);
 
 impl Faults<'_> {
-    /// Runs what is recorded.
+    /// Runs `f` as the recorded run.
     fn run<R>(&self, f: impl FnOnce() -> R) -> R {
         within(
             if self.1 == During::Recovery {
@@ -55,13 +55,13 @@ impl Faults<'_> {
         )
     }
 
-    /// Recovers and judges.
+    /// Runs `f` as a recovery.
     fn recover<R>(&self, f: impl FnOnce() -> R) -> R {
         within(if self.1 == During::Run { &[] } else { self.0 }, f)
     }
 }
 
-/// Counts and keeps what a trial finds.
+/// Runs a trial, and counts how often the fault was injected.
 fn trial(f: impl FnOnce(&mut u64) -> Result<(), String>) -> Outcome {
     let before = made();
     let mut tried = 0;
@@ -73,7 +73,7 @@ fn trial(f: impl FnOnce(&mut u64) -> Result<(), String>) -> Outcome {
     }
 }
 
-/// A volume with a log in which a context of more than one record has room.
+/// A volume whose log has room for a context of more than one record.
 pub fn long_log() -> Image {
     let disk = SimDisk::new(Image::new(48 << 20), false);
     let make = MakeOptions {
@@ -85,7 +85,7 @@ pub fn long_log() -> Image {
     after(disk.image(), &base_steps()).unwrap()
 }
 
-/// A volume so full that a merge must go in steps.
+/// A volume so full that a merge needs several steps.
 pub fn full() -> Image {
     let mut all = base_steps();
     all.push(Step::Create("full".into()));
@@ -95,7 +95,8 @@ pub fn full() -> Image {
     after(fresh_volume(VOLUME_SIZE).unwrap(), &all).unwrap()
 }
 
-/// Records steps that are all possible, with memory for contexts of more than one record.
+/// Records steps, none of which may be refused, with a cache large enough for contexts of several
+/// records.
 fn recorded(volume: Image, steps: &[Step]) -> cairnfs::Result<Recording> {
     let roomy = Options {
         cache_budget: 64 << 20,
@@ -107,7 +108,7 @@ fn recorded(volume: Image, steps: &[Step]) -> cairnfs::Result<Recording> {
     })
 }
 
-/// Tries the states that a power cut may leave of these steps, until one is wrong.
+/// Tries the states that a power failure may leave of these steps, until one is wrong.
 pub fn cuts(faults: Faults<'_>, volume: Image, steps: &[Step]) -> Outcome {
     trial(|tried| {
         let recording = faults.run(|| recorded(volume, steps));
@@ -116,7 +117,7 @@ pub fn cuts(faults: Faults<'_>, volume: Image, steps: &[Step]) -> Outcome {
     })
 }
 
-/// Tries the states that steps leave whose merges go key by key.
+/// As [`cuts`], with merges that handle one key at a time.
 pub fn key_by_key(faults: Faults<'_>, volume: Image, steps: &[Step]) -> Outcome {
     let pressure = Some(Pressure {
         replay: 0,
@@ -133,7 +134,7 @@ pub fn key_by_key(faults: Faults<'_>, volume: Image, steps: &[Step]) -> Outcome 
     })
 }
 
-/// Tries about `most` of the states of steps of which those that cannot be done are passed over.
+/// As [`cuts`], with about `most` of the states; refused steps are skipped.
 pub fn sampled(faults: Faults<'_>, volume: Image, steps: &[Step], most: u64) -> Outcome {
     trial(|tried| {
         let recording = faults.run(|| record(volume, steps));
@@ -151,7 +152,7 @@ pub fn sampled(faults: Faults<'_>, volume: Image, steps: &[Step], most: u64) -> 
     })
 }
 
-/// Tries one state in so many.
+/// Tries one of this many states.
 fn cut(
     faults: Faults<'_>,
     recording: &Recording,
@@ -175,7 +176,7 @@ fn cut(
     })
 }
 
-/// Every choice at every place.
+/// Calls the function with every choice at every event.
 fn each_choice(
     mut cursor: Cursor<'_>,
     more: &dyn Fn(usize) -> bool,
@@ -196,17 +197,17 @@ fn each_choice(
     }
 }
 
-/// What a process does until it is killed, the disk's cache staying as it is.
+/// The steps of a process until it is killed; the disk's cache survives.
 #[derive(Clone, Copy)]
 pub struct Life {
     /// Its steps.
     pub steps: &'static str,
-    /// It is killed in the first flush of the last step, not behind it.
+    /// Whether it is killed in the first flush of the last step instead of after the step.
     pub killed_in_flush: bool,
 }
 
-/// Lives one after another on one disk; then the power fails. States must be sound and must open,
-/// and must be the same when they are opened again.
+/// Runs several processes one after another on one disk; then the power fails. Each state must be
+/// sound, must open, and must show the same tree when it is opened again.
 pub fn lives(faults: Faults<'_>, volume: Image, all: &[Life]) -> Outcome {
     trial(|tried| {
         let events = faults.run(|| live(volume.clone(), all))?;
@@ -245,7 +246,7 @@ fn live(volume: Image, lives: &[Life]) -> Result<Vec<Event>, String> {
     Ok(disk.take_events())
 }
 
-/// Opens a volume and leaves it as a kill does; its tree, and the disk.
+/// Opens a volume and leaves it as a kill does; returns its tree and the disk.
 fn opened(image: Image) -> Result<(Tree, Image), String> {
     let disk = Arc::new(SimDisk::new(image, false));
     let seed = disk.image().digest();
@@ -270,17 +271,18 @@ fn settles(image: Image) -> Result<(), String> {
     }
 }
 
-/// Where blocks rot.
+/// Where bits are flipped.
 #[derive(Clone, Copy)]
 pub enum Rot {
-    /// Contents of files, and index nodes.
+    /// In contents of files and in index nodes.
     Data,
-    /// The log, but for its newest record: that nobody could tell from one never written.
+    /// In the log except its newest record: damage to that cannot be distinguished from a write
+    /// that was lost.
     Log,
 }
 
-/// Changes a bit of a few bytes of each block that these steps leave, one at a time: what is read must be an error
-/// or the same.
+/// Flips a bit in a few bytes of each block that these steps leave, one at a time: reading must
+/// return an error or the same tree.
 pub fn rot(faults: Faults<'_>, volume: Image, steps: &[Step], place: Rot) -> Outcome {
     trial(|tried| {
         let recording = faults.run(|| recorded(volume, steps)).unwrap();
@@ -305,7 +307,7 @@ pub fn rot(faults: Faults<'_>, volume: Image, steps: &[Step], place: Rot) -> Out
     })
 }
 
-/// A few bytes of a block that are not zero.
+/// The offsets of a few nonzero bytes of a block.
 fn used_bytes(image: &Image, block: u64) -> Vec<usize> {
     let mut bytes = [0; BLOCK];
     image.read(block * BLOCK as u64, &mut bytes);
@@ -316,7 +318,7 @@ fn used_bytes(image: &Image, block: u64) -> Vec<usize> {
         .collect()
 }
 
-/// Blocks that are not all zeros.
+/// The blocks that are not all zeros.
 fn used_blocks(image: &Image, place: Rot) -> Vec<u64> {
     let fs = read_only(image).unwrap();
     let behind_log = 16 + fs.info().log_size / BLOCK as u64;
@@ -349,8 +351,8 @@ fn tree_of(image: &Image) -> Result<Tree, String> {
     Tree::read(&fs).map_err(|e| e.to_string())
 }
 
-/// A record is lost behind which another is kept; the next mount writes until its log ends where the
-/// kept one begins. That one must not count again.
+/// Loses a log record while a later one is kept; the next mount then writes until its log ends
+/// where the kept record begins. That record must not be replayed.
 pub fn grafted(faults: Faults<'_>, volume: Image, steps: &[Step]) -> Outcome {
     trial(|tried| {
         let recording = recorded(volume, steps).unwrap();
@@ -374,7 +376,7 @@ pub fn grafted(faults: Faults<'_>, volume: Image, steps: &[Step]) -> Outcome {
     })
 }
 
-/// The disk where of two unflushed records the first is lost, and the blocks where they begin.
+/// A disk on which the first of two unflushed records is lost, and the blocks where both begin.
 fn without_first_record(recording: &Recording) -> Option<(u64, u64, Image)> {
     let begins = |event: &Event| match event {
         Event::Write { offset, data } if data.get(8..12) == Some(b"CLog") => Some(offset / 4096),
@@ -400,7 +402,7 @@ fn without_first_record(recording: &Recording) -> Option<(u64, u64, Image)> {
     None
 }
 
-/// Each write and flush of the steps fails once; nothing may be acknowledged afterwards.
+/// Makes each write and flush of the steps fail once; nothing may be acknowledged afterwards.
 pub fn failing(faults: Faults<'_>, volume: Image, steps: &[Step]) -> Outcome {
     trial(|tried| {
         for kind in [Kind::Write, Kind::Flush] {
@@ -410,7 +412,7 @@ pub fn failing(faults: Faults<'_>, volume: Image, steps: &[Step]) -> Outcome {
                 disk.plan(kind, n, Fault::Error);
                 let acknowledged = faults.run(|| {
                     let mut runner = Runner::new(&fs);
-                    // A step that meets the failure, or comes after it, says so.
+                    // A step that meets the failure, or follows it, returns an error.
                     steps.iter().for_each(|step| drop(runner.run(step)));
                     fs.sync().is_ok()
                 });
@@ -428,7 +430,7 @@ pub fn failing(faults: Faults<'_>, volume: Image, steps: &[Step]) -> Outcome {
     })
 }
 
-/// Each read of a step fails once; then all is synced, and the power fails.
+/// Makes each read of a step fail once; then the volume is synced, and the power fails.
 pub fn unread(faults: Faults<'_>, volume: &Image, step: &Step) -> Outcome {
     trial(|tried| {
         for n in 0.. {
@@ -436,7 +438,7 @@ pub fn unread(faults: Faults<'_>, volume: &Image, step: &Step) -> Outcome {
             let fs = FileSystem::open_device(disk.clone(), &options(5)).unwrap();
             disk.plan(Kind::Read, n, Fault::Error);
             faults.run(|| {
-                // It may fail, or go on.
+                // The step may fail or continue.
                 drop(Runner::new(&fs).run(step));
                 fs.sync().unwrap();
             });
@@ -451,7 +453,7 @@ pub fn unread(faults: Faults<'_>, volume: &Image, step: &Step) -> Outcome {
     })
 }
 
-/// Files of `size` bytes are made until there is no space, and synced; each can be removed.
+/// Creates files of `size` bytes until there is no space, and syncs; each file must be removable.
 pub fn filled(faults: Faults<'_>, volume: Image, size: u32) -> Outcome {
     trial(|tried| {
         let disk = Arc::new(SimDisk::new(volume, false));
@@ -477,10 +479,10 @@ pub fn filled(faults: Faults<'_>, volume: Image, size: u32) -> Outcome {
     })
 }
 
-/// Blocks that [`full`] leaves to ordinary requests.
+/// Number of blocks that [`full`] leaves for ordinary requests.
 const FREE: u64 = 560;
 
-/// The volume that most trials begin with.
+/// The initial volume of most trials.
 pub fn base() -> Image {
     base_volume().unwrap()
 }

@@ -1,11 +1,12 @@
-//! All sequences of one and two steps, and a share of those of three; on request all of them.
+//! All sequences of one and two steps, and a sample of those of three steps; all of them on
+//! request.
 
 use cairnfs_sim::explore::Depth;
 use cairnfs_sim::workload::{Bounded, base_volume};
 
 use crate::support::try_all;
 
-/// One sequence of three steps in so many is tried.
+/// One of this many sequences of three steps is tried.
 const SHARE: u64 = 41;
 
 fn sequences(length: u32, share: u64, interval: u64) {
@@ -25,7 +26,7 @@ fn sequences(length: u32, share: u64, interval: u64) {
 }
 
 #[test]
-fn all_sequences_of_one_and_two() {
+fn all_sequences_of_one_and_two_steps() {
     for interval in [0, 1] {
         sequences(1, 1, interval);
         sequences(2, 1, interval);
@@ -33,13 +34,13 @@ fn all_sequences_of_one_and_two() {
 }
 
 #[test]
-fn a_share_of_the_sequences_of_three() {
+fn sample_of_sequences_of_three_steps() {
     sequences(3, SHARE, 0);
 }
 
 #[test]
 #[ignore = "long: all 343,000 sequences, twice; scripts/crash-states runs it"]
-fn all_sequences_of_three() {
+fn all_sequences_of_three_steps() {
     for interval in [0, 1] {
         sequences(3, 1, interval);
     }

@@ -1,4 +1,5 @@
-//! What an fsync must take along, and what it must leave: a history for each rule.
+//! What an fsync must include and what it must leave out: a history for each rule of the dependency
+//! closure.
 
 use cairnfs_sim::explore::Depth;
 use cairnfs_sim::record::{VOLUME_SIZE, fresh_volume};
@@ -7,9 +8,9 @@ use cairnfs_sim::workload::{record, steps};
 use crate::hazards::NEIGHBOURS;
 use crate::support::{THOROUGH, history, try_recording};
 
-/// Rule: the directories of a name come with it, each with its own name.
+/// Rule: the directories above a name are included, each with its own name.
 #[test]
-fn directories_up_to_the_root() {
+fn fsync_includes_directories_up_to_root() {
     history(
         "mkdir a; create x; mkdir a/b; create a/y; mkdir a/b/c; create a/b/z; create a/b/c/f;
          fsync a/b/c/f; create a/b/c/g; mkdir a/b/c/d; fsync a/b/c/d; sync",
@@ -17,9 +18,9 @@ fn directories_up_to_the_root() {
     history("mkdir a; tmpfile a/f; setxattr a b 10; fsync a/f; removexattr a b; fsync a");
 }
 
-/// Rule: directories that were moved come along, however far above.
+/// Rule: moved directories on the path to the root are included, at any depth.
 #[test]
-fn a_way_that_moved() {
+fn fsync_of_moved_directory_keeps_path_to_root() {
     history(
         "mkdir a; mkdir a/b; mkdir a/b/c; sync; rename a/b b; rename a b/c/a; fsync b/c/a;
          create b/c/a/x; fsync b/c/a/x; merge",
@@ -34,26 +35,26 @@ fn a_way_that_moved() {
     );
 }
 
-/// Rule: that holds for each of a file's names, also those that are durable already.
+/// Rule: the same holds for each name of a file, including names that are durable already.
 #[test]
-fn a_way_to_another_name() {
+fn fsync_keeps_paths_of_all_names() {
     history(
         "create f; mkdir d; mkdir d/e; link f d/e/f; sync; rename d x; chmod f 384; fsync f;
          rename x/e e; fsync f; unlink f; fsync e/f",
     );
 }
 
-/// Rule: what one transaction changed comes together.
+/// Rule: all changes of one transaction are included together.
 #[test]
-fn partners_of_a_rename() {
+fn fsync_includes_partners_of_rename() {
     history("create f; create g; link g n; sync; rename f g; fsync n; fsync g; sync");
     history("create f; mkdir d; create d/x; sync; exchange f d; create f/y; fsync d; fsync f/y");
     history("mkdir a; mkdir b; create b/x; sync; unlink b/x; rename a b; fsync b; sync");
 }
 
-/// Rule: who takes a name comes after who gave it up, through any number of hands.
+/// Rule: the new use of a name depends on the removal of its old use, through any number of inodes.
 #[test]
-fn a_name_through_many_hands() {
+fn fsync_of_reused_name_includes_its_earlier_uses() {
     history(
         "create a; create b; create c; sync; unlink a; rename b a; rename a d; rename c a;
          unlink a; create a; fsync a; fsync d; sync",
@@ -67,9 +68,9 @@ fn a_name_through_many_hands() {
     ));
 }
 
-/// Rule: a directory is gone only if its entries are, wherever they went.
+/// Rule: a directory is removed only if its entries are removed, wherever they were moved.
 #[test]
-fn a_removed_directory_and_its_entries() {
+fn removed_directory_includes_removal_of_its_entries() {
     history(
         "mkdir d; mkdir d/s; create d/s/f; mkdir e; sync; rename d/s/f e/f; rmdir d/s; rmdir d;
          mkdir d; fsync d; fsync e/f; sync",
@@ -81,9 +82,10 @@ fn a_removed_directory_and_its_entries() {
     history("mkdir d; create d/f; unlink-open d/f; rmdir d; create d; fsync d; merge");
 }
 
-/// Rule: a directory counts the entries that are there, and those that an fsync leaves do not.
+/// Rule: the entry count of a directory counts the entries that survive, and not those that an
+/// fsync leaves out.
 #[test]
-fn counts_without_the_others() {
+fn entry_count_excludes_entries_left_out_of_fsync() {
     history(
         "mkdir d; sync; mkdir d/s; create d/a; mkdir d/t; create d/b; fsync d/a; rmdir d/s; fsync d/t;
          unlink d/b; fsync d/a; rename d/t t; fsync t; sync; unlink d/a; rmdir d; fsync .",
@@ -94,9 +96,9 @@ fn counts_without_the_others() {
     );
 }
 
-/// Rule: what was logged is not changed in place, and its end is logged.
+/// Rule: a logged item is not changed in place, and its deletion is logged.
 #[test]
-fn logged_and_changed_again() {
+fn inode_changed_again_after_fsync() {
     history(
         "create f; fsync f; chmod f 384; sync; chmod f 448; fsync f; chmod f 384; fsync f; unlink f;
          fsync .; create f; fsync f; merge; chmod f 384; fsync f; unlink f; sync",
@@ -107,18 +109,18 @@ fn logged_and_changed_again() {
     );
 }
 
-/// Rule: an fsync of a directory has all its entries, with what they joined.
+/// Rule: an fsync of a directory includes all its entries, with everything in their transactions.
 #[test]
-fn entries_of_a_directory() {
+fn fsync_of_directory_includes_its_entries() {
     history(
         "mkdir d; mkdir e; create d/f; sync; create d/g; mkdir d/s; create d/s/x; rename d/f e/f;
          link e/f d/h; symlink d/l 20; create e/y; fsync d; create d/z; unlink d/g; fsync d; sync",
     );
 }
 
-/// Rule: data and record are made durable by one flush, and a record without its data does not count.
+/// Rule: one flush makes data and record durable, and a record without its data is ignored.
 #[test]
-fn data_beside_its_record() {
+fn staged_data_is_durable_with_its_record() {
     history(
         "create f; write f 0 20000; fsync f; write f 4096 4096; fsync f; write f 0 4096; fdatasync f;
          truncate f 5000; write f 4096 100; fsync f; merge; write f 0 8192; fsync f",
@@ -133,7 +135,7 @@ fn data_beside_its_record() {
     );
 }
 
-/// A history too long to be tried as deep as the others.
+/// Tries a history that is too long to be tried with the usual depth.
 #[track_caller]
 fn long_history(title: &str, text: &str, states: usize) {
     let recording = record(fresh_volume(VOLUME_SIZE).unwrap(), &steps(text).unwrap()).unwrap();
@@ -145,9 +147,9 @@ fn long_history(title: &str, text: &str, states: usize) {
     try_recording(title, &recording, &depth);
 }
 
-/// Rule: data that waits for its record is written before a whole context is, and durable.
+/// Rule: staged data is written before a whole context, and made durable before it.
 #[test]
-fn data_before_a_whole_context() {
+fn staged_data_is_durable_before_whole_context() {
     let mut text = String::from("mkdir d;");
     (0..1100).for_each(|i| text += &format!("create d/{i};"));
     text += "sync;";
@@ -156,9 +158,10 @@ fn data_before_a_whole_context() {
     long_history("data and a whole context", &text, 60);
 }
 
-/// Rule: much data is made durable before the record, which would have to name it all.
+/// Rule: a large amount of data is made durable before the record, because the record cannot list
+/// checksums for all of it.
 #[test]
-fn much_data_before_its_record() {
+fn large_data_is_durable_before_its_record() {
     long_history(
         "much data",
         "create f; write f 0 5000000; fsync f; write f 0 4096; fsync f",
@@ -166,33 +169,35 @@ fn much_data_before_its_record() {
     );
 }
 
-/// Rule: data of which not all is named is durable before the record, also what waits for that.
+/// Rule: if the record cannot list checksums for all the data, the data is durable before the
+/// record, including staged data.
 #[test]
-fn much_data_of_which_some_waits_for_its_record() {
-    // 900 blocks are written with the link; of the fsync's, 16 wait, and 200 more are too many to name.
+fn partly_staged_large_data_is_durable_before_record() {
+    // 900 blocks are written with the link. At the fsync 16 blocks are staged, and 200 more are too
+    // many to list.
     let mut text = String::from("create f; write f 4194304 3686400; link f g;");
     (0..16).for_each(|i| text += &format!("write f {} 4096;", i * 40_960));
     text += "write f 2097152 819200; fsync f; write f 0 4096; fsync f";
     long_history("much data, some of it waiting", &text, 200);
 }
 
-/// Rule: a group too large to be followed is written with all its context.
+/// Rule: if the dependency closure is too large, the whole context is written.
 #[test]
-fn more_entries_than_a_group_has() {
+fn fsync_with_large_closure_writes_whole_context() {
     let mut text = String::from("mkdir d; create x;");
     for i in 0..1100 {
         text += &format!("create d/{i};");
     }
     long_history(
-        "a large group",
+        "a large closure",
         &(text + "fsync d; unlink d/7; fsync d; sync"),
         60,
     );
 }
 
-/// Rule: changes of an inode's attributes survive in their order, its size and its entries included.
+/// Rule: changes of an inode's attributes survive in order, including its size and its entry count.
 #[test]
-fn attributes_of_one_inode() {
+fn attributes_of_one_inode_survive_in_order() {
     history(
         "mkdir d; sync; chmod d 448; create d/f; fsync d/f; setxattr d a 10; create d/g; fsync d/g;
          chmod d 493; unlink d/f; link d/g x; fsync x; merge",
@@ -203,9 +208,10 @@ fn attributes_of_one_inode() {
     );
 }
 
-/// Rule: a size that was set survives before later attributes, also over data that still waits.
+/// Rule: a size set by truncation survives before later attributes, even if data below it is not
+/// written yet.
 #[test]
-fn a_truncation_of_data_that_waits() {
+fn truncation_of_unwritten_data_precedes_attributes() {
     history("create f; write f 0 9000; truncate f 5000; chmod f 384; merge; sync");
     history(
         "create f; write f 0 100; sync; write f 50 20000; truncate f 6000; setxattr f a 10; merge;
@@ -217,19 +223,20 @@ fn a_truncation_of_data_that_waits() {
     );
 }
 
-/// Rule: times come with the change that set them.
+/// Rule: times survive with the change that set them.
 #[test]
-fn times_come_with_changes() {
+fn times_survive_with_their_changes() {
     history(
         "mkdir d; create d/f; sync; write d/f 0 5000; fdatasync d/f; write d/f 0 5000; fsync d/f;
          create d/g; chmod d/f 384; fsync d/g; touch d/f 7; link d/f x; fdatasync d/f; write d/f 0 10; fdatasync d/f; fsync d; merge",
     );
 }
 
-/// Inode flags are attributes as others: they come with an fsync, and after what was changed before them;
-/// what they refuse changes nothing, and what a directory passes on comes with what is made.
+/// Inode flags behave like other attributes: an fsync includes them, and they survive in order.
+/// Calls that they refuse change nothing, and flags inherited from a directory survive with the new
+/// inode.
 #[test]
-fn flags_come_with_their_inode() {
+fn inode_flags_survive_with_their_inode() {
     history(
         "create f; append f 9000; chattr f 32; append f 100; write f 0 50; truncate f 10; fsync f;
          rename f g; chattr f 16; append f 5; unlink f; sync; chattr f 0; rename f g; fsync g",

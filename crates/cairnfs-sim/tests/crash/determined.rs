@@ -1,4 +1,5 @@
-//! The same workload asks the same of the disk, byte for byte; so an id names a state for ever.
+//! A workload produces the same disk events in every run, byte for byte, so the id of a state stays
+//! valid.
 
 use cairnfs_sim::disk::Event;
 use cairnfs_sim::record::{VOLUME_SIZE, fresh_volume};
@@ -6,7 +7,7 @@ use cairnfs_sim::workload::{random_steps, record};
 
 use crate::support::replay;
 
-/// Events as they can be compared.
+/// The events in a form that can be compared.
 fn trace(seed: u64) -> Vec<Option<(u64, Vec<u8>)>> {
     let start = fresh_volume(VOLUME_SIZE).unwrap();
     let recording = record(start, &random_steps(seed, 300)).unwrap();
@@ -18,7 +19,7 @@ fn trace(seed: u64) -> Vec<Option<(u64, Vec<u8>)>> {
 }
 
 #[test]
-fn the_same_seed_gives_the_same_trace() {
+fn same_seed_gives_same_trace() {
     for seed in 0..6 {
         let first = trace(seed);
         assert!(first.len() > 20);
@@ -30,13 +31,13 @@ fn the_same_seed_gives_the_same_trace() {
 }
 
 #[test]
-fn a_fresh_volume_is_always_the_same() {
+fn fresh_volume_is_deterministic() {
     let digest = || fresh_volume(VOLUME_SIZE).unwrap().digest();
     assert_eq!(digest(), digest());
 }
 
 #[test]
-fn an_id_replays_its_state() {
+fn state_id_replays_its_state() {
     let text = "create f; write f 0 9000; fsync f; rename f g; sync";
     for id in ["0.0", "4.2", "5.1", "5.1/2.3", "5.1/2.0/2.2"] {
         assert_eq!(replay(text, id), Ok(()), "{id}");

@@ -1,4 +1,4 @@
-//! Histories that broke earlier designs of this file system. Each is told by the rule that it guards.
+//! Histories that broke earlier designs of this file system, each with the rule that it tests.
 
 use cairnfs::format::checksum::name_hash;
 use cairnfs::format::geometry::SUPERBLOCK_SLOTS;
@@ -12,9 +12,9 @@ use cairnfs_sim::workload::{Runner, record, steps};
 
 use crate::support::{THOROUGH, history, try_recording};
 
-/// Rule: changes are reduced to final values, removals before additions.
+/// Rule: changes are reduced to final values, with removals before additions.
 #[test]
-fn transitions_are_not_additive() {
+fn final_values_replace_earlier_extents() {
     history(
         "create a; write a 0 16384; fsync a; write a 4096 4096; fsync a; merge;
          write a 8192 4096; fsync a; write a 4096 8192; sync; merge",
@@ -25,18 +25,18 @@ fn transitions_are_not_additive() {
     );
 }
 
-/// Rule: freed space is used again only when no index and no log that may be read refers to it.
+/// Rule: freed space is reused only when no index and no readable log refers to it.
 #[test]
-fn nothing_is_reused_during_a_merge() {
+fn freed_space_is_not_reused_during_merge() {
     history(
         "create a; write a 0 16384; sync; truncate a 0; create b; write b 0 16384; merge;
          create c; write c 0 16384; fsync c; unlink b; merge; create d; write d 0 32768; sync; merge",
     );
 }
 
-/// Rule: the deletion of what is known elsewhere is logged.
+/// Rule: the deletion of an item that the index or the log contains is logged.
 #[test]
-fn no_tombstone_is_lost() {
+fn deletions_are_logged() {
     history("create f; merge; unlink f; sync; merge");
     history("create f; fsync f; unlink f; create f; unlink f; sync; merge");
     history("create f; sync; merge; unlink f; create f; unlink f; sync; create f; sync");
@@ -44,27 +44,28 @@ fn no_tombstone_is_lost() {
     history("create f; create g; sync; rename f g; create f; rename g f; sync; merge");
 }
 
-/// Rule: space that was freed after an unverified record is not used again inside of it.
+/// Rule: space freed after an unverified record is not reused within the part of the log that a
+/// recovery may read.
 #[test]
-fn nothing_is_reused_inside_the_log_that_may_be_read() {
+fn freed_space_is_not_reused_within_unverified_log() {
     history(
         "create a; write a 0 8192; fsync a; truncate a 0; fsync a; create b; write b 0 8192; fsync b;
          unlink b; sync; create c; write c 0 20000; fsync c; merge; write c 0 20000; fsync c",
     );
 }
 
-/// Rule: of two changes of one item the later one wins, however they reached the log.
+/// Rule: of two changes of an item the later one wins, however they reached the log.
 #[test]
-fn nothing_is_overtaken() {
+fn later_change_of_an_item_wins() {
     history(
         "create i; write i 0 100; sync; chmod i 384; write i 0 50; fsync i; chmod i 420; create j;
          fsync j; chmod i 448; merge; chmod i 384; fsync i",
     );
 }
 
-/// Rule: what moved on the way to the root is part of the closure.
+/// Rule: directories moved on the path to the root are part of the dependency closure.
 #[test]
-fn directories_do_not_contain_each_other() {
+fn moved_directories_form_no_cycle() {
     history(
         "mkdir a; mkdir a/b; sync; rename a/b b; rename a b/a; fsync b/a; create b/a/x; fsync b/a/x;
          merge",
@@ -72,32 +73,32 @@ fn directories_do_not_contain_each_other() {
     history("mkdir a; mkdir b; sync; merge; rename a b/a; rename b/a a; rename b a/b; fsync a/b");
 }
 
-/// Rule: removing a directory is caused by the removal of its entries.
+/// Rule: the removal of a directory depends on the removal of its entries.
 #[test]
-fn a_directory_is_removed_after_its_entries() {
+fn directory_removal_depends_on_entry_removal() {
     history(
         "mkdir d; mkdir e; create d/f; write d/f 0 5000; sync; rename d/f e/f; rmdir d; mkdir d;
          fsync d; create d/f; fsync d; merge",
     );
 }
 
-/// Rule: what comes under a name depends on who had it before.
+/// Rule: the new use of a name depends on its earlier use.
 #[test]
-fn a_name_is_used_again() {
+fn reused_name_depends_on_earlier_use() {
     history("mkdir d; create d/f; write d/f 0 100; sync; unlink d/f; create d/f; fsync d/f; merge");
     history("mkdir d; create d/f; sync; rename d/f d/g; create d/f; fsync d/f; fsync d/g");
 }
 
-/// Rule: an fsync makes every name durable, and what leads to it.
+/// Rule: an fsync makes every name of the inode durable, and the directories above it.
 #[test]
-fn a_second_link_lies_in_a_new_directory() {
+fn fsync_keeps_second_link_in_new_directory() {
     history("create f; write f 0 9000; sync; mkdir d2; link f d2/f; fsync f; unlink f; fsync d2/f");
     history("create f; mkdir d; mkdir d/e; link f d/e/f; fsync f; rename d g; fsync f");
 }
 
-/// Two names that have the same hash on a fresh volume.
+/// Two names with equal hashes on a fresh volume.
 pub const NEIGHBOURS: [&str; 2] = ["38VrjY4dng1", "YBhODC8FUU9"];
-/// The same of two attributes, behind `user.`.
+/// Two attribute names, without `user.`, with equal hashes on a fresh volume.
 const ATTRIBUTES: [&str; 2] = ["2KYhuLdzFE8", "4Mb5IpU6INd"];
 
 fn assert_neighbours(names: [&str; 2]) {
@@ -113,9 +114,9 @@ fn assert_neighbours(names: [&str; 2]) {
     assert_eq!(a, b, "{names:?}");
 }
 
-/// Rule: no probing; all entries of a hash are found by it.
+/// Rule: no probing; a hash finds all its entries.
 #[test]
-fn neighbours_by_hash_do_not_hide_each_other() {
+fn entries_with_equal_hashes_are_all_found() {
     assert_neighbours(NEIGHBOURS);
     let [a, b] = NEIGHBOURS;
     history(&format!(
@@ -128,9 +129,9 @@ fn neighbours_by_hash_do_not_hide_each_other() {
     ));
 }
 
-/// Rule: no probing; all attributes of a hash are one item.
+/// Rule: no probing; all attributes with one hash are one item.
 #[test]
-fn attributes_with_one_hash_do_not_hide_each_other() {
+fn attributes_with_equal_hashes_are_all_found() {
     let [a, b] = ATTRIBUTES;
     assert_neighbours([&format!("user.{a}"), &format!("user.{b}")]);
     history(&format!(
@@ -140,26 +141,26 @@ fn attributes_with_one_hash_do_not_hide_each_other() {
     ));
 }
 
-/// Rule: what is derived of a directory is derived again.
+/// Rule: derived values of a directory are computed again from its entries.
 #[test]
-fn a_directory_counts_what_it_holds() {
+fn directory_counts_its_surviving_entries() {
     history(
         "mkdir d; sync; mkdir d/s; create d/a; fsync d/a; unlink d/a; rmdir d/s; rmdir d; sync",
     );
 }
 
-/// Rule: an fsync record is closed when it is written.
+/// Rule: an fsync record is complete when it is written.
 #[test]
-fn no_half_of_a_group_is_durable() {
+fn fsync_record_is_atomic() {
     history(
         "mkdir d; mkdir e; create d/a; create e/b; sync; write d/a 0 5000; fsync d/a;
          rename d/a e/a; exchange e/a e/b; fsync e/b; fsync d; link e/b d/b; fsync e/b",
     );
 }
 
-/// Rule: a merge has space of its own, and goes in steps.
+/// Rule: a merge has reserved space and may take several steps.
 #[test]
-fn a_merge_touches_all_of_the_index() {
+fn merge_rewrites_the_whole_index() {
     let mut text = String::new();
     for i in 0..60 {
         text += &format!("create f{i}; setxattr f{i} a 3500;");
@@ -171,9 +172,9 @@ fn a_merge_touches_all_of_the_index() {
     history(&(text + "sync; merge; sync"));
 }
 
-/// Rule: a merge has space of its own, also when the index is larger than what is free.
+/// Rule: a merge has reserved space, also when the index is larger than the free space.
 #[test]
-fn a_full_volume_is_merged() {
+fn full_volume_can_be_merged() {
     let mut text = String::new();
     for i in 0..1500 {
         text += &format!("create f{i}; setxattr f{i} a 3900; append f{i} 5000;");
@@ -194,9 +195,9 @@ fn a_full_volume_is_merged() {
     try_recording("a full volume", &recording, &depth);
 }
 
-/// Rule: a log larger than the memory of who replays it is merged while it is replayed.
+/// Rule: a log larger than the memory available to a replay is merged during the replay.
 #[test]
-fn a_log_is_larger_than_memory() {
+fn log_larger_than_memory_is_replayed() {
     let mut text = String::from("create f; write f 0 50000; sync; unlink f;");
     for i in 0..50 {
         text += &format!("create f{i}; setxattr f{i} a 60000; write f{i} 0 5000; fsync f{i};");
@@ -228,7 +229,7 @@ fn a_log_is_larger_than_memory() {
     try_recording("a large log", &recording, &depth);
 }
 
-/// Rule: an fsync has reserved what it rounds up.
+/// Rule: an fsync reserves log space for its padding to whole blocks.
 #[test]
 fn many_small_fsyncs_wrap_the_log() {
     let mut text = String::from("create f;");

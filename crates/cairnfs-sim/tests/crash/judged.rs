@@ -1,4 +1,5 @@
-//! The model itself: trees that the contract does not allow are told, with the promise they break.
+//! Tests of the model itself: it rejects trees that the contract does not allow, and names the
+//! broken promise.
 
 use cairnfs::types::Flags;
 use cairnfs_sim::model::Violation;
@@ -6,7 +7,7 @@ use cairnfs_sim::record::{Recording, VOLUME_SIZE, fresh_volume, options};
 use cairnfs_sim::tree::{Node, ROOT, Tree};
 use cairnfs_sim::workload::{Runner, steps};
 
-/// The tree after these steps, changed, as if a crash at the end had left it.
+/// Judges the tree after these steps and this change, as if a crash at the end had left it.
 fn verdict(text: &str, change: impl FnOnce(&mut Tree)) -> Result<(), Violation> {
     let mut tree = Tree::default();
     let start = fresh_volume(VOLUME_SIZE).unwrap();
@@ -28,7 +29,7 @@ fn assert_breaks(promise: &str, text: &str, change: impl FnOnce(&mut Tree)) {
     assert_eq!(violation.promise, promise, "{violation}");
 }
 
-/// The inode that a name in the root leads to.
+/// The inode of a name in the root directory.
 fn named(tree: &Tree, name: &str) -> u64 {
     tree.nodes[&ROOT].entries[name.as_bytes()]
 }
@@ -55,19 +56,19 @@ fn cut(tree: &mut Tree, name: &str, size: u64) {
 }
 
 #[test]
-fn what_happened_is_allowed() {
+fn unchanged_tree_is_allowed() {
     let text = "mkdir d; create d/f; write d/f 0 9000; fsync d/f; rename d/f g; sync";
     verdict(text, |_| {}).unwrap();
 }
 
 #[test]
-fn what_nobody_synced_may_be_lost() {
+fn unsynced_changes_may_be_lost() {
     verdict("create f; sync; create g", |tree| remove(tree, "g")).unwrap();
     verdict("create f; sync; write f 0 9000", |tree| cut(tree, "f", 0)).unwrap();
 }
 
 #[test]
-fn what_was_synced_may_not() {
+fn synced_changes_may_not_be_lost() {
     for text in ["create f; fsync f", "create f; sync", "create f; fsync ."] {
         assert_breaks("durable", text, |tree| remove(tree, "f"));
     }
@@ -88,7 +89,7 @@ fn what_was_synced_may_not() {
 }
 
 #[test]
-fn a_rename_is_whole() {
+fn rename_is_atomic() {
     assert_breaks("atomic", "create f; sync; rename f g", |tree| {
         remove(tree, "g");
     });
@@ -100,7 +101,7 @@ fn a_rename_is_whole() {
 }
 
 #[test]
-fn a_rename_comes_after_the_data() {
+fn rename_over_file_needs_its_data() {
     assert_breaks(
         "dependency order",
         "create f; sync; create t; write t 0 9000; rename t f",
@@ -109,7 +110,7 @@ fn a_rename_comes_after_the_data() {
 }
 
 #[test]
-fn an_entry_comes_after_its_directory_was_moved() {
+fn entry_needs_earlier_move_of_its_directory() {
     let text = "mkdir d; mkdir e; sync; rename d e/d; create e/d/f";
     assert_breaks("dependency order", text, |tree| {
         let (d, e) = {
@@ -128,7 +129,7 @@ fn node<'t>(tree: &'t mut Tree, name: &str) -> &'t mut Node {
 }
 
 #[test]
-fn an_entry_comes_after_the_attributes_of_its_directory() {
+fn entry_needs_earlier_attributes_of_its_directory() {
     let text = "mkdir d; sync; chmod d 448; create d/f; fsync d/f";
     assert_breaks("dependency order", text, |tree| {
         node(tree, "d").facts.mode = 0o755;
@@ -144,7 +145,7 @@ fn an_entry_comes_after_the_attributes_of_its_directory() {
 }
 
 #[test]
-fn a_truncation_comes_after_earlier_attributes() {
+fn truncation_needs_earlier_attributes() {
     let text = "create f; write f 0 9000; sync; chmod f 384; truncate f 0";
     assert_breaks("atomic", text, |tree| node(tree, "f").facts.mode = 0o644);
     let text = "create f; write f 0 9000; sync; setxattr f a 10; truncate f 20000";
@@ -154,12 +155,12 @@ fn a_truncation_comes_after_earlier_attributes() {
 }
 
 #[test]
-fn attributes_come_after_an_earlier_truncation() {
+fn attributes_need_earlier_truncation() {
     let text = "create f; sync; truncate f 100; chmod f 384";
     assert_breaks("atomic", text, |tree| node(tree, "f").size = 0);
 }
 
-/// An inode has the times that it had after these steps.
+/// Sets the times of an inode to those that it has after these steps.
 fn date(tree: &mut Tree, name: &str, text: &str) {
     let mut before = None;
     verdict(text, |tree| before = Some(node(tree, name).times)).unwrap();
@@ -167,7 +168,7 @@ fn date(tree: &mut Tree, name: &str, text: &str) {
 }
 
 #[test]
-fn times_come_with_what_set_them() {
+fn times_survive_with_the_change_that_set_them() {
     let made = "create f; write f 0 5000; fsync f";
     for change in ["write f 0 5000", "chmod f 384", "touch f 5", "truncate f 9"] {
         let text = format!("{made}; {change}; fsync f");
@@ -187,7 +188,7 @@ fn times_come_with_what_set_them() {
 }
 
 #[test]
-fn times_were_set_in_their_order() {
+fn changes_of_times_survive_in_order() {
     let text = "create f; sync; chmod f 384; touch f 5";
     assert_breaks("atomic", text, |tree| {
         node(tree, "f").facts.mode = 0o644;
@@ -199,7 +200,7 @@ fn times_were_set_in_their_order() {
 }
 
 #[test]
-fn data_alone_is_synced_without_times() {
+fn fdatasync_may_leave_out_times() {
     let made = "create f; write f 0 5000; fsync f";
     let text = format!("{made}; write f 0 5000; fdatasync f");
     verdict(&text, |tree| date(tree, "f", made)).unwrap();
@@ -208,7 +209,7 @@ fn data_alone_is_synced_without_times() {
 }
 
 #[test]
-fn times_may_be_ahead_of_entries() {
+fn directory_times_may_survive_without_entries() {
     let text = "mkdir d; sync; create d/f; create d/g";
     verdict(text, |tree| {
         let entries = &mut node(tree, "d").entries;
@@ -219,8 +220,8 @@ fn times_may_be_ahead_of_entries() {
 }
 
 #[test]
-fn what_is_written_comes_after_privileges_are_cleared() {
-    // The steps write as the owner of all: told by hand.
+fn written_data_needs_cleared_set_id_bits() {
+    // The steps write as root, which keeps set-id bits, so this run makes the calls itself.
     let start = fresh_volume(VOLUME_SIZE).unwrap();
     let mut tree = Tree::default();
     let recording = Recording::of(start, &options(1), |fs| {
@@ -243,7 +244,7 @@ fn what_is_written_comes_after_privileges_are_cleared() {
 }
 
 #[test]
-fn a_size_does_not_come_before_the_data() {
+fn grown_size_needs_its_data() {
     let text = "create f; write f 0 100; sync; append f 100";
     assert_breaks("dependency order", text, |tree| {
         let block = first_block(tree, "f");
@@ -252,7 +253,7 @@ fn a_size_does_not_come_before_the_data() {
 }
 
 #[test]
-fn bytes_that_were_cut_off_do_not_come_back() {
+fn truncated_bytes_do_not_reappear() {
     let text = "create f; write f 0 5000; sync; truncate f 100; truncate f 5000; sync";
     let violation = verdict(text, |tree| {
         let ino = named(tree, "f");
@@ -266,7 +267,7 @@ fn bytes_that_were_cut_off_do_not_come_back() {
 }
 
 #[test]
-fn nothing_comes_from_nowhere() {
+fn bytes_and_names_never_written_are_rejected() {
     assert_breaks("no stale or rotten bytes", "create f; sync", |tree| {
         let ino = named(tree, "f");
         let root = tree.nodes.get_mut(&ROOT).unwrap();

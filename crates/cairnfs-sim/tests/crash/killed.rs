@@ -1,5 +1,5 @@
-//! A process that is killed, and then a power cut: what a dead process left in the disk's cache must
-//! be durable before a later one builds on it.
+//! A process is killed, and later the power fails: what the dead process left in the disk's cache
+//! must be durable before a later process builds on it.
 
 use cairnfs_sim::disk::{Fault, Kind};
 use cairnfs_sim::explore::Depth;
@@ -18,12 +18,13 @@ const DEPTH: Depth = Depth {
 fn do_steps(run: &Run, steps: &[Step]) {
     let mut runner = Runner::new(run.fs());
     for step in steps {
-        // What POSIX refuses is refused; a call that the kill hits fails.
+        // POSIX allows some errors; a call during which the process is killed fails too.
         let _ = runner.run(step);
     }
 }
 
-/// The process dies at the `nth` write or flush of `last`, others go on with `after`.
+/// Kills the process at the `nth` write or flush of `last`; other processes continue with `after`.
+/// Returns whether `last` had so many calls.
 fn die_in(last: Step, nth: u64, before: &[Step], after: &[Step]) -> bool {
     let seed = |life: u64| options(100 + life);
     let mut run = Run::begin(fresh_volume(VOLUME_SIZE).unwrap(), &seed(0), 0).unwrap();
@@ -42,7 +43,7 @@ fn die_in(last: Step, nth: u64, before: &[Step], after: &[Step]) -> bool {
 }
 
 #[test]
-fn at_every_call_of_a_sync() {
+fn kill_at_every_call_of_a_sync() {
     let before = steps("create f; write f 0 9000; sync; mkdir d; create d/g; write f 4096 4096");
     let after = steps("write f 0 100; fsync f; rename f d/g; sync").unwrap();
     let mut nth = 0;
@@ -53,7 +54,7 @@ fn at_every_call_of_a_sync() {
 }
 
 #[test]
-fn at_every_call_of_a_merge() {
+fn kill_at_every_call_of_a_merge() {
     let before =
         steps("create f; write f 0 20000; setxattr f a 9000; sync; merge; truncate f 5000");
     let after = steps("create g; write g 0 30000; fsync g; merge; unlink f; sync").unwrap();
@@ -65,7 +66,7 @@ fn at_every_call_of_a_merge() {
 }
 
 #[test]
-fn between_random_steps() {
+fn kill_between_random_steps() {
     for seed in 0..12 {
         let mut run = Run::begin(fresh_volume(VOLUME_SIZE).unwrap(), &options(seed), 0).unwrap();
         for life in 0..4 {

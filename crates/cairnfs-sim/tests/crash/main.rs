@@ -1,6 +1,7 @@
-//! Power cuts at every moment of many workloads: what comes back is what the contract allows.
+//! Power failures at every event of many workloads: the contract must allow every recovered tree.
 //!
-//! Every failure names steps and a state; [`support::replay`] tries that one alone.
+//! Every failure prints its steps and the id of its state; [`support::replay`] tries that state
+//! alone.
 
 #![allow(
     clippy::unwrap_used,

@@ -1,4 +1,4 @@
-//! The contract holds without any one of the mechanisms that can be left out.
+//! The contract holds without any one of the mechanisms that can be ablated.
 
 use cairnfs::Mechanism;
 use cairnfs::fs::Options;
@@ -23,7 +23,7 @@ fn recorded(without: Mechanism, steps: &[Step]) -> Recording {
     Recording::of(fresh_volume(VOLUME_SIZE).unwrap(), &lacking, |fs| {
         let mut runner = Runner::new(fs);
         for step in steps {
-            // A step that is refused is passed over.
+            // A refused step is skipped.
             drop(runner.run(step));
         }
         Ok(())
@@ -32,7 +32,7 @@ fn recorded(without: Mechanism, steps: &[Step]) -> Recording {
 }
 
 #[test]
-fn nothing_is_lost_without_one_of_them() {
+fn contract_holds_without_any_one_mechanism() {
     for without in Mechanism::ALL {
         let states: u64 = (0..6)
             .map(|seed| {

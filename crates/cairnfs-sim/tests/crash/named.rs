@@ -1,4 +1,4 @@
-//! Histories of the kinds that broke the log replay of btrfs, ext4 and others, by name.
+//! Named histories of the kinds that broke the log replay of btrfs, ext4 and other file systems.
 
 use cairnfs_sim::explore::Depth;
 use cairnfs_sim::record::{VOLUME_SIZE, fresh_volume};
@@ -23,7 +23,7 @@ fn unlink_then_link_again() {
 }
 
 #[test]
-fn exchanged_names() {
+fn exchange_of_names() {
     history(
         "create a; write a 0 5000; create b; write b 0 50; sync; exchange a b; fsync a; fsync b",
     );
@@ -36,7 +36,7 @@ fn exchanged_names() {
 }
 
 #[test]
-fn renames_that_leave_a_whiteout() {
+fn rename_with_whiteout() {
     history("create a; write a 0 5000; sync; whiteout a b; fsync b; unlink a; create a; fsync a");
     history("create a; mkdir d; create d/x; sync; whiteout a d/x; fsync a; whiteout d a; fsync .");
     history(
@@ -49,7 +49,7 @@ fn renames_that_leave_a_whiteout() {
 }
 
 #[test]
-fn an_open_file_is_replaced() {
+fn open_file_replaced_by_rename() {
     history(
         "create f; write f 0 9000; sync; create n; write n 0 5000; unlink-open f; fsync n;
          rename n f; fsync f; create m; write m 0 5000; rename m f; sync; merge",
@@ -57,7 +57,7 @@ fn an_open_file_is_replaced() {
 }
 
 #[test]
-fn a_replaced_file_is_the_old_or_the_whole_new_one() {
+fn replaced_file_is_old_or_complete_new_one() {
     history("create f; write f 0 9000; sync; create t; write t 0 12000; rename t f");
     history(
         "create f; write f 0 100; sync; create t; write t 0 900; rename t f; create x; fsync x",
@@ -66,7 +66,7 @@ fn a_replaced_file_is_the_old_or_the_whole_new_one() {
 }
 
 #[test]
-fn a_directory_is_renamed_with_unlogged_children() {
+fn directory_renamed_with_unlogged_children() {
     history(
         "mkdir d; sync; create d/a; mkdir d/b; create d/b/c; rename d e; fsync e/a; rename e/b b;
          fsync b/c; merge",
@@ -84,7 +84,7 @@ fn hard_links_in_two_directories() {
 }
 
 #[test]
-fn fsync_after_a_hole_was_made() {
+fn fsync_after_punch_hole() {
     history(
         "create f; write f 0 40000; sync; punch f 4096 8192; fsync f; punch f 5000 20000; fsync f; merge",
     );
@@ -95,7 +95,7 @@ fn fsync_after_a_hole_was_made() {
 }
 
 #[test]
-fn fsync_after_the_size_changed() {
+fn fsync_after_size_change() {
     history(
         "create f; write f 0 20000; sync; truncate f 5000; fsync f; truncate f 30000; fsync f; append f 10; fsync f",
     );
@@ -108,7 +108,7 @@ fn fsync_after_the_size_changed() {
 }
 
 #[test]
-fn an_attribute_is_removed() {
+fn attribute_removed() {
     history(
         "create f; setxattr f a 10; setxattr f b 20000; sync; removexattr f a; fsync f; removexattr f b; fsync f; merge",
     );
@@ -117,9 +117,10 @@ fn an_attribute_is_removed() {
     );
 }
 
-/// Mode and list in one transaction; reading any state tells a pair that disagrees.
+/// The mode and the access list change in one transaction; reading a state detects a pair that
+/// disagrees.
 #[test]
-fn a_list_and_its_mode() {
+fn access_list_and_mode_change_together() {
     history(
         "create f; chmod f 384; sync; setlist f 504; fsync f; chmod f 416; fsync f; setlist f 432;
          chmod f 509; sync; merge; chmod f 384; setxattr f a 300; setlist f 488; merge; chmod f 448",
@@ -130,9 +131,9 @@ fn a_list_and_its_mode() {
     );
 }
 
-/// A size and what goes with it in one transaction.
+/// A truncation and the set-id bits that it clears are one transaction.
 #[test]
-fn a_file_is_cut_by_somebody_else() {
+fn truncation_clears_set_id_bits_atomically() {
     history(
         "create f; write f 0 9000; chmod f 3565; fsync f; truncate-as f 5000; fsync f; chmod f 3565;
          truncate-as f 0; sync; write f 0 100; chmod f 3565; fsync f; truncate-as f 900; fsync f;
@@ -144,8 +145,8 @@ fn a_file_is_cut_by_somebody_else() {
     );
 }
 
-/// Makes one change of each of so many files that contexts end on the way: none may end within one.
-fn of_many_files(mode: u32, change: &str, argument: u32) {
+/// Changes so many files that several contexts are needed: none may end within one change.
+fn change_many_files(mode: u32, change: &str, argument: u32) {
     let made: String = (0..3000)
         .map(|i| format!("create f{i}; chmod f{i} {mode};"))
         .collect();
@@ -165,19 +166,19 @@ fn of_many_files(mode: u32, change: &str, argument: u32) {
     assert!(tally.states > 3, "only {} states", tally.states);
 }
 
-/// Each has its new size without set-id bits, or the old size with them.
+/// Each file has its new size without set-id bits, or its old size with them.
 #[test]
-fn many_files_are_cut_by_somebody_else() {
-    of_many_files(0o6755, "truncate-as", 10);
+fn truncation_of_many_files_clears_set_id_bits() {
+    change_many_files(0o6755, "truncate-as", 10);
 }
 
 #[test]
-fn many_files_get_a_list() {
-    of_many_files(0o600, "setlist", 0o770);
+fn access_lists_set_on_many_files() {
+    change_many_files(0o600, "setlist", 0o770);
 }
 
 #[test]
-fn special_files() {
+fn fifos_and_symlinks() {
     history(
         "mkdir d; fifo d/p; symlink d/l 3000; fsync d; rename d/p p; fsync p; link p q; unlink p; fsync q; unlink d/l; fsync d",
     );
@@ -193,7 +194,7 @@ fn orphans() {
 }
 
 #[test]
-fn a_file_of_many_extents_is_cut() {
+fn truncation_of_file_with_many_extents() {
     let mut text = String::from("create f;");
     for i in 0..600 {
         text += &format!("write f {} 10;", i * 8192);
@@ -205,7 +206,7 @@ fn a_file_of_many_extents_is_cut() {
 }
 
 #[test]
-fn the_log_is_nearly_full_and_wraps() {
+fn nearly_full_log_wraps() {
     let mut text = String::from("create f; create g; mkdir d;");
     for i in 0..90 {
         text += &format!(
@@ -217,7 +218,7 @@ fn the_log_is_nearly_full_and_wraps() {
 }
 
 #[test]
-fn a_merge_is_in_progress() {
+fn changes_during_merges() {
     history(
         "create f; write f 0 20000; mkdir d; sync; rename f d/f; write d/f 4096 4096; merge;
          create f; write f 0 100; fsync f; unlink d/f; merge; rmdir d; rename f g; merge; fsync g",
@@ -225,6 +226,6 @@ fn a_merge_is_in_progress() {
 }
 
 #[test]
-fn nothing_needs_a_sync() {
+fn changes_without_any_sync() {
     history("create a; write a 0 5000; rename a b; link b c; write c 0 100; rename c d; merge");
 }

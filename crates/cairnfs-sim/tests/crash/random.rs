@@ -1,4 +1,4 @@
-//! Long random workloads. A failure is shrunk to the steps that it needs.
+//! Long random workloads. Proptest shrinks a failing one to the steps that it needs.
 
 use cairnfs_sim::explore::Depth;
 use cairnfs_sim::record::{VOLUME_SIZE, fresh_volume};
@@ -18,8 +18,8 @@ fn setting(name: &str, otherwise: usize) -> usize {
     std::env::var(name).map_or(otherwise, |v| v.parse().unwrap())
 }
 
-/// Workloads by seed and place. `CAIRNFS_CRASH_SEEDS` tells how many, `CAIRNFS_CRASH_FROM` the first
-/// one's seed.
+/// Tries workloads that get a seed and an index. `CAIRNFS_CRASH_SEEDS` is their number,
+/// `CAIRNFS_CRASH_FROM` the first seed.
 #[track_caller]
 fn many_seeds(what: &str, few: usize, workload: &(dyn Fn(u64, usize) -> Vec<Step> + Sync)) {
     let seeds = setting("CAIRNFS_CRASH_SEEDS", few);
@@ -31,23 +31,23 @@ fn many_seeds(what: &str, few: usize, workload: &(dyn Fn(u64, usize) -> Vec<Step
 }
 
 #[test]
-fn workloads_of_many_seeds() {
+fn random_workloads_of_many_seeds() {
     many_seeds("workloads", 90, &|seed, i| {
         random_steps(seed, 40 + 60 * (i % 6))
     });
 }
 
-/// The same of names and directories, with an fsync after every fourth of them.
+/// The same with steps on names and directories, about a quarter of them fsyncs.
 #[test]
-fn names_of_many_seeds() {
+fn random_name_changes_of_many_seeds() {
     many_seeds("names", 120, &|seed, i| {
         random_names(seed, 60 + 60 * (i % 4))
     });
 }
 
-/// The same of attributes whose values are equal, or have equal hashes.
+/// The same with steps on attributes whose values are equal or have equal hashes.
 #[test]
-fn values_of_many_seeds() {
+fn random_shared_values_of_many_seeds() {
     many_seeds("values", 60, &|seed, i| {
         random_values(seed, 40 + 40 * (i % 4))
     });
@@ -57,7 +57,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 24, max_shrink_iters: 2000, ..ProptestConfig::default() })]
 
     #[test]
-    fn whatever_is_done(numbers in proptest::collection::vec(any::<u64>(), 1..150)) {
+    fn arbitrary_steps_keep_the_contract(numbers in proptest::collection::vec(any::<u64>(), 1..150)) {
         let mut steps = vec![Step::Mkdir("d".into()), Step::Mkdir("e".into())];
         steps.extend(numbers.into_iter().map(random_step));
         let recording = record(fresh_volume(VOLUME_SIZE).unwrap(), &steps).unwrap();

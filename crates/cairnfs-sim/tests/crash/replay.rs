@@ -1,5 +1,5 @@
-//! Merges in steps and recoveries with little memory: whatever part of the log is in the index when
-//! the power fails, replaying the log over it gives the state that was promised.
+//! Merges in steps and recoveries with little memory: whichever part of the log is in the index
+//! when the power fails, replaying the log over it gives the promised state.
 
 use cairnfs::fs::{Options, Pressure};
 use cairnfs_sim::explore::Depth;
@@ -26,17 +26,17 @@ fn one_key_at_a_time() -> Options {
     }
 }
 
-/// Tries a history, which begins with an empty volume, with merges and replays key by key.
+/// Tries a history on an empty volume, with merges and replays that handle one key at a time.
 pub fn history_in_steps(text: &str) {
     let start = fresh_volume(VOLUME_SIZE).unwrap();
     let recording = record_as(start, &steps(text).unwrap(), &one_key_at_a_time(), 0).unwrap();
     try_recording(text, &recording, &THOROUGH);
 }
 
-/// The log first gives blocks 9 to 11 one extent, then parts of it others; a step of a merge has
-/// brought the parts into the index when the power fails.
+/// The log first puts blocks 9 to 11 into one extent, then parts of them into others. When the
+/// power fails, a step of a merge has brought the parts into the index.
 #[test]
-fn extents_split_after_the_record_that_made_them() {
+fn extents_split_by_a_later_record() {
     history_in_steps(
         "create f; write f 36864 12288; fsync f; write f 28672 12288; fsync f; create g; create h; \
          sync; merge",
@@ -44,7 +44,7 @@ fn extents_split_after_the_record_that_made_them() {
 }
 
 #[test]
-fn extents_joined_after_the_record_that_split_them() {
+fn extents_joined_by_a_later_record() {
     history_in_steps(
         "create f; write f 0 40960; sync; write f 8192 4096; fsync f; truncate f 8192; fsync f; \
          write f 8192 8192; fsync f; unlink f; create f; write f 0 20000; sync; merge",
@@ -52,7 +52,7 @@ fn extents_joined_after_the_record_that_split_them() {
 }
 
 #[test]
-fn names_that_move_between_steps() {
+fn names_moved_between_merge_steps() {
     history_in_steps(
         "mkdir d; mkdir e; create d/a; sync; rename d/a e/b; fsync e/b; create d/a; link d/a e/c; \
          fsync d; rename e/b d/b; sync; merge; unlink d/a; sync; merge",

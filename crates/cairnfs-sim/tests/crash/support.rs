@@ -1,4 +1,4 @@
-//! Trying workloads, on several threads where there are many, and telling what was tried.
+//! Tries workloads, many of them on several threads, and prints what was tried.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -8,7 +8,7 @@ use cairnfs_sim::record::{Recording, VOLUME_SIZE, fresh_volume};
 use cairnfs_sim::workload::{Step, record, record_with, steps};
 use parking_lot::Mutex;
 
-/// For workloads that somebody thought of: recoveries are interrupted often.
+/// The depth for hand-written workloads: recoveries are often interrupted.
 pub const THOROUGH: Depth = Depth {
     states: 3000,
     interrupted: 4,
@@ -16,10 +16,10 @@ pub const THOROUGH: Depth = Depth {
     used: 4,
 };
 
-/// Failures that are printed.
+/// Maximum number of failures that are printed.
 const SHOWN: usize = 5;
 
-/// Steps as they are written.
+/// Steps in their text form.
 pub fn text(steps: &[Step]) -> String {
     let texts: Vec<String> = steps.iter().map(Step::to_string).collect();
     texts.join("; ")
@@ -40,7 +40,7 @@ pub fn try_recording(what: &str, recording: &Recording, depth: &Depth) -> Tally 
     tally
 }
 
-/// Tries a history, which begins with an empty volume.
+/// Tries a history: steps on an empty volume.
 pub fn history(text: &str) {
     let start = fresh_volume(VOLUME_SIZE).unwrap();
     let steps = steps(text).unwrap();
@@ -49,7 +49,7 @@ pub fn history(text: &str) {
     assert!(tally.states > 3, "only {} states", tally.states);
 }
 
-/// Tries one state of a history alone.
+/// Tries one state of a history.
 pub fn replay(text: &str, id: &str) -> Result<(), String> {
     let start = fresh_volume(VOLUME_SIZE).unwrap();
     let recording = record(start, &steps(text).unwrap()).unwrap();
@@ -58,7 +58,8 @@ pub fn replay(text: &str, id: &str) -> Result<(), String> {
 }
 
 /// Tries many workloads on as many threads as there are processors; panics if one breaks the
-/// contract, and says how it went. After every `interval` steps all becomes durable; 0 for never.
+/// contract, and prints statistics. After every `interval` steps everything is made durable; 0 for
+/// never.
 pub fn try_all(
     name: &str,
     start: &Image,
@@ -74,7 +75,7 @@ pub fn try_all(
     try_recordings(name, &recorded, depth);
 }
 
-/// The same with `count` workloads that were recorded in a way of their own.
+/// As [`try_all`], with `count` workloads that `recorded` records.
 pub fn try_each(
     name: &str,
     count: usize,

@@ -1,6 +1,7 @@
-//! Several threads that sync at once: each was promised its own file, whoever led the flush.
+//! Several threads sync at once: each file is durable once its sync has returned, whichever thread
+//! was the flush leader.
 //!
-//! What the disk is asked differs from run to run, so a failure has no id that replays it.
+//! The disk events differ from run to run, so a failure has no id for a replay.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -20,7 +21,7 @@ use parking_lot::Mutex;
 const THREADS: u64 = 4;
 const FILES: u64 = 12;
 
-/// A disk at which threads give way to each other, before each call and within each flush.
+/// A disk that yields to other threads before each call and within each flush.
 struct Yielding(Arc<SimDisk>);
 
 impl Device for Yielding {
@@ -50,20 +51,20 @@ impl Device for Yielding {
     }
 }
 
-/// A file that was synced when so many events had happened.
+/// A file whose sync had returned after this many events.
 struct Promised {
     events: usize,
     ino: u64,
     bytes: Vec<u8>,
 }
 
-/// What a thread writes into a file: inline, one block, or several.
+/// The data that a thread writes to a file: inline, one block, or several blocks.
 fn contents(thread: u64, file: u64) -> Vec<u8> {
     let len = [100, 4096, 9000][(mix(thread, file) % 3) as usize];
     vec![(1 + thread * FILES + file) as u8; len]
 }
 
-/// By each of the calls that promise it.
+/// Syncs a file with each of the calls that promise durability in turn.
 fn make_durable(fs: &FileSystem, ino: u64, file: u64) {
     let wish = FsyncRequest {
         ino,
@@ -111,7 +112,7 @@ fn assert_kept(image: Image, at: usize, promised: &[Promised]) {
 }
 
 #[test]
-fn each_keeps_what_it_was_promised() {
+fn concurrent_fsyncs_keep_every_promised_file() {
     let (mut states, mut disks, mut most) = (0u64, HashSet::new(), 0);
     for round in 0..6 {
         let start = fresh_volume(VOLUME_SIZE).unwrap();

@@ -1,5 +1,6 @@
-//! All free space is discarded between the calls, and beside them. A discarded block of the simulated
-//! disk reads as bytes that nobody wrote, so one that is in use, or may be after a power cut, is seen.
+//! All free space is discarded between the calls and concurrently with them. A discarded block of
+//! the simulated disk reads as bytes that no call wrote, so discarding a block that is in use, or
+//! may be in use after a power failure, is detected.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -27,12 +28,12 @@ fn run(seed: u64, options: &Options, work: impl FnOnce(&Run)) {
 }
 
 #[test]
-fn trimmed_between_calls() {
+fn trim_between_calls_keeps_used_blocks() {
     for seed in 0..6 {
         run(seed, &options(seed), |run| {
             let mut runner = Runner::new(run.fs());
             for (n, step) in random_steps(seed, 120).iter().enumerate() {
-                // What POSIX refuses is refused.
+                // POSIX allows these errors.
                 let _ = runner.run(step);
                 if n % 8 == 0 {
                     assert!(run.fs().trim().unwrap() > 0);
@@ -43,7 +44,7 @@ fn trimmed_between_calls() {
 }
 
 #[test]
-fn trimmed_beside_the_calls() {
+fn trim_during_calls_keeps_used_blocks() {
     for seed in 0..4 {
         let workers = Options {
             workers: true,

@@ -1,5 +1,5 @@
-//! Attribute values that stand once: whatever is lost, each value has the uses that it tells, and is
-//! there as long as it has any. The check counts them in every state.
+//! Shared attribute values: whatever is lost in a crash, the use count of each value is correct,
+//! and a value exists while it has uses. The offline check compares the counts in every state.
 
 use cairnfs::fs::{FileSystem, Options};
 use cairnfs_sim::explore::Depth;
@@ -8,11 +8,11 @@ use cairnfs_sim::workload::{Runner, Step, steps};
 
 use crate::support::{THOROUGH, history, try_recording};
 
-/// Blocks that a volume has left when a merge must go in steps.
+/// Blocks that a volume has left when a merge must take several steps.
 const LEFT: u64 = 440;
 
 #[test]
-fn equal_values_are_set_and_removed() {
+fn equal_values_set_and_removed() {
     history(
         "create a; create b; setvalue a x 0; sync; merge; setvalue b x 0; fsync b; merge;
          removexattr a x; fsync a; merge; removexattr b x; sync; merge",
@@ -20,7 +20,7 @@ fn equal_values_are_set_and_removed() {
 }
 
 #[test]
-fn a_value_is_replaced_by_another() {
+fn value_replaced_by_another() {
     history(
         "create a; create b; setvalue a x 0; setvalue b x 1; sync; merge; setvalue a x 1; fsync a;
          setvalue b x 0; merge; setvalue a x 0; setvalue a x 2; fsync a; merge; setvalue b x 3; merge",
@@ -28,43 +28,44 @@ fn a_value_is_replaced_by_another() {
 }
 
 #[test]
-fn a_value_goes_with_its_last_file() {
+fn value_removed_with_its_last_file() {
     history(
         "create a; create b; setvalue a x 0; setvalue b y 0; setvalue b x 4; sync; merge; unlink a;
          fsync .; merge; unlink-open b; sync; merge",
     );
 }
 
-/// A value leaves with one file and comes with another in the same merge, and in the next.
+/// A value loses its last use and gets a new one in the same merge, and in the next merge.
 #[test]
-fn a_value_comes_back() {
+fn removed_value_set_again_in_same_merge() {
     history(
         "create a; create b; create c; setvalue a x 0; merge; removexattr a x; setvalue b x 0; merge;
          unlink b; merge; setvalue c x 0; fsync c; merge; removexattr c x; setvalue c x 0; merge",
     );
 }
 
-/// Rule: a record needs nothing but itself; no count joins what shares nothing but a value.
+/// Rule: a log record is complete by itself; sharing a value creates no dependency between inodes.
 #[test]
-fn an_fsync_takes_the_value_along() {
+fn fsync_makes_shared_value_durable() {
     history(
         "create a; create b; sync; merge; setvalue a x 0; setvalue b x 0; fsync b; setvalue a y 3;
          setvalue b y 3; fsync a; merge; setvalue b x 3; fsync b",
     );
 }
 
-/// What a file is made with is there when the file is: an inherited access control list.
+/// The attributes with which a file is created (an inherited access control list) survive with the
+/// file.
 #[test]
-fn a_file_comes_with_its_attributes() {
+fn created_file_survives_with_its_attributes() {
     history(
         "createwith a x 0; createwith b x 0; fsync b; merge; createwith c x 4; rename c a; fsync a;
          unlink b; createwith b y 2; sync; merge",
     );
 }
 
-/// Rule: no probing for what must be found.
+/// Rule: a look-up by hash never stops at another value with the same hash.
 #[test]
-fn values_with_one_hash_do_not_hide_each_other() {
+fn values_with_equal_hashes_are_all_found() {
     history(
         "create a; create b; create c; setvalue a x 1000; setvalue b x 1001; sync; merge;
          setvalue c x 1001; fsync c; removexattr a x; merge; setvalue a y 1002; sync; merge;
@@ -73,7 +74,7 @@ fn values_with_one_hash_do_not_hide_each_other() {
 }
 
 #[test]
-fn more_values_have_one_hash_than_there_are_places() {
+fn more_values_with_equal_hashes_than_slots() {
     let files: String = (0..10)
         .map(|i| format!("create f{i}; setvalue f{i} x {};", 1000 + i))
         .collect();
@@ -83,9 +84,10 @@ fn more_values_have_one_hash_than_there_are_places() {
     ));
 }
 
-/// Rule: in each superblock the uses are those of its index, also between the steps of a merge.
+/// Rule: in each superblock the use counts are those of its index, also between the steps of a
+/// merge.
 #[test]
-fn a_merge_in_steps_counts_in_each() {
+fn use_counts_are_correct_after_each_merge_step() {
     let mut before = String::new();
     let mut text = String::new();
     for i in 0..900 {

@@ -1,5 +1,5 @@
-//! The same with worker threads: pushes and merges run beside the calls. What the disk is asked then
-//! differs from run to run, so a failure has no id that replays it; the promises are the same.
+//! The same with worker threads: pushes and merges run concurrently with the calls. The disk events
+//! then differ from run to run, so a failure has no id for a replay; the promises are the same.
 
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ const DEPTH: Depth = Depth {
 };
 
 #[test]
-fn beside_the_calls() {
+fn workers_run_beside_the_calls() {
     let mut all = Tally::default();
     for seed in 0..20 {
         let with_workers = Options {
@@ -30,7 +30,7 @@ fn beside_the_calls() {
         let steps = random_steps(seed, 300);
         let mut runner = Runner::new(run.fs());
         for step in &steps {
-            // What POSIX refuses is refused.
+            // POSIX allows these errors.
             let _ = runner.run(step);
         }
         all.add(try_recording(&text(&steps), &run.end(), &DEPTH));

@@ -1,7 +1,8 @@
-//! Reads fail while data is written back: only the file concerned suffers, also in the background.
+//! Reads fail during writeback, in calls and in the background: only the file concerned is
+//! affected.
 //!
-//! The file has more extents than a node of the index takes, and is overwritten where the index was
-//! not read yet. All other files are new, so their writeback reads nothing.
+//! The file has more extents than fit into an index node, and is overwritten where the index has
+//! not been read yet. All other files are new, so their writeback reads nothing.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -20,32 +21,32 @@ use crate::support::{
     Count, Told, Workload, is_failure, long_truncations, reopen, seeds, sound, used,
 };
 
-/// Where file `x` is overwritten: the extent of that place lies far behind its inode.
+/// The offset in file `x` that is overwritten: its extent is far behind the inode in the index.
 const FAR: u64 = 500 * 8192;
 const NEW: [u8; 4096] = [7; 4096];
 
-/// A disk that for a while cannot read one place: that which is read first then.
-struct Deaf {
+/// A disk that fails all reads of one block for a while: of the block that is read first.
+struct FailingReads {
     disk: SimDisk,
-    deaf: AtomicBool,
-    /// The place, once it was read.
+    reads_fail: AtomicBool,
+    /// The failing block, once it was read.
     place: OnceLock<u64>,
-    /// Reads that failed.
+    /// Number of failed reads.
     failed: AtomicU64,
 }
 
-impl Deaf {
+impl FailingReads {
     fn new(work: &Workload) -> Arc<Self> {
         Arc::new(Self {
             disk: SimDisk::new(work.start.clone(), false),
-            deaf: AtomicBool::new(false),
+            reads_fail: AtomicBool::new(false),
             place: OnceLock::new(),
             failed: AtomicU64::new(0),
         })
     }
 
-    fn hear(&self, hears: bool) {
-        self.deaf.store(!hears, Ordering::SeqCst);
+    fn allow_reads(&self, allowed: bool) {
+        self.reads_fail.store(!allowed, Ordering::SeqCst);
     }
 
     fn failed(&self) -> u64 {
@@ -53,18 +54,18 @@ impl Deaf {
     }
 }
 
-impl Device for Deaf {
+impl Device for FailingReads {
     fn size(&self) -> u64 {
         self.disk.size()
     }
     fn read(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
-        if self.deaf.load(Ordering::SeqCst) && *self.place.get_or_init(|| offset) == offset {
+        if self.reads_fail.load(Ordering::SeqCst) && *self.place.get_or_init(|| offset) == offset {
             self.failed.fetch_add(1, Ordering::SeqCst);
             return Err(Error::Io {
                 op: "read",
                 offset,
                 len: buf.len(),
-                source: Arc::new(std::io::Error::other("deaf")),
+                source: Arc::new(std::io::Error::other("reads_fail")),
             });
         }
         self.disk.read(offset, buf)
@@ -80,20 +81,20 @@ impl Device for Deaf {
     }
 }
 
-/// A volume on a disk that is deaf from here on, with data that waits.
+/// A volume on a disk whose reads fail from here on, with data to be written back.
 struct Bench {
-    device: Arc<Deaf>,
+    device: Arc<FailingReads>,
     fs: Arc<FileSystem>,
-    /// Cannot be written back.
+    /// The file that cannot be written back.
     x: u64,
-    /// Can be.
+    /// The files that can be written back.
     others: [u64; 2],
 }
 
 fn bench(options: &Options) -> Bench {
-    let device = Deaf::new(&long_truncations());
+    let device = FailingReads::new(&long_truncations());
     let fs = FileSystem::open_device(device.clone(), options).unwrap();
-    // Free space is known from here on, too.
+    // Free space is loaded here too.
     let create = |name: &[u8]| {
         let made = fs.mknod(ROOT, name, 0o100_644, 0, Creds::default());
         made.unwrap().ino
@@ -102,8 +103,8 @@ fn bench(options: &Options) -> Bench {
     fs.write(others[0], 0, &NEW, false).unwrap();
     fs.sync().unwrap();
     let x = fs.lookup(ROOT, b"x").unwrap().ino;
-    device.hear(false);
-    // The file itself comes first on every list.
+    device.allow_reads(false);
+    // The affected file comes first on every list.
     fs.write(x, FAR, &NEW, false).unwrap();
     for other in others {
         fs.write(other, 4096, &NEW, false).unwrap();
@@ -121,11 +122,11 @@ fn quiet() -> Options {
 }
 
 impl Bench {
-    fn is_deaf<T: std::fmt::Debug>(&self, result: Result<T>) {
-        let told = result
+    fn assert_read_failed<T: std::fmt::Debug>(&self, result: Result<T>) {
+        let read_failed = result
             .as_ref()
-            .is_err_and(|e| e.to_string().contains("deaf"));
-        assert!(told, "{result:?}");
+            .is_err_and(|e| e.to_string().contains("reads_fail"));
+        assert!(read_failed, "{result:?}");
         assert!(self.fs.failure().is_none(), "the volume stopped");
     }
 
@@ -134,13 +135,13 @@ impl Bench {
         counters.iter().find(|c| c.0 == "device_flushes").unwrap().1
     }
 
-    /// What a power cut leaves: the other files as they were written, and whether `x` is, too.
+    /// Checks a power failure: the other files are as written, `x` is if `x_is_new`.
     fn cut(&self, x_is_new: bool) {
         self.device.disk.cut();
         self.found(x_is_new);
     }
 
-    /// What a kill leaves.
+    /// Checks the same after a kill.
     fn found(&self, x_is_new: bool) {
         let image = self.device.disk.image();
         sound(&image).unwrap();
@@ -159,64 +160,64 @@ impl Bench {
 }
 
 #[test]
-fn a_sync_writes_the_other_files_and_is_tried_again() {
+fn failed_sync_writes_other_files_and_can_be_retried() {
     let bench = bench(&quiet());
     let fs = &bench.fs;
     let point = fs.sequence();
     let before = bench.flushes();
-    bench.is_deaf(fs.sync());
+    bench.assert_read_failed(fs.sync());
     assert!(bench.device.failed() > 0 && bench.flushes() > before);
-    bench.is_deaf(fs.sync_through(point));
+    bench.assert_read_failed(fs.sync_through(point));
     assert!(!fs.is_durable(point));
     bench.found(false);
-    bench.device.hear(true);
+    bench.device.allow_reads(true);
     fs.sync().unwrap();
     assert!(fs.is_durable(point));
     bench.cut(true);
 }
 
 #[test]
-fn the_fsync_of_the_file_alone_fails_until_one_has_written_it() {
+fn only_fsync_of_unwritable_file_fails() {
     let bench = bench(&quiet());
     let fs = &bench.fs;
     for _ in 0..2 {
-        bench.is_deaf(fs.fsync(bench.x, false));
+        bench.assert_read_failed(fs.fsync(bench.x, false));
     }
     fs.fsync(bench.others[0], false).unwrap();
-    bench.is_deaf(fs.fsync_all(&[bench.x, bench.others[1]]));
+    bench.assert_read_failed(fs.fsync_all(&[bench.x, bench.others[1]]));
     bench.found(false);
-    bench.device.hear(true);
+    bench.device.allow_reads(true);
     fs.fsync(bench.x, false).unwrap();
     bench.cut(true);
 }
 
 #[test]
-fn writers_of_other_files_are_told_nothing() {
+fn writers_of_other_files_get_no_error() {
     let bench = bench(&quiet());
     let fs = &bench.fs;
-    bench.is_deaf(fs.fsync(bench.x, false));
-    // More than may wait in memory: all files are written back on the way.
+    bench.assert_read_failed(fs.fsync(bench.x, false));
+    // More data than may wait in memory: all files are written back meanwhile.
     for i in 0..48 {
         fs.write(bench.others[0], 4096 * (2 + 16 * i), &[3; 65536], false)
             .unwrap();
     }
-    bench.is_deaf(fs.fsync(bench.x, false));
-    bench.device.hear(true);
+    bench.assert_read_failed(fs.fsync(bench.x, false));
+    bench.device.allow_reads(true);
     fs.sync().unwrap();
     bench.cut(true);
 }
 
 #[test]
-fn closing_loses_one_file_and_says_so_each_time() {
+fn close_reports_lost_file_every_time() {
     let bench = bench(&quiet());
     let fs = &bench.fs;
-    bench.is_deaf(fs.close());
-    bench.is_deaf(fs.close());
+    bench.assert_read_failed(fs.close());
+    bench.assert_read_failed(fs.close());
     bench.cut(false);
 }
 
 #[test]
-fn the_background_goes_on_and_tries_again() {
+fn background_writeback_continues_and_retries() {
     let workers = Options {
         workers: true,
         durability_interval: Some(Duration::from_millis(5)),
@@ -226,7 +227,7 @@ fn the_background_goes_on_and_tries_again() {
     let fs = &bench.fs;
     let point = fs.sequence();
     let before = bench.device.failed();
-    // Two rounds of the background failed, or the first stopped the volume.
+    // Wait until two background rounds failed, or the first one stopped the volume.
     while bench.device.failed() < before + 2 && fs.failure().is_none() {
         std::thread::yield_now();
     }
@@ -235,7 +236,7 @@ fn the_background_goes_on_and_tries_again() {
         fs.fsync(other, false).unwrap();
     }
     assert!(!fs.is_durable(point));
-    bench.device.hear(true);
+    bench.device.allow_reads(true);
     while !fs.is_durable(point) && fs.failure().is_none() {
         std::thread::yield_now();
     }
@@ -243,7 +244,7 @@ fn the_background_goes_on_and_tries_again() {
     bench.cut(true);
 }
 
-/// Runs a workload with workers, of which one read fails; whether one did.
+/// Runs a workload with workers while one read fails; returns whether one did.
 fn run(work: &Workload, n: u64) -> bool {
     let disk = Arc::new(SimDisk::new(work.start.clone(), false));
     let workers = Options {
@@ -269,7 +270,7 @@ fn run(work: &Workload, n: u64) -> bool {
         assert!(merges() > 0, "stopped though nothing was merged");
         return hit;
     }
-    // Nobody syncs: the background does, and tries again what failed.
+    // The background syncs, and retries what failed.
     let point = fs.sequence();
     while !fs.is_durable(point) && fs.failure().is_none() {
         std::thread::yield_now();
@@ -283,7 +284,7 @@ fn run(work: &Workload, n: u64) -> bool {
     hit
 }
 
-/// Blocks overwritten whole, far from each other: the calls read nothing, the writeback does.
+/// Overwrites whole blocks far from each other: the calls read nothing, the writeback does.
 fn far_writes() -> Workload {
     let places = (0..500).step_by(100).flat_map(|i| [('x', i), ('y', i)]);
     let write = |(name, i)| format!("write {name} {} 4096", i * 8192);
@@ -295,15 +296,15 @@ fn far_writes() -> Workload {
 }
 
 #[test]
-fn a_failed_read_beside_workers_stops_nothing() {
+fn failed_read_with_workers_does_not_stop_volume() {
     let mut count = Count::default();
     let mut work = vec![far_writes(), long_truncations()];
     work.extend(seeds(3).map(used));
     for work in &work {
         for n in 0..20 {
-            let told = Told::new(format!("{}: read {n}", work.name));
+            let read_failed = Told::new(format!("{}: read {n}", work.name));
             let hit = run(work, n);
-            told.well();
+            read_failed.well();
             count.add(if hit { "failed" } else { "not so many" }, 1);
         }
     }

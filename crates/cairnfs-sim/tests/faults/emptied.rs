@@ -1,7 +1,7 @@
-//! A volume that small files fill is emptied behind a sync, and the power fails meanwhile.
+//! Removes the files of a volume that small files fill, while the power fails.
 //!
-//! The states lie in syncs, in the steps of merges, and between removals. Whatever is recovered,
-//! it can be filled again, all that is in it can be removed, and then all space is free.
+//! The power fails in syncs, in the steps of merges, and between removals. Whatever is recovered,
+//! it can be filled again, everything in it can be removed, and then all space is free.
 
 use std::sync::Arc;
 
@@ -17,14 +17,14 @@ use cairnfs_sim::tree::ROOT;
 use crate::full::{nearly_full, remove_all};
 use crate::support::{Count, Told};
 
-/// Bytes of a file: two sizes of inline items, and one that takes blocks.
+/// File sizes in bytes: two that are stored inline, and one that takes blocks.
 const SIZES: [usize; 3] = [100, 1500, 4200];
-/// Keys of a step of a merge: so few that each merge has many steps.
+/// Keys per step of a merge: so few that each merge has many steps.
 const STEP_KEYS: u64 = 100;
-/// Blocks that an emptied volume may have fewer than a new one: its index's.
+/// Number of blocks by which the index of an emptied volume may exceed that of a new one.
 const INDEX: u64 = 64;
 
-/// Makes files of `size` bytes until one is refused; gives their names.
+/// Creates files of `size` bytes until one is refused; returns their names.
 fn fill(fs: &FileSystem, prefix: &str, size: usize) -> Vec<Vec<u8>> {
     let mut names = Vec::new();
     loop {
@@ -46,8 +46,8 @@ fn fill(fs: &FileSystem, prefix: &str, size: usize) -> Vec<Vec<u8>> {
     }
 }
 
-/// Removes files in an order that `seed` decides, some of them cut off before; a few times syncs or
-/// merges.
+/// Removes the files in an order that depends on `seed`, truncating some of them first and syncing
+/// or merging a few times.
 fn empty(fs: &FileSystem, mut names: Vec<Vec<u8>>, seed: u64) {
     names.sort_by_key(|name| name.iter().fold(seed, |sum, b| mix(sum, u64::from(*b))));
     let often = names.len().div_ceil(6);
@@ -72,10 +72,10 @@ fn empty(fs: &FileSystem, mut names: Vec<Vec<u8>>, seed: u64) {
 }
 
 #[test]
-fn a_power_cut_while_small_files_are_removed_keeps_no_space() {
+fn power_cut_while_removing_small_files_leaks_no_space() {
     let (start, free) = nearly_full();
     let mut count = Count::default();
-    // Of the states some lie where the volume is still full, others where most is removed.
+    // Some states are tried while the volume is still full, others after most files were removed.
     let kinds = SIZES.iter().flat_map(|size| [(*size, 20), (*size, 1)]);
     for (size, part) in kinds {
         let told = Told::new(format!("files of {size} bytes"));

@@ -1,4 +1,4 @@
-//! A write or flush fails, once or from then on: the volume stops, says why, and loses nothing.
+//! A write or flush fails, once or permanently: the volume stops, reports why, and loses nothing.
 
 use std::sync::Arc;
 
@@ -14,10 +14,10 @@ use crate::support::{
     trees, verdict,
 };
 
-/// Crash states tried behind a fault.
+/// Number of crash states tried after a fault.
 const STATES: usize = 6;
 
-/// What a run with a fault was like.
+/// Observations of a run with a fault.
 struct Seen {
     hit: Option<Hit>,
     recording: Recording,
@@ -30,8 +30,8 @@ fn makes_durable(step: &Step) -> bool {
     )
 }
 
-/// What finds nothing to do asks for nothing: a rename to another name of the same file, a hole in
-/// an empty one, space for what has it.
+/// Whether a step may find nothing to do: a rename to another name of the same file, a hole in an
+/// empty file, an allocation of allocated space.
 fn may_do_nothing(step: &Step) -> bool {
     matches!(
         step,
@@ -51,7 +51,7 @@ struct Watch<'a> {
 }
 
 impl Watch<'_> {
-    /// The step in which the fault struck has ended.
+    /// Checks the volume after the step in which the fault was injected.
     fn struck(&self, steps: &[Step], at: usize, runner: &mut Runner<'_>, error: bool) {
         let step = &steps[at];
         assert!(error || !makes_durable(step), "`{step}` was acknowledged");
@@ -63,7 +63,7 @@ impl Watch<'_> {
             match result {
                 Ok(()) => assert!(may_do_nothing(step), "`{step}` was done"),
                 Err(Error::Stopped(cause)) => assert!(cause.to_string().contains("simulated")),
-                // Nothing can be looked up any more on a disk that is gone.
+                // Look-ups fail too once the disk is gone.
                 Err(e) => assert!(
                     !is_failure(&e) || self.fault == Fault::Gone,
                     "`{step}`: {e}"
@@ -81,14 +81,14 @@ impl Watch<'_> {
         assert!(self.fs.merge().is_err());
     }
 
-    /// What can be read is as it was before the step or after it.
+    /// Checks that the readable tree is the one before or after the step.
     fn reads(&self, at: usize, step: &Step) -> Option<Tree> {
         if self.fault == Fault::Gone {
             return None;
         }
         let tree = Tree::read(self.fs).unwrap();
         let known = [&self.trees[at], &self.trees[at + 1]];
-        // Zeroing makes a hole first and fills it then.
+        // Zeroing first punches a hole and then fills it.
         let in_steps = matches!(step, Step::Zero(..));
         assert!(
             in_steps || known.iter().any(|t| t.is_but_for_times(&tree)),
@@ -109,7 +109,7 @@ fn run(work: &Workload, trees: &[Tree], kind: Kind, n: u64, fault: Fault) -> See
         for (at, step) in work.steps.iter().enumerate() {
             let result = runner.run(step);
             match disk.hit() {
-                // Reads have their own test.
+                // Failing reads have their own test.
                 Some(hit) if hit.kind == Kind::Read => return Some(hit),
                 Some(hit) => {
                     watch.struck(&work.steps, at, &mut runner, result.is_err());
@@ -131,7 +131,8 @@ fn run(work: &Workload, trees: &[Tree], kind: Kind, n: u64, fault: Fault) -> See
     seen
 }
 
-/// The power fails behind the fault: what no flush covered is there, or not, or in part.
+/// Makes the power fail after the fault: each unflushed write survives completely, in part, or not
+/// at all.
 fn crash(recording: &Recording) -> u64 {
     let mut cursor = recording.cursor();
     let end = recording.events().len();
@@ -148,7 +149,7 @@ fn crash(recording: &Recording) -> u64 {
     states
 }
 
-/// Every call of a workload fails once.
+/// Makes every call of a workload fail once.
 fn every_call(work: &Workload, kind: Kind, step: usize, count: &mut Count) {
     let trees = trees(work);
     for fault in [Fault::Error, Fault::Gone] {
@@ -170,14 +171,14 @@ fn every_call(work: &Workload, kind: Kind, step: usize, count: &mut Count) {
 }
 
 #[test]
-fn a_failed_call_stops_the_volume_wherever_it_is() {
+fn failed_write_or_flush_stops_volume_at_every_call() {
     let mut count = Count::default();
     every_call(&every_step(), Kind::Any, 1, &mut count);
     count.print("every step");
 }
 
 #[test]
-fn a_failed_call_within_long_truncations_stops_the_volume() {
+fn failed_call_during_long_truncation_stops_volume() {
     let mut count = Count::default();
     every_call(&long_truncations(), Kind::Write, 1, &mut count);
     every_call(&long_truncations(), Kind::Flush, 1, &mut count);
@@ -185,7 +186,7 @@ fn a_failed_call_within_long_truncations_stops_the_volume() {
 }
 
 #[test]
-fn a_failed_call_in_random_work_stops_the_volume() {
+fn failed_call_in_random_workload_stops_volume() {
     let mut count = Count::default();
     for seed in seeds(3) {
         let work = random(seed, 120);
@@ -196,7 +197,7 @@ fn a_failed_call_in_random_work_stops_the_volume() {
 }
 
 #[test]
-fn a_failed_call_in_a_worker_stops_the_volume() {
+fn failed_call_in_worker_stops_volume() {
     let work = every_step();
     let mut count = Count::default();
     let workers = Options {
@@ -214,7 +215,7 @@ fn a_failed_call_in_a_worker_stops_the_volume() {
                 let acknowledged = before && result.is_ok();
                 assert!(!acknowledged || may_do_nothing(step), "`{step}` was done");
             }
-            // No worker runs any more once it is closed.
+            // No worker runs after the close.
             assert_eq!(fs.close().is_err(), disk.hit().is_some());
             assert_eq!(fs.failure().is_some(), disk.hit().is_some());
         })

@@ -1,7 +1,8 @@
-//! A volume is filled to the end by each kind of operation in turn.
+//! Fills a volume completely with each kind of operation in turn.
 //!
-//! The one that needs space is refused and leaves the tree as it was. What needs none, or gives some
-//! back, is not refused, and all space comes back in the end. Power cuts meanwhile lose nothing.
+//! The operation that needs space is refused and leaves the tree unchanged. Operations that need
+//! none, or free some, are not refused, and all space is free again in the end. Power failures
+//! meanwhile lose nothing.
 
 use std::sync::Arc;
 
@@ -17,7 +18,7 @@ use cairnfs_sim::workload::{after, steps};
 
 use crate::support::{Count, Told, difference, reopen, sound};
 
-/// What there is before: a file for each that needs one.
+/// The initial contents: a file for each filler that needs one.
 const BEFORE: &str = "
     mkdir d; mkdir e; mkdir gone; create data; write data 0 14000; create small; write small 0 1000;
     create sparse; write sparse 40000 10; create many; setxattr many a 9000; setxattr many b 10;
@@ -49,7 +50,7 @@ const FILLERS: [(&str, Filler); 14] = [
         let owner = Creds::default();
         let replace = false;
         let mode = RenameMode::Whiteout { owner, replace };
-        // Each leaves one under the same name, for the next to move.
+        // Each rename leaves a whiteout under the same name, for the next one to move.
         v.fs.rename(ROOT, b"r", v.ino("d"), &long(i), mode)
     }),
     ("tmpfile", |v, _| {
@@ -83,7 +84,7 @@ const FILLERS: [(&str, Filler); 14] = [
         v.fs.setxattr(
             v.ino("small"),
             name.as_bytes(),
-            &told_apart(i, 30_000),
+            &unique_value(i, 30_000),
             XattrMode::Set,
         )
     }),
@@ -92,16 +93,16 @@ const FILLERS: [(&str, Filler); 14] = [
         v.fs.setxattr(
             v.ino("d"),
             name.as_bytes(),
-            &told_apart(i, 300),
+            &unique_value(i, 300),
             XattrMode::Set,
         )
     }),
 ];
 
-/// Those that take all space before they do what is to be refused.
+/// Fillers that use up all space before the operation that is to be refused.
 const USES_UP: [&str; 2] = ["truncate up", "zero"];
 
-/// What a full volume does not refuse.
+/// Operations that a full volume does not refuse.
 const FREE: [(&str, Filler); 13] = [
     ("overwrite", |v, i| {
         v.fs.write(v.ino("data"), i % 3 * BLOCK + 9, &[4; 100], false)
@@ -141,8 +142,8 @@ const FREE: [(&str, Filler); 13] = [
     }),
 ];
 
-/// A value that no other attribute has: equal ones would share their space.
-fn told_apart(i: u64, len: usize) -> Vec<u8> {
+/// A value that no other attribute has, because equal values share their space.
+fn unique_value(i: u64, len: usize) -> Vec<u8> {
     let mut value = vec![7; len];
     value[..8].copy_from_slice(&i.to_le_bytes());
     value
@@ -171,7 +172,7 @@ impl Volume {
         Ok(())
     }
 
-    /// Takes space, for an operation that takes none in the end but needs some meanwhile.
+    /// Uses up space, for an operation that needs space only temporarily.
     fn use_up(&self) {
         for len in [1 << 16, 4096] {
             while self
@@ -195,7 +196,7 @@ impl Volume {
         self.fs.fallocate(self.ino(name), at, len, what, false)
     }
 
-    /// Repeats an operation until it is refused; says how often it was done.
+    /// Repeats an operation until it is refused; returns how often it succeeded.
     fn fill(&self, filler: Filler, from: u64, most: u64) -> u64 {
         for i in 0..most {
             match filler(self, from + i) {
@@ -210,7 +211,7 @@ impl Volume {
         Tree::read(&self.fs).unwrap()
     }
 
-    /// Nothing that needs no space is refused.
+    /// Checks that no operation that needs no space is refused.
     fn settle(&self) {
         for name in ["data", "small", "sparse", "d"] {
             self.fs.fsync(self.ino(name), false).unwrap();
@@ -220,7 +221,7 @@ impl Volume {
     }
 }
 
-/// Removes all that is in a directory.
+/// Removes everything in a directory.
 pub fn remove_all(fs: &FileSystem, dir: u64) -> Result<()> {
     let mut entries = Vec::new();
     fs.readdir(dir, 0, &mut |e| {
@@ -240,7 +241,7 @@ pub fn remove_all(fs: &FileSystem, dir: u64) -> Result<()> {
     Ok(())
 }
 
-/// A volume on which little space is left, and what is free on it while it is empty.
+/// A volume with little space left, and its free space when it was empty.
 pub fn nearly_full() -> (Image, u64) {
     let fresh = fresh_volume(16 << 20).unwrap();
     let (empty, _) = Volume::open(&fresh);
@@ -253,7 +254,8 @@ pub fn nearly_full() -> (Image, u64) {
     (disk.image(), free)
 }
 
-/// A refusal changes nothing: what came before it is repeated to see the tree just before.
+/// Checks that a refused operation changes nothing. The operations before it are repeated to get
+/// the tree just before.
 fn refusal(start: &Image, filler: Filler, done: u64, uses_up: bool) {
     let (volume, _) = Volume::open(start);
     assert_eq!(volume.fill(filler, 0, done), done);
@@ -262,7 +264,8 @@ fn refusal(start: &Image, filler: Filler, done: u64, uses_up: bool) {
         let refused = filler(&volume, i);
         assert!(matches!(refused, Err(Error::NoSpace)), "{refused:?}");
         let tree = volume.tree();
-        // What takes all space first has done so now; the second time there is none to take.
+        // A filler that uses up all space first has done so by now; the second time there is none
+        // left to use.
         let took = uses_up && i == done;
         assert!(took || tree == last, "{}", difference(&tree, &last));
         last = tree;
@@ -273,7 +276,7 @@ fn refusal(start: &Image, filler: Filler, done: u64, uses_up: bool) {
 }
 
 #[test]
-fn only_what_needs_space_is_refused_and_it_changes_nothing() {
+fn full_volume_refuses_only_what_needs_space() {
     let (start, free) = nearly_full();
     let mut count = Count::default();
     for (name, filler) in FILLERS {
@@ -311,7 +314,7 @@ fn only_what_needs_space_is_refused_and_it_changes_nothing() {
 }
 
 #[test]
-fn a_power_cut_on_a_full_volume_loses_nothing() {
+fn power_cut_on_full_volume_loses_nothing() {
     let (start, _) = nearly_full();
     let mut count = Count::default();
     for (name, filler) in FILLERS {
@@ -345,9 +348,10 @@ fn a_power_cut_on_a_full_volume_loses_nothing() {
     count.print("crash states of full volumes");
 }
 
-/// Large values that two files each have are counted down one by one, each written anew with its count.
+/// Values that two files share each lose one use at a time; each time the large value's count is
+/// rewritten.
 #[test]
-fn large_values_are_given_up_on_a_full_volume() {
+fn full_volume_allows_removing_shared_large_values() {
     const VALUES: u64 = 40;
     let (volume, disk) = Volume::open(&fresh_volume(64 << 20).unwrap());
     let file = |n: u64| long(n % (2 * VALUES));

@@ -1,4 +1,5 @@
-//! What broke off, or lost its last name, cannot go on as if nothing had happened.
+//! An interrupted call, a failed writeback or sync, and a file without names cannot go on as if
+//! nothing had happened.
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
@@ -15,7 +16,7 @@ use cairnfs_sim::workload::{Runner, base_volume};
 
 use crate::support::{Count, every_step, reopen, sound, trees};
 
-/// A disk whose driver panics, once, at a write or flush.
+/// A disk whose driver panics once, in a write or flush.
 struct Panics {
     disk: SimDisk,
     left: AtomicI64,
@@ -25,7 +26,7 @@ impl Panics {
     fn count(&self) {
         let left = self.left.fetch_sub(1, Ordering::SeqCst);
         if left == 0 {
-            // As a panic unwinds, but nothing is printed.
+            // Unwinds like a panic, but prints nothing.
             resume_unwind(Box::new("the driver broke"));
         }
     }
@@ -52,7 +53,7 @@ impl Device for Panics {
 }
 
 #[test]
-fn a_panic_in_a_callers_thread_stops_the_volume() {
+fn panic_in_calling_thread_stops_volume() {
     let work = every_step();
     let trees = trees(&work);
     let mut count = Count::default();
@@ -95,14 +96,14 @@ fn a_panic_in_a_callers_thread_stops_the_volume() {
 }
 
 #[test]
-fn a_file_that_lost_its_last_name_gets_no_other() {
+fn unlinked_file_cannot_be_linked_again() {
     let disk = Arc::new(SimDisk::new(base_volume().unwrap(), false));
     let fs = FileSystem::open_device(disk.clone(), &options(1)).unwrap();
     let open = fs.lookup(ROOT, b"f").unwrap().ino;
     fs.unlink(ROOT, b"f").unwrap();
     let again = fs.link(open, ROOT, b"again");
     assert!(matches!(again, Err(Error::NotFound)), "{again:?}");
-    // One that never had a name may get its first, and then is like all others.
+    // A file that never had a name may get its first one, and is then like all other files.
     let unnamed = fs.tmpfile(ROOT, 0o600, Creds::default()).unwrap().ino;
     fs.link(unnamed, ROOT, b"first").unwrap();
     fs.link(unnamed, ROOT, b"second").unwrap();
@@ -117,7 +118,7 @@ fn a_file_that_lost_its_last_name_gets_no_other() {
 }
 
 #[test]
-fn attributes_of_a_file_without_names_are_logged_with_its_first() {
+fn attributes_of_unnamed_file_are_logged_with_first_link() {
     let disk = Arc::new(SimDisk::new(base_volume().unwrap(), false));
     let fs = FileSystem::open_device(disk.clone(), &options(1)).unwrap();
     let commits = || fs.counters().iter().find(|c| c.0 == "commits").unwrap().1;
@@ -148,8 +149,8 @@ fn attributes_of_a_file_without_names_are_logged_with_its_first() {
 }
 
 #[test]
-fn a_writeback_that_could_not_read_keeps_no_space() {
-    // Opened anew, the file's extents and the bitmaps are not in memory.
+fn failed_read_in_writeback_leaks_no_space() {
+    // After the reopen, the file's extents and the bitmaps are not in memory.
     let start = base_volume().unwrap();
     let mut failed = 0;
     for n in 0.. {
@@ -172,7 +173,7 @@ fn a_writeback_that_could_not_read_keeps_no_space() {
         };
         fs.setattr(ino, &none).unwrap();
         fs.merge().unwrap();
-        // The three blocks that the file had are free now, too.
+        // The three blocks that the file had are free too.
         assert_eq!(fs.statfs().free, free + 3, "read {n}");
         fs.forget(ino, 1);
         fs.close().unwrap();
@@ -183,7 +184,7 @@ fn a_writeback_that_could_not_read_keeps_no_space() {
 }
 
 #[test]
-fn a_sync_that_failed_forgets_no_file() {
+fn failed_sync_keeps_all_files_dirty() {
     let start = base_volume().unwrap();
     let mut failed = 0;
     for n in 0.. {

@@ -1,8 +1,10 @@
-//! The file system below the volume gets full: what is refused, what waits, and that it goes on.
+//! The host gets full: which requests are refused, what stays in memory, and how the volume
+//! recovers.
 //!
-//! Nothing stops the volume. Changes that need space are refused, syncs fail while something waits in
-//! memory, reads go on; once there is space again all goes on without another opening. Power cuts in
-//! that state, and a process that ends in it, lose nothing that was promised.
+//! Lack of space does not stop the volume. Changes that need space are refused, syncs fail while
+//! data waits in memory, reads continue; once there is space again, everything continues without a
+//! remount. Power failures in that state, and a process that ends in it, lose nothing that was
+//! promised.
 
 use std::sync::Arc;
 
@@ -18,20 +20,20 @@ use crate::support::{
     verdict,
 };
 
-/// Moments of a run at which the power fails, those while what waited is written not counted, and
-/// states tried of each.
+/// Number of moments of a run at which the power fails, not counting those while the waiting data
+/// is written, and number of states tried at each.
 const MOMENTS: usize = 4;
 const STATES: usize = 5;
 
-/// What is done when there is space again.
+/// Steps to run once there is space again.
 const AFTERWARDS: &str = "
     create after; write after 0 9000; fsync after; mkdir dir; rename after dir/after; merge;
     write dir/after 4096 20000; sync; unlink dir/after; merge; rmdir dir; sync";
 
-/// When there is space again.
+/// When the host has space again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum LogSpaceReclaimer {
-    /// So many steps later.
+enum SpaceReturns {
+    /// After this many steps.
     Behind(usize),
     /// Not before the volume is closed.
     Never,
@@ -41,17 +43,17 @@ struct Watch<'a> {
     fs: &'a FileSystem,
     disk: &'a SimDisk,
     runner: Runner<'a>,
-    /// The tree as it was last seen.
+    /// The tree after the last step.
     seen: Tree,
     refused: u64,
-    /// Moments between steps.
+    /// Moments between steps, in events.
     steps: Vec<usize>,
-    /// Moments while what waited was written.
+    /// Moments while the waiting data was written, in events.
     drained: Vec<usize>,
 }
 
 impl Watch<'_> {
-    /// A step while there may be no space: it is done, or refused and has changed nothing.
+    /// Runs a step while there may be no space: it succeeds, or is refused and changes nothing.
     fn step(&mut self, step: &Step) {
         let result = self.runner.run(step);
         assert!(
@@ -63,7 +65,7 @@ impl Watch<'_> {
         match &result {
             Err(e) if no_space(e) => {
                 self.refused += 1;
-                // Zeroing and temporary files are made in steps of their own.
+                // Zeroing and temporary files consist of several calls.
                 let whole = !matches!(step, Step::Zero(..) | Step::Tmpfile(_));
                 assert!(
                     !whole || tree.is_but_for_times(&self.seen),
@@ -78,7 +80,7 @@ impl Watch<'_> {
         self.steps.push(self.disk.recorded());
     }
 
-    /// There is space again: everything becomes durable, and nothing is refused any more.
+    /// Once there is space again, everything becomes durable and nothing is refused.
     fn go_on(&mut self) {
         self.disk.mend();
         let before = self.disk.recorded();
@@ -107,13 +109,14 @@ fn held(fs: &FileSystem) -> u64 {
         .1
 }
 
-/// Runs a workload on a disk whose space ends with the `n`-th write; `None` if there are not so many.
+/// Runs a workload on a disk whose space ends with the `n`-th write; `None` if there are fewer
+/// writes.
 fn run(
     work: &Workload,
     with: &Options,
     n: u64,
     fault: Fault,
-    relief: LogSpaceReclaimer,
+    relief: SpaceReturns,
 ) -> Option<[u64; 3]> {
     let disk = Arc::new(SimDisk::new(work.start.clone(), true));
     let (recording, seen) = Recording::on(&disk, with, |fs| {
@@ -133,13 +136,13 @@ fn run(
             watch.step(step);
             waited = waited.max(held(fs));
             behind += usize::from(disk.hit().is_some());
-            if relief == LogSpaceReclaimer::Behind(behind.saturating_sub(1)) && behind > 0 {
+            if relief == SpaceReturns::Behind(behind.saturating_sub(1)) && behind > 0 {
                 watch.go_on();
                 break;
             }
         }
         disk.hit()?;
-        if relief != LogSpaceReclaimer::Never {
+        if relief != SpaceReturns::Never {
             watch.go_on();
             fs.close().unwrap();
         } else {
@@ -162,7 +165,7 @@ fn run(
     Some([refused, u64::from(waited > 0), states])
 }
 
-/// The power fails at these moments.
+/// Makes the power fail at these moments.
 fn crash(recording: &Recording, moments: impl Iterator<Item = usize>) -> u64 {
     let mut cursor = recording.cursor();
     let mut states = 0;
@@ -183,7 +186,7 @@ fn crash(recording: &Recording, moments: impl Iterator<Item = usize>) -> u64 {
     states
 }
 
-/// Every step, but for an allocation that makes the file larger: refused half way, it has set times.
+/// Every step except an allocation that extends the file: if refused half way, it has set times.
 fn steps_at_once() -> Workload {
     let mut work = every_step();
     for step in &mut work.steps {
@@ -194,14 +197,14 @@ fn steps_at_once() -> Workload {
     work
 }
 
-/// Space ends with every `step`-th write of a workload in turn.
+/// Makes space end with every `step`-th write of a workload in turn.
 fn every_write(work: &Workload, with: &Options, step: usize) {
     let mut count = Count::default();
     for fault in [Fault::HolesFull, Fault::Full] {
         for relief in [
-            LogSpaceReclaimer::Behind(0),
-            LogSpaceReclaimer::Behind(3),
-            LogSpaceReclaimer::Never,
+            SpaceReturns::Behind(0),
+            SpaceReturns::Behind(3),
+            SpaceReturns::Never,
         ] {
             for n in (0..).step_by(step) {
                 let told = Told::new(format!("{}: write {n}, {fault:?}, {relief:?}", work.name));
@@ -221,24 +224,24 @@ fn every_write(work: &Workload, with: &Options, step: usize) {
 }
 
 #[test]
-fn a_full_host_stops_nothing_wherever_it_gets_full() {
+fn full_host_does_not_stop_volume_at_any_write() {
     every_write(&steps_at_once(), &options(4), 1);
 }
 
 #[test]
-fn a_full_host_stops_nothing_within_long_truncations() {
+fn full_host_does_not_stop_volume_in_long_truncations() {
     every_write(&long_truncations(), &options(4), 10);
 }
 
 #[test]
-fn a_full_host_stops_nothing_in_random_work() {
+fn full_host_does_not_stop_volume_in_random_workload() {
     for seed in seeds(2) {
         every_write(&random(seed, 80), &options(4), 5);
     }
 }
 
 #[test]
-fn a_full_host_stops_no_worker() {
+fn full_host_does_not_stop_workers() {
     let workers = Options {
         workers: true,
         ..options(4)

@@ -1,30 +1,35 @@
-//! Faults of the disk, seen from above: failing calls, silent ones, and a disk that is full.
+//! Disk faults seen through the public calls: failing calls, silent corruption, and lack of space.
 //!
-//! **Calls that fail** ([`errors`], [`reads`], [`opening`]) are tried at every call of a workload.
-//! After a failed write or flush nothing changes any more and nothing is acknowledged; a failed read
-//! fails its call alone, unless that was a merge, which cannot be taken back and stops the volume.
+//! **Failing calls** ([`errors`], [`reads`], [`opening`]) are tried at every call of a workload.
+//! After a failed write or flush nothing changes and nothing is acknowledged. A failed read fails
+//! only its own call, unless that call was a merge, which cannot be undone and stops the volume.
 //!
-//! In writeback that concerns one file ([`background`]).
+//! A failed read in writeback affects one file only ([`background`]).
 //!
-//! **Calls that lie** ([`silent`]) report success and did something else. What finds them:
+//! **Silent faults** ([`silent`]): a call reports success but did something else. How they are
+//! detected:
 //!
-//! | The fault hits | Found by |
+//! | Affected by the fault | Detected by |
 //! |---|---|
 //! | a data block | its CRC in the extent, when it is read and is not in the cache |
 //! | an index node, a large value | address, birth and CRC in the pointer, when it is read |
 //! | a bitmap, the group table | the CRC in the table or the superblock, when it is loaded |
-//! | a log record behind which another was written after a flush | the durable LSN in that record, or in a superblock, at the next opening |
-//! | a superblock | its checksum; a lost one by nodes of the older tree that were reused, else the older one leads, with its log, to the same files |
-//! | a flush | as the writes that it did not make durable, once they are lost |
+//! | a log record behind which another was written after a flush | the durable LSN in that record,
+//! or in a superblock, at the next mount |
+//! | a superblock | its checksum; a lost one by nodes of the older tree that were reused, otherwise
+//! the older one leads, with its log, to the same files |
+//! | a flush | like the writes that it did not make durable, once they are lost |
 //!
-//! *Nothing can find* the loss of the log's last record: what was written since the last flush that a
-//! later write knows of may be missing after every power cut. If the disk acknowledged that flush
-//! and lied, an fsync is lost, and no byte that is left says so. The tests allow exactly this: the
-//! volume is then as an honest disk might have left it before the lie.
+//! The loss of the log's last record *cannot be detected*: everything since the last flush that a
+//! later write records may be missing after a power failure. If the disk acknowledged that flush
+//! without performing it, an fsync is lost and nothing on the disk shows it. The tests allow
+//! exactly this: the volume is then in a state that a correct disk might have left before the
+//! fault.
 //!
-//! **A full volume** ([`full`]): who needs space is refused, nobody else, and nothing is half done.
+//! **A full volume** ([`full`]): only requests that need space are refused, and none is left half
+//! done.
 //!
-//! **A full host** ([`host`]): the file system below the volume has no space, at every write.
+//! **A full host** ([`host`]): the host has no space left, from every write on.
 //!
 //! `CAIRNFS_FAULT_SEEDS=N` tries N random workloads instead of a few.
 #![allow(

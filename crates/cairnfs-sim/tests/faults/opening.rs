@@ -1,4 +1,4 @@
-//! The disk fails while a volume is opened: opening fails, and opening again loses nothing.
+//! The disk fails while a volume is opened: the open fails, and another open loses nothing.
 
 use std::sync::Arc;
 
@@ -14,9 +14,9 @@ use cairnfs_sim::workload::record;
 
 use crate::support::{Count, Told, Workload, every_step, long_truncations, random, seeds, verdict};
 
-/// Places of a recording at which the power fails.
+/// Number of events of a recording at which the power fails.
 const PLACES: usize = 4;
-/// States tried of each recovery that failed.
+/// Number of states tried of each failed recovery.
 const STATES: usize = 2;
 
 fn open_fails(recording: &Recording, image: &Image, moment: Moment, count: &mut Count) {
@@ -59,7 +59,7 @@ fn crash(recording: &Recording, start: &Image, disk: &SimDisk, moment: Moment) -
     states
 }
 
-/// Opened for reading only, the volume is not changed.
+/// A read-only open does not change the volume even if it fails.
 fn reading_fails(image: &Image, count: &mut Count) {
     let read_only = Options {
         read_only: true,
@@ -79,7 +79,7 @@ fn reading_fails(image: &Image, count: &mut Count) {
 }
 
 #[test]
-fn a_failure_while_opening_loses_nothing() {
+fn failed_open_loses_nothing() {
     let mut count = Count::default();
     let mut work = vec![every_step(), long_truncations()];
     work.extend(seeds(2).map(|seed| random(seed, 150)));
@@ -100,7 +100,7 @@ fn a_failure_while_opening_loses_nothing() {
     count.print("failed openings");
 }
 
-/// A volume whose log is so full that opening it begins a merge.
+/// A volume whose log is so full that opening it starts a merge.
 fn log_to_be_merged() -> Image {
     let disk = Arc::new(SimDisk::new(fresh_volume(16 << 20).unwrap(), false));
     let fs = FileSystem::open_device(disk.clone(), &options(1)).unwrap();
@@ -125,12 +125,12 @@ fn log_to_be_merged() -> Image {
     fullest
 }
 
-/// Openings that are killed before their first merge take no more of the log than one does.
+/// Mounts that are killed before their first merge use no more log space in total than one does.
 #[test]
-fn openings_that_never_merge_do_not_fill_the_log() {
+fn opens_killed_before_a_merge_do_not_fill_the_log() {
     let begun = |image: Image, n: u64| {
         let disk = Arc::new(SimDisk::new(image, false));
-        // The first write is that of the mount record; then nothing reaches the disk any more.
+        // The first write is the mount record; every later one fails.
         disk.plan(Kind::Write, 1, Fault::Gone);
         let opened = FileSystem::open_device(disk.clone(), &options(n));
         disk.cut();

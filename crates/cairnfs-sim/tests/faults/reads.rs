@@ -1,4 +1,4 @@
-//! A read fails once: its call fails and nothing else, unless that was a merge.
+//! A read fails once: only its own call fails, unless that was a merge.
 
 use std::sync::Arc;
 
@@ -19,7 +19,7 @@ fn merges(fs: &FileSystem) -> u64 {
 }
 
 enum Seen {
-    /// There are not so many reads.
+    /// The workload has fewer reads.
     NotHit,
     Passed,
     Stopped,
@@ -54,7 +54,7 @@ fn run(work: &Workload, trees: &[Tree], n: u64) -> Seen {
         let tree = Tree::read(fs).unwrap();
         let known = [&trees[at], &trees[at + 1]];
         let what = difference(&tree, known[0]);
-        // Zeroing makes a hole first and fills it then.
+        // Zeroing first punches a hole and then fills it.
         let in_steps = matches!(step, Step::Zero(..));
         assert!(
             in_steps || known.iter().any(|t| t.is_but_for_times(&tree)),
@@ -92,7 +92,7 @@ fn run(work: &Workload, trees: &[Tree], n: u64) -> Seen {
 }
 
 #[test]
-fn a_failed_read_fails_its_call_alone() {
+fn failed_read_fails_only_its_own_call() {
     let mut count = Count::default();
     let mut work = vec![every_step(), long_truncations()];
     work.extend(seeds(4).map(used));

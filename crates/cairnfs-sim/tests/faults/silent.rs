@@ -1,7 +1,8 @@
-//! The disk lies: a write is lost, goes elsewhere, or rots, a flush does nothing, a read rots.
+//! Silent faults: a write is lost, misdirected or corrupted, a flush does nothing, a read is
+//! corrupted.
 //!
-//! Whatever it was, afterwards a volume is right, or says that it is damaged: in a call, at the next
-//! opening, or to a reader. What nobody can know is told in `main.rs`.
+//! After each fault the volume is correct, or damage is reported: by a call, by the next open, or
+//! to a reader. The module documentation of `main.rs` describes the one undetectable case.
 
 use std::sync::Arc;
 
@@ -18,19 +19,19 @@ use crate::support::{
     trees, used,
 };
 
-/// Crash states tried behind a lie.
+/// Number of crash states tried after a fault.
 const STATES: usize = 4;
 
-/// What became of a lie.
+/// The consequence of a fault.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum End {
     Harmless,
     Detected,
-    /// Nobody can know: what the last flush covered is lost.
+    /// Undetectable: what the last flush covered is lost.
     Unknowable,
 }
 
-/// The places where a lie may leave a volume that looks like an older one.
+/// The areas in which a fault may leave a volume that looks like an older one.
 struct Layout {
     log: std::ops::Range<u64>,
 }
@@ -45,14 +46,14 @@ impl Layout {
         }
     }
 
-    /// The log, or a superblock before it.
+    /// Whether the offset is in the log, or in a superblock before it.
     fn tells_of_time(&self, offset: u64) -> bool {
         offset < self.log.end
     }
 }
 
-/// What must be there although the disk lied: what was promised before the last write of a record or
-/// superblock, for that write says so.
+/// What must survive in spite of the fault: everything promised before the last write of a log
+/// record or superblock, because that write records it.
 fn known(recording: &Recording, layout: &Layout, hit: &Hit, until: usize) -> Moment {
     let mut last = 0;
     for (i, event) in recording.events().iter().enumerate().take(until) {
@@ -70,8 +71,8 @@ fn known(recording: &Recording, layout: &Layout, hit: &Hit, until: usize) -> Mom
     }
 }
 
-/// Whether a volume that came back is right, or says that it is not. The check may find what no
-/// reader meets, but no reader may rely on the check.
+/// Whether a recovered volume is correct, or reports damage. The offline check may find damage that
+/// no reader meets, but no reader may depend on the check.
 fn judge(
     recording: &Recording,
     image: &Image,
@@ -101,7 +102,7 @@ fn verify(
     }
 }
 
-/// The tree, or nothing if damage was reported.
+/// The tree; `None` if damage was reported.
 fn open_and_read(disk: Arc<SimDisk>) -> Result<Option<Tree>, String> {
     let fs = match FileSystem::open_device(disk.clone(), &options(77)) {
         Ok(fs) => fs,
@@ -117,7 +118,7 @@ fn open_and_read(disk: Arc<SimDisk>) -> Result<Option<Tree>, String> {
     }
 }
 
-/// A workload during which a call lies; `None` if there are not so many calls.
+/// Runs a workload with a fault in the `n`-th call; `None` if there are fewer calls.
 fn run(
     work: &Workload,
     trees: &[Tree],
@@ -177,15 +178,16 @@ fn run(
     Some(())
 }
 
-/// The power fails after the lie.
+/// Makes the power fail after the fault.
 fn crash(recording: &Recording, hit: &Hit, count: &mut Count) {
     let events = recording.events();
-    // Where the next flush makes true what the last one claimed, or the events end.
+    // Up to the next flush, which really makes durable what the faulty one claimed, or to the last
+    // event.
     let later = events.iter().skip(hit.event);
     let reach = later
         .take_while(|e| matches!(e, Event::Write { .. }))
         .count();
-    // A promise that was given without an event since may rest on the lie.
+    // A promise made since without an event may depend on the faulty call.
     let before = recording.moment(hit.event.saturating_sub(1)).promises;
     let mut cursor = recording.cursor();
     for event in hit.event..=hit.event + reach {
@@ -231,7 +233,7 @@ fn all(work: &Workload, lies: &[(Kind, Fault)], step: usize, count: &mut Count) 
 }
 
 #[test]
-fn a_lie_of_the_disk_never_gives_wrong_data() {
+fn silent_disk_fault_never_returns_wrong_data() {
     let mut count = Count::default();
     all(&every_step(), &LIES, 1, &mut count);
     all(&long_truncations(), &LIES, 2, &mut count);
@@ -243,7 +245,7 @@ fn a_lie_of_the_disk_never_gives_wrong_data() {
 }
 
 #[test]
-fn a_rotten_read_while_opening_never_gives_wrong_data() {
+fn corrupt_read_during_open_never_returns_wrong_data() {
     let mut count = Count::default();
     let mut work = vec![every_step()];
     work.extend(seeds(2).map(|seed| random(seed, 150)));

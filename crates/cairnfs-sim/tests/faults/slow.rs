@@ -1,5 +1,6 @@
-//! A write that takes its time: nobody else waits for it, and nobody is told that it is durable. Little
-//! data is written together with the log's record, for which others wait as they wait for that.
+//! A slow write of data: no other thread waits for it, and its fsync does not return early. A small
+//! amount of data is written together with the log record, for which other threads wait in any
+//! case.
 
 use std::sync::Arc;
 
@@ -16,7 +17,7 @@ fn make(fs: &FileSystem, name: &str) -> u64 {
     ino
 }
 
-/// The size of a file after the process was killed now.
+/// The size of a file if the process were killed at this point.
 fn size_after_kill(disk: &SimDisk, ino: u64) -> Option<u64> {
     let copy = Arc::new(SimDisk::new(disk.image(), false));
     let fs = FileSystem::open_device(copy, &options(2)).unwrap();
@@ -24,7 +25,7 @@ fn size_after_kill(disk: &SimDisk, ino: u64) -> Option<u64> {
 }
 
 #[test]
-fn a_slow_write_of_data_holds_up_nobody_else() {
+fn slow_data_write_does_not_delay_other_threads() {
     let image = fresh_volume(VOLUME_SIZE).unwrap();
     let disk = Arc::new(SimDisk::new(image, false));
     let fs = FileSystem::open_device(disk.clone(), &options(1)).unwrap();
@@ -35,7 +36,7 @@ fn a_slow_write_of_data_holds_up_nobody_else() {
     std::thread::scope(|scope| {
         let syncing = scope.spawn(|| fs.fsync(slow, false));
         disk.wait_held();
-        // All of this ends while the other still waits.
+        // All of these calls return while the other thread still waits.
         fs.write(quick, 0, &[2; 20_000], false).unwrap();
         fs.fsync(quick, false).unwrap();
         make(&fs, "more");

@@ -1,4 +1,4 @@
-//! Workloads, runs of them with a fault, and verdicts on what comes back.
+//! Workloads, runs of them with a fault, and checks of the recovered volumes.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -14,7 +14,7 @@ use cairnfs_sim::record::{Recording, fresh_volume, options};
 use cairnfs_sim::tree::Tree;
 use cairnfs_sim::workload::{Runner, Step, after, base_volume, random_steps, steps};
 
-/// Every kind of step, and the ways in which they meet.
+/// Every kind of step, and their interactions.
 const EVERY_STEP: &str = "
     create a; write a 0 9000; fsync a; mkdir m; symlink m/s 2000; fifo m/p; tmpfile m/t;
     link f m/l; write f 4096 9000; rename f m/f; append m/f 3000; fdatasync m/f; exchange g m/l;
@@ -25,12 +25,12 @@ const EVERY_STEP: &str = "
     removexattr a a; rmdir e; merge; unlink m/s; rename m d/m; write a 0 30000; merge;
     write d/m/f 0 100; rename d/m/f g; fsync g; sync";
 
-/// A file of very many extents is cut, and another removed: both take several transactions.
+/// Truncates a file with very many extents and removes another: both take several transactions.
 const LONG: &str = "
     append g 10; truncate x 5000; fsync x; append x 9000; merge; fsync x; unlink y; sync;
     create y; write y 0 5000; merge; fsync y";
 
-/// A volume and what is done to it.
+/// A volume and the steps to run on it.
 pub struct Workload {
     pub name: String,
     pub start: Image,
@@ -66,7 +66,7 @@ pub fn random(seed: u64, count: usize) -> Workload {
     }
 }
 
-/// A volume that has been used before, so that little is in memory.
+/// A volume that has been used and reopened, so that little is cached in memory.
 pub fn used(seed: u64) -> Workload {
     let fresh = random(seed, 0).start;
     let before: Vec<_> = random_steps(seed, 150);
@@ -84,13 +84,13 @@ pub fn used(seed: u64) -> Workload {
     }
 }
 
-/// The seeds to try: `few`, or as many as the environment says.
+/// The seeds to try: `few`, or the number in the environment.
 pub fn seeds(few: u64) -> std::ops::Range<u64> {
     let told = std::env::var("CAIRNFS_FAULT_SEEDS").ok();
     0..told.and_then(|n| n.parse().ok()).unwrap_or(few)
 }
 
-/// What the disk, or damage, made a call say; not what POSIX says to it.
+/// Whether an error comes from the disk or from damage, and is not one that POSIX allows.
 pub fn is_failure(error: &Error) -> bool {
     matches!(
         error.cause(),
@@ -98,7 +98,7 @@ pub fn is_failure(error: &Error) -> bool {
     )
 }
 
-/// The tree before the first step and after each, without a fault.
+/// The trees before the first step and after each step, without a fault.
 pub fn trees(workload: &Workload) -> Vec<Tree> {
     let disk = Arc::new(SimDisk::new(workload.start.clone(), false));
     let fs = FileSystem::open_device(disk, &options(4)).unwrap();
@@ -113,7 +113,7 @@ pub fn trees(workload: &Workload) -> Vec<Tree> {
     trees
 }
 
-/// The offline check finds nothing.
+/// Checks that the offline check reports no finding.
 pub fn sound(image: &Image) -> Result<(), String> {
     let disk = SimDisk::new(image.clone(), false);
     let report = check(&disk, &CheckOptions { data: true }, &mut |_| {})
@@ -124,7 +124,7 @@ pub fn sound(image: &Image) -> Result<(), String> {
     }
 }
 
-/// Opens a volume on a sound disk and reads it.
+/// Opens a volume on a disk without faults and reads its tree.
 pub fn reopen(image: &Image) -> Result<Tree, String> {
     let disk = Arc::new(SimDisk::new(image.clone(), false));
     let seed = image.digest() | 1;
@@ -134,14 +134,14 @@ pub fn reopen(image: &Image) -> Result<Tree, String> {
     Ok(tree)
 }
 
-/// A volume is sound, and is what the contract allows at that moment.
+/// Checks that a volume is sound, and that the contract allows its tree at that moment.
 pub fn verdict(recording: &Recording, image: &Image, moment: Moment) -> Result<(), String> {
     sound(image)?;
     let tree = reopen(image)?;
     recording.verify(&tree, moment).map_err(|v| v.to_string())
 }
 
-/// Faults by what they hit.
+/// Counts faults by what they affect.
 #[derive(Default)]
 pub struct Count(BTreeMap<String, u64>);
 
@@ -156,7 +156,7 @@ impl Count {
     }
 }
 
-/// Says which fault it was when an assertion fails.
+/// Prints the current fault if an assertion fails.
 pub struct Told(String);
 
 impl Told {
@@ -177,7 +177,7 @@ impl Drop for Told {
     }
 }
 
-/// The first difference of two trees.
+/// Describes the first difference of two trees.
 pub fn difference(found: &Tree, expected: &Tree) -> String {
     for (ino, node) in &found.nodes {
         match expected.nodes.get(ino) {

@@ -1,8 +1,8 @@
-//! Requests as a mount gets them, as text: a word, paths and numbers.
+//! Requests as a mounted file system gets them, as text: a word, paths and numbers.
 //!
-//! Uses the operations of the FUSE front, which know nothing of FUSE. Each request is one call for the
-//! model, however many calls of the engine the front makes of it, but for the few of which the
-//! contract says that they are done in steps.
+//! Uses the operations of the FUSE front end, which do not depend on FUSE. The model treats each
+//! request as one call, however many calls of the engine the front end makes for it, except for the
+//! few that the contract allows to happen in steps.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -18,10 +18,10 @@ use cairnfs_sim::tree::ROOT;
 const ACCESS: &[u8] = b"system.posix_acl_access";
 const DEFAULT: &[u8] = b"system.posix_acl_default";
 
-/// Requests that the contract lets happen in steps.
+/// Requests that the contract allows to happen in steps.
 pub const STEPWISE: [&str; 4] = ["allocate", "punch", "zero", "copy"];
 
-/// Who asks: the superuser, or somebody who owns nothing.
+/// The superuser; `OTHER_USER` is a user who owns nothing.
 const ROOT_USER: Caller = Caller {
     uid: 0,
     gid: 0,
@@ -33,7 +33,7 @@ const OTHER_USER: Caller = Caller {
     pid: 0,
 };
 
-/// The front of a volume.
+/// The front end of a volume.
 pub struct Front {
     ops: Ops,
     written: u8,
@@ -60,7 +60,7 @@ impl<'t> Words<'t> {
     }
 }
 
-/// A list with these permissions for the owner, user 7, the group, all of them, and others.
+/// An access list with these permissions for the owner, user 7, the group, the mask, and others.
 fn list(perms: [u16; 5]) -> Vec<u8> {
     let [owner, user, group, mask, other] = perms;
     let none = u32::MAX;
@@ -85,7 +85,7 @@ fn bytes(entries: &[(u16, u16, u32)]) -> Vec<u8> {
 }
 
 impl Front {
-    /// Of an open volume.
+    /// The front end of an open volume.
     pub fn new(fs: &Arc<FileSystem>) -> Self {
         Self {
             ops: Ops::new(fs.clone(), Path::new("simulated"), WriteMode::Through),
@@ -93,15 +93,15 @@ impl Front {
         }
     }
 
-    /// Does requests that are separated by semicolons; what is refused is passed over.
+    /// Runs requests separated by semicolons; refused requests are skipped.
     pub fn run_all(&mut self, text: &str, run: Option<&Run>) {
         for one in text.split(';').map(str::trim).filter(|r| !r.is_empty()) {
-            // What POSIX refuses is refused.
+            // POSIX allows these errors.
             let _ = self.run(one, run);
         }
     }
 
-    /// Does a request; its calls are one for the model that `run` keeps.
+    /// Runs a request; its calls are one request for the model that `run` keeps.
     pub fn run(&mut self, text: &str, run: Option<&Run>) -> Outcome<()> {
         let words = Words(text.split_whitespace().collect());
         let word = words.path(0);
@@ -122,7 +122,7 @@ impl Front {
         Ok(at)
     }
 
-    /// The directory that holds a path, and the name in it.
+    /// The directory of a path, and the last component.
     fn entry<'p>(&self, path: &'p str) -> Outcome<(u64, &'p [u8])> {
         let (dir, name) = path.rsplit_once('/').unwrap_or(("", path));
         Ok((self.look_up(dir)?, name.as_bytes()))
@@ -205,7 +205,7 @@ impl Front {
         match word {
             "setfacl" => {
                 let perms = match words.number(2) {
-                    // It says no more than a mode.
+                    // A list equivalent to a mode.
                     0 => bytes(&[
                         (0x01, 6, u32::MAX),
                         (0x04, 4, u32::MAX),

@@ -1,8 +1,9 @@
-//! What the FUSE front makes of requests: each is one transaction, or the contract names it.
+//! The FUSE front end's requests: each is one transaction, unless the contract lists it as an
+//! exception.
 //!
-//! The engine's calls are atomic each; a front that makes two of one request leaves a state between
-//! them. Here everything becomes durable after each call of the engine, so a power cut between two is
-//! always among those tried, and the model takes the request as one.
+//! Each call of the engine is atomic; a front end that makes two calls for one request leaves a
+//! state between them. Here everything is made durable after each call of the engine, so the states
+//! include a power failure between two calls, and the model treats the request as one.
 
 #![allow(
     clippy::unwrap_used,
@@ -25,7 +26,7 @@ use cairnfs_sim::record::{Recording, Run, VOLUME_SIZE, fresh_volume, options};
 use cairnfs_sim::tree::ROOT;
 use front::Front;
 
-/// What the volume holds before.
+/// The initial contents of the volume.
 const BASE: &str = "
     create f; write f 0 9000; chmod f 0o6755; create l; write l 0 100; setfacl l 1;
     create x; setxattr x a 10; mkdir d; setdefault d; create d/h; mkdir e; setfacl e 2";
@@ -82,7 +83,7 @@ const REQUESTS: &[&str] = &[
     "removelist l",
 ];
 
-/// Requests of several transactions, as the contract says.
+/// Requests of several transactions, as the contract allows.
 const SEVERAL: &[&str] = &[
     "allocate f 8000 20000",
     "allocate-by-other f 8000 20000",
@@ -111,14 +112,14 @@ fn base() -> Image {
     disk.image()
 }
 
-/// Requests on a volume, everything durable after each call of the engine.
+/// Records requests on a volume, with everything made durable after each call of the engine.
 fn recorded(start: &Image, text: &str) -> Recording {
     let run = Run::begin(start.clone(), &options(4), 1).unwrap();
     Front::new(run.fs()).run_all(&format!("{text}; sync"), Some(&run));
     run.end()
 }
 
-/// Two calls of the engine: a chmod, and an attribute.
+/// A request of two calls of the engine: chmod and setxattr.
 fn two_calls(fs: &FileSystem) {
     let ino = fs.lookup(ROOT, b"x").unwrap().ino;
     let set = SetAttr {
@@ -131,7 +132,7 @@ fn two_calls(fs: &FileSystem) {
 }
 
 #[test]
-fn a_request_of_two_transactions_is_noticed() {
+fn request_of_two_transactions_is_detected() {
     let start = base();
     let failures = |one: bool| {
         let run = Run::begin(start.clone(), &options(4), 1).unwrap();
@@ -146,7 +147,7 @@ fn a_request_of_two_transactions_is_noticed() {
     assert!(noticed.iter().any(|f| f.message.starts_with("atomic")));
 }
 
-/// Tries sequences of requests; tells those that break the contract.
+/// Tries sequences of requests; returns those that break the contract.
 fn broken(start: &Image, sequences: impl Iterator<Item = String>) -> (Tally, Vec<String>) {
     let mut all = Tally::default();
     let mut wrong = Vec::new();
@@ -161,7 +162,7 @@ fn broken(start: &Image, sequences: impl Iterator<Item = String>) -> (Tally, Vec
 }
 
 #[test]
-fn each_request_happens_wholly_or_not_at_all() {
+fn every_request_is_atomic() {
     let start = base();
     let alone = REQUESTS.iter().chain(SEVERAL);
     let (tally, wrong) = broken(&start, alone.map(|r| (*r).to_owned()));
@@ -170,10 +171,10 @@ fn each_request_happens_wholly_or_not_at_all() {
 }
 
 #[test]
-fn so_do_requests_one_after_the_other() {
+fn every_request_of_a_pair_is_atomic() {
     let start = base();
     let all: Vec<&str> = REQUESTS.iter().chain(SEVERAL).copied().collect();
-    // A share of the pairs, in which each is first and second several times.
+    // A sample of the pairs in which each request is first and second several times.
     let pairs = (0..all.len() * all.len()).step_by(13);
     let pairs = pairs.map(|i| format!("{}; {}", all[i / all.len()], all[i % all.len()]));
     let (tally, wrong) = broken(&start, pairs);
@@ -187,7 +188,7 @@ fn commits(fs: &FileSystem) -> u64 {
     commits.map(|(_, n)| n).sum()
 }
 
-/// Which of these requests make more than one transaction.
+/// The requests among these that make more than one transaction.
 fn several(start: &Image, requests: &[&'static str]) -> BTreeSet<&'static str> {
     let made = |request: &str| {
         let disk = Arc::new(SimDisk::new(start.clone(), false));
@@ -203,7 +204,7 @@ fn several(start: &Image, requests: &[&'static str]) -> BTreeSet<&'static str> {
 }
 
 #[test]
-fn nothing_but_what_the_contract_names_makes_several_transactions() {
+fn only_documented_requests_make_several_transactions() {
     let start = base();
     let several = several(&start, REQUESTS);
     assert!(several.is_empty(), "{several:?}");

@@ -1,6 +1,6 @@
 //! Calls of [`Volume`] on attributes: metadata, owner, permissions, times, extended attributes.
 //!
-//! Each resolves a path and makes one call of the engine.
+//! Each call resolves a path and makes one call of the engine.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::Permissions;
@@ -16,7 +16,7 @@ use crate::prefetch::prefetch;
 use crate::types::{Flags, SetAttr, XattrMode};
 
 impl Volume {
-    /// What is known of a file or directory; symbolic links are followed.
+    /// Returns the metadata of a file or directory; symbolic links are followed.
     ///
     /// # Errors
     /// [`Error::NotFound`], [`Error::NotDirectory`], [`Error::SymlinkLoop`].
@@ -25,7 +25,8 @@ impl Volume {
         Ok(Metadata::new(attr))
     }
 
-    /// The same, but of a symbolic link at the end of the path itself.
+    /// Like [`metadata`](Self::metadata), but a symbolic link at the end of the path is not
+    /// followed.
     ///
     /// # Errors
     /// As [`metadata`](Self::metadata).
@@ -34,10 +35,10 @@ impl Volume {
         Ok(Metadata::new(attr))
     }
 
-    /// Whether the path leads to something. A symbolic link to nothing does not.
+    /// Whether the path leads to a file or directory. False for a dangling symbolic link.
     ///
     /// # Errors
-    /// Whatever keeps it from being told, such as [`Error::NotDirectory`].
+    /// Any error other than a missing file, such as [`Error::NotDirectory`].
     pub fn exists(&self, path: impl AsRef<Path>) -> Result<bool> {
         match self.metadata(path) {
             Ok(_) => Ok(true),
@@ -46,7 +47,7 @@ impl Volume {
         }
     }
 
-    /// Sets the permissions, with the set-id and sticky bits. A symbolic link is followed.
+    /// Sets the permissions, including set-id and sticky bits. Follows a symbolic link.
     ///
     /// ```
     /// use std::fs::Permissions;
@@ -72,7 +73,7 @@ impl Volume {
         self.set(path.as_ref(), Follow::Yes, &set)
     }
 
-    /// Sets owner and group; `None` stays. A symbolic link is followed. As
+    /// Sets owner and group; `None` leaves one unchanged. Follows a symbolic link. Like
     /// [`std::os::unix::fs::chown`].
     ///
     /// # Errors
@@ -81,8 +82,8 @@ impl Volume {
         self.set(path.as_ref(), Follow::Yes, &owner(uid, gid))
     }
 
-    /// The same, but of a symbolic link at the end of the path itself. As
-    /// [`std::os::unix::fs::lchown`].
+    /// Like [`chown`](Self::chown), but a symbolic link at the end of the path is not followed.
+    /// Like [`std::os::unix::fs::lchown`].
     ///
     /// # Errors
     /// As [`metadata`](Self::metadata).
@@ -90,7 +91,7 @@ impl Volume {
         self.set(path.as_ref(), Follow::No, &owner(uid, gid))
     }
 
-    /// Sets times; a symbolic link is followed.
+    /// Sets access and modification times; follows a symbolic link.
     ///
     /// # Errors
     /// As [`metadata`](Self::metadata).
@@ -98,7 +99,7 @@ impl Volume {
         self.set(path.as_ref(), Follow::Yes, &times.to_set())
     }
 
-    /// Sets the inode flags of a file or directory, as chattr(1) does; a symbolic link is followed.
+    /// Sets the inode flags of a file or directory, like chattr(1); follows a symbolic link.
     ///
     /// ```
     /// # use cairnfs::{Error, Flags, Volume};
@@ -115,8 +116,8 @@ impl Volume {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Unsupported`] for anything but a file or directory, [`Error::NotPermitted`] for an
-    /// immutable one that would stay so, or as [`metadata`](Self::metadata).
+    /// [`Error::Unsupported`] for anything but a file or directory, [`Error::NotPermitted`] if an
+    /// immutable inode would stay immutable, or as [`metadata`](Self::metadata).
     pub fn set_flags(&self, path: impl AsRef<Path>, flags: Flags) -> Result<()> {
         let set = SetAttr {
             flags: Some(flags),
@@ -125,7 +126,8 @@ impl Volume {
         self.set(path.as_ref(), Follow::Yes, &set)
     }
 
-    /// Sets times, of a symbolic link at the end of the path itself.
+    /// Like [`set_times`](Self::set_times), but a symbolic link at the end of the path is not
+    /// followed.
     ///
     /// # Errors
     /// As [`metadata`](Self::metadata).
@@ -138,7 +140,7 @@ impl Volume {
         Ok(())
     }
 
-    /// The value of an extended attribute; `None` if there is none of that name.
+    /// Returns the value of an extended attribute; `None` if there is no such attribute.
     ///
     /// ```
     /// # use cairnfs::Volume;
@@ -167,10 +169,10 @@ impl Volume {
         }
     }
 
-    /// Makes or replaces an extended attribute.
+    /// Creates or replaces an extended attribute. Follows a symbolic link.
     ///
     /// # Errors
-    /// [`Error::AttributeTooLarge`] above 64 KiB, or as [`metadata`](Self::metadata).
+    /// [`Error::AttributeTooLarge`] for a value over 64 KiB, or as [`metadata`](Self::metadata).
     pub fn set_xattr(
         &self,
         path: impl AsRef<Path>,
@@ -180,7 +182,7 @@ impl Volume {
         self.set_xattr_with(path, name, value, XattrMode::Set)
     }
 
-    /// Sets an extended attribute that must, or must not, exist already.
+    /// Sets an extended attribute that must, or must not, exist.
     ///
     /// # Errors
     /// [`Error::Exists`], [`Error::NoAttribute`], or as [`set_xattr`](Self::set_xattr).
@@ -193,7 +195,7 @@ impl Volume {
     ) -> Result<()> {
         let (path, name) = (path.as_ref(), name.as_ref().as_bytes());
         let value = value.as_ref();
-        // It comes while the path is walked.
+        // The value is fetched into the processor's cache during the path walk.
         prefetch(value);
         on_inode(self, path, |fs, inode| {
             fs.setxattr_of(inode, name, value, mode)
@@ -201,7 +203,7 @@ impl Volume {
         .map_err(|e| e.at(path))
     }
 
-    /// The names of all extended attributes.
+    /// Returns the names of all extended attributes.
     ///
     /// # Errors
     /// As [`metadata`](Self::metadata).

@@ -1,8 +1,8 @@
 //! Calls of [`Volume`] on the contents of files: opening, reading and writing whole files,
 //! copying.
 //!
-//! Opening follows the rules of `open(2)`: a link at the end of the path is followed, also when
-//! the file it points to is yet to be made, unless the file must be new.
+//! Opening follows the rules of `open(2)`: a symbolic link at the end of the path is followed, also
+//! if its target is still to be created, unless `create_new` is set.
 
 use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt;
@@ -18,13 +18,13 @@ use crate::fs::FileSystem;
 use crate::fs::flags::may_open;
 use crate::types::{Attr, FileKind, KillPrivileges, SeekTo, SetAttr};
 
-/// How often opening starts again because others make and remove the same name.
+/// Retries of an open that races with threads that create and remove the same name.
 const RACES: u32 = 64;
 
-/// Bytes that one call of a copy moves at most.
+/// Most bytes copied by one call of the engine.
 const COPY_STEP: u64 = 64 << 20;
 
-/// What opening came to.
+/// An opened or created inode.
 struct Opened<'f> {
     held: Use<'f>,
     attr: Attr,
@@ -32,7 +32,7 @@ struct Opened<'f> {
 }
 
 impl Volume {
-    /// Opens a file for reading. A directory can be opened too: to be synced, not to be read.
+    /// Opens a file for reading. A directory can be opened to be synced, but not read.
     ///
     /// # Errors
     /// [`Error::NotFound`], [`Error::NotDirectory`], [`Error::SymlinkLoop`].
@@ -40,7 +40,7 @@ impl Volume {
         self.open_with(path, OpenOptions::new().read(true))
     }
 
-    /// Opens a file for writing: makes it, or cuts it to nothing if it exists.
+    /// Opens a file for writing; creates it, or truncates an existing file.
     ///
     /// # Errors
     /// [`Error::IsDirectory`], or as [`open_file`](Self::open_file).
@@ -50,11 +50,11 @@ impl Volume {
         self.open_with(path, &options)
     }
 
-    /// Makes a file that does not exist yet, and opens it for reading and writing, as
+    /// Creates a file that does not exist yet, and opens it for reading and writing, like
     /// [`std::fs::File::create_new`].
     ///
     /// # Errors
-    /// [`Error::Exists`], also if there is a symbolic link of that name; else as
+    /// [`Error::Exists`], also for a symbolic link with that name; otherwise as
     /// [`create_file`](Self::create_file).
     pub fn create_new_file(&self, path: impl AsRef<Path>) -> Result<File> {
         let mut options = OpenOptions::new();
@@ -62,18 +62,18 @@ impl Volume {
         self.open_with(path, &options)
     }
 
-    /// Opens a file as `options` say: `std::fs`'s `options.open(path)`.
+    /// Opens a file with `options`, like `options.open(path)` of `std::fs`.
     ///
     /// # Errors
-    /// [`Error::Exists`] if it must be new; [`Error::Invalid`] for options that make no sense
-    /// together; else as [`create_file`](Self::create_file).
+    /// [`Error::Exists`] with `create_new`; [`Error::Invalid`] for an invalid combination of
+    /// options; otherwise as [`create_file`](Self::create_file).
     pub fn open_with(&self, path: impl AsRef<Path>, options: &OpenOptions) -> Result<File> {
         let path = path.as_ref();
         self.open_path(options, path).map_err(|e| e.at(path))
     }
 
-    /// Makes a file without a name, in the directory's part of the volume, for reading and
-    /// writing; it is gone with the last [`File`].
+    /// Creates a file without a name for reading and writing. It inherits flags from `dir` as a new
+    /// entry would; it is removed with the last [`File`].
     ///
     /// # Errors
     /// As [`open_file`](Self::open_file).
@@ -115,7 +115,7 @@ impl Volume {
             let failure = self.file_system().failure();
             return Err(failure.unwrap_or(Error::ReadOnly));
         }
-        // Each write is checked again; what is refused is told as soon as by open(2).
+        // Each write checks the flags again; open reports the error early, like open(2).
         if writes {
             may_open(opened.attr.flags, options.append)?;
         }
@@ -150,7 +150,7 @@ impl Volume {
                 return Err(Error::IsDirectory);
             }
             loop {
-                // What must be new is not looked for: making it does that.
+                // With `create_new` there is no lookup: the creation fails if the name exists.
                 let found = match options.create_new {
                     true => Err(Error::NotFound),
                     false => lookup(fs, walk.dir(), walk.name()),
@@ -193,7 +193,7 @@ impl Volume {
         })
     }
 
-    /// All bytes of a file.
+    /// Reads all bytes of a file.
     ///
     /// # Errors
     /// [`Error::IsDirectory`], or as [`open_file`](Self::open_file).
@@ -205,7 +205,7 @@ impl Volume {
         })
     }
 
-    /// All of a file, as text.
+    /// Reads a whole file as UTF-8 text.
     ///
     /// # Errors
     /// [`Error::NotUtf8`], or as [`read`](Self::read).
@@ -214,8 +214,8 @@ impl Volume {
         String::from_utf8(self.read(path)?).map_err(|_| Error::NotUtf8.at(path))
     }
 
-    /// Makes a file with these bytes, or replaces what is in it. That is two steps if it exists:
-    /// to have the old or the new contents after a crash, write another file and
+    /// Creates a file with these bytes, or replaces the contents of an existing file. The latter
+    /// takes two steps: for the old or the new contents after a crash, write another file and
     /// [`rename`](Self::rename) it.
     ///
     /// # Errors
@@ -227,11 +227,13 @@ impl Volume {
             .map_err(|e| e.at(path))
     }
 
-    /// Copies contents and permissions of a file, within the volume; gives its size. Holes stay
-    /// holes. `to` is made, or replaced step by step as [`write`](Self::write) does.
+    /// Copies contents and permissions of a file within the volume; returns its size in bytes.
+    /// Holes stay holes. `to` is created, or overwritten in several steps like
+    /// [`write`](Self::write).
     ///
     /// # Errors
-    /// [`Error::Invalid`] if both are one file, or as [`create_file`](Self::create_file).
+    /// [`Error::Invalid`] if both paths lead to the same file, or as
+    /// [`create_file`](Self::create_file).
     pub fn copy(&self, from: impl AsRef<Path>, to: impl AsRef<Path>) -> Result<u64> {
         let (from, to) = (from.as_ref(), to.as_ref());
         let (source_use, source) = self.find(from, Follow::Yes)?;
@@ -260,10 +262,10 @@ impl Volume {
 }
 
 fn read_all(fs: &FileSystem, attr: &Attr) -> Result<Vec<u8>> {
-    /// The size is a hint only: a sparse file may claim more than memory holds.
+    /// The size is only a hint: a sparse file may be larger than memory.
     const STEP: usize = 1 << 20;
     let mut bytes = Vec::new();
-    // One more than the size, so that a single short read tells that the end was reached.
+    // One byte more than the size, so that a single short read reaches the end.
     let mut step = attr.size.saturating_add(1).min(STEP as u64) as usize;
     loop {
         let start = bytes.len();
@@ -281,7 +283,7 @@ fn read_all(fs: &FileSystem, attr: &Attr) -> Result<Vec<u8>> {
     }
 }
 
-/// Copies every range that holds data.
+/// Copies all ranges with data.
 fn copy_data(fs: &FileSystem, from: u64, to: u64, kill: KillPrivileges) -> Result<()> {
     let mut at = 0;
     loop {

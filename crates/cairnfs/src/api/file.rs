@@ -1,8 +1,8 @@
-//! An open file: a position, what it may do, and a use of the inode.
+//! An open file: a position, an access mode, and a use of the inode.
 //!
-//! Uses only the engine. The inode stays as long as a `File` refers to it, also when its last
-//! name is removed. The position's lock is held during `Read`, `Write` and `Seek`, so those of
-//! one open file follow one another; positioned calls take no lock here.
+//! Uses only the engine. The inode exists while a `File` refers to it, also after its last name is
+//! removed. The position's lock is held during `Read`, `Write` and `Seek`, so these calls on one
+//! open file are serialized; positioned calls take no lock here.
 
 use std::fmt;
 use std::fs::Permissions;
@@ -18,7 +18,7 @@ use crate::fs::FileSystem;
 use crate::sync::Mutex;
 use crate::types::{Creds, Fallocate, KillPrivileges, SeekTo, SetAttr, SetTime, Time};
 
-/// What an open file may be used for.
+/// Access mode of an open file.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Mode {
     pub read: bool,
@@ -38,11 +38,11 @@ impl Mode {
     }
 }
 
-/// An open file of a [`Volume`](crate::Volume), as [`std::fs::File`].
+/// An open file of a [`Volume`](crate::Volume), like [`std::fs::File`].
 ///
-/// `Send + Sync`; [`Read`], [`Write`] and [`Seek`] work on `&File` too. Nothing is buffered here. Dropping it does not
-/// make anything durable: call [`sync_all`](File::sync_all) for that. It stays usable when the
-/// file's name is removed; its space is given back with the last `File`.
+/// `Send + Sync`; [`Read`], [`Write`] and [`Seek`] work on `&File` too. There is no buffer.
+/// Dropping it does not make anything durable: call [`sync_all`](File::sync_all) for that. It stays
+/// usable when the file's name is removed; the file's space is freed with the last `File`.
 ///
 /// ```
 /// use std::io::{Read, Seek, SeekFrom, Write};
@@ -68,7 +68,7 @@ pub struct File {
     open: Arc<Open>,
 }
 
-/// What the clones of a file share.
+/// State shared by the clones of a file.
 struct Open {
     handle: Handle,
     mode: Mode,
@@ -105,19 +105,20 @@ impl File {
         Ok(&self.open.handle)
     }
 
-    /// Reads at a byte offset, leaving the position alone. Less than asked for only at the end.
+    /// Reads at a byte offset without moving the position; returns the number of bytes, fewer than
+    /// `buf` holds only at the end of the file.
     ///
     /// # Errors
-    /// [`Error::NotOpenFor`], [`Error::IsDirectory`], or the engine's.
+    /// [`Error::NotOpenFor`], [`Error::IsDirectory`], or an error of the engine.
     pub fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<usize> {
         let file = self.reading()?;
         file.fs().read(file.ino(), offset, buf)
     }
 
-    /// Fills `buf` from a byte offset, leaving the position alone.
+    /// Fills `buf` from a byte offset without moving the position.
     ///
     /// # Errors
-    /// [`Error::UnexpectedEnd`] if the file ends before; else as [`read_at`](Self::read_at).
+    /// [`Error::UnexpectedEnd`] if the file ends before; otherwise as [`read_at`](Self::read_at).
     pub fn read_exact_at(&self, mut buf: &mut [u8], mut offset: u64) -> Result<()> {
         while !buf.is_empty() {
             let n = self.read_at(buf, offset)?;
@@ -130,11 +131,12 @@ impl File {
         Ok(())
     }
 
-    /// Writes at a byte offset, leaving the position alone; also in a file opened for appending.
-    /// The gap behind the old end, if any, reads as zeros and takes no space.
+    /// Writes at a byte offset without moving the position, also in a file opened for appending;
+    /// returns the number of bytes. A gap beyond the old end reads as zeros and takes no space.
     ///
     /// # Errors
-    /// [`Error::NotOpenFor`], [`Error::NoSpace`], [`Error::FileTooLarge`], or the engine's.
+    /// [`Error::NotOpenFor`], [`Error::NoSpace`], [`Error::FileTooLarge`], or an error of the
+    /// engine.
     pub fn write_at(&self, data: &[u8], offset: u64) -> Result<usize> {
         let file = self.writing()?;
         let kill = self.open.mode.kill_privileges;
@@ -143,7 +145,7 @@ impl File {
         Ok(written)
     }
 
-    /// Makes what was written durable, if the file was opened so.
+    /// Makes a write durable if the file was opened with a sync option.
     fn written(&self) -> Result<()> {
         match self.open.mode.sync {
             None => Ok(()),
@@ -152,10 +154,10 @@ impl File {
         }
     }
 
-    /// Writes all of `data` at a byte offset, leaving the position alone.
+    /// Writes all of `data` at a byte offset without moving the position.
     ///
     /// # Errors
-    /// As [`write_at`](Self::write_at); part may have been written then.
+    /// As [`write_at`](Self::write_at); a part may have been written.
     pub fn write_all_at(&self, mut data: &[u8], mut offset: u64) -> Result<()> {
         while !data.is_empty() {
             let n = self.write_at(data, offset)?;
@@ -168,10 +170,10 @@ impl File {
         Ok(())
     }
 
-    /// Cuts the file or lets it grow to `size` bytes; what is new reads as zeros.
+    /// Truncates or extends the file to `size` bytes; new bytes read as zeros.
     ///
     /// # Errors
-    /// [`Error::NotOpenFor`], [`Error::FileTooLarge`], or the engine's.
+    /// [`Error::NotOpenFor`], [`Error::FileTooLarge`], or an error of the engine.
     pub fn set_len(&self, size: u64) -> Result<()> {
         self.writing()?;
         self.set(&SetAttr {
@@ -181,19 +183,19 @@ impl File {
         })
     }
 
-    /// What is known of the file.
+    /// Returns the file's metadata.
     ///
     /// # Errors
-    /// The engine's.
+    /// An error of the engine.
     pub fn metadata(&self) -> Result<Metadata> {
         let file = &self.open.handle;
         file.fs().getattr(file.ino()).map(Metadata::new)
     }
 
-    /// Sets the permissions, with the set-id and sticky bits.
+    /// Sets the permissions, including set-id and sticky bits.
     ///
     /// # Errors
-    /// [`Error::ReadOnly`], or the engine's.
+    /// [`Error::ReadOnly`], or an error of the engine.
     pub fn set_permissions(&self, permissions: Permissions) -> Result<()> {
         self.set(&SetAttr {
             mode: Some(permissions.mode()),
@@ -201,18 +203,18 @@ impl File {
         })
     }
 
-    /// Sets times.
+    /// Sets access and modification times.
     ///
     /// # Errors
-    /// [`Error::ReadOnly`], or the engine's.
+    /// [`Error::ReadOnly`], or an error of the engine.
     pub fn set_times(&self, times: FileTimes) -> Result<()> {
         self.set(&times.to_set())
     }
 
-    /// Sets the time of the last change of the contents.
+    /// Sets the modification time.
     ///
     /// # Errors
-    /// [`Error::ReadOnly`], or the engine's.
+    /// [`Error::ReadOnly`], or an error of the engine.
     pub fn set_modified(&self, time: std::time::SystemTime) -> Result<()> {
         self.set(&SetAttr {
             mtime: Some(SetTime::At(Time::from(time))),
@@ -226,23 +228,23 @@ impl File {
         Ok(())
     }
 
-    /// Its inode, if it lies in this file system.
+    /// The inode number, if the file belongs to this file system.
     pub(super) fn ino_in(&self, fs: &FileSystem) -> Option<u64> {
         let file = &self.open.handle;
         std::ptr::eq(file.fs(), fs).then(|| file.ino())
     }
 
-    /// Makes data, attributes and extended attributes durable, and every name the file has with
-    /// the directories that lead to it. Of a directory: also all its entries.
+    /// Makes data, attributes and extended attributes durable, and all names of the file with the
+    /// directories on their paths; for a directory also all its entries.
     ///
     /// # Errors
-    /// [`Error::Stopped`] or the device's failure: the changes may be lost then.
+    /// [`Error::Stopped`] or a device failure: the changes may be lost.
     pub fn sync_all(&self) -> Result<()> {
         let file = &self.open.handle;
         file.fs().fsync(file.ino(), false)
     }
 
-    /// Makes the data durable and the attributes needed to read it, as `fdatasync`.
+    /// Makes the data durable and the attributes needed to read it, like `fdatasync`.
     ///
     /// # Errors
     /// As [`sync_all`](Self::sync_all).
@@ -251,29 +253,29 @@ impl File {
         file.fs().fsync(file.ino(), true)
     }
 
-    /// Gives a range blocks of its own, so that writing there needs no others; what the index grows
-    /// by it is kept to a limit, which the contract tells. The file grows if the range ends behind
-    /// it. Bytes never written read as zeros.
+    /// Allocates blocks for a range, so that later writes to it need no more data blocks; the
+    /// growth of the index by such writes is limited, see the contract. The file grows if the range
+    /// ends beyond its end. Unwritten bytes read as zeros.
     ///
     /// # Errors
-    /// [`Error::NotOpenFor`], [`Error::NoSpace`], or the engine's.
+    /// [`Error::NotOpenFor`], [`Error::NoSpace`], or an error of the engine.
     pub fn allocate(&self, offset: u64, len: u64) -> Result<()> {
         self.fallocate(offset, len, Fallocate::Allocate { keep_size: false })
     }
 
-    /// Makes a range read as zeros and gives its space back; the size stays.
+    /// Makes a range read as zeros and frees its space; the size stays.
     ///
     /// # Errors
-    /// [`Error::NotOpenFor`], or the engine's.
+    /// [`Error::NotOpenFor`], or an error of the engine.
     pub fn punch_hole(&self, offset: u64, len: u64) -> Result<()> {
         self.fallocate(offset, len, Fallocate::PunchHole)
     }
 
-    /// Makes a range read as zeros and gives it space; the file grows if the range ends behind
-    /// it.
+    /// Makes a range read as zeros and allocates its space; the file grows if the range ends beyond
+    /// its end.
     ///
     /// # Errors
-    /// [`Error::NotOpenFor`], [`Error::NoSpace`], or the engine's.
+    /// [`Error::NotOpenFor`], [`Error::NoSpace`], or an error of the engine.
     pub fn zero_range(&self, offset: u64, len: u64) -> Result<()> {
         self.fallocate(offset, len, Fallocate::ZeroRange { keep_size: false })
     }
@@ -284,20 +286,20 @@ impl File {
         file.fs().fallocate(file.ino(), offset, len, what, kill)
     }
 
-    /// Where the next data begins at or behind a byte offset; `None` if only a hole is left, or
-    /// the offset is not within the file.
+    /// The byte offset of the next data at or after `offset`; `None` if there is none, or if
+    /// `offset` is not within the file.
     ///
     /// # Errors
-    /// The engine's.
+    /// An error of the engine.
     pub fn seek_data(&self, offset: u64) -> Result<Option<u64>> {
         self.seek_to(offset, SeekTo::Data)
     }
 
-    /// Where the next hole begins at or behind a byte offset, the end of the file counting as
-    /// one; `None` if the offset is not within the file.
+    /// The byte offset of the next hole at or after `offset`, where the end of the file counts as a
+    /// hole; `None` if `offset` is not within the file.
     ///
     /// # Errors
-    /// The engine's.
+    /// An error of the engine.
     pub fn seek_hole(&self, offset: u64) -> Result<Option<u64>> {
         self.seek_to(offset, SeekTo::Hole)
     }
@@ -311,11 +313,11 @@ impl File {
         }
     }
 
-    /// Another `File` of the same open file: the position is shared, as with
+    /// Another `File` of the same open file, with a shared position, like
     /// [`std::fs::File::try_clone`].
     ///
     /// # Errors
-    /// None today.
+    /// None.
     pub fn try_clone(&self) -> Result<File> {
         Ok(File {
             open: Arc::clone(&self.open),
@@ -364,7 +366,7 @@ impl Write for &File {
         Ok(n)
     }
 
-    /// Does nothing: nothing is buffered here. [`File::sync_all`] makes data durable.
+    /// Does nothing, because nothing is buffered. [`File::sync_all`] makes data durable.
     fn flush(&mut self) -> io::Result<()> {
         Ok(())
     }
@@ -384,8 +386,8 @@ impl Seek for &File {
     }
 }
 
-/// For code that is generic over files. The methods of [`File`] itself take precedence, and give an
-/// [`Error`].
+/// For code that is generic over files. The methods of [`File`] itself take precedence, and return
+/// an [`Error`].
 impl FileExt for File {
     fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
         Ok(File::read_at(self, buf, offset)?)

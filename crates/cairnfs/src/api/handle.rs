@@ -1,4 +1,4 @@
-//! Guards for uses of inodes: each gives its use back when dropped, on error paths too.
+//! Guards for uses of inodes: each releases its use when dropped, also on error paths.
 //!
 //! Uses only the engine. A guard never outlives its engine, and keeps its inode in memory.
 
@@ -12,8 +12,8 @@ use crate::fs::FileSystem;
 use crate::inode::Inode;
 use crate::types::Attr;
 
-/// A use of an inode, given back when it is dropped. InodeRef within one call it borrows the engine, so
-/// that taking it touches no reference count that other threads share.
+/// A use of an inode, released on drop. A use held within one call borrows the engine, so that it
+/// touches no reference count that other threads share.
 pub(super) struct InodeRef<E: Deref<Target = FileSystem>> {
     fs: E,
     inode: Arc<Inode>,
@@ -22,18 +22,18 @@ pub(super) struct InodeRef<E: Deref<Target = FileSystem>> {
 /// A use held within one call.
 pub(super) type Use<'f> = InodeRef<&'f FileSystem>;
 
-/// A use held by an open file or listing.
+/// A use held by an open file or a listing.
 pub(super) type Handle = InodeRef<Arc<FileSystem>>;
 
 impl<'f> Use<'f> {
-    /// Takes charge of the use that was taken of `inode`.
+    /// Takes ownership of a use that the caller took of `inode`.
     pub(super) fn of(fs: &'f FileSystem, inode: Arc<Inode>) -> Self {
         Self { fs, inode }
     }
 
-    /// Goes on in a guard that may outlive the call.
+    /// Converts it to a guard that may outlive the call.
     pub(super) fn keep(self, fs: &Arc<FileSystem>) -> Handle {
-        // A further use; the one held here goes with it.
+        // Takes another use, because the one held here is released on return.
         self.inode.take_use();
         Handle {
             fs: Arc::clone(fs),
@@ -43,7 +43,7 @@ impl<'f> Use<'f> {
 }
 
 impl Handle {
-    /// The engine, for what is opened in turn.
+    /// The engine, for opening further handles.
     pub(super) fn engine(&self) -> &Arc<FileSystem> {
         &self.fs
     }
@@ -69,10 +69,10 @@ impl<E: Deref<Target = FileSystem>> Drop for InodeRef<E> {
     }
 }
 
-/// The directories from the root down to where a walk stands.
+/// The directories from the root to the current directory of a walk.
 pub(super) type Trail = SmallVec<[Arc<Inode>; 8]>;
 
-/// Looks a name up and guards the use that this takes.
+/// Looks up a name and guards the use of its inode.
 pub(super) fn lookup<'f>(fs: &'f FileSystem, dir: &Inode, name: &[u8]) -> Result<(Use<'f>, Attr)> {
     let (inode, attr) = fs.lookup_in(dir, name)?;
     Ok((Use::of(fs, inode), attr))

@@ -1,6 +1,6 @@
-//! What is known of a file, as [`std::fs::Metadata`] has it, and the times to set.
+//! Metadata of a file, like [`std::fs::Metadata`], and times to set.
 //!
-//! Plain values over [`Attr`]; nothing here reaches the engine.
+//! Plain values over [`Attr`]; nothing here calls the engine.
 
 use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt;
@@ -9,7 +9,7 @@ use std::time::SystemTime;
 use crate::error::Result;
 use crate::types::{Attr, FileKind, Flags, SetAttr, SetTime};
 
-/// What is known of a file or directory. A copy: it does not follow later changes.
+/// Metadata of a file or directory. A copy that does not reflect later changes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Metadata(Attr);
 
@@ -22,7 +22,7 @@ impl Metadata {
         Self(attr)
     }
 
-    /// What it is.
+    /// The kind of file.
     pub fn file_type(&self) -> FileKind {
         self.0.kind
     }
@@ -37,19 +37,20 @@ impl Metadata {
         self.0.kind.is_file()
     }
 
-    /// Whether it is a symbolic link; only [`Volume::symlink_metadata`](crate::Volume::symlink_metadata)
-    /// and [`DirEntry::metadata`](crate::DirEntry::metadata) ever tell of one.
+    /// Whether it is a symbolic link; true only if it comes from
+    /// [`Volume::symlink_metadata`](crate::Volume::symlink_metadata) or
+    /// [`DirEntry::metadata`](crate::DirEntry::metadata).
     pub fn is_symlink(&self) -> bool {
         self.0.kind.is_symlink()
     }
 
-    /// Size of a file in bytes; of a directory, the number of its entries.
+    /// Size of a file in bytes; for a directory, the number of its entries.
     pub fn len(&self) -> u64 {
         self.0.size
     }
 
     /// The permissions. As with [`std::fs::Metadata`], their
-    /// [`mode`](std::os::unix::fs::PermissionsExt::mode) has the type bits, too.
+    /// [`mode`](std::os::unix::fs::PermissionsExt::mode) includes the type bits.
     pub fn permissions(&self) -> Permissions {
         Permissions::from_mode(self.0.mode)
     }
@@ -69,22 +70,22 @@ impl Metadata {
         self.0.gid
     }
 
-    /// Names that the inode has.
+    /// Number of hard links.
     pub fn nlink(&self) -> u64 {
         self.0.nlink.into()
     }
 
-    /// Inode number. It is never given to another file of the volume.
+    /// Inode number; never reused in the volume.
     pub fn ino(&self) -> u64 {
         self.0.ino
     }
 
-    /// Space taken, in units of 512 bytes.
+    /// Space used, in units of 512 bytes.
     pub fn blocks(&self) -> u64 {
         self.0.blocks
     }
 
-    /// Device number of a special file, as `makedev(3)` makes it.
+    /// Device number of a special file, as made by `makedev(3)`.
     pub fn rdev(&self) -> u64 {
         self.0.rdev
     }
@@ -94,7 +95,7 @@ impl Metadata {
         self.0.flags
     }
 
-    /// Last change of the contents.
+    /// Time of the last change of the contents.
     ///
     /// # Errors
     /// None: a result as in `std::fs`.
@@ -102,7 +103,7 @@ impl Metadata {
         Ok(self.0.mtime.into())
     }
 
-    /// Last access.
+    /// Time of the last access.
     ///
     /// # Errors
     /// None: a result as in `std::fs`.
@@ -110,7 +111,7 @@ impl Metadata {
         Ok(self.0.atime.into())
     }
 
-    /// Last change of anything, attributes and names included.
+    /// Time of the last change of contents, attributes or names.
     ///
     /// # Errors
     /// None: a result as in `std::fs`.
@@ -118,7 +119,7 @@ impl Metadata {
         Ok(self.0.ctime.into())
     }
 
-    /// Birth.
+    /// Time of creation.
     ///
     /// # Errors
     /// None: a result as in `std::fs`.
@@ -126,13 +127,13 @@ impl Metadata {
         Ok(self.0.btime.into())
     }
 
-    /// The attributes as the engine has them.
+    /// The attributes in the engine's form.
     pub fn attr(&self) -> &Attr {
         &self.0
     }
 }
 
-/// Times to set; what is not told stays. As [`std::fs::FileTimes`].
+/// Times to set; others stay unchanged. Like [`std::fs::FileTimes`].
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct FileTimes {
     accessed: Option<SystemTime>,
@@ -140,7 +141,7 @@ pub struct FileTimes {
 }
 
 impl FileTimes {
-    /// Sets nothing yet.
+    /// No times to set.
     pub fn new() -> Self {
         Self::default()
     }
@@ -152,7 +153,7 @@ impl FileTimes {
         self
     }
 
-    /// Sets the time of the last change of the contents.
+    /// Sets the modification time.
     #[must_use]
     pub fn set_modified(mut self, time: SystemTime) -> Self {
         self.modified = Some(time);

@@ -1,8 +1,8 @@
-//! The library's public face: a [`Volume`] with the calls of `std::fs`, over the engine.
+//! The public API: a [`Volume`] with the calls of `std::fs`, on top of the engine.
 //!
-//! Topmost floor: uses [`crate::fs`] and what values lie below it. It keeps no state of files
-//! besides open handles; every use of an inode that the engine counts is held by a guard of
-//! [`handle`]. Nothing here checks permissions: whoever can open the volume may do everything.
+//! Top floor: uses [`crate::fs`] and the value types below it. It keeps no state of files except
+//! open handles; every use of an inode is held by a guard of [`handle`]. Nothing here checks
+//! permissions: a program that can open the volume may do everything.
 
 mod attributes;
 mod contents;

@@ -1,7 +1,7 @@
-//! Calls of [`Volume`] on names: making, linking, renaming, removing, listing.
+//! Calls of [`Volume`] on names: creating, linking, renaming, removing, listing.
 //!
-//! Each walks to the directory of the last component and makes one call of the engine, so each
-//! is atomic; but for [`Volume::create_dir_all`] and [`Volume::remove_dir_all`], which are many.
+//! Each walks to the directory of the last component and makes one call of the engine, so each is
+//! atomic, except [`Volume::create_dir_all`] and [`Volume::remove_dir_all`], which make many calls.
 
 use std::collections::HashSet;
 use std::ffi::OsString;
@@ -16,14 +16,14 @@ use crate::error::{Error, Result};
 use crate::fs::FileSystem;
 use crate::types::{Attr, RenameMode};
 
-/// Permissions of directories that are made.
+/// Permissions of new directories.
 const DEFAULT_DIR_MODE: u32 = 0o755;
 
 impl Volume {
-    /// Makes an empty directory.
+    /// Creates an empty directory.
     ///
     /// # Errors
-    /// [`Error::Exists`]; [`Error::NotFound`] if there is no directory to make it in.
+    /// [`Error::Exists`]; [`Error::NotFound`] if the parent directory does not exist.
     pub fn create_dir(&self, path: impl AsRef<Path>) -> Result<()> {
         let path = path.as_ref();
         self.make_at(path, true, |fs, dir, name| {
@@ -31,10 +31,10 @@ impl Volume {
         })
     }
 
-    /// Makes a directory and those that lead to it, as far as they do not exist.
+    /// Creates a directory and all missing directories on the path.
     ///
     /// # Errors
-    /// [`Error::NotDirectory`] or [`Error::Exists`] if there is something else on the way.
+    /// [`Error::NotDirectory`] or [`Error::Exists`] if a component is not a directory.
     pub fn create_dir_all(&self, path: impl AsRef<Path>) -> Result<()> {
         let path = path.as_ref();
         let mut missing = Vec::new();
@@ -48,7 +48,7 @@ impl Volume {
         }
         while let Some(dir) = missing.pop() {
             match self.create_dir(dir) {
-                // Someone else may have been quicker.
+                // Another thread may have created it.
                 Err(_) if self.is_dir(dir) => {}
                 made => made?,
             }
@@ -60,7 +60,7 @@ impl Volume {
         self.metadata(path).is_ok_and(|m| m.is_dir())
     }
 
-    /// Lists a directory.
+    /// Returns an iterator over the entries of a directory.
     ///
     /// ```
     /// # use cairnfs::Volume;
@@ -87,7 +87,7 @@ impl Volume {
         Ok(ReadDir::new(dir.keep(self.file_system()), path))
     }
 
-    /// Everything below a directory, each directory before what it holds.
+    /// Returns an iterator over everything below a directory, each directory before its contents.
     ///
     /// # Errors
     /// As [`read_dir`](Self::read_dir).
@@ -95,7 +95,7 @@ impl Volume {
         self.read_dir(path).map(read_dir::Walk::new)
     }
 
-    /// Removes a name that is not a directory's. A file that is open stays usable.
+    /// Removes a name of anything but a directory. An open file stays usable.
     ///
     /// # Errors
     /// [`Error::NotFound`], [`Error::IsDirectory`].
@@ -121,7 +121,7 @@ impl Volume {
     ///
     /// # Errors
     /// [`Error::NotFound`], [`Error::NotDirectory`], [`Error::NotEmpty`], also for a path that ends
-    /// with `..`; [`Error::Invalid`] for one that ends with `.`, [`Error::Busy`] for the root.
+    /// with `..`; [`Error::Invalid`] for a path that ends with `.`, [`Error::Busy`] for the root.
     pub fn remove_dir(&self, path: impl AsRef<Path>) -> Result<()> {
         let path = path.as_ref();
         self.at_name(path, not_removed, |fs, walk| {
@@ -129,12 +129,13 @@ impl Volume {
         })
     }
 
-    /// Removes a directory with everything in it, or a symbolic link; symbolic links are not followed.
-    /// This takes many steps: a crash, or a failure, leaves a part. A path that ends with `.` or `..`
-    /// is refused before anything is removed, which [`std::fs::remove_dir_all`] does afterwards.
+    /// Removes a directory with everything in it, or a symbolic link; symbolic links are not
+    /// followed. It takes many steps: after a crash or a failure, a part is left. A path that ends
+    /// with `.` or `..` is refused before anything is removed; [`std::fs::remove_dir_all`] refuses
+    /// it only afterwards.
     ///
     /// # Errors
-    /// [`Error::NotEmpty`] if others make files in it meanwhile, or as
+    /// [`Error::NotEmpty`] if other threads create files in it meanwhile, or as
     /// [`remove_dir`](Self::remove_dir).
     pub fn remove_dir_all(&self, path: impl AsRef<Path>) -> Result<()> {
         let path = path.as_ref();
@@ -151,8 +152,9 @@ impl Volume {
         })
     }
 
-    /// Gives a file or directory another name, replacing what has it: a file, or an empty
-    /// directory if it is one itself. After a crash the name leads to the old or the new.
+    /// Renames a file or directory, and replaces an existing entry of the new name: a file by a
+    /// file, an empty directory by a directory. After a crash the name leads to the old or the new
+    /// inode.
     ///
     /// # Errors
     /// [`Error::NotFound`], [`Error::IsDirectory`], [`Error::NotDirectory`],
@@ -162,7 +164,7 @@ impl Volume {
         self.rename_with(from, to, RenameMode::Replace)
     }
 
-    /// Renames, and never replaces ([`RenameMode::NoReplace`]), exchanges the two
+    /// Renames without replacing ([`RenameMode::NoReplace`]), exchanges the two names
     /// ([`RenameMode::Exchange`]), or leaves a whiteout ([`RenameMode::Whiteout`]).
     ///
     /// # Errors
@@ -196,8 +198,7 @@ impl Volume {
         })
     }
 
-    /// Gives a file a further name, `link`. A symbolic link at the end of `original` gets it
-    /// itself.
+    /// Adds the name `link` to a file. A symbolic link at the end of `original` is not followed.
     ///
     /// # Errors
     /// [`Error::Exists`]; [`Error::NotPermitted`] for a directory; [`Error::NotFound`].
@@ -208,7 +209,7 @@ impl Volume {
         })
     }
 
-    /// Makes the symbolic link `link`, which points to `original`, whatever that is.
+    /// Creates the symbolic link `link` with the target `original`, which need not exist.
     ///
     /// # Errors
     /// [`Error::Exists`], [`Error::NotFound`], [`Error::NameTooLong`].
@@ -223,10 +224,10 @@ impl Volume {
         })
     }
 
-    /// What a symbolic link points to.
+    /// Returns the target of a symbolic link.
     ///
     /// # Errors
-    /// [`Error::NotFound`]; [`Error::Invalid`] if it is none.
+    /// [`Error::NotFound`]; [`Error::Invalid`] if it is not a symbolic link.
     pub fn read_link(&self, path: impl AsRef<Path>) -> Result<PathBuf> {
         let target = self.on(path.as_ref(), Follow::No, |fs, attr| {
             if !attr.kind.is_symlink() {
@@ -237,7 +238,7 @@ impl Volume {
         Ok(PathBuf::from(OsString::from_vec(target)))
     }
 
-    /// The path from the root, without symbolic links, `.` and `..`, of something that exists.
+    /// The absolute path of an existing file, without symbolic links, `.` and `..`.
     ///
     /// # Errors
     /// [`Error::NotFound`], [`Error::NotDirectory`], [`Error::SymlinkLoop`].
@@ -247,8 +248,8 @@ impl Volume {
         Ok(PathBuf::from(OsString::from_vec(names)))
     }
 
-    /// Makes an empty file, FIFO, socket or device node. `mode` holds the type bits and the
-    /// permissions, as for `mknod(2)`; `rdev` a device's number, as `makedev(3)` makes it.
+    /// Creates an empty file, FIFO, socket or device node. `mode` holds the type bits and the
+    /// permissions, as for `mknod(2)`; `rdev` is the device number, as made by `makedev(3)`.
     ///
     /// # Errors
     /// [`Error::Exists`], [`Error::NotFound`], [`Error::Invalid`].
@@ -258,7 +259,7 @@ impl Volume {
         })
     }
 
-    /// Makes something at a path, and gives back the use of it that the engine took.
+    /// Creates an inode at a path, and releases the use of it that the engine took.
     fn make_at(
         &self,
         path: &Path,
@@ -280,8 +281,8 @@ impl Volume {
         )
     }
 
-    /// Does something to the name that a path ends with; `unnamed` is the answer to a path that
-    /// ends with none. An error says the path.
+    /// Calls `what` with the walk to the last name of a path; `unnamed` is the error for a path
+    /// that does not end with a name. Errors get the path.
     fn at_name(
         &self,
         path: &Path,
@@ -327,7 +328,7 @@ fn needs_dir(fs: &FileSystem, walk: &Walk<'_, '_>) -> Result<()> {
     }
 }
 
-/// A directory that is being emptied.
+/// A directory in the process of being emptied.
 struct Level<'f> {
     dir: Use<'f>,
     /// Its name in the level above.
@@ -335,8 +336,9 @@ struct Level<'f> {
     listing: Listing,
 }
 
-/// Removes everything in a directory. Goes by inode, so a directory that is moved away meanwhile
-/// leads nowhere else; and without recursion, so the depth of a tree is no limit.
+/// Removes everything in a directory. It walks by inode, so a directory that is moved away
+/// meanwhile does not lead elsewhere, and without recursion, so the depth of the tree is not
+/// limited.
 fn empty<'f>(fs: &'f FileSystem, top: Use<'f>) -> Result<()> {
     let level = |dir, name| Level {
         dir,
@@ -349,7 +351,7 @@ fn empty<'f>(fs: &'f FileSystem, top: Use<'f>) -> Result<()> {
         let dir = current.dir.inode();
         if let Some(entry) = current.listing.next(fs, dir.ino)? {
             if !entry.kind.is_dir() {
-                gone(fs.unlink_in(dir, &entry.name))?;
+                ignore_not_found(fs.unlink_in(dir, &entry.name))?;
                 continue;
             }
             match lookup(fs, dir, &entry.name) {
@@ -371,14 +373,14 @@ fn empty<'f>(fs: &'f FileSystem, top: Use<'f>) -> Result<()> {
             above.remove(&done.dir.ino());
         });
         if let (Some(done), Some(above)) = (done, levels.last()) {
-            gone(fs.rmdir(above.dir.ino(), &done.name))?;
+            ignore_not_found(fs.rmdir(above.dir.ino(), &done.name))?;
         }
     }
     Ok(())
 }
 
-/// What someone else removed first is removed all the same.
-fn gone(removed: Result<()>) -> Result<()> {
+/// Ignores that another thread removed the entry first.
+fn ignore_not_found(removed: Result<()>) -> Result<()> {
     match removed {
         Err(Error::NotFound) => Ok(()),
         other => other,

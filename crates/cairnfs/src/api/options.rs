@@ -1,6 +1,6 @@
-//! How volumes and files are opened: builders that only hold what was asked for.
+//! Options for opening volumes and files: builders that only store the options.
 //!
-//! [`VolumeOptions`] makes and opens volumes through [`crate::fs`]; [`OpenOptions`] is a plain
+//! [`VolumeOptions`] creates and opens volumes through [`crate::fs`]; [`OpenOptions`] is a plain
 //! value that [`Volume::open_with`] reads.
 
 use std::path::Path;
@@ -14,7 +14,7 @@ use crate::fs::{FileSystem, MakeOptions, Options, make, make_device};
 use crate::mechanism::Mechanism;
 use crate::types::Creds;
 
-/// How to open or make a volume. Begin with [`Volume::options`].
+/// How to open or create a volume. Begin with [`Volume::options`].
 ///
 /// ```
 /// use std::time::Duration;
@@ -57,14 +57,15 @@ impl Default for VolumeOptions {
 }
 
 impl VolumeOptions {
-    /// Opens an existing volume for reading and writing, with the default budget and interval.
+    /// Options to open an existing volume for reading and writing, with default budget and
+    /// interval.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Whether every change is refused, with [`Error::ReadOnly`]. Several processes may have a
-    /// volume open so. The volume is not written; a log that the process before has left and that
-    /// needs more memory than its part of the [budget](Self::cache_budget) is recovered into an
+    /// Whether all changes are refused with [`Error::ReadOnly`]. Several processes may have a
+    /// volume open read-only. The volume is not written. If the log is not empty and its replay
+    /// needs more memory than its share of the [budget](Self::cache_budget), the replay goes to an
     /// unlinked temporary file in [`std::env::temp_dir`] (`TMPDIR`), or opening fails with
     /// [`Error::Temporary`]. Default: no.
     #[must_use]
@@ -73,40 +74,41 @@ impl VolumeOptions {
         self
     }
 
-    /// Whether the log is replayed. Without, the volume is read-only as its last merge left it: what was
-    /// changed since is missing, and what later merges overwrote fails with [`Error::Corrupt`].
-    /// To save files of a volume whose log or newest superblock is damaged. Default: yes.
+    /// Whether the log is replayed. If not, the volume is read-only as its last merge left it:
+    /// later changes are missing, and blocks that later merges overwrote fail with
+    /// [`Error::Corrupt`]. For salvage from a volume whose log or newest superblock is damaged.
+    /// Default: yes.
     #[must_use]
     pub fn recovery(mut self, recovery: bool) -> Self {
         self.open.recovery = recovery;
         self
     }
 
-    /// Bytes of memory that caches and changes not yet written may take. Default: an eighth of what
-    /// this process may use, from 64 MiB to 4 GiB.
+    /// Bytes of memory for caches and unwritten changes. Default: an eighth of the memory that this
+    /// process may use, from 64 MiB to 4 GiB.
     #[must_use]
     pub fn cache_budget(mut self, bytes: usize) -> Self {
         self.open.cache_budget = bytes;
         self
     }
 
-    /// How long after one sync of everything the next begins, for changes that nobody syncs; `None`:
-    /// only on request. Default: 5 s.
+    /// Time from one sync of the whole volume to the next, for changes that are not synced
+    /// explicitly; `None`: only on request. Default: 5 s.
     #[must_use]
     pub fn durability_interval(mut self, interval: Option<Duration>) -> Self {
         self.open.durability_interval = interval;
         self
     }
 
-    /// Whether the device is told of space that is not needed any more. Default: yes.
+    /// Whether freed space is discarded on the device. Default: yes.
     #[must_use]
     pub fn discard(mut self, discard: bool) -> Self {
         self.open.discard = discard;
         self
     }
 
-    /// Leaves a mechanism out, to measure what it saves; every promise holds without it. Default: none
-    /// is left out.
+    /// Disables a mechanism, to measure what it saves; all guarantees hold without it. Default:
+    /// none is disabled.
     #[doc(hidden)]
     #[must_use]
     pub fn ablate(mut self, mechanism: Mechanism) -> Self {
@@ -114,47 +116,47 @@ impl VolumeOptions {
         self
     }
 
-    /// Whether [`open`](Self::open) makes a volume where no file is; it needs a
-    /// [`size`](Self::size) for that. Default: no.
+    /// Whether [`open`](Self::open) creates a volume if there is no file; this needs a
+    /// [`size`](Self::size). Default: no.
     #[must_use]
     pub fn create(mut self, create: bool) -> Self {
         self.create = create;
         self
     }
 
-    /// Size in bytes of a volume that is made. The file is sparse: it takes space as it fills.
+    /// Size in bytes of a new volume. The file is sparse: it takes space as it fills.
     #[must_use]
     pub fn size(mut self, bytes: u64) -> Self {
         self.make.size = Some(bytes);
         self
     }
 
-    /// Name of a volume that is made.
+    /// Label of a new volume, at most 64 bytes.
     #[must_use]
     pub fn label(mut self, label: impl Into<String>) -> Self {
         self.make.label = label.into();
         self
     }
 
-    /// Who owns what is made through this volume (its root directory too, when the volume is
-    /// made). Default: the effective user and group of the process.
+    /// Owner and group of new files (and of the root directory of a new volume). Default: the
+    /// effective user and group of the process.
     #[must_use]
     pub fn owner(mut self, uid: u32, gid: u32) -> Self {
         self.owner = Creds { uid, gid };
         self
     }
 
-    /// Opens the volume in a file or block device, and makes it first if
-    /// [`create`](Self::create) says so and there is no file.
+    /// Opens the volume in a file or block device; creates it first if
+    /// [`create`](Self::create) is set and there is no file.
     ///
     /// # Errors
-    /// [`Error::InUse`] if someone else has it open, [`Error::NotAVolume`], [`Error::Corrupt`],
-    /// [`Error::Incompatible`], or what the file gives.
+    /// [`Error::InUse`] if another process has it open, [`Error::NotAVolume`], [`Error::Corrupt`],
+    /// [`Error::Incompatible`], or an error of the file.
     pub fn open(&self, path: impl AsRef<Path>) -> Result<Volume> {
         let path = path.as_ref();
         if self.create && !path.exists() {
             match self.make(path) {
-                // Someone else was quicker: theirs is as good.
+                // Another process created it first.
                 Ok(()) | Err(Error::Exists) => {}
                 Err(e) => return Err(e),
             }
@@ -162,11 +164,11 @@ impl VolumeOptions {
         Ok(self.volume(FileSystem::open(path, &self.open)?))
     }
 
-    /// Makes a volume in a file that does not exist yet, and opens it. The file is readable and
+    /// Creates a volume in a file that does not exist yet, and opens it. The file is readable and
     /// writable by its owner only (mode 0600).
     ///
     /// # Errors
-    /// [`Error::Exists`] if there is a file; [`Error::Invalid`] without a size.
+    /// [`Error::Exists`] if the file exists; [`Error::Invalid`] without a size.
     pub fn create_new(&self, path: impl AsRef<Path>) -> Result<Volume> {
         let path = path.as_ref();
         if path.symlink_metadata().is_ok() {
@@ -184,10 +186,10 @@ impl VolumeOptions {
         Ok(self.volume(FileSystem::open_device(device, &self.open)?))
     }
 
-    /// Makes a volume on a device, whatever it holds, and opens it.
+    /// Creates a volume on a device, overwriting its contents, and opens it.
     ///
     /// # Errors
-    /// The device's, or [`Error::Invalid`] if it is too small.
+    /// An error of the device, or [`Error::Invalid`] if it is too small.
     pub fn create_device(&self, device: Arc<dyn Device>) -> Result<Volume> {
         let options = MakeOptions {
             force: true,
@@ -197,10 +199,10 @@ impl VolumeOptions {
         self.open_device(device)
     }
 
-    /// Makes a volume in memory, which is gone with the last of its files and clones.
+    /// Creates a volume in memory, which is freed with the last of its files and clones.
     ///
     /// # Errors
-    /// [`Error::Invalid`] without a size, or with one that is too small.
+    /// [`Error::Invalid`] without a size, or if it is too small.
     pub fn in_memory(&self) -> Result<Volume> {
         let size = self.make.size.ok_or(NO_SIZE)?;
         self.create_device(Arc::new(MemoryDevice::new(size)))
@@ -228,7 +230,7 @@ impl VolumeOptions {
 
 const NO_SIZE: Error = Error::Invalid("a new volume needs a size");
 
-/// How to open a file, as [`std::fs::OpenOptions`].
+/// How to open a file, like [`std::fs::OpenOptions`].
 ///
 /// ```
 /// use std::io::Write;
@@ -253,7 +255,7 @@ pub struct OpenOptions {
     pub(super) mode: u32,
 }
 
-/// What is durable when a write returns.
+/// What a write makes durable before it returns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Synced {
     Data,
@@ -275,75 +277,75 @@ impl Default for OpenOptions {
     }
 }
 
-/// Permissions of files that are made without telling any.
+/// Permissions of new files if none are given.
 pub(super) const DEFAULT_FILE_MODE: u32 = 0o644;
 
 impl OpenOptions {
-    /// All off; at least one of read, write and append must be set before opening.
+    /// All options off; at least one of read, write and append must be set before opening.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// For reading.
+    /// Open for reading.
     pub fn read(&mut self, read: bool) -> &mut Self {
         self.read = read;
         self
     }
 
-    /// For writing.
+    /// Open for writing.
     pub fn write(&mut self, write: bool) -> &mut Self {
         self.write = write;
         self
     }
 
-    /// For writing at the end: every `write` goes to the end of the file as it is then, in one
-    /// step, however many append at once.
+    /// Open for appending: every `write` goes to the current end of the file, atomically, also with
+    /// concurrent appends.
     pub fn append(&mut self, append: bool) -> &mut Self {
         self.append = append;
         self
     }
 
-    /// Cut an existing file to nothing. Needs write.
+    /// Truncate an existing file to 0 bytes. Needs write.
     pub fn truncate(&mut self, truncate: bool) -> &mut Self {
         self.truncate = truncate;
         self
     }
 
-    /// Make the file if there is none. Needs write or append.
+    /// Create the file if it does not exist. Needs write or append.
     pub fn create(&mut self, create: bool) -> &mut Self {
         self.create = create;
         self
     }
 
-    /// Make the file, and fail if there is anything of that name (a symbolic link, too). Needs
+    /// Create the file, and fail if the name exists (also as a symbolic link). Needs
     /// write or append.
     pub fn create_new(&mut self, create_new: bool) -> &mut Self {
         self.create_new = create_new;
         self
     }
 
-    /// Every write makes the file durable before it returns, as
-    /// [`File::sync_data`](crate::File::sync_data) does: what `O_DSYNC` among the custom flags asks
-    /// of [`std::fs`]. Overrides [`sync_all`](Self::sync_all) before it, and is overridden by one
-    /// behind it.
+    /// Every write is durable before it returns, as with
+    /// [`File::sync_data`](crate::File::sync_data); like `O_DSYNC` in the custom flags of
+    /// [`std::fs`]. The last call of this and [`sync_all`](Self::sync_all) is effective.
     pub fn sync_data(&mut self, sync: bool) -> &mut Self {
         self.sync = sync.then_some(Synced::Data);
         self
     }
 
-    /// The same as with [`File::sync_all`](crate::File::sync_all), times and names included: `O_SYNC`.
+    /// Every write is durable as with [`File::sync_all`](crate::File::sync_all), including times
+    /// and names; like `O_SYNC`.
     pub fn sync_all(&mut self, sync: bool) -> &mut Self {
         self.sync = sync.then_some(Synced::All);
         self
     }
 
-    /// Permissions of a file that is made. Default: `0o644`. The process's umask is not applied.
+    /// Permissions of a new file. Default: `0o644`. The process's umask is not applied.
     pub fn mode(&mut self, mode: u32) -> &mut Self {
         self.mode = mode;
         self
     }
 
-    /// Refuses what makes no sense, by the rules of `std::fs`.
+    /// Refuses invalid combinations, by the rules of `std::fs`.
     pub(super) fn check(&self) -> Result<()> {
         let writes = self.write || self.append;
         let makes = self.truncate || self.create || self.create_new;

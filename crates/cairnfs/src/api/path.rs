@@ -1,11 +1,10 @@
-//! From paths to inodes: the walk that POSIX describes, within one volume.
+//! Path resolution: the POSIX walk from a path to an inode, within one volume.
 //!
-//! Uses the engine's `lookup` and `readlink` through [`super::handle`]. Paths are bytes. They
-//! start at the root whether or not they begin with a slash; `..` goes back the way the walk
-//! came (so after a symbolic link it is the parent of the link's target) and stays at the root;
-//! symbolic links are followed, at most [`MAX_LINKS`] in one walk, so every walk ends. The
-//! directories on the way are held in memory, but not used: one that is removed meanwhile has no
-//! names.
+//! Uses the engine's `lookup` and `readlink` through [`super::handle`]. Paths are bytes. They start
+//! at the root with or without a leading slash. `..` goes back to the directory that the walk came
+//! from (after a symbolic link, the parent of the link's target), and stays at the root. Symbolic
+//! links are followed, at most [`MAX_LINKS`] in one walk, so every walk ends. The directories on
+//! the path are held in memory without a use: one that is removed meanwhile has no names.
 
 use std::borrow::Cow;
 use std::ops::Range;
@@ -25,31 +24,31 @@ use crate::types::{Attr, FileKind};
 /// Symbolic links that one walk may follow.
 const MAX_LINKS: u32 = 40;
 
-/// Whether a symbolic link that a path ends with is followed.
+/// Whether a symbolic link at the end of a path is followed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Follow {
     Yes,
-    /// A trailing slash asks for a directory, and follows all the same.
+    /// Does not apply to a path with a trailing slash, which asks for a directory.
     No,
 }
 
-/// What a path ends with.
+/// The end of a path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Last {
-    /// A name in the directory that the walk stands in: [`Walk::name`].
+    /// A name in the current directory: [`Walk::name`].
     Name,
-    /// That directory itself.
+    /// The current directory itself.
     Itself(Unnamed),
 }
 
-/// How a path ends that ends with no name.
+/// The end of a path without a last name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Unnamed {
-    /// It has slashes only.
+    /// Only slashes.
     Root,
-    /// With `.`
+    /// `.`
     Dot,
-    /// With `..`
+    /// `..`
     DotDot,
 }
 
@@ -57,32 +56,32 @@ pub(super) enum Unnamed {
 pub(super) struct Walk<'f, 'p> {
     volume: &'f Volume,
     fs: &'f FileSystem,
-    /// Where the walk stands.
+    /// The current directory.
     here: Arc<Inode>,
-    /// The directories above, from the root on; unknown after a short cut.
+    /// The directories above, from the root; unknown after a short cut.
     trail: Trail,
     short_cut: bool,
-    /// How much of the path leads to the last component, and the tree's shape when the walk began, if
-    /// where it leads is worth remembering.
+    /// Length of the path without its last component, and the count of directory changes when the
+    /// walk began, if the directory is to be cached.
     to_remember: Option<(usize, u64)>,
     path: Cow<'p, [u8]>,
-    /// Where in `path` the walk goes on.
+    /// The position in `path` where the walk continues.
     at: usize,
-    /// The last component, once the walk has come to it.
+    /// The last component, once the walk has reached it.
     name: Range<usize>,
     links: u32,
-    /// The names walked, if someone wants to know them.
+    /// The names walked so far, if the caller needs them.
     names: Option<Vec<u8>>,
 }
 
-/// Where a path begins to be walked.
+/// The start of a walk.
 struct Start<'p> {
     path: &'p [u8],
-    /// Length of what leads to the last component, as [`prefix`] tells it.
+    /// Length of the path without its last component, see [`prefix`].
     prefix: usize,
-    /// The tree's shape when this was made.
+    /// The count of directory changes when this was created.
     shape: u64,
-    /// Where the prefix leads, if that is remembered.
+    /// The directory of the prefix, if it is cached.
     known: Option<Arc<Inode>>,
 }
 
@@ -108,8 +107,8 @@ impl<'p> Start<'p> {
         })
     }
 
-    /// The directory of the last component, its name, and whether slashes follow it, if the way there
-    /// is remembered.
+    /// The directory of the last component, its name, and whether slashes follow it; `None` if the
+    /// directory is not cached.
     fn last(&self) -> Option<(&Arc<Inode>, &'p [u8], bool)> {
         let dir = self.known.as_ref()?;
         let named = without_slashes(self.path);
@@ -150,12 +149,12 @@ impl<'f, 'p> Walk<'f, 'p> {
         })
     }
 
-    /// The directory that the walk stands in.
+    /// The current directory.
     pub(super) fn dir(&self) -> &Arc<Inode> {
         &self.here
     }
 
-    /// The last component, after [`Walk::go_to_last`] gave [`Last::Name`].
+    /// The last component, after [`Walk::go_to_last`] returned [`Last::Name`].
     pub(super) fn name(&self) -> &[u8] {
         self.path.get(self.name.clone()).unwrap_or_default()
     }
@@ -165,7 +164,7 @@ impl<'f, 'p> Walk<'f, 'p> {
         self.path.len() > self.name.end
     }
 
-    /// Goes to the directory of the last component, following every link on the way to it.
+    /// Walks to the directory of the last component, following all links on the path.
     pub(super) fn go_to_last(&mut self) -> Result<Last> {
         let last = self.walk_to_last()?;
         if let Some((prefix, shape)) = self.to_remember.take()
@@ -206,8 +205,8 @@ impl<'f, 'p> Walk<'f, 'p> {
         }
     }
 
-    /// Goes on at the target of `link`, which was found in the directory that the walk stands
-    /// in; what the path held behind the link follows.
+    /// Continues at the target of `link`, which was found in the current directory; the rest of the
+    /// path follows.
     pub(super) fn follow(&mut self, link: u64) -> Result<()> {
         self.links += 1;
         if self.links > MAX_LINKS {
@@ -231,7 +230,7 @@ impl<'f, 'p> Walk<'f, 'p> {
         Ok(())
     }
 
-    /// Walks the whole way to where a short cut led, for a link may lead up from there.
+    /// Walks the whole path to the end of a short cut, because a link target may contain `..`.
     fn retrace(&mut self) -> Result<()> {
         if !self.go_back()? {
             return Ok(());
@@ -242,7 +241,7 @@ impl<'f, 'p> Walk<'f, 'p> {
         }
     }
 
-    /// Goes back to the root, if a short cut led away from it; tells whether one did.
+    /// Goes back to the root if the walk took a short cut; returns whether it did.
     fn go_back(&mut self) -> Result<bool> {
         let short_cut = std::mem::take(&mut self.short_cut);
         if short_cut {
@@ -251,7 +250,7 @@ impl<'f, 'p> Walk<'f, 'p> {
         Ok(short_cut)
     }
 
-    /// The first component that is left; what is left then begins with the slash behind it.
+    /// The first remaining component; the remaining path then begins with the slash after it.
     fn next_component(&mut self) -> Option<Range<usize>> {
         let rest = self.path.get(self.at..)?;
         let start = self.at + rest.iter().position(|b| *b != b'/')?;
@@ -284,12 +283,12 @@ impl<'f, 'p> Walk<'f, 'p> {
         }
     }
 
-    /// The directory that the walk stands in, with a use to keep.
+    /// The current directory, with a use.
     pub(super) fn into_dir(self) -> Result<(Use<'f>, Attr)> {
         lookup(self.fs, &self.here, b".")
     }
 
-    /// Walks to the end of the path.
+    /// Walks to the end of the path; `None` if that is the current directory.
     fn find(&mut self, follow: Follow) -> Result<Option<(Use<'f>, Attr)>> {
         loop {
             if self.go_to_last()? != Last::Name {
@@ -309,8 +308,8 @@ impl<'f, 'p> Walk<'f, 'p> {
     }
 }
 
-/// Does something to the inode that a path names, without taking a use of it: it does not matter if
-/// it goes meanwhile, for `what` says then that it is not found.
+/// Calls `what` with the inode of a path, without taking a use of it. The inode may be removed
+/// meanwhile; `what` then returns [`Error::NotFound`].
 pub(super) fn on_inode<R>(
     volume: &Volume,
     path: &Path,
@@ -345,8 +344,8 @@ pub(super) fn on_inode<R>(
     }
 }
 
-/// Length of what leads to the last component, without the slashes before it; 0 if that is the root,
-/// or if the last component is no name.
+/// Length of a path without its last component and the slashes before that; 0 if this is the root,
+/// or if the last component is `.` or `..`.
 fn prefix(path: &[u8]) -> usize {
     let named = without_slashes(path);
     let start = named.iter().rposition(|b| *b == b'/').map_or(0, |p| p + 1);
@@ -356,7 +355,7 @@ fn prefix(path: &[u8]) -> usize {
     }
 }
 
-/// A path without the slashes at its end.
+/// A path without trailing slashes.
 fn without_slashes(mut path: &[u8]) -> &[u8] {
     while let Some((b'/', rest)) = path.split_last() {
         path = rest;
@@ -364,7 +363,7 @@ fn without_slashes(mut path: &[u8]) -> &[u8] {
     path
 }
 
-/// The inode that a path names, with a use of it.
+/// The inode of a path, with a use.
 pub(super) fn resolve<'f>(
     volume: &'f Volume,
     path: &Path,
@@ -377,7 +376,7 @@ pub(super) fn resolve<'f>(
     }
 }
 
-/// The path of the same inode from the root, without links, `.` or `..`.
+/// The absolute path of the inode at `path`, without links, `.` or `..`.
 pub(super) fn canonical(volume: &Volume, path: &Path) -> Result<Vec<u8>> {
     let mut walk = Walk::new(volume, path)?;
     walk.go_back()?;

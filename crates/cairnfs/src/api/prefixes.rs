@@ -1,10 +1,10 @@
-//! Directories that paths lead to, remembered by the path: a program that names many files of one
-//! directory walks there once.
+//! Cache of directories by path: a program that accesses many files of one directory walks its path
+//! once.
 //!
-//! Only paths on which no symbolic link was met are remembered. What such a path leads to changes only
-//! when a directory is moved or removed. The engine counts those events; a path that was walked under
-//! another count is walked again. A remembered directory is held in memory, but not used: it may go,
-//! and then has no names.
+//! Only paths without symbolic links are cached. Such a path leads elsewhere only after a directory
+//! is moved or removed. The engine counts these events; a path that was cached under another count
+//! is walked again. A cached directory is held in memory without a use: it may be removed, and then
+//! has no names.
 
 use std::sync::Arc;
 
@@ -14,10 +14,10 @@ use xxhash_rust::xxh3::xxh3_64;
 use crate::inode::Inode;
 use crate::sync::Mutex;
 
-/// Paths remembered; one takes the place of another.
+/// Cached paths; a new path replaces the one in its slot.
 const SLOTS: usize = 256;
 
-/// Longest path remembered, in bytes.
+/// Longest cached path, in bytes.
 const LONGEST: usize = 512;
 
 struct Prefix {
@@ -26,7 +26,7 @@ struct Prefix {
     dir: Arc<Inode>,
 }
 
-/// Directories by path.
+/// A direct-mapped cache of directories by path.
 pub(super) struct Prefixes {
     slots: Box<[CachePadded<Mutex<Option<Prefix>>>]>,
 }
@@ -48,14 +48,14 @@ impl Prefixes {
         Some(slot)
     }
 
-    /// The directory that `path` led to while the tree had this shape.
+    /// The directory that `path` led to at this count of directory changes.
     pub(super) fn find(&self, path: &[u8], shape: u64) -> Option<Arc<Inode>> {
         let slot = self.slot(path)?.lock();
         let known = slot.as_ref()?;
         (known.shape == shape && *known.path == *path).then(|| Arc::clone(&known.dir))
     }
 
-    /// Remembers where `path` leads. The shape was read before the walk began.
+    /// Caches the directory of `path`. `shape` was read before the walk began.
     pub(super) fn remember(&self, path: &[u8], shape: u64, dir: &Arc<Inode>) {
         let Some(slot) = self.slot(path) else { return };
         let prefix = Prefix {

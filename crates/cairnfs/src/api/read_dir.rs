@@ -1,7 +1,7 @@
-//! Listings: entries in batches of bounded size, and the walk through a tree.
+//! Listings: entries in bounded batches, and the recursive walk through a tree.
 //!
-//! Uses the engine's `readdir` with its stable cookies. Between two batches the directory may
-//! change: an entry that is there all the time is delivered exactly once.
+//! Uses the engine's `readdir` with its stable cookies. The directory may change between two
+//! batches: an entry that exists all the time is returned exactly once.
 
 use std::collections::{HashSet, VecDeque};
 use std::ffi::{OsStr, OsString};
@@ -16,7 +16,7 @@ use crate::error::{Error, Result};
 use crate::fs::FileSystem;
 use crate::types::FileKind;
 
-/// Entries that a listing holds at a time.
+/// Entries that a listing holds in memory.
 const BATCH: usize = 256;
 
 /// An entry as the engine delivers it.
@@ -26,7 +26,7 @@ pub(super) struct RawEntry {
     pub kind: FileKind,
 }
 
-/// A listing by inode, without "." and "..".
+/// A listing of a directory by inode number, without "." and "..".
 #[derive(Default)]
 pub(super) struct Listing {
     cookie: u64,
@@ -34,7 +34,7 @@ pub(super) struct Listing {
 }
 
 impl Listing {
-    /// The next entry of `dir`, which must be the same each time.
+    /// The next entry of `dir`, which must be the same directory in each call.
     pub(super) fn next(&mut self, fs: &FileSystem, dir: u64) -> Result<Option<RawEntry>> {
         if self.entries.is_empty() {
             self.fill(fs, dir)?;
@@ -61,14 +61,14 @@ impl Listing {
     }
 }
 
-/// The directory that entries come from.
+/// The listed directory.
 struct Dir {
     handle: Handle,
     path: PathBuf,
 }
 
-/// The entries of a directory, without `.` and `..`, in the order in which they were made. As
-/// [`std::fs::ReadDir`]. Memory does not grow with the directory.
+/// Iterator over the entries of a directory, without `.` and `..`, in the order of their creation.
+/// Like [`std::fs::ReadDir`]. Its memory does not grow with the directory.
 pub struct ReadDir {
     dir: Arc<Dir>,
     listing: Listing,
@@ -115,19 +115,19 @@ impl fmt::Debug for ReadDir {
     }
 }
 
-/// An entry of a directory, as [`std::fs::DirEntry`].
+/// An entry of a directory, like [`std::fs::DirEntry`].
 pub struct DirEntry {
     dir: Arc<Dir>,
     entry: RawEntry,
 }
 
 impl DirEntry {
-    /// The name, without the directory.
+    /// The name, without the path of the directory.
     pub fn file_name(&self) -> OsString {
         OsString::from_vec(self.entry.name.clone())
     }
 
-    /// The path: that given to the listing, and the name.
+    /// The path given to the listing, joined with the name.
     pub fn path(&self) -> PathBuf {
         self.dir.path.join(OsStr::from_bytes(&self.entry.name))
     }
@@ -137,7 +137,7 @@ impl DirEntry {
         self.entry.ino
     }
 
-    /// What it is; of a symbolic link that, not what it points to. Costs nothing.
+    /// The kind of file; a symbolic link is not followed. Costs nothing.
     ///
     /// # Errors
     /// None: a result as in `std::fs`.
@@ -145,11 +145,11 @@ impl DirEntry {
         Ok(self.entry.kind)
     }
 
-    /// What is known of it; of a symbolic link that, not what it points to. It is found by its
-    /// number, whatever it is called by now.
+    /// The metadata of the inode; a symbolic link is not followed. The inode is found by its
+    /// number, also if it was renamed meanwhile.
     ///
     /// # Errors
-    /// [`Error::NotFound`] if it is gone by now, or the engine's.
+    /// [`Error::NotFound`] if it was removed, or an error of the engine.
     pub fn metadata(&self) -> Result<Metadata> {
         match self.dir.handle.fs().getattr(self.entry.ino) {
             Ok(attr) => Ok(Metadata::new(attr)),
@@ -157,7 +157,7 @@ impl DirEntry {
         }
     }
 
-    /// Lists it, if it still is the directory that the entry named.
+    /// Lists it; `None` if the name is removed or not a directory.
     fn read_dir(&self) -> Result<Option<ReadDir>> {
         let dir = &self.dir.handle;
         match lookup(dir.fs(), dir.inode(), &self.entry.name) {
@@ -177,19 +177,19 @@ impl fmt::Debug for DirEntry {
     }
 }
 
-/// Everything below a directory, each directory before what it holds. Symbolic links are
-/// delivered, not followed. Memory grows with the depth of the tree, and by some bytes for each
-/// directory.
+/// Iterator over everything below a directory, each directory before its contents. Symbolic links
+/// are returned, not followed. Its memory grows with the depth of the tree, and by some bytes for
+/// each directory.
 ///
-/// A directory is entered once: two entries lead to it if it was moved meanwhile, or on a damaged
-/// volume, whose directories may even contain themselves.
+/// Each directory is entered only once: it may be reached by two entries if it was moved meanwhile,
+/// or on a damaged volume, where a directory may even contain itself.
 ///
-/// A directory that cannot be listed gives an error, and the walk goes on behind it. What is
-/// removed meanwhile is left out.
+/// A directory that cannot be listed yields an error, and the walk continues after it. Files
+/// removed meanwhile are left out.
 #[derive(Debug)]
 pub struct Walk {
     levels: Vec<ReadDir>,
-    /// Directories that were entered.
+    /// Inode numbers of the directories entered.
     entered: HashSet<u64>,
     failure: Option<Error>,
 }

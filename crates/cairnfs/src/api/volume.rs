@@ -1,7 +1,7 @@
-//! The open volume itself: opening, closing, syncing, and what is told of it as a whole.
+//! The open volume: opening, closing, syncing, and calls on the volume as a whole.
 //!
-//! [`Volume`] is a shared engine and the owner of what is made; the calls on paths are in
-//! `names`, `contents` and `attributes` beside this file.
+//! [`Volume`] is a shared engine and the owner of new files; the calls on paths are in `names`,
+//! `contents` and `attributes` in this directory.
 
 use std::fmt;
 use std::path::Path;
@@ -15,51 +15,52 @@ use crate::error::Result;
 use crate::fs::{FileSystem, Sequence};
 use crate::types::{Attr, Creds, StatFs, VolumeInfo};
 
-/// A volume that is open: a tree of files, with the calls of [`std::fs`].
+/// An open volume: a tree of files, with the calls of [`std::fs`].
 ///
 /// Cheap to clone, `Send + Sync`: clones share one open volume, which is closed by
 /// [`close`](Volume::close), or when the last clone, [`File`](crate::File) and
 /// [`ReadDir`](crate::ReadDir) is dropped.
 ///
 /// # Paths
-/// Paths are bytes, and mean what they mean to Linux, in calls and in symbolic links:
+/// Paths are bytes, and have the same meaning as in Linux, in calls and in symbolic links:
 ///
-/// - They begin at the root of the volume, whether or not they begin with a slash. Several slashes
-///   are one.
-/// - `..` of the root is the root. Behind a symbolic link, `..` is the parent of what it leads to.
-///   What `.` and `..` follow must be a directory.
-/// - A slash at the end asks for a directory, and follows a symbolic link before it
-///   ([`Error::NotDirectory`](crate::Error::NotDirectory)); a call that may make a file refuses it
-///   ([`Error::IsDirectory`](crate::Error::IsDirectory)).
-/// - Nothing has the empty path ([`Error::NotFound`](crate::Error::NotFound)), nor a path with a
-///   zero byte ([`Error::Invalid`](crate::Error::Invalid)).
+/// - They begin at the root of the volume, with or without a leading slash. Repeated slashes count
+///   as one.
+/// - `..` of the root is the root. After a symbolic link, `..` is the parent of the link's target.
+///   `.` and `..` must follow a directory.
+/// - A trailing slash asks for a directory, and follows a symbolic link before it
+///   ([`Error::NotDirectory`](crate::Error::NotDirectory)); a call that may create a file refuses
+///   it ([`Error::IsDirectory`](crate::Error::IsDirectory)).
+/// - The empty path never exists ([`Error::NotFound`](crate::Error::NotFound)); a path with a zero
+///   byte is invalid ([`Error::Invalid`](crate::Error::Invalid)).
 /// - A name has 255 bytes at most, the target of a symbolic link 4095
 ///   ([`Error::NameTooLong`](crate::Error::NameTooLong)). The whole path may be longer than the
-///   4095 bytes that Linux takes, so that whatever [`walk`](Volume::walk) finds can be opened.
-/// - 40 symbolic links are followed
+///   4095 bytes that Linux accepts, so that everything that [`walk`](Volume::walk) finds can be
+///   opened.
+/// - At most 40 symbolic links are followed
 ///   ([`Error::SymlinkLoop`](crate::Error::SymlinkLoop)).
-/// - The root, and what is named by `.` or `..`, can be neither renamed
-///   ([`Error::Busy`](crate::Error::Busy)) nor removed (`Busy`,
-///   [`Invalid`](crate::Error::Invalid) and [`NotEmpty`](crate::Error::NotEmpty), in this order).
+/// - The root, `.` and `..` can be neither renamed ([`Error::Busy`](crate::Error::Busy)) nor
+///   removed (`Busy`, [`Invalid`](crate::Error::Invalid) and [`NotEmpty`](crate::Error::NotEmpty),
+///   respectively).
 ///
 /// # Permissions
-/// Owner and mode are kept, not enforced: who can open the volume may do everything. What is
-/// made belongs to the process's effective user and group
+/// Owner and mode are stored, but not enforced: a program that can open the volume may do
+/// everything. New files belong to the process's effective user and group
 /// ([`VolumeOptions::owner`](crate::VolumeOptions::owner)); files get the mode `0o644` and
-/// directories `0o755`, whatever the process's umask.
+/// directories `0o755`, independently of the process's umask.
 ///
 /// # Errors
-/// Every call on a path gives an [`Error::At`](crate::Error::At) that names it; match on
+/// Every call on a path returns an [`Error::At`](crate::Error::At) with that path; match on
 /// [`Error::kind`](crate::Error::kind) as with `std::fs`, or on
-/// [`Error::cause`](crate::Error::cause). Any call may give
+/// [`Error::cause`](crate::Error::cause). Any call may return
 /// [`Error::Corrupt`](crate::Error::Corrupt) or [`Error::Io`](crate::Error::Io); any change
 /// [`Error::ReadOnly`](crate::Error::ReadOnly), [`Error::NoSpace`](crate::Error::NoSpace),
 /// [`Error::HostFull`](crate::Error::HostFull) or
 /// [`Error::Stopped`](crate::Error::Stopped).
 ///
 /// # Durability
-/// Each call happens wholly or not at all, however the power fails, and nothing survives a crash
-/// without what it depends on. So this replaces a file safely, without any sync:
+/// Each call is atomic across a power failure, and nothing survives a crash without what it depends
+/// on. So this replaces a file safely, without a sync:
 ///
 /// ```
 /// # use cairnfs::Volume;
@@ -72,10 +73,10 @@ use crate::types::{Attr, Creds, StatFs, VolumeInfo};
 /// # }
 /// ```
 ///
-/// [`File::sync_all`](crate::File::sync_all), [`sync_dir`](Volume::sync_dir) and
-/// [`sync`](Volume::sync) say when a change has to be on the device. Who makes many changes gets a
-/// [`sequence`](Volume::sequence) for them, and one [`sync_through`](Volume::sync_through) makes all
-/// of them durable.
+/// Use [`File::sync_all`](crate::File::sync_all), [`sync_dir`](Volume::sync_dir) or
+/// [`sync`](Volume::sync) if a change must be durable. For many changes, get a
+/// [`sequence`](Volume::sequence) for each; one [`sync_through`](Volume::sync_through) then makes
+/// all of them durable.
 #[derive(Clone)]
 pub struct Volume {
     fs: Arc<FileSystem>,
@@ -89,8 +90,8 @@ const _: () = {
 };
 
 impl From<Arc<FileSystem>> for Volume {
-    /// The calls on paths over an engine that is open already; what is made belongs to the process's
-    /// effective user and group.
+    /// A volume on an engine that is already open; new files belong to the process's effective user
+    /// and group.
     fn from(fs: Arc<FileSystem>) -> Self {
         VolumeOptions::new().volume(fs)
     }
@@ -105,7 +106,7 @@ impl Volume {
         }
     }
 
-    /// What can be chosen when a volume is opened or made.
+    /// Options for opening or creating a volume.
     pub fn options() -> VolumeOptions {
         VolumeOptions::new()
     }
@@ -118,7 +119,7 @@ impl Volume {
         Self::options().open(path)
     }
 
-    /// Makes a volume of `size` bytes in a file that does not exist yet, and opens it. The file
+    /// Creates a volume of `size` bytes in a file that does not exist yet, and opens it. The file
     /// is sparse: it takes space as the volume fills.
     ///
     /// # Errors
@@ -127,7 +128,7 @@ impl Volume {
         Self::options().size(size).create_new(path)
     }
 
-    /// Makes a volume of `size` bytes in memory: for tests, and for files that need not last.
+    /// Creates a volume of `size` bytes in memory, for tests and temporary files.
     ///
     /// # Errors
     /// As [`VolumeOptions::in_memory`].
@@ -135,18 +136,18 @@ impl Volume {
         Self::options().size(size).in_memory()
     }
 
-    /// Makes everything durable: all changes that returned before this call.
+    /// Makes all changes durable that returned before this call.
     ///
     /// # Errors
-    /// [`Error::Stopped`](crate::Error::Stopped) or the device's failure: changes may be lost
-    /// then. [`Error::HostFull`](crate::Error::HostFull) if the file system that holds the volume has
-    /// no space for them: they wait in memory, and a later call may succeed.
+    /// [`Error::Stopped`](crate::Error::Stopped) or a device failure: changes may be lost.
+    /// [`Error::HostFull`](crate::Error::HostFull) if the host has no space for them: they stay in
+    /// memory, and a later call may succeed.
     pub fn sync(&self) -> Result<()> {
         self.fs.sync()
     }
 
-    /// A point in the order of changes: all that returned before this call, in any thread, lie
-    /// before it. For [`sync_through`](Self::sync_through) of the same open volume.
+    /// A point in the order of changes, after all changes that returned before this call in any
+    /// thread. For [`sync_through`](Self::sync_through) of the same open volume.
     ///
     /// ```
     /// # use cairnfs::Volume;
@@ -168,8 +169,9 @@ impl Volume {
         self.fs.sequence()
     }
 
-    /// Makes everything durable up to a sequence. Those who need that at the same time share it, and
-    /// nothing is left to do if a sync of everything has begun since, also that of the interval.
+    /// Makes everything up to a sequence durable. Concurrent callers share one sync. Returns at
+    /// once if a sync of the whole volume that began after the sequence has succeeded, including
+    /// those of the durability interval.
     ///
     /// # Errors
     /// As [`sync`](Self::sync).
@@ -182,8 +184,8 @@ impl Volume {
         self.fs.is_durable(sequence)
     }
 
-    /// Makes several files durable at once, each as [`File::sync_all`](crate::File::sync_all) does,
-    /// with one flush of the device for all of them.
+    /// Makes several files durable, each like [`File::sync_all`](crate::File::sync_all), with one
+    /// flush of the device for all of them.
     ///
     /// # Errors
     /// [`Error::Invalid`](crate::Error::Invalid) for a file of another volume, or as
@@ -194,7 +196,7 @@ impl Volume {
         self.fs.fsync_all(&inodes.ok_or(other)?)
     }
 
-    /// Makes a directory durable with all its entries, and the directories that lead to it.
+    /// Makes a directory durable with all its entries, and the directories on its path.
     ///
     /// # Errors
     /// [`Error::NotDirectory`](crate::Error::NotDirectory), or as [`sync`](Self::sync).
@@ -207,56 +209,56 @@ impl Volume {
         })
     }
 
-    /// Writes everything and closes the volume, for all its clones and open files: their calls
-    /// fail from then on. Dropping them closes it as well, but has no way to tell of a failure.
+    /// Writes everything and closes the volume, for all its clones and open files: their later
+    /// calls fail. Dropping them closes it as well, but cannot report a failure.
     ///
     /// # Errors
-    /// The device's failure: changes may be lost then.
+    /// A device failure: changes may be lost.
     pub fn close(self) -> Result<()> {
         self.fs.close()
     }
 
-    /// Gives all free space back to the file or device that holds the volume, and tells how many
-    /// bytes that are; some may have been given back before.
+    /// Discards all free space of the volume in its file or device. Returns the bytes discarded;
+    /// some may have been discarded before.
     ///
     /// # Errors
-    /// [`Error::Unsupported`](crate::Error::Unsupported) if that cannot take it back, or as
-    /// [`sync`](Self::sync).
+    /// [`Error::Unsupported`](crate::Error::Unsupported) if the file or device does not support it,
+    /// or as [`sync`](Self::sync).
     pub fn trim(&self) -> Result<u64> {
         self.fs.trim()
     }
 
-    /// Space and inodes.
+    /// Space, in blocks, and inodes.
     pub fn statfs(&self) -> StatFs {
         self.fs.statfs()
     }
 
-    /// Identity, label, size and such.
+    /// UUID, label, sizes and features.
     pub fn info(&self) -> VolumeInfo {
         self.fs.info()
     }
 
-    /// Whether changes are refused: it was opened so, or a failure stopped them.
+    /// Whether the volume was opened read-only. False after a failure that stopped all changes.
     pub fn is_read_only(&self) -> bool {
         self.fs.is_read_only()
     }
 
-    /// The engine below, which works by inode number; for what has no call here.
+    /// The engine, which works by inode number; for operations that have no call here.
     pub fn file_system(&self) -> &Arc<FileSystem> {
         &self.fs
     }
 
-    /// Who owns what is made.
+    /// Owner and group of new files.
     pub(super) fn owner(&self) -> Creds {
         self.owner
     }
 
-    /// Directories by path, of all clones.
+    /// The cache of directories by path, shared by all clones.
     pub(super) fn prefixes(&self) -> &Prefixes {
         &self.prefixes
     }
 
-    /// Does something with the inode that a path names, and says the path in an error.
+    /// Calls `what` with the inode of a path, with a use held; errors get the path.
     pub(super) fn on<T>(
         &self,
         path: &Path,
@@ -268,7 +270,7 @@ impl Volume {
             .map_err(|e| e.at(path))
     }
 
-    /// The inode that a path names, with a use of it; a failure says the path.
+    /// The inode of a path, with a use; errors get the path.
     pub(super) fn find(&self, path: &Path, follow: Follow) -> Result<(Use<'_>, Attr)> {
         resolve(self, path, follow).map_err(|e| e.at(path))
     }

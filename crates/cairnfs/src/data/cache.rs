@@ -1,7 +1,7 @@
-//! A bounded cache of data blocks by device address: sharded, second chance.
+//! A bounded cache of data blocks by device address: sharded, second chance (clock).
 //!
-//! Blocks that were written and not read since have a small part of it, in the order they came: who
-//! writes on and on uses the same memory again while the processor still has it at hand.
+//! Blocks that were written and not read since are limited to a small part of it, in FIFO order: a
+//! sequential writer then reuses memory that is still in the processor's cache.
 
 use std::collections::{HashMap, VecDeque};
 use std::ops::Range;
@@ -14,18 +14,18 @@ use crate::shard::IntHash;
 use crate::sync::Mutex;
 
 const SHARDS: usize = 16;
-/// So many blocks side by side are in one shard.
+/// Adjacent blocks in one shard.
 const TOGETHER: u64 = 16;
 
-/// Of the blocks that a cache may hold, one in so many may be written and not read since; but some.
+/// The unread part is 1/`UNREAD` of the blocks of a shard, but at least `UNREAD_LEAST`.
 const UNREAD: usize = 8;
 const UNREAD_LEAST: usize = 128;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Use {
-    /// Written as the so many-th block of its shard, and not read since.
+    /// Written with this sequence number of its shard, and not read since.
     Unread(u64),
-    /// Not read since it was passed over.
+    /// Not read since the hand last passed it.
     Cold,
     Recent,
 }
@@ -47,15 +47,15 @@ struct Shard {
     places: HashMap<u64, usize, IntHash>,
     entries: Vec<CachedBlock>,
     hand: usize,
-    /// Blocks that were written, in the order of their numbers; some are read or gone since.
+    /// Written blocks in the order of their sequence numbers; some may be read or removed since.
     written: VecDeque<(u64, u64)>,
-    /// How many were.
+    /// Sequence number of the last write.
     count: u64,
-    /// How many entries are [`Use::Unread`].
+    /// Number of entries that are [`Use::Unread`].
     unread: usize,
 }
 
-/// Data blocks in memory.
+/// A cache of data blocks.
 pub struct BlockCache {
     shards: Box<[CachePadded<Mutex<Shard>>]>,
     limit: usize,
@@ -63,7 +63,7 @@ pub struct BlockCache {
 }
 
 impl BlockCache {
-    /// A cache of up to `blocks` blocks.
+    /// A cache of at most `blocks` blocks.
     pub fn new(blocks: usize) -> Self {
         let limit = (blocks / SHARDS).max(1);
         Self {
@@ -73,7 +73,7 @@ impl BlockCache {
         }
     }
 
-    /// Does something with each of adjacent blocks; a lock is taken once for several of them.
+    /// Calls `work` for each of adjacent blocks; takes a shard's lock once for several blocks.
     fn each(&self, blocks: Range<u64>, mut work: impl FnMut(&mut Shard, u64)) {
         let mut at = blocks.start;
         while at < blocks.end {
@@ -86,21 +86,21 @@ impl BlockCache {
         }
     }
 
-    /// Those of adjacent blocks that are here.
+    /// Returns the cached pages of adjacent blocks.
     pub fn get(&self, blocks: Range<u64>) -> SmallVec<[Option<Page>; 4]> {
         let mut found = SmallVec::new();
         self.each(blocks, |shard, block| found.push(shard.get(block)));
         found
     }
 
-    /// Keeps adjacent blocks that were read, in place of cold ones if the cache is full.
+    /// Caches adjacent blocks that were read; if the cache is full, they replace cold ones.
     pub fn put(&self, first: u64, pages: Vec<Page>) {
         self.each_page(first, pages, |shard, block, page| {
             shard.put(block, Use::Cold, page, self)
         });
     }
 
-    /// Keeps adjacent blocks that were written, in place of such as are not read either.
+    /// Caches adjacent blocks that were written; they replace other unread blocks.
     pub fn put_written(&self, first: u64, pages: Vec<Page>) {
         self.each_page(first, pages, |shard, block, page| {
             let number = shard.wrote(block);
@@ -124,7 +124,7 @@ impl BlockCache {
         Page::let_go(left);
     }
 
-    /// Forgets adjacent blocks.
+    /// Drops adjacent blocks.
     pub fn remove(&self, blocks: Range<u64>) {
         let mut left = Vec::new();
         self.each(blocks, |shard, block| left.extend(shard.remove(block)));
@@ -151,7 +151,7 @@ impl Shard {
         Some(entry.page.clone())
     }
 
-    /// Keeps a block; what leaves for it is dropped by the caller, who may let go of the lock first.
+    /// Caches a block. Returns the evicted page, so that the caller can drop it without the lock.
     fn put(&mut self, block: u64, used: Use, page: Page, cache: &BlockCache) -> Option<Page> {
         let place = match self.places.get(&block) {
             Some(place) => Some(*place),
@@ -173,7 +173,7 @@ impl Shard {
         Some(old.page)
     }
 
-    /// The number of a block that was written.
+    /// Returns the sequence number of a write of this block.
     fn wrote(&mut self, block: u64) -> u64 {
         if self.written.len() > 2 * self.unread + UNREAD_LEAST {
             let mut written = std::mem::take(&mut self.written);
@@ -185,14 +185,14 @@ impl Shard {
         self.count
     }
 
-    /// The place of a block that was written under a number, and not read since.
+    /// The place of a block that was written with this sequence number, and not read since.
     fn unread_place(&self, number: u64, block: u64) -> Option<usize> {
         let place = *self.places.get(&block)?;
         let entry = self.entries.get(place)?;
         (entry.used == Use::Unread(number)).then_some(place)
     }
 
-    /// The place of one that must leave for a new one, if there are too many.
+    /// The place of an entry to evict for a new one, if a limit is reached.
     fn place_for(&mut self, used: Use, cache: &BlockCache) -> Option<usize> {
         while used.is_unread() && self.unread >= cache.limit_unread {
             let (number, block) = self.written.pop_front()?;
@@ -205,12 +205,12 @@ impl Shard {
 
     fn remove(&mut self, block: u64) -> Option<Page> {
         let place = self.places.remove(&block)?;
-        let gone = self.entries.swap_remove(place);
-        self.unread -= usize::from(gone.used.is_unread());
+        let removed = self.entries.swap_remove(place);
+        self.unread -= usize::from(removed.used.is_unread());
         if let Some(moved) = self.entries.get(place).map(|e| e.block) {
             self.places.insert(moved, place);
         }
-        Some(gone.page)
+        Some(removed.page)
     }
 
     fn cold_place(&mut self) -> usize {
@@ -233,7 +233,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_cache_is_bounded_and_never_returns_another_block() {
+    fn block_cache_is_bounded_and_returns_right_blocks() {
         let cache = BlockCache::new(64);
         let page = |n: u64| Page::with(&[n as u8; 4096]);
         for n in 0..1000 {
@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn written_blocks_leave_in_their_order_and_not_for_what_was_read() {
+    fn written_blocks_are_evicted_in_order_before_read_ones() {
         let blocks = 16 * UNREAD * 2 * UNREAD_LEAST;
         let unread = blocks / UNREAD;
         let cache = BlockCache::new(blocks);
@@ -283,7 +283,7 @@ mod tests {
         assert_eq!(held(read.clone()).0, unread / 2);
         assert_eq!(held(written.clone()).0, unread);
         assert_eq!(held(written.end - unread as u64..written.end).0, unread);
-        // What is written and removed again and again does not make the row longer.
+        // Rewriting and removing a block repeatedly must not grow the queue.
         for _ in 0..4 * unread {
             cache.remove(7..8);
             cache.put_written(7, vec![page()]);

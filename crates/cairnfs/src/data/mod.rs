@@ -1,7 +1,7 @@
-//! Data blocks: writing runs with checksums, reading them verified, keeping hot ones in memory.
+//! Data blocks: writes of runs, verified reads, and a cache of hot blocks.
 //!
-//! Floor 2: uses device, format, errors. Data is never overwritten in place, so a cached block is
-//! found by its device address; writing to an address replaces what the cache holds of it.
+//! Floor 2: uses device, format, errors. Data is never overwritten in place, so cached blocks are
+//! keyed by device address; a write to an address drops the cached block.
 
 mod cache;
 
@@ -20,7 +20,7 @@ pub struct DataStore {
 }
 
 impl DataStore {
-    /// A store whose cache holds up to `cache_bytes`.
+    /// A store with a cache of at most `cache_bytes`.
     pub fn new(storage: Arc<Storage>, cache_bytes: usize) -> Self {
         Self {
             storage,
@@ -28,15 +28,16 @@ impl DataStore {
         }
     }
 
-    /// Writes whole blocks at device block `block`; returns once the device took them.
+    /// Writes whole blocks at device block `block`; returns when the device has accepted them. They
+    /// are durable after the next flush.
     ///
     /// # Errors
-    /// The device's failure.
+    /// A device failure.
     pub fn write(&self, block: u64, pages: Vec<Page>) -> Result<()> {
         self.storage.write_piece(&self.piece(block, pages))
     }
 
-    /// Has whole blocks written together with the next record of the log.
+    /// Stages whole blocks, to be written together with the next log record.
     pub fn stage(&self, block: u64, pages: Vec<Page>) -> DataStamp {
         self.storage.stage(self.piece(block, pages))
     }
@@ -46,15 +47,15 @@ impl DataStore {
         Piece::of_pages(block * BLOCK_SIZE as u64, pages)
     }
 
-    /// Keeps adjacent blocks that were written.
+    /// Caches adjacent blocks that were written.
     pub fn keep(&self, block: u64, pages: Vec<Page>) {
         self.cache.put_written(block, pages);
     }
 
-    /// Reads one block, verified.
+    /// Reads one block and verifies its checksum.
     ///
     /// # Errors
-    /// The device's failure, or a checksum that does not fit.
+    /// A device failure, or a checksum mismatch.
     pub fn read_block(&self, block: u64, crc: u32) -> Result<Page> {
         if let Some(Some(page)) = self.cache.get(block..block + 1).pop() {
             return Ok(page);
@@ -67,11 +68,11 @@ impl DataStore {
         Ok(page)
     }
 
-    /// Reads adjacent blocks, one for each checksum in `crcs`, and hands each to `each` by its
-    /// position. Blocks that are not cached are read together.
+    /// Reads adjacent blocks, one for each checksum in `crcs`, and passes each to `each` with its
+    /// position. Uncached blocks are read together.
     ///
     /// # Errors
-    /// The device's failure, or a checksum that does not fit.
+    /// A device failure, or a checksum mismatch.
     pub fn read_run(
         &self,
         block: u64,

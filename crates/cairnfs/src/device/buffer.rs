@@ -10,7 +10,7 @@ const ALIGN: usize = 4096;
 #[repr(C, align(4096))]
 struct Page([u8; ALIGN]);
 
-/// A buffer of zeros at first, aligned to 4 KiB, whose length is what was asked for.
+/// A byte buffer aligned to 4 KiB, of any length, initially zero.
 #[derive(Default)]
 pub struct AlignedBuf {
     pages: Vec<Page>,
@@ -21,21 +21,22 @@ impl AlignedBuf {
     /// A buffer of `len` zero bytes.
     pub fn zeroed(len: usize) -> Self {
         Self {
-            // Memory that comes zeroed is not written again; without memory it panics like `vec!`.
+            // `new_vec_zeroed` uses a zeroed allocation and writes nothing. If the allocation
+            // fails, the fallback fails like any `vec!`.
             pages: Page::new_vec_zeroed(len.div_ceil(ALIGN))
                 .unwrap_or_else(|_| vec![Page([0; ALIGN]); len.div_ceil(ALIGN)]),
             len,
         }
     }
 
-    /// Makes it at least `len` bytes long; what it held is lost if it grows.
+    /// Makes it at least `len` bytes long. Growing discards the content.
     pub fn ensure(&mut self, len: usize) {
         if self.len < len {
             *self = Self::zeroed(len);
         }
     }
 
-    /// Whether direct I/O can use `bytes` as they lie in memory.
+    /// Whether direct I/O can use `bytes` without a bounce buffer: address and length are aligned.
     pub fn is_aligned(bytes: &[u8]) -> bool {
         bytes.as_ptr().addr().is_multiple_of(ALIGN) && bytes.len().is_multiple_of(ALIGN)
     }

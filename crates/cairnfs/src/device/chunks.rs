@@ -1,14 +1,16 @@
-//! Memory for blocks of data: mapped in chunks, reused block by block, given back when idle.
+//! A pool of 4 KiB memory blocks for file data, mapped in chunks and shared by all volumes of the
+//! process.
 //!
-//! Nothing else in the crate has `unsafe` code; here it is one call. A chunk gets its memory at once,
-//! as one fault for each block costs more than the write it is for. It is never unmapped, so its
-//! blocks need no owner to keep it; the memory of blocks that nobody has goes back to the kernel
-//! (that of a part of a large page when memory gets tight), the addresses stay. All volumes of the
-//! process share what is here.
+//! This file contains the only `unsafe` call of the crate. A chunk is populated when it is mapped,
+//! because a page fault for each block costs more than the write that the block is for. A chunk is
+//! never unmapped, so blocks are `'static` and need no owner. The memory of idle blocks is returned
+//! to the kernel (that of a part of a huge page only when memory gets tight); their addresses stay
+//! mapped.
 //!
-//! **Bounds.** A chunk is mapped only if no block is idle. So what is mapped is never more than was in
-//! use at one time, and a chunk. Idle blocks that nobody needed from one call of [`Chunks::rest`] to
-//! the next give up their memory, and so do those of a volume that is closed; but for [`FEW`].
+//! **Bounds.** A chunk is mapped only if no block is idle. So the mapped memory is at most the
+//! largest amount ever in use at one time, plus one chunk. Idle blocks that were not needed between
+//! two calls of [`Chunks::rest`] lose their memory, and so do those of a closed volume, except that
+//! [`MIN_WARM`] blocks are always kept.
 
 use std::ops::DerefMut;
 
@@ -21,25 +23,25 @@ use super::AlignedBuf;
 /// Bytes of a block.
 pub(super) const BLOCK: usize = 4096;
 
-/// A block of memory that nobody else has; [`BLOCK`] bytes, aligned to as many.
+/// An exclusively owned block of memory: [`BLOCK`] bytes, aligned to [`BLOCK`].
 pub(super) type Blank = &'static mut [u8];
 
-/// Blocks of a chunk.
+/// Blocks of a normal chunk (256 KiB).
 const CHUNK: usize = 64;
-/// Blocks of a chunk when there are many: as large as a large page of memory.
+/// Blocks of a chunk when many blocks are in use: the size of a huge page (2 MiB).
 const LARGE: usize = 512;
-/// Idle blocks that are kept whatever is in use.
-const FEW: usize = 1024;
+/// Idle blocks that always keep their memory (4 MiB).
+const MIN_WARM: usize = 1024;
 
-/// Blocks that nobody has.
+/// Idle blocks, and the number of blocks in use.
 struct Idle {
-    /// With memory.
+    /// Idle blocks with memory.
     warm: Vec<Blank>,
-    /// Whose memory the kernel has back.
+    /// Idle blocks whose memory was returned to the kernel.
     cold: Vec<Blank>,
-    /// How many others there are.
+    /// Number of blocks in use.
     used: usize,
-    /// The fewest with memory that there were since the last rest.
+    /// Minimum length of `warm` since the last [`Chunks::rest`].
     least: usize,
 }
 
@@ -51,32 +53,34 @@ impl Idle {
         self.least = self.least.min(self.warm.len());
     }
 
-    /// Some of those with memory, which are to give it up: such that lie together.
+    /// Removes up to `blocks` warm blocks, to be returned to the kernel, and leaves [`MIN_WARM`].
+    /// Takes those with the highest addresses, so that they are mostly contiguous.
     fn surplus(&mut self, blocks: usize) -> Vec<Blank> {
         if blocks == 0 {
             return Vec::new();
         }
-        let kept = self.warm.len() - blocks.min(self.warm.len().saturating_sub(FEW));
+        let kept = self.warm.len() - blocks.min(self.warm.len().saturating_sub(MIN_WARM));
         self.warm.sort_unstable_by_key(|b| b.as_ptr().addr());
         self.warm.split_off(kept)
     }
 }
 
-/// What the kernel is told of blocks.
+/// The advice given to the kernel.
 #[derive(Clone, Copy)]
 enum Advised {
     Needed,
     Idle,
 }
 
-/// The chunks of the process, and the blocks in them that nobody has.
+/// The pool.
 pub(super) struct Chunks {
     idle: Mutex<Idle>,
-    /// Held by who maps a chunk, so that no two do when one is enough.
+    /// Locked while a chunk is mapped, so that two threads do not map one each when one is enough.
+    /// Taken before `idle`.
     growth: Mutex<()>,
 }
 
-/// The chunks of all volumes.
+/// The pool of all volumes.
 pub(super) static CHUNKS: Chunks = Chunks::new();
 
 impl Chunks {
@@ -93,7 +97,7 @@ impl Chunks {
         }
     }
 
-    /// Blocks with memory; what they hold is anything.
+    /// Allocates `count` blocks with memory; their content is arbitrary.
     pub fn take(&self, count: usize) -> Vec<Blank> {
         let mut taken = Vec::with_capacity(count);
         self.idle.lock().take(&mut taken, count);
@@ -118,7 +122,7 @@ impl Chunks {
         taken
     }
 
-    /// Takes blocks back.
+    /// Returns blocks to the pool.
     pub fn give(&self, blanks: impl IntoIterator<Item = Blank>) {
         let mut idle = self.idle.lock();
         let before = idle.warm.len();
@@ -126,7 +130,7 @@ impl Chunks {
         idle.used = idle.used.saturating_sub(idle.warm.len() - before);
     }
 
-    /// Gives the kernel the memory of blocks that nobody has needed since this was called last.
+    /// Returns the memory of blocks that were idle since the previous call to the kernel.
     pub fn rest(&self) {
         let mut idle = self.idle.lock();
         let unneeded = idle.least;
@@ -136,7 +140,8 @@ impl Chunks {
         self.cool(surplus);
     }
 
-    /// Takes back the blocks of a volume that is closed, which no other will need soon.
+    /// Returns the blocks of a closed volume to the pool, and their memory to the kernel: no other
+    /// volume is likely to need it soon.
     pub fn give_up(&self, blanks: Vec<Blank>) {
         let closed = blanks.len();
         self.give(blanks);
@@ -156,32 +161,32 @@ impl Chunks {
     }
 }
 
-/// A chunk of new memory.
+/// Maps a chunk of new memory.
 fn map(blocks: usize) -> Vec<Blank> {
     let bytes: &'static mut [u8] = match MmapOptions::new().len(blocks * BLOCK).map_anon() {
         Ok(memory) => {
-            // Where the kernel cannot, each block gets its memory when it is first touched.
+            // Without support in the kernel, each block gets its memory on first access.
             if blocks == LARGE {
                 let _ = memory.advise(Advice::HugePage);
             }
             let _ = memory.advise(Advice::PopulateWrite);
             keep(memory)
         }
-        // Ends as any allocation does if there is no memory at all.
+        // Aborts like any allocation if there is no memory at all.
         Err(_) => keep(AlignedBuf::zeroed(blocks * BLOCK)),
     };
     bytes.chunks_exact_mut(BLOCK).collect()
 }
 
-/// Memory as it is from now on.
+/// Leaks the memory: chunks are never unmapped.
 fn keep<M: DerefMut<Target = [u8]> + 'static>(memory: M) -> &'static mut [u8] {
     let memory: &'static mut M = Box::leak(Box::new(memory));
     memory
 }
 
-/// Has the kernel give blocks their memory, or take it; it is told once of those that lie side by side.
+/// Populates blocks or returns their memory to the kernel, with one call for adjacent blocks.
 fn advise(blanks: &mut [Blank], advice: Advised) {
-    // A larger page of the kernel may hold blocks of others, who would lose theirs.
+    // A larger page of the kernel may contain blocks in use, which would lose their content.
     if rustix::param::page_size() != BLOCK {
         return;
     }
@@ -194,12 +199,12 @@ fn advise(blanks: &mut [Blank], advice: Advised) {
         };
         if let Some(first) = run.first_mut() {
             let at = first.as_mut_ptr().cast();
-            // SAFETY: the blocks from `at` on are borrowed exclusively, lie side by side, and are whole
-            // pages of the kernel. Either advice leaves them mapped and changes at most their bytes, of
-            // which any will do.
+            // SAFETY: the `len` bytes from `at` are blocks that are borrowed exclusively, adjacent,
+            // and whole pages of the kernel. Both kinds of advice leave them mapped and change at
+            // most their content, which is arbitrary for these blocks.
             #[allow(
                 unsafe_code,
-                reason = "no safe call gives memory back without its addresses"
+                reason = "no safe call returns memory to the kernel and keeps the mapping"
             )]
             let _ = unsafe { rustix::mm::madvise(at, len, advice) };
         }
@@ -215,7 +220,7 @@ mod tests {
 
     use super::*;
 
-    /// How many of the blocks have memory, as the kernel says.
+    /// How many of the blocks are resident, by `/proc/self/pagemap`.
     fn with_memory(blanks: &[Blank]) -> usize {
         let pagemap = std::fs::File::open("/proc/self/pagemap").unwrap();
         let present = |blank: &&Blank| {
@@ -228,12 +233,12 @@ mod tests {
     }
 
     #[test]
-    fn memory_of_many_idle_blocks_goes_back_and_comes_again() {
+    fn idle_blocks_lose_their_memory_and_are_reused() {
         let chunks = Chunks::new();
-        let mut taken = chunks.take(4 * FEW);
+        let mut taken = chunks.take(4 * MIN_WARM);
         taken.iter_mut().for_each(|b| b.fill(7));
-        assert_eq!(with_memory(&taken), 4 * FEW);
-        // Those that stay lie all over the chunks.
+        assert_eq!(with_memory(&taken), 4 * MIN_WARM);
+        // The blocks that stay in use are spread over all chunks.
         let (stay, go): (Vec<_>, Vec<_>) = (0..).zip(taken).partition(|(n, _)| n % 16 == 0);
         let stay: Vec<Blank> = stay.into_iter().map(|(_, b)| b).collect();
         go.into_iter().for_each(|(_, b)| chunks.give([b]));
@@ -243,30 +248,30 @@ mod tests {
             "they were needed a moment ago"
         );
         let idle = chunks.idle.lock().warm.len();
-        let some = chunks.take(FEW);
+        let some = chunks.take(MIN_WARM);
         chunks.give(some);
         chunks.rest();
-        assert_eq!(chunks.idle.lock().cold.len(), idle - FEW);
+        assert_eq!(chunks.idle.lock().cold.len(), idle - MIN_WARM);
         assert_eq!(with_memory(&stay), stay.len());
         assert!(stay.iter().all(|b| b.iter().all(|byte| *byte == 7)));
         {
             let idle = chunks.idle.lock();
-            assert!(idle.warm.len() <= FEW);
+            assert!(idle.warm.len() <= MIN_WARM);
             assert_eq!(with_memory(&idle.cold), 0);
             assert_eq!(idle.used, stay.len());
         }
-        let mut again = chunks.take(4 * FEW - stay.len());
+        let mut again = chunks.take(4 * MIN_WARM - stay.len());
         assert_eq!(with_memory(&again), again.len());
         again.iter_mut().for_each(|b| b.fill(9));
         assert!(stay.iter().all(|b| b.iter().all(|byte| *byte == 7)));
         chunks.give_up(again);
-        assert_eq!(chunks.idle.lock().warm.len(), FEW);
+        assert_eq!(chunks.idle.lock().warm.len(), MIN_WARM);
     }
 
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(20))]
         #[test]
-        fn no_more_is_mapped_than_was_in_use_at_once(
+        fn mapped_memory_is_bounded_by_peak_use(
             steps in proptest::collection::vec((any::<bool>(), 1..900_usize), 1..40),
         ) {
             let chunks = Chunks::new();

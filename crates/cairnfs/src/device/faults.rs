@@ -1,6 +1,6 @@
-//! Errors of an open volume, counted by kind, and the last of them, for people who watch it.
+//! Counters of the errors of an open volume, by kind, and the last error, for monitoring.
 //!
-//! Uses only [`crate::error`] and [`crate::sync`]. Nothing depends on what is counted here; the
+//! Uses only [`crate::error`] and [`crate::sync`]. No decision depends on these counters; the
 //! failure that stops a volume is kept in [`super::Storage`].
 
 use std::time::SystemTime;
@@ -9,7 +9,7 @@ use crate::error::Error;
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicU64, Ordering};
 
-/// What failed.
+/// The kind of an error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FaultKind {
     /// A read of the device.
@@ -20,11 +20,11 @@ pub enum FaultKind {
     Flush,
     /// A discard of free space.
     Discard,
-    /// Bytes whose checksum does not fit, or that make no sense.
+    /// Bytes with a wrong checksum or an invalid content.
     Damage,
-    /// A write that was accepted found no space on the file system that holds the volume.
+    /// An accepted write found no space on the host file system.
     HostFull,
-    /// Work was broken off by a panic or for another reason inside.
+    /// Work was aborted by a panic or another internal error.
     Internal,
 }
 
@@ -40,7 +40,7 @@ impl FaultKind {
         FaultKind::Internal,
     ];
 
-    /// The kind's name for programs.
+    /// The kind's name in machine-readable output.
     pub fn name(self) -> &'static str {
         match self {
             FaultKind::Read => "read",
@@ -66,27 +66,27 @@ impl FaultKind {
     }
 }
 
-/// One error.
+/// An error that occurred.
 #[derive(Debug, Clone)]
 pub struct Fault {
-    /// What failed.
+    /// The kind of the error.
     pub kind: FaultKind,
-    /// When, by the system's clock.
+    /// Wall-clock time of the error.
     pub time: SystemTime,
     /// The error.
     pub error: Error,
 }
 
-/// How often each kind of error was met, and the last one.
+/// How often each kind of error occurred, and the last error.
 #[derive(Debug, Clone, Default)]
 pub struct FaultCounts {
     /// Errors of each kind since the volume was opened.
     pub counts: Vec<(FaultKind, u64)>,
-    /// The last.
+    /// The last error.
     pub last: Option<Fault>,
 }
 
-/// The register of an open volume.
+/// The error counters of an open volume.
 #[derive(Default)]
 pub(super) struct Faults {
     counts: [AtomicU64; FaultKind::ALL.len()],
@@ -94,7 +94,7 @@ pub(super) struct Faults {
 }
 
 impl Faults {
-    /// Counts an error that was just met.
+    /// Counts an error, and keeps it as the last one.
     pub fn note(&self, error: &Error) {
         let kind = FaultKind::of(error);
         let kinds = FaultKind::ALL.iter().zip(&self.counts);
@@ -108,7 +108,7 @@ impl Faults {
         });
     }
 
-    /// What was counted so far.
+    /// A copy of the counters and the last error.
     pub fn get(&self) -> FaultCounts {
         let kinds = FaultKind::ALL.into_iter().zip(&self.counts);
         FaultCounts {

@@ -1,11 +1,10 @@
-//! Writes for which the file system below the volume has no space: kept in memory, in order, until
-//! it has.
+//! Writes for which the host file system has no space: queued in memory, in order, until it has.
 //!
-//! To the engine this is a part of the device's volatile cache: a write that is held has returned,
-//! reads find it, and a flush fails until it is on the device. From the first held write on,
-//! everything that goes to the device is queued behind it, and an ordering flush is a barrier in the
-//! queue. So the device sees writes and flushes in the order in which the engine made them, whenever
-//! they get there, and a power cut meanwhile leaves what a cut at an earlier moment would have left.
+//! To the engine the queue is a part of the device's volatile cache: a held write has returned,
+//! reads find it, and a flush fails until it is on the device. From the first held write on, all
+//! writes, discards and ordering flushes are queued behind it; an ordering flush becomes a barrier
+//! in the queue. So the device always sees writes and flushes in the order in which the engine made
+//! them, and a power cut meanwhile leaves the same state as a power cut at an earlier moment.
 
 use std::collections::VecDeque;
 
@@ -14,7 +13,7 @@ use crate::error::{Error, Result};
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// What is to be done to the device.
+/// A queued operation on the device.
 #[derive(Clone)]
 enum Op {
     Write(Piece),
@@ -22,12 +21,13 @@ enum Op {
         offset: u64,
         len: u64,
     },
-    /// What is before it is durable before anything behind it is written.
+    /// Everything before it becomes durable before anything behind it is written.
     Barrier,
 }
 
 impl Op {
-    /// The same, without the rest of the buffer that a small write is a part of.
+    /// Copies a small write out of the larger buffer that it is a part of, so that the queue does
+    /// not keep the whole buffer in memory.
     fn alone(self) -> Self {
         match self {
             Op::Write(piece) => Op::Write(piece.alone()),
@@ -39,19 +39,19 @@ impl Op {
 #[derive(Default)]
 struct Queue {
     ops: VecDeque<Op>,
-    /// The volume's path, as the device named it.
+    /// The volume's path, from the device's error.
     path: String,
 }
 
-/// The queue of what is held.
+/// The queue of held operations.
 #[derive(Default)]
 pub(super) struct HeldWrites {
-    /// Whether the queue has anything; changes under its lock.
+    /// Whether the queue is not empty; changes under the queue's lock.
     active: AtomicBool,
-    /// Bytes of the writes in it.
+    /// Bytes of the writes in the queue.
     bytes: AtomicU64,
     queue: Mutex<Queue>,
-    /// HeldWrites by the thread that empties the queue.
+    /// Locked by the thread that drains the queue. Taken before `queue`.
     draining: Mutex<()>,
 }
 
@@ -66,7 +66,7 @@ impl HeldWrites {
         self.bytes.load(Ordering::Relaxed)
     }
 
-    /// What callers are told who need the device to have everything.
+    /// The error for callers that need all writes to be on the device.
     pub fn error(&self) -> Error {
         Error::HostFull {
             path: self.queue.lock().path.clone(),
@@ -74,7 +74,7 @@ impl HeldWrites {
         }
     }
 
-    /// Holds writes for which there was no space.
+    /// Queues writes for which there was no space.
     pub fn hold(&self, pieces: &[Piece], path: String) {
         let mut queue = self.queue.lock();
         if queue.ops.is_empty() {
@@ -87,7 +87,7 @@ impl HeldWrites {
         self.push(&mut queue, pieces.iter().cloned().map(Op::Write));
     }
 
-    /// Queues writes if others are held already; `false` if none are.
+    /// Queues writes if the queue is not empty; returns `false` if it is empty.
     pub fn write(&self, pieces: impl FnOnce() -> Vec<Piece>) -> bool {
         self.push_behind(|| pieces().into_iter().map(Op::Write))
     }
@@ -97,7 +97,7 @@ impl HeldWrites {
         self.push_behind(|| [Op::Discard { offset, len }].into_iter())
     }
 
-    /// As [`Self::write`], for a flush whose only purpose is order.
+    /// As [`Self::write`], for an ordering flush.
     pub fn barrier(&self) -> bool {
         self.push_behind(|| [Op::Barrier].into_iter())
     }
@@ -124,7 +124,7 @@ impl HeldWrites {
         self.active.store(!queue.ops.is_empty(), Ordering::Release);
     }
 
-    /// HeldWrites writes that overlap a range, oldest first.
+    /// Held writes that overlap a range, oldest first.
     pub fn over(&self, offset: u64, len: usize) -> Vec<Piece> {
         if !self.is_active() {
             return Vec::new();
@@ -139,16 +139,17 @@ impl HeldWrites {
         writes.filter(overlaps).cloned().collect()
     }
 
-    /// Gives the device what is held, as far as it has space; an error unless nothing is left.
+    /// Executes the queued operations as far as there is space. Succeeds only if the queue is empty
+    /// afterwards.
     ///
     /// # Errors
-    /// [`Error::HostFull`] if there is still no space; the device's failure.
+    /// [`Error::HostFull`] if there is still no space; an I/O error of the device.
     pub fn drain(&self, device: &dyn Device) -> Result<()> {
         let _one = self.draining.lock();
         self.drain_now(device)
     }
 
-    /// As [`Self::drain`]; if another thread does that already, the result is what is known now.
+    /// As [`Self::drain`]; if another thread is draining, returns at once with the current state.
     ///
     /// # Errors
     /// As [`Self::drain`].
@@ -174,12 +175,12 @@ impl HeldWrites {
                 Err(Error::HostFull { .. }) => return Err(self.error()),
                 other => other?,
             }
-            self.took(&op);
+            self.pop_executed(&op);
         }
     }
 
-    /// The device has the first of what is held.
-    fn took(&self, op: &Op) {
+    /// Removes the first operation of the queue after the device has executed it.
+    fn pop_executed(&self, op: &Op) {
         let mut queue = self.queue.lock();
         queue.ops.pop_front();
         if let Op::Write(piece) = op {
@@ -191,7 +192,7 @@ impl HeldWrites {
         }
     }
 
-    /// Forgets what is held: the volume is closed.
+    /// Drops all held operations, because the volume is closed.
     pub fn forget(&self) {
         let _one = self.draining.lock();
         let mut queue = self.queue.lock();

@@ -1,7 +1,7 @@
 //! A device in memory, for tests and volumes that need not outlive the process.
 //!
-//! Sparse: only chunks that were written take memory, all others read as zeros. Chunks lie in
-//! shards with a lock each; a call that spans chunks is not atomic against others, as on a disk.
+//! Sparse: only written chunks of 64 KiB take memory, all others read as zeros. Chunks are in
+//! shards with one lock each. As on a disk, a call that spans chunks is not atomic.
 
 use std::collections::HashMap;
 
@@ -14,13 +14,13 @@ const SHARDS: u64 = 16;
 
 type Shard = RwLock<HashMap<u64, Box<[u8]>>>;
 
-/// A device whose bytes are lost when it is dropped.
+/// A sparse device in memory; its content is lost when it is dropped.
 pub struct MemoryDevice {
     size: u64,
     shards: Vec<Shard>,
 }
 
-/// The part of a call that lies in one chunk.
+/// The part of a call that is in one chunk.
 struct Piece {
     chunk: u64,
     within: usize,
@@ -36,7 +36,7 @@ impl MemoryDevice {
         }
     }
 
-    /// Memory taken by what was written, in bytes; a multiple of 64 KiB.
+    /// Memory allocated for written chunks, in bytes; a multiple of 64 KiB.
     pub fn allocated_bytes(&self) -> u64 {
         let chunks: usize = self.shards.iter().map(|s| s.read().len()).sum();
         chunks as u64 * CHUNK
@@ -133,9 +133,9 @@ impl Device for MemoryDevice {
             if piece.len as u64 == CHUNK {
                 shard.remove(&piece.chunk);
             } else if let Some(chunk) = shard.get_mut(&piece.chunk)
-                && let Some(gone) = chunk.get_mut(piece.within..piece.within + piece.len)
+                && let Some(discarded) = chunk.get_mut(piece.within..piece.within + piece.len)
             {
-                gone.fill(0);
+                discarded.fill(0);
             }
         }
         Ok(())
@@ -166,7 +166,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn reads_what_was_written_last(ops in prop::collection::vec(op(), 1..40)) {
+        fn reads_return_last_written_bytes(ops in prop::collection::vec(op(), 1..40)) {
             let device = MemoryDevice::new(SIZE);
             let mut model = vec![0u8; SIZE as usize];
             for op in ops {
@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn takes_memory_only_for_what_is_written() {
+    fn memory_is_allocated_for_written_chunks_only() {
         let device = MemoryDevice::new(1 << 44);
         device.write((1 << 44) - 4096, &[7; 4096]).unwrap();
         assert_eq!(device.allocated_bytes(), CHUNK);

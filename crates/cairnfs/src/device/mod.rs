@@ -1,8 +1,10 @@
-//! The only way to storage: files, block devices, memory, or a [`Device`] of your own.
+//! Storage below the engine: files, block devices, memory, or a custom [`Device`].
+//!
+//! All I/O of a volume goes through this module.
 //!
 //! Floor 0: uses only `error`, `sync`, `metrics` and `fault`. Offsets and lengths are multiples of
-//! 4 KiB. A write that has returned may still be in a volatile cache; [`Device::flush`] covers the
-//! writes that had returned when it was called, and no others.
+//! 4 KiB. A write that has returned may still be in a volatile cache; [`Device::flush`] covers
+//! exactly the writes that had returned when it was called.
 
 mod buffer;
 mod chunks;
@@ -28,7 +30,7 @@ pub use file::{Access, FileDevice};
 pub use memory::MemoryDevice;
 pub use staged::Piece;
 
-// What the engine makes of a device.
+// Internal types of the engine.
 #[doc(hidden)]
 pub use buffer::AlignedBuf;
 #[doc(hidden)]
@@ -49,10 +51,10 @@ use std::sync::Arc;
 
 use crate::error::{Error, Result};
 
-/// Offsets and lengths are multiples of this.
+/// Alignment of offsets and lengths, in bytes.
 const SECTOR: u64 = 4096;
 
-/// Checks that `len` bytes from `offset` are whole blocks of a device of `size` bytes.
+/// Checks that `len` bytes at `offset` are whole 4 KiB blocks within a device of `size` bytes.
 ///
 /// # Errors
 /// [`Error::Io`] of kind `InvalidInput`.
@@ -72,7 +74,6 @@ pub fn check_range(op: &'static str, offset: u64, len: u64, size: u64) -> Result
     ))
 }
 
-/// An [`Error::Io`].
 fn io_error(op: &'static str, offset: u64, len: u64, source: io::Error) -> Error {
     Error::Io {
         op,
@@ -82,34 +83,36 @@ fn io_error(op: &'static str, offset: u64, len: u64, source: io::Error) -> Error
     }
 }
 
-/// A device of fixed size.
+/// A block device of fixed size.
+///
+/// Offsets and lengths are in bytes and multiples of 4 KiB.
 pub trait Device: Send + Sync {
     /// Size in bytes.
     fn size(&self) -> u64;
 
-    /// Fills `buf` from `offset`.
+    /// Reads `buf.len()` bytes at `offset`.
     ///
     /// # Errors
-    /// A range beyond the end, or the device's failure.
+    /// A range beyond the end, or an I/O error of the device.
     fn read(&self, offset: u64, buf: &mut [u8]) -> Result<()>;
 
     /// Writes `buf` at `offset`.
     ///
     /// # Errors
-    /// A range beyond the end, or the device's failure; part may have been written.
-    /// [`Error::HostFull`] if what lies below the device has no space for it now: the write may be
-    /// made again.
+    /// A range beyond the end, or an I/O error of the device; part may have been written.
+    /// [`Error::HostFull`] if the host file system has no space for it at the moment: the caller
+    /// may retry the write.
     fn write(&self, offset: u64, buf: &[u8]) -> Result<()>;
 
-    /// Whether several writes at once take less time than one after the other.
+    /// Whether the device executes several writes at once faster than one after the other.
     fn writes_together(&self) -> bool {
         false
     }
 
-    /// Makes several writes, in any order or at once; returns when all are done.
+    /// Executes several writes, in any order or in parallel; returns when all are done.
     ///
     /// # Errors
-    /// As [`Self::write`]; the others may have been written.
+    /// As [`Self::write`]; any of the writes may have been executed.
     fn write_all(&self, pieces: &[Piece]) -> Result<()> {
         pieces
             .iter()
@@ -119,51 +122,51 @@ pub trait Device: Send + Sync {
     /// Makes all writes that returned before this call durable.
     ///
     /// # Errors
-    /// The device's failure; nothing is known of the writes then.
+    /// An I/O error of the device; it is then unknown which of the writes are durable.
     fn flush(&self) -> Result<()>;
 
-    /// Tells that the bytes are not needed any more; they may read as anything afterwards.
+    /// Discards (TRIM) the range; its content is undefined afterwards.
     ///
     /// # Errors
-    /// The device's failure. A device that cannot discard does nothing and succeeds.
+    /// An I/O error of the device. A device that cannot discard does nothing and succeeds.
     fn discard(&self, offset: u64, len: u64) -> Result<()>;
 
-    /// Whether a discard does anything, as far as is known.
+    /// Whether the device supports discard, as far as is known.
     fn discards(&self) -> bool {
         true
     }
 
-    /// What the file system that holds the device's file has left; `None` if there is none.
+    /// Free space of the host file system; `None` if the device is not a file.
     ///
     /// # Errors
-    /// The failure to ask.
+    /// The system call failed.
     fn host_room(&self) -> Result<Option<HostRoom>> {
         Ok(None)
     }
 
-    /// The file that holds the device, and its name now; `None` if there is none.
+    /// The file that holds the device, with its current name; `None` if the device is not a file.
     fn host_file(&self) -> Option<HostFile> {
         None
     }
 
-    /// Bytes that what lies below the device can still take; `None` if it has space for the whole
-    /// device, or does not tell.
+    /// Bytes that the host file system can still allocate for the device; `None` if it has space
+    /// for the whole device, or if this is unknown.
     ///
     /// # Errors
-    /// The failure to ask.
+    /// The system call failed.
     fn room(&self) -> Result<Option<u64>> {
         Ok(None)
     }
 
-    /// The error for a change that needs `missing` bytes more than [`Self::room`] has.
+    /// The error for a change that needs `missing` bytes more than [`Self::room`] returned.
     fn no_room(&self, _missing: u64) -> Error {
         Error::NoSpace
     }
 
-    /// Checks that the device is as large as it was when it was opened; each flush does that, too.
+    /// Checks that the device has not shrunk since it was opened. Each flush checks this, too.
     ///
     /// # Errors
-    /// It is smaller, or the failure to ask.
+    /// The device is smaller, or the system call failed.
     fn check_length(&self) -> Result<()> {
         Ok(())
     }

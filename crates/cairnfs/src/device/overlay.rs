@@ -1,15 +1,15 @@
-//! A device that is only read, with the writes to it kept in a temporary file.
+//! A copy-on-write overlay over a read-only device; writes go to a temporary file.
 //!
 //! Floor 0: uses the devices below it and an unlinked file in the system's directory for temporary
-//! files. The device below is never written, flushed or discarded. The file is created by the first
-//! write, and the kernel frees it when the overlay is dropped or its process ends. A block that was
-//! written is read from the file, any other from below. Blocks beyond the end of the device below
-//! can be written, for that device may have been cut off.
+//! files. The device below is never written, flushed or discarded. The first write creates the
+//! file, and the kernel frees it when the overlay is dropped or the process ends. A written block
+//! is read from the file, any other block from the device below. Blocks beyond the end of the
+//! device below can be written, because that device may have been truncated.
 //!
-//! The map of written blocks takes about 16 bytes of memory for each, so 1/256 of what was written.
-//! Recovery of a log is the only writer: it writes the index leaves and parents that the keys in
-//! the log belong to, the bitmaps and the superblocks. So the log bounds the number of blocks, and
-//! the volume's size in any case.
+//! The map of written blocks takes about 16 bytes of memory per block, which is 1/256 of the
+//! written data. Log recovery is the only writer: it writes the index leaves and parents of the
+//! keys in the log, the bitmaps and the superblocks. So the size of the log bounds the number of
+//! blocks, and the volume's size bounds it in any case.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -23,23 +23,25 @@ use super::{Device, HostFile, HostRoom, SECTOR, check_range};
 use crate::error::{Error, Result};
 use crate::sync::RwLock;
 
-/// Bytes that a map of 32-bit block numbers can address: the largest volume.
-const MOST: u64 = (u32::MAX as u64 + 1) * SECTOR;
+/// Bytes that 32-bit block numbers can address: the maximum volume size.
+const MAX_SIZE: u64 = (u32::MAX as u64 + 1) * SECTOR;
 
-/// A device that is only read, and what was written to it nevertheless.
+/// A read-only device with an overlay of written blocks.
 pub struct Overlay {
     below: Arc<dyn Device>,
     dir: PathBuf,
     written: OnceLock<Written>,
 }
 
-/// The temporary file, and where in it the written blocks are.
+/// The temporary file, and the map from block numbers to positions in it.
 struct Written {
     file: File,
+    /// From the block number on the device to the block's index in the file.
     places: RwLock<BTreeMap<u32, u32>>,
 }
 
-/// Consecutive blocks, and the place in the file where they begin; `None` if they are below.
+/// Consecutive blocks, and their first block index in the file; `None` if the device below has
+/// them.
 #[derive(Debug, PartialEq)]
 struct Part {
     place: Option<u32>,
@@ -53,7 +55,7 @@ impl Part {
 }
 
 impl Overlay {
-    /// Nothing is written yet. The temporary file will be in [`std::env::temp_dir`].
+    /// An empty overlay. The temporary file will be created in [`std::env::temp_dir`].
     pub fn new(below: Arc<dyn Device>) -> Self {
         Self::in_dir(below, std::env::temp_dir())
     }
@@ -66,7 +68,7 @@ impl Overlay {
         }
     }
 
-    /// The temporary file, created if need be.
+    /// The temporary file, created if necessary.
     fn written(&self) -> Result<&Written> {
         if let Some(written) = self.written.get() {
             return Ok(written);
@@ -90,14 +92,14 @@ impl Overlay {
     }
 }
 
-/// The blocks of a range of bytes.
+/// The block numbers of a byte range.
 fn blocks_of(op: &'static str, offset: u64, len: usize) -> Result<Range<u64>> {
-    check_range(op, offset, len as u64, MOST)?;
+    check_range(op, offset, len as u64, MAX_SIZE)?;
     let first = offset / SECTOR;
     Ok(first..first + len as u64 / SECTOR)
 }
 
-/// Appends a part, or lengthens the last one if this continues it.
+/// Appends a part, or extends the last part if this one continues it.
 fn append(parts: &mut Vec<Part>, part: Part) {
     let continued = |last: &Part| match (last.place, part.place) {
         (Some(last_place), Some(place)) => u64::from(last_place) + last.blocks == u64::from(place),
@@ -118,7 +120,7 @@ impl Written {
             place: None,
             blocks: to - from,
         };
-        // `blocks` lies below `MOST`.
+        // `blocks` is below `MAX_SIZE`, so it fits.
         let first = u32::try_from(blocks.start).unwrap_or(u32::MAX);
         let places = self.places.read();
         let found = places
@@ -138,8 +140,8 @@ impl Written {
         parts
     }
 
-    /// Writes blocks to the places that they have, or to new ones at the end of the file. A block gets
-    /// its place once its bytes are there.
+    /// Writes blocks to their existing positions, or to new ones at the end of the file. A new
+    /// position enters the map only after the write, so readers never find unwritten bytes.
     fn write(&self, blocks: Range<u64>, mut buf: &[u8]) -> io::Result<()> {
         let full = || io::Error::from(io::ErrorKind::FileTooLarge);
         let mut places = self.places.write();
@@ -204,7 +206,7 @@ impl Device for Overlay {
         written.write(blocks, buf).map_err(|e| self.error(e))
     }
 
-    /// What is in the temporary file need not outlive the process.
+    /// Nothing to do: the temporary file need not outlive the process.
     fn flush(&self) -> Result<()> {
         Ok(())
     }
@@ -260,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn reads_find_what_was_written_and_else_what_is_below() {
+    fn reads_merge_written_blocks_with_device_below() {
         let below = filled(7);
         let dir = tempfile::tempdir().unwrap();
         let overlay = Overlay::in_dir(below.clone(), dir.path().to_owned());
@@ -288,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn a_block_keeps_its_place_and_neighbours_are_read_together() {
+    fn rewritten_block_keeps_its_position_and_neighbours_join() {
         let overlay = Overlay::new(filled(0));
         overlay.write(10 * SECTOR, &[1; 4 * BLOCK]).unwrap();
         overlay.write(14 * SECTOR, &[2; 2 * BLOCK]).unwrap();
@@ -307,21 +309,21 @@ mod tests {
     }
 
     #[test]
-    fn a_device_that_was_cut_off_can_be_written_beyond_its_end() {
+    fn writes_beyond_end_of_truncated_device_succeed() {
         let overlay = Overlay::new(filled(7));
-        let last = MOST - SECTOR;
+        let last = MAX_SIZE - SECTOR;
         overlay.write(last, &[1; BLOCK]).unwrap();
         let mut found = [0; BLOCK];
         overlay.read(last, &mut found).unwrap();
         assert_eq!(found, [1; BLOCK]);
         assert!(overlay.read(last - SECTOR, &mut found).is_err());
-        assert!(overlay.write(MOST, &[1; BLOCK]).is_err());
+        assert!(overlay.write(MAX_SIZE, &[1; BLOCK]).is_err());
         assert!(overlay.write(1, &[1; BLOCK]).is_err());
         assert_eq!(overlay.size(), BLOCKS * SECTOR);
     }
 
     #[test]
-    fn an_error_of_the_file_names_its_directory_and_what_to_do() {
+    fn temporary_file_error_names_directory_and_tmpdir() {
         let dir = tempfile::tempdir().unwrap();
         let missing = dir.path().join("missing");
         let overlay = Overlay::in_dir(filled(7), missing.clone());

@@ -1,13 +1,13 @@
-//! A block of file data in memory, shared by all who need it: those who write it, and who keep it.
+//! A reference-counted 4 KiB page of file data, shared by the page cache and writes in flight.
 //!
-//! Aligned to its size, as direct I/O needs. Nobody sees it change: who changes one that others have
-//! gets a copy.
+//! Pages are aligned to their size, as direct I/O needs. A shared page never changes: a change of a
+//! shared page goes to a copy.
 
 use std::sync::Arc;
 
 use super::chunks::{BLOCK, Blank, CHUNKS};
 
-/// The memory of a page, given back with it.
+/// The memory of a page; returned to the pool when dropped.
 struct PageMemory(Blank);
 
 impl PageMemory {
@@ -46,12 +46,12 @@ impl Page {
         Self(Arc::new(PageMemory::with(|to| to.fill(0))))
     }
 
-    /// A page that begins with `part`, of which it takes no more than fits; then come zeros.
+    /// A page that begins with `part`, truncated to the page size, and is zero behind it.
     pub fn with(part: &[u8]) -> Self {
         Supply(Vec::new()).page_with(0, part)
     }
 
-    /// Drops pages; the memory of those that nobody else has is given back at once.
+    /// Drops pages. The memory of those not shared is returned to the pool in one call.
     pub fn let_go(pages: Vec<Self>) {
         let blanks = blanks(pages);
         if !blanks.is_empty() {
@@ -59,43 +59,43 @@ impl Page {
         }
     }
 
-    /// Drops the pages of a volume that is closed.
+    /// Drops the pages of a volume that is closed, and returns idle memory to the kernel.
     pub fn give_up(pages: Vec<Self>) {
         CHUNKS.give_up(blanks(pages));
     }
 
-    /// Gives back memory that nobody has needed since this was called last.
+    /// Returns memory to the kernel that was idle since the previous call. Call it periodically.
     pub fn rest() {
         CHUNKS.rest();
     }
 
-    /// The bytes.
+    /// The content.
     pub fn bytes(&self) -> &[u8] {
         self.0.0
     }
 
-    /// The bytes, to be changed; of a copy if others have the page.
+    /// The content for writing. A shared page is copied first.
     pub fn bytes_mut(&mut self) -> &mut [u8] {
         Arc::make_mut(&mut self.0).0
     }
 }
 
-/// The memory of those that nobody else has.
+/// The memory of the pages that are not shared.
 fn blanks(pages: Vec<Page>) -> Vec<Blank> {
     let last = pages.into_iter().filter_map(|p| Arc::into_inner(p.0));
     last.map(|mut held| std::mem::take(&mut held.0)).collect()
 }
 
-/// Memory for a number of pages, taken at once.
+/// Memory for a number of pages, allocated in one call.
 pub struct Supply(Vec<Blank>);
 
 impl Supply {
-    /// Memory for `count` pages. For more, some is taken when it is needed.
+    /// Memory for `count` pages. Pages beyond `count` allocate their memory one by one.
     pub fn new(count: usize) -> Self {
         Self(CHUNKS.take(count))
     }
 
-    /// A page that holds `part` from `skip` on, and zeros.
+    /// A page that holds `part` at byte `skip` and is zero elsewhere.
     pub fn page_with(&mut self, skip: usize, part: &[u8]) -> Page {
         let fill = |to: &mut [u8]| {
             let (before, rest) = to.split_at_mut(skip.min(BLOCK));
@@ -125,7 +125,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_page_holds_what_it_was_made_with_whatever_its_memory_held() {
+    fn page_content_is_independent_of_reused_memory() {
         let mut dirty = Supply::new(8);
         let pages: Vec<_> = (0..8).map(|_| dirty.page_with(0, &[9; BLOCK])).collect();
         Page::let_go(pages);
@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn a_shared_page_does_not_change() {
+    fn shared_page_is_copied_on_write() {
         let mut page = Page::with(b"old");
         let at = page.bytes().as_ptr();
         let other = page.clone();

@@ -1,7 +1,7 @@
-//! Several writes in flight at once, through io_uring, where the kernel has it.
+//! Several writes in flight at once, through io_uring, where the kernel supports it.
 //!
-//! Each thread has a ring of its own, made when it first needs one. What a write reads is shared
-//! with the ring until the write is over, so nothing here depends on how a call ends.
+//! Each thread has its own ring, created on first use. The ring shares ownership of a write's
+//! memory and file until the write is over, so an early return or a panic here is safe.
 
 use std::cell::RefCell;
 use std::io::{self, ErrorKind};
@@ -17,10 +17,11 @@ use super::staged::Piece;
 
 type Write = WriteVectoredAt<Piece, Arc<OwnedFd>>;
 
-/// Writes in flight at a time.
+/// Maximum number of writes in flight in a ring.
 pub(super) const MOST: usize = 64;
-/// Entries of a ring. It needs some for itself; when it finds none it takes up what is over by then, and
-/// then waits for one more, for ever if that was all.
+/// Entries of a ring. The driver needs some for itself: when no entry is free, it reaps the
+/// finished operations and then waits for one more. If all were finished, that wait would never
+/// end.
 const ENTRIES: u32 = 2 * MOST as u32;
 
 impl IoVectoredBuf for Piece {
@@ -33,13 +34,13 @@ thread_local! {
     static RING: RefCell<Option<Proactor>> = const { RefCell::new(None) };
 }
 
-/// Whether the kernel lets us have a ring.
+/// Whether this process can create an io_uring.
 pub(super) fn is_there() -> bool {
     with_ring(|ring| ring.driver_type().is_iouring()).unwrap_or(false)
 }
 
-/// Does something with this thread's ring; `None` if it can have none, as its descriptors or memory
-/// are limited, or the call is forbidden.
+/// Calls `work` with this thread's ring; `None` if no ring can be created because descriptors or
+/// memory are limited, or the system call is forbidden.
 fn with_ring<R>(work: impl FnOnce(&mut Proactor) -> R) -> Option<R> {
     RING.with_borrow_mut(|ring| {
         if ring.is_none() {
@@ -49,16 +50,17 @@ fn with_ring<R>(work: impl FnOnce(&mut Proactor) -> R) -> Option<R> {
     })
 }
 
-/// What became of several writes: for each in order, how many bytes were taken.
-type Completions = SmallVec<[io::Result<usize>; FEW]>;
+/// The results of several writes, in their order: bytes written, or the error.
+type Completions = SmallVec<[io::Result<usize>; INLINE_WRITES]>;
 
-/// Most fsyncs have no more writes.
-const FEW: usize = 4;
+/// Inline capacity: most fsyncs need no more writes than this.
+const INLINE_WRITES: usize = 4;
 
-/// Makes up to [`MOST`] writes at once; `None` if there is no ring, and nothing was begun.
+/// Executes up to [`MOST`] writes at once; `None` if there is no ring (then no write was
+/// submitted).
 pub(super) fn write(file: &Arc<OwnedFd>, pieces: &[Piece]) -> Option<io::Result<Completions>> {
     with_ring(|ring| {
-        let mut flights = SmallVec::<[Flight; FEW]>::new();
+        let mut flights = SmallVec::<[Flight; INLINE_WRITES]>::new();
         for piece in pieces {
             let write = WriteVectoredAt::new(file.clone(), piece.offset, piece.clone());
             flights.push(Flight::of(ring.push(write)));
@@ -66,14 +68,14 @@ pub(super) fn write(file: &Arc<OwnedFd>, pieces: &[Piece]) -> Option<io::Result<
         loop {
             let mut over = true;
             for flight in &mut flights {
-                over &= flight.look(ring);
+                over &= flight.poll_completion(ring);
             }
             if over {
                 break;
             }
             match ring.poll(None) {
-                // A signal ends the wait, too: with the first, or with the second if the same call
-                // had begun the writes.
+                // A signal ends the wait, too: with `Interrupted`, or with `TimedOut` if the same
+                // call also submitted the writes.
                 Err(e) if !matches!(e.kind(), ErrorKind::Interrupted | ErrorKind::TimedOut) => {
                     return Err(e);
                 }
@@ -85,7 +87,7 @@ pub(super) fn write(file: &Arc<OwnedFd>, pieces: &[Piece]) -> Option<io::Result<
     })
 }
 
-/// A write under way, or what became of it.
+/// A write in flight (`pending`) or its result (`over`).
 struct Flight {
     pending: Option<Key<Write>>,
     over: Option<io::Result<usize>>,
@@ -105,8 +107,8 @@ impl Flight {
         }
     }
 
-    /// Whether it is over.
-    fn look(&mut self, ring: &mut Proactor) -> bool {
+    /// Checks for completion; whether the write is over.
+    fn poll_completion(&mut self, ring: &mut Proactor) -> bool {
         if let Some(key) = self.pending.take() {
             *self = Self::of(ring.pop(key));
         }
@@ -121,8 +123,8 @@ mod tests {
     use crate::device::Page;
 
     #[test]
-    fn as_many_writes_as_may_be_in_flight_end_though_all_are_over_at_once() {
-        // Writes to this are over when they have begun.
+    fn maximum_number_of_writes_completes_without_hang() {
+        // Writes to /dev/null complete at submission.
         let file = std::fs::File::options().write(true).open("/dev/null");
         let file = Arc::new(OwnedFd::from(file.unwrap()));
         let piece = |n: usize| Piece::of_pages(n as u64 * 4096, vec![Page::with(&[n as u8])]);

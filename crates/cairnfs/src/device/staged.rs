@@ -1,9 +1,9 @@
-//! Data that waits to be written together with the log record that tells of it.
+//! Staged data: data that is written together with the next log record.
 //!
-//! It is staged before the change that refers to it is committed, and written by whoever writes the
-//! log next, under the log head's lock: with his record, or, before a push, ahead of it. So no
-//! record comes to the device before a write of the data it names was begun, and no flush that
-//! acknowledges a record before both have returned. Until then readers find it here.
+//! Data is staged before the change that refers to it is committed. The next thread that writes the
+//! log writes it under the log head's lock: together with its record, or, before a push, ahead of
+//! it. So no record is submitted to the device before the data it refers to, and no flush
+//! acknowledges a record before both writes have returned. Until then, reads are served from here.
 
 use std::borrow::Cow;
 use std::ops::Range;
@@ -16,10 +16,10 @@ use super::{AlignedBuf, Page};
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-/// A write whose bytes are shared until it is over.
+/// A write with shared ownership of its bytes, which lives until the write is over.
 #[derive(Clone)]
 pub struct Piece {
-    /// Where it goes.
+    /// Position on the device, in bytes.
     pub offset: u64,
     content: Content,
 }
@@ -27,11 +27,11 @@ pub struct Piece {
 #[derive(Clone)]
 enum Content {
     Part(Arc<AlignedBuf>, Range<usize>),
-    /// Of one write, or of several to places side by side.
+    /// The pages of one write, or of several adjacent writes that were joined.
     Pages(SmallVec<[Arc<Pages>; 1]>),
 }
 
-/// Pages whose memory is given back at once.
+/// Pages whose memory is returned to the pool in one call.
 struct Pages(Vec<Page>);
 
 impl Drop for Pages {
@@ -56,7 +56,7 @@ impl Piece {
         Self::new(offset, Arc::new(buffer), 0..bytes.len())
     }
 
-    /// The same write, from a buffer that holds nothing else.
+    /// The same write, copied out of its buffer if it is only a part of the buffer.
     pub(super) fn alone(self) -> Self {
         match &self.content {
             Content::Part(buffer, part) if part.len() < buffer.len() => {
@@ -66,7 +66,7 @@ impl Piece {
         }
     }
 
-    /// A write of pages, one behind the other.
+    /// A write of consecutive pages.
     pub fn of_pages(offset: u64, pages: Vec<Page>) -> Self {
         Self {
             offset,
@@ -74,7 +74,7 @@ impl Piece {
         }
     }
 
-    /// Makes one write of such as go to places side by side, up to `most` bytes.
+    /// Joins adjacent writes of pages into writes of up to `most` bytes.
     pub fn join(mut pieces: Pieces, most: usize) -> Pieces {
         if pieces.len() < 2 {
             return pieces;
@@ -100,7 +100,7 @@ impl Piece {
         joined
     }
 
-    /// How many bytes are written.
+    /// Length in bytes.
     pub fn len(&self) -> usize {
         match &self.content {
             Content::Part(_, part) => part.len(),
@@ -108,12 +108,12 @@ impl Piece {
         }
     }
 
-    /// Whether nothing is written.
+    /// Whether the write is empty.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// What is written, as it lies in memory.
+    /// The bytes, as the separate buffers in memory.
     pub fn parts(&self) -> impl Iterator<Item = &[u8]> {
         let (part, runs) = match &self.content {
             Content::Part(buffer, part) => (buffer.get(part.clone()), &[][..]),
@@ -123,7 +123,7 @@ impl Piece {
         part.into_iter().chain(pages.map(Page::bytes))
     }
 
-    /// What is written, as one.
+    /// The bytes as one slice; copied if they are pages.
     pub fn bytes(&self) -> Cow<'_, [u8]> {
         match &self.content {
             Content::Part(buffer, part) => {
@@ -134,18 +134,18 @@ impl Piece {
     }
 }
 
-/// Writes that go to the device together: of most fsyncs one of data, and a record.
+/// Writes that are submitted together: for most fsyncs one of data and one of the record.
 pub type Pieces = SmallVec<[Piece; 3]>;
 
-/// The stamp of a write of data, which may not have been made yet.
+/// The stamp of a data write, which may still be staged.
 #[derive(Debug, Clone)]
 pub struct DataStamp(Arc<AtomicU64>);
 
 impl DataStamp {
-    /// That of a write not made yet.
+    /// The value for a write that has not returned yet.
     pub const WAITING: u64 = u64::MAX;
 
-    /// A stamp.
+    /// A known stamp, or [`Self::WAITING`].
     pub fn new(stamp: u64) -> Self {
         Self(Arc::new(AtomicU64::new(stamp)))
     }
@@ -156,12 +156,12 @@ impl DataStamp {
     }
 }
 
-/// What is known of the stamps of several writes.
+/// The combined stamps of several writes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Stamps {
-    /// The greatest of those that were made.
+    /// The largest stamp of the writes that have returned.
     pub made: u64,
-    /// Whether some were not made yet, and were staged.
+    /// Whether some of the writes are still staged.
     pub waiting: bool,
 }
 
@@ -174,7 +174,7 @@ impl Stamps {
         }
     }
 
-    /// Adds those of other writes.
+    /// Adds the stamps of other writes.
     pub fn join(&mut self, other: Stamps) {
         self.add(other.made);
         self.waiting |= other.waiting;
@@ -188,26 +188,29 @@ struct Staged {
 
 #[derive(Default)]
 struct Lists {
+    /// Staged, not submitted.
     waiting: Vec<Staged>,
+    /// Being written.
     flying: Vec<Staged>,
 }
 
-/// Writes that wait for a record.
+/// The staged writes.
 #[derive(Default)]
 pub(super) struct Stage {
     lists: Mutex<Lists>,
-    /// How many there are.
+    /// Number of writes in both lists.
     count: AtomicUsize,
-    /// Stamp of the newest of those made.
+    /// Stamp of the newest staged write that has returned.
     written: AtomicU64,
 }
 
-/// Writes that wait at a time: the memory they take, and those who write the log wait for them.
-const MOST: usize = 64;
+/// Maximum number of staged writes: they take memory, and a thread that writes the log waits for
+/// them.
+const MAX_STAGED: usize = 64;
 
 impl Stage {
     pub fn has_room(&self) -> bool {
-        self.count.load(Ordering::Acquire) < MOST
+        self.count.load(Ordering::Acquire) < MAX_STAGED
     }
 
     pub fn add(&self, piece: Piece) -> DataStamp {
@@ -221,7 +224,8 @@ impl Stage {
         stamp
     }
 
-    /// Takes all that waits, to be written now by the only one who does.
+    /// Returns all staged writes, to be written by the caller. At most one thread at a time may do
+    /// this (the holder of the log head's lock).
     pub fn take(&self) -> Pieces {
         if self.count.load(Ordering::Acquire) == 0 {
             return Pieces::new();
@@ -231,7 +235,7 @@ impl Stage {
         flying.iter().map(|s| s.piece.clone()).collect()
     }
 
-    /// What was taken has been written.
+    /// Records that the writes returned by [`Self::take`] have been written.
     pub fn written(&self, stamp: u64) {
         let mut lists = self.lists.lock();
         self.count.fetch_sub(lists.flying.len(), Ordering::AcqRel);
@@ -258,7 +262,7 @@ impl Stage {
     }
 }
 
-/// Lays writes over what was read at `offset`.
+/// Copies the overlapping bytes of `pieces` over the bytes that were read at `offset`.
 pub(super) fn lay_over(pieces: &[Piece], offset: u64, read: &mut [u8]) {
     for piece in pieces {
         let mut start = piece.offset;
@@ -279,7 +283,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn writes_side_by_side_become_one_as_long_as_that_is_short() {
+    fn adjacent_page_writes_are_joined_up_to_limit() {
         let block = |n: u64| Piece::of_pages(n * 4096, vec![Page::with(&[n as u8; 4096])]);
         let part = |n: u64| Piece::new(n * 4096, Arc::new(AlignedBuf::zeroed(4096)), 0..4096);
         let pieces = [7, 3, 1, 2, 4, 9].map(block).into_iter().chain([part(8)]);

@@ -1,13 +1,15 @@
-//! The device as the engine uses it: writes are counted, flushes shared, the first failure kept.
+//! The engine's view of the device: write stamps, shared flushes, and a latch for the first
+//! failure.
 //!
-//! A write gets a stamp once it has returned; a flush covers exactly the stamps given out before it
-//! was issued, so nobody is acknowledged by a flush that his write did not precede. Who needs a
-//! flush leads it if none is running; those who come meanwhile share the next one. After a failed
-//! write or flush nothing is known of the cache below, so every later write and flush is refused.
+//! A write gets a stamp once it has returned. A flush covers exactly the stamps assigned before it
+//! was issued, so no flush acknowledges a write that did not return before it. A thread that needs
+//! a flush becomes the flush leader if none is running; threads that arrive meanwhile share the
+//! next flush. After a failed write or flush the state of the device's cache is unknown, so every
+//! later write and flush is refused.
 //!
-//! A full file system below the device is no such failure: the write is held ([`super::held`]) and
-//! counts as returned, and flushes fail until the device has taken it. Flushes that only keep an
-//! order do not fail for that, so no work of the engine is broken off half done.
+//! A full host file system is not such a failure: the write is held ([`super::held`]) and counts as
+//! returned, and flushes fail until the device has accepted it. Ordering flushes do not fail in
+//! this case, so that no operation of the engine is aborted halfway.
 
 use std::sync::{Arc, OnceLock};
 
@@ -23,7 +25,7 @@ use crate::metrics::Latency;
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::{Condvar, Mutex, RwLock};
 
-/// What went to the device since the volume was opened.
+/// I/O counters since the volume was opened.
 #[derive(Debug, Default)]
 struct Traffic {
     writes: AtomicU64,
@@ -31,7 +33,7 @@ struct Traffic {
     reads: AtomicU64,
     read_bytes: AtomicU64,
     flushes: AtomicU64,
-    /// Flushes that callers waited for; others shared them.
+    /// Duration of flushes that a leader executed.
     flush_times: Latency,
 }
 
@@ -44,8 +46,11 @@ struct FlushState {
 /// A device with write stamps, shared flushes and a latch for the first failure.
 pub struct Storage {
     device: RwLock<Arc<dyn Device>>,
+    /// Size of the device in bytes.
     size: u64,
+    /// Stamp of the newest write that has returned.
     completed: CachePadded<AtomicU64>,
+    /// All writes up to this stamp are durable.
     flushed: CachePadded<AtomicU64>,
     state: CachePadded<Mutex<FlushState>>,
     done: Condvar,
@@ -53,13 +58,13 @@ pub struct Storage {
     stage: Stage,
     held: HeldWrites,
     faults: Faults,
-    /// Whether data may wait for the record that tells of it.
+    /// Whether staging data pays off: the device executes several writes at once faster.
     stages: bool,
     traffic: Traffic,
 }
 
 impl Storage {
-    /// Takes over a device.
+    /// Storage on `device`.
     pub fn new(device: Arc<dyn Device>) -> Self {
         Self {
             size: device.size(),
@@ -68,7 +73,7 @@ impl Storage {
             held: HeldWrites::default(),
             faults: Faults::default(),
             device: RwLock::new(device),
-            // Stamp 0 means "nothing written": a fresh storage has it flushed.
+            // Stamp 0 means "nothing written", so it counts as flushed from the start.
             completed: CachePadded::new(AtomicU64::new(0)),
             flushed: CachePadded::new(AtomicU64::new(0)),
             state: CachePadded::new(Mutex::new(FlushState::default())),
@@ -82,7 +87,7 @@ impl Storage {
         self.device.read().clone()
     }
 
-    /// Lets the device go, and with it the lock on the volume; every later call fails.
+    /// Drops the device, and with it the lock on the volume; every later call fails.
     pub fn release(&self) {
         self.held.forget();
         *self.device.write() = Arc::new(Released);
@@ -98,10 +103,10 @@ impl Storage {
         self.flushed.load(Ordering::Acquire) >= stamp
     }
 
-    /// Returns once all writes up to `stamp` are durable.
+    /// Waits until all writes up to `stamp` are durable.
     ///
     /// # Errors
-    /// The device's failure, now or earlier; [`Error::HostFull`] while writes are held.
+    /// A failure of the device, also an earlier one; [`Error::HostFull`] while writes are held.
     pub fn flush_through(&self, stamp: u64) -> Result<()> {
         let mut state = self.state.lock();
         loop {
@@ -121,31 +126,31 @@ impl Storage {
         }
     }
 
-    /// Keeps all writes up to `stamp` before all that are made after this call: when one of those is
-    /// on the device, they are durable. They may not be yet when this returns.
+    /// Orders all writes up to `stamp` before all later ones: once a later write reaches the
+    /// device, they are durable. They are not necessarily durable when this returns.
     ///
     /// # Errors
-    /// The device's failure, now or earlier.
+    /// A failure of the device, also an earlier one.
     pub fn order_through(&self, stamp: u64) -> Result<()> {
         loop {
             if self.is_flushed(stamp) || self.held.barrier() {
                 return self.check();
             }
             match self.flush_through(stamp) {
-                // Something is held since: a barrier behind it does.
+                // Writes are held since the check: retry with a barrier behind them.
                 Err(Error::HostFull { .. }) => {}
                 other => return other,
             }
         }
     }
 
-    /// Flushes, and lets those go on who wait for it, however it ends.
+    /// Flushes as the leader, and wakes the waiters in any case.
     fn lead_flush(&self, covers: u64) -> Result<()> {
-        let _lead = Lead(self);
+        let _leader = FlushLeader(self);
         let guard = self.guard("a thread panicked in a flush");
         let device = self.device();
         let result = match self.held.drain(&*device) {
-            // Nothing was asked of the device's cache.
+            // The device was not flushed, so its cache is in a known state.
             Err(full @ Error::HostFull { .. }) => {
                 guard.done();
                 return Err(full);
@@ -170,15 +175,15 @@ impl Storage {
         }
     }
 
-    /// Whether writes are held for want of space below the device.
+    /// Whether writes are held because the host file system is full.
     pub fn is_holding(&self) -> bool {
         self.held.is_active()
     }
 
-    /// Tries to give the device what is held; succeeds if nothing is.
+    /// Tries to write the held writes; succeeds if there are none.
     ///
     /// # Errors
-    /// [`Error::HostFull`] if there is no space for it yet; the device's failure.
+    /// [`Error::HostFull`] if there is still no space; a failure of the device.
     pub fn retry_held(&self) -> Result<()> {
         if !self.held.is_active() {
             return Ok(());
@@ -196,38 +201,39 @@ impl Storage {
         }
     }
 
-    /// Checks that the device was not cut off.
+    /// Checks that the device was not truncated.
     ///
     /// # Errors
-    /// It was; from then on the volume accepts no changes.
+    /// The device is shorter than at open; the volume then accepts no more changes.
     pub fn check_whole(&self) -> Result<()> {
         self.check()?;
         let whole = self.device().check_length();
         whole.inspect_err(|e| self.fail(e.clone()))
     }
 
-    /// Whether data may be staged: the device gains by it, and not too much waits already.
+    /// Whether data may be staged: the device benefits from it, and the stage is not full.
     pub fn stages(&self) -> bool {
         self.stages && self.stage.has_room()
     }
 
-    /// Has data written by whoever writes the log next. Before a change that refers to it is committed.
+    /// Stages data: the next thread that writes the log writes it, too. Call this before the change
+    /// that refers to the data is committed.
     pub fn stage(&self, piece: Piece) -> DataStamp {
         self.stage.add(piece)
     }
 
-    /// Stamp of the newest data that was staged and has been written.
+    /// Stamp of the newest staged data that has been written.
     pub fn staged_stamp(&self) -> u64 {
         self.stage.newest()
     }
 
-    /// Writes `pieces` together with all staged data. Only who holds the log head's lock.
+    /// Writes `pieces` together with all staged data. The caller holds the log head's lock.
     ///
     /// # Errors
-    /// The device's failure, now or earlier.
+    /// A failure of the device, also an earlier one.
     pub fn write_with_staged(&self, pieces: &[Piece]) -> Result<()> {
         self.check()?;
-        let mut all = Piece::join(self.stage.take(), AT_ONCE);
+        let mut all = Piece::join(self.stage.take(), MAX_JOINED_WRITE);
         let staged = all.len();
         all.extend(pieces.iter().cloned());
         if all.is_empty() {
@@ -243,13 +249,13 @@ impl Storage {
     /// Writes one piece.
     ///
     /// # Errors
-    /// The device's failure, now or earlier.
+    /// A failure of the device, also an earlier one.
     pub fn write_piece(&self, piece: &Piece) -> Result<()> {
         self.check()?;
         self.write_pieces(std::slice::from_ref(piece)).map(|_| ())
     }
 
-    /// Writes pieces; returns the stamp of that.
+    /// Writes pieces; returns their stamp.
     fn write_pieces(&self, pieces: &[Piece]) -> Result<u64> {
         let bytes: usize = pieces.iter().map(Piece::len).sum();
         self.count_writes(pieces.len(), bytes);
@@ -262,8 +268,8 @@ impl Storage {
         self.stamped(self.hold_if_full(result, || pieces.to_vec()))
     }
 
-    /// Holds writes that failed for want of space below the device. Some may have been made: they are
-    /// made again then.
+    /// Holds writes that failed because the host file system is full. Some of them may have been
+    /// executed; they are then written twice.
     fn hold_if_full(&self, result: Result<()>, pieces: impl FnOnce() -> Vec<Piece>) -> Result<()> {
         if let Err(full @ Error::HostFull { .. }) = &result {
             self.note(full);
@@ -284,7 +290,7 @@ impl Storage {
         total.fetch_add(bytes as u64, Ordering::Relaxed);
     }
 
-    /// The stamp of writes that have returned.
+    /// Assigns a stamp to writes that have returned, or latches their failure.
     fn stamped(&self, result: Result<()>) -> Result<u64> {
         match result {
             Ok(()) => Ok(self.completed.fetch_add(1, Ordering::AcqRel) + 1),
@@ -295,7 +301,8 @@ impl Storage {
         }
     }
 
-    /// Stops the volume unless the guard is told that what began here was done.
+    /// A guard for work that must not be left half done: stops the volume with the message
+    /// `otherwise` unless [`Guard::done`] is called.
     pub fn guard(&self, otherwise: &'static str) -> Guard<'_> {
         Guard {
             storage: self,
@@ -303,10 +310,11 @@ impl Storage {
         }
     }
 
-    /// Flushes whatever the device's cache holds, also what others wrote before us.
+    /// Flushes the device's cache unconditionally, including writes made before the volume was
+    /// opened.
     ///
     /// # Errors
-    /// The device's failure.
+    /// A failure of the device.
     pub fn flush_now(&self) -> Result<()> {
         self.check()?;
         self.traffic.flushes.fetch_add(1, Ordering::Relaxed);
@@ -314,7 +322,7 @@ impl Storage {
         self.noted(flushed.map_err(|e| e.of_device("flush", 0, 0)))
     }
 
-    /// Counts an error that stops nothing, such as damage that a reader met.
+    /// Counts an error that does not stop the volume, such as damage found by a reader.
     pub fn note(&self, error: &Error) {
         self.faults.note(error);
     }
@@ -323,12 +331,12 @@ impl Storage {
         result.inspect_err(|error| self.note(error))
     }
 
-    /// Errors met so far.
+    /// Errors counted so far.
     pub fn faults(&self) -> FaultCounts {
         self.faults.get()
     }
 
-    /// Keeps the first failure; from then on nothing is written.
+    /// Latches the first failure; from then on nothing is written.
     pub fn fail(&self, error: Error) {
         if is_injected(InjectedFault::FailureForgotten) {
             return;
@@ -336,7 +344,7 @@ impl Storage {
         if self.failure.set(Arc::new(error)).is_ok()
             && let Some(kept) = self.failure.get()
         {
-            // A read that failed was counted when it did.
+            // A failed read was already counted when it happened.
             if !matches!(**kept, Error::Io { op: "read", .. }) {
                 self.note(kept);
             }
@@ -349,7 +357,7 @@ impl Storage {
         self.failure.get()
     }
 
-    /// An error if a failure stopped all changes.
+    /// Returns [`Error::Stopped`] if a failure stopped all changes.
     pub fn check(&self) -> Result<()> {
         match self.failure.get() {
             Some(e) => Err(Error::Stopped(e.clone())),
@@ -357,7 +365,7 @@ impl Storage {
         }
     }
 
-    /// Flushes that callers waited for, with their times.
+    /// Durations of flushes that a leader executed.
     pub fn flush_times(&self) -> &Latency {
         &self.traffic.flush_times
     }
@@ -376,22 +384,22 @@ impl Storage {
     }
 }
 
-/// Most bytes of staged data that are one write: a device takes several long ones beside each other
-/// sooner than one.
-const AT_ONCE: usize = 256 << 10;
+/// Maximum size of a write joined from staged data, in bytes: a device executes several long writes
+/// in parallel faster than a single very long one.
+const MAX_JOINED_WRITE: usize = 256 << 10;
 
 /// The flush that this thread leads.
-struct Lead<'a>(&'a Storage);
+struct FlushLeader<'a>(&'a Storage);
 
-impl Drop for Lead<'_> {
+impl Drop for FlushLeader<'_> {
     fn drop(&mut self) {
         self.0.state.lock().running = false;
         self.0.done.notify_all();
     }
 }
 
-/// Half-done work: dropped before it is done, by an error or a panic, it stops the volume, for what
-/// was done of it is not known.
+/// Guards work that must not be left half done: if dropped early, by an error or a panic, it stops
+/// the volume, because it is unknown how much of the work was done.
 #[must_use = "a guard that is dropped at once stops the volume"]
 pub struct Guard<'a> {
     storage: &'a Storage,
@@ -399,7 +407,7 @@ pub struct Guard<'a> {
 }
 
 impl Guard<'_> {
-    /// The work is done, or has told its failure itself.
+    /// The work is done, or its failure has already been reported.
     pub fn done(self) {
         std::mem::forget(self);
     }
@@ -492,7 +500,7 @@ impl Device for Storage {
     }
 }
 
-/// What stands for the device of a closed volume.
+/// Replaces the device of a closed volume; every call fails.
 struct Released;
 
 impl Released {

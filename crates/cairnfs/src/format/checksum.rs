@@ -1,4 +1,4 @@
-//! The two checksums of the format: CRC32C over contents, XXH3 where 64 bits are wanted.
+//! The two checksums of the format: CRC32C for content, XXH3-64 where 64 bits are needed.
 
 use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
 
@@ -7,7 +7,7 @@ pub fn crc(bytes: &[u8]) -> u32 {
     crc32c::crc32c(bytes)
 }
 
-/// Continues a CRC32C over more bytes.
+/// Extends the CRC32C of some bytes by the bytes that follow them.
 pub fn crc_append(crc: u32, bytes: &[u8]) -> u32 {
     crc32c::crc32c_append(crc, bytes)
 }
@@ -17,7 +17,7 @@ pub fn hash64(bytes: &[u8]) -> u64 {
     xxh3_64(bytes)
 }
 
-/// The hash under which a name (of an entry or an attribute) is found; `seed` is the volume's.
+/// The hash of a name (of a directory entry or an attribute): XXH3-64 with the volume's `seed`.
 pub fn name_hash(seed: u64, name: &[u8]) -> u64 {
     xxh3_64_with_seed(name, seed)
 }

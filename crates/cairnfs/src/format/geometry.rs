@@ -1,4 +1,4 @@
-//! Where the fixed areas of a volume lie, computed from its size alone.
+//! The layout of the fixed areas of a volume, computed from its size and the size of its log.
 //!
 //! ```text
 //! block 0            superblock slot 0        block 8   superblock slot 1
@@ -11,23 +11,24 @@
 use crate::error::{Error, Result};
 use crate::format::BLOCK_SIZE;
 
-/// Blocks before the log: the two superblock slots and room around them.
+/// First block of the log. Before it are the two superblock slots, and unused blocks between them.
 pub const LOG_START: u64 = 16;
 /// The block of each superblock slot.
 pub const SUPERBLOCK_SLOTS: [u64; 2] = [0, 8];
-/// Blocks of an allocation group (128 MiB): what one bitmap block can tell.
+/// Blocks of an allocation group (128 MiB): the number of bits of a bitmap block.
 pub const GROUP_BLOCKS: u64 = (BLOCK_SIZE * 8) as u64;
-/// Bytes of an entry of the group table.
+/// Size of a group table entry in bytes.
 pub const GROUP_ENTRY_SIZE: u64 = 8;
-/// Smallest volume in bytes.
+/// Minimum size of a volume in bytes.
 pub const MIN_VOLUME_SIZE: u64 = 16 << 20;
-/// Largest volume in bytes (16 TiB): bounds what a superblock can make us allocate.
+/// Maximum size of a volume in bytes (16 TiB). It bounds the memory that a hostile superblock can
+/// make the mount allocate.
 pub const MAX_VOLUME_SIZE: u64 = 16 << 40;
-/// Smallest log in blocks.
+/// Minimum size of the log in blocks.
 pub const MIN_LOG_BLOCKS: u64 = 1024;
-/// Largest log in blocks.
+/// Maximum size of the log in blocks.
 pub const MAX_LOG_BLOCKS: u64 = 1 << 18;
-/// Largest log, in blocks, that is chosen when none is asked for.
+/// Maximum default size of the log in blocks.
 pub const DEFAULT_LOG_LIMIT: u64 = 1 << 16;
 
 /// The areas of a volume, in blocks.
@@ -40,8 +41,11 @@ pub struct Geometry {
 }
 
 impl Geometry {
-    /// The areas of a volume of `bytes`, with a log of `log_bytes` or 1/32 of the volume
-    /// (4 MiB to 256 MiB).
+    /// The layout of a volume of `bytes` bytes, with a log of `log_bytes` bytes, by default 1/32 of
+    /// the volume (4 MiB to 256 MiB).
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if a size is out of range, or the log leaves no space for files.
     pub fn for_size(bytes: u64, log_bytes: Option<u64>) -> Result<Self> {
         if bytes < MIN_VOLUME_SIZE {
             return Err(Error::Invalid("a volume needs at least 16 MiB"));
@@ -62,7 +66,10 @@ impl Geometry {
         Ok(geometry)
     }
 
-    /// Whether the areas fit; the error says what does not.
+    /// Checks the sizes; the error is a message for the user.
+    ///
+    /// # Errors
+    /// A size is out of range, or the log leaves no space for files.
     pub fn validate(&self) -> std::result::Result<(), &'static str> {
         let most = MAX_VOLUME_SIZE / BLOCK_SIZE as u64;
         if self.total_blocks < MIN_VOLUME_SIZE / BLOCK_SIZE as u64 || self.total_blocks > most {
@@ -77,7 +84,7 @@ impl Geometry {
         Ok(())
     }
 
-    /// Number of allocation groups; the last one may be short.
+    /// Number of allocation groups; the last one may be smaller.
     pub fn groups(&self) -> u64 {
         self.total_blocks.div_ceil(GROUP_BLOCKS)
     }
@@ -107,7 +114,7 @@ impl Geometry {
         self.bitmap_start() + 2 * self.groups()
     }
 
-    /// Whether `len` blocks from `block` lie in the data area.
+    /// Whether `len` blocks from `block` are in the data area.
     pub fn in_data(&self, block: u64, len: u64) -> bool {
         block >= self.data_start()
             && block

@@ -1,14 +1,14 @@
 //! Values of items: inode attributes, directory entries, extents, roots.
 //!
-//! Each reader checks lengths and ranges and returns what is wrong as text; the caller, who knows
-//! the block, makes a [`crate::error::Corruption`] of it.
+//! Each decoder checks lengths and ranges and returns errors as text; the caller, which knows the
+//! block, converts them to a [`crate::error::Corruption`].
 
 use smallvec::SmallVec;
 use zerocopy::little_endian::{I64, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::format::geometry::Geometry;
-use crate::format::superblock::RawPtr;
+use crate::format::pointer::RawPtr;
 use crate::format::{
     BLOCK_SIZE, MAX_COUNTER, MAX_EXTENT_BLOCKS, MAX_FILE_SIZE, MAX_LINKS, MAX_NAME,
 };
@@ -34,19 +34,19 @@ pub const S_ISUID: u32 = 0o4000;
 /// Set-group-id bit.
 pub const S_ISGID: u32 = 0o2000;
 
-/// Flag of an inode: nothing of it can be changed. Flags have the values of `FS_IOC_GETFLAGS`.
+/// Inode flag: the inode cannot be changed. Flags have the values of `FS_IOC_GETFLAGS`.
 pub const FLAG_IMMUTABLE: u32 = 0x10;
-/// Flag of an inode: a file only grows at its end, a directory only gains entries.
+/// Inode flag: a file can only be appended to, and a directory can only gain entries.
 pub const FLAG_APPEND: u32 = 0x20;
-/// Flag of an inode: dump(8) leaves it out.
+/// Inode flag: dump(8) skips the inode.
 pub const FLAG_NODUMP: u32 = 0x40;
-/// All flags that an inode can have.
+/// All valid inode flags.
 pub const INODE_FLAGS: u32 = FLAG_IMMUTABLE | FLAG_APPEND | FLAG_NODUMP;
 
-/// First index a directory gives to an entry; "." and ".." come before it in a listing.
+/// Index of the first entry of a directory; smaller offsets in a listing are "." and "..".
 pub const FIRST_DIR_INDEX: u64 = 3;
 
-/// The bytes of a time stamp.
+/// An on-disk time stamp.
 #[derive(
     Debug,
     Clone,
@@ -68,7 +68,7 @@ pub struct RawTime {
     pub nanos: U32,
 }
 
-/// The bytes of an inode item.
+/// The on-disk inode item.
 #[derive(
     Debug,
     Clone,
@@ -84,39 +84,39 @@ pub struct RawTime {
 )]
 #[repr(C)]
 pub struct RawInode {
-    /// Type and permissions.
+    /// File type and permissions.
     pub mode: U32,
-    /// Owner.
+    /// User id of the owner.
     pub uid: U32,
-    /// Group.
+    /// Group id.
     pub gid: U32,
-    /// Links. A directory has 2 and one for each subdirectory.
+    /// Link count. A directory has 2, plus one for each subdirectory.
     pub nlink: U32,
-    /// Of [`INODE_FLAGS`].
+    /// A combination of [`INODE_FLAGS`].
     pub flags: U32,
     /// Number of extended attributes.
     pub xattrs: U32,
     /// Device number of a special file.
     pub rdev: U64,
-    /// Bytes; of a directory the number of its entries.
+    /// Size in bytes; for a directory the number of entries.
     pub size: U64,
-    /// Data blocks (4 KiB) that its extents hold.
+    /// Number of data blocks (4 KiB) of its extents.
     pub blocks: U64,
-    /// Last access.
+    /// Time of the last access.
     pub atime: RawTime,
-    /// Last change of the contents.
+    /// Time of the last content change.
     pub mtime: RawTime,
-    /// Last change of anything.
+    /// Time of the last change of content or attributes.
     pub ctime: RawTime,
-    /// Birth.
+    /// Creation time.
     pub btime: RawTime,
-    /// Index for the next entry of a directory; 0 for others.
+    /// For a directory, the index of its next entry; otherwise 0.
     pub next_index: U64,
-    /// The directory that holds it: exact for directories, a hint for others.
+    /// Inode number of the parent directory: exact for directories, a hint for other files.
     pub parent: U64,
 }
 
-/// Decodes the value of an inode item.
+/// Decodes and checks the value of an inode item.
 pub fn decode_inode(value: &[u8]) -> Result<RawInode, String> {
     let raw = RawInode::read_from_bytes(value)
         .map_err(|_| format!("inode item of {} bytes", value.len()))?;
@@ -144,7 +144,7 @@ pub fn decode_inode(value: &[u8]) -> Result<RawInode, String> {
     Ok(raw)
 }
 
-/// Whether the numbers of an inode leave room for adding to them.
+/// Checks that the counters of an inode are within their limits, so that additions never overflow.
 fn check_bounds(raw: &RawInode) -> Result<(), String> {
     let most_blocks = MAX_FILE_SIZE / BLOCK_SIZE as u64;
     for (what, value, most) in [
@@ -164,15 +164,15 @@ fn check_bounds(raw: &RawInode) -> Result<(), String> {
 /// A directory entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DirEntryRef<'a> {
-    /// The child.
+    /// Inode number of the child.
     pub ino: u64,
-    /// Type bits of the child's mode.
+    /// File type bits of the child's mode.
     pub kind: u32,
-    /// The name.
+    /// Name of the entry.
     pub name: &'a [u8],
 }
 
-/// Bytes of a directory entry before its name.
+/// Size of an encoded directory entry without its name, in bytes.
 pub const DIR_ENTRY_HEADER: usize = 9;
 
 /// Encodes a directory entry.
@@ -184,7 +184,7 @@ pub fn encode_dir_entry(entry: &DirEntryRef<'_>) -> SmallVec<[u8; 64]> {
     out
 }
 
-/// Decodes a directory entry.
+/// Decodes and checks a directory entry.
 pub fn decode_dir_entry(value: &[u8]) -> Result<DirEntryRef<'_>, String> {
     let short = || format!("directory entry of {} bytes", value.len());
     let (ino, rest) = value.split_first_chunk::<8>().ok_or_else(short)?;
@@ -202,19 +202,19 @@ pub fn decode_dir_entry(value: &[u8]) -> Result<DirEntryRef<'_>, String> {
     })
 }
 
-/// Whether a name holds a slash or a NUL. Looks at every byte: names are short, and a loop without
-/// a way out is done many bytes at a time.
+/// Whether a name contains a slash or a NUL. Checks every byte without an early exit: names are
+/// short, and the compiler vectorizes such a loop.
 pub fn holds_separator(name: &[u8]) -> bool {
     name.iter()
         .fold(false, |found, b| found | (*b == b'/') | (*b == 0))
 }
 
-/// Encodes the indexes of the entries with equal name hash.
+/// Encodes a name item: the indexes of the entries whose names have the same hash.
 pub fn encode_dir_name(indexes: &[u64]) -> Vec<u8> {
     indexes.iter().flat_map(|i| i.to_le_bytes()).collect()
 }
 
-/// Decodes the indexes of the entries with equal name hash.
+/// Decodes a name item: the indexes of the entries whose names have the same hash.
 pub fn decode_dir_name(value: &[u8]) -> Result<impl Iterator<Item = u64> + '_, String> {
     if value.is_empty() || !value.len().is_multiple_of(8) {
         return Err(format!("name item of {} bytes", value.len()));
@@ -226,10 +226,10 @@ pub fn decode_dir_name(value: &[u8]) -> Result<impl Iterator<Item = u64> + '_, S
         .map(|c| u64::from_le_bytes(*c)))
 }
 
-/// Flag of an extent: allocated, never written, reads as zeros; it has no checksums.
+/// Extent flag: allocated but never written; it reads as zeros and has no checksums.
 pub const EXTENT_UNWRITTEN: u32 = 1;
 
-/// The bytes of an extent item before its checksums.
+/// The on-disk header of an extent item; the block checksums follow it.
 #[derive(
     Debug,
     Clone,
@@ -247,15 +247,15 @@ pub const EXTENT_UNWRITTEN: u32 = 1;
 pub struct RawExtent {
     /// First device block.
     pub block: U64,
-    /// Context sequence of its first commit.
+    /// Sequence of the context that first committed it.
     pub birth: U64,
-    /// Blocks, 1 to 256.
+    /// Length in blocks, 1 to 256.
     pub len: U32,
-    /// [`EXTENT_UNWRITTEN`].
+    /// 0 or [`EXTENT_UNWRITTEN`].
     pub flags: U32,
 }
 
-/// A decoded extent item: the header, and a CRC32C for each block unless unwritten.
+/// Decodes an extent item: the header, and one CRC32C per block unless it is unwritten.
 pub fn decode_extent(value: &[u8]) -> Result<(RawExtent, &[U32]), String> {
     let (raw, rest) = RawExtent::read_from_prefix(value)
         .map_err(|_| format!("extent item of {} bytes", value.len()))?;
@@ -278,7 +278,8 @@ pub fn decode_extent(value: &[u8]) -> Result<(RawExtent, &[U32]), String> {
     Ok((raw, crcs))
 }
 
-/// Decodes an extent item at file block `at` and checks that file and volume can hold it.
+/// Decodes the extent item at file block `at`, and checks that it is within the limits of a file
+/// and in the data area of the volume.
 pub fn decode_extent_at<'a>(
     at: u64,
     value: &'a [u8],
@@ -295,12 +296,12 @@ pub fn decode_extent_at<'a>(
     Ok((raw, crcs))
 }
 
-/// Orphan to be removed with all it has.
+/// Orphan type: remove the inode with all its items.
 pub const ORPHAN_REMOVE: u8 = 1;
-/// Orphan whose blocks behind its size are to be freed.
+/// Orphan type: free the blocks beyond the size of the file.
 pub const ORPHAN_TRUNCATE: u8 = 2;
 
-/// The bytes of a root item.
+/// The on-disk root item.
 #[derive(
     Debug,
     Clone,
@@ -316,11 +317,11 @@ pub const ORPHAN_TRUNCATE: u8 = 2;
 )]
 #[repr(C)]
 pub struct RawRoot {
-    /// The tree.
+    /// Root node of the tree.
     pub ptr: RawPtr,
     /// Height of the tree: 1 for a single leaf, 0 if empty.
     pub height: U32,
-    /// Context sequence in which the root was made.
+    /// Sequence of the context that created the root.
     pub birth: U64,
 }
 
@@ -346,7 +347,7 @@ mod tests {
     }
 
     #[test]
-    fn inodes_whose_numbers_leave_no_room_are_refused() {
+    fn inodes_with_counters_out_of_range_are_refused() {
         assert!(decode_inode(sound().as_bytes()).is_ok());
         let changes: [fn(&mut RawInode); 5] = [
             |i| i.size = U64::new(MAX_FILE_SIZE + 1),
@@ -376,7 +377,7 @@ mod tests {
     }
 
     #[test]
-    fn extents_that_nothing_can_hold_are_refused() {
+    fn extents_outside_file_or_volume_are_refused() {
         let geometry = Geometry::for_size(16 << 20, None).unwrap();
         let extent = |at: u64, block: u64| {
             let raw = RawExtent {

@@ -1,47 +1,48 @@
-//! Keys of items: (object, kind, offset), ordered so, and their 17-byte encoding that sorts alike.
+//! Item keys (object, kind, offset) in lexicographic order, and their 17-byte encoding, whose byte
+//! order is the same.
 
 /// Length of an encoded key in bytes.
 pub const KEY_LEN: usize = 17;
 
-/// Object that holds orphan items of a root.
+/// Object of the orphan items of a root.
 pub const ORPHANS: u64 = 2;
-/// Object that holds shared attribute values of a root, with their uses.
+/// Object of the shared attribute values of a root, with their use counts.
 pub const SHARED_VALUES: u64 = 3;
-/// Object that holds the bytes of shared values too long to stand with their uses.
+/// Object of the bytes of shared values that are too long to be stored with their use counts.
 pub const SHARED_BYTES: u64 = 4;
 
-/// The root that holds the volume's own items, the table of the other roots among them.
+/// The root of the volume's own items, including the table of the other roots.
 pub const VOLUME_ROOT: u32 = 0;
-/// The root that holds the files of the volume.
+/// The root of the volume's files.
 pub const MAIN_ROOT: u32 = 1;
 
-/// What an item is.
+/// The kind of an item.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u8)]
 pub enum Kind {
     /// Attributes of an inode; key (ino, 1, 0).
     Inode = 1,
-    /// Contents of a small file, or the target of a symbolic link; key (ino, 2, 0).
+    /// Content of a small file, or the target of a symbolic link; key (ino, 2, 0).
     Inline = 2,
-    /// The directory entry; key (dir, 3, index).
+    /// A directory entry; key (dir, 3, index).
     DirIndex = 3,
-    /// Indexes of the entries whose names have that hash, derived; key (dir, 4, hash).
+    /// Indexes of the entries whose names have this hash (derived data); key (dir, 4, hash).
     DirName = 4,
-    /// The extended attributes whose names have that hash; key (ino, 5, hash).
+    /// The extended attributes whose names have this hash; key (ino, 5, hash).
     Xattr = 5,
     /// A run of data blocks; key (ino, 6, first file block).
     Extent = 6,
-    /// A shared attribute value; key (SHARED_VALUES, 7, content hash), of a long one's bytes
-    /// (SHARED_BYTES, 7, content hash).
+    /// A shared attribute value; key (SHARED_VALUES, 7, content hash + slot). The bytes of a long
+    /// value have the key (SHARED_BYTES, 7, content hash + slot).
     SharedValue = 7,
-    /// An inode to remove or truncate once nobody uses it; key (ORPHANS, 8, ino).
+    /// An inode to remove or truncate when it is no longer in use; key (ORPHANS, 8, ino).
     Orphan = 8,
     /// A root of the volume; key (root id, 9, 0), in the volume's own root.
     Root = 9,
 }
 
 impl Kind {
-    /// The kind of a byte, if it is one.
+    /// The kind that a byte encodes; `None` if unknown.
     pub fn from_u8(byte: u8) -> Option<Kind> {
         Some(match byte {
             1 => Kind::Inode,
@@ -63,14 +64,14 @@ impl Kind {
 pub struct Key {
     /// Usually an inode number.
     pub object: u64,
-    /// What the item is.
+    /// The kind of the item.
     pub kind: Kind,
-    /// Depends on the kind: a hash, an index, a file block.
+    /// Depends on the kind: a hash, an index or a file block.
     pub offset: u64,
 }
 
 impl Key {
-    /// A key.
+    /// A key from its parts.
     pub const fn new(object: u64, kind: Kind, offset: u64) -> Self {
         Self {
             object,
@@ -94,12 +95,12 @@ impl Key {
         Self::new(ino, Kind::Inode, 0)
     }
 
-    /// Key of an orphan item.
+    /// Key of the orphan item of inode `ino`.
     pub const fn orphan(ino: u64) -> Self {
         Self::new(ORPHANS, Kind::Orphan, ino)
     }
 
-    /// The encoded key; byte order is key order.
+    /// The encoded key; byte order equals key order.
     pub fn encode(&self) -> [u8; KEY_LEN] {
         let mut out = [0; KEY_LEN];
         let (object, rest) = out.split_at_mut(8);
@@ -110,7 +111,7 @@ impl Key {
         out
     }
 
-    /// The key of encoded bytes; `None` if the kind is unknown.
+    /// Decodes a key; `None` if the kind is unknown.
     pub fn decode(bytes: &[u8; KEY_LEN]) -> Option<Self> {
         let (object, rest) = bytes.split_first_chunk::<8>()?;
         let (kind, offset) = rest.split_first()?;
@@ -134,7 +135,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn encoding_keeps_order_and_returns(a in key(), b in key()) {
+        fn key_encoding_round_trips_and_keeps_order(a in key(), b in key()) {
             prop_assert_eq!(a.cmp(&b), a.encode().cmp(&b.encode()));
             prop_assert_eq!(Key::decode(&a.encode()), Some(a));
         }

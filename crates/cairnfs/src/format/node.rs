@@ -1,11 +1,11 @@
 //! Index nodes: layout, checks, look-up within a node, and building.
 //!
-//! A node of 16 KiB: a header, an array of cell offsets in key order, free space (zeros), cells.
-//! All keys of a node share a prefix that the header holds once; a cell holds the rest of the
-//! encoded key without trailing zero bytes. A cell of a leaf holds an item's value, or the address
-//! of a value too large for a node; a cell of an interior node holds a child's address. The key of
-//! a child's cell is a lower bound of the keys below it (a smaller key, to be looked up or put,
-//! goes to the first child; putting it there lowers the bound).
+//! A node of 16 KiB consists of a header, an array of cell offsets in key order, free space (zeros)
+//! and cells. The header contains the common prefix of all keys; a cell contains the rest of the
+//! encoded key without trailing zero bytes. A cell of a leaf contains an item's value, or the
+//! address of a value too large for a node; a cell of an interior node contains the pointer to a
+//! child. The key of a child's cell is a lower bound of the keys below it. A smaller key is looked
+//! up in, or inserted into, the first child; the insertion lowers the bound.
 
 use std::sync::Arc;
 
@@ -15,22 +15,24 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 use crate::error::Corruption;
 use crate::fault::{InjectedFault, is_injected};
 use crate::format::key::{KEY_LEN, Key};
-use crate::format::superblock::RawPtr;
+use crate::format::pointer::RawPtr;
 use crate::format::{MAX_VALUE, NODE_SIZE, checksum};
 
-/// First bytes of a node.
+/// Magic number: the first bytes of a node.
 pub const NODE_MAGIC: u32 = u32::from_le_bytes(*b"CNod");
-/// Bytes of a node header.
+/// Size of a node header in bytes.
 pub const NODE_HEADER: usize = 64;
-/// Longest value kept in a leaf; longer ones lie in blocks of their own.
+/// Maximum size in bytes of a value stored in a leaf; longer values are stored in overflow units.
 pub const MAX_CELL_VALUE: usize = 4096;
-/// Most levels of a tree.
+/// Maximum height of a tree.
 pub const MAX_HEIGHT: u32 = 12;
 
+/// Size of a cell header in bytes: the length of the key suffix (1) and of the value (2).
 const CELL_HEADER: usize = 3;
+/// Flag in the value length of a cell: the value is a [`RawOverflow`].
 const OVERFLOW_BIT: u16 = 0x8000;
 
-/// The bytes of a node header.
+/// The on-disk node header.
 #[derive(
     Debug,
     Clone,
@@ -50,7 +52,7 @@ pub struct NodeHeader {
     pub magic: U32,
     /// 0 for a leaf.
     pub level: u8,
-    /// Bytes of the shared prefix.
+    /// Length of the common prefix in bytes.
     pub prefix_len: u8,
     /// Number of cells.
     pub count: U16,
@@ -58,17 +60,18 @@ pub struct NodeHeader {
     pub block: U64,
     /// Context sequence of the merge that wrote it.
     pub birth: U64,
-    /// First eight bytes of the volume's identity.
+    /// First eight bytes of the volume's UUID.
     pub volume: U64,
-    /// Offset of the lowest cell.
+    /// Byte offset of the first cell in the node.
     pub cells_start: U16,
-    /// The shared prefix, then zeros.
+    /// The common prefix of all keys, padded with zeros.
     pub prefix: [u8; KEY_LEN],
     /// Zero.
     pub reserved: [u8; 13],
 }
 
-/// Address of a value too large for a leaf: a chain of units, see [`crate::format::overflow`].
+/// Address of a value too large for a leaf: a chain of overflow units, see
+/// [`crate::format::overflow`].
 #[derive(
     Debug,
     Clone,
@@ -88,13 +91,13 @@ pub struct RawOverflow {
     pub block: U64,
     /// Context sequence of the merge that wrote it.
     pub birth: U64,
-    /// Bytes of the value.
+    /// Length of the value in bytes.
     pub len: U32,
-    /// CRC32C of the whole bytes of all units in the order of the chain.
+    /// CRC32C of all bytes of all units, in the order of the chain.
     pub crc: U32,
 }
 
-/// A cell as it lies in a node, but for its key, which is whole.
+/// A cell of a node, with its complete key.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct RawCell<'a> {
     /// The encoded key.
@@ -105,35 +108,38 @@ pub(crate) struct RawCell<'a> {
     pub overflow: bool,
 }
 
-/// What a leaf's cell holds.
+/// The content of a leaf's cell.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CellValue<'a> {
     /// The value itself.
     Inline(&'a [u8]),
-    /// Where the value lies.
+    /// The address of the value.
     Overflow(RawOverflow),
 }
 
-/// A node whose layout was checked; cheap to clone.
+/// A node with a checked layout; cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Node {
     bytes: Arc<[u8]>,
     header: NodeHeader,
 }
 
-/// What a reader knows of a node before it reads it.
+/// The identity of a node as expected by its reader.
 #[derive(Debug, Clone, Copy)]
 pub struct Expected {
-    /// Its address, birth and checksum.
+    /// The pointer in its parent: block, birth and checksum.
     pub ptr: RawPtr,
-    /// Its level.
+    /// Its level; 0 for a leaf.
     pub level: u8,
-    /// First eight bytes of the volume's identity.
+    /// First eight bytes of the volume's UUID.
     pub volume: u64,
 }
 
 impl Node {
-    /// Checks the bytes of a node against what its parent says, and its layout.
+    /// Checks the bytes of a node against its parent's pointer, checks the layout, and decodes it.
+    ///
+    /// # Errors
+    /// The node differs from `expected`, or its layout is invalid.
     pub fn decode(bytes: Arc<[u8]>, expected: &Expected) -> Result<Self, Corruption> {
         let block = expected.ptr.block.get();
         let bad = |what, want: String, found: String| Corruption::new(block, what, want, found);
@@ -200,7 +206,8 @@ impl Node {
         let mut before: Option<[u8; KEY_LEN]> = None;
         let mut room = NODE_SIZE - start;
         for i in 0..count {
-            // Cells that overlap would be more than a node can hold.
+            // The total size of the cells is bounded by the space behind `cells_start`: overlapping
+            // cells must not expand to more data than a node can contain.
             room = self
                 .cell(i)
                 .and_then(|(s, v, _)| room.checked_sub(CELL_HEADER + s.len() + v.len()))
@@ -236,7 +243,7 @@ impl Node {
         Ok(())
     }
 
-    /// The node of bytes that [`write_node`] just made.
+    /// The node of bytes written by [`write_node`], without the checks.
     pub(crate) fn built(bytes: Arc<[u8]>) -> Option<Self> {
         let (header, _) = NodeHeader::read_from_prefix(&bytes).ok()?;
         Some(Self { bytes, header })
@@ -247,24 +254,24 @@ impl Node {
         usize::from(self.header.count.get())
     }
 
-    /// Whether there is no cell; never so for a decoded node.
+    /// Whether there are no cells; false for any decoded node.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// 0 for a leaf.
+    /// The level; 0 for a leaf.
     pub fn level(&self) -> u8 {
         self.header.level
     }
 
-    /// The header.
+    /// The decoded header.
     pub fn header(&self) -> &NodeHeader {
         &self.header
     }
 
     /// Suffix and value bytes of a cell, and whether the overflow bit is set.
     fn cell(&self, i: usize) -> Option<(&[u8], &[u8], bool)> {
-        // In a full node a cell stands where the next offset would.
+        // In a full node, the first cell is where the next offset would be.
         if i >= self.len() {
             return None;
         }
@@ -293,7 +300,7 @@ impl Node {
         Some(key)
     }
 
-    /// A whole cell, for copying it to another node.
+    /// A cell with its complete key, for copying it to another node.
     pub(crate) fn raw_cell(&self, i: usize) -> Option<RawCell<'_>> {
         let key = self.raw_key(i)?;
         let (_, value, overflow) = self.cell(i)?;
@@ -309,7 +316,7 @@ impl Node {
         Key::decode(&self.raw_key(i)?)
     }
 
-    /// What a leaf's cell holds.
+    /// The content of a leaf's cell.
     pub fn value(&self, i: usize) -> Option<CellValue<'_>> {
         let (_, value, overflow) = self.cell(i)?;
         if overflow {
@@ -321,18 +328,19 @@ impl Node {
         }
     }
 
-    /// The child's address in a cell of an interior node.
+    /// The child pointer in a cell of an interior node.
     pub fn child(&self, i: usize) -> Option<RawPtr> {
         let (_, value, _) = self.cell(i)?;
         RawPtr::read_from_bytes(value).ok()
     }
 
-    /// The cell with that key, or where it would stand.
+    /// The index of the cell with this key, or the index at which it would be inserted.
     pub fn search(&self, key: &Key) -> Result<usize, usize> {
         self.search_from(0, key)
     }
 
-    /// The same for a key that stands at `from` or behind it, the faster the nearer.
+    /// As [`Self::search`], for a key at or behind index `from`. An exponential (galloping) search:
+    /// faster the nearer the key is.
     pub fn search_from(&self, from: usize, key: &Key) -> Result<usize, usize> {
         let wanted = key.encode();
         let prefix = usize::from(self.header.prefix_len);
@@ -342,10 +350,11 @@ impl Node {
             std::cmp::Ordering::Greater => return Err(self.len()),
             std::cmp::Ordering::Equal => {}
         }
-        // Trailing zeros were cut off on both sides, so plain byte order is key order.
+        // Trailing zeros are stripped on both sides, so plain byte order equals key order.
         let rest = strip_zeros(rest);
         let (mut low, mut high) = (from, self.len());
-        // From the beginning of a node any cell is as likely; from further on, the next.
+        // From the beginning of a node all cells are equally likely: binary search. From a later
+        // cell, the next ones are most likely: galloping search.
         let mut step = if from == 0 { high } else { 1 };
         while low < high {
             let middle = (low + step / 2).min(low + (high - low) / 2);
@@ -360,7 +369,7 @@ impl Node {
         Err(low)
     }
 
-    /// The cell of the child whose range holds `key`.
+    /// The index of the child whose range contains `key`.
     pub fn child_for(&self, key: &Key) -> usize {
         match self.search(key) {
             Ok(i) => i,
@@ -397,13 +406,13 @@ struct Pending {
     overflow: bool,
 }
 
-/// Collects cells in key order and makes a node of them.
+/// Collects cells in key order and builds a node from them.
 #[derive(Default)]
 pub struct NodeBuilder {
     cells: Vec<Pending>,
     values: Vec<u8>,
     prefix: usize,
-    /// Bytes of offsets, cell headers, suffixes and values with the prefix as it is.
+    /// Bytes of offsets, cell headers, suffixes and values with the current prefix.
     used: usize,
 }
 
@@ -418,12 +427,12 @@ impl NodeBuilder {
         self.cells.len()
     }
 
-    /// Whether there is no cell yet.
+    /// Whether there are no cells.
     pub fn is_empty(&self) -> bool {
         self.cells.is_empty()
     }
 
-    /// Bytes of the node in use, its header included.
+    /// Used bytes of the node, including its header.
     pub fn used(&self) -> usize {
         NODE_HEADER + self.used
     }
@@ -433,8 +442,8 @@ impl NodeBuilder {
         Key::decode(&self.cells.first()?.key)
     }
 
-    /// Adds a value; `false`, and nothing done, if the node has no room for it.
-    /// Keys must come in ascending order.
+    /// Adds a value; returns `false` and changes nothing if the node has no space for it. Keys must
+    /// be added in ascending order.
     pub fn push(&mut self, key: &Key, value: CellValue<'_>) -> bool {
         match value {
             CellValue::Inline(v) => self.push_raw(key.encode(), v, false),
@@ -442,7 +451,7 @@ impl NodeBuilder {
         }
     }
 
-    /// Adds a child; `false`, and nothing done, if the node has no room for it.
+    /// Adds a child; returns `false` and changes nothing if the node has no space for it.
     pub fn push_child(&mut self, key: &Key, child: &RawPtr) -> bool {
         self.push_raw(key.encode(), child.as_bytes(), false)
     }
@@ -478,7 +487,7 @@ impl NodeBuilder {
         true
     }
 
-    /// Makes the node's bytes and its address; the builder is empty afterwards.
+    /// Returns the node's bytes and its pointer, and empties the builder.
     pub fn finish(&mut self, level: u8, block: u64, birth: u64, volume: u64) -> (Vec<u8>, RawPtr) {
         let mut bytes = vec![0; NODE_SIZE];
         let cells = self.cells.iter().map(|cell| NewCell {
@@ -493,14 +502,14 @@ impl NodeBuilder {
             birth,
             volume,
         };
-        // What was pushed fits.
+        // The pushed cells fit, so this never fails.
         let ptr = write_node(&mut bytes, &place, self.prefix, cells).unwrap_or_default();
         *self = Self::default();
         (bytes, ptr)
     }
 }
 
-/// Where a node that is made stands.
+/// The identity of a node to be built.
 pub(crate) struct NodePlace {
     pub level: u8,
     pub block: u64,
@@ -508,17 +517,18 @@ pub(crate) struct NodePlace {
     pub volume: u64,
 }
 
-/// A cell of a node that is made.
+/// A cell of a node to be built.
 pub(crate) struct NewCell<'a> {
-    /// The encoded key, and its length without trailing zeros.
+    /// The encoded key.
     pub key: &'a [u8; KEY_LEN],
+    /// The length of the key without trailing zeros, in bytes.
     pub stripped: usize,
     pub value: &'a [u8],
     pub overflow: bool,
 }
 
-/// Writes a node of cells in key order, whose keys share the first `prefix` bytes, into zeros; its
-/// address. `None` if it has no room for them.
+/// Writes a node into `bytes`, which must be zeros, and returns its pointer. The cells are in key
+/// order, and their keys share the first `prefix` bytes. `None` if the cells do not fit.
 pub(crate) fn write_node<'a>(
     bytes: &mut [u8],
     place: &NodePlace,
@@ -566,7 +576,7 @@ pub(crate) fn write_node<'a>(
     })
 }
 
-/// Bytes a cell takes in a node: its offset, its header, the rest of its key, its value.
+/// Size of a cell in a node, in bytes: offset, header, key suffix and value.
 pub(crate) fn cell_size(stripped: usize, prefix: usize, value: usize) -> usize {
     2 + CELL_HEADER + stripped.saturating_sub(prefix) + value
 }
@@ -602,12 +612,13 @@ mod tests {
         )
     }
 
-    /// Its offsets reach to the first cell, whose bytes are none.
+    /// The offsets of a full node end where its first cell begins, so an index beyond the last cell
+    /// must not be decoded from the bytes of that cell.
     #[test]
-    fn a_full_node_has_no_cell_behind_the_last() {
+    fn full_node_has_no_cell_beyond_the_last() {
         let mut builder = NodeBuilder::new();
         for i in 0..495_u64 {
-            // Three keys have five bytes less, and the node is full to the last byte.
+            // Three keys are five bytes shorter, so that the node is full to the last byte.
             let tail = if i % 165 == 0 {
                 0x1100_0000_0000
             } else {
@@ -628,10 +639,10 @@ mod tests {
     }
 
     #[test]
-    fn cells_that_overlap_are_refused() {
+    fn overlapping_cells_are_refused() {
         let items = (0..2).map(|i| (Key::inode(i), vec![7; 40])).collect();
         let (mut bytes, mut ptr, _) = build(&items);
-        // The value of the second, whose cell lies before the first's, takes that in.
+        // The second cell is stored before the first; its value is extended to overlap the first.
         let second = usize::from(u16::from_le_bytes([bytes[66], bytes[67]]));
         bytes[second + 1] += 40;
         ptr.crc = U32::new(checksum::crc(&bytes));
@@ -641,7 +652,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_node_returns_what_was_built(
+        fn built_node_round_trips(
             items in proptest::collection::btree_map(
                 (0u64..40, 1u8..=9, prop_oneof![Just(0u64), any::<u64>(), 0u64..1000])
                     .prop_map(|(o, k, f)| Key::new(o << 8, Kind::from_u8(k).unwrap(), f)),
@@ -670,7 +681,7 @@ mod tests {
         }
 
         #[test]
-        fn changed_bytes_are_an_error_even_with_a_right_checksum(
+        fn corrupt_node_with_valid_checksum_never_panics(
             flips in proptest::collection::vec((0usize..NODE_SIZE, any::<u8>()), 1..8)
         ) {
             let items = (0..50).map(|i| (Key::inode(i * 3), vec![i as u8; 40])).collect();

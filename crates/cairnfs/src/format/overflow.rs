@@ -1,16 +1,16 @@
-//! Values too large for a leaf: a chain of units of 16 KiB.
+//! Values too large for a leaf: a chain of overflow units of 16 KiB.
 //!
-//! A unit is the number of the next unit's first block (0 in the last one), then data; behind the
-//! last byte of the value come zeros. The value's length tells the number of units, so a chain is
-//! read in bounded steps whatever its bytes say, and one checksum covers all units whole.
+//! A unit consists of the first block of the next unit (0 in the last one) and data, padded with
+//! zeros. The value's length determines the number of units, so reading a chain takes a bounded
+//! number of steps even if it is damaged. One checksum covers all bytes of all units.
 
 use crate::error::Corruption;
 use crate::format::node::{MAX_CELL_VALUE, RawOverflow};
 use crate::format::{MAX_VALUE, NODE_SIZE, checksum};
 
-/// Bytes of a unit; units are as large as nodes, and aligned alike.
+/// Size of a unit in bytes; units have the size and alignment of nodes.
 pub const UNIT_SIZE: usize = NODE_SIZE;
-/// Bytes of a value that one unit holds.
+/// Bytes of a value per unit.
 pub const UNIT_DATA: usize = UNIT_SIZE - 8;
 
 /// Number of units of a value of `len` bytes.
@@ -18,7 +18,7 @@ pub const fn units_for(len: usize) -> usize {
     len.div_ceil(UNIT_DATA)
 }
 
-/// Fills `unit`, which must be zeros, with the next unit's block and the data.
+/// Writes the next unit's first block and the data into `unit`, which must be all zeros.
 pub fn encode_unit(unit: &mut [u8; UNIT_SIZE], next: u64, data: &[u8]) {
     let (head, body) = unit.split_at_mut(8);
     head.copy_from_slice(&next.to_le_bytes());
@@ -27,9 +27,9 @@ pub fn encode_unit(unit: &mut [u8; UNIT_SIZE], next: u64, data: &[u8]) {
     }
 }
 
-/// Reads a chain: the caller fetches the unit at [`Chain::next`], and gives its bytes to
-/// [`Chain::push`], until no unit is left. It is for the caller to check that a block lies where
-/// units may lie.
+/// Decodes a chain: the caller reads the unit at [`Chain::next`] and passes its bytes to
+/// [`Chain::push`], until no unit is left. The caller must check that the block of a unit is in the
+/// data area.
 #[derive(Debug)]
 pub struct Chain {
     address: RawOverflow,
@@ -40,7 +40,11 @@ pub struct Chain {
 }
 
 impl Chain {
-    /// Begins to read the value at `address`; `leaf` is the block that holds the address.
+    /// Begins to decode the value at `address`; `leaf` is the block of the leaf that contains the
+    /// address, for errors.
+    ///
+    /// # Errors
+    /// The length in the address is out of range.
     pub fn new(leaf: u64, address: &RawOverflow) -> Result<Self, Corruption> {
         let len = address.len.get() as usize;
         if len <= MAX_CELL_VALUE || len > MAX_VALUE {
@@ -60,12 +64,15 @@ impl Chain {
         })
     }
 
-    /// First block of the unit to read next; `None` once all are read.
+    /// First block of the next unit to read; `None` when all are read.
     pub fn next(&self) -> Option<u64> {
         (self.left > 0).then_some(self.next)
     }
 
-    /// Takes the bytes of the unit that [`Chain::next`] named.
+    /// Decodes the unit at [`Chain::next`].
+    ///
+    /// # Errors
+    /// The chain is shorter or longer than the value's length requires.
     pub fn push(&mut self, unit: &[u8; UNIT_SIZE]) -> Result<(), Corruption> {
         let (head, body) = unit.split_at(8);
         let mut next = [0; 8];
@@ -90,7 +97,10 @@ impl Chain {
         Ok(())
     }
 
-    /// The value, if its checksum is right; call it when no unit is left.
+    /// Returns the value. Call it when no unit is left.
+    ///
+    /// # Errors
+    /// The checksum is wrong, or a unit is missing.
     pub fn finish(self) -> Result<Vec<u8>, Corruption> {
         let expected = self.address.crc.get();
         if self.left > 0 || self.crc != expected {
@@ -141,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn a_chain_returns_its_value() {
+    fn chain_round_trips_value() {
         for len in [MAX_CELL_VALUE + 1, UNIT_DATA, UNIT_DATA + 1, MAX_VALUE] {
             let (units, address, value) = units(len);
             assert_eq!(read(&units, &address), Ok(value), "length {len}");
@@ -149,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn damage_is_an_error() {
+    fn damaged_chain_is_an_error() {
         let (units, address, _) = units(3 * UNIT_DATA);
         let mut flipped = units.clone();
         flipped[1][5000] ^= 1;

@@ -1,9 +1,10 @@
 //! Log records: a header, then the entries of one part of a context.
 //!
-//! A record begins at a block boundary and fills whole blocks; behind its payload come zeros. Its
-//! LSN is the number of its first block, counted from the volume's making without wrapping; the
-//! block in the ring is `LSN mod ring size`. The chain field holds the checksum of the record
-//! before, so a stale record, from before the wrap or from another mount, never passes.
+//! A record begins at a block boundary and fills whole blocks; its payload is padded with zeros.
+//! Its LSN is the number of its first block, counted without wrapping since the volume was created;
+//! its position in the log ring is `LSN mod ring size`, in blocks. The chain field contains the
+//! checksum of the previous record, so a stale record, written before the wrap or by another mount,
+//! is never accepted.
 
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -12,25 +13,25 @@ use crate::error::Corruption;
 use crate::format::key::{Key, Kind};
 use crate::format::{BLOCK_SIZE, MAX_COUNTER, MAX_VALUE, checksum};
 
-/// First bytes of a record.
+/// Magic number of a record.
 pub const RECORD_MAGIC: u32 = u32::from_le_bytes(*b"CLog");
-/// Bytes of a record header.
+/// Size of a record header in bytes.
 pub const HEADER_SIZE: usize = 128;
-/// Most blocks of a record (1 MiB).
+/// Maximum size of a record in blocks (1 MiB).
 pub const MAX_RECORD_BLOCKS: u64 = 256;
-/// Most payload bytes of a record.
+/// Maximum size of a record's payload in bytes.
 pub const MAX_PAYLOAD: usize = MAX_RECORD_BLOCKS as usize * BLOCK_SIZE - HEADER_SIZE;
-/// Bytes of an entry before its value.
+/// Size of an entry header in bytes; the value follows it.
 pub const ENTRY_HEADER_SIZE: usize = 24;
 
-/// Flag: the last part of its context.
+/// Record flag: the last part of its context.
 pub const FLAG_LAST: u32 = 1;
-/// Flag: the record a mount writes before anything else; it has no entries.
+/// Record flag: the first record of a mount; it has no entries.
 pub const FLAG_MOUNT: u32 = 2;
-/// Flag: an fsync record, logged ahead of the rest of its context.
-pub const FLAG_GROUP: u32 = 4;
+/// Record flag: an fsync record, written ahead of the rest of its context.
+pub const FLAG_FSYNC: u32 = 4;
 
-/// The bytes of a record header.
+/// The on-disk record header.
 #[derive(
     Debug,
     Clone,
@@ -50,43 +51,43 @@ pub struct RecordHeader {
     pub checksum: U64,
     /// [`RECORD_MAGIC`].
     pub magic: U32,
-    /// [`FLAG_LAST`], [`FLAG_MOUNT`], [`FLAG_GROUP`].
+    /// A combination of [`FLAG_LAST`], [`FLAG_MOUNT`] and [`FLAG_FSYNC`].
     pub flags: U32,
-    /// The volume's identity.
+    /// UUID of the volume.
     pub uuid: [u8; 16],
-    /// Random number of the mount that wrote it.
+    /// Random number of the mount that wrote the record.
     pub nonce: U64,
-    /// Log sequence number: first block of the record.
+    /// Log sequence number: the number of the record's first block.
     pub lsn: U64,
-    /// Checksum field of the record before.
+    /// Checksum field of the previous record.
     pub chain: U64,
-    /// Sequence of the context it belongs to.
+    /// Sequence of the record's context.
     pub seq: U64,
-    /// An LSN up to which the log was durable when this was written.
+    /// The log was durable up to this LSN when the record was written.
     pub durable_lsn: U64,
-    /// Generation of the newest superblock when this was written.
+    /// Generation of the newest superblock when the record was written.
     pub generation: U64,
     /// Number of the part within the context, from 0.
     pub part: U32,
     /// Number of entries.
     pub entries: U32,
-    /// Bytes of the payload.
+    /// Length of the payload in bytes.
     pub payload_len: U32,
     /// CRC32C of the payload.
     pub payload_crc: U32,
-    /// Bytes of checks at the end of the payload.
+    /// Length of the data checks at the end of the payload, in bytes.
     pub checks_len: U32,
     /// Zero.
     pub reserved: [u8; 28],
 }
 
 impl RecordHeader {
-    /// Blocks of the record.
+    /// Size of the record in blocks.
     pub fn blocks(&self) -> u64 {
         blocks_for(self.payload_len.get() as usize)
     }
 
-    /// Fills in magic and checksum.
+    /// Sets the magic and the checksum.
     pub fn seal(&mut self) {
         self.magic = U32::new(RECORD_MAGIC);
         self.checksum = U64::new(self.compute());
@@ -96,7 +97,8 @@ impl RecordHeader {
         checksum::hash64(self.as_bytes().get(8..).unwrap_or_default())
     }
 
-    /// The header at the begin of `bytes`, if its magic, checksum, length and counters are sound.
+    /// Decodes the header at the beginning of `bytes`; `None` if its magic, checksum, lengths or
+    /// counters are invalid.
     pub fn decode(bytes: &[u8]) -> Option<Self> {
         let (header, _) = RecordHeader::read_from_prefix(bytes).ok()?;
         let counters = [header.lsn, header.seq, header.generation];
@@ -109,8 +111,8 @@ impl RecordHeader {
     }
 }
 
-/// Appends a check to a payload: what blocks of new data, from `block` on, must hold for the record
-/// to count.
+/// Appends a data check to a payload: the checksums that the data blocks from `block` on must have
+/// for recovery to accept the record.
 pub fn push_check(payload: &mut Vec<u8>, block: u64, crcs: &[u32]) {
     payload.reserve(size_of::<u64>() + size_of::<u32>() + size_of_val(crcs));
     payload.extend_from_slice(&block.to_le_bytes());
@@ -120,7 +122,8 @@ pub fn push_check(payload: &mut Vec<u8>, block: u64, crcs: &[u32]) {
     }
 }
 
-/// The checks at the end of a payload; one that is cut off ends them, with `None`.
+/// Decodes the data checks at the end of a payload: (first block, checksums). A truncated check
+/// yields `None` and ends the iteration.
 pub fn checks(bytes: &[u8]) -> impl Iterator<Item = Option<(u64, &[U32])>> {
     let mut rest = bytes;
     std::iter::from_fn(move || {
@@ -140,7 +143,7 @@ fn check(bytes: &[u8]) -> Option<(u64, &[U32], &[u8])> {
     Some((block.get(), crcs, behind))
 }
 
-/// Blocks of a record with so many payload bytes.
+/// Size in blocks of a record with a payload of `payload_len` bytes.
 pub fn blocks_for(payload_len: usize) -> u64 {
     (payload_len + HEADER_SIZE).div_ceil(BLOCK_SIZE) as u64
 }
@@ -148,27 +151,28 @@ pub fn blocks_for(payload_len: usize) -> u64 {
 #[derive(Debug, Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 struct RawEntry {
-    /// Kind in the low byte, its top bit set for a deletion; value length above.
+    /// Kind in the low byte, with its top bit set for a deletion; value length in the upper bits.
     head: U32,
     root: U32,
     object: U64,
     offset: U64,
 }
 
-/// A change as the log tells it.
+/// A log entry: the change of one item.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Entry<'a> {
-    /// The root whose item it is.
+    /// The root that the item belongs to.
     pub root: u32,
     /// The item's key.
     pub key: Key,
-    /// A deletion. Its value is empty, but for a directory index: there it is the name's hash.
+    /// Whether the item is deleted. The value is then empty, except for a directory index: there it
+    /// is the hash of the name.
     pub delete: bool,
     /// The new value.
     pub value: &'a [u8],
 }
 
-/// Bytes an entry with a value of `len` bytes takes in the log.
+/// Size in bytes of an entry with a value of `len` bytes.
 pub const fn entry_size(len: usize) -> usize {
     ENTRY_HEADER_SIZE + len
 }
@@ -180,8 +184,8 @@ pub fn push_entry(payload: &mut Vec<u8>, entry: &Entry<'_>) {
     put_entry(payload.get_mut(len..).unwrap_or_default(), entry, &[]);
 }
 
-/// Puts an entry, whose value goes on with `rest`, at the beginning of `to`; tells how many bytes it
-/// takes, or `None` if it does not fit.
+/// Writes an entry, whose value is `entry.value` followed by `rest`, to the beginning of `to`.
+/// Returns its size in bytes, or `None` if it does not fit.
 pub fn put_entry(to: &mut [u8], entry: &Entry<'_>, rest: &[u8]) -> Option<usize> {
     let len = entry.value.len() + rest.len();
     debug_assert!(len <= MAX_VALUE);
@@ -201,7 +205,7 @@ pub fn put_entry(to: &mut [u8], entry: &Entry<'_>, rest: &[u8]) -> Option<usize>
     Some(entry_size(len))
 }
 
-/// The entries of a payload whose checksum was verified; `block` is named in errors.
+/// Decodes the entries of a payload with a verified checksum; `block` is the block for errors.
 pub fn entries(block: u64, payload: &[u8]) -> impl Iterator<Item = Result<Entry<'_>, Corruption>> {
     let mut rest = payload;
     std::iter::from_fn(move || {
@@ -233,7 +237,7 @@ pub fn entries(block: u64, payload: &[u8]) -> impl Iterator<Item = Result<Entry<
             rest = &[];
             return bad("a value of bounded length", format!("length {len}"));
         }
-        // Of an orphan the offset is the inode's number.
+        // The key of an orphan item has the inode number as its offset.
         let ino = match kind {
             Kind::Orphan => raw.offset.get(),
             _ => raw.object.get(),
@@ -257,7 +261,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn entries_return_as_pushed() {
+    fn log_entries_round_trip() {
         let mut payload = Vec::new();
         let a = Entry {
             root: 1,
@@ -280,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn checks_return_as_pushed() {
+    fn data_checks_round_trip() {
         let mut payload = Vec::new();
         push_check(&mut payload, 77, &[1, 2, 3]);
         push_check(&mut payload, 99, &[4]);
@@ -300,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn counters_that_no_volume_reaches_are_refused() {
+    fn counters_out_of_range_are_refused() {
         let sealed = |change: fn(&mut RecordHeader)| {
             let mut header = RecordHeader::default();
             change(&mut header);
@@ -325,7 +329,7 @@ mod tests {
     }
 
     #[test]
-    fn a_flipped_bit_in_a_header_is_seen() {
+    fn flipped_bit_in_record_header_is_detected() {
         let mut header = RecordHeader {
             lsn: U64::new(5),
             payload_len: U32::new(10),

@@ -1,51 +1,28 @@
-//! The superblock: identity, geometry, and the state that a mount starts from.
+//! The superblock: identity, geometry, and the state from which a mount starts.
 //!
-//! Two slots are written in turn (slot = generation mod 2), each with a checksum; the newest
-//! valid one counts.
+//! The two slots are written alternately (slot = generation mod 2), each with a checksum. A mount
+//! uses the newest valid one.
 
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::error::{Corruption, Error};
 use crate::format::geometry::{Geometry, SUPERBLOCK_SLOTS};
+use crate::format::pointer::RawPtr;
 use crate::format::{BLOCK_SIZE, FIRST_USER_INO, MAX_COUNTER, NODE_SIZE, checksum};
 
-/// First bytes of a volume.
+/// Magic number: the first bytes of a volume.
 pub const MAGIC: [u8; 8] = *b"CairnFS\x03";
-/// Incompatible feature: the log may give an entry another name under its index.
+/// Incompatible feature: the log may change the name of a directory entry under its index.
 pub const RENAMED_ENTRIES: u64 = 1;
-/// Incompatible features that this version knows.
+/// Incompatible features that this version supports.
 pub const KNOWN_INCOMPATIBLE: u64 = RENAMED_ENTRIES;
-/// Read-only compatible features that this version knows.
+/// Read-only compatible features that this version supports.
 pub const KNOWN_RO_COMPATIBLE: u64 = 0;
-/// Longest label in bytes.
+/// Maximum length of the label in bytes.
 pub const MAX_LABEL: usize = 64;
 
-/// Address of an index node, as stored in parents, in root items and in the superblock.
-#[derive(
-    Debug,
-    Clone,
-    Copy,
-    Default,
-    PartialEq,
-    Eq,
-    FromBytes,
-    IntoBytes,
-    Immutable,
-    KnownLayout,
-    Unaligned,
-)]
-#[repr(C)]
-pub struct RawPtr {
-    /// First block of the node; 0 for none.
-    pub block: U64,
-    /// Context sequence of the merge that wrote it.
-    pub birth: U64,
-    /// CRC32C of the node's bytes.
-    pub crc: U32,
-}
-
-/// The bytes of a superblock. `checksum` covers everything behind it, to the end of the block.
+/// The on-disk superblock. `checksum` covers everything behind it, to the end of the block.
 #[derive(
     Debug, Clone, Copy, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned,
 )]
@@ -55,58 +32,58 @@ pub struct RawSuperblock {
     pub magic: [u8; 8],
     /// XXH3-64 of the block's bytes behind this field.
     pub checksum: U64,
-    /// Features that any version may ignore.
+    /// Compatible features: a version that does not support them may ignore them.
     pub compatible: U64,
-    /// Features whose ignorance allows reading only.
+    /// Read-only compatible features: a version that does not support them may mount read-only.
     pub ro_compatible: U64,
-    /// Features that must be known.
+    /// Incompatible features: a version that does not support them must not mount the volume.
     pub incompatible: U64,
-    /// Identity of the volume.
+    /// UUID of the volume.
     pub uuid: [u8; 16],
     /// Seed of the name hashes.
     pub hash_seed: U64,
-    /// Name given by the user, padded with NUL.
+    /// Label chosen by the user, padded with NUL.
     pub label: [u8; MAX_LABEL],
-    /// Seconds since the epoch of mkfs.
+    /// Time of mkfs, in seconds since the epoch.
     pub created: U64,
-    /// Bytes of a block.
+    /// Block size in bytes.
     pub block_size: U32,
-    /// Bytes of an index node.
+    /// Size of an index node in bytes.
     pub node_size: U32,
     /// Size of the volume in blocks.
     pub total_blocks: U64,
     /// Size of the log in blocks.
     pub log_blocks: U64,
-    /// Grows by one with each superblock written.
+    /// Incremented with each superblock write.
     pub generation: U64,
-    /// The index holds all contexts up to this sequence.
+    /// The index contains all contexts up to this sequence.
     pub merged_seq: U64,
-    /// LSN of the first record to replay.
+    /// LSN of the log tail: the first record to replay.
     pub tail_lsn: U64,
-    /// What the chain field of the record at the tail must hold.
+    /// Required value of the chain field of the record at the tail.
     pub tail_chain: U64,
-    /// Recovery must reach this LSN (the end of a record); less is damage.
+    /// Recovery must reach this LSN (the end of a record); a log that ends earlier is damaged.
     pub required_lsn: U64,
-    /// No inode number from here on has been used by a merged context.
+    /// Lower bound of unused inode numbers: merged contexts use only smaller ones.
     pub next_ino: U64,
-    /// Id for the next root to be made.
+    /// Id of the next root to be created.
     pub next_root: U32,
-    /// Copy of the group table that counts (0 or 1).
+    /// The active copy of the group table (0 or 1).
     pub table_copy: U32,
-    /// CRC32C of that copy, all its blocks.
+    /// CRC32C of all blocks of that copy.
     pub table_crc: U32,
     /// Height of the volume root's tree: 1 for a single leaf, 0 if empty.
     pub root_height: U32,
-    /// The volume root's tree.
+    /// Root node of the volume root's tree.
     pub root: RawPtr,
-    /// Free blocks as the bitmaps tell.
+    /// Number of free blocks in the bitmaps.
     pub free_blocks: U64,
 }
 
 /// A decoded, checked superblock.
 pub type Superblock = RawSuperblock;
 
-/// Why a device of `size` bytes is no volume if neither slot looks like a superblock.
+/// The error for a device of `size` bytes in which neither slot looks like a superblock.
 pub fn absent(size: u64) -> Error {
     let end = (SUPERBLOCK_SLOTS[1] + 1) * BLOCK_SIZE as u64;
     let why = match size {
@@ -118,7 +95,7 @@ pub fn absent(size: u64) -> Error {
 }
 
 impl RawSuperblock {
-    /// The areas of the volume.
+    /// The geometry of the volume.
     pub fn geometry(&self) -> Geometry {
         Geometry {
             total_blocks: self.total_blocks.get(),
@@ -126,7 +103,7 @@ impl RawSuperblock {
         }
     }
 
-    /// The slot (0 or 1) that this generation is written to.
+    /// The slot (0 or 1) of this generation.
     pub fn slot(&self) -> usize {
         (self.generation.get() & 1) as usize
     }
@@ -143,7 +120,7 @@ impl RawSuperblock {
         String::from_utf8_lossy(self.label.get(..end).unwrap_or_default()).into_owned()
     }
 
-    /// The block to write, with its checksum.
+    /// The encoded block, with its checksum.
     pub fn encode(&self) -> Vec<u8> {
         let mut block = vec![0; BLOCK_SIZE];
         let mut raw = *self;
@@ -158,11 +135,11 @@ impl RawSuperblock {
         block
     }
 
-    /// Checks and decodes a superblock read from `block`.
+    /// Checks and decodes a superblock that was read from `block`.
     ///
     /// # Errors
-    /// Magic, checksum, sizes or geometry that are not those of a volume. Unknown features are
-    /// not an error here: the caller decides by what it wants to do.
+    /// Magic, checksum, sizes, geometry or a counter is invalid. Unknown features are not an error
+    /// here, because it depends on the caller's purpose whether they matter.
     pub fn decode(block: u64, bytes: &[u8]) -> Result<Self, Corruption> {
         let bad = |what: &'static str, expected: String, found: String| {
             Corruption::new(block, what, expected, found)
@@ -224,7 +201,7 @@ impl RawSuperblock {
         Ok(raw)
     }
 
-    /// The error tells what was expected, and what was found.
+    /// Checks the counters; the error is (expected, found).
     fn check_counters(&self) -> Result<(), (String, String)> {
         let counters = [
             ("generation", self.generation),

@@ -1,11 +1,11 @@
-//! Extended attributes: as the log has them, as the index has them, and values that stand once.
+//! Extended attributes: their encoding in the log and in the index, and shared values.
 //!
-//! Pure, as all of `format`: bytes in, checked values out. In the log an attribute has its value, so
-//! that a record needs nothing but itself. In the index a value of more than [`MAX_OWN_VALUE`] bytes
-//! has an item of its own, under its hash, and attributes refer to it. A reference names the item's
-//! very key; that values may have equal hashes concerns only who looks for a value by its bytes. With
-//! the value stands the number of its uses; a long value stands apart, so that its uses may change
-//! without it.
+//! Pure, as all of `format`: bytes in, checked values out. In the log an attribute contains its
+//! value, so that a record is self-contained. In the index a value of more than [`MAX_OWN_VALUE`]
+//! bytes has its own item, keyed by its hash, and attributes refer to it. A reference contains the
+//! exact key of the item, so hash collisions matter only when a value is looked up by its bytes.
+//! The item contains the value and its use count; a long value has a separate item, so that a
+//! change of the use count does not rewrite the value.
 
 use xxhash_rust::const_xxh3::const_custom_default_secret;
 use xxhash_rust::xxh3::xxh3_64_with_secret;
@@ -14,16 +14,16 @@ use crate::format::key::{Key, Kind, SHARED_BYTES, SHARED_VALUES};
 use crate::format::node::MAX_CELL_VALUE;
 use crate::format::{MAX_COUNTER, MAX_OWN_VALUE, MAX_XATTR_VALUE, checksum};
 
-/// Values with one hash that can have an item of their own; a further one stands with its name.
+/// Maximum number of shared values with the same hash; further values are stored with their names.
 pub const SLOTS: u8 = 8;
 
-/// Bytes of a shared value's item before the value.
+/// Size of the use count in a shared value's item, in bytes.
 const USES: usize = 8;
 
-/// The longest value that stands with its uses.
+/// Maximum size in bytes of a shared value that is stored with its use count.
 pub const MAX_WITH_USES: usize = MAX_CELL_VALUE - USES;
 
-/// Bytes of an attribute in the log before its name.
+/// Size of an attribute's header in the log, in bytes; the name and the value follow it.
 pub const XATTR_HEAD: usize = 5;
 
 /// An attribute with its value.
@@ -35,13 +35,13 @@ pub struct XattrRef<'a> {
     pub value: &'a [u8],
 }
 
-/// What stands before name and value of an attribute in the log.
+/// The header of an attribute in the log.
 pub fn xattr_head(name: &[u8], value_len: usize) -> [u8; XATTR_HEAD] {
     let [a, b, c, d] = (value_len as u32).to_le_bytes();
     [name.len() as u8, a, b, c, d]
 }
 
-/// Appends an attribute to the value that an attribute item has in the log.
+/// Appends an attribute to the value of an attribute item in the log.
 pub fn encode_xattr(out: &mut Vec<u8>, xattr: &XattrRef<'_>) {
     out.reserve(XATTR_HEAD + xattr.name.len() + xattr.value.len());
     out.extend_from_slice(&xattr_head(xattr.name, xattr.value.len()));
@@ -49,7 +49,8 @@ pub fn encode_xattr(out: &mut Vec<u8>, xattr: &XattrRef<'_>) {
     out.extend_from_slice(xattr.value);
 }
 
-/// The attributes of an attribute item in the log (all with equal name hash), in order.
+/// Decodes the value of an attribute item in the log: the attributes with equal name hash, in
+/// order.
 pub fn decode_xattrs(value: &[u8]) -> Result<Vec<XattrRef<'_>>, String> {
     let mut rest = value;
     let mut out = Vec::new();
@@ -78,25 +79,28 @@ pub fn decode_xattrs(value: &[u8]) -> Result<Vec<XattrRef<'_>>, String> {
     Ok(out)
 }
 
-/// Namespaces, by the number that stands for them in the index.
+/// Namespaces, by their number in the index.
 const NAMESPACES: [&[u8]; 5] = [b"", b"user.", b"trusted.", b"security.", b"system."];
 
-/// How the value of a stored attribute is given: bits 3 and 4 of its second byte.
+/// Form of a stored value (bits 3 and 4 of the second byte): inline, with a length of one byte.
 const OWN: u8 = 0;
+/// Form of a stored value: a reference to a shared value.
 const SHARED: u8 = 1;
+/// Form of a stored value: inline, with a length of four bytes.
 const LONG: u8 = 2;
 
-/// The place of a shared value: its hash, and which of the values with that hash it is.
+/// Reference to a shared value: its hash, and its slot among the values with that hash.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SharedRef {
     /// Hash of the value.
     pub hash: u64,
-    /// Below [`SLOTS`].
+    /// Slot among the values with this hash, below [`SLOTS`].
     pub slot: u8,
 }
 
 impl SharedRef {
-    /// The place that a key's offset tells for a value of that hash, if it can be its.
+    /// The reference for a key's offset and a value of this hash, if the offset is one of the slots
+    /// of the hash.
     pub fn of(hash: u64, offset: u64) -> Option<Self> {
         let slot = u8::try_from(offset.wrapping_sub(hash)).ok()?;
         (slot < SLOTS).then_some(Self { hash, slot })
@@ -128,14 +132,14 @@ pub const fn bytes_key(offset: u64) -> Key {
     Key::new(SHARED_BYTES, Kind::SharedValue, offset)
 }
 
-/// Hashes values with one seed, for which what long ones need is prepared once.
+/// Hashes values with a fixed seed; the XXH3 secret for long values is computed once.
 pub struct ValueHash {
     seed: u64,
     secret: [u8; 192],
 }
 
 impl ValueHash {
-    /// The same as [`value_hash`] with that seed.
+    /// A hasher that returns the same hashes as [`value_hash`] with this seed.
     pub fn new(seed: u64) -> Self {
         let secret = const_custom_default_secret(seed);
         Self { seed, secret }
@@ -150,10 +154,10 @@ impl ValueHash {
     }
 }
 
-/// Longest input for which XXH3 takes the seed itself.
+/// Maximum input length, in bytes, for which XXH3 uses the seed directly and not a derived secret.
 const SHORT: usize = 240;
 
-/// The hash under which a value is found; `seed` is the volume's.
+/// The hash of a value: XXH3-64 with the volume's `seed`.
 pub fn value_hash(seed: u64, value: &[u8]) -> u64 {
     checksum::name_hash(seed, value)
 }
@@ -161,9 +165,9 @@ pub fn value_hash(seed: u64, value: &[u8]) -> u64 {
 /// The value of an attribute in the index.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StoredValue<'a> {
-    /// It stands here.
+    /// Stored in the attribute.
     Own(&'a [u8]),
-    /// It has an item of its own.
+    /// Stored in a shared value's item.
     Shared(SharedRef),
 }
 
@@ -172,7 +176,7 @@ pub enum StoredValue<'a> {
 pub struct StoredXattr<'a> {
     namespace: &'static [u8],
     bare: &'a [u8],
-    /// Its value.
+    /// The value, or the reference to it.
     pub value: StoredValue<'a>,
 }
 
@@ -182,13 +186,13 @@ impl StoredXattr<'_> {
         [self.namespace, self.bare].concat()
     }
 
-    /// Whether that is its full name.
+    /// Whether `name` is its full name.
     pub fn is_named(&self, name: &[u8]) -> bool {
         name.strip_prefix(self.namespace) == Some(self.bare)
     }
 }
 
-/// Appends an attribute to the value that an attribute item has in the index.
+/// Appends an attribute to the value of an attribute item in the index.
 pub fn encode_stored_xattr(out: &mut Vec<u8>, name: &[u8], value: &StoredValue<'_>) {
     let spaces = (1u8..).zip(NAMESPACES.iter().skip(1));
     let (space, bare) = spaces
@@ -214,7 +218,8 @@ pub fn encode_stored_xattr(out: &mut Vec<u8>, name: &[u8], value: &StoredValue<'
     }
 }
 
-/// The attributes of an attribute item in the index (all with equal name hash), in order.
+/// Decodes the value of an attribute item in the index: the attributes with equal name hash, in
+/// order.
 pub fn decode_stored_xattrs(item: &[u8]) -> Result<Vec<StoredXattr<'_>>, String> {
     let mut rest = item;
     let mut out = Vec::new();
@@ -230,7 +235,7 @@ pub fn decode_stored_xattrs(item: &[u8]) -> Result<Vec<StoredXattr<'_>>, String>
     Ok(out)
 }
 
-/// `None` if the bytes end too early.
+/// Decodes one attribute, and returns the bytes behind it; `None` if the bytes end too early.
 fn decode_one(bytes: &[u8]) -> Option<Result<(StoredXattr<'_>, &[u8]), String>> {
     let ([bare_len, tag], rest) = bytes.split_first_chunk::<2>()?;
     let (bare, rest) = rest.split_at_checked(usize::from(*bare_len))?;
@@ -284,19 +289,19 @@ fn decode_one(bytes: &[u8]) -> Option<Result<(StoredXattr<'_>, &[u8]), String>> 
     )))
 }
 
-/// The item of a shared value that so many attributes in the index refer to; a long value stands
-/// apart.
+/// Encodes the item of a shared value with its use count (the number of attributes in the index
+/// that refer to it). A long value is not included; it has a separate item.
 pub fn encode_shared_value(uses: u64, value: &[u8]) -> Vec<u8> {
     let with_uses = if is_apart(value.len()) { &[] } else { value };
     [&uses.to_le_bytes(), with_uses].concat()
 }
 
-/// Whether a shared value of that length has an item for its bytes alone.
+/// Whether a shared value of `len` bytes has a separate item for its bytes.
 pub fn is_apart(len: usize) -> bool {
     len > MAX_WITH_USES
 }
 
-/// How many attributes in the index refer to a shared value, and the value, unless it stands apart.
+/// Decodes the item of a shared value: the use count, and the value unless it has a separate item.
 pub fn decode_shared_value(item: &[u8]) -> Result<(u64, Option<&[u8]>), String> {
     let (uses, value) = item
         .split_first_chunk::<USES>()
@@ -314,7 +319,7 @@ pub fn decode_shared_value(item: &[u8]) -> Result<(u64, Option<&[u8]>), String> 
     Ok((uses, Some(value)))
 }
 
-/// A shared value that stands apart.
+/// Decodes the separate item of a long shared value.
 pub fn decode_shared_bytes(item: &[u8]) -> Result<&[u8], String> {
     match is_apart(item.len()) && item.len() <= MAX_XATTR_VALUE {
         true => Ok(item),
@@ -322,7 +327,8 @@ pub fn decode_shared_bytes(item: &[u8]) -> Result<&[u8], String> {
     }
 }
 
-/// The place of a value that was found at a key's offset, if its hash leads there.
+/// The reference to a value that was read at a key's offset; an error if the offset is not one of
+/// the slots of the value's hash.
 pub fn shared_place(offset: u64, value: &[u8], seed: u64) -> Result<SharedRef, String> {
     let hash = value_hash(seed, value);
     SharedRef::of(hash, offset)
@@ -340,7 +346,7 @@ mod tests {
     };
 
     #[test]
-    fn a_prepared_hash_is_the_same() {
+    fn value_hash_with_prepared_secret_is_identical() {
         for seed in [0, 9, u64::MAX] {
             let hash = ValueHash::new(seed);
             for len in [0, 64, 239, 240, 241, 400, 1024, 1025, 5000] {
@@ -351,7 +357,7 @@ mod tests {
     }
 
     #[test]
-    fn stored_attributes_come_back() {
+    fn stored_attributes_round_trip() {
         let long = vec![7; 70_000];
         let values = [
             StoredValue::Own(b""),
@@ -392,7 +398,7 @@ mod tests {
     }
 
     #[test]
-    fn fields_out_of_range_are_refused() {
+    fn stored_attribute_fields_out_of_range_are_refused() {
         let item = |tag: u8, rest: &[u8]| [&[1, tag, b'a'], rest].concat();
         let sound = |item: Vec<u8>| decode_stored_xattrs(&item).is_ok();
         assert!(sound(item(1, &[0])) && sound(item(1 | SHARED << 3 | 7 << 5, &[0; 8])));
@@ -410,7 +416,7 @@ mod tests {
     }
 
     #[test]
-    fn shared_values_have_uses_a_length_and_a_place() {
+    fn shared_value_offset_must_match_its_hash() {
         let (seed, value) = (3, [9; 65]);
         let hash = value_hash(seed, &value);
         for slot in 0..SLOTS {
@@ -425,7 +431,7 @@ mod tests {
     }
 
     #[test]
-    fn long_values_stand_apart_from_their_uses() {
+    fn long_shared_values_have_separate_item() {
         let long = [9; MAX_XATTR_VALUE + 1];
         let uses_of = |len: usize| {
             let item = encode_shared_value(12, long.get(..len).unwrap());

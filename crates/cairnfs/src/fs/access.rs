@@ -1,12 +1,12 @@
 //! Access lists: the mode and the access list of an inode change in one transaction.
 //!
-//! The list is computed under the inode's lock, in the same hold in which both are committed, so two
-//! changes never mix, and a reader sees both as they were before or after. Uses the attributes' own
-//! transaction (`xattr`, `attributes`); what a list means is in [`crate::acl`].
+//! The list is computed and committed with the mode under one hold of the inode's lock, so two
+//! changes never mix, and a reader sees both from before or both from after a change. Uses the
+//! transaction of the attributes (`xattr`, `attributes`); [`crate::acl`] defines what a list means.
 
 use std::sync::Arc;
 
-use crate::acl::{ACCESS, Acl, DEFAULT};
+use crate::acl::{ACCESS, Acl};
 use crate::error::{Error, Result};
 use crate::format::item::S_ISGID;
 use crate::fs::FileSystem;
@@ -18,7 +18,7 @@ use crate::inode::{Inode, InodeState};
 use crate::txn::Commit;
 use crate::types::{KillPrivileges, SetAttr, XattrMode};
 
-/// An access list that must change with a mode.
+/// An access list that must change together with the mode.
 pub(super) struct Follower {
     hash: u64,
     found: Found,
@@ -26,21 +26,13 @@ pub(super) struct Follower {
 }
 
 impl Follower {
-    /// Bytes of its item as they are logged.
+    /// Bytes of its item in log format.
     pub fn logged(&self) -> usize {
         self.found.logged() + ACCESS.len() + self.value.len() + 8
     }
 }
 
-/// Refuses a value of one of the two attributes for lists that is no list.
-pub(super) fn check_list(name: &[u8], value: &[u8]) -> Result<()> {
-    if (name == ACCESS || name == DEFAULT) && Acl::parse(value).is_none() {
-        return Err(Error::Invalid("not an access control list"));
-    }
-    Ok(())
-}
-
-/// The mode follows a list that is set.
+/// Sets the mode's permissions from an access list.
 fn follow(attrs: &mut Attrs, list: &Acl, kill: KillPrivileges) {
     attrs.mode = attrs.mode & !0o777 | list.permissions();
     if matches!(kill, KillPrivileges::ByGroup(gid) if gid != attrs.gid) {
@@ -49,10 +41,10 @@ fn follow(attrs: &mut Attrs, list: &Acl, kill: KillPrivileges) {
 }
 
 impl FileSystem {
-    /// The access list of an inode; if it has none, the one that its mode stands for.
+    /// The access list of an inode; if it has none, the list that is equivalent to its mode.
     ///
-    /// Who checks access by a mode and a list that were read one after the other is never granted what
-    /// neither grants alone: each list says all, and the mode is not needed.
+    /// Each list is complete, so a caller that checks access needs only the list, and cannot
+    /// combine a mode and a list of different times into permissions that neither grants alone.
     ///
     /// # Errors
     /// No such inode; damage.
@@ -76,9 +68,9 @@ impl FileSystem {
         Ok(list.to_bytes())
     }
 
-    /// Sets the access list of an inode; its mode follows in the same transaction. A list that says no
-    /// more than a mode is not kept. `kill` clears set-group-id if the caller is not in the file's
-    /// group, also of a directory.
+    /// Sets the access list of an inode and its mode, in one transaction. A list that is equivalent
+    /// to a mode is not stored. `kill` clears set-group-id if the caller is not in the file's
+    /// group, also for a directory.
     ///
     /// # Errors
     /// Not an access control list; no space.
@@ -86,7 +78,8 @@ impl FileSystem {
         self.set_access_list_of(&self.inode(ino)?, value, XattrMode::Set, kill)
     }
 
-    /// The same of an inode at hand, whose list may have to exist or not.
+    /// Like [`FileSystem::set_access_list`] for a loaded inode; `mode` is whether a list must
+    /// exist.
     pub(super) fn set_access_list_of(
         &self,
         inode: &Arc<Inode>,
@@ -109,7 +102,7 @@ impl FileSystem {
         })
     }
 
-    /// The access list that an inode must have once these attributes are set; `None` if it stays.
+    /// The changed access list of an inode once these attributes are set; `None` if it stays.
     pub(super) fn follower(
         &self,
         inode: &Inode,
@@ -127,7 +120,7 @@ impl FileSystem {
         let Some(old) = self.core.attribute(inode, state, at)? else {
             return Ok(None);
         };
-        // What is no list grants nothing, and stays as it is.
+        // A malformed list grants nothing, and stays as it is.
         let Some(mut list) = Acl::parse(&old) else {
             return Ok(None);
         };
@@ -140,7 +133,7 @@ impl FileSystem {
         Ok(Some(Follower { hash, found, value }))
     }
 
-    /// Puts it; the inode item is still to be put.
+    /// Puts the changed access list; the caller puts the inode item.
     pub(super) fn put_follower(
         &self,
         commit: &mut Commit<'_>,

@@ -1,4 +1,4 @@
-//! fallocate: space ahead of data, holes, ranges of zeros; and copying within the volume.
+//! fallocate (preallocation, holes, zeroed ranges) and copying within the volume.
 
 use std::cell::Cell;
 use std::sync::Arc;
@@ -28,7 +28,7 @@ const ALLOCATE_STEP: u64 = 64 * MAX_EXTENT_BLOCKS;
 /// Bytes copied at a time.
 const COPY_CHUNK: u64 = 1 << 20;
 
-/// A change of a file's space, in steps. The first step that changes anything also clears set-id bits.
+/// A change of a file's space, in steps. The first step that changes something clears set-id bits.
 struct Change<'a> {
     inode: &'a Arc<Inode>,
     what: Fallocate,
@@ -38,7 +38,7 @@ struct Change<'a> {
 }
 
 impl Change<'_> {
-    /// What a step does to the inode's attributes.
+    /// Updates the inode's attributes in a step.
     fn touch(&self, fs: &FileSystem, attrs: &mut Attrs) {
         fs.touch(attrs);
         kill_privileges(attrs, self.kill);
@@ -47,8 +47,8 @@ impl Change<'_> {
 }
 
 impl FileSystem {
-    /// Gives space to a range of a regular file, makes a hole of it, or makes it read as zeros. `kill`
-    /// clears set-id bits, as for a write.
+    /// Preallocates a range of a regular file, punches a hole, or makes the range read as zeros.
+    /// `kill` clears set-id bits, as for a write.
     ///
     /// # Errors
     /// Not a regular file; an empty range; too large; no space.
@@ -111,8 +111,8 @@ impl FileSystem {
         self.touch_if_untouched(&change)
     }
 
-    /// Locks the contents for one step. A range may take long: between two steps others may change
-    /// the file.
+    /// Locks the contents for one step. A large range may take long, so other threads may change
+    /// the file between two steps.
     fn step<'a>(&self, change: &Change<'a>) -> Result<MutexGuard<'a, ()>> {
         let inode = change.inode;
         let contents = inode.contents();
@@ -121,7 +121,7 @@ impl FileSystem {
         Ok(contents)
     }
 
-    /// The size follows the space, so that a refusal shows nowhere.
+    /// Sets the size after the space is allocated, so that a failure leaves it unchanged.
     fn grow_to(&self, change: &Change<'_>, end: u64, keep_size: bool) -> Result<()> {
         let _contents = self.step(change)?;
         let size = attrs(&change.inode.read())?.size;
@@ -137,8 +137,8 @@ impl FileSystem {
         Ok(())
     }
 
-    /// Times and set-id bits change also where no step changed anything; they are committed with what
-    /// is written next.
+    /// Sets times and clears set-id bits even if no step changed anything; they are committed with
+    /// the next writeback.
     fn touch_if_untouched(&self, change: &Change<'_>) -> Result<()> {
         if change.touched.get() {
             return Ok(());
@@ -151,7 +151,7 @@ impl FileSystem {
         Ok(())
     }
 
-    /// Makes a range read as zeros. Its space is set aside before the old contents go.
+    /// Makes a range read as zeros. Its space is reserved before the old contents are dropped.
     fn zero_range(&self, change: &Change<'_>, offset: u64, end: u64) -> Result<()> {
         let blocks = end.div_ceil(BLOCK) - offset / BLOCK;
         self.reserve_blocks(blocks, Class::Ordinary)?;
@@ -163,8 +163,8 @@ impl FileSystem {
         result
     }
 
-    /// Makes a hole, step by step. Blocks at the edges that are covered in part are rewritten with
-    /// zeros there.
+    /// Punches a hole, in steps. Blocks that are covered in part are rewritten with zeros in that
+    /// part.
     fn punch(&self, change: &Change<'_>, offset: u64, end: u64) -> Result<()> {
         self.zero_edges(change, offset, end)?;
         let (mut from, last) = (offset.div_ceil(BLOCK), end / BLOCK);
@@ -175,12 +175,12 @@ impl FileSystem {
         Ok(())
     }
 
-    /// Zeroes the blocks at the edges of a range that it covers in part, or all of a small file.
+    /// Zeroes the blocks that a range covers in part, or the whole range in a small file.
     fn zero_edges(&self, change: &Change<'_>, offset: u64, end: u64) -> Result<()> {
         let _contents = self.step(change)?;
         let size = attrs(&change.inode.read())?.size;
         let (first, last) = (offset.div_ceil(BLOCK), end / BLOCK);
-        // The contents of a small file may lie in its inode, where no block can be freed.
+        // A small file may have inline contents, without blocks that could be freed.
         let edges = if first > last || size <= MAX_INLINE as u64 {
             vec![(offset, end)]
         } else {
@@ -189,11 +189,11 @@ impl FileSystem {
         for (from, to) in edges {
             self.zero_edge(change, from, to.min(size))?;
         }
-        // The edges are durable no later than the hole.
+        // The edges must be durable no later than the hole.
         self.write_back(change.inode)
     }
 
-    /// Zeroes part of a block in its page, if anything is there.
+    /// Zeroes part of a block in its page, if the block has contents.
     fn zero_edge(&self, change: &Change<'_>, from: u64, to: u64) -> Result<()> {
         if from >= to {
             return Ok(());
@@ -231,7 +231,7 @@ impl FileSystem {
         Ok(())
     }
 
-    /// Frees up to a step's worth of extents in `from..to`; returns where to go on.
+    /// Frees up to [`STEP`] extents in `from..to`; returns the block at which to continue.
     fn punch_step(&self, change: &Change<'_>, from: u64, to: u64) -> Result<u64> {
         let inode = change.inode;
         let reservation = self.reserve(Self::replace_need(STEP, 2, 0).deleting())?;
@@ -266,7 +266,7 @@ impl FileSystem {
         Ok(until)
     }
 
-    /// Gives a range space of its own, from `funds` if they were set aside.
+    /// Allocates the holes of a range, from `funds` if space was reserved.
     fn allocate(
         &self,
         change: &Change<'_>,
@@ -286,7 +286,7 @@ impl FileSystem {
         Ok(())
     }
 
-    /// A file with extents has no inline contents: they move to a block of their own.
+    /// Moves inline contents to a block, because a file with extents has no inline contents.
     fn leave_inline(&self, inode: &Arc<Inode>, class: Class) -> Result<()> {
         let inline = {
             let state = inode.read();
@@ -320,7 +320,7 @@ impl FileSystem {
         self.write_back(inode)
     }
 
-    /// Allocates unwritten extents where `from..to` has none.
+    /// Allocates unwritten extents for the holes in `from..to`.
     fn allocate_step(
         &self,
         change: &Change<'_>,
@@ -352,8 +352,8 @@ impl FileSystem {
         result
     }
 
-    /// Allocates unwritten extents in these holes, as far as they still are holes: writeback does not
-    /// wait for the contents lock, and a reservation may write the file's own data back.
+    /// Allocates unwritten extents in these holes. Checks again that they are holes: writeback does
+    /// not take the contents lock, and a reservation may write the file's own data back.
     fn allocate_holes(
         &self,
         change: &Change<'_>,
@@ -418,7 +418,7 @@ impl FileSystem {
         kill: impl Into<KillPrivileges>,
     ) -> Result<u64> {
         let kill = kill.into();
-        // The end as it is now: a copy within one file must not chase what it appends.
+        // The end is sampled once: a copy within one file must not follow what it appends.
         let len = len.min(self.getattr(from)?.size.saturating_sub(from_offset));
         let apart = from_offset.saturating_add(len) <= to_offset
             || to_offset.saturating_add(len) <= from_offset;
@@ -449,7 +449,7 @@ impl FileSystem {
     }
 }
 
-/// What an allocation may use beside its blocks: one that must not be refused any more, more.
+/// The class of an allocation: with funds it must not fail, so it may use the rewrite reserve.
 fn class_with(funds: &Option<&mut u64>) -> Class {
     match funds {
         Some(_) => Class::Rewrite,

@@ -1,4 +1,4 @@
-//! Attributes: read and set. Those of one call are one transaction.
+//! Reading and setting attributes. One call sets its attributes in one transaction.
 
 use std::cell::LazyCell;
 use std::sync::Arc;
@@ -9,8 +9,8 @@ use crate::fs::FileSystem;
 use crate::fs::access::Follower;
 use crate::fs::flags::may_set;
 use crate::fs::locked::{attrs, attrs_mut};
-use crate::fs::namespace::INODE_LEN;
 use crate::fs::observe::Call;
+use crate::fs::sizes::INODE_LEN;
 use crate::inode::Inode;
 use crate::inode::attrs::Attrs;
 use crate::txn::Need;
@@ -18,7 +18,8 @@ use crate::types::{Attr, KillPrivileges, SetAttr, SetTime, Time};
 
 const GROUP_EXECUTES: u32 = 0o010;
 
-/// Clears set-id bits.
+/// Clears set-id bits as a write does. Set-group-id is also cleared without group execute
+/// permission if the caller is not in the file's group.
 pub(super) fn kill_privileges(attrs: &mut Attrs, kill: KillPrivileges) {
     let outside = match kill {
         KillPrivileges::No => return,
@@ -34,8 +35,8 @@ pub(super) fn kill_privileges(attrs: &mut Attrs, kill: KillPrivileges) {
     }
 }
 
-/// Sets all but the size; asks for the time only if it is to be set. With `keep`, ctime changes only
-/// if it is named.
+/// Sets all attributes except the size; calls `now` only if it is needed. With `keep`, ctime
+/// changes only if `set` has it, or the flags change.
 fn apply(a: &mut Attrs, set: &SetAttr, keep: bool, now: impl FnOnce() -> Time) {
     let now = LazyCell::new(now);
     let time = |set| match set {
@@ -57,26 +58,26 @@ fn apply(a: &mut Attrs, set: &SetAttr, keep: bool, now: impl FnOnce() -> Time) {
     }
     a.ctime = match set.ctime {
         Some(t) => t,
-        // No front stamps a change of flags.
+        // No kernel front end sends a ctime with a change of flags.
         None if keep && set.flags.is_none() => a.ctime,
         None => *now,
     };
 }
 
 impl FileSystem {
-    /// Whether mtime and ctime are set by [`FileSystem::setattr`] alone, because the kernel of a
-    /// mount keeps them above.
+    /// Whether mtime and ctime are set only by [`FileSystem::setattr`], because the kernel of a
+    /// mount keeps them.
     fn front_keeps_times(&self, attrs: &Attrs) -> bool {
         !self.content_times && attrs.is_file()
     }
 
-    /// Sets all but the size.
+    /// Sets all attributes except the size.
     fn apply(&self, attrs: &mut Attrs, set: &SetAttr) {
         let keep = self.front_keeps_times(attrs);
         apply(attrs, set, keep, || self.core.now());
     }
 
-    /// Sets all but the size, of a file whose size changes.
+    /// Sets all attributes except the size, for a file whose size changes.
     pub(super) fn apply_resized(&self, attrs: &mut Attrs, set: &SetAttr) {
         self.touch(attrs);
         let stamped = attrs.ctime;
@@ -84,14 +85,14 @@ impl FileSystem {
         apply(attrs, set, keep, || stamped);
     }
 
-    /// Stamps a regular file whose contents or size change.
+    /// Updates mtime and ctime of a regular file whose contents or size change.
     pub(super) fn touch(&self, attrs: &mut Attrs) {
         if self.touch_status(attrs) {
             attrs.mtime = attrs.ctime;
         }
     }
 
-    /// The same with a time at hand.
+    /// Like [`Self::touch`], with a given time.
     pub(super) fn touch_at(&self, attrs: &mut Attrs, now: Time) {
         if !self.front_keeps_times(attrs) {
             attrs.mtime = now;
@@ -99,7 +100,8 @@ impl FileSystem {
         }
     }
 
-    /// Stamps a regular file whose space changes, and nothing that can be read; whether it did.
+    /// Updates ctime of a regular file whose space changes but whose contents do not. Returns
+    /// whether it did.
     pub(super) fn touch_status(&self, attrs: &mut Attrs) -> bool {
         let keep = self.front_keeps_times(attrs);
         if !keep {
@@ -108,7 +110,7 @@ impl FileSystem {
         !keep
     }
 
-    /// The attributes of an inode.
+    /// Returns the attributes of an inode.
     ///
     /// # Errors
     /// No such inode.
@@ -122,9 +124,9 @@ impl FileSystem {
         Ok(attrs(&state)?.public(ino, state.pages.unplaced()))
     }
 
-    /// Sets attributes, in one transaction; an access list follows the mode. Only a mode or flags that are
-    /// set together with a size follow in a second one. Who may set append-only and immutable is not
-    /// asked here: a front asks for `CAP_LINUX_IMMUTABLE`.
+    /// Sets attributes in one transaction; a changed mode also updates the access list. Mode or
+    /// flags that are set together with a size are set in a second transaction. Does not check who
+    /// may set append-only and immutable: a front end checks `CAP_LINUX_IMMUTABLE`.
     ///
     /// # Errors
     /// No such inode; a size for anything but a regular file; flags for anything but a file or
@@ -155,7 +157,7 @@ impl FileSystem {
             }
             set = later;
         }
-        // Nobody is half way through a change of contents that the new flags refuse.
+        // Waits for changes of the contents that the new flags would refuse.
         let _contents = set.flags.map(|_| inode.contents());
         match self.set_in_place(&inode, &set)? {
             Some(attr) => Ok(attr),
@@ -190,13 +192,13 @@ impl FileSystem {
         }
     }
 
-    /// Sets attributes without a transaction, where none is needed.
+    /// Sets attributes without a transaction where none is needed; `None` if one is.
     ///
-    /// Of an inode without links in memory alone: a crash takes the inode with it, and whoever gives
-    /// it a name commits all of them. A kernel sends such a change after each unlink.
+    /// For an inode without links in memory only: after a crash the inode is removed anyway, and a
+    /// link commits all attributes. A kernel sends such a change after each unlink.
     ///
-    /// Times of one that the open context has, and the log does not, in place. A kernel sends such a
-    /// change behind each that it made of a file, for the times that it remembers.
+    /// For times of an inode that the active dirty set has and the log has not, in place. A kernel
+    /// sends its cached times with such a change after each change of a file.
     fn set_in_place(&self, inode: &Inode, set: &SetAttr) -> Result<Option<Attr>> {
         let mut state = inode.write();
         let old = attrs(&state)?;

@@ -1,24 +1,25 @@
-//! How much memory a volume may take when nobody says: an eighth of what there is.
+//! Default memory budget of a volume: an eighth of the available memory.
 //!
-//! Reads what the kernel tells of the machine and of the control groups this process is in, once for
-//! each volume that is opened.
+//! Reads the memory size from the kernel and the limits of the process's control groups, once for
+//! each opened volume.
 
 use std::path::{Path, PathBuf};
 
-const LEAST: u64 = 64 << 20;
-const MOST: u64 = 4 << 30;
+const MIN_BUDGET: u64 = 64 << 20;
+const MAX_BUDGET: u64 = 4 << 30;
 
-/// An eighth of the memory this process may use, from 64 MiB to 4 GiB.
+/// An eighth of the memory that this process may use, from 64 MiB to 4 GiB, in bytes.
 pub fn default_budget() -> usize {
     let info = rustix::system::sysinfo();
     let machine = (info.totalram as u64).saturating_mul(u64::from(info.mem_unit));
     let groups = std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
     let memory =
         group_limit(Path::new("/sys/fs/cgroup"), &groups).map_or(machine, |l| l.min(machine));
-    (memory / 8).clamp(LEAST, MOST) as usize
+    (memory / 8).clamp(MIN_BUDGET, MAX_BUDGET) as usize
 }
 
-/// The least limit of the group that `groups` (as in /proc/self/cgroup) names, and those above it.
+/// The lowest limit of the control group in `groups` (the text of /proc/self/cgroup) and its
+/// parents.
 fn group_limit(mount: &Path, groups: &str) -> Option<u64> {
     let own = groups.lines().find_map(|line| line.strip_prefix("0::/"))?;
     let mut group: PathBuf = mount.join(own);
@@ -39,7 +40,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_tightest_group_counts() {
+    fn default_budget_uses_lowest_cgroup_limit() {
         let mount = tempfile::tempdir().unwrap();
         let group = mount.path().join("a/b");
         std::fs::create_dir_all(&group).unwrap();
@@ -52,6 +53,6 @@ mod tests {
         assert_eq!(limit(), Some(2000));
         assert_eq!(group_limit(mount.path(), "no groups"), None);
         let budget = default_budget() as u64;
-        assert!((LEAST..=MOST).contains(&budget), "{budget}");
+        assert!((MIN_BUDGET..=MAX_BUDGET).contains(&budget), "{budget}");
     }
 }

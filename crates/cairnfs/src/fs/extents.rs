@@ -1,4 +1,4 @@
-//! Extents of a file: finding them, and replacing what a range of file blocks maps to.
+//! Extents of a file: lookup, and replacing the mapping of a range of file blocks.
 
 use std::sync::Arc;
 
@@ -17,16 +17,16 @@ use crate::inode::{Inode, InodeState};
 use crate::space::BlockRun;
 use crate::txn::{Commit, Item};
 
-/// Most bytes of an extent item's value.
+/// Largest value of an extent item, in bytes.
 pub(super) const EXTENT_MAX: usize = size_of::<RawExtent>() + 4 * MAX_EXTENT_BLOCKS as usize;
 
-/// Blocks that an extent has room for beyond its own, before its memory grows.
+/// Spare checksums for which a new extent has capacity.
 const MORE: usize = 16;
 
-/// Extents, of most files at most two at a time.
+/// Most files have at most two extents in a range.
 pub(super) type Extents = SmallVec<[Extent; 2]>;
 
-/// A run of file blocks and where it lies.
+/// A run of file blocks and its place on the device.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Extent {
     /// First file block.
@@ -35,16 +35,16 @@ pub(super) struct Extent {
     pub block: u64,
     /// Context sequence of its first commit; 0 before that.
     pub birth: u64,
-    /// Blocks, if unwritten; else there is a checksum for each.
+    /// Length in blocks if unwritten; otherwise 0, and the length is that of `crcs`.
     unwritten: u64,
     /// A CRC32C for each block; empty if unwritten.
     pub crcs: Vec<u32>,
-    /// The item was found below the current set.
+    /// The item was found below the active dirty set.
     pub below: bool,
 }
 
 impl Extent {
-    /// A written extent not committed yet.
+    /// A written extent that is not committed yet.
     pub fn written(at: u64, block: u64, crcs: Vec<u32>) -> Self {
         Self {
             at,
@@ -56,7 +56,7 @@ impl Extent {
         }
     }
 
-    /// An unwritten extent not committed yet.
+    /// An unwritten extent that is not committed yet; `len` in blocks.
     pub fn unwritten(at: u64, block: u64, len: u64) -> Self {
         Self {
             at,
@@ -107,17 +107,17 @@ impl Extent {
         value
     }
 
-    /// Blocks.
+    /// Length in blocks.
     pub fn len(&self) -> u64 {
         self.unwritten + self.crcs.len() as u64
     }
 
-    /// Whether it was allocated and never written: reads as zeros.
+    /// Whether it was allocated but never written, and reads as zeros.
     pub fn is_unwritten(&self) -> bool {
         self.unwritten > 0
     }
 
-    /// First file block behind it.
+    /// First file block after it.
     pub fn end(&self) -> u64 {
         self.at + self.len()
     }
@@ -130,13 +130,13 @@ impl Extent {
         }
     }
 
-    /// The part of it in `from..to`, if there is any.
+    /// The part of it in `from..to`, if any.
     pub fn part(&self, from: u64, to: u64) -> Option<Extent> {
         let run = self.run_in(from, to)?;
         let skip = run.start - self.block;
         let own = skip as usize..(skip + run.len) as usize;
         let own = self.crcs.get(own).unwrap_or_default();
-        // Most often a little is joined to it then.
+        // A short piece is often joined to it afterwards.
         let mut crcs = Vec::with_capacity(own.len() + MORE);
         crcs.extend_from_slice(own);
         Some(Extent {
@@ -149,14 +149,14 @@ impl Extent {
         })
     }
 
-    /// The device blocks of that part.
+    /// The device blocks of the part in `from..to`.
     fn run_in(&self, from: u64, to: u64) -> Option<BlockRun> {
         let (from, to) = (from.max(self.at), to.min(self.end()));
         (from < to).then(|| BlockRun::new(self.block + (from - self.at), to - from))
     }
 
-    /// Appends `next`, if it goes on where this ends, in the file and on the device, and both
-    /// together are not too long.
+    /// Appends `next` if it continues this extent in the file and on the device, and the result is
+    /// not too long. Returns whether it did.
     fn join(&mut self, next: &Extent) -> bool {
         let fits = self.end() == next.at
             && self.block + self.len() == next.block
@@ -170,7 +170,7 @@ impl Extent {
     }
 }
 
-/// How many of these ascending file blocks none of the ascending extents covers.
+/// Counts the blocks that no extent covers; both are in ascending order.
 pub(super) fn uncovered(extents: &[Extent], blocks: impl Iterator<Item = u64>) -> u64 {
     let mut extents = extents.iter().peekable();
     let uncovered = blocks.filter(|block| {
@@ -180,28 +180,28 @@ pub(super) fn uncovered(extents: &[Extent], blocks: impl Iterator<Item = u64>) -
     uncovered.count() as u64
 }
 
-/// Of ascending extents the one that begins at a file block.
+/// The extent that begins at file block `at`; `extents` are in ascending order.
 fn beginning_at(extents: &[Extent], at: u64) -> Option<&Extent> {
     let place = extents.binary_search_by_key(&at, |e| e.at).ok()?;
     extents.get(place)
 }
 
 impl FileSystem {
-    /// The extents that touch `from..to`, ascending; at most `most` of them.
+    /// The extents that touch `from..to`, ascending, at most `limit`.
     pub(super) fn extents(
         &self,
         inode: &Inode,
         state: &InodeState,
         from: u64,
         to: u64,
-        most: usize,
+        limit: usize,
     ) -> Result<Extents> {
         let mut found = Extents::new();
         if to <= from || state.attrs.as_ref().is_none_or(|a| a.blocks == 0) {
             return Ok(found);
         }
-        // No extent is longer than MAX_EXTENT_BLOCKS, so none that reaches `from` begins earlier; and
-        // of those that begin before, only the last can.
+        // An extent is at most MAX_EXTENT_BLOCKS long, so none that reaches `from` begins before
+        // `least`. Of those that begin up to `from`, only the last can reach it.
         let least = (from + 1).saturating_sub(MAX_EXTENT_BLOCKS);
         let core = &self.core;
         let first = core.last_up_to(inode, state, Kind::Extent, (least, from))?;
@@ -216,13 +216,13 @@ impl FileSystem {
                 if extent.end() > from {
                     found.push(extent);
                 }
-                Ok(found.len() < most)
+                Ok(found.len() < limit)
             },
         )?;
         Ok(found)
     }
 
-    /// How many of these ascending file blocks, which lie in `from..to`, have no extent.
+    /// Counts the blocks without an extent; `blocks` are ascending and within `from..to`.
     pub(super) fn unplaced(
         &self,
         inode: &Inode,
@@ -238,20 +238,16 @@ impl FileSystem {
         Ok(uncovered(&extents, blocks))
     }
 
-    /// Log bytes that [`Self::replace`] needs at most for `old` extents and new ones of `blocks`
-    /// blocks in `pieces`: the edges of the first and last old extent stay.
+    /// Largest number of log bytes that [`Self::replace`] needs for `old` extents and new ones of
+    /// `blocks` blocks in `pieces`; includes the remaining edges of the first and last old extent.
     pub(super) fn replace_need(old: usize, pieces: usize, blocks: u64) -> crate::txn::Need {
         let values = 3 * EXTENT_MAX + pieces * size_of::<RawExtent>() + 4 * blocks as usize;
-        crate::txn::Need::items(
-            pieces + 4,
-            values + crate::fs::namespace::INODE_LEN,
-            old + 1,
-        )
+        crate::txn::Need::items(pieces + 4, values + crate::fs::sizes::INODE_LEN, old + 1)
     }
 
-    /// Makes `from..to` map to `new` (ascending, within the range): `old`, all extents that touch
-    /// the range, lose their part of it. Blocks that nothing maps to any more are freed. Returns by
-    /// how many bytes the index may grow.
+    /// Maps `from..to` to `new` (ascending, within the range). `old`, all extents that touch the
+    /// range, lose their part of it. Blocks that become unmapped are freed. Returns the largest
+    /// number of bytes by which the index may grow.
     pub(super) fn replace(
         &self,
         commit: &mut Commit<'_>,
@@ -261,7 +257,7 @@ impl FileSystem {
         old: &[Extent],
         new: Extents,
     ) -> Result<u64> {
-        let mut gone: Vec<BlockRun> = Vec::new();
+        let mut unmapped: Vec<BlockRun> = Vec::new();
         let added: u64 = new.iter().map(Extent::len).sum();
         let used = new
             .iter()
@@ -271,11 +267,11 @@ impl FileSystem {
         for extent in old {
             pieces.extend(extent.part(extent.at, from));
             pieces.extend(extent.part(to, extent.end()));
-            gone.extend(extent.run_in(from, to));
+            unmapped.extend(extent.run_in(from, to));
         }
-        let lost: u64 = gone.iter().map(|r| r.len).sum();
-        if !gone.is_empty() {
-            for run in crate::txn::subtract_runs(gone, &used) {
+        let lost: u64 = unmapped.iter().map(|r| r.len).sum();
+        if !unmapped.is_empty() {
+            for run in crate::txn::subtract_runs(unmapped, &used) {
                 commit.free(run);
             }
         }
@@ -288,7 +284,7 @@ impl FileSystem {
         }
         let seq = commit.seq();
         for extent in old {
-            // What gets another value is not deleted before.
+            // An item that gets another value is not deleted first.
             if beginning_at(&joined, extent.at).is_none() {
                 commit.delete(inode, state, Kind::Extent, extent.at, &[], extent.below);
             }
@@ -313,7 +309,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn blocks_without_an_extent_are_counted() {
+    fn uncovered_counts_blocks_without_extent() {
         let extents = [
             Extent::unwritten(2, 50, 3),
             Extent::written(5, 90, vec![1]),
@@ -326,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn parts_and_joins_keep_blocks_and_checksums_together() {
+    fn extent_part_and_join_keep_blocks_and_checksums() {
         let whole = Extent::written(10, 100, vec![1, 2, 3, 4, 5]);
         let mut head = whole.part(0, 12).unwrap();
         let middle = whole.part(12, 13).unwrap();

@@ -1,10 +1,10 @@
-//! What the inode flags refuse: the rules for append-only and immutable, each in one place.
+//! The rules for append-only and immutable inodes, each in one place.
 //!
-//! Pure functions of the attributes. A caller holds the locks under which it makes the change: those of
-//! the inodes for names and attributes, the contents lock for contents and space, which a change of a
-//! file's flags takes, too. So a change and a flag that refuses it come one after the other. The rules
-//! are those of the kernel's file systems. Data that was accepted before a flag was set is written all
-//! the same.
+//! Pure functions of the attributes. A caller holds the locks under which it makes the change:
+//! those of the inodes for names and attributes, the contents lock for contents and space. A change
+//! of a file's flags also takes the contents lock, so a change and the setting of a flag that
+//! refuses it are ordered. The rules are those of the kernel's file systems. Data that was accepted
+//! before a flag was set is still written.
 
 use crate::error::{Error, Result};
 use crate::inode::attrs::Attrs;
@@ -17,7 +17,7 @@ const APPEND: Error = Error::NotPermitted(
     "the file or directory is append-only: clear that flag first, on a mount with `chattr -a`",
 );
 
-/// Whether anything but what append-only allows may be done.
+/// Refuses all changes of an immutable inode.
 fn mutable(flags: Flags) -> Result<()> {
     match flags.contains(Flags::IMMUTABLE) {
         true => Err(IMMUTABLE),
@@ -25,8 +25,8 @@ fn mutable(flags: Flags) -> Result<()> {
     }
 }
 
-/// Whether extended attributes may change, names of an inode be added or taken away, or a file get
-/// another size.
+/// Refuses changes of an immutable or append-only inode: extended attributes, adding or removing
+/// its names, setting its size.
 pub(super) fn may_change(flags: Flags) -> Result<()> {
     mutable(flags)?;
     match flags.contains(Flags::APPEND) {
@@ -35,18 +35,18 @@ pub(super) fn may_change(flags: Flags) -> Result<()> {
     }
 }
 
-/// Whether a directory may get an entry.
+/// Whether an entry may be added to a directory.
 pub(super) fn may_add_entry(dir: Flags) -> Result<()> {
     mutable(dir)
 }
 
-/// Whether an entry of a directory, which names `child`, may be taken away or name another inode.
+/// Whether a directory's entry for `child` may be removed or changed.
 pub(super) fn may_remove_entry(dir: Flags, child: Flags) -> Result<()> {
     may_change(dir)?;
     may_change(child)
 }
 
-/// Whether a file may be written from `offset` on.
+/// Whether a file may be written from `offset` on; append-only files only at their end.
 pub(super) fn may_write(attrs: &Attrs, offset: u64) -> Result<()> {
     match offset < attrs.size {
         true => may_change(attrs.flags),
@@ -62,7 +62,7 @@ pub(crate) fn may_open(flags: Flags, append: bool) -> Result<()> {
     }
 }
 
-/// Whether a file's space may be changed so.
+/// Whether this change of a file's space is allowed.
 pub(super) fn may_allocate(flags: Flags, what: Fallocate) -> Result<()> {
     match what {
         Fallocate::Allocate { .. } => mutable(flags),
@@ -70,8 +70,8 @@ pub(super) fn may_allocate(flags: Flags, what: Fallocate) -> Result<()> {
     }
 }
 
-/// Whether attributes may be set so. The flags alone can be set always, but while a file stays immutable no
-/// other flag changes.
+/// Whether these attributes may be set. Flags alone can always be set, but while a file stays
+/// immutable no other flag changes.
 pub(super) fn may_set(attrs: &Attrs, set: &SetAttr) -> Result<()> {
     let flags_alone = SetAttr {
         flags: set.flags,

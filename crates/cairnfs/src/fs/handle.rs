@@ -1,7 +1,7 @@
-//! Look-up by inode number, for file handles that outlive the kernel's memory of the inode and the mount.
+//! Lookup by inode number, for file handles that outlive the kernel's inode cache and the mount.
 //!
-//! Inode numbers are never reused, so the number alone identifies an inode. Numbers come from the caller
-//! and may be forged: a look-up of one without an inode adds nothing to the inode table.
+//! Inode numbers are never reused, so the number alone identifies an inode. Numbers come from the
+//! caller and may be forged: a lookup of a number without an inode adds nothing to the inode table.
 
 use crate::error::{Error, Result};
 use crate::fs::FileSystem;
@@ -9,11 +9,11 @@ use crate::fs::locked::{attrs, live_dir};
 use crate::types::Attr;
 
 impl FileSystem {
-    /// The inode of a number, with one use taken.
+    /// Looks up an inode by number and takes one use of it.
     ///
     /// # Errors
-    /// [`Error::NotFound`] if the number was never given, or the inode has been removed, or is about to
-    /// be: it has no name, and nothing uses it.
+    /// [`Error::NotFound`] if the number was never assigned, the inode is removed, or it is about
+    /// to be removed because it has neither names nor uses.
     pub fn lookup_number(&self, ino: u64) -> Result<Attr> {
         self.check_open()?;
         if !self.core.may_exist(ino)? {
@@ -30,7 +30,7 @@ impl FileSystem {
         Ok(attr)
     }
 
-    /// The parent of the directory of a number, with one use taken. The root is its own.
+    /// The parent of a directory, with one use taken. The root is its own parent.
     ///
     /// # Errors
     /// As for [`FileSystem::lookup_number`]; not a directory.

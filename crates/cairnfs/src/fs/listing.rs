@@ -1,8 +1,9 @@
-//! Listings: the entries of a directory in the order of their indexes, with stable cookies. A listing
-//! ends with what was there when it began: when it was asked for the cookie 0.
+//! Listings: the entries of a directory in the order of their indexes, with stable cookies. A
+//! listing ends at the last entry that existed when it began, that is when it was read from cookie
+//! 0.
 //!
 //! The directory's lock is held while its entries are delivered, but not while their inodes are
-//! looked at: inodes are locked in the order of their numbers only.
+//! read, because inodes are locked in order of their numbers only.
 
 use crate::error::{Error, Result};
 use crate::format::item::decode_dir_entry;
@@ -13,14 +14,14 @@ use crate::inode::Inode;
 use crate::inode::listings::Listing;
 use crate::types::{Attr, EntryRef, FileKind};
 
-/// Entries that a listing with attributes reads before it looks at their inodes.
+/// Entries that a listing with attributes reads before it loads their inodes.
 const PLUS_BATCH: usize = 64;
 
 impl FileSystem {
-    /// Delivers the entries behind `cookie` until `each` returns `false`. A listing begins with the
-    /// cookie 0; what was there then and stays is delivered once, later entries are not. 256
-    /// listings begun at different states of a directory are told apart; an older one, or one of a
-    /// directory that left memory, delivers some later entries, too.
+    /// Delivers the entries after `cookie` until `each` returns `false`. A listing begins with
+    /// cookie 0. Entries that exist then and stay are delivered once; later entries are not. A
+    /// directory distinguishes 256 listings that began at different states of it; an older listing,
+    /// or one of a directory that was evicted from memory, also delivers some later entries.
     ///
     /// # Errors
     /// Not a directory; damage.
@@ -77,7 +78,7 @@ impl FileSystem {
         )
     }
 
-    /// As [`FileSystem::readdir`], with attributes. Takes a use of each inode for which `each`
+    /// Like [`FileSystem::readdir`], with attributes. Takes one use of each inode for which `each`
     /// returned `true`, except "." and ".."; an entry for which it returned `false` was not
     /// delivered.
     ///
@@ -130,7 +131,7 @@ impl FileSystem {
     }
 }
 
-/// A listing that needs a new end.
+/// Begins a listing, which records its end.
 fn begin(dir: &Inode, cookie: u64) -> Result<Listing> {
     let mut state = dir.write();
     let next = dir_attrs(&state)?.next_index;

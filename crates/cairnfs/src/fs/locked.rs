@@ -1,4 +1,4 @@
-//! Several inode states locked for one change, in order of their numbers.
+//! Locks the states of several inodes for one change, in order of inode number.
 
 use smallvec::{SmallVec, smallvec};
 use std::sync::Arc;
@@ -8,13 +8,13 @@ use crate::inode::attrs::Attrs;
 use crate::inode::{Inode, InodeState};
 use crate::sync::RwLockWriteGuard;
 
-/// Inode states locked for changes.
+/// Inode states locked for writing.
 pub struct Locked<'a> {
     guards: SmallVec<[(u64, RwLockWriteGuard<'a, InodeState>); 4]>,
 }
 
 impl<'a> Locked<'a> {
-    /// Locks the inodes, each once.
+    /// Locks the inodes, each once, in order of inode number.
     pub fn new(inodes: &[&'a Arc<Inode>]) -> Self {
         let mut sorted: SmallVec<[&'a Arc<Inode>; 4]> = inodes.iter().copied().collect();
         sorted.sort_by_key(|i| i.ino);
@@ -24,7 +24,7 @@ impl<'a> Locked<'a> {
         }
     }
 
-    /// Adds the lock of a further inode, whose number is larger, to the lock that is held.
+    /// Adds the lock of a second inode, whose number is larger, to a lock that is held.
     pub fn two(
         (inode, state): (&Arc<Inode>, RwLockWriteGuard<'a, InodeState>),
         larger: &'a Arc<Inode>,
@@ -38,7 +38,7 @@ impl<'a> Locked<'a> {
         }
     }
 
-    /// The state of one of them.
+    /// The state of one of the locked inodes.
     pub fn state(&mut self, inode: &Inode) -> Result<&mut InodeState> {
         self.guards
             .iter_mut()
@@ -47,13 +47,13 @@ impl<'a> Locked<'a> {
             .ok_or(Error::Invalid("an inode that was not locked"))
     }
 
-    /// The attributes of one of them.
+    /// The attributes of one of the locked inodes.
     pub fn attrs(&mut self, inode: &Inode) -> Result<&mut Attrs> {
         attrs_mut(self.state(inode)?)
     }
 }
 
-/// The attributes of an inode that must exist.
+/// The attributes of an inode; an error if it is removed.
 pub fn attrs_mut(state: &mut InodeState) -> Result<&mut Attrs> {
     match &mut state.attrs {
         Some(attrs) => Ok(attrs),
@@ -61,7 +61,7 @@ pub fn attrs_mut(state: &mut InodeState) -> Result<&mut Attrs> {
     }
 }
 
-/// The attributes of an inode that must exist.
+/// The attributes of an inode; an error if it is removed.
 pub fn attrs(state: &InodeState) -> Result<&Attrs> {
     match &state.attrs {
         Some(attrs) => Ok(attrs),
@@ -69,7 +69,7 @@ pub fn attrs(state: &InodeState) -> Result<&Attrs> {
     }
 }
 
-/// The attributes of a directory.
+/// The attributes of a directory; an error for any other inode.
 pub fn dir_attrs(state: &InodeState) -> Result<&Attrs> {
     let attrs = attrs(state)?;
     match attrs.is_dir() {
@@ -78,7 +78,7 @@ pub fn dir_attrs(state: &InodeState) -> Result<&Attrs> {
     }
 }
 
-/// The attributes of a directory that is still linked.
+/// The attributes of a directory; an error if it is unlinked.
 pub fn live_dir(state: &InodeState) -> Result<&Attrs> {
     let attrs = dir_attrs(state)?;
     if attrs.nlink == 0 {

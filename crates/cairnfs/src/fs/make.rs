@@ -1,4 +1,4 @@
-//! Making a volume, and looking at one without opening it.
+//! Creating a volume, and inspecting one without opening it.
 
 use std::os::unix::fs::FileExt;
 use std::path::Path;
@@ -22,33 +22,33 @@ use crate::space::{BlockRun, Space};
 use crate::txn::read_superblock;
 use crate::types::{Time, VolumeInfo};
 
-/// Bytes written or looked at in one go.
+/// Bytes written or checked at a time.
 const CHUNK: usize = 1 << 20;
 
-/// How to make a volume.
+/// How to create a volume.
 #[derive(Debug, Clone, Default)]
 pub struct MakeOptions {
-    /// Bytes; `None` for the size the file or device has.
+    /// Size in bytes; `None` for the size of the file or device.
     pub size: Option<u64>,
-    /// A name for people, up to 64 bytes.
+    /// A human-readable name, at most 64 bytes.
     pub label: String,
     /// Bytes of log; `None` for 1/32 of the volume, 4 to 256 MiB.
     pub log_size: Option<u64>,
-    /// Overwrite whatever is there.
+    /// Overwrite existing contents.
     pub force: bool,
     /// Owner and group of the root directory.
     pub root_owner: (u32, u32),
-    /// Makes identity and times a function of this number; `None`: random, and now.
+    /// Makes UUID and times depend only on this number; `None`: random, and the current time.
     pub seed: Option<u64>,
 }
 
-/// Makes a volume in a file, which is made if absent, or on a block device. `progress` is told how
-/// many bytes of how many are written. A file that is made is for its owner only (mode 0600), and
-/// is removed again after a failure.
+/// Creates a volume in a file, which is created if absent, or on a block device. `progress` is
+/// called with the bytes written so far and the total. A new file is accessible to its owner only
+/// (mode 0600), and is removed again after a failure.
 ///
 /// # Errors
-/// Something is there already and `force` is not set; sizes that make no volume; one in use; the
-/// device's failure.
+/// The target is not empty and `force` is not set; invalid sizes; a file or device in use; a device
+/// failure.
 pub fn make(
     path: &Path,
     options: &MakeOptions,
@@ -93,10 +93,10 @@ pub fn make(
     made
 }
 
-/// Makes a volume on a device that is open already.
+/// Creates a volume on an open device.
 ///
 /// # Errors
-/// As [`make`]; a size beyond the device's.
+/// As [`make`]; a size larger than the device.
 pub fn make_device(
     device: &dyn Device,
     options: &MakeOptions,
@@ -115,7 +115,7 @@ fn check_label(label: &str) -> Result<()> {
     Ok(())
 }
 
-/// Whether the device's first megabyte is zeros: no file system or partition table is there.
+/// Whether the first megabyte is zeros, which means no file system and no partition table.
 fn looks_empty(device: &dyn Device) -> Result<bool> {
     let len = device.size().min(CHUNK as u64) as usize;
     let mut bytes = AlignedBuf::zeroed(len - len % BLOCK_SIZE);
@@ -135,7 +135,7 @@ fn write_volume(
         return Err(Error::Invalid("the volume would be larger than its device"));
     }
     let geometry = Geometry::for_size(size, options.log_size)?;
-    // Whatever was there is no volume any more before its parts are overwritten.
+    // The old superblocks are erased first, so that no crash leaves a half-overwritten old volume.
     for slot in SUPERBLOCK_SLOTS {
         device.write(slot * BLOCK_SIZE as u64, &AlignedBuf::zeroed(BLOCK_SIZE))?;
     }
@@ -166,8 +166,8 @@ fn write_volume(
     Ok(volume_info(&superblock))
 }
 
-/// Writes the log's area with zeros: a hole or an unwritten extent in an image file would cost one
-/// more write each time the log first comes by.
+/// Writes zeros to the log's area: a hole or an unwritten extent in an image file would cost an
+/// additional write when the log first reaches it.
 fn zero_log(
     device: &dyn Device,
     geometry: &Geometry,
@@ -190,7 +190,7 @@ fn first_superblock(geometry: &Geometry, options: &MakeOptions) -> Result<Superb
     let source = Source::new(options.seed);
     let mut uuid =
         (u128::from(source.random()?) << 64 | u128::from(source.random()?)).to_le_bytes();
-    // Version 4, variant 1, as RFC 9562 has it.
+    // Version 4, variant 1 (RFC 9562).
     let [_, _, _, _, _, _, version, _, variant, ..] = &mut uuid;
     *version = *version & 0x0f | 0x40;
     *variant = *variant & 0x3f | 0x80;
@@ -227,13 +227,13 @@ fn first_superblock(geometry: &Geometry, options: &MakeOptions) -> Result<Superb
     })
 }
 
-/// Writes the two trees, a leaf each: the root directory, and the item that names its tree.
+/// Writes the two trees, one leaf each: the root directory, and the item with the tree's root.
 fn write_trees(
     device: &dyn Device,
     superblock: &Superblock,
     first: u64,
     owner: (u32, u32),
-) -> Result<crate::format::superblock::RawPtr> {
+) -> Result<crate::format::pointer::RawPtr> {
     let volume = superblock
         .uuid
         .first_chunk::<8>()
@@ -263,7 +263,7 @@ fn write_node(
     block: u64,
     birth: u64,
     volume: u64,
-) -> Result<crate::format::superblock::RawPtr> {
+) -> Result<crate::format::pointer::RawPtr> {
     let (bytes, ptr) = builder.finish(0, block, birth, volume);
     let mut aligned = AlignedBuf::zeroed(NODE_SIZE);
     aligned.copy_from_slice(&bytes);
@@ -271,16 +271,16 @@ fn write_node(
     Ok(ptr)
 }
 
-/// What the superblock tells, without opening the volume: works while it is mounted.
+/// Returns the contents of the superblock without opening the volume; works while it is mounted.
 ///
 /// # Errors
-/// No volume, or neither a file nor a block device; the file cannot be read.
+/// Not a volume; neither a file nor a block device; a read error.
 pub fn inspect(path: &Path) -> Result<VolumeInfo> {
     let open = |source| Error::Open {
         path: path.display().to_string(),
         source: Arc::new(source),
     };
-    // A FIFO would be waited for.
+    // Opening a FIFO would block.
     FileDevice::is_block_device_at(path)?;
     let file = std::fs::File::open(path).map_err(open)?;
     let size = rustix::fs::seek(&file, rustix::fs::SeekFrom::End(0)).map_err(|e| open(e.into()))?;
@@ -288,7 +288,7 @@ pub fn inspect(path: &Path) -> Result<VolumeInfo> {
     Ok(volume_info(&identity.superblock))
 }
 
-/// A file read without a lock, for its superblocks only.
+/// A file opened without a lock, for reading its superblocks only.
 struct Peek {
     file: std::fs::File,
     size: u64,

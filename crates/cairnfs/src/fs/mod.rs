@@ -1,10 +1,11 @@
-//! The engine, by inode number: for fronts such as a FUSE daemon. Programs use [`Volume`].
+//! The engine, addressed by inode number, for front ends such as a FUSE daemon. Programs use
+//! [`Volume`].
 //!
 //! [`Volume`]: ../struct.Volume.html
 //!
-//! Floor 5: operations built from transactions (`txn`). Each mutating operation validates
-//! under the locks of all inodes it touches, then commits; a commit cannot fail. Locks of several
-//! inodes are taken in order of their numbers; what was looked up before is checked again then.
+//! Floor 5: operations built from transactions (`txn`). Each mutating operation validates under
+//! the locks of all inodes it touches, then commits; a commit cannot fail. Locks of several inodes
+//! are taken in order of inode number; after that, results of earlier lookups are checked again.
 
 mod access;
 mod allocate;
@@ -28,6 +29,7 @@ mod room;
 #[cfg(shuttle)]
 #[path = "tests/schedules.rs"]
 mod schedules;
+mod sizes;
 mod stats;
 mod sync;
 mod truncate;
@@ -72,42 +74,43 @@ use crate::types::{StatFs, Time, VolumeInfo};
 /// How to open a volume.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// The volume is not written. The log is replayed in memory; one that needs more than its part of
-    /// the budget is recovered into an unlinked temporary file in [`std::env::temp_dir`] (`TMPDIR`),
-    /// which holds the metadata that it changes and is freed when the volume is closed. It should
-    /// not be a directory in memory. Each read-only opening recovers anew.
+    /// The volume is not written. The log is replayed in memory. If the replay needs more than its
+    /// share of the budget, it goes to an unlinked temporary file in [`std::env::temp_dir`]
+    /// (`TMPDIR`), which holds the metadata that it changes and is freed when the volume is closed.
+    /// That directory should not be a memory file system. Each read-only opening replays again.
     pub read_only: bool,
-    /// The log is replayed. Without, the volume is opened read-only as its last merge left it, even
-    /// if log or newest superblock are damaged: what was changed since is missing, and what a later
-    /// merge overwrote fails by its checksum. To save files, as with XFS's `norecovery`.
+    /// The log is replayed. If false, the volume is opened read-only as its last merge left it,
+    /// even if the log or the newest superblock is damaged: later changes are missing, and blocks
+    /// that a later merge overwrote fail their checksum. For salvage, like XFS's `norecovery`.
     pub recovery: bool,
-    /// Bytes that caches and unwritten changes may take.
+    /// Bytes that caches and unwritten changes may use.
     pub cache_budget: usize,
-    /// A sync of everything begins this long after the last; `None`: only on request.
+    /// A sync of the whole volume starts this long after the last one; `None`: only on request.
     pub durability_interval: Option<Duration>,
-    /// Tell the device of freed space.
+    /// Discard freed space on the device.
     pub discard: bool,
-    /// Keep data that was just written in the cache. Not for a front whose kernel has a writeback
-    /// cache, and sends whole blocks.
+    /// Keep data that was just written in the cache. Useless if the kernel of the front end has a
+    /// writeback cache and sends whole blocks.
     pub keep_written: bool,
-    /// BlockRun worker threads. Without them pushes and merges run in the calling threads, which makes
-    /// every device operation a function of the calls: a simulation wants that.
+    /// Run worker threads. Without them pushes and merges run in the calling threads, which makes
+    /// the sequence of device operations depend only on the calls, as a simulation needs.
     pub workers: bool,
-    /// Makes times and random numbers a function of this number and the calls; `None`: the
-    /// system's. Two openings of one volume must not have the same.
+    /// Makes times and random numbers depend only on this number and the calls; `None`: they come
+    /// from the system. Two openings of one volume must not use the same seed.
     pub seed: Option<u64>,
-    /// Takes times from the clock with which the kernel stamps files, so that they are in order with
-    /// those of its file systems; else from the finest clock. A time costs a microsecond then.
+    /// Takes times from the clock that the kernel uses for file timestamps, so that they are
+    /// ordered with those of its file systems; reading it costs a microsecond. Otherwise from the
+    /// finest clock.
     pub kernel_clock: bool,
-    /// Changing a regular file's contents or size sets its mtime and ctime. Not for a front whose
-    /// kernel keeps them, and sets them by [`FileSystem::setattr`].
+    /// Changing a regular file's contents or size sets its mtime and ctime. False for a front end
+    /// whose kernel keeps these times and sets them by [`FileSystem::setattr`].
     pub content_times: bool,
-    /// A mechanism to be left out, to measure what it saves; every promise holds without it.
+    /// A mechanism to disable, to measure what it saves; all guarantees hold without it.
     pub ablated: Option<Mechanism>,
-    /// Tighter limits for merges and replay, to try both with little data; `None`: those of the
-    /// budget.
+    /// Tighter limits for merges and replay, to test both with little data; `None`: the limits that
+    /// follow from the budget.
     pub pressure: Option<Pressure>,
-    /// Who is told of every call that changes the volume or makes it durable.
+    /// Receives every call that changes the volume or makes it durable.
     pub observer: Option<Arc<dyn Observer>>,
 }
 
@@ -132,7 +135,7 @@ impl Default for Options {
 }
 
 impl Options {
-    /// Whether every change is refused.
+    /// Whether all changes are refused.
     fn is_read_only(&self) -> bool {
         self.read_only || !self.recovery
     }
@@ -140,33 +143,33 @@ impl Options {
 
 /// The file system of an open volume. `Send + Sync`.
 ///
-/// Every call that returns the attributes of an inode found or made by name (`lookup`, `mknod`,
-/// `mkdir`, `symlink`, `link`, `tmpfile`, `readdir_plus`) takes one use of that inode, to be given
-/// back by [`FileSystem::forget`]. An inode without links is removed with its last use.
+/// Every call that returns the attributes of an inode found or created by name (`lookup`, `mknod`,
+/// `mkdir`, `symlink`, `link`, `tmpfile`, `readdir_plus`) takes one use of that inode, to be
+/// released by [`FileSystem::forget`]. An inode without links is removed with its last use.
 pub struct FileSystem {
     core: Core,
     /// Files with unwritten data or attributes.
     files: Sharded<Arc<Inode>>,
     /// Bytes of unwritten pages.
     page_bytes: AtomicI64,
-    /// Held by a call that found too little space and makes room.
+    /// Held by a call that found too little space, while it makes room.
     making_room: Mutex<()>,
-    /// Held while the list of files is worked off, so that a sync cannot overtake another.
+    /// Held while the list of files is written back, so that no sync overtakes another.
     syncing: Mutex<()>,
     syncs: sync::Syncs,
-    /// Held while a directory moves to another parent: nobody else changes the shape of the tree.
+    /// Held while a directory moves to another parent: no other thread changes the tree's shape.
     moving: Mutex<()>,
-    /// Grows when a directory is moved or removed: a path of directories may lead elsewhere.
+    /// Incremented when a directory is moved or removed: a cached directory path may be stale.
     shape: CachePadded<AtomicU64>,
     closed: AtomicBool,
-    /// What closing answered.
+    /// The result of closing.
     ended: Mutex<Option<Result<()>>>,
     keep_written: bool,
     content_times: bool,
-    /// Nanoseconds that opening took, replay and orphans included.
+    /// Nanoseconds that opening took, including replay and orphan removal.
     open_nanos: AtomicU64,
     watch: Option<Watch>,
-    /// What was logged of the file's name.
+    /// The last logged message about the volume file's name; `None` if it has its name.
     displaced: Mutex<Option<String>>,
     threads: Mutex<Vec<JoinHandle<()>>>,
 }
@@ -175,7 +178,7 @@ impl FileSystem {
     /// Opens the volume in a file or on a block device.
     ///
     /// # Errors
-    /// No volume, a damaged or an incompatible one, one in use, a failing device.
+    /// No volume in it; the volume is damaged, incompatible or in use; a device failure.
     pub fn open(path: &Path, options: &Options) -> Result<Arc<FileSystem>> {
         let access = match options.is_read_only() {
             true => Access::ReadOnly,
@@ -237,15 +240,15 @@ impl FileSystem {
         Ok(fs)
     }
 
-    /// Makes everything durable, merges it, lets the device go. Later calls fail, but for this one,
-    /// which answers the same again. Dropping the last reference does the same, but cannot report
-    /// errors.
+    /// Makes everything durable, merges it, and releases the device. Later calls fail, except this
+    /// one, which returns the same result again. Dropping the last reference does the same, but
+    /// cannot report errors.
     ///
     /// # Errors
-    /// The device's failure, now or earlier. A file whose data could not be written back, because a
-    /// read failed: that data is lost, all other is durable. [`Error::HostFull`] if
-    /// there is no space for what was not durable yet, which is lost then; what the log has is merged
-    /// when the volume is opened next.
+    /// A device failure, during the call or earlier. A file whose data could not be written back
+    /// because a read failed: that data is lost, all other data is durable. [`Error::HostFull`] if
+    /// there is no space for data that was not durable yet, which is then lost; the contents of the
+    /// log are merged at the next opening.
     pub fn close(&self) -> Result<()> {
         let mut ended = self.ended.lock();
         if self.closed.swap(true, Ordering::AcqRel) {
@@ -260,7 +263,7 @@ impl FileSystem {
             let merged = self.core.merge();
             let flushed = merged.and_then(|()| self.core.storage().flush());
             written.and(match flushed {
-                // What the merge has written waits in memory, and the log has all of it.
+                // The merge's writes are held in memory, and the log has all of the changes.
                 Err(Error::HostFull { path, .. }) if logged.is_ok() => {
                     tracing::warn!(
                         "the file system that holds {path} is full: closed without a merge; all \
@@ -277,7 +280,7 @@ impl FileSystem {
         result
     }
 
-    /// What is known of the volume without its files.
+    /// The volume's identity and sizes.
     pub fn info(&self) -> VolumeInfo {
         let mut info = volume_info(&self.core.superblock());
         let used = self.core.journal().end().lsn - self.core.journal().ring().tail();
@@ -285,11 +288,11 @@ impl FileSystem {
         info
     }
 
-    /// Space of the volume. What waits in memory counts as in use, at about what it will take.
+    /// Space of the volume, in blocks. Dirty data in memory counts as used, by an estimate.
     pub fn statfs(&self) -> StatFs {
         let geometry = self.core.geometry();
         let (free, available) = self.core.space_left();
-        // An image is no larger than what its file system can still give.
+        // An image cannot use more than the host has left.
         let host = self.core.space().host_left();
         let blocks = geometry.total_blocks - geometry.data_start();
         let available = available.min(host);
@@ -304,13 +307,12 @@ impl FileSystem {
         }
     }
 
-    /// Discards all free space, as fstrim(8) does, whether or not the volume was opened to discard;
-    /// gives the bytes, of which some may have been discarded before. What was freed lately becomes
-    /// usable first.
+    /// Discards all free space, like fstrim(8), whether or not the volume was opened with
+    /// `discard`. Returns the bytes discarded, some of which may have been discarded before. Merges
+    /// first, which makes recently freed space usable.
     ///
     /// # Errors
-    /// [`Error::Unsupported`] if the device does not discard; a read-only volume; the device's
-    /// failure.
+    /// [`Error::Unsupported`] if the device does not discard; a read-only volume; a device failure.
     pub fn trim(&self) -> Result<u64> {
         self.check_open()?;
         self.core.merge()?;
@@ -324,7 +326,7 @@ impl FileSystem {
         }
     }
 
-    /// Whether changes are refused: the volume was opened so.
+    /// Whether changes are refused because the volume was opened read-only.
     pub fn is_read_only(&self) -> bool {
         self.core.read_only()
     }
@@ -334,41 +336,40 @@ impl FileSystem {
         self.core.storage().failure().map(|e| (**e).clone())
     }
 
-    /// Errors met since the volume was opened, also those that stopped nothing.
+    /// Errors since the volume was opened, including those that stopped nothing.
     pub fn faults(&self) -> FaultCounts {
         self.core.storage().faults()
     }
 
-    /// The volume's file and its name now; `None` for a block device. That it was displaced is logged,
-    /// once.
+    /// The volume's file and its current name; `None` for a block device. Logs once when the file
+    /// was displaced, and once when it has its name again.
     pub fn host_file(&self) -> Option<HostFile> {
         let file = self.core.storage().host_file()?;
-        let mut told = self.displaced.lock();
-        if *told != file.displaced {
-            told.clone_from(&file.displaced);
+        let mut logged = self.displaced.lock();
+        if *logged != file.displaced {
+            logged.clone_from(&file.displaced);
             match &file.displaced {
                 Some(text) => tracing::warn!("{text}"),
                 None => tracing::info!("the volume's file has its name again"),
             }
         }
-        drop(told);
+        drop(logged);
         Some(file)
     }
 
-    /// What the file system that holds the volume's file has left; `None` for a block device, and where
-    /// that cannot be asked.
+    /// Space left on the host; `None` for a block device, and where the host cannot report it.
     pub fn host_room(&self) -> Option<HostRoom> {
         self.core.storage().host_room().ok().flatten()
     }
 
-    /// The inode of a number, while the volume is open.
+    /// The inode with this number; fails once the volume is closed.
     pub(crate) fn inode(&self, ino: u64) -> Result<Arc<Inode>> {
         self.check_open()?;
         self.core.inode(ino)
     }
 
-    /// The count of events that change what a path of directories leads to. One walked before it grew
-    /// is to be walked again.
+    /// A counter of moved and removed directories. A directory path that was walked before the
+    /// counter grew must be walked again.
     pub(crate) fn shape(&self) -> u64 {
         self.shape.load(Ordering::Acquire)
     }
@@ -387,7 +388,7 @@ impl FileSystem {
 
 impl Drop for FileSystem {
     fn drop(&mut self) {
-        // They cannot reach a volume that nobody holds, so nobody may wait for what they would do.
+        // No caller holds the volume, so workers cannot reach it and no thread may wait for them.
         self.core.signals().set_workers(false);
         if !self.is_closed()
             && let Err(error) = self.close()
@@ -397,10 +398,10 @@ impl Drop for FileSystem {
     }
 }
 
-/// What a superblock tells people.
-/// Inodes for which a block has space: an empty file with its name takes about 256 bytes.
+/// Estimated inodes per block: an empty file with its name takes about 256 bytes.
 const INODES_PER_BLOCK: u64 = BLOCK_SIZE as u64 / 256;
 
+/// Converts a superblock to its public form; sizes in bytes.
 fn volume_info(superblock: &Superblock) -> VolumeInfo {
     let block = BLOCK_SIZE as u64;
     VolumeInfo {

@@ -1,8 +1,9 @@
-//! Names: look-up, making files of every kind, links.
+//! Names: lookup, creation of files of every kind, hard links.
 //!
-//! An entry gets an index that only grows and is never given to another entry, so it also is its place
-//! in listings. The entry may come to name another inode, or get another name: it keeps its place. The
-//! entry and the directory's attributes are one transaction with what they name.
+//! A directory entry gets an index from a counter that only grows, so no index is used twice; the
+//! index is also its position in listings. An entry may be changed to name another inode, or get
+//! another name: it keeps its index. The entry and the directory's attributes are committed in one
+//! transaction with the inode that the entry names.
 
 use std::sync::Arc;
 
@@ -10,8 +11,8 @@ use crate::error::{Error, Result};
 use crate::fault::{InjectedFault, is_injected};
 use crate::format::checksum::name_hash;
 use crate::format::item::{
-    DIR_ENTRY_HEADER, DirEntryRef, ORPHAN_TRUNCATE, RawInode, S_IFDIR, S_IFLNK, S_IFMT, S_ISGID,
-    encode_dir_entry, holds_separator,
+    DirEntryRef, ORPHAN_TRUNCATE, S_IFDIR, S_IFLNK, S_IFMT, S_ISGID, encode_dir_entry,
+    holds_separator,
 };
 use crate::format::key::Kind;
 use crate::format::{MAX_LINKS, MAX_NAME, MAX_SYMLINK, ROOT_INO};
@@ -19,7 +20,7 @@ use crate::fs::FileSystem;
 use crate::fs::flags::{may_add_entry, may_change};
 use crate::fs::locked::{Locked, attrs, attrs_mut, dir_attrs, live_dir};
 use crate::fs::observe::Call;
-use crate::fs::orphans::is_large_orphan;
+use crate::fs::sizes::{ENTRY_MAX, INODE_LEN, is_large_orphan};
 use crate::fs::xattr::Given;
 use crate::inode::attrs::Attrs;
 use crate::inode::{Inode, InodeState};
@@ -27,12 +28,7 @@ use crate::sync::atomic::Ordering;
 use crate::txn::{Commit, NameAt, NameFound, Need};
 use crate::types::{Attr, Creds, FileKind, Time};
 
-/// Most bytes of a directory entry's value.
-pub(super) const ENTRY_MAX: usize = DIR_ENTRY_HEADER + MAX_NAME;
-/// Bytes of an inode item's value.
-pub(super) const INODE_LEN: usize = size_of::<RawInode>();
-
-/// Refuses what no entry can be called.
+/// Refuses names that no entry can have.
 pub(super) fn check_name(name: &[u8]) -> Result<()> {
     if name.len() > MAX_NAME {
         return Err(Error::NameTooLong);
@@ -48,6 +44,7 @@ pub(super) fn check_name(name: &[u8]) -> Result<()> {
     Ok(())
 }
 
+/// Attributes of an inode to be created.
 struct New<'a> {
     mode: u32,
     rdev: u64,
@@ -57,7 +54,7 @@ struct New<'a> {
 }
 
 impl New<'_> {
-    /// One without a target and without attributes.
+    /// Without a symlink target and without extended attributes.
     fn bare(mode: u32, rdev: u64, creds: Creds) -> Self {
         Self {
             mode,
@@ -70,7 +67,7 @@ impl New<'_> {
 }
 
 impl FileSystem {
-    /// The inode of a name, with one use taken.
+    /// Looks up a name and takes one use of its inode.
     ///
     /// # Errors
     /// No such name; not a directory.
@@ -78,7 +75,7 @@ impl FileSystem {
         Ok(self.lookup_in(&*self.inode(dir)?, name)?.1)
     }
 
-    /// The same in a directory at hand.
+    /// Like [`FileSystem::lookup`], in a directory that is already loaded.
     pub(crate) fn lookup_in(&self, dir: &Inode, name: &[u8]) -> Result<(Arc<Inode>, Attr)> {
         let used = |inode: Arc<Inode>| {
             let attr = self.use_inode(&inode)?;
@@ -95,14 +92,14 @@ impl FileSystem {
     }
 
     /// The inode of a name other than "." and "..", and its type bits. It is held in memory, but no
-    /// use is taken: it may go.
+    /// use is taken, so it may be removed.
     pub(crate) fn child(&self, dir: &Inode, name: &[u8]) -> Result<(Arc<Inode>, u32)> {
         self.with_child(dir, name, |child, kind| Ok((child, kind)))
     }
 
-    /// What `what` makes of the inode of a name other than "." and "..", and of its type bits. It is
-    /// held in memory, but no use is taken. If it is gone, and says so, but the name is there
-    /// again, `what` is asked anew.
+    /// Calls `what` with the inode of a name other than "." and "..", and its type bits. The inode
+    /// is held in memory, but no use is taken. If `what` fails with [`Error::NotFound`] and the
+    /// entry has changed meanwhile, the lookup is repeated.
     pub(crate) fn with_child<R>(
         &self,
         dir: &Inode,
@@ -127,20 +124,21 @@ impl FileSystem {
                 .inode(found.ino)
                 .and_then(|child| what(child, found.kind))
             {
-                // Gone since, and the entry with it: another may have taken its place at once.
+                // The inode was removed together with its entry; another may have replaced it
+                // already.
                 Err(Error::NotFound) if !self.has_entry(dir, name, &found)? => {}
                 result => return result,
             }
         }
     }
 
-    /// Whether a directory still has the entry that was found.
+    /// Whether a directory still has this entry.
     pub(super) fn has_entry(&self, dir: &Inode, name: &[u8], found: &NameFound) -> Result<bool> {
         Ok(self.find_again(dir, &dir.read(), name, found)?.is_some())
     }
 
-    /// Looks up an entry again by its index. `None` if it was removed, renamed, or names another inode
-    /// by now.
+    /// Looks up an entry again by its index. `None` if it was removed, renamed, or names another
+    /// inode.
     pub(super) fn find_again(
         &self,
         dir: &Inode,
@@ -157,7 +155,7 @@ impl FileSystem {
         Ok(again.flatten())
     }
 
-    /// Takes a use of an inode that was found by name.
+    /// Takes one use of an inode that was found by name.
     pub(super) fn take_use(&self, ino: u64) -> Result<Attr> {
         self.use_inode(&*self.inode(ino)?)
     }
@@ -173,16 +171,17 @@ impl FileSystem {
         name_hash(self.core.hash_seed(), name)
     }
 
-    /// Makes a regular file, FIFO, socket or device; `mode` holds type bits and permissions.
+    /// Creates a regular file, FIFO, socket or device; `mode` holds type bits and permissions.
     /// Takes one use.
     ///
     /// # Errors
-    /// The name is taken or cannot be; no space.
+    /// The name exists or is not valid; no space.
     pub fn mknod(&self, dir: u64, name: &[u8], mode: u32, rdev: u64, creds: Creds) -> Result<Attr> {
         Ok(self.mknod_in(&self.inode(dir)?, name, mode, rdev, creds)?.1)
     }
 
-    /// The same, or a directory, with attributes, in one transaction. Takes one use.
+    /// Like [`FileSystem::mknod`], also for directories, and with extended attributes, in one
+    /// transaction. Takes one use.
     ///
     /// # Errors
     /// As for [`FileSystem::mknod`] and [`FileSystem::setxattr`].
@@ -204,7 +203,7 @@ impl FileSystem {
         Ok(self.make(&self.inode(dir)?, name, &new)?.1)
     }
 
-    /// [`FileSystem::mknod`] in a directory at hand.
+    /// [`FileSystem::mknod`] in a directory that is already loaded.
     pub(crate) fn mknod_in(
         &self,
         dir: &Arc<Inode>,
@@ -224,19 +223,19 @@ impl FileSystem {
         self.make(dir, name, &new)
     }
 
-    /// Makes a directory. Takes one use.
+    /// Creates a directory. Takes one use.
     ///
     /// # Errors
-    /// The name is taken or cannot be; no space.
+    /// The name exists or is not valid; no space.
     pub fn mkdir(&self, dir: u64, name: &[u8], mode: u32, creds: Creds) -> Result<Attr> {
         let new = New::bare(S_IFDIR | mode & !S_IFMT, 0, creds);
         Ok(self.make(&self.inode(dir)?, name, &new)?.1)
     }
 
-    /// Makes a symbolic link. Takes one use.
+    /// Creates a symbolic link. Takes one use.
     ///
     /// # Errors
-    /// The name is taken or cannot be; an empty or too long target; no space.
+    /// The name exists or is not valid; an empty or too long target; no space.
     pub fn symlink(&self, dir: u64, name: &[u8], target: &[u8], creds: Creds) -> Result<Attr> {
         if target.len() > MAX_SYMLINK {
             return Err(Error::NameTooLong);
@@ -276,7 +275,7 @@ impl FileSystem {
         let len = 2 * INODE_LEN + ENTRY_MAX + target.len() + bytes;
         let reservation = match self.reserve(Need::items(4 + items, len, 0)) {
             Ok(reservation) => reservation,
-            // That the name is taken is told also where nothing can be changed.
+            // On a read-only or full volume an existing name must still return EEXIST.
             Err(e) => {
                 return match self.child(dir, name) {
                     Ok(_) => Err(Error::Exists),
@@ -327,7 +326,7 @@ impl FileSystem {
         Ok((child, attr))
     }
 
-    /// Adds an entry under a new index; the directory's size grows by it.
+    /// Adds an entry under a new index; the directory's size grows by one.
     pub(super) fn put_entry(
         &self,
         commit: &mut Commit<'_>,
@@ -353,7 +352,7 @@ impl FileSystem {
         Ok(())
     }
 
-    /// Takes an entry away; the directory's size shrinks by it.
+    /// Removes an entry; the directory's size shrinks by one.
     pub(super) fn delete_entry(
         &self,
         commit: &mut Commit<'_>,
@@ -380,8 +379,8 @@ impl FileSystem {
         Ok(())
     }
 
-    /// Has an entry name another inode, or gives it another name. It keeps its index: a listing under
-    /// way delivers it once.
+    /// Changes an entry to name another inode, or gives it another name. It keeps its index, so a
+    /// listing in progress returns it once.
     pub(super) fn change_entry(
         &self,
         commit: &mut Commit<'_>,
@@ -407,7 +406,7 @@ impl FileSystem {
         commit.name(dir, state, child, &at(hash, entry.kind), true);
     }
 
-    /// Makes a regular file without a name; it goes with its last use unless it is linked.
+    /// Creates a regular file without a name; it is removed with its last use unless it is linked.
     /// Takes one use.
     ///
     /// # Errors
@@ -448,12 +447,12 @@ impl FileSystem {
         Ok(attr)
     }
 
-    /// Makes a further name for a file. What was written to it before is written out first, so
-    /// that a crash cannot show the name without the data. Takes one use.
+    /// Creates another name for a file. Data written to it before is written back first, so that a
+    /// crash cannot show the name without the data. Takes one use.
     ///
     /// # Errors
-    /// A directory; a file that lost its last name; the name is taken or cannot be; too many links;
-    /// no space.
+    /// A directory; a file that lost its last name; the name exists or is not valid; too many
+    /// links; no space.
     pub fn link(&self, ino: u64, dir: u64, name: &[u8]) -> Result<Attr> {
         let call = Call::Link { ino, dir, name };
         self.observed(call, || self.add_link(ino, dir, name))
@@ -541,15 +540,15 @@ impl FileSystem {
         })
     }
 
-    /// Gives back uses of an inode. The root is never in need of any.
+    /// Releases uses of an inode. The root needs none.
     pub fn forget(&self, ino: u64, uses: u64) {
         if self.forget_at_once(ino, uses) {
             self.remove_unused(ino);
         }
     }
 
-    /// Does what [`FileSystem::forget`] does, but does not remove an inode whose removal takes several
-    /// transactions; returns whether that is left, for [`FileSystem::remove_unused`].
+    /// Like [`FileSystem::forget`], but does not remove an inode whose removal takes several
+    /// transactions; returns true if the caller has to call [`FileSystem::remove_unused`] for it.
     pub fn forget_at_once(&self, ino: u64, uses: u64) -> bool {
         let Some(inode) = self.core.table().forget(ino, uses) else {
             return false;
@@ -561,8 +560,8 @@ impl FileSystem {
         large
     }
 
-    /// Removes an inode that has neither names nor uses. One that has is left alone, and so is one
-    /// that is gone.
+    /// Removes an inode that has neither names nor uses. Does nothing if it has any, or is already
+    /// removed.
     pub fn remove_unused(&self, ino: u64) {
         match self.inode(ino) {
             Ok(inode) => self.unused(&inode),
@@ -571,19 +570,19 @@ impl FileSystem {
         }
     }
 
-    /// The numbers of all inodes in use, in no order.
+    /// The numbers of all inodes in use, unordered.
     pub fn inodes_in_use(&self) -> Vec<u64> {
         self.core.table().in_use()
     }
 
-    /// Gives back a use of an inode at hand.
+    /// Releases one use of a loaded inode.
     pub(crate) fn forget_one(&self, inode: &Arc<Inode>) {
         if inode.drop_uses(1) {
             self.unused(inode);
         }
     }
 
-    /// Nobody uses the inode any more.
+    /// Called when an inode has lost its last use.
     fn unused(&self, inode: &Arc<Inode>) {
         if inode.ino == ROOT_INO || self.is_closed() {
             return;
@@ -595,7 +594,7 @@ impl FileSystem {
     }
 }
 
-/// Attributes of what is made in a directory of that number: set-group-id and flags pass on.
+/// Attributes of a new inode in directory `ino`: set-group-id and flags are inherited.
 fn inherit(dir: &Attrs, ino: u64, new: &New<'_>, now: Time) -> Attrs {
     let passes = dir.mode & S_ISGID != 0 && new.mode & S_IFMT == S_IFDIR;
     let pass = if passes { S_ISGID } else { 0 };
@@ -605,7 +604,7 @@ fn inherit(dir: &Attrs, ino: u64, new: &New<'_>, now: Time) -> Attrs {
     made
 }
 
-/// Group of what is made in a directory.
+/// Group of a new inode in a directory.
 pub(super) fn group_in(dir: &Attrs, creds: Creds) -> u32 {
     match dir.mode & S_ISGID {
         0 => creds.gid,
@@ -613,7 +612,7 @@ pub(super) fn group_in(dir: &Attrs, creds: Creds) -> u32 {
     }
 }
 
-/// Notes a change of a directory's entries; `subdirs` is by how many its subdirectories grow.
+/// Records a change of a directory's entries; `subdirs` is the change in its subdirectory count.
 pub(super) fn change_dir(attrs: &mut Attrs, now: Time, subdirs: i64) -> Result<()> {
     let nlink = i64::from(attrs.nlink) + subdirs;
     if nlink > i64::from(MAX_LINKS) {

@@ -1,8 +1,7 @@
-//! Watching what is asked of a volume: each call that changes it or makes it durable, and how it
-//! ended.
+//! Observing a volume: each call that changes it or makes it durable, and the call's outcome.
 //!
-//! Calls are watched one at a time: while a volume has an observer, its changing calls wait for one
-//! another, so the order that the observer sees is the order they took.
+//! Observed calls run one at a time: while a volume has an observer, its changing calls wait for
+//! one another, so the order that the observer sees is the order in which they took effect.
 
 use std::fmt::Debug;
 use std::sync::Arc;
@@ -13,24 +12,24 @@ use crate::inode::Inode;
 use crate::sync::Mutex;
 use crate::types::{Attr, Fallocate, KillPrivileges, RenameMode, SetAttr, XattrMode};
 
-/// A call that changes a volume, or makes it durable. Inodes are given by number. Copying within the
-/// volume shows as the writes it consists of.
+/// A call that changes a volume, or makes it durable. Inodes are given by number. Copying within
+/// the volume is observed as its writes.
 #[derive(Debug, Clone, Copy)]
 pub enum Call<'a> {
-    /// A file, directory, symbolic link or special file is made under a name.
+    /// A file, directory, symbolic link or special file is created under a name.
     Make {
         /// The directory.
         dir: u64,
         /// The name.
         name: &'a [u8],
-        /// What a symbolic link holds; empty for all else.
+        /// The target of a symbolic link; empty for all other kinds.
         target: &'a [u8],
-        /// Names and values of the attributes that it is made with.
+        /// Names and values of its initial extended attributes.
         xattrs: &'a [(&'a [u8], &'a [u8])],
     },
-    /// A file without a name is made.
+    /// A file without a name is created.
     Tmpfile,
-    /// A further name for a file.
+    /// Another name is added to a file.
     Link {
         /// The file.
         ino: u64,
@@ -39,60 +38,60 @@ pub enum Call<'a> {
         /// The name.
         name: &'a [u8],
     },
-    /// A name is taken away.
+    /// A name is removed.
     Remove {
         /// The directory.
         dir: u64,
         /// The name.
         name: &'a [u8],
     },
-    /// A name is moved, or exchanged with another. It gives the whiteout if it leaves one.
+    /// A name is moved, or exchanged with another. The outcome is the whiteout, if one was made.
     Rename {
         /// Directory and name before.
         from: (u64, &'a [u8]),
         /// Directory and name after.
         to: (u64, &'a [u8]),
-        /// What happens to what the new name holds.
+        /// What happens to an existing entry of the new name.
         mode: RenameMode,
     },
     /// Bytes are written to a file.
     Write {
         /// The file.
         ino: u64,
-        /// Where; `None` for the end.
+        /// The offset in bytes; `None` for the end.
         offset: Option<u64>,
         /// The bytes.
         data: &'a [u8],
-        /// Set-id bits that are cleared.
+        /// Which set-id bits are cleared.
         kill: KillPrivileges,
     },
     /// Attributes are set.
     SetAttr {
         /// The inode.
         ino: u64,
-        /// Which.
+        /// The attributes.
         set: &'a SetAttr,
     },
-    /// Space of a file is allocated, zeroed or given back.
+    /// Space of a file is allocated, zeroed or freed.
     Fallocate {
         /// The file.
         ino: u64,
         /// First byte.
         offset: u64,
-        /// Bytes.
+        /// Length in bytes.
         len: u64,
-        /// What.
+        /// The operation.
         what: Fallocate,
-        /// Set-id bits that are cleared.
+        /// Which set-id bits are cleared.
         kill: KillPrivileges,
     },
-    /// An access list is set, and the mode follows.
+    /// An access list is set, and the mode with it.
     SetAccessList {
         /// The inode.
         ino: u64,
-        /// The list's bytes.
+        /// The encoded list.
         value: &'a [u8],
-        /// Whether there may or must be a list.
+        /// Whether a list may or must exist.
         mode: XattrMode,
         /// Whether set-group-id is cleared.
         kill: KillPrivileges,
@@ -117,14 +116,14 @@ pub enum Call<'a> {
     },
     /// Several inodes are made durable at once.
     FsyncAll {
-        /// They.
+        /// The inodes.
         inodes: &'a [u64],
     },
     /// An inode is made durable.
     Fsync {
         /// The inode.
         ino: u64,
-        /// Times alone need not be.
+        /// Times need not become durable.
         data_only: bool,
     },
     /// Everything is made durable.
@@ -134,33 +133,33 @@ pub enum Call<'a> {
 /// How a call ended.
 #[derive(Debug, Clone, Copy)]
 pub enum Outcome<'a> {
-    /// It was done, and there is nothing to tell.
+    /// It succeeded without a value.
     Done,
-    /// It gave an inode, with these attributes.
+    /// It returned an inode, with these attributes.
     Inode(&'a Attr),
-    /// It gave a number: bytes written, or where an append began.
+    /// It returned a number: bytes written, or the offset of an append.
     Number(u64),
     /// It failed.
     Failed(&'a Error),
 }
 
-/// Who is told of the calls. Both methods run while the next call waits, and must not change the
-/// volume.
+/// Receives the calls of a volume. All methods run while the next call waits, and must not change
+/// the volume.
 pub trait Observer: Debug + Send + Sync {
     /// A call begins.
     fn begin(&self, call: &Call<'_>);
-    /// The call that began last has ended; `fs` shows what it left.
+    /// The last call that began has ended; `fs` is the state after it.
     fn end(&self, fs: &FileSystem, call: &Call<'_>, outcome: &Outcome<'_>);
-    /// Whether everything becomes durable now, before the next call, as at the end of an interval;
-    /// asked after each call. Nobody is promised anything by that.
+    /// Whether to make everything durable before the next call, as at the end of a durability
+    /// interval; asked after each call. A failure of it is not reported to a caller.
     fn interval_ends(&self) -> bool {
         false
     }
 }
 
-/// What calls return.
+/// A result type of observed calls.
 pub(super) trait Answer {
-    /// As an observer is told.
+    /// The result as an observer sees it.
     fn outcome(&self) -> Outcome<'_>;
 }
 
@@ -200,7 +199,7 @@ impl Answer for u64 {
     }
 }
 
-/// An observer, and whose turn it is.
+/// An observer, and the lock that orders observed calls.
 pub(super) struct Watch {
     observer: Arc<dyn Observer>,
     turn: Mutex<()>,
@@ -216,8 +215,8 @@ impl Watch {
 }
 
 impl FileSystem {
-    /// Runs a call, and tells the observer if there is one. A panic in it stops the volume: what it
-    /// was doing is not known.
+    /// Runs a call, and reports it to the observer if there is one. A panic in it stops the volume,
+    /// because its state is then unknown.
     pub(super) fn observed<T: Answer>(
         &self,
         call: Call<'_>,
@@ -241,7 +240,7 @@ impl FileSystem {
         };
         watch.observer.end(self, &call, &outcome);
         if watch.observer.interval_ends() {
-            // A failure is kept by the volume, and the next call that promises anything tells it.
+            // The volume keeps a failure, and the next fsync or sync returns it.
             let _ = self.sync_all();
         }
         result

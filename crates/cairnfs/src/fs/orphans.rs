@@ -1,7 +1,8 @@
-//! Orphans: inodes to be removed, or truncated to the end, once nobody uses them.
+//! Orphans: inodes without a name that are removed with their last use, and files with an
+//! unfinished truncation.
 //!
 //! The orphan item is committed with the change that makes the orphan, and deleted with the last
-//! step that settles it, so however often a crash comes between, the next mount goes on.
+//! step that removes or truncates it. However many crashes come between, the next mount continues.
 
 use std::sync::Arc;
 
@@ -10,16 +11,13 @@ use crate::format::item::ORPHAN_TRUNCATE;
 use crate::format::key::Kind;
 use crate::fs::FileSystem;
 use crate::fs::locked::attrs;
-use crate::fs::namespace::INODE_LEN;
 use crate::fs::remove::{Belongings, is_orphaned};
+use crate::fs::sizes::{INODE_LEN, ORPHAN_STEP};
 use crate::inode::{Inode, InodeState};
 use crate::txn::{Commit, Need};
 
-/// Items removed in one step.
-const STEP: usize = 512;
-
 impl FileSystem {
-    /// Makes an inode an orphan.
+    /// Makes an inode an orphan; `what` is the reason, an `ORPHAN_` constant.
     pub(super) fn put_orphan(
         &self,
         commit: &mut Commit<'_>,
@@ -27,13 +25,13 @@ impl FileSystem {
         state: &mut InodeState,
         what: u8,
     ) {
-        // A truncation that is not finished has an item already, which may be in the index.
+        // An inode with an unfinished truncation has an orphan item already, maybe in the index.
         let existed = state.truncating;
         state.truncating |= what == ORPHAN_TRUNCATE;
         commit.put(inode, state, Kind::Orphan, inode.ino, &[what], existed);
     }
 
-    /// Ends that.
+    /// Deletes an inode's orphan item.
     pub(super) fn delete_orphan(
         &self,
         commit: &mut Commit<'_>,
@@ -44,17 +42,17 @@ impl FileSystem {
         commit.delete(inode, state, Kind::Orphan, inode.ino, &[], true);
     }
 
-    /// Removes an inode without links, step by step, unless somebody uses it (again).
+    /// Removes an inode without links, in steps. Stops if it is in use or linked again.
     pub(super) fn reap(&self, inode: &Arc<Inode>) -> Result<()> {
         loop {
-            let need = Need::items(2, INODE_LEN + 1, STEP + 2).deleting();
+            let need = Need::items(2, INODE_LEN + 1, ORPHAN_STEP + 2).deleting();
             let reservation = self.reserve(need)?;
             let mut state = inode.write();
-            let gone = state.attrs.as_ref().is_none_or(|a| a.nlink > 0);
-            if gone || inode.uses() > 0 {
+            let not_orphan = state.attrs.as_ref().is_none_or(|a| a.nlink > 0);
+            if not_orphan || inode.uses() > 0 {
                 return Ok(());
             }
-            let belongings = self.belongings(inode, &state, STEP)?;
+            let belongings = self.belongings(inode, &state, ORPHAN_STEP)?;
             let mut commit = self.core.commit();
             self.delete_belongings(&mut commit, inode, &mut state, &belongings);
             let done = !belongings.more;
@@ -74,7 +72,7 @@ impl FileSystem {
         }
     }
 
-    /// Removes an inode that lost its last name while nobody used it, so that nobody will forget it.
+    /// Removes an inode that lost its last name while it had no uses, so that no `forget` follows.
     pub(super) fn reap_unused(&self, inode: &Arc<Inode>) -> Result<()> {
         if inode.uses() == 0 && is_orphaned(&inode.read()) {
             return self.reap(inode);
@@ -82,7 +80,7 @@ impl FileSystem {
         Ok(())
     }
 
-    /// Keeps the counts of an inode true between two steps.
+    /// Keeps an inode's block and attribute counts correct between two steps.
     fn account_removed(&self, state: &mut InodeState, removed: &Belongings) {
         let blocks: u64 = removed.extents.iter().map(|e| e.len()).sum();
         if let Some(attrs) = &mut state.attrs {
@@ -91,7 +89,7 @@ impl FileSystem {
         }
     }
 
-    /// Settles the orphans that a crash, or a kill, left behind.
+    /// Removes or truncates the orphans that a crash or kill left behind.
     pub(super) fn finish_orphans(&self) -> Result<()> {
         for ino in self.core.orphans()? {
             let inode = match self.core.inode(ino) {
@@ -113,13 +111,4 @@ impl FileSystem {
         }
         Ok(())
     }
-}
-
-/// Whether an inode has lost its last name, and may have more items than one step removes.
-pub(super) fn is_large_orphan(state: &InodeState) -> bool {
-    let most = STEP as u64;
-    state
-        .attrs
-        .as_ref()
-        .is_some_and(|a| a.nlink == 0 && (a.blocks > most || u64::from(a.xattrs) > most))
 }

@@ -1,8 +1,8 @@
 //! Paths of inodes, for messages.
 //!
-//! An inode knows the directory that holds it; its name there is looked for among the entries.
-//! The work is bounded, and no lock is held from one directory to the next, so the path is a hint:
-//! it may have changed meanwhile.
+//! An inode records its parent directory; its name is searched for among the entries there. The
+//! work is bounded, and no lock is held between two directories, so the path is a hint that may be
+//! stale.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -12,19 +12,19 @@ use crate::format::ROOT_INO;
 use crate::fs::FileSystem;
 use crate::fs::locked::attrs;
 
-/// Most entries of a directory that are looked at.
+/// Most entries of a directory that are examined.
 const MAX_ENTRIES: usize = 16_384;
 /// Most levels of a path.
 const MAX_LEVELS: usize = 64;
 
 impl FileSystem {
-    /// A path that leads from the root to an inode, to be shown to people. A part that cannot be
-    /// found with little work is "...".
+    /// A path from the root to an inode, for messages. A component that cannot be found within the
+    /// bounds is "...".
     pub fn path_hint(&self, ino: u64) -> PathBuf {
         let mut names = Vec::new();
         let mut at = ino;
         while at != ROOT_INO {
-            let above = self.holder(at).filter(|_| names.len() < MAX_LEVELS);
+            let above = self.parent(at).filter(|_| names.len() < MAX_LEVELS);
             let Some((dir, name)) = above else {
                 names.push(b"...".to_vec());
                 break;
@@ -37,8 +37,8 @@ impl FileSystem {
         path
     }
 
-    /// The directory that holds an inode, and its name there.
-    fn holder(&self, ino: u64) -> Option<(u64, Vec<u8>)> {
+    /// The parent directory of an inode, and the inode's name there.
+    fn parent(&self, ino: u64) -> Option<(u64, Vec<u8>)> {
         let inode = self.inode(ino).ok()?;
         let dir = attrs(&inode.read()).ok()?.parent;
         let mut name = None;

@@ -1,4 +1,4 @@
-//! Reading: unwritten pages first, then inline contents or extents, zeros where there is nothing.
+//! Reading: unwritten pages first, then inline contents or extents; holes read as zeros.
 
 use crate::device::Page;
 use crate::error::{Error, Result};
@@ -11,25 +11,25 @@ use crate::inode::{Inode, InodeState};
 use crate::sync::atomic::Ordering;
 use crate::types::SeekTo;
 
-/// Blocks read beyond what a sequential reader asked for.
+/// Blocks read ahead for a sequential reader.
 const READ_AHEAD: u64 = 32;
-/// Extents or pages that a search for data or a hole looks at under one hold of the state.
+/// Extents or pages that one step of a search for data or a hole examines under the state lock.
 const SEEK_STEP: usize = 512;
 const BLOCK: u64 = BLOCK_SIZE as u64;
 
-/// Where data or a hole begins, in file blocks.
+/// Result of a search for data or a hole, in file blocks.
 enum Sought {
     At(u64),
     Nowhere,
-    /// Not before this block; the search goes on there.
+    /// Not before this block; the search continues there.
     NotBefore(u64),
 }
 
 impl FileSystem {
-    /// Reads from a regular file; short only at its end.
+    /// Reads from a regular file; returns the bytes read, fewer than asked only at its end.
     ///
     /// # Errors
-    /// Not a regular file; data that is not what was written.
+    /// Not a regular file; a checksum mismatch; a device failure.
     pub fn read(&self, ino: u64, offset: u64, buf: &mut [u8]) -> Result<usize> {
         let inode = self.inode(ino)?;
         let state = inode.read();
@@ -49,7 +49,7 @@ impl FileSystem {
         Ok(n)
     }
 
-    /// Fills `buf` from `offset`; the whole range lies within the size.
+    /// Fills `buf` from `offset`; the whole range is within the size.
     fn read_state(
         &self,
         inode: &Inode,
@@ -77,7 +77,7 @@ impl FileSystem {
                 continue;
             };
             if let Err(error) = self.read_extent(state, &part, offset, buf) {
-                // A block that nobody asked for must not fail those that were.
+                // An error in a block of the read-ahead must not fail the read.
                 if part.end() <= last {
                     return Err(error);
                 }
@@ -92,7 +92,7 @@ impl FileSystem {
         Ok(())
     }
 
-    /// Copies what an extent holds, but for blocks that have a newer, unwritten page.
+    /// Copies the contents of an extent, except blocks that have a newer, unwritten page.
     fn read_extent(
         &self,
         state: &InodeState,
@@ -133,7 +133,7 @@ impl FileSystem {
         Ok(item.map(|i| i.value))
     }
 
-    /// A block's contents as they are now, zeros behind the size; `None` where nothing was written.
+    /// The current contents of a block, zeros beyond the size; `None` for a hole.
     pub(super) fn load_page(
         &self,
         inode: &Inode,
@@ -169,10 +169,10 @@ impl FileSystem {
         Ok(Some(page))
     }
 
-    /// The next data or hole from `offset` on.
+    /// The offset of the next data or hole at or after `offset`.
     ///
     /// # Errors
-    /// [`Error::NoSuchOffset`] at or behind the end, or if no data follows.
+    /// [`Error::NoSuchOffset`] at or beyond the end, or if no data follows.
     pub fn seek(&self, ino: u64, offset: u64, to: SeekTo) -> Result<u64> {
         let inode = self.inode(ino)?;
         let mut first = offset / BLOCK;
@@ -251,7 +251,7 @@ impl FileSystem {
     }
 }
 
-/// Copies the part of a file block that lies within the buffer, which begins at `offset`.
+/// Copies the part of a file block that is within the buffer, which begins at `offset`.
 fn copy_block(buf: &mut [u8], offset: u64, block: u64, bytes: &[u8]) {
     let start = block * BLOCK;
     let skip = offset.saturating_sub(start) as usize;

@@ -1,7 +1,7 @@
-//! Taking names away: unlink, rmdir, and what becomes of an inode that lost its last name.
+//! Removing names: unlink, rmdir, and the removal of an inode that lost its last name.
 //!
-//! An inode that nobody uses goes in the same transaction, if it has few items; else it becomes an
-//! orphan, which its last use, or the next mount, removes in bounded steps.
+//! An unused inode is removed in the same transaction if it has few items; otherwise it becomes an
+//! orphan, which is removed in bounded steps after its last use, or by the next mount.
 
 use std::sync::Arc;
 
@@ -13,30 +13,31 @@ use crate::fs::FileSystem;
 use crate::fs::extents::Extent;
 use crate::fs::flags::may_remove_entry;
 use crate::fs::locked::{Locked, attrs, attrs_mut, live_dir};
-use crate::fs::namespace::{INODE_LEN, change_dir, check_name};
+use crate::fs::namespace::{change_dir, check_name};
 use crate::fs::observe::Call;
+use crate::fs::sizes::INODE_LEN;
 use crate::inode::{Inode, InodeState};
 use crate::txn::{Commit, Core, NameFound, Need, Reservation};
 use crate::types::Time;
 
-/// Most items that an inode may have to be removed within the transaction that unlinks it.
+/// Most items of an inode that is removed in the transaction that unlinks it.
 const INLINE_REMOVAL: usize = 64;
 
-/// All items of an inode, beside the inode item itself.
+/// All items of an inode except the inode item.
 #[derive(Default)]
 pub(super) struct Belongings {
-    /// Kind, offset, and whether it was found below the current set.
+    /// Kind, offset, and whether the item was found below the active dirty set.
     pub items: Vec<(Kind, u64, bool)>,
     /// Attributes in its attribute items.
     pub xattrs: usize,
     /// Its extents.
     pub extents: Vec<Extent>,
-    /// There is more than was asked for.
+    /// There are more items than the caller asked for.
     pub more: bool,
 }
 
 impl FileSystem {
-    /// Takes a name of anything but a directory away.
+    /// Removes a name of anything but a directory.
     ///
     /// # Errors
     /// No such name; a directory.
@@ -44,7 +45,7 @@ impl FileSystem {
         self.remove_name(&self.inode(dir)?, name, false)
     }
 
-    /// The same in a directory at hand.
+    /// Like [`FileSystem::unlink`], in a directory that is already loaded.
     pub(crate) fn unlink_in(&self, dir: &Arc<Inode>, name: &[u8]) -> Result<()> {
         self.remove_name(dir, name, false)
     }
@@ -68,7 +69,7 @@ impl FileSystem {
         let need = Need::items(4, 2 * INODE_LEN + 1, INLINE_REMOVAL + 4).deleting();
         let reservation = match self.reserve(need) {
             Ok(reservation) => reservation,
-            // That there is no such name is told also where nothing can be changed.
+            // On a read-only or full volume a missing name must still return ENOENT.
             Err(e) => return self.child(dir, name).and(Err(e)),
         };
         let hash = self.hash(name);
@@ -77,7 +78,7 @@ impl FileSystem {
             live_dir(&state)?;
             let found = self.core.find_name(dir, &state, hash, name)?;
             let found = found.ok_or(Error::NotFound)?;
-            // A child made in the directory has a larger number, so no lock need be let go.
+            // An inode created in the directory has a larger number: the lock order holds.
             if found.ino > dir.ino
                 && let Some(child) = self.core.table().ready(found.ino)
             {
@@ -96,7 +97,7 @@ impl FileSystem {
                 other => other?,
             };
             let mut locked = Locked::new(&[dir, &child]);
-            // The entry may have gone while no lock was held, or changed.
+            // The entry may have been removed or changed while no lock was held.
             let state = locked.state(dir)?;
             let Some(found) = self.find_again(dir, state, name, &found)? else {
                 continue;
@@ -106,7 +107,7 @@ impl FileSystem {
         }
     }
 
-    /// Takes an entry away, under the locks of the directory and of its child.
+    /// Removes an entry, under the locks of the directory and of the child.
     fn remove_found(
         &self,
         mut locked: Locked<'_>,
@@ -138,12 +139,12 @@ impl FileSystem {
         }
     }
 
-    /// What an inode has, up to `most` items.
+    /// The items of an inode, at limit `limit`.
     pub(super) fn belongings(
         &self,
         inode: &Inode,
         state: &InodeState,
-        most: usize,
+        limit: usize,
     ) -> Result<Belongings> {
         let mut found = Belongings::default();
         let Some(attrs) = &state.attrs else {
@@ -163,7 +164,7 @@ impl FileSystem {
             }
             self.core
                 .items(inode, state, kind, 0, u64::MAX, &mut |offset, item| {
-                    if found.items.len() == most {
+                    if found.items.len() == limit {
                         found.more = true;
                         return Ok(false);
                     }
@@ -182,7 +183,7 @@ impl FileSystem {
         Ok(found)
     }
 
-    /// Takes a link from an inode; with the last one, the inode goes or becomes an orphan.
+    /// Drops one link of an inode; after the last one, removes it or makes it an orphan.
     pub(super) fn drop_link(
         &self,
         commit: &mut Commit<'_>,
@@ -218,7 +219,7 @@ impl FileSystem {
         Ok(())
     }
 
-    /// Deletes items and frees what they hold.
+    /// Deletes items and frees their blocks.
     pub(super) fn delete_belongings(
         &self,
         commit: &mut Commit<'_>,
@@ -236,12 +237,12 @@ impl FileSystem {
     }
 }
 
-/// Whether it lost its last name, and is still there.
+/// Whether an inode has lost its last name but is not removed yet.
 pub(super) fn is_orphaned(state: &InodeState) -> bool {
     state.attrs.as_ref().is_some_and(|a| a.nlink == 0)
 }
 
-/// Whether the name of this inode may be taken away as that of a directory, or of something else.
+/// Checks that the name of this inode may be removed by rmdir (`directory`) or unlink.
 pub(super) fn check_removable(state: &InodeState, directory: bool) -> Result<()> {
     let attrs = attrs(state)?;
     match (attrs.is_dir(), directory) {

@@ -1,10 +1,12 @@
 //! Rename: replace, no replace, exchange, leave a whiteout.
 //!
-//! One transaction takes the old entry away and adds the new one, or has the entry of the new name
-//! name another inode; an exchange does that with both, and a whiteout takes the place of the old
-//! entry. To a new name in the same directory the entry itself is renamed, and keeps its place. What was written to the file before is written out first, holding no lock, so a
-//! crash leads to the old or the whole new contents. A directory moves to another parent only under
-//! the volume's one lock for that, so that the walk to the root that rules out a cycle is sound.
+//! One transaction removes the old entry and adds the new one, or changes the existing entry of the
+//! new name to name the other inode. An exchange changes both entries; a whiteout replaces the old
+//! entry. A rename to a new name in the same directory changes the entry itself, which keeps its
+//! index. Data written to the file before is written back first, without holding a lock, so that a
+//! crash leaves either the old or the complete new contents. A directory moves to another parent
+//! only under the volume's one lock for that, because the walk to the root that rules out a cycle
+//! needs a stable tree.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -16,15 +18,16 @@ use crate::format::item::{DirEntryRef, S_IFCHR};
 use crate::fs::FileSystem;
 use crate::fs::flags::{may_add_entry, may_remove_entry};
 use crate::fs::locked::{Locked, attrs, live_dir};
-use crate::fs::namespace::{ENTRY_MAX, INODE_LEN, change_dir, check_name, group_in};
+use crate::fs::namespace::{change_dir, check_name, group_in};
 use crate::fs::observe::Call;
 use crate::fs::remove::check_removable;
+use crate::fs::sizes::{ENTRY_MAX, INODE_LEN};
 use crate::inode::attrs::Attrs;
 use crate::inode::{Inode, InodeState};
 use crate::txn::{Commit, NameFound, Need};
 use crate::types::{Attr, Creds, RenameMode, Time};
 
-/// Most items that a replaced inode may have to be removed within the rename.
+/// Most items of a replaced inode that is removed in the transaction of the rename.
 const INLINE_REMOVAL: usize = 64;
 
 /// One side of a rename.
@@ -35,7 +38,7 @@ struct Side<'a> {
 }
 
 impl Side<'_> {
-    /// Its entry, naming what moves there.
+    /// The side's entry, naming the moved inode.
     fn entry_of(&self, moved: &Target) -> DirEntryRef<'_> {
         DirEntryRef {
             ino: moved.found.ino,
@@ -45,24 +48,24 @@ impl Side<'_> {
     }
 }
 
-/// What a name leads to.
+/// The entry and the inode of a name.
 struct Target {
     found: NameFound,
     inode: Arc<Inode>,
 }
 
-/// A rename that was done.
+/// A completed rename.
 struct Renamed {
-    /// What it left under the old name.
+    /// The whiteout under the old name, if one was asked for.
     whiteout: Option<Attr>,
 }
 
 impl FileSystem {
-    /// Gives what `name` in `dir` leads to the name `to_name` in `to_dir`.
+    /// Renames `name` in `dir` to `to_name` in `to_dir`.
     ///
     /// # Errors
-    /// No such name; the new name is taken (no replace), not (exchange), or by something that
-    /// cannot be replaced by it; a directory moved into itself; no space.
+    /// No such name; the new name exists (no replace) or does not (exchange), or names an inode
+    /// that cannot be replaced by this one; a directory moved into itself; no space.
     pub fn rename(
         &self,
         dir: u64,
@@ -152,7 +155,7 @@ impl FileSystem {
         }
     }
 
-    /// Refuses to move a directory into itself or below.
+    /// Refuses to move a directory into itself or one of its descendants.
     fn refuse_cycle(&self, moved: &Target, to: &Side<'_>) -> Result<()> {
         let mut ino = to.dir.ino;
         let mut passed = HashSet::new();
@@ -172,7 +175,7 @@ impl FileSystem {
         Ok(())
     }
 
-    /// The rename itself; `None` if an entry went meanwhile and all must be looked up again.
+    /// The rename itself; `None` if an entry changed meanwhile and the lookups must be repeated.
     fn rename_now(
         &self,
         from: &Side<'_>,
@@ -189,7 +192,7 @@ impl FileSystem {
             Some(_) => Need::items(10, 5 * INODE_LEN + 3 * ENTRY_MAX + 1, INLINE_REMOVAL + 4),
             None => Need::items(8, 4 * INODE_LEN + 2 * ENTRY_MAX + 1, INLINE_REMOVAL + 4),
         };
-        // Without a whiteout the index does not grow by these in the end, so they work on a full volume.
+        // Without a whiteout these renames do not grow the index, so they work on a full volume.
         let grows = owner.is_some() || target.is_none() && to.name.len() > from.name.len();
         let need = if grows { need } else { need.deleting() };
         let reservation = self.reserve(need)?;
@@ -198,11 +201,11 @@ impl FileSystem {
         let mut locked = Locked::new(&inodes);
         live_dir(locked.state(&from.dir)?)?;
         live_dir(locked.state(&to.dir)?)?;
-        let Some(old) = self.still(&mut locked, from, source)? else {
+        let Some(old) = self.current_entry(&mut locked, from, source)? else {
             return Ok(None);
         };
         let replaced = match target {
-            Some(t) => match self.still(&mut locked, to, t)? {
+            Some(t) => match self.current_entry(&mut locked, to, t)? {
                 Some(entry) => Some((t, entry)),
                 None => return Ok(None),
             },
@@ -235,7 +238,7 @@ impl FileSystem {
             None => false,
         };
         let now = self.core.now();
-        // Subdirectories that leave and reach each side.
+        // Subdirectories that leave and arrive at each side.
         let (left, reached) = (i64::from(source_dir), i64::from(target_dir));
         change_dir(
             locked.attrs(&from.dir)?,
@@ -247,7 +250,7 @@ impl FileSystem {
             Some(owner) => Some(self.new_whiteout(&mut locked, from, owner, now)?),
             None => None,
         };
-        // Nobody else can reach it, so this does not wait.
+        // No other thread can reach it, so this does not wait.
         let mut whiteout = whiteout.as_ref().map(|inode| (inode, inode.write()));
         let mut commit = self.core.commit();
         let in_place = from.dir.ino == to.dir.ino && target.is_none() && whiteout.is_none();
@@ -266,13 +269,18 @@ impl FileSystem {
             }
             _ if in_place => {}
             _ => {
-                let (state, gone) = (locked.state(&from.dir)?, (from.hash, &*source.inode));
+                let (state, old_name) = (locked.state(&from.dir)?, (from.hash, &*source.inode));
                 match &mut whiteout {
                     Some((inode, white)) => {
-                        self.put_whiteout(&mut commit, from, (state, gone, &old), (inode, white));
+                        self.put_whiteout(
+                            &mut commit,
+                            from,
+                            (state, old_name, &old),
+                            (inode, white),
+                        );
                         commit.join(&source.inode, inode);
                     }
-                    None => self.delete_entry(&mut commit, &from.dir, state, gone, &old)?,
+                    None => self.delete_entry(&mut commit, &from.dir, state, old_name, &old)?,
                 }
             }
         }
@@ -295,7 +303,7 @@ impl FileSystem {
         Ok(Some(Renamed { whiteout: left }))
     }
 
-    /// A new whiteout, without an entry.
+    /// A new whiteout inode, without an entry.
     fn new_whiteout(
         &self,
         locked: &mut Locked<'_>,
@@ -312,12 +320,12 @@ impl FileSystem {
         Ok(Arc::new(Inode::made(ino, made)))
     }
 
-    /// Has the entry of the name that was left, which names `gone`, name a new whiteout.
+    /// Changes the old entry, which names `old_child`, to name a new whiteout.
     fn put_whiteout(
         &self,
         commit: &mut Commit<'_>,
         from: &Side<'_>,
-        (dir, (hash, gone), old): (&mut InodeState, (u64, &Inode), &NameFound),
+        (dir, (hash, old_child), old): (&mut InodeState, (u64, &Inode), &NameFound),
         (inode, state): (&Arc<Inode>, &mut InodeState),
     ) {
         self.core.table().insert(inode.clone());
@@ -327,12 +335,12 @@ impl FileSystem {
             name: from.name,
         };
         let white = (from.hash, &entry, &**inode);
-        self.change_entry(commit, &from.dir, dir, (hash, gone, old), white);
+        self.change_entry(commit, &from.dir, dir, (hash, old_child, old), white);
         commit.put_inode(inode, state);
     }
 
-    /// The entry of a side as it is now, if it still names that inode.
-    fn still(
+    /// The current entry of a side, if it still names that inode.
+    fn current_entry(
         &self,
         locked: &mut Locked<'_>,
         side: &Side<'_>,
@@ -342,8 +350,8 @@ impl FileSystem {
         self.find_again(&side.dir, state, side.name, &target.found)
     }
 
-    /// Moves an inode to a side: adds an entry there, or has one that is in the directory, told by the
-    /// hash of its name and the inode it names, get that name and name what moves.
+    /// Moves an inode to a side: adds an entry there, or changes an existing entry of the directory
+    /// (`over`: hash of its name, the inode it names) to the side's name and the moved inode.
     fn place(
         &self,
         commit: &mut Commit<'_>,
@@ -370,8 +378,8 @@ impl FileSystem {
     }
 }
 
-/// Whether the flags of all inodes let `source` leave the first side, and take the place of `target` on
-/// the other.
+/// Checks the flags of all inodes: `source` may leave the first side, and take the place of
+/// `target` on the other.
 fn check_flags(
     locked: &mut Locked<'_>,
     (from, source): (&Side<'_>, &Target),
@@ -385,7 +393,7 @@ fn check_flags(
     }
 }
 
-/// Changes the attributes of what moves to a directory.
+/// Changes the attributes of an inode that moves to a directory.
 fn move_inode(
     commit: &mut Commit<'_>,
     locked: &mut Locked<'_>,

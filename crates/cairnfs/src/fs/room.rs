@@ -1,9 +1,10 @@
-//! Space for operations: what data that waits in memory has reserved, and what is tried before a
-//! call is refused for want of space.
+//! Space for operations: the reservation of dirty data, and ways to make room before a call fails
+//! with ENOSPC.
 //!
-//! Waiting pages hold a block each, or none if they will become an inline item, and the bytes of the
-//! items that writeback may make. Writeback spends exactly that, so it is never refused. A call that
-//! finds too little first turns what waits into what it really takes, and merges what was freed.
+//! Dirty pages reserve a block each, or none if they will become an inline item, and the bytes of
+//! the items that writeback may create. Writeback uses this reservation, so it never fails with
+//! ENOSPC. A call that finds too little space first writes back dirty data, which releases unused
+//! reservations, and merges, which frees deleted space.
 
 use crate::error::{Error, Result};
 use crate::format::item::RawExtent;
@@ -16,12 +17,12 @@ use crate::space::{Class, Delayed};
 use crate::sync::atomic::Ordering;
 use crate::txn::{Need, Reservation};
 
-/// How often room is made for one call: others may take it.
+/// Attempts to make room for one call; other threads may take the space first.
 const ROUNDS: usize = 8;
 
-/// An extent item without checksums.
+/// Bytes of an extent item without checksums.
 const PIECE: u64 = size_of::<RawExtent>() as u64 + ITEM;
-/// Growth of the index for one page: an extent of its own, in the middle of another.
+/// Index growth for one page, at most: its own extent, in the middle of another extent.
 const PAGE: u64 = 3 * PIECE + 4;
 
 /// Index growth of an inline item of `size` bytes.
@@ -29,12 +30,12 @@ pub(super) fn inline_growth(size: u64) -> u64 {
     size + ITEM
 }
 
-/// Bytes of an extent item with `crcs` checksums, as growth counts them.
+/// Bytes of an extent item with `crcs` checksums, as counted for index growth.
 pub(super) fn extent_growth(crcs: usize) -> u64 {
     PIECE + 4 * crcs as u64
 }
 
-/// The most that `blocks` pages may need, of which the file's contents may become inline.
+/// The most that `blocks` pages may need, including an inline item with the file's contents.
 pub(super) fn most(blocks: u64) -> Delayed {
     Delayed {
         blocks,
@@ -42,18 +43,18 @@ pub(super) fn most(blocks: u64) -> Delayed {
     }
 }
 
-/// Whether a file's contents fit into an inline item, and no extent holds any of them.
+/// Whether a file's contents fit into an inline item, and the file has no extents.
 fn is_small(state: &InodeState) -> bool {
     let attrs = state.attrs.as_ref();
     attrs.is_some_and(|a| a.blocks == 0 && a.size <= MAX_INLINE as u64)
 }
 
-/// Whether writeback will make an inline item of a file's contents.
+/// Whether writeback will put a file's contents into an inline item.
 pub(super) fn becomes_inline(state: &InodeState) -> bool {
     is_small(state) && state.pages.blocks() == 0
 }
 
-/// What the pages of a file need, as far as they have no space allocated before.
+/// The most that a file's pages need: none of them is assumed to have preallocated space.
 fn needs(state: &InodeState, inline: bool) -> Delayed {
     let pages = state.pages.dirty.len() as u64;
     match &state.attrs {
@@ -68,7 +69,7 @@ fn needs(state: &InodeState, inline: bool) -> Delayed {
     }
 }
 
-/// What is held for a file that had so many pages.
+/// The reservation held by a file that had `pages` pages.
 fn held(state: &InodeState, pages: u64) -> Delayed {
     match state.pages.held() {
         PageReservation::Blocks(blocks) => Delayed {
@@ -80,15 +81,17 @@ fn held(state: &InodeState, pages: u64) -> Delayed {
 }
 
 impl FileSystem {
-    /// Of what a file's pages hold, and `more`, keeps what they need and gives back the rest. Called
-    /// whenever pages or size have changed; `change` is that of the number of pages.
+    /// Adds `more` to the reservation of a file's pages, keeps what the pages need, and releases
+    /// the rest. Called whenever pages or size have changed; `change` is the change in the number
+    /// of pages.
     pub(super) fn adjust_delayed(&self, state: &mut InodeState, more: Delayed, change: i64) {
         let all = self.all_held(state, more, change);
         let inline = becomes_inline(state) && all.growth >= needs(state, true).growth;
         self.keep_needed(state, all, inline);
     }
 
-    /// The same for a file that is about to get extents: its contents leave the inline item.
+    /// Like [`Self::adjust_delayed`], for a file that is about to get extents and leave the inline
+    /// item.
     pub(super) fn adjust_delayed_for_blocks(
         &self,
         state: &mut InodeState,
@@ -99,8 +102,8 @@ impl FileSystem {
         self.keep_needed(state, all, false);
     }
 
-    /// The same for pages that were written and left; returns the growth that was held for them,
-    /// which is not given back.
+    /// Like [`Self::adjust_delayed`], for pages that were written back; returns the growth reserved
+    /// for them, which is not released.
     pub(super) fn take_delayed_of_written(&self, state: &mut InodeState, written: u64) -> u64 {
         let all = self.all_held(state, Delayed::default(), -(written as i64));
         let inline = matches!(state.pages.held(), PageReservation::Inline(_));
@@ -129,15 +132,15 @@ impl FileSystem {
         self.core.space().release_delayed(all.beyond(kept));
     }
 
-    /// Sets aside what a transaction may need.
+    /// Reserves the space that a transaction may need.
     ///
     /// # Errors
-    /// No space, after all that can make some; a read-only or failed volume.
+    /// No space even after making room; a read-only or failed volume.
     pub(super) fn reserve(&self, need: Need) -> Result<Reservation<'_>> {
         self.with_room(|| self.core.reserve(need))
     }
 
-    /// Sets aside data blocks.
+    /// Reserves data blocks.
     ///
     /// # Errors
     /// As [`Self::reserve`].
@@ -145,7 +148,7 @@ impl FileSystem {
         self.with_room(|| self.core.reserve_space(blocks, 0, class))
     }
 
-    /// Sets aside what data that will wait in memory needs.
+    /// Reserves space for data that will be dirty in memory.
     ///
     /// # Errors
     /// As [`Self::reserve`].
@@ -153,10 +156,10 @@ impl FileSystem {
         self.with_room(|| self.core.reserve_delayed(want, class))
     }
 
-    /// Runs `reserve`, which finds space or not; in between makes room, until none can be made. No lock
-    /// of an inode's state is held.
+    /// Calls `reserve` until it finds space; between calls makes room, until none can be made. The
+    /// caller holds no inode state lock.
     pub(super) fn with_room<T>(&self, reserve: impl Fn() -> Result<T>) -> Result<T> {
-        // A merge may have begun before what the second one takes.
+        // Merges twice, because the first merge may have begun before the latest deletions.
         let makers = [
             Self::write_waiting,
             Self::merge_freed,
@@ -169,7 +172,7 @@ impl FileSystem {
         if !short(&result) {
             return result;
         }
-        // One at a time, so that nobody takes at once what another has made room for.
+        // One thread at a time, so that no thread takes the room that another has made.
         let _turn = self.making_room.lock();
         let _whole = self.core.space().hold_trimming();
         for _ in 0..ROUNDS {
@@ -180,7 +183,7 @@ impl FileSystem {
                     return result;
                 }
                 made |= match make_room(self) {
-                    // A merge that found none is not the last word.
+                    // A merge that finds no space does not end the attempts.
                     Err(Error::NoSpace) => false,
                     other => other?,
                 };
@@ -192,11 +195,11 @@ impl FileSystem {
         reserve()
     }
 
-    /// Waiting data takes its place, and gives back what it had reserved beyond that.
+    /// Writes back dirty data, which releases the unused part of its reservation.
     fn write_waiting(&self) -> Result<bool> {
         let waits = self.core.space().delayed_growth().0 > 0;
         if waits && let Err(error) = self.write_back_all() {
-            // A file that cannot be written back does not concern the caller; a failed device does.
+            // An error of one file does not concern the caller; a failed device does.
             self.core.storage().check()?;
             tracing::debug!(%error, "writeback to make room was incomplete");
         }

@@ -1,4 +1,4 @@
-//! Counters of an open volume: what it did, where time went, what memory holds.
+//! Counters of an open volume: operations, times, memory use.
 //!
 //! Only reads; nothing depends on it.
 
@@ -6,10 +6,10 @@ use crate::fs::FileSystem;
 use crate::metrics::Latency;
 use crate::sync::atomic::{AtomicU64, Ordering};
 
-/// Name and value.
+/// Name and value; times in nanoseconds.
 type Counter = (&'static str, u64);
 
-/// Counters whose values are levels, not sums: a difference of two readings means nothing.
+/// Counters whose values are levels, not sums: the difference of two readings is meaningless.
 pub const LEVELS: &[&str] = &[
     "open_ns",
     "replayed_bytes",
@@ -29,8 +29,8 @@ pub const LEVELS: &[&str] = &[
 ];
 
 impl FileSystem {
-    /// Counters for people and benchmarks, since the volume was opened. Those in [`LEVELS`] tell how
-    /// things stand; all others only grow.
+    /// Counters since the volume was opened, for operators and benchmarks. Those in [`LEVELS`] are
+    /// current values or maxima; all others only grow.
     pub fn counters(&self) -> Vec<Counter> {
         let mut counters = self.core.storage().counters().to_vec();
         counters.extend(self.log_counters());

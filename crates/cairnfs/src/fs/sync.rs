@@ -1,4 +1,4 @@
-//! Durability on request: of single files, of everything, of everything up to some point.
+//! Durability: of single files, of the whole volume, of all changes up to a sequence.
 
 use smallvec::SmallVec;
 
@@ -11,30 +11,30 @@ use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::txn::FsyncRequest;
 
-/// A point in the order of a volume's changes, while it is open: see
-/// [`Volume::sequence`](crate::Volume::sequence). A later one is greater or equal.
+/// A point in the order of an open volume's changes: see
+/// [`Volume::sequence`](crate::Volume::sequence). Later sequences are greater or equal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Sequence(u64);
 
-/// Syncs of everything, numbered as they begin.
+/// Syncs of the whole volume, numbered in the order in which they begin.
 #[derive(Default)]
 pub(super) struct Syncs {
     begun: AtomicU64,
-    /// The greatest number of those that have succeeded.
+    /// The largest number of a successful sync.
     done: AtomicU64,
-    /// Held by who syncs up to a sequence, while others wait to share that.
+    /// Held by a caller that syncs up to a sequence, while others wait to share its sync.
     turn: Mutex<()>,
 }
 
 impl FileSystem {
-    /// A point behind all changes that returned before this call. Costs next to nothing.
+    /// A sequence after all changes that returned before this call. Costs one atomic load.
     pub fn sequence(&self) -> Sequence {
-        // A sync that begins later finds them all.
+        // Every sync that begins later includes these changes.
         Sequence(self.syncs.begun.load(Ordering::Acquire) + 1)
     }
 
-    /// Makes everything durable up to a sequence. Whoever needs the same shares one sync; nothing
-    /// is left to do if one has begun since, whoever asked for it.
+    /// Makes everything up to a sequence durable. Concurrent callers share one sync; returns at
+    /// once if any sync that began after the sequence has succeeded.
     ///
     /// # Errors
     /// As [`FileSystem::fsync`].
@@ -53,14 +53,14 @@ impl FileSystem {
         self.syncs.done.load(Ordering::Acquire) >= sequence.0
     }
 
-    /// Makes a file or directory durable: data, attributes, extended attributes, every name it has
-    /// and the directories that lead to it; of a directory also all its entries. With `data_only`
-    /// all but the times of a file.
+    /// Makes a file or directory durable: data, attributes, extended attributes, all its names and
+    /// the directories on the path to it; for a directory also all its entries. With `data_only`
+    /// everything except a file's times.
     ///
     /// # Errors
-    /// The device's failure, now or earlier: then nothing is known of what was not yet durable. Or a
-    /// failed read, which concerns this file alone: its data waits, and each fsync of it fails until
-    /// one has written it.
+    /// A device failure, during the call or earlier: then it is unknown which of the changes that
+    /// were not durable have been written. Or a failed read, which affects only this file: its data
+    /// stays dirty, and each fsync of it fails until one has written it.
     pub fn fsync(&self, ino: u64, data_only: bool) -> Result<()> {
         self.observed(Call::Fsync { ino, data_only }, || {
             self.sync_inodes(&[ino], data_only)
@@ -71,16 +71,16 @@ impl FileSystem {
     /// flush for all.
     ///
     /// # Errors
-    /// As [`FileSystem::fsync`]; one that does not exist. What is wrong with one of them does not keep
-    /// the others from becoming durable; the first error is told.
+    /// As [`FileSystem::fsync`]; an inode that does not exist. An error of one inode does not stop
+    /// the others from becoming durable; the first error is returned.
     pub fn fsync_all(&self, inodes: &[u64]) -> Result<()> {
         self.observed(Call::FsyncAll { inodes }, || {
             self.sync_inodes(inodes, false)
         })
     }
 
-    /// The same, with an answer for each: what is wrong with one of them is said of that alone, a
-    /// failure of what they share of all.
+    /// Like [`FileSystem::fsync_all`], with one result for each request: an error of one inode is
+    /// returned for it alone, a failure of the shared log write or flush for all.
     pub fn fsync_each(&self, requests: &[FsyncRequest]) -> Vec<Result<()>> {
         if self.watch.is_some() {
             // Watched calls are made one at a time.
@@ -98,12 +98,12 @@ impl FileSystem {
         written.into_iter().map(answer).collect()
     }
 
-    /// Takes up the data of a file that waits to be written: an fsync of it has that much less to do.
-    /// It is not durable then, and may come to the device only with the next record. While there is an
-    /// observer this does nothing: what the device gets belongs to the calls that he sees.
+    /// Writes back a file's dirty data, so that a later fsync has less to do. The data is not
+    /// durable afterwards, and may be staged until the next log record. Does nothing if there is an
+    /// observer, because all device operations must belong to calls that the observer sees.
     ///
     /// # Errors
-    /// The device's failure, now or earlier; there is no such file.
+    /// A device failure, during the call or earlier; no such file.
     pub fn write_out(&self, ino: u64) -> Result<()> {
         if self.watch.is_some() {
             return Ok(());
@@ -115,8 +115,8 @@ impl FileSystem {
         written
     }
 
-    /// Does what [`FileSystem::write_out`] does, if that need not wait for the device; tells whether it
-    /// did. It may wait still for room in the log, or for a write of the same file under way.
+    /// Like [`FileSystem::write_out`], if it need not wait for the device; returns whether it did.
+    /// It may still wait for space in the log, or for another write of the same file.
     ///
     /// # Errors
     /// As [`FileSystem::write_out`].
@@ -158,25 +158,25 @@ impl FileSystem {
         }
     }
 
-    /// Brings everything committed so far into the index and moves the log's tail. Workers do this
-    /// when it is due; a program that drives the volume itself does it when it likes.
+    /// Merges everything committed so far into the index and moves the log tail. Workers do this
+    /// when it is due; a caller that opened the volume without workers decides when.
     ///
     /// # Errors
-    /// The device's failure, damage in the index: both stop the volume.
+    /// A device failure, damage in the index: both stop the volume.
     pub fn merge(&self) -> Result<()> {
         self.core.merge()
     }
 
-    /// Makes everything durable. A file whose data cannot be written back, because a read failed that
-    /// this needs, does not keep the others from becoming durable; its data waits for the next sync.
+    /// Makes everything durable. If a file cannot be written back because a read failed, its data
+    /// stays dirty for the next sync, and all other files become durable.
     ///
     /// # Errors
-    /// As [`FileSystem::fsync`]; the first that was met.
+    /// As [`FileSystem::fsync`]; the first error.
     pub fn sync(&self) -> Result<()> {
         self.observed(Call::Sync, || self.sync_all())
     }
 
-    /// The number of the last sync of everything that succeeded.
+    /// The number of the last successful sync of the whole volume.
     pub(super) fn syncs_done(&self) -> u64 {
         self.syncs.done.load(Ordering::Acquire)
     }

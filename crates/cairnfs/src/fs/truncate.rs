@@ -1,8 +1,8 @@
 //! Changing a file's size.
 //!
-//! Shrinking frees whole blocks behind the new size; the last block keeps its bytes on the device,
-//! and whoever makes the file grow again zeroes them first. A file with very many extents becomes
-//! an orphan of the truncating kind: its new size is committed at once, its blocks go in steps.
+//! Shrinking frees whole blocks beyond the new size. The last block keeps its bytes on the device;
+//! the next growth of the file zeroes them first. A file with very many extents becomes an orphan
+//! of the truncating kind: its new size is committed at once, its blocks are freed in steps.
 
 use std::sync::Arc;
 
@@ -28,7 +28,7 @@ const BLOCK: u64 = BLOCK_SIZE as u64;
 pub(super) const STEP: usize = 512;
 
 impl FileSystem {
-    /// Sets the size of a regular file, and with it the other attributes but the mode.
+    /// Sets the size of a regular file, together with other attributes except mode and flags.
     pub(super) fn truncate(&self, inode: &Arc<Inode>, size: u64, set: &SetAttr) -> Result<Attr> {
         if size > MAX_FILE_SIZE {
             return Err(Error::FileTooLarge);
@@ -48,7 +48,7 @@ impl FileSystem {
         Ok(attrs(&state)?.public(inode.ino, state.pages.unplaced()))
     }
 
-    /// The same, holding the contents lock.
+    /// Like [`Self::truncate`], while the caller holds the contents lock.
     pub(super) fn truncate_contents(
         &self,
         inode: &Arc<Inode>,
@@ -64,13 +64,15 @@ impl FileSystem {
         }
     }
 
-    /// Makes a regular file at least `size` bytes long, with a hole behind its old end; on a full volume,
-    /// too, because a hole takes no block. Only contents that lie in the inode need one to move to.
+    /// Extends a regular file to at least `size` bytes, with a hole beyond its old end. Works on a
+    /// full volume because a hole takes no block. Only inline contents need a block to move to.
     ///
     /// # Errors
-    /// Not a regular file; too large; no space for contents that have to move, or to rewrite the last block.
+    /// Not a regular file; too large; no space to move inline contents or to rewrite the last
+    /// block.
     pub fn extend(&self, ino: u64, size: u64) -> Result<()> {
-        // As an observer has it: nothing is allocated, and the size is at least that.
+        // Observed as an fallocate of no bytes: nothing is allocated, and the size is at least
+        // that.
         let call = Call::Fallocate {
             ino,
             offset: size,
@@ -99,7 +101,7 @@ impl FileSystem {
                 return Ok(());
             }
             match (becomes_inline(&state), old % BLOCK) {
-                // No block is written: what is promised for one comes back.
+                // No block is written: the reserved one is released.
                 (_, 0) => Class::Delete,
                 (false, _) => Class::Rewrite,
                 (true, _) => Class::Ordinary,
@@ -108,8 +110,9 @@ impl FileSystem {
         self.grow(&inode, size, &SetAttr::default(), class)
     }
 
-    /// Makes a file larger, and sets the other attributes but the mode. What must be zeroed first is
-    /// written before the new size is committed, so a crash cannot show what it held.
+    /// Makes a file larger, and sets other attributes except mode and flags. Bytes that must be
+    /// zeroed are written before the new size is committed, so a crash cannot expose their old
+    /// contents.
     pub(super) fn grow(
         &self,
         inode: &Arc<Inode>,
@@ -117,7 +120,7 @@ impl FileSystem {
         set: &SetAttr,
         class: Class,
     ) -> Result<()> {
-        // Everything that may be refused comes first: the new size shows at once.
+        // Everything that can fail comes first, because the new size is visible at once.
         self.write_tail(inode, size, class)?;
         self.reserve_delayed(most(1), class)?;
         let reservation = self.reserve(Self::replace_need(0, 0, 0).deleting());
@@ -146,8 +149,8 @@ impl FileSystem {
         self.core.throttle(receipt)
     }
 
-    /// Before a file grows to `size`: writes what waits, and its last block with zeros behind the end.
-    /// What will stay in the inode's item is left to the transaction that sets the size.
+    /// Before a file grows to `size`: writes its dirty data, and its last block with zeros behind
+    /// the end. Contents that stay inline are left to the transaction that sets the size.
     fn write_tail(&self, inode: &Arc<Inode>, size: u64, class: Class) -> Result<()> {
         self.reserve_delayed(most(3), class)?;
         let mut state = inode.write();
@@ -171,8 +174,8 @@ impl FileSystem {
         self.write_back(inode)
     }
 
-    /// Whether a file that grows to `size` has contents in an item of its inode, which is as long as the
-    /// file: they are in their page then, to be put anew.
+    /// Whether a file that grows to `size` has inline contents. An inline item is as long as the
+    /// file, so its contents are then loaded into a page, to be put again.
     fn load_inline(&self, inode: &Inode, state: &mut InodeState, size: u64) -> Result<bool> {
         if !becomes_inline(state) || size > MAX_INLINE as u64 {
             return Ok(false);
@@ -187,9 +190,8 @@ impl FileSystem {
         Ok(!state.pages.dirty.is_empty())
     }
 
-    /// Data that waits below a new size is written before the size is committed, if it lies behind
-    /// the committed one: the size comes with all that was written below it, and before whatever is
-    /// changed of the inode later.
+    /// Writes back dirty data below a new size that is beyond the committed size, before the new
+    /// size is committed: a committed size implies that all data below it is written.
     fn write_below(&self, inode: &Arc<Inode>, size: u64) -> Result<()> {
         let end = size.div_ceil(BLOCK);
         let waits = {
@@ -215,8 +217,8 @@ impl FileSystem {
         let inline = self.core_inline(inode, &state)?;
         let dirty = &state.pages.dirty;
         let end = dirty.last_key_value().map_or(0, |(last, _)| last + 1);
-        let gone = dirty.range(first..).map(|(block, _)| *block);
-        let unplaced = self.unplaced(inode, &state, (first, end), gone)?;
+        let dropped = dirty.range(first..).map(|(block, _)| *block);
+        let unplaced = self.unplaced(inode, &state, (first, end), dropped)?;
         state.pages.sub_unplaced(unplaced);
         self.drop_pages(&mut state, first);
         if let Some(page) = state.pages.dirty.get_mut(&(size / BLOCK))
@@ -241,7 +243,7 @@ impl FileSystem {
             &old,
             Extents::new(),
         )?;
-        // An inode without names is an orphan already, and stays one.
+        // An inode without names is an orphan already, and remains one.
         let orphan = more && !is_injected(InjectedFault::TruncationWithoutOrphan);
         if orphan && attrs(&state)?.nlink > 0 {
             self.put_orphan(&mut commit, inode, &mut state, ORPHAN_TRUNCATE);
@@ -282,7 +284,7 @@ impl FileSystem {
         }
     }
 
-    /// Finishes a truncation that failed on its way: a file must not grow over what it left.
+    /// Finishes a truncation that failed midway: a file must not grow over blocks that it left.
     pub(super) fn resume_truncate(&self, inode: &Arc<Inode>) -> Result<()> {
         if inode.read().truncating {
             return self.finish_truncate(inode);
@@ -290,8 +292,8 @@ impl FileSystem {
         Ok(())
     }
 
-    /// Frees what lies behind the size, in steps, and ends the orphan. The contents lock is held,
-    /// or nobody uses the volume yet.
+    /// Frees the blocks beyond the size, in steps, and deletes the orphan item. The caller holds
+    /// the contents lock, or no other thread uses the volume yet.
     pub(super) fn finish_truncate(&self, inode: &Arc<Inode>) -> Result<()> {
         loop {
             let reservation = self.reserve(Self::replace_need(STEP, 1, 0).deleting())?;

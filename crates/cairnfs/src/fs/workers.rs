@@ -1,6 +1,6 @@
 //! The worker threads: one for the log (pushes, the durability interval), one for merges.
 //!
-//! A worker holds no reference to the volume while it waits, so a volume that is dropped closes.
+//! A worker holds no reference to the volume while it waits, so a dropped volume closes.
 
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
@@ -60,12 +60,12 @@ impl FileSystem {
             LogWork::Interval => {
                 Page::rest();
                 match self.sync() {
-                    // A read failed that the writeback of some file needs. Its data waits for the next
-                    // round; who syncs it is told.
+                    // A read needed by the writeback of some file failed. Its data stays for the
+                    // next round; an fsync of that file returns the error.
                     Err(_) if core.storage().failure().is_none() => {}
                     result => result?,
                 }
-                // Logs that it was displaced.
+                // Logs a displaced volume file.
                 let _ = self.host_file();
                 if core.has_much_to_discard() || core.has_much_removed() {
                     core.signals().want_merge();
@@ -77,13 +77,13 @@ impl FileSystem {
     }
 }
 
-/// A panic in a worker stops the volume: what it was doing is not known.
+/// A panic in a worker stops the volume, because its state is then unknown.
 fn guarded(volume: &FileSystem, name: &'static str, work: impl FnOnce() -> Result<()>) {
     let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(work));
     match result {
-        // That writes are held was told when the first was; each round tries again.
+        // The first held write was reported already; each round tries again.
         Ok(Ok(()) | Err(Error::HostFull { .. })) => {}
-        // Space promised to others for a moment; the next round finds it.
+        // Space is reserved by other threads for a moment; the next round finds it.
         Ok(Err(Error::NoSpace)) => tracing::warn!(name, "background work was put off: no space"),
         Ok(Err(error)) => {
             volume.core.storage().fail(error);
@@ -114,20 +114,21 @@ fn work_log(volume: &Weak<FileSystem>, signals: &Signals, interval: Option<Durat
     }
 }
 
-/// By how much a worker is preferred while nobody syncs, as `nice` counts.
+/// How much higher a worker's priority is while no thread syncs, in `nice` steps.
 const PREFERENCE: i32 = 10;
 
 fn own_priority() -> i32 {
     rustix::process::getpriority_process(None).unwrap_or(0)
 }
 
-/// Prefers this thread to those that commit, whose priority is `own`.
+/// Raises this thread's priority above that of committing threads, which is `own`.
 ///
-/// Committers go on while a worker works, until memory or log is full and all wait for it: with more of
-/// them than processors it would get a small share until then, and be alone afterwards. A merge waits
-/// for the push before it, too. But if somebody syncs as the work begins nobody is preferred, for he
-/// sleeps and wakes often, and must find a processor. Without the right to ask for this all works, only
-/// more slowly.
+/// Committers continue while a worker works, until memory or the log is full and all of them wait
+/// for it. With more committers than processors the worker would get a small share of the
+/// processors until then, and run alone afterwards; a merge also waits for the push before it. If a
+/// thread is syncing when the work begins, the priority stays at `own`: a syncing thread sleeps and
+/// wakes often, and must find a free processor. Without the privilege to change priorities
+/// everything works, only more slowly.
 fn prefer(volume: &FileSystem, own: i32) {
     let syncs = volume.core.forced() > 0;
     let priority = if syncs { own } else { own - PREFERENCE };
@@ -153,7 +154,7 @@ mod tests {
     use crate::types::Creds;
 
     #[test]
-    fn a_volume_that_is_dropped_waits_for_no_worker() {
+    fn dropped_volume_does_not_wait_for_workers() {
         let device = MemoryDevice::new(64 << 20);
         make_device(&device, &MakeOptions::default(), &mut |_, _| {}).unwrap();
         let device = Arc::new(device);

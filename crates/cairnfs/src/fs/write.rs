@@ -1,7 +1,7 @@
-//! Writing: into pages in memory, each with a block of space set aside for it.
+//! Writing: into pages in memory, each with a block of space reserved for it.
 //!
-//! So no-space is said here and never later. A file's contents lock orders whole writes; space is
-//! reserved under it, before the inode's state is locked.
+//! So ENOSPC is returned by the write and never later. A file's contents lock orders whole writes;
+//! space is reserved under it, before the inode's state is locked.
 
 use std::collections::btree_map::Entry;
 use std::sync::Arc;
@@ -26,10 +26,10 @@ use crate::sync::atomic::Ordering;
 use crate::types::{KillPrivileges, SetAttr, Time};
 
 const BLOCK: u64 = BLOCK_SIZE as u64;
-/// Bytes written under one hold of a file's state, so that one huge write needs no huge reservation.
+/// Bytes written under one hold of the state lock, so that a huge write needs no huge reservation.
 const CHUNK: usize = 1 << 20;
 
-/// Refuses contents changes of anything but a regular file.
+/// Refuses to change the contents of anything but a regular file.
 pub(super) fn check_file(state: &InodeState) -> Result<()> {
     let attrs = attrs(state)?;
     if attrs.is_dir() {
@@ -42,10 +42,12 @@ pub(super) fn check_file(state: &InodeState) -> Result<()> {
 }
 
 impl FileSystem {
-    /// Writes to a regular file. `kill` clears set-id bits, as a write by an ordinary user does.
+    /// Writes to a regular file; returns the bytes written. `kill` clears set-id bits, as a write
+    /// by an ordinary user does.
     ///
     /// # Errors
-    /// Not a regular file; too large; no space. If part was written before, its length is returned.
+    /// Not a regular file; too large; no space. If a part was written, its length is returned
+    /// instead.
     pub fn write(
         &self,
         ino: u64,
@@ -79,10 +81,10 @@ impl FileSystem {
         Ok(written)
     }
 
-    /// Writes all of `data` at the end of the file as it is at that moment; returns the offset.
+    /// Appends all of `data` at the current end of the file, atomically; returns the offset.
     ///
     /// # Errors
-    /// As [`FileSystem::write`]; nothing stays of what was written in part.
+    /// As [`FileSystem::write`]; a partial write is undone.
     pub fn append(&self, ino: u64, data: &[u8], kill: impl Into<KillPrivileges>) -> Result<u64> {
         let kill = kill.into();
         let call = Call::Write {
@@ -110,8 +112,8 @@ impl FileSystem {
         Ok(offset)
     }
 
-    /// Writes holding the contents lock. On a full volume it writes the part that finds space, but for
-    /// `whole`.
+    /// Writes while the caller holds the contents lock. On a full volume it writes the part that
+    /// fits, or with `whole` tries no smaller part.
     fn write_at(
         &self,
         inode: &Arc<Inode>,
@@ -127,7 +129,7 @@ impl FileSystem {
         may_write(attrs(&inode.read())?, offset)?;
         self.resume_truncate(inode)?;
         if self.has_too_many_pages() {
-            // What could not be written back before must not grow without limit.
+            // Pages that could not be written back earlier must not grow without limit.
             self.write_back(inode)?;
         }
         let fits = offset
@@ -136,21 +138,21 @@ impl FileSystem {
         if !fits {
             return Err(Error::FileTooLarge);
         }
-        // One time for all parts: what a crash leaves of a write is no older than the rest.
+        // One time for all parts: no part is older than another if a crash splits the write.
         let now = self.core.now();
         let mut written = 0;
-        let mut most = CHUNK;
+        let mut limit = CHUNK;
         // Chunks end at block boundaries, so that no block is handled twice.
         while let Some(rest) = data.get(written..).filter(|r| !r.is_empty()) {
             let at = offset + written as u64;
-            let room = most - (at % BLOCK) as usize;
+            let room = limit - (at % BLOCK) as usize;
             let part = rest.get(..rest.len().min(room)).unwrap_or_default();
             match self.write_chunk(inode, (at, part), kill, now) {
                 Ok(()) => written += part.len(),
-                // Of what does not fit as a whole, a part may.
-                Err(Error::NoSpace) if !whole && most > BLOCK_SIZE && part.len() > BLOCK_SIZE => {
-                    let blocks = part.len().min(most) / 2 / BLOCK_SIZE;
-                    most = blocks.max(1) * BLOCK_SIZE;
+                // If a part does not fit, try half of it.
+                Err(Error::NoSpace) if !whole && limit > BLOCK_SIZE && part.len() > BLOCK_SIZE => {
+                    let blocks = part.len().min(limit) / 2 / BLOCK_SIZE;
+                    limit = blocks.max(1) * BLOCK_SIZE;
                 }
                 Err(_) if written > 0 => break,
                 Err(e) => return Err(e),
@@ -168,7 +170,7 @@ impl FileSystem {
     ) -> Result<()> {
         let end = offset + data.len() as u64;
         let (first, last) = (offset / BLOCK, end.div_ceil(BLOCK));
-        // Beside the blocks written: the old last block, and an inline file's first.
+        // In addition to the blocks written: the old last block, and an inline file's first block.
         let blocks = last - first + 3;
         let (reserved, mut state) = match self.core.reserve_delayed(most(blocks), Class::Ordinary) {
             Ok(()) => (most(blocks), inode.write()),
@@ -183,7 +185,7 @@ impl FileSystem {
         if result.is_ok() {
             let a = attrs_mut(&mut state)?;
             a.size = a.size.max(end);
-            // Between two parts others may change the file, and see the time of that.
+            // Between two parts another thread may change the file: times must not go backwards.
             let now = match a.ctime > now {
                 true => self.core.now(),
                 false => now,
@@ -199,9 +201,9 @@ impl FileSystem {
         result
     }
 
-    /// On a full volume: reserves only for blocks that have neither a page nor space of their own;
-    /// for those that take the place of others, out of what is kept for that. Locks the state, whose
-    /// pages would otherwise be written meanwhile.
+    /// On a full volume: reserves only for blocks that have neither a page nor preallocated space.
+    /// If all of them replace written blocks, uses the reserve for rewrites. Returns with the state
+    /// locked, so that its pages are not written back meanwhile.
     fn reserve_exactly<'i>(
         &self,
         inode: &'i Inode,
@@ -227,7 +229,7 @@ impl FileSystem {
         }
     }
 
-    /// What a write needs, and out of which part of the space.
+    /// The space that a write needs, and its class.
     fn exact_need(
         &self,
         inode: &Inode,
@@ -277,7 +279,7 @@ impl FileSystem {
     ) -> Result<()> {
         let end = offset + data.len() as u64;
         self.prepare_growth(inode, state, end, offset)?;
-        // What can fail comes first: the old contents of blocks that are written in part.
+        // Everything that can fail comes first: loading the blocks that are written in part.
         let mut edges = SmallVec::<[(u64, Page); 2]>::new();
         for edge in [offset, end] {
             let block = edge / BLOCK;
@@ -290,7 +292,7 @@ impl FileSystem {
         let blocks = offset / BLOCK..end.div_ceil(BLOCK);
         let dirty = &state.pages.dirty;
         let new = blocks.clone().filter(|b| !dirty.contains_key(b));
-        // Only `st_blocks` asks for this: what cannot be read is an error of the writeback.
+        // Only `st_blocks` uses this count; writeback reports unreadable extents.
         let unplaced = self
             .unplaced(inode, state, (blocks.start, blocks.end), new)
             .unwrap_or_default();
@@ -320,9 +322,9 @@ impl FileSystem {
         Ok(())
     }
 
-    /// Before a file grows to `end`: what its last block holds behind the old size must read as
+    /// Prepares growth of a file to `end`: bytes of its last block beyond the old size must read as
     /// zeros, and inline contents that will not stay inline must move to a page. `offset` is where
-    /// new data begins.
+    /// the new data begins.
     pub(super) fn prepare_growth(
         &self,
         inode: &Inode,
@@ -334,7 +336,7 @@ impl FileSystem {
             if !state.pages.dirty.contains_key(&block)
                 && let Some(page) = self.load_page(inode, state, block)?
             {
-                // Without extents it comes from the inode's item.
+                // Without extents the contents come from the inline item.
                 let unplaced = attrs(state)?.blocks == 0;
                 state.pages.add_unplaced(u64::from(unplaced));
                 state.pages.dirty.insert(block, page);
@@ -367,28 +369,29 @@ impl FileSystem {
         Ok(blocks)
     }
 
-    /// Puts a file on the list of those with unwritten data.
+    /// Adds a file to the list of files with dirty data.
     pub(super) fn list_file(&self, inode: &Arc<Inode>, state: &mut InodeState) {
         if !state.listed {
             state.listed = true;
-            let gone = self
+            let unlisted = self
                 .files
                 .push_pruned(inode.clone(), |file| file.unlist_if_gone());
             let table = self.core.table();
-            gone.into_iter()
+            unlisted
+                .into_iter()
                 .for_each(|file| table.evict_cancelled(file));
         }
     }
 
-    /// Throws away the pages from file block `from` on, with their reservations.
+    /// Drops the pages from file block `from` on, with their reservations.
     pub(super) fn drop_pages(&self, state: &mut InodeState, from: u64) {
         let dropped = state.pages.dirty.split_off(&from);
         self.adjust_delayed(state, Delayed::default(), -(dropped.len() as i64));
     }
 
-    /// Writes back if too much data waits: first of this file, which its writer pays for. Data that
-    /// cannot be written for what is wrong with its file stays accepted: the next write to that, or a
-    /// sync, is told.
+    /// Writes back if there is too much dirty data: first this file, whose writer causes it. Data
+    /// that cannot be written because of an error in its file stays accepted: the next write to
+    /// that file, or a sync, returns the error.
     fn balance_pages(&self, inode: &Arc<Inode>) -> Result<()> {
         if !self.has_too_many_pages() {
             return Ok(());
@@ -400,7 +403,7 @@ impl FileSystem {
         self.core.storage().check()
     }
 
-    /// Whether more data waits than may.
+    /// Whether the dirty data exceeds its limit.
     fn has_too_many_pages(&self) -> bool {
         self.page_bytes.load(Ordering::Relaxed) > self.core.limits().pages
     }

@@ -1,9 +1,9 @@
-//! Writeback: gives unwritten pages their place, writes them, and only then commits extents.
+//! Writeback: allocates space for unwritten pages, writes them, and only then commits extents.
 //!
-//! In ascending order and in bounded batches, each a transaction of its own, under the file's lock,
-//! which readers share while data is written.
-//! Pages over space allocated before (unwritten extents) go there; all others go to new blocks, so
-//! data the log may still name is never overwritten. The committed size follows what is written.
+//! Pages are written in ascending order and in bounded batches. Each batch is one transaction under
+//! the file's lock, which readers share while data is written. Pages over preallocated space
+//! (unwritten extents) are written there; all others go to new blocks, so that data which the log
+//! may still refer to is never overwritten. The committed size follows the written data.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -18,54 +18,55 @@ use crate::format::{BLOCK_SIZE, MAX_EXTENT_BLOCKS, MAX_INLINE, checksum};
 use crate::fs::FileSystem;
 use crate::fs::extents::{Extent, Extents};
 use crate::fs::locked::{attrs, attrs_mut};
-use crate::fs::namespace::INODE_LEN;
 use crate::fs::room::{becomes_inline, inline_growth};
+use crate::fs::sizes::INODE_LEN;
 use crate::inode::pages::PageReservation;
 use crate::inode::{Inode, InodeState};
 use crate::space::{BlockRun, Funding};
 use crate::sync::RwLockUpgradableReadGuard;
 use crate::txn::{Commit, Need, Receipt, Reservation};
 
-/// Most pages of a batch, and most separate ranges of file blocks.
+/// Most pages of a batch.
 const BATCH_PAGES: usize = MAX_EXTENT_BLOCKS as usize;
+/// Most separate ranges of file blocks of a batch.
 const BATCH_RANGES: usize = 16;
-/// Runs up to this many blocks stay in the cache: they are likely to be read or changed again.
+/// Runs of up to this many blocks stay in the cache: they are likely to be read or changed again.
 const KEEP: usize = 16;
-/// Most pages that wait for the next record of the log.
+/// Most pages of a batch that are staged for the next log record.
 const STAGED: usize = 16;
 const BLOCK: u64 = BLOCK_SIZE as u64;
 
-/// File blocks; an fsync has few.
+/// File blocks; an fsync writes few.
 type Blocks = SmallVec<[u64; STAGED]>;
 
-/// Pages that go to adjacent device blocks.
+/// Pages with adjacent device blocks.
 struct Placed {
     run: BlockRun,
     /// The file block of each page.
     blocks: Blocks,
 }
 
-/// All pages of a batch with their places.
+/// All pages of a batch with their device blocks.
 type Places = SmallVec<[Placed; 1]>;
 
-/// What a range of file blocks mapped to, and what it is to map to.
+/// A range of file blocks with its old extents and its new mapping.
 struct Replacement {
     range: (u64, u64),
-    /// Among the extents that the batch touches.
+    /// Indexes into the extents that the batch touches.
     old: Range<usize>,
     new: Extents,
 }
 
 impl FileSystem {
-    /// Writes and commits what waits of a file: data, size, times.
+    /// Writes and commits a file's dirty state: data, size, times.
     ///
     /// # Errors
-    /// The device's failure. Space was set aside when the data was written.
+    /// A device failure. Space was reserved when the data was accepted.
     pub(super) fn write_back(&self, inode: &Arc<Inode>) -> Result<()> {
         self.sweep(inode, u64::MAX, false)
     }
 
-    /// The same for the data below a file block.
+    /// Like [`Self::write_back`], for the data below a file block.
     ///
     /// # Errors
     /// As [`Self::write_back`].
@@ -73,7 +74,8 @@ impl FileSystem {
         self.sweep(inode, end, false)
     }
 
-    /// The same for who writes the log next: then little data may be written together with that.
+    /// Like [`Self::write_back`], for a caller that writes the log next: a small amount of data may
+    /// be staged, to be written together with the log record.
     ///
     /// # Errors
     /// As [`Self::write_back`].
@@ -81,7 +83,7 @@ impl FileSystem {
         self.sweep(inode, u64::MAX, true)
     }
 
-    /// Whether all data that waits of a file can be staged.
+    /// Whether all dirty data of a file can be staged.
     pub(super) fn has_little_data(&self, inode: &Inode) -> bool {
         match inode.read().pages.dirty.len() {
             0 => true,
@@ -90,7 +92,8 @@ impl FileSystem {
     }
 
     fn sweep(&self, inode: &Arc<Inode>, end: u64, stage: bool) -> Result<()> {
-        // One sweep over what is there now: who goes on writing must not keep it busy for ever.
+        // One sweep over the pages that are dirty now: a thread that keeps writing must not keep it
+        // busy for ever.
         let mut sweep = {
             let state = inode.read();
             match state.pages.dirty.last_key_value() {
@@ -131,7 +134,7 @@ impl FileSystem {
             let receipt = self.write_inline(inode, state, reservation)?;
             return Ok((receipt, sweep.end));
         }
-        // All that is read comes before space is taken: what fails then leaves nothing behind.
+        // All reads come before the allocation, so that a failed read leaves nothing behind.
         let mut batch = take_batch(&state, sweep);
         let inline = match batch.first() {
             Some(0) => self.inline(inode, &state)?.is_some(),
@@ -152,7 +155,7 @@ impl FileSystem {
         for part in &placed {
             staged = self.write_placed(&state, part, &mut new, stage)?;
         }
-        // Only now must readers wait.
+        // Readers are excluded only from here on.
         let state = &mut RwLockUpgradableReadGuard::upgrade(state);
         let left = state.pages.blocks().saturating_sub(taken);
         state.pages.hold(PageReservation::Blocks(left));
@@ -192,7 +195,7 @@ impl FileSystem {
         Ok((commit.finish(reservation), reached))
     }
 
-    /// The extents where a batch goes, and just before each of its ranges; ascending.
+    /// The extents that a batch overlaps, and those that end at its ranges; ascending.
     fn touched(&self, inode: &Inode, state: &InodeState, batch: &[u64]) -> Result<Extents> {
         let mut touched = Extents::new();
         for (from, to) in ranges_of(batch) {
@@ -204,8 +207,8 @@ impl FileSystem {
     }
 
     /// Commits the new extents range by range. Ranges that touch the same old extent, or whose
-    /// extents may be joined, see what the range before has made of it. Returns by how many bytes
-    /// the index may grow.
+    /// extents may be joined, see the result of the range before. Returns the largest number of
+    /// bytes by which the index may grow.
     fn commit_ranges(
         &self,
         commit: &mut Commit<'_>,
@@ -215,7 +218,7 @@ impl FileSystem {
         new: Extents,
     ) -> Result<u64> {
         let mut new = new.into_iter().peekable();
-        // Ranges with an old extent in common are replaced as one, the gaps kept as they are.
+        // Ranges with an old extent in common are replaced as one; the gaps keep their mapping.
         let mut groups: SmallVec<[Replacement; 1]> = SmallVec::new();
         for (from, to) in ranges_of(batch) {
             let mut pieces = Extents::new();
@@ -247,7 +250,7 @@ impl FileSystem {
         Ok(grown)
     }
 
-    /// A small file's contents become an item.
+    /// Writes a small file's contents into an inline item.
     pub(super) fn write_inline(
         &self,
         inode: &Arc<Inode>,
@@ -279,10 +282,10 @@ impl FileSystem {
         Ok(commit.finish(reservation))
     }
 
-    /// Device blocks for a batch: space allocated before where there is some, else new runs that go
-    /// on where the file ends so far. Where no more can be allocated, the batch ends; it is an error
-    /// only if nothing was. `touched` are the extents there, and just before. Also tells how many
-    /// blocks of those set aside it took.
+    /// Device blocks for a batch: preallocated space where there is some, otherwise new runs that
+    /// continue the file's last extent before the batch. If the space runs out, the batch is cut
+    /// there; it is an error only if nothing was allocated. `touched` are the extents that the
+    /// batch touches. Also returns how many reserved blocks it used.
     fn place_batch(&self, batch: &mut Blocks, touched: &[Extent]) -> Result<(Places, u64)> {
         let before = |first: &u64| touched.iter().find(|e| e.at < *first && *first <= e.end());
         let mut goal = batch.first().map_or(0, |first| {
@@ -331,7 +334,7 @@ impl FileSystem {
         Ok((placed, used))
     }
 
-    /// Writes pages to their place, or stages them; appends their extents to `new`.
+    /// Writes or stages pages, and appends their extents to `new`.
     fn write_placed(
         &self,
         state: &InodeState,
@@ -361,11 +364,11 @@ impl FileSystem {
         Ok(staged)
     }
 
-    /// Writes back every file on the list. A file that cannot be written back keeps its pages, for
-    /// the next who tries, and does not keep the others from it.
+    /// Writes back every file on the list. A file that cannot be written back keeps its pages for
+    /// the next attempt, and does not stop the others.
     ///
     /// # Errors
-    /// The first that was met; the device's failure.
+    /// The first error; a device failure.
     pub(super) fn write_back_all(&self) -> Result<()> {
         let _one = self.syncing.lock();
         let mut result = Ok(());
@@ -381,7 +384,7 @@ impl FileSystem {
     }
 }
 
-/// The log space a batch may need: every page its own extent, every range splitting two.
+/// The log space of a batch, at most: every page its own extent, every range splitting two.
 fn batch_need() -> Need {
     let edges = 2 * BATCH_RANGES * crate::fs::extents::EXTENT_MAX;
     Need::items(
@@ -391,7 +394,7 @@ fn batch_need() -> Need {
     )
 }
 
-/// Whether a new extent goes on where `extent` ends, so that both can be one item.
+/// Whether a new extent continues `extent`, so that both can be one item.
 fn goes_on(extent: &Extent, new: &[Extent]) -> bool {
     new.iter().any(|n| {
         n.at == extent.end()
@@ -401,8 +404,8 @@ fn goes_on(extent: &Extent, new: &[Extent]) -> bool {
     })
 }
 
-/// Of the extents that `touched` lists, those that a range replaces: what touches it, and the one
-/// just before it if new blocks go on there.
+/// Indexes of the extents in `touched` that a range replaces: those that it overlaps, and the one
+/// just before it if the new extents continue it.
 fn replaced(touched: &[Extent], (from, to): (u64, u64), new: &[Extent]) -> Range<usize> {
     let start = touched.partition_point(|e| e.end() < from);
     let end = touched.partition_point(|e| e.at < to);
@@ -439,7 +442,7 @@ fn push_place(placed: &mut Places, place: u64, block: u64) {
     }
 }
 
-/// The first pages of the sweep, bounded in number and in separate ranges.
+/// The first pages of the sweep, limited in number and in separate ranges.
 fn take_batch(state: &InodeState, sweep: &Range<u64>) -> Blocks {
     let mut batch = Blocks::new();
     let mut ranges = 0;

@@ -1,27 +1,26 @@
-//! Extended attributes: an item holds all attributes whose names have its hash.
+//! Extended attributes. One item holds all attributes of an inode whose names have the same hash.
 
 use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use crate::acl::{ACCESS, DEFAULT};
+use crate::acl::{ACCESS, Acl, DEFAULT};
 use crate::error::{Error, Result};
 use crate::format::key::Kind;
 use crate::format::xattr::{XATTR_HEAD, XattrRef, encode_xattr, xattr_head};
 use crate::format::{MAX_NAME, MAX_OWN_VALUE, MAX_VALUE, MAX_XATTR_NAMES, MAX_XATTR_VALUE};
 use crate::fs::FileSystem;
-use crate::fs::access::check_list;
 use crate::fs::flags::may_change;
 use crate::fs::locked::{attrs, attrs_mut};
-use crate::fs::namespace::INODE_LEN;
 use crate::fs::observe::Call;
+use crate::fs::sizes::INODE_LEN;
 use crate::inode::attrs::Attrs;
 use crate::inode::{Inode, InodeState, KNOWN_ATTRIBUTES};
 use crate::txn::{Attribute, Changes, Commit, Need, Receipt, Reservation};
 use crate::types::{FileKind, KillPrivileges, XattrMode};
 use crate::values::{Value, Values};
 
-/// Name of an attribute, behind its hash.
+/// Hash and name of an attribute.
 type Name<'a> = (u64, &'a [u8]);
 
 /// Name and value of an attribute.
@@ -29,13 +28,21 @@ pub type Given<'a> = (&'a [u8], &'a [u8]);
 
 const NAMESPACES: [&[u8]; 3] = [b"user.", b"trusted.", b"security."];
 
-/// Whether a name is one of the two in `system.` that have a meaning. The kernel checks no permission
-/// for that namespace: any other name in it would be open to every caller.
+/// Refuses a malformed value of the two access list attributes.
+fn check_list(name: &[u8], value: &[u8]) -> Result<()> {
+    if (name == ACCESS || name == DEFAULT) && Acl::parse(value).is_none() {
+        return Err(Error::Invalid("not an access control list"));
+    }
+    Ok(())
+}
+
+/// Whether a name is one of the two known `system.` names. The kernel checks no permission for that
+/// namespace, so any other name in it would be open to every caller.
 fn is_known_system(name: &[u8]) -> bool {
     name == ACCESS || name == DEFAULT
 }
 
-/// Refuses names that Linux has no namespace for, and those of `system.` without a meaning.
+/// Refuses names outside Linux's namespaces, and unknown `system.` names.
 fn check_name(name: &[u8]) -> Result<()> {
     if name.len() > MAX_NAME {
         return Err(Error::NameTooLong);
@@ -57,7 +64,7 @@ fn check_name(name: &[u8]) -> Result<()> {
     Ok(())
 }
 
-/// Refuses `user.` where it does not belong.
+/// Refuses `user.` attributes on inodes other than files and directories.
 fn check_kind(name: &[u8], kind: FileKind) -> Result<()> {
     if name.starts_with(b"user.") && !matches!(kind, FileKind::File | FileKind::Directory) {
         return Err(Error::NotPermitted(
@@ -67,14 +74,14 @@ fn check_kind(name: &[u8], kind: FileKind) -> Result<()> {
     Ok(())
 }
 
-/// What an inode has under a name's hash.
+/// The attributes of an inode that have a name's hash.
 #[derive(Default)]
 pub(super) struct Found {
-    /// An attribute of that name.
+    /// There is an attribute with that name.
     existed: bool,
-    /// Other attributes, as they are logged.
+    /// The other attributes with that hash, in log format.
     others: Vec<u8>,
-    /// They were found below the current set.
+    /// They were found below the active dirty set.
     below: bool,
 }
 
@@ -84,19 +91,19 @@ impl Found {
         self.others.len()
     }
 
-    /// The other attributes, and whether they were found below the current set.
+    /// The other attributes, and whether they were found below the active dirty set.
     pub fn parts(self) -> (Vec<u8>, bool) {
         (self.others, self.below)
     }
 }
 
 impl FileSystem {
-    /// Whether no attribute's name has that hash, as far as is known without a search.
+    /// Whether no attribute's name has that hash, as far as memory shows. False if unknown.
     pub(super) fn lacks(state: &InodeState, hash: u64) -> Result<bool> {
         Ok(attrs(state)?.xattrs == 0 || state.lacks_attribute(hash))
     }
 
-    /// What an inode has under a name's hash.
+    /// The attributes of an inode that have a name's hash.
     pub(super) fn find_attribute(
         &self,
         inode: &Inode,
@@ -122,8 +129,8 @@ impl FileSystem {
         })
     }
 
-    /// Remembers which attributes an inode has, if these are few: somebody asked for one that it has
-    /// not, and is likely to ask again.
+    /// Caches the set of an inode's attributes if they are few: a caller asked for one that is
+    /// missing, and is likely to ask again.
     pub(super) fn remember_attributes(&self, inode: &Inode) -> Result<()> {
         let mut state = inode.write();
         let count = attrs(&state)?.xattrs as usize;
@@ -145,7 +152,7 @@ impl FileSystem {
         self.getxattr_of(&*self.inode(ino)?, name)
     }
 
-    /// The same of an inode at hand.
+    /// Like [`FileSystem::getxattr`], for a loaded inode.
     pub(crate) fn getxattr_of(&self, inode: &Inode, name: &[u8]) -> Result<Vec<u8>> {
         self.check_open()?;
         check_name(name)?;
@@ -165,18 +172,18 @@ impl FileSystem {
         Err(Error::NoAttribute)
     }
 
-    /// Sets an attribute. The mode follows an access list, as [`FileSystem::set_access_list`] has it
-    /// for a caller who may keep set-group-id.
+    /// Sets an attribute. Setting an access list also sets the mode, as
+    /// [`FileSystem::set_access_list`] does for a caller that may keep set-group-id.
     ///
     /// # Errors
-    /// A name without a known namespace, or in `system.` and not of an access control list; a value over
-    /// 64 KiB; an access control list that is none; it exists (create) or does not (replace); no space,
-    /// also for more than 65,536 bytes of names.
+    /// A name without a known namespace, or an unknown name in `system.`; a value over 64 KiB; a
+    /// malformed access control list; the attribute exists (create) or does not (replace); no
+    /// space, also for more than 65,536 bytes of names.
     pub fn setxattr(&self, ino: u64, name: &[u8], value: &[u8], mode: XattrMode) -> Result<()> {
         self.setxattr_of(&self.inode(ino)?, name, value, mode)
     }
 
-    /// The same of an inode at hand.
+    /// Like [`FileSystem::setxattr`], for a loaded inode.
     pub(crate) fn setxattr_of(
         &self,
         inode: &Arc<Inode>,
@@ -215,8 +222,8 @@ impl FileSystem {
         })
     }
 
-    /// Gives an attribute a value, or removes it if it is there, and does to the inode's own attributes
-    /// what `also` does.
+    /// Sets an attribute, or removes it if `value` is `None`, and applies `also` to the inode's
+    /// basic attributes in the same transaction.
     pub(super) fn change_xattr(
         &self,
         inode: &Arc<Inode>,
@@ -246,7 +253,7 @@ impl FileSystem {
                 _ => {}
             }
             if found.others.len() + own > room {
-                // Others share the hash: their values are logged along.
+                // Other attributes share the hash: their values are logged too.
                 room = found.others.len() + own;
                 continue;
             }
@@ -271,7 +278,7 @@ impl FileSystem {
         }
     }
 
-    /// Refuses a name that would make the list of an inode's names longer than the kernel takes it.
+    /// Refuses a name that would make an inode's list of names longer than the kernel accepts.
     fn check_names(&self, inode: &Inode, state: &mut InodeState, name: &[u8]) -> Result<()> {
         if (attrs(state)?.xattrs as usize) < MAX_XATTR_NAMES / (MAX_NAME + 1) {
             return Ok(());
@@ -292,7 +299,7 @@ impl FileSystem {
         }
     }
 
-    /// Attributes as they are logged.
+    /// Encodes attributes in log format.
     fn logged(&self, attributes: Vec<Attribute>) -> Result<Vec<u8>> {
         let mut item = Vec::new();
         for Attribute { name, value } in attributes {
@@ -303,7 +310,7 @@ impl FileSystem {
         Ok(item)
     }
 
-    /// Commits an item: what else has the name's hash, with the attribute behind it.
+    /// Commits an item: the other attributes with the name's hash, then the new attribute.
     fn commit_xattr(
         &self,
         inode: &Arc<Inode>,
@@ -325,7 +332,7 @@ impl FileSystem {
         commit.finish(reservation)
     }
 
-    /// The names of all attributes that can be asked for, each followed by NUL.
+    /// The names of all valid attributes, each followed by NUL.
     ///
     /// # Errors
     /// No such inode; damage.
@@ -346,12 +353,12 @@ impl FileSystem {
     }
 }
 
-/// Bytes that a name takes in a list of names.
+/// Bytes of a name in a list of names.
 fn listed_bytes(name: &[u8]) -> usize {
     name.len() + 1
 }
 
-/// An inode gets an attribute of that name, or loses it.
+/// Updates an inode's attribute count and cached attribute set after a change.
 fn count_attribute(
     state: &mut InodeState,
     (hash, name): Name<'_>,
@@ -375,7 +382,7 @@ fn count_attribute(
     Ok(())
 }
 
-/// Puts an item: `item`, which others fill, with the attribute behind them if it is there.
+/// Puts an item: `item` with the other attributes, then the new attribute if there is one.
 pub(super) fn put_item(
     changes: &mut Changes<'_, '_, '_>,
     (hash, below): (u64, bool),
@@ -394,18 +401,18 @@ pub(super) fn put_item(
     changes.put(Kind::Xattr, hash, &item, below);
 }
 
-/// Attributes that an inode is made with.
+/// Attributes of an inode to be created.
 #[derive(Default)]
 pub(super) struct Born<'a> {
-    /// By the hash of the name, ascending.
+    /// Sorted by the hash of the name, ascending.
     list: Vec<(u64, &'a [u8], New<'a>)>,
 }
 
 impl FileSystem {
-    /// Prepares attributes for an inode of that kind.
+    /// Prepares the attributes of a new inode of that kind.
     ///
     /// # Errors
-    /// As for [`FileSystem::setxattr`]; a name that comes twice.
+    /// As for [`FileSystem::setxattr`]; a duplicate name.
     pub(super) fn born<'a>(&self, kind: FileKind, given: &[Given<'a>]) -> Result<Born<'a>> {
         let mut list = Vec::with_capacity(given.len());
         for (name, value) in given.iter().copied() {
@@ -429,7 +436,7 @@ impl FileSystem {
     }
 }
 
-/// Bytes of attributes as they are logged.
+/// Bytes of attributes in log format.
 fn bytes_of(list: &[(u64, &[u8], New<'_>)]) -> usize {
     let bytes = list
         .iter()
@@ -438,17 +445,17 @@ fn bytes_of(list: &[(u64, &[u8], New<'_>)]) -> usize {
 }
 
 impl<'a> Born<'a> {
-    /// Attributes whose names have one hash.
+    /// Groups of attributes whose names have the same hash.
     fn groups(&self) -> impl Iterator<Item = &[(u64, &'a [u8], New<'a>)]> {
         self.list.chunk_by(|(a, ..), (b, ..)| a == b)
     }
 
-    /// How many items they make at most, and bytes of these as they are logged.
+    /// The largest number of items they need, and the bytes of these in log format.
     pub fn need(&self) -> (usize, usize) {
         (self.list.len(), bytes_of(&self.list))
     }
 
-    /// Puts them, of an inode that nobody else has seen; its inode item is still to be put.
+    /// Puts them into a new inode that no other thread sees; the caller puts its inode item.
     pub fn put(&self, commit: &mut Commit<'_>, inode: &Arc<Inode>, state: &mut InodeState) {
         for group in self.groups() {
             let Some(((hash, name, new), others)) = group.split_last() else {
@@ -471,16 +478,16 @@ impl<'a> Born<'a> {
     }
 }
 
-/// A value to be set.
+/// An attribute's new value.
 pub(super) enum New<'a> {
-    /// Belongs to this inode alone.
+    /// Stored for this inode alone.
     Own(&'a [u8]),
-    /// Long enough that others may have it, too.
+    /// Long enough to be shared with other inodes.
     Shared(Value),
 }
 
 impl<'a> New<'a> {
-    /// A value of an inode that may be locked.
+    /// Interns a long value. The inode may be locked.
     pub fn of(values: &Values, value: &'a [u8]) -> Self {
         match value.len() > MAX_OWN_VALUE {
             true => New::Shared(values.intern(value)),

@@ -1,19 +1,19 @@
-//! Applying edits: the walk over the old tree, and the merge of a leaf's cells with the edits.
+//! Applying edits: the walk over the old tree, and merging the cells of a leaf with the edits.
 //!
-//! Uses [`Output`] for all that becomes of it. The walk goes only where edits are. It checks that
-//! the keys of a node lie between the bounds that its parents state, so cells reach the output in
-//! ascending order whatever the bytes on the device say.
+//! Uses [`Output`] to build the new tree. The walk visits only nodes with edits. It checks that the
+//! keys of a node are within the bounds given by its parents, so cells reach the output in
+//! ascending order even if the tree on the device is damaged.
 
 use crate::error::{Error, Result};
 use crate::format::key::Key;
 use crate::format::node::{CellValue, Node};
-use crate::format::superblock::RawPtr;
+use crate::format::pointer::RawPtr;
 use crate::index::bounds::Bounds;
 use crate::index::output::Output;
 use crate::index::read::{child, no_cell, root_level};
 use crate::index::{Edits, Index, NodeSpace, Tree};
 
-/// Makes the tree that [`Index::apply`] promises.
+/// Implements [`Index::apply`].
 pub(super) fn run(
     index: &Index,
     tree: &Tree,
@@ -57,7 +57,7 @@ struct Feed<'a> {
 }
 
 impl Feed<'_> {
-    /// The next key to change, if it lies before the end of `bounds`.
+    /// The next key to change, if it is before the upper bound.
     fn next(&mut self, bounds: &Bounds) -> Result<Option<Key>> {
         let next = if self.ended { None } else { self.edits.peek()? };
         self.ended = next.is_none();
@@ -114,7 +114,7 @@ impl Walk<'_> {
         Ok(())
     }
 
-    /// Applies the edits within `bounds` to the subtree at `ptr`; tells whether anything changed.
+    /// Applies the edits within `bounds` to the subtree at `ptr`; returns whether anything changed.
     fn visit(&mut self, ptr: &RawPtr, level: u8, bounds: &Bounds) -> Result<bool> {
         let node = self.out.index.load(ptr, level)?;
         bounds.check(&node)?;
@@ -132,7 +132,8 @@ impl Walk<'_> {
         loop {
             let next = self.feed.next(bounds)?;
             let edited = next.map_or(node.len(), |key| node.child_for(&key));
-            // What a leaf has too much goes into the next one, if space is short.
+            // If space is short, the rest of a leaf that does not fill a node goes into the next
+            // leaf.
             let goes_on = below == 0 && !self.feed.ended && self.out.wants_more();
             if goes_on && (1..edited).contains(&i) {
                 self.rewrite(node, i, bounds)?;
@@ -149,7 +150,7 @@ impl Walk<'_> {
         }
     }
 
-    /// Rewrites a leaf as it is, behind what waits.
+    /// Rewrites an unchanged leaf, so that its cells follow the cells that wait in the packer.
     fn rewrite(&mut self, parent: &Node, i: usize, bounds: &Bounds) -> Result<()> {
         let leaf = self.out.index.load(&child(parent, i)?, 0)?;
         let bounds = bounds.of_child(parent, i);

@@ -1,25 +1,25 @@
-//! The range of keys that a node may hold, as the pointers on the way to it tell.
+//! The range of keys that a node may contain, given by the pointers on the path to it.
 //!
-//! Uses the error type and the format. A pointer's key is the lower bound of the keys below it, the
-//! next pointer's key the upper one; the last child has the upper bound of its parent. The ranges of
-//! a node's children do not overlap and no node is empty, so a node whose keys lie within its range
-//! has one pointer in the tree: no walk meets it twice.
+//! Uses the error type and the format. A pointer's key is the lower bound of the keys below it, and
+//! the next pointer's key is the exclusive upper bound; the last child inherits the upper bound of
+//! its parent. The ranges of a node's children do not overlap and no node is empty, so a node whose
+//! keys are within its range has exactly one pointer in the tree: no walk visits it twice.
 
 use crate::error::{Error, Result};
 use crate::format::key::Key;
 use crate::format::node::Node;
 
-/// A range of keys; by default that of a root, which is all.
+/// A range of keys; by default unbounded, as for a root.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Bounds {
-    /// The smallest key.
+    /// The lower bound (inclusive).
     pub least: Option<Key>,
-    /// The smallest key of the nodes behind.
+    /// The upper bound (exclusive).
     pub end: Option<Key>,
 }
 
 impl Bounds {
-    /// The range of child `i` of a node that has this range.
+    /// The range of child `i` of `node`, which has this range.
     pub fn of_child(&self, node: &Node, i: usize) -> Self {
         Self {
             least: node.key(i),
@@ -27,15 +27,16 @@ impl Bounds {
         }
     }
 
-    /// Whether a key lies before the end.
+    /// Whether a key is before the upper bound.
     pub fn reaches(&self, key: &Key) -> bool {
         self.end.is_none_or(|end| *key < end)
     }
 
-    /// Checks that all keys of a node, which ascend, lie within the range.
+    /// Checks that all keys of a node are within the range. They ascend, so the first and the last
+    /// key suffice.
     ///
     /// # Errors
-    /// [`Error::Corrupt`] if they do not.
+    /// [`Error::Corrupt`] if one is not.
     pub fn check(&self, node: &Node) -> Result<()> {
         let (first, last) = (node.key(0), node.key(node.len().saturating_sub(1)));
         let low = self.least.is_some() && first < self.least;

@@ -1,9 +1,10 @@
-//! The node cache: checked nodes by block, in shards, bounded by bytes, second chance.
+//! The node cache: checked nodes by block, sharded, bounded in bytes, with second-chance (CLOCK)
+//! eviction.
 //!
-//! Uses the format only. An entry is used only for the very pointer it was made for; a node of
-//! another birth or checksum at the same block replaces it. In front of the shards stands a small
-//! table of interior nodes that is read without locks or shared counters, for the top of the tree
-//! is on every way.
+//! Uses the format only. An entry is used only for the exact pointer that it was loaded with; a
+//! node of another birth or checksum at the same block replaces it. In front of the shards is a
+//! small table of hot interior nodes that is read without locks or shared counters, because every
+//! descent passes through the top of the tree.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
@@ -14,28 +15,29 @@ use arc_swap::ArcSwapOption;
 use crossbeam_utils::CachePadded;
 
 use crate::format::node::Node;
-use crate::format::superblock::RawPtr;
+use crate::format::pointer::RawPtr;
 use crate::format::{NODE_BLOCKS, NODE_SIZE};
 use crate::index::CacheCounters;
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 const SHARDS: usize = 16;
+/// Entries of the hot table.
 const HOT: usize = 64;
-/// Of so many attempts to displace a hot node one succeeds: a tree with far more interior nodes
-/// than places must not spend its time exchanging them.
+/// One in this many attempts to replace a hot node succeeds: a tree with far more interior nodes
+/// than entries must not spend its time replacing them.
 const DISPLACE: u32 = 16;
 
-/// Bits of a word of [`CachedNode::within`].
+/// Bits per word of [`CachedNode::within`].
 const WORD: usize = u64::BITS as usize;
 
 /// A checked node in memory.
 pub(super) struct CachedNode {
     ptr: RawPtr,
     node: Node,
-    /// One bit for each child: whether its keys were found within the bounds that this node gives.
-    /// Pointers tell the checksum of what they lead to, and a merge rewrites a node whose range gets
-    /// smaller, so what was found once holds as long as this node is in a tree. Empty for a leaf.
+    /// One bit per child: whether its keys were found to be within the bounds that this node gives.
+    /// A pointer contains the checksum of its node, and a merge rewrites a node whose range
+    /// shrinks, so the result stays valid while this node is in a tree. Empty for a leaf.
     within: Box<[AtomicU64]>,
 }
 
@@ -52,13 +54,13 @@ impl CachedNode {
         })
     }
 
-    /// Whether child `i` is known to lie within its bounds.
+    /// Whether child `i` is known to be within its bounds.
     pub fn is_within(&self, i: usize) -> bool {
         let word = self.within.get(i / WORD);
         word.is_some_and(|word| word.load(Ordering::Relaxed) & (1 << (i % WORD)) != 0)
     }
 
-    /// Remembers that child `i` lies within its bounds.
+    /// Records that child `i` is within its bounds.
     pub fn set_within(&self, i: usize) {
         if let Some(word) = self.within.get(i / WORD) {
             word.fetch_or(1 << (i % WORD), Ordering::Relaxed);
@@ -80,7 +82,7 @@ struct Slot {
     referenced: bool,
 }
 
-/// Block numbers are spread by one multiplication; nobody chooses them to collide.
+/// A multiplicative hash of block numbers; they are not chosen by an attacker.
 #[derive(Default)]
 struct BlockHasher(u64);
 
@@ -107,8 +109,10 @@ fn spread(block: u64) -> u64 {
 
 #[derive(Default)]
 struct Shard {
+    /// From the block to the index in `slots`.
     places: HashMap<u64, usize, BuildHasherDefault<BlockHasher>>,
     slots: Vec<Slot>,
+    /// The clock hand: the slot at which eviction continues.
     hand: usize,
     hits: u64,
     misses: u64,
@@ -153,7 +157,7 @@ impl Shard {
         }
     }
 
-    /// Evicts until at most `most` nodes are left: those not used since the hand last passed.
+    /// Evicts nodes that were not used since the hand last passed, until at most `most` are left.
     fn shrink(&mut self, most: usize) {
         while self.slots.len() > most {
             if self.hand >= self.slots.len() {
@@ -167,8 +171,8 @@ impl Shard {
                 self.hand += 1;
                 continue;
             }
-            let gone = self.slots.swap_remove(self.hand);
-            self.places.remove(&gone.ptr.block.get());
+            let evicted = self.slots.swap_remove(self.hand);
+            self.places.remove(&evicted.ptr.block.get());
             if let Some(moved) = self.slots.get(self.hand) {
                 self.places.insert(moved.ptr.block.get(), self.hand);
             }
@@ -182,12 +186,12 @@ pub(super) struct NodeCache {
     shards: Vec<CachePadded<Mutex<Shard>>>,
     hot: Vec<ArcSwapOption<CachedNode>>,
     attempts: AtomicU32,
-    /// Most nodes of a shard.
+    /// Maximum nodes per shard.
     limit: usize,
 }
 
 impl NodeCache {
-    /// A cache of at most `bytes` bytes of nodes, hot ones aside.
+    /// A cache of at most `bytes` bytes of nodes, not counting the hot table.
     pub fn new(bytes: usize) -> Self {
         Self {
             shards: (0..SHARDS).map(|_| CachePadded::default()).collect(),
@@ -198,7 +202,7 @@ impl NodeCache {
     }
 
     fn shard(&self, block: u64) -> Option<&Mutex<Shard>> {
-        // Other bits than the hash maps use within the shards.
+        // Bits that the hash maps within the shards do not use.
         let i = (spread(block) >> 40) as usize % SHARDS;
         self.shards.get(i).map(|s| &**s)
     }
@@ -207,18 +211,18 @@ impl NodeCache {
         self.hot.get((spread(block) >> 48) as usize % HOT)
     }
 
-    /// The node that `ptr` points to, if it is here.
+    /// The node that `ptr` points to, if it is cached.
     pub fn get(&self, ptr: &RawPtr) -> Option<Arc<CachedNode>> {
         self.shard(ptr.block.get())?.lock().find(ptr)
     }
 
-    /// The interior node that `ptr` points to, if it is among the hot ones.
+    /// The interior node that `ptr` points to, if it is in the hot table.
     pub fn get_hot(&self, ptr: &RawPtr) -> Option<Arc<CachedNode>> {
         let node = self.hot(ptr.block.get())?.load_full()?;
         (node.ptr == *ptr).then_some(node)
     }
 
-    /// Gives it to `f`, without counting a reference.
+    /// As [`Self::get_hot`], but calls `f` with the node and does not touch its reference count.
     pub fn with_hot<R>(&self, ptr: &RawPtr, f: impl FnOnce(&CachedNode) -> R) -> Option<R> {
         let entry = self.hot(ptr.block.get())?.load();
         match &*entry {
@@ -227,7 +231,8 @@ impl NodeCache {
         }
     }
 
-    /// Puts an interior node among the hot ones, if there is a place or it is its turn.
+    /// Puts an interior node into the hot table, if its entry is free or may be replaced
+    /// ([`DISPLACE`]).
     pub fn warm(&self, node: &Arc<CachedNode>) {
         let Some(place) = self.hot(node.ptr.block.get()) else {
             return;
@@ -239,14 +244,14 @@ impl NodeCache {
         }
     }
 
-    /// Puts a node in, in the place of any other at its block.
+    /// Inserts a node; replaces any other node at its block.
     pub fn insert(&self, node: Arc<CachedNode>) {
         if let Some(shard) = self.shard(node.ptr.block.get()) {
             shard.lock().insert(node, self.limit);
         }
     }
 
-    /// Lets the node at `block` be among the next to go.
+    /// Makes the node at `block` a candidate for the next eviction.
     pub fn cool(&self, block: u64) {
         if let Some(shard) = self.shard(block) {
             let mut shard = shard.lock();
@@ -257,7 +262,7 @@ impl NodeCache {
         }
     }
 
-    /// What happened so far.
+    /// The sums over all shards.
     pub fn counters(&self) -> CacheCounters {
         let mut sum = CacheCounters::default();
         for shard in &self.shards {

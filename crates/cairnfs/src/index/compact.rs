@@ -1,32 +1,33 @@
-//! Compaction: leaves that are not full are packed into fewer nodes.
+//! Compaction: packs partly filled leaves into fewer nodes.
 //!
-//! Uses a dense [`Output`], so a run of leaves becomes as few as hold it. Leaves that are nearly full
-//! stay where they are, unless what is left before them would make one that is not. Bounded like a step of a merge: it ends at a leaf once enough
-//! nodes were taken, and tells the key where the next one begins.
+//! Uses a dense [`Output`], which packs a run of leaves into as few as possible. Leaves that are
+//! nearly full are not rewritten, unless a rest before them would otherwise make a partly filled
+//! leaf. Bounded like a merge step: it ends at a leaf once enough nodes were allocated, and returns
+//! the key at which the next compaction continues.
 
 use crate::error::Result;
 use crate::format::NODE_SIZE;
 use crate::format::key::Key;
 use crate::format::node::{NODE_HEADER, Node};
-use crate::format::superblock::RawPtr;
+use crate::format::pointer::RawPtr;
 use crate::index::bounds::Bounds;
 use crate::index::output::Output;
 use crate::index::pack::FULL;
 use crate::index::read::{child, root_level};
 use crate::index::{Index, NodeSpace, Tree};
 
-/// What a compaction came to.
+/// The result of a compaction.
 #[derive(Debug, Clone, Copy)]
 pub struct Compacted {
     /// The new tree.
     pub tree: Tree,
-    /// Where the next one begins; `None` at the end of the tree.
+    /// The key at which to continue; `None` at the end of the tree.
     pub next: Option<Key>,
-    /// Leaves that it looked at.
+    /// Number of leaves visited.
     pub leaves: u64,
 }
 
-/// Packs leaves from `from` on until `full` says that enough was taken.
+/// Implements [`Index::compact`].
 pub(super) fn run(
     index: &Index,
     tree: &Tree,
@@ -59,9 +60,9 @@ pub(super) fn run(
 
 struct Walk<'a> {
     out: Output<'a>,
-    /// Leaves of smaller keys are passed over.
+    /// Leaves with smaller keys are skipped.
     from: Option<Key>,
-    /// The first leaf that was not looked at.
+    /// The first key of the first leaf that was not visited.
     next: Option<Key>,
     leaves: u64,
     full: &'a dyn Fn() -> bool,
@@ -97,14 +98,14 @@ impl Walk<'_> {
             let inner = bounds.of_child(node, i);
             self.out.pass(i);
             self.visit(&child(node, i)?, below, &inner)?;
-            // Later nodes are visited from their first child on.
+            // The other nodes are visited from their first child on.
             self.from = None;
         }
         Ok(())
     }
 }
 
-/// Bytes of a node in use.
+/// Used bytes of a node.
 fn used(node: &Node) -> usize {
     let cells = NODE_SIZE.saturating_sub(usize::from(node.header().cells_start.get()));
     NODE_HEADER + 2 * node.len() + cells

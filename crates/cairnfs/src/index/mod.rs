@@ -1,22 +1,22 @@
-//! The index: a copy-on-write B+tree of checked nodes, and their cache.
+//! The index: a copy-on-write B+tree of checksummed nodes, and the node cache.
 //!
-//! Floor 2: uses the error type, the format and the device. A [`Tree`] is a plain value; nothing
-//! here remembers which one is current. Reading takes any tree; [`Index::apply`] makes a new tree
-//! of an old one and leaves the old one whole on the device.
+//! Floor 2: uses the error type, the format and the device. A [`Tree`] is a plain value; this
+//! module does not track which tree is current. Any tree can be read; [`Index::apply`] makes a new
+//! tree from an old one and leaves the old one intact on the device.
 //!
-//! What always holds:
+//! Invariants:
 //! - Every node is checked against its parent's pointer (address, birth, checksum, level) when it
-//!   is read, and a cached node is used only if its birth and checksum are the pointer's. So a
-//!   reader whose tree is out of date, and whose blocks are being reused, gets
-//!   [`Error::Corrupt`](crate::Error::Corrupt) or the old contents, never another node's: the
-//!   caller then looks whether there is a newer tree, and tries again with that. Only with the
-//!   current tree is such an error damage.
+//!   is read, and a cached node is used only if its birth and checksum match the pointer. So a
+//!   reader with an outdated tree, whose blocks are being reused, gets
+//!   [`Error::Corrupt`](crate::Error::Corrupt) or the old content, never the content of another
+//!   node. The caller then retries with a newer tree if there is one. Only with the current tree
+//!   does such an error mean damage.
 //! - No walk is deeper than [`MAX_HEIGHT`](crate::format::node::MAX_HEIGHT): a child's level is
 //!   one less than its parent's.
 //! - No walk visits a node twice: the keys of a node ascend, which is checked when it is read, and
-//!   lie within the bounds that its parents give, which is checked on every way down (`bounds`).
-//!   A cached parent remembers the children that passed.
-//! - Blocks come and go by [`NodeSpace`] alone.
+//!   lie within the bounds given by its parents, which is checked on every descent (`bounds`).
+//!   A cached parent records the children that passed this check.
+//! - Blocks are allocated and freed through [`NodeSpace`] only.
 
 mod apply;
 mod bounds;
@@ -36,45 +36,46 @@ use std::sync::Arc;
 use crate::device::Device;
 use crate::error::Result;
 use crate::format::key::Key;
-use crate::format::superblock::RawPtr;
+use crate::format::pointer::RawPtr;
 
 use cache::NodeCache;
 pub use compact::Compacted;
 
-/// A tree: its root node, and how many levels it has.
+/// A tree: the pointer to its root node, and its height.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Tree {
-    /// The root node.
+    /// Pointer to the root node.
     pub ptr: RawPtr,
     /// 0 if the tree is empty, 1 if it is a single leaf.
     pub height: u32,
 }
 
-/// Where [`Index::apply`] gets blocks and gives them back.
+/// The block allocator of [`Index::apply`].
 pub trait NodeSpace {
-    /// The first of [`NODE_BLOCKS`](crate::format::NODE_BLOCKS) free blocks, aligned to that
-    /// number. Ascending results make large writes.
+    /// Allocates [`NODE_BLOCKS`](crate::format::NODE_BLOCKS) blocks, aligned to that number, and
+    /// returns the first one. Ascending results allow large writes.
     ///
     /// # Errors
-    /// [`Error::NoSpace`](crate::Error::NoSpace) and others; they end the apply.
+    /// [`Error::NoSpace`](crate::Error::NoSpace) and others; they abort the apply.
     fn alloc(&self) -> Result<u64>;
 
-    /// Notes that the new tree does not refer to the [`NODE_BLOCKS`](crate::format::NODE_BLOCKS)
-    /// blocks from `block` (blocks of the old tree; rarely one that the same apply allocated).
-    /// The old tree needs them as long as it is needed itself.
+    /// Called when the new tree does not refer to the
+    /// [`NODE_BLOCKS`](crate::format::NODE_BLOCKS) blocks from `block` (blocks of the old tree, or
+    /// rarely a node that the same apply allocated). The blocks must not be reused while the old
+    /// tree is in use.
     fn retire(&self, block: u64);
 
-    /// Whether leaves are to be as few as there can be, at the price of rewriting more of them.
+    /// Whether to make as few leaves as possible, at the cost of rewriting more of them.
     fn is_short(&self) -> bool {
         false
     }
 
-    /// Whether nodes may be rewritten for that alone.
+    /// Whether there is enough space to rewrite unchanged nodes for that purpose.
     fn has_room(&self) -> bool {
         true
     }
 
-    /// Whether a thread of its own may write the nodes, beside those who make them.
+    /// Whether a separate thread may write the nodes while more are built.
     fn writes_apart(&self) -> bool {
         false
     }
@@ -82,27 +83,27 @@ pub trait NodeSpace {
 
 /// Changes to apply, in ascending order of their keys.
 pub trait Edits {
-    /// The next key to change; `None` if there is none, or if this apply shall end here: then a
-    /// correct tree is made of what was taken so far.
+    /// The next key to change. `None` if there is none, or to end this apply early: the result is
+    /// then a correct tree with the edits taken so far.
     fn peek(&mut self) -> Result<Option<Key>>;
 
-    /// Takes the change of the key peeked at: gets the value in the tree, returns the one that
-    /// shall be there (`None` for none). Called exactly once for each key that is applied.
+    /// Takes the edit of the key returned by [`Self::peek`]: receives the old value, and returns
+    /// the new one (`None` to delete the item). Called exactly once for each key that is applied.
     ///
     /// # Errors
-    /// Any; they end the apply.
+    /// Any error; it aborts the apply.
     fn take(&mut self, key: &Key, old: Option<&[u8]>) -> Result<Option<Cow<'_, [u8]>>>;
 }
 
-/// What the node cache has done and holds.
+/// Counters of the node cache.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct CacheCounters {
-    /// Look-ups that found their node in the cache; those of the hottest interior nodes go by a
-    /// shorter way and are not counted.
+    /// Look-ups that found their node in the cache. Look-ups in the table of hot interior nodes are
+    /// not counted.
     pub hits: u64,
-    /// Look-ups that read the device.
+    /// Look-ups that did not find their node in the cache.
     pub misses: u64,
-    /// Bytes of cached nodes.
+    /// Size of the cached nodes in bytes.
     pub bytes: u64,
 }
 
@@ -115,9 +116,9 @@ pub struct Index {
 }
 
 impl Index {
-    /// An index on `device`. `volume` is the first eight bytes of the volume's identity,
-    /// little-endian; a pointer out of `data_blocks` is corruption; the cache holds at most
-    /// `cache_bytes` bytes of nodes, and 1 MiB of hot interior nodes besides.
+    /// An index on `device`. `volume` is the first eight bytes of the volume's UUID,
+    /// little-endian. A pointer outside `data_blocks` is corruption. The cache holds at most
+    /// `cache_bytes` bytes of nodes, plus 1 MiB of hot interior nodes.
     pub fn new(
         device: Arc<dyn Device>,
         volume: u64,
@@ -132,16 +133,16 @@ impl Index {
         }
     }
 
-    /// Makes a tree that differs from `tree` by `edits`, and writes its new nodes, marked with
-    /// `birth`. All writes have returned when this returns; the device is not flushed. Only nodes
-    /// on the way to a changed value are rewritten; the memory used does not grow with the number
-    /// of edits.
+    /// Applies `edits` to `tree`: writes the new nodes, with `birth` in their headers, and returns
+    /// the new tree. All writes have returned when this returns; the device is not flushed. Only
+    /// nodes on the path to a changed value are rewritten (and neighbours that small nodes are
+    /// joined with). The memory used does not depend on the number of edits.
     ///
     /// # Errors
     /// Those of `edits`, `space` and the device; [`Error::Corrupt`](crate::Error::Corrupt) if the
     /// tree is damaged; [`Error::Invalid`](crate::Error::Invalid) for keys out of order or values
-    /// longer than [`MAX_VALUE`](crate::format::MAX_VALUE). After an error `tree` is as good as
-    /// before; the blocks allocated are the caller's concern.
+    /// longer than [`MAX_VALUE`](crate::format::MAX_VALUE). After an error `tree` is still valid;
+    /// the caller must free the allocated blocks.
     pub fn apply(
         &self,
         tree: &Tree,
@@ -152,11 +153,12 @@ impl Index {
         apply::run(self, tree, edits, birth, space)
     }
 
-    /// Makes a tree of the same items in fewer nodes, from the leaf that holds `from` on, until `full`
-    /// says that enough nodes were taken. Otherwise as [`Self::apply`].
+    /// Packs the leaves, beginning with the one that contains `from`, into fewer nodes until `full`
+    /// returns true at a leaf. The items do not change. Otherwise as [`Self::apply`].
     ///
     /// # Errors
-    /// Those of `space` and the device; damage.
+    /// Those of `space` and the device; [`Error::Corrupt`](crate::Error::Corrupt) if the tree is
+    /// damaged.
     pub fn compact(
         &self,
         tree: &Tree,
@@ -168,7 +170,7 @@ impl Index {
         compact::run(self, tree, (from, full), birth, space)
     }
 
-    /// Hits, misses and size of the node cache.
+    /// The counters of the node cache.
     pub fn counters(&self) -> CacheCounters {
         self.cache.counters()
     }

@@ -1,10 +1,10 @@
-//! The making of a new tree: from cells to nodes on the device, level by level.
+//! Building a new tree: from cells to nodes on the device, level by level.
 //!
-//! Uses the packers, the writer, the cache and the caller's space. It knows the way from the old
-//! root to the node being edited. Nothing happens to the nodes on that way until a value below
-//! them changes: then [`Output::open`] hands over what stood before the way. From there on the
-//! order of all cells of a level is kept by this rule: before a level gets a kept child, or its
-//! node ends, the level below is written out.
+//! Uses the packers, the writer, the cache and the caller's space. The output tracks the path from
+//! the old root to the node being edited. The nodes on the path are unchanged until a value below
+//! them changes: then [`Output::open`] hands the children before the path over to the packers. From
+//! then on this rule keeps the cells of each level in order: before a level gets a kept child, or
+//! its node ends, the level below is drained.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use crate::error::{Error, Result};
 use crate::format::key::Key;
 use crate::format::node::{MAX_HEIGHT, Node, NodePlace, RawCell, RawOverflow};
 use crate::format::overflow::{UNIT_DATA, UNIT_SIZE, encode_unit, units_for};
-use crate::format::superblock::RawPtr;
+use crate::format::pointer::RawPtr;
 use crate::format::{MAX_VALUE, NODE_SIZE, checksum};
 use crate::index::bounds::Bounds;
 use crate::index::cache::CachedNode;
@@ -23,20 +23,20 @@ use crate::index::read::{child, no_cell};
 use crate::index::writer::Writer;
 use crate::index::{Index, NodeSpace, Tree};
 
-/// A node of the old tree on the way to where edits are.
+/// A node of the old tree on the path to the current edit.
 struct Frame {
     node: Arc<CachedNode>,
-    /// The keys it may hold.
+    /// The range of its keys.
     bounds: Bounds,
-    /// The child that the way goes through.
+    /// The child on the path.
     at: usize,
-    /// Children before this one were handed over, or went into what is being made.
+    /// Children before this one were handed over to the packer, or replaced by edited ones.
     handed: usize,
-    /// Whether something below changes, so that the node goes.
+    /// Whether something below changes, so that the node is replaced.
     open: bool,
 }
 
-/// What a new tree is made with.
+/// The new tree under construction.
 pub(super) struct Output<'a> {
     pub index: &'a Index,
     space: &'a dyn NodeSpace,
@@ -49,12 +49,12 @@ pub(super) struct Output<'a> {
 #[derive(Default)]
 struct Level {
     packer: Packer,
-    /// Nodes made of this level's cells.
+    /// Number of nodes built from this level's cells.
     made: u64,
 }
 
 impl<'a> Output<'a> {
-    /// An output with nothing in it.
+    /// An empty output.
     pub fn new(index: &'a Index, birth: u64, space: &'a dyn NodeSpace) -> Self {
         Self {
             index,
@@ -66,7 +66,7 @@ impl<'a> Output<'a> {
         }
     }
 
-    /// The same, with as few leaves as there can be.
+    /// Makes as few leaves as possible.
     pub fn dense(mut self) -> Self {
         if let Some(leaves) = self.packers.first_mut() {
             leaves.packer.make_dense();
@@ -74,7 +74,8 @@ impl<'a> Output<'a> {
         self
     }
 
-    /// Whether the next leaf should be rewritten, too, or a leaf that is far from full is made.
+    /// Whether the next leaf should be rewritten as well, because otherwise a leaf that is far from
+    /// full would be made.
     pub fn wants_more(&self) -> bool {
         let leaves = self.packers.first();
         leaves.is_some_and(|leaves| leaves.packer.has_loose_rest()) && self.space.has_room()
@@ -86,7 +87,7 @@ impl<'a> Output<'a> {
             .ok_or(Error::Invalid("an index of more levels than there can be"))
     }
 
-    /// Goes down into `node`, whose keys lie within `bounds`.
+    /// Appends `node`, whose keys are within `bounds`, to the path.
     pub fn enter(&mut self, node: Arc<CachedNode>, bounds: Bounds) {
         self.path.push(Frame {
             node,
@@ -97,19 +98,20 @@ impl<'a> Output<'a> {
         });
     }
 
-    /// Notes that the way goes through child `i` of the node entered last.
+    /// Records that the path continues through child `i` of the last node.
     pub fn pass(&mut self, i: usize) {
         if let Some(frame) = self.path.last_mut() {
             frame.at = i;
         }
     }
 
-    /// Whether the node entered last is being replaced.
+    /// Whether the last node of the path is being replaced.
     pub fn is_open(&self) -> bool {
         self.path.last().is_some_and(|f| f.open)
     }
 
-    /// Something in the leaf entered last changes: all nodes on the way will be replaced.
+    /// Called before the leaf at the end of the path changes: all nodes on the path will be
+    /// replaced.
     pub fn open(&mut self) -> Result<()> {
         for depth in 0..self.path.len() {
             let Some(frame) = self.path.get_mut(depth) else {
@@ -131,7 +133,7 @@ impl<'a> Output<'a> {
         Ok(())
     }
 
-    /// Leaves the node entered last; tells whether it was replaced.
+    /// Removes the last node from the path; returns whether it was replaced.
     pub fn leave(&mut self) -> Result<bool> {
         let depth = self.path.len().saturating_sub(1);
         let Some(frame) = self.path.last() else {
@@ -150,7 +152,7 @@ impl<'a> Output<'a> {
         Ok(open)
     }
 
-    /// Hands the children of an open frame that were not edited, up to `end`, to its level.
+    /// Hands the unedited children of an open frame, up to `end`, over to the packer of its level.
     fn hand_over(&mut self, depth: usize, end: usize) -> Result<()> {
         let Some(frame) = self.path.get(depth) else {
             return Ok(());
@@ -167,7 +169,7 @@ impl<'a> Output<'a> {
         self.keep(&node, from, end)
     }
 
-    /// Adds the cells `from..end` of a node of the old tree as they are.
+    /// Adds the cells `from..end` of a node of the old tree unchanged.
     pub fn keep(&mut self, node: &Node, from: usize, end: usize) -> Result<()> {
         for i in from..end {
             let cell = node.raw_cell(i).ok_or_else(|| no_cell(node, i))?;
@@ -176,8 +178,8 @@ impl<'a> Output<'a> {
         Ok(())
     }
 
-    /// Joins the small rest at `level` with the children of `parent` from `from` on that fit with
-    /// it; the first one that was not taken.
+    /// Joins the small rest at `level` with the children of `parent` from `from` on, while the
+    /// result fits into a node. Returns the first child that was not joined.
     fn join_right(
         &mut self,
         level: u8,
@@ -204,8 +206,8 @@ impl<'a> Output<'a> {
         Ok(end)
     }
 
-    /// Joins the small rest at level `below` with the kept child that stands before it at `level`,
-    /// if it came since the last cut and fits.
+    /// Joins the small rest at level `below` with the kept child before it at `level`, if that
+    /// child was added since the last cut and the result fits into a node.
     fn join_left(&mut self, level: u8, below: u8) -> Result<()> {
         let packer = &self.level(below)?.packer;
         let end = match packer.small() {
@@ -232,7 +234,7 @@ impl<'a> Output<'a> {
         Ok(())
     }
 
-    /// The cells of a node of the old tree, which lie within `bounds`.
+    /// The cells of a node of the old tree, after checking them against `bounds`.
     fn neighbour(&self, ptr: &RawPtr, level: u8, bounds: &Bounds) -> Result<PackedCells> {
         let node = self.index.load(ptr, level)?;
         bounds.check(&node)?;
@@ -262,7 +264,7 @@ impl<'a> Output<'a> {
         runs.into_iter().try_for_each(|run| self.make(level, &run))
     }
 
-    /// Makes a node, and a child of the level above of it.
+    /// Builds and writes a node, and adds its pointer to the level above.
     fn make(&mut self, level: u8, run: &PackedCells) -> Result<()> {
         if u32::from(level) >= MAX_HEIGHT {
             return Err(Error::Invalid("an index of more levels than there can be"));
@@ -296,7 +298,7 @@ impl<'a> Output<'a> {
         self.push(level + 1, &cell, origin)
     }
 
-    /// Adds an item whose value is new.
+    /// Adds an item with a new value.
     pub fn put(&mut self, key: &Key, value: &[u8], appended: bool) -> Result<()> {
         let address;
         let mut cell = RawCell {
@@ -340,13 +342,14 @@ impl<'a> Output<'a> {
         })
     }
 
-    /// The new tree does not need the node or unit at `block`.
+    /// Retires the node or overflow unit at `block`, which the new tree does not contain.
     pub fn retire(&self, block: u64) {
         self.space.retire(block);
         self.index.cache.cool(block);
     }
 
-    /// Writes out what is left, once the old tree's root, of `level`, was left; the new tree.
+    /// Writes all remaining cells and returns the new tree. Call it after [`Self::leave`] for the
+    /// old root, which is at `level`.
     pub fn finish(mut self, mut level: u8) -> Result<Tree> {
         let (mut ptr, mut top) = loop {
             self.cut(level)?;
@@ -364,7 +367,7 @@ impl<'a> Output<'a> {
             level += 1;
         };
         self.writer.flush()?;
-        // A root with one child is none.
+        // A root with a single child is replaced by the child.
         while top > 0 {
             let node = self.index.load(&ptr, top)?;
             if node.len() > 1 {

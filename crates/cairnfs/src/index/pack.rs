@@ -1,9 +1,9 @@
-//! Packing a stream of cells into nodes: how full they become, where they are cut.
+//! Packing a stream of cells into nodes: how full nodes become, and where they are split.
 //!
-//! Pure: uses the format only. A [`PackedCells`] is a sequence of cells in key order, of any size. A
-//! [`Packer`] gets the cells of one level, and a cut wherever a node of the old tree ended; it
-//! gives back the runs to make nodes of, each of which fits into one, in key order. It never holds
-//! more than about three nodes.
+//! Pure: uses the format only. A [`PackedCells`] is a sequence of cells in key order, of any size.
+//! A [`Packer`] receives the cells of one level, and a cut wherever a node of the old tree ended.
+//! It returns runs of cells in key order, each of which fits into one node. It never holds more
+//! than about three nodes.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -13,30 +13,30 @@ use crate::format::key::{KEY_LEN, Key};
 use crate::format::node::{
     NODE_HEADER, NewCell, NodePlace, RawCell, cell_size, common_prefix, strip_zeros, write_node,
 };
-use crate::format::superblock::RawPtr;
+use crate::format::pointer::RawPtr;
 
-/// A run of cells larger than this gives a full node away at once. What is left then, and what is
-/// split in two at a cut, makes nodes of at least about half the size.
+/// Bytes of waiting cells beyond which a full node is emitted at once. The rest, and the halves of
+/// a run that is split at a cut, then make nodes of at least about half the size.
 const OVERFULL: usize = NODE_SIZE + NODE_SIZE / 2;
-/// A node smaller than this is joined with a neighbour if it can be.
+/// A node smaller than this many bytes is joined with a neighbour if possible.
 const SMALL: usize = NODE_SIZE / 4;
-/// Neighbours that are both rewritten are joined if they fill no more than this.
+/// Neighbours that are both rewritten are joined if they fill at most this many bytes.
 const COMFORTABLE: usize = NODE_SIZE / 4 * 3;
 
-/// A node of at least this size is as good as full.
+/// A node of at least this many bytes counts as full.
 pub(super) const FULL: usize = NODE_SIZE / 8 * 7;
 
-/// Cells of a node of inode items, about.
+/// Typical number of cells of a node with inode items.
 const USUAL_CELLS: usize = 256;
 
-/// Where a cell comes from.
+/// The origin of a cell.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Origin {
-    /// It stands in the old tree as it is.
+    /// Copied unchanged from the old tree.
     Kept,
-    /// Its value or child is new, at a place among other cells.
+    /// Its value or child is new, and other cells may follow it.
     Changed,
-    /// It is new and stands behind all others, so more are likely to follow it.
+    /// New and behind all others of its node, so more appends are likely to follow.
     Appended,
 }
 
@@ -65,7 +65,7 @@ pub(super) struct PackedCells {
 }
 
 impl PackedCells {
-    /// Whether there is no cell.
+    /// Whether there are no cells.
     pub fn is_empty(&self) -> bool {
         self.cells.is_empty()
     }
@@ -75,7 +75,7 @@ impl PackedCells {
         self.cells.len()
     }
 
-    /// Bytes of a node with these cells.
+    /// Used bytes of a node with these cells.
     pub fn size(&self) -> usize {
         NODE_HEADER + self.used
     }
@@ -96,7 +96,7 @@ impl PackedCells {
         Some((self.values.get(cell.value.clone())?, cell.origin))
     }
 
-    /// Takes the last cell away.
+    /// Removes the last cell.
     pub fn pop(&mut self) {
         if let Some(cell) = self.cells.pop() {
             self.used -= cell.size(self.prefix);
@@ -104,7 +104,7 @@ impl PackedCells {
         }
     }
 
-    /// Makes room for as much as there usually is, at once.
+    /// Allocates memory for a typical run in one step.
     fn reserve(&mut self) {
         self.cells.reserve(USUAL_CELLS);
         self.values.reserve(OVERFULL);
@@ -116,7 +116,7 @@ impl PackedCells {
             .cells
             .first()
             .map_or(KEY_LEN, |f| common_prefix(&f.key, &cell.key));
-        // The keys ascend, so what the first and the last have in common, all have.
+        // The keys ascend, so the common prefix of the first and the last key is that of all.
         if prefix != self.prefix {
             self.prefix = prefix;
             self.used = self.cells.iter().map(|c| c.size(prefix)).sum();
@@ -137,7 +137,7 @@ impl PackedCells {
         self.cells.push(cell);
     }
 
-    /// Adds the cells of `other`, which all stand behind these.
+    /// Adds the cells of `other`, which are all behind these.
     pub fn append(&mut self, other: &PackedCells) {
         for (cell, origin) in other.cells(0..other.cells.len()) {
             self.push(&cell, origin);
@@ -156,7 +156,7 @@ impl PackedCells {
         })
     }
 
-    /// Bytes of a node with these cells and those of `other`, which all stand behind these.
+    /// Used bytes of a node with these cells and those of `other`, which are all behind these.
     pub fn size_with(&self, other: &PackedCells) -> usize {
         let prefix = match (self.cells.first(), other.cells.last()) {
             (Some(a), Some(b)) => common_prefix(&a.key, &b.key),
@@ -166,7 +166,7 @@ impl PackedCells {
         NODE_HEADER + cells.map(|c| c.size(prefix)).sum::<usize>()
     }
 
-    /// How many cells from the first on fit into a node.
+    /// How many of the first cells fit into a node.
     fn fitting(&self) -> usize {
         let Some(first) = self.cells.first() else {
             return 0;
@@ -187,7 +187,7 @@ impl PackedCells {
         self.cells.len()
     }
 
-    /// How many cells from the first on fill half of what all fill.
+    /// How many of the first cells fill half of the used bytes.
     fn half(&self) -> usize {
         let mut sum = 0;
         let before = |cell: &&Cell| {
@@ -197,7 +197,7 @@ impl PackedCells {
         self.cells.iter().take_while(before).count()
     }
 
-    /// Takes the first `n` cells away, at least one.
+    /// Removes and returns the first `n` cells, at least one.
     fn take_front(&mut self, n: usize) -> PackedCells {
         let n = n.clamp(1, self.cells.len().max(1)).min(self.cells.len());
         let start = self
@@ -220,7 +220,7 @@ impl PackedCells {
         rest
     }
 
-    /// Computes the prefix and the size anew.
+    /// Recomputes the prefix and the size.
     fn measure(&mut self) {
         let ends = (self.cells.first(), self.cells.last());
         self.prefix = match ends {
@@ -230,7 +230,8 @@ impl PackedCells {
         self.used = self.cells.iter().map(|c| c.size(self.prefix)).sum();
     }
 
-    /// A node with these cells, and its address; `None` if they do not fit into one.
+    /// Builds a node with these cells; returns its bytes and its pointer, or `None` if the cells do
+    /// not fit.
     pub fn build(&self, place: &NodePlace) -> Option<(Arc<[u8]>, RawPtr)> {
         let cells = self.cells.iter().map(|cell| NewCell {
             key: &cell.key,
@@ -249,34 +250,35 @@ fn is_something(run: &PackedCells) -> bool {
     !run.is_empty()
 }
 
-/// Cuts the cells of one level into nodes.
+/// Splits the cells of one level into nodes.
 #[derive(Debug, Default)]
 pub(super) struct Packer {
-    /// A node of good size that waits for a small one behind it.
+    /// A node of sufficient size that waits because a small one behind it may join it.
     ready: PackedCells,
-    /// What came since; after a cut nothing, or a small rest that the next cells join.
+    /// The cells added since. Directly after a cut: empty, or a small rest that the next cells
+    /// join.
     open: PackedCells,
-    /// Nodes are filled wherever those of the old tree ended.
+    /// Whether nodes are filled regardless of where the old nodes ended.
     dense: bool,
 }
 
 impl Packer {
-    /// Whether nothing waits.
+    /// Whether no cells wait.
     pub fn is_empty(&self) -> bool {
         self.ready.is_empty() && self.open.is_empty()
     }
 
-    /// From here on nodes are filled, and what is left at a cut goes into the next one.
+    /// Makes this packer dense: nodes are filled, and the rest at a cut goes into the next node.
     pub fn make_dense(&mut self) {
         self.dense = true;
     }
 
-    /// Whether dense cells wait that do not fill a node.
+    /// Whether the packer is dense and cells wait that do not fill a node.
     pub fn has_loose_rest(&self) -> bool {
         self.dense && !self.open.is_empty() && self.open.size() < FULL
     }
 
-    /// Number of cells that wait.
+    /// Number of waiting cells.
     pub fn len(&self) -> usize {
         self.ready.len() + self.open.len()
     }
@@ -286,23 +288,24 @@ impl Packer {
         self.open.last().or_else(|| self.ready.last())
     }
 
-    /// The same with its key, if it came since the last cut: only then can it be taken away.
+    /// The last cell's key, value and origin, if it can be removed by [`Self::pop`]: only if it was
+    /// added since the last cut.
     pub fn newest(&self) -> Option<(Option<Key>, &[u8], Origin)> {
         let (value, origin) = self.open.last()?;
         Some((self.open.last_key(), value, origin))
     }
 
-    /// Adds a cell; then [`Packer::overfull`] is to be called until there is nothing to write.
+    /// Adds a cell. The caller then calls [`Packer::overfull`] until it returns `None`.
     pub fn push(&mut self, cell: &RawCell<'_>, origin: Origin) {
         self.open.push(cell, origin);
     }
 
-    /// Takes the newest cell away.
+    /// Removes the newest cell.
     pub fn pop(&mut self) {
         self.open.pop();
     }
 
-    /// What must be written before more cells come.
+    /// A run that must be written before more cells are added.
     pub fn overfull(&mut self) -> Option<PackedCells> {
         if self.open.size() <= OVERFULL {
             None
@@ -313,7 +316,7 @@ impl Packer {
         }
     }
 
-    /// A node of the old tree ends here: gives what is to be written, at most two runs.
+    /// Called where a node of the old tree ends; returns the runs to write, at most two.
     pub fn cut(&mut self) -> impl Iterator<Item = PackedCells> + use<> {
         let mut out = [None, None];
         if self.open.size() > NODE_SIZE {
@@ -345,7 +348,7 @@ impl Packer {
         out.into_iter().flatten().filter(is_something)
     }
 
-    /// The small rest that would be glad of a neighbour; to be asked after a cut.
+    /// The small rest that should be joined with a neighbour. Call it after a cut.
     pub fn small(&self) -> Option<&PackedCells> {
         (!self.open.is_empty()).then_some(&self.open)
     }
@@ -355,18 +358,18 @@ impl Packer {
         !self.ready.is_empty()
     }
 
-    /// Joins a neighbour's cells, which all stand behind, with the small rest.
+    /// Appends the cells of the right neighbour to the small rest.
     pub fn join_right(&mut self, neighbour: &PackedCells) {
         self.open.append(neighbour);
     }
 
-    /// Joins a neighbour's cells, which all stand before, with the small rest.
+    /// Prepends the cells of the left neighbour to the small rest.
     pub fn join_left(&mut self, mut neighbour: PackedCells) {
         neighbour.append(&self.open);
         self.open = neighbour;
     }
 
-    /// All that waits, to be written now; to be called after a cut.
+    /// All waiting cells, as runs to write. Call it after a cut.
     pub fn drain(&mut self) -> impl Iterator<Item = PackedCells> + use<> {
         let all = [
             std::mem::take(&mut self.ready),
@@ -414,7 +417,7 @@ mod tests {
     }
 
     #[test]
-    fn a_small_node_joins_the_one_before() {
+    fn small_node_joins_its_left_neighbour() {
         let (mut packer, mut out) = (Packer::default(), Vec::new());
         for i in 0..100 {
             push(&mut packer, i, 90, Origin::Kept, &mut out);
@@ -428,7 +431,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn every_cell_comes_out_once_in_order_in_nodes_that_fit(
+        fn packer_emits_every_cell_once_in_order_and_fitting(
             cells in proptest::collection::vec(
                 (0usize..4097, 1u64..1 << 40, 0u8..40, any::<bool>()), 1..300)
         ) {

@@ -1,7 +1,9 @@
-//! Reading trees: one value, the greatest key below, ascending scans; and loading nodes. On each way
-//! down the keys of a node are known to lie within the bounds that its parents give.
+//! Reading trees: point look-ups, the largest key before a given one, ascending scans, and loading
+//! nodes.
 //!
-//! Uses the device, the format and the cache. Takes no lock but a cache shard's, for a moment.
+//! Uses the device, the format and the cache. Takes no locks except a cache shard's, briefly. On
+//! each descent the keys of every node are checked against the bounds given by its parents, or are
+//! known to be within them.
 
 use std::sync::Arc;
 
@@ -10,29 +12,29 @@ use crate::error::{Error, Result};
 use crate::format::key::Key;
 use crate::format::node::{CellValue, Expected, MAX_HEIGHT, Node, RawOverflow};
 use crate::format::overflow::{Chain, UNIT_SIZE};
-use crate::format::superblock::RawPtr;
+use crate::format::pointer::RawPtr;
 use crate::format::{BLOCK_SIZE, NODE_BLOCKS, NODE_SIZE};
 use crate::index::bounds::Bounds;
 use crate::index::cache::CachedNode;
 use crate::index::{Index, Tree};
 
-/// A node on the way from the root to a cell.
+/// A node on the path from the root to a cell.
 struct Step {
     node: Arc<CachedNode>,
-    /// The keys it may hold.
+    /// The range of its keys.
     bounds: Bounds,
-    /// The cell taken in it.
+    /// The cell of the node that is on the path.
     at: usize,
 }
 
-/// The way from the root to a cell. Ends in a leaf.
+/// The path from the root to a cell of a leaf.
 type Path = Vec<Step>;
 
 impl Index {
-    /// Gives the value of `key`, if there is one, to `f`. Values kept in leaves are not copied.
+    /// Calls `f` with the value of `key`, if there is one. Values stored in leaves are not copied.
     ///
     /// # Errors
-    /// [`Error::Corrupt`] (or an out-of-date tree, see the module), or the device's failure.
+    /// [`Error::Corrupt`] (damage, or an outdated tree: see the module), or a device error.
     pub fn get_with<R>(
         &self,
         tree: &Tree,
@@ -42,7 +44,7 @@ impl Index {
         self.find(tree, key, |found| f(found.map(|(value, _)| value)))
     }
 
-    /// The value of `key`, and the block of the leaf that holds it.
+    /// The value of `key`, and the block of the leaf that contains it.
     ///
     /// # Errors
     /// As [`Index::get_with`].
@@ -71,8 +73,8 @@ impl Index {
         }
     }
 
-    /// The greatest key up to `key` in the leaf where that belongs. `None` tells nothing: there may be
-    /// one in the leaf before.
+    /// The largest key up to `key` in the leaf to which `key` belongs. `None` does not mean that
+    /// there is none: it may be in the previous leaf.
     ///
     /// # Errors
     /// As [`Index::get_with`].
@@ -87,9 +89,9 @@ impl Index {
         Ok(place.and_then(|i| leaf.key(i)))
     }
 
-    /// The leaf where a key belongs, and its block; `None` if the tree is empty. Follows pointers
-    /// whose children are known to lie within their bounds; where one is not, the way is walked again
-    /// with the bounds in hand.
+    /// The leaf to which a key belongs, and its block; `None` if the tree is empty. Follows only
+    /// pointers whose children are known to be within their bounds; at any other pointer it starts
+    /// again with [`Self::descend`], which tracks the bounds.
     fn leaf_of(&self, tree: &Tree, key: &Key) -> Result<Option<(Arc<CachedNode>, u64)>> {
         let Some(mut level) = root_level(tree)? else {
             return Ok(None);
@@ -128,10 +130,10 @@ impl Index {
         self.get_with(tree, key, |value| value.map(<[u8]>::to_vec))
     }
 
-    /// Gives the items from `from` on, in ascending order, to `each` until it returns `false`.
+    /// Calls `each` with the items from `from` on, in ascending order, until it returns `false`.
     ///
     /// # Errors
-    /// As [`Index::get_with`], and those of `each`.
+    /// As [`Index::get_with`], and the errors of `each`.
     pub fn scan(
         &self,
         tree: &Tree,
@@ -156,7 +158,7 @@ impl Index {
         }
     }
 
-    /// The way to the cell of `key`, or to where it would stand.
+    /// The path to the cell of `key`, or to where it would be inserted.
     fn descend(&self, tree: &Tree, key: &Key) -> Result<Option<Path>> {
         let Some(mut level) = root_level(tree)? else {
             return Ok(None);
@@ -182,7 +184,7 @@ impl Index {
         }
     }
 
-    /// Moves the end of the way to the first cell of the next leaf; `false` if there is none.
+    /// Moves the path to the first cell of the next leaf; `false` if there is none.
     fn next_leaf(&self, path: &mut Path) -> Result<bool> {
         path.pop();
         while let Some(mut step) = path.pop() {
@@ -207,7 +209,7 @@ impl Index {
         Ok(false)
     }
 
-    /// Gives key and value of a leaf's cell to `f`.
+    /// Calls `f` with the key and value of a leaf's cell.
     fn with_cell<R>(&self, leaf: &Node, i: usize, f: impl FnOnce(&Key, &[u8]) -> R) -> Result<R> {
         let block = leaf.header().block.get();
         match (leaf.key(i), leaf.value(i)) {
@@ -220,8 +222,8 @@ impl Index {
         }
     }
 
-    /// The node at `ptr`, from the cache or from the device. Whether its keys lie where they should
-    /// is the caller's to check.
+    /// The node at `ptr`, from the cache or from the device. The caller must check its keys against
+    /// its bounds.
     pub(super) fn load(&self, ptr: &RawPtr, level: u8) -> Result<Arc<CachedNode>> {
         if let Some(node) = self.cache.get(ptr) {
             check_level(&node, level)?;
@@ -238,8 +240,8 @@ impl Index {
         Ok(node)
     }
 
-    /// The same; the very node that look-ups use, if they have one among the hot ones: what is found
-    /// of its children is remembered there.
+    /// As [`Self::load`], but prefers the instance in the hot table, because look-ups use the
+    /// checked bits ([`CachedNode::set_within`]) of that instance.
     fn load_hot(&self, ptr: &RawPtr, level: u8) -> Result<Arc<CachedNode>> {
         if level > 0
             && let Some(node) = self.cache.get_hot(ptr)
@@ -250,8 +252,8 @@ impl Index {
         self.load(ptr, level)
     }
 
-    /// The value at `address`, which stands in the leaf at block `leaf`; tells the first block of
-    /// each unit.
+    /// Reads the value at `address`, which is stored in the leaf at block `leaf`; calls `unit` with
+    /// the first block of each overflow unit.
     pub(super) fn large_value(
         &self,
         leaf: u64,
@@ -284,7 +286,7 @@ impl Index {
 }
 
 impl Step {
-    /// The bounds of the child at the cell taken, which is `node`, once that was found to keep them.
+    /// The bounds of `node`, the child on the path, after checking its keys against them.
     fn bounds_of(&self, node: &Node) -> Result<Bounds> {
         let bounds = self.bounds.of_child(&self.node, self.at);
         if !self.node.is_within(self.at) {

@@ -1,8 +1,10 @@
-//! Joins writes of adjacent nodes into large ones, and has them made beside the work.
+//! Joins writes of adjacent nodes into large writes, and optionally executes them in a separate
+//! thread.
 //!
-//! Uses the device. Nothing is written before [`Writer::flush`] or before a node that does not
-//! follow the one before. If a thread may help, it writes what is full while more is collected, but
-//! for the first buffer: who has no more needs no thread. Its failure is told by the next call.
+//! Uses the device. A buffer is written when it is full, when a node does not follow the previous
+//! one, or by [`Writer::flush`]. If a helper thread is allowed, it writes full buffers while more
+//! nodes are collected. The first buffer is written by the caller, so that small merges start no
+//! thread. The next call reports an error of the helper.
 
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -12,14 +14,15 @@ use crate::error::{Error, Result};
 use crate::format::{BLOCK_SIZE, NODE_SIZE};
 use crate::sync::thread::{self, JoinHandle};
 
+/// Size of a buffer in bytes.
 const BUFFER: usize = 1 << 20;
 
-/// Buffers that wait to be written, or are being written.
-const BEHIND: usize = 2;
+/// Maximum number of buffers with the helper: queued or being written.
+const MAX_QUEUED: usize = 2;
 
-const GONE: Error = Error::Invalid("the thread that writes the index panicked");
+const HELPER_PANICKED: Error = Error::Invalid("the thread that writes the index panicked");
 
-/// Bytes for the device.
+/// A buffer to be written.
 #[derive(Default)]
 struct Full {
     buffer: AlignedBuf,
@@ -37,11 +40,11 @@ impl Full {
     }
 }
 
-/// A thread that writes.
+/// The thread that writes buffers.
 struct Helper {
     full: Sender<Full>,
     written: Receiver<(Full, Result<()>)>,
-    /// Buffers it has.
+    /// Number of buffers it has.
     has: usize,
     thread: JoinHandle<()>,
 }
@@ -67,11 +70,11 @@ impl Helper {
         })
     }
 
-    /// Waits until it has at most `most` buffers; one of those it had.
+    /// Waits until it has at most `most` buffers; returns one that it has written, for reuse.
     fn wait(&mut self, most: usize) -> Result<Option<AlignedBuf>> {
         let mut spare = None;
         while self.has > most {
-            let (full, result) = self.written.recv().map_err(|_| GONE)?;
+            let (full, result) = self.written.recv().map_err(|_| HELPER_PANICKED)?;
             self.has -= 1;
             result?;
             spare = Some(full.buffer);
@@ -80,7 +83,7 @@ impl Helper {
     }
 
     fn give(&mut self, full: Full) -> Result<()> {
-        self.full.send(full).map_err(|_| GONE)?;
+        self.full.send(full).map_err(|_| HELPER_PANICKED)?;
         self.has += 1;
         Ok(())
     }
@@ -90,7 +93,7 @@ impl Helper {
 pub(super) struct Writer {
     device: Arc<dyn Device>,
     may_help: bool,
-    /// What is collected.
+    /// The buffer being filled.
     full: Full,
     helper: Option<Helper>,
     /// Whether a buffer was written.
@@ -98,7 +101,7 @@ pub(super) struct Writer {
 }
 
 impl Writer {
-    /// A writer with nothing to write; `may_help` tells whether a thread may be started.
+    /// An empty writer; `may_help` allows a helper thread.
     pub fn new(device: Arc<dyn Device>, may_help: bool) -> Self {
         Self {
             device,
@@ -109,10 +112,10 @@ impl Writer {
         }
     }
 
-    /// Takes the 16 KiB to be written at `block`.
+    /// Adds a node of 16 KiB to be written at `block`.
     ///
     /// # Errors
-    /// The device's, for nodes taken earlier.
+    /// A device error, possibly of a node added earlier.
     pub fn write(&mut self, block: u64, bytes: &[u8]) -> Result<()> {
         debug_assert_eq!(bytes.len(), NODE_SIZE);
         let at = block * BLOCK_SIZE as u64;
@@ -132,18 +135,18 @@ impl Writer {
         Ok(())
     }
 
-    /// Writes what is collected, or has it written.
+    /// Writes the buffer, or passes it to the helper.
     fn pass_on(&mut self) -> Result<()> {
         if self.helper.is_none() && self.may_help && self.wrote {
             self.helper = Helper::start(self.device.clone());
-            // Who gets no thread writes himself.
+            // If no thread can be started, the caller writes all buffers.
             self.may_help = self.helper.is_some();
         }
         self.wrote = true;
         let Some(helper) = &mut self.helper else {
             return self.write_here();
         };
-        let spare = helper.wait(BEHIND - 1)?.unwrap_or_default();
+        let spare = helper.wait(MAX_QUEUED - 1)?.unwrap_or_default();
         let next = Full {
             buffer: spare,
             ..Full::default()
@@ -151,10 +154,10 @@ impl Writer {
         helper.give(std::mem::replace(&mut self.full, next))
     }
 
-    /// Writes what was collected and waits for all writes; it does not flush the device.
+    /// Writes the buffer and waits for all writes; does not flush the device.
     ///
     /// # Errors
-    /// The device's.
+    /// A device error.
     pub fn flush(&mut self) -> Result<()> {
         if let Some(helper) = &mut self.helper {
             helper.wait(0)?;
@@ -170,12 +173,12 @@ impl Writer {
 }
 
 impl Drop for Writer {
-    /// What was given to the thread is written, or has failed, when this returns: nobody finds a write
-    /// under way to blocks that are given back.
+    /// Waits for the helper: all writes passed to it have returned afterwards. So no write is in
+    /// flight to blocks that the caller frees after an error.
     fn drop(&mut self) {
         if let Some(Helper { full, thread, .. }) = self.helper.take() {
             drop(full);
-            // That it panicked was told to whoever waited for it.
+            // A panic of the helper was already reported by the call that waited for it.
             let _ = thread.join();
         }
     }

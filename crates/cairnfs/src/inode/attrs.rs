@@ -1,4 +1,4 @@
-//! Attributes of an inode in memory, and their way to and from the inode item.
+//! Attributes of an inode in memory, and their conversion to and from the inode item.
 
 use zerocopy::IntoBytes;
 use zerocopy::little_endian::{U32, U64};
@@ -9,7 +9,7 @@ use crate::format::item::{FIRST_DIR_INDEX, RawInode, S_IFDIR, S_IFMT, S_IFREG, d
 use crate::format::{BLOCK_SIZE, MAX_INLINE};
 use crate::types::{Attr, FileKind, Flags, Time};
 
-/// Bytes of the unit of `st_blocks`.
+/// Unit of `st_blocks`, in bytes.
 const UNIT: u64 = 512;
 
 /// Attributes of an inode.
@@ -17,40 +17,40 @@ const UNIT: u64 = 512;
 pub struct Attrs {
     /// Type and permissions.
     pub mode: u32,
-    /// Owner.
+    /// User id of the owner.
     pub uid: u32,
-    /// Group.
+    /// Group id.
     pub gid: u32,
-    /// Links.
+    /// Number of links.
     pub nlink: u32,
-    /// Flags.
+    /// Inode flags.
     pub flags: Flags,
     /// Number of extended attributes.
     pub xattrs: u32,
     /// Device number.
     pub rdev: u64,
-    /// Bytes, as programs see it; of a directory the number of entries.
+    /// Size in bytes as programs see it; for a directory the number of entries.
     pub size: u64,
-    /// The size that is committed: behind `size` while data waits to be written.
+    /// The committed size; smaller than `size` while data waits to be written.
     pub disk_size: u64,
-    /// Data blocks held by extents.
+    /// Number of data blocks of its extents.
     pub blocks: u64,
-    /// Last access.
+    /// Time of the last access.
     pub atime: Time,
-    /// Last change of the contents.
+    /// Time of the last change of the contents.
     pub mtime: Time,
-    /// Last change of anything.
+    /// Time of the last change of contents or attributes.
     pub ctime: Time,
-    /// Birth.
+    /// Time of creation.
     pub btime: Time,
-    /// Index for the next entry.
+    /// For a directory: index of the next entry.
     pub next_index: u64,
-    /// The directory that holds it.
+    /// Inode number of the parent directory.
     pub parent: u64,
 }
 
 impl Attrs {
-    /// Attributes of a new inode, born at `now`, with one link (a directory with two).
+    /// Attributes of a new inode, created at `now`, with one link (a directory with two).
     pub fn new(mode: u32, (uid, gid): (u32, u32), rdev: u64, parent: u64, now: Time) -> Self {
         let dir = mode & S_IFMT == S_IFDIR;
         Self {
@@ -76,7 +76,7 @@ impl Attrs {
     /// Decodes the value of the inode item of `ino`.
     ///
     /// # Errors
-    /// A value that is no inode item.
+    /// A malformed inode item.
     pub fn decode(ino: u64, value: &[u8]) -> Result<Self> {
         let raw = decode_inode(value)
             .map_err(|found| Error::corrupt(0, "inode item", format!("inode {ino}"), found))?;
@@ -100,7 +100,7 @@ impl Attrs {
         })
     }
 
-    /// The item's bytes.
+    /// Encodes the inode item.
     pub fn encode(&self) -> [u8; size_of::<RawInode>()] {
         let raw = RawInode {
             mode: U32::new(self.mode),
@@ -127,7 +127,7 @@ impl Attrs {
         out
     }
 
-    /// What it is.
+    /// The type of the file.
     pub fn kind(&self) -> FileKind {
         FileKind::from_mode(self.mode).unwrap_or(FileKind::File)
     }
@@ -148,8 +148,9 @@ impl Attrs {
         self.disk_size = size;
     }
 
-    /// Space that a file takes, in units of 512 bytes. Contents in the inode's item count as they would
-    /// on a device of such units: programs take a file for a hole that has fewer than its size needs.
+    /// Space that a file takes, in units of 512 bytes. Contents that are stored inline count as if
+    /// they were on a device with such units, because programs take a file for sparse if it has
+    /// fewer units than its size needs.
     fn units(&self, pending: u64) -> u64 {
         let inline = self.blocks == 0 && self.size <= MAX_INLINE as u64;
         match inline && self.is_file() {
@@ -158,7 +159,8 @@ impl Attrs {
         }
     }
 
-    /// As callers see them. `pending` counts blocks of data that has no space of its own yet.
+    /// The attributes as callers see them. `pending` counts blocks of data that has no blocks on
+    /// the device yet.
     pub fn public(&self, ino: u64, pending: u64) -> Attr {
         Attr {
             ino,

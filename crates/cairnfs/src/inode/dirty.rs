@@ -1,8 +1,9 @@
 //! The dirty set of an inode: its items that are not yet in the index.
 //!
 //! A map from (kind, offset) to a slot with the newest value's log vector. The inode item, which
-//! every change touches, has a place of its own, and so have new entries of a directory. Most files
-//! have next to nothing else, so a single item lies in the set itself, and few in a row.
+//! every change touches, has its own field, and so have new entries of a directory. Most files have
+//! hardly any other items, so a single one is stored in the set itself, and few are stored in an
+//! array.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Bound;
@@ -19,7 +20,7 @@ use crate::prefetch::prefetch;
 pub struct Slot {
     /// The value.
     pub vector: Arc<LogVector>,
-    /// The key exists elsewhere too: in the index, a sealed set or an earlier context. A deletion
+    /// Whether the key also exists in the index, a sealed set or an earlier context. A deletion
     /// must then be kept as a tombstone.
     pub exists_below: bool,
 }
@@ -28,17 +29,17 @@ pub struct Slot {
 #[derive(Default)]
 pub struct DirtySet {
     inode: Option<Slot>,
-    /// Only directories have some.
+    /// Used by directories only.
     entries: Option<Box<Entries>>,
     others: Others,
 }
 
-/// The items of an inode that a merge takes. Most inodes have but one, which needs no set.
+/// The items of an inode that a merge takes. Most inodes have only one, which needs no set.
 #[derive(Clone)]
 pub enum Sealed {
     /// The inode item.
     Lone(Slot),
-    /// Others, too.
+    /// More than the inode item.
     Set(Arc<DirtySet>),
 }
 
@@ -51,7 +52,7 @@ impl Sealed {
         }
     }
 
-    /// The set, if the inode item is not all there is.
+    /// The set, if there is more than the inode item.
     pub fn set(&self) -> Option<&Arc<DirtySet>> {
         match self {
             Sealed::Lone(_) => None,
@@ -59,7 +60,7 @@ impl Sealed {
         }
     }
 
-    /// Has the vector of the inode item fetched.
+    /// Prefetches the vector of the inode item.
     pub fn prefetch(&self) {
         if let Some(slot) = self.get(Kind::Inode, 0) {
             prefetch(&*slot.vector);
@@ -70,7 +71,7 @@ impl Sealed {
 /// Kind and offset of an item.
 type Place = (Kind, u64);
 
-/// Items in a row, at most.
+/// Largest number of items in the array.
 const FEW: usize = 8;
 
 /// Slots by place, ascending.
@@ -141,7 +142,7 @@ impl Others {
         }
     }
 
-    /// The last slot up to a place.
+    /// The last slot up to and including a place.
     fn last_up_to(&self, to: Place) -> Option<(Place, &Slot)> {
         match self {
             Others::Few(row) => {
@@ -171,15 +172,15 @@ impl Others {
     }
 }
 
-/// Slots of directory entries at consecutive indexes. A new entry gets the index behind the last, so
-/// nearly all are here, and are found by counting.
+/// Slots of directory entries at consecutive indexes. A new entry gets the index after the last
+/// one, so nearly all entries are here and are found by their position.
 #[derive(Default)]
 struct Entries {
     first: u64,
     slots: VecDeque<Option<Slot>>,
 }
 
-/// Indexes without an entry that [`Entries`] bridges to hold a further one.
+/// Longest gap between entries that [`Entries`] fills with empty slots to hold a further entry.
 const GAP: u64 = 64;
 
 impl Entries {
@@ -197,7 +198,7 @@ impl Entries {
         self.slots.get_mut(place)?.as_mut()
     }
 
-    /// Puts a slot in place; gives it back if its index lies elsewhere.
+    /// Stores a slot. Returns it if its index is outside the range held here.
     fn insert(&mut self, index: u64, slot: Slot) -> Option<Slot> {
         if self.slots.is_empty() {
             self.first = index;
@@ -247,16 +248,16 @@ impl DirtySet {
         self.inode.is_none() && self.has_no_more()
     }
 
-    /// Whether nothing but the inode item can be in it.
+    /// Whether there is nothing except, perhaps, the inode item.
     fn has_no_more(&self) -> bool {
         let none = |entries: &Entries| entries.slots.is_empty();
         self.others.is_empty() && self.entries.as_deref().is_none_or(none)
     }
 
-    /// Takes all there is, if there is anything.
+    /// Takes all items, if there are any.
     pub fn seal(&mut self) -> Option<Sealed> {
         if self.has_no_more() {
-            // Lists that are empty now may still have much memory.
+            // Empty lists may still hold much memory, so they are dropped.
             return std::mem::take(self).inode.map(Sealed::Lone);
         }
         Some(Sealed::Set(Arc::new(std::mem::take(self))))
@@ -288,7 +289,7 @@ impl DirtySet {
         self.others.get(&(kind, offset))
     }
 
-    /// The slot of an item, to be changed.
+    /// The slot of an item, for modification.
     pub fn get_mut(&mut self, kind: Kind, offset: u64) -> Option<&mut Slot> {
         match kind {
             Kind::Inode => return self.inode.as_mut(),
@@ -303,11 +304,11 @@ impl DirtySet {
         self.others.get_mut(&(kind, offset))
     }
 
-    /// Puts a slot in place.
+    /// Stores a slot.
     pub fn insert(&mut self, kind: Kind, offset: u64, slot: Slot) {
         let elsewhere = match kind {
             Kind::Inode => self.inode.replace(slot).and(None),
-            // What lies apart already stays there.
+            // An entry that is in `others` already stays there.
             Kind::DirIndex if self.others.get(&(kind, offset)).is_none() => {
                 self.entries.get_or_insert_default().insert(offset, slot)
             }
@@ -318,7 +319,7 @@ impl DirtySet {
         }
     }
 
-    /// Takes a slot out.
+    /// Removes a slot.
     pub fn remove(&mut self, kind: Kind, offset: u64) {
         match kind {
             Kind::Inode => self.inode = None,
@@ -327,7 +328,8 @@ impl DirtySet {
         }
     }
 
-    /// The last slot of one kind, which is not that of directory entries, up to an offset.
+    /// The last slot of one kind up to and including an offset. `kind` is not that of directory
+    /// entries.
     pub fn last_up_to(&self, kind: Kind, to: u64) -> Option<(u64, &Slot)> {
         let found = self.others.last_up_to((kind, to));
         let found = found.filter(|((of, _), _)| *of == kind);
@@ -344,7 +346,7 @@ impl DirtySet {
         merged(others, entries.into_iter().flatten()).map(|((_, offset), slot)| (offset, slot))
     }
 
-    /// All slots in key order; an orphan item, which lives under another object, comes last.
+    /// All slots in key order; an orphan item, which belongs to another object, comes last.
     pub fn iter(&self) -> impl Iterator<Item = ((Kind, u64), &Slot)> {
         let others = self.others.range((Kind::Inode, 0), (Kind::Root, u64::MAX));
         let inode = self.inode.iter().map(|s| ((Kind::Inode, 0), s));
@@ -353,7 +355,7 @@ impl DirtySet {
     }
 }
 
-/// Two ascending rows of slots as one.
+/// Merges two ascending sequences of slots.
 fn merged<'a>(
     a: impl Iterator<Item = ((Kind, u64), &'a Slot)>,
     b: impl Iterator<Item = ((Kind, u64), &'a Slot)>,
@@ -383,14 +385,14 @@ mod tests {
         }
     }
 
-    /// Indexes near each other, and now and then one far away.
+    /// Indexes near each other, and some far away.
     fn index() -> impl Strategy<Value = u64> {
         prop_oneof![4 => 0..40_u64, 1 => 500..520_u64, 1 => 60..130_u64]
     }
 
     proptest! {
         #[test]
-        fn other_items_are_a_map_however_many(
+        fn dirty_set_items_match_map_at_any_count(
             steps in proptest::collection::vec((0..3_u8, 0..24_u64), 1..100),
         ) {
             let (mut set, mut model) = (DirtySet::default(), BTreeMap::new());
@@ -418,7 +420,7 @@ mod tests {
         }
 
         #[test]
-        fn entries_are_a_map_however_far_apart(
+        fn dirty_set_entries_match_map_with_gaps(
             steps in proptest::collection::vec((any::<bool>(), index()), 1..200),
         ) {
             let (mut set, mut model) = (DirtySet::default(), BTreeMap::new());

@@ -1,10 +1,10 @@
-//! Ends of listings: a listing of a directory covers the indexes below the one that was next when
-//! it began.
+//! Ends of directory listings: a listing covers the indexes below the one that was the next index
+//! when it began.
 //!
-//! A mount is not told when a listing begins or ends; it gets cookies only. So each cookie carries,
-//! above the index of its entry, the low bits of the number of an end. A directory remembers its
-//! newest ends while it is in memory. A cookie whose end was forgotten gets a later one, never an
-//! earlier: what was there when the listing began is always delivered.
+//! The kernel does not report when a listing begins or ends; it only passes cookies. So each cookie
+//! carries, above the index of its entry, the low bits of the number of an end. A directory
+//! remembers its newest ends while it is in memory. A cookie whose end was forgotten gets a later
+//! end, never an earlier one: every entry that existed when the listing began is delivered.
 
 use std::collections::VecDeque;
 
@@ -18,45 +18,45 @@ struct Layout {
     index: u32,
     /// Bits of the number.
     number: u32,
-    /// Tells the layouts apart.
+    /// Distinguishes the layouts.
     mark: u64,
 }
 
 /// A cookie is a file offset on a mount, so bit 63 is never set.
 const MARK: u64 = 1 << 62;
 
-/// Of all directories that have made fewer than 2^48 entries in their life.
+/// For indexes below 2^48.
 const NARROW: Layout = Layout {
     index: 48,
     number: 14,
     mark: 0,
 };
 
-/// For the other indexes, all of which have less than 60 bits.
+/// For the other indexes, all of which are below 2^60.
 const WIDE: Layout = Layout {
     index: 60,
     number: 2,
     mark: MARK,
 };
 
-/// The low bits of a number.
+/// The low `bits` bits of a number.
 fn low(number: u64, bits: u32) -> u64 {
     number & ((1 << bits) - 1)
 }
 
-/// A listing as a cookie tells of it.
+/// The listing that a cookie identifies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Listing {
     /// Index of the last entry that was delivered.
     pub after: u64,
-    /// The index before which it ends.
+    /// The index at which it ends, exclusive.
     pub end: u64,
     /// Number of that end.
     number: u64,
 }
 
 impl Listing {
-    /// The cookie of the entry at an index, below 2^60.
+    /// The cookie of the entry at an index, which is below 2^60.
     pub fn cookie(&self, index: u64) -> u64 {
         let layout = match index >> NARROW.index {
             0 => NARROW,
@@ -69,13 +69,13 @@ impl Listing {
 /// The newest ends of a directory's listings, ascending.
 #[derive(Debug, Default)]
 pub struct Ends {
-    /// Number of the oldest.
+    /// Number of the oldest end.
     first: u64,
     ends: VecDeque<u64>,
 }
 
 impl Ends {
-    /// The listing of a cookie, if it can go on, or begin, without a new end: `next` is the
+    /// The listing of a cookie, if it can continue or begin without a new end. `next` is the
     /// directory's next index.
     pub fn find(&self, cookie: u64, next: u64) -> Option<Listing> {
         let newest = *self.ends.back()?;
@@ -86,9 +86,9 @@ impl Ends {
             0 => NARROW,
             _ => WIDE,
         };
-        let told = low(cookie >> layout.index, layout.number);
+        let wanted = low(cookie >> layout.index, layout.number);
         let last = self.first + self.ends.len() as u64 - 1;
-        let older = low(last.wrapping_sub(told), layout.number);
+        let older = low(last.wrapping_sub(wanted), layout.number);
         let number = last.saturating_sub(older).max(self.first);
         Some(Listing {
             after: low(cookie, layout.index),
@@ -97,7 +97,7 @@ impl Ends {
         })
     }
 
-    /// The listing of a cookie, with a new end if there is none that it can have.
+    /// The listing of a cookie; records a new end if no known one fits.
     pub fn find_or_note(&mut self, cookie: u64, next: u64) -> Listing {
         if let Some(found) = self.find(cookie, next) {
             return found;
@@ -130,7 +130,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_cookie_leads_back_to_its_end() {
+    fn cookie_finds_its_end() {
         let mut ends = Ends::default();
         let first = ends.find_or_note(0, 10);
         assert_eq!((first.after, first.end), (0, 10));
@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn a_forgotten_end_becomes_a_later_one() {
+    fn forgotten_end_is_replaced_by_later_one() {
         let mut ends = Ends::default();
         let cookies: Vec<(u64, u64)> = (10..40_000)
             .map(|next| (ends.find_or_note(0, next).cookie(5), next))
@@ -158,7 +158,7 @@ mod tests {
             assert!(cookie < 1 << 63 && found.end >= end);
             assert!(n < kept || found.end == end, "{end} is {}", found.end);
         }
-        // The directory left memory, and came back.
+        // The directory was evicted and loaded again.
         let mut ends = Ends::default();
         let found = ends.find_or_note(
             Listing {
@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn indexes_are_never_cut() {
+    fn cookies_preserve_large_indexes() {
         let mut ends = Ends::default();
         for index in [3, 1 << 32, (1 << 48) - 1, 1 << 48, 999_999_999_999_999_999] {
             for more in 1..4 {

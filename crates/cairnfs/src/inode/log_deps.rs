@@ -1,10 +1,11 @@
-//! What of an inode the log does not hold yet, and what must be logged together with it.
+//! Log dependencies of an inode: its changes that the log does not hold yet, and the changes that
+//! must be logged together with them.
 //!
-//! Inodes are the nodes of a graph of dependencies: an entry of a directory belongs to the inode that it
-//! names, so making a file joins nothing and takes no lock of the volume. All of it belongs to one
-//! context; what an earlier one left here is in the log and counts for nothing. A commit adds to it
-//! while it holds the context; it is followed and taken while nobody does. The lock around it is
-//! a leaf.
+//! Inodes are the nodes of a dependency graph. An entry of a directory belongs to the inode that it
+//! refers to, so creating a file joins no inodes and takes no lock of the volume. All changes here
+//! belong to one context; those of an earlier context are in the log and are ignored. A commit adds
+//! changes while it holds the context; an fsync follows and takes them while no thread holds it.
+//! The lock around this state is a leaf lock.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -15,45 +16,45 @@ use crate::device::{DataStamp, Stamps};
 use crate::journal::vector::LogVector;
 use crate::shard::IntHash;
 
-/// An entry that began or ceased to name the inode.
+/// An entry to the inode that was added or removed.
 pub struct NameChange {
-    /// The directory.
+    /// Inode number of the directory.
     pub dir: u64,
-    /// The entry's item; none if it was made and deleted within the context.
+    /// The entry's item; `None` if it was made and deleted within the context.
     pub vector: Option<Arc<LogVector>>,
-    /// By how many the directory's entries grow.
+    /// Change of the directory's number of entries.
     pub size: i8,
-    /// By how many its links do.
+    /// Change of the directory's number of links.
     pub links: i8,
 }
 
-/// Changes of a directory's entries, which belong to the inodes that they name.
+/// Changes of a directory's entries, which belong to the inodes that they refer to.
 #[derive(Default)]
 pub struct Children {
-    /// Those inodes; some may have been logged since.
+    /// Numbers of these inodes; the changes of some may be logged already.
     pub inodes: Vec<u64>,
-    /// Changes that are not logged.
+    /// Number of changes that are not logged.
     pub pending: usize,
-    /// By how many entries the unlogged changes let it grow.
+    /// Change of the number of entries by the changes that are not logged.
     pub size: i64,
-    /// By how many links they do.
+    /// Change of the number of links by them.
     pub links: i64,
-    /// Hashes of names that were taken away, and which inodes had them last.
+    /// Hashes of names that were removed, and the inodes that had them last.
     pub vacated: HashMap<u64, u64, IntHash>,
-    /// The directory itself was removed.
+    /// Whether the directory itself was removed.
     pub removed: bool,
 }
 
-/// As many that have been logged may be listed, beside one for each that has not.
+/// Inodes whose changes are logged that the list may hold besides one for each pending change.
 const KEPT: usize = 64;
 
 impl Children {
-    /// Whether most of those listed have been logged.
+    /// Whether most of the listed inodes have been logged.
     pub fn is_stale(&self) -> bool {
         self.inodes.len() > 2 * self.pending + KEPT
     }
 
-    /// A change that this directory counted has been logged.
+    /// Records that a change which this directory counted was logged.
     pub fn logged(&mut self, change: &NameChange) {
         self.pending = self.pending.saturating_sub(1);
         self.size -= i64::from(change.size);
@@ -65,16 +66,17 @@ impl Children {
     }
 }
 
-/// Most blocks of new data that a group is checked for; more must be durable before it is written.
+/// Largest number of blocks of new data that an fsync record has checksums for. More data must be
+/// durable before the record is written.
 pub const MOST_CHECKED: usize = 1024;
 
-/// Data that was written, to blocks that held none before.
+/// Data that was written to newly allocated blocks.
 pub struct Written {
     /// The first block on the device.
     pub block: u64,
-    /// What each of them holds.
+    /// The checksums of the blocks.
     pub crcs: Vec<u32>,
-    /// The stamp that its write got, or a later one.
+    /// The stamp of its write, or a later one.
     pub stamp: DataStamp,
 }
 
@@ -84,28 +86,28 @@ pub struct LogDeps {
     seq: u64,
     /// The inode item.
     pub inode: Option<Arc<LogVector>>,
-    /// Of a file: it differs in nothing but times from what the log holds, or the index.
+    /// Of a file: its inode item differs only in times from that in the log or the index.
     pub times_only: bool,
-    /// Entries that name it.
+    /// Changes of entries that refer to it.
     pub names: SmallVec<[NameChange; 1]>,
-    /// The first of its other items; most have no more.
+    /// The first of its other items; most inodes have no more.
     other: Option<Arc<LogVector>>,
-    /// What a file that was just made, or got an attribute, has not.
+    /// Changes that a file which was just created, or got one attribute, does not have.
     more: Option<Box<More>>,
     /// Of a directory: its entries.
     pub children: Option<Box<Children>>,
 }
 
-/// What of an inode's changes is not about the inode item and its names.
+/// Changes of an inode other than the inode item and its names.
 #[derive(Default)]
 pub struct More {
-    /// Its further items, but no directory entries.
+    /// Its further items, except directory entries.
     others: Vec<Arc<LogVector>>,
-    /// Inodes without whose changes these must not survive.
+    /// Inodes whose changes must be logged together with these.
     pub joined: Vec<u64>,
     /// Data that these changes refer to.
     pub written: Vec<Written>,
-    /// Stamps of such data that is not listed: it was too much.
+    /// Stamps of such data that is not listed, because it was too much.
     pub unlisted: Stamps,
 }
 
@@ -126,7 +128,7 @@ impl LogDeps {
         self.seq == seq
     }
 
-    /// Whether nothing is noted: nobody misses it then.
+    /// Whether it holds no changes.
     pub fn is_empty(&self) -> bool {
         self.inode.is_none()
             && self.names.is_empty()
@@ -135,7 +137,7 @@ impl LogDeps {
             && self.children.is_none()
     }
 
-    /// Notes an item that is neither the inode item nor a directory entry.
+    /// Adds an item that is neither the inode item nor a directory entry.
     pub fn add_other(&mut self, vector: &Arc<LogVector>) {
         match &self.other {
             None => self.other = Some(vector.clone()),
@@ -143,7 +145,7 @@ impl LogDeps {
         }
     }
 
-    /// Takes such items.
+    /// Takes the items added with [`Self::add_other`].
     pub fn take_others(&mut self) -> impl Iterator<Item = Arc<LogVector>> {
         let further = self
             .more
@@ -155,22 +157,22 @@ impl LogDeps {
             .chain(further.into_iter().flatten())
     }
 
-    /// What else there is.
+    /// The other changes, if there are any.
     pub fn more(&self) -> Option<&More> {
         self.more.as_deref()
     }
 
-    /// The same, to be added to.
+    /// The other changes, for additions.
     pub fn more_mut(&mut self) -> &mut More {
         self.more.get_or_insert_default()
     }
 
-    /// Takes it.
+    /// Takes the other changes.
     pub fn take_more(&mut self) -> More {
         self.more.take().map_or_else(More::default, |more| *more)
     }
 
-    /// Notes data that was written up to `stamp`.
+    /// Records data that was written with `stamp`: `runs` of blocks with their checksums.
     pub fn wrote(&mut self, stamp: &DataStamp, runs: impl Iterator<Item = (u64, Vec<u32>)>) {
         let more = self.more_mut();
         more.written.extend(runs.map(|(block, crcs)| Written {
@@ -180,18 +182,18 @@ impl LogDeps {
         }));
         let blocks: usize = more.written.iter().map(|w| w.crcs.len()).sum();
         if blocks > MOST_CHECKED {
-            // All of it must be durable before the record, also what is not written yet.
+            // All of it must be durable before the record, including data that is not written yet.
             let written = more.written.drain(..);
             written.for_each(|w| more.unlisted.add(w.stamp.get()));
         }
     }
 
-    /// The entries' changes.
+    /// The changes of the directory's entries.
     pub fn children(&mut self) -> &mut Children {
         self.children.get_or_insert_default()
     }
 
-    /// Whether nothing of it will ever be logged, nor leads on to other inodes; `seq` is the open
+    /// Whether no change here will ever be logged or leads to other inodes. `seq` is the open
     /// context.
     pub fn is_vain(&self, seq: u64) -> bool {
         let live = |vector: &Arc<LogVector>| vector.is_live();
@@ -207,23 +209,23 @@ impl LogDeps {
                 || self.children.is_some())
     }
 
-    /// Lets go what contexts up to `seq` left.
+    /// Releases the changes of contexts up to `seq`.
     pub fn forget(&mut self, seq: u64) {
         if self.seq <= seq {
             *self = Self::default();
         }
     }
 
-    /// The same; the vectors of the inode item and of names go to `vectors`, to be dropped together. If
-    /// there was more, gives it back, to be dropped under no lock.
+    /// The same, but moves the vectors of the inode item and of names to `vectors`, to be dropped
+    /// together. Returns the other changes, if there were any, to be dropped under no lock.
     pub fn let_go(&mut self, seq: u64, vectors: &mut Vec<Arc<LogVector>>) -> Option<Self> {
         if self.seq > seq {
             return None;
         }
         vectors.extend(self.inode.take());
         vectors.extend(self.names.iter_mut().filter_map(|n| n.vector.take()));
-        let alike = self.other.is_none() && self.more.is_none() && self.children.is_none();
-        if alike && !self.names.spilled() {
+        let only_common = self.other.is_none() && self.more.is_none() && self.children.is_none();
+        if only_common && !self.names.spilled() {
             self.names.clear();
             self.times_only = false;
             return None;

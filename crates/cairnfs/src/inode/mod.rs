@@ -1,7 +1,7 @@
 //! In-memory inodes: attributes, dirty sets, unwritten pages, and the table that finds them.
 //!
-//! Floor 3: uses journal vectors, format and types; knows nothing of transactions. An inode owns
-//! its changes: everything of it that is not yet in the index hangs here, under one lock.
+//! Floor 3: uses journal vectors, format and types; does not know transactions. An inode owns its
+//! changes: all of its items that are not yet in the index are in its state, under one lock.
 
 pub mod attrs;
 pub mod dirty;

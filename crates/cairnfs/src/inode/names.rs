@@ -1,8 +1,9 @@
-//! Names of a directory that are known in memory: the hash of a name leads to its entry's index.
+//! Names of a directory that are known in memory: a map from the hash of a name to its entry's
+//! index.
 //!
-//! Every entry that is not yet in the index is here; others may be. Of a directory that knows all its
-//! names, one that is not here does not exist, so making a new one asks no index. Nothing but memory
-//! depends on it: what is trimmed away is found in the index again.
+//! Every entry that is not yet in the index is here; entries in the index may be. If a directory
+//! knows all its names, a name that is not here does not exist, so creating it needs no index
+//! lookup. This is only a cache: names that are trimmed are found in the index again.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -13,23 +14,24 @@ use crate::sync::atomic::{AtomicI64, Ordering};
 /// Memory of all names of a volume, in bytes.
 pub type NameMemory = Arc<AtomicI64>;
 
-/// Bytes of a place in the map: hash, index, and the map's own byte.
+/// Bytes of a place in the map: hash, index, and the map's control byte.
 const PLACE: usize = 17;
 
-/// Places that a directory may have without being looked at: they leave with its inode.
+/// Places that a directory may have without being tracked for trimming; they are freed with its
+/// inode.
 const FEW: usize = 32;
 
 /// Known names of one directory.
 pub struct Names {
     indexes: HashMap<u64, u64, IntHash>,
-    /// Entries whose hash has a place in the map already: next to none.
+    /// Entries whose hash has a place in the map already; very few.
     equal: Vec<(u64, u64)>,
     memory: NameMemory,
     counted: i64,
 }
 
 impl Names {
-    /// No names, counted in `memory`.
+    /// An empty set of names, whose memory is counted in `memory`.
     pub fn new(memory: &NameMemory) -> Self {
         Self {
             indexes: HashMap::default(),
@@ -39,7 +41,7 @@ impl Names {
         }
     }
 
-    /// Adds the entry at `index`, whose name has that hash. Tells whether memory grew by much.
+    /// Adds the entry at `index`, whose name has this hash. Returns whether memory grew notably.
     pub fn add(&mut self, hash: u64, index: u64) -> bool {
         match self.indexes.insert(hash, index) {
             Some(other) if other != index => {
@@ -51,7 +53,7 @@ impl Names {
         self.count()
     }
 
-    /// Takes it out.
+    /// Removes the entry at `index`, whose name has this hash.
     pub fn remove(&mut self, hash: u64, index: u64) {
         if self.indexes.get(&hash) != Some(&index) {
             self.equal.retain(|e| *e != (hash, index));
@@ -64,14 +66,14 @@ impl Names {
         }
     }
 
-    /// Indexes of the entries whose names have that hash.
+    /// Indexes of the entries whose names have this hash.
     pub fn find(&self, hash: u64) -> impl Iterator<Item = u64> {
         let first = self.indexes.get(&hash).copied();
         let equal = self.equal.iter().filter(move |e| e.0 == hash);
         first.into_iter().chain(equal.map(|e| e.1))
     }
 
-    /// Keeps only these.
+    /// Replaces all names by `names`, pairs of hash and index.
     pub fn replace(&mut self, names: impl Iterator<Item = (u64, u64)>) {
         self.indexes = HashMap::default();
         self.equal = Vec::new();
@@ -105,7 +107,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn equal_hashes_are_told_apart_and_memory_comes_back() {
+    fn equal_hashes_stay_distinct_and_memory_is_released() {
         let memory = NameMemory::default();
         let mut names = Names::new(&memory);
         let found = |names: &Names, hash| {

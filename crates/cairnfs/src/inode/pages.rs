@@ -1,6 +1,7 @@
 //! Written data that is not on the device yet: whole blocks, by file block.
 //!
-//! Bytes behind the file's size are zero in every page, so a page can go to the device as it is.
+//! Bytes beyond the file's size are zero in every page, so a page can be written to the device
+//! unchanged.
 
 use std::collections::BTreeMap;
 
@@ -9,28 +10,28 @@ use crate::device::Page;
 /// Marks a reservation for an inline item; the other bits are bytes of index growth.
 const INLINE: u32 = 1 << 31;
 
-/// What the pages of a file have reserved.
+/// The reservation of a file's unwritten pages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PageReservation {
-    /// Blocks of space: one for each page, but for those that go to space allocated before.
+    /// Blocks of space: one for each page, except for pages whose blocks are allocated already.
     Blocks(u64),
-    /// Bytes of index growth: the contents will become an inline item.
+    /// Bytes of index growth, because the contents will become an inline item.
     Inline(u64),
 }
 
 /// Unwritten pages of a file.
 #[derive(Default)]
 pub struct Pages {
-    /// The pages.
+    /// Pages by file block.
     pub dirty: BTreeMap<u64, Page>,
-    /// As [`PageReservation`]. Memory has far fewer pages than this can count.
+    /// Encoded [`PageReservation`]. Memory holds far fewer pages than this can count.
     held: u32,
-    /// Of the pages those whose file block no extent covers.
+    /// Number of pages whose file block no extent covers.
     unplaced: u32,
 }
 
 impl Pages {
-    /// What is reserved for them.
+    /// The reservation of the pages.
     pub fn held(&self) -> PageReservation {
         match self.held & INLINE {
             0 => PageReservation::Blocks(self.held.into()),
@@ -38,7 +39,7 @@ impl Pages {
         }
     }
 
-    /// Sets what is reserved for them.
+    /// Sets the reservation of the pages.
     pub fn hold(&mut self, held: PageReservation) {
         let count = |n: u64| u32::try_from(n).unwrap_or(u32::MAX) & !INLINE;
         self.held = match held {
@@ -47,7 +48,7 @@ impl Pages {
         };
     }
 
-    /// Blocks reserved for them.
+    /// Blocks that are reserved for the pages.
     pub fn blocks(&self) -> u64 {
         match self.held() {
             PageReservation::Blocks(blocks) => blocks,
@@ -55,18 +56,18 @@ impl Pages {
         }
     }
 
-    /// Of the pages those whose file block no extent covers: `st_blocks` counts them.
+    /// Number of pages whose file block no extent covers; `st_blocks` counts them.
     pub fn unplaced(&self) -> u64 {
         self.unplaced.into()
     }
 
-    /// Notes pages that came to blocks without an extent.
+    /// Adds pages whose file blocks have no extent.
     pub fn add_unplaced(&mut self, pages: u64) {
         let pages = u32::try_from(pages).unwrap_or(u32::MAX);
         self.unplaced = self.unplaced.saturating_add(pages);
     }
 
-    /// Notes that pages without an extent left, or got one.
+    /// Subtracts pages without an extent that were dropped or got one.
     pub fn sub_unplaced(&mut self, pages: u64) {
         let pages = u32::try_from(pages).unwrap_or(u32::MAX);
         self.unplaced = self.unplaced.saturating_sub(pages);
@@ -78,7 +79,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_held_and_unplaced_comes_back() {
+    fn pages_keep_reservation_and_unplaced_count() {
         let mut pages = Pages::default();
         assert_eq!(pages.held(), PageReservation::Blocks(0));
         for held in [

@@ -18,108 +18,108 @@ use crate::sync::{
     Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockUpgradableReadGuard, RwLockWriteGuard,
 };
 
-/// An inode in memory. In this order, what a merge looks at lies in few lines of the processor's cache:
-/// it comes by when most inodes have long left there.
+/// An inode in memory. The fields are ordered so that those a merge reads share few cache lines:
+/// most inodes have left the processor's cache when it reaches them.
 #[repr(C)]
 pub struct Inode {
-    /// Its number.
+    /// Its inode number.
     pub ino: u64,
-    /// Uses by callers: look-ups to be forgotten, open files.
+    /// Uses by callers: lookups of the kernel, open files.
     uses: AtomicU64,
     log_deps: Mutex<LogDeps>,
-    /// It was loaded and found to exist: nobody need lock the state to see that.
+    /// It was loaded and found to exist, which can be seen without locking the state.
     ready: AtomicBool,
     /// Second chance against eviction.
     pub(super) recent: AtomicBool,
-    /// It stands in the table's queue.
+    /// Whether it is in the table's queue.
     pub(super) queued: AtomicBool,
-    /// Taken for a whole change of the contents (write, truncate, fallocate), before any
+    /// Held for a whole change of the contents (write, truncate, fallocate), and taken before any
     /// reservation. Merge, push and writeback never take it, so waiting under it cannot deadlock.
     contents: Mutex<()>,
-    /// The lower half of the end of the last read, to guess at sequential reading.
+    /// The lower half of the end of the last read, to detect sequential reads.
     pub last_read: AtomicU32,
     state: RwLock<InodeState>,
 }
 
-/// What an inode's lock guards. What a merge and nearly all changes need comes first, then what has to
-/// be looked at when it leaves memory.
+/// The state under an inode's lock. Fields that merges and nearly all changes need come first, then
+/// those that are checked at eviction.
 #[derive(Default)]
 #[repr(C)]
 pub struct InodeState {
     /// Merge boundary under which the current set began.
     pub epoch: u64,
-    /// Whether the index was asked for it.
+    /// Whether its attributes were loaded.
     pub loaded: bool,
     /// Whether the inode item exists below the current set.
     pub persisted: bool,
-    /// Whether the index may hold items of it.
+    /// Whether the index may have items of it.
     pub indexed: bool,
-    /// Of a directory: no other names exist.
+    /// Of a directory: whether `names` has all its names.
     knows_all_names: bool,
-    /// Whether it stands in the volume's list of files with unwritten data.
+    /// Whether it is in the volume's list of files with unwritten data.
     pub listed: bool,
-    /// Attributes changed in memory only (size and times of writes).
+    /// Whether attributes changed only in memory (size and times of writes).
     pub uncommitted: bool,
-    /// An orphan item says that blocks behind the size are still to be freed.
+    /// Whether an orphan item records that blocks beyond the size are still to be freed.
     pub truncating: bool,
-    /// It was made without a name and never had one: only then may it get its first.
+    /// Whether it was made without a name and never had one: only then may it get its first.
     pub nameless: bool,
-    /// Changes that a running merge takes.
+    /// Items that a running merge takes.
     pub sealed: Option<Sealed>,
-    /// Changes since the newest merge began.
+    /// Items changed since the newest merge began.
     pub current: DirtySet,
-    /// Unwritten data.
+    /// Unwritten pages.
     pub pages: Pages,
     /// Of a directory: names known in memory.
     names: Option<Box<Names>>,
-    /// What is known of the extended attributes.
+    /// Cached knowledge of the extended attributes.
     attributes: Attributes,
-    /// `None` before it was loaded, and once it is gone.
+    /// `None` before it is loaded, and after it is deleted.
     pub attrs: Option<Attrs>,
-    /// What a directory in use has beside.
+    /// Further state of a directory in use.
     directory: Option<Box<Directory>>,
 }
 
-/// What is known in memory alone of the extended attributes that exist.
+/// Cached knowledge of the extended attributes that exist; in memory only.
 #[derive(Default)]
 enum Attributes {
     #[default]
     Unknown,
-    /// Of few: hashes of names, all that exist among them. A name with another hash is not looked for
-    /// anywhere.
+    /// For few attributes: hashes of names, with those of all existing attributes among them. No
+    /// attribute with another hash exists, so none is searched for.
     Hashes(SmallVec<[u64; 2]>),
-    /// Of many: bytes of all names, each with its NUL.
+    /// For many attributes: bytes of all names, each with its NUL.
     Listed(u32),
 }
 
-/// What is known in memory alone of a directory that was listed, or in which files were made.
+/// State of a directory that was listed, or in which files were made; in memory only.
 #[derive(Default)]
 struct Directory {
-    /// Inode numbers set aside for children, next and end.
+    /// Inode numbers allocated for children: next number and end.
     chunk: (u64, u64),
-    /// Where its listings end.
+    /// Ends of its listings.
     ends: Ends,
 }
 
-/// With its two counters an inode fills a size of memory that allocators have; a byte more, and each
-/// would take a quarter more.
+/// With the two counters of its `Arc` an inode exactly fills a size class of allocators; one byte
+/// more would cost a quarter more memory.
 #[cfg(not(shuttle))]
 const _: () = assert!(size_of::<Inode>() <= 512 - 16);
 
 impl Inode {
-    /// An inode not loaded yet.
+    /// An inode that is not loaded yet.
     pub fn new(ino: u64) -> Self {
         Self::with_state(ino, InodeState::default())
     }
 
-    /// An inode just made, with one use.
+    /// A newly created inode with one use.
     pub fn born(ino: u64, attrs: Attrs) -> Self {
         let inode = Self::made(ino, attrs);
         inode.take_use();
         inode
     }
 
-    /// An inode just made, which nobody uses.
+    /// A newly created inode without uses.
     pub fn made(ino: u64, attrs: Attrs) -> Self {
         let state = InodeState {
             knows_all_names: attrs.is_dir(),
@@ -144,17 +144,18 @@ impl Inode {
         }
     }
 
-    /// Whether it was loaded and found to exist. It may have gone since: its state tells.
+    /// Whether it was loaded and found to exist. It may have been deleted since, which its state
+    /// shows.
     pub fn is_ready(&self) -> bool {
         self.ready.load(Ordering::Acquire)
     }
 
-    /// Says so, or that it is gone.
+    /// Sets whether it is loaded and exists.
     pub fn set_ready(&self, ready: bool) {
         self.ready.store(ready, Ordering::Release);
     }
 
-    /// Has that fetched which a merge looks at.
+    /// Prefetches the fields that a merge reads.
     pub fn prefetch(&self) {
         prefetch(&self.uses);
         prefetch(&self.ready);
@@ -170,17 +171,17 @@ impl Inode {
         self.state.write()
     }
 
-    /// The same, if nobody holds it.
+    /// Locks the state for changes, if no thread holds it.
     pub fn try_write(&self) -> Option<RwLockWriteGuard<'_, InodeState>> {
         self.state.try_write()
     }
 
-    /// Whether it was found by its number since this was last asked.
+    /// Whether it was looked up since the last call.
     pub fn used_lately(&self) -> bool {
         self.recent.swap(false, Ordering::Relaxed)
     }
 
-    /// Locks the state against changes by others, for reading; readers go on until the guard is
+    /// Locks the state against changes by other threads. Readers may go on until the guard is
     /// upgraded for changes.
     pub fn prepare(&self) -> RwLockUpgradableReadGuard<'_, InodeState> {
         self.state.upgradable_read()
@@ -191,22 +192,22 @@ impl Inode {
         self.contents.lock()
     }
 
-    /// What the log does not hold yet. Whoever locks it holds the open context.
+    /// The changes that the log does not hold yet. The caller holds the open context.
     pub fn log_deps(&self) -> MutexGuard<'_, LogDeps> {
         self.log_deps.lock()
     }
 
-    /// Takes a use. The caller holds the state's lock and saw the inode exist.
+    /// Adds a use. The caller holds the state's lock and saw that the inode exists.
     pub fn take_use(&self) {
         self.uses.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// Puts back uses that were kept elsewhere while the inode was not in memory.
+    /// Adds uses that the table kept while the inode was not in memory.
     pub(super) fn add_uses(&self, n: u64) {
         self.uses.fetch_add(n, Ordering::AcqRel);
     }
 
-    /// Gives back `n` uses; tells whether none is left.
+    /// Drops `n` uses. Returns whether none is left.
     pub fn drop_uses(&self, n: u64) -> bool {
         let less = |uses: u64| Some(uses.saturating_sub(n));
         let before = self
@@ -226,15 +227,17 @@ impl Inode {
         self.uses.load(Ordering::Acquire)
     }
 
-    /// Whether it has changes that are not in the index, or ones that the log lacks, as far as can be seen without waiting: a merge will clean it.
+    /// Whether it has changes that the index or the log lacks, so that a merge will clean it. Does
+    /// not wait: a locked inode counts as changed.
     pub(super) fn has_changes(&self) -> bool {
         let dirty =
             |s: RwLockReadGuard<'_, InodeState>| !s.current.is_empty() || s.sealed.is_some();
         self.state.try_read().is_some_and(dirty) || !self.has_no_log_deps()
     }
 
-    /// Whether it is gone, and neither log nor index ever hear of it: it was made and removed within
-    /// contexts that were not written in between. `seq` is the open one. Waits for nobody.
+    /// Whether it is deleted and will never appear in log or index, because it was created and
+    /// deleted within contexts that were not written in between. `seq` is the open context. Does
+    /// not wait.
     pub fn is_cancelled(&self, seq: u64) -> bool {
         let cancelled = |s: RwLockReadGuard<'_, InodeState>| {
             s.loaded && s.attrs.is_none() && s.current.is_empty() && s.sealed.is_none()
@@ -249,8 +252,8 @@ impl Inode {
             })
     }
 
-    /// Takes its mark off that it stands in the list of files with unwritten data, if it is gone.
-    /// Waits for nobody.
+    /// Clears `listed` if the inode is deleted and has no unwritten data; the caller then drops it
+    /// from the list of such files. Returns whether it did. Does not wait.
     pub fn unlist_if_gone(&self) -> bool {
         self.try_write().is_some_and(|mut state| {
             let gone = state.loaded && state.attrs.is_none() && state.pages.dirty.is_empty();
@@ -259,8 +262,8 @@ impl Inode {
         })
     }
 
-    /// Lets go what a merge up to `seq` took; its vectors go to `vectors`. Tells whether nothing newer is
-    /// there.
+    /// Releases the items that a merge up to `seq` took; their vectors are moved to `vectors`.
+    /// Returns whether the inode has no newer changes.
     pub fn release_sealed(&self, seq: u64, vectors: &mut Vec<Arc<LogVector>>) -> bool {
         let mut state = self.write();
         let sealed = state.sealed.take();
@@ -285,7 +288,7 @@ impl Inode {
         self.log_deps.try_lock().is_some_and(|u| u.is_empty())
     }
 
-    /// Whether nothing but the number of its uses would be lost if it left memory.
+    /// Whether eviction would lose nothing except the number of its uses.
     pub(super) fn may_leave(&self) -> bool {
         let used = self.uses() > 0;
         self.state.try_read().is_some_and(|s| {
@@ -301,21 +304,21 @@ impl Inode {
     }
 }
 
-/// Most attributes whose hashes an inode remembers.
+/// Largest number of attributes whose hashes an inode remembers.
 pub const KNOWN_ATTRIBUTES: usize = 16;
 
 impl InodeState {
-    /// Whether no attribute's name has that hash, as far as is known in memory.
+    /// Whether it is known in memory that no attribute's name has this hash.
     pub fn lacks_attribute(&self, hash: u64) -> bool {
         matches!(&self.attributes, Attributes::Hashes(known) if !known.contains(&hash))
     }
 
-    /// Whether it remembers which attributes exist.
+    /// Whether the hashes of all attributes are known.
     pub fn knows_attributes(&self) -> bool {
         matches!(self.attributes, Attributes::Hashes(_))
     }
 
-    /// Remembers these hashes of attribute names, which are all.
+    /// Remembers `hashes`, those of all attribute names.
     pub fn set_attributes(&mut self, hashes: impl Iterator<Item = u64>) {
         self.attributes = Attributes::Hashes(hashes.collect());
     }
@@ -328,7 +331,7 @@ impl InodeState {
         }
     }
 
-    /// Remembers them.
+    /// Remembers the bytes of the names of all attributes, each with its NUL.
     pub fn set_listed_bytes(&mut self, bytes: usize) {
         self.attributes = match u32::try_from(bytes) {
             Ok(bytes) => Attributes::Listed(bytes),
@@ -336,7 +339,7 @@ impl InodeState {
         };
     }
 
-    /// A further attribute exists, of a name with that hash and of so many bytes with its NUL.
+    /// Records a new attribute, whose name has this hash and takes `bytes` with its NUL.
     pub fn add_attribute(&mut self, hash: u64, bytes: usize) {
         match &mut self.attributes {
             Attributes::Unknown => {}
@@ -352,15 +355,15 @@ impl InodeState {
         }
     }
 
-    /// An attribute is gone whose name has so many bytes with its NUL. Its hash stays among those known:
-    /// another name may have it.
+    /// Records that an attribute was removed, whose name takes `bytes` with its NUL. Its hash stays
+    /// known, because another name may have it.
     pub fn remove_attribute(&mut self, bytes: usize) {
         if let Attributes::Listed(listed) = &mut self.attributes {
             *listed = listed.saturating_sub(bytes as u32);
         }
     }
 
-    /// The slot of an item in the sets in memory, and whether it is below the current one.
+    /// The slot of an item in the sets in memory, and whether it is in the sealed one.
     pub fn slot(&self, kind: Kind, offset: u64) -> Option<(&Slot, bool)> {
         if let Some(slot) = self.current.get(kind, offset) {
             return Some((slot, false));
@@ -369,13 +372,13 @@ impl InodeState {
         Some((sealed.get(kind, offset)?, true))
     }
 
-    /// The items that a running merge takes, if there are more than the inode item.
+    /// The sealed set, if it has more than the inode item.
     pub fn sealed_set(&self) -> Option<&Arc<DirtySet>> {
         self.sealed.as_ref()?.set()
     }
 
-    /// The newest slot of the last item of one kind, which is not that of directory entries, up to an
-    /// offset; it may be deleted there.
+    /// The newest slot of the last item of `kind` up to an offset; it may be a deletion. `kind` is
+    /// not that of directory entries.
     pub fn last_slot(&self, kind: Kind, to: u64) -> Option<(u64, &Slot)> {
         let sealed = self.sealed_set().and_then(|set| set.last_up_to(kind, to));
         let current = self.current.last_up_to(kind, to);
@@ -385,12 +388,12 @@ impl InodeState {
         }
     }
 
-    /// Whether the index can hold anything of it: not while the inode is new since the newest merge.
+    /// Whether the index may have items of it: not if the inode was created since the newest merge.
     pub fn may_be_indexed(&self) -> bool {
         !self.loaded || self.indexed
     }
 
-    /// Of a directory: indexes of the entries in memory whose names have that hash.
+    /// Of a directory: indexes of the entries in memory whose names have this hash.
     pub fn named(&self, hash: u64) -> impl Iterator<Item = u64> {
         self.names.iter().flat_map(move |names| names.find(hash))
     }
@@ -400,7 +403,7 @@ impl InodeState {
         !self.knows_all_names && self.may_be_indexed()
     }
 
-    /// Of what was just loaded: a directory that counts no entries knows all its names.
+    /// Called after loading: a directory without entries knows all its names.
     pub fn note_empty(&mut self) {
         let empty = self
             .attrs
@@ -409,7 +412,7 @@ impl InodeState {
         self.knows_all_names = empty && self.current.is_empty() && self.sealed.is_none();
     }
 
-    /// Of a directory: remembers an entry's name. Tells whether memory grew by much.
+    /// Of a directory: remembers an entry's name. Returns whether memory grew notably.
     pub fn add_name(&mut self, memory: &NameMemory, hash: u64, index: u64) -> bool {
         let names = self
             .names
@@ -417,14 +420,14 @@ impl InodeState {
         names.add(hash, index)
     }
 
-    /// Of a directory: forgets the name of an entry that goes.
+    /// Of a directory: forgets the name of a removed entry.
     pub fn remove_name(&mut self, hash: u64, index: u64) {
         if let Some(names) = &mut self.names {
             names.remove(hash, index);
         }
     }
 
-    /// Of a directory: keeps only these names, which are all that are not in the index.
+    /// Of a directory: keeps only the names in `dirty`, those that are not in the index.
     pub fn trim_names(&mut self, dirty: impl Iterator<Item = (u64, u64)>) {
         self.knows_all_names = false;
         if let Some(names) = &mut self.names {
@@ -432,24 +435,24 @@ impl InodeState {
         }
     }
 
-    /// Of a directory: the listing that a cookie tells of, if it needs no new end; `next` is the next
-    /// index.
+    /// Of a directory: the listing of a cookie, if it needs no new end; `next` is the directory's
+    /// next index.
     pub fn listing(&self, cookie: u64, next: u64) -> Option<Listing> {
         self.directory.as_ref()?.ends.find(cookie, next)
     }
 
-    /// Of a directory: the same, with a new end if it needs one.
+    /// Of a directory: the same, but records a new end if it needs one.
     pub fn begin_listing(&mut self, cookie: u64, next: u64) -> Listing {
         let directory = self.directory.get_or_insert_default();
         directory.ends.find_or_note(cookie, next)
     }
 
-    /// Of a directory: inode numbers set aside for children, next and end.
+    /// Of a directory: inode numbers allocated for children: next number and end.
     pub fn chunk(&mut self) -> &mut (u64, u64) {
         &mut self.directory.get_or_insert_default().chunk
     }
 
-    /// Hands the current set over to the merge whose boundary has been passed.
+    /// Seals the current set, for the merge whose boundary was passed.
     fn seal(&mut self) {
         if self.current.is_empty() {
             return;
@@ -465,8 +468,9 @@ impl InodeState {
         self.sealed = self.current.seal();
     }
 
-    /// The same by whoever comes by first, a later commit or the merge itself; `None` as boundary while
-    /// nobody commits yet: all is to be taken.
+    /// Seals the current set if it began under a boundary other than `boundary`. Called by a later
+    /// commit or by the merge itself, whichever is first. `None` means replay, before the
+    /// first commit: everything is sealed.
     pub fn seal_up_to(&mut self, boundary: Option<u64>) {
         if boundary == Some(self.epoch) {
             return;

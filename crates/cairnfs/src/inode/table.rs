@@ -1,13 +1,13 @@
-//! The inode table: finds inodes in memory, and lets the cold and clean ones go.
+//! The inode table: finds inodes in memory, and evicts cold and clean ones.
 //!
-//! Sharded by number; each shard has its own map and its own second-chance queue, so neither a
-//! look-up nor an eviction takes a lock of the volume. An inode that only the table holds and that
-//! has no changes may leave; a look-up needs the shard's lock, so it cannot come back meanwhile. Of
-//! one in use (a kernel may remember millions) only the number of uses is kept, but not if it has
-//! no links: its end depends on them.
+//! Sharded by number. Each shard has its own map and its own second-chance queue, so neither a
+//! lookup nor an eviction takes a lock of the volume. An inode that only the table holds and that
+//! has no changes may be evicted; a lookup needs the shard's lock, so it cannot race with that. For
+//! an evicted inode in use (a kernel may remember millions) only the number of uses is kept. An
+//! inode in use without links is not evicted, because its deletion depends on its uses.
 //!
-//! An inode with changes stands in no queue: whoever cleans it tells the table. So a table full of
-//! changes is not searched again and again for what may leave.
+//! An inode with changes is in no queue; the thread that cleans it reports it to the table. So a
+//! table full of changed inodes is not searched repeatedly for inodes to evict.
 
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};
@@ -23,11 +23,11 @@ use crate::sync::Mutex;
 use crate::sync::atomic::Ordering;
 
 const SHARDS: usize = 64;
-/// Queue entries examined for each inode that comes in beyond the limit.
+/// Queue entries examined for each inode that is added beyond the limit.
 const EVICT_STEPS: usize = 4;
 
-/// A hasher for inode numbers, whose neighbours are used together: a run of 8 gets neighbouring places,
-/// so that they share lines of the processor's cache.
+/// A hasher for inode numbers. Neighbouring numbers are used together, so a run of [`RUN`] numbers
+/// gets neighbouring places, which share cache lines.
 #[derive(Default)]
 struct RunHasher(u64);
 
@@ -43,13 +43,13 @@ impl Hasher for RunHasher {
     fn write_u64(&mut self, n: u64) {
         let mut run = IntHasher::default();
         run.write_u64(n >> RUN_BITS);
-        // The map finds the place by the lowest bits, and tells entries apart by the highest seven.
+        // The map selects the place by the lowest bits, and compares the highest seven bits.
         let within = n % RUN;
         self.0 = (run.finish() & !(RUN - 1) | within) ^ within << 57;
     }
 }
 
-/// Neighbouring numbers that lie side by side.
+/// Inode numbers that are placed side by side.
 const RUN: u64 = 1 << RUN_BITS;
 const RUN_BITS: u32 = 3;
 
@@ -57,7 +57,7 @@ const RUN_BITS: u32 = 3;
 struct Shard {
     inodes: HashMap<u64, Arc<Inode>, BuildHasherDefault<RunHasher>>,
     queue: VecDeque<u64>,
-    /// Uses of inodes that have left.
+    /// Use counts of evicted inodes.
     parked: HashMap<u64, u64, IntHash>,
 }
 
@@ -68,7 +68,7 @@ pub struct InodeTable {
 }
 
 impl InodeTable {
-    /// A table that begins to evict beyond `limit` inodes.
+    /// A table that evicts beyond `limit` inodes.
     pub fn new(limit: usize) -> Self {
         Self {
             shards: (0..SHARDS).map(|_| CachePadded::default()).collect(),
@@ -81,7 +81,7 @@ impl InodeTable {
         self.shards.get(shard).map(|s| &**s)
     }
 
-    /// The inode; one not loaded yet if it was not in memory.
+    /// Returns the inode, not loaded if it was not in memory.
     pub fn get_or_new(&self, ino: u64) -> Arc<Inode> {
         let Some(shard) = self.shard(ino) else {
             return Arc::new(Inode::new(ino));
@@ -89,7 +89,7 @@ impl InodeTable {
         let mut shard = shard.lock();
         if let Some(inode) = shard.inodes.get(&ino) {
             prefetch(&**inode);
-            // A line that many threads read is not written without need.
+            // Avoids writing a cache line that many threads read.
             if !inode.recent.load(Ordering::Relaxed) {
                 inode.recent.store(true, Ordering::Relaxed);
             }
@@ -105,7 +105,7 @@ impl InodeTable {
         inode
     }
 
-    /// Whether the inode is not in memory, and would take the place of another there.
+    /// Whether the inode is not in memory and the table is full.
     pub fn is_full_without(&self, ino: u64) -> bool {
         let Some(shard) = self.shard(ino) else {
             return false;
@@ -114,18 +114,18 @@ impl InodeTable {
         shard.inodes.len() >= self.limit && !shard.inodes.contains_key(&ino)
     }
 
-    /// The inode, if it is in memory, loaded and was found to exist.
+    /// The inode, if it is in memory, loaded and exists.
     pub fn ready(&self, ino: u64) -> Option<Arc<Inode>> {
         self.peek(ino).filter(|inode| inode.is_ready())
     }
 
-    /// The inode, if it is in memory. It does not count as used by that.
+    /// The inode, if it is in memory. Does not count as a use for eviction.
     pub fn peek(&self, ino: u64) -> Option<Arc<Inode>> {
         self.shard(ino)?.lock().inodes.get(&ino).cloned()
     }
 
-    /// Gives back uses of an inode. Returns it if none is left and it is in memory; one that is not
-    /// has links, and nothing depends on its uses.
+    /// Drops `uses` uses of an inode. Returns the inode if none is left and it is in memory. An
+    /// inode that was evicted has links, so nothing depends on its uses.
     pub fn forget(&self, ino: u64, uses: u64) -> Option<Arc<Inode>> {
         let mut shard = self.shard(ino)?.lock();
         if let Some(inode) = shard.inodes.get(&ino).cloned() {
@@ -153,10 +153,10 @@ impl InodeTable {
         found
     }
 
-    /// The changes of an inode, one of `together`, are in the index: it may leave. It does at once if
-    /// there is no place for it beside as many new ones, but a quarter of all places is kept: who
-    /// makes files should not have to search for inodes that leave, which nobody has looked at
-    /// for long.
+    /// Called when a merge has cleaned an inode, one of `together`: it may be evicted. It is
+    /// evicted at once if the table has no place for it and as many new inodes; so threads that
+    /// create files need not search for cold inodes to evict. At least a quarter of the places
+    /// stay filled.
     pub fn cleaned(&self, inode: Arc<Inode>, together: usize) {
         let Some(shard) = self.shard(inode.ino) else {
             return;
@@ -164,7 +164,7 @@ impl InodeTable {
         let mut shard = shard.lock();
         let coming = (together / SHARDS).min(self.limit / 4 * 3);
         let full = shard.inodes.len() + coming > self.limit;
-        // The table holds it, and the caller.
+        // The two references are the table's and the caller's.
         if full && Arc::strong_count(&inode) == 2 && !inode.used_lately() && inode.may_leave() {
             shard.leave(&inode);
         } else if !inode.queued.swap(true, Ordering::Relaxed) {
@@ -172,7 +172,7 @@ impl InodeTable {
         }
     }
 
-    /// An inode is gone, and nothing remembers it but the caller, the table and who still uses it.
+    /// Evicts a cancelled inode, unless other threads still use it.
     pub fn evict_cancelled(&self, inode: Arc<Inode>) {
         let Some(shard) = self.shard(inode.ino) else {
             return;
@@ -185,7 +185,7 @@ impl InodeTable {
         }
     }
 
-    /// Takes an inode away with all that is known of it; it comes anew when it is asked for.
+    /// Removes an inode with all its state; the next lookup loads it again.
     pub fn remove(&self, inode: &Inode) {
         if let Some(shard) = self.shard(inode.ino) {
             shard.lock().inodes.remove(&inode.ino);
@@ -210,7 +210,7 @@ impl InodeTable {
         }
     }
 
-    /// Lets every cold and clean inode go, in steps.
+    /// Evicts cold and clean inodes until every shard is within its limit.
     pub fn shrink(&self) {
         for shard in &self.shards {
             let mut shard = shard.lock();
@@ -230,7 +230,7 @@ impl InodeTable {
 }
 
 impl Shard {
-    /// Looks at the inode that waits longest; tells whether it left.
+    /// Examines the oldest inode of the queue. Returns whether it was evicted.
     fn evict_one(&mut self) -> bool {
         let Some(ino) = self.queue.pop_front() else {
             return false;
@@ -242,14 +242,14 @@ impl Shard {
             inode.queued.store(false, Ordering::Relaxed);
             return false;
         }
-        // The table holds it, and this function.
-        let stays = Arc::strong_count(&inode) > 2 || inode.used_lately() || !inode.may_leave();
-        if stays {
+        // The two references are the table's and this function's.
+        let keep = Arc::strong_count(&inode) > 2 || inode.used_lately() || !inode.may_leave();
+        if keep {
             self.queue.push_back(ino);
         } else {
             self.leave(&inode);
         }
-        !stays
+        !keep
     }
 
     fn leave(&mut self, inode: &Inode) {
@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn uses_are_kept_of_inodes_that_leave() {
+    fn evicted_inodes_keep_use_counts() {
         let table = InodeTable::new(SHARDS);
         for ino in 0..10_000 {
             let mut attrs = Attrs::new(0o100_644, (0, 0), 0, 1, Time::default());
@@ -299,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn a_large_merge_leaves_places_for_as_many_as_it_cleaned() {
+    fn large_merge_leaves_places_for_new_inodes() {
         for (together, left) in [(1, SHARDS * 8), (2000, SHARDS * 2)] {
             let table = InodeTable::new(SHARDS * 8);
             let inodes: Vec<_> = (0..2000).map(|ino| Arc::new(Inode::new(ino))).collect();

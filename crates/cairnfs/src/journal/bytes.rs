@@ -1,8 +1,8 @@
-//! The bytes of a log record while it is put together: room for its header, and the payload behind
-//! it, where the device can take them as they lie.
+//! Buffer in which a log record is assembled: its header, followed by the payload, aligned so that
+//! the device can write it without a copy.
 //!
-//! Memory for the largest record is taken once and kept; the part that no record has reached yet is
-//! never touched.
+//! The memory for the largest record is allocated once and kept; pages that no record has reached
+//! are never touched.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use crate::device::AlignedBuf;
 use crate::format::BLOCK_SIZE;
 use crate::format::record::{HEADER_SIZE, MAX_RECORD_BLOCKS};
 
-const MOST: usize = MAX_RECORD_BLOCKS as usize * BLOCK_SIZE;
+const MAX_BYTES: usize = MAX_RECORD_BLOCKS as usize * BLOCK_SIZE;
 
 /// A record's bytes.
 #[derive(Default)]
@@ -18,12 +18,12 @@ pub(super) struct RecordBytes {
     buffer: Arc<AlignedBuf>,
     /// Bytes of the payload so far.
     len: usize,
-    /// Of the first block, behind so many bytes all are zero.
+    /// Bytes of the first block in use; all bytes of it after these are zero.
     used: usize,
 }
 
 impl RecordBytes {
-    /// Bytes of the payload so far.
+    /// Length of the payload in bytes.
     pub fn len(&self) -> usize {
         self.len
     }
@@ -34,27 +34,28 @@ impl RecordBytes {
         payload.unwrap_or_default()
     }
 
-    /// Forgets the payload.
+    /// Empties the payload.
     pub fn clear(&mut self) {
         self.len = 0;
     }
 
-    /// What is free behind the payload; [`Self::added`] says how much of it was used.
+    /// Free space after the payload. The caller reports the part it filled with [`Self::added`].
     pub fn room(&mut self) -> &mut [u8] {
         let from = HEADER_SIZE + self.len;
         self.whole().get_mut(from..).unwrap_or_default()
     }
 
-    /// The payload goes on with that many bytes of the room.
+    /// Extends the payload by `bytes` of the free space.
     pub fn added(&mut self, bytes: usize) {
         self.len += bytes;
     }
 
-    /// Puts the header before the payload, and zeros behind it up to `bytes`, the record's whole
-    /// length. It is written from what this gives back.
+    /// Puts the header before the payload, and zeros after the payload up to `bytes`, the record's
+    /// whole length. Returns the buffer to write.
     pub fn close(&mut self, header: &[u8], bytes: usize) -> &Arc<AlignedBuf> {
         let end = HEADER_SIZE + self.len;
-        // Most records are of one block, and about as long as the one before.
+        // Most records have one block and about the length of the previous one, so only the part
+        // that the previous record used is zeroed.
         let zeros = match bytes {
             BLOCK_SIZE => end..self.used.max(end),
             _ => end..bytes,
@@ -68,11 +69,11 @@ impl RecordBytes {
         &self.buffer
     }
 
-    /// All of it. A write that failed may still hold the memory: then there is new one, for which
-    /// no payload has come yet.
+    /// The whole buffer. A failed write may still hold the memory; then a new buffer is allocated,
+    /// which happens only while the payload is empty.
     fn whole(&mut self) -> &mut [u8] {
-        if Arc::get_mut(&mut self.buffer).is_none_or(|b| b.len() < MOST) {
-            self.buffer = Arc::new(AlignedBuf::zeroed(MOST));
+        if Arc::get_mut(&mut self.buffer).is_none_or(|b| b.len() < MAX_BYTES) {
+            self.buffer = Arc::new(AlignedBuf::zeroed(MAX_BYTES));
         }
         Arc::get_mut(&mut self.buffer).map_or(&mut [], |b| &mut **b)
     }
@@ -84,9 +85,9 @@ mod tests {
     use crate::format::record::blocks_for;
 
     #[test]
-    fn a_record_is_header_payload_and_zeros() {
+    fn record_has_header_payload_and_zero_padding() {
         let mut record = RecordBytes::default();
-        assert_eq!(record.room().len(), MOST - HEADER_SIZE);
+        assert_eq!(record.room().len(), MAX_BYTES - HEADER_SIZE);
         record.room()[..5000].fill(7);
         record.added(5000);
         record.close(&[1; HEADER_SIZE], 2 * BLOCK_SIZE);

@@ -1,8 +1,8 @@
-//! The committed item list: the open context, and how commits get into it.
+//! The committed item list (CIL): the open context, and how commits add to it.
 //!
-//! A commit holds the context lock shared from its first vector to its last; a push takes it
-//! exclusively just long enough to swap in a new context. Each committer adds its new vectors to
-//! one shard of the list under one lock acquisition.
+//! A commit holds the context lock shared from its first vector to its last. A push takes it
+//! exclusively, just long enough to swap in a new context. Each committer adds its new vectors to
+//! one shard of the list with one lock acquisition.
 
 use std::sync::Arc;
 
@@ -18,7 +18,7 @@ use crate::sync::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 const SHARDS: usize = if cfg!(shuttle) { 2 } else { 16 };
 
-/// Log bytes that a shard keeps to itself before it adds them to the context's sum.
+/// Log bytes that a shard accumulates before it adds them to the context's sum.
 const STEP: i64 = 4096;
 
 #[derive(Default)]
@@ -27,33 +27,34 @@ struct Shard {
     freed: Vec<BlockRun>,
     /// Log bytes of its entries.
     charged: i64,
-    /// Of these, what the context's sum does not have yet.
+    /// The part of `charged` that is not yet in the context's sum.
     unsummed: i64,
-    /// Vectors that were ever added.
+    /// Vectors added so far, dead ones included.
     added: u64,
-    /// Of these, how many died and have been let go.
+    /// Vectors that died and were dropped from the list.
     died: u64,
 }
 
-/// Memory of lists of vectors, which is used again: nobody grows a list step by step, and touches new
-/// memory for it, at the beginning of each context.
+/// Reused memory of vector lists, so that no thread grows a list step by step in fresh memory at
+/// the beginning of each context.
 #[derive(Default)]
 struct Spare(Mutex<Vec<Vec<Arc<LogVector>>>>);
 
 impl Spare {
-    /// Vectors that a new list has room for.
+    /// Capacity of a new list, in vectors.
     const NEW: usize = 1024;
-    /// And one that is kept has room for at most.
-    const MOST: usize = 4096;
+    /// Largest capacity of a list that is kept, in vectors.
+    const MAX: usize = 4096;
 
     fn take(&self) -> Vec<Arc<LogVector>> {
         let spare = self.0.lock().pop();
         spare.unwrap_or_else(|| Vec::with_capacity(Self::NEW))
     }
 
-    /// Keeps the memory of an empty list, if it is neither large nor beyond one for each shard.
+    /// Keeps the memory of an empty list, if the list is not too large and at most one is kept for
+    /// each shard.
     fn give(&self, list: Vec<Arc<LogVector>>) {
-        if !list.is_empty() || !(1..=Self::MOST).contains(&list.capacity()) {
+        if !list.is_empty() || !(1..=Self::MAX).contains(&list.capacity()) {
             return;
         }
         let mut lists = self.0.lock();
@@ -67,11 +68,11 @@ impl Spare {
 pub struct Context {
     /// Its sequence number.
     pub seq: u64,
-    /// The newest merge took everything up to this sequence; later changes stay out of it.
+    /// The newest merge takes all contexts up to this sequence, and no later change.
     pub boundary: u64,
     shards: Box<[CachePadded<Mutex<Shard>>]>,
     spare: Arc<Spare>,
-    /// Sum of what the shards were charged, up to [`STEP`] for each.
+    /// Sum of the shards' charges in log bytes; each shard may hold back up to [`STEP`].
     charged: CachePadded<AtomicI64>,
     data_stamp: CachePadded<AtomicU64>,
     staged: AtomicBool,
@@ -92,8 +93,8 @@ impl Context {
         }
     }
 
-    /// Adds a transaction's new vectors and freed runs, and accounts the log bytes of its changes;
-    /// one lock acquisition.
+    /// Adds a transaction's new vectors and freed runs, and accounts `charge`, the log bytes of its
+    /// changes. Takes one lock.
     pub fn insert(
         &self,
         vectors: &mut SmallVec<[Arc<LogVector>; 8]>,
@@ -125,7 +126,7 @@ impl Context {
         Filled { charged, changes }
     }
 
-    /// Notes that data written up to `stamp` must be durable before this context is logged.
+    /// Requires data written up to `stamp` to be durable before this context is logged.
     pub fn needs_data(&self, stamp: u64) {
         if stamp == DataStamp::WAITING {
             self.staged.store(true, Ordering::Release);
@@ -134,7 +135,7 @@ impl Context {
         }
     }
 
-    /// Whether an entry of this context refers to data that was staged.
+    /// Whether an entry of this context refers to staged data.
     pub fn has_staged(&self) -> bool {
         self.staged.load(Ordering::Acquire)
     }
@@ -152,17 +153,17 @@ impl Context {
         self.charged.fetch_add(bytes, Ordering::AcqRel);
     }
 
-    /// Notes that a directory was moved.
+    /// Records that the directory `ino` was moved.
     pub fn moved(&self, ino: u64) {
         self.moved.lock().push(ino);
     }
 
-    /// Takes the directories that were moved since this was last asked.
+    /// Takes the directories that were moved since the last call.
     pub fn take_moved(&self) -> Vec<u64> {
         std::mem::take(&mut *self.moved.lock())
     }
 
-    /// Vectors in it, some of which may have died or been logged.
+    /// Number of vectors in it; some may be dead or already logged.
     pub fn len(&self) -> usize {
         let lengths = self.shards.iter().map(|s| s.lock().vectors.len());
         lengths.sum()
@@ -176,7 +177,7 @@ impl Context {
         })
     }
 
-    /// Takes what is in it; only once it is closed.
+    /// Takes the contents; allowed only once the context is closed.
     pub fn drain(&self) -> Drained {
         let mut all = Drained::default();
         all.vectors.reserve_exact(self.len());
@@ -193,23 +194,23 @@ impl Context {
     }
 }
 
-/// What a closed context held.
+/// Contents of a closed context.
 #[derive(Default)]
 pub struct Drained {
     /// Its vectors.
     pub vectors: Vec<Arc<LogVector>>,
-    /// Blocks its changes freed.
+    /// Block runs that its changes freed.
     pub freed: Vec<BlockRun>,
     /// Log bytes of its entries.
     pub charged: i64,
-    /// Vectors that died in it and are not among these any more.
+    /// Vectors that died in it and were dropped before.
     pub died: u64,
 }
 
-/// How full a context is, about.
+/// Approximate fill level of a context.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Filled {
-    /// What it was charged in all.
+    /// Log bytes charged in total.
     pub charged: i64,
     /// Vectors that the threads of the caller's shard added to it, dead ones included.
     pub changes: u64,
@@ -217,13 +218,13 @@ pub struct Filled {
 
 /// The committed item list.
 pub struct Cil {
-    /// The open context, the same behind each lock: a commit takes that of its shard of threads, a
-    /// push takes all.
+    /// The open context, the same behind each lock. A commit takes the lock of its thread's shard;
+    /// a push takes all of them.
     first: CachePadded<RwLock<Arc<Context>>>,
     others: Box<[CachePadded<RwLock<Arc<Context>>>]>,
 }
 
-/// A shared hold of the open context: it will not be closed meanwhile.
+/// A shared hold of the open context, which is not closed meanwhile.
 pub struct Hold<'a>(RwLockReadGuard<'a, Arc<Context>>);
 
 impl std::ops::Deref for Hold<'_> {
@@ -233,7 +234,7 @@ impl std::ops::Deref for Hold<'_> {
     }
 }
 
-/// The open context while nobody commits.
+/// The open context, held exclusively: no thread commits.
 pub struct Still<'a> {
     first: RwLockWriteGuard<'a, Arc<Context>>,
     _others: SmallVec<[RwLockWriteGuard<'a, Arc<Context>>; SHARDS]>,
@@ -259,13 +260,13 @@ impl Cil {
 
     /// Holds the open context for a commit.
     pub fn hold(&self) -> Hold<'_> {
-        // A thread that commits while it holds the context already would deadlock with a waiting
-        // push; no commit nests, so the fair variant is right.
+        // The fair read lock would deadlock with a waiting push if a thread that holds the context
+        // took it again. No commit nests, so the fair variant is safe.
         let own = self.others.get(thread_shard(SHARDS));
         Hold(own.unwrap_or(&self.first).read())
     }
 
-    /// Holds the open context so that nobody commits, for a moment.
+    /// Holds the open context exclusively for a short time, so that no thread commits.
     pub fn still(&self) -> Still<'_> {
         Still {
             first: self.first.write(),
@@ -273,13 +274,13 @@ impl Cil {
         }
     }
 
-    /// The open context's sequence.
+    /// Sequence of the open context.
     pub fn seq(&self) -> u64 {
         self.first.read().seq
     }
 
-    /// Closes the open context and opens the next; `at_swap` runs while nobody commits. With
-    /// `merge`, the closed context is the last that the coming merge takes.
+    /// Closes the open context and opens the next; `at_swap` runs while no thread commits. With
+    /// `merge`, the closed context is the last one that the coming merge takes.
     pub fn swap<R>(&self, merge: bool, at_swap: impl FnOnce() -> R) -> (Arc<Context>, R) {
         let mut first = self.first.write();
         let mut others: SmallVec<[_; SHARDS]> = self.others.iter().map(|l| l.write()).collect();

@@ -1,16 +1,16 @@
-//! Writing an fsync record: changes of the open context that go to the log ahead of it.
+//! Writing an fsync record: changes of the open context that are logged ahead of it.
 //!
-//! Whoever writes one holds the head's lock, so all contexts before are written, and the open one
-//! stays open. Nobody commits while the record is gathered; it is formatted and written when commits
-//! go on, for what was gathered is no longer changed. Replay takes a record for a context of its own.
-//! The data that it refers to has been written, but need not be durable: the record tells what it
-//! must hold, so one flush makes both durable.
+//! The writer holds the head's lock, so all earlier contexts are written, and the open one stays
+//! open. No thread commits while the record is gathered. The record is formatted and written while
+//! commits go on, because gathered vectors are not changed any more. Replay treats a record as a
+//! context of its own. The data that it refers to is written but need not be durable: the record
+//! holds checksums of that data, so one flush makes both durable.
 
 use std::sync::Arc;
 
 use crate::device::Stamps;
 use crate::error::Result;
-use crate::format::record::FLAG_GROUP;
+use crate::format::record::FLAG_FSYNC;
 use crate::journal::cil::Context;
 use crate::journal::push::Head;
 use crate::journal::ring::CONTEXT_BASE;
@@ -18,23 +18,24 @@ use crate::journal::vector::LogVector;
 use crate::journal::{Journal, LogSpaceReclaimer, Written};
 use crate::sync::atomic::Ordering;
 
-/// Changes that go to the log together.
+/// Changes that are logged together.
 #[derive(Default)]
 pub struct FsyncRecord {
-    /// The context they belong to.
+    /// Sequence of the context they belong to.
     pub seq: u64,
     /// The items.
     pub vectors: Vec<Arc<LogVector>>,
     /// Log bytes that were reserved for them.
     pub paid: i64,
-    /// Stamps of data they refer to that must be durable before.
+    /// Stamps of data that the items refer to and that must be durable first.
     pub data: Stamps,
-    /// Checks of other data they refer to, as the record has them.
+    /// Encoded checksums of the other data that the items refer to.
     pub checks: Vec<u8>,
 }
 
 impl FsyncRecord {
-    /// Takes a vector out of its context, unless that was done before.
+    /// Moves a vector's charge from its context to this record, unless the vector is already logged
+    /// or dead.
     pub fn take(&mut self, context: &Context, vector: &Arc<LogVector>) {
         if vector.is_logged() {
             return;
@@ -50,17 +51,17 @@ impl FsyncRecord {
     }
 }
 
-/// What is to be written.
+/// What an fsync writes.
 pub enum Gathered {
-    /// This record.
+    /// An fsync record.
     FsyncRecord(FsyncRecord),
     /// The whole context.
     Context,
 }
 
 impl Journal {
-    /// Writes what `gather` takes while nobody commits. It is not durable yet; tells how far the log
-    /// was written then.
+    /// Writes what `gather` returns; `gather` runs while no thread commits. The record is not
+    /// durable yet. Returns the position up to which the log is written.
     ///
     /// # Errors
     /// The device's failure.
@@ -92,13 +93,13 @@ impl Journal {
         let start = head.position().lsn;
         let mut stamp = record.data.made;
         if record.data.waiting {
-            // Whoever wrote the log since may have written it.
+            // A log write since then may have included the staged data.
             self.storage.write_with_staged(&[])?;
             stamp = stamp.max(self.storage.staged_stamp());
         }
         self.data_first(stamp)?;
         let (vectors, paid) = self.entries_again(record.vectors);
-        let any = self.write_entries(head, record.seq, FLAG_GROUP, &vectors, &record.checks)?;
+        let any = self.write_entries(head, record.seq, FLAG_FSYNC, &vectors, &record.checks)?;
         self.return_unused_space(head, start, record.paid + paid + CONTEXT_BASE);
         if !any {
             return Ok(());

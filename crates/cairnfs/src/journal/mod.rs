@@ -1,12 +1,14 @@
-//! Delayed logging: changes gather in a context in memory; a push writes it to the log at once.
+//! Delayed logging: changes gather in a context in memory; a push writes the context to the log.
 //!
-//! Floor 2: uses device, format, space's [`crate::space::BlockRun`] and errors. Contexts are written in
-//! order of their sequence, one push at a time, under the head's lock; inserting commits never
-//! touch that lock. A context counts once all its records are valid, so no commit record follows.
+//! Floor 2: uses device, format, space's [`crate::space::BlockRun`] and errors. Contexts are
+//! written in the order of their sequence numbers, one push at a time, under the head's lock.
+//! Commits that insert changes never take that lock. A context is valid once all its records are
+//! valid, so there is no separate commit record.
 
 mod bytes;
 pub mod cil;
 pub mod fsync_record;
+pub mod position;
 mod push;
 pub mod recover;
 pub mod ring;
@@ -26,8 +28,8 @@ use crate::error::{Error, Result};
 use crate::fault::{InjectedFault, is_injected};
 use crate::format::superblock::Superblock;
 use crate::journal::cil::{Cil, Context, Filled};
+use crate::journal::position::LogPosition;
 use crate::journal::push::Head;
-use crate::journal::recover::LogPosition;
 use crate::journal::ring::{CONTEXT_BASE, Ring};
 use crate::journal::signals::Signals;
 use crate::mechanism::Mechanism;
@@ -36,15 +38,16 @@ use crate::space::BlockRun;
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicU64, Ordering};
 
-/// Smallest and largest size of a context that starts a background push, in log bytes: an fsync
-/// that comes meanwhile waits for it.
+/// Smallest and largest soft limit of a context, in log bytes. A context of this size starts a
+/// background push; an fsync that arrives during the push waits for it.
 const SOFT_LIMIT: std::ops::RangeInclusive<i64> = (256 << 10)..=(512 << 10);
 
-/// Smallest and largest size of a context beyond which committers wait for the push.
+/// Smallest and largest hard limit of a context, in log bytes. Beyond it committers wait for the
+/// push.
 const HARD_LIMIT: std::ops::RangeInclusive<i64> = (512 << 10)..=(64 << 20);
 
-/// Changes by the threads of one shard that start a background push, however many of them died: the
-/// inodes' dependency lists go with their context.
+/// Vectors added by the threads of one shard that start a background push, dead ones included: the
+/// inodes' dependency lists are freed only with their context.
 const MANY_CHANGES: u64 = 1 << 15;
 
 /// How far the log has been written.
@@ -53,7 +56,7 @@ pub struct Written {
     seq: u64,
     lsn: u64,
     chain: u64,
-    /// Stamp of the last of these writes, or a later one.
+    /// Stamp of the last of these writes, or of a later write.
     stamp: u64,
 }
 
@@ -68,53 +71,54 @@ pub struct JournalCounters {
     pub log_bytes: AtomicU64,
     /// Entries written.
     pub entries: AtomicU64,
-    /// Vectors that were dead when their context was pushed.
+    /// Vectors that were dead when their context was pushed, so they were not logged.
     pub cancelled: AtomicU64,
     /// Log bytes of the largest context.
     pub largest: AtomicU64,
-    /// Contexts written.
+    /// Time to write a context.
     pub pushes: Latency,
-    /// Committers held back because the context was too large.
+    /// Time that committers waited because the context was too large.
     pub throttled: Latency,
-    /// Waits for room in the log.
+    /// Time that reservations waited for space in the log.
     pub log_waits: Latency,
-    /// Inodes that were to be made durable.
+    /// Inodes whose fsync was requested.
     pub fsyncs: AtomicU64,
     /// Fsync records written.
     pub fsync_records: AtomicU64,
-    /// Inodes in them.
+    /// Inodes in fsync records.
     pub fsync_inodes: AtomicU64,
-    /// Entries in them.
+    /// Entries in fsync records.
     pub fsync_entries: AtomicU64,
-    /// Blocks of log they took.
+    /// Log blocks taken by fsync records.
     pub fsync_blocks: AtomicU64,
     /// Times the whole context was written for an fsync.
     pub whole_contexts: AtomicU64,
 }
 
-/// What makes room in a full log.
+/// Makes space in a full log.
 pub trait LogSpaceReclaimer {
-    /// Gives back what is promised, but to nobody.
+    /// Gives back log space that is reserved but that no transaction holds.
     fn sweep(&self);
-    /// Runs a merge in this thread: asked for where no worker would.
+    /// Runs a merge in the calling thread. Used when no workers run.
     ///
     /// # Errors
     /// The failure of the merge.
     fn merge(&self) -> Result<()>;
 
-    /// Whether the last merge found no space, so that waiting for the next may be in vain.
+    /// Whether the last merge found no free blocks, so that waiting for the next merge may not
+    /// help.
     fn is_starved(&self) -> bool;
 }
 
-/// What a push for a merge closed.
+/// The boundary that a push for a merge sets.
 pub struct MergePoint<R> {
-    /// The last sequence the merge takes.
+    /// Sequence of the last context that the merge takes.
     pub seq: u64,
-    /// Where the log goes on behind it.
+    /// End of the log after that context.
     pub end: LogPosition,
-    /// Runs freed by contexts up to that sequence.
+    /// Block runs freed by contexts up to that sequence.
     pub freed: Vec<BlockRun>,
-    /// What the caller took while nobody committed.
+    /// Result of the caller's closure, which ran while no thread committed.
     pub taken: R,
 }
 
@@ -137,8 +141,8 @@ pub struct Journal {
 }
 
 impl Journal {
-    /// A journal that goes on at `end`, the end of what was found valid; contexts begin at `seq`.
-    /// Nothing is written yet.
+    /// A journal that continues at `end`, the end of the valid log. The first context has the
+    /// sequence `seq`. Writes nothing.
     pub fn new(
         storage: Arc<Storage>,
         superblock: &Superblock,
@@ -172,13 +176,13 @@ impl Journal {
         }
     }
 
-    /// The same, with a mechanism left out.
+    /// The same journal with a mechanism ablated.
     pub fn ablate(mut self, mechanism: Option<Mechanism>) -> Self {
         self.ablated = mechanism;
         self
     }
 
-    /// Whether a mechanism is left out.
+    /// Whether a mechanism is ablated.
     pub fn is_ablated(&self, mechanism: Mechanism) -> bool {
         self.ablated == Some(mechanism)
     }
@@ -188,7 +192,7 @@ impl Journal {
         &self.cil
     }
 
-    /// The log's space.
+    /// The log's space accounting.
     pub fn ring(&self) -> &Ring {
         &self.ring
     }
@@ -198,12 +202,12 @@ impl Journal {
         &self.counters
     }
 
-    /// Everything up to this LSN is durable before anything that is written from now on.
+    /// LSN up to which the log is durable before any later write.
     pub fn durable_lsn(&self) -> u64 {
         self.durable_lsn.load(Ordering::Acquire)
     }
 
-    /// Where the log goes on.
+    /// The end of the written log.
     pub fn end(&self) -> LogPosition {
         let written = self.written.lock();
         LogPosition {
@@ -212,7 +216,7 @@ impl Journal {
         }
     }
 
-    /// Notes the generation of a superblock that has become durable.
+    /// Records the generation of the newest durable superblock.
     pub fn set_generation(&self, generation: u64) {
         self.generation.store(generation, Ordering::Release);
     }
@@ -226,11 +230,12 @@ impl Journal {
         (self.ring.capacity() / 4).clamp(*HARD_LIMIT.start(), *HARD_LIMIT.end())
     }
 
-    /// Takes log space for a transaction's worst case; waits for a merge if the log is full. The
-    /// caller holds no lock.
+    /// Reserves `bytes` of log space, a transaction's worst case; waits for a merge if the log is
+    /// full. The caller holds no lock.
     ///
     /// # Errors
-    /// The volume has failed; [`Error::HostFull`](crate::error::Error::HostFull).
+    /// The volume has failed; [`Error::HostFull`](crate::error::Error::HostFull);
+    /// [`Error::NoSpace`] if merges find no free blocks.
     pub fn reserve(&self, bytes: i64, reclaimer: &dyn LogSpaceReclaimer) -> Result<()> {
         loop {
             self.storage.check()?;
@@ -242,7 +247,7 @@ impl Journal {
             if self.ring.try_take(bytes) {
                 return Ok(());
             }
-            // No merge makes room while writes are held.
+            // A merge cannot make space while the host refuses writes, so retry them first.
             self.storage.retry_held()?;
             if self.signals.has_workers() {
                 self.signals.want_merge();
@@ -262,8 +267,8 @@ impl Journal {
         }
     }
 
-    /// After a commit, holding no lock: starts a push beyond the soft limit, waits for it beyond
-    /// the hard one.
+    /// Called after a commit, with no lock held. Starts a push beyond the soft limit, and waits for
+    /// one beyond the hard limit.
     ///
     /// # Errors
     /// The push's failure.
@@ -274,13 +279,13 @@ impl Journal {
         reclaimer: &dyn LogSpaceReclaimer,
     ) -> Result<()> {
         let hard = self.hard_limit();
-        // Without workers nobody waits for a push that he did not start himself.
-        let most = if self.signals.has_workers() {
+        // Without workers every push is run by the thread that waits for it, so the limit is lower.
+        let limit = if self.signals.has_workers() {
             hard
         } else {
             hard / 2
         };
-        if filled.charged >= most {
+        if filled.charged >= limit {
             let throttled = &self.counters.throttled;
             return throttled.time(|| self.write_through(seq, reclaimer));
         }
@@ -291,7 +296,7 @@ impl Journal {
         Ok(())
     }
 
-    /// Returns once the context `seq` and all before it are written (not yet durable).
+    /// Returns once the context `seq` and all earlier ones are written. They need not be durable.
     ///
     /// # Errors
     /// The device's failure.
@@ -303,7 +308,7 @@ impl Journal {
         let mut head = self.head.lock();
         if self.written.lock().seq >= seq || self.cil.hold().is_empty() {
             self.ring.give(CONTEXT_BASE);
-            // Who asked for this push was overtaken by another; a later request must be seen.
+            // Another push overtook this one. Reset the request, so that a later one is seen.
             self.signals.pushed();
             return self.storage.check();
         }
@@ -311,8 +316,8 @@ impl Journal {
         self.write_closed(&mut head, &context)
     }
 
-    /// Writes a context that nobody can add to any more: if it does not get to the log, what was
-    /// committed with it is lost, and so must be everything later.
+    /// Writes a closed context. If it does not reach the log, the commits in it are lost, and every
+    /// later context would be invalid; so an error fails the volume.
     fn write_closed(&self, head: &mut Head, context: &Context) -> Result<()> {
         let guard = self.storage.guard("a push to the log was broken off");
         let pushes = &self.counters.pushes;
@@ -324,7 +329,7 @@ impl Journal {
         result
     }
 
-    /// Returns once the context `seq` and all before it survive a power cut.
+    /// Returns once the context `seq` and all earlier ones are durable.
     ///
     /// # Errors
     /// The device's failure, now or earlier.
@@ -351,7 +356,7 @@ impl Journal {
         Ok(())
     }
 
-    /// Has everything written so far durable before anything that is written from now on.
+    /// Orders everything written so far before all later writes: it is durable before any of them.
     ///
     /// # Errors
     /// The device's failure, now or earlier.
@@ -365,7 +370,7 @@ impl Journal {
         Ok(())
     }
 
-    /// Makes the log durable as far as it was written then, and asks for nothing more.
+    /// Makes the log durable up to the position `written`. Later records need not become durable.
     ///
     /// # Errors
     /// The device's failure, now or earlier.
@@ -379,9 +384,9 @@ impl Journal {
         Ok(())
     }
 
-    /// Closes the open context as the last one of a merge and writes it. `take` runs while nobody
-    /// commits. Uses the standing credit, so it never waits for log space; the merge pays it back
-    /// with [`Self::merged`].
+    /// Closes the open context as the last one of a merge and writes it. `take` runs while no
+    /// thread commits. Uses the standing credit, so it never waits for log space; the merge
+    /// restores the credit with [`Self::merged`].
     ///
     /// # Errors
     /// The device's failure.
@@ -397,13 +402,13 @@ impl Journal {
         })
     }
 
-    /// A merge's superblock is durable: moves the tail and restores the standing credit.
+    /// Moves the tail and restores the standing credit, once a merge's superblock is durable.
     pub fn merged(&self, tail: u64) {
         self.ring.take(CONTEXT_BASE);
         self.ring.move_tail(tail);
     }
 
-    /// Writes the record that a mount writes before anything else, and makes it durable.
+    /// Writes the mount record, the first record of every mount, and makes it durable.
     ///
     /// # Errors
     /// The device's failure.

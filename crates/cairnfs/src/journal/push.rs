@@ -1,7 +1,8 @@
-//! Writing a closed context to the log: formatting vectors into records, large sequential writes.
+//! Writing a closed context to the log: vectors are formatted into records, which are written
+//! sequentially.
 //!
-//! Runs under the head's lock and takes no other lock but each vector's own for the copy. Data that
-//! the context refers to is made durable before the first record that names it is written.
+//! Runs under the head's lock and takes no other lock except each vector's own for the copy. Data
+//! that the context refers to is durable before the first record that refers to it is written.
 
 use std::sync::Arc;
 
@@ -13,12 +14,12 @@ use crate::error::{Error, Result};
 use crate::fault::{InjectedFault, is_injected};
 use crate::format::geometry::LOG_START;
 use crate::format::key::Kind;
-use crate::format::record::{FLAG_GROUP, FLAG_LAST, FLAG_MOUNT, RecordHeader, blocks_for};
+use crate::format::record::{FLAG_FSYNC, FLAG_LAST, FLAG_MOUNT, RecordHeader, blocks_for};
 use crate::format::{BLOCK_SIZE, checksum};
 use crate::journal::Journal;
 use crate::journal::bytes::RecordBytes;
 use crate::journal::cil::{Context, Drained};
-use crate::journal::recover::LogPosition;
+use crate::journal::position::{FLUSH_EVERY, LogPosition};
 use crate::journal::ring::CONTEXT_BASE;
 use crate::journal::vector::{LogVector, Logged};
 use crate::mechanism::Mechanism;
@@ -26,13 +27,10 @@ use crate::prefetch::prefetch;
 use crate::space::BlockRun;
 use crate::sync::atomic::Ordering;
 
-/// Blocks of log after which a push flushes, so that what recovery must search stays bounded.
-pub const FLUSH_EVERY: u64 = 4096;
-
-/// Vectors that are fetched together.
+/// Vectors that are prefetched together.
 const FETCHED: usize = 32;
 
-/// The end of the log, and what the pusher keeps between pushes.
+/// The end of the log, and the state that is kept between pushes.
 pub struct Head {
     lsn: u64,
     chain: u64,
@@ -61,7 +59,7 @@ impl Head {
     }
 }
 
-/// What goes into a record's header beside its payload.
+/// Header fields of a record besides those derived from its payload.
 struct Part {
     seq: u64,
     part: u32,
@@ -105,7 +103,7 @@ impl Journal {
         self.flush_far(head)
     }
 
-    /// Has data durable before a record that names it is written.
+    /// Makes data up to `stamp` durable before a record that refers to it is written.
     ///
     /// # Errors
     /// The device's failure.
@@ -116,8 +114,8 @@ impl Journal {
         self.storage.order_through(stamp)
     }
 
-    /// The same items with each directory entry twice in a row, if that is wanted and the log has room;
-    /// and what was paid for it.
+    /// The same items with each directory entry twice in a row, if [`Mechanism::EntriesOnce`] is
+    /// ablated and the log has space for it; and the log bytes taken for that.
     pub(super) fn entries_again(&self, vectors: Vec<Arc<LogVector>>) -> (Vec<Arc<LogVector>>, i64) {
         let is_entry = |v: &Arc<LogVector>| v.key().kind == Kind::DirIndex && !v.is_logged();
         if !self.is_ablated(Mechanism::EntriesOnce) {
@@ -136,8 +134,8 @@ impl Journal {
         (vectors.into_iter().flat_map(again).collect(), paid)
     }
 
-    /// Writes items in as many records as they need, a context's without what its fsync records have; tells
-    /// whether there were any.
+    /// Writes items in as many records as they need. A context's records leave out the items that
+    /// fsync records have logged. Returns whether anything was written.
     pub(super) fn write_entries(
         &self,
         head: &mut Head,
@@ -188,8 +186,8 @@ impl Journal {
         Ok(any)
     }
 
-    /// Puts as many items into a record as it has room for; gives the bytes they take, and the items
-    /// that are left.
+    /// Puts as many items into a record as fit. Returns the bytes they take, and the remaining
+    /// items.
     fn put_entries<'v>(
         &self,
         mut room: &mut [u8],
@@ -197,7 +195,7 @@ impl Journal {
         part: &mut Part,
     ) -> (usize, &'v [Arc<LogVector>]) {
         let (mut bytes, mut done) = (0, 0);
-        let of_group = part.flags & FLAG_GROUP != 0;
+        let of_group = part.flags & FLAG_FSYNC != 0;
         'full: for some in vectors.chunks(FETCHED) {
             some.iter().for_each(|vector| prefetch(&**vector));
             for vector in some {
@@ -222,7 +220,7 @@ impl Journal {
         (bytes, vectors.get(done..).unwrap_or_default())
     }
 
-    /// Gives back what was paid beyond the records since `start`.
+    /// Gives back the part of `paid` (bytes) that the records since `start` did not use.
     pub(super) fn return_unused_space(&self, head: &Head, start: u64, paid: i64) {
         let used = (head.lsn - start) as i64 * BLOCK_SIZE as i64;
         assert!(
@@ -232,8 +230,8 @@ impl Journal {
         self.ring.give(paid - used);
     }
 
-    /// Has the log durable before it goes on, if much of it is not: what recovery must search stays
-    /// bounded.
+    /// Makes the log durable if more than [`FLUSH_EVERY`] blocks of it are not, which bounds the
+    /// part that recovery must search.
     pub(super) fn flush_far(&self, head: &mut Head) -> Result<()> {
         if head.lsn - head.flushed_lsn < FLUSH_EVERY {
             return Ok(());
@@ -244,7 +242,7 @@ impl Journal {
         Ok(())
     }
 
-    /// Writes a mount record; it is paid by the base of the context `seq`.
+    /// Writes a mount record. It is paid from the base of the context `seq`.
     pub(super) fn write_mount(&self, head: &mut Head, seq: u64) -> Result<()> {
         head.record.clear();
         if head.lsn + 1 - self.ring.tail() > self.log_blocks {
@@ -264,7 +262,7 @@ impl Journal {
         )?;
         self.note_written(head, seq);
         self.signals.pushed();
-        // The next context needs its base; of the old one a block is used.
+        // The next context needs a full base; the mount record used one block of the old one.
         self.ring.take(BLOCK_SIZE as i64);
         Ok(())
     }
@@ -314,7 +312,7 @@ impl Journal {
         Ok(())
     }
 
-    /// Writes a record, and with it the data that waits for one.
+    /// Writes a record together with the staged data that waits for one.
     fn write_ring(&self, lsn: u64, buffer: &Arc<AlignedBuf>, bytes: usize) -> Result<()> {
         let at = lsn % self.log_blocks;
         let first = bytes.min((self.log_blocks - at) as usize * BLOCK_SIZE);

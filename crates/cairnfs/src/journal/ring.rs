@@ -1,9 +1,10 @@
-//! Space in the log: who may commit, and who waits until a merge has moved the tail, or let go memory.
+//! Accounting of log space: which transactions may commit, and which wait until a merge has moved
+//! the tail or released memory.
 //!
-//! One signed counter of free bytes. A transaction takes its worst case before it takes any lock
-//! and gives back what it did not need; written records take whole blocks; a merge gives back what
-//! lies before the new tail. Beside it a standing credit lets a merge close a context however full
-//! the log is, so a full log always empties.
+//! One signed counter of free bytes. A transaction takes its worst case before it takes any lock,
+//! and gives back the part it did not need. Written records take whole blocks; a merge gives back
+//! the blocks before the new tail. In addition a standing credit lets a merge close a context
+//! however full the log is, so a full log can always be emptied.
 
 use std::time::Duration;
 
@@ -13,29 +14,29 @@ use crate::format::BLOCK_SIZE;
 use crate::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use crate::sync::{Condvar, Mutex};
 
-/// Bytes that a context takes beside its entries: header and rounding of its last record.
+/// Log bytes that a context takes besides its entries: header and rounding of its last record.
 pub const CONTEXT_BASE: i64 = 2 * BLOCK_SIZE as i64;
 
-/// Longest wait for space without another look at it.
+/// Longest wait for space before it is checked again.
 const LOOK_AGAIN: Duration = Duration::from_millis(50);
-/// Bytes that only a mount record may take. One is enough behind a full log: a mount that is killed
-/// before its first merge leaves its record at the end, where the next one overwrites it.
+/// Bytes that only a mount record may take. One block is enough: the record of a mount that is
+/// killed before its first merge stays at the end of the log, where the next mount overwrites it.
 const MOUNT_RESERVE: i64 = BLOCK_SIZE as i64;
 
 /// Accounting of the log's space.
 pub struct Ring {
     capacity: i64,
     free: CachePadded<AtomicI64>,
-    /// LSN up to which blocks are occupied from the tail; checked before each write.
+    /// LSN of the oldest occupied block; each write checks that it does not overwrite it.
     tail: AtomicU64,
-    /// How often waiters were woken.
+    /// Number of wakeups so far.
     wakes: Mutex<u64>,
     moved: Condvar,
 }
 
 impl Ring {
-    /// A ring of `blocks` with `used` of them between tail and head. The base of the open context
-    /// and the standing credit of merges are taken at once.
+    /// A ring of `blocks` blocks with `used` of them between tail and head. The base of the open
+    /// context and the standing credit of merges are taken immediately.
     pub fn new(blocks: u64, tail: u64, used: u64) -> Self {
         let block = BLOCK_SIZE as i64;
         let capacity = blocks as i64 * block;
@@ -55,7 +56,7 @@ impl Ring {
         self.capacity
     }
 
-    /// Bytes neither written nor promised.
+    /// Bytes that are neither written nor reserved.
     pub fn free(&self) -> i64 {
         self.free.load(Ordering::Relaxed)
     }
@@ -74,7 +75,8 @@ impl Ring {
         false
     }
 
-    /// Takes `bytes` whether they are free or not: only what a reservation or credit stands for.
+    /// Takes `bytes` even if they are not free. Only for space that a reservation or the credit
+    /// covers.
     pub fn take(&self, bytes: i64) {
         self.free.fetch_sub(bytes, Ordering::AcqRel);
     }
@@ -84,29 +86,29 @@ impl Ring {
         self.free.fetch_add(bytes, Ordering::AcqRel);
     }
 
-    /// How often waiters were woken; to be asked before looking for space.
+    /// Number of wakeups so far; to be read before looking for space (see [`Self::wait`]).
     pub fn wakes(&self) -> u64 {
         *self.wakes.lock()
     }
 
-    /// Waits until waiters are woken, unless `enough` tells that there is nothing to wait for; but not if
-    /// they were since `seen`: then the merge that the caller asked for may be over, and others may have
-    /// taken what it gave. Spurious returns are fine, callers loop.
+    /// Waits for a wakeup, unless `enough` returns true or a wakeup happened since `seen`: then the
+    /// merge that the caller asked for may be over, and other threads may have taken the space it
+    /// freed. May return spuriously; callers loop.
     pub fn wait(&self, seen: u64, enough: impl Fn() -> bool) {
         let mut wakes = self.wakes.lock();
         if *wakes == seen && !enough() {
-            // Reservations are given back without a word, so a waiter looks again now and then.
+            // Returned reservations do not wake waiters, so a waiter checks again periodically.
             self.moved.wait_for(&mut wakes, LOOK_AGAIN);
         }
     }
 
-    /// Wakes everybody who waits, for example because the volume has failed.
+    /// Wakes all waiters, for example because the volume has failed.
     pub fn wake(&self) {
         *self.wakes.lock() += 1;
         self.moved.notify_all();
     }
 
-    /// Moves the tail and gives back what lay before it.
+    /// Moves the tail and gives back the space before it.
     pub fn move_tail(&self, lsn: u64) {
         let old = self.tail.swap(lsn, Ordering::AcqRel);
         self.give(lsn.saturating_sub(old) as i64 * BLOCK_SIZE as i64);

@@ -1,7 +1,7 @@
-//! What workers wait for: a push, a merge, the next interval, the end.
+//! Requests to the background workers: push, merge, durability interval, stop.
 //!
-//! Requests are flags under one small lock that nobody takes on the hot path unless a limit was
-//! passed. Without workers (a simulation drives the volume itself) nobody waits here.
+//! Requests are flags under one small lock, which commits take only when a limit was passed.
+//! Without workers (a simulation drives the volume itself) no thread waits here.
 
 use std::time::{Duration, Instant};
 
@@ -15,7 +15,7 @@ struct Requests {
     stop: bool,
 }
 
-/// Requests of background work.
+/// Requests for background work.
 #[derive(Default)]
 pub struct Signals {
     requests: Mutex<Requests>,
@@ -43,7 +43,7 @@ impl Signals {
         self.workers.load(Ordering::Acquire)
     }
 
-    /// Says that workers run, or no longer do.
+    /// Sets whether workers run.
     pub fn set_workers(&self, running: bool) {
         self.workers.store(running, Ordering::Release);
     }
@@ -64,24 +64,24 @@ impl Signals {
         }
     }
 
-    /// A push is done; the next passing of the limit asks anew.
+    /// Called after a push: the next commit beyond the limit makes a new request.
     pub fn pushed(&self) {
         self.push_wanted.store(false, Ordering::Release);
     }
 
-    /// A merge begins; whoever needs more asks anew.
+    /// Called when a merge begins: a thread that needs more space makes a new request.
     pub fn merging(&self) {
         self.merge_wanted.store(false, Ordering::Release);
     }
 
-    /// Tells the workers to end.
+    /// Asks the workers to stop.
     pub fn stop(&self) {
         self.requests.lock().stop = true;
         self.log.notify_all();
         self.merge.notify_all();
     }
 
-    /// Waits for work on the log, at most until `deadline`.
+    /// Waits for log work, at most until `deadline`.
     pub fn next_log_work(&self, deadline: Option<Instant>) -> LogWork {
         let mut requests = self.requests.lock();
         loop {
@@ -102,7 +102,7 @@ impl Signals {
         }
     }
 
-    /// Waits for a request to merge; `false` when the volume closes.
+    /// Waits for a merge request. Returns `false` when the volume closes.
     pub fn next_merge(&self) -> bool {
         let mut requests = self.requests.lock();
         loop {

@@ -1,8 +1,9 @@
-//! Log vectors: the formatted value of a changed item, as the log will get it.
+//! Log vectors: the formatted value of a changed item, as it is written to the log.
 //!
-//! One allocation holds key, state and bytes. While its context is open a vector is overwritten in
-//! place by whoever holds its inode's lock; once the context is closed nobody changes it, so the
-//! push may copy it without that lock. The small lock inside is therefore never waited for long.
+//! One allocation holds key, state and bytes. While its context is open, a vector is overwritten in
+//! place by the thread that holds its inode's lock. Once the context is closed no thread changes
+//! the vector, so the push copies it without the inode's lock. The vector's own lock is therefore
+//! held only briefly.
 
 use std::sync::Arc;
 
@@ -15,19 +16,20 @@ use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicU8, Ordering};
 use crate::values::Value;
 
-/// What happens to an item.
+/// A change of an item.
 #[derive(Clone, Copy)]
 pub enum Change<'a> {
-    /// It gets this value.
+    /// Sets this value.
     Put(&'a [u8]),
-    /// It gets a value whose second part others have, too.
+    /// Sets a value with a second part that is shared with other items.
     Join(&'a [u8], &'a Value),
-    /// It goes. The bytes are what the log keeps with a deletion (a directory index: the name's hash).
+    /// Deletes the item. The bytes are logged with the deletion (for a directory index entry: the
+    /// name's hash).
     Delete(&'a [u8]),
 }
 
 impl<'a> Change<'a> {
-    /// The bytes that are its own.
+    /// The bytes of the item itself, without the shared part.
     fn bytes(&self) -> &'a [u8] {
         match self {
             Change::Put(b) | Change::Delete(b) | Change::Join(b, _) => b,
@@ -41,7 +43,7 @@ impl<'a> Change<'a> {
         }
     }
 
-    /// By how many bytes the index may grow with it.
+    /// Bytes by which the index may grow with this change.
     pub fn growth(&self) -> i64 {
         match self {
             Change::Put(_) | Change::Join(..) => growth_of(self.bytes(), self.shared()),
@@ -50,7 +52,7 @@ impl<'a> Change<'a> {
     }
 }
 
-/// Bytes of an item in a leaf beside its value, about.
+/// Approximate bytes of an item in a leaf besides its value.
 pub const ITEM: u64 = 32;
 
 fn growth_of(own: &[u8], shared: Option<&Value>) -> i64 {
@@ -59,8 +61,8 @@ fn growth_of(own: &[u8], shared: Option<&Value>) -> i64 {
     own.len() as i64 + item + shared
 }
 
-/// By how much the growth for `len` bytes of values may exceed them: one may be apart, in a unit that
-/// is not full.
+/// Bytes by which the growth for `len` bytes of values may exceed `len`: one of the values may be
+/// stored apart, in a unit that is not full.
 pub fn growth_apart(len: usize) -> i64 {
     match is_apart(len) {
         true => growth_of_value(MAX_WITH_USES + 1) - MAX_WITH_USES as i64,
@@ -68,13 +70,13 @@ pub fn growth_apart(len: usize) -> i64 {
     }
 }
 
-/// The same for a value that stands once: a long one has another item, and units of its own, which
-/// are full but for the last.
+/// Growth for a value that is stored once. A long one takes another item and units of its own, all
+/// of them full except the last.
 fn growth_of_value(len: usize) -> i64 {
     if !is_apart(len) {
         return len as i64;
     }
-    // Two and a half times as much is reserved as is told here.
+    // Callers reserve two and a half times the number of bytes returned here.
     let units = len.div_ceil(UNIT_DATA) * NODE_SIZE;
     (len.max(units.div_ceil(5) * 2) + 64) as i64
 }
@@ -82,9 +84,9 @@ fn growth_of_value(len: usize) -> i64 {
 /// A value as a vector holds it.
 #[derive(Clone, Copy)]
 pub struct Parts<'a> {
-    /// What is its own.
+    /// The bytes of the item itself.
     pub own: &'a [u8],
-    /// What stands behind that, and others have, too.
+    /// The second part, which is shared with other items.
     pub shared: Option<&'a Value>,
 }
 
@@ -96,23 +98,23 @@ enum State {
     Dead,
 }
 
-/// Where a vector keeps its bytes.
+/// Storage for the bytes of a vector.
 pub trait Buffer: Send + Sync {
     /// The bytes.
     fn bytes(&self) -> &[u8];
-    /// The bytes, to be changed.
+    /// The bytes, for modification.
     fn bytes_mut(&mut self) -> &mut [u8];
-    /// What stands behind the bytes that are used.
+    /// The shared value that follows the used bytes.
     fn shared(&self) -> Option<&Value> {
         None
     }
-    /// Puts another value there; tells whether there is a place for one.
+    /// Sets the shared value. Returns whether the buffer can hold one (`None` always fits).
     fn share(&mut self, value: Option<&Value>) -> bool {
         value.is_none()
     }
 }
 
-/// A buffer with a value behind it that others have, too.
+/// A buffer followed by a value that is shared with other items.
 struct Joined<B> {
     own: B,
     shared: Option<Value>,
@@ -165,9 +167,9 @@ pub struct Body<B: ?Sized> {
     buffer: B,
 }
 
-/// A value of the item went to the log ahead of the vector's context.
+/// A value of the item was logged ahead of the vector's context.
 const KNOWN: u8 = 1;
-/// This very value did: the context does not log it again, and nobody changes it.
+/// This value was logged: the context does not log it again, and the vector is not changed.
 const LOGGED: u8 = 2;
 
 /// The formatted value of a changed item.
@@ -175,16 +177,16 @@ pub struct LogVector<B: ?Sized = dyn Buffer> {
     key: Key,
     seq: u64,
     root: u32,
-    /// Changed only while nobody commits.
+    /// Changed only while no thread commits, or by the only owner.
     ahead: AtomicU8,
     body: Mutex<Body<B>>,
 }
 
-/// What a vector takes.
+/// Cost of a vector.
 pub struct Size {
-    /// Of the log, as [`LogVector::charge`].
+    /// Log bytes, as [`LogVector::charge`].
     pub charge: i64,
-    /// Of memory, as [`LogVector::memory`].
+    /// Bytes of memory, as [`LogVector::memory`].
     pub memory: usize,
 }
 
@@ -194,7 +196,7 @@ impl LogVector {
         Self::sized(root, key, seq, change).0
     }
 
-    /// The same, and what it takes.
+    /// The same, with its cost.
     pub fn sized(root: u32, key: Key, seq: u64, change: &Change<'_>) -> (Arc<LogVector>, Size) {
         if change.shared().is_some() {
             return Self::joined(root, key, seq, change);
@@ -243,41 +245,42 @@ impl LogVector {
         self.key
     }
 
-    /// The context it belongs to.
+    /// Sequence of the context it belongs to.
     pub fn seq(&self) -> u64 {
         self.seq
     }
 
-    /// Whether its value went to the log ahead of its context.
+    /// Whether its value was logged ahead of its context.
     pub fn is_logged(&self) -> bool {
         self.ahead.load(Ordering::Acquire) & LOGGED != 0
     }
 
-    /// Whether this or an older value of its context went to the log ahead of it.
+    /// Whether this or an older value of its context was logged ahead of it.
     pub fn is_known(&self) -> bool {
         self.ahead.load(Ordering::Acquire) != 0
     }
 
-    /// Says that its value goes to the log now.
+    /// Marks its value as logged ahead of its context.
     pub fn set_logged(&self) {
         self.ahead.fetch_or(LOGGED | KNOWN, Ordering::AcqRel);
     }
 
-    /// Says that another value of its item goes to the log now.
+    /// Marks that another value of its item was logged ahead of its context.
     pub fn set_known(&self) {
         self.ahead.fetch_or(KNOWN, Ordering::AcqRel);
     }
 
-    /// Overwrites the value in place, if the new one fits. Only while its context is open. Tells the
-    /// charge for what it was, and that for what it is if it fits.
+    /// Overwrites the value in place if the new one fits. Allowed only while its context is open.
+    /// Returns the charge of the old value, and that of the new one if it fits.
     pub fn overwrite(&self, change: &Change<'_>) -> (i64, Option<i64>) {
         let mut body = self.body.lock();
         let old = body.charge();
         (old, body.refill(change).then(|| body.charge()))
     }
 
-    /// Makes it a vector of the context `seq`, with another value, if nobody else has it and the value
-    /// fits: the log has long copied what it was. Tells the charge for it.
+    /// Reuses the vector for the context `seq` with another value, if there is no other reference
+    /// to it and the value fits: then the push has already copied the old value. Returns the charge
+    /// of the new value.
     pub fn renew(this: &mut Arc<LogVector>, seq: u64, change: &Change<'_>) -> Option<i64> {
         let vector = Arc::get_mut(this)?;
         let body = vector.body.get_mut();
@@ -289,17 +292,18 @@ impl LogVector {
         Some(body.charge())
     }
 
-    /// Takes it out of the log: its item died in this context, or a larger vector replaces it.
+    /// Marks it as dead, so it is not logged: its item died in this context, or a larger vector
+    /// replaces it.
     pub fn kill(&self) {
         self.body.lock().state = State::Dead;
     }
 
-    /// Whether its context has still to log it.
+    /// Whether its context must still log it.
     pub fn is_live(&self) -> bool {
         !self.is_logged() && self.body.lock().state != State::Dead
     }
 
-    /// Shows the value, `None` if the item is deleted.
+    /// Calls `f` with the value, or `None` if the item is deleted.
     pub fn with<R>(&self, f: impl FnOnce(Option<&[u8]>) -> R) -> R {
         let body = self.body.lock();
         match body.state {
@@ -311,8 +315,8 @@ impl LogVector {
         }
     }
 
-    /// Shows the parts of the value, `None` if the item is deleted. The value is not copied, so `f`
-    /// takes no lock.
+    /// Calls `f` with the parts of the value and returns its result; `None` if the item is deleted.
+    /// The value is not copied and the vector's lock is held, so `f` must not take a lock.
     pub fn with_parts<R>(&self, f: impl FnOnce(Parts<'_>) -> R) -> Option<R> {
         let body = self.body.lock();
         (body.state == State::Put).then(|| {
@@ -323,14 +327,14 @@ impl LogVector {
         })
     }
 
-    /// A value whose second part others have, too: both parts.
+    /// Both parts of the value, if it has a shared part.
     pub fn parts(&self) -> Option<(Vec<u8>, Value)> {
         let body = self.body.lock();
         let shared = body.buffer.shared().filter(|_| body.state == State::Put)?;
         Some((body.used().to_vec(), shared.clone()))
     }
 
-    /// By how many bytes the index may grow with its value.
+    /// Bytes by which the index may grow with its value.
     pub fn growth(&self) -> i64 {
         let body = self.body.lock();
         match body.state {
@@ -344,23 +348,23 @@ impl LogVector {
         self.body.lock().state == State::Delete
     }
 
-    /// What the log keeps with it, if it is a deletion.
+    /// The bytes logged with it, if it is a deletion.
     pub fn deletion(&self) -> Option<Vec<u8>> {
         let body = self.body.lock();
         (body.state == State::Delete).then(|| body.used().to_vec())
     }
 
-    /// Bytes the log needs for it, its share of record headers and rounding included.
+    /// Log bytes needed for it, its share of record headers and rounding included.
     pub fn charge(&self) -> i64 {
         self.body.lock().charge()
     }
 
-    /// Memory it takes, about; that of a value which others have, too, is counted there.
+    /// Approximate memory in bytes, without the shared value, which is counted elsewhere.
     pub fn memory(&self) -> usize {
         self.body.lock().memory()
     }
 
-    /// Puts it at the beginning of what a record has free, if it is to be logged.
+    /// Writes it to the beginning of `room`, the free space of a record, if it must be logged.
     pub fn log_to(&self, room: &mut [u8]) -> Logged {
         let body = self.body.lock();
         if body.state == State::Dead {
@@ -378,7 +382,7 @@ impl LogVector {
 }
 
 impl<B: Buffer + ?Sized> Body<B> {
-    /// Puts another value in, if it fits.
+    /// Replaces the value, if the new one fits.
     fn refill(&mut self, change: &Change<'_>) -> bool {
         if change.bytes().len() > self.buffer.bytes().len() || !self.buffer.share(change.shared()) {
             return false;
@@ -398,7 +402,7 @@ impl<B: Buffer + ?Sized> Body<B> {
         96 + self.buffer.bytes().len()
     }
 
-    /// Bytes of the value, what is shared included.
+    /// Bytes of the value, shared part included.
     fn whole(&self) -> usize {
         self.len as usize + self.buffer.shared().map_or(0, |v| v.bytes().len())
     }
@@ -411,19 +415,20 @@ impl<B: Buffer + ?Sized> Body<B> {
     }
 }
 
-/// What [`LogVector::log_to`] did.
+/// Result of [`LogVector::log_to`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Logged {
-    /// An entry of so many bytes was put there.
+    /// An entry of this many bytes was added.
     Added(usize),
     /// The item died in its context.
     Nothing,
-    /// The record has no room for it.
+    /// The record has no space for it.
     Full,
 }
 
 /// Log bytes charged for an entry with a value of `len` bytes. The share of 1/64 pays for headers
-/// and rounding of full records; a context's own last record is paid by the context.
+/// and rounding of full records; the last record of a context is paid by
+/// [`CONTEXT_BASE`](super::ring::CONTEXT_BASE).
 pub fn charge_for(len: usize) -> i64 {
     let size = entry_size(len);
     (size + size / 64 + 1) as i64
@@ -448,7 +453,7 @@ mod tests {
     use crate::format::record::entries;
 
     #[test]
-    fn a_vector_that_nobody_else_has_serves_a_later_context() {
+    fn unshared_vector_is_reused_by_later_context() {
         let key = Key::inode(20);
         let mut v = LogVector::new(1, key, 5, &Change::Put(&[1; 100]));
         v.set_logged();
@@ -464,7 +469,7 @@ mod tests {
     }
 
     #[test]
-    fn a_value_that_fits_is_overwritten_in_place() {
+    fn fitting_value_is_overwritten_in_place() {
         let key = Key::inode(20);
         let v = LogVector::new(1, key, 5, &Change::Put(&[1; 100]));
         let charges = (charge_for(100), Some(charge_for(120)));

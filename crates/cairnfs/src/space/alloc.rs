@@ -1,10 +1,10 @@
-//! Taking free space: data runs, nodes, and the claims of recovery.
+//! Allocation: data runs, index nodes, and the claims of recovery.
 //!
-//! Data looks at its goal first, then into a few groups beginning with its thread's own, then
-//! everywhere. Small requests fill broken units before they break a new one; long ones take the
-//! first run that is long enough. Every allocation spends a promise, so the last search cannot
-//! fail: if it finds nothing although nothing changed meanwhile, the counts are wrong, and it
-//! says so instead of searching for ever.
+//! A data allocation tries its goal first, then a few groups beginning with that of its thread's
+//! slot, then all groups. Small requests fill broken units before they break a new one; long
+//! requests take the first run that is long enough. Every allocation uses a reservation, so the
+//! final search cannot fail: if it finds nothing although nothing changed meanwhile, the counts are
+//! wrong, and it returns an error instead of searching forever.
 
 use std::cell::Cell;
 
@@ -17,22 +17,23 @@ use crate::format::geometry::GROUP_BLOCKS;
 use crate::sync::atomic::Ordering;
 use crate::sync::thread_local;
 
-/// Groups that are looked into for a long run before a shorter one does.
+/// Number of groups that are searched for a run of the requested length before a shorter run is
+/// accepted.
 const PROBES: usize = 8;
-/// A run of this many blocks at the goal is worth taking whatever was wanted.
+/// A free run of this many blocks at the goal is accepted for any request, in blocks.
 const GOOD_RUN: u32 = 16;
 
 thread_local! {
-    /// The space that this thread allocated from last, and its slot there.
+    /// The id of the space that this thread last allocated from, and its slot there.
     static SLOT: Cell<(u64, usize)> = const { Cell::new((0, 0)) };
 }
 
 impl Space {
-    /// Allocates 1 to `want` blocks in a row for data, at `goal` if possible (0: anywhere).
-    /// `None` if no promise could be made for a single block.
+    /// Allocates a run of 1 to `want` blocks for data, at `goal` if possible (0: anywhere).
+    /// `None` if not even one block can be reserved.
     ///
     /// # Errors
-    /// A bitmap that had to be read is damaged or unreadable.
+    /// A damaged or unreadable bitmap.
     pub fn alloc(&self, goal: u64, want: u64, funding: Funding) -> Result<Option<BlockRun>> {
         let want = want.clamp(1, GROUP_BLOCKS);
         match funding {
@@ -49,11 +50,11 @@ impl Space {
         }
     }
 
-    /// Allocates a unit for an index node; those of one merge lie close together, ascending.
-    /// `None` if no promise could be made.
+    /// Allocates a unit for an index node; the units of one merge are close together and ascending.
+    /// `None` if no unit can be reserved.
     ///
     /// # Errors
-    /// A bitmap that had to be read is damaged or unreadable.
+    /// A damaged or unreadable bitmap.
     pub fn alloc_unit(&self, funding: Funding) -> Result<Option<u64>> {
         match funding {
             Funding::Reserved => self.take_unit().map(Some),
@@ -70,12 +71,13 @@ impl Space {
         }
     }
 
-    /// Recovery: marks blocks as in use that replayed items refer to; those in use already (the
-    /// index refers to them too) stay so. Returns how many were free.
+    /// Recovery: marks the blocks as in use that replayed items refer to. Blocks that are already
+    /// in use (the index refers to them, too) stay so. Returns how many were free.
     ///
     /// # Errors
-    /// [`Error::Corrupt`] if they lie outside of the data area; [`Error::NoSpace`] if they were
-    /// promised, which recovery never does before it claims; an unreadable bitmap.
+    /// [`Error::Corrupt`] if the run is outside the data area; [`Error::NoSpace`] if the blocks are
+    /// reserved, which cannot happen because recovery claims before it reserves; an unreadable
+    /// bitmap.
     pub fn claim(&self, run: BlockRun) -> Result<u64> {
         self.check_run(run)?;
         let mut claimed = 0;
@@ -113,9 +115,9 @@ impl Space {
         Ok(Some(want))
     }
 
-    /// Allocates promised data.
+    /// Allocates reserved blocks for data.
     fn take_data(&self, goal: u64, want: u32) -> Result<BlockRun> {
-        // As long as units are counted by a bound only, they could seem too few to break.
+        // While units are counted by a lower bound only, there may seem to be too few to break.
         let needed = u64::from(want) / NODE_BLOCKS + 2;
         while self.budget.breakable() < needed && self.count_one()? {}
         let goal = Some(goal).filter(|g| self.geometry.in_data(*g, 1));
@@ -138,8 +140,8 @@ impl Space {
         self.take_anywhere(start, want)
     }
 
-    /// This thread's slot. Numbered by first use, so that one thread alone always allocates in
-    /// the same order.
+    /// This thread's slot. Slots are numbered by first use, so that a single thread always
+    /// allocates in the same order.
     fn slot(&self) -> &crate::sync::atomic::AtomicUsize {
         let (id, mut slot) = SLOT.with(Cell::get);
         if id != self.id {
@@ -149,7 +151,7 @@ impl Space {
         self.slots.get(slot).unwrap_or(&self.slots[0])
     }
 
-    /// The groups from `start` on, all of them once.
+    /// All groups once, beginning with `start`.
     fn around(&self, start: usize) -> impl Iterator<Item = (usize, &Group)> {
         let all = || self.groups.iter().enumerate();
         all().skip(start).chain(all().take(start))
@@ -169,8 +171,8 @@ impl Space {
         Ok(self.take(index, group, &mut maps, bit, len))
     }
 
-    /// Takes `len` free blocks at `bit`, or as many of the first of them as may be taken
-    /// without breaking a unit that is kept.
+    /// Allocates `len` free blocks at `bit`, or fewer if this would break more units than the
+    /// budget allows.
     fn take(
         &self,
         index: usize,
@@ -195,7 +197,8 @@ impl Space {
         Some(BlockRun::new(block_of(index, bit), len.into()))
     }
 
-    /// Searches one group; the search that failed to find `want` blocks is remembered.
+    /// Searches one group for `want` blocks, and takes the run if it has at least `least` blocks.
+    /// If the group has no run of `want` blocks, its longest run is recorded.
     fn find_and_take(
         &self,
         index: usize,
@@ -227,7 +230,7 @@ impl Space {
             Kind::Free => {
                 maps.data_hint = end;
                 if !u64::from(end).is_multiple_of(NODE_BLOCKS) {
-                    // The rest of the unit just broken is for the next small request.
+                    // The next small request takes the rest of the unit that was just broken.
                     maps.loose_hint = end;
                 }
             }
@@ -235,7 +238,7 @@ impl Space {
         Ok(Found::Taken(run))
     }
 
-    /// A run of `want` blocks from one of the next groups, else the longest seen there.
+    /// Allocates a run of `want` blocks from one of the next groups, else the longest run found.
     fn take_near(&self, start: usize, want: u32) -> Result<Option<(usize, BlockRun)>> {
         let small = u64::from(want) < NODE_BLOCKS;
         let long = if self.budget.breakable() > 0 {
@@ -264,7 +267,7 @@ impl Space {
                 continue;
             }
             if longest < want && long == Kind::Free {
-                // An earlier search saw all of it; nothing was freed since.
+                // An earlier search covered the whole group, and nothing was freed since.
                 best = (index, longest);
                 continue;
             }
@@ -283,7 +286,7 @@ impl Space {
         Ok(None)
     }
 
-    /// Anything that data may use, wherever it is.
+    /// Allocates any run that data may use, in any group.
     fn take_anywhere(&self, start: usize, want: u32) -> Result<BlockRun> {
         let mut sure = false;
         loop {
@@ -303,7 +306,7 @@ impl Space {
         }
     }
 
-    /// Allocates a promised unit.
+    /// Allocates a reserved unit.
     fn take_unit(&self) -> Result<u64> {
         let mut sure = false;
         loop {
@@ -336,7 +339,8 @@ impl Space {
         }
     }
 
-    /// Where in a group nodes begin: where data, which begins at the front, comes late.
+    /// Where the node search begins in a group. With a single group this is the middle, because
+    /// data fills the group from the front.
     fn first_unit(&self) -> u32 {
         if self.groups.len() > 1 {
             return 0;
@@ -345,9 +349,10 @@ impl Space {
         (middle as u32).min(BITS)
     }
 
-    /// A promise could not be kept: fine if others allocated or released meanwhile, for then
-    /// the search may have missed what moved. Else the next one must be `sure` and skip no group
-    /// for its counts, which change one after the other; if that fails too, the counts are wrong.
+    /// Called when a search found nothing for a reservation. If another thread allocated or
+    /// released blocks meanwhile, the search may have missed them and is repeated. Otherwise the
+    /// next search must be `sure`: it must not skip a group because of its counts, which are not
+    /// updated atomically together. If that search fails as well, the counts are wrong.
     fn search_again(&self, before: (u64, u64), sure: bool) -> Result<bool> {
         if self.budget.moves() != before {
             crate::sync::thread::yield_now();
@@ -365,7 +370,7 @@ impl Space {
     }
 }
 
-/// What a search in one group came to.
+/// The result of a search in one group.
 enum Found {
     Taken(BlockRun),
     Shorter(u32),

@@ -1,50 +1,50 @@
 //! The bitmap of one allocation group, and the searches in it.
 //!
 //! Uses only [`crate::format`]. A set bit is a block in use. On disk, block `i` of the group is
-//! bit `i % 8` of byte `i / 8`; in memory the same bits lie in words of 64 blocks (256 KiB).
-//! A unit is 4 aligned blocks, so no unit crosses a word. Searches go by words; whatever lies
-//! behind the last bit counts as in use.
+//! bit `i % 8` of byte `i / 8`; in memory the same bits are in words of 64 blocks (256 KiB).
+//! A unit is 4 aligned blocks, so no unit crosses a word. Searches work on words; bits behind the
+//! last one count as in use.
 
 use crate::format::BLOCK_SIZE;
 use crate::format::geometry::GROUP_BLOCKS;
 
-/// Blocks of a word.
+/// Blocks per word.
 pub(super) const WORD_BLOCKS: u32 = 64;
-/// Words of a bitmap.
+/// Words per bitmap.
 const WORDS: usize = (GROUP_BLOCKS / WORD_BLOCKS as u64) as usize;
-/// Blocks of a group, in the width that positions within a group have.
+/// Blocks per group, as the type of positions within a group.
 pub(super) const BITS: u32 = GROUP_BLOCKS as u32;
 /// Bit 0 of each unit of a word.
 const UNIT_BITS: u64 = 0x1111_1111_1111_1111;
-/// Words with fewer free units than this are no place to go on with index nodes.
+/// Minimum free units of a word in which the search for index nodes continues.
 const ROOMY: u32 = 4;
 
-/// Which free blocks a search sees.
+/// Which free blocks a search considers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// All.
+    /// All free blocks.
     Free,
-    /// Those in units of which a part is in use.
+    /// Free blocks of broken units only (units with a block in use).
     Loose,
 }
 
-/// Free blocks in a row, by their position within the group.
+/// A run of free blocks, by position within the group.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Span {
     pub bit: u32,
     pub len: u32,
 }
 
-/// A bit for each block of a group.
+/// One bit per block of a group; set if in use.
 #[derive(Clone, PartialEq, Eq)]
 pub(super) struct Bitmap(Box<[u64; WORDS]>);
 
-/// The first bits of the units that are wholly free.
+/// The first bit of each entirely free unit.
 fn unit_bits(free: u64) -> u64 {
     free & (free >> 1) & (free >> 2) & (free >> 3) & UNIT_BITS
 }
 
-/// The words that `len` blocks from `bit` lie in, each with their bits.
+/// The words that contain the `len` blocks from `bit`, each with a mask of these blocks.
 pub(super) fn words(bit: u32, len: u32) -> impl Iterator<Item = (usize, u64)> {
     let end = bit.saturating_add(len).min(BITS);
     let mut at = bit;
@@ -61,7 +61,7 @@ pub(super) fn words(bit: u32, len: u32) -> impl Iterator<Item = (usize, u64)> {
 }
 
 impl Bitmap {
-    /// A bitmap of free blocks.
+    /// A bitmap with all blocks free.
     pub fn free() -> Self {
         Self(Box::new([0; WORDS]))
     }
@@ -75,7 +75,7 @@ impl Bitmap {
         map
     }
 
-    /// Writes the bytes of a bitmap block.
+    /// Encodes the bitmap into a bitmap block.
     pub fn encode(&self, block: &mut [u8]) {
         debug_assert_eq!(block.len(), BLOCK_SIZE);
         for (word, bytes) in self.0.iter().zip(block.as_chunks_mut().0) {
@@ -83,7 +83,7 @@ impl Bitmap {
         }
     }
 
-    /// The bits in use of a word.
+    /// A word of the bitmap; set bits are in use.
     pub fn word(&self, index: usize) -> u64 {
         self.0.get(index).copied().unwrap_or(u64::MAX)
     }
@@ -125,12 +125,12 @@ impl Bitmap {
         }
     }
 
-    /// Free blocks.
+    /// Number of free blocks.
     pub fn count_free(&self) -> u32 {
         self.0.iter().map(|w| w.count_zeros()).sum()
     }
 
-    /// Units that are wholly free.
+    /// Number of entirely free units.
     pub fn count_units(&self) -> u32 {
         self.0.iter().map(|w| unit_bits(!w).count_ones()).sum()
     }
@@ -140,7 +140,7 @@ impl Bitmap {
         unit_bits(!self.word(index)).count_ones()
     }
 
-    /// Free units that taking `len` blocks from `bit` would break or use up.
+    /// Number of free units that allocating `len` blocks from `bit` would break or use up.
     pub fn units_touched(&self, bit: u32, len: u32) -> u32 {
         words(bit, len)
             .map(|(w, mask)| {
@@ -150,8 +150,8 @@ impl Bitmap {
             .sum()
     }
 
-    /// How many of `len` blocks from `bit` can be taken before more than `units` free units
-    /// are touched.
+    /// How many of the `len` blocks from `bit` can be allocated without touching more than `units`
+    /// free units.
     pub fn fit_units(&self, bit: u32, len: u32, units: u32) -> u32 {
         let mut left = units;
         let mut at = bit;
@@ -167,14 +167,14 @@ impl Bitmap {
         len
     }
 
-    /// Free blocks in a row from `bit`, at most `most`.
+    /// Length of the free run at `bit`, at most `most`.
     pub fn free_at(&self, bit: u32, most: u32) -> u32 {
         let most = most.min(BITS.saturating_sub(bit));
         self.first_used(bit, most).map_or(most, |used| used - bit)
     }
 
-    /// The first `want` blocks in a row behind `hint`, else the first before it, else the
-    /// longest row there is.
+    /// The first run of `want` blocks behind `hint`, else the first one before it, else the longest
+    /// run.
     pub fn find(&self, kind: Kind, hint: u32, want: u32) -> Option<Span> {
         let hint = if hint < BITS { hint } else { 0 };
         let mut best = Span::default();
@@ -183,7 +183,7 @@ impl Bitmap {
         (best.len > 0).then_some(best)
     }
 
-    /// Looks at the words of `from..to`; true once `best` has `want` blocks.
+    /// Searches the words of `from..to`; true once `best` has `want` blocks.
     fn scan(&self, kind: Kind, from: u32, to: u32, want: u32, best: &mut Span) -> bool {
         let mut run = Span { bit: from, len: 0 };
         let mut mask = u64::MAX << (from % WORD_BLOCKS);
@@ -202,8 +202,8 @@ impl Bitmap {
         false
     }
 
-    /// The first bit of a free unit: the next in the word of `hint`, else in the next roomy
-    /// word, else in any.
+    /// The first bit of a free unit: the next one in the word of `hint`, else one in the next word
+    /// with at least [`ROOMY`] free units, else any.
     pub fn find_unit(&self, hint: u32) -> Option<u32> {
         let hint = if hint < BITS { hint } else { 0 };
         let (first, within) = ((hint / WORD_BLOCKS) as usize, hint % WORD_BLOCKS);
@@ -219,7 +219,8 @@ impl Bitmap {
     }
 }
 
-/// Goes on with `run` through the bits of the word that begins at `base`.
+/// Continues `run` through the bits of the word that begins at position `base`; true once `best`
+/// has `want` blocks.
 fn extend(run: &mut Span, base: u32, seen: u64, want: u32, best: &mut Span) -> bool {
     let mut at = 0;
     while at < WORD_BLOCKS {
@@ -328,7 +329,7 @@ mod tests {
     }
 
     #[test]
-    fn nodes_go_on_in_roomy_words() {
+    fn find_unit_prefers_hint_word_then_roomy_words() {
         let mut map = Bitmap::free();
         map.set(0, BITS);
         map.clear(64, 4);

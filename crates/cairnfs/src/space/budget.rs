@@ -1,20 +1,20 @@
-//! What may still be promised and used: the counters of the whole volume.
+//! The space budget: the counters of the whole volume, which limit reservations and allocations.
 //!
-//! Touches atomics only. With F free blocks, U free units, D and R blocks and units promised,
-//! two numbers decide everything:
+//! Uses atomics only. With F free blocks, U free units, D reserved blocks and R reserved units, two
+//! numbers decide everything:
 //!
 //! - spare blocks A = F - D - 4R,
 //! - spare units  B = U - R.
 //!
-//! Both are never negative, and lie in one word, so a promise is one compare-and-swap. Taking
-//! what was promised leaves A as it is; it lowers B only by the units that data breaks, and data
-//! may break a unit only if that leaves the reserve: B >= min(standing, A/4) afterwards. If no
-//! block outside of free units is left, F = 4U, so a promise of data (D > 0) makes A/4 < B: a
-//! unit may be broken. Hence a promise can always be kept. Data is never promised the blocks of
-//! what deletes and merges have, so their units are never broken.
+//! Both are never negative and are packed into one word, so a reservation is one compare-and-swap.
+//! Allocating reserved space does not change A. It lowers B only by the units that data breaks, and
+//! data may break a unit only if the reserve remains: B >= min(standing, A/4) afterwards. If all
+//! free blocks are in free units, then F = 4U, so any reservation of data (D > 0) implies A/4 < B,
+//! and a unit may be broken. Hence an allocation from a reservation always succeeds. Data never
+//! gets the blocks kept for deletes and merges, so their units are never broken.
 //!
-//! Units of groups that were not looked at yet are counted by a lower bound, so B only grows
-//! when they are.
+//! The units of groups that were not counted yet enter as a lower bound, so counting a group can
+//! only increase B.
 
 use crossbeam_utils::CachePadded;
 
@@ -22,7 +22,7 @@ use super::Class;
 use crate::format::NODE_BLOCKS;
 use crate::sync::atomic::{AtomicU64, Ordering};
 
-/// Why a promise was not made.
+/// Which resource was short when a reservation failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Short {
     Blocks,
@@ -44,7 +44,7 @@ impl Spare {
         }
     }
 
-    /// Both fit: a volume has less than 2^32 blocks besides its fixed areas.
+    /// Both values fit: a volume has fewer than 2^32 blocks outside its fixed areas.
     fn pack(self) -> u64 {
         self.units << 32 | self.blocks
     }
@@ -56,40 +56,45 @@ impl Spare {
         })
     }
 
-    /// Units that data may break and leave the reserve whole.
+    /// Units that data may break without touching the reserve.
     fn breakable(self, standing: u64) -> u64 {
         let held = standing.min(self.blocks / NODE_BLOCKS);
         self.units.saturating_sub(held)
     }
 }
 
-/// Units kept back.
+/// The parts of the standing reserve, in units.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Floors {
     /// For merges.
     pub merge: u64,
-    /// For deletes, beside those.
+    /// For deletes, in addition to `merge`.
     pub delete: u64,
-    /// For what the index grows when data is written over, beside both.
+    /// For index growth caused by overwriting data, in addition to both.
     pub rewrite: u64,
-    /// For the data that is written over, beside all: these units may be broken, and what is replaced
-    /// gives back blocks here and there.
+    /// For overwriting data itself, in addition to all others. These units may be broken, because
+    /// the replaced data frees scattered blocks.
     pub replaced: u64,
 }
 
 /// The counters.
 pub(super) struct Budget {
+    /// A and B as a packed [`Spare`].
     spare: CachePadded<AtomicU64>,
+    /// D: reserved blocks for data.
     promised_blocks: CachePadded<AtomicU64>,
+    /// R: reserved units.
     promised_units: AtomicU64,
+    /// Blocks allocated since the volume was opened.
     taken: CachePadded<AtomicU64>,
+    /// Blocks freed since the volume was opened.
     given: AtomicU64,
     free_at_open: u64,
     floors: Floors,
 }
 
 impl Budget {
-    /// Counters of a volume with that much free.
+    /// Counters of a volume with so many free blocks and (known) free units.
     pub fn new(blocks: u64, units: u64, floors: Floors) -> Self {
         Self {
             spare: CachePadded::new(AtomicU64::new(Spare { blocks, units }.pack())),
@@ -102,7 +107,7 @@ impl Budget {
         }
     }
 
-    /// Units that a promise of this class must leave.
+    /// Units that a reservation of this class must leave.
     pub fn floor(&self, class: Class) -> u64 {
         let Floors {
             merge,
@@ -118,25 +123,25 @@ impl Budget {
         }
     }
 
-    /// Blocks that a promise of data must leave, beside so many units. Units that data promised before
-    /// is going to break count as whole: then less may be left to rewritten data than there is, until
-    /// that was written.
+    /// Blocks that a data reservation of this class must leave if `units` spare units remain. Units
+    /// that earlier reservations will break count as whole until the data is allocated; meanwhile
+    /// `Rewrite` gets less than it could.
     fn floor_blocks(&self, units: u64, class: Class) -> u64 {
         let left = match class {
             Class::Ordinary => self.floor(class) + self.floors.replaced,
-            // Data takes nothing of what is kept for the growth of the index.
+            // Data may not use the part that is kept for index growth.
             Class::Rewrite => units.clamp(self.floor(class), self.floor(Class::Ordinary)),
             Class::Delete | Class::Merge => self.floor(class),
         };
         left * NODE_BLOCKS
     }
 
-    /// Blocks that ordinary promises leave.
+    /// Blocks that ordinary reservations must leave.
     pub fn kept_blocks(&self) -> u64 {
         self.floor_blocks(0, Class::Ordinary)
     }
 
-    /// Whether a promise of this class, with or without `data`, may leave so much.
+    /// Checks that a reservation of this class, with or without `data`, may leave `left`.
     fn check_left(&self, left: Spare, class: Class, data: bool) -> Result<(), Short> {
         let floor = match class {
             Class::Rewrite if !data => self.floor(class) * NODE_BLOCKS,
@@ -169,7 +174,7 @@ impl Budget {
         }
     }
 
-    /// Promises `blocks` for data and `units` for nodes.
+    /// Reserves `blocks` for data and `units` for nodes.
     pub fn reserve(&self, blocks: u64, units: u64, class: Class) -> Result<(), Short> {
         let all = units
             .checked_mul(NODE_BLOCKS)
@@ -191,7 +196,7 @@ impl Budget {
         Ok(())
     }
 
-    /// Takes promises back.
+    /// Returns a reservation.
     pub fn unreserve(&self, blocks: u64, units: u64) {
         if blocks | units == 0 {
             return;
@@ -206,7 +211,7 @@ impl Budget {
         self.spare.fetch_add(more.pack(), Ordering::AcqRel);
     }
 
-    /// Asks to break up to `units` free units for promised data; tells how many it may.
+    /// Requests to break up to `units` free units for reserved data; returns how many are granted.
     pub fn break_units(&self, units: u64) -> u64 {
         if units == 0 {
             return 0;
@@ -222,25 +227,25 @@ impl Budget {
         granted.unwrap_or(0)
     }
 
-    /// Units that data could break now.
+    /// Units that data may break at the moment.
     pub fn breakable(&self) -> u64 {
         self.now().breakable(self.floor(Class::Ordinary))
     }
 
-    /// Promised data became allocated.
+    /// Counts reserved data blocks as allocated.
     pub fn took_data(&self, blocks: u64) {
         lower(&self.promised_blocks, blocks);
         self.taken.fetch_add(blocks, Ordering::AcqRel);
     }
 
-    /// A promised unit became allocated.
+    /// Counts a reserved unit as allocated.
     pub fn took_unit(&self) {
         lower(&self.promised_units, 1);
         self.taken.fetch_add(NODE_BLOCKS, Ordering::AcqRel);
     }
 
-    /// Takes free blocks, and the units broken by it, that nobody was promised, as far as the class
-    /// may.
+    /// Takes unreserved free blocks, and the units broken by this; false if the class does not
+    /// allow it.
     pub fn take_unpromised(&self, blocks: u64, units: u64, class: Class) -> bool {
         let leaves = |left: &Spare| self.check_left(*left, class, true).is_ok();
         let taken = self.update(|s| {
@@ -253,19 +258,21 @@ impl Budget {
         taken.is_ok()
     }
 
-    /// Blocks became free, and `units` units whole by it. Told before anybody can be promised
-    /// them, and while their group is locked, so that a search in vain knows that it missed them.
+    /// Counts freed blocks, and `units` units that became entirely free. `given` is raised before
+    /// the blocks can be reserved, and while their group is locked, so that a search that found
+    /// nothing notices that it missed them.
     pub fn give(&self, blocks: u64, units: u64) {
         self.given.fetch_add(blocks, Ordering::AcqRel);
         self.add(blocks, units);
     }
 
-    /// A group that was looked at has more free units than the bound said.
+    /// Adds the free units of a newly counted group that exceed its lower bound.
     pub fn found_units(&self, units: u64) {
         self.add(0, units);
     }
 
-    /// Changes with every allocation and every release.
+    /// Blocks freed and blocks allocated since the volume was opened. Changes with every allocation
+    /// and every release.
     pub fn moves(&self) -> (u64, u64) {
         (
             self.given.load(Ordering::Acquire),
@@ -273,18 +280,18 @@ impl Budget {
         )
     }
 
-    /// Free blocks, promised or not.
+    /// Free blocks, including reserved ones.
     pub fn free_blocks(&self) -> u64 {
         let (given, taken) = self.moves();
         (self.free_at_open + given).saturating_sub(taken)
     }
 
-    /// Free units known, promised or not.
+    /// Known free units, including reserved ones.
     pub fn free_units(&self) -> u64 {
         self.now().units + self.promised_units.load(Ordering::Acquire)
     }
 
-    /// Blocks and units promised.
+    /// Reserved blocks and units.
     pub fn reserved(&self) -> (u64, u64) {
         (
             self.promised_blocks.load(Ordering::Acquire),
@@ -292,7 +299,8 @@ impl Budget {
         )
     }
 
-    /// Blocks that a new promise of the class could get, or what is short for the smallest.
+    /// Blocks that a new reservation of this class could get, or the resource that is short even
+    /// for one block.
     pub fn available(&self, class: Class) -> Result<u64, Short> {
         let spare = self.now();
         let floor = self.floor_blocks(spare.units, class);
@@ -304,8 +312,8 @@ impl Budget {
     }
 }
 
-/// Lowers a count of promises. More than was promised is a mistake of the caller; it must not
-/// turn into a count near 2^64.
+/// Lowers a count of reservations. Using more than was reserved is a bug of the caller; it must not
+/// wrap the count around.
 fn lower(count: &AtomicU64, by: u64) {
     let before = count.fetch_update(Ordering::AcqRel, Ordering::Acquire, |n| {
         Some(n.saturating_sub(by))
@@ -327,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn data_written_over_leaves_units_for_growth() {
+    fn overwritten_data_leaves_units_for_index_growth() {
         let floors = Floors {
             replaced: 3,
             ..floors(10, 5, 2)
@@ -343,7 +351,7 @@ mod tests {
         budget.took_data(12);
         budget.reserve(0, 2, Class::Rewrite).unwrap();
         assert_eq!(budget.reserve(0, 1, Class::Rewrite), Err(Short::Blocks));
-        // Blocks here and there come back, no unit.
+        // Scattered blocks become free, but no unit.
         budget.give(12, 0);
         assert_eq!(budget.available(Class::Rewrite), Ok(12));
         assert!(budget.available(Class::Ordinary).is_err());
@@ -369,7 +377,7 @@ mod tests {
     }
 
     #[test]
-    fn absurd_promises_are_refused() {
+    fn overflowing_reservations_are_refused() {
         let budget = Budget::new(1000, 250, floors(0, 0, 0));
         for (blocks, units) in [(u64::MAX, 1), (0, u64::MAX), (u64::MAX, 0)] {
             assert!(budget.reserve(blocks, units, Class::Merge).is_err());
@@ -378,7 +386,7 @@ mod tests {
     }
 
     #[test]
-    fn data_breaks_no_unit_that_is_kept() {
+    fn data_does_not_break_reserve_units() {
         let budget = Budget::new(400, 20, floors(10, 0, 0));
         budget.reserve(320, 0, Class::Ordinary).unwrap();
         assert_eq!(budget.break_units(50), 10);

@@ -1,23 +1,24 @@
-//! Growth of the index that waiting data has reserved: delayed allocation's share of the metadata.
+//! Metadata reservations of delayed allocation: the index growth that dirty data will cause.
 //!
-//! Data waits in memory until its writeback decides where it goes; what the index will need for it is
-//! reserved when it is written, so writeback never asks for space. A reservation counts bytes of
-//! items, and units are held for the sum of all, so a small file reserves what its item takes and no
-//! whole unit. Writeback turns waiting bytes into committed ones, which the next merge takes over.
+//! Dirty data stays in memory until its writeback allocates blocks. The index space for it is
+//! reserved at write time, so writeback never runs out of space. A reservation counts bytes of
+//! items, and units are held for the sum of all reservations, so a small file reserves the size of
+//! its item and not a whole unit. Writeback turns waiting bytes into committed ones, which the next
+//! merge takes over.
 //!
-//! The lock is a leaf; under it only counters change.
+//! The lock is a leaf: no other lock is taken under it.
 
 use super::{Class, Space};
 use crate::error::Result;
 use crate::format::NODE_SIZE;
 use crate::sync::Mutex;
 
-/// Index units that `bytes` of new items may take in the end: leaves half full, and their parents.
+/// Index units for `bytes` of new items in the worst case: half-full leaves, and their parents.
 pub fn growth_units(bytes: i64) -> u64 {
     (bytes.max(0) as u64 * 5 / 2).div_ceil(NODE_SIZE as u64)
 }
 
-/// What one file's waiting data has reserved, or a change of that.
+/// The reservation for the dirty data of one file, or a change of it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Delayed {
     /// Blocks for data.
@@ -27,7 +28,7 @@ pub struct Delayed {
 }
 
 impl Delayed {
-    /// The part of it that is not in `kept`.
+    /// The part that exceeds `kept`.
     pub fn beyond(self, kept: Self) -> Self {
         Self {
             blocks: self.blocks.saturating_sub(kept.blocks),
@@ -35,7 +36,7 @@ impl Delayed {
         }
     }
 
-    /// Both together.
+    /// The sum.
     #[must_use]
     pub fn and(self, other: Self) -> Self {
         Self {
@@ -44,7 +45,7 @@ impl Delayed {
         }
     }
 
-    /// At most as much as `other` has.
+    /// The minimum of each field.
     #[must_use]
     pub fn at_most(self, other: Self) -> Self {
         Self {
@@ -57,22 +58,22 @@ impl Delayed {
 /// The sums over all files.
 #[derive(Debug, Default)]
 struct Sums {
-    /// Bytes of items that writeback has still to make.
+    /// Bytes of items that writeback has not created yet.
     waiting: u64,
-    /// Bytes of items that writeback has committed since a merge began.
+    /// Bytes of items that writeback has committed since the last merge began.
     committed: u64,
-    /// Units held for both.
+    /// Units reserved for both.
     units: u64,
 }
 
 impl Sums {
-    /// Units that are needed with `more` bytes, beyond those held.
+    /// Units that are missing if `more` bytes are added.
     fn short(&self, more: u64) -> u64 {
         let bytes = self.waiting + self.committed + more;
         growth_units(bytes as i64).saturating_sub(self.units)
     }
 
-    /// Units held that are not needed; they are not held afterwards.
+    /// Removes the units that are not needed, and returns their number.
     fn surplus(&mut self) -> u64 {
         let needed = growth_units((self.waiting + self.committed) as i64);
         let surplus = self.units.saturating_sub(needed);
@@ -86,10 +87,10 @@ impl Sums {
 pub(super) struct DelayedGrowth(Mutex<Sums>);
 
 impl Space {
-    /// Reserves for data that will wait in memory; false if there is not enough.
+    /// Reserves space for dirty data; false if there is not enough.
     ///
     /// # Errors
-    /// Near the limit bitmaps may have to be read, and can be damaged.
+    /// A damaged or unreadable bitmap, as in [`Space::reserve`].
     pub fn reserve_delayed(&self, want: Delayed, class: Class) -> Result<bool> {
         loop {
             let units = self.delayed.0.lock().short(want.growth);
@@ -110,7 +111,7 @@ impl Space {
         }
     }
 
-    /// Gives back what no data waits for any more.
+    /// Returns a reservation, or the unused part of it.
     pub fn release_delayed(&self, rest: Delayed) {
         if rest == Delayed::default() {
             return;
@@ -123,7 +124,7 @@ impl Space {
         self.unreserve(rest.blocks, surplus);
     }
 
-    /// Writeback commits items of `grown` bytes, for which `reserved` bytes had waited.
+    /// Writeback has committed items of `grown` bytes, for which `reserved` bytes were reserved.
     pub fn commit_delayed(&self, reserved: u64, grown: u64) {
         debug_assert!(
             grown <= reserved,
@@ -137,11 +138,11 @@ impl Space {
         self.unreserve(0, surplus);
     }
 
-    /// Recovery: items of `bytes` bytes are in memory for which space was reserved before the crash.
-    /// Takes what is left of it, so that nothing else can.
+    /// Recovery: reserves units for replayed items of `bytes` bytes, for which space was reserved
+    /// before the crash. Reserves fewer units if there are not enough.
     ///
     /// # Errors
-    /// Bitmaps may have to be read, and can be damaged.
+    /// A damaged or unreadable bitmap, as in [`Space::reserve`].
     pub fn adopt_growth(&self, bytes: u64) -> Result<()> {
         let short = self.delayed.0.lock().short(bytes);
         let mut units = short;
@@ -154,14 +155,15 @@ impl Space {
         Ok(())
     }
 
-    /// A merge takes all that was committed, and the units held for it.
+    /// Hands all committed bytes over to a merge; returns the number of units reserved for them,
+    /// which the caller then owns.
     pub fn take_committed_growth(&self) -> u64 {
         let mut sums = self.delayed.0.lock();
         sums.committed = 0;
         sums.surplus()
     }
 
-    /// Bytes of items that wait, and those committed since a merge began.
+    /// Bytes of items that wait for writeback, and bytes committed since the last merge began.
     pub fn delayed_growth(&self) -> (u64, u64) {
         let sums = self.delayed.0.lock();
         (sums.waiting, sums.committed)

@@ -1,9 +1,9 @@
-//! An allocation group in memory: its lock, its two bitmaps and what is known without them.
+//! An allocation group in memory: its lock, its two bitmaps and its counters.
 //!
-//! Uses the bitmap and the format. Bitmaps come into memory when first touched; until then
-//! nothing of the group has changed, so the table read at open tells where they are. The counts
-//! beside the lock change only under it and may be read without it, as hints. For a group whose
-//! bitmap was never read, `units` is a lower bound.
+//! Uses the bitmap and the format. The bitmaps are read on first use; until then the group is
+//! unchanged, so the table read at open has their location. The counters change only under the lock
+//! and may be read without it, as hints. For a group whose bitmap was never read, `units` is a
+//! lower bound.
 
 use super::bitmap::{BITS, Bitmap};
 use crate::device::Device;
@@ -16,34 +16,37 @@ use crate::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 /// The bitmaps of a group.
 pub(super) struct Maps {
-    /// What allocation sees.
+    /// The blocks that allocation must not use.
     pub live: Bitmap,
-    /// What the index on disk refers to as of the next superblock. A subset of `live`.
+    /// The blocks that the index on disk refers to as of the next superblock. A subset of `live`.
     pub image: Bitmap,
-    /// `image` differs from what was last given to the device, and the group is listed so.
+    /// `image` differs from the bitmap last written, and the group is in `Space::changed`.
     pub image_changed: bool,
-    /// Where the next long run is looked for.
+    /// Where the search for the next run of free blocks begins.
     pub data_hint: u32,
-    /// Where the next block of a broken unit is looked for.
+    /// Where the search for the next block of a broken unit begins.
     pub loose_hint: u32,
-    /// Where the next unit is looked for.
+    /// Where the search for the next unit begins.
     pub unit_hint: u32,
-    /// The merge that `unit_hint` is of.
+    /// The merge (`Space::epoch`) that set `unit_hint`.
     pub unit_epoch: u64,
 }
 
-/// An allocation group.
+/// An allocation group in memory.
 pub(super) struct Group {
+    /// `None` until the bitmap is read.
     pub maps: Mutex<Option<Box<Maps>>>,
+    /// Free blocks.
     pub free: AtomicU32,
+    /// Free units; a lower bound unless `counted`.
     pub units: AtomicU32,
-    /// No run of free blocks is longer.
+    /// Upper bound of the length of a free run.
     pub longest: AtomicU32,
-    /// `units` is exact.
+    /// Whether `units` is exact.
     pub counted: AtomicBool,
 }
 
-/// The blocks of a group that can be allocated: behind the fixed areas, before the end.
+/// The allocatable blocks of a group: behind the fixed areas, before the end of the volume.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Bounds {
     pub first: u32,
@@ -70,7 +73,7 @@ impl Bounds {
         (self.end / unit).saturating_sub(self.first.div_ceil(unit))
     }
 
-    /// A bitmap in which only the rest is in use.
+    /// A bitmap in which only the blocks outside the bounds are in use.
     pub fn empty_map(self) -> Bitmap {
         let mut map = Bitmap::free();
         map.set(0, self.first);
@@ -80,13 +83,13 @@ impl Bounds {
 }
 
 impl Group {
-    /// A group of which only the table's entry is known.
+    /// A group whose bitmap was not read yet.
     pub fn unread(bounds: Bounds, free: u32) -> Self {
         let used = bounds.blocks().saturating_sub(free);
         Self {
             maps: Mutex::new(None),
             free: AtomicU32::new(free),
-            // At worst, each block in use breaks a unit of its own.
+            // In the worst case each block in use breaks a different unit.
             units: AtomicU32::new(bounds.units().saturating_sub(used)),
             longest: AtomicU32::new(BITS),
             counted: AtomicBool::new(used == 0 || free < NODE_BLOCKS as u32),
@@ -105,23 +108,23 @@ impl Group {
         self.counted.load(Ordering::Acquire)
     }
 
-    /// May hold free blocks of broken units.
+    /// Whether the group may have free blocks of broken units.
     pub fn has_loose(&self) -> bool {
         !self.is_counted() || self.free() > self.units() * NODE_BLOCKS as u32
     }
 
-    /// May hold a free unit.
+    /// Whether the group may have a free unit.
     pub fn has_unit(&self) -> bool {
         !self.is_counted() || self.units() > 0
     }
 
-    /// Under the lock: blocks and units were taken.
+    /// Counts allocated blocks and units. The caller holds the lock.
     pub fn count_taken(&self, blocks: u32, units: u32) {
         self.free.fetch_sub(blocks, Ordering::AcqRel);
         self.units.fetch_sub(units, Ordering::AcqRel);
     }
 
-    /// Under the lock: blocks and units became free.
+    /// Counts freed blocks and units. The caller holds the lock.
     pub fn count_given(&self, blocks: u32, units: u32) {
         self.free.fetch_add(blocks, Ordering::AcqRel);
         self.units.fetch_add(units, Ordering::AcqRel);

@@ -1,10 +1,10 @@
-//! What the file system that holds the volume's file can still give to promises.
+//! Limits reservations by the free space of the host file system.
 //!
-//! A sparse file has less space than its size says, and the file system that holds it may get full
-//! first. So a promise is refused that this file system could not keep. The device tells what is
-//! left there; the answer is used for a while, with what was allocated since counted as written.
-//! Other programs may fill that file system meanwhile: then a promise is broken, and the write waits
-//! in the device's storage.
+//! A sparse image has less space allocated than its size, and the host file system may become full
+//! before the volume does. So a reservation is refused if the host has not enough space for it. The
+//! device reports the free space of the host; the value is cached for [`CACHE_TIME`], and blocks
+//! allocated since then are deducted. Other programs may fill the host meanwhile: then a
+//! reservation is not backed, and the write is held (see `device::held`).
 
 use std::time::{Duration, Instant};
 
@@ -14,26 +14,27 @@ use crate::error::Error;
 use crate::format::{BLOCK_SIZE, NODE_BLOCKS};
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// How long an answer of the device is used.
-const USED_FOR: Duration = Duration::from_millis(500);
-/// Blocks that may be allocated, and no promise any more, but not on the device yet.
+/// How long a reported value is cached.
+const CACHE_TIME: Duration = Duration::from_millis(500);
+/// Allowance for blocks that are allocated, so no longer reserved, but not written yet.
 const IN_FLIGHT: u64 = 512;
 
-/// The device's answer.
+/// The cached free space of the host.
 pub(super) struct Host {
     opened: Instant,
-    /// What allocations and promises together may reach, in blocks as [`Budget::moves`] counts them.
+    /// Upper limit of allocations plus reservations, in blocks as counted by [`Budget::moves`];
+    /// `u64::MAX` if unlimited.
     ceiling: AtomicU64,
-    /// Until when that holds, in nanoseconds since the volume was opened.
+    /// When `ceiling` expires, in nanoseconds since the volume was opened.
     expires: AtomicU64,
-    /// Blocks that are left for merges.
+    /// Blocks that are kept free for merges and writes in flight.
     margin: u64,
-    /// Whether a promise was refused since the device had space for all.
+    /// Whether a reservation was refused since the host last had enough space.
     refused: AtomicBool,
 }
 
 impl Host {
-    /// Nothing is known yet. `units` are left for merges.
+    /// An expired value. Space for `units` is kept free for merges.
     pub fn new(units: u64) -> Self {
         Self {
             opened: Instant::now(),
@@ -44,7 +45,7 @@ impl Host {
         }
     }
 
-    /// Nanoseconds since the volume was opened. Time stands still where schedules are replayed.
+    /// Nanoseconds since the volume was opened; always 0 under Shuttle, which replays schedules.
     fn now(&self) -> u64 {
         if cfg!(shuttle) {
             return 0;
@@ -52,7 +53,7 @@ impl Host {
         u64::try_from(self.opened.elapsed().as_nanos()).unwrap_or(u64::MAX)
     }
 
-    /// Whether `more` blocks can be promised.
+    /// Whether `more` blocks can be reserved.
     pub fn permits(&self, device: &dyn Device, budget: &Budget, more: u64) -> bool {
         let ceiling = self.ceiling.load(Ordering::Relaxed);
         let known = ceiling == u64::MAX || more <= ceiling.saturating_sub(committed(budget));
@@ -60,9 +61,10 @@ impl Host {
             || more <= self.left(device, budget)
     }
 
-    /// Blocks that can be promised, asked of the device now.
+    /// Queries the device, and returns the number of blocks that can be reserved.
     pub fn left(&self, device: &dyn Device, budget: &Budget) -> u64 {
-        // What is allocated from here on is counted, whether the answer knows it or not.
+        // Read before the query: allocations from here on are deducted even if the reported value
+        // already includes them.
         let taken = budget.moves().1;
         let ceiling = match device.room() {
             Ok(Some(bytes)) => {
@@ -72,19 +74,19 @@ impl Host {
             Ok(None) | Err(_) => u64::MAX,
         };
         self.ceiling.store(ceiling, Ordering::Relaxed);
-        let until = self.now().saturating_add(USED_FOR.as_nanos() as u64);
+        let until = self.now().saturating_add(CACHE_TIME.as_nanos() as u64);
         self.expires.store(until, Ordering::Relaxed);
         let left = match ceiling {
             u64::MAX => u64::MAX,
             ceiling => ceiling.saturating_sub(committed(budget)),
         };
         if left > self.margin && self.refused.swap(false, Ordering::Relaxed) {
-            tracing::warn!("there is space below the volume again");
+            tracing::warn!("there is free space on the host file system again");
         }
         left
     }
 
-    /// Notes that a promise was refused, and says so if it is the first.
+    /// Records that a reservation was refused; logs a warning for the first one.
     pub fn refuse(&self, error: &Error) {
         if !self.refused.swap(true, Ordering::Relaxed) {
             tracing::warn!("writes are refused: {error}");
@@ -92,7 +94,7 @@ impl Host {
     }
 }
 
-/// Blocks allocated so far, and promised.
+/// Blocks allocated since the volume was opened, plus blocks reserved.
 fn committed(budget: &Budget) -> u64 {
     let (blocks, units) = budget.reserved();
     budget.moves().1 + blocks + NODE_BLOCKS * units
@@ -107,7 +109,7 @@ mod tests {
     use crate::space::Class;
     use crate::space::budget::Floors;
 
-    /// A device below which only so much is left.
+    /// A device with a limited amount of free space on its host.
     struct Narrow(MemoryDevice, AtomicU64);
 
     impl Device for Narrow {
@@ -132,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn promises_and_allocations_use_up_what_is_left() {
+    fn reservations_and_allocations_reduce_host_space() {
         let room = AtomicU64::new((IN_FLIGHT + 40 + 100) * BLOCK_SIZE as u64);
         let device = Narrow(MemoryDevice::new(16 << 20), room);
         let budget = Budget::new(4000, 1000, Floors::default());
@@ -141,7 +143,7 @@ mod tests {
         budget.reserve(60, 5, Class::Ordinary).unwrap();
         assert!(host.permits(&device, &budget, 20));
         assert!(!host.permits(&device, &budget, 21));
-        // Written or not, what was allocated counts until the device is asked again.
+        // Allocated blocks count, written or not, until the device is queried again.
         budget.took_data(60);
         assert!(!host.permits(&device, &budget, 81));
         device

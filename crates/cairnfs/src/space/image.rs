@@ -1,8 +1,8 @@
-//! The bitmaps as the index on disk has them: changed by the merge, written in step with it.
+//! The image bitmaps, which match the index on disk: changed by the merge and written with it.
 //!
-//! A changed bitmap goes to the copy that does not count, and so does the table; what counts on
-//! disk stays whole until the superblock names the new table. Until the caller says that this
-//! superblock is durable, writing again writes the same copies again.
+//! A changed bitmap is written to its inactive copy, and so is the group table. The active copies
+//! stay intact until a superblock refers to the new table. Until the caller reports that this
+//! superblock is durable, another write overwrites the same inactive copies.
 
 use std::collections::BTreeSet;
 
@@ -15,10 +15,11 @@ use crate::sync::atomic::Ordering;
 
 /// The state of the table on disk.
 pub(super) struct Image {
-    /// The table that counts.
+    /// The active table.
     table: Vec<GroupEntry>,
+    /// The active copy of the table on disk (0 or 1).
     copy: u8,
-    /// Groups whose image differs from what `table` tells of.
+    /// Groups whose image differs from the bitmap that `table` refers to.
     pending: BTreeSet<usize>,
     /// Entries written for the next superblock.
     written: Option<Vec<(usize, GroupEntry)>>,
@@ -36,7 +37,7 @@ impl Image {
 }
 
 impl Image {
-    /// Whether a group's bitmap on disk is still the one that `opened` tells of.
+    /// Whether a group's bitmap on disk is still the one that `opened` refers to.
     pub fn is_as_opened(&self, group: usize, opened: &[GroupEntry]) -> bool {
         let entry = |table: &[GroupEntry]| table.get(group).map(|e| (e.copy, e.crc.get()));
         !self.pending.contains(&group) && entry(&self.table) == entry(opened)
@@ -44,18 +45,18 @@ impl Image {
 }
 
 impl Space {
-    /// The index as of the next superblock refers to these blocks.
+    /// Records that the index refers to these blocks as of the next superblock.
     ///
     /// # Errors
-    /// [`Error::Corrupt`] if it does so already, or if they are not in use at all.
+    /// [`Error::Corrupt`] if it already refers to one of them, or if one is not allocated.
     pub fn image_add(&self, run: BlockRun) -> Result<()> {
         self.change_image(run, true)
     }
 
-    /// The index as of the next superblock does not refer to these blocks any more.
+    /// Records that the index does not refer to these blocks as of the next superblock.
     ///
     /// # Errors
-    /// [`Error::Corrupt`] if it did not before.
+    /// [`Error::Corrupt`] if it did not refer to one of them before.
     pub fn image_remove(&self, run: BlockRun) -> Result<()> {
         self.change_image(run, false)
     }
@@ -95,12 +96,12 @@ impl Space {
         Ok(())
     }
 
-    /// Writes the changed bitmaps and the table to the copies that do not count; no flush. They
-    /// count once a superblock with the returned state is durable: then call
+    /// Writes the changed bitmaps and the table to the inactive copies; does not flush. They become
+    /// active when a superblock with the returned state is durable: then call
     /// [`Self::commit_image`].
     ///
     /// # Errors
-    /// The device's failure. The call can be made again.
+    /// A device error. The call can be repeated.
     pub fn write_image(&self) -> Result<TableState> {
         let mut image = self.image.lock();
         image.written = None;
@@ -120,8 +121,8 @@ impl Space {
         Ok(state)
     }
 
-    /// Writes the pending bitmaps, first those that go to copy 0, so that neighbours on the
-    /// device are written at once.
+    /// Writes the pending bitmaps, those of copy 0 first, so that adjacent bitmaps are joined into
+    /// one write.
     fn write_bitmaps(&self, image: &Image) -> Result<Vec<(usize, GroupEntry)>> {
         let mut written = Vec::with_capacity(image.pending.len());
         let mut writer = BitmapWriter::new(&*self.device);
@@ -131,7 +132,7 @@ impl Space {
                     continue;
                 }
                 let mut maps = self.lock(*index)?;
-                // From here on a change lists the group again.
+                // From here on a change adds the group to `changed` again.
                 maps.image_changed = false;
                 let map = maps.image.clone();
                 drop(maps);
@@ -143,7 +144,8 @@ impl Space {
         Ok(written)
     }
 
-    /// The superblock with the state of the last [`Self::write_image`] is durable.
+    /// Makes the copies of the last [`Self::write_image`] active. Call it when the superblock with
+    /// the returned state is durable.
     pub fn commit_image(&self) {
         let mut image = self.image.lock();
         let Some(written) = image.written.take() else {

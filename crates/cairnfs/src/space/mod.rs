@@ -1,16 +1,17 @@
 //! Allocation groups: free space in memory and on disk.
 //!
-//! Floor 2: uses error, format and device. Each group has two bitmaps. **live** is what
-//! allocation sees: everything the live file system refers to, and freed blocks that may not be
-//! reused yet. **image** is what the index on disk refers to as of the next superblock; every
-//! block of it is live. Bitmaps are read when first touched, so opening reads the table only.
+//! Floor 2: uses error, format and device. Each group has two bitmaps. **live** is the bitmap that
+//! allocation uses: all blocks that the live file system refers to, and freed blocks that must not
+//! be reused yet. **image** has the blocks that the index on disk refers to as of the next
+//! superblock; it is a subset of live. A bitmap is read on first use, so opening reads the group
+//! table only.
 //!
-//! Blocks (data) and units (4 aligned blocks, an index node) are two resources: data breaks a
-//! free unit only if enough units stay for those who were promised some and for the standing
-//! reserve of merges and deletes. Whoever was promised space gets it.
+//! Blocks (data) and units (4 aligned blocks, the size of an index node) are two resources: data
+//! breaks a free unit only if enough units remain for reservations and for the standing reserve of
+//! merges and deletes. An allocation from a reservation never fails for lack of space.
 //!
-//! Locks, in this order: `counting`, the image, one group, the list of changed groups. Nobody
-//! holds two groups. I/O under a group's lock is the reading of its own bitmap, nothing else.
+//! Lock order: `counting`, the image, one group, the list of changed groups. No thread holds the
+//! locks of two groups. The only I/O under a group's lock is reading its own bitmap.
 
 mod alloc;
 mod bitmap;
@@ -47,12 +48,12 @@ use trim::Trimming;
 pub use delayed::{Delayed, growth_units};
 pub use table::TableState;
 
-/// Blocks in a row on the device.
+/// A run of contiguous blocks on the device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct BlockRun {
     /// The first block.
     pub start: u64,
-    /// Blocks.
+    /// Length in blocks.
     pub len: u64,
 }
 
@@ -68,38 +69,39 @@ impl BlockRun {
     }
 }
 
-/// How far a promise may go into the standing reserve. Data is promised as ordinary or rewritten
-/// only, so however it is placed, the units that deletes and merges need stay whole.
+/// How far a reservation may use the standing reserve. Data is reserved as `Ordinary` or `Rewrite`
+/// only, so the units that deletes and merges need stay whole wherever the data is placed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Class {
-    /// Leaves the whole reserve.
+    /// May not use the reserve.
     Ordinary,
-    /// May use the part kept for what takes the place of something: data written over data, edges
-    /// of a hole. What it replaces comes back with the next merge.
+    /// May use the part for replacements: overwritten data, edges of a punched hole. The replaced
+    /// blocks become free with the next merge.
     Rewrite,
-    /// May use the part kept for deletes, too.
+    /// May also use the part for deletes.
     Delete,
-    /// May use everything.
+    /// May use the whole reserve.
     Merge,
 }
 
 impl Class {
-    /// Whether it is for what the device may not have held before: what lies below it needs room.
+    /// Whether the reservation may take blocks that the device never held, so that the host file
+    /// system needs space for them.
     fn takes_new_blocks(self) -> bool {
         matches!(self, Class::Ordinary | Class::Rewrite)
     }
 }
 
-/// What an allocation is paid with.
+/// The reservation that an allocation uses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Funding {
-    /// A promise that [`Space::reserve`] made before and that covers all that is wanted.
+    /// An earlier reservation by [`Space::reserve`], which covers the whole request.
     Reserved,
-    /// A promise to be made now.
+    /// A new reservation of this class, made by the allocation.
     New(Class),
 }
 
-/// Ways through the groups that allocating threads are spread over.
+/// Number of slots over which allocating threads are spread; each slot has its own current group.
 const SLOTS: usize = 16;
 
 /// The free space of a volume.
@@ -113,27 +115,28 @@ pub struct Space {
     delayed: DelayedGrowth,
     host: Host,
     image: Mutex<Image>,
-    /// Groups whose image changed since it was last given to the device.
+    /// Groups whose image changed since it was last written to the device.
     changed: Mutex<BTreeSet<usize>>,
-    /// Groups whose free units are known by a bound only, and where to look for the next.
+    /// Number of groups whose free units are known by a lower bound only.
     uncounted: AtomicUsize,
+    /// The group at which the search for uncounted groups continues.
     counting: Mutex<usize>,
-    /// Tells spaces apart in a thread's memory of its slot.
+    /// Identifies this space in the threads' cached slot numbers.
     id: u64,
     next_slot: AtomicUsize,
     trimming: Trimming,
-    /// The group that each slot allocates data from.
+    /// The group from which each slot allocates data.
     slots: [CachePadded<AtomicUsize>; SLOTS],
-    /// The group that nodes are allocated from.
+    /// The group from which nodes are allocated.
     unit_group: AtomicUsize,
-    /// Counts merges, so that each begins its nodes at the front.
+    /// Number of merges, so that each merge restarts its node search at the front.
     epoch: AtomicU64,
 }
 
-/// Units that a merge needs at least, to go on in steps however little is free.
+/// Minimum number of units for a merge, so that it can proceed in steps on a full volume.
 const LEAST_MERGE_UNITS: u64 = 48;
 
-/// Units kept back on a volume of this size.
+/// The standing reserve of a volume of this size.
 fn floors(geometry: &Geometry) -> Floors {
     let merge = (geometry.total_blocks / 256).clamp(LEAST_MERGE_UNITS, 4096);
     Floors {
@@ -145,10 +148,10 @@ fn floors(geometry: &Geometry) -> Floors {
 }
 
 impl Space {
-    /// Opens the free space that the superblock tells of.
+    /// Opens the free space that the superblock describes.
     ///
     /// # Errors
-    /// [`Error::Corrupt`] if the table is not what the superblock says, or cannot be.
+    /// [`Error::Corrupt`] if the group table contradicts the superblock or is invalid.
     pub fn open(device: Arc<dyn Device>, geometry: Geometry, state: TableState) -> Result<Self> {
         geometry.validate().map_err(Error::Invalid)?;
         let opened = table::read(&*device, &geometry, state)?;
@@ -184,11 +187,11 @@ impl Space {
         })
     }
 
-    /// Promises `blocks` for data and `units` for nodes; false if there is not enough, or if what lies
-    /// below the device has not enough for an ordinary promise.
+    /// Reserves `blocks` for data and `units` for nodes. Returns false if the volume, or for new
+    /// blocks the host file system, has not enough space.
     ///
     /// # Errors
-    /// Near the limit bitmaps may have to be read, and can be damaged.
+    /// A damaged or unreadable bitmap: near the limit, bitmaps are read to count units exactly.
     pub fn reserve(&self, blocks: u64, units: u64, class: Class) -> Result<bool> {
         if class.takes_new_blocks() {
             let more = blocks.saturating_add(units.saturating_mul(NODE_BLOCKS));
@@ -202,7 +205,7 @@ impl Space {
                 Err(Short::Blocks) => return Ok(false),
                 Err(Short::Units) => {
                     if !self.count_one()? {
-                        // Others may have counted the last group meanwhile.
+                        // Another thread may have counted the last group meanwhile.
                         return Ok(self.budget.reserve(blocks, units, class).is_ok());
                     }
                 }
@@ -210,36 +213,36 @@ impl Space {
         }
     }
 
-    /// Takes back what [`Self::reserve`] promised and nobody used.
+    /// Returns the unused part of a reservation.
     pub fn unreserve(&self, blocks: u64, units: u64) {
         self.budget.unreserve(blocks, units);
     }
 
-    /// Free blocks, promised or not.
+    /// Free blocks, including reserved ones.
     pub fn free_blocks(&self) -> u64 {
         self.budget.free_blocks()
     }
 
-    /// Blocks for which what lies below the device still has space, promises deducted; `u64::MAX` if
-    /// it has space for the whole device, or does not tell.
+    /// Blocks that the host file system can still allocate, minus reservations; `u64::MAX` if it
+    /// has space for the whole device, or if this is unknown.
     pub fn host_left(&self) -> u64 {
         self.host.left(&*self.device, &self.budget)
     }
 
-    /// Free units, promised or not, as far as bitmaps were read: never more than there are.
+    /// Free units, including reserved ones; a lower bound until all bitmaps were counted.
     pub fn free_units(&self) -> u64 {
         self.budget.free_units()
     }
 
-    /// Blocks and units promised.
+    /// Reserved blocks and units.
     pub fn reserved(&self) -> (u64, u64) {
         self.budget.reserved()
     }
 
-    /// Blocks that a new promise of this class could get.
+    /// Blocks that a new reservation of this class could get.
     ///
     /// # Errors
-    /// Near the limit bitmaps may have to be read, and can be damaged.
+    /// A damaged or unreadable bitmap, as in [`Self::reserve`].
     pub fn available(&self, class: Class) -> Result<u64> {
         let blocks = self.unpromised(class)?;
         Ok(match class {
@@ -248,7 +251,7 @@ impl Space {
         })
     }
 
-    /// Why a promise was refused: the volume is full, or what lies below the device is.
+    /// The error for a refused reservation: the volume or the host file system is full.
     pub fn refusal(&self, blocks: u64, units: u64, class: Class) -> Error {
         let more = blocks.saturating_add(units.saturating_mul(NODE_BLOCKS));
         let left = self.host_left();
@@ -274,33 +277,33 @@ impl Space {
         }
     }
 
-    /// Units that one step of a merge may take: half of those nobody was promised, at least half of
-    /// what is kept for merges.
+    /// Maximum units of one merge step: half of the unreserved units, but at least half of the
+    /// reserve of merges.
     pub fn step_units(&self) -> u64 {
         let spare = self.free_units().saturating_sub(self.reserved().1);
         let spare = spare.min(self.host_left() / NODE_BLOCKS);
         (spare / 2).max(self.standing(Class::Delete) / 2)
     }
 
-    /// Whether so few units are left that the index should grow as little as it can.
+    /// Whether so few units are free that the index should grow as little as possible.
     pub fn is_short(&self) -> bool {
         self.free_units() < 3 * self.standing(Class::Ordinary)
     }
 
-    /// Whether the units are there that are kept for deletes and merges, beside all that is promised.
+    /// Whether the reserve of deletes and merges is complete, in addition to all reservations.
     pub fn is_reserve_whole(&self) -> bool {
         self.free_units().saturating_sub(self.reserved().1) >= self.standing(Class::Rewrite)
     }
 
-    /// Units that a promise of this class leaves: the standing reserve it may not use.
+    /// Units of the standing reserve that a reservation of this class may not use.
     pub fn standing(&self, class: Class) -> u64 {
         self.budget.floor(class)
     }
 
-    /// Whether an ordinary promise may have a unit.
+    /// Whether an ordinary reservation could get a unit.
     ///
     /// # Errors
-    /// Near the limit bitmaps may have to be read, and can be damaged.
+    /// A damaged or unreadable bitmap, as in [`Self::reserve`].
     pub fn can_grow(&self) -> Result<bool> {
         let can = self.reserve(0, 1, Class::Ordinary)?;
         if can {
@@ -309,12 +312,12 @@ impl Space {
         Ok(can)
     }
 
-    /// Blocks that ordinary promises leave.
+    /// Blocks that ordinary reservations may not use.
     pub fn kept_blocks(&self) -> u64 {
         self.budget.kept_blocks()
     }
 
-    /// Locks a group whose bitmaps are in memory, reading them if need be.
+    /// Locks a group and loads its bitmaps if they are not in memory.
     fn lock(&self, index: usize) -> Result<MappedMutexGuard<'_, Maps>> {
         let group = self.group(index)?;
         let mut slot = group.maps.lock();
@@ -338,7 +341,8 @@ impl Space {
         if !group.counted.load(Ordering::Acquire) {
             let exact = image.count_units();
             let bound = group.units.swap(exact, Ordering::AcqRel);
-            // Whoever sees the group counted finds its units promised or spare.
+            // Before `counted` is set: a thread that sees the group counted finds its units in the
+            // budget.
             self.budget
                 .found_units(u64::from(exact.saturating_sub(bound)));
             group.counted.store(true, Ordering::Release);
@@ -355,8 +359,8 @@ impl Space {
         })
     }
 
-    /// Counts the free units of one more group; false if all are counted. Its bitmaps do not
-    /// stay in memory.
+    /// Counts the free units of one more group; false if all are counted. The bitmaps do not stay
+    /// in memory.
     fn count_one(&self) -> Result<bool> {
         if self.uncounted.load(Ordering::Acquire) == 0 {
             return Ok(false);
@@ -376,7 +380,7 @@ impl Space {
         Ok(false)
     }
 
-    /// Checks that a run lies in the data area.
+    /// Checks that a run is not empty and within the data area.
     fn check_run(&self, run: BlockRun) -> Result<()> {
         if run.len > 0 && self.geometry.in_data(run.start, run.len) {
             return Ok(());
@@ -394,7 +398,7 @@ impl Space {
     }
 }
 
-/// The parts of a run that lie in one group each: group, position within it, blocks.
+/// Splits a run at group boundaries: (group, position within it, length in blocks).
 fn parts(run: BlockRun) -> impl Iterator<Item = (usize, u32, u32)> {
     let end = run.end();
     let mut at = run.start;

@@ -1,15 +1,16 @@
-//! Giving blocks back, and discarding what became wholly free.
+//! Freeing blocks, and discarding regions that became entirely free.
 //!
-//! The device hears of words (256 KiB) of which no block is in use any more. While it discards
-//! one, all of the word is marked as in use, also the blocks that were free before, so nobody
-//! can be given, and write, what is being discarded; and no lock is held.
+//! The unit of a discard is a bitmap word (256 KiB) in which no block is in use after the release.
+//! While the device discards it, the whole word is marked as in use, including blocks that were
+//! free before, so that none can be allocated and written meanwhile. No lock is held during the
+//! discard.
 
 use super::bitmap::{WORD_BLOCKS, words};
 use super::{BlockRun, Class, Space, block_of, parts};
 use crate::error::{Error, Result};
 use crate::format::BLOCK_SIZE;
 
-/// The bits of a word to be cleared.
+/// A bitmap word, and the bits in it to be cleared.
 #[derive(Clone, Copy)]
 pub(super) struct Part {
     pub word: usize,
@@ -17,13 +18,13 @@ pub(super) struct Part {
 }
 
 impl Space {
-    /// Frees blocks for reuse and empties `runs`. With `discard`, the device is told of every
-    /// 256 KiB that becomes wholly free by it.
+    /// Frees blocks for reuse and empties `runs`. With `discard`, every 256 KiB that becomes
+    /// entirely free is discarded.
     ///
     /// # Errors
-    /// [`Error::Corrupt`] if a block is not in use, or still referred to by the image: groups
-    /// before it are released then, it and those behind are not. A failed discard harms nothing; it
-    /// is told in the log.
+    /// [`Error::Corrupt`] if a block is not in use, or is still in the image: the groups before its
+    /// group are released then, its group and those behind it are not. A failed discard is logged
+    /// as a warning only, because it has no effect on correctness.
     pub fn release(&self, runs: &mut Vec<BlockRun>, discard: bool) -> Result<()> {
         coalesce(runs)?;
         for run in runs.iter() {
@@ -45,12 +46,12 @@ impl Space {
             }
         }
         if let Err(error) = discarded {
-            tracing::warn!(%error, "free space was not given back to the device");
+            tracing::warn!(%error, "free space could not be discarded");
         }
         Ok(())
     }
 
-    /// Clears the bits, except in words to be discarded: of those all bits are set.
+    /// Clears the bits. In words to be discarded it sets all bits instead, and returns these words.
     fn clear_or_keep(&self, index: usize, masks: &[Part], discard: bool) -> Result<Vec<Part>> {
         let mut kept = Vec::new();
         let mut cleared = Vec::with_capacity(masks.len());
@@ -76,7 +77,7 @@ impl Space {
             let live = maps.live.word(part.word);
             let rest = (!live).count_ones();
             let units = maps.live.word_units(part.word);
-            // Not where space is short: what is taken meanwhile would be missed.
+            // No discard where space is short: the blocks taken for it could be needed meanwhile.
             let keep = discard
                 && live == part.mask
                 && (rest == 0
@@ -119,7 +120,7 @@ impl Space {
         Ok(())
     }
 
-    /// Tells the device of words that nobody can use now, adjacent ones at once.
+    /// Discards words that are marked as in use, adjacent words with one call.
     fn discard_words(&self, index: usize, kept: &[Part]) -> Result<()> {
         let word_bytes = u64::from(WORD_BLOCKS) * BLOCK_SIZE as u64;
         let mut result = Ok(());
@@ -133,7 +134,7 @@ impl Space {
     }
 }
 
-/// Adds the words of a part of a group; parts come in ascending order.
+/// Adds the words of `len` blocks from `bit`; the calls must be in ascending order.
 fn add_masks(masks: &mut Vec<Part>, bit: u32, len: u32) {
     for (word, mask) in words(bit, len) {
         match masks.last_mut().filter(|last| last.word == word) {
@@ -143,7 +144,7 @@ fn add_masks(masks: &mut Vec<Part>, bit: u32, len: u32) {
     }
 }
 
-/// Sorts runs and joins those that touch.
+/// Sorts runs and joins adjacent ones; an error if they overlap.
 fn coalesce(runs: &mut Vec<BlockRun>) -> Result<()> {
     runs.retain(|run| run.len > 0);
     runs.sort_unstable();

@@ -1,7 +1,7 @@
 //! The group table on disk, and the free space of a new volume.
 //!
-//! Uses device and format. The table is small (8 bytes for each 128 MiB) and always read and
-//! written whole; the superblock holds its checksum.
+//! Uses device and format. The table is small (8 bytes per group of 128 MiB) and always read and
+//! written as a whole; the superblock holds its checksum.
 
 use zerocopy::little_endian::{U16, U32};
 use zerocopy::{FromBytes, IntoBytes};
@@ -15,12 +15,12 @@ use crate::format::geometry::{GROUP_ENTRY_SIZE, Geometry};
 use crate::format::group::GroupEntry;
 use crate::format::{BLOCK_SIZE, checksum};
 
-/// What the superblock says of the free space.
+/// The state of the free space that the superblock records.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TableState {
-    /// Copy of the group table that counts (0 or 1).
+    /// The valid copy of the group table (0 or 1).
     pub copy: u8,
-    /// CRC32C of that copy, all its blocks.
+    /// CRC32C of all blocks of that copy.
     pub crc: u32,
     /// Free blocks, the sum over all groups.
     pub free_blocks: u64,
@@ -99,7 +99,7 @@ pub(super) fn write(
     })
 }
 
-/// Encodes a bitmap into its block and gives the table's entry for it.
+/// Encodes a bitmap into its block and returns the table entry for it.
 pub(super) fn encode(map: &Bitmap, copy: u8, block: &mut [u8]) -> GroupEntry {
     map.encode(block);
     GroupEntry {
@@ -110,7 +110,7 @@ pub(super) fn encode(map: &Bitmap, copy: u8, block: &mut [u8]) -> GroupEntry {
     }
 }
 
-/// Bitmaps that lie one behind the other, gathered for one large write.
+/// Gathers bitmaps with consecutive block addresses into large writes.
 pub(super) struct BitmapWriter<'a> {
     device: &'a dyn Device,
     buf: AlignedBuf,
@@ -119,21 +119,22 @@ pub(super) struct BitmapWriter<'a> {
 }
 
 impl<'a> BitmapWriter<'a> {
-    /// Most blocks of a write (1 MiB).
-    const MOST: usize = 256;
+    /// Maximum blocks per write (1 MiB).
+    const MAX_BLOCKS: usize = 256;
 
     pub fn new(device: &'a dyn Device) -> Self {
         Self {
             device,
-            buf: AlignedBuf::zeroed(Self::MOST * BLOCK_SIZE),
+            buf: AlignedBuf::zeroed(Self::MAX_BLOCKS * BLOCK_SIZE),
             start: 0,
             blocks: 0,
         }
     }
 
-    /// Adds the bitmap that belongs in `block`.
+    /// Adds the bitmap of the block address `block`; writes the gathered ones first if it does not
+    /// follow them.
     pub fn push(&mut self, block: u64, map: &Bitmap, copy: u8) -> Result<GroupEntry> {
-        if self.blocks == Self::MOST || self.start + self.blocks as u64 != block {
+        if self.blocks == Self::MAX_BLOCKS || self.start + self.blocks as u64 != block {
             self.finish()?;
             self.start = block;
         }
@@ -143,7 +144,7 @@ impl<'a> BitmapWriter<'a> {
         Ok(encode(map, copy, bytes))
     }
 
-    /// Writes what was gathered.
+    /// Writes the gathered bitmaps.
     pub fn finish(&mut self) -> Result<()> {
         let bytes = self.buf.get(..self.blocks * BLOCK_SIZE).unwrap_or_default();
         if !bytes.is_empty() {
@@ -155,11 +156,11 @@ impl<'a> BitmapWriter<'a> {
 }
 
 impl Space {
-    /// Writes the free space of a new volume, with the `used` data blocks in use; no flush.
-    /// Bitmaps that would be all zero are left out on a `fresh` device, which reads as zeros.
+    /// Writes the free space of a new volume, with the `used` data blocks in use; does not flush.
+    /// On a `fresh` device, which reads as zeros, all-zero bitmaps are not written.
     ///
     /// # Errors
-    /// [`Error::Invalid`] if `used` overlaps or leaves the data area; the device's failure.
+    /// [`Error::Invalid`] if `used` overlaps or leaves the data area; a device error.
     pub fn format(
         device: &dyn Device,
         geometry: &Geometry,

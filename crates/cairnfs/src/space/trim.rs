@@ -1,9 +1,9 @@
-//! Discarding all free space, whatever earlier mounts have left undiscarded.
+//! Trim: discards all free space, including space that earlier mounts did not discard.
 //!
-//! While the device discards blocks, they are marked as in use, so nobody can be given, and write,
-//! what is being discarded. Meanwhile only the lock of trimming is held; an allocation that finds no
-//! space takes it, and so waits until the blocks are free again. Promised blocks are taken only as
-//! long as enough others are free.
+//! While the device discards blocks, they are marked as in use, so that they cannot be allocated
+//! and written meanwhile. Only the trim lock is held during the discard; an allocation that finds
+//! no space takes this lock, and so waits until the blocks are free again. Reserved space is never
+//! taken.
 
 use super::bitmap::WORD_BLOCKS;
 use super::release::Part;
@@ -14,33 +14,34 @@ use crate::format::geometry::GROUP_BLOCKS;
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::{Mutex, MutexGuard};
 
-/// Words of a bitmap whose free blocks are taken at a time (4 MiB).
+/// Bitmap words that are trimmed in one step (4 MiB).
 const TOGETHER: usize = 16;
 
-/// What is being discarded.
+/// The state of trimming.
 #[derive(Default)]
 pub(super) struct Trimming {
-    /// Held while blocks are marked as in use for it.
+    /// The trim lock: held while blocks are marked as in use for a discard.
     turn: Mutex<()>,
-    /// The blocks.
+    /// Number of these blocks.
     blocks: AtomicU64,
 }
 
 impl Space {
-    /// Free blocks that are marked as in use while they are discarded.
+    /// Number of free blocks that are marked as in use while they are discarded.
     pub fn trimming(&self) -> u64 {
         self.trimming.blocks.load(Ordering::Acquire)
     }
 
-    /// Waits until what is being discarded is free again; no more is, until the value is dropped.
+    /// Waits until the blocks being discarded are free again, and stops trimming until the guard is
+    /// dropped.
     pub fn hold_trimming(&self) -> MutexGuard<'_, ()> {
         self.trimming.turn.lock()
     }
 
-    /// Discards all free blocks that nobody was promised; gives their bytes.
+    /// Discards all free blocks that are not reserved; returns the number of bytes.
     ///
     /// # Errors
-    /// A damaged bitmap; the device's failure. Nothing stays marked as in use.
+    /// A damaged bitmap; a device error. In any case no block stays marked as in use.
     pub fn trim(&self) -> Result<u64> {
         let mut blocks = 0;
         for index in 0..self.groups.len() {
@@ -76,7 +77,8 @@ impl Space {
         cleared.and(done).map(|()| blocks)
     }
 
-    /// Marks the free blocks of some words as in use.
+    /// Marks the free blocks of [`TOGETHER`] words as in use, except in words where this would take
+    /// reserved space.
     fn take_free(&self, index: usize, first: usize) -> Result<Vec<Part>> {
         let mut maps = self.lock(index)?;
         let mut taken = Vec::new();
@@ -97,7 +99,8 @@ impl Space {
         Ok(taken)
     }
 
-    /// Lets the bitmaps of a group leave memory if they are as they were when the volume was opened.
+    /// Frees the bitmaps of a group if they are unchanged since the volume was opened, so that they
+    /// can be read again from there.
     fn forget_maps(&self, index: usize) -> Result<()> {
         let image = self.image.lock();
         let mut maps = self.group(index)?.maps.lock();
@@ -112,7 +115,7 @@ impl Space {
     }
 }
 
-/// The blocks of masks in ascending words, those in a row as one.
+/// The runs of contiguous blocks in masks of ascending words.
 fn runs(group: usize, parts: &[Part]) -> Vec<BlockRun> {
     let mut runs: Vec<BlockRun> = Vec::new();
     for part in parts {
@@ -134,7 +137,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn runs_go_on_over_words() {
+    fn runs_continue_across_words() {
         let part = |word, mask| Part { word, mask };
         assert_eq!(
             runs(1, &[part(0, 0b1011), part(2, 1 << 63), part(3, u64::MAX)]),

@@ -1,30 +1,32 @@
-//! Runs a scenario under many schedules: at random, and by priorities that change a few times.
+//! Runs a scenario under many schedules: random ones, and PCT (random priorities that change a few
+//! times; Burckhardt et al., "A Randomized Scheduler with Probabilistic Guarantees of Finding
+//! Bugs", ASPLOS 2010).
 //!
-//! Compiled for tests with `--cfg shuttle` only. The search is the same each time unless
-//! `SHUTTLE_RANDOM_SEED` says where it begins; a failing schedule is printed.
+//! Compiled for tests with `--cfg shuttle` only. The search is deterministic; the environment
+//! variable `SHUTTLE_RANDOM_SEED` selects another seed. Shuttle prints a failing schedule.
 
 use shuttle::scheduler::{PctScheduler, RandomScheduler};
 use shuttle::{Config, Runner};
 
-/// Schedules of each kind for a scenario, unless `CAIRNFS_SCHEDULES` tells another number.
+/// Base number of schedules of each kind, unless `CAIRNFS_SCHEDULES` sets another number.
 const SCHEDULES: usize = 200;
-/// Changes of priority in a schedule, and one: most mistakes need very few.
+/// The PCT bug depth: the number of priority changes plus one. Most bugs have a small depth.
 const DEPTH: usize = 3;
-/// What the library uses of a stack, with room.
+/// Stack size of a thread, in bytes, with a margin above what the library needs.
 const STACK: usize = 256 << 10;
 
-/// How much of the number of schedules a scenario gets, by what a run of it takes.
+/// The cost of one run, which decides how many schedules a scenario gets.
 #[derive(Debug, Clone, Copy)]
 pub enum Cost {
-    /// Some ten thousand runs in a second.
+    /// About ten thousand runs per second.
     Small,
-    /// Some thousand.
+    /// About a thousand runs per second.
     Medium,
-    /// Some hundred.
+    /// About a hundred runs per second.
     Large,
 }
 
-/// Runs the scenario under each kind of schedule, and says how many there were.
+/// Runs the scenario under each kind of schedule, and prints the number of schedules and the time.
 pub fn explore(name: &str, cost: Cost, scenario: fn()) {
     let asked = std::env::var("CAIRNFS_SCHEDULES").ok();
     let unit = asked.and_then(|n| n.parse().ok()).unwrap_or(SCHEDULES);

@@ -1,7 +1,7 @@
-//! The scheduler's versions of what [`crate::sync`] gives, with the faces of the real ones.
+//! The Shuttle versions of the types of [`crate::sync`], with the same interfaces.
 //!
-//! Compiled with `--cfg shuttle` only. Locks are those of `shuttle-parking_lot`, which has no
-//! condition variable; the one here is made from the scheduler's own.
+//! Compiled with `--cfg shuttle` only. The locks are those of `shuttle-parking_lot`, which has no
+//! condition variable; the one here is built from Shuttle's own.
 
 pub use shuttle::sync::atomic;
 pub use shuttle::{thread, thread_local};
@@ -13,15 +13,16 @@ pub use shuttle_parking_lot::{
 use std::cell::Cell;
 use std::time::Duration;
 
-/// Waits at most this long are looks that a waiter takes again and again.
+/// Timed waits shorter than this are polls in a loop: they return at once.
 const SHORT: Duration = Duration::from_secs(1);
 
 std::thread_local! {
-    /// All threads of a run of the scheduler are one thread of the system.
+    /// Whether timed waits never time out. Thread-local to the system thread, on which Shuttle runs
+    /// all threads of a scenario.
     static PATIENT: Cell<bool> = const { Cell::new(false) };
 }
 
-/// From now on no wait ends by its time: a wake-up that is lost shows as a deadlock.
+/// Makes timed waits never time out, so that a lost wake-up shows as a deadlock.
 #[cfg(test)]
 pub fn wait_for_ever(patient: bool) {
     PATIENT.set(patient);
@@ -30,18 +31,19 @@ pub fn wait_for_ever(patient: bool) {
 /// A condition variable for [`Mutex`].
 #[derive(Default)]
 pub struct Condvar {
-    /// Held from before a waiter lets its lock go until it sleeps, so no wake-up falls between.
+    /// Held from before a waiter releases its lock until it sleeps, so that no wake-up is lost in
+    /// between.
     asleep: shuttle::sync::Mutex<()>,
     inner: shuttle::sync::Condvar,
 }
 
 impl Condvar {
-    /// One that nobody waits for.
+    /// A condition variable without waiters.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Lets the lock go and waits to be woken.
+    /// Releases the lock and waits for a notification.
     pub fn wait<T>(&self, guard: &mut MutexGuard<'_, T>) {
         let asleep = self.asleep.lock();
         MutexGuard::unlocked(guard, || {
@@ -51,7 +53,8 @@ impl Condvar {
         });
     }
 
-    /// The same for some time: a short wait ends at once, a long one only when woken.
+    /// As [`Self::wait`], with a timeout: a wait shorter than `SHORT` returns at once unless
+    /// `wait_for_ever` is set; all others wait for a notification only.
     pub fn wait_for<T>(&self, guard: &mut MutexGuard<'_, T>, time: Duration) {
         if time >= SHORT || PATIENT.get() {
             self.wait(guard);
@@ -60,14 +63,14 @@ impl Condvar {
         }
     }
 
-    /// Wakes one who waits.
+    /// Wakes one waiter.
     pub fn notify_one(&self) {
         let asleep = self.asleep.lock();
         self.inner.notify_one();
         drop(asleep);
     }
 
-    /// Wakes all who wait.
+    /// Wakes all waiters.
     pub fn notify_all(&self) {
         let asleep = self.asleep.lock();
         self.inner.notify_all();

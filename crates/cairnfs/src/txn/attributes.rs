@@ -1,8 +1,9 @@
-//! Extended attributes of an inode, wherever they are: in its dirty sets, or in the index.
+//! Extended attributes of an inode, read from its dirty sets or from the index.
 //!
-//! In dirty sets an attribute has its value, as in the log; in the index it may refer to one that
-//! stands once. Whoever follows a reference holds the inode's lock all the while: then no merge
-//! changes the attribute, so its use keeps the value where it is, in this tree and in newer ones.
+//! In dirty sets an attribute holds its value, as in the log; in the index it may refer to a shared
+//! value, which is stored once. A reader that follows a reference holds the inode's lock all the
+//! time: then no merge changes the attribute, so its use keeps the value in place, in this tree and
+//! in newer ones.
 
 use crate::error::{Error, Result};
 use crate::format::MAX_OWN_VALUE;
@@ -14,20 +15,20 @@ use crate::format::xattr::{
 };
 use crate::inode::{Inode, InodeState};
 use crate::journal::vector::Parts;
-use crate::txn::shared::value_at;
+use crate::txn::shared::{bad_value, value_at};
 use crate::txn::{Core, Item};
 use crate::values::Value;
 
-/// The value of an attribute as it was found.
+/// The value of an attribute as it was read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum AttributeValue {
-    /// The value.
+    /// The bytes of the value.
     Bytes(Vec<u8>),
-    /// Where the index has it; see [`Core::held`].
+    /// Its place in the index; see [`Core::held`].
     At(SharedRef),
 }
 
-/// An attribute as it was found.
+/// An attribute as it was read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Attribute {
     /// Its full name.
@@ -36,19 +37,14 @@ pub struct Attribute {
     pub value: AttributeValue,
 }
 
-/// The error for an item of inode `ino` that makes no sense, in the leaf at `block`; 0 if it is not known.
+/// The error for a malformed attribute item of inode `ino`, in the leaf at `block`; 0 if the leaf
+/// is not known.
 pub(super) fn bad_item(block: u64, ino: u64) -> impl FnOnce(String) -> Error {
     let expected = format!("attributes of inode {ino}");
     move |found| Error::corrupt(block, "attribute item", expected, found)
 }
 
-/// The error for a reference that leads to something else, in the leaf at `block`.
-pub(super) fn bad_value(block: u64, place: SharedRef, found: String) -> Error {
-    let expected = format!("a value with hash {:016x}, slot {}", place.hash, place.slot);
-    Error::corrupt(block, "shared attribute value", expected, found)
-}
-
-/// The attributes of an item of inode `ino`.
+/// Decodes the attributes in an item of inode `ino`.
 fn attributes_of(ino: u64, item: &Item) -> Result<Vec<Attribute>> {
     if let Some(block) = item.stored {
         let list = decode_stored_xattrs(&item.value).map_err(bad_item(block, ino))?;
@@ -66,15 +62,15 @@ fn attributes_of(ino: u64, item: &Item) -> Result<Vec<Attribute>> {
     Ok(attribute.collect())
 }
 
-/// The value of an attribute as the index has it, if it is in that item of inode `ino`, in the leaf at
-/// `block`.
+/// The value of the attribute `name`, if it is in `item`, an item of inode `ino` from the index
+/// leaf at `block`.
 fn stored_value(ino: u64, item: &[u8], block: u64, name: &[u8]) -> Result<Option<AttributeValue>> {
     let list = decode_stored_xattrs(item).map_err(bad_item(block, ino))?;
     let found = list.iter().find(|x| x.is_named(name));
     Ok(found.map(|x| held_of(&x.value)))
 }
 
-/// The value of an attribute as the log has it, if it is in that item of inode `ino`.
+/// The value of the attribute `name`, if it is in `parts`, an item of inode `ino` as it is logged.
 fn logged_value(ino: u64, parts: Parts<'_>, name: &[u8]) -> Result<Option<Vec<u8>>> {
     if let Some(value) = parts.shared {
         let named = parts.own.get(XATTR_HEAD..) == Some(name);
@@ -93,7 +89,7 @@ fn held_of(value: &StoredValue<'_>) -> AttributeValue {
 }
 
 impl Core {
-    /// The value of an attribute whose name has that hash. The caller holds the inode's lock.
+    /// The value of the attribute `name`, whose hash is `hash`. The caller holds the inode's lock.
     ///
     /// # Errors
     /// A damaged volume, the device's failure.
@@ -118,8 +114,8 @@ impl Core {
         held.map(|held| self.held(held)).transpose()
     }
 
-    /// Whether nothing but the attribute of that name has its hash, in the current set, with a value
-    /// that others may have, too.
+    /// Whether the current set has the attribute `name` with a shareable value, as the only
+    /// attribute of its hash.
     pub fn is_alone(&self, state: &InodeState, (hash, name): (u64, &[u8])) -> bool {
         let slot = state.current.get(Kind::Xattr, hash);
         let alone =
@@ -127,7 +123,7 @@ impl Core {
         slot.and_then(|slot| slot.vector.with_parts(alone)) == Some(true)
     }
 
-    /// The attributes whose names have that hash, and whether they were found below the current set.
+    /// The attributes whose names have the hash, and whether they were found below the current set.
     /// The caller holds the inode's lock.
     ///
     /// # Errors
@@ -144,7 +140,8 @@ impl Core {
         }
     }
 
-    /// Shows the names of all attributes, with the hash of each. The caller holds the inode's lock.
+    /// Calls `each` with the hash and the name of every attribute. The caller holds the inode's
+    /// lock.
     ///
     /// # Errors
     /// A damaged volume, the device's failure.
@@ -162,15 +159,15 @@ impl Core {
         })
     }
 
-    /// How many attributes an item of an inode holds.
+    /// Number of attributes in an item of an inode.
     ///
     /// # Errors
-    /// An item that makes no sense.
+    /// A malformed item.
     pub fn count_attributes(ino: u64, item: &Item) -> Result<usize> {
         Ok(attributes_of(ino, item)?.len())
     }
 
-    /// The bytes of a value. The caller holds the lock of the inode where he found it.
+    /// The bytes of a value. The caller holds the lock of the inode in which it found the value.
     ///
     /// # Errors
     /// A damaged volume, the device's failure.
@@ -197,8 +194,8 @@ impl Core {
         Ok(bytes)
     }
 
-    /// Of an attribute in the log: what stands before its value, and the value, if others may share
-    /// it and nothing else is in the item.
+    /// For a logged attribute: the bytes before its value, and the value, if the value is shareable
+    /// and the item holds no other attribute.
     pub(super) fn shared_part(&self, entry: &Entry<'_>) -> Option<(Vec<u8>, Value)> {
         if entry.key.kind != Kind::Xattr || entry.delete {
             return None;

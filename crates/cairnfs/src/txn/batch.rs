@@ -1,8 +1,10 @@
-//! Fsyncs that are served together: one writes the log and flushes, the others sleep until it is over.
+//! Group commit of fsyncs: one thread writes the log and flushes, the others sleep until it is
+//! done.
 //!
-//! Whoever finds no open batch opens one and leads it. It stays open while its leader waits for the
-//! log's head, so whoever comes while another batch is being written finds it; it is closed when its
-//! inodes are taken up. Who joins sleeps once, and is woken when the flush is over.
+//! A thread that finds no open batch opens one and becomes its flush leader. The batch stays open
+//! while the leader waits for the log's head, so requests that arrive while another batch is being
+//! written join it. The leader closes it when it gathers the inodes. A joined thread sleeps once
+//! and is woken after the flush.
 
 use std::sync::Arc;
 
@@ -12,38 +14,42 @@ use crate::error::{Error, Result};
 use crate::sync::{Condvar, Mutex};
 use crate::txn::FsyncRequest;
 
-/// How a batch ended.
+/// Result of a batch, and the wait for it.
 #[derive(Default)]
 struct End {
     result: Mutex<Option<Result<()>>>,
     known: Condvar,
 }
 
-/// The requests of a batch; most often one.
+/// The requests of a batch; usually one.
 pub(super) type FsyncRequests = SmallVec<[FsyncRequest; 2]>;
 
-/// A batch that others may join.
+/// A batch that other threads may join.
 struct Open {
     requests: FsyncRequests,
     end: Arc<End>,
 }
 
-/// Inodes to be made durable.
+/// The open batch, if there is one.
 #[derive(Default)]
 pub(super) struct Batches {
     open: Mutex<Option<Open>>,
 }
 
-/// A batch led by the calling thread; ends with an error unless told another result.
-pub(super) struct Lead<'a> {
+/// A batch led by the calling thread. Dropping it without [`Self::end`] ends the batch with an
+/// error.
+pub(super) struct BatchLeader<'a> {
     batches: &'a Batches,
     end: Arc<End>,
     result: Result<()>,
 }
 
 impl Batches {
-    /// Joins the open batch and returns what came of it; or opens one, to be led by the caller.
-    pub fn join(&self, requests: &[FsyncRequest]) -> std::result::Result<Result<()>, Lead<'_>> {
+    /// Joins the open batch and returns its result; or opens a batch, to be led by the caller.
+    pub fn join(
+        &self,
+        requests: &[FsyncRequest],
+    ) -> std::result::Result<Result<()>, BatchLeader<'_>> {
         let mut open = self.open.lock();
         if let Some(batch) = open.as_mut() {
             batch.requests.extend_from_slice(requests);
@@ -56,7 +62,7 @@ impl Batches {
             requests: requests.into(),
             end: end.clone(),
         });
-        Err(Lead {
+        Err(BatchLeader {
             batches: self,
             end,
             result: Err(Error::Invalid("an fsync was broken off")),
@@ -76,7 +82,7 @@ impl End {
     }
 }
 
-impl Lead<'_> {
+impl BatchLeader<'_> {
     /// Closes the batch and takes its requests.
     pub fn close(&self) -> FsyncRequests {
         let mut open = self.batches.open.lock();
@@ -84,16 +90,16 @@ impl Lead<'_> {
         own.map(|batch| batch.requests).unwrap_or_default()
     }
 
-    /// Ends the batch: tells all who joined.
+    /// Ends the batch with `result` and wakes all joined threads.
     pub fn end(mut self, result: Result<()>) -> Result<()> {
         self.result = result;
         self.result.clone()
     }
 }
 
-impl Drop for Lead<'_> {
+impl Drop for BatchLeader<'_> {
     fn drop(&mut self) {
-        // What was not taken up has no other who would.
+        // No other thread would serve a batch that was not closed.
         self.close();
         *self.end.result.lock() = Some(self.result.clone());
         self.end.known.notify_all();
@@ -112,15 +118,15 @@ mod tests {
         }]
     }
 
-    fn lead(batches: &Batches, ino: u64) -> Lead<'_> {
+    fn lead(batches: &Batches, ino: u64) -> BatchLeader<'_> {
         batches.join(&request(ino)).err().unwrap()
     }
 
-    /// What two callers get who join a batch before something is done with it.
+    /// Results of two callers that join a batch before `then` runs.
     fn joined<'a>(
         batches: &'a Batches,
-        lead: Lead<'a>,
-        then: impl FnOnce(Lead<'a>),
+        lead: BatchLeader<'a>,
+        then: impl FnOnce(BatchLeader<'a>),
     ) -> Vec<Result<()>> {
         std::thread::scope(|scope| {
             let follow = |ino: u64| move || batches.join(&request(ino)).ok().unwrap();
@@ -135,14 +141,14 @@ mod tests {
     }
 
     #[test]
-    fn who_joins_is_served_by_the_leader() {
+    fn joined_request_is_served_by_batch_leader() {
         let batches = Batches::default();
         let results = joined(&batches, lead(&batches, 7), |lead| {
             let mut inodes: Vec<u64> = lead.close().iter().map(|w| w.ino).collect();
             inodes.sort_unstable();
             assert_eq!(inodes, [7, 8, 9]);
             assert!(lead.close().is_empty());
-            // Who comes now is not taken up by this one, and opens the next.
+            // A later request does not join this batch, but opens the next.
             let next = self::lead(&batches, 10);
             lead.end(Ok(())).unwrap();
             assert_eq!(next.close().len(), 1);
@@ -152,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failure_is_told_to_all_and_to_nobody_later() {
+    fn batch_failure_reaches_all_joined_and_no_later_batch() {
         let batches = Batches::default();
         let results = joined(&batches, lead(&batches, 7), |lead| {
             lead.end(Err(Error::NoSpace)).unwrap_err();

@@ -1,8 +1,8 @@
-//! Changes of one inode's items within a transaction: each goes into its slot of the dirty set, and its
-//! vector to the transaction. Times alone may need none.
+//! Changes of one inode's items within a transaction: each change is put into its slot of the dirty
+//! set, and its vector is added to the transaction. A change of times alone may need no vector.
 //!
-//! The caller holds the inode's lock. The inode's list of what the log does not hold is locked once for
-//! all changes that need it, until they are dropped.
+//! The caller holds the inode's lock. The inode's log dependencies are locked once for all changes
+//! that need them, until the [`Changes`] are dropped.
 
 use std::mem::offset_of;
 use std::sync::Arc;
@@ -22,13 +22,14 @@ use crate::txn::reservation_cache::CommitCounts;
 use crate::txn::{Commit, Core};
 use crate::values::Value;
 
-/// Bytes of memory that an inode takes, about, beside its items.
+/// Approximate bytes of memory of an inode, besides its items.
 const INODE_MEMORY: i64 = size_of::<Inode>() as i64 + 64;
 
-/// Memory that a slot takes beside its vector, about.
+/// Approximate bytes of memory of a slot, besides its vector.
 const SLOT_MEMORY: i64 = 64;
 
-/// Whether a vector has an inode item that is equal to another but for the times of access and change.
+/// Whether a vector holds an inode item that equals `new` except for the times of access and
+/// change.
 fn differs_in_times(vector: &LogVector, new: &[u8]) -> bool {
     let times = offset_of!(RawInode, atime)..offset_of!(RawInode, btime);
     let equal = |old: &[u8]| {
@@ -38,8 +39,8 @@ fn differs_in_times(vector: &LogVector, new: &[u8]) -> bool {
     vector.with(|old| old.is_some_and(equal))
 }
 
-/// By how many bytes the index may grow with a change. An inode item takes the place of one of its
-/// size, if one exists.
+/// Bytes by which the index may grow with a change. An inode item replaces one of the same size, if
+/// one exists.
 fn growth(kind: Kind, change: &Change<'_>, existed: bool) -> i64 {
     match kind {
         Kind::Inode if existed => 0,
@@ -47,14 +48,14 @@ fn growth(kind: Kind, change: &Change<'_>, existed: bool) -> i64 {
     }
 }
 
-/// By how many bytes the index shrinks, at least about, when an item of this kind is deleted. What it
-/// held is not known: this need not be exact, as nothing is promised out of it.
+/// Approximate bytes by which the index shrinks when an item of this kind is deleted. The deleted
+/// value is not known; an estimate suffices because no space is reserved from it.
 pub(super) fn shrinkage(kind: Kind, attrs: Option<&Attrs>) -> u64 {
     let value = match kind {
         Kind::Inode => size_of::<RawInode>() as u64,
         Kind::Inline => attrs.map_or(0, |a| a.disk_size.min(MAX_INLINE as u64)),
         Kind::Extent => size_of::<RawExtent>() as u64,
-        // The name item goes, too.
+        // The name item is deleted with it.
         Kind::DirIndex => ITEM,
         _ => 0,
     };
@@ -62,9 +63,10 @@ pub(super) fn shrinkage(kind: Kind, attrs: Option<&Attrs>) -> u64 {
 }
 
 impl Core {
-    /// Puts the inode item as `attrs` tell, if the open context has it, the log does not, and they differ
-    /// in times alone: overwritten in place it needs no space, no place in the context, and leaves
-    /// all lists as they are. Tells whether that was so.
+    /// Puts the inode item from `attrs` if only its times differ from its vector, and that vector
+    /// belongs to the open context and is not logged yet. It is then overwritten in place, which
+    /// needs no log space and no new vector, and changes no list. Returns whether it was
+    /// overwritten.
     ///
     /// # Errors
     /// A read-only or failed volume.
@@ -102,7 +104,7 @@ pub struct Changes<'c, 'a, 'i> {
     commit: &'c mut Commit<'a>,
     inode: &'i Arc<Inode>,
     state: &'c mut InodeState,
-    /// What the log does not hold, once a change needed it.
+    /// The inode's log dependencies, locked once a change needs them.
     log_deps: Option<MutexGuard<'i, LogDeps>>,
 }
 
@@ -120,14 +122,14 @@ impl<'c, 'a, 'i> Changes<'c, 'a, 'i> {
         }
     }
 
-    /// Gives an item a value. `existed` tells that the key has a value below the current set; it
-    /// counts only if the current set has no slot for it.
+    /// Sets an item's value. `existed` means that the key has a value below the current set; it is
+    /// used only if the current set has no slot for the key.
     pub fn put(&mut self, kind: Kind, offset: u64, value: &[u8], existed: bool) {
         self.change(kind, offset, &Change::Put(value), existed);
     }
 
-    /// Gives an item a value of two parts; others have the second one, too. `existed` as for
-    /// [`Self::put`].
+    /// Sets an item's value of two parts, the second of which is shared with other items. `existed`
+    /// as for [`Self::put`].
     pub fn put_joined(
         &mut self,
         kind: Kind,
@@ -138,18 +140,18 @@ impl<'c, 'a, 'i> Changes<'c, 'a, 'i> {
         self.change(kind, offset, &Change::Join(own, shared), existed);
     }
 
-    /// Deletes an item; `note` goes with a tombstone. `existed` as for [`Self::put`].
+    /// Deletes an item; `note` is logged with the tombstone. `existed` as for [`Self::put`].
     pub fn delete(&mut self, kind: Kind, offset: u64, note: &[u8], existed: bool) {
         self.change(kind, offset, &Change::Delete(note), existed);
     }
 
-    /// Puts the inode item as the attributes tell.
+    /// Puts the inode item from the inode's attributes.
     pub fn put_inode(&mut self) {
         let Some(attrs) = &self.state.attrs else {
             return;
         };
         let bytes = attrs.encode();
-        // Of the first change of a context nobody can say that.
+        // Without an older vector there is nothing to compare with.
         if let Some(slot) = self.state.current.get(Kind::Inode, 0)
             && attrs.is_file()
         {
@@ -162,14 +164,15 @@ impl<'c, 'a, 'i> Changes<'c, 'a, 'i> {
         self.put(Kind::Inode, 0, &bytes, existed);
     }
 
-    /// What the log does not hold, prepared for changes of this context.
+    /// The inode's log dependencies, prepared for changes of this context.
     fn log_deps(&mut self) -> &mut LogDeps {
         let inode = self.inode;
         let log_deps = self.log_deps.get_or_insert_with(|| inode.log_deps());
         log_deps.enter(self.commit.seq())
     }
 
-    /// Prepares the inode for changes of this context: a later merge boundary seals what it has.
+    /// Prepares the inode for changes of this context: seals its current set if a merge boundary
+    /// was set since it was filled.
     fn enter(&mut self) {
         let core = self.commit.core;
         self.commit
@@ -177,12 +180,13 @@ impl<'c, 'a, 'i> Changes<'c, 'a, 'i> {
             .get_or_insert_with(|| core.storage.guard("a transaction was given up half done"));
         self.state.seal_up_to(Some(self.commit.hold().boundary));
         if self.state.current.is_empty() {
-            // Others' lists are looked at.
+            // `is_cancelled` looks at the lists of other inodes, so this inode's list is unlocked.
             self.log_deps = None;
             let seq = self.commit.seq();
             let listed = (self.inode.ino, self.inode.clone());
             let gone = core.dirty.push_pruned(listed, |(_, i)| i.is_cancelled(seq));
-            // It stays in memory until a merge comes by, or it is found to have vanished.
+            // The inode stays in memory until a merge takes it, or until it is found to be
+            // cancelled.
             self.commit.done.memory += INODE_MEMORY * (1 - gone.len() as i64);
             gone.into_iter()
                 .for_each(|(_, i)| core.table.evict_cancelled(i));
@@ -200,7 +204,7 @@ impl<'c, 'a, 'i> Changes<'c, 'a, 'i> {
             self.commit.core.note_orphan();
         }
         let seq = self.commit.seq();
-        // What the caller found in the current set may have been sealed just now.
+        // An item that the caller found in the current set may just have been sealed.
         let sealed = self.state.sealed.as_ref();
         let existed = existed || sealed.is_some_and(|f| f.get(kind, offset).is_some());
         let Some(slot) = self.state.current.get_mut(kind, offset) else {
@@ -211,7 +215,7 @@ impl<'c, 'a, 'i> Changes<'c, 'a, 'i> {
             }
             return;
         };
-        // What was logged ahead of its context is known there.
+        // A value that was logged ahead of its context exists in the log.
         slot.exists_below |=
             slot.vector.is_known() && !is_injected(InjectedFault::FsyncRecordForgotten);
         let here = slot.vector.seq() == seq
@@ -221,12 +225,12 @@ impl<'c, 'a, 'i> Changes<'c, 'a, 'i> {
         done.shrinkage += shrinks;
         if here || is_injected(InjectedFault::RelogInPlace) {
             if kind == Kind::DirIndex && !delete {
-                // It takes the place of what was counted in this context.
+                // It replaces an entry whose growth was counted in this context.
                 done.growth -= slot.vector.growth();
             }
             if delete && (!slot.exists_below || is_injected(InjectedFault::TombstoneLost)) {
-                // It was counted when it came: no merge has taken it since. What writeback puts is
-                // counted elsewhere.
+                // Its growth was counted when it was added, and no merge has taken it since. Items
+                // that writeback puts are counted elsewhere.
                 if !matches!(kind, Kind::Extent | Kind::Inline) {
                     done.growth -= slot.vector.growth();
                     done.shrinkage -= shrinks;
@@ -249,13 +253,13 @@ impl<'c, 'a, 'i> Changes<'c, 'a, 'i> {
             }
             slot.vector.kill();
         } else {
-            // An earlier context has it: it may be in the log already, or get there.
+            // The vector belongs to an earlier context, which may be in the log already or will be.
             slot.exists_below = true;
         }
         self.replace(kind, offset, change);
     }
 
-    /// Makes a slot for an item that the current set does not have.
+    /// Adds a slot for an item that the current set does not have.
     fn add(&mut self, kind: Kind, offset: u64, change: &Change<'_>, existed: bool) {
         let key = match kind {
             Kind::Orphan => Key::orphan(self.inode.ino),
@@ -272,10 +276,11 @@ impl<'c, 'a, 'i> Changes<'c, 'a, 'i> {
         self.state.current.insert(kind, offset, slot);
     }
 
-    /// Gives a slot a vector of this context.
+    /// Sets a slot's vector to one of this context.
     fn replace(&mut self, kind: Kind, offset: u64, change: &Change<'_>) {
         let seq = self.commit.seq();
-        // What an older context noted holds it no more.
+        // Drops the references to the vector that the list holds from an older context, so that
+        // `renew` can succeed.
         self.log_deps();
         let Some(slot) = self.state.current.get_mut(kind, offset) else {
             return;
@@ -297,8 +302,8 @@ impl<'c, 'a, 'i> Changes<'c, 'a, 'i> {
         self.log(kind, &vector, charge);
     }
 
-    /// Adds a vector of this context to the transaction, and notes it with the inode; of an entry
-    /// [`Commit::name`] does.
+    /// Adds a vector of this context to the transaction and to the inode's log dependencies; for a
+    /// directory entry [`Commit::name`] does the latter.
     fn log(&mut self, kind: Kind, vector: &Arc<LogVector>, charge: i64) {
         self.commit.done.counts.formatted += charge as u64;
         self.commit.delta += charge;

@@ -1,13 +1,15 @@
-//! The dependency closure of an fsync: what must be durable with an inode, and nothing else.
+//! The dependency closure of an fsync: the changes that must be durable with an inode, and no
+//! others.
 //!
-//! Commits note dependencies as they come ([`Commit::name`], [`Commit::join`]); an fsync follows them from
-//! its inode while nobody commits, takes what the log does not hold yet, and has it written as one
-//! record. Closed transitively: the directories of each entry with their own names up to the root,
-//! whatever shared a transaction, who had the name before, and the entries of a removed directory.
-//! Every directory that was moved is taken along, for its way to the root may be anybody's.
+//! Commits record dependencies ([`Commit::name`], [`Commit::join`]). An fsync follows them from its
+//! inode while no thread commits, takes the changes that the log does not hold yet, and writes them
+//! as one record. The closure is transitive: the directories of each entry with their own names up
+//! to the root, all inodes that shared a transaction, the previous inode of each name, and the
+//! entries of a removed directory. Every moved directory is included, because it may be on any
+//! inode's path to the root.
 //!
-//! Of a directory that keeps entries that the log does not have the inode item is logged as if these did not exist:
-//! it counts exactly the entries that are in the log with it.
+//! If a directory has entries that are not logged, its inode item is logged as if these did not
+//! exist: its counts match exactly the entries that are in the log.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -32,34 +34,34 @@ use crate::shard::IntHash;
 use crate::sync::atomic::Ordering;
 use crate::txn::{Commit, Core};
 
-/// Most inodes of a record: commits wait while it is followed. A larger one is most of its context,
-/// which is written instead.
-const MOST: usize = 1024;
+/// Largest number of inodes of a record: commits wait while the closure is followed. A larger
+/// closure is most of its context, which is written instead.
+const MAX_INODES: usize = 1024;
 
-/// So many entries of a directory are followed quickly, whatever else there is.
+/// Up to this many pending entries of a directory are followed in any case, because that is quick.
 const FEW: usize = 64;
 
-/// A directory entry that a transaction adds or takes away.
+/// A directory entry that a transaction adds or removes.
 pub struct NameAt {
     /// Its index.
     pub index: u64,
     /// Hash of its name.
     pub hash: u64,
-    /// Whether it names a directory.
+    /// Whether it refers to a directory.
     pub subdir: bool,
 }
 
-/// An inode to be made durable.
+/// A request to make an inode durable.
 #[derive(Debug, Clone, Copy)]
 pub struct FsyncRequest {
-    /// Its number.
+    /// Its inode number.
     pub ino: u64,
-    /// Times alone need not be.
+    /// Changes of times alone need not become durable (fdatasync).
     pub data_only: bool,
 }
 
 impl Commit<'_> {
-    /// Notes that an entry of `dir` begins, or ceases, to name `child`.
+    /// Records that an entry of `dir` to `child` is added (`put`) or removed.
     pub fn name(&mut self, dir: &Inode, state: &InodeState, child: &Inode, at: &NameAt, put: bool) {
         let seq = self.seq();
         let by = if put { 1 } else { -1 };
@@ -77,7 +79,8 @@ impl Commit<'_> {
             children.pending += 1;
             children.size += i64::from(change.size);
             children.links += i64::from(change.links);
-            // A name's new holder depends on its loss by the old one; so does who loses it next.
+            // An inode that gets or loses a name depends on the inode that lost the same name
+            // before.
             match put {
                 true if children.vacated.is_empty() => None,
                 true => children.vacated.get(&at.hash).copied(),
@@ -94,7 +97,7 @@ impl Commit<'_> {
         }
     }
 
-    /// Notes that two inodes were changed by one transaction.
+    /// Records that one transaction changed both inodes.
     pub fn join(&mut self, a: &Inode, b: &Inode) {
         if is_injected(InjectedFault::PartnerDependencyLost) {
             return;
@@ -104,13 +107,13 @@ impl Commit<'_> {
         b.log_deps().enter(seq).more_mut().joined.push(a.ino);
     }
 
-    /// Notes that a directory was removed: that depends on all changes of its entries.
+    /// Records that a directory was removed, which depends on all changes of its entries.
     pub fn removed(&mut self, dir: &Inode) {
         dir.log_deps().enter(self.seq()).children().removed =
             !is_injected(InjectedFault::RemovalDependencyLost);
     }
 
-    /// Notes that a directory has another place.
+    /// Records that a directory was moved.
     pub fn moved(&mut self, dir: &Inode) {
         if !is_injected(InjectedFault::PlaceDependencyLost) {
             self.hold().moved(dir.ino);
@@ -118,35 +121,35 @@ impl Commit<'_> {
     }
 }
 
-/// The inodes of a record while it is followed.
+/// The closure of a record while it is followed.
 struct ClosureWalk<'a> {
     core: &'a Core,
     seq: u64,
     inodes: SmallVec<[Arc<Inode>; 8]>,
-    /// Which these are, and whether their entries are wanted.
+    /// Inodes visited, and whether their entries are included.
     seen: HashMap<u64, bool, IntHash>,
     todo: SmallVec<[(u64, bool); 8]>,
     context: &'a Context,
-    /// Directories that may keep entries that the log does not have.
+    /// Directories that may have entries that are not logged.
     dirs: usize,
-    /// Files whose times nobody asked for.
+    /// Files whose times were not requested.
     data_only: Vec<u64>,
 }
 
 impl ClosureWalk<'_> {
-    /// Follows all causes; `false` if there are too many.
+    /// Follows all dependencies. Returns `false` if there are too many.
     fn close(&mut self) -> bool {
-        while let Some((ino, whole)) = self.todo.pop() {
-            if !self.visit(ino, whole) || self.inodes.len() > MOST {
+        while let Some((ino, with_entries)) = self.todo.pop() {
+            if !self.visit(ino, with_entries) || self.inodes.len() > MAX_INODES {
                 return false;
             }
         }
         true
     }
 
-    /// Adds an inode and what leads on from it; `false` if that is too much.
-    fn visit(&mut self, ino: u64, whole: bool) -> bool {
-        if self.seen.get(&ino).is_some_and(|w| *w || !whole) {
+    /// Adds an inode and its dependencies. Returns `false` if there are too many.
+    fn visit(&mut self, ino: u64, with_entries: bool) -> bool {
+        if self.seen.get(&ino).is_some_and(|w| *w || !with_entries) {
             return true;
         }
         let inode = self.core.table.get_or_new(ino);
@@ -155,8 +158,8 @@ impl ClosureWalk<'_> {
             return true;
         }
         let children = log_deps.children.as_deref();
-        let whole = whole || children.is_some_and(|c| c.removed);
-        let first = self.seen.insert(ino, whole).is_none();
+        let with_entries = with_entries || children.is_some_and(|c| c.removed);
+        let first = self.seen.insert(ino, with_entries).is_none();
         if first {
             let dirs = log_deps.names.iter().map(|n| n.dir);
             if !is_injected(InjectedFault::DirectoryDependencyLost) {
@@ -167,10 +170,10 @@ impl ClosureWalk<'_> {
         }
         if let Some(children) = children {
             self.dirs += usize::from(first);
-            if whole && self.has_too_many(children) {
+            if with_entries && self.has_too_many(children) {
                 return false;
             }
-            if whole {
+            if with_entries {
                 let inodes = children.inodes.iter();
                 self.todo.extend(inodes.map(|child| (*child, false)));
             }
@@ -182,25 +185,27 @@ impl ClosureWalk<'_> {
         true
     }
 
-    /// Whether a directory's entries are so much of the context that writing all of it costs less than
-    /// to follow them. Data that is not durable would be flushed first: then it does not.
+    /// Whether a directory has so many pending entries that writing the whole context costs less
+    /// than following them. If data is not durable yet, writing the context would flush that data
+    /// first and cost more.
     fn has_too_many(&self, children: &Children) -> bool {
-        if children.pending <= FEW || children.pending > MOST {
-            return children.pending > MOST;
+        if children.pending <= FEW || children.pending > MAX_INODES {
+            return children.pending > MAX_INODES;
         }
         let context = self.context;
         let storage = &self.core.storage;
         let durable = storage.is_flushed(context.data_stamp()) && !context.has_staged();
-        // With most entries an inode item is logged: these would be half of the context.
+        // Most entries are logged with an inode item, so a quarter of the vectors means half of the
+        // context.
         durable && children.pending > context.len() / 4
     }
 
-    /// Log bytes for the inode items of directories that keep entries that the log does not have.
+    /// Log bytes for the inode items of directories that may have entries that are not logged.
     fn copies(&self) -> i64 {
         self.dirs as i64 * charge_for(size_of::<RawInode>())
     }
 
-    /// Takes out of the context all that the record holds.
+    /// Moves all items of the closure from the context to the record.
     fn take(&self, context: &Context, record: &mut FsyncRecord) {
         let mut written: SmallVec<[Written; 2]> = SmallVec::new();
         let mut stale = Vec::new();
@@ -241,7 +246,7 @@ impl ClosureWalk<'_> {
         self.core.check_data(&written, record);
     }
 
-    /// Takes children off a directory's list whose entries were logged without it.
+    /// Removes those children from a directory's list whose entries are logged already.
     fn unlist(&self, dir: &Inode) {
         let mut inodes = {
             let mut log_deps = dir.log_deps();
@@ -259,7 +264,8 @@ impl ClosureWalk<'_> {
     }
 }
 
-/// Takes an inode item; if entries are left to count, as it is without them.
+/// Adds an inode item to the record. If entries of a directory are not logged, a copy that does not
+/// count them is added instead.
 fn take_inode(inode: &Inode, context: &Context, record: &mut FsyncRecord) {
     let mut log_deps = inode.log_deps();
     let Some(vector) = log_deps.inode.clone().filter(|v| !v.is_logged()) else {
@@ -279,7 +285,7 @@ fn take_inode(inode: &Inode, context: &Context, record: &mut FsyncRecord) {
     }
 }
 
-/// Files whose requests all do without their times.
+/// Files for which every request is data-only.
 fn data_only(requests: &[FsyncRequest]) -> Vec<u64> {
     let without = is_injected(InjectedFault::TimesNotSynced);
     let full = |ino: u64| {
@@ -291,7 +297,7 @@ fn data_only(requests: &[FsyncRequest]) -> Vec<u64> {
     files.filter(|ino| !full(*ino)).collect()
 }
 
-/// A directory's inode item as it is without the entries that are not logged.
+/// A directory's inode item as it would be without the entries that are not logged.
 fn omit_children(vector: &LogVector, children: &Children) -> Option<Arc<LogVector>> {
     let mut raw = vector.with(|value| RawInode::read_from_bytes(value?).ok())?;
     if !is_injected(InjectedFault::CountsAhead) {
@@ -309,7 +315,8 @@ fn omit_children(vector: &LogVector, children: &Children) -> Option<Arc<LogVecto
 }
 
 impl Core {
-    /// Has data that is not durable checked with the record, if that is little enough.
+    /// Adds checksums of data that is not durable to the record, if there is little of it.
+    /// Otherwise the data must be durable before the record.
     fn check_data(&self, written: &[Written], record: &mut FsyncRecord) {
         if is_injected(InjectedFault::DataUntold) {
             return;
@@ -332,8 +339,8 @@ impl Core {
         }
     }
 
-    /// Makes inodes durable, with all they depend on, and of directories also their entries. What
-    /// others changed meanwhile stays where it is.
+    /// Makes inodes durable with all they depend on, and directories also with their entries.
+    /// Changes of other inodes are left in their context.
     ///
     /// # Errors
     /// The device's failure, now or earlier.
@@ -351,7 +358,7 @@ impl Core {
                 true => self.storage.stamp(),
                 false => inode.log_deps().more().map_or(0, |m| m.unlisted.made),
             };
-            // Holding no lock, so that others go on and share the flush.
+            // No lock is held, so other threads go on and share the flush.
             self.journal.data_first(stamp)?;
         }
         let result = match self.batches.join(inodes) {
@@ -367,7 +374,8 @@ impl Core {
         result
     }
 
-    /// Takes what is to be made durable out of the context.
+    /// Takes the closure of `requests` out of the context, or asks for the whole context if the
+    /// closure is too large or the log has no space for it.
     fn gather(&self, requests: &[FsyncRequest], context: &Context) -> Gathered {
         if self.journal.is_ablated(Mechanism::FsyncClosure) {
             return Gathered::Context;

@@ -1,10 +1,10 @@
 //! Reservation and commit of a transaction.
 //!
-//! A reservation is made holding no lock of an inode's state and covers the worst case. A commit is
-//! made under the locks of all inodes it changes and cannot fail: it formats each changed item into
-//! its slot's vector, adds the new vectors to the open context, and gives back what was reserved
-//! too much. Afterwards, with all locks dropped, [`Core::throttle`] holds back committers that
-//! outrun push or merge.
+//! A reservation is made while holding no lock of an inode's state, and covers the worst case. A
+//! commit is made under the locks of all inodes it changes and cannot fail: it formats each changed
+//! item into its slot's vector, adds the new vectors to the open context, and gives back the unused
+//! part of the reservation. Afterwards, with all locks dropped, [`Core::throttle`] holds back
+//! committers that are faster than push or merge.
 
 use std::cell::Cell;
 use std::sync::Arc;
@@ -28,19 +28,20 @@ use crate::txn::Core;
 use crate::txn::change::Changes;
 use crate::txn::reservation_cache::{Credit, Done};
 
-/// The most a transaction may need.
+/// The worst case of a transaction.
 #[derive(Debug, Clone, Copy)]
 pub struct Need {
-    /// Bytes of log, as [`charge_for`] counts.
+    /// Log bytes, as counted by [`charge_for`].
     pub log: i64,
-    /// Units that the index may grow.
+    /// Units by which the index may grow.
     pub units: u64,
-    /// Which reserve of space it may use for what the index grows.
+    /// The class that decides which space reserve it may use for index growth.
     pub class: Class,
 }
 
 impl Need {
-    /// A need of `puts` items with values of up to `len` bytes together, and of `deletes`.
+    /// The need of `puts` items with values of up to `len` bytes in total, and of `deletes`
+    /// deletions.
     pub fn items(puts: usize, len: usize, deletes: usize) -> Self {
         let log = puts as i64 * charge_for(0) + charge_for(len) + deletes as i64 * charge_for(8);
         Self {
@@ -50,7 +51,7 @@ impl Need {
         }
     }
 
-    /// The same for what was accepted before, when the growth of the index was reserved.
+    /// The same for delayed data, whose index growth was reserved when the data was accepted.
     pub fn delayed(self) -> Self {
         Self {
             units: 0,
@@ -59,7 +60,7 @@ impl Need {
         }
     }
 
-    /// The same, from the reserve for deletions.
+    /// The same, with access to the reserve for deletions.
     pub fn deleting(self) -> Self {
         let class = match is_injected(InjectedFault::DeletionsUnfunded) {
             true => Class::Ordinary,
@@ -69,15 +70,15 @@ impl Need {
     }
 }
 
-/// Commits from one time that a thread steps aside for an fsync to the next.
+/// A thread yields to an fsync at every this many of its commits.
 const ASIDE_EVERY: u32 = 8;
 
 thread_local! {
-    /// Commits of this thread beside an fsync.
+    /// Commits of this thread while an fsync was in progress.
     static COMMITS: Cell<u32> = const { Cell::new(0) };
 }
 
-/// Space of log and index set aside for a transaction.
+/// Log and index space that is reserved for a transaction.
 pub struct Reservation<'a> {
     core: &'a Core,
     credit: Credit,
@@ -89,7 +90,7 @@ impl Drop for Reservation<'_> {
     }
 }
 
-/// What a commit tells [`Core::throttle`].
+/// Result of a commit, to be passed to [`Core::throttle`].
 #[derive(Debug, Clone, Copy, Default)]
 #[must_use = "a committer that is not throttled escapes the limits"]
 pub struct Receipt {
@@ -99,10 +100,10 @@ pub struct Receipt {
 }
 
 impl Core {
-    /// Sets aside what a transaction may need; waits for a merge if the log is full.
+    /// Reserves the worst case of a transaction; waits for a merge if the log is full.
     ///
     /// # Errors
-    /// No space for what the index may grow; a read-only or failed volume.
+    /// No space for the growth of the index; a read-only or failed volume.
     pub fn reserve(&self, need: Need) -> Result<Reservation<'_>> {
         self.check_changeable()?;
         self.check_held(need.class)?;
@@ -116,7 +117,7 @@ impl Core {
         Ok(Reservation { core: self, credit })
     }
 
-    /// An error if nothing may be changed.
+    /// Returns an error if the volume is read-only or has failed.
     pub(super) fn check_changeable(&self) -> Result<()> {
         match self.read_only {
             true => Err(Error::ReadOnly),
@@ -124,8 +125,9 @@ impl Core {
         }
     }
 
-    /// While writes are held for want of space below the device: refuses what would add to them.
-    /// What deletes may go on until memory is used up; what writes back was accepted before.
+    /// While writes are held because the host has no space: refuses requests that would add more.
+    /// Deletions may go on until the memory limit is reached; writeback may go on because its data
+    /// was accepted before.
     fn check_held(&self, class: Class) -> Result<()> {
         if !self.storage.is_holding() {
             return Ok(());
@@ -141,7 +143,8 @@ impl Core {
         }
     }
 
-    /// Takes what is needed, and a batch for the cache's next reservations, if there is plenty.
+    /// Takes `need`, and a batch for the next reservations from the cache, if there is plenty.
+    /// Returns whether there was.
     fn take_with_batch(&self, need: Credit) -> Result<bool> {
         let batch = self.reservation_caches.batch();
         let (log, units) = (need.log + batch.log, need.units + batch.units);
@@ -173,7 +176,7 @@ impl Core {
         self.space.unreserve(0, credit.units);
     }
 
-    /// Gives back the credit of all reservation caches, which nobody has reserved yet.
+    /// Gives back the credit of all reservation caches, which no transaction has reserved.
     pub fn sweep_reservation_caches(&self) {
         self.give_back(self.reservation_caches.sweep());
     }
@@ -186,45 +189,45 @@ impl Core {
         }
     }
 
-    /// Sets aside data blocks and index units, out of the reservation caches' credit if there is too little. The
-    /// caller holds no lock of an inode's state.
+    /// Reserves data blocks and index units, using the reservation caches' credit if there is too
+    /// little. The caller holds no lock of an inode's state.
     ///
     /// # Errors
-    /// No space, here or below the device; a failed volume.
+    /// No space in the volume or on the host; a failed volume.
     pub fn reserve_space(&self, blocks: u64, units: u64, class: Class) -> Result<()> {
         let refusal = || self.space.refusal(blocks, units, class);
-        self.promised(class, |space| space.reserve(blocks, units, class), refusal)
+        self.reserve_with_sweep(class, |space| space.reserve(blocks, units, class), refusal)
     }
 
-    /// The same for data that will wait in memory.
+    /// The same for delayed data, which waits in memory.
     ///
     /// # Errors
     /// As [`Self::reserve_space`].
     pub fn reserve_delayed(&self, want: Delayed, class: Class) -> Result<()> {
         let refusal = || self.space.refusal(want.blocks, 0, class);
-        self.promised(class, |space| space.reserve_delayed(want, class), refusal)
+        self.reserve_with_sweep(class, |space| space.reserve_delayed(want, class), refusal)
     }
 
-    fn promised(
+    fn reserve_with_sweep(
         &self,
         class: Class,
-        promise: impl Fn(&Space) -> Result<bool>,
+        attempt: impl Fn(&Space) -> Result<bool>,
         refusal: impl Fn() -> Error,
     ) -> Result<()> {
         self.storage.check()?;
         self.check_held(class)?;
-        if promise(&self.space)? {
+        if attempt(&self.space)? {
             return Ok(());
         }
         self.sweep_reservation_caches();
-        match promise(&self.space)? {
+        match attempt(&self.space)? {
             true => Ok(()),
             false => Err(refusal()),
         }
     }
 
-    /// Blocks that are free, and those of them that ordinary requests may have, once all that waits
-    /// has its place and all that was freed is merged.
+    /// Free blocks, and those of them that ordinary requests may have, once all delayed data is
+    /// placed and all freed blocks are merged.
     pub fn space_left(&self) -> (u64, u64) {
         self.sweep_reservation_caches();
         let space = &self.space;
@@ -236,13 +239,13 @@ impl Core {
         let all = self.geometry.total_blocks - self.geometry.data_start();
         let free = (space.free_blocks() + given).saturating_sub(taken).min(all);
         let kept = space.kept_blocks();
-        // Broken units may be free, but no file can be made without a whole one.
+        // Partial units may be free, but no file can be created without a whole one.
         let whole = given > 0 || growth > 0 || space.can_grow().unwrap_or(false);
         let available = free.saturating_sub(kept);
         (free, if whole { available } else { 0 })
     }
 
-    /// Merges if that can yield space; tells whether it did.
+    /// Merges if that can free space. Returns whether it merged.
     ///
     /// # Errors
     /// As [`Self::merge`].
@@ -259,7 +262,7 @@ impl Core {
     }
 
     /// Begins to commit. The caller holds the locks of all inodes it will change, and takes no
-    /// further one before [`Commit::finish`].
+    /// other inode lock before [`Commit::finish`].
     pub fn commit(&self) -> Commit<'_> {
         Commit {
             core: self,
@@ -273,7 +276,7 @@ impl Core {
         }
     }
 
-    /// Holds back a committer that outruns push or merge. No lock is held.
+    /// Holds back a committer that is faster than push or merge. The caller holds no lock.
     ///
     /// # Errors
     /// The failure of a push or merge that was waited for.
@@ -282,13 +285,13 @@ impl Core {
         self.enforce_limits(receipt)
     }
 
-    /// The same for whom others step aside.
+    /// The same without yielding, for writeback, on which fsyncs wait.
     ///
     /// # Errors
     /// As [`Self::throttle`].
     pub fn enforce_limits(&self, receipt: Receipt) -> Result<()> {
         match self.wait_for_limits(receipt) {
-            // The change is made. The next one is refused.
+            // This change is committed already; the next one is refused.
             Err(Error::HostFull { .. }) => Ok(()),
             other => other,
         }
@@ -304,8 +307,9 @@ impl Core {
         self.press()
     }
 
-    /// Lets an fsync have the processor: it, and who serves the device, sleep and wake several times,
-    /// and would wait each time until somebody who never sleeps has used up his share.
+    /// Yields the processor if an fsync is in progress. The fsync and the thread that serves the
+    /// device sleep and wake several times; each time they would wait until a thread that never
+    /// sleeps has used up its time slice.
     pub fn yield_to_fsync(&self) {
         if self.fsyncs_in_progress.load(Ordering::Relaxed) == 0 || !self.signals.has_workers() {
             return;
@@ -319,23 +323,23 @@ impl Core {
         }
     }
 
-    /// Says that the calling thread has waited for the device: it need not step aside soon.
+    /// Notes that the calling thread has waited for the device, so that it need not yield soon.
     pub(super) fn has_waited() {
         COMMITS.with(|commits| commits.set(0));
     }
 
-    /// Says that an fsync is under way, until the value is dropped.
+    /// Registers an fsync in progress until the returned value is dropped.
     pub fn fsyncs_in_progress(&self) -> FsyncInProgress<'_> {
         self.fsyncs_in_progress.fetch_add(1, Ordering::Relaxed);
         FsyncInProgress(self)
     }
 
-    /// Whether data may wait for the record that tells of it.
+    /// Whether data may be staged, that is, written together with the log record that refers to it.
     pub fn stages(&self) -> bool {
         self.storage.stages() && !self.journal.is_ablated(Mechanism::OneFlush)
     }
 
-    /// How many fsyncs are under way.
+    /// Number of fsyncs in progress.
     pub fn forced(&self) -> u64 {
         self.fsyncs_in_progress.load(Ordering::Relaxed)
     }
@@ -344,7 +348,7 @@ impl Core {
     fn press(&self) -> Result<()> {
         if !self.signals.has_workers() {
             let seen = self.merges();
-            // One that was running when we came, and has ended since, served us too.
+            // A merge that was running at the call and has ended since serves this caller, too.
             drop(self.merging.lock());
             return if self.merges() == seen {
                 self.merge()
@@ -359,8 +363,8 @@ impl Core {
         }
     }
 
-    /// Waits until merges have let go so much that the dirty sets are within their limit; for two at most:
-    /// the first may have begun before the caller's changes.
+    /// Waits until merges have released so much that the dirty sets are within their limit, and at
+    /// most for two merges: the first may have begun before the caller's changes.
     fn wait_for_memory(&self) -> Result<()> {
         let (ring, merges) = (self.journal.ring(), self.merges());
         loop {
@@ -381,7 +385,7 @@ impl Core {
     }
 }
 
-/// An fsync that is under way.
+/// An fsync in progress.
 pub struct FsyncInProgress<'a>(&'a Core);
 
 impl Drop for FsyncInProgress<'_> {
@@ -410,12 +414,12 @@ pub struct Commit<'a> {
     hold: Hold<'a>,
     pub(super) vectors: SmallVec<[Arc<LogVector>; 8]>,
     freed: SmallVec<[BlockRun; 4]>,
-    /// Log bytes of its changes.
+    /// Log bytes that its changes are charged.
     pub(super) delta: i64,
     pub(super) done: Done,
-    /// Bytes of items reserved by data that waited, and those that came of it.
+    /// Bytes of growth that delayed data had reserved, and the bytes that its items need.
     delayed: Option<(u64, u64)>,
-    /// From the first change on: dirty sets hold what no context does yet.
+    /// Set from the first change until `finish`: dirty sets hold changes that no context has yet.
     pub(super) unfinished: Option<Guard<'a>>,
 }
 
@@ -425,7 +429,7 @@ impl<'a> Commit<'a> {
         self.hold.seq
     }
 
-    /// Begins to change items of an inode.
+    /// Starts changes of an inode's items.
     pub fn of<'c, 'i>(
         &'c mut self,
         inode: &'i Arc<Inode>,
@@ -465,7 +469,7 @@ impl<'a> Commit<'a> {
         self.of(inode, state).put_inode();
     }
 
-    /// Deletes the inode item; the inode is gone then.
+    /// Deletes the inode item and marks the inode as deleted.
     pub fn delete_inode(&mut self, inode: &Arc<Inode>, state: &mut InodeState) {
         let existed = state.persisted;
         self.delete(inode, state, Kind::Inode, 0, &[], existed);
@@ -475,7 +479,7 @@ impl<'a> Commit<'a> {
         state.uncommitted = false;
     }
 
-    /// Frees data blocks; they become usable once a merge has taken this context.
+    /// Frees data blocks. They become usable once a merge has taken this context.
     pub fn free(&mut self, run: BlockRun) {
         if is_injected(InjectedFault::FreedBlocksReused)
             && self.core.space.release(&mut vec![run], false).is_ok()
@@ -488,15 +492,15 @@ impl<'a> Commit<'a> {
         self.freed.push(run);
     }
 
-    /// Says that the items are those of data that waited with `reserved` bytes of growth, and that
-    /// they let the index grow by `grown` bytes at most.
+    /// Declares that the items belong to delayed data that had `reserved` bytes of growth reserved,
+    /// and that they grow the index by at most `grown` bytes.
     pub fn uses_delayed(&mut self, reserved: u64, grown: u64) {
         self.delayed = Some((reserved, grown));
     }
 
-    /// Says that changes of this inode refer to data, runs of device blocks with their checksums,
-    /// written with that stamp: it is durable before they are logged, or checked when they are
-    /// replayed.
+    /// Declares that changes of this inode refer to data written with `stamp`: `runs` of device
+    /// blocks with their checksums. The data is made durable before the changes are logged, or
+    /// checked when they are replayed.
     pub fn needs_data(
         &mut self,
         inode: &Inode,
@@ -512,7 +516,7 @@ impl<'a> Commit<'a> {
         &self.hold
     }
 
-    /// Adds the changes to the open context and settles the reservation.
+    /// Adds the changes to the open context and gives back the unused part of the reservation.
     pub fn finish(self, mut reservation: Reservation<'_>) -> Receipt {
         let Commit {
             core,

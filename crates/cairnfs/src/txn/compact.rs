@@ -1,9 +1,9 @@
 //! Packing the index when units are short.
 //!
-//! What transactions reserve for the growth of the index is enough on average; leaves that split
-//! where little is added may take more. The standing reserve pays for that, and packing restores
-//! it: the same items in as few leaves as there can be. It goes in steps like a merge, whose lock
-//! is held, and changes no item.
+//! The space that transactions reserve for index growth suffices on average, but leaves that split
+//! after small additions may take more. The permanent reserve pays for that, and packing restores
+//! the reserve: it rewrites the same items into as few leaves as possible. Packing runs in steps
+//! like a merge, under the lock of merges, and changes no item.
 
 use std::cell::Cell;
 
@@ -15,11 +15,11 @@ use crate::txn::Core;
 use crate::txn::edits::ImageChange;
 use crate::txn::step_space::StepSpace;
 
-/// Nodes that must have been made before packing is worth another try.
+/// Minimum number of new nodes before packing is tried again.
 const WORTH: u64 = 16;
 
 impl Core {
-    /// Packs the index if that can yield units; tells whether it did.
+    /// Packs the index if that can free units. Returns whether blocks were freed.
     ///
     /// # Errors
     /// The device's failure, or damage found in the index: both stop the volume.
@@ -38,8 +38,8 @@ impl Core {
         result.map(|()| self.space.free_blocks() > before)
     }
 
-    /// Between the steps of a merge and behind it: packs the index if what is kept for deletes and
-    /// merges was touched.
+    /// Called between the steps of a merge and after it: packs the index if the reserve for
+    /// deletions and merges was used.
     pub(super) fn restore_reserve(&self) -> Result<()> {
         let whole = || self.space.is_reserve_whole();
         match whole() {
@@ -48,8 +48,8 @@ impl Core {
         }
     }
 
-    /// Goes once round the index from where packing ended before, until there is `enough`. Not again
-    /// before nodes were made that may be packed.
+    /// Goes once around the index from the key where packing ended before, until `enough` returns
+    /// true. Does nothing until enough new nodes exist that may be packed.
     fn pack(&self, enough: &dyn Fn() -> bool) -> Result<()> {
         if self.made.load(Ordering::Relaxed) < self.pack_after.load(Ordering::Relaxed) {
             return Ok(());
@@ -78,14 +78,14 @@ impl Core {
         let main = self.trees.load().main;
         let full = || !space.has_room();
         let packed = match self.index.compact(&main, from, seq, &space, &full) {
-            // There is too little to work with; what waits for a merge is not concerned.
+            // There are too few units to pack with. Items that wait for a merge are not affected.
             Err(Error::NoSpace) => return Ok((None, 0)),
             other => other?,
         };
         if packed.tree != main {
             let done = self.finish_step(space, packed.tree, seq, &ImageChange::default(), |_| {});
             match done {
-                // The last unit went to the leaves: there was none for the volume's root.
+                // The leaves took the last unit, so there was none for the volume's root.
                 Err(Error::NoSpace) => return Ok((None, 0)),
                 done => done?,
             }

@@ -1,8 +1,10 @@
-//! What a merge brings into the index: the sealed sets in key order, and what follows from them.
+//! The edits that a merge applies to the index: the sealed sets in key order, and the changes
+//! derived from them.
 //!
-//! Derived state is computed here and nowhere else, from the value in the index and the final value
-//! of each touched key: the name items of directories, which blocks the persistent free space gains
-//! and loses, and how often values that stand once are used. Live merges and merges of a replayed log use it alike.
+//! Derived state is computed only here, from the value in the index and the final value of each
+//! touched key: the name items of directories, the blocks that the persistent free space gains and
+//! loses, and the use counts of shared values. Live merges and merges of a replayed log use the
+//! same code.
 
 use std::borrow::Cow;
 use std::cell::Cell;
@@ -27,10 +29,12 @@ use crate::prefetch::prefetch;
 use crate::space::BlockRun;
 use crate::txn::Core;
 use crate::txn::attributes::bad_item;
-use crate::txn::merge::TOGETHER;
 use crate::txn::old_names::{Indexes, OldNames, change_names};
 use crate::txn::shared::SharedEdits;
 use crate::values::Value;
+
+/// Inodes that are prefetched together.
+pub(super) const TOGETHER: usize = 16;
 
 /// Changes of the entries whose names share a hash.
 #[derive(Debug, Default)]
@@ -41,12 +45,12 @@ struct NameChange {
 
 enum Edit {
     Item(Arc<LogVector>),
-    /// A new entry at that index, and no other change of its name item: so nearly all are.
+    /// A new entry at that index, and no other change of its name item; this is the usual case.
     Named(u64),
     Names(Box<NameChange>),
 }
 
-/// What became of one entry.
+/// An entry that was added, changed or removed.
 struct Renamed {
     /// The hash of its name.
     hash: u64,
@@ -63,45 +67,46 @@ impl NameChange {
     }
 }
 
-/// Blocks that the index loses and gains; all losses are applied before all gains.
+/// Blocks that the index loses and gains. All losses are applied before all gains.
 #[derive(Debug, Default)]
 pub struct ImageChange {
-    /// No longer referred to.
+    /// Blocks that the index stops referring to.
     pub removed: Vec<BlockRun>,
-    /// Newly referred to.
+    /// Blocks that the index starts referring to.
     pub added: Vec<BlockRun>,
 }
 
-/// The sealed sets of a merge as edits of the index, delivered in steps. What no later commit has
-/// sealed is sealed when its turn comes, so a merge goes through all inodes but once before it lets go.
+/// The sealed sets of a merge as edits of the index, delivered in steps. A current set that no
+/// later commit has sealed is sealed when the merge reaches its inode, so a merge visits each inode
+/// only once before it releases it.
 pub struct MergeEdits<'a> {
     hash_seed: u64,
-    /// Inodes whose turn has not come, ascending.
+    /// Inodes that are not processed yet, ascending.
     inodes: &'a [(u64, Arc<Inode>)],
-    /// The last context that is merged; none while nobody commits yet.
+    /// The last context that is merged; `None` during replay, before the first commit.
     boundary: Option<u64>,
-    /// The first of the inodes, whose memory was fetched.
+    /// How many of the first inodes were prefetched.
     fetched: usize,
-    /// Orphan items of all of them, which are an object of their own.
+    /// Orphan items of all inodes; they belong to an object of their own.
     orphans: Vec<Arc<LogVector>>,
-    /// Whether they were looked for.
+    /// Whether the orphan items were collected.
     collected: bool,
     edits: VecDeque<(Key, Edit)>,
-    /// Index nodes that this step has taken so far, and may take.
+    /// Index nodes that this step has allocated so far, and may allocate.
     taken: &'a Cell<u64>,
     limit: u64,
-    /// Keys that this step has taken so far.
+    /// Keys that this step has processed so far.
     keys: u64,
-    /// File block up to which extents taken in this step reach, and their inode.
+    /// Inode of the last extents processed in this step, and the file block up to which they reach.
     covered: (u64, u64),
-    /// What this step changes in the persistent free space.
+    /// Changes of the persistent free space in this step.
     pub image: ImageChange,
     core: &'a Core,
-    /// What this step changes of the values that stand once.
+    /// Changes of the shared values in this step.
     shared: SharedEdits<'a>,
     /// Names from before this step that are still in the index.
     old_names: OldNames<'a>,
-    /// The value taken last.
+    /// Buffer for the value that was returned last.
     value: Vec<u8>,
 }
 
@@ -110,8 +115,8 @@ fn item(vector: Arc<LogVector>) -> (Key, Edit) {
 }
 
 impl<'a> MergeEdits<'a> {
-    /// The edits of inodes, whose numbers ascend, up to the context `boundary`. `taken` counts the nodes
-    /// that the caller allocates.
+    /// The edits of `inodes`, which are in order of their numbers, up to the context `boundary`.
+    /// `taken` counts the nodes that the caller allocates.
     pub fn new(
         core: &'a Core,
         inodes: &'a [(u64, Arc<Inode>)],
@@ -138,7 +143,8 @@ impl<'a> MergeEdits<'a> {
         }
     }
 
-    /// Looks for orphan items, whose turn comes before that of the inodes they tell of.
+    /// Collects the orphan items, which must be applied before the items of the inodes they refer
+    /// to.
     pub fn collect_orphans(&mut self) {
         self.collected = true;
         for together in self.inodes.chunks(TOGETHER) {
@@ -156,7 +162,8 @@ impl<'a> MergeEdits<'a> {
         self.orphans.sort_unstable_by_key(|vector| vector.key());
     }
 
-    /// Begins a step on `tree` that ends, at the next sound place, once `limit` nodes were taken.
+    /// Begins a step on `tree` that ends, at the next valid place, once `limit` nodes were
+    /// allocated.
     pub fn begin_step(&mut self, tree: Tree, limit: u64) {
         self.limit = limit;
         self.keys = 0;
@@ -165,25 +172,27 @@ impl<'a> MergeEdits<'a> {
         self.old_names = OldNames::new(&self.core.index, tree);
     }
 
-    /// Old names that the step has not taken out of their items yet; it must not end before.
+    /// Takes the old names that the step has not removed from their items yet. They must be applied
+    /// within the step.
     pub fn take_old_names(&mut self) -> OldNames<'a> {
         let none = OldNames::new(&self.core.index, Tree::default());
         std::mem::replace(&mut self.old_names, none)
     }
 
-    /// What the step changes of the values that stand once, to be applied behind all else.
+    /// Takes the changes of the shared values in this step, which are applied after all other
+    /// edits.
     pub fn take_shared(&mut self) -> SharedEdits<'a> {
         let none = self.core.shared_edits(Tree::default());
         std::mem::replace(&mut self.shared, none)
     }
 
-    /// Whether nothing is left for a further step.
+    /// Whether no edits are left for a further step.
     pub fn is_done(&mut self) -> Result<bool> {
         self.fill()?;
         Ok(self.edits.is_empty())
     }
 
-    /// Makes sure that the next edit, if there is one, stands first.
+    /// Fills `edits`, so that the next edit, if there is one, is its first.
     fn fill(&mut self) -> Result<()> {
         while self.edits.is_empty() {
             if self.fetched == 0 {
@@ -211,7 +220,7 @@ impl<'a> MergeEdits<'a> {
         Ok(())
     }
 
-    /// Seals the next inodes, and prefetches what they hold.
+    /// Seals the sets of the next inodes, and prefetches their vectors.
     fn fetch_next(&mut self) {
         let next = || self.inodes.iter().take(TOGETHER);
         next().for_each(|(_, inode)| inode.prefetch());
@@ -286,8 +295,8 @@ impl<'a> MergeEdits<'a> {
         Ok(name_hash(self.hash_seed, entry.name))
     }
 
-    /// A step may end before this key: never inside the reach of an extent already taken, where the
-    /// same block could stand in one half as gained and in the other as lost.
+    /// Whether a step may end before this key. It may not end within the reach of an extent already
+    /// processed: a block could be recorded as gained in one step and as lost in the other.
     fn may_end_before(&self, key: &Key) -> bool {
         key.kind != Kind::Extent || key.object != self.covered.0 || key.offset >= self.covered.1
     }
@@ -317,7 +326,8 @@ impl<'a> MergeEdits<'a> {
 }
 
 impl MergeEdits<'_> {
-    /// The attributes of an item as the index has them; their uses of values are counted.
+    /// The attributes of an item as they are stored in the index. Counts their uses of shared
+    /// values.
     fn attributes(
         &mut self,
         key: &Key,
@@ -392,10 +402,10 @@ impl Edits for MergeEdits<'_> {
     }
 
     fn take(&mut self, key: &Key, old: Option<&[u8]>) -> Result<Option<Cow<'_, [u8]>>> {
-        let gone = self.old_names.remove(key);
+        let lost_names = self.old_names.remove(key);
         let edit = self.edits.pop_front_if(|(next, _)| next == key);
         let edit = edit.map(|(_, edit)| edit);
-        if edit.is_none() && gone.is_none() {
+        if edit.is_none() && lost_names.is_none() {
             return Err(Error::Invalid("an edit was taken twice"));
         }
         self.keys += 1;
@@ -415,7 +425,7 @@ impl Edits for MergeEdits<'_> {
                     },
                     _ => NameChange::default(),
                 };
-                change.remove.extend(gone.unwrap_or_default());
+                change.remove.extend(lost_names.unwrap_or_default());
                 let change = (&*change.remove, &*change.add);
                 Ok(change_names(key, old, change)?.map(Cow::Owned))
             }
@@ -447,8 +457,8 @@ impl MergeEdits<'_> {
         Ok(put.then_some(Cow::Borrowed(&self.value)))
     }
 
-    /// An entry changes or goes: if the index has it under another name, it leaves the item of that
-    /// name within this step.
+    /// Records the old name of an entry that is changed or deleted: if the index has the entry
+    /// under another name, it must be removed from the item of that name within this step.
     fn note_old_name(&mut self, key: &Key, vector: &LogVector, old: &[u8]) -> Result<()> {
         let before = self.hash_of(key.object, old)?;
         if before == self.renamed(vector)?.hash {

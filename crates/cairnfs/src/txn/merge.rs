@@ -1,11 +1,12 @@
 //! The merge: brings the logged changes into the index, writes a superblock, moves the log's tail.
 //!
-//! A merge takes exactly the state after its boundary: contexts up to it, nothing newer, and nobody
-//! waits for it. It goes in steps when the index it must rewrite is larger than what may be taken at
-//! once; each step ends with a superblock, but only the last one moves the tail and says that the
-//! boundary is merged, so a crash between steps replays the same log over what the steps have done.
+//! A merge takes exactly the contexts up to its boundary and no later change, and no committer
+//! waits for it. It runs in steps if it must rewrite more of the index than it may allocate at
+//! once. Each step ends with a superblock, but only the last one moves the tail and records the
+//! boundary as merged. After a crash between steps, the same log is replayed over the results of
+//! the steps.
 //!
-//! Reuse: blocks and nodes that a step has freed become usable only once its superblock is durable;
+//! Reuse: nodes and blocks that a step has freed become usable only once its superblock is durable;
 //! data blocks, to which the log may still refer, only after the last step.
 
 use std::cell::Cell;
@@ -23,51 +24,48 @@ use crate::format::superblock::Superblock;
 use crate::format::{BLOCK_SIZE, NODE_BLOCKS};
 use crate::index::{Edits, Tree};
 use crate::inode::Inode;
-use crate::journal::recover::LogPosition;
+use crate::journal::position::LogPosition;
 use crate::journal::vector::LogVector;
 use crate::prefetch::prefetch;
 use crate::space::BlockRun;
 use crate::sync::atomic::Ordering;
-use crate::txn::edits::{ImageChange, MergeEdits};
+use crate::txn::edits::{ImageChange, MergeEdits, TOGETHER};
 use crate::txn::step_space::StepSpace;
 use crate::txn::{Core, Trees};
 
-/// Inodes whose memory is fetched together.
-pub(super) const TOGETHER: usize = 16;
+/// Waiters for memory are woken each time this many inodes were released.
+const WAKE_EVERY: usize = 1 << 14;
 
-/// Inodes after whose release those who wait for memory are told.
-const TOLD_EVERY: usize = 1 << 14;
-
-/// What a merge takes.
+/// The input of a merge.
 pub(super) struct MergeInput {
-    /// The last sequence.
+    /// Sequence of the last context.
     pub seq: u64,
-    /// Where the log goes on behind it.
+    /// End of the log after that context.
     pub end: LogPosition,
-    /// Blocks that contexts up to there have freed.
+    /// Blocks that these contexts have freed.
     pub freed: Vec<BlockRun>,
-    /// Inodes with changes up to there, by their numbers.
+    /// Inodes with changes of these contexts, in order of their numbers.
     pub inodes: Vec<(u64, Arc<Inode>)>,
-    /// Some of them may have changed orphan items.
+    /// Whether some of them may have changed orphan items.
     pub orphaned: bool,
-    /// Index units set aside for what the index grows.
+    /// Index units reserved for the growth of the index.
     pub units: u64,
 }
 
-/// What all steps of a merge have in common.
+/// Parameters that all steps of a merge share.
 struct Step<'a> {
-    /// The last sequence that it takes.
+    /// Sequence of the last context that the merge takes.
     seq: u64,
-    /// Where the log begins once the last step is done; `None` if all of it stays.
+    /// The log's tail after the last step; `None` if the tail does not move.
     tail: Option<LogPosition>,
-    /// Units left of those set aside for what the index grows.
+    /// Units left of those reserved for the growth of the index.
     promised: &'a Cell<u64>,
-    /// Index nodes that the step has taken so far.
+    /// Index nodes that the current step has allocated so far.
     count: &'a Cell<u64>,
 }
 
 impl Step<'_> {
-    /// The log is not needed up to the last sequence.
+    /// Records in `superblock` that the log up to the last sequence is merged.
     fn moves_tail(&self, superblock: &mut Superblock) {
         if let Some(tail) = self.tail {
             superblock.merged_seq = U64::new(self.seq);
@@ -77,7 +75,7 @@ impl Step<'_> {
     }
 }
 
-/// The one edit of the volume's root: where the tree of the files is.
+/// The only edit of the volume's root: the position of the main tree.
 struct RootEdit(Option<RawRoot>);
 
 impl Edits for RootEdit {
@@ -104,7 +102,7 @@ impl Edits for RootEdit {
 
 impl Core {
     /// Merges everything committed so far. Merges run one at a time; a second caller waits and then
-    /// runs his own.
+    /// runs its own.
     ///
     /// # Errors
     /// The device's failure, or damage found in the index: both stop the volume.
@@ -116,7 +114,7 @@ impl Core {
         let mut unfinished = self.merging.lock();
         self.signals.merging();
         self.storage.check()?;
-        // What a merge writes would only wait in memory behind what is held.
+        // The writes of a merge would only wait in memory behind the held writes.
         self.storage.retry_held()?;
         let guard = self.storage.guard("a merge was broken off");
         let result = self.merge_times.time(|| self.merge_now(&mut unfinished));
@@ -159,8 +157,8 @@ impl Core {
         self.restore_reserve()
     }
 
-    /// Merges what was taken. If a step finds no space, all of it stays for a later merge, which does
-    /// it once more: what is in the index already changes nothing.
+    /// Merges the input. If a step finds no space, the whole input stays for a later merge, which
+    /// applies it again: changes that are already in the index have no effect.
     fn merge_or_keep(
         &self,
         mut taken: MergeInput,
@@ -176,8 +174,8 @@ impl Core {
         result
     }
 
-    /// Brings all that these inodes hold into the index, while nobody commits yet and the log's tail
-    /// stays where it is. Returns the data blocks that the index lost.
+    /// Brings all changes of these inodes into the index, before the first commit and without
+    /// moving the log's tail. Returns the data blocks that the index lost.
     pub(super) fn merge_replayed(
         &self,
         seq: u64,
@@ -202,7 +200,7 @@ impl Core {
         Ok(lost)
     }
 
-    /// Merges what was taken in steps, and lets it go.
+    /// Merges the input in steps, and releases its inodes and freed blocks.
     fn merge_taken(&self, taken: &mut MergeInput) -> Result<()> {
         let count = Cell::new(0);
         let promised = Cell::new(taken.units);
@@ -224,7 +222,7 @@ impl Core {
         taken.units = promised.get();
         if merged.is_err() {
             self.values.forget_places();
-            // What earlier steps took out of the index goes with the rest.
+            // Blocks that earlier steps removed from the index are freed with the rest.
             let blocks: u64 = lost.iter().map(|r| r.len).sum();
             self.pending_free.fetch_add(blocks as i64, Ordering::AcqRel);
             taken.freed.extend(lost);
@@ -243,7 +241,7 @@ impl Core {
         Ok(())
     }
 
-    /// Brings all edits into the index, and the data blocks that it lost into `lost`.
+    /// Brings all edits into the index, and adds the data blocks that the index lost to `lost`.
     fn merge_steps(
         &self,
         edits: &mut MergeEdits<'_>,
@@ -259,11 +257,12 @@ impl Core {
         }
     }
 
-    /// Lets go what the index has now, and tells those who wait for memory every now and then.
+    /// Releases sealed sets, which the index has, and regularly wakes the threads that wait for
+    /// memory.
     fn release_sealed(&self, inodes: Vec<(u64, Arc<Inode>)>, seq: u64) {
         let together = inodes.len();
         let sealed = self.sealed_bytes.load(Ordering::Acquire);
-        let mut told = together;
+        let mut woken_at = together;
         let mut inodes = inodes.into_iter();
         let mut vectors = Vec::new();
         let mut clean = Vec::with_capacity(TOGETHER);
@@ -279,17 +278,18 @@ impl Core {
             let cleaned = |inode| self.table.cleaned(inode, together);
             clean.drain(..).for_each(cleaned);
             let left = inodes.as_slice().len();
-            if told - left >= TOLD_EVERY && left > 0 {
-                told = left;
-                let each = sealed / together as i64;
+            if woken_at - left >= WAKE_EVERY && left > 0 {
+                woken_at = left;
+                let per_inode = sealed / together as i64;
                 self.sealed_bytes
-                    .store((each * left as i64).max(1), Ordering::Release);
+                    .store((per_inode * left as i64).max(1), Ordering::Release);
                 self.journal.ring().wake();
             }
         }
     }
 
-    /// One step: part of the edits, a superblock. Returns the data blocks that the index lost.
+    /// Runs one step: applies a part of the edits and writes a superblock. Returns the data blocks
+    /// that the index lost.
     fn merge_step(&self, edits: &mut MergeEdits<'_>, step: &Step<'_>) -> Result<Vec<BlockRun>> {
         let seq = step.seq;
         step.count.set(0);
@@ -315,12 +315,12 @@ impl Core {
                 step.moves_tail(superblock);
             }
         })?;
-        // What was lost here and gained again by another key is still in use.
+        // Blocks that one key lost and another gained are still in use.
         Ok(subtract_runs(image.removed, &image.added))
     }
 
-    /// Makes a new tree of the files that which counts: with the free space that follows from it, and
-    /// a superblock changed by `change`.
+    /// Makes a new main tree the valid one: updates the free space accordingly and writes a
+    /// superblock changed by `change`.
     pub(super) fn finish_step(
         &self,
         space: StepSpace<'_>,
@@ -351,7 +351,7 @@ impl Core {
         for run in &image.removed {
             self.space.image_remove(*run)?;
         }
-        // A node made and given up within the step was never in the image.
+        // A node allocated and retired within the step was never in the image.
         for block in retired.difference(allocated) {
             self.space.image_remove(unit(*block))?;
         }
@@ -375,8 +375,8 @@ impl Core {
         added.iter().try_for_each(|run| self.space.image_add(*run))
     }
 
-    /// Writes the free space and a superblock changed by `change`; both are durable before anything
-    /// that is written afterwards.
+    /// Writes the free space and a superblock changed by `change`; both are durable before any
+    /// later write.
     pub(super) fn flip(&self, change: impl FnOnce(&mut Superblock)) -> Result<()> {
         let table = self.space.write_image()?;
         if !is_injected(InjectedFault::SuperblockBeforeIndex) {
@@ -406,15 +406,15 @@ impl Core {
     }
 }
 
-/// Inodes by their numbers, each once: one whose changes all died and that was changed again was
-/// listed twice.
+/// Sorts inodes by their numbers and removes duplicates: an inode whose changes all died and that
+/// was changed again is listed twice.
 fn in_order(mut inodes: Vec<(u64, Arc<Inode>)>) -> Vec<(u64, Arc<Inode>)> {
     inodes.sort_unstable_by_key(|(ino, _)| *ino);
     inodes.dedup_by_key(|(ino, _)| *ino);
     inodes
 }
 
-/// Drops vectors, of which many have left the processor's cache.
+/// Drops vectors, with prefetching, because many have left the processor's cache.
 fn drop_together(vectors: &mut Vec<Arc<LogVector>>) {
     while !vectors.is_empty() {
         let rest = vectors.len().saturating_sub(2 * TOGETHER);
@@ -422,7 +422,7 @@ fn drop_together(vectors: &mut Vec<Arc<LogVector>>) {
         last.iter().for_each(|vector| prefetch(&**vector));
         vectors.truncate(rest);
     }
-    // A large directory's list would be kept until all inodes were let go.
+    // Otherwise the list of a large directory would be kept until all inodes are released.
     vectors.shrink_to(TOGETHER * TOGETHER);
 }
 

@@ -1,10 +1,10 @@
-//! Transactions over the volume's state: reservation, commit, look-up of items, merge, recovery.
+//! Transactions over the volume's state: reservation, commit, lookup of items, merge, recovery.
 //!
-//! Floor 4: ties together journal, index, space, data and inodes; knows items, but not what files
-//! are. [`Core`] is the open volume. Locks are taken in this order: an inode's contents lock, then
-//! reservations (which may wait), then inode states in order of their numbers, then the shared hold
-//! of the open context, then a shard of a list. Nobody waits for log space, memory or a push while
-//! holding an inode state or the context.
+//! Floor 4: connects journal, index, space, data and inodes. It knows items, but not what files
+//! are. [`Core`] is the open volume. Lock order: an inode's contents lock, reservations (which may
+//! wait), inode states in order of their numbers, the shared hold of the open context, a shard of a
+//! list. No thread waits for log space, memory or a push while it holds an inode state or the
+//! context.
 
 mod attributes;
 mod batch;
@@ -68,49 +68,49 @@ use crate::txn::reservation_cache::ReservationCaches;
 use crate::types::Time;
 use crate::values::Values;
 
-/// Inode numbers a directory takes at once for its children.
+/// Inode numbers that a directory allocates at once for its children.
 pub const INO_CHUNK: u64 = 64;
 
-/// Freed blocks that should not wait for the log to fill (64 MiB).
+/// Number of freed blocks (64 MiB) from which a merge is due although the log is not full.
 const MUCH_FREED: i64 = 1 << 14;
-/// Which part of what is free is much to be removed.
+/// A merge is due when deleted items take at least the free blocks divided by this.
 const MUCH_REMOVED: u64 = 16;
 
-/// The roots of the newest index. Readers load them once per look-up.
+/// The roots of the newest index. Readers load them once per lookup.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Trees {
-    /// The volume's own root, which names the others.
+    /// The volume's own root, which refers to the other roots.
     pub volume: Tree,
-    /// The root of the files.
+    /// The main tree, which holds the files.
     pub main: Tree,
 }
 
-/// How the memory budget is divided, in bytes (inodes: in number).
+/// How the memory budget is divided, in bytes except where stated.
 #[derive(Debug, Clone, Copy)]
 pub struct Limits {
-    /// Index nodes.
+    /// Cached index nodes.
     pub nodes: usize,
-    /// Data blocks read or written before.
+    /// Cached data blocks.
     pub data: usize,
-    /// Values of extended attributes, beside those that dirty sets hold.
+    /// Cached values of extended attributes, besides those that dirty sets hold.
     pub values: usize,
-    /// Inodes kept although clean.
+    /// Clean inodes that are kept, in number.
     pub inodes: usize,
-    /// Dirty sets beyond which a merge starts.
+    /// Size of the dirty sets beyond which a merge starts.
     pub dirty_soft: i64,
-    /// Dirty sets beyond which committers wait.
+    /// Size of the dirty sets beyond which committers wait.
     pub dirty_hard: i64,
-    /// Unwritten data beyond which writers write.
+    /// Unwritten data beyond which writers write it back themselves.
     pub pages: i64,
-    /// Names of directories beyond which those of cold ones leave.
+    /// Directory names beyond which those of cold directories are evicted.
     pub names: i64,
-    /// Dirty sets beyond which replay brings a part of the log into the index.
+    /// Size of the dirty sets beyond which replay merges a part of the log into the index.
     pub replay: i64,
     /// Keys that a step of a merge takes, in number.
     pub step_keys: u64,
 }
 
-/// Limits below those of any budget: a few files reach what else takes many.
+/// Limits below those of any budget, so that a few files reach what otherwise takes many.
 #[derive(Debug, Clone, Copy)]
 pub struct Pressure {
     /// Bytes of dirty sets that replay may hold.
@@ -120,7 +120,7 @@ pub struct Pressure {
 }
 
 impl Limits {
-    /// Divides a budget.
+    /// Divides a budget of `bytes`, at least 8 MiB.
     pub fn for_budget(bytes: usize) -> Self {
         let bytes = bytes.max(8 << 20);
         Self {
@@ -175,37 +175,37 @@ pub struct Core {
     dirty: Sharded<(u64, Arc<Inode>)>,
     /// Whether some of them may have changed orphan items.
     orphaned: AtomicBool,
-    /// Memory of dirty sets, but for what the reservation caches keep to themselves.
+    /// Memory of dirty sets in bytes, without the part that the reservation caches hold back.
     dirty_bytes: CachePadded<AtomicI64>,
     reservation_caches: ReservationCaches,
     sealed_bytes: AtomicI64,
     /// Blocks freed by commits that no merge has made usable yet.
     pending_free: CachePadded<AtomicI64>,
-    /// Bytes of deleted items that the merge under way, or that of what was replayed, takes out of the
-    /// index.
+    /// Bytes of deleted items that the running merge, or the merge of replayed changes, removes
+    /// from the index.
     shrinking: AtomicU64,
-    /// How many fsyncs are under way.
+    /// Number of fsyncs in progress.
     fsyncs_in_progress: CachePadded<AtomicU64>,
-    /// What is to be made durable by its causes.
+    /// Fsyncs that are served together.
     batches: batch::Batches,
     /// Bytes of log that were replayed when the volume was opened.
     replayed: u64,
-    /// Held by a merge; what one that found no space has left to the next.
+    /// Held by a running merge; the input of a merge that found no space, left for the next one.
     merging: Mutex<Option<merge::MergeInput>>,
-    /// The last merge found no space.
+    /// Whether the last merge found no space.
     starved: AtomicBool,
-    /// Index nodes made by merges.
+    /// Number of index nodes written by merges.
     made: AtomicU64,
-    /// Where packing the index goes on. MergeInput under the lock of merges.
+    /// Key where packing the index continues. Locked only under the lock of merges.
     packed_to: Mutex<Option<Key>>,
-    /// So many must have been made before the index is packed again.
+    /// Value of `made` from which the index is packed again.
     pack_after: AtomicU64,
     merge_times: Latency,
 }
 
 impl Core {
-    /// Notes that an orphan item changes. Nearly all removals of files in use do that, so it is looked at
-    /// before it is written.
+    /// Records that an orphan item changes. Nearly every removal of a file in use does that, so the
+    /// flag is read before it is written.
     fn note_orphan(&self) {
         if !self.orphaned.load(Ordering::Relaxed) {
             self.orphaned.store(true, Ordering::Relaxed);
@@ -222,7 +222,7 @@ impl Core {
         &self.storage
     }
 
-    /// Where the areas lie.
+    /// The volume's layout.
     pub fn geometry(&self) -> &Geometry {
         &self.geometry
     }
@@ -232,12 +232,12 @@ impl Core {
         self.hash_seed
     }
 
-    /// Whether the volume was opened for reading only.
+    /// Whether the volume was opened read-only.
     pub fn read_only(&self) -> bool {
         self.read_only
     }
 
-    /// How memory is divided.
+    /// How the memory budget is divided.
     pub fn limits(&self) -> &Limits {
         &self.limits
     }
@@ -257,32 +257,32 @@ impl Core {
         &self.space
     }
 
-    /// Data blocks.
+    /// The data block store.
     pub fn data(&self) -> &DataStore {
         &self.data
     }
 
-    /// Values of extended attributes in memory.
+    /// Cache of the values of extended attributes.
     pub fn values(&self) -> &Values {
         &self.values
     }
 
-    /// Requests of background work.
+    /// Requests for background work.
     pub fn signals(&self) -> &Arc<Signals> {
         &self.signals
     }
 
-    /// Inodes in memory.
+    /// The table of inodes in memory.
     pub fn table(&self) -> &InodeTable {
         &self.table
     }
 
-    /// Look-ups in the cache of index nodes.
+    /// Lookups in the cache of index nodes.
     pub fn index_counters(&self) -> crate::index::CacheCounters {
         self.index.counters()
     }
 
-    /// Bytes of dirty sets, those being merged included.
+    /// Bytes of dirty sets, including those being merged.
     pub fn dirty_bytes(&self) -> i64 {
         self.current_bytes() + self.sealed_bytes.load(Ordering::Relaxed)
     }
@@ -292,14 +292,14 @@ impl Core {
         self.dirty_bytes.load(Ordering::Relaxed) + self.values.beyond()
     }
 
-    /// Lets dirty sets look as if they were beyond all limits.
+    /// Makes the dirty sets appear to exceed all limits.
     #[cfg(all(test, not(shuttle)))]
     pub fn exceed_dirty_limits(&self) {
         let hard = self.limits.dirty_hard;
         self.dirty_bytes.fetch_add(hard, Ordering::Relaxed);
     }
 
-    /// What commits did since the volume was opened.
+    /// Counters of commits since the volume was opened.
     pub fn commit_counts(&self) -> CommitCounts {
         self.reservation_caches.counts()
     }
@@ -309,19 +309,19 @@ impl Core {
         self.pending_free.load(Ordering::Relaxed)
     }
 
-    /// Whether so much was freed since the last merge that what lies below the device should have it
-    /// back soon: a merge discards it.
+    /// Whether so much was freed since the last merge that the storage below should get it back
+    /// soon: a merge discards it.
     pub fn has_much_to_discard(&self) -> bool {
         self.discard && self.pending_free() >= MUCH_FREED
     }
 
-    /// Bytes by which the index shrinks with the next merge, about.
+    /// Approximate bytes by which the index shrinks with the next merge.
     pub(super) fn shrinkage(&self) -> u64 {
         self.reservation_caches.shrinkage() + self.shrinking.load(Ordering::Acquire)
     }
 
-    /// Whether so many items were deleted since the last merge, measured by what is free, that a merge
-    /// should tell soon what exactly they give back.
+    /// Whether so many items were deleted since the last merge, compared with the free blocks, that
+    /// a merge should soon determine what exactly they free.
     pub fn has_much_removed(&self) -> bool {
         let removed = self.shrinkage();
         let much = removed / BLOCK_SIZE as u64 >= self.space.free_blocks() / MUCH_REMOVED;
@@ -333,17 +333,18 @@ impl Core {
         self.replayed
     }
 
-    /// Merges, with their times.
+    /// Number and times of merges.
     pub fn merge_times(&self) -> &Latency {
         &self.merge_times
     }
 
-    /// Merges done.
+    /// Number of merges done.
     pub fn merges(&self) -> u64 {
         self.merge_times.get().times
     }
 
-    /// A number for a new inode, from the chunk its directory holds.
+    /// A number for a new inode, from the directory's `chunk`, which is refilled when it is used
+    /// up.
     pub fn new_ino(&self, chunk: &mut (u64, u64)) -> u64 {
         if chunk.0 >= chunk.1 {
             let start = self.next_ino.fetch_add(INO_CHUNK, Ordering::Relaxed);

@@ -1,10 +1,10 @@
 //! Opening a volume: superblock, log, replay, and the mount record.
 //!
-//! Opened for changes, the device is flushed before anything on it is believed, and the mount
-//! record is durable before anything else is written: what a killed predecessor left in the
-//! device's cache is in a known state then. Opened for reading only, the device is never written: the log is
-//! replayed in memory, and the merges of one that needs more memory than the budget go to an
-//! [`Overlay`].
+//! When a volume is opened for changes, the device is flushed before its content is trusted, and
+//! the mount record is durable before anything else is written. So the data that a killed
+//! predecessor left in the device's cache is in a known state. When it is opened read-only, the
+//! device is never written: the log is replayed in memory, and if that needs more memory than the
+//! budget, the merges write to an [`Overlay`].
 
 use std::sync::Arc;
 
@@ -43,25 +43,26 @@ use crate::values::Values;
 /// How a volume is opened.
 #[derive(Debug, Clone, Copy)]
 pub struct OpenMode {
-    /// The device is not written.
+    /// Whether the device must not be written.
     pub read_only: bool,
-    /// The log is replayed. Without, the volume is as its last merge left it, and must be read-only.
+    /// Whether the log is replayed. Otherwise the volume is in the state of its last merge, and
+    /// must be read-only.
     pub recovery: bool,
-    /// Tell the device of freed space.
+    /// Whether freed space is discarded on the device.
     pub discard: bool,
-    /// How memory is divided.
+    /// How the memory budget is divided.
     pub limits: Limits,
-    /// What times and random numbers are a function of; `None` for the system's.
+    /// Seed from which times and random numbers are derived; `None` for the system's.
     pub seed: Option<u64>,
-    /// Times are those that the kernel gives to files.
+    /// Whether times are taken from the kernel's clock for files.
     pub kernel_clock: bool,
-    /// A mechanism to be left out.
+    /// A mechanism to ablate.
     pub ablated: Option<Mechanism>,
 }
 
 #[cfg(test)]
 impl OpenMode {
-    /// For tests of the engine: reproducible, for changes.
+    /// Mode for tests of the engine: reproducible, for changes.
     pub fn seeded(limits: Limits) -> Self {
         Self {
             read_only: false,
@@ -80,15 +81,16 @@ impl OpenMode {
 pub struct Identity {
     /// The newest valid superblock.
     pub superblock: Superblock,
-    /// The other slot holds no valid superblock.
+    /// Whether the other slot holds no valid superblock.
     pub other_lost: bool,
 }
 
 /// Reads the superblocks.
 ///
 /// # Errors
-/// [`Error::NotAVolume`] if neither slot looks like one; [`Error::Corrupt`] if one does but none is
-/// valid; [`Error::Incompatible`] for features that must be known.
+/// [`Error::NotAVolume`] if neither slot looks like a superblock; [`Error::Corrupt`] if one does
+/// but none is valid; [`Error::Incompatible`] for unknown incompatible features; the device's
+/// failure.
 pub fn read_superblock(device: &dyn Device) -> Result<Identity> {
     let mut newest: Option<Superblock> = None;
     let mut damage: Option<Corruption> = None;
@@ -128,16 +130,16 @@ pub fn read_superblock(device: &dyn Device) -> Result<Identity> {
     })
 }
 
-/// What to say of a device that is shorter than its volume, if it is.
+/// The error for a device that is shorter than its volume, if it is; `next` is the advice to give.
 fn cut_off(superblock: &Superblock, device: &dyn Device, next: &'static str) -> Option<Error> {
     let size = superblock.total_blocks.get() * BLOCK_SIZE as u64;
     let left = device.size();
     (left < size).then_some(Error::CutOff { size, left, next })
 }
 
-/// Of a volume that was cut off and whose log and roots are there.
+/// Advice for a volume that was cut off and whose log and roots are readable.
 const READ_THE_REST: &str = "`cairnfs export` and `cairnfs mount -o ro` read what is left";
-/// Of one whose log or roots are not.
+/// Advice for one whose log or roots are not.
 const NOTHING_LEFT: &str = "what is left is too little to find any file";
 
 fn check_features(superblock: &Superblock) -> Result<()> {
@@ -150,7 +152,7 @@ fn check_features(superblock: &Superblock) -> Result<()> {
     Ok(())
 }
 
-/// Most log bytes and index units that a cache of committers takes at once.
+/// Largest batch of log bytes and index units that a reservation cache takes at once.
 const BATCH_LOG: i64 = 64 << 10;
 const BATCH_UNITS: u64 = 16;
 
@@ -158,13 +160,14 @@ impl Core {
     /// Opens a volume and replays its log.
     ///
     /// # Errors
-    /// What [`read_superblock`] says; [`Error::CutOff`], unless it is opened read-only; damage in the log or the index; the device's failure.
+    /// Errors of [`read_superblock`]; [`Error::CutOff`], unless opened read-only; damage in the log
+    /// or the index; the device's failure.
     pub fn open(device: Arc<dyn Device>, mode: OpenMode) -> Result<Self> {
         assert!(
             mode.recovery || mode.read_only,
             "changes to a volume whose log was not replayed"
         );
-        let whole = device.clone();
+        let base_device = device.clone();
         let device = match mode.read_only {
             true => Arc::new(Overlay::new(device)),
             false => device,
@@ -177,9 +180,9 @@ impl Core {
         let superblock = identity.superblock;
         if let Some(cut) = cut_off(&superblock, &*storage, READ_THE_REST) {
             match mode.read_only {
-                // What lies beyond the end fails like any other read.
+                // Reads beyond the end fail like any other failed read.
                 true => tracing::warn!("{cut}"),
-                false => return Err(Self::cut_off_for_changes(whole, mode, cut)),
+                false => return Err(Self::cut_off_for_changes(base_device, mode, cut)),
             }
         }
         let lost = cut_off(&superblock, &*storage, NOTHING_LEFT);
@@ -190,7 +193,8 @@ impl Core {
         opened.map_err(|e| lost.filter(|_| matches!(e, Error::Io { .. })).unwrap_or(e))
     }
 
-    /// What to say of a volume that was cut off: `cut` if it can be read, which is tried.
+    /// The error for opening a cut-off volume for changes: `cut` if the volume can be opened
+    /// read-only, which is tried.
     fn cut_off_for_changes(device: Arc<dyn Device>, mode: OpenMode, cut: Error) -> Error {
         let read_only = OpenMode {
             read_only: true,
@@ -202,7 +206,7 @@ impl Core {
         }
     }
 
-    /// Opens the volume that a superblock tells of.
+    /// Opens the volume of a superblock.
     fn open_found(storage: Arc<Storage>, identity: &Identity, mut mode: OpenMode) -> Result<Self> {
         let superblock = identity.superblock;
         let unknown = superblock.ro_compatible.get() & !KNOWN_RO_COMPATIBLE;
@@ -212,7 +216,8 @@ impl Core {
                     "features {unknown:#x} that allow reading only; open it read-only, or update CairnFS"
                 )));
             }
-            // What is free may be told in another way, so no merge may allocate, in an overlay either.
+            // An unknown feature may record the free space differently, so no merge may allocate,
+            // not even in an overlay.
             mode.limits.replay = i64::MAX;
         }
         let found = match mode.recovery {
@@ -227,8 +232,8 @@ impl Core {
         core.mark_features()?;
         let ring = core.journal.ring();
         if !mode.read_only && ring.free() < ring.capacity() / 2 {
-            // Mounts that never come to a merge of their own must not fill the log either. One that finds
-            // no space is done again later, once removals have given some back.
+            // Mounts that are killed before their own first merge must not fill the log. A merge
+            // that finds no space is repeated later, when deletions have freed some.
             match core.merge() {
                 Err(Error::NoSpace | Error::HostFull { .. }) => {}
                 done => done?,
@@ -237,7 +242,7 @@ impl Core {
         Ok(core)
     }
 
-    /// Says in the superblock, before anything is changed, which features the log will have.
+    /// Sets the features that the log will use in the superblock, before any change.
     fn mark_features(&self) -> Result<()> {
         let marked = self.superblock().incompatible.get() & RENAMED_ENTRIES != 0;
         match marked || self.read_only {
@@ -336,7 +341,7 @@ impl Core {
     }
 }
 
-/// The tree of the files, as the volume's root names it.
+/// The main tree, read from the volume's root.
 fn main_tree(index: &Index, volume: &Tree, block: u64) -> Result<Tree> {
     let key = Key::new(u64::from(MAIN_ROOT), Kind::Root, 0);
     let bad = |found: String| Error::corrupt(block, "root item", "the tree of the files", found);

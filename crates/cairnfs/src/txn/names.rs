@@ -1,8 +1,9 @@
-//! Names of directories kept in memory, within their share of the budget.
+//! Names of directories kept in memory, within their share of the memory budget.
 //!
-//! Memory is looked at only when a directory's map grows. Beyond the limit the directories that grew
-//! longest ago give up what the index has, unless they were used since; a few at a time, and none
-//! that is locked, so nobody waits for another directory here.
+//! The limit is checked only when a directory's map grows. Beyond it, the directories that grew
+//! longest ago drop the names that the index has, unless they were used since. Only a few
+//! directories are handled at a time, and none that is locked, so no thread waits for another
+//! directory here.
 
 use std::collections::VecDeque;
 
@@ -15,7 +16,7 @@ use crate::sync::Mutex;
 use crate::sync::atomic::Ordering;
 use crate::txn::Core;
 
-/// Directories looked at for each that grows.
+/// Directories checked for each one that grows.
 const STEPS: usize = 8;
 
 /// Numbers of directories with many names in memory, those that grew longest ago first.
@@ -46,7 +47,8 @@ impl Core {
         self.name_bytes() > self.limits.names
     }
 
-    /// Looks at the oldest: drops it if it has left memory, trims it if it is cold and must.
+    /// Checks the oldest directory: removes it from the queue if it has left memory, and trims it
+    /// if it is cold and the limit is exceeded.
     fn shrink_names(&self) {
         let Some(ino) = self.named.lock().pop_front() else {
             return;
@@ -64,7 +66,7 @@ impl Core {
         }
     }
 
-    /// Leaves a directory only the names that the index does not have.
+    /// Drops all names of a directory that the index has.
     fn trim(&self, state: &mut InodeState) {
         let sealed = state.sealed_set().cloned();
         let mut dirty = self.names_of(&state.current, None);
@@ -74,7 +76,7 @@ impl Core {
         state.trim_names(dirty.into_iter());
     }
 
-    /// Hashes and indexes of the entries that a set puts, unless `newer` says otherwise.
+    /// Hashes and indexes of the entries that a set puts and that `newer` does not replace.
     fn names_of(&self, set: &DirtySet, newer: Option<&DirtySet>) -> Vec<(u64, u64)> {
         let hash = |value: &[u8]| {
             let entry = decode_dir_entry(value).ok()?;

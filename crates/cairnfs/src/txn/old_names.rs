@@ -1,9 +1,9 @@
 //! Names that entries had in the index before a step of a merge changed them.
 //!
-//! A rename within a directory gives an entry another name under its index. Of the old name only the
-//! index tells, and only until the step that writes the new one. So that step takes the entry out
-//! of the old name's item, too: in each superblock a name item lists no entry that has another
-//! name, and a replay over the steps of a merge need not know names from before it.
+//! A rename within a directory gives an entry another name under the same index. The old name is
+//! found only in the index, and only until the step that writes the new name. So that step also
+//! removes the entry from the old name's item: in each superblock a name item lists no entry that
+//! has another name, and a replay over completed steps of a merge need not know older names.
 
 use std::borrow::Cow;
 use std::collections::hash_map::Entry;
@@ -21,7 +21,8 @@ use crate::shard::IntHash;
 /// Indexes of entries.
 pub(super) type Indexes = SmallVec<[u64; 1]>;
 
-/// What a name item has once `remove` are gone from it and `add` are there; `None` if that is nothing.
+/// The value of a name item after the indexes `remove` are removed and `add` are added; `None` if
+/// it becomes empty.
 ///
 /// # Errors
 /// A damaged name item.
@@ -67,7 +68,7 @@ pub(super) struct OldNames<'a> {
 }
 
 impl<'a> OldNames<'a> {
-    /// None, in a step on `tree`.
+    /// An empty list, for a step on `tree`.
     pub fn new(index: &'a Index, tree: Tree) -> Self {
         Self {
             index,
@@ -77,7 +78,7 @@ impl<'a> OldNames<'a> {
         }
     }
 
-    /// Notes that the entry at `index` loses the name of this item.
+    /// Records that the entry at `index` loses the name of this item.
     ///
     /// # Errors
     /// A damaged index, the device's failure.
@@ -95,7 +96,7 @@ impl<'a> OldNames<'a> {
         Ok(())
     }
 
-    /// The first item that has to change.
+    /// The key of the first item that must change.
     pub fn first(&self) -> Option<Key> {
         self.entries.first_key_value().map(|(key, _)| *key)
     }
@@ -112,7 +113,7 @@ impl<'a> OldNames<'a> {
         Some(indexes)
     }
 
-    /// Index nodes that the changes may take.
+    /// Number of index nodes that the changes may allocate.
     pub fn cost(&self) -> u64 {
         self.leaves.len() as u64
     }
@@ -124,9 +125,9 @@ impl Edits for OldNames<'_> {
     }
 
     fn take(&mut self, key: &Key, old: Option<&[u8]>) -> Result<Option<Cow<'_, [u8]>>> {
-        let gone = self
+        let lost = self
             .remove(key)
             .ok_or(Error::Invalid("an edit was taken twice"))?;
-        Ok(change_names(key, old, (&gone, &[]))?.map(Cow::Owned))
+        Ok(change_names(key, old, (&lost, &[]))?.map(Cow::Owned))
     }
 }

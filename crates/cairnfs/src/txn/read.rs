@@ -1,8 +1,8 @@
-//! Look-up of inodes and of their items: current set, sealed set, index, in this order.
+//! Lookup of inodes and of their items: current set, sealed set, index, in this order.
 //!
-//! The caller holds the inode's lock, so its sealed set stays while he reads. The index is read
-//! without any lock: if a merge has replaced the tree meanwhile and reused its blocks, the checksum
-//! in the pointer tells, and the look-up is done again in the new tree.
+//! The caller holds the inode's lock, so its sealed set stays during the read. The index is read
+//! without a lock: if a merge has replaced the tree meanwhile and reused its blocks, the checksums
+//! in the pointers detect that, and the lookup is repeated in the new tree.
 
 use std::sync::Arc;
 
@@ -18,30 +18,30 @@ use crate::txn::Core;
 
 /// Items read from the index at a time while a listing merges it with the dirty sets.
 const BATCH: usize = 128;
-/// Bytes of values that end such a batch, too.
+/// Bytes of values that also end such a batch.
 const BATCH_BYTES: usize = 1 << 20;
 
-/// Deleted items that a search backwards passes.
-const MOST_TOMBSTONES: usize = 8;
+/// Deleted items that a backward search skips at most.
+const MAX_TOMBSTONES: usize = 8;
 
-/// What the index has of one kind up to an offset.
+/// The last item of one kind up to an offset in the index.
 enum Near {
-    /// The last is there.
+    /// It is at this offset.
     At(u64),
     Nothing,
-    /// It would be in another leaf.
+    /// It may be in another leaf.
     Unknown,
 }
 
-/// An item as found.
+/// An item as it was found.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Item {
     /// Its value.
     pub value: Vec<u8>,
-    /// It was found below the current set.
+    /// Whether it was found below the current set.
     pub below: bool,
-    /// The leaf's block, if it was found in the index by its key; 0 if by a scan. Attributes look
-    /// different there.
+    /// The leaf's block if it was found in the index by its key, 0 if it was found by a scan.
+    /// Attributes are encoded differently there.
     pub stored: Option<u64>,
 }
 
@@ -62,7 +62,7 @@ impl Item {
 enum Place {
     Current,
     Sealed,
-    /// With the leaf's block.
+    /// In the leaf at this block.
     Index(u64),
 }
 
@@ -73,7 +73,7 @@ impl Place {
 }
 
 impl Core {
-    /// Runs a look-up in the newest tree of the files; again if the tree changed under it.
+    /// Runs a lookup in the newest main tree, and repeats it if the tree was replaced meanwhile.
     pub(super) fn in_index<R>(&self, mut look: impl FnMut(&Tree) -> Result<R>) -> Result<R> {
         loop {
             let trees = self.trees.load_full();
@@ -90,10 +90,11 @@ impl Core {
         }
     }
 
-    /// The inode, loaded. It may be gone by the time its state is locked.
+    /// Returns the inode, loaded. It may be deleted by the time its state is locked.
     ///
     /// # Errors
-    /// [`Error::NotFound`] if there is none of that number.
+    /// [`Error::NotFound`] if there is no inode of that number; a damaged volume, the device's
+    /// failure.
     pub fn inode(&self, ino: u64) -> Result<Arc<Inode>> {
         let inode = self.table.get_or_new(ino);
         if !inode.is_ready() {
@@ -107,8 +108,8 @@ impl Core {
         Ok(inode)
     }
 
-    /// Whether there may be an inode of that number: it is in memory, where it may have been removed, or
-    /// in the index. A number without an inode takes no place in memory.
+    /// Whether there may be an inode of that number: it is in memory, where it may have been
+    /// deleted, or in the index. A number without an inode is not added to the table.
     ///
     /// # Errors
     /// A damaged volume, the device's failure.
@@ -116,13 +117,13 @@ impl Core {
         if self.table.peek(ino).is_some() {
             return Ok(true);
         }
-        // It was not in memory, so the index held all of it.
+        // It is not in memory, so all its items are in the index.
         let value = self.in_index(|tree| self.index.get(tree, &Key::inode(ino)))?;
         Ok(value.is_some())
     }
 
-    /// The attributes of an inode that is not in memory, where it would take another's place: so a
-    /// walk through more files than memory holds does not drive out those in use.
+    /// The attributes of an inode that is not in memory, if the table is full. So a walk through
+    /// more files than the table holds does not evict those in use.
     ///
     /// # Errors
     /// A damaged volume, the device's failure.
@@ -130,12 +131,13 @@ impl Core {
         if !self.table.is_full_without(ino) {
             return Ok(None);
         }
-        // It was not in memory, so the index held all of it; what changed since came after this call.
+        // It is not in memory, so all its items are in the index; later changes came after this
+        // call.
         let value = self.in_index(|tree| self.index.get(tree, &Key::inode(ino)))?;
         value.map(|value| Attrs::decode(ino, &value)).transpose()
     }
 
-    /// Makes sure that the attributes of an inode are in memory, if it exists.
+    /// Loads the attributes of an inode, if it exists.
     ///
     /// # Errors
     /// A damaged volume, the device's failure.
@@ -175,7 +177,7 @@ impl Core {
         })
     }
 
-    /// The same, shown to `f` with where it was found.
+    /// Calls `f` with the value of an item and where it was found.
     fn with_item<R>(
         &self,
         inode: &Inode,
@@ -202,8 +204,9 @@ impl Core {
         Ok(found.map(|(value, block)| f(&value, Place::Index(block))))
     }
 
-    /// An offset in `least..=to` such that no item of one kind, which is not that of directory entries,
-    /// stands behind it up to `to`: that of the last one up to there, if it is soon found.
+    /// Returns an offset in `least..=to` from which a forward scan finds the last item of `kind` up
+    /// to `to`, if that is at `least` or later. It is the offset of that item if it is found
+    /// quickly. `kind` is not that of directory entries.
     ///
     /// # Errors
     /// A damaged volume, the device's failure.
@@ -216,7 +219,7 @@ impl Core {
     ) -> Result<u64> {
         let mut upto = to;
         let mut indexed = self.near_in_index(inode, state, kind, upto)?;
-        for _ in 0..MOST_TOMBSTONES {
+        for _ in 0..MAX_TOMBSTONES {
             let over = state.last_slot(kind, upto);
             let under = match indexed {
                 Near::Unknown => return Ok(least),
@@ -249,18 +252,18 @@ impl Core {
         if !state.may_be_indexed() {
             return Ok(Near::Nothing);
         }
-        let wanted = Key::new(inode.ino, kind, to);
-        let found = self.in_index(|tree| self.index.near_before(tree, &wanted))?;
+        let upper = Key::new(inode.ino, kind, to);
+        let found = self.in_index(|tree| self.index.near_before(tree, &upper))?;
         Ok(match found {
             None => Near::Unknown,
-            Some(key) if (key.object, key.kind) == (wanted.object, wanted.kind) => {
+            Some(key) if (key.object, key.kind) == (upper.object, upper.kind) => {
                 Near::At(key.offset)
             }
             Some(_) => Near::Nothing,
         })
     }
 
-    /// Delivers the items of one kind in `from..=to`, ascending, until `each` returns `false`.
+    /// Calls `each` with the items of one kind in `from..=to`, ascending, until it returns `false`.
     ///
     /// # Errors
     /// A damaged volume, the device's failure, or what `each` returns.
@@ -287,7 +290,7 @@ impl Core {
             return Ok(());
         }
         let mut from = from;
-        // Values that share their units could be more than the volume holds.
+        // A damaged index in which values share their units could hold more than the volume's size.
         let volume = self.geometry.total_blocks * BLOCK_SIZE as u64;
         let mut bytes = 0;
         loop {
@@ -311,7 +314,7 @@ impl Core {
     }
 
     /// The items in a first part of `from..=to`; `upto` is where that part ends, `None` if it is
-    /// the whole. Deleted items stand as `None`.
+    /// the whole range. Deleted items are `None`.
     fn batch(
         &self,
         inode: &Inode,
@@ -332,7 +335,8 @@ impl Core {
         Ok(batch)
     }
 
-    /// Looks for items of one kind wherever they may be, also where there can be none.
+    /// Searches all sets and the index for items of one kind, even if there can be none. Used when
+    /// [`Mechanism::AttributesKnown`](crate::mechanism::Mechanism::AttributesKnown) is ablated.
     ///
     /// # Errors
     /// A damaged volume, the device's failure.
@@ -365,7 +369,7 @@ impl Core {
                     return Ok(false);
                 }
                 if kind == Kind::Extent {
-                    // Whoever takes extents up computes with their places.
+                    // Users of extents compute with their positions, so these are checked here.
                     decode_extent_at(key.offset, value, &self.geometry)
                         .map_err(|found| bad_extent(ino, found))?;
                 }
@@ -385,7 +389,8 @@ impl Core {
         })
     }
 
-    /// The directory entry at `index`, shown to `f`.
+    /// Calls `f` with the directory entry at `index`, and with whether it was found below the
+    /// current set.
     ///
     /// # Errors
     /// A damaged volume, the device's failure.
@@ -405,7 +410,7 @@ impl Core {
         })
     }
 
-    /// The entry with that name: its index, inode number, type bits, and whether it was found below
+    /// The entry of that name: its index, inode number, type bits, and whether it was found below
     /// the current set.
     ///
     /// # Errors
@@ -457,16 +462,16 @@ fn bad_extent(ino: u64, found: String) -> Error {
     Error::corrupt(0, "extent item", expected, found)
 }
 
-/// Where a name was found.
+/// A directory entry that was found by its name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct NameFound {
     /// Index of the entry.
     pub index: u64,
-    /// The child.
+    /// Inode number of the child.
     pub ino: u64,
     /// Type bits of the child.
     pub kind: u32,
-    /// Found below the current set.
+    /// Whether it was found below the current set.
     pub below: bool,
 }
 
@@ -478,7 +483,8 @@ struct Batch {
 }
 
 impl Batch {
-    /// Lays slots of a dirty set over what is there; a long set ends the batch early.
+    /// Replaces items by the slots of a dirty set, and adds new ones; a long set ends the batch
+    /// early.
     fn overlay<'a>(&mut self, to: u64, below: bool, slots: impl Iterator<Item = (u64, &'a Slot)>) {
         let mut upto = self.upto.unwrap_or(to);
         let mut over = Vec::new();

@@ -1,13 +1,13 @@
-//! Replay: puts what the log tells into dirty sets, as if it had just been committed.
+//! Replay: puts the contents of the log into dirty sets, as if they had just been committed.
 //!
 //! Later entries replace earlier ones, so each key ends with its final value; derived state follows
-//! at the next merge by the same function as ever. Log that does not fit into the memory budget is
-//! replayed in passes: each reads the whole log, takes a range of keys, and brings their final
-//! values into the index. The index so never meets a value that is older than what an interrupted
-//! merge or an earlier pass has put there, and a full log needs no more memory than a short one,
-//! unless it has a file of very many extents: a pass takes all items of a file, so that it knows
-//! which blocks of it are in use. Opened read-only, the volume is recovered in the same way: the
-//! device below writes to a temporary file then.
+//! at the next merge by the usual code. A log that does not fit into the memory budget is replayed
+//! in passes: each pass reads the whole log, takes a range of keys, and merges their final values
+//! into the index. So the index never gets a value that is older than one that an interrupted merge
+//! or an earlier pass has put there. A full log needs no more memory than a short one, except for a
+//! file of very many extents: a pass takes all items of a file, so that it knows which of its
+//! blocks are in use. A volume opened read-only is recovered in the same way: its device writes to
+//! a temporary file.
 
 use std::sync::Arc;
 
@@ -31,21 +31,22 @@ use crate::txn::Core;
 use crate::txn::change::shrinkage;
 use crate::txn::merge::subtract_runs;
 
-/// Memory that a slot takes beside its vector, about.
+/// Approximate bytes of memory of a slot, besides its vector.
 const SLOT_MEMORY: i64 = 64;
 
-/// Where an item comes in the order of passes: its inode, kind and offset. An orphan item goes with
-/// the inode it names.
+/// Position of an item in the order of passes: its inode, kind and offset. An orphan item is
+/// ordered with the inode it names.
 type Place = (u64, u8, u64);
 
-/// A range of places that one reading of the log takes.
+/// A range of places that one pass over the log takes.
 struct Pass {
     from: Place,
-    /// `None`: no end.
+    /// End of the range; `None` if it is open.
     until: Option<Place>,
-    /// Bytes that it may hold; more if it cannot leave anything to the next one.
+    /// Bytes of memory that it may hold; it exceeds them if it cannot leave anything to the next
+    /// pass.
     limit: i64,
-    /// Extents named by the log whose entries were replaced later in the log, with their inodes.
+    /// Extents whose log entries were replaced later in the log, with their inodes.
     replaced: Vec<(u64, BlockRun)>,
 }
 
@@ -63,7 +64,7 @@ impl Pass {
         place >= self.from && self.until.is_none_or(|until| place < until)
     }
 
-    /// Before the first pass ends no merge has allocated anything.
+    /// Whether this is the first pass: before its end no merge has allocated blocks.
     fn is_first(&self) -> bool {
         self.from == Place::default()
     }
@@ -81,7 +82,7 @@ fn memory_of(vector: &LogVector) -> i64 {
 }
 
 impl Core {
-    /// Replays the contexts that the index does not hold yet.
+    /// Replays the contexts that the index does not have yet.
     pub(super) fn replay(&self, found: &Scan) -> Result<()> {
         let merged = self.superblock().merged_seq.get();
         let first = found.contexts.partition_point(|c| c.seq <= merged);
@@ -100,7 +101,7 @@ impl Core {
                 inodes.into_iter().for_each(|inode| self.dirty.push(inode));
                 self.hold_back(unused);
                 return match self.read_only {
-                    // No merge follows.
+                    // No merge follows, so no growth need be reserved.
                     true => Ok(()),
                     false => self.space.adopt_growth(grown),
                 };
@@ -117,7 +118,7 @@ impl Core {
             if pass.takes(place_of(&entry.key)) {
                 self.replay_entry(context.seq, entry, pass)?;
             } else if pass.is_first() && entry.key.kind == Kind::Extent && !entry.delete {
-                // All blocks that the log names are claimed before a merge may allocate any.
+                // All blocks that the log refers to are claimed before a merge may allocate any.
                 let run = extent_run(context.seq, entry)?;
                 self.claim(run)?;
             }
@@ -135,7 +136,7 @@ impl Core {
         }
     }
 
-    /// Leaves the greater half of what a pass holds to the next one.
+    /// Leaves the upper half of the items of a pass to the next pass.
     fn narrow(&self, pass: &mut Pass) {
         let mut inodes = self.dirty.take();
         inodes.sort_unstable_by_key(|(ino, _)| *ino);
@@ -167,8 +168,8 @@ impl Core {
         pass.limit = pass.limit.max(2 * self.dirty_bytes());
     }
 
-    /// Takes the greater half of its entries from a directory, and all that comes behind them;
-    /// tells where they begin.
+    /// Removes the upper half of its entries from a directory, and all items after them. Returns
+    /// where they begin.
     fn split(&self, dir: &Arc<Inode>) -> Option<Place> {
         let mut state = dir.write();
         let entries: Vec<u64> = state
@@ -191,12 +192,13 @@ impl Core {
             }
             state.current.remove(kind, offset);
         }
-        // The pass that takes an entry brings its name, too.
+        // The pass that takes an entry also adds its name.
         state.trim_names(std::iter::empty());
         Some((dir.ino, Kind::DirIndex as u8, middle))
     }
 
-    /// Brings what a pass has taken into the index. The log's tail stays: what is to come is there.
+    /// Merges the items of a pass into the index. The log's tail does not move, because later
+    /// passes need the log.
     fn merge_pass(&self, seq: u64, pass: Pass) -> Result<()> {
         let inodes = self.dirty.take();
         let mut unused = self.not_referred(&inodes, pass.replaced);
@@ -207,7 +209,7 @@ impl Core {
         Ok(())
     }
 
-    /// A damaged volume may be read if nothing has to be merged.
+    /// Logs how to open a damaged volume read-only without a merge.
     fn explain_failed_pass(&self, error: &Error) {
         if self.read_only && matches!(error, Error::Corrupt(_) | Error::NoSpace) {
             tracing::warn!(
@@ -218,8 +220,8 @@ impl Core {
         }
     }
 
-    /// Blocks that the log names, and that nothing refers to any more, stay out of use until a merge
-    /// has moved the log's tail.
+    /// Keeps blocks that the log refers to, but that are not in use any more, unavailable until a
+    /// merge has moved the log's tail.
     fn hold_back(&self, unused: Vec<BlockRun>) {
         let blocks: u64 = unused.iter().map(|run| run.len).sum();
         self.pending_free.fetch_add(blocks as i64, Ordering::AcqRel);
@@ -227,7 +229,7 @@ impl Core {
         hold.insert(&mut SmallVec::new(), &mut unused.into(), 0);
     }
 
-    /// Of replaced extents the blocks that no replayed extent refers to.
+    /// The blocks of replaced extents that no replayed extent refers to.
     fn not_referred(
         &self,
         inodes: &[(u64, Arc<Inode>)],
@@ -260,7 +262,7 @@ impl Core {
         }
         let ino = match key.kind {
             Kind::Orphan => {
-                // A later merge takes what is replayed, if none does here.
+                // A later merge processes the replayed orphan items, if none does during replay.
                 self.orphaned.store(true, Ordering::Relaxed);
                 key.offset
             }
@@ -291,7 +293,7 @@ impl Core {
         Ok(())
     }
 
-    /// What an entry means for the inode in memory, beside its slot.
+    /// Applies an entry to the inode in memory, except for its slot.
     fn replay_meaning(
         &self,
         ino: u64,
@@ -331,7 +333,7 @@ impl Core {
         Ok(())
     }
 
-    /// Forgets the name that the log gave an entry before.
+    /// Removes the name that an earlier log entry gave a directory entry.
     fn forget_name(&self, state: &mut InodeState, index: u64) {
         let hash = |value: &[u8]| {
             let entry = decode_dir_entry(value).ok()?;
@@ -378,7 +380,7 @@ impl Core {
         );
     }
 
-    /// Inodes that wait to be removed or truncated, as index and dirty sets tell.
+    /// Inodes that are still to be deleted or truncated, according to the index and the dirty sets.
     ///
     /// # Errors
     /// Damage in the index, the device's failure.
@@ -426,22 +428,23 @@ fn bad_entry(seq: u64, key: &Key, expected: &str, found: String) -> Error {
     Error::corrupt(0, "log entry", expected, found)
 }
 
-/// Memory of the current set of an inode, as replay counts it.
+/// Bytes of memory of an inode's current set, as replay counts it.
 fn set_memory(state: &InodeState) -> i64 {
     let slots = state.current.iter();
     slots.map(|(_, slot)| memory_of(&slot.vector)).sum()
 }
 
-/// By how many bytes the index may grow with the current set of an inode.
+/// Bytes by which the index may grow with the current set of an inode.
 fn set_growth(state: &InodeState) -> u64 {
     let slots = state.current.iter();
     slots.map(|(_, slot)| slot.vector.growth() as u64).sum()
 }
 
-/// By how many bytes it shrinks, as far as is known.
+/// Bytes by which the index shrinks with it, as far as known.
 fn set_shrinkage(state: &InodeState) -> u64 {
     let slots = state.current.iter();
-    let gone = slots.filter(|(_, slot)| slot.vector.is_deletion());
-    gone.map(|((kind, _), _)| shrinkage(kind, state.attrs.as_ref()))
+    let deletions = slots.filter(|(_, slot)| slot.vector.is_deletion());
+    deletions
+        .map(|((kind, _), _)| shrinkage(kind, state.attrs.as_ref()))
         .sum()
 }

@@ -1,10 +1,10 @@
-//! What committers set aside, owe and count, apart for each shard of threads, so that those who commit
-//! side by side seldom meet at a cache line.
+//! Reservations, growth and counters of committers, separate for each shard of threads, so that
+//! concurrent committers seldom share a cache line.
 //!
-//! A cache holds a small credit of log space and index units for the reservations of its threads, and
-//! what their commits added since somebody asked for the sum. The credit is promised like any
-//! reservation; whoever finds too little elsewhere sweeps the reservation caches first, so near a limit every byte
-//! is seen.
+//! A cache holds a small credit of log space and index units for the reservations of its threads,
+//! and the sums of their commits since the sums were last taken. The credit is reserved like any
+//! reservation. A reservation that finds too little space elsewhere first sweeps all caches, so
+//! near a limit every byte is available.
 
 use crossbeam_utils::CachePadded;
 
@@ -21,20 +21,20 @@ pub(super) struct Credit {
     pub units: u64,
 }
 
-/// What commits did, for people.
+/// Counters of commits, for display.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct CommitCounts {
     /// Transactions.
     pub commits: u64,
-    /// Items formatted in place into the vector they had.
+    /// Items formatted in place into their existing vector.
     pub reused: u64,
     /// Vectors allocated.
     pub allocated: u64,
     /// Items that died in their context and are never logged.
     pub died: u64,
-    /// Bytes formatted: what the log would get if every change were written.
+    /// Bytes formatted: the log bytes if every change were written.
     pub formatted: u64,
-    /// Of these, bytes that took the place of others of the same context.
+    /// The part of `formatted` that replaced bytes of the same context.
     pub relogged: u64,
 }
 
@@ -52,23 +52,23 @@ impl CommitCounts {
 #[derive(Default)]
 pub(super) struct ReservationCache {
     pub credit: Credit,
-    /// Bytes of items committed, for index growth; less than none if what died here was committed by
-    /// others, whose reservation caches have it.
+    /// Bytes of committed items, for index growth. Negative if items died here that were committed
+    /// by threads of other shards, whose caches count them.
     pub growth: i64,
-    /// Index units set aside for it.
+    /// Index units reserved for this growth.
     pub kept: u64,
-    /// Bytes of items deleted, by which the index shrinks.
+    /// Bytes of deleted items, by which the index shrinks.
     pub shrinkage: u64,
-    /// Change of the memory of dirty sets that the sum does not have yet.
+    /// Change of the dirty sets' memory in bytes that is not in the common sum yet.
     pub memory: i64,
     pub counts: CommitCounts,
 }
 
 pub(super) struct ReservationCaches {
     caches: Box<[CachePadded<Mutex<ReservationCache>>]>,
-    /// What a cache takes at once; twice as much is the most it keeps.
+    /// Credit that a cache takes at once; it keeps at most twice as much.
     batch: Credit,
-    /// Memory that a cache may keep to itself.
+    /// Bytes of memory that a cache may hold back from the common sum.
     memory_step: i64,
 }
 
@@ -92,7 +92,7 @@ impl ReservationCaches {
             .map(|cache| cache.lock())
     }
 
-    /// Takes from the calling thread's credit, if it has enough.
+    /// Takes `need` from the calling thread's credit, if it has enough. Returns whether it had.
     pub fn take(&self, need: Credit) -> bool {
         let Some(mut cache) = self.own() else {
             return false;
@@ -105,7 +105,7 @@ impl ReservationCaches {
         enough
     }
 
-    /// Takes all credit out of all reservation caches.
+    /// Takes all credit of all caches.
     pub fn sweep(&self) -> Credit {
         let mut all = Credit::default();
         for cache in &self.caches {
@@ -116,7 +116,7 @@ impl ReservationCaches {
         all
     }
 
-    /// Takes the units kept for index growth, which begins anew.
+    /// Takes the units reserved for index growth and resets the growth.
     pub fn take_growth(&self) -> u64 {
         let mut kept = 0;
         for cache in &self.caches {
@@ -127,7 +127,7 @@ impl ReservationCaches {
         kept
     }
 
-    /// Bytes of items committed that let the index grow.
+    /// Bytes of committed items that let the index grow.
     pub fn growth(&self) -> i64 {
         self.caches
             .iter()
@@ -135,12 +135,12 @@ impl ReservationCaches {
             .sum()
     }
 
-    /// Whether there are any.
+    /// Whether committed items let the index grow.
     pub fn grows(&self) -> bool {
         self.growth() > 0
     }
 
-    /// Takes the bytes by which the index shrinks, which begin anew.
+    /// Takes and resets the bytes by which the index shrinks.
     pub fn take_shrinkage(&self) -> u64 {
         let taken = |cache: &CachePadded<Mutex<ReservationCache>>| {
             std::mem::take(&mut cache.lock().shrinkage)
@@ -148,19 +148,19 @@ impl ReservationCaches {
         self.caches.iter().map(taken).sum()
     }
 
-    /// Bytes of items deleted that let the index shrink.
+    /// Bytes of deleted items that let the index shrink.
     pub fn shrinkage(&self) -> u64 {
         self.caches.iter().map(|cache| cache.lock().shrinkage).sum()
     }
 
-    /// Takes the memory that the sum does not have yet.
+    /// Takes the memory that is not in the common sum yet.
     pub fn take_memory(&self) -> i64 {
         let taken =
             |cache: &CachePadded<Mutex<ReservationCache>>| std::mem::take(&mut cache.lock().memory);
         self.caches.iter().map(taken).sum()
     }
 
-    /// Counts what the calling thread did without a reservation.
+    /// Adds to the counters what the calling thread did without a reservation.
     pub fn count(&self, counts: &CommitCounts) {
         if let Some(mut cache) = self.own() {
             cache.counts.add(counts);
@@ -175,14 +175,14 @@ impl ReservationCaches {
         all
     }
 
-    /// Gives a reservation's rest, and notes what its transaction did. Returns what goes back to all:
-    /// credit beyond what the cache keeps, and memory for the sum.
+    /// Returns the rest of a reservation, and records the results of its transaction. Returns the
+    /// credit beyond what the cache keeps, and memory for the common sum.
     pub fn put_back(&self, rest: Credit, done: &Done) -> (Credit, i64) {
         let Some(mut cache) = self.own() else {
             return (rest, done.memory);
         };
         cache.counts.add(&done.counts);
-        // Rounded up in each cache, it is enough for all of them together.
+        // The units are rounded up in each cache, so they suffice for the sum of all caches.
         cache.growth += done.growth;
         let needed = growth_units(cache.growth);
         let kept = rest.units.min(needed.saturating_sub(cache.kept));
@@ -202,13 +202,13 @@ impl ReservationCaches {
         };
         cache.credit.log += rest.log;
         cache.credit.units += rest.units - kept + freed;
-        let most = Credit {
+        let max_credit = Credit {
             log: 2 * self.batch.log,
             units: 2 * self.batch.units,
         };
         let surplus = Credit {
-            log: (cache.credit.log - most.log).max(0),
-            units: cache.credit.units.saturating_sub(most.units),
+            log: (cache.credit.log - max_credit.log).max(0),
+            units: cache.credit.units.saturating_sub(max_credit.units),
         };
         cache.credit.log -= surplus.log;
         cache.credit.units -= surplus.units;
@@ -216,14 +216,14 @@ impl ReservationCaches {
     }
 }
 
-/// What a transaction did to its cache.
+/// Results of a transaction, for its cache.
 #[derive(Debug, Default)]
 pub(super) struct Done {
-    /// Bytes of items that it put, less those that died.
+    /// Bytes of items that it put, minus those that died.
     pub growth: i64,
-    /// Bytes of items deleted that the index has, or will have from an earlier context.
+    /// Bytes of deleted items that the index has, or will have from an earlier context.
     pub shrinkage: u64,
-    /// Change of the memory of dirty sets.
+    /// Change of the dirty sets' memory, in bytes.
     pub memory: i64,
     pub counts: CommitCounts,
 }

@@ -1,14 +1,16 @@
-//! Values that stand once: what a step of a merge puts, counts and removes.
+//! Shared values, which are stored once: the values that a step of a merge adds, counts and
+//! removes.
 //!
-//! Attributes come to a merge with their values and leave it with references. While the step goes
-//! through them, each gives up what the index had and takes what it has now; how often is summed up
-//! here by place. When all are done, the step brings the sums into the index, so in each superblock
-//! the uses of a value are exactly the attributes that refer to it, also between the steps of a
-//! merge. A replay over that finds old and final values alike, and counts nothing twice.
+//! Attributes reach a merge with their values and leave it with references. While the step
+//! processes them, each attribute loses its use of the old value and gains a use of the new one;
+//! the sums are kept here by place. At the end the step applies the sums to the index. So in each
+//! superblock the uses of a value are exactly the attributes that refer to it, also between the
+//! steps of a merge. A replay over completed steps finds old and final values equal, and counts
+//! nothing twice.
 //!
-//! A place keeps its value while it has any use; so what is looked up here in the tree as it was
-//! before the step is also there after it, or is put. The bytes of a long value come and go in the
-//! step in which its uses do, and are not touched in between.
+//! A place keeps its value while it has any use. So a value that is found here in the tree before
+//! the step is also there after it, or is added. The bytes of a long value are added and removed in
+//! the step in which its uses are, and are not touched in between.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, VecDeque};
@@ -22,13 +24,18 @@ use crate::format::xattr::{
     is_apart, shared_key, shared_place,
 };
 use crate::index::{Edits, Index, Tree};
-use crate::txn::attributes::bad_value;
 use crate::values::{Value, Values};
 
-/// What becomes of one value.
+/// The error for a reference to a missing or different value, in the leaf at `block`.
+pub(super) fn bad_value(block: u64, place: SharedRef, found: String) -> Error {
+    let expected = format!("a value with hash {:016x}, slot {}", place.hash, place.slot);
+    Error::corrupt(block, "shared attribute value", expected, found)
+}
+
+/// The change of one value.
 struct Change {
     place: SharedRef,
-    /// Uses gained and lost.
+    /// Uses gained minus uses lost.
     uses: i64,
     /// Its bytes, if the index did not have them before the step.
     new: Option<Value>,
@@ -43,19 +50,21 @@ pub(super) struct SharedEdits<'a> {
     tree: Tree,
     /// By offset of the key.
     changes: BTreeMap<u64, Change>,
-    /// Long values that come and, without bytes, go; by offset of the key, ascending, behind all
-    /// changes.
+    /// Long values that are added, or removed if there are no bytes; by offset of the key,
+    /// ascending, applied after all changes.
     apart: VecDeque<(u64, Option<Value>)>,
-    /// Index nodes that they may take.
+    /// Index nodes that the changes may allocate.
     cost: u64,
 }
 
-/// Index nodes that a change of a value's uses may take: a leaf, and one for the bytes that may go.
+/// Index nodes that a change of a value's uses may allocate: a leaf, and one more if separately
+/// stored bytes may be removed.
 fn cost_of_uses(len: usize) -> u64 {
     1 + u64::from(is_apart(len))
 }
 
-/// Index nodes that a new value may take: a leaf that splits, and another for bytes that lie apart.
+/// Index nodes that a new value may allocate: a leaf that splits, and another one for bytes that
+/// are stored separately.
 fn cost_of_value(len: usize) -> u64 {
     match is_apart(len) {
         true => 4 + len.div_ceil(UNIT_DATA) as u64,
@@ -63,7 +72,7 @@ fn cost_of_value(len: usize) -> u64 {
     }
 }
 
-/// The value that the index has in a place, and the leaf's block.
+/// The value at a place in the index, and its leaf's block.
 pub(super) fn value_at(
     index: &Index,
     tree: &Tree,
@@ -82,13 +91,13 @@ pub(super) fn value_at(
     Ok(Some((bytes, block)))
 }
 
-/// Whether a value of the same hash is the same.
+/// Whether a value of the same hash is equal.
 fn equal(bytes: &[u8], value: &Value) -> bool {
     bytes == value.bytes() || is_injected(InjectedFault::HashesNotCompared)
 }
 
 impl<'a> SharedEdits<'a> {
-    /// No changes of `tree`.
+    /// An empty set of changes of `tree`.
     pub fn new(seed: u64, index: &'a Index, values: &'a Values, tree: Tree) -> Self {
         Self {
             seed,
@@ -101,12 +110,12 @@ impl<'a> SharedEdits<'a> {
         }
     }
 
-    /// Index nodes that the changes so far may take.
+    /// Index nodes that the changes so far may allocate.
     pub fn cost(&self) -> u64 {
         self.cost
     }
 
-    /// Gives up a use.
+    /// Removes a use of the value at `place`.
     pub fn lose(&mut self, place: SharedRef) {
         if !is_injected(InjectedFault::UseNotGivenUp) {
             let values = self.values;
@@ -118,8 +127,8 @@ impl<'a> SharedEdits<'a> {
         }
     }
 
-    /// Takes a use: where the value is, or will be after the step. `None` if too many others with its
-    /// hash are in the way.
+    /// Adds a use of `value`. Returns the place where the value is, or will be after the step;
+    /// `None` if too many other values have its hash.
     pub fn gain(&mut self, value: &Value) -> Result<Option<SharedRef>> {
         let len = value.bytes().len();
         let cost = || cost_of_uses(len);
@@ -140,7 +149,8 @@ impl<'a> SharedEdits<'a> {
                 Some(false) => {}
                 None => {
                     free = free.or(Some(place));
-                    // Behind a free place there is one only if others were removed: not worth a look.
+                    // The value can be at a place after a free one only if other values were
+                    // removed, which is not worth a search.
                     break;
                 }
             }
@@ -215,7 +225,7 @@ impl<'a> SharedEdits<'a> {
         Ok(item)
     }
 
-    /// The bytes of a long value come or go.
+    /// Adds or removes the bytes of a long value.
     fn take_apart(&mut self, key: &Key, old: Option<&[u8]>) -> Result<Option<Vec<u8>>> {
         let Some((_, new)) = self.apart.pop_front() else {
             return Err(Error::Invalid("an edit was taken twice"));
@@ -231,7 +241,7 @@ impl<'a> SharedEdits<'a> {
 
 impl Edits for SharedEdits<'_> {
     fn peek(&mut self) -> Result<Option<Key>> {
-        // A value gained and lost as often stays as it is, or never comes.
+        // A value with as many gains as losses is not changed, and not added if it is new.
         loop {
             let Some(first) = self.changes.first_entry() else {
                 return Ok(self.apart.front().map(|(offset, _)| bytes_key(*offset)));
@@ -261,14 +271,14 @@ impl Edits for SharedEdits<'_> {
 #[cfg(test)]
 #[cfg(shuttle)]
 impl crate::txn::Core {
-    /// Uses that the values in the index tell, in order of their keys.
+    /// The use counts of all values in the index, in order of their keys.
     pub fn shared_uses(&self) -> Result<Vec<u64>> {
         let mut uses = Vec::new();
         let (tree, from) = (self.trees.load_full().main, shared_key(0));
         self.index.scan(&tree, &from, &mut |key, item| {
             let shared = key.kind == from.kind && key.object == from.object;
-            if shared && let Ok((told, _)) = decode_shared_value(item) {
-                uses.push(told);
+            if shared && let Ok((count, _)) = decode_shared_value(item) {
+                uses.push(count);
             }
             Ok(shared)
         })?;

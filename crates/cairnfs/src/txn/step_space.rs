@@ -1,11 +1,12 @@
-//! The space of one step of a merge, or of packing: the units its index nodes take, and those it gives
-//! up.
+//! The space of one step of a merge, or of packing: the units that its index nodes take, and those
+//! that it retires.
 //!
-//! Touches the allocator only. Units come first out of the promise that committers made for the growth
-//! of the index. A node that is written anew is no growth: it draws a unit from the promise and gives
-//! another one up. So when the units of a step are released, as many as it drew are promised again,
-//! before a committer can reserve them; a step that fails gives back what it allocated in the same way.
-//! What is missing from the promise in the end is what the index has grown.
+//! Uses the allocator only. Units come first from the reservation that committers made for the
+//! growth of the index (`promised`). A node that is rewritten is no growth: it draws a unit from
+//! the reservation and retires another one. So when the retired units of a step are released, as
+//! many as it drew are reserved again, before a committer can reserve them; a failed step returns
+//! its allocated units in the same way. The part of the reservation that is missing at the end is
+//! the growth of the index.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashSet;
@@ -18,16 +19,16 @@ use crate::space::{BlockRun, Class, Funding, Space};
 use crate::sync::atomic::Ordering;
 use crate::txn::Core;
 
-/// Units released at once while all that is unpromised is less than what is to be promised again. Fewer
-/// than the standing reserve, so no ordinary reservation gets them in between.
+/// Units released at once while the unreserved units do not cover what must be reserved again.
+/// Fewer than the permanent reserve, so that no ordinary reservation takes them in between.
 const FEW: usize = 8;
 
 fn unit(block: &u64) -> BlockRun {
     BlockRun::new(*block, NODE_BLOCKS)
 }
 
-/// Promises up to `units` units, for merges; gives how many.
-fn promise(space: &Space, units: u64) -> Result<u64> {
+/// Reserves up to `units` units for merges. Returns how many.
+fn reserve_up_to(space: &Space, units: u64) -> Result<u64> {
     let (mut promised, mut part) = (0, units);
     while part > 0 && promised < units {
         match space.reserve(0, part.min(units - promised), Class::Merge)? {
@@ -38,38 +39,40 @@ fn promise(space: &Space, units: u64) -> Result<u64> {
     Ok(promised)
 }
 
-/// Releases `blocks`, units each, and promises up to `again` of them anew; gives how many.
+/// Releases `blocks`, the first block of each unit, and reserves up to `again` of these units.
+/// Returns how many were reserved.
 fn release(core: &Core, blocks: &[u64], again: u64, discard: bool) -> Result<u64> {
     let again = again.min(blocks.len() as u64);
-    let mut promised = promise(&core.space, again)?;
+    let mut promised = reserve_up_to(&core.space, again)?;
     let together = if promised < again { FEW } else { usize::MAX };
     for some in blocks.chunks(together) {
         core.space
             .release(&mut some.iter().map(unit).collect(), discard)?;
-        promised += promise(&core.space, again - promised)?;
+        promised += reserve_up_to(&core.space, again - promised)?;
     }
     Ok(promised)
 }
 
-/// Index nodes of one step. Those of a step that fails are given back.
+/// Index nodes of one step. If the step fails, they are released on drop.
 pub(super) struct StepSpace<'a> {
     core: &'a Core,
     taken: &'a Cell<u64>,
     promised: &'a Cell<u64>,
-    /// Units of the promise that the step has allocated.
+    /// Units of the reservation that the step has allocated.
     drawn: Cell<u64>,
-    /// Units are short.
+    /// Whether units are short.
     short: bool,
-    /// Nodes that the step should take.
+    /// Number of nodes that the step should allocate at most.
     limit: u64,
-    /// Of these, nodes that edits known already may need.
+    /// The part of `limit` that edits known already may need.
     held: Cell<u64>,
     allocated: RefCell<Vec<u64>>,
     retired: RefCell<Vec<u64>>,
 }
 
 impl<'a> StepSpace<'a> {
-    /// No nodes yet. `taken` counts those allocated, `promised` has the units set aside.
+    /// A step without nodes. `taken` counts the nodes allocated, `promised` holds the reserved
+    /// units.
     pub fn new(core: &'a Core, taken: &'a Cell<u64>, promised: &'a Cell<u64>) -> Self {
         Self {
             core,
@@ -84,17 +87,17 @@ impl<'a> StepSpace<'a> {
         }
     }
 
-    /// Nodes that the step should take.
+    /// Number of nodes that the step should allocate at most.
     pub fn limit(&self) -> u64 {
         self.limit
     }
 
-    /// Reserves nodes of the step for edits that are known already.
+    /// Sets the number of nodes that edits known already may need.
     pub fn hold(&self, nodes: u64) {
         self.held.set(nodes);
     }
 
-    /// What was allocated, and what is not needed any more: the caller's from here on.
+    /// The allocated and the retired nodes, which the caller owns from here on.
     pub fn into_done(self) -> StepUnits<'a> {
         StepUnits {
             allocated: self.allocated.take().into_iter().collect(),
@@ -163,14 +166,14 @@ impl NodeSpace for StepSpace<'_> {
 pub(super) struct StepUnits<'a> {
     /// Index nodes that the step wrote.
     pub allocated: HashSet<u64>,
-    /// Index nodes that its tree does not have; some of them it wrote itself.
+    /// Index nodes that its tree does not use any more, some of which the step itself wrote.
     pub retired: HashSet<u64>,
     promised: &'a Cell<u64>,
     drawn: u64,
 }
 
 impl StepUnits<'_> {
-    /// Makes what the step gave up free again, once its superblock is durable.
+    /// Releases the retired nodes, once the step's superblock is durable.
     ///
     /// # Errors
     /// A damaged bitmap.
@@ -203,8 +206,8 @@ mod tests {
         Core::open(device, mode).unwrap()
     }
 
-    /// Runs a step with a promise of ten units; gives what is left of it, and what the volume has
-    /// promised then.
+    /// Runs a step with a reservation of [`PROMISED`] units. Returns the part of it that is left,
+    /// and the units that the volume has reserved then.
     fn step(core: &Core, run: impl FnOnce(StepSpace<'_>)) -> (u64, u64) {
         assert!(core.space.reserve(0, PROMISED, Class::Merge).unwrap());
         let (taken, promised) = (Cell::new(0), Cell::new(PROMISED));
@@ -219,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_written_anew_leaves_the_promise_whole() {
+    fn rewritten_nodes_leave_reservation_unchanged() {
         let core = open();
         let free = core.space.free_blocks();
         let left = step(&core, |space| {
@@ -234,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn growth_is_taken_from_the_promise_once() {
+    fn index_growth_uses_reservation_once() {
         let core = open();
         let left = step(&core, |space| {
             let blocks: Vec<u64> = (0..6).map(|_| space.alloc().unwrap()).collect();
@@ -245,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn a_step_that_fails_leaves_the_promise_whole() {
+    fn failed_step_restores_reservation() {
         let core = open();
         let free = core.space.free_blocks();
         let left = step(&core, |space| {
@@ -256,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn a_promise_is_made_again_where_all_else_is_promised() {
+    fn drawn_units_are_reserved_again_without_free_space() {
         let core = open();
         let left = step(&core, |space| {
             let blocks: Vec<u64> = (0..PROMISED).map(|_| space.alloc().unwrap()).collect();

@@ -8,7 +8,7 @@ use cairnfs::{FileKind, FileTimes, OpenOptions, Volume, XattrMode};
 use super::{SIZE, fails, fails_with, permissions, volume};
 
 #[test]
-fn attributes_are_kept() {
+fn attributes_are_stored_and_read_back() {
     let v = Volume::options()
         .size(SIZE)
         .owner(12, 34)
@@ -57,9 +57,9 @@ fn attributes_are_kept() {
     fails_with(v.open_file("fifo"), libc::EOPNOTSUPP);
 }
 
-/// By a volume's owner who is in one group alone, that of the file or another.
+/// The caller is the volume's owner, whose only group is the file's group or another one.
 #[test]
-fn set_id_bits_go_with_changes_by_others() {
+fn unprivileged_changes_clear_set_id_bits() {
     let v = Volume::options()
         .size(SIZE)
         .owner(12, 34)
@@ -93,7 +93,7 @@ fn set_id_bits_go_with_changes_by_others() {
 }
 
 #[test]
-fn the_access_list_follows_the_mode() {
+fn access_list_follows_mode() {
     let v = volume();
     v.write("f", b"").unwrap();
     let list = |mask: u8| {
@@ -120,7 +120,7 @@ fn the_access_list_follows_the_mode() {
 }
 
 #[test]
-fn extended_attributes() {
+fn extended_attributes_are_set_replaced_listed_and_removed() {
     let v = volume();
     v.write("f", b"").unwrap();
     v.symlink("f", "l").unwrap();
@@ -152,7 +152,7 @@ fn extended_attributes() {
 }
 
 #[test]
-fn names_without_a_meaning_are_refused() {
+fn unsupported_xattr_namespaces_are_refused() {
     let v = volume();
     v.write("f", b"").unwrap();
     let names = ["system.x", "system.", "system.posix_acl_accessory", "x"];
@@ -165,7 +165,7 @@ fn names_without_a_meaning_are_refused() {
 }
 
 #[test]
-fn names_that_no_list_holds_are_refused() {
+fn names_beyond_list_limit_are_refused_with_enospc() {
     let v = volume();
     v.write("f", b"").unwrap();
     let name = |n: usize| format!("user.{n:0>59}");
@@ -182,7 +182,7 @@ fn names_that_no_list_holds_are_refused() {
 }
 
 #[test]
-fn an_attribute_is_set_on_whatever_a_path_leads_to() {
+fn xattr_calls_follow_symlinks_to_target() {
     let v = Volume::in_memory(64 << 20).unwrap();
     v.create_dir("d").unwrap();
     v.write("d/f", b"").unwrap();
@@ -199,7 +199,7 @@ fn an_attribute_is_set_on_whatever_a_path_leads_to() {
 }
 
 #[test]
-fn a_file_that_is_replaced_meanwhile_is_found_all_the_same() {
+fn xattr_calls_succeed_while_file_is_replaced() {
     let v = Volume::in_memory(64 << 20).unwrap();
     v.write("f", b"").unwrap();
     std::thread::scope(|scope| {

@@ -1,5 +1,5 @@
-//! Calls of the library beside those of `std::fs`, on the same tree, with paths of all kinds: what they
-//! give, and what they leave. [`differs`] has what differs on purpose.
+//! Compares calls of the library with those of `std::fs` on equal trees, with paths of all kinds:
+//! their results, and the trees afterwards. [`differs`] lists the intended differences.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -11,17 +11,17 @@ use cairnfs::{Metadata, OpenOptions, Result, Volume};
 
 use super::{fails_with, permissions, volume};
 
-/// The result of a call: a description of a success, or kind and errno of a failure.
+/// The result of a call: a description of the success, or kind and errno of the failure.
 type Outcome = std::result::Result<String, (ErrorKind, Option<i32>)>;
 
-/// A call by name, of the library and of `std::fs`.
+/// The name of a call, the call of the library, and that of `std::fs`.
 type Call = (
     &'static str,
     fn(&Volume, &str) -> Result<String>,
     fn(&str) -> io::Result<String>,
 );
 
-/// The tree that each call finds.
+/// The tree before each call.
 const DIRS: [&str; 4] = ["d", "d/sub", "empty", "full"];
 const FILES: [&str; 3] = ["f", "d/inner", "full/x"];
 const LINKS: [(&str, &str); 9] = [
@@ -36,7 +36,7 @@ const LINKS: [(&str, &str); 9] = [
     ("d/out", "../f"),
 ];
 
-/// The paths, each tried with each call.
+/// The paths, each of which is tried with each call.
 const PATHS: [&str; 51] = [
     "",
     ".",
@@ -91,17 +91,19 @@ const PATHS: [&str; 51] = [
     "loop/",
 ];
 
-/// What differs on purpose.
+/// Whether the results differ intentionally.
 fn differs(call: &str, path: &str) -> bool {
     let last = path.trim_end_matches('/').rsplit('/').next();
     match call {
-        // Refused before anything is removed; std empties the directory, and fails then.
+        // The library refuses before it removes anything; std empties the directory before it
+        // fails.
         "remove_dir_all" => {
             matches!(last, Some("." | "..")) || ["dirlink/", "dangling/", "loop/"].contains(&path)
         }
-        // Its own directory is not empty, and a directory: the kernel looks at the first alone.
+        // The target is the file's own directory: it is not empty, and it is a directory. The
+        // kernel reports only the first.
         "rename a file to" => path == "d",
-        // A copy of a file to itself is refused; std cuts the file to nothing.
+        // The library refuses to copy a file to itself; std truncates the file.
         "copy to" => ["f", "link", "d/out", "d/sub/../../f"].contains(&path),
         _ => false,
     }
@@ -121,7 +123,7 @@ fn done<T, E>(result: std::result::Result<T, E>) -> std::result::Result<String, 
     result.map(|_| String::new())
 }
 
-/// A file beside the path: both begin with the same directory.
+/// Returns the path of `name` in the case's directory.
 fn beside(path: &str, name: &str) -> String {
     let top = path.find("/case/").unwrap() + "/case/".len();
     format!("{}{name}", &path[..top])
@@ -140,7 +142,7 @@ fn appending(file: impl Write) -> io::Result<String> {
     Ok(String::new())
 }
 
-/// A call that opens with some options, and then uses the file.
+/// A call that opens with these options, and then uses the file.
 macro_rules! opened {
     ($name:literal, $then:expr $(, $option:ident)+) => {
         (
@@ -312,7 +314,7 @@ fn sorted(mut names: Vec<String>) -> Result<String> {
     Ok(names.join(", "))
 }
 
-/// What follows the directory of the case, which both have.
+/// Returns the path from the case's directory on, which both trees share.
 fn below_the_top(path: &Path) -> String {
     let text = path.to_str().unwrap();
     match text.find("/case") {
@@ -325,7 +327,7 @@ fn outcome_of_std(result: io::Result<String>) -> Outcome {
     result.map_err(|e| (e.kind(), e.raw_os_error()))
 }
 
-/// The errno counts where std tells one.
+/// Compares results; the errno only if std reports one.
 fn same(ours: &Result<String>, theirs: &Outcome) -> bool {
     match (ours, theirs) {
         (Ok(ours), Ok(theirs)) => ours == theirs,
@@ -336,14 +338,14 @@ fn same(ours: &Result<String>, theirs: &Outcome) -> bool {
     }
 }
 
-/// What lies below a directory: mode, group, contents or target by path.
+/// The tree below a directory: mode, group, link count, and contents or target by path.
 type Tree = BTreeMap<PathBuf, String>;
 
 fn tree(volume: &Volume, top: &str) -> Tree {
     let Ok(walk) = volume.walk(top) else {
         return Tree::new();
     };
-    let told = walk.map(|entry| {
+    let found = walk.map(|entry| {
         let path = entry.unwrap().path();
         let m = volume.symlink_metadata(&path).unwrap();
         let what = match (m.is_file(), m.is_symlink()) {
@@ -362,10 +364,10 @@ fn tree(volume: &Volume, top: &str) -> Tree {
             ),
         )
     });
-    told.collect()
+    found.collect()
 }
 
-fn tree_of_std(top: &Path, dir: &Path, told: &mut Tree) {
+fn tree_of_std(top: &Path, dir: &Path, found: &mut Tree) {
     let Ok(listing) = fs::read_dir(dir) else {
         return;
     };
@@ -379,14 +381,14 @@ fn tree_of_std(top: &Path, dir: &Path, told: &mut Tree) {
         };
         let below = path.strip_prefix(top).unwrap().to_owned();
         let links = m.nlink() * u64::from(!m.is_dir());
-        told.insert(below, format!("{:o} {} {links} {what}", m.mode(), m.gid()));
+        found.insert(below, format!("{:o} {} {links} {what}", m.mode(), m.gid()));
         if m.is_dir() {
-            tree_of_std(top, &path, told);
+            tree_of_std(top, &path, found);
         }
     }
 }
 
-/// Both trees, made anew at `dir/case`.
+/// Creates both trees at `dir/case`.
 fn prepare(volume: &Volume, dir: &str, host: &Path) {
     volume.create_dir_all(format!("{dir}/case")).unwrap();
     let top = host.join("case");
@@ -410,8 +412,8 @@ fn prepare(volume: &Volume, dir: &str, host: &Path) {
 }
 
 #[test]
-fn calls_do_what_those_of_std_do() {
-    // The library's default permissions are those of this mask.
+fn calls_match_std_fs() {
+    // The library's default permissions match this mask.
     rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o022));
     let volume = volume();
     let temporary = tempfile::tempdir().unwrap();
@@ -454,9 +456,9 @@ fn calls_do_what_those_of_std_do() {
 }
 
 #[test]
-fn nothing_has_the_empty_path() {
+fn empty_path_is_refused_like_std() {
     let v = volume();
-    // Those that join another path to it are left out: they never see the empty one.
+    // Calls that join another path to it are left out because they never get the empty path.
     for (name, ours, theirs) in CALLS {
         if name.starts_with("hard_link") || name.starts_with("rename") || name.starts_with("copy") {
             continue;
@@ -475,9 +477,9 @@ fn nothing_has_the_empty_path() {
     }
 }
 
-/// A volume's root is compared with the host's.
+/// Compares the root of the volume with that of the host.
 #[test]
-fn the_root_is_its_own_parent() {
+fn root_is_its_own_parent() {
     let v = volume();
     let (ours, theirs) = (
         v.metadata("/").unwrap().ino(),
@@ -511,7 +513,7 @@ fn the_root_is_its_own_parent() {
 }
 
 #[test]
-fn as_many_links_are_followed_as_by_the_kernel() {
+fn symlink_depth_limit_matches_kernel() {
     let v = volume();
     let host = tempfile::tempdir().unwrap();
     v.write("0", "end").unwrap();
@@ -528,7 +530,7 @@ fn as_many_links_are_followed_as_by_the_kernel() {
 }
 
 #[test]
-fn targets_of_links_are_as_long_as_with_std() {
+fn symlink_target_length_limit_matches_std() {
     let v = volume();
     let host = tempfile::tempdir().unwrap();
     for len in [1, 255, 256, 4094, 4095, 4096, 5000] {
@@ -541,9 +543,9 @@ fn targets_of_links_are_as_long_as_with_std() {
     fails_with(v.symlink("t".repeat(4096), "l"), libc::ENAMETOOLONG);
 }
 
-/// A path has no longest length, so that what a walk finds in a deep tree can be used.
+/// Paths have no maximum length, so that a path returned by a walk of a deep tree can be used.
 #[test]
-fn a_path_may_be_longer_than_the_kernel_takes() {
+fn path_may_exceed_path_max() {
     let v = volume();
     let deep = format!("{}/", "d".repeat(250)).repeat(20);
     assert_eq!(

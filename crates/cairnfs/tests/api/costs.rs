@@ -1,5 +1,6 @@
-//! A change costs what it changes: the same on a large inode as on a tiny one, with everything in
-//! memory and with nothing. Told by counters, printed beside times.
+//! The cost of a change depends on the change, not on the size of the inode: it is the same on a
+//! large inode and on a tiny one, with a warm and with a cold cache. Measured by counters; times
+//! are printed.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -11,21 +12,21 @@ use cairnfs::types::{Fallocate, SetAttr, SetTime, XattrMode};
 
 use super::engine::{OWNER, ROOT, open_with};
 
-/// The smallest there is: about 2000 inodes and 128 nodes of the index stay in memory.
+/// The smallest cache budget in bytes: about 2000 inodes and 128 index nodes stay in memory.
 const BUDGET: usize = 8 << 20;
 
-/// Enough files to drive everything else out of that.
+/// Number of files whose lookups evict everything else from that.
 const CROWD: u64 = 12_000;
 
-/// Levels of the index of a volume here, and of one with a million files.
+/// Levels of the index of the volumes here, and of one with a million files.
 const LEVELS: u64 = 2;
 const LEVELS_OF_THE_LARGEST: u64 = 3;
 
-/// Ways through the index to an inode, to a name and to its entry; one that is removed leads to one
-/// more inode.
+/// Index descents of an operation: to an inode, to a name and to its entry. The removal of an entry
+/// needs one more, to the file's inode.
 const WAYS: u64 = 3;
 
-/// Counters that tell work.
+/// Counters that measure work.
 const WORK: &[&str] = &[
     "fsync_inodes",
     "fsync_entries",
@@ -63,13 +64,13 @@ impl Ground {
         Self { fs, crowd }
     }
 
-    /// Brings everything into the index.
+    /// Merges everything into the index.
     fn settle(&self) {
         self.fs.sync().unwrap();
         self.fs.merge().unwrap();
     }
 
-    /// Drives out of memory what was there.
+    /// Evicts all other inodes and nodes from memory.
     fn crowd_out(&self) {
         for n in 0..CROWD {
             let name = n.to_string();
@@ -85,7 +86,7 @@ impl Ground {
         counters
     }
 
-    /// By how much the counters grow, and how long it takes.
+    /// Returns the increase of the counters during `change`, and its duration.
     fn work(&self, change: &dyn Fn(&FileSystem)) -> (Vec<u64>, Duration) {
         let before = self.counters();
         let start = Instant::now();
@@ -96,9 +97,9 @@ impl Ground {
         (rose.collect(), time)
     }
 
-    /// A change and its fsync on a large inode must cost what they cost on a tiny one, when both
-    /// are in memory and when they are not; but for `nodes` on the ways through the index, of which
-    /// those of the tiny one may be short.
+    /// A change and its fsync on a large inode must cost the same as on a tiny one, both warm and
+    /// cold, except up to `nodes` index nodes of the descents, some of which the tiny inode may not
+    /// need.
     fn compare(
         &self,
         what: &str,
@@ -119,7 +120,7 @@ impl Ground {
                 small.1, big.1
             );
             for ((name, small), big) in WORK.iter().zip(&small.0).zip(&big.0) {
-                // What the tiny one needs may still be in memory.
+                // Nodes that the tiny inode needs may still be in memory.
                 let way = match *name {
                     "device_reads" | "index_nodes" => nodes,
                     "device_read_bytes" => nodes * 16384,
@@ -147,7 +148,7 @@ fn mkdir(fs: &FileSystem, name: &str) -> u64 {
     made.ino
 }
 
-/// One byte more.
+/// Appends one byte and fsyncs.
 fn append(fs: &FileSystem, ino: u64) {
     fs.append(ino, b"x", false).unwrap();
     fs.fsync(ino, false).unwrap();
@@ -227,29 +228,29 @@ fn entries(count: u64, levels: u64) {
 }
 
 #[test]
-fn a_byte_more_in_a_file_of_many_extents() {
+fn append_cost_is_independent_of_extent_count() {
     extents(20_000);
 }
 
 #[test]
-fn a_change_of_a_file_with_many_attributes() {
+fn change_cost_is_independent_of_attribute_count() {
     attributes(6_000);
 }
 
 #[test]
-fn an_entry_of_a_large_directory() {
+fn entry_cost_is_independent_of_directory_size() {
     entries(50_000, LEVELS);
 }
 
 #[test]
 #[ignore = "takes long"]
-fn changes_of_the_largest() {
+fn change_cost_on_largest_file_and_directory() {
     extents(100_000);
     entries(1_000_000, LEVELS_OF_THE_LARGEST);
 }
 
 #[test]
-fn what_was_not_changed_is_not_looked_for() {
+fn fsync_of_times_reads_no_index_nodes() {
     let ground = Ground::new();
     let file = create(&ground.fs, ROOT, 0);
     append(&ground.fs, file);
@@ -258,7 +259,7 @@ fn what_was_not_changed_is_not_looked_for() {
         mtime: Some(SetTime::Now),
         ..SetAttr::default()
     };
-    // Neither contents nor attributes, which it has none of.
+    // Neither contents nor attributes are looked up; the file has no attributes.
     let (work, _) = ground.work(&|fs| {
         fs.setattr(file, &touch).unwrap();
         fs.fsync(file, false).unwrap();
@@ -269,14 +270,14 @@ fn what_was_not_changed_is_not_looked_for() {
 }
 
 #[test]
-fn others_that_are_logged_cost_a_directory_nothing() {
+fn directory_fsync_skips_files_already_logged() {
     const OTHERS: u64 = 1500;
     let ground = Ground::new();
     let fs = &ground.fs;
     ground.settle();
     let dir = mkdir(fs, "dir");
     fs.fsync(dir, false).unwrap();
-    // One entry nobody asked for keeps the directory's list from being dropped as a whole.
+    // One entry without an fsync keeps the directory's change list from being dropped as a whole.
     create(fs, dir, OTHERS);
     for n in 0..OTHERS {
         let file = create(fs, dir, n);

@@ -1,4 +1,5 @@
-//! What an fsync costs: told by counters, for what is durable after it is tried with power cuts.
+//! The cost of an fsync, measured by counters. Other tests check by power cuts which changes are
+//! durable after it.
 
 use std::collections::HashMap;
 use std::io::Write;
@@ -12,7 +13,7 @@ use cairnfs::{OpenOptions, Result};
 
 use super::engine::{OWNER, ROOT, open};
 
-/// A volume without workers: nothing happens but in the calls.
+/// A volume without workers: all work is done within the calls.
 fn quiet() -> Arc<FileSystem> {
     quiet_on(Arc::new(MemoryDevice::new(super::SIZE)))
 }
@@ -36,7 +37,7 @@ fn counted(fs: &FileSystem, name: &str) -> u64 {
     *counters.get(name).unwrap()
 }
 
-/// What an fsync did: by how much counters grew.
+/// The increase of counters during an fsync.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Cost {
     inodes: u64,
@@ -66,7 +67,7 @@ fn cost_of(fs: &FileSystem, ino: u64, data_only: bool) -> Cost {
     }
 }
 
-/// A new file in the root: its inode, the root's, and the entry.
+/// The cost for a new file in the root: its inode, the root's, and the entry.
 const NEW_FILE: Cost = Cost {
     inodes: 2,
     entries: 3,
@@ -76,7 +77,7 @@ const NEW_FILE: Cost = Cost {
     contexts: 0,
 };
 
-/// An fsync for which nothing is left to do.
+/// The cost of an fsync without anything left to do.
 const NOTHING: Cost = Cost {
     inodes: 0,
     entries: 0,
@@ -87,7 +88,7 @@ const NOTHING: Cost = Cost {
 };
 
 #[test]
-fn what_others_change_does_not_count() {
+fn fsync_cost_excludes_other_files() {
     let fs = quiet();
     let alone = create(&fs, ROOT, "alone");
     assert_eq!(cost(&fs, alone), NEW_FILE);
@@ -124,20 +125,20 @@ fn what_others_change_does_not_count() {
 }
 
 #[test]
-fn one_new_entry_of_many() {
+fn directory_fsync_costs_only_new_entry() {
     let fs = quiet();
     let dir = mkdir(&fs, ROOT, "dir");
     for i in 0..20_000 {
         create(&fs, dir, &i.to_string());
     }
-    // More than a group may have: its context is written.
+    // More items than an fsync record may hold, so the whole context is written.
     let all = cost(&fs, dir);
     assert_eq!((all.contexts, all.flushes, all.entries), (1, 1, 0));
     for name in ["one", "another"] {
         create(&fs, dir, name);
         assert_eq!(cost(&fs, dir), NEW_FILE);
         fs.unlink(dir, name.as_bytes()).unwrap();
-        // The file is still in use, so there is an orphan as well.
+        // The file is still in use, so there is an orphan item as well.
         let entries = NEW_FILE.entries + 1;
         assert_eq!(
             cost(&fs, dir),
@@ -150,7 +151,7 @@ fn one_new_entry_of_many() {
 }
 
 #[test]
-fn one_block_of_a_file_of_many_extents() {
+fn overwrite_fsync_cost_is_independent_of_extent_count() {
     let fs = quiet();
     let costs = [1, 2000].map(|extents: u64| {
         let ino = create(&fs, ROOT, &extents.to_string());
@@ -170,7 +171,7 @@ fn one_block_of_a_file_of_many_extents() {
 }
 
 #[test]
-fn only_what_is_a_cause_comes_along() {
+fn rename_fsync_writes_only_its_dependencies() {
     let fs = quiet();
     let (a, b) = (mkdir(&fs, ROOT, "a"), mkdir(&fs, ROOT, "b"));
     let file = create(&fs, a, "file");
@@ -185,13 +186,14 @@ fn only_what_is_a_cause_comes_along() {
         moved.inodes, 4,
         "the file, who was there, and both directories"
     );
-    // An entry gone and one changed, four inodes, and the orphan that stands for an open file.
+    // One entry removed and one changed, four inodes, and the orphan item of the replaced file,
+    // which is open.
     assert_eq!((moved.entries, moved.blocks), (7, 1));
     assert_eq!(cost(&fs, replaced).entries, 0);
 }
 
 #[test]
-fn many_files_with_one_flush() {
+fn sync_files_uses_one_flush() {
     let volume = super::volume();
     let files: Vec<_> = (0..300)
         .map(|i| {
@@ -214,7 +216,7 @@ fn many_files_with_one_flush() {
 }
 
 #[test]
-fn a_thousand_changes_with_one_flush() {
+fn sync_through_covers_thousand_changes_with_one_flush() {
     let fs = quiet();
     let flushes = || counted(&fs, "device_flushes");
     let before = flushes();
@@ -233,7 +235,7 @@ fn a_thousand_changes_with_one_flush() {
         assert!(fs.is_durable(*sequence));
     }
     assert_eq!(flushes(), before + 1);
-    // Of what came later nothing is known yet.
+    // The later change is not durable yet.
     let later = create(&fs, ROOT, "later");
     let sequence = fs.sequence();
     assert!(sequence > *sequences.last().unwrap() && !fs.is_durable(sequence));
@@ -247,7 +249,7 @@ fn a_thousand_changes_with_one_flush() {
 }
 
 #[test]
-fn a_file_may_be_synced_by_each_write() {
+fn sync_open_options_sync_each_write() {
     let volume = super::volume();
     let fs = volume.file_system();
     let mut options = OpenOptions::new();
@@ -269,23 +271,23 @@ fn a_file_may_be_synced_by_each_write() {
 }
 
 #[test]
-fn each_of_several_has_its_own_answer() {
+fn fsync_each_returns_result_per_request() {
     let fs = quiet();
-    let wish = |ino| FsyncRequest {
+    let request = |ino| FsyncRequest {
         ino,
         data_only: false,
     };
     let files = ["a", "b"].map(|name| create(&fs, ROOT, name));
     fs.write(files[1], 0, &[1; 9000], false).unwrap();
     let before = counted(&fs, "device_flushes");
-    let outcomes = fs.fsync_each(&[wish(files[0]), wish(4711), wish(files[1])]);
+    let outcomes = fs.fsync_each(&[request(files[0]), request(4711), request(files[1])]);
     let outcomes: Vec<_> = outcomes.iter().map(Result::is_ok).collect();
     assert_eq!(outcomes, [true, false, true]);
     assert_eq!(counted(&fs, "device_flushes"), before + 1);
     assert_eq!(cost(&fs, files[1]).entries, 0);
 }
 
-/// What is on a device, on another, with the blocks changed that hold only this byte.
+/// Copies a device; blocks that contain only the byte `rotten` are damaged in the copy.
 fn copied(from: &MemoryDevice, rotten: u8) -> Arc<MemoryDevice> {
     let to = MemoryDevice::new(from.size());
     let mut block = vec![0; 4096];
@@ -302,7 +304,7 @@ fn copied(from: &MemoryDevice, rotten: u8) -> Arc<MemoryDevice> {
 }
 
 #[test]
-fn old_rot_does_not_end_the_log() {
+fn damaged_old_data_does_not_end_replay() {
     let device = Arc::new(MemoryDevice::new(64 << 20));
     let fs = quiet_on(device.clone());
     let file = create(&fs, ROOT, "file");
@@ -310,7 +312,7 @@ fn old_rot_does_not_end_the_log() {
     fs.write(file, 0, &old, false).unwrap();
     fs.sync().unwrap();
     fs.merge().unwrap();
-    // The new extents have what is left of the old one beside them; the record has all three.
+    // The new extents are adjacent to the rest of the old one; the record contains all three.
     fs.write(file, 4096, &[4; 4096], false).unwrap();
     fs.write(file, 3 * 4096, &[5; 4096], false).unwrap();
     fs.fsync(file, false).unwrap();
@@ -323,12 +325,13 @@ fn old_rot_does_not_end_the_log() {
     assert_eq!(read(1, 0), None, "old rot is an error");
     assert_eq!(read(1, 1), Some((4096, 4)));
     assert_eq!(read(1, 3), Some((4096, 5)));
-    // Rot in what nothing later says was durable cannot be told from data that never came.
+    // Damage in data that no later record confirms as durable cannot be distinguished from data
+    // that was never written.
     assert_eq!(read(5, 1), Some((4096, 2)));
 }
 
 #[test]
-fn times_alone_are_no_data() {
+fn fdatasync_ignores_changed_times() {
     let fs = quiet();
     let file = create(&fs, ROOT, "file");
     fs.write(file, 0, &[1; 9000], false).unwrap();
@@ -357,7 +360,8 @@ fn times_alone_are_no_data() {
     assert_eq!(parts(cost_of(&fs, file, false)), (0, 0));
 }
 
-/// A device whose writes of some length tell that they began, and wait to be let through.
+/// A device that reports the start of writes of length `len`, and blocks them until the test
+/// continues.
 struct Gate {
     memory: MemoryDevice,
     len: usize,
@@ -388,7 +392,7 @@ impl Device for Gate {
 }
 
 #[test]
-fn readers_do_not_wait_while_data_is_written() {
+fn readers_do_not_wait_during_fsync_data_write() {
     let (begins, began) = channel();
     let (goes_on, go_on) = channel();
     let fs = quiet_on(Arc::new(Gate {

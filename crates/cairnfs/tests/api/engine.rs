@@ -1,4 +1,5 @@
-//! The engine below the volume, on memory: opened without workers, cut off, opened again.
+//! Helpers that use the engine below [`cairnfs::Volume`], in memory: opened without workers,
+//! killed, opened again.
 
 use std::sync::Arc;
 
@@ -10,12 +11,12 @@ use cairnfs::types::Creds;
 pub const ROOT: u64 = 1;
 pub const OWNER: Creds = Creds { uid: 0, gid: 0 };
 
-/// Without workers: nothing happens but in the calls.
+/// Opens a file system without workers: all work is done within the calls.
 pub fn open(device: Arc<dyn Device>) -> Arc<FileSystem> {
     open_with(device, Options::default())
 }
 
-/// The same, with other options of one's own.
+/// Like [`open`], with other options.
 pub fn open_with(device: Arc<dyn Device>, options: Options) -> Arc<FileSystem> {
     let options = Options {
         workers: false,
@@ -25,7 +26,7 @@ pub fn open_with(device: Arc<dyn Device>, options: Options) -> Arc<FileSystem> {
     FileSystem::open_device(device, &options).unwrap()
 }
 
-/// The same, left without a mechanism.
+/// Like [`open`], without one mechanism.
 pub fn open_ablated(device: Arc<dyn Device>, ablated: Option<Mechanism>) -> Arc<FileSystem> {
     let options = Options {
         ablated,
@@ -40,7 +41,7 @@ pub fn fresh() -> Arc<MemoryDevice> {
     Arc::new(device)
 }
 
-/// The device as a kill leaves it.
+/// Copies a device in its current state, as after a kill of the process.
 pub fn copy(device: &MemoryDevice) -> Arc<MemoryDevice> {
     let copy = MemoryDevice::new(device.size());
     let mut chunk = vec![0; 1 << 20];

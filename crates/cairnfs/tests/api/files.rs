@@ -1,4 +1,4 @@
-//! Open files: what they may do, positions, appending, holes, files without a name.
+//! Open files: access modes, positions, appending, holes, unlinked files.
 
 use std::io::{ErrorKind, Read, Seek, SeekFrom, Write};
 
@@ -55,7 +55,7 @@ fn open_options_follow_std() {
 }
 
 #[test]
-fn a_file_does_only_what_it_was_opened_for() {
+fn file_access_is_limited_to_open_mode() {
     let v = volume();
     v.write("f", b"data").unwrap();
     let mut reader = v.open_file("f").unwrap();
@@ -134,7 +134,7 @@ fn sixteen_threads_append_without_overlap() {
 }
 
 #[test]
-fn appended_records_stay_whole() {
+fn concurrent_appends_do_not_interleave() {
     let v = volume();
     v.write("log", b"").unwrap();
     std::thread::scope(|s| {
@@ -190,7 +190,7 @@ fn unlinked_files_live_until_closed() {
 }
 
 #[test]
-fn sparse_files() {
+fn sparse_files_report_data_and_holes() {
     let v = volume();
     let mut options = OpenOptions::new();
     let file = v
@@ -254,7 +254,7 @@ fn copies_keep_contents_mode_and_holes() {
 }
 
 #[test]
-fn whole_files_of_many_sizes() {
+fn files_of_many_sizes_are_read_back() {
     let v = volume();
     for size in [
         0,
@@ -277,7 +277,7 @@ fn whole_files_of_many_sizes() {
 }
 
 #[test]
-fn a_bad_block_fails_only_who_asks_for_it() {
+fn bad_block_fails_only_reads_of_it() {
     const BAD: usize = 20;
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("v.img");
@@ -291,7 +291,7 @@ fn a_bad_block_fails_only_who_asks_for_it() {
     rotten.next().unwrap()[100] ^= 1;
     assert!(rotten.next().is_none());
     std::fs::write(&path, image).unwrap();
-    // One behind the other, so that blocks ahead are read, too.
+    // Sequential, so that readahead also reads the bad block.
     let v = cairnfs::Volume::open(&path).unwrap();
     let file = v.open_file("f").unwrap();
     for n in 0..40 {

@@ -1,5 +1,5 @@
-//! Inode flags: which calls append-only and immutable refuse, also to the superuser, and that the flags
-//! are durable.
+//! Inode flags: the calls that append-only and immutable refuse, also for the superuser, and
+//! durability of the flags.
 
 use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt;
@@ -22,11 +22,12 @@ fn ino(volume: &Volume, path: &str) -> u64 {
     volume.symlink_metadata(path).unwrap().ino()
 }
 
-/// A change of the file `d/f`, of its directory `d`, or of what else the two are used for.
+/// A change of the file `d/f`, its directory `d`, or other files with the two. The numbers are the
+/// inodes of `d` and `d/f`.
 type Change = fn(&Volume, &FileSystem, (u64, u64)) -> Result<()>;
 
-/// What is refused: of an append-only file, of an immutable one, in an append-only directory, in an
-/// immutable one.
+/// Whether the change is refused: for an append-only file, for an immutable file, in an append-only
+/// directory, in an immutable directory.
 type Refused = [bool; 4];
 
 const NOT_IN_DIRS: Refused = [true, true, false, false];
@@ -185,7 +186,7 @@ fn prepared() -> Volume {
 }
 
 #[test]
-fn flags_refuse_what_they_stand_for() {
+fn append_only_and_immutable_refuse_listed_changes() {
     let flagged = [
         ("d/f", Flags::APPEND),
         ("d/f", Flags::IMMUTABLE),
@@ -200,15 +201,15 @@ fn flags_refuse_what_they_stand_for() {
             volume.set_flags(path, flags).unwrap();
             let before = [volume.metadata("d"), volume.metadata("d/f")].map(Result::unwrap);
             let outcome = change(&volume, &fs, place);
-            let told = format!("{name} with {flags:?} of {path}: {outcome:?}");
+            let context = format!("{name} with {flags:?} of {path}: {outcome:?}");
             if !refused {
-                assert!(outcome.is_ok(), "{told}");
+                assert!(outcome.is_ok(), "{context}");
                 continue;
             }
             let error = outcome.unwrap_err();
-            assert!(matches!(error.cause(), Error::NotPermitted(_)), "{told}");
+            assert!(matches!(error.cause(), Error::NotPermitted(_)), "{context}");
             let after = [volume.metadata("d"), volume.metadata("d/f")].map(Result::unwrap);
-            assert_eq!(before, after, "{told}");
+            assert_eq!(before, after, "{context}");
             volume.set_flags(path, Flags::NONE).unwrap();
             change(&volume, &fs, place).unwrap();
         }
@@ -216,7 +217,7 @@ fn flags_refuse_what_they_stand_for() {
 }
 
 #[test]
-fn flags_last_and_change_the_time_of_the_last_change() {
+fn flags_are_durable_and_update_ctime() {
     let dir = tempfile::tempdir().unwrap();
     let image = dir.path().join("v");
     let volume = Volume::create(&image, 64 << 20).unwrap();
@@ -234,7 +235,7 @@ fn flags_last_and_change_the_time_of_the_last_change() {
 }
 
 #[test]
-fn an_immutable_file_keeps_its_other_flags() {
+fn immutable_file_refuses_other_flag_changes() {
     let volume = prepared();
     volume.set_flags("d/f", Flags::IMMUTABLE).unwrap();
     volume.set_flags("d/f", Flags::IMMUTABLE).unwrap();
@@ -244,7 +245,7 @@ fn an_immutable_file_keeps_its_other_flags() {
 }
 
 #[test]
-fn nodump_is_inherited_and_nothing_else() {
+fn only_nodump_is_inherited() {
     let volume = prepared();
     let flags = |path: &str| volume.symlink_metadata(path).unwrap().flags();
     volume
@@ -265,7 +266,7 @@ fn nodump_is_inherited_and_nothing_else() {
 }
 
 #[test]
-fn data_accepted_before_a_flag_is_kept() {
+fn data_written_before_immutable_flag_is_kept() {
     let volume = prepared();
     let fs = volume.file_system();
     let f = ino(&volume, "d/f");

@@ -1,4 +1,5 @@
-//! Listings of directories that change meanwhile: they end, and names that stay come exactly once.
+//! Listings of directories that change meanwhile: they end, and names that stay are listed exactly
+//! once.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -9,7 +10,7 @@ use proptest::prelude::*;
 use super::engine::{OWNER, ROOT, create, fresh, open, open_with};
 use super::volume;
 
-/// Entries that a listing may deliver before it is taken for endless.
+/// Number of entries after which a listing is taken for endless.
 const ENOUGH: usize = 5000;
 
 fn make(v: &Volume, path: impl AsRef<std::path::Path>) {
@@ -17,7 +18,7 @@ fn make(v: &Volume, path: impl AsRef<std::path::Path>) {
     v.mknod(path, mode, 0).unwrap();
 }
 
-/// Up to `most` entries behind a cookie, with theirs; "." and ".." among them.
+/// Returns up to `most` entries after a cookie, with their cookies, including "." and "..".
 fn some(fs: &FileSystem, cookie: u64, most: usize) -> Vec<(String, u64, u64)> {
     let mut found = Vec::new();
     fs.readdir(ROOT, cookie, &mut |entry| {
@@ -29,7 +30,7 @@ fn some(fs: &FileSystem, cookie: u64, most: usize) -> Vec<(String, u64, u64)> {
     found
 }
 
-/// The names behind a cookie, read a few at a time; `between` runs between two calls.
+/// Returns the names after a cookie, read a few at a time; `between` runs between two calls.
 fn rest(fs: &FileSystem, cookie: u64, mut between: impl FnMut()) -> Vec<String> {
     let (mut names, mut cookie) = (Vec::new(), cookie);
     loop {
@@ -48,7 +49,7 @@ fn all(fs: &FileSystem) -> Vec<String> {
     rest(fs, 0, || ())
 }
 
-/// Lists a directory of 1000 files and does something with each entry.
+/// Lists a directory of 1000 files and calls `act` for each entry.
 fn with_each_listed(v: &Volume, mut act: impl FnMut(usize, DirEntry)) {
     v.create_dir("d").unwrap();
     for n in 0..1000 {
@@ -64,7 +65,7 @@ fn with_each_listed(v: &Volume, mut act: impl FnMut(usize, DirEntry)) {
 }
 
 #[test]
-fn renaming_each_entry_that_is_listed_ends() {
+fn listing_ends_when_each_entry_is_renamed() {
     let v = volume();
     with_each_listed(&v, |_, entry| {
         let path = entry.path();
@@ -80,7 +81,7 @@ fn renaming_each_entry_that_is_listed_ends() {
 }
 
 #[test]
-fn making_an_entry_for_each_that_is_listed_ends() {
+fn listing_ends_when_entry_is_created_for_each() {
     let v = volume();
     with_each_listed(&v, |n, entry| {
         let name = entry.file_name();
@@ -90,13 +91,14 @@ fn making_an_entry_for_each_that_is_listed_ends() {
 }
 
 #[test]
-fn a_listing_begun_at_any_time_has_what_was_there() {
+fn listing_contains_entries_present_at_its_start() {
     let fs = open(fresh());
     let (mut expected, mut begun) = (vec![".".to_owned(), "..".to_owned()], Vec::new());
     for n in 0..300 {
         create(&fs, &format!("{n}"));
         expected.push(format!("{n}"));
-        // So many that each has an end of its own: the oldest are forgotten, and have more.
+        // More listings than the engine keeps ends for: the oldest lose theirs, and list later
+        // entries, too.
         begun.push((some(&fs, 0, 2)[1].2, expected.len()));
     }
     for (n, (cookie, len)) in begun.into_iter().enumerate() {
@@ -107,27 +109,27 @@ fn a_listing_begun_at_any_time_has_what_was_there() {
 }
 
 #[test]
-fn a_place_told_before_leads_back() {
+fn earlier_cookie_resumes_at_its_entry() {
     let fs = open(fresh());
     (0..100).for_each(|n| {
         create(&fs, &format!("{n}"));
     });
-    let told = some(&fs, 0, 200);
-    for (n, (_, _, cookie)) in told.iter().enumerate() {
+    let first_listing = some(&fs, 0, 200);
+    for (n, (_, _, cookie)) in first_listing.iter().enumerate() {
         create(&fs, &format!("new {n}"));
-        let expected: Vec<_> = told[n + 1..].iter().map(|e| e.0.clone()).collect();
+        let expected: Vec<_> = first_listing[n + 1..].iter().map(|e| e.0.clone()).collect();
         assert_eq!(rest(&fs, *cookie, || ()), expected, "behind {n}");
         assert_eq!(
             some(&fs, *cookie, 1).first().map(|e| e.2),
-            told.get(n + 1).map(|e| e.2)
+            first_listing.get(n + 1).map(|e| e.2)
         );
         assert!(i64::try_from(*cookie).unwrap() > 0);
     }
     assert_eq!(all(&fs).len(), 204, "from the start it has all");
 }
 
-/// What a listing has, where the first of two files is renamed to the second's name, while it is
-/// at the third entry; in the directory, or out of another.
+/// Returns the rest of a listing at the third entry after the first name of each of several pairs
+/// was renamed to the second, within the directory or from another one.
 fn replaced(from: &str, merged: bool, how: RenameMode) -> Vec<String> {
     let device = fresh();
     let mut fs = open(device.clone());
@@ -154,7 +156,7 @@ fn replaced(from: &str, merged: bool, how: RenameMode) -> Vec<String> {
 }
 
 #[test]
-fn a_name_that_gets_another_inode_keeps_its_place() {
+fn replaced_name_keeps_its_listing_position() {
     for how in [RenameMode::Replace, RenameMode::Exchange] {
         for from in ["d", "/"] {
             let gone = (from, how) == ("/", RenameMode::Replace);
@@ -169,7 +171,7 @@ fn a_name_that_gets_another_inode_keeps_its_place() {
 }
 
 #[test]
-fn a_name_that_is_replaced_again_and_again_is_listed_once() {
+fn repeatedly_replaced_name_is_listed_once() {
     let fs = open(fresh());
     let names: Vec<String> = (0..50).map(|n| format!("{n}")).collect();
     names.iter().for_each(|name| {
@@ -198,7 +200,7 @@ fn a_name_that_is_replaced_again_and_again_is_listed_once() {
 }
 
 #[test]
-fn a_replaced_name_survives_in_its_place() {
+fn replaced_name_keeps_position_after_reopen() {
     let device = fresh();
     let mut expected = BTreeMap::new();
     let order: Vec<String> = (0..20).map(|n| format!("{n}")).collect();
@@ -225,7 +227,7 @@ fn a_replaced_name_survives_in_its_place() {
             fs.fsync(new, false).unwrap();
         }
         fs.fsync(ROOT, false).unwrap();
-        // As a kill leaves it, or closed.
+        // Closed, or left as after a kill.
         match round {
             1 => fs.close().unwrap(),
             _ => std::mem::forget(fs),
@@ -242,7 +244,7 @@ fn a_replaced_name_survives_in_its_place() {
 }
 
 #[test]
-fn several_listings_of_a_large_directory_while_it_changes() {
+fn concurrent_listings_of_changing_directory_are_exact() {
     const MANY: usize = 200_000;
     let fs = open(fresh());
     let name = |n: usize| format!("{n:06}");
@@ -264,7 +266,8 @@ fn several_listings_of_a_large_directory_while_it_changes() {
                 *seen.entry(name).or_default() += 1;
             });
             turn += 1;
-            // Some go, some come, some change their names, and some names their files.
+            // Some names are removed, some are created, some are renamed, and some get another
+            // inode.
             let old = name(turn * 37 % MANY / 10 * 10);
             if fs.unlink(ROOT, old.as_bytes()).is_ok() {
                 create(&fs, &format!("again {turn}"));
@@ -307,7 +310,7 @@ fn several_listings_of_a_large_directory_while_it_changes() {
     }
 }
 
-/// The entries of the root directory in the order of their places: names and inodes.
+/// Model of the root directory: names and inodes by position in the listing order.
 #[derive(Default)]
 struct Model {
     entries: BTreeMap<u64, (String, u64)>,
@@ -333,7 +336,7 @@ impl Model {
         self.entries.get_mut(&place).unwrap().1 = ino;
     }
 
-    /// What a rename within the directory does that succeeds; `white` is a new whiteout's inode.
+    /// Applies a successful rename within the directory; `white` is the inode of a new whiteout.
     fn rename(&mut self, (from, to): (&str, &str), how: RenameMode, white: Option<u64>) {
         let source = self.place(from).unwrap();
         let moved = self.ino(source);
@@ -357,21 +360,21 @@ impl Model {
     }
 }
 
-/// A listing under way, as the model has it.
+/// A listing in progress and its state in the model.
 struct Begun {
     cookie: u64,
-    /// The place behind which it is, and the one before which it ends.
+    /// The position after which it continues, and the one before which it ends.
     at: u64,
     end: u64,
-    /// Places delivered since its begin, unless it went back.
+    /// Positions delivered since its start; `None` if it went back.
     delivered: Option<Vec<u64>>,
-    /// Entries that were there when it began, and still are.
+    /// Entries present at its start and ever since.
     stay: Vec<u64>,
-    /// Where it was before: cookies and places.
-    told: Vec<(u64, u64)>,
+    /// Earlier points of the listing: cookies and positions.
+    points: Vec<(u64, u64)>,
 }
 
-/// A file system and the model of its root directory, with several listings of it.
+/// A file system, the model of its root directory, and several listings of it.
 struct Listed {
     fs: std::sync::Arc<FileSystem>,
     model: Model,
@@ -398,7 +401,7 @@ impl Listed {
         }
     }
 
-    /// Moves a name out of the directory and back, or another name to it.
+    /// Moves an inode out of the directory and back under the same or another name.
     fn away(&mut self, from: &str, to: &str) {
         let other = self.fs.mkdir(ROOT, b"other", 0o755, OWNER).unwrap().ino;
         self.model.add("other", other);
@@ -470,14 +473,14 @@ impl Listed {
             end: self.model.next,
             delivered: Some(Vec::new()),
             stay: self.model.entries.keys().copied().collect(),
-            told: vec![(cookie, 0)],
+            points: vec![(cookie, 0)],
         });
     }
 
     fn go_back(&mut self, which: u8, to: u8) {
         let len = self.begun.len().max(1);
         if let Some(begun) = self.begun.get_mut(usize::from(which) % len) {
-            let (cookie, at) = begun.told[usize::from(to) % begun.told.len()];
+            let (cookie, at) = begun.points[usize::from(to) % begun.points.len()];
             (begun.cookie, begun.at, begun.delivered) = (cookie, at, None);
         }
     }
@@ -489,7 +492,7 @@ impl Listed {
         }
     }
 
-    /// Brings all listings to their ends: what was there from begin to end came exactly once.
+    /// Finishes all listings: an entry present from start to end must be listed exactly once.
     fn finish(mut self) {
         for mut begun in std::mem::take(&mut self.begun) {
             while begun.go_on(&self.fs, &self.model, 7) {}
@@ -505,18 +508,18 @@ impl Listed {
 }
 
 impl Begun {
-    /// Lists up to `most` further entries, which must be those of the model; tells whether there are
+    /// Lists up to `most` further entries, which must match the model; returns whether there were
     /// any.
     fn go_on(&mut self, fs: &FileSystem, model: &Model, most: usize) -> bool {
         let found = some(fs, self.cookie, most);
         let places = model.entries.range(self.at + 1..self.end.max(self.at + 1));
         let expected: Vec<_> = places.take(most).collect();
         let listed: Vec<_> = found.iter().map(|e| (&e.0, e.1)).collect();
-        let told: Vec<_> = expected.iter().map(|(_, e)| (&e.0, e.1)).collect();
-        assert_eq!(listed, told);
+        let modeled: Vec<_> = expected.iter().map(|(_, e)| (&e.0, e.1)).collect();
+        assert_eq!(listed, modeled);
         for ((_, _, cookie), (place, _)) in found.iter().zip(expected) {
             (self.cookie, self.at) = (*cookie, *place);
-            self.told.push((*cookie, *place));
+            self.points.push((*cookie, *place));
             self.delivered.iter_mut().for_each(|d| d.push(*place));
         }
         !found.is_empty()
@@ -527,7 +530,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(192))]
 
     #[test]
-    fn listings_beside_changes_deliver_what_a_model_says(
+    fn listings_during_changes_match_model(
         tight in any::<bool>(),
         steps in proptest::collection::vec((0..48_u8, 0..12_u8, 0..12_u8), 1..150),
     ) {
@@ -540,7 +543,7 @@ proptest! {
 }
 
 #[test]
-fn a_renamed_entry_is_listed_under_one_of_its_names() {
+fn renamed_entry_is_listed_under_one_name() {
     for merged in [false, true] {
         let device = fresh();
         let mut fs = open(device.clone());

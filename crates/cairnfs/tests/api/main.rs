@@ -1,7 +1,7 @@
-//! The public face as programs use it: paths, files, listings, attributes, threads, reopening.
+//! Tests of the public API: paths, files, listings, attributes, threads, reopening.
 //!
-//! Uses nothing but what the crate exports. Each test has a volume of its own, in memory unless
-//! it is opened twice.
+//! Uses only items that the crate exports. Each test has its own volume, in memory unless it is
+//! opened twice.
 #![allow(
     clippy::unwrap_used,
     clippy::indexing_slicing,

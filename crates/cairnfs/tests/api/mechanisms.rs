@@ -1,5 +1,5 @@
-//! What each mechanism saves, told by counters with it and without it; and that nothing but costs
-//! differs.
+//! The savings of each mechanism, measured by counters with and without it; and that only costs
+//! differ.
 
 use std::collections::HashMap;
 
@@ -10,14 +10,14 @@ use super::engine::{OWNER, ROOT, copy, create, fresh, open, open_ablated};
 
 const FILES: u64 = 300;
 
-/// Files that are not asked for.
+/// Creates files that are not fsynced.
 fn crowd(fs: &FileSystem) {
     for n in 0..FILES {
         create(fs, &n.to_string());
     }
 }
 
-/// By how much counters grow with each of these calls, with all mechanisms and without one.
+/// Returns the increase of the counters during one fsync, with all mechanisms and without one.
 fn costs(
     mechanism: Mechanism,
     counters: &[&str],
@@ -36,7 +36,7 @@ fn costs(
 }
 
 #[test]
-fn one_flush_does_for_data_and_record() {
+fn one_flush_covers_data_and_record() {
     for size in [4096, 65536, 1 << 20] {
         let found = costs(Mechanism::OneFlush, &["device_flushes"], |fs| {
             let ino = create(fs, "file");
@@ -48,7 +48,7 @@ fn one_flush_does_for_data_and_record() {
 }
 
 #[test]
-fn what_others_did_is_not_written() {
+fn fsync_closure_excludes_unrelated_changes() {
     let counters = ["fsync_records", "fsync_whole_contexts", "log_bytes"];
     let [with, without] = costs(Mechanism::FsyncClosure, &counters, |fs| {
         crowd(fs);
@@ -60,7 +60,7 @@ fn what_others_did_is_not_written() {
 }
 
 #[test]
-fn entries_are_logged_once() {
+fn entries_once_logs_each_entry_once() {
     let counters = ["log_entries", "log_bytes"];
     let [with, without] = costs(Mechanism::EntriesOnce, &counters, |fs| {
         crowd(fs);
@@ -71,7 +71,7 @@ fn entries_are_logged_once() {
 }
 
 #[test]
-fn attributes_that_are_not_there_are_not_searched() {
+fn attributes_known_skips_search_for_missing_attributes() {
     let counters = ["node_cache_hits", "node_cache_misses"];
     let found = costs(Mechanism::AttributesKnown, &counters, |fs| {
         crowd(fs);
@@ -87,12 +87,12 @@ fn attributes_that_are_not_there_are_not_searched() {
 }
 
 #[test]
-fn a_directory_that_is_most_of_what_changed_is_not_followed() {
+fn fsync_of_dominant_directory_pushes_whole_context() {
     let fs = open(fresh());
-    let counts = |wished: u64| {
+    let counts = |dir_ino: u64| {
         let count = || -> HashMap<_, _> { fs.counters().into_iter().collect() };
         let before = count();
-        fs.fsync(wished, false).unwrap();
+        fs.fsync(dir_ino, false).unwrap();
         let after = count();
         ["fsync_records", "fsync_whole_contexts"].map(|name| after[name] - before[name])
     };
@@ -109,7 +109,7 @@ fn a_directory_that_is_most_of_what_changed_is_not_followed() {
     assert_eq!(counts(dir), [1, 0]);
 }
 
-/// Names with inode numbers, and what each file holds.
+/// Returns the names in the root with inode numbers and contents.
 fn seen(fs: &FileSystem) -> Vec<(Vec<u8>, u64, Vec<u8>)> {
     let mut names = Vec::new();
     fs.readdir(ROOT, 0, &mut |entry| {
@@ -130,9 +130,9 @@ fn seen(fs: &FileSystem) -> Vec<(Vec<u8>, u64, Vec<u8>)> {
     files.map(with_bytes).collect()
 }
 
-/// Rules of replay: an item may come twice in a record, put or deleted.
+/// Tests a rule of replay: a record may contain an item twice, put or deleted.
 #[test]
-fn a_volume_is_the_same_without_any_of_them() {
+fn contents_are_equal_without_any_one_mechanism() {
     let all = Mechanism::ALL.map(Some);
     let found: Vec<_> = [&[None], &all[..]]
         .concat()
@@ -165,7 +165,7 @@ fn a_volume_is_the_same_without_any_of_them() {
 }
 
 #[test]
-fn each_is_known_by_its_name() {
+fn mechanisms_are_found_by_name() {
     for mechanism in Mechanism::ALL {
         assert_eq!(Mechanism::named(mechanism.name()), Some(mechanism));
     }

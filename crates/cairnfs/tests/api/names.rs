@@ -11,7 +11,7 @@ use super::engine::{ROOT, create, fresh, open};
 use super::{fails, names, permissions, volume};
 
 #[test]
-fn failed_calls_keep_no_use() {
+fn failed_calls_leave_no_inode_reference() {
     let v = volume();
     v.write("f", b"x").unwrap();
     v.symlink("f", "l").unwrap();
@@ -55,7 +55,7 @@ fn directories_are_made_listed_and_removed() {
 }
 
 #[test]
-fn listing_ten_thousand_entries() {
+fn removal_during_listing_keeps_listing_complete() {
     let v = volume();
     v.create_dir("big").unwrap();
     for i in 0..10_000 {
@@ -85,7 +85,7 @@ fn listing_ten_thousand_entries() {
 }
 
 #[test]
-fn entries_tell_of_themselves() {
+fn directory_entries_match_metadata() {
     let v = volume();
     v.create_dir("d").unwrap();
     v.write("d/f", b"123").unwrap();
@@ -107,7 +107,7 @@ fn entries_tell_of_themselves() {
 }
 
 #[test]
-fn walking_and_removing_a_tree() {
+fn walk_and_remove_dir_all_cover_tree() {
     let v = volume();
     v.create_dir("outside").unwrap();
     v.write("outside/kept", b"").unwrap();
@@ -144,7 +144,7 @@ fn walking_and_removing_a_tree() {
 }
 
 #[test]
-fn a_very_deep_tree_is_removed() {
+fn very_deep_tree_is_removed() {
     let v = volume();
     let mut path = PathBuf::from("deep");
     for _ in 0..500 {
@@ -158,7 +158,7 @@ fn a_very_deep_tree_is_removed() {
 }
 
 #[test]
-fn a_rename_leaves_a_whiteout() {
+fn rename_leaves_whiteout() {
     let v = volume();
     let mode = |replace| RenameMode::Whiteout {
         owner: Creds { uid: 7, gid: 8 },
@@ -182,12 +182,12 @@ fn a_rename_leaves_a_whiteout() {
     let left = v.symlink_metadata("d").unwrap();
     assert_eq!(left.attr().kind, FileKind::CharDevice);
     assert!(v.exists("e/sub").unwrap());
-    // The group of a directory with set-group-id.
+    // A directory with set-group-id gives its group to the whiteout.
     v.set_permissions("e", permissions(0o2755)).unwrap();
     v.write("e/f", b"f").unwrap();
     v.rename_with("e/f", "f", mode(true)).unwrap();
     assert_eq!(v.symlink_metadata("e/f").unwrap().attr().gid, 0);
-    // Two names of one file stay as they are.
+    // Two names of one file are left unchanged.
     v.hard_link("b", "second").unwrap();
     v.rename_with("b", "second", mode(true)).unwrap();
     assert_eq!(v.read("b").unwrap(), b"A");
@@ -234,7 +234,7 @@ fn renames_replace_refuse_or_exchange() {
 }
 
 #[test]
-fn links_count() {
+fn hard_links_update_link_count() {
     let v = volume();
     v.write("f", b"x").unwrap();
     v.hard_link("f", "g").unwrap();
@@ -254,7 +254,7 @@ fn links_count() {
 }
 
 #[test]
-fn threads_work_side_by_side() {
+fn threads_modify_own_and_shared_names_concurrently() {
     let v = volume();
     std::thread::scope(|s| {
         for thread in 0..8 {
@@ -272,7 +272,7 @@ fn threads_work_side_by_side() {
                 }
             });
         }
-        // One name that all threads fight for: somebody wins each time.
+        // All threads create and remove the same name; each removal succeeds in one of them.
         for _ in 0..4 {
             let v = v.clone();
             s.spawn(move || {
@@ -297,7 +297,7 @@ fn threads_work_side_by_side() {
 }
 
 #[test]
-fn exactly_one_thread_makes_a_new_file() {
+fn create_new_succeeds_in_exactly_one_thread() {
     let v = volume();
     for round in 0..50 {
         let winners = std::thread::scope(|s| {
@@ -321,7 +321,7 @@ fn exactly_one_thread_makes_a_new_file() {
 }
 
 #[test]
-fn renaming_again_and_again_takes_no_space() {
+fn repeated_renames_take_no_space() {
     let fs = open(fresh());
     create(&fs, "a");
     fs.merge().unwrap();

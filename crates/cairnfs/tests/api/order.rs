@@ -1,5 +1,5 @@
-//! The order in which data and records come to the device: what a record names without a checksum of
-//! its own must be durable before it is written.
+//! The order of data and log records on the device: data that a record names without a checksum
+//! must be durable before the record is written.
 
 use std::sync::{Arc, Mutex};
 
@@ -17,13 +17,13 @@ enum Done {
     Flush,
 }
 
-/// A device that gains by several writes at once, and remembers what was done to it.
-struct Remembering {
+/// A device that reports to benefit from concurrent writes, and records the operations.
+struct Recording {
     device: MemoryDevice,
     done: Mutex<Vec<Done>>,
 }
 
-impl Device for Remembering {
+impl Device for Recording {
     fn size(&self) -> u64 {
         self.device.size()
     }
@@ -59,11 +59,11 @@ fn file(fs: &FileSystem, name: &str, pages: usize) -> u64 {
     ino
 }
 
-/// Too much data to be checked, whose end was staged and has been written with another's record: that
-/// it is durable tells nothing of what was written since.
+/// The file has too much data for checksums in the record. Its staged end has been written with
+/// another record; that record's flush does not cover the data written since.
 #[test]
-fn data_that_cannot_be_checked_is_durable_before_its_record() {
-    let device = Arc::new(Remembering {
+fn unchecksummed_data_is_flushed_before_its_record() {
+    let device = Arc::new(Recording {
         device: MemoryDevice::new(64 << 20),
         done: Mutex::default(),
     });

@@ -1,4 +1,4 @@
-//! What paths mean: dots, slashes, links, and what errors tell.
+//! Resolution of paths: dots, slashes, symlinks, and the paths in errors.
 
 use std::io::ErrorKind;
 use std::path::Path;
@@ -90,7 +90,7 @@ fn names_are_bytes() {
 }
 
 #[test]
-fn symlinks_lead_on() {
+fn symlinks_are_followed() {
     let v = volume();
     v.create_dir_all("a/b").unwrap();
     v.write("a/f", b"target").unwrap();
@@ -127,7 +127,7 @@ fn symlinks_lead_on() {
 }
 
 #[test]
-fn symlink_loops_end() {
+fn symlink_loop_fails_with_eloop() {
     let v = volume();
     v.symlink("b", "a").unwrap();
     v.symlink("a", "b").unwrap();
@@ -148,7 +148,7 @@ fn symlink_loops_end() {
 }
 
 #[test]
-fn dangling_links_are_made_through_but_not_when_new() {
+fn create_follows_dangling_symlink_but_create_new_does_not() {
     let v = volume();
     v.create_dir("d").unwrap();
     v.symlink("d/made", "l").unwrap();
@@ -164,7 +164,7 @@ fn dangling_links_are_made_through_but_not_when_new() {
 }
 
 #[test]
-fn a_slash_at_the_end_asks_for_a_directory() {
+fn trailing_slash_requires_directory() {
     let v = volume();
     v.create_dir("d/").unwrap();
     v.write("f", b"").unwrap();
@@ -185,7 +185,7 @@ fn a_slash_at_the_end_asks_for_a_directory() {
 }
 
 #[test]
-fn the_root_and_dots_are_no_names() {
+fn root_and_dot_components_cannot_be_created_or_removed() {
     let v = volume();
     v.create_dir_all("a/b").unwrap();
     use ErrorKind::{DirectoryNotEmpty, InvalidInput, ResourceBusy};
@@ -211,7 +211,7 @@ fn the_root_and_dots_are_no_names() {
 }
 
 #[test]
-fn inodes_are_shown_by_paths() {
+fn path_hint_returns_path_of_inode() {
     let fs = engine::open(engine::fresh());
     let shown = |ino| fs.path_hint(ino).to_str().unwrap().to_owned();
     let dir = |above, name: &[u8]| fs.mkdir(above, name, 0o755, OWNER).unwrap().ino;

@@ -1,5 +1,6 @@
-//! Volumes with a long log, opened read-only with little memory for it: the same files as after an
-//! ordinary recovery, within the budget, and not a byte of the volume is changed.
+//! Volumes with a long log, opened read-only with a small memory budget: the files are the same as
+//! after an ordinary recovery, memory stays within the budget, and no byte of the volume is
+//! changed.
 
 use std::fs::{self, File, OpenOptions, Permissions};
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -17,19 +18,19 @@ use cairnfs::{Error, Result, Volume};
 
 use super::engine::{copy, open_with};
 
-/// The least that there is.
+/// The smallest cache budget, in bytes.
 const LITTLE: usize = 8 << 20;
-/// Bytes of dirty sets that replay may hold of that.
+/// Maximum bytes of dirty sets that replay may hold with that budget.
 const LIMIT: u64 = (LITTLE / 16 * 5) as u64;
-/// More than the log needs in memory.
+/// A cache budget in bytes that exceeds the log's need.
 const MUCH: usize = 4 << 30;
 
 const SIZE: u64 = 192 << 20;
-/// Files that only the log has.
+/// Number of files that are only in the log, not in the index.
 const NEW: usize = 24_000;
 
-/// A volume whose last process was killed with a log of some MiB that no merge has taken, over an
-/// index that it changes.
+/// A volume whose last process was killed, with a log of several MiB that is not merged, over an
+/// index that the log changes.
 fn killed() -> Arc<MemoryDevice> {
     static KILLED: LazyLock<Arc<MemoryDevice>> = LazyLock::new(|| {
         let device = Arc::new(MemoryDevice::new(SIZE));
@@ -51,7 +52,7 @@ fn killed() -> Arc<MemoryDevice> {
         change(&volume, "new", NEW);
         volume.sync().unwrap();
         assert!(counter(&volume, "merges") == 1 && volume.info().log_used > 4 << 20);
-        // Kept as it is, or dropping it would merge.
+        // Not dropped, because dropping would merge.
         std::mem::forget((volume, fs));
         device
     });
@@ -89,7 +90,7 @@ fn change(volume: &Volume, dir: &str, files: usize) {
     }
 }
 
-/// A hash of all that can be seen, with the number of files.
+/// A hash of all visible state, and the number of files and directories.
 fn tree(volume: &Volume) -> (u64, u64) {
     let mut seen = DefaultHasher::new();
     let mut count = 0;
@@ -115,14 +116,14 @@ fn tree(volume: &Volume) -> (u64, u64) {
     (seen.finish(), count)
 }
 
-/// A device that takes no changes.
-struct Sealed {
+/// A device that panics on each write, flush and discard.
+struct ReadOnlyDevice {
     device: Arc<MemoryDevice>,
-    /// Where index nodes were read.
+    /// Offsets at which index nodes were read, in bytes.
     nodes: Mutex<Vec<u64>>,
 }
 
-impl Sealed {
+impl ReadOnlyDevice {
     fn new(device: Arc<MemoryDevice>) -> Self {
         Self {
             device,
@@ -131,7 +132,7 @@ impl Sealed {
     }
 }
 
-impl Device for Sealed {
+impl Device for ReadOnlyDevice {
     fn size(&self) -> u64 {
         self.device.size()
     }
@@ -154,10 +155,10 @@ impl Device for Sealed {
 
 fn read_only(device: Arc<MemoryDevice>, budget: usize) -> Result<Volume> {
     let options = Volume::options().read_only(true).cache_budget(budget);
-    options.open_device(Arc::new(Sealed::new(device)))
+    options.open_device(Arc::new(ReadOnlyDevice::new(device)))
 }
 
-/// What ordinary recovery makes of it.
+/// The tree hash after ordinary recovery.
 fn recovered() -> (u64, u64) {
     static RECOVERED: LazyLock<(u64, u64)> = LazyLock::new(|| {
         let options = Options {
@@ -185,7 +186,7 @@ fn memory_and_file(volume: &Volume) -> (u64, u64) {
 }
 
 #[test]
-fn a_long_log_stays_within_the_budget() {
+fn read_only_replay_of_long_log_stays_within_budget() {
     let little = read_only(killed(), LITTLE).unwrap();
     let (dirty, written) = memory_and_file(&little);
     assert!(dirty <= LIMIT, "{dirty} bytes of dirty sets");
@@ -195,14 +196,14 @@ fn a_long_log_stays_within_the_budget() {
         little.write("new/more", ""),
         std::io::ErrorKind::ReadOnlyFilesystem,
     );
-    // With memory for all of it no temporary file is needed.
+    // With enough memory for the whole log no temporary file is used.
     let much = read_only(killed(), MUCH).unwrap();
     let (dirty, written) = memory_and_file(&much);
     assert!(dirty > 4 * LIMIT && written == 0, "{dirty}, {written}");
     assert_eq!(tree(&much), recovered());
 }
 
-/// A file with the bytes of a device.
+/// Copies a device to a sparse file.
 fn image(device: &MemoryDevice, path: &Path) {
     let file = File::create_new(path).unwrap();
     file.set_len(device.size()).unwrap();
@@ -227,7 +228,7 @@ fn same_bytes(one: &Path, other: &Path) -> bool {
 }
 
 #[test]
-fn an_image_is_not_changed_by_several_readers() {
+fn read_only_opens_leave_image_unchanged() {
     let dir = tempfile::tempdir().unwrap();
     let (path, before) = (dir.path().join("v.cairn"), dir.path().join("before"));
     image(&killed(), &path);
@@ -244,14 +245,14 @@ fn an_image_is_not_changed_by_several_readers() {
     }
     assert!(same_bytes(&path, &before));
     assert_eq!(fs::metadata(&path).unwrap().modified().unwrap(), modified);
-    // The lock went with the readers, and recovery has all to do still.
+    // The readers have released the lock, and the log is still to be replayed.
     fs::set_permissions(&path, Permissions::from_mode(0o600)).unwrap();
     let writer = Volume::options().cache_budget(LITTLE).open(&path).unwrap();
     assert_eq!(tree(&writer), recovered());
 }
 
 #[test]
-fn an_image_that_was_cut_off_is_read_as_far_as_it_goes() {
+fn truncated_image_is_readable_up_to_its_end() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("v.cairn");
     image(&killed(), &path);
@@ -263,9 +264,9 @@ fn an_image_that_was_cut_off_is_read_as_far_as_it_goes() {
     assert_eq!(tree(&volume), recovered());
 }
 
-/// A version that does not know how free space is told must not allocate any.
+/// A version that does not know the format of free space must not allocate space.
 #[test]
-fn nothing_is_merged_with_unknown_features() {
+fn read_only_replay_does_not_merge_with_unknown_features() {
     let device = killed();
     for block in SUPERBLOCK_SLOTS {
         let mut bytes = vec![0; BLOCK_SIZE];
@@ -280,25 +281,25 @@ fn nothing_is_merged_with_unknown_features() {
     assert_eq!(tree(&volume), recovered());
 }
 
-/// The offset of an index node that the files of before are read from, but nothing that is needed to
-/// open the volume.
+/// Returns the offset of an index node that is read for files in "old", but not needed to open the
+/// volume.
 fn node_of_old_files(device: Arc<MemoryDevice>) -> u64 {
-    let sealed = Arc::new(Sealed::new(device));
+    let read_only_device = Arc::new(ReadOnlyDevice::new(device));
     let options = Volume::options().read_only(true).cache_budget(MUCH);
-    let volume = options.open_device(sealed.clone()).unwrap();
-    sealed.nodes.lock().unwrap().clear();
+    let volume = options.open_device(read_only_device.clone()).unwrap();
+    read_only_device.nodes.lock().unwrap().clear();
     super::names(&volume, "old");
-    sealed.nodes.lock().unwrap()[1]
+    read_only_device.nodes.lock().unwrap()[1]
 }
 
 #[test]
-fn damage_that_keeps_a_log_from_being_merged_is_told() {
+fn damaged_node_fails_read_only_open_that_must_merge() {
     let device = killed();
     let node = node_of_old_files(device.clone());
     device.write(node, &[0x5a; BLOCK_SIZE]).unwrap();
     let refused = read_only(device.clone(), LITTLE).unwrap_err();
     assert!(matches!(refused, Error::Corrupt(_)), "{refused}");
-    // In memory nothing has to be merged, and only what needs the node is lost.
+    // With enough memory no merge is needed, and only reads that need the node fail.
     let volume = read_only(device, MUCH).unwrap();
     assert_eq!(super::names(&volume, "new").len(), NEW * 14 / 16 + 1);
     let old = volume

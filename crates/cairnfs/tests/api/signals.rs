@@ -1,4 +1,4 @@
-//! Signals that a program handles come at any moment, also while a sync waits for the device.
+//! Signals with handlers can arrive at any moment, also while a sync waits for the device.
 
 use std::os::unix::thread::JoinHandleExt;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use nix::sys::pthread::pthread_kill;
 use nix::sys::signal::Signal;
 
 #[test]
-fn a_signal_during_a_sync_stops_nothing() {
+fn signal_during_fsync_does_not_fail_it() {
     let handled = Arc::new(AtomicBool::new(false));
     signal_hook::flag::register(signal_hook::consts::SIGUSR1, handled.clone()).unwrap();
     let dir = tempfile::tempdir().unwrap();
@@ -28,7 +28,7 @@ fn a_signal_during_a_sync_stops_nothing() {
         volume.close().unwrap();
     });
     while !syncing.is_finished() {
-        // It may have ended meanwhile: then there is nothing to interrupt.
+        // Fails if the thread has ended meanwhile; nothing is left to interrupt then.
         let _ = pthread_kill(syncing.as_pthread_t(), Signal::SIGUSR1);
         std::thread::yield_now();
     }

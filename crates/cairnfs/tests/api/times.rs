@@ -1,6 +1,6 @@
-//! Times: in the order of the calls that set them, and left alone for a front that keeps them. Those
-//! that are set in place, without a transaction, are there after a power cut like any others, and cost
-//! nothing that is reserved.
+//! Times are ordered like the calls that set them, and are not changed for a front end that
+//! maintains them itself. Times that are set in place, without a transaction, survive a power cut
+//! like others and take no reservation.
 
 use std::io;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ fn at(secs: i64) -> Time {
     Time { secs, nanos: 5 }
 }
 
-/// As a kernel does behind a change of its own.
+/// Sets the times as a kernel does after a change in its own cache.
 fn set(fs: &FileSystem, ino: u64, secs: i64) {
     let times = SetAttr {
         mtime: Some(SetTime::At(at(secs))),
@@ -33,13 +33,13 @@ fn after_a_cut(device: &Arc<MemoryDevice>, ino: u64) -> (Time, Time) {
     (attr.mtime, attr.ctime)
 }
 
-fn by(fs: &FileSystem, name: &str) -> u64 {
+fn counter(fs: &FileSystem, name: &str) -> u64 {
     let counters = fs.counters();
     counters.iter().find(|(n, _)| *n == name).unwrap().1
 }
 
 #[test]
-fn times_that_are_set_again_and_again_are_durable_with_the_next_sync() {
+fn last_of_repeated_times_is_durable_after_sync() {
     let device = fresh();
     let fs = open(device.clone());
     let ino = create(&fs, "file");
@@ -62,26 +62,34 @@ fn times_that_are_set_again_and_again_are_durable_with_the_next_sync() {
         sync();
         let found = after_a_cut(&device, ino);
         assert_eq!(found, (at(first + 4), at(first + 5)), "round {round}");
-        // Not synced: nothing is promised, and what was synced is not harmed.
+        // Without a sync the new times need not be durable, and the synced ones are kept.
         set(&fs, ino, first + 6);
         assert_eq!(after_a_cut(&device, ino), found, "round {round}");
     }
 }
 
 #[test]
-fn times_behind_a_change_take_no_log() {
+fn times_set_after_change_take_no_log_space() {
     let fs = open(fresh());
     let ino = create(&fs, "file");
-    let net = || by(&fs, "bytes_formatted") - by(&fs, "bytes_relogged");
-    let before = (net(), by(&fs, "vectors_allocated"), by(&fs, "commits"));
+    let net = || counter(&fs, "bytes_formatted") - counter(&fs, "bytes_relogged");
+    let before = (
+        net(),
+        counter(&fs, "vectors_allocated"),
+        counter(&fs, "commits"),
+    );
     for secs in 0..10 {
         set(&fs, ino, secs);
     }
-    let after = (net(), by(&fs, "vectors_allocated"), by(&fs, "commits"));
+    let after = (
+        net(),
+        counter(&fs, "vectors_allocated"),
+        counter(&fs, "commits"),
+    );
     assert_eq!(after, before);
 }
 
-/// A device whose flushes fail from some time on.
+/// A device whose flushes fail once `fails` is set.
 struct Failing {
     device: Arc<MemoryDevice>,
     fails: AtomicBool,
@@ -118,7 +126,7 @@ impl Device for Failing {
 }
 
 #[test]
-fn times_are_refused_once_the_volume_has_failed() {
+fn setting_times_fails_after_volume_failure() {
     let device = Arc::new(Failing {
         device: fresh(),
         fails: AtomicBool::new(false),
@@ -136,7 +144,7 @@ fn times_are_refused_once_the_volume_has_failed() {
 }
 
 #[test]
-fn times_wait_with_the_size_of_what_was_written() {
+fn times_after_fdatasync_are_durable_with_next_fsync() {
     let device = fresh();
     let fs = open(device.clone());
     let ino = create(&fs, "file");
@@ -150,7 +158,8 @@ fn times_wait_with_the_size_of_what_was_written() {
     assert_eq!(after_a_cut(&device, ino), (at(8), at(9)));
 }
 
-/// Makes the calls that set times, one after the other, and gives with each the latest time it set.
+/// Executes the calls that set times, one after the other, and passes to `each` the latest time
+/// that the call set.
 fn calls(fs: &FileSystem, ino: u64, round: u32, each: &mut dyn FnMut(&str, Time)) {
     let changed = |ino: u64| {
         let attr = fs.getattr(ino).unwrap();
@@ -188,7 +197,7 @@ fn calls(fs: &FileSystem, ino: u64, round: u32, each: &mut dyn FnMut(&str, Time)
 }
 
 #[test]
-fn times_order_as_the_calls_did() {
+fn times_follow_order_of_calls() {
     for kernel_clock in [false, true] {
         let options = Options {
             kernel_clock,
@@ -210,7 +219,7 @@ fn times_order_as_the_calls_did() {
 }
 
 #[test]
-fn a_front_that_keeps_times_sets_them_alone() {
+fn without_content_times_changes_leave_times_alone() {
     let options = Options {
         content_times: false,
         ..Options::default()
@@ -260,14 +269,14 @@ fn a_front_that_keeps_times_sets_them_alone() {
         let attr = fs.getattr(ino).unwrap();
         assert_eq!((attr.mtime, attr.ctime), (at(1), at(2)), "{what}");
     }
-    // What is no regular file has its times from here.
+    // The engine maintains the times of inodes that are not regular files.
     let before = fs.getattr(ROOT).unwrap().mtime;
     create(&fs, "third");
     assert!(before < fs.getattr(ROOT).unwrap().mtime);
 }
 
 #[test]
-fn a_long_write_takes_no_later_time_back() {
+fn long_write_does_not_move_ctime_backwards() {
     let fs = FileSystem::open_device(fresh(), &Options::default()).unwrap();
     let file = create(&fs, "file");
     let data = vec![1; 64 << 20];

@@ -1,4 +1,5 @@
-//! Extended attributes in the index and in memory: what is looked up, and what equal values cost.
+//! Extended attributes in the index and in memory: which accesses need index lookups, and the space
+//! of equal values.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -9,7 +10,7 @@ use cairnfs::types::XattrMode;
 
 use super::engine::{OWNER, create, open_with};
 
-/// A volume without workers, with this budget: nothing happens but in the calls.
+/// A volume without workers, with this budget: all work is done within the calls.
 fn quiet(device: Arc<MemoryDevice>, cache_budget: usize) -> Arc<FileSystem> {
     let options = Options {
         cache_budget,
@@ -37,7 +38,7 @@ fn counters<const N: usize>(fs: &FileSystem, names: [&str; N]) -> [u64; N] {
     names.map(|name| *all.get(name).unwrap())
 }
 
-/// By how much counters grow.
+/// Returns the increase of counters during `run`.
 fn grown<const N: usize>(fs: &FileSystem, names: [&str; N], run: impl FnOnce()) -> [u64; N] {
     let mut before = counters(fs, names).into_iter();
     run();
@@ -47,7 +48,7 @@ fn grown<const N: usize>(fs: &FileSystem, names: [&str; N], run: impl FnOnce()) 
 const LOOK_UPS: [&str; 3] = ["node_cache_hits", "node_cache_misses", "device_reads"];
 
 #[test]
-fn what_is_known_of_attributes_is_not_looked_up() {
+fn known_attributes_need_no_index_lookup() {
     let device = made(64 << 20);
     let fs = quiet(device.clone(), 64 << 20);
     let [none, one] = ["none", "one"].map(|name| create(&fs, name));
@@ -96,8 +97,8 @@ fn what_is_known_of_attributes_is_not_looked_up() {
     );
 }
 
-/// Bytes of index of `files` files, each with these attributes. One merge takes them all, so the nodes
-/// are as full whatever they have.
+/// Returns the bytes of index for `files` files, each with these attributes. One merge writes them
+/// all, so the nodes have the same fill in every case.
 fn index_bytes(files: usize, attributes: impl Fn(usize) -> Vec<(&'static str, Vec<u8>)>) -> u64 {
     let fs = quiet(made_with(512 << 20, Some(128 << 20)), 1 << 30);
     let before = fs.statfs().free;
@@ -115,7 +116,7 @@ fn index_bytes(files: usize, attributes: impl Fn(usize) -> Vec<(&'static str, Ve
 }
 
 #[test]
-fn a_value_that_many_files_have_costs_each_of_them_little() {
+fn shared_value_costs_few_index_bytes_per_file() {
     let files = 30_000;
     let one = |file: usize| vec![("user.cairnfs-bench", vec![(file % 10) as u8; 400])];
     let (without, with) = (index_bytes(files, |_| Vec::new()), index_bytes(files, one));
@@ -124,10 +125,10 @@ fn a_value_that_many_files_have_costs_each_of_them_little() {
     assert!(each <= 40.0, "{each}");
 }
 
-/// What a set of attributes that stands once could save: a file would have one reference, which takes
-/// no more than that of an attribute with a short name.
+/// The saving that storing a whole set of attributes once could give: each file would then have one
+/// reference, which is no larger than that of an attribute with a short name.
 #[test]
-fn a_set_of_three_attributes_costs_as_told() {
+fn three_attributes_stay_within_index_byte_bounds() {
     const SET: [&str; 3] = [
         "security.selinux",
         "security.other_acl_access",
@@ -153,7 +154,7 @@ fn a_set_of_three_attributes_costs_as_told() {
 }
 
 #[test]
-fn equal_values_are_held_once_in_memory() {
+fn equal_values_are_stored_once_in_memory() {
     let fs = quiet(made(256 << 20), 256 << 20);
     let names = [
         "xattr_value_hits",
@@ -180,7 +181,7 @@ fn equal_values_are_held_once_in_memory() {
 }
 
 #[test]
-fn attributes_of_all_sizes_come_back_from_the_index() {
+fn attributes_of_all_sizes_survive_reopen() {
     let device = made(128 << 20);
     let fs = quiet(device.clone(), 16 << 20);
     let ino = create(&fs, "f");
@@ -211,11 +212,11 @@ fn attributes_of_all_sizes_come_back_from_the_index() {
     assert_eq!(listed.split(|b| *b == 0).count() - 1, 240);
 }
 
-/// Two names of attributes that have one hash on a volume of seed 1.
+/// Two attribute names with equal hashes on a volume of seed 1.
 const NEIGHBOURS: [&[u8]; 2] = [b"user.2KYhuLdzFE8", b"user.4Mb5IpU6INd"];
 
 #[test]
-fn files_are_made_with_attributes() {
+fn make_with_sets_attributes_in_one_transaction() {
     let device = Arc::new(MemoryDevice::new(64 << 20));
     let make = MakeOptions {
         seed: Some(1),
@@ -265,7 +266,7 @@ fn files_are_made_with_attributes() {
 }
 
 #[test]
-fn a_further_user_of_a_long_value_does_not_write_it_again() {
+fn new_reference_to_long_value_does_not_rewrite_value() {
     let device = made(256 << 20);
     let fs = quiet(device.clone(), 64 << 20);
     let value = vec![7; 65_536];
@@ -273,7 +274,7 @@ fn a_further_user_of_a_long_value_does_not_write_it_again() {
     fs.setxattr(inos[0], b"user.a", &value, XattrMode::Set)
         .unwrap();
     fs.merge().unwrap();
-    // The log is written before, so this is what goes to the index.
+    // The log is written before, so the counter shows only the bytes written to the index.
     let merged = |change: &dyn Fn()| {
         change();
         fs.sync().unwrap();

@@ -1,4 +1,4 @@
-//! Volumes as a whole: made, closed, opened again.
+//! Volumes as a whole: creation, close, reopening.
 
 use std::io::{self, ErrorKind};
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
@@ -31,7 +31,7 @@ fn check(v: &Volume) {
 }
 
 #[test]
-fn a_volume_in_a_file_is_the_same_when_reopened() {
+fn volume_in_file_keeps_contents_when_reopened() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("v.cairn");
     fails(Volume::open(&path), ErrorKind::NotFound);
@@ -73,7 +73,7 @@ fn a_volume_in_a_file_is_the_same_when_reopened() {
 }
 
 #[test]
-fn a_closed_volume_is_closed_for_all() {
+fn closed_volume_refuses_all_handles() {
     let v = volume();
     v.write("f", b"x").unwrap();
     let file = v.open_file("f").unwrap();
@@ -86,7 +86,7 @@ fn a_closed_volume_is_closed_for_all() {
 }
 
 #[test]
-fn open_files_do_not_keep_a_closed_volume_from_being_opened_again() {
+fn closed_volume_reopens_despite_open_files() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("v.cairn");
     let v = Volume::create(&path, SIZE).unwrap();
@@ -98,25 +98,25 @@ fn open_files_do_not_keep_a_closed_volume_from_being_opened_again() {
     check(&v);
 }
 
-/// A device that, once it is deaf, cannot read the place that is read first then.
-struct Deaf {
+/// A device that, once `failing` is set, fails all reads of the offset that is read first then.
+struct FailingReads {
     device: Arc<dyn Device>,
-    deaf: AtomicBool,
+    failing: AtomicBool,
     place: OnceLock<u64>,
 }
 
-impl Device for Deaf {
+impl Device for FailingReads {
     fn size(&self) -> u64 {
         self.device.size()
     }
 
     fn read(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
-        if self.deaf.load(Ordering::SeqCst) && *self.place.get_or_init(|| offset) == offset {
+        if self.failing.load(Ordering::SeqCst) && *self.place.get_or_init(|| offset) == offset {
             return Err(Error::Io {
                 op: "read",
                 offset,
                 len: buf.len(),
-                source: Arc::new(io::Error::other("deaf")),
+                source: Arc::new(io::Error::other("injected fault")),
             });
         }
         self.device.read(offset, buf)
@@ -136,29 +136,29 @@ impl Device for Deaf {
 }
 
 #[test]
-fn data_that_closing_could_not_write_is_told_by_each_close() {
+fn each_close_reports_data_that_was_not_written() {
     let options = VolumeOptions::new().durability_interval(None);
     let device: Arc<dyn Device> = Arc::new(MemoryDevice::new(SIZE));
     let v = options.create_device(device.clone()).unwrap();
     let file = v.create_file("scattered").unwrap();
-    // More extents than a node of the index takes.
+    // More extents than one index node holds.
     for i in 0..1000 {
         file.write_at(&[1; 4096], i * 8192).unwrap();
     }
     drop(file);
     v.close().unwrap();
 
-    let deaf = Arc::new(Deaf {
+    let faulty = Arc::new(FailingReads {
         device: device.clone(),
-        deaf: AtomicBool::new(false),
+        failing: AtomicBool::new(false),
         place: OnceLock::new(),
     });
-    let v = options.open_device(deaf.clone()).unwrap();
+    let v = options.open_device(faulty.clone()).unwrap();
     v.write("other", vec![2; 10_000]).unwrap();
     v.sync().unwrap();
     let writing = OpenOptions::new().write(true).clone();
     let file = v.open_with("scattered", &writing).unwrap();
-    deaf.deaf.store(true, Ordering::SeqCst);
+    faulty.failing.store(true, Ordering::SeqCst);
     file.write_at(&[3; 4096], 900 * 8192).unwrap();
     v.write("late", vec![4; 10_000]).unwrap();
     for _ in 0..2 {
@@ -166,7 +166,7 @@ fn data_that_closing_could_not_write_is_told_by_each_close() {
     }
     for v in [v.clone(), v.clone(), v] {
         let error = v.close().unwrap_err();
-        assert!(error.to_string().contains("deaf"), "{error}");
+        assert!(error.to_string().contains("injected fault"), "{error}");
     }
     drop(file);
 
@@ -177,7 +177,7 @@ fn data_that_closing_could_not_write_is_told_by_each_close() {
 }
 
 #[test]
-fn a_volume_on_a_device_of_the_program() {
+fn volume_on_custom_device_keeps_contents() {
     let device: Arc<dyn Device> = Arc::new(MemoryDevice::new(SIZE));
     let options = VolumeOptions::new()
         .label("mine")
@@ -195,7 +195,7 @@ fn a_volume_on_a_device_of_the_program() {
     assert_eq!(space.name_max, 255);
 }
 
-/// A device of a program's own, which passes on what `std::io` tells.
+/// A custom device that converts errors of `std::io`.
 struct Converting {
     memory: MemoryDevice,
     errno: AtomicI32,
@@ -232,7 +232,7 @@ impl Device for Converting {
 }
 
 #[test]
-fn an_errno_of_the_device_tells_of_no_file() {
+fn device_errno_is_reported_as_eio() {
     for errno in [libc::ENOENT, libc::ENOSPC, libc::EROFS, libc::EACCES] {
         let device = Arc::new(Converting {
             memory: MemoryDevice::new(SIZE),
@@ -256,7 +256,7 @@ fn an_errno_of_the_device_tells_of_no_file() {
     }
 }
 
-/// The valid superblocks of a device.
+/// Returns the valid superblocks of a device.
 fn superblocks(device: &MemoryDevice) -> impl Iterator<Item = RawSuperblock> {
     SUPERBLOCK_SLOTS.into_iter().filter_map(|block| {
         let mut bytes = vec![0; BLOCK_SIZE];
@@ -272,7 +272,7 @@ fn features(device: &MemoryDevice) -> u64 {
 }
 
 #[test]
-fn a_volume_without_the_feature_gets_it_before_its_log_does() {
+fn feature_bit_is_set_before_log_needs_it() {
     let device = fresh();
     assert_eq!(features(&device), RENAMED_ENTRIES);
     let fs = open(device.clone());

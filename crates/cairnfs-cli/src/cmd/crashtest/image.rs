@@ -1,4 +1,4 @@
-//! Simulated disks from and to files. Files are sparse where disks are zeros.
+//! Loads and saves simulated disks. Files are sparse where the disk holds zeros.
 
 use std::fs::File;
 use std::io;
@@ -10,10 +10,10 @@ use cairnfs_sim::image::{BLOCK, Image};
 use rustix::fs::{SeekFrom, seek};
 use rustix::io::Errno;
 
-/// Bytes that are copied at a time.
+/// Bytes copied at a time.
 const PIECE: u64 = 1 << 20;
 
-/// A copy of a volume, which nobody changes meanwhile.
+/// Copies a volume, which must not change during the copy.
 pub fn load(path: &Path) -> cairnfs::Result<Image> {
     let device = FileDevice::open(path, Access::ReadOnly)?;
     let holes = File::open(path).ok();
@@ -35,7 +35,7 @@ pub fn load(path: &Path) -> cairnfs::Result<Image> {
     Ok(image)
 }
 
-/// Writes a disk to a file, a new one only for its owner.
+/// Writes a disk to a file. A new file is accessible to its owner only.
 pub fn save(image: &Image, path: &Path) -> io::Result<()> {
     let file = File::options()
         .write(true)

@@ -1,8 +1,8 @@
-//! `cairnfs crashtest`: runs a program on a simulated volume, cuts the power at every moment, and
-//! tells whether what comes back keeps the contract.
+//! `cairnfs crashtest`: runs a program on a simulated volume, simulates a power failure at every
+//! moment, and reports whether each recovered state keeps the contract.
 //!
-//! [`record`] makes the recording, [`place`] mounts simulated volumes, [`report`] tells the result.
-//! No volume on the machine is changed.
+//! [`record`] makes the recording, [`place`] mounts simulated volumes, [`report`] prints the
+//! result. No volume on the machine is changed.
 
 mod image;
 mod place;
@@ -27,13 +27,13 @@ use crate::output::Progress;
 use crate::size;
 use place::Processes;
 
-/// Exit code: a state breaks a promise.
+/// Exit code: a state violates a guarantee.
 const BROKEN: u8 = 4;
-/// Exit code: the test could not be done.
+/// Exit code: the test could not be run.
 const OPERATIONAL: u8 = 8;
-/// Exit code: the arguments make no sense.
+/// Exit code: invalid arguments.
 const USAGE: u8 = 16;
-/// Disks that `--keep` keeps at most.
+/// Maximum number of disks that `--keep` writes.
 const KEPT: usize = 20;
 
 const EXAMPLES: &str = "\
@@ -45,13 +45,15 @@ Examples:
   cairnfs crashtest --steps 'create a; fsync a' --replay 6.1 --image disk.img
 
 The volume lives in memory and is mounted on a temporary directory, in which
-COMMAND runs; it also finds it in CAIRNFS_CRASHTEST_DIR. All that the volume
-asked of its disk is recorded, and then the power is cut at every moment: any
-of the writes that no flush covers may be on the disk, whole or torn. Each of
-these disks is checked, recovered, and compared with what the calls promised.
+COMMAND runs; its path is also in CAIRNFS_CRASHTEST_DIR. All requests of the
+volume to its disk are recorded, and then the power is cut at every moment: each
+write that no flush covers may be on the disk, complete or torn, or be missing.
+Each of these disks is checked, recovered, and compared with the guarantees of
+the calls.
 
-After each call everything is made durable, promised or not, for on a volume in
-use that may happen at any time: so a crash is tried between any two calls.
+After each call everything is made durable, guaranteed or not, because on a
+volume in use that may happen at any time. So a crash is tried between any two
+calls.
 --interval 0 leaves durability to COMMAND alone.
 
 --check runs a shell command in each state, mounted anew, with
@@ -59,16 +61,16 @@ CAIRNFS_CRASHTEST_STATE its id and CAIRNFS_CRASHTEST_SYNCS the number of fsync
 and sync calls that had returned. It must exit with 0. It costs a mount for
 each state: see --states.
 
-Steps are words with paths and numbers, separated by `;` or lines: create P,
-mkdir P, symlink P LEN, link P Q, unlink P, rmdir P, rename P Q, exchange P Q,
-write P AT LEN, append P LEN, truncate P LEN, punch P AT LEN, zero P AT LEN,
+Steps are commands with paths and numbers, separated by `;` or newlines: create
+P, mkdir P, symlink P LEN, link P Q, unlink P, rmdir P, rename P Q, exchange P
+Q, write P AT LEN, append P LEN, truncate P LEN, punch P AT LEN, zero P AT LEN,
 chmod P MODE, setlist P MODE, setxattr P NAME LEN, removexattr P NAME, fsync P,
 fdatasync P, sync, merge and others. The same steps have the same states each
 time.
 
 Exit codes: 0 all states keep the contract, 4 some do not, 8 the test could not
-be done, 16 usage. A COMMAND that fails is told, and its crashes are tried all
-the same; with --strict that is 8.";
+be done, 16 usage. A COMMAND that fails is reported, and its crashes are tried
+all the same; with --strict the exit code is 8.";
 
 /// Cut the power under a program, at every moment, on a simulated disk
 #[derive(Debug, clap::Args)]
@@ -77,10 +79,10 @@ pub struct Args {
     /// Program to run in the volume, with its arguments [default: $SHELL, on a terminal]
     #[arg(trailing_var_arg = true, conflicts_with_all = ["steps", "file"])]
     command: Vec<OsString>,
-    /// Do these steps instead of a command; needs no mount
+    /// Run these steps instead of a command; needs no mount
     #[arg(long, conflicts_with = "file")]
     steps: Option<String>,
-    /// Do the steps in this file
+    /// Run the steps in this file
     #[arg(long, value_name = "FILE")]
     file: Option<PathBuf>,
     /// Size of the simulated volume [default: 64M; 16M for steps]
@@ -110,13 +112,13 @@ pub struct Args {
     /// Write the disks of states that fail into this directory, as ID.img
     #[arg(long, value_name = "DIR", conflicts_with = "replay")]
     keep: Option<PathBuf>,
-    /// Give up if COMMAND fails
+    /// Stop if COMMAND fails
     #[arg(long)]
     strict: bool,
-    /// Tell the result as JSON; what COMMAND prints goes to standard error
+    /// Print the result as JSON; what COMMAND prints goes to standard error
     #[arg(long)]
     json: bool,
-    /// Say nothing but failures
+    /// Print nothing except failures
     #[arg(short, long)]
     quiet: bool,
 }
@@ -128,7 +130,7 @@ fn id(text: &str) -> Result<String, String> {
 /// Runs the command.
 ///
 /// # Errors
-/// The test could not be done.
+/// The test could not be run.
 pub fn run(mut args: Args) -> Result<ExitCode, AnyError> {
     let by_steps = args.steps.is_some() || args.file.is_some();
     if !by_steps && args.command.is_empty() {
@@ -152,7 +154,7 @@ pub fn run(mut args: Args) -> Result<ExitCode, AnyError> {
     }
 }
 
-/// The failure of something that the test needs.
+/// Gives a failure the exit code of a test that could not be run.
 fn cannot(failure: Failure) -> Failure {
     failure.code(OPERATIONAL)
 }
@@ -169,7 +171,7 @@ fn shell(args: &Args) -> Result<OsString, Failure> {
     )
 }
 
-/// The caller's own check, and why it could not be done.
+/// The caller's own check, and the reason if it could not be run.
 struct Checker<'a> {
     command: Option<&'a str>,
     processes: &'a Processes,

@@ -1,7 +1,7 @@
-//! A simulated volume mounted on a temporary directory, and the processes that run in it.
+//! Mounts a simulated volume on a temporary directory, and runs processes in it.
 //!
-//! A mount made here is gone before the call that made it returns. Signals that end programs are
-//! passed on to the process that runs, and remembered; the mount then ends as it always does.
+//! A mount made here ends before the call that made it returns. Signals that end programs are
+//! recorded and passed on to the running process; the mount then ends in the usual way.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -23,10 +23,10 @@ use signal_hook::iterator::Signals;
 
 use crate::failure::{Explain, Failure, shown};
 
-/// What mounts show as their source.
+/// The source of these mounts in /proc/self/mountinfo.
 const SOURCE: &str = "crashtest";
 
-/// Runs `run` with the directory on which `fs` is mounted meanwhile.
+/// Mounts `fs` on a temporary directory and calls `run` with that directory.
 pub fn mounted<T>(fs: &Arc<FileSystem>, run: impl FnOnce(&Path) -> T) -> Result<T, Failure> {
     let dir = tempfile::Builder::new()
         .prefix("cairnfs-crashtest-")
@@ -34,7 +34,7 @@ pub fn mounted<T>(fs: &Arc<FileSystem>, run: impl FnOnce(&Path) -> T) -> Result<
         .and_then(|dir| dir.keep().canonicalize())
         .explain("a temporary directory")?;
     let result = serve(fs, &dir, run);
-    // Not with all that is in it: while it is in use it may still be mounted.
+    // Not recursive: if the unmount failed, this would delete the files of the mounted volume.
     std::fs::remove_dir(&dir).explain(shown(&dir))?;
     result
 }
@@ -43,7 +43,7 @@ fn serve<T>(fs: &Arc<FileSystem>, dir: &Path, run: impl FnOnce(&Path) -> T) -> R
     let options = MountOptions {
         threads: Some(1),
         source: Some(SOURCE.into()),
-        // What still runs in it is no part of the test.
+        // Processes that still run in the mount are not part of the test.
         grace: Duration::ZERO,
         ..MountOptions::default()
     };
@@ -56,7 +56,7 @@ fn serve<T>(fs: &Arc<FileSystem>, dir: &Path, run: impl FnOnce(&Path) -> T) -> R
     Ok(result)
 }
 
-/// A command as it runs in a mounted volume.
+/// Prepares a command to run in a mounted volume.
 pub fn inside<'a>(command: &'a mut Command, dir: &Path) -> &'a mut Command {
     command
         .current_dir(dir)
@@ -83,7 +83,7 @@ impl Running {
             _ => Signal::TERM,
         };
         if let Some(process) = self.process().as_ref() {
-            // It fails for a process that has just ended, which is as good.
+            // Fails if the process has just ended, which is harmless.
             let _ = pidfd_send_signal(process, signal);
         }
     }
@@ -93,22 +93,22 @@ impl Running {
 pub struct Processes(Arc<Running>);
 
 impl Processes {
-    /// From now on signals do not end this process.
+    /// Starts to handle signals, which then do not end this process.
     pub fn watch() -> io::Result<Self> {
         let running = Arc::<Running>::default();
         let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP])?;
-        let told = Arc::clone(&running);
+        let handler = Arc::clone(&running);
         thread::Builder::new()
             .name("cairnfs-signals".into())
             .spawn(move || {
                 for signal in signals.forever() {
-                    told.signal(signal);
+                    handler.signal(signal);
                 }
             })?;
         Ok(Self(running))
     }
 
-    /// Whether a signal came.
+    /// Whether a signal was received.
     pub fn interrupted(&self) -> bool {
         self.0.interrupted.load(Ordering::Acquire)
     }
@@ -122,7 +122,7 @@ impl Processes {
         status
     }
 
-    /// Runs a command to its end, and takes what it prints.
+    /// Runs a command to its end and captures its output.
     pub fn output(&self, command: &mut Command) -> io::Result<Output> {
         let child = command
             .stdin(Stdio::null())
@@ -138,7 +138,7 @@ impl Processes {
     fn follow(&self, child: &Child) -> io::Result<()> {
         let process = pidfd_open(Pid::from_child(child), PidfdFlags::empty())?;
         *self.0.process() = Some(process);
-        // A signal that came before had nobody to be passed on to.
+        // A signal that arrived before could not be passed on.
         if self.interrupted() {
             self.0.signal(SIGTERM);
         }

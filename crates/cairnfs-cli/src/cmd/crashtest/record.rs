@@ -1,4 +1,4 @@
-//! What is tested: a program in a mounted simulated volume, or steps on one, recorded.
+//! Records the test: a program in a mounted simulated volume, or steps on one.
 
 use std::path::Path;
 use std::process::{Command, ExitStatus, Stdio};
@@ -12,12 +12,12 @@ use super::{Args, USAGE, cannot, image};
 use crate::failure::{Explain, Failure, shown};
 use crate::volume::caller;
 
-/// Size of a volume for a program, if none is given.
+/// Default size in bytes of the volume for a program.
 const DEFAULT_SIZE: u64 = 64 << 20;
 
-/// A recording, and how the command failed if it did.
+/// A recording, and the exit status of the command if it failed.
 pub struct Ran {
-    /// What happened.
+    /// The recorded events.
     pub recording: Recording,
     /// The exit status of a command that failed.
     pub failed: Option<String>,
@@ -40,7 +40,7 @@ pub fn command(args: &Args, processes: &Processes) -> Result<Ran, Failure> {
 
 fn start(args: &Args, processes: &Processes, dir: &Path) -> std::io::Result<ExitStatus> {
     let (name, rest) = args.command.split_first().unwrap_or((&EMPTY, &[]));
-    // A path is the caller's, and the command runs elsewhere.
+    // The caller gives the path relative to its own directory; the command runs in another one.
     let program = match Path::new(name) {
         path if path.components().count() > 1 => path.canonicalize()?,
         path => path.to_path_buf(),
@@ -55,7 +55,7 @@ fn start(args: &Args, processes: &Processes, dir: &Path) -> std::io::Result<Exit
 
 static EMPTY: std::ffi::OsString = std::ffi::OsString::new();
 
-/// Does the steps on a volume.
+/// Runs the steps on a volume.
 pub fn steps(args: &Args) -> Result<Ran, Failure> {
     let text = match (&args.steps, &args.file) {
         (Some(text), _) => text.clone(),
@@ -97,7 +97,7 @@ fn first(args: &Args, size: u64) -> Result<Image, Failure> {
     }
 }
 
-/// Makes everything durable and closes the volume, which may crash, too.
+/// Makes everything durable and closes the volume. The power failure may also be in this phase.
 fn end(run: Run) -> Result<Recording, Failure> {
     let closed = run.fs().sync().and_then(|()| run.fs().close());
     closed.explain("the simulated volume").map_err(cannot)?;

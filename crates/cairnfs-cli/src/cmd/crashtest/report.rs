@@ -1,4 +1,4 @@
-//! What `cairnfs crashtest` tells: a table or JSON, and each state that fails.
+//! The output of `cairnfs crashtest`: a table or JSON, and each state that fails.
 
 use std::io::{self, Write};
 use std::path::PathBuf;
@@ -15,7 +15,7 @@ use super::record::Ran;
 use crate::failure::{AnyError, show_bytes, shown};
 use crate::output;
 
-/// Failures that are shown to people.
+/// Maximum number of failures in the table.
 const SHOWN: usize = 10;
 
 #[derive(Serialize)]
@@ -29,7 +29,7 @@ struct JsonReport {
     states: u64,
     distinct_disks: usize,
     interrupted_recoveries: u64,
-    failures: Vec<ToldFailure>,
+    failures: Vec<JsonFailure>,
     kept: Vec<String>,
 }
 
@@ -42,7 +42,7 @@ struct JsonState<'a> {
 }
 
 #[derive(Serialize)]
-struct ToldFailure {
+struct JsonFailure {
     state: String,
     after: String,
     message: String,
@@ -59,7 +59,7 @@ fn after(recording: &Recording, id: &[StateId]) -> String {
     }
 }
 
-/// Tells what was tried and found.
+/// Prints the result of all states.
 pub fn tell(
     args: &Args,
     run: &Ran,
@@ -70,7 +70,7 @@ pub fn tell(
     let events = run.recording.events();
     let flushes = events.iter().filter(|e| matches!(e, Event::Flush)).count();
     let failures = tally.failures.iter();
-    let told = JsonReport {
+    let report = JsonReport {
         allowed: tally.failures.is_empty(),
         command_failed: run.failed.clone(),
         calls: run.recording.calls().count(),
@@ -81,7 +81,7 @@ pub fn tell(
         distinct_disks: tally.disks.len(),
         interrupted_recoveries: tally.interrupted,
         failures: failures
-            .map(|failure| ToldFailure {
+            .map(|failure| JsonFailure {
                 state: failure.id(),
                 after: after(&run.recording, &failure.id),
                 message: failure.message.clone(),
@@ -90,39 +90,45 @@ pub fn tell(
         kept: kept.iter().map(|path| shown(path)).collect(),
     };
     if args.json {
-        return output::json(&told);
+        return output::json(&report);
     }
     let mut out = io::stdout().lock();
     if !args.quiet {
-        table(&mut out, &told)?;
+        table(&mut out, &report)?;
     }
-    tell_failures(&mut out, args, &told)?;
+    print_failures(&mut out, args, &report)?;
     Ok(())
 }
 
-fn table(out: &mut dyn Write, told: &JsonReport) -> io::Result<()> {
+fn table(out: &mut dyn Write, report: &JsonReport) -> io::Result<()> {
     let mut rows = Vec::new();
-    if let Some(status) = &told.command_failed {
+    if let Some(status) = &report.command_failed {
         rows.push(("Command", format!("failed: {status}")));
     }
     rows.extend([
-        ("Calls", told.calls.to_string()),
+        ("Calls", report.calls.to_string()),
         (
             "Disk",
-            format!("{} writes, {} flushes", told.writes, told.flushes),
+            format!("{} writes, {} flushes", report.writes, report.flushes),
         ),
-        ("Possible states", told.possible_states.to_string()),
+        ("Possible states", report.possible_states.to_string()),
         (
             "Recovered",
-            format!("{}, {} distinct disks", told.states, told.distinct_disks),
+            format!(
+                "{}, {} distinct disks",
+                report.states, report.distinct_disks
+            ),
         ),
         (
             "Of them",
-            format!("{} of interrupted recoveries", told.interrupted_recoveries),
+            format!(
+                "{} of interrupted recoveries",
+                report.interrupted_recoveries
+            ),
         ),
         (
             "Verdict",
-            match told.failures.len() {
+            match report.failures.len() {
                 0 => "all keep the contract".into(),
                 n => format!("{n} FAIL"),
             },
@@ -131,20 +137,20 @@ fn table(out: &mut dyn Write, told: &JsonReport) -> io::Result<()> {
     output::table(out, &rows)
 }
 
-fn tell_failures(out: &mut dyn Write, args: &Args, told: &JsonReport) -> io::Result<()> {
-    for failure in told.failures.iter().take(SHOWN) {
+fn print_failures(out: &mut dyn Write, args: &Args, report: &JsonReport) -> io::Result<()> {
+    for failure in report.failures.iter().take(SHOWN) {
         let message = show_bytes(failure.message.as_bytes());
         let after = show_bytes(failure.after.as_bytes());
         writeln!(out, "state {}: {message}", failure.state)?;
         writeln!(out, "  after {after}")?;
     }
-    if told.failures.len() > SHOWN {
-        writeln!(out, "and {} more", told.failures.len() - SHOWN)?;
+    if report.failures.len() > SHOWN {
+        writeln!(out, "and {} more", report.failures.len() - SHOWN)?;
     }
-    let Some(first) = told.failures.first() else {
+    let Some(first) = report.failures.first() else {
         return Ok(());
     };
-    if let Some(path) = told.kept.first() {
+    if let Some(path) = report.kept.first() {
         writeln!(
             out,
             "Look at it: cairnfs check {path}; cairnfs mount {path} DIR"
@@ -156,38 +162,38 @@ fn tell_failures(out: &mut dyn Write, args: &Args, told: &JsonReport) -> io::Res
     }
 }
 
-/// Tells of one state.
+/// Prints the result of one state.
 pub fn tell_one(
     args: &Args,
     recording: &Recording,
     id: &[StateId],
     verdict: &Result<(), String>,
 ) -> Result<(), AnyError> {
-    let told = JsonState {
+    let report = JsonState {
         state: joined(id),
         after: after(recording, id),
         allowed: verdict.is_ok(),
         message: verdict.as_ref().err().map(String::as_str),
     };
     if args.json {
-        return output::json(&told);
+        return output::json(&report);
     }
-    if args.quiet && told.allowed {
+    if args.quiet && report.allowed {
         return Ok(());
     }
-    let message = told.message.unwrap_or("keeps the contract");
+    let message = report.message.unwrap_or("keeps the contract");
     let mut out = io::stdout().lock();
     writeln!(
         out,
         "state {}: {}",
-        told.state,
+        report.state,
         show_bytes(message.as_bytes())
     )?;
-    writeln!(out, "  after {}", show_bytes(told.after.as_bytes()))?;
+    writeln!(out, "  after {}", show_bytes(report.after.as_bytes()))?;
     Ok(())
 }
 
-/// How a check ended, and the last line that it printed.
+/// How the caller's check ended, and the last line that it printed.
 pub fn last_words(output: &Output) -> String {
     let last = |bytes: &[u8]| {
         let text = String::from_utf8_lossy(bytes);

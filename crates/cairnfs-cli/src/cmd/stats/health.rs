@@ -1,7 +1,7 @@
-//! Whether a mounted volume is as it should be: healthy, degraded or stopped.
+//! The health of a mounted volume: healthy, degraded or stopped.
 //!
-//! Judges an answer of the daemon, and asks nothing itself. Exit codes and the first words of a line
-//! are those that monitoring plugins use: 0 OK, 1 warning, 2 critical.
+//! Derived from an answer of the daemon; sends no request itself. Exit codes and the first word
+//! of the line are those of monitoring plugins: 0 OK, 1 warning, 2 critical.
 
 use cairnfs_fuse::status::{Space, State, Status};
 
@@ -9,14 +9,14 @@ use crate::daemon::Answer;
 use crate::failure::{show_bytes, shown};
 use crate::size::human;
 
-/// A judgement, with what is wrong.
+/// The health of a volume, with its problems.
 pub struct Health {
     stopped: bool,
     problems: Vec<String>,
 }
 
 impl Health {
-    /// Judges a volume, which is nearly full from `full` percent on.
+    /// Derives the health of a volume. From `full` percent on, it counts as nearly full.
     pub fn of(answer: &Answer, full: u64) -> Self {
         let status = &answer.status;
         match status.stopped() {
@@ -43,7 +43,7 @@ impl Health {
         }
     }
 
-    /// The judgement in a word.
+    /// The health in one word.
     pub fn word(&self) -> &'static str {
         match self.exit_code() {
             0 => "healthy",
@@ -52,7 +52,7 @@ impl Health {
         }
     }
 
-    /// What is wrong.
+    /// The problems found.
     pub fn problems(&self) -> &[String] {
         &self.problems
     }
@@ -91,7 +91,7 @@ pub fn state(answer: &Answer) -> &'static str {
     }
 }
 
-/// Percent of the volume in use, as df(1) counts: of what is in use and what is available.
+/// Percent of the volume in use, computed as by df(1): used / (used + available).
 pub fn used_percent(space: &Space) -> u64 {
     let used = space.total.saturating_sub(space.free);
     let all = used.saturating_add(space.available);
@@ -101,7 +101,8 @@ pub fn used_percent(space: &Space) -> u64 {
     }
 }
 
-/// What is wrong with the space; nothing is with that of a volume that is only read.
+/// A shortage of space in the volume or on its host. Used space is ignored for a volume that is
+/// not writable; held changes are always reported.
 pub fn shortage(status: &Status, full: u64) -> Option<String> {
     let (space, host) = (&status.space, status.host.as_ref());
     let held = status.counter("held_bytes");
@@ -131,7 +132,7 @@ fn displaced(status: &Status) -> Option<String> {
     status.displaced().map(str::to_owned)
 }
 
-/// That there were errors, with the last.
+/// A message with the number of errors and the last one, if there were errors.
 fn trouble(status: &Status) -> Option<String> {
     let last = status.last_error.as_ref();
     let last = last.map(|e| format!(", the last: {}", e.text));
@@ -193,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn a_volume_is_healthy_degraded_or_stopped() {
+    fn health_is_healthy_degraded_or_stopped() {
         let mut it = answer(State::Running);
         let line = "OK: /v on /m: running, 56% in use, 400 B available";
         assert_eq!(judged(&it), (0, line.into()));
@@ -230,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn errors_degrade_and_a_full_volume_that_is_only_read_does_not() {
+    fn errors_degrade_health_but_full_read_only_volume_does_not() {
         let mut it = answer(State::ReadOnly);
         it.status.space.available = 0;
         it.status.space.free = 0;

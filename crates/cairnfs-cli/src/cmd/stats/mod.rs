@@ -1,8 +1,8 @@
-//! `cairnfs stats`: the state of a mounted volume, what it did, where its time went, what its memory
-//! holds; for people, programs, health checks and Prometheus.
+//! `cairnfs stats`: state, counters, times and memory of a mounted volume, for people, programs,
+//! health checks and Prometheus.
 //!
-//! Asks the daemon, once or again and again. A volume that has stopped answers; a daemon that is gone
-//! or hangs is told as such.
+//! Asks the daemon once or periodically. A stopped volume answers; a daemon that is gone or hangs
+//! is reported as such.
 
 mod health;
 mod prometheus;
@@ -30,15 +30,15 @@ const EXAMPLES: &str = "\
 Examples:
   cairnfs stats ~/disk                    its state, and what it did since it was mounted
   cairnfs stats --check ~/disk            one line, and an exit code, for a health check
-  cairnfs stats --interval 1 ~/disk       what is_injected each second, until interrupted
+  cairnfs stats --interval 1 ~/disk       what happens each second, until interrupted
   cairnfs stats --json ~/disk | jq .state,.space.available,.commits
   cairnfs stats --prometheus ~/disk >/var/lib/node_exporter/disk.prom
 
 The state is running, read-only or stopped: a failure has stopped all changes. With --json
 counters are printed as they are; names that end with _ns are nanoseconds, last_error.time is in
-seconds since 1970. Counters and errors begin anew with each mount.
+seconds since 1970. Counters and errors restart at 0 with each mount.
 
-Exit codes: 0 told, 3 the daemon cannot be asked. With --check:
+Exit codes: 0 shown, 3 the daemon cannot be asked. With --check:
   0  healthy
   1  degraded: nearly full here or on the host, changes wait for space on the host, or there
      were errors since it was mounted
@@ -51,37 +51,37 @@ Exit codes: 0 told, 3 the daemon cannot be asked. With --check:
 pub struct Args {
     /// The mountpoint, or anything in it that can be read
     dir: PathBuf,
-    /// Print all as one JSON object (one a line with --interval)
+    /// Print everything as one JSON object (one per line with --interval)
     #[arg(long)]
     json: bool,
-    /// Print all as Prometheus reads it
+    /// Print everything in the text format of Prometheus
     #[arg(long, conflicts_with_all = ["json", "interval"])]
     prometheus: bool,
-    /// Tell by the exit code how the volume is; alone it prints one line
+    /// Report the health of the volume by the exit code; alone it prints one line
     #[arg(long, conflicts_with = "interval")]
     check: bool,
-    /// A volume of which so much is in use is nearly full
+    /// Percentage of used space from which a volume counts as nearly full
     #[arg(long, value_name = "PERCENT", default_value_t = 95,
           value_parser = clap::value_parser!(u64).range(1..=100))]
     full: u64,
-    /// Wait so long for an answer of the daemon
+    /// Time to wait for an answer of the daemon
     #[arg(long, value_name = "SECONDS", default_value = "30", value_parser = seconds)]
     timeout: Duration,
-    /// Be the process that asks the daemon
+    /// Act as the child process that asks the daemon
     #[arg(long, hide = true)]
     asking: bool,
-    /// Print again after so many seconds what happened since, until interrupted
+    /// Print again every so many seconds what happened since, until interrupted
     #[arg(long, short = 'i', value_name = "SECONDS", value_parser = seconds)]
     interval: Option<Duration>,
-    /// End after so many prints
+    /// Stop after so many prints
     #[arg(long, short = 'n', value_name = "N", requires = "interval")]
     count: Option<u64>,
 }
 
-/// Parses a time of an option, which is not zero.
+/// Parses a time in seconds from an option; at least 0.01.
 ///
 /// # Errors
-/// A text that says what was expected.
+/// A message with the expected form.
 pub fn seconds(text: &str) -> Result<Duration, String> {
     let valid = text.parse().ok().filter(|s| *s >= 0.01);
     valid
@@ -91,7 +91,7 @@ pub fn seconds(text: &str) -> Result<Duration, String> {
 
 type Counters = BTreeMap<String, u64>;
 
-/// What is told as JSON.
+/// The JSON output.
 #[derive(Serialize)]
 struct JsonReport<'a> {
     mountpoint: String,
@@ -104,7 +104,7 @@ struct JsonReport<'a> {
 /// Runs the command.
 ///
 /// # Errors
-/// There is no answer, with exit code 3.
+/// The daemon does not answer (exit code 3).
 pub fn run(args: Args) -> Result<ExitCode, AnyError> {
     if args.asking {
         daemon::ask_for_parent(&args.dir)?;
@@ -146,13 +146,13 @@ fn print(
     out: &mut dyn Write,
 ) -> Result<(), AnyError> {
     if args.json {
-        let told = JsonReport {
+        let report = JsonReport {
             mountpoint: answer.mountpoint.to_string_lossy().into_owned(),
             health: health.word(),
             problems: health.problems(),
             status: &answer.status,
         };
-        serde_json::to_writer(&mut *out, &told)?;
+        serde_json::to_writer(&mut *out, &report)?;
         writeln!(out)?;
     } else if args.prometheus {
         prometheus::write(out, answer, health)?;
@@ -164,7 +164,8 @@ fn print(
     Ok(())
 }
 
-/// Nobody answers. A health check gets its line, a scraper its metric, all others a message.
+/// Reports that there is no answer: one line for a health check, a metric for Prometheus, else a
+/// message.
 fn unanswered(args: &Args, why: &str, out: &mut dyn Write) -> Result<ExitCode, AnyError> {
     if args.check && !args.json && !args.prometheus {
         writeln!(out, "UNKNOWN: {why}")?;
@@ -177,17 +178,17 @@ fn unanswered(args: &Args, why: &str, out: &mut dyn Write) -> Result<ExitCode, A
     Ok(ExitCode::from(NO_ANSWER))
 }
 
-/// What happened between two readings; levels are those of the second.
+/// The difference of two sets of counters; levels are those of the second.
 fn since(before: &Counters, now: &Counters) -> Counters {
     let rose = |(name, value): (&String, &u64)| {
         let was = before.get(name).copied().unwrap_or(0);
         let level = LEVELS.contains(&name.as_str());
-        let told = if level {
+        let change = if level {
             *value
         } else {
             value.saturating_sub(was)
         };
-        (name.clone(), told)
+        (name.clone(), change)
     };
     now.iter().map(rose).collect()
 }
@@ -197,7 +198,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn levels_are_told_as_they_are_and_sums_as_differences() {
+    fn interval_shows_levels_as_is_and_counters_as_differences() {
         let counters = |pairs: [(&str, u64); 2]| pairs.map(|(n, v)| (n.to_owned(), v)).into();
         let before = counters([("commits", 5), ("dirty_bytes", 900)]);
         let now = counters([("commits", 7), ("dirty_bytes", 100)]);

@@ -1,7 +1,8 @@
-//! An answer of the daemon in the text format of Prometheus, for a textfile collector.
+//! Writes an answer of the daemon in the text format of Prometheus, for a textfile collector.
 //!
-//! Names begin with `cairnfs_` and end with their unit, and with `_total` if they only grow, as
-//! `promtool check metrics` wants it. Engine counters get their names by rule, so none is left out.
+//! Names begin with `cairnfs_` and end with their unit, and with `_total` for counters that only
+//! grow; `promtool check metrics` requires this. Metric names are derived from the names of
+//! engine counters, so that every counter is included.
 
 use std::io::{self, Write};
 use std::path::Path;
@@ -12,7 +13,7 @@ use cairnfs_fuse::status::State;
 use super::Health;
 use crate::daemon::Answer;
 
-/// What engine counters count.
+/// Help texts of the engine counters.
 const HELP: &[(&str, &str)] = &[
     ("bytes_formatted", "Bytes of items formatted for the log."),
     (
@@ -207,7 +208,7 @@ pub fn write(out: &mut dyn Write, answer: &Answer, health: &Health) -> io::Resul
     Ok(())
 }
 
-/// Writes that the daemon of a mount does not answer.
+/// Writes the metric for a daemon that does not answer.
 pub fn write_down(out: &mut dyn Write, dir: &Path) -> io::Result<()> {
     let labels = format!("mountpoint=\"{}\"", escaped(&dir.to_string_lossy()));
     Page { out, labels }.up(false)
@@ -228,7 +229,7 @@ fn metric_name(counter: &str) -> String {
     }
 }
 
-/// A label's value as the format has it.
+/// Escapes a label's value.
 fn escaped(text: &str) -> String {
     let escaped = text.replace('\\', "\\\\").replace('"', "\\\"");
     escaped.replace('\n', "\\n")
@@ -236,7 +237,7 @@ fn escaped(text: &str) -> String {
 
 struct Page<'a> {
     out: &'a mut dyn Write,
-    /// Of each sample.
+    /// Labels of every sample.
     labels: String,
 }
 
@@ -304,20 +305,20 @@ mod tests {
     }
 
     #[test]
-    fn every_counter_has_its_words() {
+    fn every_counter_has_a_help_text() {
         let device = MemoryDevice::new(64 << 20);
         make_device(&device, &MakeOptions::default(), &mut |_, _| {}).unwrap();
         let fs = FileSystem::open_device(Arc::new(device), &Options::default()).unwrap();
         let counters: BTreeSet<_> = fs.counters().into_iter().map(|(name, _)| name).collect();
-        let told: BTreeSet<_> = HELP.iter().map(|(name, _)| *name).collect();
+        let documented: BTreeSet<_> = HELP.iter().map(|(name, _)| *name).collect();
         assert_eq!(
-            counters, told,
+            counters, documented,
             "a line of HELP for each counter of the engine"
         );
     }
 
     #[test]
-    fn metrics_keep_the_rules_of_the_format() {
+    fn metrics_follow_prometheus_format() {
         let text = page();
         let mut seen = BTreeSet::new();
         let mut lines = text.lines().peekable();

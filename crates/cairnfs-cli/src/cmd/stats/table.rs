@@ -1,4 +1,5 @@
-//! An answer of the daemon as a table for people: shares, means, what each operation cost.
+//! Formats an answer of the daemon as a table for people: shares, means, and the cost of each
+//! operation.
 
 use cairnfs::types::Time;
 
@@ -8,7 +9,7 @@ use crate::failure::{show_bytes, shown};
 use crate::output;
 use crate::size::human;
 
-/// An answer as people read it. A volume is nearly full from `full` percent on.
+/// The rows of the table. From `full` percent on, a volume counts as nearly full.
 pub fn rows(answer: &Answer, full: u64) -> Vec<(&'static str, String)> {
     let mut rows = state_rows(answer);
     let displaced = answer.status.displaced();
@@ -78,7 +79,7 @@ fn state_rows(answer: &Answer) -> Vec<(&'static str, String)> {
     rows
 }
 
-/// What it did since it was mounted, or within an interval.
+/// What happened since the mount, or within an interval.
 fn counter_rows(counters: &Counters) -> Vec<(&'static str, String)> {
     let get = |name: &str| counters.get(name).copied().unwrap_or(0);
     let bytes = |name: &str| human(get(name));
@@ -175,7 +176,7 @@ fn counter_rows(counters: &Counters) -> Vec<(&'static str, String)> {
     ]
 }
 
-/// How often, with the mean and the longest.
+/// A count, with the mean and the longest time.
 fn times(counters: &Counters, count: &str, time: &str) -> String {
     let get = |name: String| counters.get(&name).copied().unwrap_or(0);
     let (count, nanos) = (get(count.into()), get(format!("{time}_ns")));
@@ -220,8 +221,8 @@ mod tests {
     }
 
     #[test]
-    fn rows_tell_shares_and_means() {
-        let told = counter_rows(&counters(&[
+    fn rows_show_shares_and_means() {
+        let found = counter_rows(&counters(&[
             ("commits", 4),
             ("vectors_reused", 6),
             ("vectors_allocated", 2),
@@ -230,7 +231,7 @@ mod tests {
             ("merge_ns", 3_000_000),
             ("merge_longest_ns", 2_500_000),
         ]));
-        let row = |name| told.iter().find(|r| r.0 == name).map(|r| r.1.as_str());
+        let row = |name| found.iter().find(|r| r.0 == name).map(|r| r.1.as_str());
         assert_eq!(row("  items formatted in place"), Some("6 of 8 (75.0%)"));
         assert_eq!(row("  vectors allocated, each"), Some("0.5"));
         assert_eq!(row("merges"), Some("2, mean 1.5 ms, longest ever 2.5 ms"));

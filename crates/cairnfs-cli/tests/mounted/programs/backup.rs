@@ -1,15 +1,15 @@
-//! Programs that keep backups: repositories and what is backed up on one mount.
+//! Backup programs: the repository and the data are on one mount.
 
 use crate::place::{Place, able};
 
-/// A tree with files that are large, many, equal, linked and sparse.
+/// Makes a tree with large, many, equal, linked and sparse files.
 const SOURCE: &str = "
     mkdir -p source/many; head -c 20000000 /dev/urandom > source/large; cp source/large source/equal
     for name in $(seq 500); do seq $name > source/many/$name; done
     ln source/large source/linked; ln -s large source/symlink; truncate -s 30M source/sparse
     setfattr -n user.text -v value source/many/1; chmod 640 source/many/2; touch -d 2001-02-03 source/many/3";
 
-/// Between two backups.
+/// Changes between two backups.
 const CHANGE: &str = "echo more >> source/large; rm -r source/many/1*; seq 300 > source/many/new";
 
 /// Compares a restored tree.
@@ -20,7 +20,8 @@ const SAME: &str = "
     done | awk '{ seen[$0]++ } END { for (line in seen) if (seen[line] % 2) { print line; exit 1 } }'
     cd ..; rm -r restored";
 
-/// Runs two backups, restores both, removes the first one and checks, all again after a remount.
+/// Runs two backups, restores both, removes the first one and checks; repeats the restore after a
+/// remount.
 fn backups(programs: &[&str], settings: &str, first: &str, second: &str, again: &str) {
     if !able(programs) {
         return;
@@ -35,7 +36,7 @@ fn backups(programs: &[&str], settings: &str, first: &str, second: &str, again: 
 }
 
 #[test]
-fn borg_restores_what_it_kept() {
+fn borg_restores_its_backups() {
     backups(
         &["borg", "setfattr", "getfattr"],
         "export HOME=$PWD BORG_BASE_DIR=$PWD/base BORG_REPO=$PWD/repository BORG_RELOCATED_REPO_ACCESS_IS_OK=yes \
@@ -49,7 +50,7 @@ fn borg_restores_what_it_kept() {
 }
 
 #[test]
-fn restic_restores_what_it_kept() {
+fn restic_restores_its_backups() {
     backups(
         &["restic", "setfattr", "getfattr"],
         "export HOME=$PWD RESTIC_REPOSITORY=$PWD/repository RESTIC_PASSWORD=word RESTIC_CACHE_DIR=$PWD/cache

@@ -1,4 +1,4 @@
-//! cargo: building a crate, and building it again only when it changed.
+//! cargo: builds a crate, and rebuilds it only after a change.
 
 use std::process::Command;
 

@@ -1,4 +1,4 @@
-//! podman with its storage on a mount: layers, containers, images made of them.
+//! podman with its storage on a mount: layers, containers, images made from containers.
 
 use std::fs;
 
@@ -6,8 +6,8 @@ use crate::modes::Ext4;
 use crate::place::{Place, able, shell};
 use crate::programs::FOR_ALL;
 
-/// An image of what bash needs, an image made of a container that changed it, and a container of that.
-/// Prints what podman and the containers say.
+/// Makes an image with the files that bash needs, an image from a container that changed it, and
+/// a container from that image. Prints the output of podman and the containers.
 const CONTAINERS: &str = r#"
     podman import -q ../base.tar base > /dev/null
     podman create -q --name first base /bin/bash > /dev/null

@@ -1,10 +1,10 @@
-//! fio: reading back all that was written, through each engine, in both write modes.
+//! fio: verifies all written data, with each I/O engine, in both write modes.
 
 use std::process::Command;
 
 use crate::place::{Place, able, arg, succeed};
 
-/// Runs one job of fio that verifies all it wrote, in both write modes.
+/// Runs one fio job that verifies all its writes, in both write modes.
 fn fio(name: &str, options: &[&str]) {
     if !able(&["fio"]) {
         return;
@@ -62,7 +62,7 @@ fn fio_verifies_direct_writes() {
 }
 
 #[test]
-fn fio_verifies_writes_of_a_ring() {
+fn fio_verifies_io_uring_writes() {
     let buffered = [
         "--rw=randrw",
         "--bsrange=4k-64k",
@@ -83,7 +83,7 @@ fn fio_verifies_writes_of_a_ring() {
 }
 
 #[test]
-fn fio_verifies_a_memory_mapping() {
+fn fio_verifies_memory_mapped_writes() {
     fio(
         "mapped",
         &[

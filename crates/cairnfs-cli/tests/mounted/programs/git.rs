@@ -1,13 +1,13 @@
-//! git: repositories, clones, work trees, packing, and what fsck says of them.
+//! git: repositories, clones, work trees, packing, and fsck.
 
 use crate::place::{Place, able};
 
-/// Identity and settings of git that do not depend on who runs the test.
+/// Identity and settings of git that do not depend on the user who runs the test.
 const GIT: &str = "export HOME=$PWD GIT_CONFIG_NOSYSTEM=1 GIT_AUTHOR_NAME=a GIT_AUTHOR_EMAIL=a@b \
                    GIT_COMMITTER_NAME=a GIT_COMMITTER_EMAIL=a@b; ";
 
 #[test]
-fn git_makes_clones_and_packs_a_repository() {
+fn git_creates_clones_and_packs_repository() {
     if !able(&["git"]) {
         return;
     }

@@ -1,4 +1,4 @@
-//! Package managers: npm and pip install what lies beside, without a network.
+//! Package managers: npm and pip install local packages, without a network.
 
 use crate::place::{Place, able};
 

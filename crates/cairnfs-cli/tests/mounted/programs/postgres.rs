@@ -1,5 +1,5 @@
-//! PostgreSQL under pgbench, its postmaster killed, and the daemon killed under it: all transactions
-//! that were told to be committed are there, and the books balance.
+//! PostgreSQL under pgbench, with kills of the postmaster and of the daemon: all transactions
+//! that were reported as committed exist, and the balances are consistent.
 
 use std::fs::{self, File};
 use std::os::fd::OwnedFd;
@@ -21,7 +21,7 @@ use crate::programs::{FOR_ALL, open_to_all};
 /// The server does not run as root.
 const USER: u32 = 65534;
 
-/// Between two looks at whether the server accepts connections.
+/// Interval of checks whether the server accepts connections.
 const POLL: Duration = Duration::from_millis(20);
 
 /// A postmaster, a child of this process.
@@ -30,9 +30,9 @@ struct Server {
 }
 
 impl Server {
-    /// Kills it and its processes, and waits until they have ended.
+    /// Kills the postmaster and its processes, and waits until they have ended.
     fn kill(mut self) {
-        // A stopped one starts no more.
+        // A stopped postmaster starts no further processes.
         let pid = Pid::from_child(&self.postmaster);
         kill_process(pid, Signal::STOP).unwrap();
         let state = WaitIdOptions::STOPPED | WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
@@ -47,7 +47,7 @@ impl Server {
         self.postmaster.kill().unwrap();
         self.postmaster.wait().unwrap();
         for child in &children {
-            // One that has ended already is as good.
+            // Fails if the process has already ended, which is harmless.
             let _ = pidfd_send_signal(child, Signal::KILL);
             let mut fds = [PollFd::new(child, PollFlags::IN)];
             while poll(&mut fds, None).is_err() {}
@@ -55,7 +55,7 @@ impl Server {
     }
 }
 
-/// A program of PostgreSQL, as the server's user.
+/// A command for a program of PostgreSQL, run as the server's user.
 fn command(programs: &Path, place: &Place, program: &str) -> Command {
     let (id, socket) = (USER.to_string(), place.beside("socket"));
     let mut command = Command::new("setpriv");
@@ -75,7 +75,7 @@ fn command(programs: &Path, place: &Place, program: &str) -> Command {
     command
 }
 
-/// A cluster on a mount.
+/// A database cluster on a mount.
 struct Cluster {
     place: Place,
     options: String,
@@ -163,7 +163,7 @@ impl Cluster {
             .unwrap()
     }
 
-    /// Transactions of four clients without end. Returns when `count` are committed.
+    /// Starts endless transactions of four clients. Returns when `count` are committed.
     fn load(&self, count: u64) -> Child {
         let end = self.count() + count;
         let mut load = self.command("pgbench");
@@ -181,7 +181,8 @@ impl Cluster {
         load
     }
 
-    /// Kills the server in the midst of transactions, or the daemon under it. All must be there after.
+    /// Kills the server during transactions, or the daemon below it. All committed ones must
+    /// exist afterwards.
     fn crash(&mut self, count: u64, daemon: bool) {
         let before = self.count();
         let load = self.load(count);
@@ -191,19 +192,25 @@ impl Cluster {
         self.server.take().unwrap().kill();
         let out = load.wait_with_output().unwrap();
         let said = String::from_utf8(out.stdout).unwrap();
-        let told = said
+        let reported = said
             .lines()
             .find_map(|line| line.strip_prefix("number of transactions actually processed: "));
-        let told: u64 = told.unwrap().split('/').next().unwrap().parse().unwrap();
+        let reported: u64 = reported
+            .unwrap()
+            .split('/')
+            .next()
+            .unwrap()
+            .parse()
+            .unwrap();
         if daemon {
             self.place.mount(&self.options);
         }
         self.start();
         let kept = self.count() - before;
-        println!("{told} transactions were told to be committed, {kept} are there");
+        println!("{reported} transactions were reported as committed, {kept} exist");
         assert!(
-            told >= count && kept >= told && kept <= told + 4,
-            "{kept} of {told}"
+            reported >= count && kept >= reported && kept <= reported + 4,
+            "{kept} of {reported}"
         );
         self.balanced();
     }
@@ -226,8 +233,8 @@ impl Drop for Cluster {
     }
 }
 
-/// The folder of the newest PostgreSQL that is installed as Debian and Ubuntu do, which keep its server out of
-/// the path.
+/// The directory of the newest PostgreSQL installed as on Debian and Ubuntu, where its server is
+/// not in `PATH`.
 fn programs() -> Option<PathBuf> {
     let versions = fs::read_dir("/usr/lib/postgresql").ok()?;
     let mut found: Vec<PathBuf> = versions

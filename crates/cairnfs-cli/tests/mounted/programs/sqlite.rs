@@ -1,4 +1,4 @@
-//! SQLite in all journal modes; and what is left when it, or the daemon, is killed.
+//! SQLite in all journal modes; and its state after it, or the daemon, is killed.
 
 use std::process::Command;
 use std::thread;
@@ -6,7 +6,7 @@ use std::thread;
 use crate::kill_load::{Database, Load};
 use crate::place::{Place, Random, able, succeed};
 
-/// Two thousand transactions, in journal mode `mode`, then two processes at once.
+/// Two thousand transactions in journal mode `mode`, then two concurrent processes.
 fn sqlite(mode: &str) {
     if !able(&["sqlite3"]) {
         return;
@@ -73,7 +73,8 @@ fn sqlite_without_a_journal() {
     sqlite("off");
 }
 
-/// SQLite is killed at any moment, and the daemon under it. Journals in memory promise nothing then.
+/// SQLite, or the daemon below it, is killed at any moment. With a journal in memory nothing is
+/// guaranteed.
 #[test]
 fn sqlite_recovers_from_kills() {
     if !able(&["sqlite3"]) {
@@ -96,7 +97,7 @@ fn sqlite_recovers_from_kills() {
             database.kill();
             if daemon {
                 place.mount("");
-                // Without `synchronous=EXTRA` nothing syncs the removal of the journal.
+                // Without `synchronous=EXTRA`, SQLite does not sync the removal of the journal.
                 database.forgive(may_lose);
             }
             database.verify(&format!("{mode}, round {round}"));

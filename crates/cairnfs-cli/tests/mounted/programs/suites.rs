@@ -1,5 +1,5 @@
-//! The own tests of CPython's and Go's libraries, with their temporary directory on a mount and on ext4 at
-//! once: each test must end in the same way, except for those in the table of docs/testing.md.
+//! The test suites of CPython's and Go's libraries, with their temporary directory on a mount and
+//! on ext4: each test must end in the same way, except for those in the table of docs/testing.md.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -12,14 +12,14 @@ use crate::modes::Ext4;
 use crate::place::{Place, able, arg, said, succeed, tell};
 use crate::programs::{FOR_ALL, open_to_all};
 
-/// How each test ended, by its name.
+/// The result of each test, by its name.
 type Results = BTreeMap<String, String>;
 
 /// An ordinary user.
 const USER: u32 = 65534;
 
-/// Runs a suite as user `uid` in a directory on a mount and in one on ext4. `run` gets the directory and a
-/// name for a file beside the volume.
+/// Runs a suite as user `uid` in a directory on a mount and in one on ext4. `run` gets the
+/// directory and a name for a file next to the volume.
 fn compare(suite: &str, uid: u32, run: impl Fn(&Path, &Path) -> Results + Sync) {
     let place = Place::mounted("2G", FOR_ALL);
     open_to_all(&place);
@@ -40,7 +40,7 @@ fn compare(suite: &str, uid: u32, run: impl Fn(&Path, &Path) -> Results + Sync) 
     place.finish();
 }
 
-/// Rows of the table of differences: test, how it ends on a mount, how on ext4.
+/// Rows of the table of differences: test, result on a mount, result on ext4.
 type Differences = BTreeSet<[String; 3]>;
 
 fn differences(found: &Results, expected: &Results) -> Differences {
@@ -66,7 +66,7 @@ fn documented(suite: &str) -> Differences {
     rows.collect()
 }
 
-/// A directory of its own for each run of a program of `uid`.
+/// A command of user `uid` that runs in its own directory.
 fn command(program: &str, uid: u32, dir: &Path) -> Command {
     let id = uid.to_string();
     let mut command = Command::new("setpriv");
@@ -78,7 +78,7 @@ fn command(program: &str, uid: u32, dir: &Path) -> Command {
     command
 }
 
-/// CPython's tests. Debian and Ubuntu leave `test_sqlite3` out of their packages.
+/// Tests of CPython. Debian and Ubuntu leave `test_sqlite3` out of their packages.
 const PYTHON: [&str; 7] = [
     "test_os",
     "test_posix",
@@ -90,7 +90,7 @@ const PYTHON: [&str; 7] = [
 ];
 const PYTHON_SQLITE: &str = "test_sqlite3";
 
-/// More of them that use files.
+/// Further tests of CPython that use files.
 const PYTHON_LONG: &[&str] = &[
     "test_bufio",
     "test_bz2",
@@ -160,7 +160,7 @@ fn python(python: &str, uid: u32, tests: &[&str], options: &[&str]) {
     });
 }
 
-/// What a report says, as `regrtest --junit-xml` writes it.
+/// Parses a report in the format of `regrtest --junit-xml`.
 fn junit(report: &str) -> Results {
     let cases = report.split("<testcase ").skip(1).map(|case| {
         let name = case.split('"').nth(1).unwrap().to_owned();
@@ -217,7 +217,7 @@ fn more_tests_of_cpython_end_as_on_ext4() {
 
 const GO: [&str; 4] = ["os", "io/fs", "path/filepath", "archive/tar"];
 
-/// Tests of the package `os` that use pipes only, for seconds.
+/// Slow tests of the package `os` that use pipes only.
 const GO_WITHOUT_FILES: &str = "TestVariousDeadlines";
 
 #[test]
@@ -267,13 +267,13 @@ fn tests_of_go_end_as_on_ext4() {
     }
 }
 
-/// What `go test -v` says of tests and of their parts.
+/// Parses the output of `go test -v` for tests and subtests.
 fn verbose(output: &str) -> Results {
-    let told = output.split("--- ").skip(1).filter_map(|line| {
+    let results_by_name = output.split("--- ").skip(1).filter_map(|line| {
         let (ended, rest) = line.split_once(": ")?;
         let known = ["PASS", "FAIL", "SKIP"].contains(&ended);
         let name = rest.split_whitespace().next()?;
         known.then(|| (name.to_owned(), ended.to_owned()))
     });
-    told.collect()
+    results_by_name.collect()
 }

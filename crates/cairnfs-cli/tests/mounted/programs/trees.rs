@@ -1,4 +1,4 @@
-//! Trees copied by tar, cp and rsync: what arrives is what was there.
+//! Trees copied by tar, cp and rsync: the copy equals the original.
 
 use std::collections::BTreeSet;
 use std::os::unix::fs::MetadataExt;
@@ -8,7 +8,8 @@ use std::process::Command;
 use crate::modes::Ext4;
 use crate::place::{Place, able, arg, pattern, shell, succeed};
 
-/// Checksums of all files below `dir`, and all that is not a file, in order of names.
+/// Checksums of all files below `dir`, and type, mode, owner and link target of every entry,
+/// sorted by name.
 fn sums(dir: &Path) -> String {
     let script = "find . -type f -print0 | LC_ALL=C sort -z | xargs -0 sha256sum
                   find . -printf '%y %m %U %G %l %p\\n' | LC_ALL=C sort";
@@ -16,7 +17,7 @@ fn sums(dir: &Path) -> String {
 }
 
 #[test]
-fn tar_in_and_out_of_twenty_thousand_files() {
+fn tar_round_trip_of_twenty_thousand_files() {
     if !able(&["tar"]) {
         return;
     }
@@ -58,7 +59,8 @@ fn tar_in_and_out_of_twenty_thousand_files() {
     place.finish();
 }
 
-/// All that rsync -aHAX copies, and a hole. Times are old: within a second of now, rsync leaves times alone.
+/// Everything that rsync -aHAX copies, and a hole. Times are old, because rsync does not set
+/// times that are within a second of the current time.
 const OF_ALL_KINDS: &str = "
     mkdir -p dir/sub with/default; seq 100000 > dir/file; ln dir/file dir/sub/linked; ln dir/file linked
     ln -s dir/file symlink; ln -s nowhere dangling; mkfifo fifo; mknod null c 1 3; mknod block b 7 9
@@ -71,7 +73,7 @@ const OF_ALL_KINDS: &str = "
     touch -d '1969-12-31 23:59:58.5 UTC' dir/sub/7; touch -d '2020-01-02 03:04:05.678901234 UTC' dir/sub
     touch -h -d '2040-01-01 00:00:00.123456789 UTC' symlink";
 
-/// What [`sums`] gives, and times, link counts, access lists and attributes.
+/// The output of [`sums`], with times, link counts, ACLs and attributes.
 fn all_of(dir: &Path) -> String {
     let script =
         "LC_ALL=C; find . -printf '%P %T@\n' | sort; find . ! -type d -printf '%P %n %s\n' | sort
@@ -80,14 +82,14 @@ fn all_of(dir: &Path) -> String {
     sums(dir) + &shell(dir, script)
 }
 
-/// The lines that only one text has.
+/// The lines that are in only one of two texts.
 fn differing<'a>(one: &'a str, other: &'a str) -> Vec<&'a str> {
     let [one, other] = [one, other].map(|text| text.lines().collect::<BTreeSet<_>>());
     one.symmetric_difference(&other).copied().collect()
 }
 
 #[test]
-fn rsync_copies_all_that_it_can() {
+fn rsync_copies_all_metadata_and_holes() {
     if !able(&[
         "rsync",
         "setfacl",

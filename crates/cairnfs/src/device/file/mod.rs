@@ -1,9 +1,10 @@
 //! A regular file or a block device as a [`Device`].
 //!
-//! Direct I/O where the file takes it, buffered otherwise. A lock keeps a second opener away: it
-//! lasts as long as the value or, if the process is killed, as its writes in flight. Callers' memory
-//! need not be aligned: what is not goes through a bounce buffer of bounded size. A write for which
-//! the file system below has no space is [`Error::HostFull`]: it may be made again.
+//! Uses direct I/O where the file supports it, buffered I/O otherwise. A lock excludes a second
+//! opener until the value is dropped or, if the process is killed, until its writes in flight are
+//! over. Callers' memory need not be aligned: unaligned memory goes through a bounce buffer of
+//! bounded size. A write for which the host file system has no space fails with
+//! [`Error::HostFull`] and may be retried.
 
 mod name;
 mod open;
@@ -27,18 +28,18 @@ use crate::sync::atomic::{AtomicBool, Ordering};
 pub use name::HostFile;
 pub use room::HostRoom;
 
-/// Most bytes that a bounce buffer holds.
+/// Maximum size of a bounce buffer, in bytes.
 const BOUNCE: usize = 1 << 20;
 
-/// Most parts that the kernel takes with one write.
+/// Maximum number of buffers in one `pwritev` (`IOV_MAX`).
 const SLICES: usize = 1024;
 
-/// What a device is opened for.
+/// Access mode of an open device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Access {
-    /// Reading only, beside other readers.
+    /// Reading only; other readers may have the device open.
     ReadOnly,
-    /// Reading and writing, alone.
+    /// Reading and writing, exclusively.
     ReadWrite,
 }
 
@@ -47,14 +48,17 @@ pub enum Access {
 pub struct FileDevice {
     file: Arc<OwnedFd>,
     path: PathBuf,
-    /// The path that the kernel had for it when it was opened.
+    /// The path that the kernel reported for the open file when it was opened.
     named: Option<PathBuf>,
-    /// Bytes when it was opened.
+    /// Size in bytes when it was opened.
     size: u64,
     access: Access,
     block_device: bool,
+    /// Whether direct I/O is used.
     direct: bool,
+    /// Whether io_uring is available for parallel writes.
     rings: bool,
+    /// Cleared when a discard turns out to be unsupported.
     discards: AtomicBool,
 }
 
@@ -69,7 +73,8 @@ impl FileDevice {
         self.direct
     }
 
-    /// How far a call that moved `n` bytes got. Direct I/O goes on at block boundaries only.
+    /// The usable progress of a call that transferred `n` bytes: direct I/O can continue at block
+    /// boundaries only.
     fn progress(&self, n: usize) -> usize {
         if self.direct {
             n - n % SECTOR as usize
@@ -101,14 +106,15 @@ impl FileDevice {
         Ok(())
     }
 
-    /// Whether the device takes a piece as it lies in memory.
-    fn lies_well(&self, piece: &Piece) -> bool {
+    /// Whether a piece can be written without a bounce buffer.
+    fn fits_direct_io(&self, piece: &Piece) -> bool {
         !self.direct || piece.parts().all(AlignedBuf::is_aligned)
     }
 
-    /// Writes what a ring has not taken of a piece.
+    /// Writes the rest of a piece of which io_uring has written `taken` bytes.
     fn finish_write(&self, piece: &Piece, taken: io::Result<usize>) -> Result<()> {
-        // The kernel cancels a write that it has to hand to a thread if signals keep it from making one.
+        // The kernel cancels a write that needs a worker thread if signals prevent it from creating
+        // one.
         let again = [Errno::INTR, Errno::AGAIN, Errno::CANCELED];
         let done = match taken {
             Ok(n) => self.progress(n),
@@ -121,7 +127,7 @@ impl FileDevice {
         self.write_parts(piece, done)
     }
 
-    /// Writes a piece from `done` on, as it lies in memory.
+    /// Writes a piece from byte `done` on, without a bounce buffer.
     fn write_parts(&self, piece: &Piece, mut done: usize) -> Result<()> {
         let (offset, len) = (piece.offset, piece.len());
         while done < len {
@@ -139,11 +145,12 @@ impl FileDevice {
         Ok(())
     }
 
-    /// How far a write got, which must be somewhere.
+    /// The usable progress of a write of `n` bytes; an error if it is zero, because a retry could
+    /// loop forever.
     fn taken(&self, n: usize, offset: u64, len: u64) -> Result<usize> {
         match self.progress(n) {
             0 => {
-                let nothing = io::Error::new(io::ErrorKind::WriteZero, "the device took nothing");
+                let nothing = io::Error::new(io::ErrorKind::WriteZero, "the device wrote nothing");
                 Err(io_error("write", offset, len, nothing))
             }
             step => Ok(step),
@@ -224,13 +231,13 @@ impl Device for FileDevice {
         }
         let one_by_one = |pieces: &[Piece]| {
             let mut pieces = pieces.iter();
-            pieces.try_for_each(|piece| match self.lies_well(piece) {
+            pieces.try_for_each(|piece| match self.fits_direct_io(piece) {
                 true => self.write_parts(piece, 0),
                 false => self.write(piece.offset, &piece.bytes()),
             })
         };
         let together = pieces.len() > 1 && self.writes_together();
-        if !together || !pieces.iter().all(|p| self.lies_well(p)) {
+        if !together || !pieces.iter().all(|p| self.fits_direct_io(p)) {
             return one_by_one(pieces);
         }
         for some in pieces.chunks(ring::MOST) {
@@ -292,7 +299,7 @@ impl Device for FileDevice {
                 self.discards.store(false, Ordering::Relaxed);
                 Ok(())
             }
-            // A file system that copies on write may need space to give space back.
+            // A copy-on-write file system may need space to free space. The discard is only a hint.
             Err(Errno::NOSPC | Errno::DQUOT) => Ok(()),
             other => other.map_err(|e| io_error("discard", offset, len, e.into())),
         }

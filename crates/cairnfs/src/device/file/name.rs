@@ -1,36 +1,36 @@
-//! The name of an image file while it is open: whether it still is the one by which it was opened.
+//! The current name of an open image file, and whether it changed since the file was opened.
 //!
-//! The kernel is asked for the path of the open file. No path is looked up: that could lead into the
-//! mount of the volume itself, which then would wait for this process.
+//! The path comes from `/proc/self/fd`. No path is looked up, because the lookup could enter the
+//! mount of this volume and deadlock: the request would wait for this process.
 
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
 use super::FileDevice;
 
-/// What the kernel appends to the path of a file that is not there any more.
+/// The suffix that the kernel appends to the path of a deleted file.
 const DELETED: &str = " (deleted)";
 
-/// The regular file that holds a volume, and its name now.
+/// The regular file that holds a volume, and its current name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HostFile {
-    /// Number of the file system that holds it (`st_dev`).
+    /// Device number of the host file system (`st_dev`).
     pub dev: u64,
-    /// Its inode number there.
+    /// Inode number in the host file system.
     pub ino: u64,
-    /// Its path now, in the mount namespace of this process; `None` if it is not known.
+    /// Current path in the mount namespace of this process; `None` if unknown.
     pub path: Option<PathBuf>,
-    /// That it was moved, replaced or deleted since it was opened, in words; `None` if it was not.
+    /// A message that it was moved, replaced or deleted since it was opened; `None` if it was not.
     pub displaced: Option<String>,
 }
 
-/// The path of an open file, as the kernel has it.
+/// The path of an open file, as reported by the kernel.
 pub(super) fn of(file: &OwnedFd) -> Option<PathBuf> {
     std::fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd())).ok()
 }
 
 impl FileDevice {
-    /// The file and its name; `None` for a block device, and where the kernel does not tell.
+    /// The file and its current name; `None` for a block device, or if `fstat` fails.
     pub(super) fn file_now(&self) -> Option<HostFile> {
         if self.block_device {
             return None;
@@ -54,17 +54,16 @@ fn displaced(opened: &Path, has_names: bool, now: Option<&Path>) -> String {
     let opened = opened.display();
     match (has_names, now) {
         (false, _) => format!(
-            "the file of {opened} was deleted or replaced while it was open: it has no name any more, \
-             and all that is in the volume is lost when it is closed; copy what is needed out of it"
+            "the file {opened} was deleted or replaced while it was open: it has no name, and the \
+             content of the volume is lost when it is closed; copy the files you need out of it"
         ),
         (true, Some(now)) => format!(
-            "the file of {opened} was moved while it was open: it is {} now, and what is written goes \
-             there",
+            "the file {opened} was moved while it was open: it is {} now, and all writes go there",
             now.display()
         ),
         (true, None) => format!(
-            "the file of {opened} lost that name while it was open, and has another: what is written \
-             goes there"
+            "the file {opened} lost this name while it was open, but has another one: all writes go \
+             there"
         ),
     }
 }

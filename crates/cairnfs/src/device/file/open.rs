@@ -1,7 +1,7 @@
-//! Opening, making and locking the file or device.
+//! Opening, creating and locking the file or device.
 //!
-//! Direct I/O is found out by a probe. The lock (`flock`) is exclusive for writers and shared for
-//! readers. An image is emptied only under the lock.
+//! A probe read detects whether direct I/O works. The lock (`flock`) is exclusive for writers and
+//! shared for readers. An existing image is truncated only under the lock.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -17,17 +17,19 @@ use crate::device::{AlignedBuf, SECTOR, ring};
 use crate::error::{Error, Result};
 use crate::sync::atomic::AtomicBool;
 
-/// How long a lock is waited for. The kernel keeps that of a killed process until its writes in flight
-/// are over, which is after the process is gone; so they meet nobody else's.
-const LINGER: Duration = Duration::from_secs(1);
+/// How long to wait for a lock. The kernel keeps the lock of a killed process until its writes in
+/// flight are over, which may be after the process has exited; so these writes never mix with those
+/// of a later opener.
+const LOCK_TIMEOUT: Duration = Duration::from_secs(1);
+/// Delay between two attempts to take the lock.
 const PAUSE: Duration = Duration::from_millis(2);
 
 impl FileDevice {
     /// Opens a regular file or block device and locks it.
     ///
     /// # Errors
-    /// [`Error::InUse`] if someone else has it open (or the kernel has the block device mounted);
-    /// [`Error::Open`] if it does not exist, may not be opened or is of another kind.
+    /// [`Error::InUse`] if another process has it open or the block device is mounted;
+    /// [`Error::Open`] if it does not exist, cannot be opened or is of another file type.
     pub fn open(path: &Path, access: Access) -> Result<Self> {
         let block_device = Self::is_block_device_at(path)?;
         let mut flags = OFlags::CLOEXEC
@@ -36,16 +38,16 @@ impl FileDevice {
                 Access::ReadWrite => OFlags::RDWR,
             };
         if block_device && access == Access::ReadWrite {
-            // Without O_CREAT, and on block devices only: refused while mounted.
+            // O_EXCL without O_CREAT, on block devices only: the open fails while it is mounted.
             flags |= OFlags::EXCL;
         }
         Self::open_locked(path, flags, access, block_device)
     }
 
-    /// Whether a path leads to a block device, and not to a regular file. Nothing is opened.
+    /// Whether a path names a block device (`true`) or a regular file (`false`). Nothing is opened.
     ///
     /// # Errors
-    /// [`Error::Open`] if it does not exist, or is of another kind.
+    /// [`Error::Open`] if it does not exist or is of another file type.
     pub(crate) fn is_block_device_at(path: &Path) -> Result<bool> {
         let kind = rustix::fs::stat(path)
             .map(|s| FileType::from_raw_mode(s.st_mode))
@@ -53,9 +55,9 @@ impl FileDevice {
         check_kind(path, kind)
     }
 
-    /// Makes an image file of `size` bytes that takes no space yet; what the file held is lost. A
-    /// new file is readable and writable by its owner only: an image shows all that is in it,
-    /// whatever the permissions inside. An existing one keeps its permissions.
+    /// Creates a sparse image file of `size` bytes; the content of an existing file is lost. A new
+    /// file is readable and writable by its owner only, because access to the image bypasses all
+    /// permissions inside the volume. An existing file keeps its permissions.
     ///
     /// # Errors
     /// As [`Self::open`]; a block device is refused.
@@ -67,13 +69,13 @@ impl FileDevice {
                 path,
                 io::Error::new(
                     io::ErrorKind::InvalidInput,
-                    "is a block device, not a file that can be made",
+                    "is a block device, not a file that can be created",
                 ),
             ));
         }
         let flags = OFlags::CLOEXEC | OFlags::RDWR | OFlags::CREATE;
         let mut device = Self::open_locked(path, flags, Access::ReadWrite, false)?;
-        // Emptied only under the lock: it may be someone's volume.
+        // Truncated only under the lock: another process may have this volume open.
         rustix::fs::ftruncate(&*device.file, 0)
             .and_then(|()| rustix::fs::ftruncate(&*device.file, size))
             .map_err(|e| open_error(path, e.into()))?;
@@ -82,12 +84,13 @@ impl FileDevice {
         Ok(device)
     }
 
-    /// Opens and locks; waits for what a killed process left, but not for one that lives.
+    /// Opens and locks. Retries for [`LOCK_TIMEOUT`], which is enough for the lock of a killed
+    /// process.
     fn open_locked(path: &Path, flags: OFlags, access: Access, block_device: bool) -> Result<Self> {
         let start = Instant::now();
         loop {
             match Self::try_open_locked(path, flags, access, block_device) {
-                Err(Error::InUse(_)) if start.elapsed() < LINGER => std::thread::sleep(PAUSE),
+                Err(Error::InUse(_)) if start.elapsed() < LOCK_TIMEOUT => std::thread::sleep(PAUSE),
                 other => return other,
             }
         }
@@ -125,7 +128,7 @@ impl FileDevice {
         Ok(device)
     }
 
-    /// Goes back to buffered I/O if the file accepts the flag but not the reads.
+    /// Falls back to buffered I/O if the file accepts `O_DIRECT` but refuses direct reads.
     fn probe_direct_io(&mut self, path: &Path) -> Result<()> {
         if !self.direct || self.size < SECTOR {
             return Ok(());
@@ -142,7 +145,7 @@ impl FileDevice {
     }
 }
 
-/// Whether it is a block device; an error if it is neither that nor a regular file.
+/// Whether it is a block device; an error if it is neither a block device nor a regular file.
 fn check_kind(path: &Path, kind: FileType) -> Result<bool> {
     let source = match kind {
         FileType::RegularFile => return Ok(false),

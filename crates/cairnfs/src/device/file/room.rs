@@ -1,7 +1,7 @@
-//! What the file system below an image has left, and whether the image is still as long as it was.
+//! Free space of the host file system below an image, and the check that the image has not shrunk.
 //!
-//! An image is sparse: its size promises more than it takes. How much of that the file system below
-//! can still give is asked of the kernel on each call; a frequent caller caches the answer.
+//! An image is sparse: its size is larger than its allocated space. Each call queries the kernel
+//! for the free space of the host; frequent callers must cache the result.
 
 use std::fmt;
 use std::io;
@@ -14,21 +14,21 @@ use super::FileDevice;
 use crate::device::io_error;
 use crate::error::{Error, Result};
 
-/// What an image may still grow by, and what the file system that holds it has left.
+/// How much an image may still grow, and the free space of its host file system.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct HostRoom {
-    /// Bytes of the image that have no space yet.
+    /// Bytes of the image that are not allocated yet.
     pub holes: u64,
-    /// Bytes that the file system can still give to unprivileged users.
+    /// Bytes that the host file system has free for unprivileged users.
     pub free: u64,
 }
 
 impl HostRoom {
-    /// Of the file at a path, which need not be open; `None` for what is no regular file, and where
-    /// the file system does not tell its size.
+    /// The values for the file at `path`, which need not be open; `None` if it is not a regular
+    /// file or if the file system does not report its size.
     ///
     /// # Errors
-    /// The failure to ask.
+    /// `stat` or `statvfs` failed.
     pub fn of(path: &Path) -> io::Result<Option<Self>> {
         let stat = rustix::fs::stat(path)?;
         Ok(Self::from(&stat, &rustix::fs::statvfs(path)?))
@@ -46,12 +46,12 @@ impl HostRoom {
         })
     }
 
-    /// Bytes by which the image may exceed_dirty_limits its file system; 0 if all of it fits.
+    /// Bytes that the host file system lacks for a fully allocated image; 0 if all of it fits.
     pub fn shortfall(&self) -> u64 {
         self.holes.saturating_sub(self.free)
     }
 
-    /// What people are told of an image that may exceed_dirty_limits its file system.
+    /// The warning shown for an image that may outgrow its host file system.
     pub fn warning(&self, image: &dyn fmt::Display) -> String {
         format!(
             "{image} may grow by {} MiB, but the file system that holds it has {} MiB left: writes \
@@ -62,21 +62,21 @@ impl HostRoom {
     }
 }
 
-/// Bytes that a file takes on its file system.
+/// Allocated bytes of a file.
 fn allocated(stat: &Stat) -> u64 {
     u64::try_from(stat.st_blocks).unwrap_or_default() * 512
 }
 
-/// Bytes of a file or block device. Moves the file offset, which nothing here uses.
+/// Size of a file or block device in bytes. Moves the file offset, which no code here uses.
 pub(super) fn length(file: impl AsFd) -> rustix::io::Result<u64> {
     rustix::fs::seek(file, SeekFrom::End(0))
 }
 
 impl FileDevice {
-    /// Bytes that the file takes on its file system; the size of a block device.
+    /// Allocated bytes of the file; the size of a block device.
     ///
     /// # Errors
-    /// The failure to ask.
+    /// `fstat` failed.
     pub fn allocated_bytes(&self) -> Result<u64> {
         match self.block_device {
             true => Ok(self.size),
@@ -84,7 +84,7 @@ impl FileDevice {
         }
     }
 
-    /// As [`HostRoom::of`], of the open file.
+    /// As [`HostRoom::of`], for the open file.
     pub(super) fn room_below(&self) -> Result<Option<HostRoom>> {
         if self.block_device {
             return Ok(None);
@@ -98,14 +98,14 @@ impl FileDevice {
         rustix::fs::fstat(&*self.file).map_err(|e| io_error("stat", 0, 0, e.into()))
     }
 
-    /// An error if the file or device has become shorter than it was when it was opened.
+    /// Returns an error if the file or device has become shorter since it was opened.
     pub(super) fn still_whole(&self) -> Result<()> {
         let now = length(&*self.file).map_err(|e| io_error("stat", 0, 0, e.into()))?;
         if now >= self.size {
             return Ok(());
         }
         let why = format!(
-            "{} was truncated from {} to {now} bytes while it was open: what lay beyond is lost; \
+            "{} was truncated from {} to {now} bytes while it was open: the data beyond is lost; \
              `cairnfs export` and `cairnfs mount -o ro` read what is left",
             self.path.display(),
             self.size
@@ -114,7 +114,7 @@ impl FileDevice {
         Err(io_error("flush", now, self.size - now, source))
     }
 
-    /// The error for `missing` bytes for which the file system below has no space.
+    /// The error for `missing` bytes for which the host file system has no space.
     pub(super) fn host_full(&self, missing: u64) -> Error {
         Error::HostFull {
             path: self.path.display().to_string(),
@@ -122,13 +122,13 @@ impl FileDevice {
         }
     }
 
-    /// What a failed write means: that the file system below is full, or that the device failed.
+    /// Classifies a failed write: the host file system is full, or the device failed.
     pub(super) fn write_error(&self, offset: u64, len: u64, source: io::Error) -> Error {
         let full = matches!(
             source.kind(),
             io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded
         );
-        // A block device that became smaller says the same beyond its end.
+        // A block device that shrank returns ENOSPC for writes beyond its end, too.
         match full && (!self.block_device || self.still_whole().is_ok()) {
             true => self.host_full(len),
             false => io_error("write", offset, len, source),

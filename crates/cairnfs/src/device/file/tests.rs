@@ -1,4 +1,4 @@
-//! A file as a device: what it keeps, refuses and tells.
+//! Tests of the file device: persistence, locking, range checks, host space and truncation.
 
 use std::io;
 use std::path::Path;
@@ -35,7 +35,7 @@ fn unaligned_memory_reads_back() {
 }
 
 #[test]
-fn what_a_ring_has_not_taken_is_written() {
+fn partial_ring_write_is_completed() {
     let (_dir, path) = image();
     let device = FileDevice::create(&path, SIZE).unwrap();
     let missed = [Errno::INTR, Errno::AGAIN, Errno::CANCELED].map(|e| Err(e.into()));
@@ -53,7 +53,7 @@ fn what_a_ring_has_not_taken_is_written() {
 }
 
 #[test]
-fn pages_are_written_one_behind_the_other() {
+fn write_all_writes_pages_contiguously() {
     let (_dir, path) = image();
     let device = FileDevice::create(&path, SIZE).unwrap();
     let pages = |from: u8, to: u8| (from..to).map(|n| Page::with(&[n; 4096])).collect();
@@ -80,7 +80,7 @@ fn pages_are_written_one_behind_the_other() {
 }
 
 #[test]
-fn what_was_written_is_there_after_reopening() {
+fn written_data_survives_reopen() {
     let (_dir, path) = image();
     let device = FileDevice::create(&path, SIZE).unwrap();
     device.write(4096, &[9; 4096]).unwrap();
@@ -94,7 +94,7 @@ fn what_was_written_is_there_after_reopening() {
 }
 
 #[test]
-fn a_second_opener_is_refused() {
+fn second_opener_is_refused() {
     let (_dir, path) = image();
     let writer = FileDevice::create(&path, SIZE).unwrap();
     writer.write(0, &[1; 4096]).unwrap();
@@ -118,7 +118,7 @@ fn a_second_opener_is_refused() {
 }
 
 #[test]
-fn who_leaves_soon_is_waited_for() {
+fn open_waits_for_lock_released_soon() {
     let (_dir, path) = image();
     let writer = FileDevice::create(&path, SIZE).unwrap();
     std::thread::scope(|scope| {
@@ -129,7 +129,7 @@ fn who_leaves_soon_is_waited_for() {
 }
 
 #[test]
-fn a_reader_cannot_change_anything() {
+fn read_only_device_refuses_changes() {
     let (_dir, path) = image();
     drop(FileDevice::create(&path, SIZE).unwrap());
     let reader = FileDevice::open(&path, Access::ReadOnly).unwrap();
@@ -139,7 +139,7 @@ fn a_reader_cannot_change_anything() {
 }
 
 #[test]
-fn what_cannot_be_opened_says_why() {
+fn open_errors_name_path_and_errno() {
     let (dir, path) = image();
     for (path, errno) in [
         (path.as_path(), libc::ENOENT),
@@ -175,7 +175,7 @@ fn ranges_are_checked() {
 }
 
 #[test]
-fn a_truncated_file_is_an_error_not_zeros() {
+fn read_of_truncated_file_fails() {
     let (_dir, path) = image();
     let device = FileDevice::create(&path, SIZE).unwrap();
     let other = std::fs::OpenOptions::new().write(true).open(&path).unwrap();
@@ -191,7 +191,7 @@ fn a_truncated_file_is_an_error_not_zeros() {
 }
 
 #[test]
-fn images_are_sparse_and_discard_gives_space_back() {
+fn image_is_sparse_and_discard_frees_space() {
     let (_dir, path) = image();
     let device = FileDevice::create(&path, 1 << 30).unwrap();
     let empty = device.allocated_bytes().unwrap();
@@ -211,7 +211,7 @@ fn images_are_sparse_and_discard_gives_space_back() {
 }
 
 #[test]
-fn creating_again_empties() {
+fn create_truncates_existing_image() {
     let (_dir, path) = image();
     let device = FileDevice::create(&path, SIZE).unwrap();
     device.write(0, &[5; 4096]).unwrap();
@@ -224,7 +224,7 @@ fn creating_again_empties() {
 }
 
 #[test]
-fn a_flush_tells_that_the_file_was_truncated() {
+fn flush_reports_truncated_file() {
     let (_dir, path) = image();
     let device = FileDevice::create(&path, SIZE).unwrap();
     device.write(0, &[1; 8192]).unwrap();
@@ -235,13 +235,13 @@ fn a_flush_tells_that_the_file_was_truncated() {
         let error = result.unwrap_err().to_string();
         assert!(error.contains("truncated from 4194304 to 8192"), "{error}");
     }
-    // A longer one has lost nothing.
+    // A file that grew has lost nothing.
     other.set_len(2 * SIZE).unwrap();
     device.flush().unwrap();
 }
 
 #[test]
-fn a_file_tells_what_its_file_system_must_still_give() {
+fn host_room_reports_holes_and_shortfall() {
     let (_dir, path) = image();
     let device = FileDevice::create(&path, 1 << 30).unwrap();
     let room = device.host_room().unwrap().unwrap();

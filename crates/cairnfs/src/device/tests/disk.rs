@@ -1,7 +1,8 @@
-//! A disk for schedules: writes lie in its cache until a flush that began after them has ended.
+//! A simulated disk for schedule tests: writes stay in its volatile cache until a flush that began
+//! after them has ended.
 //!
-//! Each call has moments before and after it takes effect at which others may run. Its bytes can be
-//! taken as a power cut would leave them, and put on another disk.
+//! Each call has scheduling points before and after it takes effect. The content that a power cut
+//! would leave can be taken as an image and used for another disk.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -11,21 +12,22 @@ use crate::error::Result;
 use crate::format::BLOCK_SIZE;
 use crate::sync::atomic::{AtomicU64, Ordering};
 
-/// Blocks that are not zero.
+/// The nonzero blocks, by block number.
 pub type Image = HashMap<u64, Arc<[u8]>>;
 
 #[derive(Default)]
 struct Bytes {
-    /// As readers see them.
+    /// The content that reads return.
     seen: Image,
-    /// As a power cut would leave them at worst.
+    /// The content after a power cut that loses the whole cache.
     durable: Image,
-    /// Blocks written and not durable, in order, and how many came before them.
+    /// Block writes that are not durable, in order.
     cache: Vec<(u64, Arc<[u8]>)>,
+    /// Number of block writes that have left the cache.
     before: usize,
 }
 
-/// A disk whose cache a power cut empties.
+/// A simulated disk with a volatile cache.
 pub struct Disk {
     size: u64,
     bytes: Mutex<Bytes>,
@@ -55,17 +57,19 @@ impl Disk {
         })
     }
 
-    /// What a power cut leaves now: nothing but what was flushed.
+    /// The content after a power cut at this moment: flushed writes only.
     pub fn durable(&self) -> Image {
         self.bytes.lock().unwrap().durable.clone()
     }
 
-    /// What is read from it now.
+    /// The content that reads return.
+    ///
+    /// It includes writes that are only in the cache.
     pub fn seen(&self) -> Image {
         self.bytes.lock().unwrap().seen.clone()
     }
 
-    /// Others may run now.
+    /// A scheduling point: another thread may run here.
     fn moment(&self) {
         self.moments.fetch_add(1, Ordering::Relaxed);
     }

@@ -1,4 +1,4 @@
-//! Orders of events around [`Storage`]'s shared flush.
+//! Schedule tests of [`Storage`]'s shared flush.
 
 use std::sync::Arc;
 
@@ -21,7 +21,7 @@ fn write(storage: &Storage, block: u64) {
 }
 
 #[test]
-fn a_flush_acknowledges_only_what_it_covers() {
+fn shared_flush_acknowledges_only_covered_writes() {
     explore("storage: shared flush", Cost::Small, || {
         wait_for_ever(true);
         let (disk, storage) = storage();
@@ -44,7 +44,7 @@ fn a_flush_acknowledges_only_what_it_covers() {
 }
 
 #[test]
-fn what_is_known_to_be_flushed_is() {
+fn is_flushed_implies_durable() {
     explore("storage: is_flushed", Cost::Small, || {
         wait_for_ever(true);
         let (disk, storage) = storage();

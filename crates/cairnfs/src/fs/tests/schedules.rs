@@ -1,5 +1,5 @@
-//! Orders of events in the whole engine: a few calls by a few threads on one directory, merges and
-//! power cuts between.
+//! Thread schedules of the whole engine: a few calls by a few threads on one directory, with merges
+//! and power cuts between them.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -82,13 +82,13 @@ impl Volume {
         data
     }
 
-    /// What a power cut now would leave.
+    /// The volume after a power cut now.
     fn cut(&self) -> Arc<Volume> {
         open(&self.disk.durable())
     }
 
-    /// The names are these, as seen now, after a power cut, and after closing; nothing else takes
-    /// space.
+    /// Checks that the names are these: in memory, after a power cut, and after closing; and that
+    /// no other space is in use.
     fn check(&self, names: &[&str]) {
         let expected: BTreeSet<String> = names.iter().map(|n| (*n).to_owned()).collect();
         assert_eq!(self.names(), expected);
@@ -121,7 +121,7 @@ fn start(volume: &Arc<Volume>, work: fn(&Volume)) -> thread::JoinHandle<()> {
 }
 
 #[test]
-fn names_are_as_if_the_calls_came_one_after_the_other() {
+fn concurrent_name_changes_are_serializable() {
     explore("fs: names", Cost::Large, || {
         wait_for_ever(true);
         let volume = open(fresh());
@@ -152,7 +152,7 @@ fn names_are_as_if_the_calls_came_one_after_the_other() {
 }
 
 #[test]
-fn groups_that_meet_are_whole() {
+fn concurrent_fsyncs_and_renames_keep_groups_whole() {
     explore("fs: fsyncs and renames", Cost::Large, || {
         wait_for_ever(true);
         let volume = open(fresh());
@@ -164,7 +164,7 @@ fn groups_that_meet_are_whole() {
                 volume.fs.fsync(ino, false).unwrap();
                 assert!(volume.cut().names().contains("x"));
                 volume.rename("a", "x");
-                // The other rename may have replaced it, and then it is gone.
+                // The other rename may have replaced the file, which is then removed.
                 let synced = volume.fs.fsync(ino, false);
                 assert!(matches!(synced, Ok(()) | Err(Error::NotFound)));
                 assert!(synced.is_err() || !volume.cut().names().contains("a"));
@@ -189,7 +189,7 @@ fn groups_that_meet_are_whole() {
 }
 
 #[test]
-fn a_name_that_is_replaced_is_always_there() {
+fn name_replaced_by_rename_is_always_found() {
     explore("fs: rename over a name", Cost::Large, || {
         wait_for_ever(true);
         let volume = open(fresh());
@@ -215,7 +215,7 @@ fn a_name_that_is_replaced_is_always_there() {
 }
 
 #[test]
-fn data_that_was_synced_survives_with_its_name() {
+fn fsynced_data_survives_power_cut_with_its_name() {
     explore("fs: data, merges and power cuts", Cost::Large, || {
         wait_for_ever(true);
         let volume = open(fresh());
@@ -251,7 +251,7 @@ fn data_that_was_synced_survives_with_its_name() {
 }
 
 #[test]
-fn an_inode_goes_with_its_last_name_and_its_last_use() {
+fn inode_is_removed_with_last_name_and_last_use() {
     explore("fs: uses and unlink", Cost::Large, || {
         wait_for_ever(true);
         let volume = open(fresh());
@@ -277,7 +277,7 @@ fn an_inode_goes_with_its_last_name_and_its_last_use() {
     });
 }
 
-/// The value that the threads of a scenario give to files, and take away.
+/// The shared value that the threads of a scenario set and remove.
 const SHARED: [u8; 100] = [7; 100];
 
 impl Volume {
@@ -296,14 +296,14 @@ impl Volume {
         value
     }
 
-    /// Uses of values that the index tells.
+    /// The use counts of shared values in the index.
     fn uses(&self) -> Vec<u64> {
         self.fs.core.shared_uses().unwrap()
     }
 }
 
 #[test]
-fn a_value_is_there_as_long_as_it_is_used() {
+fn shared_value_is_kept_while_in_use() {
     explore("fs: shared values", Cost::Large, || {
         wait_for_ever(true);
         let volume = open(fresh());
@@ -341,7 +341,7 @@ fn a_value_is_there_as_long_as_it_is_used() {
 }
 
 #[test]
-fn what_lies_before_a_sequence_is_durable_through_it() {
+fn sync_through_makes_changes_before_sequence_durable() {
     explore("fs: sequences", Cost::Large, || {
         wait_for_ever(true);
         let volume = open(fresh());
@@ -350,7 +350,7 @@ fn what_lies_before_a_sequence_is_durable_through_it() {
                 let ino = volume.create(name).unwrap();
                 volume.write(ino, &[1; 5000]);
                 let sequence = volume.fs.sequence();
-                // What another has made durable meanwhile is durable indeed.
+                // Another thread's sync may have made it durable already.
                 let known = volume.fs.is_durable(sequence);
                 if !known {
                     volume.fs.sync_through(sequence).unwrap();

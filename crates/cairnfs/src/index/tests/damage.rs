@@ -1,4 +1,4 @@
-//! Damaged and hostile trees, readers that come too late, devices that fail.
+//! Damaged and malicious trees, readers of outdated trees, and failing devices.
 
 use std::sync::atomic::Ordering;
 
@@ -6,7 +6,7 @@ use super::support::{Bench, Memory, key, offset, scan};
 use crate::error::Error;
 use crate::format::key::Key;
 use crate::format::node::{CellValue, MAX_HEIGHT, NodeBuilder};
-use crate::format::superblock::RawPtr;
+use crate::format::pointer::RawPtr;
 use crate::index::{Index, Tree};
 
 fn filled() -> Bench {
@@ -33,7 +33,7 @@ fn assert_corrupt<T: std::fmt::Debug>(result: crate::Result<T>) -> u64 {
 }
 
 #[test]
-fn a_flipped_byte_anywhere_is_found_and_named() {
+fn flipped_byte_is_found_and_its_block_named() {
     let bench = filled();
     let is_node = |block| bench.device.bytes.lock()[offset(block)..].starts_with(b"CNod");
     let mut units = 0;
@@ -52,7 +52,7 @@ fn a_flipped_byte_anywhere_is_found_and_named() {
     scan_all(&bench.fresh(), &bench.tree).unwrap();
 }
 
-/// Writes a node of children with these lower bounds.
+/// Writes an interior node with these children and lower bounds.
 fn interior(bench: &Bench, block: u64, level: u8, children: &[(Key, RawPtr)]) -> RawPtr {
     let mut builder = NodeBuilder::new();
     for (key, ptr) in children {
@@ -76,7 +76,7 @@ fn leaf(bench: &Bench, block: u64, first: u64) -> RawPtr {
     write(bench, block, 0, &mut builder)
 }
 
-/// All ways to use a tree give an error that names `block`.
+/// Asserts that look-ups, scans and edits of a tree fail with an error that names `block`.
 #[track_caller]
 fn assert_refused(bench: &mut Bench, tree: Tree, block: u64) {
     let index = bench.fresh();
@@ -100,7 +100,7 @@ fn children_of_a_wrong_level_are_refused() {
 }
 
 #[test]
-fn pointers_out_of_the_data_area_or_unaligned_are_refused() {
+fn pointers_outside_data_area_or_unaligned_are_refused() {
     let mut bench = Bench::new(1 << 20);
     let low = leaf(&bench, 100, 0);
     for block in [0, 60, 101, 1 << 20, u64::MAX, u64::MAX - 3] {
@@ -114,11 +114,12 @@ fn pointers_out_of_the_data_area_or_unaligned_are_refused() {
 }
 
 #[test]
-fn nodes_whose_keys_lie_elsewhere_are_refused() {
+fn nodes_with_keys_out_of_bounds_are_refused() {
     let mut bench = Bench::new(1 << 20);
     bench.space.lax = true;
     let (a, b) = (leaf(&bench, 100, 0), leaf(&bench, 108, 100));
-    // Too high for its place, too low, and the first key below the bound.
+    // A child with keys too large, one with keys too small, and one with its first key below the
+    // lower bound.
     for (first, second, bad) in [
         ((key(0), b), (key(50), a), 108),
         ((key(0), a), (key(50), a), 100),
@@ -144,12 +145,12 @@ fn nodes_whose_keys_lie_elsewhere_are_refused() {
 }
 
 #[test]
-fn a_child_that_was_found_good_is_refused_at_another_place() {
+fn checked_child_is_refused_under_another_pointer() {
     let bench = Bench::new(1 << 20);
     let a = leaf(&bench, 100, 0);
     let ptr = interior(&bench, 104, 1, &[(key(0), a), (key(50), a)]);
     let tree = Tree { ptr, height: 2 };
-    // Twice each: what the first finds is remembered.
+    // Each twice, because the first look-up records the children that it checked.
     for _ in 0..2 {
         assert!(bench.index.get(&tree, &key(5)).unwrap().is_some());
         assert_eq!(assert_corrupt(bench.index.get(&tree, &key(50))), 100);
@@ -158,7 +159,7 @@ fn a_child_that_was_found_good_is_refused_at_another_place() {
 }
 
 #[test]
-fn the_last_child_keeps_the_bounds_of_all_nodes_above() {
+fn last_child_inherits_upper_bound_of_ancestors() {
     let mut bench = Bench::new(1 << 20);
     bench.space.lax = true;
     let (a, b) = (leaf(&bench, 100, 0), leaf(&bench, 108, 40));
@@ -174,7 +175,7 @@ fn the_last_child_keeps_the_bounds_of_all_nodes_above() {
 }
 
 #[test]
-fn a_tower_of_shared_nodes_is_not_climbed() {
+fn exponential_tree_of_shared_nodes_is_refused() {
     let bench = Bench::new(1 << 20);
     let mut child = leaf(&bench, 100, 0);
     for level in 1..MAX_HEIGHT {
@@ -188,7 +189,7 @@ fn a_tower_of_shared_nodes_is_not_climbed() {
     let mut seen = 0;
     let result = bench.index.scan(&tree, &Key::first_of(0), &mut |_, _| {
         seen += 1;
-        // Without this a failure of the test would not end.
+        // Without this limit a failing test would not terminate.
         Ok(seen < 100)
     });
     assert_corrupt(result);
@@ -196,7 +197,7 @@ fn a_tower_of_shared_nodes_is_not_climbed() {
 }
 
 #[test]
-fn a_reader_of_an_old_tree_gets_the_old_items_or_an_error() {
+fn reader_of_old_tree_gets_old_items_or_error() {
     let mut bench = Bench::new(16 << 20);
     bench.put((0..3000).map(|i| (key(i), vec![1; 100])));
     let (old_tree, old_items) = (bench.tree, bench.model.clone());
@@ -211,7 +212,7 @@ fn a_reader_of_an_old_tree_gets_the_old_items_or_an_error() {
 }
 
 #[test]
-fn after_a_failed_apply_the_old_tree_is_whole() {
+fn failed_apply_leaves_old_tree_intact() {
     let largest = || (0..60_000).map(|i| (key(i), Some(vec![2; 100])));
     for apart in [false, true] {
         let mut whole = filled();

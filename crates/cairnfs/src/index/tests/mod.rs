@@ -1,4 +1,4 @@
-//! Tests of the index as a whole, on a device and a space of their own.
+//! Tests of the whole index, on a device in memory and a simple block allocator.
 
 mod damage;
 mod model;

@@ -1,4 +1,4 @@
-//! Random batches of edits, compared with a map.
+//! Random batches of edits, compared with a `BTreeMap`.
 
 use proptest::prelude::*;
 
@@ -45,7 +45,7 @@ fn batch() -> impl Strategy<Value = (Changes, usize)> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(60))]
     #[test]
-    fn a_tree_is_a_map(
+    fn tree_agrees_with_map(
         batches in proptest::collection::vec(batch(), 1..8),
         probes in proptest::collection::vec(any_key(), 20),
         cache in prop_oneof![Just(0usize), Just(1 << 19), Just(64 << 20)],
@@ -70,8 +70,8 @@ proptest! {
             let (most, few) = all.split_at(all.len() - all.len().min(3));
             bench.delete(most.iter().copied());
             bench.check();
-            // A node that was made anew takes in a small one beside it only if it is small itself, which
-            // a large value alone may keep it from.
+            // A new node is joined with a small neighbour only if it is small itself, and a single
+            // large value may prevent that.
             let left: usize = bench.model.values().map(|v| v.len().min(MAX_CELL_VALUE)).sum();
             prop_assert!(bench.tree.height <= 1 || left > NODE_SIZE / 5);
             bench.delete(few.iter().copied());

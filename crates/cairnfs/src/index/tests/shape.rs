@@ -1,4 +1,4 @@
-//! How full trees are, what is rewritten, how it is written, what the cache holds.
+//! Fill grade of trees, which nodes are rewritten, sizes of writes, and the cache limit.
 
 use std::sync::atomic::Ordering;
 
@@ -22,7 +22,7 @@ fn ascending_inserts_fill_the_nodes() {
 }
 
 #[test]
-fn a_large_batch_makes_full_nodes_and_large_writes() {
+fn large_batch_makes_full_nodes_and_large_writes() {
     let mut bench = Bench::new(64 << 20);
     bench.put(numbered(0..100_000));
     bench.check();
@@ -34,7 +34,7 @@ fn a_large_batch_makes_full_nodes_and_large_writes() {
 }
 
 #[test]
-fn a_thread_that_helps_writes_the_same() {
+fn helper_thread_writes_identical_bytes() {
     let [alone, helped] = [false, true].map(|apart| {
         let mut bench = Bench::new(1 << 20);
         bench.space.apart = apart;
@@ -51,7 +51,7 @@ fn a_thread_that_helps_writes_the_same() {
 }
 
 #[test]
-fn scattered_inserts_leave_nodes_half_full_at_least() {
+fn scattered_inserts_keep_nodes_at_least_half_full() {
     let mut bench = Bench::new(16 << 20);
     let scatter = |i: u64| Key::inode(i.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 8);
     for batch in 0..100 {
@@ -68,8 +68,8 @@ fn deletions_join_small_nodes() {
     bench.put(numbered(0..20_000));
     let full = bench.blocks().len();
     for start in 0..20 {
-        let gone = (0..1000).map(|i| i * 20 + start).filter(|i| i % 20 != 7);
-        bench.delete(gone.map(key));
+        let deleted = (0..1000).map(|i| i * 20 + start).filter(|i| i % 20 != 7);
+        bench.delete(deleted.map(key));
         bench.check();
         bench.space.reuse();
     }
@@ -78,16 +78,17 @@ fn deletions_join_small_nodes() {
     assert!(left <= full / 6, "{left} of {full} nodes are left");
 }
 
-/// The rest of a node whose children are nearly all gone, behind a node that keeps its last child.
+/// The second interior node loses nearly all of its children. Its small rest must not be joined
+/// with the last child of the node before it.
 #[test]
-fn a_small_rest_takes_no_child_of_the_node_before() {
+fn small_rest_does_not_join_child_of_previous_node() {
     for rest in [0, 1, 5, 100] {
         let mut bench = Bench::new(64 << 20);
         bench.put(numbered(0..250_000));
         assert_eq!(bench.tree.height, 3);
         let root = bench.index.load(&bench.tree.ptr, 2).unwrap();
         let (second, third) = (root.key(1).unwrap(), root.key(2).unwrap());
-        // It has room, as a rest has to fit in.
+        // Thin out the last leaves before it, so that the rest would fit into them.
         let thinned: Vec<Key> = bench
             .model
             .range(..second)
@@ -99,8 +100,8 @@ fn a_small_rest_takes_no_child_of_the_node_before() {
         bench.delete(thinned);
         bench.space.reuse();
         let emptied = bench.model.range(second..third).map(|(key, _)| *key);
-        let gone: Vec<Key> = std::iter::once(key(0)).chain(emptied.skip(rest)).collect();
-        bench.delete(gone);
+        let deleted: Vec<Key> = std::iter::once(key(0)).chain(emptied.skip(rest)).collect();
+        bench.delete(deleted);
         bench.check();
         bench.space.reuse();
         bench.put(numbered(0..250_000).step_by(7));
@@ -109,7 +110,7 @@ fn a_small_rest_takes_no_child_of_the_node_before() {
 }
 
 #[test]
-fn only_the_way_to_a_change_is_rewritten() {
+fn single_change_rewrites_only_its_path() {
     let mut bench = Bench::new(16 << 20);
     bench.put(numbered(0..50_000));
     let before = bench.blocks();
@@ -141,7 +142,7 @@ fn edits_that_change_nothing_write_nothing() {
 }
 
 #[test]
-fn large_values_of_untouched_items_stay_where_they_are() {
+fn large_values_of_unchanged_items_are_not_rewritten() {
     let mut bench = Bench::new(16 << 20);
     bench.put([(key(1), vec![1; 131_072]), (key(2), vec![2; 10])]);
     let before = bench.blocks();
@@ -151,7 +152,7 @@ fn large_values_of_untouched_items_stay_where_they_are() {
 }
 
 #[test]
-fn the_cache_keeps_its_bound_and_serves_what_was_written() {
+fn cache_respects_its_limit_and_holds_written_nodes() {
     let mut bench = Bench::new(1 << 20);
     bench.put(numbered(0..100_000));
     assert!(bench.index.counters().bytes <= 1 << 20);
@@ -165,7 +166,7 @@ fn the_cache_keeps_its_bound_and_serves_what_was_written() {
 }
 
 #[test]
-fn edits_out_of_order_and_values_too_large_are_refused() {
+fn unordered_edits_and_oversized_values_are_refused() {
     let mut bench = Bench::new(1 << 20);
     let huge = vec![0; crate::format::MAX_VALUE + 1];
     assert!(bench.step([(key(1), Some(huge))].into(), 1).is_err());
@@ -190,7 +191,7 @@ fn edits_out_of_order_and_values_too_large_are_refused() {
     );
 }
 
-/// Numbers without a pattern, the same in each run.
+/// A deterministic pseudo-random generator.
 struct Numbers(u64);
 
 impl Numbers {
@@ -233,7 +234,7 @@ fn high_trees_grow_and_shrink_at_all_levels() {
 }
 
 #[test]
-fn a_small_leaf_joins_an_untouched_one_on_either_side() {
+fn small_leaf_joins_unchanged_neighbour_on_either_side() {
     for right in [false, true] {
         let mut bench = Bench::new(1 << 20);
         let even = |range: std::ops::Range<u64>| range.map(|i| (key(2 * i), vec![1; 100]));
@@ -241,8 +242,8 @@ fn a_small_leaf_joins_an_untouched_one_on_either_side() {
         bench.put((35..95).map(|i| (key(2 * i + 1), vec![2; 100])));
         assert_eq!((bench.tree.height, bench.blocks().len()), (2, 3));
         let keys: Vec<Key> = bench.model.keys().copied().collect();
-        let gone = if right { 100..188 } else { 2..90 };
-        bench.delete(keys[gone].iter().copied());
+        let deleted = if right { 100..188 } else { 2..90 };
+        bench.delete(keys[deleted].iter().copied());
         bench.check();
         assert_eq!(bench.tree.height, 1, "rest on the right: {right}");
     }

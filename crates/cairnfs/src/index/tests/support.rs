@@ -1,4 +1,5 @@
-//! A device in memory, a space that hands out its blocks, edits from a map, and a bench of all.
+//! Test support: a device in memory, a block allocator, edits from a map, and a test bench that
+//! combines them with a model.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
@@ -12,19 +13,19 @@ use crate::device::Device;
 use crate::error::{Error, Result};
 use crate::format::key::{Key, Kind};
 use crate::format::node::CellValue;
-use crate::format::superblock::RawPtr;
+use crate::format::pointer::RawPtr;
 use crate::format::{BLOCK_SIZE, NODE_BLOCKS, NODE_SIZE};
 use crate::index::{Edits, Index, NodeSpace, Tree};
 
 pub const FIRST: u64 = 64;
 
-/// Bytes in memory that grow as they are written.
+/// A device in memory that grows with its writes.
 #[derive(Default)]
 pub struct Memory {
     pub bytes: Mutex<Vec<u8>>,
     pub writes: AtomicUsize,
     pub writers: Mutex<HashSet<ThreadId>>,
-    /// Writes that fail, from this one on.
+    /// All writes from this number on fail.
     pub failing_from: Option<usize>,
 }
 
@@ -66,13 +67,13 @@ impl Device for Memory {
     }
 }
 
-/// Hands out the lowest free blocks; what was retired becomes free by [`Space::reuse`].
+/// Allocates the lowest free blocks; retired blocks become free with [`Space::reuse`].
 #[derive(Default)]
 pub struct Space {
     state: Mutex<State>,
-    /// Blocks that it never handed out may be retired, as a tree made by hand has them.
+    /// Allow retiring blocks that were never allocated, for trees built by hand.
     pub lax: bool,
-    /// A thread may write the nodes.
+    /// Allow a helper thread for writes.
     pub apart: bool,
 }
 
@@ -122,7 +123,7 @@ impl NodeSpace for Space {
 pub type Items = BTreeMap<Key, Vec<u8>>;
 pub type Changes = BTreeMap<Key, Option<Vec<u8>>>;
 
-/// Edits out of a map; checks the old values against a model, and brings the model up to date.
+/// Edits from a map; checks the old values against the model, and updates the model.
 pub struct FromMap<'a> {
     pub changes: std::iter::Peekable<std::collections::btree_map::IntoIter<Key, Option<Vec<u8>>>>,
     pub model: &'a mut Items,
@@ -152,7 +153,7 @@ impl Edits for FromMap<'_> {
     }
 }
 
-/// An index with all it needs, and the items it should hold.
+/// An index with its device and allocator, and the model of its items.
 pub struct Bench {
     pub device: Arc<Memory>,
     pub space: Space,
@@ -179,12 +180,12 @@ impl Bench {
         }
     }
 
-    /// Another index on the same device, which has nothing cached.
+    /// Another index on the same device, with an empty cache.
     pub fn fresh(&self) -> Index {
         Index::new(self.device.clone(), 7, FIRST..1 << 20, 1 << 20)
     }
 
-    /// Applies at most `most` of `changes`; gives back the rest.
+    /// Applies at most `most` of `changes`; returns the rest.
     pub fn step(&mut self, changes: Changes, most: usize) -> Result<Changes> {
         self.birth += 1;
         let mut edits = FromMap {
@@ -223,7 +224,8 @@ impl Bench {
         out
     }
 
-    /// Checks everything that can be read, and that no block is lost or used twice.
+    /// Compares all look-ups and scans with the model, and checks that no block is leaked or used
+    /// twice.
     pub fn check(&self) {
         assert_eq!(self.blocks(), self.space.live(), "live blocks");
         for index in [&self.index, &self.fresh()] {
@@ -268,7 +270,7 @@ pub fn offset(block: u64) -> usize {
     block as usize * BLOCK_SIZE
 }
 
-/// Bytes of the values and keys of a model over the bytes of its nodes.
+/// The fill grade: bytes of values and keys divided by the bytes of the nodes.
 pub fn fill(bench: &Bench) -> f64 {
     let bytes: usize = bench.model.values().map(|v| v.len() + 8).sum();
     bytes as f64 / (bench.blocks().len() * NODE_SIZE) as f64

@@ -1,4 +1,4 @@
-//! Orders of events in the inode table: eviction against use.
+//! Schedules of the inode table: eviction against use.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use crate::sync::explore::{Cost, explore};
 use crate::sync::{thread, wait_for_ever};
 use crate::types::Time;
 
-/// Numbers that share a shard of the table.
+/// Inode numbers this far apart share a shard of the table.
 const SAME_SHARD: u64 = 512;
 
 fn born(ino: u64) -> Arc<Inode> {
@@ -18,7 +18,7 @@ fn born(ino: u64) -> Arc<Inode> {
     Arc::new(Inode::born(ino, attrs))
 }
 
-/// Brings so many others in that what can leave leaves.
+/// Adds enough inodes that every evictable one is evicted.
 fn crowd(table: &InodeTable, from: u64) {
     for n in from..from + 3 {
         drop(table.get_or_new(5 + n * SAME_SHARD));
@@ -27,7 +27,7 @@ fn crowd(table: &InodeTable, from: u64) {
 }
 
 #[test]
-fn changes_never_leave_with_their_inode() {
+fn eviction_never_loses_changes() {
     explore("inode: eviction and changes", Cost::Small, || {
         wait_for_ever(true);
         let table = Arc::new(InodeTable::new(64));
@@ -50,13 +50,13 @@ fn changes_never_leave_with_their_inode() {
         }
         let inode = table.get_or_new(5);
         assert!(inode.read().uncommitted);
-        // Clean it may have left before the first change, with nothing that would be missed.
+        // While clean it may have been evicted before the first change, which loses nothing.
         assert_eq!(inode.read().epoch, 6);
     });
 }
 
 #[test]
-fn uses_are_counted_whether_the_inode_is_in_memory_or_not() {
+fn uses_are_counted_across_eviction() {
     explore("inode: eviction and uses", Cost::Small, || {
         wait_for_ever(true);
         let table = Arc::new(InodeTable::new(64));
@@ -74,7 +74,7 @@ fn uses_are_counted_whether_the_inode_is_in_memory_or_not() {
         let gives = thread::spawn({
             let table = table.clone();
             move || {
-                // The use it was born with.
+                // The use that it was created with.
                 table.forget(5, 1);
             }
         });

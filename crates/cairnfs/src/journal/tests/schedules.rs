@@ -1,5 +1,4 @@
-//! Orders of events among commits, pushes, forces and merge points; waiting for the log's space
-//! and for work.
+//! Schedules of commits, pushes, forces and merge points, and of waits for log space and for work.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex as Plain};
@@ -15,7 +14,8 @@ use crate::format::geometry::LOG_START;
 use crate::format::key::Key;
 use crate::format::superblock::Superblock;
 use crate::journal::cil::Filled;
-use crate::journal::recover::{LogPosition, read_context, scan};
+use crate::journal::position::LogPosition;
+use crate::journal::recover::{read_context, scan};
 use crate::journal::ring::{CONTEXT_BASE, Ring};
 use crate::journal::signals::{LogWork, Signals};
 use crate::journal::vector::{Change, LogVector, charge_for};
@@ -26,7 +26,7 @@ use crate::sync::{Mutex, thread, wait_for_ever};
 
 const LOG_BLOCKS: u64 = 128;
 const BLOCK: i64 = BLOCK_SIZE as i64;
-/// More than the largest vector here is charged.
+/// More log bytes than the largest vector here is charged.
 const WORST: i64 = 1024;
 
 fn superblock() -> Superblock {
@@ -53,13 +53,13 @@ fn no_merge() -> Result<()> {
     Err(Error::Invalid("the log has room enough"))
 }
 
-/// The value of each (sequence, object).
+/// Values by (sequence, object).
 type Values = BTreeMap<(u64, u64), Vec<u8>>;
 
 struct Log {
     disk: Arc<Disk>,
     journal: Journal,
-    /// What each context was given last for each object.
+    /// The last value of each object in each context.
     expected: Plain<Values>,
     commits: AtomicU64,
 }
@@ -81,7 +81,7 @@ impl Log {
         })
     }
 
-    /// Commits a value as transactions do; `slot` is the object's vector, if it has one.
+    /// Commits a value as transactions do; `slot` is the object's vector, if there is one.
     fn commit(&self, object: u64, value: &[u8], slot: &mut Option<Arc<LogVector>>) -> u64 {
         self.journal.reserve(WORST, &no_merge).unwrap();
         let hold = self.journal.cil().hold();
@@ -126,7 +126,7 @@ impl Log {
         (values, scan.end)
     }
 
-    /// Everything is in the log, each in its context, and no byte of space is lost.
+    /// Checks that each commit is in the log in its context, and that no byte of log space is lost.
     fn check(&self) {
         let seq = self.journal.cil().seq();
         self.journal.force(seq, &no_merge).unwrap();
@@ -181,7 +181,7 @@ fn commits_are_logged_once_in_the_context_they_hold() {
 }
 
 #[test]
-fn a_merge_takes_exactly_what_was_committed_up_to_its_boundary() {
+fn merge_takes_exactly_commits_up_to_its_boundary() {
     explore("journal: commits and merge points", Cost::Small, || {
         wait_for_ever(true);
         let log = Log::new();
@@ -213,7 +213,7 @@ fn a_merge_takes_exactly_what_was_committed_up_to_its_boundary() {
 }
 
 #[test]
-fn commits_of_one_object_by_turns_are_logged_as_they_were_when_their_context_closed() {
+fn alternating_commits_of_one_object_log_its_state_at_close() {
     explore("journal: one vector, two threads", Cost::Small, || {
         wait_for_ever(true);
         let log = Log::new();
@@ -222,7 +222,7 @@ fn commits_of_one_object_by_turns_are_logged_as_they_were_when_their_context_clo
             let (log, slot) = (log.clone(), slot.clone());
             thread::spawn(move || {
                 for round in 0..3 {
-                    // As the lock of an inode's state.
+                    // Stands for the lock of an inode's state.
                     let mut slot = slot.lock();
                     let seq = log.commit(20, &[base + round; 24], &mut slot);
                     drop(slot);
@@ -240,7 +240,7 @@ fn commits_of_one_object_by_turns_are_logged_as_they_were_when_their_context_clo
 }
 
 #[test]
-fn a_merge_counts_the_commits_before_its_swap() {
+fn merge_counts_commits_before_its_swap() {
     explore("journal: what is taken at the swap", Cost::Small, || {
         wait_for_ever(true);
         let log = Log::new();
@@ -279,7 +279,7 @@ fn a_merge_counts_the_commits_before_its_swap() {
 }
 
 #[test]
-fn nobody_who_waits_for_the_log_is_forgotten() {
+fn log_space_waiters_are_all_woken() {
     explore("journal: waiting for the log", Cost::Small, || {
         wait_for_ever(true);
         let ring = Arc::new(Ring::new(LOG_BLOCKS, 0, 0));
@@ -297,7 +297,7 @@ fn nobody_who_waits_for_the_log_is_forgotten() {
                         }
                         signals.want_merge();
                         ring.wait(seen, || ring.free() >= large * BLOCK);
-                        // Not fair to one who has taken and cannot say so.
+                        // A thread that took space cannot signal its use, so let it run.
                         thread::yield_now();
                     }
                     used.fetch_add(large as u64, Ordering::Relaxed);
@@ -325,7 +325,7 @@ fn nobody_who_waits_for_the_log_is_forgotten() {
 }
 
 #[test]
-fn a_reservation_that_waits_ends_when_the_workers_do() {
+fn waiting_reservation_ends_when_workers_stop() {
     explore(
         "journal: waiting while the volume closes",
         Cost::Small,
@@ -355,7 +355,7 @@ fn a_reservation_that_waits_ends_when_the_workers_do() {
 }
 
 #[test]
-fn a_wish_to_push_is_heard_whatever_was_pushed_before() {
+fn push_request_is_served_despite_earlier_pushes() {
     explore("journal: requests to push", Cost::Small, || {
         wait_for_ever(true);
         let log = Log::new();
@@ -399,7 +399,7 @@ fn a_wish_to_push_is_heard_whatever_was_pushed_before() {
         last.store(true, Ordering::Release);
         let mut slot = None;
         while !done.load(Ordering::Acquire) {
-            // A request is not seen while a push runs; then the next one is.
+            // A request made during a push is lost; a later one is seen.
             let seq = log.commit(40, &[3; 20], &mut slot);
             log.journal.throttle(full, seq, &no_merge).unwrap();
             thread::yield_now();

@@ -1,4 +1,4 @@
-//! Bytes that are not what was written are reported, and by name.
+//! Damaged tables and bitmaps, and invalid calls, are reported with block and reason.
 
 use super::*;
 use crate::format::{checksum, group::GroupEntry};
@@ -12,7 +12,7 @@ fn change(volume: &Volume, block: u64, change: impl FnOnce(&mut [u8])) {
     volume.device.write(offset, &bytes).unwrap();
 }
 
-/// Changes the entry of a group and makes the table's checksum and sum fit.
+/// Changes the entry of a group, and updates the table's checksum and sum to match.
 fn change_entry(volume: &mut Volume, group: usize, edit: impl FnOnce(&mut GroupEntry)) {
     let mut crc = 0;
     let mut free = 0;
@@ -41,7 +41,7 @@ fn damage<T>(result: Result<T>, block: u64) -> String {
 }
 
 #[test]
-fn a_changed_table_is_found_at_open() {
+fn damaged_group_table_is_found_at_open() {
     let mut volume = Volume::new(256 * MIB, &[]);
     let table = volume.geometry.table_start(0);
     volume.state.free_blocks += 1;
@@ -59,7 +59,7 @@ fn a_changed_table_is_found_at_open() {
 }
 
 #[test]
-fn a_changed_bitmap_is_found_when_it_is_touched() {
+fn damaged_bitmap_is_found_on_first_use() {
     let volume = Volume::new(256 * MIB, &[]);
     let bitmap = volume.geometry.bitmap_block(1, 0);
     change(&volume, bitmap, |bytes| bytes[100] ^= 4);
@@ -77,7 +77,7 @@ fn a_changed_bitmap_is_found_when_it_is_touched() {
 
 #[test]
 fn bitmaps_that_contradict_the_table_or_the_geometry_are_found() {
-    // Blocks whose bits are flipped: a data block alone, or with one that no file can have.
+    // The flipped bits: of one data block, or of a data block and one outside the data area.
     for (group, bits, words) in [
         (
             1,
@@ -104,7 +104,7 @@ fn bitmaps_that_contradict_the_table_or_the_geometry_are_found() {
 }
 
 #[test]
-fn mistakes_of_callers_are_refused_and_change_nothing() {
+fn invalid_calls_are_refused_and_change_nothing() {
     let volume = Volume::new(256 * MIB, &[]);
     let space = volume.open();
     let first = volume.geometry.data_start();
@@ -140,7 +140,7 @@ fn mistakes_of_callers_are_refused_and_change_nothing() {
 }
 
 #[test]
-fn formatting_refuses_what_overlaps_and_ignores_old_bytes() {
+fn format_refuses_overlap_and_ignores_old_bytes() {
     let volume = Volume::new(256 * MIB, &[]);
     let first = volume.geometry.data_start();
     let format =

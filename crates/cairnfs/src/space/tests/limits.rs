@@ -1,8 +1,9 @@
-//! The last blocks: promises hold, units outlive fragmentation, classes keep their distance.
+//! Nearly full volumes: reservations hold, the reserve of units survives fragmentation, and each
+//! class stops at its own limit.
 
 use super::*;
 
-/// Fills a space by single blocks until no more are given.
+/// Allocates single blocks until none are left for the class.
 fn fill(space: &Space, class: Class) -> Vec<u64> {
     let mut blocks = Vec::new();
     while let Some(run) = space.alloc(0, 1, Funding::New(class)).unwrap() {
@@ -42,7 +43,7 @@ fn single_blocks_leave_units_to_merges() {
 }
 
 #[test]
-fn what_was_promised_outlives_all_others() {
+fn reserved_space_survives_filling_the_volume() {
     let volume = Volume::new(16 * MIB, &[]);
     let space = volume.open();
     assert!(space.reserve(500, 40, Class::Ordinary).unwrap());
@@ -54,7 +55,7 @@ fn what_was_promised_outlives_all_others() {
         let run = space.alloc(0, 500 - i, Funding::Reserved).unwrap().unwrap();
         space.unreserve(0, 0);
         if run.len > 1 {
-            // Give back all but one and go on with what is still promised.
+            // Free all blocks except one, and reserve them again.
             release(&space, [BlockRun::new(run.start + 1, run.len - 1)]).unwrap();
             assert!(space.reserve(run.len - 1, 0, Class::Merge).unwrap());
         }
@@ -67,7 +68,7 @@ fn what_was_promised_outlives_all_others() {
 }
 
 #[test]
-fn promises_are_exact_at_the_limit() {
+fn reservations_are_exact_at_the_limit() {
     let volume = Volume::new(16 * MIB, &[]);
     let space = volume.open();
     let all = space.available(Class::Ordinary).unwrap();
@@ -95,7 +96,7 @@ fn limits_are_exact_before_any_bitmap_was_read() {
 }
 
 #[test]
-fn every_fourth_block_in_use_leaves_no_unit_but_all_blocks() {
+fn fragmented_volume_has_no_units_but_all_blocks() {
     let size = 132 * MIB;
     let geometry = Geometry::for_size(size, None).unwrap();
     let used: Vec<BlockRun> = (geometry.data_start()..geometry.total_blocks)
@@ -132,7 +133,7 @@ fn blocks_freed_one_by_one_become_units_again() {
 }
 
 #[test]
-fn claims_do_not_touch_what_was_promised() {
+fn claim_does_not_take_reserved_space() {
     let volume = Volume::new(16 * MIB, &[]);
     let space = volume.open();
     assert!(space.reserve(space.free_blocks(), 0, Class::Merge).unwrap());

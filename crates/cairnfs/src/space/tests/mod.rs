@@ -1,5 +1,5 @@
-//! The free space as its users see it: against a model, at the limits, from many threads, and
-//! over damaged bytes.
+//! Tests of the public interface: against a model, at the limits, from many threads, and with
+//! damaged bytes.
 
 mod damage;
 mod limits;
@@ -20,7 +20,7 @@ use crate::format::{BLOCK_SIZE, NODE_BLOCKS};
 
 const MIB: u64 = 1 << 20;
 
-/// A device that remembers what was asked of it, in blocks.
+/// A device that records its reads, writes and discards, in blocks.
 struct Recorder {
     inner: MemoryDevice,
     reads: Mutex<Vec<BlockRun>>,
@@ -96,7 +96,7 @@ impl Volume {
     }
 }
 
-/// Reads all bitmaps and compares them with every count that is kept.
+/// Reads all bitmaps and compares them with all counters.
 fn check(space: &Space) {
     let (mut free, mut units) = (0, 0);
     for (index, group) in space.groups.iter().enumerate() {
@@ -116,7 +116,7 @@ fn check(space: &Space) {
     assert!(promised_units <= units);
 }
 
-/// The blocks in use in the data area.
+/// The blocks of the data area that are in use in a bitmap.
 fn used(space: &Space, map: impl Fn(&Maps) -> &Bitmap) -> Vec<u64> {
     let mut all = Vec::new();
     for index in 0..space.groups.len() {

@@ -1,4 +1,4 @@
-//! Random calls against plain sets of blocks.
+//! Random operations, compared with a model of plain sets of blocks.
 
 use std::collections::BTreeSet;
 
@@ -10,7 +10,7 @@ use super::*;
 enum Op {
     /// Allocate data behind the nth owned run, or anywhere.
     Alloc(Option<usize>, u64, Funding),
-    /// Promise, then allocate all of it in pieces.
+    /// Reserve, then allocate all of it in pieces.
     Promised(u64, u64, u64, Class),
     Unit(Class),
     /// Release a part of the nth owned run.
@@ -20,7 +20,7 @@ enum Op {
     Remove(usize),
     Write,
     Commit,
-    /// Open again, from what was written last or from what counts.
+    /// Reopen, from the state written last (true) or the last committed state.
     Crash(bool),
 }
 
@@ -91,7 +91,7 @@ impl Model {
         self.runs.push(run);
     }
 
-    /// The limits of a class, by counting.
+    /// Whether the reservations leave the reserve that the class must leave.
     fn leaves_reserve(&self, class: Class) -> bool {
         let (blocks, units) = self.space.reserved();
         let kept = units + self.space.standing(class);
@@ -254,7 +254,7 @@ impl Model {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(300))]
     #[test]
-    fn agrees_with_sets(
+    fn allocator_agrees_with_block_sets(
         size in prop_oneof![Just(16 * MIB), Just(132 * MIB)],
         ops in prop::collection::vec(op(), 1..120),
     ) {
@@ -270,7 +270,7 @@ proptest! {
 }
 
 #[test]
-fn a_crash_before_the_superblock_gives_the_old_state() {
+fn crash_before_superblock_keeps_old_image() {
     let mut volume = Volume::new(300 * MIB, &[]);
     let space = volume.open();
     let old = space
@@ -285,7 +285,7 @@ fn a_crash_before_the_superblock_gives_the_old_state() {
         .unwrap()
         .unwrap();
     for _ in 0..3 {
-        // Given up and tried again; what counts is never touched.
+        // Written repeatedly without a commit: the active copies are never touched.
         space.image_remove(old).unwrap();
         space.image_add(new).unwrap();
         let next = space.write_image().unwrap();

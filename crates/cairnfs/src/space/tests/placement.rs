@@ -1,11 +1,11 @@
-//! Where blocks come from, what is read for it, and what the device is told.
+//! Placement of allocations, the bitmaps read for them, and the writes and discards of the device.
 
 use super::*;
 
 const ORDINARY: Funding = Funding::New(Class::Ordinary);
 
 #[test]
-fn a_file_that_grows_stays_in_one_piece() {
+fn growing_file_stays_contiguous() {
     let volume = Volume::new(512 * MIB, &[]);
     let space = volume.open();
     let mut end = space.alloc(0, 256, ORDINARY).unwrap().unwrap().end();
@@ -17,7 +17,7 @@ fn a_file_that_grows_stays_in_one_piece() {
 }
 
 #[test]
-fn long_runs_follow_each_other_and_nodes_stay_apart() {
+fn long_runs_are_contiguous_and_apart_from_nodes() {
     for size in [64 * MIB, 1024 * MIB] {
         let volume = Volume::new(size, &[]);
         let space = volume.open();
@@ -49,12 +49,12 @@ fn small_requests_fill_broken_units_first() {
     assert_eq!(
         rest,
         BlockRun::new(long.end(), 2),
-        "the rest of a unit it broke"
+        "the rest of the unit that the long run broke"
     );
 }
 
 #[test]
-fn a_run_long_enough_is_found_behind_short_ones() {
+fn long_run_is_found_behind_fragmented_group() {
     let volume = Volume::new(512 * MIB, &[]);
     let space = volume.open();
     // The first group keeps only holes of 8 blocks.
@@ -77,7 +77,7 @@ fn a_run_long_enough_is_found_behind_short_ones() {
 }
 
 #[test]
-fn opening_reads_the_table_and_nothing_else() {
+fn open_reads_group_table_only() {
     let volume = Volume::new(16 << 40, &[]);
     assert!(volume.device.inner.allocated_bytes() < 8 * MIB);
     volume.device.reads.lock().clear();
@@ -94,7 +94,7 @@ fn opening_reads_the_table_and_nothing_else() {
 
 #[test]
 fn units_are_counted_only_as_far_as_needed() {
-    // A third of every group in use: by the bound, no unit is free anywhere.
+    // A third of every group is in use, so the lower bound of free units is 0 in every group.
     let size = 40 << 30;
     let geometry = Geometry::for_size(size, None).unwrap();
     let used: Vec<BlockRun> = (0..geometry.groups())
@@ -132,7 +132,7 @@ fn neighbouring_bitmaps_are_written_at_once() {
 }
 
 #[test]
-fn words_that_become_free_are_discarded() {
+fn release_discards_words_that_become_free() {
     let volume = Volume::new(256 * MIB, &[]);
     let space = volume.open();
     let first = volume.geometry.data_start().next_multiple_of(64) + 64;
@@ -143,14 +143,14 @@ fn words_that_become_free_are_discarded() {
         std::mem::take(&mut *volume.device.discards.lock())
     };
     space.claim(BlockRun::new(first, 640)).unwrap();
-    // A word whose last used blocks go is discarded whole, others not at all.
+    // A word is discarded as a whole when its last used blocks are freed, and not before.
     assert_eq!(discards(&[BlockRun::new(first, 60)]), []);
     let word = BlockRun::new(first, 64);
     assert_eq!(
         discards(&[BlockRun::new(first + 62, 2), BlockRun::new(first + 60, 2)]),
         [word]
     );
-    // Adjacent words at once; the word that keeps a block splits them.
+    // Adjacent words are discarded with one call; a word with a used block splits them.
     let rest = [
         BlockRun::new(first + 320, 320),
         BlockRun::new(first + 64, 128),
@@ -169,7 +169,7 @@ fn words_that_become_free_are_discarded() {
 }
 
 #[test]
-fn a_discard_happens_before_anyone_can_have_the_blocks() {
+fn blocks_cannot_be_allocated_during_their_discard() {
     struct Asking {
         inner: MemoryDevice,
         space: Mutex<std::sync::Weak<Space>>,
@@ -190,11 +190,11 @@ fn a_discard_happens_before_anyone_can_have_the_blocks() {
         }
         fn discard(&self, offset: u64, len: u64) -> Result<()> {
             let space = self.space.lock().upgrade().unwrap();
-            let gone = blocks(offset, len);
-            // No lock is held, or this would not return.
-            let run = space.alloc(gone.start, 64, ORDINARY).unwrap().unwrap();
-            assert!(run.end() <= gone.start || run.start >= gone.end());
-            let claim = space.claim(BlockRun::new(gone.start, 1));
+            let discarded = blocks(offset, len);
+            // No lock is held, or this would deadlock.
+            let run = space.alloc(discarded.start, 64, ORDINARY).unwrap().unwrap();
+            assert!(run.end() <= discarded.start || run.start >= discarded.end());
+            let claim = space.claim(BlockRun::new(discarded.start, 1));
             assert_eq!(claim.unwrap(), 0);
             *self.asked.lock() += 1;
             Ok(())

@@ -1,4 +1,4 @@
-//! Orders of events among promises, allocations, releases and claims on nearly full volumes.
+//! Schedule tests of reservations, allocations, releases and claims on nearly full volumes.
 
 use std::collections::HashSet;
 
@@ -9,7 +9,7 @@ use crate::sync::{thread, wait_for_ever};
 /// Blocks of a unit.
 const UNIT: u64 = NODE_BLOCKS;
 
-/// A volume of which only the blocks `free` of are free.
+/// A volume in which only the blocks of `free` are free.
 fn volume(size: u64, free: &[BlockRun]) -> Volume {
     let geometry = Geometry::for_size(size, None).unwrap();
     let mut at = geometry.data_start();
@@ -23,7 +23,7 @@ fn volume(size: u64, free: &[BlockRun]) -> Volume {
     Volume::new(size, &used)
 }
 
-/// What somebody has; nobody else may get it.
+/// The allocated blocks; allocating one twice panics.
 #[derive(Default)]
 struct Owned(std::sync::Mutex<HashSet<u64>>);
 
@@ -47,7 +47,7 @@ impl Owned {
     }
 }
 
-/// Opens, runs `work` in as many threads as `threads` says, and compares all counts.
+/// Opens the volume, runs `work` in `threads` threads, and checks all counters.
 fn together(volume: &Volume, threads: u64, work: fn(&Space, &Owned, u64)) {
     let space = Arc::new(volume.open());
     let free = space.free_blocks();
@@ -79,18 +79,18 @@ fn take_promised(space: &Space, owned: &Owned, blocks: u64) -> Vec<BlockRun> {
 }
 
 fn free_again(space: &Space, owned: &Owned, mine: Vec<BlockRun>, discard: bool) {
-    let mut gone = mine;
-    for run in &gone {
+    let mut freed = mine;
+    for run in &freed {
         owned.give(*run);
     }
-    space.release(&mut gone, discard).unwrap();
+    space.release(&mut freed, discard).unwrap();
 }
 
 #[test]
-fn promises_are_kept_whoever_comes_first() {
+fn concurrent_reservations_are_honoured() {
     explore("space: promises", Cost::Medium, || {
         wait_for_ever(true);
-        // Eight units, and five blocks of broken ones.
+        // Eight units, and five blocks of broken units.
         let free = [
             BlockRun::new(2000, 8 * UNIT),
             BlockRun::new(3001, 3),
@@ -116,7 +116,7 @@ fn promises_are_kept_whoever_comes_first() {
 }
 
 #[test]
-fn the_last_blocks_of_two_groups_go_to_who_was_promised_them() {
+fn last_blocks_of_two_groups_go_to_reservation_holders() {
     explore("space: two groups", Cost::Medium, || {
         wait_for_ever(true);
         let free = [
@@ -143,7 +143,7 @@ fn the_last_blocks_of_two_groups_go_to_who_was_promised_them() {
 }
 
 #[test]
-fn what_is_free_is_promised_while_groups_are_looked_at() {
+fn free_units_can_be_reserved_while_groups_are_counted() {
     explore("space: groups not looked at", Cost::Medium, || {
         wait_for_ever(true);
         let free = [
@@ -161,7 +161,7 @@ fn what_is_free_is_promised_while_groups_are_looked_at() {
 }
 
 #[test]
-fn data_that_was_promised_finds_units_to_break_while_groups_are_looked_at() {
+fn reserved_data_can_break_units_while_groups_are_counted() {
     explore("space: data in groups not looked at", Cost::Medium, || {
         wait_for_ever(true);
         let free = [
@@ -176,10 +176,10 @@ fn data_that_was_promised_finds_units_to_break_while_groups_are_looked_at() {
 }
 
 #[test]
-fn what_is_being_discarded_is_given_to_nobody() {
+fn blocks_being_discarded_are_not_allocated() {
     explore("space: discards", Cost::Medium, || {
         wait_for_ever(true);
-        // A whole word of the bitmap, which is told to the device once it is free.
+        // A whole word of the bitmap, which is discarded once it is free.
         let free = [BlockRun::new(2048, 64)];
         together(&volume(16 * MIB, &free), 3, |space, owned, me| {
             let want = [40, 20, 30][me as usize];
@@ -194,7 +194,7 @@ fn what_is_being_discarded_is_given_to_nobody() {
 }
 
 #[test]
-fn what_was_given_is_told_before_it_is_promised() {
+fn freed_blocks_are_counted_before_they_can_be_reserved() {
     explore("space: moves", Cost::Medium, || {
         wait_for_ever(true);
         let space = Arc::new(volume(16 * MIB, &[BlockRun::new(2000, UNIT)]).open());
@@ -215,7 +215,7 @@ fn what_was_given_is_told_before_it_is_promised() {
 }
 
 #[test]
-fn a_block_is_claimed_once() {
+fn concurrent_claims_count_each_block_once() {
     explore("space: claims", Cost::Medium, || {
         wait_for_ever(true);
         let volume = volume(16 * MIB, &[BlockRun::new(2000, 3 * UNIT)]);

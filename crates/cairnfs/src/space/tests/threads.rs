@@ -1,11 +1,11 @@
-//! Many threads: no block is given twice, no promise broken.
+//! Concurrent threads: no block is allocated twice, and every reservation is honoured.
 
 use std::collections::HashSet;
 use std::sync::atomic::AtomicU32;
 
 use super::*;
 
-/// A small generator, so that threads do different things by their seed.
+/// A small random generator with a seed for each thread.
 struct Random(u64);
 
 impl Random {
@@ -17,7 +17,7 @@ impl Random {
     }
 }
 
-/// Who owns what, by block.
+/// The owning thread of each block; 0 if none.
 struct Owners(Vec<AtomicU32>);
 
 impl Owners {
@@ -56,13 +56,13 @@ fn work(space: &Space, owners: &Owners, me: u32, rounds: u32) -> Vec<BlockRun> {
                 mine.push(run);
             }
         }
-        let mut gone = Vec::new();
+        let mut freed = Vec::new();
         while !mine.is_empty() && random.below(5) > 0 {
             let run = mine.swap_remove(random.below(mine.len() as u64) as usize);
             owners.give(run, me);
-            gone.push(run);
+            freed.push(run);
         }
-        space.release(&mut gone, random.below(2) == 0).unwrap();
+        space.release(&mut freed, random.below(2) == 0).unwrap();
     }
     mine
 }
@@ -99,17 +99,17 @@ fn hammer(size: u64, rounds: u32) {
 }
 
 #[test]
-fn hammering_a_volume_that_is_nearly_full() {
+fn threads_allocate_and_free_on_nearly_full_volume() {
     hammer(16 * MIB, 2000);
 }
 
 #[test]
-fn hammering_many_groups() {
+fn threads_allocate_and_free_in_many_groups() {
     hammer(520 * MIB, 1000);
 }
 
 #[test]
-fn threads_write_in_groups_of_their_own() {
+fn threads_allocate_data_in_different_groups() {
     let volume = Volume::new(1024 * MIB, &[]);
     let space = volume.open();
     let groups: HashSet<u64> = std::thread::scope(|scope| {

@@ -1,5 +1,5 @@
-//! Many inodes, and several who commit while merges run: each merge takes of every inode exactly what it
-//! was at the boundary, whoever froze it.
+//! Many inodes, and several committers during merges: each merge takes every inode exactly in its
+//! state at the boundary, whichever thread sealed it.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -19,10 +19,10 @@ const FIRST: u64 = 1000;
 const COMMITTERS: u32 = 3;
 const MERGES: usize = 12;
 
-/// For each inode what its item became, and with which context.
+/// For each inode the values of its item, with the context of each.
 type History = Mutex<Vec<Vec<(u64, Option<u32>)>>>;
 
-/// The one item that is changed of an inode: one alone, one of a set, or one among the orphans.
+/// The item that is changed of an inode: a lone inode item, an item of a set, or an orphan item.
 fn kind_of(inode: u64) -> (Kind, u64) {
     match inode % 50 {
         7 => (Kind::Orphan, FIRST + inode),
@@ -94,7 +94,7 @@ fn commit(core: &Core, history: &History, rng: &mut TestRng, number: u32) {
     core.throttle(receipt).unwrap();
 }
 
-/// Compares the index with what there was at the boundary of the newest merge.
+/// Compares the index with the state at the boundary of the newest merge.
 fn compare(core: &Core, history: &History) {
     let _one = core.merging.lock();
     let merged = core.superblock().merged_seq.get();
@@ -110,7 +110,7 @@ fn compare(core: &Core, history: &History) {
 }
 
 #[test]
-fn a_merge_takes_exactly_what_there_was_at_its_boundary() {
+fn concurrent_merges_take_exact_state_at_boundary() {
     let device = MemoryDevice::new(256 << 20);
     make_device(&device, &MakeOptions::default(), &mut |_, _| {}).unwrap();
     let device: Arc<dyn Device> = Arc::new(device);
@@ -137,7 +137,7 @@ fn a_merge_takes_exactly_what_there_was_at_its_boundary() {
             }
             ended.store(true, Ordering::Relaxed);
         });
-        // Every other time all that is in memory is lost, and what is in the log is replayed.
+        // After every other round the memory is lost and the log is replayed.
         if round % 2 == 0 {
             core.force_all().unwrap();
             continue;

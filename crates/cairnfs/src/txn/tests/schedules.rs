@@ -1,4 +1,4 @@
-//! Orders of events between commits and a merge: what each of them seals, and what survives.
+//! Schedules of commits and a merge: which of them seals a set, and which changes survive.
 
 use std::sync::{Arc, Mutex as Plain, OnceLock};
 
@@ -12,7 +12,7 @@ use crate::txn::{Core, Limits, Need, OpenMode};
 const SIZE: u64 = 16 << 20;
 const INO: u64 = 100;
 
-/// A volume just made.
+/// Image of a newly made volume.
 pub(crate) fn fresh() -> &'static Image {
     static IMAGE: OnceLock<Image> = OnceLock::new();
     IMAGE.get_or_init(|| {
@@ -53,7 +53,7 @@ impl Volume {
         })
     }
 
-    /// Commits a value of the item, or its deletion; returns the sequence.
+    /// Commits a value of the item, or its deletion. Returns the sequence of the context.
     fn commit(&self, value: Option<u8>) -> u64 {
         let reservation = self.core.reserve(Need::items(1, 64, 1)).unwrap();
         let inode = self.core.table().get_or_new(INO);
@@ -82,14 +82,14 @@ impl Volume {
         seq
     }
 
-    /// The item's value after the contexts up to `seq`.
+    /// The item's value after all contexts up to `seq`.
     fn after(&self, seq: u64) -> Option<u8> {
         let history = self.history.lock().unwrap();
         let last = history.iter().rev().find(|(at, _)| *at <= seq);
         last.and_then(|(_, value)| *value)
     }
 
-    /// Merges; what the index holds then is the state after the boundary, to the byte.
+    /// Merges, and checks that the index holds exactly the state after the boundary.
     fn merge(&self) {
         self.core.merge().unwrap();
         let merged = self.core.superblock().merged_seq.get();
@@ -117,7 +117,7 @@ impl Volume {
 }
 
 #[test]
-fn a_merge_takes_exactly_the_state_after_its_boundary() {
+fn merge_takes_exact_state_after_its_boundary() {
     explore("txn: commits and merges", Cost::Large, || {
         wait_for_ever(true);
         let volume = Volume::new();
@@ -140,7 +140,7 @@ fn a_merge_takes_exactly_the_state_after_its_boundary() {
 }
 
 #[test]
-fn what_was_forced_survives_a_power_cut() {
+fn forced_commits_survive_power_cut() {
     explore("txn: force and power cut", Cost::Large, || {
         wait_for_ever(true);
         let volume = Volume::new();
