@@ -164,7 +164,7 @@ pub(crate) fn status_answer(status: &Status) -> Vec<u8> {
 /// As [`sync`]; `EPERM` for users other than root and the daemon's user; `EROFS`; `EOPNOTSUPP` also
 /// if the volume's device or host does not support discard.
 pub fn trim(path: &Path) -> io::Result<u64> {
-    let answer = ask(&File::open(path)?, TRIM)?;
+    let answer = ask(&opening::inside(path)?, TRIM)?;
     let text = String::from_utf8_lossy(&answer);
     text.parse().map_err(io::Error::other)
 }

@@ -235,6 +235,7 @@ const DAEMON_WORDS: &[&str] = &[
     "fsname",
     "grace",
     "norecovery",
+    "noload",
     "subtype",
     "threads",
     "write",
@@ -341,6 +342,14 @@ mod tests {
         assert!(all.dev && all.suid && all.exec && !all.read_only);
         let some = parse("defaults,nodev,nosuid,noexec,ro").unwrap();
         assert!(!some.dev && !some.suid && !some.exec && some.read_only);
+    }
+
+    #[test]
+    fn both_words_for_no_recovery_are_kept_by_remount() {
+        for word in ["norecovery", "noload"] {
+            assert!(!parse(word).unwrap().recovery);
+            assert!(MountOptions::is_kept_by_remount(word), "{word}");
+        }
     }
 
     #[test]

@@ -149,9 +149,13 @@ impl Serving {
             source,
         };
         let connection = mounter::mount(volume, dir, options).map_err(failed)?;
+        // A mount that nothing serves must not stay.
+        let entry = mountinfo::at(dir).inspect_err(|_| {
+            let _ = mounter::unmount(dir, Way::Lazy);
+        });
         let mounted = Mounted {
             dir: dir.to_path_buf(),
-            entry: mountinfo::at(dir).map_err(failed)?,
+            entry: entry.map_err(failed)?,
         };
         let ending = served.ending();
         if let Err(e) = start(served, connection, options, events.clone()) {

@@ -393,9 +393,11 @@ impl Filesystem for Adapter {
         datasync: bool,
         reply: ReplyEmpty,
     ) {
-        if let Err(refused) = self.ops.door().enter(Purpose::WriteBack) {
-            return reply.error(refused.into());
-        }
+        // Held until the request is counted among those in flight, which the end of a mount awaits.
+        let _inside = match self.ops.door().enter(Purpose::WriteBack) {
+            Ok(inside) => inside,
+            Err(refused) => return reply.error(refused.into()),
+        };
         let request = FsyncRequest {
             ino: ino.0,
             data_only: datasync,

@@ -288,7 +288,7 @@ pub fn rot(faults: Faults<'_>, volume: Image, steps: &[Step], place: Rot) -> Out
         let recording = faults.run(|| recorded(volume, steps)).unwrap();
         let mut cursor = recording.cursor();
         while cursor.step() {}
-        let image = cursor.image(&[Fate::Kept; 64]);
+        let image = cursor.image(&vec![Fate::Kept; cursor.pending()]);
         let sound = tree_of(&image)?;
         for block in used_blocks(&image, place) {
             for byte in used_bytes(&image, block) {

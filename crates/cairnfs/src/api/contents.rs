@@ -111,12 +111,12 @@ impl Volume {
             FileKind::Directory => {}
             _ => return Err(Error::Unsupported("a special file has no contents here")),
         }
-        if writes && self.is_read_only() {
-            let failure = self.file_system().failure();
-            return Err(failure.unwrap_or(Error::ReadOnly));
-        }
-        // Each write checks the flags again; open reports the error early, like open(2).
+        // Each write checks this again; open reports the error early, like open(2).
         if writes {
+            self.file_system().check_running()?;
+            if self.is_read_only() {
+                return Err(Error::ReadOnly);
+            }
             may_open(opened.attr.flags, options.append)?;
         }
         if options.truncate && !opened.made {

@@ -331,6 +331,11 @@ impl FileSystem {
         self.core.read_only()
     }
 
+    /// Returns [`Error::Stopped`](crate::Error::Stopped) if a failure stopped all changes.
+    pub(crate) fn check_running(&self) -> Result<()> {
+        self.core.storage().check()
+    }
+
     /// The failure that stopped all changes, if one did.
     pub fn failure(&self) -> Option<Error> {
         self.core.storage().failure().map(|e| (**e).clone())

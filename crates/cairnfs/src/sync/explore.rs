@@ -31,7 +31,7 @@ pub fn explore(name: &str, cost: Cost, scenario: fn()) {
     let asked = std::env::var("CAIRNFS_SCHEDULES").ok();
     let unit = asked.and_then(|n| n.parse().ok()).unwrap_or(SCHEDULES);
     let each = match cost {
-        Cost::Small => unit * 20,
+        Cost::Small => unit * 100,
         Cost::Medium => unit * 20,
         Cost::Large => unit,
     };

@@ -1,12 +1,14 @@
 //! Helpers that use the engine below [`cairnfs::Volume`], in memory: opened without workers,
 //! killed, opened again.
 
+use std::io;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
-use cairnfs::Mechanism;
 use cairnfs::device::{Device, MemoryDevice};
 use cairnfs::fs::{FileSystem, MakeOptions, Options, make_device};
 use cairnfs::types::Creds;
+use cairnfs::{Error, Mechanism, Result};
 
 pub const ROOT: u64 = 1;
 pub const OWNER: Creds = Creds { uid: 0, gid: 0 };
@@ -57,4 +59,53 @@ pub fn copy(device: &MemoryDevice) -> Arc<MemoryDevice> {
 pub fn create(fs: &FileSystem, name: &str) -> u64 {
     let made = fs.mknod(ROOT, name.as_bytes(), 0o100_644, 0, OWNER);
     made.unwrap().ino
+}
+
+/// A device whose flushes fail after [`Self::fail`].
+pub struct FailingFlushes {
+    device: Arc<MemoryDevice>,
+    fails: AtomicBool,
+}
+
+impl FailingFlushes {
+    pub fn new() -> Arc<Self> {
+        Arc::new(Self {
+            device: fresh(),
+            fails: AtomicBool::new(false),
+        })
+    }
+
+    pub fn fail(&self) {
+        self.fails.store(true, Ordering::Relaxed);
+    }
+}
+
+impl Device for FailingFlushes {
+    fn size(&self) -> u64 {
+        self.device.size()
+    }
+
+    fn read(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
+        self.device.read(offset, buf)
+    }
+
+    fn write(&self, offset: u64, buf: &[u8]) -> Result<()> {
+        self.device.write(offset, buf)
+    }
+
+    fn flush(&self) -> Result<()> {
+        match self.fails.load(Ordering::Relaxed) {
+            true => Err(Error::Io {
+                op: "flush",
+                offset: 0,
+                len: 0,
+                source: Arc::new(io::Error::other("the device has failed")),
+            }),
+            false => self.device.flush(),
+        }
+    }
+
+    fn discard(&self, offset: u64, len: u64) -> Result<()> {
+        self.device.discard(offset, len)
+    }
 }

@@ -2,16 +2,14 @@
 //! maintains them itself. Times that are set in place, without a transaction, survive a power cut
 //! like others and take no reservation.
 
-use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use cairnfs::device::{Device, MemoryDevice};
+use cairnfs::device::MemoryDevice;
 use cairnfs::fs::{FileSystem, Options};
 use cairnfs::types::{Fallocate, SetAttr, SetTime, Time, XattrMode};
-use cairnfs::{Error, Result};
 
-use super::engine::{OWNER, ROOT, copy, create, fresh, open, open_with};
+use super::engine::{FailingFlushes, OWNER, ROOT, copy, create, fresh, open, open_with};
 
 fn at(secs: i64) -> Time {
     Time { secs, nanos: 5 }
@@ -89,52 +87,13 @@ fn times_set_after_change_take_no_log_space() {
     assert_eq!(after, before);
 }
 
-/// A device whose flushes fail once `fails` is set.
-struct Failing {
-    device: Arc<MemoryDevice>,
-    fails: AtomicBool,
-}
-
-impl Device for Failing {
-    fn size(&self) -> u64 {
-        self.device.size()
-    }
-
-    fn read(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
-        self.device.read(offset, buf)
-    }
-
-    fn write(&self, offset: u64, buf: &[u8]) -> Result<()> {
-        self.device.write(offset, buf)
-    }
-
-    fn flush(&self) -> Result<()> {
-        match self.fails.load(Ordering::Relaxed) {
-            true => Err(Error::Io {
-                op: "flush",
-                offset: 0,
-                len: 0,
-                source: Arc::new(io::Error::other("the device has failed")),
-            }),
-            false => self.device.flush(),
-        }
-    }
-
-    fn discard(&self, offset: u64, len: u64) -> Result<()> {
-        self.device.discard(offset, len)
-    }
-}
-
 #[test]
 fn setting_times_fails_after_volume_failure() {
-    let device = Arc::new(Failing {
-        device: fresh(),
-        fails: AtomicBool::new(false),
-    });
+    let device = FailingFlushes::new();
     let fs = open(device.clone());
     let [file, other] = ["file", "other"].map(|name| create(&fs, name));
     set(&fs, file, 1);
-    device.fails.store(true, Ordering::Relaxed);
+    device.fail();
     fs.fsync(other, false).unwrap_err();
     let times = SetAttr {
         ctime: Some(at(9)),

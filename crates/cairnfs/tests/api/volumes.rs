@@ -1,6 +1,6 @@
 //! Volumes as a whole: creation, close, reopening.
 
-use std::io::{self, ErrorKind};
+use std::io::{self, ErrorKind, Write};
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use std::sync::{Arc, OnceLock};
 
@@ -10,7 +10,7 @@ use cairnfs::format::geometry::SUPERBLOCK_SLOTS;
 use cairnfs::format::superblock::{RENAMED_ENTRIES, RawSuperblock};
 use cairnfs::{Error, OpenOptions, Result, Volume, VolumeOptions};
 
-use super::engine::{ROOT, copy, create, fresh, open};
+use super::engine::{FailingFlushes, ROOT, copy, create, fresh, open};
 use super::{SIZE, fails, names, permissions, volume};
 
 fn fill(v: &Volume) {
@@ -299,4 +299,18 @@ fn feature_bit_is_set_before_log_needs_it() {
         assert!(matches!(fs.lookup(ROOT, b"b"), Err(Error::NotFound)));
         std::mem::forget(fs);
     }
+}
+
+#[test]
+fn open_for_writing_fails_after_volume_failure() {
+    let device = FailingFlushes::new();
+    let v = Volume::options().open_device(device.clone()).unwrap();
+    let mut file = v.create_file("file").unwrap();
+    device.fail();
+    file.write_all(b"lost").unwrap();
+    file.sync_all().unwrap_err();
+    let writing = OpenOptions::new().write(true).clone();
+    let refused = v.open_with("file", &writing).err().unwrap();
+    assert!(matches!(refused.cause(), Error::Stopped(_)), "{refused}");
+    v.open_file("file").unwrap();
 }
