@@ -170,6 +170,12 @@ impl FileSystem {
         let (mut from, last) = (offset.div_ceil(BLOCK), end / BLOCK);
         while from < last {
             let _contents = self.step(change)?;
+            // Data that made the file larger since the edges were zeroed would be dropped, and its
+            // size never be committed.
+            let grown = |a: &Attrs| a.size > a.disk_size;
+            if grown(attrs(&change.inode.read())?) {
+                self.write_back(change.inode)?;
+            }
             from = self.punch_step(change, from, last)?;
         }
         Ok(())

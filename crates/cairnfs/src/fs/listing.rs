@@ -92,34 +92,16 @@ impl FileSystem {
     ) -> Result<()> {
         let mut cookie = cookie;
         loop {
-            let mut batch = Vec::with_capacity(PLUS_BATCH);
-            self.readdir(dir, cookie, &mut |e| {
-                batch.push((e.ino, e.kind, e.name.to_vec(), e.cookie));
-                batch.len() < PLUS_BATCH
-            })?;
+            let batch = self.entries_after(dir, cookie, PLUS_BATCH)?;
             let whole = batch.len() < PLUS_BATCH;
-            for (ino, kind, name, at) in batch {
-                cookie = at;
-                let entry = EntryRef {
-                    ino,
-                    kind,
-                    name: &name,
-                    cookie: at,
+            for mut entry in batch {
+                let before = std::mem::replace(&mut cookie, entry.cookie);
+                let Some(attr) = self.use_entry(dir, before, &mut entry)? else {
+                    continue;
                 };
-                let dots = entry.is_dots();
-                let attr = match if dots {
-                    self.getattr(ino)
-                } else {
-                    self.take_use(ino)
-                } {
-                    Ok(attr) => attr,
-                    // Removed since the batch was read.
-                    Err(Error::NotFound) => continue,
-                    Err(e) => return Err(e),
-                };
-                if !each(entry, &attr) {
-                    if !dots {
-                        self.forget(ino, 1);
+                if !each(entry.as_ref(), &attr) {
+                    if !entry.as_ref().is_dots() {
+                        self.forget(entry.ino, 1);
                     }
                     return Ok(());
                 }
@@ -127,6 +109,63 @@ impl FileSystem {
             if whole {
                 return Ok(());
             }
+        }
+    }
+
+    /// Up to `most` entries behind a cookie.
+    fn entries_after(&self, dir: u64, cookie: u64, most: usize) -> Result<Vec<Listed>> {
+        let mut found = Vec::with_capacity(most);
+        self.readdir(dir, cookie, &mut |e| {
+            found.push(Listed {
+                ino: e.ino,
+                kind: e.kind,
+                name: e.name.to_vec(),
+                cookie: e.cookie,
+            });
+            found.len() < most
+        })?;
+        Ok(found)
+    }
+
+    /// Takes a use of the inode of an entry that was read behind the cookie `before`, and returns
+    /// its attributes. If the entry was replaced or renamed since, it is read again; `None` if it
+    /// was removed.
+    fn use_entry(&self, dir: u64, before: u64, entry: &mut Listed) -> Result<Option<Attr>> {
+        if entry.as_ref().is_dots() {
+            return self.getattr(entry.ino).map(Some);
+        }
+        loop {
+            match self.take_use(entry.ino) {
+                // Unlinked, but still in use.
+                Ok(attr) if attr.nlink == 0 => self.forget(entry.ino, 1),
+                Ok(attr) => return Ok(Some(attr)),
+                Err(Error::NotFound) => {}
+                Err(e) => return Err(e),
+            }
+            let again = self.entries_after(dir, before, 1)?.pop();
+            match again.filter(|a| a.cookie == entry.cookie && a.ino != entry.ino) {
+                Some(again) => *entry = again,
+                None => return Ok(None),
+            }
+        }
+    }
+}
+
+/// An entry of a batch.
+struct Listed {
+    ino: u64,
+    kind: FileKind,
+    name: Vec<u8>,
+    cookie: u64,
+}
+
+impl Listed {
+    fn as_ref(&self) -> EntryRef<'_> {
+        EntryRef {
+            ino: self.ino,
+            kind: self.kind,
+            name: &self.name,
+            cookie: self.cookie,
         }
     }
 }

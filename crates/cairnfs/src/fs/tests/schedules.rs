@@ -11,7 +11,7 @@ use crate::fs::{FileSystem, Options};
 use crate::sync::explore::{Cost, explore};
 use crate::sync::{thread, wait_for_ever};
 use crate::txn::schedules::fresh;
-use crate::types::{Creds, RenameMode, XattrMode};
+use crate::types::{Attr, Creds, Fallocate, RenameMode, XattrMode};
 
 const SIZE: u64 = 16 << 20;
 
@@ -370,5 +370,60 @@ fn sync_through_makes_changes_before_sequence_durable() {
         ];
         join(threads);
         volume.check(&["a", "b"]);
+    });
+}
+
+#[test]
+fn hole_beside_append_keeps_size_after_power_cut() {
+    explore("fs: hole beside append", Cost::Large, || {
+        wait_for_ever(true);
+        let volume = open(fresh());
+        let file = volume.create("f").unwrap();
+        volume.write(file, &[1; 9000]);
+        let threads = [
+            start(&volume, |volume| {
+                let file = volume.fs.lookup(ROOT_INO, b"f").unwrap().ino;
+                let hole = Fallocate::PunchHole;
+                volume.fs.fallocate(file, 0, 1 << 40, hole, true).unwrap();
+                volume.fs.forget(file, 1);
+            }),
+            start(&volume, |volume| {
+                let file = volume.fs.lookup(ROOT_INO, b"f").unwrap().ino;
+                volume.fs.append(file, &[2; 9000], true).unwrap();
+                volume.fs.forget(file, 1);
+            }),
+        ];
+        join(threads);
+        volume.fs.fsync(file, false).unwrap();
+        assert_eq!(volume.contents("f").len(), 18_000);
+        assert_eq!(volume.contents("f"), volume.cut().contents("f"));
+        volume.check(&["f"]);
+    });
+}
+
+#[test]
+fn listing_with_attributes_delivers_replaced_name() {
+    explore("fs: listing of a replaced name", Cost::Large, || {
+        wait_for_ever(true);
+        let volume = open(fresh());
+        volume.create("f").unwrap();
+        let replacing = start(&volume, |volume| {
+            volume.create("t").unwrap();
+            volume.rename("t", "f");
+        });
+        let mut names = Vec::new();
+        let mut uses = Vec::new();
+        let mut each = |entry: crate::types::EntryRef<'_>, attr: &Attr| {
+            if !entry.is_dots() {
+                names.push(entry.name.to_vec());
+                uses.push(attr.ino);
+            }
+            true
+        };
+        volume.fs.readdir_plus(ROOT_INO, 0, &mut each).unwrap();
+        assert_eq!(names.iter().filter(|name| **name == b"f").count(), 1);
+        uses.into_iter().for_each(|ino| volume.fs.forget(ino, 1));
+        join([replacing]);
+        volume.check(&["f"]);
     });
 }
