@@ -10,17 +10,20 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::SystemTime;
 
 use fuser::{
-    BsdFileFlags, Errno, FileAttr, FileHandle, FileType, Filesystem, INodeNo, IoctlFlags,
-    KernelConfig, LockOwner, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData,
+    BsdFileFlags, Errno, FileAttr, FileHandle, FileType, Filesystem, Generation, INodeNo,
+    IoctlFlags, KernelConfig, LockOwner, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData,
     ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyIoctl, ReplyOpen, ReplyStatfs,
     ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
 };
 
-use crate::adapter::{GENERATION, TTL};
+use crate::adapter::TTL;
 use crate::convert::absent_attr;
 use crate::negotiate;
 use crate::options::WriteMode;
 use crate::session::Served;
+
+/// Inode numbers are never reused while it is mounted.
+const GENERATION: Generation = Generation(0);
 
 /// Bit set in the inode numbers of directories; the root's number, 1, has it.
 const DIRECTORY: u64 = 1;

@@ -222,7 +222,7 @@ impl Flags {
 /// Attributes of an inode.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Attr {
-    /// Inode number; never reused.
+    /// Inode number. Not reused, except after a crash those of inodes that were not durable.
     pub ino: u64,
     /// Kind of the file.
     pub kind: FileKind,

@@ -150,18 +150,52 @@ fn forged(ino: u64, generation: u32) -> Handle {
     ("129".to_owned(), hex)
 }
 
+/// The generation in a handle of a mount.
+fn generation_of((_, hex): &Handle) -> u32 {
+    let byte = |at: usize| u8::from_str_radix(&hex[at..at + 2], 16).unwrap();
+    u32::from_ne_bytes([16, 18, 20, 22].map(byte))
+}
+
+#[test]
+fn handle_is_stale_when_number_is_assigned_again_after_kill() {
+    if !able(&["cc"]) {
+        return;
+    }
+    let mut place = Place::mounted("64M", "durability=0");
+    let mut handles = Handles::new(&compile(&place, "handle.c"), &place.dir());
+    fs::write(place.at("old"), "old").unwrap();
+    handles.take("old", false);
+    place.kill();
+    place.mount("durability=0");
+    assert!(!place.at("old").exists());
+    fs::write(place.at("new"), "new").unwrap();
+    handles.take("new", false);
+    let number = |name: &str| handles.taken[name].1[..16].to_owned();
+    assert_eq!(number("old"), number("new"), "the case to be tested");
+    assert_eq!(handles.open(&handles.taken["old"]), "ESTALE");
+    let new = "100644 links 1 holds new";
+    assert_eq!(handles.open(&handles.taken["new"]), new);
+    place.remount("");
+    assert_eq!(handles.open(&handles.taken["new"]), new);
+    assert_eq!(handles.open(&handles.taken["old"]), "ESTALE");
+    place.finish();
+}
+
 #[test]
 fn forged_file_handles_are_stale() {
     if !able(&["cc"]) {
         return;
     }
     let place = Place::mounted("64M", "");
-    let handles = Handles::new(&compile(&place, "handle.c"), &place.dir());
+    let mut handles = Handles::new(&compile(&place, "handle.c"), &place.dir());
     fs::write(place.at("file"), "here").unwrap();
     let ino = rustix::fs::stat(place.at("file")).unwrap().st_ino;
+    handles.take("file", false);
+    let generation = generation_of(&handles.taken["file"]);
     drop_caches();
-    assert_eq!(handles.open(&forged(ino, 0)), "100644 links 1 holds here");
-    assert_eq!(handles.open(&forged(ino, 1)), "ESTALE");
+    let real = handles.open(&forged(ino, generation));
+    assert_eq!(real, "100644 links 1 holds here");
+    assert_eq!(handles.open(&forged(ino, generation ^ 1)), "ESTALE");
     for never in [0, 2, 3, 4, 15, ino + 1, ino + 100_000, 1 << 63, u64::MAX] {
         assert_eq!(handles.open(&forged(never, 0)), "ESTALE", "{never}");
     }

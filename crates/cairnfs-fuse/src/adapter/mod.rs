@@ -20,8 +20,8 @@ use std::time::SystemTime;
 use cairnfs::fs::FsyncRequest;
 use cairnfs::types::{Attr, SetAttr};
 use fuser::{
-    BsdFileFlags, CopyFileRangeFlags, Errno, FileHandle, Filesystem, INodeNo, IoctlFlags,
-    KernelConfig, LockOwner, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData,
+    BsdFileFlags, CopyFileRangeFlags, Errno, FileHandle, Filesystem, Generation, INodeNo,
+    IoctlFlags, KernelConfig, LockOwner, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData,
     ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyIoctl, ReplyLseek, ReplyOpen,
     ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
 };
@@ -38,10 +38,10 @@ use crate::waiting::Waiting;
 
 use ioctls::Ioctl;
 pub use notices::Notices;
-pub(crate) use replies::{GENERATION, TTL};
+pub(crate) use replies::TTL;
 use replies::{
-    caller, guarded, reply_attr, reply_empty, reply_entry, reply_ioctl, reply_xattr, ttl,
-    writing_back,
+    caller, generation, guarded, reply_attr, reply_empty, reply_entry, reply_ioctl, reply_xattr,
+    ttl, writing_back,
 };
 
 thread_local! {
@@ -103,8 +103,8 @@ impl Filesystem for Adapter {
         match guarded(&self.ops, "lookup", parent, || {
             self.ops.lookup(parent.0, name.as_bytes())
         }) {
-            Ok(Some(attr)) => reply.entry(&TTL, &file_attr(&attr), GENERATION),
-            Ok(None) => reply.entry(&TTL, &absent_attr(), GENERATION),
+            Ok(Some(attr)) => reply.entry(&TTL, &file_attr(&attr), generation(&attr)),
+            Ok(None) => reply.entry(&TTL, &absent_attr(), Generation(0)),
             Err(e) => reply.error(e),
         }
     }
@@ -456,8 +456,9 @@ impl Filesystem for Adapter {
         let outcome = guarded(&self.ops, "readdir", ino, || {
             self.ops.readdir_plus(ino.0, offset, &mut |entry, attr| {
                 let name = OsStr::from_bytes(entry.name);
+                let generation = generation(attr);
                 let attr = file_attr(attr);
-                let full = reply.add(attr.ino, entry.cookie, name, &TTL, &attr, GENERATION);
+                let full = reply.add(attr.ino, entry.cookie, name, &TTL, &attr, generation);
                 added |= !full;
                 !full
             })

@@ -5,6 +5,7 @@
 
 use std::time::Duration;
 
+use cairnfs::format::ROOT_INO;
 use cairnfs::types::Attr;
 use fuser::{
     Errno, Generation, INodeNo, ReplyAttr, ReplyEmpty, ReplyEntry, ReplyIoctl, ReplyXattr, Request,
@@ -19,8 +20,16 @@ use crate::ops::{Caller, Ops, Outcome, caught};
 /// correctness.
 pub(crate) const TTL: Duration = Duration::from_secs(30 * 24 * 3600);
 
-/// Inode numbers are never reused, so there is one generation.
-pub(crate) const GENERATION: Generation = Generation(0);
+/// Tells an inode from an earlier one that had its number: after a crash, numbers of inodes that
+/// were not durable are assigned again. The time of birth differs then and never changes. The
+/// kernel keeps 32 bits, and takes the root to have generation 0.
+pub(super) fn generation(attr: &Attr) -> Generation {
+    if attr.ino == ROOT_INO {
+        return Generation(0);
+    }
+    let seconds = attr.btime.secs as u32;
+    Generation(u64::from(seconds.rotate_left(16) ^ attr.btime.nanos))
+}
 
 /// Runs one operation if new requests are admitted; converts its refusal to an errno value.
 pub(super) fn guarded<T>(
@@ -87,7 +96,7 @@ pub(super) fn reply_attr(reply: ReplyAttr, ttl: Duration, outcome: Result<Attr, 
 
 pub(super) fn reply_entry(reply: ReplyEntry, outcome: Result<Attr, Errno>) {
     match outcome {
-        Ok(attr) => reply.entry(&TTL, &file_attr(&attr), GENERATION),
+        Ok(attr) => reply.entry(&TTL, &file_attr(&attr), generation(&attr)),
         Err(e) => reply.error(e),
     }
 }

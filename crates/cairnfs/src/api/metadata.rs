@@ -75,7 +75,7 @@ impl Metadata {
         self.0.nlink.into()
     }
 
-    /// Inode number; never reused in the volume.
+    /// Inode number. Not reused, except after a crash those of inodes that were not durable.
     pub fn ino(&self) -> u64 {
         self.0.ino
     }
