@@ -59,6 +59,8 @@ Mount options:
                          this long after the last one [default: 5]; 0: on request only. Data
                          written through a mapping reaches it with msync and munmap
   cache=SIZE             memory for caches and unwritten changes, such as 512M; at least 8M
+                         [default: an eighth of the memory that the process may use, control
+                         groups considered, from 64M to 4G]
   threads=N              event loops [default: one for each processor, from 2 to 16]
   ro,norecovery          do not replay the log: show the state of the last merge if the log
                          or the newest superblock is damaged
