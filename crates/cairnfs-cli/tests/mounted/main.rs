@@ -30,6 +30,7 @@ mod life;
 mod listing;
 mod long;
 mod long_requests;
+mod loops;
 mod messages;
 mod modes;
 mod noop;

@@ -6,6 +6,7 @@
 //! bounded size. A write for which the host file system has no space fails with
 //! [`Error::HostFull`] and may be retried.
 
+mod backing;
 mod name;
 mod open;
 mod room;
@@ -47,6 +48,8 @@ pub enum Access {
 #[derive(Debug)]
 pub struct FileDevice {
     file: Arc<OwnedFd>,
+    /// What a loop device is attached to, locked as well.
+    _below: Vec<OwnedFd>,
     path: PathBuf,
     /// The path that the kernel reported for the open file when it was opened.
     named: Option<PathBuf>,

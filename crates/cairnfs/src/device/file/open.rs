@@ -9,10 +9,10 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use rustix::fs::{FileType, FlockOperation, Mode, OFlags};
+use rustix::fs::{FileType, FlockOperation, Mode, OFlags, Stat};
 use rustix::io::Errno;
 
-use super::{Access, FileDevice, name, retry, room};
+use super::{Access, FileDevice, backing, name, retry, room};
 use crate::device::{AlignedBuf, SECTOR, ring};
 use crate::error::{Error, Result};
 use crate::sync::atomic::AtomicBool;
@@ -111,10 +111,12 @@ impl FileDevice {
             ));
         }
         lock(path, &file, access)?;
+        let below = lock_below(path, &stat, access)?;
         let size = room::length(&file).map_err(|e| open_error(path, e.into()))?;
         let mut device = Self {
             named: name::of(&file),
             file: Arc::new(file),
+            _below: below,
             path: path.to_path_buf(),
             size,
             access,
@@ -180,6 +182,24 @@ fn lock(path: &Path, file: &OwnedFd, access: Access) -> Result<()> {
         Errno::WOULDBLOCK => Error::InUse(path.display().to_string()),
         e => open_error(path, e.into()),
     })
+}
+
+/// Locks the file that the loop device at `path` is attached to, and what is below that.
+fn lock_below(path: &Path, stat: &Stat, access: Access) -> Result<Vec<OwnedFd>> {
+    let mut locked = Vec::new();
+    let mut stat = *stat;
+    while let Some(below) = backing::path_below(&stat)
+        && locked.len() < backing::MAX_DEPTH
+    {
+        let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        let Ok(file) = retry(|| rustix::fs::open(&below, flags, Mode::empty())) else {
+            break;
+        };
+        stat = rustix::fs::fstat(&file).map_err(|e| open_error(path, e.into()))?;
+        lock(path, &file, access)?;
+        locked.push(file);
+    }
+    Ok(locked)
 }
 
 fn open_error(path: &Path, source: io::Error) -> Error {
