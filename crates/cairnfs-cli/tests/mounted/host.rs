@@ -6,6 +6,7 @@ use std::io::{ErrorKind, Write};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::process::{Command, Stdio};
 use std::thread::yield_now;
+use std::time::{Duration, Instant};
 
 use cairnfs::{Error, Volume};
 use cairnfs_fuse::mountinfo;
@@ -354,4 +355,33 @@ fn truncated_image_can_be_exported() {
         let bytes = fs::read(place.beside(format!("whole/f{n}"))).unwrap();
         assert!(bytes == pattern(n, MIB), "{n}");
     }
+}
+
+#[test]
+fn full_host_gets_removed_data_back_within_interval() {
+    if !able(&["mount"]) {
+        return;
+    }
+    let mut place = Place::limited("40M", "200M");
+    place.mount("durability=1");
+    let mut n = 0;
+    while write_durable(&place, &format!("f{n}"), &pattern(n, MIB)).is_ok() {
+        n += 1;
+    }
+    assert!(n > 16, "{n}");
+    let available = || rustix::fs::statvfs(place.dir()).unwrap();
+    let available = || available().f_bavail * available().f_frsize;
+    for n in 0..=n {
+        fs::remove_file(place.at(format!("f{n}"))).unwrap();
+    }
+    // The kernel reports the refused write once more.
+    place.run(&["sync", "m"]);
+    let start = Instant::now();
+    while available() < 16 * MIB as u64 {
+        let waited = start.elapsed();
+        assert!(waited < Duration::from_secs(60), "{}", available());
+        yield_now();
+    }
+    place.ok(&["stats", "--check", "m"]);
+    place.finish();
 }

@@ -73,7 +73,8 @@ pub const INO_CHUNK: u64 = 64;
 
 /// Number of freed blocks (64 MiB) from which a merge is due although the log is not full.
 const MUCH_FREED: i64 = 1 << 14;
-/// A merge is due when deleted items take at least the free blocks divided by this.
+/// A merge is due when deleted items take at least the free blocks divided by this, or freed blocks
+/// those that the host has left.
 const MUCH_REMOVED: u64 = 16;
 
 /// The roots of the newest index. Readers load them once per lookup.
@@ -309,10 +310,12 @@ impl Core {
         self.pending_free.load(Ordering::Relaxed)
     }
 
-    /// Whether so much was freed since the last merge that the storage below should get it back
-    /// soon: a merge discards it.
+    /// Whether so much was freed since the last merge, by itself or compared with what the host has
+    /// left, that the storage below should get it back soon: a merge discards it.
     pub fn has_much_to_discard(&self) -> bool {
-        self.discard && self.pending_free() >= MUCH_FREED
+        let freed = self.pending_free();
+        let left = || (self.space.host_left() / MUCH_REMOVED) as i64;
+        self.discard && freed > 0 && (freed >= MUCH_FREED || freed >= left())
     }
 
     /// Approximate bytes by which the index shrinks with the next merge.
