@@ -82,6 +82,7 @@ pub mod fault;
 #[doc(hidden)]
 pub mod format;
 pub mod fs;
+mod hash;
 mod index;
 mod inode;
 mod journal;

@@ -1,10 +1,8 @@
-//! Sharding: spreads threads over the shards of a shared structure, to reduce lock contention; and
-//! a hasher for numbers.
+//! Sharding: spreads threads over the shards of a shared structure, to reduce lock contention.
 //!
 //! Floor 0: uses only [`crate::sync`].
 
 use std::cell::Cell;
-use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crossbeam_utils::CachePadded;
@@ -36,29 +34,6 @@ pub fn thread_shard(shards: usize) -> usize {
         s.get() % shards
     })
 }
-
-/// A multiplicative hasher for integers.
-#[derive(Default)]
-pub struct IntHasher(u64);
-
-impl Hasher for IntHasher {
-    fn finish(&self) -> u64 {
-        self.0
-    }
-    fn write(&mut self, bytes: &[u8]) {
-        for b in bytes {
-            self.write_u64(u64::from(*b));
-        }
-    }
-    fn write_u64(&mut self, n: u64) {
-        self.0 = (self.0 ^ n)
-            .wrapping_mul(0x9e37_79b9_7f4a_7c15)
-            .rotate_left(29);
-    }
-}
-
-/// Builds [`IntHasher`]s.
-pub type IntHash = BuildHasherDefault<IntHasher>;
 
 /// A list that removes useless entries whenever it has doubled, if there are more than a few.
 pub struct Pruned<T> {

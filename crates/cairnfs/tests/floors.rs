@@ -24,6 +24,7 @@ const FLOORS: &[(&str, u8, &[&str])] = &[
     ("error", 0, &[]),
     ("sync", 0, &[]),
     ("prefetch", 0, &[]),
+    ("hash", 0, &[]),
     ("shard", 0, &["sync"]),
     ("metrics", 0, &["sync"]),
     ("fault", 0, &[]),

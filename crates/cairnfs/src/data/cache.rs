@@ -10,7 +10,7 @@ use crossbeam_utils::CachePadded;
 use smallvec::SmallVec;
 
 use crate::device::Page;
-use crate::shard::IntHash;
+use crate::hash::IntHash;
 use crate::sync::Mutex;
 
 const SHARDS: usize = 16;

@@ -7,7 +7,6 @@
 //! descent passes through the top of the tree.
 
 use std::collections::HashMap;
-use std::hash::{BuildHasherDefault, Hasher};
 use std::ops::Deref;
 use std::sync::Arc;
 
@@ -17,6 +16,7 @@ use crossbeam_utils::CachePadded;
 use crate::format::node::Node;
 use crate::format::pointer::RawPtr;
 use crate::format::{NODE_BLOCKS, NODE_SIZE};
+use crate::hash::IntHash;
 use crate::index::CacheCounters;
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -82,26 +82,6 @@ struct Slot {
     referenced: bool,
 }
 
-/// A multiplicative hash of block numbers; they are not chosen by an attacker.
-#[derive(Default)]
-struct BlockHasher(u64);
-
-impl Hasher for BlockHasher {
-    fn finish(&self) -> u64 {
-        self.0
-    }
-
-    fn write(&mut self, bytes: &[u8]) {
-        for byte in bytes {
-            self.write_u64(u64::from(*byte) ^ self.0);
-        }
-    }
-
-    fn write_u64(&mut self, block: u64) {
-        self.0 = spread(block);
-    }
-}
-
 fn spread(block: u64) -> u64 {
     let mixed = (block / NODE_BLOCKS).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     mixed ^ (mixed >> 32)
@@ -110,7 +90,7 @@ fn spread(block: u64) -> u64 {
 #[derive(Default)]
 struct Shard {
     /// From the block to the index in `slots`.
-    places: HashMap<u64, usize, BuildHasherDefault<BlockHasher>>,
+    places: HashMap<u64, usize, IntHash>,
     slots: Vec<Slot>,
     /// The clock hand: the slot at which eviction continues.
     hand: usize,

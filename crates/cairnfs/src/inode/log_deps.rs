@@ -13,8 +13,8 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use crate::device::{DataStamp, Stamps};
+use crate::hash::IntHash;
 use crate::journal::vector::LogVector;
-use crate::shard::IntHash;
 
 /// An entry to the inode that was added or removed.
 pub struct NameChange {

@@ -8,7 +8,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use crate::shard::IntHash;
+use crate::hash::IntHash;
 use crate::sync::atomic::{AtomicI64, Ordering};
 
 /// Memory of all names of a volume, in bytes.

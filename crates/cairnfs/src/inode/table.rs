@@ -11,14 +11,13 @@
 
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};
-use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::Arc;
 
 use crossbeam_utils::CachePadded;
 
+use crate::hash::{IntHash, RUN_BITS, RunHash};
 use crate::inode::Inode;
 use crate::prefetch::prefetch;
-use crate::shard::{IntHash, IntHasher};
 use crate::sync::Mutex;
 use crate::sync::atomic::Ordering;
 
@@ -26,36 +25,9 @@ const SHARDS: usize = 64;
 /// Queue entries examined for each inode that is added beyond the limit.
 const EVICT_STEPS: usize = 4;
 
-/// A hasher for inode numbers. Neighbouring numbers are used together, so a run of [`RUN`] numbers
-/// gets neighbouring places, which share cache lines.
-#[derive(Default)]
-struct RunHasher(u64);
-
-impl Hasher for RunHasher {
-    fn finish(&self) -> u64 {
-        self.0
-    }
-    fn write(&mut self, bytes: &[u8]) {
-        for b in bytes {
-            self.write_u64(self.0 ^ u64::from(*b));
-        }
-    }
-    fn write_u64(&mut self, n: u64) {
-        let mut run = IntHasher::default();
-        run.write_u64(n >> RUN_BITS);
-        // The map selects the place by the lowest bits, and compares the highest seven bits.
-        let within = n % RUN;
-        self.0 = (run.finish() & !(RUN - 1) | within) ^ within << 57;
-    }
-}
-
-/// Inode numbers that are placed side by side.
-const RUN: u64 = 1 << RUN_BITS;
-const RUN_BITS: u32 = 3;
-
 #[derive(Default)]
 struct Shard {
-    inodes: HashMap<u64, Arc<Inode>, BuildHasherDefault<RunHasher>>,
+    inodes: HashMap<u64, Arc<Inode>, RunHash>,
     queue: VecDeque<u64>,
     /// Use counts of evicted inodes.
     parked: HashMap<u64, u64, IntHash>,

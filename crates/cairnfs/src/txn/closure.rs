@@ -24,13 +24,13 @@ use crate::fault::{InjectedFault, is_injected};
 use crate::format::item::RawInode;
 use crate::format::key::{Kind, MAIN_ROOT};
 use crate::format::record::push_check;
+use crate::hash::IntHash;
 use crate::inode::log_deps::{Children, MOST_CHECKED, NameChange, Written};
 use crate::inode::{Inode, InodeState};
 use crate::journal::cil::Context;
 use crate::journal::fsync_record::{FsyncRecord, Gathered};
 use crate::journal::vector::{Change, LogVector, charge_for};
 use crate::mechanism::Mechanism;
-use crate::shard::IntHash;
 use crate::sync::atomic::Ordering;
 use crate::txn::{Commit, Core};
 

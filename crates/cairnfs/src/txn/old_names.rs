@@ -15,8 +15,8 @@ use crate::error::{Error, Result};
 use crate::fault::{InjectedFault, is_injected};
 use crate::format::item::{decode_dir_name, encode_dir_name};
 use crate::format::key::Key;
+use crate::hash::IntHash;
 use crate::index::{Edits, Index, Tree};
-use crate::shard::IntHash;
 
 /// Indexes of entries.
 pub(super) type Indexes = SmallVec<[u64; 1]>;
