@@ -39,12 +39,12 @@ pub(crate) struct Walker<'a, 'd> {
 }
 
 impl<'a, 'd> Walker<'a, 'd> {
-    /// `newest` is the newest context. A crash between the steps of a merge leaves nodes born with
-    /// the context that the merge closed; if that context was empty, the log has no record of it.
+    /// `newest` is the newest sequence that the superblock or the log has. A crash between the steps
+    /// of a merge leaves nodes younger than the superblock's, but none younger than the log's.
     pub(crate) fn new(volume: &'a Volume<'d>, newest: u64) -> Self {
         Self {
             volume,
-            youngest: newest.saturating_add(1),
+            youngest: newest,
             used: BlockSet::new(&volume.geometry),
         }
     }

@@ -81,8 +81,11 @@ fn with_birth_behind(more: u8) -> Vec<&'static str> {
 }
 
 #[test]
-fn node_younger_than_any_merge_is_found() {
-    assert_eq!(with_birth_behind(100), ["node-birth"]);
+fn node_younger_than_log_is_found() {
+    // The newest context in the log is the one behind the last merge.
+    for more in [2, 100] {
+        assert_eq!(with_birth_behind(more), ["node-birth"], "{more}");
+    }
 }
 
 #[test]

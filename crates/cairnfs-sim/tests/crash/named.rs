@@ -1,8 +1,9 @@
 //! Named histories of the kinds that broke the log replay of btrfs, ext4 and other file systems.
 
+use cairnfs::fs::{Options, Pressure};
 use cairnfs_sim::explore::Depth;
-use cairnfs_sim::record::{VOLUME_SIZE, fresh_volume};
-use cairnfs_sim::workload::{after, record, steps};
+use cairnfs_sim::record::{VOLUME_SIZE, fresh_volume, options};
+use cairnfs_sim::workload::{after, record, record_as, steps};
 
 use crate::support::{THOROUGH, history, try_recording};
 
@@ -228,4 +229,28 @@ fn changes_during_merges() {
 #[test]
 fn changes_without_any_sync() {
     history("create a; write a 0 5000; rename a b; link b c; write c 0 100; rename c d; merge");
+}
+
+/// A context whose items were all cancelled takes a sequence and leaves no record. The check must
+/// find every node of a merge that is cut between its steps no younger than the log.
+#[test]
+fn merge_in_steps_after_contexts_without_record() {
+    for text in [
+        "create a; sync; tmpfile a; sync; merge",
+        "create a; sync; tmpfile a; sync; tmpfile a; sync; tmpfile a; sync; merge; create b; merge",
+        "create a; create b; sync; merge; tmpfile a; sync; chmod a 384; fsync a; chmod b 384;
+         fsync b; tmpfile a; sync; merge; tmpfile a; sync; merge",
+    ] {
+        let start = fresh_volume(VOLUME_SIZE).unwrap();
+        let pressure = Some(Pressure {
+            replay: 0,
+            step_keys: 2,
+        });
+        let options = Options {
+            pressure,
+            ..options(4)
+        };
+        let recording = record_as(start, &steps(text).unwrap(), &options, 0).unwrap();
+        try_recording(text, &recording, &THOROUGH);
+    }
 }

@@ -204,9 +204,8 @@ impl FileSystem {
         if from >= to {
             return Ok(());
         }
-        self.reserve_delayed(most(1), Class::Rewrite)?;
         let inode = change.inode;
-        let mut state = inode.write();
+        let mut state = self.reserve_and_lock(inode, most(1), Class::Rewrite)?;
         let block = from / BLOCK;
         let mut taken = 0;
         if !state.pages.dirty.contains_key(&block) {
@@ -302,8 +301,7 @@ impl FileSystem {
         if !inline {
             return Ok(());
         }
-        self.reserve_delayed(most(1), class)?;
-        let mut state = inode.write();
+        let mut state = self.reserve_and_lock(inode, most(1), class)?;
         let page = if state.pages.dirty.contains_key(&0) {
             Ok(None)
         } else {
@@ -376,6 +374,8 @@ impl FileSystem {
                 need.class = class;
                 let reservation = self.reserve(need)?;
                 let mut state = inode.write();
+                // Of a removed inode nothing may be allocated: no item would refer to the blocks.
+                attrs(&state)?;
                 let end = (*to).min(at + MAX_EXTENT_BLOCKS);
                 let want = match self.extents(inode, &state, at, end, 1)?.first() {
                     Some(placed) if placed.at <= at => {

@@ -614,12 +614,16 @@ pub(super) fn group_in(dir: &Attrs, creds: Creds) -> u32 {
 
 /// Records a change of a directory's entries; `subdirs` is the change in its subdirectory count.
 pub(super) fn change_dir(attrs: &mut Attrs, now: Time, subdirs: i64) -> Result<()> {
-    let nlink = i64::from(attrs.nlink) + subdirs;
-    if nlink > i64::from(MAX_LINKS) {
-        return Err(Error::TooManyLinks);
-    }
-    attrs.nlink = nlink.max(0) as u32;
+    attrs.nlink = links_with(attrs, subdirs)?;
     attrs.mtime = now;
     attrs.ctime = now;
     Ok(())
+}
+
+/// The links of a directory that gains `subdirs` subdirectories; an error if they are too many.
+pub(super) fn links_with(attrs: &Attrs, subdirs: i64) -> Result<u32> {
+    match i64::from(attrs.nlink) + subdirs {
+        links if links > i64::from(MAX_LINKS) => Err(Error::TooManyLinks),
+        links => Ok(links.max(0) as u32),
+    }
 }

@@ -18,7 +18,7 @@ use crate::format::item::{DirEntryRef, S_IFCHR};
 use crate::fs::FileSystem;
 use crate::fs::flags::{may_add_entry, may_remove_entry};
 use crate::fs::locked::{Locked, attrs, live_dir};
-use crate::fs::namespace::{change_dir, check_name, group_in};
+use crate::fs::namespace::{change_dir, check_name, group_in, links_with};
 use crate::fs::observe::Call;
 use crate::fs::remove::check_removable;
 use crate::fs::sizes::{ENTRY_MAX, INODE_LEN};
@@ -240,12 +240,14 @@ impl FileSystem {
         let now = self.core.now();
         // Subdirectories that leave and arrive at each side.
         let (left, reached) = (i64::from(source_dir), i64::from(target_dir));
-        change_dir(
-            locked.attrs(&from.dir)?,
-            now,
-            if exchange { reached - left } else { -left },
-        )?;
-        change_dir(locked.attrs(&to.dir)?, now, left - reached)?;
+        let at_from = if exchange { reached - left } else { -left };
+        let at_to = left - reached;
+        if from.dir.ino != to.dir.ino {
+            // A refusal must leave the first directory unchanged.
+            links_with(locked.attrs(&to.dir)?, at_to)?;
+        }
+        change_dir(locked.attrs(&from.dir)?, now, at_from)?;
+        change_dir(locked.attrs(&to.dir)?, now, at_to)?;
         let whiteout = match owner {
             Some(owner) => Some(self.new_whiteout(&mut locked, from, owner, now)?),
             None => None,
@@ -413,4 +415,43 @@ fn move_inode(
 
 fn is_dir(target: &Target) -> bool {
     target.found.kind == crate::format::item::S_IFDIR
+}
+
+#[cfg(test)]
+#[cfg(not(shuttle))]
+mod tests {
+    use super::*;
+    use crate::device::MemoryDevice;
+    use crate::format::MAX_LINKS;
+    use crate::fs::locked::attrs_mut;
+    use crate::fs::{MakeOptions, Options, make_device};
+
+    #[test]
+    fn rename_into_directory_with_most_links_changes_nothing() {
+        let device = MemoryDevice::new(64 << 20);
+        make_device(&device, &MakeOptions::default(), &mut |_, _| {}).unwrap();
+        let fs = FileSystem::open_device(Arc::new(device), &Options::default()).unwrap();
+        let creds = Creds { uid: 0, gid: 0 };
+        let made = |dir: u64, name: &[u8]| fs.mkdir(dir, name, 0o755, creds).unwrap().ino;
+        let (from, to) = (made(ROOT_INO, b"from"), made(ROOT_INO, b"to"));
+        made(from, b"moved");
+        fs.mknod(to, b"file", 0o100_644, 0, creds).unwrap();
+        let full = fs.inode(to).unwrap();
+        attrs_mut(&mut full.write()).unwrap().nlink = MAX_LINKS;
+        let before = [from, to].map(|dir| fs.getattr(dir).unwrap());
+        let moves: [(u64, &[u8], u64, &[u8], _); 3] = [
+            (from, b"moved", to, b"new", RenameMode::Replace),
+            (from, b"moved", to, b"file", RenameMode::Exchange),
+            (to, b"file", from, b"moved", RenameMode::Exchange),
+        ];
+        for (dir, name, to_dir, to_name, mode) in moves {
+            let refused = fs.rename(dir, name, to_dir, to_name, mode);
+            assert!(matches!(refused, Err(Error::TooManyLinks)), "{refused:?}");
+            assert_eq!([from, to].map(|dir| fs.getattr(dir).unwrap()), before);
+        }
+        attrs_mut(&mut full.write()).unwrap().nlink = 2;
+        fs.rename(from, b"moved", to, b"new", RenameMode::Replace)
+            .unwrap();
+        assert_eq!([from, to].map(|dir| fs.getattr(dir).unwrap().nlink), [2, 3]);
+    }
 }

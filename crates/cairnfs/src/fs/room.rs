@@ -10,10 +10,12 @@ use crate::error::{Error, Result};
 use crate::format::item::RawExtent;
 use crate::format::{BLOCK_SIZE, MAX_INLINE};
 use crate::fs::FileSystem;
-use crate::inode::InodeState;
+use crate::fs::locked::attrs;
 use crate::inode::pages::PageReservation;
+use crate::inode::{Inode, InodeState};
 use crate::journal::vector::ITEM;
 use crate::space::{Class, Delayed};
+use crate::sync::RwLockWriteGuard;
 use crate::sync::atomic::Ordering;
 use crate::txn::{Need, Reservation};
 
@@ -154,6 +156,28 @@ impl FileSystem {
     /// As [`Self::reserve`].
     pub(super) fn reserve_delayed(&self, want: Delayed, class: Class) -> Result<()> {
         self.with_room(|| self.core.reserve_delayed(want, class))
+    }
+
+    /// Reserves space as [`Self::reserve_delayed`], and locks the state of its inode.
+    ///
+    /// # Errors
+    /// As [`Self::reserve`]; the inode was removed meanwhile. Nothing is reserved then.
+    pub(super) fn reserve_and_lock<'i>(
+        &self,
+        inode: &'i Inode,
+        want: Delayed,
+        class: Class,
+    ) -> Result<RwLockWriteGuard<'i, InodeState>> {
+        self.reserve_delayed(want, class)?;
+        let state = inode.write();
+        match attrs(&state).map(|_| ()) {
+            Ok(()) => Ok(state),
+            Err(removed) => {
+                drop(state);
+                self.core.space().release_delayed(want);
+                Err(removed)
+            }
+        }
     }
 
     /// Calls `reserve` until it finds space; between calls makes room, until none can be made. The

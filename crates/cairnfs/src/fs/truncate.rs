@@ -126,12 +126,13 @@ impl FileSystem {
         let reservation = self.reserve(Self::replace_need(0, 0, 0).deleting());
         let mut state = inode.write();
         let before = state.pages.dirty.len() as i64;
-        let loaded = reservation.and_then(|r| Ok((r, self.load_inline(inode, &mut state, size)?)));
-        if loaded.is_ok() {
+        let loaded = reservation.and_then(|reservation| {
+            let inline = self.load_inline(inode, &mut state, size)?;
             let a = attrs_mut(&mut state)?;
             a.size = size;
             self.apply_resized(a, set);
-        }
+            Ok((reservation, inline))
+        });
         let change = state.pages.dirty.len() as i64 - before;
         self.adjust_delayed(&mut state, most(1), change);
         let (reservation, inline) = loaded?;
@@ -152,8 +153,7 @@ impl FileSystem {
     /// Before a file grows to `size`: writes its dirty data, and its last block with zeros behind
     /// the end. Contents that stay inline are left to the transaction that sets the size.
     fn write_tail(&self, inode: &Arc<Inode>, size: u64, class: Class) -> Result<()> {
-        self.reserve_delayed(most(3), class)?;
-        let mut state = inode.write();
+        let mut state = self.reserve_and_lock(inode, most(3), class)?;
         let before = state.pages.dirty.len() as i64;
         let prepared = self.prepare_growth(inode, &mut state, size, size);
         let taken = state.pages.dirty.len() as i64 - before;

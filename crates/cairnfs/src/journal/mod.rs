@@ -114,6 +114,8 @@ pub trait LogSpaceReclaimer {
 pub struct MergePoint<R> {
     /// Sequence of the last context that the merge takes.
     pub seq: u64,
+    /// Largest sequence in the log up to that context, which has no record if it was empty.
+    pub logged_seq: u64,
     /// End of the log after that context.
     pub end: LogPosition,
     /// Block runs freed by contexts up to that sequence.
@@ -160,7 +162,7 @@ impl Journal {
             nonce,
             cil: Cil::new(seq, superblock.merged_seq.get()),
             ring: Ring::new(log_blocks, tail, end.lsn - tail),
-            head: CachePadded::new(Mutex::new(Head::new(end))),
+            head: CachePadded::new(Mutex::new(Head::new(end, seq - 1))),
             written: CachePadded::new(Mutex::new(Written {
                 seq: seq - 1,
                 lsn: end.lsn,
@@ -396,6 +398,7 @@ impl Journal {
         self.write_closed(&mut head, &context)?;
         Ok(MergePoint {
             seq: context.seq,
+            logged_seq: head.logged_seq,
             end: head.position(),
             freed: std::mem::take(&mut head.freed),
             taken,

@@ -34,6 +34,9 @@ const FETCHED: usize = 32;
 pub struct Head {
     lsn: u64,
     chain: u64,
+    /// Largest sequence of a context, fsync record or mount record that is in the log as a whole. A
+    /// closed context has a larger one if all its items were cancelled: it has no record.
+    pub(super) logged_seq: u64,
     flushed_lsn: u64,
     record: RecordBytes,
     /// Runs freed by contexts written since the last merge began.
@@ -41,10 +44,11 @@ pub struct Head {
 }
 
 impl Head {
-    pub(super) fn new(end: LogPosition) -> Self {
+    pub(super) fn new(end: LogPosition, logged_seq: u64) -> Self {
         Self {
             lsn: end.lsn,
             chain: end.chain,
+            logged_seq,
             flushed_lsn: end.lsn,
             record: RecordBytes::default(),
             freed: Vec::new(),
@@ -301,6 +305,9 @@ impl Journal {
         self.write_ring(head.lsn, buffer, bytes)?;
         head.lsn += blocks;
         head.chain = header.checksum.get();
+        if part.flags & FLAG_LAST != 0 {
+            head.logged_seq = part.seq;
+        }
         head.record.clear();
         self.counters.records.fetch_add(1, Ordering::Relaxed);
         self.counters

@@ -74,16 +74,16 @@ impl Core {
     fn pack_step(&self, from: Option<Key>) -> Result<(Option<Key>, u64)> {
         let (count, promised) = (Cell::new(0), Cell::new(0));
         let space = StepSpace::new(self, &count, &promised);
-        let seq = self.superblock().merged_seq.get();
+        let birth = self.superblock().merged_seq.get();
         let main = self.trees.load().main;
         let full = || !space.has_room();
-        let packed = match self.index.compact(&main, from, seq, &space, &full) {
+        let packed = match self.index.compact(&main, from, birth, &space, &full) {
             // There are too few units to pack with. Items that wait for a merge are not affected.
             Err(Error::NoSpace) => return Ok((None, 0)),
             other => other?,
         };
         if packed.tree != main {
-            let done = self.finish_step(space, packed.tree, seq, &ImageChange::default(), |_| {});
+            let done = self.finish_step(space, packed.tree, birth, &ImageChange::default(), |_| {});
             match done {
                 // The leaves took the last unit, so there was none for the volume's root.
                 Err(Error::NoSpace) => return Ok((None, 0)),

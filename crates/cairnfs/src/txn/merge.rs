@@ -40,6 +40,8 @@ const WAKE_EVERY: usize = 1 << 14;
 pub(super) struct MergeInput {
     /// Sequence of the last context.
     pub seq: u64,
+    /// Birth of the nodes that the merge writes, see [`Step::birth`].
+    pub birth: u64,
     /// End of the log after that context.
     pub end: LogPosition,
     /// Blocks that these contexts have freed.
@@ -56,6 +58,10 @@ pub(super) struct MergeInput {
 struct Step<'a> {
     /// Sequence of the last context that the merge takes.
     seq: u64,
+    /// Birth of the nodes that the steps write: a sequence that the log or the superblock has before
+    /// the first step ends. The log has no record of an empty context, so after a crash between
+    /// steps a node born in it would be younger than everything.
+    birth: u64,
     /// The log's tail after the last step; `None` if the tail does not move.
     tail: Option<LogPosition>,
     /// Units left of those reserved for the growth of the index.
@@ -147,6 +153,7 @@ impl Core {
         let (inodes, orphaned, units) = point.taken;
         let taken = MergeInput {
             seq: point.seq,
+            birth: point.logged_seq.max(self.superblock().merged_seq.get()),
             end: point.end,
             freed: point.freed,
             inodes: in_order(inodes),
@@ -188,6 +195,7 @@ impl Core {
         let promised = Cell::new(0);
         let step = Step {
             seq,
+            birth: seq,
             tail: None,
             promised: &promised,
             count: &count,
@@ -213,6 +221,7 @@ impl Core {
             }
             let step = Step {
                 seq: taken.seq,
+                birth: taken.birth,
                 tail: Some(taken.end),
                 promised: &promised,
                 count: &count,
@@ -291,7 +300,7 @@ impl Core {
     /// Runs one step: applies a part of the edits and writes a superblock. Returns the data blocks
     /// that the index lost.
     fn merge_step(&self, edits: &mut MergeEdits<'_>, step: &Step<'_>) -> Result<Vec<BlockRun>> {
-        let seq = step.seq;
+        let birth = step.birth;
         step.count.set(0);
         let space = StepSpace::new(self, step.count, step.promised);
         if is_injected(InjectedFault::TailBeforeIndex) {
@@ -299,18 +308,18 @@ impl Core {
         }
         let old = **self.trees.load();
         edits.begin_step(old.main, space.limit() / 2);
-        let main = self.index.apply(&old.main, edits, seq, &space)?;
+        let main = self.index.apply(&old.main, edits, birth, &space)?;
         let mut old_names = edits.take_old_names();
         let mut shared = edits.take_shared();
         space.hold(old_names.cost() + shared.cost());
         let main = match is_injected(InjectedFault::OldNamesLeft) {
             true => main,
-            false => self.index.apply(&main, &mut old_names, seq, &space)?,
+            false => self.index.apply(&main, &mut old_names, birth, &space)?,
         };
-        let main = self.index.apply(&main, &mut shared, seq, &space)?;
+        let main = self.index.apply(&main, &mut shared, birth, &space)?;
         let last = edits.is_done()?;
         let image = std::mem::take(&mut edits.image);
-        self.finish_step(space, main, seq, &image, |superblock| {
+        self.finish_step(space, main, birth, &image, |superblock| {
             if last || is_injected(InjectedFault::TailMovedEachStep) {
                 step.moves_tail(superblock);
             }
@@ -325,7 +334,7 @@ impl Core {
         &self,
         space: StepSpace<'_>,
         main: Tree,
-        seq: u64,
+        birth: u64,
         image: &ImageChange,
         change: impl FnOnce(&mut Superblock),
     ) -> Result<()> {
@@ -335,11 +344,11 @@ impl Core {
             let root = RawRoot {
                 ptr: main.ptr,
                 height: U32::new(main.height),
-                birth: U64::new(seq),
+                birth: U64::new(birth),
             };
             volume = self
                 .index
-                .apply(&old.volume, &mut RootEdit(Some(root)), seq, &space)?;
+                .apply(&old.volume, &mut RootEdit(Some(root)), birth, &space)?;
         }
         let unit = |block: u64| BlockRun::new(block, NODE_BLOCKS);
         let done = space.into_done();

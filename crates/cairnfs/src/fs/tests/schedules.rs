@@ -427,3 +427,53 @@ fn listing_with_attributes_delivers_replaced_name() {
         volume.check(&["f"]);
     });
 }
+
+/// A change of a file by number alone, so that its removal does not wait for the change, beside its
+/// removal: no space may stay in use or reserved.
+fn change_beside_removal(change: fn(&FileSystem, u64) -> Result<(), Error>) {
+    wait_for_ever(true);
+    let volume = open(fresh());
+    let file = volume.create("f").unwrap();
+    let unused = volume.fs.core.space().free_blocks();
+    volume.write(file, &[1; 100]);
+    let changing = {
+        let volume = volume.clone();
+        thread::spawn(move || {
+            let done = change(&volume.fs, file);
+            assert!(matches!(done, Ok(()) | Err(Error::NotFound)));
+        })
+    };
+    join([changing, start(&volume, |volume| volume.unlink("f"))]);
+    // Blocks that a merge takes from the index are free after it; a second one frees its own nodes.
+    volume.fs.merge().unwrap();
+    volume.fs.merge().unwrap();
+    assert_eq!(volume.fs.core.space().free_blocks(), unused);
+    volume.check(&[]);
+}
+
+#[test]
+fn allocation_beside_removal_keeps_no_space() {
+    explore("fs: allocation beside removal", Cost::Large, || {
+        change_beside_removal(|fs, file| {
+            let what = Fallocate::Allocate { keep_size: true };
+            fs.fallocate(file, 0, 9000, what, true)
+        });
+    });
+}
+
+#[test]
+fn growth_beside_removal_keeps_no_space() {
+    explore("fs: growth beside removal", Cost::Large, || {
+        change_beside_removal(|fs, file| fs.extend(file, 9000));
+    });
+}
+
+#[test]
+fn zeroing_beside_removal_keeps_no_space() {
+    explore("fs: zeroing beside removal", Cost::Large, || {
+        change_beside_removal(|fs, file| {
+            let what = Fallocate::ZeroRange { keep_size: false };
+            fs.fallocate(file, 50, 9000, what, true)
+        });
+    });
+}
