@@ -6,6 +6,8 @@
     reason = "a test fails by panicking"
 )]
 
+#[path = "offline/archives.rs"]
+mod archives;
 #[path = "offline/deep.rs"]
 mod deep;
 #[path = "offline/going_on.rs"]

@@ -6,6 +6,7 @@
 //! by name instead of resolving whole paths. A name that could lead out of a tree never reaches a
 //! sink. The failure of one entry is reported and counted, and the copy continues.
 
+mod acl_text;
 mod copier;
 pub mod count;
 pub mod descent;

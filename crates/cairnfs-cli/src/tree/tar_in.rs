@@ -8,11 +8,13 @@
 
 use std::io::{ErrorKind, Read};
 
+use cairnfs::acl;
 use cairnfs::types::{FileKind, Time};
 use tar::{GnuExtSparseHeader, Header};
 
+use super::acl_text::Names;
 use super::tar_member::{
-    Kind, MAX_MEMBER, Member, Records, check_segments, clean, id, kind, pairs,
+    Kind, LostList, MAX_MEMBER, Member, Records, check_segments, clean, id, kind, pairs,
 };
 use super::{CHUNK, Copier, Meta, Segment, Sink, pax};
 use crate::failure::{Explain, Failure, show_bytes};
@@ -29,6 +31,7 @@ pub struct TarReader<R: Read> {
     input: R,
     name: String,
     global: Records,
+    names: Names,
     /// Bytes until the next header block.
     padding: u64,
     /// Bytes of headers since the last member.
@@ -45,6 +48,7 @@ impl<R: Read> TarReader<R> {
             input,
             name,
             global: Records::global(),
+            names: Names::of_host(),
             padding: 0,
             between: 0,
             any: false,
@@ -240,12 +244,32 @@ impl<R: Read> TarReader<R> {
         let (gid, gid_lost) = id(find(b"gid"), header.gid());
         let ids = [("uid", uid_lost), ("gid", gid_lost)];
         lost.extend(ids.iter().filter(|(_, lost)| *lost).map(|(key, _)| *key));
+        let mut lost: Vec<String> = lost
+            .iter()
+            .map(|key| format!("{key} cannot be kept: out of range, or no number"))
+            .collect();
+        let mut lists = Vec::new();
+        let mut xattrs = self.global.xattrs(&self.names, &mut lists);
+        xattrs.extend(own.xattrs(&self.names, &mut lists));
+        let mut mode = header.mode().unwrap_or(0o644) & 0o7777;
+        for LostList { name, why } in lists {
+            if name == acl::ACCESS {
+                // These bits are the mask of the list. Without it they would be the rights of the
+                // owning group.
+                mode &= !0o070;
+                lost.push(format!(
+                    "the access list cannot be kept, and the owning group gets no rights: {why}"
+                ));
+            } else {
+                lost.push(format!("the default access list cannot be kept: {why}"));
+            }
+        }
         let meta = Meta {
             kind: match kind {
                 Kind::Node(kind) => kind,
                 _ => FileKind::File,
             },
-            mode: header.mode().unwrap_or(0o644) & 0o7777,
+            mode,
             uid,
             gid,
             rdev,
@@ -254,7 +278,7 @@ impl<R: Read> TarReader<R> {
             id: (0, 0),
             atime,
             mtime,
-            xattrs: self.global.xattrs().chain(own.xattrs()).collect(),
+            xattrs,
         };
         let map = find(b"GNU.sparse.map").map(<[u8]>::to_vec);
         let real = count(b"GNU.sparse.realsize").or(count(b"GNU.sparse.size"));
@@ -444,9 +468,9 @@ impl<R: Read> TarReader<R> {
         let made = u64::from(copier.done(made)?.is_some());
         if made > 0 && !member.lost.is_empty() && matches!(member.kind, Kind::Node(_)) {
             copier.tell(&self.bad(format!(
-                "{}: {} cannot be kept: out of range, or no number",
+                "{}: {}",
                 show_bytes(&member.path),
-                member.lost.join(", ")
+                member.lost.join("; ")
             )));
         }
         let summary = &mut copier.summary;
