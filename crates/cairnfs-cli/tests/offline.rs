@@ -14,6 +14,8 @@ mod deep;
 mod going_on;
 #[path = "offline/hostile.rs"]
 mod hostile;
+#[path = "offline/interrupted.rs"]
+mod interrupted;
 #[path = "offline/place.rs"]
 mod place;
 #[path = "offline/salvage.rs"]

@@ -18,6 +18,7 @@ use super::tar_member::{
 };
 use super::{CHUNK, Copier, Meta, Segment, Sink, pax};
 use crate::failure::{Explain, Failure, show_bytes};
+use crate::interrupt;
 
 const BLOCK: u64 = 512;
 /// Maximum number of ranges of a sparse member.
@@ -425,6 +426,7 @@ impl<R: Read> TarReader<R> {
     /// A malformed or hostile archive, the reader's failure or a fatal failure of the sink.
     pub fn import(mut self, copier: &mut Copier<'_>, sink: &mut dyn Sink) -> Result<(), Failure> {
         while let Some(mut member) = self.next()? {
+            interrupt::check()?;
             self.one(copier, sink, &mut member)?;
             self.padding = member.stored.next_multiple_of(BLOCK);
         }
@@ -520,6 +522,7 @@ impl<R: Read> TarReader<R> {
         'data: for segment in &member.segments {
             let mut at = segment.start;
             while at < segment.end {
+                interrupt::check()?;
                 let want = (segment.end - at).min(CHUNK as u64) as usize;
                 let part = buffer.get_mut(..want).unwrap_or_default();
                 self.fill(part)?;
