@@ -19,7 +19,7 @@ pub const LISTS: [(&str, &[u8]); 2] = [
     ("SCHILY.acl.default", acl::DEFAULT),
 ];
 
-/// The entries that have no name. [`AclEntry::id`] is unused in these.
+/// The id of an entry without a name.
 const NO_ID: u32 = u32::MAX;
 
 /// The text of the attribute `value`; `None` if it is not a list.

@@ -16,7 +16,7 @@ use super::acl_text::Names;
 use super::tar_member::{
     Kind, LostList, MAX_MEMBER, Member, Records, check_segments, clean, id, kind, pairs,
 };
-use super::{CHUNK, Copier, Meta, Segment, Sink, pax};
+use super::{CHUNK, Copier, Meta, Segment, Sink, mode_without, pax};
 use crate::failure::{Explain, Failure, show_bytes};
 use crate::interrupt;
 
@@ -255,9 +255,7 @@ impl<R: Read> TarReader<R> {
         let mut mode = header.mode().unwrap_or(0o644) & 0o7777;
         for LostList { name, why } in lists {
             if name == acl::ACCESS {
-                // These bits are the mask of the list. Without it they would be the rights of the
-                // owning group.
-                mode &= !0o070;
+                mode = mode_without(name, &[], mode);
                 lost.push(format!(
                     "the access list cannot be kept, and the owning group gets no rights: {why}"
                 ));

@@ -172,12 +172,14 @@ fn lists_and_attributes_of_gnu_tar_are_imported() {
 }
 
 /// An archive of one file of mode 0670 with extended records.
-fn archive(records: &[(&str, &str)]) -> Vec<u8> {
+fn archive(records: &[(&str, &[u8])]) -> Vec<u8> {
     let mut extended = Vec::new();
     for (key, value) in records {
         let rest = key.len() + value.len() + 3;
         let len = (rest + 1..).find(|len| rest + len.to_string().len() == *len);
-        extended.extend(format!("{} {key}={value}\n", len.unwrap()).bytes());
+        extended.extend(format!("{} {key}=", len.unwrap()).bytes());
+        extended.extend_from_slice(value);
+        extended.push(b'\n');
     }
     let mut bytes = Vec::new();
     let mut put = |kind, name: &str, data: &[u8]| {
@@ -212,7 +214,11 @@ fn lists_as_text_are_imported_by_number() {
         "user::rw-,user:no such user:rwx:5,user:root:r--:1234567,group::r--,\
          group:none:r-x:77,mask::rwx,other::---:",
     ] {
-        fs::write(p.path("a.tar"), archive(&[("SCHILY.acl.access", text)])).unwrap();
+        fs::write(
+            p.path("a.tar"),
+            archive(&[("SCHILY.acl.access", text.as_bytes())]),
+        )
+        .unwrap();
         p.ok(&["import", "-q", "a.tar", "v.img"]);
         p.ok(&["export", "-q", "-f", "v.img", "out"]);
         assert_eq!(
@@ -248,9 +254,33 @@ fn lost_list_is_named_and_gives_group_no_rights() {
         ("user:5", "access list"),
         ("what", "access list"),
     ] {
-        fs::write(p.path("a.tar"), archive(&[("SCHILY.acl.access", text)])).unwrap();
+        fs::write(
+            p.path("a.tar"),
+            archive(&[("SCHILY.acl.access", text.as_bytes())]),
+        )
+        .unwrap();
         p.fails(&["import", "a.tar", "v.img"], 1, why);
         let listing = p.ok(&["ls", "-l", "v.img"]);
         assert!(listing.starts_with("-rw-------"), "{text}: {listing}");
     }
+}
+
+#[test]
+fn refused_list_gives_group_only_its_own_rights() {
+    let p = Place::with_volume();
+    let key = "SCHILY.xattr.system.posix_acl_access";
+    let mode = |listing: &str| listing.lines().next().unwrap()[..10].to_owned();
+    fs::write(p.path("a.tar"), archive(&[(key, b"no list")])).unwrap();
+    p.ok(&["import", "-q", "a.tar", "v.img"]);
+    assert_eq!(mode(&p.ok(&["ls", "-l", "v.img"])), "-rw-------");
+
+    // The kernel refuses lists in any other order.
+    let mut disordered = named(5);
+    disordered[4..20].rotate_left(8);
+    fs::write(p.path("a.tar"), archive(&[(key, &disordered)])).unwrap();
+    p.ok(&["import", "-q", "a.tar", "v.img"]);
+    assert_eq!(mode(&p.ok(&["ls", "-l", "v.img"])), "-rw-rwx---");
+    p.ok(&["export", "-q", "v.img", "out"]);
+    let mode = p.path("out/f").metadata().unwrap().permissions().mode();
+    assert_eq!(format!("{mode:o}"), "100640");
 }
