@@ -8,7 +8,7 @@
 
 use std::io::{ErrorKind, Read};
 
-use cairnfs::acl;
+use cairnfs::acl::{self, Acl};
 use cairnfs::types::{FileKind, Time};
 use tar::{GnuExtSparseHeader, Header};
 
@@ -253,6 +253,11 @@ impl<R: Read> TarReader<R> {
         let mut xattrs = self.global.xattrs(&self.names, &mut lists);
         xattrs.extend(own.xattrs(&self.names, &mut lists));
         let mut mode = header.mode().unwrap_or(0o644) & 0o7777;
+        // Some programs write the owning group's rights into the header, not the mask.
+        let list = xattrs.iter().rfind(|(name, _)| name == acl::ACCESS);
+        if let Some(list) = list.and_then(|(_, value)| Acl::parse(value)) {
+            mode = mode & !0o777 | list.permissions();
+        }
         for LostList { name, why } in lists {
             if name == acl::ACCESS {
                 mode = mode_without(name, &[], mode);

@@ -171,7 +171,7 @@ fn lists_and_attributes_of_gnu_tar_are_imported() {
     }
 }
 
-/// An archive of one file of mode 0670 with extended records.
+/// An archive of one file of mode 0640, as bsdtar writes it beside a list with a wider mask, with extended records.
 fn archive(records: &[(&str, &[u8])]) -> Vec<u8> {
     let mut extended = Vec::new();
     for (key, value) in records {
@@ -187,7 +187,7 @@ fn archive(records: &[(&str, &[u8])]) -> Vec<u8> {
         header.as_old_mut().name[..name.len()].copy_from_slice(name.as_bytes());
         header.set_entry_type(kind);
         header.set_size(data.len() as u64);
-        header.set_mode(0o670);
+        header.set_mode(0o640);
         header.set_uid(0);
         header.set_gid(0);
         header.set_cksum();
