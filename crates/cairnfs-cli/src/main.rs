@@ -9,6 +9,7 @@ mod daemon;
 mod failure;
 mod helper;
 mod holder;
+mod interrupt;
 mod memory;
 mod notify;
 mod output;
@@ -98,10 +99,12 @@ fn main() -> ExitCode {
             };
         }
     };
-    match run(cli.command) {
+    let code = match run(cli.command) {
         Ok(code) => code,
         Err(error) => report(error.as_ref()),
-    }
+    };
+    interrupt::deliver();
+    code
 }
 
 /// Makes a write beyond the file size limit fail with `EFBIG`, by a handler for SIGXFSZ. Unlike

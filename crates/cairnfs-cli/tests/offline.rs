@@ -6,12 +6,16 @@
     reason = "a test fails by panicking"
 )]
 
+#[path = "offline/archives.rs"]
+mod archives;
 #[path = "offline/deep.rs"]
 mod deep;
 #[path = "offline/going_on.rs"]
 mod going_on;
 #[path = "offline/hostile.rs"]
 mod hostile;
+#[path = "offline/interrupted.rs"]
+mod interrupted;
 #[path = "offline/place.rs"]
 mod place;
 #[path = "offline/salvage.rs"]

@@ -14,18 +14,28 @@ const VERSION: u32 = 2;
 const HEADER_LEN: usize = 4;
 const ENTRY_LEN: usize = 8;
 
-const USER_OBJ: u16 = 0x01;
-const USER: u16 = 0x02;
-const GROUP_OBJ: u16 = 0x04;
-const GROUP: u16 = 0x08;
-const MASK: u16 = 0x10;
-const OTHER: u16 = 0x20;
+/// Tag of the owner's entry.
+pub const USER_OBJ: u16 = 0x01;
+/// Tag of the entry of a named user.
+pub const USER: u16 = 0x02;
+/// Tag of the owning group's entry.
+pub const GROUP_OBJ: u16 = 0x04;
+/// Tag of the entry of a named group.
+pub const GROUP: u16 = 0x08;
+/// Tag of the limit of all entries but the owner's and that of others.
+pub const MASK: u16 = 0x10;
+/// Tag of the entry of all others.
+pub const OTHER: u16 = 0x20;
 
+/// An entry of a list.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct AclEntry {
-    tag: u16,
-    perm: u16,
-    id: u32,
+pub struct AclEntry {
+    /// One of the tags.
+    pub tag: u16,
+    /// Read (4), write (2) and execute (1).
+    pub perm: u16,
+    /// User or group of a named entry; `u32::MAX` in the others.
+    pub id: u32,
 }
 
 /// An access control list with its three required entries.
@@ -42,7 +52,11 @@ impl Acl {
         if u32::from_le_bytes(*version) != VERSION || !rest.is_empty() {
             return None;
         }
-        let entries: Vec<AclEntry> = raw.iter().map(entry).collect();
+        Self::new(raw.iter().map(entry).collect())
+    }
+
+    /// A list of entries; `None` if one is unknown, or a required one is missing.
+    pub fn new(entries: Vec<AclEntry>) -> Option<Self> {
         let count = |tag| entries.iter().filter(|e| e.tag == tag).count();
         let known = USER_OBJ | USER | GROUP_OBJ | GROUP | MASK | OTHER;
         let sound = entries
@@ -52,6 +66,11 @@ impl Acl {
         let complete = [USER_OBJ, GROUP_OBJ, OTHER].iter().all(|&t| count(t) == 1)
             && (count(MASK) == 1 || (count(MASK) == 0 && !named));
         (sound && complete).then_some(Self { entries })
+    }
+
+    /// The entries, in the order of the attribute's value.
+    pub fn entries(&self) -> &[AclEntry] {
+        &self.entries
     }
 
     /// The list that is equivalent to a mode.

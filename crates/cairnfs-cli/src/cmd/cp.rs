@@ -11,6 +11,7 @@ use cairnfs::types::FileKind;
 
 use crate::cmd::export::tell_lost;
 use crate::failure::{AnyError, Explain, Failure, shown};
+use crate::interrupt;
 use crate::output::Progress;
 use crate::spec::{self, Spec, VolumePath, meant_volume};
 use crate::tree::host::HostSource;
@@ -153,6 +154,12 @@ pub fn run(args: Args) -> Result<ExitCode, AnyError> {
         .ok_or_else(|| Failure::new("cp", "no destination"))?;
     let mut open = Open::default();
     let several = specs.len() > 1;
+    // A stream may block, and leaves nothing to remove.
+    let streams = matches!(&destination, Spec::Host(path)
+        if path.metadata().is_ok_and(|meta| !meta.is_dir() && !meta.is_file()));
+    if !streams {
+        interrupt::defer()?;
+    }
     let (mut target, name) = target(&destination, &mut open, keep, several)?;
     let progress = Progress::bytes("copying", 0, args.quiet);
     let mut copier = Copier::new(keep, &progress);

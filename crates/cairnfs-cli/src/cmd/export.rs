@@ -10,6 +10,7 @@ use std::process::ExitCode;
 
 use crate::cmd::import::finish;
 use crate::failure::{AnyError, Explain, Failure, shown};
+use crate::interrupt;
 use crate::output::Progress;
 use crate::spec::VolumePath;
 use crate::tree::host_sink::HostSink;
@@ -43,6 +44,9 @@ them), and are reported with path and range, on standard error and under
 \"unreadable\" of --json. A failure is reported, and the export continues. With
 --no-recovery it does not need the log, nor the newer of the two superblocks;
 changes since the last merge are missing then.
+
+SIGINT, SIGTERM and SIGHUP end the export, and an incomplete archive or file is
+removed.
 
 Exit codes: 0 all was exported, 1 something was not, 2 wrong arguments.";
 
@@ -128,6 +132,10 @@ pub fn run(args: Args) -> Result<ExitCode, AnyError> {
         Some((Typed::Stream(_), _)) => true,
         _ => false,
     };
+    // A stream may block, and leaves nothing to remove.
+    if !streams {
+        interrupt::defer()?;
+    }
     let access = match args.no_recovery {
         true => Access::Unrecovered,
         false => Access::Read,

@@ -3,6 +3,7 @@
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, Read};
+use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -11,6 +12,7 @@ use cairnfs::fs::MakeOptions;
 use crate::cmd::export::tell_lost;
 use crate::cmd::mkfs;
 use crate::failure::{AnyError, Explain, Failure, shown};
+use crate::interrupt;
 use crate::output::{self, Progress};
 use crate::spec::{VolumePath, meant_volume};
 use crate::tree::host::HostSource;
@@ -38,8 +40,9 @@ whatever its name.
 
 A failure is reported, and the import continues; nothing is left of an entry that
 failed, and the file that it would replace stays. A broken or hostile archive
-ends the import. A volume made by --create is removed again if the import ends
-in this way, or if nothing could be imported.
+or a signal (SIGINT, SIGTERM, SIGHUP) ends the import; what was imported before
+stays. A volume made by --create is removed again if the import ends in this
+way, or if nothing could be imported.
 
 Exit codes: 0 all was imported, 1 something was not, 2 wrong arguments.";
 
@@ -79,6 +82,7 @@ pub struct Args {
 /// Runs the command.
 pub fn run(args: Args) -> Result<ExitCode, AnyError> {
     let from = Origin::of(&args.source)?;
+    interrupt::defer()?;
     let (place, created) = place(&args)?;
     let summary = fill(&args, from, place)?;
     match created {
@@ -188,7 +192,7 @@ enum Origin {
 
 /// A tar archive to read.
 struct Archive {
-    input: Box<dyn Read>,
+    input: File,
     name: String,
     /// Size in bytes, 0 if not known.
     size: u64,
@@ -197,8 +201,9 @@ struct Archive {
 impl Origin {
     fn of(source: &Path) -> Result<Self, Failure> {
         if source.as_os_str() == "-" {
+            let input = io::stdin().as_fd().try_clone_to_owned();
             return Ok(Origin::Archive(Archive {
-                input: Box::new(io::stdin().lock()),
+                input: File::from(input.explain("standard input")?),
                 name: "standard input".into(),
                 size: 0,
             }));
@@ -210,7 +215,7 @@ impl Origin {
         }
         let file = File::open(source).explain(shown(source))?;
         Ok(Origin::Archive(Archive {
-            input: Box::new(file),
+            input: file,
             name: shown(source),
             size: meta.len(),
         }))
@@ -219,12 +224,13 @@ impl Origin {
 
 /// A reader that adds the bytes read to the progress.
 struct Watched<'a> {
-    input: Box<dyn Read>,
+    input: File,
     progress: &'a Progress,
 }
 
 impl Read for Watched<'_> {
     fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        interrupt::wait(&self.input)?;
         let got = self.input.read(buf)?;
         self.progress.add(got as u64);
         Ok(got)

@@ -11,6 +11,7 @@ use cairnfs::types::FileKind;
 
 use super::{CHUNK, Keep, Meta, Segment, Sink, Source, Summary, Unreadable, count, push_name};
 use crate::failure::{Failure, show_bytes};
+use crate::interrupt;
 use crate::output::Progress;
 
 /// Maximum number of unreadable ranges in a summary; messages report all of them.
@@ -62,7 +63,7 @@ impl<'a> Copier<'a> {
     /// Copies the entry at which `source` starts, and everything in it, to `path`.
     ///
     /// # Errors
-    /// A fatal failure of the sink, which ends the copy.
+    /// A fatal failure of the sink, or a signal, ends the copy.
     pub fn copy<S: Source>(
         &mut self,
         source: &mut S,
@@ -78,6 +79,7 @@ impl<'a> Copier<'a> {
         stack.extend(self.one(source, sink, &path, meta)?);
         open.extend(stack.first().map(|frame| frame.meta.id));
         while let Some(frame) = stack.last_mut() {
+            interrupt::check()?;
             path.truncate(frame.end);
             let Some(name) = frame.names.next() else {
                 let ended = sink.end_directory(&path, &frame.meta);
@@ -295,6 +297,7 @@ impl<'a> Copier<'a> {
         at: u64,
         end: u64,
     ) -> Result<Result<u64, Failure>, Failure> {
+        interrupt::check()?;
         let buffer = self
             .buffer
             .get_mut(..(end - at) as usize)

@@ -7,6 +7,7 @@ use std::collections::HashSet;
 use cairnfs::types::FileKind;
 
 use super::Source;
+use crate::interrupt;
 
 /// Bytes of all regular files at and below the start of `source`, including holes.
 pub fn bytes<S: Source>(source: &mut S) -> u64 {
@@ -23,6 +24,9 @@ pub fn bytes<S: Source>(source: &mut S) -> u64 {
     let mut met = HashSet::from([meta.id]);
     let mut stack = vec![listing.names];
     while let Some(names) = stack.last_mut() {
+        if interrupt::check().is_err() {
+            break;
+        }
         let Some(name) = names.pop() else {
             stack.pop();
             source.leave();

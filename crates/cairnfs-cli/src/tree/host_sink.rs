@@ -21,7 +21,7 @@ use rustix::io::Errno;
 
 use super::descent::{self, Descent, Id};
 use super::pending::{InodeFd, Pending};
-use super::{Keep, Meta, Segment, Sink, split};
+use super::{Keep, Meta, Segment, Sink, mode_without, split};
 use crate::failure::{Explain, Failure, shown};
 
 /// The sink for a directory of the host.
@@ -133,16 +133,20 @@ impl HostSink {
         if self.keep.owner && self.root {
             held.set_owner(meta).explain(shown)?;
         }
+        let mut mode = self.mode(meta);
         if self.keep.xattrs {
             for (name, value) in &meta.xattrs {
-                self.lost_xattrs += u64::from(held.set_xattr(name, value).is_err());
+                if held.set_xattr(name, value).is_err() {
+                    self.lost_xattrs += 1;
+                    mode = mode_without(name, value, mode);
+                }
             }
         }
         if self.keep.times {
             held.set_times(meta).explain(shown)?;
         }
         if meta.kind != FileKind::Symlink {
-            held.set_mode(self.mode(meta)).explain(shown)?;
+            held.set_mode(mode).explain(shown)?;
         }
         Ok(())
     }

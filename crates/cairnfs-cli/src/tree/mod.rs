@@ -6,6 +6,7 @@
 //! by name instead of resolving whole paths. A name that could lead out of a tree never reaches a
 //! sink. The failure of one entry is reported and counted, and the copy continues.
 
+mod acl_text;
 mod copier;
 pub mod count;
 pub mod descent;
@@ -22,6 +23,7 @@ pub mod typed;
 pub mod volume_sink;
 pub mod volume_source;
 
+use cairnfs::acl::{self, Acl};
 use cairnfs::types::{FileKind, Time};
 
 use crate::failure::Failure;
@@ -282,6 +284,19 @@ pub fn split(path: &[u8]) -> (&[u8], &[u8]) {
         ),
         None => (b"", path),
     }
+}
+
+/// The mode of a copy without the extended attribute `name`, which the target refused. The group
+/// bits of a file with an access list are the mask of the list: without the list, they are limited
+/// to the rights of the owning group.
+pub fn mode_without(name: &[u8], value: &[u8], mode: u32) -> u32 {
+    if name != acl::ACCESS {
+        return mode;
+    }
+    let list = Acl::parse(value);
+    let entries = list.as_ref().map(Acl::entries).unwrap_or_default();
+    let group = entries.iter().find(|entry| entry.tag == acl::GROUP_OBJ);
+    mode & (!0o070 | group.map_or(0, |entry| u32::from(entry.perm) << 3))
 }
 
 /// The umask: permission bits that new files do not get.

@@ -5,7 +5,37 @@
 use cairnfs::types::Time;
 
 /// Prefix of the key of an extended attribute.
-pub const XATTR: &[u8] = b"SCHILY.xattr.";
+const XATTR: &[u8] = b"SCHILY.xattr.";
+
+/// The key of the extended attribute `name`. A key ends at the first `=`, so that character is
+/// encoded as GNU tar does.
+pub fn xattr_key(name: &[u8]) -> Vec<u8> {
+    let mut key = XATTR.to_vec();
+    for byte in name {
+        match byte {
+            b'%' => key.extend_from_slice(b"%25"),
+            b'=' => key.extend_from_slice(b"%3D"),
+            other => key.push(*other),
+        }
+    }
+    key
+}
+
+/// The name of the extended attribute with this key; `None` for any other key.
+pub fn xattr_name(key: &[u8]) -> Option<Vec<u8>> {
+    let mut rest = key.strip_prefix(XATTR)?;
+    let mut name = Vec::with_capacity(rest.len());
+    while let Some((first, behind)) = rest.split_first() {
+        let (byte, behind) = match behind {
+            [b'2', b'5', behind @ ..] if *first == b'%' => (b'%', behind),
+            [b'3', b'D', behind @ ..] if *first == b'%' => (b'=', behind),
+            behind => (*first, behind),
+        };
+        name.push(byte);
+        rest = behind;
+    }
+    Some(name)
+}
 
 /// Appends a record.
 pub fn push(to: &mut Vec<u8>, key: &[u8], value: &[u8]) {
@@ -140,6 +170,24 @@ mod tests {
         }
         let owned = records.iter().map(|(k, v)| (k.to_vec(), v.to_vec()));
         assert_eq!(parsed(&bytes), Ok(owned.collect()));
+    }
+
+    #[test]
+    fn attribute_names_round_trip_in_keys() {
+        for (name, key) in [
+            (&b"user.a"[..], &b"SCHILY.xattr.user.a"[..]),
+            (b"a=b%", b"SCHILY.xattr.a%3Db%25"),
+            (b"%3D", b"SCHILY.xattr.%253D"),
+        ] {
+            assert_eq!(xattr_key(name), key);
+            assert_eq!(xattr_name(key).as_deref(), Some(name));
+        }
+        // Other encodings are not decoded.
+        assert_eq!(
+            xattr_name(b"SCHILY.xattr.%3d%2%41%").as_deref(),
+            Some(&b"%3d%2%41%"[..])
+        );
+        assert_eq!(xattr_name(b"path"), None);
     }
 
     #[test]

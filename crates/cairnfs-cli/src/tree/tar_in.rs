@@ -8,14 +8,17 @@
 
 use std::io::{ErrorKind, Read};
 
+use cairnfs::acl::{self, Acl};
 use cairnfs::types::{FileKind, Time};
 use tar::{GnuExtSparseHeader, Header};
 
+use super::acl_text::Names;
 use super::tar_member::{
-    Kind, MAX_MEMBER, Member, Records, check_segments, clean, id, kind, pairs,
+    Kind, LostList, MAX_MEMBER, Member, Records, check_segments, clean, id, kind, pairs,
 };
-use super::{CHUNK, Copier, Meta, Segment, Sink, pax};
+use super::{CHUNK, Copier, Meta, Segment, Sink, mode_without, pax};
 use crate::failure::{Explain, Failure, show_bytes};
+use crate::interrupt;
 
 const BLOCK: u64 = 512;
 /// Maximum number of ranges of a sparse member.
@@ -29,6 +32,7 @@ pub struct TarReader<R: Read> {
     input: R,
     name: String,
     global: Records,
+    names: Names,
     /// Bytes until the next header block.
     padding: u64,
     /// Bytes of headers since the last member.
@@ -45,6 +49,7 @@ impl<R: Read> TarReader<R> {
             input,
             name,
             global: Records::global(),
+            names: Names::of_host(),
             padding: 0,
             between: 0,
             any: false,
@@ -240,12 +245,35 @@ impl<R: Read> TarReader<R> {
         let (gid, gid_lost) = id(find(b"gid"), header.gid());
         let ids = [("uid", uid_lost), ("gid", gid_lost)];
         lost.extend(ids.iter().filter(|(_, lost)| *lost).map(|(key, _)| *key));
+        let mut lost: Vec<String> = lost
+            .iter()
+            .map(|key| format!("{key} cannot be kept: out of range, or no number"))
+            .collect();
+        let mut lists = Vec::new();
+        let mut xattrs = self.global.xattrs(&self.names, &mut lists);
+        xattrs.extend(own.xattrs(&self.names, &mut lists));
+        let mut mode = header.mode().unwrap_or(0o644) & 0o7777;
+        // Some programs write the owning group's rights into the header, not the mask.
+        let list = xattrs.iter().rfind(|(name, _)| name == acl::ACCESS);
+        if let Some(list) = list.and_then(|(_, value)| Acl::parse(value)) {
+            mode = mode & !0o777 | list.permissions();
+        }
+        for LostList { name, why } in lists {
+            if name == acl::ACCESS {
+                mode = mode_without(name, &[], mode);
+                lost.push(format!(
+                    "the access list cannot be kept, and the owning group gets no rights: {why}"
+                ));
+            } else {
+                lost.push(format!("the default access list cannot be kept: {why}"));
+            }
+        }
         let meta = Meta {
             kind: match kind {
                 Kind::Node(kind) => kind,
                 _ => FileKind::File,
             },
-            mode: header.mode().unwrap_or(0o644) & 0o7777,
+            mode,
             uid,
             gid,
             rdev,
@@ -254,7 +282,7 @@ impl<R: Read> TarReader<R> {
             id: (0, 0),
             atime,
             mtime,
-            xattrs: self.global.xattrs().chain(own.xattrs()).collect(),
+            xattrs,
         };
         let map = find(b"GNU.sparse.map").map(<[u8]>::to_vec);
         let real = count(b"GNU.sparse.realsize").or(count(b"GNU.sparse.size"));
@@ -401,6 +429,7 @@ impl<R: Read> TarReader<R> {
     /// A malformed or hostile archive, the reader's failure or a fatal failure of the sink.
     pub fn import(mut self, copier: &mut Copier<'_>, sink: &mut dyn Sink) -> Result<(), Failure> {
         while let Some(mut member) = self.next()? {
+            interrupt::check()?;
             self.one(copier, sink, &mut member)?;
             self.padding = member.stored.next_multiple_of(BLOCK);
         }
@@ -444,9 +473,9 @@ impl<R: Read> TarReader<R> {
         let made = u64::from(copier.done(made)?.is_some());
         if made > 0 && !member.lost.is_empty() && matches!(member.kind, Kind::Node(_)) {
             copier.tell(&self.bad(format!(
-                "{}: {} cannot be kept: out of range, or no number",
+                "{}: {}",
                 show_bytes(&member.path),
-                member.lost.join(", ")
+                member.lost.join("; ")
             )));
         }
         let summary = &mut copier.summary;
@@ -496,6 +525,7 @@ impl<R: Read> TarReader<R> {
         'data: for segment in &member.segments {
             let mut at = segment.start;
             while at < segment.end {
+                interrupt::check()?;
                 let want = (segment.end - at).min(CHUNK as u64) as usize;
                 let part = buffer.get_mut(..want).unwrap_or_default();
                 self.fill(part)?;

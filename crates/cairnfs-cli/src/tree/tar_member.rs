@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 
 use cairnfs::types::FileKind;
 
+use super::acl_text::{self, Names};
 use super::{Meta, Segment, Xattr, pax};
 
 /// Maximum number of bytes of keys and values for one member: long names and attributes.
@@ -54,12 +55,25 @@ impl Records {
         self.map.get(key).map(Vec::as_slice)
     }
 
-    /// All records that are extended attributes.
-    pub fn xattrs(&self) -> impl Iterator<Item = Xattr> {
-        self.map.iter().filter_map(|(key, value)| {
-            let name = key.strip_prefix(pax::XATTR)?;
-            Some((name.to_vec(), value.clone()))
-        })
+    /// All records that are extended attributes or access lists. A list that is there as an
+    /// attribute is taken from it, because that has numbers. A list that cannot be kept is added
+    /// to `lost`.
+    pub fn xattrs(&self, names: &Names, lost: &mut Vec<LostList>) -> Vec<Xattr> {
+        let attributes = self.map.iter();
+        let attributes =
+            attributes.filter_map(|(key, value)| Some((pax::xattr_name(key)?, value.clone())));
+        let mut found: Vec<Xattr> = attributes.collect();
+        for (key, name) in acl_text::LISTS {
+            let text = self.get(key.as_bytes()).filter(|text| !text.is_empty());
+            let Some(text) = text.filter(|_| found.iter().all(|(given, _)| given != name)) else {
+                continue;
+            };
+            match acl_text::parse(text, names) {
+                Ok(value) => found.push((name.to_vec(), value)),
+                Err(why) => lost.push(LostList { name, why }),
+            }
+        }
+        found
     }
 
     /// Sets a record.
@@ -87,6 +101,14 @@ impl Records {
     }
 }
 
+/// An access list that cannot be kept.
+pub struct LostList {
+    /// The attribute that would hold it.
+    pub name: &'static [u8],
+    /// The reason.
+    pub why: String,
+}
+
 /// A member of an archive, before its contents.
 #[derive(Debug)]
 pub struct Member {
@@ -97,8 +119,8 @@ pub struct Member {
     pub segments: Vec<Segment>,
     /// Bytes of data not yet read from the archive.
     pub stored: u64,
-    /// Attributes whose value in the archive cannot be kept.
-    pub lost: Vec<&'static str>,
+    /// What cannot be kept as it is in the archive, each with the reason.
+    pub lost: Vec<String>,
 }
 
 /// Owner for an id that cannot be represented: the kernel's overflow id.

@@ -1,7 +1,9 @@
 //! A tar archive as a sink: POSIX pax format, readable by GNU tar, bsdtar and Python.
 //!
 //! Extended headers hold times to the nanosecond, attributes (`SCHILY.xattr.*`), long names and
-//! large numbers; sparse files are written as GNU's pax format 1.0. Tar has no representation of
+//! large numbers. Access lists are written twice: as attributes, and as the text
+//! (`SCHILY.acl.*`) that other programs restore.
+//! sparse files are written as GNU's pax format 1.0. Tar has no representation of
 //! sockets; they are left out. Unreadable data of a file is replaced by zeros, so that the
 //! archive stays valid. A failed write is fatal: a reader could not find any member behind it.
 
@@ -10,7 +12,7 @@ use std::io::{self, Read, Write};
 use cairnfs::types::FileKind;
 use tar::{EntryType, Header};
 
-use super::{Meta, Segment, Sink, pax};
+use super::{Meta, Segment, Sink, acl_text, pax};
 use crate::failure::{Explain, Failure};
 
 const BLOCK: u64 = 512;
@@ -166,7 +168,11 @@ fn encode(path: &[u8], entry: &TarEntry<'_>, meta: &Meta) -> (Header, Vec<u8>) {
             pax::time_text(meta.atime).as_bytes(),
         );
         for (name, value) in &meta.xattrs {
-            pax::push(&mut records, &[pax::XATTR, name].concat(), value);
+            pax::push(&mut records, &pax::xattr_key(name), value);
+            let list = acl_text::LISTS.iter().find(|(_, list)| list == name);
+            if let (Some((key, _)), Some(text)) = (list, acl_text::format(value)) {
+                pax::push(&mut records, key.as_bytes(), text.as_bytes());
+            }
         }
     }
     header.set_cksum();

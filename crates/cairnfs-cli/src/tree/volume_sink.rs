@@ -10,7 +10,9 @@ use std::fmt;
 use cairnfs::Error;
 use cairnfs::types::{FileKind, RenameMode, SetAttr, SetTime, Time, XattrMode};
 
-use super::{Keep, Meta, Segment, Sink, join, push_name, shared, split, temporary_name};
+use super::{
+    Keep, Meta, Segment, Sink, join, mode_without, push_name, shared, split, temporary_name,
+};
 use crate::failure::{Explain, Failure};
 use crate::volume::{Node, Volume, caller};
 
@@ -187,9 +189,6 @@ impl VolumeSink {
     }
 
     fn attribute(&mut self, ino: u64, path: &[u8], meta: &Meta) -> Result<(), Failure> {
-        if self.keep.xattrs {
-            self.set_xattrs(ino, path, meta)?;
-        }
         // A set-user-id bit must not pass to an owner who did not set it.
         let foreign = !self.keep.owner && meta.uid != caller().uid;
         let mode = if self.keep.mode && foreign {
@@ -198,6 +197,10 @@ impl VolumeSink {
             meta.mode & 0o7777
         } else {
             meta.mode & 0o777 & !self.umask
+        };
+        let mode = match self.keep.xattrs {
+            true => self.set_xattrs(ino, path, meta, mode)?,
+            false => mode,
         };
         let set = SetAttr {
             mode: (meta.kind != FileKind::Symlink).then_some(mode),
@@ -215,17 +218,25 @@ impl VolumeSink {
             .explain(self.shown(path))
     }
 
-    fn set_xattrs(&mut self, ino: u64, path: &[u8], meta: &Meta) -> Result<(), Failure> {
+    /// Sets extended attributes. Returns the part of `mode` to set with those that are kept.
+    fn set_xattrs(
+        &mut self,
+        ino: u64,
+        path: &[u8],
+        meta: &Meta,
+        mut mode: u32,
+    ) -> Result<u32, Failure> {
         for (name, value) in &meta.xattrs {
             match self.volume.fs().setxattr(ino, name, value, XattrMode::Set) {
                 Ok(()) => {}
                 Err(Error::Unsupported(_) | Error::NotPermitted(_) | Error::Invalid(_)) => {
                     self.lost_xattrs += 1;
+                    mode = mode_without(name, value, mode);
                 }
                 Err(e) => return Err(e).explain(self.shown(path)),
             }
         }
-        Ok(())
+        Ok(mode)
     }
 }
 
