@@ -39,6 +39,7 @@ mod place;
 mod posix;
 mod programs;
 mod read_only;
+mod silent;
 mod space;
 mod stopped;
 mod syncs;
