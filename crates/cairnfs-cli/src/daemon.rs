@@ -17,6 +17,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use crate::failure::{io_text, show_bytes, shown};
+use crate::inherited;
 
 /// Time that a daemon has for an answer, unless an option sets another one.
 pub const WAIT: Duration = Duration::from_secs(30);
@@ -271,6 +272,7 @@ fn start(request: Request, dir: &Path) -> io::Result<(Child, Receiver<io::Result
 /// # Errors
 /// Standard output cannot be written, for example because the parent has exited.
 pub fn answer_parent(request: Request, dir: &Path) -> io::Result<()> {
+    inherited::close()?;
     let text = match request {
         Request::Status => answer(dir, status_now(dir)),
         Request::Writable => answer(dir, control::is_writable(dir)),

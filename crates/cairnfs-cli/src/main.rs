@@ -9,6 +9,7 @@ mod daemon;
 mod failure;
 mod helper;
 mod holder;
+mod inherited;
 mod memory;
 mod notify;
 mod output;

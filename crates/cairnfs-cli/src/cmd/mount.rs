@@ -25,10 +25,10 @@ use rustix::process::{getegid, geteuid};
 
 use crate::daemon::{self, Cause, Refusal};
 use crate::failure::shown;
-use crate::holder;
 use crate::notify;
 use crate::size::human;
 use crate::syslog::Syslog;
+use crate::{holder, inherited};
 
 /// mount(8): invalid arguments.
 const EXIT_USAGE: u8 = 1;
@@ -153,6 +153,9 @@ pub fn run(args: Args) -> Result<ExitCode, Box<dyn Error>> {
 }
 
 fn mount(args: &Args) -> Result<(), Failure> {
+    if args.detached {
+        inherited::close().map_err(failed)?;
+    }
     let options = parse_options(args).map_err(|text| Failure(EXIT_USAGE, text))?;
     if options.remount {
         return remount(args, args.dir.as_deref().unwrap_or(&args.volume));

@@ -24,6 +24,7 @@ mod flags;
 mod gate;
 mod handles;
 mod host;
+mod inherited;
 mod kill;
 mod kill_load;
 mod life;
