@@ -166,14 +166,20 @@ fn umount(args: &Args) -> Result<(), String> {
         )),
         Ok(lock) => wait_until_closed(lock, &volume, &entry, args.timeout),
     };
-    closed.map_err(|e| format!("{} is unmounted; {e}", shown(&dir)))?;
-    synced.map_err(|e| {
-        format!(
-            "{} is unmounted, but {} could not be made durable: {e}",
-            dir.display(),
-            volume.display()
-        )
-    })
+    let not_durable =
+        synced.map_err(|e| format!("{} could not be made durable: {e}", shown(&volume)));
+    let wrong: Vec<String> = [not_durable, closed]
+        .into_iter()
+        .filter_map(Result::err)
+        .collect();
+    match wrong.is_empty() {
+        true => Ok(()),
+        false => Err(format!(
+            "{} is unmounted; {}",
+            shown(&dir),
+            wrong.join("; ")
+        )),
+    }
 }
 
 fn stays(dir: &Path, refusal: &Refusal) -> String {
