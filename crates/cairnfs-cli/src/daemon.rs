@@ -1,119 +1,322 @@
-//! Queries the daemon of a mount for its status, and turns failures into messages for an
-//! operator.
+//! Sends requests to the daemon of a mount, and turns failures into messages for an operator.
 //!
-//! Uses [`cairnfs_fuse::control`]. An errno only means "input/output error"; the daemon knows the
-//! cause.
+//! Uses [`cairnfs_fuse::control`]. Each request runs in a child process, by [`answer_parent`]: a
+//! process whose request the daemon has accepted but does not answer cannot be ended, not even by
+//! SIGKILL. No other module of the command sends a daemon a request. A child without an answer is
+//! left behind. An errno only means "input/output error"; the daemon knows the cause.
 
-use std::io::{self, Read};
+use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
-use std::sync::mpsc::channel;
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
 use cairnfs_fuse::status::Status;
 use cairnfs_fuse::{control, mountinfo};
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use crate::failure::{io_text, show_bytes, shown};
+use crate::inherited;
 
-/// A daemon's answer.
+/// Time that a daemon has for an answer, unless an option sets another one.
+pub const WAIT: Duration = Duration::from_secs(30);
+
+/// Time after which a daemon that works on a request is asked whether it still answers.
+const CHECK: Duration = Duration::from_secs(2);
+
+/// The option that makes this program the child process which sends a request.
+pub const ASKING: &str = "--asking";
+
+/// A request that a child process sends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum Request {
+    /// The status: [`Answer`].
+    Status,
+    /// Whether the daemon can write the volume: `bool`.
+    Writable,
+    /// Make everything durable. The answer is a warning if the image was displaced.
+    Sync,
+    /// Discard free space: the number of bytes.
+    Trim,
+}
+
+impl Request {
+    fn name(self) -> &'static str {
+        match self {
+            Request::Status => "status",
+            Request::Writable => "writable",
+            Request::Sync => "sync",
+            Request::Trim => "trim",
+        }
+    }
+}
+
+/// A daemon's status, and its mount.
 #[derive(Serialize, Deserialize)]
 pub struct Answer {
     /// The status as the daemon reports it.
     pub status: Status,
+    /// The path of the volume.
+    #[serde(with = "raw_path")]
+    pub volume: PathBuf,
     /// Where the volume is mounted; the requested path if the mount is not visible.
+    #[serde(with = "raw_path")]
     pub mountpoint: PathBuf,
     /// Whether the mount itself is read-only, independent of the daemon's own state.
     pub mounted_read_only: bool,
 }
 
-/// Asks the daemon of the mount at (or above) `dir`, and waits for an answer at most for `wait`.
-///
-/// The request runs in a child process, by [`ask_for_parent`]: a process whose request the daemon
-/// has accepted but does not answer cannot be ended, not even by SIGKILL. After the timeout the
-/// child is left behind.
+/// A path as the array of its bytes: JSON has no strings that are not UTF-8.
+mod raw_path {
+    use std::ffi::OsString;
+    use std::os::unix::ffi::{OsStrExt, OsStringExt};
+    use std::path::{Path, PathBuf};
+
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    pub fn serialize<S: Serializer>(path: &Path, to: S) -> Result<S::Ok, S::Error> {
+        path.as_os_str().as_bytes().serialize(to)
+    }
+
+    pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<PathBuf, D::Error> {
+        Ok(OsString::from_vec(Vec::deserialize(from)?).into())
+    }
+}
+
+/// The class of a failed request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Cause {
+    /// The path is in no CairnFS volume.
+    Foreign,
+    /// The path is no directory, and the request needs one.
+    NotDirectory,
+    /// The daemon is dead.
+    Gone,
+    /// The daemon does not answer.
+    Silent,
+    /// The caller has no permission.
+    Denied,
+    /// What holds the volume cannot do it.
+    Unsupported,
+    /// The file system that holds the volume is full.
+    HostFull,
+    /// Any other failure.
+    Other,
+}
+
+/// Why a request was not carried out.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Refusal {
+    /// The class of the failure.
+    pub cause: Cause,
+    /// The reason and, where there is one, the next step; without the name of the mount.
+    pub text: String,
+}
+
+impl Refusal {
+    /// The failure of a request about `dir`, for this errno.
+    fn of(dir: &Path, error: &io::Error) -> Self {
+        if mountinfo::is_dead(error) {
+            return Self {
+                cause: Cause::Gone,
+                text: missing_daemon(dir),
+            };
+        }
+        let status = control::status(dir).ok();
+        let full = status.as_ref().and_then(|s| host_full(s, error));
+        let cause = match error.kind() {
+            _ if is_foreign(error) && status.is_none() => Cause::Foreign,
+            _ if full.is_some() => Cause::HostFull,
+            io::ErrorKind::PermissionDenied => Cause::Denied,
+            io::ErrorKind::Unsupported => Cause::Unsupported,
+            _ => Cause::Other,
+        };
+        let stopped = status.as_ref().and_then(Status::stopped);
+        let known = stopped.or(full);
+        Self {
+            cause,
+            text: known.map_or_else(|| io_text(error), |text| show_bytes(text.as_bytes())),
+        }
+    }
+
+    fn silent(dir: &Path, wait: Duration) -> Self {
+        Self {
+            cause: Cause::Silent,
+            text: format!(
+                "the daemon does not answer within {} seconds: see whether its process is stopped or \
+                 waits for what holds the volume; `cairnfs umount --lazy {}` takes the mount away",
+                wait.as_secs_f64(),
+                shown(dir)
+            ),
+        }
+    }
+
+    /// The request could not be sent, or its answer not be read.
+    fn unsent(why: impl std::fmt::Display) -> Self {
+        Self {
+            cause: Cause::Other,
+            text: format!("cannot ask the daemon: {why}"),
+        }
+    }
+
+    /// Message with the name of the path that the request was about.
+    pub fn about(&self, dir: &Path) -> String {
+        let name = shown(dir);
+        match self.cause {
+            Cause::Foreign => format!("{name} is not in a mounted volume"),
+            _ => format!("{name}: {}", self.text),
+        }
+    }
+}
+
+/// Asks the daemon of the mount at (or above) `dir` for its status; waits for an answer at most
+/// for `wait`.
 ///
 /// # Errors
-/// A message with the reason that there is no answer, and with the next step.
-pub fn ask(dir: &Path, wait: Duration) -> Result<Answer, String> {
-    let failed = |e: io::Error| format!("cannot ask the daemon of {}: {}", shown(dir), io_text(&e));
-    let program = std::env::current_exe().map_err(failed)?;
-    let mut child = Command::new(program)
-        .args(["stats", ASKING, "--"])
+/// There is no answer: [`Refusal`] has the reason.
+pub fn status(dir: &Path, wait: Duration) -> Result<Answer, Refusal> {
+    ask(Request::Status, dir, wait, || {
+        Err(Refusal::silent(dir, wait))
+    })
+}
+
+/// Whether the daemon of the mount at (or above) `dir` can write the volume; waits as [`status`].
+///
+/// # Errors
+/// As [`status`].
+pub fn is_writable(dir: &Path, wait: Duration) -> Result<bool, Refusal> {
+    ask(Request::Writable, dir, wait, || {
+        Err(Refusal::silent(dir, wait))
+    })
+}
+
+/// Makes everything in the volume mounted at (or above) `dir` durable. Waits as long as the daemon
+/// works, but not for one that does not answer for `wait`. Returns a warning if the image was
+/// moved, replaced or deleted.
+///
+/// # Errors
+/// Not everything is durable: [`Refusal`] has the reason.
+pub fn sync(dir: &Path, wait: Duration) -> Result<Option<String>, Refusal> {
+    ask(Request::Sync, dir, CHECK.min(wait), || {
+        still_answers(dir, wait)
+    })
+}
+
+/// Discards the free space of the volume mounted at `dir`; returns the number of bytes. Waits as
+/// [`sync`].
+///
+/// # Errors
+/// Not discarded: [`Refusal`] has the reason.
+pub fn trim(dir: &Path, wait: Duration) -> Result<u64, Refusal> {
+    ask(Request::Trim, dir, CHECK.min(wait), || {
+        still_answers(dir, wait)
+    })
+}
+
+/// Only silence ends the wait: any other failure is reported by the request itself.
+fn still_answers(dir: &Path, wait: Duration) -> Result<(), Refusal> {
+    match status(dir, wait) {
+        Err(refusal) if refusal.cause == Cause::Silent => Err(refusal),
+        _ => Ok(()),
+    }
+}
+
+/// Has a child process send a request. Each time `interval` passes without an answer, `overdue`
+/// decides whether to wait on.
+fn ask<T: DeserializeOwned>(
+    request: Request,
+    dir: &Path,
+    interval: Duration,
+    overdue: impl Fn() -> Result<(), Refusal>,
+) -> Result<T, Refusal> {
+    let (mut child, answer) = start(request, dir).map_err(|e| Refusal::unsent(io_text(&e)))?;
+    let text = loop {
+        match answer.recv_timeout(interval) {
+            Ok(text) => break text,
+            Err(_) => overdue()?,
+        }
+    };
+    let text = text.map_err(|e| Refusal::unsent(io_text(&e)))?;
+    // The child's descriptor in the mount is closed once it has ended.
+    let ended = child.wait().map_err(|e| Refusal::unsent(io_text(&e)))?;
+    if !ended.success() {
+        return Err(Refusal::unsent(format_args!(
+            "the process that asks it ended with {ended}"
+        )));
+    }
+    serde_json::from_str(&text).map_err(Refusal::unsent)?
+}
+
+fn start(request: Request, dir: &Path) -> io::Result<(Child, Receiver<io::Result<String>>)> {
+    let mut child = Command::new(std::env::current_exe()?)
+        .args(["stats", ASKING, request.name(), "--"])
         .arg(dir)
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(Stdio::null())
-        .spawn()
-        .map_err(failed)?;
+        .spawn()?;
     let output = child.stdout.take();
     let (answers, answer) = channel();
-    let reading = std::thread::Builder::new().spawn(move || {
+    std::thread::Builder::new().spawn(move || {
         let mut text = String::new();
         let read = output.map(|mut output| output.read_to_string(&mut text));
         // The receiver is gone after a timeout.
         let _ = answers.send(read.transpose().map(|_| text));
-    });
-    reading.map_err(failed)?;
-    match answer.recv_timeout(wait) {
-        Ok(text) => {
-            child.wait().map_err(failed)?;
-            let text = text.map_err(failed)?;
-            serde_json::from_str(&text).map_err(|e| failed(e.into()))?
-        }
-        Err(_) => Err(format!(
-            "the daemon of {} does not answer within {} seconds: see whether its process is stopped \
-             or waits for what holds the volume; `cairnfs umount --lazy` takes the mount away",
-            shown(dir),
-            wait.as_secs_f64()
-        )),
-    }
+    })?;
+    Ok((child, answer))
 }
 
-/// The option that makes this program the child process which queries the daemon.
-pub const ASKING: &str = "--asking";
-
-/// Asks the daemon without a timeout, and writes the answer to standard output.
+/// Sends the daemon a request, waits without a timeout, and writes the answer to standard output.
 ///
 /// # Errors
 /// Standard output cannot be written, for example because the parent has exited.
-pub fn ask_for_parent(dir: &Path) -> io::Result<()> {
-    let answer = ask_now(dir).map_err(|e| unanswered(dir, &e));
-    Ok(serde_json::to_writer(io::stdout().lock(), &answer)?)
+pub fn answer_parent(request: Request, dir: &Path) -> io::Result<()> {
+    inherited::close()?;
+    let text = match request {
+        Request::Status => answer(dir, status_now(dir)),
+        Request::Writable => answer(dir, control::is_writable(dir)),
+        Request::Sync => answer(dir, control::sync(dir).map(|()| displaced(dir))),
+        Request::Trim if is_directory(dir) => answer(dir, control::trim(dir)),
+        Request::Trim => serde_json::to_vec(&Err::<(), _>(Refusal {
+            cause: Cause::NotDirectory,
+            text: "is no directory".into(),
+        })),
+    };
+    // Only a whole answer is written.
+    io::stdout().lock().write_all(&text?)
 }
 
-fn ask_now(dir: &Path) -> io::Result<Answer> {
+fn answer<T: Serialize>(dir: &Path, answer: io::Result<T>) -> serde_json::Result<Vec<u8>> {
+    serde_json::to_vec(&answer.map_err(|e| Refusal::of(dir, &e)))
+}
+
+fn status_now(dir: &Path) -> io::Result<Answer> {
     let status = control::status(dir)?;
     let mount = mountinfo::holding(dir)?.filter(mountinfo::MountEntry::is_ours);
     Ok(Answer {
         status,
+        volume: control::volume(dir)?,
         mounted_read_only: mount.as_ref().is_some_and(|m| m.has("ro")),
         mountpoint: mount.map_or_else(|| dir.to_owned(), |m| m.mountpoint),
     })
 }
 
-/// Message for a request that the daemon of `dir` did not carry out.
-pub fn told(dir: &Path, error: &io::Error) -> String {
-    match is_foreign(error) {
-        true => unanswered(dir, error),
-        false => format!("{}: {}", shown(dir), because(dir, error)),
-    }
+fn displaced(dir: &Path) -> Option<String> {
+    let status = control::status(dir).ok()?;
+    status.displaced().map(|text| show_bytes(text.as_bytes()))
 }
 
-/// Why a call to a mount failed, without the mount's name: the reason that the daemon recorded,
-/// or else the text of the error.
-pub fn because(dir: &Path, error: &io::Error) -> String {
-    if mountinfo::is_dead(error) {
-        return missing_daemon(dir);
+/// The mountpoint of a dead daemon counts as a directory, too; metadata() fails there.
+fn is_directory(path: &Path) -> bool {
+    match path.metadata() {
+        Ok(metadata) => metadata.is_dir(),
+        Err(e) => mountinfo::is_dead(&e),
     }
-    let status = control::status(dir).ok();
-    let stopped = status.as_ref().and_then(Status::stopped);
-    let known = stopped.or_else(|| host_full(&status?, error));
-    known.map_or_else(|| io_text(error), |text| show_bytes(text.as_bytes()))
 }
 
 /// A message if a call failed because the file system that holds the volume is full; else `None`.
-pub fn host_full(status: &Status, error: &io::Error) -> Option<String> {
+fn host_full(status: &Status, error: &io::Error) -> Option<String> {
     let held = status.counter("held_bytes");
     let full = error.kind() == io::ErrorKind::StorageFull && held > 0;
     full.then(|| {
@@ -122,17 +325,6 @@ pub fn host_full(status: &Status, error: &io::Error) -> Option<String> {
             show_bytes(status.volume.as_bytes())
         )
     })
-}
-
-fn unanswered(dir: &Path, error: &io::Error) -> String {
-    let name = shown(dir);
-    if is_foreign(error) {
-        return format!("{name} is not in a mounted volume");
-    }
-    match mountinfo::is_dead(error) {
-        true => format!("{name}: {}", missing_daemon(dir)),
-        false => format!("{name}: {}", io_text(error)),
-    }
 }
 
 fn missing_daemon(dir: &Path) -> String {
@@ -145,7 +337,7 @@ fn missing_daemon(dir: &Path) -> String {
 
 /// Whether the error means that the path is not on a CairnFS mount: other file systems do not
 /// have these attributes, or have no attributes at all.
-pub fn is_foreign(error: &io::Error) -> bool {
+fn is_foreign(error: &io::Error) -> bool {
     let code = error
         .raw_os_error()
         .map(rustix::io::Errno::from_raw_os_error);

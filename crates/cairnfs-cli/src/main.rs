@@ -9,12 +9,14 @@ mod daemon;
 mod failure;
 mod helper;
 mod holder;
+mod inherited;
 mod interrupt;
 mod memory;
 mod notify;
 mod output;
 mod size;
 mod spec;
+mod standard;
 mod syslog;
 mod tree;
 mod volume;
@@ -77,7 +79,7 @@ enum Command {
 
 fn main() -> ExitCode {
     memory::set_up();
-    if let Err(why) = survive_size_limits() {
+    if let Err(why) = survive_size_limits().and_then(|()| standard::set_up()) {
         eprintln!("cairnfs: {why}");
         return ExitCode::from(1);
     }
@@ -95,7 +97,7 @@ fn main() -> ExitCode {
             return match (error.use_stderr(), printed) {
                 (true, _) => ExitCode::from(usage_code(&args)),
                 (false, Ok(())) => ExitCode::SUCCESS,
-                (false, Err(_)) => ExitCode::from(BROKEN_PIPE),
+                (false, Err(error)) => report(&error),
             };
         }
     };
@@ -140,6 +142,9 @@ fn run(command: Command) -> Result<ExitCode, AnyError> {
 fn report(error: &(dyn std::error::Error + 'static)) -> ExitCode {
     if failure::is_broken_pipe(error) {
         return ExitCode::from(BROKEN_PIPE);
+    }
+    if standard::is_closed() {
+        eprintln!("cairnfs: standard output is closed");
     }
     if let Some(failure) = error.downcast_ref::<Failure>() {
         failure.tell();

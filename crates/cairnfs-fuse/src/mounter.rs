@@ -18,7 +18,7 @@ use rustix::mount::{MountFlags, UnmountFlags};
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
 use rustix::process::{getegid, geteuid};
 
-use crate::mountinfo::{self, FS_TYPE};
+use crate::mountinfo::FS_TYPE;
 use crate::options::MountOptions;
 
 const FUSE_DEVICE: &str = "/dev/fuse";
@@ -241,23 +241,6 @@ fn unmount_by_helper(dir: &Path, lazy: bool) -> io::Result<()> {
     }
 }
 
-/// Unmounts mounts at `dir` whose daemons are dead, so that `dir` can be mounted on again.
-///
-/// # Errors
-/// `dir` cannot be looked up for another reason, or unmounting fails.
-pub fn clear_dead(dir: &Path) -> io::Result<()> {
-    while let Err(error) = mountinfo::probe(dir) {
-        let dead =
-            mountinfo::is_dead(&error) && mountinfo::at(dir)?.is_some_and(|entry| entry.is_fuse());
-        if !dead {
-            return Err(error);
-        }
-        tracing::info!("unmounting {}: its daemon is gone", dir.display());
-        unmount(dir, Way::Lazy)?;
-    }
-    Ok(())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -284,13 +267,5 @@ mod tests {
             io::ErrorKind::PermissionDenied
         );
         assert_eq!(kind(""), io::ErrorKind::Other);
-    }
-
-    #[test]
-    fn clear_dead_keeps_live_directory() {
-        let dir = tempfile::tempdir().unwrap();
-        clear_dead(dir.path()).unwrap();
-        let missing = clear_dead(&dir.path().join("no")).unwrap_err();
-        assert_eq!(missing.kind(), io::ErrorKind::NotFound);
     }
 }

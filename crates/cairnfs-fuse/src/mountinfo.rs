@@ -164,17 +164,6 @@ pub fn resolve(path: &Path) -> io::Result<PathBuf> {
     }
 }
 
-/// Checks whether the daemon that serves a path answers. Attributes alone do not show this because
-/// the kernel caches those of a dead daemon's root; `statfs` always reaches the daemon.
-///
-/// # Errors
-/// The path cannot be looked up; [`is_dead`] recognizes the error of a dead daemon.
-pub fn probe(path: &Path) -> io::Result<()> {
-    std::fs::metadata(path)?;
-    rustix::fs::statfs(path)?;
-    Ok(())
-}
-
 /// Whether an error means that the daemon behind a path is dead.
 pub fn is_dead(error: &io::Error) -> bool {
     matches!(

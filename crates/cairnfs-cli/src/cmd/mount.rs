@@ -12,20 +12,23 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use cairnfs::device::HostRoom;
 use cairnfs::fs::{FileSystem, MakeOptions, Options};
 use cairnfs_fuse::adapter::Adapter;
+use cairnfs_fuse::mounter::Way;
 use cairnfs_fuse::ops::Ops;
 use cairnfs_fuse::options::{WriteMode, parse_size};
-use cairnfs_fuse::{MountOptions, control, mounter, mountinfo, serve, status};
+use cairnfs_fuse::{MountOptions, mounter, mountinfo, serve, status};
 use rustix::process::{getegid, geteuid};
 
+use crate::daemon::{self, Cause, Refusal};
 use crate::failure::shown;
-use crate::holder;
 use crate::notify;
 use crate::size::human;
 use crate::syslog::Syslog;
+use crate::{holder, inherited};
 
 /// mount(8): invalid arguments.
 const EXIT_USAGE: u8 = 1;
@@ -33,6 +36,9 @@ const EXIT_USAGE: u8 = 1;
 const EXIT_SYSTEM: u8 = 2;
 /// mount(8): the mount failed.
 const EXIT_MOUNT: u8 = 32;
+
+/// Time that the daemon of what is mounted on the directory already has to show that it is alive.
+const TAKEN_WAIT: Duration = Duration::from_secs(2);
 
 /// Size in bytes of an image that `--create` makes. The image is sparse.
 const DEFAULT_SIZE: u64 = 64 << 30;
@@ -149,6 +155,9 @@ pub fn run(args: Args) -> Result<ExitCode, Box<dyn Error>> {
 }
 
 fn mount(args: &Args) -> Result<(), Failure> {
+    if args.detached {
+        inherited::close().map_err(failed)?;
+    }
     let options = parse_options(args).map_err(|text| Failure(EXIT_USAGE, text))?;
     if options.remount {
         return remount(args, args.dir.as_deref().unwrap_or(&args.volume));
@@ -244,7 +253,9 @@ fn remount(args: &Args, path: &Path) -> Result<(), Failure> {
         ..MountOptions::default()
     };
     let wanted = parse_onto(args, now).map_err(|text| Failure(EXIT_USAGE, text))?;
-    if !wanted.read_only && !control::is_writable(&dir).map_err(wrong)? {
+    let refused = |refusal: Refusal| failed(refusal.about(path));
+    let writable = daemon::is_writable(&dir, daemon::WAIT).map_err(refused)?;
+    if !wanted.read_only && !writable {
         return Err(failed(format_args!(
             "{given} was mounted read-only, and its daemon cannot write: unmount it, and mount it with rw"
         )));
@@ -264,11 +275,13 @@ fn remount(args: &Args, path: &Path) -> Result<(), Failure> {
         _ => wrong(e),
     })?;
     match wanted.read_only {
-        true => control::sync(&dir).map_err(|e| {
-            failed(format_args!(
-                "{given} is read-only now, but could not be made durable: {e}"
-            ))
-        }),
+        true => match daemon::sync(&dir, daemon::WAIT) {
+            Ok(_) => Ok(()),
+            Err(refusal) => Err(failed(format_args!(
+                "{given} is read-only now, but could not be made durable: {}",
+                refusal.text
+            ))),
+        },
         false => Ok(()),
     }
 }
@@ -343,19 +356,36 @@ fn find_dir(args: &Args, given: &Path) -> Result<PathBuf, Failure> {
         }
         other => other.map_err(wrong)?,
     };
-    mounter::clear_dead(&dir).map_err(wrong)?;
-    if !dir.is_dir() {
-        return Err(failed(format_args!("{} is not a directory", dir.display())));
+    clear_dead(&dir)?;
+    match dir.is_dir() {
+        true => Ok(dir),
+        false => Err(failed(format_args!("{} is not a directory", dir.display()))),
     }
-    match mountinfo::at(&dir).map_err(wrong)? {
-        None => Ok(dir),
-        Some(entry) => Err(failed(format_args!(
-            "{} is taken: {} ({}) is mounted there",
-            shown(&dir),
+}
+
+/// Unmounts what is mounted on `dir` if its daemon is dead. Anything else that is mounted there is
+/// an error.
+fn clear_dead(dir: &Path) -> Result<(), Failure> {
+    let wrong = |e: io::Error| failed(format_args!("{}: {e}", dir.display()));
+    while let Some(entry) = mountinfo::at(dir).map_err(wrong)? {
+        let cause = match daemon::status(dir, TAKEN_WAIT) {
+            Err(refusal) if refusal.cause == Cause::Gone && entry.is_fuse() => {
+                mounter::unmount(dir, Way::Lazy).map_err(wrong)?;
+                continue;
+            }
+            Err(refusal) if refusal.cause == Cause::Silent && entry.is_ours() => {
+                format!(": {}", refusal.text)
+            }
+            _ => String::new(),
+        };
+        return Err(failed(format_args!(
+            "{} is taken: {} ({}) is mounted there{cause}",
+            shown(dir),
             shown(&entry.source),
             entry.fs_type
-        ))),
+        )));
     }
+    Ok(())
 }
 
 /// A warning if the image can outgrow the host file system.

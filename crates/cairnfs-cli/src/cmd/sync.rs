@@ -5,16 +5,24 @@
 use std::error::Error;
 use std::path::PathBuf;
 use std::process::ExitCode;
-
-use cairnfs_fuse::control;
-use cairnfs_fuse::status::Status;
+use std::time::Duration;
 
 use crate::daemon;
-use crate::failure::show_bytes;
+
+const NOTES: &str = "\
+A daemon that works may take as long as it needs. One that does not answer, because its process
+is stopped or what holds the volume hangs, is given up after --timeout seconds; changes may be
+made durable later then.
+
+Exit codes: 0 durable, 1 not durable, or not in a mounted volume.";
 
 /// Make everything in a mounted volume durable.
 #[derive(Debug, clap::Args)]
+#[command(after_help = NOTES)]
 pub struct Args {
+    /// Time to wait for a daemon that does not answer
+    #[arg(long, value_name = "SECONDS", default_value = "30", value_parser = super::stats::seconds)]
+    timeout: Duration,
     /// The mountpoint, or anything in it that can be read
     dir: PathBuf,
 }
@@ -22,31 +30,12 @@ pub struct Args {
 /// Runs the command.
 ///
 /// # Errors
-/// The path cannot be opened, is in no mounted volume, or the volume has failed.
+/// The path cannot be opened, is in no mounted volume, the volume has failed, or its daemon does
+/// not answer.
 pub fn run(args: Args) -> Result<ExitCode, Box<dyn Error>> {
-    control::sync(&args.dir).map_err(|e| daemon::told(&args.dir, &e))?;
-    let status = control::status(&args.dir).ok();
-    if let Some(text) = status.as_ref().and_then(Status::displaced) {
-        eprintln!("cairnfs sync: warning: {}", show_bytes(text.as_bytes()));
+    let displaced = daemon::sync(&args.dir, args.timeout).map_err(|e| e.about(&args.dir))?;
+    if let Some(text) = displaced {
+        eprintln!("cairnfs sync: warning: {text}");
     }
     Ok(ExitCode::SUCCESS)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn sync_refuses_paths_outside_of_mounts() {
-        let dir = tempfile::tempdir().unwrap();
-        let args = Args {
-            dir: dir.path().to_path_buf(),
-        };
-        assert!(
-            run(args)
-                .unwrap_err()
-                .to_string()
-                .contains("not in a mounted volume")
-        );
-    }
 }

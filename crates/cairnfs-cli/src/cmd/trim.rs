@@ -6,13 +6,13 @@
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::time::Duration;
 
 use cairnfs::Error;
 use cairnfs::fs::{FileSystem, Options};
-use cairnfs_fuse::{control, mountinfo};
 use serde::Serialize;
 
-use crate::daemon;
+use crate::daemon::{self, Cause, Refusal};
 use crate::failure::{AnyError, Explain, Failure, shown};
 use crate::holder;
 use crate::output;
@@ -38,6 +38,9 @@ pub struct Args {
     /// The mountpoint, or the file or block device of the volume
     #[arg(value_name = "DIR|VOLUME")]
     place: PathBuf,
+    /// Time to wait for a daemon that does not answer; one that works may take as long as it needs
+    #[arg(long, value_name = "SECONDS", default_value = "30", value_parser = super::stats::seconds)]
+    timeout: Duration,
     /// Print the number of bytes as JSON
     #[arg(long)]
     json: bool,
@@ -51,11 +54,9 @@ struct JsonReport {
 
 /// Runs the command.
 pub fn run(args: Args) -> Result<ExitCode, AnyError> {
-    // metadata() fails on a dead mount.
-    let dead = || args.place.metadata().is_err_and(|e| mountinfo::is_dead(&e));
-    let bytes = match args.place.is_dir() || dead() {
-        true => mounted(&args.place)?,
-        false => volume(&args.place)?,
+    let bytes = match daemon::trim(&args.place, args.timeout) {
+        Err(refusal) if refusal.cause == Cause::NotDirectory => volume(&args)?,
+        other => other.map_err(|refusal| failure(&args.place, &refusal))?,
     };
     let place = shown(&args.place);
     if args.json {
@@ -67,27 +68,24 @@ pub fn run(args: Args) -> Result<ExitCode, AnyError> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn mounted(dir: &Path) -> Result<u64, Failure> {
-    control::trim(dir).map_err(|e| {
-        let why = match e.kind() {
-            _ if daemon::is_foreign(&e) && control::volume(dir).is_err() => {
-                "is not in a mounted volume".into()
-            }
-            io::ErrorKind::Unsupported => "what holds the volume does not discard".into(),
-            io::ErrorKind::PermissionDenied => {
-                "only root and the user who mounted it may trim it".into()
-            }
-            _ => daemon::because(dir, &e),
-        };
-        Failure::new(shown(dir), why)
-    })
+fn failure(dir: &Path, refusal: &Refusal) -> Failure {
+    let why = match refusal.cause {
+        Cause::Foreign => "is not in a mounted volume",
+        Cause::Unsupported => "what holds the volume does not discard",
+        Cause::Denied => "only root and the user who mounted it may trim it",
+        _ => &refusal.text,
+    };
+    Failure::new(shown(dir), why)
 }
 
-fn volume(path: &Path) -> Result<u64, Failure> {
+fn volume(args: &Args) -> Result<u64, Failure> {
+    let path = &args.place;
     let fs = match FileSystem::open(path, &Options::default()) {
         Err(in_use @ Error::InUse(_)) => {
             return match holder::mountpoint(path) {
-                Some(dir) => mounted(&dir),
+                Some(dir) => {
+                    daemon::trim(&dir, args.timeout).map_err(|refusal| failure(&dir, &refusal))
+                }
                 None => Err(Failure::opening(path, &in_use)),
             };
         }

@@ -24,12 +24,13 @@ use cairnfs_fuse::elsewhere::{self, Elsewhere};
 use cairnfs_fuse::mounter::{self, Way};
 use cairnfs_fuse::mountinfo::MountEntry;
 use cairnfs_fuse::status::{Status, VolumeFile};
-use cairnfs_fuse::{control, mountinfo, opening};
+use cairnfs_fuse::{mountinfo, opening};
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 
+use crate::daemon::{self, Cause, Refusal};
 use crate::failure::{show_bytes, shown};
-use crate::{daemon, holder};
+use crate::holder;
 
 /// umount(8): unmounting failed.
 const EXIT_UMOUNT: u8 = 32;
@@ -41,6 +42,9 @@ const NOTES: &str = "\
 A volume is closed when its last mount is gone. If it is also mounted on another directory, the
 command prints that and does not wait. Another mount namespace, such as a container's, may hold a
 copy of the mount, and so may a file that is open in a detached mount: the command waits for both.
+
+Making changes durable may take as long as the daemon needs. One that does not answer for --timeout
+seconds stays mounted: --lazy and --force send it no request.
 
 Exit codes, as in umount(8): 0 unmounted, and closed or mounted elsewhere; 32 not unmounted, not
 durable, or not closed in time. The last line on standard error has the reason.";
@@ -57,7 +61,7 @@ pub struct Args {
     /// unmount. What the daemon has not made durable is lost
     #[arg(long, short)]
     force: bool,
-    /// Time to wait until the volume is closed
+    /// Time to wait for a daemon that does not answer; after the unmount, until the volume is closed
     #[arg(long, value_name = "SECONDS", default_value = "60", value_parser = super::stats::seconds)]
     timeout: Duration,
     /// As umount(8) calls its helpers: leave /etc/mtab alone
@@ -105,27 +109,42 @@ fn umount(args: &Args) -> Result<(), String> {
     if args.force {
         return mounter::unmount(&dir, Way::Force).map_err(|e| describe(&dir, e));
     }
-    if args.lazy || mountinfo::probe(&dir).is_err_and(|e| mountinfo::is_dead(&e)) {
+    if args.lazy {
         return mounter::unmount(&dir, Way::Lazy).map_err(|e| describe(&dir, e));
     }
-    let volume = control::volume(&dir).unwrap_or_else(|_| entry.source.clone());
+    let answer = match daemon::status(&dir, args.timeout) {
+        Err(refusal) if refusal.cause == Cause::Gone => {
+            return mounter::unmount(&dir, Way::Lazy).map_err(|e| describe(&dir, e));
+        }
+        Err(refusal) if refusal.cause == Cause::Silent => return Err(stays(&dir, &refusal)),
+        other => other.ok(),
+    };
+    let volume = match &answer {
+        Some(answer) => answer.volume.clone(),
+        None => entry.source.clone(),
+    };
     // An image inside its own mountpoint is hidden by the mount, and can be opened only after the
     // unmount.
     let covered = volume.starts_with(&dir);
-    let before = control::status(&dir).ok();
+    let before = answer.map(|answer| answer.status);
     let file = before.as_ref().and_then(|status| status.file.as_ref());
     let lock = (!covered).then(|| open(&volume, file));
-    let synced = sync(&dir);
-    let status = || control::status(&dir).ok();
-    let full = synced.as_ref().err();
-    if let Some(full) = full.and_then(|e| daemon::host_full(&status()?, e)) {
-        return Err(format!(
-            "{} stays mounted: {full}; free some there, or lose what waits with --lazy",
-            dir.display()
-        ));
-    }
-    // The daemon can be asked for the cause only while the mount exists.
-    let synced = synced.map_err(|e| daemon::because(&dir, &e));
+    let synced = match daemon::sync(&dir, args.timeout) {
+        Err(refusal) => match refusal.cause {
+            Cause::HostFull => {
+                return Err(format!(
+                    "{} stays mounted: {}; free some there, or lose what waits with --lazy",
+                    shown(&dir),
+                    refusal.text
+                ));
+            }
+            Cause::Silent => return Err(stays(&dir, &refusal)),
+            // The caller may not read the directory. The daemon writes everything when it ends.
+            Cause::Denied => Ok(()),
+            _ => Err(refusal.text),
+        },
+        Ok(_) => Ok(()),
+    };
     mounter::unmount(&dir, Way::Plain).map_err(|e| describe(&dir, e))?;
     if let Some(text) = before.as_ref().and_then(Status::displaced) {
         eprintln!("cairnfs umount: warning: {}", show_bytes(text.as_bytes()));
@@ -147,23 +166,24 @@ fn umount(args: &Args) -> Result<(), String> {
         )),
         Ok(lock) => wait_until_closed(lock, &volume, &entry, args.timeout),
     };
-    closed.map_err(|e| format!("{} is unmounted; {e}", shown(&dir)))?;
-    synced.map_err(|e| {
-        format!(
-            "{} is unmounted, but {} could not be made durable: {e}",
-            dir.display(),
-            volume.display()
-        )
-    })
+    let not_durable =
+        synced.map_err(|e| format!("{} could not be made durable: {e}", shown(&volume)));
+    let wrong: Vec<String> = [not_durable, closed]
+        .into_iter()
+        .filter_map(Result::err)
+        .collect();
+    match wrong.is_empty() {
+        true => Ok(()),
+        false => Err(format!(
+            "{} is unmounted; {}",
+            shown(&dir),
+            wrong.join("; ")
+        )),
+    }
 }
 
-/// Makes all changes durable. A caller that may not read the directory skips this: the daemon
-/// writes everything when it ends.
-fn sync(dir: &Path) -> io::Result<()> {
-    match control::sync(dir) {
-        Err(e) if e.kind() == io::ErrorKind::PermissionDenied => Ok(()),
-        other => other,
-    }
+fn stays(dir: &Path, refusal: &Refusal) -> String {
+    format!("{} stays mounted: {}", shown(dir), refusal.text)
 }
 
 /// Opens the volume by its path, or by the file's current path; `NotFound` if neither refers to

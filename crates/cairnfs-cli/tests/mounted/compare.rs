@@ -74,8 +74,8 @@ impl Bench {
     }
 
     fn is_mounted(&self) -> bool {
-        let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap();
-        mounts.contains(self.temporary().to_str().unwrap())
+        let mounts = fs::read("/proc/self/mountinfo").unwrap();
+        String::from_utf8_lossy(&mounts).contains(self.temporary().to_str().unwrap())
     }
 
     /// Asserts that nothing made by the comparison is left; prints its output on failure.

@@ -5,6 +5,7 @@ use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
+use cairnfs_fuse::mountinfo;
 use rustix::mount::{UnmountFlags, unmount};
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -26,8 +27,7 @@ fn serve(dir: &Path) -> Child {
 }
 
 fn is_mounted(dir: &Path) -> bool {
-    let table = fs::read_to_string("/proc/self/mountinfo").unwrap();
-    table.contains(&format!(" {} ", dir.display()))
+    mountinfo::at(dir).unwrap().is_some()
 }
 
 #[test]

@@ -106,6 +106,21 @@ fn plain_umount_reports_stopped_volume_through_helper() {
 }
 
 #[test]
+fn umount_reports_cause_if_image_cannot_be_opened() {
+    if !able(&[]) {
+        return;
+    }
+    let mut place = Place::mounted("64M", "durability=0");
+    stop(&place);
+    fs::rename(place.volume(), place.beside("moved")).unwrap();
+    // The path leads to a directory, and fails as it does on a host that has shut down.
+    fs::create_dir(place.volume()).unwrap();
+    let says = [SAYS[0], SAYS[1], SAYS[2], "cannot tell when"];
+    place.fails(&["umount", "m"], 32, &says);
+    place.wait_for_end();
+}
+
+#[test]
 fn missing_or_hanging_daemon_is_reported() {
     if !able(&[]) {
         return;

@@ -280,3 +280,42 @@ fn commands_report_invalid_volume_with_same_message() {
         }
     }
 }
+
+#[test]
+fn closed_or_full_standard_output_fails_what_writes_to_it() {
+    let p = Place::with_volume();
+    fs::write(p.path("f"), b"contents").unwrap();
+    p.ok(&["cp", "f", "v.img:/f"]);
+    let code = |line: &str| {
+        let out = p.shell(&format!("\"$cairnfs\" {line}"), |_| {});
+        (
+            out.status.code(),
+            String::from_utf8_lossy(&out.stderr).into_owned(),
+        )
+    };
+    let writers = [
+        "ls v.img",
+        "cat v.img:/f",
+        "info v.img",
+        "info --json v.img",
+        "check v.img",
+        "trim v.img",
+        "export v.img -",
+        "--help",
+        "--version",
+    ];
+    for line in writers {
+        for to in [">&-", "<&- >&-", ">/dev/full"] {
+            let (exit, text) = code(&format!("{line} {to}"));
+            assert_eq!(exit, Some(1), "{line} {to}: {text}");
+            assert!(
+                text.contains("standard output is closed") || to == ">/dev/full",
+                "{text}"
+            );
+        }
+        assert_eq!(code(&format!("{line} >/dev/null")).0, Some(0), "{line}");
+        assert_eq!(code(&format!("{line} 1<>/dev/null")).0, Some(0), "{line}");
+    }
+    // Commands without results do not need it.
+    assert_eq!(code("mkdir v.img:/d >&-").0, Some(0));
+}

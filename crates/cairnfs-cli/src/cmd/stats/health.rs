@@ -183,6 +183,7 @@ mod tests {
         };
         Answer {
             status,
+            volume: "/v".into(),
             mountpoint: "/m".into(),
             mounted_read_only: false,
         }

@@ -19,7 +19,7 @@ use cairnfs_fuse::status::Status;
 use serde::Serialize;
 
 use self::health::Health;
-use crate::daemon::{self, Answer};
+use crate::daemon::{self, Answer, Request};
 use crate::failure::AnyError;
 use crate::output;
 
@@ -67,9 +67,9 @@ pub struct Args {
     /// Time to wait for an answer of the daemon
     #[arg(long, value_name = "SECONDS", default_value = "30", value_parser = seconds)]
     timeout: Duration,
-    /// Act as the child process that asks the daemon
+    /// Act as the child process that sends the daemon a request
     #[arg(long, hide = true)]
-    asking: bool,
+    asking: Option<Request>,
     /// Print again every so many seconds what happened since, until interrupted
     #[arg(long, short = 'i', value_name = "SECONDS", value_parser = seconds)]
     interval: Option<Duration>,
@@ -106,17 +106,17 @@ struct JsonReport<'a> {
 /// # Errors
 /// The daemon does not answer (exit code 3).
 pub fn run(args: Args) -> Result<ExitCode, AnyError> {
-    if args.asking {
-        daemon::ask_for_parent(&args.dir)?;
+    if let Some(request) = args.asking {
+        daemon::answer_parent(request, &args.dir)?;
         return Ok(ExitCode::SUCCESS);
     }
     let mut out = io::stdout().lock();
     let mut before = Counters::new();
     let mut prints = 0;
     loop {
-        let mut answer = match daemon::ask(&args.dir, args.timeout) {
+        let mut answer = match daemon::status(&args.dir, args.timeout) {
             Ok(answer) => answer,
-            Err(why) => return unanswered(&args, &why, &mut out),
+            Err(refusal) => return unanswered(&args, &refusal.about(&args.dir), &mut out),
         };
         let health = Health::of(&answer, args.full);
         let now = std::mem::take(&mut answer.status.counters);

@@ -296,6 +296,7 @@ mod tests {
         let fs = FileSystem::open_device(Arc::new(device), &Options::default()).unwrap();
         let answer = Answer {
             status: Status::of(&fs, Path::new("/a \"b\"\\\n"), 3),
+            volume: "/v".into(),
             mountpoint: "/m".into(),
             mounted_read_only: false,
         };
