@@ -16,7 +16,6 @@ mod notify;
 mod output;
 mod size;
 mod spec;
-mod standard;
 mod syslog;
 mod tree;
 mod volume;
@@ -79,7 +78,7 @@ enum Command {
 
 fn main() -> ExitCode {
     memory::set_up();
-    if let Err(why) = survive_size_limits().and_then(|()| standard::set_up()) {
+    if let Err(why) = survive_size_limits() {
         eprintln!("cairnfs: {why}");
         return ExitCode::from(1);
     }
@@ -97,7 +96,7 @@ fn main() -> ExitCode {
             return match (error.use_stderr(), printed) {
                 (true, _) => ExitCode::from(usage_code(&args)),
                 (false, Ok(())) => ExitCode::SUCCESS,
-                (false, Err(error)) => report(&error),
+                (false, Err(_)) => ExitCode::from(BROKEN_PIPE),
             };
         }
     };
@@ -142,9 +141,6 @@ fn run(command: Command) -> Result<ExitCode, AnyError> {
 fn report(error: &(dyn std::error::Error + 'static)) -> ExitCode {
     if failure::is_broken_pipe(error) {
         return ExitCode::from(BROKEN_PIPE);
-    }
-    if standard::is_closed() {
-        eprintln!("cairnfs: standard output is closed");
     }
     if let Some(failure) = error.downcast_ref::<Failure>() {
         failure.tell();
