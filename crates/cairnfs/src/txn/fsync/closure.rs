@@ -1,0 +1,302 @@
+//! The dependency closure of an fsync: the changes that must be durable with an inode, and no
+//! others.
+//!
+//! Commits record dependencies ([`super::deps`]). An fsync follows them from its
+//! inode while no thread commits, takes the changes that the log does not hold yet, and writes them
+//! as one record. The closure is transitive: the directories of each entry with their own names up
+//! to the root, all inodes that shared a transaction, the previous inode of each name, and the
+//! entries of a removed directory. Every moved directory is included, because it may be on any
+//! inode's path to the root.
+//!
+//! If a directory has entries that are not logged, its inode item is logged as if these did not
+//! exist: its counts match exactly the entries that are in the log.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+use zerocopy::little_endian::{U32, U64};
+use zerocopy::{FromBytes, IntoBytes};
+
+use crate::device::Stamps;
+use crate::fault::{InjectedFault, is_injected};
+use crate::format::item::RawInode;
+use crate::format::key::MAIN_ROOT;
+use crate::format::record::push_check;
+use crate::hash::IntHash;
+use crate::inode::Inode;
+use crate::inode::log_deps::{Children, MOST_CHECKED, Written};
+use crate::journal::cil::Context;
+use crate::journal::fsync_record::{FsyncRecord, Gathered};
+use crate::journal::vector::{Change, LogVector, charge_for};
+use crate::mechanism::Mechanism;
+use crate::sync::atomic::Ordering;
+use crate::txn::Core;
+use crate::txn::fsync::FsyncRequest;
+
+/// Largest number of inodes of a record: commits wait while the closure is followed. A larger
+/// closure is most of its context, which is written instead.
+const MAX_INODES: usize = 1024;
+
+/// Up to this many pending entries of a directory are followed in any case, because that is quick.
+const FEW: usize = 64;
+
+/// The closure of a record while it is followed.
+struct ClosureWalk<'a> {
+    core: &'a Core,
+    seq: u64,
+    inodes: SmallVec<[Arc<Inode>; 8]>,
+    /// Inodes visited, and whether their entries are included.
+    seen: HashMap<u64, bool, IntHash>,
+    todo: SmallVec<[(u64, bool); 8]>,
+    context: &'a Context,
+    /// Directories that may have entries that are not logged.
+    dirs: usize,
+    /// Files whose times were not requested.
+    data_only: Vec<u64>,
+}
+
+impl ClosureWalk<'_> {
+    /// Follows all dependencies. Returns `false` if there are too many.
+    fn close(&mut self) -> bool {
+        while let Some((ino, with_entries)) = self.todo.pop() {
+            if !self.visit(ino, with_entries) || self.inodes.len() > MAX_INODES {
+                return false;
+            }
+        }
+        true
+    }
+
+    /// Adds an inode and its dependencies. Returns `false` if there are too many.
+    fn visit(&mut self, ino: u64, with_entries: bool) -> bool {
+        if self.seen.get(&ino).is_some_and(|w| *w || !with_entries) {
+            return true;
+        }
+        let inode = self.core.table.get_or_new(ino);
+        let log_deps = inode.log_deps();
+        if !log_deps.is_of(self.seq) {
+            return true;
+        }
+        let children = log_deps.children.as_deref();
+        let with_entries = with_entries || children.is_some_and(|c| c.removed);
+        let first = self.seen.insert(ino, with_entries).is_none();
+        if first {
+            let dirs = log_deps.names.iter().map(|n| n.dir);
+            if !is_injected(InjectedFault::DirectoryDependencyLost) {
+                self.todo.extend(dirs.map(|dir| (dir, false)));
+            }
+            let joined = log_deps.more().map_or(&[][..], |more| &more.joined);
+            self.todo.extend(joined.iter().map(|other| (*other, false)));
+        }
+        if let Some(children) = children {
+            self.dirs += usize::from(first);
+            if with_entries && self.has_too_many(children) {
+                return false;
+            }
+            if with_entries {
+                let inodes = children.inodes.iter();
+                self.todo.extend(inodes.map(|child| (*child, false)));
+            }
+        }
+        drop(log_deps);
+        if first {
+            self.inodes.push(inode);
+        }
+        true
+    }
+
+    /// Whether a directory has so many pending entries that writing the whole context costs less
+    /// than following them. If data is not durable yet, writing the context would flush that data
+    /// first and cost more.
+    fn has_too_many(&self, children: &Children) -> bool {
+        if children.pending <= FEW || children.pending > MAX_INODES {
+            return children.pending > MAX_INODES;
+        }
+        let context = self.context;
+        let storage = &self.core.storage;
+        let durable = storage.is_flushed(context.data_stamp()) && !context.has_staged();
+        // Most entries are logged with an inode item, so a quarter of the vectors means half of the
+        // context.
+        durable && children.pending > context.len() / 4
+    }
+
+    /// Log bytes for the inode items of directories that may have entries that are not logged.
+    fn copies(&self) -> i64 {
+        self.dirs as i64 * charge_for(size_of::<RawInode>())
+    }
+
+    /// Moves all items of the closure from the context to the record.
+    fn take(&self, context: &Context, record: &mut FsyncRecord) {
+        let mut written: SmallVec<[Written; 2]> = SmallVec::new();
+        let mut stale = Vec::new();
+        for inode in &self.inodes {
+            let names = {
+                let mut log_deps = inode.log_deps();
+                if !is_injected(InjectedFault::ItemsNotSynced) {
+                    let others = log_deps.take_others();
+                    others.for_each(|vector| record.take(context, &vector));
+                }
+                let mut more = log_deps.take_more();
+                record.data.join(more.unlisted);
+                written.extend(more.written.drain(..));
+                match is_injected(InjectedFault::NamesNotSynced) {
+                    true => SmallVec::new(),
+                    false => std::mem::take(&mut log_deps.names),
+                }
+            };
+            for change in names {
+                if let Some(vector) = &change.vector {
+                    record.take(context, vector);
+                }
+                let dir = self.core.table.get_or_new(change.dir);
+                let mut log_deps = dir.log_deps();
+                let children = log_deps.enter(self.seq).children();
+                children.logged(&change);
+                if children.is_stale() {
+                    stale.push(dir.clone());
+                }
+            }
+        }
+        stale.iter().for_each(|dir| self.unlist(dir));
+        for inode in &self.inodes {
+            if !(self.data_only.contains(&inode.ino) && inode.log_deps().times_only) {
+                take_inode(inode, context, record);
+            }
+        }
+        self.core.check_data(&written, record);
+    }
+
+    /// Removes those children from a directory's list whose entries are logged already.
+    fn unlist(&self, dir: &Inode) {
+        let mut inodes = {
+            let mut log_deps = dir.log_deps();
+            match log_deps.enter(self.seq).children() {
+                children if children.is_stale() => std::mem::take(&mut children.inodes),
+                _ => return,
+            }
+        };
+        inodes.retain(|child| {
+            let child = self.core.table.get_or_new(*child);
+            let log_deps = child.log_deps();
+            log_deps.is_of(self.seq) && log_deps.names.iter().any(|name| name.dir == dir.ino)
+        });
+        dir.log_deps().enter(self.seq).children().inodes = inodes;
+    }
+}
+
+/// Adds an inode item to the record. If entries of a directory are not logged, a copy that does not
+/// count them is added instead.
+fn take_inode(inode: &Inode, context: &Context, record: &mut FsyncRecord) {
+    let mut log_deps = inode.log_deps();
+    let Some(vector) = log_deps.inode.clone().filter(|v| !v.is_logged()) else {
+        return;
+    };
+    let left = log_deps.children.as_deref().filter(|c| c.pending > 0);
+    let copy = left.and_then(|children| omit_children(&vector, children));
+    match copy {
+        Some(copy) => {
+            vector.set_known();
+            record.vectors.push(copy);
+        }
+        None => {
+            record.take(context, &vector);
+            log_deps.inode = None;
+        }
+    }
+}
+
+/// Files for which every request is data-only.
+fn data_only(requests: &[FsyncRequest]) -> Vec<u64> {
+    let without = is_injected(InjectedFault::TimesNotSynced);
+    let full = |ino: u64| {
+        requests
+            .iter()
+            .any(|w| w.ino == ino && !w.data_only && !without)
+    };
+    let files = requests.iter().map(|w| w.ino);
+    files.filter(|ino| !full(*ino)).collect()
+}
+
+/// A directory's inode item as it would be without the entries that are not logged.
+fn omit_children(vector: &LogVector, children: &Children) -> Option<Arc<LogVector>> {
+    let mut raw = vector.with(|value| RawInode::read_from_bytes(value?).ok())?;
+    if !is_injected(InjectedFault::CountsAhead) {
+        raw.size = U64::new(raw.size.get().saturating_add_signed(-children.size));
+        let links = i64::from(raw.nlink.get()) - children.links;
+        raw.nlink = U32::new(links.max(0) as u32);
+    }
+    let change = Change::Put(raw.as_bytes());
+    Some(LogVector::new(
+        MAIN_ROOT,
+        vector.key(),
+        vector.seq(),
+        &change,
+    ))
+}
+
+impl Core {
+    /// Adds checksums of data that is not durable to the record, if there is little of it.
+    /// Otherwise the data must be durable before the record.
+    fn check_data(&self, written: &[Written], record: &mut FsyncRecord) {
+        if is_injected(InjectedFault::DataUntold) {
+            return;
+        }
+        let lost = |w: &&Written| !self.storage.is_flushed(w.stamp.get());
+        let mut checks = Vec::new();
+        let (mut stamps, mut blocks) = (Stamps::default(), 0);
+        for run in written.iter().filter(lost) {
+            push_check(&mut checks, run.block, &run.crcs);
+            stamps.add(run.stamp.get());
+            blocks += run.crcs.len();
+        }
+        let charge = charge_for(checks.len());
+        let together = blocks <= MOST_CHECKED && !self.journal.is_ablated(Mechanism::OneFlush);
+        if together && self.journal.ring().try_take(charge) {
+            record.paid += charge;
+            record.checks = checks;
+        } else {
+            record.data.join(stamps);
+        }
+    }
+
+    /// Takes the closure of `requests` out of the context, or asks for the whole context if the
+    /// closure is too large or the log has no space for it.
+    pub(super) fn gather(&self, requests: &[FsyncRequest], context: &Context) -> Gathered {
+        if self.journal.is_ablated(Mechanism::FsyncClosure) {
+            return Gathered::Context;
+        }
+        let entries = !is_injected(InjectedFault::EntriesNotSynced);
+        let moved = context.take_moved().into_iter().map(|ino| (ino, false));
+        let mut followed = ClosureWalk {
+            core: self,
+            seq: context.seq,
+            inodes: SmallVec::new(),
+            seen: HashMap::default(),
+            todo: requests
+                .iter()
+                .map(|w| (w.ino, entries))
+                .chain(moved)
+                .collect(),
+            data_only: data_only(requests),
+            dirs: 0,
+            context,
+        };
+        let copies = match followed.close() {
+            true => followed.copies(),
+            false => return Gathered::Context,
+        };
+        if !self.journal.ring().try_take(copies) {
+            return Gathered::Context;
+        }
+        let mut record = FsyncRecord {
+            seq: context.seq,
+            paid: copies,
+            ..FsyncRecord::default()
+        };
+        followed.take(context, &mut record);
+        let inodes = followed.inodes.len() as u64;
+        let counted = &self.journal.counters().fsync_inodes;
+        counted.fetch_add(inodes, Ordering::Relaxed);
+        Gathered::FsyncRecord(record)
+    }
+}
