@@ -7,16 +7,15 @@
 //! context.
 
 mod attributes;
-mod batch;
 #[cfg(test)]
 #[cfg(not(shuttle))]
 #[path = "tests/boundary.rs"]
 mod boundary;
 mod change;
-mod closure;
 mod commit;
 mod compact;
 mod edits;
+mod fsync;
 mod merge;
 mod mount;
 mod names;
@@ -38,8 +37,8 @@ use crossbeam_utils::CachePadded;
 
 pub use attributes::Attribute;
 pub use change::Changes;
-pub use closure::{FsyncRequest, NameAt};
 pub use commit::{Commit, Need, Receipt, Reservation};
+pub use fsync::{FsyncRequest, NameAt};
 pub use merge::subtract_runs;
 pub use mount::{OpenMode, read_superblock};
 pub use read::{Item, NameFound};
@@ -188,7 +187,7 @@ pub struct Core {
     /// Number of fsyncs in progress.
     fsyncs_in_progress: CachePadded<AtomicU64>,
     /// Fsyncs that are served together.
-    batches: batch::Batches,
+    batches: fsync::batch::Batches,
     /// Bytes of log that were replayed when the volume was opened.
     replayed: u64,
     /// Held by a running merge; the input of a merge that found no space, left for the next one.

@@ -1,0 +1,66 @@
+//! Fsync of single inodes: the request, its dependency closure, and the batch that shares a record
+//! and a flush.
+//!
+//! [`deps`] records dependencies as changes commit, [`closure`] follows them, [`batch`] lets
+//! requests that arrive together be served by one thread. The record itself is written by
+//! [`crate::journal::fsync_record`]. An fsync returns only when everything that its inodes depend
+//! on is durable.
+
+pub(super) mod batch;
+mod closure;
+mod deps;
+
+pub use deps::NameAt;
+
+use crate::error::Result;
+use crate::format::key::Kind;
+use crate::journal::cil::Context;
+use crate::mechanism::Mechanism;
+use crate::sync::atomic::Ordering;
+use crate::txn::Core;
+
+/// A request to make an inode durable.
+#[derive(Debug, Clone, Copy)]
+pub struct FsyncRequest {
+    /// Its inode number.
+    pub ino: u64,
+    /// Changes of times alone need not become durable (fdatasync).
+    pub data_only: bool,
+}
+
+impl Core {
+    /// Makes inodes durable with all they depend on, and directories also with their entries.
+    /// Changes of other inodes are left in their context.
+    ///
+    /// # Errors
+    /// The device's failure, now or earlier.
+    pub fn force_inodes(&self, inodes: &[FsyncRequest]) -> Result<()> {
+        let counters = self.journal.counters();
+        let requests = inodes.len() as u64;
+        counters.fsyncs.fetch_add(requests, Ordering::Relaxed);
+        let apart = self.journal.is_ablated(Mechanism::OneFlush);
+        for request in inodes {
+            let inode = self.table.get_or_new(request.ino);
+            if self.journal.is_ablated(Mechanism::AttributesKnown) {
+                self.search(&inode, &inode.read(), Kind::Xattr)?;
+            }
+            let stamp = match apart {
+                true => self.storage.stamp(),
+                false => inode.log_deps().more().map_or(0, |m| m.unlisted.made),
+            };
+            // No lock is held, so other threads go on and share the flush.
+            self.journal.data_first(stamp)?;
+        }
+        let result = match self.batches.join(inodes) {
+            Ok(result) => result,
+            Err(batch) => {
+                let journal = &self.journal;
+                let gather = |context: &Context| self.gather(&batch.close(), context);
+                let written = journal.write_fsync_record(self, gather);
+                batch.end(written.and_then(|written| journal.flush_written(&written)))
+            }
+        };
+        Self::has_waited();
+        result
+    }
+}
