@@ -20,7 +20,7 @@
 //! use cairnfs_sim::record::Recording;
 //! use std::ops::ControlFlow;
 //!
-//!     /// The code under test: replaces the configuration atomically.
+//! /// The code under test: replaces the configuration atomically.
 //! fn save(volume: &Volume, text: &str) -> cairnfs::Result<()> {
 //!     volume.write("config.new", text)?;
 //!     volume.rename("config.new", "config")?;
@@ -32,8 +32,7 @@
 //!     save(volume, "colour = blue")
 //! })?;
 //!
-//!     // Either saved configuration is allowed; after the second save returned, only the second
-//! is.
+//! // Either saved configuration may be found, and after the second save only the second.
 //! let mut whole = |volume: &Volume, crash: &Crash<'_>| {
 //!     let text = volume.read_to_string("config").unwrap_or_default();
 //!     match (text.as_str(), crash.returned.syncs) {
