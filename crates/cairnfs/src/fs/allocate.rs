@@ -9,7 +9,7 @@ use crate::error::{Error, Result};
 use crate::format::{BLOCK_SIZE, MAX_EXTENT_BLOCKS, MAX_FILE_SIZE, MAX_INLINE};
 use crate::fs::FileSystem;
 use crate::fs::attributes::kill_privileges;
-use crate::fs::extents::{Extent, Extents, uncovered};
+use crate::fs::extents::{Extent, Extents};
 use crate::fs::flags::may_allocate;
 use crate::fs::locked::{attrs, attrs_mut};
 use crate::fs::observe::Call;
@@ -18,7 +18,7 @@ use crate::fs::truncate::STEP;
 use crate::fs::write::check_file;
 use crate::inode::Inode;
 use crate::inode::attrs::Attrs;
-use crate::space::{Class, Delayed, Funding};
+use crate::space::{Class, Funding};
 use crate::sync::MutexGuard;
 use crate::types::{Fallocate, KillPrivileges, SetAttr};
 
@@ -170,12 +170,9 @@ impl FileSystem {
         let (mut from, last) = (offset.div_ceil(BLOCK), end / BLOCK);
         while from < last {
             let _contents = self.step(change)?;
-            // Data that made the file larger since the edges were zeroed would be dropped, and its
-            // size never be committed.
-            let grown = |a: &Attrs| a.size > a.disk_size;
-            if grown(attrs(&change.inode.read())?) {
-                self.write_back(change.inode)?;
-            }
+            // Another thread may have written since the last step, and made the file larger: a hole
+            // takes the data, but not the size.
+            self.write_back(change.inode)?;
             from = self.punch_step(change, from, last)?;
         }
         Ok(())
@@ -236,7 +233,8 @@ impl FileSystem {
         Ok(())
     }
 
-    /// Frees up to [`STEP`] extents in `from..to`; returns the block at which to continue.
+    /// Frees up to [`STEP`] extents in `from..to`; returns the block at which to continue. No data of
+    /// the file waits to be written.
     fn punch_step(&self, change: &Change<'_>, from: u64, to: u64) -> Result<u64> {
         let inode = change.inode;
         let reservation = self.reserve(Self::replace_need(STEP, 2, 0).deleting())?;
@@ -246,13 +244,6 @@ impl FileSystem {
             Some(last) if old.len() == STEP => last.end().min(to),
             _ => to,
         };
-        let pages: Vec<u64> = state.pages.dirty.range(from..until).map(|p| *p.0).collect();
-        for block in &pages {
-            state.pages.dirty.remove(block);
-        }
-        let unplaced = uncovered(&old, pages.iter().copied());
-        state.pages.sub_unplaced(unplaced);
-        self.adjust_delayed(&mut state, Delayed::default(), -(pages.len() as i64));
         change.touch(self, attrs_mut(&mut state)?);
         let mut commit = self.core.commit();
         self.replace(
@@ -264,7 +255,6 @@ impl FileSystem {
             Extents::new(),
         )?;
         commit.put_inode(inode, &mut state);
-        state.uncommitted = !state.pages.dirty.is_empty();
         let receipt = commit.finish(reservation);
         drop(state);
         self.core.throttle(receipt)?;

@@ -171,7 +171,7 @@ impl Extent {
 }
 
 /// Counts the blocks that no extent covers; both are in ascending order.
-pub(super) fn uncovered(extents: &[Extent], blocks: impl Iterator<Item = u64>) -> u64 {
+fn uncovered(extents: &[Extent], blocks: impl Iterator<Item = u64>) -> u64 {
     let mut extents = extents.iter().peekable();
     let uncovered = blocks.filter(|block| {
         while extents.next_if(|e| e.end() <= *block).is_some() {}

@@ -98,7 +98,7 @@ impl Found {
 }
 
 impl FileSystem {
-    /// Whether no attribute's name has that hash, as far as memory shows. False if unknown.
+    /// Whether the inode is known to have no attribute with this name hash. Reads memory only.
     pub(super) fn lacks(state: &InodeState, hash: u64) -> Result<bool> {
         Ok(attrs(state)?.xattrs == 0 || state.lacks_attribute(hash))
     }
