@@ -42,7 +42,7 @@ impl Phase {
         self.per_second(self.bytes as f64 / (1 << 20) as f64)
     }
 
-    /// Returns the increase of a counter, if the target has that counter.
+    /// Returns the increase of the named counter; `None` if the target does not report it.
     pub fn counter(&self, name: &str) -> Option<u64> {
         let found = self.counters.iter().find(|(n, _)| *n == name);
         found.map(|(_, value)| *value)

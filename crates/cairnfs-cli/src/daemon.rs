@@ -13,6 +13,8 @@ use std::time::Duration;
 
 use cairnfs_fuse::status::Status;
 use cairnfs_fuse::{control, mountinfo};
+use clap::ValueEnum;
+use clap::builder::PossibleValue;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
@@ -39,17 +41,6 @@ pub enum Request {
     Sync,
     /// Discard free space: the number of bytes.
     Trim,
-}
-
-impl Request {
-    fn name(self) -> &'static str {
-        match self {
-            Request::Status => "status",
-            Request::Writable => "writable",
-            Request::Sync => "sync",
-            Request::Trim => "trim",
-        }
-    }
 }
 
 /// A daemon's status, and its mount.
@@ -249,8 +240,11 @@ fn ask<T: DeserializeOwned>(
 }
 
 fn start(request: Request, dir: &Path) -> io::Result<(Child, Receiver<io::Result<String>>)> {
+    let request = request.to_possible_value();
     let mut child = Command::new(std::env::current_exe()?)
-        .args(["stats", ASKING, request.name(), "--"])
+        .args(["stats", ASKING])
+        .args(request.as_ref().map(PossibleValue::get_name))
+        .arg("--")
         .arg(dir)
         .stdin(Stdio::null())
         .stdout(Stdio::piped())

@@ -29,7 +29,7 @@ impl VolumePath {
     /// Parses an argument that must name a volume, with or without a path: `VOLUME[:PATH]`.
     ///
     /// # Errors
-    /// No file or device has that name.
+    /// The named file or device does not exist.
     pub fn parse(arg: &OsStr) -> Result<Self, Failure> {
         let whole = Path::new(arg);
         if whole.is_dir() {

@@ -150,7 +150,7 @@ impl Status {
         }
     }
 
-    /// Returns a counter, 0 if none has that name.
+    /// Returns the value of the named counter, or 0 if the daemon does not report it.
     pub fn counter(&self, name: &str) -> u64 {
         self.counters.get(name).copied().unwrap_or(0)
     }

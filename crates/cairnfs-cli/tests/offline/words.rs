@@ -280,3 +280,10 @@ fn commands_report_invalid_volume_with_same_message() {
         }
     }
 }
+
+#[test]
+fn sync_refuses_paths_outside_of_mounts() {
+    let p = Place::new();
+    fs::create_dir(p.path("dir")).unwrap();
+    p.fails(&["sync", "dir"], 1, "not in a mounted volume");
+}

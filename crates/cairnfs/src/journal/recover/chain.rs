@@ -108,7 +108,8 @@ impl Chain {
         }
     }
 
-    /// The smallest sequence that may follow: an fsync record has that of its context.
+    /// The smallest valid sequence of the next context. The sequence of an fsync record is also valid
+    /// for the rest of its context.
     fn least_seq(&self) -> u64 {
         let next = |last: &FoundContext| last.seq + u64::from(!last.fsync);
         self.contexts.last().map_or(1, next)
