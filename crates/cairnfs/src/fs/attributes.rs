@@ -116,7 +116,7 @@ impl FileSystem {
     /// No such inode.
     pub fn getattr(&self, ino: u64) -> Result<Attr> {
         self.check_open()?;
-        if let Some(attrs) = self.core.glance(ino)? {
+        if let Some(attrs) = self.core.items().glance(ino)? {
             return Ok(attrs.public(ino, 0));
         }
         let inode = self.inode(ino)?;

@@ -204,8 +204,10 @@ impl FileSystem {
         // `least`. Of those that begin up to `from`, only the last can reach it.
         let least = (from + 1).saturating_sub(MAX_EXTENT_BLOCKS);
         let core = &self.core;
-        let first = core.last_up_to(inode, state, Kind::Extent, (least, from))?;
-        self.core.items(
+        let first = core
+            .items()
+            .last_up_to(inode, state, Kind::Extent, (least, from))?;
+        self.core.items().scan(
             inode,
             state,
             Kind::Extent,

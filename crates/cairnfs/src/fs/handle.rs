@@ -16,10 +16,10 @@ impl FileSystem {
     /// to be removed because it has neither names nor uses.
     pub fn lookup_number(&self, ino: u64) -> Result<Attr> {
         self.check_open()?;
-        if !self.core.may_exist(ino)? {
+        if !self.core.items().may_exist(ino)? {
             return Err(Error::NotFound);
         }
-        let inode = self.core.inode(ino)?;
+        let inode = self.core.items().inode(ino)?;
         let state = inode.read();
         // Its removal, which takes the lock for writing, may have begun.
         if attrs(&state)?.nlink == 0 && inode.uses() == 0 {
@@ -36,10 +36,10 @@ impl FileSystem {
     /// As for [`FileSystem::lookup_number`]; not a directory.
     pub fn lookup_parent(&self, ino: u64) -> Result<Attr> {
         self.check_open()?;
-        if !self.core.may_exist(ino)? {
+        if !self.core.items().may_exist(ino)? {
             return Err(Error::NotFound);
         }
-        let parent = live_dir(&self.core.inode(ino)?.read())?.parent;
+        let parent = live_dir(&self.core.items().inode(ino)?.read())?.parent;
         self.lookup_number(parent)
     }
 }

@@ -58,7 +58,7 @@ impl FileSystem {
         if from > last {
             return Ok(());
         }
-        self.core.items(
+        self.core.items().scan(
             &inode,
             &state,
             Kind::DirIndex,

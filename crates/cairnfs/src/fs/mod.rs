@@ -282,7 +282,7 @@ impl FileSystem {
 
     /// The volume's identity and sizes.
     pub fn info(&self) -> VolumeInfo {
-        let mut info = volume_info(&self.core.superblock());
+        let mut info = volume_info(&self.core.superblocks().newest());
         let used = self.core.journal().end().lsn - self.core.journal().ring().tail();
         info.log_used = used * BLOCK_SIZE as u64;
         info
@@ -370,7 +370,7 @@ impl FileSystem {
     /// The inode with this number; fails once the volume is closed.
     pub(crate) fn inode(&self, ino: u64) -> Result<Arc<Inode>> {
         self.check_open()?;
-        self.core.inode(ino)
+        self.core.items().inode(ino)
     }
 
     /// A counter of moved and removed directories. A directory path that was walked before the

@@ -9,7 +9,6 @@ use std::sync::Arc;
 
 use crate::error::{Error, Result};
 use crate::fault::{InjectedFault, is_injected};
-use crate::format::checksum::name_hash;
 use crate::format::item::{
     DirEntryRef, ORPHAN_TRUNCATE, S_IFDIR, S_IFLNK, S_IFMT, S_ISGID, encode_dir_entry,
     holds_separator,
@@ -115,7 +114,7 @@ impl FileSystem {
             let found = {
                 let state = dir.read();
                 dir_attrs(&state)?;
-                let Some(found) = self.core.find_name(dir, &state, hash, name)? else {
+                let Some(found) = self.core.items().find_name(dir, &state, hash, name)? else {
                     return Err(Error::NotFound);
                 };
                 found
@@ -148,6 +147,7 @@ impl FileSystem {
     ) -> Result<Option<NameFound>> {
         let again = self
             .core
+            .items()
             .dir_entry(dir, state, found.index, |entry, below| {
                 let same = entry.ino == found.ino && entry.name == name;
                 same.then_some(NameFound { below, ..*found })
@@ -168,7 +168,7 @@ impl FileSystem {
     }
 
     pub(super) fn hash(&self, name: &[u8]) -> u64 {
-        name_hash(self.core.hash_seed(), name)
+        self.core.items().hash_of(name)
     }
 
     /// Creates a regular file, FIFO, socket or device; `mode` holds type bits and permissions.
@@ -287,13 +287,18 @@ impl FileSystem {
         let hash = self.hash(name);
         let mut dir_state = dir.write();
         live_dir(&dir_state)?;
-        if self.core.find_name(dir, &dir_state, hash, name)?.is_some() {
+        if self
+            .core
+            .items()
+            .find_name(dir, &dir_state, hash, name)?
+            .is_some()
+        {
             return Err(Error::Exists);
         }
         let parent = live_dir(&dir_state)?;
         may_add_entry(parent.flags)?;
         let mut made = inherit(parent, dir.ino, new, self.core.now());
-        let ino = self.core.new_ino(dir_state.chunk());
+        let ino = self.core.superblocks().new_ino(dir_state.chunk());
         let kind = made.mode & S_IFMT;
         made.set_size(target.len() as u64);
         let now = made.btime;
@@ -301,7 +306,7 @@ impl FileSystem {
         change_dir(attrs_mut(&mut dir_state)?, now, i64::from(is_dir))?;
         let child = Arc::new(Inode::born(ino, made));
         let mut child_state = child.write();
-        self.core.table().insert(child.clone());
+        self.core.items().table().insert(child.clone());
         let mut commit = self.core.commit();
         self.put_entry(
             &mut commit,
@@ -341,7 +346,7 @@ impl FileSystem {
         attrs.set_size(attrs.size + 1);
         let value = encode_dir_entry(entry);
         commit.put(dir, state, Kind::DirIndex, index, &value, false);
-        self.core.add_name(dir, state, hash, index);
+        self.core.items().add_name(dir, state, hash, index);
         let subdir = entry.kind == S_IFDIR;
         let at = NameAt {
             index,
@@ -401,7 +406,7 @@ impl FileSystem {
         let value = encode_dir_entry(entry);
         commit.put(dir, state, Kind::DirIndex, index, &value, found.below);
         state.remove_name(old_hash, index);
-        self.core.add_name(dir, state, hash, index);
+        self.core.items().add_name(dir, state, hash, index);
         commit.name(dir, state, old, &at(old_hash, found.kind), false);
         commit.name(dir, state, child, &at(hash, entry.kind), true);
     }
@@ -425,14 +430,14 @@ impl FileSystem {
         let parent = live_dir(&dir_state)?;
         may_add_entry(parent.flags)?;
         let mut made = inherit(parent, dir.ino, &new, self.core.now());
-        let ino = self.core.new_ino(dir_state.chunk());
+        let ino = self.core.superblocks().new_ino(dir_state.chunk());
         drop(dir_state);
         made.nlink = 0;
         let attr = made.public(ino, 0);
         let child = Arc::new(Inode::born(ino, made));
         let mut state = child.write();
         state.nameless = true;
-        self.core.table().insert(child.clone());
+        self.core.items().table().insert(child.clone());
         let mut commit = self.core.commit();
         self.put_orphan(
             &mut commit,
@@ -481,6 +486,7 @@ impl FileSystem {
         }
         if self
             .core
+            .items()
             .find_name(&dir, locked.state(&dir)?, hash, name)?
             .is_some()
         {
@@ -529,7 +535,7 @@ impl FileSystem {
         if attrs(&state)?.kind() != FileKind::Symlink {
             return Err(Error::Invalid("not a symbolic link"));
         }
-        let target = self.core.item(&inode, &state, Kind::Inline, 0)?;
+        let target = self.core.items().item(&inode, &state, Kind::Inline, 0)?;
         target.map(|item| item.value).ok_or_else(|| {
             Error::corrupt(
                 0,
@@ -550,7 +556,7 @@ impl FileSystem {
     /// Like [`FileSystem::forget`], but does not remove an inode whose removal takes several
     /// transactions; returns true if the caller has to call [`FileSystem::remove_unused`] for it.
     pub fn forget_at_once(&self, ino: u64, uses: u64) -> bool {
-        let Some(inode) = self.core.table().forget(ino, uses) else {
+        let Some(inode) = self.core.items().table().forget(ino, uses) else {
             return false;
         };
         let large = is_large_orphan(&inode.read());
@@ -572,7 +578,7 @@ impl FileSystem {
 
     /// The numbers of all inodes in use, unordered.
     pub fn inodes_in_use(&self) -> Vec<u64> {
-        self.core.table().in_use()
+        self.core.items().table().in_use()
     }
 
     /// Releases one use of a loaded inode.

@@ -91,15 +91,15 @@ impl FileSystem {
 
     /// Removes or truncates the orphans that a crash or kill left behind.
     pub(super) fn finish_orphans(&self) -> Result<()> {
-        for ino in self.core.orphans()? {
-            let inode = match self.core.inode(ino) {
+        for ino in self.core.items().orphans()? {
+            let inode = match self.core.items().inode(ino) {
                 Ok(inode) => inode,
                 Err(Error::NotFound) => continue,
                 Err(e) => return Err(e),
             };
             let links = {
                 let mut state = inode.write();
-                let item = self.core.item(&inode, &state, Kind::Orphan, ino)?;
+                let item = self.core.items().item(&inode, &state, Kind::Orphan, ino)?;
                 state.truncating = item.is_some();
                 item.map(|_| attrs(&state).map(|a| a.nlink)).transpose()?
             };

@@ -17,7 +17,7 @@ use crate::fs::namespace::{change_dir, check_name};
 use crate::fs::observe::Call;
 use crate::fs::sizes::INODE_LEN;
 use crate::inode::{Inode, InodeState};
-use crate::txn::{Commit, Core, NameFound, Need, Reservation};
+use crate::txn::{Commit, NameFound, Need, Reservation, count_attributes};
 use crate::types::Time;
 
 /// Most items of an inode that is removed in the transaction that unlinks it.
@@ -76,11 +76,11 @@ impl FileSystem {
         loop {
             let state = dir.write();
             live_dir(&state)?;
-            let found = self.core.find_name(dir, &state, hash, name)?;
+            let found = self.core.items().find_name(dir, &state, hash, name)?;
             let found = found.ok_or(Error::NotFound)?;
             // An inode created in the directory has a larger number: the lock order holds.
             if found.ino > dir.ino
-                && let Some(child) = self.core.table().ready(found.ino)
+                && let Some(child) = self.core.items().table().ready(found.ino)
             {
                 let locked = Locked::two((dir, state), &child);
                 return self.remove_found(
@@ -163,14 +163,15 @@ impl FileSystem {
                 continue;
             }
             self.core
-                .items(inode, state, kind, 0, u64::MAX, &mut |offset, item| {
+                .items()
+                .scan(inode, state, kind, 0, u64::MAX, &mut |offset, item| {
                     if found.items.len() == limit {
                         found.more = true;
                         return Ok(false);
                     }
                     found.items.push((kind, offset, item.below));
                     if kind == Kind::Xattr {
-                        found.xattrs += Core::count_attributes(inode.ino, &item)?;
+                        found.xattrs += count_attributes(inode.ino, &item)?;
                     }
                     if kind == Kind::Extent {
                         found

@@ -144,6 +144,7 @@ impl FileSystem {
                 let state = side.dir.read();
                 live_dir(&state)?;
                 self.core
+                    .items()
                     .find_name(&side.dir, &state, side.hash, side.name)?
             };
             let Some(found) = found else { return Ok(None) };
@@ -213,6 +214,7 @@ impl FileSystem {
                 let state = locked.state(&to.dir)?;
                 if self
                     .core
+                    .items()
                     .find_name(&to.dir, state, to.hash, to.name)?
                     .is_some()
                 {
@@ -316,7 +318,7 @@ impl FileSystem {
         let state = locked.state(&from.dir)?;
         let dir = live_dir(state)?;
         let (gid, flags) = (group_in(dir, owner), dir.flags.inherited());
-        let ino = self.core.new_ino(state.chunk());
+        let ino = self.core.superblocks().new_ino(state.chunk());
         let mut made = Attrs::new(S_IFCHR, (owner.uid, gid), 0, from.dir.ino, now);
         made.flags = flags;
         Ok(Arc::new(Inode::made(ino, made)))
@@ -330,7 +332,7 @@ impl FileSystem {
         (dir, (hash, old_child), old): (&mut InodeState, (u64, &Inode), &NameFound),
         (inode, state): (&Arc<Inode>, &mut InodeState),
     ) {
-        self.core.table().insert(inode.clone());
+        self.core.items().table().insert(inode.clone());
         let entry = DirEntryRef {
             ino: inode.ino,
             kind: S_IFCHR,

@@ -124,14 +124,14 @@ impl FileSystem {
     }
 
     fn memory_counters(&self) -> [Counter; 7] {
-        let nodes = self.core.index_counters();
+        let nodes = self.core.index().counters();
         let bytes = |n: i64| n.max(0) as u64;
         [
-            ("inodes_in_memory", self.core.table().count() as u64),
+            ("inodes_in_memory", self.core.items().table().count() as u64),
             ("node_cache_hits", nodes.hits),
             ("node_cache_misses", nodes.misses),
             ("node_cache_bytes", nodes.bytes),
-            ("name_bytes", bytes(self.core.name_bytes())),
+            ("name_bytes", bytes(self.core.items().name_bytes())),
             ("dirty_bytes", bytes(self.core.dirty_bytes())),
             ("page_bytes", bytes(self.page_bytes.load(Ordering::Relaxed))),
         ]

@@ -264,7 +264,7 @@ impl FileSystem {
         if a.blocks > 0 || a.disk_size == 0 || a.disk_size > MAX_INLINE as u64 {
             return Ok(None);
         }
-        self.core.item(inode, state, Kind::Inline, 0)
+        self.core.items().item(inode, state, Kind::Inline, 0)
     }
 
     fn shrink_inline(

@@ -376,7 +376,7 @@ impl FileSystem {
             let unlisted = self
                 .files
                 .push_pruned(inode.clone(), |file| file.unlist_if_gone());
-            let table = self.core.table();
+            let table = self.core.items().table();
             unlisted
                 .into_iter()
                 .for_each(|file| table.evict_cancelled(file));

@@ -143,6 +143,7 @@ impl FileSystem {
         let inline_below = match inline {
             true => self
                 .core
+                .items()
                 .item(inode, &state, Kind::Inline, 0)?
                 .is_some_and(|i| i.below),
             false => false,
@@ -260,6 +261,7 @@ impl FileSystem {
         let size = attrs(state)?.size;
         let below = self
             .core
+            .items()
             .item(inode, state, Kind::Inline, 0)?
             .is_some_and(|i| i.below);
         let pages = std::mem::take(&mut state.pages.dirty);

@@ -183,13 +183,12 @@ impl<'c, 'a, 'i> Changes<'c, 'a, 'i> {
             // `is_cancelled` looks at the lists of other inodes, so this inode's list is unlocked.
             self.log_deps = None;
             let seq = self.commit.seq();
-            let listed = (self.inode.ino, self.inode.clone());
-            let gone = core.dirty.push_pruned(listed, |(_, i)| i.is_cancelled(seq));
+            let gone = core.items.dirty().add(self.inode, seq);
             // The inode stays in memory until a merge takes it, or until it is found to be
             // cancelled.
             self.commit.done.memory += INODE_MEMORY * (1 - gone.len() as i64);
-            gone.into_iter()
-                .for_each(|(_, i)| core.table.evict_cancelled(i));
+            let table = core.items.table();
+            gone.into_iter().for_each(|(_, i)| table.evict_cancelled(i));
         }
     }
 
@@ -201,7 +200,7 @@ impl<'c, 'a, 'i> Changes<'c, 'a, 'i> {
         };
         self.enter();
         if kind == Kind::Orphan {
-            self.commit.core.note_orphan();
+            self.commit.core.items.dirty().note_orphan();
         }
         let seq = self.commit.seq();
         // An item that the caller found in the current set may just have been sealed.

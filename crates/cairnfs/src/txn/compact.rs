@@ -74,8 +74,8 @@ impl Core {
     fn pack_step(&self, from: Option<Key>) -> Result<(Option<Key>, u64)> {
         let (count, promised) = (Cell::new(0), Cell::new(0));
         let space = StepSpace::new(self, &count, &promised);
-        let birth = self.superblock().merged_seq.get();
-        let main = self.trees.load().main;
+        let birth = self.superblocks.newest().merged_seq.get();
+        let main = self.items.tree();
         let full = || !space.has_room();
         let packed = match self.index.compact(&main, from, birth, &space, &full) {
             // There are too few units to pack with. Items that wait for a merge are not affected.

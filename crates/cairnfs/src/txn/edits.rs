@@ -15,7 +15,6 @@ use smallvec::SmallVec;
 
 use crate::error::{Error, Result};
 use crate::format::MAX_OWN_VALUE;
-use crate::format::checksum::name_hash;
 use crate::format::item::{decode_dir_entry, decode_extent};
 use crate::format::key::{Key, Kind, ORPHANS};
 use crate::format::xattr::{
@@ -27,8 +26,7 @@ use crate::inode::dirty::{DirtySet, Sealed};
 use crate::journal::vector::LogVector;
 use crate::prefetch::prefetch;
 use crate::space::BlockRun;
-use crate::txn::Core;
-use crate::txn::attributes::bad_item;
+use crate::txn::items::{ItemStore, bad_item};
 use crate::txn::old_names::{Indexes, OldNames, change_names};
 use crate::txn::shared::SharedEdits;
 use crate::values::Value;
@@ -80,7 +78,6 @@ pub struct ImageChange {
 /// later commit has sealed is sealed when the merge reaches its inode, so a merge visits each inode
 /// only once before it releases it.
 pub struct MergeEdits<'a> {
-    hash_seed: u64,
     /// Inodes that are not processed yet, ascending.
     inodes: &'a [(u64, Arc<Inode>)],
     /// The last context that is merged; `None` during replay, before the first commit.
@@ -101,7 +98,9 @@ pub struct MergeEdits<'a> {
     covered: (u64, u64),
     /// Changes of the persistent free space in this step.
     pub image: ImageChange,
-    core: &'a Core,
+    items: &'a ItemStore,
+    /// Keys that a step processes at most.
+    step_keys: u64,
     /// Changes of the shared values in this step.
     shared: SharedEdits<'a>,
     /// Names from before this step that are still in the index.
@@ -116,15 +115,14 @@ fn item(vector: Arc<LogVector>) -> (Key, Edit) {
 
 impl<'a> MergeEdits<'a> {
     /// The edits of `inodes`, which are in order of their numbers, up to the context `boundary`.
-    /// `taken` counts the nodes that the caller allocates.
+    /// `taken` counts the nodes that the caller allocates; a step takes at most `step_keys` keys.
     pub fn new(
-        core: &'a Core,
+        (items, step_keys): (&'a ItemStore, u64),
         inodes: &'a [(u64, Arc<Inode>)],
         boundary: Option<u64>,
         taken: &'a Cell<u64>,
     ) -> Self {
         Self {
-            hash_seed: core.hash_seed,
             inodes,
             boundary,
             orphans: Vec::new(),
@@ -136,9 +134,10 @@ impl<'a> MergeEdits<'a> {
             keys: 0,
             covered: (0, 0),
             image: ImageChange::default(),
-            core,
-            shared: core.shared_edits(Tree::default()),
-            old_names: OldNames::new(&core.index, Tree::default()),
+            items,
+            step_keys,
+            shared: SharedEdits::new(items, Tree::default()),
+            old_names: OldNames::new(items.index(), Tree::default()),
             value: Vec::new(),
         }
     }
@@ -168,21 +167,21 @@ impl<'a> MergeEdits<'a> {
         self.limit = limit;
         self.keys = 0;
         self.image = ImageChange::default();
-        self.shared = self.core.shared_edits(tree);
-        self.old_names = OldNames::new(&self.core.index, tree);
+        self.shared = SharedEdits::new(self.items, tree);
+        self.old_names = OldNames::new(self.items.index(), tree);
     }
 
     /// Takes the old names that the step has not removed from their items yet. They must be applied
     /// within the step.
     pub fn take_old_names(&mut self) -> OldNames<'a> {
-        let none = OldNames::new(&self.core.index, Tree::default());
+        let none = OldNames::new(self.items.index(), Tree::default());
         std::mem::replace(&mut self.old_names, none)
     }
 
     /// Takes the changes of the shared values in this step, which are applied after all other
     /// edits.
     pub fn take_shared(&mut self) -> SharedEdits<'a> {
-        let none = self.core.shared_edits(Tree::default());
+        let none = SharedEdits::new(self.items, Tree::default());
         std::mem::replace(&mut self.shared, none)
     }
 
@@ -292,7 +291,7 @@ impl<'a> MergeEdits<'a> {
     /// The hash of the name of an entry of `dir`.
     fn hash_of(&self, dir: u64, entry: &[u8]) -> Result<u64> {
         let entry = decode_dir_entry(entry).map_err(|found| bad_entry(dir, found))?;
-        Ok(name_hash(self.hash_seed, entry.name))
+        Ok(self.items.hash_of(entry.name))
     }
 
     /// Whether a step may end before this key. It may not end within the reach of an extent already
@@ -366,7 +365,7 @@ impl MergeEdits<'_> {
         if value.len() > MAX_OWN_VALUE {
             let place = match known {
                 Some(known) => self.shared.gain(known)?,
-                None => self.shared.gain(&self.core.values.intern(value))?,
+                None => self.shared.gain(&self.items.values().intern(value))?,
             };
             held = place.map_or(held, StoredValue::Shared);
         }
@@ -379,12 +378,6 @@ fn bad_entry(dir: u64, found: String) -> Error {
     Error::corrupt(0, "directory entry", format!("directory {dir}"), found)
 }
 
-impl Core {
-    fn shared_edits(&self, tree: Tree) -> SharedEdits<'_> {
-        SharedEdits::new(self.hash_seed, &self.index, &self.values, tree)
-    }
-}
-
 impl Edits for MergeEdits<'_> {
     fn peek(&mut self) -> Result<Option<Key>> {
         self.fill()?;
@@ -394,7 +387,7 @@ impl Edits for MergeEdits<'_> {
         };
         let behind = self.shared.cost() + self.old_names.cost();
         let taken = self.taken.get().saturating_add(behind);
-        let full = taken >= self.limit || self.keys >= self.core.limits.step_keys;
+        let full = taken >= self.limit || self.keys >= self.step_keys;
         if full && self.may_end_before(&key) {
             return Ok(None);
         }

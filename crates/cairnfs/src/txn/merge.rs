@@ -15,13 +15,12 @@ use std::sync::Arc;
 use zerocopy::IntoBytes;
 use zerocopy::little_endian::{U32, U64};
 
-use crate::device::Device;
 use crate::error::{Error, Result};
 use crate::fault::{InjectedFault, is_injected};
+use crate::format::NODE_BLOCKS;
 use crate::format::item::RawRoot;
 use crate::format::key::{Key, Kind, MAIN_ROOT};
 use crate::format::superblock::Superblock;
-use crate::format::{BLOCK_SIZE, NODE_BLOCKS};
 use crate::index::{Edits, Tree};
 use crate::inode::Inode;
 use crate::journal::position::LogPosition;
@@ -29,9 +28,10 @@ use crate::journal::vector::LogVector;
 use crate::prefetch::prefetch;
 use crate::space::BlockRun;
 use crate::sync::atomic::Ordering;
+use crate::txn::Core;
 use crate::txn::edits::{ImageChange, MergeEdits, TOGETHER};
 use crate::txn::step_space::StepSpace;
-use crate::txn::{Core, Trees};
+use crate::txn::superblocks::volume_tree;
 
 /// Waiters for memory are woken each time this many inodes were released.
 const WAKE_EVERY: usize = 1 << 14;
@@ -140,11 +140,11 @@ impl Core {
             self.merge_or_keep(taken, unfinished)?;
         }
         let point = self.journal.push_for_merge(|| {
-            let dirty = self.dirty.take();
+            let dirty = self.items.dirty().take();
             let memory =
                 self.dirty_bytes.swap(0, Ordering::AcqRel) + self.reservation_caches.take_memory();
             self.sealed_bytes.store(memory, Ordering::Release);
-            let orphaned = self.orphaned.swap(false, Ordering::Relaxed);
+            let orphaned = self.items.dirty().take_orphaned();
             let shrinkage = self.reservation_caches.take_shrinkage();
             self.shrinking.fetch_add(shrinkage, Ordering::AcqRel);
             let units = self.reservation_caches.take_growth() + self.space.take_committed_growth();
@@ -153,7 +153,9 @@ impl Core {
         let (inodes, orphaned, units) = point.taken;
         let taken = MergeInput {
             seq: point.seq,
-            birth: point.logged_seq.max(self.superblock().merged_seq.get()),
+            birth: point
+                .logged_seq
+                .max(self.superblocks.newest().merged_seq.get()),
             end: point.end,
             freed: point.freed,
             inodes: in_order(inodes),
@@ -190,7 +192,8 @@ impl Core {
     ) -> Result<Vec<BlockRun>> {
         let inodes = in_order(inodes);
         let count = Cell::new(0);
-        let mut edits = MergeEdits::new(self, &inodes, None, &count);
+        let mut edits =
+            MergeEdits::new((&self.items, self.limits.step_keys), &inodes, None, &count);
         edits.collect_orphans();
         let promised = Cell::new(0);
         let step = Step {
@@ -215,7 +218,12 @@ impl Core {
         let pending: u64 = taken.freed.iter().map(|r| r.len).sum();
         let mut lost = Vec::new();
         let merged = {
-            let mut edits = MergeEdits::new(self, &taken.inodes, Some(taken.seq), &count);
+            let mut edits = MergeEdits::new(
+                (&self.items, self.limits.step_keys),
+                &taken.inodes,
+                Some(taken.seq),
+                &count,
+            );
             if taken.orphaned {
                 edits.collect_orphans();
             }
@@ -246,7 +254,7 @@ impl Core {
         self.shrinking.store(0, Ordering::Release);
         self.pending_free
             .fetch_sub(pending as i64, Ordering::AcqRel);
-        self.table.shrink();
+        self.items.table().shrink();
         Ok(())
     }
 
@@ -284,7 +292,7 @@ impl Core {
                 }
             }
             drop_together(&mut vectors);
-            let cleaned = |inode| self.table.cleaned(inode, together);
+            let cleaned = |inode| self.items.table().cleaned(inode, together);
             clean.drain(..).for_each(cleaned);
             let left = inodes.as_slice().len();
             if woken_at - left >= WAKE_EVERY && left > 0 {
@@ -304,11 +312,12 @@ impl Core {
         step.count.set(0);
         let space = StepSpace::new(self, step.count, step.promised);
         if is_injected(InjectedFault::TailBeforeIndex) {
-            self.flip(|superblock| step.moves_tail(superblock))?;
+            self.superblocks
+                .flip(|superblock| step.moves_tail(superblock))?;
         }
-        let old = **self.trees.load();
-        edits.begin_step(old.main, space.limit() / 2);
-        let main = self.index.apply(&old.main, edits, birth, &space)?;
+        let old = self.items.tree();
+        edits.begin_step(old, space.limit() / 2);
+        let main = self.index.apply(&old, edits, birth, &space)?;
         let mut old_names = edits.take_old_names();
         let mut shared = edits.take_shared();
         space.hold(old_names.cost() + shared.cost());
@@ -338,9 +347,8 @@ impl Core {
         image: &ImageChange,
         change: impl FnOnce(&mut Superblock),
     ) -> Result<()> {
-        let old = **self.trees.load();
-        let mut volume = old.volume;
-        if main != old.main {
+        let mut volume = volume_tree(&self.superblocks.newest());
+        if main != self.items.tree() {
             let root = RawRoot {
                 ptr: main.ptr,
                 height: U32::new(main.height),
@@ -348,7 +356,7 @@ impl Core {
             };
             volume = self
                 .index
-                .apply(&old.volume, &mut RootEdit(Some(root)), birth, &space)?;
+                .apply(&volume, &mut RootEdit(Some(root)), birth, &space)?;
         }
         let unit = |block: u64| BlockRun::new(block, NODE_BLOCKS);
         let done = space.into_done();
@@ -370,11 +378,10 @@ impl Core {
         for block in allocated.difference(retired) {
             self.space.image_add(unit(*block))?;
         }
-        let trees = Trees { volume, main };
-        self.trees.store(Arc::new(trees));
-        self.flip(|superblock| {
-            superblock.root = trees.volume.ptr;
-            superblock.root_height = U32::new(trees.volume.height);
+        self.items.set_tree(main);
+        self.superblocks.flip(|superblock| {
+            superblock.root = volume.ptr;
+            superblock.root_height = U32::new(volume.height);
             change(superblock);
         })?;
         done.release_retired(self)
@@ -382,36 +389,6 @@ impl Core {
 
     fn gain(&self, added: &[BlockRun]) -> Result<()> {
         added.iter().try_for_each(|run| self.space.image_add(*run))
-    }
-
-    /// Writes the free space and a superblock changed by `change`; both are durable before any
-    /// later write.
-    pub(super) fn flip(&self, change: impl FnOnce(&mut Superblock)) -> Result<()> {
-        let table = self.space.write_image()?;
-        if !is_injected(InjectedFault::SuperblockBeforeIndex) {
-            self.journal.order()?;
-        }
-        let mut current = self.superblock.lock();
-        let mut next = *current;
-        change(&mut next);
-        next.generation = U64::new(current.generation.get() + 1);
-        next.required_lsn = U64::new(self.journal.durable_lsn().max(next.tail_lsn.get()));
-        if !is_injected(InjectedFault::NextInodeForgotten) {
-            next.next_ino = U64::new(self.next_ino.load(Ordering::Acquire));
-        }
-        next.table_copy = U32::new(u32::from(table.copy));
-        next.table_crc = U32::new(table.crc);
-        next.free_blocks = U64::new(table.free_blocks);
-        self.storage
-            .write(next.slot_block() * BLOCK_SIZE as u64, &next.encode())?;
-        if !is_injected(InjectedFault::SuperblockUnflushed) {
-            self.storage.order_through(self.storage.stamp())?;
-        }
-        *current = next;
-        drop(current);
-        self.journal.set_generation(next.generation.get());
-        self.space.commit_image();
-        Ok(())
     }
 }
 

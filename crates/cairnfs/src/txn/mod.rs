@@ -6,7 +6,6 @@
 //! list. No thread waits for log space, memory or a push while it holds an inode state or the
 //! context.
 
-mod attributes;
 #[cfg(test)]
 #[cfg(not(shuttle))]
 #[path = "tests/boundary.rs"]
@@ -16,11 +15,11 @@ mod commit;
 mod compact;
 mod edits;
 mod fsync;
+mod items;
+mod limits;
 mod merge;
 mod mount;
-mod names;
 mod old_names;
-mod read;
 mod replay;
 mod reservation_cache;
 #[cfg(test)]
@@ -29,20 +28,21 @@ mod reservation_cache;
 pub(crate) mod schedules;
 mod shared;
 mod step_space;
+mod superblocks;
 
 use std::sync::Arc;
 
-use arc_swap::ArcSwap;
 use crossbeam_utils::CachePadded;
 
-pub use attributes::Attribute;
 pub use change::Changes;
 pub use commit::{Commit, Need, Receipt, Reservation};
 pub use fsync::{FsyncRequest, NameAt};
+pub use items::{Attribute, Item, ItemStore, NameFound, count_attributes};
+pub use limits::{Limits, Pressure};
 pub use merge::subtract_runs;
 pub use mount::{OpenMode, read_superblock};
-pub use read::{Item, NameFound};
 pub use reservation_cache::CommitCounts;
+pub use superblocks::Superblocks;
 
 use crate::data::DataStore;
 use crate::device::Storage;
@@ -50,15 +50,10 @@ use crate::error::Result;
 use crate::format::BLOCK_SIZE;
 use crate::format::geometry::Geometry;
 use crate::format::key::Key;
-use crate::format::superblock::Superblock;
-use crate::index::{Index, Tree};
-use crate::inode::Inode;
-use crate::inode::names::NameMemory;
-use crate::inode::table::InodeTable;
+use crate::index::Index;
 use crate::journal::Journal;
 use crate::journal::signals::Signals;
 use crate::metrics::Latency;
-use crate::shard::Sharded;
 use crate::source::Source;
 use crate::space::Space;
 use crate::sync::Mutex;
@@ -67,114 +62,28 @@ use crate::txn::reservation_cache::ReservationCaches;
 use crate::types::Time;
 use crate::values::Values;
 
-/// Inode numbers that a directory allocates at once for its children.
-pub const INO_CHUNK: u64 = 64;
-
 /// Number of freed blocks (64 MiB) from which a merge is due although the log is not full.
 const MUCH_FREED: i64 = 1 << 14;
 /// A merge is due when deleted items take at least the free blocks divided by this, or freed blocks
 /// those that the host has left.
 const MUCH_REMOVED: u64 = 16;
 
-/// The roots of the newest index. Readers load them once per lookup.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct Trees {
-    /// The volume's own root, which refers to the other roots.
-    pub volume: Tree,
-    /// The main tree, which holds the files.
-    pub main: Tree,
-}
-
-/// How the memory budget is divided, in bytes except where stated.
-#[derive(Debug, Clone, Copy)]
-pub struct Limits {
-    /// Cached index nodes.
-    pub nodes: usize,
-    /// Cached data blocks.
-    pub data: usize,
-    /// Cached values of extended attributes, besides those that dirty sets hold.
-    pub values: usize,
-    /// Clean inodes that are kept, in number.
-    pub inodes: usize,
-    /// Size of the dirty sets beyond which a merge starts.
-    pub dirty_soft: i64,
-    /// Size of the dirty sets beyond which committers wait.
-    pub dirty_hard: i64,
-    /// Unwritten data beyond which writers write it back themselves.
-    pub pages: i64,
-    /// Directory names beyond which those of cold directories are evicted.
-    pub names: i64,
-    /// Size of the dirty sets beyond which replay merges a part of the log into the index.
-    pub replay: i64,
-    /// Keys that a step of a merge takes, in number.
-    pub step_keys: u64,
-}
-
-/// Limits below those of any budget, so that a few files reach what otherwise takes many.
-#[derive(Debug, Clone, Copy)]
-pub struct Pressure {
-    /// Bytes of dirty sets that replay may hold.
-    pub replay: i64,
-    /// Keys that a step of a merge may take.
-    pub step_keys: u64,
-}
-
-impl Limits {
-    /// Divides a budget of `bytes`, at least 8 MiB.
-    pub fn for_budget(bytes: usize) -> Self {
-        let bytes = bytes.max(8 << 20);
-        Self {
-            nodes: bytes / 4,
-            data: bytes / 32 * 3,
-            values: bytes / 32,
-            inodes: bytes / 8 / 512,
-            dirty_soft: (bytes / 16 * 3) as i64,
-            dirty_hard: (bytes / 16 * 5) as i64,
-            pages: (bytes / 8) as i64,
-            names: (bytes / 16) as i64,
-            replay: (bytes / 16 * 5) as i64,
-            step_keys: u64::MAX,
-        }
-    }
-
-    /// The same, with tighter limits for merges and replay.
-    pub fn under(self, pressure: Option<Pressure>) -> Self {
-        match pressure {
-            Some(Pressure { replay, step_keys }) => Self {
-                replay,
-                step_keys,
-                ..self
-            },
-            None => self,
-        }
-    }
-}
-
 /// An open volume below the level of files.
 pub struct Core {
     storage: Arc<Storage>,
     geometry: Geometry,
-    hash_seed: u64,
     read_only: bool,
     discard: bool,
     limits: Limits,
-    superblock: Mutex<Superblock>,
-    trees: ArcSwap<Trees>,
-    index: Index,
-    space: Space,
+    index: Arc<Index>,
+    space: Arc<Space>,
     data: DataStore,
-    values: Values,
+    values: Arc<Values>,
     source: Source,
-    journal: Journal,
+    journal: Arc<Journal>,
     signals: Arc<Signals>,
-    table: InodeTable,
-    name_memory: NameMemory,
-    named: names::Named,
-    next_ino: AtomicU64,
-    /// Inodes whose current dirty set is not empty.
-    dirty: Sharded<(u64, Arc<Inode>)>,
-    /// Whether some of them may have changed orphan items.
-    orphaned: AtomicBool,
+    items: ItemStore,
+    superblocks: Superblocks,
     /// Memory of dirty sets in bytes, without the part that the reservation caches hold back.
     dirty_bytes: CachePadded<AtomicI64>,
     reservation_caches: ReservationCaches,
@@ -204,14 +113,6 @@ pub struct Core {
 }
 
 impl Core {
-    /// Records that an orphan item changes. Nearly every removal of a file in use does that, so the
-    /// flag is read before it is written.
-    fn note_orphan(&self) {
-        if !self.orphaned.load(Ordering::Relaxed) {
-            self.orphaned.store(true, Ordering::Relaxed);
-        }
-    }
-
     /// The current time.
     pub fn now(&self) -> Time {
         self.source.now()
@@ -227,11 +128,6 @@ impl Core {
         &self.geometry
     }
 
-    /// The seed of name hashes.
-    pub fn hash_seed(&self) -> u64 {
-        self.hash_seed
-    }
-
     /// Whether the volume was opened read-only.
     pub fn read_only(&self) -> bool {
         self.read_only
@@ -242,9 +138,14 @@ impl Core {
         &self.limits
     }
 
-    /// The newest superblock.
-    pub fn superblock(&self) -> Superblock {
-        *self.superblock.lock()
+    /// The newest superblock, and numbers for new inodes.
+    pub fn superblocks(&self) -> &Superblocks {
+        &self.superblocks
+    }
+
+    /// The items of the tree of files.
+    pub fn items(&self) -> &ItemStore {
+        &self.items
     }
 
     /// The journal.
@@ -272,14 +173,9 @@ impl Core {
         &self.signals
     }
 
-    /// The table of inodes in memory.
-    pub fn table(&self) -> &InodeTable {
-        &self.table
-    }
-
-    /// Lookups in the cache of index nodes.
-    pub fn index_counters(&self) -> crate::index::CacheCounters {
-        self.index.counters()
+    /// The index, with the cache of its nodes.
+    pub fn index(&self) -> &Index {
+        &self.index
     }
 
     /// Bytes of dirty sets, including those being merged.
@@ -343,17 +239,6 @@ impl Core {
     /// Number of merges done.
     pub fn merges(&self) -> u64 {
         self.merge_times.get().times
-    }
-
-    /// A number for a new inode, from the directory's `chunk`, which is refilled when it is used
-    /// up.
-    pub fn new_ino(&self, chunk: &mut (u64, u64)) -> u64 {
-        if chunk.0 >= chunk.1 {
-            let start = self.next_ino.fetch_add(INO_CHUNK, Ordering::Relaxed);
-            *chunk = (start, start + INO_CHUNK);
-        }
-        chunk.0 += 1;
-        chunk.0 - 1
     }
 
     /// Writes the open context and makes everything committed so far durable.

@@ -8,7 +8,6 @@
 
 use std::sync::Arc;
 
-use arc_swap::ArcSwap;
 use crossbeam_utils::CachePadded;
 use zerocopy::little_endian::U64;
 
@@ -25,19 +24,19 @@ use crate::format::superblock::{
 };
 use crate::format::{BLOCK_SIZE, NODE_BLOCKS, ROOT_INO};
 use crate::index::{Index, Tree};
-use crate::inode::table::InodeTable;
 use crate::journal::Journal;
 use crate::journal::recover::{Scan, scan};
 use crate::journal::signals::Signals;
 use crate::mechanism::Mechanism;
-use crate::shard::Sharded;
 use crate::source::Source;
 use crate::space::{Space, TableState};
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicBool, AtomicI64, AtomicU64};
 use crate::txn::fsync::batch::Batches;
+use crate::txn::items::{ItemStore, SharedByTrees};
 use crate::txn::reservation_cache::{Credit, ReservationCaches};
-use crate::txn::{Core, Limits, Trees};
+use crate::txn::superblocks::{Superblocks, volume_tree};
+use crate::txn::{Core, Limits};
 use crate::values::Values;
 
 /// How a volume is opened.
@@ -187,7 +186,7 @@ impl Core {
         }
         let lost = cut_off(&superblock, &*storage, NOTHING_LEFT);
         let opened = Self::open_found(storage, &identity, mode).and_then(|core| match &lost {
-            Some(_) => core.inode(ROOT_INO).map(|_| core),
+            Some(_) => core.items.inode(ROOT_INO).map(|_| core),
             None => Ok(core),
         });
         opened.map_err(|e| lost.filter(|_| matches!(e, Error::Io { .. })).unwrap_or(e))
@@ -244,10 +243,12 @@ impl Core {
 
     /// Sets the features that the log will use in the superblock, before any change.
     fn mark_features(&self) -> Result<()> {
-        let marked = self.superblock().incompatible.get() & RENAMED_ENTRIES != 0;
+        let marked = self.superblocks.newest().incompatible.get() & RENAMED_ENTRIES != 0;
         match marked || self.read_only {
             true => Ok(()),
-            false => self.flip(|superblock| superblock.incompatible |= U64::new(RENAMED_ENTRIES)),
+            false => self
+                .superblocks
+                .flip(|superblock| superblock.incompatible |= U64::new(RENAMED_ENTRIES)),
         }
     }
 
@@ -265,12 +266,10 @@ impl Core {
             .map_or(0, |c| u64::from_le_bytes(*c));
         let data_blocks = geometry.data_start()..geometry.total_blocks;
         let index = Index::new(device.clone(), volume_id, data_blocks, mode.limits.nodes);
-        let volume = Tree {
-            ptr: superblock.root,
-            height: superblock.root_height.get(),
-        };
+        let index = Arc::new(index);
+        let volume = volume_tree(&superblock);
         let main = main_tree(&index, &volume, superblock.root.block.get())?;
-        let space = Space::open(
+        let space = Arc::new(Space::open(
             device,
             geometry,
             TableState {
@@ -278,7 +277,7 @@ impl Core {
                 crc: superblock.table_crc.get(),
                 free_blocks: superblock.free_blocks.get(),
             },
-        )?;
+        )?);
         let batch = Credit {
             log: (geometry.log_blocks as i64 * BLOCK_SIZE as i64 / 1024).min(BATCH_LOG),
             units: (geometry.total_blocks / NODE_BLOCKS / 4096).clamp(1, BATCH_UNITS),
@@ -301,28 +300,33 @@ impl Core {
             signals.clone(),
         )
         .ablate(mode.ablated);
+        let journal = Arc::new(journal);
+        let values = Values::new(superblock.hash_seed.get(), mode.limits.values);
+        let values = Arc::new(values);
+        let shared = SharedByTrees {
+            storage: storage.clone(),
+            geometry,
+            hash_seed: superblock.hash_seed.get(),
+            index: index.clone(),
+            values: values.clone(),
+        };
+        let superblocks =
+            Superblocks::new(storage.clone(), space.clone(), journal.clone(), superblock);
         Ok(Self {
             data: DataStore::new(storage.clone(), mode.limits.data),
-            values: Values::new(superblock.hash_seed.get(), mode.limits.values),
+            values,
             storage,
             geometry,
             source,
-            hash_seed: superblock.hash_seed.get(),
             read_only: mode.read_only,
             discard: mode.discard,
             limits: mode.limits,
-            next_ino: AtomicU64::new(superblock.next_ino.get()),
-            superblock: Mutex::new(superblock),
-            trees: ArcSwap::from_pointee(Trees { volume, main }),
             index,
             space,
             journal,
             signals,
-            table: InodeTable::new(mode.limits.inodes),
-            name_memory: Default::default(),
-            named: Default::default(),
-            dirty: Sharded::default(),
-            orphaned: AtomicBool::new(false),
+            items: ItemStore::new(shared, main, mode.limits.inodes, mode.limits.names),
+            superblocks,
             fsyncs_in_progress: CachePadded::default(),
             dirty_bytes: CachePadded::new(AtomicI64::new(0)),
             sealed_bytes: AtomicI64::new(0),

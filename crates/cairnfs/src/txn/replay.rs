@@ -15,7 +15,6 @@ use smallvec::SmallVec;
 
 use crate::error::{Error, Result};
 use crate::fault::{InjectedFault, is_injected};
-use crate::format::checksum::name_hash;
 use crate::format::item::{decode_dir_entry, decode_extent, decode_extent_at};
 use crate::format::key::{Key, Kind, MAIN_ROOT};
 use crate::format::record::Entry;
@@ -84,7 +83,7 @@ fn memory_of(vector: &LogVector) -> i64 {
 impl Core {
     /// Replays the contexts that the index does not have yet.
     pub(super) fn replay(&self, found: &Scan) -> Result<()> {
-        let merged = self.superblock().merged_seq.get();
+        let merged = self.superblocks.newest().merged_seq.get();
         let first = found.contexts.partition_point(|c| c.seq <= merged);
         let contexts = found.contexts.get(first..).unwrap_or_default();
         let mut pass = Pass::new(Place::default(), self.limits.replay);
@@ -93,12 +92,12 @@ impl Core {
                 self.replay_context(context, &mut pass)?;
             }
             let Some(until) = pass.until else {
-                let inodes = self.dirty.take();
+                let inodes = self.items.dirty().take();
                 let unused = self.not_referred(&inodes, pass.replaced);
                 let grown = inodes.iter().map(|(_, i)| set_growth(&i.read())).sum();
                 let shrunk = inodes.iter().map(|(_, i)| set_shrinkage(&i.read())).sum();
                 self.shrinking.store(shrunk, Ordering::Release);
-                inodes.into_iter().for_each(|inode| self.dirty.push(inode));
+                self.items.dirty().put_back(inodes);
                 self.hold_back(unused);
                 return match self.read_only {
                     // No merge follows, so no growth need be reserved.
@@ -113,7 +112,7 @@ impl Core {
     }
 
     fn replay_context(&self, context: &FoundContext, pass: &mut Pass) -> Result<()> {
-        let superblock = self.superblock();
+        let superblock = self.superblocks.newest();
         read_context(&*self.storage, &superblock, context, &mut |entry| {
             if pass.takes(place_of(&entry.key)) {
                 self.replay_entry(context.seq, entry, pass)?;
@@ -138,7 +137,7 @@ impl Core {
 
     /// Leaves the upper half of the items of a pass to the next pass.
     fn narrow(&self, pass: &mut Pass) {
-        let mut inodes = self.dirty.take();
+        let mut inodes = self.items.dirty().take();
         inodes.sort_unstable_by_key(|(ino, _)| *ino);
         inodes.dedup_by_key(|(ino, _)| *ino);
         let enough = self.limits.replay / 2;
@@ -158,9 +157,9 @@ impl Core {
         for (_, inode) in inodes.drain(kept..) {
             self.dirty_bytes
                 .fetch_sub(set_memory(&inode.read()), Ordering::Relaxed);
-            self.table.remove(&inode);
+            self.items.table().remove(&inode);
         }
-        inodes.into_iter().for_each(|inode| self.dirty.push(inode));
+        self.items.dirty().put_back(inodes);
         if let Some(until) = until {
             pass.until = Some(until);
             pass.replaced.retain(|(ino, _)| *ino < until.0);
@@ -200,7 +199,7 @@ impl Core {
     /// Merges the items of a pass into the index. The log's tail does not move, because later
     /// passes need the log.
     fn merge_pass(&self, seq: u64, pass: Pass) -> Result<()> {
-        let inodes = self.dirty.take();
+        let inodes = self.items.dirty().take();
         let mut unused = self.not_referred(&inodes, pass.replaced);
         let bytes = self.dirty_bytes.swap(0, Ordering::AcqRel);
         self.sealed_bytes.store(bytes, Ordering::Release);
@@ -263,7 +262,7 @@ impl Core {
         let ino = match key.kind {
             Kind::Orphan => {
                 // A later merge processes the replayed orphan items, if none does during replay.
-                self.orphaned.store(true, Ordering::Relaxed);
+                self.items.dirty().note_orphan();
                 key.offset
             }
             Kind::DirName | Kind::SharedValue | Kind::Root => {
@@ -272,7 +271,7 @@ impl Core {
             }
             _ => key.object,
         };
-        let inode = self.table.get_or_new(ino);
+        let inode = self.items.table().get_or_new(ino);
         let mut state = inode.write();
         if let Err(found) = self.replay_meaning(ino, &mut state, entry) {
             return Err(bad_entry(seq, &key, "a sound value", found));
@@ -283,11 +282,11 @@ impl Core {
         if key.kind == Kind::Extent && !entry.delete {
             self.claim(extent_run(seq, entry)?)?;
         }
-        self.next_ino
-            .fetch_max(ino.saturating_add(1), Ordering::AcqRel);
+        self.superblocks.found_ino(ino);
         if state.current.is_empty() {
             state.epoch = self.journal.cil().hold().boundary;
-            self.dirty.push((inode.ino, inode.clone()));
+            let listed = [(inode.ino, inode.clone())];
+            self.items.dirty().put_back(listed);
         }
         self.replay_slot(seq, ino, &mut state, entry, pass);
         Ok(())
@@ -315,8 +314,8 @@ impl Core {
             }
             (Kind::DirIndex, false) => {
                 self.forget_name(state, index);
-                let hash = name_hash(self.hash_seed, decode_dir_entry(entry.value)?.name);
-                state.add_name(&self.name_memory, hash, index);
+                let hash = self.items.hash_of(decode_dir_entry(entry.value)?.name);
+                self.items.add_replayed_name(state, hash, index);
             }
             (Kind::DirIndex, true) => {
                 entry.value.first_chunk::<8>().ok_or("no name hash")?;
@@ -337,7 +336,7 @@ impl Core {
     fn forget_name(&self, state: &mut InodeState, index: u64) {
         let hash = |value: &[u8]| {
             let entry = decode_dir_entry(value).ok()?;
-            Some(name_hash(self.hash_seed, entry.name))
+            Some(self.items.hash_of(entry.name))
         };
         let slot = state.current.get(Kind::DirIndex, index);
         if let Some(hash) = slot.and_then(|slot| slot.vector.with(|value| value.and_then(hash))) {
@@ -354,7 +353,7 @@ impl Core {
         pass: &mut Pass,
     ) {
         let key = &entry.key;
-        let shared = self.shared_part(entry);
+        let shared = self.items.shared_part(entry);
         let change = match &shared {
             _ if entry.delete => Change::Delete(entry.value),
             Some((own, value)) => Change::Join(own, value),
@@ -378,33 +377,6 @@ impl Core {
                 exists_below: true,
             },
         );
-    }
-
-    /// Inodes that are still to be deleted or truncated, according to the index and the dirty sets.
-    ///
-    /// # Errors
-    /// Damage in the index, the device's failure.
-    pub fn orphans(&self) -> Result<Vec<u64>> {
-        let mut found = Vec::new();
-        let from = Key::orphan(0);
-        let trees = self.trees.load_full();
-        self.index.scan(&trees.main, &from, &mut |key, _| {
-            let orphan = key.object == from.object && key.kind == Kind::Orphan;
-            if orphan {
-                found.push(key.offset);
-            }
-            Ok(orphan)
-        })?;
-        let dirty = self.dirty.take();
-        for (ino, inode) in dirty {
-            if inode.read().current.range(Kind::Orphan, 0).next().is_some() {
-                found.push(ino);
-            }
-            self.dirty.push((ino, inode));
-        }
-        found.sort_unstable();
-        found.dedup();
-        Ok(found)
     }
 }
 

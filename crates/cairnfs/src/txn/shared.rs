@@ -20,17 +20,12 @@ use crate::fault::{InjectedFault, is_injected};
 use crate::format::key::{Key, SHARED_BYTES};
 use crate::format::overflow::UNIT_DATA;
 use crate::format::xattr::{
-    SLOTS, SharedRef, bytes_key, decode_shared_bytes, decode_shared_value, encode_shared_value,
-    is_apart, shared_key, shared_place,
+    SLOTS, SharedRef, bytes_key, decode_shared_value, encode_shared_value, is_apart, shared_key,
+    shared_place,
 };
-use crate::index::{Edits, Index, Tree};
+use crate::index::{Edits, Tree};
+use crate::txn::items::{ItemStore, bad_value, value_at};
 use crate::values::{Value, Values};
-
-/// The error for a reference to a missing or different value, in the leaf at `block`.
-pub(super) fn bad_value(block: u64, place: SharedRef, found: String) -> Error {
-    let expected = format!("a value with hash {:016x}, slot {}", place.hash, place.slot);
-    Error::corrupt(block, "shared attribute value", expected, found)
-}
 
 /// The change of one value.
 struct Change {
@@ -43,8 +38,7 @@ struct Change {
 
 /// The changes of one step.
 pub(super) struct SharedEdits<'a> {
-    seed: u64,
-    index: &'a Index,
+    items: &'a ItemStore,
     values: &'a Values,
     /// The tree before the step.
     tree: Tree,
@@ -72,25 +66,6 @@ fn cost_of_value(len: usize) -> u64 {
     }
 }
 
-/// The value at a place in the index, and its leaf's block.
-pub(super) fn value_at(
-    index: &Index,
-    tree: &Tree,
-    place: SharedRef,
-) -> Result<Option<(Vec<u8>, u64)>> {
-    let Some((mut item, block)) = index.get_at(tree, &place.key())? else {
-        return Ok(None);
-    };
-    let bad = |found| bad_value(block, place, found);
-    if let Some(len) = decode_shared_value(&item).map_err(bad)?.1.map(<[u8]>::len) {
-        return Ok(Some((item.split_off(item.len() - len), block)));
-    }
-    let found = index.get_at(tree, &place.bytes_key())?;
-    let (bytes, block) = found.ok_or_else(|| bad("uses without a value".into()))?;
-    decode_shared_bytes(&bytes).map_err(|found| bad_value(block, place, found))?;
-    Ok(Some((bytes, block)))
-}
-
 /// Whether a value of the same hash is equal.
 fn equal(bytes: &[u8], value: &Value) -> bool {
     bytes == value.bytes() || is_injected(InjectedFault::HashesNotCompared)
@@ -98,11 +73,10 @@ fn equal(bytes: &[u8], value: &Value) -> bool {
 
 impl<'a> SharedEdits<'a> {
     /// An empty set of changes of `tree`.
-    pub fn new(seed: u64, index: &'a Index, values: &'a Values, tree: Tree) -> Self {
+    pub fn new(items: &'a ItemStore, tree: Tree) -> Self {
         Self {
-            seed,
-            index,
-            values,
+            items,
+            values: items.values(),
             tree,
             changes: BTreeMap::new(),
             apart: VecDeque::new(),
@@ -171,10 +145,10 @@ impl<'a> SharedEdits<'a> {
         if let Some(new) = change.and_then(|c| c.new.as_ref()) {
             return Ok(Some(equal(new.bytes(), value)));
         }
-        let Some((bytes, block)) = value_at(self.index, &self.tree, place)? else {
+        let Some((bytes, block)) = value_at(self.items.index(), &self.tree, place)? else {
             return Ok(None);
         };
-        shared_place(place.offset(), &bytes, self.seed)
+        shared_place(place.offset(), &bytes, self.items.hash_seed())
             .map_err(|found| bad_value(block, place, found))?;
         Ok(Some(equal(&bytes, value)))
     }
@@ -265,23 +239,5 @@ impl Edits for SharedEdits<'_> {
             return Err(Error::Invalid("an edit was taken twice"));
         };
         Ok(self.changed(change, old)?.map(Cow::Owned))
-    }
-}
-
-#[cfg(test)]
-#[cfg(shuttle)]
-impl crate::txn::Core {
-    /// The use counts of all values in the index, in order of their keys.
-    pub fn shared_uses(&self) -> Result<Vec<u64>> {
-        let mut uses = Vec::new();
-        let (tree, from) = (self.trees.load_full().main, shared_key(0));
-        self.index.scan(&tree, &from, &mut |key, item| {
-            let shared = key.kind == from.kind && key.object == from.object;
-            if shared && let Ok((count, _)) = decode_shared_value(item) {
-                uses.push(count);
-            }
-            Ok(shared)
-        })?;
-        Ok(uses)
     }
 }

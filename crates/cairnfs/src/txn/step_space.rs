@@ -216,7 +216,7 @@ mod tests {
     }
 
     fn finish(core: &Core, space: StepSpace<'_>) {
-        let main = core.trees.load().main;
+        let main = core.items.tree();
         core.finish_step(space, main, 1, &ImageChange::default(), |_| {})
             .unwrap();
     }

@@ -72,7 +72,7 @@ impl ClosureWalk<'_> {
         if self.seen.get(&ino).is_some_and(|w| *w || !with_entries) {
             return true;
         }
-        let inode = self.core.table.get_or_new(ino);
+        let inode = self.core.items.table().get_or_new(ino);
         let log_deps = inode.log_deps();
         if !log_deps.is_of(self.seq) {
             return true;
@@ -148,7 +148,7 @@ impl ClosureWalk<'_> {
                 if let Some(vector) = &change.vector {
                     record.take(context, vector);
                 }
-                let dir = self.core.table.get_or_new(change.dir);
+                let dir = self.core.items.table().get_or_new(change.dir);
                 let mut log_deps = dir.log_deps();
                 let children = log_deps.enter(self.seq).children();
                 children.logged(&change);
@@ -176,7 +176,7 @@ impl ClosureWalk<'_> {
             }
         };
         inodes.retain(|child| {
-            let child = self.core.table.get_or_new(*child);
+            let child = self.core.items.table().get_or_new(*child);
             let log_deps = child.log_deps();
             log_deps.is_of(self.seq) && log_deps.names.iter().any(|name| name.dir == dir.ino)
         });

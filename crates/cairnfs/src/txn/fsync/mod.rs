@@ -40,9 +40,9 @@ impl Core {
         counters.fsyncs.fetch_add(requests, Ordering::Relaxed);
         let apart = self.journal.is_ablated(Mechanism::OneFlush);
         for request in inodes {
-            let inode = self.table.get_or_new(request.ino);
+            let inode = self.items.table().get_or_new(request.ino);
             if self.journal.is_ablated(Mechanism::AttributesKnown) {
-                self.search(&inode, &inode.read(), Kind::Xattr)?;
+                self.items.search(&inode, &inode.read(), Kind::Xattr)?;
             }
             let stamp = match apart {
                 true => self.storage.stamp(),

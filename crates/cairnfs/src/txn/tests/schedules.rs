@@ -37,9 +37,9 @@ fn open(image: &Image) -> (Arc<Disk>, Core) {
 }
 
 fn value_of(core: &Core) -> Option<u8> {
-    let inode = core.table().get_or_new(INO);
+    let inode = core.items.table().get_or_new(INO);
     let state = inode.read();
-    let item = core.item(&inode, &state, Kind::Inline, 0).unwrap();
+    let item = core.items.item(&inode, &state, Kind::Inline, 0).unwrap();
     item.map(|item| item.value[0])
 }
 
@@ -56,9 +56,13 @@ impl Volume {
     /// Commits a value of the item, or its deletion. Returns the sequence of the context.
     fn commit(&self, value: Option<u8>) -> u64 {
         let reservation = self.core.reserve(Need::items(1, 64, 1)).unwrap();
-        let inode = self.core.table().get_or_new(INO);
+        let inode = self.core.items.table().get_or_new(INO);
         let mut state = inode.write();
-        let found = self.core.item(&inode, &state, Kind::Inline, 0).unwrap();
+        let found = self
+            .core
+            .items
+            .item(&inode, &state, Kind::Inline, 0)
+            .unwrap();
         let last = self.history.lock().unwrap().last().copied();
         let seen = found.as_ref().map(|item| item.value[0]);
         assert_eq!(seen, last.and_then(|(_, value)| value), "a change is lost");
@@ -92,10 +96,10 @@ impl Volume {
     /// Merges, and checks that the index holds exactly the state after the boundary.
     fn merge(&self) {
         self.core.merge().unwrap();
-        let merged = self.core.superblock().merged_seq.get();
+        let merged = self.core.superblocks.newest().merged_seq.get();
         let key = Key::new(INO, Kind::Inline, 0);
-        let trees = self.core.trees.load_full();
-        let value = self.core.index.get(&trees.main, &key).unwrap();
+        let tree = self.core.items.tree();
+        let value = self.core.index.get(&tree, &key).unwrap();
         assert_eq!(value.map(|v| v[0]), self.after(merged), "after {merged}");
     }
 

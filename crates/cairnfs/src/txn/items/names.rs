@@ -11,58 +11,99 @@ use crate::format::checksum::name_hash;
 use crate::format::item::decode_dir_entry;
 use crate::format::key::Kind;
 use crate::inode::dirty::{DirtySet, Slot};
+use crate::inode::names::NameMemory;
+use crate::inode::table::InodeTable;
 use crate::inode::{Inode, InodeState};
 use crate::sync::Mutex;
 use crate::sync::atomic::Ordering;
-use crate::txn::Core;
+use crate::txn::items::ItemStore;
 
 /// Directories checked for each one that grows.
 const STEPS: usize = 8;
 
-/// Numbers of directories with many names in memory, those that grew longest ago first.
-pub type Named = Mutex<VecDeque<u64>>;
+/// The names in memory of all directories.
+pub(super) struct NameCache {
+    hash_seed: u64,
+    memory: NameMemory,
+    /// Bytes of memory beyond which cold directories drop names.
+    limit: i64,
+    /// Numbers of directories with many names in memory, those that grew longest ago first.
+    grown: Mutex<VecDeque<u64>>,
+}
 
-impl Core {
+impl ItemStore {
     /// Remembers the name of a directory's entry. The caller holds the directory's lock.
     pub fn add_name(&self, dir: &Inode, state: &mut InodeState, hash: u64, index: u64) {
-        if !state.add_name(&self.name_memory, hash, index) {
-            return;
-        }
-        for _ in 0..STEPS {
-            self.shrink_names();
-        }
-        if self.too_many_names() {
-            self.trim(state);
-        } else {
-            self.named.lock().push_back(dir.ino);
-        }
+        self.names.add(&self.table, (dir, state), hash, index);
+    }
+
+    /// Remembers the name of an entry that replay puts into a directory's active set, where it
+    /// stays whatever the limit.
+    pub(in crate::txn) fn add_replayed_name(&self, state: &mut InodeState, hash: u64, index: u64) {
+        state.add_name(&self.names.memory, hash, index);
     }
 
     /// Memory of names, in bytes.
     pub fn name_bytes(&self) -> i64 {
-        self.name_memory.load(Ordering::Relaxed)
+        self.names.bytes()
+    }
+}
+
+impl NameCache {
+    /// An empty cache of at most `limit` bytes.
+    pub fn new(hash_seed: u64, limit: i64) -> Self {
+        Self {
+            hash_seed,
+            memory: NameMemory::default(),
+            limit,
+            grown: Mutex::default(),
+        }
     }
 
-    fn too_many_names(&self) -> bool {
-        self.name_bytes() > self.limits.names
+    fn add(
+        &self,
+        table: &InodeTable,
+        (dir, state): (&Inode, &mut InodeState),
+        hash: u64,
+        index: u64,
+    ) {
+        if !state.add_name(&self.memory, hash, index) {
+            return;
+        }
+        for _ in 0..STEPS {
+            self.shrink(table);
+        }
+        if self.is_over_limit() {
+            self.trim(state);
+        } else {
+            self.grown.lock().push_back(dir.ino);
+        }
+    }
+
+    fn bytes(&self) -> i64 {
+        self.memory.load(Ordering::Relaxed)
+    }
+
+    fn is_over_limit(&self) -> bool {
+        self.bytes() > self.limit
     }
 
     /// Checks the oldest directory: removes it from the queue if it has left memory, and trims it
     /// if it is cold and the limit is exceeded.
-    fn shrink_names(&self) {
-        let Some(ino) = self.named.lock().pop_front() else {
+    fn shrink(&self, table: &InodeTable) {
+        let Some(ino) = self.grown.lock().pop_front() else {
             return;
         };
-        let Some(dir) = self.table.peek(ino) else {
+        let Some(dir) = table.peek(ino) else {
             return;
         };
-        if self.too_many_names()
+        if self.is_over_limit()
             && !dir.used_lately()
             && let Some(mut state) = dir.try_write()
         {
             self.trim(&mut state);
         } else {
-            self.named.lock().push_back(ino);
+            self.grown.lock().push_back(ino);
         }
     }
 

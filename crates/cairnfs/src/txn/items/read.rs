@@ -1,20 +1,16 @@
-//! Lookup of inodes and of their items: current set, sealed set, index, in this order.
+//! Lookup of items of an inode: current set, sealed set, index, in this order.
 //!
 //! The caller holds the inode's lock, so its sealed set stays during the read. The index is read
 //! without a lock: if a merge has replaced the tree meanwhile and reused its blocks, the checksums
 //! in the pointers detect that, and the lookup is repeated in the new tree.
 
-use std::sync::Arc;
-
 use crate::error::{Error, Result};
 use crate::format::BLOCK_SIZE;
 use crate::format::item::{DirEntryRef, decode_dir_entry, decode_dir_name, decode_extent_at};
 use crate::format::key::{Key, Kind};
-use crate::index::Tree;
-use crate::inode::attrs::Attrs;
 use crate::inode::dirty::Slot;
 use crate::inode::{Inode, InodeState};
-use crate::txn::Core;
+use crate::txn::items::ItemStore;
 
 /// Items read from the index at a time while a listing merges it with the dirty sets.
 const BATCH: usize = 128;
@@ -72,90 +68,7 @@ impl Place {
     }
 }
 
-impl Core {
-    /// Runs a lookup in the newest main tree, and repeats it if the tree was replaced meanwhile.
-    pub(super) fn in_index<R>(&self, mut look: impl FnMut(&Tree) -> Result<R>) -> Result<R> {
-        loop {
-            let trees = self.trees.load_full();
-            match look(&trees.main) {
-                Err(Error::Corrupt(c)) => {
-                    if Arc::ptr_eq(&trees, &self.trees.load_full()) {
-                        let damage = Error::Corrupt(c);
-                        self.storage.note(&damage);
-                        return Err(damage);
-                    }
-                }
-                other => return other,
-            }
-        }
-    }
-
-    /// Returns the inode, loaded. It may be deleted by the time its state is locked.
-    ///
-    /// # Errors
-    /// [`Error::NotFound`] if there is no inode of that number; a damaged volume, the device's
-    /// failure.
-    pub fn inode(&self, ino: u64) -> Result<Arc<Inode>> {
-        let inode = self.table.get_or_new(ino);
-        if !inode.is_ready() {
-            let mut state = inode.write();
-            self.load(&inode, &mut state)?;
-            if state.attrs.is_none() {
-                return Err(Error::NotFound);
-            }
-            inode.set_ready(true);
-        }
-        Ok(inode)
-    }
-
-    /// Whether there may be an inode of that number: it is in memory, where it may have been
-    /// deleted, or in the index. A number without an inode is not added to the table.
-    ///
-    /// # Errors
-    /// A damaged volume, the device's failure.
-    pub fn may_exist(&self, ino: u64) -> Result<bool> {
-        if self.table.peek(ino).is_some() {
-            return Ok(true);
-        }
-        // It is not in memory, so all its items are in the index.
-        let value = self.in_index(|tree| self.index.get(tree, &Key::inode(ino)))?;
-        Ok(value.is_some())
-    }
-
-    /// The attributes of an inode that is not in memory, if the table is full. So a walk through
-    /// more files than the table holds does not evict those in use.
-    ///
-    /// # Errors
-    /// A damaged volume, the device's failure.
-    pub fn glance(&self, ino: u64) -> Result<Option<Attrs>> {
-        if !self.table.is_full_without(ino) {
-            return Ok(None);
-        }
-        // It is not in memory, so all its items are in the index; later changes came after this
-        // call.
-        let value = self.in_index(|tree| self.index.get(tree, &Key::inode(ino)))?;
-        value.map(|value| Attrs::decode(ino, &value)).transpose()
-    }
-
-    /// Loads the attributes of an inode, if it exists.
-    ///
-    /// # Errors
-    /// A damaged volume, the device's failure.
-    pub fn load(&self, inode: &Inode, state: &mut InodeState) -> Result<()> {
-        if state.loaded {
-            return Ok(());
-        }
-        state.attrs = match self.item(inode, state, Kind::Inode, 0)? {
-            Some(item) => Some(Attrs::decode(inode.ino, &item.value)?),
-            None => None,
-        };
-        state.persisted = state.attrs.is_some();
-        state.indexed = true;
-        state.loaded = true;
-        state.note_empty();
-        Ok(())
-    }
-
+impl ItemStore {
     /// An item of an inode whose lock the caller holds.
     ///
     /// # Errors
@@ -200,7 +113,7 @@ impl Core {
             Kind::Orphan => Key::orphan(inode.ino),
             _ => Key::new(inode.ino, kind, offset),
         };
-        let found = self.in_index(|tree| self.index.get_at(tree, &key))?;
+        let found = self.in_index(|tree| self.index().get_at(tree, &key))?;
         Ok(found.map(|(value, block)| f(&value, Place::Index(block))))
     }
 
@@ -253,7 +166,7 @@ impl Core {
             return Ok(Near::Nothing);
         }
         let upper = Key::new(inode.ino, kind, to);
-        let found = self.in_index(|tree| self.index.near_before(tree, &upper))?;
+        let found = self.in_index(|tree| self.index().near_before(tree, &upper))?;
         Ok(match found {
             None => Near::Unknown,
             Some(key) if (key.object, key.kind) == (upper.object, upper.kind) => {
@@ -267,7 +180,7 @@ impl Core {
     ///
     /// # Errors
     /// A damaged volume, the device's failure, or what `each` returns.
-    pub fn items(
+    pub fn scan(
         &self,
         inode: &Inode,
         state: &InodeState,
@@ -291,7 +204,7 @@ impl Core {
         }
         let mut from = from;
         // A damaged index in which values share their units could hold more than the volume's size.
-        let volume = self.geometry.total_blocks * BLOCK_SIZE as u64;
+        let volume = self.shared.geometry.total_blocks * BLOCK_SIZE as u64;
         let mut bytes = 0;
         loop {
             let batch = self.batch(inode, state, kind, from, to)?;
@@ -340,7 +253,12 @@ impl Core {
     ///
     /// # Errors
     /// A damaged volume, the device's failure.
-    pub(super) fn search(&self, inode: &Inode, state: &InodeState, kind: Kind) -> Result<()> {
+    pub(in crate::txn) fn search(
+        &self,
+        inode: &Inode,
+        state: &InodeState,
+        kind: Kind,
+    ) -> Result<()> {
         let mut batch = Batch::default();
         self.index_batch(inode.ino, kind, 0, u64::MAX, &mut batch)?;
         if let Some(sealed) = state.sealed_set() {
@@ -364,13 +282,13 @@ impl Core {
             batch.items.clear();
             batch.upto = None;
             let mut bytes = 0;
-            self.index.scan(tree, &first, &mut |key, value| {
+            self.index().scan(tree, &first, &mut |key, value| {
                 if *key > last {
                     return Ok(false);
                 }
                 if kind == Kind::Extent {
                     // Users of extents compute with their positions, so these are checked here.
-                    decode_extent_at(key.offset, value, &self.geometry)
+                    decode_extent_at(key.offset, value, &self.shared.geometry)
                         .map_err(|found| bad_extent(ino, found))?;
                 }
                 let item = Item {
@@ -442,7 +360,7 @@ impl Core {
             return Ok(None);
         }
         let key = Key::new(dir.ino, Kind::DirName, hash);
-        let Some(value) = self.in_index(|tree| self.index.get(tree, &key))? else {
+        let Some(value) = self.in_index(|tree| self.index().get(tree, &key))? else {
             return Ok(None);
         };
         let indexes = decode_dir_name(&value).map_err(|found| {

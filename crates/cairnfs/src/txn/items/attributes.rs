@@ -15,8 +15,9 @@ use crate::format::xattr::{
 };
 use crate::inode::{Inode, InodeState};
 use crate::journal::vector::Parts;
-use crate::txn::shared::{bad_value, value_at};
-use crate::txn::{Core, Item};
+use crate::txn::items::ItemStore;
+use crate::txn::items::read::Item;
+use crate::txn::items::values::{bad_value, value_at};
 use crate::values::Value;
 
 /// The value of an attribute as it was read.
@@ -24,7 +25,7 @@ use crate::values::Value;
 pub enum AttributeValue {
     /// The bytes of the value.
     Bytes(Vec<u8>),
-    /// Its place in the index; see [`Core::held`].
+    /// Its place in the index; see [`ItemStore::held`].
     At(SharedRef),
 }
 
@@ -39,7 +40,7 @@ pub struct Attribute {
 
 /// The error for a malformed attribute item of inode `ino`, in the leaf at `block`; 0 if the leaf
 /// is not known.
-pub(super) fn bad_item(block: u64, ino: u64) -> impl FnOnce(String) -> Error {
+pub(in crate::txn) fn bad_item(block: u64, ino: u64) -> impl FnOnce(String) -> Error {
     let expected = format!("attributes of inode {ino}");
     move |found| Error::corrupt(block, "attribute item", expected, found)
 }
@@ -88,7 +89,15 @@ fn held_of(value: &StoredValue<'_>) -> AttributeValue {
     }
 }
 
-impl Core {
+/// Number of attributes in an item of inode `ino`.
+///
+/// # Errors
+/// A malformed item.
+pub fn count_attributes(ino: u64, item: &Item) -> Result<usize> {
+    Ok(attributes_of(ino, item)?.len())
+}
+
+impl ItemStore {
     /// The value of the attribute `name`, whose hash is `hash`. The caller holds the inode's lock.
     ///
     /// # Errors
@@ -107,7 +116,7 @@ impl Core {
             return Ok(None);
         }
         let key = Key::new(inode.ino, Kind::Xattr, hash);
-        let Some((item, block)) = self.in_index(|tree| self.index.get_at(tree, &key))? else {
+        let Some((item, block)) = self.in_index(|tree| self.index().get_at(tree, &key))? else {
             return Ok(None);
         };
         let held = stored_value(inode.ino, &item, block, name)?;
@@ -151,20 +160,12 @@ impl Core {
         state: &InodeState,
         each: &mut dyn FnMut(u64, &[u8]),
     ) -> Result<()> {
-        self.items(inode, state, Kind::Xattr, 0, u64::MAX, &mut |hash, item| {
+        self.scan(inode, state, Kind::Xattr, 0, u64::MAX, &mut |hash, item| {
             for attribute in attributes_of(inode.ino, &item)? {
                 each(hash, &attribute.name);
             }
             Ok(true)
         })
-    }
-
-    /// Number of attributes in an item of an inode.
-    ///
-    /// # Errors
-    /// A malformed item.
-    pub fn count_attributes(ino: u64, item: &Item) -> Result<usize> {
-        Ok(attributes_of(ino, item)?.len())
     }
 
     /// The bytes of a value. The caller holds the lock of the inode in which it found the value.
@@ -176,27 +177,27 @@ impl Core {
             AttributeValue::Bytes(bytes) => return Ok(bytes),
             AttributeValue::At(place) => place,
         };
-        if let Some(value) = self.values.at(place) {
+        if let Some(value) = self.values().at(place) {
             return Ok(value.bytes().to_vec());
         }
         let bytes = self.in_index(|tree| {
-            let found = value_at(&self.index, tree, place)?;
+            let found = value_at(self.index(), tree, place)?;
             let (bytes, block) = found.ok_or_else(|| bad_value(0, place, "nothing".into()))?;
-            let there = shared_place(place.offset(), &bytes, self.hash_seed);
+            let there = shared_place(place.offset(), &bytes, self.hash_seed());
             match there {
                 Ok(there) if there == place => Ok(bytes),
                 Ok(there) => Err(bad_value(block, place, format!("hash {:016x}", there.hash))),
                 Err(found) => Err(bad_value(block, place, found)),
             }
         })?;
-        self.values
-            .remember(&self.values.intern(&bytes), place.slot);
+        let values = self.values();
+        values.remember(&values.intern(&bytes), place.slot);
         Ok(bytes)
     }
 
     /// For a logged attribute: the bytes before its value, and the value, if the value is shareable
     /// and the item holds no other attribute.
-    pub(super) fn shared_part(&self, entry: &Entry<'_>) -> Option<(Vec<u8>, Value)> {
+    pub(in crate::txn) fn shared_part(&self, entry: &Entry<'_>) -> Option<(Vec<u8>, Value)> {
         if entry.key.kind != Kind::Xattr || entry.delete {
             return None;
         }
@@ -209,6 +210,6 @@ impl Core {
         }
         let head = xattr_head(xattr.name, xattr.value.len());
         let own = [&head, xattr.name].concat();
-        Some((own, self.values.intern(xattr.value)))
+        Some((own, self.values().intern(xattr.value)))
     }
 }

@@ -1,0 +1,54 @@
+//! The inodes of a tree of files that have a dirty set, for the next merge.
+//!
+//! An inode is listed when the first item is put into its empty active set. It may be listed twice,
+//! if all its changes died and it was changed again.
+
+use std::sync::Arc;
+
+use crate::inode::Inode;
+use crate::shard::Sharded;
+use crate::sync::atomic::{AtomicBool, Ordering};
+
+/// Inodes with their numbers.
+pub(in crate::txn) type DirtyInodes = Vec<(u64, Arc<Inode>)>;
+
+/// The inodes whose active set is not empty.
+#[derive(Default)]
+pub(in crate::txn) struct DirtyList {
+    inodes: Sharded<(u64, Arc<Inode>)>,
+    /// Whether some of them may have changed orphan items.
+    orphaned: AtomicBool,
+}
+
+impl DirtyList {
+    /// Adds an inode. If many of the inodes may be useless, removes and returns those whose changes
+    /// all died in the open context `seq`. The caller holds no list of log dependencies.
+    pub fn add(&self, inode: &Arc<Inode>, seq: u64) -> DirtyInodes {
+        let listed = (inode.ino, inode.clone());
+        self.inodes
+            .push_pruned(listed, |(_, i)| i.is_cancelled(seq))
+    }
+
+    /// Adds inodes that were taken, or that replay has filled.
+    pub fn put_back(&self, inodes: impl IntoIterator<Item = (u64, Arc<Inode>)>) {
+        inodes.into_iter().for_each(|inode| self.inodes.push(inode));
+    }
+
+    /// Records that an orphan item changes. Nearly every removal of a file in use does that, so the
+    /// flag is read before it is written.
+    pub fn note_orphan(&self) {
+        if !self.orphaned.load(Ordering::Relaxed) {
+            self.orphaned.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// Takes all inodes.
+    pub fn take(&self) -> DirtyInodes {
+        self.inodes.take()
+    }
+
+    /// Takes and resets whether an orphan item may have changed.
+    pub fn take_orphaned(&self) -> bool {
+        self.orphaned.swap(false, Ordering::Relaxed)
+    }
+}

@@ -1,0 +1,224 @@
+//! The items of one tree of files: its root in the index, its inodes in memory with their dirty
+//! sets, and its names in memory.
+//!
+//! [`ItemStore`] owns what belongs to that tree; the node cache and the values of attributes belong
+//! to the volume, and are held as references. Nothing here changes an item: commits change the
+//! dirty sets of the inodes in the table, and a merge sets the root.
+//!
+//! An item is looked up in the active set, the sealed set and the index, in this order ([`read`]).
+//! Attributes may refer to shared values ([`attributes`], [`values`]); names of directories are
+//! known in memory as far as the budget allows ([`names`]); inodes with a dirty set are listed for
+//! the next merge ([`dirty`]).
+
+mod attributes;
+mod dirty;
+mod names;
+mod read;
+mod values;
+
+use std::sync::Arc;
+
+use arc_swap::ArcSwap;
+
+pub(super) use attributes::bad_item;
+pub use attributes::{Attribute, count_attributes};
+pub(super) use dirty::DirtyList;
+pub use read::{Item, NameFound};
+pub(super) use values::{bad_value, value_at};
+
+use crate::device::Storage;
+use crate::error::{Error, Result};
+use crate::format::checksum::name_hash;
+use crate::format::geometry::Geometry;
+use crate::format::key::{Key, Kind};
+use crate::index::{Index, Tree};
+use crate::inode::attrs::Attrs;
+use crate::inode::table::InodeTable;
+use crate::inode::{Inode, InodeState};
+use crate::values::Values;
+use names::NameCache;
+
+/// What all trees of files of a volume share.
+pub(super) struct SharedByTrees {
+    /// Records damage that a lookup finds.
+    pub storage: Arc<Storage>,
+    pub geometry: Geometry,
+    /// Seed of the hashes of names.
+    pub hash_seed: u64,
+    pub index: Arc<Index>,
+    pub values: Arc<Values>,
+}
+
+/// The items of one tree of files.
+pub struct ItemStore {
+    shared: SharedByTrees,
+    /// The newest root of the tree. Readers load it once per lookup.
+    main: ArcSwap<Tree>,
+    table: InodeTable,
+    names: NameCache,
+    dirty: DirtyList,
+}
+
+impl ItemStore {
+    /// The items of the tree `main`. Keeps at most `inodes` clean inodes and `names` bytes of names
+    /// in memory.
+    pub(super) fn new(shared: SharedByTrees, main: Tree, inodes: usize, names: i64) -> Self {
+        Self {
+            main: ArcSwap::from_pointee(main),
+            table: InodeTable::new(inodes),
+            names: NameCache::new(shared.hash_seed, names),
+            dirty: DirtyList::default(),
+            shared,
+        }
+    }
+
+    /// The newest root.
+    pub(super) fn tree(&self) -> Tree {
+        **self.main.load()
+    }
+
+    /// Replaces the root: later lookups read the new tree. Units of the old one may be reused only
+    /// after this.
+    pub(super) fn set_tree(&self, main: Tree) {
+        self.main.store(Arc::new(main));
+    }
+
+    /// The inodes in memory.
+    pub fn table(&self) -> &InodeTable {
+        &self.table
+    }
+
+    /// The inodes that the next merge takes.
+    pub(super) fn dirty(&self) -> &DirtyList {
+        &self.dirty
+    }
+
+    /// The index that the tree is in.
+    pub(super) fn index(&self) -> &Index {
+        &self.shared.index
+    }
+
+    /// The values of attributes in memory.
+    pub(super) fn values(&self) -> &Values {
+        &self.shared.values
+    }
+
+    /// The seed of name hashes.
+    pub(super) fn hash_seed(&self) -> u64 {
+        self.shared.hash_seed
+    }
+
+    /// The hash of a name, by which it is found in the index.
+    pub fn hash_of(&self, name: &[u8]) -> u64 {
+        name_hash(self.shared.hash_seed, name)
+    }
+
+    /// Runs a lookup in the newest tree, and repeats it if the tree was replaced meanwhile.
+    fn in_index<R>(&self, mut look: impl FnMut(&Tree) -> Result<R>) -> Result<R> {
+        loop {
+            let main = self.main.load_full();
+            match look(&main) {
+                Err(Error::Corrupt(c)) => {
+                    if Arc::ptr_eq(&main, &self.main.load_full()) {
+                        let damage = Error::Corrupt(c);
+                        self.shared.storage.note(&damage);
+                        return Err(damage);
+                    }
+                }
+                other => return other,
+            }
+        }
+    }
+
+    /// Returns the inode, loaded. It may be deleted by the time its state is locked.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`] if there is no inode of that number; a damaged volume, the device's
+    /// failure.
+    pub fn inode(&self, ino: u64) -> Result<Arc<Inode>> {
+        let inode = self.table.get_or_new(ino);
+        if !inode.is_ready() {
+            let mut state = inode.write();
+            self.load(&inode, &mut state)?;
+            if state.attrs.is_none() {
+                return Err(Error::NotFound);
+            }
+            inode.set_ready(true);
+        }
+        Ok(inode)
+    }
+
+    /// Whether there may be an inode of that number: it is in memory, where it may have been
+    /// deleted, or in the index. A number without an inode is not added to the table.
+    ///
+    /// # Errors
+    /// A damaged volume, the device's failure.
+    pub fn may_exist(&self, ino: u64) -> Result<bool> {
+        if self.table.peek(ino).is_some() {
+            return Ok(true);
+        }
+        // It is not in memory, so all its items are in the index.
+        let value = self.in_index(|tree| self.index().get(tree, &Key::inode(ino)))?;
+        Ok(value.is_some())
+    }
+
+    /// The attributes of an inode that is not in memory, if the table is full. So a walk through
+    /// more files than the table holds does not evict those in use.
+    ///
+    /// # Errors
+    /// A damaged volume, the device's failure.
+    pub fn glance(&self, ino: u64) -> Result<Option<Attrs>> {
+        if !self.table.is_full_without(ino) {
+            return Ok(None);
+        }
+        // It is not in memory, so all its items are in the index; later changes came after this
+        // call.
+        let value = self.in_index(|tree| self.index().get(tree, &Key::inode(ino)))?;
+        value.map(|value| Attrs::decode(ino, &value)).transpose()
+    }
+
+    /// Loads the attributes of an inode, if it exists.
+    ///
+    /// # Errors
+    /// A damaged volume, the device's failure.
+    pub fn load(&self, inode: &Inode, state: &mut InodeState) -> Result<()> {
+        if state.loaded {
+            return Ok(());
+        }
+        state.attrs = match self.item(inode, state, Kind::Inode, 0)? {
+            Some(item) => Some(Attrs::decode(inode.ino, &item.value)?),
+            None => None,
+        };
+        state.persisted = state.attrs.is_some();
+        state.indexed = true;
+        state.loaded = true;
+        state.note_empty();
+        Ok(())
+    }
+
+    /// Inodes that are still to be deleted or truncated, according to the index and the dirty sets.
+    /// No other thread uses the volume.
+    ///
+    /// # Errors
+    /// Damage in the index, the device's failure.
+    pub fn orphans(&self) -> Result<Vec<u64>> {
+        let mut found = Vec::new();
+        let from = Key::orphan(0);
+        self.index().scan(&self.tree(), &from, &mut |key, _| {
+            let orphan = key.object == from.object && key.kind == Kind::Orphan;
+            if orphan {
+                found.push(key.offset);
+            }
+            Ok(orphan)
+        })?;
+        let dirty = self.dirty.take();
+        let has_orphan =
+            |inode: &Inode| inode.read().current.range(Kind::Orphan, 0).next().is_some();
+        let changed = dirty.iter().filter(|(_, inode)| has_orphan(inode));
+        found.extend(changed.map(|(ino, _)| *ino));
+        self.dirty.put_back(dirty);
+        found.sort_unstable();
+        found.dedup();
+        Ok(found)
+    }
+}

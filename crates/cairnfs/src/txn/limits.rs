@@ -1,0 +1,66 @@
+//! How the memory budget of a volume is divided among its parts.
+
+/// How the memory budget is divided, in bytes except where stated.
+#[derive(Debug, Clone, Copy)]
+pub struct Limits {
+    /// Cached index nodes.
+    pub nodes: usize,
+    /// Cached data blocks.
+    pub data: usize,
+    /// Cached values of extended attributes, besides those that dirty sets hold.
+    pub values: usize,
+    /// Clean inodes that are kept, in number.
+    pub inodes: usize,
+    /// Size of the dirty sets beyond which a merge starts.
+    pub dirty_soft: i64,
+    /// Size of the dirty sets beyond which committers wait.
+    pub dirty_hard: i64,
+    /// Unwritten data beyond which writers write it back themselves.
+    pub pages: i64,
+    /// Directory names beyond which those of cold directories are evicted.
+    pub names: i64,
+    /// Size of the dirty sets beyond which replay merges a part of the log into the index.
+    pub replay: i64,
+    /// Keys that a step of a merge takes, in number.
+    pub step_keys: u64,
+}
+
+/// Limits below those of any budget, so that a few files reach what otherwise takes many.
+#[derive(Debug, Clone, Copy)]
+pub struct Pressure {
+    /// Bytes of dirty sets that replay may hold.
+    pub replay: i64,
+    /// Keys that a step of a merge may take.
+    pub step_keys: u64,
+}
+
+impl Limits {
+    /// Divides a budget of `bytes`, at least 8 MiB.
+    pub fn for_budget(bytes: usize) -> Self {
+        let bytes = bytes.max(8 << 20);
+        Self {
+            nodes: bytes / 4,
+            data: bytes / 32 * 3,
+            values: bytes / 32,
+            inodes: bytes / 8 / 512,
+            dirty_soft: (bytes / 16 * 3) as i64,
+            dirty_hard: (bytes / 16 * 5) as i64,
+            pages: (bytes / 8) as i64,
+            names: (bytes / 16) as i64,
+            replay: (bytes / 16 * 5) as i64,
+            step_keys: u64::MAX,
+        }
+    }
+
+    /// The same, with tighter limits for merges and replay.
+    pub fn under(self, pressure: Option<Pressure>) -> Self {
+        match pressure {
+            Some(Pressure { replay, step_keys }) => Self {
+                replay,
+                step_keys,
+                ..self
+            },
+            None => self,
+        }
+    }
+}

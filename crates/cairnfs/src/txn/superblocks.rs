@@ -1,0 +1,114 @@
+//! The newest superblock, and what only it records: the root of the volume and the next inode
+//! number.
+//!
+//! [`Superblocks::flip`] is the only place that writes a superblock to an open volume. What a
+//! superblock refers to is durable before it is written, and it is durable before any later write:
+//! so what only the one before it refers to may then be reused.
+
+use std::sync::Arc;
+
+use zerocopy::little_endian::{U32, U64};
+
+use crate::device::{Device, Storage};
+use crate::error::Result;
+use crate::fault::{InjectedFault, is_injected};
+use crate::format::BLOCK_SIZE;
+use crate::format::superblock::Superblock;
+use crate::index::Tree;
+use crate::journal::Journal;
+use crate::space::Space;
+use crate::sync::Mutex;
+use crate::sync::atomic::{AtomicU64, Ordering};
+
+/// Inode numbers that a directory allocates at once for its children.
+const INO_CHUNK: u64 = 64;
+
+/// The volume's root, which refers to the roots of its trees of files.
+pub(super) fn volume_tree(superblock: &Superblock) -> Tree {
+    Tree {
+        ptr: superblock.root,
+        height: superblock.root_height.get(),
+    }
+}
+
+/// The superblock of an open volume.
+pub struct Superblocks {
+    storage: Arc<Storage>,
+    space: Arc<Space>,
+    journal: Arc<Journal>,
+    newest: Mutex<Superblock>,
+    next_ino: AtomicU64,
+}
+
+impl Superblocks {
+    /// Continues from the superblock that was found.
+    pub(super) fn new(
+        storage: Arc<Storage>,
+        space: Arc<Space>,
+        journal: Arc<Journal>,
+        found: Superblock,
+    ) -> Self {
+        Self {
+            storage,
+            space,
+            journal,
+            next_ino: AtomicU64::new(found.next_ino.get()),
+            newest: Mutex::new(found),
+        }
+    }
+
+    /// The newest superblock.
+    pub fn newest(&self) -> Superblock {
+        *self.newest.lock()
+    }
+
+    /// A number for a new inode, from the directory's `chunk`, which is refilled when it is used
+    /// up.
+    pub fn new_ino(&self, chunk: &mut (u64, u64)) -> u64 {
+        if chunk.0 >= chunk.1 {
+            let start = self.next_ino.fetch_add(INO_CHUNK, Ordering::Relaxed);
+            *chunk = (start, start + INO_CHUNK);
+        }
+        chunk.0 += 1;
+        chunk.0 - 1
+    }
+
+    /// Records that replay has found an inode of this number, which is never given out again.
+    pub(super) fn found_ino(&self, ino: u64) {
+        self.next_ino
+            .fetch_max(ino.saturating_add(1), Ordering::AcqRel);
+    }
+
+    /// Writes the free space and a superblock changed by `change`; both are durable before any
+    /// later write.
+    ///
+    /// # Errors
+    /// The device's failure, or a damaged bitmap.
+    pub(super) fn flip(&self, change: impl FnOnce(&mut Superblock)) -> Result<()> {
+        let table = self.space.write_image()?;
+        if !is_injected(InjectedFault::SuperblockBeforeIndex) {
+            self.journal.order()?;
+        }
+        let mut current = self.newest.lock();
+        let mut next = *current;
+        change(&mut next);
+        next.generation = U64::new(current.generation.get() + 1);
+        next.required_lsn = U64::new(self.journal.durable_lsn().max(next.tail_lsn.get()));
+        if !is_injected(InjectedFault::NextInodeForgotten) {
+            next.next_ino = U64::new(self.next_ino.load(Ordering::Acquire));
+        }
+        next.table_copy = U32::new(u32::from(table.copy));
+        next.table_crc = U32::new(table.crc);
+        next.free_blocks = U64::new(table.free_blocks);
+        self.storage
+            .write(next.slot_block() * BLOCK_SIZE as u64, &next.encode())?;
+        if !is_injected(InjectedFault::SuperblockUnflushed) {
+            self.storage.order_through(self.storage.stamp())?;
+        }
+        *current = next;
+        drop(current);
+        self.journal.set_generation(next.generation.get());
+        self.space.commit_image();
+        Ok(())
+    }
+}
