@@ -218,7 +218,7 @@ impl FileSystem {
         let attr = new.public(inode.ino, state.pages.unplaced());
         *attrs_mut(&mut state)? = new;
         drop(state);
-        self.core.yield_to_fsync();
+        self.core.fsyncs().yield_to_fsync();
         Ok(Some(attr))
     }
 }

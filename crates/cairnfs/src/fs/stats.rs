@@ -72,7 +72,7 @@ impl FileSystem {
     }
 
     fn commit_counters(&self) -> [Counter; 6] {
-        let commits = self.core.commit_counts();
+        let commits = self.core.reservations().counts();
         [
             ("commits", commits.commits),
             ("vectors_reused", commits.reused),
@@ -93,7 +93,7 @@ impl FileSystem {
                 .zip([found.times, found.nanos, found.longest])
         };
         let pushes = latency(["pushes", "push_ns", "push_longest_ns"], &journal.pushes);
-        let merges = self.core.merge_times();
+        let merges = self.core.merger().times();
         pushes
             .chain(latency(
                 ["throttled", "throttle_ns", "throttle_longest_ns"],

@@ -88,7 +88,7 @@ impl FileSystem {
             return requests.iter().map(one).collect();
         }
         let guard = self.core.storage().guard("a call panicked");
-        let _forcing = self.core.fsyncs_in_progress();
+        let _forcing = self.core.fsyncs().begin();
         let written: Vec<_> = requests.iter().map(|w| self.write_inode(w.ino)).collect();
         let ready = requests.iter().zip(&written).filter(|(_, w)| w.is_ok());
         let ready: Vec<FsyncRequest> = ready.map(|(request, _)| *request).collect();
@@ -109,7 +109,7 @@ impl FileSystem {
             return Ok(());
         }
         let guard = self.core.storage().guard("a call panicked");
-        let _forcing = self.core.fsyncs_in_progress();
+        let _forcing = self.core.fsyncs().begin();
         let written = self.write_inode(ino);
         guard.done();
         written
@@ -138,7 +138,7 @@ impl FileSystem {
     }
 
     fn sync_inodes(&self, inodes: &[u64], data_only: bool) -> Result<()> {
-        let _forcing = self.core.fsyncs_in_progress();
+        let _forcing = self.core.fsyncs().begin();
         let mut written = Ok(());
         let mut ready = SmallVec::<[FsyncRequest; 2]>::new();
         for ino in inodes.iter().copied() {

@@ -130,7 +130,7 @@ fn own_priority() -> i32 {
 /// wakes often, and must find a free processor. Without the privilege to change priorities
 /// everything works, only more slowly.
 fn prefer(volume: &FileSystem, own: i32) {
-    let syncs = volume.core.forced() > 0;
+    let syncs = volume.core.fsyncs().in_progress() > 0;
     let priority = if syncs { own } else { own - PREFERENCE };
     let _ = rustix::process::setpriority_process(None, priority);
 }

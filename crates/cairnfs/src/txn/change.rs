@@ -18,8 +18,7 @@ use crate::inode::log_deps::LogDeps;
 use crate::inode::{Inode, InodeState};
 use crate::journal::vector::{Change, ITEM, LogVector, Size};
 use crate::sync::MutexGuard;
-use crate::txn::reservation_cache::CommitCounts;
-use crate::txn::{Commit, Core};
+use crate::txn::{Commit, CommitCounts, Core};
 use crate::values::Value;
 
 /// Approximate bytes of memory of an inode, besides its items.
@@ -89,7 +88,7 @@ impl Core {
         };
         drop(hold);
         state.uncommitted = false;
-        self.reservation_caches.count(&CommitCounts {
+        self.reservations.count(&CommitCounts {
             reused: 1,
             formatted: charge as u64,
             relogged: charge as u64,

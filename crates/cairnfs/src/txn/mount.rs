@@ -8,7 +8,6 @@
 
 use std::sync::Arc;
 
-use crossbeam_utils::CachePadded;
 use zerocopy::little_endian::U64;
 
 use crate::data::DataStore;
@@ -30,11 +29,10 @@ use crate::journal::signals::Signals;
 use crate::mechanism::Mechanism;
 use crate::source::Source;
 use crate::space::{Space, TableState};
-use crate::sync::Mutex;
-use crate::sync::atomic::{AtomicBool, AtomicI64, AtomicU64};
-use crate::txn::fsync::batch::Batches;
+use crate::txn::fsync::Fsyncs;
 use crate::txn::items::{ItemStore, SharedByTrees};
-use crate::txn::reservation_cache::{Credit, ReservationCaches};
+use crate::txn::merge::Merger;
+use crate::txn::reservations::{Credit, Reservations};
 use crate::txn::superblocks::{Superblocks, volume_tree};
 use crate::txn::{Core, Limits};
 use crate::values::Values;
@@ -312,6 +310,9 @@ impl Core {
         };
         let superblocks =
             Superblocks::new(storage.clone(), space.clone(), journal.clone(), superblock);
+        let held_back = mode.limits.dirty_soft / 64;
+        let reservations = Reservations::new(space.clone(), journal.clone(), batch, held_back);
+        let fsyncs = Fsyncs::new(signals.clone());
         Ok(Self {
             data: DataStore::new(storage.clone(), mode.limits.data),
             values,
@@ -327,20 +328,10 @@ impl Core {
             signals,
             items: ItemStore::new(shared, main, mode.limits.inodes, mode.limits.names),
             superblocks,
-            fsyncs_in_progress: CachePadded::default(),
-            dirty_bytes: CachePadded::new(AtomicI64::new(0)),
-            sealed_bytes: AtomicI64::new(0),
-            reservation_caches: ReservationCaches::new(batch, mode.limits.dirty_soft / 64),
-            pending_free: CachePadded::new(AtomicI64::new(0)),
-            shrinking: AtomicU64::new(0),
-            batches: Batches::default(),
+            reservations,
+            merger: Merger::default(),
+            fsyncs,
             replayed: (found.end.lsn - tail) * BLOCK_SIZE as u64,
-            merging: Mutex::default(),
-            starved: AtomicBool::new(false),
-            made: AtomicU64::new(0),
-            packed_to: Mutex::default(),
-            pack_after: AtomicU64::new(0),
-            merge_times: Default::default(),
         })
     }
 }

@@ -25,10 +25,9 @@ use crate::inode::{Inode, InodeState};
 use crate::journal::recover::{FoundContext, Scan, read_context};
 use crate::journal::vector::{Change, LogVector};
 use crate::space::BlockRun;
-use crate::sync::atomic::Ordering;
 use crate::txn::Core;
 use crate::txn::change::shrinkage;
-use crate::txn::merge::subtract_runs;
+use crate::txn::runs::subtract_runs;
 
 /// Approximate bytes of memory of a slot, besides its vector.
 const SLOT_MEMORY: i64 = 64;
@@ -96,7 +95,7 @@ impl Core {
                 let unused = self.not_referred(&inodes, pass.replaced);
                 let grown = inodes.iter().map(|(_, i)| set_growth(&i.read())).sum();
                 let shrunk = inodes.iter().map(|(_, i)| set_shrinkage(&i.read())).sum();
-                self.shrinking.store(shrunk, Ordering::Release);
+                self.merger.backlog().add_shrinking(shrunk);
                 self.items.dirty().put_back(inodes);
                 self.hold_back(unused);
                 return match self.read_only {
@@ -155,8 +154,7 @@ impl Core {
             None => inodes.last().and_then(|(_, inode)| self.split(inode)),
         };
         for (_, inode) in inodes.drain(kept..) {
-            self.dirty_bytes
-                .fetch_sub(set_memory(&inode.read()), Ordering::Relaxed);
+            self.reservations.add_memory(-set_memory(&inode.read()));
             self.items.table().remove(&inode);
         }
         self.items.dirty().put_back(inodes);
@@ -186,8 +184,7 @@ impl Core {
             .collect();
         for (kind, offset) in behind {
             if let Some(slot) = state.current.get(kind, offset) {
-                self.dirty_bytes
-                    .fetch_sub(memory_of(&slot.vector), Ordering::Relaxed);
+                self.reservations.add_memory(-memory_of(&slot.vector));
             }
             state.current.remove(kind, offset);
         }
@@ -201,9 +198,8 @@ impl Core {
     fn merge_pass(&self, seq: u64, pass: Pass) -> Result<()> {
         let inodes = self.items.dirty().take();
         let mut unused = self.not_referred(&inodes, pass.replaced);
-        let bytes = self.dirty_bytes.swap(0, Ordering::AcqRel);
-        self.sealed_bytes.store(bytes, Ordering::Release);
-        unused.extend(self.merge_replayed(seq, inodes)?);
+        let memory = self.reservations.take_totals().memory;
+        unused.extend(self.merger.merge_replayed(self, seq, (inodes, memory))?);
         self.hold_back(unused);
         Ok(())
     }
@@ -222,8 +218,7 @@ impl Core {
     /// Keeps blocks that the log refers to, but that are not in use any more, unavailable until a
     /// merge has moved the log's tail.
     fn hold_back(&self, unused: Vec<BlockRun>) {
-        let blocks: u64 = unused.iter().map(|run| run.len).sum();
-        self.pending_free.fetch_add(blocks as i64, Ordering::AcqRel);
+        self.merger.backlog().add_pending_free(&unused);
         let hold = self.journal.cil().hold();
         hold.insert(&mut SmallVec::new(), &mut unused.into(), 0);
     }
@@ -368,7 +363,7 @@ impl Core {
                 pass.replaced.extend(run.map(|run| (ino, run)));
             }
         }
-        self.dirty_bytes.fetch_add(memory, Ordering::Relaxed);
+        self.reservations.add_memory(memory);
         state.current.insert(
             key.kind,
             key.offset,

@@ -95,7 +95,7 @@ impl Volume {
         self.fs.sync().unwrap();
         assert_eq!(self.cut().names(), expected);
         self.fs.close().unwrap();
-        self.fs.core.sweep_reservation_caches();
+        self.fs.core.reservations().sweep();
         assert_eq!(self.fs.core.space().reserved(), (0, 0));
         let journal = self.fs.core.journal();
         let used = journal.end().lsn - journal.ring().tail();

@@ -18,7 +18,7 @@ use smallvec::SmallVec;
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, IntoBytes};
 
-use crate::device::Stamps;
+use crate::device::{Stamps, Storage};
 use crate::fault::{InjectedFault, is_injected};
 use crate::format::item::RawInode;
 use crate::format::key::MAIN_ROOT;
@@ -26,6 +26,8 @@ use crate::format::record::push_check;
 use crate::hash::IntHash;
 use crate::inode::Inode;
 use crate::inode::log_deps::{Children, MOST_CHECKED, Written};
+use crate::inode::table::InodeTable;
+use crate::journal::Journal;
 use crate::journal::cil::Context;
 use crate::journal::fsync_record::{FsyncRecord, Gathered};
 use crate::journal::vector::{Change, LogVector, charge_for};
@@ -43,7 +45,9 @@ const FEW: usize = 64;
 
 /// The closure of a record while it is followed.
 struct ClosureWalk<'a> {
-    core: &'a Core,
+    table: &'a InodeTable,
+    storage: &'a Storage,
+    journal: &'a Journal,
     seq: u64,
     inodes: SmallVec<[Arc<Inode>; 8]>,
     /// Inodes visited, and whether their entries are included.
@@ -72,7 +76,7 @@ impl ClosureWalk<'_> {
         if self.seen.get(&ino).is_some_and(|w| *w || !with_entries) {
             return true;
         }
-        let inode = self.core.items.table().get_or_new(ino);
+        let inode = self.table.get_or_new(ino);
         let log_deps = inode.log_deps();
         if !log_deps.is_of(self.seq) {
             return true;
@@ -113,8 +117,7 @@ impl ClosureWalk<'_> {
             return children.pending > MAX_INODES;
         }
         let context = self.context;
-        let storage = &self.core.storage;
-        let durable = storage.is_flushed(context.data_stamp()) && !context.has_staged();
+        let durable = self.storage.is_flushed(context.data_stamp()) && !context.has_staged();
         // Most entries are logged with an inode item, so a quarter of the vectors means half of the
         // context.
         durable && children.pending > context.len() / 4
@@ -148,7 +151,7 @@ impl ClosureWalk<'_> {
                 if let Some(vector) = &change.vector {
                     record.take(context, vector);
                 }
-                let dir = self.core.items.table().get_or_new(change.dir);
+                let dir = self.table.get_or_new(change.dir);
                 let mut log_deps = dir.log_deps();
                 let children = log_deps.enter(self.seq).children();
                 children.logged(&change);
@@ -163,7 +166,7 @@ impl ClosureWalk<'_> {
                 take_inode(inode, context, record);
             }
         }
-        self.core.check_data(&written, record);
+        self.check_data(&written, record);
     }
 
     /// Removes those children from a directory's list whose entries are logged already.
@@ -176,11 +179,35 @@ impl ClosureWalk<'_> {
             }
         };
         inodes.retain(|child| {
-            let child = self.core.items.table().get_or_new(*child);
+            let child = self.table.get_or_new(*child);
             let log_deps = child.log_deps();
             log_deps.is_of(self.seq) && log_deps.names.iter().any(|name| name.dir == dir.ino)
         });
         dir.log_deps().enter(self.seq).children().inodes = inodes;
+    }
+
+    /// Adds checksums of data that is not durable to the record, if there is little of it.
+    /// Otherwise the data must be durable before the record.
+    fn check_data(&self, written: &[Written], record: &mut FsyncRecord) {
+        if is_injected(InjectedFault::DataUntold) {
+            return;
+        }
+        let lost = |w: &&Written| !self.storage.is_flushed(w.stamp.get());
+        let mut checks = Vec::new();
+        let (mut stamps, mut blocks) = (Stamps::default(), 0);
+        for run in written.iter().filter(lost) {
+            push_check(&mut checks, run.block, &run.crcs);
+            stamps.add(run.stamp.get());
+            blocks += run.crcs.len();
+        }
+        let charge = charge_for(checks.len());
+        let together = blocks <= MOST_CHECKED && !self.journal.is_ablated(Mechanism::OneFlush);
+        if together && self.journal.ring().try_take(charge) {
+            record.paid += charge;
+            record.checks = checks;
+        } else {
+            record.data.join(stamps);
+        }
     }
 }
 
@@ -234,69 +261,46 @@ fn omit_children(vector: &LogVector, children: &Children) -> Option<Arc<LogVecto
     ))
 }
 
-impl Core {
-    /// Adds checksums of data that is not durable to the record, if there is little of it.
-    /// Otherwise the data must be durable before the record.
-    fn check_data(&self, written: &[Written], record: &mut FsyncRecord) {
-        if is_injected(InjectedFault::DataUntold) {
-            return;
-        }
-        let lost = |w: &&Written| !self.storage.is_flushed(w.stamp.get());
-        let mut checks = Vec::new();
-        let (mut stamps, mut blocks) = (Stamps::default(), 0);
-        for run in written.iter().filter(lost) {
-            push_check(&mut checks, run.block, &run.crcs);
-            stamps.add(run.stamp.get());
-            blocks += run.crcs.len();
-        }
-        let charge = charge_for(checks.len());
-        let together = blocks <= MOST_CHECKED && !self.journal.is_ablated(Mechanism::OneFlush);
-        if together && self.journal.ring().try_take(charge) {
-            record.paid += charge;
-            record.checks = checks;
-        } else {
-            record.data.join(stamps);
-        }
+/// Takes the closure of `requests` out of the context, or asks for the whole context if the
+/// closure is too large or the log has no space for it.
+pub(super) fn gather(core: &Core, requests: &[FsyncRequest], context: &Context) -> Gathered {
+    let journal = &*core.journal;
+    if journal.is_ablated(Mechanism::FsyncClosure) {
+        return Gathered::Context;
     }
-
-    /// Takes the closure of `requests` out of the context, or asks for the whole context if the
-    /// closure is too large or the log has no space for it.
-    pub(super) fn gather(&self, requests: &[FsyncRequest], context: &Context) -> Gathered {
-        if self.journal.is_ablated(Mechanism::FsyncClosure) {
-            return Gathered::Context;
-        }
-        let entries = !is_injected(InjectedFault::EntriesNotSynced);
-        let moved = context.take_moved().into_iter().map(|ino| (ino, false));
-        let mut followed = ClosureWalk {
-            core: self,
-            seq: context.seq,
-            inodes: SmallVec::new(),
-            seen: HashMap::default(),
-            todo: requests
-                .iter()
-                .map(|w| (w.ino, entries))
-                .chain(moved)
-                .collect(),
-            data_only: data_only(requests),
-            dirs: 0,
-            context,
-        };
-        let copies = match followed.close() {
-            true => followed.copies(),
-            false => return Gathered::Context,
-        };
-        if !self.journal.ring().try_take(copies) {
-            return Gathered::Context;
-        }
-        let mut record = FsyncRecord {
-            seq: context.seq,
-            paid: copies,
-            ..FsyncRecord::default()
-        };
-        followed.take(context, &mut record);
-        let inodes = followed.inodes.len() as u64;
-        let counted = &self.journal.counters().fsync_inodes;
-        counted.fetch_add(inodes, Ordering::Relaxed);
-        Gathered::FsyncRecord(record)
+    let entries = !is_injected(InjectedFault::EntriesNotSynced);
+    let moved = context.take_moved().into_iter().map(|ino| (ino, false));
+    let mut followed = ClosureWalk {
+        table: core.items.table(),
+        storage: &core.storage,
+        journal,
+        seq: context.seq,
+        inodes: SmallVec::new(),
+        seen: HashMap::default(),
+        todo: requests
+            .iter()
+            .map(|w| (w.ino, entries))
+            .chain(moved)
+            .collect(),
+        data_only: data_only(requests),
+        dirs: 0,
+        context,
+    };
+    let copies = match followed.close() {
+        true => followed.copies(),
+        false => return Gathered::Context,
+    };
+    if !journal.ring().try_take(copies) {
+        return Gathered::Context;
     }
+    let mut record = FsyncRecord {
+        seq: context.seq,
+        paid: copies,
+        ..FsyncRecord::default()
+    };
+    followed.take(context, &mut record);
+    let inodes = followed.inodes.len() as u64;
+    let counted = &journal.counters().fsync_inodes;
+    counted.fetch_add(inodes, Ordering::Relaxed);
+    Gathered::FsyncRecord(record)
 }

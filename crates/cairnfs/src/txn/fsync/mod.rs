@@ -6,18 +6,27 @@
 //! [`crate::journal::fsync_record`]. An fsync returns only when everything that its inodes depend
 //! on is durable.
 
-pub(super) mod batch;
+mod batch;
 mod closure;
 mod deps;
 
 pub use deps::NameAt;
 
+use std::cell::Cell;
+use std::sync::Arc;
+
+use crossbeam_utils::CachePadded;
+
 use crate::error::Result;
 use crate::format::key::Kind;
 use crate::journal::cil::Context;
+use crate::journal::signals::Signals;
 use crate::mechanism::Mechanism;
-use crate::sync::atomic::Ordering;
+use crate::sync::atomic::{AtomicU64, Ordering};
+use crate::sync::thread_local;
 use crate::txn::Core;
+use batch::Batches;
+use closure::gather;
 
 /// A request to make an inode durable.
 #[derive(Debug, Clone, Copy)]
@@ -28,39 +37,105 @@ pub struct FsyncRequest {
     pub data_only: bool,
 }
 
-impl Core {
-    /// Makes inodes durable with all they depend on, and directories also with their entries.
-    /// Changes of other inodes are left in their context.
-    ///
-    /// # Errors
-    /// The device's failure, now or earlier.
-    pub fn force_inodes(&self, inodes: &[FsyncRequest]) -> Result<()> {
-        let counters = self.journal.counters();
+/// A thread yields to an fsync at every this many of its commits.
+const ASIDE_EVERY: u32 = 8;
+
+thread_local! {
+    /// Commits of this thread while an fsync was in progress.
+    static COMMITS: Cell<u32> = const { Cell::new(0) };
+}
+
+/// The fsyncs of a volume.
+pub struct Fsyncs {
+    signals: Arc<Signals>,
+    /// Number of fsyncs in progress.
+    in_progress: CachePadded<AtomicU64>,
+    /// Fsyncs that are served together.
+    batches: Batches,
+}
+
+/// An fsync in progress.
+pub struct FsyncInProgress<'a>(&'a AtomicU64);
+
+impl Drop for FsyncInProgress<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl Fsyncs {
+    /// No fsync yet.
+    pub(super) fn new(signals: Arc<Signals>) -> Self {
+        Self {
+            signals,
+            in_progress: CachePadded::default(),
+            batches: Batches::default(),
+        }
+    }
+
+    /// Registers an fsync in progress until the returned value is dropped.
+    pub fn begin(&self) -> FsyncInProgress<'_> {
+        self.in_progress.fetch_add(1, Ordering::Relaxed);
+        FsyncInProgress(&self.in_progress)
+    }
+
+    /// Number of fsyncs in progress.
+    pub fn in_progress(&self) -> u64 {
+        self.in_progress.load(Ordering::Relaxed)
+    }
+
+    /// Yields the processor if an fsync is in progress. The fsync and the thread that serves the
+    /// device sleep and wake several times; each time they would wait until a thread that never
+    /// sleeps has used up its time slice.
+    pub fn yield_to_fsync(&self) {
+        if self.in_progress() == 0 || !self.signals.has_workers() {
+            return;
+        }
+        let turn = COMMITS.with(|commits| {
+            commits.set(commits.get().wrapping_add(1));
+            commits.get()
+        });
+        if turn.is_multiple_of(ASIDE_EVERY) {
+            crate::sync::thread::yield_now();
+        }
+    }
+
+    /// As [`Core::force_inodes`].
+    pub(super) fn force(&self, core: &Core, inodes: &[FsyncRequest]) -> Result<()> {
+        let journal = &*core.journal;
         let requests = inodes.len() as u64;
-        counters.fsyncs.fetch_add(requests, Ordering::Relaxed);
-        let apart = self.journal.is_ablated(Mechanism::OneFlush);
+        journal
+            .counters()
+            .fsyncs
+            .fetch_add(requests, Ordering::Relaxed);
         for request in inodes {
-            let inode = self.items.table().get_or_new(request.ino);
-            if self.journal.is_ablated(Mechanism::AttributesKnown) {
-                self.items.search(&inode, &inode.read(), Kind::Xattr)?;
-            }
-            let stamp = match apart {
-                true => self.storage.stamp(),
-                false => inode.log_deps().more().map_or(0, |m| m.unlisted.made),
-            };
-            // No lock is held, so other threads go on and share the flush.
-            self.journal.data_first(stamp)?;
+            write_data_first(core, request.ino)?;
         }
         let result = match self.batches.join(inodes) {
             Ok(result) => result,
             Err(batch) => {
-                let journal = &self.journal;
-                let gather = |context: &Context| self.gather(&batch.close(), context);
-                let written = journal.write_fsync_record(self, gather);
+                let gather = |context: &Context| gather(core, &batch.close(), context);
+                let written = journal.write_fsync_record(core, gather);
                 batch.end(written.and_then(|written| journal.flush_written(&written)))
             }
         };
-        Self::has_waited();
+        // The thread has waited for the device, so it need not yield soon.
+        COMMITS.with(|commits| commits.set(0));
         result
     }
+}
+
+/// Makes data of an inode durable that the record will not have checksums of.
+fn write_data_first(core: &Core, ino: u64) -> Result<()> {
+    let journal = &core.journal;
+    let inode = core.items.table().get_or_new(ino);
+    if journal.is_ablated(Mechanism::AttributesKnown) {
+        core.items.search(&inode, &inode.read(), Kind::Xattr)?;
+    }
+    let stamp = match journal.is_ablated(Mechanism::OneFlush) {
+        true => core.storage.stamp(),
+        false => inode.log_deps().more().map_or(0, |m| m.unlisted.made),
+    };
+    // No lock is held, so other threads go on and share the flush.
+    journal.data_first(stamp)
 }

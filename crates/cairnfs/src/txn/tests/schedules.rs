@@ -106,7 +106,7 @@ impl Volume {
     fn check(&self) {
         assert_eq!(value_of(&self.core), self.after(u64::MAX));
         self.merge();
-        self.core.sweep_reservation_caches();
+        self.core.reservations.sweep();
         let reserved = self.core.space().reserved();
         assert_eq!(reserved, (0, 0), "promises that nobody has");
         assert_eq!(self.core.dirty_bytes(), 0);

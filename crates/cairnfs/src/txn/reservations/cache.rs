@@ -11,12 +11,13 @@ use crossbeam_utils::CachePadded;
 use crate::shard::thread_shard;
 use crate::space::growth_units;
 use crate::sync::{Mutex, MutexGuard};
+use crate::txn::reservations::Totals;
 
 const CACHES: usize = if cfg!(shuttle) { 2 } else { 16 };
 
 /// Log bytes and index units.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) struct Credit {
+pub(in crate::txn) struct Credit {
     pub log: i64,
     pub units: u64,
 }
@@ -50,20 +51,21 @@ impl CommitCounts {
 }
 
 #[derive(Default)]
-pub(super) struct ReservationCache {
-    pub credit: Credit,
+struct ReservationCache {
+    credit: Credit,
     /// Bytes of committed items, for index growth. Negative if items died here that were committed
     /// by threads of other shards, whose caches count them.
-    pub growth: i64,
+    growth: i64,
     /// Index units reserved for this growth.
-    pub kept: u64,
+    kept: u64,
     /// Bytes of deleted items, by which the index shrinks.
-    pub shrinkage: u64,
+    shrinkage: u64,
     /// Change of the dirty sets' memory in bytes that is not in the common sum yet.
-    pub memory: i64,
-    pub counts: CommitCounts,
+    memory: i64,
+    counts: CommitCounts,
 }
 
+/// The reservation caches of all shards of threads.
 pub(super) struct ReservationCaches {
     caches: Box<[CachePadded<Mutex<ReservationCache>>]>,
     /// Credit that a cache takes at once; it keeps at most twice as much.
@@ -86,7 +88,7 @@ impl ReservationCaches {
     }
 
     /// The calling thread's cache.
-    pub fn own(&self) -> Option<MutexGuard<'_, ReservationCache>> {
+    fn own(&self) -> Option<MutexGuard<'_, ReservationCache>> {
         self.caches
             .get(thread_shard(CACHES))
             .map(|cache| cache.lock())
@@ -116,15 +118,21 @@ impl ReservationCaches {
         all
     }
 
-    /// Takes the units reserved for index growth and resets the growth.
-    pub fn take_growth(&self) -> u64 {
-        let mut kept = 0;
+    /// Takes and resets the sums of all caches.
+    pub fn take_totals(&self) -> Totals {
+        let mut totals = Totals {
+            memory: 0,
+            shrinkage: 0,
+            units: 0,
+        };
         for cache in &self.caches {
             let mut cache = cache.lock();
             cache.growth = 0;
-            kept += std::mem::take(&mut cache.kept);
+            totals.units += std::mem::take(&mut cache.kept);
+            totals.shrinkage += std::mem::take(&mut cache.shrinkage);
+            totals.memory += std::mem::take(&mut cache.memory);
         }
-        kept
+        totals
     }
 
     /// Bytes of committed items that let the index grow.
@@ -135,29 +143,9 @@ impl ReservationCaches {
             .sum()
     }
 
-    /// Whether committed items let the index grow.
-    pub fn grows(&self) -> bool {
-        self.growth() > 0
-    }
-
-    /// Takes and resets the bytes by which the index shrinks.
-    pub fn take_shrinkage(&self) -> u64 {
-        let taken = |cache: &CachePadded<Mutex<ReservationCache>>| {
-            std::mem::take(&mut cache.lock().shrinkage)
-        };
-        self.caches.iter().map(taken).sum()
-    }
-
     /// Bytes of deleted items that let the index shrink.
     pub fn shrinkage(&self) -> u64 {
         self.caches.iter().map(|cache| cache.lock().shrinkage).sum()
-    }
-
-    /// Takes the memory that is not in the common sum yet.
-    pub fn take_memory(&self) -> i64 {
-        let taken =
-            |cache: &CachePadded<Mutex<ReservationCache>>| std::mem::take(&mut cache.lock().memory);
-        self.caches.iter().map(taken).sum()
     }
 
     /// Adds to the counters what the calling thread did without a reservation.
@@ -218,7 +206,7 @@ impl ReservationCaches {
 
 /// Results of a transaction, for its cache.
 #[derive(Debug, Default)]
-pub(super) struct Done {
+pub(in crate::txn) struct Done {
     /// Bytes of items that it put, minus those that died.
     pub growth: i64,
     /// Bytes of deleted items that the index has, or will have from an earlier context.
@@ -253,8 +241,8 @@ mod tests {
         assert!(caches.take(Credit { log: 50, units: 4 }));
         assert!(!caches.take(Credit { log: 50, units: 1 }));
         assert_eq!(caches.sweep(), Credit { log: 150, units: 0 });
-        assert!(caches.grows());
-        assert_eq!(caches.take_growth(), 1);
-        assert!(!caches.grows());
+        assert_eq!(caches.growth(), 10);
+        assert_eq!(caches.take_totals().units, 1);
+        assert_eq!(caches.growth(), 0);
     }
 }

@@ -16,7 +16,6 @@ use crate::fault::{InjectedFault, is_injected};
 use crate::format::NODE_BLOCKS;
 use crate::index::NodeSpace;
 use crate::space::{BlockRun, Class, Funding, Space};
-use crate::sync::atomic::Ordering;
 use crate::txn::Core;
 
 /// Units released at once while the unreserved units do not cover what must be reserved again.
@@ -130,7 +129,7 @@ impl NodeSpace for StepSpace<'_> {
             self.drawn.set(self.drawn.get() + 1);
         }
         self.taken.set(self.taken.get() + 1);
-        self.core.made.fetch_add(1, Ordering::Relaxed);
+        self.core.merger.packing.count_node();
         self.allocated.borrow_mut().push(block);
         Ok(block)
     }
@@ -194,7 +193,8 @@ mod tests {
     use super::*;
     use crate::device::{Device, MemoryDevice};
     use crate::fs::{MakeOptions, make_device};
-    use crate::txn::edits::ImageChange;
+    use crate::txn::merge::edits::ImageChange;
+    use crate::txn::merge::steps::finish_step;
     use crate::txn::{Limits, OpenMode};
 
     const PROMISED: u64 = 10;
@@ -217,8 +217,7 @@ mod tests {
 
     fn finish(core: &Core, space: StepSpace<'_>) {
         let main = core.items.tree();
-        core.finish_step(space, main, 1, &ImageChange::default(), |_| {})
-            .unwrap();
+        finish_step(core, space, main, 1, &ImageChange::default(), |_| {}).unwrap();
     }
 
     #[test]

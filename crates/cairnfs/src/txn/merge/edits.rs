@@ -27,8 +27,8 @@ use crate::journal::vector::LogVector;
 use crate::prefetch::prefetch;
 use crate::space::BlockRun;
 use crate::txn::items::{ItemStore, bad_item};
-use crate::txn::old_names::{Indexes, OldNames, change_names};
-use crate::txn::shared::SharedEdits;
+use crate::txn::merge::old_names::{Indexes, OldNames, change_names};
+use crate::txn::merge::shared::SharedEdits;
 use crate::values::Value;
 
 /// Inodes that are prefetched together.

@@ -96,7 +96,7 @@ fn commit(core: &Core, history: &History, rng: &mut TestRng, number: u32) {
 
 /// Compares the index with the state at the boundary of the newest merge.
 fn compare(core: &Core, history: &History) {
-    let _one = core.merging.lock();
+    let _one = core.merger.unfinished.lock();
     let merged = core.superblocks.newest().merged_seq.get();
     let tree = core.items.tree();
     for inode in 0..INODES {
@@ -144,7 +144,7 @@ fn concurrent_merges_take_exact_state_at_boundary() {
         }
         core.merge().unwrap();
         compare(&core, &history);
-        core.sweep_reservation_caches();
+        core.reservations.sweep();
         assert_eq!((core.dirty_bytes(), core.space().reserved()), (0, (0, 0)));
     }
 }

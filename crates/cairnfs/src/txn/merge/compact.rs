@@ -1,0 +1,109 @@
+//! Packing the index when units are short.
+//!
+//! The space that transactions reserve for index growth suffices on average, but leaves that split
+//! after small additions may take more. The permanent reserve pays for that, and packing restores
+//! the reserve: it rewrites the same items into as few leaves as possible. Packing runs in steps
+//! like a merge, under the lock of merges, and changes no item.
+
+use std::cell::Cell;
+
+use crate::error::{Error, Result};
+use crate::format::key::Key;
+use crate::index::NodeSpace;
+use crate::sync::Mutex;
+use crate::sync::atomic::{AtomicU64, Ordering};
+use crate::txn::Core;
+use crate::txn::merge::edits::ImageChange;
+use crate::txn::merge::step_space::StepSpace;
+use crate::txn::merge::steps::finish_step;
+
+/// Minimum number of new nodes before packing is tried again.
+const WORTH: u64 = 16;
+
+/// Where packing continues, and when it is worth it. Used under the lock of merges.
+#[derive(Default)]
+pub(super) struct Packing {
+    /// Key where packing the index continues.
+    from: Mutex<Option<Key>>,
+    /// Number of index nodes written by merges.
+    made: AtomicU64,
+    /// Value of `made` from which the index is packed again.
+    after: AtomicU64,
+}
+
+impl Packing {
+    /// Counts a node that a merge writes.
+    pub fn count_node(&self) {
+        self.made.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Called between the steps of a merge and after it: packs the index if the reserve for
+    /// deletions and merges was used.
+    ///
+    /// # Errors
+    /// The device's failure, or damage found in the index.
+    pub fn restore_reserve(&self, core: &Core) -> Result<()> {
+        let whole = || core.space.is_reserve_whole();
+        match whole() {
+            true => Ok(()),
+            false => self.pack(core, &whole),
+        }
+    }
+
+    /// Goes once around the index from the key where packing ended before, until `enough` returns
+    /// true. Does nothing until enough new nodes exist that may be packed.
+    ///
+    /// # Errors
+    /// The device's failure, or damage found in the index.
+    pub fn pack(&self, core: &Core, enough: &dyn Fn() -> bool) -> Result<()> {
+        if self.made.load(Ordering::Relaxed) < self.after.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        let mut from = self.from.lock();
+        let mut leaves = 0;
+        let mut ends = 0;
+        while ends < 2 {
+            let (next, looked_at) = pack_step(core, *from)?;
+            *from = next;
+            leaves += looked_at;
+            ends += u32::from(next.is_none());
+            if enough() {
+                return Ok(());
+            }
+        }
+        let after = self.made.load(Ordering::Relaxed) + WORTH + leaves / 128;
+        self.after.store(after, Ordering::Relaxed);
+        Ok(())
+    }
+}
+
+/// Packs leaves from a key on. Returns the key where the next step continues, and the number of
+/// leaves looked at.
+fn pack_step(core: &Core, from: Option<Key>) -> Result<(Option<Key>, u64)> {
+    let (count, promised) = (Cell::new(0), Cell::new(0));
+    let space = StepSpace::new(core, &count, &promised);
+    let birth = core.superblocks.newest().merged_seq.get();
+    let main = core.items.tree();
+    let full = || !space.has_room();
+    let packed = match core.index.compact(&main, from, birth, &space, &full) {
+        // There are too few units to pack with. Items that wait for a merge are not affected.
+        Err(Error::NoSpace) => return Ok((None, 0)),
+        other => other?,
+    };
+    if packed.tree != main {
+        let done = finish_step(
+            core,
+            space,
+            packed.tree,
+            birth,
+            &ImageChange::default(),
+            |_| {},
+        );
+        match done {
+            // The leaves took the last unit, so there was none for the volume's root.
+            Err(Error::NoSpace) => return Ok((None, 0)),
+            done => done?,
+        }
+    }
+    Ok((packed.next, packed.leaves))
+}

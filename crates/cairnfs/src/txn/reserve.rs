@@ -1,0 +1,170 @@
+//! Reservation of log and space for a transaction, before it takes a lock.
+//!
+//! A reservation is made while holding no lock of an inode's state, and covers the worst case. Here
+//! the parts meet: reservations of a few bytes come from [`Reservations`] alone, one that finds
+//! the log full waits for a merge, and "no space" is refused, before anything is changed.
+
+use crate::error::{Error, Result};
+use crate::fault::{InjectedFault, is_injected};
+use crate::journal::vector::{charge_for, growth_apart};
+use crate::space::{Class, Delayed, Space, growth_units};
+use crate::txn::Core;
+use crate::txn::reservations::{Credit, Reservations};
+
+/// The worst case of a transaction.
+#[derive(Debug, Clone, Copy)]
+pub struct Need {
+    /// Log bytes, as counted by [`charge_for`].
+    pub log: i64,
+    /// Units by which the index may grow.
+    pub units: u64,
+    /// The class that decides which space reserve it may use for index growth.
+    pub class: Class,
+}
+
+impl Need {
+    /// The need of `puts` items with values of up to `len` bytes in total, and of `deletes`
+    /// deletions.
+    pub fn items(puts: usize, len: usize, deletes: usize) -> Self {
+        let log = puts as i64 * charge_for(0) + charge_for(len) + deletes as i64 * charge_for(8);
+        Self {
+            log,
+            units: growth_units(log + growth_apart(len)).max(1),
+            class: Class::Ordinary,
+        }
+    }
+
+    /// The same for delayed data, whose index growth was reserved when the data was accepted.
+    pub fn delayed(self) -> Self {
+        Self {
+            units: 0,
+            class: Class::Merge,
+            ..self
+        }
+    }
+
+    /// The same, with access to the reserve for deletions.
+    pub fn deleting(self) -> Self {
+        let class = match is_injected(InjectedFault::DeletionsUnfunded) {
+            true => Class::Ordinary,
+            false => Class::Delete,
+        };
+        Self { class, ..self }
+    }
+}
+
+/// Log and index space that is reserved for a transaction.
+pub struct Reservation<'a> {
+    reservations: &'a Reservations,
+    credit: Credit,
+}
+
+impl Drop for Reservation<'_> {
+    fn drop(&mut self) {
+        self.reservations.give_back(self.credit);
+    }
+}
+
+impl Reservation<'_> {
+    /// What is left of it for later reservations once a transaction has used `log` bytes.
+    pub(super) fn rest(mut self, log: i64) -> Credit {
+        let mut rest = std::mem::take(&mut self.credit);
+        assert!(
+            log <= rest.log,
+            "a transaction needs {log} log bytes, {} were reserved",
+            rest.log
+        );
+        rest.log -= log;
+        rest
+    }
+}
+
+impl Core {
+    /// Reserves the worst case of a transaction; waits for a merge if the log is full.
+    ///
+    /// # Errors
+    /// No space for the growth of the index; a read-only or failed volume.
+    pub fn reserve(&self, need: Need) -> Result<Reservation<'_>> {
+        self.check_changeable()?;
+        self.check_held(need.class)?;
+        let credit = Credit {
+            log: need.log,
+            units: need.units,
+        };
+        if !self.reservations.take(credit)? {
+            self.take_exactly(credit, need.class)?;
+        }
+        Ok(Reservation {
+            reservations: &self.reservations,
+            credit,
+        })
+    }
+
+    /// Returns an error if the volume is read-only or has failed.
+    pub(super) fn check_changeable(&self) -> Result<()> {
+        match self.read_only {
+            true => Err(Error::ReadOnly),
+            false => self.storage.check(),
+        }
+    }
+
+    /// While writes are held because the host has no space: refuses requests that would add more.
+    /// Deletions may go on until the memory limit is reached; writeback may go on because its data
+    /// was accepted before.
+    fn check_held(&self, class: Class) -> Result<()> {
+        if !self.storage.is_holding() {
+            return Ok(());
+        }
+        let refused = match class {
+            Class::Ordinary | Class::Rewrite => true,
+            Class::Delete => self.dirty_bytes() >= self.limits.dirty_hard,
+            Class::Merge => false,
+        };
+        match refused {
+            true => self.storage.retry_held(),
+            false => Ok(()),
+        }
+    }
+
+    fn take_exactly(&self, need: Credit, class: Class) -> Result<()> {
+        self.journal.reserve(need.log, self)?;
+        let reserved = self.reserve_space(0, need.units, class);
+        if reserved.is_err() {
+            self.journal.ring().give(need.log);
+        }
+        reserved
+    }
+
+    /// Reserves data blocks and index units, using the reservation caches' credit if there is too
+    /// little. The caller holds no lock of an inode's state.
+    ///
+    /// # Errors
+    /// No space in the volume or on the host; a failed volume.
+    pub fn reserve_space(&self, blocks: u64, units: u64, class: Class) -> Result<()> {
+        let refusal = || self.space.refusal(blocks, units, class);
+        self.reserve_with_sweep(class, |space| space.reserve(blocks, units, class), refusal)
+    }
+
+    /// The same for delayed data, which waits in memory.
+    ///
+    /// # Errors
+    /// As [`Self::reserve_space`].
+    pub fn reserve_delayed(&self, want: Delayed, class: Class) -> Result<()> {
+        let refusal = || self.space.refusal(want.blocks, 0, class);
+        self.reserve_with_sweep(class, |space| space.reserve_delayed(want, class), refusal)
+    }
+
+    fn reserve_with_sweep(
+        &self,
+        class: Class,
+        attempt: impl Fn(&Space) -> Result<bool>,
+        refusal: impl Fn() -> Error,
+    ) -> Result<()> {
+        self.storage.check()?;
+        self.check_held(class)?;
+        match self.reservations.reserve_with_sweep(attempt)? {
+            true => Ok(()),
+            false => Err(refusal()),
+        }
+    }
+}
