@@ -281,6 +281,45 @@ fn the_document_has_the_same_table() {
     assert_eq!(told, known);
 }
 
+/// Fields of the struct `name` in a source that other modules can reach; `None` without such a
+/// struct.
+fn visible_fields(text: &str, name: &str) -> Option<Vec<String>> {
+    let code = without_tests(text);
+    let words: Vec<&str> = code.split_whitespace().collect();
+    let at = words.windows(2).position(|w| w == ["struct", name])?;
+    let body = words[at..].iter().skip_while(|w| **w != "{").skip(1);
+    let body: Vec<&str> = body.take_while(|w| **w != "}").copied().collect();
+    let visible = body.iter().enumerate().filter(|(_, word)| **word == "pub");
+    Some(visible.map(|(i, _)| body[i..].join(" ")).collect())
+}
+
+#[test]
+fn owners_keep_their_fields_private() {
+    let text = fs::read_to_string(root().join("docs/internals/layers.md")).unwrap();
+    let rows = text
+        .lines()
+        .skip_while(|line| !line.starts_with("| Owner | File |"))
+        .skip(2)
+        .take_while(|line| line.starts_with('|'));
+    let mut wrong = Vec::new();
+    let mut seen = 0;
+    for row in rows {
+        seen += 1;
+        let cells: Vec<String> = row.split('|').map(|c| c.trim().replace('`', "")).collect();
+        let (name, file) = (&cells[1], &cells[2]);
+        let source = fs::read_to_string(root().join(file)).unwrap();
+        match visible_fields(&source, name) {
+            Some(fields) if fields.is_empty() => {}
+            found => wrong.push(format!("{name} in {file}: {found:?}")),
+        }
+    }
+    assert!(seen >= 10, "only {seen} owners: were they not found?");
+    assert!(wrong.is_empty(), "{wrong:#?}");
+    let reached = "struct A<'a> { a: &'a u8, pub(super) b: u8 } struct B { pub c: u8 }";
+    assert_eq!(visible_fields(reached, "A").unwrap().len(), 1);
+    assert_eq!(visible_fields(reached, "C"), None);
+}
+
 #[test]
 fn the_check_uses_the_format_and_not_the_engine() {
     let exports = exports();

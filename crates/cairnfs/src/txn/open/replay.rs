@@ -79,40 +79,53 @@ fn memory_of(vector: &LogVector) -> i64 {
     vector.memory() as i64 + SLOT_MEMORY
 }
 
-impl Core {
+/// The replay of a log into a volume that no other thread uses yet.
+pub(super) struct Replay<'a> {
+    core: &'a Core,
+}
+
+impl<'a> Replay<'a> {
+    /// Replays into `core`.
+    pub fn new(core: &'a Core) -> Self {
+        Self { core }
+    }
+
     /// Replays the contexts that the index does not have yet.
-    pub(super) fn replay(&self, found: &Scan) -> Result<()> {
-        let merged = self.superblocks.newest().merged_seq.get();
+    ///
+    /// # Errors
+    /// Damage in the log or the index; the device's failure; no space for a merge of a pass.
+    pub fn run(&self, found: &Scan) -> Result<()> {
+        let merged = self.core.superblocks.newest().merged_seq.get();
         let first = found.contexts.partition_point(|c| c.seq <= merged);
         let contexts = found.contexts.get(first..).unwrap_or_default();
-        let mut pass = Pass::new(Place::default(), self.limits.replay);
+        let mut pass = Pass::new(Place::default(), self.core.limits.replay);
         loop {
             for context in contexts {
                 self.replay_context(context, &mut pass)?;
             }
             let Some(until) = pass.until else {
-                let inodes = self.items.dirty().take();
+                let inodes = self.core.items.dirty().take();
                 let unused = self.not_referred(&inodes, pass.replaced);
                 let grown = inodes.iter().map(|(_, i)| set_growth(&i.read())).sum();
                 let shrunk = inodes.iter().map(|(_, i)| set_shrinkage(&i.read())).sum();
-                self.merger.backlog().add_shrinking(shrunk);
-                self.items.dirty().put_back(inodes);
+                self.core.merger.backlog().add_shrinking(shrunk);
+                self.core.items.dirty().put_back(inodes);
                 self.hold_back(unused);
-                return match self.read_only {
+                return match self.core.read_only {
                     // No merge follows, so no growth need be reserved.
                     true => Ok(()),
-                    false => self.space.adopt_growth(grown),
+                    false => self.core.space.adopt_growth(grown),
                 };
             };
             let merged = self.merge_pass(found.last_seq, pass);
             merged.inspect_err(|e| self.explain_failed_pass(e))?;
-            pass = Pass::new(until, self.limits.replay);
+            pass = Pass::new(until, self.core.limits.replay);
         }
     }
 
     fn replay_context(&self, context: &FoundContext, pass: &mut Pass) -> Result<()> {
-        let superblock = self.superblocks.newest();
-        read_context(&*self.storage, &superblock, context, &mut |entry| {
+        let superblock = self.core.superblocks.newest();
+        read_context(&*self.core.storage, &superblock, context, &mut |entry| {
             if pass.takes(place_of(&entry.key)) {
                 self.replay_entry(context.seq, entry, pass)?;
             } else if pass.is_first() && entry.key.kind == Kind::Extent && !entry.delete {
@@ -120,7 +133,7 @@ impl Core {
                 let run = extent_run(context.seq, entry)?;
                 self.claim(run)?;
             }
-            if self.dirty_bytes() > pass.limit {
+            if self.core.dirty_bytes() > pass.limit {
                 self.narrow(pass);
             }
             Ok(())
@@ -130,16 +143,16 @@ impl Core {
     fn claim(&self, run: BlockRun) -> Result<()> {
         match is_injected(InjectedFault::BlocksNotClaimed) {
             true => Ok(()),
-            false => self.space.claim(run).map(|_| ()),
+            false => self.core.space.claim(run).map(|_| ()),
         }
     }
 
     /// Leaves the upper half of the items of a pass to the next pass.
     fn narrow(&self, pass: &mut Pass) {
-        let mut inodes = self.items.dirty().take();
+        let mut inodes = self.core.items.dirty().take();
         inodes.sort_unstable_by_key(|(ino, _)| *ino);
         inodes.dedup_by_key(|(ino, _)| *ino);
-        let enough = self.limits.replay / 2;
+        let enough = self.core.limits.replay / 2;
         let mut held = 0;
         let kept = inodes
             .iter()
@@ -154,15 +167,17 @@ impl Core {
             None => inodes.last().and_then(|(_, inode)| self.split(inode)),
         };
         for (_, inode) in inodes.drain(kept..) {
-            self.reservations.add_memory(-set_memory(&inode.read()));
-            self.items.table().remove(&inode);
+            self.core
+                .reservations
+                .add_memory(-set_memory(&inode.read()));
+            self.core.items.table().remove(&inode);
         }
-        self.items.dirty().put_back(inodes);
+        self.core.items.dirty().put_back(inodes);
         if let Some(until) = until {
             pass.until = Some(until);
             pass.replaced.retain(|(ino, _)| *ino < until.0);
         }
-        pass.limit = pass.limit.max(2 * self.dirty_bytes());
+        pass.limit = pass.limit.max(2 * self.core.dirty_bytes());
     }
 
     /// Removes the upper half of its entries from a directory, and all items after them. Returns
@@ -184,7 +199,7 @@ impl Core {
             .collect();
         for (kind, offset) in behind {
             if let Some(slot) = state.current.get(kind, offset) {
-                self.reservations.add_memory(-memory_of(&slot.vector));
+                self.core.reservations.add_memory(-memory_of(&slot.vector));
             }
             state.current.remove(kind, offset);
         }
@@ -196,21 +211,25 @@ impl Core {
     /// Merges the items of a pass into the index. The log's tail does not move, because later
     /// passes need the log.
     fn merge_pass(&self, seq: u64, pass: Pass) -> Result<()> {
-        let inodes = self.items.dirty().take();
+        let inodes = self.core.items.dirty().take();
         let mut unused = self.not_referred(&inodes, pass.replaced);
-        let memory = self.reservations.take_totals().memory;
-        unused.extend(self.merger.merge_replayed(self, seq, (inodes, memory))?);
+        let memory = self.core.reservations.take_totals().memory;
+        unused.extend(
+            self.core
+                .merger
+                .merge_replayed(self.core, seq, (inodes, memory))?,
+        );
         self.hold_back(unused);
         Ok(())
     }
 
     /// Logs how to open a damaged volume read-only without a merge.
     fn explain_failed_pass(&self, error: &Error) {
-        if self.read_only && matches!(error, Error::Corrupt(_) | Error::NoSpace) {
+        if self.core.read_only && matches!(error, Error::Corrupt(_) | Error::NoSpace) {
             tracing::warn!(
                 "the log needs more memory than the budget of {} bytes for it, and cannot be merged; \
                  with a larger budget (`cairnfs mount -o ro,cache=SIZE`) it is replayed in memory",
-                self.limits.replay
+                self.core.limits.replay
             );
         }
     }
@@ -218,8 +237,8 @@ impl Core {
     /// Keeps blocks that the log refers to, but that are not in use any more, unavailable until a
     /// merge has moved the log's tail.
     fn hold_back(&self, unused: Vec<BlockRun>) {
-        self.merger.backlog().add_pending_free(&unused);
-        let hold = self.journal.cil().hold();
+        self.core.merger.backlog().add_pending_free(&unused);
+        let hold = self.core.journal.cil().hold();
         hold.insert(&mut SmallVec::new(), &mut unused.into(), 0);
     }
 
@@ -257,7 +276,7 @@ impl Core {
         let ino = match key.kind {
             Kind::Orphan => {
                 // A later merge processes the replayed orphan items, if none does during replay.
-                self.items.dirty().note_orphan();
+                self.core.items.dirty().note_orphan();
                 key.offset
             }
             Kind::DirName | Kind::SharedValue | Kind::Root => {
@@ -266,7 +285,7 @@ impl Core {
             }
             _ => key.object,
         };
-        let inode = self.items.table().get_or_new(ino);
+        let inode = self.core.items.table().get_or_new(ino);
         let mut state = inode.write();
         if let Err(found) = self.replay_meaning(ino, &mut state, entry) {
             return Err(bad_entry(seq, &key, "a sound value", found));
@@ -277,11 +296,11 @@ impl Core {
         if key.kind == Kind::Extent && !entry.delete {
             self.claim(extent_run(seq, entry)?)?;
         }
-        self.superblocks.found_ino(ino);
+        self.core.superblocks.found_ino(ino);
         if state.current.is_empty() {
-            state.epoch = self.journal.cil().hold().boundary;
+            state.epoch = self.core.journal.cil().hold().boundary;
             let listed = [(inode.ino, inode.clone())];
-            self.items.dirty().put_back(listed);
+            self.core.items.dirty().put_back(listed);
         }
         self.replay_slot(seq, ino, &mut state, entry, pass);
         Ok(())
@@ -309,15 +328,15 @@ impl Core {
             }
             (Kind::DirIndex, false) => {
                 self.forget_name(state, index);
-                let hash = self.items.hash_of(decode_dir_entry(entry.value)?.name);
-                self.items.add_replayed_name(state, hash, index);
+                let hash = self.core.items.hash_of(decode_dir_entry(entry.value)?.name);
+                self.core.items.add_replayed_name(state, hash, index);
             }
             (Kind::DirIndex, true) => {
                 entry.value.first_chunk::<8>().ok_or("no name hash")?;
                 self.forget_name(state, index);
             }
             (Kind::Extent, false) => {
-                decode_extent_at(index, entry.value, &self.geometry)?;
+                decode_extent_at(index, entry.value, &self.core.geometry)?;
             }
             (Kind::Xattr, false) => {
                 decode_xattrs(entry.value)?;
@@ -331,7 +350,7 @@ impl Core {
     fn forget_name(&self, state: &mut InodeState, index: u64) {
         let hash = |value: &[u8]| {
             let entry = decode_dir_entry(value).ok()?;
-            Some(self.items.hash_of(entry.name))
+            Some(self.core.items.hash_of(entry.name))
         };
         let slot = state.current.get(Kind::DirIndex, index);
         if let Some(hash) = slot.and_then(|slot| slot.vector.with(|value| value.and_then(hash))) {
@@ -348,7 +367,7 @@ impl Core {
         pass: &mut Pass,
     ) {
         let key = &entry.key;
-        let shared = self.items.shared_part(entry);
+        let shared = self.core.items.shared_part(entry);
         let change = match &shared {
             _ if entry.delete => Change::Delete(entry.value),
             Some((own, value)) => Change::Join(own, value),
@@ -363,7 +382,7 @@ impl Core {
                 pass.replaced.extend(run.map(|run| (ino, run)));
             }
         }
-        self.reservations.add_memory(memory);
+        self.core.reservations.add_memory(memory);
         state.current.insert(
             key.kind,
             key.offset,

@@ -5,22 +5,25 @@
 //! predecessor left in the device's cache is in a known state. When it is opened read-only, the
 //! device is never written: the log is replayed in memory, and if that needs more memory than the
 //! budget, the merges write to an [`Overlay`].
+//!
+//! What the device holds is found by [`identity`]; the parts are built here; [`replay`] fills them
+//! through their interfaces.
+
+mod identity;
+mod replay;
 
 use std::sync::Arc;
 
 use zerocopy::little_endian::U64;
 
 use crate::data::DataStore;
-use crate::device::{AlignedBuf, Device, Overlay, Storage};
-use crate::error::{Corruption, Error, Result};
+use crate::device::{Device, Overlay, Storage};
+use crate::error::{Error, Result};
 use crate::fault::{InjectedFault, is_injected};
-use crate::format::geometry::SUPERBLOCK_SLOTS;
+use crate::format::geometry::Geometry;
 use crate::format::item::decode_root;
 use crate::format::key::{Key, Kind, MAIN_ROOT};
-use crate::format::superblock::{
-    KNOWN_INCOMPATIBLE, KNOWN_RO_COMPATIBLE, MAGIC, RENAMED_ENTRIES, RawSuperblock, Superblock,
-    absent,
-};
+use crate::format::superblock::{KNOWN_RO_COMPATIBLE, RENAMED_ENTRIES, Superblock};
 use crate::format::{BLOCK_SIZE, NODE_BLOCKS, ROOT_INO};
 use crate::index::{Index, Tree};
 use crate::journal::Journal;
@@ -36,6 +39,10 @@ use crate::txn::reservations::{Credit, Reservations};
 use crate::txn::superblocks::{Superblocks, volume_tree};
 use crate::txn::{Core, Limits};
 use crate::values::Values;
+
+pub use identity::read_superblock;
+use identity::{Identity, NOTHING_LEFT, READ_THE_REST, cut_off};
+use replay::Replay;
 
 /// How a volume is opened.
 #[derive(Debug, Clone, Copy)]
@@ -71,82 +78,6 @@ impl OpenMode {
             ablated: None,
         }
     }
-}
-
-/// The newest superblock, and whether the other slot is invalid.
-#[derive(Debug, Clone, Copy)]
-pub struct Identity {
-    /// The newest valid superblock.
-    pub superblock: Superblock,
-    /// Whether the other slot holds no valid superblock.
-    pub other_lost: bool,
-}
-
-/// Reads the superblocks.
-///
-/// # Errors
-/// [`Error::NotAVolume`] if neither slot looks like a superblock; [`Error::Corrupt`] if one does
-/// but none is valid; [`Error::Incompatible`] for unknown incompatible features; the device's
-/// failure.
-pub fn read_superblock(device: &dyn Device) -> Result<Identity> {
-    let mut newest: Option<Superblock> = None;
-    let mut damage: Option<Corruption> = None;
-    let mut lost = false;
-    for block in SUPERBLOCK_SLOTS {
-        let offset = block * BLOCK_SIZE as u64;
-        let mut bytes = AlignedBuf::zeroed(BLOCK_SIZE);
-        if offset + BLOCK_SIZE as u64 > device.size() {
-            return Err(absent(device.size()));
-        }
-        device.read(offset, &mut bytes)?;
-        match RawSuperblock::decode(block, &bytes) {
-            Ok(s) => {
-                if newest.is_none_or(|n| n.generation.get() < s.generation.get()) {
-                    newest = Some(s);
-                }
-            }
-            Err(c) => {
-                lost = true;
-                if bytes.get(..MAGIC.len()) == Some(&MAGIC) {
-                    damage = Some(c);
-                }
-            }
-        }
-    }
-    let superblock = match (newest, damage) {
-        (Some(s), _) => s,
-        (None, Some(c)) => return Err(c.into()),
-        (None, None) => {
-            return Err(absent(device.size()));
-        }
-    };
-    check_features(&superblock)?;
-    Ok(Identity {
-        superblock,
-        other_lost: lost,
-    })
-}
-
-/// The error for a device that is shorter than its volume, if it is; `next` is the advice to give.
-fn cut_off(superblock: &Superblock, device: &dyn Device, next: &'static str) -> Option<Error> {
-    let size = superblock.total_blocks.get() * BLOCK_SIZE as u64;
-    let left = device.size();
-    (left < size).then_some(Error::CutOff { size, left, next })
-}
-
-/// Advice for a volume that was cut off and whose log and roots are readable.
-const READ_THE_REST: &str = "`cairnfs export` and `cairnfs mount -o ro` read what is left";
-/// Advice for one whose log or roots are not.
-const NOTHING_LEFT: &str = "what is left is too little to find any file";
-
-fn check_features(superblock: &Superblock) -> Result<()> {
-    let unknown = superblock.incompatible.get() & !KNOWN_INCOMPATIBLE;
-    if unknown != 0 {
-        return Err(Error::Incompatible(format!(
-            "incompatible features {unknown:#x}; update CairnFS to open it"
-        )));
-    }
-    Ok(())
 }
 
 /// Largest batch of log bytes and index units that a reservation cache takes at once.
@@ -225,7 +156,7 @@ impl Core {
         if !mode.read_only {
             core.journal.write_mount_record()?;
         }
-        core.replay(&found)?;
+        Replay::new(&core).run(&found)?;
         core.mark_features()?;
         let ring = core.journal.ring();
         if !mode.read_only && ring.free() < ring.capacity() / 2 {
@@ -250,89 +181,105 @@ impl Core {
         }
     }
 
+    /// Builds the parts of a volume from its superblock and the end of its log.
     fn assemble(
         storage: Arc<Storage>,
         superblock: Superblock,
         found: &Scan,
         mode: OpenMode,
     ) -> Result<Self> {
+        let limits = mode.limits;
         let geometry = superblock.geometry();
-        let device: Arc<dyn Device> = storage.clone();
-        let volume_id = superblock
-            .uuid
-            .first_chunk::<8>()
-            .map_or(0, |c| u64::from_le_bytes(*c));
-        let data_blocks = geometry.data_start()..geometry.total_blocks;
-        let index = Index::new(device.clone(), volume_id, data_blocks, mode.limits.nodes);
-        let index = Arc::new(index);
+        let index = Arc::new(open_index(storage.clone(), &superblock, limits.nodes));
         let volume = volume_tree(&superblock);
         let main = main_tree(&index, &volume, superblock.root.block.get())?;
-        let space = Arc::new(Space::open(
-            device,
-            geometry,
-            TableState {
-                copy: superblock.table_copy.get() as u8,
-                crc: superblock.table_crc.get(),
-                free_blocks: superblock.free_blocks.get(),
-            },
-        )?);
-        let batch = Credit {
-            log: (geometry.log_blocks as i64 * BLOCK_SIZE as i64 / 1024).min(BATCH_LOG),
-            units: (geometry.total_blocks / NODE_BLOCKS / 4096).clamp(1, BATCH_UNITS),
-        };
-        let tail = superblock.tail_lsn.get();
+        let space = Arc::new(open_space(storage.clone(), &superblock)?);
         let signals = Arc::new(Signals::default());
         let mut source = Source::new(mode.seed);
         if mode.kernel_clock {
             source = source.with_kernel_clock()?;
         }
+        let nonce = match is_injected(InjectedFault::SameNonce) {
+            true => 1,
+            false => source.random()?,
+        };
+        let (end, next) = (found.end, found.last_seq + 1);
         let journal = Journal::new(
             storage.clone(),
             &superblock,
-            match is_injected(InjectedFault::SameNonce) {
-                true => 1,
-                false => source.random()?,
-            },
-            found.end,
-            found.last_seq + 1,
+            nonce,
+            end,
+            next,
             signals.clone(),
-        )
-        .ablate(mode.ablated);
-        let journal = Arc::new(journal);
-        let values = Values::new(superblock.hash_seed.get(), mode.limits.values);
-        let values = Arc::new(values);
+        );
+        let journal = Arc::new(journal.ablate(mode.ablated));
+        let hash_seed = superblock.hash_seed.get();
+        let values = Arc::new(Values::new(hash_seed, limits.values));
         let shared = SharedByTrees {
             storage: storage.clone(),
             geometry,
-            hash_seed: superblock.hash_seed.get(),
+            hash_seed,
             index: index.clone(),
             values: values.clone(),
         };
+        let held_back = limits.dirty_soft / 64;
+        let reservations = Reservations::new(
+            space.clone(),
+            journal.clone(),
+            batch_of(&geometry),
+            held_back,
+        );
         let superblocks =
             Superblocks::new(storage.clone(), space.clone(), journal.clone(), superblock);
-        let held_back = mode.limits.dirty_soft / 64;
-        let reservations = Reservations::new(space.clone(), journal.clone(), batch, held_back);
-        let fsyncs = Fsyncs::new(signals.clone());
         Ok(Self {
-            data: DataStore::new(storage.clone(), mode.limits.data),
-            values,
-            storage,
-            geometry,
-            source,
-            read_only: mode.read_only,
-            discard: mode.discard,
-            limits: mode.limits,
-            index,
-            space,
-            journal,
-            signals,
-            items: ItemStore::new(shared, main, mode.limits.inodes, mode.limits.names),
-            superblocks,
+            items: ItemStore::new(shared, main, limits.inodes, limits.names),
             reservations,
             merger: Merger::default(),
-            fsyncs,
-            replayed: (found.end.lsn - tail) * BLOCK_SIZE as u64,
+            fsyncs: Fsyncs::new(signals.clone()),
+            superblocks,
+            data: DataStore::new(storage.clone(), limits.data),
+            storage,
+            geometry,
+            read_only: mode.read_only,
+            discard: mode.discard,
+            limits,
+            index,
+            space,
+            values,
+            source,
+            journal,
+            signals,
+            replayed: (end.lsn - superblock.tail_lsn.get()) * BLOCK_SIZE as u64,
         })
+    }
+}
+
+/// The index on a device, with a cache of `nodes` bytes.
+fn open_index(device: Arc<dyn Device>, superblock: &Superblock, nodes: usize) -> Index {
+    let geometry = superblock.geometry();
+    let volume_id = superblock
+        .uuid
+        .first_chunk::<8>()
+        .map_or(0, |c| u64::from_le_bytes(*c));
+    let data_blocks = geometry.data_start()..geometry.total_blocks;
+    Index::new(device, volume_id, data_blocks, nodes)
+}
+
+/// The allocator, from the group table that belongs to the superblock.
+fn open_space(device: Arc<dyn Device>, superblock: &Superblock) -> Result<Space> {
+    let table = TableState {
+        copy: superblock.table_copy.get() as u8,
+        crc: superblock.table_crc.get(),
+        free_blocks: superblock.free_blocks.get(),
+    };
+    Space::open(device, superblock.geometry(), table)
+}
+
+/// What a reservation cache takes at once.
+fn batch_of(geometry: &Geometry) -> Credit {
+    Credit {
+        log: (geometry.log_blocks as i64 * BLOCK_SIZE as i64 / 1024).min(BATCH_LOG),
+        units: (geometry.total_blocks / NODE_BLOCKS / 4096).clamp(1, BATCH_UNITS),
     }
 }
 
