@@ -1,10 +1,15 @@
 //! Transactions over the volume's state: reservation, commit, lookup of items, merge, recovery.
 //!
 //! Floor 4: connects journal, index, space, data and inodes. It knows items, but not what files
-//! are. [`Core`] is the open volume. Lock order: an inode's contents lock, reservations (which may
-//! wait), inode states in order of their numbers, the shared hold of the open context, a shard of a
-//! list. No thread waits for log space, memory or a push while it holds an inode state or the
-//! context.
+//! are. Lock order: an inode's contents lock, reservations (which may wait), inode states in order
+//! of their numbers, the shared hold of the open context, a shard of a list. No thread waits for
+//! log space, memory or a push while it holds an inode state or the context.
+//!
+//! State has owners with private fields: [`items`] (one tree of files as readers see it),
+//! [`reservations`] (what is set aside, and sums of commits), [`merge`], [`fsync`] and
+//! [`superblocks`]. [`Core`] is the open volume: it composes the owners with the services that all
+//! of them share. What connects several owners is in [`reserve`], [`commit`] and [`change`],
+//! [`throttle`], [`space_left`], and [`open`], which builds them.
 
 mod change;
 mod commit;
@@ -51,7 +56,8 @@ use crate::space::Space;
 use crate::types::Time;
 use crate::values::Values;
 
-/// An open volume below the level of files.
+/// An open volume below the level of files: first the services that all parts share, then the
+/// owners of its state.
 pub struct Core {
     storage: Arc<Storage>,
     geometry: Geometry,

@@ -1,8 +1,8 @@
 //! Reservation of log and space for a transaction, before it takes a lock.
 //!
 //! A reservation is made while holding no lock of an inode's state, and covers the worst case. Here
-//! the parts meet: reservations of a few bytes come from [`Reservations`] alone, one that finds
-//! the log full waits for a merge, and "no space" is refused, before anything is changed.
+//! the parts meet: a reservation usually comes from [`Reservations`] alone, one that finds the log
+//! full waits for a merge, and "no space" is refused before anything is changed.
 
 use crate::error::{Error, Result};
 use crate::fault::{InjectedFault, is_injected};
@@ -68,14 +68,13 @@ impl Drop for Reservation<'_> {
 impl Reservation<'_> {
     /// What is left of it for later reservations once a transaction has used `log` bytes.
     pub(super) fn rest(mut self, log: i64) -> Credit {
-        let mut rest = std::mem::take(&mut self.credit);
+        let reserved = self.credit.log;
         assert!(
-            log <= rest.log,
-            "a transaction needs {log} log bytes, {} were reserved",
-            rest.log
+            log <= reserved,
+            "a transaction needs {log} log bytes, {reserved} were reserved"
         );
-        rest.log -= log;
-        rest
+        self.credit.log -= log;
+        std::mem::take(&mut self.credit)
     }
 }
 
