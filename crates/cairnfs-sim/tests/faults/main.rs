@@ -6,6 +6,8 @@
 //!
 //! A failed read in writeback affects one file only ([`background`]).
 //!
+//! A failed read between two steps of a truncation leaves no stale data ([`truncation`]).
+//!
 //! **Silent faults** ([`silent`]): a call reports success but did something else. How they are
 //! detected:
 //!
@@ -49,3 +51,4 @@ mod reads;
 mod silent;
 mod slow;
 mod support;
+mod truncation;

@@ -243,10 +243,12 @@ impl FileSystem {
             &old,
             Extents::new(),
         )?;
-        // An inode without names is an orphan already, and remains one.
-        let orphan = more && !is_injected(InjectedFault::TruncationWithoutOrphan);
-        if orphan && attrs(&state)?.nlink > 0 {
-            self.put_orphan(&mut commit, inode, &mut state, ORPHAN_TRUNCATE);
+        if more && !is_injected(InjectedFault::TruncationWithoutOrphan) {
+            match attrs(&state)?.nlink {
+                // It has an orphan item, which a link made meanwhile must keep.
+                0 => state.truncating = true,
+                _ => self.put_orphan(&mut commit, inode, &mut state, ORPHAN_TRUNCATE),
+            }
         }
         commit.put_inode(inode, &mut state);
         state.uncommitted = waiting;

@@ -297,6 +297,7 @@ impl Inode {
                 && s.current.is_empty()
                 && s.sealed.is_none()
                 && !s.uncommitted
+                && !s.truncating
                 && !s.listed
                 && s.pages.dirty.is_empty()
                 && self.has_no_log_deps()
