@@ -176,30 +176,9 @@ impl Merger {
 
     /// Merges the input in steps, and releases its inodes and freed blocks.
     fn merge_taken(&self, core: &Core, taken: &mut MergeInput) -> Result<()> {
-        let count = Cell::new(0);
-        let promised = Cell::new(taken.units);
         let pending: u64 = taken.freed.iter().map(|r| r.len).sum();
         let mut lost = Vec::new();
-        let merged = {
-            let mut edits = MergeEdits::new(
-                (&core.items, core.limits.step_keys),
-                &taken.inodes,
-                Some(taken.seq),
-                &count,
-            );
-            if taken.orphaned {
-                edits.collect_orphans();
-            }
-            let step = Step {
-                seq: taken.seq,
-                birth: taken.birth,
-                tail: Some(taken.end),
-                promised: &promised,
-                count: &count,
-            };
-            self.merge_steps(core, &mut edits, &step, &mut lost)
-        };
-        taken.units = promised.get();
+        let merged = self.apply_input(core, taken, &mut lost);
         if merged.is_err() {
             core.values.forget_places();
             // Blocks that earlier steps removed from the index are freed with the rest.
@@ -216,6 +195,32 @@ impl Merger {
         self.backlog.done(pending);
         core.items.table().shrink();
         Ok(())
+    }
+
+    /// Brings all changes of the input into the index, and adds the data blocks that the index lost
+    /// to `lost`.
+    fn apply_input(
+        &self,
+        core: &Core,
+        taken: &mut MergeInput,
+        lost: &mut Vec<BlockRun>,
+    ) -> Result<()> {
+        let (count, promised) = (Cell::new(0), Cell::new(taken.units));
+        let all = (&core.items, core.limits.step_keys);
+        let mut edits = MergeEdits::new(all, &taken.inodes, Some(taken.seq), &count);
+        if taken.orphaned {
+            edits.collect_orphans();
+        }
+        let step = Step {
+            seq: taken.seq,
+            birth: taken.birth,
+            tail: Some(taken.end),
+            promised: &promised,
+            count: &count,
+        };
+        let applied = self.merge_steps(core, &mut edits, &step, lost);
+        taken.units = promised.get();
+        applied
     }
 
     /// Brings all changes of these inodes, whose dirty sets have `memory` bytes, into the index,
