@@ -17,6 +17,8 @@ use std::sync::Arc;
 
 use crossbeam_utils::CachePadded;
 
+use self::batch::Batches;
+use self::closure::gather;
 use crate::error::Result;
 use crate::format::key::Kind;
 use crate::journal::cil::Context;
@@ -25,8 +27,6 @@ use crate::mechanism::Mechanism;
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::thread_local;
 use crate::txn::Core;
-use batch::Batches;
-use closure::gather;
 
 /// A request to make an inode durable.
 #[derive(Debug, Clone, Copy)]

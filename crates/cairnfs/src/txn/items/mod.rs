@@ -26,6 +26,7 @@ pub(super) use dirty::{DirtyInodes, DirtyList};
 pub use read::{Item, NameFound};
 pub(super) use values::{bad_value, value_at};
 
+use self::names::NameCache;
 use crate::device::Storage;
 use crate::error::{Error, Result};
 use crate::format::checksum::name_hash;
@@ -36,7 +37,6 @@ use crate::inode::attrs::Attrs;
 use crate::inode::table::InodeTable;
 use crate::inode::{Inode, InodeState};
 use crate::values::Values;
-use names::NameCache;
 
 /// What all trees of files of a volume share.
 pub(super) struct SharedByTrees {

@@ -30,6 +30,11 @@ mod steps;
 
 use std::cell::Cell;
 
+use self::backlog::Backlog;
+use self::compact::Packing;
+use self::edits::MergeEdits;
+use self::release::release_sealed;
+use self::steps::{Step, merge_step};
 use crate::error::{Error, Result};
 use crate::journal::position::LogPosition;
 use crate::metrics::Latency;
@@ -39,11 +44,6 @@ use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::txn::Core;
 use crate::txn::items::DirtyInodes;
 use crate::txn::runs::join_runs;
-use backlog::Backlog;
-use compact::Packing;
-use edits::MergeEdits;
-use release::release_sealed;
-use steps::{Step, merge_step};
 
 /// The input of a merge.
 struct MergeInput {

@@ -40,9 +40,9 @@ use crate::txn::superblocks::{Superblocks, volume_tree};
 use crate::txn::{Core, Limits};
 use crate::values::Values;
 
+use self::identity::{Identity, NOTHING_LEFT, READ_THE_REST, cut_off};
+use self::replay::Replay;
 pub use identity::read_superblock;
-use identity::{Identity, NOTHING_LEFT, READ_THE_REST, cut_off};
-use replay::Replay;
 
 /// How a volume is opened.
 #[derive(Debug, Clone, Copy)]

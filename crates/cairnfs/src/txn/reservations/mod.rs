@@ -15,11 +15,11 @@ use crossbeam_utils::CachePadded;
 pub use cache::CommitCounts;
 pub(super) use cache::{Credit, Done};
 
+use self::cache::ReservationCaches;
 use crate::error::Result;
 use crate::journal::Journal;
 use crate::space::{Class, Space};
 use crate::sync::atomic::{AtomicI64, Ordering};
-use cache::ReservationCaches;
 
 /// Sums of all commits since a merge last took them.
 pub(super) struct Totals {
