@@ -1,8 +1,9 @@
-//! Truncations in steps whose later step fails to read the index: the blocks beyond the new size
-//! never become contents again, whatever happens to the inode in between.
+//! Truncations and removals in steps whose later step fails to read the index: the blocks beyond
+//! the new size never become contents again, whatever happens to the inode in between.
 //!
 //! The file has more extents than one step frees. A failed truncation sets the new size and leaves
-//! the rest of its work to the next change of the size, or to the next opening.
+//! the rest of its work to the next change of the size, or to the next opening; a removal whose
+//! name is gone succeeds, and leaves the rest to the next opening.
 
 use std::sync::Arc;
 
@@ -139,4 +140,38 @@ fn failed_truncation_is_finished_after_inode_left_memory() {
     fs.unlink(ROOT, b"x").unwrap();
     fs.close().unwrap();
     sound(&disk.image()).unwrap();
+}
+
+#[test]
+fn failed_removal_of_long_file_reports_the_removed_name_as_success() {
+    let image = volume_with_file();
+    let mut put_off = 0;
+    for n in 0.. {
+        let (disk, fs) = open(&image, 2);
+        disk.plan(Kind::Read, n, Fault::Error);
+        let removed = fs.unlink(ROOT, b"x");
+        if disk.hit().is_none() {
+            break;
+        }
+        let named = fs.lookup(ROOT, b"x").is_ok();
+        assert_eq!(removed.is_err(), named, "read {n}: {removed:?}");
+        put_off += u32::from(!named);
+        drop(fs);
+        open(&disk.image(), 3).1.close().unwrap();
+    }
+    assert!(put_off > 0, "no read failed after the name was removed");
+}
+
+#[test]
+fn stopped_volume_refuses_attributes_of_unlinked_file() {
+    let (disk, fs) = open(&volume_with_file(), 2);
+    let ino = fs.lookup(ROOT, b"x").unwrap().ino;
+    fs.unlink(ROOT, b"x").unwrap();
+    disk.cut();
+    fs.sync().unwrap_err();
+    let set = SetAttr {
+        mode: Some(0o600),
+        ..SetAttr::default()
+    };
+    fs.setattr(ino, &set).unwrap_err();
 }

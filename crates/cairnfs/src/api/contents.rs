@@ -98,7 +98,7 @@ impl Volume {
             sync: options.sync,
             kill_privileges: Mode::kill_privileges_of(self.owner()),
         };
-        File::new(held.keep(self.file_system()), mode)
+        File::new(held.keep(self.engine()), mode)
     }
 
     fn open_path(&self, options: &OpenOptions, path: &Path) -> Result<File> {
@@ -157,7 +157,7 @@ impl Volume {
                 };
                 match found {
                     Ok((link, attr)) if attr.kind.is_symlink() => {
-                        walk.follow(link.ino())?;
+                        walk.follow(fs.readlink(link.ino())?)?;
                         continue 'links;
                     }
                     Ok((_, attr)) if walk.wants_dir() && !attr.kind.is_dir() => {
@@ -292,7 +292,12 @@ fn copy_data(fs: &FileSystem, from: u64, to: u64, kill: KillPrivileges) -> Resul
             Err(Error::NoSuchOffset) => return Ok(()),
             Err(e) => return Err(e),
         };
-        let hole = fs.seek(from, data, SeekTo::Hole)?;
+        let hole = match fs.seek(from, data, SeekTo::Hole) {
+            Ok(hole) => hole,
+            // The file was truncated meanwhile.
+            Err(Error::NoSuchOffset) => return Ok(()),
+            Err(e) => return Err(e),
+        };
         at = data;
         while at < hole {
             let copied = fs.copy_range(from, at, to, at, (hole - at).min(COPY_STEP), kill)?;

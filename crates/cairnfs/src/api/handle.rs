@@ -1,4 +1,5 @@
-//! Guards for uses of inodes: each releases its use when dropped, also on error paths.
+//! What the handles of an open volume hold: the engine, which the last of them closes, and uses of
+//! inodes, each released when its guard is dropped, also on error paths.
 //!
 //! Uses only the engine. A guard never outlives its engine, and keeps its inode in memory.
 
@@ -12,6 +13,50 @@ use crate::fs::FileSystem;
 use crate::inode::Inode;
 use crate::types::Attr;
 
+/// The engine of an open volume, shared by the handles of the volume.
+#[derive(Clone)]
+pub(super) struct Engine(Arc<Shared>);
+
+struct Shared {
+    fs: Arc<FileSystem>,
+    /// Whether the handles own the engine, so that the last one closes it. The engine does not
+    /// close in time by itself: a worker thread may hold the last reference for a moment, and would
+    /// close it after the program believes it closed, or ended.
+    owned: bool,
+}
+
+impl Engine {
+    /// An engine that the last handle closes.
+    pub(super) fn owned(fs: Arc<FileSystem>) -> Self {
+        Self(Arc::new(Shared { fs, owned: true }))
+    }
+
+    /// An engine that others close.
+    pub(super) fn borrowed(fs: Arc<FileSystem>) -> Self {
+        Self(Arc::new(Shared { fs, owned: false }))
+    }
+
+    pub(super) fn file_system(&self) -> &Arc<FileSystem> {
+        &self.0.fs
+    }
+}
+
+impl Deref for Engine {
+    type Target = FileSystem;
+
+    fn deref(&self) -> &FileSystem {
+        &self.0.fs
+    }
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        if self.owned {
+            self.fs.close_on_drop();
+        }
+    }
+}
+
 /// A use of an inode, released on drop. A use held within one call borrows the engine, so that it
 /// touches no reference count that other threads share.
 pub(super) struct InodeRef<E: Deref<Target = FileSystem>> {
@@ -23,7 +68,7 @@ pub(super) struct InodeRef<E: Deref<Target = FileSystem>> {
 pub(super) type Use<'f> = InodeRef<&'f FileSystem>;
 
 /// A use held by an open file or a listing.
-pub(super) type Handle = InodeRef<Arc<FileSystem>>;
+pub(super) type Handle = InodeRef<Engine>;
 
 impl<'f> Use<'f> {
     /// Takes ownership of a use that the caller took of `inode`.
@@ -32,11 +77,11 @@ impl<'f> Use<'f> {
     }
 
     /// Converts it to a guard that may outlive the call.
-    pub(super) fn keep(self, fs: &Arc<FileSystem>) -> Handle {
+    pub(super) fn keep(self, engine: &Engine) -> Handle {
         // Takes another use, because the one held here is released on return.
         self.inode.take_use();
         Handle {
-            fs: Arc::clone(fs),
+            fs: engine.clone(),
             inode: Arc::clone(&self.inode),
         }
     }
@@ -44,7 +89,7 @@ impl<'f> Use<'f> {
 
 impl Handle {
     /// The engine, for opening further handles.
-    pub(super) fn engine(&self) -> &Arc<FileSystem> {
+    pub(super) fn engine(&self) -> &Engine {
         &self.fs
     }
 }

@@ -84,7 +84,7 @@ impl Volume {
         if !attr.kind.is_dir() {
             return Err(Error::NotDirectory.at(path));
         }
-        Ok(ReadDir::new(dir.keep(self.file_system()), path))
+        Ok(ReadDir::new(dir.keep(self.engine()), path))
     }
 
     /// Returns an iterator over everything below a directory, each directory before its contents.

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::Volume;
+use super::handle::Engine;
 use crate::device::{Device, MemoryDevice};
 use crate::error::{Error, Result};
 use crate::fs::{FileSystem, MakeOptions, Options, make, make_device};
@@ -161,7 +162,7 @@ impl VolumeOptions {
                 Err(e) => return Err(e),
             }
         }
-        Ok(self.volume(FileSystem::open(path, &self.open)?))
+        Ok(self.volume(Engine::owned(FileSystem::open(path, &self.open)?)))
     }
 
     /// Creates a volume in a file that does not exist yet, and opens it. The file is readable and
@@ -175,7 +176,7 @@ impl VolumeOptions {
             return Err(Error::Exists.at(path));
         }
         self.make(path)?;
-        Ok(self.volume(FileSystem::open(path, &self.open)?))
+        Ok(self.volume(Engine::owned(FileSystem::open(path, &self.open)?)))
     }
 
     /// Opens the volume on a device.
@@ -183,7 +184,7 @@ impl VolumeOptions {
     /// # Errors
     /// As [`open`](Self::open).
     pub fn open_device(&self, device: Arc<dyn Device>) -> Result<Volume> {
-        Ok(self.volume(FileSystem::open_device(device, &self.open)?))
+        Ok(self.volume(Engine::owned(FileSystem::open_device(device, &self.open)?)))
     }
 
     /// Creates a volume on a device, overwriting its contents, and opens it.
@@ -223,7 +224,7 @@ impl VolumeOptions {
         }
     }
 
-    pub(super) fn volume(&self, fs: Arc<FileSystem>) -> Volume {
+    pub(super) fn volume(&self, fs: Engine) -> Volume {
         Volume::new(fs, self.owner)
     }
 }

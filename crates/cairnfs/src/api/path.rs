@@ -21,6 +21,13 @@ use crate::fs::FileSystem;
 use crate::inode::Inode;
 use crate::types::{Attr, FileKind};
 
+/// What a component in the middle of a path names.
+enum Step {
+    Into(Arc<Inode>),
+    /// A symbolic link with this target.
+    Link(Vec<u8>),
+}
+
 /// Symbolic links that one walk may follow.
 const MAX_LINKS: u32 = 40;
 
@@ -193,27 +200,33 @@ impl<'f, 'p> Walk<'f, 'p> {
                     self.name = name;
                     return Ok(Last::Name);
                 }
-                bytes => {
-                    let (child, kind) = self.fs.child(&self.here, bytes)?;
-                    match kind {
-                        S_IFDIR => self.down(child, name),
-                        S_IFLNK => self.follow(child.ino)?,
-                        _ => return Err(Error::NotDirectory),
-                    }
-                }
+                bytes => match self.step(bytes)? {
+                    Step::Into(child) => self.down(child, name),
+                    Step::Link(target) => self.follow(target)?,
+                },
             }
         }
     }
 
-    /// Continues at the target of `link`, which was found in the current directory; the rest of the
-    /// path follows.
-    pub(super) fn follow(&mut self, link: u64) -> Result<()> {
+    /// Looks up a component in the middle of the path. A link is read within the lookup, which is
+    /// repeated if a rename replaces the link meanwhile.
+    fn step(&self, name: &[u8]) -> Result<Step> {
+        self.fs
+            .with_child(&self.here, name, |child, kind| match kind {
+                S_IFDIR => Ok(Step::Into(child)),
+                S_IFLNK => self.fs.link_target(&child).map(Step::Link),
+                _ => Err(Error::NotDirectory),
+            })
+    }
+
+    /// Continues at `path`, the target of a link that was found in the current directory; the rest
+    /// of the path follows.
+    pub(super) fn follow(&mut self, mut path: Vec<u8>) -> Result<()> {
         self.links += 1;
         if self.links > MAX_LINKS {
             return Err(Error::SymlinkLoop);
         }
         self.retrace()?;
-        let mut path = self.fs.readlink(link)?;
         if path.is_empty() {
             return Err(Error::NotFound);
         }
@@ -298,7 +311,7 @@ impl<'f, 'p> Walk<'f, 'p> {
             let wants_dir = self.wants_dir();
             match attr.kind {
                 FileKind::Symlink if wants_dir || follow == Follow::Yes => {
-                    self.follow(found.ino())?
+                    self.follow(self.fs.readlink(found.ino())?)?
                 }
                 FileKind::Directory => return Ok(Some((found, attr))),
                 _ if wants_dir => return Err(Error::NotDirectory),

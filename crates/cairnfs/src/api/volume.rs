@@ -7,7 +7,7 @@ use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
 
-use super::handle::Use;
+use super::handle::{Engine, Use};
 use super::options::VolumeOptions;
 use super::path::{Follow, resolve};
 use super::prefixes::Prefixes;
@@ -79,7 +79,7 @@ use crate::types::{Attr, Creds, StatFs, VolumeInfo};
 /// all of them durable.
 #[derive(Clone)]
 pub struct Volume {
-    fs: Arc<FileSystem>,
+    fs: Engine,
     owner: Creds,
     prefixes: Arc<Prefixes>,
 }
@@ -91,14 +91,14 @@ const _: () = {
 
 impl From<Arc<FileSystem>> for Volume {
     /// A volume on an engine that is already open; new files belong to the process's effective user
-    /// and group.
+    /// and group. It is closed by its owner, not with the last handle of this volume.
     fn from(fs: Arc<FileSystem>) -> Self {
-        VolumeOptions::new().volume(fs)
+        VolumeOptions::new().volume(Engine::borrowed(fs))
     }
 }
 
 impl Volume {
-    pub(super) fn new(fs: Arc<FileSystem>, owner: Creds) -> Self {
+    pub(super) fn new(fs: Engine, owner: Creds) -> Self {
         Self {
             fs,
             owner,
@@ -245,6 +245,11 @@ impl Volume {
 
     /// The engine, which works by inode number; for operations that have no call here.
     pub fn file_system(&self) -> &Arc<FileSystem> {
+        self.fs.file_system()
+    }
+
+    /// The engine with its share in keeping the volume open.
+    pub(super) fn engine(&self) -> &Engine {
         &self.fs
     }
 

@@ -14,7 +14,7 @@ use crate::fs::flags::may_allocate;
 use crate::fs::locked::{attrs, attrs_mut};
 use crate::fs::observe::Call;
 use crate::fs::room::most;
-use crate::fs::truncate::STEP;
+use crate::fs::sizes::TRUNCATION_STEP;
 use crate::fs::write::check_file;
 use crate::inode::Inode;
 use crate::inode::attrs::Attrs;
@@ -233,15 +233,15 @@ impl FileSystem {
         Ok(())
     }
 
-    /// Frees up to [`STEP`] extents in `from..to`; returns the block at which to continue. No data of
+    /// Frees up to [`TRUNCATION_STEP`] extents in `from..to`; returns the block at which to continue. No data of
     /// the file waits to be written.
     fn punch_step(&self, change: &Change<'_>, from: u64, to: u64) -> Result<u64> {
         let inode = change.inode;
-        let reservation = self.reserve(Self::replace_need(STEP, 2, 0).deleting())?;
+        let reservation = self.reserve(Self::replace_need(TRUNCATION_STEP, 2, 0).deleting())?;
         let mut state = inode.write();
-        let old = self.extents(inode, &state, from, to, STEP)?;
+        let old = self.extents(inode, &state, from, to, TRUNCATION_STEP)?;
         let until = match old.last() {
-            Some(last) if old.len() == STEP => last.end().min(to),
+            Some(last) if old.len() == TRUNCATION_STEP => last.end().min(to),
             _ => to,
         };
         change.touch(self, attrs_mut(&mut state)?);

@@ -212,8 +212,10 @@ impl FileSystem {
         }
         let mut new = old.clone();
         self.apply(&mut new, set);
-        if new.nlink > 0 && !self.core.put_times(&mut state, &new)? {
-            return Ok(None);
+        match new.nlink {
+            0 => self.core.check_changeable()?,
+            _ if !self.core.put_times(&mut state, &new)? => return Ok(None),
+            _ => {}
         }
         let attr = new.public(inode.ino, state.pages.unplaced());
         *attrs_mut(&mut state)? = new;

@@ -5,7 +5,7 @@
 
 use crate::error::{Error, Result};
 use crate::fs::FileSystem;
-use crate::fs::locked::{attrs, live_dir};
+use crate::fs::locked::live_dir;
 use crate::types::Attr;
 
 impl FileSystem {
@@ -19,15 +19,7 @@ impl FileSystem {
         if !self.core.items().may_exist(ino)? {
             return Err(Error::NotFound);
         }
-        let inode = self.core.items().inode(ino)?;
-        let state = inode.read();
-        // Its removal, which takes the lock for writing, may have begun.
-        if attrs(&state)?.nlink == 0 && inode.uses() == 0 {
-            return Err(Error::NotFound);
-        }
-        let attr = attrs(&state)?.public(ino, state.pages.unplaced());
-        inode.take_use();
-        Ok(attr)
+        self.use_inode(&*self.core.items().inode(ino)?)
     }
 
     /// The parent of a directory, with one use taken. The root is its own parent.

@@ -82,15 +82,18 @@ pub fn make(
         size: Some(size),
         ..options.clone()
     };
-    let device = FileDevice::create(path, size);
-    let made = device.and_then(|device| write_volume(&device, &forced, true, progress));
-    if let Err(error) = &made
-        && absent
-        && !matches!(error, Error::InUse(_))
-    {
-        let _ = std::fs::remove_file(path);
-    }
-    made
+    let device = match options.force {
+        true => FileDevice::create(path, size),
+        false => FileDevice::create_new(path, size),
+    };
+    let remove = |error: &Error| {
+        if absent && !matches!(error, Error::InUse(_) | Error::Exists) {
+            let _ = std::fs::remove_file(path);
+        }
+    };
+    let device = device.inspect_err(remove)?;
+    // The device is locked until after the removal, so the file is not another process's volume.
+    write_volume(&device, &forced, true, progress).inspect_err(remove)
 }
 
 /// Creates a volume on an open device.

@@ -242,7 +242,8 @@ impl FileSystem {
 
     /// Makes everything durable, merges it, and releases the device. Later calls fail, except this
     /// one, which returns the same result again. Dropping the last reference does the same, but
-    /// cannot report errors.
+    /// cannot report errors, and a worker thread may hold the last one: then the volume is closed
+    /// some time after the drop returned.
     ///
     /// # Errors
     /// A device failure, during the call or earlier. A file whose data could not be written back
@@ -278,6 +279,15 @@ impl FileSystem {
         self.core.storage().release();
         *ended = Some(result.clone());
         result
+    }
+
+    /// Closes the volume if it is open, for a drop, which cannot return a failure.
+    pub(crate) fn close_on_drop(&self) {
+        if !self.is_closed()
+            && let Err(error) = self.close()
+        {
+            tracing::error!(%error, "closing the volume failed");
+        }
     }
 
     /// The volume's identity and sizes.
@@ -395,11 +405,7 @@ impl Drop for FileSystem {
     fn drop(&mut self) {
         // No caller holds the volume, so workers cannot reach it and no thread may wait for them.
         self.core.signals().set_workers(false);
-        if !self.is_closed()
-            && let Err(error) = self.close()
-        {
-            tracing::error!(%error, "closing the volume failed");
-        }
+        self.close_on_drop();
     }
 }
 

@@ -92,7 +92,7 @@ impl FileSystem {
 
     /// The inode of a name other than "." and "..", and its type bits. It is held in memory, but no
     /// use is taken, so it may be removed.
-    pub(crate) fn child(&self, dir: &Inode, name: &[u8]) -> Result<(Arc<Inode>, u32)> {
+    pub(super) fn child(&self, dir: &Inode, name: &[u8]) -> Result<(Arc<Inode>, u32)> {
         self.with_child(dir, name, |child, kind| Ok((child, kind)))
     }
 
@@ -160,8 +160,13 @@ impl FileSystem {
         self.use_inode(&*self.inode(ino)?)
     }
 
-    fn use_inode(&self, inode: &Inode) -> Result<Attr> {
+    /// Takes one use of an inode. Fails with [`Error::NotFound`] if it has neither names nor uses:
+    /// its removal, which runs in steps, may have begun, and it must not be seen half removed.
+    pub(super) fn use_inode(&self, inode: &Inode) -> Result<Attr> {
         let state = inode.read();
+        if attrs(&state)?.nlink == 0 && inode.uses() == 0 {
+            return Err(Error::NotFound);
+        }
         let attr = attrs(&state)?.public(inode.ino, state.pages.unplaced());
         inode.take_use();
         Ok(attr)
@@ -530,17 +535,21 @@ impl FileSystem {
     /// # Errors
     /// Not a symbolic link.
     pub fn readlink(&self, ino: u64) -> Result<Vec<u8>> {
-        let inode = self.inode(ino)?;
+        self.link_target(&*self.inode(ino)?)
+    }
+
+    /// Like [`FileSystem::readlink`], of an inode that is already loaded.
+    pub(crate) fn link_target(&self, inode: &Inode) -> Result<Vec<u8>> {
         let state = inode.read();
         if attrs(&state)?.kind() != FileKind::Symlink {
             return Err(Error::Invalid("not a symbolic link"));
         }
-        let target = self.core.items().item(&inode, &state, Kind::Inline, 0)?;
+        let target = self.core.items().item(inode, &state, Kind::Inline, 0)?;
         target.map(|item| item.value).ok_or_else(|| {
             Error::corrupt(
                 0,
                 "symbolic link",
-                format!("a target of inode {ino}"),
+                format!("a target of inode {}", inode.ino),
                 "none",
             )
         })
@@ -593,10 +602,7 @@ impl FileSystem {
         if inode.ino == ROOT_INO || self.is_closed() {
             return;
         }
-        if let Err(error) = self.reap_unused(inode) {
-            // The orphan item stays: the next mount removes the inode.
-            tracing::warn!(ino = inode.ino, %error, "removing an unlinked inode was put off");
-        }
+        self.reap_unused(inode);
     }
 }
 

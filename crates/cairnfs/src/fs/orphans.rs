@@ -72,12 +72,13 @@ impl FileSystem {
         }
     }
 
-    /// Removes an inode that lost its last name while it had no uses, so that no `forget` follows.
-    pub(super) fn reap_unused(&self, inode: &Arc<Inode>) -> Result<()> {
-        if inode.uses() == 0 && is_orphaned(&inode.read()) {
-            return self.reap(inode);
+    /// Removes an inode without names and uses. A failure is logged only, because the change that
+    /// removed its last name is done: the orphan item stays, and the next mount removes the inode.
+    pub(super) fn reap_unused(&self, inode: &Arc<Inode>) {
+        let unused = inode.uses() == 0 && is_orphaned(&inode.read());
+        if unused && let Err(error) = self.reap(inode) {
+            tracing::warn!(ino = inode.ino, %error, "removing an unlinked inode was put off");
         }
-        Ok(())
     }
 
     /// Keeps an inode's block and attribute counts correct between two steps.

@@ -7,14 +7,13 @@ use crate::format::{BLOCK_SIZE, MAX_INLINE};
 use crate::fs::FileSystem;
 use crate::fs::extents::Extent;
 use crate::fs::locked::attrs;
+use crate::fs::sizes::SEEK_STEP;
 use crate::inode::{Inode, InodeState};
 use crate::sync::atomic::Ordering;
 use crate::types::SeekTo;
 
 /// Blocks read ahead for a sequential reader.
 const READ_AHEAD: u64 = 32;
-/// Extents or pages that one step of a search for data or a hole examines under the state lock.
-const SEEK_STEP: usize = 512;
 const BLOCK: u64 = BLOCK_SIZE as u64;
 
 /// Result of a search for data or a hole, in file blocks.
@@ -212,6 +211,10 @@ impl FileSystem {
         first: u64,
         last: u64,
     ) -> Result<Sought> {
+        // The file may have been truncated since the last step of the search.
+        if first >= last {
+            return Ok(Sought::Nowhere);
+        }
         let page = state.pages.dirty.range(first..last).next().map(|(b, _)| *b);
         let end = page.unwrap_or(last).min(last);
         let found = self.extents(inode, state, first, end, SEEK_STEP)?;

@@ -15,13 +15,10 @@ use crate::fs::flags::may_remove_entry;
 use crate::fs::locked::{Locked, attrs, attrs_mut, live_dir};
 use crate::fs::namespace::{change_dir, check_name};
 use crate::fs::observe::Call;
-use crate::fs::sizes::INODE_LEN;
+use crate::fs::sizes::{INLINE_REMOVAL, INODE_LEN};
 use crate::inode::{Inode, InodeState};
 use crate::txn::{Commit, NameFound, Need, Reservation, count_attributes};
 use crate::types::Time;
-
-/// Most items of an inode that is removed in the transaction that unlinks it.
-const INLINE_REMOVAL: usize = 64;
 
 /// All items of an inode except the inode item.
 #[derive(Default)]
@@ -133,10 +130,10 @@ impl FileSystem {
         let receipt = commit.finish(reservation);
         drop(locked);
         self.core.throttle(receipt)?;
-        match orphaned {
-            true => self.reap_unused(child),
-            false => Ok(()),
+        if orphaned {
+            self.reap_unused(child);
         }
+        Ok(())
     }
 
     /// The items of an inode, at limit `limit`.

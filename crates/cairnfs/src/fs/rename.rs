@@ -21,14 +21,11 @@ use crate::fs::locked::{Locked, attrs, live_dir};
 use crate::fs::namespace::{change_dir, check_name, group_in, links_with};
 use crate::fs::observe::Call;
 use crate::fs::remove::check_removable;
-use crate::fs::sizes::{ENTRY_MAX, INODE_LEN};
+use crate::fs::sizes::{ENTRY_MAX, INLINE_REMOVAL, INODE_LEN};
 use crate::inode::attrs::Attrs;
 use crate::inode::{Inode, InodeState};
 use crate::txn::{Commit, NameFound, Need};
 use crate::types::{Attr, Creds, RenameMode, Time};
-
-/// Most items of a replaced inode that is removed in the transaction of the rename.
-const INLINE_REMOVAL: usize = 64;
 
 /// One side of a rename.
 struct Side<'a> {
@@ -302,7 +299,7 @@ impl FileSystem {
         drop(locked);
         self.core.throttle(receipt)?;
         if let (Some(t), false) = (target, exchange) {
-            self.reap_unused(&t.inode)?;
+            self.reap_unused(&t.inode);
         }
         Ok(Some(Renamed { whiteout: left }))
     }

@@ -17,6 +17,7 @@ use crate::fs::flags::may_set;
 use crate::fs::locked::{attrs, attrs_mut};
 use crate::fs::observe::Call;
 use crate::fs::room::{becomes_inline, most};
+use crate::fs::sizes::TRUNCATION_STEP;
 use crate::fs::write::check_file;
 use crate::inode::{Inode, InodeState};
 use crate::space::{Class, Delayed};
@@ -24,9 +25,6 @@ use crate::txn::{Commit, Reservation};
 use crate::types::{Attr, Fallocate, KillPrivileges, SetAttr};
 
 const BLOCK: u64 = BLOCK_SIZE as u64;
-/// Extents freed in one transaction.
-pub(super) const STEP: usize = 512;
-
 impl FileSystem {
     /// Sets the size of a regular file, together with other attributes except mode and flags.
     pub(super) fn truncate(&self, inode: &Arc<Inode>, size: u64, set: &SetAttr) -> Result<Attr> {
@@ -208,12 +206,12 @@ impl FileSystem {
     fn shrink(&self, inode: &Arc<Inode>, size: u64, set: &SetAttr) -> Result<()> {
         self.write_below(inode, size)?;
         let reservation =
-            self.reserve(Self::replace_need(STEP, 2, MAX_INLINE as u64 / 4).deleting())?;
+            self.reserve(Self::replace_need(TRUNCATION_STEP, 2, MAX_INLINE as u64 / 4).deleting())?;
         let mut state = inode.write();
         let first = size.div_ceil(BLOCK);
-        let mut old = self.extents(inode, &state, first, u64::MAX, STEP + 1)?;
-        let more = old.len() > STEP;
-        old.truncate(if more { 0 } else { STEP });
+        let mut old = self.extents(inode, &state, first, u64::MAX, TRUNCATION_STEP + 1)?;
+        let more = old.len() > TRUNCATION_STEP;
+        old.truncate(if more { 0 } else { TRUNCATION_STEP });
         let inline = self.core_inline(inode, &state)?;
         let dirty = &state.pages.dirty;
         let end = dirty.last_key_value().map_or(0, |(last, _)| last + 1);
@@ -298,11 +296,11 @@ impl FileSystem {
     /// the contents lock, or no other thread uses the volume yet.
     pub(super) fn finish_truncate(&self, inode: &Arc<Inode>) -> Result<()> {
         loop {
-            let reservation = self.reserve(Self::replace_need(STEP, 1, 0).deleting())?;
+            let reservation = self.reserve(Self::replace_need(TRUNCATION_STEP, 1, 0).deleting())?;
             let mut state = inode.write();
             let first = attrs(&state)?.size.div_ceil(BLOCK);
-            let old = self.extents(inode, &state, first, u64::MAX, STEP)?;
-            let done = old.len() < STEP;
+            let old = self.extents(inode, &state, first, u64::MAX, TRUNCATION_STEP)?;
+            let done = old.len() < TRUNCATION_STEP;
             let receipt = self.truncate_step(inode, &mut state, first, &old, done, reservation)?;
             drop(state);
             self.core.throttle(receipt)?;

@@ -100,7 +100,7 @@ impl Core {
     }
 
     /// Returns an error if the volume is read-only or has failed.
-    pub(super) fn check_changeable(&self) -> Result<()> {
+    pub fn check_changeable(&self) -> Result<()> {
         match self.read_only {
             true => Err(Error::ReadOnly),
             false => self.storage.check(),

@@ -2,6 +2,7 @@
 
 use std::io::ErrorKind;
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use cairnfs::types::RenameMode;
 use cairnfs::{Error, OpenOptions};
@@ -231,4 +232,27 @@ fn path_hint_returns_path_of_inode() {
     assert_eq!(shown(99_999), "/...");
     let deep = (0..200).fold(b, |above, _| dir(above, b"d"));
     assert!(shown(deep).starts_with("/.../d/d"), "bounded");
+}
+
+#[test]
+fn path_through_link_exists_while_link_is_replaced() {
+    let v = volume();
+    for dir in ["a", "b"] {
+        v.create_dir(dir).unwrap();
+        v.write(format!("{dir}/file"), b"here").unwrap();
+    }
+    v.symlink("a", "current").unwrap();
+    let replaced = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for i in 0..50_000 {
+                v.symlink(["b", "a"][i % 2], "new").unwrap();
+                v.rename("new", "current").unwrap();
+            }
+            replaced.store(true, Ordering::Release);
+        });
+        while !replaced.load(Ordering::Acquire) {
+            assert_eq!(v.read("current/file").unwrap(), b"here");
+        }
+    });
 }

@@ -3,6 +3,7 @@
 use std::io::{self, ErrorKind, Write};
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 use cairnfs::device::{Device, MemoryDevice};
 use cairnfs::format::BLOCK_SIZE;
@@ -253,6 +254,25 @@ fn device_errno_is_reported_as_eio() {
         assert!(failed.to_string().starts_with("f: read of "), "{failed}");
         let failed = v.sync().unwrap_err();
         assert_eq!(failed.errno(), libc::EIO, "{failed}");
+    }
+}
+
+#[test]
+fn drop_of_last_handle_returns_after_volume_is_closed() {
+    for round in 0..200 {
+        let device: Arc<dyn Device> = Arc::new(MemoryDevice::new(SIZE));
+        let options = Volume::options()
+            .size(SIZE)
+            .durability_interval(Some(Duration::from_millis(1)));
+        let v = options.create_device(device.clone()).unwrap();
+        // Of different lengths, so that the drop meets the syncs of the interval at any point.
+        for i in 0..100 + round {
+            v.write(format!("f{i}"), [1; 3000]).unwrap();
+        }
+        let file = v.open_file("f0").unwrap();
+        drop(v);
+        drop(file);
+        assert_eq!(Arc::strong_count(&device), 1, "round {round}: in use");
     }
 }
 

@@ -62,6 +62,18 @@ impl FileDevice {
     /// # Errors
     /// As [`Self::open`]; a block device is refused.
     pub fn create(path: &Path, size: u64) -> Result<Self> {
+        Self::create_over(path, size, true)
+    }
+
+    /// The same, but a file that is not empty is left as it is.
+    ///
+    /// # Errors
+    /// As [`Self::create`]; [`Error::Exists`].
+    pub fn create_new(path: &Path, size: u64) -> Result<Self> {
+        Self::create_over(path, size, false)
+    }
+
+    fn create_over(path: &Path, size: u64, contents_too: bool) -> Result<Self> {
         if let Ok(stat) = rustix::fs::stat(path)
             && check_kind(path, FileType::from_raw_mode(stat.st_mode))?
         {
@@ -75,13 +87,29 @@ impl FileDevice {
         }
         let flags = OFlags::CLOEXEC | OFlags::RDWR | OFlags::CREATE;
         let mut device = Self::open_locked(path, flags, Access::ReadWrite, false)?;
-        // Truncated only under the lock: another process may have this volume open.
+        if !device.is_at(path)? {
+            // Its creator removed it after a failure, while this call waited for the lock.
+            return Err(Error::InUse(path.display().to_string()));
+        }
+        // Decided and truncated only under the lock: another process may have this volume open, or
+        // may have made one since the caller looked.
+        if device.size > 0 && !contents_too {
+            return Err(Error::Exists);
+        }
         rustix::fs::ftruncate(&*device.file, 0)
             .and_then(|()| rustix::fs::ftruncate(&*device.file, size))
             .map_err(|e| open_error(path, e.into()))?;
         device.size = size;
         device.probe_direct_io(path)?;
         Ok(device)
+    }
+
+    /// Whether `path` leads to the file that is open.
+    fn is_at(&self, path: &Path) -> Result<bool> {
+        let error = |e: Errno| open_error(path, e.into());
+        let open = rustix::fs::fstat(&*self.file).map_err(error)?;
+        let named = rustix::fs::stat(path).map_err(error)?;
+        Ok((open.st_dev, open.st_ino) == (named.st_dev, named.st_ino))
     }
 
     /// Opens and locks. Retries for [`LOCK_TIMEOUT`], which is enough for the lock of a killed

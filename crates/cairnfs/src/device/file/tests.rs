@@ -94,6 +94,40 @@ fn written_data_survives_reopen() {
 }
 
 #[test]
+fn volume_of_another_creator_is_not_overwritten() {
+    let (_dir, path) = image();
+    let first = FileDevice::create_new(&path, SIZE).unwrap();
+    let waiting = std::thread::spawn({
+        let path = path.clone();
+        move || FileDevice::create_new(&path, SIZE).map(|_| ())
+    });
+    first.write(0, &[1; 4096]).unwrap();
+    drop(first);
+    // It waits for the lock, or finds the file later.
+    assert!(matches!(waiting.join().unwrap(), Err(Error::Exists)));
+    let mut block = [0; 4096];
+    let device = FileDevice::open(&path, Access::ReadOnly).unwrap();
+    device.read(0, &mut block).unwrap();
+    assert_eq!(block, [1; 4096]);
+}
+
+#[test]
+fn file_that_its_creator_removed_is_not_used() {
+    let (_dir, path) = image();
+    let first = FileDevice::create_new(&path, SIZE).unwrap();
+    let waiting = std::thread::spawn({
+        let path = path.clone();
+        move || FileDevice::create(&path, SIZE)
+    });
+    std::fs::remove_file(&path).unwrap();
+    drop(first);
+    match waiting.join().unwrap() {
+        Ok(second) => assert!(second.host_file().is_some_and(|f| f.displaced.is_none())),
+        Err(e) => assert!(matches!(e, Error::InUse(_) | Error::Open { .. }), "{e}"),
+    }
+}
+
+#[test]
 fn second_opener_is_refused() {
     let (_dir, path) = image();
     let writer = FileDevice::create(&path, SIZE).unwrap();

@@ -2,7 +2,7 @@
 //! and power cuts between them.
 
 use std::collections::BTreeSet;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use crate::device::disk::{Disk, Image};
 use crate::error::Error;
@@ -11,7 +11,7 @@ use crate::fs::{FileSystem, Options};
 use crate::sync::explore::{Cost, explore};
 use crate::sync::{thread, wait_for_ever};
 use crate::txn::schedules::fresh;
-use crate::types::{Attr, Creds, Fallocate, RenameMode, XattrMode};
+use crate::types::{Attr, Creds, Fallocate, RenameMode, SeekTo, SetAttr, XattrMode};
 
 const SIZE: u64 = 16 << 20;
 
@@ -475,5 +475,73 @@ fn zeroing_beside_removal_keeps_no_space() {
             let what = Fallocate::ZeroRange { keep_size: false };
             fs.fallocate(file, 50, 9000, what, true)
         });
+    });
+}
+
+const EXTENTS: u64 = 5;
+/// Bytes of an extent, and the distance of two of them.
+const EXTENT: u64 = 4096;
+const STRIDE: u64 = 2 * EXTENT;
+
+/// Image of a volume with the file `f`, which has more extents than one step handles. It is made
+/// once, so that the schedules contain nothing but the calls that are examined.
+fn with_extents() -> &'static Image {
+    static IMAGE: OnceLock<Image> = OnceLock::new();
+    IMAGE.get_or_init(|| {
+        let volume = open(fresh());
+        let ino = volume.create("f").unwrap();
+        for i in 0..EXTENTS {
+            let data = [7; EXTENT as usize];
+            volume.fs.write(ino, i * STRIDE, &data, true).unwrap();
+        }
+        volume.fs.close().unwrap();
+        volume.disk.seen()
+    })
+}
+
+#[test]
+fn lookup_beside_removal_finds_whole_file_or_none() {
+    explore("fs: lookup beside removal", Cost::Large, || {
+        wait_for_ever(true);
+        let volume = open(with_extents());
+        let removing = start(&volume, |volume| volume.unlink("f"));
+        if let Ok(found) = volume.fs.lookup(ROOT_INO, b"f") {
+            let mut data = vec![0; found.size as usize];
+            volume.fs.read(found.ino, 0, &mut data).unwrap();
+            let written = data.iter().filter(|byte| **byte == 7).count() as u64;
+            assert_eq!(written, EXTENTS * EXTENT, "{found:?}");
+            volume.fs.forget(found.ino, 1);
+        }
+        join([removing]);
+        assert!(volume.names().is_empty());
+    });
+}
+
+#[test]
+fn search_for_data_beside_truncation_ends() {
+    explore("fs: search for data beside truncation", Cost::Large, || {
+        wait_for_ever(true);
+        let volume = open(fresh());
+        let ino = volume.create("f").unwrap();
+        for i in 0..5 {
+            let what = Fallocate::Allocate { keep_size: false };
+            let allocated = volume.fs.fallocate(ino, i * STRIDE, EXTENT, what, true);
+            allocated.unwrap();
+        }
+        volume.fs.write(ino, 5 * STRIDE, b"end", true).unwrap();
+        let truncating = {
+            let volume = volume.clone();
+            thread::spawn(move || {
+                let set = SetAttr {
+                    size: Some(100),
+                    ..SetAttr::default()
+                };
+                volume.fs.setattr(ino, &set).map(drop).unwrap();
+            })
+        };
+        let found = volume.fs.seek(ino, 0, SeekTo::Data);
+        assert!(matches!(found, Ok(_) | Err(Error::NoSuchOffset)));
+        join([truncating]);
+        volume.check(&["f"]);
     });
 }
