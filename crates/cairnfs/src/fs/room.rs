@@ -1,5 +1,5 @@
-//! Space for operations: the reservation of dirty data, and ways to make room before a call fails
-//! with ENOSPC.
+//! Space for operations: the reservation of dirty data, and the ways to reclaim space before a call
+//! fails with ENOSPC.
 //!
 //! Dirty pages reserve a block each, or none if they will become an inline item, and the bytes of
 //! the items that writeback may create. Writeback uses this reservation, so it never fails with
