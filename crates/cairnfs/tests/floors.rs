@@ -223,6 +223,57 @@ fn files_do_not_import_in_circles() {
     assert!(circle.is_empty(), "in a circle, or using one: {circle:#?}");
 }
 
+/// The fields of a struct as they are written, each with its visibility; `None` if the text has no
+/// such struct.
+fn fields_of<'a>(text: &'a str, name: &str) -> Option<Vec<&'a str>> {
+    let (_, behind) = text.split_once(&format!("struct {name} {{\n"))?;
+    let (fields, _) = behind.split_once("\n}")?;
+    let lines = fields.lines().map(str::trim);
+    Some(lines.filter(|line| !line.starts_with(['/', '#'])).collect())
+}
+
+/// Fields of a struct in `texts` that hold state themselves instead of an owner of `texts`, or whose
+/// owner has a public field. `below` are types of lower layers.
+fn loose_state<'a>(texts: &[&'a str], name: &str, below: &[&str]) -> Vec<&'a str> {
+    let fields = |name: &str| texts.iter().find_map(|text| fields_of(text, name));
+    let owned = |field: &&str| {
+        let owner = field.split_once(": ").map_or("", |(_, ty)| ty);
+        let owner = owner
+            .trim_start_matches("Option<")
+            .trim_end_matches([',', '>']);
+        let private = |fields: Vec<&str>| !fields.iter().any(|f| f.starts_with("pub"));
+        below.contains(&owner) || fields(owner).is_some_and(private)
+    };
+    let all = fields(name).unwrap();
+    all.into_iter().filter(|field| !owned(field)).collect()
+}
+
+#[test]
+fn file_system_is_composed_of_owners_with_private_state() {
+    let files = rust_files(&root().join("crates/cairnfs/src/fs"));
+    let texts: Vec<_> = files
+        .iter()
+        .map(|f| fs::read_to_string(f).unwrap())
+        .collect();
+    let texts: Vec<_> = texts.iter().map(String::as_str).collect();
+    let loose = loose_state(&texts, "FileSystem", &["Core"]);
+    assert!(loose.is_empty(), "state without an owner: {loose:#?}");
+}
+
+#[test]
+fn state_without_an_owner_is_found() {
+    let whole =
+        "pub struct Whole {\n    core: Core,\n    /// Doc.\n    a: A,\n    b: Option<B>,\n}\n";
+    let owners = "struct A {\n    files: Mutex<()>,\n}\nstruct B {\n    x: u8,\n}\n";
+    assert!(loose_state(&[whole, owners], "Whole", &["Core"]).is_empty());
+    let open = owners.replace("    x", "    pub x");
+    let loose = loose_state(&[whole, &open], "Whole", &["Core"]);
+    assert_eq!(loose, ["b: Option<B>,"]);
+    let state = whole.replace("a: A", "a: Mutex<()>");
+    let loose = loose_state(&[&state, owners], "Whole", &["Core"]);
+    assert_eq!(loose, ["a: Mutex<()>,"]);
+}
+
 #[test]
 fn circles_of_files_are_found() {
     let file = |path: &str, text: &str| {

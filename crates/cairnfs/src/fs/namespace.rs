@@ -24,7 +24,6 @@ use crate::fs::sizes::{ENTRY_MAX, INODE_LEN, is_large_orphan};
 use crate::fs::xattr::Given;
 use crate::inode::attrs::Attrs;
 use crate::inode::{Inode, InodeState};
-use crate::sync::atomic::Ordering;
 use crate::txn::{Commit, NameAt, NameFound, Need};
 use crate::types::{Attr, Creds, FileKind, Time};
 
@@ -106,7 +105,7 @@ impl FileSystem {
         name: &[u8],
         what: impl Fn(Arc<Inode>, u32) -> Result<R>,
     ) -> Result<R> {
-        self.check_open()?;
+        self.lifecycle.check_open()?;
         if name.len() > MAX_NAME {
             return Err(Error::NameTooLong);
         }
@@ -262,7 +261,7 @@ impl FileSystem {
             target,
             xattrs: new.xattrs,
         };
-        self.check_open()?;
+        self.lifecycle.check_open()?;
         self.observed(call, || self.make_entry(dir, name, new))
     }
 
@@ -370,7 +369,7 @@ impl FileSystem {
         attrs.set_size(attrs.size.saturating_sub(1));
         let subdir = entry.kind == S_IFDIR;
         if subdir {
-            self.shape.fetch_add(1, Ordering::AcqRel);
+            self.tree.change();
         }
         let note = hash.to_le_bytes();
         commit.delete(dir, state, Kind::DirIndex, entry.index, &note, entry.below);
@@ -401,7 +400,7 @@ impl FileSystem {
             subdir: kind == S_IFDIR,
         };
         if found.kind == S_IFDIR {
-            self.shape.fetch_add(1, Ordering::AcqRel);
+            self.tree.change();
         }
         let value = encode_dir_entry(entry);
         commit.put(dir, state, Kind::DirIndex, index, &value, found.below);
@@ -593,7 +592,7 @@ impl FileSystem {
 
     /// Called when an inode has lost its last use.
     fn unused(&self, inode: &Arc<Inode>) {
-        if inode.ino == ROOT_INO || self.is_closed() {
+        if inode.ino == ROOT_INO || self.lifecycle.is_closed() {
             return;
         }
         self.reap_unused(inode);

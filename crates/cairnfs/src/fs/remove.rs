@@ -56,7 +56,7 @@ impl FileSystem {
     }
 
     fn remove_name(&self, dir: &Arc<Inode>, name: &[u8], directory: bool) -> Result<()> {
-        self.check_open()?;
+        self.lifecycle.check_open()?;
         let call = Call::Remove { dir: dir.ino, name };
         self.observed(call, || self.remove_entry(dir, name, directory))
     }

@@ -154,7 +154,7 @@ impl FileSystem {
 
     /// Like [`FileSystem::getxattr`], for a loaded inode.
     pub(crate) fn getxattr_of(&self, inode: &Inode, name: &[u8]) -> Result<Vec<u8>> {
-        self.check_open()?;
+        self.lifecycle.check_open()?;
         check_name(name)?;
         let hash = self.hash(name);
         let state = inode.read();
@@ -191,7 +191,7 @@ impl FileSystem {
         value: &[u8],
         mode: XattrMode,
     ) -> Result<()> {
-        self.check_open()?;
+        self.lifecycle.check_open()?;
         if value.len() > MAX_XATTR_VALUE {
             return Err(Error::AttributeTooLarge);
         }
