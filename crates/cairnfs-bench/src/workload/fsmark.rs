@@ -90,7 +90,7 @@ impl Workload for Fsmark {
         self.cold
     }
 
-    fn prepare(&self, worker: &Worker<'_, '_>) -> Result<()> {
+    fn prepare(&self, worker: &Worker<'_>) -> Result<()> {
         (0..self.dirs()).try_for_each(|dir| worker.make_subdir(&dir_name(dir)))
     }
 
@@ -129,7 +129,7 @@ impl Fsmark {
         start(dir)..start(dir + 1)
     }
 
-    fn create(&self, worker: &mut Worker<'_, '_>, bytes: &[u8]) -> Result<()> {
+    fn create(&self, worker: &mut Worker<'_>, bytes: &[u8]) -> Result<()> {
         for dir in 0..self.dirs() {
             let place = worker.subdir(&dir_name(dir))?;
             let create = |file| place.create(&file_name(file), bytes, self.sync);
@@ -154,7 +154,7 @@ impl Fsmark {
         Ok(())
     }
 
-    fn walk(&self, worker: &mut Worker<'_, '_>) -> Result<()> {
+    fn walk(&self, worker: &mut Worker<'_>) -> Result<()> {
         for dir in 0..self.dirs() {
             let files = self.files_of(dir);
             let expected = files.end - files.start;
@@ -171,7 +171,7 @@ impl Fsmark {
         Ok(())
     }
 
-    fn unlink(&self, worker: &mut Worker<'_, '_>) -> Result<()> {
+    fn unlink(&self, worker: &mut Worker<'_>) -> Result<()> {
         for dir in 0..self.dirs() {
             let place = worker.subdir(&dir_name(dir))?;
             worker.each(self.files_of(dir), |file| place.remove(&file_name(file)))?;

@@ -77,7 +77,7 @@ impl Workload for Fsync {
         at_most_1g("--block", self.block)
     }
 
-    fn prepare(&self, worker: &Worker<'_, '_>) -> Result<()> {
+    fn prepare(&self, worker: &Worker<'_>) -> Result<()> {
         if !self.random {
             return Ok(());
         }
@@ -112,7 +112,7 @@ impl Fsync {
         }
     }
 
-    fn work(&self, worker: &mut Worker<'_, '_>, block: &[u8]) -> Result<()> {
+    fn work(&self, worker: &mut Worker<'_>, block: &[u8]) -> Result<()> {
         let dir = worker.dir()?;
         let file = dir.open(FILE, self.how())?;
         let mut random = Random::new(self.seed, worker.number as u64);

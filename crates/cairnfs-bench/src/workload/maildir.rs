@@ -40,7 +40,7 @@ impl Workload for Maildir {
         at_most_1g("--size", self.size)
     }
 
-    fn prepare(&self, worker: &Worker<'_, '_>) -> Result<()> {
+    fn prepare(&self, worker: &Worker<'_>) -> Result<()> {
         worker.make_subdir("tmp")?;
         worker.make_subdir("new")
     }
@@ -53,7 +53,7 @@ impl Workload for Maildir {
 }
 
 impl Maildir {
-    fn deliver(&self, worker: &mut Worker<'_, '_>, bytes: &[u8]) -> Result<()> {
+    fn deliver(&self, worker: &mut Worker<'_>, bytes: &[u8]) -> Result<()> {
         let (tmp, new) = (worker.subdir("tmp")?, worker.subdir("new")?);
         for number in 0..self.messages {
             let name = format!("{number:08}.{}", worker.number);

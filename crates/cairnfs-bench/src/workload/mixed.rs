@@ -63,7 +63,7 @@ impl Workload for Mixed {
         at_most_1g("--size", self.size)
     }
 
-    fn prepare(&self, worker: &Worker<'_, '_>) -> Result<()> {
+    fn prepare(&self, worker: &Worker<'_>) -> Result<()> {
         match worker.number {
             APPENDS => worker.dir()?.create(FILE, &[], false),
             _ => Ok(()),
@@ -72,7 +72,7 @@ impl Workload for Mixed {
 
     fn measure(&self, phases: &mut Phases<'_>) -> Result<()> {
         let bytes = contents(self.size);
-        let append = |worker: &mut Worker<'_, '_>| self.append(worker, &bytes);
+        let append = |worker: &mut Worker<'_>| self.append(worker, &bytes);
         let alone = phases.run_first(1, "append + fsync, alone", append)?;
         phases.meter.sync()?;
         if self.alone {
@@ -108,7 +108,7 @@ impl Workload for Mixed {
 const FILE: &str = "appended";
 
 impl Mixed {
-    fn append(&self, worker: &mut Worker<'_, '_>, bytes: &[u8]) -> Result<()> {
+    fn append(&self, worker: &mut Worker<'_>, bytes: &[u8]) -> Result<()> {
         let dir = worker.dir()?;
         let file = dir.open(FILE, Open::Append)?;
         for _ in 0..self.appends {
@@ -132,7 +132,7 @@ struct Load {
 impl Load {
     /// Creates and writes files, and removes each one after `LIVE` later ones; at the end removes
     /// the rest.
-    fn work(&self, worker: &Worker<'_, '_>, bytes: &[u8]) -> Result<()> {
+    fn work(&self, worker: &Worker<'_>, bytes: &[u8]) -> Result<()> {
         let dir = worker.dir()?;
         let mut made = 0;
         loop {

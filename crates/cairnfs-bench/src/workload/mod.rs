@@ -55,7 +55,7 @@ pub trait Workload {
     ///
     /// # Errors
     /// Errors of the target.
-    fn prepare(&self, _worker: &Worker<'_, '_>) -> Result<()> {
+    fn prepare(&self, _worker: &Worker<'_>) -> Result<()> {
         Ok(())
     }
 

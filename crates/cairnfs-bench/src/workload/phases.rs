@@ -23,7 +23,7 @@ impl<'t> Phases<'t> {
         target: &'t dyn Target,
         threads: usize,
         keep: bool,
-        prepare: impl Fn(&Worker<'_, 't>) -> Result<()>,
+        prepare: impl Fn(&Worker<'_>) -> Result<()>,
     ) -> Result<Self> {
         let ground = Ground {
             target,
@@ -56,7 +56,7 @@ impl<'t> Phases<'t> {
     pub fn run(
         &mut self,
         name: &'static str,
-        work: impl Fn(&mut Worker<'_, 't>) -> Result<()> + Sync,
+        work: impl Fn(&mut Worker<'_>) -> Result<()> + Sync,
     ) -> Result<Option<Latency>> {
         self.run_first(self.threads, name, work)
     }
@@ -66,7 +66,7 @@ impl<'t> Phases<'t> {
         &mut self,
         threads: usize,
         name: &'static str,
-        work: impl Fn(&mut Worker<'_, 't>) -> Result<()> + Sync,
+        work: impl Fn(&mut Worker<'_>) -> Result<()> + Sync,
     ) -> Result<Option<Latency>> {
         let ground = &self.ground;
         self.meter.threads(name, threads, |number, tally| {
@@ -101,22 +101,22 @@ impl Ground<'_> {
 }
 
 /// One thread of a phase.
-pub struct Worker<'p, 't> {
-    ground: &'p Ground<'t>,
+pub struct Worker<'p> {
+    ground: &'p Ground<'p>,
     /// Its number, from 0.
     pub number: usize,
     /// Its counts.
     pub tally: &'p mut Tally,
 }
 
-impl<'t> Worker<'_, 't> {
+impl<'p> Worker<'p> {
     /// Opens its directory.
-    pub fn dir(&self) -> Result<Box<dyn Dir + 't>> {
+    pub fn dir(&self) -> Result<Box<dyn Dir + 'p>> {
         self.ground.target.dir(&self.ground.thread(self.number))
     }
 
     /// Opens a directory in its directory.
-    pub fn subdir(&self, name: &str) -> Result<Box<dyn Dir + 't>> {
+    pub fn subdir(&self, name: &str) -> Result<Box<dyn Dir + 'p>> {
         self.ground.target.dir(&self.path(name))
     }
 

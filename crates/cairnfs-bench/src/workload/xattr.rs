@@ -77,7 +77,7 @@ impl Workload for Xattr {
         Ok(())
     }
 
-    fn prepare(&self, worker: &Worker<'_, '_>) -> Result<()> {
+    fn prepare(&self, worker: &Worker<'_>) -> Result<()> {
         let dir = worker.dir()?;
         (0..self.files).try_for_each(|file| dir.create(&file_name(file), &[], false))
     }
@@ -99,7 +99,7 @@ impl Workload for Xattr {
 }
 
 impl Xattr {
-    fn set(&self, worker: &mut Worker<'_, '_>, names: &[String], mut value: Vec<u8>) -> Result<()> {
+    fn set(&self, worker: &mut Worker<'_>, names: &[String], mut value: Vec<u8>) -> Result<()> {
         let dir = worker.dir()?;
         let mut random = Random::new(self.seed, worker.number as u64);
         worker.each(names, |name| {
@@ -111,7 +111,7 @@ impl Xattr {
 
 /// Reads an attribute of each file, which must have that size, or not exist.
 fn get(
-    worker: &mut Worker<'_, '_>,
+    worker: &mut Worker<'_>,
     names: &[String],
     (attribute, expected): (&str, Option<u64>),
 ) -> Result<()> {
