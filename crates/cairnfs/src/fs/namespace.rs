@@ -8,7 +8,7 @@
 use std::sync::Arc;
 
 use crate::error::{Error, Result};
-use crate::fault::{InjectedFault, is_injected};
+use crate::fault::{self, InjectedFault};
 use crate::format::checksum::name_hash;
 use crate::format::item::{
     DirEntryRef, ORPHAN_TRUNCATE, S_IFDIR, S_IFLNK, S_IFMT, S_ISGID, encode_dir_entry,
@@ -465,9 +465,7 @@ impl FileSystem {
     fn add_link(&self, ino: u64, dir: u64, name: &[u8]) -> Result<Attr> {
         check_name(name)?;
         let (inode, dir) = (self.inode(ino)?, self.inode(dir)?);
-        if !is_injected(InjectedFault::LinkWithoutData) {
-            self.write_back(&inode)?;
-        }
+        fault::unless(InjectedFault::LinkWithoutData, || self.write_back(&inode))?;
         let need = Need::items(3, 2 * INODE_LEN + ENTRY_MAX, 1);
         let reservation = self.reserve(need)?;
         let hash = self.hash(name);

@@ -12,7 +12,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use crate::error::{Error, Result};
-use crate::fault::{InjectedFault, is_injected};
+use crate::fault::{self, InjectedFault};
 use crate::format::ROOT_INO;
 use crate::format::item::{DirEntryRef, S_IFCHR};
 use crate::fs::FileSystem;
@@ -106,11 +106,9 @@ impl FileSystem {
             }
             let files = [Some(&source), target.as_ref()];
             for file in files.into_iter().flatten() {
-                if is_injected(InjectedFault::RenameWithoutData) {
-                    continue;
-                }
                 if mode == RenameMode::Exchange || file.found.ino == source.found.ino {
-                    self.write_back(&file.inode)?;
+                    let write_back = || self.write_back(&file.inode);
+                    fault::unless(InjectedFault::RenameWithoutData, write_back)?;
                 }
             }
             let apart = from.dir.ino != to.dir.ino;

@@ -13,7 +13,7 @@ use smallvec::SmallVec;
 
 use crate::device::{DataStamp, Guard};
 use crate::error::{Error, Result};
-use crate::fault::{InjectedFault, is_injected};
+use crate::fault::{self, InjectedFault};
 use crate::format::BLOCK_SIZE;
 use crate::format::key::Kind;
 use crate::inode::{Inode, InodeState};
@@ -62,10 +62,8 @@ impl Need {
 
     /// The same, with access to the reserve for deletions.
     pub fn deleting(self) -> Self {
-        let class = match is_injected(InjectedFault::DeletionsUnfunded) {
-            true => Class::Ordinary,
-            false => Class::Delete,
-        };
+        let unfunded = InjectedFault::DeletionsUnfunded;
+        let class = fault::or(unfunded, || Class::Delete, || Class::Ordinary);
         Self { class, ..self }
     }
 }
@@ -481,9 +479,7 @@ impl<'a> Commit<'a> {
 
     /// Frees data blocks. They become usable once a merge has taken this context.
     pub fn free(&mut self, run: BlockRun) {
-        if is_injected(InjectedFault::FreedBlocksReused)
-            && self.core.space.release(&mut vec![run], false).is_ok()
-        {
+        if self.core.space.wrongly_reuses_blocks(run) {
             return;
         }
         self.core

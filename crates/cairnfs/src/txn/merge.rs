@@ -17,7 +17,7 @@ use zerocopy::little_endian::{U32, U64};
 
 use crate::device::Device;
 use crate::error::{Error, Result};
-use crate::fault::{InjectedFault, is_injected};
+use crate::fault::{self, InjectedFault, is_injected};
 use crate::format::item::RawRoot;
 use crate::format::key::{Key, Kind, MAIN_ROOT};
 use crate::format::superblock::Superblock;
@@ -303,19 +303,16 @@ impl Core {
         let birth = step.birth;
         step.count.set(0);
         let space = StepSpace::new(self, step.count, step.promised);
-        if is_injected(InjectedFault::TailBeforeIndex) {
-            self.flip(|superblock| step.moves_tail(superblock))?;
-        }
+        fault::inject(InjectedFault::TailBeforeIndex, || {
+            self.flip(|superblock| step.moves_tail(superblock))
+        })?;
         let old = **self.trees.load();
         edits.begin_step(old.main, space.limit() / 2);
         let main = self.index.apply(&old.main, edits, birth, &space)?;
         let mut old_names = edits.take_old_names();
         let mut shared = edits.take_shared();
         space.hold(old_names.cost() + shared.cost());
-        let main = match is_injected(InjectedFault::OldNamesLeft) {
-            true => main,
-            false => self.index.apply(&main, &mut old_names, birth, &space)?,
-        };
+        let main = self.index.apply(&main, &mut old_names, birth, &space)?;
         let main = self.index.apply(&main, &mut shared, birth, &space)?;
         let last = edits.is_done()?;
         let image = std::mem::take(&mut edits.image);
@@ -353,10 +350,7 @@ impl Core {
         let unit = |block: u64| BlockRun::new(block, NODE_BLOCKS);
         let done = space.into_done();
         let (allocated, retired) = (&done.allocated, &done.retired);
-        let gains_first = is_injected(InjectedFault::GainsBeforeLosses);
-        if gains_first {
-            self.gain(&image.added)?;
-        }
+        fault::inject(InjectedFault::GainsBeforeLosses, || self.gain(&image.added))?;
         for run in &image.removed {
             self.space.image_remove(*run)?;
         }
@@ -364,9 +358,7 @@ impl Core {
         for block in retired.difference(allocated) {
             self.space.image_remove(unit(*block))?;
         }
-        if !gains_first {
-            self.gain(&image.added)?;
-        }
+        fault::unless(InjectedFault::GainsBeforeLosses, || self.gain(&image.added))?;
         for block in allocated.difference(retired) {
             self.space.image_add(unit(*block))?;
         }
@@ -388,9 +380,9 @@ impl Core {
     /// later write.
     pub(super) fn flip(&self, change: impl FnOnce(&mut Superblock)) -> Result<()> {
         let table = self.space.write_image()?;
-        if !is_injected(InjectedFault::SuperblockBeforeIndex) {
-            self.journal.order()?;
-        }
+        fault::unless(InjectedFault::SuperblockBeforeIndex, || {
+            self.journal.order()
+        })?;
         let mut current = self.superblock.lock();
         let mut next = *current;
         change(&mut next);
@@ -404,9 +396,9 @@ impl Core {
         next.free_blocks = U64::new(table.free_blocks);
         self.storage
             .write(next.slot_block() * BLOCK_SIZE as u64, &next.encode())?;
-        if !is_injected(InjectedFault::SuperblockUnflushed) {
-            self.storage.order_through(self.storage.stamp())?;
-        }
+        fault::unless(InjectedFault::SuperblockUnflushed, || {
+            self.storage.order_through(self.storage.stamp())
+        })?;
         *current = next;
         drop(current);
         self.journal.set_generation(next.generation.get());

@@ -6,6 +6,7 @@
 //! list. No thread waits for log space, memory or a push while it holds an inode state or the
 //! context.
 
+mod ablation;
 mod attributes;
 #[cfg(test)]
 #[cfg(not(shuttle))]

@@ -15,7 +15,7 @@ use zerocopy::little_endian::U64;
 use crate::data::DataStore;
 use crate::device::{AlignedBuf, Device, Overlay, Storage};
 use crate::error::{Corruption, Error, Result};
-use crate::fault::{InjectedFault, is_injected};
+use crate::fault::{self, InjectedFault};
 use crate::format::geometry::SUPERBLOCK_SLOTS;
 use crate::format::item::decode_root;
 use crate::format::key::{Key, Kind, MAIN_ROOT};
@@ -173,8 +173,8 @@ impl Core {
             false => device,
         };
         let storage = Arc::new(Storage::new(device));
-        if !mode.read_only && !is_injected(InjectedFault::MountWithoutFlush) {
-            storage.flush_now()?;
+        if !mode.read_only {
+            fault::unless(InjectedFault::MountWithoutFlush, || storage.flush_now())?;
         }
         let identity = read_superblock(&*storage)?;
         let superblock = identity.superblock;
@@ -226,7 +226,10 @@ impl Core {
         };
         let core = Self::assemble(storage, superblock, &found, mode)?;
         if !mode.read_only {
-            core.journal.write_mount_record()?;
+            let journal = &core.journal;
+            fault::unless(InjectedFault::MountRecordMissing, || {
+                journal.write_mount_record()
+            })?;
         }
         core.replay(&found)?;
         core.mark_features()?;
@@ -292,10 +295,7 @@ impl Core {
         let journal = Journal::new(
             storage.clone(),
             &superblock,
-            match is_injected(InjectedFault::SameNonce) {
-                true => 1,
-                false => source.random()?,
-            },
+            fault::or(InjectedFault::SameNonce, || source.random(), || Ok(1))?,
             found.end,
             found.last_seq + 1,
             signals.clone(),

@@ -13,9 +13,7 @@ mod deps;
 pub use deps::NameAt;
 
 use crate::error::Result;
-use crate::format::key::Kind;
 use crate::journal::cil::Context;
-use crate::mechanism::Mechanism;
 use crate::sync::atomic::Ordering;
 use crate::txn::Core;
 
@@ -38,16 +36,10 @@ impl Core {
         let counters = self.journal.counters();
         let requests = inodes.len() as u64;
         counters.fsyncs.fetch_add(requests, Ordering::Relaxed);
-        let apart = self.journal.is_ablated(Mechanism::OneFlush);
         for request in inodes {
             let inode = self.table.get_or_new(request.ino);
-            if self.journal.is_ablated(Mechanism::AttributesKnown) {
-                self.search(&inode, &inode.read(), Kind::Xattr)?;
-            }
-            let stamp = match apart {
-                true => self.storage.stamp(),
-                false => inode.log_deps().more().map_or(0, |m| m.unlisted.made),
-            };
+            self.ablated_fsync(&inode)?;
+            let stamp = inode.log_deps().more().map_or(0, |m| m.unlisted.made);
             // No lock is held, so other threads go on and share the flush.
             self.journal.data_first(stamp)?;
         }
