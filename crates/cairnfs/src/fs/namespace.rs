@@ -18,7 +18,7 @@ use crate::format::key::Kind;
 use crate::format::{MAX_LINKS, MAX_NAME, MAX_SYMLINK, ROOT_INO};
 use crate::fs::FileSystem;
 use crate::fs::flags::{may_add_entry, may_change};
-use crate::fs::locked::{Locked, attrs, attrs_mut, dir_attrs, live_dir};
+use crate::fs::locked::{Locked, attrs, attrs_mut, dir_attrs, found_attrs, live_dir};
 use crate::fs::observe::Call;
 use crate::fs::sizes::{ENTRY_MAX, INODE_LEN, is_large_orphan};
 use crate::fs::xattr::Given;
@@ -159,14 +159,10 @@ impl FileSystem {
         self.use_inode(&*self.inode(ino)?)
     }
 
-    /// Takes one use of an inode. Fails with [`Error::NotFound`] if it has neither names nor uses:
-    /// its removal, which runs in steps, may have begun, and it must not be seen half removed.
+    /// Takes one use of an inode that was found by its name or number.
     pub(super) fn use_inode(&self, inode: &Inode) -> Result<Attr> {
         let state = inode.read();
-        if attrs(&state)?.nlink == 0 && inode.uses() == 0 {
-            return Err(Error::NotFound);
-        }
-        let attr = attrs(&state)?.public(inode.ino, state.pages.unplaced());
+        let attr = found_attrs(inode, &state)?.public(inode.ino, state.pages.unplaced());
         inode.take_use();
         Ok(attr)
     }

@@ -11,7 +11,7 @@ use crate::format::xattr::{XATTR_HEAD, XattrRef, encode_xattr, xattr_head};
 use crate::format::{MAX_NAME, MAX_OWN_VALUE, MAX_VALUE, MAX_XATTR_NAMES, MAX_XATTR_VALUE};
 use crate::fs::FileSystem;
 use crate::fs::flags::may_change;
-use crate::fs::locked::{attrs, attrs_mut};
+use crate::fs::locked::{attrs, attrs_mut, found_attrs};
 use crate::fs::observe::Call;
 use crate::fs::sizes::INODE_LEN;
 use crate::inode::attrs::Attrs;
@@ -158,6 +158,7 @@ impl FileSystem {
         check_name(name)?;
         let hash = self.hash(name);
         let state = inode.read();
+        found_attrs(inode, &state)?;
         if Self::lacks(&state, hash)? {
             return Err(Error::NoAttribute);
         }
