@@ -4,8 +4,8 @@
 //! one step of a workload done by many threads, `tally` counts for one thread, and `report` formats
 //! the figures. A workload uses targets only by their traits, so each workload runs on every
 //! target. `compare` runs workloads on several file systems in turn. The crate uses only what the
-//! library exports, and of the FUSE front end the mount, its no-op file system and the sync
-//! request.
+//! library exports, and of the FUSE front end the session, what it negotiates with the kernel, and
+//! the sync request.
 //!
 //! [`run`] is the command. Programs set up a workload and a place with [`parse`], and get the
 //! figures as values from [`measure`].

@@ -3,10 +3,9 @@
 //! Three layers, each of which uses only the next: [`adapter`] implements fuser's trait, [`ops`]
 //! defines what a mounted file system does with each request, and the engine
 //! ([`cairnfs::fs::FileSystem`]) executes it. The other modules are: mounting ([`mounter`],
-//! [`mountinfo`], [`session`]), mount options ([`options`]), the channel from commands to a running
-//! daemon ([`control`], [`opening`], [`status`]), and the empty file system that serves as the
-//! baseline of measurements ([`noop`]). Only `adapter`, `convert`, `negotiate`, `noop` and
-//! `session` name the crate `fuser`, so the transport can be exchanged there.
+//! [`mountinfo`], [`session`]), mount options ([`options`]), and the channel from commands to a
+//! running daemon ([`control`], [`opening`], [`status`]). Only `adapter`, `convert`, `negotiate`
+//! and `session` name the crate `fuser`, so the transport can be exchanged there.
 
 pub mod adapter;
 pub mod caller;
@@ -22,7 +21,6 @@ mod losses;
 pub mod mounter;
 pub mod mountinfo;
 pub mod negotiate;
-pub mod noop;
 pub mod opening;
 pub mod ops;
 pub mod options;

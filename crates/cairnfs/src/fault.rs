@@ -2,7 +2,9 @@
 //!
 //! Floor 0: uses nothing. Without the feature `fault-injection`, which only the tests of
 //! `cairnfs-sim` enable, `is_injected` is a constant `false` and none of this is compiled in. With
-//! it, a fault is injected only in the thread that asked for it, within `within`.
+//! it, a fault is injected only in the thread that asked for it, within `within`. The engine names a
+//! fault in one condition, or in one call of [`unless`], [`or`] or [`inject`]; wrong steps of more
+//! than one call are in `space/injected.rs`.
 
 /// A fault. Each omits, or does wrongly, one step that a guarantee depends on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -184,5 +186,47 @@ mod switch {
 }
 
 pub(crate) use switch::is_injected;
+
+/// What a step returns if a fault leaves the step out.
+pub(crate) trait LeftOut {
+    /// The value that reports success.
+    fn left_out() -> Self;
+}
+
+impl LeftOut for () {
+    fn left_out() -> Self {}
+}
+
+impl<E> LeftOut for Result<(), E> {
+    fn left_out() -> Self {
+        Ok(())
+    }
+}
+
+/// Runs `step`; the fault leaves it out.
+#[inline]
+pub(crate) fn unless<T: LeftOut>(fault: InjectedFault, step: impl FnOnce() -> T) -> T {
+    or(fault, step, T::left_out)
+}
+
+/// Runs `right`; the fault runs `wrong` in its place.
+#[inline]
+pub(crate) fn or<T>(
+    fault: InjectedFault,
+    right: impl FnOnce() -> T,
+    wrong: impl FnOnce() -> T,
+) -> T {
+    match is_injected(fault) {
+        true => wrong(),
+        false => right(),
+    }
+}
+
+/// Does nothing; the fault runs `wrong`.
+#[inline]
+pub(crate) fn inject<T: LeftOut>(fault: InjectedFault, wrong: impl FnOnce() -> T) -> T {
+    or(fault, T::left_out, wrong)
+}
+
 #[cfg(feature = "fault-injection")]
 pub use switch::{made, within};

@@ -119,7 +119,10 @@ impl<'a> Ground<'a> {
     fn target(&self, system: System, task: &Task) -> Result<Observed> {
         let block = self.device.block.clone();
         if system == System::Raw {
-            let threads = task.work.on(system).map_or(1, |work| work.threads());
+            let threads = task
+                .work
+                .on(system)
+                .map_or(1, |work| work.describe().threads);
             return Ok(Observed {
                 inner: Box::new(Raw::open(&self.spot.device, threads)?),
                 block,

@@ -198,7 +198,7 @@ mod tests {
     fn words_are_parsed_to_workload() {
         let task = Task::parse(" maildir  --jobs 3 ").unwrap();
         assert_eq!(task.title, "maildir --jobs 3");
-        assert_eq!(task.work.on(System::Xfs).unwrap().threads(), 3);
+        assert_eq!(task.work.on(System::Xfs).unwrap().describe().threads, 3);
         for (words, expected) in [
             ("", "name"),
             ("juggling", "juggling"),
@@ -239,11 +239,11 @@ mod tests {
     #[test]
     fn noop_workloads_do_not_read_back() {
         let fsmark = Task::parse(DEFAULT).unwrap();
-        let settings = fsmark.work.on(System::Noop).unwrap().settings();
+        let settings = fsmark.work.on(System::Noop).unwrap().describe().settings;
         assert!(settings.contains(&("no_walk", 1)) && settings.contains(&("cold_walk", 0)));
         assert!(fsmark.fits(System::Noop));
         let xattr = Task::parse("xattr").unwrap();
-        let settings = xattr.work.on(System::Noop).unwrap().settings();
+        let settings = xattr.work.on(System::Noop).unwrap().describe().settings;
         assert!(settings.contains(&("only_absent", 1)));
         assert!(!Task::external(External::Dbench { seconds: 1 }).fits(System::Noop));
     }
@@ -266,7 +266,7 @@ mod tests {
             );
         }
         let mixed = Task::parse("mixed").unwrap();
-        let settings = |system| mixed.work.on(system).unwrap().settings();
+        let settings = |system| mixed.work.on(system).unwrap().describe().settings;
         assert!(settings(System::Raw).contains(&("alone", 1)));
         assert!(settings(System::Xfs).contains(&("alone", 0)));
     }

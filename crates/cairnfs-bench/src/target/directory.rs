@@ -91,10 +91,6 @@ impl Target for Directory {
     fn close(&self) -> Result<()> {
         self.hooks.as_ref().map_or(Ok(()), |hooks| hooks.unmount())
     }
-
-    fn counters(&self) -> Vec<(&'static str, u64)> {
-        Vec::new()
-    }
 }
 
 struct Subdirectory {

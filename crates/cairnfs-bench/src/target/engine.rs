@@ -5,80 +5,30 @@ use std::sync::Arc;
 
 use cairnfs::fs::FileSystem;
 use cairnfs::types::{Attr, Creds};
-use cairnfs::{Error, FileKind, RenameMode, XattrMode};
+use cairnfs::{Error, FileKind, RenameMode, Volume, XattrMode};
 
-use super::volume::Opened;
-use super::{Dir, Handle, Open, OpenFile, Target, copied};
+use super::{Dir, Handle, Open, OpenFile, copied};
 use crate::Result;
 
-/// A target that uses an open volume by inode.
-pub struct Engine {
-    opened: Opened,
-}
-
-impl Engine {
-    pub(super) fn new(opened: Opened) -> Self {
-        Self { opened }
+/// Opens a directory by looking up the names of its path.
+pub fn dir(volume: &Volume, path: &str) -> Result<DirRef> {
+    let fs = Arc::clone(volume.file_system());
+    let mut ino = ROOT;
+    for name in path.split('/') {
+        // The child's reference is taken before the parent's is returned.
+        let above = DirRef {
+            fs: Arc::clone(&fs),
+            ino,
+        };
+        ino = above.fs.lookup(ino, name.as_bytes())?.ino;
     }
-}
-
-impl Target for Engine {
-    fn name(&self) -> &str {
-        self.opened.name()
-    }
-
-    fn interface(&self) -> &'static str {
-        "in-process, library by inode"
-    }
-
-    fn make_dir(&self, path: &str) -> Result<()> {
-        Ok(self.opened.volume().create_dir(path)?)
-    }
-
-    fn remove_tree(&self, path: &str) -> Result<()> {
-        Ok(self.opened.volume().remove_dir_all(path)?)
-    }
-
-    fn dir<'a>(&'a self, path: &str) -> Result<Box<dyn Dir + 'a>> {
-        let volume = self.opened.volume();
-        let fs = Arc::clone(volume.file_system());
-        let mut ino = ROOT;
-        for name in path.split('/') {
-            // The child's reference is taken before the parent's is returned.
-            let above = DirRef {
-                fs: Arc::clone(&fs),
-                ino,
-            };
-            ino = above.fs.lookup(ino, name.as_bytes())?.ino;
-        }
-        Ok(Box::new(DirRef { fs, ino }))
-    }
-
-    fn sync(&self) -> Result<()> {
-        Ok(self.opened.volume().sync()?)
-    }
-
-    fn can_reopen(&self) -> bool {
-        true
-    }
-
-    fn reopen(&self) -> Result<()> {
-        self.opened.reopen()
-    }
-
-    fn close(&self) -> Result<()> {
-        self.opened.close()
-    }
-
-    fn counters(&self) -> Vec<(&'static str, u64)> {
-        self.opened.counters()
-    }
+    Ok(DirRef { fs, ino })
 }
 
 const ROOT: u64 = cairnfs::format::ROOT_INO;
 
 /// A directory and the lookup reference to it. It keeps the engine alive.
-struct DirRef {
+pub struct DirRef {
     fs: Arc<FileSystem>,
     ino: u64,
 }

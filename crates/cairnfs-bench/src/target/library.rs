@@ -5,67 +5,19 @@ use std::path::Path;
 
 use cairnfs::{File, OpenOptions, Volume};
 
-use super::volume::Opened;
-use super::{Dir, Handle, Open, OpenFile, Paths, Target};
+use super::{Dir, Handle, Open, OpenFile, Paths};
 use crate::Result;
 
-/// A target that uses an open volume by path.
-pub struct Library {
-    opened: Opened,
-}
-
-impl Library {
-    pub(super) fn new(opened: Opened) -> Self {
-        Self { opened }
+/// Opens a directory by path.
+pub fn dir(volume: Volume, path: &str) -> Subdirectory {
+    Subdirectory {
+        volume,
+        paths: Paths::new(path.as_ref()),
     }
 }
 
-impl Target for Library {
-    fn name(&self) -> &str {
-        self.opened.name()
-    }
-
-    fn interface(&self) -> &'static str {
-        "in-process, library by path"
-    }
-
-    fn make_dir(&self, path: &str) -> Result<()> {
-        Ok(self.opened.volume().create_dir(path)?)
-    }
-
-    fn remove_tree(&self, path: &str) -> Result<()> {
-        Ok(self.opened.volume().remove_dir_all(path)?)
-    }
-
-    fn dir<'a>(&'a self, path: &str) -> Result<Box<dyn Dir + 'a>> {
-        Ok(Box::new(Subdirectory {
-            volume: self.opened.volume(),
-            paths: Paths::new(path.as_ref()),
-        }))
-    }
-
-    fn sync(&self) -> Result<()> {
-        Ok(self.opened.volume().sync()?)
-    }
-
-    fn can_reopen(&self) -> bool {
-        true
-    }
-
-    fn reopen(&self) -> Result<()> {
-        self.opened.reopen()
-    }
-
-    fn close(&self) -> Result<()> {
-        self.opened.close()
-    }
-
-    fn counters(&self) -> Vec<(&'static str, u64)> {
-        self.opened.counters()
-    }
-}
-
-struct Subdirectory {
+/// A directory of an open volume.
+pub struct Subdirectory {
     volume: Volume,
     paths: Paths,
 }

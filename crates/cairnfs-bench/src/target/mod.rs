@@ -43,17 +43,25 @@ pub trait Target: Send + Sync {
     fn sync(&self) -> Result<()>;
 
     /// Whether [`Target::reopen`] has an effect: the benchmark itself opened or mounted the target.
-    fn can_reopen(&self) -> bool;
+    fn can_reopen(&self) -> bool {
+        false
+    }
 
     /// Closes the target and opens it again, so that its caches are empty. No directory or file of
     /// it may be in use.
-    fn reopen(&self) -> Result<()>;
+    fn reopen(&self) -> Result<()> {
+        Ok(())
+    }
 
     /// Closes the target if the benchmark opened it; this writes all buffered data.
-    fn close(&self) -> Result<()>;
+    fn close(&self) -> Result<()> {
+        Ok(())
+    }
 
     /// Returns the counters since the target was first opened; also valid after it was closed.
-    fn counters(&self) -> Vec<(&'static str, u64)>;
+    fn counters(&self) -> Vec<(&'static str, u64)> {
+        Vec::new()
+    }
 }
 
 /// A directory that one thread works in.
@@ -187,11 +195,7 @@ pub fn open(place: &Place) -> Result<Box<dyn Target>> {
     if let Some(mechanism) = place.without {
         image.name = format!("{} without {}", image.name, mechanism.name());
     }
-    let opened = Opened::new(image, place)?;
-    Ok(match place.by_inode {
-        true => Box::new(engine::Engine::new(opened)),
-        false => Box::new(library::Library::new(opened)),
-    })
+    Ok(Box::new(Opened::new(image, place)?))
 }
 
 /// The file or device that a volume is in.

@@ -82,22 +82,6 @@ impl Target for Raw {
     fn sync(&self) -> Result<()> {
         Ok(self.device.sync_data()?)
     }
-
-    fn can_reopen(&self) -> bool {
-        false
-    }
-
-    fn reopen(&self) -> Result<()> {
-        Ok(())
-    }
-
-    fn close(&self) -> Result<()> {
-        Ok(())
-    }
-
-    fn counters(&self) -> Vec<(&'static str, u64)> {
-        Vec::new()
-    }
 }
 
 const NO_FILES: &str = "the bare device has one file for each thread, and nothing else";

@@ -1,11 +1,12 @@
-//! A volume that a target can close and reopen, with counters summed over all openings.
+//! A volume as a target, used by path or by inode. It can be closed and opened again; its counters
+//! are summed over all openings.
 
 use std::sync::{PoisonError, RwLock, RwLockReadGuard};
 
 use cairnfs::fs::LEVELS;
 use cairnfs::{Volume, VolumeOptions};
 
-use super::Image;
+use super::{Dir, Image, Target, engine, library};
 use crate::Result;
 use crate::args::Place;
 
@@ -14,6 +15,7 @@ pub struct Opened {
     now: RwLock<Now>,
     image: Image,
     options: VolumeOptions,
+    by_inode: bool,
 }
 
 struct Now {
@@ -38,21 +40,57 @@ impl Opened {
             now: RwLock::new(Now { volume, before }),
             image,
             options,
+            by_inode: place.by_inode,
         })
     }
 
-    /// Returns the volume; it is valid until the next [`Opened::reopen`].
-    pub fn volume(&self) -> Volume {
+    /// Returns the volume; it is valid until the next reopening.
+    fn volume(&self) -> Volume {
         self.now().volume.clone()
     }
 
-    /// Returns its description for reports.
-    pub fn name(&self) -> &str {
+    fn now(&self) -> RwLockReadGuard<'_, Now> {
+        self.now.read().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Target for Opened {
+    fn name(&self) -> &str {
         &self.image.name
     }
 
-    /// Closes the volume and opens it again.
-    pub fn reopen(&self) -> Result<()> {
+    fn interface(&self) -> &'static str {
+        match self.by_inode {
+            true => "in-process, library by inode",
+            false => "in-process, library by path",
+        }
+    }
+
+    fn make_dir(&self, path: &str) -> Result<()> {
+        Ok(self.volume().create_dir(path)?)
+    }
+
+    fn remove_tree(&self, path: &str) -> Result<()> {
+        Ok(self.volume().remove_dir_all(path)?)
+    }
+
+    fn dir<'a>(&'a self, path: &str) -> Result<Box<dyn Dir + 'a>> {
+        let volume = self.volume();
+        Ok(match self.by_inode {
+            true => Box::new(engine::dir(&volume, path)?),
+            false => Box::new(library::dir(volume, path)),
+        })
+    }
+
+    fn sync(&self) -> Result<()> {
+        Ok(self.volume().sync()?)
+    }
+
+    fn can_reopen(&self) -> bool {
+        true
+    }
+
+    fn reopen(&self) -> Result<()> {
         let mut now = self.now.write().unwrap_or_else(PoisonError::into_inner);
         now.volume.clone().close()?;
         now.before = now.counters();
@@ -60,18 +98,12 @@ impl Opened {
         Ok(())
     }
 
-    /// Closes the volume.
-    pub fn close(&self) -> Result<()> {
+    fn close(&self) -> Result<()> {
         Ok(self.volume().close()?)
     }
 
-    /// Returns the counters since it was first opened.
-    pub fn counters(&self) -> Vec<(&'static str, u64)> {
+    fn counters(&self) -> Vec<(&'static str, u64)> {
         self.now().counters()
-    }
-
-    fn now(&self) -> RwLockReadGuard<'_, Now> {
-        self.now.read().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

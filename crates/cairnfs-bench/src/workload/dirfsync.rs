@@ -2,9 +2,8 @@
 //! deleted, evenly spread. The synced sums also contain what the target already wrote while names
 //! were added or deleted.
 
-use super::{Ground, Workload, at_least_one, file_name};
+use super::{Description, Phases, Workload, at_least_one, file_name};
 use crate::Result;
-use crate::phase::Meter;
 
 /// Sync a directory after many names were added, and after some were deleted.
 #[derive(Debug, Clone, clap::Args)]
@@ -19,20 +18,13 @@ pub struct Dirfsync {
 }
 
 impl Workload for Dirfsync {
-    fn name(&self) -> &'static str {
-        "dirfsync"
-    }
-
-    fn unit(&self) -> &'static str {
-        "calls"
-    }
-
-    fn threads(&self) -> usize {
-        1
-    }
-
-    fn settings(&self) -> Vec<(&'static str, u64)> {
-        vec![("adds", self.adds), ("deletes", self.deletes)]
+    fn describe(&self) -> Description {
+        Description {
+            name: "dirfsync",
+            unit: "calls",
+            threads: 1,
+            settings: vec![("adds", self.adds), ("deletes", self.deletes)],
+        }
     }
 
     fn check(&self) -> Result<()> {
@@ -43,37 +35,30 @@ impl Workload for Dirfsync {
         }
     }
 
-    fn prepare(&self, _: &Ground<'_>) -> Result<()> {
-        Ok(())
-    }
-
-    fn measure(&self, ground: &Ground<'_>, meter: &mut Meter<'_>) -> Result<()> {
-        meter.threads("add", 1, |thread, tally| {
-            let dir = ground.dir(thread)?;
-            (0..self.adds).try_for_each(|file| dir.create(&file_name(file), &[], false))?;
-            tally.operations += self.adds;
-            Ok(())
+    fn measure(&self, phases: &mut Phases<'_>) -> Result<()> {
+        phases.run("add", |worker| {
+            let dir = worker.dir()?;
+            worker.each(0..self.adds, |file| {
+                dir.create(&file_name(file), &[], false)
+            })
         })?;
-        sync_dir("fsync after adds", ground, meter)?;
-        meter.both("adds synced");
-        meter.sync()?;
-        meter.threads("delete", 1, |thread, tally| {
-            let dir = ground.dir(thread)?;
-            self.deleted()
-                .try_for_each(|file| dir.remove(&file_name(file)))?;
-            tally.operations += self.deletes;
-            Ok(())
+        sync_dir("fsync after adds", phases)?;
+        phases.meter.both("adds synced");
+        phases.meter.sync()?;
+        phases.run("delete", |worker| {
+            let dir = worker.dir()?;
+            worker.each(self.deleted(), |file| dir.remove(&file_name(file)))
         })?;
-        sync_dir("fsync after deletes", ground, meter)?;
-        meter.both("deletes synced");
+        sync_dir("fsync after deletes", phases)?;
+        phases.meter.both("deletes synced");
         Ok(())
     }
 }
 
-fn sync_dir(name: &'static str, ground: &Ground<'_>, meter: &mut Meter<'_>) -> Result<()> {
-    meter.threads(name, 1, |thread, tally| {
-        let dir = ground.dir(thread)?;
-        tally.timed(|| dir.sync())
+fn sync_dir(name: &'static str, phases: &mut Phases<'_>) -> Result<()> {
+    phases.run(name, |worker| {
+        let dir = worker.dir()?;
+        worker.tally.timed(|| dir.sync())
     })?;
     Ok(())
 }

@@ -5,11 +5,9 @@
 //! outstanding after the last removal are measured as separate phases, and the last line is the
 //! sum, so that a target gains nothing by delaying work.
 
-use super::{Ground, Workload, at_least_one, at_most_1g, contents, file_name};
+use super::{Description, Phases, Worker, Workload, at_least_one, at_most_1g, contents, file_name};
 use crate::Result;
 use crate::args::parse_size;
-use crate::phase::Meter;
-use crate::tally::Tally;
 
 /// Make many files, list and stat them all, remove them all.
 #[derive(Debug, Clone, clap::Args)]
@@ -59,31 +57,24 @@ pub struct Fsmark {
 }
 
 impl Workload for Fsmark {
-    fn name(&self) -> &'static str {
-        "fsmark"
-    }
-
-    fn unit(&self) -> &'static str {
-        "files"
-    }
-
-    fn threads(&self) -> usize {
-        self.threads
-    }
-
-    fn settings(&self) -> Vec<(&'static str, u64)> {
-        vec![
-            ("threads", self.threads as u64),
-            ("files_per_thread", self.files),
-            ("dirs_per_thread", self.dirs),
-            ("file_bytes", self.size),
-            ("fsync_each", u64::from(self.sync)),
-            ("sync_each_phase", u64::from(self.sync_phases)),
-            ("sync_after_create", u64::from(self.sync_create)),
-            ("walk_again", u64::from(self.walk_again)),
-            ("cold_walk", u64::from(self.cold)),
-            ("no_walk", u64::from(self.no_walk)),
-        ]
+    fn describe(&self) -> Description {
+        Description {
+            name: "fsmark",
+            unit: "files",
+            threads: self.threads,
+            settings: vec![
+                ("threads", self.threads as u64),
+                ("files_per_thread", self.files),
+                ("dirs_per_thread", self.dirs),
+                ("file_bytes", self.size),
+                ("fsync_each", u64::from(self.sync)),
+                ("sync_each_phase", u64::from(self.sync_phases)),
+                ("sync_after_create", u64::from(self.sync_create)),
+                ("walk_again", u64::from(self.walk_again)),
+                ("cold_walk", u64::from(self.cold)),
+                ("no_walk", u64::from(self.no_walk)),
+            ],
+        }
     }
 
     fn check(&self) -> Result<()> {
@@ -99,33 +90,24 @@ impl Workload for Fsmark {
         self.cold
     }
 
-    fn prepare(&self, ground: &Ground<'_>) -> Result<()> {
-        for thread in 0..self.threads {
-            for dir in 0..self.dirs() {
-                ground.make_subdir(thread, &dir_name(dir))?;
-            }
-        }
-        Ok(())
+    fn prepare(&self, worker: &Worker<'_>) -> Result<()> {
+        (0..self.dirs()).try_for_each(|dir| worker.make_subdir(&dir_name(dir)))
     }
 
-    fn measure(&self, ground: &Ground<'_>, meter: &mut Meter<'_>) -> Result<()> {
+    fn measure(&self, phases: &mut Phases<'_>) -> Result<()> {
         if self.sync_phases {
-            meter.sync_phases();
+            phases.meter.sync_phases();
         }
         let bytes = contents(self.size);
-        meter.threads("create", self.threads, |thread, tally| {
-            self.create(ground, thread, &bytes, tally)
-        })?;
+        phases.run("create", |worker| self.create(worker, &bytes))?;
         if self.sync_create {
-            meter.sync_last("sync created", "create synced")?;
+            phases.meter.sync_last("sync created", "create synced")?;
         }
-        self.walks(ground, meter)?;
-        if !ground.keep() {
-            meter.threads("unlink", self.threads, |thread, tally| {
-                self.unlink(ground, thread, tally)
-            })?;
+        self.walks(phases)?;
+        if !phases.keeps() {
+            phases.run("unlink", |worker| self.unlink(worker))?;
         }
-        meter.sync()
+        phases.meter.sync()
     }
 
     fn lives(&self) -> Option<u64> {
@@ -147,70 +129,53 @@ impl Fsmark {
         start(dir)..start(dir + 1)
     }
 
-    fn create(
-        &self,
-        ground: &Ground<'_>,
-        thread: usize,
-        bytes: &[u8],
-        tally: &mut Tally,
-    ) -> Result<()> {
+    fn create(&self, worker: &mut Worker<'_>, bytes: &[u8]) -> Result<()> {
         for dir in 0..self.dirs() {
-            let place = ground.subdir(thread, &dir_name(dir))?;
-            for file in self.files_of(dir) {
-                place.create(&file_name(file), bytes, self.sync)?;
-            }
+            let place = worker.subdir(&dir_name(dir))?;
+            let create = |file| place.create(&file_name(file), bytes, self.sync);
+            worker.each(self.files_of(dir), create)?;
         }
-        tally.operations += self.files;
-        tally.bytes += self.files * self.size;
+        worker.tally.bytes += self.files * self.size;
         Ok(())
     }
 
-    fn walks(&self, ground: &Ground<'_>, meter: &mut Meter<'_>) -> Result<()> {
+    fn walks(&self, phases: &mut Phases<'_>) -> Result<()> {
         if self.no_walk {
             return Ok(());
         }
-        meter.threads("walk", self.threads, |thread, tally| {
-            self.walk(ground, thread, tally)
-        })?;
+        phases.run("walk", |worker| self.walk(worker))?;
         if self.walk_again {
-            meter.threads("walk again", self.threads, |thread, tally| {
-                self.walk(ground, thread, tally)
-            })?;
+            phases.run("walk again", |worker| self.walk(worker))?;
         }
         if self.cold {
-            meter.reopen()?;
-            meter.threads("walk cold", self.threads, |thread, tally| {
-                self.walk(ground, thread, tally)
-            })?;
+            phases.meter.reopen()?;
+            phases.run("walk cold", |worker| self.walk(worker))?;
         }
         Ok(())
     }
 
-    fn walk(&self, ground: &Ground<'_>, thread: usize, tally: &mut Tally) -> Result<()> {
+    fn walk(&self, worker: &mut Worker<'_>) -> Result<()> {
         for dir in 0..self.dirs() {
             let files = self.files_of(dir);
             let expected = files.end - files.start;
-            let (found, bytes) = ground.subdir(thread, &dir_name(dir))?.walk()?;
+            let (found, bytes) = worker.subdir(&dir_name(dir))?.walk()?;
             if (found, bytes) != (expected, expected * self.size) {
                 return Err(format!(
-                    "directory {dir} of thread {thread} should hold {expected} files of {} bytes, but has {found} with {bytes} bytes",
-                    self.size
+                    "directory {dir} of thread {} should hold {expected} files of {} bytes, but has {found} with {bytes} bytes",
+                    worker.number, self.size
                 )
                 .into());
             }
         }
-        tally.operations += self.files;
+        worker.tally.operations += self.files;
         Ok(())
     }
 
-    fn unlink(&self, ground: &Ground<'_>, thread: usize, tally: &mut Tally) -> Result<()> {
+    fn unlink(&self, worker: &mut Worker<'_>) -> Result<()> {
         for dir in 0..self.dirs() {
-            let place = ground.subdir(thread, &dir_name(dir))?;
-            for file in self.files_of(dir) {
-                place.remove(&file_name(file))?;
-            }
+            let place = worker.subdir(&dir_name(dir))?;
+            worker.each(self.files_of(dir), |file| place.remove(&file_name(file)))?;
         }
-        tally.operations += self.files;
         Ok(())
     }
 }

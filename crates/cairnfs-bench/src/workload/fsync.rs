@@ -4,12 +4,10 @@
 //! Each job has its own file and thread. A latency covers an fsync and the writes since the
 //! previous one.
 
-use super::{Ground, Workload, at_least_one, at_most_1g, contents};
+use super::{Description, Phases, Worker, Workload, at_least_one, at_most_1g, contents};
 use crate::Result;
 use crate::args::parse_size;
-use crate::phase::Meter;
 use crate::random::Random;
-use crate::tally::Tally;
 use crate::target::{Open, OpenFile};
 
 /// Write files block by block, and sync each again and again.
@@ -47,28 +45,21 @@ pub struct Fsync {
 const FILE: &str = "file";
 
 impl Workload for Fsync {
-    fn name(&self) -> &'static str {
-        "fsync"
-    }
-
-    fn unit(&self) -> &'static str {
-        "fsyncs"
-    }
-
-    fn threads(&self) -> usize {
-        self.jobs
-    }
-
-    fn settings(&self) -> Vec<(&'static str, u64)> {
-        vec![
-            ("jobs", self.jobs as u64),
-            ("total_bytes", self.total),
-            ("block_bytes", self.block),
-            ("blocks_per_fsync", self.every),
-            ("random", u64::from(self.random)),
-            ("append", u64::from(self.append)),
-            ("seed", self.seed),
-        ]
+    fn describe(&self) -> Description {
+        Description {
+            name: "fsync",
+            unit: "fsyncs",
+            threads: self.jobs,
+            settings: vec![
+                ("jobs", self.jobs as u64),
+                ("total_bytes", self.total),
+                ("block_bytes", self.block),
+                ("blocks_per_fsync", self.every),
+                ("random", u64::from(self.random)),
+                ("append", u64::from(self.append)),
+                ("seed", self.seed),
+            ],
+        }
     }
 
     fn check(&self) -> Result<()> {
@@ -86,30 +77,25 @@ impl Workload for Fsync {
         at_most_1g("--block", self.block)
     }
 
-    fn prepare(&self, ground: &Ground<'_>) -> Result<()> {
+    fn prepare(&self, worker: &Worker<'_>) -> Result<()> {
         if !self.random {
             return Ok(());
         }
         let block = contents(self.block);
-        for job in 0..self.jobs {
-            let dir = ground.dir(job)?;
-            let file = dir.open(FILE, Open::New)?;
-            (0..self.blocks()).try_for_each(|n| file.write_at(&block, n * self.block))?;
-        }
-        Ok(())
+        let dir = worker.dir()?;
+        let file = dir.open(FILE, Open::New)?;
+        (0..self.blocks()).try_for_each(|n| file.write_at(&block, n * self.block))
     }
 
-    fn measure(&self, ground: &Ground<'_>, meter: &mut Meter<'_>) -> Result<()> {
+    fn measure(&self, phases: &mut Phases<'_>) -> Result<()> {
         let block = contents(self.block);
         let name = match (self.random, self.append) {
             (true, _) => "random write + fsync",
             (_, true) => "append + fsync",
             _ => "write + fsync",
         };
-        meter.threads(name, self.jobs, |job, tally| {
-            self.work(ground, job, &block, tally)
-        })?;
-        meter.sync()
+        phases.run(name, |worker| self.work(worker, &block))?;
+        phases.meter.sync()
     }
 }
 
@@ -126,14 +112,14 @@ impl Fsync {
         }
     }
 
-    fn work(&self, ground: &Ground<'_>, job: usize, block: &[u8], tally: &mut Tally) -> Result<()> {
-        let dir = ground.dir(job)?;
+    fn work(&self, worker: &mut Worker<'_>, block: &[u8]) -> Result<()> {
+        let dir = worker.dir()?;
         let file = dir.open(FILE, self.how())?;
-        let mut random = Random::new(self.seed, job as u64);
+        let mut random = Random::new(self.seed, worker.number as u64);
         let mut blocks = 0..self.blocks();
         while !blocks.is_empty() {
             // A write may defer work to the sync, so only the time of both is comparable.
-            let written = tally.timed(|| {
+            let written = worker.tally.timed(|| {
                 let mut written = 0;
                 for n in blocks.by_ref().take(self.every as usize) {
                     self.write(&*file, n, block, &mut random)?;
@@ -141,7 +127,7 @@ impl Fsync {
                 }
                 file.sync().map(|()| written)
             })?;
-            tally.bytes += written;
+            worker.tally.bytes += written;
         }
         Ok(())
     }

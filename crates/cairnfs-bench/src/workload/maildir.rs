@@ -1,11 +1,9 @@
 //! Mail delivery: a message is created in `tmp`, written and synced, renamed into `new`, and `new`
 //! is synced. Then the message counts as delivered.
 
-use super::{Ground, Workload, at_least_one, at_most_1g, contents};
+use super::{Description, Phases, Worker, Workload, at_least_one, at_most_1g, contents};
 use crate::Result;
 use crate::args::parse_size;
-use crate::phase::Meter;
-use crate::tally::Tally;
 
 /// Deliver messages as a mail server does.
 #[derive(Debug, Clone, clap::Args)]
@@ -24,24 +22,17 @@ pub struct Maildir {
 }
 
 impl Workload for Maildir {
-    fn name(&self) -> &'static str {
-        "maildir"
-    }
-
-    fn unit(&self) -> &'static str {
-        "messages"
-    }
-
-    fn threads(&self) -> usize {
-        self.jobs
-    }
-
-    fn settings(&self) -> Vec<(&'static str, u64)> {
-        vec![
-            ("jobs", self.jobs as u64),
-            ("messages_per_job", self.messages),
-            ("message_bytes", self.size),
-        ]
+    fn describe(&self) -> Description {
+        Description {
+            name: "maildir",
+            unit: "messages",
+            threads: self.jobs,
+            settings: vec![
+                ("jobs", self.jobs as u64),
+                ("messages_per_job", self.messages),
+                ("message_bytes", self.size),
+            ],
+        }
     }
 
     fn check(&self) -> Result<()> {
@@ -49,40 +40,29 @@ impl Workload for Maildir {
         at_most_1g("--size", self.size)
     }
 
-    fn prepare(&self, ground: &Ground<'_>) -> Result<()> {
-        for job in 0..self.jobs {
-            ground.make_subdir(job, "tmp")?;
-            ground.make_subdir(job, "new")?;
-        }
-        Ok(())
+    fn prepare(&self, worker: &Worker<'_>) -> Result<()> {
+        worker.make_subdir("tmp")?;
+        worker.make_subdir("new")
     }
 
-    fn measure(&self, ground: &Ground<'_>, meter: &mut Meter<'_>) -> Result<()> {
+    fn measure(&self, phases: &mut Phases<'_>) -> Result<()> {
         let bytes = contents(self.size);
-        meter.threads("deliver", self.jobs, |job, tally| {
-            self.deliver(ground, job, &bytes, tally)
-        })?;
-        meter.sync()
+        phases.run("deliver", |worker| self.deliver(worker, &bytes))?;
+        phases.meter.sync()
     }
 }
 
 impl Maildir {
-    fn deliver(
-        &self,
-        ground: &Ground<'_>,
-        job: usize,
-        bytes: &[u8],
-        tally: &mut Tally,
-    ) -> Result<()> {
-        let (tmp, new) = (ground.subdir(job, "tmp")?, ground.subdir(job, "new")?);
+    fn deliver(&self, worker: &mut Worker<'_>, bytes: &[u8]) -> Result<()> {
+        let (tmp, new) = (worker.subdir("tmp")?, worker.subdir("new")?);
         for number in 0..self.messages {
-            let name = format!("{number:08}.{job}");
-            tally.timed(|| {
+            let name = format!("{number:08}.{}", worker.number);
+            worker.tally.timed(|| {
                 tmp.create(&name, bytes, true)?;
                 tmp.rename(&name, &*new, &name)?;
                 new.sync()
             })?;
-            tally.bytes += self.size;
+            worker.tally.bytes += self.size;
         }
         Ok(())
     }

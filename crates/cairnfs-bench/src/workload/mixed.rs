@@ -6,11 +6,10 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use super::{Ground, Workload, at_least_one, at_most_1g, contents, file_name};
+use super::{Description, Phases, Worker, Workload, at_least_one, at_most_1g, contents, file_name};
 use crate::Result;
 use crate::args::parse_size;
-use crate::phase::Meter;
-use crate::tally::{Latency, Tally};
+use crate::tally::Latency;
 use crate::target::Open;
 
 /// Append and sync, alone and while other threads make and remove small files.
@@ -40,26 +39,19 @@ const LIVE: u64 = 16;
 const APPENDS: usize = 0;
 
 impl Workload for Mixed {
-    fn name(&self) -> &'static str {
-        "mixed"
-    }
-
-    fn unit(&self) -> &'static str {
-        "operations"
-    }
-
-    fn threads(&self) -> usize {
-        self.load + 1
-    }
-
-    fn settings(&self) -> Vec<(&'static str, u64)> {
-        vec![
-            ("load_threads", self.load as u64),
-            ("alone", u64::from(self.alone)),
-            ("appends", self.appends),
-            ("append_bytes", self.size),
-            ("load_file_bytes", self.size),
-        ]
+    fn describe(&self) -> Description {
+        Description {
+            name: "mixed",
+            unit: "operations",
+            threads: self.load + 1,
+            settings: vec![
+                ("load_threads", self.load as u64),
+                ("alone", u64::from(self.alone)),
+                ("appends", self.appends),
+                ("append_bytes", self.size),
+                ("load_file_bytes", self.size),
+            ],
+        }
     }
 
     fn check(&self) -> Result<()> {
@@ -71,31 +63,32 @@ impl Workload for Mixed {
         at_most_1g("--size", self.size)
     }
 
-    fn prepare(&self, ground: &Ground<'_>) -> Result<()> {
-        ground.dir(APPENDS)?.create(FILE, &[], false)
+    fn prepare(&self, worker: &Worker<'_>) -> Result<()> {
+        match worker.number {
+            APPENDS => worker.dir()?.create(FILE, &[], false),
+            _ => Ok(()),
+        }
     }
 
-    fn measure(&self, ground: &Ground<'_>, meter: &mut Meter<'_>) -> Result<()> {
+    fn measure(&self, phases: &mut Phases<'_>) -> Result<()> {
         let bytes = contents(self.size);
-        let alone = meter.threads("append + fsync, alone", 1, |_, tally| {
-            self.append(ground, &bytes, tally)
-        })?;
-        meter.sync()?;
+        let append = |worker: &mut Worker<'_>| self.append(worker, &bytes);
+        let alone = phases.run_first(1, "append + fsync, alone", append)?;
+        phases.meter.sync()?;
         if self.alone {
             return Ok(());
         }
         let load = Load::default();
-        let beside = meter.threads(
-            "append + fsync, beside load",
-            self.load + 1,
-            |n, tally| match n {
+        let beside = phases.run("append + fsync, beside load", |worker| {
+            match worker.number {
                 APPENDS => {
                     let _end = End(&load.over);
-                    self.append(ground, &bytes, tally)
+                    append(worker)
                 }
-                _ => load.work(ground, n, &bytes),
-            },
-        )?;
+                _ => load.work(worker, &bytes),
+            }
+        })?;
+        let meter = &mut phases.meter;
         let files = load.files.into_inner();
         meter.beside("the load: create, write, delete", files, files * self.size);
         if let (Some(alone), Some(beside)) = (alone, beside) {
@@ -115,15 +108,15 @@ impl Workload for Mixed {
 const FILE: &str = "appended";
 
 impl Mixed {
-    fn append(&self, ground: &Ground<'_>, bytes: &[u8], tally: &mut Tally) -> Result<()> {
-        let dir = ground.dir(APPENDS)?;
+    fn append(&self, worker: &mut Worker<'_>, bytes: &[u8]) -> Result<()> {
+        let dir = worker.dir()?;
         let file = dir.open(FILE, Open::Append)?;
         for _ in 0..self.appends {
-            tally.timed(|| {
+            worker.tally.timed(|| {
                 file.append(bytes)?;
                 file.sync()
             })?;
-            tally.bytes += self.size;
+            worker.tally.bytes += self.size;
         }
         Ok(())
     }
@@ -139,8 +132,8 @@ struct Load {
 impl Load {
     /// Creates and writes files, and removes each one after `LIVE` later ones; at the end removes
     /// the rest.
-    fn work(&self, ground: &Ground<'_>, thread: usize, bytes: &[u8]) -> Result<()> {
-        let dir = ground.dir(thread)?;
+    fn work(&self, worker: &Worker<'_>, bytes: &[u8]) -> Result<()> {
+        let dir = worker.dir()?;
         let mut made = 0;
         loop {
             dir.create(&file_name(made), bytes, false)?;

@@ -1,14 +1,15 @@
 //! The workloads, one module each, and the common sequence that runs all of them.
 //!
-//! A workload works in its own directory, in which each thread has one. It defines what to create
-//! before the clock starts, and its phases. Creating the directories, opening, cleaning up and
-//! closing are common to all.
+//! A workload works in its own directory, in which each thread has one. It defines what a thread
+//! creates before the clock starts, and its phases. Creating the directories, threads, timing,
+//! opening, cleaning up and closing are common to all (`phases`).
 
 mod dirfsync;
 mod fsmark;
 mod fsync;
 mod maildir;
 mod mixed;
+mod phases;
 mod xattr;
 
 pub use dirfsync::Dirfsync;
@@ -22,21 +23,27 @@ use crate::Result;
 use crate::args::Place;
 use crate::phase::{Meter, total};
 use crate::report::Report;
-use crate::target::{self, Dir, Target};
+use crate::target::{self, Target};
+
+use phases::{Phases, Worker};
+
+/// What a report says of a workload, and its threads.
+#[derive(Debug, Clone)]
+pub struct Description {
+    /// Name of the workload.
+    pub name: &'static str,
+    /// Unit of its operations, in the plural.
+    pub unit: &'static str,
+    /// Number of threads with a directory.
+    pub threads: usize,
+    /// Its settings.
+    pub settings: Vec<(&'static str, u64)>,
+}
 
 /// A workload with its settings.
 pub trait Workload {
-    /// Name of the workload.
-    fn name(&self) -> &'static str;
-
-    /// Unit of its operations, in the plural.
-    fn unit(&self) -> &'static str;
-
-    /// Number of threads with a directory.
-    fn threads(&self) -> usize;
-
-    /// Its settings, for the report.
-    fn settings(&self) -> Vec<(&'static str, u64)>;
+    /// Describes it.
+    fn describe(&self) -> Description;
 
     /// Refuses invalid settings.
     ///
@@ -44,17 +51,19 @@ pub trait Workload {
     /// A text that names the invalid setting.
     fn check(&self) -> Result<()>;
 
-    /// Creates what must exist before the clock starts; the caller then makes it durable.
+    /// Creates what one thread needs before the clock starts; the caller then makes it durable.
     ///
     /// # Errors
     /// Errors of the target.
-    fn prepare(&self, ground: &Ground<'_>) -> Result<()>;
+    fn prepare(&self, _worker: &Worker<'_>) -> Result<()> {
+        Ok(())
+    }
 
     /// Executes the workload, phase by phase.
     ///
     /// # Errors
     /// Errors of the target, or lost files or data.
-    fn measure(&self, ground: &Ground<'_>, meter: &mut Meter<'_>) -> Result<()>;
+    fn measure(&self, phases: &mut Phases<'_>) -> Result<()>;
 
     /// Whether it closes the target and opens it again.
     fn reopens(&self) -> bool {
@@ -70,44 +79,6 @@ pub trait Workload {
 
 /// Name of the sum of all phases.
 pub const ALL: &str = "all, until synced";
-
-/// The directories in which a workload works.
-pub struct Ground<'t> {
-    target: &'t dyn Target,
-    top: String,
-    keep: bool,
-}
-
-impl Ground<'_> {
-    /// Whether the files are kept at the end.
-    fn keep(&self) -> bool {
-        self.keep
-    }
-
-    fn thread(&self, thread: usize) -> String {
-        format!("{}/t{thread}", self.top)
-    }
-
-    /// Opens the directory of a thread.
-    fn dir(&self, thread: usize) -> Result<Box<dyn Dir + '_>> {
-        self.target.dir(&self.thread(thread))
-    }
-
-    /// Opens a directory in that of a thread.
-    fn subdir(&self, thread: usize, name: &str) -> Result<Box<dyn Dir + '_>> {
-        self.target.dir(&format!("{}/{name}", self.thread(thread)))
-    }
-
-    fn make_subdir(&self, thread: usize, name: &str) -> Result<()> {
-        let path = format!("{}/{name}", self.thread(thread));
-        self.target.make_dir(&path)
-    }
-
-    fn make_dirs(&self, threads: usize) -> Result<()> {
-        self.target.make_dir(&self.top)?;
-        (0..threads).try_for_each(|thread| self.target.make_dir(&self.thread(thread)))
-    }
-}
 
 /// Runs a workload, and returns its figures.
 ///
@@ -134,19 +105,10 @@ pub fn measure_on(
     if workload.reopens() && !target.can_reopen() {
         return Err(NOT_REOPENED.into());
     }
-    let ground = Ground {
-        target,
-        top: format!("cairnfs-bench-{}", std::process::id()),
-        keep,
-    };
-    ground.make_dirs(workload.threads())?;
-    workload.prepare(&ground)?;
-    target.sync()?;
-    let mut meter = Meter::new(target);
-    workload.measure(&ground, &mut meter)?;
-    if !keep {
-        target.remove_tree(&ground.top)?;
-    }
+    let threads = workload.describe().threads;
+    let mut phases = Phases::begin(target, threads, keep, |worker| workload.prepare(worker))?;
+    workload.measure(&mut phases)?;
+    let mut meter = phases.end()?;
     match workload.lives().is_some() && closes {
         true => meter.once("close", || target.close())?,
         false => target.close()?,
@@ -164,12 +126,13 @@ fn report(workload: &dyn Workload, target: &dyn Target, meter: Meter<'_>) -> Rep
         let all = total(ALL, files, &phases);
         phases.push(all);
     }
+    let about = workload.describe();
     Report {
-        workload: workload.name(),
+        workload: about.name,
         target: target.name().to_owned(),
         interface: target.interface(),
-        settings: workload.settings(),
-        unit: workload.unit(),
+        settings: about.settings,
+        unit: about.unit,
         phases,
         ratios,
     }

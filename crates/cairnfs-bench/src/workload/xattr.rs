@@ -6,12 +6,10 @@
 //! on the number of values: a table of 100,000 values would take 40 MB, and reading from it would
 //! be measured with the call. The seed determines which file gets which value.
 
-use super::{Ground, Workload, at_least_one, file_name};
+use super::{Description, Phases, Worker, Workload, at_least_one, file_name};
 use crate::Result;
 use crate::args::parse_size;
-use crate::phase::Meter;
 use crate::random::Random;
-use crate::tally::Tally;
 
 /// Set attributes whose values are equal for many files, and read them.
 #[derive(Debug, Clone, clap::Args)]
@@ -48,27 +46,20 @@ const ABSENT: &str = "user.cairnfs-absent";
 const MAX_VALUE: u64 = 64 << 10;
 
 impl Workload for Xattr {
-    fn name(&self) -> &'static str {
-        "xattr"
-    }
-
-    fn unit(&self) -> &'static str {
-        "calls"
-    }
-
-    fn threads(&self) -> usize {
-        self.threads
-    }
-
-    fn settings(&self) -> Vec<(&'static str, u64)> {
-        vec![
-            ("threads", self.threads as u64),
-            ("files_per_thread", self.files),
-            ("values", self.values),
-            ("value_bytes", self.value_size),
-            ("only_absent", u64::from(self.only_absent)),
-            ("seed", self.seed),
-        ]
+    fn describe(&self) -> Description {
+        Description {
+            name: "xattr",
+            unit: "calls",
+            threads: self.threads,
+            settings: vec![
+                ("threads", self.threads as u64),
+                ("files_per_thread", self.files),
+                ("values", self.values),
+                ("value_bytes", self.value_size),
+                ("only_absent", u64::from(self.only_absent)),
+                ("seed", self.seed),
+            ],
+        }
     }
 
     fn check(&self) -> Result<()> {
@@ -86,76 +77,56 @@ impl Workload for Xattr {
         Ok(())
     }
 
-    fn prepare(&self, ground: &Ground<'_>) -> Result<()> {
-        for thread in 0..self.threads {
-            let dir = ground.dir(thread)?;
-            for file in 0..self.files {
-                dir.create(&file_name(file), &[], false)?;
-            }
-        }
-        Ok(())
+    fn prepare(&self, worker: &Worker<'_>) -> Result<()> {
+        let dir = worker.dir()?;
+        (0..self.files).try_for_each(|file| dir.create(&file_name(file), &[], false))
     }
 
-    fn measure(&self, ground: &Ground<'_>, meter: &mut Meter<'_>) -> Result<()> {
+    fn measure(&self, phases: &mut Phases<'_>) -> Result<()> {
         let names: Vec<String> = (0..self.files).map(file_name).collect();
         let common = Random::new(self.seed, 0).bytes(self.value_size as usize);
-        meter.threads("set", self.threads, |thread, tally| {
-            self.set(ground, thread, (&names, common.clone()), tally)
-        })?;
-        meter.sync_last("sync", "set synced")?;
+        phases.run("set", |worker| self.set(worker, &names, common.clone()))?;
+        phases.meter.sync_last("sync", "set synced")?;
         if !self.only_absent {
-            meter.threads("get, present", self.threads, |thread, tally| {
-                let expected = Some(self.value_size);
-                self.get(ground, thread, &names, (PRESENT, expected), tally)
+            let size = Some(self.value_size);
+            phases.run("get, present", |worker| {
+                get(worker, &names, (PRESENT, size))
             })?;
         }
-        meter.threads("get, absent", self.threads, |thread, tally| {
-            self.get(ground, thread, &names, (ABSENT, None), tally)
-        })?;
+        phases.run("get, absent", |worker| get(worker, &names, (ABSENT, None)))?;
         Ok(())
     }
 }
 
 impl Xattr {
-    fn set(
-        &self,
-        ground: &Ground<'_>,
-        thread: usize,
-        (names, mut value): (&[String], Vec<u8>),
-        tally: &mut Tally,
-    ) -> Result<()> {
-        let dir = ground.dir(thread)?;
-        let mut random = Random::new(self.seed, thread as u64);
-        for name in names {
+    fn set(&self, worker: &mut Worker<'_>, names: &[String], mut value: Vec<u8>) -> Result<()> {
+        let dir = worker.dir()?;
+        let mut random = Random::new(self.seed, worker.number as u64);
+        worker.each(names, |name| {
             number(&mut value, random.below(self.values));
-            dir.set_xattr(name, PRESENT, &value)?;
-        }
-        tally.operations += self.files;
-        Ok(())
+            dir.set_xattr(name, PRESENT, &value)
+        })
     }
+}
 
-    fn get(
-        &self,
-        ground: &Ground<'_>,
-        thread: usize,
-        names: &[String],
-        (attribute, expected): (&str, Option<u64>),
-        tally: &mut Tally,
-    ) -> Result<()> {
-        let dir = ground.dir(thread)?;
-        let mut value = vec![0; MAX_VALUE as usize];
-        for name in names {
-            let found = dir.get_xattr(name, attribute, &mut value)?;
-            if found.map(|length| length as u64) != expected {
-                return Err(format!(
-                    "{attribute} of {name} should have {expected:?} bytes, but has {found:?}"
-                )
-                .into());
-            }
+/// Reads an attribute of each file, which must have that size, or not exist.
+fn get(
+    worker: &mut Worker<'_>,
+    names: &[String],
+    (attribute, expected): (&str, Option<u64>),
+) -> Result<()> {
+    let dir = worker.dir()?;
+    let mut value = vec![0; MAX_VALUE as usize];
+    worker.each(names, |name| {
+        let found = dir.get_xattr(name, attribute, &mut value)?;
+        if found.map(|length| length as u64) != expected {
+            return Err(format!(
+                "{attribute} of {name} should have {expected:?} bytes, but has {found:?}"
+            )
+            .into());
         }
-        tally.operations += self.files;
         Ok(())
-    }
+    })
 }
 
 /// Writes the value's number into its first bytes, so that no two values are equal.

@@ -38,7 +38,7 @@ use crate::waiting::Waiting;
 
 use ioctls::Ioctl;
 pub use notices::Notices;
-pub(crate) use replies::TTL;
+pub use replies::TTL;
 use replies::{
     caller, generation, guarded, reply_attr, reply_empty, reply_entry, reply_ioctl, reply_xattr,
     ttl, writing_back,

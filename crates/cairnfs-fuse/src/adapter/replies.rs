@@ -18,7 +18,7 @@ use crate::ops::{Caller, Ops, Outcome, caught};
 /// How long the kernel may cache names (also missing ones) and attributes. All changes pass through
 /// this kernel, so cached values never become stale, and the length does not matter for
 /// correctness.
-pub(crate) const TTL: Duration = Duration::from_secs(30 * 24 * 3600);
+pub const TTL: Duration = Duration::from_secs(30 * 24 * 3600);
 
 /// Tells an inode from an earlier one that had its number: after a crash, numbers of inodes that
 /// were not durable are assigned again. The time of birth differs then and never changes. The

@@ -110,7 +110,7 @@ fn half_truncated_unnamed_file() -> (Arc<SimDisk>, Arc<FileSystem>, u64) {
             return (disk, fs, ino);
         }
     }
-    panic!("no read failed between two steps");
+    unreachable!("no read failed between two steps")
 }
 
 #[test]

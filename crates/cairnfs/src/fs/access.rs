@@ -87,7 +87,7 @@ impl FileSystem {
         mode: XattrMode,
         kill: KillPrivileges,
     ) -> Result<()> {
-        self.check_open()?;
+        self.lifecycle.check_open()?;
         let list = Acl::parse(value).ok_or(Error::Invalid("not an access control list"))?;
         let call = Call::SetAccessList {
             ino: inode.ino,

@@ -65,15 +65,9 @@ fn apply(a: &mut Attrs, set: &SetAttr, keep: bool, now: impl FnOnce() -> Time) {
 }
 
 impl FileSystem {
-    /// Whether mtime and ctime are set only by [`FileSystem::setattr`], because the kernel of a
-    /// mount keeps them.
-    fn front_keeps_times(&self, attrs: &Attrs) -> bool {
-        !self.content_times && attrs.is_file()
-    }
-
     /// Sets all attributes except the size.
     fn apply(&self, attrs: &mut Attrs, set: &SetAttr) {
-        let keep = self.front_keeps_times(attrs);
+        let keep = self.times.kept_by_front(attrs);
         apply(attrs, set, keep, || self.core.now());
     }
 
@@ -81,33 +75,13 @@ impl FileSystem {
     pub(super) fn apply_resized(&self, attrs: &mut Attrs, set: &SetAttr) {
         self.touch(attrs);
         let stamped = attrs.ctime;
-        let keep = self.front_keeps_times(attrs);
+        let keep = self.times.kept_by_front(attrs);
         apply(attrs, set, keep, || stamped);
     }
 
     /// Updates mtime and ctime of a regular file whose contents or size change.
     pub(super) fn touch(&self, attrs: &mut Attrs) {
-        if self.touch_status(attrs) {
-            attrs.mtime = attrs.ctime;
-        }
-    }
-
-    /// Like [`Self::touch`], with a given time.
-    pub(super) fn touch_at(&self, attrs: &mut Attrs, now: Time) {
-        if !self.front_keeps_times(attrs) {
-            attrs.mtime = now;
-            attrs.ctime = now;
-        }
-    }
-
-    /// Updates ctime of a regular file whose space changes but whose contents do not. Returns
-    /// whether it did.
-    pub(super) fn touch_status(&self, attrs: &mut Attrs) -> bool {
-        let keep = self.front_keeps_times(attrs);
-        if !keep {
-            attrs.ctime = self.core.now();
-        }
-        !keep
+        self.times.touch(attrs, || self.core.now());
     }
 
     /// Returns the attributes of an inode.
@@ -115,7 +89,7 @@ impl FileSystem {
     /// # Errors
     /// No such inode.
     pub fn getattr(&self, ino: u64) -> Result<Attr> {
-        self.check_open()?;
+        self.lifecycle.check_open()?;
         if let Some(attrs) = self.core.items().glance(ino)? {
             return Ok(attrs.public(ino, 0));
         }

@@ -69,6 +69,16 @@ pub fn attrs(state: &InodeState) -> Result<&Attrs> {
     }
 }
 
+/// The attributes of an inode that was found by its name or number. [`Error::NotFound`] also if it
+/// has neither names nor uses: its removal, which runs in steps, may have begun, and it must not be
+/// seen half removed.
+pub fn found_attrs<'s>(inode: &Inode, state: &'s InodeState) -> Result<&'s Attrs> {
+    match attrs(state)? {
+        attrs if attrs.nlink == 0 && inode.uses() == 0 => Err(Error::NotFound),
+        attrs => Ok(attrs),
+    }
+}
+
 /// The attributes of a directory; an error for any other inode.
 pub fn dir_attrs(state: &InodeState) -> Result<&Attrs> {
     let attrs = attrs(state)?;

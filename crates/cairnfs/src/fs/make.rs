@@ -15,7 +15,7 @@ use crate::format::key::{Key, Kind, MAIN_ROOT};
 use crate::format::node::{CellValue, NodeBuilder};
 use crate::format::superblock::{MAGIC, MAX_LABEL, RENAMED_ENTRIES, RawSuperblock, Superblock};
 use crate::format::{BLOCK_SIZE, FIRST_USER_INO, NODE_BLOCKS, NODE_SIZE, ROOT_INO};
-use crate::fs::volume_info;
+use crate::fs::info::volume_info;
 use crate::inode::attrs::Attrs;
 use crate::source::Source;
 use crate::space::{BlockRun, Space};

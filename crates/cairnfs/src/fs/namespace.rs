@@ -8,7 +8,7 @@
 use std::sync::Arc;
 
 use crate::error::{Error, Result};
-use crate::fault::{InjectedFault, is_injected};
+use crate::fault::{self, InjectedFault};
 use crate::format::item::{
     DirEntryRef, ORPHAN_TRUNCATE, S_IFDIR, S_IFLNK, S_IFMT, S_ISGID, encode_dir_entry,
     holds_separator,
@@ -17,13 +17,12 @@ use crate::format::key::Kind;
 use crate::format::{MAX_LINKS, MAX_NAME, MAX_SYMLINK, ROOT_INO};
 use crate::fs::FileSystem;
 use crate::fs::flags::{may_add_entry, may_change};
-use crate::fs::locked::{Locked, attrs, attrs_mut, dir_attrs, live_dir};
+use crate::fs::locked::{Locked, attrs, attrs_mut, dir_attrs, found_attrs, live_dir};
 use crate::fs::observe::Call;
 use crate::fs::sizes::{ENTRY_MAX, INODE_LEN, is_large_orphan};
 use crate::fs::xattr::Given;
 use crate::inode::attrs::Attrs;
 use crate::inode::{Inode, InodeState};
-use crate::sync::atomic::Ordering;
 use crate::txn::{Commit, NameAt, NameFound, Need};
 use crate::types::{Attr, Creds, FileKind, Time};
 
@@ -105,7 +104,7 @@ impl FileSystem {
         name: &[u8],
         what: impl Fn(Arc<Inode>, u32) -> Result<R>,
     ) -> Result<R> {
-        self.check_open()?;
+        self.lifecycle.check_open()?;
         if name.len() > MAX_NAME {
             return Err(Error::NameTooLong);
         }
@@ -160,14 +159,10 @@ impl FileSystem {
         self.use_inode(&*self.inode(ino)?)
     }
 
-    /// Takes one use of an inode. Fails with [`Error::NotFound`] if it has neither names nor uses:
-    /// its removal, which runs in steps, may have begun, and it must not be seen half removed.
+    /// Takes one use of an inode that was found by its name or number.
     pub(super) fn use_inode(&self, inode: &Inode) -> Result<Attr> {
         let state = inode.read();
-        if attrs(&state)?.nlink == 0 && inode.uses() == 0 {
-            return Err(Error::NotFound);
-        }
-        let attr = attrs(&state)?.public(inode.ino, state.pages.unplaced());
+        let attr = found_attrs(inode, &state)?.public(inode.ino, state.pages.unplaced());
         inode.take_use();
         Ok(attr)
     }
@@ -262,7 +257,7 @@ impl FileSystem {
             target,
             xattrs: new.xattrs,
         };
-        self.check_open()?;
+        self.lifecycle.check_open()?;
         self.observed(call, || self.make_entry(dir, name, new))
     }
 
@@ -375,7 +370,7 @@ impl FileSystem {
         attrs.set_size(attrs.size.saturating_sub(1));
         let subdir = entry.kind == S_IFDIR;
         if subdir {
-            self.shape.fetch_add(1, Ordering::AcqRel);
+            self.tree.change();
         }
         let note = hash.to_le_bytes();
         commit.delete(dir, state, Kind::DirIndex, entry.index, &note, entry.below);
@@ -406,7 +401,7 @@ impl FileSystem {
             subdir: kind == S_IFDIR,
         };
         if found.kind == S_IFDIR {
-            self.shape.fetch_add(1, Ordering::AcqRel);
+            self.tree.change();
         }
         let value = encode_dir_entry(entry);
         commit.put(dir, state, Kind::DirIndex, index, &value, found.below);
@@ -471,9 +466,7 @@ impl FileSystem {
     fn add_link(&self, ino: u64, dir: u64, name: &[u8]) -> Result<Attr> {
         check_name(name)?;
         let (inode, dir) = (self.inode(ino)?, self.inode(dir)?);
-        if !is_injected(InjectedFault::LinkWithoutData) {
-            self.write_back(&inode)?;
-        }
+        fault::unless(InjectedFault::LinkWithoutData, || self.write_back(&inode))?;
         let need = Need::items(3, 2 * INODE_LEN + ENTRY_MAX, 1);
         let reservation = self.reserve(need)?;
         let hash = self.hash(name);
@@ -599,7 +592,7 @@ impl FileSystem {
 
     /// Called when an inode has lost its last use.
     fn unused(&self, inode: &Arc<Inode>) {
-        if inode.ino == ROOT_INO || self.is_closed() {
+        if inode.ino == ROOT_INO || self.lifecycle.is_closed() {
             return;
         }
         self.reap_unused(inode);

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use crate::error::{Error, Result};
-use crate::fault::{InjectedFault, is_injected};
+use crate::fault::{self, InjectedFault};
 use crate::format::item::ORPHAN_REMOVE;
 use crate::format::key::Kind;
 use crate::fs::FileSystem;
@@ -56,7 +56,7 @@ impl FileSystem {
     }
 
     fn remove_name(&self, dir: &Arc<Inode>, name: &[u8], directory: bool) -> Result<()> {
-        self.check_open()?;
+        self.lifecycle.check_open()?;
         let call = Call::Remove { dir: dir.ino, name };
         self.observed(call, || self.remove_entry(dir, name, directory))
     }
@@ -203,9 +203,9 @@ impl FileSystem {
         if attrs.nlink > 0 {
             commit.put_inode(inode, state);
         } else if inode.uses() > 0 || belongings.more {
-            if !is_injected(InjectedFault::UnlinkWithoutOrphan) {
+            fault::unless(InjectedFault::UnlinkWithoutOrphan, || {
                 self.put_orphan(commit, inode, state, ORPHAN_REMOVE);
-            }
+            });
             commit.put_inode(inode, state);
         } else {
             self.delete_belongings(commit, inode, state, belongings);

@@ -12,7 +12,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use crate::error::{Error, Result};
-use crate::fault::{InjectedFault, is_injected};
+use crate::fault::{self, InjectedFault};
 use crate::format::ROOT_INO;
 use crate::format::item::{DirEntryRef, S_IFCHR};
 use crate::fs::FileSystem;
@@ -22,6 +22,7 @@ use crate::fs::namespace::{change_dir, check_name, group_in, links_with};
 use crate::fs::observe::Call;
 use crate::fs::remove::check_removable;
 use crate::fs::sizes::{ENTRY_MAX, INLINE_REMOVAL, INODE_LEN};
+use crate::fs::tree::MoveLock;
 use crate::inode::attrs::Attrs;
 use crate::inode::{Inode, InodeState};
 use crate::txn::{Commit, NameFound, Need};
@@ -105,20 +106,18 @@ impl FileSystem {
             }
             let files = [Some(&source), target.as_ref()];
             for file in files.into_iter().flatten() {
-                if is_injected(InjectedFault::RenameWithoutData) {
-                    continue;
-                }
                 if mode == RenameMode::Exchange || file.found.ino == source.found.ino {
-                    self.write_back(&file.inode)?;
+                    let write_back = || self.write_back(&file.inode);
+                    fault::unless(InjectedFault::RenameWithoutData, write_back)?;
                 }
             }
             let apart = from.dir.ino != to.dir.ino;
             let moves_dir = is_dir(&source) || target.as_ref().is_some_and(is_dir);
-            let _moving = (apart && moves_dir).then(|| self.moving.lock());
-            if apart && moves_dir {
-                self.refuse_cycle(&source, &to)?;
+            let moving = (apart && moves_dir).then(|| self.tree.lock_moves());
+            if let Some(moving) = &moving {
+                self.refuse_cycle(moving, &source, &to)?;
                 if let (RenameMode::Exchange, Some(target)) = (mode, &target) {
-                    self.refuse_cycle(target, &from)?;
+                    self.refuse_cycle(moving, target, &from)?;
                 }
             }
             if let Some(done) = self.rename_now(&from, &to, &source, target.as_ref(), mode)? {
@@ -153,8 +152,9 @@ impl FileSystem {
         }
     }
 
-    /// Refuses to move a directory into itself or one of its descendants.
-    fn refuse_cycle(&self, moved: &Target, to: &Side<'_>) -> Result<()> {
+    /// Refuses to move a directory into itself or one of its descendants. The answer holds while
+    /// the lock is held.
+    fn refuse_cycle(&self, _: &MoveLock<'_>, moved: &Target, to: &Side<'_>) -> Result<()> {
         let mut ino = to.dir.ino;
         let mut passed = HashSet::new();
         while ino != ROOT_INO {

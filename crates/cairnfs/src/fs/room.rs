@@ -1,26 +1,23 @@
-//! Space for operations: the reservation of dirty data, and ways to make room before a call fails
-//! with ENOSPC.
+//! Space for operations: the reservation of dirty data, and the ways to reclaim space before a call
+//! fails with ENOSPC.
 //!
 //! Dirty pages reserve a block each, or none if they will become an inline item, and the bytes of
 //! the items that writeback may create. Writeback uses this reservation, so it never fails with
 //! ENOSPC. A call that finds too little space first writes back dirty data, which releases unused
 //! reservations, and merges, which frees deleted space.
 
-use crate::error::{Error, Result};
+use crate::error::Result;
+use crate::format::MAX_INLINE;
 use crate::format::item::RawExtent;
-use crate::format::{BLOCK_SIZE, MAX_INLINE};
 use crate::fs::FileSystem;
 use crate::fs::locked::attrs;
+use crate::fs::reclaim::{Way, is_short};
 use crate::inode::pages::PageReservation;
 use crate::inode::{Inode, InodeState};
 use crate::journal::vector::ITEM;
 use crate::space::{Class, Delayed};
 use crate::sync::RwLockWriteGuard;
-use crate::sync::atomic::Ordering;
 use crate::txn::{Need, Reservation};
-
-/// Attempts to make room for one call; other threads may take the space first.
-const ROUNDS: usize = 8;
 
 /// Bytes of an extent item without checksums.
 const PIECE: u64 = size_of::<RawExtent>() as u64 + ITEM;
@@ -116,8 +113,7 @@ impl FileSystem {
     }
 
     fn all_held(&self, state: &InodeState, more: Delayed, change: i64) -> Delayed {
-        self.page_bytes
-            .fetch_add(change * BLOCK_SIZE as i64, Ordering::Relaxed);
+        self.writeback.count_pages(change);
         let pages = state.pages.dirty.len() as u64;
         held(state, pages.saturating_add_signed(-change)).and(more)
     }
@@ -183,40 +179,16 @@ impl FileSystem {
     /// Calls `reserve` until it finds space; between calls makes room, until none can be made. The
     /// caller holds no inode state lock.
     pub(super) fn with_room<T>(&self, reserve: impl Fn() -> Result<T>) -> Result<T> {
-        // Merges twice, because the first merge may have begun before the latest deletions.
-        let makers = [
-            Self::write_waiting,
-            Self::merge_freed,
-            Self::merge_freed,
-            Self::compact_index,
-        ];
-        let short =
-            |result: &Result<T>| matches!(result, Err(Error::NoSpace | Error::HostFull { .. }));
-        let mut result = reserve();
-        if !short(&result) {
+        let result = reserve();
+        if !is_short(&result) {
             return result;
         }
-        // One thread at a time, so that no thread takes the room that another has made.
-        let _turn = self.making_room.lock();
-        let _whole = self.core.space().hold_trimming();
-        for _ in 0..ROUNDS {
-            let mut made = false;
-            for make_room in makers {
-                result = reserve();
-                if !short(&result) {
-                    return result;
-                }
-                made |= match make_room(self) {
-                    // A merge that finds no space does not end the attempts.
-                    Err(Error::NoSpace) => false,
-                    other => other?,
-                };
-            }
-            if !made {
-                break;
-            }
-        }
-        reserve()
+        let write = || self.write_waiting();
+        let merge = || self.core.merge_for_space();
+        let compact = || self.core.compact();
+        // Merges twice, because the first merge may have begun before the latest deletions.
+        let ways: [Way<'_>; 4] = [&write, &merge, &merge, &compact];
+        self.reclaimer.retry(self.core.space(), reserve, &ways)
     }
 
     /// Writes back dirty data, which releases the unused part of its reservation.
@@ -228,13 +200,5 @@ impl FileSystem {
             tracing::debug!(%error, "writeback to make room was incomplete");
         }
         Ok(waits)
-    }
-
-    fn merge_freed(&self) -> Result<bool> {
-        self.core.merge_for_space()
-    }
-
-    fn compact_index(&self) -> Result<bool> {
-        self.core.compact()
     }
 }

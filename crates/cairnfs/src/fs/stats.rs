@@ -46,7 +46,7 @@ impl FileSystem {
         let journal = self.core.journal().counters();
         let get = |c: &AtomicU64| c.load(Ordering::Relaxed);
         [
-            ("open_ns", get(&self.open_nanos)),
+            ("open_ns", self.lifecycle.open_nanos()),
             ("replayed_bytes", self.core.replayed()),
             ("log_bytes", get(&journal.log_bytes)),
             ("log_records", get(&journal.records)),
@@ -133,7 +133,7 @@ impl FileSystem {
             ("node_cache_bytes", nodes.bytes),
             ("name_bytes", bytes(self.core.items().name_bytes())),
             ("dirty_bytes", bytes(self.core.dirty_bytes())),
-            ("page_bytes", bytes(self.page_bytes.load(Ordering::Relaxed))),
+            ("page_bytes", bytes(self.writeback.page_bytes())),
         ]
     }
 }

@@ -3,7 +3,7 @@
 use smallvec::SmallVec;
 
 use crate::error::Result;
-use crate::fault::{InjectedFault, is_injected};
+use crate::fault::{self, InjectedFault, is_injected};
 use crate::fs::FileSystem;
 use crate::fs::locked::attrs;
 use crate::fs::observe::Call;
@@ -184,10 +184,7 @@ impl FileSystem {
     pub(super) fn sync_all(&self) -> Result<()> {
         let number = self.syncs.begun.fetch_add(1, Ordering::AcqRel) + 1;
         if !self.core.read_only() {
-            let written = match is_injected(InjectedFault::SyncWithoutPages) {
-                true => Ok(()),
-                false => self.write_back_all(),
-            };
+            let written = fault::unless(InjectedFault::SyncWithoutPages, || self.write_back_all());
             let forced = self.core.force_all();
             let whole = self.core.storage().check_whole();
             written.and(forced).and(whole)?;

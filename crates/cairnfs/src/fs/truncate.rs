@@ -7,7 +7,7 @@
 use std::sync::Arc;
 
 use crate::error::{Error, Result};
-use crate::fault::{InjectedFault, is_injected};
+use crate::fault::{self, InjectedFault, is_injected};
 use crate::format::item::ORPHAN_TRUNCATE;
 use crate::format::key::Kind;
 use crate::format::{BLOCK_SIZE, MAX_FILE_SIZE, MAX_INLINE};
@@ -197,10 +197,11 @@ impl FileSystem {
             let ahead = attrs(&state)?.disk_size < size;
             ahead && state.pages.dirty.range(..end).next().is_some()
         };
-        match waits && !is_injected(InjectedFault::TruncationWithoutData) {
-            true => self.write_back_below(inode, end),
-            false => Ok(()),
+        if waits {
+            let write_back = || self.write_back_below(inode, end);
+            fault::unless(InjectedFault::TruncationWithoutData, write_back)?;
         }
+        Ok(())
     }
 
     fn shrink(&self, inode: &Arc<Inode>, size: u64, set: &SetAttr) -> Result<()> {

@@ -9,20 +9,16 @@ use crate::device::Page;
 use crate::error::{Error, Result};
 use crate::fs::FileSystem;
 use crate::journal::signals::{LogWork, Signals};
+use crate::sync::Mutex;
+use crate::sync::thread::JoinHandle;
 
-impl FileSystem {
-    pub(super) fn start_workers(self: &Arc<Self>, interval: Option<Duration>) -> Result<()> {
-        let signals = self.core.signals();
-        let (volume, requests) = (Arc::downgrade(self), signals.clone());
-        self.spawn("cairnfs-log", move || {
-            work_log(&volume, &requests, interval)
-        })?;
-        let (volume, requests) = (Arc::downgrade(self), signals.clone());
-        self.spawn("cairnfs-merge", move || work_merges(&volume, &requests))?;
-        signals.set_workers(true);
-        Ok(())
-    }
+/// The threads of an open volume.
+#[derive(Default)]
+pub(super) struct Workers {
+    threads: Mutex<Vec<JoinHandle<()>>>,
+}
 
+impl Workers {
     fn spawn(&self, name: &str, work: impl FnOnce() + Send + 'static) -> Result<()> {
         let thread = crate::sync::thread::Builder::new()
             .name(name.into())
@@ -35,18 +31,44 @@ impl FileSystem {
         Ok(())
     }
 
+    /// Waits for all threads to end, except the calling one.
+    ///
+    /// # Errors
+    /// A thread panicked.
+    fn join(&self) -> Result<()> {
+        let this = crate::sync::thread::current().id();
+        let mut result = Ok(());
+        for thread in std::mem::take(&mut *self.threads.lock()) {
+            if thread.thread().id() != this && thread.join().is_err() {
+                result = Err(Error::Invalid("a worker thread panicked"));
+            }
+        }
+        result
+    }
+}
+
+impl FileSystem {
+    pub(super) fn start_workers(self: &Arc<Self>, interval: Option<Duration>) -> Result<()> {
+        let signals = self.core.signals();
+        let (volume, requests) = (Arc::downgrade(self), signals.clone());
+        self.workers.spawn("cairnfs-log", move || {
+            work_log(&volume, &requests, interval)
+        })?;
+        let (volume, requests) = (Arc::downgrade(self), signals.clone());
+        self.workers
+            .spawn("cairnfs-merge", move || work_merges(&volume, &requests))?;
+        signals.set_workers(true);
+        Ok(())
+    }
+
     /// Ends the workers and waits for them, unless a worker itself closes the volume.
     pub(super) fn stop_workers(&self) {
         let signals = self.core.signals();
         signals.set_workers(false);
         signals.stop();
         self.core.journal().ring().wake();
-        let this = crate::sync::thread::current().id();
-        for thread in std::mem::take(&mut *self.threads.lock()) {
-            if thread.thread().id() != this && thread.join().is_err() {
-                let error = Error::Invalid("a worker thread panicked");
-                self.core.storage().fail(error);
-            }
+        if let Err(panicked) = self.workers.join() {
+            self.core.storage().fail(panicked);
         }
     }
 

@@ -22,7 +22,6 @@ use crate::fs::room::{becomes_inline, most};
 use crate::inode::{Inode, InodeState};
 use crate::space::{Class, Delayed};
 use crate::sync::RwLockWriteGuard;
-use crate::sync::atomic::Ordering;
 use crate::types::{KillPrivileges, SetAttr, Time};
 
 const BLOCK: u64 = BLOCK_SIZE as u64;
@@ -128,7 +127,7 @@ impl FileSystem {
         check_file(&inode.read())?;
         may_write(attrs(&inode.read())?, offset)?;
         self.resume_truncate(inode)?;
-        if self.has_too_many_pages() {
+        if self.writeback.is_full() {
             // Pages that could not be written back earlier must not grow without limit.
             self.write_back(inode)?;
         }
@@ -190,7 +189,7 @@ impl FileSystem {
                 true => self.core.now(),
                 false => now,
             };
-            self.touch_at(a, now);
+            self.times.touch(a, || now);
             kill_privileges(a, kill);
             state.uncommitted = true;
         }
@@ -371,16 +370,10 @@ impl FileSystem {
 
     /// Adds a file to the list of files with dirty data.
     pub(super) fn list_file(&self, inode: &Arc<Inode>, state: &mut InodeState) {
-        if !state.listed {
-            state.listed = true;
-            let unlisted = self
-                .files
-                .push_pruned(inode.clone(), |file| file.unlist_if_gone());
-            let table = self.core.items().table();
-            unlisted
-                .into_iter()
-                .for_each(|file| table.evict_cancelled(file));
-        }
+        let gone = self.writeback.add(inode, state);
+        let table = self.core.items().table();
+        gone.into_iter()
+            .for_each(|file| table.evict_cancelled(file));
     }
 
     /// Drops the pages from file block `from` on, with their reservations.
@@ -393,18 +386,13 @@ impl FileSystem {
     /// that cannot be written because of an error in its file stays accepted: the next write to
     /// that file, or a sync, returns the error.
     fn balance_pages(&self, inode: &Arc<Inode>) -> Result<()> {
-        if !self.has_too_many_pages() {
+        if !self.writeback.is_full() {
             return Ok(());
         }
         let written = self.write_back(inode);
-        if written.is_err() || self.has_too_many_pages() {
+        if written.is_err() || self.writeback.is_full() {
             let _ = self.write_back_all();
         }
         self.core.storage().check()
-    }
-
-    /// Whether the dirty data exceeds its limit.
-    fn has_too_many_pages(&self) -> bool {
-        self.page_bytes.load(Ordering::Relaxed) > self.core.limits().pages
     }
 }

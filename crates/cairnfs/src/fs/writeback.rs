@@ -30,8 +30,6 @@ use crate::txn::{Commit, Need, Receipt, Reservation};
 const BATCH_PAGES: usize = MAX_EXTENT_BLOCKS as usize;
 /// Most separate ranges of file blocks of a batch.
 const BATCH_RANGES: usize = 16;
-/// Runs of up to this many blocks stay in the cache: they are likely to be read or changed again.
-const KEEP: usize = 16;
 /// Most pages of a batch that are staged for the next log record.
 const STAGED: usize = 16;
 const BLOCK: u64 = BLOCK_SIZE as u64;
@@ -172,7 +170,7 @@ impl FileSystem {
         let placed_now = attrs(state)?.blocks.saturating_sub(blocks);
         state.pages.sub_unplaced(placed_now);
         for part in &placed {
-            let keep = self.keep_written && part.blocks.len() <= KEEP;
+            let keep = self.writeback.keeps(part.blocks.len());
             let blocks = part.blocks.iter();
             let pages = blocks.filter_map(|b| state.pages.dirty.remove(b)).collect();
             match keep {
@@ -372,17 +370,12 @@ impl FileSystem {
     /// # Errors
     /// The first error; a device failure.
     pub(super) fn write_back_all(&self) -> Result<()> {
-        let _one = self.syncing.lock();
-        let mut result = Ok(());
-        for inode in self.files.take() {
-            inode.write().listed = false;
-            if let Err(error) = self.write_back(&inode) {
+        self.writeback.drain(|inode| {
+            self.write_back(inode).inspect_err(|error| {
                 tracing::warn!(ino = inode.ino, %error, "data of a file could not be written back");
-                self.list_file(&inode, &mut inode.write());
-                result = result.and(Err(error));
-            }
-        }
-        result
+                self.list_file(inode, &mut inode.write());
+            })
+        })
     }
 }
 

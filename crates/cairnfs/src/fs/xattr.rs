@@ -11,7 +11,7 @@ use crate::format::xattr::{XATTR_HEAD, XattrRef, encode_xattr, xattr_head};
 use crate::format::{MAX_NAME, MAX_OWN_VALUE, MAX_VALUE, MAX_XATTR_NAMES, MAX_XATTR_VALUE};
 use crate::fs::FileSystem;
 use crate::fs::flags::may_change;
-use crate::fs::locked::{attrs, attrs_mut};
+use crate::fs::locked::{attrs, attrs_mut, found_attrs};
 use crate::fs::observe::Call;
 use crate::fs::sizes::INODE_LEN;
 use crate::inode::attrs::Attrs;
@@ -156,10 +156,11 @@ impl FileSystem {
 
     /// Like [`FileSystem::getxattr`], for a loaded inode.
     pub(crate) fn getxattr_of(&self, inode: &Inode, name: &[u8]) -> Result<Vec<u8>> {
-        self.check_open()?;
+        self.lifecycle.check_open()?;
         check_name(name)?;
         let hash = self.hash(name);
         let state = inode.read();
+        found_attrs(inode, &state)?;
         if Self::lacks(&state, hash)? {
             return Err(Error::NoAttribute);
         }
@@ -193,7 +194,7 @@ impl FileSystem {
         value: &[u8],
         mode: XattrMode,
     ) -> Result<()> {
-        self.check_open()?;
+        self.lifecycle.check_open()?;
         if value.len() > MAX_XATTR_VALUE {
             return Err(Error::AttributeTooLarge);
         }

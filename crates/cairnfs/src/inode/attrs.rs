@@ -4,7 +4,7 @@ use zerocopy::IntoBytes;
 use zerocopy::little_endian::{U32, U64};
 
 use crate::error::{Error, Result};
-use crate::fault::{InjectedFault, is_injected};
+use crate::fault::{self, InjectedFault};
 use crate::format::item::{FIRST_DIR_INDEX, RawInode, S_IFDIR, S_IFMT, S_IFREG, decode_inode};
 use crate::format::{BLOCK_SIZE, MAX_INLINE};
 use crate::types::{Attr, FileKind, Flags, Time};
@@ -102,6 +102,8 @@ impl Attrs {
 
     /// Encodes the inode item.
     pub fn encode(&self) -> [u8; size_of::<RawInode>()] {
+        let ahead = InjectedFault::SizeBeforeData;
+        let size = fault::or(ahead, || self.disk_size, || self.size);
         let raw = RawInode {
             mode: U32::new(self.mode),
             uid: U32::new(self.uid),
@@ -110,10 +112,7 @@ impl Attrs {
             flags: U32::new(self.flags.bits()),
             xattrs: U32::new(self.xattrs),
             rdev: U64::new(self.rdev),
-            size: U64::new(match is_injected(InjectedFault::SizeBeforeData) {
-                true => self.size,
-                false => self.disk_size,
-            }),
+            size: U64::new(size),
             blocks: U64::new(self.blocks),
             atime: self.atime.into(),
             mtime: self.mtime.into(),

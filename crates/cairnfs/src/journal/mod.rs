@@ -5,6 +5,7 @@
 //! Commits that insert changes never take that lock. A context is valid once all its records are
 //! valid, so there is no separate commit record.
 
+mod ablation;
 mod bytes;
 pub mod cil;
 pub mod fsync_record;
@@ -25,7 +26,7 @@ use crossbeam_utils::CachePadded;
 
 use crate::device::Storage;
 use crate::error::{Error, Result};
-use crate::fault::{InjectedFault, is_injected};
+use crate::fault::{self, InjectedFault};
 use crate::format::superblock::Superblock;
 use crate::journal::cil::{Cil, Context, Filled};
 use crate::journal::position::LogPosition;
@@ -176,17 +177,6 @@ impl Journal {
             counters: JournalCounters::default(),
             ablated: None,
         }
-    }
-
-    /// The same journal with a mechanism ablated.
-    pub fn ablate(mut self, mechanism: Option<Mechanism>) -> Self {
-        self.ablated = mechanism;
-        self
-    }
-
-    /// Whether a mechanism is ablated.
-    pub fn is_ablated(&self, mechanism: Mechanism) -> bool {
-        self.ablated == Some(mechanism)
     }
 
     /// The committed item list.
@@ -340,10 +330,7 @@ impl Journal {
             return self.storage.check();
         }
         self.write_through(seq, reclaimer)?;
-        if is_injected(InjectedFault::FsyncWithoutFlush) {
-            return Ok(());
-        }
-        self.flush()
+        fault::unless(InjectedFault::FsyncWithoutFlush, || self.flush())
     }
 
     /// Makes everything written so far durable.
@@ -352,10 +339,7 @@ impl Journal {
     /// The device's failure, now or earlier.
     pub fn flush(&self) -> Result<()> {
         let written = *self.written.lock();
-        self.storage.flush_through(self.storage.stamp())?;
-        self.durable_lsn.fetch_max(written.lsn, Ordering::AcqRel);
-        self.durable_seq.fetch_max(written.seq, Ordering::AcqRel);
-        Ok(())
+        self.make_durable(&written, self.storage.stamp())
     }
 
     /// Orders everything written so far before all later writes: it is durable before any of them.
@@ -377,10 +361,13 @@ impl Journal {
     /// # Errors
     /// The device's failure, now or earlier.
     pub fn flush_written(&self, written: &Written) -> Result<()> {
-        if is_injected(InjectedFault::FsyncWithoutFlush) {
-            return Ok(());
-        }
-        self.storage.flush_through(written.stamp)?;
+        fault::unless(InjectedFault::FsyncWithoutFlush, || {
+            self.make_durable(written, written.stamp)
+        })
+    }
+
+    fn make_durable(&self, written: &Written, stamp: u64) -> Result<()> {
+        self.storage.flush_through(stamp)?;
         self.durable_lsn.fetch_max(written.lsn, Ordering::AcqRel);
         self.durable_seq.fetch_max(written.seq, Ordering::AcqRel);
         Ok(())
@@ -416,17 +403,11 @@ impl Journal {
     /// # Errors
     /// The device's failure.
     pub fn write_mount_record(&self) -> Result<()> {
-        if is_injected(InjectedFault::MountRecordMissing) {
-            return Ok(());
-        }
         let mut head = self.head.lock();
         let (context, ()) = self.cil.swap(false, || ());
         self.write_mount(&mut head, context.seq)?;
         drop(head);
-        if is_injected(InjectedFault::MountRecordUnflushed) {
-            return Ok(());
-        }
-        self.flush()
+        fault::unless(InjectedFault::MountRecordUnflushed, || self.flush())
     }
 
     fn note_written(&self, head: &Head, seq: u64) {

@@ -9,11 +9,10 @@ use std::sync::Arc;
 use zerocopy::IntoBytes;
 use zerocopy::little_endian::{U32, U64};
 
-use crate::device::{AlignedBuf, Device, Piece};
+use crate::device::{AlignedBuf, Piece};
 use crate::error::{Error, Result};
-use crate::fault::{InjectedFault, is_injected};
+use crate::fault::{self, InjectedFault, is_injected};
 use crate::format::geometry::LOG_START;
-use crate::format::key::Kind;
 use crate::format::record::{FLAG_FSYNC, FLAG_LAST, FLAG_MOUNT, RecordHeader, blocks_for};
 use crate::format::{BLOCK_SIZE, checksum};
 use crate::journal::Journal;
@@ -22,7 +21,6 @@ use crate::journal::cil::{Context, Drained};
 use crate::journal::position::{FLUSH_EVERY, LogPosition};
 use crate::journal::ring::CONTEXT_BASE;
 use crate::journal::vector::{LogVector, Logged};
-use crate::mechanism::Mechanism;
 use crate::prefetch::prefetch;
 use crate::space::BlockRun;
 use crate::sync::atomic::Ordering;
@@ -78,9 +76,9 @@ impl Journal {
     pub(super) fn write_context(&self, head: &mut Head, context: &Context) -> Result<()> {
         let start = head.lsn;
         self.storage.check()?;
-        if !is_injected(InjectedFault::StagedWithContext) {
-            self.storage.write_with_staged(&[])?;
-        }
+        fault::unless(InjectedFault::StagedWithContext, || {
+            self.storage.write_with_staged(&[])
+        })?;
         let staged = if context.has_staged() {
             self.storage.staged_stamp()
         } else {
@@ -116,26 +114,6 @@ impl Journal {
             return Ok(());
         }
         self.storage.order_through(stamp)
-    }
-
-    /// The same items with each directory entry twice in a row, if [`Mechanism::EntriesOnce`] is
-    /// ablated and the log has space for it; and the log bytes taken for that.
-    pub(super) fn entries_again(&self, vectors: Vec<Arc<LogVector>>) -> (Vec<Arc<LogVector>>, i64) {
-        let is_entry = |v: &Arc<LogVector>| v.key().kind == Kind::DirIndex && !v.is_logged();
-        if !self.is_ablated(Mechanism::EntriesOnce) {
-            return (vectors, 0);
-        }
-        let charges = vectors.iter().filter(|v| is_entry(v)).map(|v| v.charge());
-        let paid = charges.sum();
-        if !self.ring.try_take(paid) {
-            return (vectors, 0);
-        }
-        let times = |v: &Arc<LogVector>| if is_entry(v) { 2 } else { 1 };
-        let again = |v: Arc<LogVector>| {
-            let times = times(&v);
-            std::iter::repeat_n(v, times)
-        };
-        (vectors.into_iter().flat_map(again).collect(), paid)
     }
 
     /// Writes items in as many records as they need. A context's records leave out the items that
@@ -296,9 +274,9 @@ impl Journal {
             checks_len: U32::new(part.checks),
             ..RecordHeader::default()
         };
-        if is_injected(InjectedFault::DurableLsnAhead) {
+        fault::inject(InjectedFault::DurableLsnAhead, || {
             header.durable_lsn = U64::new(head.lsn);
-        }
+        });
         header.seal();
         let bytes = blocks as usize * BLOCK_SIZE;
         let buffer = head.record.close(header.as_bytes(), bytes);
@@ -330,11 +308,8 @@ impl Journal {
         ];
         let used = if first < bytes { 2 } else { 1 };
         let pieces = pieces.get(..used).unwrap_or_default();
-        if is_injected(InjectedFault::StagedLeft) {
-            return pieces
-                .iter()
-                .try_for_each(|piece| self.storage.write(piece.offset, &piece.bytes()));
-        }
-        self.storage.write_with_staged(pieces)
+        let alone = || pieces.iter().try_for_each(|p| self.storage.write_piece(p));
+        let with_staged = || self.storage.write_with_staged(pieces);
+        fault::or(InjectedFault::StagedLeft, with_staged, alone)
     }
 }

@@ -20,6 +20,7 @@ mod delayed;
 mod group;
 mod host;
 mod image;
+mod injected;
 mod release;
 mod table;
 #[cfg(test)]

@@ -10,7 +10,6 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use crate::device::{DataStamp, Guard};
-use crate::fault::{InjectedFault, is_injected};
 use crate::format::key::Kind;
 use crate::inode::{Inode, InodeState};
 use crate::journal::cil::{Context, Filled, Hold};
@@ -120,9 +119,7 @@ impl<'a> Commit<'a> {
 
     /// Frees data blocks. They become usable once a merge has taken this context.
     pub fn free(&mut self, run: BlockRun) {
-        if is_injected(InjectedFault::FreedBlocksReused)
-            && self.core.space.release(&mut vec![run], false).is_ok()
-        {
+        if self.core.space.wrongly_reuses_blocks(run) {
             return;
         }
         self.core.merger.backlog().add_pending_free(&[run]);

@@ -11,6 +11,7 @@
 //! of them share. What connects several owners is in [`reserve`], [`commit`] and [`change`],
 //! [`throttle`], [`space_left`], and [`open`], which builds them.
 
+mod ablation;
 mod change;
 mod commit;
 mod fsync;

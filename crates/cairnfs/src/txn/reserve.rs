@@ -5,7 +5,7 @@
 //! full waits for a merge, and "no space" is refused before anything is changed.
 
 use crate::error::{Error, Result};
-use crate::fault::{InjectedFault, is_injected};
+use crate::fault::{self, InjectedFault};
 use crate::journal::vector::{charge_for, growth_apart};
 use crate::space::{Class, Delayed, Space, growth_units};
 use crate::txn::Core;
@@ -45,10 +45,8 @@ impl Need {
 
     /// The same, with access to the reserve for deletions.
     pub fn deleting(self) -> Self {
-        let class = match is_injected(InjectedFault::DeletionsUnfunded) {
-            true => Class::Ordinary,
-            false => Class::Delete,
-        };
+        let unfunded = InjectedFault::DeletionsUnfunded;
+        let class = fault::or(unfunded, || Class::Delete, || Class::Ordinary);
         Self { class, ..self }
     }
 }

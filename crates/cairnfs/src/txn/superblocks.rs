@@ -11,7 +11,7 @@ use zerocopy::little_endian::{U32, U64};
 
 use crate::device::{Device, Storage};
 use crate::error::Result;
-use crate::fault::{InjectedFault, is_injected};
+use crate::fault::{self, InjectedFault, is_injected};
 use crate::format::BLOCK_SIZE;
 use crate::format::superblock::Superblock;
 use crate::index::Tree;
@@ -86,9 +86,9 @@ impl Superblocks {
     /// The device's failure, or a damaged bitmap.
     pub(super) fn flip(&self, change: impl FnOnce(&mut Superblock)) -> Result<()> {
         let table = self.space.write_image()?;
-        if !is_injected(InjectedFault::SuperblockBeforeIndex) {
-            self.journal.order()?;
-        }
+        fault::unless(InjectedFault::SuperblockBeforeIndex, || {
+            self.journal.order()
+        })?;
         let mut current = self.newest.lock();
         let mut next = *current;
         change(&mut next);
@@ -102,9 +102,9 @@ impl Superblocks {
         next.free_blocks = U64::new(table.free_blocks);
         self.storage
             .write(next.slot_block() * BLOCK_SIZE as u64, &next.encode())?;
-        if !is_injected(InjectedFault::SuperblockUnflushed) {
-            self.storage.order_through(self.storage.stamp())?;
-        }
+        fault::unless(InjectedFault::SuperblockUnflushed, || {
+            self.storage.order_through(self.storage.stamp())
+        })?;
         *current = next;
         drop(current);
         self.journal.set_generation(next.generation.get());

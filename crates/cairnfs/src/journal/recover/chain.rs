@@ -15,7 +15,7 @@
 use super::FoundContext;
 use super::reader::Reader;
 use crate::error::{Error, Result};
-use crate::fault::{InjectedFault, is_injected};
+use crate::fault::{self, InjectedFault};
 use crate::format::record::{FLAG_FSYNC, FLAG_LAST, FLAG_MOUNT, RecordHeader};
 use crate::format::superblock::Superblock;
 use crate::journal::position::LogPosition;
@@ -131,27 +131,26 @@ impl Chain {
             _ => None,
         };
         if self.open.is_none() {
-            self.contexts.push(FoundContext {
-                seq,
-                start,
-                end: self.end,
-                fsync: flags & FLAG_FSYNC != 0,
-                mount: flags & FLAG_MOUNT != 0,
-            });
+            self.complete(seq, start, flags);
         }
+    }
+
+    /// Adds a context that ends where the chain ends now.
+    fn complete(&mut self, seq: u64, start: LogPosition, flags: u32) {
+        self.contexts.push(FoundContext {
+            seq,
+            start,
+            end: self.end,
+            fsync: flags & FLAG_FSYNC != 0,
+            mount: flags & FLAG_MOUNT != 0,
+        });
     }
 
     /// Leaves out an incomplete context at the end.
     fn drop_open(&mut self) {
-        if let Some(open) = self.open.take()
-            && is_injected(InjectedFault::HalfContextCounts)
-        {
-            self.contexts.push(FoundContext {
-                seq: open.seq,
-                start: open.start,
-                end: self.end,
-                fsync: false,
-                mount: false,
+        if let Some(open) = self.open.take() {
+            fault::inject(InjectedFault::HalfContextCounts, || {
+                self.complete(open.seq, open.start, 0)
             });
         }
     }

@@ -19,7 +19,7 @@ use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, IntoBytes};
 
 use crate::device::{Stamps, Storage};
-use crate::fault::{InjectedFault, is_injected};
+use crate::fault::{self, InjectedFault, is_injected};
 use crate::format::item::RawInode;
 use crate::format::key::MAIN_ROOT;
 use crate::format::record::push_check;
@@ -86,9 +86,9 @@ impl ClosureWalk<'_> {
         let first = self.seen.insert(ino, with_entries).is_none();
         if first {
             let dirs = log_deps.names.iter().map(|n| n.dir);
-            if !is_injected(InjectedFault::DirectoryDependencyLost) {
+            fault::unless(InjectedFault::DirectoryDependencyLost, || {
                 self.todo.extend(dirs.map(|dir| (dir, false)));
-            }
+            });
             let joined = log_deps.more().map_or(&[][..], |more| &more.joined);
             self.todo.extend(joined.iter().map(|other| (*other, false)));
         }
@@ -135,17 +135,15 @@ impl ClosureWalk<'_> {
         for inode in &self.inodes {
             let names = {
                 let mut log_deps = inode.log_deps();
-                if !is_injected(InjectedFault::ItemsNotSynced) {
+                fault::unless(InjectedFault::ItemsNotSynced, || {
                     let others = log_deps.take_others();
                     others.for_each(|vector| record.take(context, &vector));
-                }
+                });
                 let mut more = log_deps.take_more();
                 record.data.join(more.unlisted);
                 written.extend(more.written.drain(..));
-                match is_injected(InjectedFault::NamesNotSynced) {
-                    true => SmallVec::new(),
-                    false => std::mem::take(&mut log_deps.names),
-                }
+                let names = || std::mem::take(&mut log_deps.names);
+                fault::or(InjectedFault::NamesNotSynced, names, SmallVec::new)
             };
             for change in names {
                 if let Some(vector) = &change.vector {
@@ -166,7 +164,9 @@ impl ClosureWalk<'_> {
                 take_inode(inode, context, record);
             }
         }
-        self.check_data(&written, record);
+        fault::unless(InjectedFault::DataUntold, || {
+            self.check_data(&written, record);
+        });
     }
 
     /// Removes those children from a directory's list whose entries are logged already.
@@ -189,9 +189,6 @@ impl ClosureWalk<'_> {
     /// Adds checksums of data that is not durable to the record, if there is little of it.
     /// Otherwise the data must be durable before the record.
     fn check_data(&self, written: &[Written], record: &mut FsyncRecord) {
-        if is_injected(InjectedFault::DataUntold) {
-            return;
-        }
         let lost = |w: &&Written| !self.storage.is_flushed(w.stamp.get());
         let mut checks = Vec::new();
         let (mut stamps, mut blocks) = (Stamps::default(), 0);
@@ -234,11 +231,9 @@ fn take_inode(inode: &Inode, context: &Context, record: &mut FsyncRecord) {
 
 /// Files for which every request is data-only.
 fn data_only(requests: &[FsyncRequest]) -> Vec<u64> {
-    let without = is_injected(InjectedFault::TimesNotSynced);
     let full = |ino: u64| {
-        requests
-            .iter()
-            .any(|w| w.ino == ino && !w.data_only && !without)
+        let mut of_inode = requests.iter().filter(|w| w.ino == ino);
+        of_inode.any(|w| !w.data_only && !is_injected(InjectedFault::TimesNotSynced))
     };
     let files = requests.iter().map(|w| w.ino);
     files.filter(|ino| !full(*ino)).collect()

@@ -3,7 +3,7 @@
 //! The caller holds the states of these inodes and the open context; the dependency lists have
 //! locks of their own. An fsync follows what is recorded here ([`super::closure`]).
 
-use crate::fault::{InjectedFault, is_injected};
+use crate::fault::{self, InjectedFault, is_injected};
 use crate::format::key::Kind;
 use crate::inode::log_deps::NameChange;
 use crate::inode::{Inode, InodeState};
@@ -48,11 +48,10 @@ impl Commit<'_> {
         };
         let mut log_deps = child.log_deps();
         log_deps.enter(seq).names.push(change);
-        let before = before.filter(|b| *b != child.ino);
-        if let Some(before) = before
-            && !is_injected(InjectedFault::NameDependencyLost)
-        {
-            log_deps.more_mut().joined.push(before);
+        if let Some(before) = before.filter(|b| *b != child.ino) {
+            fault::unless(InjectedFault::NameDependencyLost, || {
+                log_deps.more_mut().joined.push(before);
+            });
         }
     }
 
@@ -74,8 +73,8 @@ impl Commit<'_> {
 
     /// Records that a directory was moved.
     pub fn moved(&mut self, dir: &Inode) {
-        if !is_injected(InjectedFault::PlaceDependencyLost) {
-            self.hold().moved(dir.ino);
-        }
+        fault::unless(InjectedFault::PlaceDependencyLost, || {
+            self.hold().moved(dir.ino)
+        });
     }
 }

@@ -20,10 +20,8 @@ use crossbeam_utils::CachePadded;
 use self::batch::Batches;
 use self::closure::gather;
 use crate::error::Result;
-use crate::format::key::Kind;
 use crate::journal::cil::Context;
 use crate::journal::signals::Signals;
-use crate::mechanism::Mechanism;
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::thread_local;
 use crate::txn::Core;
@@ -127,15 +125,9 @@ impl Fsyncs {
 
 /// Makes data of an inode durable that the record will not have checksums of.
 fn write_data_first(core: &Core, ino: u64) -> Result<()> {
-    let journal = &core.journal;
     let inode = core.items.table().get_or_new(ino);
-    if journal.is_ablated(Mechanism::AttributesKnown) {
-        core.items.search(&inode, &inode.read(), Kind::Xattr)?;
-    }
-    let stamp = match journal.is_ablated(Mechanism::OneFlush) {
-        true => core.storage.stamp(),
-        false => inode.log_deps().more().map_or(0, |m| m.unlisted.made),
-    };
+    core.ablated_fsync(&inode)?;
+    let stamp = inode.log_deps().more().map_or(0, |m| m.unlisted.made);
     // No lock is held, so other threads go on and share the flush.
-    journal.data_first(stamp)
+    core.journal.data_first(stamp)
 }

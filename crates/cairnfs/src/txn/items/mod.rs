@@ -114,7 +114,10 @@ impl ItemStore {
     }
 
     /// Runs a lookup in the newest tree, and repeats it if the tree was replaced meanwhile.
-    fn in_index<R>(&self, mut look: impl FnMut(&Tree) -> Result<R>) -> Result<R> {
+    ///
+    /// # Errors
+    /// Those of `look`; damage is reported only if it is in the newest tree.
+    pub(super) fn in_index<R>(&self, mut look: impl FnMut(&Tree) -> Result<R>) -> Result<R> {
         loop {
             let main = self.main.load_full();
             match look(&main) {

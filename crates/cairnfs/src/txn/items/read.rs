@@ -248,26 +248,6 @@ impl ItemStore {
         Ok(batch)
     }
 
-    /// Searches all sets and the index for items of one kind, even if there can be none. Used when
-    /// [`Mechanism::AttributesKnown`](crate::mechanism::Mechanism::AttributesKnown) is ablated.
-    ///
-    /// # Errors
-    /// A damaged volume, the device's failure.
-    pub(in crate::txn) fn search(
-        &self,
-        inode: &Inode,
-        state: &InodeState,
-        kind: Kind,
-    ) -> Result<()> {
-        let mut batch = Batch::default();
-        self.index_batch(inode.ino, kind, 0, u64::MAX, &mut batch)?;
-        if let Some(sealed) = state.sealed_set() {
-            batch.overlay(u64::MAX, true, sealed.range(kind, 0));
-        }
-        batch.overlay(u64::MAX, false, state.current.range(kind, 0));
-        Ok(())
-    }
-
     fn index_batch(
         &self,
         ino: u64,

@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, HashMap};
 use smallvec::SmallVec;
 
 use crate::error::{Error, Result};
-use crate::fault::{InjectedFault, is_injected};
+use crate::fault::{self, InjectedFault, is_injected};
 use crate::format::item::{decode_dir_name, encode_dir_name};
 use crate::format::key::Key;
 use crate::hash::IntHash;
@@ -39,14 +39,15 @@ pub(super) fn change_names(
             .collect(),
         None => Vec::new(),
     };
-    let late = is_injected(InjectedFault::NamesAddedFirst);
-    indexes.retain(|index| late || !remove.contains(index));
+    indexes.retain(|index| !remove.contains(index));
     for index in add {
         if !indexes.contains(index) {
             indexes.push(*index);
         }
     }
-    indexes.retain(|index| !late || !remove.contains(index));
+    fault::inject(InjectedFault::NamesAddedFirst, || {
+        indexes.retain(|index| !remove.contains(index));
+    });
     Ok((!indexes.is_empty()).then(|| encode_dir_name(&indexes)))
 }
 
@@ -121,7 +122,9 @@ impl<'a> OldNames<'a> {
 
 impl Edits for OldNames<'_> {
     fn peek(&mut self) -> Result<Option<Key>> {
-        Ok(self.first())
+        Ok(self
+            .first()
+            .filter(|_| !is_injected(InjectedFault::OldNamesLeft)))
     }
 
     fn take(&mut self, key: &Key, old: Option<&[u8]>) -> Result<Option<Cow<'_, [u8]>>> {

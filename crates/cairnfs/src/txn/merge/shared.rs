@@ -16,7 +16,7 @@ use std::borrow::Cow;
 use std::collections::{BTreeMap, VecDeque};
 
 use crate::error::{Error, Result};
-use crate::fault::{InjectedFault, is_injected};
+use crate::fault::{self, InjectedFault, is_injected};
 use crate::format::key::{Key, SHARED_BYTES};
 use crate::format::overflow::UNIT_DATA;
 use crate::format::xattr::{
@@ -91,14 +91,14 @@ impl<'a> SharedEdits<'a> {
 
     /// Removes a use of the value at `place`.
     pub fn lose(&mut self, place: SharedRef) {
-        if !is_injected(InjectedFault::UseNotGivenUp) {
-            let values = self.values;
-            let cost = || {
-                let known = values.at(place).map(|v| v.bytes().len());
-                cost_of_uses(known.unwrap_or(usize::MAX))
-            };
-            self.change(place, -1, cost, None);
-        }
+        let values = self.values;
+        let cost = || {
+            let known = values.at(place).map(|v| v.bytes().len());
+            cost_of_uses(known.unwrap_or(usize::MAX))
+        };
+        fault::unless(InjectedFault::UseNotGivenUp, || {
+            self.change(place, -1, cost, None)
+        });
     }
 
     /// Adds a use of `value`. Returns the place where the value is, or will be after the step;

@@ -12,7 +12,6 @@ use std::cell::{Cell, RefCell};
 use std::collections::HashSet;
 
 use crate::error::{Error, Result};
-use crate::fault::{InjectedFault, is_injected};
 use crate::format::NODE_BLOCKS;
 use crate::index::NodeSpace;
 use crate::space::{BlockRun, Class, Funding, Space};
@@ -135,17 +134,9 @@ impl NodeSpace for StepSpace<'_> {
     }
 
     fn retire(&self, block: u64) {
-        if is_injected(InjectedFault::FreedUnitsReused)
-            && self.core.space.image_remove(unit(&block)).is_ok()
-            && self
-                .core
-                .space
-                .release(&mut vec![unit(&block)], false)
-                .is_ok()
-        {
-            return;
+        if !self.core.space.wrongly_reuses_node(block) {
+            self.retired.borrow_mut().push(block);
         }
-        self.retired.borrow_mut().push(block);
     }
 
     fn is_short(&self) -> bool {

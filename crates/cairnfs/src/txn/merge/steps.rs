@@ -9,7 +9,7 @@ use zerocopy::IntoBytes;
 use zerocopy::little_endian::{U32, U64};
 
 use crate::error::{Error, Result};
-use crate::fault::{InjectedFault, is_injected};
+use crate::fault::{self, InjectedFault, is_injected};
 use crate::format::NODE_BLOCKS;
 use crate::format::item::RawRoot;
 use crate::format::key::{Key, Kind, MAIN_ROOT};
@@ -85,20 +85,17 @@ pub(super) fn merge_step(
     let birth = step.birth;
     step.count.set(0);
     let space = StepSpace::new(core, step.count, step.promised);
-    if is_injected(InjectedFault::TailBeforeIndex) {
+    fault::inject(InjectedFault::TailBeforeIndex, || {
         core.superblocks
-            .flip(|superblock| step.moves_tail(superblock))?;
-    }
+            .flip(|superblock| step.moves_tail(superblock))
+    })?;
     let old = core.items.tree();
     edits.begin_step(old, space.limit() / 2);
     let main = core.index.apply(&old, edits, birth, &space)?;
     let mut old_names = edits.take_old_names();
     let mut shared = edits.take_shared();
     space.hold(old_names.cost() + shared.cost());
-    let main = match is_injected(InjectedFault::OldNamesLeft) {
-        true => main,
-        false => core.index.apply(&main, &mut old_names, birth, &space)?,
-    };
+    let main = core.index.apply(&main, &mut old_names, birth, &space)?;
     let main = core.index.apply(&main, &mut shared, birth, &space)?;
     let last = edits.is_done()?;
     let image = std::mem::take(&mut edits.image);
@@ -135,10 +132,9 @@ pub(super) fn finish_step(
     let unit = |block: u64| BlockRun::new(block, NODE_BLOCKS);
     let done = space.into_done();
     let (allocated, retired) = (&done.allocated, &done.retired);
-    let gains_first = is_injected(InjectedFault::GainsBeforeLosses);
-    if gains_first {
-        gain(core, &image.added)?;
-    }
+    fault::inject(InjectedFault::GainsBeforeLosses, || {
+        gain(core, &image.added)
+    })?;
     for run in &image.removed {
         core.space.image_remove(*run)?;
     }
@@ -146,9 +142,9 @@ pub(super) fn finish_step(
     for block in retired.difference(allocated) {
         core.space.image_remove(unit(*block))?;
     }
-    if !gains_first {
-        gain(core, &image.added)?;
-    }
+    fault::unless(InjectedFault::GainsBeforeLosses, || {
+        gain(core, &image.added)
+    })?;
     for block in allocated.difference(retired) {
         core.space.image_add(unit(*block))?;
     }

@@ -19,7 +19,7 @@ use zerocopy::little_endian::U64;
 use crate::data::DataStore;
 use crate::device::{Device, Overlay, Storage};
 use crate::error::{Error, Result};
-use crate::fault::{InjectedFault, is_injected};
+use crate::fault::{self, InjectedFault};
 use crate::format::geometry::Geometry;
 use crate::format::item::decode_root;
 use crate::format::key::{Key, Kind, MAIN_ROOT};
@@ -101,8 +101,8 @@ impl Core {
             false => device,
         };
         let storage = Arc::new(Storage::new(device));
-        if !mode.read_only && !is_injected(InjectedFault::MountWithoutFlush) {
-            storage.flush_now()?;
+        if !mode.read_only {
+            fault::unless(InjectedFault::MountWithoutFlush, || storage.flush_now())?;
         }
         let identity = read_superblock(&*storage)?;
         let superblock = identity.superblock;
@@ -154,7 +154,10 @@ impl Core {
         };
         let core = Self::assemble(storage, superblock, &found, mode)?;
         if !mode.read_only {
-            core.journal.write_mount_record()?;
+            let journal = &core.journal;
+            fault::unless(InjectedFault::MountRecordMissing, || {
+                journal.write_mount_record()
+            })?;
         }
         Replay::new(&core).run(&found)?;
         core.mark_features()?;
@@ -199,10 +202,7 @@ impl Core {
         if mode.kernel_clock {
             source = source.with_kernel_clock()?;
         }
-        let nonce = match is_injected(InjectedFault::SameNonce) {
-            true => 1,
-            false => source.random()?,
-        };
+        let nonce = fault::or(InjectedFault::SameNonce, || source.random(), || Ok(1))?;
         let (end, next) = (found.end, found.last_seq + 1);
         let journal = Journal::new(
             storage.clone(),

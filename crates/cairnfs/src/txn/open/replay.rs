@@ -14,7 +14,7 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use crate::error::{Error, Result};
-use crate::fault::{InjectedFault, is_injected};
+use crate::fault::{self, InjectedFault, is_injected};
 use crate::format::item::{decode_dir_entry, decode_extent, decode_extent_at};
 use crate::format::key::{Key, Kind, MAIN_ROOT};
 use crate::format::record::Entry;
@@ -141,10 +141,9 @@ impl<'a> Replay<'a> {
     }
 
     fn claim(&self, run: BlockRun) -> Result<()> {
-        match is_injected(InjectedFault::BlocksNotClaimed) {
-            true => Ok(()),
-            false => self.core.space.claim(run).map(|_| ()),
-        }
+        fault::unless(InjectedFault::BlocksNotClaimed, || {
+            self.core.space.claim(run).map(|_| ())
+        })
     }
 
     /// Leaves the upper half of the items of a pass to the next pass.

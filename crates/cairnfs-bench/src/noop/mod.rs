@@ -4,14 +4,17 @@
 //! It is mounted and served like a volume. Ends at an unmount or a signal, and leaves no mount
 //! behind.
 
+mod server;
+
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-use cairnfs_fuse::noop::Noop as Nothing;
 use cairnfs_fuse::{MountOptions, serve};
 
 use crate::Result;
 use crate::target::at;
+
+use server::Server;
 
 /// Serve a mount that does nothing: the ceiling of FUSE, for workloads that make and remove
 #[derive(Debug, Clone, clap::Args)]
@@ -39,7 +42,7 @@ impl Noop {
                 .and_then(|()| out.flush());
         };
         serve(
-            Nothing::new(options.write),
+            Server::new(options.write),
             Path::new("noop"),
             &dir,
             &options,

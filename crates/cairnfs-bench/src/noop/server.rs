@@ -1,26 +1,25 @@
-//! A file system that does nothing: the baseline for the cost of a FUSE mount itself.
+//! A file system that stores nothing: the baseline for the cost of a FUSE mount itself.
 //!
 //! It is served like a volume, and gives the same `ENOSYS` and cache lifetimes as
-//! [`crate::adapter`], so the kernel sends it the same messages, and a difference in speed is
-//! caused by the engine. Its only state is the next inode number.
+//! [`cairnfs_fuse::adapter`], so the kernel sends it the same messages, and a difference in speed
+//! is caused by the engine. Its only state is the next inode number.
 
 use std::ffi::OsStr;
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::SystemTime;
 
+use cairnfs_fuse::adapter::TTL;
+use cairnfs_fuse::convert::absent_attr;
+use cairnfs_fuse::options::WriteMode;
+use cairnfs_fuse::{Served, negotiate};
 use fuser::{
     BsdFileFlags, Errno, FileAttr, FileHandle, FileType, Filesystem, Generation, INodeNo,
     IoctlFlags, KernelConfig, LockOwner, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData,
     ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyIoctl, ReplyOpen, ReplyStatfs,
     ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
 };
-
-use crate::adapter::TTL;
-use crate::convert::absent_attr;
-use crate::negotiate;
-use crate::options::WriteMode;
-use crate::session::Served;
+use rustix::fs::FileType as ModeType;
 
 /// Inode numbers are never reused while it is mounted.
 const GENERATION: Generation = Generation(0);
@@ -36,16 +35,16 @@ const BLOCK_SIZE: u32 = 4096;
 const ANYONE: u32 = 0o777;
 
 /// The empty file system.
-pub struct Noop {
+pub struct Server {
     /// The next inode number without its lowest bit ([`DIRECTORY`]).
     next: AtomicU64,
     zeros: Vec<u8>,
     write: WriteMode,
 }
 
-impl Served for Noop {}
+impl Served for Server {}
 
-impl Noop {
+impl Server {
     /// Creates the file system; `write` selects when the kernel sends written data.
     pub fn new(write: WriteMode) -> Self {
         Self {
@@ -89,7 +88,7 @@ fn dots(ino: INodeNo, offset: u64) -> impl Iterator<Item = (INodeNo, u64, &'stat
         .map(move |(name, cookie)| (ino, cookie, OsStr::new(name)))
 }
 
-impl Filesystem for Noop {
+impl Filesystem for Server {
     fn init(&mut self, _req: &Request, config: &mut KernelConfig) -> io::Result<()> {
         negotiate::ask(config, self.write)
     }
@@ -139,8 +138,10 @@ impl Filesystem for Noop {
         _rdev: u32,
         reply: ReplyEntry,
     ) {
-        match mode & libc::S_IFMT {
-            libc::S_IFREG => reply.entry(&TTL, &self.fresh(req, 0, mode, umask), GENERATION),
+        match ModeType::from_raw_mode(mode) {
+            ModeType::RegularFile => {
+                reply.entry(&TTL, &self.fresh(req, 0, mode, umask), GENERATION)
+            }
             _ => reply.error(Errno::EOPNOTSUPP),
         }
     }

@@ -1,0 +1,26 @@
+//! Discarding the free space of a volume on request.
+
+use crate::device::Device;
+use crate::error::{Error, Result};
+use crate::fs::FileSystem;
+
+impl FileSystem {
+    /// Discards all free space, like fstrim(8), whether or not the volume was opened with
+    /// `discard`. Returns the bytes discarded, some of which may have been discarded before. Merges
+    /// first, which makes recently freed space usable.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] if the device does not discard; a read-only volume; a device failure.
+    pub fn trim(&self) -> Result<u64> {
+        self.lifecycle.check_open()?;
+        self.core.merge()?;
+        let storage = self.core.storage();
+        let guard = storage.guard("a call panicked");
+        let trimmed = self.core.space().trim();
+        guard.done();
+        match storage.discards() {
+            true => trimmed,
+            false => Err(Error::Unsupported("the device does not discard")),
+        }
+    }
+}

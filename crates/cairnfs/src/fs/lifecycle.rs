@@ -1,0 +1,90 @@
+//! The life of an open volume: how long opening took, whether it is closed, how closing ended.
+//!
+//! A volume closes once. Calls that begin later are refused, and each later close returns the
+//! result of the first.
+
+use std::time::Duration;
+
+use crate::error::{Error, Result};
+use crate::sync::Mutex;
+use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+/// Whether a volume is open.
+#[derive(Default)]
+pub(super) struct Lifecycle {
+    open_nanos: AtomicU64,
+    /// Set when closing begins.
+    closed: AtomicBool,
+    /// The result of closing; locked while closing runs.
+    result: Mutex<Option<Result<()>>>,
+}
+
+impl Lifecycle {
+    /// Records how long opening took.
+    pub fn opened(&self, took: Duration) {
+        let nanos = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
+        self.open_nanos.store(nanos, Ordering::Relaxed);
+    }
+
+    /// Nanoseconds that opening took, including replay and orphan removal.
+    pub fn open_nanos(&self) -> u64 {
+        self.open_nanos.load(Ordering::Relaxed)
+    }
+
+    /// Whether closing has begun.
+    pub fn is_closed(&self) -> bool {
+        self.closed.load(Ordering::Acquire)
+    }
+
+    /// Refuses a call on a closed volume.
+    pub fn check_open(&self) -> Result<()> {
+        match self.is_closed() {
+            true => Err(Error::Invalid("the volume is closed")),
+            false => Ok(()),
+        }
+    }
+
+    /// Runs `close` in the first call. Later calls wait for it and return its result.
+    ///
+    /// # Errors
+    /// The error of `close`; it panicked.
+    pub fn close_once(&self, close: impl FnOnce() -> Result<()>) -> Result<()> {
+        let mut result = self.result.lock();
+        if self.closed.swap(true, Ordering::AcqRel) {
+            let broken = Error::Invalid("closing the volume was broken off");
+            return result.clone().unwrap_or(Err(broken));
+        }
+        result.insert(close()).clone()
+    }
+}
+
+#[cfg(test)]
+#[cfg(not(shuttle))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn close_runs_once_and_keeps_its_result() {
+        let life = Lifecycle::default();
+        life.check_open().unwrap();
+        let refused = |result| assert!(matches!(result, Err(Error::NoSpace)), "{result:?}");
+        refused(life.close_once(|| {
+            assert!(
+                life.check_open().is_err(),
+                "calls are refused while it closes"
+            );
+            Err(Error::NoSpace)
+        }));
+        refused(life.close_once(|| panic!("closed twice")));
+        assert!(life.is_closed());
+    }
+
+    #[test]
+    fn close_that_panicked_is_an_error_later() {
+        let life = Lifecycle::default();
+        let close = || life.close_once(|| panic!("closing failed"));
+        std::panic::catch_unwind(std::panic::AssertUnwindSafe(close)).unwrap_err();
+        let later = life.close_once(|| Ok(()));
+        assert!(matches!(later, Err(Error::Invalid(_))), "{later:?}");
+    }
+}

@@ -1,0 +1,142 @@
+//! Opening and closing a volume.
+//!
+//! Opening replays the log, removes the orphans that a crash left, and starts the workers. Closing
+//! makes everything durable, merges it and releases the device, once.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Instant;
+
+use crate::device::{Access, Device, FileDevice};
+use crate::error::{Error, Result};
+use crate::fs::FileSystem;
+use crate::fs::host_name::HostNameNotice;
+use crate::fs::lifecycle::Lifecycle;
+use crate::fs::observe::Watch;
+use crate::fs::options::Options;
+use crate::fs::reclaim::SpaceReclaimer;
+use crate::fs::sync::Syncs;
+use crate::fs::times::ContentTimes;
+use crate::fs::tree::TreeShape;
+use crate::fs::workers::Workers;
+use crate::fs::writeback_list::WritebackList;
+use crate::txn::{Core, Limits, OpenMode};
+
+impl FileSystem {
+    /// Opens the volume in a file or on a block device.
+    ///
+    /// # Errors
+    /// No volume in it; the volume is damaged, incompatible or in use; a device failure.
+    pub fn open(path: &Path, options: &Options) -> Result<Arc<FileSystem>> {
+        let access = match options.is_read_only() {
+            true => Access::ReadOnly,
+            false => Access::ReadWrite,
+        };
+        let device = FileDevice::open(path, access)?;
+        if access == Access::ReadWrite
+            && let Some(room) = device.host_room()?.filter(|r| r.shortfall() > 0)
+        {
+            tracing::warn!("{}", room.warning(&path.display()));
+        }
+        Self::open_device(Arc::new(device), options)
+    }
+
+    /// Opens the volume on a device.
+    ///
+    /// # Errors
+    /// As [`FileSystem::open`].
+    pub fn open_device(device: Arc<dyn Device>, options: &Options) -> Result<Arc<FileSystem>> {
+        let start = Instant::now();
+        let core = Core::open(
+            device,
+            OpenMode {
+                read_only: options.is_read_only(),
+                recovery: options.recovery,
+                discard: options.discard,
+                limits: Limits::for_budget(options.cache_budget).under(options.pressure),
+                seed: options.seed,
+                kernel_clock: options.kernel_clock,
+                ablated: options.ablated,
+            },
+        )?;
+        let page_limit = core.limits().pages;
+        let fs = Arc::new(FileSystem {
+            core,
+            lifecycle: Lifecycle::default(),
+            workers: Workers::default(),
+            writeback: WritebackList::new(page_limit, options.keep_written),
+            reclaimer: SpaceReclaimer::default(),
+            tree: TreeShape::default(),
+            times: ContentTimes::new(options.content_times),
+            syncs: Syncs::default(),
+            watch: options.observer.clone().map(Watch::new),
+            host_name: HostNameNotice::default(),
+        });
+        if !fs.is_read_only() {
+            fs.finish_orphans()?;
+            if options.workers {
+                fs.start_workers(options.durability_interval)?;
+            }
+        }
+        fs.lifecycle.opened(start.elapsed());
+        Ok(fs)
+    }
+
+    /// Makes everything durable, merges it, and releases the device. Later calls fail, except this
+    /// one, which returns the same result again. Dropping the last reference does the same, but
+    /// cannot report errors, and a worker thread may hold the last one: then the volume is closed
+    /// some time after the drop returned.
+    ///
+    /// # Errors
+    /// A device failure, during the call or earlier. A file whose data could not be written back
+    /// because a read failed: that data is lost, all other data is durable. [`Error::HostFull`] if
+    /// there is no space for data that was not durable yet, which is then lost; the contents of the
+    /// log are merged at the next opening.
+    pub fn close(&self) -> Result<()> {
+        self.lifecycle.close_once(|| {
+            let result = match self.core.read_only() {
+                true => Ok(()),
+                false => self.finish(),
+            };
+            self.stop_workers();
+            self.core.storage().release();
+            result
+        })
+    }
+
+    /// Closes the volume if it is open, for a drop, which cannot return a failure.
+    pub(crate) fn close_on_drop(&self) {
+        if !self.lifecycle.is_closed()
+            && let Err(error) = self.close()
+        {
+            tracing::error!(%error, "closing the volume failed");
+        }
+    }
+
+    /// Makes everything durable and merges it.
+    fn finish(&self) -> Result<()> {
+        let written = self.write_back_all();
+        let logged = self.core.force_all();
+        let merged = self.core.merge();
+        let flushed = merged.and_then(|()| self.core.storage().flush());
+        written.and(match flushed {
+            // The merge's writes are held in memory, and the log has all of the changes.
+            Err(Error::HostFull { path, .. }) if logged.is_ok() => {
+                tracing::warn!(
+                    "the file system that holds {path} is full: closed without a merge; all \
+                     changes are durable in the log, and are merged when the volume is opened next"
+                );
+                Ok(())
+            }
+            other => other,
+        })
+    }
+}
+
+impl Drop for FileSystem {
+    fn drop(&mut self) {
+        // No caller holds the volume, so workers cannot reach it and no thread may wait for them.
+        self.core.signals().set_workers(false);
+        self.close_on_drop();
+    }
+}

@@ -1,0 +1,125 @@
+//! Reclaiming space for a reservation that was refused.
+//!
+//! Space that is free in the end may still be reserved or in use: by unwritten data, by deletions
+//! that no merge has taken, by index nodes that are not full. Before a call fails with ENOSPC, each
+//! way to reclaim it is tried, and the reservation after each.
+
+use crate::error::{Error, Result};
+use crate::space::Space;
+use crate::sync::Mutex;
+
+/// Rounds of all ways for one call; other threads may take the space first.
+const ROUNDS: usize = 8;
+
+/// A way to reclaim space; returns whether there may have been something to reclaim.
+pub(super) type Way<'a> = &'a dyn Fn() -> Result<bool>;
+
+/// Reclaims space for one thread at a time, so that no thread takes what another has reclaimed.
+#[derive(Default)]
+pub(super) struct SpaceReclaimer {
+    turn: Mutex<()>,
+}
+
+/// Whether a reservation was refused for want of space.
+pub(super) fn is_short<T>(result: &Result<T>) -> bool {
+    matches!(result, Err(Error::NoSpace | Error::HostFull { .. }))
+}
+
+impl SpaceReclaimer {
+    /// Calls `reserve` until it finds space; between calls reclaims space, until no way reclaims
+    /// any. The caller holds no inode state lock.
+    ///
+    /// # Errors
+    /// The last error of `reserve`; an error of a way, except a want of space.
+    pub fn retry<T>(
+        &self,
+        space: &Space,
+        reserve: impl Fn() -> Result<T>,
+        ways: &[Way<'_>],
+    ) -> Result<T> {
+        let _turn = self.turn.lock();
+        let _whole = space.hold_trimming();
+        for _ in 0..ROUNDS {
+            let mut reclaimed = false;
+            for way in ways {
+                let result = reserve();
+                if !is_short(&result) {
+                    return result;
+                }
+                reclaimed |= match way() {
+                    // A merge that finds no space does not end the attempts.
+                    Err(Error::NoSpace) => false,
+                    other => other?,
+                };
+            }
+            if !reclaimed {
+                break;
+            }
+        }
+        reserve()
+    }
+}
+
+#[cfg(test)]
+#[cfg(not(shuttle))]
+mod tests {
+    use std::cell::Cell;
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::device::MemoryDevice;
+    use crate::fs::{FileSystem, MakeOptions, Options, make_device};
+
+    fn volume() -> Arc<FileSystem> {
+        let device = MemoryDevice::new(64 << 20);
+        make_device(&device, &MakeOptions::default(), &mut |_, _| {}).unwrap();
+        FileSystem::open_device(Arc::new(device), &Options::default()).unwrap()
+    }
+
+    #[test]
+    fn reservation_is_tried_after_each_way() {
+        let fs = volume();
+        let left = Cell::new(4);
+        let reserve = || match left.get() {
+            0 => Ok("reserved"),
+            _ => Err(Error::NoSpace),
+        };
+        let reclaim = || {
+            left.set(left.get() - 1);
+            Ok(true)
+        };
+        let nothing = || Err(Error::NoSpace);
+        let too_late = || -> Result<bool> { panic!("there was space before") };
+        let reclaimer = SpaceReclaimer::default();
+        let ways: [Way<'_>; 3] = [&nothing, &reclaim, &reclaim];
+        let found = reclaimer.retry(fs.core.space(), reserve, &ways);
+        assert_eq!(found.unwrap(), "reserved");
+        left.set(1);
+        let ways: [Way<'_>; 2] = [&reclaim, &too_late];
+        reclaimer.retry(fs.core.space(), reserve, &ways).unwrap();
+    }
+
+    #[test]
+    fn attempts_end_when_nothing_is_reclaimed_or_a_way_fails() {
+        let fs = volume();
+        let reclaimer = SpaceReclaimer::default();
+        let tried = Cell::new(0);
+        let refuse = || -> Result<()> {
+            tried.set(tried.get() + 1);
+            Err(Error::NoSpace)
+        };
+        let attempt = |ways: &[Way<'_>]| {
+            tried.set(0);
+            (reclaimer.retry(fs.core.space(), refuse, ways), tried.get())
+        };
+        let (refused, tries) = attempt(&[&|| Ok(false), &|| Ok(false)]);
+        assert!(matches!(refused, Err(Error::NoSpace)), "{refused:?}");
+        assert_eq!(tries, 3);
+        let (refused, tries) = attempt(&[&|| Ok(true)]);
+        assert!(matches!(refused, Err(Error::NoSpace)), "{refused:?}");
+        assert_eq!(tries, ROUNDS + 1);
+        let (failed, tries) = attempt(&[&|| Err(Error::ReadOnly)]);
+        assert!(matches!(failed, Err(Error::ReadOnly)), "{failed:?}");
+        assert_eq!(tries, 1);
+    }
+}
