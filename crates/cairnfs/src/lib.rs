@@ -73,6 +73,7 @@
 #[doc(hidden)]
 pub mod acl;
 mod api;
+mod clock;
 mod data;
 pub mod device;
 #[doc(hidden)]

@@ -25,6 +25,7 @@ const FLOORS: &[(&str, u8, &[&str])] = &[
     ("sync", 0, &[]),
     ("prefetch", 0, &[]),
     ("hash", 0, &[]),
+    ("clock", 0, &["hash"]),
     ("shard", 0, &["sync"]),
     ("metrics", 0, &["sync"]),
     ("fault", 0, &[]),
