@@ -83,6 +83,8 @@ pub mod fault;
 #[doc(hidden)]
 pub mod format;
 pub mod fs;
+#[doc(hidden)]
+pub mod group_commit;
 mod hash;
 mod index;
 mod inode;
