@@ -188,7 +188,7 @@ pub struct Core {
     /// Number of fsyncs in progress.
     fsyncs_in_progress: CachePadded<AtomicU64>,
     /// Fsyncs that are served together.
-    batches: fsync::batch::Batches,
+    batches: fsync::Batches,
     /// Bytes of log that were replayed when the volume was opened.
     replayed: u64,
     /// Held by a running merge; the input of a merge that found no space, left for the next one.

@@ -35,7 +35,7 @@ use crate::source::Source;
 use crate::space::{Space, TableState};
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicBool, AtomicI64, AtomicU64};
-use crate::txn::fsync::batch::Batches;
+use crate::txn::fsync::Batches;
 use crate::txn::reservation_cache::{Credit, ReservationCaches};
 use crate::txn::{Core, Limits, Trees};
 use crate::values::Values;

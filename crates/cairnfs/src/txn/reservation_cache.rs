@@ -8,7 +8,7 @@
 
 use crossbeam_utils::CachePadded;
 
-use crate::shard::thread_shard;
+use crate::shard::{Unsummed, thread_shard};
 use crate::space::growth_units;
 use crate::sync::{Mutex, MutexGuard};
 
@@ -60,7 +60,7 @@ pub(super) struct ReservationCache {
     /// Bytes of deleted items, by which the index shrinks.
     pub shrinkage: u64,
     /// Change of the dirty sets' memory in bytes that is not in the common sum yet.
-    pub memory: i64,
+    pub memory: Unsummed,
     pub counts: CommitCounts,
 }
 
@@ -155,9 +155,7 @@ impl ReservationCaches {
 
     /// Takes the memory that is not in the common sum yet.
     pub fn take_memory(&self) -> i64 {
-        let taken =
-            |cache: &CachePadded<Mutex<ReservationCache>>| std::mem::take(&mut cache.lock().memory);
-        self.caches.iter().map(taken).sum()
+        self.caches.iter().map(|c| c.lock().memory.take()).sum()
     }
 
     /// Adds to the counters what the calling thread did without a reservation.
@@ -195,11 +193,7 @@ impl ReservationCaches {
         );
         cache.kept = cache.kept + kept - freed;
         cache.shrinkage += done.shrinkage;
-        cache.memory += done.memory;
-        let memory = match cache.memory.abs() >= self.memory_step {
-            true => std::mem::take(&mut cache.memory),
-            false => 0,
-        };
+        let memory = cache.memory.add(done.memory, self.memory_step);
         cache.credit.log += rest.log;
         cache.credit.units += rest.units - kept + freed;
         let max_credit = Credit {

@@ -1,18 +1,20 @@
 //! Fsync of single inodes: the request, its dependency closure, and the batch that shares a record
 //! and a flush.
 //!
-//! [`deps`] records dependencies as changes commit, [`closure`] follows them, [`batch`] lets
-//! requests that arrive together be served by one thread. The record itself is written by
+//! [`deps`] records dependencies as changes commit, [`closure`] follows them. Requests that arrive
+//! while another batch is being written wait for the log's head together: one thread writes their
+//! record and flushes, the others sleep until it is done. The record itself is written by
 //! [`crate::journal::fsync_record`]. An fsync returns only when everything that its inodes depend
 //! on is durable.
 
-pub(super) mod batch;
 mod closure;
 mod deps;
 
 pub use deps::NameAt;
 
-use crate::error::Result;
+use crate::error::{Error, Result};
+use crate::group_commit;
+use crate::group_commit::Joined;
 use crate::journal::cil::Context;
 use crate::sync::atomic::Ordering;
 use crate::txn::Core;
@@ -25,6 +27,9 @@ pub struct FsyncRequest {
     /// Changes of times alone need not become durable (fdatasync).
     pub data_only: bool,
 }
+
+/// The batches of a volume.
+pub(super) type Batches = group_commit::Batches<FsyncRequest, Result<()>>;
 
 impl Core {
     /// Makes inodes durable with all they depend on, and directories also with their entries.
@@ -44,8 +49,10 @@ impl Core {
             self.journal.data_first(stamp)?;
         }
         let result = match self.batches.join(inodes) {
-            Ok(result) => result,
-            Err(batch) => {
+            Joined::Follower(result) => {
+                result.unwrap_or(Err(Error::Invalid("an fsync was broken off")))
+            }
+            Joined::Leader(batch) => {
                 let journal = &self.journal;
                 let gather = |context: &Context| self.gather(&batch.close(), context);
                 let written = journal.write_fsync_record(self, gather);
