@@ -2,15 +2,15 @@
 //! requests.
 //!
 //! The data of an fsync's file is written out first: in the event loop, or in a separate thread if
-//! that waits for the device. Then the request is queued until a leader takes the whole queue,
-//! makes its files durable together, and answers each request. So few threads wait for the device,
-//! however many fsyncs are in flight. An event loop leads at most one such group, and only if no
-//! other job is in flight. Every fsync gets exactly one answer.
+//! that waits for the device. Then the request is queued until a leader takes the whole queue
+//! ([`BatchQueue`]), makes its files durable together, and answers each request. So few threads
+//! wait for the device, however many fsyncs are in flight. An event loop leads at most one such
+//! group, and only if no other job is in flight. Every fsync gets exactly one answer.
 
 use std::sync::Arc;
 
 use cairnfs::fs::FsyncRequest;
-use parking_lot::Mutex;
+use cairnfs::group_commit::BatchQueue;
 
 use crate::convert::Refusal;
 use crate::ops::{Outcome, caught};
@@ -31,17 +31,10 @@ pub trait Durable: Send + Sync + 'static {
 
 type Answer = Box<dyn FnOnce(Outcome<()>) + Send>;
 
-#[derive(Default)]
-struct Ready {
-    requests: Vec<FsyncRequest>,
-    answers: Vec<Answer>,
-    leaders: usize,
-}
-
 /// The fsyncs of a mount.
 pub struct Syncs<D> {
     durable: Arc<D>,
-    ready: Arc<Mutex<Ready>>,
+    ready: Arc<BatchQueue<(FsyncRequest, Answer)>>,
 }
 
 impl<D> Clone for Syncs<D> {
@@ -58,7 +51,7 @@ impl<D: Durable> Syncs<D> {
     pub fn new(durable: Arc<D>) -> Self {
         Self {
             durable,
-            ready: Arc::default(),
+            ready: Arc::new(BatchQueue::new(LEADERS)),
         }
     }
 
@@ -85,7 +78,7 @@ impl<D: Durable> Syncs<D> {
             }),
             Ok(written) => {
                 let to_lead = match written {
-                    true => self.enqueue(request, answer),
+                    true => self.ready.push((request, answer)),
                     false => self.write_and_enqueue(request, answer),
                 };
                 if to_lead && !(here && self.lead()) {
@@ -98,7 +91,7 @@ impl<D: Durable> Syncs<D> {
     /// Writes out the data and queues the request; returns whether the caller must lead.
     fn write_and_enqueue(&self, request: FsyncRequest, answer: Answer) -> bool {
         match caught("fsync", request.ino, || self.durable.write_out(request.ino)) {
-            Ok(()) => self.enqueue(request, answer),
+            Ok(()) => self.ready.push((request, answer)),
             refused => {
                 answer(refused);
                 false
@@ -106,39 +99,21 @@ impl<D: Durable> Syncs<D> {
         }
     }
 
-    fn enqueue(&self, request: FsyncRequest, answer: Answer) -> bool {
-        let mut ready = self.ready.lock();
-        ready.requests.push(request);
-        ready.answers.push(answer);
-        let to_lead = ready.leaders < LEADERS;
-        ready.leaders += usize::from(to_lead);
-        to_lead
-    }
-
     fn lead_all(&self) {
         while !self.lead() {}
     }
 
-    /// Flushes the queued requests. Returns true if the queue is empty afterwards; the caller is
-    /// then not a leader any more.
+    /// Makes the files of the queued requests durable. Returns true if the queue is empty
+    /// afterwards; the caller is then not a leader any more.
     fn lead(&self) -> bool {
-        let mut ready = self.ready.lock();
-        if !ready.requests.is_empty() {
-            let requests = std::mem::take(&mut ready.requests);
-            let answers = std::mem::take(&mut ready.answers);
-            drop(ready);
-            lead(&*self.durable, &requests, answers);
-            ready = self.ready.lock();
-        }
-        let over = ready.requests.is_empty();
-        ready.leaders -= usize::from(over);
-        over
+        self.ready.serve(|batch| serve(&*self.durable, batch))
     }
 }
 
-fn lead(durable: &impl Durable, requests: &[FsyncRequest], answers: Vec<Answer>) {
+fn serve(durable: &impl Durable, batch: Vec<(FsyncRequest, Answer)>) {
+    let (requests, answers): (Vec<_>, Vec<_>) = batch.into_iter().unzip();
     let first = requests.first().map_or(0, |w| w.ino);
-    let outcomes = caught("fsync", first, || Ok(durable.fsync_each(requests)));
+    let outcomes = caught("fsync", first, || Ok(durable.fsync_each(&requests)));
     let mut outcomes = outcomes.unwrap_or_default().into_iter();
     for answer in answers {
         answer(outcomes.next().unwrap_or(Err(Refusal(libc::EIO))));
@@ -148,7 +123,7 @@ fn lead(durable: &impl Durable, requests: &[FsyncRequest], answers: Vec<Answer>)
 #[cfg(test)]
 mod tests {
     use super::*;
-    use parking_lot::Condvar;
+    use parking_lot::{Condvar, Mutex};
     use std::sync::mpsc::{Receiver, Sender, channel};
     use std::thread;
 
@@ -283,7 +258,7 @@ mod tests {
         let others: Vec<u64> = (100..200).collect();
         others.iter().for_each(|ino| bench.sync(*ino));
         bench.wait_until_written(2 + others.len());
-        while bench.asked.syncs.ready.lock().requests.len() < others.len() {
+        while bench.asked.syncs.ready.waiting() < others.len() {
             std::thread::yield_now();
         }
         bench.go_on.send(()).unwrap();

@@ -73,6 +73,7 @@
 #[doc(hidden)]
 pub mod acl;
 mod api;
+mod clock;
 mod data;
 pub mod device;
 #[doc(hidden)]
@@ -82,6 +83,8 @@ pub mod fault;
 #[doc(hidden)]
 pub mod format;
 pub mod fs;
+#[doc(hidden)]
+pub mod group_commit;
 mod hash;
 mod index;
 mod inode;

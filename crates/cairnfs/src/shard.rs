@@ -1,12 +1,14 @@
-//! Sharding: spreads threads over the shards of a shared structure, to reduce lock contention.
+//! Sharding: spreads threads over the shards of a shared structure, to reduce contention for locks
+//! and cache lines.
 //!
 //! Floor 0: uses only [`crate::sync`].
 
 use std::cell::Cell;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::AtomicUsize;
 
 use crossbeam_utils::CachePadded;
 
+use crate::sync::atomic::{AtomicI64, Ordering};
 use crate::sync::{Mutex, thread_local};
 
 const SHARDS: usize = 16;
@@ -141,10 +143,72 @@ impl<T> Sharded<T> {
     }
 }
 
+/// The part of a common sum that a shard has not added yet. Adding in steps keeps threads from
+/// writing the sum's cache line at each change. The shard's lock protects it.
+#[derive(Debug, Default)]
+pub struct Unsummed(i64);
+
+impl Unsummed {
+    /// Adds `amount`. Returns what to add to the sum now: all of it once it has reached `step`,
+    /// which is positive, in either direction; before that 0.
+    pub fn add(&mut self, amount: i64, step: i64) -> i64 {
+        self.0 += amount;
+        match self.0.abs() >= step {
+            true => self.take(),
+            false => 0,
+        }
+    }
+
+    /// Takes all of it, for the sum.
+    pub fn take(&mut self) -> i64 {
+        std::mem::take(&mut self.0)
+    }
+}
+
+/// [`Unsummed`] without a lock.
+#[derive(Debug, Default)]
+pub struct AtomicUnsummed(AtomicI64);
+
+impl AtomicUnsummed {
+    /// As [`Unsummed::add`]. Concurrent calls may take each other's part; none takes it twice.
+    pub fn add(&self, amount: i64, step: i64) -> i64 {
+        let pending = self.0.fetch_add(amount, Ordering::Relaxed) + amount;
+        match pending.abs() >= step {
+            true => self.0.swap(0, Ordering::Relaxed),
+            false => 0,
+        }
+    }
+
+    /// What the sum lacks.
+    pub fn get(&self) -> i64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
 #[cfg(test)]
 #[cfg(not(shuttle))]
 mod tests {
     use super::*;
+
+    #[test]
+    fn sum_and_unsummed_parts_are_exact_after_every_step() {
+        let (mut locked, atomic) = (Unsummed::default(), AtomicUnsummed::default());
+        let (mut sums, mut exact, mut adds) = ([0, 0], 0, 0);
+        for n in 0..10_000_i64 {
+            let amount = n * 7919 % 41 - 19;
+            exact += amount;
+            let due = locked.add(amount, 100);
+            assert_eq!(atomic.add(amount, 100), due);
+            assert!(due == 0 || due.abs() >= 100);
+            adds += usize::from(due != 0);
+            sums = sums.map(|sum| sum + due);
+            assert_eq!(sums[1] + atomic.get(), exact);
+            assert!(atomic.get().abs() < 100);
+        }
+        assert!((1..1000).contains(&adds), "{adds}");
+        assert_eq!(sums[0] + locked.take(), exact);
+        assert_eq!(locked.take(), 0);
+    }
 
     #[test]
     fn pruned_list_rarely_scans_useful_entries() {
@@ -176,5 +240,35 @@ mod tests {
         assert_eq!(left.len() + removed, 100_000);
         assert_eq!(left.iter().filter(|n| *n % 1000 == 0).count(), 100);
         assert!(list.is_empty());
+    }
+}
+
+#[cfg(test)]
+#[cfg(shuttle)]
+mod schedules {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::sync::explore::{Cost, explore};
+    use crate::sync::thread;
+
+    #[test]
+    fn concurrent_adds_reach_the_sum_once() {
+        explore("shard: sums in steps", Cost::Small, || {
+            let parts: Arc<(AtomicUnsummed, AtomicI64)> = Arc::default();
+            let threads = [3, -2, 4].map(|amount| {
+                let parts = parts.clone();
+                thread::spawn(move || {
+                    for _ in 0..3 {
+                        let due = parts.0.add(amount, 5);
+                        parts.1.fetch_add(due, Ordering::Relaxed);
+                    }
+                })
+            });
+            for thread in threads {
+                thread.join().unwrap();
+            }
+            assert_eq!(parts.0.get() + parts.1.load(Ordering::Relaxed), 15);
+        });
     }
 }

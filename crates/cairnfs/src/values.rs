@@ -8,7 +8,9 @@
 //! An entry is two words: the value, half of its hash, and two bytes for its place in the index and
 //! the second chance. A shard is a table of rows of eight entries, two cache lines each, under a
 //! small lock of its own, which no thread holds while it creates a value. A shard holds no more
-//! bytes than its share of the limit.
+//! bytes than its share of the limit. It is not a [`crate::clock`] table, which has a map beside
+//! its entries: here an entry's place follows from its hash, a look-up reads two cache lines, and
+//! the limit is one of bytes.
 //!
 //! A place is remembered only while the index has the value there: the merge, the only writer of
 //! the index, removes it here before another value can be stored in that place.
@@ -20,6 +22,7 @@ use triomphe::ThinArc;
 
 use crate::format::xattr::{SharedRef, ValueHash};
 use crate::prefetch::prefetch;
+use crate::shard::AtomicUnsummed;
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicI64, Ordering};
 
@@ -41,17 +44,16 @@ const STEP: usize = 64 << 10;
 /// Bytes of a shard's values that are referenced anywhere. Nearly each call changes this, and each
 /// commit reads the sum, so the sum is updated in steps.
 struct Memory {
-    pending: CachePadded<AtomicI64>,
+    unsummed: CachePadded<AtomicUnsummed>,
     step: i64,
     sum: Arc<CachePadded<AtomicI64>>,
 }
 
 impl Memory {
     fn add(&self, bytes: i64) {
-        let pending = self.pending.fetch_add(bytes, Ordering::Relaxed) + bytes;
-        if pending.abs() >= self.step {
-            let pending = self.pending.swap(0, Ordering::Relaxed);
-            self.sum.fetch_add(pending, Ordering::Relaxed);
+        let due = self.unsummed.add(bytes, self.step);
+        if due != 0 {
+            self.sum.fetch_add(due, Ordering::Relaxed);
         }
     }
 }
@@ -280,7 +282,7 @@ impl Values {
         let sum: Arc<CachePadded<AtomicI64>> = Arc::default();
         let memory = || {
             Arc::new(Memory {
-                pending: CachePadded::default(),
+                unsummed: CachePadded::default(),
                 step: (limit / shards / 8).min(STEP) as i64,
                 sum: sum.clone(),
             })
@@ -418,8 +420,8 @@ impl Values {
     /// Bytes of all referenced values, including those kept here.
     pub fn memory(&self) -> i64 {
         let all = self.others.iter().chain([&self.last]);
-        let pending: i64 = all.map(|m| m.pending.load(Ordering::Relaxed)).sum();
-        self.sum.load(Ordering::Relaxed) + pending
+        let unsummed: i64 = all.map(|m| m.unsummed.get()).sum();
+        self.sum.load(Ordering::Relaxed) + unsummed
     }
 
     /// Approximate bytes of values beyond the limit of this cache; dirty sets hold them.

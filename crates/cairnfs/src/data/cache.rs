@@ -1,16 +1,16 @@
-//! A bounded cache of data blocks by device address: sharded, second chance (clock).
+//! A bounded cache of data blocks by device address; each shard is a second-chance table.
 //!
 //! Blocks that were written and not read since are limited to a small part of it, in FIFO order: a
 //! sequential writer then reuses memory that is still in the processor's cache.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::ops::Range;
 
 use crossbeam_utils::CachePadded;
 use smallvec::SmallVec;
 
+use crate::clock::Clock;
 use crate::device::Page;
-use crate::hash::IntHash;
 use crate::sync::Mutex;
 
 const SHARDS: usize = 16;
@@ -21,55 +21,36 @@ const TOGETHER: u64 = 16;
 const UNREAD: usize = 8;
 const UNREAD_LEAST: usize = 128;
 
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Use {
-    /// Written with this sequence number of its shard, and not read since.
-    Unread(u64),
-    /// Not read since the hand last passed it.
-    Cold,
-    Recent,
-}
-
-impl Use {
-    fn is_unread(self) -> bool {
-        matches!(self, Self::Unread(_))
-    }
-}
-
 struct CachedBlock {
-    block: u64,
-    used: Use,
+    /// Sequence number, within its shard, of the write since which it was not read; 0 if it was
+    /// read.
+    unread: u64,
     page: Page,
 }
 
-#[derive(Default)]
 struct Shard {
-    places: HashMap<u64, usize, IntHash>,
-    entries: Vec<CachedBlock>,
-    hand: usize,
+    blocks: Clock<CachedBlock>,
     /// Written blocks in the order of their sequence numbers; some may be read or removed since.
     written: VecDeque<(u64, u64)>,
     /// Sequence number of the last write.
     count: u64,
-    /// Number of entries that are [`Use::Unread`].
+    /// Number of unread blocks.
     unread: usize,
+    limit_unread: usize,
 }
 
 /// A cache of data blocks.
 pub struct BlockCache {
     shards: Box<[CachePadded<Mutex<Shard>>]>,
-    limit: usize,
-    limit_unread: usize,
 }
 
 impl BlockCache {
     /// A cache of at most `blocks` blocks.
     pub fn new(blocks: usize) -> Self {
         let limit = (blocks / SHARDS).max(1);
+        let shard = || CachePadded::new(Mutex::new(Shard::new(limit)));
         Self {
-            shards: (0..SHARDS).map(|_| CachePadded::default()).collect(),
-            limit,
-            limit_unread: (limit / UNREAD).max(UNREAD_LEAST),
+            shards: (0..SHARDS).map(|_| shard()).collect(),
         }
     }
 
@@ -96,15 +77,15 @@ impl BlockCache {
     /// Caches adjacent blocks that were read; if the cache is full, they replace cold ones.
     pub fn put(&self, first: u64, pages: Vec<Page>) {
         self.each_page(first, pages, |shard, block, page| {
-            shard.put(block, Use::Cold, page, self)
+            shard.put(block, CachedBlock { unread: 0, page })
         });
     }
 
     /// Caches adjacent blocks that were written; they replace other unread blocks.
     pub fn put_written(&self, first: u64, pages: Vec<Page>) {
         self.each_page(first, pages, |shard, block, page| {
-            let number = shard.wrote(block);
-            shard.put(block, Use::Unread(number), page, self)
+            let unread = shard.wrote(block);
+            shard.put(block, CachedBlock { unread, page })
         });
     }
 
@@ -134,98 +115,89 @@ impl BlockCache {
 
 impl Drop for BlockCache {
     fn drop(&mut self) {
-        let entries = self
-            .shards
-            .iter()
-            .map(|s| std::mem::take(&mut *s.lock()).entries);
-        Page::give_up(entries.flatten().map(|e| e.page).collect());
+        let blocks = self.shards.iter().flat_map(|s| s.lock().blocks.take());
+        Page::give_up(blocks.map(|b| b.page).collect());
+    }
+}
+
+impl CachedBlock {
+    fn is_unread(&self) -> bool {
+        self.unread != 0
     }
 }
 
 impl Shard {
-    fn get(&mut self, block: u64) -> Option<Page> {
-        let place = *self.places.get(&block)?;
-        let entry = self.entries.get_mut(place)?;
-        let was = std::mem::replace(&mut entry.used, Use::Recent);
-        self.unread -= usize::from(was.is_unread());
-        Some(entry.page.clone())
+    fn new(limit: usize) -> Self {
+        Self {
+            blocks: Clock::new(limit),
+            written: VecDeque::new(),
+            count: 0,
+            unread: 0,
+            limit_unread: (limit / UNREAD).max(UNREAD_LEAST),
+        }
     }
 
-    /// Caches a block. Returns the evicted page, so that the caller can drop it without the lock.
-    fn put(&mut self, block: u64, used: Use, page: Page, cache: &BlockCache) -> Option<Page> {
-        let place = match self.places.get(&block) {
-            Some(place) => Some(*place),
-            None => self.place_for(used, cache),
+    fn get(&mut self, block: u64) -> Option<Page> {
+        let cached = self.blocks.get(block)?;
+        self.unread -= usize::from(cached.is_unread());
+        cached.unread = 0;
+        Some(cached.page.clone())
+    }
+
+    /// Caches a block. Returns the replaced page, so that the caller can drop it without the lock.
+    fn put(&mut self, block: u64, new: CachedBlock) -> Option<Page> {
+        let oldest = match new.is_unread() && self.unread >= self.limit_unread {
+            true => self.oldest_unread(block),
+            false => None,
         };
-        self.unread += usize::from(used.is_unread());
-        let entry = CachedBlock { block, used, page };
-        let Some(place) = place else {
-            self.places.insert(block, self.entries.len());
-            self.entries.push(entry);
-            return None;
+        self.unread += usize::from(new.is_unread());
+        let old = match oldest {
+            Some(oldest) => self.blocks.replace(oldest, block, new),
+            None => self.blocks.insert(block, new),
         };
-        let old = std::mem::replace(self.entries.get_mut(place)?, entry);
-        self.unread -= usize::from(old.used.is_unread());
-        if old.block != block {
-            self.places.remove(&old.block);
-            self.places.insert(block, place);
-        }
+        self.left(old)
+    }
+
+    fn remove(&mut self, block: u64) -> Option<Page> {
+        let removed = self.blocks.remove(block);
+        self.left(removed)
+    }
+
+    fn left(&mut self, old: Option<CachedBlock>) -> Option<Page> {
+        let old = old?;
+        self.unread -= usize::from(old.is_unread());
         Some(old.page)
     }
 
     /// Returns the sequence number of a write of this block.
     fn wrote(&mut self, block: u64) -> u64 {
         if self.written.len() > 2 * self.unread + UNREAD_LEAST {
-            let mut written = std::mem::take(&mut self.written);
-            written.retain(|(number, block)| self.unread_place(*number, *block).is_some());
-            self.written = written;
+            let blocks = &self.blocks;
+            self.written.retain(|entry| is_unread(blocks, *entry));
         }
         self.count += 1;
         self.written.push_back((self.count, block));
         self.count
     }
 
-    /// The place of a block that was written with this sequence number, and not read since.
-    fn unread_place(&self, number: u64, block: u64) -> Option<usize> {
-        let place = *self.places.get(&block)?;
-        let entry = self.entries.get(place)?;
-        (entry.used == Use::Unread(number)).then_some(place)
-    }
-
-    /// The place of an entry to evict for a new one, if a limit is reached.
-    fn place_for(&mut self, used: Use, cache: &BlockCache) -> Option<usize> {
-        while used.is_unread() && self.unread >= cache.limit_unread {
-            let (number, block) = self.written.pop_front()?;
-            if let Some(place) = self.unread_place(number, block) {
-                return Some(place);
-            }
+    /// Takes the unread block that was written first from the order, to be replaced by `block`;
+    /// none if `block` is cached.
+    fn oldest_unread(&mut self, block: u64) -> Option<u64> {
+        if self.blocks.peek(block).is_some() {
+            return None;
         }
-        (self.entries.len() >= cache.limit).then(|| self.cold_place())
-    }
-
-    fn remove(&mut self, block: u64) -> Option<Page> {
-        let place = self.places.remove(&block)?;
-        let removed = self.entries.swap_remove(place);
-        self.unread -= usize::from(removed.used.is_unread());
-        if let Some(moved) = self.entries.get(place).map(|e| e.block) {
-            self.places.insert(moved, place);
-        }
-        Some(removed.page)
-    }
-
-    fn cold_place(&mut self) -> usize {
         loop {
-            self.hand = if self.hand + 1 < self.entries.len() {
-                self.hand + 1
-            } else {
-                0
-            };
-            match self.entries.get_mut(self.hand) {
-                Some(entry) if entry.used == Use::Recent => entry.used = Use::Cold,
-                _ => return self.hand,
+            let entry = self.written.pop_front()?;
+            if is_unread(&self.blocks, entry) {
+                return Some(entry.1);
             }
         }
     }
+}
+
+/// Whether a block that was written with this sequence number was not read since.
+fn is_unread(blocks: &Clock<CachedBlock>, (number, block): (u64, u64)) -> bool {
+    blocks.peek(block).is_some_and(|b| b.unread == number)
 }
 
 #[cfg(test)]
@@ -266,7 +238,7 @@ mod tests {
             let (mut held, mut last) = (0, 0);
             for shard in &cache.shards {
                 let shard = shard.lock();
-                let within = blocks.clone().filter(|b| shard.places.contains_key(b));
+                let within = blocks.clone().filter(|b| shard.blocks.peek(*b).is_some());
                 held += within.count();
                 last = last.max(shard.written.len());
             }

@@ -3,9 +3,9 @@
 //!
 //! A write gets a stamp once it has returned. A flush covers exactly the stamps assigned before it
 //! was issued, so no flush acknowledges a write that did not return before it. A thread that needs
-//! a flush becomes the flush leader if none is running; threads that arrive meanwhile share the
-//! next flush. After a failed write or flush the state of the device's cache is unknown, so every
-//! later write and flush is refused.
+//! a flush leads one if none is running; threads that arrive meanwhile share the next flush. After
+//! a failed write or flush the state of the device's cache is unknown, so every later write and
+//! flush is refused.
 //!
 //! A full host file system is not such a failure: the write is held ([`super::held`]) and counts as
 //! returned, and flushes fail until the device has accepted it. Ordering flushes do not fail in
@@ -21,9 +21,10 @@ use crate::device::staged::{DataStamp, Piece, Stage, lay_over};
 use crate::device::{Device, HostFile, HostRoom};
 use crate::error::{Error, Result};
 use crate::fault::{InjectedFault, is_injected};
+use crate::group_commit::Watermark;
 use crate::metrics::Latency;
+use crate::sync::RwLock;
 use crate::sync::atomic::{AtomicU64, Ordering};
-use crate::sync::{Condvar, Mutex, RwLock};
 
 /// I/O counters since the volume was opened.
 #[derive(Debug, Default)]
@@ -37,12 +38,6 @@ struct Traffic {
     flush_times: Latency,
 }
 
-#[derive(Default)]
-struct FlushState {
-    running: bool,
-    flushed: u64,
-}
-
 /// A device with write stamps, shared flushes and a latch for the first failure.
 pub struct Storage {
     device: RwLock<Arc<dyn Device>>,
@@ -51,9 +46,7 @@ pub struct Storage {
     /// Stamp of the newest write that has returned.
     completed: CachePadded<AtomicU64>,
     /// All writes up to this stamp are durable.
-    flushed: CachePadded<AtomicU64>,
-    state: CachePadded<Mutex<FlushState>>,
-    done: Condvar,
+    flushed: Watermark,
     failure: OnceLock<Arc<Error>>,
     stage: Stage,
     held: HeldWrites,
@@ -75,9 +68,7 @@ impl Storage {
             device: RwLock::new(device),
             // Stamp 0 means "nothing written", so it counts as flushed from the start.
             completed: CachePadded::new(AtomicU64::new(0)),
-            flushed: CachePadded::new(AtomicU64::new(0)),
-            state: CachePadded::new(Mutex::new(FlushState::default())),
-            done: Condvar::new(),
+            flushed: Watermark::default(),
             failure: OnceLock::new(),
             traffic: Traffic::default(),
         }
@@ -100,7 +91,7 @@ impl Storage {
 
     /// Whether all writes up to `stamp` are durable.
     pub fn is_flushed(&self, stamp: u64) -> bool {
-        self.flushed.load(Ordering::Acquire) >= stamp
+        self.flushed.has_reached(stamp)
     }
 
     /// Waits until all writes up to `stamp` are durable.
@@ -108,22 +99,8 @@ impl Storage {
     /// # Errors
     /// A failure of the device, also an earlier one; [`Error::HostFull`] while writes are held.
     pub fn flush_through(&self, stamp: u64) -> Result<()> {
-        let mut state = self.state.lock();
-        loop {
-            self.check()?;
-            if state.flushed >= stamp {
-                return Ok(());
-            }
-            if state.running {
-                self.done.wait(&mut state);
-                continue;
-            }
-            state.running = true;
-            let covers = self.stamp();
-            drop(state);
-            self.lead_flush(covers)?;
-            state = self.state.lock();
-        }
+        self.flushed.reach(stamp, || self.lead_flush())?;
+        self.check()
     }
 
     /// Orders all writes up to `stamp` before all later ones: once a later write reaches the
@@ -144,9 +121,10 @@ impl Storage {
         }
     }
 
-    /// Flushes as the leader, and wakes the waiters in any case.
-    fn lead_flush(&self, covers: u64) -> Result<()> {
-        let _leader = FlushLeader(self);
+    /// Flushes as the leader.
+    fn lead_flush(&self) -> Result<()> {
+        self.check()?;
+        let covers = self.stamp();
         let guard = self.guard("a thread panicked in a flush");
         let device = self.device();
         let result = match self.held.drain(&*device) {
@@ -163,9 +141,7 @@ impl Storage {
         self.traffic.flushes.fetch_add(1, Ordering::Relaxed);
         match result {
             Ok(()) => {
-                let mut state = self.state.lock();
-                state.flushed = state.flushed.max(covers);
-                self.flushed.fetch_max(covers, Ordering::Release);
+                self.flushed.raise(covers);
                 Ok(())
             }
             Err(e) => {
@@ -387,16 +363,6 @@ impl Storage {
 /// Maximum size of a write joined from staged data, in bytes: a device executes several long writes
 /// in parallel faster than a single very long one.
 const MAX_JOINED_WRITE: usize = 256 << 10;
-
-/// The flush that this thread leads.
-struct FlushLeader<'a>(&'a Storage);
-
-impl Drop for FlushLeader<'_> {
-    fn drop(&mut self) {
-        self.0.state.lock().running = false;
-        self.0.done.notify_all();
-    }
-}
 
 /// Guards work that must not be left half done: if dropped early, by an error or a panic, it stops
 /// the volume, because it is unknown how much of the work was done.

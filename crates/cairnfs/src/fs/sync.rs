@@ -7,7 +7,7 @@ use crate::fault::{self, InjectedFault, is_injected};
 use crate::fs::FileSystem;
 use crate::fs::locked::attrs;
 use crate::fs::observe::Call;
-use crate::sync::Mutex;
+use crate::group_commit::Watermark;
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::txn::FsyncRequest;
 
@@ -21,9 +21,7 @@ pub struct Sequence(u64);
 pub(super) struct Syncs {
     begun: AtomicU64,
     /// The largest number of a successful sync.
-    done: AtomicU64,
-    /// Held by a caller that syncs up to a sequence, while others wait to share its sync.
-    turn: Mutex<()>,
+    done: Watermark,
 }
 
 impl FileSystem {
@@ -39,18 +37,15 @@ impl FileSystem {
     /// # Errors
     /// As [`FileSystem::fsync`].
     pub fn sync_through(&self, sequence: Sequence) -> Result<()> {
-        if !self.is_durable(sequence) {
-            let _turn = self.syncs.turn.lock();
-            if !self.is_durable(sequence) {
-                return self.sync();
-            }
-        }
+        // One sync is enough for a sequence of another volume, which may be any number.
+        let mark = sequence.min(self.sequence());
+        self.syncs.done.reach(mark.0, || self.sync())?;
         self.core.storage().check()
     }
 
     /// Whether everything up to a sequence is known to be durable.
     pub fn is_durable(&self, sequence: Sequence) -> bool {
-        self.syncs.done.load(Ordering::Acquire) >= sequence.0
+        self.syncs.done.has_reached(sequence.0)
     }
 
     /// Makes a file or directory durable: data, attributes, extended attributes, all its names and
@@ -178,7 +173,7 @@ impl FileSystem {
 
     /// The number of the last successful sync of the whole volume.
     pub(super) fn syncs_done(&self) -> u64 {
-        self.syncs.done.load(Ordering::Acquire)
+        self.syncs.done.reached()
     }
 
     pub(super) fn sync_all(&self) -> Result<()> {
@@ -189,7 +184,7 @@ impl FileSystem {
             let whole = self.core.storage().check_whole();
             written.and(forced).and(whole)?;
         }
-        self.syncs.done.fetch_max(number, Ordering::AcqRel);
+        self.syncs.done.raise(number);
         Ok(())
     }
 }

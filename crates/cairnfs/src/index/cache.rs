@@ -1,22 +1,21 @@
-//! The node cache: checked nodes by block, sharded, bounded in bytes, with second-chance (CLOCK)
-//! eviction.
+//! The node cache: checked nodes by block, sharded, bounded in bytes; each shard is a second-chance
+//! table.
 //!
 //! Uses the format only. An entry is used only for the exact pointer that it was loaded with; a
 //! node of another birth or checksum at the same block replaces it. In front of the shards is a
 //! small table of hot interior nodes that is read without locks or shared counters, because every
 //! descent passes through the top of the tree.
 
-use std::collections::HashMap;
 use std::ops::Deref;
 use std::sync::Arc;
 
 use arc_swap::ArcSwapOption;
 use crossbeam_utils::CachePadded;
 
+use crate::clock::Clock;
 use crate::format::node::Node;
 use crate::format::pointer::RawPtr;
 use crate::format::{NODE_BLOCKS, NODE_SIZE};
-use crate::hash::IntHash;
 use crate::index::CacheCounters;
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -76,87 +75,28 @@ impl Deref for CachedNode {
     }
 }
 
-struct Slot {
-    ptr: RawPtr,
-    node: Arc<CachedNode>,
-    referenced: bool,
-}
-
 fn spread(block: u64) -> u64 {
     let mixed = (block / NODE_BLOCKS).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     mixed ^ (mixed >> 32)
 }
 
-#[derive(Default)]
 struct Shard {
-    /// From the block to the index in `slots`.
-    places: HashMap<u64, usize, IntHash>,
-    slots: Vec<Slot>,
-    /// The clock hand: the slot at which eviction continues.
-    hand: usize,
+    nodes: Clock<Arc<CachedNode>>,
     hits: u64,
     misses: u64,
 }
 
 impl Shard {
     fn find(&mut self, ptr: &RawPtr) -> Option<Arc<CachedNode>> {
-        let place = self.places.get(&ptr.block.get()).copied();
-        let slot = place.and_then(|i| self.slots.get_mut(i));
-        match slot {
-            Some(slot) if slot.ptr == *ptr => {
-                slot.referenced = true;
+        match self.nodes.get_if(ptr.block.get(), |node| node.ptr == *ptr) {
+            Some(node) => {
                 self.hits += 1;
-                Some(slot.node.clone())
+                Some(node.clone())
             }
-            _ => {
+            None => {
                 self.misses += 1;
                 None
             }
-        }
-    }
-
-    fn insert(&mut self, node: Arc<CachedNode>, limit: usize) {
-        let ptr = node.ptr;
-        let block = ptr.block.get();
-        if let Some(slot) = self.places.get(&block).and_then(|i| self.slots.get_mut(*i)) {
-            *slot = Slot {
-                ptr,
-                node,
-                referenced: true,
-            };
-            return;
-        }
-        self.shrink(limit.saturating_sub(1));
-        if self.slots.len() < limit {
-            self.places.insert(block, self.slots.len());
-            self.slots.push(Slot {
-                ptr,
-                node,
-                referenced: false,
-            });
-        }
-    }
-
-    /// Evicts nodes that were not used since the hand last passed, until at most `most` are left.
-    fn shrink(&mut self, most: usize) {
-        while self.slots.len() > most {
-            if self.hand >= self.slots.len() {
-                self.hand = 0;
-            }
-            let Some(slot) = self.slots.get_mut(self.hand) else {
-                return;
-            };
-            if slot.referenced {
-                slot.referenced = false;
-                self.hand += 1;
-                continue;
-            }
-            let evicted = self.slots.swap_remove(self.hand);
-            self.places.remove(&evicted.ptr.block.get());
-            if let Some(moved) = self.slots.get(self.hand) {
-                self.places.insert(moved.ptr.block.get(), self.hand);
-            }
-            self.hand += 1;
         }
     }
 }
@@ -166,18 +106,22 @@ pub(super) struct NodeCache {
     shards: Vec<CachePadded<Mutex<Shard>>>,
     hot: Vec<ArcSwapOption<CachedNode>>,
     attempts: AtomicU32,
-    /// Maximum nodes per shard.
-    limit: usize,
 }
 
 impl NodeCache {
     /// A cache of at most `bytes` bytes of nodes, not counting the hot table.
     pub fn new(bytes: usize) -> Self {
+        let shard = || Shard {
+            nodes: Clock::new(bytes / NODE_SIZE / SHARDS),
+            hits: 0,
+            misses: 0,
+        };
         Self {
-            shards: (0..SHARDS).map(|_| CachePadded::default()).collect(),
+            shards: (0..SHARDS)
+                .map(|_| CachePadded::new(Mutex::new(shard())))
+                .collect(),
             hot: (0..HOT).map(|_| ArcSwapOption::empty()).collect(),
             attempts: AtomicU32::new(0),
-            limit: nodes_per_shard(bytes),
         }
     }
 
@@ -226,19 +170,18 @@ impl NodeCache {
 
     /// Inserts a node; replaces any other node at its block.
     pub fn insert(&self, node: Arc<CachedNode>) {
-        if let Some(shard) = self.shard(node.ptr.block.get()) {
-            shard.lock().insert(node, self.limit);
+        let block = node.ptr.block.get();
+        if let Some(shard) = self.shard(block) {
+            // The replaced node is dropped when the lock is not held any more.
+            let replaced = shard.lock().nodes.insert(block, node);
+            drop(replaced);
         }
     }
 
     /// Makes the node at `block` a candidate for the next eviction.
     pub fn cool(&self, block: u64) {
         if let Some(shard) = self.shard(block) {
-            let mut shard = shard.lock();
-            let place = shard.places.get(&block).copied();
-            if let Some(slot) = place.and_then(|i| shard.slots.get_mut(i)) {
-                slot.referenced = false;
-            }
+            shard.lock().nodes.cool(block);
         }
     }
 
@@ -249,12 +192,8 @@ impl NodeCache {
             let shard = shard.lock();
             sum.hits += shard.hits;
             sum.misses += shard.misses;
-            sum.bytes += (shard.slots.len() * NODE_SIZE) as u64;
+            sum.bytes += (shard.nodes.len() * NODE_SIZE) as u64;
         }
         sum
     }
-}
-
-fn nodes_per_shard(bytes: usize) -> usize {
-    bytes / NODE_SIZE / SHARDS
 }

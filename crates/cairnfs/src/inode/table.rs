@@ -7,7 +7,9 @@
 //! inode in use without links is not evicted, because its deletion depends on its uses.
 //!
 //! An inode with changes is in no queue; the thread that cleans it reports it to the table. So a
-//! table full of changed inodes is not searched repeatedly for inodes to evict.
+//! table full of changed inodes is not searched repeatedly for inodes to evict. For this the order
+//! of eviction is a queue apart from the map and not a [`crate::clock`] table, whose hand would pass
+//! all inodes, evictable or not.
 
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};

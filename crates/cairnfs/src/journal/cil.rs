@@ -11,7 +11,7 @@ use smallvec::SmallVec;
 
 use crate::device::DataStamp;
 use crate::journal::vector::LogVector;
-use crate::shard::{Pruned, thread_shard};
+use crate::shard::{Pruned, Unsummed, thread_shard};
 use crate::space::BlockRun;
 use crate::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use crate::sync::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
@@ -28,7 +28,7 @@ struct Shard {
     /// Log bytes of its entries.
     charged: i64,
     /// The part of `charged` that is not yet in the context's sum.
-    unsummed: i64,
+    unsummed: Unsummed,
     /// Vectors added so far, dead ones included.
     added: u64,
     /// Vectors that died and were dropped from the list.
@@ -101,7 +101,7 @@ impl Context {
         freed: &mut SmallVec<[BlockRun; 4]>,
         charge: i64,
     ) -> Filled {
-        let (mut unsummed, mut changes) = (charge, 0);
+        let (mut due, mut changes) = (charge, 0);
         if let Some(shard) = self.shards.get(thread_shard(SHARDS)) {
             let mut shard = shard.lock();
             shard.added += vectors.len() as u64;
@@ -113,13 +113,9 @@ impl Context {
             shard.died += useless.iter().filter(|v| !v.is_logged()).count() as u64;
             shard.freed.extend(freed.drain(..));
             shard.charged += charge;
-            shard.unsummed += charge;
-            unsummed = match shard.unsummed.abs() >= STEP {
-                true => std::mem::take(&mut shard.unsummed),
-                false => 0,
-            };
+            due = shard.unsummed.add(charge, STEP);
         }
-        let charged = match unsummed {
+        let charged = match due {
             0 => self.charged.load(Ordering::Relaxed),
             more => self.charged.fetch_add(more, Ordering::AcqRel) + more,
         };

@@ -249,6 +249,18 @@ fn sync_through_covers_thousand_changes_with_one_flush() {
 }
 
 #[test]
+fn sync_through_sequence_of_other_volume_syncs_once() {
+    let [other, fs] = [quiet(), quiet()];
+    (0..20).for_each(|_| other.sync().unwrap());
+    let sequence = other.sequence();
+    create(&fs, ROOT, "f");
+    let before = counted(&fs, "syncs");
+    fs.sync_through(sequence).unwrap();
+    assert_eq!(counted(&fs, "syncs") - before, 1);
+    assert!(!fs.is_durable(sequence));
+}
+
+#[test]
 fn sync_open_options_sync_each_write() {
     let volume = super::volume();
     let fs = volume.file_system();

@@ -1,12 +1,14 @@
 //! Fsync of single inodes: the request, its dependency closure, and the batch that shares a record
 //! and a flush.
 //!
-//! [`deps`] records dependencies as changes commit, [`closure`] follows them, [`batch`] lets
-//! requests that arrive together be served by one thread. The record itself is written by
+//! [`deps`] records dependencies as changes commit, [`closure`] follows them. Requests that arrive
+//! while another batch is being written wait for the log's head together: one thread writes their
+//! record and flushes, the others sleep until it is done. The record itself is written by
 //! [`crate::journal::fsync_record`]. An fsync returns only when everything that its inodes depend
 //! on is durable.
+//!
+//! [`Fsyncs`] owns the batches and the number of fsyncs in progress, to which committers yield.
 
-mod batch;
 mod closure;
 mod deps;
 
@@ -17,9 +19,10 @@ use std::sync::Arc;
 
 use crossbeam_utils::CachePadded;
 
-use self::batch::Batches;
 use self::closure::gather;
-use crate::error::Result;
+use crate::error::{Error, Result};
+use crate::group_commit;
+use crate::group_commit::Joined;
 use crate::journal::cil::Context;
 use crate::journal::signals::Signals;
 use crate::sync::atomic::{AtomicU64, Ordering};
@@ -34,6 +37,9 @@ pub struct FsyncRequest {
     /// Changes of times alone need not become durable (fdatasync).
     pub data_only: bool,
 }
+
+/// The batches of a volume.
+type Batches = group_commit::Batches<FsyncRequest, Result<()>>;
 
 /// A thread yields to an fsync at every this many of its commits.
 const ASIDE_EVERY: u32 = 8;
@@ -110,8 +116,10 @@ impl Fsyncs {
             write_data_first(core, request.ino)?;
         }
         let result = match self.batches.join(inodes) {
-            Ok(result) => result,
-            Err(batch) => {
+            Joined::Follower(result) => {
+                result.unwrap_or(Err(Error::Invalid("an fsync was broken off")))
+            }
+            Joined::Leader(batch) => {
                 let gather = |context: &Context| gather(core, &batch.close(), context);
                 let written = journal.write_fsync_record(core, gather);
                 batch.end(written.and_then(|written| journal.flush_written(&written)))

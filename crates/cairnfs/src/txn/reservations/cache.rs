@@ -8,7 +8,7 @@
 
 use crossbeam_utils::CachePadded;
 
-use crate::shard::thread_shard;
+use crate::shard::{Unsummed, thread_shard};
 use crate::space::growth_units;
 use crate::sync::{Mutex, MutexGuard};
 use crate::txn::reservations::Totals;
@@ -61,7 +61,7 @@ struct ReservationCache {
     /// Bytes of deleted items, by which the index shrinks.
     shrinkage: u64,
     /// Change of the dirty sets' memory in bytes that is not in the common sum yet.
-    memory: i64,
+    memory: Unsummed,
     counts: CommitCounts,
 }
 
@@ -130,7 +130,7 @@ impl ReservationCaches {
             cache.growth = 0;
             totals.units += std::mem::take(&mut cache.kept);
             totals.shrinkage += std::mem::take(&mut cache.shrinkage);
-            totals.memory += std::mem::take(&mut cache.memory);
+            totals.memory += cache.memory.take();
         }
         totals
     }
@@ -183,11 +183,7 @@ impl ReservationCaches {
         );
         cache.kept = cache.kept + kept - freed;
         cache.shrinkage += done.shrinkage;
-        cache.memory += done.memory;
-        let memory = match cache.memory.abs() >= self.memory_step {
-            true => std::mem::take(&mut cache.memory),
-            false => 0,
-        };
+        let memory = cache.memory.add(done.memory, self.memory_step);
         cache.credit.log += rest.log;
         cache.credit.units += rest.units - kept + freed;
         let max_credit = Credit {
