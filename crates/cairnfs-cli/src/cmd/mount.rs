@@ -25,10 +25,10 @@ use rustix::process::{getegid, geteuid};
 
 use crate::daemon::{self, Cause, Refusal};
 use crate::failure::shown;
+use crate::inherited;
 use crate::notify;
 use crate::size::human;
 use crate::syslog::Syslog;
-use crate::{holder, inherited};
 
 /// mount(8): invalid arguments.
 const EXIT_USAGE: u8 = 1;
@@ -460,17 +460,8 @@ fn serve_here(
         std::panic::set_hook(Box::new(|info| tracing::error!("{info}")));
     }
     let name = volume.display();
-    let fs = FileSystem::open(volume, &engine_options(options)).map_err(|e| match e {
-        cairnfs::Error::InUse(_) => {
-            let holder = holder::of(volume);
-            failed(format_args!(
-                "{} {holder}; {}",
-                shown(volume),
-                holder.next_step()
-            ))
-        }
-        e => failed(format_args!("cannot open {}: {e}", shown(volume))),
-    })?;
+    let fs = FileSystem::open(volume, &engine_options(options))
+        .map_err(|e| failed(cannot_open(volume, &e)))?;
     let ops = Arc::new(Ops::new(Arc::clone(&fs), volume, options.write));
     let adapter = Adapter::new(ops, options);
     let ready = || announce(args, volume, dir);
@@ -494,6 +485,15 @@ fn serve_here(
         tracing::error!("{last_words}");
     }
     Err(failed(last_words))
+}
+
+/// Why the volume was not opened, and the next step, in one line.
+fn cannot_open(volume: &Path, error: &cairnfs::Error) -> String {
+    let failure = crate::failure::Failure::opening(volume, error);
+    match failure.next_step() {
+        Some(step) => format!("{failure}; {step}"),
+        None => failure.to_string(),
+    }
 }
 
 fn engine_options(options: &MountOptions) -> Options {

@@ -87,7 +87,11 @@ pub fn make(
         false => FileDevice::create_new(path, size),
     };
     let remove = |error: &Error| {
-        if absent && !matches!(error, Error::InUse(_) | Error::Exists) {
+        let others = matches!(
+            error,
+            Error::InUse(_) | Error::Attached { .. } | Error::Exists
+        );
+        if absent && !others {
             let _ = std::fs::remove_file(path);
         }
     };

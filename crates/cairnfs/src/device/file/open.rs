@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use rustix::fs::{FileType, FlockOperation, Mode, OFlags, Stat};
 use rustix::io::Errno;
 
-use super::{Access, FileDevice, backing, name, retry, room};
+use super::{Access, FileDevice, attached, backing, name, retry, room};
 use crate::device::{AlignedBuf, SECTOR, ring};
 use crate::error::{Error, Result};
 use crate::sync::atomic::AtomicBool;
@@ -28,8 +28,8 @@ impl FileDevice {
     /// Opens a regular file or block device and locks it.
     ///
     /// # Errors
-    /// [`Error::InUse`] if another process has it open or the block device is mounted;
-    /// [`Error::Open`] if it does not exist, cannot be opened or is of another file type.
+    /// [`Error::InUse`] if another process has it open or the block device is mounted; for writing,
+    /// [`Error::Attached`] if a loop device on it is in use; [`Error::Open`] if it does not exist, cannot be opened or is of another file type.
     pub fn open(path: &Path, access: Access) -> Result<Self> {
         let block_device = Self::is_block_device_at(path)?;
         let mut flags = OFlags::CLOEXEC
@@ -118,7 +118,9 @@ impl FileDevice {
         let start = Instant::now();
         loop {
             match Self::try_open_locked(path, flags, access, block_device) {
-                Err(Error::InUse(_)) if start.elapsed() < LOCK_TIMEOUT => std::thread::sleep(PAUSE),
+                Err(Error::InUse(_) | Error::Attached { .. }) if start.elapsed() < LOCK_TIMEOUT => {
+                    std::thread::sleep(PAUSE);
+                }
                 other => return other,
             }
         }
@@ -141,6 +143,9 @@ impl FileDevice {
         lock(path, &file, access)?;
         let below = lock_below(path, &stat, access)?;
         let size = room::length(&file).map_err(|e| open_error(path, e.into()))?;
+        if access == Access::ReadWrite {
+            refuse_attached(path, &stat, &below, size)?;
+        }
         let mut device = Self {
             named: name::of(&file),
             file: Arc::new(file),
@@ -228,6 +233,23 @@ fn lock_below(path: &Path, stat: &Stat, access: Access) -> Result<Vec<OwnedFd>> 
         locked.push(file);
     }
     Ok(locked)
+}
+
+/// Refuses to write to a file while a loop device on it, or on one of the files `below`, is in use.
+fn refuse_attached(path: &Path, stat: &Stat, below: &[OwnedFd], size: u64) -> Result<()> {
+    let error = |e: Errno| open_error(path, e.into());
+    let below = below.iter().map(|file| rustix::fs::fstat(file));
+    let files: Vec<Stat> = std::iter::once(Ok(*stat))
+        .chain(below)
+        .collect::<Result<_, _>>()
+        .map_err(error)?;
+    match files.iter().find_map(|f| attached::in_use(f, size, &files)) {
+        Some(device) => Err(Error::Attached {
+            path: path.display().to_string(),
+            device: device.display().to_string(),
+        }),
+        None => Ok(()),
+    }
 }
 
 fn open_error(path: &Path, source: io::Error) -> Error {
