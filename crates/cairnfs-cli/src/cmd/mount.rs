@@ -15,7 +15,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use cairnfs::device::HostRoom;
-use cairnfs::fs::{FileSystem, MakeOptions, Options};
+use cairnfs::fs::{FileSystem, MakeOptions, Options, is_unmade};
 use cairnfs_fuse::adapter::Adapter;
 use cairnfs_fuse::mounter::Way;
 use cairnfs_fuse::ops::Ops;
@@ -92,10 +92,12 @@ For mount(8): mount.cairnfs VOLUME DIR [-sfnv] [-o OPTIONS], a link to this prog
 #[derive(Debug, clap::Args)]
 #[command(after_help = OPTIONS)]
 pub struct Args {
-    /// Make the volume (an image file) and the directory if they do not exist
+    /// Make the volume (an image file) and the directory if they do not exist. A file whose first
+    /// megabyte is zeros counts as missing
     #[arg(long)]
     create: bool,
-    /// Size of an image that --create makes, for example 500M or 2T [default: 64G]
+    /// Size of an image that --create makes, for example 500M or 2T [default: the file's; 64G for
+    /// a new one]
     #[arg(long, value_parser = parse_size, requires = "create")]
     size: Option<u64>,
     /// Mount options, separated by commas: ro, allow_other, write=through|back, cache=SIZE,
@@ -289,12 +291,10 @@ fn remount(args: &Args, path: &Path) -> Result<(), Failure> {
 /// The volume's canonical path. Creates the volume first with `--create`.
 fn find_volume(args: &Args) -> Result<PathBuf, Failure> {
     let path = &args.volume;
+    if args.create && is_unmade(path) {
+        make_volume(args)?;
+    }
     match path.canonicalize() {
-        Err(e) if e.kind() == io::ErrorKind::NotFound && args.create => {
-            make_volume(args)?;
-            path.canonicalize()
-                .map_err(|e| failed(format_args!("{}: {e}", path.display())))
-        }
         Err(e) if e.kind() == io::ErrorKind::NotFound => Err(failed(format_args!(
             "{} does not exist: make it with `cairnfs mkfs`, or mount with --create",
             path.display()
@@ -304,9 +304,9 @@ fn find_volume(args: &Args) -> Result<PathBuf, Failure> {
 }
 
 fn make_volume(args: &Args) -> Result<(), Failure> {
-    let size = args.size.unwrap_or(DEFAULT_SIZE);
+    let is_sized = args.volume.metadata().is_ok_and(|file| file.len() > 0);
     let options = MakeOptions {
-        size: Some(size),
+        size: args.size.or((!is_sized).then_some(DEFAULT_SIZE)),
         root_owner: (geteuid().as_raw(), getegid().as_raw()),
         ..MakeOptions::default()
     };
@@ -324,10 +324,10 @@ fn make_volume(args: &Args) -> Result<(), Failure> {
     if live {
         eprint!("\r\x1b[K");
     }
-    made.map_err(|e| failed(format_args!("cannot make the volume {name}: {e}")))?;
+    let made = made.map_err(|e| failed(format_args!("cannot make the volume {name}: {e}")))?;
     eprintln!(
         "made volume {name} of {} (it takes space only as it fills)",
-        readable(size)
+        readable(made.size)
     );
     Ok(())
 }

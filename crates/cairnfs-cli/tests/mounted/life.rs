@@ -471,6 +471,32 @@ fn volume_made_by_mount_create_is_private() {
     assert_eq!(made.permissions().mode() & 0o7777, 0o600);
 }
 
+#[test]
+fn mount_create_takes_blank_file_but_no_other() {
+    if !able(&[]) {
+        return;
+    }
+    let place = Place::new("16M");
+    for (len, shown) in [(0, 48 << 20), (40 << 20, 40 << 20)] {
+        File::create(place.beside("new.cairn"))
+            .unwrap()
+            .set_len(len)
+            .unwrap();
+        let mut args = vec!["mount", "--create", "new.cairn", "new"];
+        if len == 0 {
+            args.splice(2..2, ["--size", "48M"]);
+        }
+        place.ok(&args);
+        place.ok(&["umount", "new"]);
+        place.ok(&["check", "new.cairn"]);
+        assert_eq!(place.beside("new.cairn").metadata().unwrap().len(), shown);
+    }
+    fs::write(place.beside("notes"), "notes").unwrap();
+    let args = ["mount", "--create", "notes", "new"];
+    place.fails(&args, 32, &["notes", "CairnFS volume"]);
+    assert_eq!(fs::read(place.beside("notes")).unwrap(), b"notes");
+}
+
 /// Makes a FIFO and runs `cairnfs` with it. The command must fail with `says` and must never open
 /// the FIFO: an open could wait for the process at the other end.
 fn assert_fifo_not_opened(fifo: &Path, args: &[&str], code: i32, says: &str) {

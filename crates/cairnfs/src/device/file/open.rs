@@ -13,7 +13,7 @@ use rustix::fs::{FileType, FlockOperation, Mode, OFlags, Stat};
 use rustix::io::Errno;
 
 use super::{Access, FileDevice, attached, backing, name, retry, room};
-use crate::device::{AlignedBuf, SECTOR, ring};
+use crate::device::{AlignedBuf, SECTOR, looks_empty, ring};
 use crate::error::{Error, Result};
 use crate::sync::atomic::AtomicBool;
 
@@ -65,7 +65,7 @@ impl FileDevice {
         Self::create_over(path, size, true)
     }
 
-    /// The same, but a file that is not empty is left as it is.
+    /// The same, but a file whose first megabyte is not zeros is left as it is.
     ///
     /// # Errors
     /// As [`Self::create`]; [`Error::Exists`].
@@ -93,7 +93,7 @@ impl FileDevice {
         }
         // Decided and truncated only under the lock: another process may have this volume open, or
         // may have made one since the caller looked.
-        if device.size > 0 && !contents_too {
+        if device.size > 0 && !contents_too && !looks_empty(&device)? {
             return Err(Error::Exists);
         }
         rustix::fs::ftruncate(&*device.file, 0)
