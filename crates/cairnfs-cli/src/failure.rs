@@ -141,6 +141,7 @@ pub fn hint_for(error: &cairnfs::Error) -> Option<&'static str> {
             io::ErrorKind::PermissionDenied => {
                 Some("you need permission to read it, and for changes to write it")
             }
+            io::ErrorKind::ReadOnlyFilesystem => Some("it can be read: mount it with -o ro"),
             _ => None,
         },
         E::Stopped(_) => {

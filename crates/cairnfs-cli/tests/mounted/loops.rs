@@ -123,3 +123,26 @@ fn loop_device_beside_a_mounted_one_is_free() {
     }
     place.ok(&["check", &first.0]);
 }
+
+#[test]
+fn write_protected_volume_is_mounted_read_only_only() {
+    if !able(&["losetup", "chattr"]) {
+        return;
+    }
+    let place = Place::new("64M");
+    let protected = |volume: &str| {
+        place.fails(&["mount", volume, "m"], 32, &["write-protected", "-o ro"]);
+        place.fails(&["mkfs", "-f", volume], 1, &["write-protected"]);
+        place.fails(&["rm", &format!("{volume}:/x")], 1, &["write-protected"]);
+        place.ok(&["mount", "-o", "ro", volume, "m"]);
+        place.ok(&["umount", "m"]);
+    };
+    let device = Loop::with(&place.volume(), &["-r"]);
+    protected(&device.0);
+    drop(device);
+    let volume = place.volume();
+    succeed(Command::new("chattr").args(["+i", arg(&volume)]));
+    let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| protected("v.cairn")));
+    succeed(Command::new("chattr").args(["-i", arg(&volume)]));
+    outcome.unwrap();
+}

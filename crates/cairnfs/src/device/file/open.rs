@@ -9,7 +9,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use rustix::fs::{FileType, FlockOperation, Mode, OFlags, Stat};
+use rustix::fs::{FileType, FlockOperation, Mode, OFlags, Stat, major, minor};
 use rustix::io::Errno;
 
 use super::{Access, FileDevice, attached, backing, name, retry, room};
@@ -132,13 +132,16 @@ impl FileDevice {
         access: Access,
         block_device: bool,
     ) -> Result<Self> {
-        let (file, direct) = open_direct_or_not(path, flags)?;
+        let (file, direct) = open_direct_or_not(path, flags, block_device)?;
         let stat = rustix::fs::fstat(&file).map_err(|e| open_error(path, e.into()))?;
         if check_kind(path, FileType::from_raw_mode(stat.st_mode))? != block_device {
             return Err(open_error(
                 path,
                 io::Error::other("was replaced while it was being opened"),
             ));
+        }
+        if access == Access::ReadWrite && is_read_only_device(&stat) {
+            return Err(write_protected(path));
         }
         lock(path, &file, access)?;
         let below = lock_below(path, &stat, access)?;
@@ -194,7 +197,20 @@ fn check_kind(path: &Path, kind: FileType) -> Result<bool> {
     Err(open_error(path, source))
 }
 
-fn open_direct_or_not(path: &Path, flags: OFlags) -> Result<(OwnedFd, bool)> {
+/// Whether it is a block device that refuses all writes. It can be opened for writing nevertheless.
+fn is_read_only_device(stat: &Stat) -> bool {
+    let (major, minor) = (major(stat.st_rdev), minor(stat.st_rdev));
+    FileType::from_raw_mode(stat.st_mode) == FileType::BlockDevice
+        && std::fs::read(format!("/sys/dev/block/{major}:{minor}/ro"))
+            .is_ok_and(|value| value.trim_ascii_end() == b"1")
+}
+
+fn write_protected(path: &Path) -> Error {
+    let source = io::Error::new(io::ErrorKind::ReadOnlyFilesystem, "is write-protected");
+    open_error(path, source)
+}
+
+fn open_direct_or_not(path: &Path, flags: OFlags, block_device: bool) -> Result<(OwnedFd, bool)> {
     let mode = Mode::RUSR | Mode::WUSR;
     let opened = match retry(|| rustix::fs::open(path, flags | OFlags::DIRECT, mode)) {
         Err(Errno::INVAL) => retry(|| rustix::fs::open(path, flags, mode)).map(|f| (f, false)),
@@ -202,6 +218,9 @@ fn open_direct_or_not(path: &Path, flags: OFlags) -> Result<(OwnedFd, bool)> {
     };
     opened.map_err(|e| match e {
         Errno::BUSY => Error::InUse(path.display().to_string()),
+        Errno::ROFS => write_protected(path),
+        // The file is immutable or append-only (chattr). A device is refused so by control groups.
+        Errno::PERM if !block_device => write_protected(path),
         e => open_error(path, e.into()),
     })
 }
