@@ -497,6 +497,29 @@ fn mount_create_takes_blank_file_but_no_other() {
     assert_eq!(fs::read(place.beside("notes")).unwrap(), b"notes");
 }
 
+#[test]
+fn umount_by_another_user_tells_who_may() {
+    if !able(&["setpriv", "fusermount3"]) {
+        return;
+    }
+    let place = Place::mounted("16M", "allow_other");
+    place.copy_command();
+    for path in [place.beside(""), place.beside("cairnfs")] {
+        fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
+    }
+    for way in ["--", "--lazy", "--force"] {
+        let out = Command::new("setpriv")
+            .args(["--reuid=65534", "--regid=65534", "--clear-groups"])
+            .args(["./cairnfs", "umount", way, "m"])
+            .current_dir(place.beside(""))
+            .output()
+            .unwrap();
+        assert_eq!(out.status.code(), Some(32), "{}", said(&out));
+        assert!(said(&out).contains("only root"), "{}", said(&out));
+    }
+    place.finish();
+}
+
 /// Makes a FIFO and runs `cairnfs` with it. The command must fail with `says` and must never open
 /// the FIFO: an open could wait for the process at the other end.
 fn assert_fifo_not_opened(fifo: &Path, args: &[&str], code: i32, says: &str) {
