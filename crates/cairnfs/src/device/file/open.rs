@@ -257,7 +257,7 @@ fn lock_below(path: &Path, stat: &Stat, access: Access) -> Result<Vec<OwnedFd>> 
 /// Refuses to write to a file while a loop device on it, or on one of the files `below`, is in use.
 fn refuse_attached(path: &Path, stat: &Stat, below: &[OwnedFd], size: u64) -> Result<()> {
     let error = |e: Errno| open_error(path, e.into());
-    let below = below.iter().map(|file| rustix::fs::fstat(file));
+    let below = below.iter().map(rustix::fs::fstat);
     let files: Vec<Stat> = std::iter::once(Ok(*stat))
         .chain(below)
         .collect::<Result<_, _>>()
