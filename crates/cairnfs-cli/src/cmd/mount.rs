@@ -79,7 +79,8 @@ Mount options:
                          opposites; all others stay. With ro, everything is made durable.
                          A volume mounted with ro cannot become rw
   fsname=NAME            the source in the table of mounts
-Options of fstab(5) without a meaning here, such as nofail, are accepted. Reading does not change
+Options of fstab(5) without a meaning here, such as nofail, are accepted, and those of ext4 that
+are always on: acl, user_xattr, errors=remount-ro. Reading does not change
 access times, and the mount shows noatime: relatime, strictatime and atime print a note about it.
 
 Exit codes, as in mount(8): 0 mounted, and with --foreground also ended without errors; 1 wrong
@@ -181,6 +182,7 @@ fn mount(args: &Args) -> Result<(), Failure> {
             eprintln!("cairnfs mount: warning: {warning}");
         }
         note_access_times(&options);
+        note_privileges(args, &options);
         start_daemon(args, &volume, &dir)
     }
 }
@@ -193,6 +195,28 @@ fn note_access_times(options: &MountOptions) {
              whatever its options"
         );
     }
+}
+
+/// Warns an ordinary user that asks for device files or set-id bits: only root's mounts have them.
+fn note_privileges(args: &Args, options: &MountOptions) {
+    let wanted = [("dev", options.dev), ("suid", options.suid)];
+    let asked: Vec<&str> = wanted
+        .into_iter()
+        .filter(|(word, on)| *on && words(args).any(|given| given == *word))
+        .map(|(word, _)| word)
+        .collect();
+    if !asked.is_empty() && !geteuid().is_root() {
+        eprintln!(
+            "cairnfs mount: note: {} is for root only: the mount is nosuid,nodev",
+            asked.join(",")
+        );
+    }
+}
+
+/// The words of all lists of mount options.
+fn words(args: &Args) -> impl Iterator<Item = &str> {
+    let words = args.options.iter().flat_map(|list| list.split(','));
+    words.map(str::trim)
 }
 
 fn parse_options(args: &Args) -> Result<MountOptions, String> {
@@ -239,11 +263,10 @@ fn remount(args: &Args, path: &Path) -> Result<(), Failure> {
     let Some(entry) = entry.filter(mountinfo::MountEntry::is_ours) else {
         return Err(failed(format_args!("no volume is mounted on {given}")));
     };
-    let words = || args.options.iter().flat_map(|list| list.split(','));
     // An option of the kernel shows that mount(8) has merged the mount's options with those of the
     // caller, and has left out its defaults. The current flags of the mount must then be ignored:
     // an option that is left out has its default.
-    let by_mount8 = args.helper && words().any(|word| word.starts_with(KERNELS_WORD));
+    let by_mount8 = args.helper && words(args).any(|word| word.starts_with(KERNELS_WORD));
     let is_set = |word: &str| !by_mount8 && entry.has(word);
     let now = MountOptions {
         sloppy: args.sloppy,
@@ -262,7 +285,7 @@ fn remount(args: &Args, path: &Path) -> Result<(), Failure> {
             "{given} was mounted read-only, and its daemon cannot write: unmount it, and mount it with rw"
         )));
     }
-    for word in words().filter(|word| MountOptions::is_kept_by_remount(word)) {
+    for word in words(args).filter(|word| MountOptions::is_kept_by_remount(word)) {
         eprintln!("cairnfs mount: note: a remount does not change {word}");
     }
     note_access_times(&wanted);

@@ -423,6 +423,11 @@ fn ordinary_user_mounts_and_unmounts() {
         sha256sum -c --quiet sum; ln own/d/f own/l; ! chown 0 own/l; test $(stat -c %u own/l) = 65534
         ./cairnfs umount own
         ./cairnfs check --data own.cairn
+        ./cairnfs mount -o defaults own.cairn own 2>note; ! grep . note
+        ./cairnfs umount own
+        ./cairnfs mount -o ro,dev,suid own.cairn own 2>note
+        grep -q 'note: .*dev,suid' note; grep \" $PWD/own .*nosuid,nodev\" /proc/self/mountinfo
+        ./cairnfs umount own
         ./cairnfs mount -o ro own.cairn own
         sha256sum -c --quiet sum; ! touch own/x
         ./cairnfs umount own
