@@ -73,9 +73,16 @@ impl Failure {
     /// The failure of an engine call on `what`.
     pub fn engine(what: impl fmt::Display, why: &cairnfs::Error) -> Self {
         let failure = match why {
-            // The texts of these two errors name the volume, which `what` already does.
+            // The texts of these errors name the volume, which `what` already does.
             cairnfs::Error::Open { source, .. } => Failure::new(what, io_text(source)),
             cairnfs::Error::InUse(_) => Failure::new(what, "is in use by another process"),
+            cairnfs::Error::Attached { device, .. } => Failure::new(
+                what,
+                format_args!("is attached to {device}, which is in use"),
+            )
+            .hint(format_args!(
+                "unmount it, and detach it first: losetup -d {device}"
+            )),
             other => Failure::new(what, other),
         };
         let failure = match why {
@@ -134,6 +141,7 @@ pub fn hint_for(error: &cairnfs::Error) -> Option<&'static str> {
             io::ErrorKind::PermissionDenied => {
                 Some("you need permission to read it, and for changes to write it")
             }
+            io::ErrorKind::ReadOnlyFilesystem => Some("it can be read: mount it with -o ro"),
             _ => None,
         },
         E::Stopped(_) => {

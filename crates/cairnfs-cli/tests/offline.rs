@@ -195,6 +195,22 @@ fn mkfs_reports_default_size() {
 }
 
 #[test]
+fn mkfs_takes_blank_file_and_its_size() {
+    let p = Place::new();
+    fs::File::create(p.path("v.img"))
+        .unwrap()
+        .set_len(33 << 20)
+        .unwrap();
+    let said = p.ok(&["mkfs", "v.img"]);
+    assert!(
+        said.contains("33 MiB") && !said.contains("--size"),
+        "{said}"
+    );
+    p.ok(&["check", "v.img"]);
+    p.fails(&["mkfs", "v.img"], 1, "not empty");
+}
+
+#[test]
 fn mkfs_overwrites_only_with_force() {
     let p = Place::with_volume();
     let uuid = p.json(&["info", "--json", "v.img"])["uuid"].clone();

@@ -86,6 +86,20 @@ fn crashtest_of_steps_is_repeatable_and_replays() {
     assert_eq!(first.stdout, second.stdout);
     assert!(String::from_utf8_lossy(&first.stdout).contains("\"allowed\": true"));
 
+    let table = |interval: &[&str]| {
+        let out = cairnfs(&[&["crashtest", "--steps", steps], interval].concat());
+        String::from_utf8(out.stdout).unwrap()
+    };
+    let both = table(&[]);
+    assert_eq!(both.matches("keep the contract").count(), 2, "{both}");
+    assert!(!both.contains("Not tried"), "{both}");
+    for (tried, other) in [("0", "1"), ("1", "0")] {
+        let one = table(&["--interval", tried]);
+        assert_eq!(one.matches("keep the contract").count(), 1, "{one}");
+        let missing = format!("Not tried: --interval {other},");
+        assert!(one.contains(&missing), "{one}");
+    }
+
     let dir = tempfile::tempdir().unwrap();
     let disk = dir.path().join("disk.img");
     let disk = disk.to_str().unwrap();

@@ -182,7 +182,7 @@ impl MountOptions {
             }
             "subtype" if value == "cairnfs" => {}
             "subtype" => return Err(wrong("the subtype is always cairnfs")),
-            _ if is_without_effect(key) || self.sloppy => {}
+            _ if is_without_effect(key) || is_without_effect(word) || self.sloppy => {}
             _ => return Err(unknown(word)),
         }
         Ok(())
@@ -242,7 +242,8 @@ const DAEMON_WORDS: &[&str] = &[
 ];
 
 /// Words of fstab that are for mount(8) or systemd, and words for fixed behaviour: the kernel
-/// always checks permissions, and reads never change access times.
+/// always checks permissions, reads never change access times, access lists and attributes of users
+/// are always there, and a volume accepts no changes after a failure.
 const WORDS_WITHOUT_EFFECT: &[&str] = &[
     "auto",
     "noauto",
@@ -255,6 +256,9 @@ const WORDS_WITHOUT_EFFECT: &[&str] = &[
     "_netdev",
     "dirsync",
     "default_permissions",
+    "acl",
+    "user_xattr",
+    "errors=remount-ro",
     "nodiratime",
     "norelatime",
     "nostrictatime",
@@ -336,7 +340,7 @@ mod tests {
     fn fstab_words_are_accepted() {
         let list = "rw,auto,noauto,user,nofail,_netdev,relatime,noatime,x-systemd.automount,\
                     nostrictatime,nodiratime,dirsync,lazytime,users,owner,group,async,\
-                    x-gvfs-name=Cairn,default_permissions,comment=hello,subtype=cairnfs";
+                    x-gvfs-name=Cairn,acl,user_xattr,errors=remount-ro,default_permissions,comment=hello,subtype=cairnfs";
         assert_eq!(parse(list).unwrap(), MountOptions::default());
         let all = parse("defaults").unwrap();
         assert!(all.dev && all.suid && all.exec && !all.read_only);
@@ -404,6 +408,10 @@ mod tests {
             "write=never",
             "colour=red",
             "subtype=other",
+            "errors=panic",
+            "errors=continue",
+            "noacl",
+            "nouser_xattr",
             "allow_root",
             "fsname=",
             "fsname=a\nb",

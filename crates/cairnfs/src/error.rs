@@ -160,6 +160,17 @@ pub enum Error {
     /// Another process has the volume open.
     #[error("volume {0} is in use by another process: unmount it or close it there first")]
     InUse(String),
+    /// A loop device that is attached to the file is mounted or otherwise in use.
+    #[error(
+        "{path} is attached to {device}, which is in use: unmount it, and detach it with `losetup -d \
+         {device}` first"
+    )]
+    Attached {
+        /// The volume's path.
+        path: String,
+        /// The loop device.
+        device: String,
+    },
     /// The file or device does not hold a CairnFS volume.
     #[error("{0}")]
     NotAVolume(String),
@@ -264,7 +275,7 @@ impl Error {
             Error::NotPermitted(_) => libc::EPERM,
             Error::NotOpenFor(_) => libc::EBADF,
             Error::ReadOnly => libc::EROFS,
-            Error::InUse(_) | Error::Busy(_) => libc::EBUSY,
+            Error::InUse(_) | Error::Attached { .. } | Error::Busy(_) => libc::EBUSY,
             Error::NotUtf8 => libc::EILSEQ,
             Error::Incompatible(_) => libc::EOPNOTSUPP,
             Error::Open { source, .. } | Error::Temporary { source, .. } | Error::Other(source) => {
@@ -494,6 +505,7 @@ mod tests {
             Error::Stopped(_) => 30,
             Error::Other(_) => 31,
             Error::At { .. } => 32,
+            Error::Attached { .. } => 33,
         }
     }
 
@@ -510,7 +522,7 @@ mod tests {
         }
     }
 
-    fn every_variant() -> [Error; 33] {
+    fn every_variant() -> [Error; 34] {
         [
             Error::NotFound,
             Error::Exists,
@@ -558,6 +570,10 @@ mod tests {
             Error::Stopped(Arc::new(failed())),
             Error::Other(Arc::new(io::Error::other("from another crate"))),
             Error::NotFound.at(Path::new("a/b")),
+            Error::Attached {
+                path: "disk.img".into(),
+                device: "/dev/loop3".into(),
+            },
         ]
     }
 

@@ -22,7 +22,8 @@ Examples:
   cairnfs mkfs --size 10G --label work a.img
   cairnfs mkfs /dev/sdb1                      all of a device
 
-An image file is sparse: it takes the space of its log (1/32 of the size, 4 MiB
+A file or device is empty if its first megabyte is zeros; --force overwrites
+any other. An image file is sparse: it takes the space of its log (1/32 of the size, 4 MiB
 to 256 MiB) at once, and the rest as files are stored. SIZE is bytes, or a
 number with K, M, G or T (powers of 1024). A new image file is accessible to its
 owner only (mode 0600), because it holds all files of the volume; an existing

@@ -15,7 +15,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use cairnfs::device::HostRoom;
-use cairnfs::fs::{FileSystem, MakeOptions, Options};
+use cairnfs::fs::{FileSystem, MakeOptions, Options, is_unmade};
 use cairnfs_fuse::adapter::Adapter;
 use cairnfs_fuse::mounter::Way;
 use cairnfs_fuse::ops::Ops;
@@ -25,10 +25,10 @@ use rustix::process::{getegid, geteuid};
 
 use crate::daemon::{self, Cause, Refusal};
 use crate::failure::shown;
+use crate::inherited;
 use crate::notify;
 use crate::size::human;
 use crate::syslog::Syslog;
-use crate::{holder, inherited};
 
 /// mount(8): invalid arguments.
 const EXIT_USAGE: u8 = 1;
@@ -79,7 +79,8 @@ Mount options:
                          opposites; all others stay. With ro, everything is made durable.
                          A volume mounted with ro cannot become rw
   fsname=NAME            the source in the table of mounts
-Options of fstab(5) without a meaning here, such as nofail, are accepted. Reading does not change
+Options of fstab(5) without a meaning here, such as nofail, are accepted, and those of ext4 that
+are always on: acl, user_xattr, errors=remount-ro. Reading does not change
 access times, and the mount shows noatime: relatime, strictatime and atime print a note about it.
 
 Exit codes, as in mount(8): 0 mounted, and with --foreground also ended without errors; 1 wrong
@@ -92,10 +93,12 @@ For mount(8): mount.cairnfs VOLUME DIR [-sfnv] [-o OPTIONS], a link to this prog
 #[derive(Debug, clap::Args)]
 #[command(after_help = OPTIONS)]
 pub struct Args {
-    /// Make the volume (an image file) and the directory if they do not exist
+    /// Make the volume (an image file) and the directory if they do not exist. A file whose first
+    /// megabyte is zeros counts as missing
     #[arg(long)]
     create: bool,
-    /// Size of an image that --create makes, for example 500M or 2T [default: 64G]
+    /// Size of an image that --create makes, for example 500M or 2T [default: the file's; 64G for
+    /// a new one]
     #[arg(long, value_parser = parse_size, requires = "create")]
     size: Option<u64>,
     /// Mount options, separated by commas: ro, allow_other, write=through|back, cache=SIZE,
@@ -179,6 +182,7 @@ fn mount(args: &Args) -> Result<(), Failure> {
             eprintln!("cairnfs mount: warning: {warning}");
         }
         note_access_times(&options);
+        note_privileges(args, &options);
         start_daemon(args, &volume, &dir)
     }
 }
@@ -191,6 +195,28 @@ fn note_access_times(options: &MountOptions) {
              whatever its options"
         );
     }
+}
+
+/// Warns an ordinary user that asks for device files or set-id bits: only root's mounts have them.
+fn note_privileges(args: &Args, options: &MountOptions) {
+    let wanted = [("dev", options.dev), ("suid", options.suid)];
+    let asked: Vec<&str> = wanted
+        .into_iter()
+        .filter(|(word, on)| *on && words(args).any(|given| given == *word))
+        .map(|(word, _)| word)
+        .collect();
+    if !asked.is_empty() && !geteuid().is_root() {
+        eprintln!(
+            "cairnfs mount: note: {} is for root only: the mount is nosuid,nodev",
+            asked.join(",")
+        );
+    }
+}
+
+/// The words of all lists of mount options.
+fn words(args: &Args) -> impl Iterator<Item = &str> {
+    let words = args.options.iter().flat_map(|list| list.split(','));
+    words.map(str::trim)
 }
 
 fn parse_options(args: &Args) -> Result<MountOptions, String> {
@@ -237,11 +263,10 @@ fn remount(args: &Args, path: &Path) -> Result<(), Failure> {
     let Some(entry) = entry.filter(mountinfo::MountEntry::is_ours) else {
         return Err(failed(format_args!("no volume is mounted on {given}")));
     };
-    let words = || args.options.iter().flat_map(|list| list.split(','));
     // An option of the kernel shows that mount(8) has merged the mount's options with those of the
     // caller, and has left out its defaults. The current flags of the mount must then be ignored:
     // an option that is left out has its default.
-    let by_mount8 = args.helper && words().any(|word| word.starts_with(KERNELS_WORD));
+    let by_mount8 = args.helper && words(args).any(|word| word.starts_with(KERNELS_WORD));
     let is_set = |word: &str| !by_mount8 && entry.has(word);
     let now = MountOptions {
         sloppy: args.sloppy,
@@ -260,7 +285,7 @@ fn remount(args: &Args, path: &Path) -> Result<(), Failure> {
             "{given} was mounted read-only, and its daemon cannot write: unmount it, and mount it with rw"
         )));
     }
-    for word in words().filter(|word| MountOptions::is_kept_by_remount(word)) {
+    for word in words(args).filter(|word| MountOptions::is_kept_by_remount(word)) {
         eprintln!("cairnfs mount: note: a remount does not change {word}");
     }
     note_access_times(&wanted);
@@ -289,12 +314,10 @@ fn remount(args: &Args, path: &Path) -> Result<(), Failure> {
 /// The volume's canonical path. Creates the volume first with `--create`.
 fn find_volume(args: &Args) -> Result<PathBuf, Failure> {
     let path = &args.volume;
+    if args.create && is_unmade(path) {
+        make_volume(args)?;
+    }
     match path.canonicalize() {
-        Err(e) if e.kind() == io::ErrorKind::NotFound && args.create => {
-            make_volume(args)?;
-            path.canonicalize()
-                .map_err(|e| failed(format_args!("{}: {e}", path.display())))
-        }
         Err(e) if e.kind() == io::ErrorKind::NotFound => Err(failed(format_args!(
             "{} does not exist: make it with `cairnfs mkfs`, or mount with --create",
             path.display()
@@ -304,9 +327,9 @@ fn find_volume(args: &Args) -> Result<PathBuf, Failure> {
 }
 
 fn make_volume(args: &Args) -> Result<(), Failure> {
-    let size = args.size.unwrap_or(DEFAULT_SIZE);
+    let is_sized = args.volume.metadata().is_ok_and(|file| file.len() > 0);
     let options = MakeOptions {
-        size: Some(size),
+        size: args.size.or((!is_sized).then_some(DEFAULT_SIZE)),
         root_owner: (geteuid().as_raw(), getegid().as_raw()),
         ..MakeOptions::default()
     };
@@ -324,10 +347,10 @@ fn make_volume(args: &Args) -> Result<(), Failure> {
     if live {
         eprint!("\r\x1b[K");
     }
-    made.map_err(|e| failed(format_args!("cannot make the volume {name}: {e}")))?;
+    let made = made.map_err(|e| failed(format_args!("cannot make the volume {name}: {e}")))?;
     eprintln!(
         "made volume {name} of {} (it takes space only as it fills)",
-        readable(size)
+        readable(made.size)
     );
     Ok(())
 }
@@ -460,17 +483,8 @@ fn serve_here(
         std::panic::set_hook(Box::new(|info| tracing::error!("{info}")));
     }
     let name = volume.display();
-    let fs = FileSystem::open(volume, &engine_options(options)).map_err(|e| match e {
-        cairnfs::Error::InUse(_) => {
-            let holder = holder::of(volume);
-            failed(format_args!(
-                "{} {holder}; {}",
-                shown(volume),
-                holder.next_step()
-            ))
-        }
-        e => failed(format_args!("cannot open {}: {e}", shown(volume))),
-    })?;
+    let fs = FileSystem::open(volume, &engine_options(options))
+        .map_err(|e| failed(cannot_open(volume, &e)))?;
     let ops = Arc::new(Ops::new(Arc::clone(&fs), volume, options.write));
     let adapter = Adapter::new(ops, options);
     let ready = || announce(args, volume, dir);
@@ -494,6 +508,15 @@ fn serve_here(
         tracing::error!("{last_words}");
     }
     Err(failed(last_words))
+}
+
+/// Why the volume was not opened, and the next step, in one line.
+fn cannot_open(volume: &Path, error: &cairnfs::Error) -> String {
+    let failure = crate::failure::Failure::opening(volume, error);
+    match failure.next_step() {
+        Some(step) => format!("{failure}; {step}"),
+        None => failure.to_string(),
+    }
 }
 
 fn engine_options(options: &MountOptions) -> Options {

@@ -27,6 +27,7 @@ use cairnfs_fuse::status::{Status, VolumeFile};
 use cairnfs_fuse::{mountinfo, opening};
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
+use rustix::process::geteuid;
 
 use crate::daemon::{self, Cause, Refusal};
 use crate::failure::{show_bytes, shown};
@@ -107,14 +108,14 @@ fn umount(args: &Args) -> Result<(), String> {
         None => return Err(format!("{} is not a mountpoint", dir.display())),
     };
     if args.force {
-        return mounter::unmount(&dir, Way::Force).map_err(|e| describe(&dir, e));
+        return mounter::unmount(&dir, Way::Force).map_err(|e| describe(&dir, &entry, e));
     }
     if args.lazy {
-        return mounter::unmount(&dir, Way::Lazy).map_err(|e| describe(&dir, e));
+        return mounter::unmount(&dir, Way::Lazy).map_err(|e| describe(&dir, &entry, e));
     }
     let answer = match daemon::status(&dir, args.timeout) {
         Err(refusal) if refusal.cause == Cause::Gone => {
-            return mounter::unmount(&dir, Way::Lazy).map_err(|e| describe(&dir, e));
+            return mounter::unmount(&dir, Way::Lazy).map_err(|e| describe(&dir, &entry, e));
         }
         Err(refusal) if refusal.cause == Cause::Silent => return Err(stays(&dir, &refusal)),
         other => other.ok(),
@@ -145,7 +146,7 @@ fn umount(args: &Args) -> Result<(), String> {
         },
         Ok(_) => Ok(()),
     };
-    mounter::unmount(&dir, Way::Plain).map_err(|e| describe(&dir, e))?;
+    mounter::unmount(&dir, Way::Plain).map_err(|e| describe(&dir, &entry, e))?;
     if let Some(text) = before.as_ref().and_then(Status::displaced) {
         eprintln!("cairnfs umount: warning: {}", show_bytes(text.as_bytes()));
     }
@@ -280,10 +281,16 @@ fn still_open(entry: &MountEntry) -> String {
     }
 }
 
-fn describe(dir: &Path, error: io::Error) -> String {
+fn describe(dir: &Path, entry: &MountEntry, error: io::Error) -> String {
+    let user = geteuid();
+    let may = user.is_root() || entry.has(&format!("user_id={user}"));
     match error.kind() {
         io::ErrorKind::ResourceBusy => format!(
             "{} is busy: close the files in use there (`fuser -vm` lists them), or use --lazy",
+            dir.display()
+        ),
+        _ if !may => format!(
+            "{}: only root and the user who mounted it may unmount it",
             dir.display()
         ),
         _ => format!("{}: {error}", dir.display()),
@@ -318,8 +325,10 @@ mod tests {
 
     #[test]
     fn busy_mount_is_reported_clearly() {
+        let entry = mountinfo::at(Path::new("/proc")).unwrap().unwrap();
         let text = describe(
             Path::new("/m"),
+            &entry,
             io::Error::from(io::ErrorKind::ResourceBusy),
         );
         assert!(text.contains("/m is busy") && text.contains("--lazy"));

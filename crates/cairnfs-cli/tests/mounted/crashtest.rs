@@ -22,8 +22,9 @@ fn tested(options: &[&str], script: &str, code: i32) -> serde_json::Value {
     serde_json::from_slice(&out.stdout).unwrap()
 }
 
+/// A number of the first run.
 fn number(result: &serde_json::Value, what: &str) -> u64 {
-    result[what].as_u64().unwrap()
+    result["runs"][0][what].as_u64().unwrap()
 }
 
 #[test]
@@ -80,7 +81,7 @@ fn crashtest_finds_torn_file_after_write_in_place() {
         "echo old > f; sync f; mkdir done; echo new > f",
         4,
     );
-    let failures = result["failures"].as_array().unwrap();
+    let failures = result["runs"][0]["failures"].as_array().unwrap();
     assert!(!failures.is_empty());
     assert!(
         failures[0]["message"]
@@ -89,7 +90,7 @@ fn crashtest_finds_torn_file_after_write_in_place() {
             .contains("own check")
     );
     // The disk of a failing state is an ordinary volume; `f` is empty in it.
-    let disk = Path::new(result["kept"][0].as_str().unwrap()).to_owned();
+    let disk = Path::new(result["runs"][0]["kept"][0].as_str().unwrap()).to_owned();
     place.ok(&["check", "--data", arg(&disk)]);
     assert_eq!(place.ok(&["cat", &format!("{}:/f", arg(&disk))]), "");
 
@@ -114,13 +115,53 @@ fn crashtest_check_receives_number_of_syncs() {
     tested(&["--interval", "0", "--check", early], script, 4);
 }
 
+/// A program that syncs the wrong file shows only if nothing but its syncs makes data durable; one
+/// that needs no sync between two calls shows only if everything may be durable there.
+#[test]
+fn crashtest_tries_both_intervals() {
+    if !able(&[]) {
+        return;
+    }
+    let check = "test $CAIRNFS_CRASHTEST_SYNCS = 0 || test -s f";
+    let script = "echo a > f; echo b > g; sync g";
+    tested(&["--interval", "1", "--check", check], script, 0);
+    tested(&["--interval", "0", "--check", check], script, 4);
+    let result = tested(&["--check", check], script, 4);
+    let failures = |n: usize| result["runs"][n]["failures"].as_array().unwrap().len();
+    assert_eq!((failures(0), failures(1) > 0), (0, true), "{result}");
+    let intervals = [0, 1].map(|n| result["runs"][n]["interval"].as_u64());
+    assert_eq!(intervals, [Some(1), Some(0)]);
+}
+
+#[test]
+fn interrupted_crashtest_has_no_verdict() {
+    if !able(&["sleep"]) {
+        return;
+    }
+    let place = Place::new("16M");
+    let check = "kill -TERM $PPID; exec sleep 1000";
+    let test = ["crashtest", "--check", check, "--", "true"];
+    let text = place.fails(&test, 8, &["interrupted", "incomplete"]);
+    assert!(!text.contains("keep the contract"), "{text}");
+    let json = Command::new(CAIRNFS)
+        .args([&["crashtest", "--json"], &test[1..]].concat())
+        .output()
+        .unwrap();
+    let report: serde_json::Value = serde_json::from_slice(&json.stdout).unwrap();
+    assert_eq!(report["complete"], false);
+    assert_eq!(report["allowed"], false);
+}
+
 #[test]
 fn crashtest_reports_failing_command() {
     if !able(&[]) {
         return;
     }
     let result = tested(&[], "echo a > f; exit 3", 0);
-    let status = result["command_failed"].as_str().unwrap().to_owned();
+    let status = result["runs"][0]["command_failed"]
+        .as_str()
+        .unwrap()
+        .to_owned();
     assert!(status.contains('3'), "{status}");
     let place = Place::new("16M");
     let strict = ["crashtest", "--strict", "--", "sh", "-c", "exit 3"];

@@ -423,6 +423,11 @@ fn ordinary_user_mounts_and_unmounts() {
         sha256sum -c --quiet sum; ln own/d/f own/l; ! chown 0 own/l; test $(stat -c %u own/l) = 65534
         ./cairnfs umount own
         ./cairnfs check --data own.cairn
+        ./cairnfs mount -o defaults own.cairn own 2>note; ! grep . note
+        ./cairnfs umount own
+        ./cairnfs mount -o ro,dev,suid own.cairn own 2>note
+        grep -q 'note: .*dev,suid' note; grep \" $PWD/own .*nosuid,nodev\" /proc/self/mountinfo
+        ./cairnfs umount own
         ./cairnfs mount -o ro own.cairn own
         sha256sum -c --quiet sum; ! touch own/x
         ./cairnfs umount own
@@ -469,6 +474,55 @@ fn volume_made_by_mount_create_is_private() {
     place.ok(&["umount", "new"]);
     let made = place.beside("new.cairn").metadata().unwrap();
     assert_eq!(made.permissions().mode() & 0o7777, 0o600);
+}
+
+#[test]
+fn mount_create_takes_blank_file_but_no_other() {
+    if !able(&[]) {
+        return;
+    }
+    let place = Place::new("16M");
+    for (len, shown) in [(0, 48 << 20), (40 << 20, 40 << 20)] {
+        File::create(place.beside("new.cairn"))
+            .unwrap()
+            .set_len(len)
+            .unwrap();
+        let mut args = vec!["mount", "--create", "new.cairn", "new"];
+        if len == 0 {
+            args.splice(2..2, ["--size", "48M"]);
+        }
+        place.ok(&args);
+        place.ok(&["umount", "new"]);
+        place.ok(&["check", "new.cairn"]);
+        assert_eq!(place.beside("new.cairn").metadata().unwrap().len(), shown);
+    }
+    fs::write(place.beside("notes"), "notes").unwrap();
+    let args = ["mount", "--create", "notes", "new"];
+    place.fails(&args, 32, &["notes", "CairnFS volume"]);
+    assert_eq!(fs::read(place.beside("notes")).unwrap(), b"notes");
+}
+
+#[test]
+fn umount_by_another_user_tells_who_may() {
+    if !able(&["setpriv", "fusermount3"]) {
+        return;
+    }
+    let place = Place::mounted("16M", "allow_other");
+    place.copy_command();
+    for path in [place.beside(""), place.beside("cairnfs")] {
+        fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
+    }
+    for way in ["--", "--lazy", "--force"] {
+        let out = Command::new("setpriv")
+            .args(["--reuid=65534", "--regid=65534", "--clear-groups"])
+            .args(["./cairnfs", "umount", way, "m"])
+            .current_dir(place.beside(""))
+            .output()
+            .unwrap();
+        assert_eq!(out.status.code(), Some(32), "{}", said(&out));
+        assert!(said(&out).contains("only root"), "{}", said(&out));
+    }
+    place.finish();
 }
 
 /// Makes a FIFO and runs `cairnfs` with it. The command must fail with `says` and must never open

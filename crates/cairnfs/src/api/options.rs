@@ -11,7 +11,7 @@ use super::Volume;
 use super::handle::Engine;
 use crate::device::{Device, MemoryDevice};
 use crate::error::{Error, Result};
-use crate::fs::{FileSystem, MakeOptions, Options, make, make_device};
+use crate::fs::{FileSystem, MakeOptions, Options, is_unmade, make, make_device};
 use crate::mechanism::Mechanism;
 use crate::types::Creds;
 
@@ -148,14 +148,14 @@ impl VolumeOptions {
     }
 
     /// Opens the volume in a file or block device; creates it first if
-    /// [`create`](Self::create) is set and there is no file.
+    /// [`create`](Self::create) is set and there is no file, or one whose first megabyte is zeros.
     ///
     /// # Errors
     /// [`Error::InUse`] if another process has it open, [`Error::NotAVolume`], [`Error::Corrupt`],
     /// [`Error::Incompatible`], or an error of the file.
     pub fn open(&self, path: impl AsRef<Path>) -> Result<Volume> {
         let path = path.as_ref();
-        if self.create && !path.exists() {
+        if self.create && is_unmade(path) {
             match self.make(path) {
                 // Another process created it first.
                 Ok(()) | Err(Error::Exists) => {}

@@ -74,6 +74,21 @@ pub fn check_range(op: &'static str, offset: u64, len: u64, size: u64) -> Result
     ))
 }
 
+/// Bytes that decide whether a device is empty.
+const FIRST: u64 = 1 << 20;
+
+/// Whether the first megabyte is zeros, which means no volume, no other file system and no
+/// partition table. A smaller device must have whole blocks of zeros only.
+pub(crate) fn looks_empty(device: &dyn Device) -> Result<bool> {
+    let len = device.size().min(FIRST);
+    if !len.is_multiple_of(SECTOR) {
+        return Ok(false);
+    }
+    let mut bytes = AlignedBuf::zeroed(len as usize);
+    device.read(0, &mut bytes)?;
+    Ok(bytes.iter().all(|b| *b == 0))
+}
+
 fn io_error(op: &'static str, offset: u64, len: u64, source: io::Error) -> Error {
     Error::Io {
         op,

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use zerocopy::IntoBytes;
 use zerocopy::little_endian::{U32, U64};
 
-use crate::device::{Access, AlignedBuf, Device, FileDevice};
+use crate::device::{Access, AlignedBuf, Device, FileDevice, looks_empty};
 use crate::error::{Error, Result};
 use crate::format::geometry::{Geometry, LOG_START, SUPERBLOCK_SLOTS};
 use crate::format::item::{RawRoot, S_IFDIR};
@@ -22,7 +22,7 @@ use crate::space::{BlockRun, Space};
 use crate::txn::read_superblock;
 use crate::types::{Time, VolumeInfo};
 
-/// Bytes written or checked at a time.
+/// Bytes written at a time.
 const CHUNK: usize = 1 << 20;
 
 /// How to create a volume.
@@ -42,8 +42,9 @@ pub struct MakeOptions {
     pub seed: Option<u64>,
 }
 
-/// Creates a volume in a file, which is created if absent, or on a block device. `progress` is
-/// called with the bytes written so far and the total. A new file is accessible to its owner only
+/// Creates a volume in a file, which is created if absent, or on a block device. Without `force`,
+/// an existing file or device must be empty: its first megabyte is zeros. What a file holds beyond is
+/// lost. `progress` is called with the bytes written so far and the total. A new file is accessible to its owner only
 /// (mode 0600), and is removed again after a failure.
 ///
 /// # Errors
@@ -65,7 +66,8 @@ pub fn make(
     }
     let absent = existing.is_none();
     let length = existing.map_or(0, |m| m.len());
-    if length > 0 && !options.force {
+    // Decided again under the lock.
+    if length > 0 && !options.force && !looks_empty(&Peek::open(path)?)? {
         return Err(Error::Exists);
     }
     let size = match options.size {
@@ -87,7 +89,11 @@ pub fn make(
         false => FileDevice::create_new(path, size),
     };
     let remove = |error: &Error| {
-        if absent && !matches!(error, Error::InUse(_) | Error::Exists) {
+        let others = matches!(
+            error,
+            Error::InUse(_) | Error::Attached { .. } | Error::Exists
+        );
+        if absent && !others {
             let _ = std::fs::remove_file(path);
         }
     };
@@ -116,14 +122,6 @@ fn check_label(label: &str) -> Result<()> {
         return Err(Error::Invalid("a label has at most 64 bytes"));
     }
     Ok(())
-}
-
-/// Whether the first megabyte is zeros, which means no file system and no partition table.
-fn looks_empty(device: &dyn Device) -> Result<bool> {
-    let len = device.size().min(CHUNK as u64) as usize;
-    let mut bytes = AlignedBuf::zeroed(len - len % BLOCK_SIZE);
-    device.read(0, &mut bytes)?;
-    Ok(bytes.iter().all(|b| *b == 0))
 }
 
 fn write_volume(
@@ -274,27 +272,47 @@ fn write_node(
     Ok(ptr)
 }
 
+/// Whether a volume remains to be made in the file at `path`: there is none, or it is empty, as
+/// [`make`] defines it. Not decided under a lock, unlike by [`make`]. A failure to look, and
+/// anything but a file, is `false`.
+pub fn is_unmade(path: &Path) -> bool {
+    match std::fs::metadata(path) {
+        Ok(found) if found.is_file() => {
+            Peek::open(path).is_ok_and(|file| file.size == 0 || looks_empty(&file).unwrap_or(false))
+        }
+        Ok(_) => false,
+        Err(e) => e.kind() == std::io::ErrorKind::NotFound,
+    }
+}
+
 /// Returns the contents of the superblock without opening the volume; works while it is mounted.
 ///
 /// # Errors
 /// Not a volume; neither a file nor a block device; a read error.
 pub fn inspect(path: &Path) -> Result<VolumeInfo> {
-    let open = |source| Error::Open {
-        path: path.display().to_string(),
-        source: Arc::new(source),
-    };
-    // Opening a FIFO would block.
-    FileDevice::is_block_device_at(path)?;
-    let file = std::fs::File::open(path).map_err(open)?;
-    let size = rustix::fs::seek(&file, rustix::fs::SeekFrom::End(0)).map_err(|e| open(e.into()))?;
-    let identity = read_superblock(&Peek { file, size })?;
+    let identity = read_superblock(&Peek::open(path)?)?;
     Ok(volume_info(&identity.superblock))
 }
 
-/// A file opened without a lock, for reading its superblocks only.
+/// A file opened without a lock, for reading its first megabyte only.
 struct Peek {
     file: std::fs::File,
     size: u64,
+}
+
+impl Peek {
+    fn open(path: &Path) -> Result<Self> {
+        let error = |source| Error::Open {
+            path: path.display().to_string(),
+            source: Arc::new(source),
+        };
+        // Opening a FIFO would block.
+        FileDevice::is_block_device_at(path)?;
+        let file = std::fs::File::open(path).map_err(error)?;
+        let size = rustix::fs::seek(&file, rustix::fs::SeekFrom::End(0));
+        let size = size.map_err(|e| error(e.into()))?;
+        Ok(Self { file, size })
+    }
 }
 
 impl Device for Peek {

@@ -53,7 +53,7 @@ mod xattr;
 
 use std::sync::Arc;
 
-pub use make::{MakeOptions, inspect, make, make_device};
+pub use make::{MakeOptions, inspect, is_unmade, make, make_device};
 pub use observe::{Call, Observer, Outcome};
 pub use options::Options;
 pub use stats::LEVELS;

@@ -9,6 +9,7 @@ use cairnfs::device::{Device, MemoryDevice};
 use cairnfs::format::BLOCK_SIZE;
 use cairnfs::format::geometry::SUPERBLOCK_SLOTS;
 use cairnfs::format::superblock::{RENAMED_ENTRIES, RawSuperblock};
+use cairnfs::fs::{MakeOptions, make_device};
 use cairnfs::{Error, OpenOptions, Result, Volume, VolumeOptions};
 
 use super::engine::{FailingFlushes, ROOT, copy, create, fresh, open};
@@ -333,4 +334,71 @@ fn open_for_writing_fails_after_volume_failure() {
     let refused = v.open_with("file", &writing).err().unwrap();
     assert!(matches!(refused.cause(), Error::Stopped(_)), "{refused}");
     v.open_file("file").unwrap();
+}
+
+/// Memory that refuses writes after a number of them.
+struct Cut {
+    memory: MemoryDevice,
+    left: AtomicI32,
+}
+
+impl Device for Cut {
+    fn size(&self) -> u64 {
+        self.memory.size()
+    }
+    fn read(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
+        self.memory.read(offset, buf)
+    }
+    fn write(&self, offset: u64, buf: &[u8]) -> Result<()> {
+        match self.left.fetch_sub(1, Ordering::Relaxed) > 0 {
+            true => self.memory.write(offset, buf),
+            false => Err(io::Error::other("cut").into()),
+        }
+    }
+    fn flush(&self) -> Result<()> {
+        Ok(())
+    }
+    fn discard(&self, offset: u64, len: u64) -> Result<()> {
+        self.memory.discard(offset, len)
+    }
+}
+
+#[test]
+fn interrupted_creation_leaves_empty_device_or_volume() {
+    let options = MakeOptions::default();
+    for writes in 0.. {
+        let cut = Cut {
+            memory: MemoryDevice::new(SIZE),
+            left: AtomicI32::new(writes),
+        };
+        let made = make_device(&cut, &options, &mut |_, _| {});
+        let device = Arc::new(cut.memory);
+        match make_device(&*device, &options, &mut |_, _| {}) {
+            Ok(_) => assert!(made.is_err(), "{writes}"),
+            Err(e) => assert!(matches!(e, Error::Exists), "{writes}: {e}"),
+        }
+        Volume::options().open_device(device).unwrap();
+        if made.is_ok() {
+            break;
+        }
+    }
+}
+
+#[test]
+fn create_takes_file_of_zeros_but_no_other() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("v.cairn");
+    let create = Volume::options().create(true).size(SIZE);
+    std::fs::File::create(&path)
+        .unwrap()
+        .set_len(1 << 20)
+        .unwrap();
+    let v = create.open(&path).unwrap();
+    assert_eq!(v.info().size, SIZE);
+    v.create_dir("a").unwrap();
+    v.close().unwrap();
+    assert_eq!(names(&create.open(&path).unwrap(), "/"), ["a"]);
+    std::fs::write(&path, "notes").unwrap();
+    fails(create.open(&path), ErrorKind::InvalidData);
+    assert_eq!(std::fs::read(&path).unwrap(), b"notes");
 }

@@ -33,8 +33,10 @@ const BROKEN: u8 = 4;
 const OPERATIONAL: u8 = 8;
 /// Exit code: invalid arguments.
 const USAGE: u8 = 16;
-/// Maximum number of disks that `--keep` writes.
+/// Maximum number of disks that `--keep` writes in each run.
 const KEPT: usize = 20;
+/// The intervals that are tried by default: each has states that the other has not.
+const INTERVALS: [u64; 2] = [1, 0];
 
 const EXAMPLES: &str = "\
 Examples:
@@ -51,10 +53,12 @@ write that no flush covers may be on the disk, complete or torn, or be missing.
 Each of these disks is checked, recovered, and compared with the guarantees of
 the calls.
 
-After each call everything is made durable, guaranteed or not, because on a
-volume in use that may happen at any time. So a crash is tried between any two
-calls.
---interval 0 leaves durability to COMMAND alone.
+COMMAND runs twice, each time in a new volume. In the first run everything is
+made durable after each call, guaranteed or not, because on a volume in use that
+may happen at any time: so a crash is tried between any two calls. In the second
+run only the syncs of COMMAND make anything durable: that shows a sync that is
+missing or too late. --interval 1 and --interval 0 do only one of the two, and a
+shell without COMMAND runs once, as with --interval 1.
 
 --check runs a shell command in each state, mounted anew, with
 CAIRNFS_CRASHTEST_STATE its id and CAIRNFS_CRASHTEST_SYNCS the number of fsync
@@ -91,13 +95,14 @@ pub struct Args {
     /// Begin with a copy of this volume, which is not changed
     #[arg(long, value_name = "IMAGE")]
     volume: Option<PathBuf>,
-    /// Make everything durable after every so many calls; 0: only when asked for
-    #[arg(long, value_name = "CALLS", default_value_t = 1)]
-    interval: u64,
+    /// Make everything durable after every so many calls; 0: only when asked for [default: one run
+    /// with 1, and one with 0; for --replay 1]
+    #[arg(long, value_name = "CALLS")]
+    interval: Option<u64>,
     /// Times and random numbers of the volume follow from this number
     #[arg(long, default_value_t = 4)]
     seed: u64,
-    /// Try at most about so many states, evenly; 0: all
+    /// Try at most about so many states of each run, evenly; 0: all
     #[arg(long, value_name = "N", default_value_t = 5000)]
     states: usize,
     /// Shell command that must succeed in each recovered state
@@ -109,7 +114,7 @@ pub struct Args {
     /// Write the disk of the state, before recovery, to this file
     #[arg(long, value_name = "FILE", requires = "replay")]
     image: Option<PathBuf>,
-    /// Write the disks of states that fail into this directory, as ID.img
+    /// Write the disks of states that fail into this directory, as ID-intervalN.img
     #[arg(long, value_name = "DIR", conflicts_with = "replay")]
     keep: Option<PathBuf>,
     /// Stop if COMMAND fails
@@ -135,22 +140,48 @@ pub fn run(mut args: Args) -> Result<ExitCode, AnyError> {
     let by_steps = args.steps.is_some() || args.file.is_some();
     if !by_steps && args.command.is_empty() {
         args.command.push(shell(&args)?);
+        // Nobody does the same in a shell twice.
+        args.interval.get_or_insert(INTERVALS[0]);
     }
     if args.replay.is_some() && !by_steps {
         let why = "needs --steps or --file: the states of a command differ from run to run";
         return Err(Failure::new("--replay", why).code(USAGE).into());
     }
     let processes = Processes::watch().explain("signals").map_err(cannot)?;
-    let run = match by_steps {
-        true => record::steps(&args)?,
-        false => record::command(&args, &processes)?,
-    };
-    if let Some(status) = run.failed.as_ref().filter(|_| args.strict) {
-        return Err(cannot(Failure::new("the command failed", status)).into());
-    }
     match &args.replay {
-        Some(id) => replay(&args, &run.recording, id, &processes),
-        None => try_all(&args, &run, &processes),
+        Some(id) => {
+            let run = record::run(&args, args.interval.unwrap_or(INTERVALS[0]), &processes)?;
+            replay(&args, &run.recording, id, &processes)
+        }
+        None => try_intervals(&args, &processes),
+    }
+}
+
+fn try_intervals(args: &Args, processes: &Processes) -> Result<ExitCode, AnyError> {
+    let intervals = match args.interval {
+        Some(interval) => vec![interval],
+        None => INTERVALS.to_vec(),
+    };
+    let mut runs = Vec::new();
+    let mut stopped = None;
+    for interval in intervals {
+        match try_all(args, interval, processes) {
+            Ok((run, ended)) => {
+                runs.push(run);
+                stopped = ended.err();
+            }
+            Err(failure) if runs.is_empty() => return Err(failure.into()),
+            Err(failure) => stopped = Some(failure),
+        }
+        if stopped.is_some() {
+            break;
+        }
+    }
+    let allowed = report::tell(args, runs, stopped.is_none())?;
+    match stopped {
+        Some(failure) => Err(failure.into()),
+        None if allowed => Ok(ExitCode::SUCCESS),
+        None => Ok(ExitCode::from(BROKEN)),
     }
 }
 
@@ -225,7 +256,13 @@ impl<'a> Checker<'a> {
     }
 }
 
-fn try_all(args: &Args, run: &record::Ran, processes: &Processes) -> Result<ExitCode, AnyError> {
+/// Records a run and tries its crash states; the second result is why not all were tried.
+fn try_all(
+    args: &Args,
+    interval: u64,
+    processes: &Processes,
+) -> Result<(report::Run, Result<(), Failure>), Failure> {
+    let run = record::run(args, interval, processes)?;
     let recording = &run.recording;
     let depth = Depth {
         states: match args.states {
@@ -250,17 +287,26 @@ fn try_all(args: &Args, run: &record::Ran, processes: &Processes) -> Result<Exit
         },
     );
     drop(bar);
-    let kept = keep(args, recording, &tally)?;
-    report::tell(args, run, &tally, count_states(recording), &kept)?;
-    checker.finish()?;
-    Ok(ExitCode::from(match tally.failures.is_empty() {
-        true => 0,
-        false => BROKEN,
-    }))
+    let kept = keep(args, interval, recording, &tally)?;
+    let ended = checker.finish();
+    let report = report::Run::new(
+        interval,
+        &run,
+        &tally,
+        count_states(recording),
+        &kept,
+        ended.is_ok(),
+    );
+    Ok((report, ended))
 }
 
 /// Writes the disks of states that fail.
-fn keep(args: &Args, recording: &Recording, tally: &Tally) -> Result<Vec<PathBuf>, Failure> {
+fn keep(
+    args: &Args,
+    interval: u64,
+    recording: &Recording,
+    tally: &Tally,
+) -> Result<Vec<PathBuf>, Failure> {
     let Some(dir) = &args.keep else {
         return Ok(Vec::new());
     };
@@ -270,7 +316,8 @@ fn keep(args: &Args, recording: &Recording, tally: &Tally) -> Result<Vec<PathBuf
     let mut kept = Vec::new();
     for failure in tally.failures.iter().take(KEPT) {
         if let Ok(disk) = image_of(recording, &failure.id) {
-            let path = dir.join(format!("{}.img", failure.id().replace('/', "_")));
+            let id = failure.id().replace('/', "_");
+            let path = dir.join(format!("{id}-interval{interval}.img"));
             image::save(&disk, &path)
                 .explain(shown(&path))
                 .map_err(cannot)?;

@@ -23,14 +23,28 @@ pub struct Ran {
     pub failed: Option<String>,
 }
 
+/// Runs the steps or the command of the arguments. Everything is made durable after every
+/// `interval` calls; 0 for never.
+pub fn run(args: &Args, interval: u64, processes: &Processes) -> Result<Ran, Failure> {
+    let ran = match args.steps.is_some() || args.file.is_some() {
+        true => steps(args, interval)?,
+        false => command(args, interval, processes)?,
+    };
+    match ran.failed.as_ref().filter(|_| args.strict) {
+        Some(status) => Err(cannot(Failure::new("the command failed", status))),
+        None => Ok(ran),
+    }
+}
+
 /// Runs the command in a mounted volume.
-pub fn command(args: &Args, processes: &Processes) -> Result<Ran, Failure> {
-    let run = begin(args, DEFAULT_SIZE)?;
+fn command(args: &Args, interval: u64, processes: &Processes) -> Result<Ran, Failure> {
+    let run = begin(args, interval, DEFAULT_SIZE)?;
     let ended = place::mounted(run.fs(), |dir| start(args, processes, dir)).map_err(cannot)?;
     let name = args.command.first().cloned().unwrap_or_default();
     let status = ended.explain(shown(Path::new(&name))).map_err(cannot)?;
     if processes.interrupted() {
-        return Err(cannot(Failure::new("interrupted", "nothing was tested")));
+        let why = "the command did not end, and its crashes were not tried";
+        return Err(cannot(Failure::new("interrupted", why)));
     }
     Ok(Ran {
         recording: end(run)?,
@@ -56,7 +70,7 @@ fn start(args: &Args, processes: &Processes, dir: &Path) -> std::io::Result<Exit
 static EMPTY: std::ffi::OsString = std::ffi::OsString::new();
 
 /// Runs the steps on a volume.
-pub fn steps(args: &Args) -> Result<Ran, Failure> {
+fn steps(args: &Args, interval: u64) -> Result<Ran, Failure> {
     let text = match (&args.steps, &args.file) {
         (Some(text), _) => text.clone(),
         (None, Some(path)) => std::fs::read_to_string(path)
@@ -65,7 +79,7 @@ pub fn steps(args: &Args) -> Result<Ran, Failure> {
         (None, None) => String::new(),
     };
     let steps = workload::steps(&text).map_err(|e| Failure::new("steps", e).code(USAGE))?;
-    let run = begin(args, VOLUME_SIZE)?;
+    let run = begin(args, interval, VOLUME_SIZE)?;
     let mut runner = workload::Runner::new(run.fs());
     for step in &steps {
         runner
@@ -79,9 +93,9 @@ pub fn steps(args: &Args) -> Result<Ran, Failure> {
     })
 }
 
-fn begin(args: &Args, size: u64) -> Result<Run, Failure> {
+fn begin(args: &Args, interval: u64, size: u64) -> Result<Run, Failure> {
     let start = first(args, size).map_err(cannot)?;
-    Run::begin(start, &options(args.seed), args.interval)
+    Run::begin(start, &options(args.seed), interval)
         .explain("the simulated volume")
         .map_err(cannot)
 }

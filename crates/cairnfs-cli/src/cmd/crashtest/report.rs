@@ -10,8 +10,8 @@ use cairnfs_sim::record::Recording;
 use cairnfs_sim::states::StateId;
 use serde::Serialize;
 
-use super::Args;
 use super::record::Ran;
+use super::{Args, INTERVALS};
 use crate::failure::{AnyError, show_bytes, shown};
 use crate::output;
 
@@ -20,7 +20,17 @@ const SHOWN: usize = 10;
 
 #[derive(Serialize)]
 struct JsonReport {
+    /// All states of all runs were tried, as far as `--states` asks for, and are allowed.
     allowed: bool,
+    complete: bool,
+    runs: Vec<Run>,
+}
+
+/// The result of the states of one run.
+#[derive(Serialize)]
+pub struct Run {
+    interval: u64,
+    complete: bool,
     command_failed: Option<String>,
     calls: usize,
     writes: usize,
@@ -59,104 +69,145 @@ fn after(recording: &Recording, id: &[StateId]) -> String {
     }
 }
 
-/// Prints the result of all states.
-pub fn tell(
-    args: &Args,
-    run: &Ran,
-    tally: &Tally,
-    possible: usize,
-    kept: &[PathBuf],
-) -> Result<(), AnyError> {
-    let events = run.recording.events();
-    let flushes = events.iter().filter(|e| matches!(e, Event::Flush)).count();
-    let failures = tally.failures.iter();
-    let report = JsonReport {
-        allowed: tally.failures.is_empty(),
-        command_failed: run.failed.clone(),
-        calls: run.recording.calls().count(),
-        writes: events.len() - flushes,
-        flushes,
-        possible_states: possible,
-        states: tally.states,
-        distinct_disks: tally.disks.len(),
-        interrupted_recoveries: tally.interrupted,
-        failures: failures
-            .map(|failure| JsonFailure {
-                state: failure.id(),
-                after: after(&run.recording, &failure.id),
-                message: failure.message.clone(),
-            })
-            .collect(),
-        kept: kept.iter().map(|path| shown(path)).collect(),
-    };
-    if args.json {
-        return output::json(&report);
+impl Run {
+    /// The result of a run that had `possible` states; `complete` if the trials ended by themselves.
+    pub fn new(
+        interval: u64,
+        run: &Ran,
+        tally: &Tally,
+        possible: usize,
+        kept: &[PathBuf],
+        complete: bool,
+    ) -> Self {
+        let events = run.recording.events();
+        let flushes = events.iter().filter(|e| matches!(e, Event::Flush)).count();
+        let failures = tally.failures.iter().map(|failure| JsonFailure {
+            state: failure.id(),
+            after: after(&run.recording, &failure.id),
+            message: failure.message.clone(),
+        });
+        Self {
+            interval,
+            complete,
+            command_failed: run.failed.clone(),
+            calls: run.recording.calls().count(),
+            writes: events.len() - flushes,
+            flushes,
+            possible_states: possible,
+            states: tally.states,
+            distinct_disks: tally.disks.len(),
+            interrupted_recoveries: tally.interrupted,
+            failures: failures.collect(),
+            kept: kept.iter().map(|path| shown(path)).collect(),
+        }
     }
-    let mut out = io::stdout().lock();
-    if !args.quiet {
-        table(&mut out, &report)?;
+
+    fn verdict(&self) -> String {
+        match (self.failures.len(), self.complete) {
+            (0, true) => "all tried states keep the contract".into(),
+            (n, true) => format!("{n} FAIL"),
+            (0, false) => "incomplete: not all states were tried".into(),
+            (n, false) => format!("{n} FAIL; incomplete: not all states were tried"),
+        }
     }
-    print_failures(&mut out, args, &report)?;
-    Ok(())
 }
 
-fn table(out: &mut dyn Write, report: &JsonReport) -> io::Result<()> {
-    let mut rows = Vec::new();
-    if let Some(status) = &report.command_failed {
+/// Prints the results of all runs; `complete` if none is missing. Returns whether the test was
+/// passed.
+pub fn tell(args: &Args, runs: Vec<Run>, complete: bool) -> Result<bool, AnyError> {
+    let report = JsonReport {
+        allowed: complete && runs.iter().all(|run| run.failures.is_empty()),
+        complete,
+        runs,
+    };
+    if args.json {
+        return output::json(&report).map(|()| report.allowed);
+    }
+    let mut out = io::stdout().lock();
+    for (n, run) in report.runs.iter().enumerate() {
+        if !args.quiet {
+            if n > 0 {
+                writeln!(out)?;
+            }
+            table(&mut out, run)?;
+        }
+        print_failures(&mut out, args, run)?;
+    }
+    if !args.quiet {
+        print_untried(&mut out, &report.runs)?;
+    }
+    Ok(report.allowed)
+}
+
+fn table(out: &mut dyn Write, run: &Run) -> io::Result<()> {
+    let mut rows = vec![(
+        "Durable",
+        match run.interval {
+            0 => "by syncs only (--interval 0)".into(),
+            1 => "after each call (--interval 1)".into(),
+            n => format!("after every {n} calls (--interval {n})"),
+        },
+    )];
+    if let Some(status) = &run.command_failed {
         rows.push(("Command", format!("failed: {status}")));
     }
     rows.extend([
-        ("Calls", report.calls.to_string()),
+        ("Calls", run.calls.to_string()),
         (
             "Disk",
-            format!("{} writes, {} flushes", report.writes, report.flushes),
+            format!("{} writes, {} flushes", run.writes, run.flushes),
         ),
-        ("Possible states", report.possible_states.to_string()),
+        ("Possible states", run.possible_states.to_string()),
         (
             "Recovered",
-            format!(
-                "{}, {} distinct disks",
-                report.states, report.distinct_disks
-            ),
+            format!("{}, {} distinct disks", run.states, run.distinct_disks),
         ),
         (
             "Of them",
-            format!(
-                "{} of interrupted recoveries",
-                report.interrupted_recoveries
-            ),
+            format!("{} of interrupted recoveries", run.interrupted_recoveries),
         ),
-        (
-            "Verdict",
-            match report.failures.len() {
-                0 => "all keep the contract".into(),
-                n => format!("{n} FAIL"),
-            },
-        ),
+        ("Verdict", run.verdict()),
     ]);
     output::table(out, &rows)
 }
 
-fn print_failures(out: &mut dyn Write, args: &Args, report: &JsonReport) -> io::Result<()> {
-    for failure in report.failures.iter().take(SHOWN) {
+/// Names the intervals that were not tried.
+fn print_untried(out: &mut dyn Write, runs: &[Run]) -> io::Result<()> {
+    for interval in INTERVALS {
+        if runs.iter().all(|run| run.interval != interval) {
+            writeln!(
+                out,
+                "Not tried: --interval {interval}, which has other states"
+            )?;
+        }
+    }
+    Ok(())
+}
+
+fn print_failures(out: &mut dyn Write, args: &Args, run: &Run) -> io::Result<()> {
+    for failure in run.failures.iter().take(SHOWN) {
         let message = show_bytes(failure.message.as_bytes());
         let after = show_bytes(failure.after.as_bytes());
         writeln!(out, "state {}: {message}", failure.state)?;
         writeln!(out, "  after {after}")?;
     }
-    if report.failures.len() > SHOWN {
-        writeln!(out, "and {} more", report.failures.len() - SHOWN)?;
+    if run.failures.len() > SHOWN {
+        writeln!(out, "and {} more", run.failures.len() - SHOWN)?;
     }
-    let Some(first) = report.failures.first() else {
+    let Some(first) = run.failures.first() else {
         return Ok(());
     };
-    if let Some(path) = report.kept.first() {
+    if let Some(path) = run.kept.first() {
         writeln!(
             out,
             "Look at it: cairnfs check {path}; cairnfs mount {path} DIR"
         )
     } else if args.command.is_empty() {
-        writeln!(out, "Again: the same with --replay {}", first.state)
+        let (interval, state) = (run.interval, &first.state);
+        writeln!(
+            out,
+            "Again: the same with --interval {interval} --replay {state}"
+        )
     } else {
         writeln!(out, "To keep the disks of such states: --keep DIR")
     }

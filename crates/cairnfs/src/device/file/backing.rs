@@ -5,8 +5,10 @@
 //! through sysfs; a file that is not visible here, in another mount namespace or deleted, cannot be
 //! locked, nor opened as a volume by its path.
 
+use std::ffi::OsString;
 use std::fs;
-use std::path::PathBuf;
+use std::os::unix::ffi::OsStringExt;
+use std::path::{Path, PathBuf};
 
 use rustix::fs::{FileType, Stat, major, minor};
 
@@ -20,11 +22,16 @@ pub(super) fn path_below(stat: &Stat) -> Option<PathBuf> {
         return None;
     }
     let (major, minor) = (major(stat.st_rdev), minor(stat.st_rdev));
-    let attribute = |name: &str| {
-        let path = format!("/sys/dev/block/{major}:{minor}/loop/{name}");
-        fs::read_to_string(path).ok()
-    };
-    let offset = attribute("offset")?;
-    let path = attribute("backing_file")?;
-    (offset.trim() == "0").then(|| PathBuf::from(path.trim_end_matches('\n')))
+    let (offset, path) = attachment(Path::new(&format!("/sys/dev/block/{major}:{minor}")))?;
+    (offset == 0).then_some(path)
+}
+
+/// The offset at which a loop device is attached, in bytes, and the path of the file or device
+/// below. `sysfs` is the directory of the loop device; `None` if it is not attached.
+pub(super) fn attachment(sysfs: &Path) -> Option<(u64, PathBuf)> {
+    let attribute = |name: &str| fs::read(sysfs.join("loop").join(name)).ok();
+    let offset = String::from_utf8(attribute("offset")?).ok()?;
+    let mut path = attribute("backing_file")?;
+    path.pop_if(|byte| *byte == b'\n');
+    Some((offset.trim().parse().ok()?, OsString::from_vec(path).into()))
 }

@@ -6,6 +6,7 @@
 //! bounded size. A write for which the host file system has no space fails with
 //! [`Error::HostFull`] and may be retried.
 
+mod attached;
 mod backing;
 mod name;
 mod open;

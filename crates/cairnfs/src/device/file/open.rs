@@ -9,11 +9,11 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use rustix::fs::{FileType, FlockOperation, Mode, OFlags, Stat};
+use rustix::fs::{FileType, FlockOperation, Mode, OFlags, Stat, major, minor};
 use rustix::io::Errno;
 
-use super::{Access, FileDevice, backing, name, retry, room};
-use crate::device::{AlignedBuf, SECTOR, ring};
+use super::{Access, FileDevice, attached, backing, name, retry, room};
+use crate::device::{AlignedBuf, SECTOR, looks_empty, ring};
 use crate::error::{Error, Result};
 use crate::sync::atomic::AtomicBool;
 
@@ -28,8 +28,8 @@ impl FileDevice {
     /// Opens a regular file or block device and locks it.
     ///
     /// # Errors
-    /// [`Error::InUse`] if another process has it open or the block device is mounted;
-    /// [`Error::Open`] if it does not exist, cannot be opened or is of another file type.
+    /// [`Error::InUse`] if another process has it open or the block device is mounted; for writing,
+    /// [`Error::Attached`] if a loop device on it is in use; [`Error::Open`] if it does not exist, cannot be opened or is of another file type.
     pub fn open(path: &Path, access: Access) -> Result<Self> {
         let block_device = Self::is_block_device_at(path)?;
         let mut flags = OFlags::CLOEXEC
@@ -65,7 +65,7 @@ impl FileDevice {
         Self::create_over(path, size, true)
     }
 
-    /// The same, but a file that is not empty is left as it is.
+    /// The same, but a file whose first megabyte is not zeros is left as it is.
     ///
     /// # Errors
     /// As [`Self::create`]; [`Error::Exists`].
@@ -93,7 +93,7 @@ impl FileDevice {
         }
         // Decided and truncated only under the lock: another process may have this volume open, or
         // may have made one since the caller looked.
-        if device.size > 0 && !contents_too {
+        if device.size > 0 && !contents_too && !looks_empty(&device)? {
             return Err(Error::Exists);
         }
         rustix::fs::ftruncate(&*device.file, 0)
@@ -118,7 +118,9 @@ impl FileDevice {
         let start = Instant::now();
         loop {
             match Self::try_open_locked(path, flags, access, block_device) {
-                Err(Error::InUse(_)) if start.elapsed() < LOCK_TIMEOUT => std::thread::sleep(PAUSE),
+                Err(Error::InUse(_) | Error::Attached { .. }) if start.elapsed() < LOCK_TIMEOUT => {
+                    std::thread::sleep(PAUSE);
+                }
                 other => return other,
             }
         }
@@ -130,7 +132,7 @@ impl FileDevice {
         access: Access,
         block_device: bool,
     ) -> Result<Self> {
-        let (file, direct) = open_direct_or_not(path, flags)?;
+        let (file, direct) = open_direct_or_not(path, flags, block_device)?;
         let stat = rustix::fs::fstat(&file).map_err(|e| open_error(path, e.into()))?;
         if check_kind(path, FileType::from_raw_mode(stat.st_mode))? != block_device {
             return Err(open_error(
@@ -138,9 +140,15 @@ impl FileDevice {
                 io::Error::other("was replaced while it was being opened"),
             ));
         }
+        if access == Access::ReadWrite && is_read_only_device(&stat) {
+            return Err(write_protected(path));
+        }
         lock(path, &file, access)?;
         let below = lock_below(path, &stat, access)?;
         let size = room::length(&file).map_err(|e| open_error(path, e.into()))?;
+        if access == Access::ReadWrite {
+            refuse_attached(path, &stat, &below, size)?;
+        }
         let mut device = Self {
             named: name::of(&file),
             file: Arc::new(file),
@@ -189,7 +197,20 @@ fn check_kind(path: &Path, kind: FileType) -> Result<bool> {
     Err(open_error(path, source))
 }
 
-fn open_direct_or_not(path: &Path, flags: OFlags) -> Result<(OwnedFd, bool)> {
+/// Whether it is a block device that refuses all writes. It can be opened for writing nevertheless.
+fn is_read_only_device(stat: &Stat) -> bool {
+    let (major, minor) = (major(stat.st_rdev), minor(stat.st_rdev));
+    FileType::from_raw_mode(stat.st_mode) == FileType::BlockDevice
+        && std::fs::read(format!("/sys/dev/block/{major}:{minor}/ro"))
+            .is_ok_and(|value| value.trim_ascii_end() == b"1")
+}
+
+fn write_protected(path: &Path) -> Error {
+    let source = io::Error::new(io::ErrorKind::ReadOnlyFilesystem, "is write-protected");
+    open_error(path, source)
+}
+
+fn open_direct_or_not(path: &Path, flags: OFlags, block_device: bool) -> Result<(OwnedFd, bool)> {
     let mode = Mode::RUSR | Mode::WUSR;
     let opened = match retry(|| rustix::fs::open(path, flags | OFlags::DIRECT, mode)) {
         Err(Errno::INVAL) => retry(|| rustix::fs::open(path, flags, mode)).map(|f| (f, false)),
@@ -197,6 +218,9 @@ fn open_direct_or_not(path: &Path, flags: OFlags) -> Result<(OwnedFd, bool)> {
     };
     opened.map_err(|e| match e {
         Errno::BUSY => Error::InUse(path.display().to_string()),
+        Errno::ROFS => write_protected(path),
+        // The file is immutable or append-only (chattr). A device is refused so by control groups.
+        Errno::PERM if !block_device => write_protected(path),
         e => open_error(path, e.into()),
     })
 }
@@ -228,6 +252,23 @@ fn lock_below(path: &Path, stat: &Stat, access: Access) -> Result<Vec<OwnedFd>> 
         locked.push(file);
     }
     Ok(locked)
+}
+
+/// Refuses to write to a file while a loop device on it, or on one of the files `below`, is in use.
+fn refuse_attached(path: &Path, stat: &Stat, below: &[OwnedFd], size: u64) -> Result<()> {
+    let error = |e: Errno| open_error(path, e.into());
+    let below = below.iter().map(rustix::fs::fstat);
+    let files: Vec<Stat> = std::iter::once(Ok(*stat))
+        .chain(below)
+        .collect::<Result<_, _>>()
+        .map_err(error)?;
+    match files.iter().find_map(|f| attached::in_use(f, size, &files)) {
+        Some(device) => Err(Error::Attached {
+            path: path.display().to_string(),
+            device: device.display().to_string(),
+        }),
+        None => Ok(()),
+    }
 }
 
 fn open_error(path: &Path, source: io::Error) -> Error {

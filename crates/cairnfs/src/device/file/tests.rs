@@ -112,6 +112,27 @@ fn volume_of_another_creator_is_not_overwritten() {
 }
 
 #[test]
+fn file_of_zeros_counts_as_new() {
+    let (_dir, path) = image();
+    let filled = |at: usize| {
+        let mut bytes = vec![0; 3 << 20];
+        bytes[at] = 1;
+        bytes
+    };
+    for kept in [vec![0; 100], filled(0), filled((1 << 20) - 1)] {
+        std::fs::write(&path, &kept).unwrap();
+        let refused = FileDevice::create_new(&path, SIZE);
+        assert!(matches!(refused, Err(Error::Exists)), "{refused:?}");
+        assert!(std::fs::read(&path).unwrap() == kept);
+    }
+    for blank in [Vec::new(), vec![0; 1 << 20], filled(1 << 20)] {
+        std::fs::write(&path, &blank).unwrap();
+        drop(FileDevice::create_new(&path, SIZE).unwrap());
+        assert!(std::fs::read(&path).unwrap() == vec![0; SIZE as usize]);
+    }
+}
+
+#[test]
 fn file_that_its_creator_removed_is_not_used() {
     let (_dir, path) = image();
     let first = FileDevice::create_new(&path, SIZE).unwrap();
