@@ -263,10 +263,13 @@ pub fn decode_extent(value: &[u8]) -> Result<(RawExtent, &[U32]), String> {
     if len == 0 || len > MAX_EXTENT_BLOCKS {
         return Err(format!("extent of {len} blocks"));
     }
-    let sums = if raw.flags.get() & EXTENT_UNWRITTEN != 0 {
-        0
-    } else {
-        len as usize
+    let unknown = raw.flags.get() & !EXTENT_UNWRITTEN;
+    if unknown != 0 {
+        return Err(format!("extent with unknown flags {unknown:#x}"));
+    }
+    let sums = match raw.flags.get() {
+        EXTENT_UNWRITTEN => 0,
+        _ => len as usize,
     };
     if rest.len() != sums * 4 {
         return Err(format!(
@@ -361,6 +364,27 @@ mod tests {
             change(&mut raw);
             assert!(decode_inode(raw.as_bytes()).is_err(), "{raw:?}");
         }
+    }
+
+    #[test]
+    fn extents_with_unknown_flags_are_refused() {
+        for (flags, decodes) in [(0, false), (EXTENT_UNWRITTEN, true), (2, false), (3, false)] {
+            let raw = RawExtent {
+                len: U32::new(1),
+                flags: U32::new(flags),
+                ..RawExtent::default()
+            };
+            let decoded = decode_extent(raw.as_bytes());
+            assert_eq!(decoded.is_ok(), decodes, "{decoded:?}");
+        }
+        let raw = RawExtent {
+            len: U32::new(1),
+            flags: U32::new(2),
+            ..RawExtent::default()
+        };
+        let with_checksum = [raw.as_bytes(), &[0; 4]].concat();
+        let found = decode_extent(&with_checksum).unwrap_err();
+        assert_eq!(found, "extent with unknown flags 0x2");
     }
 
     #[test]
