@@ -1,11 +1,11 @@
 //! The offline check of a volume: reads everything, changes nothing, and reports what is wrong.
 //!
 //! The check implements the format from `docs/format.md` and shares no code with the engine except
-//! the pure codecs of [`cairnfs::format`], so a bug in the engine's index, log or allocator is not
-//! repeated here. All input is treated as hostile: the check never panics, and no value read from
-//! the device bounds a loop or an allocation. The check continues after a finding, and suppresses
-//! findings that an earlier one explains; [`Report::unchecked`] lists what could not be checked for
-//! that reason.
+//! the pure codecs of [`cairnfs::format`], the device and the error type, so a bug in the engine's
+//! index, log or allocator is not repeated here. All input is treated as hostile: the check never
+//! panics, and no value read from the device bounds a loop or an allocation. The check continues
+//! after a finding, and suppresses findings that an earlier one explains; [`Report::unchecked`]
+//! lists what could not be checked for that reason.
 //!
 //! The steps, one module each: superblock (`volume`), log (`log`, `overlay`), trees (`roots`,
 //! `tree`), items of each object (`structure`, `object`, `directory`), values that attributes share

@@ -1,7 +1,7 @@
 //! Reads the log as recovery does: determines the valid records and their changes.
 //!
 //! The log begins at the superblock's tail and ends at the first invalid record. The superblock's
-//! required LSN and the durable LSNs in valid records behind the end show whether that is the true
+//! required LSN and the durable LSNs in valid records after the end show whether that is the true
 //! end or damage.
 
 use std::collections::VecDeque;
@@ -20,7 +20,7 @@ use crate::overlay::Overlay;
 use crate::report::{Finding, Ledger};
 use crate::volume::Volume;
 
-/// Number of blocks behind the end of the log that are searched for durable LSNs (32 MiB).
+/// Number of blocks after the end of the log that are searched for durable LSNs (32 MiB).
 const BEYOND_BLOCKS: u64 = 8192;
 /// Number of blocks read at once in a search for headers.
 const SCAN_BLOCKS: u64 = 64;
@@ -194,7 +194,7 @@ impl Reader<'_, '_> {
         Ok(true)
     }
 
-    /// Reads the durable LSNs and generations of valid records behind the end.
+    /// Reads the durable LSNs and generations of valid records after the end.
     fn look_beyond(&mut self, end: u64) -> Result<()> {
         let last = end.saturating_add(BEYOND_BLOCKS.min(self.ring()));
         let mut at = end;

@@ -198,12 +198,12 @@ impl<'a, S: Sink> Merge<'a, S> {
         }
     }
 
-    /// Delivers the items that the log adds behind the last item of the index.
+    /// Delivers the items that the log adds after the last item of the index.
     pub(crate) fn finish(mut self, ledger: &mut Ledger<'_>) -> Result<()> {
         self.advance(Bound::Unbounded, ledger)
     }
 
-    /// Delivers the items of the log behind the last key, up to `end`.
+    /// Delivers the items of the log after the last key, up to `end`.
     fn advance(&mut self, end: Bound<Key>, ledger: &mut Ledger<'_>) -> Result<()> {
         if let (Some(last), Bound::Excluded(end)) = (self.last, end)
             && last >= end

@@ -65,7 +65,7 @@ pub fn table(image: &mut Image, layout: &Layout) {
     superblock(image, layout, |s| s.table_crc = U32::new(sum));
 }
 
-/// Updates the checksum of a changed record, and those of all records behind it. `payload` selects
+/// Updates the checksum of a changed record, and those of all records after it. `payload` selects
 /// whether the payload's checksum is updated too.
 pub fn log(image: &mut Image, layout: &Layout, from: usize, payload: bool) {
     let mut chain: Option<U64> = None;

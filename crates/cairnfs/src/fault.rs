@@ -2,9 +2,9 @@
 //!
 //! Floor 0: uses nothing. Without the feature `fault-injection`, which only the tests of
 //! `cairnfs-sim` enable, `is_injected` is a constant `false` and none of this is compiled in. With
-//! it, a fault is injected only in the thread that asked for it, within `within`. The engine names a
-//! fault in one condition, or in one call of [`unless`], [`or`] or [`inject`]; wrong steps of more
-//! than one call are in `space/injected.rs`.
+//! it, a fault is injected only in the thread that asked for it, within `within`. The engine names
+//! a fault in one condition, or in one call of `unless`, `or` or `inject`; wrong steps of more than
+//! one call are in `space/injected.rs`.
 
 /// A fault. Each omits, or does wrongly, one step that a guarantee depends on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

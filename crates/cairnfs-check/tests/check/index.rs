@@ -82,7 +82,7 @@ fn with_birth_behind(more: u8) -> Vec<&'static str> {
 
 #[test]
 fn node_younger_than_log_is_found() {
-    // The newest context in the log is the one behind the last merge.
+    // The newest context in the log is the one after the last merge.
     for more in [2, 100] {
         assert_eq!(with_birth_behind(more), ["node-birth"], "{more}");
     }

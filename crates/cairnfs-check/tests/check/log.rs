@@ -56,7 +56,7 @@ fn tail_that_does_not_chain_is_an_empty_log() {
             s.required_lsn = U64::new(TAIL);
         });
     });
-    // The record headers behind the tail only claim that everything up to the tail was durable: no
+    // The record headers after the tail only claim that everything up to the tail was durable: no
     // damage.
     assert_eq!(found, Vec::<&str>::new());
 }

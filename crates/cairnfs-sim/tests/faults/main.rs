@@ -16,7 +16,7 @@
 //! | a data block | its CRC in the extent, when it is read and is not in the cache |
 //! | an index node, a large value | address, birth and CRC in the pointer, when it is read |
 //! | a bitmap, the group table | the CRC in the table or the superblock, when it is loaded |
-//! | a log record behind which another was written after a flush | the durable LSN in that record,
+//! | a log record after which a flush and another record followed | the durable LSN in that record,
 //! or in a superblock, at the next mount |
 //! | a superblock | its checksum; a lost one by nodes of the older tree that were reused, otherwise
 //! the older one leads, with its log, to the same files |

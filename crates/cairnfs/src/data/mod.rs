@@ -1,7 +1,8 @@
 //! Data blocks: writes of runs, verified reads, and a cache of hot blocks.
 //!
-//! Floor 2: uses device, format, errors. Data is never overwritten in place, so cached blocks are
-//! keyed by device address; a write to an address drops the cached block.
+//! Floor 2: uses device, format, errors. Written data is never overwritten in place, and
+//! preallocated blocks are written once, so cached blocks are keyed by device address; a write to
+//! an address drops the cached block.
 
 mod cache;
 

@@ -21,7 +21,7 @@ enum Op {
         offset: u64,
         len: u64,
     },
-    /// Everything before it becomes durable before anything behind it is written.
+    /// Everything before it becomes durable before anything after it is written.
     Barrier,
 }
 

@@ -171,7 +171,7 @@ impl FileSystem {
     /// For an inode without links in memory only: after a crash the inode is removed anyway, and a
     /// link commits all attributes. A kernel sends such a change after each unlink.
     ///
-    /// For times of an inode that the active dirty set has and the log has not, in place. A kernel
+    /// For times of an inode that the current dirty set has and the log has not, in place. A kernel
     /// sends its cached times with such a change after each change of a file.
     fn set_in_place(&self, inode: &Inode, set: &SetAttr) -> Result<Option<Attr>> {
         let mut state = inode.write();

@@ -39,7 +39,7 @@ pub(super) struct Extent {
     unwritten: u64,
     /// A CRC32C for each block; empty if unwritten.
     pub crcs: Vec<u32>,
-    /// The item was found below the active dirty set.
+    /// The item was found below the current dirty set.
     pub below: bool,
 }
 

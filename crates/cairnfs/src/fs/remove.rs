@@ -23,7 +23,7 @@ use crate::types::Time;
 /// All items of an inode except the inode item.
 #[derive(Default)]
 pub(super) struct Belongings {
-    /// Kind, offset, and whether the item was found below the active dirty set.
+    /// Kind, offset, and whether the item was found below the current dirty set.
     pub items: Vec<(Kind, u64, bool)>,
     /// Attributes in its attribute items.
     pub xattrs: usize,

@@ -1,4 +1,5 @@
-//! Writing: into pages in memory, each with a block of space reserved for it.
+//! Writing: into pages in memory, each with a block of space reserved for it unless the file
+//! becomes an inline item.
 //!
 //! So ENOSPC is returned by the write and never later. A file's contents lock orders whole writes;
 //! space is reserved under it, before the inode's state is locked.

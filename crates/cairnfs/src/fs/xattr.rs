@@ -81,7 +81,7 @@ pub(super) struct Found {
     existed: bool,
     /// The other attributes with that hash, in log format.
     others: Vec<u8>,
-    /// They were found below the active dirty set.
+    /// They were found below the current dirty set.
     below: bool,
 }
 
@@ -91,7 +91,7 @@ impl Found {
         self.others.len()
     }
 
-    /// The other attributes, and whether they were found below the active dirty set.
+    /// The other attributes, and whether they were found below the current dirty set.
     pub fn parts(self) -> (Vec<u8>, bool) {
         (self.others, self.below)
     }

@@ -1,12 +1,12 @@
-//! Group commit: a leader does at once what it and its followers would each have to do.
+//! Group commit: a leader does in one go what it and its followers would each have to do.
 //!
 //! Floor 0: uses [`crate::sync`] only. There are three types because callers ask for three things:
 //!
 //! | Type | A caller asks for | While another thread leads |
 //! |---|---|---|
-//! | [`Watermark`] | everything up to a number | it sleeps, and leads itself if that was not enough |
+//! | [`Watermark`] | everything up to a number | it sleeps, and leads if that was not enough |
 //! | [`Batches`] | one request to be in a batch | it sleeps until the batch has a result |
-//! | [`BatchQueue`] | an answer to one request, later | it goes on: no thread is its follower |
+//! | [`BatchQueue`] | an answer to one request, later | it continues without waiting |
 //!
 //! A leader that fails or panics ends its turn like any other, so no follower sleeps for ever.
 

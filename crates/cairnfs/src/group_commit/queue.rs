@@ -1,5 +1,5 @@
-//! Requests that collect until a leader takes them all. They carry their answers, so no thread
-//! waits for one.
+//! Requests that collect until a leader takes them all. Each carries the means to answer it, so no
+//! thread waits for an answer.
 //!
 //! The number of leaders is limited: it bounds the threads that wait, however many requests are in
 //! flight. A leader serves batch after batch until no request is left.

@@ -1,8 +1,9 @@
 //! The committed item list (CIL): the open context, and how commits add to it.
 //!
-//! A commit holds the context lock shared from its first vector to its last. A push takes it
-//! exclusively, just long enough to swap in a new context. Each committer adds its new vectors to
-//! one shard of the list with one lock acquisition.
+//! A commit holds the context lock shared from its first vector to its last. A push and the
+//! collection of a dependency closure take it exclusively: a push just long enough to swap in a new
+//! context, the collection until it has followed all dependencies. Each committer adds its new
+//! vectors to one shard of the list with one lock acquisition.
 
 use std::sync::Arc;
 
@@ -214,8 +215,8 @@ pub struct Filled {
 
 /// The committed item list.
 pub struct Cil {
-    /// The open context, the same behind each lock. A commit takes the lock of its thread's shard;
-    /// a push takes all of them.
+    /// The open context, the same under each lock. A commit takes the lock of its thread's shard;
+    /// a push and the collection of a closure take all of them.
     first: CachePadded<RwLock<Arc<Context>>>,
     others: Box<[CachePadded<RwLock<Arc<Context>>>]>,
 }

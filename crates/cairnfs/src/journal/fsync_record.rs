@@ -3,8 +3,9 @@
 //! The writer holds the head's lock, so all earlier contexts are written, and the open one stays
 //! open. No thread commits while the record is gathered. The record is formatted and written while
 //! commits go on, because gathered vectors are not changed any more. Replay treats a record as a
-//! context of its own. The data that it refers to is written but need not be durable: the record
-//! holds checksums of that data, so one flush makes both durable.
+//! context of its own. The data that it refers to is written before the record or together with it,
+//! and need not be durable: the record holds checksums of that data, so one flush makes both
+//! durable. Data without checksums in the record is durable before the record is written.
 
 use std::sync::Arc;
 

@@ -47,8 +47,8 @@ const SOFT_LIMIT: std::ops::RangeInclusive<i64> = (256 << 10)..=(512 << 10);
 /// push.
 const HARD_LIMIT: std::ops::RangeInclusive<i64> = (512 << 10)..=(64 << 20);
 
-/// Vectors added by the threads of one shard that start a background push, dead ones included: the
-/// inodes' dependency lists are freed only with their context.
+/// Number of vectors, dead ones included, that start a background push when the threads of one
+/// shard have added them: the inodes' dependency lists are freed only with their context.
 const MANY_CHANGES: u64 = 1 << 15;
 
 /// How far the log has been written.

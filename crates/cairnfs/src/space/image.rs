@@ -1,4 +1,5 @@
-//! The image bitmaps, which match the index on disk: changed by the merge and written with it.
+//! The free-space image: bitmaps that match the index on disk, changed by the merge and written
+//! with it.
 //!
 //! A changed bitmap is written to its inactive copy, and so is the group table. The active copies
 //! stay intact until a superblock refers to the new table. Until the caller reports that this

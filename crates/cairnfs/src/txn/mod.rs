@@ -1,9 +1,8 @@
 //! Transactions over the volume's state: reservation, commit, lookup of items, merge, recovery.
 //!
 //! Floor 4: connects journal, index, space, data and inodes. It knows items, but not what files
-//! are. Lock order: an inode's contents lock, reservations (which may wait), inode states in order
-//! of their numbers, the shared hold of the open context, a shard of a list. No thread waits for
-//! log space, memory or a push while it holds an inode state or the context.
+//! are. docs/internals/memory.md has the order of all locks. No thread waits for log space, memory,
+//! a push or a merge while it holds an inode state or the context.
 //!
 //! State has owners with private fields: [`items`] (one tree of files as readers see it),
 //! [`reservations`] (what is set aside, and sums of commits), [`merge`], [`fsync`] and

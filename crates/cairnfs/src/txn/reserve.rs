@@ -1,8 +1,9 @@
 //! Reservation of log and space for a transaction, before it takes a lock.
 //!
-//! A reservation is made while holding no lock of an inode's state, and covers the worst case. Here
-//! the parts meet: a reservation usually comes from [`Reservations`] alone, one that finds the log
-//! full waits for a merge, and "no space" is refused before anything is changed.
+//! A reservation is made while holding no lock of an inode's state, and covers the worst case. This
+//! file combines log, space and caches: a reservation usually comes from [`Reservations`] alone,
+//! one that finds the log full waits for a merge, and a request without space is refused before
+//! anything is changed.
 
 use crate::error::{Error, Result};
 use crate::fault::{self, InjectedFault};

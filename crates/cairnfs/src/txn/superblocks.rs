@@ -1,9 +1,9 @@
 //! The newest superblock, and what only it records: the root of the volume and the next inode
 //! number.
 //!
-//! [`Superblocks::flip`] is the only place that writes a superblock to an open volume. What a
-//! superblock refers to is durable before it is written, and it is durable before any later write:
-//! so what only the one before it refers to may then be reused.
+//! [`Superblocks::flip`] is the only place that writes a superblock to an open volume. Everything
+//! a superblock refers to is durable before it is written; it is durable before any later write.
+//! Then what only its predecessor refers to may be reused.
 
 use std::sync::Arc;
 

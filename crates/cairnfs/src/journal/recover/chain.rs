@@ -3,9 +3,9 @@
 //!
 //! | Record at the end of the chain | Open context | Case |
 //! |---|---|---|
-//! | none that is valid | any | the log ends here; an open context is incomplete and does not count |
+//! | none that is valid | any | the log ends here; an open context is incomplete and ignored |
 //! | mount record | any | [`Case::Mount`]: a mount abandoned the open context |
-//! | other nonce than the record before | any | [`Case::Disorder`] |
+//! | other nonce than the record before | any | [`Case::Disorder`]: damage |
 //! | part 0 of a later context, or of the same one after an fsync record | none | [`Case::Begin`] |
 //! | next part of the open context | open | [`Case::Continue`] |
 //! | anything else | any | [`Case::Disorder`]: damage |
@@ -20,7 +20,7 @@ use crate::format::record::{FLAG_FSYNC, FLAG_LAST, FLAG_MOUNT, RecordHeader};
 use crate::format::superblock::Superblock;
 use crate::journal::position::LogPosition;
 
-/// What a valid record means behind the records before it.
+/// What a valid record means after the records before it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Case {
     /// It begins a context or an fsync record.
@@ -29,7 +29,7 @@ enum Case {
     Continue,
     /// It is the record of a mount. A context that was open before it is never finished.
     Mount,
-    /// No mount writes it here.
+    /// No writer puts such a record here: damage.
     Disorder,
 }
 
@@ -108,8 +108,8 @@ impl Chain {
         }
     }
 
-    /// The smallest valid sequence of the next context. The sequence of an fsync record is also valid
-    /// for the rest of its context.
+    /// The smallest valid sequence of the next context. The sequence of an fsync record is also
+    /// valid for the rest of its context.
     fn least_seq(&self) -> u64 {
         let next = |last: &FoundContext| last.seq + u64::from(!last.fsync);
         self.contexts.last().map_or(1, next)

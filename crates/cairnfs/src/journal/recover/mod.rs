@@ -9,7 +9,7 @@
 //! |---|---|
 //! | before an LSN that was durable, by the superblock or any record | damage: [`check_end`] |
 //! | a record names a newer superblock generation | damage: that superblock is lost |
-//! | an fsync record behind the durable LSN whose checks do not hold | the log ends before it |
+//! | an fsync record at or after the durable LSN whose checks do not hold | the log ends there |
 //! | a mount record | the log ends before it, and the next mount overwrites it |
 //! | otherwise | the regular end of the log |
 

@@ -1,4 +1,4 @@
-//! Searching the ring behind the end of the chain for records that the chain should have reached.
+//! Searching the ring after the end of the chain for records that the chain should have reached.
 //!
 //! Such a record does not belong to the log any more, but shows which part of it was durable, or
 //! that a newer superblock existed.
@@ -9,7 +9,7 @@ use crate::error::Result;
 /// Blocks per read.
 const AT_ONCE: u64 = 64;
 
-/// What records behind the end of the chain show.
+/// What records after the end of the chain show.
 #[derive(Default)]
 pub(super) struct Beyond {
     /// The largest LSN that one of them names as durable.

@@ -1,7 +1,7 @@
 //! The inodes of a tree of files that have a dirty set, for the next merge.
 //!
-//! An inode is listed when the first item is put into its empty active set. It may be listed twice,
-//! if all its changes died and it was changed again.
+//! An inode is listed when the first item is put into its empty current set. It may be listed
+//! twice, if all its changes died and it was changed again.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use crate::sync::atomic::{AtomicBool, Ordering};
 /// Inodes with their numbers.
 pub(in crate::txn) type DirtyInodes = Vec<(u64, Arc<Inode>)>;
 
-/// The inodes whose active set is not empty.
+/// The inodes whose current set is not empty.
 #[derive(Default)]
 pub(in crate::txn) struct DirtyList {
     inodes: Sharded<(u64, Arc<Inode>)>,

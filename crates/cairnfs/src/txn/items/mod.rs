@@ -5,7 +5,7 @@
 //! to the volume, and are held as references. Nothing here changes an item: commits change the
 //! dirty sets of the inodes in the table, and a merge sets the root.
 //!
-//! An item is looked up in the active set, the sealed set and the index, in this order ([`read`]).
+//! An item is looked up in the current set, the sealed set and the index, in this order ([`read`]).
 //! Attributes may refer to shared values ([`attributes`], [`values`]); names of directories are
 //! known in memory as far as the budget allows ([`names`]); inodes with a dirty set are listed for
 //! the next merge ([`dirty`]).

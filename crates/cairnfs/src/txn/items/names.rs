@@ -37,7 +37,7 @@ impl ItemStore {
         self.names.add(&self.table, (dir, state), hash, index);
     }
 
-    /// Remembers the name of an entry that replay puts into a directory's active set, where it
+    /// Remembers the name of an entry that replay puts into a directory's current set, where it
     /// stays whatever the limit.
     pub(in crate::txn) fn add_replayed_name(&self, state: &mut InodeState, hash: u64, index: u64) {
         state.add_name(&self.names.memory, hash, index);

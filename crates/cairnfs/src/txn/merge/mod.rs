@@ -109,7 +109,7 @@ impl Merger {
         let mut unfinished = self.unfinished.lock();
         core.signals.merging();
         core.storage.check()?;
-        // The writes of a merge would only wait in memory behind the held writes.
+        // The writes of a merge would only wait in memory after the held writes.
         core.storage.retry_held()?;
         let guard = core.storage.guard("a merge was broken off");
         let result = self.times.time(|| self.merge_now(core, &mut unfinished));
