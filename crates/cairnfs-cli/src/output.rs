@@ -13,10 +13,14 @@ use serde::Serialize;
 use crate::failure::{AnyError, show_bytes};
 
 /// Writes rows of a name and a value, with the values aligned.
-pub fn table(out: &mut dyn Write, rows: &[(&str, String)]) -> io::Result<()> {
-    let width = rows.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
+pub fn table(out: &mut dyn Write, rows: &[(impl AsRef<str>, String)]) -> io::Result<()> {
+    let width = rows
+        .iter()
+        .map(|(name, _)| name.as_ref().len())
+        .max()
+        .unwrap_or(0);
     for (name, value) in rows {
-        writeln!(out, "{name:width$}  {value}")?;
+        writeln!(out, "{:width$}  {value}", name.as_ref())?;
     }
     Ok(())
 }

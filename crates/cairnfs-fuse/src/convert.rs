@@ -6,7 +6,7 @@
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use cairnfs::Error;
-use cairnfs::types::{Attr, FileKind, SetTime, Time};
+use cairnfs::types::{Attr, Fallocate, FileKind, SetTime, Time};
 use fuser::{FileAttr, FileType, INodeNo, TimeOrNow};
 
 /// Preferred I/O size reported by `stat` (`st_blksize`), in bytes.
@@ -123,6 +123,18 @@ pub fn set_time(time: TimeOrNow) -> SetTime {
     }
 }
 
+/// Converts the mode of `fallocate(2)`; `None` for an unsupported one.
+pub fn fallocate_mode(mode: i32) -> Option<Fallocate> {
+    const KEEP_SIZE: i32 = libc::FALLOC_FL_KEEP_SIZE;
+    let keep_size = mode & KEEP_SIZE != 0;
+    match mode & !KEEP_SIZE {
+        0 => Some(Fallocate::Allocate { keep_size }),
+        libc::FALLOC_FL_PUNCH_HOLE if keep_size => Some(Fallocate::PunchHole),
+        libc::FALLOC_FL_ZERO_RANGE => Some(Fallocate::ZeroRange { keep_size }),
+        _ => None,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -192,5 +204,22 @@ mod tests {
             fuser::Errno::from(Refusal(libc::EXDEV)),
             fuser::Errno::EXDEV
         );
+    }
+
+    #[test]
+    fn fallocate_modes_map_to_operations() {
+        use libc::{
+            FALLOC_FL_COLLAPSE_RANGE, FALLOC_FL_KEEP_SIZE as KEEP, FALLOC_FL_PUNCH_HOLE as PUNCH,
+            FALLOC_FL_ZERO_RANGE as ZERO,
+        };
+        let allocate = |keep_size| Some(Fallocate::Allocate { keep_size });
+        assert_eq!(fallocate_mode(0), allocate(false));
+        assert_eq!(fallocate_mode(KEEP), allocate(true));
+        assert_eq!(fallocate_mode(PUNCH | KEEP), Some(Fallocate::PunchHole));
+        assert_eq!(fallocate_mode(PUNCH), None);
+        let zero = |keep_size| Some(Fallocate::ZeroRange { keep_size });
+        assert_eq!(fallocate_mode(ZERO), zero(false));
+        assert_eq!(fallocate_mode(ZERO | KEEP), zero(true));
+        assert_eq!(fallocate_mode(FALLOC_FL_COLLAPSE_RANGE), None);
     }
 }

@@ -4,8 +4,9 @@
 //! defines what a mounted file system does with each request, and the engine
 //! ([`cairnfs::fs::FileSystem`]) executes it. The other modules are: mounting ([`mounter`],
 //! [`mountinfo`], [`session`]), mount options ([`options`]), and the channel from commands to a
-//! running daemon ([`control`], [`opening`], [`status`]). Only `adapter`, `convert`, `negotiate`
-//! and `session` name the crate `fuser`, so the transport can be exchanged there.
+//! running daemon ([`control`], [`opening`], [`status`]). [`messages`] counts what the kernel sends.
+//! Only `adapter`, `convert`, `negotiate` and `session` name the crate `fuser`, so the transport can
+//! be exchanged there.
 
 pub mod adapter;
 pub mod caller;
@@ -18,6 +19,7 @@ mod full;
 mod holders;
 mod lists;
 mod losses;
+pub mod messages;
 pub mod mounter;
 pub mod mountinfo;
 pub mod negotiate;

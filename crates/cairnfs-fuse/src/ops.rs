@@ -13,18 +13,18 @@ use cairnfs::Error;
 use cairnfs::acl::{self, Acl};
 use cairnfs::fs::{FileSystem, FsyncRequest};
 use cairnfs::types::{
-    Attr, EntryRef, Fallocate, Flags, KillPrivileges, RenameMode, SeekTo, SetAttr, StatFs,
-    XattrMode,
+    Attr, EntryRef, Flags, KillPrivileges, RenameMode, SeekTo, SetAttr, StatFs, XattrMode,
 };
 use parking_lot::RwLock;
 
 pub use crate::caller::Caller;
 use crate::control::{self, Question};
-use crate::convert::Refusal;
+use crate::convert::{Refusal, fallocate_mode};
 use crate::door::Door;
 use crate::full::Full;
 use crate::lists::Lists;
 use crate::losses::Losses;
+use crate::messages::{Messages, Operation};
 use crate::mountinfo;
 use crate::options::WriteMode;
 use crate::status::Status;
@@ -103,6 +103,7 @@ pub struct Ops {
     losses: Losses,
     door: Door,
     lists: Lists,
+    messages: Messages,
 }
 
 impl Ops {
@@ -119,12 +120,18 @@ impl Ops {
             losses: Losses::default(),
             door: Door::default(),
             lists: Lists::default(),
+            messages: Messages::default(),
         }
     }
 
     /// The admission state of the mount.
     pub(crate) fn door(&self) -> &Door {
         &self.door
+    }
+
+    /// Counts a message from the kernel; the front calls this once for each that it receives.
+    pub(crate) fn received(&self, operation: Operation) {
+        self.messages.count(operation);
     }
 
     /// Data that the kernel had accepted and the volume refused.
@@ -497,7 +504,8 @@ impl Ops {
             }
             Some(Question::Volume) => Ok(mountinfo::bytes(&self.volume).to_vec()),
             Some(Question::Status) => {
-                let status = Status::of(&self.fs, &self.volume, self.losses.count());
+                let status =
+                    Status::of(&self.fs, &self.volume, self.losses.count(), &self.messages);
                 Ok(control::status_answer(&status))
             }
             Some(Question::Writable) => Ok(control::writable_answer(self.fs.is_read_only())),
@@ -645,17 +653,6 @@ fn without_trusted(names: &[u8]) -> Vec<u8> {
         .collect()
 }
 
-fn fallocate_mode(mode: i32) -> Option<Fallocate> {
-    const KEEP_SIZE: i32 = libc::FALLOC_FL_KEEP_SIZE;
-    let keep_size = mode & KEEP_SIZE != 0;
-    match mode & !KEEP_SIZE {
-        0 => Some(Fallocate::Allocate { keep_size }),
-        libc::FALLOC_FL_PUNCH_HOLE if keep_size => Some(Fallocate::PunchHole),
-        libc::FALLOC_FL_ZERO_RANGE => Some(Fallocate::ZeroRange { keep_size }),
-        _ => None,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -668,22 +665,5 @@ mod tests {
             filtered(b"trusted.a\0user.trusted.b\0trusted.\0"),
             b"user.trusted.b\0"
         );
-    }
-
-    #[test]
-    fn fallocate_modes_map_to_operations() {
-        use libc::{
-            FALLOC_FL_COLLAPSE_RANGE, FALLOC_FL_KEEP_SIZE as KEEP, FALLOC_FL_PUNCH_HOLE as PUNCH,
-            FALLOC_FL_ZERO_RANGE as ZERO,
-        };
-        let allocate = |keep_size| Some(Fallocate::Allocate { keep_size });
-        assert_eq!(fallocate_mode(0), allocate(false));
-        assert_eq!(fallocate_mode(KEEP), allocate(true));
-        assert_eq!(fallocate_mode(PUNCH | KEEP), Some(Fallocate::PunchHole));
-        assert_eq!(fallocate_mode(PUNCH), None);
-        let zero = |keep_size| Some(Fallocate::ZeroRange { keep_size });
-        assert_eq!(fallocate_mode(ZERO), zero(false));
-        assert_eq!(fallocate_mode(ZERO | KEEP), zero(true));
-        assert_eq!(fallocate_mode(FALLOC_FL_COLLAPSE_RANGE), None);
     }
 }

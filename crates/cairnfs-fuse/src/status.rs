@@ -13,6 +13,8 @@ use cairnfs::device::Fault;
 use cairnfs::fs::FileSystem;
 use serde::{Deserialize, Serialize};
 
+use crate::messages::Messages;
+
 /// The operational state of a volume.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -102,6 +104,9 @@ pub struct Status {
     pub errors: BTreeMap<String, u64>,
     /// The last of them.
     pub last_error: Option<LastError>,
+    /// Messages from the kernel since the volume was mounted, by operation.
+    #[serde(default)]
+    pub messages: BTreeMap<String, u64>,
     /// The engine's counters; [`cairnfs::fs::LEVELS`] names those that are gauges, not sums.
     #[serde(flatten)]
     pub counters: BTreeMap<String, u64>,
@@ -113,7 +118,7 @@ pub const LOST: &str = "lost";
 impl Status {
     /// Collects the status of an open volume. `lost` is the number of refused writes that the
     /// kernel had accepted.
-    pub fn of(fs: &FileSystem, volume: &Path, lost: u64) -> Self {
+    pub fn of(fs: &FileSystem, volume: &Path, lost: u64, messages: &Messages) -> Self {
         let failure = fs.failure();
         let faults = fs.faults();
         let kinds = faults.counts.iter().map(|(kind, n)| (kind.name(), *n));
@@ -146,6 +151,7 @@ impl Status {
             }),
             errors: errors.map(|(kind, n)| (kind.to_owned(), n)).collect(),
             last_error: faults.last.map(last_error),
+            messages: messages.counts(),
             counters: counters.map(|(name, n)| (name.to_owned(), n)).collect(),
         }
     }
@@ -214,6 +220,7 @@ fn last_error(fault: Fault) -> LastError {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::messages::Operation;
     use cairnfs::device::MemoryDevice;
     use cairnfs::fs::{MakeOptions, Options, make_device};
     use std::sync::Arc;
@@ -223,13 +230,17 @@ mod tests {
         let device = MemoryDevice::new(64 << 20);
         make_device(&device, &MakeOptions::default(), &mut |_, _| {}).unwrap();
         let fs = FileSystem::open_device(Arc::new(device), &Options::default()).unwrap();
-        let status = Status::of(&fs, Path::new("/a \"b\"\n.cairn"), 3);
+        let messages = Messages::default();
+        messages.count(Operation::Lookup);
+        let status = Status::of(&fs, Path::new("/a \"b\"\n.cairn"), 3, &messages);
         let json = serde_json::to_vec(&status).unwrap();
         let read: Status = serde_json::from_slice(&json).unwrap();
         assert_eq!(read.volume, "/a \"b\"\n.cairn");
         assert_eq!((read.state, read.stopped()), (State::Running, None));
         assert_eq!((read.error_count(), read.errors[LOST]), (3, 3));
         assert_eq!(read.counters, status.counters);
+        assert_eq!(read.messages, status.messages);
+        assert_eq!((read.messages["lookup"], read.messages["write"]), (1, 0));
         assert!(read.counters.contains_key("commits") && read.space.available > 0);
     }
 

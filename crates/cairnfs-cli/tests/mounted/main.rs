@@ -15,6 +15,7 @@
 
 mod attributes;
 mod bad_input;
+mod budget;
 mod compare;
 mod contrib;
 mod crashtest;

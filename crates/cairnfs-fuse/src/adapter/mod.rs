@@ -1,9 +1,10 @@
 //! Implements fuser's callbacks by [`Ops`]: decodes the arguments, calls, replies.
 //!
 //! This module holds what belongs to the wire protocol: which messages the kernel need not send at
-//! all (answered with `ENOSYS`), and which requests run outside the event loops. Admission and
-//! replies are in `replies`, unsolicited messages to the kernel in `notices`. Every request gets
-//! exactly one reply.
+//! all (answered with `ENOSYS`), and which requests run outside the event loops. Each message is
+//! counted when it arrives, except those by which commands ask the daemon. Admission and replies are
+//! in `replies`, unsolicited messages to the kernel in `notices`. Every request gets exactly one
+//! reply.
 
 mod ioctls;
 mod notices;
@@ -30,6 +31,7 @@ use crate::control;
 use crate::convert::{absent_attr, file_attr, file_type, set_time, wire_time};
 use crate::door::Purpose;
 use crate::ending::End;
+use crate::messages::Operation;
 use crate::negotiate;
 use crate::ops::{Caller, NewEntry, Ops, caught};
 use crate::options::{MountOptions, WriteMode};
@@ -79,6 +81,22 @@ impl Adapter {
     pub fn ops(&self) -> Arc<Ops> {
         Arc::clone(&self.ops)
     }
+
+    /// Makes a file or directory durable, then replies.
+    fn sync(&self, ino: INodeNo, data_only: bool, reply: ReplyEmpty) {
+        // Held until the request is counted among those in flight, which the end of a mount awaits.
+        let _inside = match self.ops.door().enter(Purpose::WriteBack) {
+            Ok(inside) => inside,
+            Err(refused) => return reply.error(refused.into()),
+        };
+        let request = FsyncRequest {
+            ino: ino.0,
+            data_only,
+        };
+        self.syncs.sync(request, &self.waiting, move |outcome| {
+            reply_empty(reply, outcome.map_err(Errno::from));
+        });
+    }
 }
 
 /// Sets attributes. Admitted as writeback because the kernel also writes back cached times by
@@ -100,6 +118,7 @@ impl Filesystem for Adapter {
     }
 
     fn lookup(&self, _req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
+        self.ops.received(Operation::Lookup);
         match guarded(&self.ops, "lookup", parent, || {
             self.ops.lookup(parent.0, name.as_bytes())
         }) {
@@ -110,6 +129,7 @@ impl Filesystem for Adapter {
     }
 
     fn forget(&self, _req: &Request, ino: INodeNo, nlookup: u64) {
+        self.ops.received(Operation::Forget);
         // FORGET has no reply; `caught` has logged a panic.
         let left = caught("forget", ino.0, || Ok(self.ops.forget(ino.0, nlookup)));
         if left == Ok(true) {
@@ -124,6 +144,7 @@ impl Filesystem for Adapter {
     }
 
     fn getattr(&self, _req: &Request, ino: INodeNo, fh: Option<FileHandle>, reply: ReplyAttr) {
+        self.ops.received(Operation::Getattr);
         let found = guarded(&self.ops, "getattr", ino, || {
             self.ops.getattr(ino.0, fh.is_some())
         });
@@ -148,6 +169,7 @@ impl Filesystem for Adapter {
         _flags: Option<BsdFileFlags>,
         reply: ReplyAttr,
     ) {
+        self.ops.received(Operation::Setattr);
         let set = SetAttr {
             mode,
             uid,
@@ -170,6 +192,7 @@ impl Filesystem for Adapter {
     }
 
     fn readlink(&self, _req: &Request, ino: INodeNo, reply: ReplyData) {
+        self.ops.received(Operation::Readlink);
         match guarded(&self.ops, "readlink", ino, || self.ops.readlink(ino.0)) {
             Ok(target) => reply.data(&target),
             Err(e) => reply.error(e),
@@ -186,6 +209,7 @@ impl Filesystem for Adapter {
         rdev: u32,
         reply: ReplyEntry,
     ) {
+        self.ops.received(Operation::Mknod);
         let new = NewEntry {
             caller: caller(req),
             dir: parent.0,
@@ -208,6 +232,7 @@ impl Filesystem for Adapter {
         umask: u32,
         reply: ReplyEntry,
     ) {
+        self.ops.received(Operation::Mkdir);
         let new = NewEntry {
             caller: caller(req),
             dir: parent.0,
@@ -222,6 +247,7 @@ impl Filesystem for Adapter {
     }
 
     fn unlink(&self, _req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        self.ops.received(Operation::Unlink);
         let outcome = guarded(&self.ops, "unlink", parent, || {
             self.ops.unlink(parent.0, name.as_bytes())
         });
@@ -229,6 +255,7 @@ impl Filesystem for Adapter {
     }
 
     fn rmdir(&self, _req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        self.ops.received(Operation::Rmdir);
         let outcome = guarded(&self.ops, "rmdir", parent, || {
             self.ops.rmdir(parent.0, name.as_bytes())
         });
@@ -243,6 +270,7 @@ impl Filesystem for Adapter {
         target: &Path,
         reply: ReplyEntry,
     ) {
+        self.ops.received(Operation::Symlink);
         let target = target.as_os_str().as_bytes();
         let outcome = guarded(&self.ops, "symlink", parent, || {
             self.ops
@@ -261,6 +289,7 @@ impl Filesystem for Adapter {
         flags: RenameFlags,
         reply: ReplyEmpty,
     ) {
+        self.ops.received(Operation::Rename);
         let from = (parent.0, name.as_bytes());
         let to = (newparent.0, newname.as_bytes());
         let ops = &self.ops;
@@ -278,6 +307,7 @@ impl Filesystem for Adapter {
         newname: &OsStr,
         reply: ReplyEntry,
     ) {
+        self.ops.received(Operation::Link);
         let outcome = guarded(&self.ops, "link", ino, || {
             self.ops.link(ino.0, newparent.0, newname.as_bytes())
         });
@@ -286,6 +316,7 @@ impl Filesystem for Adapter {
 
     /// `ENOSYS` makes the kernel send neither OPEN nor RELEASE for the rest of the mount.
     fn open(&self, _req: &Request, _ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
+        self.ops.received(Operation::Open);
         reply.error(Errno::ENOSYS);
     }
 
@@ -300,6 +331,7 @@ impl Filesystem for Adapter {
         _flags: i32,
         reply: ReplyCreate,
     ) {
+        self.ops.received(Operation::Create);
         reply.error(Errno::ENOSYS);
     }
 
@@ -311,12 +343,14 @@ impl Filesystem for Adapter {
         _lock_owner: LockOwner,
         reply: ReplyEmpty,
     ) {
+        self.ops.received(Operation::Flush);
         reply.error(Errno::ENOSYS);
     }
 
     /// `ENOSYS` makes the kernel send no OPENDIR and cache listings. Directory cookies are stable,
     /// so an open directory needs no state here.
     fn opendir(&self, _req: &Request, _ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
+        self.ops.received(Operation::Opendir);
         reply.error(Errno::ENOSYS);
     }
 
@@ -331,6 +365,7 @@ impl Filesystem for Adapter {
         _lock_owner: Option<LockOwner>,
         reply: ReplyData,
     ) {
+        self.ops.received(Operation::Read);
         READ_BUFFER.with_borrow_mut(|buffer| {
             let size = size as usize;
             if buffer.len() < size {
@@ -358,6 +393,7 @@ impl Filesystem for Adapter {
         _lock_owner: Option<LockOwner>,
         reply: ReplyWrite,
     ) {
+        self.ops.received(Operation::Write);
         let kill = write_flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID);
         let killer = kill.then(|| caller(req));
         let cached = write_flags.contains(WriteFlags::FUSE_WRITE_CACHE);
@@ -393,29 +429,20 @@ impl Filesystem for Adapter {
         datasync: bool,
         reply: ReplyEmpty,
     ) {
-        // Held until the request is counted among those in flight, which the end of a mount awaits.
-        let _inside = match self.ops.door().enter(Purpose::WriteBack) {
-            Ok(inside) => inside,
-            Err(refused) => return reply.error(refused.into()),
-        };
-        let request = FsyncRequest {
-            ino: ino.0,
-            data_only: datasync,
-        };
-        self.syncs.sync(request, &self.waiting, move |outcome| {
-            reply_empty(reply, outcome.map_err(Errno::from));
-        });
+        self.ops.received(Operation::Fsync);
+        self.sync(ino, datasync, reply);
     }
 
     fn fsyncdir(
         &self,
-        req: &Request,
+        _req: &Request,
         ino: INodeNo,
-        fh: FileHandle,
+        _fh: FileHandle,
         datasync: bool,
         reply: ReplyEmpty,
     ) {
-        self.fsync(req, ino, fh, datasync, reply);
+        self.ops.received(Operation::Fsyncdir);
+        self.sync(ino, datasync, reply);
     }
 
     fn readdir(
@@ -426,6 +453,7 @@ impl Filesystem for Adapter {
         offset: u64,
         mut reply: ReplyDirectory,
     ) {
+        self.ops.received(Operation::Readdir);
         let mut added = false;
         let outcome = guarded(&self.ops, "readdir", ino, || {
             self.ops.readdir(ino.0, offset, &mut |entry| {
@@ -452,6 +480,7 @@ impl Filesystem for Adapter {
         offset: u64,
         mut reply: ReplyDirectoryPlus,
     ) {
+        self.ops.received(Operation::Readdirplus);
         let mut added = false;
         let outcome = guarded(&self.ops, "readdir", ino, || {
             self.ops.readdir_plus(ino.0, offset, &mut |entry, attr| {
@@ -470,6 +499,7 @@ impl Filesystem for Adapter {
     }
 
     fn statfs(&self, _req: &Request, ino: INodeNo, reply: ReplyStatfs) {
+        self.ops.received(Operation::Statfs);
         match guarded(&self.ops, "statfs", ino, || Ok(self.ops.statfs())) {
             Ok(s) => reply.statfs(
                 s.blocks,
@@ -495,6 +525,7 @@ impl Filesystem for Adapter {
         _position: u32,
         reply: ReplyEmpty,
     ) {
+        self.ops.received(Operation::Setxattr);
         let outcome = guarded(&self.ops, "setxattr", ino, || {
             self.ops
                 .setxattr(caller(req), ino.0, name.as_bytes(), value, flags)
@@ -510,6 +541,7 @@ impl Filesystem for Adapter {
                 reply_xattr(reply, size, outcome);
             });
         }
+        self.ops.received(Operation::Getxattr);
         let outcome = guarded(&self.ops, "getxattr", ino, || {
             self.ops.getxattr(ino.0, name.as_bytes())
         });
@@ -517,6 +549,7 @@ impl Filesystem for Adapter {
     }
 
     fn listxattr(&self, req: &Request, ino: INodeNo, size: u32, reply: ReplyXattr) {
+        self.ops.received(Operation::Listxattr);
         let outcome = guarded(&self.ops, "listxattr", ino, || {
             self.ops.listxattr(caller(req), ino.0)
         });
@@ -524,6 +557,7 @@ impl Filesystem for Adapter {
     }
 
     fn removexattr(&self, _req: &Request, ino: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        self.ops.received(Operation::Removexattr);
         let outcome = guarded(&self.ops, "removexattr", ino, || {
             self.ops.removexattr(ino.0, name.as_bytes())
         });
@@ -540,6 +574,7 @@ impl Filesystem for Adapter {
         mode: i32,
         reply: ReplyEmpty,
     ) {
+        self.ops.received(Operation::Fallocate);
         let (ops, caller) = (self.ops(), caller(req));
         self.working.run_elsewhere(move |_under_way| {
             let outcome = guarded(&ops, "fallocate", ino, || {
@@ -560,6 +595,7 @@ impl Filesystem for Adapter {
         whence: i32,
         reply: ReplyLseek,
     ) {
+        self.ops.received(Operation::Lseek);
         let ops = self.ops();
         self.waiting.run_elsewhere(move |_under_way| {
             let outcome = guarded(&ops, "lseek", ino, || ops.seek(ino.0, offset, whence));
@@ -584,6 +620,7 @@ impl Filesystem for Adapter {
         _out_size: u32,
         reply: ReplyIoctl,
     ) {
+        self.ops.received(Operation::Ioctl);
         match ioctls::parse(cmd, in_data) {
             Err(refused) => reply.error(refused.into()),
             Ok(Ioctl::Get(form)) => {
@@ -613,6 +650,7 @@ impl Filesystem for Adapter {
         _flags: CopyFileRangeFlags,
         reply: ReplyWrite,
     ) {
+        self.ops.received(Operation::CopyFileRange);
         let (from, to) = ((ino_in.0, offset_in), (ino_out.0, offset_out));
         let (ops, caller) = (self.ops(), caller(req));
         self.working.run_elsewhere(move |_under_way| {

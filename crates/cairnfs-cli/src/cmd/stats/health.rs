@@ -179,6 +179,7 @@ mod tests {
             file: None,
             errors: [("read".to_owned(), 0)].into(),
             last_error: None,
+            messages: [("lookup".to_owned(), 0)].into(),
             counters: [("held_bytes".to_owned(), 0)].into(),
         };
         Answer {

@@ -31,12 +31,13 @@ Examples:
   cairnfs stats ~/disk                    its state, and what it did since it was mounted
   cairnfs stats --check ~/disk            one line, and an exit code, for a health check
   cairnfs stats --interval 1 ~/disk       what happens each second, until interrupted
-  cairnfs stats --json ~/disk | jq .state,.space.available,.commits
+  cairnfs stats --json ~/disk | jq .state,.space.available,.commits,.messages
   cairnfs stats --prometheus ~/disk >/var/lib/node_exporter/disk.prom
 
 The state is running, read-only or stopped: a failure has stopped all changes. With --json
 counters are printed as they are; names that end with _ns are nanoseconds, last_error.time is in
-seconds since 1970. Counters and errors restart at 0 with each mount.
+seconds since 1970. Counters, messages and errors restart at 0 with each mount. Messages are
+those of the kernel, by operation of FUSE, without the ones by which commands ask the daemon.
 
 Exit codes: 0 shown, 3 the daemon cannot be asked. With --check:
   0  healthy
@@ -45,7 +46,7 @@ Exit codes: 0 shown, 3 the daemon cannot be asked. With --check:
   2  stopped
   3  no answer: no volume is mounted there, or its daemon is gone or does not answer";
 
-/// Show the state of a mounted volume and what it does: space, errors, commits, log, device, memory
+/// Show the state of a mounted volume and what it does: space, errors, log, device, memory, messages
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
@@ -111,7 +112,7 @@ pub fn run(args: Args) -> Result<ExitCode, AnyError> {
         return Ok(ExitCode::SUCCESS);
     }
     let mut out = io::stdout().lock();
-    let mut before = Counters::new();
+    let mut before = (Counters::new(), Counters::new());
     let mut prints = 0;
     loop {
         let mut answer = match daemon::status(&args.dir, args.timeout) {
@@ -119,8 +120,13 @@ pub fn run(args: Args) -> Result<ExitCode, AnyError> {
             Err(refusal) => return unanswered(&args, &refusal.about(&args.dir), &mut out),
         };
         let health = Health::of(&answer, args.full);
-        let now = std::mem::take(&mut answer.status.counters);
-        answer.status.counters = since(&before, &now);
+        let status = &mut answer.status;
+        let now = (
+            std::mem::take(&mut status.counters),
+            std::mem::take(&mut status.messages),
+        );
+        status.counters = since(&before.0, &now.0);
+        status.messages = since(&before.1, &now.1);
         print(&args, &answer, &health, &mut out)?;
         out.flush()?;
         prints += 1;

@@ -202,6 +202,15 @@ pub fn write(out: &mut dyn Write, answer: &Answer, health: &Health) -> io::Resul
             error.time as f64,
         )?;
     }
+    page.head(
+        "fuse_messages_total",
+        "counter",
+        "Messages from the kernel since the volume was mounted, by operation.",
+    )?;
+    for (operation, count) in &status.messages {
+        let label = format!(",operation=\"{}\"", escaped(operation));
+        page.sample("fuse_messages_total", &label, *count as f64)?;
+    }
     for (name, value) in &status.counters {
         page.counter(name, *value)?;
     }
@@ -288,14 +297,17 @@ mod tests {
 
     use cairnfs::device::MemoryDevice;
     use cairnfs::fs::{FileSystem, MakeOptions, Options, make_device};
+    use cairnfs_fuse::messages::{Messages, Operation};
     use cairnfs_fuse::status::Status;
 
     fn page() -> String {
         let device = MemoryDevice::new(64 << 20);
         make_device(&device, &MakeOptions::default(), &mut |_, _| {}).unwrap();
         let fs = FileSystem::open_device(Arc::new(device), &Options::default()).unwrap();
+        let messages = Messages::default();
+        messages.count(Operation::Lookup);
         let answer = Answer {
-            status: Status::of(&fs, Path::new("/a \"b\"\\\n"), 3),
+            status: Status::of(&fs, Path::new("/a \"b\"\\\n"), 3, &messages),
             volume: "/v".into(),
             mountpoint: "/m".into(),
             mounted_read_only: false,
@@ -359,11 +371,15 @@ mod tests {
                 assert!(value.parse::<f64>().unwrap() >= 0.0);
                 samples += 1;
             }
-            assert!(samples == 1 || name == "cairnfs_errors_total", "{name}");
+            let labelled = ["cairnfs_errors_total", "cairnfs_fuse_messages_total"];
+            assert!(samples == 1 || labelled.contains(&name), "{name}");
         }
+        let lookups = "\",mountpoint=\"/m\",operation=\"lookup\"} 1\n";
+        assert!(text.contains(lookups), "{text}");
         for name in [
             "up",
             "errors_total",
+            "fuse_messages_total",
             "formatted_bytes_total",
             "merge_seconds_total",
             "dirty_bytes",

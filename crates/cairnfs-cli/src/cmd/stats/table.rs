@@ -1,6 +1,9 @@
 //! Formats an answer of the daemon as a table for people: shares, means, and the cost of each
 //! operation.
 
+use std::borrow::Cow;
+use std::cmp::Reverse;
+
 use cairnfs::types::Time;
 
 use super::{Counters, health};
@@ -10,20 +13,24 @@ use crate::output;
 use crate::size::human;
 
 /// The rows of the table. From `full` percent on, a volume counts as nearly full.
-pub fn rows(answer: &Answer, full: u64) -> Vec<(&'static str, String)> {
+pub fn rows(answer: &Answer, full: u64) -> Vec<(Cow<'static, str>, String)> {
     let mut rows = state_rows(answer);
     let displaced = answer.status.displaced();
     rows.extend(displaced.map(|text| ("warning", show_bytes(text.as_bytes()))));
     let shortage = health::shortage(&answer.status, full);
     rows.extend(shortage.map(|text| ("warning", text)));
     rows.extend(counter_rows(&answer.status.counters));
-    rows
+    let rows = rows.into_iter().map(|(name, value)| (name.into(), value));
+    rows.chain(message_rows(&answer.status.messages)).collect()
+}
+
+fn safe(text: &str) -> String {
+    show_bytes(text.as_bytes())
 }
 
 /// State, space and errors.
 fn state_rows(answer: &Answer) -> Vec<(&'static str, String)> {
     let (status, space) = (&answer.status, &answer.status.space);
-    let safe = |text: &str| show_bytes(text.as_bytes());
     let (volume, dir) = (safe(&status.volume), shown(&answer.mountpoint));
     let reason = match (&status.reason, answer.mounted_read_only) {
         (Some(reason), _) => format!(": {}", safe(reason)),
@@ -176,6 +183,19 @@ fn counter_rows(counters: &Counters) -> Vec<(&'static str, String)> {
     ]
 }
 
+/// Messages from the kernel: all, then each operation that occurred, the most frequent first.
+fn message_rows(messages: &Counters) -> Vec<(Cow<'static, str>, String)> {
+    let total: u64 = messages.values().sum();
+    let mut met: Vec<_> = messages.iter().filter(|(_, n)| **n > 0).collect();
+    met.sort_by_key(|(_, n)| Reverse(**n));
+    let each = |(name, n): (&String, &u64)| (format!("  {}", safe(name)).into(), n.to_string());
+    let head = ("messages from the kernel".into(), total.to_string());
+    [head]
+        .into_iter()
+        .chain(met.into_iter().map(each))
+        .collect()
+}
+
 /// A count, with the mean and the longest time.
 fn times(counters: &Counters, count: &str, time: &str) -> String {
     let get = |name: String| counters.get(&name).copied().unwrap_or(0);
@@ -218,6 +238,21 @@ mod tests {
 
     fn counters(pairs: &[(&str, u64)]) -> Counters {
         pairs.iter().map(|(n, v)| ((*n).to_owned(), *v)).collect()
+    }
+
+    #[test]
+    fn messages_are_listed_by_frequency_without_those_that_did_not_occur() {
+        let found = message_rows(&counters(&[("lookup", 2), ("read", 0), ("write", 5)]));
+        let found: Vec<_> = found
+            .iter()
+            .map(|(n, v)| (n.as_ref(), v.as_str()))
+            .collect();
+        let expected = [
+            ("messages from the kernel", "7"),
+            ("  write", "5"),
+            ("  lookup", "2"),
+        ];
+        assert_eq!(found, expected);
     }
 
     #[test]
