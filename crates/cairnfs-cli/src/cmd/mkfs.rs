@@ -23,11 +23,11 @@ Examples:
   cairnfs mkfs /dev/sdb1                      all of a device
 
 A file or device is empty if its first megabyte is zeros; --force overwrites
-any other. An image file is sparse: it takes the space of its log (1/32 of the size, 4 MiB
-to 256 MiB) at once, and the rest as files are stored. SIZE is bytes, or a
-number with K, M, G or T (powers of 1024). A new image file is accessible to its
-owner only (mode 0600), because it holds all files of the volume; an existing
-one keeps its permissions.
+any other. An image file is sparse: it takes the space of its log (1/32 of the
+size, 4 MiB to 256 MiB) at once, and the rest as files are stored. SIZE is
+bytes, or a number with K, M, G or T (powers of 1024). A new image file is
+accessible to its owner only (mode 0600), because it holds all files of the
+volume; an existing one keeps its permissions.
 
 Exit codes: 0 made, 1 not made.";
 

@@ -3,8 +3,9 @@
 //! Extended headers hold times to the nanosecond, attributes (`SCHILY.xattr.*`), long names and
 //! large numbers. Access lists are written twice: as attributes, and as the text (`SCHILY.acl.*`)
 //! that other programs restore. Sparse files are written as GNU's pax format 1.0. Tar has no
-//! representation of sockets; they are left out. Unreadable data of a file is replaced by zeros, so that the
-//! archive stays valid. A failed write is fatal: a reader could not find any member behind it.
+//! representation of sockets; they are left out. Unreadable data of a file is replaced by zeros, so
+//! that the archive stays valid. A failed write is fatal: a reader could not find any member behind
+//! it.
 
 use std::io::{self, Read, Write};
 

@@ -171,7 +171,8 @@ fn lists_and_attributes_of_gnu_tar_are_imported() {
     }
 }
 
-/// An archive of one file of mode 0640, as bsdtar writes it beside a list with a wider mask, with extended records.
+/// An archive of one file of mode 0640, as bsdtar writes it beside a list with a wider mask, with
+/// extended records.
 fn archive(records: &[(&str, &[u8])]) -> Vec<u8> {
     let mut extended = Vec::new();
     for (key, value) in records {

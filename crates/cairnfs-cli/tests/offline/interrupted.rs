@@ -14,8 +14,8 @@ const SIGNALS: [Signal; 3] = [Signal::INT, Signal::TERM, Signal::HUP];
 /// Bytes of the file being copied.
 const LEN: usize = 24 << 20;
 
-/// Starts `cairnfs` with the default actions of signals, also where these tests run with some of them
-/// ignored, as in the background of a shell or below nohup(1).
+/// Starts `cairnfs` with the default actions of signals, also where these tests run with some of
+/// them ignored, as in the background of a shell or below nohup(1).
 fn start(p: &Place, args: &[&str]) -> Child {
     Command::new("env")
         .arg("--default-signal=INT,TERM,HUP")

@@ -233,8 +233,8 @@ impl FileSystem {
         Ok(())
     }
 
-    /// Frees up to [`TRUNCATION_STEP`] extents in `from..to`; returns the block at which to continue. No data of
-    /// the file waits to be written.
+    /// Frees up to [`TRUNCATION_STEP`] extents in `from..to`; returns the block at which to
+    /// continue. No data of the file waits to be written.
     fn punch_step(&self, change: &Change<'_>, from: u64, to: u64) -> Result<u64> {
         let inode = change.inode;
         let reservation = self.reserve(Self::replace_need(TRUNCATION_STEP, 2, 0).deleting())?;

@@ -1,7 +1,8 @@
 //! Lookup by inode number, for file handles that outlive the kernel's inode cache and the mount.
 //!
 //! While a volume is open, numbers are not reused; after a crash those of inodes that were not
-//! durable are, with a later time of birth. Numbers come from the caller and may be forged: a lookup of a number without an inode adds nothing to the inode table.
+//! durable are, with a later time of birth. Numbers come from the caller and may be forged: a
+//! lookup of a number without an inode adds nothing to the inode table.
 
 use crate::error::{Error, Result};
 use crate::fs::FileSystem;

@@ -43,9 +43,9 @@ pub struct MakeOptions {
 }
 
 /// Creates a volume in a file, which is created if absent, or on a block device. Without `force`,
-/// an existing file or device must be empty: its first megabyte is zeros. What a file holds beyond is
-/// lost. `progress` is called with the bytes written so far and the total. A new file is accessible to its owner only
-/// (mode 0600), and is removed again after a failure.
+/// an existing file or device must be empty: its first megabyte is zeros. What a file holds after
+/// that is lost. `progress` is called with the bytes written so far and the total. A new file is
+/// accessible to its owner only (mode 0600), and is removed again after a failure.
 ///
 /// # Errors
 /// The target is not empty and `force` is not set; invalid sizes; a file or device in use; a device

@@ -42,7 +42,8 @@ pub struct Options {
     /// finest clock.
     pub kernel_clock: bool,
     /// Changing a regular file's contents or size sets its mtime and ctime. False for a front end
-    /// whose kernel keeps these times and sets them by [`FileSystem::setattr`](crate::fs::FileSystem::setattr).
+    /// whose kernel keeps these times and sets them by
+    /// [`FileSystem::setattr`](crate::fs::FileSystem::setattr).
     pub content_times: bool,
     /// A mechanism to disable, to measure what it saves; all guarantees hold without it.
     pub ablated: Option<Mechanism>,

@@ -8,20 +8,18 @@ use crate::types::Time;
 
 /// Sets mtime and ctime of changed contents, unless a front end does.
 pub(super) struct ContentTimes {
-    by_front: bool,
+    by_volume: bool,
 }
 
 impl ContentTimes {
     /// `by_volume`: a change of contents or size sets the times.
     pub fn new(by_volume: bool) -> Self {
-        Self {
-            by_front: !by_volume,
-        }
+        Self { by_volume }
     }
 
     /// Whether only `setattr` sets this inode's mtime and ctime.
     pub fn kept_by_front(&self, attrs: &Attrs) -> bool {
-        self.by_front && attrs.is_file()
+        !self.by_volume && attrs.is_file()
     }
 
     /// Updates mtime and ctime of a regular file whose contents or size change; calls `now` only

@@ -73,7 +73,8 @@ impl WritebackList {
             .fetch_add(change * BLOCK_SIZE as i64, Ordering::Relaxed);
     }
 
-    /// Bytes of unwritten pages; changes of other threads may be counted late, so it may be negative.
+    /// Bytes of unwritten pages; changes of other threads may be counted late, so it may be
+    /// negative.
     pub fn page_bytes(&self) -> i64 {
         self.page_bytes.load(Ordering::Relaxed)
     }

@@ -1,4 +1,5 @@
-//! Work that is done up to a number: whoever leads does it for all that wait for a smaller number.
+//! Work that is done up to a number: the leader does it for all callers that wait for a smaller
+//! number.
 //!
 //! At most one thread leads at a time. A follower does not get the leader's error: it leads itself,
 //! and gets its own.

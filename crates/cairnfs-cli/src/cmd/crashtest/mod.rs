@@ -140,7 +140,7 @@ pub fn run(mut args: Args) -> Result<ExitCode, AnyError> {
     let by_steps = args.steps.is_some() || args.file.is_some();
     if !by_steps && args.command.is_empty() {
         args.command.push(shell(&args)?);
-        // Nobody does the same in a shell twice.
+        // A shell is used once: the user would have to repeat everything.
         args.interval.get_or_insert(INTERVALS[0]);
     }
     if args.replay.is_some() && !by_steps {

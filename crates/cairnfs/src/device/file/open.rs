@@ -29,7 +29,8 @@ impl FileDevice {
     ///
     /// # Errors
     /// [`Error::InUse`] if another process has it open or the block device is mounted; for writing,
-    /// [`Error::Attached`] if a loop device on it is in use; [`Error::Open`] if it does not exist, cannot be opened or is of another file type.
+    /// [`Error::Attached`] if a loop device on it is in use; [`Error::Open`] if it does not exist,
+    /// cannot be opened or is of another file type.
     pub fn open(path: &Path, access: Access) -> Result<Self> {
         let block_device = Self::is_block_device_at(path)?;
         let mut flags = OFlags::CLOEXEC

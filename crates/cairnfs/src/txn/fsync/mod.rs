@@ -21,8 +21,7 @@ use crossbeam_utils::CachePadded;
 
 use self::closure::gather;
 use crate::error::{Error, Result};
-use crate::group_commit;
-use crate::group_commit::Joined;
+use crate::group_commit::{self, Joined};
 use crate::journal::cil::Context;
 use crate::journal::signals::Signals;
 use crate::sync::atomic::{AtomicU64, Ordering};

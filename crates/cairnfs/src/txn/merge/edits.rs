@@ -242,7 +242,7 @@ impl<'a> MergeEdits<'a> {
             }
             let edit = item(slot.vector.clone());
             match kind {
-                Kind::Orphan => assert!(self.collected, "an orphan item nobody told of"),
+                Kind::Orphan => assert!(self.collected, "an orphan item that no commit noted"),
                 Kind::Inode | Kind::Inline => self.edits.push_back(edit),
                 Kind::DirIndex => {
                     names.push(self.renamed(&slot.vector)?);
