@@ -248,3 +248,16 @@ fn small_leaf_joins_unchanged_neighbour_on_either_side() {
         assert_eq!(bench.tree.height, 1, "rest on the right: {right}");
     }
 }
+
+#[test]
+fn root_of_newest_tree_is_hot_after_first_lookup() {
+    let mut bench = Bench::new(16 << 20);
+    bench.put(numbered(0..2000));
+    // Each round leaves a root at another block, far more than there are hot entries.
+    for round in 0..500 {
+        bench.put([(key(round), vec![1; 50])]);
+        bench.index.get(&bench.tree, &key(5)).unwrap();
+        let root = bench.index.cache.get_hot(&bench.tree.ptr);
+        assert!(root.is_some(), "round {round}");
+    }
+}
