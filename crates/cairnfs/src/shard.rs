@@ -96,13 +96,6 @@ impl<T> Pruned<T> {
     pub fn take(&mut self) -> Vec<T> {
         std::mem::take(self).items
     }
-
-    /// Uses `memory` as storage if the list has none yet.
-    pub fn house(&mut self, memory: impl FnOnce() -> Vec<T>) {
-        if self.items.capacity() == 0 {
-            self.items = memory();
-        }
-    }
 }
 
 /// A list that many threads append to and one thread takes as a whole.

@@ -115,7 +115,6 @@ impl ValueSlot {
 
 /// The entries that a hash may be stored in.
 #[derive(Default)]
-#[repr(align(64))]
 struct Row([ValueSlot; WAYS]);
 
 /// The part of a hash stored in an entry: it selects the row, and avoids most comparisons of

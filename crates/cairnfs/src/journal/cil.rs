@@ -36,35 +36,6 @@ struct Shard {
     died: u64,
 }
 
-/// Reused memory of vector lists, so that no thread grows a list step by step in fresh memory at
-/// the beginning of each context.
-#[derive(Default)]
-struct Spare(Mutex<Vec<Vec<Arc<LogVector>>>>);
-
-impl Spare {
-    /// Capacity of a new list, in vectors.
-    const NEW: usize = 1024;
-    /// Largest capacity of a list that is kept, in vectors.
-    const MAX: usize = 4096;
-
-    fn take(&self) -> Vec<Arc<LogVector>> {
-        let spare = self.0.lock().pop();
-        spare.unwrap_or_else(|| Vec::with_capacity(Self::NEW))
-    }
-
-    /// Keeps the memory of an empty list, if the list is not too large and at most one is kept for
-    /// each shard.
-    fn give(&self, list: Vec<Arc<LogVector>>) {
-        if !list.is_empty() || !(1..=Self::MAX).contains(&list.capacity()) {
-            return;
-        }
-        let mut lists = self.0.lock();
-        if lists.len() < SHARDS {
-            lists.push(list);
-        }
-    }
-}
-
 /// An open set of committed changes.
 pub struct Context {
     /// Its sequence number.
@@ -72,7 +43,6 @@ pub struct Context {
     /// The newest merge takes all contexts up to this sequence, and no later change.
     pub boundary: u64,
     shards: Box<[CachePadded<Mutex<Shard>>]>,
-    spare: Arc<Spare>,
     /// Sum of the shards' charges in log bytes; each shard may hold back up to [`STEP`].
     charged: CachePadded<AtomicI64>,
     data_stamp: CachePadded<AtomicU64>,
@@ -81,12 +51,11 @@ pub struct Context {
 }
 
 impl Context {
-    fn new(seq: u64, boundary: u64, spare: Arc<Spare>) -> Self {
+    fn new(seq: u64, boundary: u64) -> Self {
         Self {
             seq,
             boundary,
             shards: (0..SHARDS).map(|_| CachePadded::default()).collect(),
-            spare,
             charged: CachePadded::new(AtomicI64::new(0)),
             data_stamp: CachePadded::new(AtomicU64::new(0)),
             staged: AtomicBool::new(false),
@@ -106,9 +75,6 @@ impl Context {
         if let Some(shard) = self.shards.get(thread_shard(SHARDS)) {
             let mut shard = shard.lock();
             shard.added += vectors.len() as u64;
-            if !vectors.is_empty() {
-                shard.vectors.house(|| self.spare.take());
-            }
             changes = shard.added;
             let useless = shard.vectors.extend(vectors.drain(..), |v| !v.is_live());
             shard.died += useless.iter().filter(|v| !v.is_logged()).count() as u64;
@@ -180,9 +146,7 @@ impl Context {
         all.vectors.reserve_exact(self.len());
         for shard in &self.shards {
             let mut shard = shard.lock();
-            let mut vectors = shard.vectors.take();
-            all.vectors.append(&mut vectors);
-            self.spare.give(vectors);
+            all.vectors.append(&mut shard.vectors.take());
             all.freed.append(&mut shard.freed);
             all.charged += std::mem::take(&mut shard.charged);
             all.died += std::mem::take(&mut shard.died);
@@ -247,7 +211,7 @@ impl std::ops::Deref for Still<'_> {
 impl Cil {
     /// A list whose open context has the sequence `seq`.
     pub fn new(seq: u64, boundary: u64) -> Self {
-        let context = Arc::new(Context::new(seq, boundary, Arc::default()));
+        let context = Arc::new(Context::new(seq, boundary));
         let lock = || CachePadded::new(RwLock::new(context.clone()));
         Self {
             first: lock(),
@@ -283,7 +247,7 @@ impl Cil {
         let mut others: SmallVec<[_; SHARDS]> = self.others.iter().map(|l| l.write()).collect();
         let seq = first.seq;
         let boundary = if merge { seq } else { first.boundary };
-        let next = Arc::new(Context::new(seq + 1, boundary, first.spare.clone()));
+        let next = Arc::new(Context::new(seq + 1, boundary));
         for other in &mut others {
             **other = next.clone();
         }
