@@ -17,10 +17,10 @@ use cairnfs::types::{Attr, SetAttr};
 use cairnfs_transport::abi::{Opcode, StatfsOut};
 use cairnfs_transport::reply::{
     ReplyAttr, ReplyCopied, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry,
-    ReplyIoctl, ReplyLseek, ReplyStatfs, ReplyWrite, ReplyXattr,
+    ReplyIoctl, ReplyLseek, ReplyOpenEntry, ReplyStatfs, ReplyStatx, ReplyWrite, ReplyXattr,
 };
 use cairnfs_transport::request::{
-    CopyFileRange, Fallocate, Ioctl, NewNode, Rename, Setattr, Setxattr, Write,
+    CopyFileRange, Fallocate, Ioctl, NewNode, Rename, Setattr, Setxattr, Statx, Write,
 };
 use cairnfs_transport::{Errno, Header, Offer, Server, Wanted};
 
@@ -39,7 +39,7 @@ pub use notices::Notices;
 pub use replies::{TTL, attr_reply, entry_reply};
 use replies::{
     absent, caller, entry, guarded, reply_attr, reply_empty, reply_entry, reply_ioctl, reply_xattr,
-    ttl, writing_back,
+    statx_reply, ttl, writing_back,
 };
 
 /// The file system as the transport calls it.
@@ -49,6 +49,7 @@ pub struct Adapter {
     working: Waiting,
     syncs: Syncs<Ops>,
     write: WriteMode,
+    birth_times: bool,
 }
 
 impl Adapter {
@@ -56,6 +57,7 @@ impl Adapter {
     pub fn new(ops: Arc<Ops>, options: &MountOptions) -> Self {
         Self {
             write: options.write,
+            birth_times: options.birth_times,
             waiting: Waiting::new(options.event_loops()),
             working: Waiting::for_long_work(),
             syncs: Syncs::new(Arc::clone(&ops)),
@@ -162,6 +164,22 @@ impl Server for Adapter {
         reply_attr(reply, TTL, found);
     }
 
+    /// Only with the option `btime`: the kernel sends it once for each inode to programs that ask
+    /// for the time of birth, which some do with every stat.
+    fn statx(&self, from: &Header, asked: &Statx, reply: ReplyStatx) {
+        self.ops.received(Operation::Statx);
+        if !self.birth_times {
+            return reply.error(Errno::ENOSYS);
+        }
+        let found = guarded(&self.ops, "statx", from.ino, || {
+            self.ops.getattr(from.ino, asked.by_handle)
+        });
+        match found {
+            Ok(attr) => reply.statx(&statx_reply(&attr, TTL)),
+            Err(e) => reply.error(e),
+        }
+    }
+
     fn setattr(&self, from: &Header, set: &Setattr, reply: ReplyAttr) {
         self.ops.received(Operation::Setattr);
         let (ino, caller) = (from.ino, caller(from));
@@ -211,6 +229,22 @@ impl Server for Adapter {
         };
         let outcome = guarded(&self.ops, "mkdir", from.ino, || self.ops.mkdir(new));
         reply_entry(reply, outcome);
+    }
+
+    fn tmpfile(&self, from: &Header, new: &NewNode<'_>, reply: ReplyOpenEntry) {
+        self.ops.received(Operation::Tmpfile);
+        let outcome = guarded(&self.ops, "tmpfile", from.ino, || {
+            self.ops.tmpfile(new_entry(from, new))
+        });
+        match outcome {
+            Ok(attr) => reply.entry(&entry(&attr)),
+            Err(e) => reply.error(e),
+        }
+    }
+
+    fn release(&self, _from: &Header, reply: ReplyEmpty) {
+        self.ops.received(Operation::Release);
+        reply.ok();
     }
 
     fn unlink(&self, from: &Header, name: &[u8], reply: ReplyEmpty) {
