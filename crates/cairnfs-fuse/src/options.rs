@@ -16,6 +16,16 @@ pub enum WriteMode {
     Back,
 }
 
+/// What carries the kernel's messages to the daemon.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Transport {
+    /// The fastest that the kernel offers.
+    #[default]
+    Auto,
+    /// Reads and writes of `/dev/fuse`.
+    Dev,
+}
+
 /// The options of a mount.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MountOptions {
@@ -40,8 +50,12 @@ pub struct MountOptions {
     /// Interval of periodic syncs of all data that has reached the daemon. `Some(None)`: no
     /// periodic sync.
     pub durability: Option<Option<Duration>>,
+    /// Report times of birth.
+    pub birth_times: bool,
     /// Number of event loops.
     pub threads: Option<usize>,
+    /// What carries the kernel's messages to the daemon.
+    pub transport: Transport,
     /// How long open files are still served after a signal ends the mount.
     pub grace: Duration,
     /// Discard freed space on the device.
@@ -69,7 +83,9 @@ impl Default for MountOptions {
             remount: false,
             cache: None,
             durability: None,
+            birth_times: false,
             threads: None,
+            transport: Transport::default(),
             grace: GRACE,
             discard: true,
             write: WriteMode::default(),
@@ -132,6 +148,8 @@ impl MountOptions {
             "sync" => self.sync = true,
             "async" => self.sync = false,
             "remount" => self.remount = true,
+            "btime" => self.birth_times = true,
+            "nobtime" => self.birth_times = false,
             "norecovery" | "noload" => self.recovery = false,
             "discard" => self.discard = true,
             "nodiscard" => self.discard = false,
@@ -169,6 +187,13 @@ impl MountOptions {
                 Ok(n @ 1..=THREADS_MAX) => self.threads = Some(n),
                 _ => return Err(wrong("not a number from 1 to 256")),
             },
+            "transport" => {
+                self.transport = match value {
+                    "auto" => Transport::Auto,
+                    "dev" => Transport::Dev,
+                    _ => return Err(wrong("neither auto nor dev")),
+                }
+            }
             "write" => {
                 self.write = match value {
                     "through" => WriteMode::Through,
@@ -228,6 +253,8 @@ const ACCESS_TIME_WORDS: &[&str] = &["atime", "noatime", "relatime", "strictatim
 /// Words for the daemon.
 const DAEMON_WORDS: &[&str] = &[
     "allow_other",
+    "btime",
+    "nobtime",
     "cache",
     "discard",
     "nodiscard",
@@ -238,6 +265,7 @@ const DAEMON_WORDS: &[&str] = &[
     "noload",
     "subtype",
     "threads",
+    "transport",
     "write",
 ];
 
@@ -384,6 +412,10 @@ mod tests {
         assert_eq!(o.source.as_deref(), Some("my volume"));
         assert!(o.allow_other);
         assert_eq!(parse("durability=0").unwrap().durability, Some(None));
+        assert_eq!(parse("transport=dev").unwrap().transport, Transport::Dev);
+        let both = parse("transport=dev,transport=auto,btime").unwrap();
+        assert_eq!(both.transport, Transport::Auto);
+        assert!(both.birth_times && !parse("btime,nobtime").unwrap().birth_times);
         assert_eq!(
             parse("write=through,write=back").unwrap().write,
             WriteMode::Back

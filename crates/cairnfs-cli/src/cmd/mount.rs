@@ -67,7 +67,12 @@ Mount options:
   cache=SIZE             memory for caches and unwritten changes, such as 512M; at least 8M
                          [default: an eighth of the memory that the process may use, control
                          groups considered, from 64M to 4G]
+  btime                  report times of birth (statx(2)). Programs that ask for them with every
+                         stat, as those of Rust and Node.js do, then cost one message more for
+                         each file
   threads=N              event loops [default: one for each processor, from 2 to 16]
+  transport=dev          exchange messages with the kernel over /dev/fuse
+  transport=auto         use the fastest way that the kernel offers (the default)
   ro,norecovery          do not replay the log: show the state of the last merge if the log
                          or the newest superblock is damaged
   nodiscard              do not discard freed space on the device

@@ -46,4 +46,5 @@ mod silent;
 mod space;
 mod stopped;
 mod syncs;
+mod unnamed;
 mod writes;

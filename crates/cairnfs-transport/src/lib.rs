@@ -1,0 +1,29 @@
+//! The FUSE protocol in user space: what the kernel sends, what it is answered, and the ways
+//! between.
+//!
+//! [`abi`] has the structures and numbers of the kernel's `fuse.h`. [`request`] decodes messages,
+//! [`reply`] encodes answers, [`server`] is the interface that a file system implements; none of
+//! the three knows a transport. A transport reads messages, passes each to [`server::serve`] with
+//! a [`reply::Sink`], and sends what the sink receives: [`dev`] does so over `/dev/fuse`.
+//! [`init`] is the negotiation as data, [`notify`] what is sent without a request, and [`session`]
+//! owns the threads of a connection.
+//!
+//! `unsafe` is allowed only at the seams to system calls that have no safe wrapper.
+
+pub mod abi;
+pub mod dev;
+pub mod init;
+pub mod notify;
+mod polling;
+mod readers;
+pub mod reply;
+pub mod request;
+pub mod server;
+pub mod session;
+
+pub use init::{Features, Granted, Offer, Wanted};
+pub use notify::Notifier;
+pub use reply::Errno;
+pub use request::Header;
+pub use server::Server;
+pub use session::{Config, Session};

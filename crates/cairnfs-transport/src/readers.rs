@@ -1,0 +1,349 @@
+//! Which event loops wait for messages, and how.
+//!
+//! A message wakes one of the threads that wait in the kernel, and waking costs more than serving.
+//! So only as many event loops take part as the load needs: one for a lone client, which then
+//! serves, looks for the next message, and sleeps, without any other thread being woken; more while
+//! messages are found waiting. The others are parked here. They leave the kernel without being
+//! interrupted: a loop that has served a message parks if enough others wait for the next one.
+//!
+//! One parked loop watches the one that works: if it is busy with one message for a tick, the
+//! watcher takes over, so no message waits behind a slow one for longer. Nothing is timed while no
+//! messages arrive.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use parking_lot::{Condvar, Mutex, MutexGuard};
+
+use crate::polling::Pace;
+
+/// How long a message may take before another loop takes over waiting. Each tick wakes a thread
+/// while messages arrive, which is a fraction of a percent of one processor.
+const TICK: Duration = Duration::from_millis(2);
+
+/// One more loop takes part when the balance of messages that were found waiting (counted
+/// [`WAITED`]) and others (counted -1) reaches this: when more than a third had to wait.
+const PRESSURE: u32 = 8;
+const WAITED: u32 = 2;
+
+/// One loop fewer takes part after this many messages in succession during which another loop had
+/// nothing to do.
+const IDLE: u32 = 32;
+
+/// How to wait for the next message.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Turn {
+    /// Look for messages for a while before sleeping.
+    pub poll: bool,
+    /// Find out whether a message is there already.
+    pub look: bool,
+}
+
+/// How a message arrived.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Arrival {
+    /// It was there when the loop had finished its last one.
+    AtOnce,
+    /// A poll found it.
+    Polled,
+    /// The loop slept until then, for this time, after polling in vain if its turn was to poll.
+    Slept(Duration),
+}
+
+/// The event loops of one connection.
+#[derive(Debug)]
+pub(crate) struct Readers {
+    loops: usize,
+    /// Polling needs a processor besides the client's.
+    may_poll: bool,
+    state: Mutex<State>,
+    called: Condvar,
+    polled: AtomicU64,
+}
+
+#[derive(Debug)]
+struct State {
+    /// Loops that shall take part, at least one.
+    width: usize,
+    /// Loops that take part: not parked.
+    active: usize,
+    /// Loops that wait for a message.
+    reading: usize,
+    /// Messages received.
+    messages: u64,
+    /// Parked loops that are called to take part and have not yet begun to.
+    calls: usize,
+    /// Whether a parked loop watches.
+    watched: bool,
+    pressure: u32,
+    idle: u32,
+    pace: Pace,
+    closed: bool,
+}
+
+impl Readers {
+    /// `loops` event loops, which may poll if there is more than one processor.
+    pub fn new(loops: usize, processors: usize) -> Self {
+        Self {
+            loops,
+            may_poll: processors > 1,
+            state: Mutex::new(State {
+                width: 1,
+                active: loops,
+                reading: 0,
+                messages: 0,
+                calls: 0,
+                watched: false,
+                pressure: 0,
+                idle: 0,
+                pace: Pace::default(),
+                closed: false,
+            }),
+            called: Condvar::new(),
+            polled: AtomicU64::new(0),
+        }
+    }
+
+    /// Number of messages that were found by polling.
+    pub fn polled(&self) -> u64 {
+        self.polled.load(Ordering::Relaxed)
+    }
+
+    /// Begins a turn of waiting for a message; parks the calling loop until it is needed. `None`
+    /// after [`Self::close`].
+    pub fn enter(&self) -> Option<Turn> {
+        let mut state = self.state.lock();
+        if !state.closed && state.active > state.width && state.reading > 0 {
+            self.park(&mut state);
+        } else if state.reading > 0 {
+            state.note_idle();
+        } else if state.active > 1 {
+            state.idle = 0;
+        }
+        if state.closed {
+            return None;
+        }
+        state.reading += 1;
+        let alone = state.width == 1 && state.reading == 1;
+        Some(Turn {
+            poll: self.may_poll && alone && state.pace.pays(),
+            look: state.width < self.loops,
+        })
+    }
+
+    /// Ends a turn with a message. `awaited` if programs wait for the replies of this message and
+    /// of the one that the loop served before it.
+    pub fn leave(&self, turn: Turn, arrival: Arrival, awaited: bool) {
+        let mut state = self.state.lock();
+        state.reading -= 1;
+        state.messages += 1;
+        match (arrival, turn.poll) {
+            (Arrival::AtOnce | Arrival::Polled, true) => {
+                self.polled.fetch_add(1, Ordering::Relaxed);
+                state.pace.caught();
+            }
+            (Arrival::Slept(_), true) => state.pace.missed(),
+            (Arrival::Slept(waited), false) => state.pace.slept(waited),
+            (_, false) => {}
+        }
+        if arrival == Arrival::AtOnce && awaited {
+            state.pressure += WAITED;
+            if state.pressure >= PRESSURE {
+                self.widen(&mut state);
+            }
+        } else {
+            state.pressure = state.pressure.saturating_sub(1);
+        }
+        if !state.watched && state.active < self.loops {
+            self.called.notify_one();
+        }
+    }
+
+    /// Ends all turns: parked loops return.
+    pub fn close(&self) {
+        self.state.lock().closed = true;
+        self.called.notify_all();
+    }
+
+    fn widen(&self, state: &mut State) {
+        state.pressure = 0;
+        state.idle = 0;
+        if state.width == self.loops {
+            return;
+        }
+        state.width += 1;
+        if state.active + state.calls < state.width {
+            state.calls += 1;
+            self.called.notify_one();
+        }
+    }
+
+    fn park(&self, state: &mut MutexGuard<'_, State>) {
+        state.active -= 1;
+        while !state.closed {
+            if state.calls > 0 {
+                state.calls -= 1;
+                break;
+            }
+            if state.watched {
+                self.called.wait(state);
+            } else if self.watch(state) {
+                break;
+            }
+        }
+        state.active += 1;
+    }
+
+    /// Waits as the watcher; returns whether to take over.
+    fn watch(&self, state: &mut MutexGuard<'_, State>) -> bool {
+        let seen = state.messages;
+        state.watched = true;
+        let passed = self.called.wait_for(state, TICK).timed_out();
+        state.watched = false;
+        if !passed || state.messages != seen || state.closed || state.calls > 0 {
+            return false;
+        }
+        if state.reading == 0 {
+            return true;
+        }
+        // No message arrives; the next one ends this wait.
+        self.called.wait(state);
+        false
+    }
+}
+
+impl State {
+    /// Another loop waits for messages while this one begins to.
+    fn note_idle(&mut self) {
+        self.idle += 1;
+        if self.idle >= IDLE {
+            self.idle = 0;
+            self.width = (self.width - 1).max(1);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::ops::Range;
+    use std::sync::Arc;
+    use std::thread;
+
+    const SOON: Arrival = Arrival::Slept(Duration::from_micros(20));
+
+    impl Readers {
+        fn turn(&self, arrival: Arrival, awaited: bool) -> Turn {
+            let turn = self.enter().unwrap();
+            self.leave(turn, arrival, awaited);
+            turn
+        }
+
+        fn turns(&self, range: Range<u32>, arrival: Arrival, awaited: bool) {
+            range.for_each(|_| {
+                self.turn(arrival, awaited);
+            });
+        }
+
+        fn width(&self) -> usize {
+            self.state.lock().width
+        }
+    }
+
+    #[test]
+    fn one_loop_serves_lone_client() {
+        let readers = Readers::new(4, 2);
+        readers.turns(0..1000, SOON, true);
+        assert_eq!(readers.width(), 1);
+    }
+
+    #[test]
+    fn waiting_messages_call_one_loop_after_another() {
+        let readers = Arc::new(Readers::new(3, 2));
+        let turn = readers.enter().unwrap();
+        let others: Vec<_> = (0..2)
+            .map(|_| {
+                let readers = Arc::clone(&readers);
+                thread::spawn(move || readers.enter().is_some())
+            })
+            .collect();
+        while readers.state.lock().active > 1 {
+            thread::yield_now();
+        }
+        readers.leave(turn, Arrival::AtOnce, true);
+        readers.turns(1..2 * PRESSURE / WAITED, Arrival::AtOnce, true);
+        assert_eq!(readers.width(), 3);
+        assert!(others.into_iter().all(|thread| thread.join().unwrap()));
+    }
+
+    #[test]
+    fn messages_that_nobody_awaits_call_no_loop() {
+        let readers = Readers::new(4, 2);
+        readers.turns(0..1000, Arrival::AtOnce, false);
+        assert_eq!(readers.width(), 1);
+        // A quarter of the messages had to wait.
+        for _ in 0..1000 {
+            readers.turn(Arrival::AtOnce, true);
+            readers.turns(0..3, SOON, true);
+        }
+        assert_eq!(readers.width(), 1);
+    }
+
+    #[test]
+    fn loops_without_work_leave() {
+        let readers = Readers::new(2, 2);
+        readers.turns(0..PRESSURE, Arrival::AtOnce, true);
+        assert_eq!(readers.width(), 2);
+        let waiting = readers.enter().unwrap();
+        for _ in 1..IDLE {
+            readers.turn(SOON, true);
+        }
+        assert_eq!(readers.width(), 2);
+        readers.turn(SOON, true);
+        assert_eq!(readers.width(), 1);
+        readers.leave(waiting, SOON, true);
+    }
+
+    #[test]
+    fn only_lone_loop_polls_and_only_beside_another_processor() {
+        for (processors, polls) in [(1, false), (2, true)] {
+            let readers = Readers::new(2, processors);
+            readers.turns(0..8, SOON, true);
+            assert_eq!(readers.turn(Arrival::Polled, true).poll, polls);
+            assert_eq!(readers.polled(), u64::from(polls));
+            readers.turns(0..PRESSURE, Arrival::AtOnce, true);
+            assert!(!readers.enter().unwrap().poll, "several take part");
+        }
+    }
+
+    #[test]
+    fn parked_loops_return_at_close() {
+        let readers = Arc::new(Readers::new(2, 2));
+        let _turn = readers.enter().unwrap();
+        let parked = thread::spawn({
+            let readers = Arc::clone(&readers);
+            move || readers.enter()
+        });
+        while readers.state.lock().active > 1 {
+            thread::yield_now();
+        }
+        readers.close();
+        assert_eq!(parked.join().unwrap(), None);
+        assert_eq!(readers.enter(), None);
+    }
+
+    #[test]
+    fn watcher_takes_over_from_loop_that_is_busy() {
+        let readers = Arc::new(Readers::new(2, 2));
+        let turn = readers.enter().unwrap();
+        let parked = thread::spawn({
+            let readers = Arc::clone(&readers);
+            move || readers.enter()
+        });
+        while readers.state.lock().active > 1 {
+            thread::yield_now();
+        }
+        readers.leave(turn, SOON, true);
+        assert!(parked.join().unwrap().is_some());
+    }
+}

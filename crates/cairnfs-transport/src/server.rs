@@ -1,0 +1,291 @@
+//! What a file system implements, and the way of a message to it.
+//!
+//! A transport calls [`serve`] for each message, in the thread that received it; it returns when
+//! the server has answered or handed the reply over to another thread. Messages of the connection
+//! itself (INTERRUPT, DESTROY) are answered here.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+
+use crate::abi::{InHeader, Opcode};
+use crate::init::{Offer, Wanted};
+use crate::reply::{
+    Errno, Listing, Reply, ReplyAttr, ReplyCopied, ReplyData, ReplyDirectory, ReplyDirectoryPlus,
+    ReplyEmpty, ReplyEntry, ReplyIoctl, ReplyLseek, ReplyOpenEntry, ReplyStatfs, ReplyStatx,
+    ReplyWrite, ReplyXattr, Sink,
+};
+use crate::request::{
+    CopyFileRange, Fallocate, Header, Ioctl, NewNode, Operation, Rename, Setattr, Setxattr, Statx,
+    Write,
+};
+
+/// A file system. Requests arrive in several threads at once; each is answered through its reply,
+/// now or later. What is not implemented is refused with `ENOSYS`, which makes the kernel not send
+/// it again.
+#[expect(
+    unused_variables,
+    reason = "the names of the arguments are documentation"
+)]
+pub trait Server: Send + Sync + 'static {
+    /// What is wanted of a connection.
+    ///
+    /// # Errors
+    /// A text that tells what the kernel lacks.
+    fn negotiate(&self, offer: &Offer) -> Result<Wanted, String>;
+
+    /// An operation arrived that this interface does not have; it is refused with `ENOSYS`.
+    fn unsupported(&self, from: &Header) {}
+
+    /// Looks up a name in the header's directory; counts as one reference to the inode found.
+    fn lookup(&self, from: &Header, name: &[u8], reply: ReplyEntry) {
+        reply.error(Errno::ENOSYS);
+    }
+
+    /// Returns references to an inode. Has no reply.
+    fn forget(&self, ino: u64, lookups: u64) {}
+
+    /// Attributes; `by_handle` if they are asked through an open file.
+    fn getattr(&self, from: &Header, by_handle: bool, reply: ReplyAttr) {
+        reply.error(Errno::ENOSYS);
+    }
+
+    /// Attributes with time of birth.
+    fn statx(&self, from: &Header, asked: &Statx, reply: ReplyStatx) {
+        reply.error(Errno::ENOSYS);
+    }
+
+    /// Changes attributes.
+    fn setattr(&self, from: &Header, set: &Setattr, reply: ReplyAttr) {
+        reply.error(Errno::ENOSYS);
+    }
+
+    /// Target of a symlink.
+    fn readlink(&self, from: &Header, reply: ReplyData) {
+        reply.error(Errno::ENOSYS);
+    }
+
+    /// Makes a symlink.
+    fn symlink(&self, from: &Header, name: &[u8], target: &[u8], reply: ReplyEntry) {
+        reply.error(Errno::ENOSYS);
+    }
+
+    /// Makes a file that is no directory.
+    fn mknod(&self, from: &Header, new: &NewNode<'_>, reply: ReplyEntry) {
+        reply.error(Errno::ENOSYS);
+    }
+
+    /// Makes a directory.
+    fn mkdir(&self, from: &Header, new: &NewNode<'_>, reply: ReplyEntry) {
+        reply.error(Errno::ENOSYS);
+    }
+
+    /// Makes and opens a file without a name; the name in `new` is meaningless.
+    fn tmpfile(&self, from: &Header, new: &NewNode<'_>, reply: ReplyOpenEntry) {
+        reply.error(Errno::ENOSYS);
+    }
+
+    /// Removes a name that is no directory.
+    fn unlink(&self, from: &Header, name: &[u8], reply: ReplyEmpty) {
+        reply.error(Errno::ENOSYS);
+    }
+
+    /// Removes a directory.
+    fn rmdir(&self, from: &Header, name: &[u8], reply: ReplyEmpty) {
+        reply.error(Errno::ENOSYS);
+    }
+
+    /// Renames.
+    fn rename(&self, from: &Header, rename: &Rename<'_>, reply: ReplyEmpty) {
+        reply.error(Errno::ENOSYS);
+    }
+
+    /// Gives inode `ino` a further name in the header's directory.
+    fn link(&self, from: &Header, ino: u64, name: &[u8], reply: ReplyEntry) {
+        reply.error(Errno::ENOSYS);
+    }
+
+    /// Reads.
+    fn read(&self, from: &Header, offset: u64, size: u32, reply: ReplyData) {
+        reply.error(Errno::ENOSYS);
+    }
+
+    /// Writes.
+    fn write(&self, from: &Header, write: &Write<'_>, reply: ReplyWrite) {
+        reply.error(Errno::ENOSYS);
+    }
+
+    /// Space of the file system.
+    fn statfs(&self, from: &Header, reply: ReplyStatfs) {
+        reply.error(Errno::ENOSYS);
+    }
+
+    /// The last use of a file that was opened by TMPFILE ended.
+    fn release(&self, from: &Header, reply: ReplyEmpty) {
+        reply.ok();
+    }
+
+    /// Makes a file durable.
+    fn fsync(&self, from: &Header, data_only: bool, reply: ReplyEmpty) {
+        reply.error(Errno::ENOSYS);
+    }
+
+    /// Makes a directory durable.
+    fn fsyncdir(&self, from: &Header, data_only: bool, reply: ReplyEmpty) {
+        reply.error(Errno::ENOSYS);
+    }
+
+    /// Makes everything durable.
+    fn syncfs(&self, from: &Header, reply: ReplyEmpty) {
+        reply.error(Errno::ENOSYS);
+    }
+
+    /// Sets an extended attribute.
+    fn setxattr(&self, from: &Header, set: &Setxattr<'_>, reply: ReplyEmpty) {
+        reply.error(Errno::ENOSYS);
+    }
+
+    /// Value of an extended attribute.
+    fn getxattr(&self, from: &Header, name: &[u8], reply: ReplyXattr) {
+        reply.error(Errno::ENOSYS);
+    }
+
+    /// Names of extended attributes, each with a NUL byte.
+    fn listxattr(&self, from: &Header, reply: ReplyXattr) {
+        reply.error(Errno::ENOSYS);
+    }
+
+    /// Removes an extended attribute.
+    fn removexattr(&self, from: &Header, name: &[u8], reply: ReplyEmpty) {
+        reply.error(Errno::ENOSYS);
+    }
+
+    /// Entries of a directory, behind the one with this cookie.
+    fn readdir(&self, from: &Header, offset: u64, reply: ReplyDirectory) {
+        reply.error(Errno::ENOSYS);
+    }
+
+    /// Entries of a directory with attributes, behind the one with this cookie.
+    fn readdirplus(&self, from: &Header, offset: u64, reply: ReplyDirectoryPlus) {
+        reply.error(Errno::ENOSYS);
+    }
+
+    /// Allocates space or makes holes.
+    fn fallocate(&self, from: &Header, range: &Fallocate, reply: ReplyEmpty) {
+        reply.error(Errno::ENOSYS);
+    }
+
+    /// Finds data or a hole.
+    fn lseek(&self, from: &Header, offset: u64, whence: u32, reply: ReplyLseek) {
+        reply.error(Errno::ENOSYS);
+    }
+
+    /// Copies between files.
+    fn copy_file_range(&self, from: &Header, copy: &CopyFileRange, reply: ReplyCopied) {
+        reply.error(Errno::ENOSYS);
+    }
+
+    /// Executes an ioctl.
+    fn ioctl(&self, from: &Header, ioctl: &Ioctl<'_>, reply: ReplyIoctl) {
+        reply.error(Errno::ENOSYS);
+    }
+}
+
+/// Serves one message: `op` begins with the structure of its operation, `payload` is what follows
+/// that. The reply goes to `sink`, from this thread or another one; messages that have no reply
+/// send nothing. A panic of the server is logged and answered with `EIO`.
+pub fn serve(
+    server: &impl Server,
+    header: &InHeader,
+    op: &[u8],
+    payload: &[u8],
+    sink: &Arc<dyn Sink>,
+) {
+    let header = Header::from(header);
+    let answer = || Reply::new(header.unique, Arc::clone(sink));
+    match Operation::decode(header.opcode, op, payload) {
+        Ok(operation) => {
+            let passed = AssertUnwindSafe(|| dispatch(server, &header, operation, answer));
+            if catch_unwind(passed).is_err() {
+                tracing::error!("request {:?} panicked", header.opcode);
+            }
+        }
+        Err(malformed) => {
+            tracing::error!("malformed request {:?}: {}", header.opcode, malformed.0);
+            if !header.opcode.is_unanswered() {
+                answer().error(Errno::EIO);
+            }
+        }
+    }
+}
+
+fn dispatch(
+    server: &impl Server,
+    from: &Header,
+    operation: Operation<'_>,
+    answer: impl Fn() -> Reply,
+) {
+    macro_rules! reply {
+        ($kind:ident $(, $field:ident: $value:expr)*) => {
+            $kind { reply: answer() $(, $field: $value)* }
+        };
+    }
+    match operation {
+        Operation::Lookup { name } => server.lookup(from, name, reply!(ReplyEntry)),
+        Operation::Forget { lookups } => server.forget(from.ino, lookups),
+        Operation::BatchForget(all) => all.iter().for_each(|(ino, n)| server.forget(ino, n)),
+        Operation::Getattr { by_handle } => server.getattr(from, by_handle, reply!(ReplyAttr)),
+        Operation::Statx(asked) => server.statx(from, &asked, reply!(ReplyStatx)),
+        Operation::Setattr(set) => server.setattr(from, &set, reply!(ReplyAttr)),
+        Operation::Readlink => server.readlink(from, reply!(ReplyData)),
+        Operation::Symlink { name, target } => {
+            server.symlink(from, name, target, reply!(ReplyEntry));
+        }
+        Operation::Mknod(new) => server.mknod(from, &new, reply!(ReplyEntry)),
+        Operation::Mkdir(new) => server.mkdir(from, &new, reply!(ReplyEntry)),
+        Operation::Tmpfile(new) => server.tmpfile(from, &new, reply!(ReplyOpenEntry)),
+        Operation::Unlink { name } => server.unlink(from, name, reply!(ReplyEmpty)),
+        Operation::Rmdir { name } => server.rmdir(from, name, reply!(ReplyEmpty)),
+        Operation::Rename(rename) => server.rename(from, &rename, reply!(ReplyEmpty)),
+        Operation::Link { ino, name } => server.link(from, ino, name, reply!(ReplyEntry)),
+        Operation::Read { offset, size } => server.read(from, offset, size, reply!(ReplyData)),
+        Operation::Write(write) => server.write(from, &write, reply!(ReplyWrite)),
+        Operation::Statfs => server.statfs(from, reply!(ReplyStatfs)),
+        Operation::Release => server.release(from, reply!(ReplyEmpty)),
+        Operation::Fsync { data_only } => server.fsync(from, data_only, reply!(ReplyEmpty)),
+        Operation::Fsyncdir { data_only } => server.fsyncdir(from, data_only, reply!(ReplyEmpty)),
+        Operation::Syncfs => server.syncfs(from, reply!(ReplyEmpty)),
+        Operation::Setxattr(set) => server.setxattr(from, &set, reply!(ReplyEmpty)),
+        Operation::Getxattr { name, size } => {
+            server.getxattr(from, name, reply!(ReplyXattr, size: size));
+        }
+        Operation::Listxattr { size } => server.listxattr(from, reply!(ReplyXattr, size: size)),
+        Operation::Removexattr { name } => server.removexattr(from, name, reply!(ReplyEmpty)),
+        Operation::Readdir { offset, size } => {
+            let listing = Listing::new(size);
+            server.readdir(from, offset, reply!(ReplyDirectory, listing: listing));
+        }
+        Operation::Readdirplus { offset, size } => {
+            let listing = Listing::new(size);
+            server.readdirplus(from, offset, reply!(ReplyDirectoryPlus, listing: listing));
+        }
+        Operation::Fallocate(range) => server.fallocate(from, &range, reply!(ReplyEmpty)),
+        Operation::Lseek { offset, whence } => {
+            server.lseek(from, offset, whence, reply!(ReplyLseek));
+        }
+        Operation::CopyFileRange(copy) => {
+            server.copy_file_range(from, &copy, reply!(ReplyCopied, wide: copy.wide));
+        }
+        Operation::Ioctl(ioctl) => server.ioctl(from, &ioctl, reply!(ReplyIoctl)),
+        // No request waits for a program that may give up: all end by themselves. `ENOSYS` makes
+        // the kernel send no further INTERRUPT.
+        Operation::Interrupt { .. } => answer().error(Errno::ENOSYS),
+        Operation::Destroy => answer().ok(&[]),
+        // The session negotiates before it serves.
+        Operation::Init(_) => answer().error(Errno::EIO),
+        Operation::Unsupported(Opcode::NOTIFY_REPLY) => {}
+        Operation::Unsupported(_) => {
+            server.unsupported(from);
+            answer().error(Errno::ENOSYS);
+        }
+    }
+}
