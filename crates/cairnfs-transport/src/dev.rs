@@ -8,7 +8,7 @@
 use std::cell::RefCell;
 use std::fs::OpenOptions;
 use std::io::{self, IoSlice};
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno as SystemError;
@@ -123,6 +123,12 @@ impl Channel {
     }
 }
 
+impl AsFd for Channel {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.device.as_fd()
+    }
+}
+
 impl Sink for Channel {
     fn send(&self, unique: u64, outcome: Result<&[&[u8]], Errno>) {
         let sent = match outcome {
@@ -139,6 +145,10 @@ impl Sink for Channel {
                 let _ = self.write(unique, -Errno::EIO.number(), &[]);
             }
         }
+    }
+
+    fn may_wait(&self) -> bool {
+        true
     }
 
     fn send_filled(

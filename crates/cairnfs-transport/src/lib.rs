@@ -18,6 +18,7 @@ mod polling;
 mod readers;
 pub mod reply;
 pub mod request;
+mod ring;
 pub mod server;
 pub mod session;
 
@@ -26,4 +27,4 @@ pub use notify::Notifier;
 pub use reply::Errno;
 pub use request::Header;
 pub use server::Server;
-pub use session::{Config, Session};
+pub use session::{Config, Session, Transport};

@@ -58,6 +58,10 @@ pub trait Sink: Send + Sync {
     /// one behind the other.
     fn send(&self, unique: u64, outcome: Result<&[&[u8]], Errno>);
 
+    /// Whether the thread that serves a request of this sink may wait for the device: others take
+    /// over its work meanwhile.
+    fn may_wait(&self) -> bool;
+
     /// Sends data that `fill` writes into a buffer of `size` bytes; it returns their number.
     /// A transport whose replies lie in memory shared with the kernel passes that.
     fn send_filled(
@@ -166,6 +170,11 @@ replies! {
 }
 
 impl ReplyEmpty {
+    /// Whether the thread that serves this request may wait for the device.
+    pub fn may_wait(&self) -> bool {
+        self.reply.sink.as_ref().is_some_and(|sink| sink.may_wait())
+    }
+
     /// The operation succeeded.
     pub fn ok(self) {
         self.reply.ok(&[]);
