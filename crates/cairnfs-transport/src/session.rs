@@ -355,3 +355,7 @@ impl<S: Server> EventLoop<S> {
         }
     }
 }
+
+#[cfg(test)]
+#[path = "session/tests.rs"]
+mod tests;

@@ -6,15 +6,16 @@
 #![allow(
     clippy::unwrap_used,
     clippy::indexing_slicing,
-    reason = "a test fails by panicking"
+    unsafe_code,
+    reason = "a test fails by panicking; seccomp(2) has no wrapper"
 )]
 
 use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
-use std::io;
+use std::io::{self, Seek, Write as _};
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
-use std::sync::mpsc::{Sender, channel};
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Mutex, MutexGuard};
 use std::thread::{self, JoinHandle};
 
@@ -30,22 +31,25 @@ use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 
 type Job = Box<dyn FnOnce() + Send>;
 
-/// Files in one directory, in memory. Fsyncs are answered from another thread.
+/// Files in one directory, in memory. Fsyncs are answered from another thread; that of a file
+/// `stuck` is announced and waits for the end of `release`.
 struct Memory {
     files: Mutex<BTreeMap<Vec<u8>, Vec<u8>>>,
     later: Sender<Job>,
+    stuck: Mutex<Option<(Sender<()>, Receiver<()>)>>,
 }
 
 const DIR: u32 = libc::S_IFDIR | 0o755;
 const FILE: u32 = libc::S_IFREG | 0o644;
 
 impl Memory {
-    fn new() -> Self {
+    fn new(held: Sender<()>, released: Receiver<()>) -> Self {
         let (later, jobs) = channel::<Job>();
         thread::spawn(move || jobs.iter().for_each(|job| job()));
         Self {
             files: Mutex::default(),
             later,
+            stuck: Mutex::new(Some((held, released))),
         }
     }
 
@@ -170,7 +174,17 @@ impl Server for Memory {
         }
     }
 
-    fn fsync(&self, _: &Header, _: bool, reply: ReplyEmpty) {
+    fn fsync(&self, from: &Header, _: bool, reply: ReplyEmpty) {
+        if from.ino == Self::number(b"stuck")
+            && let Some((held, released)) = self.stuck.lock().unwrap().take()
+        {
+            let waits = move || {
+                held.send(()).unwrap();
+                let _ = released.recv();
+                reply.ok();
+            };
+            return self.later.send(Box::new(waits)).unwrap();
+        }
         self.later.send(Box::new(|| reply.ok())).unwrap();
     }
 
@@ -192,6 +206,8 @@ struct Mounted {
     dir: tempfile::TempDir,
     traffic: Traffic,
     session: Option<JoinHandle<io::Result<()>>>,
+    held: Receiver<()>,
+    release: Option<Sender<()>>,
 }
 
 /// Says what is missing; fails if it is required.
@@ -237,13 +253,17 @@ impl Mounted {
             clone_device: true,
             transport,
         };
-        let session = Session::new(Memory::new(), device.into(), config).unwrap();
+        let ((holds, held), (release, released)) = (channel(), channel());
+        let memory = Memory::new(holds, released);
+        let session = Session::new(memory, device.into(), config).unwrap();
         let traffic = session.traffic();
         let session = Some(thread::spawn(move || session.run()));
         Some(Self {
             dir,
             traffic,
             session,
+            held,
+            release: Some(release),
         })
     }
 
@@ -269,12 +289,13 @@ fn pattern(seed: usize, len: usize) -> Vec<u8> {
 
 /// Files of many sizes, written, synced, read and listed by several threads.
 fn use_files(mounted: &Mounted) {
+    let dir = mounted.dir.path();
     thread::scope(|scope| {
         for t in 0..4usize {
             scope.spawn(move || {
                 for n in 0..60usize {
                     let bytes = pattern(n * t, n * n * 700);
-                    let path = mounted.path(&format!("file {t} {n}"));
+                    let path = dir.join(format!("file {t} {n}"));
                     fs::write(&path, &bytes).unwrap();
                     File::open(&path).unwrap().sync_all().unwrap();
                     let file = File::open(&path).unwrap();
@@ -288,6 +309,104 @@ fn use_files(mounted: &Mounted) {
         }
     });
     assert_eq!(fs::read_dir(mounted.dir.path()).unwrap().count(), 4 * 40);
+}
+
+/// Makes io_uring_setup(2) fail for this thread and the threads that it starts.
+fn forbid_io_uring() {
+    let statement = |code: u32, k: u32, jt: u8, jf: u8| libc::sock_filter {
+        code: code as u16,
+        jt,
+        jf,
+        k,
+    };
+    let mut filter = [
+        // The number of the system call is the first field of `struct seccomp_data`.
+        statement(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0, 0),
+        statement(
+            libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K,
+            libc::SYS_io_uring_setup as u32,
+            0,
+            1,
+        ),
+        statement(
+            libc::BPF_RET | libc::BPF_K,
+            libc::SECCOMP_RET_ERRNO | libc::EPERM as u32,
+            0,
+            0,
+        ),
+        statement(libc::BPF_RET | libc::BPF_K, libc::SECCOMP_RET_ALLOW, 0, 0),
+    ];
+    let program = libc::sock_fprog {
+        len: filter.len() as u16,
+        filter: filter.as_mut_ptr(),
+    };
+    // SAFETY: prctl(2) reads the program, which lives during the call.
+    let (promised, filtered) = unsafe {
+        (
+            libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0),
+            libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &program),
+        )
+    };
+    assert_eq!(
+        (promised, filtered),
+        (0, 0),
+        "{}",
+        io::Error::last_os_error()
+    );
+}
+
+#[test]
+fn files_over_device_where_io_uring_is_forbidden() {
+    let tested = thread::spawn(|| {
+        forbid_io_uring();
+        let Some(mut mounted) = Mounted::new(Transport::Ring) else {
+            return;
+        };
+        use_files(&mounted);
+        assert_eq!(mounted.traffic.transport(), "dev");
+        mounted.end().unwrap();
+    });
+    tested.join().unwrap();
+}
+
+#[test]
+fn lazy_unmount_ends_rings_with_the_last_file() {
+    let Some(mut mounted) = Mounted::new(Transport::Ring) else {
+        return;
+    };
+    fs::write(mounted.path("f"), "before").unwrap();
+    let mut options = OpenOptions::new();
+    let mut file = options
+        .read(true)
+        .append(true)
+        .open(mounted.path("f"))
+        .unwrap();
+    unmount(mounted.dir.path(), UnmountFlags::DETACH).unwrap();
+    file.write_all(b" and after").unwrap();
+    file.seek(io::SeekFrom::Start(0)).unwrap();
+    assert_eq!(io::read_to_string(&file).unwrap(), "before and after");
+    assert!(!mounted.session.as_ref().unwrap().is_finished());
+    drop(file);
+    mounted.end().unwrap();
+}
+
+#[test]
+fn forced_unmount_ends_rings_with_requests_in_service() {
+    let Some(mut mounted) = Mounted::new(Transport::Ring) else {
+        return;
+    };
+    let file = File::create(mounted.path("stuck")).unwrap();
+    let syncing = thread::spawn(move || file.sync_all());
+    mounted.held.recv().unwrap();
+    unmount(
+        mounted.dir.path(),
+        UnmountFlags::FORCE | UnmountFlags::DETACH,
+    )
+    .unwrap();
+    let error = syncing.join().unwrap().unwrap_err();
+    assert_eq!(error.raw_os_error(), Some(libc::ECONNABORTED));
+    drop(mounted.release.take());
+    mounted.end().unwrap();
 }
 
 #[test]
