@@ -3,11 +3,9 @@
 //!
 //! Pure functions and the error type of a request. Nothing here calls the engine or the kernel.
 
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
-
 use cairnfs::Error;
 use cairnfs::types::{Attr, Fallocate, FileKind, SetTime, Time};
-use fuser::{FileAttr, FileType, INodeNo, TimeOrNow};
+use cairnfs_transport::{Errno, abi, request};
 
 /// Preferred I/O size reported by `stat` (`st_blksize`), in bytes.
 const BLOCK_SIZE: u32 = 4096;
@@ -33,39 +31,40 @@ impl Refusal {
     }
 }
 
-impl From<Refusal> for fuser::Errno {
+impl From<Refusal> for Errno {
     fn from(refusal: Refusal) -> Self {
-        fuser::Errno::from_i32(refusal.0)
+        Errno::new(refusal.0)
     }
 }
 
-/// Converts a file kind.
-pub fn file_type(kind: FileKind) -> FileType {
+/// Returns the type bits of a mode (`S_IFMT`).
+pub fn type_bits(kind: FileKind) -> u32 {
     match kind {
-        FileKind::File => FileType::RegularFile,
-        FileKind::Directory => FileType::Directory,
-        FileKind::Symlink => FileType::Symlink,
-        FileKind::Fifo => FileType::NamedPipe,
-        FileKind::CharDevice => FileType::CharDevice,
-        FileKind::BlockDevice => FileType::BlockDevice,
-        FileKind::Socket => FileType::Socket,
+        FileKind::File => libc::S_IFREG,
+        FileKind::Directory => libc::S_IFDIR,
+        FileKind::Symlink => libc::S_IFLNK,
+        FileKind::Fifo => libc::S_IFIFO,
+        FileKind::CharDevice => libc::S_IFCHR,
+        FileKind::BlockDevice => libc::S_IFBLK,
+        FileKind::Socket => libc::S_IFSOCK,
     }
 }
 
 /// Converts attributes for a reply.
 ///
 /// The kernel's 32-bit device number is the low half of the one `makedev(3)` makes.
-pub fn file_attr(attr: &Attr) -> FileAttr {
-    FileAttr {
-        ino: INodeNo(attr.ino),
+pub fn file_attr(attr: &Attr) -> abi::Attr {
+    abi::Attr {
+        ino: attr.ino,
         size: attr.size,
         blocks: attr.blocks,
-        atime: attr.atime.into(),
-        mtime: attr.mtime.into(),
-        ctime: attr.ctime.into(),
-        crtime: attr.btime.into(),
-        kind: file_type(attr.kind),
-        perm: (attr.mode & 0o7777) as u16,
+        atime: attr.atime.secs,
+        mtime: attr.mtime.secs,
+        ctime: attr.ctime.secs,
+        atimensec: attr.atime.nanos,
+        mtimensec: attr.mtime.nanos,
+        ctimensec: attr.ctime.nanos,
+        mode: type_bits(attr.kind) | attr.mode & 0o7777,
         nlink: attr.nlink,
         uid: attr.uid,
         gid: attr.gid,
@@ -77,49 +76,26 @@ pub fn file_attr(attr: &Attr) -> FileAttr {
 
 /// Attributes of a negative entry (inode number 0), which the kernel caches as "name does not
 /// exist".
-pub fn absent_attr() -> FileAttr {
-    FileAttr {
-        ino: INodeNo(0),
-        size: 0,
-        blocks: 0,
-        atime: UNIX_EPOCH,
-        mtime: UNIX_EPOCH,
-        ctime: UNIX_EPOCH,
-        crtime: UNIX_EPOCH,
-        kind: FileType::RegularFile,
-        perm: 0,
-        nlink: 0,
-        uid: 0,
-        gid: 0,
-        rdev: 0,
+pub fn absent_attr() -> abi::Attr {
+    abi::Attr {
         blksize: BLOCK_SIZE,
-        flags: 0,
+        ..abi::Attr::default()
     }
 }
 
-/// Converts a time that fuser 0.18 decoded from a request.
-///
-/// For times before the epoch fuser subtracts the nanoseconds, but the protocol adds them: it
-/// decodes -2 s and 5 ns as the epoch less 2.000000005 s. Seconds and nanoseconds are not mixed by
-/// that, so the correct time can be recovered.
-pub fn wire_time(time: SystemTime) -> Time {
-    match time.duration_since(UNIX_EPOCH) {
-        Ok(_) => time.into(),
-        Err(before) => {
-            let d: Duration = before.duration();
-            Time {
-                secs: (d.as_secs() as i64).wrapping_neg(),
-                nanos: d.subsec_nanos(),
-            }
-        }
+/// Converts a time of a request.
+pub fn wire_time(time: request::Timestamp) -> Time {
+    Time {
+        secs: time.secs,
+        nanos: time.nanos.min(999_999_999),
     }
 }
 
 /// Converts a time to set.
-pub fn set_time(time: TimeOrNow) -> SetTime {
+pub fn set_time(time: request::SetTime) -> SetTime {
     match time {
-        TimeOrNow::Now => SetTime::Now,
-        TimeOrNow::SpecificTime(t) => SetTime::At(wire_time(t)),
+        request::SetTime::Now => SetTime::Now,
+        request::SetTime::At(t) => SetTime::At(wire_time(t)),
     }
 }
 
@@ -163,33 +139,27 @@ mod tests {
     #[test]
     fn attributes_keep_every_field() {
         let a = file_attr(&attr());
-        assert_eq!(a.ino, INodeNo(77));
-        assert_eq!(a.kind, FileType::CharDevice);
-        assert_eq!(a.perm, 0o4751);
+        assert_eq!((a.ino, a.size, a.blocks), (77, 12345, 32));
+        assert_eq!(a.mode, libc::S_IFCHR | 0o4751);
         assert_eq!((a.nlink, a.uid, a.gid), (3, 1000, 100));
-        assert_eq!((a.size, a.blocks, a.rdev), (12345, 32, 0x0010_0342));
-        assert_eq!(a.atime, UNIX_EPOCH + Duration::new(1, 2));
-        assert_eq!(
-            a.mtime,
-            UNIX_EPOCH - Duration::from_secs(3) + Duration::from_nanos(4)
-        );
-        assert_eq!(a.ctime, UNIX_EPOCH + Duration::new(5, 999_999_999));
-        assert_eq!(a.crtime, UNIX_EPOCH + Duration::new(7, 8));
+        assert_eq!((a.rdev, a.blksize), (0x0010_0342, BLOCK_SIZE));
+        assert_eq!((a.atime, a.atimensec), (1, 2));
+        assert_eq!((a.mtime, a.mtimensec), (-3, 4));
+        assert_eq!((a.ctime, a.ctimensec), (5, 999_999_999));
     }
 
     #[test]
     fn absent_attr_has_inode_number_zero() {
-        assert_eq!(absent_attr().ino, INodeNo(0));
+        assert_eq!(absent_attr().ino, 0);
     }
 
     #[test]
     fn times_before_epoch_keep_sent_seconds_and_nanoseconds() {
-        // The value that fuser decodes from the protocol's (-2, 5).
-        let decoded = UNIX_EPOCH - Duration::new(2, 5);
-        assert_eq!(wire_time(decoded), Time { secs: -2, nanos: 5 });
-        let after = UNIX_EPOCH + Duration::new(2, 5);
-        assert_eq!(wire_time(after), Time { secs: 2, nanos: 5 });
-        assert_eq!(set_time(TimeOrNow::Now), SetTime::Now);
+        let sent = request::Timestamp { secs: -2, nanos: 5 };
+        let time = Time { secs: -2, nanos: 5 };
+        assert_eq!(wire_time(sent), time);
+        assert_eq!(set_time(request::SetTime::At(sent)), SetTime::At(time));
+        assert_eq!(set_time(request::SetTime::Now), SetTime::Now);
     }
 
     #[test]
@@ -200,10 +170,7 @@ mod tests {
             Refusal::from(Error::corrupt(1, "node", 1, 2)),
             Refusal(libc::EIO)
         );
-        assert_eq!(
-            fuser::Errno::from(Refusal(libc::EXDEV)),
-            fuser::Errno::EXDEV
-        );
+        assert_eq!(Errno::from(Refusal(libc::EXDEV)).number(), libc::EXDEV);
     }
 
     #[test]

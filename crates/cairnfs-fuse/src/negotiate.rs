@@ -3,10 +3,7 @@
 //! Holds only the list of features and sizes, and refuses kernels that lack features on which the
 //! operations depend.
 
-use std::io;
-use std::time::Duration;
-
-use fuser::{InitFlags, KernelConfig};
+use cairnfs_transport::{Features, Offer, Wanted};
 
 use crate::options::WriteMode;
 
@@ -19,69 +16,52 @@ const MAX_BACKGROUND: u16 = 4096;
 
 /// Features requested if the kernel has them. ASYNC_DIO is left out: with it the kernel would not
 /// drop the pages that a direct write makes stale; without it the kernel may wait for that write.
-/// File locks are left to the kernel, SETXATTR_EXT and ALLOW_IDMAP to a transport that can decode
-/// the changed messages. Every listing comes with attributes: the kernel's heuristic
+/// File locks are left to the kernel. Every listing comes with attributes: the kernel's heuristic
 /// (READDIRPLUS_AUTO) misses programs that list first and stat later, and a lookup costs ten times
 /// as much as an entry with its attributes. EXPORT_SUPPORT makes the kernel resolve file handles by
 /// lookups of "." and "..".
-const WANTED: InitFlags = InitFlags::FUSE_ASYNC_READ
-    .union(InitFlags::FUSE_BIG_WRITES)
-    .union(InitFlags::FUSE_MAX_PAGES)
-    .union(InitFlags::FUSE_PARALLEL_DIROPS)
-    .union(InitFlags::FUSE_DO_READDIRPLUS)
-    .union(InitFlags::FUSE_HANDLE_KILLPRIV_V2)
-    .union(InitFlags::FUSE_CACHE_SYMLINKS)
-    .union(InitFlags::FUSE_EXPLICIT_INVAL_DATA)
-    .union(InitFlags::FUSE_ABORT_ERROR)
-    .union(InitFlags::FUSE_POSIX_ACL)
-    .union(InitFlags::FUSE_DONT_MASK)
-    .union(InitFlags::FUSE_EXPORT_SUPPORT)
-    .union(InitFlags::FUSE_NO_OPEN_SUPPORT)
-    .union(InitFlags::FUSE_NO_OPENDIR_SUPPORT);
+const WANTED: Features = Features::ASYNC_READ
+    .union(Features::BIG_WRITES)
+    .union(Features::MAX_PAGES)
+    .union(Features::PARALLEL_DIROPS)
+    .union(Features::DO_READDIRPLUS)
+    .union(Features::HANDLE_KILLPRIV_V2)
+    .union(Features::CACHE_SYMLINKS)
+    .union(Features::EXPLICIT_INVAL_DATA)
+    .union(Features::ABORT_ERROR)
+    .union(Features::POSIX_ACL)
+    .union(Features::DONT_MASK)
+    .union(Features::EXPORT_SUPPORT)
+    .union(Features::NO_OPEN_SUPPORT)
+    .union(Features::NO_OPENDIR_SUPPORT);
 
 /// Required features: without them the kernel's requests have another meaning than `Ops` expects.
-const NEEDED: InitFlags = InitFlags::FUSE_HANDLE_KILLPRIV_V2
-    .union(InitFlags::FUSE_POSIX_ACL)
-    .union(InitFlags::FUSE_DONT_MASK)
-    .union(InitFlags::FUSE_NO_OPEN_SUPPORT)
-    .union(InitFlags::FUSE_NO_OPENDIR_SUPPORT)
-    .union(CHECKS_FLAGS);
+/// SETXATTR_EXT was introduced with the kernel (5.13) that checks itself which caller may set inode
+/// flags; an earlier kernel passes such an ioctl through from any caller.
+const NEEDED: Features = Features::HANDLE_KILLPRIV_V2
+    .union(Features::POSIX_ACL)
+    .union(Features::DONT_MASK)
+    .union(Features::NO_OPEN_SUPPORT)
+    .union(Features::NO_OPENDIR_SUPPORT)
+    .union(Features::SETXATTR_EXT);
 
-/// Must be offered, but is never requested: it was introduced with the kernel (5.13) that checks
-/// itself which caller may set inode flags. An earlier kernel passes such an ioctl through from any
-/// caller.
-const CHECKS_FLAGS: InitFlags = InitFlags::FUSE_SETXATTR_EXT;
-
-/// Requests the features and sizes for write mode `write`.
+/// Returns the features and sizes for write mode `write`.
 ///
 /// # Errors
-/// The kernel is too old (`Unsupported`), or the transport refuses a size that it is known to
-/// allow.
-pub fn ask(config: &mut KernelConfig, write: WriteMode) -> io::Result<()> {
-    let offered = config.capabilities();
+/// The kernel is too old; the text names what it lacks.
+pub fn ask(offer: &Offer, write: WriteMode) -> Result<Wanted, String> {
     let cache = match write {
-        WriteMode::Through => InitFlags::empty(),
-        WriteMode::Back => InitFlags::FUSE_WRITEBACK_CACHE,
+        WriteMode::Through => Features::default(),
+        WriteMode::Back => Features::WRITEBACK_CACHE,
     };
-    let missing = (NEEDED | cache) - offered;
+    let missing = NEEDED.union(cache).difference(offer.features);
     if !missing.is_empty() {
-        return Err(io::Error::new(
-            io::ErrorKind::Unsupported,
-            format!("the kernel is too old: its FUSE lacks {missing:?}"),
-        ));
+        return Err(format!("the kernel is too old: its FUSE lacks {missing:?}"));
     }
-    let refused = |what: &str| io::Error::other(format!("FUSE refuses {what}"));
-    config
-        .add_capabilities((WANTED | cache) & offered)
-        .map_err(|_| refused("features it offers"))?;
-    config
-        .set_max_write(MAX_REQUEST)
-        .map_err(|_| refused("requests of 1 MiB"))?;
-    config
-        .set_max_background(MAX_BACKGROUND)
-        .map_err(|_| refused("its queue length"))?;
-    config
-        .set_time_granularity(Duration::from_nanos(1))
-        .map_err(|_| refused("nanoseconds"))?;
-    Ok(())
+    Ok(Wanted {
+        features: WANTED.union(cache),
+        max_request: MAX_REQUEST,
+        max_background: MAX_BACKGROUND,
+        time_granularity: 1,
+    })
 }

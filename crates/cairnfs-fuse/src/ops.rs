@@ -1,6 +1,6 @@
 //! The operations of a mounted volume, independent of the transport.
 //!
-//! Uses the engine and knows nothing of fuser: requests come as plain arguments, refusals are
+//! Uses the engine and knows nothing of the transport: requests come as plain arguments, refusals are
 //! returned as errno values. This module handles umask, clearing of privileges, inherited access
 //! control lists, reserved attributes, the end of a mount, and lost writes. The kernel has already
 //! checked permissions (`default_permissions`).
@@ -27,7 +27,7 @@ use crate::losses::Losses;
 use crate::messages::{Messages, Operation};
 use crate::mountinfo;
 use crate::options::WriteMode;
-use crate::status::Status;
+use crate::status::{Status, Transport};
 use crate::syncs::Durable;
 
 /// The result of a request.
@@ -80,6 +80,9 @@ pub trait Kernel: Send + Sync {
     /// that; the kernel also drops its clean pages there. Must not be called in an event loop,
     /// which has to receive those writes.
     fn fetch_dirty(&self, ino: u64, offset: u64);
+
+    /// The transport of the kernel's messages.
+    fn transport(&self) -> Transport;
 }
 
 /// The access control lists that a new inode inherits.
@@ -504,8 +507,14 @@ impl Ops {
             }
             Some(Question::Volume) => Ok(mountinfo::bytes(&self.volume).to_vec()),
             Some(Question::Status) => {
-                let status =
-                    Status::of(&self.fs, &self.volume, self.losses.count(), &self.messages);
+                let transport = self.kernel.get().map(|kernel| kernel.transport());
+                let status = Status::of(
+                    &self.fs,
+                    &self.volume,
+                    self.losses.count(),
+                    &self.messages,
+                    transport.unwrap_or_default(),
+                );
                 Ok(control::status_answer(&status))
             }
             Some(Question::Writable) => Ok(control::writable_answer(self.fs.is_read_only())),

@@ -16,6 +16,16 @@ pub enum WriteMode {
     Back,
 }
 
+/// What carries the kernel's messages to the daemon.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Transport {
+    /// The fastest that the kernel offers.
+    #[default]
+    Auto,
+    /// Reads and writes of `/dev/fuse`.
+    Dev,
+}
+
 /// The options of a mount.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MountOptions {
@@ -42,6 +52,8 @@ pub struct MountOptions {
     pub durability: Option<Option<Duration>>,
     /// Number of event loops.
     pub threads: Option<usize>,
+    /// What carries the kernel's messages to the daemon.
+    pub transport: Transport,
     /// How long open files are still served after a signal ends the mount.
     pub grace: Duration,
     /// Discard freed space on the device.
@@ -70,6 +82,7 @@ impl Default for MountOptions {
             cache: None,
             durability: None,
             threads: None,
+            transport: Transport::default(),
             grace: GRACE,
             discard: true,
             write: WriteMode::default(),
@@ -169,6 +182,13 @@ impl MountOptions {
                 Ok(n @ 1..=THREADS_MAX) => self.threads = Some(n),
                 _ => return Err(wrong("not a number from 1 to 256")),
             },
+            "transport" => {
+                self.transport = match value {
+                    "auto" => Transport::Auto,
+                    "dev" => Transport::Dev,
+                    _ => return Err(wrong("neither auto nor dev")),
+                }
+            }
             "write" => {
                 self.write = match value {
                     "through" => WriteMode::Through,
@@ -238,6 +258,7 @@ const DAEMON_WORDS: &[&str] = &[
     "noload",
     "subtype",
     "threads",
+    "transport",
     "write",
 ];
 

@@ -12,7 +12,8 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use fuser::{Config, Filesystem, Notifier, Session, SessionACL};
+use cairnfs_transport::session::Traffic;
+use cairnfs_transport::{Config, Notifier, Server, Session};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
@@ -48,11 +49,11 @@ pub enum ServeError {
 }
 
 /// A file system that a session can serve.
-pub trait Served: Filesystem + 'static {
-    /// Returns a function that receives the channel for unsolicited messages to the kernel, once
-    /// the session exists.
-    fn connected(&self) -> Box<dyn FnOnce(Notifier)> {
-        Box::new(drop)
+pub trait Served: Server {
+    /// Returns a function that receives the channel for unsolicited messages to the kernel, and the
+    /// counts of the transport, once the session exists.
+    fn connected(&self) -> Box<dyn FnOnce(Notifier, Traffic)> {
+        Box::new(|_, _| {})
     }
 
     /// Returns the handle by which the session ends the file system.
@@ -66,9 +67,11 @@ impl Served for Adapter {
         Box::new(self.end())
     }
 
-    fn connected(&self) -> Box<dyn FnOnce(Notifier)> {
+    fn connected(&self) -> Box<dyn FnOnce(Notifier, Traffic)> {
         let ops = self.ops();
-        Box::new(move |notifier| ops.connect(Box::new(Notices(notifier))))
+        Box::new(move |notifier, traffic| {
+            ops.connect(Box::new(Notices::new(notifier, traffic)));
+        })
     }
 }
 
@@ -217,22 +220,21 @@ fn watch_signals(events: Sender<Event>, hangup_ends: bool) -> io::Result<()> {
     Ok(())
 }
 
-/// Negotiates with the kernel and starts the event loops.
-///
-/// The kernel checks which users may use the mount. fuser's own check is off because it would also
-/// refuse writeback that the kernel's flusher sends as root for an ordinary user's mount.
+/// Negotiates with the kernel and starts the event loops. The kernel checks which users may use the
+/// mount.
 fn start(
     served: impl Served,
     connection: OwnedFd,
     options: &MountOptions,
     events: Sender<Event>,
 ) -> io::Result<()> {
-    let mut config = Config::default();
-    config.n_threads = Some(options.event_loops());
-    config.clone_fd = mounter::can_clone_device();
+    let config = Config {
+        loops: options.event_loops(),
+        clone_device: mounter::can_clone_device(),
+    };
     let connected = served.connected();
-    let session = Session::from_fd(served, connection, SessionACL::All, config)?;
-    connected(session.notifier());
+    let session = Session::new(served, connection, config)?;
+    connected(session.notifier(), session.traffic());
     thread::Builder::new()
         .name("cairnfs-session".into())
         .spawn(move || {

@@ -81,6 +81,15 @@ pub struct LastError {
     pub text: String,
 }
 
+/// The transport of the kernel's messages.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Transport {
+    /// Its name, as for the mount option `transport`.
+    pub name: String,
+    /// Messages since the volume was mounted that an event loop found by polling, before it slept.
+    pub polled: u64,
+}
+
 /// The status of a mounted volume.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Status {
@@ -107,6 +116,9 @@ pub struct Status {
     /// Messages from the kernel since the volume was mounted, by operation.
     #[serde(default)]
     pub messages: BTreeMap<String, u64>,
+    /// What carries them.
+    #[serde(default)]
+    pub transport: Transport,
     /// The engine's counters; [`cairnfs::fs::LEVELS`] names those that are gauges, not sums.
     #[serde(flatten)]
     pub counters: BTreeMap<String, u64>,
@@ -118,7 +130,13 @@ pub const LOST: &str = "lost";
 impl Status {
     /// Collects the status of an open volume. `lost` is the number of refused writes that the
     /// kernel had accepted.
-    pub fn of(fs: &FileSystem, volume: &Path, lost: u64, messages: &Messages) -> Self {
+    pub fn of(
+        fs: &FileSystem,
+        volume: &Path,
+        lost: u64,
+        messages: &Messages,
+        transport: Transport,
+    ) -> Self {
         let failure = fs.failure();
         let faults = fs.faults();
         let kinds = faults.counts.iter().map(|(kind, n)| (kind.name(), *n));
@@ -152,6 +170,7 @@ impl Status {
             errors: errors.map(|(kind, n)| (kind.to_owned(), n)).collect(),
             last_error: faults.last.map(last_error),
             messages: messages.counts(),
+            transport,
             counters: counters.map(|(name, n)| (name.to_owned(), n)).collect(),
         }
     }
@@ -232,7 +251,12 @@ mod tests {
         let fs = FileSystem::open_device(Arc::new(device), &Options::default()).unwrap();
         let messages = Messages::default();
         messages.count(Operation::Lookup);
-        let status = Status::of(&fs, Path::new("/a \"b\"\n.cairn"), 3, &messages);
+        let transport = Transport {
+            name: "dev".into(),
+            polled: 7,
+        };
+        let path = Path::new("/a \"b\"\n.cairn");
+        let status = Status::of(&fs, path, 3, &messages, transport);
         let json = serde_json::to_vec(&status).unwrap();
         let read: Status = serde_json::from_slice(&json).unwrap();
         assert_eq!(read.volume, "/a \"b\"\n.cairn");
@@ -240,6 +264,10 @@ mod tests {
         assert_eq!((read.error_count(), read.errors[LOST]), (3, 3));
         assert_eq!(read.counters, status.counters);
         assert_eq!(read.messages, status.messages);
+        assert_eq!(
+            (read.transport.name.as_str(), read.transport.polled),
+            ("dev", 7)
+        );
         assert_eq!((read.messages["lookup"], read.messages["write"]), (1, 0));
         assert!(read.counters.contains_key("commits") && read.space.available > 0);
     }

@@ -20,6 +20,7 @@ use cairnfs::types::SetAttr;
 use cairnfs_fuse::convert::Refusal;
 use cairnfs_fuse::ops::{Caller, Kernel, NewEntry, Ops};
 use cairnfs_fuse::options::WriteMode;
+use cairnfs_fuse::status::Transport;
 
 const ROOT: Caller = Caller {
     uid: 0,
@@ -204,6 +205,9 @@ impl Kernel for Watching {
         self.seen.lock().unwrap().push(mode & 0o7777);
     }
     fn fetch_dirty(&self, _ino: u64, _offset: u64) {}
+    fn transport(&self) -> Transport {
+        Transport::default()
+    }
 }
 
 #[test]

@@ -222,3 +222,128 @@ impl State {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::ops::Range;
+    use std::sync::Arc;
+    use std::thread;
+
+    const SOON: Arrival = Arrival::Slept(Duration::from_micros(20));
+
+    impl Readers {
+        fn turn(&self, arrival: Arrival, awaited: bool) -> Turn {
+            let turn = self.enter().unwrap();
+            self.leave(turn, arrival, awaited);
+            turn
+        }
+
+        fn turns(&self, range: Range<u32>, arrival: Arrival, awaited: bool) {
+            range.for_each(|_| {
+                self.turn(arrival, awaited);
+            });
+        }
+
+        fn width(&self) -> usize {
+            self.state.lock().width
+        }
+    }
+
+    #[test]
+    fn one_loop_serves_lone_client() {
+        let readers = Readers::new(4, 2);
+        readers.turns(0..1000, SOON, true);
+        assert_eq!(readers.width(), 1);
+    }
+
+    #[test]
+    fn waiting_messages_call_one_loop_after_another() {
+        let readers = Arc::new(Readers::new(3, 2));
+        let turn = readers.enter().unwrap();
+        let others: Vec<_> = (0..2)
+            .map(|_| {
+                let readers = Arc::clone(&readers);
+                thread::spawn(move || readers.enter().is_some())
+            })
+            .collect();
+        while readers.state.lock().active > 1 {
+            thread::yield_now();
+        }
+        readers.leave(turn, Arrival::AtOnce, true);
+        readers.turns(1..2 * PRESSURE / WAITED, Arrival::AtOnce, true);
+        assert_eq!(readers.width(), 3);
+        assert!(others.into_iter().all(|thread| thread.join().unwrap()));
+    }
+
+    #[test]
+    fn messages_that_nobody_awaits_call_no_loop() {
+        let readers = Readers::new(4, 2);
+        readers.turns(0..1000, Arrival::AtOnce, false);
+        assert_eq!(readers.width(), 1);
+        // A quarter of the messages had to wait.
+        for _ in 0..1000 {
+            readers.turn(Arrival::AtOnce, true);
+            readers.turns(0..3, SOON, true);
+        }
+        assert_eq!(readers.width(), 1);
+    }
+
+    #[test]
+    fn loops_without_work_leave() {
+        let readers = Readers::new(2, 2);
+        readers.turns(0..PRESSURE, Arrival::AtOnce, true);
+        assert_eq!(readers.width(), 2);
+        let waiting = readers.enter().unwrap();
+        for _ in 1..IDLE {
+            readers.turn(SOON, true);
+        }
+        assert_eq!(readers.width(), 2);
+        readers.turn(SOON, true);
+        assert_eq!(readers.width(), 1);
+        readers.leave(waiting, SOON, true);
+    }
+
+    #[test]
+    fn only_lone_loop_polls_and_only_beside_another_processor() {
+        for (processors, polls) in [(1, false), (2, true)] {
+            let readers = Readers::new(2, processors);
+            readers.turns(0..8, SOON, true);
+            assert_eq!(readers.turn(Arrival::Polled, true).poll, polls);
+            assert_eq!(readers.polled(), u64::from(polls));
+            readers.turns(0..PRESSURE, Arrival::AtOnce, true);
+            assert!(!readers.enter().unwrap().poll, "several take part");
+        }
+    }
+
+    #[test]
+    fn parked_loops_return_at_close() {
+        let readers = Arc::new(Readers::new(2, 2));
+        let _turn = readers.enter().unwrap();
+        let parked = thread::spawn({
+            let readers = Arc::clone(&readers);
+            move || readers.enter()
+        });
+        while readers.state.lock().active > 1 {
+            thread::yield_now();
+        }
+        readers.close();
+        assert_eq!(parked.join().unwrap(), None);
+        assert_eq!(readers.enter(), None);
+    }
+
+    #[test]
+    fn watcher_takes_over_from_loop_that_is_busy() {
+        let readers = Arc::new(Readers::new(2, 2));
+        let turn = readers.enter().unwrap();
+        let parked = thread::spawn({
+            let readers = Arc::clone(&readers);
+            move || readers.enter()
+        });
+        while readers.state.lock().active > 1 {
+            thread::yield_now();
+        }
+        readers.leave(turn, SOON, true);
+        assert!(parked.join().unwrap().is_some());
+    }
+}

@@ -347,9 +347,11 @@ impl<S: Server> EventLoop<S> {
                 } = message;
                 serve(&*self.server, &header, op, payload, &self.sink);
             }
-            Some(message) => {
-                tracing::error!("message of {len} bytes that announces others");
-                self.sink.send(message.header.unique, Err(Errno::EIO));
+            Some(Message { header, .. }) => {
+                tracing::error!("message of {len} bytes that announces {}", header.len);
+                if !Opcode(header.opcode).is_unanswered() {
+                    self.sink.send(header.unique, Err(Errno::EIO));
+                }
             }
             None => tracing::error!("message of {len} bytes"),
         }

@@ -1,4 +1,4 @@
-//! Implements fuser's callbacks by [`Ops`]: decodes the arguments, calls, replies.
+//! Implements the transport's [`Server`] by [`Ops`]: converts arguments, calls, replies.
 //!
 //! This module holds what belongs to the wire protocol: which messages the kernel need not send at
 //! all (answered with `ENOSYS`), and which requests run outside the event loops. Each message is
@@ -10,25 +10,22 @@ mod ioctls;
 mod notices;
 mod replies;
 
-use std::cell::RefCell;
-use std::ffi::OsStr;
-use std::io;
-use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
 use std::sync::Arc;
-use std::time::SystemTime;
 
 use cairnfs::fs::FsyncRequest;
 use cairnfs::types::{Attr, SetAttr};
-use fuser::{
-    BsdFileFlags, CopyFileRangeFlags, Errno, FileHandle, Filesystem, Generation, INodeNo,
-    IoctlFlags, KernelConfig, LockOwner, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData,
-    ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyIoctl, ReplyLseek, ReplyOpen,
-    ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
+use cairnfs_transport::abi::{Opcode, StatfsOut};
+use cairnfs_transport::reply::{
+    ReplyAttr, ReplyCopied, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry,
+    ReplyIoctl, ReplyLseek, ReplyStatfs, ReplyWrite, ReplyXattr,
 };
+use cairnfs_transport::request::{
+    CopyFileRange, Fallocate, Ioctl, NewNode, Rename, Setattr, Setxattr, Write,
+};
+use cairnfs_transport::{Errno, Header, Offer, Server, Wanted};
 
 use crate::control;
-use crate::convert::{absent_attr, file_attr, file_type, set_time, wire_time};
+use crate::convert::{set_time, type_bits, wire_time};
 use crate::door::Purpose;
 use crate::ending::End;
 use crate::messages::Operation;
@@ -38,20 +35,14 @@ use crate::options::{MountOptions, WriteMode};
 use crate::syncs::Syncs;
 use crate::waiting::Waiting;
 
-use ioctls::Ioctl;
 pub use notices::Notices;
-pub use replies::TTL;
+pub use replies::{TTL, attr_reply, entry_reply};
 use replies::{
-    caller, generation, guarded, reply_attr, reply_empty, reply_entry, reply_ioctl, reply_xattr,
+    absent, caller, entry, guarded, reply_attr, reply_empty, reply_entry, reply_ioctl, reply_xattr,
     ttl, writing_back,
 };
 
-thread_local! {
-    /// Buffer for the data of this thread's READ requests; it grows to the largest request.
-    static READ_BUFFER: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
-}
-
-/// The file system as fuser calls it.
+/// The file system as the transport calls it.
 pub struct Adapter {
     ops: Arc<Ops>,
     waiting: Waiting,
@@ -83,16 +74,13 @@ impl Adapter {
     }
 
     /// Makes a file or directory durable, then replies.
-    fn sync(&self, ino: INodeNo, data_only: bool, reply: ReplyEmpty) {
+    fn sync(&self, ino: u64, data_only: bool, reply: ReplyEmpty) {
         // Held until the request is counted among those in flight, which the end of a mount awaits.
         let _inside = match self.ops.door().enter(Purpose::WriteBack) {
             Ok(inside) => inside,
             Err(refused) => return reply.error(refused.into()),
         };
-        let request = FsyncRequest {
-            ino: ino.0,
-            data_only,
-        };
+        let request = FsyncRequest { ino, data_only };
         self.syncs.sync(request, &self.waiting, move |outcome| {
             reply_empty(reply, outcome.map_err(Errno::from));
         });
@@ -101,87 +89,93 @@ impl Adapter {
 
 /// Sets attributes. Admitted as writeback because the kernel also writes back cached times by
 /// SETATTR.
-fn set_attributes(ops: &Ops, caller: Caller, ino: INodeNo, set: SetAttr) -> Result<Attr, Errno> {
+fn set_attributes(ops: &Ops, caller: Caller, ino: u64, set: SetAttr) -> Result<Attr, Errno> {
     writing_back(ops, "setattr", ino, || {
         let size = set.size;
-        let attr = ops.setattr(caller, ino.0, set)?;
+        let attr = ops.setattr(caller, ino, set)?;
         if let Some(size) = size {
-            ops.losses().truncated(ino.0, size);
+            ops.losses().truncated(ino, size);
         }
         Ok(attr)
     })
 }
 
-impl Filesystem for Adapter {
-    fn init(&mut self, _req: &Request, config: &mut KernelConfig) -> io::Result<()> {
-        negotiate::ask(config, self.write)
+fn new_entry<'a>(from: &Header, new: &NewNode<'a>) -> NewEntry<'a> {
+    NewEntry {
+        caller: caller(from),
+        dir: from.ino,
+        name: new.name,
+        mode: new.mode,
+        umask: new.umask,
+    }
+}
+
+impl Server for Adapter {
+    fn negotiate(&self, offer: &Offer) -> Result<Wanted, String> {
+        negotiate::ask(offer, self.write)
     }
 
-    fn lookup(&self, _req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
+    /// `ENOSYS` makes the kernel send neither OPEN, RELEASE nor FLUSH for the rest of the mount,
+    /// create files by MKNOD, and cache listings. Directory cookies are stable, so an open
+    /// directory needs no state here.
+    fn unsupported(&self, from: &Header) {
+        match from.opcode {
+            Opcode::OPEN => self.ops.received(Operation::Open),
+            Opcode::CREATE => self.ops.received(Operation::Create),
+            Opcode::FLUSH => self.ops.received(Operation::Flush),
+            Opcode::OPENDIR => self.ops.received(Operation::Opendir),
+            _ => {}
+        }
+    }
+
+    fn lookup(&self, from: &Header, name: &[u8], reply: ReplyEntry) {
         self.ops.received(Operation::Lookup);
-        match guarded(&self.ops, "lookup", parent, || {
-            self.ops.lookup(parent.0, name.as_bytes())
+        match guarded(&self.ops, "lookup", from.ino, || {
+            self.ops.lookup(from.ino, name)
         }) {
-            Ok(Some(attr)) => reply.entry(&TTL, &file_attr(&attr), generation(&attr)),
-            Ok(None) => reply.entry(&TTL, &absent_attr(), Generation(0)),
+            Ok(Some(attr)) => reply.entry(&entry(&attr)),
+            Ok(None) => reply.entry(&absent()),
             Err(e) => reply.error(e),
         }
     }
 
-    fn forget(&self, _req: &Request, ino: INodeNo, nlookup: u64) {
+    fn forget(&self, ino: u64, lookups: u64) {
         self.ops.received(Operation::Forget);
         // FORGET has no reply; `caught` has logged a panic.
-        let left = caught("forget", ino.0, || Ok(self.ops.forget(ino.0, nlookup)));
+        let left = caught("forget", ino, || Ok(self.ops.forget(ino, lookups)));
         if left == Ok(true) {
             let ops = self.ops();
             self.working.run_elsewhere(move |_under_way| {
                 let _ = writing_back(&ops, "removal", ino, || {
-                    ops.remove_unused(ino.0);
+                    ops.remove_unused(ino);
                     Ok(())
                 });
             });
         }
     }
 
-    fn getattr(&self, _req: &Request, ino: INodeNo, fh: Option<FileHandle>, reply: ReplyAttr) {
+    fn getattr(&self, from: &Header, by_handle: bool, reply: ReplyAttr) {
         self.ops.received(Operation::Getattr);
-        let found = guarded(&self.ops, "getattr", ino, || {
-            self.ops.getattr(ino.0, fh.is_some())
+        let found = guarded(&self.ops, "getattr", from.ino, || {
+            self.ops.getattr(from.ino, by_handle)
         });
         reply_attr(reply, TTL, found);
     }
 
-    fn setattr(
-        &self,
-        req: &Request,
-        ino: INodeNo,
-        mode: Option<u32>,
-        uid: Option<u32>,
-        gid: Option<u32>,
-        size: Option<u64>,
-        atime: Option<TimeOrNow>,
-        mtime: Option<TimeOrNow>,
-        ctime: Option<SystemTime>,
-        _fh: Option<FileHandle>,
-        _crtime: Option<SystemTime>,
-        _chgtime: Option<SystemTime>,
-        _bkuptime: Option<SystemTime>,
-        _flags: Option<BsdFileFlags>,
-        reply: ReplyAttr,
-    ) {
+    fn setattr(&self, from: &Header, set: &Setattr, reply: ReplyAttr) {
         self.ops.received(Operation::Setattr);
+        let (ino, caller) = (from.ino, caller(from));
         let set = SetAttr {
-            mode,
-            uid,
-            gid,
-            size,
-            atime: atime.map(set_time),
-            mtime: mtime.map(set_time),
-            ctime: ctime.map(wire_time),
+            mode: set.mode,
+            uid: set.uid,
+            gid: set.gid,
+            size: set.size,
+            atime: set.atime.map(set_time),
+            mtime: set.mtime.map(set_time),
+            ctime: set.ctime.map(wire_time),
             ..SetAttr::default()
         };
-        let caller = caller(req);
-        if size.is_some() && self.ops.resizes_slowly(ino.0) {
+        if set.size.is_some() && self.ops.resizes_slowly(ino) {
             let ops = self.ops();
             return self.working.run_elsewhere(move |_under_way| {
                 reply_attr(reply, ttl(&ops), set_attributes(&ops, caller, ino, set));
@@ -191,221 +185,98 @@ impl Filesystem for Adapter {
         reply_attr(reply, ttl(&self.ops), outcome);
     }
 
-    fn readlink(&self, _req: &Request, ino: INodeNo, reply: ReplyData) {
+    fn readlink(&self, from: &Header, reply: ReplyData) {
         self.ops.received(Operation::Readlink);
-        match guarded(&self.ops, "readlink", ino, || self.ops.readlink(ino.0)) {
+        match guarded(&self.ops, "readlink", from.ino, || {
+            self.ops.readlink(from.ino)
+        }) {
             Ok(target) => reply.data(&target),
             Err(e) => reply.error(e),
         }
     }
 
-    fn mknod(
-        &self,
-        req: &Request,
-        parent: INodeNo,
-        name: &OsStr,
-        mode: u32,
-        umask: u32,
-        rdev: u32,
-        reply: ReplyEntry,
-    ) {
+    fn mknod(&self, from: &Header, new: &NewNode<'_>, reply: ReplyEntry) {
         self.ops.received(Operation::Mknod);
-        let new = NewEntry {
-            caller: caller(req),
-            dir: parent.0,
-            name: name.as_bytes(),
-            mode,
-            umask,
-        };
-        let outcome = guarded(&self.ops, "mknod", parent, || {
-            self.ops.mknod(new, u64::from(rdev))
+        let outcome = guarded(&self.ops, "mknod", from.ino, || {
+            self.ops.mknod(new_entry(from, new), u64::from(new.rdev))
         });
         reply_entry(reply, outcome);
     }
 
-    fn mkdir(
-        &self,
-        req: &Request,
-        parent: INodeNo,
-        name: &OsStr,
-        mode: u32,
-        umask: u32,
-        reply: ReplyEntry,
-    ) {
+    fn mkdir(&self, from: &Header, new: &NewNode<'_>, reply: ReplyEntry) {
         self.ops.received(Operation::Mkdir);
         let new = NewEntry {
-            caller: caller(req),
-            dir: parent.0,
-            name: name.as_bytes(),
-            mode: mode | libc::S_IFDIR,
-            umask,
+            mode: new.mode | libc::S_IFDIR,
+            ..new_entry(from, new)
         };
-        reply_entry(
-            reply,
-            guarded(&self.ops, "mkdir", parent, || self.ops.mkdir(new)),
-        );
+        let outcome = guarded(&self.ops, "mkdir", from.ino, || self.ops.mkdir(new));
+        reply_entry(reply, outcome);
     }
 
-    fn unlink(&self, _req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+    fn unlink(&self, from: &Header, name: &[u8], reply: ReplyEmpty) {
         self.ops.received(Operation::Unlink);
-        let outcome = guarded(&self.ops, "unlink", parent, || {
-            self.ops.unlink(parent.0, name.as_bytes())
+        let outcome = guarded(&self.ops, "unlink", from.ino, || {
+            self.ops.unlink(from.ino, name)
         });
         reply_empty(reply, outcome);
     }
 
-    fn rmdir(&self, _req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+    fn rmdir(&self, from: &Header, name: &[u8], reply: ReplyEmpty) {
         self.ops.received(Operation::Rmdir);
-        let outcome = guarded(&self.ops, "rmdir", parent, || {
-            self.ops.rmdir(parent.0, name.as_bytes())
+        let outcome = guarded(&self.ops, "rmdir", from.ino, || {
+            self.ops.rmdir(from.ino, name)
         });
         reply_empty(reply, outcome);
     }
 
-    fn symlink(
-        &self,
-        req: &Request,
-        parent: INodeNo,
-        link_name: &OsStr,
-        target: &Path,
-        reply: ReplyEntry,
-    ) {
+    fn symlink(&self, from: &Header, name: &[u8], target: &[u8], reply: ReplyEntry) {
         self.ops.received(Operation::Symlink);
-        let target = target.as_os_str().as_bytes();
-        let outcome = guarded(&self.ops, "symlink", parent, || {
-            self.ops
-                .symlink(caller(req), parent.0, link_name.as_bytes(), target)
+        let outcome = guarded(&self.ops, "symlink", from.ino, || {
+            self.ops.symlink(caller(from), from.ino, name, target)
         });
         reply_entry(reply, outcome);
     }
 
-    fn rename(
-        &self,
-        req: &Request,
-        parent: INodeNo,
-        name: &OsStr,
-        newparent: INodeNo,
-        newname: &OsStr,
-        flags: RenameFlags,
-        reply: ReplyEmpty,
-    ) {
+    fn rename(&self, from: &Header, rename: &Rename<'_>, reply: ReplyEmpty) {
         self.ops.received(Operation::Rename);
-        let from = (parent.0, name.as_bytes());
-        let to = (newparent.0, newname.as_bytes());
-        let ops = &self.ops;
-        let outcome = guarded(&self.ops, "rename", parent, || {
-            ops.rename(caller(req), from, to, flags.bits())
+        let old = (from.ino, rename.name);
+        let new = (rename.new_dir, rename.new_name);
+        let outcome = guarded(&self.ops, "rename", from.ino, || {
+            self.ops.rename(caller(from), old, new, rename.flags)
         });
         reply_empty(reply, outcome);
     }
 
-    fn link(
-        &self,
-        _req: &Request,
-        ino: INodeNo,
-        newparent: INodeNo,
-        newname: &OsStr,
-        reply: ReplyEntry,
-    ) {
+    fn link(&self, from: &Header, ino: u64, name: &[u8], reply: ReplyEntry) {
         self.ops.received(Operation::Link);
         let outcome = guarded(&self.ops, "link", ino, || {
-            self.ops.link(ino.0, newparent.0, newname.as_bytes())
+            self.ops.link(ino, from.ino, name)
         });
         reply_entry(reply, outcome);
     }
 
-    /// `ENOSYS` makes the kernel send neither OPEN nor RELEASE for the rest of the mount.
-    fn open(&self, _req: &Request, _ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
-        self.ops.received(Operation::Open);
-        reply.error(Errno::ENOSYS);
-    }
-
-    /// `ENOSYS` makes the kernel create files by MKNOD and open them without a message.
-    fn create(
-        &self,
-        _req: &Request,
-        _parent: INodeNo,
-        _name: &OsStr,
-        _mode: u32,
-        _umask: u32,
-        _flags: i32,
-        reply: ReplyCreate,
-    ) {
-        self.ops.received(Operation::Create);
-        reply.error(Errno::ENOSYS);
-    }
-
-    fn flush(
-        &self,
-        _req: &Request,
-        _ino: INodeNo,
-        _fh: FileHandle,
-        _lock_owner: LockOwner,
-        reply: ReplyEmpty,
-    ) {
-        self.ops.received(Operation::Flush);
-        reply.error(Errno::ENOSYS);
-    }
-
-    /// `ENOSYS` makes the kernel send no OPENDIR and cache listings. Directory cookies are stable,
-    /// so an open directory needs no state here.
-    fn opendir(&self, _req: &Request, _ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
-        self.ops.received(Operation::Opendir);
-        reply.error(Errno::ENOSYS);
-    }
-
-    fn read(
-        &self,
-        _req: &Request,
-        ino: INodeNo,
-        _fh: FileHandle,
-        offset: u64,
-        size: u32,
-        _flags: OpenFlags,
-        _lock_owner: Option<LockOwner>,
-        reply: ReplyData,
-    ) {
+    fn read(&self, from: &Header, offset: u64, size: u32, reply: ReplyData) {
         self.ops.received(Operation::Read);
-        READ_BUFFER.with_borrow_mut(|buffer| {
-            let size = size as usize;
-            if buffer.len() < size {
-                buffer.resize(size, 0);
-            }
-            let room = buffer.get_mut(..size).unwrap_or_default();
-            match writing_back(&self.ops, "read", ino, || {
-                self.ops.read(ino.0, offset, room)
-            }) {
-                Ok(len) => reply.data(room.get(..len).unwrap_or_default()),
-                Err(e) => reply.error(e),
-            }
+        reply.fill(size as usize, |room| {
+            writing_back(&self.ops, "read", from.ino, || {
+                self.ops.read(from.ino, offset, room)
+            })
         });
     }
 
-    fn write(
-        &self,
-        req: &Request,
-        ino: INodeNo,
-        _fh: FileHandle,
-        offset: u64,
-        data: &[u8],
-        write_flags: WriteFlags,
-        _flags: OpenFlags,
-        _lock_owner: Option<LockOwner>,
-        reply: ReplyWrite,
-    ) {
+    fn write(&self, from: &Header, write: &Write<'_>, reply: ReplyWrite) {
         self.ops.received(Operation::Write);
-        let kill = write_flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID);
-        let killer = kill.then(|| caller(req));
-        let cached = write_flags.contains(WriteFlags::FUSE_WRITE_CACHE);
+        let (ino, offset, data) = (from.ino, write.offset, write.data);
+        let killer = write.kill_suidgid.then(|| caller(from));
         let bytes = offset..offset.saturating_add(data.len() as u64);
         let written = writing_back(&self.ops, "write", ino, || {
-            let written = match cached {
-                true => self.ops.write_cached(ino.0, offset, data, killer),
-                false => self.ops.write(ino.0, offset, data, killer),
+            let written = match write.cached {
+                true => self.ops.write_cached(ino, offset, data, killer),
+                false => self.ops.write(ino, offset, data, killer),
             };
             match &written {
-                Ok(_) => self.ops.losses().written(ino.0, bytes),
-                Err(why) if cached => self.ops.losses().refused(ino.0, bytes, *why),
+                Ok(_) => self.ops.losses().written(ino, bytes),
+                Err(why) if write.cached => self.ops.losses().refused(ino, bytes, *why),
                 Err(_) => {}
             }
             written
@@ -414,54 +285,32 @@ impl Filesystem for Adapter {
             Ok(len) => reply.written(len as u32),
             Err(e) => reply.error(e),
         }
-        if cached && written == Err(Errno::EPERM) {
+        if write.cached && written == Err(Errno::new(libc::EPERM)) {
             let ops = self.ops();
             self.waiting
-                .run_elsewhere(move |_under_way| ops.drop_cached(ino.0, offset));
+                .run_elsewhere(move |_under_way| ops.drop_cached(ino, offset));
         }
     }
 
-    fn fsync(
-        &self,
-        _req: &Request,
-        ino: INodeNo,
-        _fh: FileHandle,
-        datasync: bool,
-        reply: ReplyEmpty,
-    ) {
+    fn fsync(&self, from: &Header, data_only: bool, reply: ReplyEmpty) {
         self.ops.received(Operation::Fsync);
-        self.sync(ino, datasync, reply);
+        self.sync(from.ino, data_only, reply);
     }
 
-    fn fsyncdir(
-        &self,
-        _req: &Request,
-        ino: INodeNo,
-        _fh: FileHandle,
-        datasync: bool,
-        reply: ReplyEmpty,
-    ) {
+    fn fsyncdir(&self, from: &Header, data_only: bool, reply: ReplyEmpty) {
         self.ops.received(Operation::Fsyncdir);
-        self.sync(ino, datasync, reply);
+        self.sync(from.ino, data_only, reply);
     }
 
-    fn readdir(
-        &self,
-        _req: &Request,
-        ino: INodeNo,
-        _fh: FileHandle,
-        offset: u64,
-        mut reply: ReplyDirectory,
-    ) {
+    fn readdir(&self, from: &Header, offset: u64, mut reply: ReplyDirectory) {
         self.ops.received(Operation::Readdir);
         let mut added = false;
-        let outcome = guarded(&self.ops, "readdir", ino, || {
-            self.ops.readdir(ino.0, offset, &mut |entry| {
-                let name = OsStr::from_bytes(entry.name);
-                let kind = file_type(entry.kind);
-                let full = reply.add(INodeNo(entry.ino), entry.cookie, kind, name);
-                added |= !full;
-                !full
+        let outcome = guarded(&self.ops, "readdir", from.ino, || {
+            self.ops.readdir(from.ino, offset, &mut |entry| {
+                let mode = type_bits(entry.kind);
+                let fits = reply.add(entry.ino, entry.cookie, mode, entry.name);
+                added |= fits;
+                fits
             })
         });
         match outcome {
@@ -472,24 +321,14 @@ impl Filesystem for Adapter {
 
     /// An error after the first entry is returned by the next call instead: the kernel must receive
     /// the entries already added because each of them took a lookup reference.
-    fn readdirplus(
-        &self,
-        _req: &Request,
-        ino: INodeNo,
-        _fh: FileHandle,
-        offset: u64,
-        mut reply: ReplyDirectoryPlus,
-    ) {
+    fn readdirplus(&self, from: &Header, offset: u64, mut reply: ReplyDirectoryPlus) {
         self.ops.received(Operation::Readdirplus);
         let mut added = false;
-        let outcome = guarded(&self.ops, "readdir", ino, || {
-            self.ops.readdir_plus(ino.0, offset, &mut |entry, attr| {
-                let name = OsStr::from_bytes(entry.name);
-                let generation = generation(attr);
-                let attr = file_attr(attr);
-                let full = reply.add(attr.ino, entry.cookie, name, &TTL, &attr, generation);
-                added |= !full;
-                !full
+        let outcome = guarded(&self.ops, "readdir", from.ino, || {
+            self.ops.readdir_plus(from.ino, offset, &mut |found, attr| {
+                let fits = reply.add(found.cookie, found.name, &entry(attr));
+                added |= fits;
+                fits
             })
         });
         match outcome {
@@ -498,87 +337,70 @@ impl Filesystem for Adapter {
         }
     }
 
-    fn statfs(&self, _req: &Request, ino: INodeNo, reply: ReplyStatfs) {
+    fn statfs(&self, from: &Header, reply: ReplyStatfs) {
         self.ops.received(Operation::Statfs);
-        match guarded(&self.ops, "statfs", ino, || Ok(self.ops.statfs())) {
-            Ok(s) => reply.statfs(
-                s.blocks,
-                s.free,
-                s.available,
-                s.files,
-                s.files_free,
-                s.block_size,
-                s.name_max,
-                s.block_size,
-            ),
+        match guarded(&self.ops, "statfs", from.ino, || Ok(self.ops.statfs())) {
+            Ok(s) => reply.statfs(&StatfsOut {
+                blocks: s.blocks,
+                bfree: s.free,
+                bavail: s.available,
+                files: s.files,
+                ffree: s.files_free,
+                bsize: s.block_size,
+                namelen: s.name_max,
+                frsize: s.block_size,
+                ..StatfsOut::default()
+            }),
             Err(e) => reply.error(e),
         }
     }
 
-    fn setxattr(
-        &self,
-        req: &Request,
-        ino: INodeNo,
-        name: &OsStr,
-        value: &[u8],
-        flags: i32,
-        _position: u32,
-        reply: ReplyEmpty,
-    ) {
+    fn setxattr(&self, from: &Header, set: &Setxattr<'_>, reply: ReplyEmpty) {
         self.ops.received(Operation::Setxattr);
-        let outcome = guarded(&self.ops, "setxattr", ino, || {
+        let flags = set.flags.cast_signed();
+        let outcome = guarded(&self.ops, "setxattr", from.ino, || {
             self.ops
-                .setxattr(caller(req), ino.0, name.as_bytes(), value, flags)
+                .setxattr(caller(from), from.ino, set.name, set.value, flags)
         });
         reply_empty(reply, outcome);
     }
 
-    fn getxattr(&self, req: &Request, ino: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {
-        if control::is_reserved(name.as_bytes()) {
-            let (ops, name, caller) = (self.ops(), name.to_owned(), caller(req));
+    fn getxattr(&self, from: &Header, name: &[u8], reply: ReplyXattr) {
+        let ino = from.ino;
+        if control::is_reserved(name) {
+            let (ops, name, caller) = (self.ops(), name.to_vec(), caller(from));
             return self.waiting.run_elsewhere(move |_under_way| {
-                let outcome = guarded(&ops, "control", ino, || ops.answer(caller, name.as_bytes()));
-                reply_xattr(reply, size, outcome);
+                let outcome = guarded(&ops, "control", ino, || ops.answer(caller, &name));
+                reply_xattr(reply, outcome);
             });
         }
         self.ops.received(Operation::Getxattr);
-        let outcome = guarded(&self.ops, "getxattr", ino, || {
-            self.ops.getxattr(ino.0, name.as_bytes())
-        });
-        reply_xattr(reply, size, outcome);
+        let outcome = guarded(&self.ops, "getxattr", ino, || self.ops.getxattr(ino, name));
+        reply_xattr(reply, outcome);
     }
 
-    fn listxattr(&self, req: &Request, ino: INodeNo, size: u32, reply: ReplyXattr) {
+    fn listxattr(&self, from: &Header, reply: ReplyXattr) {
         self.ops.received(Operation::Listxattr);
-        let outcome = guarded(&self.ops, "listxattr", ino, || {
-            self.ops.listxattr(caller(req), ino.0)
+        let outcome = guarded(&self.ops, "listxattr", from.ino, || {
+            self.ops.listxattr(caller(from), from.ino)
         });
-        reply_xattr(reply, size, outcome);
+        reply_xattr(reply, outcome);
     }
 
-    fn removexattr(&self, _req: &Request, ino: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+    fn removexattr(&self, from: &Header, name: &[u8], reply: ReplyEmpty) {
         self.ops.received(Operation::Removexattr);
-        let outcome = guarded(&self.ops, "removexattr", ino, || {
-            self.ops.removexattr(ino.0, name.as_bytes())
+        let outcome = guarded(&self.ops, "removexattr", from.ino, || {
+            self.ops.removexattr(from.ino, name)
         });
         reply_empty(reply, outcome);
     }
 
-    fn fallocate(
-        &self,
-        req: &Request,
-        ino: INodeNo,
-        _fh: FileHandle,
-        offset: u64,
-        length: u64,
-        mode: i32,
-        reply: ReplyEmpty,
-    ) {
+    fn fallocate(&self, from: &Header, range: &Fallocate, reply: ReplyEmpty) {
         self.ops.received(Operation::Fallocate);
-        let (ops, caller) = (self.ops(), caller(req));
+        let (ops, caller, ino, range) = (self.ops(), caller(from), from.ino, *range);
         self.working.run_elsewhere(move |_under_way| {
             let outcome = guarded(&ops, "fallocate", ino, || {
-                ops.fallocate(caller, ino.0, offset, length, mode)
+                ops.fallocate(caller, ino, range.offset, range.length, range.mode)
             });
             reply_empty(reply, outcome);
         });
@@ -586,21 +408,14 @@ impl Filesystem for Adapter {
 
     /// Runs outside the event loops because it waits for writeback, which arrives at the event
     /// loops.
-    fn lseek(
-        &self,
-        _req: &Request,
-        ino: INodeNo,
-        _fh: FileHandle,
-        offset: i64,
-        whence: i32,
-        reply: ReplyLseek,
-    ) {
+    fn lseek(&self, from: &Header, offset: u64, whence: u32, reply: ReplyLseek) {
         self.ops.received(Operation::Lseek);
-        let ops = self.ops();
+        let (ops, ino) = (self.ops(), from.ino);
+        let (offset, whence) = (offset.cast_signed(), whence.cast_signed());
         self.waiting.run_elsewhere(move |_under_way| {
-            let outcome = guarded(&ops, "lseek", ino, || ops.seek(ino.0, offset, whence));
+            let outcome = guarded(&ops, "lseek", ino, || ops.seek(ino, offset, whence));
             match outcome {
-                Ok(found) => reply.offset(found),
+                Ok(found) => reply.offset(found.cast_unsigned()),
                 Err(e) => reply.error(e),
             }
         });
@@ -609,56 +424,36 @@ impl Filesystem for Adapter {
     /// Only ioctls for inode flags are supported. Setting flags waits for writeback, so it runs
     /// outside the event loops. Unsupported ioctls are answered at once because programs send
     /// TCGETS to every file (`isatty`).
-    fn ioctl(
-        &self,
-        _req: &Request,
-        ino: INodeNo,
-        _fh: FileHandle,
-        _flags: IoctlFlags,
-        cmd: u32,
-        in_data: &[u8],
-        _out_size: u32,
-        reply: ReplyIoctl,
-    ) {
+    fn ioctl(&self, from: &Header, ioctl: &Ioctl<'_>, reply: ReplyIoctl) {
         self.ops.received(Operation::Ioctl);
-        match ioctls::parse(cmd, in_data) {
+        let ino = from.ino;
+        match ioctls::parse(ioctl.cmd, ioctl.data) {
             Err(refused) => reply.error(refused.into()),
-            Ok(Ioctl::Get(form)) => {
-                let flags = guarded(&self.ops, "ioctl", ino, || self.ops.flags(ino.0));
+            Ok(ioctls::Ioctl::Get(form)) => {
+                let flags = guarded(&self.ops, "ioctl", ino, || self.ops.flags(ino));
                 reply_ioctl(reply, flags.map(|flags| form.bytes(flags)));
             }
-            Ok(Ioctl::Set(flags)) => {
+            Ok(ioctls::Ioctl::Set(flags)) => {
                 let ops = self.ops();
                 self.waiting.run_elsewhere(move |_under_way| {
-                    let set = guarded(&ops, "ioctl", ino, || ops.set_flags(ino.0, flags));
+                    let set = guarded(&ops, "ioctl", ino, || ops.set_flags(ino, flags));
                     reply_ioctl(reply, set.map(|()| Vec::new()));
                 });
             }
         }
     }
 
-    fn copy_file_range(
-        &self,
-        req: &Request,
-        ino_in: INodeNo,
-        _fh_in: FileHandle,
-        offset_in: u64,
-        ino_out: INodeNo,
-        _fh_out: FileHandle,
-        offset_out: u64,
-        len: u64,
-        _flags: CopyFileRangeFlags,
-        reply: ReplyWrite,
-    ) {
+    fn copy_file_range(&self, from: &Header, copy: &CopyFileRange, reply: ReplyCopied) {
         self.ops.received(Operation::CopyFileRange);
-        let (from, to) = ((ino_in.0, offset_in), (ino_out.0, offset_out));
-        let (ops, caller) = (self.ops(), caller(req));
+        let (source, length) = ((from.ino, copy.offset), copy.length);
+        let target = (copy.to, copy.to_offset);
+        let (ops, caller) = (self.ops(), caller(from));
         self.working.run_elsewhere(move |_under_way| {
-            let outcome = guarded(&ops, "copy_file_range", ino_in, || {
-                ops.copy_range(caller, from, to, len)
+            let outcome = guarded(&ops, "copy_file_range", source.0, || {
+                ops.copy_range(caller, source, target, length)
             });
             match outcome {
-                Ok(copied) => reply.written(copied),
+                Ok(copied) => reply.copied(copied),
                 Err(e) => reply.error(e),
             }
         });

@@ -1,11 +1,16 @@
 //! Unsolicited messages to the kernel: cache invalidation.
 
-use fuser::{INodeNo, Notifier};
+use cairnfs_transport::Notifier;
+use cairnfs_transport::session::Traffic;
 
 use crate::ops::Kernel;
+use crate::status::Transport;
 
 /// Implements [`Kernel`] by FUSE_NOTIFY_INVAL_INODE.
-pub struct Notices(pub Notifier);
+pub struct Notices {
+    notifier: Notifier,
+    traffic: Traffic,
+}
 
 impl Kernel for Notices {
     fn forget_attributes(&self, ino: u64) {
@@ -15,13 +20,25 @@ impl Kernel for Notices {
     fn fetch_dirty(&self, ino: u64, offset: u64) {
         self.invalidate(ino, offset as i64);
     }
+
+    fn transport(&self) -> Transport {
+        Transport {
+            name: self.traffic.transport().to_owned(),
+            polled: self.traffic.polled(),
+        }
+    }
 }
 
 impl Notices {
+    /// Notifies by `notifier`, and reports `traffic`.
+    pub fn new(notifier: Notifier, traffic: Traffic) -> Self {
+        Self { notifier, traffic }
+    }
+
     /// The kernel writes dirty pages back before it drops them; the call returns after that. A
     /// negative offset drops only the attributes.
     fn invalidate(&self, ino: u64, offset: i64) {
-        if let Err(e) = self.0.inval_inode(INodeNo(ino), offset, 0) {
+        if let Err(e) = self.notifier.inval_inode(ino, offset, 0) {
             tracing::warn!("the kernel keeps what it has of inode {ino}: {e}");
         }
     }

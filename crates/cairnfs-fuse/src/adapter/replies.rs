@@ -7,11 +7,11 @@ use std::time::Duration;
 
 use cairnfs::format::ROOT_INO;
 use cairnfs::types::Attr;
-use fuser::{
-    Errno, Generation, INodeNo, ReplyAttr, ReplyEmpty, ReplyEntry, ReplyIoctl, ReplyXattr, Request,
-};
+use cairnfs_transport::abi::{AttrOut, EntryOut};
+use cairnfs_transport::reply::{ReplyAttr, ReplyEmpty, ReplyEntry, ReplyIoctl, ReplyXattr};
+use cairnfs_transport::{Errno, Header, abi};
 
-use crate::convert::file_attr;
+use crate::convert::{absent_attr, file_attr};
 use crate::door::Purpose;
 use crate::ops::{Caller, Ops, Outcome, caught};
 
@@ -23,19 +23,52 @@ pub const TTL: Duration = Duration::from_secs(30 * 24 * 3600);
 /// Tells an inode from an earlier one that had its number: after a crash, numbers of inodes that
 /// were not durable are assigned again. The time of birth differs then and never changes. The
 /// kernel keeps 32 bits, and takes the root to have generation 0.
-pub(super) fn generation(attr: &Attr) -> Generation {
+fn generation(attr: &Attr) -> u64 {
     if attr.ino == ROOT_INO {
-        return Generation(0);
+        return 0;
     }
     let seconds = attr.btime.secs as u32;
-    Generation(u64::from(seconds.rotate_left(16) ^ attr.btime.nanos))
+    u64::from(seconds.rotate_left(16) ^ attr.btime.nanos)
+}
+
+/// An entry that the kernel may cache for [`TTL`], as may its attributes.
+pub fn entry_reply(attr: abi::Attr, generation: u64) -> EntryOut {
+    EntryOut {
+        nodeid: attr.ino,
+        generation,
+        entry_valid: TTL.as_secs(),
+        attr_valid: TTL.as_secs(),
+        entry_valid_nsec: 0,
+        attr_valid_nsec: 0,
+        attr,
+    }
+}
+
+/// Attributes that the kernel may cache for this time.
+pub fn attr_reply(attr: abi::Attr, ttl: Duration) -> AttrOut {
+    AttrOut {
+        attr_valid: ttl.as_secs(),
+        attr_valid_nsec: ttl.subsec_nanos(),
+        dummy: 0,
+        attr,
+    }
+}
+
+/// The entry of an inode.
+pub(super) fn entry(attr: &Attr) -> EntryOut {
+    entry_reply(file_attr(attr), generation(attr))
+}
+
+/// A name that does not exist.
+pub(super) fn absent() -> EntryOut {
+    entry_reply(absent_attr(), 0)
 }
 
 /// Runs one operation if new requests are admitted; converts its refusal to an errno value.
 pub(super) fn guarded<T>(
     ops: &Ops,
     what: &str,
-    ino: INodeNo,
+    ino: u64,
     op: impl FnOnce() -> Outcome<T>,
 ) -> Result<T, Errno> {
     admitted(ops, Purpose::New, what, ino, op)
@@ -46,7 +79,7 @@ pub(super) fn guarded<T>(
 pub(super) fn writing_back<T>(
     ops: &Ops,
     what: &str,
-    ino: INodeNo,
+    ino: u64,
     op: impl FnOnce() -> Outcome<T>,
 ) -> Result<T, Errno> {
     admitted(ops, Purpose::WriteBack, what, ino, op)
@@ -56,18 +89,18 @@ fn admitted<T>(
     ops: &Ops,
     purpose: Purpose,
     what: &str,
-    ino: INodeNo,
+    ino: u64,
     op: impl FnOnce() -> Outcome<T>,
 ) -> Result<T, Errno> {
     let _inside = ops.door().enter(purpose).map_err(Errno::from)?;
-    caught(what, ino.0, op).map_err(Errno::from)
+    caught(what, ino, op).map_err(Errno::from)
 }
 
-pub(super) fn caller(req: &Request) -> Caller {
+pub(super) fn caller(from: &Header) -> Caller {
     Caller {
-        uid: req.uid(),
-        gid: req.gid(),
-        pid: req.pid(),
+        uid: from.uid,
+        gid: from.gid,
+        pid: from.pid,
     }
 }
 
@@ -89,31 +122,28 @@ pub(super) fn ttl(ops: &Ops) -> Duration {
 
 pub(super) fn reply_attr(reply: ReplyAttr, ttl: Duration, outcome: Result<Attr, Errno>) {
     match outcome {
-        Ok(attr) => reply.attr(&ttl, &file_attr(&attr)),
+        Ok(attr) => reply.attr(&attr_reply(file_attr(&attr), ttl)),
         Err(e) => reply.error(e),
     }
 }
 
 pub(super) fn reply_entry(reply: ReplyEntry, outcome: Result<Attr, Errno>) {
     match outcome {
-        Ok(attr) => reply.entry(&TTL, &file_attr(&attr), generation(&attr)),
+        Ok(attr) => reply.entry(&entry(&attr)),
         Err(e) => reply.error(e),
     }
 }
 
 pub(super) fn reply_ioctl(reply: ReplyIoctl, outcome: Result<Vec<u8>, Errno>) {
     match outcome {
-        Ok(bytes) => reply.ioctl(0, &bytes),
+        Ok(bytes) => reply.data(&bytes),
         Err(e) => reply.error(e),
     }
 }
 
-/// A size of 0 asks for the length of the value only.
-pub(super) fn reply_xattr(reply: ReplyXattr, size: u32, outcome: Result<Vec<u8>, Errno>) {
+pub(super) fn reply_xattr(reply: ReplyXattr, outcome: Result<Vec<u8>, Errno>) {
     match outcome {
+        Ok(value) => reply.value(&value),
         Err(e) => reply.error(e),
-        Ok(value) if size == 0 => reply.size(value.len() as u32),
-        Ok(value) if value.len() > size as usize => reply.error(Errno::ERANGE),
-        Ok(value) => reply.data(&value),
     }
 }

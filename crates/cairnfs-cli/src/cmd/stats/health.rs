@@ -159,7 +159,7 @@ pub fn errors(status: &Status) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use cairnfs_fuse::status::{Host, LastError};
+    use cairnfs_fuse::status::{Host, LastError, Transport};
 
     pub fn answer(state: State) -> Answer {
         let space = Space {
@@ -180,6 +180,7 @@ mod tests {
             errors: [("read".to_owned(), 0)].into(),
             last_error: None,
             messages: [("lookup".to_owned(), 0)].into(),
+            transport: Transport::default(),
             counters: [("held_bytes".to_owned(), 0)].into(),
         };
         Answer {

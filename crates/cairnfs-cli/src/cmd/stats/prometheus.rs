@@ -211,6 +211,14 @@ pub fn write(out: &mut dyn Write, answer: &Answer, health: &Health) -> io::Resul
         let label = format!(",operation=\"{}\"", escaped(operation));
         page.sample("fuse_messages_total", &label, *count as f64)?;
     }
+    page.head(
+        "fuse_messages_polled_total",
+        "counter",
+        "Messages from the kernel that were found by polling, by transport.",
+    )?;
+    let label = format!(",transport=\"{}\"", escaped(&status.transport.name));
+    let polled = status.transport.polled as f64;
+    page.sample("fuse_messages_polled_total", &label, polled)?;
     for (name, value) in &status.counters {
         page.counter(name, *value)?;
     }
@@ -298,7 +306,7 @@ mod tests {
     use cairnfs::device::MemoryDevice;
     use cairnfs::fs::{FileSystem, MakeOptions, Options, make_device};
     use cairnfs_fuse::messages::{Messages, Operation};
-    use cairnfs_fuse::status::Status;
+    use cairnfs_fuse::status::{Status, Transport};
 
     fn page() -> String {
         let device = MemoryDevice::new(64 << 20);
@@ -307,7 +315,16 @@ mod tests {
         let messages = Messages::default();
         messages.count(Operation::Lookup);
         let answer = Answer {
-            status: Status::of(&fs, Path::new("/a \"b\"\\\n"), 3, &messages),
+            status: Status::of(
+                &fs,
+                Path::new("/a \"b\"\\\n"),
+                3,
+                &messages,
+                Transport {
+                    name: "dev".into(),
+                    polled: 5,
+                },
+            ),
             volume: "/v".into(),
             mountpoint: "/m".into(),
             mounted_read_only: false,
@@ -376,6 +393,8 @@ mod tests {
         }
         let lookups = "\",mountpoint=\"/m\",operation=\"lookup\"} 1\n";
         assert!(text.contains(lookups), "{text}");
+        let polled = "\",mountpoint=\"/m\",transport=\"dev\"} 5\n";
+        assert!(text.contains(polled), "{text}");
         for name in [
             "up",
             "errors_total",

@@ -20,6 +20,12 @@ pub fn rows(answer: &Answer, full: u64) -> Vec<(Cow<'static, str>, String)> {
     let shortage = health::shortage(&answer.status, full);
     rows.extend(shortage.map(|text| ("warning", text)));
     rows.extend(counter_rows(&answer.status.counters));
+    let transport = &answer.status.transport;
+    let (name, polled) = (safe(&transport.name), transport.polled);
+    rows.push((
+        "transport",
+        format!("{name}, {polled} messages found by polling"),
+    ));
     let rows = rows.into_iter().map(|(name, value)| (name.into(), value));
     rows.chain(message_rows(&answer.status.messages)).collect()
 }
