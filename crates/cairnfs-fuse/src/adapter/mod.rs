@@ -46,6 +46,7 @@ use replies::{
 pub struct Adapter {
     ops: Arc<Ops>,
     waiting: Waiting,
+    waiting_for_rings: Waiting,
     working: Waiting,
     syncs: Syncs<Ops>,
     write: WriteMode,
@@ -54,9 +55,11 @@ pub struct Adapter {
 impl Adapter {
     /// Creates an adapter that serves `ops` with `options`.
     pub fn new(ops: Arc<Ops>, options: &MountOptions) -> Self {
+        let waiting = Waiting::new(options.event_loops());
         Self {
             write: options.write,
-            waiting: Waiting::new(options.event_loops()),
+            waiting_for_rings: waiting.for_rings(),
+            waiting,
             working: Waiting::for_long_work(),
             syncs: Syncs::new(Arc::clone(&ops)),
             ops,
@@ -81,7 +84,11 @@ impl Adapter {
             Err(refused) => return reply.error(refused.into()),
         };
         let request = FsyncRequest { ino, data_only };
-        self.syncs.sync(request, &self.waiting, move |outcome| {
+        let waiting = match reply.may_wait() {
+            true => &self.waiting,
+            false => &self.waiting_for_rings,
+        };
+        self.syncs.sync(request, waiting, move |outcome| {
             reply_empty(reply, outcome.map_err(Errno::from));
         });
     }
