@@ -74,6 +74,33 @@ pub fn file_attr(attr: &Attr) -> abi::Attr {
     }
 }
 
+/// Converts attributes for a reply with the time of birth. The kernel fills in the device.
+pub fn file_statx(attr: &Attr) -> abi::Statx {
+    let time = |time: Time| abi::SxTime {
+        tv_sec: time.secs,
+        tv_nsec: time.nanos,
+        reserved: 0,
+    };
+    abi::Statx {
+        mask: libc::STATX_BASIC_STATS | libc::STATX_BTIME,
+        blksize: BLOCK_SIZE,
+        nlink: attr.nlink,
+        uid: attr.uid,
+        gid: attr.gid,
+        mode: (type_bits(attr.kind) | attr.mode & 0o7777) as u16,
+        ino: attr.ino,
+        size: attr.size,
+        blocks: attr.blocks,
+        atime: time(attr.atime),
+        btime: time(attr.btime),
+        ctime: time(attr.ctime),
+        mtime: time(attr.mtime),
+        rdev_major: rustix::fs::major(attr.rdev),
+        rdev_minor: rustix::fs::minor(attr.rdev),
+        ..abi::Statx::default()
+    }
+}
+
 /// Attributes of a negative entry (inode number 0), which the kernel caches as "name does not
 /// exist".
 pub fn absent_attr() -> abi::Attr {
@@ -146,6 +173,20 @@ mod tests {
         assert_eq!((a.atime, a.atimensec), (1, 2));
         assert_eq!((a.mtime, a.mtimensec), (-3, 4));
         assert_eq!((a.ctime, a.ctimensec), (5, 999_999_999));
+    }
+
+    #[test]
+    fn statx_has_same_attributes_and_time_of_birth() {
+        let (a, x) = (file_attr(&attr()), file_statx(&attr()));
+        assert_eq!((x.ino, x.size, x.blocks), (a.ino, a.size, a.blocks));
+        assert_eq!(u32::from(x.mode), a.mode);
+        assert_eq!((x.nlink, x.uid, x.gid), (a.nlink, a.uid, a.gid));
+        assert_eq!(
+            (x.rdev_major, x.rdev_minor, x.blksize),
+            (3, 0x142, BLOCK_SIZE)
+        );
+        let times = [x.atime, x.mtime, x.ctime, x.btime].map(|t| (t.tv_sec, t.tv_nsec));
+        assert_eq!(times, [(1, 2), (-3, 4), (5, 999_999_999), (7, 8)]);
     }
 
     #[test]

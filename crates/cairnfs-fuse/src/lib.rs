@@ -1,12 +1,11 @@
 //! Mounts a CairnFS volume through FUSE.
 //!
-//! Three layers, each of which uses only the next: [`adapter`] implements fuser's trait, [`ops`]
-//! defines what a mounted file system does with each request, and the engine
-//! ([`cairnfs::fs::FileSystem`]) executes it. The other modules are: mounting ([`mounter`],
-//! [`mountinfo`], [`session`]), mount options ([`options`]), and the channel from commands to a
-//! running daemon ([`control`], [`opening`], [`status`]). [`messages`] counts what the kernel sends.
-//! Only `adapter`, `convert`, `negotiate` and `session` name the crate `fuser`, so the transport can
-//! be exchanged there.
+//! Three layers, each of which uses only the next: [`adapter`] implements the trait of
+//! [`cairnfs_transport`], [`ops`] defines what a mounted file system does with each request, and
+//! the engine ([`cairnfs::fs::FileSystem`]) executes it. The other modules are: mounting
+//! ([`mounter`], [`mountinfo`], [`session`]), mount options ([`options`]), and the channel from
+//! commands to a running daemon ([`control`], [`opening`], [`status`]). [`messages`] counts what the
+//! kernel sends.
 
 pub mod adapter;
 pub mod caller;

@@ -35,6 +35,8 @@ pub enum Operation {
     Readdir,
     Readdirplus,
     Readlink,
+    /// RELEASE of a file that was opened by TMPFILE.
+    Release,
     Removexattr,
     /// RENAME and RENAME2.
     Rename,
@@ -42,13 +44,15 @@ pub enum Operation {
     Setattr,
     Setxattr,
     Statfs,
+    Statx,
     Symlink,
+    Tmpfile,
     Unlink,
     Write,
 }
 
 /// All operations in the order of the enumeration, with their names in lower case.
-const OPERATIONS: [(Operation, &str); 31] = [
+const OPERATIONS: [(Operation, &str); 34] = [
     (Operation::CopyFileRange, "copy_file_range"),
     (Operation::Create, "create"),
     (Operation::Fallocate, "fallocate"),
@@ -71,13 +75,16 @@ const OPERATIONS: [(Operation, &str); 31] = [
     (Operation::Readdir, "readdir"),
     (Operation::Readdirplus, "readdirplus"),
     (Operation::Readlink, "readlink"),
+    (Operation::Release, "release"),
     (Operation::Removexattr, "removexattr"),
     (Operation::Rename, "rename"),
     (Operation::Rmdir, "rmdir"),
     (Operation::Setattr, "setattr"),
     (Operation::Setxattr, "setxattr"),
     (Operation::Statfs, "statfs"),
+    (Operation::Statx, "statx"),
     (Operation::Symlink, "symlink"),
+    (Operation::Tmpfile, "tmpfile"),
     (Operation::Unlink, "unlink"),
     (Operation::Write, "write"),
 ];

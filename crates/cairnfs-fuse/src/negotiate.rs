@@ -16,10 +16,11 @@ const MAX_BACKGROUND: u16 = 4096;
 
 /// Features requested if the kernel has them. ASYNC_DIO is left out: with it the kernel would not
 /// drop the pages that a direct write makes stale; without it the kernel may wait for that write.
-/// File locks are left to the kernel. Every listing comes with attributes: the kernel's heuristic
-/// (READDIRPLUS_AUTO) misses programs that list first and stat later, and a lookup costs ten times
-/// as much as an entry with its attributes. EXPORT_SUPPORT makes the kernel resolve file handles by
-/// lookups of "." and "..".
+/// ALLOW_IDMAP is left out: with it, requests that create nothing do not carry their caller's ids,
+/// on which trusted attributes and set-id bits depend. File locks are left to the kernel. Every
+/// listing comes with attributes: the kernel's heuristic (READDIRPLUS_AUTO) misses programs that
+/// list first and stat later, and a lookup costs ten times as much as an entry with its attributes.
+/// EXPORT_SUPPORT makes the kernel resolve file handles by lookups of "." and "..".
 const WANTED: Features = Features::ASYNC_READ
     .union(Features::BIG_WRITES)
     .union(Features::MAX_PAGES)

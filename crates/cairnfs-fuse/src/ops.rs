@@ -276,6 +276,18 @@ impl Ops {
         self.make(&new, (mode, rdev), &lists)
     }
 
+    /// Creates a regular file without a name. Takes a lookup reference.
+    pub fn tmpfile(&self, new: NewEntry<'_>) -> Outcome<Attr> {
+        let (mode, lists) = self.inherit(&new)?;
+        let attr = self.fs.tmpfile(new.dir, mode, new.caller.creds())?;
+        if let Some(list) = &lists.access {
+            let set = self.fs.set_access_list(attr.ino, list, KillPrivileges::No);
+            // Nobody has seen the file yet.
+            set.inspect_err(|_| self.fs.forget(attr.ino, 1))?;
+        }
+        Ok(attr)
+    }
+
     /// Creates a directory. Takes a lookup reference.
     pub fn mkdir(&self, new: NewEntry<'_>) -> Outcome<Attr> {
         let (mode, lists) = self.inherit(&new)?;

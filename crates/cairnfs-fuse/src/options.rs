@@ -42,6 +42,8 @@ pub struct MountOptions {
     /// Interval of periodic syncs of all data that has reached the daemon. `Some(None)`: no
     /// periodic sync.
     pub durability: Option<Option<Duration>>,
+    /// Report times of birth.
+    pub birth_times: bool,
     /// Number of event loops.
     pub threads: Option<usize>,
     /// What carries the kernel's messages to the daemon.
@@ -73,6 +75,7 @@ impl Default for MountOptions {
             remount: false,
             cache: None,
             durability: None,
+            birth_times: false,
             threads: None,
             transport: Transport::default(),
             grace: GRACE,
@@ -137,6 +140,8 @@ impl MountOptions {
             "sync" => self.sync = true,
             "async" => self.sync = false,
             "remount" => self.remount = true,
+            "btime" => self.birth_times = true,
+            "nobtime" => self.birth_times = false,
             "norecovery" | "noload" => self.recovery = false,
             "discard" => self.discard = true,
             "nodiscard" => self.discard = false,
@@ -241,6 +246,8 @@ const ACCESS_TIME_WORDS: &[&str] = &["atime", "noatime", "relatime", "strictatim
 /// Words for the daemon.
 const DAEMON_WORDS: &[&str] = &[
     "allow_other",
+    "btime",
+    "nobtime",
     "cache",
     "discard",
     "nodiscard",

@@ -26,5 +26,6 @@ pub use init::{Features, Granted, Offer, Wanted};
 pub use notify::Notifier;
 pub use reply::Errno;
 pub use request::Header;
+pub use ring::DEPTH as RING_DEPTH;
 pub use server::Server;
 pub use session::{Config, Session, Transport};

@@ -128,6 +128,12 @@ macro_rules! replies {
             }
 
             impl $name {
+                /// Whether the thread that serves this request may wait for the device; the thread
+                /// of a ring may not, and the number of its entries bounds the requests in service.
+                pub fn may_wait(&self) -> bool {
+                    self.reply.sink.as_ref().is_some_and(|sink| sink.may_wait())
+                }
+
                 /// Refuses the request.
                 pub fn error(self, error: Errno) {
                     self.reply.error(error);
@@ -170,11 +176,6 @@ replies! {
 }
 
 impl ReplyEmpty {
-    /// Whether the thread that serves this request may wait for the device.
-    pub fn may_wait(&self) -> bool {
-        self.reply.sink.as_ref().is_some_and(|sink| sink.may_wait())
-    }
-
     /// The operation succeeded.
     pub fn ok(self) {
         self.reply.ok(&[]);

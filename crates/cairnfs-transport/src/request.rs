@@ -201,6 +201,7 @@ pub enum Operation<'a> {
     Read { offset: u64, size: u32 },
     Write(Write<'a>),
     Statfs,
+    Release,
     Fsync { data_only: bool },
     Fsyncdir { data_only: bool },
     Syncfs,
@@ -274,6 +275,7 @@ impl<'a> Operation<'a> {
             Opcode::STATFS => Operation::Statfs,
             Opcode::DESTROY => Operation::Destroy,
             Opcode::SYNCFS => Operation::Syncfs,
+            Opcode::RELEASE => Operation::Release,
             Opcode::FORGET => {
                 let body: abi::ForgetIn = fixed(op)?;
                 Operation::Forget {

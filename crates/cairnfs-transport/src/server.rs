@@ -119,6 +119,11 @@ pub trait Server: Send + Sync + 'static {
         reply.error(Errno::ENOSYS);
     }
 
+    /// The last use of a file that was opened by TMPFILE ended.
+    fn release(&self, from: &Header, reply: ReplyEmpty) {
+        reply.ok();
+    }
+
     /// Makes a file durable.
     fn fsync(&self, from: &Header, data_only: bool, reply: ReplyEmpty) {
         reply.error(Errno::ENOSYS);
@@ -245,6 +250,7 @@ fn dispatch(
         Operation::Read { offset, size } => server.read(from, offset, size, reply!(ReplyData)),
         Operation::Write(write) => server.write(from, &write, reply!(ReplyWrite)),
         Operation::Statfs => server.statfs(from, reply!(ReplyStatfs)),
+        Operation::Release => server.release(from, reply!(ReplyEmpty)),
         Operation::Fsync { data_only } => server.fsync(from, data_only, reply!(ReplyEmpty)),
         Operation::Fsyncdir { data_only } => server.fsyncdir(from, data_only, reply!(ReplyEmpty)),
         Operation::Syncfs => server.syncfs(from, reply!(ReplyEmpty)),

@@ -226,6 +226,11 @@ impl Server for Recorder {
         });
     }
 
+    fn release(&self, from: &Header, reply: ReplyEmpty) {
+        self.tell(from, ());
+        reply.ok();
+    }
+
     fn fsync(&self, from: &Header, data_only: bool, reply: ReplyEmpty) {
         self.tell(from, data_only);
         reply.ok();
@@ -474,6 +479,7 @@ fn contents() -> Vec<Exchange> {
         (20, b().u64(0).u32(1).u32(0), told(true), b()),
         (30, b().u64(0).u32(0).u32(0), told(false), b()),
         (50, b().u64(0), told(()), b()),
+        (18, b().zeros(24), told(()), b()),
         (43, b().u64(0).u64(1).u64(2).u32(3).u32(0), told(range), b()),
         (
             46,
@@ -569,8 +575,8 @@ fn truncated_messages_are_answered_with_an_error() {
         for len in 0..body.0.len() {
             let cut = Bytes(body.0[..len].to_vec());
             let got = running.kernel.ask(opcode, 10, 9, &cut);
-            // The body of SYNCFS has no meaning.
-            let served = opcode == 50;
+            // The bodies of RELEASE and SYNCFS have no meaning.
+            let served = matches!(opcode, 18 | 50);
             let refused = got == reply(10, -libc::EIO, &Bytes::new());
             assert_eq!(refused, !served, "operation {opcode}, {len} bytes");
             assert_eq!(heard.try_recv().is_ok(), served, "operation {opcode}");

@@ -67,6 +67,9 @@ Mount options:
   cache=SIZE             memory for caches and unwritten changes, such as 512M; at least 8M
                          [default: an eighth of the memory that the process may use, control
                          groups considered, from 64M to 4G]
+  btime                  report times of birth (statx(2)). Programs that ask for them with every
+                         stat, as those of Rust and Node.js do, then cost one message more for
+                         each file
   threads=N              event loops [default: one for each processor, from 2 to 16]
   transport=auto         exchange messages with the kernel over io_uring if it offers that (Linux
                          6.14; root enables it by the parameter enable_uring of the module

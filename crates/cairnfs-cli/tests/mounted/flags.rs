@@ -19,7 +19,7 @@ use rustix::io::Errno;
 use rustix::thread::CapabilitySet;
 
 use crate::modes::{Ext4, OWNER, assume, caller, chmod, chown};
-use crate::place::{Place, able, arg, said, succeed};
+use crate::place::{Place, able, arg, said, shell, succeed};
 use crate::writes::compile;
 
 type Outcome = rustix::io::Result<()>;
@@ -565,7 +565,15 @@ fn unsupported_flags_are_refused_as_on_tmpfs() {
     place.finish();
 }
 
-/// The FUSE protocol does not carry the birth time; the commands show it.
+/// The birth time of a file, as the file system reports it now: seconds and nanoseconds.
+fn birth(path: &Path) -> Option<(i64, u32)> {
+    let wanted = StatxFlags::BASIC_STATS | StatxFlags::BTIME;
+    let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::STATX_FORCE_SYNC;
+    let found = rustix::fs::statx(CWD, path, flags, wanted).unwrap();
+    let carried = found.stx_mask & StatxFlags::BTIME.bits() != 0;
+    carried.then_some((found.stx_btime.tv_sec, found.stx_btime.tv_nsec))
+}
+
 #[test]
 fn birth_times_are_shown_by_commands() {
     if !able(&[]) {
@@ -573,10 +581,7 @@ fn birth_times_are_shown_by_commands() {
     }
     let mut place = Place::mounted("64M", "");
     fs::write(place.at("f"), "f").unwrap();
-    let wanted = StatxFlags::BASIC_STATS | StatxFlags::BTIME;
-    let found = rustix::fs::statx(CWD, place.at("f"), AtFlags::empty(), wanted).unwrap();
-    let carried = found.stx_mask & StatxFlags::BTIME.bits() != 0;
-    assert!(!carried, "the README says that birth times are not carried");
+    assert_eq!(birth(&place.at("f")), None, "only with the option btime");
     place.umount();
     let listing: serde_json::Value =
         serde_json::from_str(&place.ok(&["ls", "--json", "v.cairn:/f"])).unwrap();
@@ -584,4 +589,46 @@ fn birth_times_are_shown_by_commands() {
     assert_eq!(entry["btime"], entry["atime"], "{listing}");
     assert_eq!(entry["flags"], "");
     place.check();
+}
+
+/// Whether the birth times of a file and what is made of it are as they should be: one that stays
+/// through every change, and not before the directory's.
+fn births(dir: &Path) -> Vec<(&'static str, bool)> {
+    let at = |name: &str| dir.join(name);
+    shell(dir, "mkdir d; echo text > d/f; ln -s f d/s; mkfifo d/p");
+    let first = birth(&at("d/f"));
+    let mut cases = vec![
+        ("reported", first.is_some()),
+        ("of a symlink", birth(&at("d/s")) >= first),
+        ("of a fifo", birth(&at("d/p")) >= first),
+        ("directory first", birth(&at("d")) <= first),
+    ];
+    for change in [
+        "echo more >> d/f",
+        "touch -d @1 d/f",
+        "chmod 600 d/f",
+        "ln d/f d/g; mv d/f d/h; mv d/g d/f",
+        "sync -f d",
+    ] {
+        shell(dir, change);
+        cases.push((change, birth(&at("d/f")) == first));
+    }
+    shell(dir, "cp -p d/f d/copy");
+    cases.push(("of a copy", birth(&at("d/copy")) > first));
+    cases
+}
+
+#[test]
+fn birth_times_are_as_on_ext4() {
+    if !able(&["mkfs.ext4", "mount"]) {
+        return;
+    }
+    let mut place = Place::mounted("64M", "btime");
+    let ext4 = Ext4::mounted(&place);
+    assert_eq!(births(&place.dir()), births(&ext4.0));
+    let first = birth(&place.at("d/f"));
+    place.remount("btime");
+    assert_eq!(birth(&place.at("d/f")), first);
+    drop(ext4);
+    place.finish();
 }

@@ -46,4 +46,6 @@ mod silent;
 mod space;
 mod stopped;
 mod syncs;
+mod transport;
+mod unnamed;
 mod writes;

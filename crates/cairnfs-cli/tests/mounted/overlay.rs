@@ -3,13 +3,10 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::io::Write;
-use std::os::fd::OwnedFd;
 use std::os::unix::fs::{DirEntryExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
 use crate::handles::drop_caches;
@@ -219,24 +216,5 @@ fn overlay_removal_of_one_link_keeps_other_links() {
     drop_caches();
     assert_eq!(read("b").unwrap(), "text");
     drop(overlay);
-    place.finish();
-}
-
-fn unnamed(dir: &Path) -> Result<OwnedFd, Errno> {
-    rustix::fs::open(dir, OFlags::TMPFILE | OFlags::RDWR, Mode::RUSR)
-}
-
-/// FUSE does not carry O_TMPFILE. Programs then make a named file and remove its name.
-#[test]
-fn tmpfile_is_refused_with_eopnotsupp() {
-    if !able(&["mount", "umount"]) {
-        return;
-    }
-    let place = Place::mounted("64M", FOR_CONTAINERS);
-    assert_eq!(unnamed(&place.dir()).unwrap_err(), Errno::OPNOTSUPP);
-    let mut file = tempfile::tempfile_in(place.dir()).unwrap();
-    file.write_all(b"no name").unwrap();
-    assert_eq!(file.metadata().unwrap().nlink(), 0);
-    drop(file);
     place.finish();
 }

@@ -49,6 +49,25 @@ pub fn able(programs: &[&str]) -> bool {
     false
 }
 
+/// As [`able`], for a test that needs FUSE over io_uring, which it enables for mounts from now on.
+pub fn able_with_rings(programs: &[&str]) -> bool {
+    if !able(programs) {
+        return false;
+    }
+    let enabled = fs::write("/sys/module/fuse/parameters/enable_uring", "Y");
+    let Err(e) = enabled else {
+        return true;
+    };
+    assert!(
+        std::env::var_os(REQUIRE).is_none_or(|v| v != "1"),
+        "{REQUIRE}=1, but this test needs FUSE over io_uring: {e}"
+    );
+    tell(&format!(
+        "SKIPPED a test that needs FUSE over io_uring: {e}"
+    ));
+    false
+}
+
 /// Writes a line to standard error. Not `eprintln!`, which the test harness hides for a passing
 /// test.
 pub fn tell(line: &str) {

@@ -17,12 +17,12 @@ use cairnfs::types::{Attr, SetAttr};
 use cairnfs_transport::abi::{Opcode, StatfsOut};
 use cairnfs_transport::reply::{
     ReplyAttr, ReplyCopied, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry,
-    ReplyIoctl, ReplyLseek, ReplyStatfs, ReplyWrite, ReplyXattr,
+    ReplyIoctl, ReplyLseek, ReplyOpenEntry, ReplyStatfs, ReplyStatx, ReplyWrite, ReplyXattr,
 };
 use cairnfs_transport::request::{
-    CopyFileRange, Fallocate, Ioctl, NewNode, Rename, Setattr, Setxattr, Write,
+    CopyFileRange, Fallocate, Ioctl, NewNode, Rename, Setattr, Setxattr, Statx, Write,
 };
-use cairnfs_transport::{Errno, Header, Offer, Server, Wanted};
+use cairnfs_transport::{Errno, Header, Offer, RING_DEPTH, Server, Wanted};
 
 use crate::control;
 use crate::convert::{set_time, type_bits, wire_time};
@@ -39,8 +39,12 @@ pub use notices::Notices;
 pub use replies::{TTL, attr_reply, entry_reply};
 use replies::{
     absent, caller, entry, guarded, reply_attr, reply_empty, reply_entry, reply_ioctl, reply_xattr,
-    ttl, writing_back,
+    statx_reply, ttl, writing_back,
 };
+
+/// Requests in rings that set inode flags at one time; further ones are refused with `EBUSY`. They
+/// wait until the kernel has written data back, which it does through entries of the same rings.
+const SETTING_FLAGS: usize = RING_DEPTH / 2;
 
 /// The file system as the transport calls it.
 pub struct Adapter {
@@ -48,8 +52,11 @@ pub struct Adapter {
     waiting: Waiting,
     waiting_for_rings: Waiting,
     working: Waiting,
+    /// Shared by requests in rings that set inode flags.
+    setting_flags: Arc<()>,
     syncs: Syncs<Ops>,
     write: WriteMode,
+    birth_times: bool,
 }
 
 impl Adapter {
@@ -58,8 +65,10 @@ impl Adapter {
         let waiting = Waiting::new(options.event_loops());
         Self {
             write: options.write,
+            birth_times: options.birth_times,
             waiting_for_rings: waiting.for_rings(),
             waiting,
+            setting_flags: Arc::default(),
             working: Waiting::for_long_work(),
             syncs: Syncs::new(Arc::clone(&ops)),
             ops,
@@ -169,6 +178,22 @@ impl Server for Adapter {
         reply_attr(reply, TTL, found);
     }
 
+    /// Only with the option `btime`: the kernel sends it once for each inode to programs that ask
+    /// for the time of birth, which some do with every stat.
+    fn statx(&self, from: &Header, asked: &Statx, reply: ReplyStatx) {
+        self.ops.received(Operation::Statx);
+        if !self.birth_times {
+            return reply.error(Errno::ENOSYS);
+        }
+        let found = guarded(&self.ops, "statx", from.ino, || {
+            self.ops.getattr(from.ino, asked.by_handle)
+        });
+        match found {
+            Ok(attr) => reply.statx(&statx_reply(&attr, TTL)),
+            Err(e) => reply.error(e),
+        }
+    }
+
     fn setattr(&self, from: &Header, set: &Setattr, reply: ReplyAttr) {
         self.ops.received(Operation::Setattr);
         let (ino, caller) = (from.ino, caller(from));
@@ -218,6 +243,22 @@ impl Server for Adapter {
         };
         let outcome = guarded(&self.ops, "mkdir", from.ino, || self.ops.mkdir(new));
         reply_entry(reply, outcome);
+    }
+
+    fn tmpfile(&self, from: &Header, new: &NewNode<'_>, reply: ReplyOpenEntry) {
+        self.ops.received(Operation::Tmpfile);
+        let outcome = guarded(&self.ops, "tmpfile", from.ino, || {
+            self.ops.tmpfile(new_entry(from, new))
+        });
+        match outcome {
+            Ok(attr) => reply.entry(&entry(&attr)),
+            Err(e) => reply.error(e),
+        }
+    }
+
+    fn release(&self, _from: &Header, reply: ReplyEmpty) {
+        self.ops.received(Operation::Release);
+        reply.ok();
     }
 
     fn unlink(&self, from: &Header, name: &[u8], reply: ReplyEmpty) {
@@ -441,8 +482,13 @@ impl Server for Adapter {
                 reply_ioctl(reply, flags.map(|flags| form.bytes(flags)));
             }
             Ok(ioctls::Ioctl::Set(flags)) => {
-                let ops = self.ops();
+                let (ops, one) = (self.ops(), Arc::clone(&self.setting_flags));
+                // The adapter has one reference, too.
+                if !reply.may_wait() && Arc::strong_count(&one) > SETTING_FLAGS + 1 {
+                    return reply.error(Errno::new(libc::EBUSY));
+                }
                 self.waiting.run_elsewhere(move |_under_way| {
+                    let _one = one;
                     let set = guarded(&ops, "ioctl", ino, || ops.set_flags(ino, flags));
                     reply_ioctl(reply, set.map(|()| Vec::new()));
                 });

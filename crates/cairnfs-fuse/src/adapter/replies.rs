@@ -7,11 +7,11 @@ use std::time::Duration;
 
 use cairnfs::format::ROOT_INO;
 use cairnfs::types::Attr;
-use cairnfs_transport::abi::{AttrOut, EntryOut};
+use cairnfs_transport::abi::{AttrOut, EntryOut, StatxOut};
 use cairnfs_transport::reply::{ReplyAttr, ReplyEmpty, ReplyEntry, ReplyIoctl, ReplyXattr};
 use cairnfs_transport::{Errno, Header, abi};
 
-use crate::convert::{absent_attr, file_attr};
+use crate::convert::{absent_attr, file_attr, file_statx};
 use crate::door::Purpose;
 use crate::ops::{Caller, Ops, Outcome, caught};
 
@@ -51,6 +51,16 @@ pub fn attr_reply(attr: abi::Attr, ttl: Duration) -> AttrOut {
         attr_valid_nsec: ttl.subsec_nanos(),
         dummy: 0,
         attr,
+    }
+}
+
+/// Attributes with the time of birth.
+pub(super) fn statx_reply(attr: &Attr, ttl: Duration) -> StatxOut {
+    StatxOut {
+        attr_valid: ttl.as_secs(),
+        attr_valid_nsec: ttl.subsec_nanos(),
+        stat: file_statx(attr),
+        ..StatxOut::default()
     }
 }
 

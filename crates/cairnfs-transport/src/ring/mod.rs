@@ -46,7 +46,7 @@ use region::Region;
 /// that wait for the device in other threads; further ones wait in the kernel. Each entry needs
 /// address space for the largest request, and memory for the largest that it ever had. The kernel
 /// uses the entry that was used last, so few entries grow unless many requests wait.
-pub(crate) const DEPTH: usize = 32;
+pub const DEPTH: usize = 32;
 
 /// What a thread needs to begin.
 struct Start<S> {

@@ -41,6 +41,27 @@ impl Server for Root {
 }
 
 #[test]
+fn rings_are_asked_for_only_if_wanted_and_offered() {
+    let offer = |features| Offer {
+        major: 7,
+        minor: 45,
+        max_readahead: 0,
+        features,
+    };
+    let reply = InitOut {
+        max_write: 65536,
+        max_pages: 16,
+        ..InitOut::default()
+    };
+    let prepared = |transport, features| prepare::<Root>(transport, &offer(features), &reply);
+    for transport in [Transport::Auto, Transport::Dev, Transport::Ring] {
+        assert!(prepared(transport, Features::default()).is_none());
+    }
+    assert!(prepared(Transport::Dev, Features::OVER_IO_URING).is_none());
+    assert!(prepared(Transport::Auto, Features::OVER_IO_URING).is_some());
+}
+
+#[test]
 fn refused_registration_leaves_requests_to_the_device() {
     let device = OpenOptions::new().read(true).write(true).open("/dev/fuse");
     let permitted = std::fs::write("/sys/module/fuse/parameters/enable_uring", "Y");
