@@ -2,8 +2,7 @@
 //!
 //! A read returns one message, a write sends one. The kernel accepts a reply only on the descriptor
 //! that the request was read from, so the channel of a request is the sink of its reply. Several
-//! channels of one connection share its queue of requests. This module contains the only `unsafe`
-//! call of the crate.
+//! channels of one connection share its queue of requests.
 
 use std::cell::RefCell;
 use std::fs::OpenOptions;

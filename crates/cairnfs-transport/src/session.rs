@@ -99,7 +99,11 @@ impl<S: Server> Session<S> {
     pub fn new(server: S, device: OwnedFd, config: Config) -> io::Result<Self> {
         let channel = Arc::new(Channel::new(device));
         let (granted, rings) = negotiate(&server, &channel, config.transport)?;
-        let processors = thread::available_parallelism().map_or(1, usize::from);
+        // Nobody waits for what rings leave to the device, so polling would not pay there.
+        let processors = match &rings {
+            Some(_) => 1,
+            None => thread::available_parallelism().map_or(1, usize::from),
+        };
         Ok(Self {
             server: Arc::new(server),
             channel,

@@ -1,7 +1,7 @@
 //! A small file system on a real mount, over both transports.
 //!
-//! Needs root, `/dev/fuse`, and for the ring a kernel that has FUSE over io_uring; a test that lacks
-//! one of them says so and ends, or fails with `CAIRNFS_REQUIRE_FUSE=1`.
+//! Needs root and `/dev/fuse`; a test that lacks them says so and ends, or fails with
+//! `CAIRNFS_REQUIRE_FUSE=1`. Tests of rings end, too, if the kernel has no FUSE over io_uring.
 
 #![allow(
     clippy::unwrap_used,

@@ -50,21 +50,17 @@ pub fn able(programs: &[&str]) -> bool {
 }
 
 /// As [`able`], for a test that needs FUSE over io_uring, which it enables for mounts from now on.
-pub fn able_with_rings(programs: &[&str]) -> bool {
-    if !able(programs) {
+/// Kernels before 6.14 have none.
+pub fn able_with_rings() -> bool {
+    if !able(&[]) {
         return false;
     }
-    let enabled = fs::write("/sys/module/fuse/parameters/enable_uring", "Y");
-    let Err(e) = enabled else {
+    let parameter = Path::new("/sys/module/fuse/parameters/enable_uring");
+    if parameter.exists() {
+        fs::write(parameter, "Y").unwrap();
         return true;
-    };
-    assert!(
-        std::env::var_os(REQUIRE).is_none_or(|v| v != "1"),
-        "{REQUIRE}=1, but this test needs FUSE over io_uring: {e}"
-    );
-    tell(&format!(
-        "SKIPPED a test that needs FUSE over io_uring: {e}"
-    ));
+    }
+    tell("SKIPPED a test that needs FUSE over io_uring");
     false
 }
 

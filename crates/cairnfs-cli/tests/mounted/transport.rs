@@ -12,7 +12,7 @@ use crate::place::{Place, able_with_rings};
 
 #[test]
 fn stats_name_the_transport() {
-    if !able_with_rings(&[]) {
+    if !able_with_rings() {
         return;
     }
     for (asked, used) in [("dev", "dev"), ("ring", "ring"), ("auto", "ring")] {
@@ -29,7 +29,7 @@ fn stats_name_the_transport() {
 #[test]
 fn more_flags_are_set_at_once_than_rings_have_entries() {
     const FILES: usize = 150;
-    if !able_with_rings(&[]) {
+    if !able_with_rings() {
         return;
     }
     let place = Place::mounted("64M", "transport=ring,write=back");

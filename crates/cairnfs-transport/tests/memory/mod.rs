@@ -210,11 +210,10 @@ fn skip(what: &str) {
     eprintln!("skipped: {what} is missing");
 }
 
-/// Permits FUSE over io_uring to mounts that are made from now on. Nothing else changes for them or
-/// others.
+/// Permits FUSE over io_uring to mounts that are made from now on, if the kernel has it.
 fn permit_rings() -> bool {
     let parameter = Path::new("/sys/module/fuse/parameters/enable_uring");
-    fs::write(parameter, "Y").is_ok()
+    parameter.exists() && fs::write(parameter, "Y").is_ok()
 }
 
 impl Mounted {
@@ -229,7 +228,7 @@ impl Mounted {
             return None;
         };
         if transport == Transport::Ring && !permit_rings() {
-            skip("FUSE over io_uring");
+            eprintln!("skipped: the kernel has no FUSE over io_uring");
             return None;
         }
         let dir = tempfile::tempdir().unwrap();
