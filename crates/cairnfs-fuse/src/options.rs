@@ -5,6 +5,8 @@
 
 use std::time::Duration;
 
+use cairnfs_transport::Transport;
+
 /// When the kernel sends written data to the daemon.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum WriteMode {
@@ -14,16 +16,6 @@ pub enum WriteMode {
     /// When the file is closed or synced, when memory is short, or after about 30 seconds. Until
     /// then the kernel maintains size, mtime and ctime of regular files.
     Back,
-}
-
-/// What carries the kernel's messages to the daemon.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum Transport {
-    /// The fastest that the kernel offers.
-    #[default]
-    Auto,
-    /// Reads and writes of `/dev/fuse`.
-    Dev,
 }
 
 /// The options of a mount.
@@ -191,7 +183,8 @@ impl MountOptions {
                 self.transport = match value {
                     "auto" => Transport::Auto,
                     "dev" => Transport::Dev,
-                    _ => return Err(wrong("neither auto nor dev")),
+                    "ring" => Transport::Ring,
+                    _ => return Err(wrong("neither auto, dev nor ring")),
                 }
             }
             "write" => {
@@ -420,6 +413,14 @@ mod tests {
             parse("write=through,write=back").unwrap().write,
             WriteMode::Back
         );
+        for (word, transport) in [
+            ("auto", Transport::Auto),
+            ("dev", Transport::Dev),
+            ("ring", Transport::Ring),
+        ] {
+            let options = parse(&format!("transport={word}")).unwrap();
+            assert_eq!(options.transport, transport);
+        }
         assert_eq!(
             parse("grace=2.5").unwrap().grace,
             Duration::from_millis(2500)
@@ -438,6 +439,7 @@ mod tests {
             "threads=0",
             "threads=257",
             "write=never",
+            "transport=post",
             "colour=red",
             "subtype=other",
             "errors=panic",

@@ -231,6 +231,7 @@ fn start(
     let config = Config {
         loops: options.event_loops(),
         clone_device: mounter::can_clone_device(),
+        transport: options.transport,
     };
     let connected = served.connected();
     let session = Session::new(served, connection, config)?;

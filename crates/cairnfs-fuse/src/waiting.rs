@@ -2,7 +2,7 @@
 //! event loops.
 //!
 //! An event loop may wait itself if no other job is in flight and another event loop is left to
-//! receive requests. No job is handed over then, which is fastest under low load. Otherwise the job
+//! receive requests; the thread of a ring must not, because no other serves its queue. No job is handed over then, which is fastest under low load. Otherwise the job
 //! and its reply are handed to a thread of the pool; such threads are started on demand and end
 //! when idle. Every accepted job is run, also when the pool is dropped.
 
@@ -29,12 +29,12 @@ const IDLE: Duration = Duration::from_secs(10);
 #[derive(Clone)]
 pub struct Waiting {
     shared: Arc<Shared>,
+    /// Whether the calling thread may run a waiting job itself.
+    inline: bool,
 }
 
 /// Ends the pool's threads when the last [`Waiting`] is dropped.
 struct Shared {
-    /// Whether an event loop may run a waiting job itself.
-    inline: bool,
     pool: Arc<Pool>,
 }
 
@@ -89,7 +89,16 @@ impl Waiting {
             done: Condvar::new(),
         });
         Self {
-            shared: Arc::new(Shared { inline, pool }),
+            shared: Arc::new(Shared { pool }),
+            inline,
+        }
+    }
+
+    /// The same pool for threads that must not wait.
+    pub fn for_rings(&self) -> Self {
+        Self {
+            shared: Arc::clone(&self.shared),
+            inline: false,
         }
     }
 
@@ -109,8 +118,8 @@ impl Waiting {
         }
     }
 
-    /// Registers a job. Also returns whether the calling event loop may wait for it itself: no
-    /// other job is in flight, and another loop is left.
+    /// Registers a job. Also returns whether the calling thread may wait for it itself: it is an
+    /// event loop, no other job is in flight, and another loop is left.
     pub fn begin(&self) -> (UnderWay, bool) {
         let pool = &self.shared.pool;
         let mut state = pool.state.lock();
@@ -120,7 +129,7 @@ impl Waiting {
         state.under_way.insert(number);
         drop(state);
         let pool = Arc::clone(pool);
-        (UnderWay { pool, number }, alone && self.shared.inline)
+        (UnderWay { pool, number }, alone && self.inline)
     }
 
     /// Continues a registered job in another thread.
@@ -212,6 +221,19 @@ mod tests {
         let (tx, rx) = channel();
         run(&Waiting::new(2), move |_| tx.send(current().id()).unwrap());
         assert_eq!(rx.recv().unwrap(), current().id());
+    }
+
+    #[test]
+    fn thread_of_a_ring_hands_waiting_job_over() {
+        let (tx, rx) = channel();
+        let event_loop = Waiting::new(2);
+        let me = current().id();
+        run(&event_loop.for_rings(), move |_| {
+            tx.send(current().id()).unwrap()
+        });
+        assert_ne!(rx.recv().unwrap(), me);
+        event_loop.finish();
+        assert!(event_loop.begin().1, "the pool is the same");
     }
 
     #[test]

@@ -2,13 +2,12 @@
 //!
 //! A read returns one message, a write sends one. The kernel accepts a reply only on the descriptor
 //! that the request was read from, so the channel of a request is the sink of its reply. Several
-//! channels of one connection share its queue of requests. This module contains the only `unsafe`
-//! call of the crate.
+//! channels of one connection share its queue of requests.
 
 use std::cell::RefCell;
 use std::fs::OpenOptions;
 use std::io::{self, IoSlice};
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno as SystemError;
@@ -123,6 +122,12 @@ impl Channel {
     }
 }
 
+impl AsFd for Channel {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.device.as_fd()
+    }
+}
+
 impl Sink for Channel {
     fn send(&self, unique: u64, outcome: Result<&[&[u8]], Errno>) {
         let sent = match outcome {
@@ -139,6 +144,10 @@ impl Sink for Channel {
                 let _ = self.write(unique, -Errno::EIO.number(), &[]);
             }
         }
+    }
+
+    fn may_wait(&self) -> bool {
+        true
     }
 
     fn send_filled(

@@ -165,7 +165,7 @@ pub struct Granted {
 }
 
 /// Bytes of a page, in which the protocol counts the size of requests.
-const PAGE: u32 = 4096;
+pub(crate) const PAGE: u32 = 4096;
 
 /// Features of every connection: the layout of messages that [`crate::request`] decodes depends on
 /// them.

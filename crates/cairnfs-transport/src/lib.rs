@@ -4,7 +4,7 @@
 //! [`abi`] has the structures and numbers of the kernel's `fuse.h`. [`request`] decodes messages,
 //! [`reply`] encodes answers, [`server`] is the interface that a file system implements; none of
 //! the three knows a transport. A transport reads messages, passes each to [`server::serve`] with
-//! a [`reply::Sink`], and sends what the sink receives: [`dev`] does so over `/dev/fuse`.
+//! a [`reply::Sink`], and sends what the sink receives: [`dev`] over `/dev/fuse`, `ring` over io_uring.
 //! [`init`] is the negotiation as data, [`notify`] what is sent without a request, and [`session`]
 //! owns the threads of a connection.
 //!
@@ -18,6 +18,7 @@ mod polling;
 mod readers;
 pub mod reply;
 pub mod request;
+mod ring;
 pub mod server;
 pub mod session;
 
@@ -25,5 +26,6 @@ pub use init::{Features, Granted, Offer, Wanted};
 pub use notify::Notifier;
 pub use reply::Errno;
 pub use request::Header;
+pub use ring::DEPTH as RING_DEPTH;
 pub use server::Server;
-pub use session::{Config, Session};
+pub use session::{Config, Session, Transport};

@@ -58,6 +58,10 @@ pub trait Sink: Send + Sync {
     /// one behind the other.
     fn send(&self, unique: u64, outcome: Result<&[&[u8]], Errno>);
 
+    /// Whether the thread that serves a request of this sink may wait for the device: others take
+    /// over its work meanwhile.
+    fn may_wait(&self) -> bool;
+
     /// Sends data that `fill` writes into a buffer of `size` bytes; it returns their number.
     /// A transport whose replies lie in memory shared with the kernel passes that.
     fn send_filled(
@@ -124,6 +128,12 @@ macro_rules! replies {
             }
 
             impl $name {
+                /// Whether the thread that serves this request may wait for the device; the thread
+                /// of a ring may not, and the number of its entries bounds the requests in service.
+                pub fn may_wait(&self) -> bool {
+                    self.reply.sink.as_ref().is_some_and(|sink| sink.may_wait())
+                }
+
                 /// Refuses the request.
                 pub fn error(self, error: Errno) {
                     self.reply.error(error);

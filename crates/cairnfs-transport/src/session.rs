@@ -1,11 +1,14 @@
-//! A connection to the kernel from its negotiation to its end: the event loops over `/dev/fuse`.
+//! A connection to the kernel from its negotiation to its end: the event loops over `/dev/fuse`, and
+//! the rings if the kernel offers them.
 //!
 //! The session negotiates when it is created, and serves while [`Session::run`] runs, which returns
-//! when the file system is unmounted. It neither mounts nor unmounts.
+//! when the file system is unmounted. It neither mounts nor unmounts. Rings are prepared before they
+//! are asked for, so what can fail does so while `/dev/fuse` is still possible.
 
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::Instant;
 
@@ -13,12 +16,26 @@ use zerocopy::{FromBytes, IntoBytes};
 
 use crate::abi::{self, InHeader, InitOut, Opcode};
 use crate::dev::{Channel, Message, Received};
-use crate::init::{Granted, Offer, agree};
+use crate::init::{self, Features, Granted, Offer, agree};
 use crate::notify::Notifier;
 use crate::polling::POLL;
 use crate::readers::{Arrival, Readers, Turn};
 use crate::reply::{Errno, Sink};
+use crate::ring::{Prepared, Running};
 use crate::server::{Server, serve};
+
+/// How requests come from the kernel and replies go to it.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Transport {
+    /// Over io_uring if the kernel offers it and the system permits it, over `/dev/fuse` otherwise.
+    #[default]
+    Auto,
+    /// Over `/dev/fuse`.
+    Dev,
+    /// As [`Transport::Auto`]; it is logged why it is `/dev/fuse`, also if the kernel does not offer
+    /// anything else.
+    Ring,
+}
 
 /// Parameters of a session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -28,6 +45,8 @@ pub struct Config {
     /// Whether each event loop gets its own descriptor of the device, which must be accessible
     /// then. The kernel spreads requests over descriptors with less contention.
     pub clone_device: bool,
+    /// Which transport is wanted.
+    pub transport: Transport,
 }
 
 /// A negotiated connection.
@@ -36,24 +55,39 @@ pub struct Session<S> {
     channel: Arc<Channel>,
     readers: Arc<Readers>,
     granted: Granted,
+    rings: Option<Prepared<S>>,
+    by_rings: Arc<ByRings>,
     config: Config,
+}
+
+/// What the rings do.
+#[derive(Debug, Default)]
+pub(crate) struct ByRings {
+    /// Whether they carry the requests.
+    in_service: AtomicBool,
+    /// Number of requests that were found by polling.
+    pub polled: AtomicU64,
 }
 
 /// Counts of a session's transport.
 #[derive(Debug, Clone)]
 pub struct Traffic {
     readers: Arc<Readers>,
+    by_rings: Arc<ByRings>,
 }
 
 impl Traffic {
     /// Name of the transport that carries requests, as the mount option spells it.
     pub fn transport(&self) -> &'static str {
-        "dev"
+        match self.by_rings.in_service.load(Ordering::Relaxed) {
+            true => "ring",
+            false => "dev",
+        }
     }
 
-    /// Number of messages that event loops found by polling, before they slept.
+    /// Number of messages that event loops and rings found by polling, before they slept.
     pub fn polled(&self) -> u64 {
-        self.readers.polled()
+        self.readers.polled() + self.by_rings.polled.load(Ordering::Relaxed)
     }
 }
 
@@ -64,13 +98,19 @@ impl<S: Server> Session<S> {
     /// The kernel is too old (`Unsupported`), or the connection has ended.
     pub fn new(server: S, device: OwnedFd, config: Config) -> io::Result<Self> {
         let channel = Arc::new(Channel::new(device));
-        let granted = negotiate(&server, &channel)?;
-        let processors = thread::available_parallelism().map_or(1, usize::from);
+        let (granted, rings) = negotiate(&server, &channel, config.transport)?;
+        // Nobody waits for what rings leave to the device, so polling would not pay there.
+        let processors = match &rings {
+            Some(_) => 1,
+            None => thread::available_parallelism().map_or(1, usize::from),
+        };
         Ok(Self {
             server: Arc::new(server),
             channel,
             readers: Arc::new(Readers::new(config.loops.max(1), processors)),
             granted,
+            rings,
+            by_rings: Arc::default(),
             config,
         })
     }
@@ -89,6 +129,7 @@ impl<S: Server> Session<S> {
     pub fn traffic(&self) -> Traffic {
         Traffic {
             readers: Arc::clone(&self.readers),
+            by_rings: Arc::clone(&self.by_rings),
         }
     }
 
@@ -96,10 +137,41 @@ impl<S: Server> Session<S> {
     ///
     /// # Errors
     /// The connection broke, or a thread could not be started.
-    pub fn run(self) -> io::Result<()> {
+    pub fn run(mut self) -> io::Result<()> {
+        let rings = self.start_rings()?;
+        let outcome = self.run_loops();
+        // The connection has ended, so the rings get their entries back.
+        match rings {
+            Some(rings) if outcome.is_ok() => rings.join(),
+            _ => outcome,
+        }
+    }
+
+    /// Registers the rings. If the kernel refuses them, all requests come over `/dev/fuse`.
+    fn start_rings(&mut self) -> io::Result<Option<Running>> {
+        let Some(prepared) = self.rings.take() else {
+            return Ok(None);
+        };
+        let (rings, refused) = prepared.start(&*self.channel, &self.server, &self.by_rings)?;
+        match refused {
+            None => self.by_rings.in_service.store(true, Ordering::Relaxed),
+            Some(error) => log_fallback(&error),
+        }
+        Ok(Some(rings))
+    }
+
+    /// Number of event loops: rings leave few messages to `/dev/fuse`.
+    fn loops(&self) -> usize {
+        match self.by_rings.in_service.load(Ordering::Relaxed) {
+            true => 1,
+            false => self.config.loops.max(1),
+        }
+    }
+
+    fn run_loops(&self) -> io::Result<()> {
         let mut threads = Vec::new();
         let mut outcome = Ok(());
-        for n in 0..self.config.loops.max(1) {
+        for n in 0..self.loops() {
             match self.event_loop(n).and_then(|event_loop| {
                 let named = thread::Builder::new().name(format!("cairnfs-fuse-{n}"));
                 named.spawn(move || event_loop.run())
@@ -136,7 +208,34 @@ impl<S: Server> Session<S> {
     }
 }
 
-fn negotiate(server: &impl Server, channel: &Channel) -> io::Result<Granted> {
+fn log_fallback(error: &io::Error) {
+    tracing::warn!("FUSE over io_uring is not possible, so /dev/fuse is used: {error}");
+}
+
+/// Prepares rings, if they are wanted, offered and possible.
+fn prepare<S: Server>(transport: Transport, offer: &Offer, reply: &InitOut) -> Option<Prepared<S>> {
+    let offered = offer.features.contains(Features::OVER_IO_URING);
+    match (transport, offered) {
+        (Transport::Dev, _) | (Transport::Auto, false) => return None,
+        (Transport::Ring, false) => {
+            log_fallback(&io::Error::other(
+                "the kernel does not offer it; it does from Linux 6.14 on, after \
+                 `echo Y > /sys/module/fuse/parameters/enable_uring` as root",
+            ));
+            return None;
+        }
+        (Transport::Auto | Transport::Ring, true) => {}
+    }
+    let pages = usize::from(reply.max_pages) * init::PAGE as usize;
+    let prepared = Prepared::new(pages.max(reply.max_write as usize));
+    prepared.inspect_err(log_fallback).ok()
+}
+
+fn negotiate<S: Server>(
+    server: &S,
+    channel: &Channel,
+    transport: Transport,
+) -> io::Result<(Granted, Option<Prepared<S>>)> {
     let mut buffer = Channel::buffer(0);
     buffer.resize(2 * buffer.len(), 0);
     loop {
@@ -163,10 +262,15 @@ fn negotiate(server: &impl Server, channel: &Channel) -> io::Result<Granted> {
         }
         let agreed = server.negotiate(&offer);
         return match agreed.and_then(|wanted| agree(&offer, &wanted)) {
-            Ok((reply, granted)) => {
+            Ok((mut reply, mut granted)) => {
+                let rings = prepare(transport, &offer, &reply);
+                if rings.is_some() {
+                    granted.features = granted.features.union(Features::OVER_IO_URING);
+                    reply.flags2 = (granted.features.0 >> 32) as u32;
+                }
                 tracing::debug!("FUSE 7.{}: {:?}", granted.minor, granted.features);
                 channel.send(unique, Ok(&[reply.as_bytes()]));
-                Ok(granted)
+                Ok((granted, rings))
             }
             Err(why) => {
                 channel.send(unique, Err(Errno::EPROTO));
@@ -257,3 +361,7 @@ impl<S: Server> EventLoop<S> {
         }
     }
 }
+
+#[cfg(test)]
+#[path = "session/tests.rs"]
+mod tests;

@@ -15,7 +15,9 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
 
 use cairnfs_transport::reply::{ReplyData, ReplyEmpty, ReplyStatfs};
-use cairnfs_transport::{Config, Errno, Features, Header, Offer, Server, Session, Wanted};
+use cairnfs_transport::{
+    Config, Errno, Features, Header, Offer, Server, Session, Transport, Wanted,
+};
 use parking_lot::Mutex;
 
 use fake::{Bytes, FEATURES, Kernel, Running, init, reply, request};
@@ -130,6 +132,7 @@ fn negotiate(body: &Bytes) -> (io::Result<Session<Handing>>, Vec<u8>) {
     let config = Config {
         loops: 1,
         clone_device: false,
+        transport: Transport::Dev,
     };
     let (replies, _) = channel();
     let session = Session::new(Handing { replies }, device, config);
@@ -195,6 +198,7 @@ fn newer_major_version_negotiates_again() {
     let config = Config {
         loops: 1,
         clone_device: false,
+        transport: Transport::Dev,
     };
     let (replies, _) = channel();
     let session = Session::new(Handing { replies }, device, config);
@@ -213,6 +217,7 @@ fn other_message_or_end_before_negotiation_is_an_error() {
         let config = Config {
             loops: 1,
             clone_device: false,
+            transport: Transport::Dev,
         };
         let (replies, _) = channel();
         let session = Session::new(Handing { replies }, device, config);

@@ -71,8 +71,11 @@ Mount options:
                          stat, as those of Rust and Node.js do, then cost one message more for
                          each file
   threads=N              event loops [default: one for each processor, from 2 to 16]
-  transport=dev          exchange messages with the kernel over /dev/fuse
-  transport=auto         use the fastest way that the kernel offers (the default)
+  transport=auto         exchange messages with the kernel over io_uring if it offers that (Linux
+                         6.14; root enables it by the parameter enable_uring of the module
+                         fuse), and over /dev/fuse otherwise (the default)
+  transport=dev          use /dev/fuse
+  transport=ring         as auto, and log why if it is /dev/fuse
   ro,norecovery          do not replay the log: show the state of the last merge if the log
                          or the newest superblock is damaged
   nodiscard              do not discard freed space on the device

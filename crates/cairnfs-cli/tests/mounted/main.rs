@@ -46,5 +46,6 @@ mod silent;
 mod space;
 mod stopped;
 mod syncs;
+mod transport;
 mod unnamed;
 mod writes;

@@ -21,6 +21,9 @@ pub const CAIRNFS: &str = env!("CARGO_BIN_EXE_cairnfs");
 /// If this variable is 1, a test that cannot run on this machine fails.
 const REQUIRE: &str = "CAIRNFS_REQUIRE_FUSE";
 
+/// The transport of mounts, as in `-o transport=`, unless a test asks for one.
+const TRANSPORT: &str = "CAIRNFS_TRANSPORT";
+
 /// Held for reading by tests that make mount namespaces, each with copies of all mounts; for
 /// writing by tests that unmount a device and need it unused at once.
 pub static MOUNT_COPIES: RwLock<()> = RwLock::new(());
@@ -46,12 +49,38 @@ pub fn able(programs: &[&str]) -> bool {
     false
 }
 
+/// As [`able`], for a test that needs FUSE over io_uring, which it enables for mounts from now on.
+/// Kernels before 6.14 have none.
+pub fn able_with_rings() -> bool {
+    if !able(&[]) {
+        return false;
+    }
+    let parameter = Path::new("/sys/module/fuse/parameters/enable_uring");
+    if parameter.exists() {
+        fs::write(parameter, "Y").unwrap();
+        return true;
+    }
+    tell("SKIPPED a test that needs FUSE over io_uring");
+    false
+}
+
 /// Writes a line to standard error. Not `eprintln!`, which the test harness hides for a passing
 /// test.
 pub fn tell(line: &str) {
     io::stderr()
         .write_all(format!("{line}\n").as_bytes())
         .unwrap();
+}
+
+/// Adds the wanted transport to the arguments of a mount; a later option of the test overrides it.
+fn with_transport(args: &[&str]) -> Vec<String> {
+    let mut all: Vec<_> = args.iter().map(|&arg| arg.to_owned()).collect();
+    let mounts = args.first() == Some(&"mount") && !args.iter().any(|arg| arg.contains("remount"));
+    if let (true, Ok(transport)) = (mounts, std::env::var(TRANSPORT)) {
+        let option = ["-o".to_owned(), format!("transport={transport}")];
+        all.splice(1..1, option);
+    }
+    all
 }
 
 fn installed(program: &str) -> bool {
@@ -145,7 +174,7 @@ impl Place {
     pub fn run(&self, args: &[&str]) -> Output {
         Command::new(CAIRNFS)
             .current_dir(self.folder.path())
-            .args(args)
+            .args(with_transport(args))
             .stdin(Stdio::null())
             .output()
             .unwrap()

@@ -22,7 +22,7 @@ use cairnfs_transport::reply::{
 use cairnfs_transport::request::{
     CopyFileRange, Fallocate, Ioctl, NewNode, Rename, Setattr, Setxattr, Statx, Write,
 };
-use cairnfs_transport::{Errno, Header, Offer, Server, Wanted};
+use cairnfs_transport::{Errno, Header, Offer, RING_DEPTH, Server, Wanted};
 
 use crate::control;
 use crate::convert::{set_time, type_bits, wire_time};
@@ -42,11 +42,18 @@ use replies::{
     statx_reply, ttl, writing_back,
 };
 
+/// Requests in rings that set inode flags at one time; further ones are refused with `EBUSY`. They
+/// wait until the kernel has written data back, which it does through entries of the same rings.
+const SETTING_FLAGS: usize = RING_DEPTH / 2;
+
 /// The file system as the transport calls it.
 pub struct Adapter {
     ops: Arc<Ops>,
     waiting: Waiting,
+    waiting_for_rings: Waiting,
     working: Waiting,
+    /// Shared by requests in rings that set inode flags.
+    setting_flags: Arc<()>,
     syncs: Syncs<Ops>,
     write: WriteMode,
     birth_times: bool,
@@ -55,10 +62,13 @@ pub struct Adapter {
 impl Adapter {
     /// Creates an adapter that serves `ops` with `options`.
     pub fn new(ops: Arc<Ops>, options: &MountOptions) -> Self {
+        let waiting = Waiting::new(options.event_loops());
         Self {
             write: options.write,
             birth_times: options.birth_times,
-            waiting: Waiting::new(options.event_loops()),
+            waiting_for_rings: waiting.for_rings(),
+            waiting,
+            setting_flags: Arc::default(),
             working: Waiting::for_long_work(),
             syncs: Syncs::new(Arc::clone(&ops)),
             ops,
@@ -83,7 +93,11 @@ impl Adapter {
             Err(refused) => return reply.error(refused.into()),
         };
         let request = FsyncRequest { ino, data_only };
-        self.syncs.sync(request, &self.waiting, move |outcome| {
+        let waiting = match reply.may_wait() {
+            true => &self.waiting,
+            false => &self.waiting_for_rings,
+        };
+        self.syncs.sync(request, waiting, move |outcome| {
             reply_empty(reply, outcome.map_err(Errno::from));
         });
     }
@@ -474,8 +488,13 @@ impl Server for Adapter {
                 reply_ioctl(reply, flags.map(|flags| form.bytes(flags)));
             }
             Ok(ioctls::Ioctl::Set(flags)) => {
-                let ops = self.ops();
+                let (ops, one) = (self.ops(), Arc::clone(&self.setting_flags));
+                // The adapter has one reference, too.
+                if !reply.may_wait() && Arc::strong_count(&one) > SETTING_FLAGS + 1 {
+                    return reply.error(Errno::new(libc::EBUSY));
+                }
                 self.waiting.run_elsewhere(move |_under_way| {
+                    let _one = one;
                     let set = guarded(&ops, "ioctl", ino, || ops.set_flags(ino, flags));
                     reply_ioctl(reply, set.map(|()| Vec::new()));
                 });

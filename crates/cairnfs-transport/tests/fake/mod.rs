@@ -8,7 +8,7 @@ use std::os::fd::OwnedFd;
 use std::thread::{self, JoinHandle};
 
 use cairnfs_transport::session::Traffic;
-use cairnfs_transport::{Config, Notifier, Server, Session};
+use cairnfs_transport::{Config, Notifier, Server, Session, Transport};
 use rustix::net::{
     AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, send, socketpair,
 };
@@ -131,6 +131,7 @@ impl Running {
         let config = Config {
             loops,
             clone_device: false,
+            transport: Transport::Dev,
         };
         let session = Session::new(server, device, config).unwrap();
         assert_eq!(kernel.receive().len(), 16 + 64);

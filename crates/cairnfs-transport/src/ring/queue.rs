@@ -1,0 +1,360 @@
+//! The loop of one ring: takes requests from completions, and commits their replies.
+//!
+//! An entry is with the kernel, with the server, or gone: the kernel completes a command with an
+//! error if the connection has ended or if it refuses the entry, and never touches that entry again.
+//! The loop ends when all entries are gone. If it breaks off before, their memory is never unmapped.
+//! Requests are served in order of arrival; replies of one round are submitted together.
+
+#![allow(
+    unsafe_code,
+    reason = "hands entries to the kernel and takes them back; the owner of each is recorded"
+)]
+
+use std::collections::VecDeque;
+use std::io;
+use std::mem;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
+use std::time::Instant;
+
+use zerocopy::{FromBytes, IntoBytes};
+
+use super::instance::{Command, Completion, Instance};
+use super::outbox::{Done, Outbox};
+use super::region::{Body, Region};
+use super::sink::EntrySink;
+use crate::abi::{InHeader, Opcode, OutHeader};
+use crate::polling::{POLL, Pace};
+use crate::reply::Sink;
+use crate::server::{self, Server};
+
+/// Requests that are served before their replies are submitted: one submission for several saves
+/// system calls, but the first caller of a round waits for all of it.
+const ROUND: usize = 4;
+
+/// Who has an entry.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Owner {
+    /// Nobody yet, or nobody any more.
+    Nobody,
+    Kernel,
+    /// The server; `unique` is the number of the request.
+    Server {
+        unique: u64,
+    },
+}
+
+/// What polling found.
+enum Found {
+    Request,
+    Reply,
+    Nothing,
+}
+
+struct Slot {
+    queue: u16,
+    owner: Owner,
+    entry: Arc<EntrySink>,
+    /// The same as `entry`.
+    sink: Arc<dyn Sink>,
+}
+
+/// A ring: an instance, its entries, and the replies on their way to it.
+pub(super) struct Ring<I> {
+    instance: I,
+    region: Arc<Region>,
+    outbox: Arc<Outbox>,
+    slots: Vec<Slot>,
+    /// Entries that are not gone.
+    live: usize,
+    /// Completions that were taken and not handled.
+    arrived: VecDeque<Completion>,
+    /// The list that is exchanged with the outbox.
+    done: Vec<Done>,
+    /// Whether there are commands that are not submitted.
+    pushed: bool,
+    /// Whether polling for requests pays.
+    pace: Pace,
+    /// When this ring began to wait for the next request, unless it polled.
+    waiting_since: Option<Instant>,
+}
+
+impl<I: Instance> Ring<I> {
+    /// Creates a ring that has `depth` entries of each queue; the region has as many.
+    pub(super) fn new(
+        instance: I,
+        region: Arc<Region>,
+        outbox: Arc<Outbox>,
+        queues: &[u16],
+        depth: usize,
+    ) -> Self {
+        let entries = queues
+            .iter()
+            .flat_map(|queue| (0..depth).map(move |_| *queue));
+        let slot = |(slot, queue)| {
+            let entry = Arc::new(EntrySink::new(slot, Arc::clone(&outbox)));
+            Slot {
+                queue,
+                owner: Owner::Nobody,
+                sink: Arc::clone(&entry) as Arc<dyn Sink>,
+                entry,
+            }
+        };
+        let slots = entries.enumerate().map(slot).collect();
+        Self {
+            instance,
+            region,
+            outbox,
+            slots,
+            live: 0,
+            arrived: VecDeque::new(),
+            done: Vec::new(),
+            pushed: false,
+            pace: Pace::default(),
+            waiting_since: None,
+        }
+    }
+
+    /// Registers all entries. Returns the first refusal of the kernel; entries that it did not
+    /// refuse are served by [`Ring::run`].
+    ///
+    /// # Errors
+    /// The instance broke.
+    pub(super) fn register(&mut self) -> io::Result<Option<io::Error>> {
+        self.push(Command::Listen)?;
+        for at in 0..self.slots.len() {
+            // SAFETY: entries are registered here only, and once.
+            let addresses = unsafe { self.region.addresses(at) };
+            self.live += 1;
+            self.give(at, |queue| Command::Register {
+                slot: at,
+                queue,
+                addresses,
+            })?;
+        }
+        self.submit()?;
+        // A refusal is complete when its submission returns.
+        while let Some(completion) = self.instance.complete() {
+            self.arrived.push_back(completion);
+        }
+        let mut completions = self.arrived.iter();
+        let refused = completions.find(|c| c.slot.is_some() && c.result < 0);
+        Ok(refused.map(|c| io::Error::from_raw_os_error(-c.result)))
+    }
+
+    /// Serves requests until all entries are gone. `polled` counts those that polling found.
+    ///
+    /// # Errors
+    /// The instance broke.
+    pub(super) fn run(&mut self, server: &impl Server, polled: &AtomicU64) -> io::Result<()> {
+        loop {
+            self.handle(server)?;
+            self.commit_replies()?;
+            if self.live == 0 {
+                return Ok(());
+            }
+            match self.is_idle() {
+                true => self.wait(polled)?,
+                false => self.submit()?,
+            }
+        }
+    }
+
+    /// Waits for work: by looking for it for a while if that pays, then asleep.
+    fn wait(&mut self, polled: &AtomicU64) -> io::Result<()> {
+        if self.pace.pays() {
+            match self.poll()? {
+                Found::Request => {
+                    polled.fetch_add(1, Ordering::Relaxed);
+                    self.pace.caught();
+                    return Ok(());
+                }
+                Found::Reply => return Ok(()),
+                Found::Nothing => self.pace.missed(),
+            }
+            self.waiting_since = None;
+        } else if self.waiting_since.is_none() {
+            self.waiting_since = Some(Instant::now());
+        }
+        match self.outbox.may_sleep() {
+            true => {
+                self.enter(true)?;
+                self.outbox.awake();
+                Ok(())
+            }
+            false => self.submit(),
+        }
+    }
+
+    /// Submits what was pushed, and looks for work for a while.
+    fn poll(&mut self) -> io::Result<Found> {
+        self.submit()?;
+        let until = Instant::now() + POLL;
+        while Instant::now() < until {
+            if !self.is_idle() {
+                return Ok(Found::Request);
+            }
+            if !self.outbox.is_empty() {
+                return Ok(Found::Reply);
+            }
+            // The client may run on this processor, and cannot while this thread does.
+            thread::yield_now();
+        }
+        Ok(Found::Nothing)
+    }
+
+    /// Whether no completion waits to be handled.
+    fn is_idle(&mut self) -> bool {
+        self.arrived.is_empty() && !self.instance.is_ready()
+    }
+
+    /// Handles completions, of requests one round at most.
+    fn handle(&mut self, server: &impl Server) -> io::Result<()> {
+        let mut served = 0;
+        while served < ROUND {
+            let arrived = self.arrived.pop_front();
+            let Some(completion) = arrived.or_else(|| self.instance.complete()) else {
+                break;
+            };
+            match completion.slot {
+                None if completion.more => {}
+                None => self.push(Command::Listen)?,
+                Some(at) if completion.result < 0 => self.lose(at, completion.result),
+                Some(at) => {
+                    self.serve(at, server)?;
+                    served += 1;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Serves the request that has arrived in an entry.
+    fn serve(&mut self, at: usize, server: &impl Server) -> io::Result<()> {
+        if let Some(since) = self.waiting_since.take() {
+            self.pace.slept(since.elapsed());
+        }
+        let Some(slot) = self.slots.get_mut(at) else {
+            return Ok(());
+        };
+        if slot.owner != Owner::Kernel {
+            return Ok(());
+        }
+        // SAFETY: the kernel had the entry and has completed it.
+        let split = unsafe { self.region.split(at) };
+        let split = split.and_then(|(request, room)| {
+            let (header, _) = InHeader::ref_from_prefix(request.header).ok()?;
+            Some((header, request, room))
+        });
+        let Some((header, request, room)) = split else {
+            return Err(io::Error::other("an entry of the ring has no request"));
+        };
+        slot.owner = Owner::Server {
+            unique: header.unique,
+        };
+        slot.entry.expect(room);
+        server::serve(server, header, request.op, request.payload, &slot.sink);
+        // The kernel sends no such requests here; a ring could not continue without a reply.
+        if Opcode(header.opcode).is_unanswered() {
+            slot.sink.send(header.unique, Ok(&[]));
+        }
+        Ok(())
+    }
+
+    /// Gives entries with finished replies back to the kernel.
+    fn commit_replies(&mut self) -> io::Result<()> {
+        let mut done = mem::take(&mut self.done);
+        self.outbox.take(&mut done);
+        for reply in done.drain(..) {
+            self.commit(reply)?;
+        }
+        self.done = done;
+        Ok(())
+    }
+
+    fn commit(&mut self, reply: Done) -> io::Result<()> {
+        let at = reply.slot;
+        let Some(Owner::Server { unique }) = self.slots.get(at).map(|slot| slot.owner) else {
+            return Ok(());
+        };
+        let (error, body) = match reply.outcome {
+            Ok(body) => (0, body),
+            Err(errno) => (-errno.number(), Body::Direct(0)),
+        };
+        let header = OutHeader {
+            len: (size_of::<OutHeader>() + body.len()) as u32,
+            error,
+            unique,
+        };
+        // SAFETY: the server had the entry. Its reply came through the sink, which has dropped the
+        // room; its request is borrowed only while `serve` runs, which this thread does not.
+        let commit_id = unsafe {
+            self.region.conclude(at, header.as_bytes(), &body);
+            self.region.commit_id(at)
+        };
+        self.give(at, |queue| Command::Commit {
+            slot: at,
+            queue,
+            commit_id,
+        })
+    }
+
+    /// Gives an entry to the kernel by a command to its queue.
+    fn give(&mut self, at: usize, command: impl FnOnce(u16) -> Command) -> io::Result<()> {
+        let Some(slot) = self.slots.get_mut(at) else {
+            return Ok(());
+        };
+        slot.owner = Owner::Kernel;
+        let command = command(slot.queue);
+        self.push(command)
+    }
+
+    fn push(&mut self, command: Command) -> io::Result<()> {
+        self.pushed = true;
+        // SAFETY: the region stays mapped until all entries are gone, see `drop`; an entry that the
+        // kernel has is not touched.
+        unsafe { self.instance.push(command) }
+    }
+
+    /// Submits what was pushed, and lets the kernel do deferred work.
+    fn submit(&mut self) -> io::Result<()> {
+        match self.pushed || self.instance.is_ready() {
+            true => self.enter(false),
+            false => Ok(()),
+        }
+    }
+
+    fn enter(&mut self, wait: bool) -> io::Result<()> {
+        self.pushed = false;
+        self.instance.enter(wait)
+    }
+
+    /// The kernel has given an entry back for good.
+    fn lose(&mut self, at: usize, error: i32) {
+        let Some(slot) = self.slots.get_mut(at) else {
+            return;
+        };
+        if mem::replace(&mut slot.owner, Owner::Nobody) == Owner::Nobody {
+            return;
+        }
+        self.live -= 1;
+        if !ENDED.contains(&-error) {
+            let error = io::Error::from_raw_os_error(-error);
+            let queue = slot.queue;
+            tracing::warn!("the kernel refuses an entry of FUSE ring {queue}: {error}");
+        }
+    }
+}
+
+/// How the kernel completes the entries of a connection that has ended.
+const ENDED: [i32; 3] = [libc::ENOTCONN, libc::ECONNABORTED, libc::ECANCELED];
+
+impl<I> Drop for Ring<I> {
+    /// If the loop broke off, the kernel may write the entries at any time; so they stay mapped.
+    fn drop(&mut self) {
+        if self.live > 0 {
+            mem::forget(Arc::clone(&self.region));
+        }
+    }
+}

@@ -1,0 +1,95 @@
+//! A kernel that refuses the registration of rings.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::fs::OpenOptions;
+use std::os::fd::AsRawFd;
+
+use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
+
+use super::*;
+use crate::abi::{Attr, AttrOut};
+use crate::init::Wanted;
+use crate::reply::ReplyAttr;
+use crate::request::Header;
+
+/// A directory.
+struct Root;
+
+impl Server for Root {
+    fn negotiate(&self, _: &Offer) -> Result<Wanted, String> {
+        Ok(Wanted {
+            features: Features::default(),
+            max_request: 1 << 20,
+            max_background: 12,
+            time_granularity: 1,
+        })
+    }
+
+    fn getattr(&self, from: &Header, _: bool, reply: ReplyAttr) {
+        let attr = Attr {
+            ino: from.ino,
+            mode: libc::S_IFDIR | 0o755,
+            nlink: 77,
+            ..Attr::default()
+        };
+        reply.attr(&AttrOut {
+            attr,
+            ..AttrOut::default()
+        });
+    }
+}
+
+#[test]
+fn rings_are_asked_for_only_if_wanted_and_offered() {
+    let offer = |features| Offer {
+        major: 7,
+        minor: 45,
+        max_readahead: 0,
+        features,
+    };
+    let reply = InitOut {
+        max_write: 65536,
+        max_pages: 16,
+        ..InitOut::default()
+    };
+    let prepared = |transport, features| prepare::<Root>(transport, &offer(features), &reply);
+    for transport in [Transport::Auto, Transport::Dev, Transport::Ring] {
+        assert!(prepared(transport, Features::default()).is_none());
+    }
+    assert!(prepared(Transport::Dev, Features::OVER_IO_URING).is_none());
+    assert!(prepared(Transport::Auto, Features::OVER_IO_URING).is_some());
+}
+
+#[test]
+fn refused_registration_leaves_requests_to_the_device() {
+    let device = OpenOptions::new().read(true).write(true).open("/dev/fuse");
+    let permitted = std::fs::write("/sys/module/fuse/parameters/enable_uring", "Y");
+    let (Ok(device), Ok(())) = (device, permitted) else {
+        eprintln!("skipped: root, /dev/fuse or FUSE over io_uring is missing");
+        return;
+    };
+    let dir = tempfile::tempdir().unwrap();
+    let data = format!(
+        "fd={},rootmode=40000,user_id=0,group_id=0",
+        device.as_raw_fd()
+    );
+    let data = std::ffi::CString::new(data).unwrap();
+    mount("root", dir.path(), "fuse", MountFlags::empty(), &*data).unwrap();
+    let config = Config {
+        loops: 2,
+        clone_device: true,
+        transport: Transport::Ring,
+    };
+    let mut session = Session::new(Root, device.into(), config).unwrap();
+    assert!(session.granted.features.contains(Features::OVER_IO_URING));
+    // Payloads that are too small for the requests that were granted.
+    session.rings = Some(Prepared::new(8192).unwrap());
+    let traffic = session.traffic();
+    let session = thread::spawn(move || session.run());
+    use std::os::unix::fs::MetadataExt;
+    assert_eq!(std::fs::metadata(dir.path()).unwrap().nlink(), 77);
+    assert_eq!(traffic.transport(), "dev");
+    unmount(dir.path(), UnmountFlags::empty()).unwrap();
+    session.join().unwrap().unwrap();
+}
