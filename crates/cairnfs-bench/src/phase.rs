@@ -186,6 +186,29 @@ impl<'t> Meter<'t> {
         });
     }
 
+    /// Subtracts processor time from that of the last phase: time of a thread that is not a part of
+    /// the measured work.
+    pub fn less_cpu(&mut self, time: Duration) {
+        let micros = u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
+        let counters = self.phases.last_mut().map(|phase| &mut phase.counters);
+        for (name, value) in counters.into_iter().flatten() {
+            if ["cpu_us", "machine_cpu_us"].contains(name) {
+                *value = value.saturating_sub(micros);
+            }
+        }
+    }
+
+    /// Returns the operations per second of a phase, if there were any.
+    pub fn rate(&self, name: &str) -> Option<f64> {
+        let phase = self.phases.iter().find(|phase| phase.name == name)?;
+        Some(phase.rate()).filter(|rate| *rate > 0.0)
+    }
+
+    /// Makes everything durable, outside of any phase.
+    pub fn settle(&self) -> Result<()> {
+        self.target.sync()
+    }
+
     /// Adds a ratio of two figures.
     pub fn ratio(&mut self, name: &'static str, value: f64) {
         self.ratios.push((name, value));
