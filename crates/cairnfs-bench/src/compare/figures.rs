@@ -161,6 +161,11 @@ const FIGURES: &[(&str, Kind, Of)] = &[
     ),
     ("log bytes each", Kind::Cost, Of::Each("log_bytes", 1.0)),
     (CPU_EACH, Kind::Cost, Of::Each("cpu_us", 1.0)),
+    (
+        "daemon CPU us each",
+        Kind::Cost,
+        Of::Each("daemon_cpu_us", 1.0),
+    ),
     (MACHINE_EACH, Kind::Cost, Of::Each("machine_cpu_us", 1.0)),
     (
         "write IOPS",

@@ -75,9 +75,10 @@ impl Shared {
         Ok(Self(Arc::new(Mutex::new(mount))))
     }
 
-    /// Returns the processor time of all its daemons.
-    pub fn cpu(&self) -> Duration {
-        self.lock().cpu()
+    /// Returns the processor time of all its daemons; `None` if it is served by the kernel.
+    pub fn daemon_cpu(&self) -> Option<Duration> {
+        let mount = self.lock();
+        (!mount.system.is_kernels()).then(|| mount.cpu())
     }
 
     fn lock(&self) -> MutexGuard<'_, Mount> {

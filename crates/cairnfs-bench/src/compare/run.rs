@@ -242,8 +242,10 @@ impl Target for Observed {
         // counted alike.
         counters.retain(|(name, _)| !name.starts_with("device_"));
         counters.extend(self.block.now().counters());
-        let cpu = process_cpu() + self.mount.as_ref().map(Shared::cpu).unwrap_or_default();
-        for (name, time) in [("cpu_us", cpu), ("machine_cpu_us", machine_cpu())] {
+        let daemon = self.mount.as_ref().and_then(Shared::daemon_cpu);
+        let cpu = process_cpu() + daemon.unwrap_or_default();
+        let times = [("cpu_us", cpu), ("machine_cpu_us", machine_cpu())].into_iter();
+        for (name, time) in times.chain(daemon.map(|time| ("daemon_cpu_us", time))) {
             counters.push((name, u64::try_from(time.as_micros()).unwrap_or(u64::MAX)));
         }
         counters

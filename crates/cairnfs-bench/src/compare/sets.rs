@@ -1,48 +1,11 @@
-//! Prepared sets of tasks: one client beside eight, and everyday work; and the sizes of their loads.
+//! Prepared sets of tasks: one client beside eight, and everyday work.
 
 use std::sync::Arc;
 
 use super::external::{Archive, External, Git, Program};
+use super::sizes::Sizes;
 use super::task::Task;
 use crate::Result;
-
-/// Sizes of the loads of programs and of the sets.
-#[derive(Debug, Clone, clap::Args)]
-#[command(next_help_heading = "Sizes")]
-pub struct Sizes {
-    /// How long dbench runs.
-    #[arg(long, value_name = "N", default_value_t = 20)]
-    pub dbench_seconds: u32,
-
-    /// How long pgbench runs.
-    #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..))]
-    pub pgbench_seconds: u32,
-
-    /// Files that tar unpacks, grep searches and rm removes.
-    #[arg(long, value_name = "N", default_value_t = 100_000, value_parser = clap::value_parser!(u64).range(1..))]
-    pub tree_files: u64,
-
-    /// Files that git clones; those that npm installs.
-    #[arg(long, value_name = "N", default_value_t = 3_000, value_parser = clap::value_parser!(u64).range(1..))]
-    pub source_files: u64,
-
-    /// Crates that cargo builds.
-    #[arg(long, value_name = "N", default_value_t = 12, value_parser = clap::value_parser!(u64).range(1..))]
-    pub crates: u64,
-
-    /// SQLite's transactions of one insert; of those of 1,000, a fiftieth as many.
-    #[arg(long, value_name = "N", default_value_t = 2_000, value_parser = clap::value_parser!(u64).range(1..))]
-    pub transactions: u64,
-
-    /// Mails that one job delivers; each of 16 delivers a fifth as many.
-    #[arg(long, value_name = "N", default_value_t = 500, value_parser = clap::value_parser!(u64).range(1..))]
-    pub messages: u64,
-
-    /// Files of each row of --single-client; rows that also write them have half as many, git an
-    /// eighth.
-    #[arg(long, value_name = "N", default_value_t = 8_000, value_parser = clap::value_parser!(u64).range(1..))]
-    pub client_files: u64,
-}
 
 /// A task of a set.
 pub struct Entry {
@@ -170,6 +133,5 @@ mod tests {
         for title in expected {
             assert!(titles.iter().any(|found| found == title), "{titles:?}");
         }
-        assert!(parse::<Sizes>(&["--crates", "0"]).is_err());
     }
 }

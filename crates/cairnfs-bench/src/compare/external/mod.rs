@@ -26,7 +26,7 @@ use std::time::Instant;
 pub use archive::Archive;
 pub use git::Git;
 
-use super::sets::Sizes;
+use super::sizes::Sizes;
 use super::stats::cpu_of_children;
 use super::system::needs;
 use super::undo::Undo;
