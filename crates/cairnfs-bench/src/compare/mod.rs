@@ -115,10 +115,6 @@ pub struct Compare {
     #[arg(long, value_enum, value_delimiter = ',', value_name = "LIST")]
     pub external: Vec<Program>,
 
-    /// Sizes of the programs' loads.
-    #[command(flatten)]
-    pub sizes: Sizes,
-
     /// Memory that CairnFS may use, in-process and mounted [default: an eighth of the machine's];
     /// the kernel's file systems have no such limit.
     #[arg(long, value_name = "BYTES", value_parser = parse_size)]
@@ -139,6 +135,10 @@ pub struct Compare {
     /// Draw the figures, as SVG files in DIR.
     #[arg(long, value_name = "DIR")]
     pub plot: Option<PathBuf>,
+
+    /// Sizes of the programs' loads.
+    #[command(flatten)]
+    pub sizes: Sizes,
 }
 
 /// All results of a comparison.
