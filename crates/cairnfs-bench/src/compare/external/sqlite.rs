@@ -91,7 +91,7 @@ impl External for Sqlite {
             warm(&script)?;
             let mut sqlite = command("sqlite3", ["-batch", "-bail"]);
             sqlite.arg(site.path(&format!("database-{inserts}")));
-            sqlite.arg(format!(".read {}", script.display()));
+            sqlite.arg(format!(".read \"{}\"", script.display()));
             let printed = site.timed_one(meter, phase, transactions, sqlite)?;
             let rows = format!("rows|{}", transactions * inserts);
             expect(
