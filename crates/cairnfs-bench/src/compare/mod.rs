@@ -74,14 +74,13 @@ pub struct Compare {
 
     /// The file systems [default: cairnfs,cairnfs-mount,noop,xfs,ext4,btrfs; of --single-client and
     /// --everyday, those that are mounted].
-    #[arg(
-        long,
-        value_enum,
-        value_delimiter = ',',
-        value_name = "LIST",
-        hide_default_value = true
-    )]
+    #[arg(long, value_enum, value_delimiter = ',', value_name = "LIST")]
     pub with: Vec<System>,
+
+    /// Instead of these, measure what each mechanism of CairnFS saves: in-process, with and without
+    /// each, by workloads that show it.
+    #[arg(long, conflicts_with_all = ["workloads", "more", "with", "threads", "external", "single_client", "everyday", "plot"])]
+    pub mechanisms: bool,
 
     /// Measure what one client gets, beside eight: calls one by one, tar, rm, git; and what a busy
     /// neighbour loses.
@@ -96,11 +95,6 @@ pub struct Compare {
     /// its rows.
     #[arg(long)]
     pub require_programs: bool,
-
-    /// Instead of that, measure what each mechanism of CairnFS saves: in-process, with and without
-    /// each, by workloads that show it.
-    #[arg(long, conflicts_with_all = ["workloads", "more", "with", "threads", "external", "single_client", "everyday", "plot"])]
-    pub mechanisms: bool,
 
     /// Number of rounds; fewer than 3 give no information about the spread.
     #[arg(long, value_name = "N", default_value_t = 3)]
