@@ -7,7 +7,7 @@ use cairnfs::Mechanism;
 use crate::Result;
 use crate::compare::Compare;
 use crate::noop::Noop;
-use crate::workload::{Dirfsync, Fsmark, Fsync, Maildir, Mixed, Xattr};
+use crate::workload::{Dirfsync, Fsmark, Fsync, Maildir, Mixed, Neighbour, Xattr};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -69,6 +69,12 @@ Examples:
   cairnfs bench maildir --jobs 16
   cairnfs bench maildir --size 64K --target /mnt")]
     Maildir(Run<Maildir>),
+    /// Create files, and count what a computation on another processor loses
+    #[command(after_help = "\
+Examples:
+  cairnfs bench neighbour --target /mnt
+  cairnfs bench compare --device /var/tmp/image --with cairnfs-mount,noop,xfs neighbour")]
+    Neighbour(Run<Neighbour>),
     /// Measure several file systems in turn on one device, and compare them
     #[command(after_help = "\
 Examples:
@@ -76,6 +82,8 @@ Examples:
   cairnfs bench compare --device /var/tmp/image --with cairnfs-mount,ext4 'maildir --jobs 16' 'fsync --jobs 4'
   cairnfs bench compare --device /var/tmp/image --threads 1,2,4,8,16,64 --json figures.json --plot plots
   cairnfs bench compare --device /var/tmp/image --mechanisms
+  cairnfs bench compare --device /var/tmp/image --single-client -o write=back
+  cairnfs bench compare --device /var/tmp/image --everyday --rounds 2 --require-programs
   cairnfs bench compare --device /dev/sdX --force --external dbench,fio,fs_mark --markdown
 
 Only root can do this. What each column means is in docs/benchmarks.md.")]

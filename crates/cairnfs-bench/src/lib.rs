@@ -14,6 +14,7 @@ mod args;
 mod compare;
 mod noop;
 mod phase;
+mod processor;
 mod random;
 mod report;
 mod tally;
@@ -30,7 +31,7 @@ pub use noop::Noop;
 pub use phase::Phase;
 pub use report::Report;
 pub use tally::Latency;
-pub use workload::{Dirfsync, Fsmark, Fsync, Maildir, Mixed, Workload, Xattr, measure};
+pub use workload::{Dirfsync, Fsmark, Fsync, Maildir, Mixed, Neighbour, Workload, Xattr, measure};
 
 /// A failure of a benchmark; its text is for the user.
 pub type Failure = Box<dyn Error + Send + Sync>;
@@ -61,6 +62,7 @@ pub fn run_to(args: &Args, out: &mut dyn Write) -> Result<()> {
         Command::Fsync(run) => print(run, out),
         Command::Mixed(run) => print(run, out),
         Command::Maildir(run) => print(run, out),
+        Command::Neighbour(run) => print(run, out),
         Command::Compare(compare) => compare::compare(compare, out),
         Command::Noop(noop) => noop.run(out),
     }

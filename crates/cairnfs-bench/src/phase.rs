@@ -186,6 +186,29 @@ impl<'t> Meter<'t> {
         });
     }
 
+    /// Subtracts processor time from that of the last phase: time of a thread that is not a part of
+    /// the measured work.
+    pub fn less_cpu(&mut self, time: Duration) {
+        let micros = u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
+        let counters = self.phases.last_mut().map(|phase| &mut phase.counters);
+        for (name, value) in counters.into_iter().flatten() {
+            if ["cpu_us", "machine_cpu_us"].contains(name) {
+                *value = value.saturating_sub(micros);
+            }
+        }
+    }
+
+    /// Returns the operations per second of a phase, if there were any.
+    pub fn rate(&self, name: &str) -> Option<f64> {
+        let phase = self.phases.iter().find(|phase| phase.name == name)?;
+        Some(phase.rate()).filter(|rate| *rate > 0.0)
+    }
+
+    /// Makes everything durable, outside of any phase.
+    pub fn settle(&self) -> Result<()> {
+        self.target.sync()
+    }
+
     /// Adds a ratio of two figures.
     pub fn ratio(&mut self, name: &'static str, value: f64) {
         self.ratios.push((name, value));
@@ -340,9 +363,10 @@ pub fn total(name: &'static str, operations: u64, phases: &[Phase]) -> Phase {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
     use super::*;
+    use crate::target::Dir;
 
     #[test]
     fn side_by_side_starts_together_sums_and_returns_failure() {
@@ -366,6 +390,61 @@ mod tests {
             },
         );
         assert_eq!(failed.unwrap_err().to_string(), "two");
+    }
+
+    /// A target with counters of processor time that rise by 50 us at each look.
+    #[derive(Default)]
+    struct Busy(AtomicU64);
+
+    impl Target for Busy {
+        fn name(&self) -> &str {
+            "busy"
+        }
+
+        fn interface(&self) -> &'static str {
+            "none"
+        }
+
+        fn make_dir(&self, _path: &str) -> Result<()> {
+            Ok(())
+        }
+
+        fn remove_tree(&self, _path: &str) -> Result<()> {
+            Ok(())
+        }
+
+        fn dir<'a>(&'a self, _path: &str) -> Result<Box<dyn Dir + 'a>> {
+            Err("no directories".into())
+        }
+
+        fn sync(&self) -> Result<()> {
+            Ok(())
+        }
+
+        fn counters(&self) -> Vec<(&'static str, u64)> {
+            let now = self.0.fetch_add(50, Ordering::SeqCst);
+            ["cpu_us", "machine_cpu_us", "commits"]
+                .map(|name| (name, now))
+                .to_vec()
+        }
+    }
+
+    #[test]
+    fn processor_time_of_others_is_subtracted_from_last_phase() {
+        let busy = Busy::default();
+        let mut meter = Meter::new(&busy);
+        meter.once("first", || Ok(())).unwrap();
+        meter.once("last", || Ok(())).unwrap();
+        meter.less_cpu(Duration::from_micros(30));
+        assert_eq!((meter.rate("last"), meter.rate("other")), (None, None));
+        let (phases, _) = meter.finish();
+        let of = |phase: usize, name: &str| phases[phase].counter(name);
+        assert_eq!((of(0, "cpu_us"), of(0, "commits")), (Some(50), Some(50)));
+        assert_eq!(
+            (of(1, "cpu_us"), of(1, "machine_cpu_us")),
+            (Some(20), Some(20))
+        );
+        assert_eq!(of(1, "commits"), Some(50));
     }
 
     #[test]

@@ -82,6 +82,20 @@ fn walks_are_left_out_on_request() {
 }
 
 #[test]
+fn every_file_is_stated_and_read_on_request() {
+    for figures in everywhere(&[&SMALL[..], &["--no-walk", "--stat", "--read"]].concat()) {
+        let expected = [
+            ("create", 60),
+            ("stat", 60),
+            ("open + read + close", 60),
+            ("unlink", 60),
+        ];
+        assert_eq!(phases(&figures)[..4], expected);
+        assert_eq!(figures["settings"]["read_each"], 1);
+    }
+}
+
+#[test]
 fn table_has_columns_of_its_target() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().to_str().unwrap();
@@ -145,6 +159,8 @@ fn invalid_arguments_are_refused_with_their_name() {
         (&["mixed", "--appends", "0"], "--appends"),
         (&["maildir", "--jobs", "0"], "--jobs"),
         (&["maildir", "--messages", "0"], "--messages"),
+        (&["neighbour", "--files", "0"], "--files"),
+        (&["neighbour", "--alone", "0"], "--alone"),
         (&["fsmark", "--cold", "--target", "/tmp"], "--cold"),
         (&["fsmark", "--cold", "--no-walk"], "--no-walk"),
         (&["fsmark", "--walk-again", "--no-walk"], "--no-walk"),
@@ -173,7 +189,7 @@ fn every_workload_has_help_with_examples() {
             .get_subcommands()
             .filter(|c| c.get_name() != "help")
             .count(),
-        8
+        9
     );
     for workload in command.get_subcommands().filter(|c| c.get_name() != "help") {
         let examples = workload.get_after_help().unwrap().to_string();

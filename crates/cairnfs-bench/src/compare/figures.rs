@@ -143,7 +143,7 @@ impl Of {
 /// The figures of each phase, if it has them; the unit of its operations is put before `/s`.
 const FIGURES: &[(&str, Kind, Of)] = &[
     ("/s", Kind::Rate, Of::Rate),
-    ("MiB/s", Kind::Rate, Of::Mebibytes),
+    (MEBIBYTES, Kind::Rate, Of::Mebibytes),
     (SECONDS, Kind::Time, Of::Seconds),
     ("p50 us", Kind::Time, Of::Latency(|l| l.p50)),
     ("p99 us", Kind::Time, Of::Latency(|l| l.p99)),
@@ -161,6 +161,11 @@ const FIGURES: &[(&str, Kind, Of)] = &[
     ),
     ("log bytes each", Kind::Cost, Of::Each("log_bytes", 1.0)),
     (CPU_EACH, Kind::Cost, Of::Each("cpu_us", 1.0)),
+    (
+        "daemon CPU us each",
+        Kind::Cost,
+        Of::Each("daemon_cpu_us", 1.0),
+    ),
     (MACHINE_EACH, Kind::Cost, Of::Each("machine_cpu_us", 1.0)),
     (
         "write IOPS",
@@ -180,6 +185,8 @@ const FIGURES: &[(&str, Kind, Of)] = &[
     ),
 ];
 
+/// Figure: MiB that programs write per second.
+pub const MEBIBYTES: &str = "MiB/s";
 /// Figure: bytes written to the device per operation.
 pub const BYTES_EACH: &str = "device bytes written each";
 /// Figure: writes to the device per 1000 operations.
@@ -191,7 +198,10 @@ pub const MACHINE_EACH: &str = "machine CPU us each";
 /// Figure: time of a phase without operations, in seconds.
 pub const SECONDS: &str = "seconds";
 
-/// Returns all rows of one task, phase by phase.
+/// Name of the rows of ratios, in place of a phase.
+const RATIO: &str = "ratio";
+
+/// Returns all rows of one task, phase by phase, and the ratios that its workload computes.
 pub fn rows(runs: &[Run], systems: &[System], task: usize) -> Vec<Row> {
     let runs: Vec<&Run> = runs.iter().filter(|run| run.task == task).collect();
     let unit = runs.first().map_or("", |run| run.report.unit);
@@ -222,7 +232,29 @@ pub fn rows(runs: &[Run], systems: &[System], task: usize) -> Vec<Row> {
             }
         }
     }
+    rows.extend(ratios(&runs, systems));
     rows
+}
+
+/// Returns a row for each ratio of figures that the runs report.
+fn ratios(runs: &[&Run], systems: &[System]) -> Vec<Row> {
+    let first = runs.iter().find(|run| !run.report.ratios.is_empty());
+    let names = first.into_iter().flat_map(|run| &run.report.ratios);
+    let row = |(name, _): &(&str, f64)| Row {
+        phase: RATIO,
+        figure: name.replace('_', " "),
+        kind: Kind::Load,
+        cells: systems
+            .iter()
+            .map(|system| {
+                let of_it = runs.iter().filter(|run| run.system == *system);
+                let ratios = of_it.flat_map(|run| &run.report.ratios);
+                let values = ratios.filter(|(n, _)| n == name).map(|(_, value)| *value);
+                Spread::of(values.collect())
+            })
+            .collect(),
+    };
+    names.map(row).collect()
 }
 
 /// Returns the phases of all runs, in their order of execution.
@@ -330,6 +362,22 @@ pub mod tests {
         assert!(!rows.iter().any(|row| row.figure == "MiB/s"));
         let order: Vec<_> = rows.iter().map(|row| row.phase).collect();
         assert!(order.is_sorted_by_key(|p| ["create", "walk", "sync"].iter().position(|n| n == p)));
+    }
+
+    #[test]
+    fn ratios_of_workloads_have_rows() {
+        let (mut runs, systems) = sample();
+        for run in runs.iter_mut().filter(|run| run.system == System::Xfs) {
+            run.report.ratios = vec![("beside_to_alone", 0.25)];
+        }
+        let rows = rows(&runs, &systems, 0);
+        let row = rows.last().unwrap();
+        assert_eq!(
+            (row.phase, row.figure.as_str()),
+            ("ratio", "beside to alone")
+        );
+        assert_eq!(row.cells[..3], [None, None, None]);
+        assert_eq!(row.cells[3].as_ref().unwrap().median, 0.25);
     }
 
     #[test]

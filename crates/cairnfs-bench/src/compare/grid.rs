@@ -246,6 +246,7 @@ mod tests {
             rows: all.map(|task| rows(&runs, &systems, task)).collect(),
             systems,
             tasks,
+            missing: Vec::new(),
             runs,
         }
     }

@@ -4,7 +4,7 @@ use std::io::{self, Write};
 
 use serde_json::{Value, json};
 
-use super::Found;
+use super::{Found, summary};
 
 /// Writes one object.
 pub fn write(found: &Found, out: &mut dyn Write) -> io::Result<()> {
@@ -40,6 +40,11 @@ pub fn write(found: &Found, out: &mut dyn Write) -> io::Result<()> {
             json!({"title": task.title, "threads": threads, "figures": rows})
         })
         .collect();
+    let missing: Vec<Value> = found
+        .missing
+        .iter()
+        .map(|missing| json!({"title": missing.title, "why": missing.why}))
+        .collect();
     let all = json!({
         "command": found.conditions.command,
         "kernel": found.conditions.kernel,
@@ -50,6 +55,8 @@ pub fn write(found: &Found, out: &mut dyn Write) -> io::Result<()> {
         "rounds": found.conditions.rounds,
         "systems": systems,
         "tasks": tasks,
+        "missing": missing,
+        "summary": summary::json(found),
         "runs": runs,
     });
     serde_json::to_writer_pretty(&mut *out, &all)?;

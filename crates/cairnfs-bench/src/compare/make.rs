@@ -31,6 +31,8 @@ pub struct Spot {
     pub device: PathBuf,
     /// Memory limit of CairnFS in bytes, if one is set.
     pub cache: Option<u64>,
+    /// Mount options for CairnFS and for the server that stores nothing, if some are set.
+    pub options: Option<String>,
     /// The directory to mount on.
     pub dir: PathBuf,
     /// Existing file that receives a daemon's messages.
@@ -73,9 +75,10 @@ impl Shared {
         Ok(Self(Arc::new(Mutex::new(mount))))
     }
 
-    /// Returns the processor time of all its daemons.
-    pub fn cpu(&self) -> Duration {
-        self.lock().cpu()
+    /// Returns the processor time of all its daemons; `None` if it is served by the kernel.
+    pub fn daemon_cpu(&self) -> Option<Duration> {
+        let mount = self.lock();
+        (!mount.system.is_kernels()).then(|| mount.cpu())
     }
 
     fn lock(&self) -> MutexGuard<'_, Mount> {
@@ -110,12 +113,10 @@ impl Mount {
         self.undo.note(Trace::Mount(dir));
         let mounted = match self.system {
             System::CairnfsMount => {
-                let cache = self.spot.cache.map(|bytes| format!("-ocache={bytes}"));
-                let options = ["mount", "--foreground"].into_iter();
-                let options: Vec<&str> = options.chain(cache.as_deref()).collect();
-                self.serve(&options, true)
+                let cache = self.spot.cache.map(|bytes| format!("cache={bytes}"));
+                self.serve(&["mount", "--foreground"], cache, true)
             }
-            System::Noop => self.serve(&["bench", "noop"], false),
+            System::Noop => self.serve(&["bench", "noop"], None, false),
             _ => self.by_kernel(),
         };
         self.state.mounted = true;
@@ -133,9 +134,13 @@ impl Mount {
         Ok(())
     }
 
-    fn serve(&mut self, words: &[&str], stores: bool) -> Result<()> {
+    fn serve(&mut self, words: &[&str], cache: Option<String>, stores: bool) -> Result<()> {
         let mut daemon = Command::new(&self.spot.ours);
-        daemon.args(words);
+        // As the mounts of the kernel's file systems, it is open to all users.
+        daemon.args(words).args(["-o", "allow_other"]);
+        for option in cache.iter().chain(&self.spot.options) {
+            daemon.args(["-o", option]);
+        }
         if stores {
             daemon.arg(&self.spot.device);
         }

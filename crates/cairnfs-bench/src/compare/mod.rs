@@ -1,10 +1,11 @@
 //! `cairnfs bench compare`: workloads and programs on several file systems, in turn on one device,
 //! and how their figures compare.
 //!
-//! `task` defines the work, `system` the file systems; `place` creates the device, `make` file
+//! `task` and `external` define the work, `sets` which of it belongs together, `system` the file
+//! systems; `place` creates the device, `make` file
 //! systems on it, and `undo` removes all of it in every case. `run` measures, with the kernel's
 //! counters from `stats`; `figures` combines the runs of all rounds, and `table`, `sweep`, `grid`,
-//! `saved`, `json` and `plot` present them with their `conditions`. Needs root.
+//! `saved`, `summary`, `json` and `plot` present them with their `conditions`. Needs root.
 
 mod conditions;
 mod external;
@@ -17,7 +18,10 @@ mod plot;
 mod progress;
 mod run;
 mod saved;
+mod sets;
+mod sizes;
 mod stats;
+mod summary;
 mod svg;
 mod sweep;
 mod system;
@@ -37,6 +41,9 @@ use figures::Row;
 use place::Device;
 use progress::Progress;
 use run::{Ground, Run, order};
+use sets::Entry;
+use sizes::Sizes;
+use summary::Missing;
 use system::System;
 use table::Form;
 use task::Task;
@@ -65,20 +72,29 @@ pub struct Compare {
     #[arg(long)]
     pub force: bool,
 
-    /// The file systems.
-    #[arg(
-        long,
-        value_enum,
-        value_delimiter = ',',
-        value_name = "LIST",
-        default_value = "cairnfs,cairnfs-mount,noop,xfs,ext4,btrfs"
-    )]
+    /// The file systems [default: cairnfs,cairnfs-mount,noop,xfs,ext4,btrfs; of --single-client and
+    /// --everyday, those that are mounted].
+    #[arg(long, value_enum, value_delimiter = ',', value_name = "LIST")]
     pub with: Vec<System>,
 
-    /// Instead of that, measure what each mechanism of CairnFS saves: in-process, with and without
+    /// Instead of these, measure what each mechanism of CairnFS saves: in-process, with and without
     /// each, by workloads that show it.
-    #[arg(long, conflicts_with_all = ["workloads", "more", "with", "threads", "external", "plot"])]
+    #[arg(long, conflicts_with_all = ["workloads", "more", "with", "threads", "external", "single_client", "everyday", "plot"])]
     pub mechanisms: bool,
+
+    /// Measure what one client gets, beside eight: calls one by one, tar, rm, git; and what a busy
+    /// neighbour loses.
+    #[arg(long, conflicts_with = "threads")]
+    pub single_client: bool,
+
+    /// Measure everyday work: git, cargo, npm, tar, grep, rm, SQLite, pgbench, mail.
+    #[arg(long, conflicts_with = "threads")]
+    pub everyday: bool,
+
+    /// Fail if a program of --single-client or --everyday is not installed, instead of leaving out
+    /// its rows.
+    #[arg(long)]
+    pub require_programs: bool,
 
     /// Number of rounds; fewer than 3 give no information about the spread.
     #[arg(long, value_name = "N", default_value_t = 3)]
@@ -93,14 +109,14 @@ pub struct Compare {
     #[arg(long, value_enum, value_delimiter = ',', value_name = "LIST")]
     pub external: Vec<Program>,
 
-    /// How long dbench runs.
-    #[arg(long, value_name = "N", default_value_t = 20)]
-    pub dbench_seconds: u32,
-
     /// Memory that CairnFS may use, in-process and mounted [default: an eighth of the machine's];
     /// the kernel's file systems have no such limit.
     #[arg(long, value_name = "BYTES", value_parser = parse_size)]
     pub cache: Option<u64>,
+
+    /// Mount options for cairnfs-mount and noop, as for `cairnfs mount`.
+    #[arg(short = 'o', long, value_name = "OPTIONS")]
+    pub mount_options: Option<String>,
 
     /// Write all figures of all rounds to FILE; `-` is standard output, instead of tables.
     #[arg(long, value_name = "FILE")]
@@ -113,6 +129,10 @@ pub struct Compare {
     /// Draw the figures, as SVG files in DIR.
     #[arg(long, value_name = "DIR")]
     pub plot: Option<PathBuf>,
+
+    /// Sizes of the programs' loads.
+    #[command(flatten)]
+    pub sizes: Sizes,
 }
 
 /// All results of a comparison.
@@ -120,6 +140,8 @@ struct Found {
     conditions: Conditions,
     systems: Vec<System>,
     tasks: Vec<Task>,
+    /// Tasks that were left out.
+    missing: Vec<Missing>,
     runs: Vec<Run>,
     /// The combined figures of each task.
     rows: Vec<Vec<Row>>,
@@ -131,15 +153,11 @@ struct Found {
 /// Invalid arguments, missing programs, or the first failure of a file system. All that was created
 /// is removed in every case.
 pub fn compare(args: &Compare, out: &mut dyn Write) -> Result<()> {
-    let with = match args.mechanisms {
-        true => saved::systems(),
-        false => args.with.clone(),
-    };
     let args = &Compare {
-        with,
+        with: systems(args),
         ..args.clone()
     };
-    let tasks = tasks(args)?;
+    let plan = plan(args, Program::check)?;
     if !rustix::process::geteuid().is_root() {
         return Err("it makes and mounts file systems, which only root may: `sudo`".into());
     }
@@ -150,15 +168,64 @@ pub fn compare(args: &Compare, out: &mut dyn Write) -> Result<()> {
         std::fs::create_dir_all(dir).map_err(|e| format!("{}: {e}", dir.display()))?;
     }
     let watch = Watch::new(&undo)?;
-    let found = measure(args, tasks, &ours, &undo)?;
+    let found = measure(args, plan, &ours, &undo)?;
     drop(watch);
     show(args, &found, out)
 }
 
-/// Returns the tasks for each system.
+/// Returns the file systems of a comparison.
+fn systems(args: &Compare) -> Vec<System> {
+    use System::{Btrfs, Cairnfs, CairnfsMount, Ext4, Noop, Xfs};
+    if args.mechanisms {
+        saved::systems()
+    } else if !args.with.is_empty() {
+        args.with.clone()
+    } else if args.single_client {
+        vec![CairnfsMount, Noop, Xfs, Ext4, Btrfs]
+    } else if args.everyday {
+        vec![CairnfsMount, Xfs, Ext4, Btrfs]
+    } else {
+        vec![Cairnfs, CairnfsMount, Noop, Xfs, Ext4, Btrfs]
+    }
+}
+
+/// What is to be measured.
+#[derive(Default)]
+struct Plan {
+    tasks: Vec<Task>,
+    missing: Vec<Missing>,
+}
+
+/// Returns the tasks; those of sets only if `check` finds their program installed.
+fn plan(args: &Compare, check: impl Fn(Program) -> Result<()>) -> Result<Plan> {
+    let mut plan = Plan {
+        tasks: tasks(args)?,
+        ..Plan::default()
+    };
+    let mut entries = Vec::new();
+    if args.single_client {
+        entries.extend(sets::single_client(&args.sizes)?);
+    }
+    if args.everyday {
+        entries.extend(sets::everyday(&args.sizes)?);
+    }
+    for Entry { task, program } in entries {
+        match program.map_or(Ok(()), &check) {
+            Ok(()) => plan.tasks.push(task),
+            Err(why) if args.require_programs => return Err(why),
+            Err(why) => plan.missing.push(Missing {
+                title: task.title,
+                why: why.to_string(),
+            }),
+        }
+    }
+    Ok(plan)
+}
+
+/// Returns the tasks that are named one by one.
 fn tasks(args: &Compare) -> Result<Vec<Task>> {
-    if args.rounds == 0 || args.with.is_empty() {
-        return Err("--rounds and --with: at least one".into());
+    if args.rounds == 0 {
+        return Err("--rounds: at least one".into());
     }
     let mut once = Vec::new();
     for system in &args.with {
@@ -172,7 +239,8 @@ fn tasks(args: &Compare) -> Result<Vec<Task>> {
     }
     let mut titles: Vec<&str> = Vec::new();
     titles.extend(args.workloads.iter().chain(&args.more).map(String::as_str));
-    if titles.is_empty() && (args.external.is_empty() || !args.threads.is_empty()) {
+    let sets = args.single_client || args.everyday;
+    if titles.is_empty() && !sets && (args.external.is_empty() || !args.threads.is_empty()) {
         titles.push(task::DEFAULT);
     }
     let mut tasks = Vec::new();
@@ -184,8 +252,8 @@ fn tasks(args: &Compare) -> Result<Vec<Task>> {
         }
     }
     for program in &args.external {
-        let runs = program.runs(args.dbench_seconds);
-        tasks.extend(runs.into_iter().map(Task::external));
+        let loads = program.loads(&args.sizes).into_iter();
+        tasks.extend(loads.map(Task::external));
     }
     Ok(tasks)
 }
@@ -197,7 +265,8 @@ fn check(args: &Compare, ours: &Path, undo: &Undo) -> Result<()> {
     args.external.iter().try_for_each(|p| p.check())
 }
 
-fn measure(args: &Compare, tasks: Vec<Task>, ours: &Path, undo: &Undo) -> Result<Found> {
+fn measure(args: &Compare, plan: Plan, ours: &Path, undo: &Undo) -> Result<Found> {
+    let Plan { tasks, missing } = plan;
     let progress = Progress::writing(args.size);
     let device = Device::new(&args.device, args.size, args.force, undo, &|bytes| {
         progress.at(bytes);
@@ -206,7 +275,8 @@ fn measure(args: &Compare, tasks: Vec<Task>, ours: &Path, undo: &Undo) -> Result
     let fits = |task: &Task| args.with.iter().filter(|s| task.fits(**s)).count();
     let steps = args.rounds * tasks.iter().map(fits).sum::<usize>();
     let progress = Progress::runs(steps);
-    let ground = Ground::new(&device, ours, args.cache, undo)?;
+    let options = args.mount_options.clone();
+    let ground = Ground::new(&device, ours, args.cache, options, undo)?;
     let mut runs = Vec::with_capacity(steps);
     for round in 0..args.rounds {
         for system in order(&args.with, round) {
@@ -237,6 +307,7 @@ fn measure(args: &Compare, tasks: Vec<Task>, ours: &Path, undo: &Undo) -> Result
         conditions,
         systems,
         tasks,
+        missing,
         runs,
         rows,
     })
@@ -281,6 +352,9 @@ fn show(args: &Compare, found: &Found, out: &mut dyn Write) -> Result<()> {
         table::cost(rows, &found.systems).print(form, out)?;
         writeln!(out, "{COUNTED}\n")?;
     }
+    for table in summary::tables(found) {
+        table.print(form, out)?;
+    }
     for sweep in sweep::sweeps(found) {
         sweep.table(&found.systems).print(form, out)?;
     }
@@ -298,9 +372,44 @@ that ran meanwhile, the kernel's own threads among it. The device's figures are 
 mod tests {
     use super::*;
 
+    fn args(words: &[&str]) -> Result<Compare> {
+        crate::parse(&[&["--device", "x"], words].concat())
+    }
+
     fn asked(words: &[&str]) -> Result<Vec<String>> {
-        let args: Compare = crate::parse(&[&["--device", "x"], words].concat())?;
-        Ok(tasks(&args)?.into_iter().map(|task| task.title).collect())
+        let tasks = tasks(&args(words)?)?.into_iter();
+        Ok(tasks.map(|task| task.title).collect())
+    }
+
+    #[test]
+    fn missing_program_is_told_or_refused() {
+        let check = |program| match program {
+            Program::Npm => Err("npm is missing".into()),
+            _ => Ok(()),
+        };
+        let everyday = args(&["--everyday"]).unwrap();
+        let with = plan(&everyday, |_| Ok(())).unwrap();
+        assert_eq!(with.missing, []);
+        let without = plan(&everyday, check).unwrap();
+        assert_eq!(without.tasks.len(), with.tasks.len() - 1);
+        assert!(without.missing[0].title.starts_with("npm ci"));
+        assert_eq!(without.missing[0].why, "npm is missing");
+        let required = args(&["--everyday", "--require-programs"]).unwrap();
+        let refused = plan(&required, check).err().unwrap();
+        assert_eq!(refused.to_string(), "npm is missing");
+    }
+
+    #[test]
+    fn sets_measure_mounted_file_systems() {
+        let of = |words: &[&str]| systems(&args(words).unwrap());
+        assert_eq!(of(&[]).len(), 6);
+        let single = of(&["--single-client", "--everyday"]);
+        assert!(single.contains(&System::Noop) && !single.contains(&System::Cairnfs));
+        assert_eq!(of(&["--everyday"]).len(), 4);
+        assert_eq!(of(&["--everyday", "--with", "xfs"]), [System::Xfs]);
+        assert!(args(&["--everyday", "--threads", "2"]).is_err());
+        assert_eq!(asked(&["--everyday"]).unwrap(), [""; 0]);
+        assert_eq!(asked(&["--everyday", "maildir"]).unwrap(), ["maildir"]);
     }
 
     #[test]

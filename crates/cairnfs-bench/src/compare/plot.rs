@@ -324,6 +324,7 @@ pub mod tests {
             conditions: Conditions::new("/dev/x <&>", 3),
             systems,
             tasks,
+            missing: Vec::new(),
             runs,
             rows: vec![rows.clone(), rows],
         }

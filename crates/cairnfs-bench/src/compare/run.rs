@@ -1,17 +1,20 @@
 //! The runs of a comparison: in each round every file system in turn, beginning with another one in
 //! each round, so that a drift over time affects all of them equally.
 
-use std::fs::File;
-use std::path::Path;
+use std::fs::{File, Permissions};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
 
+use super::external::{External, Inputs, Site};
 use super::make::{Shared, Spot, drop_caches};
 use super::place::Device;
-use super::stats::{Block, machine_cpu, own_cpu};
+use super::stats::{Block, machine_cpu};
 use super::system::System;
 use super::task::{Task, Work};
 use super::undo::{Made, Trace, Undo};
 use crate::args::{Place, parse};
 use crate::phase::Meter;
+use crate::processor::process_cpu;
 use crate::report::Report;
 use crate::target::{self, Dir, Directory, Raw, Target};
 use crate::workload::{ALL, measure_on};
@@ -34,16 +37,19 @@ pub struct Run {
 pub struct Ground<'a> {
     device: &'a Device,
     spot: Spot,
+    /// Directory of the inputs of programs.
+    inputs: PathBuf,
     undo: &'a Undo,
     _made: Made,
 }
 
 impl<'a> Ground<'a> {
-    /// Creates a temporary directory with the mountpoint and the log file.
+    /// Creates a temporary directory with the mountpoint, the log file and the inputs of programs.
     pub fn new(
         device: &'a Device,
         ours: &Path,
         cache: Option<u64>,
+        options: Option<String>,
         undo: &'a Undo,
     ) -> Result<Self> {
         let name = format!("cairnfs-compare-{}", std::process::id());
@@ -52,22 +58,30 @@ impl<'a> Ground<'a> {
             ours: ours.to_owned(),
             device: device.path.clone(),
             cache,
+            options,
             log: folder.join("log"),
             dir: folder.join("mnt"),
         };
         if folder.exists() {
             return Err(format!("{} is in the way: remove it", folder.display()).into());
         }
+        let inputs = folder.join("inputs");
         let mut made = Made::new(undo);
         made.make(Trace::Directory(folder.clone()), || {
             std::fs::create_dir(&folder)?;
             std::fs::create_dir(&spot.dir)?;
+            std::fs::create_dir(&inputs)?;
+            for dir in [&folder, &inputs] {
+                // The user of a database server, too, must reach the mount and its socket.
+                std::fs::set_permissions(dir, Permissions::from_mode(0o755))?;
+            }
             File::create(&spot.log)
         })
         .map_err(|e| format!("{}: {e}", folder.display()))?;
         Ok(Self {
             device,
             spot,
+            inputs,
             undo,
             _made: made,
         })
@@ -81,6 +95,9 @@ impl<'a> Ground<'a> {
     }
 
     fn measure(&self, system: System, task: &Task) -> Result<Report> {
+        if let Work::External(load) = &task.work {
+            load.prepare(&self.inputs())?;
+        }
         if let Some(mut mkfs) = system.mkfs(&self.spot.ours, &self.device.path) {
             self.device.wipe()?;
             self.undo.run(&mut mkfs)?;
@@ -88,21 +105,7 @@ impl<'a> Ground<'a> {
         drop_caches()?;
         let target = self.target(system, task)?;
         let mut report = match &task.work {
-            Work::External(external) => {
-                let mut meter = Meter::new(&target);
-                external.measure(&self.spot.dir, self.undo, &mut meter)?;
-                meter.once("close", || target.close())?;
-                let (phases, ratios) = meter.finish();
-                Report {
-                    workload: external.name(),
-                    target: String::new(),
-                    interface: target.interface(),
-                    settings: Vec::new(),
-                    unit: external.unit(),
-                    phases,
-                    ratios,
-                }
-            }
+            Work::External(load) => self.program(system, &**load, &target)?,
             work => {
                 let workload = work.on(system).ok_or("a workload is no program")?;
                 measure_on(&*workload, &target, false, true)?
@@ -114,6 +117,34 @@ impl<'a> Ground<'a> {
         }
         report.target = system.name().to_owned();
         Ok(report)
+    }
+
+    fn program(&self, system: System, load: &dyn External, target: &Observed) -> Result<Report> {
+        let site = Site {
+            dir: &self.spot.dir,
+            inputs: self.inputs(),
+            stores: system != System::Noop,
+        };
+        let mut meter = Meter::new(target);
+        load.measure(&site, &mut meter)?;
+        meter.once("close", || target.close())?;
+        let (phases, ratios) = meter.finish();
+        Ok(Report {
+            workload: load.name(),
+            target: String::new(),
+            interface: target.interface(),
+            settings: Vec::new(),
+            unit: load.unit(),
+            phases,
+            ratios,
+        })
+    }
+
+    fn inputs(&self) -> Inputs<'_> {
+        Inputs {
+            dir: &self.inputs,
+            undo: self.undo,
+        }
     }
 
     fn target(&self, system: System, task: &Task) -> Result<Observed> {
@@ -211,8 +242,10 @@ impl Target for Observed {
         // counted alike.
         counters.retain(|(name, _)| !name.starts_with("device_"));
         counters.extend(self.block.now().counters());
-        let cpu = own_cpu() + self.mount.as_ref().map(Shared::cpu).unwrap_or_default();
-        for (name, time) in [("cpu_us", cpu), ("machine_cpu_us", machine_cpu())] {
+        let daemon = self.mount.as_ref().and_then(Shared::daemon_cpu);
+        let cpu = process_cpu() + daemon.unwrap_or_default();
+        let times = [("cpu_us", cpu), ("machine_cpu_us", machine_cpu())].into_iter();
+        for (name, time) in times.chain(daemon.map(|time| ("daemon_cpu_us", time))) {
             counters.push((name, u64::try_from(time.as_micros()).unwrap_or(u64::MAX)));
         }
         counters

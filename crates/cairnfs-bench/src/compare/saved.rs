@@ -176,6 +176,7 @@ mod tests {
             rows: vec![rows(&runs, &systems, 0)],
             systems,
             tasks,
+            missing: Vec::new(),
             runs,
         };
         let table = table(&found);

@@ -74,14 +74,17 @@ impl Table {
 pub fn speed(rows: &[Row], systems: &[System]) -> Table {
     let shown = |kind| matches!(kind, Kind::Rate | Kind::Time);
     let title = "Speed: median (least..most)";
-    figures(title, rows, systems, shown, |spread| {
-        format!(
-            "{} ({}..{})",
-            readable(spread.median),
-            readable(spread.least),
-            readable(spread.most)
-        )
-    })
+    figures(title, rows, systems, shown, spread)
+}
+
+/// Formats a median with the least and the greatest value.
+pub fn spread(spread: &Spread) -> String {
+    format!(
+        "{} ({}..{})",
+        readable(spread.median),
+        readable(spread.least),
+        readable(spread.most)
+    )
 }
 
 /// Returns the costs of each system: medians. Rows of zeros are left out.
@@ -121,28 +124,65 @@ fn figures(
 }
 
 /// A column of ratios of speed: the first system's to that of others.
-enum Against {
+pub enum Against {
+    /// To another one.
     One(usize, usize),
+    /// To the best of some.
     Best(usize, Vec<usize>),
 }
 
 impl Against {
-    fn cell(&self, row: &Row, systems: &[System]) -> String {
+    /// Returns the column of the ratios to the best of the kernel's file systems, if there are any.
+    pub fn best(ours: usize, systems: &[System]) -> Option<Self> {
+        let kernels = places(systems, System::is_kernels);
+        (!kernels.is_empty()).then_some(Against::Best(ours, kernels))
+    }
+
+    /// Returns the column of the ratios to the server that stores nothing, if it is measured.
+    pub fn noop(ours: usize, systems: &[System]) -> Option<Self> {
+        let noop = systems.iter().position(|s| *s == System::Noop);
+        noop.map(|noop| Against::One(ours, noop))
+    }
+
+    /// Returns the other system of a row's ratio.
+    pub fn other(&self, row: &Row) -> Option<usize> {
+        match self {
+            Against::One(_, other) => Some(*other),
+            Against::Best(_, others) => row.best(others),
+        }
+    }
+
+    /// Returns a row's ratio.
+    pub fn ratio(&self, row: &Row) -> Option<f64> {
+        let (Against::One(ours, _) | Against::Best(ours, _)) = self;
+        row.ratio(*ours, self.other(row)?)
+    }
+
+    /// Returns a row's ratio as text, with the name of the best.
+    pub fn cell(&self, row: &Row, systems: &[System]) -> String {
         match self {
             // A system that stores nothing has no work in sync and close.
             Against::One(_, other) if row.figure == SECONDS && keeps_nothing(systems, *other) => {
                 none()
             }
-            Against::One(ours, other) => times(row.ratio(*ours, *other)),
-            Against::Best(ours, others) => {
-                let best = row.best(others);
-                let ratio = best.and_then(|best| row.ratio(*ours, best));
-                let system = best.and_then(|best| systems.get(best));
-                match (ratio, system) {
+            Against::One(..) => times(self.ratio(row)),
+            Against::Best(..) => {
+                let system = self.other(row).and_then(|best| systems.get(best));
+                match (self.ratio(row), system) {
                     (Some(ratio), Some(system)) => format!("{ratio:.2} {system}"),
                     _ => none(),
                 }
             }
+        }
+    }
+
+    /// Returns a title that names both systems.
+    pub fn long_title(&self, systems: &[System]) -> String {
+        let (Against::One(ours, _) | Against::Best(ours, _)) = self;
+        let ours = systems.get(*ours).map_or_else(none, System::to_string);
+        match self {
+            Against::One(..) => format!("{ours} / {}", self.title(systems)),
+            Against::Best(..) => format!("{ours} / best"),
         }
     }
 
@@ -196,19 +236,22 @@ fn ratios_of(ours: usize, system: System, rows: &[Row], systems: &[System]) -> T
     }
 }
 
+/// Returns the places of some systems.
+fn places(systems: &[System], selected: fn(System) -> bool) -> Vec<usize> {
+    let all = systems.iter().enumerate();
+    all.filter(|(_, s)| selected(**s)).map(|(n, _)| n).collect()
+}
+
 fn against(ours: usize, system: System, systems: &[System]) -> Vec<Against> {
-    let places = |selected: fn(System) -> bool| -> Vec<usize> {
-        let all = systems.iter().enumerate();
-        all.filter(|(_, s)| selected(**s)).map(|(n, _)| n).collect()
-    };
+    let places = |selected| places(systems, selected);
     let kernels = places(System::is_kernels);
     let one = |&other: &usize| Against::One(ours, other);
     let mut columns: Vec<Against> = kernels.iter().map(one).collect();
     if kernels.len() > 1 {
-        columns.push(Against::Best(ours, kernels));
+        columns.extend(Against::best(ours, systems));
     }
     if system == System::CairnfsMount {
-        columns.extend(places(|system| system == System::Noop).iter().map(one));
+        columns.extend(Against::noop(ours, systems));
     }
     columns.extend(places(|system| system == System::Raw).iter().map(one));
     if system == System::Cairnfs {

@@ -1,6 +1,8 @@
 //! The tasks on each file system: a workload with its settings, or an external program. Written on
 //! the command line with the same words as after `cairnfs bench`.
 
+use std::sync::Arc;
+
 use cairnfs::Mechanism;
 
 use super::external::External;
@@ -8,7 +10,7 @@ use super::system::System;
 use crate::Result;
 use crate::args::parse;
 use crate::target::raw;
-use crate::workload::{Dirfsync, Fsmark, Fsync, Maildir, Mixed, Workload, Xattr};
+use crate::workload::{Dirfsync, Fsmark, Fsync, Maildir, Mixed, Neighbour, Workload, Xattr};
 
 /// A task to measure.
 #[derive(Debug, Clone)]
@@ -38,8 +40,10 @@ pub enum Work {
     Mixed(Mixed),
     /// Mail delivery.
     Maildir(Maildir),
+    /// A computation beside one client.
+    Neighbour(Neighbour),
     /// An external program.
-    External(External),
+    External(Arc<dyn External>),
 }
 
 /// The default workload: 8 threads create 400,000 empty files.
@@ -72,10 +76,10 @@ impl Task {
     }
 
     /// Creates a task for a program.
-    pub fn external(external: External) -> Self {
+    pub fn external(load: Arc<dyn External>) -> Self {
         Self {
-            title: external.title(),
-            work: Work::External(external),
+            title: load.title(),
+            work: Work::External(load),
             sweep: None,
             shows: None,
         }
@@ -138,8 +142,7 @@ impl Task {
             Work::Mixed(mixed) if system == System::Raw => mixed.size.is_multiple_of(raw::BLOCK),
             Work::Fsync(_) | Work::Mixed(_) => true,
             _ if system == System::Raw => false,
-            // It stores nothing that a program could read back.
-            Work::External(_) if system == System::Noop => false,
+            Work::External(load) if system == System::Noop => load.only_writes(),
             Work::External(_) => !system.in_process(),
             _ => true,
         }
@@ -155,8 +158,9 @@ impl Work {
             "fsync" => Work::Fsync(parse(words)?),
             "mixed" => Work::Mixed(parse(words)?),
             "maildir" => Work::Maildir(parse(words)?),
+            "neighbour" => Work::Neighbour(parse(words)?),
             _ => {
-                let known = "fsmark, xattr, dirfsync, fsync, mixed or maildir";
+                let known = "fsmark, xattr, dirfsync, fsync, mixed, maildir or neighbour";
                 return Err(format!("`{name}` is none of {known}").into());
             }
         })
@@ -169,6 +173,8 @@ impl Work {
                 cold: false,
                 walk_again: false,
                 no_walk: true,
+                stat: false,
+                read: false,
                 ..fsmark.clone()
             }),
             Work::Fsmark(workload) => Box::new(workload.clone()),
@@ -185,6 +191,7 @@ impl Work {
             }),
             Work::Mixed(workload) => Box::new(workload.clone()),
             Work::Maildir(workload) => Box::new(workload.clone()),
+            Work::Neighbour(workload) => Box::new(workload.clone()),
             Work::External(_) => return None,
         })
     }
@@ -192,6 +199,7 @@ impl Work {
 
 #[cfg(test)]
 mod tests {
+    use super::super::external::Program;
     use super::*;
 
     #[test]
@@ -245,7 +253,12 @@ mod tests {
         let xattr = Task::parse("xattr").unwrap();
         let settings = xattr.work.on(System::Noop).unwrap().describe().settings;
         assert!(settings.contains(&("only_absent", 1)));
-        assert!(!Task::external(External::Dbench { seconds: 1 }).fits(System::Noop));
+        let sizes = parse(&[]).unwrap();
+        for load in Program::Tar.loads(&sizes) {
+            let task = Task::external(load);
+            assert!(!task.fits(System::Noop) && !task.fits(System::Cairnfs));
+            assert!(task.fits(System::CairnfsMount) && task.fits(System::Ext4));
+        }
     }
 
     #[test]

@@ -130,6 +130,14 @@ impl Dir for Subdirectory {
         Ok((entries, bytes))
     }
 
+    fn stat(&self, name: &str) -> Result<u64> {
+        Ok(self.on(name, |path| fs::metadata(path))?.len())
+    }
+
+    fn read(&self, name: &str, into: &mut [u8]) -> Result<usize> {
+        self.on(name, |path| File::open(path)?.read_at(into, 0))
+    }
+
     fn rename(&self, name: &str, to: &dyn Dir, to_name: &str) -> Result<()> {
         let to = to.handle().path()?.join(to_name);
         self.on(name, |path| fs::rename(path, to))

@@ -143,6 +143,17 @@ impl Dir for DirRef {
         }
     }
 
+    fn stat(&self, name: &str) -> Result<u64> {
+        let attr = self.fs.lookup(self.ino, name.as_bytes())?;
+        let _held = Used::take(&self.fs, &attr);
+        Ok(attr.size)
+    }
+
+    fn read(&self, name: &str, into: &mut [u8]) -> Result<usize> {
+        let file = self.find(name)?;
+        Ok(self.fs.read(file.ino, 0, into)?)
+    }
+
     fn rename(&self, name: &str, to: &dyn Dir, to_name: &str) -> Result<()> {
         let to = to.handle().inode()?;
         let (name, to_name) = (name.as_bytes(), to_name.as_bytes());

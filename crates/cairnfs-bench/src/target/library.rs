@@ -44,6 +44,17 @@ impl Dir for Subdirectory {
         Ok((entries, bytes))
     }
 
+    fn stat(&self, name: &str) -> Result<u64> {
+        let stat = |path: &Path| self.volume.metadata(path);
+        Ok(self.paths.with(name, stat)?.len())
+    }
+
+    fn read(&self, name: &str, into: &mut [u8]) -> Result<usize> {
+        let options = OpenOptions::new().read(true).clone();
+        let open = |path: &Path| self.volume.open_with(path, &options);
+        Ok(self.paths.with(name, open)?.read_at(into, 0)?)
+    }
+
     fn rename(&self, name: &str, to: &dyn Dir, to_name: &str) -> Result<()> {
         let to = to.handle().path()?.join(to_name);
         let rename = |path: &Path| self.volume.rename(path, to);

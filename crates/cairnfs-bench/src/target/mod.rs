@@ -85,6 +85,13 @@ pub trait Dir {
     /// and the sum of their sizes in bytes.
     fn walk(&self) -> Result<(u64, u64)>;
 
+    /// Returns a file's size in bytes, from its attributes.
+    fn stat(&self, name: &str) -> Result<u64>;
+
+    /// Opens a file, reads at most `into.len()` bytes from its start, and closes it; returns the
+    /// number of bytes read.
+    fn read(&self, name: &str, into: &mut [u8]) -> Result<usize>;
+
     /// Moves a file to another directory of the same target.
     fn rename(&self, name: &str, to: &dyn Dir, to_name: &str) -> Result<()>;
 

@@ -105,6 +105,14 @@ impl Dir for Part<'_> {
         Err(NO_FILES.into())
     }
 
+    fn stat(&self, _name: &str) -> Result<u64> {
+        Err(NO_FILES.into())
+    }
+
+    fn read(&self, _name: &str, _into: &mut [u8]) -> Result<usize> {
+        Err(NO_FILES.into())
+    }
+
     fn rename(&self, _name: &str, _to: &dyn Dir, _to_name: &str) -> Result<()> {
         Err(NO_FILES.into())
     }

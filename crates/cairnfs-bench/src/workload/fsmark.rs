@@ -54,6 +54,14 @@ pub struct Fsmark {
     /// Do not list and stat the files: for a file system that does not store any.
     #[arg(long, conflicts_with = "cold")]
     pub no_walk: bool,
+
+    /// Stat each file by its path, one call at a time.
+    #[arg(long)]
+    pub stat: bool,
+
+    /// Open, read and close each file, one file at a time.
+    #[arg(long)]
+    pub read: bool,
 }
 
 impl Workload for Fsmark {
@@ -73,6 +81,8 @@ impl Workload for Fsmark {
                 ("walk_again", u64::from(self.walk_again)),
                 ("cold_walk", u64::from(self.cold)),
                 ("no_walk", u64::from(self.no_walk)),
+                ("stat_each", u64::from(self.stat)),
+                ("read_each", u64::from(self.read)),
             ],
         }
     }
@@ -104,6 +114,12 @@ impl Workload for Fsmark {
             phases.meter.sync_last("sync created", "create synced")?;
         }
         self.walks(phases)?;
+        if self.stat {
+            phases.run("stat", |worker| self.stat(worker))?;
+        }
+        if self.read {
+            phases.run("open + read + close", |worker| self.read(worker))?;
+        }
         if !phases.keeps() {
             phases.run("unlink", |worker| self.unlink(worker))?;
         }
@@ -169,6 +185,40 @@ impl Fsmark {
         }
         worker.tally.operations += self.files;
         Ok(())
+    }
+
+    fn stat(&self, worker: &mut Worker<'_>) -> Result<()> {
+        for dir in 0..self.dirs() {
+            let place = worker.subdir(&dir_name(dir))?;
+            let stat = |file| self.has_size(file, place.stat(&file_name(file))?);
+            worker.each(self.files_of(dir), stat)?;
+        }
+        Ok(())
+    }
+
+    fn read(&self, worker: &mut Worker<'_>) -> Result<()> {
+        // One byte more than a file has, so that a longer file is noticed.
+        let mut buffer = vec![0; usize::try_from(self.size)? + 1];
+        for dir in 0..self.dirs() {
+            let place = worker.subdir(&dir_name(dir))?;
+            worker.each(self.files_of(dir), |file| {
+                let read = place.read(&file_name(file), &mut buffer)?;
+                self.has_size(file, read as u64)
+            })?;
+        }
+        Ok(())
+    }
+
+    fn has_size(&self, file: u64, found: u64) -> Result<()> {
+        match found == self.size {
+            true => Ok(()),
+            false => Err(format!(
+                "{} should have {} bytes, but has {found}",
+                file_name(file),
+                self.size
+            )
+            .into()),
+        }
     }
 
     fn unlink(&self, worker: &mut Worker<'_>) -> Result<()> {

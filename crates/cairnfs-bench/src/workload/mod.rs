@@ -9,6 +9,7 @@ mod fsmark;
 mod fsync;
 mod maildir;
 mod mixed;
+mod neighbour;
 mod phases;
 mod xattr;
 
@@ -17,6 +18,7 @@ pub use fsmark::Fsmark;
 pub use fsync::Fsync;
 pub use maildir::Maildir;
 pub use mixed::Mixed;
+pub use neighbour::Neighbour;
 pub use xattr::Xattr;
 
 use crate::Result;

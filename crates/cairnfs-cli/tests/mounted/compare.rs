@@ -1,7 +1,8 @@
 //! `cairnfs bench compare` on a real loop device: it prints results, and leaves no image, loop
 //! device, mount or directory behind: after success, after a failure, and after a signal.
 
-use std::fs;
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
@@ -47,8 +48,13 @@ impl Bench {
     }
 
     fn start(&self, words: &[&str]) -> Child {
+        self.start_on("128M", words)
+    }
+
+    /// Starts a comparison on an image of this size.
+    fn start_on(&self, size: &str, words: &[&str]) -> Child {
         Command::new(CAIRNFS)
-            .args(["bench", "compare", "--size", "128M"])
+            .args(["bench", "compare", "--size", size])
             .arg("--device")
             .arg(self.image())
             .args(words)
@@ -62,6 +68,23 @@ impl Bench {
 
     fn run(&self, words: &[&str]) -> Output {
         self.start(words).wait_with_output().unwrap()
+    }
+
+    /// Runs a comparison on an image of this size, which must succeed and leave nothing; returns
+    /// its results.
+    fn results(&self, size: &str, words: &[&str]) -> Value {
+        let words = [words, &["--rounds", "1", "--json", "-"]].concat();
+        let out = self.start_on(size, &words).wait_with_output().unwrap();
+        assert!(out.status.success(), "{}", said(&out));
+        self.assert_nothing_left(&out);
+        serde_json::from_slice(&out.stdout).unwrap()
+    }
+
+    /// Lets all users reach the mountpoint.
+    fn open_to_all(&self) {
+        for dir in [self.dir.path(), &self.temporary()] {
+            fs::set_permissions(dir, Permissions::from_mode(0o755)).unwrap();
+        }
     }
 
     fn is_attached(&self) -> bool {
@@ -195,6 +218,194 @@ fn comparison_measures_bare_device_and_file_systems() {
     // The device receives exactly the requested writes.
     let kib = 1024;
     assert_eq!(figures, [(48, 192 * kib), (32, 128 * kib), (10, 40 * kib)]);
+}
+
+/// Phases of a run, with its number of operations, except those that count none.
+fn operations(run: &Value) -> Vec<(&str, u64)> {
+    let phases = run["report"]["phases"].as_array().unwrap();
+    let counted = phases.iter().map(|phase| {
+        let name = phase["phase"].as_str().unwrap();
+        (name, phase["operations"].as_u64().unwrap())
+    });
+    counted.filter(|(_, count)| *count > 0).collect()
+}
+
+#[test]
+fn single_client_is_measured_beside_eight() {
+    if !able(&[&PROGRAMS[..], &["tar", "git"]].concat()) {
+        return;
+    }
+    let bench = Bench::new();
+    let found = bench.results(
+        "128M",
+        &[
+            "--single-client",
+            "--client-files",
+            "160",
+            "--require-programs",
+            "--with",
+            "cairnfs-mount,noop,ext4",
+        ],
+    );
+    let of = |task: usize, system: &str| {
+        let mut runs = found["runs"].as_array().unwrap().iter();
+        runs.find(|run| run["task"] == task && run["system"] == system)
+    };
+    for system in ["cairnfs-mount", "ext4"] {
+        for one in [0, 1] {
+            let calls = operations(of(one, system).unwrap());
+            assert_eq!(
+                calls[..3],
+                [("create", 160), ("stat", 160), ("unlink", 160)]
+            );
+        }
+        for one in [2, 3] {
+            let read = operations(of(one, system).unwrap());
+            assert!(read.contains(&("open + read + close", 80)), "{read:?}");
+        }
+        for one in [4, 5] {
+            let archive = operations(of(one, system).unwrap());
+            let expected = [("tar x", 80), ("tar x synced", 80), ("rm -rf", 80)];
+            assert_eq!(archive, expected);
+        }
+        for (one, clients) in [(6, 1), (7, 8)] {
+            let git = operations(of(one, system).unwrap());
+            assert_eq!(git[0], ("git clone", clients));
+            assert_eq!(git[2], ("git status", 10 * clients));
+        }
+        let neighbour = operations(of(8, system).unwrap());
+        assert_eq!(neighbour.len(), 4, "{neighbour:?}");
+    }
+    assert_eq!(
+        operations(of(0, "noop").unwrap()),
+        [("create", 160), ("unlink", 160)]
+    );
+    assert_eq!(operations(of(4, "noop").unwrap())[0], ("tar x", 80));
+    assert!(of(6, "noop").is_none(), "it stores nothing to clone");
+    let summary = found["summary"].as_array().unwrap();
+    for line in summary {
+        assert_eq!(line["system"], "cairnfs-mount");
+        assert_eq!(line["best"], "ext4");
+        assert!(line["ratio_to_best"].as_f64() > Some(0.0), "{line}");
+    }
+    assert!(summary.len() > 20, "{summary:?}");
+}
+
+#[test]
+fn everyday_programs_are_measured() {
+    let programs = ["tar", "git", "cargo", "cc", "npm", "sqlite3"];
+    let postgres = fs::read_dir("/usr/lib/postgresql").ok();
+    let mut versions = postgres.into_iter().flatten().flatten();
+    let pgbench = versions
+        .next()
+        .map(|entry| entry.path().join("bin/pgbench"));
+    let pgbench = pgbench.unwrap_or_else(|| PathBuf::from("pgbench"));
+    let needed = [&PROGRAMS[..], &programs, &[pgbench.to_str().unwrap()]].concat();
+    if !able(&needed) {
+        return;
+    }
+    let bench = Bench::new();
+    bench.open_to_all();
+    let found = bench.results(
+        "1G",
+        &[
+            "--everyday",
+            "--require-programs",
+            "--tree-files=120",
+            "--source-files=60",
+            "--crates=2",
+            "--transactions=50",
+            "--pgbench-seconds=1",
+            "--messages=10",
+            "--with=cairnfs-mount,ext4",
+        ],
+    );
+    assert_eq!(found["missing"], serde_json::json!([]));
+    let runs = found["runs"].as_array().unwrap();
+    assert_eq!(runs.len(), 2 * 8);
+    for run in runs {
+        let counted = operations(run);
+        assert!(!counted.is_empty(), "{run}");
+        let counters = &run["report"]["phases"][0]["counters"];
+        assert!(counters["machine_cpu_us"].is_u64(), "{run}");
+    }
+    let lines = found["summary"].as_array().unwrap();
+    let phases: Vec<_> = lines
+        .iter()
+        .map(|line| line["phase"].as_str().unwrap())
+        .collect();
+    for phase in [
+        "git clone",
+        "git status cold",
+        "git status",
+        "cargo build",
+        "cargo build, no change",
+        "npm ci",
+        "tar x",
+        "grep -r cold",
+        "grep -r",
+        "rm -rf",
+        "1 insert a transaction",
+        "1000 inserts a transaction",
+        "pgbench",
+        "deliver",
+    ] {
+        assert!(phases.contains(&phase), "{phase}: {phases:?}");
+    }
+}
+
+#[test]
+fn missing_program_is_named_in_results_or_refused() {
+    if !able(&PROGRAMS) {
+        return;
+    }
+    let bench = Bench::new();
+    // A directory with all that the comparison itself needs, but without git.
+    let path = bench.dir.path().join("bin");
+    fs::create_dir(&path).unwrap();
+    let all = [
+        "losetup",
+        "mkfs.ext4",
+        "mount",
+        "umount",
+        "tar",
+        "grep",
+        "rm",
+    ];
+    for program in all {
+        let dirs = std::env::var_os("PATH").unwrap();
+        let mut found = std::env::split_paths(&dirs).map(|dir| dir.join(program));
+        let found = found.find(|path| path.is_file()).unwrap();
+        std::os::unix::fs::symlink(found, path.join(program)).unwrap();
+    }
+    let run = |words: &[&str]| {
+        Command::new(CAIRNFS)
+            .args(["bench", "compare", "--size", "128M", "--with", "ext4"])
+            .args(["--single-client", "--client-files", "8", "--rounds", "1"])
+            .arg("--device")
+            .arg(bench.image())
+            .args(words)
+            .env("TMPDIR", bench.temporary())
+            .env("PATH", &path)
+            .output()
+            .unwrap()
+    };
+    let out = run(&[]);
+    let text = said(&out);
+    assert!(out.status.success(), "{text}");
+    assert!(
+        text.contains("not measured: git is missing: install the package git"),
+        "{text}"
+    );
+    bench.assert_nothing_left(&out);
+    let refused = run(&["--require-programs"]);
+    assert_eq!(refused.status.code(), Some(1));
+    assert!(
+        said(&refused).contains("git is missing"),
+        "{}",
+        said(&refused)
+    );
+    bench.assert_nothing_left(&refused);
 }
 
 #[test]

@@ -1,5 +1,5 @@
-//! External programs that measure a mounted directory: dbench, fio, fs_mark. Their output is
-//! converted to the same figures as those of workloads.
+//! Benchmarks that measure a mounted directory and print their own figures: dbench, fio, fs_mark.
+//! Their output is converted to the same figures as those of workloads.
 
 use std::fs;
 use std::path::Path;
@@ -8,28 +8,15 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use super::stats::cpu_of_children;
-use super::system::needs;
-use super::undo::Undo;
+use super::super::stats::cpu_of_children;
+use super::{External, Program, Site};
 use crate::Result;
 use crate::phase::{Meter, Outcome};
 use crate::tally::Latency;
 
-/// The programs.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-pub enum Program {
-    /// File server load by 40 clients
-    Dbench,
-    /// Writes with an fsync after each, by several numbers of jobs
-    Fio,
-    /// Empty files, made by 8 processes
-    #[value(name = "fs_mark")]
-    FsMark,
-}
-
 /// One run of a program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum External {
+pub enum Reporting {
     /// dbench for `seconds` seconds.
     Dbench {
         /// Run time in seconds.
@@ -53,99 +40,29 @@ const FS_MARK_FILES: u32 = 10_000;
 const FIO_TOTAL: u32 = 256 << 20;
 const FIO_RANDOM_TOTAL: u32 = 16 << 20;
 
-impl Program {
-    /// Fails if the program is not installed.
-    pub fn check(self) -> Result<()> {
-        match self {
-            Program::Dbench => needs("dbench", "dbench"),
-            Program::Fio => needs("fio", "fio"),
-            Program::FsMark => needs("fs_mark", "fsmark"),
-        }
-    }
-
-    /// Returns the runs of the program in a comparison.
-    pub fn runs(self, seconds: u32) -> Vec<External> {
-        let fio = |random| move |jobs| External::Fio { jobs, random };
-        match self {
-            Program::Dbench => vec![External::Dbench { seconds }],
+impl Reporting {
+    /// Returns the runs of a program; none if it does not print figures.
+    pub fn loads(program: Program, seconds: u32) -> Vec<Self> {
+        let fio = |random| move |jobs| Reporting::Fio { jobs, random };
+        match program {
+            Program::Dbench => vec![Reporting::Dbench { seconds }],
             Program::Fio => {
                 let sequential = [1, 4, 16, 64].map(fio(false));
                 [&sequential[..], &[1, 16].map(fio(true))].concat()
             }
-            Program::FsMark => vec![External::FsMark],
+            Program::FsMark => vec![Reporting::FsMark],
+            _ => Vec::new(),
         }
-    }
-}
-
-impl External {
-    /// Returns its title for tables.
-    pub fn title(&self) -> String {
-        match self {
-            External::Dbench { seconds } => {
-                format!("dbench, {DBENCH_CLIENTS} clients, {seconds} s")
-            }
-            External::Fio { jobs, random: true } => {
-                format!("fio, 4 KiB random write + fsync, {jobs} jobs")
-            }
-            External::Fio { jobs, .. } => {
-                format!("fio, 64 KiB sequential write + fsync, {jobs} jobs")
-            }
-            External::FsMark => {
-                format!("fs_mark, {FS_MARK_PROCESSES} x {FS_MARK_FILES} empty files")
-            }
-        }
-    }
-
-    /// Returns the program's name.
-    pub fn name(&self) -> &'static str {
-        match self {
-            External::Dbench { .. } => "dbench",
-            External::Fio { .. } => "fio",
-            External::FsMark => "fs_mark",
-        }
-    }
-
-    /// Returns the unit of its operations.
-    pub fn unit(&self) -> &'static str {
-        match self {
-            External::Dbench { .. } => "MB",
-            External::Fio { .. } => "fsyncs",
-            External::FsMark => "files",
-        }
-    }
-
-    /// Runs it in `dir`, and measures it and the sync after it.
-    pub fn measure(&self, dir: &Path, undo: &Undo, meter: &mut Meter<'_>) -> Result<()> {
-        let mut command = self.command(dir)?;
-        let phase = match self {
-            External::Dbench { .. } => "load",
-            External::Fio { random: true, .. } => "random write + fsync",
-            External::Fio { .. } => "write + fsync",
-            External::FsMark => "create",
-        };
-        meter.program(phase, || {
-            let before = cpu_of_children();
-            let printed = undo.run(&mut command)?;
-            let mut outcome = self.parse(&printed).ok_or_else(|| {
-                format!(
-                    "cannot find the figures in what {} printed: {printed}",
-                    self.name()
-                )
-            })?;
-            outcome.cpu = cpu_of_children().saturating_sub(before);
-            Ok(outcome)
-        })?;
-        meter.sync()
     }
 
     fn command(&self, dir: &Path) -> Result<Command> {
         let mut command = Command::new(self.name());
         match self {
-            External::Dbench { seconds } => {
+            Reporting::Dbench { seconds } => {
                 let (seconds, clients) = (seconds.to_string(), DBENCH_CLIENTS.to_string());
                 command.arg("-D").arg(dir).args(["-t", &seconds, &clients]);
             }
-            External::Fio { jobs, random } => {
+            Reporting::Fio { jobs, random } => {
                 let (how, block, total) = match random {
                     true => ("randwrite", "4k", FIO_RANDOM_TOTAL),
                     false => ("write", "64k", FIO_TOTAL),
@@ -164,7 +81,7 @@ impl External {
                     .arg(format!("--size={}", total / jobs))
                     .arg(format!("--numjobs={jobs}"));
             }
-            External::FsMark => {
+            Reporting::FsMark => {
                 command.args(["-s", "0", "-S", "0", "-k", "-D", "10", "-N", "1000"]);
                 command.arg("-n").arg(FS_MARK_FILES.to_string());
                 command.arg("-l").arg("/dev/null");
@@ -180,10 +97,68 @@ impl External {
 
     fn parse(&self, printed: &str) -> Option<Outcome> {
         match self {
-            External::Dbench { seconds } => dbench(printed, *seconds),
-            External::Fio { .. } => fio(printed),
-            External::FsMark => fs_mark(printed),
+            Reporting::Dbench { seconds } => dbench(printed, *seconds),
+            Reporting::Fio { .. } => fio(printed),
+            Reporting::FsMark => fs_mark(printed),
         }
+    }
+}
+
+impl External for Reporting {
+    fn title(&self) -> String {
+        match self {
+            Reporting::Dbench { seconds } => {
+                format!("dbench, {DBENCH_CLIENTS} clients, {seconds} s")
+            }
+            Reporting::Fio { jobs, random: true } => {
+                format!("fio, 4 KiB random write + fsync, {jobs} jobs")
+            }
+            Reporting::Fio { jobs, .. } => {
+                format!("fio, 64 KiB sequential write + fsync, {jobs} jobs")
+            }
+            Reporting::FsMark => {
+                format!("fs_mark, {FS_MARK_PROCESSES} x {FS_MARK_FILES} empty files")
+            }
+        }
+    }
+
+    fn name(&self) -> &'static str {
+        match self {
+            Reporting::Dbench { .. } => "dbench",
+            Reporting::Fio { .. } => "fio",
+            Reporting::FsMark => "fs_mark",
+        }
+    }
+
+    fn unit(&self) -> &'static str {
+        match self {
+            Reporting::Dbench { .. } => "MB",
+            Reporting::Fio { .. } => "fsyncs",
+            Reporting::FsMark => "files",
+        }
+    }
+
+    fn measure(&self, site: &Site<'_>, meter: &mut Meter<'_>) -> Result<()> {
+        let mut command = self.command(site.dir)?;
+        let phase = match self {
+            Reporting::Dbench { .. } => "load",
+            Reporting::Fio { random: true, .. } => "random write + fsync",
+            Reporting::Fio { .. } => "write + fsync",
+            Reporting::FsMark => "create",
+        };
+        meter.program(phase, || {
+            let before = cpu_of_children();
+            let printed = site.run(&mut command)?;
+            let mut outcome = self.parse(&printed).ok_or_else(|| {
+                format!(
+                    "cannot find the figures in what {} printed: {printed}",
+                    self.name()
+                )
+            })?;
+            outcome.cpu = cpu_of_children().saturating_sub(before);
+            Ok(outcome)
+        })?;
+        meter.sync()
     }
 }
 
@@ -283,13 +258,12 @@ mod tests {
     }
 
     #[test]
-    fn each_program_has_runs() {
-        let fio = Program::Fio.runs(20);
+    fn reporting_programs_have_runs() {
+        let fio = Reporting::loads(Program::Fio, 20);
         assert_eq!(fio.len(), 6);
         assert!(fio.iter().all(|run| run.title().starts_with("fio")));
-        assert_eq!(
-            Program::Dbench.runs(7)[0].title(),
-            "dbench, 40 clients, 7 s"
-        );
+        let dbench = Reporting::loads(Program::Dbench, 7);
+        assert_eq!(dbench[0].title(), "dbench, 40 clients, 7 s");
+        assert!(Reporting::loads(Program::Git, 20).is_empty());
     }
 }
