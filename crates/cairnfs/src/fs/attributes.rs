@@ -193,8 +193,6 @@ impl FileSystem {
         }
         let attr = new.public(inode.ino, state.pages.unplaced());
         *attrs_mut(&mut state)? = new;
-        drop(state);
-        self.core.fsyncs().yield_to_fsync();
         Ok(Some(attr))
     }
 }

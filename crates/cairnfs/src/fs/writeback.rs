@@ -108,7 +108,7 @@ impl FileSystem {
             }
             let (receipt, reached) =
                 self.write_batch(inode, state, (&sweep, stage), reservation)?;
-            self.core.enforce_limits(receipt)?;
+            self.core.throttle(receipt)?;
             sweep.start = reached;
             let left = {
                 let state = inode.read();

@@ -29,15 +29,6 @@ impl Core {
     /// # Errors
     /// The failure of a push or merge that was waited for.
     pub fn throttle(&self, receipt: Receipt) -> Result<()> {
-        self.fsyncs.yield_to_fsync();
-        self.enforce_limits(receipt)
-    }
-
-    /// The same without yielding, for writeback, on which fsyncs wait.
-    ///
-    /// # Errors
-    /// As [`Self::throttle`].
-    pub fn enforce_limits(&self, receipt: Receipt) -> Result<()> {
         match self.wait_for_limits(receipt) {
             // This change is committed already; the next one is refused.
             Err(Error::HostFull { .. }) => Ok(()),

@@ -7,15 +7,13 @@
 //! [`crate::journal::fsync_record`]. An fsync returns only when everything that its inodes depend
 //! on is durable.
 //!
-//! [`Fsyncs`] owns the batches and the number of fsyncs in progress, to which committers yield.
+//! [`Fsyncs`] owns the batches and the number of fsyncs in progress, beside which workers do not
+//! raise their priority.
 
 mod closure;
 mod deps;
 
 pub use deps::NameAt;
-
-use std::cell::Cell;
-use std::sync::Arc;
 
 use crossbeam_utils::CachePadded;
 
@@ -23,9 +21,7 @@ use self::closure::gather;
 use crate::error::{Error, Result};
 use crate::group_commit::{self, Joined};
 use crate::journal::cil::Context;
-use crate::journal::signals::Signals;
 use crate::sync::atomic::{AtomicU64, Ordering};
-use crate::sync::thread_local;
 use crate::txn::Core;
 
 /// A request to make an inode durable.
@@ -40,17 +36,9 @@ pub struct FsyncRequest {
 /// The batches of a volume.
 type Batches = group_commit::Batches<FsyncRequest, Result<()>>;
 
-/// A thread yields to an fsync at every this many of its commits.
-const ASIDE_EVERY: u32 = 8;
-
-thread_local! {
-    /// Commits of this thread while an fsync was in progress.
-    static COMMITS: Cell<u32> = const { Cell::new(0) };
-}
-
 /// The fsyncs of a volume.
+#[derive(Default)]
 pub struct Fsyncs {
-    signals: Arc<Signals>,
     /// Number of fsyncs in progress.
     in_progress: CachePadded<AtomicU64>,
     /// Fsyncs that are served together.
@@ -67,15 +55,6 @@ impl Drop for FsyncInProgress<'_> {
 }
 
 impl Fsyncs {
-    /// No fsync yet.
-    pub(super) fn new(signals: Arc<Signals>) -> Self {
-        Self {
-            signals,
-            in_progress: CachePadded::default(),
-            batches: Batches::default(),
-        }
-    }
-
     /// Registers an fsync in progress until the returned value is dropped.
     pub fn begin(&self) -> FsyncInProgress<'_> {
         self.in_progress.fetch_add(1, Ordering::Relaxed);
@@ -85,22 +64,6 @@ impl Fsyncs {
     /// Number of fsyncs in progress.
     pub fn in_progress(&self) -> u64 {
         self.in_progress.load(Ordering::Relaxed)
-    }
-
-    /// Yields the processor if an fsync is in progress. The fsync and the thread that serves the
-    /// device sleep and wake several times; each time they would wait until a thread that never
-    /// sleeps has used up its time slice.
-    pub fn yield_to_fsync(&self) {
-        if self.in_progress() == 0 || !self.signals.has_workers() {
-            return;
-        }
-        let turn = COMMITS.with(|commits| {
-            commits.set(commits.get().wrapping_add(1));
-            commits.get()
-        });
-        if turn.is_multiple_of(ASIDE_EVERY) {
-            crate::sync::thread::yield_now();
-        }
     }
 
     /// As [`Core::force_inodes`].
@@ -114,7 +77,7 @@ impl Fsyncs {
         for request in inodes {
             write_data_first(core, request.ino)?;
         }
-        let result = match self.batches.join(inodes) {
+        match self.batches.join(inodes) {
             Joined::Follower(result) => {
                 result.unwrap_or(Err(Error::Invalid("an fsync was broken off")))
             }
@@ -123,10 +86,7 @@ impl Fsyncs {
                 let written = journal.write_fsync_record(core, gather);
                 batch.end(written.and_then(|written| journal.flush_written(&written)))
             }
-        };
-        // The thread has waited for the device, so it need not yield soon.
-        COMMITS.with(|commits| commits.set(0));
-        result
+        }
     }
 }
 

@@ -235,7 +235,7 @@ impl Core {
             items: ItemStore::new(shared, main, limits.inodes, limits.names),
             reservations,
             merger: Merger::default(),
-            fsyncs: Fsyncs::new(signals.clone()),
+            fsyncs: Fsyncs::default(),
             superblocks,
             data: DataStore::new(storage.clone(), limits.data),
             storage,
