@@ -83,15 +83,6 @@ impl Caller {
         }
     }
 
-    /// The bits that a new access list clears: set-group-id if the caller is not in the file's
-    /// group.
-    pub fn kills_by_list(self, attr: &Attr) -> KillPrivileges {
-        match attr.mode & SET_GROUP_ID != 0 && !self.keeps_set_ids() {
-            true => self.kills(attr),
-            false => KillPrivileges::No,
-        }
-    }
-
     /// The bits that a caller without the capability clears.
     fn kills(self, attr: &Attr) -> KillPrivileges {
         let member = attr.mode & SET_GROUP_ID == 0

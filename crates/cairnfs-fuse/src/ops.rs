@@ -535,10 +535,10 @@ impl Ops {
         }
     }
 
-    /// Sets an attribute, with the flags of `setxattr(2)`.
+    /// Sets an attribute, with the flags of `setxattr(2)`; `kill` applies to an access list.
     pub fn setxattr(
         &self,
-        caller: Caller,
+        kill: KillPrivileges,
         ino: u64,
         name: &[u8],
         value: &[u8],
@@ -548,7 +548,6 @@ impl Ops {
             return Err(Refusal(libc::EPERM));
         }
         if name == acl::ACCESS {
-            let kill = caller.kills_by_list(&self.fs.getattr(ino)?);
             let forget = || self.forget_attributes(ino);
             return Ok(self.lists.set(&self.fs, ino, (value, kill), forget)?);
         }

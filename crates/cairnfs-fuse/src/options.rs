@@ -405,6 +405,10 @@ mod tests {
         assert_eq!(o.source.as_deref(), Some("my volume"));
         assert!(o.allow_other);
         assert_eq!(parse("durability=0").unwrap().durability, Some(None));
+        assert_eq!(parse("transport=dev").unwrap().transport, Transport::Dev);
+        let both = parse("transport=dev,transport=auto,btime").unwrap();
+        assert_eq!(both.transport, Transport::Auto);
+        assert!(both.birth_times && !parse("btime,nobtime").unwrap().birth_times);
         assert_eq!(
             parse("write=through,write=back").unwrap().write,
             WriteMode::Back
@@ -467,6 +471,7 @@ mod tests {
                 "durability" | "grace" | "threads" => &format!("{word}=1"),
                 "fsname" => "fsname=a",
                 "subtype" => "subtype=cairnfs",
+                "transport" => "transport=dev",
                 "write" => "write=back",
                 other => other,
             };

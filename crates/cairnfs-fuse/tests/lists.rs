@@ -16,7 +16,7 @@ use std::thread;
 use cairnfs::acl::{ACCESS, Acl, DEFAULT};
 use cairnfs::device::MemoryDevice;
 use cairnfs::fs::{FileSystem, MakeOptions, Options, make_device};
-use cairnfs::types::SetAttr;
+use cairnfs::types::{KillPrivileges, SetAttr};
 use cairnfs_fuse::convert::Refusal;
 use cairnfs_fuse::ops::{Caller, Kernel, NewEntry, Ops};
 use cairnfs_fuse::options::WriteMode;
@@ -108,10 +108,16 @@ fn concurrent_readers_see_matching_mode_and_list() {
                 thread::yield_now();
                 changes.fetch_add(1, Ordering::SeqCst);
                 match round % 4 {
-                    0 => ops.setxattr(ROOT, ino, ACCESS, &list(1, 0o670), 0).unwrap(),
+                    0 => ops
+                        .setxattr(KillPrivileges::No, ino, ACCESS, &list(1, 0o670), 0)
+                        .unwrap(),
                     1 => drop(ops.setattr(ROOT, ino, chmod(0o640)).unwrap()),
-                    2 => ops.setxattr(ROOT, ino, ACCESS, &list(9, 0o620), 0).unwrap(),
-                    _ => ops.setxattr(ROOT, ino, ACCESS, &list(0, 0o600), 0).unwrap(),
+                    2 => ops
+                        .setxattr(KillPrivileges::No, ino, ACCESS, &list(9, 0o620), 0)
+                        .unwrap(),
+                    _ => ops
+                        .setxattr(KillPrivileges::No, ino, ACCESS, &list(0, 0o600), 0)
+                        .unwrap(),
                 }
             }
             changes.store(u64::MAX, Ordering::SeqCst);
@@ -144,7 +150,7 @@ fn full_volume_refuses_list_and_keeps_mode() {
         let ino = make(&ops, &n.to_string(), 0o600).unwrap();
         // All values differ because equal values are stored once.
         let value = list(7000 - n, 0o660);
-        let set = ops.setxattr(ROOT, ino, ACCESS, &value, 0);
+        let set = ops.setxattr(KillPrivileges::No, ino, ACCESS, &value, 0);
         set.err().map(|e| (ino, e))
     });
     let (ino, error) = refused.unwrap();
@@ -160,21 +166,17 @@ fn chmod_updates_list_and_list_updates_mode() {
     let mode = || ops.getattr(ino, false).unwrap().mode & 0o7777;
     let none = Refusal(libc::ENODATA);
     assert_eq!(ops.getxattr(ino, ACCESS).unwrap_err(), none);
-    // Only user and group of the caller are known, and the group is not the file's, so set-group-id
-    // is cleared.
-    let owner = Caller {
-        uid: 5,
-        gid: 50,
-        pid: 0,
-    };
-    ops.setxattr(owner, ino, ACCESS, &list(1, 0o761), 0)
+    // The caller is not in the file's group, so set-group-id is cleared.
+    let stranger = KillPrivileges::ByGroup(50);
+    ops.setxattr(stranger, ino, ACCESS, &list(1, 0o761), 0)
         .unwrap();
     assert_eq!(mode(), 0o761);
     assert_eq!(ops.getxattr(ino, ACCESS).unwrap(), list(1, 0o761));
     let after = ops.setattr(ROOT, ino, chmod(0o1616)).unwrap();
     assert_eq!((after.mode & 0o7777, mode()), (0o1616, 0o1616));
     assert_eq!(ops.getxattr(ino, ACCESS).unwrap(), list(1, 0o616));
-    ops.setxattr(ROOT, ino, ACCESS, &list(0, 0o604), 0).unwrap();
+    ops.setxattr(KillPrivileges::No, ino, ACCESS, &list(0, 0o604), 0)
+        .unwrap();
     assert_eq!(mode(), 0o1604);
     // The inode had a list, and the kernel may have cached the mode that belongs to it.
     assert_eq!(ops.getxattr(ino, ACCESS).unwrap(), list(0, 0o604));
@@ -183,11 +185,14 @@ fn chmod_updates_list_and_list_updates_mode() {
     ops.removexattr(ino, ACCESS).unwrap();
     assert_eq!(ops.removexattr(ino, b"user.x").unwrap_err(), none);
     for name in [ACCESS, DEFAULT] {
-        let refused = ops.setxattr(ROOT, ino, name, b"no list", 0).unwrap_err();
+        let refused = ops
+            .setxattr(KillPrivileges::No, ino, name, b"no list", 0)
+            .unwrap_err();
         assert_eq!(refused, Refusal(libc::EINVAL));
     }
     // Mode and list of an unlinked inode change together, too.
-    ops.setxattr(ROOT, ino, ACCESS, &list(9, 0o660), 0).unwrap();
+    ops.setxattr(KillPrivileges::No, ino, ACCESS, &list(9, 0o660), 0)
+        .unwrap();
     ops.unlink(1, b"f").unwrap();
     ops.setattr(ROOT, ino, chmod(0o600)).unwrap();
     assert_eq!(ops.getxattr(ino, ACCESS).unwrap(), list(9, 0o600));
@@ -219,11 +224,14 @@ fn kernel_drops_cached_missing_list_before_mode_changes() {
         ops: ops.clone(),
         seen: seen.clone(),
     }));
-    ops.setxattr(ROOT, ino, ACCESS, &list(1, 0o670), 0).unwrap();
+    ops.setxattr(KillPrivileges::No, ino, ACCESS, &list(1, 0o670), 0)
+        .unwrap();
     assert_eq!(*seen.lock().unwrap(), [0o640]);
     // The kernel has a list cached, which decides about access whatever the mode is.
-    ops.setxattr(ROOT, ino, ACCESS, &list(2, 0o660), 0).unwrap();
-    ops.setxattr(ROOT, ino, ACCESS, &list(0, 0o600), 0).unwrap();
+    ops.setxattr(KillPrivileges::No, ino, ACCESS, &list(2, 0o660), 0)
+        .unwrap();
+    ops.setxattr(KillPrivileges::No, ino, ACCESS, &list(0, 0o600), 0)
+        .unwrap();
     assert_eq!(seen.lock().unwrap().len(), 1);
     assert_eq!(ops.getxattr(ino, ACCESS).unwrap(), list(0, 0o600));
     ops.forget(ino, 1);

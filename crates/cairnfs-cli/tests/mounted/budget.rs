@@ -11,8 +11,8 @@ use std::os::unix::fs::{FileExt, symlink};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{
-    FallocateFlags, IFlags, SeekFrom, XattrFlags, copy_file_range, fallocate, ioctl_getflags,
-    listxattr, removexattr, seek, setxattr, statfs,
+    FallocateFlags, IFlags, Mode, OFlags, SeekFrom, XattrFlags, copy_file_range, fallocate,
+    ioctl_getflags, listxattr, open, removexattr, seek, setxattr, statfs,
 };
 
 use super::place::{Place, able, shell, tell};
@@ -405,6 +405,7 @@ fn every_message_is_counted_and_shown() {
     fs::hard_link(&path, place.at("d/link")).unwrap();
     symlink("f", place.at("d/symlink")).unwrap();
     fs::read_link(place.at("d/symlink")).unwrap();
+    drop(open(&dir, OFlags::TMPFILE | OFlags::RDWR, Mode::RUSR).unwrap());
     setxattr(&path, "user.name", b"value", XattrFlags::empty()).unwrap();
     listxattr(&path, &mut [0_u8; 256][..]).unwrap();
     removexattr(&path, "user.name").unwrap();

@@ -163,3 +163,27 @@ fn sync_mount_makes_writes_durable() {
     assert_eq!(fs::read(place.at("f")).unwrap(), b"durable");
     place.finish();
 }
+
+#[test]
+fn transport_is_selected_and_shown() {
+    if !able(&[]) {
+        return;
+    }
+    let mut place = Place::mounted("64M", "transport=dev");
+    let status: serde_json::Value =
+        serde_json::from_str(&place.ok(&["stats", "--json", "m"])).unwrap();
+    assert_eq!(status["transport"]["name"], "dev", "{status}");
+    assert!(status["transport"]["polled"].is_u64(), "{status}");
+    let table = place.ok(&["stats", "m"]);
+    let row = table.lines().find(|line| line.starts_with("transport "));
+    assert!(row.is_some_and(|row| row.contains(" dev, ")), "{table}");
+    let metrics = place.ok(&["stats", "--prometheus", "m"]);
+    assert!(metrics.contains("transport=\"dev\"} "), "{metrics}");
+    place.umount();
+    place.fails(
+        &["mount", "-o", "transport=cable", "v.cairn", "m"],
+        1,
+        &["transport=cable", "neither auto nor dev"],
+    );
+    place.check();
+}

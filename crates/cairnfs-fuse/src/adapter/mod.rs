@@ -13,7 +13,7 @@ mod replies;
 use std::sync::Arc;
 
 use cairnfs::fs::FsyncRequest;
-use cairnfs::types::{Attr, SetAttr};
+use cairnfs::types::{Attr, KillPrivileges, SetAttr};
 use cairnfs_transport::abi::{Opcode, StatfsOut};
 use cairnfs_transport::reply::{
     ReplyAttr, ReplyCopied, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry,
@@ -256,11 +256,6 @@ impl Server for Adapter {
         }
     }
 
-    fn release(&self, _from: &Header, reply: ReplyEmpty) {
-        self.ops.received(Operation::Release);
-        reply.ok();
-    }
-
     fn unlink(&self, from: &Header, name: &[u8], reply: ReplyEmpty) {
         self.ops.received(Operation::Unlink);
         let outcome = guarded(&self.ops, "unlink", from.ino, || {
@@ -403,12 +398,18 @@ impl Server for Adapter {
         }
     }
 
+    /// The kernel tells whether an access list clears set-group-id: the caller is neither in the
+    /// file's group nor has the capability to keep the bit.
     fn setxattr(&self, from: &Header, set: &Setxattr<'_>, reply: ReplyEmpty) {
         self.ops.received(Operation::Setxattr);
+        let kill = match set.kill_sgid {
+            true => KillPrivileges::ByGroup(from.gid),
+            false => KillPrivileges::No,
+        };
         let flags = set.flags.cast_signed();
         let outcome = guarded(&self.ops, "setxattr", from.ino, || {
             self.ops
-                .setxattr(caller(from), from.ino, set.name, set.value, flags)
+                .setxattr(kill, from.ino, set.name, set.value, flags)
         });
         reply_empty(reply, outcome);
     }

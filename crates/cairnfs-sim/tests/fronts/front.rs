@@ -8,7 +8,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use cairnfs::fs::{FileSystem, FsyncRequest};
-use cairnfs::types::{Attr, Flags, SetAttr, SetTime, Time};
+use cairnfs::types::{Attr, Flags, KillPrivileges, SetAttr, SetTime, Time};
 use cairnfs_fuse::ops::{Caller, NewEntry, Ops, Outcome};
 use cairnfs_fuse::options::WriteMode;
 use cairnfs_fuse::syncs::Durable;
@@ -200,6 +200,7 @@ impl Front {
 
     fn set_xattr(&mut self, word: &str, words: &Words<'_>, caller: Caller) -> Outcome<()> {
         let ino = self.look_up(words.path(1))?;
+        let kill = KillPrivileges::ByGroup(caller.gid);
         let name = words.0.get(2).map(|x| format!("user.{x}"));
         let name = name.unwrap_or_default().into_bytes();
         match word {
@@ -214,15 +215,15 @@ impl Front {
                     1 => list([6, 7, 0, 7, 0]),
                     _ => list([7, 5, 5, 5, 4]),
                 };
-                self.ops.setxattr(caller, ino, ACCESS, &perms, 0)
+                self.ops.setxattr(kill, ino, ACCESS, &perms, 0)
             }
             "setdefault" => {
                 let perms = list([7, 6, 5, 7, 0]);
-                self.ops.setxattr(caller, ino, DEFAULT, &perms, 0)
+                self.ops.setxattr(kill, ino, DEFAULT, &perms, 0)
             }
             "setxattr" => {
                 let value = self.data(words.number(3));
-                self.ops.setxattr(caller, ino, &name, &value, 0)
+                self.ops.setxattr(kill, ino, &name, &value, 0)
             }
             "removelist" => self.ops.removexattr(ino, ACCESS),
             _ => self.ops.removexattr(ino, &name),
