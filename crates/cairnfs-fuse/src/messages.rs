@@ -2,8 +2,9 @@
 //!
 //! The front that receives messages calls [`Messages::count`] once for each, before it does
 //! anything else; nothing here knows a transport. A message that the front refuses or answers with
-//! `ENOSYS` counts too. Not counted are messages that no front sees (INIT, DESTROY, INTERRUPT) and
-//! those by which commands ask the daemon ([`crate::control`]): a report does not change itself.
+//! `ENOSYS` counts too. Not counted are messages that no front sees (INIT, DESTROY, INTERRUPT,
+//! RELEASE) and those by which commands ask the daemon ([`crate::control`]): a report does not
+//! change itself.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -35,8 +36,6 @@ pub enum Operation {
     Readdir,
     Readdirplus,
     Readlink,
-    /// RELEASE of a file that was opened by TMPFILE.
-    Release,
     Removexattr,
     /// RENAME and RENAME2.
     Rename,
@@ -52,7 +51,7 @@ pub enum Operation {
 }
 
 /// All operations in the order of the enumeration, with their names in lower case.
-const OPERATIONS: [(Operation, &str); 34] = [
+const OPERATIONS: [(Operation, &str); 33] = [
     (Operation::CopyFileRange, "copy_file_range"),
     (Operation::Create, "create"),
     (Operation::Fallocate, "fallocate"),
@@ -75,7 +74,6 @@ const OPERATIONS: [(Operation, &str); 34] = [
     (Operation::Readdir, "readdir"),
     (Operation::Readdirplus, "readdirplus"),
     (Operation::Readlink, "readlink"),
-    (Operation::Release, "release"),
     (Operation::Removexattr, "removexattr"),
     (Operation::Rename, "rename"),
     (Operation::Rmdir, "rmdir"),

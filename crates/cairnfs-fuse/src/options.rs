@@ -471,6 +471,7 @@ mod tests {
                 "durability" | "grace" | "threads" => &format!("{word}=1"),
                 "fsname" => "fsname=a",
                 "subtype" => "subtype=cairnfs",
+                "transport" => "transport=dev",
                 "write" => "write=back",
                 other => other,
             };

@@ -2,7 +2,7 @@
 //!
 //! A transport calls [`serve`] for each message, in the thread that received it; it returns when
 //! the server has answered or handed the reply over to another thread. Messages of the connection
-//! itself (INTERRUPT, DESTROY) are answered here.
+//! itself (INTERRUPT, DESTROY) and RELEASE are answered here.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -117,11 +117,6 @@ pub trait Server: Send + Sync + 'static {
     /// Space of the file system.
     fn statfs(&self, from: &Header, reply: ReplyStatfs) {
         reply.error(Errno::ENOSYS);
-    }
-
-    /// The last use of a file that was opened by TMPFILE ended.
-    fn release(&self, from: &Header, reply: ReplyEmpty) {
-        reply.ok();
     }
 
     /// Makes a file durable.
@@ -250,7 +245,6 @@ fn dispatch(
         Operation::Read { offset, size } => server.read(from, offset, size, reply!(ReplyData)),
         Operation::Write(write) => server.write(from, &write, reply!(ReplyWrite)),
         Operation::Statfs => server.statfs(from, reply!(ReplyStatfs)),
-        Operation::Release => server.release(from, reply!(ReplyEmpty)),
         Operation::Fsync { data_only } => server.fsync(from, data_only, reply!(ReplyEmpty)),
         Operation::Fsyncdir { data_only } => server.fsyncdir(from, data_only, reply!(ReplyEmpty)),
         Operation::Syncfs => server.syncfs(from, reply!(ReplyEmpty)),
@@ -279,7 +273,8 @@ fn dispatch(
         // No request waits for a program that may give up: all end by themselves. `ENOSYS` makes
         // the kernel send no further INTERRUPT.
         Operation::Interrupt { .. } => answer().error(Errno::ENOSYS),
-        Operation::Destroy => answer().ok(&[]),
+        // Sent for a file that was opened by TMPFILE, until OPEN is refused. Open files have no state.
+        Operation::Release | Operation::Destroy => answer().ok(&[]),
         // The session negotiates before it serves.
         Operation::Init(_) => answer().error(Errno::EIO),
         Operation::Unsupported(Opcode::NOTIFY_REPLY) => {}

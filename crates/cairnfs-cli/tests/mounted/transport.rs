@@ -2,6 +2,7 @@
 //! these tests with `CAIRNFS_TRANSPORT=ring`.
 
 use std::fs::{self, File};
+use std::io::Write;
 use std::sync::Barrier;
 use std::thread;
 
@@ -40,8 +41,9 @@ fn more_flags_are_set_at_once_than_rings_have_entries() {
         for n in 0..FILES {
             let together = &together;
             scope.spawn(move || {
-                fs::write(path(n), text(n)).unwrap();
-                let file = File::open(path(n)).unwrap();
+                // Closing it would send the data.
+                let mut file = File::create(path(n)).unwrap();
+                file.write_all(text(n).as_bytes()).unwrap();
                 together.wait();
                 while let Err(e) = ioctl_setflags(&file, IFlags::IMMUTABLE) {
                     assert_eq!(e, Errno::BUSY);

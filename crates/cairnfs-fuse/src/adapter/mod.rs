@@ -256,11 +256,6 @@ impl Server for Adapter {
         }
     }
 
-    fn release(&self, _from: &Header, reply: ReplyEmpty) {
-        self.ops.received(Operation::Release);
-        reply.ok();
-    }
-
     fn unlink(&self, from: &Header, name: &[u8], reply: ReplyEmpty) {
         self.ops.received(Operation::Unlink);
         let outcome = guarded(&self.ops, "unlink", from.ino, || {
