@@ -405,7 +405,14 @@ fn every_message_is_counted_and_shown() {
     fs::hard_link(&path, place.at("d/link")).unwrap();
     symlink("f", place.at("d/symlink")).unwrap();
     fs::read_link(place.at("d/symlink")).unwrap();
-    drop(open(&dir, OFlags::TMPFILE | OFlags::RDWR, Mode::RUSR).unwrap());
+    drop(
+        open(
+            &dir,
+            OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC,
+            Mode::RUSR,
+        )
+        .unwrap(),
+    );
     setxattr(&path, "user.name", b"value", XattrFlags::empty()).unwrap();
     listxattr(&path, &mut [0_u8; 256][..]).unwrap();
     removexattr(&path, "user.name").unwrap();

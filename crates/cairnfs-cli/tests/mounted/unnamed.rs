@@ -15,7 +15,7 @@ use crate::place::{Place, able, arg, shell};
 
 fn unnamed(dir: &Path, flags: OFlags, mode: u32) -> Result<OwnedFd, Errno> {
     let mode = Mode::from_raw_mode(mode);
-    rustix::fs::open(dir, OFlags::TMPFILE | flags, mode)
+    rustix::fs::open(dir, OFlags::TMPFILE | OFlags::CLOEXEC | flags, mode)
 }
 
 /// Gives an open file a name.
