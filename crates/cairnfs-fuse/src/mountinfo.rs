@@ -164,11 +164,12 @@ pub fn resolve(path: &Path) -> io::Result<PathBuf> {
     }
 }
 
-/// Whether an error means that the daemon behind a path is dead.
+/// Whether an error means that the daemon behind a path is dead. The kernel cancels a request that is
+/// for a ring whose thread has ended, until it notices that the connection has.
 pub fn is_dead(error: &io::Error) -> bool {
     matches!(
         error.raw_os_error(),
-        Some(libc::ENOTCONN | libc::ECONNABORTED)
+        Some(libc::ENOTCONN | libc::ECONNABORTED | libc::ECANCELED)
     )
 }
 
@@ -180,6 +181,13 @@ pub fn bytes(path: &Path) -> &[u8] {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn errors_of_a_dead_daemon_are_known() {
+        let dead = |errno| is_dead(&io::Error::from_raw_os_error(errno));
+        assert!([libc::ENOTCONN, libc::ECONNABORTED, libc::ECANCELED].map(dead) == [true; 3]);
+        assert!(!dead(libc::EIO) && !dead(libc::ENOENT));
+    }
 
     const TABLE: &[u8] = b"22 1 254:1 / / rw,relatime shared:1 - ext4 /dev/root rw\n\
         40 22 0:35 / /a\\040b rw,nosuid shared:7 master:2 - fuse.cairnfs /x\\134y.cairn rw,user_id=0\n\

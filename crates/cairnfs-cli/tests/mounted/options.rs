@@ -183,7 +183,7 @@ fn transport_is_selected_and_shown() {
     place.fails(
         &["mount", "-o", "transport=cable", "v.cairn", "m"],
         1,
-        &["transport=cable", "neither auto nor dev"],
+        &["transport=cable", "neither auto, dev nor ring"],
     );
     place.check();
 }

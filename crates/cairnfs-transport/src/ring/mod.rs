@@ -201,5 +201,12 @@ fn serve_share<S: Server>(
     let mut ring = Ring::new(uring, region, Arc::clone(&outbox), &share.queues, DEPTH);
     let refusal = ring.register()?;
     let _ = reporting.send(Report::Registered(refusal));
-    ring.run(&*start.server, &start.counts.polled)
+    let ended = ring.run(&*start.server, &start.counts.polled);
+    ended.inspect_err(|e| {
+        let processor = share.processor;
+        tracing::error!(
+            "the ring of processor {processor} broke ({e}), and its requests are not served any \
+             more: unmount by force, umount -f"
+        );
+    })
 }
