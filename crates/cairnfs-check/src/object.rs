@@ -189,6 +189,10 @@ impl Object {
                     .at(first),
             );
             context.found.claims.incomplete = true;
+        } else if let Some(why) = context.wrongly_held(block, len, raw.birth.get()) {
+            let message = format!("file block {at}: {len} blocks {why}");
+            let finding = Finding::new(codes::BLOCK_SHARED, message).of(self.ino);
+            ledger.add(finding.at(block));
         }
         if context.replaced.contains(&self.ino) {
             context.found.claims.waiting.remove(block, len);

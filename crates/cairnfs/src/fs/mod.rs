@@ -40,6 +40,7 @@ mod room;
 #[path = "tests/schedules.rs"]
 mod schedules;
 mod sizes;
+mod snapshots;
 mod stats;
 mod sync;
 mod times;

@@ -59,6 +59,10 @@ impl FileSystem {
                 ablated: options.ablated,
             },
         )?;
+        let core = match &options.root {
+            Some(name) => core.select(name)?,
+            None => core,
+        };
         let page_limit = core.limits().pages;
         let fs = Arc::new(FileSystem {
             core,

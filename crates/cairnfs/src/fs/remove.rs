@@ -230,7 +230,7 @@ impl FileSystem {
             commit.delete(inode, state, *kind, *offset, &[], *below);
         }
         for extent in &belongings.extents {
-            commit.free(extent.run());
+            commit.free(extent.run(), extent.birth);
         }
     }
 }

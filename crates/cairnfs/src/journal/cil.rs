@@ -276,9 +276,10 @@ impl Cil {
         self.first.read().seq
     }
 
-    /// Closes the open context and opens the next; `at_swap` runs while no thread commits. With
-    /// `merge`, the closed context is the last one that the coming merge takes.
-    pub fn swap<R>(&self, merge: bool, at_swap: impl FnOnce() -> R) -> (Arc<Context>, R) {
+    /// Closes the open context and opens the next; `at_swap` gets the sequence of the closed one and
+    /// runs while no thread commits. With `merge`, the closed context is the last one that the
+    /// coming merge takes.
+    pub fn swap<R>(&self, merge: bool, at_swap: impl FnOnce(u64) -> R) -> (Arc<Context>, R) {
         let mut first = self.first.write();
         let mut others: SmallVec<[_; SHARDS]> = self.others.iter().map(|l| l.write()).collect();
         let seq = first.seq;
@@ -288,6 +289,6 @@ impl Cil {
             **other = next.clone();
         }
         let closed = std::mem::replace(&mut *first, next);
-        (closed, at_swap())
+        (closed, at_swap(seq))
     }
 }

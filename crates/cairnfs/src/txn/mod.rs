@@ -20,6 +20,7 @@ mod merge;
 mod open;
 mod reservations;
 mod reserve;
+mod roots;
 mod runs;
 #[cfg(test)]
 #[cfg(shuttle)]
@@ -32,7 +33,7 @@ mod throttle;
 use std::sync::Arc;
 
 pub use change::Changes;
-pub use commit::{Commit, Receipt};
+pub use commit::{Births, Commit, Receipt};
 pub use fsync::{FsyncRequest, Fsyncs, NameAt};
 pub use items::{Attribute, Item, ItemStore, NameFound, count_attributes};
 pub use limits::{Limits, Pressure};
@@ -40,6 +41,7 @@ pub use merge::Merger;
 pub use open::{OpenMode, read_superblock};
 pub use reservations::{CommitCounts, Reservations};
 pub use reserve::{Need, Reservation};
+pub use roots::Roots;
 pub use runs::subtract_runs;
 pub use superblocks::Superblocks;
 
@@ -72,6 +74,7 @@ pub struct Core {
     journal: Arc<Journal>,
     signals: Arc<Signals>,
     items: ItemStore,
+    roots: Roots,
     reservations: Reservations,
     merger: Merger,
     fsyncs: Fsyncs,
@@ -114,6 +117,11 @@ impl Core {
     /// The items of the tree of files.
     pub fn items(&self) -> &ItemStore {
         &self.items
+    }
+
+    /// The roots of the volume.
+    pub fn roots(&self) -> &Roots {
+        &self.roots
     }
 
     /// The journal.
