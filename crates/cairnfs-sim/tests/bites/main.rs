@@ -165,17 +165,17 @@ const SNAPSHOTS: &[(InjectedFault, During, &str)] = &[
     (
         JoinedAcrossBoundary,
         Run,
-        "create n; append n 4096; snapshot s; append n 4096; merge; truncate n 0; merge",
+        "create n; append n 4096; snapshot s; append n 4096; fsync n; merge; truncate n 0; merge",
     ),
     (
         BoundaryNotInherited,
         Run,
-        "write f 0 16384; snapshot s; merge; write f 0 16384; merge",
+        "write f 0 16384; snapshot s; merge; write f 0 16384; sync; merge",
     ),
     (
         LineageOfCommitters,
         Run,
-        "write f 0 16384; merge; write f 0 16384; snapshot s; merge",
+        "write f 0 16384; sync; merge; write f 0 16384; snapshot s; merge",
     ),
     (FsyncWithoutFlush, Run, "chmod f 384; snapshot s"),
     (SyncWithoutPages, Run, "write f 4096 4096; snapshot s"),

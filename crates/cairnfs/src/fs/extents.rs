@@ -219,11 +219,10 @@ impl FileSystem {
         // An extent is at most MAX_EXTENT_BLOCKS long, so none that reaches `from` begins before
         // `least`. Of those that begin up to `from`, only the last can reach it.
         let least = (from + 1).saturating_sub(MAX_EXTENT_BLOCKS);
-        let core = &self.core;
-        let first = core
+        let first = self
             .items()
             .last_up_to(inode, state, Kind::Extent, (least, from))?;
-        self.core.items().scan(
+        self.items().scan(
             inode,
             state,
             Kind::Extent,

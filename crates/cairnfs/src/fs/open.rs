@@ -64,8 +64,10 @@ impl FileSystem {
             None => core,
         };
         let page_limit = core.limits().pages;
+        let items = core.items().clone();
         let fs = Arc::new(FileSystem {
             core,
+            items,
             lifecycle: Lifecycle::default(),
             workers: Workers::default(),
             writeback: WritebackList::new(page_limit, options.keep_written),

@@ -258,7 +258,7 @@ impl FileSystem {
         blocks.sort_unstable();
         blocks.dedup();
         let pages = blocks.len() as u64;
-        let items = self.core.items();
+        let items = self.items();
         let owned = |e: &&Extent| !items.is_inherited(e.birth);
         let in_place = |b: u64| mapped(b).filter(owned).is_some_and(Extent::is_unwritten);
         blocks.retain(|b| !in_place(*b));
@@ -376,7 +376,7 @@ impl FileSystem {
     /// Adds a file to the list of files with dirty data.
     pub(super) fn list_file(&self, inode: &Arc<Inode>, state: &mut InodeState) {
         let gone = self.writeback.add(inode, state);
-        let table = self.core.items().table();
+        let table = self.items().table();
         gone.into_iter()
             .for_each(|file| table.evict_cancelled(file));
     }

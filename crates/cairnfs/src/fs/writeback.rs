@@ -149,7 +149,6 @@ impl FileSystem {
         };
         let inline_below = match inline {
             true => self
-                .core
                 .items()
                 .item(inode, &state, Kind::Inline, 0)?
                 .is_some_and(|i| i.below),
@@ -166,7 +165,7 @@ impl FileSystem {
         }
         // Readers are excluded only from here on.
         let state = &mut RwLockUpgradableReadGuard::upgrade(state);
-        let mut commit = self.core.commit();
+        let mut commit = self.commit();
         while let Some(births) = frozen_since(&placed, &commit) {
             // A fork came between: a frozen root has these blocks, and reads zeros there.
             drop(commit);
@@ -177,7 +176,7 @@ impl FileSystem {
             for part in &placed {
                 staged = self.write_placed(state, part, &mut new, stage)?;
             }
-            commit = self.core.commit();
+            commit = self.commit();
         }
         state
             .pages
@@ -281,12 +280,11 @@ impl FileSystem {
     ) -> Result<Receipt> {
         let size = attrs(state)?.size;
         let below = self
-            .core
             .items()
             .item(inode, state, Kind::Inline, 0)?
             .is_some_and(|i| i.below);
         let pages = std::mem::take(&mut state.pages.dirty);
-        let mut commit = self.core.commit();
+        let mut commit = self.commit();
         if let Some(page) = pages.get(&0)
             && size > 0
         {
@@ -314,7 +312,7 @@ impl FileSystem {
         touched: &[Extent],
         reserved: u64,
     ) -> Result<(Places, u64)> {
-        let items = self.core.items();
+        let items = self.items();
         let before = |first: &u64| touched.iter().find(|e| e.at < *first && *first <= e.end());
         let mut goal = batch.first().map_or(0, |first| {
             before(first).map_or(0, |e| e.block + (first - e.at))

@@ -77,7 +77,7 @@ pub struct Context {
     charged: CachePadded<AtomicI64>,
     data_stamp: CachePadded<AtomicU64>,
     staged: AtomicBool,
-    moved: Mutex<Vec<u64>>,
+    moved: Mutex<Vec<(u32, u64)>>,
 }
 
 impl Context {
@@ -150,13 +150,13 @@ impl Context {
         self.charged.fetch_add(bytes, Ordering::AcqRel);
     }
 
-    /// Records that the directory `ino` was moved.
-    pub fn moved(&self, ino: u64) {
-        self.moved.lock().push(ino);
+    /// Records that the directory `ino` of a root was moved.
+    pub fn moved(&self, root: u32, ino: u64) {
+        self.moved.lock().push((root, ino));
     }
 
-    /// Takes the directories that were moved since the last call.
-    pub fn take_moved(&self) -> Vec<u64> {
+    /// Takes the directories that were moved since the last call: roots and inode numbers.
+    pub fn take_moved(&self) -> Vec<(u32, u64)> {
         std::mem::take(&mut *self.moved.lock())
     }
 

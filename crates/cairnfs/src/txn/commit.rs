@@ -16,10 +16,10 @@ use crate::inode::{Inode, InodeState};
 use crate::journal::cil::{Context, Filled, Hold};
 use crate::journal::vector::LogVector;
 use crate::space::BlockRun;
-use crate::txn::Core;
 use crate::txn::change::Changes;
 use crate::txn::reservations::Done;
 use crate::txn::reserve::Reservation;
+use crate::txn::{Core, ItemStore};
 
 /// Whether a tree whose parent has this boundary inherits what was born in this context.
 pub(super) fn is_inherited(birth: u64, boundary: u64) -> bool {
@@ -74,11 +74,12 @@ pub struct Receipt {
 }
 
 impl Core {
-    /// Begins to commit. The caller holds the locks of all inodes it will change, and takes no
-    /// other inode lock before [`Commit::finish`].
-    pub fn commit(&self) -> Commit<'_> {
+    /// Begins to commit changes of the tree `items`. The caller holds the locks of all inodes it
+    /// will change, and takes no other inode lock before [`Commit::finish`].
+    pub fn commit<'a>(&'a self, items: &'a ItemStore) -> Commit<'a> {
         Commit {
             core: self,
+            items,
             hold: self.journal.cil().hold(),
             vectors: SmallVec::new(),
             freed: SmallVec::new(),
@@ -93,6 +94,8 @@ impl Core {
 /// A transaction being committed.
 pub struct Commit<'a> {
     pub(super) core: &'a Core,
+    /// The tree that it changes.
+    pub(super) items: &'a ItemStore,
     hold: Hold<'a>,
     pub(super) vectors: SmallVec<[Arc<LogVector>; 8]>,
     freed: SmallVec<[BlockRun; 4]>,
@@ -165,7 +168,7 @@ impl<'a> Commit<'a> {
     pub fn births(&self) -> Births {
         Births {
             seq: self.hold.seq,
-            inherited: self.core.items.inherited(),
+            inherited: self.items.inherited(),
         }
     }
 
@@ -207,6 +210,7 @@ impl<'a> Commit<'a> {
     pub fn finish(self, reservation: Reservation<'_>) -> Receipt {
         let Commit {
             core,
+            items: _,
             hold,
             mut vectors,
             mut freed,

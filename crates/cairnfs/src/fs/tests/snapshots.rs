@@ -93,7 +93,7 @@ fn unwritten_write_races_snapshot() {
     *device.before.lock() = Some((allocated + 1, Box::new(fork)));
     fs.write_back(&fs.inode(ino).unwrap()).unwrap();
     assert!(device.before.lock().is_none(), "no write in place");
-    let boundary = fs.core.items().inherited();
+    let boundary = fs.items().inherited();
     assert!(boundary > 0);
     let pieces = extents(&fs, ino);
     let written = pieces.iter().find(|e| e.at == 1).unwrap();

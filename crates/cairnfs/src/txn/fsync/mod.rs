@@ -18,6 +18,7 @@ use std::cell::Cell;
 use std::sync::Arc;
 
 use crossbeam_utils::CachePadded;
+use smallvec::SmallVec;
 
 use self::closure::gather;
 use crate::error::{Error, Result};
@@ -26,7 +27,7 @@ use crate::journal::cil::Context;
 use crate::journal::signals::Signals;
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::thread_local;
-use crate::txn::Core;
+use crate::txn::{Core, ItemStore};
 
 /// A request to make an inode durable.
 #[derive(Debug, Clone, Copy)]
@@ -37,8 +38,18 @@ pub struct FsyncRequest {
     pub data_only: bool,
 }
 
-/// The batches of a volume.
-type Batches = group_commit::Batches<FsyncRequest, Result<()>>;
+/// An inode of a root. The same number in two roots is two inodes.
+pub(super) type Place = (u32, u64);
+
+/// A request with the root of its inode.
+#[derive(Debug, Clone, Copy)]
+struct Request {
+    place: Place,
+    data_only: bool,
+}
+
+/// The batches of a volume, which serve all roots together.
+type Batches = group_commit::Batches<Request, Result<()>>;
 
 /// A thread yields to an fsync at every this many of its commits.
 const ASIDE_EVERY: u32 = 8;
@@ -104,7 +115,12 @@ impl Fsyncs {
     }
 
     /// As [`Core::force_inodes`].
-    pub(super) fn force(&self, core: &Core, inodes: &[FsyncRequest]) -> Result<()> {
+    pub(super) fn force(
+        &self,
+        core: &Core,
+        items: &ItemStore,
+        inodes: &[FsyncRequest],
+    ) -> Result<()> {
         let journal = &*core.journal;
         let requests = inodes.len() as u64;
         journal
@@ -112,9 +128,17 @@ impl Fsyncs {
             .fsyncs
             .fetch_add(requests, Ordering::Relaxed);
         for request in inodes {
-            write_data_first(core, request.ino)?;
+            write_data_first(core, items, request.ino)?;
         }
-        let result = match self.batches.join(inodes) {
+        let root = items.root();
+        let requests: SmallVec<[Request; 2]> = inodes
+            .iter()
+            .map(|request| Request {
+                place: (root, request.ino),
+                data_only: request.data_only,
+            })
+            .collect();
+        let result = match self.batches.join(&requests) {
             Joined::Follower(result) => {
                 result.unwrap_or(Err(Error::Invalid("an fsync was broken off")))
             }
@@ -131,8 +155,8 @@ impl Fsyncs {
 }
 
 /// Makes data of an inode durable that the record will not have checksums of.
-fn write_data_first(core: &Core, ino: u64) -> Result<()> {
-    let inode = core.items.table().get_or_new(ino);
+fn write_data_first(core: &Core, items: &ItemStore, ino: u64) -> Result<()> {
+    let inode = items.table().get_or_new(ino);
     core.ablated_fsync(&inode)?;
     let stamp = inode.log_deps().more().map_or(0, |m| m.unlisted.made);
     // No lock is held, so other threads go on and share the flush.

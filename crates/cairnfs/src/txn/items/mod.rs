@@ -56,6 +56,8 @@ pub(super) struct SharedByTrees {
 
 /// The items of one tree of files.
 pub struct ItemStore {
+    /// Id of the root.
+    root: u32,
     shared: SharedByTrees,
     /// The newest root of the tree. Readers load it once per lookup.
     main: ArcSwap<Tree>,
@@ -70,16 +72,17 @@ pub struct ItemStore {
 }
 
 impl ItemStore {
-    /// The items of the tree `main`, whose root has a parent with the boundary `inherited` (0
-    /// without a parent). Keeps at most `inodes` clean inodes and `names` bytes of names
+    /// The items of the tree `main` of `root`, whose parent has the boundary `inherited` (0 without
+    /// a parent). Keeps at most `inodes` clean inodes and `names` bytes of names
     /// in memory.
     pub(super) fn new(
         shared: SharedByTrees,
-        (main, inherited): (Tree, u64),
+        (root, main, inherited): (u32, Tree, u64),
         inodes: usize,
         names: i64,
     ) -> Self {
         Self {
+            root,
             inherited: AtomicU64::new(inherited),
             merged_inherited: AtomicU64::new(inherited),
             main: ArcSwap::from_pointee(main),
@@ -91,8 +94,14 @@ impl ItemStore {
     }
 
     /// The items of another tree of the same volume, which is not changed.
-    pub(super) fn of_tree(&self, tree: Tree, limits: &Limits) -> Self {
-        Self::new(self.shared.clone(), (tree, 0), limits.inodes, limits.names)
+    pub(super) fn of_tree(&self, root: u32, tree: Tree, limits: &Limits) -> Self {
+        let (inodes, names) = (limits.inodes, limits.names);
+        Self::new(self.shared.clone(), (root, tree, 0), inodes, names)
+    }
+
+    /// Id of the root.
+    pub fn root(&self) -> u32 {
+        self.root
     }
 
     /// The newest root.

@@ -281,7 +281,7 @@ impl Merger {
         lost: &mut Vec<BlockRun>,
     ) -> Result<()> {
         let (count, promised) = (Cell::new(0), Cell::new(taken.units));
-        let all = (&core.items, core.limits.step_keys);
+        let all = (&*core.items, core.limits.step_keys);
         let mut edits = MergeEdits::new(all, &taken.inodes, Some(taken.seq), &count);
         if taken.orphaned {
             edits.collect_orphans();
@@ -316,7 +316,7 @@ impl Merger {
         self.backlog.take_over(memory, 0);
         let inodes = in_order(inodes);
         let count = Cell::new(0);
-        let all = (&core.items, core.limits.step_keys);
+        let all = (&*core.items, core.limits.step_keys);
         let mut edits = MergeEdits::new(all, &inodes, None, &count);
         edits.collect_orphans();
         let promised = Cell::new(0);

@@ -183,9 +183,9 @@ impl Core {
     /// [`Error::NoSnapshot`]; [`Error::Invalid`] if the volume was opened for changes.
     pub fn select(mut self, name: &str) -> Result<Self> {
         let id = self.roots.named(name);
-        let root = id.and_then(|id| self.roots.merged(id));
-        let root = root.ok_or_else(|| Error::NoSnapshot(name.into()))?;
-        if id == Some(MAIN_ROOT) {
+        let root = id.and_then(|id| Some((id, self.roots.merged(id)?)));
+        let (id, root) = root.ok_or_else(|| Error::NoSnapshot(name.into()))?;
+        if id == MAIN_ROOT {
             return Ok(self);
         }
         if !self.read_only {
@@ -195,7 +195,8 @@ impl Core {
         }
         // A place that is known for a value holds only for the tree of another root.
         self.values.forget_places();
-        self.items = self.items.of_tree(tree_of(&root.tree), &self.limits);
+        let tree = tree_of(&root.tree);
+        self.items = Arc::new(self.items.of_tree(id, tree, &self.limits));
         Ok(self)
     }
 
@@ -223,7 +224,8 @@ impl Core {
         let volume = volume_tree(&superblock);
         let roots = Roots::read(&index, &volume, superblock.root.block.get())?;
         let main = roots.merged(MAIN_ROOT).unwrap_or_default();
-        let main = (tree_of(&main.tree), roots.merged_inherited(MAIN_ROOT));
+        let inherited = roots.merged_inherited(MAIN_ROOT);
+        let main = (MAIN_ROOT, tree_of(&main.tree), inherited);
         let space = Arc::new(open_space(storage.clone(), &superblock)?);
         let signals = Arc::new(Signals::default());
         let mut source = Source::new(mode.seed);
@@ -260,7 +262,7 @@ impl Core {
         let superblocks =
             Superblocks::new(storage.clone(), space.clone(), journal.clone(), superblock);
         Ok(Self {
-            items: ItemStore::new(shared, main, limits.inodes, limits.names),
+            items: Arc::new(ItemStore::new(shared, main, limits.inodes, limits.names)),
             roots,
             reservations,
             merger: Merger::default(),

@@ -67,7 +67,7 @@ impl Volume {
         let seen = found.as_ref().map(|item| item.value[0]);
         assert_eq!(seen, last.and_then(|(_, value)| value), "a change is lost");
         let below = found.is_some_and(|item| item.below);
-        let mut commit = self.core.commit();
+        let mut commit = self.core.commit(self.core.items());
         let seq = commit.seq();
         match value {
             Some(value) => {
