@@ -68,7 +68,7 @@ fn snapshot_keeps_files_through_changes_kill_and_merge() {
     let v = volume(&fs);
     v.write("kept", vec![1; 20_000]).unwrap();
     v.write("small", "inline").unwrap();
-    v.set_xattr("small", "user.long", &[7; 5000]).unwrap();
+    v.set_xattr("small", "user.long", [7; 5000]).unwrap();
     let before = tree(&fs);
     v.snapshot("first").unwrap();
     v.write("kept", vec![2; 20_000]).unwrap();

@@ -306,6 +306,8 @@ impl FileSystem {
     /// Device blocks for a batch: preallocated space where there is some, otherwise new runs that
     /// continue the file's last extent before the batch. If the space runs out, the batch is cut
     /// there; it is an error only if nothing was allocated. `touched` are the extents that the
+    /// batch touches. `reserved` blocks are reserved for the file's pages; a page over an unwritten
+    /// extent has none, also if a fork comes between. Also returns how many of them it used.
     fn place_batch(
         &self,
         batch: &mut Blocks,

@@ -11,6 +11,7 @@ use std::sync::Arc;
 use zerocopy::little_endian::U64;
 
 use crate::error::{Error, Result};
+use crate::format::NODE_BLOCKS;
 use crate::format::item::RawTime;
 use crate::format::key::{Key, Kind, MAIN_ROOT, VOLUME_ROOT};
 use crate::format::root::{MAX_ROOTS, RawRoot, Root, RootState, is_root_name};
@@ -47,7 +48,7 @@ impl Table {
 
     fn named(&self, name: &str) -> Option<u32> {
         let is_named = |id: &u32| self.get(*id).is_some_and(|root| root.name == name);
-        self.ids().find(is_named)
+        self.ids().find(is_named).filter(|_| !name.is_empty())
     }
 }
 
@@ -236,7 +237,8 @@ impl Core {
     /// they stay counted. The caller has the lock of merges, or no other thread uses the volume.
     pub(super) fn main_nodes(&self) -> Result<u64> {
         let known = self.roots.merged(MAIN_ROOT).map_or(0, |main| main.nodes);
-        if known > 0 {
+        // A damaged item may tell any number.
+        if (1..=self.geometry.total_blocks / NODE_BLOCKS).contains(&known) {
             return Ok(known);
         }
         let nodes = self.index.count_nodes(&self.items.tree())?;

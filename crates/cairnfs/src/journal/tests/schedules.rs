@@ -262,9 +262,7 @@ fn merge_counts_commits_before_its_swap() {
         });
         let point = log
             .journal
-            .push_for_merge(0, |_| {
-                (log.commits.swap(0, Ordering::Relaxed), Vec::new())
-            })
+            .push_for_merge(0, |_| (log.commits.swap(0, Ordering::Relaxed), Vec::new()))
             .unwrap();
         log.journal.merged(LOG_BLOCKS);
         for thread in threads {

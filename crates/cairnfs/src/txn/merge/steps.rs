@@ -91,12 +91,15 @@ fn root_items(core: &Core, main: Tree, more: i64, changes: &RootItems) -> RootIt
     if main != core.items.tree() || !changes.is_empty() {
         items.entry(MAIN_ROOT).or_insert(known);
     }
-    for root in items.values_mut() {
-        root.nodes = nodes;
-        root.tree = RawRoot {
-            ptr: main.ptr,
-            height: U32::new(main.height),
-            birth: root.tree.birth,
+    for (id, root) in &mut items {
+        let birth = root.tree.birth;
+        (root.tree, root.nodes) = match core.roots.merged(*id) {
+            // A frozen root keeps its tree.
+            Some(known) if *id != MAIN_ROOT => (known.tree, known.nodes),
+            _ => {
+                let (ptr, height) = (main.ptr, U32::new(main.height));
+                (RawRoot { ptr, height, birth }, nodes)
+            }
         };
     }
     items
