@@ -143,7 +143,7 @@ fn check_root(
     (walker, claims): (&mut Walker<'_, '_>, &mut Claims),
     ledger: &mut Ledger<'_>,
 ) -> Result<Vec<Link>> {
-    let mut structure = Structure::new(volume, replay, checked.inherited, &claims.live);
+    let mut structure = Structure::new(volume, replay, checked.inherited, claims);
     let seed = volume.superblock.hash_seed.get();
     let mut merge = Merge::new(&replay.overlay, seed, &mut structure);
     walker.begin_root(checked.inherited);

@@ -58,6 +58,8 @@ pub(crate) struct Claims {
     pub(crate) indexed: BlockSet,
     /// Extents in the logical state.
     pub(crate) live: BlockSet,
+    /// Written extents among them.
+    pub(crate) written: BlockSet,
     /// Blocks of extents that the log added and replaced, except those that their inodes still
     /// have.
     pub(crate) waiting: BlockSet,
@@ -73,6 +75,7 @@ impl Claims {
             index: none(),
             indexed: none(),
             live: none(),
+            written: none(),
             waiting: none(),
             incomplete: replay.incomplete,
         }
@@ -82,6 +85,7 @@ impl Claims {
     pub(crate) fn add(&mut self, other: &Self) {
         self.indexed.add(&other.indexed);
         self.live.add(&other.live);
+        self.written.add(&other.written);
         self.waiting.add(&other.waiting);
         self.incomplete |= other.incomplete;
     }
@@ -106,8 +110,8 @@ pub(crate) struct Context<'a> {
     pub(crate) geometry: &'a Geometry,
     /// What the root inherits from its parent.
     pub(crate) inherited: Inherited,
-    /// Extents of the roots checked before.
-    pub(crate) held: &'a BlockSet,
+    /// Blocks of the roots checked before.
+    pub(crate) held: &'a Claims,
     /// Inodes whose extents the log added and replaced.
     pub(crate) replaced: BTreeSet<u64>,
     pub(crate) hash_seed: u64,
@@ -119,11 +123,21 @@ pub(crate) struct Context<'a> {
 impl Context<'_> {
     /// Why the root cannot have an extent of these blocks with this birth, considering the roots
     /// checked before.
-    pub(crate) fn wrongly_held(&self, block: u64, len: u64, birth: u64) -> Option<&'static str> {
-        let mut held = (block..block + len).map(|block| self.held.has(block));
+    pub(crate) fn wrongly_held(
+        &self,
+        (block, len): (u64, u64),
+        birth: u64,
+        written: bool,
+    ) -> Option<&'static str> {
+        let blocks = block..block + len;
+        let mut held = blocks.clone().map(|block| self.held.live.has(block));
+        let mut states = blocks.map(|block| self.held.written.has(block));
         match self.inherited.has(birth) {
             true if held.any(|held| !held) => {
                 Some("inherited from a root that does not have all of them")
+            }
+            true if states.any(|state| state != written) => {
+                Some("inherited, and written in one of the roots only")
             }
             false if held.any(|held| held) => {
                 Some("used by another root, which they were not inherited from")
@@ -147,7 +161,7 @@ impl<'a> Structure<'a> {
         volume: &'a Volume<'_>,
         replay: &Replay,
         inherited: Inherited,
-        held: &'a BlockSet,
+        held: &'a Claims,
     ) -> Self {
         let superblock = &volume.superblock;
         let geometry = &volume.geometry;
