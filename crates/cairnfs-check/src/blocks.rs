@@ -32,6 +32,23 @@ impl BlockSet {
         known
     }
 
+    /// Adds all blocks of another set of the same volume.
+    pub(crate) fn add(&mut self, other: &Self) {
+        for (group, more) in self.groups.iter_mut().zip(&other.groups) {
+            let Some(more) = more else { continue };
+            let words = group.get_or_insert_with(|| Box::new([0; GROUP_WORDS]));
+            for (word, more) in words.iter_mut().zip(more.iter()) {
+                *word |= more;
+            }
+        }
+    }
+
+    /// Whether a block is in the set.
+    pub(crate) fn has(&self, block: u64) -> bool {
+        let word = self.word(block / GROUP_BLOCKS, (block % GROUP_BLOCKS / 64) as usize);
+        word >> (block % 64) & 1 == 1
+    }
+
     /// Removes a run of blocks.
     pub(crate) fn remove(&mut self, block: u64, len: u64) {
         for b in block..block.saturating_add(len) {

@@ -37,6 +37,9 @@ pub const ROOT_MISSING: &str = "root-missing";
 /// A root item is invalid.
 pub const ROOT_ITEM: &str = "root-item";
 
+/// The lineage of a root is impossible: its id, name, state, parent or boundary.
+pub const ROOT_LINEAGE: &str = "root-lineage";
+
 /// An item of a kind that its object cannot have.
 pub const UNEXPECTED_ITEM: &str = "unexpected-item";
 /// An inode item is invalid.

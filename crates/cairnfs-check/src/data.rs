@@ -1,7 +1,7 @@
 //! Reads the contents of all files and verifies the checksum of each block.
 
 use cairnfs::error::Result;
-use cairnfs::format::item::{RawRoot, decode_extent};
+use cairnfs::format::item::decode_extent;
 use cairnfs::format::key::Kind;
 use cairnfs::format::{BLOCK_SIZE, checksum};
 
@@ -10,19 +10,21 @@ use crate::holes::KeyRange;
 use crate::log::Replay;
 use crate::overlay::{Item, Merge, Sink};
 use crate::report::{Finding, Ledger};
-use crate::tree::Walker;
+use crate::roots::Checked;
+use crate::tree::{Inherited, Walker};
 use crate::volume::Volume;
 
-/// Verifies all written extents in the logical state of the files.
+/// Verifies all written extents in the logical state of a root's files that it does not inherit.
 pub(crate) fn check(
     volume: &Volume<'_>,
     replay: &Replay,
-    main: &RawRoot,
+    root: &Checked<'_>,
     ledger: &mut Ledger<'_>,
 ) -> Result<()> {
     let total = ledger.stats().data_blocks;
     let mut reader = Reader {
         volume,
+        inherited: root.inherited,
         ledger,
         done: 0,
         total,
@@ -33,7 +35,7 @@ pub(crate) fn check(
     let seed = volume.superblock.hash_seed.get();
     let mut merge = Merge::new(&replay.overlay, seed, &mut reader);
     let mut walker = Walker::new(volume, replay.seq);
-    walker.walk(&main.ptr, main.height.get(), &mut merge, &mut ignored)?;
+    root.walk(&mut walker, &mut merge, &mut ignored)?;
     merge.finish(&mut ignored)?;
     ledger.progress("data", total, total);
     Ok(())
@@ -41,6 +43,8 @@ pub(crate) fn check(
 
 struct Reader<'a, 'd, 'p> {
     volume: &'a Volume<'d>,
+    /// What was verified with the root's parent.
+    inherited: Inherited,
     ledger: &'a mut Ledger<'p>,
     done: u64,
     total: u64,
@@ -61,7 +65,7 @@ impl Sink for Reader<'_, '_, '_> {
             return Ok(());
         }
         self.done += len;
-        if crcs.is_empty() {
+        if crcs.is_empty() || self.inherited.has(raw.birth.get()) {
             return Ok(());
         }
         let bytes = self.volume.read(block, len)?;

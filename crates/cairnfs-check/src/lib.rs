@@ -7,10 +7,11 @@
 //! after a finding, and suppresses findings that an earlier one explains; [`Report::unchecked`]
 //! lists what could not be checked for that reason.
 //!
-//! The steps, one module each: superblock (`volume`), log (`log`, `overlay`), trees (`roots`,
-//! `tree`), items of each object (`structure`, `object`, `directory`), values that attributes share
-//! (`shared`), links between objects (`links`), bitmaps (`space`), and on request the files'
-//! contents (`data`). At the end `paths` adds a path to each finding about an inode.
+//! The steps, one module each: superblock (`volume`), log (`log`, `overlay`), the table of roots
+//! (`roots`); then for each root its tree (`tree`), the items of each object (`structure`, `object`,
+//! `directory`), values that attributes share (`shared`), links between objects (`links`), a path
+//! for each finding about an inode (`paths`), and on request the files' contents (`data`); at the
+//! end the bitmaps (`space`).
 
 mod blocks;
 pub mod codes;
@@ -36,7 +37,7 @@ use cairnfs::error::Result;
 pub use report::{Finding, MAX_FINDINGS, Report, Stats};
 
 use report::Ledger;
-use structure::Structure;
+use roots::Roots;
 use volume::Volume;
 
 /// What to check.
@@ -50,7 +51,7 @@ pub struct CheckOptions {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Progress {
     /// The current phase: `superblock`, `log`, `index`, `structure`, `space` or `data`, in this
-    /// order.
+    /// order; the phases of the files of each snapshot precede those of the main root.
     pub phase: &'static str,
     /// Number of units done: log blocks, index nodes, inodes, groups or data blocks.
     pub done: u64,
@@ -81,15 +82,16 @@ fn run(device: &dyn Device, options: &CheckOptions, ledger: &mut Ledger<'_>) -> 
     let Some(replay) = log::read(&volume, ledger)? else {
         return Ok(());
     };
-    let mut structure = Structure::new(&volume, &replay);
-    let main = roots::walk(&volume, &replay, &mut structure, ledger)?;
-    let (claims, links) = links::check(structure, ledger);
-    space::check(&volume, &claims, ledger)?;
-    let Some(main) = main else {
+    let mut roots = Roots::read(&volume, &replay, ledger)?;
+    roots.check_others(&replay, options.data, ledger)?;
+    let first = ledger.findings().len();
+    let links = roots.check_main(&replay, ledger)?;
+    space::check(&volume, roots.claims(), ledger)?;
+    let (Some(main), Some(links)) = (roots.main(), links) else {
         return Ok(());
     };
     if options.data {
         data::check(&volume, &replay, &main, ledger)?;
     }
-    paths::name(&volume, &replay, &main, &links, ledger)
+    paths::name(&volume, &replay, &main, &links, first, ledger)
 }

@@ -34,6 +34,17 @@ pub(crate) struct Replay {
     pub(crate) incomplete: bool,
 }
 
+impl Replay {
+    /// The same log as it changes a frozen root: not at all.
+    pub(crate) fn without_changes(&self) -> Self {
+        Self {
+            overlay: Overlay::default(),
+            seq: self.seq,
+            incomplete: false,
+        }
+    }
+}
+
 /// Reads and replays the log; `None` if the superblock that it belongs to is lost.
 pub(crate) fn read(volume: &Volume<'_>, ledger: &mut Ledger<'_>) -> Result<Option<Replay>> {
     let mut reader = Reader {

@@ -159,6 +159,7 @@ impl Object {
             let message = format!("extent at file block {at} beyond the largest file");
             return Err((codes::EXTENT_ITEM, message));
         }
+        let written = raw.flags.get() & EXTENT_UNWRITTEN == 0;
         let mut report = |code, message: String| {
             ledger.add(Finding::new(code, message).of(self.ino).at(block));
         };
@@ -189,6 +190,10 @@ impl Object {
                     .at(first),
             );
             context.found.claims.incomplete = true;
+        } else if let Some(why) = context.wrongly_held((block, len), raw.birth.get(), written) {
+            let message = format!("file block {at}: {len} blocks {why}");
+            let finding = Finding::new(codes::BLOCK_SHARED, message).of(self.ino);
+            ledger.add(finding.at(block));
         }
         if context.replaced.contains(&self.ino) {
             context.found.claims.waiting.remove(block, len);
@@ -196,7 +201,8 @@ impl Object {
         self.extents.count += 1;
         self.extents.blocks += len;
         self.extents.end = self.extents.end.max(end);
-        if raw.flags.get() & EXTENT_UNWRITTEN == 0 {
+        if written {
+            context.found.claims.written.insert(block, len);
             self.extents.written_end = end;
         }
         ledger.stats().extents += 1;

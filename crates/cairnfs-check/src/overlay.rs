@@ -13,8 +13,9 @@ use cairnfs::format::item::{
     decode_dir_entry, decode_dir_name, decode_extent, decode_extent_at, decode_inode,
     encode_dir_name,
 };
-use cairnfs::format::key::{Key, Kind, MAIN_ROOT};
+use cairnfs::format::key::{Key, Kind, MAIN_ROOT, VOLUME_ROOT};
 use cairnfs::format::record::Entry;
+use cairnfs::format::root::Root;
 use cairnfs::format::xattr::decode_xattrs;
 
 use crate::holes::KeyRange;
@@ -64,13 +65,21 @@ impl NameChange {
 
 type Names = BTreeMap<Key, NameChange>;
 
+/// An extent that the log added and replaced.
+pub(crate) struct Replaced {
+    pub(crate) block: u64,
+    /// In blocks.
+    pub(crate) len: u64,
+    pub(crate) birth: u64,
+}
+
 /// The changes in the log to the files' tree: the final value of each key.
 #[derive(Default)]
 pub(crate) struct Overlay {
     changes: BTreeMap<Key, Change>,
-    /// Per inode, the extents that the log added and replaced: first block and length in blocks.
-    /// The blocks of them that the inode does not use any more wait to be freed.
-    pub(crate) replaced: BTreeMap<u64, Vec<(u64, u64)>>,
+    /// Per inode, the extents that the log added and replaced. The blocks of them that the inode
+    /// does not use any more, and does not inherit, wait to be freed.
+    pub(crate) replaced: BTreeMap<u64, Vec<Replaced>>,
     names: Names,
 }
 
@@ -83,6 +92,14 @@ impl Overlay {
         block: u64,
         geometry: &Geometry,
     ) -> Result<(), String> {
+        if entry.root == VOLUME_ROOT {
+            let id = entry.key.object;
+            let is_root = !entry.delete && entry.key == Key::new(id, Kind::Root, 0);
+            return match is_root {
+                true => Root::decode(id, entry.value).map(|_| ()),
+                false => Err(format!("{:?}, which is no root", entry.key)),
+            };
+        }
         if entry.root != MAIN_ROOT {
             return Err(format!("a change of root {}", entry.root));
         }
@@ -112,7 +129,11 @@ impl Overlay {
             .map_err(|why| format!("{:?}, which is replaced later: {why}", entry.key))?;
         if let (Kind::Extent, Ok((raw, _))) = (entry.key.kind, decode_extent(&value)) {
             let runs = self.replaced.entry(entry.key.object).or_default();
-            runs.push((raw.block.get(), raw.len.get().into()));
+            runs.push(Replaced {
+                block: raw.block.get(),
+                len: raw.len.get().into(),
+                birth: raw.birth.get(),
+            });
         }
         Ok(())
     }

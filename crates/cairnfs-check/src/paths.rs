@@ -8,13 +8,14 @@ use std::collections::{BTreeMap, HashMap};
 
 use cairnfs::error::Result;
 use cairnfs::format::ROOT_INO;
-use cairnfs::format::item::{RawRoot, decode_dir_entry};
+use cairnfs::format::item::decode_dir_entry;
 use cairnfs::format::key::Kind;
 
 use crate::holes::KeyRange;
 use crate::log::Replay;
 use crate::overlay::{Item, Merge, Sink};
 use crate::report::Ledger;
+use crate::roots::Checked;
 use crate::structure::Link;
 use crate::tree::Walker;
 use crate::volume::Volume;
@@ -24,22 +25,25 @@ const MAX_ENTRIES: usize = 1 << 20;
 /// Maximum length of a path in bytes.
 const MAX_PATH: usize = 4096;
 
-/// Adds paths to the findings of `ledger`. `links` are all entries, sorted.
+/// Adds paths to the findings of `ledger` from number `first` on, which are those of this root.
+/// `links` are all its entries, sorted.
 pub(crate) fn name(
     volume: &Volume<'_>,
     replay: &Replay,
-    main: &RawRoot,
+    root: &Checked<'_>,
     links: &[Link],
+    first: usize,
     ledger: &mut Ledger<'_>,
 ) -> Result<()> {
     let mut names = Names::default();
-    for ino in ledger.findings().iter().filter_map(|f| f.ino) {
+    let found = || ledger.findings().iter().skip(first);
+    for ino in found().filter_map(|f| f.ino) {
         names.want(ino, links);
     }
     if !names.ways.is_empty() {
-        names.find(volume, replay, main)?;
+        names.find(volume, replay, root)?;
     }
-    for finding in ledger.findings_mut() {
+    for finding in ledger.findings_mut().iter_mut().skip(first) {
         finding.path = finding.ino.and_then(|ino| names.path(ino));
     }
     Ok(())
@@ -69,13 +73,13 @@ impl Names {
     }
 
     /// Reads the names marked by `want`. Problems of the tree were reported before.
-    fn find(&mut self, volume: &Volume<'_>, replay: &Replay, main: &RawRoot) -> Result<()> {
+    fn find(&mut self, volume: &Volume<'_>, replay: &Replay, root: &Checked<'_>) -> Result<()> {
         let mut ignore = |_| {};
         let mut ignored = Ledger::new(&mut ignore);
         let seed = volume.superblock.hash_seed.get();
         let mut merge = Merge::new(&replay.overlay, seed, self);
         let mut walker = Walker::new(volume, replay.seq);
-        walker.walk(&main.ptr, main.height.get(), &mut merge, &mut ignored)?;
+        root.walk(&mut walker, &mut merge, &mut ignored)?;
         merge.finish(&mut ignored)
     }
 

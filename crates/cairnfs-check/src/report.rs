@@ -134,6 +134,8 @@ impl Report {
 pub(crate) struct Ledger<'p> {
     report: Report,
     dropped: u64,
+    /// The snapshot that the findings are about.
+    snapshot: Option<String>,
     progress: &'p mut dyn FnMut(Progress),
 }
 
@@ -142,16 +144,33 @@ impl<'p> Ledger<'p> {
         Self {
             report: Report::default(),
             dropped: 0,
+            snapshot: None,
             progress,
         }
     }
 
-    pub(crate) fn add(&mut self, finding: Finding) {
+    pub(crate) fn add(&mut self, mut finding: Finding) {
+        if let Some(snapshot) = &self.snapshot {
+            finding.message = format!("{snapshot}: {}", finding.message);
+        }
         if self.report.findings.len() < MAX_FINDINGS {
             self.report.findings.push(finding);
         } else {
             self.dropped += 1;
         }
+    }
+
+    /// The findings from now on are about a snapshot.
+    pub(crate) fn begin_snapshot(&mut self, id: u32, name: &str) {
+        self.snapshot = Some(match name {
+            "" => format!("snapshot {id}"),
+            name => format!("snapshot {name:?}"),
+        });
+    }
+
+    /// The findings from now on are about the files again, or about the volume.
+    pub(crate) fn end_snapshot(&mut self) {
+        self.snapshot = None;
     }
 
     pub(crate) fn findings(&self) -> &[Finding] {

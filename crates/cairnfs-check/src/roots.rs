@@ -1,81 +1,256 @@
-//! Finds the files' tree in the root tree and walks both.
+//! Reads the table of roots, checks the lineages, and walks the trees, parents before children.
+//!
+//! A tree may contain a node or block of another tree only if it inherits it: born up to the
+//! boundary of its parent, and there in its parent. Everything else belongs to one root alone.
+
+use std::collections::{BTreeMap, BTreeSet};
 
 use cairnfs::error::Result;
-use cairnfs::format::item::{RawRoot, decode_root};
 use cairnfs::format::key::{Key, Kind, MAIN_ROOT, VOLUME_ROOT};
+use cairnfs::format::root::{Root, RootState};
+use cairnfs::format::superblock::ROOTS;
 
 use crate::codes;
+use crate::data;
 use crate::holes::{Holes, KeyRange};
+use crate::links;
 use crate::log::Replay;
 use crate::overlay::{Item, Merge};
+use crate::paths;
 use crate::report::{Finding, Ledger};
-use crate::structure::Structure;
-use crate::tree::{Visitor, Walker};
+use crate::structure::{Claims, Link, Structure};
+use crate::tree::{Inherited, Visitor, Walker};
 use crate::volume::Volume;
 
-/// Walks the trees and passes the logical state of the files to `structure`. Returns the files'
-/// root.
-pub(crate) fn walk(
-    volume: &Volume<'_>,
-    replay: &Replay,
-    structure: &mut Structure<'_>,
-    ledger: &mut Ledger<'_>,
-) -> Result<Option<RawRoot>> {
-    let superblock = &volume.superblock;
-    let mut walker = Walker::new(volume, replay.seq);
-    let mut table = Table::default();
-    let height = superblock.root_height.get();
-    walker.walk(&superblock.root, height, &mut table, ledger)?;
-    let main = table.main;
-    match &main {
-        Some(root) => {
-            let mut merge = Merge::new(&replay.overlay, superblock.hash_seed.get(), structure);
-            walker.walk(&root.ptr, root.height.get(), &mut merge, ledger)?;
-            merge.finish(ledger)?;
-        }
-        None => {
-            if !table
-                .holes
-                .hides(&Key::new(u64::from(MAIN_ROOT), Kind::Root, 0))
-            {
-                let message = format!("no root {MAIN_ROOT} in the table of roots");
-                ledger.add(Finding::new(codes::ROOT_MISSING, message));
-            }
-            ledger.unchecked("all files: their root is not known");
-            structure.lose_everything();
-        }
-    }
-    structure.finish(walker.used, ledger);
-    Ok(main)
+/// A root to check.
+pub(crate) struct Checked<'a> {
+    root: &'a Root,
+    pub(crate) inherited: Inherited,
 }
 
-/// Reads the table of roots.
+impl Checked<'_> {
+    /// Walks the root's tree, and passes its items with the changes of the log to `visitor`.
+    pub(crate) fn walk(
+        &self,
+        walker: &mut Walker<'_, '_>,
+        visitor: &mut dyn Visitor,
+        ledger: &mut Ledger<'_>,
+    ) -> Result<()> {
+        let tree = &self.root.tree;
+        walker.walk(&tree.ptr, tree.height.get(), visitor, ledger)
+    }
+}
+
+/// The roots of a volume while they are checked.
+pub(crate) struct Roots<'v, 'd> {
+    volume: &'v Volume<'d>,
+    table: Table,
+    walker: Walker<'v, 'd>,
+    /// Blocks in use by the roots checked so far.
+    claims: Claims,
+}
+
+impl<'v, 'd> Roots<'v, 'd> {
+    /// Reads and checks the table.
+    pub(crate) fn read(
+        volume: &'v Volume<'d>,
+        replay: &Replay,
+        ledger: &mut Ledger<'_>,
+    ) -> Result<Self> {
+        let superblock = &volume.superblock;
+        let mut walker = Walker::new(volume, replay.seq);
+        let mut table = Table::default();
+        let height = superblock.root_height.get();
+        walker.walk(&superblock.root, height, &mut table, ledger)?;
+        table.check(volume, ledger);
+        Ok(Self {
+            volume,
+            table,
+            walker,
+            claims: Claims::new(volume, replay),
+        })
+    }
+
+    /// Checks all roots except the main root, which is the last one, and their files' contents if
+    /// `contents`.
+    pub(crate) fn check_others(
+        &mut self,
+        replay: &Replay,
+        contents: bool,
+        ledger: &mut Ledger<'_>,
+    ) -> Result<()> {
+        // The log has no changes of a frozen root.
+        let unchanged = replay.without_changes();
+        let stats = *ledger.stats();
+        for id in self.table.in_order() {
+            let Some(checked) = self.table.checked(id).filter(|_| id != MAIN_ROOT) else {
+                continue;
+            };
+            let first = ledger.findings().len();
+            ledger.begin_snapshot(id, &checked.root.name);
+            let (walker, claims) = (&mut self.walker, &mut self.claims);
+            let links = check_root(self.volume, &unchanged, &checked, (walker, claims), ledger)?;
+            if contents {
+                data::check(self.volume, &unchanged, &checked, ledger)?;
+            }
+            paths::name(self.volume, &unchanged, &checked, &links, first, ledger)?;
+            ledger.end_snapshot();
+        }
+        // The counts are those of the files of the main root.
+        let verified = ledger.stats().verified_blocks;
+        *ledger.stats() = stats;
+        ledger.stats().verified_blocks = verified;
+        Ok(())
+    }
+
+    /// Checks the main root. Returns its entries, unless its tree is not known.
+    pub(crate) fn check_main(
+        &mut self,
+        replay: &Replay,
+        ledger: &mut Ledger<'_>,
+    ) -> Result<Option<Vec<Link>>> {
+        let links = match self.table.checked(MAIN_ROOT) {
+            Some(main) => {
+                let used = (&mut self.walker, &mut self.claims);
+                Some(check_root(self.volume, replay, &main, used, ledger)?)
+            }
+            None => {
+                self.table.report_missing(ledger);
+                self.claims.incomplete = true;
+                None
+            }
+        };
+        self.claims.index.add(&self.walker.used);
+        Ok(links)
+    }
+
+    /// The main root.
+    pub(crate) fn main(&self) -> Option<Checked<'_>> {
+        self.table.checked(MAIN_ROOT)
+    }
+
+    /// The blocks in use by all roots.
+    pub(crate) fn claims(&self) -> &Claims {
+        &self.claims
+    }
+}
+
+/// Checks one tree, and adds its blocks to `claims`. Returns all its entries, sorted.
+fn check_root(
+    volume: &Volume<'_>,
+    replay: &Replay,
+    checked: &Checked<'_>,
+    (walker, claims): (&mut Walker<'_, '_>, &mut Claims),
+    ledger: &mut Ledger<'_>,
+) -> Result<Vec<Link>> {
+    let mut structure = Structure::new(volume, replay, checked.inherited, claims);
+    let seed = volume.superblock.hash_seed.get();
+    let mut merge = Merge::new(&replay.overlay, seed, &mut structure);
+    walker.begin_root(checked.inherited);
+    checked.walk(walker, &mut merge, ledger)?;
+    merge.finish(ledger)?;
+    structure.finish(ledger);
+    let (told, nodes) = (checked.root.nodes, walker.nodes);
+    if !checked.root.is_plain() && told != nodes && structure.is_whole() {
+        let message = format!("its item tells {told} index nodes, its tree has {nodes}");
+        ledger.add(Finding::new(codes::ROOT_LINEAGE, message));
+    }
+    let (own, links) = links::check(structure, ledger);
+    claims.add(&own);
+    Ok(links)
+}
+
+/// The table of roots.
 #[derive(Default)]
 struct Table {
-    main: Option<RawRoot>,
+    roots: BTreeMap<u32, Root>,
     holes: Holes,
+}
+
+impl Table {
+    fn report_missing(&self, ledger: &mut Ledger<'_>) {
+        let key = Key::new(u64::from(MAIN_ROOT), Kind::Root, 0);
+        if !self.holes.hides(&key) {
+            let message = format!("no root {MAIN_ROOT} in the table of roots");
+            ledger.add(Finding::new(codes::ROOT_MISSING, message));
+        }
+        ledger.unchecked("all files: their root is not known");
+    }
+
+    /// Checks names, states and lineages.
+    fn check(&self, volume: &Volume<'_>, ledger: &mut Ledger<'_>) {
+        let superblock = &volume.superblock;
+        let mut names = BTreeSet::new();
+        for (id, root) in &self.roots {
+            let mut report = |message: String| {
+                let message = format!("root {id}: {message}");
+                ledger.add(Finding::new(codes::ROOT_LINEAGE, message));
+            };
+            if *id >= superblock.next_root.get() {
+                report("an id that was not given yet".into());
+            }
+            if !root.is_plain() && superblock.incompatible.get() & ROOTS == 0 {
+                report("forked, on a volume without the feature of roots".into());
+            }
+            if !root.name.is_empty() && !names.insert(&root.name) {
+                report(format!("another root has its name, {:?}", root.name));
+            }
+            let (boundary, merged) = (root.boundary, superblock.merged_seq.get());
+            if boundary > merged {
+                report(format!("frozen at {boundary}, merged is {merged}"));
+            }
+            if root.parent == VOLUME_ROOT {
+                continue;
+            }
+            match self.roots.get(&root.parent) {
+                None => report(format!("its parent {} does not exist", root.parent)),
+                Some(parent) if parent.state == RootState::Head => {
+                    report(format!("its parent {} is not frozen", root.parent));
+                }
+                Some(parent) if boundary > 0 && parent.boundary >= boundary => report(format!(
+                    "frozen at {boundary}, its parent {} at {}",
+                    root.parent, parent.boundary
+                )),
+                Some(_) => {}
+            }
+        }
+    }
+
+    /// The ids in an order in which parents precede their children. Boundaries grow from parent to
+    /// child, and only heads, which have none, end a lineage.
+    fn in_order(&self) -> Vec<u32> {
+        let mut ids: Vec<u32> = self.roots.keys().copied().collect();
+        ids.sort_by_key(|id| match self.roots.get(id).map(|root| root.boundary) {
+            Some(0) | None => (u64::MAX, *id),
+            Some(boundary) => (boundary, *id),
+        });
+        ids
+    }
+
+    fn checked(&self, id: u32) -> Option<Checked<'_>> {
+        let root = self.roots.get(&id)?;
+        let parent = self.roots.get(&root.parent);
+        Some(Checked {
+            root,
+            inherited: Inherited {
+                boundary: parent.map_or(0, |parent| parent.boundary),
+            },
+        })
+    }
 }
 
 impl Visitor for Table {
     fn item(&mut self, item: &Item<'_>, ledger: &mut Ledger<'_>) -> Result<()> {
         let key = item.key;
-        let sound = key.kind == Kind::Root && key.offset == 0;
-        if !sound || key.object == u64::from(VOLUME_ROOT) {
+        if key.kind != Kind::Root || key.offset != 0 || key.object == u64::from(VOLUME_ROOT) {
             let message = format!("{key:?} in the volume's own root");
             ledger.add(Finding::new(codes::UNEXPECTED_ITEM, message).at(item.block));
             return Ok(());
         }
-        let root = decode_root(item.value).and_then(|root| {
-            if key.object != u64::from(MAIN_ROOT) {
-                return Err(format!(
-                    "root {}, which this version cannot have",
-                    key.object
-                ));
+        match Root::decode(key.object, item.value) {
+            Ok(root) => {
+                self.roots.insert(key.object as u32, root);
             }
-            Ok(root)
-        });
-        match root {
-            Ok(root) => self.main = Some(root),
             Err(why) => {
                 ledger.add(Finding::new(codes::ROOT_ITEM, why).at(item.block));
                 self.holes.push(KeyRange::one(key));

@@ -21,6 +21,7 @@ use crate::object::Object;
 use crate::overlay::{Item, Sink};
 use crate::report::{Finding, Ledger};
 use crate::shared::Shared;
+use crate::tree::Inherited;
 use crate::volume::Volume;
 
 /// The fields of an inode that checks across objects use.
@@ -57,11 +58,37 @@ pub(crate) struct Claims {
     pub(crate) indexed: BlockSet,
     /// Extents in the logical state.
     pub(crate) live: BlockSet,
+    /// Written extents among them.
+    pub(crate) written: BlockSet,
     /// Blocks of extents that the log added and replaced, except those that their inodes still
     /// have.
     pub(crate) waiting: BlockSet,
     /// Whether some blocks in use may be unknown.
     pub(crate) incomplete: bool,
+}
+
+impl Claims {
+    /// No blocks yet.
+    pub(crate) fn new(volume: &Volume<'_>, replay: &Replay) -> Self {
+        let none = || BlockSet::new(&volume.geometry);
+        Self {
+            index: none(),
+            indexed: none(),
+            live: none(),
+            written: none(),
+            waiting: none(),
+            incomplete: replay.incomplete,
+        }
+    }
+
+    /// Adds the blocks of another root's extents.
+    pub(crate) fn add(&mut self, other: &Self) {
+        self.indexed.add(&other.indexed);
+        self.live.add(&other.live);
+        self.written.add(&other.written);
+        self.waiting.add(&other.waiting);
+        self.incomplete |= other.incomplete;
+    }
 }
 
 /// Results of the walk that later checks compare across objects.
@@ -81,12 +108,43 @@ pub(crate) struct Found {
 /// What the checks of an object use besides its items.
 pub(crate) struct Context<'a> {
     pub(crate) geometry: &'a Geometry,
+    /// What the root inherits from its parent.
+    pub(crate) inherited: Inherited,
+    /// Blocks of the roots checked before.
+    pub(crate) held: &'a Claims,
     /// Inodes whose extents the log added and replaced.
     pub(crate) replaced: BTreeSet<u64>,
     pub(crate) hash_seed: u64,
     /// Sequence of the newest context.
     pub(crate) seq: u64,
     pub(crate) found: Found,
+}
+
+impl Context<'_> {
+    /// Why the root cannot have an extent of these blocks with this birth, considering the roots
+    /// checked before.
+    pub(crate) fn wrongly_held(
+        &self,
+        (block, len): (u64, u64),
+        birth: u64,
+        written: bool,
+    ) -> Option<&'static str> {
+        let blocks = block..block + len;
+        let mut held = blocks.clone().map(|block| self.held.live.has(block));
+        let mut states = blocks.map(|block| self.held.written.has(block));
+        match self.inherited.has(birth) {
+            true if held.any(|held| !held) => {
+                Some("inherited from a root that does not have all of them")
+            }
+            true if states.any(|state| state != written) => {
+                Some("inherited, and written in one of the roots only")
+            }
+            false if held.any(|held| held) => {
+                Some("used by another root, which they were not inherited from")
+            }
+            _ => None,
+        }
+    }
 }
 
 /// Groups items by object.
@@ -99,28 +157,31 @@ pub(crate) struct Structure<'a> {
 }
 
 impl<'a> Structure<'a> {
-    pub(crate) fn new(volume: &'a Volume<'_>, replay: &Replay) -> Self {
+    pub(crate) fn new(
+        volume: &'a Volume<'_>,
+        replay: &Replay,
+        inherited: Inherited,
+        held: &'a Claims,
+    ) -> Self {
         let superblock = &volume.superblock;
         let geometry = &volume.geometry;
         let next = superblock.next_ino.get();
-        let mut waiting = BlockSet::new(geometry);
-        for (block, len) in replay.overlay.replaced.values().flatten() {
-            waiting.insert(*block, *len);
+        let mut claims = Claims::new(volume, replay);
+        for run in replay.overlay.replaced.values().flatten() {
+            if !inherited.has(run.birth) {
+                claims.waiting.insert(run.block, run.len);
+            }
         }
         Self {
             context: Context {
                 geometry,
+                inherited,
+                held,
                 replaced: replay.overlay.replaced.keys().copied().collect(),
                 hash_seed: superblock.hash_seed.get(),
                 seq: replay.seq,
                 found: Found {
-                    claims: Claims {
-                        index: BlockSet::new(geometry),
-                        indexed: BlockSet::new(geometry),
-                        live: BlockSet::new(geometry),
-                        waiting,
-                        incomplete: replay.incomplete,
-                    },
+                    claims,
                     holes: Holes::default(),
                     links_incomplete: replay.incomplete,
                     inodes: Vec::new(),
@@ -135,19 +196,18 @@ impl<'a> Structure<'a> {
         }
     }
 
-    /// Marks the whole tree as unreadable.
-    pub(crate) fn lose_everything(&mut self) {
-        self.hole(KeyRange::ALL);
-    }
-
-    /// Checks the last object and takes over the walker's set of blocks.
-    pub(crate) fn finish(&mut self, index: BlockSet, ledger: &mut Ledger<'_>) {
+    /// Checks the last object.
+    pub(crate) fn finish(&mut self, ledger: &mut Ledger<'_>) {
         self.finish_object(ledger);
         let found = &mut self.context.found;
         self.shared.finish(&found.holes, ledger);
-        found.claims.index = index;
         found.claims.incomplete |= !found.holes.is_empty();
         found.links_incomplete |= !found.holes.is_empty();
+    }
+
+    /// Whether the whole tree could be read.
+    pub(crate) fn is_whole(&self) -> bool {
+        self.context.found.holes.is_empty()
     }
 
     pub(crate) fn into_found(self) -> Found {

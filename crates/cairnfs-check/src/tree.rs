@@ -29,13 +29,38 @@ pub(crate) trait Visitor {
     fn hole(&mut self, hole: KeyRange, ledger: &mut Ledger<'_>) -> Result<()>;
 }
 
-/// Walks trees. All trees of a volume use the same walker, so that it finds blocks used twice.
+/// The part of the root's tree that another root may have too: a root inherits from its parent
+/// what was born up to the parent's boundary.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Inherited {
+    /// The parent's boundary; 0 without a parent.
+    pub(crate) boundary: u64,
+}
+
+impl Inherited {
+    /// Whether what was born in this context belongs to the parent.
+    pub(crate) fn has(self, birth: u64) -> bool {
+        birth <= self.boundary
+    }
+}
+
+/// Walks trees. All trees of a volume use the same walker, parents before children, so that it
+/// finds blocks used twice. A tree may contain a node of another one only if it inherits the node,
+/// and it must then be the same node.
 pub(crate) struct Walker<'a, 'd> {
     volume: &'a Volume<'d>,
     /// Greatest allowed birth of nodes and units.
     youngest: u64,
     /// Blocks of nodes and units so far.
     pub(crate) used: BlockSet,
+    /// What the tree that is being walked inherits.
+    inherited: Inherited,
+    /// Blocks of nodes and units of the trees walked before.
+    before: BlockSet,
+    /// Blocks of nodes and units of this tree.
+    own: BlockSet,
+    /// Number of nodes of this tree.
+    pub(crate) nodes: u64,
 }
 
 impl<'a, 'd> Walker<'a, 'd> {
@@ -46,6 +71,31 @@ impl<'a, 'd> Walker<'a, 'd> {
             volume,
             youngest: newest,
             used: BlockSet::new(&volume.geometry),
+            inherited: Inherited::default(),
+            before: BlockSet::new(&volume.geometry),
+            own: BlockSet::new(&volume.geometry),
+            nodes: 0,
+        }
+    }
+
+    /// Begins the tree of another root, which inherits from its parent.
+    pub(crate) fn begin_root(&mut self, inherited: Inherited) {
+        let own = std::mem::replace(&mut self.own, BlockSet::new(&self.volume.geometry));
+        self.before.add(&own);
+        self.inherited = inherited;
+        self.nodes = 0;
+    }
+
+    /// Takes the four blocks of a node or unit; the error says why the tree cannot have it.
+    fn take(&mut self, block: u64, birth: u64) -> std::result::Result<(), &'static str> {
+        self.used.insert(block, NODE_BLOCKS);
+        if self.own.insert(block, NODE_BLOCKS).is_some() {
+            return Err("used twice by the index");
+        }
+        match (self.inherited.has(birth), self.before.has(block)) {
+            (true, false) => Err("inherited from a root that does not have it"),
+            (false, true) => Err("used by another root, which it was not inherited from"),
+            _ => Ok(()),
         }
     }
 
@@ -76,6 +126,7 @@ impl<'a, 'd> Walker<'a, 'd> {
             return visitor.hole(range, ledger);
         };
         ledger.stats().index_nodes += 1;
+        self.nodes += 1;
         let nodes = ledger.stats().index_nodes;
         ledger.progress("index", nodes, 0);
         if level == 0 {
@@ -101,8 +152,7 @@ impl<'a, 'd> Walker<'a, 'd> {
             ledger.add(Finding::new(codes::NODE_POINTER, message).at(block));
             return Ok(None);
         }
-        if self.used.insert(block, NODE_BLOCKS).is_some() {
-            let message = "used twice by the index";
+        if let Err(message) = self.take(block, ptr.birth.get()) {
             ledger.add(Finding::new(codes::BLOCK_SHARED, message).at(block));
             return Ok(None);
         }
@@ -184,7 +234,7 @@ impl<'a, 'd> Walker<'a, 'd> {
         let mut value = Vec::with_capacity(len.next_multiple_of(UNIT_DATA));
         let (mut next, mut crc) = (first, 0);
         for _ in 0..len.div_ceil(UNIT_DATA) {
-            if !self.volume.can_hold_node(next) || self.used.insert(next, NODE_BLOCKS).is_some() {
+            if !self.volume.can_hold_node(next) || self.take(next, at.birth.get()).is_err() {
                 let message = format!("no unit of the value of {key:?} can lie at block {next}");
                 ledger.add(Finding::new(codes::OVERFLOW_CHAIN, message).at(first));
                 return Ok(None);

@@ -11,12 +11,13 @@ use std::collections::BTreeMap;
 use std::mem::offset_of;
 
 use cairnfs::format::group::GroupEntry;
-use cairnfs::format::item::{DIR_ENTRY_HEADER, RawExtent, RawInode, RawRoot, RawTime};
+use cairnfs::format::item::{DIR_ENTRY_HEADER, RawExtent, RawInode, RawTime};
 use cairnfs::format::node::{MAX_CELL_VALUE, MAX_HEIGHT, NODE_HEADER, NodeHeader, RawOverflow};
 use cairnfs::format::pointer::RawPtr;
 use cairnfs::format::record::{
     ENTRY_HEADER_SIZE, HEADER_SIZE, MAX_PAYLOAD, MAX_RECORD_BLOCKS, RecordHeader,
 };
+use cairnfs::format::root::{RawLineage, RawRoot};
 use cairnfs::format::superblock::RawSuperblock;
 use cairnfs::format::{MAX_VALUE, NODE_SIZE};
 
@@ -53,6 +54,7 @@ fn of_the_code() -> Vec<(&'static str, Layout)> {
             reserved),
         layout!(RawOverflow: block birth len crc),
         layout!(RawRoot: ptr height birth),
+        layout!(RawLineage: parent state boundary created origin nodes),
         layout!(RawInode: mode uid gid nlink flags xattrs rdev size blocks atime mtime ctime btime
             next_index parent),
         layout!(RawTime: secs nanos),

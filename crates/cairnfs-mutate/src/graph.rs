@@ -9,10 +9,10 @@ use std::sync::Arc;
 
 use cairnfs::format::NODE_BLOCKS;
 use cairnfs::format::checksum::crc;
-use cairnfs::format::item::RawRoot;
 use cairnfs::format::key::{Key, Kind};
 use cairnfs::format::node::{CellValue, Expected, MAX_HEIGHT, NODE_HEADER, Node, NodeBuilder};
 use cairnfs::format::pointer::RawPtr;
+use cairnfs::format::root::RawRoot;
 use zerocopy::little_endian::U32;
 use zerocopy::{FromBytes, IntoBytes};
 
@@ -161,7 +161,10 @@ impl<'a> Forger<'a> {
     fn root_item(&self) -> (ItemAt, RawRoot) {
         let mut items = self.layout.items.iter();
         let item = *items.find(|item| item.key.kind == Kind::Root).unwrap();
-        (item, RawRoot::read_from_bytes(&self.value(item)).unwrap())
+        (
+            item,
+            RawRoot::read_from_prefix(&self.value(item)).unwrap().0,
+        )
     }
 
     /// The bytes in an item's cell.

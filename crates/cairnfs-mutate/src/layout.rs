@@ -6,12 +6,13 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use cairnfs::format::geometry::{Geometry, LOG_START, SUPERBLOCK_SLOTS};
-use cairnfs::format::item::{RawRoot, decode_extent};
+use cairnfs::format::item::decode_extent;
 use cairnfs::format::key::{Key, Kind};
 use cairnfs::format::node::{CellValue, Expected, NODE_HEADER, Node};
 use cairnfs::format::overflow::units_for;
 use cairnfs::format::pointer::RawPtr;
 use cairnfs::format::record::RecordHeader;
+use cairnfs::format::root::RawRoot;
 use cairnfs::format::superblock::Superblock;
 use cairnfs::format::{BLOCK_SIZE, NODE_BLOCKS};
 use zerocopy::FromBytes;
@@ -153,7 +154,7 @@ impl Layout {
     fn value(&mut self, image: &Image, item: ItemAt, value: CellValue<'_>) {
         match value {
             CellValue::Inline(bytes) if item.key.kind == Kind::Root => {
-                let root = RawRoot::read_from_bytes(bytes).unwrap();
+                let (root, _) = RawRoot::read_from_prefix(bytes).unwrap();
                 let link = Link::Node {
                     node: item.node,
                     at: item.at,

@@ -415,6 +415,7 @@ fn judge(
         let recovered = recover(image.clone(), record)?;
         let tree = Tree::read(&recovered.fs).map_err(|e| e.to_string())?;
         recording.verify(&tree, moment).map_err(|v| v.to_string())?;
+        recording.verify_snapshots(&image, moment)?;
         if one_in(READ_ONLY, image.digest(), 3) {
             readable(image, &tree)?;
         }
@@ -422,7 +423,9 @@ fn judge(
             lasting(&recovered, &tree)?;
             exercise(&recovered.fs, &tree)?;
             recovered.fs.close().map_err(|e| format!("close: {e}"))?;
-            sound(&recovered.disk.image(), "after it was used")?;
+            let image = recovered.disk.image();
+            sound(&image, "after it was used")?;
+            recording.verify_snapshots(&image, moment)?;
         }
         recovered.disk.cut();
         Ok(recovered.events)

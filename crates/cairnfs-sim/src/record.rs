@@ -64,6 +64,11 @@ impl Observer for Recorder {
         let mut watched = self.watched.lock();
         let times = |ino| fs.getattr(ino).ok().map(|attr| Times::of(&attr));
         watched.model.apply(call, outcome, &times);
+        if let (Call::Snapshot { name }, Outcome::Done) = (call, outcome)
+            && let Ok(tree) = Tree::read(fs)
+        {
+            watched.model.made_snapshot(name, tree);
+        }
         let mark = Mark {
             began: watched.began,
             ended: self.disk.recorded(),
@@ -382,6 +387,27 @@ impl Recording {
         }
     }
 
+    /// Checks whether the snapshots of a volume are those that were made, at this moment.
+    ///
+    /// # Errors
+    /// The snapshot that is missing or has other files than when it was made.
+    pub fn verify_snapshots(&self, image: &Image, moment: Moment) -> Result<(), String> {
+        let phases = self.phases.iter().enumerate().take(moment.phase + 1);
+        for (n, phase) in phases {
+            for snapshot in phase.model.snapshots() {
+                let must = n < moment.phase || snapshot.must_exist(moment);
+                let name = &snapshot.name;
+                match snapshot_of(image, name) {
+                    Ok(tree) if tree == snapshot.tree => {}
+                    Ok(_) => return Err(format!("snapshot {name} has other files")),
+                    Err(Error::NoSnapshot(_)) if !must => {}
+                    Err(e) => return Err(format!("snapshot {name}: {e}")),
+                }
+            }
+        }
+        Ok(())
+    }
+
     /// The disk in a state; `None` if there is no such state.
     pub fn image(&self, id: StateId) -> Option<Image> {
         let mut cursor = self.cursor();
@@ -422,6 +448,17 @@ fn read_only(image: &Image) -> Result<Arc<FileSystem>> {
         ..options(0)
     };
     FileSystem::open_device(Arc::new(SimDisk::new(image.clone(), false)), &options)
+}
+
+/// The files of a snapshot of the volume in an image.
+fn snapshot_of(image: &Image, name: &str) -> Result<Tree> {
+    let options = Options {
+        read_only: true,
+        root: Some(name.to_owned()),
+        ..pressed(image.digest())
+    };
+    let disk = Arc::new(SimDisk::new(image.clone(), false));
+    read(&*FileSystem::open_device(disk, &options)?)
 }
 
 fn read(fs: &FileSystem) -> Result<Tree> {

@@ -174,6 +174,9 @@ pub enum Error {
     /// The file or device does not hold a CairnFS volume.
     #[error("{0}")]
     NotAVolume(String),
+    /// The volume has no snapshot of that name.
+    #[error("the volume has no snapshot named {0:?}")]
+    NoSnapshot(String),
     /// The volume needs features that this version does not have.
     #[error("volume needs a newer version of CairnFS: {0}")]
     Incompatible(String),
@@ -257,7 +260,7 @@ impl Error {
     /// The closest Linux errno value.
     pub fn errno(&self) -> i32 {
         match self {
-            Error::NotFound => libc::ENOENT,
+            Error::NotFound | Error::NoSnapshot(_) => libc::ENOENT,
             Error::Exists => libc::EEXIST,
             Error::NotDirectory => libc::ENOTDIR,
             Error::IsDirectory => libc::EISDIR,
@@ -506,6 +509,7 @@ mod tests {
             Error::Other(_) => 31,
             Error::At { .. } => 32,
             Error::Attached { .. } => 33,
+            Error::NoSnapshot(_) => 34,
         }
     }
 
@@ -522,7 +526,7 @@ mod tests {
         }
     }
 
-    fn every_variant() -> [Error; 34] {
+    fn every_variant() -> [Error; 35] {
         [
             Error::NotFound,
             Error::Exists,
@@ -574,6 +578,7 @@ mod tests {
                 path: "disk.img".into(),
                 device: "/dev/loop3".into(),
             },
+            Error::NoSnapshot("monday".into()),
         ]
     }
 

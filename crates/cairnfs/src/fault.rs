@@ -129,6 +129,14 @@ pub enum InjectedFault {
     StagedWithContext,
     /// A record is written without its staged data.
     StagedLeft,
+    /// Blocks that a frozen root has too are freed and written by the head.
+    InheritedAsOwn,
+    /// Extents on both sides of a boundary become one.
+    JoinedAcrossBoundary,
+    /// What was born in the last context of a frozen root is not inherited from it.
+    BoundaryNotInherited,
+    /// A merge frees by the boundary that it brings in itself.
+    LineageOfCommitters,
 }
 
 #[cfg(not(feature = "fault-injection"))]
@@ -150,19 +158,19 @@ mod switch {
 
     thread_local! {
         /// The faults to inject, a bit each.
-        static ACTIVE: Cell<u64> = const { Cell::new(0) };
+        static ACTIVE: Cell<u128> = const { Cell::new(0) };
         static MADE: Cell<u64> = const { Cell::new(0) };
     }
 
     /// Whether to inject this fault; counts if so.
     pub(crate) fn is_injected(fault: InjectedFault) -> bool {
-        let now = ACTIVE.get() & 1 << fault as u64 != 0;
+        let now = ACTIVE.get() & 1 << fault as u32 != 0;
         MADE.set(MADE.get() + u64::from(now));
         now
     }
 
     /// Restores the previous faults, also when a test panics.
-    struct Restore(u64);
+    struct Restore(u128);
 
     impl Drop for Restore {
         fn drop(&mut self) {
@@ -174,7 +182,7 @@ mod switch {
     pub fn within<R>(faults: &[InjectedFault], run: impl FnOnce() -> R) -> R {
         let bits = faults
             .iter()
-            .fold(0, |bits, fault| bits | 1 << *fault as u64);
+            .fold(0, |bits, fault| bits | 1_u128 << *fault as u32);
         let _restore = Restore(ACTIVE.replace(bits));
         run()
     }

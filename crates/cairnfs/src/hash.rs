@@ -17,6 +17,9 @@ impl Hasher for IntHasher {
             self.write_u64(u64::from(*b));
         }
     }
+    fn write_u32(&mut self, n: u32) {
+        self.write_u64(u64::from(n));
+    }
     fn write_u64(&mut self, n: u64) {
         self.0 = (self.0 ^ n)
             .wrapping_mul(0x9e37_79b9_7f4a_7c15)

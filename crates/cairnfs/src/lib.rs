@@ -110,7 +110,9 @@ pub use fs::Sequence;
 #[doc(hidden)]
 pub use mechanism::Mechanism;
 #[doc(inline)]
-pub use types::{Creds, FileKind, Flags, RenameMode, StatFs, Time, VolumeInfo, XattrMode};
+pub use types::{
+    Creds, FileKind, Flags, RenameMode, RootInfo, StatFs, Time, VolumeInfo, XattrMode,
+};
 
 /// README.md, whose snippets compile.
 #[cfg(doctest)]

@@ -439,3 +439,20 @@ pub struct VolumeInfo {
     /// Features: compatible, read-only compatible, incompatible.
     pub features: [u64; 3],
 }
+
+/// A root of a volume: a tree of files and its place in the history.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RootInfo {
+    /// Its id, which no other root ever gets.
+    pub id: u32,
+    /// Its name.
+    pub name: Option<String>,
+    /// The id of the root that it was forked from, or that was frozen when it was forked.
+    pub parent: Option<u32>,
+    /// Whether its files can be changed; otherwise it is a snapshot.
+    pub writable: bool,
+    /// Of a snapshot, the sequence of the last context whose changes it has.
+    pub boundary: u64,
+    /// Time of creation; zero for the main root of a volume that never had a snapshot.
+    pub created: Time,
+}

@@ -1,8 +1,8 @@
 //! Damage to the trees: nodes, large values, the table of roots.
 
-use cairnfs::format::item::RawRoot;
 use cairnfs::format::key::{Key, Kind, MAIN_ROOT};
 use cairnfs::format::node::NODE_HEADER;
+use cairnfs::format::root::RawRoot;
 use zerocopy::IntoBytes;
 use zerocopy::little_endian::{U32, U64};
 

@@ -17,6 +17,7 @@ mod links;
 mod log;
 mod objects;
 mod plan;
+mod roots;
 mod space;
 
 use image::{Image, codes};
@@ -59,6 +60,7 @@ fn every_kind_of_finding_has_a_test() {
         include_str!("links.rs"),
         include_str!("log.rs"),
         include_str!("objects.rs"),
+        include_str!("roots.rs"),
         include_str!("space.rs"),
     ]
     .concat();

@@ -11,6 +11,8 @@ use cairnfs::format::key::{Key, Kind, MAIN_ROOT};
 use cairnfs::format::node::{CellValue, MAX_CELL_VALUE, NodeBuilder, RawOverflow};
 use cairnfs::format::pointer::RawPtr;
 use cairnfs::format::record::{FLAG_LAST, FLAG_MOUNT};
+use cairnfs::format::root::{RawRoot, Root, RootState};
+use cairnfs::format::superblock::{ROOTS, Superblock};
 use cairnfs::format::xattr::*;
 use zerocopy::IntoBytes;
 use zerocopy::little_endian::{U32, U64};
@@ -44,11 +46,16 @@ pub struct Rec {
 pub type NodeHook = Box<dyn Fn(u8, usize, &mut Vec<u8>, &mut RawPtr)>;
 pub type CellHook = fn(key: &Key, overflow: &mut RawOverflow);
 
+/// Changes the items of the main root and of its snapshot, and the superblock.
+pub type Fork = fn(&mut Root, &mut Root, &mut Superblock);
+
 /// The contents of a volume.
 pub struct Plan {
     pub items: BTreeMap<Key, Vec<u8>>,
     pub roots: BTreeMap<Key, Vec<u8>>,
     pub no_main_root: bool,
+    /// Makes a snapshot of the files, root 2, at the given boundary; changes both root items.
+    pub fork: Option<(u64, Fork)>,
     pub log: Vec<Rec>,
     /// Changes each node of the files' tree, by level and index within the level, before its
     /// checksum is computed.
@@ -184,6 +191,7 @@ impl Plan {
             items: BTreeMap::new(),
             roots: BTreeMap::new(),
             no_main_root: false,
+            fork: None,
             log: Vec::new(),
             node_hook: None,
             cell_hook: None,
@@ -322,6 +330,29 @@ impl Plan {
             birth: U64::new(1),
         };
         let mut roots = self.roots.clone();
+        if let Some((boundary, change)) = self.fork {
+            let nodes = image.nodes.len() as u64;
+            let mut main = Root {
+                parent: 2,
+                nodes,
+                ..Root::main(root)
+            };
+            let mut frozen = Root {
+                tree: root,
+                state: RootState::Frozen,
+                boundary,
+                origin: MAIN_ROOT,
+                nodes,
+                name: "frozen".into(),
+                ..Root::default()
+            };
+            image.superblock.incompatible = U64::new(ROOTS);
+            image.superblock.next_root = U32::new(3);
+            change(&mut main, &mut frozen, &mut image.superblock);
+            for (id, root) in [(1, main), (2, frozen)] {
+                roots.insert(Key::new(id, Kind::Root, 0), root.encode());
+            }
+        }
         if !self.no_main_root {
             roots
                 .entry(Key::new(u64::from(MAIN_ROOT), Kind::Root, 0))

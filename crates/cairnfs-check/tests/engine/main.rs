@@ -21,5 +21,6 @@ mod ops;
 mod removed;
 mod rewritten;
 mod seen;
+mod snapshots;
 mod threads;
 mod trimmed;

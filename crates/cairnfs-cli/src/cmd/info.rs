@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use cairnfs::Error;
 use cairnfs::device::HostRoom;
-use cairnfs::format::superblock::RENAMED_ENTRIES;
+use cairnfs::format::superblock::{KNOWN_INCOMPATIBLE, RENAMED_ENTRIES, ROOTS};
 use cairnfs::fs::inspect;
 use cairnfs::types::{StatFs, VolumeInfo};
 use serde::Serialize;
@@ -181,10 +181,13 @@ fn feature_names(features: &Features) -> String {
     if features.incompatible & RENAMED_ENTRIES != 0 {
         names.push("renamed_entries".to_owned());
     }
+    if features.incompatible & ROOTS != 0 {
+        names.push("roots".to_owned());
+    }
     for (what, bits) in [
         ("compatible", features.compatible),
         ("read-only compatible", features.ro_compatible),
-        ("incompatible", features.incompatible & !RENAMED_ENTRIES),
+        ("incompatible", features.incompatible & !KNOWN_INCOMPATIBLE),
     ] {
         if bits != 0 {
             names.push(format!("{what} {bits:#x}"));

@@ -116,7 +116,7 @@ impl Model {
                 let each = inodes.iter();
                 each.for_each(|ino| self.promise_inode(*ino, false));
             }
-            (Call::Sync, _) => self.promise_all(),
+            (Call::Sync | Call::Snapshot { .. }, _) => self.promise_all(),
             (Call::Make { .. } | Call::Tmpfile | Call::Write { .. }, _) => {}
         }
     }
@@ -159,7 +159,11 @@ impl Model {
                 ino,
                 data_only: true,
             } => self.leave_times(ino),
-            Call::Tmpfile | Call::Fsync { .. } | Call::FsyncAll { .. } | Call::Sync => {}
+            Call::Tmpfile
+            | Call::Fsync { .. }
+            | Call::FsyncAll { .. }
+            | Call::Sync
+            | Call::Snapshot { .. } => {}
             _ => self.done(call, &Outcome::Done),
         }
     }
@@ -497,6 +501,7 @@ fn shown(call: &Call<'_>, outcome: &Outcome<'_>) -> String {
         },
         Call::FsyncAll { inodes } => format!("fsync of {inodes:?}"),
         Call::Sync => "sync".into(),
+        Call::Snapshot { name } => format!("snapshot {name}"),
     };
     match outcome {
         Outcome::Inode(attr) => format!("{what}: inode {}", attr.ino),

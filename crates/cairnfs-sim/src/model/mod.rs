@@ -63,6 +63,25 @@ pub struct Model {
     stopped: bool,
     /// The front end's request in progress.
     request: Request,
+    snapshots: Vec<Snapshot>,
+}
+
+/// A snapshot that was made: all of it is promised, and nothing later changes it.
+#[derive(Debug)]
+pub struct Snapshot {
+    /// Its name.
+    pub name: String,
+    /// The tree of files when the call returned.
+    pub tree: Tree,
+    /// Number of promises up to its own.
+    promises: usize,
+}
+
+impl Snapshot {
+    /// Whether it must exist at a moment of the same phase.
+    pub fn must_exist(&self, moment: Moment) -> bool {
+        self.promises <= moment.promises
+    }
 }
 
 impl Model {
@@ -110,6 +129,20 @@ impl Model {
             ops: self.ops.len(),
             promises: self.promises.len(),
         }
+    }
+
+    /// Adds a snapshot, which a call has just made and which holds this tree.
+    pub fn made_snapshot(&mut self, name: &str, tree: Tree) {
+        self.snapshots.push(Snapshot {
+            name: name.to_owned(),
+            tree,
+            promises: self.promises.len(),
+        });
+    }
+
+    /// The snapshots made.
+    pub fn snapshots(&self) -> &[Snapshot] {
+        &self.snapshots
     }
 
     /// The calls so far as text.

@@ -40,7 +40,11 @@ impl Model {
             | Call::SetAccessList { ino, .. }
             | Call::SetXattr { ino, .. }
             | Call::RemoveXattr { ino, .. } => vec![ino],
-            Call::Tmpfile | Call::Fsync { .. } | Call::FsyncAll { .. } | Call::Sync => Vec::new(),
+            Call::Tmpfile
+            | Call::Fsync { .. }
+            | Call::FsyncAll { .. }
+            | Call::Sync
+            | Call::Snapshot { .. } => Vec::new(),
         };
         if let Outcome::Inode(attr) = outcome {
             inodes.push(attr.ino);

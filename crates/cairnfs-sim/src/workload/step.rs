@@ -92,6 +92,8 @@ pub enum Step {
     Sync,
     /// Merges the log into the index.
     Merge,
+    /// Makes a snapshot of this name.
+    Snapshot(String),
 }
 
 impl fmt::Display for Step {
@@ -130,6 +132,7 @@ impl fmt::Display for Step {
             Fdatasync(p) => write!(f, "fdatasync {p}"),
             Sync => f.write_str("sync"),
             Merge => f.write_str("merge"),
+            Snapshot(name) => write!(f, "snapshot {name}"),
         }
     }
 }
@@ -179,6 +182,7 @@ impl FromStr for Step {
             "fdatasync" => Step::Fdatasync(path(1)?),
             "sync" => Step::Sync,
             "merge" => Step::Merge,
+            "snapshot" => Step::Snapshot(path(1)?),
             _ => return Err(wrong()),
         })
     }
@@ -415,6 +419,7 @@ impl<'a> Runner<'a> {
             Step::Fdatasync(p) => fs.fsync(self.look_up(p)?, true),
             Step::Sync => fs.sync(),
             Step::Merge => fs.merge(),
+            Step::Snapshot(name) => fs.snapshot(name),
             other => self.change_contents(other),
         }
     }

@@ -154,6 +154,33 @@ const ALSO: &[(InjectedFault, During, &str)] = &[
     ),
 ];
 
+/// Faults of snapshots, which the random steps do not make. A fault that frees too much shows in a
+/// snapshot or in the check, one that frees too little in the check.
+const SNAPSHOTS: &[(InjectedFault, During, &str)] = &[
+    (
+        InheritedAsOwn,
+        Run,
+        "write f 0 16384; snapshot s; merge; write f 0 16384; sync; merge; create n; write n 0 40000; sync",
+    ),
+    (
+        JoinedAcrossBoundary,
+        Run,
+        "create n; append n 4096; snapshot s; append n 4096; fsync n; merge; truncate n 0; merge",
+    ),
+    (
+        BoundaryNotInherited,
+        Run,
+        "write f 0 16384; snapshot s; merge; write f 0 16384; sync; merge",
+    ),
+    (
+        LineageOfCommitters,
+        Run,
+        "write f 0 16384; sync; merge; write f 0 16384; snapshot s; merge",
+    ),
+    (FsyncWithoutFlush, Run, "chmod f 384; snapshot s"),
+    (SyncWithoutPages, Run, "write f 4096 4096; snapshot s"),
+];
+
 /// Faults that the random steps may miss: they need several steps on one directory or file in one
 /// context.
 const RARE: [InjectedFault; 4] = [
@@ -235,7 +262,7 @@ impl Table {
 #[test]
 fn power_cuts_detect_injected_faults() {
     let mut table = Table::default();
-    for (fault, during, text) in CUTS.iter().chain(ALSO) {
+    for (fault, during, text) in CUTS.iter().chain(ALSO).chain(SNAPSHOTS) {
         let steps = steps(text).unwrap();
         table.must_detect(&[*fault], *during, |f| cuts(f, base(), &steps));
     }

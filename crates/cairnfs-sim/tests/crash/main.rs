@@ -21,6 +21,7 @@ mod named;
 mod random;
 mod renamed;
 mod replay;
+mod snapshots;
 mod support;
 mod threads;
 mod trim;

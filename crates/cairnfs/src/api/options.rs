@@ -75,6 +75,15 @@ impl VolumeOptions {
         self
     }
 
+    /// The snapshot whose files are opened, by name, instead of the files of the volume. The volume
+    /// must be opened [read-only](Self::read_only). Opening fails with [`Error::NoSnapshot`] if
+    /// there is none of that name.
+    #[must_use]
+    pub fn root(mut self, name: impl Into<String>) -> Self {
+        self.open.root = Some(name.into());
+        self
+    }
+
     /// Whether the log is replayed. If not, the volume is read-only as its last merge left it:
     /// later changes are missing, and blocks that later merges overwrote fail with
     /// [`Error::Corrupt`]. For salvage from a volume whose log or newest superblock is damaged.

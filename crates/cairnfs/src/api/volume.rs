@@ -13,7 +13,7 @@ use super::path::{Follow, resolve};
 use super::prefixes::Prefixes;
 use crate::error::Result;
 use crate::fs::{FileSystem, Sequence};
-use crate::types::{Attr, Creds, StatFs, VolumeInfo};
+use crate::types::{Attr, Creds, RootInfo, StatFs, VolumeInfo};
 
 /// An open volume: a tree of files, with the calls of [`std::fs`].
 ///
@@ -216,6 +216,44 @@ impl Volume {
     /// A device failure: changes may be lost.
     pub fn close(self) -> Result<()> {
         self.fs.close()
+    }
+
+    /// Makes a snapshot of all files, with every call that has returned: a read-only tree under
+    /// `name`, which no later change affects. It is durable when this returns, also after a power
+    /// failure. Making it takes as long as writing back unwritten data and a sync; the number of
+    /// files does not matter.
+    ///
+    /// A snapshot is read by opening the volume with [`VolumeOptions::root`].
+    ///
+    /// ```
+    /// # use cairnfs::Volume;
+    /// # fn main() -> cairnfs::Result<()> {
+    /// # let dir = tempfile::tempdir().unwrap();
+    /// # let path = dir.path().join("volume");
+    /// let volume = Volume::create(&path, 64 << 20)?;
+    /// volume.write("settings", "before")?;
+    /// volume.snapshot("monday")?;
+    /// volume.write("settings", "after")?;
+    /// volume.close()?;
+    /// let monday = Volume::options().read_only(true).root("monday").open(&path)?;
+    /// assert_eq!(monday.read("settings")?, b"before");
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Exists`](crate::Error::Exists) if a root has this name;
+    /// [`Error::Invalid`](crate::Error::Invalid) for a name that is empty, longer than 255 bytes,
+    /// begins with `-`, or contains `/`, `@` or a control character, and with 65,536 roots;
+    /// [`Error::ReadOnly`](crate::Error::ReadOnly), [`Error::NoSpace`](crate::Error::NoSpace), or
+    /// as [`sync`](Self::sync).
+    pub fn snapshot(&self, name: &str) -> Result<()> {
+        self.fs.snapshot(name)
+    }
+
+    /// The tree of files and all snapshots, in order of their ids.
+    pub fn roots(&self) -> Vec<RootInfo> {
+        self.fs.roots()
     }
 
     /// Discards all free space of the volume in its file or device. Returns the bytes discarded;

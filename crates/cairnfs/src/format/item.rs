@@ -1,4 +1,4 @@
-//! Values of items: inode attributes, directory entries, extents, roots.
+//! Values of items: inode attributes, directory entries, extents.
 //!
 //! Each decoder checks lengths and ranges and returns errors as text; the caller, which knows the
 //! block, converts them to a [`crate::error::Corruption`].
@@ -8,7 +8,6 @@ use zerocopy::little_endian::{I64, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::format::geometry::Geometry;
-use crate::format::pointer::RawPtr;
 use crate::format::{
     BLOCK_SIZE, MAX_COUNTER, MAX_EXTENT_BLOCKS, MAX_FILE_SIZE, MAX_LINKS, MAX_NAME,
 };
@@ -303,40 +302,6 @@ pub fn decode_extent_at<'a>(
 pub const ORPHAN_REMOVE: u8 = 1;
 /// Orphan type: free the blocks beyond the size of the file.
 pub const ORPHAN_TRUNCATE: u8 = 2;
-
-/// The on-disk root item.
-#[derive(
-    Debug,
-    Clone,
-    Copy,
-    Default,
-    PartialEq,
-    Eq,
-    FromBytes,
-    IntoBytes,
-    Immutable,
-    KnownLayout,
-    Unaligned,
-)]
-#[repr(C)]
-pub struct RawRoot {
-    /// Root node of the tree.
-    pub ptr: RawPtr,
-    /// Height of the tree: 1 for a single leaf, 0 if empty.
-    pub height: U32,
-    /// Sequence of the context that created the root.
-    pub birth: U64,
-}
-
-/// Decodes a root item.
-pub fn decode_root(value: &[u8]) -> Result<RawRoot, String> {
-    let raw = RawRoot::read_from_bytes(value)
-        .map_err(|_| format!("root item of {} bytes", value.len()))?;
-    if raw.height.get() > crate::format::node::MAX_HEIGHT {
-        return Err(format!("tree of height {}", raw.height));
-    }
-    Ok(raw)
-}
 
 #[cfg(test)]
 mod tests {

@@ -15,6 +15,7 @@ pub mod node;
 pub mod overflow;
 pub mod pointer;
 pub mod record;
+pub mod root;
 pub mod superblock;
 pub mod xattr;
 

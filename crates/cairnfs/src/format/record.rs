@@ -30,6 +30,8 @@ pub const FLAG_LAST: u32 = 1;
 pub const FLAG_MOUNT: u32 = 2;
 /// Record flag: an fsync record, written ahead of the rest of its context.
 pub const FLAG_FSYNC: u32 = 4;
+/// Record flag: its context ends with changes of roots.
+pub const FLAG_ROOTS: u32 = 8;
 
 /// The on-disk record header.
 #[derive(
@@ -51,7 +53,7 @@ pub struct RecordHeader {
     pub checksum: U64,
     /// [`RECORD_MAGIC`].
     pub magic: U32,
-    /// A combination of [`FLAG_LAST`], [`FLAG_MOUNT`] and [`FLAG_FSYNC`].
+    /// A combination of [`FLAG_LAST`], [`FLAG_MOUNT`], [`FLAG_FSYNC`] and [`FLAG_ROOTS`].
     pub flags: U32,
     /// UUID of the volume.
     pub uuid: [u8; 16],

@@ -15,8 +15,10 @@ use crate::format::{BLOCK_SIZE, FIRST_USER_INO, MAX_COUNTER, NODE_SIZE, checksum
 pub const MAGIC: [u8; 8] = *b"CairnFS\x03";
 /// Incompatible feature: the log may change the name of a directory entry under its index.
 pub const RENAMED_ENTRIES: u64 = 1;
+/// Incompatible feature: the volume has, or had, roots besides the main root.
+pub const ROOTS: u64 = 2;
 /// Incompatible features that this version supports.
-pub const KNOWN_INCOMPATIBLE: u64 = RENAMED_ENTRIES;
+pub const KNOWN_INCOMPATIBLE: u64 = RENAMED_ENTRIES | ROOTS;
 /// Read-only compatible features that this version supports.
 pub const KNOWN_RO_COMPATIBLE: u64 = 0;
 /// Maximum length of the label in bytes.

@@ -54,7 +54,7 @@ impl FileSystem {
         let state = inode.read();
         let kept = match Self::lacks(&state, at.0)? {
             true => None,
-            false => self.core.items().attribute(&inode, &state, at)?,
+            false => self.items().attribute(&inode, &state, at)?,
         };
         if let Some(value) = kept {
             return Ok(value);
@@ -117,7 +117,7 @@ impl FileSystem {
             return Ok(None);
         }
         let at = (hash, ACCESS);
-        let Some(old) = self.core.items().attribute(inode, state, at)? else {
+        let Some(old) = self.items().attribute(inode, state, at)? else {
             return Ok(None);
         };
         // A malformed list grants nothing, and stays as it is.

@@ -245,7 +245,7 @@ impl FileSystem {
             _ => to,
         };
         change.touch(self, attrs_mut(&mut state)?);
-        let mut commit = self.core.commit();
+        let mut commit = self.commit();
         self.replace(
             &mut commit,
             inode,
@@ -382,7 +382,7 @@ impl FileSystem {
                 *left = left.saturating_sub(run.len);
                 goal = run.start + run.len;
                 change.touch(self, attrs_mut(&mut state)?);
-                let mut commit = self.core.commit();
+                let mut commit = self.commit();
                 let new = smallvec![Extent::unwritten(at, run.start, run.len)];
                 let range = (at, at + run.len);
                 let waiting = state.pages.dirty.range(range.0..range.1).count();

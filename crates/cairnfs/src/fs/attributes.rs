@@ -90,7 +90,7 @@ impl FileSystem {
     /// No such inode.
     pub fn getattr(&self, ino: u64) -> Result<Attr> {
         self.lifecycle.check_open()?;
-        if let Some(attrs) = self.core.items().glance(ino)? {
+        if let Some(attrs) = self.items().glance(ino)? {
             return Ok(attrs.public(ino, 0));
         }
         let inode = self.inode(ino)?;
@@ -153,7 +153,7 @@ impl FileSystem {
                 continue;
             }
             self.apply(attrs_mut(&mut state)?, set);
-            let mut commit = self.core.commit();
+            let mut commit = self.commit();
             if let Some(follower) = follower {
                 self.put_follower(&mut commit, inode, &mut state, follower);
             }

@@ -15,7 +15,7 @@ use crate::fs::locked::attrs_mut;
 use crate::fs::room::extent_growth;
 use crate::inode::{Inode, InodeState};
 use crate::space::BlockRun;
-use crate::txn::{Commit, Item};
+use crate::txn::{Births, Commit, Item};
 
 /// Largest value of an extent item, in bytes.
 pub(super) const EXTENT_MAX: usize = size_of::<RawExtent>() + 4 * MAX_EXTENT_BLOCKS as usize;
@@ -56,6 +56,11 @@ impl Extent {
         }
     }
 
+    /// The extent with the birth of blocks that were preallocated; 0 if its blocks are new.
+    pub fn born(self, birth: u64) -> Self {
+        Self { birth, ..self }
+    }
+
     /// An unwritten extent that is not committed yet; `len` in blocks.
     pub fn unwritten(at: u64, block: u64, len: u64) -> Self {
         Self {
@@ -87,10 +92,10 @@ impl Extent {
         })
     }
 
-    fn encode(&self, seq: u64) -> Vec<u8> {
+    fn encode(&self, births: &Births) -> Vec<u8> {
         let raw = RawExtent {
             block: U64::new(self.block),
-            birth: U64::new(if self.birth == 0 { seq } else { self.birth }),
+            birth: U64::new(births.of(self.birth)),
             len: U32::new(self.len() as u32),
             flags: U32::new(if self.is_unwritten() {
                 EXTENT_UNWRITTEN
@@ -155,18 +160,29 @@ impl Extent {
         (from < to).then(|| BlockRun::new(self.block + (from - self.at), to - from))
     }
 
-    /// Appends `next` if it continues this extent in the file and on the device, and the result is
-    /// not too long. Returns whether it did.
-    fn join(&mut self, next: &Extent) -> bool {
+    /// The birth of this extent and `next` as one; `None` if `next` does not continue it in the
+    /// file and on the device, if the result would be too long, or if their births differ in what
+    /// is inherited.
+    pub fn joined_birth(&self, next: &Extent, births: &Births) -> Option<u64> {
         let fits = self.end() == next.at
             && self.block + self.len() == next.block
             && self.is_unwritten() == next.is_unwritten()
             && self.len() + next.len() <= MAX_EXTENT_BLOCKS;
-        if fits {
-            self.unwritten += next.unwritten;
-            self.crcs.extend_from_slice(&next.crcs);
+        match fits {
+            true => births.joined(self.birth, next.birth),
+            false => None,
         }
-        fits
+    }
+
+    /// Appends `next` if both can be one extent. Returns whether it did.
+    fn join(&mut self, next: &Extent, births: &Births) -> bool {
+        let Some(birth) = self.joined_birth(next, births) else {
+            return false;
+        };
+        self.birth = birth;
+        self.unwritten += next.unwritten;
+        self.crcs.extend_from_slice(&next.crcs);
+        true
     }
 }
 
@@ -203,11 +219,10 @@ impl FileSystem {
         // An extent is at most MAX_EXTENT_BLOCKS long, so none that reaches `from` begins before
         // `least`. Of those that begin up to `from`, only the last can reach it.
         let least = (from + 1).saturating_sub(MAX_EXTENT_BLOCKS);
-        let core = &self.core;
-        let first = core
+        let first = self
             .items()
             .last_up_to(inode, state, Kind::Extent, (least, from))?;
-        self.core.items().scan(
+        self.items().scan(
             inode,
             state,
             Kind::Extent,
@@ -259,7 +274,8 @@ impl FileSystem {
         old: &[Extent],
         new: Extents,
     ) -> Result<u64> {
-        let mut unmapped: Vec<BlockRun> = Vec::new();
+        let births = commit.births();
+        let mut unmapped: Vec<(BlockRun, u64)> = Vec::new();
         let added: u64 = new.iter().map(Extent::len).sum();
         let used = new
             .iter()
@@ -269,22 +285,21 @@ impl FileSystem {
         for extent in old {
             pieces.extend(extent.part(extent.at, from));
             pieces.extend(extent.part(to, extent.end()));
-            unmapped.extend(extent.run_in(from, to));
+            unmapped.extend(extent.run_in(from, to).map(|run| (run, extent.birth)));
         }
-        let lost: u64 = unmapped.iter().map(|r| r.len).sum();
-        if !unmapped.is_empty() {
-            for run in crate::txn::subtract_runs(unmapped, &used) {
-                commit.free(run);
+        let lost: u64 = unmapped.iter().map(|(run, _)| run.len).sum();
+        for (run, birth) in unmapped {
+            for run in crate::txn::subtract_runs(vec![run], &used) {
+                commit.free(run, birth);
             }
         }
         pieces.sort_by_key(|p| p.at);
         let mut joined = Extents::new();
         for piece in pieces {
-            if !joined.last_mut().is_some_and(|l| l.join(&piece)) {
+            if !joined.last_mut().is_some_and(|l| l.join(&piece, &births)) {
                 joined.push(piece);
             }
         }
-        let seq = commit.seq();
         for extent in old {
             // An item that gets another value is not deleted first.
             if beginning_at(&joined, extent.at).is_none() {
@@ -293,7 +308,7 @@ impl FileSystem {
         }
         for piece in &joined {
             let below = beginning_at(old, piece.at).is_some_and(|e| e.below);
-            let value = piece.encode(seq);
+            let value = piece.encode(&births);
             commit.put(inode, state, Kind::Extent, piece.at, &value, below);
         }
         let attrs = attrs_mut(state)?;
@@ -334,12 +349,39 @@ mod tests {
             (12, 102, vec![3])
         );
         assert!(whole.part(15, 20).is_none());
-        assert!(!head.join(&tail));
-        assert!(head.join(&middle) && head.join(&tail));
-        assert_eq!(head, whole);
+        let births = Births {
+            seq: 8,
+            inherited: 0,
+        };
+        assert!(!head.join(&tail, &births));
+        assert!(head.join(&middle, &births) && head.join(&tail, &births));
+        assert_eq!(head, Extent { birth: 8, ..whole });
         let mut hole = Extent::unwritten(0, 50, 4);
-        assert!(!hole.join(&Extent::written(4, 54, vec![9])));
-        assert!(hole.join(&Extent::unwritten(4, 54, 252)));
-        assert!(!hole.join(&Extent::unwritten(256, 306, 1)));
+        assert!(!hole.join(&Extent::written(4, 54, vec![9]), &births));
+        assert!(hole.join(&Extent::unwritten(4, 54, 252), &births));
+        assert!(!hole.join(&Extent::unwritten(256, 306, 1), &births));
+    }
+
+    #[test]
+    fn join_across_boundary() {
+        let births = Births {
+            seq: 9,
+            inherited: 5,
+        };
+        let joined = |a: u64, b: u64| {
+            let mut first = Extent::written(0, 50, vec![1]);
+            let mut next = Extent::written(1, 51, vec![2]);
+            (first.birth, next.birth) = (a, b);
+            first.join(&next, &births).then_some(first.birth)
+        };
+        // The boundary itself is inherited.
+        for (old, new) in [(5, 6), (5, 0), (3, 9)] {
+            assert_eq!((joined(old, new), joined(new, old)), (None, None));
+        }
+        assert_eq!((joined(5, 5), joined(3, 5)), (Some(5), None));
+        // The new blocks of an extent are never as old as its other blocks.
+        for (a, b, birth) in [(6, 8, 8), (6, 0, 9), (0, 6, 9), (0, 0, 9)] {
+            assert_eq!(joined(a, b), Some(birth), "{a} {b}");
+        }
     }
 }

@@ -17,10 +17,10 @@ impl FileSystem {
     /// to be removed because it has neither names nor uses.
     pub fn lookup_number(&self, ino: u64) -> Result<Attr> {
         self.lifecycle.check_open()?;
-        if !self.core.items().may_exist(ino)? {
+        if !self.items().may_exist(ino)? {
             return Err(Error::NotFound);
         }
-        self.use_inode(&*self.core.items().inode(ino)?)
+        self.use_inode(&*self.items().inode(ino)?)
     }
 
     /// The parent of a directory, with one use taken. The root is its own parent.
@@ -29,10 +29,10 @@ impl FileSystem {
     /// As for [`FileSystem::lookup_number`]; not a directory.
     pub fn lookup_parent(&self, ino: u64) -> Result<Attr> {
         self.lifecycle.check_open()?;
-        if !self.core.items().may_exist(ino)? {
+        if !self.items().may_exist(ino)? {
             return Err(Error::NotFound);
         }
-        let parent = live_dir(&self.core.items().inode(ino)?.read())?.parent;
+        let parent = live_dir(&self.items().inode(ino)?.read())?.parent;
         self.lookup_number(parent)
     }
 }

@@ -58,7 +58,7 @@ impl FileSystem {
         if from > last {
             return Ok(());
         }
-        self.core.items().scan(
+        self.items().scan(
             &inode,
             &state,
             Kind::DirIndex,

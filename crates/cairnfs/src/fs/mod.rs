@@ -40,6 +40,7 @@ mod room;
 #[path = "tests/schedules.rs"]
 mod schedules;
 mod sizes;
+mod snapshots;
 mod stats;
 mod sync;
 mod times;
@@ -75,7 +76,7 @@ use crate::fs::tree::TreeShape;
 use crate::fs::workers::Workers;
 use crate::fs::writeback_list::WritebackList;
 use crate::inode::Inode;
-use crate::txn::Core;
+use crate::txn::{Commit, Core, ItemStore};
 
 /// The file system of an open volume. `Send + Sync`.
 ///
@@ -85,6 +86,8 @@ use crate::txn::Core;
 pub struct FileSystem {
     /// Transactions and everything below them.
     core: Core,
+    /// The tree of files.
+    items: Arc<ItemStore>,
     lifecycle: Lifecycle,
     workers: Workers,
     /// Unwritten data of files.
@@ -114,7 +117,17 @@ impl FileSystem {
     /// The inode with this number; fails once the volume is closed.
     pub(crate) fn inode(&self, ino: u64) -> Result<Arc<Inode>> {
         self.lifecycle.check_open()?;
-        self.core.items().inode(ino)
+        self.items().inode(ino)
+    }
+
+    /// The tree of files.
+    fn items(&self) -> &ItemStore {
+        &self.items
+    }
+
+    /// Begins to commit changes of the tree.
+    fn commit(&self) -> Commit<'_> {
+        self.core.commit(&self.items)
     }
 
     /// The version of the tree's shape. A directory path that was walked at an older version must be

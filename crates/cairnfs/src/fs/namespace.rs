@@ -113,7 +113,7 @@ impl FileSystem {
             let found = {
                 let state = dir.read();
                 dir_attrs(&state)?;
-                let Some(found) = self.core.items().find_name(dir, &state, hash, name)? else {
+                let Some(found) = self.items().find_name(dir, &state, hash, name)? else {
                     return Err(Error::NotFound);
                 };
                 found
@@ -145,7 +145,6 @@ impl FileSystem {
         found: &NameFound,
     ) -> Result<Option<NameFound>> {
         let again = self
-            .core
             .items()
             .dir_entry(dir, state, found.index, |entry, below| {
                 let same = entry.ino == found.ino && entry.name == name;
@@ -168,7 +167,7 @@ impl FileSystem {
     }
 
     pub(super) fn hash(&self, name: &[u8]) -> u64 {
-        self.core.items().hash_of(name)
+        self.items().hash_of(name)
     }
 
     /// Creates a regular file, FIFO, socket or device; `mode` holds type bits and permissions.
@@ -288,7 +287,6 @@ impl FileSystem {
         let mut dir_state = dir.write();
         live_dir(&dir_state)?;
         if self
-            .core
             .items()
             .find_name(dir, &dir_state, hash, name)?
             .is_some()
@@ -306,8 +304,8 @@ impl FileSystem {
         change_dir(attrs_mut(&mut dir_state)?, now, i64::from(is_dir))?;
         let child = Arc::new(Inode::born(ino, made));
         let mut child_state = child.write();
-        self.core.items().table().insert(child.clone());
-        let mut commit = self.core.commit();
+        self.items().table().insert(child.clone());
+        let mut commit = self.commit();
         self.put_entry(
             &mut commit,
             dir,
@@ -346,7 +344,7 @@ impl FileSystem {
         attrs.set_size(attrs.size + 1);
         let value = encode_dir_entry(entry);
         commit.put(dir, state, Kind::DirIndex, index, &value, false);
-        self.core.items().add_name(dir, state, hash, index);
+        self.items().add_name(dir, state, hash, index);
         let subdir = entry.kind == S_IFDIR;
         let at = NameAt {
             index,
@@ -406,7 +404,7 @@ impl FileSystem {
         let value = encode_dir_entry(entry);
         commit.put(dir, state, Kind::DirIndex, index, &value, found.below);
         state.remove_name(old_hash, index);
-        self.core.items().add_name(dir, state, hash, index);
+        self.items().add_name(dir, state, hash, index);
         commit.name(dir, state, old, &at(old_hash, found.kind), false);
         commit.name(dir, state, child, &at(hash, entry.kind), true);
     }
@@ -437,8 +435,8 @@ impl FileSystem {
         let child = Arc::new(Inode::born(ino, made));
         let mut state = child.write();
         state.nameless = true;
-        self.core.items().table().insert(child.clone());
-        let mut commit = self.core.commit();
+        self.items().table().insert(child.clone());
+        let mut commit = self.commit();
         self.put_orphan(
             &mut commit,
             &child,
@@ -483,7 +481,6 @@ impl FileSystem {
             return Err(Error::NotFound);
         }
         if self
-            .core
             .items()
             .find_name(&dir, locked.state(&dir)?, hash, name)?
             .is_some()
@@ -500,7 +497,7 @@ impl FileSystem {
         linked.parent = dir.ino;
         let kind = linked.mode & S_IFMT;
         change_dir(locked.attrs(&dir)?, now, 0)?;
-        let mut commit = self.core.commit();
+        let mut commit = self.commit();
         let state = locked.state(&dir)?;
         let entry = DirEntryRef { ino, kind, name };
         self.put_entry(&mut commit, &dir, state, hash, (&entry, &inode))?;
@@ -537,7 +534,7 @@ impl FileSystem {
         if attrs(&state)?.kind() != FileKind::Symlink {
             return Err(Error::Invalid("not a symbolic link"));
         }
-        let target = self.core.items().item(inode, &state, Kind::Inline, 0)?;
+        let target = self.items().item(inode, &state, Kind::Inline, 0)?;
         target.map(|item| item.value).ok_or_else(|| {
             Error::corrupt(
                 0,
@@ -558,7 +555,7 @@ impl FileSystem {
     /// Like [`FileSystem::forget`], but does not remove an inode whose removal takes several
     /// transactions; returns true if the caller has to call [`FileSystem::remove_unused`] for it.
     pub fn forget_at_once(&self, ino: u64, uses: u64) -> bool {
-        let Some(inode) = self.core.items().table().forget(ino, uses) else {
+        let Some(inode) = self.items().table().forget(ino, uses) else {
             return false;
         };
         let large = is_large_orphan(&inode.read());
@@ -580,7 +577,7 @@ impl FileSystem {
 
     /// The numbers of all inodes in use, unordered.
     pub fn inodes_in_use(&self) -> Vec<u64> {
-        self.core.items().table().in_use()
+        self.items().table().in_use()
     }
 
     /// Releases one use of a loaded inode.

@@ -128,6 +128,11 @@ pub enum Call<'a> {
     },
     /// Everything is made durable.
     Sync,
+    /// A snapshot of all files is made.
+    Snapshot {
+        /// Its name.
+        name: &'a str,
+    },
 }
 
 /// How a call ended.

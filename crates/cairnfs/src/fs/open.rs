@@ -59,9 +59,15 @@ impl FileSystem {
                 ablated: options.ablated,
             },
         )?;
+        let core = match &options.root {
+            Some(name) => core.select(name)?,
+            None => core,
+        };
         let page_limit = core.limits().pages;
+        let items = core.items().clone();
         let fs = Arc::new(FileSystem {
             core,
+            items,
             lifecycle: Lifecycle::default(),
             workers: Workers::default(),
             writeback: WritebackList::new(page_limit, options.keep_written),

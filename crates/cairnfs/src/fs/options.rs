@@ -18,6 +18,9 @@ pub struct Options {
     /// (`TMPDIR`), which holds the metadata that it changes and is freed when the volume is closed.
     /// That directory should not be a memory file system. Each read-only opening replays again.
     pub read_only: bool,
+    /// The root whose files are opened, by name: a snapshot, for which the volume must be opened
+    /// read-only. `None` for the main root.
+    pub root: Option<String>,
     /// The log is replayed. If false, the volume is opened read-only as its last merge left it,
     /// even if the log or the newest superblock is damaged: later changes are missing, and blocks
     /// that a later merge overwrote fail their checksum. For salvage, like XFS's `norecovery`.
@@ -58,6 +61,7 @@ impl Default for Options {
     fn default() -> Self {
         Self {
             read_only: false,
+            root: None,
             recovery: true,
             cache_budget: budget::default_budget(),
             durability_interval: Some(Duration::from_secs(5)),

@@ -53,7 +53,7 @@ impl FileSystem {
                 return Ok(());
             }
             let belongings = self.belongings(inode, &state, ORPHAN_STEP)?;
-            let mut commit = self.core.commit();
+            let mut commit = self.commit();
             self.delete_belongings(&mut commit, inode, &mut state, &belongings);
             let done = !belongings.more;
             if done {
@@ -92,15 +92,15 @@ impl FileSystem {
 
     /// Removes or truncates the orphans that a crash or kill left behind.
     pub(super) fn finish_orphans(&self) -> Result<()> {
-        for ino in self.core.items().orphans()? {
-            let inode = match self.core.items().inode(ino) {
+        for ino in self.items().orphans()? {
+            let inode = match self.items().inode(ino) {
                 Ok(inode) => inode,
                 Err(Error::NotFound) => continue,
                 Err(e) => return Err(e),
             };
             let links = {
                 let mut state = inode.write();
-                let item = self.core.items().item(&inode, &state, Kind::Orphan, ino)?;
+                let item = self.items().item(&inode, &state, Kind::Orphan, ino)?;
                 state.truncating = item.is_some();
                 item.map(|_| attrs(&state).map(|a| a.nlink)).transpose()?
             };

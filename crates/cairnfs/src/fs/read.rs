@@ -128,7 +128,7 @@ impl FileSystem {
         if !may {
             return Ok(None);
         }
-        let item = self.core.items().item(inode, state, Kind::Inline, 0)?;
+        let item = self.items().item(inode, state, Kind::Inline, 0)?;
         Ok(item.map(|i| i.value))
     }
 

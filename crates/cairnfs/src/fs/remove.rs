@@ -73,11 +73,11 @@ impl FileSystem {
         loop {
             let state = dir.write();
             live_dir(&state)?;
-            let found = self.core.items().find_name(dir, &state, hash, name)?;
+            let found = self.items().find_name(dir, &state, hash, name)?;
             let found = found.ok_or(Error::NotFound)?;
             // An inode created in the directory has a larger number: the lock order holds.
             if found.ino > dir.ino
-                && let Some(child) = self.core.items().table().ready(found.ino)
+                && let Some(child) = self.items().table().ready(found.ino)
             {
                 let locked = Locked::two((dir, state), &child);
                 return self.remove_found(
@@ -119,7 +119,7 @@ impl FileSystem {
         check_removable(state, directory)?;
         let belongings = self.belongings(child, state, INLINE_REMOVAL)?;
         let now = self.core.now();
-        let mut commit = self.core.commit();
+        let mut commit = self.commit();
         let state = locked.state(dir)?;
         change_dir(attrs_mut(state)?, now, -i64::from(directory))?;
         self.delete_entry(&mut commit, dir, state, (hash, child), &found)?;
@@ -159,8 +159,7 @@ impl FileSystem {
             if !some {
                 continue;
             }
-            self.core
-                .items()
+            self.items()
                 .scan(inode, state, kind, 0, u64::MAX, &mut |offset, item| {
                     if found.items.len() == limit {
                         found.more = true;
@@ -230,7 +229,7 @@ impl FileSystem {
             commit.delete(inode, state, *kind, *offset, &[], *below);
         }
         for extent in &belongings.extents {
-            commit.free(extent.run());
+            commit.free(extent.run(), extent.birth);
         }
     }
 }

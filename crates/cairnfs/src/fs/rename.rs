@@ -139,8 +139,7 @@ impl FileSystem {
             let found = {
                 let state = side.dir.read();
                 live_dir(&state)?;
-                self.core
-                    .items()
+                self.items()
                     .find_name(&side.dir, &state, side.hash, side.name)?
             };
             let Some(found) = found else { return Ok(None) };
@@ -210,7 +209,6 @@ impl FileSystem {
             None => {
                 let state = locked.state(&to.dir)?;
                 if self
-                    .core
                     .items()
                     .find_name(&to.dir, state, to.hash, to.name)?
                     .is_some()
@@ -253,7 +251,7 @@ impl FileSystem {
         };
         // No other thread can reach it, so this does not wait.
         let mut whiteout = whiteout.as_ref().map(|inode| (inode, inode.write()));
-        let mut commit = self.core.commit();
+        let mut commit = self.commit();
         let in_place = from.dir.ino == to.dir.ino && target.is_none() && whiteout.is_none();
         let over = match &replaced {
             Some((t, entry)) => Some((to.hash, *t, entry)),
@@ -329,7 +327,7 @@ impl FileSystem {
         (dir, (hash, old_child), old): (&mut InodeState, (u64, &Inode), &NameFound),
         (inode, state): (&Arc<Inode>, &mut InodeState),
     ) {
-        self.core.items().table().insert(inode.clone());
+        self.items().table().insert(inode.clone());
         let entry = DirEntryRef {
             ino: inode.ino,
             kind: S_IFCHR,

@@ -127,11 +127,11 @@ impl FileSystem {
         let nodes = self.core.index().counters();
         let bytes = |n: i64| n.max(0) as u64;
         [
-            ("inodes_in_memory", self.core.items().table().count() as u64),
+            ("inodes_in_memory", self.items().table().count() as u64),
             ("node_cache_hits", nodes.hits),
             ("node_cache_misses", nodes.misses),
             ("node_cache_bytes", nodes.bytes),
-            ("name_bytes", bytes(self.core.items().name_bytes())),
+            ("name_bytes", bytes(self.items().name_bytes())),
             ("dirty_bytes", bytes(self.core.dirty_bytes())),
             ("page_bytes", bytes(self.writeback.page_bytes())),
         ]

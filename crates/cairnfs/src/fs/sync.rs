@@ -149,7 +149,7 @@ impl FileSystem {
     fn force(&self, requests: &[FsyncRequest]) -> Result<()> {
         match self.core.read_only() || requests.is_empty() {
             true => Ok(()),
-            false => self.core.force_inodes(requests),
+            false => self.core.force_inodes(self.items(), requests),
         }
     }
 

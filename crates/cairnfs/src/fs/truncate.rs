@@ -140,7 +140,7 @@ impl FileSystem {
             self.write_inline(inode, &mut state, reservation)?
         } else {
             attrs_mut(&mut state)?.disk_size = size;
-            let mut commit = self.core.commit();
+            let mut commit = self.commit();
             commit.put_inode(inode, &mut state);
             commit.finish(reservation)
         };
@@ -232,7 +232,7 @@ impl FileSystem {
         self.apply_resized(a, set);
         let disk_size = a.disk_size;
         self.adjust_delayed(&mut state, Delayed::default(), 0);
-        let mut commit = self.core.commit();
+        let mut commit = self.commit();
         self.shrink_inline(&mut commit, inode, &mut state, inline, disk_size);
         self.replace(
             &mut commit,
@@ -265,7 +265,7 @@ impl FileSystem {
         if a.blocks > 0 || a.disk_size == 0 || a.disk_size > MAX_INLINE as u64 {
             return Ok(None);
         }
-        self.core.items().item(inode, state, Kind::Inline, 0)
+        self.items().item(inode, state, Kind::Inline, 0)
     }
 
     fn shrink_inline(
@@ -324,7 +324,7 @@ impl FileSystem {
             Some(last) if !done => last.end(),
             _ => u64::MAX,
         };
-        let mut commit = self.core.commit();
+        let mut commit = self.commit();
         self.replace(&mut commit, inode, state, (first, to), old, Extents::new())?;
         if done && attrs(state)?.nlink > 0 {
             self.delete_orphan(&mut commit, inode, state);

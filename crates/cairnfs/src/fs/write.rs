@@ -258,8 +258,12 @@ impl FileSystem {
         blocks.sort_unstable();
         blocks.dedup();
         let pages = blocks.len() as u64;
-        blocks.retain(|b| !mapped(*b).is_some_and(Extent::is_unwritten));
-        let class = match blocks.iter().any(|b| mapped(*b).is_none()) {
+        let items = self.items();
+        let owned = |e: &&Extent| !items.is_inherited(e.birth);
+        let in_place = |b: u64| mapped(b).filter(owned).is_some_and(Extent::is_unwritten);
+        blocks.retain(|b| !in_place(*b));
+        // A replaced block that a frozen root has too is not given back.
+        let class = match blocks.iter().any(|b| mapped(*b).filter(owned).is_none()) {
             true => Class::Ordinary,
             false => Class::Rewrite,
         };
@@ -372,7 +376,7 @@ impl FileSystem {
     /// Adds a file to the list of files with dirty data.
     pub(super) fn list_file(&self, inode: &Arc<Inode>, state: &mut InodeState) {
         let gone = self.writeback.add(inode, state);
-        let table = self.core.items().table();
+        let table = self.items().table();
         gone.into_iter()
             .for_each(|file| table.evict_cancelled(file));
     }

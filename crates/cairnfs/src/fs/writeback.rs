@@ -22,9 +22,9 @@ use crate::fs::room::{becomes_inline, inline_growth};
 use crate::fs::sizes::INODE_LEN;
 use crate::inode::pages::PageReservation;
 use crate::inode::{Inode, InodeState};
-use crate::space::{BlockRun, Funding};
+use crate::space::{BlockRun, Class, Funding};
 use crate::sync::RwLockUpgradableReadGuard;
-use crate::txn::{Commit, Need, Receipt, Reservation};
+use crate::txn::{Births, Commit, Need, Receipt, Reservation};
 
 /// Most pages of a batch.
 const BATCH_PAGES: usize = MAX_EXTENT_BLOCKS as usize;
@@ -40,8 +40,17 @@ type Blocks = SmallVec<[u64; STAGED]>;
 /// Pages with adjacent device blocks.
 struct Placed {
     run: BlockRun,
+    /// The birth of blocks that an extent has already; 0 if they are new.
+    birth: u64,
     /// The file block of each page.
     blocks: Blocks,
+}
+
+impl Placed {
+    /// Whether its blocks have an extent and are inherited.
+    fn is_frozen(&self, births: &Births) -> bool {
+        self.birth > 0 && births.is_inherited(self.birth)
+    }
 }
 
 /// All pages of a batch with their device blocks.
@@ -140,14 +149,14 @@ impl FileSystem {
         };
         let inline_below = match inline {
             true => self
-                .core
                 .items()
                 .item(inode, &state, Kind::Inline, 0)?
                 .is_some_and(|i| i.below),
             false => false,
         };
         let touched = self.touched(inode, &state, &batch)?;
-        let (placed, taken) = self.place_batch(&mut batch, &touched)?;
+        let reserved = state.pages.blocks();
+        let (mut placed, taken) = self.place_batch(&mut batch, &touched, reserved)?;
         let mut new = Extents::new();
         let stage = stage && batch.len() <= STAGED && self.core.stages();
         let mut staged = None;
@@ -156,9 +165,22 @@ impl FileSystem {
         }
         // Readers are excluded only from here on.
         let state = &mut RwLockUpgradableReadGuard::upgrade(state);
-        let left = state.pages.blocks().saturating_sub(taken);
-        state.pages.hold(PageReservation::Blocks(left));
-        let mut commit = self.core.commit();
+        let mut commit = self.commit();
+        while let Some(births) = frozen_since(&placed, &commit) {
+            // A fork came between: a frozen root has these blocks, and reads zeros there.
+            drop(commit);
+            if let Err(e) = self.place_anew(&mut placed, &births) {
+                return Err(self.unplace(state, &placed, taken).err().unwrap_or(e));
+            }
+            new.clear();
+            for part in &placed {
+                staged = self.write_placed(state, part, &mut new, stage)?;
+            }
+            commit = self.commit();
+        }
+        state
+            .pages
+            .hold(PageReservation::Blocks(reserved.saturating_sub(taken)));
         let stamp = staged.unwrap_or_else(|| DataStamp::new(self.core.storage().stamp()));
         let runs = new.iter().map(|e| (e.block, e.crcs.clone()));
         commit.needs_data(inode, &stamp, runs);
@@ -224,7 +246,7 @@ impl FileSystem {
             while let Some(piece) = new.next_if(|p| p.at < to) {
                 pieces.push(piece);
             }
-            let old = replaced(touched, (from, to), &pieces);
+            let old = replaced(touched, (from, to), &pieces, &commit.births());
             match groups.last_mut() {
                 Some(group) if !old.is_empty() && old.start < group.old.end => {
                     if let Some(shared) = touched.get(old.start) {
@@ -258,12 +280,11 @@ impl FileSystem {
     ) -> Result<Receipt> {
         let size = attrs(state)?.size;
         let below = self
-            .core
             .items()
             .item(inode, state, Kind::Inline, 0)?
             .is_some_and(|i| i.below);
         let pages = std::mem::take(&mut state.pages.dirty);
-        let mut commit = self.core.commit();
+        let mut commit = self.commit();
         if let Some(page) = pages.get(&0)
             && size > 0
         {
@@ -285,8 +306,15 @@ impl FileSystem {
     /// Device blocks for a batch: preallocated space where there is some, otherwise new runs that
     /// continue the file's last extent before the batch. If the space runs out, the batch is cut
     /// there; it is an error only if nothing was allocated. `touched` are the extents that the
-    /// batch touches. Also returns how many reserved blocks it used.
-    fn place_batch(&self, batch: &mut Blocks, touched: &[Extent]) -> Result<(Places, u64)> {
+    /// batch touches. `reserved` blocks are reserved for the file's pages; a page over an unwritten
+    /// extent has none, also if a fork comes between. Also returns how many of them it used.
+    fn place_batch(
+        &self,
+        batch: &mut Blocks,
+        touched: &[Extent],
+        reserved: u64,
+    ) -> Result<(Places, u64)> {
+        let items = self.items();
         let before = |first: &u64| touched.iter().find(|e| e.at < *first && *first <= e.end());
         let mut goal = batch.first().map_or(0, |first| {
             before(first).map_or(0, |e| e.block + (first - e.at))
@@ -295,8 +323,9 @@ impl FileSystem {
             touched
                 .iter()
                 .filter(|e| e.is_unwritten() || is_injected(InjectedFault::DataInPlace))
+                .filter(|e| !items.is_inherited(e.birth))
                 .find(|e| e.at <= block && block < e.end())
-                .map(|e| e.block + (block - e.at))
+                .map(|e| (e.block + (block - e.at), e.birth))
         };
         let mut placed = Places::new();
         let mut used = 0;
@@ -309,9 +338,16 @@ impl FileSystem {
         }
         let mut rest = without_place.as_slice();
         while let Some(first) = rest.first() {
-            let space = self.core.space();
-            let found = space.alloc(goal, rest.len() as u64, Funding::Reserved);
-            let run = match found.and_then(|run| run.ok_or(Error::NoSpace)) {
+            let want = rest.len() as u64;
+            let found = match reserved.saturating_sub(used) {
+                0 => self.alloc_unreserved(goal, want),
+                left => self
+                    .core
+                    .space()
+                    .alloc(goal, want.min(left), Funding::Reserved)
+                    .and_then(|run| run.ok_or(Error::NoSpace)),
+            };
+            let run = match found {
                 Ok(run) => run,
                 Err(e) => {
                     end_before(*first, batch, &mut placed);
@@ -326,12 +362,53 @@ impl FileSystem {
             let (taken, later) = rest.split_at(rest.len().min(run.len as usize));
             placed.push(Placed {
                 run,
+                birth: 0,
                 blocks: taken.into(),
             });
             goal = run.start + run.len;
             rest = later;
         }
-        Ok((placed, used))
+        Ok((placed, used.min(reserved)))
+    }
+
+    /// Allocates blocks for which nothing was reserved, because the pages' blocks were preallocated
+    /// before a fork.
+    fn alloc_unreserved(&self, goal: u64, want: u64) -> Result<BlockRun> {
+        let funding = Funding::New(Class::Rewrite);
+        let found = self.core.space().alloc(goal, want, funding)?;
+        found.ok_or(Error::NoSpace)
+    }
+
+    /// Gives new blocks to pages that were placed on blocks which are inherited now.
+    fn place_anew(&self, placed: &mut Places, births: &Births) -> Result<()> {
+        while let Some(at) = placed.iter().position(|part| part.is_frozen(births)) {
+            let part = placed.remove(at);
+            let mut rest = part.blocks.as_slice();
+            while !rest.is_empty() {
+                let run = self.alloc_unreserved(0, rest.len() as u64)?;
+                let (taken, later) = rest.split_at(rest.len().min(run.len as usize));
+                placed.push(Placed {
+                    run,
+                    birth: 0,
+                    blocks: taken.into(),
+                });
+                rest = later;
+            }
+        }
+        Ok(())
+    }
+
+    /// Releases the new blocks of a batch that is not committed, `taken` of which were reserved for
+    /// the file's pages.
+    fn unplace(&self, state: &mut InodeState, placed: &Places, taken: u64) -> Result<()> {
+        let space = self.core.space();
+        let new = placed.iter().filter(|part| part.birth == 0);
+        space.release(&mut new.map(|part| part.run).collect(), false)?;
+        if !space.reserve(taken, 0, Class::Merge)? {
+            let left = state.pages.blocks().saturating_sub(taken);
+            state.pages.hold(PageReservation::Blocks(left));
+        }
+        Ok(())
     }
 
     /// Writes or stages pages, and appends their extents to `new`.
@@ -351,7 +428,10 @@ impl FileSystem {
             pages.push(page);
             match &mut extent {
                 Some(e) if e.end() == *block => e.crcs.push(crc),
-                _ => new.extend(extent.replace(Extent::written(*block, place, vec![crc]))),
+                _ => {
+                    let next = Extent::written(*block, place, vec![crc]).born(placed.birth);
+                    new.extend(extent.replace(next));
+                }
             }
         }
         new.extend(extent);
@@ -390,22 +470,23 @@ fn batch_need() -> Need {
 }
 
 /// Whether a new extent continues `extent`, so that both can be one item.
-fn goes_on(extent: &Extent, new: &[Extent]) -> bool {
-    new.iter().any(|n| {
-        n.at == extent.end()
-            && n.block == extent.block + extent.len()
-            && !extent.is_unwritten()
-            && n.len() + extent.len() <= MAX_EXTENT_BLOCKS
-    })
+fn goes_on(extent: &Extent, new: &[Extent], births: &Births) -> bool {
+    let joins = |next| extent.joined_birth(next, births).is_some();
+    new.iter().any(joins)
 }
 
 /// Indexes of the extents in `touched` that a range replaces: those that it overlaps, and the one
 /// just before it if the new extents continue it.
-fn replaced(touched: &[Extent], (from, to): (u64, u64), new: &[Extent]) -> Range<usize> {
+fn replaced(
+    touched: &[Extent],
+    (from, to): (u64, u64),
+    new: &[Extent],
+    births: &Births,
+) -> Range<usize> {
     let start = touched.partition_point(|e| e.end() < from);
     let end = touched.partition_point(|e| e.at < to);
     let before = touched.get(start).filter(|e| e.end() == from);
-    match before.is_some_and(|e| !goes_on(e, new)) {
+    match before.is_some_and(|e| !goes_on(e, new, births)) {
         true => start + 1..end,
         false => start..end,
     }
@@ -421,9 +502,16 @@ fn end_before(end: u64, batch: &mut Blocks, placed: &mut Places) {
     placed.retain(|p| !p.blocks.is_empty());
 }
 
-fn push_place(placed: &mut Places, place: u64, block: u64) {
+/// What is inherited now, if pages were written to blocks that were not inherited before.
+fn frozen_since(placed: &Places, commit: &Commit<'_>) -> Option<Births> {
+    let births = commit.births();
+    let frozen = placed.iter().any(|part| part.is_frozen(&births));
+    frozen.then_some(births)
+}
+
+fn push_place(placed: &mut Places, (place, birth): (u64, u64), block: u64) {
     match placed.last_mut() {
-        Some(p) if p.run.start + p.run.len == place => {
+        Some(p) if p.run.start + p.run.len == place && p.birth == birth => {
             p.run.len += 1;
             p.blocks.push(block);
         }
@@ -432,6 +520,7 @@ fn push_place(placed: &mut Places, place: u64, block: u64) {
                 start: place,
                 len: 1,
             },
+            birth,
             blocks: smallvec![block],
         }),
     }

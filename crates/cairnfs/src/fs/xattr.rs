@@ -113,13 +113,13 @@ impl FileSystem {
         if Self::lacks(state, at.0)? {
             return Ok(Found::default());
         }
-        if self.core.items().is_alone(state, at) {
+        if self.items().is_alone(state, at) {
             return Ok(Found {
                 existed: true,
                 ..Found::default()
             });
         }
-        let (mut others, below) = self.core.items().attributes(inode, state, at.0)?;
+        let (mut others, below) = self.items().attributes(inode, state, at.0)?;
         let before = others.len();
         others.retain(|x| x.name != at.1);
         Ok(Found {
@@ -139,9 +139,7 @@ impl FileSystem {
         }
         let mut hashes = Vec::new();
         let mut each = |hash, _: &[u8]| hashes.push(hash);
-        self.core
-            .items()
-            .attribute_names(inode, &state, &mut each)?;
+        self.items().attribute_names(inode, &state, &mut each)?;
         state.set_attributes(hashes.into_iter());
         Ok(())
     }
@@ -164,7 +162,7 @@ impl FileSystem {
         if Self::lacks(&state, hash)? {
             return Err(Error::NoAttribute);
         }
-        if let Some(value) = self.core.items().attribute(inode, &state, (hash, name))? {
+        if let Some(value) = self.items().attribute(inode, &state, (hash, name))? {
             return Ok(value);
         }
         let knows = state.knows_attributes();
@@ -291,7 +289,7 @@ impl FileSystem {
             None => {
                 let mut listed = 0;
                 let mut each = |_, name: &[u8]| listed += listed_bytes(name);
-                self.core.items().attribute_names(inode, state, &mut each)?;
+                self.items().attribute_names(inode, state, &mut each)?;
                 state.set_listed_bytes(listed);
                 listed
             }
@@ -306,7 +304,7 @@ impl FileSystem {
     fn logged(&self, attributes: Vec<Attribute>) -> Result<Vec<u8>> {
         let mut item = Vec::new();
         for Attribute { name, value } in attributes {
-            let value = self.core.items().held(value)?;
+            let value = self.items().held(value)?;
             let (name, value) = (&name[..], &value[..]);
             encode_xattr(&mut item, &XattrRef { name, value });
         }
@@ -323,7 +321,7 @@ impl FileSystem {
         reservation: Reservation<'_>,
     ) -> Receipt {
         let (existed, (others, below)) = (found.existed, found.parts());
-        let mut commit = self.core.commit();
+        let mut commit = self.commit();
         let mut changes = commit.of(inode, state);
         match new {
             None if !existed => {}
@@ -346,8 +344,7 @@ impl FileSystem {
         if attrs(&state)?.xattrs == 0 {
             return Ok(names);
         }
-        self.core
-            .items()
+        self.items()
             .attribute_names(&inode, &state, &mut |_, name| {
                 if check_name(name).is_ok() {
                     names.extend_from_slice(name);

@@ -76,6 +76,7 @@ enum Old<'a> {
     Inline(&'a [u8]),
     Large {
         value: Vec<u8>,
+        birth: u64,
         units: Vec<u64>,
     },
 }
@@ -89,10 +90,11 @@ impl Old<'_> {
         }
     }
 
-    fn units(&self) -> &[u64] {
+    /// The birth and the blocks of the units of a large value.
+    fn units(&self) -> (u64, &[u64]) {
         match self {
-            Old::Large { units, .. } => units,
-            _ => &[],
+            Old::Large { birth, units, .. } => (*birth, units),
+            _ => (0, &[]),
         }
     }
 }
@@ -135,7 +137,8 @@ impl Walk<'_> {
             // If space is short, the rest of a leaf that does not fill a node goes into the next
             // leaf.
             let goes_on = below == 0 && !self.feed.ended && self.out.wants_more();
-            if goes_on && (1..edited).contains(&i) {
+            let goes_on = goes_on && (1..edited).contains(&i);
+            if goes_on && !self.out.is_inherited(&child(node, i)?) {
                 self.rewrite(node, i, bounds)?;
                 i += 1;
                 continue;
@@ -178,7 +181,8 @@ impl Walk<'_> {
             self.out.open()?;
             self.out.keep(leaf, copied, at)?;
             copied = behind;
-            old.units().iter().for_each(|unit| self.out.retire(*unit));
+            let (birth, units) = old.units();
+            units.iter().for_each(|unit| self.out.retire(*unit, birth));
             if let Some(value) = new {
                 let appended = at == leaf.len();
                 self.out.put(&key, &value, appended)?;
@@ -198,7 +202,11 @@ impl Walk<'_> {
                 let block = leaf.header().block.get();
                 let mut note = |unit| units.push(unit);
                 let value = self.out.index.large_value(block, &address, &mut note)?;
-                Ok(Old::Large { value, units })
+                Ok(Old::Large {
+                    value,
+                    birth: address.birth.get(),
+                    units,
+                })
             }
         }
     }

@@ -2,7 +2,7 @@
 //!
 //! Uses a dense [`Output`], which packs a run of leaves into as few as possible. Leaves that are
 //! nearly full are not rewritten, unless a rest before them would otherwise make a partly filled
-//! leaf. Bounded like a merge step: it ends at a leaf once enough nodes were allocated, and returns
+//! leaf. Nodes that another tree has too are left alone: rewriting them would take space. Bounded like a merge step: it ends at a leaf once enough nodes were allocated, and returns
 //! the key at which the next compaction continues.
 
 use crate::error::Result;
@@ -70,6 +70,10 @@ struct Walk<'a> {
 
 impl Walk<'_> {
     fn visit(&mut self, ptr: &RawPtr, level: u8, bounds: &Bounds) -> Result<bool> {
+        // The nodes below were born no later.
+        if self.out.is_inherited(ptr) {
+            return Ok(false);
+        }
         let node = self.out.index.load(ptr, level)?;
         bounds.check(&node)?;
         self.leaves += u64::from(level == 0);

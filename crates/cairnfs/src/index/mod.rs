@@ -65,6 +65,16 @@ pub trait NodeSpace {
     /// tree is in use.
     fn retire(&self, block: u64);
 
+    /// Whether what was born in this context also belongs to another tree. It is then not retired
+    /// when it is replaced, so rewriting it frees nothing.
+    fn is_inherited(&self, _birth: u64) -> bool {
+        false
+    }
+
+    /// Called when a new tree is complete, with the number of nodes made for it, of nodes that it
+    /// does not have any more, and of those among them that another tree has.
+    fn note_nodes(&self, _made: u64, _replaced: u64, _inherited: u64) {}
+
     /// Whether to make as few leaves as possible, at the cost of rewriting more of them.
     fn is_short(&self) -> bool {
         false

@@ -44,6 +44,11 @@ pub(super) struct Output<'a> {
     writer: Writer,
     packers: [Level; MAX_HEIGHT as usize + 1],
     path: Vec<Frame>,
+    /// Number of nodes written.
+    made: u64,
+    /// Number of nodes of the old tree, or made here, that the new tree does not have, and of
+    /// inherited ones among them.
+    replaced: (u64, u64),
 }
 
 #[derive(Default)]
@@ -63,6 +68,8 @@ impl<'a> Output<'a> {
             writer: Writer::new(index.device.clone(), space.writes_apart()),
             packers: Default::default(),
             path: Vec::new(),
+            made: 0,
+            replaced: (0, 0),
         }
     }
 
@@ -120,8 +127,8 @@ impl<'a> Output<'a> {
             let (first, at, leaf) = (!frame.open, frame.at, frame.node.level() == 0);
             frame.open = true;
             if first {
-                let block = frame.node.header().block.get();
-                self.retire(block);
+                let (block, birth) = (frame.node.header().block, frame.node.header().birth);
+                self.retire_node(block.get(), birth.get());
             }
             if !leaf {
                 self.hand_over(depth, at)?;
@@ -200,7 +207,8 @@ impl<'a> Output<'a> {
                 return Ok(i);
             }
             packer.join_right(&run);
-            self.retire(child(parent, i)?.block.get());
+            let joined = child(parent, i)?;
+            self.retire_node(joined.block.get(), joined.birth.get());
             self.cut(level)?;
         }
         Ok(end)
@@ -228,7 +236,7 @@ impl<'a> Output<'a> {
         {
             packer.join_left(run);
             self.level(level)?.packer.pop();
-            self.retire(ptr.block.get());
+            self.retire_node(ptr.block.get(), ptr.birth.get());
             self.cut(below)?;
         }
         Ok(())
@@ -281,6 +289,7 @@ impl<'a> Output<'a> {
             return Err(Error::Invalid("cells that do not fit into a node"));
         };
         self.writer.write(block, &bytes)?;
+        self.made += 1;
         if let Some(node) = Node::built(bytes) {
             self.index.cache.insert(CachedNode::new(&ptr, node));
         }
@@ -342,10 +351,29 @@ impl<'a> Output<'a> {
         })
     }
 
-    /// Retires the node or overflow unit at `block`, which the new tree does not contain.
-    pub fn retire(&self, block: u64) {
-        self.space.retire(block);
+    /// Retires the overflow unit or node at `block`, which the new tree does not contain, unless
+    /// another tree has it.
+    pub fn retire(&self, block: u64, birth: u64) {
+        if !self.space.is_inherited(birth) {
+            self.space.retire(block);
+        }
         self.index.cache.cool(block);
+    }
+
+    fn retire_node(&mut self, block: u64, birth: u64) {
+        self.replaced.0 += 1;
+        self.replaced.1 += u64::from(self.space.is_inherited(birth));
+        self.retire(block, birth);
+    }
+
+    fn note_nodes(&self) {
+        let (replaced, inherited) = self.replaced;
+        self.space.note_nodes(self.made, replaced, inherited);
+    }
+
+    /// Whether another tree has the node as well, so that rewriting it frees nothing.
+    pub fn is_inherited(&self, ptr: &RawPtr) -> bool {
+        self.space.is_inherited(ptr.birth.get())
     }
 
     /// Writes all remaining cells and returns the new tree. Call it after [`Self::leave`] for the
@@ -356,6 +384,7 @@ impl<'a> Output<'a> {
             let at = self.level(level)?;
             if at.packer.is_empty() && at.made == 0 {
                 self.writer.flush()?;
+                self.note_nodes();
                 return Ok(Tree::default());
             }
             if let (Some(below), 0, 1) = (level.checked_sub(1), at.made, at.packer.len())
@@ -373,10 +402,11 @@ impl<'a> Output<'a> {
             if node.len() > 1 {
                 break;
             }
-            self.retire(ptr.block.get());
+            self.retire_node(ptr.block.get(), ptr.birth.get());
             ptr = child(&node, 0)?;
             top -= 1;
         }
+        self.note_nodes();
         Ok(Tree {
             ptr,
             height: u32::from(top) + 1,

@@ -158,6 +158,33 @@ impl Index {
         }
     }
 
+    /// Number of nodes of a tree. Reads its interior nodes.
+    ///
+    /// # Errors
+    /// As [`Index::get_with`].
+    pub fn count_nodes(&self, tree: &Tree) -> Result<u64> {
+        match root_level(tree)? {
+            Some(level) => self.count_below(&tree.ptr, level, &Bounds::default()),
+            None => Ok(0),
+        }
+    }
+
+    fn count_below(&self, ptr: &RawPtr, level: u8, bounds: &Bounds) -> Result<u64> {
+        let Some(below) = level.checked_sub(1) else {
+            return Ok(1);
+        };
+        let node = self.load(ptr, level)?;
+        bounds.check(&node)?;
+        if below == 0 {
+            return Ok(1 + node.len() as u64);
+        }
+        let counts = (0..node.len()).map(|i| {
+            let child = child(&node, i)?;
+            self.count_below(&child, below, &bounds.of_child(&node, i))
+        });
+        counts.sum::<Result<u64>>().map(|below| below + 1)
+    }
+
     /// The path to the cell of `key`, or to where it would be inserted.
     fn descend(&self, tree: &Tree, key: &Key) -> Result<Option<Path>> {
         let Some(mut level) = root_level(tree)? else {

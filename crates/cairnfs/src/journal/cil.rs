@@ -47,7 +47,7 @@ pub struct Context {
     charged: CachePadded<AtomicI64>,
     data_stamp: CachePadded<AtomicU64>,
     staged: AtomicBool,
-    moved: Mutex<Vec<u64>>,
+    moved: Mutex<Vec<(u32, u64)>>,
 }
 
 impl Context {
@@ -116,13 +116,13 @@ impl Context {
         self.charged.fetch_add(bytes, Ordering::AcqRel);
     }
 
-    /// Records that the directory `ino` was moved.
-    pub fn moved(&self, ino: u64) {
-        self.moved.lock().push(ino);
+    /// Records that the directory `ino` of a root was moved.
+    pub fn moved(&self, root: u32, ino: u64) {
+        self.moved.lock().push((root, ino));
     }
 
-    /// Takes the directories that were moved since the last call.
-    pub fn take_moved(&self) -> Vec<u64> {
+    /// Takes the directories that were moved since the last call: roots and inode numbers.
+    pub fn take_moved(&self) -> Vec<(u32, u64)> {
         std::mem::take(&mut *self.moved.lock())
     }
 
@@ -240,9 +240,10 @@ impl Cil {
         self.first.read().seq
     }
 
-    /// Closes the open context and opens the next; `at_swap` runs while no thread commits. With
-    /// `merge`, the closed context is the last one that the coming merge takes.
-    pub fn swap<R>(&self, merge: bool, at_swap: impl FnOnce() -> R) -> (Arc<Context>, R) {
+    /// Closes the open context and opens the next; `at_swap` gets the sequence of the closed one and
+    /// runs while no thread commits. With `merge`, the closed context is the last one that the
+    /// coming merge takes.
+    pub fn swap<R>(&self, merge: bool, at_swap: impl FnOnce(u64) -> R) -> (Arc<Context>, R) {
         let mut first = self.first.write();
         let mut others: SmallVec<[_; SHARDS]> = self.others.iter().map(|l| l.write()).collect();
         let seq = first.seq;
@@ -252,6 +253,6 @@ impl Cil {
             **other = next.clone();
         }
         let closed = std::mem::replace(&mut *first, next);
-        (closed, at_swap())
+        (closed, at_swap(seq))
     }
 }

@@ -78,8 +78,8 @@ impl Journal {
         let result = match gathered {
             Gathered::Context => {
                 self.counters.whole_contexts.fetch_add(1, Ordering::Relaxed);
-                let (context, ()) = self.cil.swap(false, || ());
-                self.write_closed(&mut head, &context)
+                let (context, ()) = self.cil.swap(false, |_| ());
+                self.write_closed(&mut head, &context, &[])
             }
             Gathered::FsyncRecord(record) => self.write_gathered(&mut head, record),
         };

@@ -33,6 +33,7 @@ use crate::journal::position::LogPosition;
 use crate::journal::push::Head;
 use crate::journal::ring::{CONTEXT_BASE, Ring};
 use crate::journal::signals::Signals;
+use crate::journal::vector::LogVector;
 use crate::mechanism::Mechanism;
 use crate::metrics::Latency;
 use crate::space::BlockRun;
@@ -304,16 +305,21 @@ impl Journal {
             self.signals.pushed();
             return self.storage.check();
         }
-        let (context, ()) = self.cil.swap(false, || ());
-        self.write_closed(&mut head, &context)
+        let (context, ()) = self.cil.swap(false, |_| ());
+        self.write_closed(&mut head, &context, &[])
     }
 
-    /// Writes a closed context. If it does not reach the log, the commits in it are lost, and every
+    /// Writes a closed context, with the changes of `roots` as its last entries. If it does not reach the log, the commits in it are lost, and every
     /// later context would be invalid; so an error fails the volume.
-    fn write_closed(&self, head: &mut Head, context: &Context) -> Result<()> {
+    fn write_closed(
+        &self,
+        head: &mut Head,
+        context: &Context,
+        roots: &[Arc<LogVector>],
+    ) -> Result<()> {
         let guard = self.storage.guard("a push to the log was broken off");
         let pushes = &self.counters.pushes;
-        let result = pushes.time(|| self.write_context(head, context));
+        let result = pushes.time(|| self.write_context(head, context, roots));
         if let Err(e) = &result {
             self.storage.fail(e.clone());
         }
@@ -373,16 +379,23 @@ impl Journal {
         Ok(())
     }
 
-    /// Closes the open context as the last one of a merge and writes it. `take` runs while no
-    /// thread commits. Uses the standing credit, so it never waits for log space; the merge
-    /// restores the credit with [`Self::merged`].
+    /// Closes the open context as the last one of a merge and writes it. `take` gets its sequence
+    /// and runs while no thread commits; it returns changes of roots, which become the last entries
+    /// of the context and for which the caller has reserved `paid` bytes of log. The rest is paid
+    /// from the standing credit, so this never waits for log space; the merge restores the credit
+    /// with [`Self::merged`].
     ///
     /// # Errors
     /// The device's failure.
-    pub fn push_for_merge<R>(&self, take: impl FnOnce() -> R) -> Result<MergePoint<R>> {
+    pub fn push_for_merge<R>(
+        &self,
+        paid: i64,
+        take: impl FnOnce(u64) -> (R, Vec<Arc<LogVector>>),
+    ) -> Result<MergePoint<R>> {
         let mut head = self.head.lock();
-        let (context, taken) = self.cil.swap(true, take);
-        self.write_closed(&mut head, &context)?;
+        let (context, (taken, roots)) = self.cil.swap(true, take);
+        context.charge(paid);
+        self.write_closed(&mut head, &context, &roots)?;
         Ok(MergePoint {
             seq: context.seq,
             logged_seq: head.logged_seq,
@@ -404,7 +417,7 @@ impl Journal {
     /// The device's failure.
     pub fn write_mount_record(&self) -> Result<()> {
         let mut head = self.head.lock();
-        let (context, ()) = self.cil.swap(false, || ());
+        let (context, ()) = self.cil.swap(false, |_| ());
         self.write_mount(&mut head, context.seq)?;
         drop(head);
         fault::unless(InjectedFault::MountRecordUnflushed, || self.flush())

@@ -13,7 +13,9 @@ use crate::device::{AlignedBuf, Piece};
 use crate::error::{Error, Result};
 use crate::fault::{self, InjectedFault, is_injected};
 use crate::format::geometry::LOG_START;
-use crate::format::record::{FLAG_FSYNC, FLAG_LAST, FLAG_MOUNT, RecordHeader, blocks_for};
+use crate::format::record::{
+    FLAG_FSYNC, FLAG_LAST, FLAG_MOUNT, FLAG_ROOTS, RecordHeader, blocks_for,
+};
 use crate::format::{BLOCK_SIZE, checksum};
 use crate::journal::Journal;
 use crate::journal::bytes::RecordBytes;
@@ -72,8 +74,14 @@ struct Part {
 }
 
 impl Journal {
-    /// Writes a closed context; its log space was charged when it was filled.
-    pub(super) fn write_context(&self, head: &mut Head, context: &Context) -> Result<()> {
+    /// Writes a closed context; its log space was charged when it was filled. The changes of
+    /// `roots` are its last entries: a record that has them closes its context.
+    pub(super) fn write_context(
+        &self,
+        head: &mut Head,
+        context: &Context,
+        roots: &[Arc<LogVector>],
+    ) -> Result<()> {
         let start = head.lsn;
         self.storage.check()?;
         fault::unless(InjectedFault::StagedWithContext, || {
@@ -95,8 +103,13 @@ impl Journal {
         let largest = &self.counters.largest;
         largest.fetch_max(charged.max(0) as u64, Ordering::Relaxed);
         head.freed.append(&mut freed);
-        let (vectors, paid) = self.entries_again(vectors);
-        if self.write_entries(head, context.seq, 0, &vectors, &[])? {
+        let (mut vectors, paid) = self.entries_again(vectors);
+        vectors.extend_from_slice(roots);
+        let flags = match roots {
+            [] => 0,
+            _ => FLAG_ROOTS,
+        };
+        if self.write_entries(head, context.seq, flags, &vectors, &[])? {
             self.counters.contexts.fetch_add(1, Ordering::Relaxed);
         }
         self.return_unused_space(head, start, charged + paid + CONTEXT_BASE);

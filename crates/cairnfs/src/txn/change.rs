@@ -11,7 +11,7 @@ use crate::error::Result;
 use crate::fault::{InjectedFault, is_injected};
 use crate::format::MAX_INLINE;
 use crate::format::item::{RawExtent, RawInode};
-use crate::format::key::{Key, Kind, MAIN_ROOT};
+use crate::format::key::{Key, Kind};
 use crate::inode::attrs::Attrs;
 use crate::inode::dirty::Slot;
 use crate::inode::log_deps::LogDeps;
@@ -173,7 +173,7 @@ impl<'c, 'a, 'i> Changes<'c, 'a, 'i> {
     /// Prepares the inode for changes of this context: seals its current set if a merge boundary
     /// was set since it was filled.
     fn enter(&mut self) {
-        let core = self.commit.core;
+        let (core, items) = (self.commit.core, self.commit.items);
         self.commit
             .unfinished
             .get_or_insert_with(|| core.storage.guard("a transaction was given up half done"));
@@ -182,11 +182,11 @@ impl<'c, 'a, 'i> Changes<'c, 'a, 'i> {
             // `is_cancelled` looks at the lists of other inodes, so this inode's list is unlocked.
             self.log_deps = None;
             let seq = self.commit.seq();
-            let gone = core.items.dirty().add(self.inode, seq);
+            let gone = items.dirty().add(self.inode, seq);
             // The inode stays in memory until a merge takes it, or until it is found to be
             // cancelled.
             self.commit.done.memory += INODE_MEMORY * (1 - gone.len() as i64);
-            let table = core.items.table();
+            let table = items.table();
             gone.into_iter().for_each(|(_, i)| table.evict_cancelled(i));
         }
     }
@@ -199,7 +199,7 @@ impl<'c, 'a, 'i> Changes<'c, 'a, 'i> {
         };
         self.enter();
         if kind == Kind::Orphan {
-            self.commit.core.items.dirty().note_orphan();
+            self.commit.items.dirty().note_orphan();
         }
         let seq = self.commit.seq();
         // An item that the caller found in the current set may just have been sealed.
@@ -263,7 +263,8 @@ impl<'c, 'a, 'i> Changes<'c, 'a, 'i> {
             Kind::Orphan => Key::orphan(self.inode.ino),
             _ => Key::new(self.inode.ino, kind, offset),
         };
-        let (vector, size) = LogVector::sized(MAIN_ROOT, key, self.commit.seq(), change);
+        let (vector, size) =
+            LogVector::sized(self.commit.items.root(), key, self.commit.seq(), change);
         self.commit.done.counts.allocated += 1;
         self.commit.done.memory += size.memory as i64 + SLOT_MEMORY;
         self.log(kind, &vector, size.charge);
@@ -289,7 +290,7 @@ impl<'c, 'a, 'i> Changes<'c, 'a, 'i> {
             None => {
                 let old = &slot.vector;
                 let (vector, Size { charge, memory }) =
-                    LogVector::sized(MAIN_ROOT, old.key(), seq, change);
+                    LogVector::sized(self.commit.items.root(), old.key(), seq, change);
                 done.memory += memory as i64 - old.memory() as i64;
                 done.counts.allocated += 1;
                 slot.vector = vector;

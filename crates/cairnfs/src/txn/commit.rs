@@ -10,15 +10,59 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use crate::device::{DataStamp, Guard};
+use crate::fault::{self, InjectedFault, is_injected};
 use crate::format::key::Kind;
 use crate::inode::{Inode, InodeState};
 use crate::journal::cil::{Context, Filled, Hold};
 use crate::journal::vector::LogVector;
 use crate::space::BlockRun;
-use crate::txn::Core;
 use crate::txn::change::Changes;
 use crate::txn::reservations::Done;
 use crate::txn::reserve::Reservation;
+use crate::txn::{Core, ItemStore};
+
+/// Whether a tree whose parent has this boundary inherits what was born in this context.
+pub(super) fn is_inherited(birth: u64, boundary: u64) -> bool {
+    let born_before = || birth < boundary;
+    fault::or(
+        InjectedFault::BoundaryNotInherited,
+        || birth <= boundary,
+        born_before,
+    )
+}
+
+/// The births of blocks in a tree of files while the context is held: what of them the tree
+/// inherits from its parent, a frozen root.
+#[derive(Debug, Clone, Copy)]
+pub struct Births {
+    /// The birth of what is committed now: the sequence of the open context.
+    pub seq: u64,
+    /// The boundary of the parent; 0 without a parent.
+    pub inherited: u64,
+}
+
+impl Births {
+    /// The birth of a block whose extent has the birth `recorded`, which is 0 before its commit.
+    pub fn of(&self, recorded: u64) -> u64 {
+        match recorded {
+            0 => self.seq,
+            birth => birth,
+        }
+    }
+
+    /// Whether a block of this birth belongs to a frozen root too: it is neither freed nor written.
+    pub fn is_inherited(&self, birth: u64) -> bool {
+        is_inherited(self.of(birth), self.inherited) && !is_injected(InjectedFault::InheritedAsOwn)
+    }
+
+    /// The birth of two extents that become one; `None` if they may not, because the item would
+    /// give the blocks of one a birth on the other side of the boundary.
+    pub fn joined(&self, a: u64, b: u64) -> Option<u64> {
+        let (a, b) = (self.of(a), self.of(b));
+        let same_side = a == b || a.min(b) > self.inherited;
+        (same_side || is_injected(InjectedFault::JoinedAcrossBoundary)).then(|| a.max(b))
+    }
+}
 
 /// Result of a commit, to be passed to [`Core::throttle`].
 #[derive(Debug, Clone, Copy, Default)]
@@ -30,11 +74,12 @@ pub struct Receipt {
 }
 
 impl Core {
-    /// Begins to commit. The caller holds the locks of all inodes it will change, and takes no
-    /// other inode lock before [`Commit::finish`].
-    pub fn commit(&self) -> Commit<'_> {
+    /// Begins to commit changes of the tree `items`. The caller holds the locks of all inodes it
+    /// will change, and takes no other inode lock before [`Commit::finish`].
+    pub fn commit<'a>(&'a self, items: &'a ItemStore) -> Commit<'a> {
         Commit {
             core: self,
+            items,
             hold: self.journal.cil().hold(),
             vectors: SmallVec::new(),
             freed: SmallVec::new(),
@@ -49,6 +94,8 @@ impl Core {
 /// A transaction being committed.
 pub struct Commit<'a> {
     pub(super) core: &'a Core,
+    /// The tree that it changes.
+    pub(super) items: &'a ItemStore,
     hold: Hold<'a>,
     pub(super) vectors: SmallVec<[Arc<LogVector>; 8]>,
     freed: SmallVec<[BlockRun; 4]>,
@@ -117,9 +164,18 @@ impl<'a> Commit<'a> {
         state.uncommitted = false;
     }
 
-    /// Frees data blocks. They become usable once a merge has taken this context.
-    pub fn free(&mut self, run: BlockRun) {
-        if self.core.space.wrongly_reuses_blocks(run) {
+    /// The births of what this transaction changes, valid until [`Self::finish`].
+    pub fn births(&self) -> Births {
+        Births {
+            seq: self.hold.seq,
+            inherited: self.items.inherited(),
+        }
+    }
+
+    /// Frees data blocks of this birth, unless they are inherited. They become usable once a merge
+    /// has taken this context.
+    pub fn free(&mut self, run: BlockRun, birth: u64) {
+        if self.births().is_inherited(birth) || self.core.space.wrongly_reuses_blocks(run) {
             return;
         }
         self.core.merger.backlog().add_pending_free(&[run]);
@@ -154,6 +210,7 @@ impl<'a> Commit<'a> {
     pub fn finish(self, reservation: Reservation<'_>) -> Receipt {
         let Commit {
             core,
+            items: _,
             hold,
             mut vectors,
             mut freed,

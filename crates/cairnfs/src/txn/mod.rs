@@ -20,6 +20,7 @@ mod merge;
 mod open;
 mod reservations;
 mod reserve;
+mod roots;
 mod runs;
 #[cfg(test)]
 #[cfg(shuttle)]
@@ -32,7 +33,7 @@ mod throttle;
 use std::sync::Arc;
 
 pub use change::Changes;
-pub use commit::{Commit, Receipt};
+pub use commit::{Births, Commit, Receipt};
 pub use fsync::{FsyncRequest, Fsyncs, NameAt};
 pub use items::{Attribute, Item, ItemStore, NameFound, count_attributes};
 pub use limits::{Limits, Pressure};
@@ -40,6 +41,7 @@ pub use merge::Merger;
 pub use open::{OpenMode, read_superblock};
 pub use reservations::{CommitCounts, Reservations};
 pub use reserve::{Need, Reservation};
+pub use roots::Roots;
 pub use runs::subtract_runs;
 pub use superblocks::Superblocks;
 
@@ -71,7 +73,8 @@ pub struct Core {
     source: Source,
     journal: Arc<Journal>,
     signals: Arc<Signals>,
-    items: ItemStore,
+    items: Arc<ItemStore>,
+    roots: Roots,
     reservations: Reservations,
     merger: Merger,
     fsyncs: Fsyncs,
@@ -111,9 +114,24 @@ impl Core {
         &self.superblocks
     }
 
-    /// The items of the tree of files.
-    pub fn items(&self) -> &ItemStore {
+    /// The tree of files of the main root, or of the root that was selected.
+    pub fn items(&self) -> &Arc<ItemStore> {
         &self.items
+    }
+
+    /// The tree of an open root, which alone has changes that the log lacks.
+    fn items_of(&self, root: u32) -> &ItemStore {
+        assert_eq!(
+            root,
+            self.items.root(),
+            "a change of a root that is not open"
+        );
+        &self.items
+    }
+
+    /// The roots of the volume.
+    pub fn roots(&self) -> &Roots {
+        &self.roots
     }
 
     /// The journal.
@@ -189,13 +207,13 @@ impl Core {
         self.merger.compact(self)
     }
 
-    /// Makes inodes durable with all they depend on, and directories also with their entries.
+    /// Makes inodes of the tree `items` durable with all they depend on, and directories also with their entries.
     /// Changes of other inodes are left in their context.
     ///
     /// # Errors
     /// The device's failure, now or earlier.
-    pub fn force_inodes(&self, inodes: &[FsyncRequest]) -> Result<()> {
-        self.fsyncs.force(self, inodes)
+    pub fn force_inodes(&self, items: &ItemStore, inodes: &[FsyncRequest]) -> Result<()> {
+        self.fsyncs.force(self, items, inodes)
     }
 
     /// Writes the open context and makes everything committed so far durable.

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use zerocopy::little_endian::{U32, U64};
 
 use crate::device::{Device, Storage};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::fault::{self, InjectedFault, is_injected};
 use crate::format::BLOCK_SIZE;
 use crate::format::superblock::Superblock;
@@ -18,7 +18,7 @@ use crate::index::Tree;
 use crate::journal::Journal;
 use crate::space::Space;
 use crate::sync::Mutex;
-use crate::sync::atomic::{AtomicU64, Ordering};
+use crate::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// Inode numbers that a directory allocates at once for its children.
 const INO_CHUNK: u64 = 64;
@@ -38,6 +38,7 @@ pub struct Superblocks {
     journal: Arc<Journal>,
     newest: Mutex<Superblock>,
     next_ino: AtomicU64,
+    next_root: AtomicU32,
 }
 
 impl Superblocks {
@@ -53,6 +54,7 @@ impl Superblocks {
             space,
             journal,
             next_ino: AtomicU64::new(found.next_ino.get()),
+            next_root: AtomicU32::new(found.next_root.get()),
             newest: Mutex::new(found),
         }
     }
@@ -79,6 +81,24 @@ impl Superblocks {
             .fetch_max(ino.saturating_add(1), Ordering::AcqRel);
     }
 
+    /// An id for a new root.
+    ///
+    /// # Errors
+    /// All ids were given out.
+    pub(super) fn new_root(&self) -> Result<u32> {
+        let next = |id: u32| id.checked_add(1);
+        let given = self
+            .next_root
+            .fetch_update(Ordering::AcqRel, Ordering::Acquire, next);
+        given.map_err(|_| Error::Invalid("the volume has no id left for another snapshot"))
+    }
+
+    /// Records that replay has found a root of this id, which is never given out again.
+    pub(super) fn found_root(&self, id: u32) {
+        self.next_root
+            .fetch_max(id.saturating_add(1), Ordering::AcqRel);
+    }
+
     /// Writes the free space and a superblock changed by `change`; both are durable before any
     /// later write.
     ///
@@ -97,6 +117,7 @@ impl Superblocks {
         if !is_injected(InjectedFault::NextInodeForgotten) {
             next.next_ino = U64::new(self.next_ino.load(Ordering::Acquire));
         }
+        next.next_root = U32::new(self.next_root.load(Ordering::Acquire));
         next.table_copy = U32::new(u32::from(table.copy));
         next.table_crc = U32::new(table.crc);
         next.free_blocks = U64::new(table.free_blocks);

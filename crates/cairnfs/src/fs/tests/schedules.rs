@@ -105,7 +105,7 @@ impl Volume {
         assert_eq!(free, fresh.free(), "log space that nobody has");
         let again = open(&self.disk.seen());
         assert_eq!(again.names(), expected);
-        assert!(again.fs.core.items().orphans().unwrap().is_empty());
+        assert!(again.fs.items().orphans().unwrap().is_empty());
     }
 }
 
@@ -298,7 +298,7 @@ impl Volume {
 
     /// The use counts of shared values in the index.
     fn uses(&self) -> Vec<u64> {
-        self.fs.core.items().shared_uses().unwrap()
+        self.fs.items().shared_uses().unwrap()
     }
 }
 

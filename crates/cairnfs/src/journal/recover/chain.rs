@@ -16,7 +16,7 @@ use super::FoundContext;
 use super::reader::Reader;
 use crate::error::{Error, Result};
 use crate::fault::{self, InjectedFault};
-use crate::format::record::{FLAG_FSYNC, FLAG_LAST, FLAG_MOUNT, RecordHeader};
+use crate::format::record::{FLAG_FSYNC, FLAG_LAST, FLAG_MOUNT, FLAG_ROOTS, RecordHeader};
 use crate::format::superblock::Superblock;
 use crate::journal::position::LogPosition;
 
@@ -143,6 +143,7 @@ impl Chain {
             end: self.end,
             fsync: flags & FLAG_FSYNC != 0,
             mount: flags & FLAG_MOUNT != 0,
+            roots: flags & FLAG_ROOTS != 0,
         });
     }
 

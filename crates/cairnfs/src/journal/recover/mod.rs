@@ -44,6 +44,8 @@ pub struct FoundContext {
     pub fsync: bool,
     /// Whether it is a mount record.
     pub mount: bool,
+    /// Whether it ends with changes of roots.
+    pub roots: bool,
 }
 
 /// Result of a scan of the log.

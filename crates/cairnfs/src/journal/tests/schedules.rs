@@ -189,8 +189,8 @@ fn merge_takes_exactly_commits_up_to_its_boundary() {
             let log = log.clone();
             move || {
                 for _ in 0..2 {
-                    let commits = || log.commits.load(Ordering::Relaxed);
-                    let point = log.journal.push_for_merge(commits).unwrap();
+                    let commits = |_| (log.commits.load(Ordering::Relaxed), Vec::new());
+                    let point = log.journal.push_for_merge(0, commits).unwrap();
                     let (found, _) = log.found(&log.disk.seen());
                     let expected = log.expected.lock().unwrap().clone();
                     let upto = |values: &Values| values.range(..=(point.seq, u64::MAX)).count();
@@ -262,7 +262,7 @@ fn merge_counts_commits_before_its_swap() {
         });
         let point = log
             .journal
-            .push_for_merge(|| log.commits.swap(0, Ordering::Relaxed))
+            .push_for_merge(0, |_| (log.commits.swap(0, Ordering::Relaxed), Vec::new()))
             .unwrap();
         log.journal.merged(LOG_BLOCKS);
         for thread in threads {

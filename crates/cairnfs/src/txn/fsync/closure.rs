@@ -21,12 +21,10 @@ use zerocopy::{FromBytes, IntoBytes};
 use crate::device::{Stamps, Storage};
 use crate::fault::{self, InjectedFault, is_injected};
 use crate::format::item::RawInode;
-use crate::format::key::MAIN_ROOT;
 use crate::format::record::push_check;
 use crate::hash::IntHash;
 use crate::inode::Inode;
 use crate::inode::log_deps::{Children, MOST_CHECKED, Written};
-use crate::inode::table::InodeTable;
 use crate::journal::Journal;
 use crate::journal::cil::Context;
 use crate::journal::fsync_record::{FsyncRecord, Gathered};
@@ -34,7 +32,7 @@ use crate::journal::vector::{Change, LogVector, charge_for};
 use crate::mechanism::Mechanism;
 use crate::sync::atomic::Ordering;
 use crate::txn::Core;
-use crate::txn::fsync::FsyncRequest;
+use crate::txn::fsync::{Place, Request};
 
 /// Largest number of inodes of a record: commits wait while the closure is followed. A larger
 /// closure is most of its context, which is written instead.
@@ -45,52 +43,62 @@ const FEW: usize = 64;
 
 /// The closure of a record while it is followed.
 struct ClosureWalk<'a> {
-    table: &'a InodeTable,
+    core: &'a Core,
     storage: &'a Storage,
     journal: &'a Journal,
     seq: u64,
-    inodes: SmallVec<[Arc<Inode>; 8]>,
+    inodes: SmallVec<[(u32, Arc<Inode>); 8]>,
     /// Inodes visited, and whether their entries are included.
-    seen: HashMap<u64, bool, IntHash>,
-    todo: SmallVec<[(u64, bool); 8]>,
+    seen: HashMap<Place, bool, IntHash>,
+    todo: SmallVec<[(Place, bool); 8]>,
     context: &'a Context,
     /// Directories that may have entries that are not logged.
     dirs: usize,
     /// Files whose times were not requested.
-    data_only: Vec<u64>,
+    data_only: Vec<Place>,
 }
 
 impl ClosureWalk<'_> {
     /// Follows all dependencies. Returns `false` if there are too many.
     fn close(&mut self) -> bool {
-        while let Some((ino, with_entries)) = self.todo.pop() {
-            if !self.visit(ino, with_entries) || self.inodes.len() > MAX_INODES {
+        while let Some((place, with_entries)) = self.todo.pop() {
+            if !self.visit(place, with_entries) || self.inodes.len() > MAX_INODES {
                 return false;
             }
         }
         true
     }
 
-    /// Adds an inode and its dependencies. Returns `false` if there are too many.
-    fn visit(&mut self, ino: u64, with_entries: bool) -> bool {
-        if self.seen.get(&ino).is_some_and(|w| *w || !with_entries) {
+    fn inode(&self, (root, ino): Place) -> Arc<Inode> {
+        self.core.items_of(root).table().get_or_new(ino)
+    }
+
+    /// Adds an inode and its dependencies, which are inodes of the same root. Returns `false` if
+    /// there are too many.
+    fn visit(&mut self, (root, ino): Place, with_entries: bool) -> bool {
+        if self
+            .seen
+            .get(&(root, ino))
+            .is_some_and(|w| *w || !with_entries)
+        {
             return true;
         }
-        let inode = self.table.get_or_new(ino);
+        let inode = self.inode((root, ino));
         let log_deps = inode.log_deps();
         if !log_deps.is_of(self.seq) {
             return true;
         }
         let children = log_deps.children.as_deref();
         let with_entries = with_entries || children.is_some_and(|c| c.removed);
-        let first = self.seen.insert(ino, with_entries).is_none();
+        let first = self.seen.insert((root, ino), with_entries).is_none();
         if first {
             let dirs = log_deps.names.iter().map(|n| n.dir);
             fault::unless(InjectedFault::DirectoryDependencyLost, || {
-                self.todo.extend(dirs.map(|dir| (dir, false)));
+                self.todo.extend(dirs.map(|dir| ((root, dir), false)));
             });
             let joined = log_deps.more().map_or(&[][..], |more| &more.joined);
-            self.todo.extend(joined.iter().map(|other| (*other, false)));
+            let joined = joined.iter().map(|other| ((root, *other), false));
+            self.todo.extend(joined);
         }
         if let Some(children) = children {
             self.dirs += usize::from(first);
@@ -99,12 +107,13 @@ impl ClosureWalk<'_> {
             }
             if with_entries {
                 let inodes = children.inodes.iter();
-                self.todo.extend(inodes.map(|child| (*child, false)));
+                self.todo
+                    .extend(inodes.map(|child| ((root, *child), false)));
             }
         }
         drop(log_deps);
         if first {
-            self.inodes.push(inode);
+            self.inodes.push((root, inode));
         }
         true
     }
@@ -132,7 +141,7 @@ impl ClosureWalk<'_> {
     fn take(&self, context: &Context, record: &mut FsyncRecord) {
         let mut written: SmallVec<[Written; 2]> = SmallVec::new();
         let mut stale = Vec::new();
-        for inode in &self.inodes {
+        for (root, inode) in &self.inodes {
             let names = {
                 let mut log_deps = inode.log_deps();
                 fault::unless(InjectedFault::ItemsNotSynced, || {
@@ -149,19 +158,19 @@ impl ClosureWalk<'_> {
                 if let Some(vector) = &change.vector {
                     record.take(context, vector);
                 }
-                let dir = self.table.get_or_new(change.dir);
+                let dir = self.inode((*root, change.dir));
                 let mut log_deps = dir.log_deps();
                 let children = log_deps.enter(self.seq).children();
                 children.logged(&change);
                 if children.is_stale() {
-                    stale.push(dir.clone());
+                    stale.push((*root, dir.clone()));
                 }
             }
         }
-        stale.iter().for_each(|dir| self.unlist(dir));
-        for inode in &self.inodes {
-            if !(self.data_only.contains(&inode.ino) && inode.log_deps().times_only) {
-                take_inode(inode, context, record);
+        stale.iter().for_each(|(root, dir)| self.unlist(*root, dir));
+        for (root, inode) in &self.inodes {
+            if !(self.data_only.contains(&(*root, inode.ino)) && inode.log_deps().times_only) {
+                take_inode(*root, inode, context, record);
             }
         }
         fault::unless(InjectedFault::DataUntold, || {
@@ -170,7 +179,7 @@ impl ClosureWalk<'_> {
     }
 
     /// Removes those children from a directory's list whose entries are logged already.
-    fn unlist(&self, dir: &Inode) {
+    fn unlist(&self, root: u32, dir: &Inode) {
         let mut inodes = {
             let mut log_deps = dir.log_deps();
             match log_deps.enter(self.seq).children() {
@@ -179,7 +188,7 @@ impl ClosureWalk<'_> {
             }
         };
         inodes.retain(|child| {
-            let child = self.table.get_or_new(*child);
+            let child = self.inode((root, *child));
             let log_deps = child.log_deps();
             log_deps.is_of(self.seq) && log_deps.names.iter().any(|name| name.dir == dir.ino)
         });
@@ -210,13 +219,13 @@ impl ClosureWalk<'_> {
 
 /// Adds an inode item to the record. If entries of a directory are not logged, a copy that does not
 /// count them is added instead.
-fn take_inode(inode: &Inode, context: &Context, record: &mut FsyncRecord) {
+fn take_inode(root: u32, inode: &Inode, context: &Context, record: &mut FsyncRecord) {
     let mut log_deps = inode.log_deps();
     let Some(vector) = log_deps.inode.clone().filter(|v| !v.is_logged()) else {
         return;
     };
     let left = log_deps.children.as_deref().filter(|c| c.pending > 0);
-    let copy = left.and_then(|children| omit_children(&vector, children));
+    let copy = left.and_then(|children| omit_children(root, &vector, children));
     match copy {
         Some(copy) => {
             vector.set_known();
@@ -230,17 +239,17 @@ fn take_inode(inode: &Inode, context: &Context, record: &mut FsyncRecord) {
 }
 
 /// Files for which every request is data-only.
-fn data_only(requests: &[FsyncRequest]) -> Vec<u64> {
-    let full = |ino: u64| {
-        let mut of_inode = requests.iter().filter(|w| w.ino == ino);
+fn data_only(requests: &[Request]) -> Vec<Place> {
+    let full = |place: Place| {
+        let mut of_inode = requests.iter().filter(|w| w.place == place);
         of_inode.any(|w| !w.data_only && !is_injected(InjectedFault::TimesNotSynced))
     };
-    let files = requests.iter().map(|w| w.ino);
-    files.filter(|ino| !full(*ino)).collect()
+    let files = requests.iter().map(|w| w.place);
+    files.filter(|place| !full(*place)).collect()
 }
 
 /// A directory's inode item as it would be without the entries that are not logged.
-fn omit_children(vector: &LogVector, children: &Children) -> Option<Arc<LogVector>> {
+fn omit_children(root: u32, vector: &LogVector, children: &Children) -> Option<Arc<LogVector>> {
     let mut raw = vector.with(|value| RawInode::read_from_bytes(value?).ok())?;
     if !is_injected(InjectedFault::CountsAhead) {
         raw.size = U64::new(raw.size.get().saturating_add_signed(-children.size));
@@ -248,25 +257,20 @@ fn omit_children(vector: &LogVector, children: &Children) -> Option<Arc<LogVecto
         raw.nlink = U32::new(links.max(0) as u32);
     }
     let change = Change::Put(raw.as_bytes());
-    Some(LogVector::new(
-        MAIN_ROOT,
-        vector.key(),
-        vector.seq(),
-        &change,
-    ))
+    Some(LogVector::new(root, vector.key(), vector.seq(), &change))
 }
 
 /// Takes the closure of `requests` out of the context, or asks for the whole context if the
 /// closure is too large or the log has no space for it.
-pub(super) fn gather(core: &Core, requests: &[FsyncRequest], context: &Context) -> Gathered {
+pub(super) fn gather(core: &Core, requests: &[Request], context: &Context) -> Gathered {
     let journal = &*core.journal;
     if journal.is_ablated(Mechanism::FsyncClosure) {
         return Gathered::Context;
     }
     let entries = !is_injected(InjectedFault::EntriesNotSynced);
-    let moved = context.take_moved().into_iter().map(|ino| (ino, false));
+    let moved = context.take_moved().into_iter().map(|place| (place, false));
     let mut followed = ClosureWalk {
-        table: core.items.table(),
+        core,
         storage: &core.storage,
         journal,
         seq: context.seq,
@@ -274,7 +278,7 @@ pub(super) fn gather(core: &Core, requests: &[FsyncRequest], context: &Context) 
         seen: HashMap::default(),
         todo: requests
             .iter()
-            .map(|w| (w.ino, entries))
+            .map(|w| (w.place, entries))
             .chain(moved)
             .collect(),
         data_only: data_only(requests),

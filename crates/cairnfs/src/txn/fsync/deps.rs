@@ -74,7 +74,7 @@ impl Commit<'_> {
     /// Records that a directory was moved.
     pub fn moved(&mut self, dir: &Inode) {
         fault::unless(InjectedFault::PlaceDependencyLost, || {
-            self.hold().moved(dir.ino)
+            self.hold().moved(self.items.root(), dir.ino)
         });
     }
 }

@@ -16,13 +16,14 @@ mod deps;
 pub use deps::NameAt;
 
 use crossbeam_utils::CachePadded;
+use smallvec::SmallVec;
 
 use self::closure::gather;
 use crate::error::{Error, Result};
 use crate::group_commit::{self, Joined};
 use crate::journal::cil::Context;
 use crate::sync::atomic::{AtomicU64, Ordering};
-use crate::txn::Core;
+use crate::txn::{Core, ItemStore};
 
 /// A request to make an inode durable.
 #[derive(Debug, Clone, Copy)]
@@ -33,8 +34,18 @@ pub struct FsyncRequest {
     pub data_only: bool,
 }
 
-/// The batches of a volume.
-type Batches = group_commit::Batches<FsyncRequest, Result<()>>;
+/// An inode of a root. The same number in two roots is two inodes.
+pub(super) type Place = (u32, u64);
+
+/// A request with the root of its inode.
+#[derive(Debug, Clone, Copy)]
+struct Request {
+    place: Place,
+    data_only: bool,
+}
+
+/// The batches of a volume, which serve all roots together.
+type Batches = group_commit::Batches<Request, Result<()>>;
 
 /// The fsyncs of a volume.
 #[derive(Default)]
@@ -67,7 +78,12 @@ impl Fsyncs {
     }
 
     /// As [`Core::force_inodes`].
-    pub(super) fn force(&self, core: &Core, inodes: &[FsyncRequest]) -> Result<()> {
+    pub(super) fn force(
+        &self,
+        core: &Core,
+        items: &ItemStore,
+        inodes: &[FsyncRequest],
+    ) -> Result<()> {
         let journal = &*core.journal;
         let requests = inodes.len() as u64;
         journal
@@ -75,9 +91,17 @@ impl Fsyncs {
             .fsyncs
             .fetch_add(requests, Ordering::Relaxed);
         for request in inodes {
-            write_data_first(core, request.ino)?;
+            write_data_first(core, items, request.ino)?;
         }
-        match self.batches.join(inodes) {
+        let root = items.root();
+        let requests: SmallVec<[Request; 2]> = inodes
+            .iter()
+            .map(|request| Request {
+                place: (root, request.ino),
+                data_only: request.data_only,
+            })
+            .collect();
+        match self.batches.join(&requests) {
             Joined::Follower(result) => {
                 result.unwrap_or(Err(Error::Invalid("an fsync was broken off")))
             }
@@ -91,8 +115,8 @@ impl Fsyncs {
 }
 
 /// Makes data of an inode durable that the record will not have checksums of.
-fn write_data_first(core: &Core, ino: u64) -> Result<()> {
-    let inode = core.items.table().get_or_new(ino);
+fn write_data_first(core: &Core, items: &ItemStore, ino: u64) -> Result<()> {
+    let inode = items.table().get_or_new(ino);
     core.ablated_fsync(&inode)?;
     let stamp = inode.log_deps().more().map_or(0, |m| m.unlisted.made);
     // No lock is held, so other threads go on and share the flush.

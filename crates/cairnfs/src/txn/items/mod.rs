@@ -29,6 +29,7 @@ pub(super) use values::{bad_value, value_at};
 use self::names::NameCache;
 use crate::device::Storage;
 use crate::error::{Error, Result};
+use crate::fault::{self, InjectedFault};
 use crate::format::checksum::name_hash;
 use crate::format::geometry::Geometry;
 use crate::format::key::{Key, Kind};
@@ -36,9 +37,13 @@ use crate::index::{Index, Tree};
 use crate::inode::attrs::Attrs;
 use crate::inode::table::InodeTable;
 use crate::inode::{Inode, InodeState};
+use crate::sync::atomic::{AtomicU64, Ordering};
+use crate::txn::Limits;
+use crate::txn::commit::is_inherited;
 use crate::values::Values;
 
 /// What all trees of files of a volume share.
+#[derive(Clone)]
 pub(super) struct SharedByTrees {
     /// Records damage that a lookup finds.
     pub storage: Arc<Storage>,
@@ -51,25 +56,52 @@ pub(super) struct SharedByTrees {
 
 /// The items of one tree of files.
 pub struct ItemStore {
+    /// Id of the root.
+    root: u32,
     shared: SharedByTrees,
     /// The newest root of the tree. Readers load it once per lookup.
     main: ArcSwap<Tree>,
     table: InodeTable,
     names: NameCache,
     dirty: DirtyList,
+    /// The boundary of the root's parent, as committers see it; 0 without a parent. Changed only
+    /// while no thread commits.
+    inherited: AtomicU64,
+    /// The same as the index has it.
+    merged_inherited: AtomicU64,
 }
 
 impl ItemStore {
-    /// The items of the tree `main`. Keeps at most `inodes` clean inodes and `names` bytes of names
+    /// The items of the tree `main` of `root`, whose parent has the boundary `inherited` (0 without
+    /// a parent). Keeps at most `inodes` clean inodes and `names` bytes of names
     /// in memory.
-    pub(super) fn new(shared: SharedByTrees, main: Tree, inodes: usize, names: i64) -> Self {
+    pub(super) fn new(
+        shared: SharedByTrees,
+        (root, main, inherited): (u32, Tree, u64),
+        inodes: usize,
+        names: i64,
+    ) -> Self {
         Self {
+            root,
+            inherited: AtomicU64::new(inherited),
+            merged_inherited: AtomicU64::new(inherited),
             main: ArcSwap::from_pointee(main),
             table: InodeTable::new(inodes),
             names: NameCache::new(shared.hash_seed, names),
             dirty: DirtyList::default(),
             shared,
         }
+    }
+
+    /// The items of another tree of the same volume, which is not changed.
+    pub(super) fn of_tree(&self, root: u32, tree: Tree, limits: &Limits) -> Self {
+        let (inodes, names) = (limits.inodes, limits.names);
+        Self::new(self.shared.clone(), (root, tree, 0), inodes, names)
+    }
+
+    /// Id of the root.
+    pub fn root(&self) -> u32 {
+        self.root
     }
 
     /// The newest root.
@@ -81,6 +113,38 @@ impl ItemStore {
     /// after this.
     pub(super) fn set_tree(&self, main: Tree) {
         self.main.store(Arc::new(main));
+    }
+
+    /// The boundary of the root's parent: blocks born up to it belong to frozen roots too. Does not
+    /// change while the caller holds the context. 0 without a parent.
+    pub fn inherited(&self) -> u64 {
+        self.inherited.load(Ordering::Relaxed)
+    }
+
+    /// Sets the boundary of the root's parent; no thread commits.
+    pub(super) fn set_inherited(&self, boundary: u64) {
+        self.inherited.store(boundary, Ordering::Relaxed);
+    }
+
+    /// Sets what the index has as the boundary of the root's parent.
+    pub(super) fn set_merged_inherited(&self, boundary: u64) {
+        self.merged_inherited.store(boundary, Ordering::Relaxed);
+    }
+
+    /// Whether a committed block of this birth is inherited. Without a hold of the context a fork
+    /// may make it so at any time; a commit decides again.
+    pub fn is_inherited(&self, birth: u64) -> bool {
+        is_inherited(birth, self.inherited())
+    }
+
+    /// The same as the index has it: nodes and blocks that the index holds, born up to this
+    /// context, stay in use when the tree gives them up.
+    pub(super) fn merged_inherited(&self) -> u64 {
+        fault::or(
+            InjectedFault::LineageOfCommitters,
+            || self.merged_inherited.load(Ordering::Relaxed),
+            || self.inherited(),
+        )
     }
 
     /// The inodes in memory.

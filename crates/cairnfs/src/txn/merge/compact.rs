@@ -16,6 +16,7 @@ use crate::txn::Core;
 use crate::txn::merge::edits::ImageChange;
 use crate::txn::merge::step_space::StepSpace;
 use crate::txn::merge::steps::finish_step;
+use crate::txn::roots::RootItems;
 
 /// Minimum number of new nodes before packing is tried again.
 const WORTH: u64 = 16;
@@ -83,6 +84,10 @@ fn pack_step(core: &Core, from: Option<Key>) -> Result<(Option<Key>, u64)> {
     let (count, promised) = (Cell::new(0), Cell::new(0));
     let space = StepSpace::new(core, &count, &promised);
     let birth = core.superblocks.newest().merged_seq.get();
+    if birth <= core.items.merged_inherited() {
+        // Nothing was merged since the files were forked: a frozen root has all nodes.
+        return Ok((None, 0));
+    }
     let main = core.items.tree();
     let full = || !space.has_room();
     let packed = match core.index.compact(&main, from, birth, &space, &full) {
@@ -94,7 +99,7 @@ fn pack_step(core: &Core, from: Option<Key>) -> Result<(Option<Key>, u64)> {
         let done = finish_step(
             core,
             space,
-            packed.tree,
+            (packed.tree, &RootItems::new()),
             birth,
             &ImageChange::default(),
             |_| {},

@@ -26,6 +26,7 @@ use crate::inode::dirty::{DirtySet, Sealed};
 use crate::journal::vector::LogVector;
 use crate::prefetch::prefetch;
 use crate::space::BlockRun;
+use crate::txn::commit::is_inherited;
 use crate::txn::items::{ItemStore, bad_item};
 use crate::txn::merge::old_names::{Indexes, OldNames, change_names};
 use crate::txn::merge::shared::SharedEdits;
@@ -65,7 +66,8 @@ impl NameChange {
     }
 }
 
-/// Blocks that the index loses and gains. All losses are applied before all gains.
+/// Blocks that the index loses and gains. All losses are applied before all gains. Blocks that
+/// another root has too stay in use and are not among them.
 #[derive(Debug, Default)]
 pub struct ImageChange {
     /// Blocks that the index stops referring to.
@@ -96,6 +98,9 @@ pub struct MergeEdits<'a> {
     keys: u64,
     /// Inode of the last extents processed in this step, and the file block up to which they reach.
     covered: (u64, u64),
+    /// Blocks born up to this context belong to other roots too, as the roots were merged before
+    /// this merge: what the files gave up before its own boundary no root keeps.
+    inherited: u64,
     /// Changes of the persistent free space in this step.
     pub image: ImageChange,
     items: &'a ItemStore,
@@ -133,6 +138,7 @@ impl<'a> MergeEdits<'a> {
             limit: u64::MAX,
             keys: 0,
             covered: (0, 0),
+            inherited: items.merged_inherited(),
             image: ImageChange::default(),
             items,
             step_keys,
@@ -314,6 +320,9 @@ impl<'a> MergeEdits<'a> {
                 len: u64::from(raw.len.get()),
             };
             self.covered.1 = self.covered.1.max(key.offset.saturating_add(run.len));
+            if is_inherited(raw.birth.get(), self.inherited) {
+                continue;
+            }
             if gained {
                 self.image.added.push(run);
             } else {

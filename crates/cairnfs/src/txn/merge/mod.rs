@@ -21,6 +21,7 @@ mod backlog;
 #[path = "tests/boundary.rs"]
 mod boundary;
 mod compact;
+mod copies;
 mod edits;
 mod old_names;
 mod release;
@@ -32,17 +33,19 @@ use std::cell::Cell;
 
 use self::backlog::Backlog;
 use self::compact::Packing;
+use self::copies::Copies;
 use self::edits::MergeEdits;
 use self::release::release_sealed;
-use self::steps::{Step, merge_step};
+use self::steps::{Step, StepEnd, merge_step};
 use crate::error::{Error, Result};
 use crate::journal::position::LogPosition;
 use crate::metrics::Latency;
-use crate::space::BlockRun;
+use crate::space::{BlockRun, Class};
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::txn::Core;
 use crate::txn::items::DirtyInodes;
+use crate::txn::roots::{Fork, RootItems, log_vectors};
 use crate::txn::runs::join_runs;
 
 /// The input of a merge.
@@ -61,6 +64,8 @@ struct MergeInput {
     orphaned: bool,
     /// Index units reserved for the growth of the index.
     units: u64,
+    /// Changes of roots that close the last context.
+    roots: RootItems,
 }
 
 /// The merges of a volume.
@@ -72,6 +77,7 @@ pub struct Merger {
     starved: AtomicBool,
     backlog: Backlog,
     packing: Packing,
+    copies: Copies,
     times: Latency,
 }
 
@@ -79,6 +85,11 @@ impl Merger {
     /// What waits for a merge, and what the running one has taken.
     pub(super) fn backlog(&self) -> &Backlog {
         &self.backlog
+    }
+
+    /// Units kept for copies of inherited nodes.
+    pub(super) fn copies(&self) -> &Copies {
+        &self.copies
     }
 
     /// Whether the last merge found no space.
@@ -106,16 +117,29 @@ impl Merger {
         if core.read_only {
             return Err(Error::ReadOnly);
         }
+        self.run(core, |unfinished| {
+            core.signals.merging();
+            self.times.time(|| self.merge_now(core, unfinished))
+        })
+    }
+
+    /// Runs `f` with the lock of merges. Its failure stops the volume, unless a merge found no space
+    /// and its input was kept.
+    fn run<R>(
+        &self,
+        core: &Core,
+        f: impl FnOnce(&mut Option<MergeInput>) -> Result<R>,
+    ) -> Result<R> {
         let mut unfinished = self.unfinished.lock();
-        core.signals.merging();
         core.storage.check()?;
         // The writes of a merge would only wait in memory after the held writes.
         core.storage.retry_held()?;
         let guard = core.storage.guard("a merge was broken off");
-        let result = self.times.time(|| self.merge_now(core, &mut unfinished));
-        self.starved.store(unfinished.is_some(), Ordering::Release);
+        let result = f(&mut unfinished);
+        let kept = result.is_err() && unfinished.is_some();
+        self.starved.store(kept, Ordering::Release);
         if let Err(e) = &result
-            && unfinished.is_none()
+            && !kept
         {
             core.storage.fail(e.clone());
         }
@@ -124,26 +148,73 @@ impl Merger {
         result
     }
 
+    /// Runs `f` while no merge runs.
+    pub(super) fn alone<R>(&self, f: impl FnOnce() -> R) -> R {
+        let _running = self.unfinished.lock();
+        f()
+    }
+
+    /// Closes the open context with the changes of a fork, which `make` returns and for which
+    /// `paid` log bytes were reserved, and leaves what the context boundary separates to the next
+    /// merge. Returns the sequence of the context.
+    ///
+    /// # Errors
+    /// Those of `make` and of the merge of an earlier fork; the device's failure.
+    pub(super) fn fork(
+        &self,
+        core: &Core,
+        paid: i64,
+        make: impl FnOnce() -> Result<Fork>,
+    ) -> Result<u64> {
+        let forked = self.run(core, |unfinished| {
+            // A merge takes one boundary, so an earlier one is merged first.
+            if let Some(taken) = unfinished.take() {
+                self.merge_or_keep(core, taken, unfinished)?;
+            }
+            let nodes = core.main_nodes()?;
+            let fork = match make() {
+                Ok(fork) => fork,
+                Err(refused) => return Ok(Err(refused)),
+            };
+            if !self.copies.reserve(&core.space, nodes)? {
+                let refusal = core.space.refusal(0, nodes, Class::Ordinary);
+                return Ok(Err(refusal));
+            }
+            let taken = self.take_input(core, paid, Some(&fork))?;
+            let seq = taken.seq;
+            *unfinished = Some(taken);
+            Ok(Ok(seq))
+        });
+        let forked = forked.flatten();
+        if forked.is_err() {
+            core.journal.ring().give(paid);
+        }
+        forked
+    }
+
     fn merge_now(&self, core: &Core, unfinished: &mut Option<MergeInput>) -> Result<()> {
         if let Some(taken) = unfinished.take() {
             self.merge_or_keep(core, taken, unfinished)?;
         }
-        let taken = self.take_input(core)?;
+        let taken = self.take_input(core, 0, None)?;
         self.merge_or_keep(core, taken, unfinished)?;
         self.packing.restore_reserve(core)
     }
 
-    /// Closes the open context, and takes everything up to it.
-    fn take_input(&self, core: &Core) -> Result<MergeInput> {
-        let point = core.journal.push_for_merge(|| {
+    /// Closes the open context, with the changes of a fork if there is one, and takes everything up
+    /// to it.
+    fn take_input(&self, core: &Core, paid: i64, fork: Option<&Fork>) -> Result<MergeInput> {
+        let point = core.journal.push_for_merge(paid, |seq| {
             let dirty = core.items.dirty();
             let (inodes, orphaned) = (dirty.take(), dirty.take_orphaned());
             let totals = core.reservations.take_totals();
             self.backlog.take_over(totals.memory, totals.shrinkage);
             let units = totals.units + core.space.take_committed_growth();
-            (inodes, orphaned, units)
+            let roots = fork.map_or_else(RootItems::new, |fork| core.begin_fork(fork, seq));
+            let vectors = log_vectors(&roots, seq);
+            ((inodes, orphaned, units, roots), vectors)
         })?;
-        let (inodes, orphaned, units) = point.taken;
+        let (inodes, orphaned, units, roots) = point.taken;
         let merged = core.superblocks.newest().merged_seq.get();
         Ok(MergeInput {
             seq: point.seq,
@@ -153,6 +224,7 @@ impl Merger {
             inodes: in_order(inodes),
             orphaned,
             units,
+            roots,
         })
     }
 
@@ -176,6 +248,7 @@ impl Merger {
 
     /// Merges the input in steps, and releases its inodes and freed blocks.
     fn merge_taken(&self, core: &Core, taken: &mut MergeInput) -> Result<()> {
+        taken.units += self.copies.take();
         let pending: u64 = taken.freed.iter().map(|r| r.len).sum();
         let mut lost = Vec::new();
         let merged = self.apply_input(core, taken, &mut lost);
@@ -191,7 +264,9 @@ impl Merger {
         release_sealed(core, &self.backlog, inodes, taken.seq);
         let freed = [std::mem::take(&mut taken.freed), lost].concat();
         core.space.release(&mut join_runs(freed), core.discard)?;
-        core.space.unreserve(0, taken.units);
+        let forked = !taken.roots.is_empty();
+        let inherited = forked.then(|| core.main_nodes()).transpose()?;
+        self.copies.put_back(&core.space, taken.units, inherited)?;
         self.backlog.done(pending);
         core.items.table().shrink();
         Ok(())
@@ -206,7 +281,7 @@ impl Merger {
         lost: &mut Vec<BlockRun>,
     ) -> Result<()> {
         let (count, promised) = (Cell::new(0), Cell::new(taken.units));
-        let all = (&core.items, core.limits.step_keys);
+        let all = (&*core.items, core.limits.step_keys);
         let mut edits = MergeEdits::new(all, &taken.inodes, Some(taken.seq), &count);
         if taken.orphaned {
             edits.collect_orphans();
@@ -214,7 +289,8 @@ impl Merger {
         let step = Step {
             seq: taken.seq,
             birth: taken.birth,
-            tail: Some(taken.end),
+            end: StepEnd::Tail(taken.end),
+            roots: &taken.roots,
             promised: &promised,
             count: &count,
         };
@@ -224,8 +300,9 @@ impl Merger {
     }
 
     /// Brings all changes of these inodes, whose dirty sets have `memory` bytes, into the index,
-    /// before the first commit and without moving the log's tail. Returns the data blocks that the
-    /// index lost.
+    /// before the first commit and without moving the log's tail. With `roots`, these are all
+    /// changes up to the context `seq`, which ends with these changes of roots. Returns the data
+    /// blocks that the index lost.
     ///
     /// # Errors
     /// The device's failure, damage found in the index, no space for it.
@@ -234,18 +311,21 @@ impl Merger {
         core: &Core,
         seq: u64,
         (inodes, memory): (DirtyInodes, i64),
+        roots: Option<&RootItems>,
     ) -> Result<Vec<BlockRun>> {
         self.backlog.take_over(memory, 0);
         let inodes = in_order(inodes);
         let count = Cell::new(0);
-        let all = (&core.items, core.limits.step_keys);
+        let all = (&*core.items, core.limits.step_keys);
         let mut edits = MergeEdits::new(all, &inodes, None, &count);
         edits.collect_orphans();
         let promised = Cell::new(0);
+        let none = RootItems::new();
         let step = Step {
             seq,
             birth: seq,
-            tail: None,
+            end: roots.map_or(StepEnd::Nothing, |_| StepEnd::Merged),
+            roots: roots.unwrap_or(&none),
             promised: &promised,
             count: &count,
         };

@@ -16,6 +16,7 @@ use crate::format::NODE_BLOCKS;
 use crate::index::NodeSpace;
 use crate::space::{BlockRun, Class, Funding, Space};
 use crate::txn::Core;
+use crate::txn::commit::is_inherited;
 
 /// Units released at once while the unreserved units do not cover what must be reserved again.
 /// Fewer than the permanent reserve, so that no ordinary reservation takes them in between.
@@ -26,7 +27,7 @@ fn unit(block: &u64) -> BlockRun {
 }
 
 /// Reserves up to `units` units for merges. Returns how many.
-fn reserve_up_to(space: &Space, units: u64) -> Result<u64> {
+pub(super) fn reserve_up_to(space: &Space, units: u64) -> Result<u64> {
     let (mut promised, mut part) = (0, units);
     while part > 0 && promised < units {
         match space.reserve(0, part.min(units - promised), Class::Merge)? {
@@ -64,6 +65,13 @@ pub(super) struct StepSpace<'a> {
     limit: u64,
     /// The part of `limit` that edits known already may need.
     held: Cell<u64>,
+    /// What was born up to this context belongs to other trees too.
+    inherited: Cell<u64>,
+    /// Whether the nodes belong to the volume tree from here on.
+    in_volume_tree: Cell<bool>,
+    /// Nodes that the tree of files has more than before, and inherited nodes that it replaced by
+    /// copies.
+    nodes: Cell<(i64, u64)>,
     allocated: RefCell<Vec<u64>>,
     retired: RefCell<Vec<u64>>,
 }
@@ -80,6 +88,9 @@ impl<'a> StepSpace<'a> {
             short: core.space.is_short(),
             limit: core.space.step_units(),
             held: Cell::new(0),
+            inherited: Cell::new(core.items.merged_inherited()),
+            in_volume_tree: Cell::new(false),
+            nodes: Cell::new((0, 0)),
             allocated: RefCell::default(),
             retired: RefCell::default(),
         }
@@ -93,6 +104,18 @@ impl<'a> StepSpace<'a> {
     /// Sets the number of nodes that edits known already may need.
     pub fn hold(&self, nodes: u64) {
         self.held.set(nodes);
+    }
+
+    /// Called when the nodes of the volume tree are rewritten, which no other tree has.
+    pub fn enter_volume_tree(&self) {
+        self.inherited.set(0);
+        self.in_volume_tree.set(true);
+    }
+
+    /// How many nodes the tree of files has more than before, and how many inherited nodes it
+    /// replaced by copies.
+    pub fn nodes(&self) -> (i64, u64) {
+        self.nodes.get()
     }
 
     /// The allocated and the retired nodes, which the caller owns from here on.
@@ -136,6 +159,18 @@ impl NodeSpace for StepSpace<'_> {
     fn retire(&self, block: u64) {
         if !self.core.space.wrongly_reuses_node(block) {
             self.retired.borrow_mut().push(block);
+        }
+    }
+
+    fn is_inherited(&self, birth: u64) -> bool {
+        is_inherited(birth, self.inherited.get())
+    }
+
+    fn note_nodes(&self, made: u64, replaced: u64, inherited: u64) {
+        if !self.in_volume_tree.get() {
+            let (more, copied) = self.nodes.get();
+            let more = more + made as i64 - replaced as i64;
+            self.nodes.set((more, copied + inherited));
         }
     }
 
@@ -208,6 +243,7 @@ mod tests {
 
     fn finish(core: &Core, space: StepSpace<'_>) {
         let main = core.items.tree();
+        let main = (main, &crate::txn::roots::RootItems::new());
         finish_step(core, space, main, 1, &ImageChange::default(), |_| {}).unwrap();
     }
 

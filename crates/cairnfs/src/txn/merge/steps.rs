@@ -5,14 +5,13 @@
 
 use std::cell::Cell;
 
-use zerocopy::IntoBytes;
 use zerocopy::little_endian::{U32, U64};
 
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::fault::{self, InjectedFault, is_injected};
 use crate::format::NODE_BLOCKS;
-use crate::format::item::RawRoot;
-use crate::format::key::{Key, Kind, MAIN_ROOT};
+use crate::format::key::{Key, MAIN_ROOT};
+use crate::format::root::{RawRoot, Root};
 use crate::format::superblock::Superblock;
 use crate::index::{Edits, Tree};
 use crate::journal::position::LogPosition;
@@ -20,6 +19,7 @@ use crate::space::BlockRun;
 use crate::txn::Core;
 use crate::txn::merge::edits::{ImageChange, MergeEdits};
 use crate::txn::merge::step_space::StepSpace;
+use crate::txn::roots::{RootItems, root_key};
 use crate::txn::runs::subtract_runs;
 use crate::txn::superblocks::volume_tree;
 
@@ -31,48 +31,78 @@ pub(super) struct Step<'a> {
     /// the first step ends. The log has no record of an empty context, so after a crash between
     /// steps a node born in it would be younger than everything.
     pub birth: u64,
-    /// The log's tail after the last step; `None` if the tail does not move.
-    pub tail: Option<LogPosition>,
+    /// What the last step records.
+    pub end: StepEnd,
+    /// Changes of roots, which the last step applies to the state that it leaves.
+    pub roots: &'a RootItems,
     /// Units left of those reserved for the growth of the index.
     pub promised: &'a Cell<u64>,
     /// Index nodes that the current step has allocated so far.
     pub count: &'a Cell<u64>,
 }
 
+/// What the superblock of a merge's last step records.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum StepEnd {
+    /// Nothing: more of the same contexts is merged later.
+    Nothing,
+    /// That the contexts up to the last one are merged. The log's tail does not move.
+    Merged,
+    /// The same, and the log's tail.
+    Tail(LogPosition),
+}
+
 impl Step<'_> {
     /// Records in `superblock` that the log up to the last sequence is merged.
     fn moves_tail(&self, superblock: &mut Superblock) {
-        if let Some(tail) = self.tail {
+        if self.end != StepEnd::Nothing {
             superblock.merged_seq = U64::new(self.seq);
+        }
+        if let StepEnd::Tail(tail) = self.end {
             superblock.tail_lsn = U64::new(tail.lsn);
             superblock.tail_chain = U64::new(tail.chain);
         }
     }
 }
 
-/// The only edit of the volume's root: the position of the main tree.
-struct RootEdit(Option<RawRoot>);
+/// The items of roots that a step changes in the volume tree.
+struct RootEdits<'a>(std::collections::btree_map::Iter<'a, u32, Root>);
 
-impl Edits for RootEdit {
+impl Edits for RootEdits<'_> {
     fn peek(&mut self) -> Result<Option<Key>> {
-        Ok(self
-            .0
-            .map(|_| Key::new(u64::from(MAIN_ROOT), Kind::Root, 0)))
+        Ok(self.0.clone().next().map(|(id, _)| root_key(*id)))
     }
 
-    fn take(
-        &mut self,
-        _key: &Key,
-        old: Option<&[u8]>,
-    ) -> Result<Option<std::borrow::Cow<'_, [u8]>>> {
-        let mut root = self.0.take().unwrap_or_default();
-        if let Some(old) = old {
-            let old = crate::format::item::decode_root(old)
-                .map_err(|found| Error::corrupt(0, "root item", "the main root", found))?;
-            root.birth = old.birth;
-        }
-        Ok(Some(root.as_bytes().to_vec().into()))
+    fn take(&mut self, _: &Key, _: Option<&[u8]>) -> Result<Option<std::borrow::Cow<'_, [u8]>>> {
+        Ok(self.0.next().map(|(_, root)| root.encode().into()))
     }
+}
+
+/// The items of the roots that a step leaves with the tree `main`, which has `more` nodes than
+/// before, and with `changes`, of which new roots have this tree too.
+fn root_items(core: &Core, main: Tree, more: i64, changes: &RootItems) -> RootItems {
+    let mut items = changes.clone();
+    let known = core.roots.merged(MAIN_ROOT).unwrap_or_default();
+    // Not counted before the first fork.
+    let nodes = match known.nodes {
+        0 => 0,
+        nodes => nodes.saturating_add_signed(more),
+    };
+    if main != core.items.tree() || !changes.is_empty() {
+        items.entry(MAIN_ROOT).or_insert(known);
+    }
+    for (id, root) in &mut items {
+        let birth = root.tree.birth;
+        (root.tree, root.nodes) = match core.roots.merged(*id) {
+            // A frozen root keeps its tree.
+            Some(known) if *id != MAIN_ROOT => (known.tree, known.nodes),
+            _ => {
+                let (ptr, height) = (main.ptr, U32::new(main.height));
+                (RawRoot { ptr, height, birth }, nodes)
+            }
+        };
+    }
+    items
 }
 
 /// Runs one step: applies a part of the edits and writes a superblock. Returns the data blocks
@@ -99,7 +129,9 @@ pub(super) fn merge_step(
     let main = core.index.apply(&main, &mut shared, birth, &space)?;
     let last = edits.is_done()?;
     let image = std::mem::take(&mut edits.image);
-    finish_step(core, space, main, birth, &image, |superblock| {
+    let none = RootItems::new();
+    let roots = if last { step.roots } else { &none };
+    finish_step(core, space, (main, roots), birth, &image, |superblock| {
         if last || is_injected(InjectedFault::TailMovedEachStep) {
             step.moves_tail(superblock);
         }
@@ -108,26 +140,23 @@ pub(super) fn merge_step(
     Ok(subtract_runs(image.removed, &image.added))
 }
 
-/// Makes a new main tree the valid one: updates the free space accordingly and writes a
-/// superblock changed by `change`.
+/// Makes a new main tree the valid one, with changes of `roots`: updates the free space accordingly
+/// and writes a superblock changed by `change`.
 pub(super) fn finish_step(
     core: &Core,
     space: StepSpace<'_>,
-    main: Tree,
+    (main, roots): (Tree, &RootItems),
     birth: u64,
     image: &ImageChange,
     change: impl FnOnce(&mut Superblock),
 ) -> Result<()> {
     let mut volume = volume_tree(&core.superblocks.newest());
-    if main != core.items.tree() {
-        let root = RawRoot {
-            ptr: main.ptr,
-            height: U32::new(main.height),
-            birth: U64::new(birth),
-        };
-        volume = core
-            .index
-            .apply(&volume, &mut RootEdit(Some(root)), birth, &space)?;
+    space.enter_volume_tree();
+    let (more, copied) = space.nodes();
+    let items = root_items(core, main, more, roots);
+    if !items.is_empty() {
+        let mut edits = RootEdits(items.iter());
+        volume = core.index.apply(&volume, &mut edits, birth, &space)?;
     }
     let unit = |block: u64| BlockRun::new(block, NODE_BLOCKS);
     let done = space.into_done();
@@ -154,6 +183,10 @@ pub(super) fn finish_step(
         superblock.root_height = U32::new(volume.height);
         change(superblock);
     })?;
+    core.roots.set_merged(items, roots);
+    core.merger.copies().copied(copied);
+    let inherited = core.roots.merged_inherited(MAIN_ROOT);
+    core.items.set_merged_inherited(inherited);
     done.release_retired(core)
 }
 

@@ -21,11 +21,10 @@ use crate::device::{Device, Overlay, Storage};
 use crate::error::{Error, Result};
 use crate::fault::{self, InjectedFault};
 use crate::format::geometry::Geometry;
-use crate::format::item::decode_root;
-use crate::format::key::{Key, Kind, MAIN_ROOT};
+use crate::format::key::MAIN_ROOT;
 use crate::format::superblock::{KNOWN_RO_COMPATIBLE, RENAMED_ENTRIES, Superblock};
 use crate::format::{BLOCK_SIZE, NODE_BLOCKS, ROOT_INO};
-use crate::index::{Index, Tree};
+use crate::index::Index;
 use crate::journal::Journal;
 use crate::journal::recover::{Scan, scan};
 use crate::journal::signals::Signals;
@@ -36,6 +35,7 @@ use crate::txn::fsync::Fsyncs;
 use crate::txn::items::{ItemStore, SharedByTrees};
 use crate::txn::merge::Merger;
 use crate::txn::reservations::{Credit, Reservations};
+use crate::txn::roots::{Roots, tree_of};
 use crate::txn::superblocks::{Superblocks, volume_tree};
 use crate::txn::{Core, Limits};
 use crate::values::Values;
@@ -160,6 +160,10 @@ impl Core {
             })?;
         }
         Replay::new(&core).run(&found)?;
+        if !mode.read_only && core.items.merged_inherited() > 0 {
+            let copies = core.merger.copies();
+            copies.put_back(&core.space, 0, Some(core.main_nodes()?))?;
+        }
         core.mark_features()?;
         let ring = core.journal.ring();
         if !mode.read_only && ring.free() < ring.capacity() / 2 {
@@ -171,6 +175,29 @@ impl Core {
             }
         }
         Ok(core)
+    }
+
+    /// The same volume with the files of another root, which is read-only like the volume.
+    ///
+    /// # Errors
+    /// [`Error::NoSnapshot`]; [`Error::Invalid`] if the volume was opened for changes.
+    pub fn select(mut self, name: &str) -> Result<Self> {
+        let id = self.roots.named(name);
+        let root = id.and_then(|id| Some((id, self.roots.merged(id)?)));
+        let (id, root) = root.ok_or_else(|| Error::NoSnapshot(name.into()))?;
+        if id == MAIN_ROOT {
+            return Ok(self);
+        }
+        if !self.read_only {
+            return Err(Error::Invalid(
+                "a snapshot is never changed; open the volume read-only",
+            ));
+        }
+        // A place that is known for a value holds only for the tree of another root.
+        self.values.forget_places();
+        let tree = tree_of(&root.tree);
+        self.items = Arc::new(self.items.of_tree(id, tree, &self.limits));
+        Ok(self)
     }
 
     /// Sets the features that the log will use in the superblock, before any change.
@@ -195,7 +222,10 @@ impl Core {
         let geometry = superblock.geometry();
         let index = Arc::new(open_index(storage.clone(), &superblock, limits.nodes));
         let volume = volume_tree(&superblock);
-        let main = main_tree(&index, &volume, superblock.root.block.get())?;
+        let roots = Roots::read(&index, &volume, superblock.root.block.get())?;
+        let main = roots.merged(MAIN_ROOT).unwrap_or_default();
+        let inherited = roots.merged_inherited(MAIN_ROOT);
+        let main = (MAIN_ROOT, tree_of(&main.tree), inherited);
         let space = Arc::new(open_space(storage.clone(), &superblock)?);
         let signals = Arc::new(Signals::default());
         let mut source = Source::new(mode.seed);
@@ -232,7 +262,8 @@ impl Core {
         let superblocks =
             Superblocks::new(storage.clone(), space.clone(), journal.clone(), superblock);
         Ok(Self {
-            items: ItemStore::new(shared, main, limits.inodes, limits.names),
+            items: Arc::new(ItemStore::new(shared, main, limits.inodes, limits.names)),
+            roots,
             reservations,
             merger: Merger::default(),
             fsyncs: Fsyncs::default(),
@@ -281,18 +312,4 @@ fn batch_of(geometry: &Geometry) -> Credit {
         log: (geometry.log_blocks as i64 * BLOCK_SIZE as i64 / 1024).min(BATCH_LOG),
         units: (geometry.total_blocks / NODE_BLOCKS / 4096).clamp(1, BATCH_UNITS),
     }
-}
-
-/// The main tree, read from the volume's root.
-fn main_tree(index: &Index, volume: &Tree, block: u64) -> Result<Tree> {
-    let key = Key::new(u64::from(MAIN_ROOT), Kind::Root, 0);
-    let bad = |found: String| Error::corrupt(block, "root item", "the tree of the files", found);
-    let value = index
-        .get(volume, &key)?
-        .ok_or_else(|| bad("nothing".into()))?;
-    let root = decode_root(&value).map_err(bad)?;
-    Ok(Tree {
-        ptr: root.ptr,
-        height: root.height.get(),
-    })
 }

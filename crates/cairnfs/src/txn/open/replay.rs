@@ -8,6 +8,10 @@
 //! file of very many extents: a pass takes all items of a file, so that it knows which of its
 //! blocks are in use. A volume opened read-only is recovered in the same way: its device writes to
 //! a temporary file.
+//!
+//! A context that ends with changes of roots is a boundary: everything up to it is merged, with
+//! the changes, before anything later is replayed. No merge of replay ends elsewhere than at such a
+//! boundary or at the end of the log, and no merge of an open volume goes beyond such a boundary.
 
 use std::sync::Arc;
 
@@ -16,8 +20,10 @@ use smallvec::SmallVec;
 use crate::error::{Error, Result};
 use crate::fault::{self, InjectedFault, is_injected};
 use crate::format::item::{decode_dir_entry, decode_extent, decode_extent_at};
-use crate::format::key::{Key, Kind, MAIN_ROOT};
+use crate::format::key::{Key, Kind, MAIN_ROOT, VOLUME_ROOT};
+use crate::format::pointer::RawPtr;
 use crate::format::record::Entry;
+use crate::format::root::Root;
 use crate::format::xattr::decode_xattrs;
 use crate::inode::attrs::Attrs;
 use crate::inode::dirty::Slot;
@@ -25,8 +31,10 @@ use crate::inode::{Inode, InodeState};
 use crate::journal::recover::{FoundContext, Scan, read_context};
 use crate::journal::vector::{Change, LogVector};
 use crate::space::BlockRun;
+use crate::sync::Mutex;
 use crate::txn::Core;
 use crate::txn::change::shrinkage;
+use crate::txn::roots::RootItems;
 use crate::txn::runs::subtract_runs;
 
 /// Approximate bytes of memory of a slot, besides its vector.
@@ -82,12 +90,17 @@ fn memory_of(vector: &LogVector) -> i64 {
 /// The replay of a log into a volume that no other thread uses yet.
 pub(super) struct Replay<'a> {
     core: &'a Core,
+    /// Changes of roots that the next merge applies.
+    roots: Mutex<RootItems>,
 }
 
 impl<'a> Replay<'a> {
     /// Replays into `core`.
     pub fn new(core: &'a Core) -> Self {
-        Self { core }
+        Self {
+            core,
+            roots: Mutex::default(),
+        }
     }
 
     /// Replays the contexts that the index does not have yet.
@@ -97,27 +110,81 @@ impl<'a> Replay<'a> {
     pub fn run(&self, found: &Scan) -> Result<()> {
         let merged = self.core.superblocks.newest().merged_seq.get();
         let first = found.contexts.partition_point(|c| c.seq <= merged);
-        let contexts = found.contexts.get(first..).unwrap_or_default();
+        let mut contexts = found.contexts.get(first..).unwrap_or_default();
+        if contexts.iter().any(|c| c.roots) {
+            self.claim_all(contexts)?;
+        }
+        // The state at each change of roots is merged before anything later is replayed.
+        while let Some(at) = contexts.iter().position(|c| c.roots) {
+            let (until, later) = contexts.split_at(at + 1);
+            let seq = until.last().map_or(merged, |c| c.seq);
+            let pass = self.replay_passes(until, seq)?;
+            self.merge_roots(seq, pass)?;
+            contexts = later;
+        }
+        let pass = self.replay_passes(contexts, found.last_seq)?;
+        let inodes = self.core.items.dirty().take();
+        let unused = self.not_referred(&inodes, pass.replaced);
+        let grown = inodes.iter().map(|(_, i)| set_growth(&i.read())).sum();
+        let shrunk = inodes.iter().map(|(_, i)| set_shrinkage(&i.read())).sum();
+        self.core.merger.backlog().add_shrinking(shrunk);
+        self.core.items.dirty().put_back(inodes);
+        self.hold_back(unused);
+        match self.core.read_only {
+            // No merge follows, so no growth need be reserved.
+            true => Ok(()),
+            false => self.core.space.adopt_growth(grown),
+        }
+    }
+
+    /// Claims the blocks of all extents in these contexts, before a merge may allocate any.
+    fn claim_all(&self, contexts: &[FoundContext]) -> Result<()> {
+        if self.core.limits.replay == i64::MAX && self.core.read_only {
+            return Err(Error::Incompatible(
+                "features that allow reading only, and snapshots in the log that must be merged; \
+                 update CairnFS to open it"
+                    .into(),
+            ));
+        }
+        let superblock = self.core.superblocks.newest();
+        for context in contexts {
+            read_context(
+                &*self.core.storage,
+                &superblock,
+                context,
+                &mut |entry| match entry.key.kind == Kind::Extent && !entry.delete {
+                    true => self.claim(extent_run(context.seq, entry)?),
+                    false => Ok(()),
+                },
+            )?;
+        }
+        Ok(())
+    }
+
+    /// Merges everything up to the context `seq`, which ends with changes of roots.
+    fn merge_roots(&self, seq: u64, pass: Pass) -> Result<()> {
+        let roots = std::mem::take(&mut *self.roots.lock());
+        // The items of the roots tell the number of nodes.
+        self.core.main_nodes()?;
+        self.merge_pass(seq, pass, Some(&roots))
+            .inspect_err(|e| self.explain_failed_pass(e))?;
+        let inherited = self.core.items.merged_inherited();
+        self.core.items.set_inherited(inherited);
+        Ok(())
+    }
+
+    /// Replays contexts in as many passes as memory needs, and merges all except the last, whose
+    /// nodes would be born in the context `seq`. Returns the last pass.
+    fn replay_passes(&self, contexts: &[FoundContext], seq: u64) -> Result<Pass> {
         let mut pass = Pass::new(Place::default(), self.core.limits.replay);
         loop {
             for context in contexts {
                 self.replay_context(context, &mut pass)?;
             }
             let Some(until) = pass.until else {
-                let inodes = self.core.items.dirty().take();
-                let unused = self.not_referred(&inodes, pass.replaced);
-                let grown = inodes.iter().map(|(_, i)| set_growth(&i.read())).sum();
-                let shrunk = inodes.iter().map(|(_, i)| set_shrinkage(&i.read())).sum();
-                self.core.merger.backlog().add_shrinking(shrunk);
-                self.core.items.dirty().put_back(inodes);
-                self.hold_back(unused);
-                return match self.core.read_only {
-                    // No merge follows, so no growth need be reserved.
-                    true => Ok(()),
-                    false => self.core.space.adopt_growth(grown),
-                };
+                return Ok(pass);
             };
-            let merged = self.merge_pass(found.last_seq, pass);
+            let merged = self.merge_pass(seq, pass, None);
             merged.inspect_err(|e| self.explain_failed_pass(e))?;
             pass = Pass::new(until, self.core.limits.replay);
         }
@@ -126,7 +193,9 @@ impl<'a> Replay<'a> {
     fn replay_context(&self, context: &FoundContext, pass: &mut Pass) -> Result<()> {
         let superblock = self.core.superblocks.newest();
         read_context(&*self.core.storage, &superblock, context, &mut |entry| {
-            if pass.takes(place_of(&entry.key)) {
+            if entry.root == VOLUME_ROOT {
+                self.replay_root(context.seq, entry)?;
+            } else if pass.takes(place_of(&entry.key)) {
                 self.replay_entry(context.seq, entry, pass)?;
             } else if pass.is_first() && entry.key.kind == Kind::Extent && !entry.delete {
                 // All blocks that the log refers to are claimed before a merge may allocate any.
@@ -207,16 +276,16 @@ impl<'a> Replay<'a> {
         Some((dir.ino, Kind::DirIndex as u8, middle))
     }
 
-    /// Merges the items of a pass into the index. The log's tail does not move, because later
-    /// passes need the log.
-    fn merge_pass(&self, seq: u64, pass: Pass) -> Result<()> {
+    /// Merges the items of a pass into the index, and changes of `roots` if it is the last pass
+    /// before them. The log's tail does not move, because later passes need the log.
+    fn merge_pass(&self, seq: u64, pass: Pass, roots: Option<&RootItems>) -> Result<()> {
         let inodes = self.core.items.dirty().take();
         let mut unused = self.not_referred(&inodes, pass.replaced);
         let memory = self.core.reservations.take_totals().memory;
         unused.extend(
             self.core
                 .merger
-                .merge_replayed(self.core, seq, (inodes, memory))?,
+                .merge_replayed(self.core, seq, (inodes, memory), roots)?,
         );
         self.hold_back(unused);
         Ok(())
@@ -305,6 +374,20 @@ impl<'a> Replay<'a> {
         Ok(())
     }
 
+    /// Takes a change of a root, which applies once its whole context was replayed.
+    fn replay_root(&self, seq: u64, entry: &Entry<'_>) -> Result<()> {
+        let id = entry.key.object;
+        if entry.delete || entry.key != Key::new(id, Kind::Root, 0) {
+            return Err(bad_entry(seq, &entry.key, "a root", "another item".into()));
+        }
+        let mut root = Root::decode(id, entry.value)
+            .map_err(|found| bad_entry(seq, &entry.key, "a root", found))?;
+        root.tree.ptr = RawPtr::default();
+        self.core.superblocks.found_root(id as u32);
+        self.roots.lock().insert(id as u32, root);
+        Ok(())
+    }
+
     /// Applies an entry to the inode in memory, except for its slot.
     fn replay_meaning(
         &self,
@@ -378,7 +461,13 @@ impl<'a> Replay<'a> {
             memory -= memory_of(&old.vector);
             if key.kind == Kind::Extent {
                 let run = old.vector.with(|v| v.and_then(run_of));
-                pass.replaced.extend(run.map(|run| (ino, run)));
+                let inherited = |value: &[u8]| {
+                    let birth = decode_extent(value).map(|(raw, _)| raw.birth.get());
+                    birth.is_ok_and(|birth| self.core.items.is_inherited(birth))
+                };
+                let held = old.vector.with(|v| v.is_some_and(inherited));
+                pass.replaced
+                    .extend(run.filter(|_| !held).map(|run| (ino, run)));
             }
         }
         self.core.reservations.add_memory(memory);

@@ -1,4 +1,5 @@
-//! Schedules of commits and a merge: which of them seals a set, and which changes survive.
+//! Schedules of commits, merges and snapshots: which of them seals a set, which changes survive,
+//! and what a snapshot holds.
 
 use std::sync::{Arc, Mutex as Plain, OnceLock};
 
@@ -7,6 +8,7 @@ use crate::format::key::{Key, Kind};
 use crate::fs::{MakeOptions, make_device};
 use crate::sync::explore::{Cost, explore};
 use crate::sync::{thread, wait_for_ever};
+use crate::txn::roots::tree_of;
 use crate::txn::{Core, Limits, Need, OpenMode};
 
 const SIZE: u64 = 16 << 20;
@@ -67,7 +69,7 @@ impl Volume {
         let seen = found.as_ref().map(|item| item.value[0]);
         assert_eq!(seen, last.and_then(|(_, value)| value), "a change is lost");
         let below = found.is_some_and(|item| item.below);
-        let mut commit = self.core.commit();
+        let mut commit = self.core.commit(self.core.items());
         let seq = commit.seq();
         match value {
             Some(value) => {
@@ -168,5 +170,52 @@ fn forced_commits_survive_power_cut() {
         commits.join().unwrap();
         merges.join().unwrap();
         volume.check();
+    });
+}
+
+/// The boundary of a merged snapshot, and the item's value in it.
+fn in_snapshot(core: &Core, name: &str) -> (u64, Option<u8>) {
+    let id = core.roots.named(name).unwrap();
+    let root = core.roots.merged(id).unwrap();
+    let key = Key::new(INO, Kind::Inline, 0);
+    let tree = tree_of(&root.tree);
+    let value = core.index.get(&tree, &key).unwrap();
+    (root.boundary, value.map(|value| value[0]))
+}
+
+#[test]
+fn snapshot_has_exact_state_after_its_boundary() {
+    explore("txn: commits, snapshots and merges", Cost::Large, || {
+        wait_for_ever(true);
+        let volume = Volume::new();
+        let commits = thread::spawn({
+            let volume = volume.clone();
+            move || {
+                for value in [Some(1), None, Some(2)] {
+                    volume.commit(value);
+                }
+            }
+        });
+        let merges = thread::spawn({
+            let volume = volume.clone();
+            move || volume.merge()
+        });
+        for name in ["a", "b"] {
+            volume.core.snapshot(name).unwrap();
+            let (_, cut) = open(&volume.disk.durable());
+            let (boundary, value) = in_snapshot(&cut, name);
+            assert_eq!(value, volume.after(boundary), "{name}, after a power cut");
+        }
+        commits.join().unwrap();
+        merges.join().unwrap();
+        volume.merge();
+        assert_eq!(value_of(&volume.core), volume.after(u64::MAX));
+        let (_, again) = open(&volume.disk.durable());
+        for core in [&volume.core, &again] {
+            for name in ["a", "b"] {
+                let (boundary, value) = in_snapshot(core, name);
+                assert_eq!(value, volume.after(boundary), "{name}");
+            }
+        }
     });
 }

@@ -70,7 +70,7 @@ fn commit(core: &Core, history: &History, rng: &mut TestRng, number: u32) {
     let inodes = chosen.map(|inode| core.items.table().get_or_new(FIRST + inode));
     let [mut one, mut two] = inodes.each_ref().map(|inode| inode.write());
     let states = [&mut *one, &mut *two];
-    let mut commit = core.commit();
+    let mut commit = core.commit(core.items());
     let seq = commit.seq();
     for ((chosen, inode), state) in chosen.into_iter().zip(&inodes).zip(states) {
         let (kind, offset) = kind_of(chosen);

@@ -1,0 +1,319 @@
+//! Root items: the table of the volume's roots, in the volume tree under the keys (id, root, 0).
+//!
+//! A root is a tree of files and its place in the history. A root never changes its tree, and an id
+//! is never used again; names move between ids. A *head* can be written and has no boundary. A
+//! *frozen* root is the state of a tree after the context `boundary`, for ever. Blocks and nodes
+//! born up to the boundary of a root's parent belong to the parent too.
+//!
+//! A volume without the feature [`crate::format::superblock::ROOTS`] has the short form only: the
+//! pointer to the tree of the main root.
+
+use zerocopy::little_endian::{U32, U64};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+use crate::format::MAX_COUNTER;
+use crate::format::item::RawTime;
+use crate::format::key::{KEY_LEN, Key, MAIN_ROOT, VOLUME_ROOT};
+use crate::format::node::MAX_HEIGHT;
+use crate::format::pointer::RawPtr;
+
+/// Maximum number of roots of a volume.
+pub const MAX_ROOTS: u32 = 1 << 16;
+/// Maximum length in bytes of the name of a root.
+pub const MAX_ROOT_NAME: usize = 255;
+/// The name of the main root, as the short form implies it.
+pub const MAIN_NAME: &str = "main";
+
+/// The tree of a root, as stored at the beginning of its item.
+#[derive(
+    Debug,
+    Clone,
+    Copy,
+    Default,
+    PartialEq,
+    Eq,
+    FromBytes,
+    IntoBytes,
+    Immutable,
+    KnownLayout,
+    Unaligned,
+)]
+#[repr(C)]
+pub struct RawRoot {
+    /// Root node of the tree.
+    pub ptr: RawPtr,
+    /// Height of the tree: 1 for a single leaf, 0 if empty.
+    pub height: U32,
+    /// Sequence of the context that created the root.
+    pub birth: U64,
+}
+
+/// The place of a root in the history, as stored behind its tree. The root's name follows.
+#[derive(
+    Debug,
+    Clone,
+    Copy,
+    Default,
+    PartialEq,
+    Eq,
+    FromBytes,
+    IntoBytes,
+    Immutable,
+    KnownLayout,
+    Unaligned,
+)]
+#[repr(C)]
+pub struct RawLineage {
+    /// Id of the parent; 0 for none.
+    pub parent: U32,
+    /// A [`RootState`].
+    pub state: U32,
+    /// Sequence of the last context whose changes a frozen root has; 0 for a head.
+    pub boundary: U64,
+    /// Time of creation.
+    pub created: RawTime,
+    /// Id of the root whose tree it was created with; 0 for the main root.
+    pub origin: U32,
+    /// Number of nodes of its tree.
+    pub nodes: U64,
+}
+
+/// What can be done with a root.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[repr(u32)]
+pub enum RootState {
+    /// It can be written, and has no children.
+    #[default]
+    Head = 0,
+    /// It is never changed.
+    Frozen = 1,
+    /// It is frozen, is not read any more, and its space is being freed.
+    Dropping = 2,
+}
+
+/// A root as its item describes it.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Root {
+    /// Its tree.
+    pub tree: RawRoot,
+    /// Id of the parent; [`VOLUME_ROOT`] for none.
+    pub parent: u32,
+    /// What can be done with it.
+    pub state: RootState,
+    /// The last context whose changes a frozen root has; 0 for a head.
+    pub boundary: u64,
+    /// Time of creation; zero for a main root that was never forked.
+    pub created: RawTime,
+    /// Id of the root whose tree it was created with; [`VOLUME_ROOT`] for the main root.
+    pub origin: u32,
+    /// Number of nodes of its tree; 0 if the short form does not tell.
+    pub nodes: u64,
+    /// Its name; empty if it has none.
+    pub name: String,
+    /// Of a root that is being dropped: the key before which its tree is freed.
+    pub freed_to: Option<Key>,
+}
+
+impl Root {
+    /// The main root of a volume that was never forked.
+    pub fn main(tree: RawRoot) -> Self {
+        Self {
+            tree,
+            name: MAIN_NAME.into(),
+            ..Self::default()
+        }
+    }
+
+    /// Whether the short form describes it: it is the main root and was never forked.
+    pub fn is_plain(&self) -> bool {
+        let main = Self {
+            nodes: self.nodes,
+            ..Self::main(self.tree)
+        };
+        *self == main
+    }
+
+    /// The value of its item. Only a plain root may be stored without the feature of roots.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut value = self.tree.as_bytes().to_vec();
+        if self.is_plain() {
+            return value;
+        }
+        let lineage = RawLineage {
+            parent: U32::new(self.parent),
+            state: U32::new(self.state as u32),
+            boundary: U64::new(self.boundary),
+            created: self.created,
+            origin: U32::new(self.origin),
+            nodes: U64::new(self.nodes),
+        };
+        value.extend_from_slice(lineage.as_bytes());
+        match self.freed_to {
+            Some(key) => value.extend_from_slice(&key.encode()),
+            None => value.extend_from_slice(self.name.as_bytes()),
+        }
+        value
+    }
+
+    /// Checks and decodes the value of the item of the root `id`.
+    ///
+    /// # Errors
+    /// What is wrong, as text.
+    pub fn decode(id: u64, value: &[u8]) -> Result<Self, String> {
+        if id == u64::from(VOLUME_ROOT) || id > u64::from(u32::MAX) {
+            return Err(format!("root {id}, an id that no root can have"));
+        }
+        let short = || format!("root item of {} bytes", value.len());
+        let (tree, rest) = RawRoot::read_from_prefix(value).map_err(|_| short())?;
+        if tree.height.get() > MAX_HEIGHT {
+            return Err(format!("tree of height {}", tree.height));
+        }
+        if rest.is_empty() && id == u64::from(MAIN_ROOT) {
+            return Ok(Self::main(tree));
+        }
+        let (lineage, rest) = RawLineage::read_from_prefix(rest).map_err(|_| short())?;
+        let root = Self {
+            tree,
+            parent: lineage.parent.get(),
+            state: state_of(lineage.state.get())?,
+            boundary: lineage.boundary.get(),
+            created: lineage.created,
+            origin: lineage.origin.get(),
+            nodes: lineage.nodes.get(),
+            ..Self::default()
+        };
+        root.with_rest(rest)?.checked(id)
+    }
+
+    /// Adds what follows the lineage: the name, or where the freeing of a dropped root continues.
+    fn with_rest(mut self, rest: &[u8]) -> Result<Self, String> {
+        if self.state != RootState::Dropping {
+            let name = std::str::from_utf8(rest).map_err(|_| "a name that is not UTF-8")?;
+            self.name = name.into();
+        } else if !rest.is_empty() {
+            let key = <&[u8; KEY_LEN]>::try_from(rest).ok().and_then(Key::decode);
+            self.freed_to = Some(key.ok_or("a root that is freed up to no key")?);
+        }
+        Ok(self)
+    }
+
+    fn checked(self, id: u64) -> Result<Self, String> {
+        let boundary = self.boundary;
+        match (self.state, boundary) {
+            _ if self.nodes >= MAX_COUNTER => Err(format!("{} nodes", self.nodes)),
+            _ if boundary >= MAX_COUNTER => Err(format!("boundary {boundary}")),
+            (RootState::Head, 1..) => Err(format!("a head with the boundary {boundary}")),
+            (RootState::Frozen | RootState::Dropping, 0) => {
+                Err("a frozen root without boundary".into())
+            }
+            (RootState::Head, _) if self.name.is_empty() => Err("a head without name".into()),
+            _ if !self.name.is_empty() && !is_root_name(&self.name) => {
+                Err(format!("the name {:?}, which no root can have", self.name))
+            }
+            _ if u64::from(self.parent) == id => Err("a root that is its own parent".into()),
+            _ if self.created.nanos.get() >= 1_000_000_000 => {
+                Err(format!("{} nanoseconds", self.created.nanos))
+            }
+            _ => Ok(self),
+        }
+    }
+}
+
+fn state_of(raw: u32) -> Result<RootState, String> {
+    Ok(match raw {
+        0 => RootState::Head,
+        1 => RootState::Frozen,
+        2 => RootState::Dropping,
+        other => return Err(format!("root with the unknown state {other}")),
+    })
+}
+
+/// Whether a root can have this name: 1 to 255 bytes without control characters, `/` and `@`, and
+/// not beginning with `-`. `@` separates a branch from a snapshot or time.
+pub fn is_root_name(name: &str) -> bool {
+    let forbidden = |c: char| c.is_control() || matches!(c, '/' | '@');
+    (1..=MAX_ROOT_NAME).contains(&name.len()) && !name.starts_with('-') && !name.contains(forbidden)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::format::key::Kind;
+
+    fn frozen() -> Root {
+        Root {
+            parent: 3,
+            state: RootState::Frozen,
+            boundary: 7,
+            name: "before".into(),
+            ..Root::main(RawRoot::default())
+        }
+    }
+
+    #[test]
+    fn main_root_that_was_never_forked_has_the_short_form() {
+        let main = Root::main(RawRoot {
+            height: U32::new(2),
+            ..RawRoot::default()
+        });
+        let value = main.encode();
+        assert_eq!(value.len(), 32);
+        assert_eq!(Root::decode(1, &value), Ok(main.clone()));
+        assert!(Root::decode(2, &value).is_err(), "only root 1 has it");
+        let forked = Root { parent: 2, ..main };
+        assert_eq!(forked.encode().len(), 32 + 40 + MAIN_NAME.len());
+    }
+
+    #[test]
+    fn roots_that_break_a_rule_are_refused() {
+        let wrong: [fn(&mut Root); 9] = [
+            |r| r.boundary = 0,
+            |r| r.boundary = u64::MAX,
+            |r| r.state = RootState::Head,
+            |r| (r.state, r.boundary, r.name) = (RootState::Head, 0, String::new()),
+            |r| r.parent = 9,
+            |r| r.name = "a@b".into(),
+            |r| r.name = "-x".into(),
+            |r| r.name = "x".repeat(256),
+            |r| r.created.nanos = U32::new(1_000_000_000),
+        ];
+        assert!(Root::decode(9, &frozen().encode()).is_ok());
+        for (i, change) in wrong.iter().enumerate() {
+            let mut root = frozen();
+            change(&mut root);
+            assert!(Root::decode(9, &root.encode()).is_err(), "{i}: {root:?}");
+        }
+        for id in [0, 1 << 32] {
+            assert!(Root::decode(id, &frozen().encode()).is_err(), "{id}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn roots_round_trip_and_hostile_items_do_not_panic(
+            (parent, boundary, secs) in (0..8_u32, 1..MAX_COUNTER, any::<i64>()),
+            (name, dropped) in ("[a-z0-9._-]{0,20}", any::<bool>()),
+            freed in proptest::option::of((any::<u64>(), any::<u64>())),
+            bytes in proptest::collection::vec(any::<u8>(), 0..100),
+        ) {
+            let state = if dropped { RootState::Dropping } else { RootState::Frozen };
+            let root = Root {
+                parent,
+                state,
+                boundary,
+                created: RawTime { secs: secs.into(), nanos: U32::new(5) },
+                origin: parent + 1,
+                nodes: boundary / 2,
+                name: if dropped || name.starts_with('-') { String::new() } else { name },
+                freed_to: freed
+                    .filter(|_| dropped)
+                    .map(|(object, offset)| Key::new(object, Kind::Extent, offset)),
+                ..Root::default()
+            };
+            prop_assert_eq!(Root::decode(9, &root.encode()), Ok(root));
+            let _ = Root::decode(9, &bytes);
+        }
+    }
+}
