@@ -226,16 +226,18 @@ impl Volume {
     /// A snapshot is read by opening the volume with [`VolumeOptions::root`].
     ///
     /// ```
-    /// # use cairnfs::Volume;
+    /// # use std::sync::Arc;
+    /// use cairnfs::{Volume, device::MemoryDevice};
+    ///
     /// # fn main() -> cairnfs::Result<()> {
-    /// # let dir = tempfile::tempdir().unwrap();
-    /// # let path = dir.path().join("volume");
-    /// let volume = Volume::create(&path, 64 << 20)?;
+    /// let device = Arc::new(MemoryDevice::new(64 << 20));
+    /// let volume = Volume::options().create_device(device.clone())?;
     /// volume.write("settings", "before")?;
     /// volume.snapshot("monday")?;
     /// volume.write("settings", "after")?;
     /// volume.close()?;
-    /// let monday = Volume::options().read_only(true).root("monday").open(&path)?;
+    /// let options = Volume::options().read_only(true).root("monday");
+    /// let monday = options.open_device(device)?;
     /// assert_eq!(monday.read("settings")?, b"before");
     /// # Ok(())
     /// # }

@@ -198,7 +198,8 @@ fn snapshot_has_exact_state_after_its_boundary() {
         });
         let merges = thread::spawn({
             let volume = volume.clone();
-            move || volume.merge()
+            // Another merge may follow at once, so the tree is not compared here.
+            move || volume.core.merge().unwrap()
         });
         for name in ["a", "b"] {
             volume.core.snapshot(name).unwrap();
