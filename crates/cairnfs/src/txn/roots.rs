@@ -155,7 +155,7 @@ impl Roots {
         }
         match table.ids().count() >= MAX_ROOTS as usize {
             true => Err(Error::Invalid(
-                "the volume has as many snapshots as it can have; drop some first",
+                "the volume has as many snapshots as it can have",
             )),
             false => Ok(()),
         }
@@ -209,7 +209,8 @@ pub(super) fn log_vectors(changes: &RootItems, seq: u64) -> Vec<Arc<LogVector>> 
 }
 
 impl Core {
-    /// Makes a snapshot of the files as they are after everything committed so far. It is durable. The time does not depend on the number of files; it includes the merge of
+    /// Makes a snapshot of the files as they are after everything committed so far; it is durable
+    /// when this returns. The time does not depend on the number of files; it includes the merge of
     /// an earlier snapshot if that is not merged yet.
     ///
     /// # Errors
