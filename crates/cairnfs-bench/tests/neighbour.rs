@@ -33,7 +33,9 @@ fn neighbour_and_client_are_counted_alone_and_together() {
         );
         let rate = |phase: usize| figures["phases"][phase]["per_second"].as_f64().unwrap();
         let kept = figures["ratios"]["neighbour_beside_to_alone"].as_f64();
-        assert_eq!(kept, Some(rate(3) / rate(0)));
+        // A number may lose its last bit in JSON.
+        let error = kept.unwrap() / (rate(3) / rate(0)) - 1.0;
+        assert!(error.abs() < 1e-12, "{kept:?}");
     }
     let dir = tempfile::tempdir().unwrap();
     let client = kept_in(dir.path(), &SMALL).join("t0");
