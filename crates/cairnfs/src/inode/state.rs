@@ -18,9 +18,7 @@ use crate::sync::{
     Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockUpgradableReadGuard, RwLockWriteGuard,
 };
 
-/// An inode in memory. The fields are ordered so that those a merge reads share few cache lines:
-/// most inodes have left the processor's cache when it reaches them.
-#[repr(C)]
+/// An inode in memory.
 pub struct Inode {
     /// Its inode number.
     pub ino: u64,
@@ -41,10 +39,8 @@ pub struct Inode {
     state: RwLock<InodeState>,
 }
 
-/// The state under an inode's lock. Fields that merges and nearly all changes need come first, then
-/// those that are checked at eviction.
+/// The state under an inode's lock.
 #[derive(Default)]
-#[repr(C)]
 pub struct InodeState {
     /// Merge boundary under which the current set began.
     pub epoch: u64,
