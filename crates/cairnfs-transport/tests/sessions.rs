@@ -11,6 +11,7 @@
 mod fake;
 
 use std::io;
+use std::os::fd::OwnedFd;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
 
@@ -125,18 +126,22 @@ fn session_ends_with_its_connection() {
     }
 }
 
-/// Negotiates with a kernel that sends this INIT; returns its reply as well.
-fn negotiate(body: &Bytes) -> (io::Result<Session<Handing>>, Vec<u8>) {
-    let (kernel, device) = Kernel::pair();
-    kernel.send(&request(26, 2, 0, body));
+/// Negotiates over `device`.
+fn connect(device: OwnedFd) -> io::Result<Session<Handing>> {
     let config = Config {
         loops: 1,
         clone_device: false,
         transport: Transport::Dev,
     };
     let (replies, _) = channel();
-    let session = Session::new(Handing { replies }, device, config);
-    (session, kernel.receive())
+    Session::new(Handing { replies }, device, config)
+}
+
+/// Negotiates with a kernel that sends this INIT; returns its reply as well.
+fn negotiate(body: &Bytes) -> (io::Result<Session<Handing>>, Vec<u8>) {
+    let (kernel, device) = Kernel::pair();
+    kernel.send(&request(26, 2, 0, body));
+    (connect(device), kernel.receive())
 }
 
 /// The reply to INIT with these features.
@@ -195,13 +200,7 @@ fn newer_major_version_negotiates_again() {
     let (kernel, device) = Kernel::pair();
     kernel.send(&request(26, 2, 0, &init(8, 1, FEATURES)));
     kernel.send(&request(26, 4, 0, &init(7, 45, FEATURES)));
-    let config = Config {
-        loops: 1,
-        clone_device: false,
-        transport: Transport::Dev,
-    };
-    let (replies, _) = channel();
-    let session = Session::new(Handing { replies }, device, config);
+    let session = connect(device);
     let version = Bytes::new().u32(7).u32(45).zeros(56);
     assert_eq!(kernel.receive(), reply(2, 0, &version));
     assert_eq!(kernel.receive().len(), 16 + 64);
@@ -214,14 +213,7 @@ fn other_message_or_end_before_negotiation_is_an_error() {
         let (kernel, device) = Kernel::pair();
         message.iter().for_each(|bytes| kernel.send(bytes));
         drop(kernel);
-        let config = Config {
-            loops: 1,
-            clone_device: false,
-            transport: Transport::Dev,
-        };
-        let (replies, _) = channel();
-        let session = Session::new(Handing { replies }, device, config);
-        session.err().unwrap().kind()
+        connect(device).err().unwrap().kind()
     };
     assert_eq!(start(None), io::ErrorKind::NotConnected);
     let other = request(17, 2, 0, &Bytes::new());

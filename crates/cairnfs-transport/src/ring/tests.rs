@@ -9,9 +9,9 @@
 use std::collections::hash_map::DefaultHasher;
 use std::fmt::Debug;
 use std::hash::{Hash, Hasher};
-use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::sync::mpsc::{Sender, channel};
+use std::sync::{Arc, Weak};
 use std::thread;
 
 use proptest::prelude::*;
@@ -350,14 +350,23 @@ fn refused_registration_is_reported_and_the_others_serve() {
     assert_eq!(kernel.replies.len(), 1);
 }
 
+/// A registered ring of two entries, and its memory.
+fn registered<'a, 'b>(
+    kernel: &'a mut FakeKernel<'b>,
+    outbox: &Arc<Outbox>,
+) -> (Ring<&'a mut FakeKernel<'b>>, Weak<Region>) {
+    let region = Region::new(2, PAYLOAD).unwrap();
+    let memory = Arc::downgrade(&region);
+    let mut ring = Ring::new(kernel, region, Arc::clone(outbox), &[0], 2);
+    ring.register().unwrap();
+    (ring, memory)
+}
+
 #[test]
 fn memory_is_unmapped_when_all_entries_are_back() {
     let outbox = Arc::new(Outbox::new().unwrap());
-    let region = Region::new(2, PAYLOAD).unwrap();
-    let seen = Arc::downgrade(&region);
     let mut kernel = FakeKernel::new(outbox.doorbell(), []);
-    let mut ring = Ring::new(&mut kernel, region, Arc::clone(&outbox), &[0], 2);
-    ring.register().unwrap();
+    let (mut ring, seen) = registered(&mut kernel, &outbox);
     ring.run(&Mirror::new(), &AtomicU64::new(0)).unwrap();
     drop(ring);
     assert!(seen.upgrade().is_none());
@@ -366,11 +375,8 @@ fn memory_is_unmapped_when_all_entries_are_back() {
 #[test]
 fn memory_of_a_broken_ring_stays_mapped() {
     let outbox = Arc::new(Outbox::new().unwrap());
-    let region = Region::new(2, PAYLOAD).unwrap();
-    let seen = Arc::downgrade(&region);
     let mut kernel = FakeKernel::new(outbox.doorbell(), []);
-    let mut ring = Ring::new(&mut kernel, region, Arc::clone(&outbox), &[0], 2);
-    ring.register().unwrap();
+    let (ring, seen) = registered(&mut kernel, &outbox);
     drop(ring);
     assert!(seen.upgrade().is_some(), "the kernel has its entries");
 }
