@@ -150,9 +150,9 @@ fn check_root(
     checked.walk(walker, &mut merge, ledger)?;
     merge.finish(ledger)?;
     structure.finish(ledger);
-    let (told, nodes) = (checked.root.nodes, walker.nodes);
-    if !checked.root.is_plain() && told != nodes && structure.is_whole() {
-        let message = format!("its item tells {told} index nodes, its tree has {nodes}");
+    let (recorded, nodes) = (checked.root.nodes, walker.nodes);
+    if !checked.root.is_plain() && recorded != nodes && structure.is_whole() {
+        let message = format!("its item tells {recorded} index nodes, its tree has {nodes}");
         ledger.add(Finding::new(codes::ROOT_LINEAGE, message));
     }
     let (own, links) = links::check(structure, ledger);

@@ -282,7 +282,7 @@ impl Ops {
         let attr = self.fs.tmpfile(new.dir, mode, new.caller.creds())?;
         if let Some(list) = &lists.access {
             let set = self.fs.set_access_list(attr.ino, list, KillPrivileges::No);
-            // Nobody has seen the file yet.
+            // The file was not returned to a caller yet.
             set.inspect_err(|_| self.fs.forget(attr.ino, 1))?;
         }
         Ok(attr)

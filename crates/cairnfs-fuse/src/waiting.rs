@@ -2,9 +2,10 @@
 //! event loops.
 //!
 //! An event loop may wait itself if no other job is in flight and another event loop is left to
-//! receive requests; the thread of a ring must not, because no other serves its queue. No job is handed over then, which is fastest under low load. Otherwise the job
-//! and its reply are handed to a thread of the pool; such threads are started on demand and end
-//! when idle. Every accepted job is run, also when the pool is dropped.
+//! receive requests. No job is handed over then, which is fastest under low load. The thread of a
+//! ring must not wait, because no other thread serves its queue. Otherwise the job and its reply
+//! are handed to a thread of the pool; such threads are started on demand and end when idle. Every
+//! accepted job is run, also when the pool is dropped.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;

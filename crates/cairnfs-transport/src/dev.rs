@@ -135,7 +135,7 @@ impl Sink for Channel {
             Err(error) => self.write(unique, -error.number(), &[]),
         };
         match sent {
-            // ENOENT: nobody waits for the reply any more. ENODEV: unmounted.
+            // ENOENT: the request was aborted. ENODEV: the file system is unmounted.
             Ok(()) | Err(SystemError::NOENT | SystemError::NODEV) => {}
             Err(e) => {
                 tracing::warn!("reply to request {unique} failed: {e}");

@@ -174,7 +174,7 @@ const LAYOUT: Features = Features::SETXATTR_EXT.union(Features::MAX_PAGES);
 /// Agrees with an offer; returns the reply, and what it grants.
 ///
 /// # Errors
-/// A text that tells what the kernel lacks.
+/// The text names what the kernel lacks.
 pub fn agree(offer: &Offer, wanted: &Wanted) -> Result<(InitOut, Granted), String> {
     let lacks = LAYOUT.difference(offer.features);
     if offer.major != abi::MAJOR || offer.minor < abi::MINOR_MIN || !lacks.is_empty() {

@@ -55,7 +55,7 @@ impl Notifier {
         self.send(notice::INVAL_ENTRY, &[body.as_bytes(), name, &[0]])
     }
 
-    /// Tells that entry `name` of inode `ino` was removed.
+    /// Announces that entry `name` of inode `ino` was removed.
     ///
     /// # Errors
     /// As [`Self::inval_inode`].

@@ -1,7 +1,7 @@
 //! Replies: each request gets exactly one.
 //!
 //! A reply knows its request's number and the sink of the transport that received it, so it can be
-//! sent from any thread, at any time. A reply that is dropped unsent answers `EIO`. The types tell
+//! sent from any thread, at any time. A reply that is dropped unsent answers `EIO`. The types state
 //! which answers an operation has; they encode, and know no transport.
 
 use std::sync::Arc;

@@ -10,7 +10,7 @@ use zerocopy::{FromBytes, Immutable, KnownLayout};
 use crate::abi::{self, InHeader, Opcode, fattr};
 use crate::init::Offer;
 
-/// The header of a request: who asks, and about which inode.
+/// The header of a request: its number, its operation, the inode and the caller.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Header {
     /// Number of the request, by which its reply is matched.

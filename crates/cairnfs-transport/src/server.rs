@@ -30,7 +30,7 @@ pub trait Server: Send + Sync + 'static {
     /// What is wanted of a connection.
     ///
     /// # Errors
-    /// A text that tells what the kernel lacks.
+    /// The text names what the kernel lacks.
     fn negotiate(&self, offer: &Offer) -> Result<Wanted, String>;
 
     /// An operation arrived that this interface does not have; it is refused with `ENOSYS`.

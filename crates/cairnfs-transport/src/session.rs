@@ -99,7 +99,8 @@ impl<S: Server> Session<S> {
     pub fn new(server: S, device: OwnedFd, config: Config) -> io::Result<Self> {
         let channel = Arc::new(Channel::new(device));
         let (granted, rings) = negotiate(&server, &channel, config.transport)?;
-        // Nobody waits for what rings leave to the device, so polling would not pay there.
+        // No program waits for the messages that rings leave to the device, so polling them would not
+        // pay.
         let processors = match &rings {
             Some(_) => 1,
             None => thread::available_parallelism().map_or(1, usize::from),

@@ -191,7 +191,7 @@ fn serve_share<S: Server>(
     let region = Region::new(entries, payload)?;
     let outbox = Arc::new(Outbox::new()?);
     let uring = Uring::new(entries, outbox.doorbell())?;
-    // Who prepares reads the report, or has given up.
+    // Sending fails if the caller of `Prepared::new` has given up.
     let _ = reporting.send(Report::Prepared);
     let Ok(start) = starting.recv() else {
         return Ok(());

@@ -33,11 +33,11 @@ use crate::server::{self, Server};
 /// system calls, but the first caller of a round waits for all of it.
 const ROUND: usize = 4;
 
-/// Who has an entry.
+/// The side that may touch an entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Owner {
-    /// Nobody yet, or nobody any more.
-    Nobody,
+    /// Neither side: the entry is not registered, or the kernel has returned it for good.
+    Neither,
     Kernel,
     /// The server; `unique` is the number of the request.
     Server {
@@ -96,7 +96,7 @@ impl<I: Instance> Ring<I> {
             let entry = Arc::new(EntrySink::new(slot, Arc::clone(&outbox)));
             Slot {
                 queue,
-                owner: Owner::Nobody,
+                owner: Owner::Neither,
                 sink: Arc::clone(&entry) as Arc<dyn Sink>,
                 entry,
             }
@@ -335,7 +335,7 @@ impl<I: Instance> Ring<I> {
         let Some(slot) = self.slots.get_mut(at) else {
             return;
         };
-        if mem::replace(&mut slot.owner, Owner::Nobody) == Owner::Nobody {
+        if mem::replace(&mut slot.owner, Owner::Neither) == Owner::Neither {
             return;
         }
         self.live -= 1;

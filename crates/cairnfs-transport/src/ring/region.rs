@@ -13,7 +13,7 @@
 
 #![allow(
     unsafe_code,
-    reason = "memory that the kernel writes has no other representation; each use states who owns it"
+    reason = "memory that the kernel writes has no other representation; each use states the owner"
 )]
 
 use std::io;
@@ -143,7 +143,7 @@ impl Region {
         ];
         let at = self.head(slot).wrapping_add(ADDRESSES).cast::<Addresses>();
         // SAFETY: `at` is inside this entry's head, and aligned because heads are at multiples of
-        // 512 of a page; nobody else uses an entry that is not registered.
+        // 512 of a page; an entry that is not registered has no other user.
         unsafe { at.write(addresses) };
         at.cast()
     }

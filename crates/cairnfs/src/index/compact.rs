@@ -2,8 +2,9 @@
 //!
 //! Uses a dense [`Output`], which packs a run of leaves into as few as possible. Leaves that are
 //! nearly full are not rewritten, unless a rest before them would otherwise make a partly filled
-//! leaf. Nodes that another tree has too are left alone: rewriting them would take space. Bounded like a merge step: it ends at a leaf once enough nodes were allocated, and returns
-//! the key at which the next compaction continues.
+//! leaf. Nodes that another tree has too are left alone: rewriting them would take space. Bounded
+//! like a merge step: it ends at a leaf once enough nodes were allocated, and returns the key at
+//! which the next compaction continues.
 
 use crate::error::Result;
 use crate::format::NODE_SIZE;

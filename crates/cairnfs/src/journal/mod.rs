@@ -309,8 +309,9 @@ impl Journal {
         self.write_closed(&mut head, &context, &[])
     }
 
-    /// Writes a closed context, with the changes of `roots` as its last entries. If it does not reach the log, the commits in it are lost, and every
-    /// later context would be invalid; so an error fails the volume.
+    /// Writes a closed context, with the changes of `roots` as its last entries. If it does not
+    /// reach the log, the commits in it are lost, and every later context would be invalid; so an
+    /// error fails the volume.
     fn write_closed(
         &self,
         head: &mut Head,

@@ -207,8 +207,8 @@ impl Core {
         self.merger.compact(self)
     }
 
-    /// Makes inodes of the tree `items` durable with all they depend on, and directories also with their entries.
-    /// Changes of other inodes are left in their context.
+    /// Makes inodes of the tree `items` durable with all they depend on, and directories also with
+    /// their entries. Changes of other inodes are left in their context.
     ///
     /// # Errors
     /// The device's failure, now or earlier.
