@@ -7,7 +7,7 @@ use cairnfs::Mechanism;
 use crate::Result;
 use crate::compare::Compare;
 use crate::noop::Noop;
-use crate::workload::{Dirfsync, Fsmark, Fsync, Maildir, Mixed, Neighbour, Xattr};
+use crate::workload::{Branches, Dirfsync, Fsmark, Fsync, Maildir, Mixed, Neighbour, Xattr};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -75,6 +75,13 @@ Examples:
   cairnfs bench neighbour --target /mnt
   cairnfs bench compare --device /var/tmp/image --with cairnfs-mount,noop,xfs neighbour")]
     Neighbour(Run<Neighbour>),
+    /// Fork a whole tree of files, change forks, compare and remove them
+    #[command(after_help = "\
+Examples:
+  cairnfs bench branches --files 1000000 --size 0
+  cairnfs bench branches --target /mnt --many 0
+  cairnfs bench compare --device /var/tmp/image --with cairnfs,xfs,ext4,btrfs branches")]
+    Branches(Run<Branches>),
     /// Measure several file systems in turn on one device, and compare them
     #[command(after_help = "\
 Examples:
@@ -94,6 +101,9 @@ Examples:
   cairnfs bench noop /mnt
   cairnfs bench noop -o threads=4 /mnt")]
     Noop(Noop),
+    /// Measure the sections that only one thread can be in, and what they allow on more processors
+    #[cfg(feature = "sections")]
+    Scaling(crate::scaling::Scaling),
 }
 
 /// One run of a workload.
@@ -133,7 +143,7 @@ pub struct Place {
     pub cache: Option<u64>,
 
     /// Run the library without a mechanism, to see what it saves: one-flush, fsync-closure,
-    /// entries-once or attributes-known.
+    /// entries-once, attributes-known, relogging, values-once, changes-only or reservation-caches.
     #[arg(long, value_name = "MECHANISM", value_parser = parse_mechanism)]
     pub without: Option<Mechanism>,
 
@@ -183,7 +193,10 @@ fn parse_mechanism(name: &str) -> std::result::Result<Mechanism, String> {
 }
 
 /// Parses a number of bytes with an optional suffix for a power of 1024.
-pub(crate) fn parse_size(text: &str) -> std::result::Result<u64, String> {
+///
+/// # Errors
+/// A text that says what was wrong.
+pub fn parse_size(text: &str) -> std::result::Result<u64, String> {
     let (digits, shift) = match text.char_indices().last() {
         Some((at, 'k' | 'K')) => (text.get(..at), 10),
         Some((at, 'm' | 'M')) => (text.get(..at), 20),

@@ -17,6 +17,8 @@ mod phase;
 mod processor;
 mod random;
 mod report;
+#[cfg(feature = "sections")]
+mod scaling;
 mod tally;
 mod target;
 mod workload;
@@ -31,7 +33,22 @@ pub use noop::Noop;
 pub use phase::Phase;
 pub use report::Report;
 pub use tally::Latency;
-pub use workload::{Dirfsync, Fsmark, Fsync, Maildir, Mixed, Neighbour, Workload, Xattr, measure};
+pub use workload::{
+    Branches, Dirfsync, Fsmark, Fsync, Maildir, Mixed, Neighbour, Workload, Xattr, measure,
+};
+
+/// Parts of this crate that other benchmarks of the workspace use.
+pub mod parts {
+    pub use crate::args::parse_size;
+    pub use crate::compare::conditions::Conditions;
+    pub use crate::compare::figures::Spread;
+    pub use crate::compare::stats::{Block, Requests};
+    pub use crate::compare::svg;
+    pub use crate::compare::table::readable;
+    pub use crate::processor::process_cpu;
+    pub use crate::random::Random;
+    pub use crate::tally::Tally;
+}
 
 /// A failure of a benchmark; its text is for the user.
 pub type Failure = Box<dyn Error + Send + Sync>;
@@ -63,8 +80,11 @@ pub fn run_to(args: &Args, out: &mut dyn Write) -> Result<()> {
         Command::Mixed(run) => print(run, out),
         Command::Maildir(run) => print(run, out),
         Command::Neighbour(run) => print(run, out),
+        Command::Branches(run) => print(run, out),
         Command::Compare(compare) => compare::compare(compare, out),
         Command::Noop(noop) => noop.run(out),
+        #[cfg(feature = "sections")]
+        Command::Scaling(scaling) => scaling.run(out),
     }
 }
 

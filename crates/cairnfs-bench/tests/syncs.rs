@@ -72,10 +72,27 @@ fn files_are_synced_after_given_number_of_blocks() {
         let dir = tempfile::tempdir().unwrap();
         let top = kept_in(dir.path(), &words);
         for job in ["t0", "t1", "t2"] {
-            assert_eq!(files_in(&top.join(job)), [("file".into(), 40960)]);
+            assert_eq!(files_in(&top.join(job)), [("file00000000".into(), 40960)]);
         }
         let lengths: Vec<_> = kept_on_a_volume(&words).into_iter().map(|f| f.1).collect();
         assert_eq!(lengths, [40960; 3]);
+    }
+}
+
+#[test]
+fn files_of_job_are_synced_in_turn_with_nothing_in_memory() {
+    let words = "fsync --random --files 4 --cold --total 64K --block 4K";
+    let words: Vec<&str> = words.split(' ').collect();
+    let found = common::figures(&[&words[..], &["--volume-size", "64M"]].concat());
+    let name = "random write + fsync";
+    assert_eq!(phases(&found), [("reopen", 0), (name, 16), ("sync", 0)]);
+    timed(&found["phases"][1], 16);
+    let lengths: Vec<_> = kept_on_a_volume(&words).into_iter().map(|f| f.1).collect();
+    assert_eq!(lengths, [16384; 4]);
+    for wrong in ["--files 4", "--cold", "--random --files 3"] {
+        let words: Vec<&str> = "fsync --total 64K --block 4K".split(' ').collect();
+        let words = [words, wrong.split(' ').collect()].concat();
+        assert!(common::run(&words).is_err(), "{wrong}");
     }
 }
 
@@ -110,6 +127,20 @@ fn mechanisms_can_be_left_out() {
             0,
             "node_cache_hits",
             2.0,
+        ),
+        (
+            "fsmark --threads 1 --files 500 --sync-create",
+            "relogging",
+            1,
+            "log_bytes",
+            1.2,
+        ),
+        (
+            "xattr --threads 1 --files 200 --values 1",
+            "values-once",
+            0,
+            "xattr_value_bytes",
+            50.0,
         ),
     ] {
         let words: Vec<&str> = words.split(' ').collect();

@@ -24,7 +24,7 @@ pub const NODE_IDENTITY: &str = "node-identity";
 pub const NODE_LAYOUT: &str = "node-layout";
 /// The parent's pointer to an index node leads to an impossible place.
 pub const NODE_POINTER: &str = "node-pointer";
-/// An index node was born after the newest possible merge.
+/// An index node or a large value was born after the newest possible merge.
 pub const NODE_BIRTH: &str = "node-birth";
 /// An index node has keys that its parent's bounds exclude.
 pub const NODE_ORDER: &str = "node-order";
@@ -60,7 +60,8 @@ pub const EXTENT_RANGE: &str = "extent-range";
 pub const EXTENT_OVERLAP: &str = "extent-overlap";
 /// A written extent is beyond the end of its file.
 pub const EXTENT_BEYOND_END: &str = "extent-beyond-end";
-/// An extent was born after the newest context of the volume.
+/// An extent was born after the newest context of the volume, or one in the index after the newest
+/// possible merge.
 pub const EXTENT_BIRTH: &str = "extent-birth";
 /// An attribute item is invalid.
 pub const XATTR_ITEM: &str = "xattr-item";

@@ -79,11 +79,12 @@ fn run(device: &dyn Device, options: &CheckOptions, ledger: &mut Ledger<'_>) -> 
     let Some(volume) = Volume::open(device, ledger)? else {
         return Ok(());
     };
-    let Some(replay) = log::read(&volume, ledger)? else {
+    let Some(mut log) = log::read(&volume, ledger)? else {
         return Ok(());
     };
-    let mut roots = Roots::read(&volume, &replay, ledger)?;
-    roots.check_others(&replay, options.data, ledger)?;
+    let mut roots = Roots::read(&volume, &log, ledger)?;
+    roots.check_others(&mut log, options.data, ledger)?;
+    let replay = log.take(roots.main_id());
     let first = ledger.findings().len();
     let links = roots.check_main(&replay, ledger)?;
     space::check(&volume, roots.claims(), ledger)?;

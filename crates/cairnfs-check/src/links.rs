@@ -15,13 +15,19 @@ use crate::structure::{Claims, Found, InodeRecord, Link, Structure};
 /// Number of inodes between two progress reports.
 const PROGRESS_STEP: u64 = 4096;
 
-/// Makes the checks across objects. Returns the blocks in use and all entries, sorted.
-pub(crate) fn check(structure: Structure<'_>, ledger: &mut Ledger<'_>) -> (Claims, Vec<Link>) {
+/// Makes the checks across objects; an `unfinished` tree may have nothing in it. Returns the blocks
+/// in use and all entries, sorted.
+pub(crate) fn check(
+    structure: Structure<'_>,
+    unfinished: bool,
+    ledger: &mut Ledger<'_>,
+) -> (Claims, Vec<Link>) {
     let mut found = structure.into_found();
     let mut links = std::mem::take(&mut found.links);
     links.sort_unstable();
     let mut checker = Checker {
         found: &found,
+        unfinished: unfinished && found.inodes.is_empty(),
         ledger,
         places: HashMap::new(),
         doubtful: BTreeSet::new(),
@@ -54,6 +60,8 @@ enum Way {
 
 struct Checker<'a, 'l, 'p> {
     found: &'a Found,
+    /// The tree may be without a root directory.
+    unfinished: bool,
     ledger: &'l mut Ledger<'p>,
     /// By inode number of the directory.
     places: HashMap<u64, Place>,
@@ -83,7 +91,7 @@ impl Checker<'_, '_, '_> {
         self.dangling(rest);
         self.ledger.progress("structure", total, total);
         let no_root = found.inodes.first().is_none_or(|i| i.ino != ROOT_INO);
-        if no_root && !self.excused(ROOT_INO) {
+        if no_root && !self.unfinished && !self.excused(ROOT_INO) {
             let message = "the root directory does not exist".into();
             self.report(codes::INODE_MISSING, ROOT_INO, message);
         }

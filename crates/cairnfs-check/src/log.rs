@@ -11,12 +11,12 @@ use cairnfs::error::{Corruption, Result};
 use cairnfs::format::BLOCK_SIZE;
 use cairnfs::format::geometry::{Geometry, LOG_START};
 use cairnfs::format::record::{
-    FLAG_FSYNC, FLAG_LAST, FLAG_MOUNT, HEADER_SIZE, RecordHeader, entries,
+    FLAG_FSYNC, FLAG_LAST, FLAG_MOUNT, FLAG_ROOTS, HEADER_SIZE, RecordHeader, entries,
 };
 use cairnfs::format::{checksum, record};
 
 use crate::codes;
-use crate::overlay::Overlay;
+use crate::overlay::{Overlay, Overlays};
 use crate::report::{Finding, Ledger};
 use crate::volume::Volume;
 
@@ -26,27 +26,56 @@ const BEYOND_BLOCKS: u64 = 8192;
 const SCAN_BLOCKS: u64 = 64;
 
 /// The state that the log adds to the index.
-pub(crate) struct Replay {
-    pub(crate) overlay: Overlay,
+pub(crate) struct Log {
+    pub(crate) overlays: Overlays,
     /// Sequence number of the newest complete context.
     pub(crate) seq: u64,
     /// Whether some entries were invalid.
-    pub(crate) incomplete: bool,
+    incomplete: bool,
 }
 
-impl Replay {
-    /// The same log as it changes a frozen root: not at all.
-    pub(crate) fn without_changes(&self) -> Self {
-        Self {
+impl Log {
+    /// Takes what the log changes in a root that can be written.
+    pub(crate) fn take(&mut self, root: u32) -> Replay {
+        Replay {
+            overlay: self.overlays.take(root),
+            seq: self.seq,
+            youngest: self.youngest(),
+            incomplete: self.incomplete,
+        }
+    }
+
+    /// Greatest birth that the index can have: no merge goes beyond the first change of roots in
+    /// the log, because what is older belongs to a snapshot that the index does not have yet.
+    pub(crate) fn youngest(&self) -> u64 {
+        let first = self.overlays.steps.first().and_then(|step| step.end);
+        first.map_or(self.seq, |(seq, _)| seq)
+    }
+
+    /// What the log changes in a root that was frozen at `boundary`: nothing.
+    pub(crate) fn of_frozen(&self, boundary: u64) -> Replay {
+        Replay {
             overlay: Overlay::default(),
             seq: self.seq,
+            youngest: self.youngest().min(boundary),
             incomplete: false,
         }
     }
 }
 
+/// The state that the log adds to the files of a root.
+pub(crate) struct Replay {
+    pub(crate) overlay: Overlay,
+    /// Sequence number of the newest complete context.
+    pub(crate) seq: u64,
+    /// Greatest birth that the root can have in the index.
+    pub(crate) youngest: u64,
+    /// Whether some entries were invalid.
+    pub(crate) incomplete: bool,
+}
+
 /// Reads and replays the log; `None` if the superblock that it belongs to is lost.
-pub(crate) fn read(volume: &Volume<'_>, ledger: &mut Ledger<'_>) -> Result<Option<Replay>> {
+pub(crate) fn read(volume: &Volume<'_>, ledger: &mut Ledger<'_>) -> Result<Option<Log>> {
     let mut reader = Reader {
         volume,
         generation: 0,
@@ -154,6 +183,8 @@ impl Reader<'_, '_> {
             }
             let checks = header.checks_len.get() as usize;
             let part = Part {
+                seq: header.seq.get(),
+                flags: header.flags.get(),
                 lsn: at,
                 block,
                 entries: payload.len().saturating_sub(checks),
@@ -247,6 +278,8 @@ impl Reader<'_, '_> {
 
 /// A part of a context: a record and its place.
 struct Part {
+    seq: u64,
+    flags: u32,
     lsn: u64,
     block: u64,
     payload: Vec<u8>,
@@ -274,7 +307,7 @@ struct Contexts {
     open: Option<(u64, Vec<Part>)>,
     /// Complete contexts that are not known to be durable together with their data.
     whole: VecDeque<Vec<Part>>,
-    overlay: Overlay,
+    overlays: Overlays,
     incomplete: bool,
 }
 
@@ -288,7 +321,7 @@ impl Contexts {
             goes_on: false,
             open: None,
             whole: VecDeque::new(),
-            overlay: Overlay::default(),
+            overlays: Overlays::default(),
             incomplete: false,
         }
     }
@@ -353,11 +386,16 @@ impl Contexts {
     }
 
     fn apply(&mut self, parts: &[Part], ledger: &mut Ledger<'_>) {
+        let roots = parts.last().is_some_and(|p| p.flags & FLAG_ROOTS != 0);
         for part in parts {
+            let context = (part.seq, roots);
             for entry in part.entries() {
                 let applied = entry
                     .map_err(|c| format!("expected {}, found {}", c.expected, c.found))
-                    .and_then(|entry| self.overlay.apply(&entry, part.block, &self.geometry));
+                    .and_then(|entry| {
+                        let geometry = &self.geometry;
+                        self.overlays.apply(&entry, context, part.block, geometry)
+                    });
                 match applied {
                     Ok(()) => ledger.stats().log_entries += 1,
                     Err(why) => self.report(ledger, why, part.block),
@@ -371,10 +409,10 @@ impl Contexts {
         ledger.add(Finding::new(codes::LOG_ENTRY, message).at(block));
     }
 
-    fn replay(mut self, hash_seed: u64) -> Replay {
-        self.overlay.derive_names(hash_seed);
-        Replay {
-            overlay: self.overlay,
+    fn replay(mut self, hash_seed: u64) -> Log {
+        self.overlays.derive_names(hash_seed);
+        Log {
+            overlays: self.overlays,
             seq: self.last.unwrap_or(0).max(self.merged_seq),
             incomplete: self.incomplete,
         }

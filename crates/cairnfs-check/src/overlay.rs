@@ -13,7 +13,7 @@ use cairnfs::format::item::{
     decode_dir_entry, decode_dir_name, decode_extent, decode_extent_at, decode_inode,
     encode_dir_name,
 };
-use cairnfs::format::key::{Key, Kind, MAIN_ROOT, VOLUME_ROOT};
+use cairnfs::format::key::{Key, Kind, VOLUME_ROOT};
 use cairnfs::format::record::Entry;
 use cairnfs::format::root::Root;
 use cairnfs::format::xattr::decode_xattrs;
@@ -29,6 +29,8 @@ pub(crate) struct Item<'a> {
     pub(crate) value: &'a [u8],
     /// First block of the leaf or log record that holds the item; none for a derived item.
     pub(crate) block: Option<u64>,
+    /// Birth of the leaf that holds the item; none for an item of the log or a derived one.
+    pub(crate) birth: Option<u64>,
     /// Whether the item is in the log. Attributes then contain their values.
     pub(crate) logged: bool,
 }
@@ -73,7 +75,75 @@ pub(crate) struct Replaced {
     pub(crate) birth: u64,
 }
 
-/// The changes in the log to the files' tree: the final value of each key.
+/// The changes in the log, of each root.
+#[derive(Default)]
+pub(crate) struct Overlays {
+    of: BTreeMap<u32, Overlay>,
+    /// What the log does to roots, in its order.
+    pub(crate) steps: Vec<RootStep>,
+}
+
+/// A part of the log that ends with a change of roots, or the rest behind the last one.
+#[derive(Default)]
+pub(crate) struct RootStep {
+    /// The roots whose files it changes, each with a log block that does.
+    pub(crate) files: BTreeMap<u32, u64>,
+    /// The root items at its end.
+    pub(crate) changes: BTreeMap<u32, Root>,
+    /// The context that they close, and a log block of it.
+    pub(crate) end: Option<(u64, u64)>,
+}
+
+impl Overlays {
+    /// Takes an entry of the context `seq`, as [`Overlay::apply`] does. `roots` tells whether the
+    /// context is marked as one that ends with changes of roots.
+    pub(crate) fn apply(
+        &mut self,
+        entry: &Entry<'_>,
+        (seq, roots): (u64, bool),
+        block: u64,
+        geometry: &Geometry,
+    ) -> Result<(), String> {
+        let ended = |step: &RootStep| step.end.is_some_and(|(end, _)| end != seq);
+        if self.steps.last().is_none_or(ended) {
+            self.steps.push(RootStep::default());
+        }
+        let Some(step) = self.steps.last_mut() else {
+            return Ok(());
+        };
+        if entry.root != VOLUME_ROOT {
+            step.files.entry(entry.root).or_insert(block);
+            let overlay = self.of.entry(entry.root).or_default();
+            return overlay.apply(entry, block, geometry);
+        }
+        let id = entry.key.object;
+        if entry.delete || entry.key != Key::new(id, Kind::Root, 0) {
+            return Err(format!("{:?}, which is no root", entry.key));
+        }
+        if !roots {
+            return Err(format!(
+                "root {id} in a context that is not marked as having any"
+            ));
+        }
+        step.changes
+            .insert(id as u32, Root::decode(id, entry.value)?);
+        step.end = Some((seq, block));
+        Ok(())
+    }
+
+    /// Derives the changes of the name items, after all entries have been taken.
+    pub(crate) fn derive_names(&mut self, hash_seed: u64) {
+        let all = self.of.values_mut();
+        all.for_each(|overlay| overlay.derive_names(hash_seed));
+    }
+
+    /// Takes the changes of the files of a root.
+    pub(crate) fn take(&mut self, root: u32) -> Overlay {
+        self.of.remove(&root).unwrap_or_default()
+    }
+}
+
+/// The changes in the log to the files of one root: the final value of each key.
 #[derive(Default)]
 pub(crate) struct Overlay {
     changes: BTreeMap<Key, Change>,
@@ -86,23 +156,7 @@ pub(crate) struct Overlay {
 impl Overlay {
     /// Takes an entry; a later one with the same key wins. A replaced value is not in the logical
     /// state, but a replay reads it, so it is checked here.
-    pub(crate) fn apply(
-        &mut self,
-        entry: &Entry<'_>,
-        block: u64,
-        geometry: &Geometry,
-    ) -> Result<(), String> {
-        if entry.root == VOLUME_ROOT {
-            let id = entry.key.object;
-            let is_root = !entry.delete && entry.key == Key::new(id, Kind::Root, 0);
-            return match is_root {
-                true => Root::decode(id, entry.value).map(|_| ()),
-                false => Err(format!("{:?}, which is no root", entry.key)),
-            };
-        }
-        if entry.root != MAIN_ROOT {
-            return Err(format!("a change of root {}", entry.root));
-        }
+    fn apply(&mut self, entry: &Entry<'_>, block: u64, geometry: &Geometry) -> Result<(), String> {
         if matches!(
             entry.key.kind,
             Kind::DirName | Kind::SharedValue | Kind::Root
@@ -139,7 +193,7 @@ impl Overlay {
     }
 
     /// Derives the changes of the name items, after all entries have been taken.
-    pub(crate) fn derive_names(&mut self, hash_seed: u64) {
+    fn derive_names(&mut self, hash_seed: u64) {
         for (key, change) in &self.changes {
             if key.kind != Kind::DirIndex {
                 continue;
@@ -259,6 +313,7 @@ impl<'a, S: Sink> Merge<'a, S> {
             key,
             value,
             block: Some(*block),
+            birth: None,
             logged: true,
         };
         self.sink.item(&item, ledger)
@@ -284,6 +339,7 @@ impl<'a, S: Sink> Merge<'a, S> {
             key,
             value: &value,
             block,
+            birth: None,
             logged: false,
         };
         self.sink.item(&item, ledger)

@@ -78,7 +78,7 @@ impl Names {
         let mut ignored = Ledger::new(&mut ignore);
         let seed = volume.superblock.hash_seed.get();
         let mut merge = Merge::new(&replay.overlay, seed, self);
-        let mut walker = Walker::new(volume, replay.seq);
+        let mut walker = Walker::new(volume, replay.youngest);
         root.walk(&mut walker, &mut merge, &mut ignored)?;
         merge.finish(&mut ignored)
     }

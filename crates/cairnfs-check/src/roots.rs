@@ -7,14 +7,15 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use cairnfs::error::Result;
 use cairnfs::format::key::{Key, Kind, MAIN_ROOT, VOLUME_ROOT};
-use cairnfs::format::root::{Root, RootState};
+use cairnfs::format::lineage::check_changes;
+use cairnfs::format::root::{MAIN_NAME, Root, RootState};
 use cairnfs::format::superblock::ROOTS;
 
 use crate::codes;
 use crate::data;
 use crate::holes::{Holes, KeyRange};
 use crate::links;
-use crate::log::Replay;
+use crate::log::{Log, Replay};
 use crate::overlay::{Item, Merge};
 use crate::paths;
 use crate::report::{Finding, Ledger};
@@ -52,22 +53,19 @@ pub(crate) struct Roots<'v, 'd> {
 
 impl<'v, 'd> Roots<'v, 'd> {
     /// Reads and checks the table.
-    pub(crate) fn read(
-        volume: &'v Volume<'d>,
-        replay: &Replay,
-        ledger: &mut Ledger<'_>,
-    ) -> Result<Self> {
+    pub(crate) fn read(volume: &'v Volume<'d>, log: &Log, ledger: &mut Ledger<'_>) -> Result<Self> {
         let superblock = &volume.superblock;
-        let mut walker = Walker::new(volume, replay.seq);
+        let mut walker = Walker::new(volume, log.youngest());
         let mut table = Table::default();
         let height = superblock.root_height.get();
         walker.walk(&superblock.root, height, &mut table, ledger)?;
         table.check(volume, ledger);
+        table.check_log(log, ledger);
         Ok(Self {
             volume,
             table,
             walker,
-            claims: Claims::new(volume, replay),
+            claims: Claims::new(volume, &log.of_frozen(0)),
         })
     }
 
@@ -75,25 +73,28 @@ impl<'v, 'd> Roots<'v, 'd> {
     /// `contents`.
     pub(crate) fn check_others(
         &mut self,
-        replay: &Replay,
+        log: &mut Log,
         contents: bool,
         ledger: &mut Ledger<'_>,
     ) -> Result<()> {
-        // The log has no changes of a frozen root.
-        let unchanged = replay.without_changes();
         let stats = *ledger.stats();
+        let main = self.table.main();
         for id in self.table.in_order() {
-            let Some(checked) = self.table.checked(id).filter(|_| id != MAIN_ROOT) else {
+            let Some(checked) = self.table.checked(id).filter(|_| Some(id) != main) else {
                 continue;
+            };
+            let replay = match checked.root.state {
+                RootState::Head => log.take(id),
+                RootState::Frozen | RootState::Dropping => log.of_frozen(checked.root.boundary),
             };
             let first = ledger.findings().len();
             ledger.begin_snapshot(id, &checked.root.name);
             let (walker, claims) = (&mut self.walker, &mut self.claims);
-            let links = check_root(self.volume, &unchanged, &checked, (walker, claims), ledger)?;
+            let links = check_root(self.volume, &replay, &checked, (walker, claims), ledger)?;
             if contents {
-                data::check(self.volume, &unchanged, &checked, ledger)?;
+                data::check(self.volume, &replay, &checked, ledger)?;
             }
-            paths::name(self.volume, &unchanged, &checked, &links, first, ledger)?;
+            paths::name(self.volume, &replay, &checked, &links, first, ledger)?;
             ledger.end_snapshot();
         }
         // The counts are those of the files of the main root.
@@ -109,7 +110,8 @@ impl<'v, 'd> Roots<'v, 'd> {
         replay: &Replay,
         ledger: &mut Ledger<'_>,
     ) -> Result<Option<Vec<Link>>> {
-        let links = match self.table.checked(MAIN_ROOT) {
+        let main = self.table.main();
+        let links = match main.and_then(|id| self.table.checked(id)) {
             Some(main) => {
                 let used = (&mut self.walker, &mut self.claims);
                 Some(check_root(self.volume, replay, &main, used, ledger)?)
@@ -126,7 +128,12 @@ impl<'v, 'd> Roots<'v, 'd> {
 
     /// The main root.
     pub(crate) fn main(&self) -> Option<Checked<'_>> {
-        self.table.checked(MAIN_ROOT)
+        self.table.checked(self.table.main()?)
+    }
+
+    /// Id of the main root.
+    pub(crate) fn main_id(&self) -> u32 {
+        self.table.main().unwrap_or(MAIN_ROOT)
     }
 
     /// The blocks in use by all roots.
@@ -146,7 +153,7 @@ fn check_root(
     let mut structure = Structure::new(volume, replay, checked.inherited, claims);
     let seed = volume.superblock.hash_seed.get();
     let mut merge = Merge::new(&replay.overlay, seed, &mut structure);
-    walker.begin_root(checked.inherited);
+    walker.begin_root(checked.inherited, replay.youngest);
     checked.walk(walker, &mut merge, ledger)?;
     merge.finish(ledger)?;
     structure.finish(ledger);
@@ -155,7 +162,10 @@ fn check_root(
         let message = format!("its item tells {recorded} index nodes, its tree has {nodes}");
         ledger.add(Finding::new(codes::ROOT_LINEAGE, message));
     }
-    let (own, links) = links::check(structure, ledger);
+    // A branch without a name may have been left before it got its root directory. It is dropped by
+    // the next opening.
+    let unfinished = checked.root.name.is_empty() && checked.root.state != RootState::Frozen;
+    let (own, links) = links::check(structure, unfinished, ledger);
     claims.add(&own);
     Ok(links)
 }
@@ -169,12 +179,55 @@ struct Table {
 
 impl Table {
     fn report_missing(&self, ledger: &mut Ledger<'_>) {
-        let key = Key::new(u64::from(MAIN_ROOT), Kind::Root, 0);
-        if !self.holes.hides(&key) {
-            let message = format!("no root {MAIN_ROOT} in the table of roots");
+        if !self.is_hidden(MAIN_ROOT) {
+            let message = format!("no head named {MAIN_NAME} in the table of roots");
             ledger.add(Finding::new(codes::ROOT_MISSING, message));
         }
         ledger.unchecked("all files: their root is not known");
+    }
+
+    /// Id of the head with the volume's files.
+    fn main(&self) -> Option<u32> {
+        let is_main = |root: &Root| root.state == RootState::Head && root.name == MAIN_NAME;
+        let mut roots = self.roots.iter();
+        roots.find(|(_, root)| is_main(root)).map(|(id, _)| *id)
+    }
+
+    /// Checks what the log does to roots, in its order, as a replay does: it changes the files of
+    /// heads only, and roots by the rules of [`check_changes`]. Of a root that only the log has, the
+    /// entries were decoded; the rest is checked once the index has it.
+    fn check_log(&self, log: &Log, ledger: &mut Ledger<'_>) {
+        if self.main().is_none() {
+            // That is found anyway; the changes may be those of the missing root.
+            return;
+        }
+        let mut roots = self.roots.clone();
+        for step in &log.overlays.steps {
+            for (id, block) in &step.files {
+                let why = match roots.get(id).map(|root| root.state) {
+                    Some(RootState::Head) => continue,
+                    Some(RootState::Frozen | RootState::Dropping) => "which is frozen",
+                    None if self.is_hidden(*id) => continue,
+                    None => "which does not exist",
+                };
+                let message = format!("changes of root {id}, {why}");
+                ledger.add(Finding::new(codes::LOG_ENTRY, message).at(*block));
+            }
+            let Some((seq, block)) = step.end else {
+                continue;
+            };
+            let changed = check_changes(&roots, &step.changes, seq);
+            if let (Err(why), true) = (changed, self.holes.is_empty()) {
+                ledger.add(Finding::new(codes::LOG_ENTRY, why).at(block));
+                // What follows depends on it.
+                return;
+            }
+            roots.extend(step.changes.clone());
+        }
+    }
+
+    fn is_hidden(&self, id: u32) -> bool {
+        self.holes.hides(&Key::new(u64::from(id), Kind::Root, 0))
     }
 
     /// Checks names, states and lineages.

@@ -117,6 +117,8 @@ pub(crate) struct Context<'a> {
     pub(crate) hash_seed: u64,
     /// Sequence of the newest context.
     pub(crate) seq: u64,
+    /// Greatest birth that the index can have.
+    youngest: u64,
     pub(crate) found: Found,
 }
 
@@ -180,6 +182,7 @@ impl<'a> Structure<'a> {
                 replaced: replay.overlay.replaced.keys().copied().collect(),
                 hash_seed: superblock.hash_seed.get(),
                 seq: replay.seq,
+                youngest: replay.youngest,
                 found: Found {
                     claims,
                     holes: Holes::default(),
@@ -257,6 +260,15 @@ impl Sink for Structure<'_> {
                 Ok((raw, _)) => {
                     let claims = &mut self.context.found.claims;
                     claims.indexed.insert(raw.block.get(), raw.len.get().into());
+                    let (birth, youngest) = (raw.birth.get(), self.context.youngest);
+                    // One that is younger than the log is found in the logical state.
+                    if birth > youngest && (changed || birth <= self.context.seq) {
+                        let message = format!(
+                            "born in context {birth}, none in the index can be behind {youngest}"
+                        );
+                        let finding = Finding::new(codes::EXTENT_BIRTH, message).of(key.object);
+                        ledger.add(finding.at(item.block));
+                    }
                     return;
                 }
                 Err(why) => {

@@ -3,6 +3,7 @@
 //! Unreadable keys become a hole. No block is read twice as a node or unit, and the level decreases
 //! with each step, so a walk terminates whatever the device holds.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use cairnfs::error::Result;
@@ -59,30 +60,34 @@ pub(crate) struct Walker<'a, 'd> {
     before: BlockSet,
     /// Blocks of nodes and units of this tree.
     own: BlockSet,
+    /// First blocks of the large values so far, with their births.
+    births: BTreeMap<u64, u64>,
     /// Number of nodes of this tree.
     pub(crate) nodes: u64,
 }
 
 impl<'a, 'd> Walker<'a, 'd> {
-    /// `newest` is the newest sequence that the superblock or the log has. A crash between the steps
-    /// of a merge leaves nodes younger than the superblock's, but none younger than the log's.
-    pub(crate) fn new(volume: &'a Volume<'d>, newest: u64) -> Self {
+    /// `youngest` is the greatest birth that the index can have. A crash between the steps of a merge
+    /// leaves nodes younger than the superblock's sequence, but none younger than the log's.
+    pub(crate) fn new(volume: &'a Volume<'d>, youngest: u64) -> Self {
         Self {
             volume,
-            youngest: newest,
+            youngest,
             used: BlockSet::new(&volume.geometry),
             inherited: Inherited::default(),
             before: BlockSet::new(&volume.geometry),
             own: BlockSet::new(&volume.geometry),
+            births: BTreeMap::new(),
             nodes: 0,
         }
     }
 
-    /// Begins the tree of another root, which inherits from its parent.
-    pub(crate) fn begin_root(&mut self, inherited: Inherited) {
+    /// Begins the tree of another root, which inherits from its parent; `youngest` is the greatest
+    /// birth that it can have.
+    pub(crate) fn begin_root(&mut self, inherited: Inherited, youngest: u64) {
         let own = std::mem::replace(&mut self.own, BlockSet::new(&self.volume.geometry));
         self.before.add(&own);
-        self.inherited = inherited;
+        (self.inherited, self.youngest) = (inherited, youngest);
         self.nodes = 0;
     }
 
@@ -215,6 +220,7 @@ impl<'a, 'd> Walker<'a, 'd> {
                 key,
                 value,
                 block: Some(node.header().block.get()),
+                birth: Some(node.header().birth.get()),
                 logged: false,
             };
             visitor.item(&item, ledger)?;
@@ -234,8 +240,14 @@ impl<'a, 'd> Walker<'a, 'd> {
         let mut value = Vec::with_capacity(len.next_multiple_of(UNIT_DATA));
         let (mut next, mut crc) = (first, 0);
         for _ in 0..len.div_ceil(UNIT_DATA) {
-            if !self.volume.can_hold_node(next) || self.take(next, at.birth.get()).is_err() {
-                let message = format!("no unit of the value of {key:?} can lie at block {next}");
+            let taken = match self.volume.can_hold_node(next) {
+                true => self.take(next, at.birth.get()),
+                false => Err("outside the data area or not aligned"),
+            };
+            if let Err(why) = taken {
+                let message = format!(
+                    "no unit of the value of {key:?} can lie at block {next}, which is {why}"
+                );
                 ledger.add(Finding::new(codes::OVERFLOW_CHAIN, message).at(first));
                 return Ok(None);
             }
@@ -262,6 +274,14 @@ impl<'a, 'd> Walker<'a, 'd> {
             return Ok(None);
         }
         self.check_birth(at.birth.get(), first, ledger);
+        let birth = *self.births.entry(first).or_insert(at.birth.get());
+        if birth != at.birth.get() {
+            let message = format!(
+                "the value of {key:?} is born in context {}, in another root in {birth}",
+                at.birth
+            );
+            ledger.add(Finding::new(codes::NODE_BIRTH, message).at(first));
+        }
         value.truncate(len);
         Ok(Some(value))
     }

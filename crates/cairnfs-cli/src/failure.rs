@@ -108,6 +108,11 @@ impl Failure {
         self.fatal || self.code == BROKEN_PIPE
     }
 
+    /// Whether the reader has closed the pipe.
+    pub fn is_broken_pipe(&self) -> bool {
+        self.code == BROKEN_PIPE
+    }
+
     /// The cause, without the object that it concerns.
     pub fn why(&self) -> &str {
         &self.why

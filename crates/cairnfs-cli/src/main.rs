@@ -14,6 +14,7 @@ mod interrupt;
 mod memory;
 mod notify;
 mod output;
+mod roots;
 mod size;
 mod spec;
 mod syslog;
@@ -70,6 +71,16 @@ enum Command {
     Rm(cmd::rm::Args),
     Import(cmd::import::Args),
     Export(cmd::export::Args),
+    Snapshot(cmd::snapshot::Args),
+    Branch(cmd::branch::Args),
+    Log(cmd::log::Args),
+    Diff(cmd::diff::Args),
+    Restore(cmd::restore::Args),
+    Publish(cmd::publish::Args),
+    Rename(cmd::rename::Args),
+    Drop(cmd::drop::Args),
+    Send(cmd::send::Args),
+    Receive(cmd::receive::Args),
     /// Measure a volume or any mounted directory
     Bench(cairnfs_bench::Args),
     Crashtest(cmd::crashtest::Args),
@@ -131,6 +142,16 @@ fn run(command: Command) -> Result<ExitCode, AnyError> {
         Command::Rm(args) => cmd::rm::run(args),
         Command::Import(args) => cmd::import::run(args),
         Command::Export(args) => cmd::export::run(args),
+        Command::Snapshot(args) => cmd::snapshot::run(args),
+        Command::Branch(args) => cmd::branch::run(args),
+        Command::Log(args) => cmd::log::run(args),
+        Command::Restore(args) => cmd::restore::run(args),
+        Command::Publish(args) => cmd::publish::run(args),
+        Command::Rename(args) => cmd::rename::run(args),
+        Command::Drop(args) => cmd::drop::run(args),
+        Command::Receive(args) => cmd::receive::run(args),
+        Command::Diff(args) => cmd::diff::run(args),
+        Command::Send(args) => cmd::send::run(args),
         Command::Bench(args) => cairnfs_bench::run(args),
         Command::Crashtest(args) => cmd::crashtest::run(args),
         Command::Completions(args) => cmd::completions::run(args, &mut Cli::command()),

@@ -123,18 +123,6 @@ pub fn utc_time(time: Time) -> String {
     }
 }
 
-/// A UUID in its usual form.
-pub fn uuid(bytes: &[u8; 16]) -> String {
-    let mut text = String::with_capacity(36);
-    for (i, byte) in bytes.iter().enumerate() {
-        if matches!(i, 4 | 6 | 8 | 10) {
-            text.push('-');
-        }
-        text.push_str(&format!("{byte:02x}"));
-    }
-    text
-}
-
 /// The mode column of `ls -l`.
 pub fn mode_string(kind: FileKind, mode: u32) -> String {
     let mut text = String::with_capacity(10);
@@ -290,7 +278,5 @@ mod tests {
         };
         assert!(utc_time(far).starts_with('@'));
         assert!(local_time(far).starts_with('@'));
-        let id = std::array::from_fn(|i| i as u8);
-        assert_eq!(uuid(&id), "00010203-0405-0607-0809-0a0b0c0d0e0f");
     }
 }

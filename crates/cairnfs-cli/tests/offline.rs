@@ -18,6 +18,8 @@ mod hostile;
 mod interrupted;
 #[path = "offline/place.rs"]
 mod place;
+#[path = "offline/roots.rs"]
+mod roots;
 #[path = "offline/salvage.rs"]
 mod salvage;
 #[path = "offline/typed.rs"]

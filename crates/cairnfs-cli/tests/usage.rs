@@ -186,7 +186,8 @@ fn closed_output_pipe_is_no_error() {
 #[test]
 fn help_shows_exit_code_of_usage_errors() {
     for command in [
-        "ls", "cat", "cp", "mkdir", "rm", "import", "export", "info", "trim",
+        "ls", "cat", "cp", "mkdir", "rm", "import", "export", "info", "trim", "snapshot", "branch",
+        "log", "diff", "restore", "publish", "rename", "drop", "send", "receive",
     ] {
         refused(&[command, "--nonsense"], 2, "--nonsense");
         let help = cairnfs(&[command, "--help"]).stdout;

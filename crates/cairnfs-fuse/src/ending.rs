@@ -23,12 +23,12 @@ impl Ending for () {}
 /// Ends the mount of a volume.
 pub(crate) struct End {
     ops: Arc<Ops>,
-    pools: [Waiting; 2],
+    pools: [Waiting; 3],
 }
 
 impl End {
     /// Creates the handle; `pools` run the requests that event loops do not answer.
-    pub fn new(ops: Arc<Ops>, pools: [Waiting; 2]) -> Self {
+    pub fn new(ops: Arc<Ops>, pools: [Waiting; 3]) -> Self {
         Self { ops, pools }
     }
 }

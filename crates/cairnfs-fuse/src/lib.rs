@@ -30,5 +30,6 @@ pub mod status;
 pub mod syncs;
 pub mod waiting;
 
+pub use cairnfs_transport::Transport;
 pub use options::MountOptions;
 pub use session::{ServeError, Served, Serving, serve};

@@ -6,6 +6,7 @@
 //! RELEASE) and those by which commands ask the daemon ([`crate::control`]): a report does not
 //! change itself.
 
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -101,9 +102,25 @@ impl Default for Messages {
     }
 }
 
+thread_local! {
+    /// Whether messages of this thread were counted before.
+    static AGAIN: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Runs a job that serves messages again, which were counted the first time.
+pub fn uncounted(job: impl FnOnce()) {
+    AGAIN.set(true);
+    // Requests that panic are answered by the transport, so this returns.
+    job();
+    AGAIN.set(false);
+}
+
 impl Messages {
     /// Counts one message.
     pub fn count(&self, operation: Operation) {
+        if AGAIN.get() {
+            return;
+        }
         if let Some(count) = self.counts.get(operation as usize) {
             count.fetch_add(1, Ordering::Relaxed);
         }
@@ -121,6 +138,15 @@ impl Messages {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn messages_that_are_served_again_are_counted_once() {
+        let messages = Messages::default();
+        messages.count(Operation::Read);
+        uncounted(|| messages.count(Operation::Read));
+        messages.count(Operation::Read);
+        assert_eq!(messages.counts()["read"], 2);
+    }
 
     #[test]
     fn each_operation_has_its_own_count() {

@@ -33,7 +33,7 @@ const HELPER_SOCKET: &str = "_FUSE_COMMFD";
 /// FUSE is missing, or the kernel or the helper refuses; the text tells which.
 pub fn mount(volume: &Path, dir: &Path, options: &MountOptions) -> io::Result<OwnedFd> {
     let source = match &options.source {
-        Some(name) => OsStr::new(name),
+        Some(name) => name.as_os_str(),
         None => volume.as_os_str(),
     };
     if geteuid().is_root() {

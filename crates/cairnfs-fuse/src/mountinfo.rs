@@ -3,7 +3,7 @@
 //! Only reads such tables. Paths are compared as bytes, so callers must pass absolute paths without
 //! symlinks.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::io;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
@@ -24,7 +24,7 @@ pub struct MountEntry {
     pub mountpoint: PathBuf,
     /// For example `ext4`, or [`FS_TYPE`].
     pub fs_type: String,
-    /// The mount's source, for a volume its path.
+    /// The mount's source: for a volume its path, for a branch that of [`branch_source`].
     pub source: PathBuf,
     /// Options of the mount and of the file system, separated by commas.
     pub options: String,
@@ -81,15 +81,46 @@ pub fn holding(path: &Path) -> io::Result<Option<MountEntry>> {
     }
 }
 
-/// Returns the mount of the volume at this path: the topmost, if it is mounted in several places.
+/// The source of a mount of a branch or snapshot: `VOLUME@NAME`. Names contain no `@` and no `/`.
+pub fn branch_source(volume: &Path, name: &str) -> OsString {
+    let mut source = volume.as_os_str().to_owned();
+    source.push("@");
+    source.push(name);
+    source
+}
+
+/// The path of the volume in the source of a mount of it, or of a branch of it.
+pub fn volume_of(source: &Path) -> &Path {
+    let volume = without_branch(source);
+    volume.filter(|v| is_branch_of(source, v)).unwrap_or(source)
+}
+
+/// Whether the source is that of a branch of this volume. One that is itself the path of a file
+/// names that file. The file system is asked only about a source in the volume's directory.
+fn is_branch_of(source: &Path, volume: &Path) -> bool {
+    without_branch(source) == Some(volume) && !source.exists()
+}
+
+/// What is before the `@NAME` of a source that has the form of [`branch_source`].
+fn without_branch(source: &Path) -> Option<&Path> {
+    let bytes = source.as_os_str().as_bytes();
+    let at = bytes.iter().rposition(|b| matches!(b, b'@' | b'/'))?;
+    let (volume, rest) = bytes.split_at_checked(at)?;
+    rest.starts_with(b"@")
+        .then(|| Path::new(OsStr::from_bytes(volume)))
+}
+
+/// Returns the mount of the volume at this path, or of a branch of it: the topmost, if it is
+/// mounted in several places.
 ///
 /// # Errors
 /// The file cannot be read.
 pub fn of(volume: &Path) -> io::Result<Option<MountEntry>> {
     let table = std::fs::read("/proc/self/mountinfo")?;
     let entries = table.split(|&b| b == b'\n').filter_map(parse);
-    let mut ours = entries.filter(|entry| entry.is_ours() && entry.source == volume);
-    Ok(ours.next_back())
+    let ours = entries.filter(MountEntry::is_ours);
+    let mut of_volume = ours.filter(|m| m.source == volume || is_branch_of(&m.source, volume));
+    Ok(of_volume.next_back())
 }
 
 fn find(table: &[u8], path: &Path) -> Option<MountEntry> {
@@ -208,6 +239,18 @@ mod tests {
         let entry = find(TABLE, Path::new("/m")).expect("mounted");
         assert_eq!(entry.fs_type, "fuse.other");
         assert!(!entry.is_ours() && entry.is_fuse());
+    }
+
+    #[test]
+    fn source_of_branch_leads_to_its_volume() {
+        let dir = tempfile::tempdir().unwrap();
+        let volume = dir.path().join("a@b.cairn");
+        let source = PathBuf::from(branch_source(&volume, "trial"));
+        assert_eq!(volume_of(&source), volume);
+        assert_eq!(volume_of(Path::new("/no/a@b/c")), Path::new("/no/a@b/c"));
+        assert_eq!(volume_of(Path::new("c")), Path::new("c"));
+        std::fs::write(&source, b"").unwrap();
+        assert_eq!(volume_of(&source), source);
     }
 
     #[test]

@@ -11,6 +11,7 @@ use std::sync::{Arc, OnceLock};
 
 use cairnfs::Error;
 use cairnfs::acl::{self, Acl};
+use cairnfs::device::waiting::Waits;
 use cairnfs::fs::{FileSystem, FsyncRequest};
 use cairnfs::types::{
     Attr, EntryRef, Flags, KillPrivileges, RenameMode, SeekTo, SetAttr, StatFs, XattrMode,
@@ -37,7 +38,7 @@ pub type Outcome<T> = Result<T, Refusal>;
 /// bits.
 const COPY_MAX: u64 = 1 << 30;
 
-/// A file that uses at most this much space, in bytes, is truncated in the event loop.
+/// A file with at most this much space, in bytes, is truncated in the event loop.
 const LITTLE: u64 = 2 << 20;
 
 /// Prefix of attribute names that only the superuser may see.
@@ -137,6 +138,16 @@ impl Ops {
         self.messages.count(operation);
     }
 
+    /// Runs operations without waiting for the device; returns what was left out.
+    pub(crate) fn without_waiting(&self, op: impl FnOnce()) -> Waits {
+        self.fs.without_waiting(op).1
+    }
+
+    /// Waits for what [`Ops::without_waiting`] has left out.
+    pub(crate) fn settle(&self, waits: Waits) -> Outcome<()> {
+        self.fs.settle(waits).map_err(Refusal::from)
+    }
+
     /// Data that the kernel had accepted and the volume refused.
     pub(crate) fn losses(&self) -> &Losses {
         &self.losses
@@ -229,7 +240,7 @@ impl Ops {
         Ok(self.fs.setattr(ino, &set)?)
     }
 
-    /// Returns the inode flags.
+    /// The inode flags.
     pub fn flags(&self, ino: u64) -> Outcome<Flags> {
         Ok(self.fs.getattr(ino)?.flags)
     }
@@ -679,10 +690,9 @@ mod tests {
 
     #[test]
     fn trusted_attribute_names_are_filtered() {
-        let filtered = |names: &[u8]| without_trusted(names);
-        assert_eq!(filtered(b""), b"");
+        assert_eq!(without_trusted(b""), b"");
         assert_eq!(
-            filtered(b"trusted.a\0user.trusted.b\0trusted.\0"),
+            without_trusted(b"trusted.a\0user.trusted.b\0trusted.\0"),
             b"user.trusted.b\0"
         );
     }

@@ -3,6 +3,7 @@
 //! Pure parsing; an unknown word is an error that names it. Later words override earlier ones, as
 //! with mount(8).
 
+use std::ffi::OsString;
 use std::time::Duration;
 
 use cairnfs_transport::Transport;
@@ -35,6 +36,8 @@ pub struct MountOptions {
     pub exec: bool,
     /// Every `write(2)` is synchronous, as with `O_SYNC`.
     pub sync: bool,
+    /// The branch or snapshot to mount, as a reference; without it `main`.
+    pub branch: Option<String>,
     /// Change the flags of an existing mount.
     pub remount: bool,
     /// Maximum bytes for the engine's caches and dirty data.
@@ -55,7 +58,7 @@ pub struct MountOptions {
     /// When the kernel sends written data to the daemon.
     pub write: WriteMode,
     /// The source shown for the mount, instead of the volume's path.
-    pub source: Option<String>,
+    pub source: Option<OsString>,
     /// Access times were requested. A mount never changes them by reads, so the caller can warn.
     pub access_times: bool,
     /// Ignore unknown words.
@@ -72,6 +75,7 @@ impl Default for MountOptions {
             suid: false,
             exec: true,
             sync: false,
+            branch: None,
             remount: false,
             cache: None,
             durability: None,
@@ -163,6 +167,8 @@ impl MountOptions {
     fn apply_value(&mut self, word: &str, key: &str, value: &str) -> Result<(), String> {
         let wrong = |what: &str| format!("mount option {word:?}: {what}");
         match key {
+            "branch" if value.is_empty() => return Err(wrong("the name is empty")),
+            "branch" => self.branch = Some(value.to_owned()),
             "cache" => {
                 let bytes = parse_size(value).map_err(|e| wrong(&e))?;
                 if bytes < CACHE_MIN {
@@ -196,7 +202,7 @@ impl MountOptions {
             }
             "fsname" => {
                 check_source(value).map_err(wrong)?;
-                self.source = Some(value.to_owned());
+                self.source = Some(value.into());
             }
             "subtype" if value == "cairnfs" => {}
             "subtype" => return Err(wrong("the subtype is always cairnfs")),
@@ -246,6 +252,7 @@ const ACCESS_TIME_WORDS: &[&str] = &["atime", "noatime", "relatime", "strictatim
 /// Words for the daemon.
 const DAEMON_WORDS: &[&str] = &[
     "allow_other",
+    "branch",
     "btime",
     "nobtime",
     "cache",
@@ -402,8 +409,12 @@ mod tests {
         assert_eq!(o.durability, Some(Some(Duration::from_millis(1500))));
         assert_eq!(o.threads, Some(3));
         assert_eq!(o.event_loops(), 3);
-        assert_eq!(o.source.as_deref(), Some("my volume"));
-        assert!(o.allow_other);
+        assert_eq!(o.source, Some("my volume".into()));
+        assert!(o.allow_other && o.branch.is_none());
+        assert_eq!(
+            parse("branch=a,branch=b@c").unwrap().branch.as_deref(),
+            Some("b@c")
+        );
         assert_eq!(parse("durability=0").unwrap().durability, Some(None));
         assert_eq!(parse("transport=dev").unwrap().transport, Transport::Dev);
         let both = parse("transport=dev,transport=auto,btime").unwrap();
@@ -447,6 +458,7 @@ mod tests {
             "noacl",
             "nouser_xattr",
             "allow_root",
+            "branch=",
             "fsname=",
             "fsname=a\nb",
             "subtype=",
@@ -469,7 +481,7 @@ mod tests {
             let example = match word {
                 "cache" => "cache=8M",
                 "durability" | "grace" | "threads" => &format!("{word}=1"),
-                "fsname" => "fsname=a",
+                "branch" | "fsname" => &format!("{word}=a"),
                 "subtype" => "subtype=cairnfs",
                 "transport" => "transport=dev",
                 "write" => "write=back",

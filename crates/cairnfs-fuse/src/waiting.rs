@@ -13,6 +13,7 @@ use std::thread;
 use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex};
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
 type Job = Box<dyn FnOnce() + Send>;
 
@@ -41,6 +42,9 @@ struct Shared {
 
 struct Pool {
     most_threads: usize,
+    /// The processors of its threads: the thread of a ring, which may start one, is bound to a
+    /// single one.
+    processors: Option<CpuSet>,
     state: Mutex<State>,
     wake: Condvar,
     done: Condvar,
@@ -76,6 +80,11 @@ impl Waiting {
         Self::with(event_loops > 1, MAX_THREADS)
     }
 
+    /// Creates a pool for the requests of rings that wait for the device.
+    pub fn for_rings_only() -> Self {
+        Self::with(false, MAX_THREADS)
+    }
+
     /// Creates a pool for requests that compute or copy for long. It is separate and small, so that
     /// few of them run at once and none takes a thread from a request that only waits.
     pub fn for_long_work() -> Self {
@@ -85,6 +94,7 @@ impl Waiting {
     fn with(inline: bool, most_threads: usize) -> Self {
         let pool = Arc::new(Pool {
             most_threads,
+            processors: sched_getaffinity(None).ok(),
             state: Mutex::default(),
             wake: Condvar::new(),
             done: Condvar::new(),
@@ -173,6 +183,10 @@ impl Drop for Shared {
 
 impl Pool {
     fn work(&self) {
+        if let Some(processors) = &self.processors {
+            // If it fails, the thread is only less free.
+            let _ = sched_setaffinity(None, processors);
+        }
         let mut state = self.state.lock();
         let mut enough = false;
         loop {

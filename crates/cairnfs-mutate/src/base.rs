@@ -16,7 +16,7 @@ use cairnfs::types::{Creds, Fallocate, RenameMode, SetAttr, XattrMode};
 use parking_lot::Mutex;
 use zerocopy::little_endian::U64;
 
-use crate::image::Image;
+use crate::image::{Image, copy};
 use crate::layout::Layout;
 use crate::seal;
 
@@ -83,7 +83,8 @@ impl Device for Recorder {
 
 /// The volumes that are damaged.
 pub fn bases() -> Vec<Base> {
-    vec![make("empty", |_, _| {}), one_of_everything(), two_levels()]
+    let empty = make("empty", |_, _| {});
+    vec![empty, one_of_everything(), two_levels(), forked()]
 }
 
 /// A volume with all kinds of files and items, some of them only in the log.
@@ -94,6 +95,12 @@ pub fn one_of_everything() -> Base {
 /// A volume whose index has a level above its leaves, and whose log wraps at the end of the ring.
 pub fn two_levels() -> Base {
     make("two levels", levels)
+}
+
+/// A volume with a snapshot, a branch with a snapshot of its own, nameless fork points, and dropped
+/// roots whose space is not free yet.
+pub fn forked() -> Base {
+    make("forked", forks)
 }
 
 /// A volume with all kinds of items in the index, and nothing to merge in the log.
@@ -149,12 +156,6 @@ fn make(name: &'static str, fill: fn(&FileSystem, &dyn Device)) -> Base {
         layout,
         image,
     }
-}
-
-fn copy(device: &dyn Device) -> Image {
-    let mut bytes = vec![0; SIZE as usize];
-    device.read(0, &mut bytes).unwrap();
-    Image::new(bytes.into())
 }
 
 /// Gives a new volume the UUID and hash seed of all bases.
@@ -292,6 +293,26 @@ fn to_the_end_of_the_ring(fs: &FileSystem, device: &dyn Device) {
             fs.sync().unwrap();
         }
     }
+}
+
+/// Roots of all kinds and states, in the index and in the log.
+fn forks(fs: &FileSystem, device: &dyn Device) {
+    everything(fs, device);
+    fs.snapshot("kept").unwrap();
+    fs.branch("branch").unwrap();
+    file(fs, 1, "later", 9000);
+    fs.snapshot("dropped").unwrap();
+    file(fs, 1, "last", 9000);
+    let branch = fs.open_named("branch").unwrap();
+    file(&branch, 1, "other", 9000);
+    branch.snapshot("of the branch").unwrap();
+    fs.drop_root("dropped").unwrap();
+    fs.drop_root("kept").unwrap();
+    fs.sync().unwrap();
+    fs.merge().unwrap();
+    file(&branch, 1, "new", 9000);
+    fs.snapshot("logged").unwrap();
+    fs.sync().unwrap();
 }
 
 /// A tree of several leaves, and deletions in the index.

@@ -4,12 +4,12 @@
 //!
 //! New nodes are written to blocks of zeros; the bitmaps are not updated.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use cairnfs::format::NODE_BLOCKS;
 use cairnfs::format::checksum::crc;
-use cairnfs::format::key::{Key, Kind};
+use cairnfs::format::key::{Key, Kind, MAIN_ROOT};
 use cairnfs::format::node::{CellValue, Expected, MAX_HEIGHT, NODE_HEADER, Node, NodeBuilder};
 use cairnfs::format::pointer::RawPtr;
 use cairnfs::format::root::RawRoot;
@@ -18,7 +18,7 @@ use zerocopy::{FromBytes, IntoBytes};
 
 use crate::base::Base;
 use crate::image::Image;
-use crate::layout::{ItemAt, Layout};
+use crate::layout::{ItemAt, Layout, Link};
 use crate::random::Random;
 use crate::seal;
 
@@ -152,15 +152,42 @@ impl<'a> Forger<'a> {
         u64::from_le_bytes(*id.first_chunk().unwrap())
     }
 
+    /// The items of the files' tree.
     fn main_items(&self) -> impl Iterator<Item = &ItemAt> {
+        let nodes = self.main_nodes();
         let items = self.layout.items.iter();
-        items.filter(|item| item.key.kind != Kind::Root)
+        items.filter(move |item| nodes.contains(&item.node))
+    }
+
+    /// The nodes of the files' tree. Other roots have nodes of their own, with the same keys.
+    fn main_nodes(&self) -> BTreeSet<u64> {
+        let (item, root) = self.root_item();
+        let mut nodes = BTreeSet::new();
+        if root.height.get() > 0 {
+            nodes.insert(root.ptr.block.get());
+        }
+        loop {
+            let known = nodes.len();
+            let below = self.layout.nodes.iter().filter(|(_, links)| {
+                let within = |link: &Link| match link {
+                    Link::Node { node, .. } => *node != item.node && nodes.contains(node),
+                    Link::Superblock => false,
+                };
+                links.iter().any(within)
+            });
+            let below: Vec<u64> = below.map(|(block, _)| *block).collect();
+            nodes.extend(below);
+            if nodes.len() == known {
+                return nodes;
+            }
+        }
     }
 
     /// The root item of the files' tree.
     fn root_item(&self) -> (ItemAt, RawRoot) {
         let mut items = self.layout.items.iter();
-        let item = *items.find(|item| item.key.kind == Kind::Root).unwrap();
+        let main = Key::new(u64::from(MAIN_ROOT), Kind::Root, 0);
+        let item = *items.find(|item| item.key == main).unwrap();
         (
             item,
             RawRoot::read_from_prefix(&self.value(item)).unwrap().0,
@@ -227,10 +254,8 @@ impl<'a> Forger<'a> {
     /// A tree of `height` levels with as many of the items before `key` as fit into a leaf, so that
     /// a scan from there continues to what is behind.
     fn before(&mut self, key: &Key, height: u8) -> Option<(Key, RawPtr)> {
-        let nodes = self.layout.nodes.keys().map(|block| self.node(*block));
-        let of_files = |node: &Node| node.key(0).unwrap().kind != Kind::Root;
-        let leaves = nodes.filter(|node| node.level() == 0 && of_files(node));
-        let mut leaves: Vec<Node> = leaves.collect();
+        let nodes = self.main_nodes().into_iter().map(|block| self.node(block));
+        let mut leaves: Vec<Node> = nodes.filter(|node| node.level() == 0).collect();
         leaves.sort_by_key(|leaf| leaf.key(0));
         let mut builder = NodeBuilder::new();
         for leaf in &leaves {

@@ -88,6 +88,13 @@ impl Image {
     }
 }
 
+/// The contents of a device.
+pub(crate) fn copy(device: &dyn Device) -> Image {
+    let mut bytes = vec![0; device.size() as usize];
+    device.read(0, &mut bytes).unwrap();
+    Image::new(bytes.into())
+}
+
 /// An image as a device with a limit on calls and bytes.
 pub struct Bounded {
     image: RwLock<Image>,

@@ -71,8 +71,8 @@ pub struct Layout {
     pub superblock: Superblock,
     /// The areas of the volume.
     pub geometry: Geometry,
-    /// Index nodes by block, with the place of the pointer to each.
-    pub nodes: BTreeMap<u64, Link>,
+    /// Index nodes by block, with the places of all pointers to each: roots share nodes.
+    pub nodes: BTreeMap<u64, Vec<Link>>,
     /// Values in leaves, including the pointers to large values.
     pub items: Vec<ItemAt>,
     /// Large values.
@@ -117,6 +117,11 @@ impl Layout {
 
     fn node(&mut self, image: &Image, ptr: &RawPtr, level: u8, link: Link) {
         let block = ptr.block.get();
+        let links = self.nodes.entry(block).or_default();
+        links.push(link);
+        if links.len() > 1 {
+            return;
+        }
         let bytes: Arc<[u8]> = image.read(block, NODE_BLOCKS).into();
         let id = self.superblock.uuid.first_chunk().unwrap();
         let expected = Expected {
@@ -125,7 +130,6 @@ impl Layout {
             volume: u64::from_le_bytes(*id),
         };
         let node = Node::decode(bytes.clone(), &expected).unwrap();
-        self.nodes.insert(block, link);
         for i in 0..node.len() {
             let slot = NODE_HEADER + i * 2;
             let cell = usize::from(u16::from_le_bytes([bytes[slot], bytes[slot + 1]]));

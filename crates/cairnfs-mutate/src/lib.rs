@@ -4,6 +4,7 @@
 //! For tests and fuzzing only. [`base`] makes the images, [`layout`] finds their structures,
 //! [`seal`] recomputes checksums so that the code behind them is reached, [`mutation`], [`graph`]
 //! and [`bytes`] make the damage, and [`survives`] opens, reads, uses and checks the result.
+//! [`stream`] does the same for streams of sent trees, [`received`] for volumes that receive them.
 //!
 //! Invariant: the same seed gives the same mutation of the same base.
 
@@ -21,7 +22,9 @@ pub mod image;
 pub mod layout;
 pub mod mutation;
 pub mod random;
+pub mod received;
 pub mod seal;
+pub mod stream;
 pub mod survive;
 mod usage;
 mod walk;

@@ -29,32 +29,31 @@ pub fn superblock(image: &mut Image, layout: &Layout, change: impl FnOnce(&mut S
     superblock_bytes(image, slot);
 }
 
-/// Updates the checksums above a changed node.
+/// Updates the checksums above a changed node, in all trees that have it.
 pub fn node(image: &mut Image, layout: &Layout, block: u64) {
-    let mut block = block;
-    loop {
-        let sum = crc(&image.read(block, NODE_BLOCKS));
-        match layout.nodes[&block] {
-            Link::Superblock => {
-                return superblock(image, layout, |s| s.root.crc = U32::new(sum));
-            }
-            Link::Node { node, at } => {
-                image.patch(node, at + POINTER_CRC, &sum.to_le_bytes());
-                block = node;
+    let sum = crc(&image.read(block, NODE_BLOCKS));
+    for link in &layout.nodes[&block] {
+        match *link {
+            Link::Superblock => superblock(image, layout, |s| s.root.crc = U32::new(sum)),
+            Link::Node { node: above, at } => {
+                image.patch(above, at + POINTER_CRC, &sum.to_le_bytes());
+                node(image, layout, above);
             }
         }
     }
 }
 
-/// Updates the checksums above a changed large value.
+/// Updates the checksums above a changed large value, in all leaves that refer to it.
 pub fn large(image: &mut Image, layout: &Layout, value: &LargeAt) {
     let units = value.units.iter();
     let sum = units.fold(0, |sum, unit| {
         crc_append(sum, &image.read(*unit, NODE_BLOCKS))
     });
-    let cell = value.cell;
-    image.patch(cell.node, cell.at + LARGE_CRC, &sum.to_le_bytes());
-    node(image, layout, cell.node);
+    let same = layout.large.iter().filter(|l| l.units == value.units);
+    for cell in same.map(|large| large.cell) {
+        image.patch(cell.node, cell.at + LARGE_CRC, &sum.to_le_bytes());
+        node(image, layout, cell.node);
+    }
 }
 
 /// Updates the checksums above the current copy of the group table.

@@ -217,6 +217,12 @@ struct Used {
     after: Image,
 }
 
+/// Frees the space of dropped roots.
+fn free_dropped(fs: &FileSystem) -> Result<()> {
+    while fs.drop_step()? {}
+    Ok(())
+}
+
 fn read_write(image: &Image) -> Checked<Result<Used>> {
     let device = Bounded::new(image);
     let fs = match open(&device, Way::Write) {
@@ -230,6 +236,7 @@ fn read_write(image: &Image) -> Checked<Result<Used>> {
     let seen = walk(&fs);
     let mut errors: Vec<_> = seen.errors.into_iter().map(|(_, e)| e).collect();
     errors.extend(exercise(&fs));
+    errors.extend(free_dropped(&fs).err());
     if let Some(failure) = fs.failure() {
         errors.push(Error::Stopped(failure.into()));
     }
@@ -288,6 +295,6 @@ mod tests {
                 .1
         };
         let merged = bases().iter().filter(|b| written(&b.image) > 0).count();
-        assert_eq!(merged, 2);
+        assert_eq!(merged, 3);
     }
 }

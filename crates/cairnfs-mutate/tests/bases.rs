@@ -52,7 +52,7 @@ fn one_base_has_two_levels_and_a_wrapped_log() {
     let base = two_levels();
     let layout = &base.layout;
     let below = |node: u64| {
-        let links = layout.nodes.values();
+        let links = layout.nodes.values().flatten();
         links.filter(move |l| matches!(l, Link::Node { node: n, .. } if *n == node))
     };
     assert!(layout.nodes.keys().any(|node| below(*node).count() > 5));

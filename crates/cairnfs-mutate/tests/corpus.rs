@@ -10,7 +10,7 @@
 use std::path::Path;
 
 use cairnfs_mutate::random::Random;
-use cairnfs_mutate::{Base, Image, Verdict, bases, bytes, survives};
+use cairnfs_mutate::{Base, Image, Verdict, bases, bytes, stream, survives};
 
 type Target = fn(&Base, &[u8]) -> Image;
 
@@ -42,6 +42,36 @@ fn fuzz_corpus_is_survived_and_damages() {
         }
         assert!(damaged > 0, "{name}");
     }
+}
+
+#[test]
+fn streams_of_the_corpus_and_random_ones_are_survived() {
+    let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus/stream");
+    let mut random = Random::new(7);
+    let mut inputs: Vec<Vec<u8>> = Vec::new();
+    for entry in std::fs::read_dir(corpus).unwrap() {
+        inputs.push(std::fs::read(entry.unwrap().path()).unwrap());
+    }
+    let initial = inputs.len();
+    for i in 0..initial * 500 {
+        let mut input = inputs[i % initial].clone();
+        for _ in 0..i % 3 {
+            let at = random.below(input.len());
+            input[at] = random.below(256) as u8;
+        }
+        inputs.push(input);
+    }
+    let mut accepted = 0;
+    for input in &inputs {
+        let sealed = stream::sealed(input);
+        for bytes in [input, &sealed] {
+            match stream::survives(bytes) {
+                Ok(taken) => accepted += usize::from(taken),
+                Err(broken) => panic!("{input:?}: {broken}"),
+            }
+        }
+    }
+    assert!(accepted > 10 && accepted < inputs.len(), "{accepted}");
 }
 
 #[test]

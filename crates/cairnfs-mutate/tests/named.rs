@@ -7,19 +7,23 @@
     reason = "a test may panic"
 )]
 
+use std::collections::BTreeSet;
+
 use cairnfs::format::BLOCK_SIZE;
 use cairnfs::format::geometry::SUPERBLOCK_SLOTS;
+use cairnfs::format::item::RawExtent;
 use cairnfs::format::key::{Key, Kind};
-use cairnfs::format::record::{HEADER_SIZE, RecordHeader};
+use cairnfs::format::record::{HEADER_SIZE, RecordHeader, entries, entry_size};
 use cairnfs::fs::{FileSystem, Options};
 use cairnfs::types::{Creds, RenameMode};
 use cairnfs::{Error, Volume, VolumeOptions};
-use cairnfs_mutate::base::{Base, nested, one_of_everything, two_levels};
+use cairnfs_check::{CheckOptions, check};
+use cairnfs_mutate::base::{Base, forked, nested, one_of_everything, two_levels};
 use cairnfs_mutate::graph::crossed;
 use cairnfs_mutate::image::{Bounded, Image};
 use cairnfs_mutate::{Outcome, Verdict, seal, survives};
-use zerocopy::IntoBytes;
 use zerocopy::little_endian::U64;
+use zerocopy::{FromBytes, IntoBytes};
 
 fn outcome(image: &Image) -> Outcome {
     survives(image).unwrap_or_else(|broken| panic!("{broken}"))
@@ -98,6 +102,37 @@ fn log_record_with_too_high_durable_lsn_is_damage() {
     let base = one_of_everything();
     let image = change_record(&base, 1, |h| h.durable_lsn = U64::new(1 << 40));
     assert_found(&outcome(&image), Verdict::Refused, "log-damaged");
+}
+
+/// Changes the offset in the key of the first log entry of this kind.
+fn change_logged_offset(base: &Base, kind: Kind, offset: u64) -> Image {
+    let mut image = base.image.clone();
+    for (i, record) in base.layout.records.iter().enumerate() {
+        let block = base.layout.log_block(record.lsn);
+        let len = record.header.payload_len.get() - record.header.checks_len.get();
+        let blocks = (HEADER_SIZE + len as usize).div_ceil(BLOCK_SIZE) as u64;
+        let bytes = image.read(block, blocks);
+        let mut at = HEADER_SIZE;
+        for entry in entries(block, &bytes[at..at + len as usize]) {
+            let entry = entry.unwrap();
+            if entry.key.kind == kind {
+                image.patch(block, at + 16, &offset.to_le_bytes());
+                seal::log(&mut image, &base.layout, i, true);
+                return image;
+            }
+            at += entry_size(entry.value.len());
+        }
+    }
+    panic!("no {kind:?} in the log")
+}
+
+#[test]
+fn log_entry_with_impossible_offset_is_damage() {
+    let base = one_of_everything();
+    for kind in [Kind::DirIndex, Kind::Extent] {
+        let image = change_logged_offset(&base, kind, u64::MAX);
+        assert_found(&outcome(&image), Verdict::Refused, "log-entry");
+    }
 }
 
 #[test]
@@ -206,4 +241,71 @@ fn recursive_removal_of_directory_cycle_is_refused() {
         Err(Error::Corrupt(_))
     );
     assert!(damage, "{result:?}");
+}
+
+/// A leaf that a head copied has checksums of its own for extents that the head inherits.
+#[test]
+fn wrong_checksum_of_inherited_extent_in_own_leaf_is_found() {
+    let base = forked();
+    let mut found = 0;
+    for item in base
+        .layout
+        .items
+        .iter()
+        .filter(|i| i.key.kind == Kind::Extent)
+    {
+        let value = base.image.read(item.node, 4);
+        let raw = &value[item.at..item.at + size_of::<RawExtent>()];
+        if RawExtent::read_from_bytes(raw).unwrap().flags.get() != 0 {
+            continue;
+        }
+        let mut image = base.image.clone();
+        let crc = item.at + raw.len();
+        image.patch(item.node, crc, &[!value[crc]]);
+        seal::node(&mut image, &base.layout, item.node);
+        let report = check(
+            &*Bounded::new(&image),
+            &CheckOptions { data: true },
+            &mut |_| {},
+        );
+        let codes: Vec<_> = report.unwrap().findings.iter().map(|f| f.code).collect();
+        let logged = codes.is_empty() && outcome(&image).verdict == Verdict::Harmless;
+        assert!(
+            logged || codes.contains(&"data-checksum"),
+            "{item:?}: {codes:?}"
+        );
+        found += usize::from(!logged);
+    }
+    assert!(found > 0);
+}
+
+/// Roots that share a large value have it with one birth: a drop of one changes who inherits it.
+#[test]
+fn large_value_with_two_births_is_found() {
+    let base = forked();
+    let mut found = 0;
+    for large in &base.layout.large {
+        let same = base.layout.large.iter();
+        let cells = same.filter(|l| l.units == large.units).map(|l| l.cell.node);
+        if cells.collect::<BTreeSet<_>>().len() < 2 {
+            continue;
+        }
+        let (node, at) = (large.cell.node, large.cell.at + 8);
+        let value = base.image.read(node, 4);
+        let birth = u64::from_le_bytes(value[at..at + 8].try_into().unwrap());
+        for other in [birth - 1, birth + 1, birth + 2] {
+            let mut image = base.image.clone();
+            image.patch(node, at, &other.to_le_bytes());
+            seal::node(&mut image, &base.layout, node);
+            let report = check(
+                &*Bounded::new(&image),
+                &CheckOptions::default(),
+                &mut |_| {},
+            );
+            let report = report.unwrap();
+            assert!(!report.is_clean(), "{birth} -> {other} in {large:?}");
+            found += 1;
+        }
+    }
+    assert!(found > 0);
 }

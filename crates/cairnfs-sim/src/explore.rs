@@ -12,8 +12,8 @@ use std::ops::ControlFlow;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-use cairnfs::Volume;
 use cairnfs::fs::{FileSystem, Options};
+use cairnfs::{RootInfo, Volume};
 use cairnfs_check::{CheckOptions, check};
 
 use crate::disk::{Event, SimDisk};
@@ -387,13 +387,16 @@ impl Explorer<'_> {
 }
 
 /// A recovered volume.
-struct Recovered {
-    disk: Arc<SimDisk>,
-    fs: Arc<FileSystem>,
-    events: Vec<Event>,
+pub(crate) struct Recovered {
+    /// Its disk.
+    pub disk: Arc<SimDisk>,
+    /// The volume, open.
+    pub fs: Arc<FileSystem>,
+    /// What the recovery did to the disk, if it was recorded.
+    pub events: Vec<Event>,
 }
 
-fn recover(image: Image, recording: bool) -> Result<Recovered, String> {
+pub(crate) fn recover(image: Image, recording: bool) -> Result<Recovered, String> {
     let seed = image.digest();
     let disk = Arc::new(SimDisk::new(image, recording));
     let fs = FileSystem::open_device(disk.clone(), &pressed(seed))
@@ -416,16 +419,19 @@ fn judge(
         let tree = Tree::read(&recovered.fs).map_err(|e| e.to_string())?;
         recording.verify(&tree, moment).map_err(|v| v.to_string())?;
         recording.verify_snapshots(&image, moment)?;
+        recording.verify_branches(&recovered.fs, moment)?;
         if one_in(READ_ONLY, image.digest(), 3) {
             readable(image, &tree)?;
         }
         if used {
             lasting(&recovered, &tree)?;
+            dissolved(&recovered)?;
             exercise(&recovered.fs, &tree)?;
             recovered.fs.close().map_err(|e| format!("close: {e}"))?;
             let image = recovered.disk.image();
             sound(&image, "after it was used")?;
             recording.verify_snapshots(&image, moment)?;
+            recording.verify_branches(&recover(image, false)?.fs, moment)?;
         }
         recovered.disk.cut();
         Ok(recovered.events)
@@ -453,6 +459,21 @@ fn readable(image: Image, tree: &Tree) -> Result<(), String> {
         true => Ok(()),
         false => Err("is changed by a read-only opening".into()),
     }
+}
+
+/// Frees what dropped snapshots have left: then nothing is in use that no root has.
+pub(crate) fn dissolved(recovered: &Recovered) -> Result<(), String> {
+    let free = |e| format!("freeing dropped snapshots: {e}");
+    while recovered.fs.drop_step().map_err(free)? {}
+    let roots = recovered.fs.roots();
+    let children = |id| roots.iter().filter(|root| root.parent == Some(id)).count();
+    // Where branches meet, a root without a name holds what they share.
+    let useless = |root: &RootInfo| root.name.is_none() && children(root.id) < 2;
+    if let Some(root) = roots.iter().find(|root| useless(root)) {
+        let kind = if root.writable { "head" } else { "snapshot" };
+        return Err(format!("a dropped {kind} stays: root {}", root.id));
+    }
+    sound(&recovered.disk.image(), "without the dropped snapshots")
 }
 
 /// The recovered tree is the same after another open, and after a merge.

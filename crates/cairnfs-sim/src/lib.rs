@@ -5,7 +5,7 @@
 //! flushes. [`states`] enumerates what a power failure may leave at every point of that record: any
 //! subset of the unflushed writes, each complete or torn. [`explore`] recovers each state, and
 //! [`model`] decides whether the contract allows the recovered tree. Every state has a short id by
-//! which it can be replayed.
+//! which it can be replayed. [`whole`] does this for calls on whole roots.
 //!
 //! # Testing your own program
 //!
@@ -61,4 +61,5 @@ pub mod model;
 pub mod record;
 pub mod states;
 pub mod tree;
+pub mod whole;
 pub mod workload;

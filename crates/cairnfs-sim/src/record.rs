@@ -4,20 +4,22 @@
 //! [`Recording`] gives, for each event at which the power may fail, what the disk may hold and what
 //! must be recovered from it.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::{Arc, OnceLock};
 
 use cairnfs::format::geometry::SUPERBLOCK_SLOTS;
+use cairnfs::format::key::MAIN_ROOT;
 use cairnfs::format::superblock::RawSuperblock;
 use cairnfs::fs::{
     Call, FileSystem, MakeOptions, Observer, Options, Outcome, Pressure, make_device,
 };
-use cairnfs::{Error, Result, Volume};
+use cairnfs::{Error, Result, RootInfo, Volume};
 use parking_lot::Mutex;
 
 use crate::disk::{Event, SimDisk};
 use crate::image::{BLOCK, Image};
-use crate::model::{Model, Moment, Violation};
+use crate::model::{Model, Moment, Snapshot, Violation};
 use crate::states::{Cursor, StateId};
 use crate::tree::{Times, Tree, Unreadable};
 
@@ -25,7 +27,7 @@ use crate::tree::{Times, Tree, Unreadable};
 pub const VOLUME_SIZE: u64 = 16 << 20;
 
 /// The position of a call among the events.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 struct Mark {
     /// Number of events before the call began.
     began: usize,
@@ -34,12 +36,66 @@ struct Mark {
     /// The model after the call: its operations may survive once the call has begun, its promises
     /// hold once it has returned.
     after: Moment,
+    /// The models of the branches after the call.
+    branches: BTreeMap<u32, Moment>,
+}
+
+/// The models of the branches, by the id of their root.
+type Branches = BTreeMap<u32, Branch>;
+
+/// A branch: it is made with the files that its origin has, all of them durable.
+struct Branch {
+    name: String,
+    model: Model,
+    /// Whether it existed when the volume was opened.
+    old: bool,
+    /// The number of the call that dropped it.
+    dropped: Option<usize>,
 }
 
 struct Watched {
+    /// The main root, in which no call is on a branch.
     model: Model,
+    branches: Branches,
     marks: Vec<Mark>,
     began: usize,
+}
+
+impl Watched {
+    /// Follows a call on a root.
+    fn apply(&mut self, fs: &FileSystem, call: &Call<'_>, outcome: &Outcome<'_>) {
+        let times = |ino| fs.getattr(ino).ok().map(|attr| Times::of(&attr));
+        let root = fs.root_id();
+        let branches = self.branches.iter_mut();
+        let models = branches.map(|(id, branch)| (*id, &mut branch.model));
+        for (id, model) in std::iter::once((MAIN_ROOT, &mut self.model)).chain(models) {
+            // A sync concerns all roots; the main root's model has the snapshots of all.
+            let of_all = matches!(call, Call::DropRoot { .. }) && id == MAIN_ROOT;
+            if id == root || of_all || matches!(call, Call::Sync) {
+                model.apply(call, outcome, &times);
+            }
+        }
+        if root != MAIN_ROOT && matches!((call, outcome), (Call::Snapshot { .. }, Outcome::Done)) {
+            self.model.promise_snapshot();
+        }
+        if let (Call::Branch { name }, Outcome::Number(id)) = (call, outcome)
+            && let Ok(tree) = Tree::read(fs)
+        {
+            let branch = Branch {
+                name: (*name).to_owned(),
+                model: Model::of(&tree),
+                old: false,
+                dropped: None,
+            };
+            self.branches.insert(*id as u32, branch);
+        }
+        if let (Call::DropRoot { name }, Outcome::Done) = (call, outcome) {
+            let calls = self.marks.len();
+            let mut known = self.branches.values_mut();
+            let known = known.find(|branch| branch.name == *name && branch.dropped.is_none());
+            known.into_iter().for_each(|b| b.dropped = Some(calls));
+        }
+    }
 }
 
 /// Observes the calls on a volume.
@@ -62,8 +118,7 @@ impl Observer for Recorder {
 
     fn end(&self, fs: &FileSystem, call: &Call<'_>, outcome: &Outcome<'_>) {
         let mut watched = self.watched.lock();
-        let times = |ino| fs.getattr(ino).ok().map(|attr| Times::of(&attr));
-        watched.model.apply(call, outcome, &times);
+        watched.apply(fs, call, outcome);
         if let (Call::Snapshot { name }, Outcome::Done) = (call, outcome)
             && let Ok(tree) = Tree::read(fs)
         {
@@ -73,6 +128,7 @@ impl Observer for Recorder {
             began: watched.began,
             ended: self.disk.recorded(),
             after: watched.model.moment(),
+            branches: moments(&watched.branches),
         };
         watched.marks.push(mark);
     }
@@ -81,6 +137,28 @@ impl Observer for Recorder {
         let calls = self.watched.lock().marks.len() as u64;
         self.interval > 0 && calls.is_multiple_of(self.interval)
     }
+}
+
+fn moments(branches: &Branches) -> BTreeMap<u32, Moment> {
+    let moment = |(id, branch): (&u32, &Branch)| (*id, branch.model.moment());
+    branches.iter().map(moment).collect()
+}
+
+/// The branches that a volume has now, without the main root.
+fn branches_of(fs: &FileSystem) -> Result<Branches> {
+    let heads = fs.roots().into_iter();
+    let heads = heads.filter(|root| root.writable && root.id != MAIN_ROOT);
+    let branch = |root: RootInfo| {
+        let tree = read(&*fs.open_root(root.id)?)?;
+        let branch = Branch {
+            name: root.name.unwrap_or_default(),
+            model: Model::of(&tree),
+            old: true,
+            dropped: None,
+        };
+        Ok((root.id, branch))
+    };
+    heads.map(branch).collect()
 }
 
 /// Options of simulated volumes: no background work, so that a run is deterministic.
@@ -156,6 +234,7 @@ struct Phase {
     /// Number of events when the volume was open.
     opened: usize,
     model: Model,
+    branches: Branches,
     marks: Vec<Mark>,
 }
 
@@ -186,12 +265,14 @@ impl Run {
     /// The volume cannot be opened or read.
     pub fn on(disk: Arc<SimDisk>, options: &Options, interval: u64) -> Result<Self> {
         let start = disk.image();
-        let tree = read(&*read_only(&start)?)?;
+        let before = read_only(&start)?;
+        let (tree, branches) = (read(&before)?, branches_of(&before)?);
         let recorder = Arc::new(Recorder {
             disk: disk.clone(),
             interval,
             watched: Mutex::new(Watched {
                 model: Model::of(&tree),
+                branches,
                 marks: Vec::new(),
                 began: 0,
             }),
@@ -232,10 +313,18 @@ impl Run {
             let watched = self.recorder.watched.lock();
             let verdict = watched.model.verify(&tree, watched.model.moment());
             verdict.map_err(|v| format!("after a kill: {v}"))?;
+            for (id, branch) in &watched.branches {
+                let tree = self.fs.open_root(*id).and_then(|fs| read(&fs));
+                let verdict = branch
+                    .model
+                    .verify(&tree.map_err(shown)?, branch.model.moment());
+                verdict.map_err(|v| format!("branch {}, after a kill: {v}", branch.name))?;
+            }
         }
+        let branches = branches_of(&self.fs).map_err(shown)?;
         self.disk.mend();
         self.fs = open(&self.disk, &self.recorder, options).map_err(shown)?;
-        self.end_phase(Model::of(&tree));
+        self.end_phase(Model::of(&tree), branches);
         Ok(())
     }
 
@@ -248,11 +337,12 @@ impl Run {
         result
     }
 
-    fn end_phase(&mut self, next: Model) {
+    fn end_phase(&mut self, next: Model, branches: Branches) {
         let mut watched = self.recorder.watched.lock();
         self.phases.push(Phase {
             opened: self.opened,
             model: std::mem::replace(&mut watched.model, next),
+            branches: std::mem::replace(&mut watched.branches, branches),
             marks: std::mem::take(&mut watched.marks),
         });
         self.opened = self.disk.recorded();
@@ -261,7 +351,7 @@ impl Run {
     /// Ends the run with a power failure: nothing is written after it.
     pub fn end(mut self) -> Recording {
         self.disk.cut();
-        self.end_phase(Model::default());
+        self.end_phase(Model::default(), Branches::new());
         Recording {
             start: self.start.clone(),
             events: self.disk.take_events(),
@@ -348,10 +438,13 @@ impl Recording {
         &self.events
     }
 
-    /// The calls as text.
+    /// The calls as text, those on a branch after those on the main root.
     pub fn calls(&self) -> impl Iterator<Item = &str> {
-        let models = self.phases.iter().map(|p| p.model.calls());
-        models.flatten().map(String::as_str)
+        let models = self.phases.iter().flat_map(|phase| {
+            let branches = phase.branches.values().map(|branch| &branch.model);
+            std::iter::once(&phase.model).chain(branches)
+        });
+        models.flat_map(Model::calls).map(String::as_str)
     }
 
     /// A cursor before the first event.
@@ -369,10 +462,14 @@ impl Recording {
             let last = n.checked_sub(1).and_then(|n| marks.get(n));
             last.map_or(Moment::default(), |m| m.after)
         };
+        let begun = marks.partition_point(|m| m.began <= event);
+        let returned = marks.partition_point(|m| m.ended <= event);
         Moment {
             phase,
-            ops: after(marks.partition_point(|m| m.began <= event)).ops,
-            promises: after(marks.partition_point(|m| m.ended <= event)).promises,
+            ops: after(begun).ops,
+            promises: after(returned).promises,
+            begun,
+            returned,
         }
     }
 
@@ -387,22 +484,80 @@ impl Recording {
         }
     }
 
+    /// Checks whether the branches of a recovered volume are those that were made, each with files
+    /// that are allowed at this moment. Opens them.
+    ///
+    /// # Errors
+    /// The branch that is missing, or should not be there, or the promise that its tree breaks.
+    pub fn verify_branches(&self, fs: &FileSystem, moment: Moment) -> Result<(), String> {
+        let Some(phase) = self.phases.get(moment.phase) else {
+            return Ok(());
+        };
+        let after = |calls: usize, id: &u32| {
+            let last = calls.checked_sub(1).and_then(|n| phase.marks.get(n));
+            last.and_then(|mark| mark.branches.get(id))
+        };
+        let named = fs.roots().into_iter().filter(|root| root.name.is_some());
+        let found: BTreeSet<u32> = named.map(|root| root.id).collect();
+        for (id, branch) in &phase.branches {
+            let name = &branch.name;
+            let shown = |e: Error| format!("branch {name}: {e}");
+            let (begun, returned) = (after(moment.begun, id), after(moment.returned, id));
+            let dropped = |calls: usize| branch.dropped.is_some_and(|call| call < calls);
+            if dropped(moment.begun) {
+                match dropped(moment.returned) && found.contains(id) {
+                    true => return Err(format!("branch {name} is there after it was dropped")),
+                    false => continue,
+                }
+            }
+            match found.contains(id) {
+                false if branch.old || returned.is_some() => {
+                    return Err(format!("branch {name} is missing"));
+                }
+                true if !branch.old && begun.is_none() => {
+                    return Err(format!("branch {name} is there before it was made"));
+                }
+                false => continue,
+                true => {}
+            }
+            let tree = fs.open_root(*id).and_then(|fs| read(&fs)).map_err(shown)?;
+            let known = Moment {
+                ops: begun.map_or(0, |after| after.ops),
+                promises: returned.map_or(0, |after| after.promises),
+                ..moment
+            };
+            let verdict = branch.model.verify(&tree, known);
+            verdict.map_err(|v| format!("branch {name}: {v}"))?;
+        }
+        Ok(())
+    }
+
     /// Checks whether the snapshots of a volume are those that were made, at this moment.
     ///
     /// # Errors
     /// The snapshot that is missing or has other files than when it was made.
     pub fn verify_snapshots(&self, image: &Image, moment: Moment) -> Result<(), String> {
         let phases = self.phases.iter().enumerate().take(moment.phase + 1);
+        let mut named: BTreeMap<&str, Vec<(&Snapshot, Moment)>> = BTreeMap::new();
         for (n, phase) in phases {
+            let moment = match n < moment.phase {
+                true => phase.model.moment(),
+                false => moment,
+            };
             for snapshot in phase.model.snapshots() {
-                let must = n < moment.phase || snapshot.must_exist(moment);
-                let name = &snapshot.name;
-                match snapshot_of(image, name) {
-                    Ok(tree) if tree == snapshot.tree => {}
-                    Ok(_) => return Err(format!("snapshot {name} has other files")),
-                    Err(Error::NoSnapshot(_)) if !must => {}
-                    Err(e) => return Err(format!("snapshot {name}: {e}")),
-                }
+                let same = named.entry(&snapshot.name).or_default();
+                same.push((snapshot, moment));
+            }
+        }
+        // A name may have been used again after it was dropped.
+        for (name, snapshots) in named {
+            let mut may = snapshots.iter().filter(|(s, at)| !s.must_be_gone(*at));
+            let must = snapshots.iter().any(|(s, at)| s.must_exist(*at));
+            match snapshot_of(image, name) {
+                Ok(tree) if may.any(|(s, _)| s.tree == tree) => {}
+                Ok(_) => return Err(format!("snapshot {name} has other files, or was dropped")),
+                Err(Error::NoSnapshot(_)) if !must => {}
+                Err(e) => return Err(format!("snapshot {name}: {e}")),
             }
         }
         Ok(())
@@ -421,7 +576,11 @@ impl Recording {
     pub fn promises_more(&self, event: usize) -> bool {
         let promised = |event| {
             let moment = self.moment(event);
-            (moment.phase, moment.promises)
+            let marks = self.phases.get(moment.phase).map(|p| &p.marks);
+            let last = marks.and_then(|marks| marks.get(moment.returned.checked_sub(1)?));
+            let branches = last.map(|mark| mark.branches.values().map(|m| m.promises));
+            let branches = branches.into_iter().flatten().collect::<Vec<_>>();
+            (moment.phase, moment.promises, branches)
         };
         event
             .checked_sub(1)

@@ -150,6 +150,10 @@ impl Sink for Channel {
         true
     }
 
+    fn is_bounded(&self) -> bool {
+        false
+    }
+
     fn send_filled(
         &self,
         unique: u64,

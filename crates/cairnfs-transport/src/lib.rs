@@ -27,5 +27,5 @@ pub use notify::Notifier;
 pub use reply::Errno;
 pub use request::Header;
 pub use ring::DEPTH as RING_DEPTH;
-pub use server::Server;
+pub use server::{Attempt, Job, Server};
 pub use session::{Config, Session, Transport};

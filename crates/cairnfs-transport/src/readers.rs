@@ -6,9 +6,9 @@
 //! messages are found waiting. The others are parked here. They leave the kernel without being
 //! interrupted: a loop that has served a message parks if enough others wait for the next one.
 //!
-//! One parked loop watches the one that works: if it is busy with one message for a tick, the
-//! watcher takes over, so no message waits behind a slow one for longer. Nothing is timed while no
-//! messages arrive.
+//! A loop that is about to wait for the device calls a parked one. In addition, one parked loop
+//! watches the one that works: if it is busy with one message for a tick, the watcher takes over, so
+//! no message waits behind a long computation for longer. Nothing is timed while no messages arrive.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -155,6 +155,16 @@ impl Readers {
             state.pressure = state.pressure.saturating_sub(1);
         }
         if !state.watched && state.active < self.loops {
+            self.called.notify_one();
+        }
+    }
+
+    /// The calling loop is about to wait for the device: if no other loop waits for messages, a
+    /// parked one takes over at once.
+    pub fn relieve(&self) {
+        let mut state = self.state.lock();
+        if state.reading == 0 && state.calls == 0 && state.active < self.loops {
+            state.calls = 1;
             self.called.notify_one();
         }
     }
@@ -330,6 +340,45 @@ mod tests {
         readers.close();
         assert_eq!(parked.join().unwrap(), None);
         assert_eq!(readers.enter(), None);
+    }
+
+    #[test]
+    fn loop_that_is_about_to_wait_calls_a_parked_one() {
+        let readers = Arc::new(Readers::new(3, 2));
+        let turn = readers.enter().unwrap();
+        let park = || {
+            let readers = Arc::clone(&readers);
+            thread::spawn(move || readers.enter().is_some())
+        };
+        let parked = [park(), park()];
+        while readers.state.lock().active > 1 {
+            thread::yield_now();
+        }
+        // The watcher must not be the one that takes over.
+        readers.state.lock().watched = true;
+        readers.relieve();
+        assert_eq!(
+            readers.state.lock().calls,
+            0,
+            "this loop waits for messages"
+        );
+        readers.leave(turn, SOON, true);
+        readers.relieve();
+        readers.relieve();
+        while readers.state.lock().reading == 0 {
+            thread::yield_now();
+        }
+        readers.relieve();
+        assert_eq!(readers.state.lock().active, 2, "one is called");
+        readers.close();
+        assert_eq!(
+            parked
+                .map(|one| one.join().unwrap())
+                .iter()
+                .filter(|on| **on)
+                .count(),
+            1
+        );
     }
 
     #[test]

@@ -62,6 +62,10 @@ pub trait Sink: Send + Sync {
     /// over its work meanwhile.
     fn may_wait(&self) -> bool;
 
+    /// Whether the requests in service are bounded: further ones wait in the kernel, also those that
+    /// one in service waits for.
+    fn is_bounded(&self) -> bool;
+
     /// Sends data that `fill` writes into a buffer of `size` bytes; it returns their number.
     /// A transport whose replies lie in memory shared with the kernel passes that.
     fn send_filled(
@@ -128,8 +132,13 @@ macro_rules! replies {
             }
 
             impl $name {
+                /// Whether the requests in service are bounded, as by the entries of a ring.
+                pub fn is_bounded(&self) -> bool {
+                    self.reply.sink.as_ref().is_some_and(|sink| sink.is_bounded())
+                }
+
                 /// Whether the thread that serves this request may wait for the device; the thread
-                /// of a ring may not, and the number of its entries bounds the requests in service.
+                /// of a ring may not.
                 pub fn may_wait(&self) -> bool {
                     self.reply.sink.as_ref().is_some_and(|sink| sink.may_wait())
                 }

@@ -19,6 +19,19 @@ use crate::request::{
     Write,
 };
 
+/// Work for another thread.
+pub type Job = Box<dyn FnOnce() + Send>;
+
+/// What the service of a request left out because its thread must not wait.
+#[derive(Default)]
+pub struct Attempt {
+    /// It was refused a wait. If it was answered with an error, it has changed nothing and is to be
+    /// served again.
+    pub refused: bool,
+    /// A wait that precedes the reply: the caller is faster than the device.
+    pub owed: Option<Box<dyn FnOnce() -> Result<(), Errno> + Send>>,
+}
+
 /// A file system. Requests arrive in several threads at once; each is answered through its reply,
 /// now or later. What is not implemented is refused with `ENOSYS`, which makes the kernel not send
 /// it again.
@@ -32,6 +45,23 @@ pub trait Server: Send + Sync + 'static {
     /// # Errors
     /// The text names what the kernel lacks.
     fn negotiate(&self, offer: &Offer) -> Result<Wanted, String>;
+
+    /// Runs `serve`, which serves one request, in a thread that must not wait for the device,
+    /// because no other thread serves its queue.
+    fn without_waiting(&self, serve: &mut dyn FnMut()) -> Attempt {
+        serve();
+        Attempt::default()
+    }
+
+    /// Runs `job` in another thread, which may wait for the device. `again` if it serves a request
+    /// that was served without waiting before.
+    fn hand_over(&self, again: bool, job: Job) {
+        job();
+    }
+
+    /// From now on, `before` is to be called whenever the calling thread may be about to wait for
+    /// the device: another thread then serves its queue.
+    fn announce_waits(&self, before: Box<dyn Fn()>) {}
 
     /// An operation arrived that this interface does not have; it is refused with `ENOSYS`.
     fn unsupported(&self, from: &Header) {}

@@ -12,6 +12,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::Instant;
 
+use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
+use rustix::io::Errno as SystemError;
 use zerocopy::{FromBytes, IntoBytes};
 
 use crate::abi::{self, InHeader, InitOut, Opcode};
@@ -67,6 +69,53 @@ pub(crate) struct ByRings {
     in_service: AtomicBool,
     /// Number of requests that were found by polling.
     pub polled: AtomicU64,
+    /// Becomes readable when a ring has broken.
+    alarm: Option<OwnedFd>,
+}
+
+impl ByRings {
+    /// For a connection with rings.
+    fn new() -> io::Result<Self> {
+        let alarm = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        Ok(Self {
+            alarm: Some(alarm),
+            ..Self::default()
+        })
+    }
+
+    /// A ring has broken: its requests will not be answered, so the connection must end.
+    pub fn broken(&self) {
+        if let Some(alarm) = &self.alarm {
+            // Fails only when the count overflows.
+            let _ = rustix::io::write(alarm, &1u64.to_ne_bytes());
+        }
+    }
+
+    /// Waits until the device has a message.
+    ///
+    /// # Errors
+    /// A ring has broken.
+    fn wait_for(&self, channel: &Channel) -> io::Result<()> {
+        let Some(alarm) = &self.alarm else {
+            return Ok(());
+        };
+        loop {
+            let mut asked = [
+                PollFd::new(alarm, PollFlags::IN),
+                PollFd::new(channel, PollFlags::IN),
+            ];
+            match poll(&mut asked, None) {
+                Err(SystemError::INTR) => continue,
+                other => other?,
+            };
+            let [alarm, device] = asked.map(|fd| !fd.revents().is_empty());
+            match (alarm, device) {
+                (true, _) => return Err(io::Error::other("a ring broke")),
+                (_, true) => return Ok(()),
+                _ => {}
+            }
+        }
+    }
 }
 
 /// Counts of a session's transport.
@@ -101,9 +150,12 @@ impl<S: Server> Session<S> {
         let (granted, rings) = negotiate(&server, &channel, config.transport)?;
         // No program waits for the messages that rings leave to the device, so polling them would not
         // pay.
-        let processors = match &rings {
-            Some(_) => 1,
-            None => thread::available_parallelism().map_or(1, usize::from),
+        let (processors, by_rings) = match &rings {
+            Some(_) => (1, ByRings::new()?),
+            None => {
+                let processors = thread::available_parallelism().map_or(1, usize::from);
+                (processors, ByRings::default())
+            }
         };
         Ok(Self {
             server: Arc::new(server),
@@ -111,7 +163,7 @@ impl<S: Server> Session<S> {
             readers: Arc::new(Readers::new(config.loops.max(1), processors)),
             granted,
             rings,
-            by_rings: Arc::default(),
+            by_rings: Arc::new(by_rings),
             config,
         })
     }
@@ -137,7 +189,8 @@ impl<S: Server> Session<S> {
     /// Serves requests until the file system is unmounted.
     ///
     /// # Errors
-    /// The connection broke, or a thread could not be started.
+    /// The connection or a ring broke, or a thread could not be started. Requests may be left
+    /// without an answer until all descriptors of the device are closed.
     pub fn run(mut self) -> io::Result<()> {
         let rings = self.start_rings()?;
         let outcome = self.run_loops();
@@ -203,6 +256,7 @@ impl<S: Server> Session<S> {
             sink: Arc::clone(&channel) as Arc<dyn Sink>,
             channel,
             readers: Arc::clone(&self.readers),
+            by_rings: Arc::clone(&self.by_rings),
             buffer: Channel::buffer(self.granted.max_request),
             answered: false,
         })
@@ -286,6 +340,7 @@ struct EventLoop<S> {
     channel: Arc<Channel>,
     sink: Arc<dyn Sink>,
     readers: Arc<Readers>,
+    by_rings: Arc<ByRings>,
     buffer: Vec<u8>,
     /// Whether a program waited for the reply of the last message.
     answered: bool,
@@ -303,6 +358,9 @@ impl Drop for CloseOnDrop {
 impl<S: Server> EventLoop<S> {
     fn run(mut self) -> io::Result<()> {
         let _close = CloseOnDrop(Arc::clone(&self.readers));
+        let readers = Arc::clone(&self.readers);
+        self.server
+            .announce_waits(Box::new(move || readers.relieve()));
         while let Some(turn) = self.readers.enter() {
             let (received, arrival) = self.wait(turn)?;
             let Received::Message(len) = received else {
@@ -328,6 +386,7 @@ impl<S: Server> EventLoop<S> {
                 arrival = Some(Arrival::Polled);
             }
         }
+        self.by_rings.wait_for(&self.channel)?;
         let received = self.channel.receive(&mut self.buffer)?;
         Ok((
             received,

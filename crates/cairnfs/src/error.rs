@@ -117,6 +117,9 @@ pub enum Error {
     /// The volume is full; or a converted [`std::io::Error`] says so of another file system.
     #[error("no space left")]
     NoSpace,
+    /// The volume is full, and has snapshots or branches, which keep what was deleted elsewhere.
+    #[error("no space left; `cairnfs log` shows what snapshots hold, `cairnfs drop` frees it")]
+    HeldByRoots,
     /// The file would become larger than 2^60 bytes.
     #[error("file too large")]
     FileTooLarge,
@@ -151,9 +154,19 @@ pub enum Error {
     /// system.
     #[error("read-only file system")]
     ReadOnly,
+    /// The branch cannot be changed any more: its name went to another one, or it was dropped.
+    #[error("the branch was replaced or dropped: open it again by its name")]
+    Stale,
     /// The root, `.` and `..` can be neither renamed nor removed.
     #[error("resource busy: {0}")]
     Busy(&'static str),
+    /// A branch was changed during each attempt to replace it.
+    #[error("{0} is being written to without pause: stop the writers, then try again")]
+    Unsettled(String),
+    /// The calling thread must not wait, and the operation would have to; nothing was changed that
+    /// repeating it would not change.
+    #[error("the operation would wait")]
+    WouldWait,
     /// The contents of a file read as text are not UTF-8.
     #[error("file contents are not valid UTF-8")]
     NotUtf8,
@@ -177,6 +190,14 @@ pub enum Error {
     /// The volume has no snapshot of that name.
     #[error("the volume has no snapshot named {0:?}")]
     NoSnapshot(String),
+    /// A reference leads to no root of the volume.
+    #[error("{reference:?}: {why}")]
+    NoRoot {
+        /// The reference as the caller gave it.
+        reference: String,
+        /// Why there is no such root, and which there are.
+        why: String,
+    },
     /// The volume needs features that this version does not have.
     #[error("volume needs a newer version of CairnFS: {0}")]
     Incompatible(String),
@@ -191,6 +212,20 @@ pub enum Error {
         left: u64,
         /// What the user can do.
         next: &'static str,
+    },
+    /// What was read is not a complete stream of a sent tree, or not one that may be received.
+    #[error("this is not a stream that can be received: {0}; send the tree again")]
+    Stream(String),
+    /// The snapshot that a stream builds on is not on this volume.
+    #[error(
+        "the stream builds on snapshot number {root} of the volume {volume}, which was not received \
+         here: receive that one first, or send the whole snapshot without a base"
+    )]
+    NoBase {
+        /// UUID of the volume that sent the stream.
+        volume: String,
+        /// Id of the root that it builds on.
+        root: u32,
     },
     /// Bytes of the volume differ from the bytes that were written.
     #[error("volume is damaged: {0}; run `cairnfs check` on it")]
@@ -260,14 +295,17 @@ impl Error {
     /// The closest Linux errno value.
     pub fn errno(&self) -> i32 {
         match self {
-            Error::NotFound | Error::NoSnapshot(_) => libc::ENOENT,
+            Error::NotFound
+            | Error::NoSnapshot(_)
+            | Error::NoRoot { .. }
+            | Error::NoBase { .. } => libc::ENOENT,
             Error::Exists => libc::EEXIST,
             Error::NotDirectory => libc::ENOTDIR,
             Error::IsDirectory => libc::EISDIR,
             Error::NotEmpty => libc::ENOTEMPTY,
             Error::NameTooLong => libc::ENAMETOOLONG,
             Error::Invalid(_) | Error::NotAVolume(_) => libc::EINVAL,
-            Error::NoSpace | Error::HostFull { .. } => libc::ENOSPC,
+            Error::NoSpace | Error::HeldByRoots | Error::HostFull { .. } => libc::ENOSPC,
             Error::FileTooLarge => libc::EFBIG,
             Error::TooManyLinks => libc::EMLINK,
             Error::NoAttribute => libc::ENODATA,
@@ -278,9 +316,14 @@ impl Error {
             Error::NotPermitted(_) => libc::EPERM,
             Error::NotOpenFor(_) => libc::EBADF,
             Error::ReadOnly => libc::EROFS,
-            Error::InUse(_) | Error::Attached { .. } | Error::Busy(_) => libc::EBUSY,
+            Error::Stale => libc::ESTALE,
+            Error::InUse(_) | Error::Attached { .. } | Error::Busy(_) | Error::Unsettled(_) => {
+                libc::EBUSY
+            }
+            Error::WouldWait => libc::EAGAIN,
             Error::NotUtf8 => libc::EILSEQ,
             Error::Incompatible(_) => libc::EOPNOTSUPP,
+            Error::Stream(_) => libc::EBADMSG,
             Error::Open { source, .. } | Error::Temporary { source, .. } | Error::Other(source) => {
                 errno_of(source)
             }
@@ -298,9 +341,11 @@ impl Error {
     pub fn kind(&self) -> io::ErrorKind {
         match self.cause() {
             Error::UnexpectedEnd => io::ErrorKind::UnexpectedEof,
-            Error::NotUtf8 | Error::NotAVolume(_) | Error::CutOff { .. } | Error::Corrupt(_) => {
-                io::ErrorKind::InvalidData
-            }
+            Error::NotUtf8
+            | Error::NotAVolume(_)
+            | Error::CutOff { .. }
+            | Error::Stream(_)
+            | Error::Corrupt(_) => io::ErrorKind::InvalidData,
             Error::Open { source, .. } | Error::Temporary { source, .. } | Error::Other(source) => {
                 source.kind()
             }
@@ -468,213 +513,4 @@ impl From<io::Error> for Error {
 
 #[cfg(test)]
 #[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-mod tests {
-    use super::*;
-    use std::error::Error as _;
-
-    /// The index of a variant in [`every_variant`]; a new variant without an arm does not compile.
-    fn place(error: &Error) -> usize {
-        match error {
-            Error::NotFound => 0,
-            Error::Exists => 1,
-            Error::NotDirectory => 2,
-            Error::IsDirectory => 3,
-            Error::NotEmpty => 4,
-            Error::NameTooLong => 5,
-            Error::Invalid(_) => 6,
-            Error::NoSpace => 7,
-            Error::FileTooLarge => 8,
-            Error::TooManyLinks => 9,
-            Error::NoAttribute => 10,
-            Error::AttributeTooLarge => 11,
-            Error::SymlinkLoop => 12,
-            Error::NoSuchOffset => 13,
-            Error::Unsupported(_) => 14,
-            Error::NotPermitted(_) => 15,
-            Error::NotOpenFor(_) => 16,
-            Error::UnexpectedEnd => 17,
-            Error::ReadOnly => 18,
-            Error::Busy(_) => 19,
-            Error::NotUtf8 => 20,
-            Error::InUse(_) => 21,
-            Error::NotAVolume(_) => 22,
-            Error::Incompatible(_) => 23,
-            Error::CutOff { .. } => 24,
-            Error::Corrupt(_) => 25,
-            Error::Io { .. } => 26,
-            Error::HostFull { .. } => 27,
-            Error::Temporary { .. } => 28,
-            Error::Open { .. } => 29,
-            Error::Stopped(_) => 30,
-            Error::Other(_) => 31,
-            Error::At { .. } => 32,
-            Error::Attached { .. } => 33,
-            Error::NoSnapshot(_) => 34,
-        }
-    }
-
-    fn denied() -> Arc<io::Error> {
-        Arc::new(io::Error::from_raw_os_error(libc::EACCES))
-    }
-
-    fn failed() -> Error {
-        Error::Io {
-            op: "write",
-            offset: 4096,
-            len: 8192,
-            source: Arc::new(io::Error::other("unplugged")),
-        }
-    }
-
-    fn every_variant() -> [Error; 35] {
-        [
-            Error::NotFound,
-            Error::Exists,
-            Error::NotDirectory,
-            Error::IsDirectory,
-            Error::NotEmpty,
-            Error::NameTooLong,
-            Error::Invalid("why"),
-            Error::NoSpace,
-            Error::FileTooLarge,
-            Error::TooManyLinks,
-            Error::NoAttribute,
-            Error::AttributeTooLarge,
-            Error::SymlinkLoop,
-            Error::NoSuchOffset,
-            Error::Unsupported("why"),
-            Error::NotPermitted("why"),
-            Error::NotOpenFor("reading"),
-            Error::UnexpectedEnd,
-            Error::ReadOnly,
-            Error::Busy("why"),
-            Error::NotUtf8,
-            Error::InUse("disk.img".into()),
-            Error::NotAVolume("why".into()),
-            Error::Incompatible("why".into()),
-            Error::CutOff {
-                size: 2,
-                left: 1,
-                next: "what next",
-            },
-            Error::corrupt(7, "index node", 1, 2),
-            failed(),
-            Error::HostFull {
-                path: "disk.img".into(),
-                missing: 4096,
-            },
-            Error::Temporary {
-                dir: "/tmp".into(),
-                source: denied(),
-            },
-            Error::Open {
-                path: "disk.img".into(),
-                source: denied(),
-            },
-            Error::Stopped(Arc::new(failed())),
-            Error::Other(Arc::new(io::Error::other("from another crate"))),
-            Error::NotFound.at(Path::new("a/b")),
-            Error::Attached {
-                path: "disk.img".into(),
-                device: "/dev/loop3".into(),
-            },
-            Error::NoSnapshot("monday".into()),
-        ]
-    }
-
-    fn sources(error: &Error) -> Vec<String> {
-        let mut source = error.source();
-        let next = || {
-            let this = source?;
-            source = this.source();
-            Some(this.to_string())
-        };
-        std::iter::from_fn(next).collect()
-    }
-
-    #[test]
-    fn every_variant_survives_io_error_round_trip() {
-        for (i, error) in every_variant().into_iter().enumerate() {
-            assert_eq!(place(&error), i);
-            let std = io::Error::from(error.clone());
-            assert_eq!(std.kind(), error.kind(), "{error:?}");
-            let back = Error::from(std);
-            assert_eq!(place(&back), i, "{error:?} became {back:?}");
-            assert_eq!(back.to_string(), error.to_string());
-            assert_eq!(back.errno(), error.errno());
-            assert_eq!(back.kind(), error.kind());
-            assert_eq!(sources(&back), sources(&error));
-        }
-    }
-
-    #[test]
-    fn every_variant_keeps_path_in_io_error() {
-        for error in every_variant() {
-            let at = error.clone().at(Path::new("a/b"));
-            let std = io::Error::from(at.clone());
-            assert_eq!(std.kind(), error.kind(), "{error:?}");
-            assert_eq!(std.to_string(), at.to_string());
-            let back = Error::from(std);
-            assert_eq!(back.to_string(), at.to_string());
-            assert_eq!(place(back.cause()), place(error.cause()));
-        }
-    }
-
-    /// An `io::Error` has either an errno or an inner error.
-    #[test]
-    fn plain_variants_become_raw_os_errors() {
-        for error in every_variant() {
-            let plain = PLAIN.iter().any(|p| place(p) == place(&error));
-            let (errno, std) = (error.errno(), io::Error::from(error));
-            assert_eq!(std.raw_os_error(), plain.then_some(errno), "{std:?}");
-            assert_eq!(std.get_ref().is_some(), !plain, "{std:?}");
-        }
-    }
-
-    /// Includes the kinds that `std::fs` can return, so a match on the kind works for both.
-    #[test]
-    fn error_kind_matches_kind_of_errno() {
-        let of_its_own = |e: &Error| {
-            use io::ErrorKind::{InvalidData, UnexpectedEof};
-            [InvalidData, UnexpectedEof].contains(&e.kind())
-        };
-        let all = every_variant();
-        let of_errno = |e: &&Error| !of_its_own(e) && place(e) != 31;
-        for error in all.iter().filter(of_errno) {
-            let std = io::Error::from_raw_os_error(error.errno());
-            assert_eq!(error.kind(), std.kind(), "{error:?}");
-        }
-        assert_eq!(all.iter().filter(|e| of_its_own(e)).count(), 5);
-    }
-
-    #[test]
-    fn io_errors_survive_round_trip() {
-        for errno in 1..134 {
-            let error = Error::from(io::Error::from_raw_os_error(errno));
-            assert_eq!(error.errno(), errno);
-            let kind = io::Error::from_raw_os_error(errno).kind();
-            assert_eq!(error.kind(), kind);
-            assert_eq!(io::Error::from(error).raw_os_error(), Some(errno));
-        }
-        // A clone is still referenced, so the original cannot be moved out.
-        let clone = Error::from(io::Error::from_raw_os_error(libc::EACCES));
-        assert_eq!(
-            io::Error::from(clone.clone()).raw_os_error(),
-            Some(libc::EACCES)
-        );
-        let text = "from another crate";
-        let error = Error::from(io::Error::new(io::ErrorKind::TimedOut, text));
-        assert_eq!(
-            (error.errno(), error.to_string()),
-            (libc::ETIMEDOUT, text.into())
-        );
-        let shared = io::Error::from(error.clone());
-        assert_eq!(
-            (shared.kind(), shared.to_string()),
-            (error.kind(), text.into())
-        );
-        let std = io::Error::from(Error::from(io::Error::from(io::ErrorKind::NotFound)));
-        assert_eq!(std.kind(), io::ErrorKind::NotFound);
-        assert_eq!(Error::from(std).errno(), libc::ENOENT);
-    }
-}
+mod tests;

@@ -137,6 +137,18 @@ pub enum InjectedFault {
     BoundaryNotInherited,
     /// A merge frees by the boundary that it brings in itself.
     LineageOfCommitters,
+    /// A drop frees what its root has at keys where the child's items differ.
+    ExtentsComparedWhole,
+    /// What the child gives up while a drop walks is not freed with the root.
+    GivenUpForgotten,
+    /// A drop takes the root for one without a child.
+    ChildIgnored,
+    /// A drop frees the blocks in one superblock, and removes the root in the next.
+    FreedBeforeRoot,
+    /// What is left of an inherited extent gets the birth of the current context.
+    WrongBirth,
+    /// A change of roots returns before its record was flushed.
+    RootRecordUnflushed,
 }
 
 #[cfg(not(feature = "fault-injection"))]

@@ -77,6 +77,8 @@ mod clock;
 mod data;
 pub mod device;
 #[doc(hidden)]
+pub mod diff;
+#[doc(hidden)]
 pub mod error;
 #[doc(hidden)]
 pub mod fault;
@@ -86,15 +88,21 @@ pub mod fs;
 #[doc(hidden)]
 pub mod group_commit;
 mod hash;
+mod history;
 mod index;
 mod inode;
 mod journal;
 mod mechanism;
 mod metrics;
 mod prefetch;
+#[doc(hidden)]
+pub mod publish;
+mod refs;
 mod shard;
 mod source;
 mod space;
+#[doc(hidden)]
+pub mod stream;
 mod sync;
 mod txn;
 #[doc(hidden)]
@@ -105,13 +113,24 @@ pub use api::{
     DirEntry, File, FileTimes, Metadata, OpenOptions, ReadDir, Volume, VolumeOptions, Walk,
 };
 #[doc(inline)]
+pub use diff::{
+    AttributeChange, FileChange, FilePath, Patches, Report, Status, Summary, XattrChange,
+};
+#[doc(inline)]
 pub use error::{Corruption, Error, Result};
 pub use fs::Sequence;
+#[doc(inline)]
+pub use history::{Diff, PublishOptions, Published};
 #[doc(hidden)]
 pub use mechanism::Mechanism;
 #[doc(inline)]
+pub use publish::{Conflict, ConflictKind, Side};
+#[cfg(all(feature = "sections", not(shuttle)))]
+#[doc(hidden)]
+pub use sync::sections;
+#[doc(inline)]
 pub use types::{
-    Creds, FileKind, Flags, RenameMode, RootInfo, StatFs, Time, VolumeInfo, XattrMode,
+    Creds, Fallocate, FileKind, Flags, RenameMode, RootInfo, StatFs, Time, VolumeInfo, XattrMode,
 };
 
 /// README.md, whose snippets compile.

@@ -18,15 +18,32 @@ pub enum Mechanism {
     /// An inode without extended attributes is not searched for any. Without: an fsync searches
     /// each requested inode, in the index and in the dirty sets.
     AttributesKnown,
+    /// An item that changes again in the open context is formatted in place and logged once.
+    /// Without: the context logs it once for each change, if the log has space.
+    Relogging,
+    /// Equal values of extended attributes are stored once, in memory and in the index. Without:
+    /// each attribute has a copy of its own.
+    ValuesOnce,
+    /// An fsync of an inode that was evicted and read again writes only what changed since.
+    /// Without: the first fsync of an inode since it is in memory writes all its items, except names
+    /// and attributes, if there is space.
+    ChangesOnly,
+    /// Threads reserve log and index space from caches of their own, and sum up their commits in
+    /// them. Without: all threads use one cache, under one lock.
+    ReservationCaches,
 }
 
 impl Mechanism {
     /// All of them.
-    pub const ALL: [Mechanism; 4] = [
+    pub const ALL: [Mechanism; 8] = [
         Mechanism::OneFlush,
         Mechanism::FsyncClosure,
         Mechanism::EntriesOnce,
         Mechanism::AttributesKnown,
+        Mechanism::Relogging,
+        Mechanism::ValuesOnce,
+        Mechanism::ChangesOnly,
+        Mechanism::ReservationCaches,
     ];
 
     /// Its name on the command line.
@@ -36,6 +53,10 @@ impl Mechanism {
             Mechanism::FsyncClosure => "fsync-closure",
             Mechanism::EntriesOnce => "entries-once",
             Mechanism::AttributesKnown => "attributes-known",
+            Mechanism::Relogging => "relogging",
+            Mechanism::ValuesOnce => "values-once",
+            Mechanism::ChangesOnly => "changes-only",
+            Mechanism::ReservationCaches => "reservation-caches",
         }
     }
 

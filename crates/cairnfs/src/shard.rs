@@ -125,6 +125,11 @@ impl<T> Sharded<T> {
         }
     }
 
+    /// Whether there is any entry.
+    pub fn has_any(&self) -> bool {
+        self.shards.iter().any(|shard| !shard.lock().is_empty())
+    }
+
     /// Takes all entries.
     pub fn take(&self) -> Vec<T> {
         let mut all = Vec::new();

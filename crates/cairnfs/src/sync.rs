@@ -13,16 +13,23 @@
 //! - The thread that writes the nodes of a large merge, and its channels: tests under the scheduler
 //!   have no merge that large.
 //! - Counters and idle memory in a `static`: they outlive a run of the scheduler.
+//!
+//! With the feature `sections` the locks measure how long they are held, for the benchmark.
 
+#[cfg(not(any(shuttle, feature = "sections")))]
+pub use parking_lot::{
+    Condvar, MappedMutexGuard, Mutex, MutexGuard, RwLock, RwLockReadGuard,
+    RwLockUpgradableReadGuard, RwLockWriteGuard,
+};
 #[cfg(not(shuttle))]
-pub use {
-    parking_lot::{
-        Condvar, MappedMutexGuard, Mutex, MutexGuard, RwLock, RwLockReadGuard,
-        RwLockUpgradableReadGuard, RwLockWriteGuard,
-    },
-    std::sync::atomic,
-    std::thread,
-    std::thread_local,
+pub use std::{sync::atomic, thread, thread_local};
+
+#[cfg(all(feature = "sections", not(shuttle)))]
+pub mod sections;
+#[cfg(all(feature = "sections", not(shuttle)))]
+pub use sections::{
+    Condvar, MappedMutexGuard, Mutex, MutexGuard, RwLock, RwLockReadGuard,
+    RwLockUpgradableReadGuard, RwLockWriteGuard,
 };
 
 #[cfg(test)]

@@ -440,6 +440,24 @@ pub struct VolumeInfo {
     pub features: [u64; 3],
 }
 
+/// A UUID in its usual form.
+///
+/// ```
+/// let id = std::array::from_fn(|i| i as u8);
+/// let text = cairnfs::types::uuid_text(&id);
+/// assert_eq!(text, "00010203-0405-0607-0809-0a0b0c0d0e0f");
+/// ```
+pub fn uuid_text(bytes: &[u8; 16]) -> String {
+    let mut text = String::with_capacity(36);
+    for (i, byte) in bytes.iter().enumerate() {
+        if matches!(i, 4 | 6 | 8 | 10) {
+            text.push('-');
+        }
+        text.push_str(&format!("{byte:02x}"));
+    }
+    text
+}
+
 /// A root of a volume: a tree of files and its place in the history.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RootInfo {

@@ -12,8 +12,9 @@
 //! its entries: here an entry's place follows from its hash, a look-up reads two cache lines, and
 //! the limit is one of bytes.
 //!
-//! A place is remembered only while the index has the value there: the merge, the only writer of
-//! the index, removes it here before another value can be stored in that place.
+//! A place is one in the tree of one root, and a value has one place here: that in the tree which
+//! used it last. It is remembered only while the tree has the value there: the merge, the only
+//! writer of trees, removes it here before another value can be stored in that place.
 
 use std::sync::Arc;
 
@@ -95,12 +96,17 @@ impl Drop for Head {
     }
 }
 
+/// The number of a tree whose places are remembered, unique among the trees in use.
+pub type TreeNumber = u16;
+
 #[derive(Default)]
 struct ValueSlot {
     value: Option<Value>,
     /// See [`tag`].
     tag: u32,
-    /// The place of the value in the index, or [`NOWHERE`].
+    /// The tree that has the value at the place `slot`.
+    tree: TreeNumber,
+    /// The place of the value in the tree, or [`NOWHERE`].
     slot: u8,
     /// It was used since the hand last passed it.
     recent: bool,
@@ -110,6 +116,11 @@ impl ValueSlot {
     fn holds(&self, hash: u64) -> Option<&Value> {
         let value = self.value.as_ref().filter(|_| self.tag == tag(hash))?;
         Some(value).filter(|v| v.hash() == hash)
+    }
+
+    /// Whether it is known to be at this place.
+    fn is_at(&self, tree: TreeNumber, slot: u8) -> bool {
+        (self.tree, self.slot) == (tree, slot)
     }
 }
 
@@ -196,7 +207,7 @@ impl Shard {
     }
 
     /// Inserts a value into its row; the hash must not have an entry yet.
-    fn insert(&mut self, value: &Value, slot: u8, limit: usize) {
+    fn insert(&mut self, value: &Value, (tree, slot): (TreeNumber, u8), limit: usize) {
         if value.cost() > limit {
             return;
         }
@@ -215,6 +226,7 @@ impl Shard {
         let entry = ValueSlot {
             value: Some(value.clone()),
             tag: tag(value.hash()),
+            tree,
             slot,
             recent: false,
         };
@@ -272,6 +284,8 @@ pub struct Values {
     /// Memory of the last shard, and of all others in order.
     last: Arc<Memory>,
     others: Box<[Arc<Memory>]>,
+    /// Whether equal values are stored once.
+    once: bool,
 }
 
 impl Values {
@@ -293,7 +307,19 @@ impl Values {
             others: (1..shards).map(|_| memory()).collect(),
             last: memory(),
             sum,
+            once: true,
         }
+    }
+
+    /// The same set, in which equal values are stored once or not.
+    pub fn once(mut self, once: bool) -> Self {
+        self.once = once;
+        self
+    }
+
+    /// Whether equal values are stored once, in memory and in the index.
+    pub fn are_once(&self) -> bool {
+        self.once
     }
 
     fn with<R>(&self, hash: u64, f: impl FnOnce(&mut Shard) -> R) -> Option<R> {
@@ -332,6 +358,9 @@ impl Values {
     }
 
     fn intern_as(&self, hash: u64, bytes: &[u8]) -> Value {
+        if !self.once {
+            return self.make(hash, bytes);
+        }
         let equal = |entry: &mut ValueSlot| entry.value.clone().filter(|v| v.bytes() == bytes);
         let found = self.with(hash, |shard| {
             let found = shard.find(hash).and_then(equal);
@@ -346,7 +375,7 @@ impl Values {
         // Another thread may have inserted it meanwhile.
         let other = self.with(hash, |shard| {
             let Some(there) = shard.find(hash) else {
-                shard.insert(&value, NOWHERE, self.limit);
+                shard.insert(&value, (0, NOWHERE), self.limit);
                 return None;
             };
             equal(there)
@@ -354,18 +383,19 @@ impl Values {
         other.flatten().unwrap_or(value)
     }
 
-    /// The value at this place in the index, if it is cached.
-    pub fn at(&self, place: SharedRef) -> Option<Value> {
+    /// The value at this place in a tree, if it is cached.
+    pub fn at(&self, tree: TreeNumber, place: SharedRef) -> Option<Value> {
         self.with(place.hash, |shard| {
-            let entry = shard.find(place.hash).filter(|e| e.slot == place.slot);
+            let entry = shard.find(place.hash);
+            let entry = entry.filter(|e| e.is_at(tree, place.slot));
             let value = entry.and_then(|e| e.value.clone());
             shard.count(value.is_some());
             value
         })?
     }
 
-    /// The place of a value in the index, if it is known.
-    pub fn place(&self, value: &Value) -> Option<SharedRef> {
+    /// The place of a value in a tree, if it is known.
+    pub fn place(&self, tree: TreeNumber, value: &Value) -> Option<SharedRef> {
         let hash = value.hash();
         self.with(hash, |shard| {
             let entry = shard.find(hash);
@@ -373,41 +403,42 @@ impl Values {
                 |e: &&mut ValueSlot| e.holds(hash).is_some_and(|v| v.bytes() == value.bytes());
             let slot = entry
                 .filter(equal)
-                .map(|e| e.slot)
-                .filter(|s| *s != NOWHERE);
+                .filter(|e| e.tree == tree && e.slot != NOWHERE)
+                .map(|e| e.slot);
             shard.count(slot.is_some());
             slot.map(|slot| SharedRef { hash, slot })
         })?
     }
 
-    /// Records that the index has a value at this place, until [`Values::forget`] is called for
-    /// it.
-    pub fn remember(&self, value: &Value, slot: u8) {
+    /// Records that a tree has a value at this place, until [`Values::forget`] is called for it, or
+    /// another tree's place is recorded.
+    pub fn remember(&self, tree: TreeNumber, value: &Value, slot: u8) {
         self.with(value.hash(), |shard| match shard.find(value.hash()) {
             Some(entry) => {
                 if entry
                     .holds(value.hash())
                     .is_some_and(|v| v.bytes() == value.bytes())
                 {
-                    entry.slot = slot;
+                    (entry.tree, entry.slot) = (tree, slot);
                 }
             }
-            None => shard.insert(value, slot, self.limit),
+            None => shard.insert(value, (tree, slot), self.limit),
         });
     }
 
-    /// Forgets that the index has a value at this place.
-    pub fn forget(&self, place: SharedRef) {
+    /// Forgets that a tree has a value at this place.
+    pub fn forget(&self, tree: TreeNumber, place: SharedRef) {
         self.with(place.hash, |shard| {
             if let Some(entry) = shard.find(place.hash)
-                && entry.slot == place.slot
+                && entry.is_at(tree, place.slot)
             {
                 entry.slot = NOWHERE;
             }
         });
     }
 
-    /// Forgets all places in the index: an aborted merge may have recorded wrong ones.
+    /// Forgets all places in all trees: an aborted merge may have recorded wrong ones, and a tree
+    /// may get the number of another.
     pub fn forget_places(&self) {
         for shard in &self.shards {
             let mut shard = shard.lock();
@@ -484,23 +515,41 @@ mod tests {
         let [a, b] = [1, 2].map(|n| values.intern(&equal_hashes(9, n)));
         assert_eq!(a.hash(), b.hash(), "the test's values must collide");
         assert_ne!(a.bytes(), b.bytes());
-        values.remember(&a, 3);
-        values.remember(&b, 4);
+        values.remember(1, &a, 3);
+        values.remember(1, &b, 4);
         let at = |slot| {
             let hash = a.hash();
             values
-                .at(SharedRef { hash, slot })
+                .at(1, SharedRef { hash, slot })
                 .map(|v| v.bytes().to_vec())
         };
         assert_eq!(at(3).as_deref(), Some(a.bytes()));
         assert_eq!(at(4), None, "one of a hash is kept");
-        assert_eq!(values.place(&b), None);
-        assert_eq!(values.place(&a).map(|p| p.slot), Some(3));
-        values.forget(SharedRef {
+        assert_eq!(values.place(1, &b), None);
+        assert_eq!(values.place(1, &a).map(|p| p.slot), Some(3));
+        let place = SharedRef {
             hash: a.hash(),
             slot: 3,
-        });
-        assert_eq!((values.place(&a), at(3)), (None, None));
+        };
+        values.forget(1, place);
+        assert_eq!((values.place(1, &a), at(3)), (None, None));
+    }
+
+    #[test]
+    fn places_of_one_tree_do_not_hold_for_another() {
+        let values = Values::new(9, 1 << 20);
+        let value = values.intern(&[1; 400]);
+        values.remember(1, &value, 3);
+        let place = SharedRef {
+            hash: value.hash(),
+            slot: 3,
+        };
+        assert!(values.place(2, &value).is_none() && values.at(2, place).is_none());
+        values.forget(2, place);
+        assert_eq!(values.place(1, &value).map(|p| p.slot), Some(3));
+        values.remember(2, &value, 0);
+        assert_eq!(values.place(2, &value).map(|p| p.slot), Some(0));
+        assert!(values.place(1, &value).is_none());
     }
 
     #[test]

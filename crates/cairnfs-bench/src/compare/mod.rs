@@ -7,9 +7,9 @@
 //! counters from `stats`; `figures` combines the runs of all rounds, and `table`, `sweep`, `grid`,
 //! `saved`, `summary`, `json` and `plot` present them with their `conditions`. Needs root.
 
-mod conditions;
+pub mod conditions;
 mod external;
-mod figures;
+pub mod figures;
 mod grid;
 mod json;
 mod make;
@@ -20,12 +20,12 @@ mod run;
 mod saved;
 mod sets;
 mod sizes;
-mod stats;
+pub mod stats;
 mod summary;
-mod svg;
+pub mod svg;
 mod sweep;
 mod system;
-mod table;
+pub mod table;
 mod task;
 mod undo;
 

@@ -16,7 +16,7 @@ use crate::args::{Place, parse};
 use crate::phase::Meter;
 use crate::processor::process_cpu;
 use crate::report::Report;
-use crate::target::{self, Dir, Directory, Raw, Target};
+use crate::target::{self, Dir, Directory, Raw, Target, Tree};
 use crate::workload::{ALL, measure_on};
 use crate::{Failure, Result};
 
@@ -217,6 +217,10 @@ impl Target for Observed {
 
     fn dir<'a>(&'a self, path: &str) -> Result<Box<dyn Dir + 'a>> {
         self.inner.dir(path)
+    }
+
+    fn tree<'a>(&'a self, path: &str, git: bool) -> Result<Box<dyn Tree + 'a>> {
+        self.inner.tree(path, git)
     }
 
     fn sync(&self) -> Result<()> {

@@ -68,6 +68,57 @@ const SHOWN: &[Shown] = &[
             ("random write + fsync", "CPU us each"),
         ],
     },
+    Shown {
+        mechanism: Mechanism::Relogging,
+        workloads: &[
+            "fsmark --threads 1 --files 100000 --sync-create",
+            "fsmark --threads 8 --files 50000 --sync-create",
+        ],
+        figures: &[
+            ("create", "files/s"),
+            ("create synced", "log bytes each"),
+            ("unlink", "files/s"),
+            ("unlink", "log bytes each"),
+        ],
+    },
+    Shown {
+        mechanism: Mechanism::ValuesOnce,
+        workloads: &[
+            "xattr --threads 8 --files 10000 --values 10",
+            "xattr --threads 8 --files 10000 --values 1000",
+            "xattr --threads 8 --files 10000 --values 100000",
+        ],
+        figures: &[
+            ("set", "calls/s"),
+            ("set synced", "device bytes written each"),
+            ("get, present", "calls/s"),
+        ],
+    },
+    Shown {
+        mechanism: Mechanism::ChangesOnly,
+        workloads: &[
+            "fsync --jobs 1 --random --cold --files 2048 --every 8 --block 4K --total 64M",
+            "fsync --jobs 16 --random --cold --files 256 --every 8 --block 4K --total 8M",
+        ],
+        figures: &[
+            ("random write + fsync", "fsyncs/s"),
+            ("random write + fsync", "p50 us"),
+            ("random write + fsync", "log bytes each"),
+        ],
+    },
+    Shown {
+        mechanism: Mechanism::ReservationCaches,
+        workloads: &[
+            "fsmark --threads 2 --files 100000",
+            "fsmark --threads 8 --files 50000",
+            "fsmark --threads 64 --files 5000",
+        ],
+        figures: &[
+            ("create", "files/s"),
+            ("create", "CPU us each"),
+            ("unlink", "files/s"),
+        ],
+    },
 ];
 
 /// Returns CairnFS with all mechanisms, and without each.

@@ -44,6 +44,15 @@ impl Block {
         })
     }
 
+    /// Finds the statistics of the device that holds the files of a directory; `None` if its file
+    /// system has no block device of its own, as tmpfs and overlayfs.
+    pub fn under(dir: &Path) -> Result<Option<Self>> {
+        let found = fs::metadata(dir).map_err(|e| format!("{}: {e}", dir.display()))?;
+        let (major, minor) = (major(found.dev()), minor(found.dev()));
+        let stat = PathBuf::from(format!("/sys/dev/block/{major}:{minor}/stat"));
+        Ok(stat.exists().then_some(Self { stat }))
+    }
+
     /// Reads the current figures; zeros if the device does not exist any more.
     pub fn now(&self) -> Requests {
         let text = fs::read_to_string(&self.stat).unwrap_or_default();

@@ -157,7 +157,7 @@ fn escaped(text: &str) -> String {
 }
 
 #[cfg(test)]
-pub mod tests {
+pub(crate) mod tests {
     use super::*;
 
     /// Panics unless tags are closed in order, attributes quoted, and text escaped; returns all

@@ -28,6 +28,14 @@ pub enum System {
     CairnfsWithoutEntriesOnce,
     /// The same, without attributes-known
     CairnfsWithoutAttributesKnown,
+    /// The same, without relogging
+    CairnfsWithoutRelogging,
+    /// The same, without values-once
+    CairnfsWithoutValuesOnce,
+    /// The same, without changes-only
+    CairnfsWithoutChangesOnly,
+    /// The same, without reservation-caches
+    CairnfsWithoutReservationCaches,
     /// No file system: the device itself, for fsync and mixed
     Raw,
     /// XFS of the kernel
@@ -49,6 +57,10 @@ impl System {
             System::CairnfsWithoutFsyncClosure => "cairnfs-without-fsync-closure",
             System::CairnfsWithoutEntriesOnce => "cairnfs-without-entries-once",
             System::CairnfsWithoutAttributesKnown => "cairnfs-without-attributes-known",
+            System::CairnfsWithoutRelogging => "cairnfs-without-relogging",
+            System::CairnfsWithoutValuesOnce => "cairnfs-without-values-once",
+            System::CairnfsWithoutChangesOnly => "cairnfs-without-changes-only",
+            System::CairnfsWithoutReservationCaches => "cairnfs-without-reservation-caches",
             System::Noop => "noop",
             System::Raw => "raw",
             System::Xfs => "xfs",
@@ -75,6 +87,10 @@ impl System {
             Mechanism::FsyncClosure => System::CairnfsWithoutFsyncClosure,
             Mechanism::EntriesOnce => System::CairnfsWithoutEntriesOnce,
             Mechanism::AttributesKnown => System::CairnfsWithoutAttributesKnown,
+            Mechanism::Relogging => System::CairnfsWithoutRelogging,
+            Mechanism::ValuesOnce => System::CairnfsWithoutValuesOnce,
+            Mechanism::ChangesOnly => System::CairnfsWithoutChangesOnly,
+            Mechanism::ReservationCaches => System::CairnfsWithoutReservationCaches,
         }
     }
 

@@ -10,7 +10,9 @@ use super::system::System;
 use crate::Result;
 use crate::args::parse;
 use crate::target::raw;
-use crate::workload::{Dirfsync, Fsmark, Fsync, Maildir, Mixed, Neighbour, Workload, Xattr};
+use crate::workload::{
+    Branches, Dirfsync, Fsmark, Fsync, Maildir, Mixed, Neighbour, Workload, Xattr,
+};
 
 /// A task to measure.
 #[derive(Debug, Clone)]
@@ -42,6 +44,8 @@ pub enum Work {
     Maildir(Maildir),
     /// A computation beside one client.
     Neighbour(Neighbour),
+    /// Forks of a tree.
+    Branches(Branches),
     /// An external program.
     External(Arc<dyn External>),
 }
@@ -144,6 +148,8 @@ impl Task {
             _ if system == System::Raw => false,
             Work::External(load) if system == System::Noop => load.only_writes(),
             Work::External(_) => !system.in_process(),
+            Work::Branches(branches) if branches.git => !system.is_ours() && system != System::Noop,
+            Work::Branches(_) => system != System::Noop,
             _ => true,
         }
     }
@@ -159,8 +165,9 @@ impl Work {
             "mixed" => Work::Mixed(parse(words)?),
             "maildir" => Work::Maildir(parse(words)?),
             "neighbour" => Work::Neighbour(parse(words)?),
+            "branches" => Work::Branches(parse(words)?),
             _ => {
-                let known = "fsmark, xattr, dirfsync, fsync, mixed, maildir or neighbour";
+                let known = "fsmark, xattr, dirfsync, fsync, mixed, maildir, neighbour or branches";
                 return Err(format!("`{name}` is none of {known}").into());
             }
         })
@@ -192,6 +199,7 @@ impl Work {
             Work::Mixed(workload) => Box::new(workload.clone()),
             Work::Maildir(workload) => Box::new(workload.clone()),
             Work::Neighbour(workload) => Box::new(workload.clone()),
+            Work::Branches(workload) => Box::new(workload.clone()),
             Work::External(_) => return None,
         })
     }

@@ -12,7 +12,8 @@ use std::path::{Path, PathBuf};
 use rustix::fs::XattrFlags;
 use rustix::io::Errno;
 
-use super::{Dir, Handle, Open, OpenFile, Paths, Target, at};
+use super::trees::DirectoryTree;
+use super::{Dir, Handle, Open, OpenFile, Paths, Target, Tree, at};
 use crate::Result;
 
 /// Operations on the mounted file system that only its mounter can do. They are called only while
@@ -71,6 +72,11 @@ impl Target for Directory {
         let handle = File::open(&path).map_err(|e| at(path.display(), e))?;
         let paths = Paths::new(&path);
         Ok(Box::new(Subdirectory { paths, handle }))
+    }
+
+    fn tree<'a>(&'a self, path: &str, git: bool) -> Result<Box<dyn Tree + 'a>> {
+        let tree = DirectoryTree::make(self, self.path.join(path), git)?;
+        Ok(Box::new(tree))
     }
 
     fn sync(&self) -> Result<()> {

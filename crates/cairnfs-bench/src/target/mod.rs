@@ -4,10 +4,12 @@
 //! Workloads use only the three traits here. A target may return counters; columns of missing
 //! counters are left out.
 
+mod branches;
 mod directory;
 mod engine;
 mod library;
 pub mod raw;
+mod trees;
 mod volume;
 
 use std::cell::RefCell;
@@ -39,6 +41,12 @@ pub trait Target: Send + Sync {
     /// Opens a directory to work in.
     fn dir<'a>(&'a self, path: &str) -> Result<Box<dyn Dir + 'a>>;
 
+    /// Makes an empty tree of files that can be forked whole, in a directory where nothing else is;
+    /// with `git` it is forked by that program.
+    fn tree<'a>(&'a self, _path: &str, _git: bool) -> Result<Box<dyn Tree + 'a>> {
+        Err("this target has no trees that can be forked".into())
+    }
+
     /// Makes everything durable.
     fn sync(&self) -> Result<()>;
 
@@ -62,6 +70,36 @@ pub trait Target: Send + Sync {
     fn counters(&self) -> Vec<(&'static str, u64)> {
         Vec::new()
     }
+}
+
+/// A tree of files and its forks, which have numbers. Threads call it concurrently.
+pub trait Tree: Send + Sync {
+    /// Whether the time of a fork does not depend on the number of files.
+    fn is_constant(&self) -> bool;
+
+    /// Called once after the first files were made.
+    fn filled(&self) -> Result<()> {
+        Ok(())
+    }
+
+    /// Opens the directory of the files, of the tree or of a fork.
+    fn dir<'a>(&'a self, fork: Option<u64>) -> Result<Box<dyn Dir + 'a>>;
+
+    /// Forks the tree as it is now; the fork is durable when this returns.
+    fn fork(&self, number: u64) -> Result<()>;
+
+    /// Whether [`Tree::compare`] is possible.
+    fn compares(&self) -> bool {
+        false
+    }
+
+    /// Compares a fork with the tree; returns the number of files that differ.
+    fn compare(&self, _number: u64) -> Result<u64> {
+        Err("nothing here compares a fork with its origin".into())
+    }
+
+    /// Removes a fork; its space is free when this returns.
+    fn remove(&self, number: u64) -> Result<()>;
 }
 
 /// A directory that one thread works in.

@@ -6,7 +6,8 @@ use std::sync::{PoisonError, RwLock, RwLockReadGuard};
 use cairnfs::fs::LEVELS;
 use cairnfs::{Volume, VolumeOptions};
 
-use super::{Dir, Image, Target, engine, library};
+use super::branches::VolumeTree;
+use super::{Dir, Image, Target, Tree, engine, library};
 use crate::Result;
 use crate::args::Place;
 
@@ -75,11 +76,18 @@ impl Target for Opened {
     }
 
     fn dir<'a>(&'a self, path: &str) -> Result<Box<dyn Dir + 'a>> {
-        let volume = self.volume();
-        Ok(match self.by_inode {
-            true => Box::new(engine::dir(&volume, path)?),
-            false => Box::new(library::dir(volume, path)),
-        })
+        dir(self.volume(), self.by_inode, path)
+    }
+
+    fn tree<'a>(&'a self, path: &str, git: bool) -> Result<Box<dyn Tree + 'a>> {
+        match git {
+            true => Err("git forks directories only: --target DIRECTORY".into()),
+            false => Ok(Box::new(VolumeTree::make(
+                self.volume(),
+                self.by_inode,
+                path,
+            )?)),
+        }
     }
 
     fn sync(&self) -> Result<()> {
@@ -105,6 +113,14 @@ impl Target for Opened {
     fn counters(&self) -> Vec<(&'static str, u64)> {
         self.now().counters()
     }
+}
+
+/// Opens a directory of a volume.
+pub fn dir<'a>(volume: Volume, by_inode: bool, path: &str) -> Result<Box<dyn Dir + 'a>> {
+    Ok(match by_inode {
+        true => Box::new(engine::dir(&volume, path)?),
+        false => Box::new(library::dir(volume, path)),
+    })
 }
 
 impl Now {

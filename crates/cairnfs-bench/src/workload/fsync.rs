@@ -4,7 +4,7 @@
 //! Each job has its own file and thread. A latency covers an fsync and the writes since the
 //! previous one.
 
-use super::{Description, Phases, Worker, Workload, at_least_one, at_most_1g, contents};
+use super::{Description, Phases, Worker, Workload, at_least_one, at_most_1g, contents, file_name};
 use crate::Result;
 use crate::args::parse_size;
 use crate::random::Random;
@@ -33,6 +33,14 @@ pub struct Fsync {
     #[arg(long)]
     pub random: bool,
 
+    /// Files of each job, synced in turn, which share its bytes; for --random.
+    #[arg(long, value_name = "N", default_value_t = 1, requires = "random")]
+    pub files: u64,
+
+    /// Close and open the target before, so that no file is in memory; for --random.
+    #[arg(long, requires = "random")]
+    pub cold: bool,
+
     /// Open the file for appending.
     #[arg(long, conflicts_with = "random")]
     pub append: bool,
@@ -41,8 +49,6 @@ pub struct Fsync {
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub seed: u64,
 }
-
-const FILE: &str = "file";
 
 impl Workload for Fsync {
     fn describe(&self) -> Description {
@@ -56,6 +62,8 @@ impl Workload for Fsync {
                 ("block_bytes", self.block),
                 ("blocks_per_fsync", self.every),
                 ("random", u64::from(self.random)),
+                ("files", self.files),
+                ("cold", u64::from(self.cold)),
                 ("append", u64::from(self.append)),
                 ("seed", self.seed),
             ],
@@ -67,12 +75,19 @@ impl Workload for Fsync {
             ("--jobs", self.jobs as u64),
             ("--block", self.block),
             ("--every", self.every),
+            ("--files", self.files),
         ])?;
         if self.random && self.append {
             return Err("a file is overwritten at random, or appended to".into());
         }
         if self.total < self.block || !self.total.is_multiple_of(self.block) {
             return Err("--total must be a multiple of --block".into());
+        }
+        if !self.random && (self.files > 1 || self.cold) {
+            return Err("--files and --cold are for --random".into());
+        }
+        if !self.blocks().is_multiple_of(self.files) {
+            return Err("--files must divide the number of blocks".into());
         }
         at_most_1g("--block", self.block)
     }
@@ -83,8 +98,10 @@ impl Workload for Fsync {
         }
         let block = contents(self.block);
         let dir = worker.dir()?;
-        let file = dir.open(FILE, Open::New)?;
-        (0..self.blocks()).try_for_each(|n| file.write_at(&block, n * self.block))
+        (0..self.files).try_for_each(|n| {
+            let file = dir.open(&file_name(n), Open::New)?;
+            (0..self.file_blocks()).try_for_each(|n| file.write_at(&block, n * self.block))
+        })
     }
 
     fn measure(&self, phases: &mut Phases<'_>) -> Result<()> {
@@ -94,14 +111,26 @@ impl Workload for Fsync {
             (_, true) => "append + fsync",
             _ => "write + fsync",
         };
+        if self.cold {
+            phases.meter.reopen()?;
+        }
         phases.run(name, |worker| self.work(worker, &block))?;
         phases.meter.sync()
+    }
+
+    fn reopens(&self) -> bool {
+        self.cold
     }
 }
 
 impl Fsync {
     fn blocks(&self) -> u64 {
         self.total / self.block
+    }
+
+    /// Blocks of each file.
+    fn file_blocks(&self) -> u64 {
+        self.blocks() / self.files
     }
 
     fn how(&self) -> Open {
@@ -114,7 +143,8 @@ impl Fsync {
 
     fn work(&self, worker: &mut Worker<'_>, block: &[u8]) -> Result<()> {
         let dir = worker.dir()?;
-        let file = dir.open(FILE, self.how())?;
+        let mut file = dir.open(&file_name(0), self.how())?;
+        let mut turns = (1..self.files).chain([0]).cycle();
         let mut random = Random::new(self.seed, worker.number as u64);
         let mut blocks = 0..self.blocks();
         while !blocks.is_empty() {
@@ -128,13 +158,16 @@ impl Fsync {
                 file.sync().map(|()| written)
             })?;
             worker.tally.bytes += written;
+            if let Some(next) = turns.next().filter(|_| self.files > 1) {
+                file = dir.open(&file_name(next), self.how())?;
+            }
         }
         Ok(())
     }
 
     fn write(&self, file: &dyn OpenFile, n: u64, block: &[u8], random: &mut Random) -> Result<()> {
         match (self.random, self.append) {
-            (true, _) => file.write_at(block, random.below(self.blocks()) * self.block),
+            (true, _) => file.write_at(block, random.below(self.file_blocks()) * self.block),
             (_, true) => file.append(block),
             _ => file.write_at(block, n * self.block),
         }

@@ -4,6 +4,7 @@
 //! creates before the clock starts, and its phases. Creating the directories, threads, timing,
 //! opening, cleaning up and closing are common to all (`phases`).
 
+mod branches;
 mod dirfsync;
 mod fsmark;
 mod fsync;
@@ -13,6 +14,7 @@ mod neighbour;
 mod phases;
 mod xattr;
 
+pub use branches::Branches;
 pub use dirfsync::Dirfsync;
 pub use fsmark::Fsmark;
 pub use fsync::Fsync;

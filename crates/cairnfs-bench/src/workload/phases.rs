@@ -7,7 +7,7 @@
 use crate::Result;
 use crate::phase::Meter;
 use crate::tally::{Latency, Tally};
-use crate::target::{Dir, Target};
+use crate::target::{Dir, Target, Tree};
 
 /// The phases of one run of a workload.
 pub struct Phases<'t> {
@@ -50,6 +50,11 @@ impl<'t> Phases<'t> {
     /// Whether the files are kept at the end.
     pub fn keeps(&self) -> bool {
         self.ground.keep
+    }
+
+    /// Makes a tree that can be forked whole, beside the directories of the threads.
+    pub fn tree(&self, git: bool) -> Result<Box<dyn Tree + 't>> {
+        self.ground.target.tree(&self.ground.top, git)
     }
 
     /// A phase of all threads; returns the latencies of timed operations.

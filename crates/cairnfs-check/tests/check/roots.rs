@@ -1,12 +1,14 @@
 //! Faults in the table of roots, and in what roots share.
 
 use cairnfs::format::key::{Key, Kind};
-use cairnfs::format::root::RootState;
+use cairnfs::format::node::RawOverflow;
+use cairnfs::format::record::FLAG_ROOTS;
+use cairnfs::format::root::{RawRoot, Root, RootState};
 use cairnfs::format::superblock::Superblock;
 use zerocopy::little_endian::{U32, U64};
 
-use crate::image::MERGED;
-use crate::plan::Fork;
+use crate::image::{MERGED, codes, data_block};
+use crate::plan::{Change, Fork, Plan, extent, extent_key, put};
 use crate::with_plan;
 
 fn forked(change: Fork) -> Vec<&'static str> {
@@ -70,4 +72,228 @@ fn root_item_under_a_wrong_key_is_found() {
         drop(plan.roots.insert(Key::new(2, Kind::Root, 5), vec![0; 32]));
     });
     assert_eq!(found, ["unexpected-item"]);
+}
+
+/// A root that was dropped stays whole until its item goes; so does a nameless one.
+#[test]
+fn dropped_and_nameless_roots_are_sound() {
+    let dropped: Fork = |_, frozen, _| {
+        frozen.state = RootState::Dropping;
+        frozen.name = String::new();
+    };
+    assert_eq!(forked(dropped), [] as [&str; 0]);
+    let nameless: Fork = |_, frozen, _| frozen.name = String::new();
+    assert_eq!(forked(nameless), [] as [&str; 0]);
+}
+
+/// The space of a root that was dropped was freed, and the root is still there.
+#[test]
+fn freed_space_of_a_dropped_root_is_found() {
+    let mut plan = Plan::base();
+    plan.fork = Some((MERGED, |main, frozen, _| {
+        frozen.state = RootState::Dropping;
+        frozen.name = String::new();
+        // The files are empty, so the dropped root alone has the blocks.
+        (main.tree, main.nodes) = (RawRoot::default(), 0);
+    }));
+    plan.log.clear();
+    let mut image = plan.build();
+    image.unmark(data_block(0));
+    image.write_bitmaps();
+    image.write_superblock();
+    let found = codes(&image);
+    assert!(found.contains(&"block-not-allocated"), "{found:?}");
+}
+
+/// A root is gone, and what it alone had is still in use.
+#[test]
+fn space_left_by_a_gone_root_is_found() {
+    let mut plan = Plan::base();
+    plan.fork = Some((MERGED, |_, _, _| {}));
+    let mut image = plan.build();
+    image.mark(data_block(29), 1);
+    image.write_bitmaps();
+    image.write_superblock();
+    assert_eq!(codes(&image), ["block-leaked"]);
+}
+
+/// A root is gone, and its child still has it as its parent.
+#[test]
+fn child_of_a_gone_root_is_found() {
+    let found = with_plan(|plan| {
+        plan.fork = Some((MERGED, |main, _, _| main.parent = 9));
+    });
+    assert!(found.contains(&"root-lineage"), "{found:?}");
+}
+
+/// What two heads have was born before a boundary of both.
+#[test]
+fn blocks_of_two_heads_are_found() {
+    let found = forked(|main, other, _| {
+        main.parent = 0;
+        (other.state, other.boundary, other.origin) = (RootState::Head, 0, 1);
+    });
+    assert!(found.contains(&"block-shared"), "{found:?}");
+}
+
+/// The log changes heads that exist, or that it makes.
+#[test]
+fn changes_of_a_gone_or_frozen_root_are_found() {
+    for root in [7, 2] {
+        let found = with_plan(|plan| {
+            plan.fork = Some((MERGED, |_, _, _| {}));
+            let mut all = plan.log.iter().flat_map(|rec| &rec.changes);
+            let mut changed = all.next().unwrap().clone();
+            changed.root = root;
+            plan.context(vec![changed]);
+        });
+        assert_eq!(found, ["log-entry"], "root {root}");
+    }
+}
+
+/// Several roots, each beside the main root and its snapshot, and what is wrong with it.
+#[test]
+fn impossible_roots_are_one_finding_each() {
+    let head = |parent, name: &str| Root {
+        parent,
+        origin: 2,
+        name: name.into(),
+        ..Root::default()
+    };
+    let frozen = |parent, boundary| Root {
+        state: RootState::Frozen,
+        boundary,
+        ..head(parent, "other")
+    };
+    let cases = [
+        ("a parent that does not exist", head(7, "other")),
+        ("a head as parent", head(1, "other")),
+        ("the name of another root", head(2, "frozen")),
+        ("frozen at the boundary of its parent", frozen(2, MERGED)),
+        (
+            "frozen at a boundary that is not merged",
+            frozen(0, MERGED + 1),
+        ),
+    ];
+    for (what, root) in cases {
+        let found = with_plan(|plan| {
+            plan.fork = Some((MERGED, |_, _, superblock| {
+                superblock.next_root = U32::new(4);
+            }));
+            plan.roots.insert(Key::new(3, Kind::Root, 0), root.encode());
+        });
+        let lineage = found.iter().filter(|code| **code == "root-lineage");
+        assert_eq!(lineage.count(), 1, "{what}: {found:?}");
+    }
+}
+
+/// The item of a root, as an entry of the log.
+fn logged(id: u64, root: &Root) -> Change {
+    Change {
+        root: 0,
+        ..put(Key::new(id, Kind::Root, 0), root.encode())
+    }
+}
+
+/// The log changes roots as no call does.
+#[test]
+fn impossible_changes_of_roots_in_the_log_are_found() {
+    let kept = Root {
+        state: RootState::Frozen,
+        boundary: 7,
+        parent: 2,
+        origin: 1,
+        name: "kept".into(),
+        ..Root::default()
+    };
+    let moved = Root {
+        parent: 3,
+        ..Root::main(RawRoot::default())
+    };
+    let cases: [(&str, Root, Root, bool); 5] = [
+        ("sound", kept.clone(), moved.clone(), true),
+        ("not marked", kept.clone(), moved.clone(), false),
+        (
+            "another boundary",
+            Root {
+                boundary: 6,
+                ..kept.clone()
+            },
+            moved.clone(),
+            true,
+        ),
+        (
+            "another parent",
+            kept.clone(),
+            Root {
+                parent: 0,
+                ..moved.clone()
+            },
+            true,
+        ),
+        (
+            "a name twice",
+            Root {
+                name: "frozen".into(),
+                ..kept
+            },
+            moved,
+            true,
+        ),
+    ];
+    for (what, kept, main, marked) in cases {
+        let found = with_plan(|plan| {
+            plan.fork = Some((MERGED, |_, _, _| {}));
+            plan.context(vec![logged(3, &kept), logged(1, &main)]);
+            if marked {
+                plan.log.last_mut().unwrap().flags |= FLAG_ROOTS;
+            }
+        });
+        match what {
+            "sound" => assert_eq!(found, [] as [&str; 0]),
+            "not marked" => assert_eq!(found, ["log-entry"; 2]),
+            _ => assert_eq!(found, ["log-entry"], "{what}"),
+        }
+    }
+}
+
+/// The log makes a snapshot in context 7 and goes on; no merge went beyond the snapshot.
+fn snapshot_in_the_log(plan: &mut Plan) {
+    let kept = Root {
+        state: RootState::Frozen,
+        boundary: 7,
+        origin: 1,
+        name: "kept".into(),
+        ..Root::default()
+    };
+    let main = Root {
+        parent: 2,
+        ..Root::main(RawRoot::default())
+    };
+    plan.context(vec![logged(2, &kept), logged(1, &main)]);
+    plan.log.last_mut().unwrap().flags |= FLAG_ROOTS;
+    plan.context(vec![]);
+}
+
+/// What the index has is not younger than a snapshot that only the log has.
+#[test]
+fn births_behind_a_snapshot_in_the_log_are_found() {
+    let births = |birth: u64, code: &str| {
+        let found = with_plan(|plan| {
+            snapshot_in_the_log(plan);
+            plan.items.insert(extent_key(16, 0), extent(0, 2, birth));
+        });
+        found.iter().filter(|found| **found == code).count()
+    };
+    assert_eq!(births(7, "extent-birth"), 0);
+    assert_eq!(births(8, "extent-birth"), 1);
+    let large = |hook: fn(&Key, &mut RawOverflow)| {
+        let found = with_plan(|plan| {
+            snapshot_in_the_log(plan);
+            plan.cell_hook = Some(hook);
+        });
+        found.iter().filter(|found| **found == "node-birth").count()
+    };
+    assert_eq!(large(|_, at| at.birth = U64::new(7)), 0);
+    assert!(large(|_, at| at.birth = U64::new(8)) > 0);
 }

@@ -12,6 +12,7 @@ mod allocation;
 mod appended;
 mod contents;
 mod delayed;
+mod drops;
 mod filled;
 mod filling;
 mod full;

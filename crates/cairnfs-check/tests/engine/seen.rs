@@ -1,7 +1,7 @@
 //! A volume as the offline check and as a program sees it.
 
 use cairnfs::device::Device;
-use cairnfs::fs::{FileSystem, Options};
+use cairnfs::fs::{FileSystem, Options, Pressure};
 use cairnfs::types::{Attr, FileKind};
 use cairnfs_check::{CheckOptions, check};
 
@@ -67,5 +67,16 @@ pub fn options(workers: bool) -> Options {
         durability_interval: None,
         workers,
         ..Options::default()
+    }
+}
+
+/// Options of a random history: for odd seeds, merges in small steps and replay in passes.
+pub fn pressed_options(seed: u64) -> Options {
+    Options {
+        pressure: (seed % 2 == 1).then_some(Pressure {
+            replay: 4000 * (seed as i64 % 3),
+            step_keys: 1 + seed % 5,
+        }),
+        ..options(false)
     }
 }

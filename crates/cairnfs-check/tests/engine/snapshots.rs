@@ -5,36 +5,36 @@ use std::sync::Arc;
 
 use cairnfs::device::MemoryDevice;
 use cairnfs::format::BLOCK_SIZE;
-use cairnfs::fs::{FileSystem, Options, Pressure};
+use cairnfs::fs::{FileSystem, Options};
 use cairnfs::types::Fallocate;
 use cairnfs::{Error, OpenOptions, Volume};
 
-use crate::seen::{Seen, assert_sound, options, tree};
+use crate::seen::{Seen, assert_sound, options, pressed_options, tree};
 
 const MIB: u64 = 1 << 20;
 const BLOCK: u64 = BLOCK_SIZE as u64;
 
-fn fresh(size: u64) -> Arc<MemoryDevice> {
+pub fn fresh(size: u64) -> Arc<MemoryDevice> {
     let device = Arc::new(MemoryDevice::new(size));
     let make = cairnfs::fs::MakeOptions::default();
     cairnfs::fs::make_device(&*device, &make, &mut |_, _| {}).unwrap();
     device
 }
 
-fn open_with(device: &Arc<MemoryDevice>, options: &Options) -> Arc<FileSystem> {
+pub fn open_with(device: &Arc<MemoryDevice>, options: &Options) -> Arc<FileSystem> {
     FileSystem::open_device(device.clone(), options).unwrap()
 }
 
-fn open(device: &Arc<MemoryDevice>) -> Arc<FileSystem> {
+pub fn open(device: &Arc<MemoryDevice>) -> Arc<FileSystem> {
     open_with(device, &options(false))
 }
 
-fn volume(fs: &Arc<FileSystem>) -> Volume {
+pub fn volume(fs: &Arc<FileSystem>) -> Volume {
     Volume::from(fs.clone())
 }
 
 /// The files of a snapshot of a closed or killed volume.
-fn of_snapshot(device: &Arc<MemoryDevice>, name: &str) -> Result<Vec<Seen>, Error> {
+pub fn of_snapshot(device: &Arc<MemoryDevice>, name: &str) -> Result<Vec<Seen>, Error> {
     let options = Options {
         read_only: true,
         root: Some(name.into()),
@@ -57,7 +57,7 @@ fn set_len(v: &Volume, path: &str, len: u64) -> Result<(), Error> {
 }
 
 /// Drops a volume without closing it, as a kill does.
-fn kill(fs: Arc<FileSystem>) {
+pub fn kill(fs: Arc<FileSystem>) {
     std::mem::forget(fs);
 }
 
@@ -332,10 +332,10 @@ fn full_volume_with_snapshot_allows_removals() {
 }
 
 /// A generator of numbers that are the same in each run.
-struct Numbers(u64);
+pub struct Numbers(pub u64);
 
 impl Numbers {
-    fn below(&mut self, n: u64) -> u64 {
+    pub fn below(&mut self, n: u64) -> u64 {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
         self.0 ^= self.0 << 17;
@@ -343,7 +343,7 @@ impl Numbers {
     }
 }
 
-fn random_change(v: &Volume, fs: &FileSystem, numbers: &mut Numbers) {
+pub fn random_change(v: &Volume, fs: &FileSystem, numbers: &mut Numbers) {
     let name = format!("d{}/f{}", numbers.below(3), numbers.below(12));
     let byte = numbers.below(256) as u8;
     let _ = match numbers.below(9) {
@@ -387,13 +387,7 @@ fn random_histories_keep_snapshots() {
     for seed in 1..=12_u64 {
         let mut numbers = Numbers(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15));
         let device = fresh(64 * MIB);
-        let pressed = Options {
-            pressure: (seed % 2 == 1).then_some(Pressure {
-                replay: 4000 * (seed as i64 % 3),
-                step_keys: 1 + seed % 5,
-            }),
-            ..options(false)
-        };
+        let pressed = pressed_options(seed);
         let mut fs = open_with(&device, &pressed);
         for dir in 0..3 {
             volume(&fs).create_dir(format!("d{dir}")).unwrap();

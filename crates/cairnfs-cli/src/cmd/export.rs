@@ -8,6 +8,8 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use cairnfs::fs::inspect;
+
 use crate::cmd::import::finish;
 use crate::failure::{AnyError, Explain, Failure, shown};
 use crate::interrupt;
@@ -196,7 +198,7 @@ fn archive(
 
 /// An archive that is being written. If it replaces another archive, it gets its name only when
 /// it is complete. An incomplete archive is removed.
-struct ArchiveFile {
+pub struct ArchiveFile {
     dir: OwnedFd,
     pending: Pending,
     file: File,
@@ -204,7 +206,8 @@ struct ArchiveFile {
 }
 
 impl ArchiveFile {
-    fn make(path: &Path, shown: String, force: bool) -> Result<Self, Failure> {
+    /// Begins a file at `path`, which messages call `shown`.
+    pub fn make(path: &Path, shown: String, force: bool) -> Result<Self, Failure> {
         let (Some(above), Some(name)) = (path.parent(), path.file_name()) else {
             return Err(Failure::new(shown, "is no name of a file"));
         };
@@ -216,6 +219,12 @@ impl ArchiveFile {
         if pending.replaces() && !force {
             return Err(Failure::new(shown, "exists").hint("use --force to overwrite it"));
         }
+        if pending.replaces() && inspect(path).is_ok() {
+            return Err(
+                Failure::new(shown, "is a CairnFS volume, and would be lost")
+                    .hint("give another name, or remove it first"),
+            );
+        }
         let file = pending.file(dir.as_fd(), !umask() & 0o666)?;
         Ok(Self {
             dir,
@@ -225,7 +234,13 @@ impl ArchiveFile {
         })
     }
 
-    fn complete(mut self) -> Result<(), Failure> {
+    /// The file to write to.
+    pub fn file(&self) -> &File {
+        &self.file
+    }
+
+    /// Makes the file durable and gives it its name.
+    pub fn complete(mut self) -> Result<(), Failure> {
         self.file.sync_all().explain(self.pending.shown())?;
         self.pending.publish(self.dir.as_fd())?;
         self.whole = true;

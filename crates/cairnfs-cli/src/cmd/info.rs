@@ -8,7 +8,7 @@ use cairnfs::Error;
 use cairnfs::device::HostRoom;
 use cairnfs::format::superblock::{KNOWN_INCOMPATIBLE, RENAMED_ENTRIES, ROOTS};
 use cairnfs::fs::inspect;
-use cairnfs::types::{StatFs, VolumeInfo};
+use cairnfs::types::{StatFs, VolumeInfo, uuid_text};
 use serde::Serialize;
 
 use crate::failure::{AnyError, Explain, show_bytes, shown};
@@ -98,7 +98,7 @@ fn json_report(path: &Path, info: VolumeInfo) -> JsonReport {
     JsonReport {
         volume: shown(path),
         label: show_bytes(info.label.as_bytes()),
-        uuid: output::uuid(&info.uuid),
+        uuid: uuid_text(&info.uuid),
         created: output::utc_time(info.created),
         size: info.size,
         log_size: info.log_size,

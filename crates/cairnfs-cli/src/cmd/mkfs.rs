@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use cairnfs::Error;
 use cairnfs::fs::{MakeOptions, make};
-use cairnfs::types::VolumeInfo;
+use cairnfs::types::{VolumeInfo, uuid_text};
 use serde::Serialize;
 
 use crate::failure::{AnyError, Failure, shown};
@@ -93,7 +93,7 @@ pub fn run(args: Args) -> Result<ExitCode, AnyError> {
     if args.json {
         return output::json(&Made {
             volume: shown(&args.volume),
-            uuid: output::uuid(&info.uuid),
+            uuid: uuid_text(&info.uuid),
             label: info.label,
             size: info.size,
             log_size: info.log_size,
@@ -112,7 +112,7 @@ fn print_result(volume: &std::path::Path, info: &VolumeInfo, chosen: bool) -> st
     let size = size::human(info.size);
     let log = size::human(info.log_size);
     writeln!(out, "Made {}: {size} with a log of {log}", shown(volume))?;
-    writeln!(out, "UUID {}", output::uuid(&info.uuid))?;
+    writeln!(out, "UUID {}", uuid_text(&info.uuid))?;
     if chosen {
         writeln!(
             out,

@@ -1,18 +1,28 @@
 //! The commands, one module each, with its arguments and `run`.
 
+pub mod branch;
 pub mod cat;
 pub mod check;
 pub mod completions;
 pub mod cp;
 pub mod crashtest;
+pub mod diff;
+pub mod drop;
 pub mod export;
 pub mod import;
 pub mod info;
+pub mod log;
 pub mod ls;
 pub mod mkdir;
 pub mod mkfs;
 pub mod mount;
+pub mod publish;
+pub mod receive;
+pub mod rename;
+pub mod restore;
 pub mod rm;
+pub mod send;
+pub mod snapshot;
 pub mod stats;
 pub mod sync;
 pub mod trim;

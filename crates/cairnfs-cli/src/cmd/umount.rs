@@ -74,7 +74,7 @@ pub struct Args {
     /// As umount(8) calls its helpers: the type of the mount
     #[arg(short = 't', hide = true)]
     fs_type: Option<String>,
-    /// Directory on which the volume is mounted
+    /// Directory on which the volume is mounted, or the volume
     dir: PathBuf,
 }
 
@@ -94,8 +94,13 @@ pub fn run(args: Args) -> Result<ExitCode, Box<dyn Error>> {
 
 fn umount(args: &Args) -> Result<(), String> {
     let wrong = |e: io::Error| format!("{}: {e}", args.dir.display());
-    let dir = mountinfo::resolve(&args.dir).map_err(wrong)?;
-    let entry = match mountinfo::at(&dir).map_err(wrong)? {
+    let given = mountinfo::resolve(&args.dir).map_err(wrong)?;
+    let entry = find(&given).map_err(wrong)?;
+    let dir = match &entry {
+        Some(entry) => entry.mountpoint.clone(),
+        None => given,
+    };
+    let entry = match entry {
         Some(entry) if entry.is_ours() => entry,
         Some(entry) => {
             return Err(format!(
@@ -105,7 +110,8 @@ fn umount(args: &Args) -> Result<(), String> {
                 entry.fs_type
             ));
         }
-        None => return Err(format!("{} is not a mountpoint", dir.display())),
+        None if dir.is_dir() => return Err(format!("{} is not a mountpoint", dir.display())),
+        None => return Err(format!("{} is not mounted", dir.display())),
     };
     if args.force {
         return mounter::unmount(&dir, Way::Force).map_err(|e| describe(&dir, &entry, e));
@@ -122,7 +128,7 @@ fn umount(args: &Args) -> Result<(), String> {
     };
     let volume = match &answer {
         Some(answer) => answer.volume.clone(),
-        None => entry.source.clone(),
+        None => mountinfo::volume_of(&entry.source).to_path_buf(),
     };
     // An image inside its own mountpoint is hidden by the mount, and can be opened only after the
     // unmount.
@@ -180,6 +186,14 @@ fn umount(args: &Args) -> Result<(), String> {
             shown(&dir),
             wrong.join("; ")
         )),
+    }
+}
+
+/// The mount on a directory, or that of a volume.
+fn find(given: &Path) -> io::Result<Option<MountEntry>> {
+    match mountinfo::at(given)? {
+        None if !given.is_dir() => mountinfo::of(given),
+        found => Ok(found),
     }
 }
 

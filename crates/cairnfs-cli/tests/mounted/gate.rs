@@ -12,7 +12,7 @@ use cairnfs::device::{Device, MemoryDevice};
 use cairnfs::fs::{FileSystem, MakeOptions, Options, make_device};
 use cairnfs_fuse::adapter::Adapter;
 use cairnfs_fuse::ops::Ops;
-use cairnfs_fuse::{MountOptions, Serving};
+use cairnfs_fuse::{MountOptions, Serving, Transport};
 use tempfile::TempDir;
 
 use crate::place::pattern;
@@ -27,6 +27,7 @@ pub const EVENT_LOOPS: usize = 2;
 pub enum Held {
     Flushes,
     Reads,
+    Writes,
 }
 
 /// A device in memory with a gate.
@@ -93,6 +94,7 @@ impl Device for Gate {
         self.memory.read(offset, buf)
     }
     fn write(&self, offset: u64, buf: &[u8]) -> cairnfs::Result<()> {
+        self.pass(Held::Writes);
         self.memory.write(offset, buf)
     }
     fn flush(&self) -> cairnfs::Result<()> {
@@ -120,15 +122,20 @@ impl Mount {
 
     /// Mounts a volume that `fill` has filled. None of its contents are cached.
     pub fn filled(fill: impl FnOnce(&FileSystem)) -> Self {
-        Self::of(fill, Path::new("cairnfs-test"))
+        Self::of(fill, Path::new("cairnfs-test"), Transport::default())
     }
 
     /// Mounts an empty volume whose daemon reports `path` as the path of the volume.
     pub fn telling(path: &Path) -> Self {
-        Self::of(|_| {}, path)
+        Self::of(|_| {}, path, Transport::default())
     }
 
-    fn of(fill: impl FnOnce(&FileSystem), name: &Path) -> Self {
+    /// As [`Mount::filled`], over this transport.
+    pub fn over(transport: Transport, fill: impl FnOnce(&FileSystem)) -> Self {
+        Self::of(fill, Path::new("cairnfs-test"), transport)
+    }
+
+    fn of(fill: impl FnOnce(&FileSystem), name: &Path, transport: Transport) -> Self {
         let gate = Arc::new(Gate::new());
         let options = Options {
             durability_interval: None,
@@ -143,6 +150,7 @@ impl Mount {
         let dir = folder.path().canonicalize().unwrap();
         let options = MountOptions {
             threads: Some(EVENT_LOOPS),
+            transport,
             ..MountOptions::default()
         };
         let ops = Arc::new(Ops::new(Arc::clone(&fs), name, options.write));

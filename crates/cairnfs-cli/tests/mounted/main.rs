@@ -15,6 +15,7 @@
 
 mod attributes;
 mod bad_input;
+mod branches;
 mod budget;
 mod compare;
 mod contrib;
@@ -38,9 +39,11 @@ mod modes;
 mod noop;
 mod options;
 mod overlay;
+mod permissions;
 mod place;
 mod posix;
 mod programs;
+mod queues;
 mod read_only;
 mod silent;
 mod space;

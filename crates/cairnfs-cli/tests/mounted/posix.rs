@@ -489,3 +489,21 @@ fn xattrs_and_acls_survive_copies() {
     );
     place.finish();
 }
+
+/// The wait is in the kernel: no message to the daemon could be interrupted.
+#[test]
+fn signal_ends_wait_for_a_lock() {
+    if !able(&["flock"]) {
+        return;
+    }
+    let place = Place::mounted("64M", "");
+    let file = File::create(place.at("locked")).unwrap();
+    rustix::fs::flock(&file, FlockOperation::LockExclusive).unwrap();
+    // It waits in flock(2), and a timer's signal ends that.
+    let mut waiting = Command::new("flock");
+    waiting.args(["-w", "0.2", "-E", "77", arg(&place.at("locked")), "true"]);
+    assert_eq!(waiting.status().unwrap().code(), Some(77));
+    drop(file);
+    assert!(waiting.status().unwrap().success());
+    place.finish();
+}

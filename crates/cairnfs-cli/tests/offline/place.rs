@@ -39,10 +39,14 @@ impl Place {
     }
 
     pub fn ok(&self, args: &[&str]) -> String {
+        String::from_utf8_lossy(&self.ok_bytes(args)).into_owned()
+    }
+
+    pub fn ok_bytes(&self, args: &[&str]) -> Vec<u8> {
         let out = self.run(args);
         let text = String::from_utf8_lossy(&out.stderr);
         assert!(out.status.success(), "{args:?}: {text}");
-        String::from_utf8_lossy(&out.stdout).into_owned()
+        out.stdout
     }
 
     pub fn fails(&self, args: &[&str], code: i32, says: &str) {

@@ -12,6 +12,7 @@ mod replies;
 
 use std::sync::Arc;
 
+use cairnfs::device::waiting;
 use cairnfs::fs::FsyncRequest;
 use cairnfs::types::{Attr, KillPrivileges, SetAttr};
 use cairnfs_transport::abi::{Opcode, StatfsOut};
@@ -22,13 +23,13 @@ use cairnfs_transport::reply::{
 use cairnfs_transport::request::{
     CopyFileRange, Fallocate, Ioctl, NewNode, Rename, Setattr, Setxattr, Statx, Write,
 };
-use cairnfs_transport::{Errno, Header, Offer, RING_DEPTH, Server, Wanted};
+use cairnfs_transport::{Attempt, Errno, Header, Job, Offer, RING_DEPTH, Server, Wanted};
 
 use crate::control;
 use crate::convert::{set_time, type_bits, wire_time};
 use crate::door::Purpose;
 use crate::ending::End;
-use crate::messages::Operation;
+use crate::messages::{Operation, uncounted};
 use crate::negotiate;
 use crate::ops::{Caller, NewEntry, Ops, caught};
 use crate::options::{MountOptions, WriteMode};
@@ -42,9 +43,10 @@ use replies::{
     statx_reply, ttl, writing_back,
 };
 
-/// Requests in rings that set inode flags at one time; further ones are refused with `EBUSY`. They
-/// wait until the kernel has written data back, which it does through entries of the same rings.
-const SETTING_FLAGS: usize = RING_DEPTH / 2;
+/// Requests in rings that wait for the kernel at one time; further ones are refused with `EBUSY`.
+/// They wait until it has written data back, which it does through entries of the same rings: the
+/// reply to one of its requests fetches the next one, so a few free entries are enough.
+const WAITING_FOR_KERNEL: usize = RING_DEPTH - 8;
 
 /// The file system as the transport calls it.
 pub struct Adapter {
@@ -52,8 +54,11 @@ pub struct Adapter {
     waiting: Waiting,
     waiting_for_rings: Waiting,
     working: Waiting,
-    /// Shared by requests in rings that set inode flags.
-    setting_flags: Arc<()>,
+    /// Serves the requests of rings that have to wait. Its jobs wait for the device only, never for
+    /// the kernel, whose requests they may be.
+    late: Waiting,
+    /// Shared by requests that wait for the kernel.
+    for_kernel: Arc<()>,
     syncs: Syncs<Ops>,
     write: WriteMode,
     birth_times: bool,
@@ -68,8 +73,9 @@ impl Adapter {
             birth_times: options.birth_times,
             waiting_for_rings: waiting.for_rings(),
             waiting,
-            setting_flags: Arc::default(),
+            for_kernel: Arc::default(),
             working: Waiting::for_long_work(),
+            late: Waiting::for_rings_only(),
             syncs: Syncs::new(Arc::clone(&ops)),
             ops,
         }
@@ -77,12 +83,24 @@ impl Adapter {
 
     /// Returns the handle by which the session ends this mount.
     pub(crate) fn end(&self) -> End {
-        End::new(self.ops(), [self.working.clone(), self.waiting.clone()])
+        // In this order: a late request may hand work over to the others.
+        let pools = [&self.late, &self.working, &self.waiting];
+        End::new(self.ops(), pools.map(Waiting::clone))
     }
 
     /// Returns the operations that this adapter serves.
     pub fn ops(&self) -> Arc<Ops> {
         Arc::clone(&self.ops)
+    }
+
+    /// Permits a request to wait for the kernel, unless too many do; `bounded` if it is in a ring.
+    fn wait_for_kernel(&self, bounded: bool) -> Result<Arc<()>, Errno> {
+        let one = Arc::clone(&self.for_kernel);
+        // The adapter has one reference, too.
+        match bounded && Arc::strong_count(&one) > WAITING_FOR_KERNEL + 1 {
+            true => Err(Errno::new(libc::EBUSY)),
+            false => Ok(one),
+        }
     }
 
     /// Makes a file or directory durable, then replies.
@@ -129,6 +147,30 @@ fn new_entry<'a>(from: &Header, new: &NewNode<'a>) -> NewEntry<'a> {
 impl Server for Adapter {
     fn negotiate(&self, offer: &Offer) -> Result<Wanted, String> {
         negotiate::ask(offer, self.write)
+    }
+
+    fn without_waiting(&self, serve: &mut dyn FnMut()) -> Attempt {
+        let waits = self.ops.without_waiting(serve);
+        let settle = waits.owed.map(|_| {
+            let ops = self.ops();
+            let settle = move || writing_back(&ops, "settling", 0, || ops.settle(waits));
+            Box::new(settle) as Box<dyn FnOnce() -> Result<(), Errno> + Send>
+        });
+        Attempt {
+            refused: waits.refused,
+            owed: settle,
+        }
+    }
+
+    fn hand_over(&self, again: bool, job: Job) {
+        self.late.run_elsewhere(move |_under_way| match again {
+            true => uncounted(job),
+            false => job(),
+        });
+    }
+
+    fn announce_waits(&self, before: Box<dyn Fn()>) {
+        waiting::announce(before);
     }
 
     /// `ENOSYS` makes the kernel send neither OPEN, RELEASE nor FLUSH for the rest of the mount,
@@ -319,6 +361,8 @@ impl Server for Adapter {
             };
             match &written {
                 Ok(_) => self.ops.losses().written(ino, bytes),
+                // It is served again.
+                Err(why) if why.0 == libc::EAGAIN => {}
                 Err(why) if write.cached => self.ops.losses().refused(ino, bytes, *why),
                 Err(_) => {}
             }
@@ -461,7 +505,12 @@ impl Server for Adapter {
         self.ops.received(Operation::Lseek);
         let (ops, ino) = (self.ops(), from.ino);
         let (offset, whence) = (offset.cast_signed(), whence.cast_signed());
+        let one = match self.wait_for_kernel(reply.is_bounded()) {
+            Ok(one) => one,
+            Err(refused) => return reply.error(refused),
+        };
         self.waiting.run_elsewhere(move |_under_way| {
+            let _one = one;
             let outcome = guarded(&ops, "lseek", ino, || ops.seek(ino, offset, whence));
             match outcome {
                 Ok(found) => reply.offset(found.cast_unsigned()),
@@ -483,11 +532,11 @@ impl Server for Adapter {
                 reply_ioctl(reply, flags.map(|flags| form.bytes(flags)));
             }
             Ok(ioctls::Ioctl::Set(flags)) => {
-                let (ops, one) = (self.ops(), Arc::clone(&self.setting_flags));
-                // The adapter has one reference, too.
-                if !reply.may_wait() && Arc::strong_count(&one) > SETTING_FLAGS + 1 {
-                    return reply.error(Errno::new(libc::EBUSY));
-                }
+                let ops = self.ops();
+                let one = match self.wait_for_kernel(reply.is_bounded()) {
+                    Ok(one) => one,
+                    Err(refused) => return reply.error(refused),
+                };
                 self.waiting.run_elsewhere(move |_under_way| {
                     let _one = one;
                     let set = guarded(&ops, "ioctl", ino, || ops.set_flags(ino, flags));

@@ -116,7 +116,12 @@ impl Model {
                 let each = inodes.iter();
                 each.for_each(|ino| self.promise_inode(*ino, false));
             }
-            (Call::Sync | Call::Snapshot { .. }, _) => self.promise_all(),
+            (Call::Sync | Call::Snapshot { .. } | Call::Branch { .. }, _) => self.promise_all(),
+            (Call::DropRoot { name }, _) => {
+                self.promise(Vec::new());
+                self.dropped_snapshot(name);
+            }
+            (Call::RenameRoot { .. } | Call::Replace { .. }, _) => {}
             (Call::Make { .. } | Call::Tmpfile | Call::Write { .. }, _) => {}
         }
     }
@@ -163,7 +168,11 @@ impl Model {
             | Call::Fsync { .. }
             | Call::FsyncAll { .. }
             | Call::Sync
-            | Call::Snapshot { .. } => {}
+            | Call::Snapshot { .. }
+            | Call::DropRoot { .. }
+            | Call::Branch { .. }
+            | Call::Replace { .. }
+            | Call::RenameRoot { .. } => {}
             _ => self.done(call, &Outcome::Done),
         }
     }
@@ -413,7 +422,7 @@ impl Model {
         self.promise(keeps);
     }
 
-    fn promise(&mut self, keeps: Vec<Version>) {
+    pub(super) fn promise(&mut self, keeps: Vec<Version>) {
         let call = self.calls.len().saturating_sub(1);
         self.promises.push(Promise { call, keeps });
     }
@@ -502,6 +511,10 @@ fn shown(call: &Call<'_>, outcome: &Outcome<'_>) -> String {
         Call::FsyncAll { inodes } => format!("fsync of {inodes:?}"),
         Call::Sync => "sync".into(),
         Call::Snapshot { name } => format!("snapshot {name}"),
+        Call::DropRoot { name } => format!("drop {name}"),
+        Call::Branch { name } => format!("branch {name}"),
+        Call::Replace { staged, kept } => format!("replace by {staged}, keep {kept}"),
+        Call::RenameRoot { old, new } => format!("rename root {old} {new}"),
     };
     match outcome {
         Outcome::Inode(attr) => format!("{what}: inode {}", attr.ino),

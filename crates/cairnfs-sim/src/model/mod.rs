@@ -32,6 +32,10 @@ pub struct Moment {
     pub ops: OpId,
     /// Number of promises that had been given.
     pub promises: usize,
+    /// Number of calls on any root that had begun.
+    pub begun: usize,
+    /// Number of calls on any root that had returned.
+    pub returned: usize,
 }
 
 /// An inode after the calls so far.
@@ -75,12 +79,22 @@ pub struct Snapshot {
     pub tree: Tree,
     /// Number of promises up to its own.
     promises: usize,
+    /// Number of promises up to that of its end, if it was dropped.
+    dropped: Option<usize>,
 }
 
 impl Snapshot {
     /// Whether it must exist at a moment of the same phase.
     pub fn must_exist(&self, moment: Moment) -> bool {
-        self.promises <= moment.promises
+        // The call that drops it may have begun after the promise before its own.
+        let stays = |dropped| moment.promises + 1 < dropped;
+        self.promises <= moment.promises && self.dropped.is_none_or(stays)
+    }
+
+    /// Whether it must not exist at a moment of the same phase.
+    pub fn must_be_gone(&self, moment: Moment) -> bool {
+        self.dropped
+            .is_some_and(|promises| promises <= moment.promises)
     }
 }
 
@@ -128,7 +142,13 @@ impl Model {
             phase: 0,
             ops: self.ops.len(),
             promises: self.promises.len(),
+            ..Moment::default()
         }
+    }
+
+    /// Adds the promise of a snapshot of another root.
+    pub fn promise_snapshot(&mut self) {
+        self.promise(Vec::new());
     }
 
     /// Adds a snapshot, which a call has just made and which holds this tree.
@@ -137,7 +157,18 @@ impl Model {
             name: name.to_owned(),
             tree,
             promises: self.promises.len(),
+            dropped: None,
         });
+    }
+
+    /// Removes a snapshot, which a call has just dropped; its end is the newest promise.
+    pub fn dropped_snapshot(&mut self, name: &str) {
+        let promises = self.promises.len();
+        let known = self.snapshots.iter_mut();
+        let known = known.rev().find(|snapshot| snapshot.name == name);
+        if let Some(snapshot) = known {
+            snapshot.dropped = Some(promises);
+        }
     }
 
     /// The snapshots made.

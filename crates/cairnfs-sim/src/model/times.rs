@@ -44,7 +44,11 @@ impl Model {
             | Call::Fsync { .. }
             | Call::FsyncAll { .. }
             | Call::Sync
-            | Call::Snapshot { .. } => Vec::new(),
+            | Call::Snapshot { .. }
+            | Call::DropRoot { .. }
+            | Call::Branch { .. }
+            | Call::Replace { .. }
+            | Call::RenameRoot { .. } => Vec::new(),
         };
         if let Outcome::Inode(attr) = outcome {
             inodes.push(attr.ino);

@@ -6,6 +6,7 @@
 
 use std::fmt;
 use std::str::FromStr;
+use std::sync::Arc;
 
 use cairnfs::fs::FileSystem;
 use cairnfs::types::{
@@ -94,6 +95,14 @@ pub enum Step {
     Merge,
     /// Makes a snapshot of this name.
     Snapshot(String),
+    /// Makes a branch of this name.
+    Branch(String),
+    /// Continues on the branch or snapshot of this name.
+    On(String),
+    /// Drops the snapshot of this name; its space is not freed yet.
+    Drop(String),
+    /// Takes this many steps of freeing what dropped snapshots have left; all of them if it is 0.
+    Free(u64),
 }
 
 impl fmt::Display for Step {
@@ -133,6 +142,10 @@ impl fmt::Display for Step {
             Sync => f.write_str("sync"),
             Merge => f.write_str("merge"),
             Snapshot(name) => write!(f, "snapshot {name}"),
+            Branch(name) => write!(f, "branch {name}"),
+            On(name) => write!(f, "on {name}"),
+            Drop(name) => write!(f, "drop {name}"),
+            Free(steps) => write!(f, "free {steps}"),
         }
     }
 }
@@ -183,6 +196,10 @@ impl FromStr for Step {
             "sync" => Step::Sync,
             "merge" => Step::Merge,
             "snapshot" => Step::Snapshot(path(1)?),
+            "branch" => Step::Branch(path(1)?),
+            "on" => Step::On(path(1)?),
+            "drop" => Step::Drop(path(1)?),
+            "free" => Step::Free(number(1)?),
             _ => return Err(wrong()),
         })
     }
@@ -250,7 +267,10 @@ pub fn steps(text: &str) -> Result<Vec<Step>, String> {
 
 /// Runs steps on a volume.
 pub struct Runner<'a> {
-    fs: &'a FileSystem,
+    main: &'a FileSystem,
+    /// The root on which steps run, if it is not the main one. Inode numbers of open files are those
+    /// of the root on which they were opened.
+    branch: Option<Arc<FileSystem>>,
     written: u8,
     open: Vec<u64>,
 }
@@ -263,17 +283,31 @@ impl<'a> Runner<'a> {
         let info = fs.info();
         let runs = info.generation + info.log_used / BLOCK as u64;
         Self {
-            fs,
+            main: fs,
+            branch: None,
             written: (runs * 37 % 250) as u8,
             open: Vec::new(),
         }
     }
 
+    /// The root on which steps run.
+    fn fs(&self) -> &FileSystem {
+        self.branch.as_deref().unwrap_or(self.main)
+    }
+
+    fn continue_on(&mut self, name: &str) -> Result<()> {
+        self.branch = match name {
+            "main" => None,
+            name => Some(self.main.open_named(name)?),
+        };
+        Ok(())
+    }
+
     fn look_up(&self, path: &str) -> Result<u64> {
         let mut at = ROOT;
         for name in path.split('/').filter(|n| !n.is_empty() && *n != ".") {
-            at = self.fs.lookup(at, name.as_bytes())?.ino;
-            self.fs.forget(at, 1);
+            at = self.fs().lookup(at, name.as_bytes())?.ino;
+            self.fs().forget(at, 1);
         }
         Ok(at)
     }
@@ -297,7 +331,8 @@ impl<'a> Runner<'a> {
     /// # Errors
     /// The error of the call that the step makes.
     pub fn run(&mut self, step: &Step) -> Result<()> {
-        let fs = self.fs;
+        let branch = self.branch.clone();
+        let fs = branch.as_deref().unwrap_or(self.main);
         let creds = Creds::default();
         let made = match step {
             Step::Create(p) => {
@@ -327,6 +362,7 @@ impl<'a> Runner<'a> {
                 fs.link(self.look_up(p)?, dir, name)?.ino
             }
             Step::Tmpfile(p) => return self.tmpfile(p),
+            Step::On(name) => return self.continue_on(name),
             other => return self.change(other),
         };
         fs.forget(made, 1);
@@ -335,19 +371,20 @@ impl<'a> Runner<'a> {
 
     fn tmpfile(&mut self, path: &str) -> Result<()> {
         let (dir, name) = self.entry(path)?;
-        let ino = self.fs.tmpfile(dir, 0o600, Creds::default())?.ino;
+        let ino = self.fs().tmpfile(dir, 0o600, Creds::default())?.ino;
         let bytes = self.bytes(5000);
         let linked = self
-            .fs
+            .fs()
             .write(ino, 0, &bytes, false)
-            .and_then(|_| self.fs.link(ino, dir, name));
-        self.fs.forget(ino, 1);
-        self.fs.forget(linked?.ino, 1);
+            .and_then(|_| self.fs().link(ino, dir, name));
+        self.fs().forget(ino, 1);
+        self.fs().forget(linked?.ino, 1);
         Ok(())
     }
 
     fn change(&mut self, step: &Step) -> Result<()> {
-        let fs = self.fs;
+        let branch = self.branch.clone();
+        let fs = branch.as_deref().unwrap_or(self.main);
         let rename = |from: &str, to: &str, mode| {
             let (from, to) = (self.entry(from)?, self.entry(to)?);
             fs.rename(from.0, from.1, to.0, to.1, mode)
@@ -420,6 +457,15 @@ impl<'a> Runner<'a> {
             Step::Sync => fs.sync(),
             Step::Merge => fs.merge(),
             Step::Snapshot(name) => fs.snapshot(name),
+            Step::Branch(name) => fs.branch(name).map(|_| ()),
+            Step::Drop(name) => fs.drop_root(name),
+            Step::Free(steps) => {
+                let mut done = 0;
+                while (*steps == 0 || done < *steps) && fs.drop_step()? {
+                    done += 1;
+                }
+                Ok(())
+            }
             other => self.change_contents(other),
         }
     }
@@ -430,22 +476,22 @@ impl<'a> Runner<'a> {
             kill_privileges,
             ..SetAttr::default()
         };
-        self.fs.setattr(self.look_up(path)?, &set).map(|_| ())
+        self.fs().setattr(self.look_up(path)?, &set).map(|_| ())
     }
 
     fn change_contents(&mut self, step: &Step) -> Result<()> {
         let allocate = |p: &str, at: &u64, n: &u64, what| {
             let ino = self.look_up(p)?;
-            self.fs.fallocate(ino, *at, *n, what, false)
+            self.fs().fallocate(ino, *at, *n, what, false)
         };
         match step {
             Step::Write(p, at, n) => {
                 let (ino, bytes) = (self.look_up(p)?, self.bytes(*n));
-                self.fs.write(ino, *at, &bytes, false).map(|_| ())
+                self.fs().write(ino, *at, &bytes, false).map(|_| ())
             }
             Step::Append(p, n) => {
                 let (ino, bytes) = (self.look_up(p)?, self.bytes(*n));
-                self.fs.append(ino, &bytes, false).map(|_| ())
+                self.fs().append(ino, &bytes, false).map(|_| ())
             }
             Step::Truncate(p, n) => self.truncate(p, *n, KillPrivileges::No),
             Step::TruncateAs(p, n) => self.truncate(p, *n, KillPrivileges::ByMember),

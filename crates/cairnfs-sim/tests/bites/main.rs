@@ -17,7 +17,7 @@ use cairnfs_sim::workload::{Step, after, random_names, random_steps, random_valu
 use trial::During::{Both, Recovery, Run};
 use trial::{
     During, Faults, Life, Outcome, Rot, base, cuts, failing, filled, full, grafted, key_by_key,
-    lives, long_log, rot, sampled, unread,
+    lives, long_log, roots, rot, sampled, unread,
 };
 
 /// Injected faults: when each is active, and steps on the base volume after which some power
@@ -177,8 +177,59 @@ const SNAPSHOTS: &[(InjectedFault, During, &str)] = &[
         Run,
         "write f 0 16384; sync; merge; write f 0 16384; snapshot s; merge",
     ),
+    (
+        WrongBirth,
+        Run,
+        "write f 0 16384; snapshot s; write f 4096 4096; sync; write f 0 16384; sync; merge;
+         create n; write n 0 40000; sync",
+    ),
     (FsyncWithoutFlush, Run, "chmod f 384; snapshot s"),
     (SyncWithoutPages, Run, "write f 4096 4096; snapshot s"),
+];
+
+/// Faults of drops: a block that another root has is freed, or one stays in use that no root has.
+const DROPS: &[(InjectedFault, During, &str)] = &[
+    (
+        ChildIgnored,
+        Run,
+        "write f 0 16384; snapshot s; merge; drop s; free 0; create n; write n 0 40000; sync",
+    ),
+    (
+        ExtentsComparedWhole,
+        Run,
+        "write f 0 16384; snapshot s; write f 4096 4096; sync; merge; drop s; free 0; sync",
+    ),
+    (
+        GivenUpForgotten,
+        Run,
+        "write f 0 16384; write g 0 9000; snapshot s; write g 0 4096; sync; merge; drop s; free 18;
+         write f 4096 4096; sync; merge; free 0; sync",
+    ),
+    (
+        FreedBeforeRoot,
+        Run,
+        "write f 0 16384; snapshot s; write f 0 16384; sync; merge; drop s; free 0; sync",
+    ),
+];
+
+/// Faults of calls on whole roots, and a history that shows each.
+const ROOTS: &[(InjectedFault, During, &str)] = &[
+    (
+        RootRecordUnflushed,
+        Run,
+        "create a; write a 0 9000; sync; branch b; on b; write a 4096 4096; sync; publish b",
+    ),
+    (
+        RootRecordUnflushed,
+        Run,
+        "create a; sync; snapshot s; rename-root s t; drop t",
+    ),
+    (
+        WrongBirth,
+        Run,
+        "create a; write a 0 16384; sync; snapshot s; write a 4096 4096; sync; write a 0 16384; sync;
+         restore main s",
+    ),
 ];
 
 /// Faults that the random steps may miss: they need several steps on one directory or file in one
@@ -275,6 +326,25 @@ fn power_cuts_detect_injected_faults() {
     table.must_detect(&[StagedWithContext], Run, |f| {
         sampled(f, base(), &whole, 40)
     });
+    table.done();
+}
+
+#[test]
+fn drops_detect_injected_faults() {
+    let mut table = Table::default();
+    for (fault, during, text) in DROPS {
+        let steps = steps(text).unwrap();
+        table.must_detect(&[*fault], *during, |f| key_by_key(f, base(), &steps));
+    }
+    table.done();
+}
+
+#[test]
+fn calls_on_roots_detect_injected_faults() {
+    let mut table = Table::default();
+    for (fault, during, text) in ROOTS {
+        table.must_detect(&[*fault], *during, |f| roots(f, text));
+    }
     table.done();
 }
 

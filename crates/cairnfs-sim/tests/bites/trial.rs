@@ -12,6 +12,7 @@ use cairnfs_sim::image::{BLOCK, Image};
 use cairnfs_sim::record::{Recording, VOLUME_SIZE, fresh_volume, options};
 use cairnfs_sim::states::{Cursor, Fate, StateId, mix};
 use cairnfs_sim::tree::Tree;
+use cairnfs_sim::whole::History;
 use cairnfs_sim::workload::{
     Runner, Step, after, base_steps, base_volume, record, record_as, steps,
 };
@@ -131,6 +132,20 @@ pub fn key_by_key(faults: Faults<'_>, volume: Image, steps: &[Step]) -> Outcome 
         let recording = faults.run(|| record_as(volume, steps, &options, 0));
         let recording = recording.map_err(|e| format!("the run stops: {e}"))?;
         cut(faults, &recording, 1, tried)
+    })
+}
+
+/// Tries states of a history of calls on whole roots.
+pub fn roots(faults: Faults<'_>, text: &str) -> Outcome {
+    trial(|tried| {
+        let start = fresh_volume(VOLUME_SIZE).map_err(|e| e.to_string())?;
+        let history = faults.run(|| History::record(start, &options(4), text))?;
+        let tally = faults.recover(|| history.explore(200));
+        *tried = tally.states;
+        match tally.failures.first() {
+            Some(failure) => Err(failure.to_string()),
+            None => Ok(()),
+        }
     })
 }
 

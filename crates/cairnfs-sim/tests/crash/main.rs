@@ -11,8 +11,10 @@
 )]
 
 mod bounded;
+mod branches;
 mod closure;
 mod determined;
+mod drops;
 mod hazards;
 mod judged;
 mod killed;
@@ -26,4 +28,5 @@ mod support;
 mod threads;
 mod trim;
 mod values;
+mod whole;
 mod workers;

@@ -32,7 +32,7 @@ fn many_seeds(what: &str, few: usize, workload: &(dyn Fn(u64, usize) -> Vec<Step
 
 #[test]
 fn random_workloads_of_many_seeds() {
-    many_seeds("workloads", 90, &|seed, i| {
+    many_seeds("workloads", 48, &|seed, i| {
         random_steps(seed, 40 + 60 * (i % 6))
     });
 }
@@ -40,7 +40,7 @@ fn random_workloads_of_many_seeds() {
 /// The same with steps on names and directories, about a quarter of them fsyncs.
 #[test]
 fn random_name_changes_of_many_seeds() {
-    many_seeds("names", 120, &|seed, i| {
+    many_seeds("names", 60, &|seed, i| {
         random_names(seed, 60 + 60 * (i % 4))
     });
 }
@@ -48,7 +48,7 @@ fn random_name_changes_of_many_seeds() {
 /// The same with steps on attributes whose values are equal or have equal hashes.
 #[test]
 fn random_shared_values_of_many_seeds() {
-    many_seeds("values", 60, &|seed, i| {
+    many_seeds("values", 32, &|seed, i| {
         random_values(seed, 40 + 40 * (i % 4))
     });
 }

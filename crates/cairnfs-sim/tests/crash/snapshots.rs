@@ -1,26 +1,10 @@
 //! Histories of snapshots: the power fails at every write, and each snapshot must be there with the
 //! files that it was made of.
 
-use cairnfs::fs::{Options, Pressure};
-use cairnfs_sim::record::{VOLUME_SIZE, fresh_volume, options, pressed};
+use cairnfs_sim::record::{VOLUME_SIZE, fresh_volume, pressed};
 use cairnfs_sim::workload::{after, record, record_as, steps};
 
-use crate::support::{THOROUGH, history, text, try_recording};
-
-/// Tries a history with merges that take a key or two at a time, too.
-fn pressed_history(text: &str) {
-    history(text);
-    let start = fresh_volume(VOLUME_SIZE).unwrap();
-    let tight = Options {
-        pressure: Some(Pressure {
-            replay: 300,
-            step_keys: 2,
-        }),
-        ..options(4)
-    };
-    let recording = record_as(start, &steps(text).unwrap(), &tight, 0).unwrap();
-    try_recording(text, &recording, &THOROUGH);
-}
+use crate::support::{THOROUGH, history, pressed_history, text, try_recording};
 
 /// Each step of a merge may be the last one before the power fails.
 #[test]

@@ -2,10 +2,11 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use cairnfs::fs::{Options, Pressure};
 use cairnfs_sim::explore::{self, Depth, Tally, explore};
 use cairnfs_sim::image::Image;
-use cairnfs_sim::record::{Recording, VOLUME_SIZE, fresh_volume};
-use cairnfs_sim::workload::{Step, record, record_with, steps};
+use cairnfs_sim::record::{Recording, VOLUME_SIZE, fresh_volume, options};
+use cairnfs_sim::workload::{Step, record, record_as, record_with, steps};
 use parking_lot::Mutex;
 
 /// The depth for hand-written workloads: recoveries are often interrupted.
@@ -47,6 +48,21 @@ pub fn history(text: &str) {
     let recording = record(start, &steps).unwrap();
     let tally = try_recording(text, &recording, &THOROUGH);
     assert!(tally.states > 3, "only {} states", tally.states);
+}
+
+/// Tries a history with merges that take a key or two at a time, too.
+pub fn pressed_history(text: &str) {
+    history(text);
+    let start = fresh_volume(VOLUME_SIZE).unwrap();
+    let tight = Options {
+        pressure: Some(Pressure {
+            replay: 300,
+            step_keys: 2,
+        }),
+        ..options(4)
+    };
+    let recording = record_as(start, &steps(text).unwrap(), &tight, 0).unwrap();
+    try_recording(text, &recording, &THOROUGH);
 }
 
 /// Tries one state of a history.

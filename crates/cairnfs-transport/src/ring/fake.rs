@@ -18,7 +18,7 @@ use std::ptr;
 use rustix::event::{PollFd, PollFlags, poll};
 
 use super::abi::{COMMIT_ID, HEADER, IN_OUT, OP_IN, PAYLOAD_SIZE};
-use super::instance::{Command, Completion, Instance};
+use super::instance::{Command, Completion, Instance, Wait};
 use crate::abi::{InHeader, OutHeader};
 use crate::dev::Message;
 
@@ -45,6 +45,10 @@ pub(super) struct FakeKernel<'a> {
     completions: VecDeque<Completion>,
     /// The registration that is refused.
     pub refuses: Option<usize>,
+    /// Number of waits with a limit during which nothing happens.
+    pub pauses: usize,
+    /// Number of the call that fails.
+    pub breaks_after: u64,
     /// Replies, as they would be written to `/dev/fuse`.
     pub replies: Vec<Vec<u8>>,
     listens: bool,
@@ -63,6 +67,8 @@ impl<'a> FakeKernel<'a> {
             messages: messages.into_iter().collect(),
             completions: VecDeque::new(),
             refuses: None,
+            pauses: 0,
+            breaks_after: u64::MAX,
             replies: Vec::new(),
             listens: false,
             ended: false,
@@ -135,7 +141,7 @@ impl<'a> FakeKernel<'a> {
             self.complete_entry(slot, 0);
         }
         let served = self.entries.iter().all(|entry| entry.sent.is_none());
-        if self.messages.is_empty() && served && !self.ended {
+        if self.messages.is_empty() && served && !self.ended && self.pauses == 0 {
             self.ended = true;
             let free = std::mem::take(&mut self.free);
             free.iter()
@@ -199,12 +205,21 @@ impl Instance for &mut FakeKernel<'_> {
         Ok(())
     }
 
-    fn enter(&mut self, wait: bool) -> io::Result<()> {
+    fn enter(&mut self, wait: Wait) -> io::Result<()> {
+        self.breaks_after -= 1;
+        if self.breaks_after == 0 {
+            return Err(io::Error::from_raw_os_error(libc::EBADF));
+        }
         let pushed = std::mem::take(&mut self.pushed);
         pushed.into_iter().for_each(|command| self.execute(command));
         self.deliver();
-        if wait && self.completions.is_empty() {
-            self.hear();
+        match wait {
+            Wait::Completion if self.completions.is_empty() => self.hear(),
+            Wait::AtMost(_) if self.completions.is_empty() && self.pauses > 0 => {
+                self.pauses -= 1;
+            }
+            Wait::AtMost(_) if self.completions.is_empty() => self.hear(),
+            _ => {}
         }
         Ok(())
     }

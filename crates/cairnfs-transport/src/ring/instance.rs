@@ -13,9 +13,10 @@
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::ptr;
+use std::time::Duration;
 
 use io_uring::squeue::Entry128;
-use io_uring::types::{Fd, Fixed};
+use io_uring::types::{Fd, Fixed, SubmitArgs, Timespec};
 use io_uring::{IoUring, Probe, cqueue, opcode};
 
 use super::abi;
@@ -37,6 +38,16 @@ pub(super) enum Command {
     },
     /// Completes whenever the ring's doorbell is written, until a completion without `more`.
     Listen,
+}
+
+/// How long to wait; a signal may end each wait.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Wait {
+    No,
+    /// Until there is a completion.
+    Completion,
+    /// Until there is a completion, or this time has passed.
+    AtMost(Duration),
 }
 
 /// A completion.
@@ -62,11 +73,11 @@ pub(super) trait Instance {
     /// alone until the next one.
     unsafe fn push(&mut self, command: Command) -> io::Result<()>;
 
-    /// Submits what was added. If `wait`, returns only when there is a completion, or for a signal.
+    /// Submits what was added, and waits.
     ///
     /// # Errors
     /// The kernel cannot take what was added, now or at all.
-    fn enter(&mut self, wait: bool) -> io::Result<()>;
+    fn enter(&mut self, wait: Wait) -> io::Result<()>;
 
     /// Takes the next completion. No system call.
     fn complete(&mut self) -> Option<Completion>;
@@ -179,15 +190,24 @@ impl Instance for Uring<'_> {
             if unsafe { self.uring.submission().push(&entry) }.is_ok() {
                 return Ok(());
             }
-            self.enter(false)?;
+            self.enter(Wait::No)?;
         }
         Err(io::ErrorKind::ResourceBusy.into())
     }
 
-    fn enter(&mut self, wait: bool) -> io::Result<()> {
-        match self.uring.submit_and_wait(usize::from(wait)) {
+    fn enter(&mut self, wait: Wait) -> io::Result<()> {
+        let entered = match wait {
+            Wait::No => self.uring.submit_and_wait(0),
+            Wait::Completion => self.uring.submit_and_wait(1),
+            Wait::AtMost(time) => {
+                let time = Timespec::from(time);
+                let args = SubmitArgs::new().timespec(&time);
+                self.uring.submitter().submit_with_args(1, &args)
+            }
+        };
+        match entered {
             Ok(_) => Ok(()),
-            // A signal, a full completion queue, or no memory for a moment: the caller takes
+            // The end of the time, a signal, a full completion queue, or no memory for a moment: the caller takes
             // completions and tries again.
             Err(e) if is_transient(&e) => Ok(()),
             Err(e) => Err(e),
@@ -211,7 +231,10 @@ impl Instance for Uring<'_> {
 
 fn is_transient(error: &io::Error) -> bool {
     let errno = error.raw_os_error();
-    matches!(errno, Some(libc::EINTR | libc::EBUSY | libc::EAGAIN))
+    matches!(
+        errno,
+        Some(libc::ETIME | libc::EINTR | libc::EBUSY | libc::EAGAIN)
+    )
 }
 
 #[cfg(test)]

@@ -12,13 +12,14 @@
 //! after it ([`Prepared::start`]).
 //!
 //! `abi` has the kernel's numbers, `region` the memory of entries, `instance` the seam to io_uring,
-//! `queue` the loop, `sink` and `outbox` the way of replies to it, `processors` the assignment of
-//! queues to threads.
+//! `queue` the loop, `sink` and `outbox` the way of replies to it, `late` the requests that other
+//! threads serve, `processors` the assignment of queues to threads.
 
 mod abi;
 #[cfg(test)]
 mod fake;
 mod instance;
+mod late;
 mod outbox;
 mod processors;
 mod queue;
@@ -37,6 +38,7 @@ use crate::server::Server;
 use crate::session::ByRings;
 
 use instance::Uring;
+use late::Late;
 use outbox::Outbox;
 use processors::Share;
 use queue::Ring;
@@ -46,13 +48,14 @@ use region::Region;
 /// that wait for the device in other threads; further ones wait in the kernel. Each entry needs
 /// address space for the largest request, and memory for the largest that it ever had. The kernel
 /// uses the entry that was used last, so few entries grow unless many requests wait.
-pub const DEPTH: usize = 32;
+pub const DEPTH: usize = 128;
 
 /// What a thread needs to begin.
 struct Start<S> {
     device: OwnedFd,
     server: Arc<S>,
     counts: Arc<ByRings>,
+    late: Arc<Late>,
 }
 
 /// What a thread reports before it serves.
@@ -118,8 +121,10 @@ impl<S: Server> Prepared<S> {
         server: &Arc<S>,
         counts: &Arc<ByRings>,
     ) -> io::Result<(Running, Option<io::Error>)> {
+        let late = Arc::<Late>::default();
         for waiting in &self.threads {
             let start = Start {
+                late: Arc::clone(&late),
                 device: device.as_fd().try_clone_to_owned()?,
                 server: Arc::clone(server),
                 counts: Arc::clone(counts),
@@ -198,15 +203,19 @@ fn serve_share<S: Server>(
     };
     uring.connect(start.device.as_fd())?;
     drop(start.device);
-    let mut ring = Ring::new(uring, region, Arc::clone(&outbox), &share.queues, DEPTH);
+    let mut ring = Ring::new(
+        uring,
+        region,
+        Arc::clone(&outbox),
+        (&share.queues, DEPTH),
+        start.late,
+    );
     let refusal = ring.register()?;
     let _ = reporting.send(Report::Registered(refusal));
-    let ended = ring.run(&*start.server, &start.counts.polled);
+    let ended = ring.run(&start.server, &start.counts.polled);
     ended.inspect_err(|e| {
         let processor = share.processor;
-        tracing::error!(
-            "the ring of processor {processor} broke ({e}), and its requests are not served any \
-             more: unmount by force, umount -f"
-        );
+        tracing::error!("the ring of processor {processor} broke, which ends the mount: {e}");
+        start.counts.broken();
     })
 }

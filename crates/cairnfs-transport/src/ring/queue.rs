@@ -16,14 +16,15 @@ use std::mem;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use zerocopy::{FromBytes, IntoBytes};
 
-use super::instance::{Command, Completion, Instance};
+use super::instance::{Command, Completion, Instance, Wait};
+use super::late::{Late, Request};
 use super::outbox::{Done, Outbox};
 use super::region::{Body, Region};
-use super::sink::EntrySink;
+use super::sink::{Ended, EntrySink, Patient};
 use crate::abi::{InHeader, Opcode, OutHeader};
 use crate::polling::{POLL, Pace};
 use crate::reply::Sink;
@@ -32,6 +33,15 @@ use crate::server::{self, Server};
 /// Requests that are served before their replies are submitted: one submission for several saves
 /// system calls, but the first caller of a round waits for all of it.
 const ROUND: usize = 4;
+
+/// Payloads with memory that a ring keeps: as many as a few clients with large requests use.
+const KEPT: usize = 4;
+
+/// Time after which memory of entries that were not used is given back.
+const SWEEP: Duration = Duration::from_secs(1);
+
+/// A payload up to this size, in bytes, does not count as memory.
+const SMALL: usize = 4096;
 
 /// The side that may touch an entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -55,6 +65,10 @@ enum Found {
 struct Slot {
     queue: u16,
     owner: Owner,
+    /// Whether its payload has memory of more than a page.
+    large: bool,
+    /// Whether it was used since the last sweep.
+    used: bool,
     entry: Arc<EntrySink>,
     /// The same as `entry`.
     sink: Arc<dyn Sink>,
@@ -72,22 +86,32 @@ pub(super) struct Ring<I> {
     arrived: VecDeque<Completion>,
     /// The list that is exchanged with the outbox.
     done: Vec<Done>,
+    /// Replies of this thread.
+    ready: Vec<Done>,
+    late: Arc<Late>,
     /// Whether there are commands that are not submitted.
     pushed: bool,
     /// Whether polling for requests pays.
     pace: Pace,
+    /// Number of entries whose payload has memory of more than a page.
+    large: usize,
+    /// When memory was last given back.
+    swept: Instant,
+    /// Time between two sweeps.
+    pub(super) sweep_after: Duration,
     /// When this ring began to wait for the next request, unless it polled.
     waiting_since: Option<Instant>,
 }
 
 impl<I: Instance> Ring<I> {
-    /// Creates a ring that has `depth` entries of each queue; the region has as many.
+    /// Creates a ring that has `depth` entries of each queue; the region has as many. `late` is
+    /// shared by all rings of a connection.
     pub(super) fn new(
         instance: I,
         region: Arc<Region>,
         outbox: Arc<Outbox>,
-        queues: &[u16],
-        depth: usize,
+        (queues, depth): (&[u16], usize),
+        late: Arc<Late>,
     ) -> Self {
         let entries = queues
             .iter()
@@ -97,6 +121,8 @@ impl<I: Instance> Ring<I> {
             Slot {
                 queue,
                 owner: Owner::Neither,
+                large: false,
+                used: false,
                 sink: Arc::clone(&entry) as Arc<dyn Sink>,
                 entry,
             }
@@ -110,8 +136,13 @@ impl<I: Instance> Ring<I> {
             live: 0,
             arrived: VecDeque::new(),
             done: Vec::new(),
+            ready: Vec::new(),
+            late,
             pushed: false,
             pace: Pace::default(),
+            large: 0,
+            swept: Instant::now(),
+            sweep_after: SWEEP,
             waiting_since: None,
         }
     }
@@ -147,7 +178,7 @@ impl<I: Instance> Ring<I> {
     ///
     /// # Errors
     /// The instance broke.
-    pub(super) fn run(&mut self, server: &impl Server, polled: &AtomicU64) -> io::Result<()> {
+    pub(super) fn run(&mut self, server: &Arc<impl Server>, polled: &AtomicU64) -> io::Result<()> {
         loop {
             self.handle(server)?;
             self.commit_replies()?;
@@ -177,14 +208,46 @@ impl<I: Instance> Ring<I> {
         } else if self.waiting_since.is_none() {
             self.waiting_since = Some(Instant::now());
         }
+        if self.large > KEPT && self.swept.elapsed() >= self.sweep_after {
+            self.submit()?;
+            if !self.is_idle() {
+                return Ok(());
+            }
+            self.sweep();
+        }
         match self.outbox.may_sleep() {
             true => {
-                self.enter(true)?;
+                self.enter(self.sleep())?;
                 self.outbox.awake();
                 Ok(())
             }
             false => self.submit(),
         }
+    }
+
+    /// How to sleep: until memory can be given back, if there is much.
+    fn sleep(&self) -> Wait {
+        match self.large > KEPT {
+            true => Wait::AtMost(self.sweep_after),
+            false => Wait::Completion,
+        }
+    }
+
+    /// Gives back the memory of entries that were not used since the last sweep. Called when nothing
+    /// is left to be submitted or handled: the kernel copies replies and requests in the context of
+    /// this thread only, inside a system call.
+    fn sweep(&mut self) {
+        for (at, slot) in self.slots.iter_mut().enumerate() {
+            let unused = !std::mem::take(&mut slot.used);
+            if unused && slot.large && slot.owner == Owner::Kernel && self.large > KEPT {
+                // SAFETY: the kernel has the entry, has taken its last reply, and has not completed
+                // it since. It copies a request inside a system call of this thread.
+                unsafe { self.region.release(at) };
+                slot.large = false;
+                self.large -= 1;
+            }
+        }
+        self.swept = Instant::now();
     }
 
     /// Submits what was pushed, and looks for work for a while.
@@ -210,7 +273,7 @@ impl<I: Instance> Ring<I> {
     }
 
     /// Handles completions, of requests one round at most.
-    fn handle(&mut self, server: &impl Server) -> io::Result<()> {
+    fn handle(&mut self, server: &Arc<impl Server>) -> io::Result<()> {
         let mut served = 0;
         while served < ROUND {
             let arrived = self.arrived.pop_front();
@@ -231,7 +294,7 @@ impl<I: Instance> Ring<I> {
     }
 
     /// Serves the request that has arrived in an entry.
-    fn serve(&mut self, at: usize, server: &impl Server) -> io::Result<()> {
+    fn serve(&mut self, at: usize, server: &Arc<impl Server>) -> io::Result<()> {
         if let Some(since) = self.waiting_since.take() {
             self.pace.slept(since.elapsed());
         }
@@ -253,17 +316,52 @@ impl<I: Instance> Ring<I> {
         slot.owner = Owner::Server {
             unique: header.unique,
         };
-        slot.entry.expect(room);
-        server::serve(server, header, request.op, request.payload, &slot.sink);
+        slot.used = true;
+        let grows = !slot.large && request.payload.len() > SMALL;
+        slot.large |= grows;
+        self.large += usize::from(grows);
+        let elsewhere = |again| {
+            let request = Request::new(header, &request, &self.late);
+            let sink: Arc<dyn Sink> = Arc::new(Patient(Arc::clone(&slot.entry)));
+            let serving = Arc::clone(server);
+            server.hand_over(again, Box::new(move || request.serve(&*serving, &sink)));
+        };
+        if self.late.has(header.nodeid) {
+            slot.entry.expect(room, false);
+            elsewhere(false);
+            return Ok(());
+        }
+        slot.entry.expect(room, true);
+        let attempt = server.without_waiting(&mut || {
+            server::serve(&**server, header, request.op, request.payload, &slot.sink);
+        });
         // The kernel sends no such requests here; a ring could not continue without a reply.
         if Opcode(header.opcode).is_unanswered() {
             slot.sink.send(header.unique, Ok(&[]));
+        }
+        match (slot.entry.end_attempt(attempt.refused), attempt.owed) {
+            (Ended::Elsewhere, _) => {}
+            (Ended::Refused, _) => elsewhere(true),
+            (Ended::Replied(outcome), None) => self.ready.push(Done { slot: at, outcome }),
+            (Ended::Replied(outcome), Some(settle)) => {
+                let outbox = Arc::clone(&self.outbox);
+                let job = move || {
+                    let outcome = settle().and(outcome);
+                    outbox.push(Done { slot: at, outcome });
+                };
+                server.hand_over(true, Box::new(job));
+            }
         }
         Ok(())
     }
 
     /// Gives entries with finished replies back to the kernel.
     fn commit_replies(&mut self) -> io::Result<()> {
+        let mut ready = mem::take(&mut self.ready);
+        for reply in ready.drain(..) {
+            self.commit(reply)?;
+        }
+        self.ready = ready;
         let mut done = mem::take(&mut self.done);
         self.outbox.take(&mut done);
         for reply in done.drain(..) {
@@ -282,6 +380,10 @@ impl<I: Instance> Ring<I> {
             Ok(body) => (0, body),
             Err(errno) => (-errno.number(), Body::Direct(0)),
         };
+        if let (Some(slot), true) = (self.slots.get_mut(at), body.len() > SMALL) {
+            self.large += usize::from(!slot.large);
+            slot.large = true;
+        }
         let header = OutHeader {
             len: (size_of::<OutHeader>() + body.len()) as u32,
             error,
@@ -320,12 +422,12 @@ impl<I: Instance> Ring<I> {
     /// Submits what was pushed, and lets the kernel do deferred work.
     fn submit(&mut self) -> io::Result<()> {
         match self.pushed || self.instance.is_ready() {
-            true => self.enter(false),
+            true => self.enter(Wait::No),
             false => Ok(()),
         }
     }
 
-    fn enter(&mut self, wait: bool) -> io::Result<()> {
+    fn enter(&mut self, wait: Wait) -> io::Result<()> {
         self.pushed = false;
         self.instance.enter(wait)
     }

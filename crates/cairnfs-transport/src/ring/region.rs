@@ -21,7 +21,7 @@ use std::ptr;
 use std::slice;
 use std::sync::Arc;
 
-use memmap2::{Advice, MmapOptions, MmapRaw};
+use memmap2::{Advice, MmapOptions, MmapRaw, UncheckedAdvice};
 
 use super::abi::{BUFFERS, COMMIT_ID, HEADER, IN_OUT, OP_IN, PAYLOAD_MIN, PAYLOAD_SIZE};
 
@@ -182,6 +182,21 @@ impl Region {
         Some((incoming, room))
     }
 
+    /// Gives the memory of an entry's payload back to the system.
+    ///
+    /// # Safety
+    /// The kernel has the entry, no request was copied into it, and none is until this returns.
+    pub(super) unsafe fn release(&self, slot: usize) {
+        let at = self.payload(slot).addr() - self.map.as_mut_ptr().addr();
+        let (advice, len) = (UncheckedAdvice::DontNeed, self.payload);
+        // SAFETY: the payload consists of whole pages of this private mapping, and nobody has a
+        // reference to it or expects its bytes.
+        let released = unsafe { self.map.unchecked_advise_range(advice, at, len) };
+        if let Err(e) = released {
+            tracing::debug!("memory of a ring is not released: {e}");
+        }
+    }
+
     /// The id by which the kernel knows the request in an entry.
     ///
     /// # Safety
@@ -262,5 +277,19 @@ fn gather(parts: &[&[u8]], room: &mut [u8]) {
         };
         here.copy_from_slice(part);
         rest = behind;
+    }
+}
+
+#[cfg(test)]
+impl Region {
+    /// Bytes of payloads that are in memory.
+    pub(super) fn resident(&self) -> usize {
+        let from = self.payload(0);
+        let pages = self.slots * self.payload / PAGE;
+        let mut seen = vec![0u8; pages];
+        // SAFETY: the range is mapped, and there is a byte for each of its pages.
+        let found = unsafe { libc::mincore(from.cast(), pages * PAGE, seen.as_mut_ptr()) };
+        assert_eq!(found, 0);
+        seen.iter().filter(|page| **page & 1 == 1).count() * PAGE
     }
 }

@@ -6,14 +6,17 @@
     reason = "a test fails by panicking"
 )]
 
+use std::collections::HashSet;
 use std::collections::hash_map::DefaultHasher;
 use std::fmt::Debug;
 use std::hash::{Hash, Hasher};
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Weak};
 use std::thread;
+use std::time::Duration;
 
+use parking_lot::Mutex;
 use proptest::prelude::*;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
@@ -33,9 +36,7 @@ use crate::reply::{
 use crate::request::{
     CopyFileRange, Fallocate, Header, Ioctl, NewNode, Rename, Setattr, Setxattr, Statx, Write,
 };
-use crate::server::{Server, serve};
-
-type Job = Box<dyn FnOnce() + Send>;
+use crate::server::{Attempt, Job, Server, serve};
 
 /// A server whose replies depend on all of the request, and come from another thread for some.
 struct Mirror {
@@ -273,9 +274,16 @@ fn replies_of_ring(messages: &[Vec<u8>], depth: usize) -> Vec<Vec<u8>> {
     let outbox = Arc::new(Outbox::new().unwrap());
     let region = Region::new(queues.len() * depth, PAYLOAD).unwrap();
     let mut kernel = FakeKernel::new(outbox.doorbell(), messages.iter().cloned());
-    let mut ring = Ring::new(&mut kernel, region, Arc::clone(&outbox), &queues, depth);
+    let mut ring = Ring::new(
+        &mut kernel,
+        region,
+        Arc::clone(&outbox),
+        (&queues, depth),
+        Arc::default(),
+    );
     assert!(ring.register().unwrap().is_none());
-    ring.run(&Mirror::new(), &AtomicU64::new(0)).unwrap();
+    ring.run(&Arc::new(Mirror::new()), &AtomicU64::new(0))
+        .unwrap();
     drop(ring);
     in_order(kernel.replies)
 }
@@ -342,10 +350,17 @@ fn refused_registration_is_reported_and_the_others_serve() {
     let messages = [message(Opcode::STATFS, 2, &[0; 128], &[], false)];
     let mut kernel = FakeKernel::new(outbox.doorbell(), messages);
     kernel.refuses = Some(1);
-    let mut ring = Ring::new(&mut kernel, region, Arc::clone(&outbox), &[0, 1], 2);
+    let mut ring = Ring::new(
+        &mut kernel,
+        region,
+        Arc::clone(&outbox),
+        (&[0, 1], 2),
+        Arc::default(),
+    );
     let refusal = ring.register().unwrap().unwrap();
     assert_eq!(refusal.raw_os_error(), Some(libc::EINVAL));
-    ring.run(&Mirror::new(), &AtomicU64::new(0)).unwrap();
+    ring.run(&Arc::new(Mirror::new()), &AtomicU64::new(0))
+        .unwrap();
     drop(ring);
     assert_eq!(kernel.replies.len(), 1);
 }
@@ -357,7 +372,13 @@ fn registered<'a, 'b>(
 ) -> (Ring<&'a mut FakeKernel<'b>>, Weak<Region>) {
     let region = Region::new(2, PAYLOAD).unwrap();
     let memory = Arc::downgrade(&region);
-    let mut ring = Ring::new(kernel, region, Arc::clone(outbox), &[0], 2);
+    let mut ring = Ring::new(
+        kernel,
+        region,
+        Arc::clone(outbox),
+        (&[0], 2),
+        Arc::default(),
+    );
     ring.register().unwrap();
     (ring, memory)
 }
@@ -367,7 +388,8 @@ fn memory_is_unmapped_when_all_entries_are_back() {
     let outbox = Arc::new(Outbox::new().unwrap());
     let mut kernel = FakeKernel::new(outbox.doorbell(), []);
     let (mut ring, seen) = registered(&mut kernel, &outbox);
-    ring.run(&Mirror::new(), &AtomicU64::new(0)).unwrap();
+    ring.run(&Arc::new(Mirror::new()), &AtomicU64::new(0))
+        .unwrap();
     drop(ring);
     assert!(seen.upgrade().is_none());
 }
@@ -379,4 +401,149 @@ fn memory_of_a_broken_ring_stays_mapped() {
     let (ring, seen) = registered(&mut kernel, &outbox);
     drop(ring);
     assert!(seen.upgrade().is_some(), "the kernel has its entries");
+}
+
+#[test]
+fn memory_of_a_burst_is_given_back() {
+    let payload = 64 << 10;
+    let outbox = Arc::new(Outbox::new().unwrap());
+    let region = Region::new(32, payload).unwrap();
+    let data = |n| noise(n, payload - 4096);
+    let messages = (1..=32).map(|n| message(Opcode::WRITE, 2 * n, &[0; 128], &data(n), false));
+    let mut kernel = FakeKernel::new(outbox.doorbell(), messages);
+    kernel.pauses = 1;
+    let mut ring = Ring::new(
+        &mut kernel,
+        Arc::clone(&region),
+        Arc::clone(&outbox),
+        (&[0], 32),
+        Arc::default(),
+    );
+    ring.sweep_after = Duration::ZERO;
+    ring.register().unwrap();
+    ring.run(&Arc::new(Mirror::new()), &AtomicU64::new(0))
+        .unwrap();
+    drop(ring);
+    assert_eq!(kernel.replies.len(), 32);
+    let kept = region.resident();
+    assert!(kept <= 4 * payload, "{kept} bytes are in memory");
+    assert!(kept > 0, "a few entries keep theirs");
+}
+
+#[test]
+fn ring_that_breaks_in_the_middle_keeps_its_memory() {
+    for breaks_after in 2..18 {
+        let outbox = Arc::new(Outbox::new().unwrap());
+        let messages = (1..=40).map(|n| message(Opcode::GETXATTR, 2 * n, &[0; 128], b"x", false));
+        let mut kernel = FakeKernel::new(outbox.doorbell(), messages);
+        kernel.breaks_after = breaks_after;
+        let server = Arc::new(Mirror::new());
+        let (mut ring, seen) = registered(&mut kernel, &outbox);
+        let broken = ring.run(&server, &AtomicU64::new(0)).unwrap_err();
+        assert_eq!(broken.raw_os_error(), Some(libc::EBADF));
+        drop(ring);
+        // Replies of other threads may still come, and find no ring.
+        let (done, all) = channel();
+        let last = Box::new(move || done.send(()).unwrap());
+        server.elsewhere.send(last).unwrap();
+        all.recv().unwrap();
+        assert!(seen.upgrade().is_some(), "the kernel has its entries");
+        assert!(kernel.replies.len() < 40);
+    }
+}
+
+/// A server that is refused a wait for every request whose number is a multiple of 3, and owes one
+/// for those that are multiples of 5.
+struct Slow {
+    inner: Mirror,
+    refuse: Mutex<HashSet<u64>>,
+    again: AtomicU64,
+    settled: Arc<AtomicU64>,
+    /// What the ring's own thread serves. A request served again by another thread leaves it alone.
+    attempted: Mutex<u64>,
+}
+
+impl Server for Slow {
+    fn negotiate(&self, _offer: &Offer) -> Result<Wanted, String> {
+        Err("these tests do not negotiate".into())
+    }
+
+    fn without_waiting(&self, serve: &mut dyn FnMut()) -> Attempt {
+        serve();
+        let unique = *self.attempted.lock();
+        let settled = Arc::clone(&self.settled);
+        Attempt {
+            refused: self.refuse.lock().remove(&unique),
+            owed: unique.is_multiple_of(5).then(|| {
+                let settle = move || {
+                    settled.fetch_add(1, Ordering::Relaxed);
+                    match unique.is_multiple_of(2) {
+                        true => Ok(()),
+                        false => Err(Errno::EIO),
+                    }
+                };
+                Box::new(settle) as _
+            }),
+        }
+    }
+
+    fn hand_over(&self, again: bool, job: Job) {
+        self.again.fetch_add(u64::from(again), Ordering::Relaxed);
+        self.inner.elsewhere.send(job).unwrap();
+    }
+
+    fn write(&self, from: &Header, write: &Write<'_>, reply: ReplyWrite) {
+        if !reply.may_wait() {
+            *self.attempted.lock() = from.unique;
+            if from.unique.is_multiple_of(3) {
+                self.refuse.lock().insert(from.unique);
+                return reply.error(Errno::new(libc::EAGAIN));
+            }
+        }
+        reply.written(write.data.iter().map(|byte| u32::from(*byte)).sum());
+    }
+}
+
+#[test]
+fn request_that_must_wait_is_served_again_and_answered_once() {
+    let queues = [0];
+    let data = |n: u64| noise(n, 1000 + n as usize);
+    let of = |n| message(Opcode::WRITE, n, &[0; 128], &data(n), false);
+    let outbox = Arc::new(Outbox::new().unwrap());
+    let region = Region::new(3, PAYLOAD).unwrap();
+    let mut kernel = FakeKernel::new(outbox.doorbell(), (1..=60).map(of));
+    let server = Arc::new(Slow {
+        inner: Mirror::new(),
+        refuse: Mutex::default(),
+        again: AtomicU64::new(0),
+        settled: Arc::default(),
+        attempted: Mutex::default(),
+    });
+    let mut ring = Ring::new(
+        &mut kernel,
+        region,
+        Arc::clone(&outbox),
+        (&queues, 3),
+        Arc::default(),
+    );
+    ring.register().unwrap();
+    ring.run(&server, &AtomicU64::new(0)).unwrap();
+    drop(ring);
+    let replies = in_order(kernel.replies);
+    assert_eq!(replies.len(), 60);
+    for (n, reply) in (1..).zip(&replies) {
+        let (header, body) = OutHeader::read_from_prefix(reply).unwrap();
+        let sum: u32 = data(n).iter().map(|byte| u32::from(*byte)).sum();
+        assert_eq!(header.unique, n);
+        match header.error {
+            0 => assert_eq!(body[..4], sum.to_ne_bytes()),
+            error => {
+                assert_eq!(error, -libc::EIO);
+                assert!(n.is_multiple_of(5) && !n.is_multiple_of(2), "request {n}");
+            }
+        }
+    }
+    assert!(server.refuse.lock().is_empty(), "each was refused once");
+    assert!(server.settled.load(Ordering::Relaxed) > 0);
+    assert!(server.again.load(Ordering::Relaxed) > 0);
 }

@@ -61,28 +61,52 @@ fn rings_are_asked_for_only_if_wanted_and_offered() {
     assert!(prepared(Transport::Auto, Features::OVER_IO_URING).is_some());
 }
 
-#[test]
-fn refused_registration_leaves_requests_to_the_device() {
+/// A session with rings whose file system is a directory.
+fn over_rings(dir: &std::path::Path) -> Option<Session<Root>> {
     let device = OpenOptions::new().read(true).write(true).open("/dev/fuse");
     let permitted = std::fs::write("/sys/module/fuse/parameters/enable_uring", "Y");
     let (Ok(device), Ok(())) = (device, permitted) else {
         eprintln!("skipped: root, /dev/fuse or FUSE over io_uring is missing");
-        return;
+        return None;
     };
-    let dir = tempfile::tempdir().unwrap();
     let data = format!(
         "fd={},rootmode=40000,user_id=0,group_id=0",
         device.as_raw_fd()
     );
     let data = std::ffi::CString::new(data).unwrap();
-    mount("root", dir.path(), "fuse", MountFlags::empty(), &*data).unwrap();
+    mount("root", dir, "fuse", MountFlags::empty(), &*data).unwrap();
     let config = Config {
         loops: 2,
         clone_device: true,
         transport: Transport::Ring,
     };
-    let mut session = Session::new(Root, device.into(), config).unwrap();
+    let session = Session::new(Root, device.into(), config).unwrap();
     assert!(session.granted.features.contains(Features::OVER_IO_URING));
+    Some(session)
+}
+
+#[test]
+fn broken_ring_ends_the_session() {
+    let dir = tempfile::tempdir().unwrap();
+    let Some(session) = over_rings(dir.path()) else {
+        return;
+    };
+    assert!(session.rings.is_some());
+    let by_rings = Arc::clone(&session.by_rings);
+    let session = thread::spawn(move || session.run());
+    use std::os::unix::fs::MetadataExt;
+    assert_eq!(std::fs::metadata(dir.path()).unwrap().nlink(), 77);
+    by_rings.broken();
+    assert!(session.join().unwrap().is_err());
+    unmount(dir.path(), UnmountFlags::FORCE | UnmountFlags::DETACH).unwrap();
+}
+
+#[test]
+fn refused_registration_leaves_requests_to_the_device() {
+    let dir = tempfile::tempdir().unwrap();
+    let Some(mut session) = over_rings(dir.path()) else {
+        return;
+    };
     // Payloads that are too small for the requests that were granted.
     session.rings = Some(Prepared::new(8192).unwrap());
     let traffic = session.traffic();

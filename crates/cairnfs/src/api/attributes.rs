@@ -1,6 +1,7 @@
-//! Calls of [`Volume`] on attributes: metadata, owner, permissions, times, extended attributes.
+//! Calls of [`Volume`] on attributes: metadata, owner, permissions, times, extended attributes; of
+//! [`File`] on its owner and extended attributes.
 //!
-//! Each call resolves a path and makes one call of the engine.
+//! Each call resolves a path, or has an open file, and makes one call of the engine.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::Permissions;
@@ -9,6 +10,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 use super::Volume;
+use super::file::File;
 use super::metadata::{FileTimes, Metadata};
 use super::path::{Follow, on_inode};
 use crate::error::{Error, Result};
@@ -211,11 +213,7 @@ impl Volume {
         let names = self.on(path.as_ref(), Follow::Yes, |fs, attr| {
             fs.listxattr(attr.ino)
         })?;
-        Ok(names
-            .split(|b| *b == 0)
-            .filter(|name| !name.is_empty())
-            .map(|name| OsString::from_vec(name.to_vec()))
-            .collect())
+        Ok(split_names(&names))
     }
 
     /// Removes an extended attribute.
@@ -228,6 +226,76 @@ impl Volume {
             fs.removexattr(attr.ino, name)
         })
     }
+}
+
+impl File {
+    /// Sets owner and group; `None` leaves one unchanged. Like [`std::os::unix::fs::fchown`].
+    ///
+    /// # Errors
+    /// [`Error::ReadOnly`], or an error of the engine.
+    pub fn chown(&self, uid: Option<u32>, gid: Option<u32>) -> Result<()> {
+        self.set(&owner(uid, gid))
+    }
+
+    /// Returns the value of an extended attribute; `None` if there is no such attribute.
+    ///
+    /// # Errors
+    /// An error of the engine.
+    pub fn get_xattr(&self, name: impl AsRef<OsStr>) -> Result<Option<Vec<u8>>> {
+        let file = self.handle();
+        let value = file.fs().getxattr(file.ino(), name.as_ref().as_bytes());
+        match value {
+            Ok(value) => Ok(Some(value)),
+            Err(Error::NoAttribute) => Ok(None),
+            Err(e) => Err(e),
+        }
+    }
+
+    /// Creates or replaces an extended attribute.
+    ///
+    /// # Errors
+    /// [`Error::AttributeTooLarge`] for a value over 64 KiB, or an error of the engine.
+    pub fn set_xattr(&self, name: impl AsRef<OsStr>, value: impl AsRef<[u8]>) -> Result<()> {
+        self.set_xattr_with(name, value, XattrMode::Set)
+    }
+
+    /// Sets an extended attribute that must, or must not, exist.
+    ///
+    /// # Errors
+    /// [`Error::Exists`], [`Error::NoAttribute`], or as [`set_xattr`](Self::set_xattr).
+    pub fn set_xattr_with(
+        &self,
+        name: impl AsRef<OsStr>,
+        value: impl AsRef<[u8]>,
+        mode: XattrMode,
+    ) -> Result<()> {
+        let (file, name) = (self.handle(), name.as_ref().as_bytes());
+        file.fs().setxattr(file.ino(), name, value.as_ref(), mode)
+    }
+
+    /// Returns the names of all extended attributes.
+    ///
+    /// # Errors
+    /// An error of the engine.
+    pub fn list_xattrs(&self) -> Result<Vec<OsString>> {
+        let file = self.handle();
+        Ok(split_names(&file.fs().listxattr(file.ino())?))
+    }
+
+    /// Removes an extended attribute.
+    ///
+    /// # Errors
+    /// [`Error::NoAttribute`], or an error of the engine.
+    pub fn remove_xattr(&self, name: impl AsRef<OsStr>) -> Result<()> {
+        let file = self.handle();
+        file.fs().removexattr(file.ino(), name.as_ref().as_bytes())
+    }
+}
+
+/// The names in a list in which each ends with a zero byte.
+fn split_names(list: &[u8]) -> Vec<OsString> {
+    let names = list.split(|b| *b == 0).filter(|name| !name.is_empty());
+    names.map(|n| OsString::from_vec(n.to_vec())).collect()
 }
 
 fn owner(uid: Option<u32>, gid: Option<u32>) -> SetAttr {

@@ -222,16 +222,21 @@ impl File {
         })
     }
 
-    fn set(&self, set: &SetAttr) -> Result<()> {
+    pub(super) fn set(&self, set: &SetAttr) -> Result<()> {
         let file = &self.open.handle;
         file.fs().setattr(file.ino(), set)?;
         Ok(())
     }
 
-    /// The inode number, if the file belongs to this file system.
+    /// The use of the inode.
+    pub(super) fn handle(&self) -> &Handle {
+        &self.open.handle
+    }
+
+    /// The inode number, if the file belongs to this tree.
     pub(super) fn ino_in(&self, fs: &FileSystem) -> Option<u64> {
         let file = &self.open.handle;
-        std::ptr::eq(file.fs(), fs).then(|| file.ino())
+        file.fs().is_same_root(fs).then(|| file.ino())
     }
 
     /// Makes data, attributes and extended attributes durable, and all names of the file with the
@@ -280,10 +285,31 @@ impl File {
         self.fallocate(offset, len, Fallocate::ZeroRange { keep_size: false })
     }
 
-    fn fallocate(&self, offset: u64, len: u64, what: Fallocate) -> Result<()> {
+    /// Changes the space of a range, like `fallocate(2)`.
+    ///
+    /// # Errors
+    /// [`Error::NotOpenFor`], [`Error::NoSpace`], or an error of the engine.
+    pub fn fallocate(&self, offset: u64, len: u64, what: Fallocate) -> Result<()> {
         let file = self.writing()?;
         let kill = self.open.mode.kill_privileges;
         file.fs().fallocate(file.ino(), offset, len, what, kill)
+    }
+
+    /// Copies up to `len` bytes to another file of the volume, or to another range of this one, like
+    /// `copy_file_range(2)`; returns how many, fewer only at the end of this file.
+    ///
+    /// # Errors
+    /// [`Error::NotOpenFor`]; [`Error::Invalid`] for a file of another volume or branch, and for overlapping
+    /// ranges of one file; otherwise as [`write_at`](Self::write_at).
+    pub fn copy_range(&self, offset: u64, to: &File, to_offset: u64, len: u64) -> Result<u64> {
+        let from = self.reading()?;
+        to.writing()?;
+        let other = Error::Invalid("a file of another volume or branch");
+        let ino = to.ino_in(from.fs()).ok_or(other)?;
+        let kill = to.open.mode.kill_privileges;
+        let copied = (from.fs()).copy_range(from.ino(), offset, ino, to_offset, len, kill)?;
+        to.written()?;
+        Ok(copied)
     }
 
     /// The byte offset of the next data at or after `offset`; `None` if there is none, or if

@@ -1,5 +1,5 @@
-//! What the handles of an open volume hold: the engine, which the last of them closes, and uses of
-//! inodes, each released when its guard is dropped, also on error paths.
+//! What the handles of an open volume hold: the engine of a root, which the last handle to any root
+//! closes, and uses of inodes, each released when its guard is dropped, also on error paths.
 //!
 //! Uses only the engine. A guard never outlives its engine, and keeps its inode in memory.
 
@@ -13,12 +13,18 @@ use crate::fs::FileSystem;
 use crate::inode::Inode;
 use crate::types::Attr;
 
-/// The engine of an open volume, shared by the handles of the volume.
+/// The engine of one root of an open volume, shared by the handles to that root.
 #[derive(Clone)]
 pub(super) struct Engine(Arc<Shared>);
 
 struct Shared {
     fs: Arc<FileSystem>,
+    /// Shared by the handles to all roots; `None` once dropped.
+    share: Option<Arc<Share>>,
+}
+
+/// The share of all handles in keeping a volume open.
+struct Share {
     /// Whether the handles own the engine, so that the last one closes it. The engine does not
     /// close in time by itself: a worker thread may hold the last reference for a moment, and would
     /// close it after the program believes it closed, or ended.
@@ -28,12 +34,23 @@ struct Shared {
 impl Engine {
     /// An engine that the last handle closes.
     pub(super) fn owned(fs: Arc<FileSystem>) -> Self {
-        Self(Arc::new(Shared { fs, owned: true }))
+        Self::new(fs, Arc::new(Share { owned: true }))
     }
 
     /// An engine that others close.
     pub(super) fn borrowed(fs: Arc<FileSystem>) -> Self {
-        Self(Arc::new(Shared { fs, owned: false }))
+        Self::new(fs, Arc::new(Share { owned: false }))
+    }
+
+    fn new(fs: Arc<FileSystem>, share: Arc<Share>) -> Self {
+        let share = Some(share);
+        Self(Arc::new(Shared { fs, share }))
+    }
+
+    /// Another root of the same volume.
+    pub(super) fn with_root(&self, fs: Arc<FileSystem>) -> Self {
+        let share = self.0.share.clone();
+        Self(Arc::new(Shared { fs, share }))
     }
 
     pub(super) fn file_system(&self) -> &Arc<FileSystem> {
@@ -51,7 +68,8 @@ impl Deref for Engine {
 
 impl Drop for Shared {
     fn drop(&mut self) {
-        if self.owned {
+        let last = self.share.take().and_then(Arc::into_inner);
+        if last.is_some_and(|share| share.owned) {
             self.fs.close_on_drop();
         }
     }

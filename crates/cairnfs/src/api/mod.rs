@@ -8,6 +8,7 @@ mod attributes;
 mod contents;
 mod file;
 mod handle;
+mod history;
 mod metadata;
 mod names;
 mod options;

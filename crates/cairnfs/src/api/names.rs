@@ -9,6 +9,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
 use super::Volume;
+use super::file::File;
 use super::handle::{Use, lookup};
 use super::path::{Follow, Last, Unnamed, Walk, canonical};
 use super::read_dir::{self, Listing, ReadDir};
@@ -25,9 +26,17 @@ impl Volume {
     /// # Errors
     /// [`Error::Exists`]; [`Error::NotFound`] if the parent directory does not exist.
     pub fn create_dir(&self, path: impl AsRef<Path>) -> Result<()> {
-        let path = path.as_ref();
-        self.make_at(path, true, |fs, dir, name| {
-            fs.mkdir(dir, name, DEFAULT_DIR_MODE, self.owner())
+        self.mkdir(path, DEFAULT_DIR_MODE)
+    }
+
+    /// Creates an empty directory with these permissions, like `mkdir(2)` without a umask; type
+    /// bits are ignored.
+    ///
+    /// # Errors
+    /// As [`create_dir`](Self::create_dir).
+    pub fn mkdir(&self, path: impl AsRef<Path>, mode: u32) -> Result<()> {
+        self.make_at(path.as_ref(), true, |fs, dir, name| {
+            fs.mkdir(dir, name, mode, self.owner())
         })
     }
 
@@ -206,6 +215,33 @@ impl Volume {
         let (held, _) = self.find(original.as_ref(), Follow::No)?;
         self.make_at(link.as_ref(), false, |fs, dir, name| {
             fs.link(held.ino(), dir, name)
+        })
+    }
+
+    /// Adds the name `link` to an open file, also to one of [`tempfile`](Self::tempfile), which
+    /// then stays. After a crash the name leads to all bytes that were written before, or does not
+    /// exist; so a new file appears whole:
+    ///
+    /// ```
+    /// # use cairnfs::Volume;
+    /// # fn main() -> cairnfs::Result<()> {
+    /// let volume = Volume::in_memory(64 << 20)?;
+    /// let file = volume.tempfile("/")?;
+    /// file.write_all_at(b"complete", 0)?;
+    /// volume.link_file(&file, "report")?;
+    /// assert_eq!(volume.read("report")?, b"complete");
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Exists`]; [`Error::NotPermitted`] for a directory; [`Error::NotFound`], also for a
+    /// file whose last name was removed; [`Error::Invalid`] for a file of another volume or branch.
+    pub fn link_file(&self, file: &File, link: impl AsRef<Path>) -> Result<()> {
+        let ino = file.ino_in(self.file_system());
+        let ino = ino.ok_or(Error::Invalid("a file of another volume or branch"))?;
+        self.make_at(link.as_ref(), false, |fs, dir, name| {
+            fs.link(ino, dir, name)
         })
     }
 

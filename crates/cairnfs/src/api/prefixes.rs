@@ -6,7 +6,7 @@
 //! is walked again. A cached directory is held in memory without a use: it may be removed, and then
 //! has no names.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use crossbeam_utils::CachePadded;
 use xxhash_rust::xxh3::xxh3_64;
@@ -26,38 +26,38 @@ struct Prefix {
     dir: Arc<Inode>,
 }
 
+type Slots = Box<[CachePadded<Mutex<Option<Prefix>>>]>;
+
 /// A direct-mapped cache of directories by path.
+#[derive(Default)]
 pub(super) struct Prefixes {
-    slots: Box<[CachePadded<Mutex<Option<Prefix>>>]>,
+    /// Allocated for the first path, so that an idle branch takes little memory.
+    slots: OnceLock<Slots>,
 }
 
-impl Default for Prefixes {
-    fn default() -> Self {
-        Self {
-            slots: (0..SLOTS).map(|_| CachePadded::default()).collect(),
-        }
+/// The slot of a path; `None` if it is too long.
+fn slot<'s>(slots: &'s Slots, path: &[u8]) -> Option<&'s Mutex<Option<Prefix>>> {
+    if path.len() > LONGEST {
+        return None;
     }
+    let slot = slots.get(xxh3_64(path) as usize % SLOTS)?;
+    Some(slot)
 }
 
 impl Prefixes {
-    fn slot(&self, path: &[u8]) -> Option<&Mutex<Option<Prefix>>> {
-        if path.len() > LONGEST {
-            return None;
-        }
-        let slot = self.slots.get(xxh3_64(path) as usize % SLOTS)?;
-        Some(slot)
-    }
-
     /// The directory that `path` led to at this count of directory changes.
     pub(super) fn find(&self, path: &[u8], shape: u64) -> Option<Arc<Inode>> {
-        let slot = self.slot(path)?.lock();
+        let slot = slot(self.slots.get()?, path)?.lock();
         let known = slot.as_ref()?;
         (known.shape == shape && *known.path == *path).then(|| Arc::clone(&known.dir))
     }
 
     /// Caches the directory of `path`. `shape` was read before the walk began.
     pub(super) fn remember(&self, path: &[u8], shape: u64, dir: &Arc<Inode>) {
-        let Some(slot) = self.slot(path) else { return };
+        let new = || (0..SLOTS).map(|_| CachePadded::default()).collect();
+        let Some(slot) = slot(self.slots.get_or_init(new), path) else {
+            return;
+        };
         let prefix = Prefix {
             path: path.into(),
             shape,

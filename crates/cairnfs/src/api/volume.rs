@@ -15,10 +15,11 @@ use crate::error::Result;
 use crate::fs::{FileSystem, Sequence};
 use crate::types::{Attr, Creds, RootInfo, StatFs, VolumeInfo};
 
-/// An open volume: a tree of files, with the calls of [`std::fs`].
+/// A tree of files of an open volume, with the calls of [`std::fs`]: the main tree, or a
+/// [branch](Volume::branch) or [snapshot](Volume::snapshot) of it.
 ///
-/// Cheap to clone, `Send + Sync`: clones share one open volume, which is closed by
-/// [`close`](Volume::close), or when the last clone, [`File`](crate::File) and
+/// Cheap to clone, `Send + Sync`: clones and branches share one open volume, which is closed by
+/// [`close`](Volume::close), or when the last clone, branch, [`File`](crate::File) and
 /// [`ReadDir`](crate::ReadDir) is dropped.
 ///
 /// # Paths
@@ -56,7 +57,9 @@ use crate::types::{Attr, Creds, RootInfo, StatFs, VolumeInfo};
 /// [`Error::Corrupt`](crate::Error::Corrupt) or [`Error::Io`](crate::Error::Io); any change
 /// [`Error::ReadOnly`](crate::Error::ReadOnly), [`Error::NoSpace`](crate::Error::NoSpace),
 /// [`Error::HostFull`](crate::Error::HostFull) or
-/// [`Error::Stopped`](crate::Error::Stopped).
+/// [`Error::Stopped`](crate::Error::Stopped). In a branch whose name went to another tree, because
+/// that was published or restored, every change and sync of a file returns
+/// [`Error::Stale`](crate::Error::Stale): [open it again](Volume::open_branch) by its name.
 ///
 /// # Durability
 /// Each call is atomic across a power failure, and nothing survives a crash without what it depends
@@ -136,7 +139,7 @@ impl Volume {
         Self::options().size(size).in_memory()
     }
 
-    /// Makes all changes durable that returned before this call.
+    /// Makes all changes durable that returned before this call, of all branches.
     ///
     /// # Errors
     /// [`Error::Stopped`](crate::Error::Stopped) or a device failure: changes may be lost.
@@ -188,11 +191,11 @@ impl Volume {
     /// flush of the device for all of them.
     ///
     /// # Errors
-    /// [`Error::Invalid`](crate::Error::Invalid) for a file of another volume, or as
+    /// [`Error::Invalid`](crate::Error::Invalid) for a file of another volume or branch, or as
     /// [`sync`](Self::sync).
     pub fn sync_files(&self, files: &[&crate::File]) -> Result<()> {
         let inodes: Option<Vec<u64>> = files.iter().map(|f| f.ino_in(&self.fs)).collect();
-        let other = crate::Error::Invalid("a file of another volume");
+        let other = crate::Error::Invalid("a file of another volume or branch");
         self.fs.fsync_all(&inodes.ok_or(other)?)
     }
 
@@ -209,8 +212,8 @@ impl Volume {
         })
     }
 
-    /// Writes everything and closes the volume, for all its clones and open files: their later
-    /// calls fail. Dropping them closes it as well, but cannot report a failure.
+    /// Writes everything and closes the volume, for all its clones, branches and open files: their
+    /// later calls fail. Dropping them closes it as well, but cannot report a failure.
     ///
     /// # Errors
     /// A device failure: changes may be lost.
@@ -221,41 +224,100 @@ impl Volume {
     /// Makes a snapshot of all files, with every call that has returned: a read-only tree under
     /// `name`, which no later change affects. It is durable when this returns, also after a power
     /// failure. Making it takes as long as writing back unwritten data and a sync; the number of
-    /// files does not matter.
-    ///
-    /// A snapshot is read by opening the volume with [`VolumeOptions::root`].
+    /// files does not matter. [`open_branch`](Volume::open_branch) reads it.
     ///
     /// ```
-    /// # use std::sync::Arc;
-    /// use cairnfs::{Volume, device::MemoryDevice};
-    ///
     /// # fn main() -> cairnfs::Result<()> {
-    /// let device = Arc::new(MemoryDevice::new(64 << 20));
-    /// let volume = Volume::options().create_device(device.clone())?;
+    /// let volume = cairnfs::Volume::in_memory(64 << 20)?;
     /// volume.write("settings", "before")?;
     /// volume.snapshot("monday")?;
     /// volume.write("settings", "after")?;
-    /// volume.close()?;
-    /// let options = Volume::options().read_only(true).root("monday");
-    /// let monday = options.open_device(device)?;
+    /// let monday = volume.open_branch("monday")?;
     /// assert_eq!(monday.read("settings")?, b"before");
     /// # Ok(())
     /// # }
     /// ```
     ///
     /// # Errors
-    /// [`Error::Exists`](crate::Error::Exists) if a root has this name;
+    /// [`Error::Exists`](crate::Error::Exists) if a branch or snapshot has this name;
     /// [`Error::Invalid`](crate::Error::Invalid) for a name that is empty, longer than 255 bytes,
-    /// begins with `-`, or contains `/`, `@` or a control character, and with 65,536 roots;
-    /// [`Error::ReadOnly`](crate::Error::ReadOnly), [`Error::NoSpace`](crate::Error::NoSpace), or
-    /// as [`sync`](Self::sync).
+    /// begins with `-`, or contains `/`, `@` or a control character, and if the volume has as many
+    /// branches and snapshots as it can have; [`Error::ReadOnly`](crate::Error::ReadOnly), also of a
+    /// snapshot; [`Error::NoSpace`](crate::Error::NoSpace), or as [`sync`](Self::sync).
     pub fn snapshot(&self, name: &str) -> Result<()> {
         self.fs.snapshot(name)
     }
 
-    /// The tree of files and all snapshots, in order of their ids.
+    /// Makes a branch under `name` and opens it: a tree of files that begins as this one is now,
+    /// with every call that has returned, and is changed independently of it. The branch is durable
+    /// when this returns. Making it takes as long as [`snapshot`](Volume::snapshot), however many
+    /// files there are; both trees share the blocks that neither has changed.
+    ///
+    /// The branch is a [`Volume`] with all its calls, and has the same options and owner of new
+    /// files. Threads may use several branches at once: they share caches, memory budget, log and
+    /// flushes. [`sync`](Volume::sync), [`trim`](Volume::trim) and [`close`](Volume::close) of any
+    /// of them are those of the whole volume.
+    ///
+    /// ```
+    /// # fn main() -> cairnfs::Result<()> {
+    /// let volume = cairnfs::Volume::in_memory(64 << 20)?;
+    /// volume.write("settings", "colour = blue")?;
+    /// let trial = volume.branch("trial")?;
+    /// trial.write("settings", "colour = red")?;
+    /// trial.remove_file("settings")?;
+    /// assert_eq!(volume.read("settings")?, b"colour = blue");
+    /// assert_eq!(trial.name().as_deref(), Some("trial"));
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// Files are moved from one branch to another by copying: open files and paths belong to one
+    /// tree. Files that are open and have no name when the branch is made are not in it.
+    ///
+    /// # Errors
+    /// As [`snapshot`](Self::snapshot), except that a snapshot can be branched;
+    /// [`Error::Busy`](crate::Error::Busy) if 1,000 branches and snapshots are open: then the
+    /// branch is made, but not opened.
+    pub fn branch(&self, name: &str) -> Result<Self> {
+        let id = self.fs.branch(name)?;
+        Ok(self.with_root(self.fs.open_root(id)?))
+    }
+
+    /// Opens a branch or snapshot by its name. The files of a snapshot cannot be changed
+    /// ([`Error::ReadOnly`](crate::Error::ReadOnly)). All volumes of one branch are the same tree.
+    ///
+    /// # Errors
+    /// [`Error::NoSnapshot`](crate::Error::NoSnapshot) if nothing has this name;
+    /// [`Error::Busy`](crate::Error::Busy) if 1,000 branches and snapshots are open: drop the
+    /// [`Volume`]s of one; [`Error::NoSpace`](crate::Error::NoSpace), or as [`sync`](Self::sync).
+    pub fn open_branch(&self, name: &str) -> Result<Self> {
+        Ok(self.with_root(self.fs.open_named(name)?))
+    }
+
+    /// The name of this branch or snapshot; `main` for the tree that a volume begins with. `None` if
+    /// it has lost its name.
+    pub fn name(&self) -> Option<String> {
+        self.fs.root_info().and_then(|info| info.name)
+    }
+
+    /// Gives a branch or snapshot another name. It stays open under it.
+    ///
+    /// # Errors
+    /// [`Error::NoSnapshot`](crate::Error::NoSnapshot) if nothing has the name `old`;
+    /// [`Error::NotPermitted`](crate::Error::NotPermitted) for `main`, which keeps its name; else as
+    /// [`snapshot`](Self::snapshot).
+    pub fn rename_root(&self, old: &str, new: &str) -> Result<()> {
+        self.fs.rename_root(old, new)
+    }
+
+    /// All branches and snapshots of the volume, in order of their ids.
     pub fn roots(&self) -> Vec<RootInfo> {
         self.fs.roots()
+    }
+
+    /// Another root of this volume.
+    fn with_root(&self, fs: Arc<FileSystem>) -> Self {
+        Self::new(self.fs.with_root(fs), self.owner)
     }
 
     /// Discards all free space of the volume in its file or device. Returns the bytes discarded;
@@ -278,7 +340,8 @@ impl Volume {
         self.fs.info()
     }
 
-    /// Whether the volume was opened read-only. False after a failure that stopped all changes.
+    /// Whether the volume was opened read-only, or this is a snapshot. False after a failure that
+    /// stopped all changes.
     pub fn is_read_only(&self) -> bool {
         self.fs.is_read_only()
     }

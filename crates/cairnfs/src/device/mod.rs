@@ -25,6 +25,7 @@ mod ring;
 mod schedules;
 mod staged;
 mod storage;
+pub mod waiting;
 
 pub use file::{Access, FileDevice};
 pub use memory::MemoryDevice;

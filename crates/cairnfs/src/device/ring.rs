@@ -11,6 +11,7 @@ use std::sync::Arc;
 use compio_buf::IoVectoredBuf;
 use compio_driver::op::WriteVectoredAt;
 use compio_driver::{Key, Proactor, PushEntry};
+use rustix::process::{Pid, getpid};
 use smallvec::SmallVec;
 
 use super::staged::Piece;
@@ -31,7 +32,36 @@ impl IoVectoredBuf for Piece {
 }
 
 thread_local! {
-    static RING: RefCell<Option<Proactor>> = const { RefCell::new(None) };
+    static RING: RefCell<Option<Ring>> = const { RefCell::new(None) };
+}
+
+/// A ring, which only the process that created it may use: its memory is not mapped in a child of
+/// fork(), where not even dropping it is possible.
+struct Ring {
+    proactor: Option<Proactor>,
+    process: Pid,
+}
+
+impl Ring {
+    fn new() -> Option<Self> {
+        let proactor = Proactor::builder().capacity(ENTRIES).build().ok()?;
+        Some(Self {
+            proactor: Some(proactor),
+            process: getpid(),
+        })
+    }
+
+    fn is_ours(&self) -> bool {
+        self.process == getpid()
+    }
+}
+
+impl Drop for Ring {
+    fn drop(&mut self) {
+        if !self.is_ours() {
+            std::mem::forget(self.proactor.take());
+        }
+    }
 }
 
 /// Whether this process can create an io_uring.
@@ -43,10 +73,10 @@ pub(super) fn is_there() -> bool {
 /// memory are limited, or the system call is forbidden.
 fn with_ring<R>(work: impl FnOnce(&mut Proactor) -> R) -> Option<R> {
     RING.with_borrow_mut(|ring| {
-        if ring.is_none() {
-            *ring = Proactor::builder().capacity(ENTRIES).build().ok();
+        if !ring.as_ref().is_some_and(Ring::is_ours) {
+            *ring = Ring::new();
         }
-        ring.as_mut().map(work)
+        ring.as_mut()?.proactor.as_mut().map(work)
     })
 }
 

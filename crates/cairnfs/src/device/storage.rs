@@ -18,7 +18,7 @@ use crossbeam_utils::CachePadded;
 use crate::device::faults::{FaultCounts, Faults};
 use crate::device::held::HeldWrites;
 use crate::device::staged::{DataStamp, Piece, Stage, lay_over};
-use crate::device::{Device, HostFile, HostRoom};
+use crate::device::{Device, HostFile, HostRoom, waiting};
 use crate::error::{Error, Result};
 use crate::fault::{InjectedFault, is_injected};
 use crate::group_commit::Watermark;
@@ -99,6 +99,9 @@ impl Storage {
     /// # Errors
     /// A failure of the device, also an earlier one; [`Error::HostFull`] while writes are held.
     pub fn flush_through(&self, stamp: u64) -> Result<()> {
+        if !self.is_flushed(stamp) {
+            waiting::announced();
+        }
         self.flushed.reach(stamp, || self.lead_flush())?;
         self.check()
     }
@@ -233,6 +236,7 @@ impl Storage {
 
     /// Writes pieces; returns their stamp.
     fn write_pieces(&self, pieces: &[Piece]) -> Result<u64> {
+        waiting::announced();
         let bytes: usize = pieces.iter().map(Piece::len).sum();
         self.count_writes(pieces.len(), bytes);
         if self.held.write(|| pieces.to_vec()) {
@@ -391,6 +395,7 @@ impl Device for Storage {
     }
 
     fn read(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
+        waiting::before()?;
         self.traffic.reads.fetch_add(1, Ordering::Relaxed);
         self.traffic
             .read_bytes

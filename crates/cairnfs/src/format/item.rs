@@ -188,17 +188,23 @@ pub fn decode_dir_entry(value: &[u8]) -> Result<DirEntryRef<'_>, String> {
     let short = || format!("directory entry of {} bytes", value.len());
     let (ino, rest) = value.split_first_chunk::<8>().ok_or_else(short)?;
     let (kind, name) = rest.split_first().ok_or_else(short)?;
+    check_name(name)?;
+    Ok(DirEntryRef {
+        ino: u64::from_le_bytes(*ino),
+        kind: u32::from(*kind) << 12,
+        name,
+    })
+}
+
+/// Checks that an entry can have this name.
+pub fn check_name(name: &[u8]) -> Result<(), String> {
     if name.is_empty() || name.len() > MAX_NAME {
         return Err(format!("name of {} bytes", name.len()));
     }
     if holds_separator(name) || name == b"." || name == b".." {
         return Err("a name that no entry can have".into());
     }
-    Ok(DirEntryRef {
-        ino: u64::from_le_bytes(*ino),
-        kind: u32::from(*kind) << 12,
-        name,
-    })
+    Ok(())
 }
 
 /// Whether a name contains a slash or a NUL. Checks every byte without an early exit: names are

@@ -1,8 +1,13 @@
 //! Item keys (object, kind, offset) in lexicographic order, and their 17-byte encoding, whose byte
 //! order is the same.
 
+use crate::format::{BLOCK_SIZE, MAX_COUNTER, MAX_FILE_SIZE};
+
 /// Length of an encoded key in bytes.
 pub const KEY_LEN: usize = 17;
+
+/// Exclusive upper bound of the file blocks of extents.
+const FILE_BLOCKS: u64 = MAX_FILE_SIZE / BLOCK_SIZE as u64;
 
 /// Object of the orphan items of a root.
 pub const ORPHANS: u64 = 2;
@@ -98,6 +103,27 @@ impl Key {
     /// Key of the orphan item of inode `ino`.
     pub const fn orphan(ino: u64) -> Self {
         Self::new(ORPHANS, Kind::Orphan, ino)
+    }
+
+    /// Checks that its numbers are ones that a log entry can have: the inode number and the
+    /// directory index were given, and the file block is one of a file. Additions to them do not
+    /// overflow.
+    ///
+    /// # Errors
+    /// What is out of range, as text.
+    pub fn check_logged(&self) -> Result<(), String> {
+        let offset = self.offset;
+        // The key of an orphan item has the inode number as its offset.
+        let ino = match self.kind {
+            Kind::Orphan => offset,
+            _ => self.object,
+        };
+        match self.kind {
+            _ if ino >= MAX_COUNTER => Err(format!("inode number {ino}")),
+            Kind::DirIndex if offset >= MAX_COUNTER => Err(format!("directory index {offset}")),
+            Kind::Extent if offset >= FILE_BLOCKS => Err(format!("file block {offset}")),
+            _ => Ok(()),
+        }
     }
 
     /// The encoded key; byte order equals key order.

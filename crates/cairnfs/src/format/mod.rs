@@ -11,11 +11,13 @@ pub mod geometry;
 pub mod group;
 pub mod item;
 pub mod key;
+pub mod lineage;
 pub mod node;
 pub mod overflow;
 pub mod pointer;
 pub mod record;
 pub mod root;
+pub mod stream;
 pub mod superblock;
 pub mod xattr;
 

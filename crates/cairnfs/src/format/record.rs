@@ -239,19 +239,15 @@ pub fn entries(block: u64, payload: &[u8]) -> impl Iterator<Item = Result<Entry<
             rest = &[];
             return bad("a value of bounded length", format!("length {len}"));
         }
-        // The key of an orphan item has the inode number as its offset.
-        let ino = match kind {
-            Kind::Orphan => raw.offset.get(),
-            _ => raw.object.get(),
-        };
-        if ino >= MAX_COUNTER {
+        let key = Key::new(raw.object.get(), kind, raw.offset.get());
+        if let Err(found) = key.check_logged() {
             rest = &[];
-            return bad("an inode number that was given", ino.to_string());
+            return bad("a key that can be logged", found);
         }
         rest = tail;
         Some(Ok(Entry {
             root: raw.root.get(),
-            key: Key::new(raw.object.get(), kind, raw.offset.get()),
+            key,
             delete: head & 0x80 != 0,
             value,
         }))
@@ -261,6 +257,7 @@ pub fn entries(block: u64, payload: &[u8]) -> impl Iterator<Item = Result<Entry<
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::format::MAX_FILE_SIZE;
 
     #[test]
     fn log_entries_round_trip() {
@@ -317,16 +314,37 @@ mod tests {
         assert!(sealed(|h| h.seq = U64::new(MAX_COUNTER)).is_none());
         assert!(sealed(|h| h.lsn = U64::new(u64::MAX)).is_none());
         assert!(sealed(|h| h.generation = U64::new(u64::MAX)).is_none());
-        for key in [Key::inode(u64::MAX), Key::orphan(MAX_COUNTER)] {
+        let logged = |key, delete| {
             let mut payload = Vec::new();
             let entry = Entry {
                 root: 1,
                 key,
-                delete: false,
+                delete,
                 value: b"",
             };
             push_entry(&mut payload, &entry);
-            assert!(entries(3, &payload).any(|e| e.is_err()), "{key:?}");
+            entries(3, &payload).all(|e| e.is_ok())
+        };
+        let blocks = MAX_FILE_SIZE / BLOCK_SIZE as u64;
+        for delete in [false, true] {
+            for key in [
+                Key::inode(u64::MAX),
+                Key::orphan(MAX_COUNTER),
+                Key::new(7, Kind::DirIndex, MAX_COUNTER),
+                Key::new(7, Kind::DirIndex, u64::MAX),
+                Key::new(7, Kind::Extent, blocks),
+                Key::new(7, Kind::Extent, u64::MAX),
+            ] {
+                assert!(!logged(key, delete), "{key:?}");
+            }
+            for key in [
+                Key::inode(MAX_COUNTER - 1),
+                Key::new(7, Kind::DirIndex, MAX_COUNTER - 1),
+                Key::new(7, Kind::Extent, blocks - 1),
+                Key::new(7, Kind::Xattr, u64::MAX),
+            ] {
+                assert!(logged(key, delete), "{key:?}");
+            }
         }
     }
 

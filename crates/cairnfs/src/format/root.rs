@@ -13,7 +13,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::format::MAX_COUNTER;
 use crate::format::item::RawTime;
-use crate::format::key::{KEY_LEN, Key, MAIN_ROOT, VOLUME_ROOT};
+use crate::format::key::{MAIN_ROOT, VOLUME_ROOT};
 use crate::format::node::MAX_HEIGHT;
 use crate::format::pointer::RawPtr;
 
@@ -72,7 +72,8 @@ pub struct RawLineage {
     pub boundary: U64,
     /// Time of creation.
     pub created: RawTime,
-    /// Id of the root whose tree it was created with; 0 for the main root.
+    /// Id of the root whose tree it was created with, its own if it was created empty; 0 for the
+    /// main root.
     pub origin: U32,
     /// Number of nodes of its tree.
     pub nodes: U64,
@@ -82,12 +83,13 @@ pub struct RawLineage {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[repr(u32)]
 pub enum RootState {
-    /// It can be written, and has no children.
+    /// It can be written, and has no children. Without a name it is dropped after an opening.
     #[default]
     Head = 0,
     /// It is never changed.
     Frozen = 1,
-    /// It is frozen, is not read any more, and its space is being freed.
+    /// It is frozen and was dropped: it is not read any more, and its space is freed as soon as at
+    /// most one root was forked from it.
     Dropping = 2,
 }
 
@@ -104,14 +106,13 @@ pub struct Root {
     pub boundary: u64,
     /// Time of creation; zero for a main root that was never forked.
     pub created: RawTime,
-    /// Id of the root whose tree it was created with; [`VOLUME_ROOT`] for the main root.
+    /// Id of the root whose tree it was created with, its own if it was created empty;
+    /// [`VOLUME_ROOT`] for the main root.
     pub origin: u32,
     /// Number of nodes of its tree; 0 if the short form does not tell.
     pub nodes: u64,
     /// Its name; empty if it has none.
     pub name: String,
-    /// Of a root that is being dropped: the key before which its tree is freed.
-    pub freed_to: Option<Key>,
 }
 
 impl Root {
@@ -148,10 +149,7 @@ impl Root {
             nodes: U64::new(self.nodes),
         };
         value.extend_from_slice(lineage.as_bytes());
-        match self.freed_to {
-            Some(key) => value.extend_from_slice(&key.encode()),
-            None => value.extend_from_slice(self.name.as_bytes()),
-        }
+        value.extend_from_slice(self.name.as_bytes());
         value
     }
 
@@ -172,6 +170,7 @@ impl Root {
             return Ok(Self::main(tree));
         }
         let (lineage, rest) = RawLineage::read_from_prefix(rest).map_err(|_| short())?;
+        let name = std::str::from_utf8(rest).map_err(|_| "a name that is not UTF-8")?;
         let root = Self {
             tree,
             parent: lineage.parent.get(),
@@ -180,21 +179,9 @@ impl Root {
             created: lineage.created,
             origin: lineage.origin.get(),
             nodes: lineage.nodes.get(),
-            ..Self::default()
+            name: name.into(),
         };
-        root.with_rest(rest)?.checked(id)
-    }
-
-    /// Adds what follows the lineage: the name, or where the freeing of a dropped root continues.
-    fn with_rest(mut self, rest: &[u8]) -> Result<Self, String> {
-        if self.state != RootState::Dropping {
-            let name = std::str::from_utf8(rest).map_err(|_| "a name that is not UTF-8")?;
-            self.name = name.into();
-        } else if !rest.is_empty() {
-            let key = <&[u8; KEY_LEN]>::try_from(rest).ok().and_then(Key::decode);
-            self.freed_to = Some(key.ok_or("a root that is freed up to no key")?);
-        }
-        Ok(self)
+        root.checked(id)
     }
 
     fn checked(self, id: u64) -> Result<Self, String> {
@@ -206,7 +193,13 @@ impl Root {
             (RootState::Frozen | RootState::Dropping, 0) => {
                 Err("a frozen root without boundary".into())
             }
-            (RootState::Head, _) if self.name.is_empty() => Err("a head without name".into()),
+            (RootState::Dropping, _) if !self.name.is_empty() => Err(format!(
+                "the name {:?} of a root that was dropped",
+                self.name
+            )),
+            _ if (self.origin == 0) != (id == u64::from(MAIN_ROOT)) => {
+                Err(format!("the origin {}", self.origin))
+            }
             _ if !self.name.is_empty() && !is_root_name(&self.name) => {
                 Err(format!("the name {:?}, which no root can have", self.name))
             }
@@ -240,7 +233,6 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::format::key::Kind;
 
     fn frozen() -> Root {
         Root {
@@ -248,6 +240,7 @@ mod tests {
             state: RootState::Frozen,
             boundary: 7,
             name: "before".into(),
+            origin: 1,
             ..Root::main(RawRoot::default())
         }
     }
@@ -268,11 +261,12 @@ mod tests {
 
     #[test]
     fn roots_that_break_a_rule_are_refused() {
-        let wrong: [fn(&mut Root); 9] = [
+        let wrong: [fn(&mut Root); 10] = [
             |r| r.boundary = 0,
             |r| r.boundary = u64::MAX,
             |r| r.state = RootState::Head,
-            |r| (r.state, r.boundary, r.name) = (RootState::Head, 0, String::new()),
+            |r| r.state = RootState::Dropping,
+            |r| r.origin = 0,
             |r| r.parent = 9,
             |r| r.name = "a@b".into(),
             |r| r.name = "-x".into(),
@@ -295,7 +289,6 @@ mod tests {
         fn roots_round_trip_and_hostile_items_do_not_panic(
             (parent, boundary, secs) in (0..8_u32, 1..MAX_COUNTER, any::<i64>()),
             (name, dropped) in ("[a-z0-9._-]{0,20}", any::<bool>()),
-            freed in proptest::option::of((any::<u64>(), any::<u64>())),
             bytes in proptest::collection::vec(any::<u8>(), 0..100),
         ) {
             let state = if dropped { RootState::Dropping } else { RootState::Frozen };
@@ -307,9 +300,6 @@ mod tests {
                 origin: parent + 1,
                 nodes: boundary / 2,
                 name: if dropped || name.starts_with('-') { String::new() } else { name },
-                freed_to: freed
-                    .filter(|_| dropped)
-                    .map(|(object, offset)| Key::new(object, Kind::Extent, offset)),
                 ..Root::default()
             };
             prop_assert_eq!(Root::decode(9, &root.encode()), Ok(root));

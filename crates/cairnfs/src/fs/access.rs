@@ -87,7 +87,7 @@ impl FileSystem {
         mode: XattrMode,
         kill: KillPrivileges,
     ) -> Result<()> {
-        self.lifecycle.check_open()?;
+        self.engine.lifecycle.check_open()?;
         let list = Acl::parse(value).ok_or(Error::Invalid("not an access control list"))?;
         let call = Call::SetAccessList {
             ino: inode.ino,
@@ -142,7 +142,7 @@ impl FileSystem {
         follower: Follower,
     ) {
         let Follower { hash, found, value } = follower;
-        let new = New::of(self.core.values(), &value);
+        let new = New::of(self.core().values(), &value);
         let (others, below) = found.parts();
         let mut changes = commit.of(inode, state);
         put_item(&mut changes, (hash, below), (ACCESS, Some(&new), others));

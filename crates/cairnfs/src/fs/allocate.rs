@@ -78,10 +78,8 @@ impl FileSystem {
         what: Fallocate,
         kill: KillPrivileges,
     ) -> Result<()> {
-        if self.core.read_only() {
-            return Err(Error::ReadOnly);
-        }
-        self.core.storage().check()?;
+        self.root.writeback.wait_for_gate()?;
+        self.check_changeable()?;
         if len == 0 {
             return Err(Error::Invalid("an empty range"));
         }
@@ -147,8 +145,7 @@ impl FileSystem {
         let mut state = change.inode.write();
         change.touch(self, attrs_mut(&mut state)?);
         state.uncommitted = true;
-        self.list_file(change.inode, &mut state);
-        Ok(())
+        self.list_changed(change.inode, &mut state)
     }
 
     /// Makes a range read as zeros. Its space is reserved before the old contents are dropped.
@@ -159,7 +156,7 @@ impl FileSystem {
         let result = self
             .punch(change, offset, end)
             .and_then(|()| self.allocate(change, offset, end, Some(&mut left)));
-        self.core.space().unreserve(left, 0);
+        self.core().space().unreserve(left, 0);
         result
     }
 
@@ -229,8 +226,7 @@ impl FileSystem {
         }
         change.touch(self, attrs_mut(&mut state)?);
         state.uncommitted = true;
-        self.list_file(inode, &mut state);
-        Ok(())
+        self.list_changed(inode, &mut state)
     }
 
     /// Frees up to [`TRUNCATION_STEP`] extents in `from..to`; returns the block at which to
@@ -245,7 +241,7 @@ impl FileSystem {
             _ => to,
         };
         change.touch(self, attrs_mut(&mut state)?);
-        let mut commit = self.commit();
+        let mut commit = self.commit()?;
         self.replace(
             &mut commit,
             inode,
@@ -257,7 +253,7 @@ impl FileSystem {
         commit.put_inode(inode, &mut state);
         let receipt = commit.finish(reservation);
         drop(state);
-        self.core.throttle(receipt)?;
+        self.core().throttle(receipt)?;
         Ok(until)
     }
 
@@ -309,7 +305,7 @@ impl FileSystem {
         self.adjust_delayed_for_blocks(&mut state, most(1), taken);
         loaded?;
         state.uncommitted = true;
-        self.list_file(inode, &mut state);
+        self.list_changed(inode, &mut state)?;
         drop(state);
         self.write_back(inode)
     }
@@ -342,7 +338,7 @@ impl FileSystem {
         self.reserve_blocks(blocks, class)?;
         let mut left = blocks;
         let result = self.allocate_holes(change, &holes, &mut left, class);
-        self.core.space().unreserve(left, 0);
+        self.core().space().unreserve(left, 0);
         result
     }
 
@@ -375,14 +371,14 @@ impl FileSystem {
                     placed => placed.map_or(end, |e| e.at) - at,
                 };
                 let run = self
-                    .core
+                    .core()
                     .space()
                     .alloc(goal, want, Funding::Reserved)?
                     .ok_or(Error::NoSpace)?;
                 *left = left.saturating_sub(run.len);
                 goal = run.start + run.len;
                 change.touch(self, attrs_mut(&mut state)?);
-                let mut commit = self.commit();
+                let mut commit = self.commit()?;
                 let new = smallvec![Extent::unwritten(at, run.start, run.len)];
                 let range = (at, at + run.len);
                 let waiting = state.pages.dirty.range(range.0..range.1).count();
@@ -392,7 +388,7 @@ impl FileSystem {
                 state.uncommitted = !state.pages.dirty.is_empty();
                 let receipt = commit.finish(reservation);
                 drop(state);
-                self.core.throttle(receipt)?;
+                self.core().throttle(receipt)?;
                 at += run.len;
             }
         }

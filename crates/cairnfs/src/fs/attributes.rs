@@ -67,21 +67,21 @@ fn apply(a: &mut Attrs, set: &SetAttr, keep: bool, now: impl FnOnce() -> Time) {
 impl FileSystem {
     /// Sets all attributes except the size.
     fn apply(&self, attrs: &mut Attrs, set: &SetAttr) {
-        let keep = self.times.kept_by_front(attrs);
-        apply(attrs, set, keep, || self.core.now());
+        let keep = self.engine.times.kept_by_front(attrs);
+        apply(attrs, set, keep, || self.core().now());
     }
 
     /// Sets all attributes except the size, for a file whose size changes.
     pub(super) fn apply_resized(&self, attrs: &mut Attrs, set: &SetAttr) {
         self.touch(attrs);
         let stamped = attrs.ctime;
-        let keep = self.times.kept_by_front(attrs);
+        let keep = self.engine.times.kept_by_front(attrs);
         apply(attrs, set, keep, || stamped);
     }
 
     /// Updates mtime and ctime of a regular file whose contents or size change.
     pub(super) fn touch(&self, attrs: &mut Attrs) {
-        self.times.touch(attrs, || self.core.now());
+        self.engine.times.touch(attrs, || self.core().now());
     }
 
     /// Returns the attributes of an inode.
@@ -89,7 +89,7 @@ impl FileSystem {
     /// # Errors
     /// No such inode.
     pub fn getattr(&self, ino: u64) -> Result<Attr> {
-        self.lifecycle.check_open()?;
+        self.engine.lifecycle.check_open()?;
         if let Some(attrs) = self.items().glance(ino)? {
             return Ok(attrs.public(ino, 0));
         }
@@ -153,7 +153,7 @@ impl FileSystem {
                 continue;
             }
             self.apply(attrs_mut(&mut state)?, set);
-            let mut commit = self.commit();
+            let mut commit = self.commit()?;
             if let Some(follower) = follower {
                 self.put_follower(&mut commit, inode, &mut state, follower);
             }
@@ -161,7 +161,7 @@ impl FileSystem {
             let receipt = commit.finish(reservation);
             let attr = attrs(&state)?.public(inode.ino, state.pages.unplaced());
             drop(state);
-            self.core.throttle(receipt)?;
+            self.core().throttle(receipt)?;
             return Ok(attr);
         }
     }
@@ -186,9 +186,10 @@ impl FileSystem {
         }
         let mut new = old.clone();
         self.apply(&mut new, set);
+        self.check_changeable()?;
         match new.nlink {
-            0 => self.core.check_changeable()?,
-            _ if !self.core.put_times(&mut state, &new)? => return Ok(None),
+            0 => {}
+            _ if !self.core().put_times(&mut state, &new)? => return Ok(None),
             _ => {}
         }
         let attr = new.public(inode.ino, state.pages.unplaced());

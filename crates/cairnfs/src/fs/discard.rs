@@ -12,11 +12,11 @@ impl FileSystem {
     /// # Errors
     /// [`Error::Unsupported`] if the device does not discard; a read-only volume; a device failure.
     pub fn trim(&self) -> Result<u64> {
-        self.lifecycle.check_open()?;
-        self.core.merge()?;
-        let storage = self.core.storage();
+        self.engine.lifecycle.check_open()?;
+        self.core().merge()?;
+        let storage = self.core().storage();
         let guard = storage.guard("a call panicked");
-        let trimmed = self.core.space().trim();
+        let trimmed = self.core().space().trim();
         guard.done();
         match storage.discards() {
             true => trimmed,

@@ -7,6 +7,7 @@ use zerocopy::IntoBytes;
 use zerocopy::little_endian::{U32, U64};
 
 use crate::error::{Error, Result};
+use crate::fault::{self, InjectedFault};
 use crate::format::MAX_EXTENT_BLOCKS;
 use crate::format::item::{EXTENT_UNWRITTEN, RawExtent, decode_extent};
 use crate::format::key::Kind;
@@ -95,7 +96,11 @@ impl Extent {
     fn encode(&self, births: &Births) -> Vec<u8> {
         let raw = RawExtent {
             block: U64::new(self.block),
-            birth: U64::new(births.of(self.birth)),
+            birth: U64::new(fault::or(
+                InjectedFault::WrongBirth,
+                || births.of(self.birth),
+                || births.seq,
+            )),
             len: U32::new(self.len() as u32),
             flags: U32::new(if self.is_unwritten() {
                 EXTENT_UNWRITTEN

@@ -16,7 +16,7 @@ impl FileSystem {
     /// [`Error::NotFound`] if the number was never assigned, the inode is removed, or it is about
     /// to be removed because it has neither names nor uses.
     pub fn lookup_number(&self, ino: u64) -> Result<Attr> {
-        self.lifecycle.check_open()?;
+        self.engine.lifecycle.check_open()?;
         if !self.items().may_exist(ino)? {
             return Err(Error::NotFound);
         }
@@ -28,7 +28,7 @@ impl FileSystem {
     /// # Errors
     /// As for [`FileSystem::lookup_number`]; not a directory.
     pub fn lookup_parent(&self, ino: u64) -> Result<Attr> {
-        self.lifecycle.check_open()?;
+        self.engine.lifecycle.check_open()?;
         if !self.items().may_exist(ino)? {
             return Err(Error::NotFound);
         }

@@ -12,18 +12,18 @@ use crate::types::{StatFs, Time, VolumeInfo};
 impl FileSystem {
     /// The volume's identity and sizes.
     pub fn info(&self) -> VolumeInfo {
-        let mut info = volume_info(&self.core.superblocks().newest());
-        let used = self.core.journal().end().lsn - self.core.journal().ring().tail();
+        let mut info = volume_info(&self.core().superblocks().newest());
+        let used = self.core().journal().end().lsn - self.core().journal().ring().tail();
         info.log_used = used * BLOCK_SIZE as u64;
         info
     }
 
     /// Space of the volume, in blocks. Dirty data in memory counts as used, by an estimate.
     pub fn statfs(&self) -> StatFs {
-        let geometry = self.core.geometry();
-        let (free, available) = self.core.space_left();
+        let geometry = self.core().geometry();
+        let (free, available) = self.core().space_left();
         // An image cannot use more than the host has left.
-        let host = self.core.space().host_left();
+        let host = self.core().space().host_left();
         let blocks = geometry.total_blocks - geometry.data_start();
         let available = available.min(host);
         StatFs {
@@ -39,25 +39,25 @@ impl FileSystem {
 
     /// The failure that stopped all changes, if one did.
     pub fn failure(&self) -> Option<Error> {
-        self.core.storage().failure().map(|e| (**e).clone())
+        self.core().storage().failure().map(|e| (**e).clone())
     }
 
     /// Errors since the volume was opened, including those that stopped nothing.
     pub fn faults(&self) -> FaultCounts {
-        self.core.storage().faults()
+        self.core().storage().faults()
     }
 
     /// The volume's file and its current name; `None` for a block device. Logs once when the file
     /// was displaced, and once when it has its name again.
     pub fn host_file(&self) -> Option<HostFile> {
-        let file = self.core.storage().host_file()?;
-        self.host_name.note(&file);
+        let file = self.core().storage().host_file()?;
+        self.engine.host_name.note(&file);
         Some(file)
     }
 
     /// Space left on the host; `None` for a block device, and where the host cannot report it.
     pub fn host_room(&self) -> Option<HostRoom> {
-        self.core.storage().host_room().ok().flatten()
+        self.core().storage().host_room().ok().flatten()
     }
 }
 

@@ -1,18 +1,21 @@
-//! The life of an open volume: how long opening took, whether it is closed, how closing ended.
+//! The life of an open volume: how long opening took, how many handles there are, whether it is
+//! closed, how closing ended.
 //!
-//! A volume closes once. Calls that begin later are refused, and each later close returns the
+//! The last handle closes the volume, unless a caller did before. A volume closes once. Calls that begin later are refused, and each later close returns the
 //! result of the first.
 
 use std::time::Duration;
 
 use crate::error::{Error, Result};
 use crate::sync::Mutex;
-use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use crate::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 /// Whether a volume is open.
 #[derive(Default)]
 pub(super) struct Lifecycle {
     open_nanos: AtomicU64,
+    /// File systems of any root that exist.
+    handles: AtomicUsize,
     /// Set when closing begins.
     closed: AtomicBool,
     /// The result of closing; locked while closing runs.
@@ -29,6 +32,25 @@ impl Lifecycle {
     /// Nanoseconds that opening took, including replay and orphan removal.
     pub fn open_nanos(&self) -> u64 {
         self.open_nanos.load(Ordering::Relaxed)
+    }
+
+    /// Counts another handle. The caller has one, or makes the first.
+    pub fn add_handle(&self) {
+        self.handles.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// Counts another handle if there is any, for a thread that has none.
+    pub fn try_add_handle(&self) -> bool {
+        let more = |handles: usize| (handles > 0).then_some(handles + 1);
+        let added = self
+            .handles
+            .fetch_update(Ordering::AcqRel, Ordering::Acquire, more);
+        added.is_ok()
+    }
+
+    /// Counts one handle less. Returns whether it was the last one.
+    pub fn drop_handle(&self) -> bool {
+        self.handles.fetch_sub(1, Ordering::AcqRel) == 1
     }
 
     /// Whether closing has begun.

@@ -7,14 +7,17 @@
 //! the locks of all inodes it touches, then commits; a commit cannot fail. Locks of several inodes
 //! are taken in order of inode number; after that, results of earlier lookups are checked again.
 //!
-//! [`FileSystem`] is composed of owners. Each has its state in private fields of its own file, and
-//! knows no other owner. The operations, a file for each kind, combine them.
+//! A volume has one `Engine`, shared by all its trees of files, and an `OpenRoot` for each root
+//! that is open. [`FileSystem`] is a handle to both, and has all operations. Engine and open root are
+//! composed of owners: each has its state in private fields of its own file, and knows no other
+//! owner. The operations, a file for each kind, combine them.
 
 mod access;
 mod allocate;
 mod attributes;
 mod budget;
 mod discard;
+mod drop;
 mod extents;
 pub(crate) mod flags;
 mod handle;
@@ -25,8 +28,10 @@ mod listing;
 mod locked;
 mod make;
 mod namespace;
+mod numbered;
 mod observe;
 mod open;
+mod open_roots;
 mod options;
 mod orphans;
 mod paths;
@@ -35,17 +40,20 @@ mod reclaim;
 mod remove;
 mod rename;
 mod room;
+mod roots;
 #[cfg(test)]
 #[cfg(shuttle)]
 #[path = "tests/schedules.rs"]
 mod schedules;
+mod shares;
 mod sizes;
-mod snapshots;
+
 mod stats;
 mod sync;
 mod times;
 mod tree;
 mod truncate;
+mod waits;
 mod workers;
 mod write;
 mod writeback;
@@ -65,37 +73,32 @@ pub use crate::txn::{FsyncRequest, Pressure};
 #[doc(inline)]
 pub use crate::types::{Attr, EntryRef, Fallocate, KillPrivileges, SeekTo, SetAttr, SetTime};
 
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::fs::host_name::HostNameNotice;
 use crate::fs::lifecycle::Lifecycle;
 use crate::fs::observe::Watch;
+use crate::fs::open_roots::{Callers, HandleMode, OpenRoots};
+use crate::fs::orphans::OrphanSettlement;
 use crate::fs::reclaim::SpaceReclaimer;
 use crate::fs::sync::Syncs;
 use crate::fs::times::ContentTimes;
 use crate::fs::tree::TreeShape;
 use crate::fs::workers::Workers;
-use crate::fs::writeback_list::WritebackList;
+use crate::fs::writeback_list::{PageMemory, WritebackList};
 use crate::inode::Inode;
 use crate::txn::{Commit, Core, ItemStore};
 
-/// The file system of an open volume. `Send + Sync`.
-///
-/// Every call that returns the attributes of an inode found or created by name (`lookup`, `mknod`,
-/// `mkdir`, `symlink`, `link`, `tmpfile`, `readdir_plus`) takes one use of that inode, to be
-/// released by [`FileSystem::forget`]. An inode without links is removed with its last use.
-pub struct FileSystem {
+/// What the open roots of a volume share.
+struct Engine {
     /// Transactions and everything below them.
     core: Core,
-    /// The tree of files.
-    items: Arc<ItemStore>,
     lifecycle: Lifecycle,
     workers: Workers,
-    /// Unwritten data of files.
-    writeback: WritebackList,
+    roots: OpenRoots,
+    /// Memory of unwritten data in all roots.
+    pages: PageMemory,
     /// Space for refused reservations.
     reclaimer: SpaceReclaimer,
-    /// Moves of directories.
-    tree: TreeShape,
     times: ContentTimes,
     /// Syncs of the whole volume.
     syncs: Syncs,
@@ -103,36 +106,86 @@ pub struct FileSystem {
     host_name: HostNameNotice,
 }
 
+/// An open root: the state of one tree of files, shared by its handles.
+struct OpenRoot {
+    items: Arc<ItemStore>,
+    /// Handles that callers have.
+    callers: Callers,
+    /// Files with unwritten data.
+    writeback: WritebackList,
+    /// Moves of directories.
+    shape: TreeShape,
+    orphans: OrphanSettlement,
+}
+
+/// A handle to one tree of files of an open volume: the main root, a branch or a snapshot.
+/// `Send + Sync`. The volume is closed with the last handle to any of its roots.
+///
+/// Every call that returns the attributes of an inode found or created by name (`lookup`, `mknod`,
+/// `mkdir`, `symlink`, `link`, `tmpfile`, `readdir_plus`) takes one use of that inode, to be
+/// released by [`FileSystem::forget`]. An inode without links is removed with its last use. Numbers
+/// of inodes are those of this tree; a branch begins with the numbers of the tree that it was made
+/// of.
+pub struct FileSystem {
+    engine: Arc<Engine>,
+    root: Arc<OpenRoot>,
+    mode: HandleMode,
+}
+
 impl FileSystem {
-    /// Whether changes are refused because the volume was opened read-only.
+    /// Transactions and everything below them.
+    pub(crate) fn core(&self) -> &Core {
+        &self.engine.core
+    }
+
+    /// Whether changes are refused: the volume was opened read-only, or the root is a snapshot.
     pub fn is_read_only(&self) -> bool {
-        self.core.read_only()
+        self.core().read_only() || !self.mode.is_writable()
+    }
+
+    /// Returns an error if changes are refused: [`Error::Stale`] if this is a handle to a branch
+    /// that was replaced or dropped since.
+    pub(crate) fn check_changeable(&self) -> Result<()> {
+        self.core().check_changeable()?;
+        match (self.items().is_head(), self.mode.is_writable()) {
+            (true, _) => Ok(()),
+            (false, true) => Err(Error::Stale),
+            (false, false) => Err(Error::ReadOnly),
+        }
+    }
+
+    /// Returns [`Error::Stale`] if this is a handle to a branch that was replaced or dropped since.
+    fn check_current(&self) -> Result<()> {
+        match self.mode.is_writable() && !self.items().is_head() {
+            true => Err(Error::Stale),
+            false => Ok(()),
+        }
     }
 
     /// Returns [`Error::Stopped`](crate::Error::Stopped) if a failure stopped all changes.
     pub(crate) fn check_running(&self) -> Result<()> {
-        self.core.storage().check()
+        self.core().storage().check()
     }
 
     /// The inode with this number; fails once the volume is closed.
     pub(crate) fn inode(&self, ino: u64) -> Result<Arc<Inode>> {
-        self.lifecycle.check_open()?;
+        self.engine.lifecycle.check_open()?;
         self.items().inode(ino)
     }
 
     /// The tree of files.
-    fn items(&self) -> &ItemStore {
-        &self.items
+    fn items(&self) -> &Arc<ItemStore> {
+        &self.root.items
     }
 
     /// Begins to commit changes of the tree.
-    fn commit(&self) -> Commit<'_> {
-        self.core.commit(&self.items)
+    fn commit(&self) -> Result<Commit<'_>> {
+        self.core().commit(&self.root.items)
     }
 
     /// The version of the tree's shape. A directory path that was walked at an older version must be
     /// walked again.
     pub(crate) fn shape(&self) -> u64 {
-        self.tree.version()
+        self.root.shape.version()
     }
 }

@@ -43,15 +43,26 @@ pub(super) fn check_name(name: &[u8]) -> Result<()> {
 }
 
 /// Attributes of an inode to be created.
-struct New<'a> {
+pub(super) struct New<'a> {
     mode: u32,
     rdev: u64,
     creds: Creds,
     target: Option<&'a [u8]>,
     xattrs: &'a [Given<'a>],
+    /// Its number and time of creation; `None` for a new number, and now.
+    number: Option<(u64, Time)>,
 }
 
-impl New<'_> {
+impl<'a> New<'a> {
+    /// With a given number and time of creation, and for a symbolic link a target.
+    pub fn numbered(number: (u64, Time), mode: u32, rdev: u64, target: Option<&'a [u8]>) -> Self {
+        Self {
+            target,
+            number: Some(number),
+            ..Self::bare(mode, rdev, Creds::default())
+        }
+    }
+
     /// Without a symlink target and without extended attributes.
     fn bare(mode: u32, rdev: u64, creds: Creds) -> Self {
         Self {
@@ -60,6 +71,7 @@ impl New<'_> {
             creds,
             target: None,
             xattrs: &[],
+            number: None,
         }
     }
 }
@@ -104,7 +116,7 @@ impl FileSystem {
         name: &[u8],
         what: impl Fn(Arc<Inode>, u32) -> Result<R>,
     ) -> Result<R> {
-        self.lifecycle.check_open()?;
+        self.engine.lifecycle.check_open()?;
         if name.len() > MAX_NAME {
             return Err(Error::NameTooLong);
         }
@@ -248,7 +260,12 @@ impl FileSystem {
         Ok(self.make(&self.inode(dir)?, name, &new)?.1)
     }
 
-    fn make(&self, dir: &Arc<Inode>, name: &[u8], new: &New<'_>) -> Result<(Arc<Inode>, Attr)> {
+    pub(super) fn make(
+        &self,
+        dir: &Arc<Inode>,
+        name: &[u8],
+        new: &New<'_>,
+    ) -> Result<(Arc<Inode>, Attr)> {
         let target = new.target.unwrap_or_default();
         let call = Call::Make {
             dir: dir.ino,
@@ -256,7 +273,7 @@ impl FileSystem {
             target,
             xattrs: new.xattrs,
         };
-        self.lifecycle.check_open()?;
+        self.engine.lifecycle.check_open()?;
         self.observed(call, || self.make_entry(dir, name, new))
     }
 
@@ -295,17 +312,23 @@ impl FileSystem {
         }
         let parent = live_dir(&dir_state)?;
         may_add_entry(parent.flags)?;
-        let mut made = inherit(parent, dir.ino, new, self.core.now());
-        let ino = self.core.superblocks().new_ino(dir_state.chunk());
+        let mut made = inherit(parent, dir.ino, new, self.core().now());
+        let now = made.btime;
+        let ino = match new.number {
+            Some((ino, born)) => {
+                made.btime = born;
+                ino
+            }
+            None => self.core().superblocks().new_ino(dir_state.chunk()),
+        };
         let kind = made.mode & S_IFMT;
         made.set_size(target.len() as u64);
-        let now = made.btime;
         let is_dir = made.is_dir();
         change_dir(attrs_mut(&mut dir_state)?, now, i64::from(is_dir))?;
         let child = Arc::new(Inode::born(ino, made));
         let mut child_state = child.write();
         self.items().table().insert(child.clone());
-        let mut commit = self.commit();
+        let mut commit = self.commit()?;
         self.put_entry(
             &mut commit,
             dir,
@@ -325,7 +348,7 @@ impl FileSystem {
         let receipt = commit.finish(reservation);
         drop(child_state);
         drop(dir_state);
-        self.core.throttle(receipt)?;
+        self.core().throttle(receipt)?;
         Ok((child, attr))
     }
 
@@ -368,7 +391,7 @@ impl FileSystem {
         attrs.set_size(attrs.size.saturating_sub(1));
         let subdir = entry.kind == S_IFDIR;
         if subdir {
-            self.tree.change();
+            self.root.shape.change();
         }
         let note = hash.to_le_bytes();
         commit.delete(dir, state, Kind::DirIndex, entry.index, &note, entry.below);
@@ -399,7 +422,7 @@ impl FileSystem {
             subdir: kind == S_IFDIR,
         };
         if found.kind == S_IFDIR {
-            self.tree.change();
+            self.root.shape.change();
         }
         let value = encode_dir_entry(entry);
         commit.put(dir, state, Kind::DirIndex, index, &value, found.below);
@@ -427,8 +450,8 @@ impl FileSystem {
         let mut dir_state = dir.write();
         let parent = live_dir(&dir_state)?;
         may_add_entry(parent.flags)?;
-        let mut made = inherit(parent, dir.ino, &new, self.core.now());
-        let ino = self.core.superblocks().new_ino(dir_state.chunk());
+        let mut made = inherit(parent, dir.ino, &new, self.core().now());
+        let ino = self.core().superblocks().new_ino(dir_state.chunk());
         drop(dir_state);
         made.nlink = 0;
         let attr = made.public(ino, 0);
@@ -436,7 +459,7 @@ impl FileSystem {
         let mut state = child.write();
         state.nameless = true;
         self.items().table().insert(child.clone());
-        let mut commit = self.commit();
+        let mut commit = self.commit()?;
         self.put_orphan(
             &mut commit,
             &child,
@@ -446,7 +469,7 @@ impl FileSystem {
         commit.put_inode(&child, &mut state);
         let receipt = commit.finish(reservation);
         drop(state);
-        self.core.throttle(receipt)?;
+        self.core().throttle(receipt)?;
         Ok(attr)
     }
 
@@ -489,7 +512,7 @@ impl FileSystem {
         }
         may_add_entry(locked.attrs(&dir)?.flags)?;
         may_change(locked.attrs(&inode)?.flags)?;
-        let now = self.core.now();
+        let now = self.core().now();
         let linked = locked.attrs(&inode)?;
         let was_orphan = linked.nlink == 0;
         linked.nlink += 1;
@@ -497,7 +520,7 @@ impl FileSystem {
         linked.parent = dir.ino;
         let kind = linked.mode & S_IFMT;
         change_dir(locked.attrs(&dir)?, now, 0)?;
-        let mut commit = self.commit();
+        let mut commit = self.commit()?;
         let state = locked.state(&dir)?;
         let entry = DirEntryRef { ino, kind, name };
         self.put_entry(&mut commit, &dir, state, hash, (&entry, &inode))?;
@@ -516,7 +539,7 @@ impl FileSystem {
         inode.take_use();
         let receipt = commit.finish(reservation);
         drop(locked);
-        self.core.throttle(receipt)?;
+        self.core().throttle(receipt)?;
         Ok(attr)
     }
 
@@ -589,7 +612,7 @@ impl FileSystem {
 
     /// Called when an inode has lost its last use.
     fn unused(&self, inode: &Arc<Inode>) {
-        if inode.ino == ROOT_INO || self.lifecycle.is_closed() {
+        if inode.ino == ROOT_INO || self.engine.lifecycle.is_closed() {
             return;
         }
         self.reap_unused(inode);

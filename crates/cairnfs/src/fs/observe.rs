@@ -12,8 +12,8 @@ use crate::inode::Inode;
 use crate::sync::Mutex;
 use crate::types::{Attr, Fallocate, KillPrivileges, RenameMode, SetAttr, XattrMode};
 
-/// A call that changes a volume, or makes it durable. Inodes are given by number. Copying within
-/// the volume is observed as its writes.
+/// A call that changes a volume, or makes it durable. Inodes are given by number, in the root of the
+/// file system that is called. Copying within the volume is observed as its writes.
 #[derive(Debug, Clone, Copy)]
 pub enum Call<'a> {
     /// A file, directory, symbolic link or special file is created under a name.
@@ -128,10 +128,34 @@ pub enum Call<'a> {
     },
     /// Everything is made durable.
     Sync,
-    /// A snapshot of all files is made.
+    /// A snapshot of all files of this root is made.
     Snapshot {
         /// Its name.
         name: &'a str,
+    },
+    /// A snapshot is dropped.
+    DropRoot {
+        /// Its name.
+        name: &'a str,
+    },
+    /// A branch that begins with all files of this root is made. The outcome is its id.
+    Branch {
+        /// Its name.
+        name: &'a str,
+    },
+    /// Another branch takes the name of this one.
+    Replace {
+        /// Id of the other branch.
+        staged: u32,
+        /// The name of this one from then on.
+        kept: &'a str,
+    },
+    /// A root gets another name.
+    RenameRoot {
+        /// Its name.
+        old: &'a str,
+        /// Its new name.
+        new: &'a str,
     },
 }
 
@@ -142,7 +166,7 @@ pub enum Outcome<'a> {
     Done,
     /// It returned an inode, with these attributes.
     Inode(&'a Attr),
-    /// It returned a number: bytes written, or the offset of an append.
+    /// It returned a number: bytes written, the offset of an append, or the id of a branch.
     Number(u64),
     /// It failed.
     Failed(&'a Error),
@@ -153,7 +177,7 @@ pub enum Outcome<'a> {
 pub trait Observer: Debug + Send + Sync {
     /// A call begins.
     fn begin(&self, call: &Call<'_>);
-    /// The last call that began has ended; `fs` is the state after it.
+    /// The last call that began has ended; `fs` is the root that was called, in the state after it.
     fn end(&self, fs: &FileSystem, call: &Call<'_>, outcome: &Outcome<'_>);
     /// Whether to make everything durable before the next call, as at the end of a durability
     /// interval; asked after each call. A failure of it is not reported to a caller.
@@ -204,6 +228,12 @@ impl Answer for u64 {
     }
 }
 
+impl Answer for u32 {
+    fn outcome(&self) -> Outcome<'_> {
+        Outcome::Number(u64::from(*self))
+    }
+}
+
 /// An observer, and the lock that orders observed calls.
 pub(super) struct Watch {
     observer: Arc<dyn Observer>,
@@ -228,12 +258,12 @@ impl FileSystem {
         run: impl FnOnce() -> Result<T>,
     ) -> Result<T> {
         let run = || {
-            let guard = self.core.storage().guard("a call panicked");
+            let guard = self.core().storage().guard("a call panicked");
             let result = run();
             guard.done();
             result
         };
-        let Some(watch) = &self.watch else {
+        let Some(watch) = &self.engine.watch else {
             return run();
         };
         let _turn = watch.turn.lock();

@@ -1,7 +1,7 @@
 //! Opening and closing a volume.
 //!
-//! Opening replays the log, removes the orphans that a crash left, and starts the workers. Closing
-//! makes everything durable, merges it and releases the device, once.
+//! Opening replays the log, opens a root, whose orphans it removes, and starts the workers. Closing
+//! makes everything durable, merges it and releases the device, once, for all roots.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -9,17 +9,17 @@ use std::time::Instant;
 
 use crate::device::{Access, Device, FileDevice};
 use crate::error::{Error, Result};
-use crate::fs::FileSystem;
 use crate::fs::host_name::HostNameNotice;
 use crate::fs::lifecycle::Lifecycle;
 use crate::fs::observe::Watch;
+use crate::fs::open_roots::OpenRoots;
 use crate::fs::options::Options;
 use crate::fs::reclaim::SpaceReclaimer;
 use crate::fs::sync::Syncs;
 use crate::fs::times::ContentTimes;
-use crate::fs::tree::TreeShape;
 use crate::fs::workers::Workers;
-use crate::fs::writeback_list::WritebackList;
+use crate::fs::writeback_list::PageMemory;
+use crate::fs::{Engine, FileSystem};
 use crate::txn::{Core, Limits, OpenMode};
 
 impl FileSystem {
@@ -59,39 +59,41 @@ impl FileSystem {
                 ablated: options.ablated,
             },
         )?;
-        let core = match &options.root {
-            Some(name) => core.select(name)?,
-            None => core,
+        let root = match &options.root {
+            Some(name) => core.roots().named(name),
+            None => Some(core.main_root()),
         };
-        let page_limit = core.limits().pages;
-        let items = core.items().clone();
-        let fs = Arc::new(FileSystem {
-            core,
-            items,
+        let none = || Error::NoSnapshot(options.root.clone().unwrap_or_default());
+        let items = core.open_root(root.ok_or_else(none)?)?;
+        if !items.is_head() && !core.read_only() {
+            return Err(Error::Invalid(
+                "a snapshot is never changed; open the volume read-only",
+            ));
+        }
+        let engine = Arc::new(Engine {
             lifecycle: Lifecycle::default(),
             workers: Workers::default(),
-            writeback: WritebackList::new(page_limit, options.keep_written),
+            roots: OpenRoots::default(),
+            pages: PageMemory::new(core.limits().pages, options.keep_written),
             reclaimer: SpaceReclaimer::default(),
-            tree: TreeShape::default(),
             times: ContentTimes::new(options.content_times),
             syncs: Syncs::default(),
             watch: options.observer.clone().map(Watch::new),
             host_name: HostNameNotice::default(),
+            core,
         });
-        if !fs.is_read_only() {
-            fs.finish_orphans()?;
-            if options.workers {
-                fs.start_workers(options.durability_interval)?;
-            }
+        let fs = Self::open_items(&engine, &items)?;
+        if !fs.core().read_only() && options.workers {
+            fs.start_workers(options.durability_interval)?;
         }
-        fs.lifecycle.opened(start.elapsed());
+        fs.engine.lifecycle.opened(start.elapsed());
         Ok(fs)
     }
 
-    /// Makes everything durable, merges it, and releases the device. Later calls fail, except this
-    /// one, which returns the same result again. Dropping the last reference does the same, but
-    /// cannot report errors, and a worker thread may hold the last one: then the volume is closed
-    /// some time after the drop returned.
+    /// Makes everything durable, merges it, and releases the device. Later calls fail, of all
+    /// handles to any root of the volume, except this one, which returns the same result again.
+    /// Dropping the last handle does the same, but cannot report errors, and a worker thread may
+    /// hold the last one: then the volume is closed some time after the drop returned.
     ///
     /// # Errors
     /// A device failure, during the call or earlier. A file whose data could not be written back
@@ -99,20 +101,20 @@ impl FileSystem {
     /// there is no space for data that was not durable yet, which is then lost; the contents of the
     /// log are merged at the next opening.
     pub fn close(&self) -> Result<()> {
-        self.lifecycle.close_once(|| {
-            let result = match self.core.read_only() {
+        self.engine.lifecycle.close_once(|| {
+            let result = match self.core().read_only() {
                 true => Ok(()),
                 false => self.finish(),
             };
             self.stop_workers();
-            self.core.storage().release();
+            self.core().storage().release();
             result
         })
     }
 
     /// Closes the volume if it is open, for a drop, which cannot return a failure.
     pub(crate) fn close_on_drop(&self) {
-        if !self.lifecycle.is_closed()
+        if !self.engine.lifecycle.is_closed()
             && let Err(error) = self.close()
         {
             tracing::error!(%error, "closing the volume failed");
@@ -121,10 +123,10 @@ impl FileSystem {
 
     /// Makes everything durable and merges it.
     fn finish(&self) -> Result<()> {
-        let written = self.write_back_all();
-        let logged = self.core.force_all();
-        let merged = self.core.merge();
-        let flushed = merged.and_then(|()| self.core.storage().flush());
+        let written = self.write_back_roots();
+        let logged = self.core().force_all();
+        let merged = self.core().merge();
+        let flushed = merged.and_then(|()| self.core().storage().flush());
         written.and(match flushed {
             // The merge's writes are held in memory, and the log has all of the changes.
             Err(Error::HostFull { path, .. }) if logged.is_ok() => {
@@ -141,8 +143,13 @@ impl FileSystem {
 
 impl Drop for FileSystem {
     fn drop(&mut self) {
-        // No caller holds the volume, so workers cannot reach it and no thread may wait for them.
-        self.core.signals().set_workers(false);
-        self.close_on_drop();
+        if self.mode.is_of_caller() {
+            self.root.callers.remove();
+        }
+        if self.engine.lifecycle.drop_handle() {
+            // No caller has a handle, and no thread may wait for workers.
+            self.core().signals().set_workers(false);
+            self.close_on_drop();
+        }
     }
 }

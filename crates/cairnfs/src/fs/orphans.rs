@@ -2,7 +2,9 @@
 //! unfinished truncation.
 //!
 //! The orphan item is committed with the change that makes the orphan, and deleted with the last
-//! step that removes or truncates it. However many crashes come between, the next mount continues.
+//! step that removes or truncates it. However many crashes come between, the first opening of the
+//! root after them continues. A branch begins with the orphans that the tree had of which it was
+//! made; no file of the branch was open then, so its first opening removes them as well.
 
 use std::sync::Arc;
 
@@ -14,7 +16,15 @@ use crate::fs::locked::attrs;
 use crate::fs::remove::{Belongings, is_orphaned};
 use crate::fs::sizes::{INODE_LEN, ORPHAN_STEP};
 use crate::inode::{Inode, InodeState};
+use crate::sync::Mutex;
 use crate::txn::{Commit, Need};
+
+/// Whether the orphans that a root had when it was opened are removed. The lock is held while they
+/// are, so that no handle is given out before.
+#[derive(Default)]
+pub(super) struct OrphanSettlement {
+    done: Mutex<bool>,
+}
 
 impl FileSystem {
     /// Makes an inode an orphan; `what` is the reason, an `ORPHAN_` constant.
@@ -53,7 +63,7 @@ impl FileSystem {
                 return Ok(());
             }
             let belongings = self.belongings(inode, &state, ORPHAN_STEP)?;
-            let mut commit = self.commit();
+            let mut commit = self.commit()?;
             self.delete_belongings(&mut commit, inode, &mut state, &belongings);
             let done = !belongings.more;
             if done {
@@ -65,7 +75,7 @@ impl FileSystem {
             }
             let receipt = commit.finish(reservation);
             drop(state);
-            self.core.throttle(receipt)?;
+            self.core().throttle(receipt)?;
             if done {
                 return Ok(());
             }
@@ -90,8 +100,18 @@ impl FileSystem {
         }
     }
 
-    /// Removes or truncates the orphans that a crash or kill left behind.
-    pub(super) fn finish_orphans(&self) -> Result<()> {
+    /// Removes or truncates the orphans that a crash, a kill or a fork left in this root, unless
+    /// that was done since the root was opened.
+    pub(super) fn settle_orphans(&self) -> Result<()> {
+        let mut done = self.root.orphans.done.lock();
+        if !*done && !self.is_read_only() {
+            self.finish_orphans()?;
+        }
+        *done = true;
+        Ok(())
+    }
+
+    fn finish_orphans(&self) -> Result<()> {
         for ino in self.items().orphans()? {
             let inode = match self.items().inode(ino) {
                 Ok(inode) => inode,

@@ -65,8 +65,7 @@ impl FileSystem {
                 *to = *from;
             }
         }
-        let sequential =
-            inode.last_read.swap(end as u32, Ordering::Relaxed) == offset as u32 && offset > 0;
+        let sequential = inode.last_read.load(Ordering::Relaxed) == offset as u32 && offset > 0;
         let ahead = if sequential { READ_AHEAD } else { 0 };
         for extent in self.extents(inode, state, first, last, usize::MAX)? {
             if extent.is_unwritten() {
@@ -88,6 +87,7 @@ impl FileSystem {
         for (block, page) in state.pages.dirty.range(first..last) {
             copy_block(buf, offset, *block, page.bytes());
         }
+        inode.last_read.store(end as u32, Ordering::Relaxed);
         Ok(())
     }
 
@@ -108,7 +108,7 @@ impl FileSystem {
             let next = state.pages.dirty.range(at..).next();
             let until = next.map_or(extent.end(), |(b, _)| (*b).min(extent.end()));
             if let Some(part) = extent.part(at, until) {
-                self.core
+                self.core()
                     .data()
                     .read_run(part.block, &part.crcs, &mut |i, bytes| {
                         copy_block(buf, offset, at + i as u64, bytes);
@@ -158,7 +158,7 @@ impl FileSystem {
             let Some(crc) = part.crcs.first() else {
                 return Ok(None);
             };
-            self.core.data().read_block(part.block, *crc)?
+            self.core().data().read_block(part.block, *crc)?
         };
         if size - start < BLOCK
             && let Some(behind) = page.bytes_mut().get_mut((size - start) as usize..)

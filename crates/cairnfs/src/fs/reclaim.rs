@@ -4,6 +4,7 @@
 //! that no merge has taken, by index nodes that are not full. Before a call fails with ENOSPC, each
 //! way to reclaim it is tried, and the reservation after each.
 
+use crate::device::waiting;
 use crate::error::{Error, Result};
 use crate::space::Space;
 use crate::sync::Mutex;
@@ -22,7 +23,10 @@ pub(super) struct SpaceReclaimer {
 
 /// Whether a reservation was refused for want of space.
 pub(super) fn is_short<T>(result: &Result<T>) -> bool {
-    matches!(result, Err(Error::NoSpace | Error::HostFull { .. }))
+    matches!(
+        result,
+        Err(Error::NoSpace | Error::HeldByRoots | Error::HostFull { .. })
+    )
 }
 
 impl SpaceReclaimer {
@@ -30,13 +34,15 @@ impl SpaceReclaimer {
     /// any. The caller holds no inode state lock.
     ///
     /// # Errors
-    /// The last error of `reserve`; an error of a way, except a want of space.
+    /// The last error of `reserve`; an error of a way, except a want of space;
+    /// [`Error::WouldWait`].
     pub fn retry<T>(
         &self,
         space: &Space,
         reserve: impl Fn() -> Result<T>,
         ways: &[Way<'_>],
     ) -> Result<T> {
+        waiting::before()?;
         let _turn = self.turn.lock();
         let _whole = space.hold_trimming();
         for _ in 0..ROUNDS {
@@ -92,11 +98,11 @@ mod tests {
         let too_late = || -> Result<bool> { panic!("there was space before") };
         let reclaimer = SpaceReclaimer::default();
         let ways: [Way<'_>; 3] = [&nothing, &reclaim, &reclaim];
-        let found = reclaimer.retry(fs.core.space(), reserve, &ways);
+        let found = reclaimer.retry(fs.core().space(), reserve, &ways);
         assert_eq!(found.unwrap(), "reserved");
         left.set(1);
         let ways: [Way<'_>; 2] = [&reclaim, &too_late];
-        reclaimer.retry(fs.core.space(), reserve, &ways).unwrap();
+        reclaimer.retry(fs.core().space(), reserve, &ways).unwrap();
     }
 
     #[test]
@@ -110,7 +116,10 @@ mod tests {
         };
         let attempt = |ways: &[Way<'_>]| {
             tried.set(0);
-            (reclaimer.retry(fs.core.space(), refuse, ways), tried.get())
+            (
+                reclaimer.retry(fs.core().space(), refuse, ways),
+                tried.get(),
+            )
         };
         let (refused, tries) = attempt(&[&|| Ok(false), &|| Ok(false)]);
         assert!(matches!(refused, Err(Error::NoSpace)), "{refused:?}");

@@ -56,7 +56,7 @@ impl FileSystem {
     }
 
     fn remove_name(&self, dir: &Arc<Inode>, name: &[u8], directory: bool) -> Result<()> {
-        self.lifecycle.check_open()?;
+        self.engine.lifecycle.check_open()?;
         let call = Call::Remove { dir: dir.ino, name };
         self.observed(call, || self.remove_entry(dir, name, directory))
     }
@@ -118,8 +118,8 @@ impl FileSystem {
         let state = locked.state(child)?;
         check_removable(state, directory)?;
         let belongings = self.belongings(child, state, INLINE_REMOVAL)?;
-        let now = self.core.now();
-        let mut commit = self.commit();
+        let now = self.core().now();
+        let mut commit = self.commit()?;
         let state = locked.state(dir)?;
         change_dir(attrs_mut(state)?, now, -i64::from(directory))?;
         self.delete_entry(&mut commit, dir, state, (hash, child), &found)?;
@@ -129,7 +129,7 @@ impl FileSystem {
         let orphaned = is_orphaned(state);
         let receipt = commit.finish(reservation);
         drop(locked);
-        self.core.throttle(receipt)?;
+        self.core().throttle(receipt)?;
         if orphaned {
             self.reap_unused(child);
         }

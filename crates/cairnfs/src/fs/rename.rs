@@ -113,7 +113,7 @@ impl FileSystem {
             }
             let apart = from.dir.ino != to.dir.ino;
             let moves_dir = is_dir(&source) || target.as_ref().is_some_and(is_dir);
-            let moving = (apart && moves_dir).then(|| self.tree.lock_moves());
+            let moving = (apart && moves_dir).then(|| self.root.shape.lock_moves());
             if let Some(moving) = &moving {
                 self.refuse_cycle(moving, &source, &to)?;
                 if let (RenameMode::Exchange, Some(target)) = (mode, &target) {
@@ -234,7 +234,7 @@ impl FileSystem {
             Some(t) => locked.attrs(&t.inode)?.is_dir(),
             None => false,
         };
-        let now = self.core.now();
+        let now = self.core().now();
         // Subdirectories that leave and arrive at each side.
         let (left, reached) = (i64::from(source_dir), i64::from(target_dir));
         let at_from = if exchange { reached - left } else { -left };
@@ -251,7 +251,7 @@ impl FileSystem {
         };
         // No other thread can reach it, so this does not wait.
         let mut whiteout = whiteout.as_ref().map(|inode| (inode, inode.write()));
-        let mut commit = self.commit();
+        let mut commit = self.commit()?;
         let in_place = from.dir.ino == to.dir.ino && target.is_none() && whiteout.is_none();
         let over = match &replaced {
             Some((t, entry)) => Some((to.hash, *t, entry)),
@@ -295,7 +295,7 @@ impl FileSystem {
         let receipt = commit.finish(reservation);
         drop(whiteout);
         drop(locked);
-        self.core.throttle(receipt)?;
+        self.core().throttle(receipt)?;
         if let (Some(t), false) = (target, exchange) {
             self.reap_unused(&t.inode);
         }
@@ -313,7 +313,7 @@ impl FileSystem {
         let state = locked.state(&from.dir)?;
         let dir = live_dir(state)?;
         let (gid, flags) = (group_in(dir, owner), dir.flags.inherited());
-        let ino = self.core.superblocks().new_ino(state.chunk());
+        let ino = self.core().superblocks().new_ino(state.chunk());
         let mut made = Attrs::new(S_IFCHR, (owner.uid, gid), 0, from.dir.ino, now);
         made.flags = flags;
         Ok(Arc::new(Inode::made(ino, made)))

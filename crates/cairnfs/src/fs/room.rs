@@ -6,7 +6,7 @@
 //! ENOSPC. A call that finds too little space first writes back dirty data, which releases unused
 //! reservations, and merges, which frees deleted space.
 
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::format::MAX_INLINE;
 use crate::format::item::RawExtent;
 use crate::fs::FileSystem;
@@ -113,7 +113,7 @@ impl FileSystem {
     }
 
     fn all_held(&self, state: &InodeState, more: Delayed, change: i64) -> Delayed {
-        self.writeback.count_pages(change);
+        self.engine.pages.count(change);
         let pages = state.pages.dirty.len() as u64;
         held(state, pages.saturating_add_signed(-change)).and(more)
     }
@@ -127,7 +127,7 @@ impl FileSystem {
         if state.pages.dirty.is_empty() {
             state.pages.sub_unplaced(u64::MAX);
         }
-        self.core.space().release_delayed(all.beyond(kept));
+        self.core().space().release_delayed(all.beyond(kept));
     }
 
     /// Reserves the space that a transaction may need.
@@ -135,7 +135,8 @@ impl FileSystem {
     /// # Errors
     /// No space even after making room; a read-only or failed volume.
     pub(super) fn reserve(&self, need: Need) -> Result<Reservation<'_>> {
-        self.with_room(|| self.core.reserve(need))
+        self.check_changeable()?;
+        self.with_room(|| self.core().reserve(need))
     }
 
     /// Reserves data blocks.
@@ -143,7 +144,7 @@ impl FileSystem {
     /// # Errors
     /// As [`Self::reserve`].
     pub(super) fn reserve_blocks(&self, blocks: u64, class: Class) -> Result<()> {
-        self.with_room(|| self.core.reserve_space(blocks, 0, class))
+        self.with_room(|| self.core().reserve_space(blocks, 0, class))
     }
 
     /// Reserves space for data that will be dirty in memory.
@@ -151,7 +152,7 @@ impl FileSystem {
     /// # Errors
     /// As [`Self::reserve`].
     pub(super) fn reserve_delayed(&self, want: Delayed, class: Class) -> Result<()> {
-        self.with_room(|| self.core.reserve_delayed(want, class))
+        self.with_room(|| self.core().reserve_delayed(want, class))
     }
 
     /// Reserves space as [`Self::reserve_delayed`], and locks the state of its inode.
@@ -170,7 +171,7 @@ impl FileSystem {
             Ok(()) => Ok(state),
             Err(removed) => {
                 drop(state);
-                self.core.space().release_delayed(want);
+                self.core().space().release_delayed(want);
                 Err(removed)
             }
         }
@@ -184,19 +185,24 @@ impl FileSystem {
             return result;
         }
         let write = || self.write_waiting();
-        let merge = || self.core.merge_for_space();
-        let compact = || self.core.compact();
+        let merge = || self.core().merge_for_space();
+        let drop = || self.drop_for_space();
+        let compact = || self.core().compact();
         // Merges twice, because the first merge may have begun before the latest deletions.
-        let ways: [Way<'_>; 4] = [&write, &merge, &merge, &compact];
-        self.reclaimer.retry(self.core.space(), reserve, &ways)
+        let ways: [Way<'_>; 5] = [&write, &merge, &merge, &drop, &compact];
+        let space = self.core().space();
+        match self.engine.reclaimer.retry(space, reserve, &ways) {
+            Err(Error::NoSpace) if self.core().roots().are_several() => Err(Error::HeldByRoots),
+            other => other,
+        }
     }
 
     /// Writes back dirty data, which releases the unused part of its reservation.
     fn write_waiting(&self) -> Result<bool> {
-        let waits = self.core.space().delayed_growth().0 > 0;
-        if waits && let Err(error) = self.write_back_all() {
+        let waits = self.core().space().delayed_growth().0 > 0;
+        if waits && let Err(error) = self.write_back_roots() {
             // An error of one file does not concern the caller; a failed device does.
-            self.core.storage().check()?;
+            self.core().storage().check()?;
             tracing::debug!(%error, "writeback to make room was incomplete");
         }
         Ok(waits)

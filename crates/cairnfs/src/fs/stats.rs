@@ -32,7 +32,7 @@ impl FileSystem {
     /// Counters since the volume was opened, for operators and benchmarks. Those in [`LEVELS`] are
     /// current values or maxima; all others only grow.
     pub fn counters(&self) -> Vec<Counter> {
-        let mut counters = self.core.storage().counters().to_vec();
+        let mut counters = self.core().storage().counters().to_vec();
         counters.extend(self.log_counters());
         counters.extend(self.commit_counters());
         counters.extend(self.sync_counters());
@@ -43,11 +43,11 @@ impl FileSystem {
     }
 
     fn log_counters(&self) -> [Counter; 8] {
-        let journal = self.core.journal().counters();
+        let journal = self.core().journal().counters();
         let get = |c: &AtomicU64| c.load(Ordering::Relaxed);
         [
-            ("open_ns", self.lifecycle.open_nanos()),
-            ("replayed_bytes", self.core.replayed()),
+            ("open_ns", self.engine.lifecycle.open_nanos()),
+            ("replayed_bytes", self.core().replayed()),
             ("log_bytes", get(&journal.log_bytes)),
             ("log_records", get(&journal.records)),
             ("log_entries", get(&journal.entries)),
@@ -58,7 +58,7 @@ impl FileSystem {
     }
 
     fn sync_counters(&self) -> [Counter; 7] {
-        let journal = self.core.journal().counters();
+        let journal = self.core().journal().counters();
         let get = |c: &AtomicU64| c.load(Ordering::Relaxed);
         [
             ("syncs", self.syncs_done()),
@@ -72,7 +72,7 @@ impl FileSystem {
     }
 
     fn commit_counters(&self) -> [Counter; 6] {
-        let commits = self.core.reservations().counts();
+        let commits = self.core().reservations().counts();
         [
             ("commits", commits.commits),
             ("vectors_reused", commits.reused),
@@ -84,8 +84,8 @@ impl FileSystem {
     }
 
     fn wait_counters(&self) -> Vec<Counter> {
-        let journal = self.core.journal().counters();
-        let storage = self.core.storage();
+        let journal = self.core().journal().counters();
+        let storage = self.core().storage();
         let latency = |names: [&'static str; 3], latency: &Latency| {
             let found = latency.get();
             names
@@ -93,7 +93,7 @@ impl FileSystem {
                 .zip([found.times, found.nanos, found.longest])
         };
         let pushes = latency(["pushes", "push_ns", "push_longest_ns"], &journal.pushes);
-        let merges = self.core.merger().times();
+        let merges = self.core().merger().times();
         pushes
             .chain(latency(
                 ["throttled", "throttle_ns", "throttle_longest_ns"],
@@ -112,7 +112,7 @@ impl FileSystem {
     }
 
     fn value_counters(&self) -> [Counter; 5] {
-        let values = self.core.values();
+        let values = self.core().values();
         let counters = values.counters();
         [
             ("xattr_value_hits", counters.hits),
@@ -124,16 +124,19 @@ impl FileSystem {
     }
 
     fn memory_counters(&self) -> [Counter; 7] {
-        let nodes = self.core.index().counters();
+        let nodes = self.core().index().counters();
         let bytes = |n: i64| n.max(0) as u64;
+        let roots = self.engine.roots.list();
+        let inodes = roots.iter().map(|root| root.items.table().count());
+        let names = roots.iter().map(|root| root.items.name_bytes());
         [
-            ("inodes_in_memory", self.items().table().count() as u64),
+            ("inodes_in_memory", inodes.sum::<usize>() as u64),
             ("node_cache_hits", nodes.hits),
             ("node_cache_misses", nodes.misses),
             ("node_cache_bytes", nodes.bytes),
-            ("name_bytes", bytes(self.items().name_bytes())),
-            ("dirty_bytes", bytes(self.core.dirty_bytes())),
-            ("page_bytes", bytes(self.writeback.page_bytes())),
+            ("name_bytes", bytes(names.sum())),
+            ("dirty_bytes", bytes(self.core().dirty_bytes())),
+            ("page_bytes", bytes(self.engine.pages.bytes())),
         ]
     }
 }

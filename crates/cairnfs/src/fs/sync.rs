@@ -24,11 +24,25 @@ pub(super) struct Syncs {
     done: Watermark,
 }
 
+impl Sequence {
+    /// The sequence with this number, from [`as_u64`](Self::as_u64). Any number is safe: one that
+    /// the volume never returned costs at most a sync.
+    pub const fn from_u64(number: u64) -> Self {
+        Self(number)
+    }
+
+    /// Its number, for callers in other languages. It means something only to the open volume that
+    /// returned it.
+    pub const fn as_u64(self) -> u64 {
+        self.0
+    }
+}
+
 impl FileSystem {
     /// A sequence after all changes that returned before this call. Costs one atomic load.
     pub fn sequence(&self) -> Sequence {
         // Every sync that begins later includes these changes.
-        Sequence(self.syncs.begun.load(Ordering::Acquire) + 1)
+        Sequence(self.engine.syncs.begun.load(Ordering::Acquire) + 1)
     }
 
     /// Makes everything up to a sequence durable. Concurrent callers share one sync; returns at
@@ -39,13 +53,13 @@ impl FileSystem {
     pub fn sync_through(&self, sequence: Sequence) -> Result<()> {
         // One sync is enough for a sequence of another volume, which may be any number.
         let mark = sequence.min(self.sequence());
-        self.syncs.done.reach(mark.0, || self.sync())?;
-        self.core.storage().check()
+        self.engine.syncs.done.reach(mark.0, || self.sync())?;
+        self.core().storage().check()
     }
 
     /// Whether everything up to a sequence is known to be durable.
     pub fn is_durable(&self, sequence: Sequence) -> bool {
-        self.syncs.done.has_reached(sequence.0)
+        self.engine.syncs.done.has_reached(sequence.0)
     }
 
     /// Makes a file or directory durable: data, attributes, extended attributes, all its names and
@@ -77,13 +91,13 @@ impl FileSystem {
     /// Like [`FileSystem::fsync_all`], with one result for each request: an error of one inode is
     /// returned for it alone, a failure of the shared log write or flush for all.
     pub fn fsync_each(&self, requests: &[FsyncRequest]) -> Vec<Result<()>> {
-        if self.watch.is_some() {
+        if self.engine.watch.is_some() {
             // Watched calls are made one at a time.
             let one = |request: &FsyncRequest| self.fsync(request.ino, request.data_only);
             return requests.iter().map(one).collect();
         }
-        let guard = self.core.storage().guard("a call panicked");
-        let _forcing = self.core.fsyncs().begin();
+        let guard = self.core().storage().guard("a call panicked");
+        let _forcing = self.core().fsyncs().begin();
         let written: Vec<_> = requests.iter().map(|w| self.write_inode(w.ino)).collect();
         let ready = requests.iter().zip(&written).filter(|(_, w)| w.is_ok());
         let ready: Vec<FsyncRequest> = ready.map(|(request, _)| *request).collect();
@@ -100,11 +114,11 @@ impl FileSystem {
     /// # Errors
     /// A device failure, during the call or earlier; no such file.
     pub fn write_out(&self, ino: u64) -> Result<()> {
-        if self.watch.is_some() {
+        if self.engine.watch.is_some() {
             return Ok(());
         }
-        let guard = self.core.storage().guard("a call panicked");
-        let _forcing = self.core.fsyncs().begin();
+        let guard = self.core().storage().guard("a call panicked");
+        let _forcing = self.core().fsyncs().begin();
         let written = self.write_inode(ino);
         guard.done();
         written
@@ -126,14 +140,17 @@ impl FileSystem {
     fn write_inode(&self, ino: u64) -> Result<()> {
         let inode = self.inode(ino)?;
         attrs(&inode.read())?;
-        if self.core.read_only() || is_injected(InjectedFault::FsyncWithoutPages) {
+        self.check_current()?;
+        if self.is_read_only() || is_injected(InjectedFault::FsyncWithoutPages) {
             return Ok(());
         }
-        self.write_back_staged(&inode)
+        self.write_back_staged(&inode)?;
+        // A branch that was replaced meanwhile has forgotten what was not committed.
+        self.check_current()
     }
 
     fn sync_inodes(&self, inodes: &[u64], data_only: bool) -> Result<()> {
-        let _forcing = self.core.fsyncs().begin();
+        let _forcing = self.core().fsyncs().begin();
         let mut written = Ok(());
         let mut ready = SmallVec::<[FsyncRequest; 2]>::new();
         for ino in inodes.iter().copied() {
@@ -147,9 +164,9 @@ impl FileSystem {
     }
 
     fn force(&self, requests: &[FsyncRequest]) -> Result<()> {
-        match self.core.read_only() || requests.is_empty() {
+        match self.is_read_only() || requests.is_empty() {
             true => Ok(()),
-            false => self.core.force_inodes(self.items(), requests),
+            false => self.core().force_inodes(self.items(), requests),
         }
     }
 
@@ -159,11 +176,11 @@ impl FileSystem {
     /// # Errors
     /// A device failure, damage in the index: both stop the volume.
     pub fn merge(&self) -> Result<()> {
-        self.core.merge()
+        self.core().merge()
     }
 
-    /// Makes everything durable. If a file cannot be written back because a read failed, its data
-    /// stays dirty for the next sync, and all other files become durable.
+    /// Makes everything durable, in all roots. If a file cannot be written back because a read
+    /// failed, its data stays dirty for the next sync, and all other files become durable.
     ///
     /// # Errors
     /// As [`FileSystem::fsync`]; the first error.
@@ -173,18 +190,20 @@ impl FileSystem {
 
     /// The number of the last successful sync of the whole volume.
     pub(super) fn syncs_done(&self) -> u64 {
-        self.syncs.done.reached()
+        self.engine.syncs.done.reached()
     }
 
     pub(super) fn sync_all(&self) -> Result<()> {
-        let number = self.syncs.begun.fetch_add(1, Ordering::AcqRel) + 1;
-        if !self.core.read_only() {
-            let written = fault::unless(InjectedFault::SyncWithoutPages, || self.write_back_all());
-            let forced = self.core.force_all();
-            let whole = self.core.storage().check_whole();
+        let number = self.engine.syncs.begun.fetch_add(1, Ordering::AcqRel) + 1;
+        if !self.core().read_only() {
+            let written =
+                fault::unless(InjectedFault::SyncWithoutPages, || self.write_back_roots());
+            self.engine.roots.retire();
+            let forced = self.core().force_all();
+            let whole = self.core().storage().check_whole();
             written.and(forced).and(whole)?;
         }
-        self.syncs.done.raise(number);
+        self.engine.syncs.done.raise(number);
         Ok(())
     }
 }

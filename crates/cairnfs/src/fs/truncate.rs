@@ -31,9 +31,8 @@ impl FileSystem {
         if size > MAX_FILE_SIZE {
             return Err(Error::FileTooLarge);
         }
-        if self.core.read_only() {
-            return Err(Error::ReadOnly);
-        }
+        self.root.writeback.wait_for_gate()?;
+        self.check_changeable()?;
         let _contents = inode.contents();
         check_file(&inode.read())?;
         let resized = SetAttr {
@@ -85,9 +84,8 @@ impl FileSystem {
         if size > MAX_FILE_SIZE {
             return Err(Error::FileTooLarge);
         }
-        if self.core.read_only() {
-            return Err(Error::ReadOnly);
-        }
+        self.root.writeback.wait_for_gate()?;
+        self.check_changeable()?;
         let inode = self.inode(ino)?;
         let _contents = inode.contents();
         check_file(&inode.read())?;
@@ -136,16 +134,16 @@ impl FileSystem {
         let (reservation, inline) = loaded?;
         let receipt = if inline {
             state.uncommitted = true;
-            self.list_file(inode, &mut state);
+            self.list_changed(inode, &mut state)?;
             self.write_inline(inode, &mut state, reservation)?
         } else {
             attrs_mut(&mut state)?.disk_size = size;
-            let mut commit = self.commit();
+            let mut commit = self.commit()?;
             commit.put_inode(inode, &mut state);
             commit.finish(reservation)
         };
         drop(state);
-        self.core.throttle(receipt)
+        self.core().throttle(receipt)
     }
 
     /// Before a file grows to `size`: writes its dirty data, and its last block with zeros behind
@@ -161,7 +159,7 @@ impl FileSystem {
         }
         if taken > 0 {
             state.uncommitted = true;
-            self.list_file(inode, &mut state);
+            self.list_changed(inode, &mut state)?;
         }
         prepared?;
         let small = becomes_inline(&state) && size <= MAX_INLINE as u64;
@@ -232,7 +230,7 @@ impl FileSystem {
         self.apply_resized(a, set);
         let disk_size = a.disk_size;
         self.adjust_delayed(&mut state, Delayed::default(), 0);
-        let mut commit = self.commit();
+        let mut commit = self.commit()?;
         self.shrink_inline(&mut commit, inode, &mut state, inline, disk_size);
         self.replace(
             &mut commit,
@@ -253,7 +251,7 @@ impl FileSystem {
         state.uncommitted = waiting;
         let receipt = commit.finish(reservation);
         drop(state);
-        self.core.throttle(receipt)?;
+        self.core().throttle(receipt)?;
         if more {
             return self.finish_truncate(inode);
         }
@@ -304,7 +302,7 @@ impl FileSystem {
             let done = old.len() < TRUNCATION_STEP;
             let receipt = self.truncate_step(inode, &mut state, first, &old, done, reservation)?;
             drop(state);
-            self.core.throttle(receipt)?;
+            self.core().throttle(receipt)?;
             if done {
                 return Ok(());
             }
@@ -324,7 +322,7 @@ impl FileSystem {
             Some(last) if !done => last.end(),
             _ => u64::MAX,
         };
-        let mut commit = self.commit();
+        let mut commit = self.commit()?;
         self.replace(&mut commit, inode, state, (first, to), old, Extents::new())?;
         if done && attrs(state)?.nlink > 0 {
             self.delete_orphan(&mut commit, inode, state);

@@ -1,14 +1,14 @@
 //! The worker threads: one for the log (pushes, the durability interval), one for merges.
 //!
-//! A worker holds no reference to the volume while it waits, so a dropped volume closes.
+//! They work for all open roots. A worker has no handle while it waits, so a dropped volume closes.
 
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use crate::device::Page;
 use crate::error::{Error, Result};
-use crate::fs::FileSystem;
-use crate::journal::signals::{LogWork, Signals};
+use crate::fs::{Engine, FileSystem};
+use crate::journal::signals::{LogWork, MergeWork, Signals};
 use crate::sync::Mutex;
 use crate::sync::thread::JoinHandle;
 
@@ -48,32 +48,36 @@ impl Workers {
 }
 
 impl FileSystem {
-    pub(super) fn start_workers(self: &Arc<Self>, interval: Option<Duration>) -> Result<()> {
-        let signals = self.core.signals();
-        let (volume, requests) = (Arc::downgrade(self), signals.clone());
-        self.workers.spawn("cairnfs-log", move || {
+    pub(super) fn start_workers(&self, interval: Option<Duration>) -> Result<()> {
+        let signals = self.core().signals();
+        let (volume, requests) = (Arc::downgrade(&self.engine), signals.clone());
+        self.engine.workers.spawn("cairnfs-log", move || {
             work_log(&volume, &requests, interval)
         })?;
-        let (volume, requests) = (Arc::downgrade(self), signals.clone());
-        self.workers
+        let (volume, requests) = (Arc::downgrade(&self.engine), signals.clone());
+        self.engine
+            .workers
             .spawn("cairnfs-merge", move || work_merges(&volume, &requests))?;
         signals.set_workers(true);
+        if self.core().has_dropped() {
+            signals.want_drop();
+        }
         Ok(())
     }
 
     /// Ends the workers and waits for them, unless a worker itself closes the volume.
     pub(super) fn stop_workers(&self) {
-        let signals = self.core.signals();
+        let signals = self.core().signals();
         signals.set_workers(false);
         signals.stop();
-        self.core.journal().ring().wake();
-        if let Err(panicked) = self.workers.join() {
-            self.core.storage().fail(panicked);
+        self.core().journal().ring().wake();
+        if let Err(panicked) = self.engine.workers.join() {
+            self.core().storage().fail(panicked);
         }
     }
 
     fn work(&self, work: LogWork) -> Result<()> {
-        let core = &self.core;
+        let core = self.core();
         match work {
             LogWork::Push => {
                 let seq = core.journal().cil().seq();
@@ -87,6 +91,7 @@ impl FileSystem {
                     Err(_) if core.storage().failure().is_none() => {}
                     result => result?,
                 }
+                self.divide_memory();
                 // Logs a displaced volume file.
                 let _ = self.host_file();
                 if core.has_much_to_discard() || core.has_much_removed() {
@@ -106,21 +111,23 @@ fn guarded(volume: &FileSystem, name: &'static str, work: impl FnOnce() -> Resul
         // The first held write was reported already; each round tries again.
         Ok(Ok(()) | Err(Error::HostFull { .. })) => {}
         // Space is reserved by other threads for a moment; the next round finds it.
-        Ok(Err(Error::NoSpace)) => tracing::warn!(name, "background work was put off: no space"),
+        Ok(Err(Error::NoSpace | Error::HeldByRoots)) => {
+            tracing::warn!(name, "background work was put off: no space")
+        }
         Ok(Err(error)) => {
-            volume.core.storage().fail(error);
-            volume.core.journal().ring().wake();
+            volume.core().storage().fail(error);
+            volume.core().journal().ring().wake();
         }
         Err(_) => {
             let error = Error::Invalid("a worker thread panicked");
             tracing::error!(name, "a worker panicked");
-            volume.core.storage().fail(error);
-            volume.core.journal().ring().wake();
+            volume.core().storage().fail(error);
+            volume.core().journal().ring().wake();
         }
     }
 }
 
-fn work_log(volume: &Weak<FileSystem>, signals: &Signals, interval: Option<Duration>) {
+fn work_log(volume: &Weak<Engine>, signals: &Signals, interval: Option<Duration>) {
     let own = own_priority();
     let mut deadline = interval.map(|i| Instant::now() + i);
     loop {
@@ -128,7 +135,8 @@ fn work_log(volume: &Weak<FileSystem>, signals: &Signals, interval: Option<Durat
         if work == LogWork::Interval {
             deadline = interval.map(|i| Instant::now() + i);
         }
-        let Some(fs) = volume.upgrade().filter(|_| work != LogWork::Stop) else {
+        let engine = volume.upgrade().filter(|_| work != LogWork::Stop);
+        let Some(fs) = engine.and_then(|engine| FileSystem::any(&engine)) else {
             return;
         };
         prefer(&fs, own);
@@ -152,17 +160,30 @@ fn own_priority() -> i32 {
 /// wakes often, and must find a free processor. Without the privilege to change priorities
 /// everything works, only more slowly.
 fn prefer(volume: &FileSystem, own: i32) {
-    let syncs = volume.core.fsyncs().in_progress() > 0;
+    let syncs = volume.core().fsyncs().in_progress() > 0;
     let priority = if syncs { own } else { own - PREFERENCE };
     let _ = rustix::process::setpriority_process(None, priority);
 }
 
-fn work_merges(volume: &Weak<FileSystem>, signals: &Signals) {
+fn work_merges(volume: &Weak<Engine>, signals: &Signals) {
     let own = own_priority();
-    while signals.next_merge() {
-        let Some(fs) = volume.upgrade() else { return };
-        prefer(&fs, own);
-        guarded(&fs, "merge", || fs.core.merge());
+    loop {
+        let work = signals.next_merge_work();
+        let engine = volume.upgrade().filter(|_| work != MergeWork::Stop);
+        let Some(fs) = engine.and_then(|e| FileSystem::any(&e)) else {
+            return;
+        };
+        match work {
+            MergeWork::Drop => {
+                // No thread waits for it.
+                let _ = rustix::process::setpriority_process(None, own);
+                guarded(&fs, "drop", || fs.work_drop());
+            }
+            MergeWork::Merge | MergeWork::Stop => {
+                prefer(&fs, own);
+                guarded(&fs, "merge", || fs.work_merge());
+            }
+        }
     }
 }
 
@@ -185,7 +206,7 @@ mod tests {
         let creds = Creds { uid: 0, gid: 0 };
         let made = fs.mknod(ROOT_INO, b"file", 0o100_644, 0, creds).unwrap();
         fs.write(made.ino, 0, b"not written yet", true).unwrap();
-        fs.core.exceed_dirty_limits();
+        fs.core().exceed_dirty_limits();
         drop(fs);
         let fs = open();
         let mut read = [0; 100];

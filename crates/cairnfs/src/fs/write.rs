@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use crate::device::{Page, Supply};
+use crate::device::{Page, Supply, waiting};
 use crate::error::{Error, Result};
 use crate::fault::{InjectedFault, is_injected};
 use crate::format::{BLOCK_SIZE, MAX_FILE_SIZE, MAX_INLINE};
@@ -72,6 +72,7 @@ impl FileSystem {
         data: &[u8],
         kill: KillPrivileges,
     ) -> Result<usize> {
+        self.root.writeback.wait_for_gate()?;
         let inode = self.inode(ino)?;
         let written = {
             let _contents = inode.contents();
@@ -97,6 +98,7 @@ impl FileSystem {
     }
 
     fn append_bytes(&self, ino: u64, data: &[u8], kill: KillPrivileges) -> Result<u64> {
+        self.root.writeback.wait_for_gate()?;
         let inode = self.inode(ino)?;
         let offset = {
             let _contents = inode.contents();
@@ -121,15 +123,13 @@ impl FileSystem {
         kill: KillPrivileges,
         whole: bool,
     ) -> Result<usize> {
-        if self.core.read_only() {
-            return Err(Error::ReadOnly);
-        }
-        self.core.storage().check()?;
+        self.check_changeable()?;
         check_file(&inode.read())?;
         may_write(attrs(&inode.read())?, offset)?;
         self.resume_truncate(inode)?;
-        if self.writeback.is_full() {
+        if self.engine.pages.is_full() {
             // Pages that could not be written back earlier must not grow without limit.
+            waiting::before()?;
             self.write_back(inode)?;
         }
         let fits = offset
@@ -139,7 +139,7 @@ impl FileSystem {
             return Err(Error::FileTooLarge);
         }
         // One time for all parts: no part is older than another if a crash splits the write.
-        let now = self.core.now();
+        let now = self.core().now();
         let mut written = 0;
         let mut limit = CHUNK;
         // Chunks end at block boundaries, so that no block is handled twice.
@@ -150,10 +150,14 @@ impl FileSystem {
             match self.write_chunk(inode, (at, part), kill, now) {
                 Ok(()) => written += part.len(),
                 // If a part does not fit, try half of it.
-                Err(Error::NoSpace) if !whole && limit > BLOCK_SIZE && part.len() > BLOCK_SIZE => {
+                Err(Error::NoSpace | Error::HeldByRoots)
+                    if !whole && limit > BLOCK_SIZE && part.len() > BLOCK_SIZE =>
+                {
                     let blocks = part.len().min(limit) / 2 / BLOCK_SIZE;
                     limit = blocks.max(1) * BLOCK_SIZE;
                 }
+                // The caller repeats all of the write.
+                Err(e @ (Error::WouldWait | Error::Stale)) => return Err(e),
                 Err(_) if written > 0 => break,
                 Err(e) => return Err(e),
             }
@@ -172,7 +176,8 @@ impl FileSystem {
         let (first, last) = (offset / BLOCK, end.div_ceil(BLOCK));
         // In addition to the blocks written: the old last block, and an inline file's first block.
         let blocks = last - first + 3;
-        let (reserved, mut state) = match self.core.reserve_delayed(most(blocks), Class::Ordinary) {
+        let (reserved, mut state) = match self.core().reserve_delayed(most(blocks), Class::Ordinary)
+        {
             Ok(()) => (most(blocks), inode.write()),
             Err(Error::NoSpace | Error::HostFull { .. }) => {
                 self.reserve_exactly(inode, offset, (first, last), end)?
@@ -187,18 +192,30 @@ impl FileSystem {
             a.size = a.size.max(end);
             // Between two parts another thread may change the file: times must not go backwards.
             let now = match a.ctime > now {
-                true => self.core.now(),
+                true => self.core().now(),
                 false => now,
             };
-            self.times.touch(a, || now);
+            self.engine.times.touch(a, || now);
             kill_privileges(a, kill);
             state.uncommitted = true;
         }
         self.adjust_delayed(&mut state, reserved, taken);
-        if taken > 0 || result.is_ok() {
-            self.list_file(inode, &mut state);
+        match taken > 0 || result.is_ok() {
+            true => result.and(self.list_changed(inode, &mut state)),
+            false => result,
         }
-        result
+    }
+
+    /// Lists a file after a change of its state in memory.
+    ///
+    /// # Errors
+    /// [`Error::Stale`] if the branch was replaced meanwhile: nothing will write the change back.
+    pub(super) fn list_changed(&self, inode: &Arc<Inode>, state: &mut InodeState) -> Result<()> {
+        self.list_file(inode, state);
+        match self.root.writeback.is_closing() {
+            true => self.core().check_head(self.items()),
+            false => Ok(()),
+        }
     }
 
     /// On a full volume: reserves only for blocks that have neither a page nor preallocated space.
@@ -215,14 +232,14 @@ impl FileSystem {
             let want = || self.exact_need(inode, &inode.read(), offset, range, end);
             let reserved = self.with_room(|| {
                 let (want, class) = want()?;
-                self.core.reserve_delayed(want, class).map(|()| want)
+                self.core().reserve_delayed(want, class).map(|()| want)
             })?;
             let state = inode.write();
             match self.exact_need(inode, &state, offset, range, end) {
                 Ok((need, _)) if need.at_most(reserved) == need => return Ok((reserved, state)),
                 changed => {
                     drop(state);
-                    self.core.space().release_delayed(reserved);
+                    self.core().space().release_delayed(reserved);
                     changed?;
                 }
             }
@@ -375,7 +392,7 @@ impl FileSystem {
 
     /// Adds a file to the list of files with dirty data.
     pub(super) fn list_file(&self, inode: &Arc<Inode>, state: &mut InodeState) {
-        let gone = self.writeback.add(inode, state);
+        let gone = self.root.writeback.add(inode, state);
         let table = self.items().table();
         gone.into_iter()
             .for_each(|file| table.evict_cancelled(file));
@@ -391,13 +408,13 @@ impl FileSystem {
     /// that cannot be written because of an error in its file stays accepted: the next write to
     /// that file, or a sync, returns the error.
     fn balance_pages(&self, inode: &Arc<Inode>) -> Result<()> {
-        if !self.writeback.is_full() {
+        if !self.engine.pages.is_full() || waiting::postponed(0) {
             return Ok(());
         }
         let written = self.write_back(inode);
-        if written.is_err() || self.writeback.is_full() {
-            let _ = self.write_back_all();
+        if written.is_err() || self.engine.pages.is_full() {
+            let _ = self.write_back_roots();
         }
-        self.core.storage().check()
+        self.core().storage().check()
     }
 }

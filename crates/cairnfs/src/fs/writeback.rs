@@ -94,7 +94,7 @@ impl FileSystem {
     pub(super) fn has_little_data(&self, inode: &Inode) -> bool {
         match inode.read().pages.dirty.len() {
             0 => true,
-            pages => pages <= STAGED && self.core.stages(),
+            pages => pages <= STAGED && self.core().stages(),
         }
     }
 
@@ -110,14 +110,14 @@ impl FileSystem {
             }
         };
         loop {
-            let reservation = self.core.reserve(batch_need().delayed())?;
+            let reservation = self.core().reserve(batch_need().delayed())?;
             let state = inode.prepare();
             if state.attrs.is_none() {
                 return Ok(());
             }
             let (receipt, reached) =
                 self.write_batch(inode, state, (&sweep, stage), reservation)?;
-            self.core.throttle(receipt)?;
+            self.core().throttle(receipt)?;
             sweep.start = reached;
             let left = {
                 let state = inode.read();
@@ -158,14 +158,17 @@ impl FileSystem {
         let reserved = state.pages.blocks();
         let (mut placed, taken) = self.place_batch(&mut batch, &touched, reserved)?;
         let mut new = Extents::new();
-        let stage = stage && batch.len() <= STAGED && self.core.stages();
-        let mut staged = None;
+        let stage = stage && batch.len() <= STAGED && self.core().stages();
+        let mut to_stage = Vec::new();
         for part in &placed {
-            staged = self.write_placed(&state, part, &mut new, stage)?;
+            self.write_placed(&state, part, &mut new, stage.then_some(&mut to_stage))?;
         }
         // Readers are excluded only from here on.
         let state = &mut RwLockUpgradableReadGuard::upgrade(state);
-        let mut commit = self.commit();
+        let mut commit = match self.commit() {
+            Ok(commit) => commit,
+            Err(e) => return Err(self.unplace(state, &placed, taken).err().unwrap_or(e)),
+        };
         while let Some(births) = frozen_since(&placed, &commit) {
             // A fork came between: a frozen root has these blocks, and reads zeros there.
             drop(commit);
@@ -173,15 +176,27 @@ impl FileSystem {
                 return Err(self.unplace(state, &placed, taken).err().unwrap_or(e));
             }
             new.clear();
+            to_stage.clear();
             for part in &placed {
-                staged = self.write_placed(state, part, &mut new, stage)?;
+                self.write_placed(state, part, &mut new, stage.then_some(&mut to_stage))?;
             }
-            commit = self.commit();
+            commit = match self.commit() {
+                Ok(commit) => commit,
+                Err(e) => return Err(self.unplace(state, &placed, taken).err().unwrap_or(e)),
+            };
         }
         state
             .pages
             .hold(PageReservation::Blocks(reserved.saturating_sub(taken)));
-        let stamp = staged.unwrap_or_else(|| DataStamp::new(self.core.storage().stamp()));
+        // Staged only now that it will be committed: what is staged will be written, so its blocks
+        // could not be released any more.
+        let data = self.core().data();
+        let staged = to_stage
+            .into_iter()
+            .map(|(at, pages)| data.stage(at, pages));
+        let stamp = staged
+            .last()
+            .unwrap_or_else(|| DataStamp::new(self.core().storage().stamp()));
         let runs = new.iter().map(|e| (e.block, e.crcs.clone()));
         commit.needs_data(inode, &stamp, runs);
         if inline {
@@ -192,11 +207,11 @@ impl FileSystem {
         let placed_now = attrs(state)?.blocks.saturating_sub(blocks);
         state.pages.sub_unplaced(placed_now);
         for part in &placed {
-            let keep = self.writeback.keeps(part.blocks.len());
+            let keep = self.engine.pages.keeps(part.blocks.len());
             let blocks = part.blocks.iter();
             let pages = blocks.filter_map(|b| state.pages.dirty.remove(b)).collect();
             match keep {
-                true => self.core.data().keep(part.run.start, pages),
+                true => self.core().data().keep(part.run.start, pages),
                 false => Page::let_go(pages),
             }
         }
@@ -283,8 +298,8 @@ impl FileSystem {
             .items()
             .item(inode, state, Kind::Inline, 0)?
             .is_some_and(|i| i.below);
+        let mut commit = self.commit()?;
         let pages = std::mem::take(&mut state.pages.dirty);
-        let mut commit = self.commit();
         if let Some(page) = pages.get(&0)
             && size > 0
         {
@@ -342,7 +357,7 @@ impl FileSystem {
             let found = match reserved.saturating_sub(used) {
                 0 => self.alloc_unreserved(goal, want),
                 left => self
-                    .core
+                    .core()
                     .space()
                     .alloc(goal, want.min(left), Funding::Reserved)
                     .and_then(|run| run.ok_or(Error::NoSpace)),
@@ -375,7 +390,7 @@ impl FileSystem {
     /// before a fork.
     fn alloc_unreserved(&self, goal: u64, want: u64) -> Result<BlockRun> {
         let funding = Funding::New(Class::Rewrite);
-        let found = self.core.space().alloc(goal, want, funding)?;
+        let found = self.core().space().alloc(goal, want, funding)?;
         found.ok_or(Error::NoSpace)
     }
 
@@ -401,7 +416,7 @@ impl FileSystem {
     /// Releases the new blocks of a batch that is not committed, `taken` of which were reserved for
     /// the file's pages.
     fn unplace(&self, state: &mut InodeState, placed: &Places, taken: u64) -> Result<()> {
-        let space = self.core.space();
+        let space = self.core().space();
         let new = placed.iter().filter(|part| part.birth == 0);
         space.release(&mut new.map(|part| part.run).collect(), false)?;
         if !space.reserve(taken, 0, Class::Merge)? {
@@ -411,14 +426,14 @@ impl FileSystem {
         Ok(())
     }
 
-    /// Writes or stages pages, and appends their extents to `new`.
+    /// Writes pages, or adds them with their block to `to_stage`, and appends their extents to `new`.
     fn write_placed(
         &self,
         state: &InodeState,
         placed: &Placed,
         new: &mut Extents,
-        stage: bool,
-    ) -> Result<Option<DataStamp>> {
+        to_stage: Option<&mut Vec<(u64, Vec<Page>)>>,
+    ) -> Result<()> {
         let mut extent: Option<Extent> = None;
         let mut pages = Vec::with_capacity(placed.blocks.len());
         for (place, block) in (placed.run.start..).zip(&placed.blocks) {
@@ -435,27 +450,42 @@ impl FileSystem {
             }
         }
         new.extend(extent);
-        let data = self.core.data();
-        let staged = match stage {
-            true => Some(data.stage(placed.run.start, pages)),
-            false => data.write(placed.run.start, pages).map(|()| None)?,
-        };
+        match to_stage {
+            Some(to_stage) => to_stage.push((placed.run.start, pages)),
+            None => self.core().data().write(placed.run.start, pages)?,
+        }
         new.sort_by_key(|e| e.at);
-        Ok(staged)
+        Ok(())
     }
 
-    /// Writes back every file on the list. A file that cannot be written back keeps its pages for
-    /// the next attempt, and does not stop the others.
+    /// Writes back every file of this root that is on the list. A file that cannot be written back
+    /// keeps its pages for the next attempt, and does not stop the others.
     ///
     /// # Errors
     /// The first error; a device failure.
     pub(super) fn write_back_all(&self) -> Result<()> {
-        self.writeback.drain(|inode| {
-            self.write_back(inode).inspect_err(|error| {
+        self.root.writeback.drain(|inode| {
+            let written = match self.items().is_head() {
+                true => self.write_back(inode),
+                false => Err(Error::Stale),
+            };
+            if matches!(written, Err(Error::Stale)) {
+                return self.forget_unwritten(inode);
+            }
+            written.inspect_err(|error| {
                 tracing::warn!(ino = inode.ino, %error, "data of a file could not be written back");
                 self.list_file(inode, &mut inode.write());
             })
         })
+    }
+
+    /// Forgets what was written to a file of a branch while it was replaced or dropped, which
+    /// nothing can commit any more: the file is again as it was committed last. A thread that
+    /// changes the file gets [`Error::Stale`].
+    fn forget_unwritten(&self, inode: &Arc<Inode>) -> Result<()> {
+        let mut state = inode.write();
+        self.drop_pages(&mut state, 0);
+        self.items().load_again(inode, &mut state)
     }
 }
 

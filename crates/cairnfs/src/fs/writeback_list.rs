@@ -1,4 +1,4 @@
-//! Files that await writeback, and the memory that their pages take.
+//! Files of a root that await writeback, and the memory that the pages of all roots take.
 //!
 //! A file is on the list at most once: its `listed` flag, under the lock of its state, says so. It
 //! is listed before its lock is released with unwritten data, so a sync that takes the list finds
@@ -6,41 +6,86 @@
 
 use std::sync::Arc;
 
+use crate::device::waiting;
 use crate::error::Result;
 use crate::format::BLOCK_SIZE;
 use crate::inode::{Inode, InodeState};
 use crate::shard::Sharded;
-use crate::sync::Mutex;
-use crate::sync::atomic::{AtomicI64, Ordering};
+use crate::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+use crate::sync::{Mutex, MutexGuard};
 
 /// Runs of up to this many blocks stay in the cache: they are likely to be read or changed again.
 const KEEP: usize = 16;
 
-/// Files with unwritten data or attributes.
-pub(super) struct WritebackList {
-    files: Sharded<Arc<Inode>>,
-    /// Held while the files of the list are written back, so that no sync overtakes another.
-    draining: Mutex<()>,
-    /// Bytes of unwritten pages.
-    page_bytes: AtomicI64,
-    /// Bytes of unwritten pages beyond which writers write back.
+/// The memory of unwritten pages, for all roots of a volume.
+pub(super) struct PageMemory {
+    bytes: AtomicI64,
+    /// Bytes beyond which writers write back.
     limit: i64,
     keep_written: bool,
 }
 
-impl WritebackList {
-    /// A list that is full at `limit` bytes of pages. With `keep_written`, small runs of written
+impl PageMemory {
+    /// Memory that is full at `limit` bytes of pages. With `keep_written`, small runs of written
     /// pages stay in the cache.
     pub fn new(limit: i64, keep_written: bool) -> Self {
         Self {
-            files: Sharded::default(),
-            draining: Mutex::default(),
-            page_bytes: AtomicI64::new(0),
+            bytes: AtomicI64::new(0),
             limit,
             keep_written,
         }
     }
 
+    /// Counts pages that became unwritten, or with a negative number were written or dropped.
+    pub fn count(&self, change: i64) {
+        self.bytes
+            .fetch_add(change * BLOCK_SIZE as i64, Ordering::Relaxed);
+    }
+
+    /// Bytes of unwritten pages; changes of other threads may be counted late, so it may be
+    /// negative.
+    pub fn bytes(&self) -> i64 {
+        self.bytes.load(Ordering::Relaxed)
+    }
+
+    /// Whether there is so much unwritten data that writers must write it back.
+    pub fn is_full(&self) -> bool {
+        self.bytes() > self.limit
+    }
+
+    /// Whether a run of written pages stays in the cache.
+    pub fn keeps(&self, pages: usize) -> bool {
+        self.keep_written && pages <= KEEP
+    }
+}
+
+/// Files of one root with unwritten data or attributes.
+#[derive(Default)]
+pub(super) struct WritebackList {
+    files: Sharded<Arc<Inode>>,
+    /// Held while the files of the list are written back, so that no sync overtakes another.
+    draining: Mutex<()>,
+    /// Whether the root is being frozen or was: a writer then checks, after it has listed its file,
+    /// that the root is still a head. The locks of the shards order this with the list.
+    closing: AtomicBool,
+    /// Locked while new writes wait; `is_held` spares the others the lock.
+    gate: Mutex<()>,
+    is_held: AtomicBool,
+}
+
+/// While this exists, writes that begin wait for its end.
+pub(super) struct HeldWriters<'a> {
+    list: &'a WritebackList,
+    _gate: MutexGuard<'a, ()>,
+}
+
+impl Drop for HeldWriters<'_> {
+    fn drop(&mut self) {
+        self.list.is_held.store(false, Ordering::Relaxed);
+    }
+}
+
+impl WritebackList {
     /// Adds a file, unless it is listed. Returns deleted files that were dropped from the list, for
     /// the inode table to evict.
     pub fn add(&self, inode: &Arc<Inode>, state: &mut InodeState) -> Vec<Arc<Inode>> {
@@ -67,25 +112,52 @@ impl WritebackList {
         result
     }
 
-    /// Counts pages that became unwritten, or with a negative number were written or dropped.
-    pub fn count_pages(&self, change: i64) {
-        self.page_bytes
-            .fetch_add(change * BLOCK_SIZE as i64, Ordering::Relaxed);
+    /// Begins to freeze the root if no file is listed or being written back. From then on writers
+    /// check the root again. Returns whether it did. The caller is in a change of roots, which no
+    /// other one overtakes.
+    pub fn close(&self) -> bool {
+        self.closing.store(true, Ordering::Relaxed);
+        let closed = self.draining.try_lock().is_some() && !self.has_any();
+        if !closed {
+            self.reopen();
+        }
+        closed
     }
 
-    /// Bytes of unwritten pages; changes of other threads may be counted late, so it may be
-    /// negative.
-    pub fn page_bytes(&self) -> i64 {
-        self.page_bytes.load(Ordering::Relaxed)
+    /// Ends [`Self::close`] if the root stays a head; in the same change of roots.
+    pub fn reopen(&self) {
+        self.closing.store(false, Ordering::Relaxed);
     }
 
-    /// Whether there is so much unwritten data that writers must write it back.
-    pub fn is_full(&self) -> bool {
-        self.page_bytes() > self.limit
+    /// Makes writes that begin from here on wait. Those that have begun are finite in number.
+    pub fn hold(&self) -> HeldWriters<'_> {
+        let gate = self.gate.lock();
+        self.is_held.store(true, Ordering::Relaxed);
+        HeldWriters {
+            list: self,
+            _gate: gate,
+        }
     }
 
-    /// Whether a run of written pages stays in the cache.
-    pub fn keeps(&self, pages: usize) -> bool {
-        self.keep_written && pages <= KEEP
+    /// Waits while writers are held. The caller has no lock.
+    ///
+    /// # Errors
+    /// [`Error::WouldWait`](crate::error::Error::WouldWait) if this thread must not wait.
+    pub fn wait_for_gate(&self) -> Result<()> {
+        if self.is_held.load(Ordering::Relaxed) {
+            waiting::before()?;
+            drop(self.gate.lock());
+        }
+        Ok(())
+    }
+
+    /// Whether the root is being frozen, or was.
+    pub fn is_closing(&self) -> bool {
+        self.closing.load(Ordering::Relaxed)
+    }
+
+    /// Whether any file is listed.
+    pub fn has_any(&self) -> bool {
+        self.files.has_any()
     }
 }

@@ -154,7 +154,7 @@ impl FileSystem {
 
     /// Like [`FileSystem::getxattr`], for a loaded inode.
     pub(crate) fn getxattr_of(&self, inode: &Inode, name: &[u8]) -> Result<Vec<u8>> {
-        self.lifecycle.check_open()?;
+        self.engine.lifecycle.check_open()?;
         check_name(name)?;
         let hash = self.hash(name);
         let state = inode.read();
@@ -192,7 +192,7 @@ impl FileSystem {
         value: &[u8],
         mode: XattrMode,
     ) -> Result<()> {
-        self.lifecycle.check_open()?;
+        self.engine.lifecycle.check_open()?;
         if value.len() > MAX_XATTR_VALUE {
             return Err(Error::AttributeTooLarge);
         }
@@ -235,7 +235,7 @@ impl FileSystem {
         check_name(name)?;
         let at = (self.hash(name), name);
         let long = value.filter(|value| value.len() > MAX_OWN_VALUE);
-        let sought = long.map(|value| self.core.values().seek(value));
+        let sought = long.map(|value| self.core().values().seek(value));
         let own = value.map_or(0, <[u8]>::len) + name.len() + 8;
         let mut room = own;
         loop {
@@ -270,12 +270,12 @@ impl FileSystem {
             };
             count_attribute(&mut state, at, (found.existed, value.is_some()))?;
             let attrs = attrs_mut(&mut state)?;
-            attrs.ctime = self.core.now();
+            attrs.ctime = self.core().now();
             also(attrs);
             let receipt =
-                self.commit_xattr(inode, &mut state, at, (new.as_ref(), found), reservation);
+                self.commit_xattr(inode, &mut state, at, (new.as_ref(), found), reservation)?;
             drop(state);
-            return self.core.throttle(receipt);
+            return self.core().throttle(receipt);
         }
     }
 
@@ -319,9 +319,9 @@ impl FileSystem {
         (hash, name): Name<'_>,
         (new, found): (Option<&New<'_>>, Found),
         reservation: Reservation<'_>,
-    ) -> Receipt {
+    ) -> Result<Receipt> {
         let (existed, (others, below)) = (found.existed, found.parts());
-        let mut commit = self.commit();
+        let mut commit = self.commit()?;
         let mut changes = commit.of(inode, state);
         match new {
             None if !existed => {}
@@ -330,7 +330,7 @@ impl FileSystem {
         }
         changes.put_inode();
         drop(changes);
-        commit.finish(reservation)
+        Ok(commit.finish(reservation))
     }
 
     /// The names of all valid attributes, each followed by NUL.
@@ -426,7 +426,7 @@ impl FileSystem {
             if list.iter().any(|(_, other, _)| *other == name) {
                 return Err(Error::Exists);
             }
-            list.push((self.hash(name), name, New::of(self.core.values(), value)));
+            list.push((self.hash(name), name, New::of(self.core().values(), value)));
         }
         list.sort_by_key(|(hash, ..)| *hash);
         let born = Born { list };

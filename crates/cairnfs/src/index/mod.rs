@@ -22,11 +22,12 @@ mod apply;
 mod bounds;
 mod cache;
 mod compact;
+mod differences;
 mod output;
 mod pack;
 mod read;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 mod writer;
 
 use std::borrow::Cow;
@@ -40,6 +41,7 @@ use crate::format::pointer::RawPtr;
 
 use cache::NodeCache;
 pub use compact::Compacted;
+pub use differences::{Difference, Differences, Limits, OldOnly, Progress};
 
 /// A tree: the pointer to its root node, and its height.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -70,6 +72,9 @@ pub trait NodeSpace {
     fn is_inherited(&self, _birth: u64) -> bool {
         false
     }
+
+    /// Called in place of [`Self::retire`] if another tree has these blocks too.
+    fn give_up(&self, _block: u64, _birth: u64) {}
 
     /// Called when a new tree is complete, with the number of nodes made for it, of nodes that it
     /// does not have any more, and of those among them that another tree has.

@@ -354,8 +354,9 @@ impl<'a> Output<'a> {
     /// Retires the overflow unit or node at `block`, which the new tree does not contain, unless
     /// another tree has it.
     pub fn retire(&self, block: u64, birth: u64) {
-        if !self.space.is_inherited(birth) {
-            self.space.retire(block);
+        match self.space.is_inherited(birth) {
+            true => self.space.give_up(block, birth),
+            false => self.space.retire(block),
         }
         self.index.cache.cool(block);
     }

@@ -19,12 +19,12 @@ use crate::index::cache::CachedNode;
 use crate::index::{Index, Tree};
 
 /// A node on the path from the root to a cell.
-struct Step {
-    node: Arc<CachedNode>,
+pub(super) struct Step {
+    pub node: Arc<CachedNode>,
     /// The range of its keys.
-    bounds: Bounds,
+    pub bounds: Bounds,
     /// The cell of the node that is on the path.
-    at: usize,
+    pub at: usize,
 }
 
 /// The path from the root to a cell of a leaf.
@@ -237,7 +237,12 @@ impl Index {
     }
 
     /// Calls `f` with the key and value of a leaf's cell.
-    fn with_cell<R>(&self, leaf: &Node, i: usize, f: impl FnOnce(&Key, &[u8]) -> R) -> Result<R> {
+    pub(super) fn with_cell<R>(
+        &self,
+        leaf: &Node,
+        i: usize,
+        f: impl FnOnce(&Key, &[u8]) -> R,
+    ) -> Result<R> {
         let block = leaf.header().block.get();
         match (leaf.key(i), leaf.value(i)) {
             (Some(key), Some(CellValue::Inline(value))) => Ok(f(&key, value)),
@@ -269,7 +274,7 @@ impl Index {
 
     /// As [`Self::load`], but prefers the instance in the hot table, because look-ups use the
     /// checked bits ([`CachedNode::set_within`]) of that instance.
-    fn load_hot(&self, ptr: &RawPtr, level: u8) -> Result<Arc<CachedNode>> {
+    pub(super) fn load_hot(&self, ptr: &RawPtr, level: u8) -> Result<Arc<CachedNode>> {
         if level > 0
             && let Some(node) = self.cache.get_hot(ptr)
         {
@@ -314,7 +319,7 @@ impl Index {
 
 impl Step {
     /// The bounds of `node`, the child on the path, after checking its keys against them.
-    fn bounds_of(&self, node: &Node) -> Result<Bounds> {
+    pub(super) fn bounds_of(&self, node: &Node) -> Result<Bounds> {
         let bounds = self.bounds.of_child(&self.node, self.at);
         if !self.node.is_within(self.at) {
             bounds.check(node)?;

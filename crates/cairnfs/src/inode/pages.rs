@@ -94,6 +94,6 @@ mod tests {
         pages.sub_unplaced(9);
         assert_eq!((pages.unplaced(), pages.blocks()), (0, 0));
         pages.add_unplaced(u64::MAX);
-        assert_eq!(pages.unplaced(), u32::MAX.into());
+        assert_eq!(pages.unplaced(), u64::from(u32::MAX));
     }
 }

@@ -21,7 +21,7 @@ use crate::hash::{IntHash, RUN_BITS, RunHash};
 use crate::inode::Inode;
 use crate::prefetch::prefetch;
 use crate::sync::Mutex;
-use crate::sync::atomic::Ordering;
+use crate::sync::atomic::{AtomicUsize, Ordering};
 
 const SHARDS: usize = 64;
 /// Queue entries examined for each inode that is added beyond the limit.
@@ -38,7 +38,8 @@ struct Shard {
 /// All inodes in memory.
 pub struct InodeTable {
     shards: Box<[CachePadded<Mutex<Shard>>]>,
-    limit: usize,
+    /// Inodes of a shard beyond which it evicts. Read for each inode that is added.
+    limit: AtomicUsize,
 }
 
 impl InodeTable {
@@ -46,8 +47,18 @@ impl InodeTable {
     pub fn new(limit: usize) -> Self {
         Self {
             shards: (0..SHARDS).map(|_| CachePadded::default()).collect(),
-            limit: limit / SHARDS,
+            limit: AtomicUsize::new(limit / SHARDS),
         }
+    }
+
+    /// Evicts beyond `limit` inodes from now on. Returns whether it did so beyond more before.
+    pub fn set_limit(&self, limit: usize) -> bool {
+        let limit = limit / SHARDS;
+        self.limit.swap(limit, Ordering::Relaxed) > limit
+    }
+
+    fn limit(&self) -> usize {
+        self.limit.load(Ordering::Relaxed)
     }
 
     fn shard(&self, ino: u64) -> Option<&Mutex<Shard>> {
@@ -85,7 +96,7 @@ impl InodeTable {
             return false;
         };
         let shard = shard.lock();
-        shard.inodes.len() >= self.limit && !shard.inodes.contains_key(&ino)
+        shard.inodes.len() >= self.limit() && !shard.inodes.contains_key(&ino)
     }
 
     /// The inode, if it is in memory, loaded and exists.
@@ -127,6 +138,15 @@ impl InodeTable {
         found
     }
 
+    /// All inodes in memory, in no order. Among them are all with changes that the index lacks.
+    pub fn all(&self) -> Vec<Arc<Inode>> {
+        let mut found = Vec::new();
+        for shard in &self.shards {
+            found.extend(shard.lock().inodes.values().cloned());
+        }
+        found
+    }
+
     /// Called when a merge has cleaned an inode, one of `together`: it may be evicted. It is
     /// evicted at once if the table has no place for it and as many new inodes; so threads that
     /// create files need not search for cold inodes to evict. At least a quarter of the places
@@ -136,8 +156,8 @@ impl InodeTable {
             return;
         };
         let mut shard = shard.lock();
-        let coming = (together / SHARDS).min(self.limit / 4 * 3);
-        let full = shard.inodes.len() + coming > self.limit;
+        let coming = (together / SHARDS).min(self.limit() / 4 * 3);
+        let full = shard.inodes.len() + coming > self.limit();
         // The two references are the table's and the caller's.
         if full && Arc::strong_count(&inode) == 2 && !inode.used_lately() && inode.may_leave() {
             shard.leave(&inode);
@@ -175,7 +195,7 @@ impl InodeTable {
 
     fn add(&self, shard: &mut Shard, inode: Arc<Inode>) {
         shard.inodes.insert(inode.ino, inode);
-        if shard.inodes.len() > self.limit {
+        if shard.inodes.len() > self.limit() {
             for _ in 0..EVICT_STEPS {
                 if shard.evict_one() {
                     break;
@@ -189,7 +209,7 @@ impl InodeTable {
         for shard in &self.shards {
             let mut shard = shard.lock();
             for _ in 0..shard.queue.len() {
-                if shard.inodes.len() <= self.limit {
+                if shard.inodes.len() <= self.limit() {
                     break;
                 }
                 shard.evict_one();

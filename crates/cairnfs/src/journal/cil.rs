@@ -5,6 +5,7 @@
 //! context, the collection until it has followed all dependencies. Each committer adds its new
 //! vectors to one shard of the list with one lock acquisition.
 
+use std::convert::Infallible;
 use std::sync::Arc;
 
 use crossbeam_utils::CachePadded;
@@ -244,15 +245,32 @@ impl Cil {
     /// runs while no thread commits. With `merge`, the closed context is the last one that the
     /// coming merge takes.
     pub fn swap<R>(&self, merge: bool, at_swap: impl FnOnce(u64) -> R) -> (Arc<Context>, R) {
+        let swapped = self.try_swap(merge, |seq| Ok::<R, Infallible>(at_swap(seq)));
+        match swapped {
+            Ok(swapped) => swapped,
+            Err(never) => match never {},
+        }
+    }
+
+    /// The same, if `at_swap` succeeds. Otherwise the context stays open.
+    ///
+    /// # Errors
+    /// Those of `at_swap`.
+    pub fn try_swap<R, E>(
+        &self,
+        merge: bool,
+        at_swap: impl FnOnce(u64) -> Result<R, E>,
+    ) -> Result<(Arc<Context>, R), E> {
         let mut first = self.first.write();
         let mut others: SmallVec<[_; SHARDS]> = self.others.iter().map(|l| l.write()).collect();
         let seq = first.seq;
+        let swapped = at_swap(seq)?;
         let boundary = if merge { seq } else { first.boundary };
         let next = Arc::new(Context::new(seq + 1, boundary));
         for other in &mut others {
             **other = next.clone();
         }
         let closed = std::mem::replace(&mut *first, next);
-        (closed, at_swap(seq))
+        Ok((closed, swapped))
     }
 }

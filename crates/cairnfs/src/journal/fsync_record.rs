@@ -99,7 +99,7 @@ impl Journal {
             stamp = stamp.max(self.storage.staged_stamp());
         }
         self.data_first(stamp)?;
-        let (vectors, paid) = self.entries_again(record.vectors);
+        let (vectors, paid) = self.with_copies(record.vectors);
         let any = self.write_entries(head, record.seq, FLAG_FSYNC, &vectors, &record.checks)?;
         self.return_unused_space(head, start, record.paid + paid + CONTEXT_BASE);
         if !any {

@@ -24,7 +24,7 @@ use std::sync::Arc;
 
 use crossbeam_utils::CachePadded;
 
-use crate::device::Storage;
+use crate::device::{Storage, waiting};
 use crate::error::{Error, Result};
 use crate::fault::{self, InjectedFault};
 use crate::format::superblock::Superblock;
@@ -240,6 +240,7 @@ impl Journal {
             if self.ring.try_take(bytes) {
                 return Ok(());
             }
+            waiting::before()?;
             // A merge cannot make space while the host refuses writes, so retry them first.
             self.storage.retry_held()?;
             if self.signals.has_workers() {
@@ -278,7 +279,7 @@ impl Journal {
         } else {
             hard / 2
         };
-        if filled.charged >= limit {
+        if filled.charged >= limit && !waiting::postponed(seq) {
             let throttled = &self.counters.throttled;
             return throttled.time(|| self.write_through(seq, reclaimer));
         }
@@ -384,17 +385,17 @@ impl Journal {
     /// and runs while no thread commits; it returns changes of roots, which become the last entries
     /// of the context and for which the caller has reserved `paid` bytes of log. The rest is paid
     /// from the standing credit, so this never waits for log space; the merge restores the credit
-    /// with [`Self::merged`].
+    /// with [`Self::merged`]. If `take` fails, the context stays open.
     ///
     /// # Errors
-    /// The device's failure.
+    /// Those of `take`; the device's failure, which stops the volume.
     pub fn push_for_merge<R>(
         &self,
         paid: i64,
-        take: impl FnOnce(u64) -> (R, Vec<Arc<LogVector>>),
+        take: impl FnOnce(u64) -> Result<(R, Vec<Arc<LogVector>>)>,
     ) -> Result<MergePoint<R>> {
         let mut head = self.head.lock();
-        let (context, (taken, roots)) = self.cil.swap(true, take);
+        let (context, (taken, roots)) = self.cil.try_swap(true, take)?;
         context.charge(paid);
         self.write_closed(&mut head, &context, &roots)?;
         Ok(MergePoint {

@@ -103,7 +103,7 @@ impl Journal {
         let largest = &self.counters.largest;
         largest.fetch_max(charged.max(0) as u64, Ordering::Relaxed);
         head.freed.append(&mut freed);
-        let (mut vectors, paid) = self.entries_again(vectors);
+        let (mut vectors, paid) = self.with_copies(vectors);
         vectors.extend_from_slice(roots);
         let flags = match roots {
             [] => 0,

@@ -12,6 +12,7 @@ use crate::sync::{Condvar, Mutex};
 struct Requests {
     push: bool,
     merge: bool,
+    drop: bool,
     stop: bool,
 }
 
@@ -33,6 +34,17 @@ pub enum LogWork {
     Push,
     /// The durability interval has passed.
     Interval,
+    /// The volume closes.
+    Stop,
+}
+
+/// Why the merge worker woke up.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum MergeWork {
+    /// A merge is wanted.
+    Merge,
+    /// Dropped roots have space to be freed, and no merge is wanted.
+    Drop,
     /// The volume closes.
     Stop,
 }
@@ -62,6 +74,12 @@ impl Signals {
             self.requests.lock().merge = true;
             self.merge.notify_one();
         }
+    }
+
+    /// Asks for the space of dropped roots to be freed.
+    pub fn want_drop(&self) {
+        self.requests.lock().drop = true;
+        self.merge.notify_one();
     }
 
     /// Called after a push: the next commit beyond the limit makes a new request.
@@ -102,15 +120,18 @@ impl Signals {
         }
     }
 
-    /// Waits for a merge request. Returns `false` when the volume closes.
-    pub fn next_merge(&self) -> bool {
+    /// Waits for merge work.
+    pub fn next_merge_work(&self) -> MergeWork {
         let mut requests = self.requests.lock();
         loop {
             if requests.stop {
-                return false;
+                return MergeWork::Stop;
             }
             if std::mem::take(&mut requests.merge) {
-                return true;
+                return MergeWork::Merge;
+            }
+            if std::mem::take(&mut requests.drop) {
+                return MergeWork::Drop;
             }
             self.merge.wait(&mut requests);
         }

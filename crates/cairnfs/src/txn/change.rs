@@ -17,6 +17,7 @@ use crate::inode::dirty::Slot;
 use crate::inode::log_deps::LogDeps;
 use crate::inode::{Inode, InodeState};
 use crate::journal::vector::{Change, ITEM, LogVector, Size};
+use crate::mechanism::Mechanism;
 use crate::sync::MutexGuard;
 use crate::txn::{Commit, CommitCounts, Core};
 use crate::values::Value;
@@ -76,7 +77,8 @@ impl Core {
             return Ok(false);
         };
         let vector = &slot.vector;
-        if vector.seq() != hold.seq || vector.is_known() {
+        let appends = self.journal.is_ablated(Mechanism::Relogging);
+        if vector.seq() != hold.seq || vector.is_known() || appends {
             return Ok(false);
         }
         let bytes = attrs.encode();
@@ -247,6 +249,9 @@ impl<'c, 'a, 'i> Changes<'c, 'a, 'i> {
                 done.counts.reused += 1;
                 done.counts.formatted += new as u64;
                 self.commit.delta += new;
+                if self.commit.core.journal.is_ablated(Mechanism::Relogging) {
+                    self.commit.vectors.push(slot.vector.clone());
+                }
                 return;
             }
             slot.vector.kill();

@@ -9,7 +9,9 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
+use crate::device::waiting::Insist;
 use crate::device::{DataStamp, Guard};
+use crate::error::{Error, Result};
 use crate::fault::{self, InjectedFault, is_injected};
 use crate::format::key::Kind;
 use crate::inode::{Inode, InodeState};
@@ -74,20 +76,38 @@ pub struct Receipt {
 }
 
 impl Core {
+    /// Waits for a change of roots that runs, and returns [`Error::Stale`] if it froze the root.
+    pub fn check_head(&self, items: &ItemStore) -> Result<()> {
+        let _hold = self.journal.cil().hold();
+        match items.is_head() {
+            true => Ok(()),
+            false => Err(Error::Stale),
+        }
+    }
+
     /// Begins to commit changes of the tree `items`. The caller holds the locks of all inodes it
     /// will change, and takes no other inode lock before [`Commit::finish`].
-    pub fn commit<'a>(&'a self, items: &'a ItemStore) -> Commit<'a> {
-        Commit {
+    ///
+    /// # Errors
+    /// [`Error::Stale`] if the root is frozen: no change may come behind its boundary.
+    #[inline]
+    pub fn commit<'a>(&'a self, items: &'a ItemStore) -> Result<Commit<'a>> {
+        let hold = self.journal.cil().hold();
+        if !items.is_head() {
+            return Err(Error::Stale);
+        }
+        Ok(Commit {
             core: self,
             items,
-            hold: self.journal.cil().hold(),
+            hold,
             vectors: SmallVec::new(),
             freed: SmallVec::new(),
             delta: 0,
             done: Done::default(),
             delayed: None,
             unfinished: None,
-        }
+            _insist: Insist::new(),
+        })
     }
 }
 
@@ -106,6 +126,8 @@ pub struct Commit<'a> {
     delayed: Option<(u64, u64)>,
     /// Set from the first change until `finish`: dirty sets hold changes that no context has yet.
     pub(super) unfinished: Option<Guard<'a>>,
+    /// What has begun to change is not broken off.
+    _insist: Insist,
 }
 
 impl<'a> Commit<'a> {
@@ -218,6 +240,7 @@ impl<'a> Commit<'a> {
             mut done,
             delayed,
             unfinished,
+            _insist,
         } = self;
         let rest = reservation.rest(delta);
         done.counts.commits = 1;

@@ -4,8 +4,8 @@
 //! are. docs/internals/memory.md has the order of all locks. No thread waits for log space, memory,
 //! a push or a merge while it holds an inode state or the context.
 //!
-//! State has owners with private fields: [`items`] (one tree of files as readers see it),
-//! [`reservations`] (what is set aside, and sums of commits), [`merge`], [`fsync`] and
+//! State has owners with private fields: [`items`] (one tree of files as readers see it), [`heads`]
+//! (which of them are open), [`roots`], [`reservations`] (what is set aside, and sums of commits), [`merge`], [`fsync`] and
 //! [`superblocks`]. [`Core`] is the open volume: it composes the owners with the services that all
 //! of them share. What connects several owners is in [`reserve`], [`commit`] and [`change`],
 //! [`throttle`], [`space_left`], and [`open`], which builds them.
@@ -13,9 +13,16 @@
 mod ablation;
 mod change;
 mod commit;
+mod drop;
 mod fsync;
+mod heads;
+#[cfg(test)]
+#[cfg(not(shuttle))]
+#[path = "tests/heads/mod.rs"]
+mod histories;
 mod items;
 mod limits;
+mod lineage;
 mod merge;
 mod open;
 mod reservations;
@@ -34,9 +41,12 @@ use std::sync::Arc;
 
 pub use change::Changes;
 pub use commit::{Births, Commit, Receipt};
+pub use drop::Drops;
 pub use fsync::{FsyncRequest, Fsyncs, NameAt};
-pub use items::{Attribute, Item, ItemStore, NameFound, count_attributes};
+pub use heads::RootPin;
+pub use items::{Attribute, Item, ItemStore, NameFound, count_attributes, value_at};
 pub use limits::{Limits, Pressure};
+pub use lineage::{ForkKind, Unchanged};
 pub use merge::Merger;
 pub use open::{OpenMode, read_superblock};
 pub use reservations::{CommitCounts, Reservations};
@@ -45,6 +55,7 @@ pub use roots::Roots;
 pub use runs::subtract_runs;
 pub use superblocks::Superblocks;
 
+use self::ablation::LoggedWhole;
 use crate::data::DataStore;
 use crate::device::Storage;
 use crate::error::Result;
@@ -55,6 +66,7 @@ use crate::journal::signals::Signals;
 use crate::mechanism::Mechanism;
 use crate::source::Source;
 use crate::space::Space;
+use crate::txn::heads::Heads;
 use crate::types::Time;
 use crate::values::Values;
 
@@ -73,11 +85,13 @@ pub struct Core {
     source: Source,
     journal: Arc<Journal>,
     signals: Arc<Signals>,
-    items: Arc<ItemStore>,
+    heads: Heads,
     roots: Roots,
     reservations: Reservations,
     merger: Merger,
+    drops: Drops,
     fsyncs: Fsyncs,
+    logged_whole: LoggedWhole,
     superblocks: Superblocks,
     /// Bytes of log that were replayed when the volume was opened.
     replayed: u64,
@@ -112,21 +126,6 @@ impl Core {
     /// The newest superblock, and numbers for new inodes.
     pub fn superblocks(&self) -> &Superblocks {
         &self.superblocks
-    }
-
-    /// The tree of files of the main root, or of the root that was selected.
-    pub fn items(&self) -> &Arc<ItemStore> {
-        &self.items
-    }
-
-    /// The tree of an open root, which alone has changes that the log lacks.
-    fn items_of(&self, root: u32) -> &ItemStore {
-        assert_eq!(
-            root,
-            self.items.root(),
-            "a change of a root that is not open"
-        );
-        &self.items
     }
 
     /// The roots of the volume.
@@ -212,7 +211,7 @@ impl Core {
     ///
     /// # Errors
     /// The device's failure, now or earlier.
-    pub fn force_inodes(&self, items: &ItemStore, inodes: &[FsyncRequest]) -> Result<()> {
+    pub fn force_inodes(&self, items: &Arc<ItemStore>, inodes: &[FsyncRequest]) -> Result<()> {
         self.fsyncs.force(self, items, inodes)
     }
 

@@ -1,31 +1,36 @@
 //! The roots of the volume: what their items say, and the changes that wait for a merge.
 //!
 //! [`Roots`] owns the table in memory. A change of roots is logged as the last entries of the
-//! context that it closes ([`Fork`]), so it applies to the state after that context. The index gets
-//! it with the merge of that context, in one superblock with the trees. Until then it is *pending*:
-//! names and parents are valid for callers, but a new root has no tree yet.
+//! context that it closes ([`Core::change_roots`]), so it applies to the state after that context.
+//! The index gets it with the merge of that context, in one superblock with the trees. Until then it
+//! is *pending*: names and lineages are valid for callers, but a new root has no tree yet.
+//! What changes of roots there are is in [`lineage`](super::lineage).
 
-use std::collections::BTreeMap;
+mod drop;
+
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use zerocopy::little_endian::U64;
 
 use crate::error::{Error, Result};
 use crate::format::NODE_BLOCKS;
-use crate::format::item::RawTime;
 use crate::format::key::{Key, Kind, MAIN_ROOT, VOLUME_ROOT};
-use crate::format::root::{MAX_ROOTS, RawRoot, Root, RootState, is_root_name};
+use crate::format::root::{MAIN_NAME, MAX_ROOTS, RawRoot, Root, RootState, is_root_name};
 use crate::format::superblock::ROOTS;
 use crate::index::{Index, Tree};
 use crate::journal::vector::{Change, LogVector};
 use crate::sync::Mutex;
 use crate::txn::Core;
+use crate::txn::items::NOT_A_HEAD;
+
+pub(super) use self::drop::{Place, RootChanges};
 
 /// Roots by id.
 pub(super) type RootItems = BTreeMap<u32, Root>;
 
-/// Log bytes reserved for the changes of one fork.
-const FORK_LOG: i64 = 2048;
+/// Log bytes reserved for a change of roots: five items with the longest names.
+pub(super) const ROOTS_LOG: i64 = 2048;
 
 #[derive(Default)]
 struct Table {
@@ -33,6 +38,8 @@ struct Table {
     merged: RootItems,
     /// Items that the log has and the index does not.
     pending: RootItems,
+    /// Ids by name, as the pending items leave them.
+    names: HashMap<String, u32>,
 }
 
 impl Table {
@@ -41,14 +48,41 @@ impl Table {
     }
 
     fn ids(&self) -> impl Iterator<Item = u32> {
-        let new = self.pending.keys();
-        let new = new.filter(|id| !self.merged.contains_key(id));
-        self.merged.keys().chain(new).copied()
+        self.merged.keys().copied().chain(self.new_ids())
     }
 
-    fn named(&self, name: &str) -> Option<u32> {
-        let is_named = |id: &u32| self.get(*id).is_some_and(|root| root.name == name);
-        self.ids().find(is_named).filter(|_| !name.is_empty())
+    /// Ids of the roots that the index lacks.
+    fn new_ids(&self) -> impl Iterator<Item = u32> {
+        let new = self.pending.keys();
+        new.filter(|id| !self.merged.contains_key(id)).copied()
+    }
+
+    fn set_name(&mut self, id: u32, name: &str) {
+        if !name.is_empty() {
+            self.names.insert(name.into(), id);
+        }
+    }
+
+    fn unset_name(&mut self, id: u32) {
+        let Some(old) = self.pending.get(&id).or_else(|| self.merged.get(&id)) else {
+            return;
+        };
+        if self.names.get(&old.name) == Some(&id) {
+            self.names.remove(&old.name);
+        }
+    }
+
+    fn add_pending(&mut self, changes: &RootItems) {
+        changes.keys().for_each(|id| self.unset_name(*id));
+        for (id, root) in changes {
+            self.set_name(*id, &root.name);
+            self.pending.insert(*id, root.clone());
+        }
+    }
+
+    /// The boundary of a root's parent, by these items; 0 without a parent.
+    fn inherited<'a>(root: &Root, get: impl Fn(u32) -> Option<&'a Root>) -> u64 {
+        get(root.parent).map_or(0, |parent| parent.boundary)
     }
 }
 
@@ -87,16 +121,24 @@ impl Roots {
             merged.insert(key.object as u32, root);
             Ok(true)
         })?;
-        let roots = Self {
-            table: Mutex::new(Table {
-                merged,
-                pending: RootItems::new(),
-            }),
+        let mut table = Table {
+            merged,
+            ..Table::default()
         };
-        match roots.merged(MAIN_ROOT) {
-            Some(_) => Ok(roots),
-            None => Err(bad_root(block, "the tree of the files", "nothing".into())),
+        for (id, root) in &table.merged {
+            if !root.name.is_empty() && table.names.insert(root.name.clone(), *id).is_some() {
+                let found = format!("two roots named {:?}", root.name);
+                return Err(bad_root(block, "names of one root each", found));
+            }
         }
+        let main = table.names.get(MAIN_NAME).and_then(|id| table.get(*id));
+        if main.is_none_or(|main| main.state != RootState::Head) {
+            let expected = "a writable root named main";
+            return Err(bad_root(block, expected, "none".into()));
+        }
+        Ok(Self {
+            table: Mutex::new(table),
+        })
     }
 
     /// The item of a root as the index has it.
@@ -104,12 +146,69 @@ impl Roots {
         self.table.lock().merged.get(&id).cloned()
     }
 
+    /// The item of a root, pending changes included.
+    pub fn get(&self, id: u32) -> Option<Root> {
+        self.table.lock().get(id).cloned()
+    }
+
+    /// The parent of a root as the index has it; [`VOLUME_ROOT`] without one.
+    pub(super) fn merged_parent(&self, id: u32) -> u32 {
+        let table = self.table.lock();
+        table
+            .merged
+            .get(&id)
+            .map_or(VOLUME_ROOT, |root| root.parent)
+    }
+
     /// The boundary of a root's parent as the index has it; 0 without a parent.
     pub(super) fn merged_inherited(&self, id: u32) -> u64 {
         let table = self.table.lock();
-        let parent = table.merged.get(&id).map(|root| root.parent);
-        let parent = parent.and_then(|parent| table.merged.get(&parent));
-        parent.map_or(0, |parent| parent.boundary)
+        let root = table.merged.get(&id);
+        root.map_or(0, |root| Table::inherited(root, |id| table.merged.get(&id)))
+    }
+
+    /// The same as committers see it, pending changes included; [`NOT_A_HEAD`] for a root that
+    /// cannot be written.
+    pub(super) fn inherited(&self, id: u32) -> u64 {
+        let table = self.table.lock();
+        match table.get(id) {
+            Some(root) if root.state == RootState::Head => {
+                Table::inherited(root, |id| table.get(id))
+            }
+            _ => NOT_A_HEAD,
+        }
+    }
+
+    /// What an opening of a root needs: its tree, and the boundary of its parent as committers see
+    /// it and as the index has it. None for a root that the index does not have, or that is being
+    /// dropped.
+    pub(super) fn opened(&self, id: u32) -> Option<(Tree, u64, u64)> {
+        let (raw, state) = {
+            let table = self.table.lock();
+            let state = table.get(id)?.state;
+            (table.merged.get(&id)?.tree, state)
+        };
+        let is_read = state != RootState::Dropping;
+        is_read.then(|| (tree_of(&raw), self.inherited(id), self.merged_inherited(id)))
+    }
+
+    /// Whether the log has a root that the index lacks.
+    pub(super) fn is_only_logged(&self, id: u32) -> bool {
+        let table = self.table.lock();
+        table.pending.contains_key(&id) && !table.merged.contains_key(&id)
+    }
+
+    /// The heads that the index has, ascending.
+    pub(super) fn merged_heads(&self) -> Vec<u32> {
+        let table = self.table.lock();
+        let heads = table.merged.iter();
+        let heads = heads.filter(|(_, root)| root.state == RootState::Head);
+        heads.map(|(id, _)| *id).collect()
+    }
+
+    /// Id of the head named `main`, which is always there.
+    pub(super) fn main(&self) -> u32 {
+        self.named(MAIN_NAME).unwrap_or(MAIN_ROOT)
     }
 
     /// All roots, pending changes included.
@@ -123,13 +222,23 @@ impl Roots {
 
     /// The root of that name, pending ones included.
     pub fn named(&self, name: &str) -> Option<u32> {
-        self.table.lock().named(name)
+        self.table.lock().names.get(name).copied()
     }
 
     /// Adds changes that the log has and no merge has taken.
     pub(super) fn add_pending(&self, changes: &RootItems) {
-        let changes = changes.iter().map(|(id, root)| (*id, root.clone()));
-        self.table.lock().pending.extend(changes);
+        self.table.lock().add_pending(changes);
+    }
+
+    /// Which of these changes make a head inherit nodes that it did not inherit before: a new head,
+    /// or one with another parent.
+    pub(super) fn inheriting(&self, changes: &RootItems) -> Vec<u32> {
+        let table = self.table.lock();
+        let moved = |(id, root): &(&u32, &Root)| {
+            let parent = table.get(**id).map(|known| known.parent);
+            root.state == RootState::Head && parent != Some(root.parent)
+        };
+        changes.iter().filter(moved).map(|(id, _)| *id).collect()
     }
 
     /// Records the items that a durable superblock has. Pending changes of the same roots remain
@@ -142,60 +251,31 @@ impl Roots {
     }
 
     /// Checks that a root can get this name.
-    fn check_new(&self, name: &str) -> Result<()> {
+    ///
+    /// # Errors
+    /// [`Error::Exists`]; [`Error::Invalid`] for a name that no root can have.
+    pub(super) fn check_name(&self, name: &str) -> Result<()> {
         if !is_root_name(name) {
             return Err(Error::Invalid(
-                "a name for a snapshot has 1 to 255 bytes, no control characters, no `/` and `@`, \
-                 and does not begin with `-`",
+                "the name of a snapshot or branch has 1 to 255 bytes, no control characters, no \
+                 `/` and `@`, and does not begin with `-`",
             ));
         }
-        let table = self.table.lock();
-        if table.named(name).is_some() {
-            return Err(Error::Exists);
+        match self.named(name) {
+            Some(_) => Err(Error::Exists),
+            None => Ok(()),
         }
-        match table.ids().count() >= MAX_ROOTS as usize {
+    }
+
+    /// Checks that the volume can have `more` roots.
+    pub(super) fn check_room(&self, more: usize) -> Result<()> {
+        let table = self.table.lock();
+        match table.merged.len() + table.new_ids().count() + more > MAX_ROOTS as usize {
             true => Err(Error::Invalid(
-                "the volume has as many snapshots as it can have",
+                "the volume has as many snapshots and branches as it can have; drop some",
             )),
             false => Ok(()),
         }
-    }
-}
-
-/// A snapshot of the main root that is to be made: the main root is frozen under a new id, and
-/// continues as its child.
-pub(super) struct Fork {
-    id: u32,
-    name: String,
-    created: RawTime,
-}
-
-impl Fork {
-    /// The changes of roots that close the context `boundary`.
-    fn changes(&self, main: Root, boundary: u64) -> RootItems {
-        let frozen = Root {
-            tree: RawRoot {
-                birth: U64::new(boundary),
-                ..RawRoot::default()
-            },
-            parent: main.parent,
-            state: RootState::Frozen,
-            boundary,
-            created: self.created,
-            origin: MAIN_ROOT,
-            nodes: 0,
-            name: self.name.clone(),
-            freed_to: None,
-        };
-        let main = Root {
-            tree: RawRoot {
-                birth: main.tree.birth,
-                ..RawRoot::default()
-            },
-            parent: self.id,
-            ..main
-        };
-        [(self.id, frozen), (MAIN_ROOT, main)].into()
     }
 }
 
@@ -209,48 +289,27 @@ pub(super) fn log_vectors(changes: &RootItems, seq: u64) -> Vec<Arc<LogVector>> 
 }
 
 impl Core {
-    /// Makes a snapshot of the files as they are after everything committed so far; it is durable
-    /// when this returns. The time does not depend on the number of files; it includes the merge of
-    /// an earlier snapshot if that is not merged yet.
-    ///
-    /// # Errors
-    /// [`Error::Exists`]; a name that no root can have, too many roots; a read-only volume; no
-    /// space for the merge of an earlier snapshot; the device's failure.
-    pub fn snapshot(&self, name: &str) -> Result<()> {
-        self.check_changeable()?;
-        self.roots.check_new(name)?;
-        self.mark_roots()?;
-        self.journal.reserve(FORK_LOG, self)?;
-        let forked = self.merger.fork(self, FORK_LOG, || {
-            self.roots.check_new(name)?;
-            Ok(Fork {
-                id: self.superblocks.new_root()?,
-                name: name.into(),
-                created: self.now().into(),
-            })
-        });
-        self.journal.force(forked?, self)?;
-        self.signals.want_merge();
-        Ok(())
-    }
-
-    /// Number of nodes of the main root's tree. Counts them if the volume never had a fork; then
-    /// they stay counted. The caller has the lock of merges, or no other thread uses the volume.
-    pub(super) fn main_nodes(&self) -> Result<u64> {
-        let known = self.roots.merged(MAIN_ROOT).map_or(0, |main| main.nodes);
+    /// Number of nodes of a root's tree. Counts them if the item does not tell, which is so for the
+    /// main root of a volume that never had a fork; then they stay counted. The caller has the lock
+    /// of merges, or no other thread uses the volume.
+    pub(super) fn nodes_of(&self, id: u32) -> Result<u64> {
+        let Some(root) = self.roots.merged(id) else {
+            return Ok(0);
+        };
         // A damaged item may tell any number.
-        if (1..=self.geometry.total_blocks / NODE_BLOCKS).contains(&known) {
-            return Ok(known);
+        let most = self.geometry.total_blocks / NODE_BLOCKS;
+        if root.tree.height.get() == 0 || (1..=most).contains(&root.nodes) {
+            return Ok(root.nodes.min(most));
         }
-        let nodes = self.index.count_nodes(&self.items.tree())?;
-        if let Some(main) = self.roots.table.lock().merged.get_mut(&MAIN_ROOT) {
-            main.nodes = nodes;
+        let nodes = self.index.count_nodes(&tree_of(&root.tree))?;
+        if let Some(root) = self.roots.table.lock().merged.get_mut(&id) {
+            root.nodes = nodes;
         }
         Ok(nodes)
     }
 
     /// Sets the feature of roots in the superblock, before the log or the index has any.
-    fn mark_roots(&self) -> Result<()> {
+    pub(super) fn mark_roots(&self) -> Result<()> {
         let marked = || self.superblocks.newest().incompatible.get() & ROOTS != 0;
         if marked() {
             return Ok(());
@@ -264,16 +323,16 @@ impl Core {
         })
     }
 
-    /// Applies a fork to the state after the context `boundary`; no thread commits. Returns its
-    /// changes.
-    pub(super) fn begin_fork(&self, fork: &Fork, boundary: u64) -> RootItems {
-        let main = {
-            let table = self.roots.table.lock();
-            table.get(MAIN_ROOT).cloned().unwrap_or_default()
-        };
-        let changes = fork.changes(main, boundary);
-        self.roots.add_pending(&changes);
-        self.items.set_inherited(boundary);
-        changes
+    /// Applies changes of roots to the state after the context that they close; no thread commits.
+    /// Returns the heads that inherit all of their nodes from here on.
+    pub(super) fn begin_changes(&self, changes: &RootItems) -> Vec<u32> {
+        let inheriting = self.roots.inheriting(changes);
+        self.roots.add_pending(changes);
+        for id in changes.keys() {
+            if let Some(items) = self.heads.get(*id) {
+                items.set_inherited(self.roots.inherited(*id));
+            }
+        }
+        inheriting
     }
 }

@@ -12,8 +12,8 @@ use zerocopy::little_endian::{U32, U64};
 use crate::device::{Device, Storage};
 use crate::error::{Error, Result};
 use crate::fault::{self, InjectedFault, is_injected};
-use crate::format::BLOCK_SIZE;
 use crate::format::superblock::Superblock;
+use crate::format::{BLOCK_SIZE, MAX_COUNTER};
 use crate::index::Tree;
 use crate::journal::Journal;
 use crate::space::Space;
@@ -73,6 +73,23 @@ impl Superblocks {
         }
         chunk.0 += 1;
         chunk.0 - 1
+    }
+
+    /// All numbers below this one may have been given to inodes, and no other ones.
+    pub fn next_ino(&self) -> u64 {
+        self.next_ino.load(Ordering::Acquire)
+    }
+
+    /// Takes `count` numbers for inodes that come from elsewhere. Returns the first one.
+    ///
+    /// # Errors
+    /// Not so many numbers are left.
+    pub fn take_numbers(&self, count: u64) -> Result<u64> {
+        let next = |ino: u64| ino.checked_add(count).filter(|end| *end < MAX_COUNTER);
+        let taken = self
+            .next_ino
+            .fetch_update(Ordering::AcqRel, Ordering::Acquire, next);
+        taken.map_err(|_| Error::Invalid("the volume has too few inode numbers left"))
     }
 
     /// Records that replay has found an inode of this number, which is never given out again.

@@ -3,6 +3,7 @@
 //! Called with all locks dropped. What a committer waits for here is always under way: a push or a
 //! merge that was requested, or that it runs itself if there are no workers.
 
+use crate::device::waiting;
 use crate::error::{Error, Result};
 use crate::journal::LogSpaceReclaimer;
 use crate::txn::{Core, Receipt};
@@ -36,6 +37,19 @@ impl Core {
         }
     }
 
+    /// Makes up for a wait up to context `seq` that was left out ([`waiting::Waits::owed`]). The
+    /// caller holds no lock.
+    ///
+    /// # Errors
+    /// As [`Self::throttle`].
+    pub fn settle(&self, seq: u64) -> Result<()> {
+        let waited = self.journal.write_through(seq, self);
+        match waited.and_then(|()| self.wait_for_limits(Receipt::default())) {
+            Err(Error::HostFull { .. }) => Ok(()),
+            other => other,
+        }
+    }
+
     fn wait_for_limits(&self, receipt: Receipt) -> Result<()> {
         self.journal.throttle(receipt.filled, receipt.seq, self)?;
         if self.current_bytes() < self.limits.dirty_soft
@@ -49,6 +63,9 @@ impl Core {
     /// Starts a merge, or waits for one if too much memory is held.
     fn press(&self) -> Result<()> {
         if !self.signals.has_workers() {
+            if waiting::postponed(0) {
+                return Ok(());
+            }
             let seen = self.merger.merges();
             // A merge that was running at the call and has ended since serves this caller, too.
             self.merger.wait_for_running();
@@ -58,7 +75,7 @@ impl Core {
             };
         }
         self.signals.want_merge();
-        match self.dirty_bytes() < self.limits.dirty_hard {
+        match self.dirty_bytes() < self.limits.dirty_hard || waiting::postponed(0) {
             true => Ok(()),
             false => self.wait_for_memory(),
         }

@@ -215,3 +215,29 @@ fn xattr_calls_succeed_while_file_is_replaced() {
         }
     });
 }
+
+#[test]
+fn open_file_has_owner_and_extended_attributes() {
+    let v = volume();
+    let file = v.create_new_file("f").unwrap();
+    v.remove_file("f").unwrap();
+    file.chown(Some(7), None).unwrap();
+    let owner = file.metadata().unwrap();
+    file.chown(None, Some(8)).unwrap();
+    assert_eq!(file.metadata().unwrap().uid(), owner.uid());
+    assert_eq!(file.metadata().unwrap().gid(), 8);
+
+    file.set_xattr("user.a", b"1").unwrap();
+    let again = file.set_xattr_with("user.a", b"2", XattrMode::Create);
+    fails(again, ErrorKind::AlreadyExists);
+    let missing = file.set_xattr_with("user.b", b"2", XattrMode::Replace);
+    fails_with(missing, libc::ENODATA);
+    assert_eq!(
+        file.get_xattr("user.a").unwrap().as_deref(),
+        Some(&b"1"[..])
+    );
+    assert_eq!(file.list_xattrs().unwrap(), ["user.a"]);
+    file.remove_xattr("user.a").unwrap();
+    assert_eq!(file.get_xattr("user.a").unwrap(), None);
+    fails_with(file.remove_xattr("user.a"), libc::ENODATA);
+}

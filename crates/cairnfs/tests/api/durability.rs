@@ -425,3 +425,17 @@ fn readers_do_not_wait_during_fsync_data_write() {
         synced.join().unwrap().unwrap();
     });
 }
+
+#[test]
+fn sequences_pass_through_their_numbers() {
+    use cairnfs::Sequence;
+    let v = super::volume();
+    v.write("f", "x").unwrap();
+    let before = v.sequence();
+    let same = Sequence::from_u64(before.as_u64());
+    assert!(!v.is_durable(same));
+    v.sync_through(same).unwrap();
+    assert!(v.is_durable(before));
+    v.sync_through(Sequence::from_u64(u64::MAX)).unwrap();
+    assert!(!v.is_durable(Sequence::from_u64(u64::MAX)));
+}

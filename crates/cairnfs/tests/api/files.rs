@@ -301,3 +301,60 @@ fn bad_block_fails_only_reads_of_it() {
         assert!(n == BAD || bytes == block(n), "block {n}");
     }
 }
+
+#[test]
+fn linked_unnamed_file_stays_with_its_contents_and_attributes() {
+    let v = volume();
+    v.create_dir("d").unwrap();
+    let file = v.tempfile("d").unwrap();
+    file.write_all_at(b"whole", 0).unwrap();
+    file.set_xattr("user.kind", b"text").unwrap();
+    v.link_file(&file, "d/named").unwrap();
+    fails(v.link_file(&file, "d/named"), ErrorKind::AlreadyExists);
+    v.link_file(&file, "second").unwrap();
+    drop(file);
+    assert_eq!(v.read("d/named").unwrap(), b"whole");
+    assert_eq!(v.metadata("second").unwrap().nlink(), 2);
+    let kind = v.get_xattr("second", "user.kind").unwrap();
+    assert_eq!(kind.as_deref(), Some(&b"text"[..]));
+
+    let removed = v.create_new_file("removed").unwrap();
+    v.remove_file("removed").unwrap();
+    fails(v.link_file(&removed, "again"), ErrorKind::NotFound);
+    let other = volume().tempfile("/").unwrap();
+    fails(v.link_file(&other, "foreign"), ErrorKind::InvalidInput);
+    let dir = v.open_file("d").unwrap();
+    fails_with(v.link_file(&dir, "e"), libc::EPERM);
+}
+
+#[test]
+fn space_of_a_range_changes_with_and_without_the_size() {
+    use cairnfs::Fallocate;
+    let v = volume();
+    let file = v.create_new_file("f").unwrap();
+    let keep = |keep_size| Fallocate::Allocate { keep_size };
+    file.fallocate(0, 1 << 20, keep(true)).unwrap();
+    assert_eq!(file.metadata().unwrap().len(), 0);
+    assert_eq!(file.metadata().unwrap().blocks(), 2048);
+    file.fallocate(0, 1 << 20, keep(false)).unwrap();
+    assert_eq!(file.metadata().unwrap().len(), 1 << 20);
+    file.fallocate(0, 1 << 20, Fallocate::PunchHole).unwrap();
+    assert_eq!(file.metadata().unwrap().blocks(), 0);
+}
+
+#[test]
+fn ranges_are_copied_between_and_within_files() {
+    let v = volume();
+    let from = v.create_new_file("from").unwrap();
+    from.write_all_at(b"0123456789", 0).unwrap();
+    let to = v.create_new_file("to").unwrap();
+    assert_eq!(from.copy_range(2, &to, 1, 100).unwrap(), 8);
+    assert_eq!(v.read("to").unwrap(), b"\x0023456789");
+    assert_eq!(from.copy_range(0, &from, 10, 5).unwrap(), 5);
+    assert_eq!(v.read("from").unwrap(), b"012345678901234");
+    fails(from.copy_range(0, &from, 1, 5), ErrorKind::InvalidInput);
+    let other = volume().create_new_file("f").unwrap();
+    fails(from.copy_range(0, &other, 0, 1), ErrorKind::InvalidInput);
+    let read_only = v.open_file("to").unwrap();
+    fails_with(from.copy_range(0, &read_only, 0, 1), libc::EBADF);
+}

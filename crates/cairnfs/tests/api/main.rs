@@ -9,6 +9,8 @@
 )]
 
 mod attributes;
+mod branch_model;
+mod branches;
 mod compared;
 mod costs;
 mod durability;

@@ -337,3 +337,14 @@ fn repeated_renames_take_no_space() {
     }
     assert_eq!(fs.statfs().available, available);
 }
+
+#[test]
+fn directories_get_the_permissions_asked_for() {
+    let v = volume();
+    v.mkdir("private", 0o1700).unwrap();
+    assert_eq!(
+        v.metadata("private").unwrap().mode(),
+        libc::S_IFDIR | 0o1700
+    );
+    fails(v.mkdir("private", 0o755), ErrorKind::AlreadyExists);
+}

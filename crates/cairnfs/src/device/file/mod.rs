@@ -1,7 +1,7 @@
 //! A regular file or a block device as a [`Device`].
 //!
 //! Uses direct I/O where the file supports it, buffered I/O otherwise. A lock excludes a second
-//! opener until the value is dropped or, if the process is killed, until its writes in flight are
+//! opener until the value is dropped, also if a forked child has inherited the file, or, if the process is killed, until its writes in flight are
 //! over. Callers' memory need not be aligned: unaligned memory goes through a bounce buffer of
 //! bounded size. A write for which the host file system has no space fails with
 //! [`Error::HostFull`] and may be retried.
@@ -19,8 +19,9 @@ use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use rustix::fs::FallocateFlags;
+use rustix::fs::{FallocateFlags, FlockOperation};
 use rustix::io::Errno;
+use rustix::process::Pid;
 use smallvec::SmallVec;
 
 use super::{AlignedBuf, Device, Piece, SECTOR, check_range, io_error, ring};
@@ -49,8 +50,7 @@ pub enum Access {
 #[derive(Debug)]
 pub struct FileDevice {
     file: Arc<OwnedFd>,
-    /// What a loop device is attached to, locked as well.
-    _below: Vec<OwnedFd>,
+    _lock: Lock,
     path: PathBuf,
     /// The path that the kernel reported for the open file when it was opened.
     named: Option<PathBuf>,
@@ -64,6 +64,27 @@ pub struct FileDevice {
     rings: bool,
     /// Cleared when a discard turns out to be unsupported.
     discards: AtomicBool,
+}
+
+/// The locks of a device: of its file, and of what a loop device is attached to.
+///
+/// They belong to the open file, which a child process inherits by fork(), and would outlive it
+/// here: so the process that took them releases them, and no other.
+#[derive(Debug)]
+struct Lock {
+    files: Vec<Arc<OwnedFd>>,
+    process: Pid,
+}
+
+impl Drop for Lock {
+    fn drop(&mut self) {
+        if self.process == rustix::process::getpid() {
+            for file in &self.files {
+                // If it fails, the lock ends when the last process closes the file.
+                let _ = rustix::fs::flock(&**file, FlockOperation::Unlock);
+            }
+        }
+    }
 }
 
 impl FileDevice {

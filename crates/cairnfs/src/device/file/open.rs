@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use rustix::fs::{FileType, FlockOperation, Mode, OFlags, Stat, major, minor};
 use rustix::io::Errno;
 
-use super::{Access, FileDevice, attached, backing, name, retry, room};
+use super::{Access, FileDevice, Lock, attached, backing, name, retry, room};
 use crate::device::{AlignedBuf, SECTOR, looks_empty, ring};
 use crate::error::{Error, Result};
 use crate::sync::atomic::AtomicBool;
@@ -150,10 +150,15 @@ impl FileDevice {
         if access == Access::ReadWrite {
             refuse_attached(path, &stat, &below, size)?;
         }
+        let named = name::of(&file);
+        let file = Arc::new(file);
+        let mut files = vec![Arc::clone(&file)];
+        files.extend(below.into_iter().map(Arc::new));
+        let process = rustix::process::getpid();
         let mut device = Self {
-            named: name::of(&file),
-            file: Arc::new(file),
-            _below: below,
+            named,
+            file,
+            _lock: Lock { files, process },
             path: path.to_path_buf(),
             size,
             access,

@@ -183,6 +183,24 @@ fn open_waits_for_lock_released_soon() {
     });
 }
 
+/// A descriptor that is passed to a child has the same lock as one that a child inherits.
+#[test]
+fn lock_ends_with_the_device_although_a_child_has_the_file() {
+    let (_dir, path) = image();
+    let writer = FileDevice::create(&path, SIZE).unwrap();
+    let inherited = writer.file.try_clone().unwrap();
+    let mut child = std::process::Command::new("cat")
+        .stdin(std::process::Stdio::piped())
+        .stdout(inherited)
+        .spawn()
+        .unwrap();
+    drop(writer);
+    let again = FileDevice::open(&path, Access::ReadWrite);
+    drop(child.stdin.take());
+    child.wait().unwrap();
+    again.unwrap();
+}
+
 #[test]
 fn read_only_device_refuses_changes() {
     let (_dir, path) = image();

@@ -1,6 +1,9 @@
 //! Thread schedules of the whole engine: a few calls by a few threads on one directory, with merges
 //! and power cuts between them.
 
+#[path = "branch_schedules.rs"]
+mod branches;
+
 use std::collections::BTreeSet;
 use std::sync::{Arc, OnceLock};
 
@@ -95,11 +98,11 @@ impl Volume {
         self.fs.sync().unwrap();
         assert_eq!(self.cut().names(), expected);
         self.fs.close().unwrap();
-        self.fs.core.reservations().sweep();
-        assert_eq!(self.fs.core.space().reserved(), (0, 0));
-        let journal = self.fs.core.journal();
+        self.fs.core().reservations().sweep();
+        assert_eq!(self.fs.core().space().reserved(), (0, 0));
+        let journal = self.fs.core().journal();
         let used = journal.end().lsn - journal.ring().tail();
-        let blocks = self.fs.core.geometry().log_blocks;
+        let blocks = self.fs.core().geometry().log_blocks;
         let fresh = crate::journal::ring::Ring::new(blocks, 0, used);
         let free = journal.ring().free();
         assert_eq!(free, fresh.free(), "log space that nobody has");
@@ -434,7 +437,7 @@ fn change_beside_removal(change: fn(&FileSystem, u64) -> Result<(), Error>) {
     wait_for_ever(true);
     let volume = open(fresh());
     let file = volume.create("f").unwrap();
-    let unused = volume.fs.core.space().free_blocks();
+    let unused = volume.fs.core().space().free_blocks();
     volume.write(file, &[1; 100]);
     let changing = {
         let volume = volume.clone();
@@ -447,7 +450,7 @@ fn change_beside_removal(change: fn(&FileSystem, u64) -> Result<(), Error>) {
     // Blocks that a merge takes from the index are free after it; a second one frees its own nodes.
     volume.fs.merge().unwrap();
     volume.fs.merge().unwrap();
-    assert_eq!(volume.fs.core.space().free_blocks(), unused);
+    assert_eq!(volume.fs.core().space().free_blocks(), unused);
     volume.check(&[]);
 }
 

@@ -7,7 +7,7 @@ use crate::format::NODE_SIZE;
 use crate::format::key::{Key, Kind};
 use crate::format::node::MAX_CELL_VALUE;
 
-fn any_key() -> impl Strategy<Value = Key> {
+pub fn any_key() -> impl Strategy<Value = Key> {
     let clustered = (0u64..40, 0u64..60);
     let random = (any::<u64>(), any::<u64>());
     let kind = prop_oneof![
@@ -20,7 +20,7 @@ fn any_key() -> impl Strategy<Value = Key> {
         .prop_map(|((object, offset), kind)| Key::new(object, kind, offset))
 }
 
-fn any_value() -> impl Strategy<Value = Option<Vec<u8>>> {
+pub fn any_value() -> impl Strategy<Value = Option<Vec<u8>>> {
     let len = prop_oneof![
         40 => 0usize..200,
         10 => 0usize..4097,

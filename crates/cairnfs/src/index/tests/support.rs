@@ -224,6 +224,15 @@ impl Bench {
         out
     }
 
+    /// The blocks of the tree's nodes.
+    pub fn node_blocks(&self) -> BTreeSet<u64> {
+        let mut out = BTreeSet::new();
+        if let Some(level) = self.tree.height.checked_sub(1) {
+            nodes_below(&self.index, &self.tree.ptr, level as u8, &mut out);
+        }
+        out
+    }
+
     /// Compares all look-ups and scans with the model, and checks that no block is leaked or used
     /// twice.
     pub fn check(&self) {
@@ -263,6 +272,15 @@ fn blocks_below(index: &Index, ptr: &RawPtr, level: u8, out: &mut BTreeSet<u64>)
                 .unwrap();
             units.into_iter().for_each(|b| assert!(out.insert(b)));
         }
+    }
+}
+
+fn nodes_below(index: &Index, ptr: &RawPtr, level: u8, out: &mut BTreeSet<u64>) {
+    out.insert(ptr.block.get());
+    if level > 0 {
+        let node = index.load(ptr, level).unwrap();
+        let children = (0..node.len()).map(|i| node.child(i).unwrap());
+        children.for_each(|child| nodes_below(index, &child, level - 1, out));
     }
 }
 

@@ -17,7 +17,7 @@ use crate::journal::cil::Filled;
 use crate::journal::position::LogPosition;
 use crate::journal::recover::{read_context, scan};
 use crate::journal::ring::{CONTEXT_BASE, Ring};
-use crate::journal::signals::{LogWork, Signals};
+use crate::journal::signals::{LogWork, MergeWork, Signals};
 use crate::journal::vector::{Change, LogVector, charge_for};
 use crate::journal::{Journal, LogSpaceReclaimer};
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -189,7 +189,7 @@ fn merge_takes_exactly_commits_up_to_its_boundary() {
             let log = log.clone();
             move || {
                 for _ in 0..2 {
-                    let commits = |_| (log.commits.load(Ordering::Relaxed), Vec::new());
+                    let commits = |_| Ok((log.commits.load(Ordering::Relaxed), Vec::new()));
                     let point = log.journal.push_for_merge(0, commits).unwrap();
                     let (found, _) = log.found(&log.disk.seen());
                     let expected = log.expected.lock().unwrap().clone();
@@ -262,7 +262,9 @@ fn merge_counts_commits_before_its_swap() {
         });
         let point = log
             .journal
-            .push_for_merge(0, |_| (log.commits.swap(0, Ordering::Relaxed), Vec::new()))
+            .push_for_merge(0, |_| {
+                Ok((log.commits.swap(0, Ordering::Relaxed), Vec::new()))
+            })
             .unwrap();
         log.journal.merged(LOG_BLOCKS);
         for thread in threads {
@@ -307,7 +309,7 @@ fn log_space_waiters_are_all_woken() {
         let merges = thread::spawn({
             let (ring, signals, used) = (ring.clone(), signals.clone(), used.clone());
             move || {
-                while signals.next_merge() {
+                while signals.next_merge_work() == MergeWork::Merge {
                     signals.merging();
                     ring.move_tail(used.load(Ordering::Relaxed));
                     thread::yield_now();

@@ -31,8 +31,8 @@ use crate::journal::fsync_record::{FsyncRecord, Gathered};
 use crate::journal::vector::{Change, LogVector, charge_for};
 use crate::mechanism::Mechanism;
 use crate::sync::atomic::Ordering;
-use crate::txn::Core;
 use crate::txn::fsync::{Place, Request};
+use crate::txn::{Core, ItemStore};
 
 /// Largest number of inodes of a record: commits wait while the closure is followed. A larger
 /// closure is most of its context, which is written instead.
@@ -43,7 +43,8 @@ const FEW: usize = 64;
 
 /// The closure of a record while it is followed.
 struct ClosureWalk<'a> {
-    core: &'a Core,
+    /// The roots of the requests and of moved directories. No dependency leads to another one.
+    roots: SmallVec<[Arc<ItemStore>; 2]>,
     storage: &'a Storage,
     journal: &'a Journal,
     seq: u64,
@@ -69,8 +70,10 @@ impl ClosureWalk<'_> {
         true
     }
 
-    fn inode(&self, (root, ino): Place) -> Arc<Inode> {
-        self.core.items_of(root).table().get_or_new(ino)
+    /// The inode; none of a root without requests and moved directories.
+    fn inode(&self, (root, ino): Place) -> Option<Arc<Inode>> {
+        let items = self.roots.iter().find(|items| items.root() == root)?;
+        Some(items.table().get_or_new(ino))
     }
 
     /// Adds an inode and its dependencies, which are inodes of the same root. Returns `false` if
@@ -83,7 +86,9 @@ impl ClosureWalk<'_> {
         {
             return true;
         }
-        let inode = self.inode((root, ino));
+        let Some(inode) = self.inode((root, ino)) else {
+            return true;
+        };
         let log_deps = inode.log_deps();
         if !log_deps.is_of(self.seq) {
             return true;
@@ -158,7 +163,9 @@ impl ClosureWalk<'_> {
                 if let Some(vector) = &change.vector {
                     record.take(context, vector);
                 }
-                let dir = self.inode((*root, change.dir));
+                let Some(dir) = self.inode((*root, change.dir)) else {
+                    continue;
+                };
                 let mut log_deps = dir.log_deps();
                 let children = log_deps.enter(self.seq).children();
                 children.logged(&change);
@@ -188,9 +195,11 @@ impl ClosureWalk<'_> {
             }
         };
         inodes.retain(|child| {
-            let child = self.inode((root, *child));
-            let log_deps = child.log_deps();
-            log_deps.is_of(self.seq) && log_deps.names.iter().any(|name| name.dir == dir.ino)
+            let is_named = |child: Arc<Inode>| {
+                let log_deps = child.log_deps();
+                log_deps.is_of(self.seq) && log_deps.names.iter().any(|name| name.dir == dir.ino)
+            };
+            self.inode((root, *child)).is_some_and(is_named)
         });
         dir.log_deps().enter(self.seq).children().inodes = inodes;
     }
@@ -238,13 +247,32 @@ fn take_inode(root: u32, inode: &Inode, context: &Context, record: &mut FsyncRec
     }
 }
 
+/// The roots of requests and of moved directories, which have changes and so are open.
+fn roots_of(core: &Core, requests: &[Request], moved: &[Place]) -> SmallVec<[Arc<ItemStore>; 2]> {
+    let mut roots: SmallVec<[Arc<ItemStore>; 2]> = SmallVec::new();
+    for request in requests {
+        if roots
+            .iter()
+            .all(|items| items.root() != request.items.root())
+        {
+            roots.push(request.items.clone());
+        }
+    }
+    for (root, _) in moved {
+        if roots.iter().all(|items| items.root() != *root) {
+            roots.extend(core.items_of(*root));
+        }
+    }
+    roots
+}
+
 /// Files for which every request is data-only.
 fn data_only(requests: &[Request]) -> Vec<Place> {
     let full = |place: Place| {
-        let mut of_inode = requests.iter().filter(|w| w.place == place);
+        let mut of_inode = requests.iter().filter(|w| w.place() == place);
         of_inode.any(|w| !w.data_only && !is_injected(InjectedFault::TimesNotSynced))
     };
-    let files = requests.iter().map(|w| w.place);
+    let files = requests.iter().map(Request::place);
     files.filter(|place| !full(*place)).collect()
 }
 
@@ -268,9 +296,9 @@ pub(super) fn gather(core: &Core, requests: &[Request], context: &Context) -> Ga
         return Gathered::Context;
     }
     let entries = !is_injected(InjectedFault::EntriesNotSynced);
-    let moved = context.take_moved().into_iter().map(|place| (place, false));
+    let moved = context.take_moved();
     let mut followed = ClosureWalk {
-        core,
+        roots: roots_of(core, requests, &moved),
         storage: &core.storage,
         journal,
         seq: context.seq,
@@ -278,8 +306,8 @@ pub(super) fn gather(core: &Core, requests: &[Request], context: &Context) -> Ga
         seen: HashMap::default(),
         todo: requests
             .iter()
-            .map(|w| (w.place, entries))
-            .chain(moved)
+            .map(|w| (w.place(), entries))
+            .chain(moved.into_iter().map(|place| (place, false)))
             .collect(),
         data_only: data_only(requests),
         dirs: 0,

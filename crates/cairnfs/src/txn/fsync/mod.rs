@@ -15,6 +15,8 @@ mod deps;
 
 pub use deps::NameAt;
 
+use std::sync::Arc;
+
 use crossbeam_utils::CachePadded;
 use smallvec::SmallVec;
 
@@ -38,10 +40,17 @@ pub struct FsyncRequest {
 pub(super) type Place = (u32, u64);
 
 /// A request with the root of its inode.
-#[derive(Debug, Clone, Copy)]
+#[derive(Clone)]
 struct Request {
-    place: Place,
+    items: Arc<ItemStore>,
+    ino: u64,
     data_only: bool,
+}
+
+impl Request {
+    fn place(&self) -> Place {
+        (self.items.root(), self.ino)
+    }
 }
 
 /// The batches of a volume, which serve all roots together.
@@ -81,7 +90,7 @@ impl Fsyncs {
     pub(super) fn force(
         &self,
         core: &Core,
-        items: &ItemStore,
+        items: &Arc<ItemStore>,
         inodes: &[FsyncRequest],
     ) -> Result<()> {
         let journal = &*core.journal;
@@ -93,15 +102,20 @@ impl Fsyncs {
         for request in inodes {
             write_data_first(core, items, request.ino)?;
         }
-        let root = items.root();
         let requests: SmallVec<[Request; 2]> = inodes
             .iter()
             .map(|request| Request {
-                place: (root, request.ino),
+                items: items.clone(),
+                ino: request.ino,
                 data_only: request.data_only,
             })
             .collect();
-        match self.batches.join(&requests) {
+        self.force_requests(core, &requests)
+    }
+
+    fn force_requests(&self, core: &Core, requests: &[Request]) -> Result<()> {
+        let journal = &*core.journal;
+        match self.batches.join(requests) {
             Joined::Follower(result) => {
                 result.unwrap_or(Err(Error::Invalid("an fsync was broken off")))
             }
@@ -114,10 +128,28 @@ impl Fsyncs {
     }
 }
 
+#[cfg(test)]
+#[cfg(not(shuttle))]
+impl Fsyncs {
+    /// Makes an inode of each of these roots durable, all in one batch.
+    pub(super) fn force_together(&self, core: &Core, roots: &[Arc<ItemStore>], ino: u64) {
+        let request = |items: &Arc<ItemStore>| Request {
+            items: items.clone(),
+            ino,
+            data_only: false,
+        };
+        let requests: Vec<Request> = roots.iter().map(request).collect();
+        for request in &requests {
+            write_data_first(core, &request.items, ino).unwrap();
+        }
+        self.force_requests(core, &requests).unwrap();
+    }
+}
+
 /// Makes data of an inode durable that the record will not have checksums of.
 fn write_data_first(core: &Core, items: &ItemStore, ino: u64) -> Result<()> {
     let inode = items.table().get_or_new(ino);
-    core.ablated_fsync(&inode)?;
+    core.ablated_fsync(items, &inode)?;
     let stamp = inode.log_deps().more().map_or(0, |m| m.unlisted.made);
     // No lock is held, so other threads go on and share the flush.
     core.journal.data_first(stamp)

@@ -177,7 +177,7 @@ impl ItemStore {
             AttributeValue::Bytes(bytes) => return Ok(bytes),
             AttributeValue::At(place) => place,
         };
-        if let Some(value) = self.values().at(place) {
+        if let Some(value) = self.values().at(self.number, place) {
             return Ok(value.bytes().to_vec());
         }
         let bytes = self.in_index(|tree| {
@@ -191,7 +191,7 @@ impl ItemStore {
             }
         })?;
         let values = self.values();
-        values.remember(&values.intern(&bytes), place.slot);
+        values.remember(self.number, &values.intern(&bytes), place.slot);
         Ok(bytes)
     }
 

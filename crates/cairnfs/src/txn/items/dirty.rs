@@ -42,6 +42,11 @@ impl DirtyList {
         }
     }
 
+    /// Whether any inode is listed.
+    pub fn has_any(&self) -> bool {
+        self.inodes.has_any()
+    }
+
     /// Takes all inodes.
     pub fn take(&self) -> DirtyInodes {
         self.inodes.take()

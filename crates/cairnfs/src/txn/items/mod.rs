@@ -24,7 +24,8 @@ pub(super) use attributes::bad_item;
 pub use attributes::{Attribute, count_attributes};
 pub(super) use dirty::{DirtyInodes, DirtyList};
 pub use read::{Item, NameFound};
-pub(super) use values::{bad_value, value_at};
+pub(super) use values::bad_value;
+pub use values::value_at;
 
 use self::names::NameCache;
 use crate::device::Storage;
@@ -35,12 +36,12 @@ use crate::format::geometry::Geometry;
 use crate::format::key::{Key, Kind};
 use crate::index::{Index, Tree};
 use crate::inode::attrs::Attrs;
+use crate::inode::dirty::DirtySet;
 use crate::inode::table::InodeTable;
 use crate::inode::{Inode, InodeState};
 use crate::sync::atomic::{AtomicU64, Ordering};
-use crate::txn::Limits;
 use crate::txn::commit::is_inherited;
-use crate::values::Values;
+use crate::values::{TreeNumber, Values};
 
 /// What all trees of files of a volume share.
 #[derive(Clone)]
@@ -54,38 +55,55 @@ pub(super) struct SharedByTrees {
     pub values: Arc<Values>,
 }
 
+/// A root as it is when it is opened.
+pub(super) struct OpenedRoot {
+    /// Its id.
+    pub id: u32,
+    /// Its tree.
+    pub tree: Tree,
+    /// The boundary of its parent as committers see it; [`NOT_A_HEAD`] of a frozen root.
+    pub inherited: u64,
+    /// The boundary of its parent as the index has it.
+    pub merged_inherited: u64,
+    /// See [`ItemStore::number`].
+    pub number: TreeNumber,
+}
+
+/// In place of the boundary of a parent: the root cannot be written.
+pub(super) const NOT_A_HEAD: u64 = u64::MAX;
+
 /// The items of one tree of files.
 pub struct ItemStore {
     /// Id of the root.
     root: u32,
+    number: TreeNumber,
     shared: SharedByTrees,
     /// The newest root of the tree. Readers load it once per lookup.
     main: ArcSwap<Tree>,
     table: InodeTable,
     names: NameCache,
     dirty: DirtyList,
-    /// The boundary of the root's parent, as committers see it; 0 without a parent. Changed only
-    /// while no thread commits.
+    /// The boundary of the root's parent, as committers see it; 0 without a parent, [`NOT_A_HEAD`]
+    /// if the root is frozen. Changed only while no thread commits.
     inherited: AtomicU64,
     /// The same as the index has it.
     merged_inherited: AtomicU64,
 }
 
 impl ItemStore {
-    /// The items of the tree `main` of `root`, whose parent has the boundary `inherited` (0 without
-    /// a parent). Keeps at most `inodes` clean inodes and `names` bytes of names
-    /// in memory.
+    /// The items of a root. Keeps at most `inodes` clean inodes and `names` bytes of names in
+    /// memory.
     pub(super) fn new(
         shared: SharedByTrees,
-        (root, main, inherited): (u32, Tree, u64),
-        inodes: usize,
-        names: i64,
+        root: OpenedRoot,
+        (inodes, names): (usize, i64),
     ) -> Self {
         Self {
-            root,
-            inherited: AtomicU64::new(inherited),
-            merged_inherited: AtomicU64::new(inherited),
-            main: ArcSwap::from_pointee(main),
+            root: root.id,
+            number: root.number,
+            inherited: AtomicU64::new(root.inherited),
+            merged_inherited: AtomicU64::new(root.merged_inherited),
+            main: ArcSwap::from_pointee(root.tree),
             table: InodeTable::new(inodes),
             names: NameCache::new(shared.hash_seed, names),
             dirty: DirtyList::default(),
@@ -93,19 +111,25 @@ impl ItemStore {
         }
     }
 
-    /// The items of another tree of the same volume, which is not changed.
-    pub(super) fn of_tree(&self, root: u32, tree: Tree, limits: &Limits) -> Self {
-        let (inodes, names) = (limits.inodes, limits.names);
-        Self::new(self.shared.clone(), (root, tree, 0), inodes, names)
-    }
-
     /// Id of the root.
     pub fn root(&self) -> u32 {
         self.root
     }
 
+    /// The number of the tree among those in use, by which the places of attribute values in it are
+    /// remembered.
+    pub(super) fn number(&self) -> TreeNumber {
+        self.number
+    }
+
+    /// Whether the root can be written. Without a hold of the context it may be frozen at any time;
+    /// a commit decides again.
+    pub fn is_head(&self) -> bool {
+        self.inherited() != NOT_A_HEAD
+    }
+
     /// The newest root.
-    pub(super) fn tree(&self) -> Tree {
+    pub fn tree(&self) -> Tree {
         **self.main.load()
     }
 
@@ -121,7 +145,7 @@ impl ItemStore {
         self.inherited.load(Ordering::Relaxed)
     }
 
-    /// Sets the boundary of the root's parent; no thread commits.
+    /// Sets the boundary of the root's parent, or [`NOT_A_HEAD`]; no thread commits.
     pub(super) fn set_inherited(&self, boundary: u64) {
         self.inherited.store(boundary, Ordering::Relaxed);
     }
@@ -263,27 +287,45 @@ impl ItemStore {
         Ok(())
     }
 
-    /// Inodes that are still to be deleted or truncated, according to the index and the dirty sets.
-    /// No other thread uses the volume.
+    /// Loads the attributes as they were committed last, in place of others that nothing can commit
+    /// any more.
+    ///
+    /// # Errors
+    /// A damaged volume, the device's failure.
+    pub fn load_again(&self, inode: &Inode, state: &mut InodeState) -> Result<()> {
+        let committed = self.item(inode, state, Kind::Inode, 0)?;
+        let decode = |item: Item| Attrs::decode(inode.ino, &item.value);
+        state.attrs = committed.map(decode).transpose()?;
+        state.uncommitted = false;
+        Ok(())
+    }
+
+    /// Inodes that may still have to be deleted or truncated, according to the dirty sets and the
+    /// index. Merges may run.
     ///
     /// # Errors
     /// Damage in the index, the device's failure.
     pub fn orphans(&self) -> Result<Vec<u64>> {
-        let mut found = Vec::new();
-        let from = Key::orphan(0);
-        self.index().scan(&self.tree(), &from, &mut |key, _| {
-            let orphan = key.object == from.object && key.kind == Kind::Orphan;
-            if orphan {
-                found.push(key.offset);
-            }
-            Ok(orphan)
+        // The inodes in memory come first: a merge moves items from them to the index.
+        let has_orphan = |set: &DirtySet| set.range(Kind::Orphan, 0).next().is_some();
+        let is_orphan = |inode: &Arc<Inode>| {
+            let state = inode.read();
+            has_orphan(&state.current) || state.sealed_set().is_some_and(|set| has_orphan(set))
+        };
+        let changed = self.table.all().into_iter().filter(is_orphan);
+        let changed: Vec<u64> = changed.map(|inode| inode.ino).collect();
+        let mut found = self.in_index(|tree| {
+            let mut found = changed.clone();
+            let from = Key::orphan(0);
+            self.index().scan(tree, &from, &mut |key, _| {
+                let orphan = key.object == from.object && key.kind == Kind::Orphan;
+                if orphan {
+                    found.push(key.offset);
+                }
+                Ok(orphan)
+            })?;
+            Ok(found)
         })?;
-        let dirty = self.dirty.take();
-        let has_orphan =
-            |inode: &Inode| inode.read().current.range(Kind::Orphan, 0).next().is_some();
-        let changed = dirty.iter().filter(|(_, inode)| has_orphan(inode));
-        found.extend(changed.map(|(ino, _)| *ino));
-        self.dirty.put_back(dirty);
         found.sort_unstable();
         found.dedup();
         Ok(found)

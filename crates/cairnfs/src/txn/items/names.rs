@@ -15,7 +15,7 @@ use crate::inode::names::NameMemory;
 use crate::inode::table::InodeTable;
 use crate::inode::{Inode, InodeState};
 use crate::sync::Mutex;
-use crate::sync::atomic::Ordering;
+use crate::sync::atomic::{AtomicI64, Ordering};
 use crate::txn::items::ItemStore;
 
 /// Directories checked for each one that grows.
@@ -26,7 +26,7 @@ pub(super) struct NameCache {
     hash_seed: u64,
     memory: NameMemory,
     /// Bytes of memory beyond which cold directories drop names.
-    limit: i64,
+    limit: AtomicI64,
     /// Numbers of directories with many names in memory, those that grew longest ago first.
     grown: Mutex<VecDeque<u64>>,
 }
@@ -47,6 +47,17 @@ impl ItemStore {
     pub fn name_bytes(&self) -> i64 {
         self.names.bytes()
     }
+
+    /// Keeps at most so many clean inodes and bytes of names in memory from now on, and drops cold
+    /// ones beyond that.
+    pub fn limit_memory(&self, inodes: usize, names: i64) {
+        if self.table.set_limit(inodes) {
+            self.table.shrink();
+        }
+        if self.names.limit.swap(names, Ordering::Relaxed) > names {
+            self.names.shrink_all(&self.table);
+        }
+    }
 }
 
 impl NameCache {
@@ -55,7 +66,7 @@ impl NameCache {
         Self {
             hash_seed,
             memory: NameMemory::default(),
-            limit,
+            limit: AtomicI64::new(limit),
             grown: Mutex::default(),
         }
     }
@@ -85,7 +96,18 @@ impl NameCache {
     }
 
     fn is_over_limit(&self) -> bool {
-        self.bytes() > self.limit
+        self.bytes() > self.limit.load(Ordering::Relaxed)
+    }
+
+    /// Checks each directory once, while the limit is exceeded.
+    fn shrink_all(&self, table: &InodeTable) {
+        let listed = self.grown.lock().len();
+        for _ in 0..listed {
+            if !self.is_over_limit() {
+                break;
+            }
+            self.shrink(table);
+        }
     }
 
     /// Checks the oldest directory: removes it from the queue if it has left memory, and trims it

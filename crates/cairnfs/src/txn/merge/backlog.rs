@@ -49,7 +49,7 @@ impl Backlog {
 
     /// A merge takes dirty sets of `memory` bytes that shrink the index by `shrinkage` bytes.
     pub(super) fn take_over(&self, memory: i64, shrinkage: u64) {
-        self.set_sealed_bytes(memory);
+        self.sealed_bytes.fetch_add(memory, Ordering::AcqRel);
         self.add_shrinking(shrinkage);
     }
 

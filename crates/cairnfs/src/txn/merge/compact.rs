@@ -15,8 +15,8 @@ use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::txn::Core;
 use crate::txn::merge::edits::ImageChange;
 use crate::txn::merge::step_space::StepSpace;
-use crate::txn::merge::steps::finish_step;
-use crate::txn::roots::RootItems;
+use crate::txn::merge::steps::{NewTree, finish_step};
+use crate::txn::roots::{RootItems, tree_of};
 
 /// Minimum number of new nodes before packing is tried again.
 const WORTH: u64 = 16;
@@ -24,8 +24,8 @@ const WORTH: u64 = 16;
 /// Where packing continues, and when it is worth it. Used under the lock of merges.
 #[derive(Default)]
 pub(super) struct Packing {
-    /// Key where packing the index continues.
-    from: Mutex<Option<Key>>,
+    /// The head where packing continues, and the key in its tree.
+    from: Mutex<(u32, Option<Key>)>,
     /// Number of index nodes written by merges.
     made: AtomicU64,
     /// Value of `made` from which the index is packed again.
@@ -51,8 +51,8 @@ impl Packing {
         }
     }
 
-    /// Goes once around the index from the key where packing ended before, until `enough` returns
-    /// true. Does nothing until enough new nodes exist that may be packed.
+    /// Goes once around the trees of all heads from the key where packing ended before, until
+    /// `enough` returns true. Does nothing until enough new nodes exist that may be packed.
     ///
     /// # Errors
     /// The device's failure, or damage found in the index.
@@ -61,13 +61,23 @@ impl Packing {
             return Ok(());
         }
         let mut from = self.from.lock();
+        let heads = core.roots.merged_heads();
         let mut leaves = 0;
+        // The tree in which it begins is looked at twice: from the key on, and up to it at the end.
         let mut ends = 0;
-        while ends < 2 {
-            let (next, looked_at) = pack_step(core, *from)?;
-            *from = next;
+        while ends <= heads.len() {
+            let at = heads.partition_point(|id| *id < from.0);
+            let Some(id) = heads.get(at).or(heads.first()).copied() else {
+                break;
+            };
+            let key = from.1.filter(|_| id == from.0);
+            let (next, looked_at) = pack_step(core, id, key)?;
             leaves += looked_at;
-            ends += u32::from(next.is_none());
+            ends += usize::from(next.is_none());
+            *from = match next {
+                Some(_) => (id, next),
+                None => (id.wrapping_add(1), None),
+            };
             if enough() {
                 return Ok(());
             }
@@ -78,33 +88,34 @@ impl Packing {
     }
 }
 
-/// Packs leaves from a key on. Returns the key where the next step continues, and the number of
-/// leaves looked at.
-fn pack_step(core: &Core, from: Option<Key>) -> Result<(Option<Key>, u64)> {
+/// Packs leaves of a head from a key on. Returns the key where the next step continues, and the
+/// number of leaves looked at.
+fn pack_step(core: &Core, id: u32, from: Option<Key>) -> Result<(Option<Key>, u64)> {
     let (count, promised) = (Cell::new(0), Cell::new(0));
     let space = StepSpace::new(core, &count, &promised);
     let birth = core.superblocks.newest().merged_seq.get();
-    if birth <= core.items.merged_inherited() {
+    let inherited = core.roots.merged_inherited(id);
+    if birth <= inherited {
         // Nothing was merged since the files were forked: a frozen root has all nodes.
         return Ok((None, 0));
     }
-    let main = core.items.tree();
+    space.enter(inherited, core.roots.merged_parent(id));
+    let old = tree_of(&core.roots.merged(id).unwrap_or_default().tree);
     let full = || !space.has_room();
-    let packed = match core.index.compact(&main, from, birth, &space, &full) {
+    let packed = match core.index.compact(&old, from, birth, &space, &full) {
         // There are too few units to pack with. Items that wait for a merge are not affected.
         Err(Error::NoSpace) => return Ok((None, 0)),
         other => other?,
     };
-    if packed.tree != main {
-        let done = finish_step(
-            core,
-            space,
-            (packed.tree, &RootItems::new()),
-            birth,
-            &ImageChange::default(),
-            |_| {},
-        );
-        match done {
+    if packed.tree != old {
+        let tree = NewTree {
+            root: id,
+            tree: packed.tree,
+            nodes: space.nodes(),
+        };
+        let changes = (vec![tree], &RootItems::new());
+        let image = ImageChange::default();
+        match finish_step(core, space, changes, birth, &image, |_| {}) {
             // The leaves took the last unit, so there was none for the volume's root.
             Err(Error::NoSpace) => return Ok((None, 0)),
             done => done?,

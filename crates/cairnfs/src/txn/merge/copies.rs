@@ -1,68 +1,120 @@
-//! Units kept for the copies of index nodes that a tree inherits.
+//! Units kept for the copies of index nodes that heads inherit.
 //!
 //! The first merge that changes an inherited node writes a copy, and the original is not freed. No
 //! transaction can reserve that: which nodes it touches is known only to the merge. So a fork
-//! reserves a unit for each node of the tree, and is refused without them; merges draw from these
-//! units like from those reserved for growth. As many stay reserved as inherited nodes may be left.
+//! reserves a unit for each node of the tree, for each head that inherits it, and is refused without
+//! them; merges draw from these units like from those reserved for growth. As many stay reserved as
+//! inherited nodes may be left in all heads.
+
+use std::collections::HashMap;
 
 use crate::error::Result;
+use crate::hash::IntHash;
 use crate::space::{Class, Space};
-use crate::sync::atomic::{AtomicU64, Ordering};
+use crate::sync::Mutex;
 use crate::txn::merge::step_space::reserve_up_to;
 
-/// The units of one tree. Changed under the lock of merges only.
+#[derive(Default)]
+struct State {
+    /// Units reserved.
+    units: u64,
+    /// For each head, the nodes of its tree that may be inherited, at most.
+    inherited: HashMap<u32, u64, IntHash>,
+    /// Nodes that become inherited with forks that no merge has taken.
+    forked: u64,
+}
+
+/// The units of all heads. Changed under the lock of merges only.
 #[derive(Default)]
 pub(in crate::txn) struct Copies {
-    /// Units reserved.
-    units: AtomicU64,
-    /// Nodes of the tree that may be inherited, at most.
-    inherited: AtomicU64,
+    state: Mutex<State>,
 }
 
 impl Copies {
-    /// Reserves what is missing for a fork of a tree of `nodes` nodes. Returns whether there was
-    /// enough space.
+    /// Reserves what is missing for a fork after which `more` nodes are inherited. Returns how many
+    /// units that were; none if there is not enough space.
     ///
     /// # Errors
     /// A damaged bitmap.
-    pub fn reserve(&self, space: &Space, nodes: u64) -> Result<bool> {
-        let missing = nodes.saturating_sub(self.units.load(Ordering::Relaxed));
+    pub fn reserve(&self, space: &Space, more: u64) -> Result<Option<u64>> {
+        let mut state = self.state.lock();
+        let wanted = state.inherited.values().sum::<u64>() + state.forked + more;
+        let missing = wanted.saturating_sub(state.units);
         let reserved = space.reserve(0, missing, Class::Ordinary)?;
         if reserved {
-            self.units.fetch_add(missing, Ordering::Relaxed);
+            state.units += missing;
+            state.forked += more;
         }
-        Ok(reserved)
+        Ok(reserved.then_some(missing))
+    }
+
+    /// Nodes of a head that may be inherited, at most.
+    pub fn inherited(&self, id: u32) -> u64 {
+        let state = self.state.lock();
+        state.inherited.get(&id).copied().unwrap_or(0)
+    }
+
+    /// Gives back what [`Self::reserve`] reserved for a fork that was refused.
+    pub fn release(&self, space: &Space, (units, more): (u64, u64)) {
+        let mut state = self.state.lock();
+        state.units -= units;
+        state.forked -= more;
+        drop(state);
+        space.unreserve(0, units);
     }
 
     /// Hands the units to a merge.
     pub fn take(&self) -> u64 {
-        self.units.swap(0, Ordering::Relaxed)
+        std::mem::take(&mut self.state.lock().units)
     }
 
-    /// Counts inherited nodes that a step has replaced by copies.
-    pub fn copied(&self, nodes: u64) {
-        let left = self.inherited.load(Ordering::Relaxed);
-        let left = left.saturating_sub(nodes);
-        self.inherited.store(left, Ordering::Relaxed);
+    /// Counts inherited nodes of a head that a step has replaced by copies.
+    pub fn copied(&self, id: u32, nodes: u64) {
+        if let Some(left) = self.state.lock().inherited.get_mut(&id) {
+            *left = left.saturating_sub(nodes);
+        }
     }
 
-    /// Takes back `units` that a merge has left, and releases those that are not needed any more.
-    /// With `all`, all nodes of the tree, so many, are inherited from here on; what is missing for
-    /// them is reserved, as far as there is space for merges.
+    /// All `nodes` nodes of a head are inherited from here on.
+    pub fn inherits(&self, id: u32, nodes: u64) {
+        self.state.lock().inherited.insert(id, nodes);
+    }
+
+    /// A head inherits at most `nodes` nodes from here on: releases the units beyond that.
     ///
     /// # Errors
     /// A damaged bitmap.
-    pub fn put_back(&self, space: &Space, units: u64, all: Option<u64>) -> Result<()> {
-        if let Some(nodes) = all {
-            self.inherited.store(nodes, Ordering::Relaxed);
+    pub fn lower(&self, space: &Space, id: u32, nodes: u64) -> Result<()> {
+        if let Some(inherited) = self.state.lock().inherited.get_mut(&id) {
+            *inherited = nodes.min(*inherited);
         }
-        let wanted = self.inherited.load(Ordering::Relaxed);
+        let units = self.take();
+        self.put_back(space, units, false)
+    }
+
+    /// A root is not written any more.
+    pub fn forget(&self, id: u32) {
+        self.state.lock().inherited.remove(&id);
+    }
+
+    /// Takes back `units` that a merge has left, and releases those that are not needed any more.
+    /// With `forked`, a merge has taken all forks: what is missing then is reserved, as far as there
+    /// is space for merges.
+    ///
+    /// # Errors
+    /// A damaged bitmap.
+    pub fn put_back(&self, space: &Space, units: u64, forked: bool) -> Result<()> {
+        let mut state = self.state.lock();
+        if forked {
+            state.forked = 0;
+        }
+        let wanted = state.inherited.values().sum::<u64>() + state.forked;
         space.unreserve(0, units.saturating_sub(wanted));
         let mut kept = units.min(wanted);
-        if all.is_some() {
+        if forked {
             kept += reserve_up_to(space, wanted - kept)?;
         }
-        self.units.store(kept, Ordering::Relaxed);
+        state.units = kept;
         Ok(())
     }
 }

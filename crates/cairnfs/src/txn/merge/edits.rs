@@ -27,6 +27,7 @@ use crate::journal::vector::LogVector;
 use crate::prefetch::prefetch;
 use crate::space::BlockRun;
 use crate::txn::commit::is_inherited;
+use crate::txn::drop::GivenUp;
 use crate::txn::items::{ItemStore, bad_item};
 use crate::txn::merge::old_names::{Indexes, OldNames, change_names};
 use crate::txn::merge::shared::SharedEdits;
@@ -74,9 +75,20 @@ pub struct ImageChange {
     pub removed: Vec<BlockRun>,
     /// Blocks that the index starts referring to.
     pub added: Vec<BlockRun>,
+    /// Of the blocks that another root has too, those that a drop of that root must know.
+    pub given_up: GivenUp,
 }
 
-/// The sealed sets of a merge as edits of the index, delivered in steps. A current set that no
+impl ImageChange {
+    /// Adds the changes of another tree, which has no block of this one except inherited ones.
+    pub fn add(&mut self, mut other: Self) {
+        self.removed.append(&mut other.removed);
+        self.added.append(&mut other.added);
+        self.given_up.add(other.given_up);
+    }
+}
+
+/// The sealed sets of one head in a merge as edits of the index, delivered in steps. A current set that no
 /// later commit has sealed is sealed when the merge reaches its inode, so a merge visits each inode
 /// only once before it releases it.
 pub struct MergeEdits<'a> {
@@ -148,6 +160,11 @@ impl<'a> MergeEdits<'a> {
         }
     }
 
+    /// The tree of files that they change.
+    pub fn items(&self) -> &'a ItemStore {
+        self.items
+    }
+
     /// Collects the orphan items, which must be applied before the items of the inodes they refer
     /// to.
     pub fn collect_orphans(&mut self) {
@@ -168,11 +185,14 @@ impl<'a> MergeEdits<'a> {
     }
 
     /// Begins a step on `tree` that ends, at the next valid place, once `limit` nodes were
-    /// allocated.
-    pub fn begin_step(&mut self, tree: Tree, limit: u64) {
+    /// allocated. `given_up` takes what the tree gives up of its parent.
+    pub fn begin_step(&mut self, tree: Tree, limit: u64, given_up: GivenUp) {
         self.limit = limit;
         self.keys = 0;
-        self.image = ImageChange::default();
+        self.image = ImageChange {
+            given_up,
+            ..ImageChange::default()
+        };
         self.shared = SharedEdits::new(self.items, tree);
         self.old_names = OldNames::new(self.items.index(), tree);
     }
@@ -321,6 +341,7 @@ impl<'a> MergeEdits<'a> {
             };
             self.covered.1 = self.covered.1.max(key.offset.saturating_add(run.len));
             if is_inherited(raw.birth.get(), self.inherited) {
+                self.image.given_up.extent(run, raw.birth.get(), gained);
                 continue;
             }
             if gained {

@@ -1,7 +1,8 @@
 //! The merge: brings the logged changes into the index, writes a superblock, moves the log's tail.
 //!
 //! A merge takes exactly the contexts up to its boundary and no later change, and no committer
-//! waits for it. It runs in steps if it must rewrite more of the index than it may allocate at
+//! waits for it. The boundary is one for all heads; their trees are changed one after the other, each
+//! by its own rule of births. A merge runs in steps if it must rewrite more of the index than it may allocate at
 //! once. Each step ends with a superblock, but only the last one moves the tail and records the
 //! boundary as merged. After a crash between steps, the same log is replayed over the results of
 //! the steps.
@@ -36,7 +37,9 @@ use self::compact::Packing;
 use self::copies::Copies;
 use self::edits::MergeEdits;
 use self::release::release_sealed;
+pub(super) use self::step_space::{StepSpace, StepUnits};
 use self::steps::{Step, StepEnd, merge_step};
+pub(super) use self::steps::{VolumeStep, write_roots};
 use crate::error::{Error, Result};
 use crate::journal::position::LogPosition;
 use crate::metrics::Latency;
@@ -44,8 +47,9 @@ use crate::space::{BlockRun, Class};
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::txn::Core;
-use crate::txn::items::DirtyInodes;
-use crate::txn::roots::{Fork, RootItems, log_vectors};
+use crate::txn::heads::HeadInput;
+use crate::txn::items::NOT_A_HEAD;
+use crate::txn::roots::{RootItems, log_vectors};
 use crate::txn::runs::join_runs;
 
 /// The input of a merge.
@@ -58,14 +62,41 @@ struct MergeInput {
     end: LogPosition,
     /// Blocks that these contexts have freed.
     freed: Vec<BlockRun>,
-    /// Inodes with changes of these contexts, in order of their numbers.
-    inodes: DirtyInodes,
-    /// Whether some of them may have changed orphan items.
-    orphaned: bool,
+    /// The heads with changes of these contexts.
+    heads: Vec<HeadInput>,
     /// Index units reserved for the growth of the index.
     units: u64,
     /// Changes of roots that close the last context.
     roots: RootItems,
+    /// The heads that inherit all of their nodes from that context on.
+    inheriting: Vec<u32>,
+}
+
+impl MergeInput {
+    /// This and a later change of roots, between which nothing was committed. The nodes of the merge
+    /// are born before its own boundary, because after a crash between its steps the earlier
+    /// boundary is merged alone.
+    fn joined(mut self, later: Self) -> Self {
+        self.roots.extend(later.roots);
+        self.inheriting.extend(later.inheriting);
+        self.freed.extend(later.freed);
+        Self {
+            seq: later.seq,
+            end: later.end,
+            units: self.units + later.units,
+            ..self
+        }
+    }
+}
+
+/// A context that was closed with changes of roots.
+pub(super) struct ClosedWithRoots<R> {
+    /// Its sequence.
+    pub seq: u64,
+    /// What the change returned.
+    pub made: R,
+    /// Whether the merge has more to do than the roots.
+    pub changed: bool,
 }
 
 /// The merges of a volume.
@@ -154,78 +185,167 @@ impl Merger {
         f()
     }
 
-    /// Closes the open context with the changes of a fork, which `make` returns and for which
-    /// `paid` log bytes were reserved, and leaves what the context boundary separates to the next
-    /// merge. Returns the sequence of the context.
+    /// Closes the open context with the changes of roots that `change` returns with a result, and
+    /// leaves what the context boundary separates to the next merge. `change` gets the sequence of
+    /// the context and runs while no thread commits. The caller has reserved `paid` log bytes; for
+    /// each root in `copies`, copies of its nodes are reserved.
+    ///
+    /// A merge takes one boundary, so an earlier change of roots is merged first. If nothing was
+    /// committed since, both boundaries separate the same states, and one merge takes both.
     ///
     /// # Errors
-    /// Those of `make` and of the merge of an earlier fork; the device's failure.
-    pub(super) fn fork(
+    /// Those of `change` and of the merge of an earlier change; no space for copies; the device's
+    /// failure.
+    pub(super) fn close_with_roots<R>(
         &self,
         core: &Core,
-        paid: i64,
-        make: impl FnOnce() -> Result<Fork>,
-    ) -> Result<u64> {
-        let forked = self.run(core, |unfinished| {
-            // A merge takes one boundary, so an earlier one is merged first.
-            if let Some(taken) = unfinished.take() {
-                self.merge_or_keep(core, taken, unfinished)?;
+        (paid, copies): (i64, &[u32]),
+        change: impl FnOnce(u64) -> Result<(R, RootItems)>,
+    ) -> Result<ClosedWithRoots<R>> {
+        let mut change = Some(change);
+        let closed = self.run(core, |unfinished| {
+            if self.is_starved() || copies.iter().any(|id| core.roots.is_only_logged(*id)) {
+                self.merge_unfinished(core, unfinished)?;
             }
-            let nodes = core.main_nodes()?;
-            let fork = match make() {
-                Ok(fork) => fork,
-                Err(refused) => return Ok(Err(refused)),
-            };
-            if !self.copies.reserve(&core.space, nodes)? {
-                let refusal = core.space.refusal(0, nodes, Class::Ordinary);
-                return Ok(Err(refusal));
+            loop {
+                let closed = self.try_close(core, (paid, copies), unfinished, &mut change)?;
+                if let Some(closed) = closed {
+                    return Ok(closed);
+                }
+                self.merge_unfinished(core, unfinished)?;
             }
-            let taken = self.take_input(core, paid, Some(&fork))?;
-            let seq = taken.seq;
-            *unfinished = Some(taken);
-            Ok(Ok(seq))
         });
-        let forked = forked.flatten();
-        if forked.is_err() {
+        let closed = closed.flatten();
+        if closed.is_err() {
             core.journal.ring().give(paid);
         }
-        forked
+        closed
+    }
+
+    /// The same with the earlier changes of roots in `unfinished`. Returns none, and does nothing,
+    /// if these must be merged first.
+    fn try_close<R, F: FnOnce(u64) -> Result<(R, RootItems)>>(
+        &self,
+        core: &Core,
+        (paid, copies): (i64, &[u32]),
+        unfinished: &mut Option<MergeInput>,
+        change: &mut Option<F>,
+    ) -> Result<Option<Result<ClosedWithRoots<R>>>> {
+        let nodes = self.newly_inherited(core, copies)?;
+        let joins = unfinished.is_some();
+        // The merge of the earlier changes may free some space.
+        let no_space = || (!joins).then(|| Err(core.space.refusal(0, nodes, Class::Ordinary)));
+        if !copies.is_empty() && !core.drops.keep_units(&core.space, Class::Ordinary)? {
+            return Ok(no_space());
+        }
+        let Some(units) = self.copies.reserve(&core.space, nodes)? else {
+            return Ok(no_space());
+        };
+        let mut refused = None;
+        let mut refuse = |error: Option<Error>| {
+            let error = refused.insert(error);
+            error.clone().unwrap_or(Error::Stale)
+        };
+        let taken = self.take_input(core, paid, |seq| {
+            if joins && core.heads.are_dirty() {
+                return Err(refuse(None));
+            }
+            match change.take() {
+                Some(change) => change(seq).map_err(|error| refuse(Some(error))),
+                None => Err(refuse(None)),
+            }
+        });
+        if let Some(refused) = refused {
+            self.copies.release(&core.space, (units, nodes));
+            return Ok(refused.map(Err));
+        }
+        let (taken, made) = taken?;
+        let (seq, changed) = (taken.seq, !taken.heads.is_empty());
+        *unfinished = Some(match unfinished.take() {
+            Some(earlier) => earlier.joined(taken),
+            None => taken,
+        });
+        Ok(Some(Ok(ClosedWithRoots { seq, made, changed })))
+    }
+
+    /// Merges the input of a merge that was not run or found no space.
+    fn merge_unfinished(&self, core: &Core, unfinished: &mut Option<MergeInput>) -> Result<()> {
+        match unfinished.take() {
+            Some(taken) => self.merge_or_keep(core, taken, unfinished),
+            None => Ok(()),
+        }
+    }
+
+    /// Number of nodes that become inherited if one head inherits all nodes of each of these roots,
+    /// the first time that root itself if it is a head.
+    fn newly_inherited(&self, core: &Core, copies: &[u32]) -> Result<u64> {
+        let mut nodes = 0;
+        for id in copies {
+            nodes += core.nodes_of(*id)?;
+        }
+        let own = copies.first().map_or(0, |id| self.copies.inherited(*id));
+        Ok(nodes.saturating_sub(own))
+    }
+
+    /// Runs `f` under the lock of merges when no input of a merge, no change of roots and no record
+    /// before the merged sequence is left to the log; merges for that. A want of space that `f`
+    /// returns inside does not stop the volume.
+    ///
+    /// # Errors
+    /// Those of `f` and of the merge.
+    pub(super) fn settled(
+        &self,
+        core: &Core,
+        f: impl FnOnce() -> Result<Result<()>>,
+    ) -> Result<()> {
+        self.run(core, |unfinished| {
+            let never_merged = self.merges() == 0 && core.replayed > 0;
+            if unfinished.is_some() || core.roots.has_pending() || never_merged {
+                self.merge_now(core, unfinished)?;
+            }
+            f()
+        })
+        .flatten()
     }
 
     fn merge_now(&self, core: &Core, unfinished: &mut Option<MergeInput>) -> Result<()> {
-        if let Some(taken) = unfinished.take() {
-            self.merge_or_keep(core, taken, unfinished)?;
-        }
-        let taken = self.take_input(core, 0, None)?;
+        self.merge_unfinished(core, unfinished)?;
+        let (taken, ()) = self.take_input(core, 0, |_| Ok(((), RootItems::new())))?;
         self.merge_or_keep(core, taken, unfinished)?;
         self.packing.restore_reserve(core)
     }
 
-    /// Closes the open context, with the changes of a fork if there is one, and takes everything up
-    /// to it.
-    fn take_input(&self, core: &Core, paid: i64, fork: Option<&Fork>) -> Result<MergeInput> {
+    /// Closes the open context with the changes of roots that `change` returns, and takes everything
+    /// up to it.
+    fn take_input<R>(
+        &self,
+        core: &Core,
+        paid: i64,
+        change: impl FnOnce(u64) -> Result<(R, RootItems)>,
+    ) -> Result<(MergeInput, R)> {
         let point = core.journal.push_for_merge(paid, |seq| {
-            let dirty = core.items.dirty();
-            let (inodes, orphaned) = (dirty.take(), dirty.take_orphaned());
+            let (made, roots) = change(seq)?;
+            let heads = core.heads.take_dirty();
             let totals = core.reservations.take_totals();
             self.backlog.take_over(totals.memory, totals.shrinkage);
             let units = totals.units + core.space.take_committed_growth();
-            let roots = fork.map_or_else(RootItems::new, |fork| core.begin_fork(fork, seq));
+            let inheriting = core.begin_changes(&roots);
             let vectors = log_vectors(&roots, seq);
-            ((inodes, orphaned, units, roots), vectors)
+            Ok(((made, heads, units, roots, inheriting), vectors))
         })?;
-        let (inodes, orphaned, units, roots) = point.taken;
+        let (made, heads, units, roots, inheriting) = point.taken;
         let merged = core.superblocks.newest().merged_seq.get();
-        Ok(MergeInput {
+        let input = MergeInput {
             seq: point.seq,
             birth: point.logged_seq.max(merged),
             end: point.end,
             freed: point.freed,
-            inodes: in_order(inodes),
-            orphaned,
+            heads: heads.into_iter().map(HeadInput::in_order).collect(),
             units,
             roots,
-        })
+            inheriting,
+        };
+        Ok((input, made))
     }
 
     /// Merges the input. If a step finds no space, the whole input stays for a later merge, which
@@ -260,16 +380,43 @@ impl Merger {
             return merged;
         }
         core.journal.merged(taken.end.lsn);
-        let inodes = std::mem::take(&mut taken.inodes);
-        release_sealed(core, &self.backlog, inodes, taken.seq);
+        let heads = std::mem::take(&mut taken.heads);
+        release_sealed(core, &self.backlog, heads, taken.seq);
         let freed = [std::mem::take(&mut taken.freed), lost].concat();
         core.space.release(&mut join_runs(freed), core.discard)?;
-        let forked = !taken.roots.is_empty();
-        let inherited = forked.then(|| core.main_nodes()).transpose()?;
-        self.copies.put_back(&core.space, taken.units, inherited)?;
+        self.keep_copies(core, taken)?;
         self.backlog.done(pending);
-        core.items.table().shrink();
+        core.heads.each(|items| items.table().shrink());
+        core.heads.close_unused();
         Ok(())
+    }
+
+    /// Puts the units back that the merge of this input has left, as many as copies may need.
+    fn keep_copies(&self, core: &Core, taken: &MergeInput) -> Result<()> {
+        let changed = taken.roots.keys();
+        for id in changed.filter(|id| core.roots.inherited(**id) == NOT_A_HEAD) {
+            self.copies.forget(*id);
+        }
+        for id in &taken.inheriting {
+            if core.roots.inherited(*id) != NOT_A_HEAD {
+                self.copies.inherits(*id, core.nodes_of(*id)?);
+            }
+        }
+        let forked = !taken.roots.is_empty();
+        self.copies.put_back(&core.space, taken.units, forked)
+    }
+
+    /// Reserves copies for all heads, after an opening.
+    ///
+    /// # Errors
+    /// A damaged bitmap or index.
+    pub(super) fn reserve_copies(&self, core: &Core) -> Result<()> {
+        for id in core.roots.merged_heads() {
+            if core.roots.merged_inherited(id) > 0 {
+                self.copies.inherits(id, core.nodes_of(id)?);
+            }
+        }
+        self.copies.put_back(&core.space, 0, true)
     }
 
     /// Brings all changes of the input into the index, and adds the data blocks that the index lost
@@ -281,10 +428,14 @@ impl Merger {
         lost: &mut Vec<BlockRun>,
     ) -> Result<()> {
         let (count, promised) = (Cell::new(0), Cell::new(taken.units));
-        let all = (&*core.items, core.limits.step_keys);
-        let mut edits = MergeEdits::new(all, &taken.inodes, Some(taken.seq), &count);
-        if taken.orphaned {
-            edits.collect_orphans();
+        let mut heads = Vec::with_capacity(taken.heads.len());
+        for head in &taken.heads {
+            let all = (&*head.items, core.limits.step_keys);
+            let mut edits = MergeEdits::new(all, &head.inodes, Some(taken.seq), &count);
+            if head.orphaned {
+                edits.collect_orphans();
+            }
+            heads.push(edits);
         }
         let step = Step {
             seq: taken.seq,
@@ -294,12 +445,12 @@ impl Merger {
             promised: &promised,
             count: &count,
         };
-        let applied = self.merge_steps(core, &mut edits, &step, lost);
+        let applied = self.merge_steps(core, heads, &step, lost);
         taken.units = promised.get();
         applied
     }
 
-    /// Brings all changes of these inodes, whose dirty sets have `memory` bytes, into the index,
+    /// Brings all changes of these heads, whose dirty sets have `memory` bytes, into the index,
     /// before the first commit and without moving the log's tail. With `roots`, these are all
     /// changes up to the context `seq`, which ends with these changes of roots. Returns the data
     /// blocks that the index lost.
@@ -310,15 +461,19 @@ impl Merger {
         &self,
         core: &Core,
         seq: u64,
-        (inodes, memory): (DirtyInodes, i64),
+        (heads, memory): (Vec<HeadInput>, i64),
         roots: Option<&RootItems>,
     ) -> Result<Vec<BlockRun>> {
         self.backlog.take_over(memory, 0);
-        let inodes = in_order(inodes);
+        let heads: Vec<HeadInput> = heads.into_iter().map(HeadInput::in_order).collect();
         let count = Cell::new(0);
-        let all = (&*core.items, core.limits.step_keys);
-        let mut edits = MergeEdits::new(all, &inodes, None, &count);
-        edits.collect_orphans();
+        let mut edits = Vec::with_capacity(heads.len());
+        for head in &heads {
+            let all = (&*head.items, core.limits.step_keys);
+            let mut of_head = MergeEdits::new(all, &head.inodes, None, &count);
+            of_head.collect_orphans();
+            edits.push(of_head);
+        }
         let promised = Cell::new(0);
         let none = RootItems::new();
         let step = Step {
@@ -330,23 +485,24 @@ impl Merger {
             count: &count,
         };
         let mut lost = Vec::new();
-        self.merge_steps(core, &mut edits, &step, &mut lost)?;
-        drop(edits);
-        release_sealed(core, &self.backlog, inodes, seq);
+        self.merge_steps(core, edits, &step, &mut lost)?;
+        release_sealed(core, &self.backlog, heads, seq);
         Ok(lost)
     }
 
-    /// Brings all edits into the index, and adds the data blocks that the index lost to `lost`.
+    /// Brings all edits of all heads into the index, and adds the data blocks that the index lost to
+    /// `lost`.
     fn merge_steps(
         &self,
         core: &Core,
-        edits: &mut MergeEdits<'_>,
+        heads: Vec<MergeEdits<'_>>,
         step: &Step<'_>,
         lost: &mut Vec<BlockRun>,
     ) -> Result<()> {
+        let mut heads = heads.into();
         loop {
-            lost.extend(merge_step(core, edits, step)?);
-            if edits.is_done()? {
+            lost.extend(merge_step(core, &mut heads, step)?);
+            if heads.is_empty() {
                 return Ok(());
             }
             self.packing.restore_reserve(core)?;
@@ -368,12 +524,4 @@ impl Merger {
         }
         result.map(|()| core.space.free_blocks() > before)
     }
-}
-
-/// Sorts inodes by their numbers and removes duplicates: an inode whose changes all died and that
-/// was changed again is listed twice.
-fn in_order(mut inodes: DirtyInodes) -> DirtyInodes {
-    inodes.sort_unstable_by_key(|(ino, _)| *ino);
-    inodes.dedup_by_key(|(ino, _)| *ino);
-    inodes
 }

@@ -8,42 +8,77 @@ use std::sync::Arc;
 use crate::journal::vector::LogVector;
 use crate::prefetch::prefetch;
 use crate::txn::Core;
-use crate::txn::items::DirtyInodes;
+use crate::txn::heads::HeadInput;
 use crate::txn::merge::backlog::Backlog;
 use crate::txn::merge::edits::TOGETHER;
 
 /// Waiters for memory are woken each time this many inodes were released.
 const WAKE_EVERY: usize = 1 << 14;
 
-/// Releases sealed sets, which the index has, and regularly wakes the threads that wait for
-/// memory.
-pub(super) fn release_sealed(core: &Core, backlog: &Backlog, inodes: DirtyInodes, seq: u64) {
-    let together = inodes.len();
-    let sealed = backlog.sealed_bytes();
-    let mut woken_at = together;
-    let mut inodes = inodes.into_iter();
-    let mut vectors = Vec::new();
-    let mut clean = Vec::with_capacity(TOGETHER);
-    while !inodes.as_slice().is_empty() {
-        let next = inodes.as_slice().iter().take(TOGETHER);
-        next.for_each(|(_, inode)| inode.prefetch());
-        for (_, inode) in inodes.by_ref().take(TOGETHER) {
-            if inode.release_sealed(seq, &mut vectors) {
-                clean.push(inode);
-            }
-        }
-        drop_together(&mut vectors);
-        let cleaned = |inode| core.items.table().cleaned(inode, together);
-        clean.drain(..).for_each(cleaned);
-        let left = inodes.as_slice().len();
-        if woken_at - left >= WAKE_EVERY && left > 0 {
-            woken_at = left;
-            let per_inode = sealed / together as i64;
-            backlog.set_sealed_bytes((per_inode * left as i64).max(1));
-            core.journal.ring().wake();
-        }
+/// Releases the sealed sets of all heads, which the index has, and regularly wakes the threads that
+/// wait for memory.
+pub(super) fn release_sealed(core: &Core, backlog: &Backlog, heads: Vec<HeadInput>, seq: u64) {
+    let mut release = Release {
+        core,
+        backlog,
+        seq,
+        together: heads.iter().map(|head| head.inodes.len()).sum(),
+        sealed: backlog.sealed_bytes(),
+        released: 0,
+        woken_at: 0,
+    };
+    for head in heads {
+        release.head(head);
     }
     backlog.set_sealed_bytes(0);
+}
+
+/// The release of the sealed sets of one merge.
+struct Release<'a> {
+    core: &'a Core,
+    backlog: &'a Backlog,
+    seq: u64,
+    /// Number of inodes, and bytes of their sealed sets.
+    together: usize,
+    sealed: i64,
+    /// Number of inodes released so far, and when threads were woken last.
+    released: usize,
+    woken_at: usize,
+}
+
+impl Release<'_> {
+    fn head(&mut self, head: HeadInput) {
+        let together = head.inodes.len();
+        let mut inodes = head.inodes.into_iter();
+        let mut vectors = Vec::new();
+        let mut clean = Vec::with_capacity(TOGETHER);
+        while !inodes.as_slice().is_empty() {
+            let next = inodes.as_slice().iter().take(TOGETHER);
+            next.for_each(|(_, inode)| inode.prefetch());
+            for (_, inode) in inodes.by_ref().take(TOGETHER) {
+                self.released += 1;
+                if inode.release_sealed(self.seq, &mut vectors) {
+                    clean.push(inode);
+                }
+            }
+            drop_together(&mut vectors);
+            let cleaned = |inode| head.items.table().cleaned(inode, together);
+            clean.drain(..).for_each(cleaned);
+            self.wake();
+        }
+    }
+
+    /// Wakes the threads that wait for memory, once enough was released since the last time.
+    fn wake(&mut self) {
+        let left = self.together - self.released;
+        if self.released - self.woken_at >= WAKE_EVERY && left > 0 {
+            self.woken_at = self.released;
+            let per_inode = self.sealed / self.together as i64;
+            self.backlog
+                .set_sealed_bytes((per_inode * left as i64).max(1));
+            self.core.journal.ring().wake();
+        }
+    }
 }
 
 /// Drops vectors, with prefetching, because many have left the processor's cache.

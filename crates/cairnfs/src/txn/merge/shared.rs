@@ -91,9 +91,9 @@ impl<'a> SharedEdits<'a> {
 
     /// Removes a use of the value at `place`.
     pub fn lose(&mut self, place: SharedRef) {
-        let values = self.values;
+        let (values, number) = (self.values, self.items.number());
         let cost = || {
-            let known = values.at(place).map(|v| v.bytes().len());
+            let known = values.at(number, place).map(|v| v.bytes().len());
             cost_of_uses(known.unwrap_or(usize::MAX))
         };
         fault::unless(InjectedFault::UseNotGivenUp, || {
@@ -102,11 +102,14 @@ impl<'a> SharedEdits<'a> {
     }
 
     /// Adds a use of `value`. Returns the place where the value is, or will be after the step;
-    /// `None` if too many other values have its hash.
+    /// `None` if too many other values have its hash, or if values are not shared.
     pub fn gain(&mut self, value: &Value) -> Result<Option<SharedRef>> {
+        if !self.values.are_once() {
+            return Ok(None);
+        }
         let len = value.bytes().len();
         let cost = || cost_of_uses(len);
-        if let Some(place) = self.values.place(value) {
+        if let Some(place) = self.values.place(self.items.number(), value) {
             self.change(place, 1, cost, None);
             return Ok(Some(place));
         }
@@ -116,7 +119,7 @@ impl<'a> SharedEdits<'a> {
             let place = SharedRef { hash, slot };
             match self.holds(place, value)? {
                 Some(true) => {
-                    self.values.remember(value, slot);
+                    self.values.remember(self.items.number(), value, slot);
                     self.change(place, 1, cost, None);
                     return Ok(Some(place));
                 }
@@ -133,7 +136,7 @@ impl<'a> SharedEdits<'a> {
             if self.changes.contains_key(&place.offset()) {
                 return Err(bad_value(0, place, "nothing".into()));
             }
-            self.values.remember(value, place.slot);
+            self.values.remember(self.items.number(), value, place.slot);
             self.change(place, 1, || cost_of_value(len), Some(value));
         }
         Ok(free)
@@ -189,7 +192,7 @@ impl<'a> SharedEdits<'a> {
         let stays = uses > u64::from(is_injected(InjectedFault::ValueGoneEarly));
         let item = stays.then(|| encode_shared_value(uses, bytes.unwrap_or_default()));
         if !stays {
-            self.values.forget(place);
+            self.values.forget(self.items.number(), place);
         }
         let is_apart = bytes.is_none_or(|bytes| is_apart(bytes.len()));
         if is_apart && stays != old.is_some() {
@@ -225,7 +228,7 @@ impl Edits for SharedEdits<'_> {
                 return Ok(Some(shared_key(*first.key())));
             }
             if change.new.is_some() {
-                self.values.forget(change.place);
+                self.values.forget(self.items.number(), change.place);
             }
             first.remove();
         }

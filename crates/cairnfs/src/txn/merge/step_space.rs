@@ -17,6 +17,7 @@ use crate::index::NodeSpace;
 use crate::space::{BlockRun, Class, Funding, Space};
 use crate::txn::Core;
 use crate::txn::commit::is_inherited;
+use crate::txn::drop::GivenUp;
 
 /// Units released at once while the unreserved units do not cover what must be reserved again.
 /// Fewer than the permanent reserve, so that no ordinary reservation takes them in between.
@@ -53,7 +54,7 @@ fn release(core: &Core, blocks: &[u64], again: u64, discard: bool) -> Result<u64
 }
 
 /// Index nodes of one step. If the step fails, they are released on drop.
-pub(super) struct StepSpace<'a> {
+pub(in crate::txn) struct StepSpace<'a> {
     core: &'a Core,
     taken: &'a Cell<u64>,
     promised: &'a Cell<u64>,
@@ -67,13 +68,13 @@ pub(super) struct StepSpace<'a> {
     held: Cell<u64>,
     /// What was born up to this context belongs to other trees too.
     inherited: Cell<u64>,
-    /// Whether the nodes belong to the volume tree from here on.
-    in_volume_tree: Cell<bool>,
-    /// Nodes that the tree of files has more than before, and inherited nodes that it replaced by
-    /// copies.
+    /// Nodes that the current tree of files has more than before the step, and inherited nodes that
+    /// it replaced by copies.
     nodes: Cell<(i64, u64)>,
     allocated: RefCell<Vec<u64>>,
     retired: RefCell<Vec<u64>>,
+    /// What trees give up of a parent for which a walk runs.
+    given_up: RefCell<GivenUp>,
 }
 
 impl<'a> StepSpace<'a> {
@@ -88,11 +89,11 @@ impl<'a> StepSpace<'a> {
             short: core.space.is_short(),
             limit: core.space.step_units(),
             held: Cell::new(0),
-            inherited: Cell::new(core.items.merged_inherited()),
-            in_volume_tree: Cell::new(false),
+            inherited: Cell::new(0),
             nodes: Cell::new((0, 0)),
             allocated: RefCell::default(),
             retired: RefCell::default(),
+            given_up: RefCell::default(),
         }
     }
 
@@ -106,16 +107,25 @@ impl<'a> StepSpace<'a> {
         self.held.set(nodes);
     }
 
-    /// Called when the nodes of the volume tree are rewritten, which no other tree has.
-    pub fn enter_volume_tree(&self) {
-        self.inherited.set(0);
-        self.in_volume_tree.set(true);
+    /// Called when the nodes of another tree are rewritten, which inherits what was born up to this
+    /// context from this root; 0 and [`VOLUME_ROOT`] for the volume tree.
+    pub fn enter(&self, inherited: u64, parent: u32) {
+        let floor = self.core.drops.watch().floor_of(parent);
+        self.given_up.borrow_mut().set_floor(floor);
+        self.inherited.set(inherited);
+        self.held.set(0);
+        self.nodes.set((0, 0));
     }
 
-    /// How many nodes the tree of files has more than before, and how many inherited nodes it
+    /// How many nodes the tree has more than when it was entered, and how many inherited nodes it
     /// replaced by copies.
     pub fn nodes(&self) -> (i64, u64) {
         self.nodes.get()
+    }
+
+    /// Takes what the trees have given up of a parent for which a walk runs.
+    pub fn take_given_up(&self) -> GivenUp {
+        self.given_up.take()
     }
 
     /// The allocated and the retired nodes, which the caller owns from here on.
@@ -166,12 +176,14 @@ impl NodeSpace for StepSpace<'_> {
         is_inherited(birth, self.inherited.get())
     }
 
+    fn give_up(&self, block: u64, birth: u64) {
+        self.given_up.borrow_mut().unit(block, birth);
+    }
+
     fn note_nodes(&self, made: u64, replaced: u64, inherited: u64) {
-        if !self.in_volume_tree.get() {
-            let (more, copied) = self.nodes.get();
-            let more = more + made as i64 - replaced as i64;
-            self.nodes.set((more, copied + inherited));
-        }
+        let (more, copied) = self.nodes.get();
+        let more = more + made as i64 - replaced as i64;
+        self.nodes.set((more, copied + inherited));
     }
 
     fn is_short(&self) -> bool {
@@ -188,7 +200,7 @@ impl NodeSpace for StepSpace<'_> {
 }
 
 /// Units of a step whose tree is complete.
-pub(super) struct StepUnits<'a> {
+pub(in crate::txn) struct StepUnits<'a> {
     /// Index nodes that the step wrote.
     pub allocated: HashSet<u64>,
     /// Index nodes that its tree does not use any more, some of which the step itself wrote.
@@ -221,6 +233,7 @@ mod tests {
     use crate::fs::{MakeOptions, make_device};
     use crate::txn::merge::edits::ImageChange;
     use crate::txn::merge::steps::finish_step;
+    use crate::txn::roots::RootItems;
     use crate::txn::{Limits, OpenMode};
 
     const PROMISED: u64 = 10;
@@ -242,9 +255,8 @@ mod tests {
     }
 
     fn finish(core: &Core, space: StepSpace<'_>) {
-        let main = core.items.tree();
-        let main = (main, &crate::txn::roots::RootItems::new());
-        finish_step(core, space, main, 1, &ImageChange::default(), |_| {}).unwrap();
+        let changes = (Vec::new(), &RootItems::new());
+        finish_step(core, space, changes, 1, &ImageChange::default(), |_| {}).unwrap();
     }
 
     #[test]

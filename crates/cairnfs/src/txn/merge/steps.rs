@@ -1,25 +1,30 @@
 //! One step of a merge: new index nodes, the free space that follows from them, a superblock.
 //!
+//! A step changes the trees of as many heads as it has room for, one after the other, and its
+//! superblock has all of them.
+//!
 //! What a step frees becomes usable only once its superblock is durable: nodes are released at its
 //! end, data blocks are left to the caller.
 
 use std::cell::Cell;
+use std::collections::VecDeque;
 
 use zerocopy::little_endian::{U32, U64};
 
 use crate::error::Result;
 use crate::fault::{self, InjectedFault, is_injected};
 use crate::format::NODE_BLOCKS;
-use crate::format::key::{Key, MAIN_ROOT};
+use crate::format::key::{Key, VOLUME_ROOT};
 use crate::format::root::{RawRoot, Root};
 use crate::format::superblock::Superblock;
 use crate::index::{Edits, Tree};
 use crate::journal::position::LogPosition;
 use crate::space::BlockRun;
 use crate::txn::Core;
+use crate::txn::drop::GivenUp;
 use crate::txn::merge::edits::{ImageChange, MergeEdits};
-use crate::txn::merge::step_space::StepSpace;
-use crate::txn::roots::{RootItems, root_key};
+use crate::txn::merge::step_space::{StepSpace, StepUnits};
+use crate::txn::roots::{RootChanges, RootItems, root_key, tree_of};
 use crate::txn::runs::subtract_runs;
 use crate::txn::superblocks::volume_tree;
 
@@ -65,8 +70,8 @@ impl Step<'_> {
     }
 }
 
-/// The items of roots that a step changes in the volume tree.
-struct RootEdits<'a>(std::collections::btree_map::Iter<'a, u32, Root>);
+/// Changes of the items of roots as edits of the volume tree.
+struct RootEdits<'a>(std::collections::btree_map::Iter<'a, u32, Option<Root>>);
 
 impl Edits for RootEdits<'_> {
     fn peek(&mut self) -> Result<Option<Key>> {
@@ -74,42 +79,67 @@ impl Edits for RootEdits<'_> {
     }
 
     fn take(&mut self, _: &Key, _: Option<&[u8]>) -> Result<Option<std::borrow::Cow<'_, [u8]>>> {
-        Ok(self.0.next().map(|(_, root)| root.encode().into()))
+        let change = self.0.next().and_then(|(_, root)| root.as_ref());
+        Ok(change.map(|root| root.encode().into()))
     }
 }
 
-/// The items of the roots that a step leaves with the tree `main`, which has `more` nodes than
-/// before, and with `changes`, of which new roots have this tree too.
-fn root_items(core: &Core, main: Tree, more: i64, changes: &RootItems) -> RootItems {
+/// A tree of files as a step leaves it.
+pub(super) struct NewTree {
+    /// Id of the root.
+    pub root: u32,
+    /// The tree.
+    pub tree: Tree,
+    /// How many nodes it has more than before, and how many inherited nodes it replaced by copies.
+    pub nodes: (i64, u64),
+}
+
+/// The items of the roots that a step changes: those of `trees`, and of `changes`, of which new
+/// roots have the trees of their origins.
+fn root_items(core: &Core, trees: &[NewTree], changes: &RootItems) -> RootItems {
     let mut items = changes.clone();
-    let known = core.roots.merged(MAIN_ROOT).unwrap_or_default();
-    // Not counted before the first fork.
-    let nodes = match known.nodes {
-        0 => 0,
-        nodes => nodes.saturating_add_signed(more),
-    };
-    if main != core.items.tree() || !changes.is_empty() {
-        items.entry(MAIN_ROOT).or_insert(known);
+    for new in trees {
+        let known = core.roots.merged(new.root).unwrap_or_default();
+        if tree_of(&known.tree) != new.tree {
+            items.entry(new.root).or_insert(known);
+        }
     }
     for (id, root) in &mut items {
         let birth = root.tree.birth;
-        (root.tree, root.nodes) = match core.roots.merged(*id) {
-            // A frozen root keeps its tree.
-            Some(known) if *id != MAIN_ROOT => (known.tree, known.nodes),
-            _ => {
-                let (ptr, height) = (main.ptr, U32::new(main.height));
-                (RawRoot { ptr, height, birth }, nodes)
-            }
-        };
+        let (tree, nodes) = tree_after(core, trees, changes, *id);
+        let (ptr, height) = (tree.ptr, U32::new(tree.height));
+        root.tree = RawRoot { ptr, height, birth };
+        root.nodes = nodes;
     }
     items
 }
 
-/// Runs one step: applies a part of the edits and writes a superblock. Returns the data blocks
-/// that the index lost.
+/// The tree of a root after a step, and the number of its nodes; 0 if they were never counted.
+fn tree_after(core: &Core, trees: &[NewTree], changes: &RootItems, id: u32) -> (Tree, u64) {
+    let mut id = id;
+    // A new root has the tree of its origin, which may be new, too.
+    for _ in 0..=changes.len() {
+        if let Some(known) = core.roots.merged(id) {
+            let before = (tree_of(&known.tree), known.nodes);
+            let new = trees.iter().find(|new| new.root == id);
+            return new.map_or(before, |new| match before {
+                (tree, 0) if tree.height > 0 => (new.tree, 0),
+                (_, nodes) => (new.tree, nodes.saturating_add_signed(new.nodes.0)),
+            });
+        }
+        match changes.get(&id) {
+            Some(root) if root.origin != id => id = root.origin,
+            _ => break,
+        }
+    }
+    (Tree::default(), 0)
+}
+
+/// Runs one step: applies a part of the edits of the first heads, removes the heads that are done,
+/// and writes a superblock. Returns the data blocks that the index lost.
 pub(super) fn merge_step(
     core: &Core,
-    edits: &mut MergeEdits<'_>,
+    heads: &mut VecDeque<MergeEdits<'_>>,
     step: &Step<'_>,
 ) -> Result<Vec<BlockRun>> {
     let birth = step.birth;
@@ -119,19 +149,23 @@ pub(super) fn merge_step(
         core.superblocks
             .flip(|superblock| step.moves_tail(superblock))
     })?;
-    let old = core.items.tree();
-    edits.begin_step(old, space.limit() / 2);
-    let main = core.index.apply(&old, edits, birth, &space)?;
-    let mut old_names = edits.take_old_names();
-    let mut shared = edits.take_shared();
-    space.hold(old_names.cost() + shared.cost());
-    let main = core.index.apply(&main, &mut old_names, birth, &space)?;
-    let main = core.index.apply(&main, &mut shared, birth, &space)?;
-    let last = edits.is_done()?;
-    let image = std::mem::take(&mut edits.image);
+    let mut trees = Vec::new();
+    let mut image = ImageChange::default();
+    while let Some(edits) = heads.front_mut() {
+        trees.push(apply_head(core, edits, &space, birth)?);
+        image.add(std::mem::take(&mut edits.image));
+        if !edits.is_done()? {
+            break;
+        }
+        heads.pop_front();
+        if step.count.get() >= space.limit() / 2 {
+            break;
+        }
+    }
+    let last = heads.is_empty();
     let none = RootItems::new();
     let roots = if last { step.roots } else { &none };
-    finish_step(core, space, (main, roots), birth, &image, |superblock| {
+    finish_step(core, space, (trees, roots), birth, &image, |superblock| {
         if last || is_injected(InjectedFault::TailMovedEachStep) {
             step.moves_tail(superblock);
         }
@@ -140,54 +174,144 @@ pub(super) fn merge_step(
     Ok(subtract_runs(image.removed, &image.added))
 }
 
-/// Makes a new main tree the valid one, with changes of `roots`: updates the free space accordingly
-/// and writes a superblock changed by `change`.
+/// Applies as many edits of a head as the step has room for.
+fn apply_head(
+    core: &Core,
+    edits: &mut MergeEdits<'_>,
+    space: &StepSpace<'_>,
+    birth: u64,
+) -> Result<NewTree> {
+    let items = edits.items();
+    let parent = core.roots.merged_parent(items.root());
+    space.enter(items.merged_inherited(), parent);
+    let old = items.tree();
+    let given_up = GivenUp::above(core.drops.watch().floor_of(parent));
+    edits.begin_step(old, space.limit() / 2, given_up);
+    let tree = core.index.apply(&old, edits, birth, space)?;
+    let mut old_names = edits.take_old_names();
+    let mut shared = edits.take_shared();
+    space.hold(old_names.cost() + shared.cost());
+    let tree = core.index.apply(&tree, &mut old_names, birth, space)?;
+    let tree = core.index.apply(&tree, &mut shared, birth, space)?;
+    Ok(NewTree {
+        root: items.root(),
+        tree,
+        nodes: space.nodes(),
+    })
+}
+
+/// Makes new trees the valid ones, with changes of `roots`: updates the free space accordingly and
+/// writes a superblock changed by `change`.
 pub(super) fn finish_step(
     core: &Core,
     space: StepSpace<'_>,
-    (main, roots): (Tree, &RootItems),
+    (trees, roots): (Vec<NewTree>, &RootItems),
     birth: u64,
     image: &ImageChange,
     change: impl FnOnce(&mut Superblock),
 ) -> Result<()> {
+    let items = root_items(core, &trees, roots);
+    let written = items.iter().map(|(id, root)| (*id, Some(root.clone())));
+    let given_up = space.take_given_up();
+    let step = VolumeStep {
+        roots: &written.collect(),
+        birth,
+        lose: || {
+            fault::inject(InjectedFault::GainsBeforeLosses, || {
+                gain(core, &image.added)
+            })?;
+            lose(core, &image.removed)
+        },
+        gain: || {
+            fault::unless(InjectedFault::GainsBeforeLosses, || {
+                gain(core, &image.added)
+            })?;
+            set_trees(core, &trees);
+            Ok(())
+        },
+    };
+    let done = write_roots(core, space, step, change)?;
+    core.roots.set_merged(items, roots);
+    core.drops.watch().take(&image.given_up);
+    core.drops.watch().take(&given_up);
+    // Roots that were opened meanwhile.
+    set_trees(core, &trees);
+    for new in &trees {
+        core.merger.copies().copied(new.root, new.nodes.1);
+    }
+    if !roots.is_empty() {
+        core.heads.each(|items| {
+            items.set_merged_inherited(core.roots.merged_inherited(items.root()));
+        });
+    }
+    done.release_retired(core)
+}
+
+/// The end of a step: changes of root items, and what changes the free-space image besides nodes.
+pub(in crate::txn) struct VolumeStep<'a, L, G> {
+    /// The changes of the volume tree.
+    pub roots: &'a RootChanges,
+    /// Birth of its new nodes.
+    pub birth: u64,
+    /// Removes blocks from the image.
+    pub lose: L,
+    /// Adds blocks to the image.
+    pub gain: G,
+}
+
+/// Changes the items of roots and the free space, and writes a superblock changed by `change`.
+/// Returns the units of the step.
+///
+/// # Errors
+/// [`Error::NoSpace`](crate::Error::NoSpace) before anything was changed; damage, the device's
+/// failure.
+pub(in crate::txn) fn write_roots<'a>(
+    core: &Core,
+    space: StepSpace<'a>,
+    step: VolumeStep<'_, impl FnOnce() -> Result<()>, impl FnOnce() -> Result<()>>,
+    change: impl FnOnce(&mut Superblock),
+) -> Result<StepUnits<'a>> {
     let mut volume = volume_tree(&core.superblocks.newest());
-    space.enter_volume_tree();
-    let (more, copied) = space.nodes();
-    let items = root_items(core, main, more, roots);
-    if !items.is_empty() {
-        let mut edits = RootEdits(items.iter());
-        volume = core.index.apply(&volume, &mut edits, birth, &space)?;
+    space.enter(0, VOLUME_ROOT);
+    if !step.roots.is_empty() {
+        let mut edits = RootEdits(step.roots.iter());
+        volume = core.index.apply(&volume, &mut edits, step.birth, &space)?;
     }
     let unit = |block: u64| BlockRun::new(block, NODE_BLOCKS);
     let done = space.into_done();
     let (allocated, retired) = (&done.allocated, &done.retired);
-    fault::inject(InjectedFault::GainsBeforeLosses, || {
-        gain(core, &image.added)
-    })?;
-    for run in &image.removed {
-        core.space.image_remove(*run)?;
-    }
+    (step.lose)()?;
     // A node allocated and retired within the step was never in the image.
     for block in retired.difference(allocated) {
         core.space.image_remove(unit(*block))?;
     }
-    fault::unless(InjectedFault::GainsBeforeLosses, || {
-        gain(core, &image.added)
-    })?;
+    (step.gain)()?;
     for block in allocated.difference(retired) {
         core.space.image_add(unit(*block))?;
     }
-    core.items.set_tree(main);
     core.superblocks.flip(|superblock| {
         superblock.root = volume.ptr;
         superblock.root_height = U32::new(volume.height);
         change(superblock);
     })?;
-    core.roots.set_merged(items, roots);
-    core.merger.copies().copied(copied);
-    let inherited = core.roots.merged_inherited(MAIN_ROOT);
-    core.items.set_merged_inherited(inherited);
-    done.release_retired(core)
+    Ok(done)
+}
+
+fn lose(core: &Core, removed: &[BlockRun]) -> Result<()> {
+    removed
+        .iter()
+        .try_for_each(|run| core.space.image_remove(*run))
+}
+
+/// Lets lookups in open roots read the new trees.
+fn set_trees(core: &Core, trees: &[NewTree]) {
+    for new in trees {
+        if let Some(items) = core.heads.get(new.root)
+            && items.tree() != new.tree
+        {
+            items.set_tree(new.tree);
+        }
+    }
 }
 
 fn gain(core: &Core, added: &[BlockRun]) -> Result<()> {

@@ -21,7 +21,6 @@ use crate::device::{Device, Overlay, Storage};
 use crate::error::{Error, Result};
 use crate::fault::{self, InjectedFault};
 use crate::format::geometry::Geometry;
-use crate::format::key::MAIN_ROOT;
 use crate::format::superblock::{KNOWN_RO_COMPATIBLE, RENAMED_ENTRIES, Superblock};
 use crate::format::{BLOCK_SIZE, NODE_BLOCKS, ROOT_INO};
 use crate::index::Index;
@@ -30,12 +29,15 @@ use crate::journal::recover::{Scan, scan};
 use crate::journal::signals::Signals;
 use crate::mechanism::Mechanism;
 use crate::source::Source;
-use crate::space::{Space, TableState};
+use crate::space::{Class, Space, TableState};
+use crate::txn::ablation::LoggedWhole;
+use crate::txn::drop::Drops;
 use crate::txn::fsync::Fsyncs;
-use crate::txn::items::{ItemStore, SharedByTrees};
+use crate::txn::heads::Heads;
+use crate::txn::items::SharedByTrees;
 use crate::txn::merge::Merger;
 use crate::txn::reservations::{Credit, Reservations};
-use crate::txn::roots::{Roots, tree_of};
+use crate::txn::roots::Roots;
 use crate::txn::superblocks::{Superblocks, volume_tree};
 use crate::txn::{Core, Limits};
 use crate::values::Values;
@@ -115,7 +117,10 @@ impl Core {
         }
         let lost = cut_off(&superblock, &*storage, NOTHING_LEFT);
         let opened = Self::open_found(storage, &identity, mode).and_then(|core| match &lost {
-            Some(_) => core.items.inode(ROOT_INO).map(|_| core),
+            Some(_) => core
+                .open_root(core.main_root())?
+                .inode(ROOT_INO)
+                .map(|_| core),
             None => Ok(core),
         });
         opened.map_err(|e| lost.filter(|_| matches!(e, Error::Io { .. })).unwrap_or(e))
@@ -160,9 +165,11 @@ impl Core {
             })?;
         }
         Replay::new(&core).run(&found)?;
-        if !mode.read_only && core.items.merged_inherited() > 0 {
-            let copies = core.merger.copies();
-            copies.put_back(&core.space, 0, Some(core.main_nodes()?))?;
+        if !mode.read_only {
+            core.merger.reserve_copies(&core)?;
+        }
+        if !mode.read_only && core.roots.are_several() {
+            core.drops.keep_units(&core.space, Class::Merge)?;
         }
         core.mark_features()?;
         let ring = core.journal.ring();
@@ -175,29 +182,6 @@ impl Core {
             }
         }
         Ok(core)
-    }
-
-    /// The same volume with the files of another root, which is read-only like the volume.
-    ///
-    /// # Errors
-    /// [`Error::NoSnapshot`]; [`Error::Invalid`] if the volume was opened for changes.
-    pub fn select(mut self, name: &str) -> Result<Self> {
-        let id = self.roots.named(name);
-        let root = id.and_then(|id| Some((id, self.roots.merged(id)?)));
-        let (id, root) = root.ok_or_else(|| Error::NoSnapshot(name.into()))?;
-        if id == MAIN_ROOT {
-            return Ok(self);
-        }
-        if !self.read_only {
-            return Err(Error::Invalid(
-                "a snapshot is never changed; open the volume read-only",
-            ));
-        }
-        // A place that is known for a value holds only for the tree of another root.
-        self.values.forget_places();
-        let tree = tree_of(&root.tree);
-        self.items = Arc::new(self.items.of_tree(id, tree, &self.limits));
-        Ok(self)
     }
 
     /// Sets the features that the log will use in the superblock, before any change.
@@ -223,9 +207,6 @@ impl Core {
         let index = Arc::new(open_index(storage.clone(), &superblock, limits.nodes));
         let volume = volume_tree(&superblock);
         let roots = Roots::read(&index, &volume, superblock.root.block.get())?;
-        let main = roots.merged(MAIN_ROOT).unwrap_or_default();
-        let inherited = roots.merged_inherited(MAIN_ROOT);
-        let main = (MAIN_ROOT, tree_of(&main.tree), inherited);
         let space = Arc::new(open_space(storage.clone(), &superblock)?);
         let signals = Arc::new(Signals::default());
         let mut source = Source::new(mode.seed);
@@ -244,7 +225,8 @@ impl Core {
         );
         let journal = Arc::new(journal.ablate(mode.ablated));
         let hash_seed = superblock.hash_seed.get();
-        let values = Arc::new(Values::new(hash_seed, limits.values));
+        let once = mode.ablated != Some(Mechanism::ValuesOnce);
+        let values = Arc::new(Values::new(hash_seed, limits.values).once(once));
         let shared = SharedByTrees {
             storage: storage.clone(),
             geometry,
@@ -262,11 +244,13 @@ impl Core {
         let superblocks =
             Superblocks::new(storage.clone(), space.clone(), journal.clone(), superblock);
         Ok(Self {
-            items: Arc::new(ItemStore::new(shared, main, limits.inodes, limits.names)),
+            heads: Heads::new(shared, &limits),
             roots,
             reservations,
             merger: Merger::default(),
+            drops: Drops::default(),
             fsyncs: Fsyncs::default(),
+            logged_whole: LoggedWhole::default(),
             superblocks,
             data: DataStore::new(storage.clone(), limits.data),
             storage,

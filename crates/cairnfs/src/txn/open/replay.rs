@@ -21,6 +21,7 @@ use crate::error::{Error, Result};
 use crate::fault::{self, InjectedFault, is_injected};
 use crate::format::item::{decode_dir_entry, decode_extent, decode_extent_at};
 use crate::format::key::{Key, Kind, MAIN_ROOT, VOLUME_ROOT};
+use crate::format::lineage::check_changes;
 use crate::format::pointer::RawPtr;
 use crate::format::record::Entry;
 use crate::format::root::Root;
@@ -34,15 +35,17 @@ use crate::space::BlockRun;
 use crate::sync::Mutex;
 use crate::txn::Core;
 use crate::txn::change::shrinkage;
+use crate::txn::heads::HeadInput;
+use crate::txn::items::ItemStore;
 use crate::txn::roots::RootItems;
 use crate::txn::runs::subtract_runs;
 
 /// Approximate bytes of memory of a slot, besides its vector.
 const SLOT_MEMORY: i64 = 64;
 
-/// Position of an item in the order of passes: its inode, kind and offset. An orphan item is
+/// Position of an item in the order of passes: its root, inode, kind and offset. An orphan item is
 /// ordered with the inode it names.
-type Place = (u64, u8, u64);
+type Place = (u32, u64, u8, u64);
 
 /// A range of places that one pass over the log takes.
 struct Pass {
@@ -52,8 +55,8 @@ struct Pass {
     /// Bytes of memory that it may hold; it exceeds them if it cannot leave anything to the next
     /// pass.
     limit: i64,
-    /// Extents whose log entries were replaced later in the log, with their inodes.
-    replaced: Vec<(u64, BlockRun)>,
+    /// Extents whose log entries were replaced later in the log, with their roots and inodes.
+    replaced: Vec<((u32, u64), BlockRun)>,
 }
 
 impl Pass {
@@ -76,10 +79,10 @@ impl Pass {
     }
 }
 
-fn place_of(key: &Key) -> Place {
+fn place_of(root: u32, key: &Key) -> Place {
     match key.kind {
-        Kind::Orphan => (key.offset, 0, 0),
-        kind => (key.object, kind as u8, key.offset),
+        Kind::Orphan => (root, key.offset, 0, 0),
+        kind => (root, key.object, kind as u8, key.offset),
     }
 }
 
@@ -123,17 +126,33 @@ impl<'a> Replay<'a> {
             contexts = later;
         }
         let pass = self.replay_passes(contexts, found.last_seq)?;
-        let inodes = self.core.items.dirty().take();
-        let unused = self.not_referred(&inodes, pass.replaced);
-        let grown = inodes.iter().map(|(_, i)| set_growth(&i.read())).sum();
-        let shrunk = inodes.iter().map(|(_, i)| set_shrinkage(&i.read())).sum();
+        let heads = self.take_heads();
+        let unused = self.not_referred(&heads, pass.replaced);
+        let inodes = || heads.iter().flat_map(|head| &head.inodes);
+        let grown = inodes().map(|(_, i)| set_growth(&i.read())).sum();
+        let shrunk = inodes().map(|(_, i)| set_shrinkage(&i.read())).sum();
         self.core.merger.backlog().add_shrinking(shrunk);
-        self.core.items.dirty().put_back(inodes);
+        self.put_back(heads);
         self.hold_back(unused);
         match self.core.read_only {
             // No merge follows, so no growth need be reserved.
             true => Ok(()),
             false => self.core.space.adopt_growth(grown),
+        }
+    }
+
+    /// Takes the replayed inodes of all heads, in order.
+    fn take_heads(&self) -> Vec<HeadInput> {
+        let heads = self.core.heads.take_dirty().into_iter();
+        heads.map(HeadInput::in_order).collect()
+    }
+
+    fn put_back(&self, heads: Vec<HeadInput>) {
+        for head in heads {
+            if head.orphaned {
+                head.items.dirty().note_orphan();
+            }
+            head.items.dirty().put_back(head.inodes);
         }
     }
 
@@ -164,12 +183,20 @@ impl<'a> Replay<'a> {
     /// Merges everything up to the context `seq`, which ends with changes of roots.
     fn merge_roots(&self, seq: u64, pass: Pass) -> Result<()> {
         let roots = std::mem::take(&mut *self.roots.lock());
+        let before = self.core.roots.list().into_iter().collect();
+        check_changes(&before, &roots, seq).map_err(|found| {
+            let expected = format!("changes of roots that fit together (context {seq})");
+            Error::corrupt(0, "log entry", expected, found)
+        })?;
         // The items of the roots tell the number of nodes.
-        self.core.main_nodes()?;
+        self.core.nodes_of(MAIN_ROOT)?;
+        self.core.roots.add_pending(&roots);
         self.merge_pass(seq, pass, Some(&roots))
             .inspect_err(|e| self.explain_failed_pass(e))?;
-        let inherited = self.core.items.merged_inherited();
-        self.core.items.set_inherited(inherited);
+        self.core.heads.close_unused();
+        let roots = &self.core.roots;
+        let inherits = |items: &Arc<ItemStore>| items.set_inherited(roots.inherited(items.root()));
+        self.core.heads.each(inherits);
         Ok(())
     }
 
@@ -194,8 +221,8 @@ impl<'a> Replay<'a> {
         let superblock = self.core.superblocks.newest();
         read_context(&*self.core.storage, &superblock, context, &mut |entry| {
             if entry.root == VOLUME_ROOT {
-                self.replay_root(context.seq, entry)?;
-            } else if pass.takes(place_of(&entry.key)) {
+                self.replay_root(context, entry)?;
+            } else if pass.takes(place_of(entry.root, &entry.key)) {
                 self.replay_entry(context.seq, entry, pass)?;
             } else if pass.is_first() && entry.key.kind == Kind::Extent && !entry.delete {
                 // All blocks that the log refers to are claimed before a merge may allocate any.
@@ -217,9 +244,11 @@ impl<'a> Replay<'a> {
 
     /// Leaves the upper half of the items of a pass to the next pass.
     fn narrow(&self, pass: &mut Pass) {
-        let mut inodes = self.core.items.dirty().take();
-        inodes.sort_unstable_by_key(|(ino, _)| *ino);
-        inodes.dedup_by_key(|(ino, _)| *ino);
+        let heads = self.take_heads();
+        let mut inodes: Vec<(&Arc<ItemStore>, &Arc<Inode>)> = Vec::new();
+        for head in &heads {
+            inodes.extend(head.inodes.iter().map(|(_, inode)| (&head.items, inode)));
+        }
         let enough = self.core.limits.replay / 2;
         let mut held = 0;
         let kept = inodes
@@ -231,26 +260,32 @@ impl<'a> Replay<'a> {
             })
             .count();
         let until = match inodes.get(kept) {
-            Some((ino, _)) => Some((*ino, 0, 0)),
-            None => inodes.last().and_then(|(_, inode)| self.split(inode)),
+            Some((items, inode)) => Some((items.root(), inode.ino, 0, 0)),
+            None => inodes
+                .last()
+                .and_then(|(items, dir)| self.split(items, dir)),
         };
-        for (_, inode) in inodes.drain(kept..) {
+        for (items, inode) in inodes.drain(kept..) {
             self.core
                 .reservations
                 .add_memory(-set_memory(&inode.read()));
-            self.core.items.table().remove(&inode);
+            items.table().remove(inode);
         }
-        self.core.items.dirty().put_back(inodes);
+        for (items, inode) in inodes {
+            items.dirty().put_back([(inode.ino, inode.clone())]);
+            items.dirty().note_orphan();
+        }
         if let Some(until) = until {
             pass.until = Some(until);
-            pass.replaced.retain(|(ino, _)| *ino < until.0);
+            pass.replaced
+                .retain(|((root, ino), _)| (*root, *ino) < (until.0, until.1));
         }
         pass.limit = pass.limit.max(2 * self.core.dirty_bytes());
     }
 
     /// Removes the upper half of its entries from a directory, and all items after them. Returns
     /// where they begin.
-    fn split(&self, dir: &Arc<Inode>) -> Option<Place> {
+    fn split(&self, items: &ItemStore, dir: &Inode) -> Option<Place> {
         let mut state = dir.write();
         let entries: Vec<u64> = state
             .current
@@ -273,19 +308,19 @@ impl<'a> Replay<'a> {
         }
         // The pass that takes an entry also adds its name.
         state.trim_names(std::iter::empty());
-        Some((dir.ino, Kind::DirIndex as u8, middle))
+        Some((items.root(), dir.ino, Kind::DirIndex as u8, middle))
     }
 
     /// Merges the items of a pass into the index, and changes of `roots` if it is the last pass
     /// before them. The log's tail does not move, because later passes need the log.
     fn merge_pass(&self, seq: u64, pass: Pass, roots: Option<&RootItems>) -> Result<()> {
-        let inodes = self.core.items.dirty().take();
-        let mut unused = self.not_referred(&inodes, pass.replaced);
+        let heads = self.take_heads();
+        let mut unused = self.not_referred(&heads, pass.replaced);
         let memory = self.core.reservations.take_totals().memory;
         unused.extend(
             self.core
                 .merger
-                .merge_replayed(self.core, seq, (inodes, memory), roots)?,
+                .merge_replayed(self.core, seq, (heads, memory), roots)?,
         );
         self.hold_back(unused);
         Ok(())
@@ -313,14 +348,14 @@ impl<'a> Replay<'a> {
     /// The blocks of replaced extents that no replayed extent refers to.
     fn not_referred(
         &self,
-        inodes: &[(u64, Arc<Inode>)],
-        replaced: Vec<(u64, BlockRun)>,
+        heads: &[HeadInput],
+        replaced: Vec<((u32, u64), BlockRun)>,
     ) -> Vec<BlockRun> {
         if replaced.is_empty() {
             return Vec::new();
         }
         let mut referred = Vec::new();
-        for (_, inode) in inodes {
+        for (_, inode) in heads.iter().flat_map(|head| &head.inodes) {
             let state = inode.read();
             for (_, slot) in state.current.range(Kind::Extent, 0) {
                 referred.extend(slot.vector.with(|v| v.and_then(run_of)));
@@ -337,14 +372,11 @@ impl<'a> Replay<'a> {
             return Ok(());
         }
         let key = entry.key;
-        if entry.root != MAIN_ROOT {
-            let found = format!("root {}", entry.root);
-            return Err(bad_entry(seq, &key, "an item of the main root", found));
-        }
+        let items = self.head(seq, entry)?;
         let ino = match key.kind {
             Kind::Orphan => {
                 // A later merge processes the replayed orphan items, if none does during replay.
-                self.core.items.dirty().note_orphan();
+                items.dirty().note_orphan();
                 key.offset
             }
             Kind::DirName | Kind::SharedValue | Kind::Root => {
@@ -353,9 +385,9 @@ impl<'a> Replay<'a> {
             }
             _ => key.object,
         };
-        let inode = self.core.items.table().get_or_new(ino);
+        let inode = items.table().get_or_new(ino);
         let mut state = inode.write();
-        if let Err(found) = self.replay_meaning(ino, &mut state, entry) {
+        if let Err(found) = self.replay_meaning(&items, (ino, &mut *state), entry) {
             return Err(bad_entry(seq, &key, "a sound value", found));
         }
         if key.kind == Kind::Inode && entry.delete {
@@ -368,15 +400,37 @@ impl<'a> Replay<'a> {
         if state.current.is_empty() {
             state.epoch = self.core.journal.cil().hold().boundary;
             let listed = [(inode.ino, inode.clone())];
-            self.core.items.dirty().put_back(listed);
+            items.dirty().put_back(listed);
         }
-        self.replay_slot(seq, ino, &mut state, entry, pass);
+        self.replay_slot(&items, seq, (ino, &mut *state), entry, pass);
         Ok(())
     }
 
+    /// The tree that an entry belongs to. The index has every head that the log changes: a head is
+    /// made by a context before, which was merged.
+    fn head(&self, seq: u64, entry: &Entry<'_>) -> Result<Arc<ItemStore>> {
+        let items = match self.core.heads.get(entry.root) {
+            Some(items) => Some(items),
+            None => self.core.heads.open(entry.root, &self.core.roots).ok(),
+        };
+        items.filter(|items| items.is_head()).ok_or_else(|| {
+            let found = format!("root {}", entry.root);
+            bad_entry(
+                seq,
+                &entry.key,
+                "an item of a root that can be written",
+                found,
+            )
+        })
+    }
+
     /// Takes a change of a root, which applies once its whole context was replayed.
-    fn replay_root(&self, seq: u64, entry: &Entry<'_>) -> Result<()> {
-        let id = entry.key.object;
+    fn replay_root(&self, context: &FoundContext, entry: &Entry<'_>) -> Result<()> {
+        let (id, seq) = (entry.key.object, context.seq);
+        if !context.roots {
+            let expected = "no root in a context that is not marked as having any";
+            return Err(bad_entry(seq, &entry.key, expected, format!("root {id}")));
+        }
         if entry.delete || entry.key != Key::new(id, Kind::Root, 0) {
             return Err(bad_entry(seq, &entry.key, "a root", "another item".into()));
         }
@@ -391,8 +445,8 @@ impl<'a> Replay<'a> {
     /// Applies an entry to the inode in memory, except for its slot.
     fn replay_meaning(
         &self,
-        ino: u64,
-        state: &mut InodeState,
+        items: &ItemStore,
+        (ino, state): (u64, &mut InodeState),
         entry: &Entry<'_>,
     ) -> std::result::Result<(), String> {
         state.indexed = true;
@@ -409,13 +463,13 @@ impl<'a> Replay<'a> {
                 state.persisted = true;
             }
             (Kind::DirIndex, false) => {
-                self.forget_name(state, index);
-                let hash = self.core.items.hash_of(decode_dir_entry(entry.value)?.name);
-                self.core.items.add_replayed_name(state, hash, index);
+                forget_name(items, state, index);
+                let hash = items.hash_of(decode_dir_entry(entry.value)?.name);
+                items.add_replayed_name(state, hash, index);
             }
             (Kind::DirIndex, true) => {
                 entry.value.first_chunk::<8>().ok_or("no name hash")?;
-                self.forget_name(state, index);
+                forget_name(items, state, index);
             }
             (Kind::Extent, false) => {
                 decode_extent_at(index, entry.value, &self.core.geometry)?;
@@ -428,34 +482,22 @@ impl<'a> Replay<'a> {
         Ok(())
     }
 
-    /// Removes the name that an earlier log entry gave a directory entry.
-    fn forget_name(&self, state: &mut InodeState, index: u64) {
-        let hash = |value: &[u8]| {
-            let entry = decode_dir_entry(value).ok()?;
-            Some(self.core.items.hash_of(entry.name))
-        };
-        let slot = state.current.get(Kind::DirIndex, index);
-        if let Some(hash) = slot.and_then(|slot| slot.vector.with(|value| value.and_then(hash))) {
-            state.remove_name(hash, index);
-        }
-    }
-
     fn replay_slot(
         &self,
+        items: &ItemStore,
         seq: u64,
-        ino: u64,
-        state: &mut InodeState,
+        (ino, state): (u64, &mut InodeState),
         entry: &Entry<'_>,
         pass: &mut Pass,
     ) {
         let key = &entry.key;
-        let shared = self.core.items.shared_part(entry);
+        let shared = items.shared_part(entry);
         let change = match &shared {
             _ if entry.delete => Change::Delete(entry.value),
             Some((own, value)) => Change::Join(own, value),
             None => Change::Put(entry.value),
         };
-        let vector = LogVector::new(MAIN_ROOT, *key, seq, &change);
+        let vector = LogVector::new(entry.root, *key, seq, &change);
         let mut memory = memory_of(&vector);
         if let Some(old) = state.current.get(key.kind, key.offset) {
             memory -= memory_of(&old.vector);
@@ -463,11 +505,11 @@ impl<'a> Replay<'a> {
                 let run = old.vector.with(|v| v.and_then(run_of));
                 let inherited = |value: &[u8]| {
                     let birth = decode_extent(value).map(|(raw, _)| raw.birth.get());
-                    birth.is_ok_and(|birth| self.core.items.is_inherited(birth))
+                    birth.is_ok_and(|birth| items.is_inherited(birth))
                 };
                 let held = old.vector.with(|v| v.is_some_and(inherited));
                 pass.replaced
-                    .extend(run.filter(|_| !held).map(|run| (ino, run)));
+                    .extend(run.filter(|_| !held).map(|run| ((entry.root, ino), run)));
             }
         }
         self.core.reservations.add_memory(memory);
@@ -479,6 +521,18 @@ impl<'a> Replay<'a> {
                 exists_below: true,
             },
         );
+    }
+}
+
+/// Removes the name that an earlier log entry gave a directory entry.
+fn forget_name(items: &ItemStore, state: &mut InodeState, index: u64) {
+    let hash = |value: &[u8]| {
+        let entry = decode_dir_entry(value).ok()?;
+        Some(items.hash_of(entry.name))
+    };
+    let slot = state.current.get(Kind::DirIndex, index);
+    if let Some(hash) = slot.and_then(|slot| slot.vector.with(|value| value.and_then(hash))) {
+        state.remove_name(hash, index);
     }
 }
 

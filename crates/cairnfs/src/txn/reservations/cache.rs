@@ -75,9 +75,10 @@ pub(super) struct ReservationCaches {
 }
 
 impl ReservationCaches {
-    pub fn new(batch: Credit, memory_step: i64) -> Self {
+    pub fn new(batch: Credit, memory_step: i64, is_shared: bool) -> Self {
+        let caches = if is_shared { 1 } else { CACHES };
         Self {
-            caches: (0..CACHES).map(|_| CachePadded::default()).collect(),
+            caches: (0..caches).map(|_| CachePadded::default()).collect(),
             batch,
             memory_step,
         }
@@ -87,10 +88,10 @@ impl ReservationCaches {
         self.batch
     }
 
-    /// The calling thread's cache.
+    /// The calling thread's cache; the first if all threads share it.
     fn own(&self) -> Option<MutexGuard<'_, ReservationCache>> {
-        self.caches
-            .get(thread_shard(CACHES))
+        let own = self.caches.get(thread_shard(CACHES));
+        own.or_else(|| self.caches.first())
             .map(|cache| cache.lock())
     }
 
@@ -219,7 +220,7 @@ mod tests {
 
     #[test]
     fn credit_is_kept_to_a_limit_and_swept() {
-        let caches = ReservationCaches::new(Credit { log: 100, units: 2 }, 1000);
+        let caches = ReservationCaches::new(Credit { log: 100, units: 2 }, 1000, false);
         let (log, units) = (150, 3);
         assert!(!caches.take(Credit { log: 1, units: 0 }));
         let none = Done::default();
@@ -240,5 +241,24 @@ mod tests {
         assert_eq!(caches.growth(), 10);
         assert_eq!(caches.take_totals().units, 1);
         assert_eq!(caches.growth(), 0);
+    }
+
+    /// Number of threads, one after the other, that find the credit of the calling thread.
+    fn finders(is_shared: bool) -> usize {
+        let caches = ReservationCaches::new(Credit { log: 100, units: 2 }, 1000, is_shared);
+        let one = Credit { log: 1, units: 1 };
+        let takes = |_| {
+            caches.put_back(one, &Done::default());
+            let taken = std::thread::scope(|scope| scope.spawn(|| caches.take(one)).join());
+            caches.sweep();
+            usize::from(taken.unwrap())
+        };
+        (0..CACHES).map(takes).sum()
+    }
+
+    #[test]
+    fn threads_have_caches_of_their_own_unless_they_share_one() {
+        assert!(finders(false) < CACHES);
+        assert_eq!(finders(true), CACHES);
     }
 }

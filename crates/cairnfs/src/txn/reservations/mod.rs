@@ -18,6 +18,7 @@ pub(super) use cache::{Credit, Done};
 use self::cache::ReservationCaches;
 use crate::error::Result;
 use crate::journal::Journal;
+use crate::mechanism::Mechanism;
 use crate::space::{Class, Space};
 use crate::sync::atomic::{AtomicI64, Ordering};
 
@@ -49,10 +50,11 @@ impl Reservations {
         batch: Credit,
         memory_step: i64,
     ) -> Self {
+        let is_shared = journal.is_ablated(Mechanism::ReservationCaches);
         Self {
             space,
             journal,
-            caches: ReservationCaches::new(batch, memory_step),
+            caches: ReservationCaches::new(batch, memory_step, is_shared),
             memory: CachePadded::default(),
         }
     }

@@ -39,9 +39,10 @@ fn open(image: &Image) -> (Arc<Disk>, Core) {
 }
 
 fn value_of(core: &Core) -> Option<u8> {
-    let inode = core.items.table().get_or_new(INO);
+    let items = core.open_root(core.main_root()).unwrap();
+    let inode = items.table().get_or_new(INO);
     let state = inode.read();
-    let item = core.items.item(&inode, &state, Kind::Inline, 0).unwrap();
+    let item = items.item(&inode, &state, Kind::Inline, 0).unwrap();
     item.map(|item| item.value[0])
 }
 
@@ -58,18 +59,15 @@ impl Volume {
     /// Commits a value of the item, or its deletion. Returns the sequence of the context.
     fn commit(&self, value: Option<u8>) -> u64 {
         let reservation = self.core.reserve(Need::items(1, 64, 1)).unwrap();
-        let inode = self.core.items.table().get_or_new(INO);
+        let items = self.core.open_root(self.core.main_root()).unwrap();
+        let inode = items.table().get_or_new(INO);
         let mut state = inode.write();
-        let found = self
-            .core
-            .items
-            .item(&inode, &state, Kind::Inline, 0)
-            .unwrap();
+        let found = items.item(&inode, &state, Kind::Inline, 0).unwrap();
         let last = self.history.lock().unwrap().last().copied();
         let seen = found.as_ref().map(|item| item.value[0]);
         assert_eq!(seen, last.and_then(|(_, value)| value), "a change is lost");
         let below = found.is_some_and(|item| item.below);
-        let mut commit = self.core.commit(self.core.items());
+        let mut commit = self.core.commit(&items).unwrap();
         let seq = commit.seq();
         match value {
             Some(value) => {
@@ -100,7 +98,7 @@ impl Volume {
         self.core.merge().unwrap();
         let merged = self.core.superblocks.newest().merged_seq.get();
         let key = Key::new(INO, Kind::Inline, 0);
-        let tree = self.core.items.tree();
+        let tree = self.core.open_root(self.core.main_root()).unwrap().tree();
         let value = self.core.index.get(&tree, &key).unwrap();
         assert_eq!(value.map(|v| v[0]), self.after(merged), "after {merged}");
     }

@@ -67,14 +67,15 @@ fn commit(core: &Core, history: &History, rng: &mut TestRng, number: u32) {
     let reservation = core.reserve(Need::items(8, 2048, 8)).unwrap();
     let first = rng.random_range(0..INODES - 1);
     let chosen = [first, rng.random_range(first + 1..INODES)];
-    let inodes = chosen.map(|inode| core.items.table().get_or_new(FIRST + inode));
+    let items = core.open_root(core.main_root()).unwrap();
+    let inodes = chosen.map(|inode| items.table().get_or_new(FIRST + inode));
     let [mut one, mut two] = inodes.each_ref().map(|inode| inode.write());
     let states = [&mut *one, &mut *two];
-    let mut commit = core.commit(core.items());
+    let mut commit = core.commit(&items).unwrap();
     let seq = commit.seq();
     for ((chosen, inode), state) in chosen.into_iter().zip(&inodes).zip(states) {
         let (kind, offset) = kind_of(chosen);
-        let found = core.items.item(inode, state, kind, offset).unwrap();
+        let found = items.item(inode, state, kind, offset).unwrap();
         let seen = found.as_ref().map(|item| decode(chosen, &item.value));
         let mut history = history.lock().unwrap();
         let history = &mut history[chosen as usize];
@@ -98,7 +99,7 @@ fn commit(core: &Core, history: &History, rng: &mut TestRng, number: u32) {
 fn compare(core: &Core, history: &History) {
     let _one = core.merger.unfinished.lock();
     let merged = core.superblocks.newest().merged_seq.get();
-    let tree = core.items.tree();
+    let tree = core.open_root(core.main_root()).unwrap().tree();
     for inode in 0..INODES {
         let found = core.index.get(&tree, &key_of(inode)).unwrap();
         let history = &history.lock().unwrap()[inode as usize];

@@ -5,6 +5,8 @@
 //! cannot fork safely; a new program can be started at any time.) Exit codes are those of
 //! mount(8).
 
+mod opening;
+
 use std::error::Error;
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufRead, BufReader, IsTerminal, Write};
@@ -15,11 +17,11 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use cairnfs::device::HostRoom;
-use cairnfs::fs::{FileSystem, MakeOptions, Options, is_unmade};
+use cairnfs::fs::{MakeOptions, is_unmade};
 use cairnfs_fuse::adapter::Adapter;
 use cairnfs_fuse::mounter::Way;
 use cairnfs_fuse::ops::Ops;
-use cairnfs_fuse::options::{WriteMode, parse_size};
+use cairnfs_fuse::options::parse_size;
 use cairnfs_fuse::{MountOptions, mounter, mountinfo, serve, status};
 use rustix::process::{getegid, geteuid};
 
@@ -55,6 +57,7 @@ Mount options:
   ro, rw                 read-only, or read and write (the default). The volume is not
                          written with ro: after a crash, a log that needs more memory than
                          the cache is recovered into a temporary file in TMPDIR
+  branch=NAME            the branch NAME, or a snapshot, which is read-only [default: main]
   allow_other            let other users access the mount, as the modes of files permit
   write=through          send data to the daemon in each write(2) (the default), which
                          itself reports a full volume
@@ -491,12 +494,11 @@ fn serve_here(
         std::panic::set_hook(Box::new(|info| tracing::error!("{info}")));
     }
     let name = volume.display();
-    let fs = FileSystem::open(volume, &engine_options(options))
-        .map_err(|e| failed(cannot_open(volume, &e)))?;
-    let ops = Arc::new(Ops::new(Arc::clone(&fs), volume, options.write));
-    let adapter = Adapter::new(ops, options);
+    let (fs, root, options) = opening::open(volume, options)?;
+    let ops = Arc::new(Ops::new(root, volume, options.write));
+    let adapter = Adapter::new(ops, &options);
     let ready = || announce(args, volume, dir);
-    let served = serve(adapter, volume, dir, options, !args.detached, ready);
+    let served = serve(adapter, volume, dir, &options, !args.detached, ready);
     let closed = fs.close();
     let last_words = match (fs.failure(), served, closed) {
         (Some(failure), ..) => status::stopped_by(volume, &failure),
@@ -516,36 +518,6 @@ fn serve_here(
         tracing::error!("{last_words}");
     }
     Err(failed(last_words))
-}
-
-/// Why the volume was not opened, and the next step, in one line.
-fn cannot_open(volume: &Path, error: &cairnfs::Error) -> String {
-    let failure = crate::failure::Failure::opening(volume, error);
-    match failure.next_step() {
-        Some(step) => format!("{failure}; {step}"),
-        None => failure.to_string(),
-    }
-}
-
-fn engine_options(options: &MountOptions) -> Options {
-    let mut engine = Options {
-        read_only: options.read_only,
-        recovery: options.recovery,
-        discard: options.discard,
-        // Programs that write in small pieces need this: the next piece belongs to a block just
-        // written.
-        keep_written: options.write == WriteMode::Through,
-        kernel_clock: true,
-        content_times: options.write == WriteMode::Through,
-        ..Options::default()
-    };
-    if let Some(bytes) = options.cache {
-        engine.cache_budget = bytes;
-    }
-    if let Some(interval) = options.durability {
-        engine.durability_interval = interval;
-    }
-    engine
 }
 
 fn logs_to_terminal(args: &Args) -> bool {

@@ -1,0 +1,290 @@
+//! Forks of a whole tree of files: what a fork costs, what it costs others, the first write into
+//! one, the difference to its origin, work beside many forks, and their removal.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use super::{Description, Phases, Worker, Workload, at_least_one, at_most_1g, contents, file_name};
+use crate::Result;
+use crate::args::parse_size;
+use crate::tally::Latency;
+use crate::target::{Open, Tree};
+
+/// Fork a tree of files, change the forks, compare and remove them.
+#[derive(Debug, Clone, clap::Args)]
+pub struct Branches {
+    /// Files of the tree, all in one directory.
+    #[arg(long, short = 'n', value_name = "N", default_value_t = 10_000)]
+    pub files: u64,
+
+    /// Bytes of each file; suffixes K, M.
+    #[arg(long, short = 's', value_name = "BYTES", default_value = "4K", value_parser = parse_size)]
+    pub size: u64,
+
+    /// Forks, made and removed one after the other, alone and again beside a thread that creates
+    /// files.
+    #[arg(long, value_name = "N", default_value_t = 20)]
+    pub forks: u64,
+
+    /// Files to create, alone and beside many forks.
+    #[arg(long, value_name = "N", default_value_t = 2000)]
+    pub creates: u64,
+
+    /// Files to change in a fork that is compared with the tree.
+    #[arg(long, value_name = "N", default_value_t = 100)]
+    pub changes: u64,
+
+    /// Forks beside which files are created and synced again; 0: leave that out. Only where a fork
+    /// does not copy the tree.
+    #[arg(long, value_name = "N", default_value_t = 1000)]
+    pub many: u64,
+
+    /// Fork with `git worktree add`: for a target that is a directory.
+    #[arg(long)]
+    pub git: bool,
+}
+
+/// Files that are synced to compare rates.
+const SYNCED: u64 = 200;
+
+/// Times that a difference is computed.
+const COMPARED: u64 = 10;
+
+/// Number of the thread that forks; the other one creates files.
+const FORKS: usize = 0;
+
+/// Bytes of a write into an existing file.
+const BLOCK: u64 = 4096;
+
+impl Workload for Branches {
+    fn describe(&self) -> Description {
+        Description {
+            name: "branches",
+            unit: "operations",
+            threads: 2,
+            settings: vec![
+                ("files", self.files),
+                ("file_bytes", self.size),
+                ("forks", self.forks),
+                ("creates", self.creates),
+                ("changes", self.changes),
+                ("many", self.many),
+                ("git", u64::from(self.git)),
+            ],
+        }
+    }
+
+    fn check(&self) -> Result<()> {
+        at_least_one(&[
+            ("--files", self.files),
+            ("--forks", self.forks),
+            ("--creates", self.creates),
+            ("--changes", self.changes),
+        ])?;
+        at_most_1g("--size", self.size)?;
+        match self.changes.max(self.forks) > self.files {
+            true => Err("--changes and --forks cannot be more than --files".into()),
+            false => Ok(()),
+        }
+    }
+
+    fn measure(&self, phases: &mut Phases<'_>) -> Result<()> {
+        let tree = phases.tree(self.git)?;
+        let run = Run {
+            settings: self,
+            tree: &*tree,
+            next: AtomicU64::new(self.files),
+        };
+        run.fill(phases)?;
+        let synced = phases.run_first(1, "overwrite + fsync", |w| run.overwrite(w, None, true))?;
+        let plain = phases.run_first(1, "overwrite", |w| run.overwrite(w, None, false))?;
+        let alone = phases.run_first(1, "create", |w| run.create(w, self.creates))?;
+        phases.meter.settle()?;
+        let fork = phases.run_first(1, "fork", |w| run.fork(w, 0..self.forks))?;
+        let first = phases.run_first(1, "first overwrite in a fork", |worker| {
+            run.first_overwrites(worker)
+        })?;
+        if tree.compares() {
+            run.change(phases)?;
+            phases.run_first(1, "diff", |worker| run.compare(worker))?;
+        }
+        phases.run_first(1, "remove fork", |w| run.remove(w, 0..self.forks))?;
+        let beside = run.fork_beside(phases)?;
+        for (name, one, other) in [
+            ("p50_fork_to_fsync", &fork, &synced),
+            ("p50_first_overwrite_to_overwrite", &first, &plain),
+            ("p50_create_beside_fork_to_alone", &beside, &alone),
+        ] {
+            if let (Some(one), Some(other)) = (one, other) {
+                let ratio = one.p50 as f64 / other.p50.max(1) as f64;
+                phases.meter.ratio(name, ratio);
+            }
+        }
+        match tree.is_constant() && self.many > 0 {
+            true => run.many(phases),
+            false => Ok(()),
+        }
+    }
+}
+
+/// A tree that is forked.
+struct Run<'r> {
+    settings: &'r Branches,
+    tree: &'r dyn Tree,
+    /// Number of the next file that is created in the tree.
+    next: AtomicU64,
+}
+
+impl Run<'_> {
+    fn fill(&self, phases: &mut Phases<'_>) -> Result<()> {
+        let bytes = contents(self.settings.size);
+        phases.run_first(1, "fill", |worker| {
+            let dir = self.tree.dir(None)?;
+            worker.each(0..self.settings.files, |file| {
+                dir.create(&file_name(file), &bytes, false)
+            })
+        })?;
+        self.tree.filled()?;
+        phases.meter.settle()
+    }
+
+    /// Writes the first block of existing files, each timed; syncs each if `sync`.
+    fn overwrite(&self, worker: &mut Worker<'_>, fork: Option<u64>, sync: bool) -> Result<()> {
+        let (dir, bytes) = (self.tree.dir(fork)?, contents(BLOCK));
+        for file in (0..SYNCED).map(|n| n % self.settings.files) {
+            let file = dir.open(&file_name(file), Open::Existing)?;
+            worker.tally.timed(|| {
+                file.write_at(&bytes, 0)?;
+                match sync {
+                    true => file.sync(),
+                    false => Ok(()),
+                }
+            })?;
+        }
+        Ok(())
+    }
+
+    /// Creates empty files in the tree, each timed.
+    fn create(&self, worker: &mut Worker<'_>, files: u64) -> Result<()> {
+        let dir = self.tree.dir(None)?;
+        for _ in 0..files {
+            let file = self.next.fetch_add(1, Ordering::Relaxed);
+            let create = || dir.create(&file_name(file), &[], false);
+            worker.tally.timed(create)?;
+        }
+        Ok(())
+    }
+
+    fn fork(&self, worker: &mut Worker<'_>, forks: std::ops::Range<u64>) -> Result<()> {
+        for fork in forks {
+            worker.tally.timed(|| self.tree.fork(fork))?;
+        }
+        Ok(())
+    }
+
+    fn remove(&self, worker: &mut Worker<'_>, forks: std::ops::Range<u64>) -> Result<()> {
+        for fork in forks {
+            worker.tally.timed(|| self.tree.remove(fork))?;
+        }
+        Ok(())
+    }
+
+    /// Writes one block in each fork, which is the first change of it.
+    fn first_overwrites(&self, worker: &mut Worker<'_>) -> Result<()> {
+        let bytes = contents(BLOCK);
+        for fork in 0..self.settings.forks {
+            let dir = self.tree.dir(Some(fork))?;
+            let file = dir.open(&file_name(fork), Open::Existing)?;
+            worker.tally.timed(|| file.write_at(&bytes, 0))?;
+        }
+        Ok(())
+    }
+
+    /// Changes files of the first fork, evenly spread.
+    fn change(&self, phases: &mut Phases<'_>) -> Result<()> {
+        let bytes = contents(BLOCK);
+        let step = self.settings.files / self.settings.changes;
+        phases.run_first(1, "change", |worker| {
+            let dir = self.tree.dir(Some(0))?;
+            worker.each(0..self.settings.changes, |n| {
+                let file = dir.open(&file_name(n * step), Open::Existing)?;
+                file.write_at(&bytes, 0)
+            })
+        })?;
+        phases.meter.settle()
+    }
+
+    fn compare(&self, worker: &mut Worker<'_>) -> Result<()> {
+        for _ in 0..COMPARED {
+            let found = worker.tally.timed(|| self.tree.compare(0))?;
+            if found < self.settings.changes {
+                return Err(format!("a diff found {found} changes only").into());
+            }
+        }
+        Ok(())
+    }
+
+    /// Forks while another thread creates files; returns the latencies of the creations. Removes
+    /// the forks and these files, whose number depends on speed: the tree is again as it was.
+    fn fork_beside(&self, phases: &mut Phases<'_>) -> Result<Option<Latency>> {
+        let (over, forks) = (AtomicBool::new(false), self.settings.forks);
+        let before = self.next.load(Ordering::Relaxed);
+        let beside = phases.run("create beside forks", |worker| {
+            if worker.number == FORKS {
+                let _end = End(&over);
+                return (0..forks).try_for_each(|fork| self.tree.fork(fork));
+            }
+            while !over.load(Ordering::Relaxed) {
+                self.create(worker, 1)?;
+            }
+            Ok(())
+        })?;
+        phases.meter.beside("forks beside create", forks, 0);
+        (0..forks).try_for_each(|fork| self.tree.remove(fork))?;
+        let mut made = before..self.next.load(Ordering::Relaxed);
+        let dir = self.tree.dir(None)?;
+        made.try_for_each(|file| dir.remove(&file_name(file)))?;
+        phases.meter.settle()?;
+        Ok(beside)
+    }
+
+    /// Rates beside many forks.
+    fn many(&self, phases: &mut Phases<'_>) -> Result<()> {
+        let many = 0..self.settings.many;
+        phases.run_first(1, "fork many", |worker| self.fork(worker, many.clone()))?;
+        phases.run_first(1, "create beside many", |w| {
+            self.create(w, self.settings.creates)
+        })?;
+        phases.run_first(1, "overwrite + fsync beside many", |worker| {
+            self.overwrite(worker, None, true)
+        })?;
+        phases.meter.settle()?;
+        for (ratio, beside, alone) in [
+            (
+                "create_beside_many_to_alone",
+                "create beside many",
+                "create",
+            ),
+            (
+                "fsync_beside_many_to_alone",
+                "overwrite + fsync beside many",
+                "overwrite + fsync",
+            ),
+        ] {
+            let rates = (phases.meter.rate(beside), phases.meter.rate(alone));
+            if let (Some(beside), Some(alone)) = rates {
+                phases.meter.ratio(ratio, beside / alone);
+            }
+        }
+        phases.run_first(1, "remove many", |worker| self.remove(worker, many.clone()))?;
+        Ok(())
+    }
+}
+
+/// Stops the thread that creates files when dropped, so also when a fork fails.
+struct End<'a>(&'a AtomicBool);
+
+impl Drop for End<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}

@@ -1,0 +1,376 @@
+//! Dropped snapshots give back what they alone had, whatever happens meanwhile, and nothing else.
+
+use std::sync::Arc;
+
+use cairnfs::device::MemoryDevice;
+use cairnfs::format::BLOCK_SIZE;
+use cairnfs::fs::{FileSystem, Options};
+use cairnfs::{Error, Volume};
+
+use crate::seen::{Seen, assert_sound, options, pressed_options, tree};
+use crate::snapshots::{Numbers, fresh, kill, of_snapshot, open, open_with, random_change, volume};
+
+const MIB: u64 = 1 << 20;
+
+fn free_dropped(fs: &FileSystem) {
+    while fs.drop_step().unwrap() {}
+}
+
+fn names(fs: &FileSystem) -> Vec<String> {
+    let roots = fs.roots().into_iter();
+    roots.map(|root| root.name.unwrap_or_default()).collect()
+}
+
+/// What a drop frees is what was told before, and what was in use only by the snapshot.
+#[test]
+fn drop_frees_what_was_told() {
+    let device = fresh(64 * MIB);
+    let fs = open(&device);
+    let v = volume(&fs);
+    v.write("kept", vec![1; 40 * BLOCK_SIZE]).unwrap();
+    v.write("gone", vec![2; 30 * BLOCK_SIZE]).unwrap();
+    v.set_xattr("kept", "user.long", [7; 50_000]).unwrap();
+    v.snapshot("first").unwrap();
+    v.remove_file("gone").unwrap();
+    v.remove_xattr("kept", "user.long").unwrap();
+    v.write("more", vec![3; 20 * BLOCK_SIZE]).unwrap();
+    v.snapshot("second").unwrap();
+    v.remove_file("more").unwrap();
+    fs.merge().unwrap();
+    for (name, least) in [("first", 33), ("second", 20)] {
+        fs.merge().unwrap();
+        let id = v.find_root(name).unwrap().id;
+        let told = fs.space_of(id).unwrap() / BLOCK_SIZE as u64;
+        assert!((least..least + 30).contains(&told), "{name}: {told}");
+        let before = fs.statfs().free;
+        fs.drop_root(name).unwrap();
+        assert!(!names(&fs).contains(&name.to_owned()));
+        free_dropped(&fs);
+        let freed = fs.statfs().free - before;
+        // The item of the root may have been the last of its leaf.
+        assert!(
+            freed.abs_diff(told) <= 4,
+            "{name}: {told} told, {freed} freed"
+        );
+    }
+    assert_eq!(names(&fs), ["main"]);
+    fs.close().unwrap();
+    assert_sound(&*device, "closed");
+}
+
+#[test]
+fn drop_is_refused() {
+    let device = fresh(64 * MIB);
+    let fs = open(&device);
+    fs.snapshot("s").unwrap();
+    assert!(matches!(fs.drop_root("t"), Err(Error::NoSnapshot(_))));
+    assert!(matches!(fs.drop_root("main"), Err(Error::NotPermitted(_))));
+    fs.drop_root("s").unwrap();
+    assert!(matches!(fs.drop_root("s"), Err(Error::NoSnapshot(_))));
+    assert!(matches!(fs.drop_root(""), Err(Error::NoSnapshot(_))));
+    // Its name is free before its space is.
+    fs.snapshot("s").unwrap();
+    free_dropped(&fs);
+    assert_eq!(names(&fs), ["main", "s"]);
+    fs.close().unwrap();
+    let read_only = Options {
+        read_only: true,
+        ..options(false)
+    };
+    let fs = open_with(&device, &read_only);
+    assert!(matches!(fs.drop_root("s"), Err(Error::ReadOnly)));
+    assert!(!fs.drop_step().unwrap());
+}
+
+/// A killed drop is taken up by the next opening, with workers.
+#[test]
+fn workers_free_what_a_killed_process_left() {
+    let device = fresh(64 * MIB);
+    let fs = open(&device);
+    let v = volume(&fs);
+    v.write("a", vec![1; 100 * BLOCK_SIZE]).unwrap();
+    fs.merge().unwrap();
+    let free = fs.statfs().free;
+    v.snapshot("s").unwrap();
+    v.remove_file("a").unwrap();
+    fs.drop_root("s").unwrap();
+    kill(fs);
+    assert_sound(&*device, "killed");
+    let fs = open_with(&device, &options(true));
+    while names(&fs).len() > 1 {
+        std::thread::yield_now();
+    }
+    assert!(fs.statfs().free >= free + 90);
+    fs.close().unwrap();
+    assert_sound(&*device, "closed");
+}
+
+fn fill(fs: &FileSystem, v: &Volume) -> Error {
+    let name = format!("rest{}", fs.statfs().free);
+    let mut rest = v.create_file(name).unwrap();
+    let refused = loop {
+        match std::io::Write::write_all(&mut rest, &[9; 65_536]) {
+            Ok(()) => {}
+            Err(e) => break Error::from(e),
+        }
+    };
+    fs.sync().unwrap();
+    refused
+}
+
+/// On a full volume removals free nothing that a snapshot has, and are accepted; then a drop frees
+/// it. The refusal says so.
+#[test]
+fn drop_works_on_a_full_volume() {
+    let device = fresh(64 * MIB);
+    let fs = open(&device);
+    let v = volume(&fs);
+    (0..3000).for_each(|n| v.write(format!("small{n}"), "x").unwrap());
+    v.write("large", vec![1; 20 << 20]).unwrap();
+    fs.merge().unwrap();
+    v.snapshot("s").unwrap();
+    let refused = fill(&fs, &v);
+    assert!(matches!(refused.cause(), Error::HeldByRoots), "{refused:?}");
+    assert!(refused.to_string().contains("cairnfs drop"), "{refused}");
+    (0..3000).for_each(|n| v.remove_file(format!("small{n}")).unwrap());
+    v.remove_file("large").unwrap();
+    fs.merge().unwrap();
+    let before = fs.statfs().free;
+    fs.drop_root("s").unwrap();
+    // The next call that finds no space frees it.
+    v.write("again", vec![2; 19 << 20]).unwrap();
+    assert!(fs.statfs().free + (19 << 8) >= before + (20 << 8));
+    fs.close().unwrap();
+    assert_sound(&*device, "closed");
+}
+
+/// Random changes, snapshots, drops in the middle of which merges and kills come: the snapshots
+/// left keep their states, and an independent count finds every block in use, in the end those of
+/// the main root alone.
+#[test]
+fn random_drops_leave_exactly_what_roots_have() {
+    for seed in 1..=16_u64 {
+        let mut numbers = Numbers(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+        let device = fresh(64 * MIB);
+        let pressed = pressed_options(seed);
+        let mut fs = open_with(&device, &pressed);
+        for dir in 0..3 {
+            volume(&fs).create_dir(format!("d{dir}")).unwrap();
+        }
+        let mut states = Vec::new();
+        let mut dropped = 0;
+        for step in 0..400 {
+            let v = volume(&fs);
+            match numbers.below(40) {
+                0..=2 => {
+                    let name = format!("s{step}");
+                    v.snapshot(&name).unwrap();
+                    states.push((name, tree(&fs)));
+                }
+                3 | 4 if !states.is_empty() => {
+                    let (name, _) = states.remove(numbers.below(states.len() as u64) as usize);
+                    fs.drop_root(&name).unwrap();
+                    dropped += 1;
+                }
+                5..=8 => {
+                    for _ in 0..numbers.below(30) {
+                        fs.drop_step().unwrap();
+                    }
+                }
+                9 | 10 => fs.merge().unwrap(),
+                11 => {
+                    fs.sync().unwrap();
+                    let before = tree(&fs);
+                    drop(v);
+                    kill(fs);
+                    assert_sound(&*device, "killed");
+                    fs = open_with(&device, &pressed);
+                    assert!(tree(&fs) == before, "seed {seed}, step {step}");
+                }
+                _ => random_change(&v, &fs, &mut numbers),
+            }
+        }
+        free_dropped(&fs);
+        let mut left = names(&fs);
+        left.retain(|name| name != "main");
+        assert_eq!(
+            left,
+            states
+                .iter()
+                .map(|(name, _)| name.clone())
+                .collect::<Vec<_>>()
+        );
+        fs.sync().unwrap();
+        assert_sound(&*device, "all walks ended");
+        assert!(dropped > 5, "seed {seed}");
+        let last = tree(&fs);
+        fs.close().unwrap();
+        for (name, state) in &states {
+            let found = of_snapshot(&device, name).unwrap();
+            assert!(found == *state, "seed {seed}, snapshot {name}");
+        }
+        let fs = open_with(&device, &pressed);
+        states
+            .iter()
+            .for_each(|(name, _)| fs.drop_root(name).unwrap());
+        free_dropped(&fs);
+        assert_eq!(names(&fs), ["main"]);
+        assert!(tree(&fs) == last);
+        fs.close().unwrap();
+        assert_sound(&*device, "one root left");
+    }
+}
+
+/// A walk goes on while another thread changes files and merges.
+#[test]
+fn drops_beside_commits_and_merges() {
+    let device: Arc<MemoryDevice> = fresh(64 * MIB);
+    let fs = open(&device);
+    let v = volume(&fs);
+    for n in 0..2000 {
+        v.write(format!("file{n}"), vec![n as u8; 5000]).unwrap();
+    }
+    for round in 0..6_u8 {
+        let name = format!("s{round}");
+        v.snapshot(&name).unwrap();
+        std::thread::scope(|threads| {
+            let (fs, v) = (&fs, &v);
+            threads.spawn(move || {
+                for n in (usize::from(round)..2000).step_by(3) {
+                    v.write(format!("file{n}"), vec![round; 6000]).unwrap();
+                    if n % 100 == 0 {
+                        fs.merge().unwrap();
+                    }
+                }
+            });
+            fs.drop_root(&name).unwrap();
+            free_dropped(fs);
+        });
+        free_dropped(&fs);
+        assert_eq!(names(&fs), ["main"]);
+        fs.merge().unwrap();
+        assert_sound(&*device, &name);
+    }
+    fs.close().unwrap();
+}
+
+/// A branch that is dropped gives back what it alone had; the fork point goes with it. One that is
+/// open is not dropped.
+#[test]
+fn dropped_branch_and_its_fork_point_go() {
+    let device = fresh(64 * MIB);
+    let fs = open(&device);
+    let v = volume(&fs);
+    v.write("a", vec![1; 60 * BLOCK_SIZE]).unwrap();
+    fs.merge().unwrap();
+    let free = fs.statfs().free;
+    fs.branch("b").unwrap();
+    let b = fs.open_named("b").unwrap();
+    volume(&b).write("a", vec![2; 50 * BLOCK_SIZE]).unwrap();
+    volume(&b).snapshot("of b").unwrap();
+    volume(&b).write("c", vec![3; 40 * BLOCK_SIZE]).unwrap();
+    v.remove_file("a").unwrap();
+    assert!(matches!(fs.drop_root("b"), Err(Error::Busy(_))));
+    assert_eq!(names(&fs), ["main", "", "b", "of b"]);
+    drop(b);
+    fs.drop_root("b").unwrap();
+    free_dropped(&fs);
+    assert_eq!(names(&fs), ["main", "", "of b"]);
+    fs.sync().unwrap();
+    assert_sound(&*device, "without the branch");
+    fs.drop_root("of b").unwrap();
+    free_dropped(&fs);
+    assert_eq!(names(&fs), ["main"]);
+    fs.merge().unwrap();
+    assert!(fs.statfs().free + 8 >= free + 60);
+    fs.close().unwrap();
+    assert_sound(&*device, "closed");
+}
+
+/// The trees of all heads of these names.
+fn trees(fs: &FileSystem, heads: &[String]) -> Vec<Vec<Seen>> {
+    let of_head = |name: &String| tree(&fs.open_named(name).unwrap());
+    heads.iter().map(of_head).collect()
+}
+
+/// Random trees of forks, of branches and of snapshots, with random changes of all branches, drops,
+/// merges and kills: each root that is left keeps its files, and an independent count finds every
+/// block in use.
+#[test]
+fn random_trees_of_forks_leave_exactly_what_roots_have() {
+    for seed in 1..=16_u64 {
+        let mut numbers = Numbers(seed.wrapping_mul(0x2545_f491_4f6c_dd1d));
+        let device = fresh(64 * MIB);
+        let pressed = pressed_options(seed);
+        let mut fs = open_with(&device, &pressed);
+        for dir in 0..3 {
+            volume(&fs).create_dir(format!("d{dir}")).unwrap();
+        }
+        let mut heads = vec!["main".to_owned()];
+        let mut frozen: Vec<(String, Vec<Seen>)> = Vec::new();
+        for step in 0..300 {
+            let nth = numbers.below(heads.len() as u64) as usize;
+            let on = fs.open_named(&heads[nth]).unwrap();
+            match numbers.below(40) {
+                0 | 1 => {
+                    let name = format!("s{step}");
+                    on.snapshot(&name).unwrap();
+                    frozen.push((name, tree(&on)));
+                }
+                2 | 3 if heads.len() < 6 => {
+                    let name = format!("b{step}");
+                    on.branch(&name).unwrap();
+                    heads.push(name);
+                }
+                4 if heads.len() < 6 && !frozen.is_empty() => {
+                    let (from, _) = &frozen[numbers.below(frozen.len() as u64) as usize];
+                    let name = format!("b{step}");
+                    fs.open_named(from).unwrap().branch(&name).unwrap();
+                    heads.push(name);
+                }
+                5 | 6 if !frozen.is_empty() => {
+                    let (name, _) = frozen.remove(numbers.below(frozen.len() as u64) as usize);
+                    fs.drop_root(&name).unwrap();
+                }
+                7 | 8 if nth > 0 => {
+                    drop(on);
+                    fs.drop_root(&heads.remove(nth)).unwrap();
+                }
+                9..=12 => {
+                    for _ in 0..numbers.below(30) {
+                        fs.drop_step().unwrap();
+                    }
+                }
+                13 | 14 => fs.merge().unwrap(),
+                15 => {
+                    drop(on);
+                    fs.sync().unwrap();
+                    let before = trees(&fs, &heads);
+                    kill(fs);
+                    assert_sound(&*device, &format!("killed, seed {seed}, step {step}"));
+                    fs = open_with(&device, &pressed);
+                    assert!(trees(&fs, &heads) == before, "seed {seed}, step {step}");
+                }
+                _ => random_change(&volume(&on), &on, &mut numbers),
+            }
+        }
+        free_dropped(&fs);
+        fs.sync().unwrap();
+        let before = trees(&fs, &heads);
+        assert_sound(&*device, "all walks ended");
+        fs.close().unwrap();
+        for (name, state) in &frozen {
+            let found = of_snapshot(&device, name).unwrap();
+            assert!(found == *state, "seed {seed}, snapshot {name}");
+        }
+        let fs = open_with(&device, &pressed);
+        assert!(trees(&fs, &heads) == before, "seed {seed}, at the end");
+        let snapshots = frozen.iter().map(|(name, _)| name);
+        let all = snapshots.chain(heads.iter().filter(|name| *name != "main"));
+        all.for_each(|name| fs.drop_root(name).unwrap());
+        free_dropped(&fs);
+        assert_eq!(names(&fs), ["main"]);
+        fs.close().unwrap();
+        assert_sound(&*device, "one root left");
+    }
+}

@@ -1,0 +1,102 @@
+//! What the commands on snapshots and branches have in common: the open volume as the library has
+//! it, and its failures.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use cairnfs::Error;
+use cairnfs::fs::FileSystem;
+
+use crate::failure::{Failure, show_bytes, shown};
+use crate::volume::{Access, Volume};
+
+/// An open volume, for calls on whole roots.
+pub struct Roots {
+    opened: Volume,
+    library: cairnfs::Volume,
+}
+
+impl Roots {
+    /// Opens a volume that is not mounted.
+    ///
+    /// # Errors
+    /// As [`Volume::open`].
+    pub fn open(path: &Path, access: Access) -> Result<Self, Failure> {
+        if path.is_dir() {
+            return Err(Failure::new(shown(path), "is a directory, not a volume")
+                .hint("name the file or device that holds the volume, which must not be mounted"));
+        }
+        let opened = Volume::open(path, access)?;
+        let library = cairnfs::Volume::from(opened.fs().clone());
+        Ok(Self { opened, library })
+    }
+
+    /// The calls.
+    pub fn volume(&self) -> &cairnfs::Volume {
+        &self.library
+    }
+
+    /// Opens the branch or snapshot of a reference.
+    ///
+    /// # Errors
+    /// There is none, or it cannot be opened.
+    pub fn open_root(&self, reference: &str) -> Result<cairnfs::Volume, Failure> {
+        let failed = |e: Error| root_failure(self.path(), reference, &e);
+        let root = self.library.find_root(reference).map_err(failed)?;
+        let name = root.name.unwrap_or_default();
+        self.library.open_branch(&name).map_err(failed)
+    }
+
+    /// The file or device.
+    pub fn path(&self) -> &Path {
+        self.opened.path()
+    }
+
+    /// Writes all changes and closes the volume.
+    ///
+    /// # Errors
+    /// The changes could not be written.
+    pub fn close(self) -> Result<(), Failure> {
+        self.opened.close()
+    }
+}
+
+/// Opens the branch or snapshot of a reference in an open volume; returns it with its name.
+///
+/// # Errors
+/// There is none, or it cannot be opened.
+pub fn open_in(
+    fs: &Arc<FileSystem>,
+    path: &Path,
+    reference: &str,
+) -> Result<(Arc<FileSystem>, String), Failure> {
+    let failed = |e: Error| root_failure(path, reference, &e);
+    let library = cairnfs::Volume::from(Arc::clone(fs));
+    let root = library.find_root(reference).map_err(failed)?;
+    let name = root.name.unwrap_or_default();
+    let opened = fs.open_named(&name).map_err(failed)?;
+    Ok((opened, name))
+}
+
+/// The failure of a call on the root `reference`.
+pub fn root_failure(path: &Path, reference: &str, why: &Error) -> Failure {
+    let what = format!("{}: {}", shown(path), show_bytes(reference.as_bytes()));
+    match why {
+        // The text of this error begins with the reference.
+        Error::NoRoot { why, .. } => Failure::new(what, why)
+            .hint("a snapshot or branch is NAME, BRANCH@SNAPSHOT or BRANCH@TIME"),
+        other => Failure::engine(what, other),
+    }
+}
+
+/// The failure of a call that would give a root the name `name`.
+pub fn change_failure(path: &Path, name: &str, why: &Error) -> Failure {
+    match why {
+        Error::Exists => {
+            let what = format!("{}: {}", shown(path), show_bytes(name.as_bytes()));
+            Failure::new(what, "a snapshot or branch has this name already")
+                .hint("choose another name; to see all: cairnfs log VOLUME")
+        }
+        other => root_failure(path, name, other),
+    }
+}

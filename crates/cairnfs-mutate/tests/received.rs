@@ -1,0 +1,53 @@
+//! Sound streams with changed frames, received by a volume.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "a test may panic"
+)]
+
+#[path = "hostile/memory.rs"]
+mod memory;
+
+use cairnfs_mutate::random::Random;
+use cairnfs_mutate::received::{frames, ground, mutate, sealed, survives};
+
+/// Number of streams, unless `CAIRNFS_MUTATIONS` sets another.
+const DEFAULT: u64 = 600;
+/// Maximum memory in bytes that the volume and its device may use at once.
+const MOST_MEMORY: usize = 24 << 20;
+
+#[test]
+fn changed_streams_leave_a_snapshot_or_nothing() {
+    let ground = ground();
+    for stream in &ground.streams {
+        assert_eq!(sealed(&frames(stream)), *stream);
+        assert_eq!(survives(&ground, stream), Ok(true));
+    }
+    let count = std::env::var("CAIRNFS_MUTATIONS").ok();
+    let count = count.and_then(|n| n.parse().ok()).unwrap_or(DEFAULT);
+    let mut accepted = 0;
+    for seed in 0..count {
+        let mut random = Random::new(seed);
+        let mut changed = frames(&ground.streams[seed as usize % 2]);
+        for _ in 0..1 + random.below(3) {
+            mutate(&mut changed, &mut random);
+        }
+        let mut stream = sealed(&changed);
+        if random.once_in(8) {
+            stream.truncate(random.below(stream.len()));
+        }
+        let (result, memory) = memory::most_used(|| survives(&ground, &stream));
+        match result {
+            Ok(taken) => accepted += u64::from(taken),
+            Err(broken) => panic!("seed {seed}: {broken}"),
+        }
+        assert!(memory <= MOST_MEMORY, "seed {seed}: {memory} bytes");
+    }
+    println!("{accepted} of {count} streams were accepted");
+    assert!(
+        (count / 50..count / 2 + 2).contains(&accepted),
+        "{accepted} of {count}"
+    );
+}

@@ -1,0 +1,259 @@
+//! Power cuts during calls on whole roots: publish, restore, rename of a root, receive, and those
+//! that snapshots, branches and drops are made of.
+//!
+//! The model is a list of states, each the named roots with their trees after a durable call. A cut
+//! leaves the state before or after the call in progress, never one between; after a call has
+//! returned, its state. Nothing half made is left by the next opening, and all its space returns.
+//! Every change of files must be followed by a step that makes it durable in one record. A publish
+//! takes the branch's state in a conflict.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use cairnfs::fs::{FileSystem, Options};
+use cairnfs::{PublishOptions, Volume};
+
+use crate::disk::{Event, SimDisk};
+use crate::explore::{Failure, Tally, dissolved, recover, sound};
+use crate::image::Image;
+use crate::states::{Cursor, StateId, mix};
+use crate::tree::Tree;
+use crate::workload::{Runner, Step};
+
+/// The named roots of a volume: whether each may be changed, and its tree.
+type Named = BTreeMap<String, (bool, Tree)>;
+
+/// One of this many states has its recovery interrupted.
+const INTERRUPTED: u64 = 8;
+/// Number of states tried of each interrupted recovery.
+const WITHIN: usize = 6;
+
+/// A durable call: the events during it.
+type Call = Range<usize>;
+
+/// A recorded history of calls on whole roots.
+pub struct History {
+    start: Image,
+    events: Vec<Event>,
+    calls: Vec<Call>,
+    /// The state before the first call, and after each.
+    states: Vec<Named>,
+    /// How many publishes merged changes of both sides.
+    pub merged: usize,
+}
+
+/// Runs steps, each on the root whose name the last `on` step gave.
+struct Driver {
+    fs: Arc<FileSystem>,
+    on: String,
+    /// Publishes that merged changes of both sides.
+    merged: usize,
+}
+
+impl Driver {
+    /// Runs a step of this text. Returns whether its changes are durable.
+    fn run(&mut self, text: &str) -> Result<bool, String> {
+        let words: Vec<&str> = text.split_whitespace().collect();
+        let volume = Volume::from(self.fs.clone());
+        let done = match words.as_slice() {
+            ["on", name] => {
+                self.on = (*name).to_owned();
+                return Ok(false);
+            }
+            ["publish", branch] => {
+                let options = PublishOptions {
+                    theirs: vec!["/".into()],
+                    ..PublishOptions::default()
+                };
+                let published = volume.publish(branch, &options);
+                published.map(|published| self.merged += usize::from(published.merged))
+            }
+            ["restore", branch, from, paths @ ..] => {
+                let paths: Vec<PathBuf> = paths.iter().map(PathBuf::from).collect();
+                volume.restore(from, branch, &paths).map(drop)
+            }
+            ["rename-root", old, new] => volume.rename_root(old, new),
+            ["receive", from, name] => {
+                let stream = volume.send(Vec::new(), from, None);
+                stream.and_then(|stream| volume.receive(&stream[..], Some(name)).map(drop))
+            }
+            _ => return self.step(text),
+        };
+        done.map(|()| true).map_err(|e| format!("{text}: {e}"))
+    }
+
+    fn step(&self, text: &str) -> Result<bool, String> {
+        let step: Step = text.parse()?;
+        let shown = |e: cairnfs::Error| format!("{text}: {e}");
+        if let Step::Drop(name) = &step {
+            // Through a handle of the root itself it would be in use.
+            self.fs.drop_root(name).map_err(shown)?;
+            return Ok(true);
+        }
+        let root = self.fs.open_named(&self.on).map_err(shown)?;
+        Runner::new(&root).run(&step).map_err(shown)?;
+        Ok(matches!(
+            step,
+            Step::Fsync(_) | Step::Sync | Step::Snapshot(_) | Step::Branch(_) | Step::Drop(_)
+        ))
+    }
+}
+
+impl History {
+    /// Records what the steps, separated by semicolons, do to the volume in `start`.
+    ///
+    /// # Errors
+    /// A step fails.
+    pub fn record(start: Image, options: &Options, steps: &str) -> Result<Self, String> {
+        let disk = Arc::new(SimDisk::new(start.clone(), true));
+        let fs = FileSystem::open_device(disk.clone(), options).map_err(|e| e.to_string())?;
+        let on = "main".to_owned();
+        let merged = 0;
+        let mut driver = Driver { fs, on, merged };
+        let mut states = vec![named(&recover(start.clone(), false)?.fs)?];
+        let (mut calls, mut began) = (Vec::new(), disk.recorded());
+        for step in steps.split(';').map(str::trim).filter(|s| !s.is_empty()) {
+            if driver.run(step)? {
+                calls.push(began..disk.recorded());
+                let killed = recover(disk.image(), false)?;
+                states.push(named(&killed.fs)?);
+                killed.disk.cut();
+                began = disk.recorded();
+            }
+        }
+        disk.cut();
+        let events = disk.take_events();
+        Ok(Self {
+            start,
+            events,
+            calls,
+            states,
+            merged: driver.merged,
+        })
+    }
+
+    /// The states that a cut after so many events may leave.
+    fn allowed(&self, events: usize) -> &[Named] {
+        let returned = self.calls.partition_point(|call| call.end <= events);
+        let begun = self.calls.partition_point(|call| call.start <= events);
+        self.states
+            .get(returned..=begun.max(returned))
+            .unwrap_or_default()
+    }
+
+    /// Tries at most about `most` of the states that a power cut may leave, and interrupts some of
+    /// the recoveries.
+    pub fn explore(&self, most: u64) -> Tally {
+        let mut tally = Tally::default();
+        let places = places(&self.start, &self.events);
+        let keep = (places.len() as u64).div_ceil(most.max(1)).max(1);
+        let mut cursor = Cursor::new(self.start.clone(), &self.events);
+        for id in places {
+            let kept = mix(u64::from(id.event), u64::from(id.choice)).is_multiple_of(keep);
+            let Some(image) = kept.then(|| image_at(&mut cursor, id)).flatten() else {
+                continue;
+            };
+            if tally
+                .disks
+                .insert(image.digest() ^ mix(0, u64::from(id.event)))
+            {
+                self.state(vec![id], image, &mut tally);
+            }
+        }
+        tally
+    }
+
+    fn state(&self, id: Vec<StateId>, image: Image, tally: &mut Tally) {
+        let event = id.first().map_or(0, |first| first.event as usize);
+        let (inner, again) = (id.len() > 1, id.len() < 3);
+        tally.states += 1;
+        tally.interrupted += u64::from(inner);
+        match judge(image.clone(), self.allowed(event)) {
+            Err(message) => tally.failures.push(Failure { id, message }),
+            Ok(events)
+                if again && (inner || mix(image.digest(), 1).is_multiple_of(INTERRUPTED)) =>
+            {
+                let places = places(&image, &events);
+                let apart = places.len().div_ceil(WITHIN).max(1);
+                let mut cursor = Cursor::new(image, &events);
+                for place in places.into_iter().step_by(apart) {
+                    let Some(image) = image_at(&mut cursor, place) else {
+                        continue;
+                    };
+                    if tally.disks.insert(image.digest() ^ mix(0, event as u64)) {
+                        self.state([&id[..], &[place]].concat(), image, tally);
+                    }
+                }
+            }
+            Ok(_) => {}
+        }
+    }
+}
+
+/// The states of a disk while these events happen.
+fn places(start: &Image, events: &[Event]) -> Vec<StateId> {
+    let mut cursor = Cursor::new(start.clone(), events);
+    let mut places = Vec::new();
+    loop {
+        let event = cursor.at() as u32;
+        let choices = cursor.choices(false).len() as u32;
+        places.extend((0..choices).map(|choice| StateId { event, choice }));
+        if !cursor.step() {
+            return places;
+        }
+    }
+}
+
+fn image_at(cursor: &mut Cursor<'_>, id: StateId) -> Option<Image> {
+    cursor.step_to(id.event as usize);
+    let choices = cursor.choices(false);
+    choices.get(id.choice as usize).map(|f| cursor.image(f))
+}
+
+/// Recovers a state: it must be one of those allowed, and nothing half made may be left. Returns the
+/// disk events of the recovery.
+fn judge(image: Image, allowed: &[Named]) -> Result<Vec<Event>, String> {
+    sound(&image, "as the crash left it")?;
+    let recovered = recover(image, true)?;
+    let found = named(&recovered.fs)?;
+    if !allowed.contains(&found) {
+        return Err(between(&found, allowed));
+    }
+    dissolved(&recovered)?;
+    if named(&recovered.fs)? != found {
+        return Err("other named roots when what was dropped is free".into());
+    }
+    recovered.disk.cut();
+    Ok(recovered.events)
+}
+
+/// Says which roots are those of which allowed state.
+fn between(found: &Named, allowed: &[Named]) -> String {
+    let differs = |state: &Named| {
+        let names = state.keys().chain(found.keys());
+        let names = names.filter(|name| state.get(*name) != found.get(*name));
+        let names: std::collections::BTreeSet<&String> = names.collect();
+        format!("{names:?}")
+    };
+    let each: Vec<String> = allowed.iter().map(differs).collect();
+    format!(
+        "named roots are of no allowed state: other than before and after are {}",
+        each.join(" and ")
+    )
+}
+
+fn named(fs: &FileSystem) -> Result<Named, String> {
+    let mut all = Named::new();
+    for root in fs.roots() {
+        let Some(name) = root.name else {
+            continue;
+        };
+        let shown = |e: cairnfs::Error| format!("root {name}: {e}");
+        let opened = fs.open_root(root.id).map_err(shown)?;
+        let tree = Tree::read(&opened).map_err(|e| format!("root {name}: {e}"))?;
+        all.insert(name, (root.writable, tree));
+    }
+    Ok(all)
+}

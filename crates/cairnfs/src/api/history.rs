@@ -1,0 +1,166 @@
+//! Calls of [`Volume`] on its snapshots and branches as a whole. Uses [`crate::history`].
+
+use std::io::{Read, Write};
+use std::path::PathBuf;
+
+use super::Volume;
+use crate::error::Result;
+use crate::history::{self, Diff, PublishOptions, Published};
+use crate::types::RootInfo;
+
+/// # Snapshots and branches as a whole
+/// A *reference* is the name of a snapshot or branch; `BRANCH@SNAPSHOT`, if the snapshot is in the
+/// history of the branch; or `BRANCH@TIME`, the newest snapshot in that history which is as old.
+/// A time is `10:30` or `10:30:05` (local time, today or yesterday), `2026-01-31` (the end of that
+/// day), `2026-01-31T10:30` (local time), `2026-01-31T10:30:00Z`, or `-5m`, `-1h30m`, `-2d`, `-1w`
+/// (before now). A reference that leads nowhere is
+/// [`Error::NoRoot`](crate::Error::NoRoot), whose text lists what there is.
+impl Volume {
+    /// The snapshot or branch of a reference.
+    ///
+    /// # Errors
+    /// [`Error::NoRoot`](crate::Error::NoRoot).
+    pub fn find_root(&self, reference: &str) -> Result<RootInfo> {
+        history::find(self.file_system(), reference)
+    }
+
+    /// Bytes that belong to a branch or snapshot alone, given by its [id](RootInfo::id): what
+    /// dropping it frees. 0 if others were forked from it. What was written since the last merge may
+    /// be missing. It takes as long as it differs from its neighbours in the history.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`](crate::Error::NotFound); a damaged volume, the device's failure.
+    pub fn space_of(&self, id: u32) -> Result<u64> {
+        self.file_system().space_of(id)
+    }
+
+    /// Compares the states of two references: which files were added, removed, renamed and changed
+    /// from `old` to `new`. It takes as long as the differences are large, not the trees. A branch
+    /// is compared as it is now.
+    ///
+    /// ```
+    /// use cairnfs::{Status, Volume};
+    ///
+    /// # fn main() -> cairnfs::Result<()> {
+    /// let volume = Volume::in_memory(64 << 20)?;
+    /// volume.write("notes", "water the plants\n")?;
+    /// volume.snapshot("monday")?;
+    /// volume.rename("notes", "done")?;
+    /// let diff = volume.diff("monday", "main")?;
+    /// let [file] = &diff.report().files[..] else { panic!() };
+    /// assert_eq!((file.status, &file.path.path[..]), (Status::Renamed, "done"));
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::NoRoot`](crate::Error::NoRoot); [`Error::ReadOnly`](crate::Error::ReadOnly) for a
+    /// branch of a volume that is open read-only and was not closed properly before; a damaged
+    /// volume, the device's failure.
+    pub fn diff(&self, old: &str, new: &str) -> Result<Diff> {
+        Diff::new(self.file_system(), old, new)
+    }
+
+    /// Receives a stream as a snapshot: under `name`, or under a name made of the current time. It
+    /// returns the name. The snapshot is durable when this returns, and nothing of it is seen
+    /// before; if this fails, nothing is left of it. A stream that has only changes needs the
+    /// snapshot that it builds on, which this volume has sent or received. Nothing in a stream is
+    /// trusted, and memory is bounded.
+    ///
+    /// ```
+    /// # use cairnfs::Volume;
+    /// # fn main() -> cairnfs::Result<()> {
+    /// let (volume, backup) = (Volume::in_memory(64 << 20)?, Volume::in_memory(64 << 20)?);
+    /// volume.write("notes", "water the plants")?;
+    /// volume.snapshot("monday")?;
+    /// let stream = volume.send(Vec::new(), "monday", None)?;
+    /// backup.receive(&stream[..], Some("monday"))?;
+    /// volume.write("notes", "done")?;
+    /// volume.snapshot("tuesday")?;
+    /// let changes = volume.send(Vec::new(), "tuesday", Some("monday"))?;
+    /// backup.receive(&changes[..], Some("tuesday"))?;
+    /// assert_eq!(backup.open_branch("tuesday")?.read("notes")?, b"done");
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Stream`](crate::Error::Stream) for a stream that is damaged, cut off, or asks for
+    /// what no tree can be; [`Error::NoBase`](crate::Error::NoBase);
+    /// [`Error::Exists`](crate::Error::Exists) and [`Error::Invalid`](crate::Error::Invalid) for
+    /// the name; [`Error::NoSpace`](crate::Error::NoSpace); the device or the input failed.
+    pub fn receive(&self, from: impl Read, name: Option<&str>) -> Result<String> {
+        history::receive(self.file_system(), from, name)
+    }
+
+    /// Writes the snapshot of a reference to `out`, as a stream that another volume, or this one,
+    /// can receive: as a whole, or as the changes from the snapshot `base`, which the receiver must
+    /// have. Memory is bounded. Returns `out`, flushed.
+    ///
+    /// # Errors
+    /// [`Error::NoRoot`](crate::Error::NoRoot); [`Error::Invalid`](crate::Error::Invalid) for a
+    /// branch; a damaged volume; the device or the output failed.
+    pub fn send<W: Write>(&self, out: W, snapshot: &str, base: Option<&str>) -> Result<W> {
+        history::send(self.file_system(), out, snapshot, base)
+    }
+
+    /// Makes the files of a branch those of `main`, or of another branch, in one atomic step: a
+    /// power failure leaves the files before or after it. The branch is gone then; the state before
+    /// stays as a snapshot, whose name is in the result. To take it back, [`restore`](Self::restore)
+    /// that snapshot.
+    ///
+    /// If the base has not changed since the branch began, this takes as long as a sync. Otherwise
+    /// the changes of both are merged by files; it takes as long as there are changes, and the data
+    /// of the branch's changes is copied. Conflicts are in the result, and nothing was changed
+    /// then, unless the options say which side to take. Volumes that are open on the base before
+    /// keep their files, and refuse changes with [`Error::Stale`](crate::Error::Stale): open the
+    /// branch again.
+    ///
+    /// ```
+    /// use cairnfs::{PublishOptions, Volume};
+    ///
+    /// # fn main() -> cairnfs::Result<()> {
+    /// let volume = Volume::in_memory(64 << 20)?;
+    /// volume.write("notes", "water the plants")?;
+    /// let trial = volume.branch("trial")?;
+    /// trial.write("notes", "done")?;
+    /// volume.write("other", "changed meanwhile")?;
+    /// let published = volume.publish("trial", &PublishOptions::default())?;
+    /// assert!(published.conflicts.is_empty() && published.merged);
+    /// let main = volume.open_branch("main")?;
+    /// assert_eq!(main.read("notes")?, b"done");
+    /// assert_eq!(main.read("other")?, b"changed meanwhile");
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::NoRoot`](crate::Error::NoRoot); [`Error::Invalid`](crate::Error::Invalid) for a
+    /// snapshot; [`Error::Unsettled`](crate::Error::Unsettled) if the base or the branch does not
+    /// stop changing; [`Error::NoSpace`](crate::Error::NoSpace), or as [`sync`](Self::sync).
+    pub fn publish(&self, branch: &str, options: &PublishOptions) -> Result<Published> {
+        history::publish(self.file_system(), branch, options)
+    }
+
+    /// Makes the files of `branch` those of a reference, in one atomic step; with `paths`, only the
+    /// files at and below these. Returns the name of the snapshot of the state before, so that this
+    /// can be taken back, too. Volumes that are open on the branch before keep their files, as after
+    /// [`publish`](Self::publish).
+    ///
+    /// # Errors
+    /// [`Error::NoRoot`](crate::Error::NoRoot); [`Error::NotFound`](crate::Error::NotFound) for a
+    /// path that the reference does not have; else as [`publish`](Self::publish).
+    pub fn restore(&self, reference: &str, branch: &str, paths: &[PathBuf]) -> Result<String> {
+        history::restore(self.file_system(), reference, branch, paths)
+    }
+
+    /// Drops a snapshot or branch. Its name is gone when this returns, and that is durable. What
+    /// belongs to it alone is freed in the background.
+    ///
+    /// # Errors
+    /// [`Error::NoRoot`](crate::Error::NoRoot); [`Error::Invalid`](crate::Error::Invalid) for
+    /// `main`; [`Error::Busy`](crate::Error::Busy) if it is open; or as [`sync`](Self::sync).
+    pub fn drop_root(&self, reference: &str) -> Result<()> {
+        history::drop_root(self.file_system(), reference)
+    }
+}

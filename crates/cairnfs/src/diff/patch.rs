@@ -1,0 +1,257 @@
+//! Differences of contents as a patch, in the format of `git diff`, which patch(1) and `git apply`
+//! read.
+//!
+//! Uses both trees, their paths, and the unified diff of text. Each file is read as a whole, up to
+//! the limit for text. Renames, executable files, symbolic links and empty files have lines of
+//! their own before the diff. Paths with unusual characters are quoted as in C. A patch has no
+//! directories: for a renamed one it has the files below it.
+
+use std::collections::BTreeSet;
+
+use crate::diff::delta::Name;
+use crate::diff::paths::Paths;
+use crate::diff::report::{FileChange, FilePath, Report, Status};
+use crate::diff::text::{MOST_TEXT, unified};
+use crate::diff::tree::{Blocks, FileTree};
+use crate::error::Result;
+use crate::format::item::{RawInode, S_IFDIR, S_IFLNK, S_IFMT, S_IFREG};
+use crate::types::FileKind;
+
+/// Writes patches of the files of a report.
+pub struct Patches<'a> {
+    trees: (FileTree<'a>, FileTree<'a>),
+    paths: (Paths<'a>, Paths<'a>),
+    blocks: &'a dyn Blocks,
+    /// The inodes of the report.
+    reported: BTreeSet<u64>,
+    /// The renamed directories of the report.
+    moved: BTreeSet<u64>,
+}
+
+/// A path before and after; `None` where there is none.
+type Pair = (Option<Vec<u8>>, Option<Vec<u8>>);
+
+/// One side of a file: its path and its inode.
+struct Version {
+    path: Vec<u8>,
+    inode: RawInode,
+}
+
+impl Version {
+    /// The mode as git has it.
+    fn mode(&self) -> &'static str {
+        let mode = self.inode.mode.get();
+        match (mode & S_IFMT, mode & 0o111) {
+            (S_IFLNK, _) => "120000",
+            (_, 0) => "100644",
+            _ => "100755",
+        }
+    }
+}
+
+impl<'a> Patches<'a> {
+    /// Patches of `report`, which compares the `old` and the `new` tree.
+    pub fn new(
+        report: &Report,
+        (old, new): (FileTree<'a>, FileTree<'a>),
+        blocks: &'a dyn Blocks,
+    ) -> Self {
+        let moved = report.files.iter().filter(|file| is_moved_dir(file));
+        Self {
+            trees: (old, new),
+            paths: (Paths::new(old), Paths::new(new)),
+            blocks,
+            reported: report.files.iter().map(|file| file.ino).collect(),
+            moved: moved.map(|file| file.ino).collect(),
+        }
+    }
+
+    /// The patch of a file of the report; empty if its contents and names are the same, or if it
+    /// is of a type that a patch cannot have. Of a file with several names that all stay, one is
+    /// patched.
+    ///
+    /// # Errors
+    /// A damaged volume, the device's failure.
+    pub fn of(&mut self, file: &FileChange) -> Result<Vec<u8>> {
+        let mut out = Vec::new();
+        match file.kind {
+            FileKind::Directory if is_moved_dir(file) => self.below(file.ino, &mut out)?,
+            FileKind::File | FileKind::Symlink => {
+                for (old, new) in self.pairs(file)? {
+                    let inos = (file.old_ino.unwrap_or(file.ino), file.ino);
+                    self.section(inos, old, new, &mut out)?;
+                }
+            }
+            _ => {}
+        }
+        Ok(out)
+    }
+
+    /// The paths of a file before and after, name by name.
+    fn pairs(&mut self, file: &FileChange) -> Result<Vec<Pair>> {
+        let bytes = |list: &[FilePath]| list.iter().map(|p| Some(p.bytes.clone())).collect();
+        let (mut lost, mut gained): (Vec<_>, Vec<_>) =
+            (bytes(&file.old_paths), bytes(&file.new_paths));
+        let mut pairs = Vec::new();
+        if file.old_ino.is_some() {
+            let path = Some(file.path.bytes.clone());
+            pairs.push((path.clone(), path));
+        } else if file.status == Status::Changed
+            && let Some((old, new)) = self.kept(file)?
+        {
+            pairs.push((Some(old), Some(new)));
+        }
+        let most = lost.len().max(gained.len());
+        lost.resize(most, None);
+        gained.resize(most, None);
+        pairs.extend(lost.into_iter().zip(gained));
+        Ok(pairs)
+    }
+
+    /// A name that a file has in both trees, as paths. Directories above may have been renamed.
+    fn kept(&mut self, file: &FileChange) -> Result<Option<(Vec<u8>, Vec<u8>)>> {
+        let ino = std::iter::once(file.ino);
+        // Of the side that has no other names, each name is in both trees.
+        let side = match file.new_paths.is_empty() {
+            true => &mut self.paths.1,
+            false => &mut self.paths.0,
+        };
+        let Some(name) = side.names(ino)?.remove(&file.ino) else {
+            return Ok(None);
+        };
+        Ok(Some((self.paths.0.of(&name)?, self.paths.1.of(&name)?)))
+    }
+
+    /// The renames of files below a renamed directory that did not change otherwise.
+    fn below(&mut self, dir: u64, out: &mut Vec<u8>) -> Result<()> {
+        let mut dirs = vec![dir];
+        while let Some(dir) = dirs.pop() {
+            let mut files = Vec::new();
+            self.trees.1.entries(dir, &mut |entry| {
+                match entry.kind {
+                    S_IFDIR if !self.moved.contains(&entry.ino) => dirs.push(entry.ino),
+                    S_IFREG | S_IFLNK if !self.reported.contains(&entry.ino) => {
+                        files.push((entry.ino, entry.name.to_vec()));
+                    }
+                    _ => {}
+                }
+                Ok(true)
+            })?;
+            for (ino, name) in files {
+                let name = Name { dir, name };
+                let (old, new) = (self.paths.0.of(&name)?, self.paths.1.of(&name)?);
+                self.section((ino, ino), Some(old), Some(new), out)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn section(
+        &self,
+        inos: (u64, u64),
+        old: Option<Vec<u8>>,
+        new: Option<Vec<u8>>,
+        out: &mut Vec<u8>,
+    ) -> Result<()> {
+        let version = |tree: &FileTree<'_>, ino: u64, path| -> Result<Option<Version>> {
+            let (Some(path), Some(inode)) = (path, tree.inode(ino)?) else {
+                return Ok(None);
+            };
+            Ok(Some(Version { path, inode }))
+        };
+        let old = version(&self.trees.0, inos.0, old)?;
+        let new = version(&self.trees.1, inos.1, new)?;
+        let (Some(first), Some(last)) =
+            (old.as_ref().or(new.as_ref()), new.as_ref().or(old.as_ref()))
+        else {
+            return Ok(());
+        };
+        let paths = (quoted(b"a/", &first.path), quoted(b"b/", &last.path));
+        let mut head = [b"diff --git ", &paths.0[..], b" ", &paths.1, b"\n"].concat();
+        let bare = head.len();
+        let mut line = |what: &str, rest: &[u8]| {
+            head.extend_from_slice(what.as_bytes());
+            head.extend_from_slice(rest);
+            head.push(b'\n');
+        };
+        match (&old, &new) {
+            (None, Some(new)) => line("new file mode ", new.mode().as_bytes()),
+            (Some(old), None) => line("deleted file mode ", old.mode().as_bytes()),
+            (Some(old), Some(new)) => {
+                if old.mode() != new.mode() {
+                    line("old mode ", old.mode().as_bytes());
+                    line("new mode ", new.mode().as_bytes());
+                }
+                if old.path != new.path {
+                    line("rename from ", &quoted(b"", &old.path));
+                    line("rename to ", &quoted(b"", &new.path));
+                }
+            }
+            (None, None) => {}
+        }
+        let name = |version: &Option<Version>, path: &[u8]| match version {
+            Some(_) => path.to_vec(),
+            None => b"/dev/null".to_vec(),
+        };
+        let names = (name(&old, &paths.0), name(&new, &paths.1));
+        let body = self.body(inos, (&old, &new), names)?;
+        if head.len() > bare || !body.is_empty() {
+            out.extend_from_slice(&head);
+            out.extend_from_slice(&body);
+        }
+        Ok(())
+    }
+
+    /// The difference of contents, or the line that says that they differ and are not text.
+    fn body(
+        &self,
+        inos: (u64, u64),
+        versions: (&Option<Version>, &Option<Version>),
+        names: (Vec<u8>, Vec<u8>),
+    ) -> Result<Vec<u8>> {
+        let contents =
+            |tree: &FileTree<'_>, ino, version: &Option<Version>| -> Result<Option<Vec<u8>>> {
+                let size = version.as_ref().map_or(0, |v| v.inode.size.get());
+                let size = usize::try_from(size).unwrap_or(usize::MAX);
+                if size > MOST_TEXT {
+                    return Ok(None);
+                }
+                let mut bytes = vec![0; size];
+                tree.read(self.blocks, ino, 0, &mut bytes)?;
+                Ok(Some(bytes))
+            };
+        let old = contents(&self.trees.0, inos.0, versions.0)?;
+        let new = contents(&self.trees.1, inos.1, versions.1)?;
+        let text = match (&old, &new) {
+            (Some(old), Some(new)) if old == new => return Ok(Vec::new()),
+            (Some(old), Some(new)) => unified((&names.0, &names.1), old, new),
+            _ => None,
+        };
+        Ok(text.unwrap_or_else(|| {
+            let (old, new) = (&names.0[..], &names.1[..]);
+            [b"Binary files ", old, b" and ", new, b" differ\n"].concat()
+        }))
+    }
+}
+
+fn is_moved_dir(file: &FileChange) -> bool {
+    file.kind == FileKind::Directory && file.status == Status::Renamed
+}
+
+/// A path with its prefix, in quotes with escapes of C if readers of patches need that.
+fn quoted(prefix: &[u8], path: &[u8]) -> Vec<u8> {
+    let plain = |b: &u8| !matches!(b, 0..=b' ' | b'"' | b'\\' | 0x7f);
+    if path.iter().all(plain) {
+        return [prefix, path].concat();
+    }
+    let mut out = [b"\"", prefix].concat();
+    for byte in path {
+        match byte {
+            b' ' => out.push(b' '),
+            b if plain(b) => out.push(*b),
+            b => out.extend_from_slice(format!("\\{b:03o}").as_bytes()),
+        }
+    }
+    out.push(b'"');
+    out
+}

@@ -1,0 +1,130 @@
+//! Paths of inodes in one tree, found when they are needed.
+//!
+//! Uses the tree. Entries lead from directories to children only; the way up is the parent in the
+//! inode item, exact for directories and a hint for other inodes, and a scan of that directory for
+//! the entry. The names of directories are cached, in a bounded table.
+//!
+//! Invariant: a path has at most [`MOST_LEVELS`] components; a damaged tree in which directories
+//! hold each other gives an error.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::clock::Clock;
+use crate::diff::delta::Name;
+use crate::diff::tree::FileTree;
+use crate::error::{Error, Result};
+use crate::format::ROOT_INO;
+
+/// Directories whose names are cached.
+const CACHED: usize = 4096;
+
+/// Most components of a path. No path in use is as long: the kernel takes 4095 bytes at a time.
+const MOST_LEVELS: usize = 1 << 20;
+
+/// Finds paths in a tree.
+pub struct Paths<'a> {
+    tree: FileTree<'a>,
+    dirs: Clock<Name>,
+}
+
+impl<'a> Paths<'a> {
+    /// The paths of a tree.
+    pub fn new(tree: FileTree<'a>) -> Self {
+        Self {
+            tree,
+            dirs: Clock::new(CACHED),
+        }
+    }
+
+    /// Records the name of a directory, so that it is not searched.
+    pub fn know(&mut self, dir: u64, name: &Name) {
+        self.dirs.insert(dir, name.clone());
+    }
+
+    /// The path of a name, without a leading slash.
+    ///
+    /// # Errors
+    /// A damaged volume, the device's failure.
+    pub fn of(&mut self, name: &Name) -> Result<Vec<u8>> {
+        let mut parts = vec![name.name.clone()];
+        let mut dir = name.dir;
+        while dir != ROOT_INO {
+            if parts.len() == MOST_LEVELS {
+                return Err(lost(dir, "in the tree", "a circle of directories"));
+            }
+            let Name { dir: above, name } = self.name_of(dir)?;
+            parts.push(name);
+            dir = above;
+        }
+        parts.reverse();
+        Ok(parts.join(&b'/'))
+    }
+
+    /// The name of a directory other than the root.
+    fn name_of(&mut self, dir: u64) -> Result<Name> {
+        if let Some(name) = self.dirs.get(dir) {
+            return Ok(name.clone());
+        }
+        let inode = self.tree.inode(dir)?;
+        let parent = inode.ok_or_else(|| lost(dir, "an inode", "none"))?.parent;
+        let found = self.search(parent.get(), BTreeSet::from([dir]))?;
+        let name = found.into_values().next();
+        let name = name.ok_or_else(|| lost(dir, "an entry in its parent", "none"))?;
+        self.know(dir, &name);
+        Ok(name)
+    }
+
+    /// One name of each of `inodes`, which are in the tree. Each directory is searched once for all
+    /// of them; an inode that is not in the directory that its item names is searched in the whole
+    /// tree.
+    ///
+    /// # Errors
+    /// A damaged volume, the device's failure.
+    pub fn names(&mut self, inodes: impl Iterator<Item = u64>) -> Result<BTreeMap<u64, Name>> {
+        let mut by_parent: BTreeMap<u64, BTreeSet<u64>> = BTreeMap::new();
+        let mut missing = BTreeSet::new();
+        for ino in inodes.filter(|ino| *ino != ROOT_INO) {
+            let inode = self.tree.inode(ino)?;
+            let parent = inode.ok_or_else(|| lost(ino, "an inode", "none"))?.parent;
+            by_parent.entry(parent.get()).or_default().insert(ino);
+            missing.insert(ino);
+        }
+        let mut names = BTreeMap::new();
+        for (parent, wanted) in by_parent {
+            let found = self.search(parent, wanted)?;
+            missing.retain(|ino| !found.contains_key(ino));
+            names.extend(found);
+        }
+        if !missing.is_empty() {
+            self.tree.all_entries(&mut |dir, entry| {
+                if missing.remove(&entry.ino) {
+                    let name = entry.name.to_vec();
+                    names.insert(entry.ino, Name { dir, name });
+                }
+                Ok(!missing.is_empty())
+            })?;
+        }
+        match missing.first() {
+            Some(ino) => Err(lost(*ino, "an entry", "none")),
+            None => Ok(names),
+        }
+    }
+
+    /// Those of the wanted inodes that a directory holds.
+    fn search(&self, dir: u64, mut wanted: BTreeSet<u64>) -> Result<BTreeMap<u64, Name>> {
+        let mut found = BTreeMap::new();
+        self.tree.entries(dir, &mut |entry| {
+            if wanted.remove(&entry.ino) {
+                let name = entry.name.to_vec();
+                found.insert(entry.ino, Name { dir, name });
+            }
+            Ok(!wanted.is_empty())
+        })?;
+        Ok(found)
+    }
+}
+
+fn lost(ino: u64, expected: &str, found: &str) -> Error {
+    let expected = format!("{expected} of inode {ino}");
+    Error::corrupt(0, "path of an inode", expected, found)
+}

@@ -1,0 +1,8 @@
+//! Tests of comparisons: model trees written as index trees, and naive comparisons of the models.
+
+pub mod compare;
+pub mod model;
+mod replaced;
+mod report;
+mod text;
+pub mod volume;

@@ -1,0 +1,27 @@
+//! Unified diffs.
+
+use crate::diff::{MOST_TEXT, is_text, unified};
+
+#[test]
+fn unified_diff_is_that_of_diff_u() {
+    let old = b"one\ntwo\nthree\nfour\nfive\nsix\nseven\neight\n";
+    let new = b"one\ntwo\nthree\nfour\n5\nsix\nseven\neight\nnine";
+    let text = unified(("a/f", "b/f"), old, new).unwrap();
+    let expected = "--- a/f\n+++ b/f\n@@ -2,7 +2,8 @@\n two\n three\n four\n-five\n+5\n six\n seven\n eight\n+nine\n\\ No newline at end of file\n";
+    assert_eq!(String::from_utf8(text).unwrap(), expected);
+    assert_eq!(unified(("a", "b"), old, old), Some(Vec::new()));
+}
+
+#[test]
+fn bytes_that_are_not_utf8_are_kept() {
+    let text = unified(("a", "b"), b"\xff\xfe\n", b"\xff\xfd\n").unwrap();
+    let has = |line: &[u8]| text.windows(line.len()).any(|w| w == line);
+    assert!(has(b"-\xff\xfe\n") && has(b"+\xff\xfd\n"));
+}
+
+#[test]
+fn binary_and_long_contents_are_not_text() {
+    assert_eq!(unified(("a", "b"), b"text", b"nul\0"), None);
+    assert!(is_text(b"") && is_text(&vec![b'x'; MOST_TEXT]));
+    assert!(!is_text(&vec![b'x'; MOST_TEXT + 1]));
+}

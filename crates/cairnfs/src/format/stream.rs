@@ -1,0 +1,674 @@
+//! The stream of a sent tree: frames with checksums, and the records in them.
+//!
+//! Pure, as all of `format`. docs/stream-format.md has the layout. A frame is checked before its
+//! payload is decoded: its checksum covers the checksum of the frame before, so a frame that is
+//! damaged, missing, repeated or moved is found at once. The last frame has the number of frames
+//! and a hash of all bytes before it. What a record means for the tree is not known here.
+
+use xxhash_rust::xxh3::Xxh3;
+use zerocopy::little_endian::{U32, U64};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+use crate::format::checksum::{crc, crc_append};
+use crate::format::item::{
+    FIRST_DIR_INDEX, RawInode, RawTime, S_IFBLK, S_IFCHR, S_IFDIR, S_IFMT, check_name, decode_inode,
+};
+use crate::format::{MAX_COUNTER, MAX_FILE_SIZE, MAX_NAME, MAX_SYMLINK, MAX_XATTR_VALUE, ROOT_INO};
+
+/// First bytes of a stream.
+pub const STREAM_MAGIC: [u8; 8] = *b"CairnSnd";
+/// The version that this program writes and reads.
+pub const STREAM_VERSION: u32 = 1;
+/// Size of what precedes the first frame, in bytes: magic, version, CRC of both.
+pub const PREAMBLE: usize = 16;
+/// Size of a frame's header in bytes.
+pub const FRAME_HEADER: usize = 12;
+/// Most bytes of file data in a frame.
+pub const MAX_DATA: usize = 65536;
+/// Most bytes of a frame's payload: an attribute of the longest name and value.
+pub const MAX_PAYLOAD: usize = 9 + MAX_NAME + MAX_XATTR_VALUE;
+
+/// What a stream is about.
+#[derive(
+    Debug,
+    Clone,
+    Copy,
+    Default,
+    PartialEq,
+    Eq,
+    FromBytes,
+    IntoBytes,
+    Immutable,
+    KnownLayout,
+    Unaligned,
+)]
+#[repr(C)]
+pub struct RawBegin {
+    /// UUID of the volume that sent it.
+    pub uuid: [u8; 16],
+    /// Root id of the tree that the stream changes; 0 for none: the stream has the whole tree.
+    pub base_root: U32,
+    /// Root id of the tree that was sent.
+    pub root: U32,
+    /// Sequence up to which the base has all changes; 0 without a base.
+    pub base_boundary: U64,
+    /// Sequence up to which the sent tree has all changes.
+    pub boundary: U64,
+}
+
+/// The extended attribute of the root directory of a received snapshot that says what it is. It is
+/// neither sent nor compared, and no stream may set it.
+pub const RECEIVED: &[u8] = b"trusted.cairnfs.received";
+
+/// The value of [`RECEIVED`].
+#[derive(
+    Debug,
+    Clone,
+    Copy,
+    Default,
+    PartialEq,
+    Eq,
+    FromBytes,
+    IntoBytes,
+    Immutable,
+    KnownLayout,
+    Unaligned,
+)]
+#[repr(C)]
+pub struct RawReceived {
+    /// UUID of the volume that sent it.
+    pub uuid: [u8; 16],
+    /// Root id of the tree on that volume.
+    pub root: U32,
+    /// Sequence up to which it has all changes there.
+    pub boundary: U64,
+    /// What was added to the inode numbers of the sender.
+    pub shift: U64,
+    /// Root id of the tree here. A root that was forked from it has the attribute, too, and another
+    /// id.
+    pub own_root: U32,
+}
+
+/// Attributes of an inode.
+#[derive(
+    Debug,
+    Clone,
+    Copy,
+    Default,
+    PartialEq,
+    Eq,
+    FromBytes,
+    IntoBytes,
+    Immutable,
+    KnownLayout,
+    Unaligned,
+)]
+#[repr(C)]
+pub struct RawStreamInode {
+    /// Inode number in the sent tree.
+    pub ino: U64,
+    /// File type and permissions.
+    pub mode: U32,
+    /// User id of the owner.
+    pub uid: U32,
+    /// Group id.
+    pub gid: U32,
+    /// Inode flags.
+    pub flags: U32,
+    /// Device number of a special file, else 0.
+    pub rdev: U64,
+    /// Size of a file or symbolic link in bytes, else 0.
+    pub size: U64,
+    /// Time of the last access.
+    pub atime: RawTime,
+    /// Time of the last change of the contents.
+    pub mtime: RawTime,
+    /// Time of the last change of anything.
+    pub ctime: RawTime,
+    /// Time of creation.
+    pub btime: RawTime,
+}
+
+impl RawStreamInode {
+    /// The attributes of an inode item.
+    pub fn of(ino: u64, raw: &RawInode) -> Self {
+        let dir = raw.mode.get() & S_IFMT == S_IFDIR;
+        Self {
+            ino: U64::new(ino),
+            mode: raw.mode,
+            uid: raw.uid,
+            gid: raw.gid,
+            flags: raw.flags,
+            rdev: raw.rdev,
+            size: if dir { U64::new(0) } else { raw.size },
+            atime: raw.atime,
+            mtime: raw.mtime,
+            ctime: raw.ctime,
+            btime: raw.btime,
+        }
+    }
+
+    fn check(&self) -> Result<(), String> {
+        check_ino(self.ino.get())?;
+        let kind = self.mode.get() & S_IFMT;
+        decode_inode(
+            RawInode {
+                mode: self.mode,
+                flags: self.flags,
+                size: self.size,
+                atime: self.atime,
+                mtime: self.mtime,
+                ctime: self.ctime,
+                btime: self.btime,
+                next_index: U64::new(if kind == S_IFDIR { FIRST_DIR_INDEX } else { 0 }),
+                ..RawInode::default()
+            }
+            .as_bytes(),
+        )?;
+        if self.mode.get() & !(S_IFMT | 0o7777) != 0 {
+            return Err(format!("mode {:o}", self.mode));
+        }
+        if kind == S_IFDIR && self.size.get() != 0 {
+            return Err(format!("directory of {} bytes", self.size));
+        }
+        if self.rdev.get() != 0 && kind != S_IFCHR && kind != S_IFBLK {
+            return Err(format!("device {} of a file that is none", self.rdev));
+        }
+        Ok(())
+    }
+}
+
+/// The last record.
+#[derive(
+    Debug,
+    Clone,
+    Copy,
+    Default,
+    PartialEq,
+    Eq,
+    FromBytes,
+    IntoBytes,
+    Immutable,
+    KnownLayout,
+    Unaligned,
+)]
+#[repr(C)]
+pub struct RawEnd {
+    /// Number of frames before this one.
+    pub frames: U64,
+    /// XXH3-64 of all bytes before this frame.
+    pub hash: U64,
+}
+
+/// A record: the meaning of a frame.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Record<'a> {
+    /// The first record.
+    Begin(RawBegin),
+    /// An inode that the base does not have; without a name yet, its contents are zeros.
+    Create(RawStreamInode),
+    /// New attributes of an inode of the base; its contents are cut or extended with zeros.
+    Change(RawStreamInode),
+    /// Sets an extended attribute, or removes it.
+    Xattr {
+        /// The inode.
+        ino: u64,
+        /// Name with its namespace.
+        name: &'a [u8],
+        /// The value; `None` to remove the attribute.
+        value: Option<&'a [u8]>,
+    },
+    /// Bytes of a file, or the target of a symbolic link.
+    Data {
+        /// The inode.
+        ino: u64,
+        /// Offset of the first byte.
+        offset: u64,
+        /// The bytes, 1 to [`MAX_DATA`].
+        bytes: &'a [u8],
+    },
+    /// A range of a file that reads as zeros.
+    Zero {
+        /// The inode.
+        ino: u64,
+        /// Offset of the first byte.
+        offset: u64,
+        /// Length in bytes, at least 1.
+        len: u64,
+    },
+    /// Removes a name.
+    Unlink {
+        /// The directory.
+        dir: u64,
+        /// The inode that has the name.
+        ino: u64,
+        /// The name.
+        name: &'a [u8],
+    },
+    /// Gives an inode a name.
+    Link {
+        /// The directory.
+        dir: u64,
+        /// The inode.
+        ino: u64,
+        /// The name.
+        name: &'a [u8],
+    },
+    /// Removes an inode that has no name any more.
+    Remove {
+        /// The inode.
+        ino: u64,
+    },
+    /// The last record.
+    End(RawEnd),
+}
+
+const BEGIN: u8 = 1;
+const CREATE: u8 = 2;
+const CHANGE: u8 = 3;
+const SET_XATTR: u8 = 4;
+const REMOVE_XATTR: u8 = 5;
+const DATA: u8 = 6;
+const ZERO: u8 = 7;
+const UNLINK: u8 = 8;
+const LINK: u8 = 9;
+const REMOVE: u8 = 10;
+const END: u8 = 11;
+
+impl<'a> Record<'a> {
+    fn kind(&self) -> u8 {
+        match self {
+            Record::Begin(_) => BEGIN,
+            Record::Create(_) => CREATE,
+            Record::Change(_) => CHANGE,
+            Record::Xattr { value: Some(_), .. } => SET_XATTR,
+            Record::Xattr { value: None, .. } => REMOVE_XATTR,
+            Record::Data { .. } => DATA,
+            Record::Zero { .. } => ZERO,
+            Record::Unlink { .. } => UNLINK,
+            Record::Link { .. } => LINK,
+            Record::Remove { .. } => REMOVE,
+            Record::End(_) => END,
+        }
+    }
+
+    fn encode(&self, out: &mut Vec<u8>) {
+        match self {
+            Record::Begin(raw) => out.extend_from_slice(raw.as_bytes()),
+            Record::Create(raw) | Record::Change(raw) => out.extend_from_slice(raw.as_bytes()),
+            Record::End(raw) => out.extend_from_slice(raw.as_bytes()),
+            Record::Remove { ino } => numbers(out, &[*ino]),
+            Record::Zero { ino, offset, len } => numbers(out, &[*ino, *offset, *len]),
+            Record::Data { ino, offset, bytes } => {
+                numbers(out, &[*ino, *offset]);
+                out.extend_from_slice(bytes);
+            }
+            Record::Unlink { dir, ino, name } | Record::Link { dir, ino, name } => {
+                numbers(out, &[*dir, *ino]);
+                out.extend_from_slice(name);
+            }
+            Record::Xattr { ino, name, value } => {
+                numbers(out, &[*ino]);
+                out.push(name.len() as u8);
+                out.extend_from_slice(name);
+                out.extend_from_slice(value.unwrap_or_default());
+            }
+        }
+    }
+
+    /// Decodes and checks the payload of a frame: lengths, ranges, names.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub fn decode(kind: u8, payload: &'a [u8]) -> Result<Self, String> {
+        let short = || format!("record of kind {kind} with {} bytes", payload.len());
+        let record = match kind {
+            BEGIN => Record::Begin(FromBytes::read_from_bytes(payload).map_err(|_| short())?),
+            CREATE | CHANGE => {
+                let raw = RawStreamInode::read_from_bytes(payload).map_err(|_| short())?;
+                raw.check()?;
+                match kind {
+                    CREATE => Record::Create(raw),
+                    _ => Record::Change(raw),
+                }
+            }
+            SET_XATTR | REMOVE_XATTR => {
+                decode_xattr(kind == SET_XATTR, payload).ok_or_else(short)?
+            }
+            DATA | UNLINK | LINK => {
+                let ([first, second], rest) = split_numbers(payload).ok_or_else(short)?;
+                let (dir, ino, name) = (first, second, rest);
+                match kind {
+                    DATA => Record::Data {
+                        ino: first,
+                        offset: second,
+                        bytes: rest,
+                    },
+                    UNLINK => Record::Unlink { dir, ino, name },
+                    _ => Record::Link { dir, ino, name },
+                }
+            }
+            ZERO => {
+                let ([ino, offset, len], rest) = split_numbers(payload).ok_or_else(short)?;
+                empty(rest).ok_or_else(short)?;
+                Record::Zero { ino, offset, len }
+            }
+            REMOVE => {
+                let ([ino], rest) = split_numbers(payload).ok_or_else(short)?;
+                empty(rest).ok_or_else(short)?;
+                Record::Remove { ino }
+            }
+            END => Record::End(FromBytes::read_from_bytes(payload).map_err(|_| short())?),
+            _ => return Err(format!("record of unknown kind {kind}")),
+        };
+        record.check()?;
+        Ok(record)
+    }
+
+    fn check(&self) -> Result<(), String> {
+        match self {
+            Record::Begin(_) | Record::End(_) => Ok(()),
+            Record::Create(raw) | Record::Change(raw) => raw.check(),
+            Record::Remove { ino } => check_ino(*ino),
+            Record::Unlink { dir, ino, name } | Record::Link { dir, ino, name } => {
+                check_ino(*dir)?;
+                check_ino(*ino)?;
+                check_name(name)
+            }
+            Record::Xattr { ino, name, value } => {
+                check_ino(*ino)?;
+                let len = value.map_or(0, <[u8]>::len);
+                match !name.is_empty() && !name.contains(&0) && len <= MAX_XATTR_VALUE {
+                    true => Ok(()),
+                    false => Err(format!("attribute of {} + {len} bytes", name.len())),
+                }
+            }
+            Record::Data { ino, offset, bytes } => {
+                check_ino(*ino)?;
+                match bytes.len() {
+                    1..=MAX_DATA => check_range(*offset, bytes.len() as u64),
+                    len => Err(format!("data of {len} bytes")),
+                }
+            }
+            Record::Zero { ino, offset, len } => {
+                check_ino(*ino)?;
+                match *len {
+                    0 => Err("empty range of zeros".into()),
+                    len => check_range(*offset, len),
+                }
+            }
+        }
+    }
+}
+
+/// Whether bytes can be the target of a symbolic link.
+pub fn is_target(bytes: &[u8]) -> bool {
+    (1..=MAX_SYMLINK).contains(&bytes.len()) && !bytes.contains(&0)
+}
+
+fn numbers(out: &mut Vec<u8>, list: &[u64]) {
+    list.iter()
+        .for_each(|n| out.extend_from_slice(&n.to_le_bytes()));
+}
+
+fn split_numbers<const N: usize>(payload: &[u8]) -> Option<([u64; N], &[u8])> {
+    let mut rest = payload;
+    let mut list = [0; N];
+    for number in &mut list {
+        let (bytes, behind) = rest.split_first_chunk::<8>()?;
+        *number = u64::from_le_bytes(*bytes);
+        rest = behind;
+    }
+    Some((list, rest))
+}
+
+fn empty(rest: &[u8]) -> Option<()> {
+    rest.is_empty().then_some(())
+}
+
+fn decode_xattr(set: bool, payload: &[u8]) -> Option<Record<'_>> {
+    let ([ino], rest) = split_numbers(payload)?;
+    let (len, rest) = rest.split_first()?;
+    let (name, value) = rest.split_at_checked(usize::from(*len))?;
+    if !set {
+        empty(value)?;
+    }
+    let value = set.then_some(value);
+    Some(Record::Xattr { ino, name, value })
+}
+
+fn check_ino(ino: u64) -> Result<(), String> {
+    let user = crate::format::FIRST_USER_INO..MAX_COUNTER;
+    match ino == ROOT_INO || user.contains(&ino) {
+        true => Ok(()),
+        false => Err(format!("inode {ino}")),
+    }
+}
+
+fn check_range(offset: u64, len: u64) -> Result<(), String> {
+    match offset
+        .checked_add(len)
+        .is_some_and(|end| end <= MAX_FILE_SIZE)
+    {
+        true => Ok(()),
+        false => Err(format!("{len} bytes at offset {offset}")),
+    }
+}
+
+/// The header of a frame, with its length within the limit.
+#[derive(Debug, Clone, Copy)]
+pub struct FrameHeader {
+    bytes: [u8; FRAME_HEADER],
+    kind: u8,
+    len: usize,
+}
+
+impl FrameHeader {
+    /// Decodes a header. Its checksum is that of the whole frame, so nothing but the length may be
+    /// used before [`Chain::verify`].
+    ///
+    /// # Errors
+    /// The length is over the limit.
+    pub fn decode(bytes: [u8; FRAME_HEADER]) -> Result<Self, String> {
+        let [l0, l1, l2, l3, kind, ..] = bytes;
+        let len = u32::from_le_bytes([l0, l1, l2, l3]) as usize;
+        match len <= MAX_PAYLOAD {
+            true => Ok(Self { bytes, kind, len }),
+            false => Err(format!("frame of {len} bytes")),
+        }
+    }
+
+    /// Length of the payload in bytes.
+    pub fn payload_len(&self) -> usize {
+        self.len
+    }
+}
+
+/// The checksums over a stream, up to a frame.
+pub struct Chain {
+    crc: u32,
+    hash: Xxh3,
+    frames: u64,
+}
+
+impl Chain {
+    /// The preamble of a stream, and the checksums behind it.
+    pub fn begin() -> ([u8; PREAMBLE], Self) {
+        let mut preamble = [0; PREAMBLE];
+        let [.., c0, c1, c2, c3] = &mut preamble;
+        let version = STREAM_VERSION.to_le_bytes();
+        let head = [&STREAM_MAGIC[..], &version[..]].concat();
+        let crc = crc(&head);
+        for (to, byte) in [c0, c1, c2, c3].into_iter().zip(crc.to_le_bytes()) {
+            *to = byte;
+        }
+        preamble
+            .iter_mut()
+            .zip(&head)
+            .for_each(|(to, byte)| *to = *byte);
+        (preamble, Self::behind(&preamble, crc))
+    }
+
+    fn behind(preamble: &[u8], crc: u32) -> Self {
+        let mut hash = Xxh3::new();
+        hash.update(preamble);
+        Self {
+            crc,
+            hash,
+            frames: 0,
+        }
+    }
+
+    /// Checks a preamble.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub fn check(preamble: &[u8; PREAMBLE]) -> Result<Self, String> {
+        let (head, stored) = preamble.split_at(PREAMBLE - 4);
+        let found = crc(head);
+        if !head.starts_with(&STREAM_MAGIC) {
+            return Err("it does not begin like one".into());
+        }
+        if stored != found.to_le_bytes() {
+            return Err("its first bytes are damaged".into());
+        }
+        if head.get(STREAM_MAGIC.len()..) != Some(&STREAM_VERSION.to_le_bytes()[..]) {
+            return Err("it was sent by a newer version of CairnFS: receive it with that".into());
+        }
+        Ok(Self::behind(preamble, found))
+    }
+
+    /// Appends the frame of a record to `out`.
+    ///
+    /// # Errors
+    /// The record breaks a limit of the format.
+    pub fn frame(&mut self, record: &Record<'_>, out: &mut Vec<u8>) -> Result<(), String> {
+        record.check()?;
+        let mut payload = Vec::new();
+        record.encode(&mut payload);
+        self.seal(record.kind(), &payload, out);
+        Ok(())
+    }
+
+    /// Appends the frame of any payload to `out`: its length and its checksum.
+    pub fn seal(&mut self, kind: u8, payload: &[u8], out: &mut Vec<u8>) {
+        let [l0, l1, l2, l3] = (payload.len() as u32).to_le_bytes();
+        let mut header = [l0, l1, l2, l3, kind, 0, 0, 0, 0, 0, 0, 0];
+        let [c0, c1, c2, c3] = self.crc_of(&header, payload).to_le_bytes();
+        header = [l0, l1, l2, l3, kind, 0, 0, 0, c0, c1, c2, c3];
+        self.advance(&header, payload);
+        out.extend_from_slice(&header);
+        out.extend_from_slice(payload);
+    }
+
+    /// The last record.
+    pub fn end(&self) -> Record<'static> {
+        Record::End(RawEnd {
+            frames: U64::new(self.frames),
+            hash: U64::new(self.hash.digest()),
+        })
+    }
+
+    /// Checks a frame, and decodes its record.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub fn verify<'p>(
+        &mut self,
+        header: &FrameHeader,
+        payload: &'p [u8],
+    ) -> Result<Record<'p>, String> {
+        let crc = self.crc_of(&header.bytes, payload);
+        let [.., r0, r1, r2, c0, c1, c2, c3] = header.bytes;
+        if u32::from_le_bytes([c0, c1, c2, c3]) != crc {
+            return Err(format!("frame {} is damaged", self.frames));
+        }
+        if [r0, r1, r2] != [0; 3] {
+            return Err(format!("frame {} has unknown flags", self.frames));
+        }
+        let record = Record::decode(header.kind, payload)?;
+        if let Record::End(_) = record
+            && record != self.end()
+        {
+            return Err("its end does not fit".into());
+        }
+        self.advance(&header.bytes, payload);
+        Ok(record)
+    }
+
+    fn crc_of(&self, header: &[u8; FRAME_HEADER], payload: &[u8]) -> u32 {
+        let before = crc(&self.crc.to_le_bytes());
+        let head = header.get(..FRAME_HEADER - 4).unwrap_or_default();
+        crc_append(crc_append(before, head), payload)
+    }
+
+    fn advance(&mut self, header: &[u8; FRAME_HEADER], payload: &[u8]) {
+        self.crc = self.crc_of(header, payload);
+        self.hash.update(header);
+        self.hash.update(payload);
+        self.frames += 1;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The bytes of a stream, field by field as docs/stream-format.md has them.
+    #[test]
+    fn stream_bytes_are_those_of_the_document() {
+        let begin = RawBegin {
+            uuid: [7; 16],
+            base_root: U32::new(2),
+            root: U32::new(3),
+            base_boundary: U64::new(4),
+            boundary: U64::new(5),
+        };
+        let (preamble, mut chain) = Chain::begin();
+        let mut bytes = preamble.to_vec();
+        let records = [
+            Record::Begin(begin),
+            Record::Xattr {
+                ino: 20,
+                name: b"user.a",
+                value: Some(b"v"),
+            },
+            Record::Link {
+                dir: 1,
+                ino: 20,
+                name: b"f",
+            },
+        ];
+        for record in &records {
+            chain.frame(record, &mut bytes).unwrap();
+        }
+        let end = chain.end();
+        chain.frame(&end, &mut bytes).unwrap();
+
+        let n = |n: u64| n.to_le_bytes().to_vec();
+        let mut expected = [&b"CairnSnd"[..], &[1, 0, 0, 0]].concat();
+        let mut sum = crc(&expected);
+        expected.extend_from_slice(&sum.to_le_bytes());
+        let payloads = [
+            (
+                1,
+                [vec![7; 16], vec![2, 0, 0, 0, 3, 0, 0, 0], n(4), n(5)].concat(),
+            ),
+            (4, [n(20), vec![6], b"user.av".to_vec()].concat()),
+            (9, [n(1), n(20), b"f".to_vec()].concat()),
+        ];
+        let mut frame = |kind: u8, payload: &[u8], out: &mut Vec<u8>| {
+            let head = [&(payload.len() as u32).to_le_bytes()[..], &[kind, 0, 0, 0]].concat();
+            sum = crc(&[&sum.to_le_bytes()[..], &head, payload].concat());
+            out.extend_from_slice(&[&head, &sum.to_le_bytes()[..], payload].concat());
+        };
+        for (kind, payload) in &payloads {
+            frame(*kind, payload, &mut expected);
+        }
+        let hash = crate::format::checksum::hash64(&expected);
+        frame(11, &[n(3), n(hash)].concat(), &mut expected);
+        assert_eq!(bytes, expected);
+        assert_eq!(size_of::<RawStreamInode>(), 88);
+        assert_eq!(MAX_PAYLOAD, 65800);
+    }
+}

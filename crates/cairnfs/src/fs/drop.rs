@@ -1,0 +1,86 @@
+//! Dropping roots, and the space that belongs to one alone.
+
+use crate::error::{Error, Result};
+use crate::fs::FileSystem;
+use crate::fs::observe::Call;
+
+impl FileSystem {
+    /// Drops a snapshot or a branch: its name is gone, and that is durable, when this returns. What
+    /// belongs to it alone is freed in the background, or by [`Self::drop_step`] if the volume has no
+    /// workers.
+    ///
+    /// # Errors
+    /// [`Error::NoSnapshot`]; [`Error::Busy`] if it is open; [`Error::NotPermitted`] for `main`; a
+    /// read-only volume; the device's failure.
+    pub fn drop_root(&self, name: &str) -> Result<()> {
+        self.observed(Call::DropRoot { name }, || {
+            self.engine.lifecycle.check_open()?;
+            let id = self.core().roots().named(name);
+            self.drop_id(id.ok_or_else(|| Error::NoSnapshot(name.into()))?)
+        })
+    }
+
+    /// As [`Self::drop_root`], by the id.
+    pub(crate) fn drop_id(&self, id: u32) -> Result<()> {
+        match self.core().drop_root(id) {
+            // A root without a handle may still be open, because of unwritten data, or a worker.
+            Err(Error::Busy(why)) => match self.close_root(id)? {
+                true => self.core().drop_root(id),
+                false => Err(Error::Busy(why)),
+            },
+            done => done,
+        }
+    }
+
+    /// Lets the space of a root be freed that has lost its name, unless a caller has it open: then
+    /// that begins with the first merge after its last handle.
+    pub(crate) fn free_dropped(&self, id: u32) {
+        if let Err(error) = self.close_root(id) {
+            tracing::debug!(root = id, %error, "a root without a name was not closed");
+        }
+        self.core().signals().want_drop();
+    }
+
+    /// Does a bounded part of freeing what dropped roots have left. Returns whether some is left.
+    ///
+    /// # Errors
+    /// [`Error::NoSpace`]: call it again when there is more. A damaged volume, the device's failure.
+    pub fn drop_step(&self) -> Result<bool> {
+        self.engine.lifecycle.check_open()?;
+        self.core().drop_step()
+    }
+
+    /// Bytes that belong to a root alone, which dropping it frees.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`]; a damaged volume, the device's failure.
+    pub fn space_of(&self, id: u32) -> Result<u64> {
+        self.core().space_of(id)
+    }
+
+    /// A merge in a worker. Dropped roots that came out of use, or found no space, get a new try.
+    pub(super) fn work_merge(&self) -> Result<()> {
+        self.core().merge()?;
+        if self.core().has_dropped() {
+            self.core().signals().want_drop();
+        }
+        Ok(())
+    }
+
+    /// The work of a worker: one step, and a request for the next one, so that merges come first.
+    pub(super) fn work_drop(&self) -> Result<()> {
+        if self.core().drop_step()? {
+            self.core().signals().want_drop();
+        }
+        Ok(())
+    }
+
+    /// Frees what dropped roots have left, for a call that finds no space.
+    pub(super) fn drop_for_space(&self) -> Result<bool> {
+        let mut any = false;
+        while self.core().drop_step()? {
+            any = true;
+        }
+        Ok(any)
+    }
+}

@@ -1,0 +1,242 @@
+//! Snapshots that are made in the middle of other calls.
+
+use std::sync::Arc;
+
+use crate::device::{Device, MemoryDevice};
+use crate::error::{Error, Result};
+use crate::format::BLOCK_SIZE;
+use crate::fs::extents::Extent;
+use crate::fs::{FileSystem, MakeOptions, Options, make_device};
+use crate::sync::Mutex;
+use crate::txn::{ForkKind, Unchanged};
+use crate::types::{Creds, Fallocate, SetAttr};
+
+const BLOCK: u64 = BLOCK_SIZE as u64;
+
+/// What a device does once, before its next write of this block.
+type Before = (u64, Box<dyn FnOnce() + Send>);
+
+/// A device that runs a closure before a write of data.
+struct Interrupted {
+    memory: MemoryDevice,
+    before: Mutex<Option<Before>>,
+}
+
+impl Device for Interrupted {
+    fn size(&self) -> u64 {
+        self.memory.size()
+    }
+
+    fn read(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
+        self.memory.read(offset, buf)
+    }
+
+    fn write(&self, offset: u64, buf: &[u8]) -> Result<()> {
+        let blocks = offset / BLOCK..(offset + buf.len() as u64) / BLOCK;
+        let due = {
+            let mut before = self.before.lock();
+            before.take_if(|(block, _)| blocks.contains(block))
+        };
+        if let Some((_, before)) = due {
+            before();
+        }
+        self.memory.write(offset, buf)
+    }
+
+    fn flush(&self) -> Result<()> {
+        self.memory.flush()
+    }
+
+    fn discard(&self, offset: u64, len: u64) -> Result<()> {
+        self.memory.discard(offset, len)
+    }
+}
+
+fn options() -> Options {
+    Options {
+        cache_budget: 8 << 20,
+        durability_interval: None,
+        workers: false,
+        seed: Some(1),
+        ..Options::default()
+    }
+}
+
+/// The extents of a file.
+fn extents(fs: &FileSystem, ino: u64) -> Vec<Extent> {
+    let inode = fs.inode(ino).unwrap();
+    let state = inode.read();
+    let found = fs.extents(&inode, &state, 0, u64::MAX, usize::MAX).unwrap();
+    found.into_vec()
+}
+
+/// A snapshot comes between the write of data into preallocated blocks and the commit of its
+/// extents: the blocks belong to the snapshot, so the data gets others.
+#[test]
+fn unwritten_write_races_snapshot() {
+    let device = Arc::new(Interrupted {
+        memory: MemoryDevice::new(64 << 20),
+        before: Mutex::default(),
+    });
+    make_device(&*device, &MakeOptions::default(), &mut |_, _| {}).unwrap();
+    let fs = FileSystem::open_device(device.clone(), &options()).unwrap();
+    let ino = fs
+        .mknod(1, b"f", 0o100_644, 0, Creds::default())
+        .unwrap()
+        .ino;
+    let what = Fallocate::Allocate { keep_size: false };
+    fs.fallocate(ino, 0, 4 * BLOCK, what, false).unwrap();
+    fs.merge().unwrap();
+    let allocated = extents(&fs, ino)[0].block;
+    fs.write(ino, BLOCK, &[7; BLOCK_SIZE], false).unwrap();
+    let forked = fs.clone();
+    let fork = move || forked.core().snapshot("s").unwrap();
+    *device.before.lock() = Some((allocated + 1, Box::new(fork)));
+    fs.write_back(&fs.inode(ino).unwrap()).unwrap();
+    assert!(device.before.lock().is_none(), "no write in place");
+    let boundary = fs.items().inherited();
+    assert!(boundary > 0);
+    let pieces = extents(&fs, ino);
+    let written = pieces.iter().find(|e| e.at == 1).unwrap();
+    assert!(!written.is_unwritten());
+    assert_ne!(written.block, allocated + 1, "the snapshot's block");
+    assert!(written.birth > boundary);
+    for rest in pieces.iter().filter(|e| e.at != 1) {
+        assert!(rest.is_unwritten() && rest.birth <= boundary, "{rest:?}");
+    }
+    fs.sync().unwrap();
+    fs.merge().unwrap();
+    let reserved = fs.core().space().reserved();
+    assert_eq!(reserved.0, 0, "the page's reservation was returned");
+    fs.close().unwrap();
+    let snapshot = Options {
+        read_only: true,
+        root: Some("s".into()),
+        ..options()
+    };
+    let mut bytes = vec![1; 4 * BLOCK_SIZE];
+    let kept = FileSystem::open_device(device, &snapshot).unwrap();
+    assert_eq!(kept.read(ino, 0, &mut bytes).unwrap(), bytes.len());
+    assert!(bytes.iter().all(|b| *b == 0));
+}
+
+/// Data of a branch that is replaced before it is committed is not left to the next log record: its
+/// block may belong to another file by then.
+#[test]
+fn staged_write_races_replacement() {
+    const SIZE: u64 = 16 << 20;
+    let device = Arc::new(MemoryDevice::new(SIZE));
+    make_device(&*device, &MakeOptions::default(), &mut |_, _| {}).unwrap();
+    let fs = FileSystem::open_device(device, &options()).unwrap();
+    let staged = fs.stage().unwrap();
+    let creds = Creds::default();
+    let ino = fs.mknod(1, b"f", 0o100_644, 0, creds).unwrap().ino;
+    fs.write(ino, 0, &[7; BLOCK_SIZE], false).unwrap();
+    let (base, new) = (fs.root_id(), staged.root_id());
+    fs.core()
+        .publish_names(base, new, "before", Unchanged::default(), || false)
+        .unwrap();
+    let refused = fs.write_back_staged(&fs.inode(ino).unwrap());
+    assert!(matches!(refused, Err(Error::Stale)), "{refused:?}");
+    // Reads see what is staged.
+    let has_data = |block: &u64| {
+        let mut bytes = [0; BLOCK_SIZE];
+        let storage = fs.core().storage();
+        storage.read(block * BLOCK, &mut bytes).unwrap();
+        bytes == [7; BLOCK_SIZE]
+    };
+    assert_eq!((0..SIZE / BLOCK).find(has_data), None);
+}
+
+/// A write that returned after the write-back of a branch refuses its replacement, and is in the
+/// state before after the next attempt; a write into a replaced branch is refused.
+#[test]
+fn unwritten_data_refuses_replacement() {
+    let device = Arc::new(MemoryDevice::new(16 << 20));
+    make_device(&*device, &MakeOptions::default(), &mut |_, _| {}).unwrap();
+    let fs = FileSystem::open_device(device, &options()).unwrap();
+    let staged = fs.stage().unwrap();
+    let creds = Creds::default();
+    let ino = fs.mknod(1, b"f", 0o100_644, 0, creds).unwrap().ino;
+    fs.write_back_all().unwrap();
+    fs.write(ino, 0, &[7; BLOCK_SIZE], false).unwrap();
+    let (base, new) = (fs.root_id(), staged.root_id());
+    let unwritten = || !fs.root.writeback.close();
+    let any = Unchanged::default();
+    let refused = fs.core().publish_names(base, new, "before", any, unwritten);
+    assert!(matches!(refused, Err(Error::Stale)), "{refused:?}");
+    fs.replace_by(&staged, "before", None).unwrap();
+    let mut bytes = [0; BLOCK_SIZE];
+    let before = fs.open_named("before").unwrap();
+    assert_eq!(before.read(ino, 0, &mut bytes).unwrap(), BLOCK_SIZE);
+    assert_eq!(bytes, [7; BLOCK_SIZE]);
+    // As for a call that began before the replacement.
+    let inode = fs.inode(ino).unwrap();
+    let late = fs.list_changed(&inode, &mut inode.write());
+    assert!(matches!(late, Err(Error::Stale)), "{late:?}");
+}
+
+/// The step that replaces a base takes the name of the merged branch away, and is refused if that
+/// branch has changed since.
+#[test]
+fn replacement_retires_branch() {
+    let device = Arc::new(MemoryDevice::new(16 << 20));
+    make_device(&*device, &MakeOptions::default(), &mut |_, _| {}).unwrap();
+    let fs = FileSystem::open_device(device, &options()).unwrap();
+    let branch = fs.open_root(fs.branch("x").unwrap()).unwrap();
+    let staged = fs.stage().unwrap();
+    let equal = || {
+        let core = branch.core();
+        core.fork_pinned(branch.root_id(), "", ForkKind::Frozen)
+            .unwrap()
+    };
+    let pin = equal();
+    let creds = Creds::default();
+    branch.mknod(1, b"late", 0o100_644, 0, creds).unwrap();
+    let retire = |id| fs.replace_retiring(&staged, "before", None, Some((&branch, id)));
+    let refused = retire(pin.id());
+    assert!(matches!(refused, Err(Error::Stale)), "{refused:?}");
+    assert!(fs.open_named("x").is_ok() && fs.open_named("before").is_err());
+    let pin = equal();
+    retire(pin.id()).unwrap();
+    assert!(fs.open_named("x").is_err() && fs.open_named("before").is_ok());
+    let late = branch.mknod(1, b"later", 0o100_644, 0, creds);
+    assert!(matches!(late, Err(Error::Stale)), "{late:?}");
+}
+
+/// While writers are held, all calls that leave unwritten data wait; then they go on.
+#[test]
+fn held_writers_wait() {
+    type Named<'a> = (&'a str, &'a dyn Fn() -> Result<(), Error>);
+    let device = Arc::new(MemoryDevice::new(16 << 20));
+    make_device(&*device, &MakeOptions::default(), &mut |_, _| {}).unwrap();
+    let fs = FileSystem::open_device(device, &options()).unwrap();
+    let ino = fs
+        .mknod(1, b"f", 0o100_644, 0, Creds::default())
+        .unwrap()
+        .ino;
+    let truncate = SetAttr {
+        size: Some(10),
+        ..SetAttr::default()
+    };
+    let punch = Fallocate::PunchHole;
+    let calls: [Named<'_>; 5] = [
+        ("write", &|| fs.write(ino, 0, b"x", false).map(|_| ())),
+        ("append", &|| fs.append(ino, b"x", false).map(|_| ())),
+        ("truncate", &|| fs.setattr(ino, &truncate).map(|_| ())),
+        ("extend", &|| fs.extend(ino, 20)),
+        ("fallocate", &|| fs.fallocate(ino, 0, 1, punch, false)),
+    ];
+    let held = fs.root.writeback.hold();
+    for (name, call) in calls {
+        let (done, waits) = fs.without_waiting(call);
+        assert!(
+            matches!(done, Err(Error::WouldWait)) && waits.refused,
+            "{name}"
+        );
+    }
+    drop(held);
+    for (name, call) in calls {
+        call().unwrap_or_else(|e| panic!("{name}: {e}"));
+    }
+}

@@ -1,0 +1,54 @@
+//! The comparison of two roots.
+
+use std::fmt;
+use std::sync::Arc;
+
+use crate::diff::{Patches, Report};
+use crate::error::Result;
+use crate::fs::FileSystem;
+use crate::history::find;
+use crate::history::frozen::Frozen;
+
+/// How two states of the files of a volume differ, from [`Volume::diff`](crate::Volume::diff).
+pub struct Diff {
+    fs: Arc<FileSystem>,
+    old: Frozen,
+    new: Frozen,
+    report: Report,
+}
+
+impl Diff {
+    /// Compares the roots of two references.
+    pub(crate) fn new(fs: &Arc<FileSystem>, old: &str, new: &str) -> Result<Self> {
+        let (old, new) = (find(fs, old)?, find(fs, new)?);
+        let (old, new) = (Frozen::of(fs, old)?, Frozen::of(fs, new)?);
+        let report = Report::new(old.files(fs), new.files(fs), fs.core().data())?;
+        Ok(Self {
+            fs: fs.clone(),
+            old,
+            new,
+            report,
+        })
+    }
+
+    /// The files that differ.
+    pub fn report(&self) -> &Report {
+        &self.report
+    }
+
+    /// Differences of contents as patches, file by file.
+    pub fn patches(&self) -> Patches<'_> {
+        let trees = (self.old.files(&self.fs), self.new.files(&self.fs));
+        Patches::new(&self.report, trees, self.fs.core().data())
+    }
+}
+
+impl fmt::Debug for Diff {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Diff")
+            .field("old", &self.old.root)
+            .field("new", &self.new.root)
+            .field("report", &self.report)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,69 @@
+//! Trees of roots that stay as they are while they are read.
+//!
+//! Uses the core. A frozen root is read as it is, and kept from being dropped. Of a branch that may
+//! be changed, a snapshot without a name is made, which is dropped when it is not read any more.
+
+use std::sync::Arc;
+
+use crate::diff::FileTree;
+use crate::error::{Error, Result};
+use crate::fs::FileSystem;
+use crate::index::Tree;
+use crate::txn::{ForkKind, ItemStore};
+use crate::types::RootInfo;
+
+/// A tree that does not change.
+#[derive(Clone)]
+pub(super) struct Frozen {
+    /// The root that was frozen or is frozen.
+    pub root: RootInfo,
+    items: Arc<ItemStore>,
+}
+
+impl Frozen {
+    /// The tree of `root` as it is now, with every call that has returned.
+    ///
+    /// # Errors
+    /// [`Error::ReadOnly`] for a branch of a volume that is open read-only and whose log has
+    /// changes; no such root; no space for a snapshot; the device's failure.
+    pub fn of(fs: &FileSystem, root: RootInfo) -> Result<Self> {
+        let core = fs.core();
+        let pin = match (root.writable, core.read_only()) {
+            (true, true) if core.replayed() > 0 => return Err(Error::ReadOnly),
+            (true, false) => fs.fork_unnamed(root.id, ForkKind::Frozen)?,
+            _ => core.pin(root.id)?,
+        };
+        let items = core.open_root(pin.id())?;
+        // A head that was frozen has its newest changes in memory until they are merged.
+        let boundary = core.roots().get(pin.id()).map_or(0, |root| root.boundary);
+        if core.superblocks().newest().merged_seq.get() < boundary {
+            core.merge()?;
+        }
+        Ok(Self { root, items })
+    }
+
+    /// Id of the frozen root.
+    pub fn id(&self) -> u32 {
+        self.items.root()
+    }
+
+    /// Whether both have the same tree, because neither has changed since they had one.
+    pub fn is_same(&self, other: &Self) -> bool {
+        self.items.tree() == other.items.tree()
+    }
+
+    /// Its files.
+    pub fn files<'f>(&self, fs: &'f FileSystem) -> FileTree<'f> {
+        files(fs, self.items.tree())
+    }
+}
+
+/// The tree without anything, not even a root directory.
+pub(super) fn empty(fs: &FileSystem) -> FileTree<'_> {
+    files(fs, Tree::default())
+}
+
+fn files(fs: &FileSystem, tree: Tree) -> FileTree<'_> {
+    let core = fs.core();
+    FileTree::new(core.index(), tree, core.geometry())
+}

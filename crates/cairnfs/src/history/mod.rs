@@ -1,0 +1,44 @@
+//! Whole roots as the objects of operations: comparing two, sending and
+//! receiving one, publishing and restoring a branch.
+//!
+//! Floor 6: connects the file system with references, comparison and streams, which do not know
+//! each other. References are resolved here; everything below works with ids and trees.
+
+mod apply;
+mod compare;
+mod frozen;
+mod graft;
+mod publish;
+mod receive;
+mod restore;
+mod send;
+mod stage;
+
+pub use compare::Diff;
+pub use publish::{PublishOptions, Published, publish};
+pub use receive::receive;
+pub use restore::restore;
+pub use send::send;
+
+use crate::error::Result;
+use crate::fs::FileSystem;
+use crate::refs;
+use crate::types::RootInfo;
+
+/// Drops the root of a reference. Its name is gone at once, its space is freed in the background.
+///
+/// # Errors
+/// [`Error::NoRoot`](crate::Error::NoRoot); a root that is in use, or cannot be dropped; the
+/// device's failure.
+pub fn drop_root(fs: &FileSystem, reference: &str) -> Result<()> {
+    let root = find(fs, reference)?;
+    stage::discard(fs, root.id)
+}
+
+/// The root of a reference.
+///
+/// # Errors
+/// [`Error::NoRoot`](crate::Error::NoRoot), which lists what there is.
+pub fn find(fs: &FileSystem, reference: &str) -> Result<RootInfo> {
+    refs::resolve(reference, &fs.roots(), fs.core().now()).cloned()
+}

@@ -1,0 +1,204 @@
+//! Publishing a branch: its files become those of its base, in one change of roots.
+//!
+//! Uses the planner of merges, staged heads and grafts. If the base has the files that the branch
+//! began with, names move and nothing is copied. Otherwise the changes of the branch are applied to
+//! a fork of the base, which then gets its name. A base that changes meanwhile makes the last step
+//! fail, and everything begins again.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use crate::diff::{Changes, FileTree, TreeDelta};
+use crate::error::{Error, Result};
+use crate::fs::FileSystem;
+use crate::history::apply::{Source, apply};
+use crate::history::find;
+use crate::history::frozen::Frozen;
+use crate::history::graft::Graft;
+use crate::history::stage::{Staged, replace, until_unchanged};
+use crate::publish::{Conflict, FrozenTrees, Plan, Side, plan};
+use crate::refs;
+use crate::types::RootInfo;
+
+/// How to publish a branch.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct PublishOptions {
+    /// The branch that gets the changes; `None` for `main`.
+    pub onto: Option<String>,
+    /// Paths at and below which the base's state is taken in a conflict.
+    pub ours: Vec<PathBuf>,
+    /// Paths at and below which the branch's state is taken in a conflict.
+    pub theirs: Vec<PathBuf>,
+    /// Whether nothing is changed: only conflicts are found.
+    pub dry_run: bool,
+}
+
+/// What a publish did.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Published {
+    /// The snapshot of the base's state before; `None` if nothing was changed.
+    pub kept: Option<String>,
+    /// Why nothing was changed, sorted by path.
+    pub conflicts: Vec<Conflict>,
+    /// Whether the base had changed since the branch began, so that changes were merged.
+    pub merged: bool,
+}
+
+/// Publishes the branch of a reference.
+///
+/// # Errors
+/// [`Error::NoRoot`]; [`Error::Invalid`] for what is no branch; [`Error::Unsettled`] if the base or
+/// the branch does not stop changing; no space; the device's failure.
+pub fn publish(fs: &Arc<FileSystem>, branch: &str, options: &PublishOptions) -> Result<Published> {
+    let base = options.onto.as_deref().unwrap_or("main");
+    let (base, branch) = (head(fs, base)?, head(fs, branch)?);
+    if base.id == branch.id {
+        return Err(Error::Invalid("a branch cannot be published onto itself"));
+    }
+    let name = base.name.clone().unwrap_or_default();
+    let both = format!("{name} or {}", branch.name.as_deref().unwrap_or_default());
+    until_unchanged(fs, (&[base.id, branch.id], &both), || {
+        let roots = fs.roots();
+        let kept = refs::undo_name(&name, &roots, fs.core().now());
+        if !options.dry_run && move_names(fs, (base.id, branch.id), &kept, &roots)? {
+            return Ok(Published {
+                kept: Some(kept),
+                ..Published::default()
+            });
+        }
+        merge(fs, (base.id, &branch), &kept, options)
+    })
+}
+
+fn head(fs: &FileSystem, reference: &str) -> Result<RootInfo> {
+    let root = find(fs, reference)?;
+    match root.writable {
+        true => Ok(root),
+        false => Err(Error::Invalid(
+            "a snapshot cannot be changed or published: make a branch of it",
+        )),
+    }
+}
+
+/// The ids of the roots above a root, the nearest first.
+fn ancestors(id: u32, roots: &[RootInfo]) -> Vec<u32> {
+    let parent = |id: u32| roots.iter().find(|root| root.id == id)?.parent;
+    let mut seen = BTreeSet::from([id]);
+    std::iter::successors(parent(id), |id| parent(*id))
+        .take_while(|id| seen.insert(*id))
+        .collect()
+}
+
+/// The nearest root that two roots descend from.
+fn common_ancestor(a: u32, b: u32, roots: &[RootInfo]) -> Option<&RootInfo> {
+    let above = ancestors(a, roots);
+    let mut below = ancestors(b, roots).into_iter();
+    let common = below.find(|id| above.contains(id))?;
+    roots.iter().find(|root| root.id == common)
+}
+
+/// Publishes without a merge if the base has exactly the files that the branch began with. Other
+/// forks of the base since then are in between, and have the same tree.
+fn move_names(
+    fs: &FileSystem,
+    (base, branch): (u32, u32),
+    kept: &str,
+    roots: &[RootInfo],
+) -> Result<bool> {
+    let newest = ancestors(base, roots).first().copied();
+    let newest = newest.and_then(|id| roots.iter().find(|root| root.id == id));
+    let common = common_ancestor(base, branch, roots);
+    let (Some(newest), Some(common)) = (newest, common) else {
+        return Ok(false);
+    };
+    if newest.id != common.id {
+        let tree = |root: &RootInfo| Frozen::of(fs, root.clone());
+        match (tree(newest), tree(common)) {
+            (Ok(newest), Ok(common)) if newest.is_same(&common) => {}
+            // A root without a name may be gone meanwhile.
+            (Ok(_) | Err(Error::NotFound), Ok(_) | Err(Error::NotFound)) => return Ok(false),
+            (Err(e), _) | (_, Err(e)) => return Err(e),
+        }
+    }
+    let since = Some(newest.id);
+    match replace(fs, base, branch, kept, since) {
+        Ok(()) => Ok(true),
+        Err(Error::Stale) => Ok(false),
+        Err(e) => Err(e),
+    }
+}
+
+fn merge(
+    fs: &Arc<FileSystem>,
+    (base, branch): (u32, &RootInfo),
+    kept: &str,
+    options: &PublishOptions,
+) -> Result<Published> {
+    let core = fs.core();
+    let staged = Staged::fork(fs, base)?;
+    let theirs = Frozen::of(fs, branch.clone())?;
+    let roots = fs.roots();
+    let state = |id: u32| roots.iter().find(|root| root.id == id).cloned();
+    let above = ancestors(staged.id, &roots);
+    let before = above.first().copied().and_then(state);
+    let before = Frozen::of(fs, before.ok_or(Error::Stale)?)?;
+    let common = common_ancestor(staged.id, theirs.root.id, &roots).cloned();
+    let common = common.ok_or(Error::Invalid(
+        "the branch and the one that it is published onto have no state in common",
+    ))?;
+    let common = Frozen::of(fs, common)?;
+    let trees = [common.files(fs), before.files(fs), theirs.files(fs)];
+    let plan = plan_of(fs, trees, options)?;
+    let merged = true;
+    if !plan.conflicts.is_empty() || options.dry_run {
+        return Ok(Published {
+            kept: None,
+            conflicts: plan.conflicts,
+            merged,
+        });
+    }
+    let [.., files] = trees;
+    let blocks = core.data();
+    let mut graft = Graft::new(staged.open()?)?;
+    let source = Source { files, blocks };
+    apply(&mut graft, source, &plan.operations, core.now())?;
+    graft.finish()?;
+    let (since, retired) = (Some(before.root.id), Some((branch.id, theirs.id())));
+    staged.publish_retiring(base, kept, since, retired)?;
+    Ok(Published {
+        kept: Some(kept.into()),
+        conflicts: Vec::new(),
+        merged,
+    })
+}
+
+fn plan_of(
+    fs: &FileSystem,
+    [common, ours, theirs]: [FileTree<'_>; 3],
+    options: &PublishOptions,
+) -> Result<Plan> {
+    let delta = |tree| TreeDelta::collect(Changes::new(common, tree)?);
+    let (our_delta, their_delta) = (delta(ours)?, delta(theirs)?);
+    let mut trees = FrozenTrees::new([common, ours, theirs], fs.core().data());
+    let choose = |path: &[u8]| {
+        let chosen = |list: &[PathBuf]| list.iter().any(|prefix| is_below(path, prefix));
+        match (chosen(&options.ours), chosen(&options.theirs)) {
+            (true, _) => Some(Side::Ours),
+            (_, true) => Some(Side::Theirs),
+            _ => None,
+        }
+    };
+    plan(&our_delta, &their_delta, &mut trees, &choose)
+}
+
+/// Whether a path without a leading slash is at or below another one.
+fn is_below(path: &[u8], prefix: &Path) -> bool {
+    use std::os::unix::ffi::OsStrExt;
+    let names = |path: &[u8]| {
+        let names = path.split(|b| *b == b'/');
+        let names = names.filter(|name| !name.is_empty() && *name != b".");
+        names.map(<[u8]>::to_vec).collect::<Vec<_>>()
+    };
+    names(path).starts_with(&names(prefix.as_os_str().as_bytes()))
+}

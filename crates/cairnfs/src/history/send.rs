@@ -1,0 +1,45 @@
+//! Sending a snapshot as a stream.
+
+use std::io::Write;
+
+use zerocopy::little_endian::{U32, U64};
+
+use crate::error::{Error, Result};
+use crate::format::stream::RawBegin;
+use crate::fs::FileSystem;
+use crate::history::find;
+use crate::history::frozen::{Frozen, empty};
+use crate::stream::StreamWriter;
+
+/// Writes the snapshot of a reference to `out`, as the changes from the snapshot `base`, or as a
+/// whole. Returns `out`.
+///
+/// # Errors
+/// [`Error::NoRoot`]; [`Error::Invalid`] for a branch; the device or the output failed.
+pub fn send<W: Write>(fs: &FileSystem, out: W, root: &str, base: Option<&str>) -> Result<W> {
+    let new = snapshot(fs, root)?;
+    let old = base.map(|base| snapshot(fs, base)).transpose()?;
+    let id = |frozen: &Option<Frozen>| frozen.as_ref().map_or(0, |f| f.root.id);
+    let boundary = |frozen: &Option<Frozen>| frozen.as_ref().map_or(0, |f| f.root.boundary);
+    let begin = RawBegin {
+        uuid: fs.info().uuid,
+        base_root: U32::new(id(&old)),
+        root: U32::new(new.root.id),
+        base_boundary: U64::new(boundary(&old)),
+        boundary: U64::new(new.root.boundary),
+    };
+    let before = old.as_ref().map_or_else(|| empty(fs), |old| old.files(fs));
+    let mut writer = StreamWriter::new(out, begin)?;
+    crate::stream::send(&mut writer, (before, new.files(fs)), fs.core().data())?;
+    writer.finish()
+}
+
+fn snapshot(fs: &FileSystem, reference: &str) -> Result<Frozen> {
+    let root = find(fs, reference)?;
+    match root.writable {
+        true => Err(Error::Invalid(
+            "a branch changes while it is sent: make a snapshot of it, and send that",
+        )),
+        false => Frozen::of(fs, root),
+    }
+}

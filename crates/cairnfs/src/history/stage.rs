@@ -1,0 +1,226 @@
+//! A staged head: made without a name, changed while nobody sees it, and then named by one change of
+//! roots. Until that it is garbage: after a crash the next opening drops it.
+//!
+//! Uses the file system.
+
+use std::sync::Arc;
+
+use crate::error::{Error, Result};
+use crate::format::root::RootState;
+use crate::fs::FileSystem;
+use crate::txn::{ForkKind, RootPin};
+
+/// A staged head. Dropped without a name, it is dropped from the volume too.
+pub(super) struct Staged {
+    fs: Arc<FileSystem>,
+    /// Its root id.
+    pub id: u32,
+    /// Keeps it in the volume; gone once it has a name.
+    pin: Option<RootPin>,
+}
+
+impl Staged {
+    /// A fork of the root `from`.
+    pub fn fork(fs: &Arc<FileSystem>, from: u32) -> Result<Self> {
+        let pin = fs.fork_unnamed(from, ForkKind::Head)?;
+        Ok(Self::of(fs, pin))
+    }
+
+    /// A tree with nothing but a root directory.
+    pub fn empty(fs: &Arc<FileSystem>) -> Result<Self> {
+        let pin = fs.empty_unnamed()?;
+        Ok(Self::of(fs, pin))
+    }
+
+    fn of(fs: &Arc<FileSystem>, pin: RootPin) -> Self {
+        Self {
+            fs: fs.clone(),
+            id: pin.id(),
+            pin: Some(pin),
+        }
+    }
+
+    /// Opens it.
+    pub fn open(&self) -> Result<Arc<FileSystem>> {
+        self.fs.open_root(self.id)
+    }
+
+    /// Makes it the snapshot `name`.
+    pub fn freeze(mut self, name: &str) -> Result<()> {
+        self.fs.sync()?;
+        self.fs.core().freeze_head(self.id, name)?;
+        self.pin = None;
+        Ok(())
+    }
+
+    /// Gives it the name of the head `base`, which becomes the snapshot `kept`; with `since` only if
+    /// the base has exactly the files of that root.
+    pub fn publish(self, base: u32, kept: &str, since: Option<u32>) -> Result<()> {
+        self.publish_retiring(base, kept, since, None)
+    }
+
+    /// As [`Self::publish`]; the same step drops a branch that has exactly the files of a snapshot.
+    pub fn publish_retiring(
+        mut self,
+        base: u32,
+        kept: &str,
+        since: Option<u32>,
+        retired: Option<(u32, u32)>,
+    ) -> Result<()> {
+        let (old, new) = (self.fs.open_root(base)?, self.open()?);
+        let branch = retired.map(|(id, _)| self.fs.open_root(id)).transpose()?;
+        let retired = branch.as_deref().zip(retired.map(|(_, equal)| equal));
+        let ended = retired.map(|(branch, _)| branch.root_id());
+        old.replace_retiring(&new, kept, since, retired)?;
+        self.pin = None;
+        drop(branch);
+        if let Some(id) = ended {
+            self.fs.free_dropped(id);
+        }
+        Ok(())
+    }
+}
+
+/// Times that a replacement begins again because what it replaces has changed.
+const ATTEMPTS: usize = 16;
+
+/// Replaces the heads `replaced`, which messages call `names`: calls `once` until none of them was
+/// changed meanwhile.
+///
+/// # Errors
+/// [`Error::Stale`] if one is not a head any more; [`Error::Unsettled`] if they do not stop
+/// changing; the others of `once`.
+pub(super) fn until_unchanged<T>(
+    fs: &FileSystem,
+    (replaced, names): (&[u32], &str),
+    mut once: impl FnMut() -> Result<T>,
+) -> Result<T> {
+    let is_head = |id: &u32| {
+        fs.core()
+            .roots()
+            .get(*id)
+            .is_some_and(|root| root.state == RootState::Head)
+    };
+    for _ in 0..ATTEMPTS {
+        match once() {
+            Err(Error::Stale) if replaced.iter().all(is_head) => {}
+            done => return done,
+        }
+    }
+    Err(Error::Unsettled(names.into()))
+}
+
+impl Drop for Staged {
+    fn drop(&mut self) {
+        // What is left of it after a failure is dropped after the next opening.
+        if self.pin.take().is_some()
+            && let Err(error) = discard(&self.fs, self.id)
+        {
+            tracing::debug!(root = self.id, %error, "a staged branch was not dropped");
+        }
+    }
+}
+
+/// Gives the name of the head `base` to the head `new`; the base becomes the snapshot `kept`.
+pub(super) fn replace(
+    fs: &FileSystem,
+    base: u32,
+    new: u32,
+    kept: &str,
+    since: Option<u32>,
+) -> Result<()> {
+    let (base, new) = (fs.open_root(base)?, fs.open_root(new)?);
+    base.replace_by(&new, kept, since)
+}
+
+/// Drops a root from the volume.
+pub(super) fn discard(fs: &FileSystem, id: u32) -> Result<()> {
+    fs.drop_id(id)
+}
+
+#[cfg(test)]
+#[cfg(not(shuttle))]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::device::MemoryDevice;
+    use crate::fs::{MakeOptions, Options, make_device};
+    use crate::history::{PublishOptions, publish};
+    use crate::types::Creds;
+
+    const LENGTH: u64 = 4 << 20;
+
+    fn open() -> Arc<FileSystem> {
+        let device = Arc::new(MemoryDevice::new(64 << 20));
+        make_device(&*device, &MakeOptions::default(), &mut |_, _| {}).unwrap();
+        let options = Options {
+            workers: false,
+            durability_interval: None,
+            ..Options::default()
+        };
+        FileSystem::open_device(device, &options).unwrap()
+    }
+
+    /// What does not stop changing is left as it is, with an error that says what to do; what is
+    /// not a head any more is not tried again.
+    #[test]
+    fn branch_that_keeps_changing_is_given_up() {
+        let fs = open();
+        let main = fs.root_id();
+        let mut calls = 0;
+        let mut fail = |ids: &[u32]| {
+            let stale = || {
+                calls += 1;
+                Err::<(), _>(Error::Stale)
+            };
+            let error = until_unchanged(&fs, (ids, "main"), stale).unwrap_err();
+            (error, std::mem::take(&mut calls))
+        };
+        let (error, calls) = fail(&[main]);
+        assert_eq!((error.errno(), calls), (libc::EBUSY, ATTEMPTS));
+        assert_eq!(
+            error.to_string(),
+            "main is being written to without pause: stop the writers, then try again"
+        );
+        fs.snapshot("s").unwrap();
+        let frozen = fs.core().roots().named("s").unwrap();
+        let (error, calls) = fail(&[main, frozen]);
+        assert!(
+            matches!(error, Error::Stale) && calls == 1,
+            "{error:?}, {calls}"
+        );
+    }
+
+    /// The root of a branch that was merged has no name, and is freed without another call.
+    #[test]
+    fn merged_branch_is_freed() {
+        let fs = open();
+        let id = fs.branch("work").unwrap();
+        let work = fs.open_root(id).unwrap();
+        let creds = Creds::default();
+        let ino = work.mknod(1, b"f", 0o100_644, 0, creds).unwrap().ino;
+        work.write(ino, 0, &vec![7; LENGTH as usize], false)
+            .unwrap();
+        work.forget(ino, 1);
+        drop(work);
+        let other = fs.mknod(1, b"other", 0o100_644, 0, creds).unwrap().ino;
+        fs.forget(other, 1);
+        let kept = publish(&fs, "work", &PublishOptions::default()).unwrap();
+        assert!(kept.merged && kept.conflicts.is_empty());
+        let roots = fs.roots();
+        let names: Vec<_> = roots.iter().filter_map(|root| root.name.clone()).collect();
+        assert_eq!(names, [kept.kept.clone().unwrap(), "main".into()]);
+        let root = roots.iter().find(|root| root.id == id).unwrap();
+        assert!(!root.writable);
+        let used = |fs: &FileSystem| {
+            let s = fs.statfs();
+            (s.blocks - s.free) * u64::from(s.block_size)
+        };
+        let before = used(&fs);
+        while fs.drop_step().unwrap() {}
+        assert!(fs.roots().iter().all(|root| root.id != id));
+        let freed = before - used(&fs);
+        assert!(freed >= LENGTH, "freed {freed}");
+    }
+}

@@ -1,0 +1,96 @@
+//! An oracle: merges three whole models item by item, without differences and without cleverness.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::support::is_sound;
+use crate::diff::tests::model::{Model, Node};
+use crate::format::ROOT_INO;
+use crate::format::item::S_IFDIR;
+
+/// The value of three; `None` in conflict.
+fn three<T: PartialEq + Clone>(base: &T, ours: &T, theirs: &T) -> Option<T> {
+    if ours == theirs || theirs == base {
+        return Some(ours.clone());
+    }
+    (ours == base).then(|| theirs.clone())
+}
+
+fn same_state(model: &Model, other: &Model, ino: u64) -> bool {
+    let (a, b) = (&model.nodes[&ino], &other.nodes[&ino]);
+    let times = a.is(S_IFDIR) || a.mtime == b.mtime;
+    let inside = a.mode == b.mode && a.uid == b.uid && a.xattrs == b.xattrs;
+    times && inside && a.contents == b.contents && model.names_of(ino) == other.names_of(ino)
+}
+
+fn merge_node(base: &Node, ours: &Node, theirs: &Node) -> Option<Node> {
+    let mut node = ours.clone();
+    node.mode = three(&base.mode, &ours.mode, &theirs.mode)?;
+    node.uid = three(&base.uid, &ours.uid, &theirs.uid)?;
+    node.mtime =
+        three(&base.mtime, &ours.mtime, &theirs.mtime).unwrap_or(ours.mtime.max(theirs.mtime));
+    node.contents = three(&base.contents, &ours.contents, &theirs.contents)?;
+    let names: BTreeSet<&Vec<u8>> = [base, ours, theirs]
+        .into_iter()
+        .flat_map(|n| n.xattrs.keys())
+        .collect();
+    for name in names {
+        let value = |n: &Node| n.xattrs.get(name).cloned();
+        match three(&value(base), &value(ours), &value(theirs))? {
+            Some(value) => node.xattrs.insert(name.clone(), value),
+            None => node.xattrs.remove(name),
+        };
+    }
+    Some(node)
+}
+
+/// The merged model; `None` if there is a conflict.
+pub fn merge(base: &Model, ours: &Model, theirs: &Model) -> Option<Model> {
+    let mut nodes = BTreeMap::new();
+    let all = [base, ours, theirs]
+        .into_iter()
+        .flat_map(|m| m.nodes.keys());
+    for ino in all.copied().collect::<BTreeSet<u64>>() {
+        let of = |m: &Model| m.nodes.get(&ino).cloned();
+        let node = match (of(base), of(ours), of(theirs)) {
+            (None, Some(one), None) | (None, None, Some(one)) => one,
+            (None, Some(a), Some(b)) if same_state(ours, theirs, ino) => Node {
+                mtime: a.mtime.max(b.mtime),
+                ..a
+            },
+            (Some(_), Some(_), None) if same_state(base, ours, ino) => continue,
+            (Some(_), None, Some(_)) if same_state(base, theirs, ino) => continue,
+            (Some(_), None, None) => continue,
+            (Some(base_node), Some(a), Some(b)) => {
+                let (was, our, their) =
+                    (base.names_of(ino), ours.names_of(ino), theirs.names_of(ino));
+                let lost = was.iter().any(|n| !our.contains(n) && !their.contains(n));
+                let new = |names: &BTreeSet<(u64, Vec<u8>)>| -> BTreeSet<_> {
+                    names.difference(&was).cloned().collect()
+                };
+                let (our, their) = (new(&our), new(&their));
+                if lost && !our.is_subset(&their) && !their.is_subset(&our) {
+                    return None;
+                }
+                merge_node(&base_node, &a, &b)?
+            }
+            _ => return None,
+        };
+        nodes.insert(ino, node);
+    }
+    let mut merged = Model {
+        nodes,
+        names: BTreeMap::new(),
+    };
+    let slots = [base, ours, theirs]
+        .into_iter()
+        .flat_map(|m| m.names.keys());
+    for slot in slots.cloned().collect::<BTreeSet<_>>() {
+        let of = |m: &Model| m.names.get(&slot).map(|(_, ino)| *ino);
+        if let Some(ino) = three(&of(base), &of(ours), &of(theirs))? {
+            let index = merged.names.len() as u64;
+            merged.names.insert(slot, (index, ino));
+        }
+    }
+    merged.nodes.get_mut(&ROOT_INO).unwrap().parent = ROOT_INO;
+    is_sound(&merged).then_some(merged)
+}

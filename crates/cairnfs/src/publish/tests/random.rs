@@ -1,0 +1,183 @@
+//! Random edits of both sides.
+
+use proptest::prelude::*;
+
+use super::oracle::merge;
+use super::support::{Models, is_sound, plain};
+use crate::diff::tests::model::{Counters, Model, Random};
+use crate::diff::tests::volume::{ModelVolume, Numbered};
+use crate::diff::{Changes, TreeDelta};
+use crate::format::ROOT_INO;
+use crate::publish::{Conflict, ConflictKind, FrozenTrees, Plan, Side, plan};
+
+/// Removes inodes without names: no tree shows them.
+fn shown(mut model: Model) -> Model {
+    let named: std::collections::BTreeSet<u64> = model.names.values().map(|(_, i)| *i).collect();
+    model
+        .nodes
+        .retain(|ino, _| *ino == ROOT_INO || named.contains(ino));
+    model
+}
+
+/// A base and two states that came from it, of `before` and `after` random changes.
+fn three(seed: u64, before: usize, after: usize) -> [Model; 3] {
+    let mut random = Random(seed | 1);
+    let mut counters = Counters::default();
+    let mut base = Model::default();
+    for _ in 0..before {
+        base.change(&mut counters, &mut random);
+    }
+    let base = shown(base);
+    let [mut ours, mut theirs] = [base.clone(), base.clone()];
+    for side in [&mut ours, &mut theirs] {
+        for _ in 0..random.below(after + 1) {
+            side.change(&mut counters, &mut random);
+        }
+    }
+    [base, shown(ours), shown(theirs)]
+}
+
+fn report_all(_: &[u8]) -> Option<Side> {
+    None
+}
+
+fn mirrored(conflicts: Vec<Conflict>) -> Vec<Conflict> {
+    let turn = |kind| match kind {
+        ConflictKind::Removed(side) => ConflictKind::Removed(side.other()),
+        ConflictKind::DirectoryRemoved(side) => ConflictKind::DirectoryRemoved(side.other()),
+        other => other,
+    };
+    let mut turned: Vec<Conflict> = conflicts
+        .into_iter()
+        .map(|c| Conflict {
+            kind: turn(c.kind),
+            ..c
+        })
+        .collect();
+    turned.sort();
+    turned
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(1500))]
+    /// The plan has conflicts if the oracle has, and else makes the oracle's tree. Then nothing is
+    /// left to do. Exchanged sides have the same conflicts and the same result.
+    #[test]
+    fn plans_agree_with_the_oracle(seed in any::<u64>(), before in 0usize..60, after in 0usize..14) {
+        let [base, ours, theirs] = three(seed, before, after);
+        let mut models = Models { base: &base, ours: &ours, theirs: &theirs };
+        let planned = models.plan(&report_all);
+        let mut turned = Models { base: &base, ours: &theirs, theirs: &ours };
+        let back = turned.plan(&report_all);
+        prop_assert_eq!(&planned.conflicts, &mirrored(back.conflicts.clone()));
+        let expected = merge(&base, &ours, &theirs);
+        prop_assert_eq!(planned.conflicts.is_empty(), expected.is_some(), "{:?}", planned);
+        let Some(expected) = expected else {
+            prop_assert!(planned.operations.is_empty());
+            return Ok(());
+        };
+        let result = models.apply(&planned);
+        prop_assert_eq!(plain(&result), plain(&expected));
+        prop_assert_eq!(plain(&turned.apply(&back)), plain(&expected));
+        let mut again = Models { base: &base, ours: &result, theirs: &theirs };
+        prop_assert_eq!(again.plan(&report_all), Plan::default());
+    }
+
+    /// With a side for every path nothing is left in conflict, and the result is a tree.
+    #[test]
+    fn chosen_sides_leave_no_conflict(
+        seed in any::<u64>(),
+        before in 0usize..60,
+        after in 0usize..40,
+        choice in 0..3,
+    ) {
+        let [base, ours, theirs] = three(seed, before, after);
+        let choose = |path: &[u8]| match choice {
+            0 => Some(Side::Ours),
+            1 => Some(Side::Theirs),
+            _ if path.len().is_multiple_of(2) => Some(Side::Ours),
+            _ => Some(Side::Theirs),
+        };
+        let mut models = Models { base: &base, ours: &ours, theirs: &theirs };
+        let planned = models.plan(&choose);
+        if choice < 2 {
+            prop_assert_eq!(&planned.conflicts, &[]);
+        }
+        if planned.conflicts.is_empty() {
+            prop_assert!(is_sound(&models.apply(&planned)));
+        }
+    }
+
+    /// The planner's inputs are the same from index trees as from models.
+    #[test]
+    fn frozen_trees_make_the_same_plan(seed in any::<u64>(), after in 0usize..14) {
+        let models = three(seed, 40, after);
+        let mut volume = ModelVolume::new();
+        let trees = [0, 1, 2].map(|i| volume.write(&models[i], 256));
+        let [base, ours, theirs] = trees.map(|tree| volume.tree(tree));
+        let delta = |new| TreeDelta::collect(Changes::new(base, new).unwrap()).unwrap();
+        let mut frozen = FrozenTrees::new([base, ours, theirs], &Numbered);
+        let found = plan(&delta(ours), &delta(theirs), &mut frozen, &report_all).unwrap();
+        let [base, ours, theirs] = &models;
+        let expected = Models { base, ours, theirs }.plan(&report_all);
+        prop_assert_eq!(found.operations, expected.operations);
+        // A file with several names may be shown under another one of them.
+        let kinds = |conflicts: Vec<Conflict>| -> std::collections::BTreeSet<_> {
+            conflicts.into_iter().map(|c| (c.kind, c.inodes)).collect()
+        };
+        prop_assert_eq!(kinds(found.conflicts), kinds(expected.conflicts));
+    }
+}
+
+/// Edits of both sides in different directories: the result is each side's own directory.
+#[test]
+fn edits_in_different_directories_never_conflict() {
+    use crate::diff::tests::model::node;
+    use crate::format::item::S_IFDIR;
+    let graft = |to: &mut Model, part: &Model, at: u64, moved: u64| {
+        let number = |ino: u64| if ino == ROOT_INO { at } else { ino + moved };
+        for (ino, node) in &part.nodes {
+            if *ino != ROOT_INO {
+                let parent = number(node.parent);
+                to.nodes.insert(
+                    number(*ino),
+                    crate::diff::tests::model::Node {
+                        parent,
+                        ..node.clone()
+                    },
+                );
+            }
+        }
+        for ((dir, name), (index, ino)) in &part.names {
+            to.names
+                .insert((number(*dir), name.clone()), (*index, number(*ino)));
+        }
+    };
+    for seed in 1..200 {
+        let [base_a, a, _] = three(seed, 30, 40);
+        let [base_b, _, b] = three(seed + 1000, 30, 40);
+        let both = |a: &Model, b: &Model| {
+            let mut model = Model::default();
+            for (ino, name) in [(2000, "a"), (3000, "b")] {
+                model.nodes.insert(ino, node(S_IFDIR | 0o755, ROOT_INO));
+                model.link(ROOT_INO, name.into(), ino);
+            }
+            graft(&mut model, a, 2000, 10_000);
+            graft(&mut model, b, 3000, 20_000);
+            model
+        };
+        let (base, ours, theirs) = (both(&base_a, &base_b), both(&a, &base_b), both(&base_a, &b));
+        let mut models = Models {
+            base: &base,
+            ours: &ours,
+            theirs: &theirs,
+        };
+        let planned = models.plan(&report_all);
+        assert_eq!(planned.conflicts, [], "{seed}");
+        assert_eq!(
+            plain(&models.apply(&planned)),
+            plain(&both(&a, &b)),
+            "{seed}"
+        );
+    }
+}

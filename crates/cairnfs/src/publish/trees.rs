@@ -1,0 +1,111 @@
+//! What the planner reads of the three trees beside their changes.
+//!
+//! [`Trees`] is small so that the planner can be tested with models; [`FrozenTrees`] reads an index.
+
+use crate::diff::{Blocks, FileTree, Name, Paths};
+use crate::error::Result;
+use crate::format::item::RawInode;
+
+/// One of the three trees.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Version {
+    /// The state from which both sides came.
+    Base,
+    /// The tree that receives.
+    Ours,
+    /// The tree that is published.
+    Theirs,
+}
+
+/// Reads of the three trees.
+pub trait Trees {
+    /// The item of an inode in the base.
+    ///
+    /// # Errors
+    /// A damaged volume, the device's failure.
+    fn base(&mut self, ino: u64) -> Result<Option<RawInode>>;
+
+    /// A name of an inode in the base.
+    ///
+    /// # Errors
+    /// A damaged volume, the device's failure.
+    fn base_name(&mut self, ino: u64) -> Result<Option<Name>>;
+
+    /// The path of a name in one of the trees; its directory is in that tree.
+    ///
+    /// # Errors
+    /// A damaged volume, the device's failure.
+    fn path(&mut self, version: Version, name: &Name) -> Result<Vec<u8>>;
+
+    /// Whether a file has the same contents in our and in their tree.
+    ///
+    /// # Errors
+    /// A damaged volume, the device's failure.
+    fn same_contents(&mut self, ino: u64) -> Result<bool>;
+}
+
+/// Bytes of two files that are compared at a time.
+const STEP: usize = 1 << 20;
+
+/// Three frozen trees of one volume.
+pub struct FrozenTrees<'a> {
+    base: FileTree<'a>,
+    ours: FileTree<'a>,
+    theirs: FileTree<'a>,
+    paths: [Paths<'a>; 3],
+    blocks: &'a dyn Blocks,
+}
+
+impl<'a> FrozenTrees<'a> {
+    /// Base, ours and theirs, whose data is read through `blocks`.
+    pub fn new([base, ours, theirs]: [FileTree<'a>; 3], blocks: &'a dyn Blocks) -> Self {
+        Self {
+            base,
+            ours,
+            theirs,
+            paths: [base, ours, theirs].map(Paths::new),
+            blocks,
+        }
+    }
+}
+
+impl Trees for FrozenTrees<'_> {
+    fn base(&mut self, ino: u64) -> Result<Option<RawInode>> {
+        let inode = self.base.inode(ino)?;
+        Ok(inode.filter(|i| i.nlink.get() > 0))
+    }
+
+    fn base_name(&mut self, ino: u64) -> Result<Option<Name>> {
+        let [base, ..] = &mut self.paths;
+        Ok(base.names(std::iter::once(ino))?.remove(&ino))
+    }
+
+    fn path(&mut self, version: Version, name: &Name) -> Result<Vec<u8>> {
+        let [base, ours, theirs] = &mut self.paths;
+        match version {
+            Version::Base => base.of(name),
+            Version::Ours => ours.of(name),
+            Version::Theirs => theirs.of(name),
+        }
+    }
+
+    fn same_contents(&mut self, ino: u64) -> Result<bool> {
+        let size = |tree: &FileTree<'_>| -> Result<Option<u64>> {
+            Ok(tree.inode(ino)?.map(|i| i.size.get()))
+        };
+        let (ours, theirs) = (size(&self.ours)?, size(&self.theirs)?);
+        let (Some(size), true) = (ours, ours == theirs) else {
+            return Ok(false);
+        };
+        let (mut a, mut b) = (vec![0; STEP], vec![0; STEP]);
+        for at in (0..size).step_by(STEP) {
+            self.ours.read(self.blocks, ino, at, &mut a)?;
+            self.theirs.read(self.blocks, ino, at, &mut b)?;
+            let len = usize::try_from(size - at).unwrap_or(STEP).min(STEP);
+            if a.get(..len) != b.get(..len) {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+}

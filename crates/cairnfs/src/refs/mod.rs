@@ -1,0 +1,157 @@
+//! References to roots, as users write them: a name, `BRANCH@SNAPSHOT`, or `BRANCH@TIME`.
+//!
+//! Floor 2: uses the list of roots, errors, and the names of the format. Pure: the caller passes
+//! the roots and the current time. No name has `@` in it, and none begins with `-`, so a reference
+//! has one meaning.
+//!
+//! The *history* of a root is the root, its ancestors, and the states that a publish or a restore
+//! has replaced, which have names made by [`undo_name`], with their ancestors.
+
+mod time;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use jiff::tz::TimeZone;
+
+use crate::error::{Error, Result};
+use crate::format::root::MAX_ROOT_NAME;
+use crate::types::{RootInfo, Time};
+
+/// Names that a message lists at most.
+const MOST_LISTED: usize = 12;
+
+/// What stands between the name of a branch and the time in the name of a replaced state.
+const UNDO: &str = ".undo-";
+
+/// The root of a reference among `roots`. Times are relative to `now` and in the local time zone.
+///
+/// # Errors
+/// [`Error::NoRoot`], which lists what there is.
+pub fn resolve<'r>(reference: &str, roots: &'r [RootInfo], now: Time) -> Result<&'r RootInfo> {
+    resolve_in(reference, roots, now, &TimeZone::system())
+}
+
+/// A name for the state of `branch` that is replaced at `now`; no root has it.
+pub fn undo_name(branch: &str, roots: &[RootInfo], now: Time) -> String {
+    let stamp = time::compact(now);
+    let most = MAX_ROOT_NAME - UNDO.len() - stamp.len() - "-18446744073709551615".len();
+    // A state of a replaced state belongs to the history of the same branch.
+    let branch = branch.split(UNDO).next().unwrap_or(branch);
+    let cut = (0..=most.min(branch.len())).rfind(|at| branch.is_char_boundary(*at));
+    let branch = branch.get(..cut.unwrap_or(0)).unwrap_or_default();
+    free_name(format!("{branch}{UNDO}{stamp}"), roots)
+}
+
+/// A name for a snapshot that is received at `now`; no root has it.
+pub fn received_name(roots: &[RootInfo], now: Time) -> String {
+    free_name(format!("received-{}", time::compact(now)), roots)
+}
+
+/// A name, or the name with the first number that makes it different from those of all roots.
+fn free_name(name: String, roots: &[RootInfo]) -> String {
+    let taken = |name: &String| roots.iter().any(|r| r.name.as_ref() == Some(name));
+    let numbered = (2u64..).map(|n| format!("{name}-{n}"));
+    let mut all = std::iter::once(name.clone()).chain(numbered);
+    all.find(|name| !taken(name)).unwrap_or(name)
+}
+
+fn resolve_in<'r>(
+    reference: &str,
+    roots: &'r [RootInfo],
+    now: Time,
+    zone: &TimeZone,
+) -> Result<&'r RootInfo> {
+    let no = |why: String| Error::NoRoot {
+        reference: reference.into(),
+        why,
+    };
+    let Some((branch, point)) = reference.split_once('@') else {
+        return named(reference, roots).ok_or_else(|| {
+            no(format!(
+                "there is no such branch or snapshot; {}",
+                all(roots)
+            ))
+        });
+    };
+    let root = named(branch, roots)
+        .ok_or_else(|| no(format!("there is no branch {branch:?}; {}", all(roots))))?;
+    let history = history(root, roots);
+    if let Some(found) = history.iter().find(|r| r.name.as_deref() == Some(point)) {
+        return Ok(found);
+    }
+    let snapshots = || listed("its snapshots are", &history);
+    let Some(instant) = time::parse(point, now, zone) else {
+        let why = match named(point, roots) {
+            Some(_) => {
+                format!("{point:?} is not in the history of {branch}: name it without `{branch}@`")
+            }
+            None => format!(
+                "{point:?} is neither a snapshot of {branch} nor a time (such as 10:30, -5m, \
+                 2026-01-31T10:30); {}",
+                snapshots()
+            ),
+        };
+        return Err(no(why));
+    };
+    let frozen = history.iter().filter(|r| !r.writable);
+    let before = frozen.filter(|r| r.created <= instant);
+    let newest = before.max_by_key(|r| (r.created, r.boundary));
+    newest.copied().ok_or_else(|| {
+        let when = time::shown(instant, zone);
+        no(format!(
+            "{branch} has no snapshot as old as {when}; {}",
+            snapshots()
+        ))
+    })
+}
+
+fn named<'r>(name: &str, roots: &'r [RootInfo]) -> Option<&'r RootInfo> {
+    roots
+        .iter()
+        .find(|r| r.name.as_deref() == Some(name))
+        .filter(|_| !name.is_empty())
+}
+
+/// The roots in the history of `root` that have a name, `root` first.
+fn history<'r>(root: &'r RootInfo, roots: &'r [RootInfo]) -> Vec<&'r RootInfo> {
+    let by_id: BTreeMap<u32, &RootInfo> = roots.iter().map(|r| (r.id, r)).collect();
+    let branch = root.name.as_deref().unwrap_or_default();
+    let replaced = |r: &&RootInfo| {
+        let name = r.name.as_deref().and_then(|name| name.strip_prefix(branch));
+        name.is_some_and(|rest| rest.starts_with(UNDO))
+    };
+    let starts = std::iter::once(root).chain(roots.iter().filter(replaced));
+    let (mut seen, mut found) = (BTreeSet::new(), Vec::new());
+    for start in starts {
+        let mut at = Some(start);
+        while let Some(root) = at.filter(|root| seen.insert(root.id)) {
+            found.extend(root.name.is_some().then_some(root));
+            at = root.parent.and_then(|parent| by_id.get(&parent).copied());
+        }
+    }
+    found
+}
+
+fn all(roots: &[RootInfo]) -> String {
+    let all: Vec<&RootInfo> = roots.iter().collect();
+    listed("there are", &all)
+}
+
+/// The newest names, for a message.
+fn listed(what: &str, roots: &[&RootInfo]) -> String {
+    let mut named: Vec<(&Time, &str)> = roots
+        .iter()
+        .filter_map(|r| Some((&r.created, r.name.as_deref()?)))
+        .collect();
+    // Equal times, of roots of one second or of the main root, in the order of names.
+    named.sort_by(|a, b| b.0.cmp(a.0).then(a.1.cmp(b.1)));
+    let shown: Vec<&str> = named.iter().take(MOST_LISTED).map(|(_, n)| *n).collect();
+    let more = match named.len().saturating_sub(MOST_LISTED) {
+        0 => String::new(),
+        more => format!(" and {more} more (see `cairnfs log`)"),
+    };
+    format!("{what}: {}{more}", shown.join(", "))
+}
+
+#[cfg(test)]
+mod tests;

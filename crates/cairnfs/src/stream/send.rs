@@ -1,0 +1,186 @@
+//! Sends the changes from one tree to another.
+//!
+//! Uses the comparison of trees, which is run once for each phase of the stream: what it reads a
+//! second time is in the cache. A whole tree has only new inodes and names, and so two phases.
+
+use std::io::Write;
+use std::ops::Range;
+
+use crate::diff::{Blocks, Change, Changes, FileTree};
+use crate::error::Result;
+use crate::format::ROOT_INO;
+use crate::format::item::{S_IFLNK, S_IFMT};
+use crate::format::stream::{MAX_DATA, RawStreamInode, Record};
+use crate::stream::writer::StreamWriter;
+
+/// Writes the changes from `old` to `new`, two frozen trees of one volume; `old` is the empty tree
+/// to send `new` as a whole. Data is read through `blocks`. The caller finishes the stream.
+///
+/// # Errors
+/// A damaged volume; the device or the output failed.
+pub fn send<W: Write>(
+    writer: &mut StreamWriter<W>,
+    (old, new): (FileTree<'_>, FileTree<'_>),
+    blocks: &dyn Blocks,
+) -> Result<()> {
+    let mut sender = Sender {
+        writer,
+        old,
+        new,
+        blocks,
+        buffer: vec![0; MAX_DATA],
+        object: Object::default(),
+    };
+    sender.inodes()?;
+    if !old.is_empty() {
+        sender.unlinks()?;
+    }
+    sender.links()?;
+    match old.is_empty() {
+        true => Ok(()),
+        false => sender.removals(),
+    }
+}
+
+/// The inode whose contents are sent.
+#[derive(Default)]
+struct Object {
+    ino: u64,
+    is_new: bool,
+    is_link: bool,
+    size: u64,
+}
+
+struct Sender<'a, 'w, W> {
+    writer: &'w mut StreamWriter<W>,
+    old: FileTree<'a>,
+    new: FileTree<'a>,
+    blocks: &'a dyn Blocks,
+    buffer: Vec<u8>,
+    object: Object,
+}
+
+impl<W: Write> Sender<'_, '_, W> {
+    fn each(&mut self, take: impl Fn(&mut Self, Change) -> Result<()>) -> Result<()> {
+        let mut changes = Changes::new(self.old, self.new)?;
+        while let Some(change) = changes.next_change()? {
+            take(self, change)?;
+        }
+        Ok(())
+    }
+
+    fn inodes(&mut self) -> Result<()> {
+        self.each(|sender, change| match change {
+            Change::Inode {
+                ino,
+                old,
+                new: Some(new),
+            } => {
+                let raw = RawStreamInode::of(ino, &new);
+                sender.object = Object {
+                    ino,
+                    is_new: old.is_none(),
+                    is_link: new.mode.get() & S_IFMT == S_IFLNK,
+                    size: new.size.get(),
+                };
+                // The root directory is in every tree, also in the empty one.
+                let is_new = old.is_none() && ino != ROOT_INO;
+                sender.writer.put(&match is_new {
+                    true => Record::Create(raw),
+                    false => Record::Change(raw),
+                })
+            }
+            Change::Xattr { ino, name, new, .. } => sender.writer.put(&Record::Xattr {
+                ino,
+                name: &name,
+                value: new.as_deref(),
+            }),
+            Change::Contents { ino, range } => sender.contents(ino, range),
+            Change::Inode { .. } | Change::Entry { .. } => Ok(()),
+        })
+    }
+
+    fn unlinks(&mut self) -> Result<()> {
+        self.each(|sender, change| match change {
+            Change::Entry {
+                dir,
+                old: Some(old),
+                ..
+            } => sender.writer.put(&Record::Unlink {
+                dir,
+                ino: old.ino,
+                name: &old.name,
+            }),
+            _ => Ok(()),
+        })
+    }
+
+    fn links(&mut self) -> Result<()> {
+        self.each(|sender, change| match change {
+            Change::Entry {
+                dir,
+                new: Some(new),
+                ..
+            } => sender.writer.put(&Record::Link {
+                dir,
+                ino: new.ino,
+                name: &new.name,
+            }),
+            _ => Ok(()),
+        })
+    }
+
+    fn removals(&mut self) -> Result<()> {
+        self.each(|sender, change| match change {
+            Change::Inode { ino, new: None, .. } => sender.writer.put(&Record::Remove { ino }),
+            _ => Ok(()),
+        })
+    }
+
+    fn contents(&mut self, ino: u64, range: Range<u64>) -> Result<()> {
+        if self.object.ino != ino {
+            let size = self.new.inode(ino)?.map_or(0, |inode| inode.size.get());
+            self.object = Object {
+                ino,
+                is_new: false,
+                is_link: false,
+                size,
+            };
+        }
+        let range = range.start..range.end.min(self.object.size);
+        let mut at = range.start;
+        // A symbolic link of the old tree has its target.
+        while at < range.end && (self.object.is_new || !self.object.is_link) {
+            let written = self.new.next_written(ino, at..range.end)?;
+            self.zeros(ino, at..written.start)?;
+            self.data(ino, written.clone())?;
+            at = written.end;
+        }
+        Ok(())
+    }
+
+    fn zeros(&mut self, ino: u64, range: Range<u64>) -> Result<()> {
+        if range.is_empty() || self.object.is_new {
+            return Ok(());
+        }
+        self.writer.put(&Record::Zero {
+            ino,
+            offset: range.start,
+            len: range.end - range.start,
+        })
+    }
+
+    fn data(&mut self, ino: u64, range: Range<u64>) -> Result<()> {
+        let mut offset = range.start;
+        while offset < range.end {
+            let len = usize::try_from(range.end - offset)
+                .unwrap_or(MAX_DATA)
+                .min(MAX_DATA);
+            let bytes = self.buffer.get_mut(..len).unwrap_or_default();
+            self.new.read(self.blocks, ino, offset, bytes)?;
+            self.writer.put(&Record::Data { ino, offset, bytes })?;
+            offset += len as u64;
+        }
+        Ok(())
+    }
+}

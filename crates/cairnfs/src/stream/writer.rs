@@ -1,0 +1,57 @@
+//! Writes frames.
+//!
+//! Uses the codec. The sum at the end is written by [`StreamWriter::finish`] only, so a stream whose
+//! writer failed is not complete.
+
+use std::io::Write;
+
+use crate::error::{Error, Result};
+use crate::format::stream::{Chain, RawBegin, Record};
+
+/// A stream that is being written.
+pub struct StreamWriter<W> {
+    out: W,
+    chain: Chain,
+    frame: Vec<u8>,
+}
+
+impl<W: Write> StreamWriter<W> {
+    /// Writes the beginning of a stream.
+    ///
+    /// # Errors
+    /// The output failed.
+    pub fn new(mut out: W, begin: RawBegin) -> Result<Self> {
+        let (preamble, chain) = Chain::begin();
+        out.write_all(&preamble)?;
+        let mut writer = Self {
+            out,
+            chain,
+            frame: Vec::new(),
+        };
+        writer.put(&Record::Begin(begin))?;
+        Ok(writer)
+    }
+
+    /// Writes a record.
+    ///
+    /// # Errors
+    /// The output failed, or the record breaks a limit of the format.
+    pub fn put(&mut self, record: &Record<'_>) -> Result<()> {
+        self.frame.clear();
+        self.chain
+            .frame(record, &mut self.frame)
+            .map_err(Error::Stream)?;
+        Ok(self.out.write_all(&self.frame)?)
+    }
+
+    /// Writes the end, and flushes the output.
+    ///
+    /// # Errors
+    /// The output failed.
+    pub fn finish(mut self) -> Result<W> {
+        let end = self.chain.end();
+        self.put(&end)?;
+        self.out.flush()?;
+        Ok(self.out)
+    }
+}

@@ -1,0 +1,200 @@
+//! Dropping roots: the name goes at once, the space in the background.
+//!
+//! A root without a name, with at most one child and without users is *dissolved*: what belongs to
+//! it alone is freed, and its child gets its parent. A [`walk`] finds what that is, in pieces
+//! between which everything else goes on; then one superblock frees all of it, removes the root's
+//! item and changes the child's parent. Until then the root is whole, so a crash only makes the
+//! walk start again.
+//!
+//! [`Drops`] owns the walk in progress, what merges have [`given_up`] since it began, and units kept
+//! for the superblock. Memory: a bit for each block of the groups that have any of the root's own
+//! ([`blocks`]).
+//!
+//! Lock order: the turn of walks, then the lock of merges.
+
+mod blocks;
+mod dissolve;
+mod given_up;
+mod walk;
+
+use self::blocks::BlockSet;
+pub(super) use self::given_up::{GivenUp, Watch};
+use self::walk::Walk;
+use crate::error::{Error, Result};
+use crate::format::BLOCK_SIZE;
+use crate::space::{Class, Space};
+use crate::sync::Mutex;
+use crate::sync::atomic::{AtomicU64, Ordering};
+use crate::txn::Core;
+
+/// Items and nodes that a step of a walk compares, about.
+const PIECE: u64 = 1 << 14;
+
+/// Units kept for the nodes of the volume tree that a dissolution rewrites: two paths through it.
+const KEPT_UNITS: u64 = 8;
+
+/// The dissolution of dropped roots.
+#[derive(Default)]
+pub struct Drops {
+    /// The walk in progress.
+    walk: Mutex<Option<Walk>>,
+    watch: Watch,
+    /// Units kept for dissolutions.
+    units: AtomicU64,
+}
+
+impl Drops {
+    /// What merges hand over to a walk.
+    pub(super) fn watch(&self) -> &Watch {
+        &self.watch
+    }
+
+    /// Reserves the missing part of the units kept for dissolutions. Returns whether they are
+    /// complete.
+    ///
+    /// # Errors
+    /// A damaged bitmap.
+    pub(super) fn keep_units(&self, space: &Space, class: Class) -> Result<bool> {
+        let missing = KEPT_UNITS.saturating_sub(self.units.load(Ordering::Relaxed));
+        let reserved = space.reserve(0, missing, class)?;
+        if reserved {
+            self.units.fetch_add(missing, Ordering::Relaxed);
+        }
+        Ok(reserved)
+    }
+}
+
+/// What a change of roots returns if the root is in use.
+const IN_USE: Error = Error::Busy("the snapshot or branch is open: close it first");
+
+impl Core {
+    /// Drops a root: its name is gone, and that is durable, when this returns. [`Self::drop_step`]
+    /// frees its space later. A root that others were forked from stays, without a name, until at
+    /// most one of them is left.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`]; [`Error::Busy`] if it is open or pinned; [`Error::NotPermitted`] for the
+    /// main root; a read-only volume; no space for the merge of an earlier change of roots; the
+    /// device's failure.
+    pub fn drop_root(&self, id: u32) -> Result<()> {
+        self.check_changeable()?;
+        self.roots.check_droppable(id)?;
+        match self.unname(id) {
+            // Changes that no merge has brought into the index keep it open.
+            Err(Error::Busy(_)) => {
+                self.merge()?;
+                self.unname(id)?;
+            }
+            done => done?,
+        }
+        self.signals.want_drop();
+        Ok(())
+    }
+
+    /// Takes the name from a root, and freezes it if it is a head.
+    fn unname(&self, id: u32) -> Result<()> {
+        if !self.heads.shut(id) {
+            return Err(IN_USE);
+        }
+        let changed = self.change_roots(&[], |roots, boundary| {
+            Ok(((), [(id, roots.dropped(id, boundary)?)].into()))
+        });
+        // Its state keeps it shut.
+        self.heads.admit(id);
+        changed
+    }
+
+    /// Does a bounded part of the work that dropped roots have left. Returns whether some is left.
+    /// Others wait for it no longer than for a superblock.
+    ///
+    /// # Errors
+    /// [`Error::NoSpace`]: it can be called again when there is more. Damage in the index, the
+    /// device's failure: both stop the volume.
+    pub fn drop_step(&self) -> Result<bool> {
+        if self.read_only {
+            return Ok(false);
+        }
+        self.storage.check()?;
+        let mut turn = self.drops.walk.lock();
+        let walk = match turn.take() {
+            Some(walk) => walk,
+            None => match self.begin_walk()? {
+                Some(walk) => walk,
+                None => return self.drop_garbage(),
+            },
+        };
+        let walk = turn.insert(walk);
+        let moves = self.limits.step_keys.min(PIECE);
+        let last = walk
+            .piece(self, moves)
+            .inspect_err(|e| self.storage.fail(e.clone()))?;
+        if last && let Some(walk) = turn.take() {
+            let dissolved = self.dissolve(&walk);
+            self.heads.admit(walk.place.id);
+            dissolved?;
+        }
+        Ok(true)
+    }
+
+    /// Begins to walk the next root that can be dissolved.
+    fn begin_walk(&self) -> Result<Option<Walk>> {
+        if self.roots.has_waiting() {
+            self.merge()?;
+        }
+        // A merge that runs has begun before the watch, and would hand over nothing.
+        Ok(self.merger.alone(|| {
+            let mut places = self.roots.dissolvable().into_iter();
+            let place = places.find(|place| self.heads.shut(place.id))?;
+            self.drops.watch.begin(place.id, place.floor);
+            Some(Walk::new(place))
+        }))
+    }
+
+    /// Drops a head without a name that is not in use: the process that made it is gone, or has
+    /// given it up. Returns whether there was one.
+    fn drop_garbage(&self) -> Result<bool> {
+        for id in self.roots.nameless_heads() {
+            match self.unname_garbage(id) {
+                Err(Error::Busy(_) | Error::NotFound) => {}
+                dropped => return dropped.map(|()| true),
+            }
+        }
+        Ok(false)
+    }
+
+    /// As [`Self::unname`], of a head without a name. Changes that no merge has brought into the
+    /// index keep a head open: those that replay found after its making, or that the input of a
+    /// merge holds. They are merged first. A head that its maker still fills causes no merge but that
+    /// of a change of roots, which one merge ends.
+    fn unname_garbage(&self, id: u32) -> Result<()> {
+        match self.unname(id) {
+            Err(Error::Busy(_)) if self.roots.has_pending() || self.heads.has_only_changes(id) => {
+                self.merge()?;
+                self.unname(id)
+            }
+            done => done,
+        }
+    }
+
+    /// Bytes that belong to a root alone: what dropping it frees. Nothing if other roots were forked
+    /// from it. Of a head, as the last merge left it. Takes as long as reading the nodes in which
+    /// the root differs from its neighbours in the history.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`]; damage in the index, the device's failure.
+    pub fn space_of(&self, id: u32) -> Result<u64> {
+        let Some(place) = self.roots.place_of(id)? else {
+            return Ok(0);
+        };
+        let mut walk = Walk::new(place);
+        while !walk.piece(self, PIECE)? {}
+        Ok(walk.result(&BlockSet::default()).len() * BLOCK_SIZE as u64)
+    }
+
+    /// Whether a root waits for [`Self::drop_step`].
+    pub fn has_dropped(&self) -> bool {
+        self.roots.has_waiting()
+            || !self.roots.dissolvable().is_empty()
+            || !self.roots.nameless_heads().is_empty()
+    }
+}

@@ -1,0 +1,277 @@
+//! The open roots of a volume: one [`ItemStore`] each, by id.
+//!
+//! [`Heads`] owns the table. A root is opened once, however many callers use it. It stays open while
+//! a caller has it, and while it has changes that no merge has taken; [`Heads::close_unused`] drops
+//! the others, so memory is bounded by what is in use. It also counts pins: a root that is pinned or
+//! open is not dropped from the volume.
+//!
+//! The lock of the table is a leaf, except that the table of [`Roots`] is read under it: an opening
+//! sees either the lineage and tree before a change of them, and is corrected by that change, or
+//! those after it.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::Arc;
+
+use crate::error::{Error, Result};
+use crate::format::root::RootState;
+use crate::hash::IntHash;
+use crate::sync::Mutex;
+use crate::txn::items::{DirtyInodes, ItemStore, OpenedRoot, SharedByTrees};
+use crate::txn::roots::Roots;
+use crate::txn::{Core, Limits};
+use crate::values::TreeNumber;
+
+/// Most roots that are open at one time.
+const MAX_OPEN_ROOTS: usize = 1000;
+
+/// The inodes of one head that a merge takes.
+pub(super) struct HeadInput {
+    /// The tree of the head.
+    pub items: Arc<ItemStore>,
+    /// Inodes with changes, in order of their numbers.
+    pub inodes: DirtyInodes,
+    /// Whether some of them may have changed orphan items.
+    pub orphaned: bool,
+}
+
+impl HeadInput {
+    /// Sorts the inodes by their numbers and removes duplicates: an inode whose changes all died and
+    /// that was changed again is listed twice.
+    pub fn in_order(mut self) -> Self {
+        self.inodes.sort_unstable_by_key(|(ino, _)| *ino);
+        self.inodes.dedup_by_key(|(ino, _)| *ino);
+        self
+    }
+}
+
+#[derive(Default)]
+struct Table {
+    open: BTreeMap<u32, Arc<ItemStore>>,
+    pins: HashMap<u32, usize, IntHash>,
+    /// Roots that are being dropped: they are neither opened nor pinned.
+    shut: HashSet<u32, IntHash>,
+    /// The number of the tree that was opened last.
+    number: TreeNumber,
+}
+
+/// The open roots.
+pub struct Heads {
+    shared: SharedByTrees,
+    /// Clean inodes and bytes of names that a root keeps in memory.
+    limits: (usize, i64),
+    table: Arc<Mutex<Table>>,
+}
+
+/// Keeps a root in the volume while it is used without being open.
+pub struct RootPin {
+    table: Arc<Mutex<Table>>,
+    id: u32,
+}
+
+impl RootPin {
+    /// Id of the root.
+    pub fn id(&self) -> u32 {
+        self.id
+    }
+}
+
+impl Drop for RootPin {
+    fn drop(&mut self) {
+        let mut table = self.table.lock();
+        if let Some(pins) = table.pins.get_mut(&self.id) {
+            *pins -= 1;
+            if *pins == 0 {
+                table.pins.remove(&self.id);
+            }
+        }
+    }
+}
+
+impl Table {
+    /// A number that no open tree has.
+    fn new_number(&mut self, forget_places: impl FnOnce()) -> TreeNumber {
+        let mut used: Vec<TreeNumber> = self.open.values().map(|items| items.number()).collect();
+        used.sort_unstable();
+        let mut forget = Some(forget_places);
+        loop {
+            self.number = self.number.wrapping_add(1);
+            if self.number == 0
+                && let Some(forget_places) = forget.take()
+            {
+                // From here on numbers are used again.
+                forget_places();
+            }
+            if used.binary_search(&self.number).is_err() {
+                return self.number;
+            }
+        }
+    }
+
+    fn close_unused(&mut self) {
+        // Other references are made only from this one, under the table's lock.
+        let unused =
+            |items: &mut Arc<ItemStore>| Arc::strong_count(items) == 1 && !items.dirty().has_any();
+        self.open.retain(|_, items| !unused(items));
+    }
+}
+
+impl Heads {
+    /// No open root. Each root keeps at most so many clean inodes and bytes of names in memory.
+    pub(super) fn new(shared: SharedByTrees, limits: &Limits) -> Self {
+        Self {
+            shared,
+            limits: (limits.inodes, limits.names),
+            table: Arc::default(),
+        }
+    }
+
+    /// The root, if it is open.
+    pub fn get(&self, id: u32) -> Option<Arc<ItemStore>> {
+        self.table.lock().open.get(&id).cloned()
+    }
+
+    /// Ids of the open roots, ascending.
+    #[cfg(test)]
+    #[cfg(not(shuttle))]
+    pub fn ids(&self) -> Vec<u32> {
+        self.table.lock().open.keys().copied().collect()
+    }
+
+    /// Opens a root that the index has. It need not be open otherwise.
+    pub(super) fn open(&self, id: u32, roots: &Roots) -> Result<Arc<ItemStore>> {
+        let mut table = self.table.lock();
+        if let Some(items) = table.open.get(&id) {
+            return Ok(items.clone());
+        }
+        if table.shut.contains(&id) {
+            return Err(Error::NotFound);
+        }
+        if table.open.len() >= MAX_OPEN_ROOTS {
+            table.close_unused();
+        }
+        let held = |items: &&Arc<ItemStore>| Arc::strong_count(items) > 1;
+        if table.open.values().filter(held).count() >= MAX_OPEN_ROOTS {
+            return Err(Error::Busy(
+                "1,000 branches and snapshots are open; close one of them first",
+            ));
+        }
+        let (tree, inherited, merged_inherited) = roots.opened(id).ok_or(Error::NotFound)?;
+        let opened = OpenedRoot {
+            id,
+            tree,
+            inherited,
+            merged_inherited,
+            number: table.new_number(|| self.shared.values.forget_places()),
+        };
+        let items = ItemStore::new(self.shared.clone(), opened, self.limits);
+        let items = Arc::new(items);
+        table.open.insert(id, items.clone());
+        Ok(items)
+    }
+
+    /// Closes the roots that no caller has and that have no changes.
+    pub(super) fn close_unused(&self) {
+        self.table.lock().close_unused();
+    }
+
+    /// Whether any head has changes that no merge has taken.
+    pub(super) fn are_dirty(&self) -> bool {
+        let table = self.table.lock();
+        table.open.values().any(|items| items.dirty().has_any())
+    }
+
+    /// Takes the changed inodes of all heads. No thread commits.
+    pub(super) fn take_dirty(&self) -> Vec<HeadInput> {
+        let table = self.table.lock();
+        let input = |items: &Arc<ItemStore>| {
+            let (inodes, orphaned) = (items.dirty().take(), items.dirty().take_orphaned());
+            let items = items.clone();
+            let input = HeadInput {
+                items,
+                inodes,
+                orphaned,
+            };
+            (!input.inodes.is_empty()).then_some(input)
+        };
+        table.open.values().filter_map(input).collect()
+    }
+
+    /// Calls `each` with every open root.
+    pub(super) fn each(&self, each: impl FnMut(&Arc<ItemStore>)) {
+        self.table.lock().open.values().for_each(each);
+    }
+
+    /// Keeps a root from being dropped until the returned value is. Returns none if it is being
+    /// dropped already.
+    pub(super) fn pin(&self, id: u32) -> Option<RootPin> {
+        let mut table = self.table.lock();
+        if table.shut.contains(&id) {
+            return None;
+        }
+        *table.pins.entry(id).or_default() += 1;
+        let table = self.table.clone();
+        Some(RootPin { table, id })
+    }
+
+    /// Whether a root is open only because of changes that no merge has taken: no caller has it, and
+    /// it is not pinned.
+    pub(super) fn has_only_changes(&self, id: u32) -> bool {
+        let table = self.table.lock();
+        let unused = |items: &Arc<ItemStore>| Arc::strong_count(items) == 1;
+        table.open.get(&id).is_some_and(unused) && !table.pins.contains_key(&id)
+    }
+
+    /// Refuses to open and to pin a root from here on. Returns `false`, and refuses nothing, if it
+    /// is pinned, or open, or has changes that no merge has taken.
+    pub(super) fn shut(&self, id: u32) -> bool {
+        let mut table = self.table.lock();
+        table.close_unused();
+        let used = table.open.contains_key(&id) || table.pins.contains_key(&id);
+        !used && table.shut.insert(id)
+    }
+
+    /// Ends [`Self::shut`].
+    pub(super) fn admit(&self, id: u32) {
+        self.table.lock().shut.remove(&id);
+    }
+}
+
+impl Core {
+    /// Opens a root; opened twice, it is the same. A head can be written; commits to a frozen root
+    /// fail with [`Error::Stale`]. If the index does not have the root yet, this merges first.
+    /// Orphans of a head stay until the caller removes them.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`] without such a root, also if it is being dropped; [`Error::Busy`] if
+    /// [`MAX_OPEN_ROOTS`] are open; those of a merge.
+    pub fn open_root(&self, id: u32) -> Result<Arc<ItemStore>> {
+        if let Some(open) = self.heads.get(id) {
+            return Ok(open);
+        }
+        if self.roots.is_only_logged(id) {
+            self.merge()?;
+        }
+        self.heads.open(id, &self.roots)
+    }
+
+    /// Keeps a root from being dropped until the returned value is dropped.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`] without such a root, also if it is being dropped.
+    pub fn pin(&self, id: u32) -> Result<RootPin> {
+        let pin = self.heads.pin(id).ok_or(Error::NotFound)?;
+        let known = self.roots.get(id);
+        let known = known.filter(|root| root.state != RootState::Dropping);
+        known.map(|_| pin).ok_or(Error::NotFound)
+    }
+
+    /// The tree of a root with changes that the log lacks, which keep it open.
+    pub(super) fn items_of(&self, root: u32) -> Option<Arc<ItemStore>> {
+        self.heads.get(root)
+    }
+
+    /// Id of the root that an opening by default opens: the head named `main`.
+    pub fn main_root(&self) -> u32 {
+        self.roots.main()
+    }
+}

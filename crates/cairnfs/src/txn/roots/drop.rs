@@ -1,0 +1,225 @@
+//! The lineages of roots that are dropped: which can go, and what is left without them.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+use crate::error::{Error, Result};
+use crate::fault::{InjectedFault, is_injected};
+use crate::format::key::VOLUME_ROOT;
+use crate::format::root::{MAIN_NAME, RawRoot, Root, RootState};
+use crate::hash::IntHash;
+use crate::index::Tree;
+use crate::txn::roots::{Roots, Table, tree_of};
+
+/// Items of roots to write, or to remove from the volume tree.
+pub(in crate::txn) type RootChanges = BTreeMap<u32, Option<Root>>;
+
+/// A root between its neighbours in the history, as the index has them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::txn) struct Place {
+    /// The root.
+    pub id: u32,
+    /// Its boundary; the greatest number for a head.
+    pub boundary: u64,
+    /// The boundary of its parent; 0 without a parent.
+    pub floor: u64,
+    parent: u32,
+}
+
+impl Table {
+    /// The children of all roots in the index, of these roots: one of them, and how many there are.
+    fn children(&self, of: impl Fn(u32) -> bool) -> HashMap<u32, (u32, usize), IntHash> {
+        let mut children: HashMap<u32, (u32, usize), IntHash> = HashMap::default();
+        for (id, root) in self.merged.iter().filter(|(_, root)| of(root.parent)) {
+            children.entry(root.parent).or_insert((*id, 0)).1 += 1;
+        }
+        children
+    }
+
+    /// The place of a root in the index, which has these children, unless they are several.
+    fn place(&self, id: u32, children: Option<(u32, usize)>) -> Option<Place> {
+        let root = self.merged.get(&id)?;
+        let floor = self
+            .merged
+            .get(&root.parent)
+            .map_or(0, |parent| parent.boundary);
+        let place = Place {
+            id,
+            boundary: match root.state {
+                RootState::Head => u64::MAX,
+                RootState::Frozen | RootState::Dropping => root.boundary,
+            },
+            floor,
+            parent: root.parent,
+        };
+        children
+            .is_none_or(|(_, count)| count == 1)
+            .then_some(place)
+    }
+
+    /// Whether a root has no name and is frozen: it stays as long as several roots were forked from
+    /// it, or someone uses it.
+    fn is_dropped(&self, id: u32) -> bool {
+        let root = self.get(id);
+        root.is_some_and(|root| root.state != RootState::Head && root.name.is_empty())
+    }
+
+    /// The places of these roots, of those that can be dissolved unless they are in use: no change
+    /// of them or of their children waits for a merge.
+    fn dissolvable(&self, ids: &[u32]) -> Vec<Place> {
+        let waits = |id: u32| {
+            let mut pending = self.pending.iter();
+            pending.any(|(other, root)| *other == id || root.parent == id)
+        };
+        let ids = ids
+            .iter()
+            .filter(|id| self.is_dropped(**id) && !waits(**id));
+        let ids: BTreeSet<u32> = ids.copied().collect();
+        let children = self.children(|id| ids.contains(&id));
+        let place = |id| self.place(id, children.get(&id).copied());
+        ids.into_iter().filter_map(place).collect()
+    }
+}
+
+impl Roots {
+    /// Checks that a root can be dropped.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`] without such a root that has a name; [`Error::NotPermitted`] for `main`.
+    pub(in crate::txn) fn check_droppable(&self, id: u32) -> Result<()> {
+        let root = self.get(id).filter(|root| !root.name.is_empty());
+        match root.ok_or(Error::NotFound)?.name == MAIN_NAME {
+            true => Err(Error::NotPermitted("main is what is opened by default")),
+            false => Ok(()),
+        }
+    }
+
+    /// The item of a root once it is dropped; a head is frozen at `boundary`.
+    ///
+    /// # Errors
+    /// As [`Self::check_droppable`], but a root may be without a name if it is a head.
+    pub(in crate::txn) fn dropped(&self, id: u32, boundary: u64) -> Result<Root> {
+        let root = self.get(id).ok_or(Error::NotFound)?;
+        let is_head = root.state == RootState::Head;
+        if !is_head || !root.name.is_empty() {
+            self.check_droppable(id)?;
+        }
+        Ok(Root {
+            // Its tree is the one that the index has.
+            tree: RawRoot {
+                birth: root.tree.birth,
+                ..RawRoot::default()
+            },
+            state: RootState::Dropping,
+            boundary: if is_head { boundary } else { root.boundary },
+            name: String::new(),
+            ..root
+        })
+    }
+
+    /// Whether a root that was dropped waits for a merge: it was dropped since, or its children
+    /// were changed.
+    pub(in crate::txn) fn has_waiting(&self) -> bool {
+        let table = self.table.lock();
+        let mut pending = table.pending.iter();
+        pending.any(|(id, root)| table.is_dropped(*id) || table.is_dropped(root.parent))
+    }
+
+    /// Whether any change waits for a merge.
+    pub(in crate::txn) fn has_pending(&self) -> bool {
+        !self.table.lock().pending.is_empty()
+    }
+
+    /// Whether the volume has more roots than one.
+    pub fn are_several(&self) -> bool {
+        self.table.lock().ids().nth(1).is_some()
+    }
+
+    /// The roots that can be dissolved, unless they are in use.
+    pub(in crate::txn) fn dissolvable(&self) -> Vec<Place> {
+        let table = self.table.lock();
+        let known: Vec<u32> = table.merged.keys().copied().collect();
+        table.dissolvable(&known)
+    }
+
+    /// The heads without a name, pending ones included.
+    pub(in crate::txn) fn nameless_heads(&self) -> Vec<u32> {
+        let table = self.table.lock();
+        let nameless = |id: &u32| {
+            let root = table.get(*id);
+            root.is_some_and(|root| root.state == RootState::Head && root.name.is_empty())
+        };
+        table.ids().filter(nameless).collect()
+    }
+
+    /// The place of a root in the history; `None` if others were forked from it.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`].
+    pub(in crate::txn) fn place_of(&self, id: u32) -> Result<Option<Place>> {
+        let table = self.table.lock();
+        match table.merged.contains_key(&id) {
+            true => {
+                let children = table.children(|parent| parent == id);
+                Ok(table.place(id, children.get(&id).copied()))
+            }
+            false => Err(Error::NotFound),
+        }
+    }
+
+    /// The newest trees of a root and of its child; an empty one without a child. A snapshot of the
+    /// child may have become the child since the walk began: it keeps what its head gives up.
+    pub(in crate::txn) fn tree_compared_with(&self, place: &Place) -> (Tree, Tree) {
+        let table = self.table.lock();
+        let tree = |id: u32| table.merged.get(&id).map(|root| tree_of(&root.tree));
+        let children = table.children(|parent| parent == place.id);
+        let child = children.get(&place.id).and_then(|(child, _)| tree(*child));
+        let child = child.filter(|_| !is_injected(InjectedFault::ChildIgnored));
+        (
+            tree(place.id).unwrap_or_default(),
+            child.unwrap_or_default(),
+        )
+    }
+
+    /// Whether a root for which a walk was made can go. A snapshot of its child may have become the
+    /// child.
+    pub(in crate::txn) fn is_still(&self, place: &Place) -> bool {
+        let now = self.table.lock().dissolvable(&[place.id]);
+        let same = |now: &Place| (now.parent, now.floor) == (place.parent, place.floor);
+        now.first().is_some_and(same)
+    }
+
+    /// The changes that remove a root, whose child gets its parent.
+    pub(in crate::txn) fn without(&self, place: &Place) -> RootChanges {
+        let table = self.table.lock();
+        let parent = place.parent;
+        let children = table
+            .merged
+            .iter()
+            .filter(|(_, root)| root.parent == place.id);
+        let moved = children.map(|(id, root)| {
+            let root = root.clone();
+            (*id, Some(Root { parent, ..root }))
+        });
+        moved.chain([(place.id, None)]).collect()
+    }
+
+    /// Records that a durable superblock has these changes, which remove a root.
+    pub(in crate::txn) fn set_dissolved(&self, place: &Place, changes: RootChanges) {
+        let mut table = self.table.lock();
+        table.merged.remove(&place.id);
+        let left = changes.into_iter();
+        table
+            .merged
+            .extend(left.filter_map(|(id, root)| Some((id, root?))));
+    }
+
+    /// Nodes of the parent of a root, of which it may inherit all.
+    pub(in crate::txn) fn inherited_nodes(&self, id: u32) -> u64 {
+        let table = self.table.lock();
+        let parent = table
+            .merged
+            .get(&id)
+            .map_or(VOLUME_ROOT, |root| root.parent);
+        table.merged.get(&parent).map_or(0, |parent| parent.nodes)
+    }
+}

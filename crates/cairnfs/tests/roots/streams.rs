@@ -1,0 +1,211 @@
+//! Round trips of streams between volumes, and what a receiver refuses.
+
+use std::io::{self, Read, Write};
+
+use cairnfs::{Error, Status, Volume};
+
+use crate::tree::{change, plant, tree};
+use crate::{SIZE, roots, volume};
+
+/// A volume with the snapshots `a` and `b`.
+fn sender() -> Volume {
+    let volume = volume();
+    plant(&volume);
+    volume.snapshot("a").unwrap();
+    change(&volume);
+    volume.snapshot("b").unwrap();
+    volume
+}
+
+fn sent(volume: &Volume, snapshot: &str, base: Option<&str>) -> Vec<u8> {
+    volume.send(Vec::new(), snapshot, base).unwrap()
+}
+
+#[track_caller]
+fn same(a: (&Volume, &str), b: (&Volume, &str)) {
+    let (left, right) = (
+        tree(&a.0.open_branch(a.1).unwrap()),
+        tree(&b.0.open_branch(b.1).unwrap()),
+    );
+    for (path, seen) in &left {
+        assert_eq!(Some(seen), right.get(path), "{}", path.display());
+    }
+    assert_eq!(left.len(), right.len());
+}
+
+/// The same files have the same numbers, so nothing differs but the place of the data.
+#[track_caller]
+fn copied(volume: &Volume, a: &str, b: &str) {
+    for file in &volume.diff(a, b).unwrap().report().files {
+        let same = file.old_paths.is_empty() && file.new_paths.is_empty();
+        let rest = file.attributes.is_empty() && file.xattrs.is_empty();
+        assert!(file.status == Status::Changed && same && rest, "{file:?}");
+    }
+}
+
+#[test]
+fn whole_and_incremental_round_trip_keep_everything() {
+    let (from, to) = (sender(), volume());
+    to.write("own", "a file of the receiver").unwrap();
+    assert_eq!(
+        to.receive(&sent(&from, "a", None)[..], Some("a")).unwrap(),
+        "a"
+    );
+    same((&from, "a"), (&to, "a"));
+    to.receive(&sent(&from, "b", Some("a"))[..], Some("b"))
+        .unwrap();
+    same((&from, "b"), (&to, "b"));
+    same((&from, "a"), (&to, "a"));
+    // Backwards, and as a whole once more.
+    to.receive(&sent(&from, "a", Some("b"))[..], Some("a2"))
+        .unwrap();
+    same((&from, "a"), (&to, "a2"));
+    to.receive(&sent(&from, "b", None)[..], Some("b2")).unwrap();
+    same((&from, "b"), (&to, "b2"));
+    assert_eq!(to.read("own").unwrap(), b"a file of the receiver");
+    copied(&to, "b", "b2");
+    let there = serde_json::to_value(from.diff("a", "b").unwrap().report()).unwrap();
+    let paths = |report: &serde_json::Value| {
+        let files = report["files"].as_array().unwrap().iter();
+        let each = files.map(|f| (f["path"].clone(), f["status"].clone()));
+        each.collect::<Vec<_>>()
+    };
+    let here = serde_json::to_value(to.diff("a", "b").unwrap().report()).unwrap();
+    assert_eq!(paths(&here), paths(&there));
+}
+
+#[test]
+fn received_snapshots_can_be_sent_on() {
+    let (from, middle, to) = (sender(), volume(), volume());
+    middle
+        .receive(&sent(&from, "a", None)[..], Some("a"))
+        .unwrap();
+    middle
+        .receive(&sent(&from, "b", Some("a"))[..], Some("b"))
+        .unwrap();
+    to.receive(&sent(&middle, "a", None)[..], Some("a"))
+        .unwrap();
+    to.receive(&sent(&middle, "b", Some("a"))[..], Some("b"))
+        .unwrap();
+    same((&from, "b"), (&to, "b"));
+}
+
+#[test]
+fn volume_receives_what_it_has_sent() {
+    let volume = sender();
+    volume
+        .receive(&sent(&volume, "b", Some("a"))[..], Some("c"))
+        .unwrap();
+    same((&volume, "b"), (&volume, "c"));
+    volume
+        .receive(&sent(&volume, "a", None)[..], Some("d"))
+        .unwrap();
+    same((&volume, "a"), (&volume, "d"));
+    copied(&volume, "a", "d");
+}
+
+/// A branch that begins at a received snapshot has its mark, but is another tree.
+#[test]
+fn only_the_received_snapshot_itself_is_a_base() {
+    let (from, to) = (sender(), volume());
+    to.receive(&sent(&from, "a", None)[..], Some("a")).unwrap();
+    let own = to.open_branch("a").unwrap().branch("own").unwrap();
+    own.write("more", "of the receiver").unwrap();
+    own.snapshot("c").unwrap();
+    to.receive(&sent(&from, "b", Some("a"))[..], Some("b"))
+        .unwrap();
+    same((&from, "b"), (&to, "b"));
+}
+
+#[test]
+fn missing_base_and_taken_names_are_refused() {
+    let (from, to) = (sender(), volume());
+    let changes = sent(&from, "b", Some("a"));
+    let refused = to.receive(&changes[..], Some("b")).unwrap_err();
+    assert!(matches!(refused, Error::NoBase { .. }), "{refused}");
+    assert!(refused.to_string().contains("without a base"));
+    let whole = sent(&from, "a", None);
+    let name = |name| to.receive(&whole[..], Some(name)).unwrap_err();
+    assert!(matches!(name("main"), Error::Exists));
+    assert!(matches!(name("a@b"), Error::Invalid(_)));
+    assert_eq!(roots(&to), ["main"]);
+    let made = to.receive(&whole[..], None).unwrap();
+    assert!(made.starts_with("received-"), "{made}");
+    let again = to.receive(&whole[..], None).unwrap();
+    assert_ne!(made, again);
+}
+
+#[test]
+fn branches_are_not_sent() {
+    let from = sender();
+    for (snapshot, base) in [("main", None), ("a", Some("main"))] {
+        let refused = from.send(Vec::new(), snapshot, base).unwrap_err();
+        assert!(matches!(refused, Error::Invalid(_)), "{refused}");
+    }
+    let refused = from.send(Vec::new(), "c", None).unwrap_err();
+    assert!(matches!(refused, Error::NoRoot { .. }), "{refused}");
+}
+
+/// A stream that is cut anywhere, or of which any bit is wrong, leaves nothing.
+#[test]
+fn receive_cut_anywhere_leaves_nothing() {
+    let from = volume();
+    from.write("f", "contents").unwrap();
+    from.create_dir("d").unwrap();
+    from.hard_link("f", "d/g").unwrap();
+    from.snapshot("a").unwrap();
+    let stream = sent(&from, "a", None);
+    let to = Volume::in_memory(64 << 20).unwrap();
+    for cut in (0..stream.len()).step_by(7).chain([stream.len() - 1]) {
+        let refused = to.receive(&stream[..cut], Some("a")).unwrap_err();
+        assert!(matches!(refused, Error::Stream(_)), "{cut}: {refused}");
+    }
+    for at in (0..stream.len()).step_by(11) {
+        let mut wrong = stream.clone();
+        wrong[at] ^= 4;
+        let refused = to.receive(&wrong[..], Some("a")).unwrap_err();
+        assert!(matches!(refused, Error::Stream(_)), "{at}: {refused}");
+    }
+    assert_eq!(roots(&to), ["main"]);
+    to.receive(&stream[..], Some("a")).unwrap();
+    same((&from, "a"), (&to, "a"));
+}
+
+#[test]
+fn full_volumes_and_failing_pipes_leave_nothing() {
+    #[derive(Debug)]
+    struct Failing(usize);
+    impl Write for Failing {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            let taken = self.0.min(bytes.len());
+            self.0 -= taken;
+            match taken {
+                0 => Err(io::Error::from_raw_os_error(libc::EPIPE)),
+                taken => Ok(taken),
+            }
+        }
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+    impl Read for Failing {
+        fn read(&mut self, _: &mut [u8]) -> io::Result<usize> {
+            Err(io::Error::from_raw_os_error(libc::EIO))
+        }
+    }
+    let from = Volume::in_memory(SIZE).unwrap();
+    from.write("large", vec![1; 40 << 20]).unwrap();
+    from.snapshot("a").unwrap();
+    let broken = from.send(Failing(100_000), "a", None).unwrap_err();
+    assert_eq!(broken.errno(), libc::EPIPE);
+    let stream = sent(&from, "a", None);
+    let small = Volume::in_memory(24 << 20).unwrap();
+    small.write("own", "own").unwrap();
+    let half = (&stream[..1 << 20]).chain(Failing(0));
+    let failed = small.receive(half, Some("a")).unwrap_err();
+    assert_eq!(failed.errno(), libc::EIO);
+    let full = small.receive(&stream[..], Some("a")).unwrap_err();
+    assert_eq!(full.errno(), libc::ENOSPC, "{full}");
+    assert_eq!(roots(&small), ["main"]);
+    assert_eq!(small.read("own").unwrap(), b"own");
+}
