@@ -9,13 +9,14 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Write};
 use std::os::unix::fs::{FileExt, symlink};
 use std::path::{Path, PathBuf};
+use std::sync::PoisonError;
 
 use rustix::fs::{
     FallocateFlags, IFlags, Mode, OFlags, SeekFrom, XattrFlags, copy_file_range, fallocate,
     ioctl_getflags, listxattr, open, removexattr, seek, setxattr, statfs,
 };
 
-use super::place::{Place, able, shell, tell};
+use super::place::{KERNEL_CACHES, Place, able, shell, tell};
 
 /// Repetitions of each operation.
 const TIMES: u64 = 200;
@@ -25,6 +26,10 @@ const TIMES: u64 = 200;
 /// daemon has not yet received when the counters are read, and a WRITE that the kernel splits
 /// because it reclaimed a page.
 const SLACK: u64 = TIMES / 10;
+
+/// Measurements of which one must keep to the budget. The kernel forgets names when memory is
+/// short, and looks them up again; an operation that sends too much does so every time.
+const MEASUREMENTS: u64 = 3;
 
 /// The table with the budget.
 const TABLE: &str = "docs/internals/mount.md";
@@ -243,6 +248,20 @@ fn counted(place: &Place) -> Messages {
     serde_json::from_value(report["messages"].clone()).unwrap()
 }
 
+/// The daemon's counters when two readings agree: a reading itself sends no message, but the kernel
+/// may be forgetting what was warmed.
+fn settled(place: &Place) -> Messages {
+    let mut readings = (0..100).map(|_| counted(place));
+    let mut last = readings.next().unwrap();
+    for reading in readings {
+        if reading == last {
+            return last;
+        }
+        last = reading;
+    }
+    panic!("messages of the statistics: {last:?}");
+}
+
 /// Measures all operations: the messages of `TIMES` repetitions of each, by name of the operation.
 fn measure(mode: &str) -> Vec<(&'static str, Messages)> {
     let options = format!("durability=0,write={mode}");
@@ -261,8 +280,7 @@ fn measure(mode: &str) -> Vec<(&'static str, Messages)> {
     let measured = OPERATIONS.iter().map(|operation| {
         let dir = place.at(dir(operation));
         (operation.warm)(&dir);
-        let before = counted(&place);
-        assert_eq!(counted(&place), before, "messages of the statistics");
+        let before = settled(&place);
         (operation.run)(&dir);
         let after = counted(&place).into_iter();
         let sent = after.map(|(name, n)| (name.to_uppercase(), n - before[&name]));
@@ -353,17 +371,35 @@ fn compare(mode: &str) {
             "{TABLE}: another kernel, only the upper bounds are checked"
         ));
     }
-    let measured = measure(mode);
-    let names: BTreeSet<_> = measured.iter().map(|(name, _)| *name).collect();
+    let names: BTreeSet<_> = OPERATIONS.iter().map(|operation| operation.name).collect();
     let rows: BTreeSet<_> = budgets.keys().map(String::as_str).collect();
     assert_eq!(names, rows, "operations, rows of {TABLE}");
+    let _filled = KERNEL_CACHES
+        .write()
+        .unwrap_or_else(PoisonError::into_inner);
     let mut wrong = String::new();
-    for (name, sent) in &measured {
+    for _ in 0..MEASUREMENTS {
+        wrong = complaints(&measure(mode), &budgets, exact);
+        if wrong.is_empty() {
+            return;
+        }
+    }
+    panic!("write={mode}, {TABLE}:\n{wrong}");
+}
+
+/// What a measurement of all operations says against their budgets, a line for each violation.
+fn complaints(
+    measured: &[(&str, Messages)],
+    budgets: &BTreeMap<String, Budget>,
+    exact: bool,
+) -> String {
+    let mut wrong = String::new();
+    for (name, sent) in measured {
         for text in violations(sent, &budgets[*name], exact) {
             writeln!(wrong, "{name}: {text}; all: {sent:?}").unwrap();
         }
     }
-    assert!(wrong.is_empty(), "write={mode}, {TABLE}:\n{wrong}");
+    wrong
 }
 
 #[test]

@@ -7,9 +7,10 @@ use std::fs::{self, File};
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::PoisonError;
 
 use crate::modes::Ext4;
-use crate::place::{Place, able, arg, succeed};
+use crate::place::{KERNEL_CACHES, Place, able, arg, succeed};
 use crate::writes::compile;
 
 /// A handle as the helper program prints it: type and bytes.
@@ -59,6 +60,7 @@ impl Handles {
 
 /// Makes the kernel evict unused inodes.
 pub fn drop_caches() {
+    let _emptied = KERNEL_CACHES.read().unwrap_or_else(PoisonError::into_inner);
     rustix::fs::sync();
     fs::write("/proc/sys/vm/drop_caches", "2").unwrap();
 }

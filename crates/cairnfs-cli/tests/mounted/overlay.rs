@@ -6,12 +6,13 @@ use std::fs;
 use std::os::unix::fs::{DirEntryExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::PoisonError;
 
 use rustix::io::Errno;
 
 use crate::handles::drop_caches;
 use crate::modes::Ext4;
-use crate::place::{Place, able, arg, shell, succeed, tell};
+use crate::place::{KERNEL_CACHES, Place, able, arg, shell, succeed, tell};
 
 /// Options of an overlay: the defaults; those that need file handles; those that need no
 /// privileged attributes.
@@ -143,7 +144,9 @@ fn history(layers: &Path, options: &str, remount: impl FnOnce()) -> Vec<String> 
         !constant || after == before,
         "{after:?} but before {before:?}"
     );
+    let emptied = KERNEL_CACHES.read().unwrap_or_else(PoisonError::into_inner);
     shell(dir.path(), EMPTY);
+    drop(emptied);
     overlay.umount();
     outputs.push(shell(layers, UPPER));
     fs::remove_dir_all(layers.join("work")).unwrap();

@@ -28,6 +28,10 @@ const TRANSPORT: &str = "CAIRNFS_TRANSPORT";
 /// writing by tests that unmount a device and need it unused at once.
 pub static MOUNT_COPIES: RwLock<()> = RwLock::new(());
 
+/// Held for reading by tests that empty the kernel's caches, of all mounts; for writing by tests
+/// that count the messages which full caches spare. Whoever holds it may take [`MOUNT_COPIES`].
+pub static KERNEL_CACHES: RwLock<()> = RwLock::new(());
+
 /// Whether this machine can run a test that mounts and uses `programs`. Prints the reason if not.
 pub fn able(programs: &[&str]) -> bool {
     let missing = if !rustix::process::geteuid().is_root() {
