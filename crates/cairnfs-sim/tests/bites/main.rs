@@ -183,6 +183,20 @@ const SNAPSHOTS: &[(InjectedFault, During, &str)] = &[
         "write f 0 16384; snapshot s; write f 4096 4096; sync; write f 0 16384; sync; merge;
          create n; write n 0 40000; sync",
     ),
+    (SuperblockBeforeIndex, Run, "chmod f 384; branch b"),
+    (
+        SuperblockUnflushed,
+        Run,
+        "chmod f 384; branch b; chmod f 448; branch c; chmod f 384; branch d",
+    ),
+    (
+        RestReleasedEarly,
+        Run,
+        "chmod f 384; branch b; chmod f 448; branch c; chmod f 384; branch d",
+    ),
+    (TailBeforeIndex, Run, "unlink f; branch b"),
+    (FreedUnitsReused, Run, "chmod f 384; branch b"),
+    (RootRecordUnflushed, Run, "merge; branch b"),
     (FsyncWithoutFlush, Run, "chmod f 384; snapshot s"),
     (SyncWithoutPages, Run, "write f 4096 4096; snapshot s"),
 ];

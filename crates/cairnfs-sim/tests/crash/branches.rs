@@ -69,3 +69,25 @@ fn shared_values_of_branches() {
          setvalue a x 4; sync; merge",
     );
 }
+
+/// Forks one after the other, of a tree that has changed since the last one: each leaves its
+/// superblock to the next flush.
+#[test]
+fn forks_of_a_changing_tree() {
+    pressed_history(
+        "create a; write a 0 9000; sync; merge; chmod a 384; branch x; create b; branch y;
+         write b 0 9000; branch z; on z; unlink a; fsync .; on main; truncate b 0; fsync b; branch w;
+         on w; append b 5000; on x; write a 4096 4096; fsync a; on main; unlink b; sync; merge",
+    );
+}
+
+/// Forks of a tree that has not changed need no merge: they are written, synced and forked while
+/// only the log has them.
+#[test]
+fn forks_of_an_unchanged_tree() {
+    pressed_history(
+        "create a; write a 0 9000; create b; write b 0 5000; merge; branch x; branch y; on y;
+         write a 4096 4096; fsync a; snapshot s; on x; unlink b; create c; write c 0 9000; fsync c;
+         on main; branch z; on z; truncate a 100; on y; unlink a; sync; merge",
+    );
+}

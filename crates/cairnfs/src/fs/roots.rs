@@ -36,7 +36,7 @@ impl FileSystem {
 
     /// Makes a branch: a tree of files that begins as this tree is now, with every call that has
     /// returned, and can be changed independently. It is durable when this returns, and not open
-    /// yet. Takes as long as [`FileSystem::snapshot`].
+    /// yet, but its tree is there: the merge that it may need shares a flush with its record.
     ///
     /// # Errors
     /// As [`FileSystem::snapshot`]; a branch of a snapshot can be made.
@@ -54,7 +54,10 @@ impl FileSystem {
     /// As [`FileSystem::branch`] and [`FileSystem::open_root`].
     pub fn stage(&self) -> Result<Arc<Self>> {
         self.prepare_fork()?;
-        let made = || self.core().fork_pinned(self.root_id(), "", ForkKind::Head);
+        let made = || {
+            self.core()
+                .fork_readable(self.root_id(), "", ForkKind::Head)
+        };
         let pin = self.with_room(made)?;
         self.open_root(pin.id())
     }
@@ -64,7 +67,14 @@ impl FileSystem {
             return Err(Error::Invalid("a snapshot or branch has a name"));
         }
         self.prepare_fork()?;
-        self.with_room(|| self.core().fork(self.root_id(), name, kind))
+        self.with_room(|| {
+            let (core, from) = (self.core(), self.root_id());
+            let made = match kind {
+                ForkKind::Head => core.fork_readable(from, name, kind),
+                ForkKind::Frozen => core.fork_pinned(from, name, kind),
+            };
+            made.map(|pin| pin.id())
+        })
     }
 
     /// Writes back what calls that have returned have written to this tree.
@@ -212,7 +222,7 @@ impl FileSystem {
         self.engine.lifecycle.check_open()?;
         self.core().check_changeable()?;
         self.write_back_roots()?;
-        self.with_room(|| self.core().fork_pinned(from, "", kind))
+        self.with_room(|| self.core().fork_readable(from, "", kind))
     }
 
     /// Makes a branch without a name and with an empty directory only, which stays at least as long

@@ -96,6 +96,8 @@ impl FileSystem {
                 let _ = self.host_file();
                 if core.has_much_to_discard() || core.has_much_removed() {
                     core.signals().want_merge();
+                } else if core.merger().has_rest() {
+                    core.signals().want_settle();
                 }
                 Ok(())
             }
@@ -179,6 +181,7 @@ fn work_merges(volume: &Weak<Engine>, signals: &Signals) {
                 let _ = rustix::process::setpriority_process(None, own);
                 guarded(&fs, "drop", || fs.work_drop());
             }
+            MergeWork::Settle => guarded(&fs, "merge", || fs.core().settle_merge()),
             MergeWork::Merge | MergeWork::Stop => {
                 prefer(&fs, own);
                 guarded(&fs, "merge", || fs.work_merge());

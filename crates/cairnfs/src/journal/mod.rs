@@ -383,9 +383,10 @@ impl Journal {
 
     /// Closes the open context as the last one of a merge and writes it. `take` gets its sequence
     /// and runs while no thread commits; it returns changes of roots, which become the last entries
-    /// of the context and for which the caller has reserved `paid` bytes of log. The rest is paid
-    /// from the standing credit, so this never waits for log space; the merge restores the credit
-    /// with [`Self::merged`]. If `take` fails, the context stays open.
+    /// of the context and for which the caller has reserved `paid` bytes of log. The base of the next
+    /// context is paid from the standing credit, so this never waits for log space; the merge
+    /// restores the credit with [`Self::merged`]. A caller that has reserved [`CONTEXT_BASE`]
+    /// besides `paid` leaves the credit whole. If `take` fails, the context stays open.
     ///
     /// # Errors
     /// Those of `take`; the device's failure, which stops the volume.
@@ -407,9 +408,12 @@ impl Journal {
         })
     }
 
-    /// Moves the tail and restores the standing credit, once a merge's superblock is durable.
-    pub fn merged(&self, tail: u64) {
-        self.ring.take(CONTEXT_BASE);
+    /// Moves the tail, once a merge's superblock is durable, and restores the standing credit if it
+    /// was `credited`: the merge closed its last context with it.
+    pub fn merged(&self, tail: u64, credited: bool) {
+        if credited {
+            self.ring.take(CONTEXT_BASE);
+        }
         self.ring.move_tail(tail);
     }
 

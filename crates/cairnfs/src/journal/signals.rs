@@ -12,6 +12,7 @@ use crate::sync::{Condvar, Mutex};
 struct Requests {
     push: bool,
     merge: bool,
+    settle: bool,
     drop: bool,
     stop: bool,
 }
@@ -43,7 +44,9 @@ pub enum LogWork {
 pub enum MergeWork {
     /// A merge is wanted.
     Merge,
-    /// Dropped roots have space to be freed, and no merge is wanted.
+    /// What the newest merge has left is wanted, and no merge.
+    Settle,
+    /// Dropped roots have space to be freed, and nothing else is wanted.
     Drop,
     /// The volume closes.
     Stop,
@@ -74,6 +77,12 @@ impl Signals {
             self.requests.lock().merge = true;
             self.merge.notify_one();
         }
+    }
+
+    /// Asks for what the newest merge has left until its superblock is durable.
+    pub fn want_settle(&self) {
+        self.requests.lock().settle = true;
+        self.merge.notify_one();
     }
 
     /// Asks for the space of dropped roots to be freed.
@@ -129,6 +138,9 @@ impl Signals {
             }
             if std::mem::take(&mut requests.merge) {
                 return MergeWork::Merge;
+            }
+            if std::mem::take(&mut requests.settle) {
+                return MergeWork::Settle;
             }
             if std::mem::take(&mut requests.drop) {
                 return MergeWork::Drop;

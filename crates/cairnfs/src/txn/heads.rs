@@ -137,7 +137,7 @@ impl Heads {
         self.table.lock().open.keys().copied().collect()
     }
 
-    /// Opens a root that the index has. It need not be open otherwise.
+    /// Opens a root that has a tree. It need not be open otherwise.
     pub(super) fn open(&self, id: u32, roots: &Roots) -> Result<Arc<ItemStore>> {
         let mut table = self.table.lock();
         if let Some(items) = table.open.get(&id) {
@@ -238,7 +238,7 @@ impl Heads {
 
 impl Core {
     /// Opens a root; opened twice, it is the same. A head can be written; commits to a frozen root
-    /// fail with [`Error::Stale`]. If the index does not have the root yet, this merges first.
+    /// fail with [`Error::Stale`]. If the root has no tree yet, this merges first.
     /// Orphans of a head stay until the caller removes them.
     ///
     /// # Errors
@@ -248,10 +248,20 @@ impl Core {
         if let Some(open) = self.heads.get(id) {
             return Ok(open);
         }
-        if self.roots.is_only_logged(id) {
-            self.merge()?;
-        }
+        self.make_readable(id)?;
         self.heads.open(id, &self.roots)
+    }
+
+    /// Merges if a root has no tree yet. The log need not be durable up to the root when this
+    /// returns.
+    ///
+    /// # Errors
+    /// Those of a merge.
+    pub(super) fn make_readable(&self, id: u32) -> Result<()> {
+        match self.roots.awaits_merge(id) {
+            true => self.merger.merge_roots(self),
+            false => Ok(()),
+        }
     }
 
     /// Keeps a root from being dropped until the returned value is dropped.

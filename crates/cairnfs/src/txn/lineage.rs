@@ -11,8 +11,14 @@ use crate::fault::{self, InjectedFault};
 use crate::format::ROOT_INO;
 use crate::format::root::{MAIN_NAME, RawRoot, Root, RootState};
 use crate::inode::attrs::Attrs;
+use crate::journal::ring::CONTEXT_BASE;
+use crate::txn::merge::ClosedWithRoots;
 use crate::txn::roots::{ROOTS_LOG, RootItems, Roots};
 use crate::txn::{Core, Need, RootPin};
+
+/// From this number of changed inodes on, what a change of roots leaves to the next merge is merged
+/// in the background. Less costs the next change of roots little time, and at most one flush.
+const MANY_INODES: usize = 1000;
 
 /// What a fork makes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -84,17 +90,24 @@ fn freeze_under(core: &Core, ids: (u32, u32), head: Root, boundary: u64, name: &
 }
 
 impl Core {
-    /// Makes a snapshot of the main root, as [`Self::fork`].
+    /// Makes a snapshot of the main root, as [`Self::fork_pinned`].
     #[cfg(test)]
     pub fn snapshot(&self, name: &str) -> Result<()> {
         let made = self.fork(self.main_root(), name, ForkKind::Frozen);
         made.map(|_| ())
     }
 
+    /// As [`Self::fork_pinned`]. Returns the id.
+    #[cfg(test)]
+    pub fn fork(&self, from: u32, name: &str, kind: ForkKind) -> Result<u32> {
+        Ok(self.fork_pinned(from, name, kind)?.id())
+    }
+
     /// Makes a root with the tree of `from`, as it is after everything committed so far: a snapshot
     /// of a head, or a new head from a head or a snapshot. It is durable when this returns. The time
     /// does not depend on the number of files; it includes the merge of an earlier change of roots
-    /// if that is not merged yet. Returns its id.
+    /// if that is not merged yet. The root is pinned from the moment it exists, so one without a name
+    /// is not dropped while it is used.
     ///
     /// `name` may be empty. A head without a name is dropped after the next opening.
     ///
@@ -102,16 +115,31 @@ impl Core {
     /// [`Error::Exists`]; a name that no root can have, too many roots; no such root, or one that
     /// cannot be forked; a read-only volume; no space for copies of its index nodes, or for the
     /// merge of an earlier change; the device's failure.
-    pub fn fork(&self, from: u32, name: &str, kind: ForkKind) -> Result<u32> {
-        Ok(self.fork_pinned(from, name, kind)?.id())
+    pub fn fork_pinned(&self, from: u32, name: &str, kind: ForkKind) -> Result<RootPin> {
+        let closed = self.close_fork(from, name, kind)?;
+        self.end_change(closed)
     }
 
-    /// As [`Self::fork`]. The new root is pinned from the moment it exists, so one without a name is
-    /// not dropped while it is used.
+    /// As [`Self::fork_pinned`], for a root that is opened next, which then needs no merge. If the
+    /// tree must be made by a merge, one flush makes the record of the root and the nodes durable.
     ///
     /// # Errors
-    /// As [`Self::fork`].
-    pub fn fork_pinned(&self, from: u32, name: &str, kind: ForkKind) -> Result<RootPin> {
+    /// As [`Self::fork_pinned`].
+    pub fn fork_readable(&self, from: u32, name: &str, kind: ForkKind) -> Result<RootPin> {
+        let closed = self.close_fork(from, name, kind)?;
+        match self.make_readable(closed.made.id()) {
+            // The root is made. The opening looks for space again, and tells.
+            Err(Error::NoSpace) | Ok(()) => self.end_change(closed),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn close_fork(
+        &self,
+        from: u32,
+        name: &str,
+        kind: ForkKind,
+    ) -> Result<ClosedWithRoots<RootPin>> {
         let named = |roots: &Roots| match name {
             "" => Ok(()),
             name => roots.check_name(name),
@@ -122,7 +150,7 @@ impl Core {
             (RootState::Head, ForkKind::Head) => &[from, from],
             _ => &[from],
         };
-        self.change_roots(copies, |roots, boundary| {
+        self.close_changed(copies, |roots, boundary| {
             named(roots)?;
             roots.check_room(2)?;
             let source = roots.get(from).ok_or(Error::NotFound)?;
@@ -164,7 +192,7 @@ impl Core {
     /// only. Returns it pinned. It is dropped after the next opening unless it has a name by then.
     ///
     /// # Errors
-    /// As [`Self::fork`].
+    /// As [`Self::fork_pinned`].
     pub fn new_empty_head(&self) -> Result<RootPin> {
         let pin = self.change_roots(&[], |roots, boundary| {
             roots.check_room(1)?;
@@ -336,19 +364,31 @@ impl Core {
         copies: &[u32],
         change: impl FnOnce(&Roots, u64) -> Result<(R, RootItems)>,
     ) -> Result<R> {
+        let closed = self.close_changed(copies, change)?;
+        self.end_change(closed)
+    }
+
+    /// The same, except that it need not be durable when this returns.
+    fn close_changed<R>(
+        &self,
+        copies: &[u32],
+        change: impl FnOnce(&Roots, u64) -> Result<(R, RootItems)>,
+    ) -> Result<ClosedWithRoots<R>> {
         self.check_changeable()?;
         self.mark_roots()?;
-        self.journal.reserve(ROOTS_LOG, self)?;
-        let changed = self
-            .merger
+        self.journal.reserve(ROOTS_LOG + CONTEXT_BASE, self)?;
+        self.merger
             .close_with_roots(self, (ROOTS_LOG, copies), |boundary| {
                 change(&self.roots, boundary)
-            });
-        let closed = changed?;
+            })
+    }
+
+    /// Makes a change of roots durable.
+    fn end_change<R>(&self, closed: ClosedWithRoots<R>) -> Result<R> {
         fault::unless(InjectedFault::RootRecordUnflushed, || {
             self.journal.force(closed.seq, self)
         })?;
-        if closed.changed {
+        if closed.inodes >= MANY_INODES && self.roots.has_pending() {
             // So the next change of roots need not wait for it.
             self.signals.want_merge();
         }

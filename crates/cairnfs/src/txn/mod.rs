@@ -198,6 +198,15 @@ impl Core {
         self.merger.merge(self)
     }
 
+    /// Ends the newest merge if it has left something because its superblock was not durable:
+    /// flushes if no other thread has done so since, and makes usable what the merge freed.
+    ///
+    /// # Errors
+    /// As [`Self::merge`].
+    pub fn settle_merge(&self) -> Result<()> {
+        self.merger.settle(self)
+    }
+
     /// Packs the index if that can free units. Returns whether blocks were freed.
     ///
     /// # Errors

@@ -3,12 +3,13 @@
 //! [`Roots`] owns the table in memory. A change of roots is logged as the last entries of the
 //! context that it closes ([`Core::change_roots`]), so it applies to the state after that context.
 //! The index gets it with the merge of that context, in one superblock with the trees. Until then it
-//! is *pending*: names and lineages are valid for callers, but a new root has no tree yet.
+//! is *pending*: names and lineages are valid for callers, but a new root has a tree only if the one
+//! that it was forked from had no changes that the index lacks.
 //! What changes of roots there are is in [`lineage`](super::lineage).
 
 mod drop;
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use zerocopy::little_endian::U64;
@@ -22,6 +23,7 @@ use crate::index::{Index, Tree};
 use crate::journal::vector::{Change, LogVector};
 use crate::sync::Mutex;
 use crate::txn::Core;
+use crate::txn::heads::HeadInput;
 use crate::txn::items::NOT_A_HEAD;
 
 pub(super) use self::drop::{Place, RootChanges};
@@ -38,6 +40,8 @@ struct Table {
     merged: RootItems,
     /// Items that the log has and the index does not.
     pending: RootItems,
+    /// Heads whose trees in the index lack changes from before the pending items.
+    behind: BTreeSet<u32>,
     /// Ids by name, as the pending items leave them.
     names: HashMap<String, u32>,
 }
@@ -78,6 +82,35 @@ impl Table {
             self.set_name(*id, &root.name);
             self.pending.insert(*id, root.clone());
         }
+    }
+
+    /// The root of the index from which a root has its tree: that itself, or what a pending one was
+    /// forked from. None if it begins empty.
+    fn source(&self, id: u32) -> Option<u32> {
+        let mut id = id;
+        for _ in 0..=self.pending.len() {
+            if self.merged.contains_key(&id) {
+                return Some(id);
+            }
+            match self.pending.get(&id) {
+                Some(root) if root.origin != id => id = root.origin,
+                _ => break,
+            }
+        }
+        None
+    }
+
+    /// The tree of a root; none if it must be merged first.
+    fn tree(&self, id: u32) -> Option<Tree> {
+        let known = self.merged.get(&id).map(|root| tree_of(&root.tree));
+        known.or_else(|| {
+            self.pending.get(&id)?;
+            match self.source(id) {
+                Some(source) if self.behind.contains(&source) => None,
+                Some(source) => self.tree(source),
+                None => Some(Tree::default()),
+            }
+        })
     }
 
     /// The boundary of a root's parent, by these items; 0 without a parent.
@@ -180,16 +213,30 @@ impl Roots {
     }
 
     /// What an opening of a root needs: its tree, and the boundary of its parent as committers see
-    /// it and as the index has it. None for a root that the index does not have, or that is being
-    /// dropped.
+    /// it and as the index has it. None for a root that [awaits a merge](Self::awaits_merge), or that
+    /// is being dropped.
     pub(super) fn opened(&self, id: u32) -> Option<(Tree, u64, u64)> {
-        let (raw, state) = {
+        let (tree, state) = {
             let table = self.table.lock();
-            let state = table.get(id)?.state;
-            (table.merged.get(&id)?.tree, state)
+            (table.tree(id)?, table.get(id)?.state)
         };
         let is_read = state != RootState::Dropping;
-        is_read.then(|| (tree_of(&raw), self.inherited(id), self.merged_inherited(id)))
+        is_read.then(|| (tree, self.inherited(id), self.merged_inherited(id)))
+    }
+
+    /// Whether a root has no tree before the next merge: it is pending, and its source had changes
+    /// that are not in the index. Otherwise it begins with the tree that its source has there, which
+    /// no merge changes before it has taken the root.
+    pub(super) fn awaits_merge(&self, id: u32) -> bool {
+        let table = self.table.lock();
+        table.get(id).is_some() && table.tree(id).is_none()
+    }
+
+    /// A root of the index, and the pending ones that have their trees from it.
+    pub(super) fn readers_of(&self, id: u32) -> Vec<u32> {
+        let table = self.table.lock();
+        let pending = table.new_ids().filter(|new| table.source(*new) == Some(id));
+        std::iter::once(id).chain(pending).collect()
     }
 
     /// Whether the log has a root that the index lacks.
@@ -227,7 +274,16 @@ impl Roots {
 
     /// Adds changes that the log has and no merge has taken.
     pub(super) fn add_pending(&self, changes: &RootItems) {
-        self.table.lock().add_pending(changes);
+        self.begin(changes, std::iter::empty());
+    }
+
+    /// The same. The heads `behind` have changes from before, which no merge has taken.
+    fn begin(&self, changes: &RootItems, behind: impl Iterator<Item = u32>) {
+        let mut table = self.table.lock();
+        table.add_pending(changes);
+        if !changes.is_empty() {
+            table.behind.extend(behind);
+        }
     }
 
     /// Which of these changes make a head inherit nodes that it did not inherit before: a new head,
@@ -247,6 +303,9 @@ impl Roots {
         let mut table = self.table.lock();
         let same = |id: &u32, root: &Root| done.get(id) == Some(root);
         table.pending.retain(|id, root| !same(id, root));
+        if !done.is_empty() {
+            table.behind.clear();
+        }
         table.merged.extend(items);
     }
 
@@ -324,10 +383,12 @@ impl Core {
     }
 
     /// Applies changes of roots to the state after the context that they close; no thread commits.
-    /// Returns the heads that inherit all of their nodes from here on.
-    pub(super) fn begin_changes(&self, changes: &RootItems) -> Vec<u32> {
+    /// `heads` have changes up to that context that no merge has taken. Returns the heads that
+    /// inherit all of their nodes from here on.
+    pub(super) fn begin_changes(&self, changes: &RootItems, heads: &[HeadInput]) -> Vec<u32> {
         let inheriting = self.roots.inheriting(changes);
-        self.roots.add_pending(changes);
+        let behind = heads.iter().map(|head| head.items.root());
+        self.roots.begin(changes, behind);
         for id in changes.keys() {
             if let Some(items) = self.heads.get(*id) {
                 items.set_inherited(self.roots.inherited(*id));

@@ -1,9 +1,10 @@
 //! The newest superblock, and what only it records: the root of the volume and the next inode
 //! number.
 //!
-//! [`Superblocks::flip`] is the only place that writes a superblock to an open volume. Everything
-//! a superblock refers to is durable before it is written; it is durable before any later write.
-//! Then what only its predecessor refers to may be reused.
+//! [`Superblocks::write_next`] is the only place that writes a superblock to an open volume.
+//! Everything a superblock refers to is durable before it is written. Once it is *settled*, it is
+//! durable before any later write: then what only its predecessor refers to may be reused, the log
+//! may name its generation, and another one may be prepared. [`Superblocks::flip`] does both.
 
 use std::sync::Arc;
 
@@ -37,6 +38,8 @@ pub struct Superblocks {
     space: Arc<Space>,
     journal: Arc<Journal>,
     newest: Mutex<Superblock>,
+    /// The stamp of the newest superblock, until it is settled.
+    unsettled: Mutex<Option<u64>>,
     next_ino: AtomicU64,
     next_root: AtomicU32,
 }
@@ -56,10 +59,11 @@ impl Superblocks {
             next_ino: AtomicU64::new(found.next_ino.get()),
             next_root: AtomicU32::new(found.next_root.get()),
             newest: Mutex::new(found),
+            unsettled: Mutex::new(None),
         }
     }
 
-    /// The newest superblock.
+    /// The newest superblock, which may not be durable yet.
     pub fn newest(&self) -> Superblock {
         *self.newest.lock()
     }
@@ -122,6 +126,19 @@ impl Superblocks {
     /// # Errors
     /// The device's failure, or a damaged bitmap.
     pub(super) fn flip(&self, change: impl FnOnce(&mut Superblock)) -> Result<()> {
+        self.write_next(change)?;
+        self.settle()
+    }
+
+    /// Writes the free space and, when that and all earlier writes are durable, a superblock changed
+    /// by `change`. It need not be durable before [`Self::settle`]: what it replaces is still the
+    /// state of the volume until then.
+    ///
+    /// # Errors
+    /// The device's failure, or a damaged bitmap.
+    pub(super) fn write_next(&self, change: impl FnOnce(&mut Superblock)) -> Result<()> {
+        // The inactive copies of the free space and of the superblock are those of its predecessor.
+        self.settle()?;
         let table = self.space.write_image()?;
         fault::unless(InjectedFault::SuperblockBeforeIndex, || {
             self.journal.order()
@@ -140,13 +157,28 @@ impl Superblocks {
         next.free_blocks = U64::new(table.free_blocks);
         self.storage
             .write(next.slot_block() * BLOCK_SIZE as u64, &next.encode())?;
-        fault::unless(InjectedFault::SuperblockUnflushed, || {
-            self.storage.order_through(self.storage.stamp())
-        })?;
         *current = next;
         drop(current);
-        self.journal.set_generation(next.generation.get());
+        *self.unsettled.lock() = Some(self.storage.stamp());
+        Ok(())
+    }
+
+    /// Makes the newest superblock durable before any later write.
+    ///
+    /// # Errors
+    /// The device's failure.
+    pub(super) fn settle(&self) -> Result<()> {
+        let mut unsettled = self.unsettled.lock();
+        let Some(stamp) = *unsettled else {
+            return Ok(());
+        };
+        fault::unless(InjectedFault::SuperblockUnflushed, || {
+            self.storage.order_through(stamp)
+        })?;
+        let generation = self.newest.lock().generation.get();
+        self.journal.set_generation(generation);
         self.space.commit_image();
+        *unsettled = None;
         Ok(())
     }
 }

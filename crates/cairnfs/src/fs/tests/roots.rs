@@ -240,3 +240,65 @@ fn held_writers_wait() {
         call().unwrap_or_else(|e| panic!("{name}: {e}"));
     }
 }
+
+/// Flushes of the device that a call takes.
+fn flushes(fs: &FileSystem, call: impl FnOnce()) -> u64 {
+    let counted = || {
+        let counters = fs.core().storage().counters();
+        let found = counters.iter().find(|(name, _)| *name == "device_flushes");
+        found.unwrap().1
+    };
+    let before = counted();
+    call();
+    counted() - before
+}
+
+/// A fork flushes the device for its record, and before for data that no flush has covered. The
+/// merge that it needs if there were changes shares the flush of the record, and its superblock is
+/// left to the next flush.
+#[test]
+fn fork_takes_one_flush_and_one_for_what_came_before() {
+    let device = Arc::new(MemoryDevice::new(64 << 20));
+    make_device(&*device, &MakeOptions::default(), &mut |_, _| {}).unwrap();
+    let fs = FileSystem::open_device(device, &options()).unwrap();
+    let branch = |name: &str| {
+        let opened = fs.open_root(fs.branch(name).unwrap()).unwrap();
+        assert_eq!(opened.root_info().unwrap().name.as_deref(), Some(name));
+    };
+    fs.snapshot("first").unwrap();
+    fs.merge().unwrap();
+    for n in 0..3 {
+        let name = format!("unchanged {n}");
+        assert_eq!(flushes(&fs, || branch(&name)), 1, "{name}");
+    }
+    fs.merge().unwrap();
+    let creds = Creds::default();
+    let make = |n: u64| {
+        let name = format!("file {n}");
+        let made = fs.mknod(1, name.as_bytes(), 0o100_644, 0, creds);
+        made.unwrap().ino
+    };
+    make(0);
+    assert_eq!(flushes(&fs, || branch("names")), 1);
+    for n in 1..4 {
+        make(n);
+        // One more makes the superblock durable that the fork before has left.
+        let name = format!("names {n}");
+        assert_eq!(flushes(&fs, || branch(&name)), 2, "{name}");
+    }
+    for n in 4..7 {
+        let ino = make(n);
+        fs.write(ino, 0, &[7; 3 * BLOCK_SIZE], false).unwrap();
+        // The flush of the data does that as well.
+        let name = format!("data {n}");
+        assert_eq!(flushes(&fs, || branch(&name)), 2, "{name}");
+    }
+    make(7);
+    fs.sync().unwrap();
+    assert_eq!(flushes(&fs, || branch("after a sync")), 1);
+    assert_eq!(flushes(&fs, || fs.core().settle_merge().unwrap()), 1);
+    assert_eq!(flushes(&fs, || fs.core().settle_merge().unwrap()), 0);
+    // What only the log has is known, too.
+    let last = fs.branch("last").unwrap();
+    assert_eq!(fs.space_of(last).unwrap(), 0);
+}

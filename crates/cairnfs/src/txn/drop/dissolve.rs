@@ -11,7 +11,7 @@ use crate::sync::atomic::Ordering;
 use crate::txn::Core;
 use crate::txn::drop::blocks::BlockSet;
 use crate::txn::drop::walk::Walk;
-use crate::txn::merge::{StepSpace, StepUnits, VolumeStep, write_roots};
+use crate::txn::merge::{Ending, StepSpace, StepUnits, VolumeStep, write_roots};
 use crate::txn::roots::{Place, RootChanges};
 
 impl Core {
@@ -45,7 +45,7 @@ impl Core {
             },
             gain: || Ok(()),
         };
-        let written = write_roots(self, space, step, |_| ());
+        let written = write_roots(self, space, step, (|_| (), Ending::Settled));
         let freed = match written {
             Err(Error::NoSpace) => Ok(Err(Error::NoSpace)),
             Err(error) => Err(error),

@@ -181,8 +181,12 @@ impl Core {
     /// the root differs from its neighbours in the history.
     ///
     /// # Errors
-    /// [`Error::NotFound`]; damage in the index, the device's failure.
+    /// [`Error::NotFound`]; damage in the index, the device's failure; those of a merge, if the root
+    /// was made since the last one.
     pub fn space_of(&self, id: u32) -> Result<u64> {
+        if self.roots.is_only_logged(id) {
+            self.merger.merge_roots(self)?;
+        }
         let Some(place) = self.roots.place_of(id)? else {
             return Ok(0);
         };

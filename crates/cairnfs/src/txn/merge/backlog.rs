@@ -58,9 +58,13 @@ impl Backlog {
         self.sealed_bytes.store(bytes, Ordering::Release);
     }
 
-    /// A merge has ended, and has made `pending` blocks usable.
-    pub(super) fn done(&self, pending: u64) {
+    /// A merge has removed all deleted items.
+    pub(super) fn shrunk(&self) {
         self.shrinking.store(0, Ordering::Release);
+    }
+
+    /// A merge has made `pending` blocks usable.
+    pub(super) fn freed(&self, pending: u64) {
         self.pending_free
             .fetch_sub(pending as i64, Ordering::AcqRel);
     }

@@ -14,6 +14,7 @@ use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::txn::Core;
 use crate::txn::merge::edits::ImageChange;
+use crate::txn::merge::rest::Ending;
 use crate::txn::merge::step_space::StepSpace;
 use crate::txn::merge::steps::{NewTree, finish_step};
 use crate::txn::roots::{RootItems, tree_of};
@@ -115,10 +116,17 @@ fn pack_step(core: &Core, id: u32, from: Option<Key>) -> Result<(Option<Key>, u6
         };
         let changes = (vec![tree], &RootItems::new());
         let image = ImageChange::default();
-        match finish_step(core, space, changes, birth, &image, |_| {}) {
+        match finish_step(
+            core,
+            space,
+            changes,
+            birth,
+            &image,
+            (|_| {}, Ending::Settled),
+        ) {
             // The leaves took the last unit, so there was none for the volume's root.
             Err(Error::NoSpace) => return Ok((None, 0)),
-            done => done?,
+            done => done?.release_retired(core)?,
         }
     }
     Ok((packed.next, packed.leaves))

@@ -97,6 +97,21 @@ impl Copies {
         self.state.lock().inherited.remove(&id);
     }
 
+    /// Takes `more` units that a merge has freed after it ended, and reserves what is still missing
+    /// as far as there is space for merges.
+    ///
+    /// # Errors
+    /// A damaged bitmap.
+    pub fn refill(&self, space: &Space, more: u64) -> Result<()> {
+        let mut state = self.state.lock();
+        let units = state.units + more;
+        let wanted = state.inherited.values().sum::<u64>() + state.forked;
+        space.unreserve(0, units.saturating_sub(wanted));
+        let kept = units.min(wanted);
+        state.units = kept + reserve_up_to(space, wanted - kept)?;
+        Ok(())
+    }
+
     /// Takes back `units` that a merge has left, and releases those that are not needed any more.
     /// With `forked`, a merge has taken all forks: what is missing then is reserved, as far as there
     /// is space for merges.

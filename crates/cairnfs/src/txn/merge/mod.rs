@@ -8,13 +8,16 @@
 //! the steps.
 //!
 //! Reuse: nodes and blocks that a step has freed become usable only once its superblock is durable;
-//! data blocks, to which the log may still refer, only after the last step.
+//! data blocks, to which the log may still refer, only after the last step. A merge that makes the
+//! tree of a new root does not wait for its last superblock, and leaves all that to the next merge,
+//! or to a worker ([`rest`]).
 //!
-//! [`Merger`] owns the lock of merges, the input of a merge that found no space ([`MergeInput`]),
-//! what waits for a merge ([`backlog`]) and the state of packing ([`compact`]). A merge connects
-//! all parts of a volume, so its functions get the [`Core`] and use the interfaces of its parts. A
-//! merge feeds [`edits`] to the index in [`steps`], whose nodes come from [`step_space`];
-//! [`old_names`] and [`shared`] derive what the log does not have; [`release`] gives memory back.
+//! [`Merger`] owns the lock of merges, the input of a merge that was not run or found no space
+//! ([`MergeInput`]), what waits for a merge ([`backlog`]) and the state of packing ([`compact`]). A
+//! merge connects all parts of a volume, so its functions get the [`Core`] and use the interfaces of
+//! its parts. A merge feeds [`edits`] to the index in [`steps`], whose nodes come from
+//! [`step_space`]; [`old_names`] and [`shared`] derive what the log does not have; [`release`] gives
+//! memory back.
 
 mod backlog;
 #[cfg(test)]
@@ -26,6 +29,7 @@ mod copies;
 mod edits;
 mod old_names;
 mod release;
+mod rest;
 mod shared;
 mod step_space;
 mod steps;
@@ -37,11 +41,16 @@ use self::compact::Packing;
 use self::copies::Copies;
 use self::edits::MergeEdits;
 use self::release::release_sealed;
+pub(super) use self::rest::Ending;
+use self::rest::Rest;
+use self::step_space::Retired;
 pub(super) use self::step_space::{StepSpace, StepUnits};
 use self::steps::{Step, StepEnd, merge_step};
 pub(super) use self::steps::{VolumeStep, write_roots};
 use crate::error::{Error, Result};
+use crate::fault::{self, InjectedFault};
 use crate::journal::position::LogPosition;
+use crate::journal::ring::CONTEXT_BASE;
 use crate::metrics::Latency;
 use crate::space::{BlockRun, Class};
 use crate::sync::Mutex;
@@ -50,7 +59,6 @@ use crate::txn::Core;
 use crate::txn::heads::HeadInput;
 use crate::txn::items::NOT_A_HEAD;
 use crate::txn::roots::{RootItems, log_vectors};
-use crate::txn::runs::join_runs;
 
 /// The input of a merge.
 struct MergeInput {
@@ -60,6 +68,8 @@ struct MergeInput {
     birth: u64,
     /// End of the log after that context.
     end: LogPosition,
+    /// Whether the standing credit closed that context.
+    credited: bool,
     /// Blocks that these contexts have freed.
     freed: Vec<BlockRun>,
     /// The heads with changes of these contexts.
@@ -83,6 +93,7 @@ impl MergeInput {
         Self {
             seq: later.seq,
             end: later.end,
+            credited: self.credited || later.credited,
             units: self.units + later.units,
             ..self
         }
@@ -95,15 +106,41 @@ pub(super) struct ClosedWithRoots<R> {
     pub seq: u64,
     /// What the change returned.
     pub made: R,
-    /// Whether the merge has more to do than the roots.
-    pub changed: bool,
+    /// Number of inodes that its merge has to take.
+    pub inodes: usize,
+}
+
+/// What is left to later merges.
+#[derive(Default)]
+struct Left {
+    /// The input of a merge that was not run, because it belongs to a change of roots, or that found
+    /// no space.
+    unfinished: Option<MergeInput>,
+    /// What the newest merge left because its superblock was not durable.
+    rest: Option<Rest>,
+}
+
+impl Left {
+    /// Ends the newest merge, whose superblock becomes durable before any later write.
+    fn settle(&mut self, core: &Core) -> Result<()> {
+        let Some(rest) = self.rest.take() else {
+            return Ok(());
+        };
+        let merger = &core.merger;
+        merger.rests.store(false, Ordering::Release);
+        let units = rest.release(core);
+        let kept = units.and_then(|units| merger.copies.refill(&core.space, units));
+        kept.inspect_err(|e| core.storage.fail(e.clone()))
+    }
 }
 
 /// The merges of a volume.
 #[derive(Default)]
 pub struct Merger {
-    /// Held by a running merge; the input of a merge that found no space, left for the next one.
-    unfinished: Mutex<Option<MergeInput>>,
+    /// Held by a running merge.
+    left: Mutex<Left>,
+    /// Whether a merge has left something because its superblock was not durable.
+    rests: AtomicBool,
     /// Whether the last merge found no space.
     starved: AtomicBool,
     backlog: Backlog,
@@ -140,7 +177,7 @@ impl Merger {
 
     /// Waits for the merge that is running, if one is.
     pub(super) fn wait_for_running(&self) {
-        drop(self.unfinished.lock());
+        drop(self.left.lock());
     }
 
     /// As [`Core::merge`].
@@ -148,26 +185,51 @@ impl Merger {
         if core.read_only {
             return Err(Error::ReadOnly);
         }
-        self.run(core, |unfinished| {
+        self.run(core, |left| {
             core.signals.merging();
-            self.times.time(|| self.merge_now(core, unfinished))
+            self.times.time(|| self.merge_now(core, left))
         })
+    }
+
+    /// Merges the changes of roots that the index lacks, with what was committed before them. The
+    /// trees are there when this returns; the log has the changes, so the last superblock is left to
+    /// the next flush.
+    ///
+    /// # Errors
+    /// As [`Core::merge`].
+    pub(super) fn merge_roots(&self, core: &Core) -> Result<()> {
+        if core.read_only {
+            return Err(Error::ReadOnly);
+        }
+        self.run(core, |left| match left.unfinished {
+            Some(_) => self.times.time(|| self.merge_unfinished(core, left)),
+            None => Ok(()),
+        })
+    }
+
+    /// Whether a merge has left something because its superblock was not durable.
+    pub fn has_rest(&self) -> bool {
+        self.rests.load(Ordering::Acquire)
+    }
+
+    /// As [`Core::settle_merge`].
+    pub(super) fn settle(&self, core: &Core) -> Result<()> {
+        match self.has_rest() {
+            true => self.run(core, |left| left.settle(core)),
+            false => Ok(()),
+        }
     }
 
     /// Runs `f` with the lock of merges. Its failure stops the volume, unless a merge found no space
     /// and its input was kept.
-    fn run<R>(
-        &self,
-        core: &Core,
-        f: impl FnOnce(&mut Option<MergeInput>) -> Result<R>,
-    ) -> Result<R> {
-        let mut unfinished = self.unfinished.lock();
+    fn run<R>(&self, core: &Core, f: impl FnOnce(&mut Left) -> Result<R>) -> Result<R> {
+        let mut left = self.left.lock();
         core.storage.check()?;
         // The writes of a merge would only wait in memory after the held writes.
         core.storage.retry_held()?;
         let guard = core.storage.guard("a merge was broken off");
-        let result = f(&mut unfinished);
-        let kept = result.is_err() && unfinished.is_some();
+        let result = f(&mut left);
+        let kept = result.is_err() && left.unfinished.is_some();
         self.starved.store(kept, Ordering::Release);
         if let Err(e) = &result
             && !kept
@@ -181,14 +243,14 @@ impl Merger {
 
     /// Runs `f` while no merge runs.
     pub(super) fn alone<R>(&self, f: impl FnOnce() -> R) -> R {
-        let _running = self.unfinished.lock();
+        let _running = self.left.lock();
         f()
     }
 
     /// Closes the open context with the changes of roots that `change` returns with a result, and
     /// leaves what the context boundary separates to the next merge. `change` gets the sequence of
-    /// the context and runs while no thread commits. The caller has reserved `paid` log bytes; for
-    /// each root in `copies`, copies of its nodes are reserved.
+    /// the context and runs while no thread commits. The caller has reserved `paid` log bytes and the
+    /// base of the next context; for each root in `copies`, copies of its nodes are reserved.
     ///
     /// A merge takes one boundary, so an earlier change of roots is merged first. If nothing was
     /// committed since, both boundaries separate the same states, and one merge takes both.
@@ -203,38 +265,41 @@ impl Merger {
         change: impl FnOnce(u64) -> Result<(R, RootItems)>,
     ) -> Result<ClosedWithRoots<R>> {
         let mut change = Some(change);
-        let closed = self.run(core, |unfinished| {
+        let closed = self.run(core, |left| {
             if self.is_starved() || copies.iter().any(|id| core.roots.is_only_logged(*id)) {
-                self.merge_unfinished(core, unfinished)?;
+                self.merge_unfinished(core, left)?;
             }
             loop {
-                let closed = self.try_close(core, (paid, copies), unfinished, &mut change)?;
+                let closed = self.try_close(core, (paid, copies), left, &mut change)?;
                 if let Some(closed) = closed {
                     return Ok(closed);
                 }
-                self.merge_unfinished(core, unfinished)?;
+                match left.unfinished {
+                    Some(_) => self.merge_unfinished(core, left)?,
+                    None => left.settle(core)?,
+                }
             }
         });
         let closed = closed.flatten();
         if closed.is_err() {
-            core.journal.ring().give(paid);
+            core.journal.ring().give(paid + CONTEXT_BASE);
         }
         closed
     }
 
-    /// The same with the earlier changes of roots in `unfinished`. Returns none, and does nothing,
-    /// if these must be merged first.
+    /// The same with the earlier changes of roots in `left`. Returns none, and does nothing, if these
+    /// must be merged first, or an earlier merge must end, which frees space.
     fn try_close<R, F: FnOnce(u64) -> Result<(R, RootItems)>>(
         &self,
         core: &Core,
         (paid, copies): (i64, &[u32]),
-        unfinished: &mut Option<MergeInput>,
+        left: &mut Left,
         change: &mut Option<F>,
     ) -> Result<Option<Result<ClosedWithRoots<R>>>> {
         let nodes = self.newly_inherited(core, copies)?;
-        let joins = unfinished.is_some();
-        // The merge of the earlier changes may free some space.
-        let no_space = || (!joins).then(|| Err(core.space.refusal(0, nodes, Class::Ordinary)));
+        let joins = left.unfinished.is_some();
+        let frees = joins || left.rest.is_some();
+        let no_space = || (!frees).then(|| Err(core.space.refusal(0, nodes, Class::Ordinary)));
         if !copies.is_empty() && !core.drops.keep_units(&core.space, Class::Ordinary)? {
             return Ok(no_space());
         }
@@ -246,7 +311,7 @@ impl Merger {
             let error = refused.insert(error);
             error.clone().unwrap_or(Error::Stale)
         };
-        let taken = self.take_input(core, paid, |seq| {
+        let taken = self.take_input(core, Some(paid), |seq| {
             if joins && core.heads.are_dirty() {
                 return Err(refuse(None));
             }
@@ -260,18 +325,19 @@ impl Merger {
             return Ok(refused.map(Err));
         }
         let (taken, made) = taken?;
-        let (seq, changed) = (taken.seq, !taken.heads.is_empty());
-        *unfinished = Some(match unfinished.take() {
+        let seq = taken.seq;
+        let inodes = taken.heads.iter().map(|head| head.inodes.len()).sum();
+        left.unfinished = Some(match left.unfinished.take() {
             Some(earlier) => earlier.joined(taken),
             None => taken,
         });
-        Ok(Some(Ok(ClosedWithRoots { seq, made, changed })))
+        Ok(Some(Ok(ClosedWithRoots { seq, made, inodes })))
     }
 
-    /// Merges the input of a merge that was not run or found no space.
-    fn merge_unfinished(&self, core: &Core, unfinished: &mut Option<MergeInput>) -> Result<()> {
-        match unfinished.take() {
-            Some(taken) => self.merge_or_keep(core, taken, unfinished),
+    /// Merges the input of a merge that was not run or found no space. May leave a rest.
+    fn merge_unfinished(&self, core: &Core, left: &mut Left) -> Result<()> {
+        match left.unfinished.take() {
+            Some(taken) => self.merge_or_keep(core, taken, (left, Ending::Left)),
             None => Ok(()),
         }
     }
@@ -298,38 +364,46 @@ impl Merger {
         core: &Core,
         f: impl FnOnce() -> Result<Result<()>>,
     ) -> Result<()> {
-        self.run(core, |unfinished| {
+        self.run(core, |left| {
             let never_merged = self.merges() == 0 && core.replayed > 0;
-            if unfinished.is_some() || core.roots.has_pending() || never_merged {
-                self.merge_now(core, unfinished)?;
+            if left.unfinished.is_some() || core.roots.has_pending() || never_merged {
+                self.merge_now(core, left)?;
             }
+            left.settle(core)?;
             f()
         })
         .flatten()
     }
 
-    fn merge_now(&self, core: &Core, unfinished: &mut Option<MergeInput>) -> Result<()> {
-        self.merge_unfinished(core, unfinished)?;
-        let (taken, ()) = self.take_input(core, 0, |_| Ok(((), RootItems::new())))?;
-        self.merge_or_keep(core, taken, unfinished)?;
+    fn merge_now(&self, core: &Core, left: &mut Left) -> Result<()> {
+        let changed_roots = left.unfinished.is_some();
+        self.merge_unfinished(core, left)?;
+        if changed_roots && core.journal.cil().hold().is_empty() && !core.heads.are_dirty() {
+            // That was all.
+            left.settle(core)?;
+            return self.packing.restore_reserve(core);
+        }
+        let (taken, ()) = self.take_input(core, None, |_| Ok(((), RootItems::new())))?;
+        self.merge_or_keep(core, taken, (left, Ending::Settled))?;
         self.packing.restore_reserve(core)
     }
 
     /// Closes the open context with the changes of roots that `change` returns, and takes everything
-    /// up to it.
+    /// up to it. With `paid`, the caller has reserved that many log bytes and the base of the next
+    /// context.
     fn take_input<R>(
         &self,
         core: &Core,
-        paid: i64,
+        paid: Option<i64>,
         change: impl FnOnce(u64) -> Result<(R, RootItems)>,
     ) -> Result<(MergeInput, R)> {
-        let point = core.journal.push_for_merge(paid, |seq| {
+        let point = core.journal.push_for_merge(paid.unwrap_or(0), |seq| {
             let (made, roots) = change(seq)?;
             let heads = core.heads.take_dirty();
             let totals = core.reservations.take_totals();
             self.backlog.take_over(totals.memory, totals.shrinkage);
             let units = totals.units + core.space.take_committed_growth();
-            let inheriting = core.begin_changes(&roots);
+            let inheriting = core.begin_changes(&roots, &heads);
             let vectors = log_vectors(&roots, seq);
             Ok(((made, heads, units, roots, inheriting), vectors))
         })?;
@@ -339,6 +413,7 @@ impl Merger {
             seq: point.seq,
             birth: point.logged_seq.max(merged),
             end: point.end,
+            credited: paid.is_none(),
             freed: point.freed,
             heads: heads.into_iter().map(HeadInput::in_order).collect(),
             units,
@@ -354,38 +429,71 @@ impl Merger {
         &self,
         core: &Core,
         mut taken: MergeInput,
-        unfinished: &mut Option<MergeInput>,
+        (left, ending): (&mut Left, Ending),
     ) -> Result<()> {
-        let result = self.merge_taken(core, &mut taken);
+        let result = self.merge_taken(core, &mut taken, (left, ending));
         if matches!(result, Err(Error::NoSpace)) {
             tracing::error!(
                 "a merge found no space for the index; changes wait until there is some"
             );
-            *unfinished = Some(taken);
+            left.unfinished = Some(taken);
         }
         result
     }
 
-    /// Merges the input in steps, and releases its inodes and freed blocks.
-    fn merge_taken(&self, core: &Core, taken: &mut MergeInput) -> Result<()> {
+    /// Merges the input in steps, and releases its inodes and freed blocks; the latter later if it
+    /// leaves a rest.
+    fn merge_taken(
+        &self,
+        core: &Core,
+        taken: &mut MergeInput,
+        (left, ending): (&mut Left, Ending),
+    ) -> Result<()> {
+        left.settle(core)?;
+        // What the merge frees, or the credit that closed its context, may be needed at once.
+        let ending = match core.space.is_short() || taken.credited {
+            true => Ending::Settled,
+            false => ending,
+        };
         taken.units += self.copies.take();
         let pending: u64 = taken.freed.iter().map(|r| r.len).sum();
         let mut lost = Vec::new();
-        let merged = self.apply_input(core, taken, &mut lost);
-        if merged.is_err() {
-            core.values.forget_places();
-            // Blocks that earlier steps removed from the index are freed with the rest.
-            self.backlog.add_pending_free(&lost);
-            taken.freed.extend(lost);
-            return merged;
+        let merged = self.apply_input(core, taken, ending, &mut lost);
+        let retired = match merged {
+            Ok(retired) => retired,
+            Err(error) => {
+                core.values.forget_places();
+                // Blocks that earlier steps removed from the index are freed with the rest.
+                self.backlog.add_pending_free(&lost);
+                taken.freed.extend(lost);
+                return Err(error);
+            }
+        };
+        let mut rest = Rest {
+            tail: Some((taken.end.lsn, taken.credited)),
+            freed: [std::mem::take(&mut taken.freed), lost].concat(),
+            retired,
+            pending,
+        };
+        // Threads that wait for space in the log go on first.
+        if ending == Ending::Settled {
+            rest.move_tail(core)?;
         }
-        core.journal.merged(taken.end.lsn);
         let heads = std::mem::take(&mut taken.heads);
         release_sealed(core, &self.backlog, heads, taken.seq);
-        let freed = [std::mem::take(&mut taken.freed), lost].concat();
-        core.space.release(&mut join_runs(freed), core.discard)?;
+        self.backlog.shrunk();
+        match ending {
+            Ending::Settled => {
+                rest.release(core)?;
+            }
+            Ending::Left => {
+                rest.announce(core);
+                left.rest = Some(rest);
+                self.rests.store(true, Ordering::Release);
+                fault::inject(InjectedFault::RestReleasedEarly, || left.settle(core))?;
+            }
+        }
         self.keep_copies(core, taken)?;
-        self.backlog.done(pending);
         core.heads.each(|items| items.table().shrink());
         core.heads.close_unused();
         Ok(())
@@ -425,8 +533,9 @@ impl Merger {
         &self,
         core: &Core,
         taken: &mut MergeInput,
+        ending: Ending,
         lost: &mut Vec<BlockRun>,
-    ) -> Result<()> {
+    ) -> Result<Retired> {
         let (count, promised) = (Cell::new(0), Cell::new(taken.units));
         let mut heads = Vec::with_capacity(taken.heads.len());
         for head in &taken.heads {
@@ -441,6 +550,7 @@ impl Merger {
             seq: taken.seq,
             birth: taken.birth,
             end: StepEnd::Tail(taken.end),
+            ending,
             roots: &taken.roots,
             promised: &promised,
             count: &count,
@@ -480,6 +590,7 @@ impl Merger {
             seq,
             birth: seq,
             end: roots.map_or(StepEnd::Nothing, |_| StepEnd::Merged),
+            ending: Ending::Settled,
             roots: roots.unwrap_or(&none),
             promised: &promised,
             count: &count,
@@ -491,19 +602,20 @@ impl Merger {
     }
 
     /// Brings all edits of all heads into the index, and adds the data blocks that the index lost to
-    /// `lost`.
+    /// `lost`. Returns the nodes that the last step has left to be released.
     fn merge_steps(
         &self,
         core: &Core,
         heads: Vec<MergeEdits<'_>>,
         step: &Step<'_>,
         lost: &mut Vec<BlockRun>,
-    ) -> Result<()> {
+    ) -> Result<Retired> {
         let mut heads = heads.into();
         loop {
-            lost.extend(merge_step(core, &mut heads, step)?);
+            let (more, retired) = merge_step(core, &mut heads, step)?;
+            lost.extend(more);
             if heads.is_empty() {
-                return Ok(());
+                return Ok(retired);
             }
             self.packing.restore_reserve(core)?;
         }
@@ -511,12 +623,13 @@ impl Merger {
 
     /// As [`Core::compact`].
     pub(super) fn compact(&self, core: &Core) -> Result<bool> {
-        let unfinished = self.unfinished.lock();
+        let mut left = self.left.lock();
         core.storage.check()?;
         core.storage.retry_held()?;
-        if unfinished.is_some() {
+        if left.unfinished.is_some() {
             return Ok(false);
         }
+        left.settle(core)?;
         let before = core.space.free_blocks();
         let result = self.packing.pack(core, &|| false);
         if let Err(e) = &result {

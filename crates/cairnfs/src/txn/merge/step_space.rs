@@ -215,11 +215,42 @@ impl StepUnits<'_> {
     /// # Errors
     /// A damaged bitmap.
     pub fn release_retired(self, core: &Core) -> Result<()> {
-        let mut retired: Vec<u64> = self.retired.into_iter().collect();
-        retired.sort_unstable();
-        let again = release(core, &retired, self.drawn, core.discard)?;
-        self.promised.set(self.promised.get() + again);
+        let promised = self.promised;
+        let again = self.into_retired().release(core)?;
+        promised.set(promised.get() + again);
         Ok(())
+    }
+
+    /// The retired nodes, to be released when the step's superblock is durable.
+    pub fn into_retired(self) -> Retired {
+        let mut nodes: Vec<u64> = self.retired.into_iter().collect();
+        nodes.sort_unstable();
+        let drawn = self.drawn;
+        Retired { nodes, drawn }
+    }
+}
+
+/// Index nodes that a step does not use any more.
+#[derive(Default)]
+pub(in crate::txn) struct Retired {
+    nodes: Vec<u64>,
+    /// Units of the reservation that the step has allocated.
+    drawn: u64,
+}
+
+impl Retired {
+    /// Number of nodes.
+    pub fn units(&self) -> u64 {
+        self.nodes.len() as u64
+    }
+
+    /// Releases the nodes, once the step's superblock is durable. Returns how many units are
+    /// reserved again for merges.
+    ///
+    /// # Errors
+    /// A damaged bitmap.
+    pub fn release(self, core: &Core) -> Result<u64> {
+        release(core, &self.nodes, self.drawn, core.discard)
     }
 }
 
@@ -232,6 +263,7 @@ mod tests {
     use crate::device::{Device, MemoryDevice};
     use crate::fs::{MakeOptions, make_device};
     use crate::txn::merge::edits::ImageChange;
+    use crate::txn::merge::rest::Ending;
     use crate::txn::merge::steps::finish_step;
     use crate::txn::roots::RootItems;
     use crate::txn::{Limits, OpenMode};
@@ -256,7 +288,9 @@ mod tests {
 
     fn finish(core: &Core, space: StepSpace<'_>) {
         let changes = (Vec::new(), &RootItems::new());
-        finish_step(core, space, changes, 1, &ImageChange::default(), |_| {}).unwrap();
+        let (image, ending) = (ImageChange::default(), Ending::Settled);
+        let done = finish_step(core, space, changes, 1, &image, (|_| {}, ending)).unwrap();
+        done.release_retired(core).unwrap();
     }
 
     #[test]

@@ -4,7 +4,8 @@
 //! superblock has all of them.
 //!
 //! What a step frees becomes usable only once its superblock is durable: nodes are released at its
-//! end, data blocks are left to the caller.
+//! end, data blocks are left to the caller, and so are the nodes of a last step that does not wait
+//! for its superblock.
 
 use std::cell::Cell;
 use std::collections::VecDeque;
@@ -23,7 +24,8 @@ use crate::space::BlockRun;
 use crate::txn::Core;
 use crate::txn::drop::GivenUp;
 use crate::txn::merge::edits::{ImageChange, MergeEdits};
-use crate::txn::merge::step_space::{StepSpace, StepUnits};
+use crate::txn::merge::rest::Ending;
+use crate::txn::merge::step_space::{Retired, StepSpace, StepUnits};
 use crate::txn::roots::{RootChanges, RootItems, root_key, tree_of};
 use crate::txn::runs::subtract_runs;
 use crate::txn::superblocks::volume_tree;
@@ -38,6 +40,8 @@ pub(super) struct Step<'a> {
     pub birth: u64,
     /// What the last step records.
     pub end: StepEnd,
+    /// Whether the last step waits for its superblock.
+    pub ending: Ending,
     /// Changes of roots, which the last step applies to the state that it leaves.
     pub roots: &'a RootItems,
     /// Units left of those reserved for the growth of the index.
@@ -136,12 +140,13 @@ fn tree_after(core: &Core, trees: &[NewTree], changes: &RootItems, id: u32) -> (
 }
 
 /// Runs one step: applies a part of the edits of the first heads, removes the heads that are done,
-/// and writes a superblock. Returns the data blocks that the index lost.
+/// and writes a superblock. Returns the data blocks that the index lost, and the nodes that are left
+/// to be released.
 pub(super) fn merge_step(
     core: &Core,
     heads: &mut VecDeque<MergeEdits<'_>>,
     step: &Step<'_>,
-) -> Result<Vec<BlockRun>> {
+) -> Result<(Vec<BlockRun>, Retired)> {
     let birth = step.birth;
     step.count.set(0);
     let space = StepSpace::new(core, step.count, step.promised);
@@ -164,14 +169,26 @@ pub(super) fn merge_step(
     }
     let last = heads.is_empty();
     let none = RootItems::new();
-    let roots = if last { step.roots } else { &none };
-    finish_step(core, space, (trees, roots), birth, &image, |superblock| {
+    let (roots, ending) = match last {
+        true => (step.roots, step.ending),
+        false => (&none, Ending::Settled),
+    };
+    let change = |superblock: &mut Superblock| {
         if last || is_injected(InjectedFault::TailMovedEachStep) {
             step.moves_tail(superblock);
         }
-    })?;
+    };
+    let changes = (trees, roots);
+    let done = finish_step(core, space, changes, birth, &image, (change, ending))?;
+    let retired = match ending {
+        Ending::Left => done.into_retired(),
+        Ending::Settled => {
+            done.release_retired(core)?;
+            Retired::default()
+        }
+    };
     // Blocks that one key lost and another gained are still in use.
-    Ok(subtract_runs(image.removed, &image.added))
+    Ok((subtract_runs(image.removed, &image.added), retired))
 }
 
 /// Applies as many edits of a head as the step has room for.
@@ -201,15 +218,16 @@ fn apply_head(
 }
 
 /// Makes new trees the valid ones, with changes of `roots`: updates the free space accordingly and
-/// writes a superblock changed by `change`.
-pub(super) fn finish_step(
+/// writes a superblock changed by `change`. Returns the units of the step, whose retired nodes may be
+/// released when the superblock is durable.
+pub(super) fn finish_step<'a>(
     core: &Core,
-    space: StepSpace<'_>,
+    space: StepSpace<'a>,
     (trees, roots): (Vec<NewTree>, &RootItems),
     birth: u64,
     image: &ImageChange,
-    change: impl FnOnce(&mut Superblock),
-) -> Result<()> {
+    (change, ending): (impl FnOnce(&mut Superblock), Ending),
+) -> Result<StepUnits<'a>> {
     let items = root_items(core, &trees, roots);
     let written = items.iter().map(|(id, root)| (*id, Some(root.clone())));
     let given_up = space.take_given_up();
@@ -230,7 +248,7 @@ pub(super) fn finish_step(
             Ok(())
         },
     };
-    let done = write_roots(core, space, step, change)?;
+    let done = write_roots(core, space, step, (change, ending))?;
     core.roots.set_merged(items, roots);
     core.drops.watch().take(&image.given_up);
     core.drops.watch().take(&given_up);
@@ -244,7 +262,7 @@ pub(super) fn finish_step(
             items.set_merged_inherited(core.roots.merged_inherited(items.root()));
         });
     }
-    done.release_retired(core)
+    Ok(done)
 }
 
 /// The end of a step: changes of root items, and what changes the free-space image besides nodes.
@@ -269,7 +287,7 @@ pub(in crate::txn) fn write_roots<'a>(
     core: &Core,
     space: StepSpace<'a>,
     step: VolumeStep<'_, impl FnOnce() -> Result<()>, impl FnOnce() -> Result<()>>,
-    change: impl FnOnce(&mut Superblock),
+    (change, ending): (impl FnOnce(&mut Superblock), Ending),
 ) -> Result<StepUnits<'a>> {
     let mut volume = volume_tree(&core.superblocks.newest());
     space.enter(0, VOLUME_ROOT);
@@ -289,11 +307,14 @@ pub(in crate::txn) fn write_roots<'a>(
     for block in allocated.difference(retired) {
         core.space.image_add(unit(*block))?;
     }
-    core.superblocks.flip(|superblock| {
+    core.superblocks.write_next(|superblock| {
         superblock.root = volume.ptr;
         superblock.root_height = U32::new(volume.height);
         change(superblock);
     })?;
+    if ending == Ending::Settled {
+        core.superblocks.settle()?;
+    }
     Ok(done)
 }
 
@@ -306,10 +327,12 @@ fn lose(core: &Core, removed: &[BlockRun]) -> Result<()> {
 /// Lets lookups in open roots read the new trees.
 fn set_trees(core: &Core, trees: &[NewTree]) {
     for new in trees {
-        if let Some(items) = core.heads.get(new.root)
-            && items.tree() != new.tree
-        {
-            items.set_tree(new.tree);
+        for id in core.roots.readers_of(new.root) {
+            if let Some(items) = core.heads.get(id)
+                && items.tree() != new.tree
+            {
+                items.set_tree(new.tree);
+            }
         }
     }
 }

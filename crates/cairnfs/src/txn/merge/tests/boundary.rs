@@ -97,7 +97,7 @@ fn commit(core: &Core, history: &History, rng: &mut TestRng, number: u32) {
 
 /// Compares the index with the state at the boundary of the newest merge.
 fn compare(core: &Core, history: &History) {
-    let _one = core.merger.unfinished.lock();
+    let _one = core.merger.left.lock();
     let merged = core.superblocks.newest().merged_seq.get();
     let tree = core.open_root(core.main_root()).unwrap().tree();
     for inode in 0..INODES {

@@ -59,6 +59,84 @@ fn two_snapshots_one_merge() {
     });
 }
 
+/// What a fork's merge leaves until its superblock is durable is not used before: neither the nodes
+/// and blocks that it freed, nor the copies of the free space that the superblock before refers to.
+#[test]
+fn forks_leave_their_superblocks_unflushed() {
+    history(|v| {
+        let main = v.id("main");
+        for ino in INODES {
+            v.put(main, (ino, 0), 1);
+        }
+        v.merge();
+        for (value, name) in [(2, "b"), (3, "c"), (4, "d")] {
+            v.put(main, (100, 0), value);
+            v.remove(main, (100 + u64::from(value) % 4, 0));
+            let branch = v.branch(main, name);
+            assert!(v.core.merger.has_rest(), "no flush but that of the record");
+            v.put(branch, (101, 1), value);
+        }
+        v.put(main, (103, 2), 5);
+        v.sync();
+        v.core.settle_merge().unwrap();
+        assert!(!v.core.merger.has_rest());
+        v.put(main, (100, 0), 6);
+        v.sync();
+        v.merge();
+    });
+}
+
+/// A branch of a tree without changes is opened, written and forked before any merge has taken it.
+#[test]
+fn branches_open_before_a_merge_has_them() {
+    history(|v| {
+        let main = v.id("main");
+        for ino in INODES {
+            v.put(main, (ino, 0), 1);
+        }
+        v.merge();
+        let merges = v.core.merger.merges();
+        let b = v.branch(main, "b");
+        let c = v.branch(main, "c");
+        v.put(c, (100, 0), 2);
+        assert!(v.core.roots.is_only_logged(b) && v.core.roots.is_only_logged(c));
+        fsync(&v.core, c, 100);
+        v.note(true);
+        assert_eq!(v.core.merger.merges(), merges, "no merge came between");
+        v.remove(c, (101, 0));
+        v.put(main, (102, 0), 3);
+        v.snapshot(c, "s");
+        v.put(c, (100, 0), 4);
+        v.put(b, (100, 0), 5);
+        v.sync();
+        v.merge();
+    });
+}
+
+/// Each change of roots pays for its own context in the log, also if one merge takes several.
+#[test]
+fn joined_changes_leave_log_space_as_it_was() {
+    let v = Run::new(None);
+    let (main, ring) = (v.core.main_root(), v.core.journal.ring());
+    let free = |v: &Run| {
+        v.core.merge().unwrap();
+        v.core.reservations.sweep();
+        ring.free()
+    };
+    v.core.fork(main, "first", ForkKind::Frozen).unwrap();
+    let before = free(&v);
+    for n in 0..20 {
+        v.core
+            .fork(main, &format!("s{n}"), ForkKind::Frozen)
+            .unwrap();
+    }
+    assert!(
+        v.core.roots.is_only_logged(v.id("s0")),
+        "no merge came between"
+    );
+    assert_eq!(free(&v), before);
+}
+
 /// A branch of a branch of a snapshot, each with changes of its own.
 #[test]
 fn branches_in_any_depth() {
@@ -118,7 +196,7 @@ fn boundaries_without_changes_between_join() {
         let s = v.snapshot(main, "s");
         v.snapshot(main, "t");
         assert!(v.core.roots.is_only_logged(s), "no merge came between");
-        let b = v.branch(main, "b");
+        let b = v.fork(main, "b", ForkKind::Head);
         assert_eq!(v.core.merger.merges(), merges);
         v.put(b, (100, 0), 2);
         assert!(!v.core.roots.is_only_logged(s));

@@ -117,8 +117,14 @@ impl Run {
         self.fork(from, name, ForkKind::Frozen)
     }
 
+    /// Forks as callers do that open the branch next.
     fn branch(&mut self, from: u32, name: &str) -> u32 {
-        self.fork(from, name, ForkKind::Head)
+        let files = self.files[&from].clone();
+        let made = self.core.fork_readable(from, name, ForkKind::Head);
+        let id = made.unwrap().id();
+        self.files.insert(id, files);
+        self.note(true);
+        id
     }
 
     fn publish(&mut self, base: u32, staged: u32, kept: &str, since: Option<u32>) {

@@ -1,0 +1,74 @@
+//! What a merge leaves for the time when its last superblock is durable.
+//!
+//! A caller that needs only the new trees does not wait for that superblock: what it waits for is
+//! durable in the log, and the next flush, whoever needs it, makes the superblock durable as well.
+//! Until then the state on the device is what the superblock before says, with its tail of the log.
+//! So everything that this state still needs is kept here: the log before the new tail, the blocks
+//! and the nodes that the merge freed.
+
+use crate::error::Result;
+use crate::fault::{self, InjectedFault};
+use crate::format::NODE_BLOCKS;
+use crate::space::BlockRun;
+use crate::txn::Core;
+use crate::txn::merge::step_space::Retired;
+use crate::txn::runs::join_runs;
+
+/// Whether a merge waits for its last superblock.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::txn) enum Ending {
+    /// It does.
+    Settled,
+    /// It leaves a [`Rest`].
+    Left,
+}
+
+/// What a merge leaves.
+pub(super) struct Rest {
+    /// The new tail of the log, until it has moved, and whether the credit of merges closed the
+    /// merge's last context.
+    pub tail: Option<(u64, bool)>,
+    /// The data blocks that the merge freed.
+    pub freed: Vec<BlockRun>,
+    /// The index nodes that its last step freed.
+    pub retired: Retired,
+    /// Blocks of the backlog that become usable.
+    pub pending: u64,
+}
+
+impl Rest {
+    /// Adds the freed nodes to the blocks that are known to become usable later.
+    pub fn announce(&mut self, core: &Core) {
+        let nodes = BlockRun::new(0, self.retired.units() * NODE_BLOCKS);
+        core.merger.backlog.add_pending_free(&[nodes]);
+        self.pending += nodes.len;
+    }
+
+    /// Makes the superblock durable before any later write, and moves the log's tail.
+    ///
+    /// # Errors
+    /// The device's failure.
+    pub fn move_tail(&mut self, core: &Core) -> Result<()> {
+        fault::unless(InjectedFault::RestReleasedEarly, || {
+            core.superblocks.settle()
+        })?;
+        if let Some((tail, credited)) = self.tail.take() {
+            core.journal.merged(tail, credited);
+        }
+        Ok(())
+    }
+
+    /// Ends the merge: moves the log's tail and makes usable what was freed. Returns how many units
+    /// are reserved again for merges.
+    ///
+    /// # Errors
+    /// The device's failure, or a damaged bitmap.
+    pub fn release(mut self, core: &Core) -> Result<u64> {
+        self.move_tail(core)?;
+        core.space
+            .release(&mut join_runs(self.freed), core.discard)?;
+        let again = self.retired.release(core)?;
+        core.merger.backlog.freed(self.pending);
+        Ok(again)
+    }
+}
