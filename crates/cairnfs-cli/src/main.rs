@@ -11,6 +11,7 @@ mod helper;
 mod holder;
 mod inherited;
 mod interrupt;
+mod look;
 mod memory;
 mod notify;
 mod output;

@@ -1,22 +1,31 @@
 //! `cairnfs diff`: what differs between two states of a volume.
 
+mod lines;
+mod names;
+mod patch_colours;
+mod stat;
+
 use std::io::{self, BufWriter, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use cairnfs::{Diff, Error, FileChange, FileKind, FilePath, Status, Summary};
+use cairnfs::{Diff, Error, FileChange, FilePath, Report, Status, Summary};
 use serde::Serialize;
 
-use crate::failure::{AnyError, Failure, show_bytes};
+use crate::failure::{AnyError, Failure, show_bytes, shown};
+use crate::look::Look;
 use crate::output;
 use crate::roots::{Roots, root_failure};
-use crate::size::human;
 use crate::volume::{Access, components};
 
 /// Exit code if something differs, as that of diff(1).
 const DIFFERENT: u8 = 1;
 /// Exit code of a failure, as that of diff(1).
 const TROUBLE: u8 = 2;
+
+/// The next step if the second state does not exist: it may be meant as a path.
+const SECOND: &str =
+    "to show only a path, name both states before it: cairnfs diff VOLUME A main PATH";
 
 const EXAMPLES: &str = "\
 Examples:
@@ -29,7 +38,7 @@ Examples:
 A and B are snapshots or branches: NAME, BRANCH@SNAPSHOT, or BRANCH@TIME, the
 newest snapshot that is as old (10:30, 2026-01-31, 2026-01-31T10:30, -5m, -2d;
 in local time). Without B, A is compared with main. With PATH, only what is at
-or below these paths is shown.
+or below these paths is shown; a path that neither A nor B has is an error.
 
 Each line has a letter, A added, D removed, R renamed, M changed, and the path;
 for a renamed file the old path comes first. A file is the same if it has the
@@ -38,9 +47,17 @@ of the same path and type, as editors save, is shown as changed. It takes as
 long as there are differences, however many files there are; --stat counts the
 bytes that were written, without holes.
 
+--name-status and --name-only are for programs, as those of git diff: behind R
+stands how much of the contents was kept, in percent, by blocks; a path with
+control characters, quotes, backslashes or invalid UTF-8 is in quotes with escapes
+of C, or with -z as it is, and each part ends with a NUL. A renamed directory is
+one line, without what is below it.
+
 -p writes patches as git diff does, for patch(1) and git apply. Files that are
 not text are only named, and empty directories, owners, times and extended
 attributes have no place in a patch.
+
+On a terminal there are colours, unless NO_COLOR is set.
 
 Exit codes: 0 no difference, 1 differences, 2 wrong arguments or a failure.";
 
@@ -61,9 +78,15 @@ pub struct Args {
     /// Show how much of each file was written, and the sums
     #[arg(long, group = "form")]
     stat: bool,
-    /// Show letter and path only, separated by tabs, for programs
-    #[arg(long, group = "form")]
+    /// Show paths only
+    #[arg(long, groups = ["form", "names"])]
+    name_only: bool,
+    /// Show letters and paths only, separated by tabs
+    #[arg(long, groups = ["form", "names"])]
     name_status: bool,
+    /// End each letter and path with NUL instead, and quote nothing
+    #[arg(short = 'z', requires = "names")]
+    nul: bool,
     /// Show contents as patches
     #[arg(short, long, group = "form")]
     patch: bool,
@@ -96,52 +119,100 @@ pub fn run(args: Args) -> Result<ExitCode, AnyError> {
 
 fn compare(args: &Args) -> Result<ExitCode, AnyError> {
     let (roots, diff) = open(args)?;
+    check_paths(&diff, args)?;
     let mut report = diff.report().clone();
     report.files.retain(|file| is_wanted(file, &args.paths));
-    let summary = report.summary();
-    let files = &report.files;
-    let mut out = BufWriter::new(io::stdout().lock());
+    let written = write(&diff, &report, args);
+    drop(diff);
+    // What went wrong with the output matters, and not that nothing was changed.
+    let closed = roots.close();
+    written?;
+    closed?;
+    let different = !report.files.is_empty();
+    Ok(ExitCode::from(u8::from(different) * DIFFERENT))
+}
+
+/// Refuses a path that neither state has: it would show nothing, as if nothing had changed.
+fn check_paths(diff: &Diff, args: &Args) -> Result<(), Failure> {
+    let failed = |e: &Error| root_failure(&args.volume, &args.b, e);
+    for path in &args.paths {
+        if !diff.has_path(Path::new(path)).map_err(|e| failed(&e))? {
+            let why = format!("neither {} nor {} has it", args.a, args.b);
+            return Err(Failure::new(show_bytes(path.as_bytes()), why));
+        }
+    }
+    Ok(())
+}
+
+/// Writes the differences in the form that was asked for.
+fn write(diff: &Diff, report: &Report, args: &Args) -> Result<(), AnyError> {
+    let (look, summary, files) = (Look::of_stdout(), report.summary(), &report.files);
     if args.json {
-        drop(out);
-        output::json(&Json {
-            volume: crate::failure::shown(&args.volume),
+        return output::json(&Json {
+            volume: shown(&args.volume),
             old: &args.a,
             new: &args.b,
             summary,
             files,
-        })?;
-    } else if args.patch {
-        let mut patches = diff.patches();
-        for file in files {
-            let patch = patches.of(file);
-            let patch = patch.map_err(|e| root_failure(roots.path(), &args.b, &e))?;
-            out.write_all(&patch)?;
-        }
-        out.flush()?;
-    } else if !args.quiet {
-        for file in files {
-            match (args.stat, args.name_status) {
-                (true, _) => write_stat(&mut out, file)?,
-                (_, true) => write_names(&mut out, file)?,
-                _ => write_line(&mut out, file)?,
-            }
-        }
-        if args.stat {
-            writeln!(out, "{}", sums(&summary))?;
-        }
-        out.flush()?;
+        });
     }
-    drop(diff);
-    let different = !files.is_empty();
-    roots.close()?;
-    Ok(ExitCode::from(u8::from(different) * DIFFERENT))
+    let mut out = BufWriter::new(io::stdout().lock());
+    if args.patch {
+        write_patches(&mut out, &look, diff, args, files)?;
+    } else if args.stat {
+        stat::write(&mut out, &look, files, &summary)?;
+    } else if args.name_only || args.name_status {
+        let form = names::Form {
+            status: args.name_status,
+            nul: args.nul,
+        };
+        for file in files {
+            names::write(&mut out, form, file)?;
+        }
+    } else if !args.quiet {
+        lines::write(&mut out, &look, files)?;
+    }
+    out.flush()?;
+    Ok(())
+}
+
+/// Writes patches; first those that make room for others, because patch(1) applies them in order.
+fn write_patches(
+    out: &mut impl Write,
+    look: &Look,
+    diff: &Diff,
+    args: &Args,
+    files: &[FileChange],
+) -> Result<(), AnyError> {
+    let failed = |e: Error| root_failure(&args.volume, &args.b, &e);
+    let mut patches = diff.patches().map_err(failed)?;
+    let mut ordered: Vec<&FileChange> = files.iter().collect();
+    ordered.sort_by_key(|file| match file.status {
+        Status::Removed => 0,
+        Status::Renamed => 1,
+        Status::Added | Status::Changed => 2,
+    });
+    for file in ordered {
+        let patch = patches.of(file).map_err(failed)?;
+        match look.has_colours() {
+            true => patch_colours::write(out, look, &patch)?,
+            false => out.write_all(&patch)?,
+        }
+    }
+    Ok(())
 }
 
 /// Opens the volume, for reading if that suffices, and compares.
 fn open(args: &Args) -> Result<(Roots, Diff), Failure> {
     let failed = |e: Error| match &e {
-        Error::NoRoot { reference, .. } => root_failure(&args.volume, reference, &e),
-        _ => Failure::engine(crate::failure::shown(&args.volume), &e),
+        Error::NoRoot { reference, .. } => {
+            let failure = root_failure(&args.volume, reference, &e);
+            match *reference == args.b && args.b != args.a {
+                true => failure.hint(SECOND),
+                false => failure,
+            }
+        }
+        _ => Failure::engine(shown(&args.volume), &e),
     };
     let roots = Roots::open(&args.volume, Access::Read)?;
     match roots.volume().diff(&args.a, &args.b) {
@@ -171,99 +242,4 @@ fn is_wanted(file: &FileChange, wanted: &[String]) -> bool {
         || wanted
             .iter()
             .any(|wanted| names().any(|path| below(path, wanted.as_bytes())))
-}
-
-fn letter(file: &FileChange) -> char {
-    match file.status {
-        Status::Added => 'A',
-        Status::Removed => 'D',
-        Status::Renamed => 'R',
-        Status::Changed => 'M',
-    }
-}
-
-/// The path that a renamed file had.
-fn old_path(file: &FileChange) -> Option<&FilePath> {
-    let renamed = file.status == Status::Renamed;
-    file.old_paths.first().filter(|_| renamed)
-}
-
-fn write_names(out: &mut impl Write, file: &FileChange) -> io::Result<()> {
-    write!(out, "{}\t", letter(file))?;
-    if let Some(old) = old_path(file) {
-        out.write_all(&old.bytes)?;
-        out.write_all(b"\t")?;
-    }
-    out.write_all(&file.path.bytes)?;
-    out.write_all(b"\n")
-}
-
-fn shown_path(file: &FileChange) -> String {
-    let slash = match file.kind {
-        FileKind::Directory => "/",
-        _ => "",
-    };
-    let path = show_bytes(&file.path.bytes);
-    match old_path(file) {
-        Some(old) => format!("{}{slash} -> {path}{slash}", show_bytes(&old.bytes)),
-        None => format!("{path}{slash}"),
-    }
-}
-
-fn write_line(out: &mut impl Write, file: &FileChange) -> io::Result<()> {
-    let mut what: Vec<String> = Vec::new();
-    let whole = matches!(file.status, Status::Added | Status::Removed);
-    if !whole {
-        if !file.contents.is_empty() {
-            what.push("contents".into());
-        }
-        let own = file.attributes.iter().filter(|a| a.name != "mtime");
-        what.extend(own.map(|a| match a.name {
-            "mode" => format!("mode {:o} to {:o}", a.old, a.new),
-            _ => format!("{} {} to {}", a.name, a.old, a.new),
-        }));
-        if !file.xattrs.is_empty() {
-            what.push("extended attributes".into());
-        }
-        if file.status == Status::Changed {
-            let names = |what: &str, list: &[FilePath]| {
-                let list = list.iter().map(|p| show_bytes(&p.bytes));
-                list.map(|p| format!("{what} {p}")).collect::<Vec<_>>()
-            };
-            what.extend(names("no longer", &file.old_paths));
-            what.extend(names("also", &file.new_paths));
-        }
-        if what.is_empty() && file.status == Status::Changed {
-            let time = file.attributes.iter().any(|a| a.name == "mtime");
-            what.push(if time { "time" } else { "replaced" }.into());
-        }
-    }
-    let what = match what.is_empty() {
-        true => String::new(),
-        false => format!("  ({})", what.join(", ")),
-    };
-    writeln!(out, "{} {}{what}", letter(file), shown_path(file))
-}
-
-fn write_stat(out: &mut impl Write, file: &FileChange) -> io::Result<()> {
-    let bytes = match file.written {
-        0 => String::new(),
-        bytes => human(bytes),
-    };
-    let (letter, path) = (letter(file), shown_path(file));
-    writeln!(out, "{letter} {bytes:>9}  {path}")
-}
-
-fn sums(sum: &Summary) -> String {
-    let Summary {
-        added,
-        removed,
-        renamed,
-        changed,
-        bytes,
-    } = sum;
-    format!(
-        "{added} added, {removed} removed, {renamed} renamed, {changed} changed; {} written",
-        human(*bytes)
-    )
 }
