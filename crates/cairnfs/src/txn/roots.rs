@@ -182,15 +182,15 @@ impl Roots {
     }
 
     /// What an opening of a root needs: its tree, and the boundary of its parent as committers see
-    /// it and as the index has it. None for a root that the index does not have, or that is being
-    /// dropped.
-    pub(super) fn opened(&self, id: u32) -> Option<(Tree, u64, u64)> {
+    /// it and as the index has it. None for a root that the index does not have; one that was dropped
+    /// is opened for its `descendants` only.
+    pub(super) fn opened(&self, id: u32, descendants: bool) -> Option<(Tree, u64, u64)> {
         let (raw, state) = {
             let table = self.table.lock();
             let state = table.get(id)?.state;
             (table.merged.get(&id)?.tree, state)
         };
-        let is_read = state != RootState::Dropping;
+        let is_read = descendants || state != RootState::Dropping;
         is_read.then(|| (tree_of(&raw), self.inherited(id), self.merged_inherited(id)))
     }
 

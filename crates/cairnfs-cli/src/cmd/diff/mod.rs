@@ -9,7 +9,7 @@ use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use cairnfs::{Diff, Error, FileChange, FilePath, Report, Status, Summary};
+use cairnfs::{Diff, Error, FileChange, FileKind, FilePath, Report, Status, Summary};
 use serde::Serialize;
 
 use crate::failure::{AnyError, Failure, show_bytes, shown};
@@ -49,9 +49,9 @@ bytes that were written, without holes.
 
 --name-status and --name-only are for programs, as those of git diff: behind R
 stands how much of the contents was kept, in percent, by blocks; a path with
-control characters, quotes, backslashes or invalid UTF-8 is in quotes with escapes
-of C, or with -z as it is, and each part ends with a NUL. A renamed directory is
-one line, without what is below it.
+control characters, quotes, backslashes or bytes beyond ASCII is in quotes with
+escapes of C, or with -z as it is, and each part ends with a NUL. A renamed
+directory is one line, without what is below it.
 
 -p writes patches as git diff does, for patch(1) and git apply. Files that are
 not text are only named, and empty directories, owners, times and extended
@@ -228,18 +228,18 @@ fn open(args: &Args) -> Result<(Roots, Diff), Failure> {
     }
 }
 
-/// Whether one of the paths of a file is at or below one of the wanted paths.
+/// Whether one of the paths of a file is at or below one of the wanted paths, or is a renamed
+/// directory above one.
 fn is_wanted(file: &FileChange, wanted: &[String]) -> bool {
+    let moved = file.kind == FileKind::Directory && file.status == Status::Renamed;
+    let concerns = |path: &FilePath, wanted: &str| {
+        let (path, wanted) = (components(&path.bytes), components(wanted.as_bytes()));
+        path.starts_with(&wanted) || moved && wanted.starts_with(&path)
+    };
     let names = || {
         let more = file.old_paths.iter().chain(&file.new_paths);
         std::iter::once(&file.path).chain(more)
     };
-    let below = |path: &FilePath, wanted: &[u8]| {
-        let wanted = components(wanted);
-        components(&path.bytes).starts_with(&wanted)
-    };
-    wanted.is_empty()
-        || wanted
-            .iter()
-            .any(|wanted| names().any(|path| below(path, wanted.as_bytes())))
+    let is_one = |wanted: &String| names().any(|path| concerns(path, wanted));
+    wanted.is_empty() || wanted.iter().any(is_one)
 }

@@ -73,10 +73,9 @@ fn record(out: &mut impl Write, form: Form, letter: &str, paths: &[&FilePath]) -
     if form.status {
         parts.push(letter.as_bytes().to_vec());
     }
-    let shown = if form.status {
-        paths
-    } else {
-        paths.get(paths.len() - 1..).unwrap_or_default()
+    let shown = match form.status {
+        true => paths,
+        false => paths.last_chunk::<1>().map_or(&[][..], |last| &last[..]),
     };
     parts.extend(shown.iter().map(|path| match form.nul {
         true => path.bytes.clone(),
@@ -86,46 +85,31 @@ fn record(out: &mut impl Write, form: Form, letter: &str, paths: &[&FilePath]) -
     out.write_all(end)
 }
 
-/// A path in quotes with escapes of C, as git quotes it with `core.quotePath=false`, if it has
-/// control characters, quotes, backslashes, or bytes that are not UTF-8.
+/// A path in quotes with escapes of C, as git quotes it, if it has bytes that are not ASCII,
+/// control characters, quotes or backslashes.
 fn quoted(path: &[u8]) -> Vec<u8> {
-    let special = |c: char| c.is_control() || matches!(c, '"' | '\\');
-    if std::str::from_utf8(path).is_ok_and(|text| !text.contains(special)) {
+    let special = |byte: &u8| !matches!(byte, b' '..=b'~') || matches!(byte, b'"' | b'\\');
+    if !path.iter().any(special) {
         return path.to_vec();
     }
     let mut out = b"\"".to_vec();
-    for chunk in path.utf8_chunks() {
-        for c in chunk.valid().chars() {
-            match c {
-                '"' => out.extend_from_slice(b"\\\""),
-                '\\' => out.extend_from_slice(b"\\\\"),
-                '\u{7}' => out.extend_from_slice(b"\\a"),
-                '\u{8}' => out.extend_from_slice(b"\\b"),
-                '\t' => out.extend_from_slice(b"\\t"),
-                '\n' => out.extend_from_slice(b"\\n"),
-                '\u{b}' => out.extend_from_slice(b"\\v"),
-                '\u{c}' => out.extend_from_slice(b"\\f"),
-                '\r' => out.extend_from_slice(b"\\r"),
-                c => {
-                    let mut bytes = [0; 4];
-                    let bytes = c.encode_utf8(&mut bytes).as_bytes();
-                    match c.is_control() {
-                        true => octal(&mut out, bytes),
-                        false => out.extend_from_slice(bytes),
-                    }
-                }
-            }
+    for byte in path {
+        match byte {
+            b'"' => out.extend_from_slice(b"\\\""),
+            b'\\' => out.extend_from_slice(b"\\\\"),
+            7 => out.extend_from_slice(b"\\a"),
+            8 => out.extend_from_slice(b"\\b"),
+            b'\t' => out.extend_from_slice(b"\\t"),
+            b'\n' => out.extend_from_slice(b"\\n"),
+            11 => out.extend_from_slice(b"\\v"),
+            12 => out.extend_from_slice(b"\\f"),
+            b'\r' => out.extend_from_slice(b"\\r"),
+            byte if special(byte) => out.extend_from_slice(format!("\\{byte:03o}").as_bytes()),
+            byte => out.push(*byte),
         }
-        octal(&mut out, chunk.invalid());
     }
     out.push(b'"');
     out
-}
-
-fn octal(out: &mut Vec<u8>, bytes: &[u8]) {
-    for byte in bytes {
-        out.extend_from_slice(format!("\\{byte:03o}").as_bytes());
-    }
 }
 
 #[cfg(test)]
@@ -135,9 +119,9 @@ mod tests {
     #[test]
     fn paths_are_quoted_as_git_does() {
         let q = |path: &[u8]| String::from_utf8(quoted(path)).unwrap();
-        assert_eq!(q("two wörds".as_bytes()), "two wörds");
+        assert_eq!(q(b"two words"), "two words");
+        assert_eq!(q("w\u{f6}rds".as_bytes()), r#""w\303\266rds""#);
         assert_eq!(q(b"a\"b\\c\td\n"), r#""a\"b\\c\td\n""#);
         assert_eq!(q(b"\x1b\x7f\xff"), r#""\033\177\377""#);
-        assert_eq!(q("\u{9b}é\n".as_bytes()), r#""\302\233é\n""#);
     }
 }

@@ -145,7 +145,8 @@ mod tests {
     #[test]
     fn long_paths_keep_their_end() {
         assert_eq!(shortened("short", 10), "short");
-        assert_eq!(shortened("directory/below/file", 14), ".../file");
+        assert_eq!(shortened("directory/below/file", 14), ".../below/file");
+        assert_eq!(shortened("directory/below/file", 13), ".../file");
         assert_eq!(shortened("abcdefghijklmnop", 10), "...jklmnop");
     }
 }
