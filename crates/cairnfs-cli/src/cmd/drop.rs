@@ -149,14 +149,14 @@ fn wait(roots: &Roots, quiet: bool) -> Result<(), Failure> {
     );
     match freed {
         Err(e) => Err(Failure::engine(volume, &e)),
+        Ok(()) if left == 0 => Ok(()),
         Ok(()) if interrupt::check().is_err() => Err(Failure::new(
             volume,
             format_args!("interrupted; {hold} space still, which is freed later"),
         )),
-        Ok(()) if left > 0 => Err(Failure::new(
+        Ok(()) => Err(Failure::new(
             volume,
             format_args!("{hold} space still, because of what is being read"),
         )),
-        Ok(()) => Ok(()),
     }
 }

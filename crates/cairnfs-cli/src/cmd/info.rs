@@ -266,7 +266,7 @@ fn rows(report: &JsonReport) -> Vec<(&'static str, String)> {
     if let Some(drops) = report
         .being_dropped
         .as_ref()
-        .filter(|drops| drops.roots > 0)
+        .filter(|drops| drops.bytes > 0)
     {
         let hold = counted(
             drops.roots as u64,

@@ -30,7 +30,8 @@ fork point     the state in which two branches parted. It holds what all of them
                have changed or removed since, and goes when one of them is left
                (also a snapshot that was dropped while it has two or more)
 being dropped  its space, in the last column, is freed while the volume is in
-               use; `cairnfs drop --wait` does it now
+               use; `cairnfs drop --wait` does it now. Also what a diff or
+               publish needed for itself
 unfinished     what a publish, restore or receive had prepared when it was
                interrupted; the next command that writes, or mount, drops it
 

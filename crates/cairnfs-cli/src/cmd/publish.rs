@@ -92,7 +92,14 @@ pub fn run(args: Args) -> Result<ExitCode, AnyError> {
                 format_args!("neither {branch} nor {onto} has or had it"),
             )
         }
-        other => root_failure(&args.volume, &args.branch, other),
+        other => {
+            let base = roots.volume().find_root(&args.onto);
+            let named = match base.is_ok_and(|base| base.writable) {
+                true => &args.branch,
+                false => &args.onto,
+            };
+            root_failure(&args.volume, named, other)
+        }
     });
     let closed = roots.close();
     let published: Published = published?;

@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use cairnfs::Volume;
+use cairnfs::{Error, Volume};
 
 use crate::failure::AnyError;
 use crate::roots::NewRoot;
@@ -36,6 +36,11 @@ pub struct Args {
 
 /// Runs the command.
 pub fn run(args: Args) -> Result<ExitCode, AnyError> {
-    let make = |branch: Volume, name: &str| branch.snapshot(name);
+    let make = |branch: Volume, name: &str| match branch.is_read_only() {
+        true => Err(Error::Invalid(
+            "a snapshot of a snapshot is the same one: make a branch of it, or rename it",
+        )),
+        false => branch.snapshot(name),
+    };
     args.new.make(&args.of, make)
 }

@@ -76,6 +76,8 @@ fn names_are_those_of_git() {
         );
         assert!(ours.stdout == theirs.stdout, "{form:?}");
     }
+    let line = "\"$cairnfs\" diff v.img a main --name-only -z \"$(printf '\\377\\033.new')\"";
+    assert_eq!(p.shell(line, |_| {}).stdout, b"\xff\x1b.new\0");
     p.fails(&["diff", "v.img", "a", "-z"], 2, "--name-only");
     p.fails(&["diff", "v.img", "a", "-z", "--stat"], 2, "--name-only");
     p.fails(
@@ -115,6 +117,11 @@ fn names_of_links_and_renames_are_told() {
     let mut wanted: Vec<&str> = expected.lines().collect();
     wanted.sort_by_key(|line| line.rsplit('\t').next().unwrap());
     assert_eq!(lines, wanted);
+    let volume = Volume::open(p.path("v.img")).unwrap();
+    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o700);
+    volume.set_permissions("/", mode).unwrap();
+    volume.close().unwrap();
+    assert!(shown(&p, &["--name-only"]).starts_with(".\n"));
     let names = shown(&p, &["--name-only", "-z"]);
     assert!(
         names.contains("moved\0") && !names.contains("large"),

@@ -22,7 +22,7 @@ fn with_dropped() -> Place {
         workers: false,
         ..Options::default()
     };
-    let fs = FileSystem::open(p.path("v.img"), &options).unwrap();
+    let fs = FileSystem::open(&p.path("v.img"), &options).unwrap();
     fs.drop_root("a").unwrap();
     fs.drop_root("b").unwrap();
     fs.close().unwrap();
@@ -114,7 +114,7 @@ fn waiting_can_be_ended() {
         workers: false,
         ..Options::default()
     };
-    let fs = FileSystem::open(p.path("v.img"), &options).unwrap();
+    let fs = FileSystem::open(&p.path("v.img"), &options).unwrap();
     let mut seen = Vec::new();
     fs.free_drops(|progress| {
         seen.push(progress);

@@ -166,6 +166,42 @@ fn commands_to_take_back_are_quoted() {
     assert!(out.status.success(), "{line}: {said}");
 }
 
+#[test]
+fn snapshots_in_place_of_branches_are_named() {
+    let p = Place::with_volume();
+    p.ok(&["snapshot", "v.img", "a"]);
+    p.ok(&["branch", "v.img", "b"]);
+    let says = "v.img: c: invalid argument: a snapshot of a snapshot is the same one";
+    p.fails(&["snapshot", "v.img", "c", "--of", "a"], 1, says);
+    let says = "v.img: a: invalid argument: a snapshot cannot be changed";
+    p.fails(&["publish", "v.img", "b", "--onto", "a"], 1, says);
+    p.fails(&["publish", "v.img", "a"], 1, says);
+    p.ok(&["branch", "v.img", "c", "--from", "a"]);
+}
+
+/// Output that fails is no difference.
+#[test]
+fn full_output_is_named() {
+    let p = with_snapshot();
+    change(&p);
+    for (line, code) in [
+        ("diff v.img a", 2),
+        ("diff --json v.img a", 2),
+        ("diff --stat v.img a", 2),
+        ("log v.img", 1),
+        ("log --json v.img", 1),
+        ("snapshot v.img b", 1),
+    ] {
+        let out = p.shell(&format!("\"$cairnfs\" {line} >/dev/full"), |_| {});
+        let said = String::from_utf8_lossy(&out.stderr).into_owned();
+        assert_eq!(
+            said, "cairnfs: standard output: No space left on device\n",
+            "{line}"
+        );
+        assert_eq!(out.status.code(), Some(code), "{line}");
+    }
+}
+
 /// A reader that is gone ends a command quietly, and does not undo or hide what was done.
 #[test]
 fn closed_pipes_are_no_panics() {

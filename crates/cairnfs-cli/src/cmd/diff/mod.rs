@@ -6,13 +6,14 @@ mod patch_colours;
 mod stat;
 
 use std::io::{self, BufWriter, Write};
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use cairnfs::{Diff, Error, FileChange, FileKind, FilePath, Report, Status, Summary};
 use serde::Serialize;
 
-use crate::failure::{AnyError, Failure, show_bytes, shown};
+use crate::failure::{AnyError, Failure, of_output, shown};
 use crate::look::Look;
 use crate::output;
 use crate::roots::{Roots, root_failure};
@@ -74,7 +75,7 @@ pub struct Args {
     b: String,
     /// Show only what is at or below these paths
     #[arg(value_name = "PATH")]
-    paths: Vec<String>,
+    paths: Vec<PathBuf>,
     /// Show how much of each file was written, and the sums
     #[arg(long, group = "form")]
     stat: bool,
@@ -109,10 +110,16 @@ struct Json<'a> {
 
 /// Runs the command.
 pub fn run(args: Args) -> Result<ExitCode, AnyError> {
-    let trouble = |error: AnyError| match error.downcast::<Failure>() {
-        Ok(failure) if !failure.is_broken_pipe() => failure.code(TROUBLE).into(),
-        Ok(failure) => failure,
-        Err(other) => other,
+    let trouble = |error: AnyError| -> AnyError {
+        let failure = match error.downcast::<Failure>() {
+            Ok(failure) => Ok(*failure),
+            Err(other) => of_output(other.as_ref()).ok_or(other),
+        };
+        match failure {
+            Ok(failure) if failure.is_broken_pipe() => failure.into(),
+            Ok(failure) => failure.code(TROUBLE).into(),
+            Err(other) => other,
+        }
     };
     compare(&args).map_err(trouble)
 }
@@ -136,9 +143,9 @@ fn compare(args: &Args) -> Result<ExitCode, AnyError> {
 fn check_paths(diff: &Diff, args: &Args) -> Result<(), Failure> {
     let failed = |e: &Error| root_failure(&args.volume, &args.b, e);
     for path in &args.paths {
-        if !diff.has_path(Path::new(path)).map_err(|e| failed(&e))? {
+        if !diff.has_path(path).map_err(|e| failed(&e))? {
             let why = format!("neither {} nor {} has it", args.a, args.b);
-            return Err(Failure::new(show_bytes(path.as_bytes()), why));
+            return Err(Failure::new(shown(path), why));
         }
     }
     Ok(())
@@ -176,7 +183,7 @@ fn write(diff: &Diff, report: &Report, args: &Args) -> Result<(), AnyError> {
     Ok(())
 }
 
-/// Writes patches; first those that make room for others, because patch(1) applies them in order.
+/// Writes the patches of all files.
 fn write_patches(
     out: &mut impl Write,
     look: &Look,
@@ -186,13 +193,7 @@ fn write_patches(
 ) -> Result<(), AnyError> {
     let failed = |e: Error| root_failure(&args.volume, &args.b, &e);
     let mut patches = diff.patches().map_err(failed)?;
-    let mut ordered: Vec<&FileChange> = files.iter().collect();
-    ordered.sort_by_key(|file| match file.status {
-        Status::Removed => 0,
-        Status::Renamed => 1,
-        Status::Added | Status::Changed => 2,
-    });
-    for file in ordered {
+    for file in files {
         let patch = patches.of(file).map_err(failed)?;
         match look.has_colours() {
             true => patch_colours::write(out, look, &patch)?,
@@ -230,16 +231,17 @@ fn open(args: &Args) -> Result<(Roots, Diff), Failure> {
 
 /// Whether one of the paths of a file is at or below one of the wanted paths, or is a renamed
 /// directory above one.
-fn is_wanted(file: &FileChange, wanted: &[String]) -> bool {
+fn is_wanted(file: &FileChange, wanted: &[PathBuf]) -> bool {
     let moved = file.kind == FileKind::Directory && file.status == Status::Renamed;
-    let concerns = |path: &FilePath, wanted: &str| {
-        let (path, wanted) = (components(&path.bytes), components(wanted.as_bytes()));
+    let concerns = |path: &FilePath, wanted: &Path| {
+        let wanted = components(wanted.as_os_str().as_bytes());
+        let path = components(&path.bytes);
         path.starts_with(&wanted) || moved && wanted.starts_with(&path)
     };
     let names = || {
         let more = file.old_paths.iter().chain(&file.new_paths);
         std::iter::once(&file.path).chain(more)
     };
-    let is_one = |wanted: &String| names().any(|path| concerns(path, wanted));
+    let is_one = |wanted: &PathBuf| names().any(|path| concerns(path, wanted));
     wanted.is_empty() || wanted.iter().any(is_one)
 }

@@ -77,9 +77,11 @@ fn record(out: &mut impl Write, form: Form, letter: &str, paths: &[&FilePath]) -
         true => paths,
         false => paths.last_chunk::<1>().map_or(&[][..], |last| &last[..]),
     };
-    parts.extend(shown.iter().map(|path| match form.nul {
-        true => path.bytes.clone(),
-        false => quoted(&path.bytes),
+    parts.extend(shown.iter().map(|path| match (&path.bytes[..], form.nul) {
+        // The root directory.
+        (b"", _) => b".".to_vec(),
+        (path, true) => path.to_vec(),
+        (path, false) => quoted(path),
     }));
     out.write_all(&parts.join(between))?;
     out.write_all(end)
