@@ -204,7 +204,7 @@ fn terminals_get_columns_and_colours() {
     assert!(stat.contains("\x1b[32m+"), "{stat:?}");
     let log = on_terminal(&p, "", "log v.img");
     assert!(
-        log.contains("\x1b[33ma     ") && log.contains("\x1b[32mmain"),
+        log.contains("\x1b[33ma   \x1b[0m") && log.contains("\x1b[32mmain"),
         "{log:?}"
     );
     assert!(log.contains("KIND"), "{log}");

@@ -210,7 +210,7 @@ fn stat_counts_bytes_that_were_written() {
     volume.close().unwrap();
     let stat = String::from_utf8(p.run(&["diff", "v.img", "a", "--stat"]).stdout).unwrap();
     let expected = "\
- A holes | 0 B
+\x20A holes | 0 B
  M large | 0 B
 1 added, 0 removed, 0 renamed, 1 changed; 0 B written
 ";
