@@ -165,6 +165,19 @@ pub fn hint_for(error: &cairnfs::Error) -> Option<&'static str> {
     }
 }
 
+/// The failure of a command's own output: the only errors that come without the object that they
+/// concern.
+pub fn of_output(error: &(dyn Error + 'static)) -> Option<Failure> {
+    let is_io = error.is::<io::Error>();
+    let json = error.downcast_ref::<serde_json::Error>();
+    let is_output = is_io || json.is_some_and(serde_json::Error::is_io);
+    let failure = || Failure::new("standard output", without_number(&error.to_string()));
+    is_output.then(|| match is_broken_pipe(error) {
+        true => failure().code(BROKEN_PIPE),
+        false => failure(),
+    })
+}
+
 /// Adds what was being done to the error of a call.
 pub trait Explain<T> {
     /// Turns the error into a failure of `what`.
@@ -197,11 +210,12 @@ impl<T> Explain<T> for Result<T, rustix::io::Errno> {
 
 /// The text of an I/O error without "(os error N)".
 pub fn io_text(error: &io::Error) -> String {
-    let text = error.to_string();
-    match text.rfind(" (os error ") {
-        Some(at) => text.get(..at).unwrap_or(&text).to_owned(),
-        None => text,
-    }
+    without_number(&error.to_string()).to_owned()
+}
+
+fn without_number(text: &str) -> &str {
+    let end = text.rfind(" (os error ");
+    end.and_then(|at| text.get(..at)).unwrap_or(text)
 }
 
 /// A path as shown in messages.

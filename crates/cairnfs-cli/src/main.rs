@@ -11,6 +11,7 @@ mod helper;
 mod holder;
 mod inherited;
 mod interrupt;
+mod look;
 mod memory;
 mod notify;
 mod output;
@@ -163,7 +164,8 @@ fn report(error: &(dyn std::error::Error + 'static)) -> ExitCode {
     if failure::is_broken_pipe(error) {
         return ExitCode::from(BROKEN_PIPE);
     }
-    if let Some(failure) = error.downcast_ref::<Failure>() {
+    let output = failure::of_output(error);
+    if let Some(failure) = error.downcast_ref::<Failure>().or(output.as_ref()) {
         failure.tell();
         return ExitCode::from(failure.exit_code());
     }

@@ -33,6 +33,20 @@ pub fn json(value: &impl Serialize) -> Result<(), AnyError> {
     Ok(())
 }
 
+/// A number with the word for what is counted, in the right form.
+pub fn counted(n: u64, one: &str, many: &str) -> String {
+    format!("{n} {}", if n == 1 { one } else { many })
+}
+
+/// A word of a command line for a shell, in quotes if it needs them.
+pub fn word(text: &str) -> String {
+    let plain = |c: char| c.is_alphanumeric() || "%+,-./:=@_".contains(c);
+    match !text.is_empty() && text.chars().all(plain) {
+        true => text.to_owned(),
+        false => format!("'{}'", text.replace('\'', r"'\''")),
+    }
+}
+
 /// How names are written; the variants correspond to options of ls(1).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Style {
@@ -254,6 +268,18 @@ mod tests {
             "a\\ b\\\\\\033[2J\\n\\377\\302\\233é"
         );
         assert_eq!(written(Style::Shown), "a b\\\\u{1b}[2J\\n\\xff\\u{9b}é");
+    }
+
+    #[test]
+    fn words_survive_a_shell() {
+        assert_eq!(
+            word("main.undo-20260131T101500Z"),
+            "main.undo-20260131T101500Z"
+        );
+        assert_eq!(word("my disk.img"), "'my disk.img'");
+        assert_eq!(word("it's"), r"'it'\''s'");
+        assert_eq!(counted(1, "entry", "entries"), "1 entry");
+        assert_eq!(counted(0, "entry", "entries"), "0 entries");
     }
 
     #[test]

@@ -1,13 +1,18 @@
 //! What the commands on snapshots and branches have in common: the open volume as the library has
-//! it, and its failures.
+//! it, their options, what they say, and their failures.
 
-use std::path::Path;
+use std::fmt::Display;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
 use std::sync::Arc;
 
-use cairnfs::Error;
 use cairnfs::fs::FileSystem;
+use cairnfs::{Error, RootInfo, Time};
+use serde::Serialize;
 
-use crate::failure::{Failure, show_bytes, shown};
+use crate::failure::{AnyError, Failure, show_bytes, shown};
+use crate::output;
 use crate::volume::{Access, Volume};
 
 /// An open volume, for calls on whole roots.
@@ -59,6 +64,124 @@ impl Roots {
     pub fn close(self) -> Result<(), Failure> {
         self.opened.close()
     }
+}
+
+/// How a command that changes roots tells what it did.
+#[derive(Debug, clap::Args)]
+pub struct Telling {
+    /// Print nothing except errors
+    #[arg(short, long)]
+    pub quiet: bool,
+    /// Print the result as JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+impl Telling {
+    /// Tells a result as JSON, or as lines of text.
+    ///
+    /// # Errors
+    /// Standard output failed.
+    pub fn tell(&self, json: &impl Serialize, lines: &[impl Display]) -> Result<(), AnyError> {
+        if self.json {
+            return output::json(json);
+        }
+        let mut out = io::stdout().lock();
+        for line in lines.iter().filter(|_| !self.quiet) {
+            writeln!(out, "{line}")?;
+        }
+        Ok(())
+    }
+}
+
+/// Arguments of a command that makes a snapshot or branch.
+#[derive(Debug, clap::Args)]
+pub struct NewRoot {
+    /// File or block device
+    volume: PathBuf,
+    /// Its name
+    name: String,
+    #[command(flatten)]
+    telling: Telling,
+}
+
+impl NewRoot {
+    /// Makes it of the root of the reference `from`, by `make`, which gets the name.
+    ///
+    /// # Errors
+    /// There is no such root, or nothing can be made of it.
+    pub fn make(
+        &self,
+        from: &str,
+        make: impl FnOnce(cairnfs::Volume, &str) -> cairnfs::Result<()>,
+    ) -> Result<ExitCode, AnyError> {
+        let roots = Roots::open(&self.volume, Access::Write)?;
+        let made = roots.open_root(from).and_then(|from| {
+            let made = make(from, &self.name).and_then(|()| roots.volume().find_root(&self.name));
+            made.map_err(|e| change_failure(roots.path(), &self.name, &e))
+        });
+        let closed = roots.close();
+        let made = made?;
+        closed?;
+        let line = format!("Made the {} {}", kind(&made), show_name(&made));
+        self.telling.tell(&JsonRoot::from(&made), &[line])?;
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
+/// A root as JSON.
+#[derive(Serialize)]
+pub struct JsonRoot {
+    id: u32,
+    name: Option<String>,
+    kind: &'static str,
+    parent: Option<u32>,
+    /// When it was made; of the main branch of a volume without snapshots unknown.
+    created: Option<String>,
+}
+
+impl From<&RootInfo> for JsonRoot {
+    fn from(root: &RootInfo) -> Self {
+        Self {
+            id: root.id,
+            name: root.name.clone(),
+            kind: kind(root),
+            parent: root.parent,
+            created: created(root).map(output::utc_time),
+        }
+    }
+}
+
+/// What a root is, in a word or two.
+pub fn kind(root: &RootInfo) -> &'static str {
+    match (root.writable, &root.name) {
+        (true, Some(_)) => "branch",
+        // A branch without a name is what was prepared and not finished; the next opening drops it.
+        (true, None) => "unfinished",
+        (false, Some(_)) => "snapshot",
+        (false, None) if root.being_dropped => "being dropped",
+        (false, None) => "fork point",
+    }
+}
+
+/// When a root was made, if that is known.
+pub fn created(root: &RootInfo) -> Option<Time> {
+    Some(root.created).filter(|time| *time != Time::default())
+}
+
+/// The name of a root for people.
+pub fn show_name(root: &RootInfo) -> String {
+    match &root.name {
+        Some(name) => show_bytes(name.as_bytes()),
+        None => "-".to_owned(),
+    }
+}
+
+/// The line that says how to take a change of `branch` back, which has kept a snapshot.
+pub fn take_back(volume: &Path, kept: &str, branch: &str) -> String {
+    let volume = output::word(&shown(volume));
+    let (kept, branch) = (output::word(kept), output::word(branch));
+    format!("To take this back: cairnfs restore {volume} {kept} --branch {branch}")
 }
 
 /// Opens the branch or snapshot of a reference in an open volume; returns it with its name.

@@ -10,16 +10,24 @@
 mod archives;
 #[path = "offline/deep.rs"]
 mod deep;
+#[path = "offline/differences.rs"]
+mod differences;
+#[path = "offline/drops.rs"]
+mod drops;
 #[path = "offline/going_on.rs"]
 mod going_on;
 #[path = "offline/hostile.rs"]
 mod hostile;
 #[path = "offline/interrupted.rs"]
 mod interrupted;
+#[path = "offline/patches.rs"]
+mod patches;
 #[path = "offline/place.rs"]
 mod place;
 #[path = "offline/roots.rs"]
 mod roots;
+#[path = "offline/roots_words.rs"]
+mod roots_words;
 #[path = "offline/salvage.rs"]
 mod salvage;
 #[path = "offline/typed.rs"]

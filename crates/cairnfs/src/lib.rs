@@ -130,7 +130,8 @@ pub use publish::{Conflict, ConflictKind, Side};
 pub use sync::sections;
 #[doc(inline)]
 pub use types::{
-    Creds, Fallocate, FileKind, Flags, RenameMode, RootInfo, StatFs, Time, VolumeInfo, XattrMode,
+    Creds, DropProgress, Fallocate, FileKind, Flags, RenameMode, RootInfo, StatFs, Time,
+    VolumeInfo, XattrMode,
 };
 
 /// README.md, whose snippets compile.

@@ -458,6 +458,15 @@ pub fn uuid_text(bytes: &[u8; 16]) -> String {
     text
 }
 
+/// How far the work is that dropped snapshots and branches have left.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct DropProgress {
+    /// How many of them are left.
+    pub left: usize,
+    /// The part of the first one that is done, from 0 to 1, as far as that is known.
+    pub part: f64,
+}
+
 /// A root of a volume: a tree of files and its place in the history.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RootInfo {
@@ -473,4 +482,8 @@ pub struct RootInfo {
     pub boundary: u64,
     /// Time of creation; zero for the main root of a volume that never had a snapshot.
     pub created: Time,
+    /// Whether it has no name and goes as soon as nobody reads it: it was dropped, or everything
+    /// that was forked from it but one. What is left to free is its
+    /// [`space_of`](crate::Volume::space_of).
+    pub being_dropped: bool,
 }

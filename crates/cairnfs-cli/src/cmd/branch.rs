@@ -1,11 +1,11 @@
 //! `cairnfs branch`: makes a branch of a volume that is not mounted.
 
-use std::path::PathBuf;
 use std::process::ExitCode;
 
+use cairnfs::Volume;
+
 use crate::failure::AnyError;
-use crate::roots::{Roots, change_failure};
-use crate::volume::Access;
+use crate::roots::NewRoot;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -25,30 +25,15 @@ Exit codes: 0 made, 1 not made, 2 wrong arguments.";
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// File or block device
-    volume: PathBuf,
-    /// Name of the branch
-    name: String,
+    #[command(flatten)]
+    new: NewRoot,
     /// The branch or snapshot that it begins as
     #[arg(long, value_name = "REF", default_value = "main")]
     from: String,
-    /// Print nothing except errors
-    #[arg(short, long)]
-    quiet: bool,
 }
 
 /// Runs the command.
 pub fn run(args: Args) -> Result<ExitCode, AnyError> {
-    let roots = Roots::open(&args.volume, Access::Write)?;
-    let made = roots.open_root(&args.from).and_then(|from| {
-        let branch = from.branch(&args.name);
-        branch
-            .map(drop)
-            .map_err(|e| change_failure(roots.path(), &args.name, &e))
-    });
-    made.and(roots.close())?;
-    if !args.quiet {
-        println!("Made the branch {}", args.name);
-    }
-    Ok(ExitCode::SUCCESS)
+    let make = |from: Volume, name: &str| from.branch(name).map(drop);
+    args.new.make(&args.from, make)
 }

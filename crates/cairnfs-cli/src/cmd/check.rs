@@ -11,7 +11,7 @@ use cairnfs_check::{CheckOptions, Finding, Report, check};
 use serde::Serialize;
 
 use crate::failure::{AnyError, Failure, show_bytes, shown};
-use crate::output::{self, Progress};
+use crate::output::{self, Progress, counted};
 
 /// Exit code: damage was found and is still there.
 const ERRORS_LEFT: u8 = 4;
@@ -161,12 +161,17 @@ fn print_report(args: &Args, report: &Report) -> io::Result<()> {
     }
     let volume = shown(&args.volume);
     let stats = &report.stats;
-    let holds = format!("{} files, {} directories", stats.files, stats.directories);
+    let holds = format!(
+        "{}, {}",
+        counted(stats.files, "file", "files"),
+        counted(stats.directories, "directory", "directories")
+    );
     match report.findings.len() {
         0 if args.data => writeln!(out, "{volume}: clean, contents too; {holds}"),
         0 => writeln!(out, "{volume}: clean; {holds}"),
         n => {
-            writeln!(out, "{volume}: {n} errors, nothing was repaired; {holds}")?;
+            let errors = counted(n as u64, "error", "errors");
+            writeln!(out, "{volume}: {errors}, nothing was repaired; {holds}")?;
             let option = match log_is_lost(report) {
                 true => "--no-recovery ",
                 false => "",

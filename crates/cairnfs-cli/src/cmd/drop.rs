@@ -3,21 +3,35 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use crate::failure::{AnyError, Failure};
-use crate::roots::{Roots, root_failure};
+use cairnfs::RootInfo;
+use serde::Serialize;
+
+use crate::failure::{AnyError, Failure, show_bytes, shown};
+use crate::interrupt;
+use crate::output::{Progress, counted};
+use crate::roots::{Roots, Telling, root_failure};
+use crate::size::human;
 use crate::volume::Access;
 
 const EXAMPLES: &str = "\
 Examples:
   cairnfs drop disk.img monday tuesday
   cairnfs drop disk.img trial                 a branch that was a mistake
+  cairnfs drop --wait disk.img monday         until its space is free
+  cairnfs drop --wait disk.img                what was dropped before
 
 The name is gone at once. What belongs to the snapshot or branch alone is freed
-in the background while the volume is in use; what others share with it stays.
+in the background while the volume is in use, now or later; what others share
+with it stays. `cairnfs log` shows what is left to free. With --wait, the command
+ends when nothing is left; it can be interrupted, and the rest is freed later.
 This works on a full volume, too. There is no way back. The branch main cannot be
 dropped.
 
-Exit codes: 0 all were dropped, 1 one was not, 2 wrong arguments.";
+Exit codes: 0 all were dropped, 1 one was not, or not all space is free, 2 wrong
+arguments.";
+
+/// Parts of the progress of one root.
+const PARTS: u64 = 1000;
 
 /// Drop snapshots or branches
 #[derive(Debug, clap::Args)]
@@ -26,27 +40,123 @@ pub struct Args {
     /// File or block device
     volume: PathBuf,
     /// Snapshots and branches
-    #[arg(required = true, value_name = "REF")]
+    #[arg(required_unless_present = "wait", value_name = "REF")]
     references: Vec<String>,
-    /// Print nothing except errors
+    /// Wait until the space of everything dropped is free
     #[arg(short, long)]
-    quiet: bool,
+    wait: bool,
+    #[command(flatten)]
+    telling: Telling,
+}
+
+#[derive(Default, Serialize)]
+struct Json {
+    /// References whose roots were dropped.
+    dropped: Vec<String>,
+    failed: Vec<JsonFailure>,
+    /// With `--wait`, bytes that became free.
+    freed_bytes: Option<u64>,
+    /// How many that were dropped still hold space of their own.
+    being_dropped: usize,
+}
+
+#[derive(Serialize)]
+struct JsonFailure {
+    reference: String,
+    why: String,
 }
 
 /// Runs the command.
 pub fn run(args: Args) -> Result<ExitCode, AnyError> {
+    if args.wait {
+        interrupt::defer()?;
+    }
     let roots = Roots::open(&args.volume, Access::Write)?;
-    let mut failed = 0;
-    for reference in &args.references {
+    let free = free_bytes(&roots);
+    let mut report = drop_all(&roots, &args.references);
+    let waited = match args.wait {
+        true => wait(&roots, args.telling.quiet),
+        false => Ok(()),
+    };
+    if args.wait {
+        report.freed_bytes = Some(free_bytes(&roots).saturating_sub(free));
+    }
+    report.being_dropped = being_dropped(&roots).len();
+    let closed = roots.close();
+    let lines: Vec<String> = lines(&report).collect();
+    args.telling.tell(&report, &lines)?;
+    waited.and(closed)?;
+    Ok(ExitCode::from(u8::from(!report.failed.is_empty())))
+}
+
+/// Drops what the references mean; tells failures at once.
+fn drop_all(roots: &Roots, references: &[String]) -> Json {
+    let mut report = Json::default();
+    for reference in references {
         match roots.volume().drop_root(reference) {
-            Ok(()) if !args.quiet => println!("Dropped {reference}"),
-            Ok(()) => {}
+            Ok(()) => report.dropped.push(reference.clone()),
             Err(e) => {
-                Failure::tell(&root_failure(roots.path(), reference, &e));
-                failed += 1;
+                let failure = root_failure(roots.path(), reference, &e);
+                failure.tell();
+                report.failed.push(JsonFailure {
+                    reference: reference.clone(),
+                    why: failure.why().to_owned(),
+                });
             }
         }
     }
-    roots.close()?;
-    Ok(ExitCode::from(u8::from(failed > 0)))
+    report
+}
+
+fn lines(report: &Json) -> impl Iterator<Item = String> {
+    let dropped = report.dropped.iter();
+    let dropped = dropped.map(|name| format!("Dropped {}", show_bytes(name.as_bytes())));
+    let freed = report
+        .freed_bytes
+        .map(|bytes| format!("Freed {}", human(bytes)));
+    dropped.chain(freed)
+}
+
+fn free_bytes(roots: &Roots) -> u64 {
+    let space = roots.volume().statfs();
+    space.free.saturating_mul(space.block_size.into())
+}
+
+fn being_dropped(roots: &Roots) -> Vec<RootInfo> {
+    let mut list = roots.volume().roots();
+    list.retain(|root| root.being_dropped);
+    list
+}
+
+/// Frees what was dropped, until nothing is left or a signal arrives.
+fn wait(roots: &Roots, quiet: bool) -> Result<(), Failure> {
+    let volume = shown(roots.path());
+    let progress = Progress::steps("freeing", quiet);
+    let mut most = 0;
+    let freed = roots.volume().free_drops(|now| {
+        let left = now.left as u64 * PARTS;
+        most = most.max(left);
+        let part = (now.part * PARTS as f64) as u64;
+        progress.set((most - left).saturating_add(part).min(most), most);
+        interrupt::check().is_ok()
+    });
+    drop(progress);
+    let left = being_dropped(roots).len() as u64;
+    let hold = counted(
+        left,
+        "snapshot or branch holds",
+        "snapshots and branches hold",
+    );
+    match freed {
+        Err(e) => Err(Failure::engine(volume, &e)),
+        Ok(()) if left == 0 => Ok(()),
+        Ok(()) if interrupt::check().is_err() => Err(Failure::new(
+            volume,
+            format_args!("interrupted; {hold} space still, which is freed later"),
+        )),
+        Ok(()) => Err(Failure::new(
+            volume,
+            format_args!("{hold} space still, because of what is being read"),
+        )),
+    }
 }

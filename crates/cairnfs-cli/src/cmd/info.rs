@@ -7,12 +7,12 @@ use std::process::ExitCode;
 use cairnfs::Error;
 use cairnfs::device::HostRoom;
 use cairnfs::format::superblock::{KNOWN_INCOMPATIBLE, RENAMED_ENTRIES, ROOTS};
-use cairnfs::fs::inspect;
+use cairnfs::fs::{FileSystem, Options, inspect};
 use cairnfs::types::{StatFs, VolumeInfo, uuid_text};
 use serde::Serialize;
 
 use crate::failure::{AnyError, Explain, show_bytes, shown};
-use crate::output;
+use crate::output::{self, counted};
 use crate::size::human;
 
 const EXAMPLES: &str = "\
@@ -50,8 +50,18 @@ struct JsonReport {
     features: Features,
     in_use: bool,
     space: Option<Space>,
+    /// What was dropped and still holds space; `None` while the volume is in use.
+    being_dropped: Option<Drops>,
     host: Option<Host>,
     problem: Option<String>,
+}
+
+/// Snapshots and branches that were dropped.
+#[derive(Serialize)]
+struct Drops {
+    roots: usize,
+    /// Bytes that are left to free.
+    bytes: u64,
 }
 
 /// For an image file: bytes by which it may still grow, and free bytes of its file system.
@@ -91,6 +101,7 @@ fn json_report(path: &Path, info: VolumeInfo) -> JsonReport {
     let State {
         in_use,
         space,
+        being_dropped,
         log_used,
         problem,
     } = state(path);
@@ -114,6 +125,7 @@ fn json_report(path: &Path, info: VolumeInfo) -> JsonReport {
         },
         in_use,
         space,
+        being_dropped,
         host: HostRoom::of(path).ok().flatten().map(|room| Host {
             holes: room.holes,
             free: room.free,
@@ -139,22 +151,27 @@ fn cut_off(path: &Path, size: u64) -> Option<String> {
 struct State {
     in_use: bool,
     space: Option<Space>,
+    being_dropped: Option<Drops>,
     log_used: Option<u64>,
     problem: Option<String>,
 }
 
 fn state(path: &Path) -> State {
-    use cairnfs::fs::{FileSystem, Options};
     let options = Options {
         read_only: true,
         ..Options::default()
     };
     match FileSystem::open(path, &options) {
-        Ok(fs) => State {
-            space: Some(space(&fs.statfs())),
-            log_used: Some(fs.info().log_used),
-            ..State::default()
-        },
+        Ok(fs) => {
+            let drops = drops(&fs);
+            State {
+                space: Some(space(&fs.statfs())),
+                log_used: Some(fs.info().log_used),
+                problem: drops.as_ref().err().map(Error::to_string),
+                being_dropped: drops.ok(),
+                ..State::default()
+            }
+        }
         Err(Error::InUse(_)) => State {
             in_use: true,
             ..State::default()
@@ -164,6 +181,19 @@ fn state(path: &Path) -> State {
             ..State::default()
         },
     }
+}
+
+fn drops(fs: &FileSystem) -> cairnfs::Result<Drops> {
+    let mut dropped = fs.roots();
+    dropped.retain(|root| root.being_dropped);
+    let mut drops = Drops {
+        roots: dropped.len(),
+        bytes: 0,
+    };
+    for root in dropped {
+        drops.bytes = drops.bytes.saturating_add(fs.space_of(root.id)?);
+    }
+    Ok(drops)
 }
 
 fn space(stat: &StatFs) -> Space {
@@ -232,6 +262,22 @@ fn rows(report: &JsonReport) -> Vec<(&'static str, String)> {
         let percent = space.available.saturating_mul(100) / space.total.max(1);
         let (free, total) = (human(space.available), human(space.total));
         rows.push(("Free", format!("{free} of {total} ({percent}%)")));
+    }
+    if let Some(drops) = report
+        .being_dropped
+        .as_ref()
+        .filter(|drops| drops.bytes > 0)
+    {
+        let hold = counted(
+            drops.roots as u64,
+            "snapshot or branch holds",
+            "snapshots and branches hold",
+        );
+        let (bytes, volume) = (human(drops.bytes), output::word(&report.volume));
+        rows.push((
+            "Being dropped",
+            format!("{hold} {bytes}; to free it now: cairnfs drop --wait {volume}"),
+        ));
     }
     if let Some(host) = &report.host {
         let (holes, free) = (human(host.holes), human(host.free));

@@ -5,12 +5,14 @@ use std::io::{self, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use cairnfs::{RootInfo, Time};
+use anstyle::Style;
+use cairnfs::RootInfo;
 use serde::Serialize;
 
-use crate::failure::{AnyError, Explain, show_bytes, shown};
+use crate::failure::{AnyError, Explain, shown};
+use crate::look::{self, Look};
 use crate::output::{self, local_time};
-use crate::roots::Roots;
+use crate::roots::{JsonRoot, Roots, created, kind, show_name};
 use crate::size::human;
 use crate::volume::Access;
 
@@ -19,10 +21,19 @@ Examples:
   cairnfs log disk.img
   cairnfs log --json disk.img | jq -r '.roots[] | select(.kind == \"snapshot\").name'
 
-Oldest first. What is indented was forked from the line above the indentation;
-a fork point is the state in which two branches parted, and has no name. The
-last column is the space that belongs to each alone: what dropping it frees. It
-is 0 while others were forked from it. What is being dropped has no name, too.
+Oldest first. What is indented was forked from the line above the indentation.
+The last column is the space that belongs to each alone: what dropping it frees.
+It is 0 while others were forked from it. Besides branches and snapshots there
+are, without names:
+
+fork point     the state in which two branches parted. It holds what all of them
+               have changed or removed since, and goes when one of them is left
+               (also a snapshot that was dropped while it has two or more)
+being dropped  its space, in the last column, is freed while the volume is in
+               use; `cairnfs drop --wait` does it now. Also what a diff or
+               publish needed for itself
+unfinished     what a publish, restore or receive had prepared when it was
+               interrupted; the next command that writes, or mount, drops it
 
 Exit codes: 0 shown, 1 not a volume, in use or damaged, 2 wrong arguments.";
 
@@ -40,18 +51,14 @@ pub struct Args {
 #[derive(Serialize)]
 struct Json {
     volume: String,
-    roots: Vec<JsonRoot>,
+    roots: Vec<Line>,
 }
 
 #[derive(Serialize)]
-struct JsonRoot {
-    id: u32,
-    name: Option<String>,
-    kind: &'static str,
-    parent: Option<u32>,
-    /// When it was made; of the main branch of a volume without snapshots unknown.
-    created: Option<String>,
-    /// Bytes that dropping it would free.
+struct Line {
+    #[serde(flatten)]
+    root: JsonRoot,
+    /// Bytes that dropping it would free, or that are left to free.
     own_bytes: u64,
 }
 
@@ -68,54 +75,59 @@ pub fn run(args: Args) -> Result<ExitCode, AnyError> {
     if args.json {
         output::json(&Json {
             volume: shown(&args.volume),
-            roots: list.into_iter().map(|r| json_root(r, &own)).collect(),
+            roots: list.iter().map(|r| line(r, &own)).collect(),
         })?;
     } else {
-        print(&mut io::stdout().lock(), &list, &own)?;
+        print(&mut io::stdout().lock(), &Look::of_stdout(), &list, &own)?;
     }
     Ok(ExitCode::SUCCESS)
 }
 
-fn kind(root: &RootInfo) -> &'static str {
-    match (root.writable, &root.name) {
-        (true, Some(_)) => "branch",
-        // A branch without a name is what was prepared and not finished; the next opening drops it.
-        (true, None) => "unfinished",
-        (false, Some(_)) => "snapshot",
-        (false, None) => "fork point",
-    }
-}
-
-fn created(root: &RootInfo) -> Option<Time> {
-    Some(root.created).filter(|time| *time != Time::default())
-}
-
-fn json_root(root: RootInfo, own: &BTreeMap<u32, u64>) -> JsonRoot {
-    JsonRoot {
+fn line(root: &RootInfo, own: &BTreeMap<u32, u64>) -> Line {
+    Line {
+        root: root.into(),
         own_bytes: own.get(&root.id).copied().unwrap_or(0),
-        id: root.id,
-        kind: kind(&root),
-        parent: root.parent,
-        created: created(&root).map(output::utc_time),
-        name: root.name,
     }
 }
 
-fn print(out: &mut impl Write, list: &[RootInfo], own: &BTreeMap<u32, u64>) -> io::Result<()> {
-    let lines = lines(list);
-    let name = |root: &RootInfo| match &root.name {
-        Some(name) => show_bytes(name.as_bytes()),
-        None => "-".to_owned(),
+/// The columns of a line: name, kind, time, space.
+fn columns(depth: usize, root: &RootInfo, own: u64) -> [String; 4] {
+    let indent = "  ".repeat(depth);
+    let when = created(root).map(local_time).unwrap_or_default();
+    let name = format!("{indent}{}", show_name(root));
+    [name, kind(root).to_owned(), when, human(own)]
+}
+
+fn style(root: &RootInfo) -> Style {
+    match (root.writable, &root.name) {
+        (true, Some(_)) => look::ADDED,
+        (false, Some(_)) => look::CHANGED,
+        (_, None) => look::FAINT,
+    }
+}
+
+fn print(
+    out: &mut impl Write,
+    look: &Look,
+    list: &[RootInfo],
+    own: &BTreeMap<u32, u64>,
+) -> io::Result<()> {
+    let own = |root: &RootInfo| own.get(&root.id).copied().unwrap_or(0);
+    let lines = lines(list).into_iter();
+    let lines = lines.map(|(depth, root)| (style(root), columns(depth, root, own(root))));
+    let head = ["NAME", "KIND", "MADE", "OWN"].map(str::to_owned);
+    let head = look.terminal.then_some((look::STRONG, head));
+    let lines: Vec<(Style, [String; 4])> = head.into_iter().chain(lines).collect();
+    let width = |at: usize, least: usize| {
+        let cells = lines.iter().filter_map(|(_, cells)| cells.get(at));
+        cells
+            .map(|cell| cell.chars().count())
+            .fold(least, usize::max)
     };
-    let text =
-        |(depth, root): &(usize, &RootInfo)| format!("{}{}", "  ".repeat(*depth), name(root));
-    let width = lines.iter().map(|line| text(line).chars().count()).max();
-    let width = width.unwrap_or(0);
-    for line in &lines {
-        let when = created(line.1).map(local_time).unwrap_or_default();
-        let own = human(own.get(&line.1.id).copied().unwrap_or(0));
-        let (text, kind) = (text(line), kind(line.1));
-        writeln!(out, "{text:width$}  {kind:10}  {when:16}  {own:>9}")?;
+    let (name_width, kind_width) = (width(0, 0), width(1, 10));
+    for (style, [name, kind, when, own]) in &lines {
+        let name = look.paint(*style, &format!("{name:name_width$}"));
+        writeln!(out, "{name}  {kind:kind_width$}  {when:16}  {own:>9}")?;
     }
     Ok(())
 }
@@ -157,6 +169,8 @@ fn lines(list: &[RootInfo]) -> Vec<(usize, &RootInfo)> {
 
 #[cfg(test)]
 mod tests {
+    use cairnfs::Time;
+
     use super::*;
 
     fn root(id: u32, name: &str, parent: u32, secs: i64, writable: bool) -> RootInfo {
@@ -167,6 +181,7 @@ mod tests {
             writable,
             boundary: 0,
             created: Time { secs, nanos: 0 },
+            being_dropped: false,
         }
     }
 

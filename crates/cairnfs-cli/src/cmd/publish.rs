@@ -4,12 +4,12 @@ use std::io::{self, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use cairnfs::{Conflict, ConflictKind, Error, PublishOptions, Published, Side};
+use cairnfs::{Conflict, ConflictKind, Error, FilePath, PublishOptions, Published, Side};
 use serde::Serialize;
 
 use crate::failure::{AnyError, Failure, show_bytes, shown};
-use crate::output;
-use crate::roots::{Roots, root_failure};
+use crate::output::counted;
+use crate::roots::{Roots, Telling, root_failure, take_back};
 use crate::volume::Access;
 
 const EXAMPLES: &str = "\
@@ -24,7 +24,8 @@ the branch is gone. If the base has not changed since the branch began, this
 takes a moment. Otherwise the changes of both are merged file by file; if both
 have changed the same file, name or attribute, that is a conflict: all conflicts
 are listed, and nothing is changed. --ours takes the state of the base at and
-below a path, --theirs that of the branch; '.' is everything.
+below a path, --theirs that of the branch; '.' is everything. A PATH that none of
+the states has is an error.
 
 The state before stays as a snapshot, whose name is printed: restoring it takes
 the publish back.
@@ -52,12 +53,8 @@ pub struct Args {
     /// Only look for conflicts
     #[arg(short = 'n', long)]
     dry_run: bool,
-    /// Print nothing except conflicts and errors
-    #[arg(short, long)]
-    quiet: bool,
-    /// Print the result as JSON
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    telling: Telling,
 }
 
 #[derive(Serialize)]
@@ -71,7 +68,8 @@ struct Json {
 
 #[derive(Serialize)]
 struct JsonConflict {
-    path: String,
+    #[serde(flatten)]
+    path: FilePath,
     why: String,
 }
 
@@ -87,7 +85,21 @@ pub fn run(args: Args) -> Result<ExitCode, AnyError> {
     let published = roots.volume().publish(&args.branch, &options);
     let published = published.map_err(|e| match &e {
         Error::NoRoot { reference, .. } => root_failure(&args.volume, reference, &e),
-        other => root_failure(&args.volume, &args.branch, other),
+        Error::At { source, .. } if matches!(**source, Error::NotFound) => {
+            let (branch, onto) = (&args.branch, &args.onto);
+            Failure::new(
+                &e,
+                format_args!("neither {branch} nor {onto} has or had it"),
+            )
+        }
+        other => {
+            let base = roots.volume().find_root(&args.onto);
+            let named = match base.is_ok_and(|base| base.writable) {
+                true => &args.branch,
+                false => &args.onto,
+            };
+            root_failure(&args.volume, named, other)
+        }
     });
     let closed = roots.close();
     let published: Published = published?;
@@ -98,50 +110,48 @@ pub fn run(args: Args) -> Result<ExitCode, AnyError> {
 
 fn tell(args: &Args, published: &Published) -> Result<(), AnyError> {
     let conflicts = &published.conflicts;
-    if args.json {
-        return output::json(&Json {
-            published: published.kept.is_some(),
-            merged: published.merged,
-            kept: published.kept.clone(),
-            conflicts: conflicts.iter().map(json_conflict).collect(),
-        });
+    let json = Json {
+        published: published.kept.is_some(),
+        merged: published.merged,
+        kept: published.kept.clone(),
+        conflicts: conflicts.iter().map(json_conflict).collect(),
+    };
+    let onto = &args.onto;
+    let lines = match &published.kept {
+        _ if !conflicts.is_empty() && !args.telling.json => return tell_conflicts(args, conflicts),
+        Some(kept) => vec![
+            format!("Published onto {onto}; its state before is the snapshot {kept}"),
+            take_back(&args.volume, kept, onto),
+        ],
+        None => vec!["No conflicts".to_owned()],
+    };
+    args.telling.tell(&json, &lines)
+}
+
+fn tell_conflicts(args: &Args, conflicts: &[Conflict]) -> Result<(), AnyError> {
+    let mut out = io::stdout().lock();
+    for conflict in conflicts {
+        let path = show_bytes(path(conflict));
+        writeln!(out, "{path}: {}", why(&conflict.kind, &args.onto))?;
     }
-    let (volume, onto) = (shown(&args.volume), &args.onto);
-    if !conflicts.is_empty() {
-        let mut out = io::stdout().lock();
-        for conflict in conflicts {
-            writeln!(out, "{}: {}", path(conflict), why(&conflict.kind, onto))?;
-        }
-        Failure::new(
-            &volume,
-            format_args!("{} conflicts; nothing was changed", conflicts.len()),
-        )
-        .hint("choose a side with --ours PATH (the base) or --theirs PATH (the branch)")
-        .tell();
-        return Ok(());
-    }
-    match &published.kept {
-        _ if args.quiet => {}
-        Some(kept) => {
-            println!("Published onto {onto}; its state before is the snapshot {kept}");
-            println!("To take this back: cairnfs restore {volume} {kept} --branch {onto}");
-        }
-        None => println!("No conflicts"),
-    }
+    let count = counted(conflicts.len() as u64, "conflict", "conflicts");
+    let why = format!("{count}; nothing was changed");
+    let hint = "choose a side with --ours PATH (the base) or --theirs PATH (the branch)";
+    Failure::new(shown(&args.volume), why).hint(hint).tell();
     Ok(())
 }
 
 fn json_conflict(conflict: &Conflict) -> JsonConflict {
     JsonConflict {
-        path: path(conflict),
+        path: path(conflict).to_vec().into(),
         why: why(&conflict.kind, "the base"),
     }
 }
 
-fn path(conflict: &Conflict) -> String {
-    match conflict.path.is_empty() {
-        true => "/".into(),
-        false => show_bytes(&conflict.path),
+fn path(conflict: &Conflict) -> &[u8] {
+    match conflict.path.as_slice() {
+        [] => b"/",
+        path => path,
     }
 }
 

@@ -11,7 +11,7 @@ use cairnfs::Error;
 use crate::failure::{AnyError, Explain, Failure, io_text, shown};
 use crate::interrupt;
 use crate::output::Progress;
-use crate::roots::{Roots, change_failure};
+use crate::roots::{JsonRoot, Roots, Telling, change_failure, root_failure, show_name};
 use crate::tree::CHUNK;
 use crate::volume::Access;
 
@@ -43,9 +43,8 @@ pub struct Args {
     /// Name of the snapshot
     #[arg(short, long)]
     name: Option<String>,
-    /// Show no progress, and print nothing except errors
-    #[arg(short, long)]
-    quiet: bool,
+    #[command(flatten)]
+    telling: Telling,
 }
 
 /// Runs the command.
@@ -69,7 +68,7 @@ pub fn run(args: Args) -> Result<ExitCode, AnyError> {
     }
     interrupt::defer()?;
     let roots = Roots::open(&args.volume, Access::Write)?;
-    let progress = Progress::bytes("receiving", size, args.quiet);
+    let progress = Progress::bytes("receiving", size, args.telling.quiet);
     let input = Watched {
         input,
         progress: &progress,
@@ -81,12 +80,15 @@ pub fn run(args: Args) -> Result<ExitCode, AnyError> {
         Error::Stream(_) | Error::NoBase { .. } => Failure::new(&from, &e),
         _ => change_failure(&args.volume, args.name.as_deref().unwrap_or_default(), &e),
     });
+    let received = received.and_then(|name| {
+        let root = roots.volume().find_root(&name);
+        root.map_err(|e| root_failure(&args.volume, &name, &e))
+    });
     let closed = roots.close();
-    let name = received?;
+    let root = received?;
     closed?;
-    if !args.quiet {
-        println!("Received the snapshot {name}");
-    }
+    let line = format!("Received the snapshot {}", show_name(&root));
+    args.telling.tell(&JsonRoot::from(&root), &[line])?;
     Ok(ExitCode::SUCCESS)
 }
 

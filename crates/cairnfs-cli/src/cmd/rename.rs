@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use crate::failure::AnyError;
-use crate::roots::{Roots, change_failure, root_failure};
+use crate::roots::{JsonRoot, Roots, Telling, change_failure, root_failure, show_name};
 use crate::volume::Access;
 
 const EXAMPLES: &str = "\
@@ -26,6 +26,8 @@ pub struct Args {
     reference: String,
     /// Its new name
     name: String,
+    #[command(flatten)]
+    telling: Telling,
 }
 
 /// Runs the command.
@@ -34,10 +36,16 @@ pub fn run(args: Args) -> Result<ExitCode, AnyError> {
     let found = roots.volume().find_root(&args.reference);
     let found = found.map_err(|e| root_failure(roots.path(), &args.reference, &e));
     let renamed = found.and_then(|root| {
-        let old = root.name.unwrap_or_default();
+        let old = root.name.clone().unwrap_or_default();
         let renamed = roots.volume().rename_root(&old, &args.name);
-        renamed.map_err(|e| change_failure(roots.path(), &args.name, &e))
+        let renamed = renamed.and_then(|()| roots.volume().find_root(&args.name));
+        let renamed = renamed.map_err(|e| change_failure(roots.path(), &args.name, &e));
+        Ok((root, renamed?))
     });
-    renamed.and(roots.close())?;
+    let closed = roots.close();
+    let (old, new) = renamed?;
+    closed?;
+    let line = format!("Renamed {} to {}", show_name(&old), show_name(&new));
+    args.telling.tell(&JsonRoot::from(&new), &[line])?;
     Ok(ExitCode::SUCCESS)
 }

@@ -4,9 +4,10 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use cairnfs::Error;
+use serde::Serialize;
 
 use crate::failure::{AnyError, Failure, shown};
-use crate::roots::{Roots, root_failure};
+use crate::roots::{Roots, Telling, root_failure, take_back};
 use crate::volume::Access;
 
 const EXAMPLES: &str = "\
@@ -37,9 +38,15 @@ pub struct Args {
     /// The branch that is changed
     #[arg(short, long, default_value = "main")]
     branch: String,
-    /// Print nothing except errors
-    #[arg(short, long)]
-    quiet: bool,
+    #[command(flatten)]
+    telling: Telling,
+}
+
+#[derive(Serialize)]
+struct Json<'a> {
+    branch: &'a str,
+    /// The snapshot of the state before.
+    kept: &'a str,
 }
 
 /// Runs the command.
@@ -52,11 +59,13 @@ pub fn run(args: Args) -> Result<ExitCode, AnyError> {
     let closed = roots.close();
     let kept = restored?;
     closed?;
-    if !args.quiet {
-        let (branch, volume) = (&args.branch, shown(&args.volume));
-        println!("Restored {branch}; its state before is the snapshot {kept}");
-        println!("To take this back: cairnfs restore {volume} {kept} --branch {branch}");
-    }
+    let branch = &args.branch;
+    let lines = [
+        format!("Restored {branch}; its state before is the snapshot {kept}"),
+        take_back(&args.volume, &kept, branch),
+    ];
+    let kept = &kept;
+    args.telling.tell(&Json { branch, kept }, &lines)?;
     Ok(ExitCode::SUCCESS)
 }
 

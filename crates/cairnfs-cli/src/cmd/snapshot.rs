@@ -1,11 +1,11 @@
 //! `cairnfs snapshot`: makes a snapshot of a volume that is not mounted.
 
-use std::path::PathBuf;
 use std::process::ExitCode;
 
+use cairnfs::{Error, Volume};
+
 use crate::failure::AnyError;
-use crate::roots::{Roots, change_failure};
-use crate::volume::Access;
+use crate::roots::NewRoot;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -15,7 +15,8 @@ Examples:
 
 A snapshot is a read-only state of all files, made in a moment: its size does
 not matter. It takes no space until files change. A name has up to 255 bytes,
-without '/', '@' and control characters, and does not begin with '-'.
+without '/', '@' and control characters, does not begin with '-', and does not
+begin or end with a blank; '.' and '..' are refused.
 
 The volume must not be mounted. A program that uses the library makes snapshots
 while it works: Volume::snapshot.
@@ -26,28 +27,20 @@ Exit codes: 0 made, 1 not made, 2 wrong arguments.";
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// File or block device
-    volume: PathBuf,
-    /// Name of the snapshot
-    name: String,
+    #[command(flatten)]
+    new: NewRoot,
     /// The branch to make it of
     #[arg(long, value_name = "BRANCH", default_value = "main")]
     of: String,
-    /// Print nothing except errors
-    #[arg(short, long)]
-    quiet: bool,
 }
 
 /// Runs the command.
 pub fn run(args: Args) -> Result<ExitCode, AnyError> {
-    let roots = Roots::open(&args.volume, Access::Write)?;
-    let made = roots.open_root(&args.of).and_then(|branch| {
-        let made = branch.snapshot(&args.name);
-        made.map_err(|e| change_failure(roots.path(), &args.name, &e))
-    });
-    made.and(roots.close())?;
-    if !args.quiet {
-        println!("Made the snapshot {}", args.name);
-    }
-    Ok(ExitCode::SUCCESS)
+    let make = |branch: Volume, name: &str| match branch.is_read_only() {
+        true => Err(Error::Invalid(
+            "a snapshot of a snapshot is the same one: make a branch of it, or rename it",
+        )),
+        false => branch.snapshot(name),
+    };
+    args.new.make(&args.of, make)
 }

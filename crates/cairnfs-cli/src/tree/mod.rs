@@ -27,6 +27,7 @@ use cairnfs::acl::{self, Acl};
 use cairnfs::types::{FileKind, Time};
 
 use crate::failure::Failure;
+use crate::output::counted;
 
 pub use copier::Copier;
 
@@ -226,10 +227,10 @@ impl Summary {
     /// The summary as text.
     pub fn text(&self) -> String {
         let mut text = format!(
-            "{} files, {} directories, {} symlinks, {}",
-            self.files,
-            self.directories,
-            self.symlinks,
+            "{}, {}, {}, {}",
+            counted(self.files, "file", "files"),
+            counted(self.directories, "directory", "directories"),
+            counted(self.symlinks, "symlink", "symlinks"),
             crate::size::human(self.bytes)
         );
         if self.failed > 0 {

@@ -10,7 +10,7 @@ use crate::place::{Place, pattern};
 use crate::{plant, same};
 
 /// A volume with files, and the snapshot `a` of them.
-fn with_snapshot() -> Place {
+pub fn with_snapshot() -> Place {
     let p = Place::with_volume();
     fs::create_dir(p.path("in")).unwrap();
     plant(&p.path("in"));
@@ -26,7 +26,7 @@ fn with_snapshot() -> Place {
 }
 
 /// Changes of every kind that a patch can have.
-fn change(p: &Place) {
+pub fn change(p: &Place) {
     let volume = Volume::open(p.path("v.img")).unwrap();
     volume.write("dir/deeper/small", "larger\n").unwrap();
     volume.write("two words", "one\n2\n").unwrap();
@@ -91,7 +91,7 @@ fn diff_has_the_exit_codes_of_diff() {
     assert_eq!(out.status.code(), Some(1));
     let expected = "\
 M\tdir/deeper/small
-R\tmoved\tdir/elsewhere
+R100\tmoved\tdir/elsewhere
 A\tfresh
 D\tgone
 A\tnothing
@@ -101,10 +101,10 @@ M\ttwo words
 ";
     assert_eq!(String::from_utf8(out.stdout).unwrap(), expected);
     // Nothing differs below these paths.
-    p.ok(&["diff", "v.img", "a", "main", "large", "/dir/deeper/absent"]);
+    p.ok(&["diff", "v.img", "a", "main", "large", "/dir/two"]);
     let some = p.run(&["diff", "v.img", "a", "main", "dir/", "--name-status"]);
     let some = String::from_utf8(some.stdout).unwrap();
-    assert_eq!(some, "M\tdir/deeper/small\nR\tmoved\tdir/elsewhere\n");
+    assert_eq!(some, "M\tdir/deeper/small\nR100\tmoved\tdir/elsewhere\n");
     assert_eq!(p.run(&["diff", "-q", "v.img", "a"]).status.code(), Some(1));
     p.fails(&["diff", "v.img", "b"], 2, "there are: a, main");
     p.fails(&["diff", "v.img", "main@-5y"], 2, "nor a time");
@@ -121,7 +121,7 @@ fn diff_tells_what_changed() {
     change(&p);
     let stat = String::from_utf8(p.run(&["diff", "v.img", "a", "--stat"]).stdout).unwrap();
     assert!(
-        stat.contains("R            moved/ -> dir/elsewhere/\n"),
+        stat.contains(" R moved/ -> dir/elsewhere/ |  0 B\n"),
         "{stat}"
     );
     assert!(
@@ -210,8 +210,8 @@ fn stat_counts_bytes_that_were_written() {
     volume.close().unwrap();
     let stat = String::from_utf8(p.run(&["diff", "v.img", "a", "--stat"]).stdout).unwrap();
     let expected = "\
-A            holes
-M            large
+\x20A holes | 0 B
+ M large | 0 B
 1 added, 0 removed, 0 renamed, 1 changed; 0 B written
 ";
     assert_eq!(stat, expected);
@@ -584,4 +584,24 @@ fn killed_receive_leaves_nothing() {
     p.ok(&["receive", "w.img", "a.stream", "-n", "a"]);
     p.ok(&["restore", "-q", "w.img", "a"]);
     assert!(p.ok_bytes(&["cat", "w.img:/large"]) == pattern(30 << 20));
+}
+
+/// A branch knows the state that it began with, although the snapshot of it was dropped since.
+#[test]
+fn branch_of_a_dropped_snapshot_is_published() {
+    let p = with_snapshot();
+    p.ok(&["branch", "v.img", "trial", "--from", "a"]);
+    p.ok(&["drop", "--wait", "v.img", "a"]);
+    let volume = Volume::open(p.path("v.img")).unwrap();
+    let trial = volume.open_branch("trial").unwrap();
+    volume.write("two words", "ours\n").unwrap();
+    trial.write("edited", "theirs\n").unwrap();
+    drop(trial);
+    volume.close().unwrap();
+    p.ok(&["publish", "v.img", "trial", "--theirs", "edited"]);
+    assert_eq!(
+        p.ok(&["cat", "v.img:/two words", "v.img:/edited"]),
+        "ours\ntheirs\n"
+    );
+    assert!(p.ok(&["check", "--data", "v.img"]).contains("clean"));
 }

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use super::Volume;
 use crate::error::Result;
 use crate::history::{self, Diff, PublishOptions, Published};
-use crate::types::RootInfo;
+use crate::types::{DropProgress, RootInfo};
 
 /// # Snapshots and branches as a whole
 /// A *reference* is the name of a snapshot or branch; `BRANCH@SNAPSHOT`, if the snapshot is in the
@@ -136,7 +136,8 @@ impl Volume {
     ///
     /// # Errors
     /// [`Error::NoRoot`](crate::Error::NoRoot); [`Error::Invalid`](crate::Error::Invalid) for a
-    /// snapshot; [`Error::Unsettled`](crate::Error::Unsettled) if the base or the branch does not
+    /// snapshot; [`Error::NotFound`](crate::Error::NotFound) for a path in the options that neither
+    /// has nor had; [`Error::Unsettled`](crate::Error::Unsettled) if the base or the branch does not
     /// stop changing; [`Error::NoSpace`](crate::Error::NoSpace), or as [`sync`](Self::sync).
     pub fn publish(&self, branch: &str, options: &PublishOptions) -> Result<Published> {
         history::publish(self.file_system(), branch, options)
@@ -162,5 +163,32 @@ impl Volume {
     /// `main`; [`Error::Busy`](crate::Error::Busy) if it is open; or as [`sync`](Self::sync).
     pub fn drop_root(&self, reference: &str) -> Result<()> {
         history::drop_root(self.file_system(), reference)
+    }
+
+    /// Frees what everything that was dropped has left, and returns when that is done: after it, the
+    /// space can be used, but for what somebody still reads. `go_on` is called often, with the
+    /// progress; when it returns false, the rest is left to the background.
+    ///
+    /// ```
+    /// # fn main() -> cairnfs::Result<()> {
+    /// let volume = cairnfs::Volume::in_memory(64 << 20)?;
+    /// volume.write("large", vec![1; 8 << 20])?;
+    /// volume.snapshot("monday")?;
+    /// volume.remove_file("large")?;
+    /// volume.drop_root("monday")?;
+    /// volume.free_drops(|progress| {
+    ///     println!("{} left", progress.left);
+    ///     true
+    /// })?;
+    /// assert!(volume.roots().iter().all(|root| !root.being_dropped));
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::NoSpace`](crate::Error::NoSpace) without space for a merge; a damaged volume, the
+    /// device's failure.
+    pub fn free_drops(&self, go_on: impl FnMut(DropProgress) -> bool) -> Result<()> {
+        self.file_system().free_drops(go_on)
     }
 }

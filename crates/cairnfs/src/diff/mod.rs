@@ -10,6 +10,7 @@
 
 mod changes;
 mod delta;
+mod moves;
 mod patch;
 mod paths;
 mod replaced;

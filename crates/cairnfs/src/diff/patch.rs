@@ -4,11 +4,13 @@
 //! Uses both trees, their paths, and the unified diff of text. Each file is read as a whole, up to
 //! the limit for text. Renames, executable files, symbolic links and empty files have lines of
 //! their own before the diff. Paths with unusual characters are quoted as in C. A patch has no
-//! directories: for a renamed one it has the files below it.
+//! directories: for a renamed one it has the files below it. A path that another file takes over is
+//! a change in place, and the file that was there is copied from it to its new path.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::diff::delta::Name;
+use crate::diff::moves::{Change, Move, taken_over};
 use crate::diff::paths::Paths;
 use crate::diff::report::{FileChange, FilePath, Report, Status};
 use crate::diff::text::{MOST_TEXT, unified};
@@ -26,18 +28,23 @@ pub struct Patches<'a> {
     reported: BTreeSet<u64>,
     /// The renamed directories of the report.
     moved: BTreeSet<u64>,
+    /// Paths that another file takes over.
+    taken_over: BTreeMap<Vec<u8>, Change>,
 }
-
-/// A path before and after; `None` where there is none.
-type Pair = (Option<Vec<u8>>, Option<Vec<u8>>);
 
 /// One side of a file: its path and its inode.
 struct Version {
     path: Vec<u8>,
+    ino: u64,
     inode: RawInode,
 }
 
 impl Version {
+    /// The type of the file, as in its mode.
+    fn kind(&self) -> u32 {
+        self.inode.mode.get() & S_IFMT
+    }
+
     /// The mode as git has it.
     fn mode(&self) -> &'static str {
         let mode = self.inode.mode.get();
@@ -50,20 +57,31 @@ impl Version {
 }
 
 impl<'a> Patches<'a> {
-    /// Patches of `report`, which compares the `old` and the `new` tree.
+    /// Patches of `report`, which compares the `old` and the `new` tree. Memory grows with the number
+    /// of files that have other paths.
+    ///
+    /// # Errors
+    /// A damaged volume, the device's failure.
     pub fn new(
         report: &Report,
         (old, new): (FileTree<'a>, FileTree<'a>),
         blocks: &'a dyn Blocks,
-    ) -> Self {
+    ) -> Result<Self> {
         let moved = report.files.iter().filter(|file| is_moved_dir(file));
-        Self {
+        let mut patches = Self {
             trees: (old, new),
             paths: (Paths::new(old), Paths::new(new)),
             blocks,
             reported: report.files.iter().map(|file| file.ino).collect(),
             moved: moved.map(|file| file.ino).collect(),
+            taken_over: BTreeMap::new(),
+        };
+        let mut moves = Vec::new();
+        for file in &report.files {
+            moves.extend(patches.moves(file)?);
         }
+        patches.taken_over = taken_over(moves);
+        Ok(patches)
     }
 
     /// The patch of a file of the report; empty if its contents and names are the same, or if it
@@ -74,21 +92,24 @@ impl<'a> Patches<'a> {
     /// A damaged volume, the device's failure.
     pub fn of(&mut self, file: &FileChange) -> Result<Vec<u8>> {
         let mut out = Vec::new();
-        match file.kind {
-            FileKind::Directory if is_moved_dir(file) => self.below(file.ino, &mut out)?,
-            FileKind::File | FileKind::Symlink => {
-                for (old, new) in self.pairs(file)? {
-                    let inos = (file.old_ino.unwrap_or(file.ino), file.ino);
-                    self.section(inos, old, new, &mut out)?;
-                }
-            }
-            _ => {}
+        for change in self.moves(file)? {
+            self.write(&change, &mut out)?;
         }
         Ok(out)
     }
 
+    /// The paths that a file of the report has before and after; of a renamed directory those of the
+    /// files below it. None of a type that a patch cannot have.
+    fn moves(&mut self, file: &FileChange) -> Result<Vec<Move>> {
+        match file.kind {
+            FileKind::Directory if is_moved_dir(file) => self.below(file.ino),
+            FileKind::File | FileKind::Symlink => self.names(file),
+            _ => Ok(Vec::new()),
+        }
+    }
+
     /// The paths of a file before and after, name by name.
-    fn pairs(&mut self, file: &FileChange) -> Result<Vec<Pair>> {
+    fn names(&mut self, file: &FileChange) -> Result<Vec<Move>> {
         let bytes = |list: &[FilePath]| list.iter().map(|p| Some(p.bytes.clone())).collect();
         let (mut lost, mut gained): (Vec<_>, Vec<_>) =
             (bytes(&file.old_paths), bytes(&file.new_paths));
@@ -105,7 +126,9 @@ impl<'a> Patches<'a> {
         lost.resize(most, None);
         gained.resize(most, None);
         pairs.extend(lost.into_iter().zip(gained));
-        Ok(pairs)
+        let inos = (file.old_ino.unwrap_or(file.ino), file.ino);
+        let pairs = pairs.into_iter();
+        Ok(pairs.map(|(old, new)| Move { inos, old, new }).collect())
     }
 
     /// A name that a file has in both trees, as paths. Directories above may have been renamed.
@@ -123,8 +146,8 @@ impl<'a> Patches<'a> {
     }
 
     /// The renames of files below a renamed directory that did not change otherwise.
-    fn below(&mut self, dir: u64, out: &mut Vec<u8>) -> Result<()> {
-        let mut dirs = vec![dir];
+    fn below(&mut self, dir: u64) -> Result<Vec<Move>> {
+        let (mut dirs, mut moves) = (vec![dir], Vec::new());
         while let Some(dir) = dirs.pop() {
             let mut files = Vec::new();
             self.trees.1.entries(dir, &mut |entry| {
@@ -139,28 +162,65 @@ impl<'a> Patches<'a> {
             })?;
             for (ino, name) in files {
                 let name = Name { dir, name };
-                let (old, new) = (self.paths.0.of(&name)?, self.paths.1.of(&name)?);
-                self.section((ino, ino), Some(old), Some(new), out)?;
+                moves.push(Move {
+                    inos: (ino, ino),
+                    old: Some(self.paths.0.of(&name)?),
+                    new: Some(self.paths.1.of(&name)?),
+                });
             }
         }
-        Ok(())
+        Ok(moves)
     }
 
-    fn section(
+    /// Writes what a patch has of a file at one of its paths.
+    fn write(&self, change: &Move, out: &mut Vec<u8>) -> Result<()> {
+        let old = self.version(&self.trees.0, change.inos.0, &change.old)?;
+        let new = self.version(&self.trees.1, change.inos.1, &change.new)?;
+        let taken = |path: &Option<Vec<u8>>| self.taken_over.get(path.as_ref()?).copied();
+        match (taken(&change.old), taken(&change.new)) {
+            _ if change.old == change.new => self.section(old, new, out),
+            (None, None) => self.section(old, new, out),
+            // That it leaves its path is told where the other file takes it.
+            (Some(_), None) if new.is_none() => Ok(()),
+            (Some((_, takes)), None) => {
+                let there = self.version(&self.trees.1, takes, &change.old)?;
+                let kind = there.map(|there| there.kind());
+                // Of a file that makes room for one of another type there is nothing to copy.
+                let source = old.filter(|old| kind == Some(old.kind()));
+                self.section(source, new, out)
+            }
+            (left, Some((leaves, _))) => {
+                if left.is_none() {
+                    self.section(old, None, out)?;
+                }
+                let there = self.version(&self.trees.0, leaves, &change.new)?;
+                let kinds = (
+                    there.as_ref().map(Version::kind),
+                    new.as_ref().map(Version::kind),
+                );
+                if kinds.0 == kinds.1 {
+                    return self.section(there, new, out);
+                }
+                self.section(there, None, out)?;
+                self.section(None, new, out)
+            }
+        }
+    }
+
+    /// The version of a file in a tree; `None` without a path.
+    fn version(
         &self,
-        inos: (u64, u64),
-        old: Option<Vec<u8>>,
-        new: Option<Vec<u8>>,
-        out: &mut Vec<u8>,
-    ) -> Result<()> {
-        let version = |tree: &FileTree<'_>, ino: u64, path| -> Result<Option<Version>> {
-            let (Some(path), Some(inode)) = (path, tree.inode(ino)?) else {
-                return Ok(None);
-            };
-            Ok(Some(Version { path, inode }))
+        tree: &FileTree<'_>,
+        ino: u64,
+        path: &Option<Vec<u8>>,
+    ) -> Result<Option<Version>> {
+        let (Some(path), Some(inode)) = (path.clone(), tree.inode(ino)?) else {
+            return Ok(None);
         };
-        let old = version(&self.trees.0, inos.0, old)?;
-        let new = version(&self.trees.1, inos.1, new)?;
+        Ok(Some(Version { path, ino, inode }))
+    }
+
+    fn section(&self, old: Option<Version>, new: Option<Version>, out: &mut Vec<u8>) -> Result<()> {
         let (Some(first), Some(last)) =
             (old.as_ref().or(new.as_ref()), new.as_ref().or(old.as_ref()))
         else {
@@ -183,8 +243,12 @@ impl<'a> Patches<'a> {
                     line("new mode ", new.mode().as_bytes());
                 }
                 if old.path != new.path {
-                    line("rename from ", &quoted(b"", &old.path));
-                    line("rename to ", &quoted(b"", &new.path));
+                    let (from, to) = match self.taken_over.contains_key(&old.path) {
+                        true => ("copy from ", "copy to "),
+                        false => ("rename from ", "rename to "),
+                    };
+                    line(from, &quoted(b"", &old.path));
+                    line(to, &quoted(b"", &new.path));
                 }
             }
             (None, None) => {}
@@ -194,7 +258,7 @@ impl<'a> Patches<'a> {
             None => b"/dev/null".to_vec(),
         };
         let names = (name(&old, &paths.0), name(&new, &paths.1));
-        let body = self.body(inos, (&old, &new), names)?;
+        let body = self.body((&old, &new), names)?;
         if head.len() > bare || !body.is_empty() {
             out.extend_from_slice(&head);
             out.extend_from_slice(&body);
@@ -205,23 +269,23 @@ impl<'a> Patches<'a> {
     /// The difference of contents, or the line that says that they differ and are not text.
     fn body(
         &self,
-        inos: (u64, u64),
         versions: (&Option<Version>, &Option<Version>),
         names: (Vec<u8>, Vec<u8>),
     ) -> Result<Vec<u8>> {
-        let contents =
-            |tree: &FileTree<'_>, ino, version: &Option<Version>| -> Result<Option<Vec<u8>>> {
-                let size = version.as_ref().map_or(0, |v| v.inode.size.get());
-                let size = usize::try_from(size).unwrap_or(usize::MAX);
-                if size > MOST_TEXT {
-                    return Ok(None);
-                }
-                let mut bytes = vec![0; size];
-                tree.read(self.blocks, ino, 0, &mut bytes)?;
-                Ok(Some(bytes))
-            };
-        let old = contents(&self.trees.0, inos.0, versions.0)?;
-        let new = contents(&self.trees.1, inos.1, versions.1)?;
+        let contents = |tree: &FileTree<'_>, version: &Option<Version>| -> Result<_> {
+            let (ino, size) = version
+                .as_ref()
+                .map_or((0, 0), |v| (v.ino, v.inode.size.get()));
+            let size = usize::try_from(size).unwrap_or(usize::MAX);
+            if size > MOST_TEXT {
+                return Ok(None);
+            }
+            let mut bytes = vec![0; size];
+            tree.read(self.blocks, ino, 0, &mut bytes)?;
+            Ok(Some(bytes))
+        };
+        let old = contents(&self.trees.0, versions.0)?;
+        let new = contents(&self.trees.1, versions.1)?;
         let text = match (&old, &new) {
             (Some(old), Some(new)) if old == new => return Ok(Vec::new()),
             (Some(old), Some(new)) => unified((&names.0, &names.1), old, new),

@@ -115,6 +115,8 @@ pub struct FileChange {
     /// Bytes that changed, or that an added file has.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub contents: Vec<Range<u64>>,
+    /// Bytes of the file, or of a symbolic link's target; of a removed file in the old tree.
+    pub size: u64,
     /// Bytes of `contents` that the new file has written: no holes, nothing that was cut off.
     pub written: u64,
 }
@@ -286,10 +288,11 @@ impl<'a> Writer<'a> {
             _ if !old_paths.is_empty() && !new_paths.is_empty() => Status::Renamed,
             _ => Status::Changed,
         };
-        let mode = match inode.item {
-            Some(Item { new: Some(i), .. } | Item { old: Some(i), .. }) => i.mode.get(),
-            _ => self.trees.1.inode(ino)?.map_or(0, |i| i.mode.get()),
+        let item = match inode.item {
+            Some(Item { new: Some(i), .. } | Item { old: Some(i), .. }) => Some(i),
+            _ => self.trees.1.inode(ino)?,
         };
+        let mode = item.map_or(0, |i| i.mode.get());
         let Some(kind) = FileKind::from_mode(mode) else {
             return Ok(None);
         };
@@ -304,6 +307,9 @@ impl<'a> Writer<'a> {
             attributes: attributes(inode),
             xattrs: xattrs(inode),
             contents: inode.contents.clone(),
+            size: item
+                .filter(|_| kind != FileKind::Directory)
+                .map_or(0, |i| i.size.get()),
             written: self.written(ino, inode)?,
         }))
     }

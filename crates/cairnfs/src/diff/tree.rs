@@ -14,7 +14,7 @@ use crate::format::item::{
 };
 use crate::format::key::{Key, Kind};
 use crate::format::xattr::{StoredValue, decode_stored_xattrs};
-use crate::format::{BLOCK_SIZE, MAX_EXTENT_BLOCKS};
+use crate::format::{BLOCK_SIZE, MAX_EXTENT_BLOCKS, ROOT_INO};
 use crate::index::{Differences, Index, Tree};
 use crate::txn::value_at;
 
@@ -154,6 +154,34 @@ impl<'a> FileTree<'a> {
             }
             each(&entry_of(key, value)?)
         })
+    }
+
+    /// The inode of a name in a directory. Reads the directory's entries until it is found.
+    ///
+    /// # Errors
+    /// A damaged volume, the device's failure.
+    pub fn child(&self, dir: u64, name: &[u8]) -> Result<Option<u64>> {
+        let mut found = None;
+        self.entries(dir, &mut |entry| {
+            found = (entry.name == name).then_some(entry.ino);
+            Ok(found.is_none())
+        })?;
+        Ok(found)
+    }
+
+    /// The inode of a path, as names from the root directory on. Symbolic links are not followed.
+    ///
+    /// # Errors
+    /// A damaged volume, the device's failure.
+    pub fn find(&self, names: &[&[u8]]) -> Result<Option<u64>> {
+        let mut at = ROOT_INO;
+        for name in names {
+            match self.child(at, name)? {
+                Some(ino) => at = ino,
+                None => return Ok(None),
+            }
+        }
+        Ok(Some(at))
     }
 
     /// Calls `each` with all entries of all directories, until it returns `false`. Reads the whole

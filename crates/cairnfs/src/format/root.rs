@@ -228,6 +228,28 @@ pub fn is_root_name(name: &str) -> bool {
     (1..=MAX_ROOT_NAME).contains(&name.len()) && !name.starts_with('-') && !name.contains(forbidden)
 }
 
+/// Why a new root cannot have this name; `None` if it can. Besides what [`is_root_name`] excludes,
+/// these are names that would be mistaken for something else in a list or on a command line. Volumes
+/// from before may have roots with such names.
+pub fn refused_root_name(name: &str) -> Option<&'static str> {
+    if name.is_empty() {
+        Some("a snapshot or branch has a name")
+    } else if name.trim().is_empty() {
+        Some("the name of a snapshot or branch is not blanks only")
+    } else if name.trim() != name {
+        Some("the name of a snapshot or branch does not begin or end with a blank")
+    } else if matches!(name, "." | "..") {
+        Some("`.` and `..` are names of directories, not of a snapshot or branch")
+    } else if !is_root_name(name) {
+        Some(
+            "the name of a snapshot or branch has 1 to 255 bytes, no control characters, no `/` \
+             and `@`, and does not begin with `-`",
+        )
+    } else {
+        None
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
@@ -281,6 +303,25 @@ mod tests {
         }
         for id in [0, 1 << 32] {
             assert!(Root::decode(id, &frozen().encode()).is_err(), "{id}");
+        }
+    }
+
+    /// A volume from before may have names that are refused now: it must stay readable.
+    #[test]
+    fn names_that_are_refused_now_are_read() {
+        for name in [".", "..", " ", "\u{a0}", " x", "x ", "\u{3000}x"] {
+            assert!(refused_root_name(name).is_some(), "{name:?}");
+            let root = Root {
+                name: name.into(),
+                ..frozen()
+            };
+            assert_eq!(Root::decode(9, &root.encode()), Ok(root));
+        }
+        for name in ["...", ".x", "x.", "two words", "main.undo-1"] {
+            assert_eq!(refused_root_name(name), None, "{name:?}");
+        }
+        for name in ["", "a@b", "a/b", "-x", "a\nb"] {
+            assert!(refused_root_name(name).is_some(), "{name:?}");
         }
     }
 

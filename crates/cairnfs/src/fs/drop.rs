@@ -3,6 +3,7 @@
 use crate::error::{Error, Result};
 use crate::fs::FileSystem;
 use crate::fs::observe::Call;
+use crate::types::DropProgress;
 
 impl FileSystem {
     /// Drops a snapshot or a branch: its name is gone, and that is durable, when this returns. What
@@ -48,6 +49,23 @@ impl FileSystem {
     pub fn drop_step(&self) -> Result<bool> {
         self.engine.lifecycle.check_open()?;
         self.core().drop_step()
+    }
+
+    /// Does all of the work that dropped roots have left, instead of the background. Between two
+    /// steps, each of which is bounded, `go_on` gets the progress and decides whether to continue.
+    ///
+    /// # Errors
+    /// As [`Self::drop_step`].
+    pub fn free_drops(&self, mut go_on: impl FnMut(DropProgress) -> bool) -> Result<()> {
+        let progress = || {
+            let left = self.roots().into_iter().filter(|root| root.being_dropped);
+            DropProgress {
+                left: left.count(),
+                part: self.core().walked(),
+            }
+        };
+        while go_on(progress()) && self.drop_step()? {}
+        Ok(())
     }
 
     /// Bytes that belong to a root alone, which dropping it frees.

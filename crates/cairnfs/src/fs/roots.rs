@@ -5,6 +5,7 @@
 //! returned, or is in the fork by chance.
 
 use std::cell::Cell;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::error::{Error, Result};
@@ -248,12 +249,20 @@ impl FileSystem {
     /// What the list of roots says about this one; `None` if it was dropped.
     pub fn root_info(&self) -> Option<RootInfo> {
         let id = self.root_id();
-        self.core().roots().get(id).map(|root| info((id, root)))
+        self.roots().into_iter().find(|root| root.id == id)
     }
 
     /// The roots of the volume: branches and snapshots, in order of their ids.
     pub fn roots(&self) -> Vec<RootInfo> {
-        self.core().roots().list().into_iter().map(info).collect()
+        let list = self.core().roots().list();
+        let mut children: BTreeMap<u32, usize> = BTreeMap::new();
+        for (_, root) in &list {
+            *children.entry(root.parent).or_default() += 1;
+        }
+        let children = |id: &u32| children.get(id).copied().unwrap_or(0);
+        list.into_iter()
+            .map(|(id, root)| info(id, root, children(&id)))
+            .collect()
     }
 }
 
@@ -268,9 +277,11 @@ fn close_all(ended: &[&FileSystem]) -> bool {
     all
 }
 
-fn info((id, root): (u32, Root)) -> RootInfo {
+/// What the list says about a root from which `children` others were forked.
+fn info(id: u32, root: Root, children: usize) -> RootInfo {
     RootInfo {
         id,
+        being_dropped: root.state != RootState::Head && root.name.is_empty() && children < 2,
         name: Some(root.name).filter(|name| !name.is_empty()),
         parent: Some(root.parent).filter(|parent| *parent != 0),
         writable: root.state == RootState::Head,

@@ -1,13 +1,14 @@
 //! The comparison of two roots.
 
 use std::fmt;
+use std::path::Path;
 use std::sync::Arc;
 
 use crate::diff::{Patches, Report};
 use crate::error::Result;
 use crate::fs::FileSystem;
-use crate::history::find;
 use crate::history::frozen::Frozen;
+use crate::history::{find, names_of};
 
 /// How two states of the files of a volume differ, from [`Volume::diff`](crate::Volume::diff).
 pub struct Diff {
@@ -36,8 +37,21 @@ impl Diff {
         &self.report
     }
 
+    /// Whether one of the two states has a file at a path. Symbolic links are not followed.
+    ///
+    /// # Errors
+    /// A damaged volume, the device's failure.
+    pub fn has_path(&self, path: &Path) -> Result<bool> {
+        let names = names_of(path);
+        let found = |state: &Frozen| state.files(&self.fs).find(&names);
+        Ok(found(&self.old)?.is_some() || found(&self.new)?.is_some())
+    }
+
     /// Differences of contents as patches, file by file.
-    pub fn patches(&self) -> Patches<'_> {
+    ///
+    /// # Errors
+    /// A damaged volume, the device's failure.
+    pub fn patches(&self) -> Result<Patches<'_>> {
         let trees = (self.old.files(&self.fs), self.new.files(&self.fs));
         Patches::new(&self.report, trees, self.fs.core().data())
     }

@@ -21,7 +21,8 @@ pub(super) struct Frozen {
 }
 
 impl Frozen {
-    /// The tree of `root` as it is now, with every call that has returned.
+    /// The tree of `root` as it is now, with every call that has returned. A root that was dropped
+    /// while others were forked from it has its tree still.
     ///
     /// # Errors
     /// [`Error::ReadOnly`] for a branch of a volume that is open read-only and whose log has
@@ -31,9 +32,9 @@ impl Frozen {
         let pin = match (root.writable, core.read_only()) {
             (true, true) if core.replayed() > 0 => return Err(Error::ReadOnly),
             (true, false) => fs.fork_unnamed(root.id, ForkKind::Frozen)?,
-            _ => core.pin(root.id)?,
+            _ => core.pin_ancestor(root.id)?,
         };
-        let items = core.open_root(pin.id())?;
+        let items = core.open_ancestor(&pin)?;
         // A head that was frozen has its newest changes in memory until they are merged.
         let boundary = core.roots().get(pin.id()).map_or(0, |root| root.boundary);
         if core.superblocks().newest().merged_seq.get() < boundary {

@@ -20,6 +20,9 @@ pub use receive::receive;
 pub use restore::restore;
 pub use send::send;
 
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
 use crate::error::Result;
 use crate::fs::FileSystem;
 use crate::refs;
@@ -33,6 +36,13 @@ use crate::types::RootInfo;
 pub fn drop_root(fs: &FileSystem, reference: &str) -> Result<()> {
     let root = find(fs, reference)?;
     stage::discard(fs, root.id)
+}
+
+/// The names on a path in a tree, from its root directory on.
+fn names_of(path: &Path) -> Vec<&[u8]> {
+    let names = path.as_os_str().as_bytes().split(|b| *b == b'/');
+    let names = names.filter(|name| !name.is_empty() && *name != b".");
+    names.collect()
 }
 
 /// The root of a reference.

@@ -6,6 +6,8 @@
 //! fail, and everything begins again.
 
 use std::collections::BTreeSet;
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -13,10 +15,10 @@ use crate::diff::{Changes, FileTree, TreeDelta};
 use crate::error::{Error, Result};
 use crate::fs::FileSystem;
 use crate::history::apply::{Source, apply};
-use crate::history::find;
 use crate::history::frozen::Frozen;
 use crate::history::graft::Graft;
 use crate::history::stage::{Staged, replace, until_unchanged};
+use crate::history::{find, names_of};
 use crate::publish::{Conflict, FrozenTrees, Plan, Side, plan};
 use crate::refs;
 use crate::types::RootInfo;
@@ -48,7 +50,8 @@ pub struct Published {
 /// Publishes the branch of a reference.
 ///
 /// # Errors
-/// [`Error::NoRoot`]; [`Error::Invalid`] for what is no branch; [`Error::Unsettled`] if the base or
+/// [`Error::NoRoot`]; [`Error::Invalid`] for what is no branch; [`Error::NotFound`] for a path of the
+/// options that none of the states has; [`Error::Unsettled`] if the base or
 /// the branch does not stop changing; no space; the device's failure.
 pub fn publish(fs: &Arc<FileSystem>, branch: &str, options: &PublishOptions) -> Result<Published> {
     let base = options.onto.as_deref().unwrap_or("main");
@@ -57,6 +60,7 @@ pub fn publish(fs: &Arc<FileSystem>, branch: &str, options: &PublishOptions) -> 
         return Err(Error::Invalid("a branch cannot be published onto itself"));
     }
     let name = base.name.clone().unwrap_or_default();
+    let _states = check_paths(fs, (&base, &branch), options)?;
     let both = format!("{name} or {}", branch.name.as_deref().unwrap_or_default());
     until_unchanged(fs, (&[base.id, branch.id], &both), || {
         let roots = fs.roots();
@@ -182,6 +186,7 @@ fn plan_of(
     let (our_delta, their_delta) = (delta(ours)?, delta(theirs)?);
     let mut trees = FrozenTrees::new([common, ours, theirs], fs.core().data());
     let choose = |path: &[u8]| {
+        let path = Path::new(OsStr::from_bytes(path));
         let chosen = |list: &[PathBuf]| list.iter().any(|prefix| is_below(path, prefix));
         match (chosen(&options.ours), chosen(&options.theirs)) {
             (true, _) => Some(Side::Ours),
@@ -192,13 +197,37 @@ fn plan_of(
     plan(&our_delta, &their_delta, &mut trees, &choose)
 }
 
-/// Whether a path without a leading slash is at or below another one.
-fn is_below(path: &[u8], prefix: &Path) -> bool {
-    use std::os::unix::ffi::OsStrExt;
-    let names = |path: &[u8]| {
-        let names = path.split(|b| *b == b'/');
-        let names = names.filter(|name| !name.is_empty() && *name != b".");
-        names.map(<[u8]>::to_vec).collect::<Vec<_>>()
-    };
-    names(path).starts_with(&names(prefix.as_os_str().as_bytes()))
+/// Whether a path is at or below another one.
+fn is_below(path: &Path, prefix: &Path) -> bool {
+    names_of(path).starts_with(&names_of(prefix))
+}
+
+/// Checks that the base, the branch, or the state in which they parted has each of the paths for
+/// which the options choose a side: any other one is a mistake. Returns these states, if they were
+/// needed: they stay in the volume as long, so that what follows finds the base as it was here.
+fn check_paths(
+    fs: &FileSystem,
+    (base, branch): (&RootInfo, &RootInfo),
+    options: &PublishOptions,
+) -> Result<Vec<Frozen>> {
+    let chosen: Vec<&PathBuf> = options.ours.iter().chain(&options.theirs).collect();
+    if chosen.is_empty() {
+        return Ok(Vec::new());
+    }
+    let roots = fs.roots();
+    let common = common_ancestor(base.id, branch.id, &roots);
+    let states = [Some(base), Some(branch), common].into_iter().flatten();
+    let states = states.map(|root| Frozen::of(fs, root.clone()));
+    let states = states.collect::<Result<Vec<_>>>()?;
+    for path in chosen {
+        let names = names_of(path);
+        let mut known = false;
+        for state in &states {
+            known |= state.files(fs).find(&names)?.is_some();
+        }
+        if !known {
+            return Err(Error::NotFound.at(path));
+        }
+    }
+    Ok(states)
 }

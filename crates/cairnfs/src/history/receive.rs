@@ -14,7 +14,7 @@ use zerocopy::{FromBytes, IntoBytes};
 
 use crate::error::{Error, Result};
 use crate::format::ROOT_INO;
-use crate::format::root::is_root_name;
+use crate::format::root::refused_root_name;
 use crate::format::stream::{RECEIVED, RawBegin, RawReceived, RawStreamInode, Record};
 use crate::fs::FileSystem;
 use crate::history::frozen::Frozen;
@@ -39,11 +39,8 @@ pub fn receive(fs: &Arc<FileSystem>, from: impl Read, name: Option<&str>) -> Res
         None => refs::received_name(&roots, fs.core().now()),
     };
     // Refused before anything is read; decided again at the end.
-    if !is_root_name(&name) {
-        return Err(Error::Invalid(
-            "a name for a snapshot has 1 to 255 bytes, no control characters, no `/` and `@`, and \
-             does not begin with `-`",
-        ));
+    if let Some(why) = refused_root_name(&name) {
+        return Err(Error::Invalid(why));
     }
     if roots.iter().any(|root| root.name.as_ref() == Some(&name)) {
         return Err(Error::Exists);

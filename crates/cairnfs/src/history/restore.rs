@@ -4,7 +4,6 @@
 //! with new inode numbers, because the old ones may still be in use.
 
 use std::collections::BTreeMap;
-use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -13,10 +12,10 @@ use crate::format::ROOT_INO;
 use crate::format::stream::RawStreamInode;
 use crate::fs::FileSystem;
 use crate::history::apply::Source;
-use crate::history::find;
 use crate::history::frozen::Frozen;
 use crate::history::graft::{Graft, record_of};
 use crate::history::stage::{Staged, until_unchanged};
+use crate::history::{find, names_of};
 use crate::refs;
 use crate::types::FileKind;
 
@@ -83,9 +82,7 @@ struct Restorer<'a> {
 
 impl Restorer<'_> {
     fn restore(&mut self, path: &Path) -> Result<()> {
-        let names = path.as_os_str().as_bytes().split(|b| *b == b'/');
-        let names = names.filter(|name| !name.is_empty() && *name != b".");
-        let names: Vec<&[u8]> = names.collect();
+        let names = names_of(path);
         if names.contains(&&b".."[..]) {
             return Err(Error::Invalid("a path to restore has no `..`"));
         }
@@ -122,11 +119,7 @@ impl Restorer<'_> {
 
     /// The inode of a name in the state that is restored.
     fn child(&self, dir: u64, name: &[u8]) -> Result<u64> {
-        let mut found = None;
-        self.source.files.entries(dir, &mut |entry| {
-            found = (entry.name == name).then_some(entry.ino);
-            Ok(found.is_none())
-        })?;
+        let found = self.source.files.child(dir, name)?;
         found.ok_or(Error::NotFound)
     }
 

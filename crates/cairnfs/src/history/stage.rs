@@ -145,8 +145,9 @@ mod tests {
 
     use super::*;
     use crate::device::MemoryDevice;
+    use crate::format::root::{RawRoot, Root};
     use crate::fs::{MakeOptions, Options, make_device};
-    use crate::history::{PublishOptions, publish};
+    use crate::history::{PublishOptions, drop_root, publish, restore};
     use crate::types::Creds;
 
     const LENGTH: u64 = 4 << 20;
@@ -190,6 +191,36 @@ mod tests {
             matches!(error, Error::Stale) && calls == 1,
             "{error:?}, {calls}"
         );
+    }
+
+    /// Names that are refused now are on volumes from before: such roots are read, changed, renamed
+    /// and dropped like others.
+    #[test]
+    fn names_from_before_can_be_used() {
+        let fs = open();
+        for old in [".", "..", " ", " x "] {
+            let fs = fs.open_named("main").unwrap();
+            let id = fs.branch("b").unwrap();
+            let renamed = fs.core().change_roots(&[], |roots, _| {
+                let root = roots.get(id).unwrap();
+                let tree = RawRoot {
+                    birth: root.tree.birth,
+                    ..RawRoot::default()
+                };
+                let name = old.to_owned();
+                Ok(((), [(id, Root { tree, name, ..root })].into()))
+            });
+            renamed.unwrap();
+            assert_eq!(fs.open_named(old).unwrap().root_id(), id);
+            let kept = restore(&fs, "main", old, &[]).unwrap();
+            let renamed = fs.rename_root(&kept, old);
+            assert!(matches!(renamed, Err(Error::Invalid(_))), "{renamed:?}");
+            for (name, new) in [(&*kept, "good"), (old, "better")] {
+                fs.rename_root(name, new).unwrap();
+            }
+            drop_root(&fs, "good").unwrap();
+            publish(&fs, "better", &PublishOptions::default()).unwrap();
+        }
     }
 
     /// The root of a branch that was merged has no name, and is freed without another call.

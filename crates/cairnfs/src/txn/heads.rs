@@ -137,8 +137,9 @@ impl Heads {
         self.table.lock().open.keys().copied().collect()
     }
 
-    /// Opens a root that has a tree. It need not be open otherwise.
-    pub(super) fn open(&self, id: u32, roots: &Roots) -> Result<Arc<ItemStore>> {
+    /// Opens a root that has a tree. It need not be open otherwise. One that was dropped is opened
+    /// for its `descendants` only.
+    pub(super) fn open(&self, id: u32, roots: &Roots, descendants: bool) -> Result<Arc<ItemStore>> {
         let mut table = self.table.lock();
         if let Some(items) = table.open.get(&id) {
             return Ok(items.clone());
@@ -155,7 +156,8 @@ impl Heads {
                 "1,000 branches and snapshots are open; close one of them first",
             ));
         }
-        let (tree, inherited, merged_inherited) = roots.opened(id).ok_or(Error::NotFound)?;
+        let (tree, inherited, merged_inherited) =
+            roots.opened(id, descendants).ok_or(Error::NotFound)?;
         let opened = OpenedRoot {
             id,
             tree,
@@ -245,11 +247,24 @@ impl Core {
     /// [`Error::NotFound`] without such a root, also if it is being dropped; [`Error::Busy`] if
     /// [`MAX_OPEN_ROOTS`] are open; those of a merge.
     pub fn open_root(&self, id: u32) -> Result<Arc<ItemStore>> {
+        self.open_for(id, false)
+    }
+
+    /// Opens a root that is pinned, to read what others have inherited from it. It may have been
+    /// dropped: it is whole as long as others need it.
+    ///
+    /// # Errors
+    /// As [`Self::open_root`].
+    pub fn open_ancestor(&self, pin: &RootPin) -> Result<Arc<ItemStore>> {
+        self.open_for(pin.id(), true)
+    }
+
+    fn open_for(&self, id: u32, descendants: bool) -> Result<Arc<ItemStore>> {
         if let Some(open) = self.heads.get(id) {
             return Ok(open);
         }
         self.make_readable(id)?;
-        self.heads.open(id, &self.roots)
+        self.heads.open(id, &self.roots, descendants)
     }
 
     /// Merges if a root has no tree yet. The log need not be durable up to the root when this
@@ -273,6 +288,15 @@ impl Core {
         let known = self.roots.get(id);
         let known = known.filter(|root| root.state != RootState::Dropping);
         known.map(|_| pin).ok_or(Error::NotFound)
+    }
+
+    /// As [`Self::pin`], also of a root that was dropped and is not freed yet.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`] without such a root, also while it is being freed.
+    pub fn pin_ancestor(&self, id: u32) -> Result<RootPin> {
+        let pin = self.heads.pin(id).ok_or(Error::NotFound)?;
+        self.roots.get(id).map(|_| pin).ok_or(Error::NotFound)
     }
 
     /// The tree of a root with changes that the log lacks, which keep it open.

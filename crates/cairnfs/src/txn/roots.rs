@@ -17,7 +17,9 @@ use zerocopy::little_endian::U64;
 use crate::error::{Error, Result};
 use crate::format::NODE_BLOCKS;
 use crate::format::key::{Key, Kind, MAIN_ROOT, VOLUME_ROOT};
-use crate::format::root::{MAIN_NAME, MAX_ROOTS, RawRoot, Root, RootState, is_root_name};
+use crate::format::root::{
+    MAIN_NAME, MAX_ROOTS, RawRoot, Root, RootState, is_root_name, refused_root_name,
+};
 use crate::format::superblock::ROOTS;
 use crate::index::{Index, Tree};
 use crate::journal::vector::{Change, LogVector};
@@ -213,14 +215,14 @@ impl Roots {
     }
 
     /// What an opening of a root needs: its tree, and the boundary of its parent as committers see
-    /// it and as the index has it. None for a root that [awaits a merge](Self::awaits_merge), or that
-    /// is being dropped.
-    pub(super) fn opened(&self, id: u32) -> Option<(Tree, u64, u64)> {
+    /// it and as the index has it. None for a root that [awaits a merge](Self::awaits_merge); one
+    /// that was dropped is opened for its `descendants` only.
+    pub(super) fn opened(&self, id: u32, descendants: bool) -> Option<(Tree, u64, u64)> {
         let (tree, state) = {
             let table = self.table.lock();
             (table.tree(id)?, table.get(id)?.state)
         };
-        let is_read = state != RootState::Dropping;
+        let is_read = descendants || state != RootState::Dropping;
         is_read.then(|| (tree, self.inherited(id), self.merged_inherited(id)))
     }
 
@@ -312,13 +314,22 @@ impl Roots {
     /// Checks that a root can get this name.
     ///
     /// # Errors
-    /// [`Error::Exists`]; [`Error::Invalid`] for a name that no root can have.
+    /// [`Error::Exists`]; [`Error::Invalid`] for a name that no new root can have.
     pub(super) fn check_name(&self, name: &str) -> Result<()> {
+        match refused_root_name(name) {
+            Some(why) => Err(Error::Invalid(why)),
+            None => self.check_kept(name),
+        }
+    }
+
+    /// Checks that a replaced root can be kept under this name. It is made of the branch's name,
+    /// which may be one that no new root can have.
+    ///
+    /// # Errors
+    /// [`Error::Exists`]; [`Error::Invalid`] for a name that no root can have.
+    pub(super) fn check_kept(&self, name: &str) -> Result<()> {
         if !is_root_name(name) {
-            return Err(Error::Invalid(
-                "the name of a snapshot or branch has 1 to 255 bytes, no control characters, no \
-                 `/` and `@`, and does not begin with `-`",
-            ));
+            return Err(Error::Invalid("no snapshot can have this name"));
         }
         match self.named(name) {
             Some(_) => Err(Error::Exists),

@@ -163,7 +163,7 @@ fn patch_shows_text_and_names_the_rest() {
     let new = volume.write(&model, 256);
     let trees = (volume.tree(old), volume.tree(new));
     let report = report(&volume, old, new);
-    let mut patches = Patches::new(&report, trees, &Numbered);
+    let mut patches = Patches::new(&report, trees, &Numbered).unwrap();
     let shown = |file| String::from_utf8(patches.of(file).unwrap()).unwrap();
     let patches: String = report.files.iter().map(shown).collect();
     let expected = "\

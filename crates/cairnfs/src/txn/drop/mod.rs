@@ -150,6 +150,14 @@ impl Core {
         }))
     }
 
+    /// The part of the walk in progress that is done, from 0 to 1, by inode numbers; 0 between two
+    /// walks.
+    pub fn walked(&self) -> f64 {
+        let next = self.superblocks.next_ino();
+        let turn = self.drops.walk.lock();
+        turn.as_ref().map_or(0.0, |walk| walk.part_of(next))
+    }
+
     /// Drops a head without a name that is not in use: the process that made it is gone, or has
     /// given it up. Returns whether there was one.
     fn drop_garbage(&self) -> Result<bool> {

@@ -107,6 +107,12 @@ impl Walk {
         Ok(next.is_none())
     }
 
+    /// The part of the inode numbers below `next_ino` that it has passed.
+    pub fn part_of(&self, next_ino: u64) -> f64 {
+        let at = self.from.map_or(0, |key| key.object);
+        (at as f64 / next_ino.max(1) as f64).min(1.0)
+    }
+
     /// What the root alone has, together with what its child has `given_up` meanwhile.
     pub fn result(&self, given_up: &BlockSet) -> BlockSet {
         let mut alone = BlockSet::default();
