@@ -11,6 +11,7 @@ use crate::fault::{self, InjectedFault};
 use crate::format::ROOT_INO;
 use crate::format::root::{MAIN_NAME, RawRoot, Root, RootState};
 use crate::inode::attrs::Attrs;
+use crate::journal::ring::CONTEXT_BASE;
 use crate::txn::roots::{ROOTS_LOG, RootItems, Roots};
 use crate::txn::{Core, Need, RootPin};
 
@@ -338,7 +339,7 @@ impl Core {
     ) -> Result<R> {
         self.check_changeable()?;
         self.mark_roots()?;
-        self.journal.reserve(ROOTS_LOG, self)?;
+        self.journal.reserve(ROOTS_LOG + CONTEXT_BASE, self)?;
         let changed = self
             .merger
             .close_with_roots(self, (ROOTS_LOG, copies), |boundary| {

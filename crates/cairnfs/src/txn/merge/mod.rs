@@ -42,6 +42,7 @@ use self::steps::{Step, StepEnd, merge_step};
 pub(super) use self::steps::{VolumeStep, write_roots};
 use crate::error::{Error, Result};
 use crate::journal::position::LogPosition;
+use crate::journal::ring::CONTEXT_BASE;
 use crate::metrics::Latency;
 use crate::space::{BlockRun, Class};
 use crate::sync::Mutex;
@@ -187,8 +188,8 @@ impl Merger {
 
     /// Closes the open context with the changes of roots that `change` returns with a result, and
     /// leaves what the context boundary separates to the next merge. `change` gets the sequence of
-    /// the context and runs while no thread commits. The caller has reserved `paid` log bytes; for
-    /// each root in `copies`, copies of its nodes are reserved.
+    /// the context and runs while no thread commits. The caller has reserved `paid` log bytes and
+    /// the base of a context; for each root in `copies`, copies of its nodes are reserved.
     ///
     /// A merge takes one boundary, so an earlier change of roots is merged first. If nothing was
     /// committed since, both boundaries separate the same states, and one merge takes both.
@@ -217,7 +218,7 @@ impl Merger {
         });
         let closed = closed.flatten();
         if closed.is_err() {
-            core.journal.ring().give(paid);
+            core.journal.ring().give(paid + CONTEXT_BASE);
         }
         closed
     }
@@ -246,6 +247,8 @@ impl Merger {
             let error = refused.insert(error);
             error.clone().unwrap_or(Error::Stale)
         };
+        // The first context is closed on the standing credit. A merge restores that once, so a
+        // change that joins an earlier one pays for its context.
         let taken = self.take_input(core, paid, |seq| {
             if joins && core.heads.are_dirty() {
                 return Err(refuse(None));
@@ -260,6 +263,9 @@ impl Merger {
             return Ok(refused.map(Err));
         }
         let (taken, made) = taken?;
+        if !joins {
+            core.journal.ring().give(CONTEXT_BASE);
+        }
         let (seq, changed) = (taken.seq, !taken.heads.is_empty());
         *unfinished = Some(match unfinished.take() {
             Some(earlier) => earlier.joined(taken),
