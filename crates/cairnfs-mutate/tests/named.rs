@@ -11,14 +11,15 @@ use std::collections::BTreeSet;
 
 use cairnfs::format::BLOCK_SIZE;
 use cairnfs::format::geometry::SUPERBLOCK_SLOTS;
-use cairnfs::format::item::RawExtent;
+use cairnfs::format::item::{RawExtent, decode_dir_entry};
 use cairnfs::format::key::{Key, Kind};
 use cairnfs::format::record::{HEADER_SIZE, RecordHeader, entries, entry_size};
+use cairnfs::format::root::{RawRoot, Root, RootState};
 use cairnfs::fs::{FileSystem, Options};
 use cairnfs::types::{Creds, RenameMode};
 use cairnfs::{Error, Volume, VolumeOptions};
 use cairnfs_check::{CheckOptions, check};
-use cairnfs_mutate::base::{Base, forked, nested, one_of_everything, two_levels};
+use cairnfs_mutate::base::{Base, forked, merged, nested, one_of_everything, two_levels};
 use cairnfs_mutate::graph::crossed;
 use cairnfs_mutate::image::{Bounded, Image};
 use cairnfs_mutate::{Outcome, Verdict, seal, survives};
@@ -212,6 +213,78 @@ fn rename_into_directory_cycle_terminates() {
     assert_eq!(damage.what, "directory parents");
     let codes = outcome(&image).codes.unwrap();
     assert!(codes.contains(&"parent"), "{codes:?}");
+}
+
+/// The last entry of a directory in the index, under the greatest index that a key can have.
+fn greatest_entry_index(base: &Base) -> (u64, Vec<u8>, Image) {
+    let items = &base.layout.items;
+    let of = |kind| items.iter().filter(move |item| item.key.kind == kind);
+    let entry = of(Kind::DirIndex)
+        .filter(|item| base.image.read(item.node, 4)[item.at + 8] == 0o10)
+        .find(|item| {
+            let same = of(Kind::DirIndex).filter(|other| other.key.object == item.key.object);
+            same.map(|other| other.key.offset).max() == Some(item.key.offset)
+        });
+    let entry = entry.unwrap();
+    let name = of(Kind::DirName).filter(|item| item.key.object == entry.key.object);
+    let mut image = base.image.clone();
+    let index = entry.key.offset.to_le_bytes();
+    let listed = |item: &&cairnfs_mutate::layout::ItemAt| {
+        base.image.read(item.node, 4)[item.at..item.at + item.len] == index
+    };
+    let name = name.clone().find(listed).unwrap();
+    for (item, at) in [(entry, entry.at - 8), (name, name.at)] {
+        image.patch(item.node, at, &u64::MAX.to_le_bytes());
+        seal::node(&mut image, &base.layout, item.node);
+    }
+    let bytes = base.image.read(entry.node, 4);
+    let value = &bytes[entry.at..entry.at + entry.len];
+    let name = decode_dir_entry(value).unwrap().name.to_vec();
+    (entry.key.object, name, image)
+}
+
+/// What a program does to such an entry would be logged under an index that no replay accepts.
+#[test]
+fn entry_index_that_the_log_refuses_is_damage() {
+    let (dir, name, image) = greatest_entry_index(&merged());
+    let fs = FileSystem::open_device(Bounded::new(&image), &options()).unwrap();
+    let moved = fs.rename(dir, &name, dir, b"moved", RenameMode::Replace);
+    for result in [fs.unlink(dir, &name), moved] {
+        let Err(Error::Corrupt(damage)) = result else {
+            panic!("{result:?}")
+        };
+        assert_eq!(damage.what, "directory entry");
+    }
+    drop(fs);
+    assert_found(&outcome(&image), Verdict::Found, "dir-index");
+}
+
+/// Two frozen roots that are parents of each other end every way through the history.
+#[test]
+fn circle_of_parents_is_survived() {
+    let base = forked();
+    let frozen = base.layout.items.iter().filter(|item| {
+        let bytes = base.image.read(item.node, 4);
+        let value = &bytes[item.at..item.at + item.len];
+        let root = (item.key.kind == Kind::Root).then(|| Root::decode(item.key.object, value));
+        root.is_some_and(|root| root.unwrap().state != RootState::Head)
+    });
+    let frozen: Vec<_> = frozen.collect();
+    assert!(frozen.len() >= 3, "{frozen:?}");
+    for (a, b) in frozen.iter().zip(&frozen[1..]) {
+        let mut image = base.image.clone();
+        for (item, parent) in [(a, b), (b, a)] {
+            let parent = parent.key.object as u32;
+            image.patch(
+                item.node,
+                item.at + size_of::<RawRoot>(),
+                &parent.to_le_bytes(),
+            );
+            seal::node(&mut image, &base.layout, item.node);
+        }
+        let found = outcome(&image).codes.unwrap();
+        assert!(found.contains(&"root-lineage"), "{found:?}");
+    }
 }
 
 /// The volume in `image`.

@@ -151,6 +151,12 @@ pub enum InjectedFault {
     RestReleasedEarly,
     /// A change of roots returns before its record was flushed.
     RootRecordUnflushed,
+    /// A publish writes one of its items in a record of its own.
+    PublishedInTwoRecords,
+    /// A published branch becomes a child of the base, which it was not forked from.
+    PublishedUnderBase,
+    /// A step of a drop begins behind the extent at which the step before it paused.
+    PausedExtentPassed,
 }
 
 #[cfg(not(feature = "fault-injection"))]

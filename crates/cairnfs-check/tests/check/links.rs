@@ -31,6 +31,17 @@ fn unassigned_entry_indexes_are_found() {
     assert_eq!(found, ["dir-index"]);
 }
 
+/// The greatest index that a key can have is counted with, not beyond.
+#[test]
+fn greatest_entry_index_is_found() {
+    let found = with_plan(|plan| {
+        plan.items.remove(&index_key(17, 3));
+        plan.items.remove(&name_key(17, "link"));
+        plan.entry(17, u64::MAX, "link", 18, S_IFLNK);
+    });
+    assert_eq!(found, ["dir-index"]);
+}
+
 #[test]
 fn wrong_entry_count_is_found() {
     let found = with_plan(|plan| plan.edit(17, |i| i.size = U64::new(3)));

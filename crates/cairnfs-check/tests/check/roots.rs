@@ -101,8 +101,7 @@ fn freed_space_of_a_dropped_root_is_found() {
     image.unmark(data_block(0));
     image.write_bitmaps();
     image.write_superblock();
-    let found = codes(&image);
-    assert!(found.contains(&"block-not-allocated"), "{found:?}");
+    assert_eq!(codes(&image), ["block-not-allocated"]);
 }
 
 /// A root is gone, and what it alone had is still in use.
@@ -184,6 +183,39 @@ fn impossible_roots_are_one_finding_each() {
         });
         let lineage = found.iter().filter(|code| **code == "root-lineage");
         assert_eq!(lineage.count(), 1, "{what}: {found:?}");
+    }
+}
+
+/// Roots that are parents of each other: their boundaries cannot both be the greater one.
+#[test]
+fn circle_of_parents_is_one_finding() {
+    let frozen = |parent, boundary, name: &str| Root {
+        state: RootState::Frozen,
+        boundary,
+        parent,
+        origin: 2,
+        name: name.into(),
+        ..Root::default()
+    };
+    let circles: [&[(u64, Root)]; 2] = [
+        &[(3, frozen(4, 3, "a")), (4, frozen(3, 4, "b"))],
+        &[
+            (3, frozen(5, 2, "a")),
+            (4, frozen(3, 3, "b")),
+            (5, frozen(4, 4, "c")),
+        ],
+    ];
+    for circle in circles {
+        let found = with_plan(|plan| {
+            plan.fork = Some((MERGED, |_, _, superblock| {
+                superblock.next_root = U32::new(6);
+            }));
+            for (id, root) in circle {
+                plan.roots
+                    .insert(Key::new(*id, Kind::Root, 0), root.encode());
+            }
+        });
+        assert_eq!(found, ["root-lineage"], "{} roots", circle.len());
     }
 }
 

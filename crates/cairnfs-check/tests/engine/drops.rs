@@ -293,12 +293,13 @@ fn trees(fs: &FileSystem, heads: &[String]) -> Vec<Vec<Seen>> {
     heads.iter().map(of_head).collect()
 }
 
-/// Random trees of forks, of branches and of snapshots, with random changes of all branches, drops,
-/// merges and kills: each root that is left keeps its files, and an independent count finds every
-/// block in use.
+/// Random trees of forks, of branches and of snapshots, with random changes of all branches,
+/// publishes, rollbacks, drops, merges and kills: each root that is left keeps its files, and an
+/// independent count finds every block in use. `CAIRNFS_FORK_SEEDS=N` sets the number of trees.
 #[test]
 fn random_trees_of_forks_leave_exactly_what_roots_have() {
-    for seed in 1..=16_u64 {
+    let seeds = std::env::var("CAIRNFS_FORK_SEEDS").ok();
+    for seed in 1..=seeds.map_or(16_u64, |n| n.parse().unwrap()) {
         let mut numbers = Numbers(seed.wrapping_mul(0x2545_f491_4f6c_dd1d));
         let device = fresh(64 * MIB);
         let pressed = pressed_options(seed);
@@ -342,6 +343,23 @@ fn random_trees_of_forks_leave_exactly_what_roots_have() {
                     }
                 }
                 13 | 14 => fs.merge().unwrap(),
+                16 if nth > 0 => {
+                    let onto = &heads[numbers.below(nth as u64) as usize];
+                    let base = fs.open_named(onto).unwrap();
+                    let kept = format!("k{step}");
+                    frozen.push((kept.clone(), tree(&base)));
+                    base.replace_by(&on, &kept, None).unwrap();
+                    heads.remove(nth);
+                    fs = fs.open_named("main").unwrap();
+                }
+                17 if !frozen.is_empty() => {
+                    let (from, _) = &frozen[numbers.below(frozen.len() as u64) as usize];
+                    let before = tree(&on);
+                    let kept = volume(&fs).restore(from, &heads[nth], &[]).unwrap();
+                    frozen.push((kept, before));
+                    drop(on);
+                    fs = fs.open_named("main").unwrap();
+                }
                 15 => {
                     drop(on);
                     fs.sync().unwrap();

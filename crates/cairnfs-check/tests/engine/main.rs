@@ -20,6 +20,7 @@ mod killed;
 mod named;
 mod ops;
 mod removed;
+mod replaced;
 mod rewritten;
 mod seen;
 mod snapshots;

@@ -1,7 +1,8 @@
 //! Thousands of damaged volumes, the same ones each time: none makes the engine or the check panic,
 //! loop forever or use much memory, and a volume without findings is sound.
 //!
-//! `CAIRNFS_MUTATIONS=N` sets the number of mutations, `CAIRNFS_MUTATION_SEED=N` tries one seed.
+//! `CAIRNFS_MUTATIONS=N` sets the number of mutations, `CAIRNFS_MUTATION_SEED=N` tries one seed,
+//! `CAIRNFS_MUTATION_BASE=NAME` damages one base only.
 
 #![allow(
     clippy::unwrap_used,
@@ -91,8 +92,11 @@ fn damaged_volumes_are_survived() {
     let mut failures = Vec::new();
     let mut most_memory = 0;
     let count = seeds.end - seeds.start;
+    let only = std::env::var("CAIRNFS_MUTATION_BASE").ok();
+    let only = only.map(|name| bases.iter().position(|b| b.name == name).unwrap());
     for seed in seeds {
-        let which = BASES[(seed / CLASSES.len() as u64) as usize % BASES.len()];
+        let round = (seed / CLASSES.len() as u64) as usize % BASES.len();
+        let which = only.unwrap_or(BASES[round]);
         match attempt(seed, &bases[which], &sound[which]) {
             Ok((class, verdict, memory)) => {
                 *tried.entry(class).or_default().entry(verdict).or_default() += 1;

@@ -224,6 +224,12 @@ const DROPS: &[(InjectedFault, During, &str)] = &[
         Run,
         "write f 0 16384; snapshot s; write f 0 16384; sync; merge; drop s; free 0; sync",
     ),
+    (
+        PausedExtentPassed,
+        Run,
+        "write f 0 16384; write g 0 9000; snapshot s; write f 4096 4096; write g 0 4096; sync; merge;
+         drop s; free 0; create n; write n 0 40000; sync",
+    ),
 ];
 
 /// Faults of calls on whole roots, and a history that shows each.
@@ -243,6 +249,24 @@ const ROOTS: &[(InjectedFault, During, &str)] = &[
         Run,
         "create a; write a 0 16384; sync; snapshot s; write a 4096 4096; sync; write a 0 16384; sync;
          restore main s",
+    ),
+    (
+        PublishedInTwoRecords,
+        Run,
+        "create a; write a 0 9000; sync; branch b; on b; write a 4096 4096; sync; publish b",
+    ),
+    // Each of the two records is a valid change, but the first one alone is half of a publish.
+    (
+        PublishedInTwoRecords,
+        Run,
+        "create a; write a 0 9000; sync; branch b; on b; write a 4096 4096; sync; on main; create c;
+         sync; publish b",
+    ),
+    (
+        PublishedUnderBase,
+        Run,
+        "create a; write a 0 9000; sync; branch b; on b; write a 4096 4096; sync; publish b; on main;
+         write a 0 9000; sync",
     ),
 ];
 

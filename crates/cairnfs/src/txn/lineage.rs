@@ -288,6 +288,7 @@ impl Core {
         if let Some((branch, _)) = retired {
             self.merger.alone(|| self.nodes_of(branch))?;
         }
+        let mut left = None;
         self.change_roots(&[], |roots, boundary| {
             let (old, new) = (
                 known(roots, base, RootState::Head)?,
@@ -305,6 +306,7 @@ impl Core {
                 return Err(Error::Stale);
             }
             let published = Root {
+                parent: fault::or(InjectedFault::PublishedUnderBase, || new.parent, || base),
                 name: old.name.clone(),
                 ..without_tree(new)
             };
@@ -326,10 +328,23 @@ impl Core {
                 }
                 changes.insert(id, frozen(branch, ""));
             }
-            match unwritten() {
-                true => Err(Error::Stale),
-                false => Ok(((), changes)),
+            if unwritten() {
+                return Err(Error::Stale);
             }
+            fault::inject(InjectedFault::PublishedInTwoRecords, || {
+                // That of a retired branch, without which the others are a valid change.
+                let retired = retired.and_then(|(id, _)| changes.remove_entry(&id));
+                left = retired.or_else(|| changes.pop_first());
+            });
+            Ok(((), changes))
+        })?;
+        left.map_or(Ok(()), |(id, root)| self.change_again(id, root))
+    }
+
+    /// Freezes a root in a change of its own, which only a fault does.
+    fn change_again(&self, id: u32, root: Root) -> Result<()> {
+        self.change_roots(&[], |_, boundary| {
+            Ok(((), [(id, Root { boundary, ..root })].into()))
         })
     }
 

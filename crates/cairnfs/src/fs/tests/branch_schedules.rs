@@ -212,3 +212,157 @@ fn replacement_against_truncate() {
         replacement_beside(truncate, b"old\0\0");
     });
 }
+
+/// A volume with merges and walks in small steps, and a snapshot of a file that was changed since.
+fn with_snapshot() -> (Arc<Volume>, u64, u64) {
+    wait_for_ever(true);
+    let volume = open_with(
+        fresh(),
+        Some(Pressure {
+            replay: i64::MAX,
+            step_keys: 4,
+        }),
+    );
+    let free = free_when_empty(&volume);
+    let ino = volume.create("a").unwrap();
+    volume.write(ino, &OLD);
+    volume.create("other").unwrap();
+    volume.fs.snapshot("s").unwrap();
+    volume.write(ino, &[2; 6000]);
+    volume.fs.merge().unwrap();
+    (volume, ino, free)
+}
+
+const OLD: [u8; 20_000] = [1; 20_000];
+
+fn free_dropped(volume: &Volume) {
+    while volume.fs.drop_step().unwrap() {}
+}
+
+/// Free blocks once all files of the main branch are removed.
+fn free_when_empty(volume: &Volume) -> u64 {
+    for name in volume.names() {
+        volume.unlink(&name);
+    }
+    // The second merge frees what the first one has replaced.
+    for _ in 0..2 {
+        volume.fs.sync().unwrap();
+        volume.fs.merge().unwrap();
+    }
+    volume.fs.core().reservations().sweep();
+    volume.fs.core().space().free_blocks()
+}
+
+/// Checks that the main branch is the only root, has these contents of a file, also after a power
+/// cut, and nothing is in use without it.
+fn assert_only_main(volume: &Volume, contents: &[u8], free: u64) {
+    free_dropped(volume);
+    let names = volume.fs.roots().into_iter().map(|root| root.name);
+    assert_eq!(names.collect::<Vec<_>>(), [Some("main".to_owned())]);
+    // Freed blocks would be used again.
+    let more = volume.create("more").unwrap();
+    volume.write(more, &[9; 40_000]);
+    volume.fs.sync().unwrap();
+    assert!(volume.contents("a") == contents);
+    assert!(volume.cut().contents("a") == contents);
+    assert_eq!(free_when_empty(volume), free);
+}
+
+/// What the branch gives up while a walk frees its snapshot is freed once, wherever the walk is.
+#[test]
+fn drop_against_commits_and_merges() {
+    explore("fs: drop, commits, merges", Cost::Large, || {
+        let (volume, ino, free) = with_snapshot();
+        let committer = volume.clone();
+        let threads = [
+            start(&volume, |volume| {
+                volume.fs.drop_root("s").unwrap();
+                free_dropped(volume);
+            }),
+            thread::spawn(move || {
+                committer.write(ino, &[3; 12_000]);
+                committer.fs.fsync(ino, false).unwrap();
+                committer.fs.merge().unwrap();
+                committer.write(ino, &[4; 20_000]);
+            }),
+            start(&volume, |volume| volume.fs.merge().unwrap()),
+        ];
+        join(threads);
+        assert_only_main(&volume, &[4; 20_000], free);
+    });
+}
+
+/// A fork that comes while its origin's snapshot is freed gets the snapshot's place.
+#[test]
+fn drop_against_fork_and_commit() {
+    explore("fs: drop, fork, commit", Cost::Large, || {
+        let (volume, ino, free) = with_snapshot();
+        let committer = volume.clone();
+        let threads = [
+            start(&volume, |volume| {
+                volume.fs.drop_root("s").unwrap();
+                free_dropped(volume);
+            }),
+            start(&volume, |volume| {
+                volume.fs.snapshot("t").unwrap();
+                volume.fs.branch("x").unwrap();
+                volume.fs.merge().unwrap();
+            }),
+            thread::spawn(move || {
+                committer.write(ino, &[3; 20_000]);
+                committer.fs.sync().unwrap();
+                committer.fs.merge().unwrap();
+            }),
+        ];
+        join(threads);
+        free_dropped(&volume);
+        let before = [&[2; 6000][..], &OLD[6000..]].concat();
+        let after = vec![3; 20_000];
+        let seen = ["t", "x"].map(|name| volume.named(name).contents("a"));
+        assert!(seen.iter().all(|seen| [&before, &after].contains(&seen)));
+        let kept = volume.cut();
+        for (name, seen) in ["t", "x"].into_iter().zip(seen) {
+            assert!(kept.named(name).contents("a") == seen, "{name}");
+            volume.fs.drop_root(name).unwrap();
+        }
+        assert_only_main(&volume, &after, free);
+    });
+}
+
+/// A root is opened and stays whole, or it is dropped and cannot be opened.
+#[test]
+fn drop_against_opening_of_the_root() {
+    explore("fs: drop, opening, merge", Cost::Large, || {
+        let (volume, ino, free) = with_snapshot();
+        let committer = volume.clone();
+        let threads = [
+            start(&volume, |volume| match volume.fs.drop_root("s") {
+                Ok(()) => free_dropped(volume),
+                Err(error) => assert!(matches!(error, Error::Busy(_)), "{error}"),
+            }),
+            start(&volume, |volume| match volume.fs.open_named("s") {
+                Ok(snapshot) => assert!(volume.on(snapshot).contents("a") == OLD),
+                Err(error) => {
+                    let gone = matches!(error, Error::NoSnapshot(_) | Error::NotFound);
+                    assert!(gone, "{error}");
+                }
+            }),
+            thread::spawn(move || {
+                committer.write(ino, &[3; 20_000]);
+                committer.fs.sync().unwrap();
+                committer.fs.merge().unwrap();
+            }),
+        ];
+        join(threads);
+        if volume
+            .fs
+            .roots()
+            .iter()
+            .any(|root| root.name.as_deref() == Some("s"))
+        {
+            assert!(volume.named("s").contents("a") == OLD);
+            volume.fs.drop_root("s").unwrap();
+        }
+        assert_only_main(&volume, &[3; 20_000], free);
+    });
+}

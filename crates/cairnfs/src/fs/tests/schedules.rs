@@ -10,7 +10,7 @@ use std::sync::{Arc, OnceLock};
 use crate::device::disk::{Disk, Image};
 use crate::error::Error;
 use crate::format::ROOT_INO;
-use crate::fs::{FileSystem, Options};
+use crate::fs::{FileSystem, Options, Pressure};
 use crate::sync::explore::{Cost, explore};
 use crate::sync::{thread, wait_for_ever};
 use crate::txn::schedules::fresh;
@@ -24,8 +24,13 @@ struct Volume {
 }
 
 fn open(image: &Image) -> Arc<Volume> {
+    open_with(image, None)
+}
+
+fn open_with(image: &Image, pressure: Option<Pressure>) -> Arc<Volume> {
     let disk = Disk::new(SIZE, image);
     let options = Options {
+        pressure,
         workers: false,
         durability_interval: None,
         cache_budget: 8 << 20,

@@ -11,7 +11,7 @@
 //! have split or joined the same blocks differently.
 
 use crate::error::{Error, Result};
-use crate::fault::{InjectedFault, is_injected};
+use crate::fault::{self, InjectedFault, is_injected};
 use crate::format::item::decode_extent_at;
 use crate::format::key::{Key, Kind};
 use crate::format::{MAX_EXTENT_BLOCKS, NODE_BLOCKS};
@@ -154,7 +154,11 @@ impl Found {
 fn before_extents(key: Key) -> Key {
     match key.kind {
         Kind::Extent => {
-            let offset = key.offset.saturating_sub(MAX_EXTENT_BLOCKS);
+            let offset = fault::or(
+                InjectedFault::PausedExtentPassed,
+                || key.offset.saturating_sub(MAX_EXTENT_BLOCKS),
+                || key.offset + 1,
+            );
             Key::new(key.object, Kind::Extent, offset)
         }
         _ => key,

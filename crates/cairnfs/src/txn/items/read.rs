@@ -299,6 +299,13 @@ impl ItemStore {
         index: u64,
         f: impl FnOnce(&DirEntryRef<'_>, bool) -> R,
     ) -> Result<Option<R>> {
+        // What is done to an entry is logged under its index, and the log refuses such keys.
+        Key::new(dir.ino, Kind::DirIndex, index)
+            .check_logged()
+            .map_err(|found| {
+                let expected = format!("directory {}", dir.ino);
+                Error::corrupt(0, "directory entry", expected, found)
+            })?;
         let shown = self.with_item(dir, state, Kind::DirIndex, index, |value, place| {
             decode_dir_entry(value).map(|entry| f(&entry, place.below()))
         })?;

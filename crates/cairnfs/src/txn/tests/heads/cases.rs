@@ -281,6 +281,28 @@ fn publish_then_overwrite() {
     });
 }
 
+/// What only the base had goes with the snapshot that a publish keeps of it, and nothing else.
+#[test]
+fn publish_then_overwrite_then_drop_auto() {
+    history(|v| {
+        let main = v.id("main");
+        v.put(main, (100, 0), 1);
+        v.put(main, (101, 0), 2);
+        v.put(main, (102, 0), 3);
+        let b = v.branch(main, "b");
+        v.put(b, (100, 0), 4);
+        v.put(main, (101, 0), 5);
+        v.publish(main, b, "auto", None);
+        v.put(b, (100, 0), 6);
+        v.put(b, (102, 0), 7);
+        v.merge();
+        v.drop_root(main);
+        v.free();
+        v.put(b, (101, 0), 8);
+        v.merge();
+    });
+}
+
 #[test]
 fn publish_with_branch_snapshots() {
     history(|v| {
@@ -313,6 +335,58 @@ fn rollback_keeps_newer_state() {
         v.put(back, (100, 0), 3);
         v.merge();
         v.sync();
+    });
+}
+
+/// Both the snapshots made since and the state that the rollback left are dropped; what they share
+/// with the state that is back stays.
+#[test]
+fn rollback_then_drop_newer() {
+    history(|v| {
+        let main = v.id("main");
+        v.put(main, (100, 0), 1);
+        v.put(main, (101, 0), 2);
+        let s = v.snapshot(main, "s");
+        v.put(main, (100, 0), 3);
+        let newer = v.snapshot(main, "newer");
+        v.put(main, (101, 0), 4);
+        let back = v.fork(s, "", ForkKind::Head);
+        v.publish(main, back, "undone", None);
+        v.put(back, (100, 0), 5);
+        v.merge();
+        v.drop_root(newer);
+        v.free();
+        v.drop_root(main);
+        v.free();
+        v.put(back, (101, 0), 6);
+        v.merge();
+    });
+}
+
+/// The entries of a branch that lost its name in the same log are those of its snapshot, too.
+#[test]
+fn dropped_root_entries_feed_child() {
+    history(|v| {
+        let main = v.id("main");
+        v.put(main, (100, 0), 1);
+        let b = v.branch(main, "b");
+        v.put(b, (100, 0), 2);
+        v.put(b, (101, 0), 3);
+        let s = v.snapshot(b, "s");
+        let staged = v.fork(main, "", ForkKind::Head);
+        let retired = crate::txn::Unchanged {
+            since: None,
+            retired: Some((b, s)),
+        };
+        let named = v.core.publish_names(main, staged, "old", retired, || false);
+        named.unwrap();
+        v.note(true);
+        assert!(v.core.roots.is_only_logged(s), "nothing was merged");
+        v.put(staged, (101, 0), 4);
+        v.sync();
+        v.free();
+        v.put(staged, (100, 0), 5);
+        v.merge();
     });
 }
 
@@ -427,6 +501,28 @@ fn create_in_log_ids_not_reused() {
     let c = v.branch(main, "c");
     assert!(c > b, "{c}");
     v.survive();
+}
+
+/// Nor are ids of roots that the same log drops, also once nothing is left of them.
+#[test]
+fn create_drop_in_log_ids_not_reused() {
+    for freed in [false, true] {
+        let mut v = Run::new(None);
+        let main = v.id("main");
+        v.put(main, (100, 0), 1);
+        let b = v.branch(main, "b");
+        v.drop_root(b);
+        assert!(!has_item(&v.core, b), "only the log has it");
+        v.again();
+        if freed {
+            v.free();
+            assert!(v.core.roots.get(b).is_none());
+            v.again();
+        }
+        let c = v.branch(main, "c");
+        assert!(c > b, "{c} after {b}");
+        v.survive();
+    }
 }
 
 #[test]

@@ -17,10 +17,12 @@ use crate::error::Result;
 use crate::format::checksum::crc;
 use crate::format::item::{RawExtent, decode_extent};
 use crate::format::key::{Key, Kind, VOLUME_ROOT};
+use crate::format::root::{Root, RootState};
 use crate::format::{BLOCK_SIZE, NODE_BLOCKS};
 use crate::fs::{MakeOptions, make_device};
 use crate::index::{OldOnly, Tree};
 use crate::inode::attrs::Attrs;
+use crate::journal::ring::Ring;
 use crate::space::{Class, Funding};
 use crate::txn::roots::{root_key, tree_of};
 use crate::txn::superblocks::volume_tree;
@@ -143,6 +145,18 @@ impl Run {
         self.note(true);
     }
 
+    /// Takes the name from a root.
+    fn drop_root(&mut self, id: u32) {
+        self.core.drop_root(id).unwrap();
+        self.note(true);
+    }
+
+    /// Frees what dropped roots have left.
+    fn free(&mut self) {
+        free_dropped(&self.core).unwrap();
+        self.note(false);
+    }
+
     fn merge(&mut self) {
         self.core.merge().unwrap();
         self.note(false);
@@ -206,6 +220,10 @@ impl Run {
         }
         again(&core, "after other changes")?;
         core.merge().map_err(|e| format!("second merge: {e}"))?;
+        check_space(&core)?;
+        free_dropped(&core).map_err(|e| format!("freeing: {e}"))?;
+        again(&core, "without dropped roots")?;
+        core.merge().map_err(|e| format!("third merge: {e}"))?;
         check_space(&core)?;
         drop(core);
         let core = open(disk, self.pressure).map_err(|e| format!("opening again: {e}"))?;
@@ -307,10 +325,16 @@ fn files_of(core: &Core, items: &ItemStore) -> Result<Files, String> {
     Ok(files)
 }
 
+fn free_dropped(core: &Core) -> Result<()> {
+    while core.drop_step()? {}
+    Ok(())
+}
+
 /// The files of all roots with a name.
 fn state_of(core: &Core) -> Result<State, String> {
     let mut state = State::new();
-    for (id, root) in core.roots.list() {
+    let read = |(_, root): &(u32, Root)| root.state != RootState::Dropping;
+    for (id, root) in core.roots.list().into_iter().filter(read) {
         let text = |e: crate::error::Error| format!("root {id}: {e}");
         let items = core.open_root(id).map_err(text)?;
         let files = files_of(core, &items)?;
@@ -346,7 +370,8 @@ fn blocks_of(core: &Core, tree: &Tree, used: &mut BTreeSet<u64>) -> Result<()> {
     Ok(())
 }
 
-/// Checks that all blocks are free or in the tree of a root. Nothing waits for a merge.
+/// Checks that all blocks are free or in the tree of a root, and that nobody has log space. Nothing
+/// waits for a merge.
 fn check_space(core: &Core) -> Result<(), String> {
     let mut used = BTreeSet::new();
     let text = |e: crate::error::Error| format!("space: {e}");
@@ -357,6 +382,15 @@ fn check_space(core: &Core) -> Result<(), String> {
         blocks_of(core, &tree_of(&root.tree), &mut used).map_err(text)?;
     }
     core.reservations.sweep();
+    let ring = core.journal.ring();
+    let in_log = core.journal.end().lsn - ring.tail();
+    let log = [
+        ring.free(),
+        Ring::new(core.geometry.log_blocks, 0, in_log).free(),
+    ];
+    if log[0] != log[1] {
+        return Err(format!("{} bytes of log are free of {}", log[0], log[1]));
+    }
     let all = core.geometry.total_blocks - core.geometry.data_start();
     let expected = all - used.len() as u64;
     match core.space.free_blocks() {

@@ -1,0 +1,199 @@
+//! The main branch is published onto and restored while threads write to it, with workers that
+//! merge and free: what a call accepted is in the state that it wrote to, what it refused is in
+//! none, and nothing stays in use that no root has.
+//!
+//! `CAIRNFS_REPLACE_ROUNDS=N` sets the number of replacements.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use cairnfs::format::BLOCK_SIZE;
+use cairnfs::fs::{FileSystem, Options};
+use cairnfs::types::Creds;
+use cairnfs::{Error, PublishOptions};
+
+use crate::seen::{assert_sound, options};
+use crate::snapshots::{fresh, open_with, volume};
+
+const WRITERS: u64 = 3;
+/// Replacements in a run, unless `CAIRNFS_REPLACE_ROUNDS` sets another number.
+const ROUNDS: u64 = 18;
+/// One of so many writes is followed by the making of a file, and by an fsync.
+const MAKE: u64 = 40;
+const SYNC: u64 = 7;
+
+/// What the calls on one root were told.
+#[derive(Default)]
+struct Told {
+    /// By writer, the number that was written last.
+    written: BTreeMap<u64, u64>,
+    made: BTreeSet<String>,
+}
+
+/// By root.
+type Accepted = Mutex<BTreeMap<u32, Told>>;
+
+fn name_of(writer: u64) -> String {
+    format!("w{writer}")
+}
+
+fn block_of(n: u64) -> Vec<u8> {
+    n.to_le_bytes().repeat(BLOCK_SIZE / 8)
+}
+
+fn look_up(fs: &FileSystem, name: &str) -> u64 {
+    let ino = fs.lookup(1, name.as_bytes()).unwrap().ino;
+    fs.forget(ino, 1);
+    ino
+}
+
+fn make(fs: &FileSystem, name: &str) -> Result<(), Error> {
+    let made = fs.mknod(1, name.as_bytes(), 0o100_644, 0, Creds::default())?;
+    fs.forget(made.ino, 1);
+    Ok(())
+}
+
+/// Writes greater and greater numbers until the branch is replaced. Returns the last one.
+fn write_until_stale(
+    head: &FileSystem,
+    (writer, mut n): (u64, u64),
+    (ended, accepted): (&AtomicBool, &Accepted),
+) -> u64 {
+    let ino = look_up(head, &name_of(writer));
+    let told = |tell: &dyn Fn(&mut Told)| {
+        tell(accepted.lock().unwrap().entry(head.root_id()).or_default());
+    };
+    while !ended.load(Ordering::Acquire) {
+        n += 1;
+        let written = head.write(ino, 0, &block_of(n), false);
+        let done = written.and_then(|_| {
+            told(&|told| {
+                told.written.insert(writer, n);
+            });
+            if n.is_multiple_of(MAKE) {
+                let name = format!("made{writer}-{n}");
+                make(head, &name)?;
+                told(&|told| {
+                    told.made.insert(name.clone());
+                });
+            }
+            match n.is_multiple_of(SYNC) {
+                true => head.fsync(ino, false),
+                false => Ok(()),
+            }
+        });
+        match done {
+            Ok(()) => {}
+            // A handle that was opened just after the replacement cannot be written at all.
+            Err(Error::Stale | Error::ReadOnly) => break,
+            Err(e) => panic!("{e}"),
+        }
+    }
+    n
+}
+
+/// A publish or restore in the round of this number. It may give up because of the writers.
+fn replace(fs: &Arc<FileSystem>, round: u64) {
+    let v = volume(fs);
+    let settled = |done: Result<(), Error>| match done {
+        Ok(()) => true,
+        Err(Error::Unsettled(_)) => false,
+        Err(e) => panic!("round {round}: {e}"),
+    };
+    let branch = format!("b{round}");
+    match round % 3 {
+        0 => {
+            let main = v.open_branch("main").unwrap();
+            main.snapshot(&format!("s{round}")).unwrap();
+            drop(main);
+            v.restore(&format!("s{round}"), "main", &[]).unwrap();
+        }
+        1 => {
+            let main = v.open_branch("main").unwrap();
+            let changed = main.branch(&branch).unwrap();
+            drop(main);
+            changed.write("own", vec![round as u8; 30_000]).unwrap();
+            drop(changed);
+            let published = v.publish(&branch, &PublishOptions::default());
+            let conflicts = published.as_ref().map_or(0, |p| p.conflicts.len());
+            assert_eq!(conflicts, 0);
+            if !settled(published.map(drop)) {
+                v.drop_root(&branch).unwrap();
+            }
+        }
+        _ => {
+            let from = format!("s{}", round - 2);
+            let paths = [PathBuf::from("still")];
+            settled(v.restore(&from, "main", &paths).map(drop));
+            v.drop_root(&from).unwrap();
+        }
+    }
+}
+
+/// Compares the roots with what their writers were told.
+fn compare(fs: &Arc<FileSystem>, accepted: Accepted) {
+    for (id, told) in accepted.into_inner().unwrap() {
+        let root = fs.open_root(id).unwrap();
+        for (writer, n) in told.written {
+            let mut found = vec![0; BLOCK_SIZE];
+            root.read(look_up(&root, &name_of(writer)), 0, &mut found)
+                .unwrap();
+            let number = u64::from_le_bytes(*found.first_chunk().unwrap());
+            assert_eq!(number, n, "root {id}, writer {writer}");
+            assert!(found == block_of(n), "root {id}, writer {writer}: mixed");
+        }
+        for name in told.made {
+            look_up(&root, &name);
+        }
+    }
+}
+
+#[test]
+fn replacements_beside_writers_lose_nothing() {
+    let device = fresh(128 << 20);
+    let often = Options {
+        durability_interval: Some(Duration::from_millis(5)),
+        ..options(true)
+    };
+    let fs = open_with(&device, &often);
+    (0..WRITERS).for_each(|writer| make(&fs, &name_of(writer)).unwrap());
+    volume(&fs).write("still", vec![1; 20_000]).unwrap();
+    let rounds = std::env::var("CAIRNFS_REPLACE_ROUNDS").ok();
+    let rounds = rounds.map_or(ROUNDS, |n| n.parse().unwrap());
+    let (ended, accepted) = (AtomicBool::new(false), Accepted::default());
+    std::thread::scope(|threads| {
+        for writer in 0..WRITERS {
+            let (fs, ended, accepted) = (&fs, &ended, &accepted);
+            threads.spawn(move || {
+                let mut n = 0;
+                while !ended.load(Ordering::Acquire) {
+                    let head = fs.open_named("main").unwrap();
+                    n = write_until_stale(&head, (writer, n), (ended, accepted));
+                }
+            });
+        }
+        let replaced = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            (0..rounds).for_each(|round| replace(&fs, round));
+        }));
+        // Without this a failure would leave the writers running.
+        ended.store(true, Ordering::Release);
+        replaced.unwrap();
+    });
+    let roots = accepted.lock().unwrap().len() as u64;
+    assert!(roots > rounds / 3, "only {roots} roots were written to");
+    compare(&fs, accepted);
+    // The first handle has the oldest of the states.
+    let main = fs.open_named("main").unwrap();
+    drop(fs);
+    let names = main.roots().into_iter().filter_map(|root| root.name);
+    let others = names.filter(|name| name != "main");
+    others.for_each(|name| main.drop_root(&name).unwrap());
+    while main.roots().len() > 1 {
+        std::thread::yield_now();
+    }
+    main.close().unwrap();
+    assert_sound(&*device, "one root left");
+}
