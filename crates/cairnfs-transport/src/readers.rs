@@ -56,6 +56,8 @@ pub(crate) struct Readers {
     loops: usize,
     /// Polling needs a processor besides the client's.
     may_poll: bool,
+    /// [`TICK`]; tests that must not depend on time make it longer.
+    tick: Duration,
     state: Mutex<State>,
     called: Condvar,
     polled: AtomicU64,
@@ -87,6 +89,7 @@ impl Readers {
         Self {
             loops,
             may_poll: processors > 1,
+            tick: TICK,
             state: Mutex::new(State {
                 width: 1,
                 active: loops,
@@ -208,7 +211,7 @@ impl Readers {
     fn watch(&self, state: &mut MutexGuard<'_, State>) -> bool {
         let seen = state.messages;
         state.watched = true;
-        let passed = self.called.wait_for(state, TICK).timed_out();
+        let passed = self.called.wait_for(state, self.tick).timed_out();
         state.watched = false;
         if !passed || state.messages != seen || state.closed || state.calls > 0 {
             return false;
@@ -243,6 +246,15 @@ mod tests {
     const SOON: Arrival = Arrival::Slept(Duration::from_micros(20));
 
     impl Readers {
+        /// Readers whose watcher does not take over, however slowly the test runs. The loops of the
+        /// test enter once and never leave, so one that took over would have the others parked.
+        fn unwatched(loops: usize) -> Arc<Self> {
+            Arc::new(Self {
+                tick: Duration::from_secs(3600),
+                ..Self::new(loops, 2)
+            })
+        }
+
         fn turn(&self, arrival: Arrival, awaited: bool) -> Turn {
             let turn = self.enter().unwrap();
             self.leave(turn, arrival, awaited);
@@ -269,7 +281,7 @@ mod tests {
 
     #[test]
     fn waiting_messages_call_one_loop_after_another() {
-        let readers = Arc::new(Readers::new(3, 2));
+        let readers = Readers::unwatched(3);
         let turn = readers.enter().unwrap();
         let others: Vec<_> = (0..2)
             .map(|_| {
@@ -344,7 +356,7 @@ mod tests {
 
     #[test]
     fn loop_that_is_about_to_wait_calls_a_parked_one() {
-        let readers = Arc::new(Readers::new(3, 2));
+        let readers = Readers::unwatched(3);
         let turn = readers.enter().unwrap();
         let park = || {
             let readers = Arc::clone(&readers);
@@ -354,8 +366,6 @@ mod tests {
         while readers.state.lock().active > 1 {
             thread::yield_now();
         }
-        // The watcher must not be the one that takes over.
-        readers.state.lock().watched = true;
         readers.relieve();
         assert_eq!(
             readers.state.lock().calls,

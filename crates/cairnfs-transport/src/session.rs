@@ -10,7 +10,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use rustix::io::Errno as SystemError;
@@ -258,6 +258,7 @@ impl<S: Server> Session<S> {
             readers: Arc::clone(&self.readers),
             by_rings: Arc::clone(&self.by_rings),
             buffer: Channel::buffer(self.granted.max_request),
+            polls_for: POLL,
             answered: false,
         })
     }
@@ -342,6 +343,8 @@ struct EventLoop<S> {
     readers: Arc<Readers>,
     by_rings: Arc<ByRings>,
     buffer: Vec<u8>,
+    /// [`POLL`], unless a test must not depend on time.
+    polls_for: Duration,
     /// Whether a program waited for the reply of the last message.
     answered: bool,
 }
@@ -381,7 +384,7 @@ impl<S: Server> EventLoop<S> {
         if (turn.poll || turn.look) && self.channel.is_ready() {
             arrival = Some(Arrival::AtOnce);
         }
-        while turn.poll && arrival.is_none() && began.elapsed() < POLL {
+        while turn.poll && arrival.is_none() && began.elapsed() < self.polls_for {
             if self.channel.is_ready() {
                 arrival = Some(Arrival::Polled);
             }

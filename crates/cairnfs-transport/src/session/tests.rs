@@ -1,4 +1,4 @@
-//! A kernel that refuses the registration of rings.
+//! A kernel that refuses the registration of rings; how a loop waits.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -6,6 +6,7 @@ use std::fs::OpenOptions;
 use std::os::fd::AsRawFd;
 
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
+use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType, send, socketpair};
 
 use super::*;
 use crate::abi::{Attr, AttrOut};
@@ -116,4 +117,34 @@ fn refused_registration_leaves_requests_to_the_device() {
     assert_eq!(traffic.transport(), "dev");
     unmount(dir.path(), UnmountFlags::empty()).unwrap();
     session.join().unwrap().unwrap();
+}
+
+/// However late the message comes: the loop may look for it for an hour.
+#[test]
+fn loop_that_polls_does_not_sleep() {
+    let flags = SocketFlags::CLOEXEC;
+    let (kernel, device) =
+        socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap();
+    let channel = Arc::new(Channel::new(device));
+    let mut event_loop = EventLoop {
+        server: Arc::new(Root),
+        sink: Arc::clone(&channel) as Arc<dyn Sink>,
+        channel,
+        readers: Arc::new(Readers::new(1, 2)),
+        by_rings: Arc::default(),
+        buffer: Channel::buffer(4096),
+        polls_for: Duration::from_secs(3600),
+        answered: true,
+    };
+    for round in 0..200 {
+        let poll = round % 2 == 0;
+        let turn = Turn { poll, look: false };
+        thread::scope(|scope| {
+            scope.spawn(|| send(&kernel, b"message", SendFlags::empty()).unwrap());
+            let (received, arrival) = event_loop.wait(turn).unwrap();
+            assert!(matches!(received, Received::Message(7)));
+            let slept = matches!(arrival, Arrival::Slept(_));
+            assert_eq!(slept, !poll, "round {round}: {arrival:?}");
+        });
+    }
 }
