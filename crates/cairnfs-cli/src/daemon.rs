@@ -49,30 +49,13 @@ pub struct Answer {
     /// The status as the daemon reports it.
     pub status: Status,
     /// The path of the volume.
-    #[serde(with = "raw_path")]
+    #[serde(with = "crate::raw_path")]
     pub volume: PathBuf,
     /// Where the volume is mounted; the requested path if the mount is not visible.
-    #[serde(with = "raw_path")]
+    #[serde(with = "crate::raw_path")]
     pub mountpoint: PathBuf,
     /// Whether the mount itself is read-only, independent of the daemon's own state.
     pub mounted_read_only: bool,
-}
-
-/// A path as the array of its bytes: JSON has no strings that are not UTF-8.
-mod raw_path {
-    use std::ffi::OsString;
-    use std::os::unix::ffi::{OsStrExt, OsStringExt};
-    use std::path::{Path, PathBuf};
-
-    use serde::{Deserialize, Deserializer, Serialize, Serializer};
-
-    pub fn serialize<S: Serializer>(path: &Path, to: S) -> Result<S::Ok, S::Error> {
-        path.as_os_str().as_bytes().serialize(to)
-    }
-
-    pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<PathBuf, D::Error> {
-        Ok(OsString::from_vec(Vec::deserialize(from)?).into())
-    }
 }
 
 /// The class of a failed request.

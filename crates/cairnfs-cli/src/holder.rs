@@ -14,8 +14,8 @@ use crate::failure::{show_bytes, shown};
 /// The user of a volume, as far as it is known.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Holder {
-    /// Where the volume is mounted.
-    pub mountpoint: Option<PathBuf>,
+    /// Where the volume and its branches are mounted.
+    pub mountpoints: Vec<PathBuf>,
     /// Id and name of the process that has locked the volume.
     process: Option<(u32, String)>,
 }
@@ -23,15 +23,21 @@ pub struct Holder {
 /// Finds the user of a volume that cannot be locked.
 pub fn of(volume: &Path) -> Holder {
     Holder {
-        mountpoint: mountpoint(volume),
+        mountpoints: mountpoints(volume),
         process: process(volume),
     }
 }
 
-/// Where a volume is mounted.
+/// Where a volume or a branch of it is mounted: one of the places, if there are several.
 pub fn mountpoint(volume: &Path) -> Option<PathBuf> {
-    let path = volume.canonicalize().ok()?;
-    Some(mountinfo::of(&path).ok()??.mountpoint)
+    mountpoints(volume).pop()
+}
+
+fn mountpoints(volume: &Path) -> Vec<PathBuf> {
+    let path = volume.canonicalize().ok();
+    let mounts = path.and_then(|path| mountinfo::all_of(&path).ok());
+    let mounts = mounts.unwrap_or_default().into_iter();
+    mounts.map(|mount| mount.mountpoint).collect()
 }
 
 /// Id and name of the process that has locked a volume.
@@ -57,13 +63,13 @@ fn locker(line: &str, id: &str) -> Option<u32> {
 impl fmt::Display for Holder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("is in use: ")?;
-        match (&self.mountpoint, &self.process) {
-            (Some(dir), Some((pid, name))) => {
-                write!(f, "mounted on {} by {name} (pid {pid})", shown(dir))
-            }
-            (Some(dir), None) => write!(f, "mounted on {}", shown(dir)),
-            (None, Some((pid, name))) => write!(f, "{name} (pid {pid}) has it open"),
-            (None, None) => write!(f, "a process that cannot be seen from here has it open"),
+        let dirs: Vec<_> = self.mountpoints.iter().map(|dir| shown(dir)).collect();
+        let dirs = dirs.join(", ");
+        match (dirs.is_empty(), &self.process) {
+            (false, Some((pid, name))) => write!(f, "mounted on {dirs} by {name} (pid {pid})"),
+            (false, None) => write!(f, "mounted on {dirs}"),
+            (true, Some((pid, name))) => write!(f, "{name} (pid {pid}) has it open"),
+            (true, None) => write!(f, "a process that cannot be seen from here has it open"),
         }
     }
 }
@@ -71,9 +77,10 @@ impl fmt::Display for Holder {
 impl Holder {
     /// The command that resolves the conflict.
     pub fn next_step(&self) -> String {
-        match &self.mountpoint {
-            Some(dir) => format!("unmount it first: cairnfs umount {}", shown(dir)),
-            None => "wait until it is closed, or unmount it where it is mounted".into(),
+        match self.mountpoints.as_slice() {
+            [dir] => format!("unmount it first: cairnfs umount {}", shown(dir)),
+            [] => "wait until it is closed, or unmount it where it is mounted".into(),
+            _ => "unmount each of these directories first, with cairnfs umount".into(),
         }
     }
 }

@@ -7,6 +7,7 @@
 mod cmd;
 mod daemon;
 mod failure;
+mod handover;
 mod helper;
 mod holder;
 mod inherited;
@@ -15,6 +16,7 @@ mod look;
 mod memory;
 mod notify;
 mod output;
+mod raw_path;
 mod roots;
 mod size;
 mod spec;

@@ -36,12 +36,23 @@ struct Status {
     capabilities: u64,
 }
 
+/// Prefix of attribute names that only the superuser may see.
+const TRUSTED: &[u8] = b"trusted.";
+
 impl Caller {
-    /// Whether names of trusted attributes are listed for the caller. The kernel requires
-    /// `CAP_SYS_ADMIN` to read or set one, but leaves listing to the file system. A request does
-    /// not carry capabilities, so only the superuser is taken to have it.
-    pub fn sees_trusted(self) -> bool {
-        self.uid == 0
+    /// The names of attributes, each followed by NUL, that are listed for the caller. The kernel
+    /// requires `CAP_SYS_ADMIN` to read or set a trusted one, but leaves listing to the file system.
+    /// A request does not carry capabilities, so only the superuser is taken to have it.
+    pub fn seen_names(self, names: Vec<u8>) -> Vec<u8> {
+        if self.uid == 0 {
+            return names;
+        }
+        let names = names.split_inclusive(|byte| *byte == 0);
+        names
+            .filter(|n| !n.starts_with(TRUSTED))
+            .flatten()
+            .copied()
+            .collect()
     }
 
     /// Owner and group of inodes that the caller creates.
@@ -197,5 +208,21 @@ mod tests {
             other.kills_by_change(&attr(0o2644)),
             KillPrivileges::ByMember
         );
+    }
+
+    #[test]
+    fn trusted_attribute_names_are_filtered() {
+        let seen = |uid, names: &[u8]| {
+            let caller = Caller {
+                uid,
+                gid: uid,
+                pid: 0,
+            };
+            caller.seen_names(names.to_vec())
+        };
+        assert_eq!(seen(7, b""), b"");
+        let names = b"trusted.a\0user.trusted.b\0trusted.\0";
+        assert_eq!(seen(7, names), b"user.trusted.b\0");
+        assert_eq!(seen(0, names), names);
     }
 }

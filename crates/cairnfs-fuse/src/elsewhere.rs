@@ -5,7 +5,9 @@
 //! connection lives while any mount of it exists. Mounts in the namespaces of processes that are
 //! invisible from here are not found.
 
+use std::collections::HashSet;
 use std::fmt;
+use std::fs;
 use std::path::{Path, PathBuf};
 
 use crate::holders;
@@ -30,7 +32,12 @@ pub fn of(mount: &MountEntry) -> Option<Elsewhere> {
             process: None,
         });
     }
+    let mut seen = HashSet::from([view(Path::new("/proc/self"))]);
     holders::numbers(Path::new("/proc")).find_map(|(pid, proc)| {
+        let view = view(&proc);
+        if view.is_some() && !seen.insert(view) {
+            return None;
+        }
         let mounts = mountinfo::list(&proc.join("mountinfo"));
         let other = mounts.into_iter().find(|e| is_other(e, mount))?;
         Some(Elsewhere {
@@ -38,6 +45,13 @@ pub fn of(mount: &MountEntry) -> Option<Elsewhere> {
             process: Some((pid, holders::name(&proc))),
         })
     })
+}
+
+/// What decides which mounts a process sees: its mount namespace, and its root directory there. All
+/// processes with the same have the same table, which is long where much is mounted.
+fn view(process: &Path) -> Option<(PathBuf, PathBuf)> {
+    let namespace = fs::read_link(process.join("ns/mnt")).ok()?;
+    Some((namespace, fs::read_link(process.join("root")).ok()?))
 }
 
 /// Mount ids are unique across all namespaces. The device number alone does not suffice because it

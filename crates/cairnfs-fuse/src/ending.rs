@@ -1,20 +1,30 @@
 //! The interface by which a session ends the file system that it serves.
 //!
-//! Called by the session in its own thread, never in an event loop.
+//! Called by the sessions in threads of their own, never in an event loop.
 
+use std::io;
 use std::sync::Arc;
 
+use crate::convert::Refusal;
 use crate::ops::Ops;
 use crate::waiting::Waiting;
 
 /// The steps at the end of a mount.
-pub trait Ending: Send {
+pub trait Ending: Send + Sync {
     /// Makes the kernel write back the dirty pages of open files, answers the requests in flight,
     /// and refuses all later ones. The connection itself stays open.
     fn cut_off(&self) {}
 
     /// Waits for requests that run outside the event loops.
     fn finish(&self) {}
+
+    /// Makes everything durable that the file system was sent.
+    ///
+    /// # Errors
+    /// The reason why not everything is.
+    fn make_durable(&self) -> Result<(), String> {
+        Ok(())
+    }
 }
 
 /// For a file system without state to finish.
@@ -42,5 +52,11 @@ impl Ending for End {
 
     fn finish(&self) {
         self.pools.iter().for_each(Waiting::finish);
+    }
+
+    fn make_durable(&self) -> Result<(), String> {
+        let failed = |refusal: Refusal| io::Error::from_raw_os_error(refusal.0).to_string();
+        let synced = self.ops.sync();
+        synced.map_err(|refusal| self.ops.stopped().unwrap_or_else(|| failed(refusal)))
     }
 }

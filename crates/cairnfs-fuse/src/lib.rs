@@ -3,7 +3,8 @@
 //! Three layers, each of which uses only the next: [`adapter`] implements the trait of
 //! [`cairnfs_transport`], [`ops`] defines what a mounted file system does with each request, and
 //! the engine ([`cairnfs::fs::FileSystem`]) executes it. The other modules are: mounting
-//! ([`mounter`], [`mountinfo`], [`session`]), mount options ([`options`]), and the channel from
+//! ([`mounter`], [`mountinfo`], [`mounted`], [`descriptors`]), the mounts that a process serves
+//! ([`sessions`], [`session`]), mount options ([`options`]), and the channel from
 //! commands to a running daemon ([`control`], [`opening`], [`status`]). [`messages`] counts what the
 //! kernel sends.
 
@@ -11,6 +12,7 @@ pub mod adapter;
 pub mod caller;
 pub mod control;
 pub mod convert;
+pub mod descriptors;
 mod door;
 pub mod elsewhere;
 pub mod ending;
@@ -19,6 +21,7 @@ mod holders;
 mod lists;
 mod losses;
 pub mod messages;
+pub mod mounted;
 pub mod mounter;
 pub mod mountinfo;
 pub mod negotiate;
@@ -26,10 +29,12 @@ pub mod opening;
 pub mod ops;
 pub mod options;
 pub mod session;
+pub mod sessions;
 pub mod status;
 pub mod syncs;
 pub mod waiting;
 
 pub use cairnfs_transport::Transport;
 pub use options::MountOptions;
-pub use session::{ServeError, Served, Serving, serve};
+pub use session::{Serving, serve};
+pub use sessions::{ServeError, Served, Sessions};

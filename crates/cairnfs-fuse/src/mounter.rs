@@ -5,9 +5,8 @@
 
 use std::ffi::{CString, OsStr, OsString};
 use std::fs::{File, OpenOptions};
-use std::io::{self, IoSliceMut};
-use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
@@ -15,9 +14,9 @@ use std::process::{Command, Stdio};
 
 use rustix::io::{Errno, FdFlags, fcntl_setfd};
 use rustix::mount::{MountFlags, UnmountFlags};
-use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
 use rustix::process::{getegid, geteuid};
 
+use crate::descriptors;
 use crate::mountinfo::FS_TYPE;
 use crate::options::MountOptions;
 
@@ -115,13 +114,11 @@ fn mount_by_helper(source: &OsStr, dir: &Path, options: &MountOptions) -> io::Re
         .spawn()
         .map_err(no_helper)?;
     drop(theirs);
-    let received = receive_descriptor(&ours);
+    // The helper sends the descriptor with a byte, or closes its end after an error.
+    let received = descriptors::receive(&ours, &mut [0]);
     let output = child.wait_with_output()?;
     match received? {
-        Some(fd) if output.status.success() => {
-            fcntl_setfd(&fd, FdFlags::CLOEXEC)?;
-            Ok(fd)
-        }
+        (_, Some(fd)) if output.status.success() => Ok(fd),
         _ => Err(helper_error(&output.stderr)),
     }
 }
@@ -149,26 +146,6 @@ fn helper_options(source: &OsStr, options: &MountOptions) -> OsString {
         list.push(byte);
     }
     OsString::from_vec(list)
-}
-
-/// The helper sends the descriptor, or closes its end after an error.
-fn receive_descriptor(socket: &UnixStream) -> io::Result<Option<OwnedFd>> {
-    let mut byte = [0u8];
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-    let mut control = RecvAncillaryBuffer::new(&mut space);
-    let flags = RecvFlags::CMSG_CLOEXEC;
-    loop {
-        let mut data = [IoSliceMut::new(&mut byte)];
-        match recvmsg(socket.as_fd(), &mut data, &mut control, flags) {
-            Err(Errno::INTR) => {}
-            Err(e) => return Err(e.into()),
-            Ok(_) => break,
-        }
-    }
-    Ok(control.drain().find_map(|message| match message {
-        RecvAncillaryMessage::ScmRights(mut fds) => fds.next(),
-        _ => None,
-    }))
 }
 
 fn no_helper(error: io::Error) -> io::Error {

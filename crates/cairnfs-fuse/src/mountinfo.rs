@@ -41,6 +41,12 @@ impl MountEntry {
         self.options.split(',').any(|word| word == option)
     }
 
+    /// The value of an option.
+    pub fn value(&self, option: &str) -> Option<&str> {
+        let mut words = self.options.split(',');
+        words.find_map(|word| word.strip_prefix(option)?.strip_prefix('='))
+    }
+
     /// Whether it is served by a daemon through FUSE.
     pub fn is_fuse(&self) -> bool {
         self.fs_type == "fuse" || self.fs_type.starts_with("fuse.")
@@ -110,17 +116,16 @@ fn without_branch(source: &Path) -> Option<&Path> {
         .then(|| Path::new(OsStr::from_bytes(volume)))
 }
 
-/// Returns the mount of the volume at this path, or of a branch of it: the topmost, if it is
-/// mounted in several places.
+/// Returns all mounts of the volume at this path, and of branches of it, in the order of the table.
 ///
 /// # Errors
 /// The file cannot be read.
-pub fn of(volume: &Path) -> io::Result<Option<MountEntry>> {
+pub fn all_of(volume: &Path) -> io::Result<Vec<MountEntry>> {
     let table = std::fs::read("/proc/self/mountinfo")?;
     let entries = table.split(|&b| b == b'\n').filter_map(parse);
     let ours = entries.filter(MountEntry::is_ours);
-    let mut of_volume = ours.filter(|m| m.source == volume || is_branch_of(&m.source, volume));
-    Ok(of_volume.next_back())
+    let of_volume = ours.filter(|m| m.source == volume || is_branch_of(&m.source, volume));
+    Ok(of_volume.collect())
 }
 
 fn find(table: &[u8], path: &Path) -> Option<MountEntry> {
@@ -232,6 +237,8 @@ mod tests {
         assert_eq!(entry.source, Path::new("/x\\y.cairn"));
         assert!(entry.is_ours() && entry.is_fuse());
         assert!(entry.has("nosuid") && !entry.has("user_id") && !entry.has("ro"));
+        assert_eq!(entry.value("user_id"), Some("0"));
+        assert_eq!((entry.value("user"), entry.value("nosuid")), (None, None));
     }
 
     #[test]

@@ -28,7 +28,7 @@ use crate::losses::Losses;
 use crate::messages::{Messages, Operation};
 use crate::mountinfo;
 use crate::options::WriteMode;
-use crate::status::{Status, Transport};
+use crate::status::{self, Status, Transport};
 use crate::syncs::Durable;
 
 /// The result of a request.
@@ -40,9 +40,6 @@ const COPY_MAX: u64 = 1 << 30;
 
 /// A file with at most this much space, in bytes, is truncated in the event loop.
 const LITTLE: u64 = 2 << 20;
-
-/// Prefix of attribute names that only the superuser may see.
-const TRUSTED: &[u8] = b"trusted.";
 
 /// Runs one operation. A panic in it is logged and refused as EIO.
 pub fn caught<T>(what: &str, ino: u64, op: impl FnOnce() -> Outcome<T>) -> Outcome<T> {
@@ -498,6 +495,11 @@ impl Ops {
         Ok(self.fs.sync()?)
     }
 
+    /// A message with reason and recommended action if the volume has stopped.
+    pub(crate) fn stopped(&self) -> Option<String> {
+        Some(status::stopped_by(&self.volume, &self.fs.failure()?))
+    }
+
     /// Returns the volume's space and inode counts.
     pub fn statfs(&self) -> StatFs {
         self.fs.statfs()
@@ -573,11 +575,7 @@ impl Ops {
 
     /// Returns the names of all attributes that the caller may see, each followed by NUL.
     pub fn listxattr(&self, caller: Caller, ino: u64) -> Outcome<Vec<u8>> {
-        let mut names = self.fs.listxattr(ino)?;
-        if !caller.sees_trusted() {
-            names = without_trusted(&names);
-        }
-        Ok(names)
+        Ok(caller.seen_names(self.fs.listxattr(ino)?))
     }
 
     /// Removes an attribute.
@@ -672,28 +670,5 @@ impl Durable for Ops {
     fn fsync_each(&self, requests: &[FsyncRequest]) -> Vec<Outcome<()>> {
         let synced = self.fs.fsync_each(requests).into_iter();
         synced.map(|one| one.map_err(Refusal::from)).collect()
-    }
-}
-
-fn without_trusted(names: &[u8]) -> Vec<u8> {
-    let names = names.split_inclusive(|byte| *byte == 0);
-    names
-        .filter(|n| !n.starts_with(TRUSTED))
-        .flatten()
-        .copied()
-        .collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn trusted_attribute_names_are_filtered() {
-        assert_eq!(without_trusted(b""), b"");
-        assert_eq!(
-            without_trusted(b"trusted.a\0user.trusted.b\0trusted.\0"),
-            b"user.trusted.b\0"
-        );
     }
 }

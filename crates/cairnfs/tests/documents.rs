@@ -30,6 +30,7 @@ const DOCUMENTS: &[&str] = &[
     "docs/internals/dependencies.md",
     "docs/internals/diff.md",
     "docs/internals/fsync.md",
+    "docs/internals/handover.md",
     "docs/internals/layers.md",
     "docs/internals/memory.md",
     "docs/internals/merge.md",

@@ -1,10 +1,12 @@
 //! `cairnfs umount`: makes all changes durable, unmounts, and waits until the volume is closed;
 //! also the helper of umount(8).
 //!
-//! Plain umount(8) works too, but returns while the daemon is still writing. The end of the
-//! daemon is recognised by the volume's lock. The daemon holds it while the volume is open: until
-//! the last mount of it is gone, in all mount namespaces. So this command does not wait if it
-//! sees another mount in its own namespace; otherwise it waits for a bounded time.
+//! Plain umount(8) works too, but returns while the daemon is still writing. A daemon may serve
+//! several mounts of a volume. So this command asks it, before it unmounts, to tell the end of this
+//! mount. If it was the last one, the end of the daemon is recognised by the volume's lock, which it
+//! holds while the volume is open: until the last mount of it is gone, in all mount namespaces. This
+//! command does not wait if it sees another mount of the same file system in its own namespace;
+//! otherwise it waits for a bounded time.
 //!
 //! The path of the volume comes from the daemon or from the user that mounted it, and this
 //! program may run as root. So it opens only a regular file or a block device, and opens it
@@ -31,6 +33,8 @@ use rustix::process::geteuid;
 
 use crate::daemon::{self, Cause, Refusal};
 use crate::failure::{show_bytes, shown};
+use crate::handover::caller::{Call, End, Watch};
+use crate::handover::folder::SocketName;
 use crate::holder;
 
 /// umount(8): unmounting failed.
@@ -40,17 +44,18 @@ const EXIT_UMOUNT: u8 = 32;
 const PATIENCE: Duration = Duration::from_secs(2);
 
 const NOTES: &str = "\
-A volume is closed when its last mount is gone. If it is also mounted on another directory, the
-command prints that and does not wait. Another mount namespace, such as a container's, may hold a
+A volume is closed when its last mount is gone; of several branches that are mounted at once each
+is made durable and ended by itself. If the same mount is also on another directory, the command
+prints that and does not wait. Another mount namespace, such as a container's, may hold a
 copy of the mount, and so may a file that is open in a detached mount: the command waits for both.
 
 Making changes durable may take as long as the daemon needs. One that does not answer for --timeout
 seconds stays mounted: --lazy and --force send it no request.
 
-Exit codes, as in umount(8): 0 unmounted, and closed or mounted elsewhere; 32 not unmounted, not
+Exit codes, as in umount(8): 0 unmounted, and durable or mounted elsewhere; 32 not unmounted, not
 durable, or not closed in time. The last line on standard error has the reason.";
 
-/// Unmount a volume and wait until it is closed.
+/// Unmount a volume or branch and wait until it is durable.
 #[derive(Debug, clap::Args)]
 #[command(after_help = NOTES)]
 pub struct Args {
@@ -95,7 +100,7 @@ pub fn run(args: Args) -> Result<ExitCode, Box<dyn Error>> {
 fn umount(args: &Args) -> Result<(), String> {
     let wrong = |e: io::Error| format!("{}: {e}", args.dir.display());
     let given = mountinfo::resolve(&args.dir).map_err(wrong)?;
-    let entry = find(&given).map_err(wrong)?;
+    let entry = find(&given)?;
     let dir = match &entry {
         Some(entry) => entry.mountpoint.clone(),
         None => given,
@@ -152,6 +157,8 @@ fn umount(args: &Args) -> Result<(), String> {
         },
         Ok(_) => Ok(()),
     };
+    let locked = lock.as_ref().and_then(|lock| lock.as_ref().ok());
+    let watch = watch(&entry, file, locked, args.timeout);
     mounter::unmount(&dir, Way::Plain).map_err(|e| describe(&dir, &entry, e))?;
     if let Some(text) = before.as_ref().and_then(Status::displaced) {
         eprintln!("cairnfs umount: warning: {}", show_bytes(text.as_bytes()));
@@ -159,6 +166,7 @@ fn umount(args: &Args) -> Result<(), String> {
     let lock = lock.unwrap_or_else(|| open(&volume, file));
     let closed = match lock {
         _ if stays_open(&dir, &entry) => Ok(()),
+        _ if watch.is_none() && serves_another(&dir, &volume) => Ok(()),
         Err(e) if e.kind() == io::ErrorKind::NotFound => {
             eprintln!(
                 "cairnfs umount: note: {} was deleted or replaced, or cannot be seen from here: not \
@@ -167,15 +175,19 @@ fn umount(args: &Args) -> Result<(), String> {
             );
             Ok(())
         }
-        Err(e) => Err(format!(
+        Err(e) => Err(Open::Unknown(format!(
             "cannot tell when {} is closed: {e}",
             shown(&volume)
-        )),
-        Ok(lock) => wait_until_closed(lock, &volume, &entry, args.timeout),
+        ))),
+        Ok(lock) => wait_until_closed((watch, lock), &volume, &entry, args.timeout),
     };
-    let not_durable =
-        synced.map_err(|e| format!("{} could not be made durable: {e}", shown(&volume)));
-    let wrong: Vec<String> = [not_durable, closed]
+    let not_durable = |why: String| format!("{} could not be made durable: {why}", shown(&volume));
+    let (durable, closed) = match closed {
+        Err(Open::NotDurable(why)) => (synced.and(Err(why)), Ok(())),
+        Err(Open::Unknown(why)) => (synced, Err(why)),
+        Ok(()) => (synced, Ok(())),
+    };
+    let wrong: Vec<String> = [durable.map_err(not_durable), closed]
         .into_iter()
         .filter_map(Result::err)
         .collect();
@@ -189,12 +201,30 @@ fn umount(args: &Args) -> Result<(), String> {
     }
 }
 
-/// The mount on a directory, or that of a volume.
-fn find(given: &Path) -> io::Result<Option<MountEntry>> {
-    match mountinfo::at(given)? {
-        None if !given.is_dir() => mountinfo::of(given),
-        found => Ok(found),
+/// The mount on a directory, or that of a volume if it has one.
+fn find(given: &Path) -> Result<Option<MountEntry>, String> {
+    let wrong = |e: io::Error| format!("{}: {e}", shown(given));
+    if let Some(found) = mountinfo::at(given).map_err(wrong)? {
+        return Ok(Some(found));
     }
+    if given.is_dir() {
+        return Ok(None);
+    }
+    let mut found = mountinfo::all_of(given).map_err(wrong)?;
+    let last = found.pop();
+    if found.is_empty() {
+        return Ok(last);
+    }
+    let dirs: Vec<_> = found
+        .iter()
+        .chain(&last)
+        .map(|m| shown(&m.mountpoint))
+        .collect();
+    Err(format!(
+        "{} is mounted on {}: name one of these directories",
+        shown(given),
+        dirs.join(", ")
+    ))
 }
 
 fn stays(dir: &Path, refusal: &Refusal) -> String {
@@ -235,20 +265,73 @@ fn stays_open(dir: &Path, entry: &MountEntry) -> bool {
     true
 }
 
-/// Waits for a shared lock: a daemon that may write excludes it, read-only daemons do not. A
-/// separate thread waits, and is left behind after `timeout`.
+/// Whether the daemon, which cannot be asked, serves another mount of the volume in this namespace;
+/// prints a note if so.
+fn serves_another(dir: &Path, volume: &Path) -> bool {
+    let others = mountinfo::all_of(volume).unwrap_or_default();
+    let Some(other) = others.first() else {
+        return false;
+    };
+    eprintln!(
+        "cairnfs umount: note: {} is unmounted; the volume stays open: it is mounted on {}, too; the \
+         daemon cannot be asked from here whether everything is durable",
+        shown(dir),
+        shown(&other.mountpoint)
+    );
+    true
+}
+
+/// Asks the daemon of a mount to tell its end; `None` if it has no socket that can be trusted.
+fn watch(
+    entry: &MountEntry,
+    file: Option<&VolumeFile>,
+    lock: Option<&File>,
+    timeout: Duration,
+) -> Option<Watch> {
+    let name = match (file, lock) {
+        (Some(file), _) => SocketName::of_file(file.dev, file.ino),
+        (None, lock) => SocketName::of(&lock?.metadata().ok()?),
+    };
+    let user = entry.value("user_id")?.parse().ok()?;
+    Call::begin(&name, user, timeout)?.watch(&entry.device)
+}
+
+/// Why a volume was not seen to be closed, nor the mount to be durable.
+enum Open {
+    /// The daemon says that it is not.
+    NotDurable(String),
+    /// Any other reason.
+    Unknown(String),
+}
+
+/// What ended the wait.
+enum Waited {
+    /// The daemon has told that the mount has ended, and serves others.
+    Apart(Result<(), String>),
+    /// The volume was locked.
+    Locked(io::Result<()>),
+}
+
+/// Waits until the daemon tells the end of the mount, and if that was the last one, for a shared lock:
+/// a daemon that may write excludes it, read-only daemons do not. A separate thread waits, and is left
+/// behind after `timeout`.
 fn wait_until_closed(
-    file: File,
+    (watch, file): (Option<Watch>, File),
     volume: &Path,
     entry: &MountEntry,
     timeout: Duration,
-) -> Result<(), String> {
-    let cannot_tell =
-        |e: &dyn std::fmt::Display| format!("cannot tell when {} is closed: {e}", shown(volume));
+) -> Result<(), Open> {
+    let cannot_tell = |e: &dyn std::fmt::Display| {
+        Open::Unknown(format!("cannot tell when {} is closed: {e}", shown(volume)))
+    };
     let (ends, end) = channel();
     let waiting = std::thread::Builder::new().spawn(move || {
+        let waited = match watch.map(Watch::wait) {
+            Some(End::Apart(durable)) => Waited::Apart(durable),
+            Some(End::Last) | None => Waited::Locked(lock_shared(&file)),
+        };
         // The receiver is gone after a timeout.
-        let _ = ends.send(lock_shared(&file));
+        let _ = ends.send(waited);
     });
     waiting.map_err(|e| cannot_tell(&e))?;
     let patience = PATIENCE.min(timeout);
@@ -266,13 +349,14 @@ fn wait_until_closed(
         closed = end.recv_timeout(timeout.saturating_sub(patience));
     }
     match closed {
-        Ok(locked) => locked.map_err(|e| cannot_tell(&e)),
-        Err(_) => Err(format!(
+        Ok(Waited::Apart(durable)) => durable.map_err(Open::NotDurable),
+        Ok(Waited::Locked(locked)) => locked.map_err(|e| cannot_tell(&e)),
+        Err(_) => Err(Open::Unknown(format!(
             "{} is still open after {} seconds: {}",
             shown(volume),
             timeout.as_secs_f64(),
             still_open(entry)
-        )),
+        ))),
     }
 }
 

@@ -49,6 +49,7 @@ mod silent;
 mod space;
 mod stopped;
 mod syncs;
+mod together;
 mod transport;
 mod unnamed;
 mod writes;

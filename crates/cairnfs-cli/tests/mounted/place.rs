@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::sync::RwLock;
 
+use cairnfs_fuse::mountinfo;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use tempfile::TempDir;
@@ -136,6 +137,7 @@ impl Place {
             daemon: None,
         };
         fs::create_dir(place.dir()).unwrap();
+        fs::create_dir(place.runtime()).unwrap();
         place.ok(&["mkfs", "-q", "--size", size, "v.cairn"]);
         place
     }
@@ -157,6 +159,11 @@ impl Place {
         self.beside("v.cairn")
     }
 
+    /// The directory in which daemons put the directory of their sockets.
+    pub fn runtime(&self) -> PathBuf {
+        self.beside(".run")
+    }
+
     /// The mountpoint.
     pub fn dir(&self) -> PathBuf {
         self.beside("m")
@@ -176,12 +183,18 @@ impl Place {
 
     /// Runs `cairnfs` in the directory.
     pub fn run(&self, args: &[&str]) -> Output {
-        Command::new(CAIRNFS)
+        self.command(args).output().unwrap()
+    }
+
+    /// Prepares to run `cairnfs` in the directory.
+    pub fn command(&self, args: &[&str]) -> Command {
+        let mut command = Command::new(CAIRNFS);
+        command
             .current_dir(self.folder.path())
+            .env("XDG_RUNTIME_DIR", self.runtime())
             .args(with_transport(args))
-            .stdin(Stdio::null())
-            .output()
-            .unwrap()
+            .stdin(Stdio::null());
+        command
     }
 
     /// Runs `cairnfs`, which must succeed, and returns its standard output.
@@ -211,6 +224,16 @@ impl Place {
     pub fn mount(&mut self, options: &str) {
         self.ok(&["mount", "-o", options, "v.cairn", "m"]);
         self.adopt();
+    }
+
+    /// Mounts a branch or snapshot of the volume, which has a mount already, on the directory `name`
+    /// beside it, which is made if it is missing.
+    pub fn mount_beside(&self, options: &str, name: &str) {
+        if let Err(error) = fs::create_dir(self.beside(name)) {
+            // It may also be the mountpoint of a dead daemon, which cannot be looked up.
+            assert_eq!(error.kind(), io::ErrorKind::AlreadyExists, "{name}");
+        }
+        self.ok(&["mount", "-o", options, "v.cairn", name]);
     }
 
     /// As [`Place::mount`], with the daemon's messages in the file `log` next to the volume.
@@ -280,8 +303,14 @@ impl Place {
 
     /// Unmounts with the command, which must return only after the volume is closed.
     pub fn umount(&mut self) {
+        self.umount_beside("m");
+        self.wait_for_end();
+    }
+
+    /// Unmounts one of several directories with the command.
+    pub fn umount_beside(&self, name: &str) {
         loop {
-            let out = self.run(&["umount", "m"]);
+            let out = self.run(&["umount", name]);
             if out.status.success() {
                 break;
             }
@@ -291,7 +320,6 @@ impl Place {
             assert!(text.contains("is busy"), "{text}");
             std::thread::yield_now();
         }
-        self.wait_for_end();
     }
 
     /// Asserts that the volume has no damage, including its contents.
@@ -325,6 +353,12 @@ impl Drop for Place {
         // This also removes a dead mount, whose daemon the test has killed.
         let flags = rustix::mount::UnmountFlags::DETACH;
         while rustix::mount::unmount(self.dir(), flags).is_ok() {}
+        let table = mountinfo::list(Path::new("/proc/self/mountinfo")).into_iter();
+        let ours = table.filter(|m| m.is_ours() && m.mountpoint.starts_with(self.folder.path()));
+        for mount in ours {
+            // Fails if a mount above it has taken it along.
+            let _ = rustix::mount::unmount(&mount.mountpoint, flags);
+        }
         if self.daemon.is_some() {
             self.kill();
         }

@@ -1,36 +1,32 @@
 //! `cairnfs mount`: mounts a volume on a directory, or changes the flags of a mount.
 //!
-//! The command prepares the volume and the directory, then starts its own program again as the
-//! daemon and waits until the daemon reports that the mount is live. (A process with threads
-//! cannot fork safely; a new program can be started at any time.) Exit codes are those of
-//! mount(8).
+//! The command prepares the volume and the directory. If a daemon has the volume open, it hands the
+//! mount over to that one (`joining`); otherwise it starts its own program again as the daemon
+//! (`serving`) and waits until that reports that the mount is live. (A process with threads cannot
+//! fork safely; a new program can be started at any time.) Exit codes are those of mount(8).
 
+mod clerk;
+mod joining;
 mod opening;
+mod serving;
 
 use std::error::Error;
-use std::fs::{File, OpenOptions};
-use std::io::{self, BufRead, BufReader, IsTerminal, Write};
-use std::os::unix::process::CommandExt;
+use std::io::{self, IsTerminal};
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode, Stdio};
-use std::sync::{Arc, Mutex};
+use std::process::ExitCode;
 use std::time::Duration;
 
 use cairnfs::device::HostRoom;
 use cairnfs::fs::{MakeOptions, is_unmade};
-use cairnfs_fuse::adapter::Adapter;
 use cairnfs_fuse::mounter::Way;
-use cairnfs_fuse::ops::Ops;
 use cairnfs_fuse::options::parse_size;
-use cairnfs_fuse::{MountOptions, mounter, mountinfo, serve, status};
+use cairnfs_fuse::{MountOptions, mounter, mountinfo};
 use rustix::process::{getegid, geteuid};
 
 use crate::daemon::{self, Cause, Refusal};
 use crate::failure::shown;
 use crate::inherited;
-use crate::notify;
 use crate::size::human;
-use crate::syslog::Syslog;
 
 /// mount(8): invalid arguments.
 const EXIT_USAGE: u8 = 1;
@@ -48,6 +44,9 @@ const DEFAULT_SIZE: u64 = 64 << 30;
 /// The daemon's message when the mount is live.
 const READY: &str = "ready";
 
+/// Prefix of the daemon's message if the volume is in use; the reason follows.
+const IN_USE: &str = "in use: ";
+
 /// Prefix of a mount option that only the kernel adds, to FUSE mounts.
 const KERNELS_WORD: &str = "user_id=";
 
@@ -57,7 +56,9 @@ Mount options:
   ro, rw                 read-only, or read and write (the default). The volume is not
                          written with ro: after a crash, a log that needs more memory than
                          the cache is recovered into a temporary file in TMPDIR
-  branch=NAME            the branch NAME, or a snapshot, which is read-only [default: main]
+  branch=NAME            the branch NAME, or a snapshot, which is read-only [default: main];
+                         also beside other mounts of the volume, which share cache=,
+                         durability=, write= and discarding with the first one
   allow_other            let other users access the mount, as the modes of files permit
   write=through          send data to the daemon in each write(2) (the default), which
                          itself reports a full volume
@@ -187,14 +188,14 @@ fn mount(args: &Args) -> Result<(), Failure> {
         return Ok(());
     }
     if args.foreground || args.detached {
-        serve_here(args, &volume, &dir, &options)
+        serving::serve(args, &volume, &dir, &options)
     } else {
         if let Some(warning) = outgrows(&volume).filter(|_| !options.read_only) {
             eprintln!("cairnfs mount: warning: {warning}");
         }
         note_access_times(&options);
         note_privileges(args, &options);
-        start_daemon(args, &volume, &dir)
+        joining::join_or_start(args, &volume, &dir, &options)
     }
 }
 
@@ -426,161 +427,6 @@ fn clear_dead(dir: &Path) -> Result<(), Failure> {
 fn outgrows(volume: &Path) -> Option<String> {
     let room = HostRoom::of(volume).ok().flatten()?;
     (room.shortfall() > 0).then(|| room.warning(&volume.display()))
-}
-
-/// Starts the daemon and waits until the mount is live.
-fn start_daemon(args: &Args, volume: &Path, dir: &Path) -> Result<(), Failure> {
-    let system = |e: io::Error| Failure(EXIT_SYSTEM, format!("cannot start the daemon: {e}"));
-    let program = std::env::current_exe().map_err(system)?;
-    let mut command = Command::new(program);
-    command.arg0("cairnfs").args(["mount", "--detached"]);
-    for list in &args.options {
-        command.arg("-o").arg(list);
-    }
-    if args.sloppy {
-        command.arg("--sloppy");
-    }
-    if args.helper {
-        command.arg("--helper");
-    }
-    if args.verbose {
-        command.arg("--verbose");
-    }
-    if let Some(log) = &args.log {
-        command.arg("--log");
-        command.arg(std::path::absolute(log).map_err(system)?);
-    }
-    let mut daemon = command
-        .arg("--")
-        .args([volume, dir])
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .spawn()
-        .map_err(system)?;
-    let mut word = String::new();
-    if let Some(output) = daemon.stdout.take() {
-        BufReader::new(output)
-            .read_line(&mut word)
-            .map_err(system)?;
-    }
-    if word.trim_end() == READY {
-        if args.verbose {
-            eprintln!("mounted {} on {}", volume.display(), dir.display());
-        }
-        return Ok(());
-    }
-    let status = daemon.wait().map_err(system)?;
-    Err(match status.code().map(u8::try_from) {
-        Some(Ok(code)) => Failure(code, String::new()),
-        _ => failed(format_args!(
-            "the daemon died ({status}); {} is not mounted",
-            volume.display()
-        )),
-    })
-}
-
-/// Opens the volume, serves it until the end, and closes it.
-fn serve_here(
-    args: &Args,
-    volume: &Path,
-    dir: &Path,
-    options: &MountOptions,
-) -> Result<(), Failure> {
-    start_log(args, volume).map_err(failed)?;
-    if args.detached {
-        // Fails only for the leader of a process group, which has no terminal to lose here.
-        let _ = rustix::process::setsid();
-        std::env::set_current_dir("/").map_err(failed)?;
-        std::panic::set_hook(Box::new(|info| tracing::error!("{info}")));
-    }
-    let name = volume.display();
-    let (fs, root, options) = opening::open(volume, options)?;
-    let ops = Arc::new(Ops::new(root, volume, options.write));
-    let adapter = Adapter::new(ops, &options);
-    let ready = || announce(args, volume, dir);
-    let served = serve(adapter, volume, dir, &options, !args.detached, ready);
-    let closed = fs.close();
-    let last_words = match (fs.failure(), served, closed) {
-        (Some(failure), ..) => status::stopped_by(volume, &failure),
-        (None, Err(e), _) => e.to_string(),
-        (None, Ok(()), Err(cairnfs::Error::HostFull { missing, .. })) => format!(
-            "closing {name}: the file system that holds it is full: {missing} bytes of changes that were \
-             not durable are lost"
-        ),
-        (None, Ok(()), Err(e)) => format!("closing {name}: {e}"),
-        (None, Ok(()), Ok(())) => {
-            tracing::info!("closed {name}");
-            return Ok(());
-        }
-    };
-    // On a terminal, the caller prints the failure itself.
-    if !logs_to_terminal(args) {
-        tracing::error!("{last_words}");
-    }
-    Err(failed(last_words))
-}
-
-fn logs_to_terminal(args: &Args) -> bool {
-    args.foreground && args.log.is_none()
-}
-
-/// Messages go to the log file; without one, to the terminal in the foreground, else to syslog.
-fn start_log(args: &Args, volume: &Path) -> Result<(), String> {
-    let level = match logs_to_terminal(args) && !args.verbose {
-        true => tracing::Level::WARN,
-        false => tracing::Level::INFO,
-    };
-    let log = tracing_subscriber::fmt().with_max_level(level);
-    match &args.log {
-        Some(path) => {
-            let file = OpenOptions::new()
-                .create(true)
-                .append(true)
-                .open(path)
-                .map_err(|e| format!("{}: {e}", path.display()))?;
-            log.with_ansi(false).with_writer(Mutex::new(file)).init();
-        }
-        None if args.foreground => {
-            let colours = io::stderr().is_terminal();
-            log.with_ansi(colours).with_writer(io::stderr).init();
-        }
-        None => {
-            let syslog = Syslog::about(volume).map_err(|e| format!("syslog: {e}"))?;
-            // The system's log has a time, a level and a name for each message itself.
-            let bare = log.without_time().with_level(false).with_target(false);
-            bare.with_ansi(false).with_writer(syslog).init();
-        }
-    }
-    Ok(())
-}
-
-/// Reports that the mount is live, and leaves the terminal if in the background.
-fn announce(args: &Args, volume: &Path, dir: &Path) {
-    tracing::info!("mounted {} on {}", volume.display(), dir.display());
-    if let Err(e) = notify::ready() {
-        tracing::warn!("cannot tell the service manager that the mount is live: {e}");
-    }
-    if !args.detached {
-        eprintln!(
-            "mounted {} on {}; Ctrl-C unmounts",
-            volume.display(),
-            dir.display()
-        );
-        return;
-    }
-    if let Err(e) = leave_terminal() {
-        tracing::warn!("cannot leave the terminal: {e}");
-    }
-}
-
-fn leave_terminal() -> io::Result<()> {
-    let mut stdout = io::stdout();
-    writeln!(stdout, "{READY}")?;
-    stdout.flush()?;
-    let null = File::options().read(true).write(true).open("/dev/null")?;
-    rustix::stdio::dup2_stdout(&null)?;
-    rustix::stdio::dup2_stderr(&null)?;
-    Ok(())
 }
 
 #[cfg(test)]

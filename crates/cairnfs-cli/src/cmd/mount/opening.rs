@@ -1,11 +1,11 @@
 //! Opens the volume of a mount, and the branch or snapshot that `-o branch=` names.
 //!
-//! Uses the engine, roots and failures. If the branch cannot be opened, the volume is closed
-//! again.
+//! Uses the engine, roots and failures.
 
 use std::path::Path;
 use std::sync::Arc;
 
+use cairnfs::Error;
 use cairnfs::fs::{FileSystem, Options};
 use cairnfs_fuse::options::WriteMode;
 use cairnfs_fuse::{MountOptions, mountinfo};
@@ -14,19 +14,35 @@ use super::{Failure, failed};
 use crate::failure;
 use crate::roots;
 
-/// Opens the volume and the tree to mount. Returns both, and the options of the mount.
-pub(super) fn open(
-    volume: &Path,
-    options: &MountOptions,
-) -> Result<(Arc<FileSystem>, Arc<FileSystem>, MountOptions), Failure> {
-    let fs = FileSystem::open(volume, &engine_options(options))
-        .map_err(|e| failed(in_line(&failure::Failure::opening(volume, &e))))?;
-    let (root, options) = open_root(&fs, volume, options).inspect_err(|_| drop(fs.close()))?;
-    Ok((fs, root, options))
+/// Why a volume was not opened.
+pub(super) enum Unopened {
+    /// Another process has it open.
+    InUse(String),
+    /// Any other reason.
+    Failed(String),
+}
+
+impl From<Unopened> for Failure {
+    fn from(why: Unopened) -> Self {
+        match why {
+            Unopened::InUse(text) | Unopened::Failed(text) => failed(text),
+        }
+    }
+}
+
+/// Opens the volume.
+pub(super) fn open(volume: &Path, options: &MountOptions) -> Result<Arc<FileSystem>, Unopened> {
+    FileSystem::open(volume, &engine_options(options)).map_err(|error| {
+        let text = in_line(&failure::Failure::opening(volume, &error));
+        match error {
+            Error::InUse(_) => Unopened::InUse(text),
+            _ => Unopened::Failed(text),
+        }
+    })
 }
 
 /// Opens the branch or snapshot of the options; returns it with the options of its mount.
-fn open_root(
+pub(super) fn open_root(
     fs: &Arc<FileSystem>,
     volume: &Path,
     options: &MountOptions,
@@ -51,7 +67,8 @@ fn in_line(failure: &failure::Failure) -> String {
     }
 }
 
-fn engine_options(options: &MountOptions) -> Options {
+/// The options of the volume as a whole.
+pub(super) fn engine_options(options: &MountOptions) -> Options {
     let mut engine = Options {
         read_only: options.read_only,
         recovery: options.recovery,

@@ -1,0 +1,274 @@
+//! Decides which mounts of the open volume a daemon serves, its first and those that commands hand
+//! over, and serves them.
+//!
+//! Options that concern the volume as a whole are those of the first mount. A branch that can change
+//! has one mount: the kernel's caches of two would differ.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use cairnfs::fs::FileSystem;
+use cairnfs_fuse::adapter::Adapter;
+use cairnfs_fuse::mounted::Mounted;
+use cairnfs_fuse::ops::Ops;
+use cairnfs_fuse::sessions::{NewMount, NotAdded, Watcher};
+use cairnfs_fuse::{MountOptions, ServeError, Sessions, Transport, session};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use super::opening::{self, engine_options};
+use super::{Failure, failed};
+use crate::failure::{io_text, shown};
+use crate::handover::desk::{Clerk, Made};
+use crate::handover::frames::{Answer, Wanted};
+
+/// Event loops of each further mount, unless `-o threads` says otherwise: many mounts are mostly
+/// idle.
+const LOOPS: usize = 2;
+
+/// Number of mounts that use io_uring by themselves. Each takes a thread and memory for each
+/// processor.
+const MOST_RINGS: usize = 4;
+
+/// Time that the kernel has for the first message of a connection.
+const FIRST_MESSAGE: Timespec = Timespec {
+    tv_sec: 10,
+    tv_nsec: 0,
+};
+
+/// The open volume and its mounts.
+pub(super) struct House {
+    fs: Arc<FileSystem>,
+    volume: PathBuf,
+    /// The options of the first mount.
+    first: MountOptions,
+    sessions: Arc<Sessions>,
+}
+
+/// A tree that may be mounted.
+pub(super) struct Permit {
+    root: Arc<FileSystem>,
+    options: MountOptions,
+    /// The tree's number if it may have one mount only.
+    sole: Option<u64>,
+}
+
+impl House {
+    /// Of a volume that was opened with the options of its first mount.
+    pub fn new(
+        fs: Arc<FileSystem>,
+        volume: &Path,
+        first: &MountOptions,
+        sessions: &Arc<Sessions>,
+    ) -> Self {
+        Self {
+            fs,
+            volume: volume.to_path_buf(),
+            first: first.clone(),
+            sessions: Arc::clone(sessions),
+        }
+    }
+
+    /// Makes and serves the first mount.
+    ///
+    /// # Errors
+    /// Nothing is mounted.
+    pub fn mount_first(&self, dir: &Path) -> Result<(), Failure> {
+        let (root, options) = opening::open_root(&self.fs, &self.volume, &self.first)?;
+        let sole = sole(&root);
+        let adapter = self.adapter(root, &options);
+        session::begin(&self.sessions, adapter, &self.volume, dir, &options, sole)
+            .map_err(|e: ServeError| failed(e))
+    }
+
+    fn adapter(&self, root: Arc<FileSystem>, options: &MountOptions) -> Adapter {
+        let ops = Arc::new(Ops::new(root, &self.volume, options.write));
+        Adapter::new(ops, options)
+    }
+
+    /// The options of a further mount: words that are missing mean what the first mount has.
+    fn options_of(&self, wanted: &Wanted) -> Result<MountOptions, String> {
+        let first = &self.first;
+        let mut options = MountOptions {
+            sloppy: wanted.sloppy,
+            dev: wanted.by_mount8,
+            suid: wanted.by_mount8,
+            recovery: first.recovery,
+            discard: first.discard,
+            write: first.write,
+            cache: first.cache,
+            durability: first.durability,
+            ..MountOptions::default()
+        };
+        wanted
+            .lists
+            .iter()
+            .try_for_each(|list| options.apply(list))?;
+        let differing = differing(first, &options);
+        if !differing.is_empty() {
+            return Err(format!(
+                "{} is mounted already, and {} would concern all of its mounts: leave that out, or \
+                 unmount all of them first",
+                shown(&self.volume),
+                differing.join(", ")
+            ));
+        }
+        let rings = self.sessions.count() < MOST_RINGS;
+        if options.transport == Transport::Auto && !rings {
+            options.transport = Transport::Dev;
+        }
+        options.threads = options.threads.or(Some(LOOPS));
+        Ok(options)
+    }
+
+    fn permitted(&self, wanted: &Wanted) -> Result<Permit, NotPermitted> {
+        let options = self.options_of(wanted).map_err(NotPermitted::Refused)?;
+        let opened = opening::open_root(&self.fs, &self.volume, &options);
+        let (root, opened) = opened.map_err(|Failure(_, text)| NotPermitted::Refused(text))?;
+        let is_branch = root.root_info().is_some_and(|info| info.writable);
+        if self.fs.is_read_only() && is_branch && !options.read_only {
+            return Err(NotPermitted::Refused(format!(
+                "{} was mounted read-only, and its daemon cannot write: mount with -o ro, or unmount \
+                 all of its mounts first",
+                shown(&self.volume)
+            )));
+        }
+        let sole = sole(&root);
+        self.sessions.check(sole).map_err(|why| self.refusal(why))?;
+        Ok(Permit {
+            root,
+            options: opened,
+            sole,
+        })
+    }
+
+    fn refusal(&self, why: NotAdded) -> NotPermitted {
+        match why {
+            NotAdded::Closed => NotPermitted::Closing,
+            NotAdded::Mounted {
+                dir,
+                detached: true,
+            } => NotPermitted::Refused(format!(
+                "{}: this branch was mounted on {}, and files that are open there keep it in use, or a \
+                 mount in another mount namespace: close them",
+                shown(&self.volume),
+                shown(&dir)
+            )),
+            NotAdded::Mounted { dir, .. } => NotPermitted::Refused(format!(
+                "{} is in use: mounted on {} by cairnfs (pid {}); unmount it first: cairnfs umount {}; \
+                 or make a branch of it, and mount that",
+                shown(&self.volume),
+                shown(&dir),
+                std::process::id(),
+                shown(&dir)
+            )),
+            NotAdded::Failed(error) => {
+                NotPermitted::Refused(format!("cannot serve the mount: {}", io_text(&error)))
+            }
+        }
+    }
+}
+
+/// Why a mount is not served.
+enum NotPermitted {
+    Closing,
+    Refused(String),
+}
+
+impl From<NotPermitted> for Answer {
+    fn from(why: NotPermitted) -> Self {
+        match why {
+            NotPermitted::Closing => Answer::Closing,
+            NotPermitted::Refused(text) => Answer::Refused(text),
+        }
+    }
+}
+
+impl Clerk for House {
+    type Permit = Permit;
+
+    fn permit(&self, wanted: &Wanted) -> Result<(Permit, Answer), Answer> {
+        let permit = self.permitted(wanted)?;
+        let answer = Answer::Mountable {
+            source: permit.options.source.clone(),
+            read_only: permit.options.read_only,
+        };
+        Ok((permit, answer))
+    }
+
+    fn serve(&self, permit: Permit, made: Made) -> Result<(), Answer> {
+        let wrong =
+            |e: std::io::Error| Answer::Refused(format!("cannot serve the mount: {}", io_text(&e)));
+        let mut asked = [PollFd::new(&made.connection, PollFlags::IN)];
+        let arrived = poll(&mut asked, Some(&FIRST_MESSAGE));
+        if arrived.map_err(|e| wrong(e.into()))? == 0 {
+            return Err(wrong(std::io::ErrorKind::TimedOut.into()));
+        }
+        let new = NewMount {
+            mounted: Mounted::by_another(&made.dir, &made.device).map_err(wrong)?,
+            device: made.connection,
+            sole: permit.sole,
+        };
+        let adapter = self.adapter(permit.root, &permit.options);
+        let added = self.sessions.add(adapter, new, &permit.options);
+        added.map_err(|why| self.refusal(why))?;
+        let source = permit.options.source.map(PathBuf::from);
+        let source = source.as_deref().unwrap_or(&self.volume);
+        tracing::info!("mounted {} on {}", shown(source), shown(&made.dir));
+        Ok(())
+    }
+
+    fn watch(&self, device: &str, watcher: Watcher) -> bool {
+        self.sessions.watch(device, watcher)
+    }
+}
+
+/// The number of a tree whose files can change.
+fn sole(root: &FileSystem) -> Option<u64> {
+    (!root.is_read_only()).then(|| root.root_id().into())
+}
+
+/// The options that concern the volume as a whole and are not those of the first mount.
+fn differing(first: &MountOptions, wanted: &MountOptions) -> Vec<&'static str> {
+    let (has, wants) = (engine_options(first), engine_options(wanted));
+    let cache = first.cache != wanted.cache && has.cache_budget != wants.cache_budget;
+    [
+        ("cache", cache),
+        (
+            "durability",
+            has.durability_interval != wants.durability_interval,
+        ),
+        ("write", first.write != wanted.write),
+        ("discard", has.discard != wants.discard),
+        ("norecovery", has.recovery != wants.recovery),
+    ]
+    .into_iter()
+    .filter_map(|(word, differs)| differs.then_some(word))
+    .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn options(list: &str) -> MountOptions {
+        let mut options = MountOptions::default();
+        options.apply(list).unwrap();
+        options
+    }
+
+    #[test]
+    fn options_of_whole_volume_are_named() {
+        let first = options("cache=64M,durability=0");
+        for (list, differ) in [
+            ("cache=64M,durability=0,threads=3,allow_other", vec![]),
+            ("cache=128M,durability=0", vec!["cache"]),
+            (
+                "cache=64M,write=back,nodiscard",
+                vec!["durability", "write", "discard"],
+            ),
+            ("cache=64M,durability=0,norecovery", vec!["norecovery"]),
+        ] {
+            assert_eq!(differing(&first, &options(list)), differ, "{list}");
+        }
+    }
+}

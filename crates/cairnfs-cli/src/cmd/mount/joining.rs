@@ -1,0 +1,193 @@
+//! Hands a mount over to the daemon that has the volume open, or starts a daemon.
+//!
+//! The command mounts, so the rights are those of the caller, and the daemon never mounts a path that
+//! others name. Whichever of two commands comes first starts the daemon, and the other one finds it.
+//! A mount that the daemon does not serve is taken away again.
+
+use std::io::{BufRead, BufReader};
+use std::os::fd::AsFd;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use cairnfs_fuse::mounted::Mounted;
+use cairnfs_fuse::{MountOptions, mounter};
+use rustix::process::geteuid;
+
+use super::{Args, EXIT_SYSTEM, Failure, IN_USE, READY, failed};
+use crate::failure::{io_text, shown};
+use crate::handover::caller::Call;
+use crate::handover::folder::SocketName;
+use crate::handover::frames::{Answer, Request, Wanted};
+
+/// Time for which a volume may be locked by what does not serve mounts, or not yet, or no more.
+const LOCKED: Duration = Duration::from_secs(3);
+
+/// The same once a daemon has said that it is closing the volume.
+const CLOSING: Duration = Duration::from_secs(60);
+
+/// Time that a daemon has for an answer. Opening a branch may take a merge.
+const ANSWER: Duration = Duration::from_secs(60);
+
+/// What came of asking a daemon.
+enum Asked {
+    Served,
+    /// There is no daemon.
+    Nobody,
+    /// It is about to end.
+    Closing,
+}
+
+/// What came of starting a daemon.
+enum Started {
+    Ready,
+    /// The volume is locked, by what the text says.
+    Locked(String),
+}
+
+/// Has the volume mounted on `dir` by its daemon, which is started if there is none.
+pub(super) fn join_or_start(
+    args: &Args,
+    volume: &Path,
+    dir: &Path,
+    options: &MountOptions,
+) -> Result<(), Failure> {
+    let began = Instant::now();
+    let mut time = LOCKED;
+    loop {
+        match ask(args, volume, dir, options)? {
+            Asked::Served => break,
+            Asked::Nobody => {}
+            Asked::Closing => time = CLOSING,
+        }
+        match start(args, volume, dir)? {
+            Started::Ready => break,
+            // Each attempt waits for the lock for a while.
+            Started::Locked(_) if began.elapsed() < time => {}
+            Started::Locked(why) => return Err(failed(why)),
+        }
+    }
+    if args.verbose {
+        eprintln!("mounted {} on {}", volume.display(), dir.display());
+    }
+    Ok(())
+}
+
+/// Mounts, with the consent of the daemon that has the volume open, and hands the mount over to it.
+fn ask(args: &Args, volume: &Path, dir: &Path, options: &MountOptions) -> Result<Asked, Failure> {
+    let wrong = |e: std::io::Error| failed(format_args!("{}: {}", shown(volume), io_text(&e)));
+    let file = volume.metadata().map_err(wrong)?;
+    let user = geteuid().as_raw();
+    let Some(call) = Call::begin(&SocketName::of(&file), user, ANSWER) else {
+        return Ok(Asked::Nobody);
+    };
+    let wanted = Request::Mount(Wanted {
+        lists: args.options.clone(),
+        by_mount8: args.helper,
+        sloppy: args.sloppy,
+    });
+    let mut options = options.clone();
+    match call.ask(&wanted, None).map_err(wrong)? {
+        Answer::Mountable { source, read_only } => {
+            options.read_only = read_only;
+            options.source = source;
+        }
+        other => return not_served(other),
+    }
+    if args.log.is_some() {
+        eprintln!(
+            "cairnfs mount: note: --log is not used: the daemon that serves {} has its own log",
+            shown(volume)
+        );
+    }
+    let cannot = |e: std::io::Error| {
+        failed(format_args!(
+            "cannot mount on {}: {}",
+            shown(dir),
+            io_text(&e)
+        ))
+    };
+    let device = mounter::mount(volume, dir, &options).map_err(cannot)?;
+    let mounted = Mounted::here(dir).map_err(cannot)?;
+    let Some(number) = mounted.device() else {
+        return Err(failed(format_args!(
+            "{} was unmounted before it was served",
+            shown(dir)
+        )));
+    };
+    let serve = Request::Serve {
+        device: number.to_owned(),
+        dir: dir.to_path_buf(),
+    };
+    let answer = call.ask(&serve, Some(device.as_fd()));
+    match answer {
+        Ok(Answer::Serving) => Ok(Asked::Served),
+        other => {
+            // Nothing serves it, so nothing can be waiting in it for long.
+            drop(device);
+            mounted.detach();
+            not_served(other.map_err(wrong)?)
+        }
+    }
+}
+
+fn not_served(answer: Answer) -> Result<Asked, Failure> {
+    match answer {
+        Answer::Closing => Ok(Asked::Closing),
+        Answer::Refused(why) => Err(failed(why)),
+        _ => Err(failed("the daemon's answer is not understood")),
+    }
+}
+
+/// Starts a daemon and waits until the mount is live.
+fn start(args: &Args, volume: &Path, dir: &Path) -> Result<Started, Failure> {
+    let system = |e: std::io::Error| Failure(EXIT_SYSTEM, format!("cannot start the daemon: {e}"));
+    let program = std::env::current_exe().map_err(system)?;
+    let mut command = Command::new(program);
+    command.arg0("cairnfs").args(["mount", "--detached"]);
+    for list in &args.options {
+        command.arg("-o").arg(list);
+    }
+    if args.sloppy {
+        command.arg("--sloppy");
+    }
+    if args.helper {
+        command.arg("--helper");
+    }
+    if args.verbose {
+        command.arg("--verbose");
+    }
+    if let Some(log) = &args.log {
+        command.arg("--log");
+        command.arg(std::path::absolute(log).map_err(system)?);
+    }
+    let mut daemon = command
+        .arg("--")
+        .args([volume, dir])
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .spawn()
+        .map_err(system)?;
+    let mut word = String::new();
+    if let Some(output) = daemon.stdout.take() {
+        BufReader::new(output)
+            .read_line(&mut word)
+            .map_err(system)?;
+    }
+    let word = word.trim_end();
+    if word == READY {
+        return Ok(Started::Ready);
+    }
+    let status = daemon.wait().map_err(system)?;
+    if let Some(why) = word.strip_prefix(IN_USE) {
+        return Ok(Started::Locked(why.to_owned()));
+    }
+    Err(match status.code().map(u8::try_from) {
+        Some(Ok(code)) => Failure(code, String::new()),
+        _ => failed(format_args!(
+            "the daemon died ({status}); {} is not mounted",
+            volume.display()
+        )),
+    })
+}

@@ -1,0 +1,146 @@
+//! The daemon: opens a volume, serves its mounts, and closes it when the last one has ended.
+//!
+//! Runs in the process that `cairnfs mount` starts, or in the command itself with `--foreground`.
+//! Everything that fails before the mount is live is told to the caller; later messages go to the
+//! log.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, IsTerminal, Write};
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+
+use cairnfs::fs::FileSystem;
+use cairnfs_fuse::{MountOptions, Sessions, status};
+
+use super::clerk::House;
+use super::{Args, Failure, IN_USE, READY, failed, opening};
+use crate::handover::desk::Desk;
+use crate::notify;
+use crate::syslog::Syslog;
+
+/// Opens the volume, serves its mounts until the last one has ended, and closes it.
+pub(super) fn serve(
+    args: &Args,
+    volume: &Path,
+    dir: &Path,
+    options: &MountOptions,
+) -> Result<(), Failure> {
+    start_log(args, volume).map_err(failed)?;
+    if args.detached {
+        // Fails only for the leader of a process group, which has no terminal to lose here.
+        let _ = rustix::process::setsid();
+        std::env::set_current_dir("/").map_err(failed)?;
+        std::panic::set_hook(Box::new(|info| tracing::error!("{info}")));
+    }
+    let name = volume.display();
+    let fs = match opening::open(volume, options) {
+        Err(opening::Unopened::InUse(why)) if args.detached => {
+            // The command that has started this process decides what follows.
+            println!("{IN_USE}{why}");
+            return Err(failed(""));
+        }
+        other => other?,
+    };
+    let served = serve_all(args, volume, dir, (&fs, options));
+    let closed = fs.close();
+    let last_words = match (fs.failure(), served, closed) {
+        (Some(failure), ..) => status::stopped_by(volume, &failure),
+        (None, Err(Failure(_, why)), _) => why,
+        (None, Ok(()), Err(cairnfs::Error::HostFull { missing, .. })) => format!(
+            "closing {name}: the file system that holds it is full: {missing} bytes of changes that were \
+             not durable are lost"
+        ),
+        (None, Ok(()), Err(e)) => format!("closing {name}: {e}"),
+        (None, Ok(()), Ok(())) => {
+            tracing::info!("closed {name}");
+            return Ok(());
+        }
+    };
+    // On a terminal, the caller prints the failure itself.
+    if !logs_to_terminal(args) {
+        tracing::error!("{last_words}");
+    }
+    Err(failed(last_words))
+}
+
+/// Serves the first mount, and those that commands hand over, until the last one has ended.
+fn serve_all(
+    args: &Args,
+    volume: &Path,
+    dir: &Path,
+    (fs, options): (&Arc<FileSystem>, &MountOptions),
+) -> Result<(), Failure> {
+    let sessions = Arc::<Sessions>::default();
+    sessions.watch_signals(!args.detached).map_err(failed)?;
+    let house = Arc::new(House::new(Arc::clone(fs), volume, options, &sessions));
+    house.mount_first(dir)?;
+    let desk = Desk::open(volume, !fs.is_read_only(), house);
+    if let Err(error) = &desk {
+        tracing::warn!("no other branch can be mounted beside this one: no socket: {error}");
+    }
+    announce(args, volume, dir);
+    sessions.wait().map_err(failed)
+}
+
+fn logs_to_terminal(args: &Args) -> bool {
+    args.foreground && args.log.is_none()
+}
+
+/// Messages go to the log file; without one, to the terminal in the foreground, else to syslog.
+fn start_log(args: &Args, volume: &Path) -> Result<(), String> {
+    let level = match logs_to_terminal(args) && !args.verbose {
+        true => tracing::Level::WARN,
+        false => tracing::Level::INFO,
+    };
+    let log = tracing_subscriber::fmt().with_max_level(level);
+    match &args.log {
+        Some(path) => {
+            let file = OpenOptions::new()
+                .create(true)
+                .append(true)
+                .open(path)
+                .map_err(|e| format!("{}: {e}", path.display()))?;
+            log.with_ansi(false).with_writer(Mutex::new(file)).init();
+        }
+        None if args.foreground => {
+            let colours = io::stderr().is_terminal();
+            log.with_ansi(colours).with_writer(io::stderr).init();
+        }
+        None => {
+            let syslog = Syslog::about(volume).map_err(|e| format!("syslog: {e}"))?;
+            // The system's log has a time, a level and a name for each message itself.
+            let bare = log.without_time().with_level(false).with_target(false);
+            bare.with_ansi(false).with_writer(syslog).init();
+        }
+    }
+    Ok(())
+}
+
+/// Reports that the mount is live, and leaves the terminal if in the background.
+fn announce(args: &Args, volume: &Path, dir: &Path) {
+    tracing::info!("mounted {} on {}", volume.display(), dir.display());
+    if let Err(e) = notify::ready() {
+        tracing::warn!("cannot tell the service manager that the mount is live: {e}");
+    }
+    if !args.detached {
+        eprintln!(
+            "mounted {} on {}; Ctrl-C unmounts",
+            volume.display(),
+            dir.display()
+        );
+        return;
+    }
+    if let Err(e) = leave_terminal() {
+        tracing::warn!("cannot leave the terminal: {e}");
+    }
+}
+
+fn leave_terminal() -> io::Result<()> {
+    let mut stdout = io::stdout();
+    writeln!(stdout, "{READY}")?;
+    stdout.flush()?;
+    let null = File::options().read(true).write(true).open("/dev/null")?;
+    rustix::stdio::dup2_stdout(&null)?;
+    rustix::stdio::dup2_stderr(&null)?;
+    Ok(())
+}

@@ -1,0 +1,147 @@
+//! The end of commands: finds the daemon of a volume, and asks it.
+//!
+//! Nothing is sent to a process of another user than the expected one, so a squatter gets no mount.
+
+use std::io;
+use std::os::fd::BorrowedFd;
+use std::os::unix::net::UnixStream;
+use std::time::{Duration, Instant};
+
+use rustix::net::sockopt::socket_peercred;
+use rustix::process::Uid;
+
+use super::folder::{Folder, SocketName};
+use super::frames::{Answer, Request, receive, send};
+
+/// A connection to the daemon that serves a volume.
+pub struct Call {
+    stream: UnixStream,
+    /// Time that the daemon has for an answer.
+    patience: Duration,
+}
+
+/// What a command learns about the end of a mount.
+#[derive(Debug, PartialEq, Eq)]
+pub enum End {
+    /// It has ended, and the volume stays open for other mounts; its data is durable, or why not.
+    Apart(Result<(), String>),
+    /// It was the last one, or the daemon is gone: the volume is closed soon.
+    Last,
+}
+
+impl Call {
+    /// Calls the daemon of `user` that serves a volume; `None` if there is none.
+    pub fn begin(name: &SocketName, user: u32, patience: Duration) -> Option<Self> {
+        let folders = Folder::all_of(user).into_iter();
+        let mut streams = folders.filter_map(|folder| {
+            let stream = UnixStream::connect(folder.reach(name)).ok()?;
+            is_of(&stream, user).then_some(stream)
+        });
+        let stream = streams.next()?;
+        Some(Self { stream, patience })
+    }
+
+    /// Sends a request; returns the answer. A daemon that has just ended answers
+    /// [`Answer::Closing`].
+    ///
+    /// # Errors
+    /// There is no answer in time, or one that is not understood.
+    pub fn ask(&self, request: &Request, with: Option<BorrowedFd<'_>>) -> io::Result<Answer> {
+        let sent = send(&self.stream, request, with);
+        let answer =
+            sent.and_then(|()| receive(&self.stream, Some(Instant::now() + self.patience)));
+        match answer {
+            Ok(Some((answer, _))) => Ok(answer),
+            Ok(None) => Ok(Answer::Closing),
+            Err(e) if is_gone(&e) => Ok(Answer::Closing),
+            Err(e) if e.kind() == io::ErrorKind::TimedOut => Err(io::Error::new(
+                e.kind(),
+                format!(
+                    "the daemon does not answer within {} seconds: see whether its process is stopped \
+                     or waits for what holds the volume",
+                    self.patience.as_secs_f64()
+                ),
+            )),
+            Err(e) => Err(e),
+        }
+    }
+
+    /// Asks to be told the end of the mount with this device number; `None` if the daemon does not
+    /// serve it.
+    pub fn watch(self, device: &str) -> Option<Watch> {
+        let request = Request::Watch {
+            device: device.to_owned(),
+        };
+        let ended = match self.ask(&request, None) {
+            Ok(Answer::Watching) => None,
+            Ok(Answer::Ended(durable)) => Some(End::Apart(durable)),
+            Ok(Answer::EndedLast | Answer::Closing) => Some(End::Last),
+            _ => return None,
+        };
+        Some(Watch { call: self, ended })
+    }
+}
+
+/// Waits for the end of a mount.
+pub struct Watch {
+    call: Call,
+    /// The end, if it came at once.
+    ended: Option<End>,
+}
+
+impl Watch {
+    /// Waits until the mount has ended, without a limit of time.
+    pub fn wait(self) -> End {
+        if let Some(ended) = self.ended {
+            return ended;
+        }
+        match receive(&self.call.stream, None) {
+            Ok(Some((Answer::Ended(durable), _))) => End::Apart(durable),
+            // The lock of the volume tells the rest.
+            _ => End::Last,
+        }
+    }
+}
+
+/// Whether the other end runs as this user, or as root.
+fn is_of(stream: &UnixStream, user: u32) -> bool {
+    match socket_peercred(stream) {
+        Ok(peer) => peer.uid.is_root() || peer.uid == Uid::from_raw(user),
+        Err(_) => false,
+    }
+}
+
+fn is_gone(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset | io::ErrorKind::UnexpectedEof
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::process::geteuid;
+
+    #[test]
+    fn other_users_are_not_believed() {
+        let (ours, _theirs) = UnixStream::pair().unwrap();
+        assert!(is_of(&ours, geteuid().as_raw()));
+        assert_eq!(is_of(&ours, 4_000_000), geteuid().is_root());
+    }
+
+    #[test]
+    fn daemon_that_ends_is_closing() {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        drop(theirs);
+        let call = Call {
+            stream: ours,
+            patience: Duration::from_secs(60),
+        };
+        let request = Request::Watch {
+            device: "0:7".into(),
+        };
+        assert_eq!(call.ask(&request, None).unwrap(), Answer::Closing);
+        assert_eq!(Watch { call, ended: None }.wait(), End::Last);
+    }
+}

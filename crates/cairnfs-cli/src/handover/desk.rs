@@ -1,0 +1,347 @@
+//! The daemon's end: a socket at which commands ask for further mounts of the volume, and for the end
+//! of one.
+//!
+//! Only the daemon's user and root are answered. Each connection has a thread, which ends at the
+//! first message that is wrong or late; a connection that waits for the end of a mount has none. What
+//! a command wants is decided by a [`Clerk`].
+
+use std::fs::Permissions;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use cairnfs_fuse::sessions::{Ended, Watcher};
+use rustix::net::sockopt::socket_peercred;
+use rustix::process::geteuid;
+
+use super::folder::{Folder, SocketName};
+use super::frames::{Answer, Request, Wanted, receive, send};
+
+/// Time that a command has for its request.
+const REQUEST: Duration = Duration::from_secs(10);
+
+/// Time that a command has for the mount that it was permitted.
+const MOUNTING: Duration = Duration::from_secs(60);
+
+/// Maximum number of connections that are talked to at a time; further ones are closed.
+const MOST: usize = 128;
+
+/// Decides what commands get.
+pub trait Clerk: Send + Sync + 'static {
+    /// A mount that was permitted and not made yet.
+    type Permit;
+
+    /// Permits a mount, and tells how to make it.
+    ///
+    /// # Errors
+    /// The answer that refuses it.
+    fn permit(&self, wanted: &Wanted) -> Result<(Self::Permit, Answer), Answer>;
+
+    /// Serves a mount that was made.
+    ///
+    /// # Errors
+    /// The answer that refuses it.
+    fn serve(&self, permit: Self::Permit, made: Made) -> Result<(), Answer>;
+
+    /// Calls the watcher when the mount with this device number has ended; false if there is none.
+    fn watch(&self, device: &str, watcher: Watcher) -> bool;
+}
+
+/// A mount that a command has made.
+pub struct Made {
+    /// Its device number.
+    pub device: String,
+    /// Its directory.
+    pub dir: PathBuf,
+    /// Its connection.
+    pub connection: OwnedFd,
+}
+
+/// A socket where commands can call. Its name is removed when this is dropped, which must be before
+/// the volume's lock is released: the next holder of the lock puts its socket there.
+pub struct Desk {
+    folder: Folder,
+    name: SocketName,
+    /// Device and inode number of the socket's name.
+    id: (u64, u64),
+}
+
+impl Desk {
+    /// Opens the socket of a volume, which this process has locked, and serves callers from then on.
+    /// What a killed daemon has left there is replaced. `alone` if the lock excludes others;
+    /// otherwise another daemon may have the socket, and keeps it.
+    ///
+    /// # Errors
+    /// There is no place for the socket, or another daemon has it.
+    pub fn open(volume: &Path, alone: bool, clerk: Arc<impl Clerk>) -> io::Result<Self> {
+        let folder = Folder::make(|why| tracing::warn!("not used for the daemon's socket: {why}"))?;
+        let name = SocketName::of(&volume.metadata()?);
+        let path = folder.reach(&name);
+        if !alone && UnixStream::connect(&path).is_ok() {
+            return Err(io::ErrorKind::AddrInUse.into());
+        }
+        match std::fs::remove_file(&path) {
+            Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),
+            _ => {}
+        }
+        let listener = UnixListener::bind(&path)?;
+        std::fs::set_permissions(&path, Permissions::from_mode(0o600))?;
+        let made = path.symlink_metadata()?;
+        thread::Builder::new()
+            .name("cairnfs-desk".into())
+            .spawn(move || answer_callers(&listener, &clerk))?;
+        tracing::debug!("further mounts: {}", folder.shown(&name).display());
+        Ok(Self {
+            folder,
+            name,
+            id: (made.dev(), made.ino()),
+        })
+    }
+}
+
+impl Drop for Desk {
+    fn drop(&mut self) {
+        let path = self.folder.reach(&self.name);
+        let found = path.symlink_metadata();
+        if found.is_ok_and(|found| (found.dev(), found.ino()) == self.id) {
+            // What stays is replaced by the next daemon.
+            let _ = std::fs::remove_file(path);
+        }
+    }
+}
+
+fn answer_callers(listener: &UnixListener, clerk: &Arc<impl Clerk>) {
+    let talks = Arc::new(());
+    for caller in listener.incoming() {
+        let Ok(caller) = caller else {
+            // Without descriptors or memory; some are free again later.
+            thread::sleep(Duration::from_millis(100));
+            continue;
+        };
+        if !is_trusted(&caller) || Arc::strong_count(&talks) > MOST {
+            continue;
+        }
+        let (clerk, talk) = (Arc::clone(clerk), Arc::clone(&talks));
+        let thread = thread::Builder::new().name("cairnfs-call".into());
+        let spawned = thread.spawn(move || {
+            let _talk = talk;
+            if let Err(error) = answer(caller, &*clerk) {
+                tracing::debug!("a command's call was broken off: {error}");
+            }
+        });
+        if let Err(error) = spawned {
+            tracing::warn!("no thread for a command's call: {error}");
+        }
+    }
+}
+
+/// Whether the other end is this process's user, or root.
+fn is_trusted(caller: &UnixStream) -> bool {
+    match socket_peercred(caller) {
+        Ok(peer) => peer.uid.is_root() || peer.uid == geteuid(),
+        Err(_) => false,
+    }
+}
+
+/// Answers a caller until it has no more requests.
+fn answer<C: Clerk>(caller: UnixStream, clerk: &C) -> io::Result<()> {
+    caller.set_write_timeout(Some(REQUEST))?;
+    let mut permitted = None;
+    let mut time = REQUEST;
+    while let Some((request, descriptor)) = receive(&caller, Some(Instant::now() + time))? {
+        let answer = match request {
+            Request::Mount(wanted) => match clerk.permit(&wanted) {
+                Ok((permit, answer)) => {
+                    permitted = Some(permit);
+                    time = MOUNTING;
+                    answer
+                }
+                Err(refused) => refused,
+            },
+            Request::Serve { device, dir } => {
+                time = REQUEST;
+                serve(clerk, permitted.take(), (device, dir), descriptor)
+            }
+            Request::Watch { device } => return watch(caller, clerk, &device),
+        };
+        send(&caller, &answer, None)?;
+    }
+    Ok(())
+}
+
+fn serve<C: Clerk>(
+    clerk: &C,
+    permit: Option<C::Permit>,
+    (device, dir): (String, PathBuf),
+    connection: Option<OwnedFd>,
+) -> Answer {
+    let (Some(permit), Some(connection)) = (permit, connection) else {
+        return Answer::Refused("the mount was not asked for, or came without connection".into());
+    };
+    let made = Made {
+        device,
+        dir,
+        connection,
+    };
+    match clerk.serve(permit, made) {
+        Ok(()) => Answer::Serving,
+        Err(refused) => refused,
+    }
+}
+
+/// The connection is kept, without a thread, until the mount has ended.
+fn watch(caller: UnixStream, clerk: &impl Clerk, device: &str) -> io::Result<()> {
+    let told = caller.try_clone()?;
+    let watcher = move |ended: &Ended| {
+        let answer = match ended {
+            Ended::Apart(durable) => Answer::Ended(durable.clone()),
+            Ended::Last => Answer::EndedLast,
+        };
+        // A caller that has gone, or does not read, learns nothing.
+        let _ = told.set_nonblocking(true);
+        let _ = send(&told, &answer, None);
+    };
+    // A mount that ends at once is told before this is. The caller expects either.
+    match clerk.watch(device, Box::new(watcher)) {
+        true => send(&caller, &Answer::Watching, None),
+        false => send(&caller, &Answer::Unknown, None),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::{Read, Write};
+    use std::os::fd::AsFd;
+    use std::sync::Mutex;
+
+    #[derive(Default)]
+    struct Fake {
+        served: Mutex<Vec<(String, PathBuf)>>,
+        watchers: Mutex<Vec<Watcher>>,
+    }
+
+    impl Clerk for Fake {
+        type Permit = String;
+
+        fn permit(&self, wanted: &Wanted) -> Result<(String, Answer), Answer> {
+            let list = wanted.lists.concat();
+            match list.as_str() {
+                "no" => Err(Answer::Refused("no".into())),
+                _ => Ok((list, mountable())),
+            }
+        }
+
+        fn serve(&self, permit: String, made: Made) -> Result<(), Answer> {
+            self.served.lock().unwrap().push((permit, made.dir));
+            Ok(())
+        }
+
+        fn watch(&self, device: &str, watcher: Watcher) -> bool {
+            let known = device == "0:7";
+            self.watchers
+                .lock()
+                .unwrap()
+                .extend(known.then_some(watcher));
+            known
+        }
+    }
+
+    fn mountable() -> Answer {
+        Answer::Mountable {
+            source: None,
+            read_only: false,
+        }
+    }
+
+    fn mount(list: &str) -> Request {
+        Request::Mount(Wanted {
+            lists: vec![list.into()],
+            by_mount8: false,
+            sloppy: false,
+        })
+    }
+
+    fn serve_request() -> Request {
+        Request::Serve {
+            device: "0:7".into(),
+            dir: "/m".into(),
+        }
+    }
+
+    /// A connection to a desk of `clerk`.
+    fn call(clerk: &Arc<Fake>) -> UnixStream {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        let clerk = Arc::clone(clerk);
+        thread::spawn(move || answer(theirs, &*clerk));
+        ours
+    }
+
+    fn ask(stream: &UnixStream, request: &Request) -> Option<Answer> {
+        send(stream, request, None).unwrap();
+        heard(stream)
+    }
+
+    fn heard(stream: &UnixStream) -> Option<Answer> {
+        receive(stream, None).unwrap().map(|(answer, _)| answer)
+    }
+
+    #[test]
+    fn mount_is_permitted_then_served() {
+        let clerk = Arc::<Fake>::default();
+        let stream = call(&clerk);
+        assert_eq!(
+            ask(&stream, &mount("no")),
+            Some(Answer::Refused("no".into()))
+        );
+        assert_eq!(ask(&stream, &mount("yes")), Some(mountable()));
+        let null = std::fs::File::open("/dev/null").unwrap();
+        send(&stream, &serve_request(), Some(null.as_fd())).unwrap();
+        assert_eq!(heard(&stream), Some(Answer::Serving));
+        // A permit is for one mount.
+        send(&stream, &serve_request(), Some(null.as_fd())).unwrap();
+        assert!(matches!(heard(&stream), Some(Answer::Refused(_))));
+        assert_eq!(ask(&stream, &mount("yes")), Some(mountable()));
+        assert!(matches!(
+            ask(&stream, &serve_request()),
+            Some(Answer::Refused(_))
+        ));
+        let served = clerk.served.lock().unwrap();
+        assert_eq!(*served, [("yes".to_owned(), PathBuf::from("/m"))]);
+    }
+
+    #[test]
+    fn garbage_ends_its_own_connection_only() {
+        let clerk = Arc::<Fake>::default();
+        let good = call(&clerk);
+        let mut bad = call(&clerk);
+        bad.write_all(b"GET / HTTP/1.0\r\n\r\n").unwrap();
+        assert_eq!(bad.read(&mut [0; 8]).unwrap_or(0), 0);
+        assert_eq!(ask(&good, &mount("yes")), Some(mountable()));
+    }
+
+    #[test]
+    fn watcher_is_told_the_end_without_a_thread() {
+        let clerk = Arc::<Fake>::default();
+        let watch = |device: &str| Request::Watch {
+            device: device.into(),
+        };
+        assert_eq!(ask(&call(&clerk), &watch("0:8")), Some(Answer::Unknown));
+        let failed: Result<(), String> = Err("full".into());
+        for (ended, told) in [
+            (Ended::Last, Answer::EndedLast),
+            (Ended::Apart(failed.clone()), Answer::Ended(failed)),
+        ] {
+            let stream = call(&clerk);
+            assert_eq!(ask(&stream, &watch("0:7")), Some(Answer::Watching));
+            let watcher = clerk.watchers.lock().unwrap().pop().unwrap();
+            watcher(&ended);
+            assert_eq!(heard(&stream), Some(told));
+        }
+    }
+}

@@ -1,0 +1,267 @@
+//! The messages between a command and a daemon, and their bytes.
+//!
+//! A frame is a head of 8 bytes (a mark, the version of the messages, the length) and a message as
+//! JSON of at most [`MOST`] bytes. A descriptor comes with the first byte of its frame. Nothing of a
+//! frame is believed before it was checked, and a frame that does not arrive in time is an error.
+
+use std::ffi::OsString;
+use std::io::{self, Write};
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use cairnfs_fuse::descriptors;
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+/// The version of the messages. Both ends are the same program, unless a daemon has outlived an
+/// update.
+const VERSION: u8 = 1;
+
+const MARK: [u8; 3] = *b"crn";
+
+/// Maximum length of a message, in bytes.
+pub const MOST: usize = 64 << 10;
+
+const HEAD: usize = 8;
+
+/// What a command sends.
+#[derive(Debug, Serialize, Deserialize)]
+pub enum Request {
+    /// It wants to mount: may it, and how? The answer is [`Answer::Mountable`].
+    Mount(Wanted),
+    /// It has mounted what was last asked for; the connection comes with this. The answer is
+    /// [`Answer::Serving`].
+    Serve {
+        /// The device number of the mount.
+        device: String,
+        /// The directory, for messages and for the end of the mount.
+        #[serde(with = "crate::raw_path")]
+        dir: PathBuf,
+    },
+    /// It wants to know when the mount with this device number has ended: [`Answer::Watching`], and
+    /// [`Answer::Ended`] or [`Answer::EndedLast`] later.
+    Watch {
+        /// The device number.
+        device: String,
+    },
+}
+
+/// The options of a mount, as the command line has them.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Wanted {
+    /// The lists of `-o`.
+    pub lists: Vec<String>,
+    /// Whether mount(8) has called.
+    pub by_mount8: bool,
+    /// Whether unknown words are ignored.
+    pub sloppy: bool,
+}
+
+/// What a daemon answers.
+#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Answer {
+    /// The command may mount.
+    Mountable {
+        /// The source to show in the table of mounts; `None`: the volume.
+        source: Option<OsString>,
+        /// Whether the mount must be read-only.
+        read_only: bool,
+    },
+    /// The mount is live.
+    Serving,
+    /// The end of the mount will be told.
+    Watching,
+    /// The mount has ended, and others are left; its data is durable, or why not.
+    Ended(Result<(), String>),
+    /// The mount has ended, and the volume is being closed.
+    EndedLast,
+    /// The request is refused, with the reason and the next step.
+    Refused(String),
+    /// The daemon has no such mount.
+    Unknown,
+    /// The volume is being closed.
+    Closing,
+}
+
+/// Sends a message, and a descriptor with it.
+///
+/// # Errors
+/// The other end is gone or does not read; the message is too long.
+pub fn send(
+    mut to: &UnixStream,
+    message: &impl Serialize,
+    descriptor: Option<BorrowedFd<'_>>,
+) -> io::Result<()> {
+    let body = serde_json::to_vec(message)?;
+    if body.len() > MOST {
+        return Err(wrong("is too long"));
+    }
+    let mut frame = Vec::with_capacity(HEAD + body.len());
+    frame.extend_from_slice(&MARK);
+    frame.push(VERSION);
+    frame.extend_from_slice(&(body.len() as u32).to_le_bytes());
+    frame.extend_from_slice(&body);
+    let sent = match descriptor {
+        Some(fd) => descriptors::send(to, &frame, fd)?,
+        None => 0,
+    };
+    to.write_all(frame.get(sent..).unwrap_or_default())
+}
+
+/// Receives a message, and the descriptor that came with it. `None` if the other end has closed the
+/// connection before it sent anything.
+///
+/// # Errors
+/// `TimedOut` if the message was not there in time; `InvalidData` if it is none, or one of another
+/// version; the connection broke.
+pub fn receive<T: DeserializeOwned>(
+    from: &UnixStream,
+    until: Option<Instant>,
+) -> io::Result<Option<(T, Option<OwnedFd>)>> {
+    let mut head = [0; HEAD];
+    let mut descriptor = None;
+    if !fill(from, &mut head, until, &mut descriptor)? {
+        return Ok(None);
+    }
+    let [m0, m1, m2, version, length @ ..] = head;
+    if [m0, m1, m2] != MARK {
+        return Err(wrong("has no mark"));
+    }
+    if version != VERSION {
+        return Err(wrong("is of another version of this program"));
+    }
+    let length = u32::from_le_bytes(length) as usize;
+    if length > MOST {
+        return Err(wrong("is too long"));
+    }
+    let mut body = vec![0; length];
+    if !fill(from, &mut body, until, &mut descriptor)? {
+        return Err(io::ErrorKind::UnexpectedEof.into());
+    }
+    let message = serde_json::from_slice(&body).map_err(|_| wrong("is not understood"))?;
+    Ok(Some((message, descriptor)))
+}
+
+fn wrong(what: &str) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, format!("the message {what}"))
+}
+
+/// Fills a buffer. Returns false if the other end was closed before the first byte.
+fn fill(
+    from: &UnixStream,
+    buffer: &mut [u8],
+    until: Option<Instant>,
+    descriptor: &mut Option<OwnedFd>,
+) -> io::Result<bool> {
+    let mut filled = 0;
+    while let Some(rest) = buffer.get_mut(filled..).filter(|rest| !rest.is_empty()) {
+        let left = until.map(|at| at.saturating_duration_since(Instant::now()));
+        if left.is_some_and(|left| left.is_zero()) {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        from.set_read_timeout(left.map(|left| left.max(Duration::from_millis(1))))?;
+        match descriptors::receive(from, rest) {
+            Ok((0, _)) if filled == 0 => return Ok(false),
+            Ok((0, _)) => return Err(io::ErrorKind::UnexpectedEof.into()),
+            Ok((len, found)) => {
+                filled += len;
+                if found.is_some() && descriptor.is_some() {
+                    return Err(wrong("has several descriptors"));
+                }
+                *descriptor = descriptor.take().or(found);
+            }
+            // The time has passed; the next round says so.
+            Err(e) if e.kind() == io::ErrorKind::WouldBlock => {}
+            Err(e) => return Err(e),
+        }
+    }
+    Ok(true)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::fd::AsFd;
+
+    const NO_TIME: Duration = Duration::from_millis(20);
+
+    fn soon() -> Option<Instant> {
+        Some(Instant::now() + Duration::from_secs(60))
+    }
+
+    #[test]
+    fn messages_and_descriptors_arrive() {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        let file = tempfile::tempfile().unwrap();
+        let refused = Answer::Refused("why not: \"é\"".into());
+        send(&ours, &refused, None).unwrap();
+        send(&ours, &Answer::Serving, Some(file.as_fd())).unwrap();
+        drop(ours);
+        let (message, fd) = receive::<Answer>(&theirs, soon()).unwrap().unwrap();
+        assert!(message == refused && fd.is_none());
+        let (message, fd) = receive::<Answer>(&theirs, soon()).unwrap().unwrap();
+        assert!(message == Answer::Serving && fd.is_some());
+        assert!(receive::<Answer>(&theirs, soon()).unwrap().is_none());
+    }
+
+    #[test]
+    fn bytes_that_are_no_frame_are_errors() {
+        let frame = |version: u8, length: u32, body: &[u8]| {
+            [b"crn", &[version][..], &length.to_le_bytes(), body].concat()
+        };
+        for (bytes, why) in [
+            (b"GET / HTTP/1.1\r\n\r\n".to_vec(), "no mark"),
+            (frame(2, 2, b"{}"), "another version"),
+            (frame(1, u32::MAX, b""), "too long"),
+            (frame(1, 2, b"{}"), "not understood"),
+            (frame(1, 9, b"\"Serving\""), ""),
+            (frame(1, 10, b"\"Serving\""), "unexpected end"),
+            (frame(1, 9, b"\"serving\""), "not understood"),
+            (frame(1, 4, b"\xff\xfe\0\0"), "not understood"),
+            (frame(1, 0, b""), "not understood"),
+            (b"crn".to_vec(), "unexpected end"),
+        ] {
+            let (mut ours, theirs) = UnixStream::pair().unwrap();
+            ours.write_all(&bytes).unwrap();
+            drop(ours);
+            match receive::<Answer>(&theirs, soon()) {
+                Ok(Some((Answer::Serving, None))) => assert_eq!(why, ""),
+                Ok(other) => panic!("{bytes:?}: {other:?}"),
+                Err(e) => assert!(!why.is_empty() && e.to_string().contains(why), "{e}"),
+            }
+        }
+    }
+
+    #[test]
+    fn deadline_is_for_the_whole_message() {
+        let (mut ours, theirs) = UnixStream::pair().unwrap();
+        ours.write_all(b"crn\x01\x00\xff\x00\x00").unwrap();
+        let slow = std::thread::spawn(move || {
+            // Each byte comes in time, all of them do not.
+            while ours.write_all(b" ").is_ok() {
+                std::thread::sleep(NO_TIME / 20);
+            }
+        });
+        let error = receive::<Answer>(&theirs, Some(Instant::now() + NO_TIME)).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::TimedOut);
+        drop(theirs);
+        slow.join().unwrap();
+    }
+
+    #[test]
+    fn silence_is_timed_out() {
+        let (_ours, theirs) = UnixStream::pair().unwrap();
+        let error = receive::<Answer>(&theirs, Some(Instant::now() + NO_TIME)).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::TimedOut);
+    }
+
+    #[test]
+    fn long_messages_are_not_sent() {
+        let (ours, _theirs) = UnixStream::pair().unwrap();
+        let long = Answer::Refused("x".repeat(MOST));
+        let error = send(&ours, &long, None).unwrap_err();
+        assert!(error.to_string().contains("too long"));
+    }
+}
