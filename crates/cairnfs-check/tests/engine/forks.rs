@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use cairnfs::device::MemoryDevice;
 use cairnfs::fs::{FileSystem, Options};
+use cairnfs::types::SetAttr;
 use cairnfs::{Error, OpenOptions, Volume};
 
 use crate::seen::{Seen, assert_sound, options, pressed_options, tree};
@@ -54,12 +55,19 @@ fn forks_of_a_large_tree_keep_little_back() {
     while rest.write_all(&[9; 65_536]).is_ok() {
         written += 16;
     }
-    assert!(written + 256 >= before - all, "{written} of {}", before - all);
+    assert!(
+        written + 256 >= before - all,
+        "{written} of {}",
+        before - all
+    );
     fs.sync().unwrap();
     kill(fs);
     let fs = open(&device);
     let (again, full) = (fs.statfs().available, before - all - written);
-    assert!(again <= full + 256, "{again} blocks after a replay, {full} before");
+    assert!(
+        again <= full + 256,
+        "{again} blocks after a replay, {full} before"
+    );
     fs.close().unwrap();
     assert_sound(&*device, "closed");
 }
@@ -189,6 +197,51 @@ fn branches_filled_with_data_are_emptied() {
     full.empty(|v| (0..6000).for_each(|n| v.remove_file(name(n)).unwrap()));
 }
 
+/// A change of an attribute adds nothing to the index, but copies nodes. It is refused when it is
+/// called, not by a merge; after a drop there is space again.
+#[test]
+fn changes_that_only_copy_nodes_are_refused_before_the_merge() {
+    let device = fresh(64 * MIB);
+    let fs = open(&device);
+    let v = volume(&fs);
+    populate(&fs, &v, 6000);
+    let made = (0..12).map(|n| v.branch(&format!("b{n}")).unwrap());
+    let branches: Vec<Volume> = made.collect();
+    fs.merge().unwrap();
+    let mut rest = v.create_file("rest").unwrap();
+    while rest.write_all(&[9; 65_536]).is_ok() {}
+    let change = |v: &Volume, n: u32| {
+        let set = SetAttr {
+            mode: Some(0o600),
+            ..SetAttr::default()
+        };
+        let ino = v.metadata(name(n))?.ino();
+        v.file_system().setattr(ino, &set).map(|_| ())
+    };
+    let mut refused = 0;
+    for branch in &branches {
+        for n in (0..6000).step_by(20) {
+            if let Err(e) = change(branch, n) {
+                assert!(matches!(e.cause(), Error::HeldByRoots), "{e:?}");
+                refused += 1;
+                break;
+            }
+        }
+        fs.merge().unwrap();
+    }
+    assert!(refused > 3, "{refused}");
+    drop(branches);
+    (0..6).for_each(|n| fs.drop_root(&format!("b{n}")).unwrap());
+    while fs.drop_step().unwrap() {}
+    let last = v.open_branch("b11").unwrap();
+    for n in (0..6000).step_by(20) {
+        change(&last, n).unwrap();
+    }
+    drop(last);
+    fs.close().unwrap();
+    assert_sound(&*device, "closed");
+}
+
 /// Changes of random branches of a small volume that is full most of the time, with kills: nothing
 /// but writes is refused, and every branch has what it should have.
 #[test]
@@ -221,7 +274,10 @@ fn random_history(seed: u64) {
             }
             14..=24 => {
                 if let Err(e) = v.remove_file(&path) {
-                    assert!(matches!(e.cause(), Error::NotFound), "{seed} at {step}: {e:?}");
+                    assert!(
+                        matches!(e.cause(), Error::NotFound),
+                        "{seed} at {step}: {e:?}"
+                    );
                 }
             }
             25..=27 => {

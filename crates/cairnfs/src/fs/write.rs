@@ -177,7 +177,9 @@ impl FileSystem {
         // In addition to the blocks written: the old last block, and an inline file's first block.
         let blocks = last - first + 3;
         let want = most(blocks);
-        let reserved = self.core().reserve_delayed(self.items(), want, Class::Ordinary);
+        let reserved = self
+            .core()
+            .reserve_delayed(self.items(), want, Class::Ordinary);
         let (reserved, mut state) = match reserved {
             Ok(()) => (want, inode.write()),
             Err(Error::NoSpace | Error::HostFull { .. }) => {

@@ -9,8 +9,8 @@ use crate::error::{Error, Result};
 use crate::fault::{self, InjectedFault};
 use crate::journal::vector::{charge_for, growth_apart};
 use crate::space::{Class, Delayed, Space, growth_units};
-use crate::txn::{Core, ItemStore};
 use crate::txn::reservations::{Credit, Reservations};
+use crate::txn::{Core, ItemStore};
 
 /// The worst case of a transaction.
 #[derive(Debug, Clone, Copy)]

@@ -324,7 +324,10 @@ impl Core {
             id,
             nodes: self.nodes_of(of)?,
             height: tree.map_or(0, |tree| tree.height.get().into()),
-            unwritten: self.heads.get(id).map_or(0, |items| items.unwritten_leaves()),
+            unwritten: self
+                .heads
+                .get(id)
+                .map_or(0, |items| items.unwritten_leaves()),
         })
     }
 

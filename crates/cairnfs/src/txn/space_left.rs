@@ -27,7 +27,7 @@ impl Core {
         let given = pending + space.trimming() + self.shrinkage() / BLOCK_SIZE as u64;
         let all = self.geometry.total_blocks - self.geometry.data_start();
         let free = (space.free_blocks() + given).saturating_sub(taken).min(all);
-        let copies = self.merger.copies().kept().0 * NODE_BLOCKS;
+        let copies = self.merger.copies().kept() * NODE_BLOCKS;
         let kept = space.kept_blocks() + copies;
         // Partial units may be free, but no file can be created without a whole one.
         let whole = given > 0 || growth > 0 || space.can_grow().unwrap_or(false);
@@ -45,7 +45,7 @@ impl Core {
             || self.shrinkage() > 0
             || self.reservations.growth() > 0
             || self.space.delayed_growth().1 > 0
-            || self.merger.copies().kept().1
+            || self.merger.copies().charged() > 0
             || backlog.sealed_bytes() > 0;
         if yields {
             self.merge()?;
@@ -72,8 +72,8 @@ impl Core {
     pub fn has_much_removed(&self) -> bool {
         let removed = self.shrinkage();
         let much = |blocks| blocks >= self.space.free_blocks() / MUCH_REMOVED;
-        let (kept, charged) = self.merger.copies().kept();
+        let charged = self.merger.copies().charged();
         (removed > 0 && (much(removed / BLOCK_SIZE as u64) || self.space.is_short()))
-            || (charged && much(kept * NODE_BLOCKS))
+            || (charged > 0 && much(charged * NODE_BLOCKS))
     }
 }

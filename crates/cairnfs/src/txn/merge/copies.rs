@@ -194,7 +194,9 @@ impl Copies {
         state.update(items, |head| head.running += leaves);
         let covered = state.cover(space, class);
         if !matches!(covered, Ok(true)) {
-            state.update(items, |head| head.running = head.running.saturating_sub(leaves));
+            state.update(items, |head| {
+                head.running = head.running.saturating_sub(leaves)
+            });
         }
         covered
     }
@@ -202,7 +204,9 @@ impl Copies {
     /// Takes a charge back.
     pub fn discharge(&self, space: &Space, items: &ItemStore, leaves: u64) {
         let mut state = self.state.lock();
-        state.update(items, |head| head.running = head.running.saturating_sub(leaves));
+        state.update(items, |head| {
+            head.running = head.running.saturating_sub(leaves)
+        });
         state.release(space);
     }
 
@@ -318,11 +322,20 @@ impl Copies {
         handed
     }
 
-    /// Units reserved and not handed to a merge, and whether a merge would free some of them.
-    pub fn kept(&self) -> (u64, bool) {
+    /// Units reserved and not handed to a merge.
+    pub fn kept(&self) -> u64 {
+        self.state.lock().units
+    }
+
+    /// Units charged, if a merge may free some of them: until it has taken a fork, nothing limits
+    /// what the head is charged.
+    pub fn charged(&self) -> u64 {
         let state = self.state.lock();
-        let committed = state.heads.values().any(|head| head.committed > 0);
-        (state.units, committed)
+        let waits = |head: &Head| head.committed > 0 || head.forked;
+        match state.heads.values().any(waits) {
+            true => state.needed,
+            false => 0,
+        }
     }
 
     /// Counts inherited nodes of a head that a step has replaced by copies.

@@ -43,11 +43,11 @@ pub(super) use self::step_space::{StepSpace, StepUnits};
 use self::steps::{Step, StepEnd, merge_step};
 pub(super) use self::steps::{VolumeStep, write_roots};
 use crate::error::{Error, Result};
+use crate::format::key::Kind;
+use crate::inode::Inode;
 use crate::journal::position::LogPosition;
 use crate::metrics::Latency;
 use crate::space::{BlockRun, Class};
-use crate::format::key::Kind;
-use crate::inode::Inode;
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::txn::Core;
@@ -429,7 +429,10 @@ impl Merger {
     pub(super) fn reserve_copies(&self, core: &Core) -> Result<()> {
         for id in core.roots.merged_heads() {
             if core.roots.merged_inherited(id) > 0 {
-                let replayed = core.heads.get(id).map_or(0, |items| replayed_leaves(&items));
+                let replayed = core
+                    .heads
+                    .get(id)
+                    .map_or(0, |items| replayed_leaves(&items));
                 self.copies.has_inherited(&core.heir(id)?, replayed);
             }
         }
