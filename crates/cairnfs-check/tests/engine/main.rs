@@ -15,6 +15,7 @@ mod delayed;
 mod drops;
 mod filled;
 mod filling;
+mod forks;
 mod full;
 mod killed;
 mod named;

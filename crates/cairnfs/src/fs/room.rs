@@ -24,6 +24,10 @@ const PIECE: u64 = size_of::<RawExtent>() as u64 + ITEM;
 /// Index growth for one page, at most: its own extent, in the middle of another extent.
 const PAGE: u64 = 3 * PIECE + 4;
 
+/// Leaves of the index that the writeback of a file touches besides those of its pages: of the inode
+/// item, of an inline item, at both ends of what it replaces.
+const AROUND: u64 = 4;
+
 /// Index growth of an inline item of `size` bytes.
 pub(super) fn inline_growth(size: u64) -> u64 {
     size + ITEM
@@ -34,11 +38,18 @@ pub(super) fn extent_growth(crcs: usize) -> u64 {
     PIECE + 4 * crcs as u64
 }
 
+/// Leaves that the writeback of so many pages may touch: each its own.
+fn leaves(pages: u64) -> u64 {
+    pages + if pages > 0 { AROUND } else { 0 }
+}
+
 /// The most that `blocks` pages may need, including an inline item with the file's contents.
 pub(super) fn most(blocks: u64) -> Delayed {
     Delayed {
         blocks,
         growth: blocks * PAGE + inline_growth(MAX_INLINE as u64),
+        // An inline item is one more page.
+        leaves: leaves(blocks + 1),
     }
 }
 
@@ -60,10 +71,12 @@ fn needs(state: &InodeState, inline: bool) -> Delayed {
         Some(attrs) if pages > 0 && inline => Delayed {
             blocks: 0,
             growth: inline_growth(attrs.size),
+            leaves: leaves(pages),
         },
         _ => Delayed {
             blocks: pages,
             growth: pages * PAGE,
+            leaves: leaves(pages),
         },
     }
 }
@@ -74,8 +87,13 @@ fn held(state: &InodeState, pages: u64) -> Delayed {
         PageReservation::Blocks(blocks) => Delayed {
             blocks,
             growth: pages * PAGE,
+            leaves: leaves(pages),
         },
-        PageReservation::Inline(growth) => Delayed { blocks: 0, growth },
+        PageReservation::Inline(growth) => Delayed {
+            blocks: 0,
+            growth,
+            leaves: leaves(pages),
+        },
     }
 }
 
@@ -102,13 +120,16 @@ impl FileSystem {
     }
 
     /// Like [`Self::adjust_delayed`], for pages that were written back; returns the growth reserved
-    /// for them, which is not released.
-    pub(super) fn take_delayed_of_written(&self, state: &mut InodeState, written: u64) -> u64 {
+    /// for them and the leaves that they were counted for, which are not released.
+    pub(super) fn take_delayed_of_written(&self, state: &mut InodeState, written: u64) -> Delayed {
         let all = self.all_held(state, Delayed::default(), -(written as i64));
         let inline = matches!(state.pages.held(), PageReservation::Inline(_));
-        let moved = all.growth - all.at_most(needs(state, inline)).growth;
-        let growth = all.growth - moved;
-        self.keep_needed(state, Delayed { growth, ..all }, inline);
+        let kept = all.at_most(needs(state, inline));
+        let moved = Delayed {
+            blocks: 0,
+            ..all.beyond(kept)
+        };
+        self.keep_needed(state, all.beyond(moved), inline);
         moved
     }
 
@@ -127,7 +148,7 @@ impl FileSystem {
         if state.pages.dirty.is_empty() {
             state.pages.sub_unplaced(u64::MAX);
         }
-        self.core().space().release_delayed(all.beyond(kept));
+        self.core().release_delayed(self.items(), all.beyond(kept));
     }
 
     /// Reserves the space that a transaction may need.
@@ -136,7 +157,7 @@ impl FileSystem {
     /// No space even after making room; a read-only or failed volume.
     pub(super) fn reserve(&self, need: Need) -> Result<Reservation<'_>> {
         self.check_changeable()?;
-        self.with_room(|| self.core().reserve(need))
+        self.with_room(|| self.core().reserve(self.items(), need))
     }
 
     /// Reserves data blocks.
@@ -152,7 +173,7 @@ impl FileSystem {
     /// # Errors
     /// As [`Self::reserve`].
     pub(super) fn reserve_delayed(&self, want: Delayed, class: Class) -> Result<()> {
-        self.with_room(|| self.core().reserve_delayed(want, class))
+        self.with_room(|| self.core().reserve_delayed(self.items(), want, class))
     }
 
     /// Reserves space as [`Self::reserve_delayed`], and locks the state of its inode.
@@ -171,7 +192,7 @@ impl FileSystem {
             Ok(()) => Ok(state),
             Err(removed) => {
                 drop(state);
-                self.core().space().release_delayed(want);
+                self.core().release_delayed(self.items(), want);
                 Err(removed)
             }
         }

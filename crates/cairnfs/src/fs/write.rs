@@ -176,9 +176,12 @@ impl FileSystem {
         let (first, last) = (offset / BLOCK, end.div_ceil(BLOCK));
         // In addition to the blocks written: the old last block, and an inline file's first block.
         let blocks = last - first + 3;
-        let (reserved, mut state) = match self.core().reserve_delayed(most(blocks), Class::Ordinary)
-        {
-            Ok(()) => (most(blocks), inode.write()),
+        let want = most(blocks);
+        let reserved = self
+            .core()
+            .reserve_delayed(self.items(), want, Class::Ordinary);
+        let (reserved, mut state) = match reserved {
+            Ok(()) => (want, inode.write()),
             Err(Error::NoSpace | Error::HostFull { .. }) => {
                 self.reserve_exactly(inode, offset, (first, last), end)?
             }
@@ -232,14 +235,15 @@ impl FileSystem {
             let want = || self.exact_need(inode, &inode.read(), offset, range, end);
             let reserved = self.with_room(|| {
                 let (want, class) = want()?;
-                self.core().reserve_delayed(want, class).map(|()| want)
+                let reserved = self.core().reserve_delayed(self.items(), want, class);
+                reserved.map(|()| want)
             })?;
             let state = inode.write();
             match self.exact_need(inode, &state, offset, range, end) {
                 Ok((need, _)) if need.at_most(reserved) == need => return Ok((reserved, state)),
                 changed => {
                     drop(state);
-                    self.core().space().release_delayed(reserved);
+                    self.core().release_delayed(self.items(), reserved);
                     changed?;
                 }
             }

@@ -110,7 +110,7 @@ impl FileSystem {
             }
         };
         loop {
-            let reservation = self.core().reserve(batch_need().delayed())?;
+            let reservation = self.core().reserve(self.items(), batch_need().delayed())?;
             let state = inode.prepare();
             if state.attrs.is_none() {
                 return Ok(());

@@ -25,6 +25,9 @@ pub struct Delayed {
     pub blocks: u64,
     /// Bytes of items.
     pub growth: u64,
+    /// Leaves of the index that these items may touch. A tree that inherits leaves needs space for
+    /// copies of them; none is reserved here.
+    pub leaves: u64,
 }
 
 impl Delayed {
@@ -33,6 +36,7 @@ impl Delayed {
         Self {
             blocks: self.blocks.saturating_sub(kept.blocks),
             growth: self.growth.saturating_sub(kept.growth),
+            leaves: self.leaves.saturating_sub(kept.leaves),
         }
     }
 
@@ -42,6 +46,7 @@ impl Delayed {
         Self {
             blocks: self.blocks + other.blocks,
             growth: self.growth + other.growth,
+            leaves: self.leaves + other.leaves,
         }
     }
 
@@ -51,6 +56,7 @@ impl Delayed {
         Self {
             blocks: self.blocks.min(other.blocks),
             growth: self.growth.min(other.growth),
+            leaves: self.leaves.min(other.leaves),
         }
     }
 }

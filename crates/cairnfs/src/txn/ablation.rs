@@ -58,7 +58,7 @@ impl Core {
     fn log_whole(&self, items: &ItemStore, inode: &Arc<Inode>) -> Result<()> {
         let found = items_below(items, inode, &inode.read())?;
         let bytes = found.iter().map(|(_, _, value)| value.len()).sum();
-        let Ok(reservation) = self.reserve(Need::items(found.len(), bytes, 0)) else {
+        let Ok(reservation) = self.reserve(items, Need::items(found.len(), bytes, 0)) else {
             return Ok(());
         };
         let mut state = inode.write();

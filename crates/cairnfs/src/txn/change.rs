@@ -62,6 +62,23 @@ pub(super) fn shrinkage(kind: Kind, attrs: Option<&Attrs>) -> u64 {
     ITEM + value
 }
 
+/// Leaves that deleted extents of one transaction may touch and leave: those at both ends of them.
+pub(super) const ENDS: u64 = 2;
+
+/// Leaves of the index that a merge may touch for an item of this kind, besides what its neighbours
+/// touch.
+pub(super) fn touched(kind: Kind, delete: bool) -> u64 {
+    match kind {
+        // With the name item, and that of the name that the entry had before.
+        Kind::DirIndex => 3,
+        // With the counts of the value before and of the new one.
+        Kind::Xattr => 3,
+        // Deleted extents are neighbours, see [`ENDS`].
+        Kind::Extent if delete => 0,
+        _ => 1,
+    }
+}
+
 impl Core {
     /// Puts the inode item from `attrs` if only its times differ from its vector, and that vector
     /// belongs to the open context and is not logged yet. It is then overwritten in place, which
@@ -268,6 +285,11 @@ impl<'c, 'a, 'i> Changes<'c, 'a, 'i> {
             Kind::Orphan => Key::orphan(self.inode.ino),
             _ => Key::new(self.inode.ino, kind, offset),
         };
+        let delete = matches!(change, Change::Delete(_));
+        self.commit.leaves += touched(kind, delete);
+        if kind == Kind::Extent && delete {
+            self.commit.ends = ENDS;
+        }
         let (vector, size) =
             LogVector::sized(self.commit.items.root(), key, self.commit.seq(), change);
         self.commit.done.counts.allocated += 1;

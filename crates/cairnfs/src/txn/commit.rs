@@ -17,8 +17,9 @@ use crate::format::key::Kind;
 use crate::inode::{Inode, InodeState};
 use crate::journal::cil::{Context, Filled, Hold};
 use crate::journal::vector::LogVector;
-use crate::space::BlockRun;
+use crate::space::{BlockRun, Delayed};
 use crate::txn::change::Changes;
+use crate::txn::merge::Used;
 use crate::txn::reservations::Done;
 use crate::txn::reserve::Reservation;
 use crate::txn::{Core, ItemStore};
@@ -104,10 +105,23 @@ impl Core {
             freed: SmallVec::new(),
             delta: 0,
             done: Done::default(),
+            leaves: 0,
+            ends: 0,
             delayed: None,
             unfinished: None,
             _insist: Insist::new(),
         })
+    }
+}
+
+impl Core {
+    /// Counts what a transaction of a head that inherits may touch.
+    #[cold]
+    fn use_copies(&self, items: &ItemStore, used: &Used) {
+        let counted = self.merger.copies().commit(&self.space, items, used);
+        if let Err(error) = counted {
+            self.storage.fail(error);
+        }
     }
 }
 
@@ -122,8 +136,13 @@ pub struct Commit<'a> {
     /// Log bytes that its changes are charged.
     pub(super) delta: i64,
     pub(super) done: Done,
-    /// Bytes of growth that delayed data had reserved, and the bytes that its items need.
-    delayed: Option<(u64, u64)>,
+    /// Leaves of the index that its changes may touch, as far as nothing else waits for a merge
+    /// there.
+    pub(super) leaves: u64,
+    /// The same for the extents that it deletes.
+    pub(super) ends: u64,
+    /// What delayed data had reserved, and the bytes that its items need.
+    delayed: Option<(Delayed, u64)>,
     /// Set from the first change until `finish`: dirty sets hold changes that no context has yet.
     pub(super) unfinished: Option<Guard<'a>>,
     /// What has begun to change is not broken off.
@@ -204,9 +223,9 @@ impl<'a> Commit<'a> {
         self.freed.push(run);
     }
 
-    /// Declares that the items belong to delayed data that had `reserved` bytes of growth reserved,
-    /// and that they grow the index by at most `grown` bytes.
-    pub fn uses_delayed(&mut self, reserved: u64, grown: u64) {
+    /// Declares that the items belong to delayed data for which this growth was reserved, and that
+    /// they grow the index by at most `grown` bytes.
+    pub fn uses_delayed(&mut self, reserved: Delayed, grown: u64) {
         self.delayed = Some((reserved, grown));
     }
 
@@ -229,25 +248,37 @@ impl<'a> Commit<'a> {
     }
 
     /// Adds the changes to the open context and gives back the unused part of the reservation.
-    pub fn finish(self, reservation: Reservation<'_>) -> Receipt {
+    pub fn finish(self, mut reservation: Reservation<'_>) -> Receipt {
         let Commit {
             core,
-            items: _,
+            items,
             hold,
             mut vectors,
             mut freed,
             delta,
             mut done,
+            leaves,
+            ends,
             delayed,
             unfinished,
             _insist,
         } = self;
+        let mut used = Used {
+            charged: reservation.take_charge(),
+            touched: leaves + ends,
+        };
         let rest = reservation.rest(delta);
         done.counts.commits = 1;
         let filled = hold.insert(&mut vectors, &mut freed, delta);
         if let Some((waited, grown)) = delayed {
             done.growth = 0;
-            core.space.commit_delayed(waited, grown);
+            core.space.commit_delayed(waited.growth, grown);
+            items.sub_unwritten(waited.leaves);
+            // The leaves of its extents are neighbours: no more than were charged.
+            used.touched = used.touched.min(waited.leaves);
+        }
+        if items.is_heir() {
+            core.use_copies(items, &used);
         }
         core.reservations.put_back(rest, &done);
         if let Some(guard) = unfinished {

@@ -202,7 +202,7 @@ impl Core {
             Ok((pin, [(id, made(self, boundary, id, ""))].into()))
         })?;
         let items = self.open_root(pin.id())?;
-        let reservation = self.reserve(Need::items(1, 512, 0))?;
+        let reservation = self.reserve(&items, Need::items(1, 512, 0))?;
         let inode = items.table().get_or_new(ROOT_INO);
         let mut state = inode.write();
         let attrs = Attrs::new(libc::S_IFDIR | 0o755, (0, 0), 0, ROOT_INO, self.now());

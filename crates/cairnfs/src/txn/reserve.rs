@@ -9,8 +9,8 @@ use crate::error::{Error, Result};
 use crate::fault::{self, InjectedFault};
 use crate::journal::vector::{charge_for, growth_apart};
 use crate::space::{Class, Delayed, Space, growth_units};
-use crate::txn::Core;
 use crate::txn::reservations::{Credit, Reservations};
+use crate::txn::{Core, ItemStore};
 
 /// The worst case of a transaction.
 #[derive(Debug, Clone, Copy)]
@@ -19,9 +19,15 @@ pub struct Need {
     pub log: i64,
     /// Units by which the index may grow.
     pub units: u64,
+    /// Leaves of the index that it may touch. A head that inherits is charged for copies of them.
+    pub leaves: u64,
     /// The class that decides which space reserve it may use for index growth.
     pub class: Class,
 }
+
+/// Leaves that any number of deletions of one transaction may touch and leave: those at the ends of
+/// a range of deleted items, and around single ones.
+const DELETED: usize = 8;
 
 impl Need {
     /// The need of `puts` items with values of up to `len` bytes in total, and of `deletes`
@@ -31,6 +37,8 @@ impl Need {
         Self {
             log,
             units: growth_units(log + growth_apart(len)).max(1),
+            // An item may bring another one with it, and a name may be an entry's second.
+            leaves: (2 * puts + deletes.min(DELETED) + 2) as u64,
             class: Class::Ordinary,
         }
     }
@@ -39,6 +47,7 @@ impl Need {
     pub fn delayed(self) -> Self {
         Self {
             units: 0,
+            leaves: 0,
             class: Class::Merge,
             ..self
         }
@@ -52,10 +61,27 @@ impl Need {
     }
 }
 
+/// What a head that inherits is charged for a transaction.
+struct Charge<'a> {
+    core: &'a Core,
+    items: &'a ItemStore,
+    leaves: u64,
+}
+
+impl Drop for Charge<'_> {
+    fn drop(&mut self) {
+        if self.leaves > 0 {
+            let copies = self.core.merger.copies();
+            copies.discharge(&self.core.space, self.items, self.leaves);
+        }
+    }
+}
+
 /// Log and index space that is reserved for a transaction.
 pub struct Reservation<'a> {
     reservations: &'a Reservations,
     credit: Credit,
+    charge: Option<Charge<'a>>,
 }
 
 impl Drop for Reservation<'_> {
@@ -65,6 +91,12 @@ impl Drop for Reservation<'_> {
 }
 
 impl Reservation<'_> {
+    /// Takes the leaves that the head was charged, which the caller accounts for.
+    pub(super) fn take_charge(&mut self) -> u64 {
+        let charge = self.charge.as_mut();
+        charge.map_or(0, |charge| std::mem::take(&mut charge.leaves))
+    }
+
     /// What is left of it for later reservations once a transaction has used `log` bytes.
     pub(super) fn rest(mut self, log: i64) -> Credit {
         let reserved = self.credit.log;
@@ -78,13 +110,19 @@ impl Reservation<'_> {
 }
 
 impl Core {
-    /// Reserves the worst case of a transaction; waits for a merge if the log is full.
+    /// Reserves the worst case of a transaction that changes the tree `items`; waits for a merge if
+    /// the log is full.
     ///
     /// # Errors
-    /// No space for the growth of the index; a read-only or failed volume.
-    pub fn reserve(&self, need: Need) -> Result<Reservation<'_>> {
+    /// No space for the growth of the index, or for copies of its nodes; a read-only or failed
+    /// volume.
+    pub fn reserve<'a>(&'a self, items: &'a ItemStore, need: Need) -> Result<Reservation<'a>> {
         self.check_changeable()?;
         self.check_held(need.class)?;
+        let charge = match items.is_heir() && need.leaves > 0 {
+            true => Some(self.charge(items, &need)?),
+            false => None,
+        };
         let credit = Credit {
             log: need.log,
             units: need.units,
@@ -95,7 +133,23 @@ impl Core {
         Ok(Reservation {
             reservations: &self.reservations,
             credit,
+            charge,
         })
+    }
+
+    /// Charges a head for the copies that a transaction may need.
+    fn charge<'a>(&'a self, items: &'a ItemStore, need: &Need) -> Result<Charge<'a>> {
+        let copies = self.merger.copies();
+        let refusal = || self.space.refusal(0, need.leaves, Class::Ordinary);
+        let charge = |space: &Space| copies.charge(space, items, need.leaves, need.class);
+        match self.reservations.reserve_with_sweep(charge)? {
+            true => Ok(Charge {
+                core: self,
+                items,
+                leaves: need.leaves,
+            }),
+            false => Err(refusal()),
+        }
     }
 
     /// Returns an error if the volume is read-only or has failed.
@@ -143,13 +197,38 @@ impl Core {
         self.reserve_with_sweep(class, |space| space.reserve(blocks, units, class), refusal)
     }
 
-    /// The same for delayed data, which waits in memory.
+    /// The same for delayed data of the tree `items`, which waits in memory.
     ///
     /// # Errors
     /// As [`Self::reserve_space`].
-    pub fn reserve_delayed(&self, want: Delayed, class: Class) -> Result<()> {
+    pub fn reserve_delayed(&self, items: &ItemStore, want: Delayed, class: Class) -> Result<()> {
         let refusal = || self.space.refusal(want.blocks, 0, class);
-        self.reserve_with_sweep(class, |space| space.reserve_delayed(want, class), refusal)
+        self.reserve_with_sweep(class, |space| space.reserve_delayed(want, class), refusal)?;
+        // Counted before it is known whether the head inherits: a fork that comes between finds it.
+        items.add_unwritten(want.leaves);
+        if !items.is_heir() {
+            return Ok(());
+        }
+        let copies = self.merger.copies();
+        let charge = |space: &Space| copies.more_unwritten(space, items, class);
+        let charged = match self.reservations.reserve_with_sweep(charge) {
+            Ok(true) => return Ok(()),
+            Ok(false) => Err(self.space.refusal(0, want.leaves, Class::Ordinary)),
+            Err(error) => Err(error),
+        };
+        self.release_delayed(items, want);
+        charged
+    }
+
+    /// Returns a reservation for delayed data, or the unused part of it.
+    pub fn release_delayed(&self, items: &ItemStore, rest: Delayed) {
+        self.space.release_delayed(rest);
+        if rest.leaves > 0 {
+            items.sub_unwritten(rest.leaves);
+            if items.is_heir() {
+                self.merger.copies().less_unwritten(&self.space, items);
+            }
+        }
     }
 
     fn reserve_with_sweep(

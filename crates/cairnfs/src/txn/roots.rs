@@ -27,6 +27,7 @@ use crate::sync::Mutex;
 use crate::txn::Core;
 use crate::txn::heads::HeadInput;
 use crate::txn::items::NOT_A_HEAD;
+use crate::txn::merge::Heir;
 
 pub(super) use self::drop::{Place, RootChanges};
 
@@ -376,6 +377,28 @@ impl Core {
             root.nodes = nodes;
         }
         Ok(nodes)
+    }
+
+    /// A root as a head that begins to inherit the tree that the index has of it; of a root that the
+    /// index lacks, the tree of its origin. The caller has the lock of merges, or no other thread
+    /// uses the volume.
+    pub(super) fn heir(&self, id: u32) -> Result<Heir> {
+        let mut of = id;
+        while let Some(root) = self.roots.get(of).filter(|root| root.origin < of)
+            && self.roots.merged(of).is_none()
+        {
+            of = root.origin;
+        }
+        let tree = self.roots.merged(of).map(|root| root.tree);
+        Ok(Heir {
+            id,
+            nodes: self.nodes_of(of)?,
+            height: tree.map_or(0, |tree| tree.height.get().into()),
+            unwritten: self
+                .heads
+                .get(id)
+                .map_or(0, |items| items.unwritten_leaves()),
+        })
     }
 
     /// Sets the feature of roots in the superblock, before the log or the index has any.

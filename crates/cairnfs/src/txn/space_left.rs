@@ -5,7 +5,7 @@
 //! other threads commit.
 
 use crate::error::Result;
-use crate::format::BLOCK_SIZE;
+use crate::format::{BLOCK_SIZE, NODE_BLOCKS};
 use crate::txn::Core;
 
 /// Number of freed blocks (64 MiB) from which a merge is due although the log is not full.
@@ -27,7 +27,8 @@ impl Core {
         let given = pending + space.trimming() + self.shrinkage() / BLOCK_SIZE as u64;
         let all = self.geometry.total_blocks - self.geometry.data_start();
         let free = (space.free_blocks() + given).saturating_sub(taken).min(all);
-        let kept = space.kept_blocks();
+        let copies = self.merger.copies().kept() * NODE_BLOCKS;
+        let kept = space.kept_blocks() + copies;
         // Partial units may be free, but no file can be created without a whole one.
         let whole = given > 0 || growth > 0 || space.can_grow().unwrap_or(false);
         let available = free.saturating_sub(kept);
@@ -44,6 +45,7 @@ impl Core {
             || self.shrinkage() > 0
             || self.reservations.growth() > 0
             || self.space.delayed_growth().1 > 0
+            || self.merger.copies().charged() > 0
             || backlog.sealed_bytes() > 0;
         if yields {
             self.merge()?;
@@ -64,11 +66,14 @@ impl Core {
         self.reservations.shrinkage() + self.merger.backlog().shrinking()
     }
 
-    /// Whether so many items were deleted since the last merge, compared with the free blocks, that
-    /// a merge should soon determine what exactly they free.
+    /// Whether so many items were deleted since the last merge, or so many copies of inherited nodes
+    /// are kept for changes since then, compared with the free blocks, that a merge should soon
+    /// determine what exactly they free or need.
     pub fn has_much_removed(&self) -> bool {
         let removed = self.shrinkage();
-        let much = removed / BLOCK_SIZE as u64 >= self.space.free_blocks() / MUCH_REMOVED;
-        removed > 0 && (much || self.space.is_short())
+        let much = |blocks| blocks >= self.space.free_blocks() / MUCH_REMOVED;
+        let charged = self.merger.copies().charged();
+        (removed > 0 && (much(removed / BLOCK_SIZE as u64) || self.space.is_short()))
+            || (charged > 0 && much(charged * NODE_BLOCKS))
     }
 }

@@ -70,7 +70,7 @@ impl Core {
             .collect();
         self.roots.set_dissolved(place, changes);
         for child in children {
-            self.inherit_less(child)?;
+            self.inherit_less(child);
         }
         self.merger.copies().forget(place.id);
         units.release_retired(self)?;
@@ -83,12 +83,12 @@ impl Core {
     /// Lets a tree own what it inherited from the dissolved root alone. The boundary of its parent
     /// only falls: a committer that still sees the greater one gives up a block without freeing it,
     /// and the merge frees it.
-    fn inherit_less(&self, child: u32) -> Result<()> {
+    fn inherit_less(&self, child: u32) {
         if let Some(items) = self.heads.get(child) {
             items.set_merged_inherited(self.roots.merged_inherited(child));
             items.set_inherited(self.roots.inherited(child));
         }
         let nodes = self.roots.inherited_nodes(child);
-        self.merger.copies().lower(&self.space, child, nodes)
+        self.merger.copies().lower(&self.space, child, nodes);
     }
 }

@@ -88,6 +88,8 @@ pub struct ItemStore {
     inherited: AtomicU64,
     /// The same as the index has it.
     merged_inherited: AtomicU64,
+    /// Leaves of the index that writing back the files' data may touch.
+    unwritten_leaves: AtomicU64,
 }
 
 impl ItemStore {
@@ -103,6 +105,7 @@ impl ItemStore {
             number: root.number,
             inherited: AtomicU64::new(root.inherited),
             merged_inherited: AtomicU64::new(root.merged_inherited),
+            unwritten_leaves: AtomicU64::new(0),
             main: ArcSwap::from_pointee(root.tree),
             table: InodeTable::new(inodes),
             names: NameCache::new(shared.hash_seed, names),
@@ -153,6 +156,31 @@ impl ItemStore {
     /// Sets what the index has as the boundary of the root's parent.
     pub(super) fn set_merged_inherited(&self, boundary: u64) {
         self.merged_inherited.store(boundary, Ordering::Relaxed);
+    }
+
+    /// Whether it is a head with a parent: its changes are charged for copies of inherited nodes.
+    pub(super) fn is_heir(&self) -> bool {
+        !matches!(self.inherited(), 0 | NOT_A_HEAD)
+    }
+
+    /// Leaves of the index that writing back the files' data may touch. Counted in each root: it may
+    /// become an heir before the data is written.
+    pub(super) fn unwritten_leaves(&self) -> u64 {
+        self.unwritten_leaves.load(Ordering::Acquire)
+    }
+
+    pub(super) fn add_unwritten(&self, leaves: u64) {
+        self.unwritten_leaves.fetch_add(leaves, Ordering::AcqRel);
+    }
+
+    pub(super) fn sub_unwritten(&self, leaves: u64) {
+        let less = |n: u64| Some(n.saturating_sub(leaves));
+        let counter = &self.unwritten_leaves;
+        let before = counter.fetch_update(Ordering::AcqRel, Ordering::Acquire, less);
+        debug_assert!(
+            before.is_ok_and(|n| n >= leaves),
+            "more unwritten leaves than there are"
+        );
     }
 
     /// Whether a committed block of this birth is inherited. Without a hold of the context a fork

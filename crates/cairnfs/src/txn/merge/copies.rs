@@ -1,10 +1,15 @@
 //! Units kept for the copies of index nodes that heads inherit.
 //!
-//! The first merge that changes an inherited node writes a copy, and the original is not freed. No
-//! transaction can reserve that: which nodes it touches is known only to the merge. So a fork
-//! reserves a unit for each node of the tree, for each head that inherits it, and is refused without
-//! them; merges draw from these units like from those reserved for growth. As many stay reserved as
-//! inherited nodes may be left in all heads.
+//! The first merge that changes an inherited node writes a copy, and the original is not freed. So
+//! each change of a head that inherits is charged for the leaves that it may touch, and for the
+//! nodes above them, before it is made: calls when they begin, unwritten data when it is accepted.
+//! A head is never charged for more nodes than it inherits. A fork is charged for its root node
+//! only, and a merge takes over what was charged for the changes that it takes.
+//!
+//! A *pool* of units is kept besides: from it, removals and replacements are charged on a full
+//! volume, also if they free nothing. It is one for all heads: as many units as the head has that
+//! inherits the most nodes. So every file of any one head can be removed. Copies that removals cause
+//! use the pool up; what becomes free later fills it again, before anything else gets it.
 
 use std::collections::HashMap;
 
@@ -12,124 +17,373 @@ use crate::error::Result;
 use crate::hash::IntHash;
 use crate::space::{Class, Space};
 use crate::sync::Mutex;
+use crate::txn::items::ItemStore;
 use crate::txn::merge::step_space::reserve_up_to;
+
+/// Least number of units in the pool, if so many nodes are inherited: what any one call needs.
+const LEAST_POOL: u64 = 96;
+
+/// What a head that inherits is charged for.
+#[derive(Default)]
+struct Head {
+    /// Inherited nodes: at most so many, once a merge has taken the fork.
+    nodes: u64,
+    /// Whether a merge has not taken the fork: it may add nodes.
+    forked: bool,
+    /// Nodes from a leaf up to the root, without the root.
+    path: u64,
+    /// Whether the root may be inherited.
+    root: bool,
+    /// Leaves charged for calls that run.
+    running: u64,
+    /// Leaves charged for data that no writeback has taken.
+    unwritten: u64,
+    /// Leaves charged for changes that were committed since the last boundary of a merge.
+    committed: u64,
+    /// Units that a merge has taken, without those that it has used for copies.
+    handed: u64,
+}
+
+impl Head {
+    /// Units for copies of `leaves` leaves and what is above them.
+    fn cost(&self, leaves: u64) -> u64 {
+        // While a merge has units for this head, they include the root.
+        let root = u64::from(self.root && self.handed == 0);
+        let units = leaves.saturating_mul(self.path).saturating_add(root);
+        match self.forked {
+            true => units,
+            false => units.min(self.nodes.saturating_sub(self.handed)),
+        }
+    }
+
+    fn needed(&self) -> u64 {
+        self.cost(self.running + self.unwritten + self.committed)
+    }
+}
 
 #[derive(Default)]
 struct State {
-    /// Units reserved.
+    /// Units reserved and not handed to a merge.
     units: u64,
-    /// For each head, the nodes of its tree that may be inherited, at most.
-    inherited: HashMap<u32, u64, IntHash>,
-    /// Nodes that become inherited with forks that no merge has taken.
-    forked: u64,
+    heads: HashMap<u32, Head, IntHash>,
+    /// Sum of what the heads need.
+    needed: u64,
+    /// Sum of the nodes that they inherit, and the most of one head.
+    nodes: (u64, u64),
 }
 
-/// The units of all heads. Changed under the lock of merges only.
+impl State {
+    /// Changes a head, and the sums with it.
+    fn change(&mut self, id: u32, change: impl FnOnce(&mut Head)) {
+        let Some(head) = self.heads.get_mut(&id) else {
+            return;
+        };
+        let (needed, nodes) = (head.needed(), head.nodes);
+        change(head);
+        self.needed = self.needed + head.needed() - needed;
+        if head.nodes != nodes {
+            let nodes = || self.heads.values().map(|head| head.nodes);
+            self.nodes = (nodes().sum(), nodes().max().unwrap_or(0));
+        }
+    }
+
+    /// Changes the head of this tree, and brings what is known of its unwritten data up to date.
+    fn update(&mut self, items: &ItemStore, change: impl FnOnce(&mut Head)) {
+        self.change(items.root(), |head| {
+            head.unwritten = items.unwritten_leaves();
+            change(head);
+        });
+    }
+
+    fn remove(&mut self, id: u32) {
+        self.change(id, |head| *head = Head::default());
+        self.heads.remove(&id);
+    }
+
+    /// Units of the pool if it is full.
+    fn pool(&self, space: &Space) -> u64 {
+        let (all, most) = self.nodes;
+        let least = space.standing(Class::Delete).max(LEAST_POOL);
+        most.max(least).min(all.saturating_sub(self.needed))
+    }
+
+    /// Units that should be reserved.
+    fn wanted(&self, space: &Space) -> u64 {
+        self.needed + self.pool(space)
+    }
+
+    /// Reserves what the heads need and what the pool lacks. Without space for both, a class that
+    /// may use the pool is content with less in it. Returns whether there is enough.
+    fn cover(&mut self, space: &Space, class: Class) -> Result<bool> {
+        let left = match class {
+            Class::Ordinary => self.pool(space),
+            Class::Rewrite => self.pool(space) / 2,
+            Class::Delete | Class::Merge => 0,
+        };
+        for enough in [self.wanted(space), self.needed + left] {
+            let missing = enough.saturating_sub(self.units);
+            if space.reserve(0, missing, Class::Ordinary)? {
+                self.units += missing;
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// Reserves as much as there is of what is missing, also of the space for merges.
+    fn cover_partly(&mut self, space: &Space) -> Result<()> {
+        let missing = self.needed.saturating_sub(self.units);
+        self.units += reserve_up_to(space, missing, Class::Merge)?;
+        let missing = self.wanted(space).saturating_sub(self.units);
+        self.units += reserve_up_to(space, missing, Class::Ordinary)?;
+        Ok(())
+    }
+
+    /// Gives back what is not needed any more.
+    fn release(&mut self, space: &Space) {
+        let surplus = self.units.saturating_sub(self.wanted(space));
+        self.units -= surplus;
+        space.unreserve(0, surplus);
+    }
+}
+
+/// A head that begins to inherit all nodes of its tree, or does so since before the opening.
+pub(in crate::txn) struct Heir {
+    /// Its id.
+    pub id: u32,
+    /// Nodes and levels of the tree.
+    pub nodes: u64,
+    pub height: u64,
+    /// Leaves for its data that is not written yet.
+    pub unwritten: u64,
+}
+
+impl Heir {
+    fn path(&self) -> u64 {
+        self.height.saturating_sub(1).max(1)
+    }
+}
+
+/// What a transaction was charged and has used.
+pub(in crate::txn) struct Used {
+    /// Leaves that it was charged.
+    pub charged: u64,
+    /// Leaves that it may touch.
+    pub touched: u64,
+}
+
+/// The units of all heads.
 #[derive(Default)]
 pub(in crate::txn) struct Copies {
     state: Mutex<State>,
 }
 
 impl Copies {
-    /// Reserves what is missing for a fork after which `more` nodes are inherited. Returns how many
-    /// units that were; none if there is not enough space.
+    /// Charges a head for a call that may touch so many leaves. Returns whether there is space.
     ///
     /// # Errors
     /// A damaged bitmap.
-    pub fn reserve(&self, space: &Space, more: u64) -> Result<Option<u64>> {
+    pub fn charge(
+        &self,
+        space: &Space,
+        items: &ItemStore,
+        leaves: u64,
+        class: Class,
+    ) -> Result<bool> {
         let mut state = self.state.lock();
-        let wanted = state.inherited.values().sum::<u64>() + state.forked + more;
-        let missing = wanted.saturating_sub(state.units);
-        let reserved = space.reserve(0, missing, Class::Ordinary)?;
-        if reserved {
-            state.units += missing;
-            state.forked += more;
+        state.update(items, |head| head.running += leaves);
+        let covered = state.cover(space, class);
+        if !matches!(covered, Ok(true)) {
+            state.update(items, |head| {
+                head.running = head.running.saturating_sub(leaves)
+            });
         }
-        Ok(reserved.then_some(missing))
+        covered
     }
 
-    /// Nodes of a head that may be inherited, at most.
-    pub fn inherited(&self, id: u32) -> u64 {
-        let state = self.state.lock();
-        state.inherited.get(&id).copied().unwrap_or(0)
+    /// Takes a charge back.
+    pub fn discharge(&self, space: &Space, items: &ItemStore, leaves: u64) {
+        let mut state = self.state.lock();
+        state.update(items, |head| {
+            head.running = head.running.saturating_sub(leaves)
+        });
+        state.release(space);
+    }
+
+    /// A call has committed: what it may touch waits for a merge. A call that began before its head
+    /// inherited was not charged; what it needs is taken from the space for merges.
+    ///
+    /// # Errors
+    /// A damaged bitmap.
+    pub fn commit(&self, space: &Space, items: &ItemStore, used: &Used) -> Result<()> {
+        let mut state = self.state.lock();
+        state.update(items, |head| {
+            head.running = head.running.saturating_sub(used.charged);
+            head.committed += used.touched;
+        });
+        if state.needed > state.units {
+            state.cover_partly(space)?;
+        }
+        state.release(space);
+        Ok(())
+    }
+
+    /// Charges a head for its unwritten data, which has become more. Returns whether there is
+    /// space.
+    ///
+    /// # Errors
+    /// A damaged bitmap.
+    pub fn more_unwritten(&self, space: &Space, items: &ItemStore, class: Class) -> Result<bool> {
+        let mut state = self.state.lock();
+        state.update(items, |_| {});
+        state.cover(space, class)
+    }
+
+    /// The unwritten data of a head has become less.
+    pub fn less_unwritten(&self, space: &Space, items: &ItemStore) {
+        let mut state = self.state.lock();
+        state.update(items, |_| {});
+        state.release(space);
+    }
+
+    /// Reserves what is missing for a fork after which these heads inherit. Returns whether there is
+    /// space.
+    ///
+    /// # Errors
+    /// A damaged bitmap.
+    pub fn reserve(&self, space: &Space, heirs: &[Heir]) -> Result<bool> {
+        let mut state = self.state.lock();
+        let before = (state.needed, state.nodes);
+        for heir in heirs {
+            state.needed += heir.unwritten * (heir.path() + 1) + 1;
+            let (all, most) = &mut state.nodes;
+            *all += heir.unwritten * (heir.path() + 1) + heir.nodes;
+            *most = heir.nodes.max(*most);
+        }
+        let covered = state.cover(space, Class::Ordinary);
+        (state.needed, state.nodes) = before;
+        covered
     }
 
     /// Gives back what [`Self::reserve`] reserved for a fork that was refused.
-    pub fn release(&self, space: &Space, (units, more): (u64, u64)) {
-        let mut state = self.state.lock();
-        state.units -= units;
-        state.forked -= more;
-        drop(state);
-        space.unreserve(0, units);
+    pub fn release(&self, space: &Space) {
+        self.state.lock().release(space);
     }
 
-    /// Hands the units to a merge.
+    /// From here on the head inherits all nodes of its tree, also those that the next merge adds.
+    ///
+    /// # Errors
+    /// A damaged bitmap.
+    pub fn inherits(&self, space: &Space, heir: &Heir) -> Result<()> {
+        let mut state = self.state.lock();
+        state.heads.entry(heir.id).or_default();
+        state.change(heir.id, |head| {
+            head.nodes = heir.nodes;
+            head.forked = true;
+            // The merge of the fork may add a level.
+            head.path = heir.path() + 1;
+            head.root = true;
+            head.unwritten = heir.unwritten;
+        });
+        state.cover_partly(space)
+    }
+
+    /// After a merge of the fork, or at an opening: the head inherits at most the nodes that its tree
+    /// has, and `committed` leaves are touched by changes that wait for a merge.
+    pub fn has_inherited(&self, heir: &Heir, committed: u64) {
+        let mut state = self.state.lock();
+        state.heads.entry(heir.id).or_default();
+        state.change(heir.id, |head| {
+            head.nodes = heir.nodes;
+            head.forked = false;
+            head.path = heir.path();
+            head.root = true;
+            head.committed += committed;
+        });
+    }
+
+    /// Hands what was charged for committed changes to a merge, while no thread commits. Returns
+    /// the number of units.
     pub fn take(&self) -> u64 {
-        std::mem::take(&mut self.state.lock().units)
+        let mut state = self.state.lock();
+        let changed = state.heads.iter().filter(|(_, head)| head.committed > 0);
+        let changed: Vec<u32> = changed.map(|(id, _)| *id).collect();
+        let mut handed = 0;
+        for id in changed {
+            let left = state.units - handed;
+            state.change(id, |head| {
+                let units = head.cost(head.committed).min(left);
+                head.committed = 0;
+                head.handed += units;
+                handed += units;
+            });
+        }
+        state.units -= handed;
+        handed
+    }
+
+    /// Units reserved and not handed to a merge.
+    pub fn kept(&self) -> u64 {
+        self.state.lock().units
+    }
+
+    /// Units charged, if a merge may free some of them: until it has taken a fork, nothing limits
+    /// what the head is charged.
+    pub fn charged(&self) -> u64 {
+        let state = self.state.lock();
+        let waits = |head: &Head| head.committed > 0 || head.forked;
+        match state.heads.values().any(waits) {
+            true => state.needed,
+            false => 0,
+        }
     }
 
     /// Counts inherited nodes of a head that a step has replaced by copies.
     pub fn copied(&self, id: u32, nodes: u64) {
-        if let Some(left) = self.state.lock().inherited.get_mut(&id) {
-            *left = left.saturating_sub(nodes);
-        }
-    }
-
-    /// All `nodes` nodes of a head are inherited from here on.
-    pub fn inherits(&self, id: u32, nodes: u64) {
-        self.state.lock().inherited.insert(id, nodes);
+        self.state.lock().change(id, |head| {
+            if !head.forked {
+                head.nodes = head.nodes.saturating_sub(nodes);
+                head.root &= nodes == 0;
+            }
+            head.handed = head.handed.saturating_sub(nodes);
+        });
     }
 
     /// A head inherits at most `nodes` nodes from here on: releases the units beyond that.
-    ///
-    /// # Errors
-    /// A damaged bitmap.
-    pub fn lower(&self, space: &Space, id: u32, nodes: u64) -> Result<()> {
-        if let Some(inherited) = self.state.lock().inherited.get_mut(&id) {
-            *inherited = nodes.min(*inherited);
-        }
-        let units = self.take();
-        self.put_back(space, units, false)
+    pub fn lower(&self, space: &Space, id: u32, nodes: u64) {
+        let mut state = self.state.lock();
+        state.change(id, |head| head.nodes = nodes.min(head.nodes));
+        state.release(space);
     }
 
     /// A root is not written any more.
     pub fn forget(&self, id: u32) {
-        self.state.lock().inherited.remove(&id);
+        self.state.lock().remove(id);
+    }
+
+    /// Takes back `units` that a merge has left, and releases those that are not needed any more.
+    ///
+    /// # Errors
+    /// A damaged bitmap.
+    pub fn put_back(&self, space: &Space, units: u64) -> Result<()> {
+        let mut state = self.state.lock();
+        let ids: Vec<u32> = state.heads.keys().copied().collect();
+        for id in ids {
+            state.change(id, |head| head.handed = 0);
+        }
+        drop(state);
+        self.refill(space, units)
     }
 
     /// Takes `more` units that a merge has freed after it ended, and reserves what is still missing
-    /// as far as there is space for merges.
+    /// as far as there is space.
     ///
     /// # Errors
     /// A damaged bitmap.
     pub fn refill(&self, space: &Space, more: u64) -> Result<()> {
         let mut state = self.state.lock();
-        let units = state.units + more;
-        let wanted = state.inherited.values().sum::<u64>() + state.forked;
-        space.unreserve(0, units.saturating_sub(wanted));
-        let kept = units.min(wanted);
-        state.units = kept + reserve_up_to(space, wanted - kept)?;
-        Ok(())
-    }
-
-    /// Takes back `units` that a merge has left, and releases those that are not needed any more.
-    /// With `forked`, a merge has taken all forks: what is missing then is reserved, as far as there
-    /// is space for merges.
-    ///
-    /// # Errors
-    /// A damaged bitmap.
-    pub fn put_back(&self, space: &Space, units: u64, forked: bool) -> Result<()> {
-        let mut state = self.state.lock();
-        if forked {
-            state.forked = 0;
-        }
-        let wanted = state.inherited.values().sum::<u64>() + state.forked;
-        space.unreserve(0, units.saturating_sub(wanted));
-        let mut kept = units.min(wanted);
-        if forked {
-            kept += reserve_up_to(space, wanted - kept)?;
-        }
-        state.units = kept;
-        Ok(())
+        state.units += more;
+        state.release(space);
+        state.cover_partly(space)
     }
 }

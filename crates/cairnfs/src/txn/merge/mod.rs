@@ -35,10 +35,12 @@ mod step_space;
 mod steps;
 
 use std::cell::Cell;
+use std::sync::Arc;
 
 use self::backlog::Backlog;
 use self::compact::Packing;
 use self::copies::Copies;
+pub(super) use self::copies::{Heir, Used};
 use self::edits::MergeEdits;
 use self::release::release_sealed;
 pub(super) use self::rest::Ending;
@@ -49,6 +51,8 @@ use self::steps::{Step, StepEnd, merge_step};
 pub(super) use self::steps::{VolumeStep, write_roots};
 use crate::error::{Error, Result};
 use crate::fault::{self, InjectedFault};
+use crate::format::key::Kind;
+use crate::inode::Inode;
 use crate::journal::position::LogPosition;
 use crate::journal::ring::CONTEXT_BASE;
 use crate::metrics::Latency;
@@ -56,8 +60,9 @@ use crate::space::{BlockRun, Class};
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::txn::Core;
+use crate::txn::change::{ENDS, touched};
 use crate::txn::heads::HeadInput;
-use crate::txn::items::NOT_A_HEAD;
+use crate::txn::items::{ItemStore, NOT_A_HEAD};
 use crate::txn::roots::{RootItems, log_vectors};
 
 /// The input of a merge.
@@ -132,6 +137,23 @@ impl Left {
         let kept = units.and_then(|units| merger.copies.refill(&core.space, units));
         kept.inspect_err(|e| core.storage.fail(e.clone()))
     }
+}
+
+/// Leaves that the replayed changes of a head may touch.
+fn replayed_leaves(items: &ItemStore) -> u64 {
+    let of_inode = |inode: Arc<Inode>| {
+        let state = inode.read();
+        let mut ends = 0;
+        let leaves = state.current.iter().map(|((kind, _), slot)| {
+            let delete = slot.vector.with(|value| value.is_none());
+            if kind == Kind::Extent && delete {
+                ends = ENDS;
+            }
+            touched(kind, delete)
+        });
+        leaves.sum::<u64>() + ends
+    };
+    items.table().all().into_iter().map(of_inode).sum()
 }
 
 /// The merges of a volume.
@@ -296,16 +318,19 @@ impl Merger {
         left: &mut Left,
         change: &mut Option<F>,
     ) -> Result<Option<Result<ClosedWithRoots<R>>>> {
-        let nodes = self.newly_inherited(core, copies)?;
+        let heirs: Result<Vec<Heir>> = copies.iter().map(|id| core.heir(*id)).collect();
+        let heirs = heirs?;
         let joins = left.unfinished.is_some();
         let frees = joins || left.rest.is_some();
-        let no_space = || (!frees).then(|| Err(core.space.refusal(0, nodes, Class::Ordinary)));
-        if !copies.is_empty() && !core.drops.keep_units(&core.space, Class::Ordinary)? {
-            return Ok(no_space());
+        let few = copies.len() as u64;
+        let no_space = || (!frees).then(|| Err(core.space.refusal(0, few, Class::Ordinary)));
+        if !copies.is_empty() {
+            let kept = core.drops.keep_units(&core.space, Class::Ordinary)?
+                && self.copies.reserve(&core.space, &heirs)?;
+            if !kept {
+                return Ok(no_space());
+            }
         }
-        let Some(units) = self.copies.reserve(&core.space, nodes)? else {
-            return Ok(no_space());
-        };
         let mut refused = None;
         let mut refuse = |error: Option<Error>| {
             let error = refused.insert(error);
@@ -321,7 +346,7 @@ impl Merger {
             }
         });
         if let Some(refused) = refused {
-            self.copies.release(&core.space, (units, nodes));
+            self.copies.release(&core.space);
             return Ok(refused.map(Err));
         }
         let (taken, made) = taken?;
@@ -340,17 +365,6 @@ impl Merger {
             Some(taken) => self.merge_or_keep(core, taken, (left, Ending::Left)),
             None => Ok(()),
         }
-    }
-
-    /// Number of nodes that become inherited if one head inherits all nodes of each of these roots,
-    /// the first time that root itself if it is a head.
-    fn newly_inherited(&self, core: &Core, copies: &[u32]) -> Result<u64> {
-        let mut nodes = 0;
-        for id in copies {
-            nodes += core.nodes_of(*id)?;
-        }
-        let own = copies.first().map_or(0, |id| self.copies.inherited(*id));
-        Ok(nodes.saturating_sub(own))
     }
 
     /// Runs `f` under the lock of merges when no input of a merge, no change of roots and no record
@@ -402,8 +416,12 @@ impl Merger {
             let heads = core.heads.take_dirty();
             let totals = core.reservations.take_totals();
             self.backlog.take_over(totals.memory, totals.shrinkage);
-            let units = totals.units + core.space.take_committed_growth();
+            let growth = totals.units + core.space.take_committed_growth();
+            let units = growth + self.copies.take();
             let inheriting = core.begin_changes(&roots, &heads);
+            for id in &inheriting {
+                self.copies.inherits(&core.space, &core.heir(*id)?)?;
+            }
             let vectors = log_vectors(&roots, seq);
             Ok(((made, heads, units, roots, inheriting), vectors))
         })?;
@@ -455,7 +473,6 @@ impl Merger {
             true => Ending::Settled,
             false => ending,
         };
-        taken.units += self.copies.take();
         let pending: u64 = taken.freed.iter().map(|r| r.len).sum();
         let mut lost = Vec::new();
         let merged = self.apply_input(core, taken, ending, &mut lost);
@@ -507,24 +524,27 @@ impl Merger {
         }
         for id in &taken.inheriting {
             if core.roots.inherited(*id) != NOT_A_HEAD {
-                self.copies.inherits(*id, core.nodes_of(*id)?);
+                self.copies.has_inherited(&core.heir(*id)?, 0);
             }
         }
-        let forked = !taken.roots.is_empty();
-        self.copies.put_back(&core.space, taken.units, forked)
+        self.copies.put_back(&core.space, taken.units)
     }
 
-    /// Reserves copies for all heads, after an opening.
+    /// Reserves copies for what the log has of all heads that inherit, after an opening.
     ///
     /// # Errors
     /// A damaged bitmap or index.
     pub(super) fn reserve_copies(&self, core: &Core) -> Result<()> {
         for id in core.roots.merged_heads() {
             if core.roots.merged_inherited(id) > 0 {
-                self.copies.inherits(id, core.nodes_of(id)?);
+                let replayed = core
+                    .heads
+                    .get(id)
+                    .map_or(0, |items| replayed_leaves(&items));
+                self.copies.has_inherited(&core.heir(id)?, replayed);
             }
         }
-        self.copies.put_back(&core.space, 0, true)
+        self.copies.put_back(&core.space, 0)
     }
 
     /// Brings all changes of the input into the index, and adds the data blocks that the index lost

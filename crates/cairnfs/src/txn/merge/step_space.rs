@@ -27,11 +27,11 @@ fn unit(block: &u64) -> BlockRun {
     BlockRun::new(*block, NODE_BLOCKS)
 }
 
-/// Reserves up to `units` units for merges. Returns how many.
-pub(super) fn reserve_up_to(space: &Space, units: u64) -> Result<u64> {
+/// Reserves up to `units` units of this class. Returns how many.
+pub(super) fn reserve_up_to(space: &Space, units: u64, class: Class) -> Result<u64> {
     let (mut promised, mut part) = (0, units);
     while part > 0 && promised < units {
-        match space.reserve(0, part.min(units - promised), Class::Merge)? {
+        match space.reserve(0, part.min(units - promised), class)? {
             true => promised += part.min(units - promised),
             false => part /= 2,
         }
@@ -43,12 +43,12 @@ pub(super) fn reserve_up_to(space: &Space, units: u64) -> Result<u64> {
 /// Returns how many were reserved.
 fn release(core: &Core, blocks: &[u64], again: u64, discard: bool) -> Result<u64> {
     let again = again.min(blocks.len() as u64);
-    let mut promised = reserve_up_to(&core.space, again)?;
+    let mut promised = reserve_up_to(&core.space, again, Class::Merge)?;
     let together = if promised < again { FEW } else { usize::MAX };
     for some in blocks.chunks(together) {
         core.space
             .release(&mut some.iter().map(unit).collect(), discard)?;
-        promised += reserve_up_to(&core.space, again - promised)?;
+        promised += reserve_up_to(&core.space, again - promised, Class::Merge)?;
     }
     Ok(promised)
 }

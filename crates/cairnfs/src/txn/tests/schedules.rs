@@ -58,8 +58,8 @@ impl Volume {
 
     /// Commits a value of the item, or its deletion. Returns the sequence of the context.
     fn commit(&self, value: Option<u8>) -> u64 {
-        let reservation = self.core.reserve(Need::items(1, 64, 1)).unwrap();
         let items = self.core.open_root(self.core.main_root()).unwrap();
+        let reservation = self.core.reserve(&items, Need::items(1, 64, 1)).unwrap();
         let inode = items.table().get_or_new(INO);
         let mut state = inode.write();
         let found = items.item(&inode, &state, Kind::Inline, 0).unwrap();

@@ -64,10 +64,10 @@ fn open(device: &Arc<dyn Device>, in_memory: usize) -> Core {
 
 /// One transaction that changes two inodes.
 fn commit(core: &Core, history: &History, rng: &mut TestRng, number: u32) {
-    let reservation = core.reserve(Need::items(8, 2048, 8)).unwrap();
+    let items = core.open_root(core.main_root()).unwrap();
+    let reservation = core.reserve(&items, Need::items(8, 2048, 8)).unwrap();
     let first = rng.random_range(0..INODES - 1);
     let chosen = [first, rng.random_range(first + 1..INODES)];
-    let items = core.open_root(core.main_root()).unwrap();
     let inodes = chosen.map(|inode| items.table().get_or_new(FIRST + inode));
     let [mut one, mut two] = inodes.each_ref().map(|inode| inode.write());
     let states = [&mut *one, &mut *two];

@@ -245,7 +245,7 @@ fn extent(block: u64, birth: u64, sum: u32) -> Vec<u8> {
 /// Writes or removes a block of a file of a root, and makes the file.
 fn put(core: &Core, root: u32, (ino, at): (u64, u64), value: Option<u8>) -> Result<()> {
     let items = core.open_root(root)?;
-    let reservation = core.reserve(Need::items(2, 512, 1))?;
+    let reservation = core.reserve(&items, Need::items(2, 512, 1))?;
     let new = match value {
         Some(value) => {
             let run = core.space.alloc(0, 1, Funding::New(Class::Ordinary))?;
