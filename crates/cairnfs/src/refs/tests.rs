@@ -23,6 +23,7 @@ fn root(id: u32, name: &str, parent: u32, created: Time) -> RootInfo {
         writable: id < 10,
         boundary: if id < 10 { 0 } else { u64::from(id) * 100 },
         created,
+        being_dropped: false,
     }
 }
 
